@@ -1,0 +1,335 @@
+/*
+ * FTCCL: fault-tolerant collective communication with NCCL's interface. The one public header, C99 and C++11 clean.
+ *
+ * Names, argument order, types and enum values are those of NCCL 2.30's nccl.h with the prefix `ftccl`. What is said here
+ * holds for all calls unless a call says otherwise:
+ *
+ * - A call that returns ftcclResult_t gives ftcclSuccess, ftcclInProgress (non-blocking communicators only) or an error;
+ *   ftcclGetErrorClass() says what an error means for the communicator and ftcclGetLastError() explains it in a sentence.
+ *   ftcclInvalidArgument and ftcclInvalidUsage mean that nothing happened to the communicator.
+ * - Collectives, sends and receives only enqueue: they return at once, and the operation runs when its stream reaches it.
+ *   Its deadline (option opTimeoutMs) counts from that moment. Errors of operations surface in ftcclStreamSynchronize(),
+ *   ftcclStreamQuery() and ftcclCommGetAsyncError(). Buffers must stay valid and untouched until the stream has passed.
+ * - Operations of one communicator run in the order of the calls on it. All ranks must make the same collective calls in the
+ *   same order with the same arguments; calls that differ are found and named (ftcclInvalidUsage), they do not hang.
+ * - Every wait is bounded: init, split, finalize and destroy by initTimeoutMs, operations by opTimeoutMs.
+ * - Any thread may use any communicator; calls on one communicator from several threads at once are serialised, and their
+ *   order is then the caller's responsibility (it must agree on all ranks).
+ * - In a child of fork() every call gives ftcclInvalidUsage; the communicators belong to the parent.
+ */
+#ifndef FTCCL_H_
+#define FTCCL_H_
+
+#include <limits.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define FTCCL_MAJOR 0
+#define FTCCL_MINOR 1
+#define FTCCL_PATCH 0
+#define FTCCL_VERSION(X, Y, Z) ((X) * 10000 + (Y) * 100 + (Z))
+#define FTCCL_VERSION_CODE FTCCL_VERSION(FTCCL_MAJOR, FTCCL_MINOR, FTCCL_PATCH)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- types --------------------------------------------------------------------------------------------------- */
+
+typedef struct ftcclComm *ftcclComm_t;
+#define FTCCL_COMM_NULL NULL
+
+/* A cudaStream_t passes as it is. NULL is the communicator's rank's own NULL stream. */
+typedef struct CUstream_st *ftcclStream_t;
+
+#define FTCCL_UNIQUE_ID_BYTES 128
+typedef struct { char internal[FTCCL_UNIQUE_ID_BYTES]; } ftcclUniqueId;
+
+typedef enum {
+    ftcclSuccess = 0,
+    ftcclUnhandledCudaError = 1, /* the device failed */
+    ftcclSystemError = 2,        /* out of memory, descriptors or shared memory; a system call failed */
+    ftcclInternalError = 3,      /* a mistake of the library */
+    ftcclInvalidArgument = 4,
+    ftcclInvalidUsage = 5,       /* also: ranks made different calls */
+    ftcclRemoteError = 6,        /* a peer or the way to it was lost */
+    ftcclInProgress = 7,
+    ftcclTimeout = 8,            /* a deadline passed */
+    ftcclNumResults = 9
+} ftcclResult_t;
+
+typedef enum {
+    ftcclSum = 0, ftcclProd = 1, ftcclMax = 2, ftcclMin = 3, ftcclAvg = 4,
+    ftcclNumOps = 5, /* the least value of an operator made by ftcclRedOpCreatePreMulSum() */
+    ftcclMaxRedOp = 0x7fffffff
+} ftcclRedOp_t;
+
+typedef enum {
+    ftcclInt8 = 0, ftcclChar = 0,
+    ftcclUint8 = 1,
+    ftcclInt32 = 2, ftcclInt = 2,
+    ftcclUint32 = 3,
+    ftcclInt64 = 4,
+    ftcclUint64 = 5,
+    ftcclFloat16 = 6, ftcclHalf = 6,
+    ftcclFloat32 = 7, ftcclFloat = 7,
+    ftcclFloat64 = 8, ftcclDouble = 8,
+    ftcclBfloat16 = 9,
+    ftcclFloat8e4m3 = 10,
+    ftcclFloat8e5m2 = 11,
+    ftcclNumTypes = 12
+} ftcclDataType_t;
+
+typedef enum {
+    ftcclScalarDevice = 0,       /* the scalar is read when the collective runs */
+    ftcclScalarHostImmediate = 1 /* the scalar is read before the call returns */
+} ftcclScalarResidence_t;
+
+/* FTCCL's own settings; size is sizeof(ftcclOptions_t). A field of FTCCL_OPTION_UNDEF takes the parameter's value. */
+#define FTCCL_OPTION_UNDEF INT64_MIN
+typedef struct {
+    size_t size;
+    int64_t opTimeoutMs;   /* deadline of one operation from the moment it runs; 0: none */
+    int64_t initTimeoutMs; /* bound of init, split, finalize, destroy */
+    const char *transports; /* ordered list, e.g. "shm,tcp"; NULL: FTCCL_TRANSPORTS */
+} ftcclOptions_t;
+#define FTCCL_OPTIONS_INITIALIZER {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL}
+
+#define FTCCL_CONFIG_UNDEF_INT INT_MIN
+#define FTCCL_CONFIG_UNDEF_PTR NULL
+#define FTCCL_SPLIT_NOCOLOR (-1)
+#define FTCCL_UNDEF_FLOAT (-1.0f)
+
+/* NCCL's fields in NCCL's order, then FTCCL's options. Must be initialised with FTCCL_CONFIG_INITIALIZER. Fields about CTAs,
+ * clusters, NVLink, collnet, RMA contexts and graphs are checked for range and have no effect on host memory. */
+typedef struct {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    int blocking; /* 0: calls on the communicator return ftcclInProgress instead of waiting */
+    int cgaClusterSize;
+    int minCTAs;
+    int maxCTAs;
+    const char *netName; /* name of a transport: the only one used between machines; NULL: any */
+    int splitShare;
+    int trafficClass;    /* TOS byte of TCP connections */
+    const char *commName;
+    int collnetEnable;
+    int CTAPolicy;
+    int shrinkShare;
+    int nvlsCTAs;
+    int nChannelsPerNetPeer;
+    int nvlinkCentricSched;
+    int graphUsageMode;
+    int numRmaCtx;
+    int maxP2pPeers;
+    int graphStreamOrdering;
+    const ftcclOptions_t *options; /* NULL: the parameters' values */
+} ftcclConfig_t;
+
+#define FTCCL_CONFIG_MAGIC 0xf7cc1c0fu
+#define FTCCL_CONFIG_INITIALIZER                                                                                       \
+    {                                                                                                                  \
+        sizeof(ftcclConfig_t), FTCCL_CONFIG_MAGIC, FTCCL_VERSION_CODE, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT, \
+            FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_PTR, FTCCL_CONFIG_UNDEF_INT,            \
+            FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_PTR, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT,            \
+            FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT,            \
+            FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT, FTCCL_CONFIG_UNDEF_INT,            \
+            FTCCL_CONFIG_UNDEF_PTR                                                                                     \
+    }
+
+typedef struct {
+    size_t size;
+    unsigned int magic;
+    unsigned int version;
+    float estimatedTime; /* seconds, by the cost model */
+} ftcclSimInfo_t;
+#define FTCCL_SIM_INFO_MAGIC 0x74685283u
+#define FTCCL_SIM_INFO_INITIALIZER {sizeof(ftcclSimInfo_t), FTCCL_SIM_INFO_MAGIC, FTCCL_VERSION_CODE, FTCCL_UNDEF_FLOAT}
+
+/* ---- version and errors ------------------------------------------------------------------------------------------ */
+
+/* *version becomes FTCCL_VERSION_CODE of the library. */
+ftcclResult_t ftcclGetVersion(int *version);
+
+/* A constant string for each code; never NULL. */
+const char *ftcclGetErrorString(ftcclResult_t result);
+
+/* The last error of the communicator in a sentence that names the rank, the peer and the operation; with NULL the last error
+ * of the calling thread. "" if there was none. Valid until the next call on comm (or of the thread). */
+const char *ftcclGetLastError(ftcclComm_t comm);
+
+/* What a result means for the communicator.
+ * Caller: nothing happened to it. Recoverable: it is lost but this rank is sound. Fatal: this rank has to go; its peers see a
+ * recoverable error. A mismatch of calls is reported as ftcclInvalidUsage by GetAsyncError and ends the communicator. */
+typedef enum {
+    ftcclClassSuccess, ftcclClassInProgress, ftcclClassCaller, ftcclClassRecoverable, ftcclClassFatal
+} ftcclErrorClass_t;
+ftcclErrorClass_t ftcclGetErrorClass(ftcclResult_t result);
+
+/* *asyncError: the first error of the communicator, ftcclInProgress while a non-blocking call is under way, else ftcclSuccess.
+ * Never blocks; safe from another thread during any call. */
+ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *asyncError);
+
+/* ---- communicators ---------------------------------------------------------------------------------------------------- */
+
+/* Fills an id that every rank passes to init, once. It carries addresses of this process, which serves the rendezvous until all
+ * ranks have come or a bound has passed, and the job's secret: hand it only to the job's own ranks. Does not wait. */
+ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId);
+
+/* Makes a communicator of nranks ranks; this is number `rank`. Blocks until all have come (bound: initTimeoutMs; the
+ * sentence names the missing), unless config->blocking is 0 or inside a group, where it completes by ftcclGroupEnd(). One
+ * thread may make several ranks in a group. *comm is set on success (and at once if non-blocking). */
+ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank);
+ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank, ftcclConfig_t *config);
+
+/* The same with nId ids made by different processes, in the same order on all ranks, which share the rendezvous. */
+ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId, ftcclUniqueId *commIds,
+                                        ftcclConfig_t *config);
+
+/* ndev ranks in this process; comm has room for ndev handles. devlist may be NULL; on host memory each device number must be
+ * 0 or greater and is only remembered. */
+ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist);
+
+/* Every rank of comm calls it. Ranks of one color (>= 0) form a communicator, ordered by key, then by old rank; those with
+ * FTCCL_SPLIT_NOCOLOR get NULL. The links to the peers are shared with comm. config NULL: as comm. */
+ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm, ftcclConfig_t *config);
+
+/* Waits until every operation of comm on this rank has ended and peers have taken what was sent to them. Afterwards only
+ * Destroy, Abort, GetAsyncError, GetLastError, Count and UserRank are allowed. */
+ftcclResult_t ftcclCommFinalize(ftcclComm_t comm);
+
+/* Finalize, if it was not called, and free. Peers are told; it raises nothing on an idle communicator of theirs. The handle is
+ * dead afterwards, whatever is returned. */
+ftcclResult_t ftcclCommDestroy(ftcclComm_t comm);
+
+/* Ends pending operations with an error and frees at once. Safe from another thread during any call on comm. Peers that
+ * wait for this rank in an operation get ftcclRemoteError. */
+ftcclResult_t ftcclCommAbort(ftcclComm_t comm);
+
+ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count);
+ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank);
+/* The device number given to InitAll, else 0. */
+ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device);
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------------- */
+
+/* Zeroed page-aligned memory, in huge pages where they help. NULL and size 0 are allowed in MemFree and MemAlloc. MemFree of
+ * anything else than a MemAlloc result gives ftcclInvalidArgument. */
+ftcclResult_t ftcclMemAlloc(void **ptr, size_t size);
+ftcclResult_t ftcclMemFree(void *ptr);
+
+/* Remembers a buffer that operations will use; on host memory no operation needs it. The range must be readable memory of
+ * this process. Deregister with the handle; destroying the communicator releases what is left. */
+ftcclResult_t ftcclCommRegister(const ftcclComm_t comm, void *buff, size_t size, void **handle);
+ftcclResult_t ftcclCommDeregister(const ftcclComm_t comm, void *handle);
+
+/* ---- one-sided ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct ftcclWindow *ftcclWindow_t;
+#define FTCCL_WIN_DEFAULT 0x00
+#define FTCCL_WIN_COLL_SYMMETRIC 0x01
+
+/* Every rank of comm calls it with a buffer of its own (sizes may differ, also 0) that others may put into until Deregister.
+ * Blocks until all have; bound: the operation's deadline. winFlags: one of the above. */
+ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, size_t size, ftcclWindow_t *win, int winFlags);
+/* Local. No rank may still put into it. */
+ftcclResult_t ftcclCommWindowDeregister(ftcclComm_t comm, ftcclWindow_t win);
+/* *ptr becomes the buffer given to Register. */
+ftcclResult_t ftcclWinGetUserPtr(ftcclComm_t comm, ftcclWindow_t win, void **ptr);
+
+/* Copies count elements of localbuff to peer's buffer of peerWin, peerWinOffset bytes from its start, then gives peer one signal.
+ * Enqueued on the stream; complete there when localbuff may be used again. sigIdx, ctx and flags must be 0, as in NCCL. */
+ftcclResult_t ftcclPutSignal(const void *localbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclWindow_t peerWin,
+                             size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ftcclComm_t comm,
+                             ftcclStream_t stream);
+/* One signal without data; it arrives after what this rank put to peer before. */
+ftcclResult_t ftcclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ftcclComm_t comm, ftcclStream_t stream);
+
+/* opCnt signals from peer. */
+typedef struct { int opCnt; int peer; int sigIdx; int ctx; } ftcclWaitSignalDesc_t;
+/* The stream waits until all have come, and takes them. */
+ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signalDescs, ftcclComm_t comm, ftcclStream_t stream);
+
+/* ---- streams of the host --------------------------------------------------------------------------------------------------- */
+
+/* Ordered queues of operations. A group is one entry of its stream. */
+ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream);
+/* Waits for what is enqueued (bounded by the operations' deadlines), then frees. */
+ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream);
+/* ftcclInProgress, ftcclSuccess, or the first error since the last Query or Synchronize that returned one. Does not block. */
+ftcclResult_t ftcclStreamQuery(ftcclStream_t stream);
+/* Waits for everything enqueued so far, at most as long as the operations' deadlines; returns the first error since the last
+ * call. NULL waits for the NULL streams of the ranks on which this thread has enqueued, or, in a thread that has enqueued on
+ * none, of all ranks that live in the process. */
+ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream);
+
+/* ---- reduction operators --------------------------------------------------------------------------------------------------- */
+
+/* An operator for comm and datatype that multiplies each rank's input by *scalar (of the type datatype) and sums. */
+ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar, ftcclDataType_t datatype,
+                                        ftcclScalarResidence_t residence, ftcclComm_t comm);
+/* Operations already enqueued with it are not affected. */
+ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm);
+
+/* ---- collectives --------------------------------------------------------------------------------------------------------------
+ *
+ * Counts are in elements. Pointers need no alignment. Out of place the send buffer is never written. A buffer may be NULL where
+ * it is not used or the count is 0. Buffers that overlap in another way than the one given as "in place" are refused.
+ * Rounding: 8- and 16-bit floats are summed in float32 within a step and rounded to nearest even after it; e4m3 saturates, e5m2
+ * overflows to infinity; integers wrap. Avg multiplies floats by 1/nranks before summing and divides integers after (truncating).
+ * The result is bit-identical on all ranks and from run to run of the same plan. */
+
+/* recvbuff[i] = op over ranks of sendbuff[i]. In place: sendbuff == recvbuff. */
+ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,
+                             ftcclComm_t comm, ftcclStream_t stream);
+/* The same, result at root only; recvbuff is unused elsewhere. */
+ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,
+                          int root, ftcclComm_t comm, ftcclStream_t stream);
+/* root's sendbuff to everybody's recvbuff; sendbuff is unused elsewhere. In place: sendbuff == recvbuff. */
+ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
+                             ftcclComm_t comm, ftcclStream_t stream);
+ftcclResult_t ftcclBcast(void *buff, size_t count, ftcclDataType_t datatype, int root, ftcclComm_t comm,
+                         ftcclStream_t stream);
+/* sendbuff: sendcount elements; recvbuff: nranks * sendcount. In place: sendbuff == recvbuff + rank * sendcount. */
+ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ftcclDataType_t datatype,
+                             ftcclComm_t comm, ftcclStream_t stream);
+/* sendbuff: nranks * recvcount; recvbuff: recvcount. In place: recvbuff == sendbuff + rank * recvcount. */
+ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ftcclDataType_t datatype,
+                                 ftcclRedOp_t op, ftcclComm_t comm, ftcclStream_t stream);
+/* Both nranks * count: block j of sendbuff goes to rank j's block `rank`. In place: sendbuff == recvbuff. */
+ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclComm_t comm,
+                            ftcclStream_t stream);
+/* recvbuff (root only): nranks * count. In place: sendbuff == recvbuff + root * count at root. */
+ftcclResult_t ftcclGather(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
+                          ftcclComm_t comm, ftcclStream_t stream);
+/* sendbuff (root only): nranks * count. In place: recvbuff == sendbuff + root * count at root. */
+ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
+                           ftcclComm_t comm, ftcclStream_t stream);
+
+/* The k-th send from a to b on a communicator meets b's k-th receive from a; count and type must be equal. Inside a group all
+ * sends and receives progress together, in any order of peers, also to and from the rank itself. Outside a group a send or
+ * receive to the rank itself gives ftcclInvalidUsage. */
+ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclComm_t comm,
+                        ftcclStream_t stream);
+ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclComm_t comm,
+                        ftcclStream_t stream);
+
+/* ---- groups ----------------------------------------------------------------------------------------------------------------------
+ *
+ * Calls of this thread between Start and End become one entry of their streams and are enqueued by the outermost End. Groups
+ * nest, may hold several communicators and any mix of collectives and point-to-point; communicators may be made in a group,
+ * not mixed with operations. If a call in the group failed, End returns its error and nothing is enqueued. */
+ftcclResult_t ftcclGroupStart(void);
+ftcclResult_t ftcclGroupEnd(void);
+/* Instead of End: enqueues nothing and fills simInfo->estimatedTime from the cost model. simInfo may be NULL. */
+ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo);
+
+/* Forgets the debug level and file, to be read again from the environment. Deprecated in NCCL, kept for its callers. */
+void ftcclResetDebugInit(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,41 @@
+# Sourced by demo and test: installs the Debian packages that are missing, and only those.
+# need PACKAGE...: with apt-get and root (or sudo) it installs; elsewhere it names what configure will look for.
+need() {
+    missing=
+    for package in "$@"; do
+        status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) || status=
+        [ "$status" = installed ] || missing="$missing $package"
+    done
+    [ -n "$missing" ] || return 0
+    if ! command -v apt-get >/dev/null 2>&1; then
+        echo "no apt-get here; these Debian packages (or their like) are needed:$missing" >&2
+        return 0
+    fi
+    as_root=
+    if [ "$(id -u)" -ne 0 ]; then
+        command -v sudo >/dev/null 2>&1 || { echo "run as root or install:$missing" >&2; return 1; }
+        as_root=sudo
+    fi
+    echo "installing:$missing"
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+    # shellcheck disable=SC2086 # a list of words
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}
+
+build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
+optional_packages="libhwloc-dev libibverbs-dev libfabric-dev"
+test_packages="libgtest-dev mpich libmpich-dev groff-base man-db procps"
+
+jobs=$(nproc 2>/dev/null || echo 2)
+
+# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build, quiet unless it fails.
+build() {
+    directory=$1
+    shift
+    mkdir -p "$directory"
+    if ! (cd "$directory" && "$top/configure" --quiet "$@" && make -s -j"$jobs") >"$directory.log" 2>&1; then
+        tail -n 60 "$directory.log" >&2
+        echo "the build in $directory failed; its log is $directory.log" >&2
+        return 1
+    fi
+}
