@@ -1,0 +1,215 @@
+/*
+ * base: status, parameters, log, time, fork safety and the plain types that every other folder shares.
+ * It knows nothing of the rest of the library; everything else may include it.
+ */
+#ifndef FT_BASE_H
+#define FT_BASE_H
+
+#ifdef __cplusplus /* tests include this inside extern "C"; gcc's <stdatomic.h> is not C++ */
+extern "C++" {
+#include <atomic>
+using std::atomic_int;
+typedef std::atomic<unsigned long> ft_atomic_u64;
+}
+#define _Static_assert static_assert
+#else
+#include <stdatomic.h>
+typedef atomic_ulong ft_atomic_u64;
+#endif
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define FT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
+#define FT_ARRAY_LEN(a) (sizeof(a) / sizeof((a)[0]))
+#define FT_CONTAINER(ptr, type, member) ((type *)(void *)((char *)(ptr) - offsetof(type, member)))
+#define FT_CACHE_LINE 64
+_Static_assert(sizeof(ft_atomic_u64) == 8, "64-bit systems only");
+
+static inline size_t ft_min(size_t a, size_t b) { return a < b ? a : b; }
+static inline size_t ft_max(size_t a, size_t b) { return a > b ? a : b; }
+static inline size_t ft_round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+/* ---- status ------------------------------------------------------------------------------------------------ */
+
+/* What is lost when a call answers with the status; recovery switches on this, never on single codes. */
+enum ft_lost {
+    FT_LOST_NOTHING, /* try again or wait */
+    FT_LOST_CALL,    /* the caller's mistake; nothing happened */
+    FT_LOST_OP,      /* this operation */
+    FT_LOST_LINK,    /* this link; the peer may be reachable another way */
+    FT_LOST_PEER,    /* this peer */
+    FT_LOST_COMM,    /* the communicator */
+    FT_LOST_PROCESS, /* this process has to go */
+};
+
+/* name, value, what is lost, text */
+#define FT_STATUSES(X)                                                                        \
+    X(OK, 0, NOTHING, "success")                                                              \
+    X(AGAIN, -1, NOTHING, "not now")                                                          \
+    X(INVAL, -2, CALL, "invalid argument")                                                    \
+    X(USAGE, -3, CALL, "invalid usage")                                                       \
+    X(NOTSUP, -4, CALL, "not supported by this build or machine")                             \
+    X(TIMEOUT, -5, OP, "timed out")                                                           \
+    X(SKIPPED, -6, OP, "skipped because an earlier operation failed")                         \
+    X(MISMATCH, -7, COMM, "ranks made different calls")                                       \
+    X(PROTOCOL, -8, LINK, "the other side does not speak FTCCL's protocol")                   \
+    X(VERSION, -9, LINK, "the other side runs an incompatible version of FTCCL")              \
+    X(AUTH, -10, LINK, "the other side does not know this job's secret")                      \
+    X(LINK, -11, LINK, "link lost")                                                           \
+    X(PEER, -12, PEER, "peer lost")                                                           \
+    X(ABORTED, -13, COMM, "communicator aborted")                                             \
+    X(NOMEM, -14, PROCESS, "out of memory")                                                   \
+    X(NOFILE, -15, PROCESS, "out of file descriptors")                                        \
+    X(NOSPACE, -16, PROCESS, "no space left for shared memory")                               \
+    X(SYSTEM, -17, PROCESS, "system call failed")                                             \
+    X(DEVICE, -18, PROCESS, "device error")                                                   \
+    X(INTERNAL, -19, PROCESS, "internal error")                                               \
+    X(FORKED, -20, CALL, "called in a child of fork; the communicator belongs to the parent")
+
+enum ft_status {
+#define X(name, value, lost, text) FT_##name = (value),
+    FT_STATUSES(X)
+#undef X
+};
+
+const char *ft_status_text(int status);
+enum ft_lost ft_status_lost(int status);
+/* The status of a failed system call: ENOMEM, EMFILE/ENFILE, ENOSPC, connection errors and the rest told apart. */
+int ft_status_of_errno(int err);
+
+/* ---- collectives as data ------------------------------------------------------------------------------------ */
+
+/* Values are NCCL's (ncclDataType_t). */
+enum ft_type {
+    FT_INT8, FT_UINT8, FT_INT32, FT_UINT32, FT_INT64, FT_UINT64, FT_FLOAT16, FT_FLOAT32, FT_FLOAT64, FT_BFLOAT16,
+    FT_FLOAT8E4M3, FT_FLOAT8E5M2, FT_TYPES
+};
+size_t ft_type_size(enum ft_type type);
+const char *ft_type_name(enum ft_type type);
+static inline bool ft_type_is_float(enum ft_type type) { return type >= FT_FLOAT16; }
+
+float ft_scalar_to_float(enum ft_type type, const void *from); /* one element of a float type of at most 32 bits */
+
+/* Values are NCCL's (ncclRedOp_t). PreMulSum is FT_SUM with a scale, see struct ft_redop. */
+enum ft_red { FT_SUM, FT_PROD, FT_MAX, FT_MIN, FT_AVG, FT_REDS };
+const char *ft_red_name(enum ft_red red);
+
+/* How elements combine. Each rank's own input is multiplied by `scale` (in the type's arithmetic: float for the 8- and
+ * 16-bit floats) when it is first read; the finished sum is divided by `divisor` (integer average, truncating). */
+struct ft_redop {
+    enum ft_red red;  /* SUM, PROD, MAX or MIN: an average has become a scale (floats: 1/n, as NCCL) or a divisor */
+    bool scaled;
+    union { double f64; float f32; int64_t i64; uint64_t u64; } scale; /* f64: FLOAT64; f32: other floats; i64/u64: ints */
+    uint32_t divisor; /* 0 or 1: none */
+};
+
+/* Sets scale from one element of the type. */
+void ft_redop_read_scale(struct ft_redop *redop, enum ft_type type, const void *scalar);
+
+enum ft_kind {
+    FT_ALLREDUCE, FT_BROADCAST, FT_REDUCE, FT_ALLGATHER, FT_REDUCESCATTER, FT_ALLTOALL, FT_GATHER, FT_SCATTER,
+    FT_SEND, FT_RECV, FT_PUT, FT_WAIT, FT_KINDS
+};
+const char *ft_kind_name(enum ft_kind kind);
+/* Collectives come first: everything before FT_SEND. */
+static inline bool ft_kind_is_collective(enum ft_kind kind) { return kind < FT_SEND; }
+static inline bool ft_kind_reduces(enum ft_kind kind)
+{
+    return kind == FT_ALLREDUCE || kind == FT_REDUCE || kind == FT_REDUCESCATTER;
+}
+
+/* A collective without its buffers. `count` is NCCL's argument: for AllGather, ReduceScatter, AlltoAll, Gather and
+ * Scatter the elements of one rank's block. `root` is the peer of a send or receive. */
+struct ft_coll {
+    enum ft_kind kind;
+    enum ft_type type;
+    enum ft_red red; /* as the user called it (FT_AVG stays FT_AVG); only for kinds that reduce */
+    int root;
+    size_t count;
+};
+
+/* Who takes part: one position of one communicator. Producers (bootstrap, split, later shrink and grow) fill it in,
+ * algorithms read it. host[r] numbers the machines from 0 in order of their lowest rank, so that every rank has
+ * identical arrays. */
+struct ft_view {
+    uint64_t epoch;
+    int nranks, rank;
+    int nhosts;
+    const int *host;      /* [nranks] */
+    const uint64_t *peer; /* [nranks] engine id of each rank: the name under which transports know it */
+};
+
+/* ---- injected environment ------------------------------------------------------------------------------------ */
+
+/* Time and randomness enter through here, so that a test can be a simulation; sockets enter as transports. */
+struct ft_env {
+    uint64_t (*now_ns)(struct ft_env *);
+    void (*random)(struct ft_env *, void *buf, size_t len_bytes);
+    void *ctx;
+};
+struct ft_env *ft_env_real(void); /* CLOCK_MONOTONIC and the kernel's generator */
+static inline uint64_t ft_now_ns(struct ft_env *env) { return env->now_ns(env); }
+
+#include "auth.h"
+
+/* ---- parameters ------------------------------------------------------------------------------------------------ */
+
+#include "params.h" /* the table: enum ft_param_id and its X-macro */
+
+/* The value as set by the environment (FTCCL_X, then NCCL's alias, then the configuration file), else the default.
+ * Read once at first use; a value out of range is reported once and the default stands. */
+int64_t ft_param_int(enum ft_param_id id);
+const char *ft_param_str(enum ft_param_id id); /* "" when unset */
+void ft_params_reload(void);                   /* for tests that change the environment */
+void ft_params_print(FILE *out);               /* the table: name, value, default, range, alias, help */
+
+/* ---- log ---------------------------------------------------------------------------------------------------------- */
+
+enum ft_log_level { FT_LOG_NONE, FT_LOG_VERSION, FT_LOG_WARN, FT_LOG_INFO, FT_LOG_TRACE };
+/* Written to stderr or the file of FTCCL_DEBUG_FILE (NCCL's %h and %p patterns), never to stdout. The subsystem is a
+ * short word: "init", "net", "coll", "shm", ... `rank` is -1 where none is known. */
+void ft_log_write(enum ft_log_level level, const char *subsys, int rank, const char *fmt, ...) FT_PRINTF(4, 5);
+bool ft_log_on(enum ft_log_level level);
+void ft_log_reset(void); /* reads level and file again at next use */
+#define FT_LOG(level, subsys, rank, ...)                                                                 \
+    do {                                                                                                 \
+        if (ft_log_on(FT_LOG_##level)) ft_log_write(FT_LOG_##level, subsys, rank, __VA_ARGS__);          \
+    } while (0)
+
+/* The sentence that ftcclGetLastError(NULL) gives: one per thread, set by whoever detects. Returns `status`. */
+int ft_fail(int status, const char *fmt, ...) FT_PRINTF(2, 3);
+const char *ft_fail_text(void);
+void ft_fail_clear(void);
+
+/* ---- fork safety and descriptors ----------------------------------------------------------------------------------- */
+
+/* Descriptors that the library owns. In a child of fork all of them are closed; mappings are never inherited because
+ * ft_map_shared() marks them MADV_DONTFORK. */
+int ft_fd_own(int fd);    /* remembers fd (>= 0), sets close-on-exec; returns fd. Never fails: -1 passes through */
+void ft_fd_close(int *fd); /* closes and forgets; *fd becomes -1; no-op on -1 */
+int ft_fd_count(void);    /* how many are owned now; for leak tests */
+bool ft_forked(void);     /* true in a child of a process that had used the library */
+void ft_fork_guard(void); /* installs the handlers once; called by the first call that makes anything */
+
+/* A shared file without a name (memfd), allocated up front so that a full /dev/shm gives FT_NOSPACE, not SIGBUS. */
+int ft_memfd(const char *name, size_t len_bytes, int *fd_out);
+int ft_map_shared(int fd, size_t len_bytes, void **addr_out);
+void ft_unmap(void *addr, size_t len_bytes);
+
+/* ---- small things ---------------------------------------------------------------------------------------------------- */
+
+uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed); /* keyed by seed, not cryptographic */
+uint64_t ft_host_id(void); /* boot id + network namespace, or FTCCL_HOSTID hashed: equal means shared memory works */
+int ft_cores(void);        /* processors this process may run on */
+static inline void ft_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+#endif

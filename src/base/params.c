@@ -1,0 +1,169 @@
+/*
+ * The value of each parameter: environment, then NCCL's alias, then the configuration file, then the default. The only
+ * file that calls getenv. Read once under a lock; afterwards readers are wait-free.
+ */
+#include "base/base.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum kind { INT, STR };
+
+static const struct param {
+    const char *env;
+    enum kind kind;
+    int64_t def_int;
+    const char *def_str;
+    int64_t lo, hi;
+    const char *unit, *alias, *help;
+} table[FT_PARAM_COUNT] = {
+#define DEF_INT(def) def, ""
+#define DEF_STR(def) 0, def
+#define X(id, name, k, def, l, h, u, a, text) {name, k, DEF_##k(def), l, h, u, a, text},
+    FT_PARAMS(X)
+#undef X
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static atomic_int loaded; /* release in load(), acquire in value(): the two arrays below are complete */
+static int64_t ints[FT_PARAM_COUNT];
+static char *strs[FT_PARAM_COUNT]; /* NULL: the default; replaced only by ft_params_reload() */
+
+/* NAME=value lines; '#' starts a comment. The names are FTCCL's or NCCL's. */
+static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_COUNT])
+{
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        if (must_exist) FT_LOG(WARN, "init", -1, "cannot read FTCCL_CONF_FILE %s: %s", path, strerror(errno));
+        return;
+    }
+    char line[1024];
+    while (fgets(line, sizeof line, file)) {
+        char *name = line + strspn(line, " \t");
+        char *eq = strchr(name, '=');
+        if (*name == '#' || !eq) continue;
+        *eq = '\0';
+        name[strcspn(name, " \t")] = '\0';
+        char *value = eq + 1 + strspn(eq + 1, " \t");
+        value[strcspn(value, "#\r\n")] = '\0';
+        for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]);) value[--end] = '\0';
+        for (int id = 0; id < FT_PARAM_COUNT; id++)
+            if (!found[id] && (!strcmp(name, table[id].env) || (*table[id].alias && !strcmp(name, table[id].alias))))
+                found[id] = strdup(value);
+    }
+    fclose(file);
+}
+
+static void parse_int(int id, const char *text, const char *from)
+{
+    const struct param *p = &table[id];
+    char *end;
+    errno = 0;
+    long long value = strtoll(text, &end, 0);
+    static const char suffixes[] = "KMG";
+    const char *suffix = *end ? strchr(suffixes, *end & ~0x20) : NULL;
+    if (suffix && *suffix && !end[1] && end != text && llabs(value) < (1ll << 32)) {
+        value <<= 10 * (suffix - suffixes + 1);
+        end++;
+    }
+    if (end == text || *end || errno || value < p->lo || value > p->hi) {
+        FT_LOG(WARN, "init", -1, "%s=%s is not a number from %lld to %lld; using %lld", from, text, (long long)p->lo,
+               (long long)p->hi, (long long)p->def_int);
+        return;
+    }
+    ints[id] = value;
+}
+
+static void load(void)
+{
+    char *file[FT_PARAM_COUNT] = {0};
+    const char *conf = getenv("FTCCL_CONF_FILE");
+    if (!conf) conf = getenv("NCCL_CONF_FILE");
+    read_file(conf && *conf ? conf : "/etc/nccl.conf", conf && *conf, file);
+    for (int id = 0; id < FT_PARAM_COUNT; id++) {
+        const struct param *p = &table[id];
+        const char *from = p->env, *text = getenv(p->env);
+        if (!text && *p->alias) text = getenv(from = p->alias);
+        if (!text) from = p->env, text = file[id];
+        ints[id] = p->def_int;
+        if (text && p->kind == STR) strs[id] = strdup(text);
+        if (text && p->kind == INT && *text) parse_int(id, text, from);
+        free(file[id]);
+    }
+}
+
+static void ensure_loaded(void)
+{
+    if (atomic_load_explicit(&loaded, memory_order_acquire)) return;
+    pthread_mutex_lock(&lock);
+    if (!atomic_load_explicit(&loaded, memory_order_relaxed)) {
+        load();
+        atomic_store_explicit(&loaded, 1, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+int64_t ft_param_int(enum ft_param_id id)
+{
+    ensure_loaded();
+    return ints[id];
+}
+
+const char *ft_param_str(enum ft_param_id id)
+{
+    ensure_loaded();
+    return strs[id] ? strs[id] : table[id].def_str;
+}
+
+/* Values that were handed out stay readable: engines hold pointers to them. */
+static void retire(char *text)
+{
+    static struct retired { struct retired *next; char *text; } *retired;
+    struct retired *node = malloc(sizeof *node);
+    if (!node) return;
+    *node = (struct retired){retired, text};
+    retired = node;
+}
+
+void ft_params_reload(void)
+{
+    char *old[FT_PARAM_COUNT];
+    pthread_mutex_lock(&lock);
+    memcpy(old, strs, sizeof old);
+    memset(strs, 0, sizeof strs);
+    load();
+    for (int id = 0; id < FT_PARAM_COUNT; id++) {
+        if (old[id] && strs[id] && !strcmp(old[id], strs[id])) {
+            free(strs[id]);
+            strs[id] = old[id];
+        } else if (old[id]) retire(old[id]);
+    }
+    atomic_store_explicit(&loaded, 1, memory_order_release);
+    pthread_mutex_unlock(&lock);
+}
+
+static void value_text(int id, bool def, char *buf, size_t len)
+{
+    if (table[id].kind == INT)
+        snprintf(buf, len, "%lld", (long long)(def ? table[id].def_int : ft_param_int((enum ft_param_id)id)));
+    else
+        snprintf(buf, len, "%s", id == FT_PARAM_SECRET && *ft_param_str(FT_PARAM_SECRET) && !def ? "(set)"
+                                 : def ? table[id].def_str : ft_param_str((enum ft_param_id)id));
+}
+
+void ft_params_print(FILE *out)
+{
+    for (int id = 0; id < FT_PARAM_COUNT; id++) {
+        const struct param *p = &table[id];
+        char value[256], def[64];
+        value_text(id, false, value, sizeof value);
+        value_text(id, true, def, sizeof def);
+        fprintf(out, "%s=%s\n    %s\n", p->env, value, p->help);
+        fprintf(out, "    default %s%s%s", *def ? def : "(empty)", *p->unit ? " " : "", p->unit);
+        if (p->kind == INT) fprintf(out, ", from %lld to %lld", (long long)p->lo, (long long)p->hi);
+        if (*p->alias) fprintf(out, ", also %s", p->alias);
+        fputc('\n', out);
+    }
+}

@@ -1,0 +1,56 @@
+/*
+ * The table of parameters, the only place where one is named. `ftccl-info -p` and the manual page are generated from it.
+ * X(id, environment name, kind, default, lowest, highest, unit, NCCL's name or "", help); strings ignore the range.
+ */
+#ifndef FT_PARAMS_H
+#define FT_PARAMS_H
+
+#define FT_PARAMS(X)                                                                                                    \
+    X(OP_TIMEOUT_MS, "FTCCL_OP_TIMEOUT_MS", INT, 60000, 0, 86400000, "ms", "",                                          \
+      "deadline of one operation from the moment its stream reaches it; 0 means none")                                  \
+    X(INIT_TIMEOUT_MS, "FTCCL_INIT_TIMEOUT_MS", INT, 60000, 1, 86400000, "ms", "",                                      \
+      "bound of init, split, finalize and destroy")                                                                     \
+    X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",                           \
+      "S of the FTAR paper: largest message on a link, size of a link's slot; the same on all ranks")                   \
+    X(CHUNKS, "FTCCL_CHUNKS", INT, 4, 1, 8, "", "",                                                                     \
+      "C of the FTAR paper: chunks in flight per peer and collective, one a lane; the same on all ranks")               \
+    X(ALGO, "FTCCL_ALGO", STR, "", 0, 0, "", "NCCL_ALGO",                                                               \
+      "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x excludes x")                \
+    X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
+      "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
+    X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \
+    X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                                         \
+      "identity of this machine; ranks with different ones do not use shared memory between them")                      \
+    X(SOCKET_IFNAME, "FTCCL_SOCKET_IFNAME", STR, "", 0, 0, "", "NCCL_SOCKET_IFNAME",                                    \
+      "interfaces by prefix (eth,ib), =exact, ^excluded; empty: any that is up, loopback last")                         \
+    X(SOCKET_FAMILY, "FTCCL_SOCKET_FAMILY", STR, "", 0, 0, "", "NCCL_SOCKET_FAMILY", "AF_INET or AF_INET6; empty: both")\
+    X(SOCKET_SOURCE, "FTCCL_SOCKET_SOURCE", STR, "", 0, 0, "", "",                                                      \
+      "source address that outgoing TCP connections bind to")                                                           \
+    X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",                             \
+      "TCP connections a peer and direction; large messages are spread over them")                                      \
+    X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG", "VERSION, WARN, INFO or TRACE; empty: WARN")               \
+    X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                                             \
+      "where the log goes; %h is the host's name, %p the process; empty: stderr")                                       \
+    X(COMM_BLOCKING, "FTCCL_COMM_BLOCKING", INT, -1, -1, 1, "", "NCCL_COMM_BLOCKING",                                   \
+      "1 or 0 overrides config.blocking")                                                                               \
+    X(COMM_ID, "FTCCL_COMM_ID", STR, "", 0, 0, "", "NCCL_COMM_ID",                                                      \
+      "host:port of the rendezvous instead of the address in the unique id; needs FTCCL_SECRET or a key file")          \
+    X(SECRET, "FTCCL_SECRET", STR, "", 0, 0, "", "", "the job's secret, at least 16 characters, used with COMM_ID")     \
+    X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "", "file that holds the job's secret (mode 0600)")          \
+    X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no record file in /dev/shm")                              \
+    X(SPIN_US, "FTCCL_SPIN_US", INT, -1, -1, 1000000, "us", "",                                                         \
+      "how long a waiting call spins before it sleeps; -1: 1000 with a core for each local rank, else 0")               \
+    X(TUNE_FILE, "FTCCL_TUNE_FILE", STR, "", 0, 0, "", "", "table of measured link and kernel costs for the selection") \
+    X(CONF_FILE, "FTCCL_CONF_FILE", STR, "", 0, 0, "", "NCCL_CONF_FILE",                                                \
+      "file of NAME=value lines; empty: /etc/nccl.conf")                                                                \
+    X(FAULT, "FTCCL_FAULT", STR, "", 0, 0, "", "",                                                                      \
+      "for tests: what the fault transport does, e.g. seed=7,delay_us=100,drop_ppm=10,cut_after=1000")
+
+enum ft_param_id {
+#define X(id, env, kind, def, lo, hi, unit, alias, help) FT_PARAM_##id,
+    FT_PARAMS(X)
+#undef X
+        FT_PARAM_COUNT
+};
+
+#endif

@@ -1,0 +1,41 @@
+/*
+ * Shared memory without a name: nothing to clean up after a kill, allocated up front, not inherited over fork.
+ */
+#include "base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+int ft_memfd(const char *name, size_t len_bytes, int *fd_out)
+{
+    int fd = ft_fd_own(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (fd < 0) return ft_fail(ft_status_of_errno(errno), "memfd_create: %s", strerror(errno));
+    int err = 0;
+    do err = posix_fallocate(fd, 0, (off_t)len_bytes);
+    while (err == EINTR);
+    if (err == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) err = errno;
+    if (err == 0) {
+        *fd_out = fd;
+        return FT_OK;
+    }
+    ft_fd_close(&fd);
+    int status = err == ENOMEM ? FT_NOSPACE : ft_status_of_errno(err);
+    return ft_fail(status, "cannot allocate %zu bytes of shared memory: %s", len_bytes, strerror(err));
+}
+
+int ft_map_shared(int fd, size_t len_bytes, void **addr_out)
+{
+    void *addr = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (addr == MAP_FAILED) return ft_fail(ft_status_of_errno(errno), "mmap of shared memory: %s", strerror(errno));
+    madvise(addr, len_bytes, MADV_DONTFORK);
+    *addr_out = addr;
+    return FT_OK;
+}
+
+void ft_unmap(void *addr, size_t len_bytes)
+{
+    if (addr) munmap(addr, len_bytes);
+}
