@@ -1,0 +1,110 @@
+/*
+ * algo: pure functions from (view, collective) to a plan and from (plan, lane, step) to one exchange. An algorithm never
+ * sees an error, a buffer or a socket; it depends on base alone and is proved by the symbolic checker in tests/algo.
+ *
+ * A plan has lanes, which run concurrently and give pipelining; a lane's steps run one after another. One step is:
+ *   1. send:   `send` bytes of a buffer, as they were before the step, go to one or several peers;
+ *   2. recv:   one message of len_bytes from each recv_from[k];
+ *   3. combine: the received messages and the local operand `src` (if any) are reduced, or copied if there is just one;
+ *   4. store:  the result goes to `dst` (if any) and, without being stored, to each fwd_to[k].
+ * Messages between two ranks on one lane are matched in order, one send or forward to one receive of the same length.
+ * A transfer of 0 bytes does not happen, on either side. No message is longer than ft_tuning.chunk_bytes. An algorithm must
+ * finish even when a link holds one unconsumed message a lane and direction, if a step can take its messages out of the
+ * links before all its forwards have room (one result in hand); with a window of two messages no hand is needed. The
+ * checker runs it so. The steps of a lane take effect in order: what a step stores, a later step of its lane can read. Lanes
+ * touch disjoint memory. `send` is read before `dst` of the same step is written, even where they overlap.
+ *
+ * FT_BUF_IN is the user's send buffer, FT_BUF_OUT the receive buffer (they may be the same memory in place, in NCCL's
+ * sense of in place for each collective: a plan must be right both ways, and never writes IN unless it aliases OUT).
+ * FT_BUF_TMP is plan->tmp_bytes of scratch. Offsets are bytes. What a kind that reduces reads from IN, by `src` or by
+ * `send`, gets the operation's scale applied: each rank's input enters each reduction from IN and once.
+ */
+#ifndef FT_ALGO_H
+#define FT_ALGO_H
+
+#include "base/base.h"
+
+#define FT_LANES 8       /* most lanes of a collective */
+#define FT_STEP_PEERS 8  /* most sends, forwards or receives of one step */
+
+enum ft_buf { FT_BUF_NONE, FT_BUF_IN, FT_BUF_OUT, FT_BUF_TMP };
+struct ft_ref { enum ft_buf buf; size_t off; };
+
+enum ft_step_flags {
+    FT_STEP_FINAL = 1, /* the result holds every rank's contribution: apply the divisor when storing or forwarding */
+};
+
+struct ft_step {
+    size_t send_bytes;
+    struct ft_ref send;
+    int nsend;
+    int send_to[FT_STEP_PEERS];
+    size_t len_bytes; /* of each received message, of src and of the result */
+    int nrecv;
+    int recv_from[FT_STEP_PEERS]; /* combined in this order, after src */
+    struct ft_ref src;
+    struct ft_ref dst;
+    int nfwd;
+    int fwd_to[FT_STEP_PEERS];
+    unsigned flags;
+};
+
+/* What shapes a plan besides view and collective; equal on all ranks (checked at initialisation by digest). */
+struct ft_tuning {
+    size_t chunk_bytes;
+    int chunks;
+    const char *choice; /* FTCCL_ALGO's text */
+    struct ft_costs {   /* of one message of n bytes: latency + n * per byte; and of reducing n bytes */
+        double local_latency_ns, local_ns_per_byte;   /* ranks of one host */
+        double remote_latency_ns, remote_ns_per_byte; /* ranks of different hosts */
+        double reduce_ns_per_byte;
+        double step_ns; /* the engine's own cost of a step */
+        int cores_per_host; /* ranks beyond it share: costs are scaled up */
+    } costs;
+};
+void ft_tuning_default(struct ft_tuning *tuning);
+/* Reads a table written by perf/tune ("name value" lines). Unknown names and bad values are refused by name. */
+int ft_tuning_load(struct ft_tuning *tuning, const char *path);
+uint64_t ft_tuning_digest(const struct ft_tuning *tuning);
+
+struct ft_plan {
+    const struct ft_algo *algo;
+    struct ft_coll coll;
+    const struct ft_view *view;
+    size_t esize;
+    int nlanes;
+    uint64_t nsteps;  /* of each lane; steps in which a rank has nothing to do are empty */
+    size_t tmp_bytes;
+    /* The common splitting into pieces, see ft_plan_split(): each lane works on pieces lane, lane + nlanes, ... */
+    size_t split_elems;    /* elements of the vector that is split */
+    size_t piece_elems;    /* elements of one piece; the last may be shorter */
+    uint64_t npieces;
+    uint64_t piece_steps;  /* steps an algorithm takes for one piece */
+    int param[4];          /* the algorithm's own */
+};
+
+/* One algorithm, for one or more kinds. All functions are pure and O(nranks) or better. */
+struct ft_algo {
+    const char *name;
+    unsigned kinds; /* bit per enum ft_kind */
+    bool (*fits)(const struct ft_view *, const struct ft_coll *, const struct ft_tuning *);
+    /* Predicted time of the whole collective; the selection takes the lowest. */
+    double (*cost_ns)(const struct ft_view *, const struct ft_coll *, const struct ft_tuning *);
+    int (*plan)(struct ft_plan *, const struct ft_tuning *); /* fills what follows `esize` in struct ft_plan */
+    void (*step)(const struct ft_plan *, int lane, uint64_t index, struct ft_step *);
+};
+
+extern const struct ft_algo *const ft_algos[]; /* NULL-terminated registry */
+
+/* Chooses by cost among those that fit and that tuning->choice allows, and plans. FT_USAGE when the choice leaves none,
+ * with the sentence set by ft_fail(). The view must outlive the plan. */
+int ft_algo_select(const struct ft_view *, const struct ft_coll *, const struct ft_tuning *, struct ft_plan *);
+/* The same for one named algorithm. */
+int ft_algo_plan(const struct ft_algo *, const struct ft_view *, const struct ft_coll *, const struct ft_tuning *, struct ft_plan *);
+double ft_algo_cost_ns(const struct ft_plan *, const struct ft_tuning *);
+/* One exchange of the plan. `step` is zeroed first. */
+void ft_plan_step(const struct ft_plan *, int lane, uint64_t index, struct ft_step *step);
+/* What `ftccl-info --plan` prints: each candidate with its cost, the chosen one, lanes, steps, this rank's first steps. */
+int ft_algo_explain(FILE *out, const struct ft_view *, const struct ft_coll *, const struct ft_tuning *);
+
+#endif

@@ -1,0 +1,223 @@
+/*
+ * Everybody with everybody, one hop. AlltoAll, Gather and Scatter for any number of ranks; the other kinds where one step
+ * reaches all peers (n <= FT_STEP_PEERS + 1). AllReduce is a direct ReduceScatter followed by a direct AllGather, two hops
+ * and no more bytes than a ring; each part is reduced by one rank in one pass.
+ */
+#include "algo/parts.h"
+
+#define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
+
+static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+{
+    (void)tuning;
+    if (view->nranks < 2) return false;
+    return (KINDS_ANY_N & FT_KIND_BIT(coll->kind)) || view->nranks <= FT_STEP_PEERS + 1;
+}
+
+static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+{
+    double n = view->nranks, block = (double)coll->count * (double)ft_type_size(coll->type);
+    double hops = 1, rounds = n - 1; /* rounds: messages of the busiest rank */
+    double bytes = (n - 1) * block;
+    struct ft_work work = {.flows = ft_host_size_max(view)};
+    switch (coll->kind) {
+    case FT_ALLREDUCE:
+        hops = 2;
+        rounds = 2 * (n - 1);
+        bytes = 2 * (n - 1) / n * block;
+        work.reduced = (n - 1) / n * block;
+        break;
+    case FT_REDUCESCATTER:
+        work.reduced = (n - 1) * block;
+        break;
+    case FT_REDUCE:
+        work.reduced = (n - 1) * block;
+        work.flows = 1;
+        break;
+    case FT_BROADCAST: case FT_GATHER: case FT_SCATTER:
+        work.flows = 1;
+        break;
+    default: break;
+    }
+    double outside = n > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0; /* share of the peers on other hosts, at most */
+    if (view->nhosts > 1 && outside <= 0) outside = 1 / (n - 1);
+    work.hops_remote = view->nhosts > 1 ? hops : 0;
+    work.hops_local = hops - work.hops_remote;
+    work.crowd = view->nhosts > 1 ? (rounds - hops) * outside : 0;
+    work.bytes_remote = view->nhosts > 1 ? bytes * outside : 0;
+    work.bytes_local = bytes - work.bytes_remote;
+    work.steps = rounds * ft_messages(tuning, bytes / rounds);
+    return ft_work_ns(view, tuning, &work);
+}
+
+static int direct_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
+{
+    size_t count = plan->coll.count, n = (size_t)plan->view->nranks;
+    switch (plan->coll.kind) {
+    case FT_ALLTOALL: case FT_GATHER: case FT_SCATTER: ft_plan_split_items(plan, tuning, count, n); break;
+    case FT_ALLREDUCE: ft_plan_split(plan, tuning, count, n, 2 * (n - 1)); break;
+    case FT_REDUCESCATTER: ft_plan_split(plan, tuning, count, 1, n - 1); break;
+    case FT_ALLGATHER: ft_plan_split(plan, tuning, count, 1, n); break;
+    default: ft_plan_split(plan, tuning, count, 1, 1);
+    }
+    return FT_OK;
+}
+
+static void send_all(const struct ft_plan *plan, struct ft_step *s)
+{
+    for (int d = 1; d < plan->view->nranks; d++) ft_send_to(s, ft_wrap(plan->view->rank + d, plan->view->nranks));
+}
+
+static void fwd_all(const struct ft_plan *plan, struct ft_step *s)
+{
+    for (int d = 1; d < plan->view->nranks; d++) ft_fwd_to(s, ft_wrap(plan->view->rank + d, plan->view->nranks));
+}
+
+static void recv_all(const struct ft_plan *plan, struct ft_step *s)
+{
+    for (int d = 1; d < plan->view->nranks; d++) ft_recv_from(s, ft_wrap(plan->view->rank - d, plan->view->nranks));
+}
+
+/* Round k pairs rank r with k - r, so that a pair exchanges its two blocks in one step and may do so in place. */
+static void alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    size_t block = plan->coll.count * plan->esize;
+    int rank = plan->view->rank, partner = ft_wrap((int64_t)p->k - rank, plan->view->nranks);
+    struct ft_ref mine = ft_at(FT_BUF_IN, (size_t)partner * block + p->off);
+    s->len_bytes = p->len;
+    s->dst = ft_at(FT_BUF_OUT, mine.off);
+    if (partner == rank) {
+        s->src = mine;
+        return;
+    }
+    s->send = mine;
+    s->send_bytes = p->len;
+    ft_send_to(s, partner);
+    ft_recv_from(s, partner);
+}
+
+/* Job k is the rank k places after the root. */
+static void gather_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    int root = plan->coll.root, peer = ft_wrap(root + (int64_t)p->k, plan->view->nranks);
+    struct ft_ref place = ft_at(FT_BUF_OUT, (size_t)peer * plan->coll.count * plan->esize + p->off);
+    if (plan->view->rank == root) {
+        s->len_bytes = p->len;
+        s->dst = place;
+        if (peer == root)
+            s->src = ft_at(FT_BUF_IN, p->off);
+        else
+            ft_recv_from(s, peer);
+    } else if (plan->view->rank == peer) {
+        s->send = ft_at(FT_BUF_IN, p->off);
+        s->send_bytes = p->len;
+        ft_send_to(s, root);
+    }
+}
+
+static void scatter_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    int root = plan->coll.root, peer = ft_wrap(root + (int64_t)p->k, plan->view->nranks);
+    struct ft_ref place = ft_at(FT_BUF_IN, (size_t)peer * plan->coll.count * plan->esize + p->off);
+    if (plan->view->rank == root && peer != root) {
+        s->send = place;
+        s->send_bytes = p->len;
+        ft_send_to(s, peer);
+    } else if (plan->view->rank == peer) {
+        s->len_bytes = p->len;
+        s->dst = ft_at(FT_BUF_OUT, p->off);
+        if (peer == root)
+            s->src = place;
+        else
+            ft_recv_from(s, root);
+    }
+}
+
+/* Steps 0..n-2 send the peers their parts, the last of them reduces the own part; an AllReduce then spreads it. */
+static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    bool all = plan->coll.kind == FT_ALLREDUCE;
+    int n = plan->view->nranks, rank = plan->view->rank, k = (int)p->k;
+    size_t block = plan->coll.count * plan->esize;
+    bool spreading = k >= n - 1;
+    int of = spreading ? ft_wrap(rank - (k - n + 2), n) : ft_wrap(rank + k + 1, n);
+    struct ft_range part = all ? ft_piece_part(plan, p, (size_t)n, (size_t)of)
+                               : (struct ft_range){(size_t)of * block + p->off, p->len};
+    if (spreading) {
+        s->len_bytes = part.len;
+        s->dst = ft_at(FT_BUF_OUT, part.off);
+        ft_recv_from(s, of);
+        return;
+    }
+    s->send = ft_at(FT_BUF_IN, part.off);
+    s->send_bytes = part.len;
+    ft_send_to(s, of);
+    if (k < n - 2) return;
+    struct ft_range own = all ? ft_piece_part(plan, p, (size_t)n, (size_t)rank)
+                              : (struct ft_range){(size_t)rank * block + p->off, p->len};
+    s->len_bytes = own.len;
+    recv_all(plan, s);
+    s->src = ft_at(FT_BUF_IN, own.off);
+    s->dst = ft_at(FT_BUF_OUT, all ? own.off : p->off);
+    s->flags = FT_STEP_FINAL;
+    if (all) fwd_all(plan, s);
+}
+
+static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    int of = ft_wrap(plan->view->rank - (int64_t)p->k, plan->view->nranks);
+    s->len_bytes = p->len;
+    s->dst = ft_at(FT_BUF_OUT, (size_t)of * plan->coll.count * plan->esize + p->off);
+    if (p->k > 0) {
+        ft_recv_from(s, of);
+        return;
+    }
+    s->send = s->src = ft_at(FT_BUF_IN, p->off);
+    s->send_bytes = p->len;
+    send_all(plan, s);
+}
+
+static void rooted_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    bool root = plan->view->rank == plan->coll.root, reduce = plan->coll.kind == FT_REDUCE;
+    if (root != reduce) {
+        s->send = ft_at(FT_BUF_IN, p->off);
+        s->send_bytes = p->len;
+        if (root)
+            send_all(plan, s);
+        else
+            ft_send_to(s, plan->coll.root);
+    }
+    if (!root && reduce) return;
+    s->len_bytes = p->len;
+    s->dst = ft_at(FT_BUF_OUT, p->off);
+    if (root) s->src = ft_at(FT_BUF_IN, p->off);
+    if (root && reduce) {
+        recv_all(plan, s);
+        s->flags = FT_STEP_FINAL;
+    } else if (!root) {
+        ft_recv_from(s, plan->coll.root);
+    }
+}
+
+static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
+{
+    struct ft_piece p;
+    bool items = KINDS_ANY_N & FT_KIND_BIT(plan->coll.kind);
+    if (!(items ? ft_piece_at_items(plan, lane, index, (uint64_t)plan->view->nranks, &p)
+                : ft_piece_at(plan, lane, index, &p)))
+        return;
+    switch (plan->coll.kind) {
+    case FT_ALLTOALL: alltoall_step(plan, &p, s); break;
+    case FT_GATHER: gather_step(plan, &p, s); break;
+    case FT_SCATTER: scatter_step(plan, &p, s); break;
+    case FT_ALLGATHER: allgather_step(plan, &p, s); break;
+    case FT_ALLREDUCE: case FT_REDUCESCATTER: reducing_step(plan, &p, s); break;
+    default: rooted_step(plan, &p, s);
+    }
+}
+
+const struct ft_algo ft_algo_direct = {
+    .name = "direct", .kinds = FT_KINDS_COLLECTIVE,
+    .fits = direct_fits, .cost_ns = direct_cost_ns, .plan = direct_plan, .step = direct_step,
+};

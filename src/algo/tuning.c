@@ -1,0 +1,152 @@
+/*
+ * Costs: their defaults, the table of measured ones that replaces them, the digest by which ranks compare them at
+ * initialisation, and the sum that turns an algorithm's work into predicted nanoseconds.
+ */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "algo/parts.h"
+
+#define FT_ITEMS(X) /* names in the table, lowest and highest sensible value */                          \
+    X(local_latency_ns, 1, 1e9)                                                                           \
+    X(local_ns_per_byte, 1e-5, 1e4)                                                                       \
+    X(remote_latency_ns, 1, 1e9)                                                                          \
+    X(remote_ns_per_byte, 1e-5, 1e4)                                                                      \
+    X(reduce_ns_per_byte, 0, 1e4)                                                                         \
+    X(step_ns, 0, 1e9)
+
+#define LINE_CHARS 256
+#define CROWD 0.1 /* what a remote message costs its receiver when others are on their way, in latencies */
+
+void ft_tuning_default(struct ft_tuning *tuning)
+{
+    *tuning = (struct ft_tuning){
+        .chunk_bytes = 131072, .chunks = 4, .choice = "",
+        .costs = {
+            .local_latency_ns = 2000, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
+            .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
+            .reduce_ns_per_byte = 0.04, .step_ns = 330,
+            .cores_per_host = ft_cores(),
+        },
+    };
+}
+
+/* Sets the item `name`; false when there is none of that name or the value is out of its range. */
+static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
+{
+#define X(item, low, high)                                                                                \
+    if (strcmp(name, #item) == 0) {                                                                       \
+        tuning->costs.item = value;                                                                       \
+        return value >= (low) && value <= (high);                                                         \
+    }
+    FT_ITEMS(X)
+#undef X
+    if (strcmp(name, "cores_per_host") != 0 || !(value >= 1 && value <= 1e6)) return false;
+    tuning->costs.cores_per_host = (int)value;
+    return true;
+}
+
+/* One line "name value"; blank lines and what follows a # are skipped. */
+static int tuning_line(struct ft_tuning *tuning, const char *path, int number, char *line)
+{
+    line[strcspn(line, "#\r\n")] = 0;
+    char *rest, *end;
+    char *name = strtok_r(line, " \t=", &rest);
+    if (!name) return FT_OK;
+    char *text = strtok_r(NULL, " \t=", &rest);
+    if (!text) return ft_fail(FT_INVAL, "%s:%d: '%s' has no value", path, number, name);
+    double value = strtod(text, &end);
+    if (*end || strtok_r(NULL, " \t", &rest))
+        return ft_fail(FT_INVAL, "%s:%d: '%s' is not a number and nothing else", path, number, text);
+    if (!tuning_set(tuning, name, value))
+        return ft_fail(FT_INVAL, "%s:%d: '%s' is no cost's name or %s is out of its range", path, number, name, text);
+    return FT_OK;
+}
+
+int ft_tuning_load(struct ft_tuning *tuning, const char *path)
+{
+    FILE *file = fopen(path, "re");
+    if (!file) return ft_fail(FT_INVAL, "tuning table %s: %s", path, strerror(errno));
+    struct ft_tuning loaded = *tuning; /* stays as it was when the table is bad */
+    char line[LINE_CHARS];
+    int status = FT_OK;
+    for (int number = 1; status == FT_OK && fgets(line, sizeof line, file); number++) {
+        if (!strchr(line, '\n') && strlen(line) == sizeof line - 1)
+            status = ft_fail(FT_INVAL, "%s:%d: line is longer than %d characters", path, number, LINE_CHARS - 2);
+        else
+            status = tuning_line(&loaded, path, number, line);
+    }
+    if (status == FT_OK && ferror(file)) status = ft_fail(FT_INVAL, "tuning table %s cannot be read", path);
+    fclose(file);
+    if (status == FT_OK) *tuning = loaded;
+    return status;
+}
+
+uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
+{
+    const char *choice = tuning->choice ? tuning->choice : "";
+    uint64_t digest = ft_hash64(choice, strlen(choice), 0);
+#define MIX(field) digest = ft_hash64(&(field), sizeof(field), digest);
+#define X(item, low, high) MIX(tuning->costs.item)
+    MIX(tuning->chunk_bytes)
+    MIX(tuning->chunks)
+    FT_ITEMS(X)
+    MIX(tuning->costs.cores_per_host)
+#undef X
+#undef MIX
+    return digest;
+}
+
+double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, const struct ft_work *work)
+{
+    const struct ft_costs *c = &tuning->costs;
+    double cores = c->cores_per_host > 0 ? c->cores_per_host : 1, ranks = ft_host_size_max(view);
+    double shared = ranks > cores ? ranks / cores : 1;
+    double flows = work->flows > 1 ? work->flows : 1;
+    double cpu = work->hops_local * c->local_latency_ns + work->bytes_local * c->local_ns_per_byte +
+                 work->reduced * c->reduce_ns_per_byte + work->steps * c->step_ns;
+    double remote_messages = work->hops_remote + CROWD * work->crowd;
+    return cpu * shared + remote_messages * c->remote_latency_ns + work->bytes_remote * c->remote_ns_per_byte * flows;
+}
+
+double ft_messages(const struct ft_tuning *tuning, double bytes)
+{
+    double messages = bytes / (double)tuning->chunk_bytes;
+    return messages > 1 ? messages : 1;
+}
+
+struct ft_work ft_work_doubling(const struct ft_view *view, const struct ft_tuning *tuning, int rounds, double bytes)
+{
+    int inside = ft_log2_floor(ft_host_size_max(view));
+    if (inside > rounds) inside = rounds;
+    struct ft_work work = {.steps = rounds * ft_messages(tuning, bytes)};
+    work.hops_local = inside;
+    work.hops_remote = rounds - inside;
+    if (view->nhosts == 1) {
+        work.hops_local = rounds;
+        work.hops_remote = 0;
+    }
+    work.bytes_local = work.hops_local * bytes;
+    work.bytes_remote = work.hops_remote * bytes;
+    work.flows = ft_host_size_max(view);
+    return work;
+}
+
+void ft_work_add_bytes(const struct ft_view *view, struct ft_work *work, double bytes)
+{
+    *(view->nhosts > 1 ? &work->bytes_remote : &work->bytes_local) += bytes;
+}
+
+struct ft_work ft_work_rounds(const struct ft_view *view, const struct ft_tuning *tuning, double hops, double bytes)
+{
+    struct ft_work work = {.steps = hops * ft_messages(tuning, bytes)};
+    if (view->nhosts > 1) {
+        work.hops_remote = hops;
+        work.bytes_remote = hops * bytes;
+    } else {
+        work.hops_local = hops;
+        work.bytes_local = hops * bytes;
+    }
+    return work;
+}
