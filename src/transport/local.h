@@ -1,0 +1,67 @@
+/*
+ * local: links over slots.h, what inproc and shm have in common: everything but how the two sides find, wake and lose each
+ * other. The functions named after slots of struct ft_transport_ops stand in both tables as they are.
+ */
+#ifndef FT_LOCAL_H
+#define FT_LOCAL_H
+
+#include "transport/rxq.h"
+#include "transport/slots.h"
+
+struct ft_local_link {
+    struct ft_link base;
+    struct ft_slots slots;
+    void (*ring)(struct ft_local_link *); /* wakes the other side, which sleeps; not called when DOWN */
+    struct ft_local_link *next, **at;     /* all links of the transport */
+    bool open;                            /* slots and queue are in use */
+    bool announce, announce_down;         /* events to be told: ACCEPTED or UP, and DOWN */
+    /* sender */
+    struct ft_txq txq;
+    bool wanted;        /* somebody waits for returns */
+    bool starved;       /* the last search for a slot failed */
+    unsigned reserved;  /* slots of reservations */
+    /* receiver */
+    struct ft_rxq rxq;
+    uint32_t held, claimed;  /* a bit per slot: its message is here; and a view of it is out */
+    struct ft_rxq_node *holder[FT_SLOTS_MOST];
+    uint32_t starved_polls;             /* counts polls that found the sender starving */
+    uint32_t arrived[FT_SLOTS_MOST];    /* starved_polls when the slot's message came */
+};
+
+struct ft_local {
+    struct ft_transport base;
+    struct ft_rxq_set set;
+    struct ft_local_link *links;
+    unsigned announcements; /* links with something to announce */
+};
+
+void ft_local_open(struct ft_local *, const struct ft_transport_ops *, const struct ft_transport_config *);
+void ft_local_close(struct ft_local *); /* when no link is left */
+
+/* A link enters the transport's list as CONNECTING. */
+void ft_local_link_add(struct ft_local *, struct ft_local_link *, uint64_t peer, bool sender);
+/* Its memory is there; makes the queue. */
+int ft_local_link_open(struct ft_local_link *);
+void ft_local_link_up(struct ft_local_link *); /* and announces it */
+/* What has arrived is taken first, unless `reason` is FT_PROTOCOL. Only the first call counts. */
+void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
+void ft_local_link_remove(struct ft_local_link *); /* from the list, queues freed */
+/* Moves messages and returns; true if anything did. */
+bool ft_local_link_poll(struct ft_local_link *);
+/* Writes pending announcements; the number written. */
+int ft_local_announce(struct ft_local *, struct ft_event *events, int max);
+/* Arms all links; false, and nothing armed, if something is there already. */
+bool ft_local_arm_links(struct ft_local *, bool on);
+
+int ft_local_bind(struct ft_transport *, uint64_t ctx);
+void ft_local_unbind(struct ft_transport *, uint64_t ctx);
+int ft_local_send(struct ft_link *, const struct ft_header *, const void *data, struct ft_send *req);
+int ft_local_reserve(struct ft_link *, const struct ft_header *, void **slot);
+void ft_local_commit(struct ft_link *, const struct ft_header *, void *slot);
+void ft_local_cancel(struct ft_link *, const struct ft_header *, void *slot);
+int ft_local_recv(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *msg);
+int ft_local_peek(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
+void ft_local_release(struct ft_link *, struct ft_msg *msg);
+bool ft_local_drained(struct ft_link *);
+
+#endif

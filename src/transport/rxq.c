@@ -1,0 +1,384 @@
+/*
+ * rxq.c: queues and windows of virtual channels. A context on a link is one block with the nodes of all its lanes; blocks
+ * hang in a small hash table. Invariant: a node is FREE, or in its lane's order array (FILLING, READY), or handed out
+ * (HELD); `busy` of its block counts the FILLING and HELD ones, which outlive an unbind.
+ */
+#include "transport/rxq.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+struct rx_lane {
+    struct ft_rxq_node *node;  /* ft_window() of them */
+    uint8_t free;              /* bit i: node[i] is FREE */
+    uint8_t head, queued;      /* of order[], a ring */
+    uint8_t order[FT_RXQ_DEEPEST];
+};
+
+struct ft_rxq_ctx {
+    uint64_t ctx;
+    struct ft_rxq_ctx *next;
+    bool unbound;
+    unsigned busy;
+    void *landing;
+    size_t landing_bytes;
+    struct rx_lane lane[FT_LANES_ALL];
+    struct ft_rxq_node node[FT_RXQ_NODES];
+};
+
+struct ft_txq_ctx {
+    uint64_t ctx;
+    struct ft_txq_ctx *next;
+    uint8_t outstanding[FT_LANES_ALL];
+    _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
+};
+
+_Static_assert(FT_WINDOW_COLL <= FT_RXQ_DEEPEST && FT_WINDOW_P2P <= FT_RXQ_DEEPEST && FT_WINDOW_CTL <= FT_RXQ_DEEPEST,
+               "the order ring and the mask of free nodes hold a window");
+
+static unsigned bucket_of(uint64_t ctx)
+{
+    return (unsigned)((ctx * 0x9e3779b97f4a7c15u) >> 32) % FT_RXQ_BUCKETS;
+}
+
+/* ---- receiving ---------------------------------------------------------------------------------------------- */
+
+static struct ft_rxq_ctx *rx_find(struct ft_rxq *q, uint64_t ctx)
+{
+    if (q->last && q->last->ctx == ctx) return q->last;
+    struct ft_rxq_ctx *c = q->bucket[bucket_of(ctx)];
+    while (c && c->ctx != ctx) c = c->next;
+    if (c) q->last = c;
+    return c;
+}
+
+static int rx_add(struct ft_rxq *q, uint64_t ctx)
+{
+    struct ft_rxq_ctx *c = calloc(1, sizeof *c);
+    if (!c) return ft_fail(FT_NOMEM, "no memory for a context of a link");
+    size_t stride = ft_round_up(q->set->chunk_bytes, FT_CACHE_LINE);
+    c->ctx = ctx;
+    c->landing_bytes = ft_max(stride, FT_CACHE_LINE) * FT_RXQ_NODES;
+    c->landing = mmap(NULL, c->landing_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (c->landing == MAP_FAILED) {
+        free(c);
+        return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%d of %zu bytes)", FT_RXQ_NODES, stride);
+    }
+    unsigned n = 0;
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        unsigned window = (unsigned)ft_window(l);
+        c->lane[l].node = &c->node[n];
+        c->lane[l].free = (uint8_t)((1u << window) - 1);
+        for (unsigned i = 0; i < window; i++, n++) {
+            c->node[n].home = c;
+            c->node[n].index = (uint8_t)i;
+            c->node[n].landing = (unsigned char *)c->landing + n * stride;
+        }
+    }
+    struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
+    c->next = *at;
+    *at = c;
+    return FT_OK;
+}
+
+static void rx_free(struct ft_rxq_ctx *c)
+{
+    munmap(c->landing, c->landing_bytes);
+    free(c);
+}
+
+/* Frees an unbound block once nothing refers to it. */
+static void rx_reap(struct ft_rxq *q, struct ft_rxq_ctx *c)
+{
+    if (!c->unbound || c->busy) return;
+    for (struct ft_rxq_ctx **at = &q->unbound; *at; at = &(*at)->next) {
+        if (*at != c) continue;
+        *at = c->next;
+        rx_free(c);
+        return;
+    }
+}
+
+static void rx_consume(struct ft_rxq *q, struct ft_rxq_node *n)
+{
+    q->consumed(q, n);
+    n->state = FT_RXQ_FREE;
+    n->home->lane[n->header.lane].free |= (uint8_t)(1u << n->index);
+}
+
+static void rx_remove(struct ft_rxq *q, uint64_t ctx)
+{
+    struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
+    while (*at && (*at)->ctx != ctx) at = &(*at)->next;
+    struct ft_rxq_ctx *c = *at;
+    if (!c) return;
+    *at = c->next;
+    if (q->last == c) q->last = NULL;
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        for (unsigned i = 0; i < c->lane[l].queued; i++) {
+            struct ft_rxq_node *n = &c->lane[l].node[c->lane[l].order[(c->lane[l].head + i) % FT_RXQ_DEEPEST]];
+            if (n->state == FT_RXQ_READY) rx_consume(q, n);
+        }
+        c->lane[l].queued = 0;
+    }
+    c->unbound = true;
+    c->next = q->unbound;
+    q->unbound = c;
+    rx_reap(q, c);
+}
+
+int ft_rxq_open(struct ft_rxq *q, struct ft_rxq_set *set, void (*consumed)(struct ft_rxq *, struct ft_rxq_node *))
+{
+    memset(q, 0, sizeof *q);
+    q->set = set;
+    q->consumed = consumed;
+    q->next = set->rxqs;
+    set->rxqs = q;
+    for (int i = 0; i < set->count; i++) {
+        int rc = rx_add(q, set->bound[i]);
+        if (rc) {
+            ft_rxq_close(q);
+            return rc;
+        }
+    }
+    return FT_OK;
+}
+
+static void rx_free_all(struct ft_rxq_ctx **list)
+{
+    while (*list) {
+        struct ft_rxq_ctx *c = *list;
+        *list = c->next;
+        rx_free(c);
+    }
+}
+
+void ft_rxq_close(struct ft_rxq *q)
+{
+    if (!q->set) return;
+    for (struct ft_rxq **at = &q->set->rxqs; *at; at = &(*at)->next) {
+        if (*at != q) continue;
+        *at = q->next;
+        break;
+    }
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) rx_free_all(&q->bucket[b]);
+    rx_free_all(&q->unbound);
+    q->last = NULL;
+    q->set = NULL;
+}
+
+int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
+{
+    if (h->lane >= FT_LANES_ALL) return ft_fail(FT_PROTOCOL, "a message came on lane %u, which does not exist", h->lane);
+    if (h->len > q->set->chunk_bytes) {
+        return ft_fail(FT_PROTOCOL, "a message of %u bytes came over a link for at most %zu", h->len, q->set->chunk_bytes);
+    }
+    struct ft_rxq_ctx *c = rx_find(q, h->ctx);
+    if (!c) {
+        *out = NULL;
+        return FT_OK;
+    }
+    struct rx_lane *lane = &c->lane[h->lane];
+    if (!lane->free) return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows", h->lane);
+    struct ft_rxq_node *n = &lane->node[__builtin_ctz(lane->free)];
+    lane->free &= (uint8_t)(lane->free - 1);
+    lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = n->index;
+    n->header = *h;
+    n->data = NULL;
+    n->state = FT_RXQ_FILLING;
+    c->busy++;
+    *out = n;
+    return FT_OK;
+}
+
+void ft_rxq_ready(struct ft_rxq *q, struct ft_rxq_node *n)
+{
+    struct ft_rxq_ctx *c = n->home;
+    n->state = FT_RXQ_READY;
+    c->busy--;
+    if (!c->unbound) return;
+    rx_consume(q, n);
+    rx_reap(q, c);
+}
+
+static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lane)
+{
+    struct ft_rxq_ctx *c = rx_find(q, ctx);
+    if (!c || lane >= FT_LANES_ALL || !c->lane[lane].queued) return NULL;
+    struct ft_rxq_node *n = &c->lane[lane].node[c->lane[lane].order[c->lane[lane].head]];
+    return n->state == FT_RXQ_READY ? n : NULL;
+}
+
+int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *msg)
+{
+    struct ft_rxq_node *n = rx_first(q, ctx, lane);
+    if (!n) return FT_AGAIN;
+    struct rx_lane *l = &n->home->lane[lane];
+    l->head = (uint8_t)((l->head + 1) % FT_RXQ_DEEPEST);
+    l->queued--;
+    n->state = FT_RXQ_HELD;
+    n->home->busy++;
+    msg->header = n->header;
+    msg->data = n->data;
+    msg->owner = n;
+    msg->cookie = n->cookie;
+    return FT_OK;
+}
+
+int ft_rxq_peek(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_header *header)
+{
+    struct ft_rxq_node *n = rx_first(q, ctx, lane);
+    if (!n) return FT_AGAIN;
+    *header = n->header;
+    return FT_OK;
+}
+
+void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
+{
+    struct ft_rxq_node *n = msg->owner;
+    if (!n || n->state != FT_RXQ_HELD) return; /* released before */
+    struct ft_rxq_ctx *c = n->home;
+    msg->owner = NULL;
+    c->busy--;
+    rx_consume(q, n);
+    rx_reap(q, c);
+}
+
+/* ---- sending ------------------------------------------------------------------------------------------------ */
+
+static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
+{
+    if (q->last && q->last->ctx == ctx) return q->last;
+    struct ft_txq_ctx *c = q->bucket[bucket_of(ctx)];
+    while (c && c->ctx != ctx) c = c->next;
+    if (c) q->last = c;
+    return c;
+}
+
+static int tx_add(struct ft_txq *q, uint64_t ctx)
+{
+    struct ft_txq_ctx *c = calloc(1, sizeof *c);
+    if (!c) return ft_fail(FT_NOMEM, "no memory for a context of a link");
+    c->ctx = ctx;
+    struct ft_txq_ctx **at = &q->bucket[bucket_of(ctx)];
+    c->next = *at;
+    *at = c;
+    return FT_OK;
+}
+
+static void tx_remove(struct ft_txq *q, uint64_t ctx)
+{
+    struct ft_txq_ctx **at = &q->bucket[bucket_of(ctx)];
+    while (*at && (*at)->ctx != ctx) at = &(*at)->next;
+    struct ft_txq_ctx *c = *at;
+    if (!c) return;
+    *at = c->next;
+    if (q->last == c) q->last = NULL;
+    free(c);
+}
+
+int ft_txq_open(struct ft_txq *q, struct ft_rxq_set *set)
+{
+    memset(q, 0, sizeof *q);
+    q->set = set;
+    q->next = set->txqs;
+    set->txqs = q;
+    for (int i = 0; i < set->count; i++) {
+        int rc = tx_add(q, set->bound[i]);
+        if (rc) {
+            ft_txq_close(q);
+            return rc;
+        }
+    }
+    return FT_OK;
+}
+
+void ft_txq_close(struct ft_txq *q)
+{
+    if (!q->set) return;
+    for (struct ft_txq **at = &q->set->txqs; *at; at = &(*at)->next) {
+        if (*at != q) continue;
+        *at = q->next;
+        break;
+    }
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) {
+        while (q->bucket[b]) {
+            struct ft_txq_ctx *c = q->bucket[b];
+            q->bucket[b] = c->next;
+            free(c);
+        }
+    }
+    q->last = NULL;
+    q->set = NULL;
+}
+
+int ft_txq_take(struct ft_txq *q, uint64_t ctx, unsigned lane)
+{
+    if (lane >= FT_LANES_ALL) return ft_fail(FT_INVAL, "lane %u does not exist", lane);
+    struct ft_txq_ctx *c = tx_find(q, ctx);
+    if (!c) return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here", (unsigned long long)ctx);
+    if (c->outstanding[lane] >= ft_window(lane)) return FT_AGAIN;
+    c->outstanding[lane]++;
+    q->outstanding++;
+    return FT_OK;
+}
+
+void ft_txq_put(struct ft_txq *q, uint64_t ctx, unsigned lane)
+{
+    if (q->outstanding) q->outstanding--;
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    if (c && c->outstanding[lane]) c->outstanding[lane]--;
+}
+
+void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
+{
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    return c ? c->small[lane] : NULL;
+}
+
+/* ---- contexts of a transport ---------------------------------------------------------------------------------- */
+
+void ft_rxq_set_open(struct ft_rxq_set *set, size_t chunk_bytes)
+{
+    memset(set, 0, sizeof *set);
+    set->chunk_bytes = chunk_bytes;
+}
+
+void ft_rxq_set_close(struct ft_rxq_set *set)
+{
+    free(set->bound);
+    set->bound = NULL;
+    set->count = set->capacity = 0;
+}
+
+int ft_rxq_set_bind(struct ft_rxq_set *set, uint64_t ctx)
+{
+    for (int i = 0; i < set->count; i++) {
+        if (set->bound[i] == ctx) return ft_fail(FT_INVAL, "context %016llx is bound already", (unsigned long long)ctx);
+    }
+    if (set->count == set->capacity) {
+        int capacity = set->capacity ? 2 * set->capacity : 16;
+        uint64_t *bound = realloc(set->bound, (size_t)capacity * sizeof *bound);
+        if (!bound) return ft_fail(FT_NOMEM, "no memory for %d contexts", capacity);
+        set->bound = bound;
+        set->capacity = capacity;
+    }
+    int rc = FT_OK;
+    for (struct ft_rxq *q = set->rxqs; q && !rc; q = q->next) rc = rx_add(q, ctx);
+    for (struct ft_txq *q = set->txqs; q && !rc; q = q->next) rc = tx_add(q, ctx);
+    set->bound[set->count++] = ctx;
+    if (rc) ft_rxq_set_unbind(set, ctx);
+    return rc;
+}
+
+void ft_rxq_set_unbind(struct ft_rxq_set *set, uint64_t ctx)
+{
+    for (int i = 0; i < set->count; i++) {
+        if (set->bound[i] != ctx) continue;
+        set->bound[i] = set->bound[--set->count];
+        break;
+    }
+    for (struct ft_rxq *q = set->rxqs; q; q = q->next) rx_remove(q, ctx);
+    for (struct ft_txq *q = set->txqs; q; q = q->next) tx_remove(q, ctx);
+}

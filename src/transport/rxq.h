@@ -1,0 +1,93 @@
+/*
+ * rxq: the virtual channels of links, used inside every transport. A receiving link has a struct ft_rxq: for each bound
+ * context and lane a queue of at most ft_window(lane) messages, all nodes made at bind. A sending link has a struct ft_txq:
+ * for each bound context and lane the number of messages that the other side has not consumed yet. A transport has one
+ * struct ft_rxq_set, which binds contexts on all its links, also on those that come later.
+ *
+ * Not thread-safe: the engine is held. Nothing here allocates except open and bind.
+ */
+#ifndef FT_RXQ_H
+#define FT_RXQ_H
+
+#include "transport/transport.h"
+
+#define FT_RXQ_SMALL_BYTES 24
+#define FT_RXQ_NODES (FT_LANE_P2P * FT_WINDOW_COLL + FT_WINDOW_P2P + FT_WINDOW_CTL + FT_WINDOW_RMA)
+#define FT_RXQ_BUCKETS 32
+#define FT_RXQ_DEEPEST 8 /* largest window */
+
+struct ft_rxq;
+struct ft_rxq_ctx;
+struct ft_txq_ctx;
+
+enum ft_rxq_state { FT_RXQ_FREE, FT_RXQ_FILLING, FT_RXQ_READY, FT_RXQ_HELD };
+
+/* One message. The transport points `data` at small, at landing or at memory of its own before it says ready. */
+struct ft_rxq_node {
+    struct ft_header header;
+    const void *data;
+    unsigned char *landing; /* chunk_bytes of private memory that costs nothing until it is written */
+    uint64_t cookie;        /* the transport's */
+    struct ft_rxq_ctx *home;
+    uint8_t state, index;
+    unsigned char small[FT_RXQ_SMALL_BYTES];
+};
+
+struct ft_rxq_set {
+    size_t chunk_bytes;
+    uint64_t *bound;
+    int count, capacity;
+    struct ft_rxq *rxqs;
+    struct ft_txq *txqs;
+};
+
+struct ft_rxq {
+    struct ft_rxq_set *set;
+    struct ft_rxq *next;
+    /* Called exactly once for each message that was admitted and became ready: when it is released, or dropped because its
+     * context was unbound. The transport gives the space and one place of the window back. */
+    void (*consumed)(struct ft_rxq *, struct ft_rxq_node *);
+    struct ft_rxq_ctx *last; /* of the latest lookup */
+    struct ft_rxq_ctx *bucket[FT_RXQ_BUCKETS];
+    struct ft_rxq_ctx *unbound; /* with views out or fills under way */
+};
+
+struct ft_txq {
+    struct ft_rxq_set *set;
+    struct ft_txq *next;
+    unsigned outstanding; /* messages of all channels that the other side has not consumed */
+    struct ft_txq_ctx *last;
+    struct ft_txq_ctx *bucket[FT_RXQ_BUCKETS];
+};
+
+void ft_rxq_set_open(struct ft_rxq_set *, size_t chunk_bytes);
+void ft_rxq_set_close(struct ft_rxq_set *); /* after the queues of all links */
+/* On every link or, with FT_NOMEM, on none. FT_INVAL: bound already. */
+int ft_rxq_set_bind(struct ft_rxq_set *, uint64_t ctx);
+void ft_rxq_set_unbind(struct ft_rxq_set *, uint64_t ctx); /* unknown: nothing happens */
+
+int ft_rxq_open(struct ft_rxq *, struct ft_rxq_set *, void (*consumed)(struct ft_rxq *, struct ft_rxq_node *));
+void ft_rxq_close(struct ft_rxq *); /* frees everything, views too; consumed is not called. Idempotent */
+
+/* A place at the end of the channel's queue for a message that arrives. FT_OK with *out NULL: the context is not bound,
+ * drop it, count it, give its window back. FT_PROTOCOL: no such lane, longer than a chunk, or more than the window. */
+int ft_rxq_admit(struct ft_rxq *, const struct ft_header *, struct ft_rxq_node **out);
+/* The payload is complete. Messages may become ready in another order than they were admitted; they are received in
+ * the order of admission. The node may be gone afterwards. */
+void ft_rxq_ready(struct ft_rxq *, struct ft_rxq_node *);
+
+/* recv, peek and release of struct ft_transport_ops; FT_AGAIN: none ready. msg->owner is the node, also for release. */
+int ft_rxq_recv(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_msg *);
+int ft_rxq_peek(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_header *);
+void ft_rxq_release(struct ft_rxq *, struct ft_msg *);
+
+int ft_txq_open(struct ft_txq *, struct ft_rxq_set *);
+void ft_txq_close(struct ft_txq *); /* idempotent */
+/* Counts one more message. FT_AGAIN: the window is full. FT_INVAL: no such lane, or context not bound here. */
+int ft_txq_take(struct ft_txq *, uint64_t ctx, unsigned lane);
+/* The other side consumed one (or it was not sent after all). Never trusts the caller: unknown channels are ignored. */
+void ft_txq_put(struct ft_txq *, uint64_t ctx, unsigned lane);
+/* FT_RXQ_SMALL_BYTES of the channel's own, to build one small message in; NULL if not bound. */
+void *ft_txq_small(struct ft_txq *, uint64_t ctx, unsigned lane);
+
+#endif

@@ -1,0 +1,332 @@
+/*
+ * shm_setup.c: what happens on the sockets of the shm transport. A stranger proves itself, offers a segment and becomes a
+ * receiving link; a sending link goes DIAL, AUTH, OFFER, ANSWER and is up. All bytes here come from outside.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SETUP_NS 5000000000u
+
+static uint32_t epoll_events(short events) { return (events & POLLIN ? EPOLLIN : 0u) | (events & POLLOUT ? EPOLLOUT : 0u); }
+
+/* ---- strangers ---------------------------------------------------------------------------------------------------------- */
+
+static void stranger_drop(struct ft_shm *t, struct ft_shm_stranger *s)
+{
+    ft_shm_socket_close(t, &s->socket);
+    t->setups--;
+    if (t->strangers-- == FT_SHM_STRANGERS) ft_shm_watch(t, &t->listener, EPOLLIN);
+}
+
+/* Only processes of the same user: they could read this one's memory anyway. */
+static bool same_user(int fd)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &len) == 0 && who.uid == geteuid();
+}
+
+static void stranger_start(struct ft_shm *t, int fd, uint64_t now_ns)
+{
+    struct ft_shm_stranger *s = t->stranger;
+    while (s->socket.fd >= 0) s++;
+    struct ft_transport_config *c = &t->local.base.config;
+    s->socket = (struct ft_shm_socket){.kind = FT_SHM_STRANGER, .fd = fd};
+    s->proved = false;
+    s->deadline_ns = now_ns + SETUP_NS;
+    ft_auth_start(&s->auth, c->env, fd, false, c->key, c->self, 0, FT_PURPOSE_SHM, 0, s->deadline_ns);
+    t->setups++;
+    if (++t->strangers == FT_SHM_STRANGERS) ft_shm_watch(t, &t->listener, EPOLLONESHOT); /* no events: the others wait */
+    if (!same_user(fd) || ft_shm_watch(t, &s->socket, EPOLLIN) != FT_OK) stranger_drop(t, s);
+}
+
+static bool accept_strangers(struct ft_shm *t, uint64_t now_ns)
+{
+    bool any = false;
+    while (t->strangers < FT_SHM_STRANGERS) {
+        int fd = ft_fd_own(accept4(t->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        if (fd >= 0) {
+            any = true;
+            stranger_start(t, fd, now_ns);
+            continue;
+        }
+        if (errno != EMFILE && errno != ENFILE) break;
+        if (t->spare < 0) break;
+        FT_LOG(WARN, "shm", t->local.base.config.rank, "out of file descriptors: a connection was turned away");
+        ft_fd_close(&t->spare); /* else the connection would wait in the queue and the listener stay readable */
+        fd = ft_fd_own(accept4(t->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+        ft_fd_close(&fd);
+        t->spare = ft_fd_own(open("/dev/null", O_RDONLY | O_CLOEXEC));
+        break;
+    }
+    return any;
+}
+
+/* The offer with its descriptor; FT_AGAIN if it is not here. Owns nothing on failure. */
+static int read_offer(int socket, struct ft_shm_offer *offer, int *segment)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
+    } control;
+    struct iovec iov = {.iov_base = offer, .iov_len = sizeof *offer};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    ssize_t n = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n < 0) return errno == EAGAIN || errno == EINTR ? FT_AGAIN : FT_LINK;
+    int fd = -1, extra = 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+            int got;
+            memcpy(&got, CMSG_DATA(c) + i * sizeof got, sizeof got);
+            got = ft_fd_own(got);
+            if (fd < 0) fd = got;
+            else ft_fd_close(&got), extra++;
+        }
+    }
+    if (n == (ssize_t)sizeof *offer && fd >= 0 && !extra && !(m.msg_flags & MSG_CTRUNC)) {
+        *segment = fd;
+        return FT_OK;
+    }
+    bool lost = fd < 0 && (m.msg_flags & MSG_CTRUNC);
+    ft_fd_close(&fd);
+    if (n == 0) return FT_LINK;
+    return lost ? ft_fail(FT_NOFILE, "out of file descriptors while accepting shared memory")
+                : ft_fail(FT_PROTOCOL, "a peer did not offer shared memory as it should");
+}
+
+/* Memory of the right size that cannot be cut off under us, and that is really there. */
+static int check_segment(int fd, const struct ft_shm_offer *offer, size_t chunk_bytes)
+{
+    size_t len = ft_slots_bytes(chunk_bytes);
+    if (offer->chunk_bytes != chunk_bytes || offer->len_bytes != len) {
+        return ft_fail(FT_PROTOCOL, "a peer uses chunks of %llu bytes, this engine of %zu (FTCCL_CHUNK_BYTES)",
+                       (unsigned long long)offer->chunk_bytes, chunk_bytes);
+    }
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    const int needed = F_SEAL_SHRINK | F_SEAL_GROW;
+    if (seals < 0 || (seals & needed) != needed || (seals & F_SEAL_WRITE) || fstat(fd, &st) < 0 || st.st_size != (off_t)len) {
+        return ft_fail(FT_PROTOCOL, "a peer offers something else than sealed shared memory");
+    }
+    int err;
+    do err = posix_fallocate(fd, 0, (off_t)len);
+    while (err == EINTR);
+    return err ? ft_fail(FT_NOSPACE, "shared memory of a peer: %s", strerror(err)) : FT_OK;
+}
+
+/* Makes a receiving link of what a stranger offered; the stranger's socket becomes the link's. */
+static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, int segment, const struct ft_shm_offer *offer)
+{
+    size_t chunk_bytes = t->local.set.chunk_bytes;
+    int rc = check_segment(segment, offer, chunk_bytes);
+    if (rc) return rc;
+    struct ft_shm_link *l = ft_shm_link_make(t, s->auth.peer, false);
+    if (!l) return FT_NOMEM;
+    l->stage = FT_SHM_READY;
+    rc = ft_map_shared(segment, ft_slots_bytes(chunk_bytes), &l->memory);
+    if (rc == FT_OK) {
+        l->len_bytes = ft_slots_bytes(chunk_bytes);
+        rc = ft_slots_attach(&l->local.slots, l->memory, chunk_bytes);
+    }
+    if (rc == FT_OK) rc = ft_local_link_open(&l->local);
+    if (rc) {
+        ft_transport_shm.disconnect(&l->local.base);
+        return rc;
+    }
+    l->socket.fd = s->socket.fd;
+    l->socket.watched = s->socket.watched;
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->socket};
+    if (epoll_ctl(t->epoll, EPOLL_CTL_MOD, l->socket.fd, &ev) == 0) l->socket.watched = EPOLLIN;
+    s->socket.fd = -1;
+    ft_shm_say(&l->socket, FT_SHM_ACCEPTED);
+    ft_local_link_up(&l->local);
+    return FT_OK;
+}
+
+static bool stranger_turn(struct ft_shm *t, struct ft_shm_stranger *s)
+{
+    if (!s->proved) {
+        int rc = ft_auth_turn(&s->auth);
+        if (rc == FT_AGAIN) rc = ft_shm_watch(t, &s->socket, epoll_events(ft_auth_events(&s->auth))) ? FT_SYSTEM : FT_AGAIN;
+        if (rc == FT_AGAIN) return false;
+        if (rc != FT_OK) {
+            if (rc == FT_LINK) FT_LOG(TRACE, "shm", t->local.base.config.rank, "a connection went away: %s", ft_fail_text());
+            else FT_LOG(WARN, "shm", t->local.base.config.rank, "a connection was refused: %s", ft_fail_text());
+            stranger_drop(t, s);
+            return true;
+        }
+        s->proved = true;
+        ft_shm_watch(t, &s->socket, EPOLLIN);
+    }
+    struct ft_shm_offer offer;
+    int segment = -1;
+    int rc = read_offer(s->socket.fd, &offer, &segment);
+    if (rc == FT_AGAIN) return true;
+    if (rc == FT_OK) rc = adopt(t, s, segment, &offer);
+    if (rc && rc != FT_LINK) {
+        FT_LOG(WARN, "shm", t->local.base.config.rank, "engine %016llx was refused: %s", (unsigned long long)s->auth.peer,
+               ft_fail_text());
+        ft_shm_say(&s->socket, (unsigned char)(FT_SHM_REFUSED - rc));
+    }
+    ft_fd_close(&segment);
+    stranger_drop(t, s);
+    return true;
+}
+
+/* ---- links ---------------------------------------------------------------------------------------------------------------- */
+
+static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
+{
+    struct ft_shm_offer offer = {.chunk_bytes = t->local.set.chunk_bytes, .len_bytes = l->len_bytes};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    memset(&control, 0, sizeof control);
+    struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
+    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &l->segment, sizeof(int));
+    ssize_t n = sendmsg(l->socket.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == (ssize_t)sizeof offer) return FT_OK;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
+    return ft_fail(FT_LINK, "handing over shared memory: %s", n < 0 ? strerror(errno) : "cut short");
+}
+
+static int read_answer(struct ft_shm_link *l)
+{
+    unsigned char word;
+    ssize_t n = recv(l->socket.fd, &word, 1, MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
+    if (n <= 0) return ft_fail(FT_LINK, "the other side hung up before it accepted the link");
+    if (word == FT_SHM_ACCEPTED) return FT_OK;
+    int status = FT_SHM_REFUSED - (int)word;
+    if (status >= FT_FORKED && status < FT_AGAIN) return ft_fail(status, "the other side refused the link: %s", ft_status_text(status));
+    return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
+}
+
+/* One step of the set-up of a sending link; FT_OK moved on. */
+static int setup_step(struct ft_shm *t, struct ft_shm_link *l)
+{
+    int rc = FT_INTERNAL;
+    switch (l->stage) {
+    case FT_SHM_DIAL:
+        return ft_shm_link_dial(t, l);
+    case FT_SHM_AUTH:
+        rc = ft_auth_turn(&l->auth);
+        if (rc == FT_AGAIN && ft_shm_watch(t, &l->socket, epoll_events(ft_auth_events(&l->auth)))) return FT_SYSTEM;
+        if (rc == FT_OK) l->stage = FT_SHM_OFFER;
+        return rc;
+    case FT_SHM_OFFER:
+        rc = send_offer(t, l);
+        if (rc == FT_AGAIN && ft_shm_watch(t, &l->socket, EPOLLIN | EPOLLOUT)) return FT_SYSTEM;
+        if (rc) return rc;
+        l->stage = FT_SHM_ANSWER;
+        ft_fd_close(&l->segment);
+        return ft_shm_watch(t, &l->socket, EPOLLIN);
+    case FT_SHM_ANSWER:
+        rc = read_answer(l);
+        if (rc == FT_OK) {
+            ft_shm_link_settle(t, l);
+            ft_local_link_up(&l->local);
+        }
+        return rc;
+    case FT_SHM_READY:
+        break;
+    }
+    return rc;
+}
+
+static bool setup_turn(struct ft_shm *t, struct ft_shm_link *l)
+{
+    bool any = false;
+    while (l->stage != FT_SHM_READY) {
+        int rc = setup_step(t, l);
+        if (rc == FT_AGAIN) return any;
+        any = true;
+        if (rc) ft_shm_link_lost(t, l, rc, false);
+    }
+    return any;
+}
+
+/* Words of the other side on an established link, until they end. */
+static bool listen_to(struct ft_shm *t, struct ft_shm_link *l)
+{
+    unsigned char word[64];
+    bool bye = false;
+    for (int round = 0; round < 4 && l->socket.fd >= 0; round++) {
+        ssize_t n = recv(l->socket.fd, word, sizeof word, MSG_DONTWAIT);
+        if (n < 0 && (errno == EAGAIN || errno == EINTR)) return round > 0;
+        for (ssize_t i = 0; i < n; i++) {
+            if (word[i] == FT_SHM_BYE) bye = true;
+            else if (word[i] != FT_SHM_BELL) {
+                ft_shm_link_lost(t, l, ft_fail(FT_PROTOCOL, "a peer says byte %u on a link", word[i]), false);
+                return true;
+            }
+        }
+        if (n <= 0 || bye) {
+            ft_shm_link_lost(t, l, FT_LINK, bye);
+            return true;
+        }
+    }
+    return true;
+}
+
+/* ---- looking ---------------------------------------------------------------------------------------------------------------- */
+
+static bool link_turn(struct ft_shm *t, struct ft_shm_link *l)
+{
+    bool any = l->stage != FT_SHM_READY && setup_turn(t, l);
+    if (l->stage == FT_SHM_READY && l->local.base.state == FT_LINK_UP) any |= listen_to(t, l);
+    return any;
+}
+
+static bool dispatch(struct ft_shm *t, struct ft_shm_socket *s, uint64_t now_ns)
+{
+    if (s->kind == FT_SHM_LISTENER) return accept_strangers(t, now_ns);
+    if (s->fd < 0) return false; /* closed by an earlier event of the same batch */
+    if (s->kind == FT_SHM_STRANGER) return stranger_turn(t, FT_CONTAINER(s, struct ft_shm_stranger, socket));
+    return link_turn(t, FT_CONTAINER(s, struct ft_shm_link, socket));
+}
+
+/* Deadlines, and dials that found the other side's queue full. */
+static bool look_at_setups(struct ft_shm *t, uint64_t now_ns)
+{
+    bool any = false;
+    for (struct ft_shm_stranger *s = t->stranger; s < t->stranger + FT_SHM_STRANGERS; s++) {
+        if (s->socket.fd < 0 || now_ns < s->deadline_ns) continue;
+        stranger_drop(t, s);
+        any = true;
+    }
+    for (struct ft_local_link *p = t->local.links; p; p = p->next) {
+        struct ft_shm_link *l = FT_CONTAINER(p, struct ft_shm_link, local);
+        if (l->stage == FT_SHM_DIAL) any |= setup_turn(t, l);
+        if (l->stage == FT_SHM_READY || now_ns < l->deadline_ns) continue;
+        ft_shm_link_lost(t, l, ft_fail(FT_LINK, "the other side did not answer on shared memory within 5 s"), false);
+        any = true;
+    }
+    return any;
+}
+
+bool ft_shm_look(struct ft_shm *t, uint64_t now_ns)
+{
+    struct epoll_event events[32];
+    int n = epoll_wait(t->epoll, events, 32, 0);
+    bool any = false;
+    for (int i = 0; i < n; i++) any |= dispatch(t, events[i].data.ptr, now_ns);
+    if (t->setups) any |= look_at_setups(t, now_ns);
+    return any;
+}

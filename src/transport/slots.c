@@ -1,0 +1,165 @@
+/*
+ * slots.c: the shared structure of slots.h. Every atomic in the segment is either a turn, by which one side hands an entry to
+ * the other, or a flag of the sleeping protocol. That protocol is Dekker's: the waker stores a turn (or `starving`) and then
+ * loads `armed`, the sleeper stores `armed` and then loads the turn (or `starving`); all four are sequentially
+ * consistent, so at least one of them sees the other. On x86 the store is the one locked instruction of a message.
+ */
+#include "transport/slots.h"
+
+#include <string.h>
+
+#define SEGMENT_MAGIC 0x667463636c736c31u
+
+struct ft_slots_segment {
+    _Alignas(FT_CACHE_LINE) uint64_t magic; /* these three are written before the segment is shared */
+    uint64_t chunk_bytes;
+    uint64_t nslots;
+    /* Pairs with itself across sides: set by the sender, cleared by the receiver; see the protocol above. */
+    _Alignas(FT_CACHE_LINE) _Atomic uint32_t starving;
+    /* Each set and cleared by its own side, cleared also by the other side when that rings. */
+    _Alignas(FT_CACHE_LINE) _Atomic uint32_t sender_armed;
+    _Alignas(FT_CACHE_LINE) _Atomic uint32_t receiver_armed;
+    _Alignas(FT_CACHE_LINE) struct ft_slots_return returned[FT_SLOTS_RETURNS];
+    _Alignas(FT_CACHE_LINE) struct ft_slots_desc desc[FT_SLOTS_DESCS];
+};
+
+#define DATA_OFFSET ft_round_up(sizeof(struct ft_slots_segment), 4096)
+
+/* Eight slots let four lanes have two chunks each under way; small chunks get more of them, about 1 MiB in all. */
+static unsigned slots_for(size_t chunk_bytes)
+{
+    size_t n = ((size_t)1 << 20) / ft_max(chunk_bytes, 1);
+    return (unsigned)ft_min(ft_max(n, 8), FT_SLOTS_MOST);
+}
+
+static size_t stride_of(size_t chunk_bytes) { return ft_round_up(ft_max(chunk_bytes, 1), FT_CACHE_LINE); }
+
+size_t ft_slots_bytes(size_t chunk_bytes)
+{
+    return ft_round_up(DATA_OFFSET + slots_for(chunk_bytes) * stride_of(chunk_bytes), 4096);
+}
+
+static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
+{
+    memset(s, 0, sizeof *s);
+    s->segment = memory;
+    s->data = (unsigned char *)memory + DATA_OFFSET;
+    s->stride_bytes = stride_of(chunk_bytes);
+    s->nslots = slots_for(chunk_bytes);
+    s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
+}
+
+void ft_slots_format(struct ft_slots *s, void *memory, size_t chunk_bytes)
+{
+    lay_out(s, memory, chunk_bytes);
+    s->segment->magic = SEGMENT_MAGIC;
+    s->segment->chunk_bytes = chunk_bytes;
+    s->segment->nslots = s->nslots;
+}
+
+int ft_slots_attach(struct ft_slots *s, void *memory, size_t chunk_bytes)
+{
+    lay_out(s, memory, chunk_bytes);
+    const struct ft_slots_segment *g = s->segment;
+    if (g->magic == SEGMENT_MAGIC && g->chunk_bytes == chunk_bytes && g->nslots == s->nslots) return FT_OK;
+    return ft_fail(FT_PROTOCOL, "a peer offers shared memory of another layout (chunks of %llu bytes, here %zu)",
+                   (unsigned long long)g->chunk_bytes, chunk_bytes);
+}
+
+/* The waker's half of the protocol, after its store. */
+static bool rings(_Atomic uint32_t *armed)
+{
+    if (!atomic_load_explicit(armed, memory_order_seq_cst)) return false;
+    return atomic_exchange_explicit(armed, 0, memory_order_seq_cst) != 0;
+}
+
+/* ---- sender ------------------------------------------------------------------------------------------------- */
+
+int ft_slots_get(struct ft_slots *s)
+{
+    if (!s->free) return -1;
+    int slot = __builtin_ctz(s->free); /* the lowest: few slots in use stay in the cache */
+    s->free &= s->free - 1;
+    return slot;
+}
+
+void ft_slots_unget(struct ft_slots *s, unsigned slot) { s->free |= 1u << slot; }
+
+bool ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot, const void *small)
+{
+    struct ft_slots_desc *d = &s->segment->desc[s->descs++ % FT_SLOTS_DESCS];
+    d->header = *h;
+    d->slot = slot;
+    if (!slot && h->len) memcpy(d->small, small, h->len);
+    atomic_store_explicit(&d->turn, s->descs, memory_order_seq_cst); /* pairs with take and pending */
+    return rings(&s->segment->receiver_armed);
+}
+
+bool ft_slots_collect(struct ft_slots *s, struct ft_slots_return *out)
+{
+    struct ft_slots_return *r = &s->segment->returned[s->returns % FT_SLOTS_RETURNS];
+    if (atomic_load_explicit(&r->turn, memory_order_acquire) != s->returns + 1) return false; /* pairs with give */
+    out->ctx = r->ctx;
+    out->lane = r->lane;
+    out->slot = r->slot;
+    out->consumed = r->consumed;
+    s->returns++;
+    return true;
+}
+
+bool ft_slots_starve(struct ft_slots *s)
+{
+    if (atomic_load_explicit(&s->segment->starving, memory_order_relaxed)) return false;
+    atomic_store_explicit(&s->segment->starving, 1, memory_order_seq_cst); /* pairs with starving */
+    return rings(&s->segment->receiver_armed);
+}
+
+/* ---- receiver ----------------------------------------------------------------------------------------------- */
+
+bool ft_slots_take(struct ft_slots *s, struct ft_slots_desc *out)
+{
+    struct ft_slots_desc *d = &s->segment->desc[s->descs % FT_SLOTS_DESCS];
+    if (atomic_load_explicit(&d->turn, memory_order_acquire) != s->descs + 1) return false; /* pairs with publish */
+    out->header = d->header;
+    out->slot = d->slot;
+    memcpy(out->small, d->small, sizeof out->small);
+    s->descs++;
+    __builtin_prefetch(&s->segment->returned[s->returns % FT_SLOTS_RETURNS], 1);
+    return true;
+}
+
+bool ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
+{
+    struct ft_slots_return *r = &s->segment->returned[s->returns++ % FT_SLOTS_RETURNS];
+    r->ctx = what->ctx;
+    r->lane = what->lane;
+    r->slot = what->slot;
+    r->consumed = what->consumed;
+    r->zero = 0;
+    atomic_store_explicit(&r->turn, s->returns, memory_order_seq_cst); /* pairs with collect and pending */
+    return rings(&s->segment->sender_armed);
+}
+
+bool ft_slots_starving(const struct ft_slots *s)
+{
+    return atomic_load_explicit(&s->segment->starving, memory_order_seq_cst) != 0; /* pairs with starve */
+}
+
+void ft_slots_fed(struct ft_slots *s) { atomic_store_explicit(&s->segment->starving, 0, memory_order_relaxed); }
+
+/* ---- sleeping ----------------------------------------------------------------------------------------------- */
+
+void ft_slots_arm(struct ft_slots *s, bool sender, bool on)
+{
+    _Atomic uint32_t *armed = sender ? &s->segment->sender_armed : &s->segment->receiver_armed;
+    atomic_store_explicit(armed, on, on ? memory_order_seq_cst : memory_order_relaxed); /* pairs with rings */
+}
+
+bool ft_slots_pending(const struct ft_slots *s, bool sender)
+{
+    const struct ft_slots_segment *g = s->segment;
+    if (sender) {
+        return atomic_load_explicit(&g->returned[s->returns % FT_SLOTS_RETURNS].turn, memory_order_seq_cst) == s->returns + 1;
+    }
+    return atomic_load_explicit(&g->desc[s->descs % FT_SLOTS_DESCS].turn, memory_order_seq_cst) == s->descs + 1;
+}

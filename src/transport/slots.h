@@ -1,0 +1,83 @@
+/*
+ * slots: one direction of a link between two engines that share memory, without locks and system calls. One side sends,
+ * the other receives; each has a struct ft_slots of its own over the same segment. The segment holds a ring of descriptors
+ * (one cache line: header, and the payload if it is small), a pool of data slots for larger payloads, which the sender
+ * manages, and a ring of returns, by which the receiver gives back slots and places of windows.
+ *
+ * Neither ring has a shared index. The sender has at most FT_SLOTS_DESCS messages that were not returned, so a descriptor is
+ * never written before it was taken; each message causes at most two returns, so twice as many always fit. Nothing read
+ * from the segment is believed: it is copied once, then checked by the callers.
+ */
+#ifndef FT_SLOTS_H
+#define FT_SLOTS_H
+
+#include "transport/rxq.h"
+
+#define FT_SLOTS_DESCS 1024
+#define FT_SLOTS_RETURNS (2 * FT_SLOTS_DESCS)
+#define FT_SLOTS_MOST 32 /* slots of a pool */
+
+struct ft_slots_desc {
+    struct ft_header header;
+    unsigned char small[FT_RXQ_SMALL_BYTES];
+    uint32_t slot;          /* 0: the payload is in small; else 1 + its number */
+    _Atomic uint32_t turn;  /* release by publish, acquire by take: the number of the message, from 1 */
+};
+_Static_assert(sizeof(struct ft_slots_desc) == FT_CACHE_LINE, "a small message costs one cache line");
+
+struct ft_slots_return {
+    uint64_t ctx;
+    uint8_t lane;
+    uint8_t slot;           /* 0: none; else 1 + its number is free again */
+    uint8_t consumed;       /* 1: and the channel's window has a place again */
+    uint8_t zero;
+    _Atomic uint32_t turn;  /* release by give, acquire by collect */
+};
+_Static_assert(sizeof(struct ft_slots_return) == 16, "four returns share a cache line");
+
+struct ft_slots_segment;
+
+struct ft_slots {
+    struct ft_slots_segment *segment;
+    unsigned char *data;
+    size_t stride_bytes;
+    unsigned nslots;
+    uint32_t descs, returns; /* how many of each this side has written or read */
+    uint32_t free;           /* sender: a bit per slot */
+};
+
+/* Bytes of a segment for messages of at most chunk_bytes. */
+size_t ft_slots_bytes(size_t chunk_bytes);
+/* The sender's side over zeroed memory, aligned to a page. */
+void ft_slots_format(struct ft_slots *, void *memory, size_t chunk_bytes);
+/* The receiver's side of what a sender has formatted; FT_PROTOCOL if it is for other sizes. */
+int ft_slots_attach(struct ft_slots *, void *memory, size_t chunk_bytes);
+static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned slot) { return s->data + slot * s->stride_bytes; }
+
+/* ---- sender ---- */
+
+int ft_slots_get(struct ft_slots *); /* a slot's number, or -1 */
+void ft_slots_unget(struct ft_slots *, unsigned slot);
+/* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`. The caller has made
+ * sure that fewer than FT_SLOTS_DESCS are unreturned. True: the receiver sleeps and is to be woken. */
+bool ft_slots_publish(struct ft_slots *, const struct ft_header *, uint32_t slot, const void *small);
+/* The next return, if there is one. */
+bool ft_slots_collect(struct ft_slots *, struct ft_slots_return *out);
+/* Says that a slot is missing. True: wake the receiver. */
+bool ft_slots_starve(struct ft_slots *);
+
+/* ---- receiver ---- */
+
+bool ft_slots_take(struct ft_slots *, struct ft_slots_desc *out); /* the next message, if there is one */
+/* Gives something back. True: the sender sleeps and is to be woken. */
+bool ft_slots_give(struct ft_slots *, const struct ft_slots_return *);
+bool ft_slots_starving(const struct ft_slots *);
+void ft_slots_fed(struct ft_slots *); /* the sender's word was heard */
+
+/* ---- sleeping ---- */
+
+/* After arming, look once more at what is waited for: the one who wakes publishes first and looks at the flag then. */
+void ft_slots_arm(struct ft_slots *, bool sender, bool on);
+bool ft_slots_pending(const struct ft_slots *, bool sender); /* is there something to collect or to take */
+
+#endif

@@ -1,0 +1,319 @@
+/*
+ * The bytes of one connection. Nothing here blocks or allocates after tcp_conn_open(); what a peer says is checked before
+ * it is used, and a message is read only into the place that its channel's window keeps for it.
+ */
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#define READS_A_TURN 16       /* then the others have their turn */
+#define WRITE_AT_ONCE 16      /* messages given to the kernel in one call */
+
+static int lost(const char *what, int err);
+static int parse_messages(struct tcp_conn *c);
+static int begin_message(struct tcp_conn *c, const struct ft_header *h);
+static void end_message(struct tcp_conn *c);
+static int parse_credits(struct tcp_conn *c);
+static int write_messages(struct tcp_conn *c, bool *moved);
+static void finish_writing(struct tcp_conn *c, size_t bytes);
+static void complete(struct tcp_conn *c, struct tcp_out *o, int status);
+
+struct tcp_conn *tcp_conn_open(struct tcp *t, int fd, enum tcp_conn_state state, bool sender)
+{
+    struct tcp_conn *c = calloc(1, sizeof(*c));
+    if (c == NULL || (sender && (c->out = calloc(TCP_QUEUE, sizeof(*c->out))) == NULL)) {
+        free(c);
+        return NULL;
+    }
+    c->tcp = t;
+    c->fd = fd;
+    c->state = state;
+    c->since_ns = ft_now_ns(t->base.config.env);
+    c->wanted = sender ? EPOLLOUT : EPOLLIN;
+    struct epoll_event ev = { .events = c->wanted, .data.ptr = c };
+    if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
+        free(c->out);
+        free(c);
+        return NULL;
+    }
+    return c;
+}
+
+void tcp_conn_close(struct tcp_conn *c)
+{
+    if (c->state == TCP_SHUT) return;
+    c->state = TCP_SHUT;
+    if (c->tcp->hot == c) c->tcp->hot = NULL;
+    if (c->ncredits > 0) c->tcp->ncredits--;
+    c->ncredits = 0;
+    /* Closing alone is not enough while a child of fork still has the descriptor. */
+    if (c->fd >= 0) epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    ft_fd_close(&c->fd);
+}
+
+void tcp_conn_want(struct tcp_conn *c, uint32_t events)
+{
+    struct epoll_event ev = { .events = events, .data.ptr = c };
+    if (c->wanted == events || c->state == TCP_SHUT) return;
+    if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev) == 0) c->wanted = events;
+}
+
+int tcp_conn_read(struct tcp_conn *c, bool *moved)
+{
+    for (int i = 0; i < READS_A_TURN; i++) {
+        struct tcp *t = c->tcp;
+        unsigned char *body = c->body != NULL ? c->body : t->scratch;
+        const size_t body_bytes = c->body != NULL ? c->body_left : ft_min(c->body_left, sizeof(t->scratch));
+        struct iovec iov[2] = { { body, body_bytes }, { c->ahead + c->have, sizeof(c->ahead) - c->have } };
+        struct msghdr m = { .msg_iov = body_bytes > 0 ? iov : iov + 1, .msg_iovlen = body_bytes > 0 ? 2 : 1 };
+        if (body_bytes < c->body_left) m.msg_iovlen = 1; /* more to drop before the next header */
+
+        ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FT_OK;
+        if (n < 0) return lost("a connection broke", errno);
+        if (n == 0) return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
+
+        *moved = true;
+        const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);
+        const bool short_read = got < body_bytes + (m.msg_iovlen == 2 || body_bytes == 0 ? sizeof(c->ahead) - c->have : 0);
+        if (of_body > 0) {
+            c->body_left -= of_body;
+            if (c->body != NULL) c->body += of_body;
+            if (c->body_left == 0) end_message(c);
+        }
+        c->have += got - of_body;
+        int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
+        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT) return status;
+        if (short_read) return FT_OK;
+    }
+    return FT_OK;
+}
+
+int tcp_conn_write(struct tcp_conn *c, bool *moved)
+{
+    return c->link->base.sender ? write_messages(c, moved) : tcp_conn_return_credits(c);
+}
+
+/* The queue has a free place: the caller looked. */
+int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *data, struct ft_send *req, int buffer)
+{
+    struct tcp_out *o = &c->out[(c->out_head + c->out_count) % TCP_QUEUE];
+    bool moved;
+
+    *o = (struct tcp_out){ .header = *h, .data = data, .req = req, .buffer = buffer };
+    if (req != NULL) req->status = FT_AGAIN;
+    if (c->out_count++ > 0) return FT_OK;
+    int status = write_messages(c, &moved);
+    if (status != FT_OK) c->out_count = 0;
+    return status;
+}
+
+/* Credits are kept back until a turn finds nothing to do, so that an answer goes out before them; see tcp_poll(). */
+void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, bool at_once)
+{
+    unsigned i = c->ncredits;
+
+    if (c->state != TCP_OPEN) return;
+    while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane)) i--;
+    if ((i > 1 || (i == 1 && c->credit_done == 0)) && c->credits[i - 1].count < UINT16_MAX) { /* not one that is half gone */
+        c->credits[i - 1].count++;
+    } else {
+        if (c->ncredits == 0) c->credit_age = 0, c->tcp->ncredits++;
+        c->credits[c->ncredits++] = (struct tcp_credit){ .ctx = ctx, .lane = (uint16_t)lane, .count = 1 };
+    }
+    if (!at_once && c->ncredits < TCP_CREDITS) return;
+    int status = tcp_conn_return_credits(c);
+    if (status == FT_OK && c->ncredits == TCP_CREDITS)
+        status = ft_fail(FT_PROTOCOL, "the other side sends messages but does not take credits");
+    if (status != FT_OK) tcp_link_down(c->link, status);
+}
+
+int tcp_conn_return_credits(struct tcp_conn *c)
+{
+    if (c->ncredits == 0) return FT_OK;
+    const size_t len = c->ncredits * sizeof(c->credits[0]) - c->credit_done;
+    ssize_t n = send(c->fd, (char *)c->credits + c->credit_done, len, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return lost("a connection broke", errno);
+    c->credit_done += n > 0 ? (size_t)n : 0;
+
+    const unsigned gone = (unsigned)(c->credit_done / sizeof(c->credits[0]));
+    c->credit_done %= sizeof(c->credits[0]);
+    c->ncredits -= gone;
+    if (gone > 0 && c->ncredits > 0) memmove(c->credits, c->credits + gone, c->ncredits * sizeof(c->credits[0]));
+    c->credit_age = 0;
+    if (c->ncredits == 0) c->tcp->ncredits--;
+    tcp_conn_want(c, c->ncredits > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    return FT_OK;
+}
+
+/* Only between messages; if the socket has no room, the other side sees a lost link instead. */
+void tcp_conn_say_goodbye(struct tcp_conn *c)
+{
+    const struct ft_header last = { .lane = TCP_GOODBYE };
+    const struct tcp_credit last_credit = { .lane = TCP_GOODBYE };
+
+    if (c->state != TCP_OPEN) return;
+    if (c->link->base.sender) {
+        if (c->out_count == 0) (void)!send(c->fd, &last, sizeof(last), MSG_DONTWAIT | MSG_NOSIGNAL);
+    } else if (tcp_conn_return_credits(c) == FT_OK && c->ncredits == 0) {
+        (void)!send(c->fd, &last_credit, sizeof(last_credit), MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+}
+
+void tcp_conn_drop_queue(struct tcp_conn *c, int status)
+{
+    for (; c->out_count > 0; c->out_count--) {
+        complete(c, &c->out[c->out_head], status);
+        c->out_head = (c->out_head + 1) % TCP_QUEUE;
+    }
+    c->out_done = 0;
+}
+
+static int lost(const char *what, int err)
+{
+    int status = ft_status_of_errno(err);
+    if (status != FT_NOMEM) status = FT_LINK;
+    return ft_fail(status, "%s: %s", what, strerror(err));
+}
+
+/* Takes whole headers, and what there is of the last one's payload, out of ahead[]. */
+static int parse_messages(struct tcp_conn *c)
+{
+    size_t at = 0;
+    struct ft_header h;
+
+    while (c->body_left == 0 && c->have - at >= sizeof(h)) {
+        memcpy(&h, c->ahead + at, sizeof(h));
+        at += sizeof(h);
+        if (h.lane == TCP_GOODBYE && h.len == 0) {
+            c->goodbye = true;
+            break;
+        }
+        int status = begin_message(c, &h);
+        if (status != FT_OK) return status;
+        const size_t here = ft_min(c->body_left, c->have - at);
+        if (c->body != NULL && here > 0) {
+            memcpy(c->body, c->ahead + at, here);
+            c->body += here;
+        }
+        at += here;
+        c->body_left -= here;
+        if (c->body_left == 0) end_message(c);
+    }
+    c->have -= at;
+    if (at > 0 && c->have > 0) memmove(c->ahead, c->ahead + at, c->have);
+    if (c->goodbye) tcp_link_goodbye(c);
+    return FT_OK;
+}
+
+static int begin_message(struct tcp_conn *c, const struct ft_header *h)
+{
+    struct tcp_link *l = c->link;
+    if (h->lane < FT_LANES_ALL && l->conn[h->lane % l->nconns] != c)
+        return ft_fail(FT_PROTOCOL, "a message for lane %u came over the wrong connection", h->lane);
+    int status = ft_rxq_admit(&l->rxq, h, &c->node);
+    if (status != FT_OK) return status;
+    c->body_left = h->len;
+    c->body = NULL;
+    if (c->node == NULL) {
+        c->dropping = *h;
+        return FT_OK;
+    }
+    c->body = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : c->node->landing;
+    c->node->data = c->body;
+    return FT_OK;
+}
+
+static void end_message(struct tcp_conn *c)
+{
+    struct ft_rxq_node *node = c->node;
+    c->body = NULL;
+    c->node = NULL;
+    if (node == NULL) {
+        c->tcp->base.dropped++;
+        tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane, false);
+        return;
+    }
+    c->link->base.messages++;
+    c->link->base.bytes += node->header.len;
+    ft_rxq_ready(&c->link->rxq, node);
+    c->tcp->hot = c;
+}
+
+static int parse_credits(struct tcp_conn *c)
+{
+    size_t at = 0;
+    struct tcp_credit credit;
+
+    for (; c->have - at >= sizeof(credit) && !c->goodbye; at += sizeof(credit)) {
+        memcpy(&credit, c->ahead + at, sizeof(credit));
+        if (credit.lane == TCP_GOODBYE && credit.count == 0) {
+            c->goodbye = true;
+            continue;
+        }
+        if (credit.lane >= FT_LANES_ALL || credit.count == 0 || credit.count > c->link->txq.outstanding || credit.zero != 0)
+            return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
+        for (unsigned i = 0; i < credit.count; i++) ft_txq_put(&c->link->txq, credit.ctx, credit.lane);
+    }
+    c->have -= at;
+    if (at > 0 && c->have > 0) memmove(c->ahead, c->ahead + at, c->have);
+    if (c->goodbye) tcp_link_goodbye(c);
+    return FT_OK;
+}
+
+static int write_messages(struct tcp_conn *c, bool *moved)
+{
+    while (c->out_count > 0) {
+        struct iovec iov[2 * WRITE_AT_ONCE];
+        struct msghdr m = { .msg_iov = iov };
+        size_t skip = c->out_done, total = 0;
+
+        for (unsigned i = 0; i < c->out_count && i < WRITE_AT_ONCE; i++) {
+            struct tcp_out *o = &c->out[(c->out_head + i) % TCP_QUEUE];
+            const size_t of_header = ft_min(skip, sizeof(o->header)), of_data = skip - of_header;
+            if (of_header < sizeof(o->header))
+                iov[m.msg_iovlen++] = (struct iovec){ (char *)&o->header + of_header, sizeof(o->header) - of_header };
+            if (of_data < o->header.len)
+                iov[m.msg_iovlen++] = (struct iovec){ (char *)(uintptr_t)o->data + of_data, o->header.len - of_data };
+            total += sizeof(o->header) + o->header.len - skip;
+            skip = 0;
+        }
+        ssize_t n = sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
+        if (n < 0) return lost("a connection broke", errno);
+        *moved = true;
+        finish_writing(c, (size_t)n);
+        if ((size_t)n < total) break;
+    }
+    tcp_conn_want(c, c->out_count > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
+    return FT_OK;
+}
+
+static void finish_writing(struct tcp_conn *c, size_t bytes)
+{
+    c->out_done += bytes;
+    while (c->out_count > 0) {
+        struct tcp_out *o = &c->out[c->out_head];
+        const size_t whole = sizeof(o->header) + o->header.len;
+        if (c->out_done < whole) return;
+        c->out_done -= whole;
+        complete(c, o, FT_OK);
+        c->out_head = (c->out_head + 1) % TCP_QUEUE;
+        c->out_count--;
+    }
+}
+
+static void complete(struct tcp_conn *c, struct tcp_out *o, int status)
+{
+    if (o->req != NULL) o->req->status = status;
+    if (o->buffer >= 0) c->link->buffers_free |= 1u << o->buffer;
+    o->req = NULL;
+    o->buffer = -1;
+}

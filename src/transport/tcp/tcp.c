@@ -1,0 +1,343 @@
+/*
+ * The tcp transport: its turn and its operations. One epoll descriptor watches the listeners and all connections, level
+ * triggered, so that whatever is left unread in the kernel keeps it readable.
+ */
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+
+#define EVENTS_A_TURN 32
+#define TURNS_WITHOUT_EPOLL 8  /* while one connection keeps bringing messages */
+#define CREDIT_TURNS 4         /* credits are kept back for at most so many busy turns */
+
+static void turn_epoll(struct tcp *t, bool *moved)
+{
+    struct epoll_event ev[EVENTS_A_TURN];
+    const int n = epoll_wait(t->epoll_fd, ev, EVENTS_A_TURN, 0);
+
+    t->skipped = 0;
+    for (int i = 0; i < n; i++) {
+        if (ev[i].data.ptr == &t->listener[0] || ev[i].data.ptr == &t->listener[1])
+            tcp_accept(t, *(int *)ev[i].data.ptr, moved);
+        else
+            tcp_conn_event(ev[i].data.ptr, ev[i].events, moved);
+    }
+}
+
+static void return_credits(struct tcp *t, bool idle)
+{
+    for (struct tcp_link *l = t->links; l != NULL && t->ncredits > 0; l = l->next) {
+        if (l->base.sender || l->base.state != FT_LINK_UP) continue;
+        for (int i = 0; i < l->nconns; i++) {
+            struct tcp_conn *c = l->conn[i];
+            if (c->ncredits == 0 || (!idle && ++c->credit_age < CREDIT_TURNS)) continue;
+            int status = tcp_conn_return_credits(c);
+            if (status != FT_OK) {
+                tcp_link_down(l, status);
+                break;
+            }
+        }
+    }
+}
+
+static void reap(struct tcp *t)
+{
+    while (t->dead != NULL) {
+        struct tcp_conn *c = t->dead;
+        t->dead = c->next;
+        free(c->out);
+        free(c);
+    }
+}
+
+static int take_events(struct tcp *t, struct ft_event *events, int max)
+{
+    int n = 0;
+    while (t->event_first != NULL && n < max) {
+        struct tcp_link *l = t->event_first;
+        if (l->announce) {
+            l->announce = false;
+            events[n++] = (struct ft_event){ l->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED, &l->base };
+        }
+        if (l->base.state == FT_LINK_DOWN && !l->announced_down) {
+            if (n == max) break;
+            l->announced_down = true;
+            events[n++] = (struct ft_event){ FT_EVENT_DOWN, &l->base };
+        }
+        t->event_first = l->event_next;
+        if (t->event_first == NULL) t->event_last = NULL;
+        l->queued = false;
+    }
+    return n;
+}
+
+static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int max, bool *busy)
+{
+    struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
+    bool moved = false;
+
+    if (t->hot != NULL) tcp_conn_event(t->hot, EPOLLIN, &moved);
+    if (!moved || ++t->skipped >= TURNS_WITHOUT_EPOLL) turn_epoll(t, &moved);
+    if (t->ncredits > 0) return_credits(t, !moved);
+    if (t->unknown != NULL || t->joined != NULL || t->nmaking > 0 || !t->listening) {
+        const uint64_t now_ns = ft_now_ns(t->base.config.env);
+        if (now_ns >= t->tick_ns) {
+            t->tick_ns = now_ns + TCP_TICK_NS;
+            tcp_check_deadlines(t, now_ns, &moved);
+        }
+    }
+    reap(t);
+    const int n = t->event_first != NULL ? take_events(t, events, max) : 0;
+    if (moved || n > 0) *busy = true;
+    return n;
+}
+
+static void tcp_disconnect(struct ft_link *link)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    bool moved;
+
+    /* Credits that nobody has read would make close() reset the connection and with it lose the goodbye. */
+    for (int i = 0; i < l->nconns && l->base.sender; i++)
+        if (l->base.state == FT_LINK_UP) (void)tcp_conn_read(l->conn[i], &moved);
+    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) tcp_conn_say_goodbye(l->conn[i]);
+    tcp_link_free(l);
+}
+
+static void tcp_close(struct ft_transport *transport)
+{
+    struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
+
+    while (t->links != NULL) tcp_disconnect(&t->links->base);
+    for (struct tcp_conn **list = &t->unknown; list != NULL; list = list == &t->unknown ? &t->joined : NULL)
+        while (*list != NULL) {
+            struct tcp_conn *c = *list;
+            *list = c->next;
+            tcp_conn_close(c);
+            c->next = t->dead;
+            t->dead = c;
+        }
+    reap(t);
+    ft_fd_close(&t->listener[0]);
+    ft_fd_close(&t->listener[1]);
+    ft_fd_close(&t->epoll_fd);
+    ft_rxq_set_close(&t->set);
+    free(t);
+}
+
+static int open_listeners(struct tcp *t)
+{
+    static const int families[2] = { AF_INET, AF_INET6 };
+    int status = FT_NOTSUP, kept = 0;
+
+    for (int i = 0; i < 2; i++) {
+        int rc = ft_net_listen(t->address, t->naddresses, families[i], 0, &t->listener[i]);
+        struct epoll_event ev = { .events = EPOLLIN, .data.ptr = &t->listener[i] };
+        if (rc == FT_OK && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->listener[i], &ev) != 0)
+            rc = ft_fail(ft_status_of_errno(errno), "epoll does not take a listener: %s", strerror(errno));
+        if (status != FT_OK && (rc != FT_NOTSUP || i == 0)) status = rc;
+    }
+    for (int i = 0; i < t->naddresses; i++)
+        if (t->address[i].port != 0) t->address[kept++] = t->address[i];
+    t->naddresses = kept;
+    t->listening = true;
+    return status;
+}
+
+static int tcp_open(const struct ft_transport_config *config, struct ft_transport **out)
+{
+    struct tcp *t = calloc(1, sizeof(*t));
+    if (t == NULL) return ft_fail(FT_NOMEM, "no memory for the tcp transport");
+    t->base.ops = &ft_transport_tcp;
+    t->base.config = *config;
+    t->listener[0] = t->listener[1] = -1;
+    t->buffer_bytes = ft_round_up(ft_max(config->chunk_bytes, 1), 4096);
+    ft_rxq_set_open(&t->set, config->chunk_bytes);
+    config->env->random(config->env, &t->generation, sizeof(t->generation));
+    t->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
+    int status = t->epoll_fd >= 0 ? FT_OK : ft_fail(ft_status_of_errno(errno), "cannot make an epoll descriptor: %s", strerror(errno));
+    if (status == FT_OK) t->naddresses = status = ft_net_addresses(t->address, FT_NET_ADDRESSES);
+    if (status > 0) status = open_listeners(t);
+    if (status != FT_OK) {
+        t->naddresses = 0;
+        tcp_close(&t->base);
+        return status;
+    }
+    *out = &t->base;
+    return FT_OK;
+}
+
+static int tcp_address(struct ft_transport *transport, void *buf, size_t capacity_bytes)
+{
+    const struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
+    size_t len = 0;
+
+    for (int i = 0; i < t->naddresses && len + FT_NET_WIRE_BYTES <= capacity_bytes; i++, len += FT_NET_WIRE_BYTES)
+        ft_net_pack(&t->address[i], (unsigned char *)buf + len);
+    return len > 0 ? (int)len : ft_fail(FT_INVAL, "no room for a tcp address in %zu bytes", capacity_bytes);
+}
+
+static bool tcp_reaches(struct ft_transport *transport, const void *address, size_t len_bytes)
+{
+    const struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
+    const unsigned char *wire = address;
+    struct ft_net_address a;
+
+    for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes; at += FT_NET_WIRE_BYTES) {
+        if (ft_net_unpack(wire + at, &a) != FT_OK) continue;
+        for (int i = 0; i < t->naddresses; i++)
+            if (t->address[i].family == a.family) return true;
+    }
+    return false;
+}
+
+static int tcp_bind(struct ft_transport *transport, uint64_t ctx)
+{
+    return ft_rxq_set_bind(&FT_CONTAINER(transport, struct tcp, base)->set, ctx);
+}
+
+static void tcp_unbind(struct ft_transport *transport, uint64_t ctx)
+{
+    ft_rxq_set_unbind(&FT_CONTAINER(transport, struct tcp, base)->set, ctx);
+}
+
+/* The connection for a message, with one of its window and a place in its queue; NULL and why not. */
+static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int *status)
+{
+    *status = l->base.state == FT_LINK_UP ? FT_OK : l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+    if (*status != FT_OK) return NULL;
+    if (h->len > l->tcp->base.config.chunk_bytes) {
+        *status = ft_fail(FT_INVAL, "a message of %u bytes is longer than a chunk", h->len);
+        return NULL;
+    }
+    struct tcp_conn *c = l->conn[h->lane % l->nconns];
+    *status = c->out_count + c->out_reserved < TCP_QUEUE ? ft_txq_take(&l->txq, h->ctx, h->lane) : FT_AGAIN;
+    return *status == FT_OK ? c : NULL;
+}
+
+static int tcp_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    int status;
+    struct tcp_conn *c = admit(l, h, &status);
+
+    if (c == NULL) return status;
+    status = tcp_conn_send(c, h, data, req, -1);
+    if (status != FT_OK) {
+        ft_txq_put(&l->txq, h->ctx, h->lane);
+        tcp_link_down(l, status);
+        return FT_LINK;
+    }
+    l->base.messages++;
+    l->base.bytes += h->len;
+    return FT_OK;
+}
+
+static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **slot)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    int status;
+
+    if (l->base.state == FT_LINK_UP && l->buffers_free == 0) return FT_AGAIN;
+    struct tcp_conn *c = admit(l, h, &status);
+    if (c == NULL) return status;
+    const int buffer = __builtin_ctz(l->buffers_free);
+    l->buffers_free &= ~(1u << buffer);
+    c->out_reserved++;
+    *slot = l->buffers + (size_t)buffer * l->tcp->buffer_bytes;
+    return FT_OK;
+}
+
+/* Ends a reservation: its buffer's index. */
+static int unreserve(struct tcp_link *l, const struct ft_header *h, void *slot)
+{
+    l->conn[h->lane % l->nconns]->out_reserved--;
+    return (int)((size_t)((unsigned char *)slot - l->buffers) / l->tcp->buffer_bytes);
+}
+
+static void tcp_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    l->buffers_free |= 1u << unreserve(l, h, slot);
+    ft_txq_put(&l->txq, h->ctx, h->lane);
+}
+
+static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *slot)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+
+    if (l->base.state != FT_LINK_UP) return tcp_cancel(link, h, slot);
+    const int buffer = unreserve(l, h, slot);
+    int status = tcp_conn_send(l->conn[h->lane % l->nconns], h, slot, NULL, buffer);
+    if (status != FT_OK) {
+        l->buffers_free |= 1u << buffer;
+        tcp_link_down(l, status);
+        return;
+    }
+    l->base.messages++;
+    l->base.bytes += h->len;
+}
+
+static int tcp_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg *msg)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    int status = ft_rxq_recv(&l->rxq, ctx, lane, msg);
+    return status == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : status;
+}
+
+static int tcp_peek(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_header *h)
+{
+    struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    int status = ft_rxq_peek(&l->rxq, ctx, lane, h);
+    return status == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : status;
+}
+
+static void tcp_release(struct ft_link *link, struct ft_msg *msg)
+{
+    ft_rxq_release(&FT_CONTAINER(link, struct tcp_link, base)->rxq, msg);
+}
+
+static bool tcp_drained(struct ft_link *link)
+{
+    return FT_CONTAINER(link, struct tcp_link, base)->txq.outstanding == 0;
+}
+
+static int tcp_fd(struct ft_transport *transport)
+{
+    return FT_CONTAINER(transport, struct tcp, base)->epoll_fd;
+}
+
+static bool tcp_arm(struct ft_transport *transport, bool on)
+{
+    struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
+    if (!on) return true;
+    return_credits(t, true);
+    return t->event_first == NULL;
+}
+
+const struct ft_transport_ops ft_transport_tcp = {
+    .name = "tcp",
+    .open = tcp_open,
+    .close = tcp_close,
+    .address = tcp_address,
+    .reaches = tcp_reaches,
+    .connect = tcp_link_connect,
+    .disconnect = tcp_disconnect,
+    .bind = tcp_bind,
+    .unbind = tcp_unbind,
+    .send = tcp_send,
+    .reserve = tcp_reserve,
+    .commit = tcp_commit,
+    .cancel = tcp_cancel,
+    .recv = tcp_recv,
+    .peek = tcp_peek,
+    .release = tcp_release,
+    .drained = tcp_drained,
+    .poll = tcp_poll,
+    .fd = tcp_fd,
+    .arm = tcp_arm,
+};
