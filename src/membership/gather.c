@@ -1,0 +1,191 @@
+/*
+ * What has been collected for one unique id: who came, with which card, and what everybody is told in the end. No sockets
+ * and no locks: the service calls it under its own. Invariant: once settled (FULL or FAILED) the answer never changes, so
+ * that whoever asks later learns the same.
+ */
+#include "membership/bootstrap.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_t linger_ns)
+{
+    struct ft_gather *g = calloc(1, sizeof *g);
+    if (!g) return NULL;
+    g->explicit_address = id->explicit_address;
+    g->nonce = id->nonce;
+    g->linger_ns = linger_ns;
+    g->due_ns = now_ns + linger_ns;
+    ft_auth_derive(g->key, id->secret, "bootstrap", id->nonce);
+    return g;
+}
+
+static void drop_cards(struct ft_gather *g)
+{
+    for (uint32_t i = 0; g->card && i < g->count; i++) free(g->card[i]);
+    free(g->card);
+    g->card = NULL;
+}
+
+void ft_gather_free(struct ft_gather *g)
+{
+    drop_cards(g);
+    free(g->told);
+    free(g->answer);
+    free(g);
+}
+
+bool ft_gather_tell(struct ft_gather *g, uint32_t rank)
+{
+    if (!g->told || rank >= g->nranks) return false;
+    unsigned char bit = (unsigned char)(1 << rank % 8);
+    if (!(g->told[rank / 8] & bit)) g->ntold++;
+    g->told[rank / 8] |= bit;
+    return ft_gather_settled(g) && g->ntold == g->nranks;
+}
+
+/* A failure that finds no memory for its sentence is told without one. */
+static void settle_failed(struct ft_gather *g, uint64_t now_ns, int status, const char *text)
+{
+    static unsigned char bare[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX];
+    drop_cards(g);
+    g->answer = malloc(sizeof bare);
+    g->answer_bytes = g->answer ? ft_fail_encode(g->answer, status, text) : 0;
+    g->state = FT_GATHER_FAILED;
+    g->status = status;
+    g->due_ns = now_ns + g->linger_ns;
+    FT_LOG(WARN, "init", -1, "bootstrap of %u ranks failed: %s", g->nranks, text);
+}
+
+void ft_gather_fail(struct ft_gather *g, uint64_t now_ns, int status, const char *fmt, ...)
+{
+    char text[FT_FAIL_TEXT_MAX + 1];
+    if (ft_gather_settled(g)) return;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    settle_failed(g, now_ns, status, text);
+}
+
+void ft_gather_timeout(struct ft_gather *g, uint64_t now_ns)
+{
+    enum { NAMED = 16 };
+    char names[NAMED * 12 + 32] = "";
+    size_t n = 0;
+    uint32_t missing = 0;
+    for (uint32_t i = 0; i < g->count; i++) {
+        if (g->card && g->card[i]) continue;
+        if (missing < NAMED) n += (size_t)snprintf(names + n, sizeof names - n, "%s%u", missing ? ", " : "", g->first + i);
+        missing++;
+    }
+    if (missing > NAMED) snprintf(names + n, sizeof names - n, " and %u more", missing - NAMED);
+    ft_gather_fail(g, now_ns, FT_TIMEOUT, "rank%s %s of %u never came within %u ms", missing == 1 ? "" : "s", names,
+                   g->nranks, g->bound_ms);
+}
+
+/* All cards one after another, the same bytes for everybody. */
+static void settle_full(struct ft_gather *g, uint64_t now_ns)
+{
+    size_t len = FT_TABLE_FIXED_BYTES;
+    for (uint32_t i = 0; i < g->count; i++) len += g->card[i]->bytes;
+    unsigned char *answer = malloc(FT_FRAME_BYTES + len);
+    if (!answer) {
+        ft_gather_fail(g, now_ns, FT_NOMEM, "the process that serves the unique id has no memory for a table of %zu bytes", len);
+        return;
+    }
+    struct ft_table_head head = {.first = g->first, .count = g->count};
+    ft_env_real()->random(ft_env_real(), &head.salt, sizeof head.salt);
+    size_t n = ft_frame_encode(answer, FT_FRAME_TABLE, len);
+    n += ft_table_head_encode(answer + n, &head);
+    for (uint32_t i = 0; i < g->count; i++) {
+        memcpy(answer + n, g->card[i]->wire, g->card[i]->bytes);
+        n += g->card[i]->bytes;
+    }
+    drop_cards(g);
+    g->answer = answer;
+    g->answer_bytes = n;
+    g->state = FT_GATHER_FULL;
+    g->due_ns = now_ns + g->linger_ns;
+}
+
+static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
+{
+    uint32_t first, count;
+    ft_block(msg->nranks, msg->nids, msg->index, &first, &count);
+    g->card = calloc(count, sizeof *g->card);
+    g->told = calloc(msg->nranks / 8 + 1, 1);
+    if (!g->card || !g->told) {
+        drop_cards(g);
+        free(g->told);
+        g->told = NULL;
+        return ft_fail(FT_NOMEM, "the process that serves the unique id has no memory for %u ranks", msg->nranks);
+    }
+    g->nranks = msg->nranks;
+    g->nids = msg->nids;
+    g->index = msg->index;
+    g->first = first;
+    g->count = count;
+    g->first_rank = msg->rank;
+    g->due_ns = UINT64_MAX;
+    g->state = FT_GATHER_OPEN;
+    return FT_OK;
+}
+
+static void compare_config(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
+{
+    uint32_t other = 0;
+    while (other < g->count && !g->card[other]) other++;
+    if (other == g->count || g->card[other]->config == msg->card.config) return;
+    struct ft_card theirs;
+    if (ft_card_decode(g->card[other]->wire, g->card[other]->bytes, &theirs) <= 0) return;
+    ft_gather_fail(g, now_ns, FT_MISMATCH, "rank %u has another configuration than rank %u: \"%s\" against \"%s\"", msg->rank,
+                   g->first + other, msg->card.config_text, theirs.config_text);
+}
+
+static int keep_card(struct ft_gather *g, const struct ft_join_msg *msg)
+{
+    unsigned char wire[FT_CARD_WIRE_MAX];
+    size_t bytes = ft_card_encode(wire, &msg->card);
+    struct ft_gathered *card = malloc(sizeof *card + bytes);
+    if (!card) return ft_fail(FT_NOMEM, "the process that serves the unique id is out of memory");
+    card->config = msg->card.config;
+    card->bytes = (uint32_t)bytes;
+    memcpy(card->wire, wire, bytes);
+    g->card[msg->rank - g->first] = card;
+    g->arrived++;
+    return FT_OK;
+}
+
+int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
+{
+    if (ft_gather_settled(g)) return g->explicit_address ? ft_fail(FT_AGAIN, "the previous job is still ending") : FT_OK;
+    if (g->state == FT_GATHER_EMPTY) {
+        int status = open_for(g, msg);
+        if (status) return status;
+    }
+    if (msg->nranks != g->nranks || msg->nids != g->nids || msg->index != g->index) {
+        ft_gather_fail(g, now_ns, FT_USAGE,
+                       "rank %u says %u ranks and unique id %u of %u, rank %u says %u ranks and unique id %u of %u", msg->rank,
+                       msg->nranks, msg->index, msg->nids, g->first_rank, g->nranks, g->index, g->nids);
+        return FT_OK;
+    }
+    uint64_t due_ns = now_ns + msg->left_ms * UINT64_C(1000000);
+    if (due_ns < g->due_ns) {
+        g->due_ns = due_ns;
+        g->bound_ms = msg->bound_ms;
+    }
+    if (msg->rank < g->first || msg->rank - g->first >= g->count) return FT_OK;
+    if (g->card[msg->rank - g->first]) {
+        ft_gather_fail(g, now_ns, FT_USAGE, "two processes claim rank %u", msg->rank);
+        return FT_OK;
+    }
+    compare_config(g, msg, now_ns);
+    if (ft_gather_settled(g)) return FT_OK;
+    int status = keep_card(g, msg);
+    if (status) return status;
+    if (g->arrived == g->count) settle_full(g, now_ns);
+    return FT_OK;
+}

@@ -1,0 +1,2 @@
+src_libftcore_la_SOURCES += src/telemetry/telemetry.h src/telemetry/format.h src/telemetry/writer.h \
+	src/telemetry/file.c src/telemetry/writer.c src/telemetry/reader.c src/telemetry/print.c

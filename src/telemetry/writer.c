@@ -1,0 +1,215 @@
+/*
+ * Writing records. All calls for one rank are made with its engine held, so there is one writer; readers are other
+ * processes that map or read the file at any moment. The guard of a record is what they check (format.h).
+ *
+ * An operation that runs keeps its record however many are enqueued behind it: the ring steps over records in RUNNING or
+ * DRAINING, at most one of each row of the communicator table and channel, so within MAX_STEP_OVER. What the process reads
+ * back from its own file is bounded before use: another process of the user may have written there.
+ */
+#include "writer.h"
+
+#include <string.h>
+
+#define NO_OP UINT32_MAX
+#define MAX_STEP_OVER 256
+#define LAST_GENERATION (UINT32_MAX / FT_TM_OPS - 1) /* NO_OP is never a handle */
+
+/* Between the two, plain stores. The fence keeps them behind the odd guard, the release store before the even one. */
+static inline void guard_enter(uint32_t *guard)
+{
+#ifdef __SANITIZE_THREAD__ /* does not know fences */
+    __atomic_exchange_n(guard, *guard | 1, __ATOMIC_SEQ_CST);
+#else
+    __atomic_store_n(guard, *guard | 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
+static inline void guard_leave(uint32_t *guard) { __atomic_store_n(guard, (*guard | 1) + 1, __ATOMIC_RELEASE); }
+
+static inline void store64(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+
+static void copy_text(char *to, size_t size, const char *from)
+{
+    size_t len = from ? strnlen(from, size - 1) : 0;
+    memcpy(to, from ? from : "", len);
+    memset(to + len, 0, size - len);
+}
+
+/* ---- communicators ---------------------------------------------------------------------------------------------- */
+
+int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch, int nranks, int rank, const char *name)
+{
+    if (!t) return -1;
+    for (int i = 0; i < FT_TM_COMMS; i++) {
+        int row = (t->next_comm + i) % FT_TM_COMMS;
+        struct ft_tm_comm *c = &t->file->comm[row];
+        if (c->state == FT_TM_OPEN) continue;
+        guard_enter(&c->guard);
+        memset(&c->state, 0, sizeof *c - offsetof(struct ft_tm_comm, state));
+        c->ctx = ctx;
+        c->epoch = epoch;
+        c->nranks = nranks;
+        c->rank = rank;
+        c->opened_ns = ft_now_ns(t->env);
+        copy_text(c->name, sizeof c->name, name);
+        c->state = FT_TM_OPEN;
+        guard_leave(&c->guard);
+        t->next_comm = row + 1;
+        return row;
+    }
+    store64(&t->file->header.lost_comms, t->file->header.lost_comms + 1);
+    return -1;
+}
+
+void ft_telemetry_comm_close(struct ft_telemetry *t, int comm)
+{
+    if (!t || comm < 0 || comm >= FT_TM_COMMS) return;
+    struct ft_tm_comm *c = &t->file->comm[comm];
+    guard_enter(&c->guard);
+    c->state = FT_TM_CLOSED;
+    c->closed_ns = ft_now_ns(t->env);
+    guard_leave(&c->guard);
+}
+
+/* ---- operations --------------------------------------------------------------------------------------------------- */
+
+static struct ft_tm_op *take_slot(struct ft_telemetry *t)
+{
+    for (int i = 0; i < MAX_STEP_OVER; i++) {
+        struct ft_tm_op *r = &t->file->op[t->next % FT_TM_OPS];
+        if (r->state != FT_OP_RUNNING && r->state != FT_OP_DRAINING) break;
+        t->next++;
+    }
+    uint32_t slot = t->next++ % FT_TM_OPS;
+    struct ft_tm_op *r = &t->file->op[slot];
+    uint32_t generation = r->id / FT_TM_OPS;
+    guard_enter(&r->guard);
+    r->id = (generation >= LAST_GENERATION ? 1 : generation + 1) * FT_TM_OPS + slot;
+    return r;
+}
+
+uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll, const char *algo,
+                         uint64_t now_ns)
+{
+    if (!t) return NO_OP;
+    if (comm < 0 || comm >= FT_TM_COMMS) {
+        store64(&t->file->header.lost_ops, t->file->header.lost_ops + 1);
+        return NO_OP;
+    }
+    struct ft_tm_comm *c = &t->file->comm[comm];
+    struct ft_tm_op *r = take_slot(t);
+    r->serial = ++t->serial;
+    r->seq = seq;
+    r->ctx = c->ctx;
+    r->count = coll->count;
+    r->wait = 0;
+    r->time_ns[FT_TM_CREATED] = now_ns;
+    for (int i = FT_TM_CREATED + 1; i < FT_TM_TIMES; i++) r->time_ns[i] = 0;
+    r->status = FT_OK;
+    r->root = coll->root;
+    r->comm = (uint16_t)comm;
+    r->kind = (uint8_t)coll->kind;
+    r->type = (uint8_t)coll->type;
+    r->red = (uint8_t)coll->red;
+    r->state = FT_OP_NEW;
+    copy_text(r->algo, sizeof r->algo, algo);
+    uint32_t id = r->id;
+    guard_leave(&r->guard);
+    store64(&c->last_seq, seq);
+    store64(&c->issued, c->issued + 1);
+    store64(&t->file->header.ops, t->serial);
+    return id;
+}
+
+/* NULL if the record has been overwritten since. */
+static struct ft_tm_op *find(struct ft_telemetry *t, uint32_t op)
+{
+    if (!t || op == NO_OP || op < FT_TM_OPS) return NULL; /* generations count from 1 */
+    struct ft_tm_op *r = &t->file->op[op % FT_TM_OPS];
+    return r->id == op ? r : NULL;
+}
+
+static int time_of(int state)
+{
+    static const unsigned char index[FT_OP_STATE_COUNT] = {
+        [FT_OP_NEW] = FT_TM_CREATED, [FT_OP_QUEUED] = FT_TM_QUEUED, [FT_OP_RUNNING] = FT_TM_STARTED,
+        [FT_OP_DRAINING] = FT_TM_DRAINING, [FT_OP_DONE] = FT_TM_ENDED, [FT_OP_FAILED] = FT_TM_ENDED,
+        [FT_OP_SKIPPED] = FT_TM_ENDED};
+    return (unsigned)state < FT_OP_STATE_COUNT ? index[state] : FT_TM_ENDED;
+}
+
+void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int status, uint64_t now_ns)
+{
+    struct ft_tm_op *r = find(t, op);
+    if (!r) return;
+    guard_enter(&r->guard);
+    r->state = (uint8_t)state;
+    r->status = status;
+    r->time_ns[time_of(state)] = now_ns;
+    guard_leave(&r->guard);
+    if (state < FT_OP_DONE) return;
+    struct ft_tm_comm *c = &t->file->comm[r->comm % FT_TM_COMMS];
+    if (c->ctx != r->ctx) return; /* the row has a new owner */
+    store64(&c->ended, c->ended + 1);
+    if (state != FT_OP_DONE) store64(&c->failed, c->failed + 1);
+    else if (r->seq > c->last_done) store64(&c->last_done, r->seq);
+}
+
+void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, uint64_t step, int peer)
+{
+    struct ft_tm_op *r = find(t, op);
+    if (r) store64(&r->wait, step << FT_TM_PEER_BITS | ((uint32_t)(peer + 1) & FT_TM_PEER_MASK));
+}
+
+/* ---- links -------------------------------------------------------------------------------------------------------- */
+
+int ft_telemetry_link_open(struct ft_telemetry *t, uint64_t peer, int peer_rank, const char *transport, bool sender)
+{
+    if (!t) return -1;
+    for (int i = 0; i < FT_TM_LINKS; i++) {
+        int row = (t->next_link + i) % FT_TM_LINKS;
+        struct ft_tm_link *l = &t->file->link[row];
+        if (l->state == FT_TM_OPEN) continue;
+        __atomic_store_n(&l->state, FT_TM_FREE, __ATOMIC_RELAXED); /* readers skip it meanwhile */
+        store64(&l->messages, 0);
+        store64(&l->bytes, 0);
+        store64(&l->transfer_ns, 0);
+        store64(&l->wait_ns, 0);
+        store64(&l->peer, peer);
+        l->peer_rank = peer_rank;
+        l->sender = sender;
+        copy_text(l->transport, sizeof l->transport, transport);
+        __atomic_store_n(&l->state, FT_TM_OPEN, __ATOMIC_RELEASE);
+        t->next_link = row + 1;
+        return row;
+    }
+    store64(&t->file->header.lost_links, t->file->header.lost_links + 1);
+    return -1;
+}
+
+void ft_telemetry_link_count(struct ft_telemetry *t, int link, uint64_t messages, uint64_t bytes, uint64_t transfer_ns,
+                             uint64_t wait_ns)
+{
+    if (!t || link < 0 || link >= FT_TM_LINKS) return;
+    struct ft_tm_link *l = &t->file->link[link];
+    store64(&l->messages, messages);
+    store64(&l->bytes, bytes);
+    store64(&l->transfer_ns, transfer_ns);
+    store64(&l->wait_ns, wait_ns);
+}
+
+void ft_telemetry_link_close(struct ft_telemetry *t, int link)
+{
+    if (t && link >= 0 && link < FT_TM_LINKS) __atomic_store_n(&t->file->link[link].state, FT_TM_CLOSED, __ATOMIC_RELEASE);
+}
+
+const char *ft_op_state_name(int state)
+{
+    static const char *const name[FT_OP_STATE_COUNT] = {
+#define X(name) #name,
+        FT_OP_STATES(X)
+#undef X
+    };
+    return (unsigned)state < FT_OP_STATE_COUNT ? name[state] : "?";
+}
