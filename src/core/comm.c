@@ -1,0 +1,430 @@
+/*
+ * A communicator: its queue of groups, its turn, its failure and its end. Everything here runs with the engine held, except
+ * open, finalize, abort and close, which are calls of the user's thread and take the engine themselves.
+ */
+#include "core/core.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SETTLE_NS 1000000000u      /* a failed communicator waits this long for its transfers, then cuts their links */
+#define ABORT_FLUSH_NS 20000000u   /* an abort gives its notices this long to leave */
+
+static void free_comm(struct ft_comm *comm)
+{
+    free((void *)(uintptr_t)comm->view.host);
+    free((void *)(uintptr_t)comm->view.peer);
+    free(comm->peers);
+    free(comm->sends);
+    free(comm->recvs);
+    free(comm->announced);
+    free(comm->plans);
+    free(comm->notices);
+    free(comm->gone);
+    free(comm->signals);
+    for (struct ft_window *window = comm->windows, *next; window; window = next) {
+        next = window->next;
+        free(window->sizes);
+        free(window);
+    }
+    pthread_mutex_destroy(&comm->text_lock);
+    if (comm->engine) ft_engine_unref(comm->engine);
+    free(comm);
+}
+
+void ft_comm_ref(struct ft_comm *comm) { atomic_fetch_add_explicit(&comm->refs, 1, memory_order_relaxed); }
+
+void ft_comm_unref(struct ft_comm *comm)
+{
+    if (atomic_fetch_sub_explicit(&comm->refs, 1, memory_order_acq_rel) == 1) free_comm(comm);
+}
+
+static int allocate(struct ft_comm *comm, const struct ft_view *view)
+{
+    size_t n = (size_t)view->nranks;
+    int *host = malloc(n * sizeof *host);
+    uint64_t *peer = malloc(n * sizeof *peer);
+    comm->view = *view;
+    comm->view.host = host;
+    comm->view.peer = peer;
+    comm->peers = calloc(n, sizeof *comm->peers);
+    comm->sends = calloc(n, sizeof *comm->sends);
+    comm->recvs = calloc(n, sizeof *comm->recvs);
+    comm->announced = calloc(n, sizeof *comm->announced);
+    comm->plans = calloc(FT_PLAN_CACHE, sizeof *comm->plans);
+    comm->notices = calloc(n, 1);
+    comm->gone = calloc(n, 1);
+    comm->signals = calloc(n, sizeof *comm->signals);
+    if (!host || !peer || !comm->peers || !comm->sends || !comm->recvs || !comm->announced || !comm->plans || !comm->notices ||
+        !comm->gone || !comm->signals)
+        return ft_fail(FT_NOMEM, "no memory for a communicator of %zu ranks", n);
+    memcpy(host, view->host, n * sizeof *host);
+    memcpy(peer, view->peer, n * sizeof *peer);
+    return FT_OK;
+}
+
+int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name,
+                 const struct ft_comm_limits *limits, struct ft_comm **out)
+{
+    struct ft_comm *comm = calloc(1, sizeof *comm);
+    if (!comm) return ft_fail(FT_NOMEM, "no memory for a communicator");
+    pthread_mutex_init(&comm->text_lock, NULL);
+    atomic_store(&comm->refs, 1);
+    comm->ctx = ctx;
+    comm->limits = *limits;
+    comm->culprit = -1;
+    comm->blocking = true;
+    snprintf(comm->name, sizeof comm->name, "%s", name ? name : "");
+    int rc = allocate(comm, view);
+    if (rc != FT_OK) {
+        free_comm(comm);
+        return rc;
+    }
+    ft_engine_ref(engine);
+    comm->engine = engine;
+    ft_engine_lock(engine);
+    for (int r = 0; r < view->nranks; r++) {
+        if (r == view->rank) continue;
+        comm->peers[r] = ft_engine_peer(engine, view->peer[r]);
+        if (!comm->peers[r]) rc = FT_NOMEM;
+        else comm->peers[r]->users++;
+    }
+    comm->row = engine->telemetry ? ft_telemetry_comm_open(engine->telemetry, ctx, view->epoch, view->nranks, view->rank, comm->name) : -1;
+    comm->next = engine->comms;
+    engine->comms = comm;
+    engine->users++;
+    ft_engine_unlock(engine);
+    if (rc != FT_OK) {
+        ft_comm_close(comm);
+        return ft_fail(rc, "no memory for %d peers", view->nranks);
+    }
+    *out = comm;
+    return FT_OK;
+}
+
+/* ---- plans --------------------------------------------------------------------------------------------------------- */
+
+static bool same_coll(const struct ft_coll *a, const struct ft_coll *b)
+{
+    return a->kind == b->kind && a->type == b->type && a->red == b->red && a->root == b->root && a->count == b->count;
+}
+
+int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_plan *plan)
+{
+    struct ft_plan_slot *slot = comm->last_plan; /* programs repeat themselves */
+    if (!slot || !slot->valid || !same_coll(&slot->coll, coll)) {
+        uint64_t key[3] = {(uint64_t)coll->kind << 32 | (uint64_t)coll->type << 16 | (uint64_t)coll->red, (uint64_t)coll->root, coll->count};
+        slot = &comm->plans[ft_hash64(key, sizeof key, 0) % FT_PLAN_CACHE];
+    }
+    if (!slot->valid || !same_coll(&slot->coll, coll)) {
+        slot->valid = false;
+        int rc = ft_algo_select(&comm->view, coll, &comm->engine->tuning, &slot->plan);
+        if (rc != FT_OK) return rc;
+        slot->coll = *coll;
+        slot->valid = true;
+    }
+    comm->last_plan = slot;
+    *plan = slot->plan;
+    return FT_OK;
+}
+
+/* ---- the queue ------------------------------------------------------------------------------------------------------ */
+
+/* Results from so many bytes on are stored past the caches: see docs/decisions/0005-streaming-stores.md. In place the bytes
+ * that are overwritten have just been read. */
+#define COLD_BYTES (2u << 20)
+
+static bool has_cold_result(const struct ft_comm *comm, const struct ft_op *op)
+{
+    enum ft_kind kind = op->coll.kind;
+    bool one_block = kind == FT_ALLREDUCE || kind == FT_BROADCAST || kind == FT_REDUCE;
+    size_t bytes = op->coll.count * op->plan.esize * (one_block ? 1 : (size_t)comm->view.nranks);
+    uintptr_t in = (uintptr_t)op->in, out = (uintptr_t)op->out;
+    return bytes >= COLD_BYTES && (out < in || out - in >= bytes);
+}
+
+static int start_collective(struct ft_comm *comm, struct ft_op *op)
+{
+    struct ft_coll plain = op->coll;
+    if (plain.kind == FT_ALLGATHER) plain.root = 0; /* there it only marks what the exchange is for */
+    int rc = ft_comm_plan(comm, &plain, &op->plan);
+    if (rc != FT_OK) return rc;
+    if (op->scale_from) ft_redop_read_scale(&op->redop, op->coll.type, op->scale_from);
+    op->seq = ++comm->seq;
+    op->cold_result = has_cold_result(comm, op);
+    op->lanes_left = op->plan.nsteps > 0 ? op->plan.nlanes : 0;
+    if (op->plan.nsteps == 0) op->plan.nlanes = 0;
+    comm->history[op->seq % FT_HISTORY].seq = op->seq;
+    comm->history[op->seq % FT_HISTORY].sig = op->sig;
+    if (op->plan.tmp_bytes <= op->tmp_bytes) return FT_OK;
+    free(op->tmp);
+    op->tmp_bytes = 0;
+    op->tmp = aligned_alloc(FT_CACHE_LINE, ft_round_up(op->plan.tmp_bytes, FT_CACHE_LINE));
+    if (!op->tmp) return ft_fail(FT_NOMEM, "no memory for %zu bytes of scratch", op->plan.tmp_bytes);
+    op->tmp_bytes = op->plan.tmp_bytes;
+    return FT_OK;
+}
+
+static void check_announced(struct ft_comm *comm, const struct ft_op *op)
+{
+    for (int r = 0; comm->any_announced && r < comm->view.nranks && comm->status == FT_OK; r++)
+        if (comm->announced[r].seq == op->seq) ft_mismatch_check(comm, r, op->seq, comm->announced[r].sig);
+}
+
+static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
+{
+    bool collective = ft_kind_is_collective(op->coll.kind);
+    op->sig = ft_sig(&op->coll);
+    if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV) ft_p2p_start(comm, op);
+    int rc = collective ? start_collective(comm, op) : FT_OK;
+    if (comm->engine->telemetry)
+        op->record = ft_telemetry_op(comm->engine->telemetry, comm->row, op->seq, &op->coll, op->plan.algo ? op->plan.algo->name : "", now);
+    ft_op_move(op, FT_OP_RUNNING, FT_OK);
+    if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "%s", ft_fail_text());
+    else if (collective) check_announced(comm, op);
+}
+
+static void start_work(struct ft_comm *comm)
+{
+    struct ft_work *work = comm->head;
+    uint64_t now = ft_now_ns(comm->engine->env);
+    comm->running = true;
+    comm->progress_ns = now;
+    comm->announced_self = false;
+    work->started_ns = now;
+    work->deadline_ns = comm->limits.op_timeout_ms > 0 ? now + (uint64_t)comm->limits.op_timeout_ms * 1000000u : 0;
+    for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
+    if (comm->status != FT_OK) return;
+    ft_exec_start(comm);
+    for (struct ft_op *op = work->ops; op; op = op->next)
+        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo) ft_op_finish(op);
+}
+
+void ft_op_finish(struct ft_op *op)
+{
+    ft_op_move(op, FT_OP_DONE, FT_OK);
+    op->work->ops_left--;
+}
+
+static void retire(struct ft_comm *comm, int status)
+{
+    struct ft_work *work = comm->head;
+    comm->head = work->next;
+    if (!comm->head) comm->tail = NULL;
+    comm->running = false;
+    ft_entry_work_done(work, status);
+}
+
+/* ---- failure ----------------------------------------------------------------------------------------------------------- */
+
+void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
+{
+    if (comm->status != FT_OK) return;
+    char text[sizeof comm->text];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&comm->text_lock);
+    memcpy(comm->text, text, sizeof text);
+    comm->culprit = culprit;
+    pthread_mutex_unlock(&comm->text_lock);
+    atomic_store_explicit(&comm->status, status, memory_order_release);
+    FT_LOG(INFO, "coll", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx, text);
+    if (!comm->quiet) ft_notice_broadcast(comm);
+}
+
+/* A peer that takes nothing holds our buffers: its link goes, for every communicator on it. */
+static void cut_pending_links(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        if (!peer || !peer->tx || !ft_exec_pending_to(comm, r)) continue;
+        struct ft_link down = *peer->tx;
+        down.reason = FT_LINK;
+        ft_engine_drop_link(comm->engine, peer, peer->tx);
+        for (struct ft_comm *other = comm->engine->comms; other; other = other->next) ft_comm_peer_down(other, peer, &down);
+    }
+}
+
+/* Ends the running work once nothing of it is in flight, and skips the queued ones. */
+static bool drain(struct ft_comm *comm)
+{
+    uint64_t now = ft_now_ns(comm->engine->env);
+    if (comm->running) {
+        if (comm->draining_ns == 0) {
+            comm->draining_ns = now;
+            for (struct ft_op *op = comm->head->ops; op; op = op->next)
+                if (op->state == FT_OP_RUNNING) ft_op_move(op, FT_OP_DRAINING, comm->status);
+            ft_exec_drop(comm);
+        }
+        if (!ft_exec_settled(comm)) {
+            if (now - comm->draining_ns < SETTLE_NS) return false;
+            cut_pending_links(comm);
+            if (!ft_exec_settled(comm)) return false;
+        }
+        for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
+        memset(comm->sends, 0, (size_t)comm->view.nranks * sizeof *comm->sends);
+        memset(comm->recvs, 0, (size_t)comm->view.nranks * sizeof *comm->recvs);
+        for (struct ft_op *op = comm->head->ops; op; op = op->next) {
+            if (op->state == FT_OP_DRAINING) ft_op_move(op, FT_OP_FAILED, comm->status);
+            if (op->state == FT_OP_QUEUED) ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
+        }
+        retire(comm, comm->status);
+    }
+    while (comm->head) {
+        for (struct ft_op *op = comm->head->ops; op; op = op->next) ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
+        retire(comm, comm->status);
+    }
+    return true;
+}
+
+void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link)
+{
+    int rank = 0;
+    while (rank < comm->view.nranks && comm->peers[rank] != peer) rank++;
+    if (rank == comm->view.nranks || comm->status != FT_OK) return;
+    int status = ft_status_lost(link->reason) == FT_LOST_PROCESS ? link->reason : FT_PEER;
+    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank, ft_status_text(link->reason));
+}
+
+/* ---- the turn ------------------------------------------------------------------------------------------------------------ */
+
+static void watch(struct ft_comm *comm, uint64_t now)
+{
+    struct ft_work *work = comm->head;
+    char what[256];
+    if (!comm->announced_self && now - comm->progress_ns > FT_NOTICE_AFTER_NS) {
+        comm->announced_self = true;
+        int waits_for = ft_work_waits_for(comm, what, sizeof what).rank;
+        if (waits_for >= 0 && waits_for != comm->view.rank && comm->gone[waits_for])
+            ft_comm_fail(comm, FT_PEER, waits_for, "%s, which has destroyed the communicator", what);
+        else ft_notice_announce(comm);
+    }
+    if (work->deadline_ns && now > work->deadline_ns && comm->status == FT_OK) {
+        int culprit = ft_work_waits_for(comm, what, sizeof what).rank;
+        ft_comm_fail(comm, FT_TIMEOUT, culprit, "%s; not done within %lld ms", what, (long long)comm->limits.op_timeout_ms);
+    }
+}
+
+bool ft_comm_turn(struct ft_comm *comm)
+{
+    bool moved = false;
+    if ((comm->engine->turns & 15) == 0 || comm->notices_left) moved |= ft_notice_turn(comm);
+    if ((comm->engine->turns & 15) == 0 && comm->status == FT_OK) moved |= ft_rma_receive(comm);
+    if (comm->status != FT_OK) return comm->head ? drain(comm) || moved : moved;
+    for (int n = 0; n < 16 && comm->head; n++) { /* a few groups a turn; other communicators wait meanwhile */
+        if (!comm->running) {
+            if (!ft_entry_ready(comm->head->entry)) return moved;
+            start_work(comm);
+            moved = true;
+        }
+        bool step = comm->status == FT_OK && ft_exec_turn(comm);
+        if (comm->status == FT_OK && comm->head->has_p2p) step |= ft_p2p_turn(comm);
+        if (comm->status == FT_OK && comm->head->has_rma) step |= ft_rma_turn(comm);
+        moved |= step;
+        if (comm->status != FT_OK) return true;
+        if (comm->head->ops_left > 0) {
+            if (step) comm->stalled = false;
+            return moved;
+        }
+        retire(comm, FT_OK);
+    }
+    return moved;
+}
+
+/* A tick without progress is charged to the link that the work waits for. */
+static void record_wait(struct ft_comm *comm, uint64_t ns)
+{
+    struct ft_wait wait = ft_work_waits_for(comm, NULL, 0);
+    struct ft_peer *peer = wait.rank >= 0 ? comm->peers[wait.rank] : NULL;
+    if (peer) *(wait.sends ? &peer->tx_time.wait_ns : &peer->rx_time.wait_ns) += ns;
+    if (comm->engine->telemetry && wait.op) ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record, wait.step, wait.rank);
+}
+
+/* The slow part, about once a millisecond: deadlines and notices of an operation that does not move. */
+void ft_comm_tick(struct ft_comm *comm, uint64_t now)
+{
+    if (!comm->stalled) comm->progress_ns = now;
+    else if (comm->running) record_wait(comm, now - comm->engine->ticked_before_ns);
+    comm->stalled = true; /* until a turn moves something */
+    if (comm->running && comm->status == FT_OK) watch(comm, now);
+}
+
+/* ---- the end ---------------------------------------------------------------------------------------------------------------- */
+
+static bool is_idle(void *arg)
+{
+    return atomic_load_explicit(&((struct ft_comm *)arg)->queued, memory_order_acquire) == 0;
+}
+
+/* Links that nobody but this communicator uses are about to be closed: what was sent on them must have been taken. */
+static bool is_drained(void *arg)
+{
+    struct ft_comm *comm = arg;
+    if (comm->status != FT_OK) return true;
+    if (pthread_mutex_trylock(&comm->engine->drive) != 0) return false;
+    bool all = true;
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_link *tx = r == comm->view.rank ? NULL : comm->peers[r]->tx;
+        if (tx && tx->state == FT_LINK_UP && comm->peers[r]->users == 1) all = all && tx->ops->drained(tx);
+    }
+    pthread_mutex_unlock(&comm->engine->drive);
+    return all;
+}
+
+int ft_comm_finalize(struct ft_comm *comm)
+{
+    uint64_t bound = (uint64_t)comm->limits.init_timeout_ms * 1000000u;
+    if (!ft_engine_wait(comm->engine, is_idle, comm, bound))
+        return ft_fail(FT_TIMEOUT, "operations of rank %d did not end within %lld ms", comm->view.rank, (long long)comm->limits.init_timeout_ms);
+    if (!ft_engine_wait(comm->engine, is_drained, comm, bound))
+        return ft_fail(FT_TIMEOUT, "peers of rank %d did not take what was sent to them within %lld ms", comm->view.rank,
+                       (long long)comm->limits.init_timeout_ms);
+    return comm->status;
+}
+
+static bool is_told(void *arg)
+{
+    struct ft_comm *comm = arg;
+    return is_idle(arg) && atomic_load_explicit(&comm->untold, memory_order_relaxed) == 0;
+}
+
+void ft_comm_abort(struct ft_comm *comm)
+{
+    ft_engine_lock(comm->engine);
+    ft_comm_fail(comm, FT_ABORTED, comm->view.rank, "rank %d aborted the communicator", comm->view.rank);
+    ft_engine_unlock(comm->engine);
+    ft_engine_wait(comm->engine, is_told, comm, ABORT_FLUSH_NS);
+    ft_engine_wait(comm->engine, is_idle, comm, 2 * (uint64_t)SETTLE_NS);
+}
+
+static void detach(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    for (struct ft_comm **at = &engine->comms; *at; at = &(*at)->next)
+        if (*at == comm) {
+            *at = comm->next;
+            break;
+        }
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        if (!peer || --peer->users > 0) continue;
+        if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
+    }
+    if (engine->telemetry) ft_telemetry_comm_close(engine->telemetry, comm->row);
+}
+
+void ft_comm_close(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    ft_engine_lock(engine);
+    if (comm->status == FT_OK) ft_notice_bye(comm);
+    detach(comm);
+    bool last = --engine->users == 0;
+    ft_engine_unlock(engine);
+    ft_engine_unbind(engine, comm->ctx);
+    if (last) ft_engine_close(engine);
+    ft_comm_unref(comm);
+}

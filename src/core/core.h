@@ -1,0 +1,377 @@
+/*
+ * core: communicators, operations and the engine that turns them. An engine belongs to one rank; the communicators that come
+ * from it by split share it, with its links and its NULL stream. All state of an engine and its communicators is touched
+ * only by the thread that holds engine->drive; users enter through the inbox. The way of an operation:
+ * api -> ft_entry_submit() -> inbox -> comm's queue -> exec (lanes) or p2p -> transport -> op done -> stream.
+ */
+#ifndef FT_CORE_H
+#define FT_CORE_H
+
+#include "algo/algo.h"
+#include "device/device.h"
+#include "membership/membership.h"
+#include "telemetry/telemetry.h"
+#include "transport/transport.h"
+
+#include <pthread.h>
+
+#define FT_TRANSPORTS_MAX 4
+#define FT_QUEUE_MAX 4096      /* groups waiting on one communicator; the caller of one more turns the engine first */
+#define FT_HISTORY 64          /* calls remembered for naming a mismatch */
+#define FT_PLAN_CACHE 64
+#define FT_KICK_MAX 16         /* engines of one group that its caller turns itself; the others are woken */
+#define FT_NOTICE_AFTER_NS 200000000u /* an operation that has waited this long tells its peers where it is */
+#define FT_ANNOUNCE_ALL 16     /* in communicators of up to so many ranks such notices go to everybody */
+
+struct ft_comm;
+struct ft_engine;
+struct ft_work;
+
+/* ---- pools (op.c) ------------------------------------------------------------------------------------------------ */
+
+/* Freed structs of one kind; the first word of a freed one is the link. Any thread. */
+struct ft_pooled { struct ft_pooled *next; };
+struct ft_pool { pthread_mutex_t lock; struct ft_pooled *free; int count; };
+void *ft_pool_get(struct ft_pool *pool); /* as it was freed but for the first word; NULL: empty */
+bool ft_pool_put(struct ft_pool *pool, void *item); /* false: full, the caller frees it */
+
+/* ---- operations (op.c) ------------------------------------------------------------------------------------------ */
+
+struct ft_op {
+    struct ft_op *next;      /* in its work, then in the pool */
+    struct ft_op *next_p2p;  /* in the queue of its peer and direction */
+    struct ft_work *work;
+    struct ft_coll coll;
+    struct ft_redop redop;
+    const void *scale_from;  /* ftcclScalarDevice: where the scale is read when the operation starts; else NULL */
+    const void *in;
+    void *out;
+    uint64_t seq, sig;       /* collectives: number in the communicator; p2p: number between the two ranks */
+    enum ft_op_state state;
+    int status;
+    uint32_t record;         /* telemetry */
+    struct ft_plan plan;     /* collectives */
+    int lanes_left;
+    char *tmp;               /* kept with the pooled struct; tmp_bytes is its size */
+    size_t tmp_bytes;
+    size_t offset;           /* p2p: bytes handed to or taken from the link */
+    bool cold_result;        /* what it stores in `out` is larger than caches and was not read before */
+    bool begun;              /* p2p: the first message, perhaps empty, has passed */
+    struct ft_send sends[FT_WINDOW_P2P];
+    uint64_t window;           /* put: number of the window, which may be deregistered before it runs; 0: a signal alone */
+    uint64_t window_offset;    /* bytes */
+    struct ft_signal_wait { int peer; uint64_t count; } *waits; /* WaitSignal; freed with the operation */
+    int nwaits;
+};
+
+/* A window of one-sided puts; every rank of the communicator has one of the same number. */
+struct ft_window {
+    struct ft_window *next;
+    uint64_t id;
+    void *base;
+    size_t len_bytes;
+    uint64_t *sizes; /* [nranks] of the ranks' windows */
+};
+
+/* Moves an operation on; the only place where its state changes. */
+void ft_op_move(struct ft_op *op, enum ft_op_state to, int status);
+struct ft_op *ft_op_new(void); /* from the pool; NULL: no memory */
+void ft_op_free(struct ft_op *op);
+
+/* The signature of a call: kind, type, operation, root and count in 64 bits, so that a peer's call can be named. Counts from
+ * 2^36-1 up look alike. A receive has the signature of the send it meets. */
+#define FT_SPLIT_MARK 1  /* root of the AllGather with which a split exchanges colors */
+#define FT_WINDOW_MARK 2 /* ... with which a window is registered */
+uint64_t ft_sig(const struct ft_coll *coll);
+void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes); /* "AllReduce(count 4, float32, sum)" */
+
+/* ---- streams (stream.c) --------------------------------------------------------------------------------------------- */
+
+/* A host stream: entries run in order of their tickets. Lives as long as its handle or an entry of it. */
+struct ft_stream {
+    atomic_int refs;
+    pthread_mutex_t lock;
+    uint64_t next;         /* ticket of the next entry; under lock */
+    ft_atomic_u64 done; /* entries finished; release in ft_entry_done(), acquire by engines and waiters */
+    int error;             /* the first since it was last returned, and its sentence; under lock */
+    char text[512];
+    struct ft_slot *head, *tail; /* unfinished entries in order of their tickets; under lock */
+};
+
+/* An entry's place on one stream. */
+struct ft_slot {
+    struct ft_slot *next;
+    struct ft_stream *stream; /* holds a reference */
+    struct ft_entry *entry;
+    uint64_t ticket;
+};
+
+/* The operations of one group on one communicator. */
+struct ft_work {
+    struct ft_work *next;          /* in the inbox, then in the communicator's queue */
+    struct ft_work *next_in_entry;
+    struct ft_entry *entry;
+    struct ft_comm *comm;          /* holds a reference */
+    struct ft_op *ops, *last;
+    int nops, ops_left;
+    bool has_p2p, has_rma;
+    uint64_t started_ns, deadline_ns; /* 0: none */
+};
+
+/* A group on its streams: one work for each of its communicators. It runs when it is first on all its streams, and is done when
+ * all its works are. */
+struct ft_entry {
+    atomic_int works_left;
+    atomic_int status;
+    int nworks, nstreams;
+    struct ft_work *works; /* linked by next_in_entry */
+    struct ft_slot *on;     /* [nstreams] */
+    struct ft_slot first;   /* `on` points here when nstreams == 1 */
+    struct ft_work first_work; /* of the first communicator; others are allocated */
+};
+
+struct ft_stream *ft_stream_new(void);
+void ft_stream_ref(struct ft_stream *stream);
+void ft_stream_release(struct ft_stream *stream);
+/* The NULL streams of the ranks on which this thread enqueued, or of all ranks of the process if it never did: waits for them,
+ * or asks (FT_AGAIN: one is busy). The first error. */
+void ft_null_stream_used(const struct ft_engine *engine);
+int ft_null_streams(bool wait);
+int ft_stream_query(struct ft_stream *stream); /* FT_OK, FT_AGAIN or the first error */
+int ft_stream_wait(struct ft_stream *stream);  /* bounded by the deadlines of its entries */
+bool ft_entry_ready(const struct ft_entry *entry);
+/* Gives the entry its tickets and hands its works to their engines. Consumes it. Wakes or turns engines as needed. */
+void ft_entry_submit(struct ft_entry *entry);
+void ft_entry_work_done(struct ft_work *work, int status); /* frees the work, and the entry with its last one */
+struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams); /* NULL: no memory */
+void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is done */
+/* The entry's work on a communicator, made at first use. NULL: no memory. */
+struct ft_work *ft_entry_work(struct ft_entry *entry, struct ft_comm *comm);
+void ft_work_add(struct ft_work *work, struct ft_op *op);
+
+/* ---- communicators (comm.c, exec.c, p2p.c, notice.c, init.c) ------------------------------------------------------------ */
+
+enum ft_phase { FT_LANE_IDLE, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
+
+/* One lane of a communicator: walks through the steps of the work's collectives. */
+struct ft_lane {
+    enum ft_phase phase;
+    struct ft_op *op;
+    uint64_t index;
+    struct ft_step step;
+    unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k], fwd_to[k] */
+    struct ft_send sends[FT_STEP_PEERS];
+    struct ft_msg msgs[FT_STEP_PEERS];
+    void *slots[FT_STEP_PEERS];
+    struct ft_header headers[FT_STEP_PEERS]; /* of the reserved slots */
+    struct ft_device_req req;
+};
+
+struct ft_p2p { struct ft_op *head, *tail; uint64_t seq; }; /* one peer and direction */
+
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms; };
+
+struct ft_comm {
+    struct ft_comm *next;       /* in the engine's list */
+    struct ft_engine *engine;
+    atomic_int refs;
+    uint64_t ctx;
+    char name[32];
+    struct ft_view view;        /* owns its arrays */
+    struct ft_peer **peers;     /* [nranks], own rank: NULL */
+    struct ft_comm_limits limits;
+    int device;                 /* as given to InitAll */
+    bool blocking;
+    uint32_t children;          /* splits made so far */
+    int row;                    /* telemetry */
+
+    struct ft_work *head, *tail; /* groups in call order; the head may be running */
+    atomic_int queued;           /* works submitted and not finished */
+    bool running;
+    uint64_t seq;                /* collectives started */
+    struct ft_lane lanes[FT_LANES];
+    int nlanes;                  /* of them that the running work uses */
+    struct ft_p2p *sends, *recvs; /* [nranks] */
+    struct ft_call { uint64_t seq, sig; } history[FT_HISTORY];
+    struct ft_call *announced; /* [nranks] latest word of each peer */
+    struct ft_plan_slot { struct ft_coll coll; bool valid; struct ft_plan plan; } *plans; /* [FT_PLAN_CACHE] */
+    struct ft_plan_slot *last_plan; /* of the cache; NULL at first */
+
+    struct ft_window *windows;
+    uint64_t window_ids;
+    uint64_t *signals;           /* [nranks] that came and were not waited for */
+
+    uint64_t progress_ns;        /* when the running work last moved, as the engine saw it */
+    bool announced_self, any_announced;
+    bool stalled;                /* nothing moved since the last tick */
+    bool quiet;                  /* the failure came from a peer: only those with a link are told */
+    unsigned char *notices;      /* [nranks] what is still to be told to whom, see notice.c */
+    unsigned char *gone;         /* [nranks] 1: said that it destroyed its end of this communicator */
+    int notices_left;
+    atomic_int untold;           /* notices_left for other threads */
+    uint64_t draining_ns;        /* since when a failed communicator waits for its transfers; 0: it does not */
+
+    atomic_int status;           /* FT_OK, or what ended it; release with text, acquire by readers */
+    int culprit;                 /* rank that is to blame, -1 unknown */
+    pthread_mutex_t text_lock;
+    char text[512];
+};
+
+/* Messages of ctx are kept from now on; to be called before any peer can know that this rank is ready for them. */
+int ft_engine_bind(struct ft_engine *engine, uint64_t ctx);
+void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx);
+/* Makes the communicator of a bound context. Copies view's arrays. The caller gets the one reference. */
+int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name,
+                 const struct ft_comm_limits *limits, struct ft_comm **out);
+/* Waits (bounded) until its works are finished and peers have taken what was sent. Then only close is legal. */
+int ft_comm_finalize(struct ft_comm *comm);
+/* Ends what is pending with FT_ABORTED and tells the peers. Does not wait. */
+void ft_comm_abort(struct ft_comm *comm);
+/* Detaches from the engine, closes the engine with its last communicator, drops the reference. */
+void ft_comm_close(struct ft_comm *comm);
+void ft_comm_ref(struct ft_comm *comm);
+void ft_comm_unref(struct ft_comm *comm);
+/* The first failure wins; its sentence is kept; pending operations end; peers are told. Engine held. */
+void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...) FT_PRINTF(4, 5);
+bool ft_comm_turn(struct ft_comm *comm); /* one turn; true if something moved */
+void ft_comm_tick(struct ft_comm *comm, uint64_t now_ns);
+void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link);
+/* The plan for a collective, from the cache when it was seen before. Any thread that holds the engine. */
+int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_plan *plan);
+
+bool ft_exec_turn(struct ft_comm *comm);  /* lanes */
+void ft_exec_start(struct ft_comm *comm); /* the head work begins */
+void ft_exec_drop(struct ft_comm *comm);  /* releases views and reservations after a failure */
+bool ft_exec_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
+bool ft_exec_pending_to(const struct ft_comm *comm, int rank);
+bool ft_p2p_turn(struct ft_comm *comm);
+void ft_p2p_start(struct ft_comm *comm, struct ft_op *op);
+/* Whom the running work waits for, in words (text may be NULL), and in which operation; -1 unknown. */
+struct ft_wait { int rank; bool sends; const struct ft_op *op; uint64_t step; };
+struct ft_wait ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
+bool ft_rma_receive(struct ft_comm *comm);
+bool ft_rma_turn(struct ft_comm *comm);
+struct ft_wait ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
+struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id); /* engine held */
+int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out);
+void ft_window_remove(struct ft_comm *comm, struct ft_window *window);
+void ft_op_finish(struct ft_op *op); /* done: counts it off its work */
+
+bool ft_notice_turn(struct ft_comm *comm);     /* takes control messages, sends due ones */
+void ft_notice_broadcast(struct ft_comm *comm); /* the comm's failure goes to every rank */
+void ft_notice_announce(struct ft_comm *comm); /* where we are goes to those we wait for */
+void ft_notice_bye(struct ft_comm *comm);      /* to peers with a link, once */
+bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig); /* true: differs, comm failed */
+
+/* Bootstraps an engine and its first communicator; blocks up to the init bound. */
+struct ft_init {
+    const unsigned char (*ids)[FT_UNIQUE_ID_BYTES];
+    int nids, nranks, rank;
+    const char *name, *transports; /* NULL: by parameter */
+    struct ft_comm_limits limits;
+    const atomic_int *cancel;
+};
+int ft_init_run(const struct ft_init *init, struct ft_comm **out);
+/* Everybody's item of `words` 32-bit words, by an AllGather in call order with the communicator's other operations; mine is
+ * all[rank * words]. `mark` tells kinds of exchanges apart in signatures. */
+int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);
+/* Collective over the parent; *out is NULL without a color. Blocks up to the init bound. */
+int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
+                 struct ft_comm **out);
+
+/* ---- the engine (engine.c, drive.c) ---------------------------------------------------------------------------------------- */
+
+/* Another rank's engine as seen from this one. Counted by the communicators that hold it. */
+struct ft_peer {
+    struct ft_peer *next;      /* hash chain */
+    uint64_t id, host;
+    struct ft_link *tx, *rx;
+    int users;                 /* communicators */
+    bool departed;             /* said goodbye */
+    bool lost;                 /* link lost without a goodbye */
+    int rank;                  /* in the first communicator, for people; -1 unknown */
+    int tx_row, rx_row;        /* telemetry */
+    struct ft_link_time { uint64_t bytes, transfer_ns, wait_ns; } tx_time, rx_time; /* sampled once a tick */
+    uint32_t address_bytes;
+    unsigned char *address;    /* packed card */
+};
+
+struct ft_engine_config {
+    struct ft_env *env;
+    const struct ft_transport_ops *transports[FT_TRANSPORTS_MAX + 1]; /* NULL-terminated, best first */
+    unsigned char key[FT_KEY_BYTES];
+    uint64_t id;
+    int rank;
+    bool manual;               /* no background thread: a simulation turns it */
+};
+
+struct ft_engine {
+    struct ft_engine *next;    /* in the process's list */
+    struct ft_env *env;
+    uint64_t id, host;
+    int rank;
+    bool manual;
+    atomic_int refs;           /* keep the memory: communicators, waiters */
+    int users;                 /* attached communicators; the last one closes the engine. Under drive */
+    struct ft_transport *transports[FT_TRANSPORTS_MAX];
+    int ntransports;
+    struct ft_device *device;
+    struct ft_tuning tuning;
+    struct ft_telemetry *telemetry;
+    struct ft_stream *null_stream;
+    struct ft_peer *peers[256]; /* by id */
+    struct ft_comm *comms;
+
+    pthread_mutex_t drive;     /* who holds it is the driver */
+    pthread_mutex_t inbox_lock;
+    struct ft_work *inbox, *inbox_tail;
+    atomic_int inbox_count;    /* relaxed hint; the list is under inbox_lock */
+    atomic_int active;         /* a communicator has work; written by the driver */
+    uint64_t ticked_ns, ticked_before_ns;
+    uint64_t turns;
+
+    pthread_t thread;
+    bool thread_running;
+    atomic_int stop;
+    atomic_int sleeping;       /* the driver sleeps in epoll; pairs with ft_engine_wake() */
+    atomic_int wanted;         /* user threads that want to drive */
+    atomic_int user_drove;     /* set by user threads, cleared by the background thread when it looks */
+    int links[FT_TRANSPORTS_MAX]; /* open on each transport; one without links is polled rarely */
+    int epoll_fd, event_fd;
+    int local_ranks;           /* ranks of the job on this machine, for the spin policy */
+};
+
+int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out);
+/* Stops the thread, says goodbye on all links, frees everything but the struct. Not from a driver. */
+void ft_engine_close(struct ft_engine *engine);
+struct ft_stream *ft_engine_null_stream(struct ft_engine *engine); /* with a reference; NULL: closed */
+void ft_engine_ref(struct ft_engine *engine);
+void ft_engine_unref(struct ft_engine *engine); /* frees the struct with the last one */
+/* This rank's card for the bootstrap, from its transports' addresses. */
+int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
+/* The named part of a card's address; NULL: none, or the card is malformed. */
+const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name, size_t *len_bytes);
+/* Finds or makes the peer. Engine held. */
+struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id);
+int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address, uint32_t len_bytes, int rank);
+/* The sending link to a peer; starts connecting if there is none. FT_OK, FT_AGAIN (connecting) or what went wrong. */
+int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out);
+/* Closes a link of the peer at once; its pending sends complete. */
+void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
+bool ft_engine_turn(struct ft_engine *engine); /* held by the caller; true if something moved */
+void ft_engine_lock(struct ft_engine *engine); /* becomes the driver, waking a sleeping one */
+void ft_engine_unlock(struct ft_engine *engine);
+void ft_engine_tick(struct ft_engine *engine); /* the slow part of a turn; at most once a millisecond */
+void ft_engine_wake(struct ft_engine *engine);
+int ft_engine_start_thread(struct ft_engine *engine);
+void ft_engine_stop_thread(struct ft_engine *engine);
+/* Turns engines until done(arg) or the bound; false: the bound passed. `first` is turned most; the process's other engines are
+ * turned when it has nothing to do. bound_ns 0: none. */
+bool ft_engine_wait(struct ft_engine *first, bool (*done)(void *), void *arg, uint64_t bound_ns);
+void ft_engine_kick(struct ft_engine *engine); /* after a submission: one turn if nobody drives, else wake a sleeper */
+/* Calls fn for each engine of the process, holding a reference. */
+void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg);
+void ft_engine_enlist(struct ft_engine *engine);
+void ft_engine_delist(struct ft_engine *engine);
+
+#endif

@@ -1,0 +1,418 @@
+/*
+ * The engine of one rank: its transports, device, peers and communicators, and the turn that moves them all. Who turns it,
+ * and when it sleeps, is drive.c.
+ */
+#include "core/core.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#define EVENTS 16
+#define TICK_NS 1000000u
+#define RARELY 64 /* transports without links are polled every so many turns, and the clock is read when things move */
+#define IDLE_LOOK 16 /* turns between looks at the clock when nothing moves; the first after a sleep looks, see sleep_held() */
+
+/* ---- open and close ----------------------------------------------------------------------------------------------- */
+
+static int watch_fd(struct ft_engine *engine, int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
+    if (fd < 0 || epoll_ctl(engine->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) return FT_OK;
+    return ft_fail(ft_status_of_errno(errno), "epoll_ctl: %s", strerror(errno));
+}
+
+static int open_sleep(struct ft_engine *engine)
+{
+    engine->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
+    engine->event_fd = ft_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (engine->epoll_fd < 0 || engine->event_fd < 0) return ft_fail(ft_status_of_errno(errno), "epoll or eventfd: %s", strerror(errno));
+    return watch_fd(engine, engine->event_fd);
+}
+
+static int open_transports(struct ft_engine *engine, const struct ft_engine_config *config)
+{
+    struct ft_transport_config each = {.env = config->env, .self = config->id, .chunk_bytes = engine->tuning.chunk_bytes, .rank = config->rank};
+    memcpy(each.key, config->key, sizeof each.key);
+    for (int i = 0; config->transports[i] && i < FT_TRANSPORTS_MAX; i++) {
+        struct ft_transport **at = &engine->transports[engine->ntransports];
+        int rc = config->transports[i]->open(&each, at);
+        if (rc == FT_NOTSUP) {
+            FT_LOG(INFO, "net", config->rank, "transport %s is not usable here: %s", config->transports[i]->name, ft_fail_text());
+            continue;
+        }
+        if (rc != FT_OK) return rc;
+        engine->ntransports++;
+        if (!config->manual) rc = watch_fd(engine, (*at)->ops->fd(*at));
+        if (rc != FT_OK) return rc;
+    }
+    return engine->ntransports > 0 ? FT_OK : ft_fail(FT_NOTSUP, "no transport is usable on this machine");
+}
+
+static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
+{
+    ft_tuning_default(&engine->tuning);
+    engine->tuning.chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
+    engine->tuning.chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
+    engine->tuning.choice = ft_param_str(FT_PARAM_ALGO);
+    const char *table = ft_param_str(FT_PARAM_TUNE_FILE);
+    int rc = *table ? ft_tuning_load(&engine->tuning, table) : FT_OK;
+    if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
+    if (rc == FT_OK) rc = ft_device_open(&engine->device);
+    if (rc == FT_OK) rc = open_transports(engine, config);
+    if (rc == FT_OK && !(engine->null_stream = ft_stream_new())) rc = ft_fail(FT_NOMEM, "no memory for a stream");
+    if (rc == FT_OK && ft_param_int(FT_PARAM_TELEMETRY) && !config->manual)
+        engine->telemetry = ft_telemetry_open(engine->env, engine->id, engine->host);
+    return rc;
+}
+
+int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out)
+{
+    struct ft_engine *engine = calloc(1, sizeof *engine);
+    if (!engine) return ft_fail(FT_NOMEM, "no memory for an engine");
+    ft_fork_guard();
+    engine->env = config->env;
+    engine->id = config->id;
+    engine->rank = config->rank;
+    engine->manual = config->manual;
+    engine->host = ft_host_id();
+    engine->epoll_fd = engine->event_fd = -1;
+    engine->local_ranks = 1;
+    atomic_store(&engine->refs, 1);
+    pthread_mutex_init(&engine->drive, NULL);
+    pthread_mutex_init(&engine->inbox_lock, NULL);
+    int rc = open_all(engine, config);
+    if (rc == FT_OK) {
+        ft_engine_enlist(engine);
+        if (!config->manual) rc = ft_engine_start_thread(engine);
+    }
+    if (rc != FT_OK) {
+        ft_engine_close(engine);
+        ft_engine_unref(engine);
+        return rc;
+    }
+    *out = engine;
+    return FT_OK;
+}
+
+static void free_peers(struct ft_engine *engine)
+{
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->peers); i++)
+        for (struct ft_peer *peer = engine->peers[i], *next; peer; peer = next) {
+            next = peer->next;
+            if (peer->tx) peer->tx->ops->disconnect(peer->tx);
+            if (peer->rx) peer->rx->ops->disconnect(peer->rx);
+            free(peer->address);
+            free(peer);
+        }
+    memset(engine->peers, 0, sizeof engine->peers);
+}
+
+void ft_engine_close(struct ft_engine *engine)
+{
+    ft_engine_delist(engine);
+    ft_engine_stop_thread(engine);
+    pthread_mutex_lock(&engine->drive);
+    free_peers(engine);
+    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->close(engine->transports[i]);
+    engine->ntransports = 0;
+    if (engine->device) ft_device_close(engine->device);
+    engine->device = NULL;
+    ft_telemetry_close(engine->telemetry);
+    engine->telemetry = NULL;
+    pthread_mutex_unlock(&engine->drive);
+    ft_fd_close(&engine->epoll_fd);
+    pthread_mutex_lock(&engine->inbox_lock); /* others may be writing to the one or taking the other */
+    ft_fd_close(&engine->event_fd);
+    if (engine->null_stream) ft_stream_release(engine->null_stream);
+    engine->null_stream = NULL;
+    pthread_mutex_unlock(&engine->inbox_lock);
+}
+
+struct ft_stream *ft_engine_null_stream(struct ft_engine *engine)
+{
+    pthread_mutex_lock(&engine->inbox_lock);
+    struct ft_stream *stream = engine->null_stream;
+    if (stream) ft_stream_ref(stream);
+    pthread_mutex_unlock(&engine->inbox_lock);
+    return stream;
+}
+
+void ft_engine_ref(struct ft_engine *engine) { atomic_fetch_add_explicit(&engine->refs, 1, memory_order_relaxed); }
+
+void ft_engine_unref(struct ft_engine *engine)
+{
+    if (atomic_fetch_sub_explicit(&engine->refs, 1, memory_order_acq_rel) != 1) return;
+    pthread_mutex_destroy(&engine->drive);
+    pthread_mutex_destroy(&engine->inbox_lock);
+    free(engine);
+}
+
+/* ---- cards: parts with a name and a length; one for each transport's address ---------------------------------------------- */
+
+#define NAME_BYTES 8
+
+static bool put_part(struct ft_card *card, const char *name, const void *data, size_t len_bytes)
+{
+    unsigned char *at = card->address + card->address_bytes;
+    if (sizeof card->address - card->address_bytes < NAME_BYTES + 2 + len_bytes) return false;
+    uint16_t len = (uint16_t)len_bytes;
+    memset(at, 0, NAME_BYTES);
+    memcpy(at, name, strnlen(name, NAME_BYTES));
+    memcpy(at + NAME_BYTES, &len, sizeof len);
+    memcpy(at + NAME_BYTES + 2, data, len_bytes);
+    card->address_bytes += (uint32_t)(NAME_BYTES + 2 + len_bytes);
+    return true;
+}
+
+int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
+{
+    memset(card, 0, sizeof *card);
+    card->engine = engine->id;
+    card->host = engine->host;
+    card->config = ft_tuning_digest(&engine->tuning);
+    snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d algo=%.64s", engine->tuning.chunk_bytes,
+             engine->tuning.chunks, engine->tuning.choice);
+    uint32_t cores = (uint32_t)ft_cores();
+    put_part(card, "cores", &cores, sizeof cores);
+    for (int i = 0; i < engine->ntransports; i++) {
+        struct ft_transport *transport = engine->transports[i];
+        unsigned char address[FT_ADDRESS_BYTES];
+        int len = transport->ops->address(transport, address, sizeof address);
+        if (len < 0) return len;
+        if (!put_part(card, transport->ops->name, address, (size_t)len)) return ft_fail(FT_INTERNAL, "addresses do not fit a card");
+    }
+    return FT_OK;
+}
+
+const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name, size_t *len_bytes)
+{
+    for (size_t at = 0; at + NAME_BYTES + 2 <= card_bytes;) {
+        uint16_t len;
+        memcpy(&len, card + at + NAME_BYTES, sizeof len);
+        if (at + NAME_BYTES + 2 + len > card_bytes) return NULL;
+        if (!strncmp((const char *)card + at, name, NAME_BYTES)) {
+            *len_bytes = len;
+            return card + at + NAME_BYTES + 2;
+        }
+        at += NAME_BYTES + 2 + (size_t)len;
+    }
+    return NULL;
+}
+
+/* ---- peers and links ---------------------------------------------------------------------------------------------------- */
+
+struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id)
+{
+    struct ft_peer **at = &engine->peers[id % FT_ARRAY_LEN(engine->peers)];
+    for (; *at; at = &(*at)->next)
+        if ((*at)->id == id) return *at;
+    struct ft_peer *peer = calloc(1, sizeof *peer);
+    if (!peer) return NULL;
+    peer->id = id;
+    peer->rank = peer->tx_row = peer->rx_row = -1;
+    return *at = peer;
+}
+
+int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address, uint32_t len_bytes, int rank)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, id);
+    unsigned char *copy = malloc(len_bytes + 1);
+    if (!peer || !copy) {
+        free(copy);
+        return ft_fail(FT_NOMEM, "no memory for a peer");
+    }
+    memcpy(copy, address, len_bytes);
+    free(peer->address);
+    peer->address = copy;
+    peer->address_bytes = len_bytes;
+    peer->host = host;
+    peer->rank = rank;
+    return FT_OK;
+}
+
+static int index_of(const struct ft_engine *engine, const struct ft_transport *transport)
+{
+    int i = 0;
+    while (i < engine->ntransports - 1 && engine->transports[i] != transport) i++;
+    return i;
+}
+
+static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
+{
+    int rc = ft_fail(FT_NOTSUP, "no common transport reaches rank %d", peer->rank);
+    for (int i = 0; i < engine->ntransports; i++) {
+        struct ft_transport *transport = engine->transports[i];
+        size_t len;
+        const unsigned char *address = ft_card_part(peer->address, peer->address_bytes, transport->ops->name, &len);
+        if (!address || !transport->ops->reaches(transport, address, len)) continue;
+        rc = transport->ops->connect(transport, peer->id, address, len, &peer->tx);
+        if (rc != FT_OK) continue; /* shared memory may be full where TCP still works */
+        engine->links[i]++;
+        if (engine->telemetry) peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, transport->ops->name, true);
+        return FT_OK;
+    }
+    return rc == FT_NOTSUP ? FT_PEER : rc;
+}
+
+int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
+{
+    if (!peer->tx) {
+        if (peer->departed || peer->lost) return FT_PEER;
+        int rc = connect_to(engine, peer);
+        if (rc != FT_OK) return rc;
+    }
+    *out = peer->tx;
+    return peer->tx->state == FT_LINK_UP ? FT_OK : peer->tx->state == FT_LINK_CONNECTING ? FT_AGAIN : FT_LINK;
+}
+
+void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    int *row = link == peer->tx ? &peer->tx_row : &peer->rx_row;
+    if (engine->telemetry) {
+        struct ft_link_time *time = link == peer->tx ? &peer->tx_time : &peer->rx_time;
+        ft_telemetry_link_count(engine->telemetry, *row, link->messages, link->bytes, time->transfer_ns, time->wait_ns);
+        ft_telemetry_link_close(engine->telemetry, *row);
+    }
+    *row = -1;
+    engine->links[index_of(engine, link->transport)]--;
+    if (link == peer->tx) peer->tx = NULL;
+    if (link == peer->rx) peer->rx = NULL;
+    link->ops->disconnect(link);
+}
+
+static void on_accepted(struct ft_engine *engine, struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    engine->links[index_of(engine, link->transport)]++;
+    if (!peer || (peer->rx && peer->rx->state != FT_LINK_DOWN)) { /* one link a direction */
+        FT_LOG(WARN, "net", engine->rank, "a second connection of peer %016llx was refused", (unsigned long long)link->peer);
+        engine->links[index_of(engine, link->transport)]--;
+        link->ops->disconnect(link);
+        return;
+    }
+    if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
+    peer->rx = link;
+    if (engine->telemetry)
+        peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, link->ops->name, false);
+}
+
+/* A receiving link that is down stays, so that what it has delivered can still be taken. */
+static void on_down(struct ft_engine *engine, struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    if (!peer) return;
+    bool orderly = link->orderly || peer->departed;
+    peer->departed |= orderly;
+    peer->lost |= !orderly;
+    if (!orderly) {
+        FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s", link->sender ? "to" : "from", peer->rank, link->ops->name,
+               ft_status_text(link->reason));
+        for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, link);
+    }
+    if (link == peer->tx) ft_engine_drop_link(engine, peer, link);
+}
+
+int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
+{
+    int rc = FT_OK, i = 0;
+    ft_engine_lock(engine);
+    for (; i < engine->ntransports && rc == FT_OK; i++) rc = engine->transports[i]->ops->bind(engine->transports[i], ctx);
+    if (rc != FT_OK)
+        for (int k = 0; k < i - 1; k++) engine->transports[k]->ops->unbind(engine->transports[k], ctx);
+    ft_engine_unlock(engine);
+    return rc;
+}
+
+void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_lock(engine);
+    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->unbind(engine->transports[i], ctx);
+    ft_engine_unlock(engine);
+}
+
+/* ---- the turn ---------------------------------------------------------------------------------------------------------------- */
+
+static bool take_inbox(struct ft_engine *engine)
+{
+    if (!atomic_load_explicit(&engine->inbox_count, memory_order_relaxed)) return false;
+    pthread_mutex_lock(&engine->inbox_lock);
+    struct ft_work *work = engine->inbox;
+    engine->inbox = engine->inbox_tail = NULL;
+    atomic_store_explicit(&engine->inbox_count, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&engine->inbox_lock);
+    for (struct ft_work *next; work; work = next) {
+        next = work->next;
+        work->next = NULL;
+        struct ft_comm *comm = work->comm;
+        if (comm->tail) comm->tail->next = work;
+        else comm->head = work;
+        comm->tail = work;
+    }
+    return true;
+}
+
+static bool poll_transports(struct ft_engine *engine)
+{
+    bool busy = false;
+    for (int i = 0; i < engine->ntransports; i++) {
+        struct ft_transport *transport = engine->transports[i];
+        if (engine->links[i] == 0 && engine->turns % RARELY != 0) continue;
+        struct ft_event events[EVENTS];
+        int n = transport->ops->poll(transport, events, EVENTS, &busy);
+        for (int k = 0; k < n; k++) {
+            if (events[k].what == FT_EVENT_ACCEPTED) on_accepted(engine, events[k].link);
+            if (events[k].what == FT_EVENT_DOWN) on_down(engine, events[k].link);
+            busy = true;
+        }
+    }
+    return busy;
+}
+
+bool ft_engine_turn(struct ft_engine *engine)
+{
+    engine->turns++;
+    bool moved = take_inbox(engine);
+    if (engine->device) moved |= engine->device->ops->poll(engine->device) > 0;
+    moved |= poll_transports(engine);
+    bool active = false;
+    for (struct ft_comm *comm = engine->comms, *next; comm; comm = next) {
+        next = comm->next;
+        moved |= ft_comm_turn(comm);
+        active |= comm->head || comm->notices_left;
+    }
+    atomic_store_explicit(&engine->active, active, memory_order_relaxed);
+    unsigned often = moved ? RARELY : engine->manual ? 1 : IDLE_LOOK;
+    if (engine->turns % often == 0) ft_engine_tick(engine);
+    return moved;
+}
+
+/* A tick in which bytes moved is charged to the link as transfer time. */
+static void count_link(struct ft_engine *engine, const struct ft_link *link, struct ft_link_time *time, int row)
+{
+    if (link->bytes != time->bytes) time->transfer_ns += engine->ticked_ns - engine->ticked_before_ns;
+    time->bytes = link->bytes;
+    ft_telemetry_link_count(engine->telemetry, row, link->messages, link->bytes, time->transfer_ns, time->wait_ns);
+}
+
+static void count_links(struct ft_engine *engine)
+{
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->peers); i++)
+        for (struct ft_peer *peer = engine->peers[i]; peer; peer = peer->next) {
+            if (peer->tx) count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
+            if (peer->rx) count_link(engine, peer->rx, &peer->rx_time, peer->rx_row);
+        }
+}
+
+void ft_engine_tick(struct ft_engine *engine)
+{
+    uint64_t now = ft_now_ns(engine->env);
+    if (now - engine->ticked_ns < TICK_NS) return;
+    engine->ticked_before_ns = engine->ticked_ns;
+    engine->ticked_ns = now;
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
+    if (engine->telemetry) count_links(engine);
+}

@@ -1,0 +1,350 @@
+/*
+ * The executor of collectives: each lane of a communicator walks through the steps of its work's operations. A step's sends and
+ * receives proceed side by side; when all messages are here and all forwards have a slot, one pass of the device combines
+ * them; the step is over when nothing it sent refers to user memory any more. Lanes never wait for each other.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_A_TURN 64 /* so that one lane does not starve the others */
+
+static char *resolve(const struct ft_op *op, struct ft_ref ref)
+{
+    switch (ref.buf) {
+    case FT_BUF_IN: return (char *)(uintptr_t)op->in + ref.off;
+    case FT_BUF_OUT: return (char *)op->out + ref.off;
+    case FT_BUF_TMP: return op->tmp + ref.off;
+    default: return NULL;
+    }
+}
+
+static bool is_collective(const struct ft_op *op) { return ft_kind_is_collective(op->coll.kind); }
+
+static int lane_number(const struct ft_comm *comm, const struct ft_lane *lane) { return (int)(lane - comm->lanes); }
+
+static bool is_empty(const struct ft_step *step)
+{
+    bool sends = step->nsend > 0 && step->send_bytes > 0;
+    return !sends && step->len_bytes == 0;
+}
+
+/* The lane's next step, of this or a later operation of the work. */
+static void advance(struct ft_comm *comm, struct ft_lane *lane)
+{
+    int number = lane_number(comm, lane);
+    lane->phase = FT_LANE_IDLE;
+    while (lane->op) {
+        struct ft_op *op = lane->op;
+        bool mine = is_collective(op) && number < op->plan.nlanes;
+        for (; mine && lane->index < op->plan.nsteps; lane->index++) {
+            ft_plan_step(&op->plan, number, lane->index, &lane->step);
+            if (is_empty(&lane->step)) continue;
+            lane->sent = lane->received = lane->reserved = 0;
+            lane->phase = FT_LANE_EXCHANGE;
+            if (comm->engine->telemetry)
+                ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
+                                     lane->step.nrecv > 0 ? lane->step.recv_from[0] : -1);
+            return;
+        }
+        struct ft_op *next = op->next;
+        lane->index = 0;
+        lane->op = next;
+        if (mine && --op->lanes_left == 0) ft_op_finish(op);
+    }
+}
+
+static struct ft_header header_of(const struct ft_comm *comm, const struct ft_lane *lane, size_t len_bytes)
+{
+    return (struct ft_header){.ctx = comm->ctx, .sig = lane->op->sig, .seq = (uint32_t)lane->op->seq, .len = (uint32_t)len_bytes,
+                              .lane = (uint16_t)lane_number(comm, lane), .step = (uint16_t)lane->index};
+}
+
+static int fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
+{
+    char call[128];
+    ft_sig_text(op->sig, call, sizeof call);
+    bool process = ft_status_lost(status) == FT_LOST_PROCESS;
+    ft_comm_fail(comm, process ? status : FT_PEER, rank, "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank,
+                 call, (unsigned long long)op->seq, comm->peers[rank]->departed ? "it has left" : ft_status_text(status));
+    return FT_PEER;
+}
+
+/* The link on which to send to a rank. FT_AGAIN while it connects. */
+static int link_to(struct ft_comm *comm, const struct ft_op *op, int rank, struct ft_link **link)
+{
+    int rc = ft_engine_link(comm->engine, comm->peers[rank], link);
+    return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
+}
+
+/* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
+static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
+{
+    struct ft_op *op = lane->op;
+    int rank = lane->step.send_to[k];
+    struct ft_link *link;
+    int rc = link_to(comm, op, rank, &link);
+    if (rc != FT_OK) return rc;
+    struct ft_header header = header_of(comm, lane, lane->step.send_bytes);
+    const char *data = resolve(op, lane->step.send);
+    if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
+        lane->sends[k].status = FT_AGAIN;
+        rc = link->ops->send(link, &header, data, &lane->sends[k]);
+    } else {
+        void *slot;
+        rc = link->ops->reserve(link, &header, &slot);
+        if (rc == FT_OK) {
+            struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .scaled = 1, .nsrc = 1, .ndst = 1,
+                                     .count = lane->step.send_bytes / op->plan.esize, .src = {data}, .dst = {slot}};
+            struct ft_device_req req;
+            rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            link->ops->commit(link, &header, slot);
+            lane->sends[k].status = FT_OK;
+        }
+    }
+    return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
+}
+
+/* Takes the k-th message, if it is here and is the one that this step expects. */
+static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
+{
+    struct ft_op *op = lane->op;
+    int rank = lane->step.recv_from[k];
+    struct ft_peer *peer = comm->peers[rank];
+    struct ft_msg *msg = &lane->msgs[k];
+    if (!peer->rx) return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
+    int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
+    if (rc == FT_AGAIN) return rc;
+    if (rc != FT_OK) return fail_peer(comm, op, rank, rc);
+    const struct ft_header *got = &msg->header;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step.len_bytes) return FT_OK;
+    struct ft_header header = *got;
+    peer->rx->ops->release(peer->rx, msg);
+    uint64_t seq = op->seq + (uint64_t)(int64_t)(int32_t)(header.seq - (uint32_t)op->seq);
+    if (!ft_mismatch_check(comm, rank, seq, header.sig))
+        ft_comm_fail(comm, FT_MISMATCH, rank,
+                     "operation %llu: rank %d sent %u bytes in its step %u of operation %llu where %zu bytes were due in step %llu",
+                     (unsigned long long)op->seq, rank, header.len, header.step, (unsigned long long)seq, lane->step.len_bytes,
+                     (unsigned long long)lane->index);
+    return FT_MISMATCH;
+}
+
+/* Space for the result in the link to each fwd_to. */
+static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
+{
+    for (int k = 0; k < lane->step.nfwd; k++) {
+        if (lane->reserved & 1u << k) continue;
+        struct ft_link *link;
+        int rank = lane->step.fwd_to[k];
+        if (link_to(comm, lane->op, rank, &link) != FT_OK) return false;
+        lane->headers[k] = header_of(comm, lane, lane->step.len_bytes);
+        int rc = link->ops->reserve(link, &lane->headers[k], &lane->slots[k]);
+        if (rc == FT_AGAIN) return false;
+        if (rc != FT_OK) {
+            fail_peer(comm, lane->op, rank, rc);
+            return false;
+        }
+        lane->reserved |= 1u << k;
+    }
+    return true;
+}
+
+static bool sends_complete(const struct ft_lane *lane)
+{
+    for (int k = 0; k < lane->step.nsend; k++)
+        if ((lane->sent & 1u << k) && lane->sends[k].status == FT_AGAIN) return false;
+    return true;
+}
+
+/* Would storing the result change bytes that a pending send still reads? */
+static bool overwrites_send(const struct ft_lane *lane)
+{
+    const struct ft_step *step = &lane->step;
+    if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE || sends_complete(lane)) return false;
+    uintptr_t from = (uintptr_t)resolve(lane->op, step->send), to = (uintptr_t)resolve(lane->op, step->dst);
+    return from < to + step->len_bytes && to < from + step->send_bytes;
+}
+
+static struct ft_reduce pass_of(const struct ft_lane *lane)
+{
+    const struct ft_step *step = &lane->step;
+    const struct ft_op *op = lane->op;
+    struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .count = step->len_bytes / op->plan.esize};
+    pass.divide = (step->flags & FT_STEP_FINAL) && op->redop.divisor > 1;
+    if (step->src.buf != FT_BUF_NONE) {
+        pass.scaled = op->redop.scaled && step->src.buf == FT_BUF_IN;
+        pass.src[pass.nsrc++] = resolve(op, step->src);
+    }
+    for (int k = 0; k < step->nrecv; k++) pass.src[pass.nsrc++] = lane->msgs[k].data;
+    pass.streaming = op->cold_result && step->dst.buf == FT_BUF_OUT;
+    if (step->dst.buf != FT_BUF_NONE) pass.dst[pass.ndst++] = resolve(op, step->dst);
+    for (int k = 0; k < step->nfwd; k++) pass.dst[pass.ndst++] = lane->slots[k];
+    return pass;
+}
+
+static void commit(struct ft_comm *comm, struct ft_lane *lane)
+{
+    for (int k = 0; k < lane->step.nfwd; k++) {
+        struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
+        if (link) link->ops->commit(link, &lane->headers[k], lane->slots[k]);
+    }
+    for (int k = 0; k < lane->step.nrecv; k++) {
+        struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
+        if (link) link->ops->release(link, &lane->msgs[k]);
+    }
+    lane->received = lane->reserved = 0;
+    lane->phase = FT_LANE_SETTLE;
+}
+
+static bool combine(struct ft_comm *comm, struct ft_lane *lane)
+{
+    if (lane->step.len_bytes == 0) {
+        lane->phase = FT_LANE_SETTLE;
+        return true;
+    }
+    if (overwrites_send(lane) || !reserve_forwards(comm, lane)) return false;
+    struct ft_reduce pass = pass_of(lane);
+    bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 && pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
+    int rc = nothing ? FT_OK : comm->engine->device->ops->reduce(comm->engine->device, &pass, &lane->req);
+    if (rc == FT_OK) commit(comm, lane);
+    else if (rc == FT_AGAIN) lane->phase = FT_LANE_REDUCING;
+    else ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    return true;
+}
+
+static bool exchange(struct ft_comm *comm, struct ft_lane *lane)
+{
+    const struct ft_step *step = &lane->step;
+    int nsend = step->send_bytes > 0 ? step->nsend : 0, nrecv = step->len_bytes > 0 ? step->nrecv : 0;
+    bool moved = false;
+    for (int k = 0; k < nsend; k++)
+        if (!(lane->sent & 1u << k) && send_one(comm, lane, k) == FT_OK) lane->sent |= 1u << k, moved = true;
+    for (int k = 0; k < nrecv && comm->status == FT_OK; k++)
+        if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK) lane->received |= 1u << k, moved = true;
+    if (comm->status != FT_OK || lane->sent != (1u << nsend) - 1 || lane->received != (1u << nrecv) - 1) return moved;
+    return combine(comm, lane) || moved;
+}
+
+static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
+{
+    bool moved = false;
+    for (int n = 0; n < STEPS_A_TURN && comm->status == FT_OK; n++) {
+        if (lane->phase == FT_LANE_EXCHANGE) moved |= exchange(comm, lane);
+        if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN) commit(comm, lane), moved = true;
+        if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane)) return moved;
+        lane->index++;
+        advance(comm, lane);
+        moved = true;
+    }
+    return moved;
+}
+
+bool ft_exec_turn(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int i = 0; i < comm->nlanes && comm->status == FT_OK; i++)
+        if (comm->lanes[i].phase != FT_LANE_IDLE) moved |= lane_turn(comm, &comm->lanes[i]);
+    return moved;
+}
+
+void ft_exec_start(struct ft_comm *comm)
+{
+    comm->nlanes = 0;
+    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (is_collective(op) && op->plan.nlanes > comm->nlanes) comm->nlanes = op->plan.nlanes;
+    for (int i = 0; i < comm->nlanes; i++) {
+        comm->lanes[i].op = comm->head->ops;
+        comm->lanes[i].index = 0;
+    }
+    for (int i = 0; i < comm->nlanes; i++) advance(comm, &comm->lanes[i]);
+}
+
+void ft_exec_drop(struct ft_comm *comm)
+{
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
+        if (lane->phase == FT_LANE_IDLE) continue;
+        for (int k = 0; k < lane->step.nrecv; k++) {
+            struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
+            if ((lane->received & 1u << k) && link) link->ops->release(link, &lane->msgs[k]);
+        }
+        for (int k = 0; k < lane->step.nfwd; k++) {
+            struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
+            if ((lane->reserved & 1u << k) && link) link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
+        }
+        lane->received = lane->reserved = 0;
+    }
+}
+
+bool ft_exec_pending_to(const struct ft_comm *comm, int rank)
+{
+    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+        for (int k = 0; lane->phase != FT_LANE_IDLE && k < lane->step.nsend; k++)
+            if ((lane->sent & 1u << k) && lane->step.send_to[k] == rank && lane->sends[k].status == FT_AGAIN) return true;
+    for (const struct ft_op *op = comm->head ? comm->head->ops : NULL; op; op = op->next)
+        for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
+            if (op->sends[k].status == FT_AGAIN) return true;
+    return false;
+}
+
+bool ft_exec_settled(const struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (ft_exec_pending_to(comm, r)) return false;
+    return true;
+}
+
+/* The rank that keeps a lane from going on; -1: none. */
+static int lane_waits_for(const struct ft_lane *lane, bool *sends)
+{
+    const struct ft_step *step = &lane->step;
+    *sends = false;
+    for (int k = 0; k < step->nrecv; k++)
+        if (!(lane->received & 1u << k)) return step->recv_from[k];
+    *sends = true;
+    for (int k = 0; k < step->nsend; k++)
+        if (!(lane->sent & 1u << k) || lane->sends[k].status == FT_AGAIN) return step->send_to[k];
+    for (int k = 0; k < step->nfwd; k++)
+        if (!(lane->reserved & 1u << k)) return step->fwd_to[k];
+    return -1;
+}
+
+static struct ft_wait collective_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    struct ft_wait wait = {.rank = -1};
+    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0; lane++) {
+        if (lane->phase == FT_LANE_IDLE) continue;
+        wait = (struct ft_wait){.rank = lane_waits_for(lane, &wait.sends), .sends = wait.sends, .op = lane->op, .step = lane->index};
+        if (!text) continue;
+        char call[128];
+        ft_sig_text(lane->op->sig, call, sizeof call);
+        snprintf(text, len_bytes, "rank %d %s rank %d in step %llu of %s, operation %llu (%s)", comm->view.rank,
+                 wait.sends ? "sends to" : "waits for", wait.rank, (unsigned long long)lane->index, call, (unsigned long long)lane->op->seq,
+                 lane->op->plan.algo->name);
+    }
+    return wait;
+}
+
+static struct ft_wait p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    for (int r = 0; r < comm->view.nranks; r++) {
+        const struct ft_op *op = comm->recvs[r].head ? comm->recvs[r].head : comm->sends[r].head;
+        if (!op) continue;
+        bool sends = op->coll.kind == FT_SEND;
+        if (text)
+            snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done", comm->view.rank,
+                     sends ? "sends to" : "receives from", r, (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
+                     op->offset);
+        return (struct ft_wait){.rank = r, .sends = sends, .op = op, .step = op->offset};
+    }
+    return (struct ft_wait){.rank = -1};
+}
+
+struct ft_wait ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    struct ft_wait wait = collective_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0) wait = p2p_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0 && comm->running && comm->head->has_rma) wait = ft_rma_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0 && text) snprintf(text, len_bytes, "rank %d waits for its own operations", comm->view.rank);
+    return wait;
+}

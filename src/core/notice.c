@@ -1,0 +1,172 @@
+/*
+ * Notices between the ranks of a communicator, on its control channel: FAIL tells why it ended, ANNOUNCE where an operation
+ * that does not move is (so that different calls are found even when their messages never meet), BYE that a rank destroyed
+ * its end. A notice is bytes from outside: sizes, ranks and states are checked before use.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+enum { TELL_FAIL = 1, TELL_ANNOUNCE = 2, TELL_BYE = 4 };
+
+struct notice {
+    uint32_t what; /* one of the above */
+    int32_t status;
+    int32_t culprit;
+    uint32_t spare;
+    uint64_t seq, sig;
+    char text[400];
+};
+
+static void set(struct ft_comm *comm, int rank, unsigned what)
+{
+    if (rank == comm->view.rank || (comm->notices[rank] & what)) return;
+    if (!comm->notices[rank]) comm->notices_left++;
+    comm->notices[rank] |= (unsigned char)what;
+    atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
+}
+
+static void clear(struct ft_comm *comm, int rank, unsigned what)
+{
+    comm->notices[rank] &= (unsigned char)~what;
+    if (!comm->notices[rank]) comm->notices_left--;
+    atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
+}
+
+void ft_notice_broadcast(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (r != comm->culprit || comm->status == FT_MISMATCH) set(comm, r, TELL_FAIL);
+}
+
+void ft_notice_announce(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        if (peer && (peer->tx || comm->view.nranks <= FT_ANNOUNCE_ALL)) set(comm, r, TELL_ANNOUNCE);
+    }
+    int rank = ft_work_waits_for(comm, NULL, 0).rank;
+    if (rank >= 0) set(comm, rank, TELL_ANNOUNCE);
+}
+
+static void fill(const struct ft_comm *comm, struct notice *notice, unsigned what)
+{
+    memset(notice, 0, sizeof *notice);
+    notice->what = what;
+    notice->status = comm->status;
+    notice->culprit = comm->culprit;
+    if (what == TELL_FAIL) snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1, comm->text);
+    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op && what == TELL_ANNOUNCE; op = op->next) {
+        if (op->state != FT_OP_RUNNING || !ft_kind_is_collective(op->coll.kind)) continue;
+        notice->seq = op->seq;
+        notice->sig = op->sig;
+        break;
+    }
+}
+
+/* FT_AGAIN: later. Anything else: told, or there is nobody to tell. */
+static int tell(struct ft_comm *comm, int rank, unsigned what, bool connect)
+{
+    struct ft_peer *peer = comm->peers[rank];
+    struct ft_link *link = peer->tx;
+    if (!link && (!connect || peer->lost || peer->departed)) return FT_PEER;
+    int rc = ft_engine_link(comm->engine, peer, &link);
+    if (rc != FT_OK) return rc;
+    struct ft_header header = {.ctx = comm->ctx, .lane = FT_LANE_CTL, .len = sizeof(struct notice)};
+    void *slot;
+    rc = link->ops->reserve(link, &header, &slot);
+    if (rc != FT_OK) return rc;
+    struct notice notice;
+    fill(comm, &notice, what);
+    memcpy(slot, &notice, sizeof notice);
+    link->ops->commit(link, &header, slot);
+    return FT_OK;
+}
+
+static bool send_due(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int r = 0; r < comm->view.nranks && comm->notices_left; r++)
+        for (unsigned what = TELL_FAIL; comm->notices[r] && what <= TELL_BYE; what <<= 1) {
+            if (!(comm->notices[r] & what)) continue;
+            bool connect = what == TELL_ANNOUNCE || (what == TELL_FAIL && !comm->quiet);
+            if (tell(comm, r, what, connect) == FT_AGAIN) continue;
+            clear(comm, r, what);
+            moved = true;
+        }
+    return moved;
+}
+
+void ft_notice_bye(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (r != comm->view.rank && comm->peers[r]->tx && comm->peers[r]->tx->state == FT_LINK_UP) tell(comm, r, TELL_BYE, false);
+}
+
+bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig)
+{
+    if (comm->status != FT_OK) return true;
+    uint64_t mine = comm->history[seq % FT_HISTORY].sig;
+    if (seq == 0 || comm->history[seq % FT_HISTORY].seq != seq || mine == sig) return false;
+    char here[128], there[128];
+    ft_sig_text(mine, here, sizeof here);
+    ft_sig_text(sig, there, sizeof there);
+    ft_comm_fail(comm, FT_MISMATCH, peer, "ranks made different calls as operation %llu: rank %d %s, rank %d %s", (unsigned long long)seq,
+                 comm->view.rank, here, peer, there);
+    return true;
+}
+
+static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
+{
+    notice->text[sizeof notice->text - 1] = '\0';
+    for (char *p = notice->text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
+    int culprit = notice->culprit >= 0 && notice->culprit < comm->view.nranks ? notice->culprit : -1;
+    int status = notice->status == FT_MISMATCH ? FT_MISMATCH : notice->status == FT_TIMEOUT ? FT_TIMEOUT : FT_PEER;
+    comm->quiet = true;
+    ft_comm_fail(comm, status, culprit, "%s (told by rank %d)", notice->text, from);
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (r != from && r != comm->view.rank && comm->peers[r]->tx) set(comm, r, TELL_FAIL);
+}
+
+static void take(struct ft_comm *comm, int from, struct notice *notice)
+{
+    switch (notice->what) {
+    case TELL_FAIL:
+        if (comm->status == FT_OK) take_fail(comm, from, notice);
+        break;
+    case TELL_ANNOUNCE:
+        if (comm->status != FT_OK) set(comm, from, TELL_FAIL);
+        comm->announced[from].seq = notice->seq;
+        comm->announced[from].sig = notice->sig;
+        comm->any_announced = true;
+        ft_mismatch_check(comm, from, notice->seq, notice->sig);
+        break;
+    case TELL_BYE: comm->gone[from] = 1; break;
+    default: FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored", notice->what, from);
+    }
+}
+
+static bool receive(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
+        struct ft_msg msg;
+        while (rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK) {
+            struct notice notice;
+            bool good = msg.header.len == sizeof notice;
+            if (good) memcpy(&notice, msg.data, sizeof notice);
+            rx->ops->release(rx, &msg);
+            if (good) take(comm, r, &notice);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+bool ft_notice_turn(struct ft_comm *comm)
+{
+    bool moved = receive(comm);
+    return comm->notices_left ? send_due(comm) || moved : moved;
+}

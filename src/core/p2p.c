@@ -1,0 +1,149 @@
+/*
+ * Sends and receives. For each peer and direction a queue: the k-th send meets the k-th receive, and only the first unfinished
+ * one of a queue moves. All queues progress side by side, so the order of peers in a group does not matter. A rank's
+ * sends to itself are copied to its receives.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+static size_t bytes_of(const struct ft_op *op) { return op->coll.count * ft_type_size(op->coll.type); }
+
+void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
+{
+    struct ft_p2p *queue = op->coll.kind == FT_SEND ? &comm->sends[op->coll.root] : &comm->recvs[op->coll.root];
+    op->seq = ++queue->seq;
+    op->next_p2p = NULL;
+    if (queue->tail) queue->tail->next_p2p = op;
+    else queue->head = op;
+    queue->tail = op;
+}
+
+static void pop(struct ft_p2p *queue)
+{
+    struct ft_op *op = queue->head;
+    queue->head = op->next_p2p;
+    if (!queue->head) queue->tail = NULL;
+    ft_op_finish(op);
+}
+
+static void lost(struct ft_comm *comm, const struct ft_op *op, int status)
+{
+    int rank = op->coll.root;
+    bool process = ft_status_lost(status) == FT_LOST_PROCESS;
+    ft_comm_fail(comm, process ? status : FT_PEER, rank, "rank %d lost rank %d during a %s of %zu %s: %s", comm->view.rank, rank,
+                 op->coll.kind == FT_SEND ? "send" : "receive", op->coll.count, ft_type_name(op->coll.type),
+                 comm->peers[rank]->departed ? "it has left" : ft_status_text(status));
+}
+
+static bool sends_complete(const struct ft_op *op)
+{
+    for (int k = 0; k < FT_WINDOW_P2P; k++)
+        if (op->sends[k].status == FT_AGAIN) return false;
+    return true;
+}
+
+/* Hands chunks to the link until it or the operation has enough. An operation of no bytes sends one empty message. */
+static bool send_turn(struct ft_comm *comm, int rank)
+{
+    struct ft_p2p *queue = &comm->sends[rank];
+    struct ft_op *op = queue->head;
+    size_t total = bytes_of(op), chunk = comm->engine->tuning.chunk_bytes;
+    struct ft_link *link;
+    int rc = ft_engine_link(comm->engine, comm->peers[rank], &link);
+    bool moved = false;
+    while (rc == FT_OK && (op->offset < total || !op->begun)) {
+        int k = 0;
+        while (k < FT_WINDOW_P2P && op->sends[k].status == FT_AGAIN) k++;
+        if (k == FT_WINDOW_P2P) break;
+        size_t len = ft_min(chunk, total - op->offset);
+        struct ft_header header = {.ctx = comm->ctx, .sig = op->sig, .seq = (uint32_t)op->seq, .len = (uint32_t)len,
+                                   .lane = FT_LANE_P2P, .step = (uint16_t)(op->offset / chunk)};
+        op->sends[k].status = FT_AGAIN;
+        rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
+        if (rc != FT_OK) op->sends[k].status = FT_OK;
+        else op->offset += len, op->begun = true, moved = true;
+    }
+    if (rc != FT_OK && rc != FT_AGAIN) {
+        lost(comm, op, rc);
+        return true;
+    }
+    if (op->begun && op->offset == total && sends_complete(op)) pop(queue), moved = true;
+    return moved;
+}
+
+static bool expected(struct ft_comm *comm, const struct ft_op *op, const struct ft_header *got)
+{
+    size_t left = bytes_of(op) - op->offset;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == ft_min(left, comm->engine->tuning.chunk_bytes)) return true;
+    char theirs[128], mine[128];
+    ft_sig_text(got->sig, theirs, sizeof theirs);
+    ft_sig_text(op->sig, mine, sizeof mine);
+    ft_comm_fail(comm, FT_MISMATCH, op->coll.root, "message %llu from rank %d to rank %d: rank %d called %s, rank %d receives %s",
+                 (unsigned long long)op->seq, op->coll.root, comm->view.rank, op->coll.root, theirs, comm->view.rank, mine);
+    return false;
+}
+
+static bool recv_turn(struct ft_comm *comm, int rank)
+{
+    struct ft_p2p *queue = &comm->recvs[rank];
+    struct ft_op *op = queue->head;
+    struct ft_peer *peer = comm->peers[rank];
+    size_t total = bytes_of(op);
+    bool moved = false;
+    while (op->offset < total || !op->begun) {
+        struct ft_msg msg;
+        int rc = peer->rx ? peer->rx->ops->recv(peer->rx, comm->ctx, FT_LANE_P2P, &msg)
+                          : peer->departed || peer->lost ? FT_PEER : FT_AGAIN;
+        if (rc == FT_AGAIN) return moved;
+        if (rc != FT_OK) {
+            lost(comm, op, rc);
+            return true;
+        }
+        bool good = expected(comm, op, &msg.header);
+        if (good && msg.header.len > 0) {
+            struct ft_reduce pass = {.type = FT_UINT8, .count = msg.header.len, .nsrc = 1, .ndst = 1, .src = {msg.data},
+                                     .dst = {(char *)op->out + op->offset}};
+            struct ft_device_req req;
+            comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            op->offset += msg.header.len;
+        }
+        peer->rx->ops->release(peer->rx, &msg);
+        if (!good) return true;
+        op->begun = moved = true;
+    }
+    pop(queue);
+    return true;
+}
+
+static bool self_turn(struct ft_comm *comm, int rank)
+{
+    struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
+    if (!send || !recv) return false;
+    if (send->sig != recv->sig) {
+        char s[128], r[128];
+        ft_sig_text(send->sig, s, sizeof s);
+        ft_sig_text(recv->sig, r, sizeof r);
+        ft_comm_fail(comm, FT_MISMATCH, rank, "rank %d sends %s to itself and receives %s", rank, s, r);
+        return true;
+    }
+    memmove(recv->out, send->in, bytes_of(send));
+    pop(&comm->sends[rank]);
+    pop(&comm->recvs[rank]);
+    return true;
+}
+
+bool ft_p2p_turn(struct ft_comm *comm)
+{
+    bool moved = false;
+    int self = comm->view.rank;
+    for (int r = 0; r < comm->view.nranks && comm->status == FT_OK; r++) {
+        if (r == self) {
+            while (comm->status == FT_OK && self_turn(comm, r)) moved = true;
+            continue;
+        }
+        if (comm->sends[r].head) moved |= send_turn(comm, r);
+        if (comm->status == FT_OK && comm->recvs[r].head) moved |= recv_turn(comm, r);
+    }
+    return moved;
+}
