@@ -1,0 +1,92 @@
+/*
+ * api: argument checks, handles and groups; nothing else. Handles live in slabs that are never given back, so that a freed or
+ * foreign handle is recognised instead of followed.
+ */
+#ifndef FT_API_H
+#define FT_API_H
+
+#include "core/core.h"
+#include "ftccl.h"
+
+#define FT_EXPORT __attribute__((visibility("default")))
+
+/* ---- results (error.c) ---- */
+
+ftcclResult_t ft_result(int status); /* NCCL's code of a status */
+/* The same, and remembers the thread's sentence as comm's last error (comm may be NULL). */
+ftcclResult_t ft_return(ftcclComm_t comm, int status);
+int ft_enter_library(void); /* FT_OK, or FT_FORKED in a child of fork */
+
+/* ---- handles (handle.c) ---- */
+
+enum ft_handle_state { FT_HANDLE_INIT, FT_HANDLE_READY, FT_HANDLE_DEAD, FT_HANDLE_FINALIZED };
+
+struct ft_premul { bool live; enum ft_type type; struct ft_redop redop; const void *from; };
+
+struct ft_registration { struct ft_registration *next; void *addr; size_t len_bytes; };
+
+struct ftcclComm {
+    atomic_int live;   /* 1: may be used; cleared once by destroy or abort */
+    atomic_int users;  /* calls inside, jobs under way */
+    atomic_int state;  /* enum ft_handle_state; release by the job that finishes, acquire by readers */
+    atomic_int busy;   /* non-blocking jobs under way: GetAsyncError says ftcclInProgress */
+    atomic_int error;  /* status of a failed job, else FT_OK */
+    atomic_int cancel; /* abort of a job */
+    struct ft_comm *core;
+    int nranks, rank, device;
+    bool blocking;
+    char name[32], transports[64];
+    struct ft_comm_limits limits;
+    pthread_mutex_t lock; /* over what follows */
+    char text[512];
+    struct ft_premul *ops;
+    int nops;
+    struct ft_registration *registrations;
+    struct ftcclComm *next_free;
+};
+
+ftcclComm_t ft_comm_handle_new(void);
+void ft_comm_handle_free(ftcclComm_t comm); /* nobody uses it any more */
+/* A live handle, its use counted until leave. FT_INVAL with a sentence. */
+int ft_comm_enter(ftcclComm_t comm);
+void ft_comm_leave(ftcclComm_t comm);
+/* The same, and the communicator is ready for operations. */
+int ft_comm_enter_ready(ftcclComm_t comm);
+/* Makes the handle dead for others; FT_INVAL if it was already. Waits for those inside if `wait`. */
+int ft_comm_kill(ftcclComm_t comm);
+void ft_comm_wait_users(ftcclComm_t comm);
+
+int ft_stream_of(ftcclStream_t handle, struct ft_stream **out); /* a reference; FT_INVAL */
+
+/* ---- jobs and groups (group.c) ---- */
+
+/* A management call: runs in the caller, in a thread, or at the end of a group. */
+struct ft_job {
+    struct ft_job *next;
+    ftcclComm_t comm;      /* counted as used */
+    int (*run)(struct ft_job *job);
+    int status;
+    char text[512];        /* the sentence that a job's thread leaves for the caller */
+    pthread_t thread;
+    bool started;
+    struct ft_job_set *set; /* of a group's blocking jobs; else NULL */
+    bool failed_alone;     /* nobody has the handle: it is freed with the job */
+    ftcclComm_t *newcomm;  /* split */
+    int color, key;
+    struct ftcclComm settings; /* of a split's child: name, limits, blocking */
+    void *buffer;          /* window */
+    size_t len_bytes;
+    ftcclWindow_t *window;
+    int nids;
+    unsigned char (*ids)[FT_UNIQUE_ID_BYTES];
+};
+/* Runs it now, later or elsewhere as the thread's group and comm->blocking say. Consumes the job. */
+ftcclResult_t ft_job_start(struct ft_job *job);
+void ft_job_drop(struct ft_job *job); /* the group failed before it ran */
+
+/* An operation joins the thread's group, or makes a group of its own. Consumes op and the caller's use of comm. */
+ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op);
+/* The end of a call that failed: notes it in the group, whose End will say so, and gives up the use of comm (may be NULL). */
+ftcclResult_t ft_refuse(ftcclComm_t comm, int status);
+
+#endif

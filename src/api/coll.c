@@ -1,0 +1,270 @@
+/*
+ * The collectives, sends and receives: arguments become a struct ft_op, which joins the thread's group.
+ */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT_BYTES_MAX ((size_t)1 << 60)
+
+struct call {
+    struct ft_coll coll;
+    const void *in;
+    void *out;
+    int op; /* ftcclRedOp_t, for kinds that reduce */
+};
+
+/* ---- checks ------------------------------------------------------------------------------------------------------- */
+
+static bool is_rooted(enum ft_kind kind)
+{
+    return kind == FT_BROADCAST || kind == FT_REDUCE || kind == FT_GATHER || kind == FT_SCATTER;
+}
+
+/* Bytes of the two buffers on this rank; 0: not used here. Where in place is: in == out + in_off or out == in + out_off. */
+struct extent { size_t in, out, in_off, out_off; };
+
+static struct extent extent_of(const struct ft_coll *coll, int nranks, int rank)
+{
+    size_t one = coll->count * ft_type_size(coll->type), all = one * (size_t)nranks;
+    bool root = rank == coll->root;
+    size_t mine = one * (size_t)rank;
+    switch (coll->kind) {
+    case FT_ALLREDUCE: return (struct extent){one, one, 0, 0};
+    case FT_BROADCAST: return (struct extent){root ? one : 0, one, 0, 0};
+    case FT_REDUCE: return (struct extent){one, root ? one : 0, 0, 0};
+    case FT_ALLGATHER: return (struct extent){one, all, mine, 0};
+    case FT_REDUCESCATTER: return (struct extent){all, one, 0, mine};
+    case FT_ALLTOALL: return (struct extent){all, all, 0, 0};
+    case FT_GATHER: return (struct extent){one, root ? all : 0, mine, 0};
+    case FT_SCATTER: return (struct extent){root ? all : 0, one, 0, mine};
+    case FT_SEND: return (struct extent){one, 0, 0, 0};
+    default: return (struct extent){0, one, 0, 0};
+    }
+}
+
+static int check_buffers(const struct call *call, int nranks, int rank)
+{
+    struct extent extent = extent_of(&call->coll, nranks, rank);
+    const char *name = ft_kind_name(call->coll.kind);
+    uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
+    if (extent.in && !in) return ft_fail(FT_INVAL, "%s: the send buffer is NULL", name);
+    if (extent.out && !out) return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", name);
+    if (!extent.in || !extent.out) return FT_OK;
+    bool overlap = in < out + extent.out && out < in + extent.in;
+    if (!overlap || in + extent.out_off == out + extent.in_off) return FT_OK;
+    return ft_fail(FT_INVAL, "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do", name, call->in, call->out);
+}
+
+static int check_coll(ftcclComm_t comm, const struct ft_coll *coll)
+{
+    const char *name = ft_kind_name(coll->kind);
+    if ((unsigned)coll->type >= FT_TYPES) return ft_fail(FT_INVAL, "%s: %d is not a data type", name, (int)coll->type);
+    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)comm->nranks) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
+    bool rooted = is_rooted(coll->kind), p2p = coll->kind == FT_SEND || coll->kind == FT_RECV;
+    if ((rooted || p2p) && (coll->root < 0 || coll->root >= comm->nranks))
+        return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name, p2p ? "peer" : "root", coll->root, comm->nranks);
+    return FT_OK;
+}
+
+/* ---- operators -------------------------------------------------------------------------------------------------------- */
+
+static void set_average(struct ft_redop *redop, enum ft_type type, int nranks)
+{
+    redop->red = FT_SUM;
+    if (!ft_type_is_float(type)) redop->divisor = (uint32_t)nranks;
+    else if (nranks > 1) {
+        redop->scaled = true;
+        if (type == FT_FLOAT64) redop->scale.f64 = 1.0 / nranks;
+        else redop->scale.f32 = 1.0f / (float)nranks;
+    }
+}
+
+static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op *op)
+{
+    const char *name = ft_kind_name(call->coll.kind);
+    if (call->op >= 0 && call->op < FT_REDS) {
+        op->coll.red = (enum ft_red)call->op;
+        op->redop.red = op->coll.red;
+        if (call->op == FT_AVG) set_average(&op->redop, call->coll.type, comm->nranks);
+        return FT_OK;
+    }
+    int rc = FT_OK;
+    pthread_mutex_lock(&comm->lock);
+    int at = call->op - ftcclNumOps;
+    if (at < 0 || at >= comm->nops || !comm->ops[at].live) rc = ft_fail(FT_INVAL, "%s: %d is not a reduction operator of this communicator", name, call->op);
+    else if (comm->ops[at].type != call->coll.type)
+        rc = ft_fail(FT_INVAL, "%s: the operator was made for %s, not %s", name, ft_type_name(comm->ops[at].type), ft_type_name(call->coll.type));
+    else {
+        op->coll.red = FT_REDS; /* named premulsum */
+        op->redop = comm->ops[at].redop;
+        op->scale_from = comm->ops[at].from;
+    }
+    pthread_mutex_unlock(&comm->lock);
+    return rc;
+}
+
+/* ---- one call ------------------------------------------------------------------------------------------------------------ */
+
+static int check_alive(struct ft_comm *core)
+{
+    int rc = atomic_load_explicit(&core->status, memory_order_acquire);
+    if (rc == FT_OK) return FT_OK;
+    pthread_mutex_lock(&core->text_lock);
+    ft_fail(rc, "the communicator has failed: %s", core->text);
+    pthread_mutex_unlock(&core->text_lock);
+    return rc;
+}
+
+static int make_op(ftcclComm_t comm, const struct call *call, struct ft_op **out)
+{
+    int rc = check_coll(comm, &call->coll);
+    if (rc == FT_OK) rc = check_buffers(call, comm->nranks, comm->rank);
+    if (rc == FT_OK) rc = check_alive(comm->core);
+    if (rc != FT_OK) return rc;
+    struct ft_op *op = ft_op_new();
+    if (!op) return ft_fail(FT_NOMEM, "no memory for an operation");
+    op->coll = call->coll;
+    op->in = call->in;
+    op->out = call->out;
+    if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind)) op->coll.root = 0;
+    if (ft_kind_reduces(call->coll.kind)) rc = set_operator(comm, call, op);
+    if (rc != FT_OK) ft_op_free(op);
+    else *out = op;
+    return rc;
+}
+
+static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t stream)
+{
+    struct ft_op *op = NULL;
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK) return ft_refuse(NULL, rc);
+    rc = make_op(comm, &call, &op);
+    return rc == FT_OK ? ft_group_add(comm, stream, op) : ft_refuse(comm, rc);
+}
+
+#define COLL(KIND, COUNT, ROOT) {.kind = (KIND), .type = (enum ft_type)datatype, .count = (COUNT), .root = (ROOT)}
+
+FT_EXPORT ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,
+                                       ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,
+                                    int root, ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
+                                       ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclBcast(void *buff, size_t count, ftcclDataType_t datatype, int root, ftcclComm_t comm, ftcclStream_t stream)
+{
+    return ftcclBroadcast(buff, buff, count, datatype, root, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ftcclDataType_t datatype,
+                                       ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ftcclDataType_t datatype,
+                                           ftcclRedOp_t op, ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclComm_t comm,
+                                      ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_ALLTOALL, count, 0), sendbuff, recvbuff, 0}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclGather(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
+                                    ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
+                                     ftcclComm_t comm, ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclComm_t comm,
+                                  ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_SEND, count, peer), sendbuff, NULL, 0}, comm, stream);
+}
+
+FT_EXPORT ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclComm_t comm,
+                                  ftcclStream_t stream)
+{
+    return enqueue((struct call){COLL(FT_RECV, count, peer), NULL, recvbuff, 0}, comm, stream);
+}
+
+/* ---- PreMulSum ----------------------------------------------------------------------------------------------------------- */
+
+static int add_premul(ftcclComm_t comm, const struct ft_premul *premul, int *at)
+{
+    for (*at = 0; *at < comm->nops; ++*at)
+        if (!comm->ops[*at].live) break;
+    if (*at == comm->nops) {
+        struct ft_premul *grown = comm->nops < (1 << 20) ? realloc(comm->ops, (size_t)(comm->nops + 8) * sizeof *grown) : NULL;
+        if (!grown) return ft_fail(FT_NOMEM, "no memory for a reduction operator");
+        memset(grown + comm->nops, 0, 8 * sizeof *grown);
+        comm->ops = grown;
+        comm->nops += 8;
+    }
+    comm->ops[*at] = *premul;
+    return FT_OK;
+}
+
+FT_EXPORT ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar, ftcclDataType_t datatype,
+                                                  ftcclScalarResidence_t residence, ftcclComm_t comm)
+{
+    int rc = ft_enter_library(), at;
+    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    enum ft_type type = (enum ft_type)datatype;
+    if (!op || !scalar) rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: op or scalar is NULL");
+    else if ((unsigned)type >= FT_TYPES) rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a data type", (int)datatype);
+    else if (residence != ftcclScalarDevice && residence != ftcclScalarHostImmediate)
+        rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a residence", (int)residence);
+    if (rc == FT_OK) {
+        struct ft_premul premul = {.live = true, .type = type, .redop = {.red = FT_SUM, .scaled = true}};
+        if (residence == ftcclScalarDevice) premul.from = scalar;
+        else ft_redop_read_scale(&premul.redop, type, scalar);
+        pthread_mutex_lock(&comm->lock);
+        rc = add_premul(comm, &premul, &at);
+        pthread_mutex_unlock(&comm->lock);
+        if (rc == FT_OK) *op = (ftcclRedOp_t)(ftcclNumOps + at);
+    }
+    ftcclResult_t result = ft_return(comm, rc);
+    ft_comm_leave(comm);
+    return result;
+}
+
+FT_EXPORT ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter(comm);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    pthread_mutex_lock(&comm->lock);
+    int at = (int)op - ftcclNumOps;
+    if (at < 0 || at >= comm->nops || !comm->ops[at].live) rc = ft_fail(FT_INVAL, "RedOpDestroy: %d is not an operator made for this communicator", (int)op);
+    else comm->ops[at].live = false;
+    pthread_mutex_unlock(&comm->lock);
+    ftcclResult_t result = ft_return(comm, rc);
+    ft_comm_leave(comm);
+    return result;
+}

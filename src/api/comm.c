@@ -1,0 +1,374 @@
+/*
+ * Communicators: making, asking, ending.
+ */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(FTCCL_UNIQUE_ID_BYTES == FT_UNIQUE_ID_BYTES, "the id is the bootstrap's");
+
+/* ---- configuration ------------------------------------------------------------------------------------------------- */
+
+static int check_range(const char *field, int value, int lowest, int highest)
+{
+    if (value == FTCCL_CONFIG_UNDEF_INT || (value >= lowest && value <= highest)) return FT_OK;
+    return ft_fail(FT_INVAL, "config.%s is %d, not from %d to %d", field, value, lowest, highest);
+}
+
+static int check_fields(const ftcclConfig_t *c)
+{
+    const struct { const char *name; int value, lowest, highest; } field[] = {
+        {"blocking", c->blocking, 0, 1},
+        {"cgaClusterSize", c->cgaClusterSize, 0, 8},
+        {"minCTAs", c->minCTAs, 1, 1024},
+        {"maxCTAs", c->maxCTAs, 1, 1024},
+        {"splitShare", c->splitShare, 0, 1},
+        {"trafficClass", c->trafficClass, 0, INT_MAX},
+        {"collnetEnable", c->collnetEnable, 0, 1},
+        {"CTAPolicy", c->CTAPolicy, 0, 3},
+        {"shrinkShare", c->shrinkShare, 0, 1},
+        {"nvlsCTAs", c->nvlsCTAs, 0, INT_MAX},
+        {"nChannelsPerNetPeer", c->nChannelsPerNetPeer, 0, INT_MAX},
+        {"nvlinkCentricSched", c->nvlinkCentricSched, 0, 1},
+        {"graphUsageMode", c->graphUsageMode, 0, 2},
+        {"numRmaCtx", c->numRmaCtx, 0, INT_MAX},
+        {"maxP2pPeers", c->maxP2pPeers, 0, INT_MAX},
+        {"graphStreamOrdering", c->graphStreamOrdering, 0, 1},
+    };
+    for (size_t i = 0; i < FT_ARRAY_LEN(field); i++) {
+        int rc = check_range(field[i].name, field[i].value, field[i].lowest, field[i].highest);
+        if (rc != FT_OK) return rc;
+    }
+    if (c->minCTAs != FTCCL_CONFIG_UNDEF_INT && c->maxCTAs != FTCCL_CONFIG_UNDEF_INT && c->minCTAs > c->maxCTAs)
+        return ft_fail(FT_INVAL, "config.minCTAs %d is above config.maxCTAs %d", c->minCTAs, c->maxCTAs);
+    return FT_OK;
+}
+
+static int check_bound(const char *name, int64_t value, int64_t lowest)
+{
+    if (value >= lowest && value <= 86400000) return FT_OK;
+    return ft_fail(FT_INVAL, "options.%s is %lld, not from %lld to 86400000", name, (long long)value, (long long)lowest);
+}
+
+static int take_options(struct ftcclComm *to, const ftcclOptions_t *o)
+{
+    if (o->size < offsetof(ftcclOptions_t, transports))
+        return ft_fail(FT_INVAL, "config.options.size is %zu; it must be set by FTCCL_OPTIONS_INITIALIZER", o->size);
+    int rc = FT_OK;
+    if (o->opTimeoutMs != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("opTimeoutMs", o->opTimeoutMs, 0);
+        to->limits.op_timeout_ms = o->opTimeoutMs;
+    }
+    if (rc == FT_OK && o->initTimeoutMs != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("initTimeoutMs", o->initTimeoutMs, 1);
+        to->limits.init_timeout_ms = o->initTimeoutMs;
+    }
+    if (rc == FT_OK && o->size >= sizeof *o && o->transports) snprintf(to->transports, sizeof to->transports, "%s", o->transports);
+    return rc;
+}
+
+/* NCCL names its socket transport "Socket". */
+static int take_net_name(struct ftcclComm *to, const char *name)
+{
+    if (strcmp(name, "tcp") && strcmp(name, "Socket") && strcmp(name, "socket"))
+        return ft_fail(FT_INVAL, "config.netName is %s; this build has tcp (also called Socket)", name);
+    if (!*to->transports) snprintf(to->transports, sizeof to->transports, "inproc,shm,tcp");
+    return FT_OK;
+}
+
+/* What the configuration says, over what `to` already holds (defaults or the parent's). Callers of an older and shorter struct
+ * are understood. */
+static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
+{
+    if (!config) return FT_OK;
+    if (config->magic != FTCCL_CONFIG_MAGIC || config->size < offsetof(ftcclConfig_t, blocking) + sizeof(int))
+        return ft_fail(FT_INVAL, "the configuration was not initialised with FTCCL_CONFIG_INITIALIZER");
+    ftcclConfig_t c = FTCCL_CONFIG_INITIALIZER;
+    memcpy(&c, config, ft_min(config->size, sizeof c));
+    int rc = check_fields(&c);
+    if (rc == FT_OK && c.options) rc = take_options(to, c.options);
+    if (rc == FT_OK && c.netName) rc = take_net_name(to, c.netName);
+    if (rc != FT_OK) return rc;
+    if (c.blocking != FTCCL_CONFIG_UNDEF_INT) to->blocking = c.blocking;
+    if (c.commName) snprintf(to->name, sizeof to->name, "%s", c.commName);
+    return FT_OK;
+}
+
+static void take_defaults(struct ftcclComm *to)
+{
+    int64_t blocking = ft_param_int(FT_PARAM_COMM_BLOCKING);
+    to->blocking = blocking != 0;
+    to->limits.op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS);
+    to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
+    to->name[0] = to->transports[0] = '\0';
+}
+
+static void override_blocking(struct ftcclComm *to)
+{
+    int64_t blocking = ft_param_int(FT_PARAM_COMM_BLOCKING);
+    if (blocking >= 0) to->blocking = blocking != 0;
+}
+
+/* ---- init --------------------------------------------------------------------------------------------------------------- */
+
+static int run_init(struct ft_job *job)
+{
+    ftcclComm_t comm = job->comm;
+    struct ft_init init = {.ids = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .nids = job->nids, .nranks = comm->nranks,
+                           .rank = comm->rank, .name = comm->name, .transports = *comm->transports ? comm->transports : NULL,
+                           .limits = comm->limits, .cancel = &comm->cancel};
+    int rc = ft_init_run(&init, &comm->core);
+    atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD, memory_order_release);
+    /* A blocking caller gets no handle of a communicator that could not be made. */
+    if (rc != FT_OK && comm->blocking && job->newcomm) {
+        *job->newcomm = NULL;
+        job->failed_alone = true;
+    }
+    return rc;
+}
+
+void ft_job_drop(struct ft_job *job)
+{
+    if (job->run == run_init && job->newcomm) *job->newcomm = NULL;
+    if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK) job->failed_alone = true;
+}
+
+struct want { ftcclComm_t *out; int nranks, rank, device, nids; const ftcclUniqueId *ids; const ftcclConfig_t *config; };
+
+static int check_want(const struct want *want)
+{
+    if (!want->out) return ft_fail(FT_INVAL, "init: the communicator's address is NULL");
+    if (want->nranks < 1) return ft_fail(FT_INVAL, "init: %d ranks", want->nranks);
+    if (want->rank < 0 || want->rank >= want->nranks) return ft_fail(FT_INVAL, "init: rank %d of %d", want->rank, want->nranks);
+    if (want->nids < 1 || want->nids > want->nranks || !want->ids)
+        return ft_fail(FT_INVAL, "init: %d unique ids for %d ranks", want->nids, want->nranks);
+    for (int i = 0; i < want->nids; i++) {
+        int rc = ft_unique_id_check((const unsigned char *)want->ids[i].internal);
+        if (rc != FT_OK) return rc;
+    }
+    return FT_OK;
+}
+
+static int make_init_job(const struct want *want, struct ft_job **out)
+{
+    ftcclComm_t comm = ft_comm_handle_new();
+    struct ft_job *job = calloc(1, sizeof *job);
+    unsigned char(*ids)[FT_UNIQUE_ID_BYTES] = malloc((size_t)want->nids * sizeof *ids);
+    int rc = comm && job && ids ? FT_OK : ft_fail(FT_NOMEM, "no memory for a communicator");
+    if (rc == FT_OK) {
+        take_defaults(comm);
+        rc = take_config(comm, want->config);
+        override_blocking(comm);
+    }
+    if (rc != FT_OK) {
+        if (comm) ft_comm_handle_free(comm);
+        free(job);
+        free(ids);
+        return rc;
+    }
+    memcpy(ids, want->ids, (size_t)want->nids * sizeof *ids);
+    comm->nranks = want->nranks;
+    comm->rank = want->rank;
+    comm->device = want->device;
+    *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids};
+    ft_comm_enter(comm);
+    *want->out = comm;
+    *out = job;
+    return FT_OK;
+}
+
+static ftcclResult_t init(const struct want *want)
+{
+    struct ft_job *job;
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = check_want(want);
+    if (rc == FT_OK) rc = make_init_job(want, &job);
+    if (rc == FT_OK) return ft_job_start(job);
+    return ft_refuse(NULL, rc);
+}
+
+FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK && !uniqueId) rc = ft_fail(FT_INVAL, "GetUniqueId: uniqueId is NULL");
+    if (rc == FT_OK) rc = ft_unique_id_make((unsigned char *)uniqueId->internal);
+    return ft_return(NULL, rc);
+}
+
+FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank)
+{
+    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL});
+}
+
+FT_EXPORT ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank, ftcclConfig_t *config)
+{
+    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config});
+}
+
+FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId, ftcclUniqueId *commIds,
+                                                  ftcclConfig_t *config)
+{
+    return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config});
+}
+
+FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist)
+{
+    ftcclUniqueId id;
+    if (!comm || ndev < 1) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1", ndev));
+    for (int i = 0; devlist && i < ndev; i++)
+        if (devlist[i] < 0) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: device %d", devlist[i]));
+    ftcclResult_t result = ftcclGetUniqueId(&id);
+    if (result != ftcclSuccess) return result;
+    ftcclGroupStart();
+    for (int i = 0; i < ndev; i++) result = init(&(struct want){&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL});
+    return ftcclGroupEnd();
+}
+
+/* ---- split ------------------------------------------------------------------------------------------------------------------ */
+
+static int run_split(struct ft_job *job)
+{
+    ftcclComm_t parent = job->comm;
+    struct ft_comm *core = NULL;
+    ftcclComm_t child = job->color >= 0 ? ft_comm_handle_new() : NULL;
+    *job->newcomm = NULL;
+    if (job->color >= 0 && !child) return FT_NOMEM;
+    int rc = ft_split_run(parent->core, job->color, job->key, job->settings.name, &job->settings.limits, &core);
+    if (rc != FT_OK || !core) {
+        if (child) ft_comm_handle_free(child);
+        return rc;
+    }
+    child->core = core;
+    child->nranks = core->view.nranks;
+    child->rank = core->view.rank;
+    child->device = parent->device;
+    child->blocking = job->settings.blocking;
+    child->limits = job->settings.limits;
+    memcpy(child->name, job->settings.name, sizeof child->name);
+    memcpy(child->transports, job->settings.transports, sizeof child->transports);
+    atomic_store_explicit(&child->state, FT_HANDLE_READY, memory_order_release);
+    *job->newcomm = child;
+    return FT_OK;
+}
+
+FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm, ftcclConfig_t *config)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK) return ft_refuse(NULL, rc);
+    struct ft_job *job = calloc(1, sizeof *job);
+    if (!job) rc = ft_fail(FT_NOMEM, "no memory for a split");
+    else if (!newcomm) rc = ft_fail(FT_INVAL, "CommSplit: newcomm is NULL");
+    else if (color < 0 && color != FTCCL_SPLIT_NOCOLOR) rc = ft_fail(FT_INVAL, "CommSplit: color %d", color);
+    if (rc == FT_OK) {
+        job->settings.blocking = comm->blocking;
+        job->settings.limits = comm->limits;
+        memcpy(job->settings.name, comm->name, sizeof comm->name);
+        memcpy(job->settings.transports, comm->transports, sizeof comm->transports);
+        rc = take_config(&job->settings, config);
+    }
+    if (rc != FT_OK) {
+        free(job);
+        return ft_refuse(comm, rc);
+    }
+    job->comm = comm;
+    job->run = run_split;
+    job->newcomm = newcomm;
+    job->color = color;
+    job->key = key;
+    return ft_job_start(job);
+}
+
+/* ---- the end ----------------------------------------------------------------------------------------------------------------- */
+
+static int run_finalize(struct ft_job *job)
+{
+    int rc = ft_comm_finalize(job->comm->core);
+    atomic_store_explicit(&job->comm->state, FT_HANDLE_FINALIZED, memory_order_release);
+    return rc;
+}
+
+FT_EXPORT ftcclResult_t ftcclCommFinalize(ftcclComm_t comm)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    struct ft_job *job = calloc(1, sizeof *job);
+    if (!job) {
+        ft_comm_leave(comm);
+        return ft_return(NULL, ft_fail(FT_NOMEM, "no memory to finalize"));
+    }
+    *job = (struct ft_job){.comm = comm, .run = run_finalize};
+    return ft_job_start(job);
+}
+
+static int end(ftcclComm_t comm, bool abort_it)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter(comm);
+    if (rc != FT_OK) return rc;
+    rc = ft_comm_kill(comm);
+    if (rc != FT_OK) {
+        ft_comm_leave(comm);
+        return rc;
+    }
+    if (abort_it) atomic_store(&comm->cancel, 1);
+    bool aborted = abort_it && atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT;
+    if (aborted && comm->core) ft_comm_abort(comm->core); /* ends the waits of those inside */
+    ft_comm_leave(comm);
+    ft_comm_wait_users(comm);
+    if (comm->core) {
+        if (abort_it && !aborted) ft_comm_abort(comm->core);
+        if (!abort_it && atomic_load(&comm->state) == FT_HANDLE_READY) rc = ft_comm_finalize(comm->core);
+        if (rc == FT_TIMEOUT) ft_comm_abort(comm->core);
+        ft_comm_close(comm->core);
+    }
+    comm->core = NULL;
+    ft_comm_handle_free(comm);
+    return rc;
+}
+
+/* The state of a failed communicator was told before; destroying it is no new failure. */
+FT_EXPORT ftcclResult_t ftcclCommDestroy(ftcclComm_t comm)
+{
+    int rc = end(comm, false);
+    return ft_return(NULL, ft_status_lost(rc) == FT_LOST_CALL || rc == FT_TIMEOUT ? rc : FT_OK);
+}
+
+FT_EXPORT ftcclResult_t ftcclCommAbort(ftcclComm_t comm) { return ft_return(NULL, end(comm, true)); }
+
+/* ---- questions ---------------------------------------------------------------------------------------------------------------- */
+
+FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *asyncError)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter(comm);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (!asyncError) rc = ft_fail(FT_INVAL, "CommGetAsyncError: asyncError is NULL");
+    else if (atomic_load_explicit(&comm->busy, memory_order_acquire)) *asyncError = ftcclInProgress;
+    else {
+        int status = atomic_load_explicit(&comm->error, memory_order_acquire);
+        if (status == FT_OK && comm->core) status = atomic_load_explicit(&comm->core->status, memory_order_acquire);
+        *asyncError = ft_result(status);
+    }
+    ftcclResult_t result = ft_return(comm, rc);
+    ft_comm_leave(comm);
+    return result;
+}
+
+static ftcclResult_t ask(ftcclComm_t comm, int *out, size_t field)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter(comm);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (!out) rc = ft_fail(FT_INVAL, "the result's address is NULL");
+    else memcpy(out, (const char *)comm + field, sizeof *out);
+    ftcclResult_t result = ft_return(comm, rc);
+    ft_comm_leave(comm);
+    return result;
+}
+
+FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count) { return ask(comm, count, offsetof(struct ftcclComm, nranks)); }
+FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank) { return ask(comm, rank, offsetof(struct ftcclComm, rank)); }
+FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device) { return ask(comm, device, offsetof(struct ftcclComm, device)); }

@@ -1,0 +1,319 @@
+/*
+ * Groups: what a thread calls between GroupStart and GroupEnd. Operations become one entry on their streams; management
+ * calls (init, split) run side by side in threads. Outside a group every operation is a group of its own.
+ */
+#include "api/api.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct member { ftcclComm_t comm; struct ft_stream *stream; struct ft_op *op; }; /* each holds a use, a reference, the op */
+
+static _Thread_local struct group {
+    int depth;
+    int error;         /* the first of the calls inside */
+    char text[512];    /* its sentence */
+    struct member *members;
+    int nmembers, capacity;
+    struct ft_job *jobs, **jobs_end;
+} group;
+
+/* A call inside the group failed: its End will say so. */
+static void note(int status)
+{
+    if (group.depth == 0 || group.error != FT_OK) return;
+    group.error = status;
+    snprintf(group.text, sizeof group.text, "%.*s", (int)sizeof group.text - 1, ft_fail_text());
+}
+
+ftcclResult_t ft_refuse(ftcclComm_t comm, int status)
+{
+    note(status);
+    ftcclResult_t result = ft_return(comm, status);
+    if (comm) ft_comm_leave(comm);
+    return result;
+}
+
+/* ---- jobs -------------------------------------------------------------------------------------------------------- */
+
+static void run_job(struct ft_job *job)
+{
+    ftcclComm_t comm = job->comm;
+    job->status = job->run(job);
+    if (job->status != FT_OK) {
+        snprintf(job->text, sizeof job->text, "%.*s", (int)sizeof job->text - 1, ft_fail_text());
+        ft_return(comm, job->status);
+    }
+}
+
+static void free_job(struct ft_job *job)
+{
+    if (job->failed_alone) {
+        ft_comm_kill(job->comm);
+        ft_comm_leave(job->comm);
+        ft_comm_wait_users(job->comm);
+        ft_comm_handle_free(job->comm);
+    } else ft_comm_leave(job->comm);
+    free(job->ids);
+    free(job);
+}
+
+/* The blocking jobs of a group. When one fails the others are cancelled, or they would wait for its rank until their bound;
+ * the group's error is then that of the first. */
+struct ft_job_set {
+    struct ft_job *jobs;
+    struct ft_job *_Atomic failed;
+};
+
+static void *joined_job(void *arg)
+{
+    struct ft_job *job = arg, *none = NULL;
+    run_job(job);
+    if (job->status == FT_OK || !atomic_compare_exchange_strong(&job->set->failed, &none, job)) return NULL;
+    for (struct ft_job *other = job->set->jobs; other; other = other->next)
+        if (other->comm->blocking) atomic_store(&other->comm->cancel, 1);
+    return NULL;
+}
+
+static void *detached_job(void *arg)
+{
+    struct ft_job *job = arg;
+    run_job(job);
+    if (job->status != FT_OK) atomic_store_explicit(&job->comm->error, job->status, memory_order_release);
+    atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_release);
+    free_job(job);
+    return NULL;
+}
+
+/* A non-blocking communicator's job: the call returns, GetAsyncError tells how it went. */
+static int detach_job(struct ft_job *job)
+{
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    atomic_fetch_add_explicit(&job->comm->busy, 1, memory_order_relaxed);
+    int err = pthread_create(&job->thread, &attr, detached_job, job);
+    pthread_attr_destroy(&attr);
+    if (err == 0) return FT_AGAIN;
+    atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_relaxed);
+    free_job(job);
+    return ft_fail(FT_SYSTEM, "cannot start a thread: %s", strerror(err));
+}
+
+ftcclResult_t ft_job_start(struct ft_job *job)
+{
+    if (group.depth > 0) {
+        if (!group.jobs) group.jobs_end = &group.jobs;
+        *group.jobs_end = job;
+        group.jobs_end = &job->next;
+        return ftcclSuccess;
+    }
+    if (!job->comm->blocking) return ft_return(NULL, detach_job(job));
+    run_job(job);
+    int status = job->status;
+    free_job(job);
+    return ft_result(status);
+}
+
+static int start_joined(struct ft_job_set *set)
+{
+    int rc = FT_OK;
+    for (struct ft_job *job = set->jobs; job; job = job->next) {
+        if (!job->comm->blocking) continue;
+        job->set = set;
+        int err = pthread_create(&job->thread, NULL, joined_job, job);
+        job->started = err == 0;
+        if (err) rc = job->status = ft_fail(FT_SYSTEM, "cannot start a thread for a communicator of the group: %s", strerror(err));
+    }
+    return rc;
+}
+
+static int run_jobs(struct ft_job *jobs)
+{
+    struct ft_job_set set = {.jobs = jobs};
+    int rc = start_joined(&set);
+    for (struct ft_job *job = jobs; job; job = job->next)
+        if (job->started) pthread_join(job->thread, NULL);
+    struct ft_job *failed = atomic_load(&set.failed);
+    if (rc == FT_OK && failed) rc = ft_fail(failed->status, "%s", failed->text);
+    for (struct ft_job *job = jobs, *next; job; job = next) {
+        next = job->next;
+        if (job->comm->blocking) free_job(job);
+        else {
+            int status = detach_job(job);
+            if (rc == FT_OK) rc = status;
+        }
+    }
+    return rc;
+}
+
+/* ---- operations ------------------------------------------------------------------------------------------------------ */
+
+static void drop_member(struct member *member)
+{
+    if (member->op) ft_op_free(member->op);
+    ft_stream_release(member->stream);
+    ft_comm_leave(member->comm);
+}
+
+/* A rank's sends to itself must meet receives of the same group. */
+static int check_self(const struct member *members, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct member *m = &members[i];
+        bool self = (m->op->coll.kind == FT_SEND || m->op->coll.kind == FT_RECV) && m->op->coll.root == m->comm->rank;
+        if (!self) continue;
+        int balance = 0;
+        for (int k = 0; k < n; k++) {
+            const struct ft_op *op = members[k].op;
+            if (members[k].comm != m->comm || op->coll.root != m->comm->rank) continue;
+            balance += (op->coll.kind == FT_SEND) - (op->coll.kind == FT_RECV);
+        }
+        if (balance != 0) return ft_fail(FT_USAGE, "rank %d has a send or receive to itself without its partner in the group", m->comm->rank);
+    }
+    return FT_OK;
+}
+
+static int distinct_streams(const struct member *members, int n, struct ft_stream **streams)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        while (k < count && streams[k] != members[i].stream) k++;
+        if (k == count) streams[count++] = members[i].stream;
+    }
+    return count;
+}
+
+static int submit(struct member *members, int n)
+{
+    struct ft_stream *few[8], **streams = n <= 8 ? few : malloc((size_t)n * sizeof *streams);
+    int rc = check_self(members, n);
+    struct ft_entry *entry = rc == FT_OK && streams ? ft_entry_new(streams, distinct_streams(members, n, streams)) : NULL;
+    if (rc == FT_OK && !entry) rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
+    for (int i = 0; i < n && rc == FT_OK; i++) {
+        struct ft_work *work = ft_entry_work(entry, members[i].comm->core);
+        if (!work) rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
+        else {
+            ft_work_add(work, members[i].op);
+            members[i].op = NULL;
+        }
+    }
+    if (rc == FT_OK) ft_entry_submit(entry);
+    else if (entry) ft_entry_free(entry);
+    if (streams != few) free(streams);
+    for (int i = 0; i < n; i++) drop_member(&members[i]);
+    return rc;
+}
+
+static int add_member(const struct member *member)
+{
+    if (group.nmembers == group.capacity) {
+        int want = group.capacity ? 2 * group.capacity : 16;
+        struct member *grown = realloc(group.members, (size_t)want * sizeof *grown);
+        if (!grown) return ft_fail(FT_NOMEM, "no memory for a group of %d operations", want);
+        group.members = grown;
+        group.capacity = want;
+    }
+    group.members[group.nmembers++] = *member;
+    return FT_OK;
+}
+
+ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op)
+{
+    struct member member = {comm, NULL, op};
+    int rc = FT_OK;
+    if (stream) rc = ft_stream_of(stream, &member.stream);
+    else if (!(member.stream = ft_engine_null_stream(comm->core->engine))) rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
+    if (!stream && rc == FT_OK) ft_null_stream_used(comm->core->engine);
+    if (rc != FT_OK) {
+        ft_op_free(op);
+        return ft_refuse(comm, rc);
+    }
+    if (group.depth == 0) return ft_return(NULL, submit(&member, 1));
+    rc = add_member(&member);
+    if (rc != FT_OK) {
+        note(rc);
+        drop_member(&member);
+    }
+    return ft_return(NULL, rc);
+}
+
+/* ---- start and end ------------------------------------------------------------------------------------------------------ */
+
+FT_EXPORT ftcclResult_t ftcclGroupStart(void)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) group.depth++;
+    return ft_return(NULL, rc);
+}
+
+static void forget(void)
+{
+    for (int i = 0; i < group.nmembers; i++) drop_member(&group.members[i]);
+    for (struct ft_job *job = group.jobs, *next; job; job = next) {
+        next = job->next;
+        ft_job_drop(job);
+        free_job(job);
+    }
+    free(group.members);
+    memset(&group, 0, sizeof group);
+}
+
+static int leave_group(bool *outermost)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK && group.depth == 0) rc = ft_fail(FT_USAGE, "GroupEnd without GroupStart");
+    *outermost = rc == FT_OK && --group.depth == 0;
+    if (!*outermost) return rc;
+    if (group.error != FT_OK) rc = ft_fail(group.error, "%s", group.text);
+    else if (group.jobs && group.nmembers) rc = ft_fail(FT_USAGE, "a group makes communicators or enqueues operations, not both");
+    return rc;
+}
+
+FT_EXPORT ftcclResult_t ftcclGroupEnd(void)
+{
+    bool outermost;
+    int rc = leave_group(&outermost);
+    if (!outermost) return ft_return(NULL, rc);
+    if (rc != FT_OK) {
+        forget();
+        return ft_return(NULL, rc);
+    }
+    struct group taken = group;
+    memset(&group, 0, sizeof group);
+    if (taken.jobs) rc = run_jobs(taken.jobs);
+    else if (taken.nmembers) rc = submit(taken.members, taken.nmembers);
+    free(taken.members);
+    return ft_return(NULL, rc);
+}
+
+static double cost_of(const struct member *member)
+{
+    struct ft_comm *core = member->comm->core;
+    const struct ft_coll *coll = &member->op->coll;
+    struct ft_tuning *tuning = &core->engine->tuning;
+    if (coll->kind == FT_WAIT) return 0;
+    if (!ft_kind_is_collective(coll->kind))
+        return tuning->costs.local_latency_ns + (double)coll->count * (double)ft_type_size(coll->type) * tuning->costs.local_ns_per_byte;
+    struct ft_plan plan;
+    ft_engine_lock(core->engine);
+    int rc = ft_comm_plan(core, coll, &plan);
+    double cost = rc == FT_OK ? ft_algo_cost_ns(&plan, tuning) : 0;
+    ft_engine_unlock(core->engine);
+    return cost;
+}
+
+FT_EXPORT ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo)
+{
+    if (simInfo && (simInfo->magic != FTCCL_SIM_INFO_MAGIC || simInfo->size < sizeof *simInfo))
+        return ft_return(NULL, ft_fail(FT_INVAL, "GroupSimulateEnd: simInfo was not initialised with FTCCL_SIM_INFO_INITIALIZER"));
+    bool outermost;
+    int rc = leave_group(&outermost);
+    if (!outermost) return ft_return(NULL, rc);
+    double ns = 0;
+    for (int i = 0; i < group.nmembers && rc == FT_OK; i++) ns += cost_of(&group.members[i]);
+    if (simInfo && rc == FT_OK) simInfo->estimatedTime = (float)(ns * 1e-9);
+    forget();
+    return ft_return(NULL, rc);
+}

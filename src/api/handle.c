@@ -1,0 +1,229 @@
+/*
+ * Handles of communicators and streams. Both come from slabs that live as long as the process and are reused oldest first, so a
+ * stale handle is almost always found out; a pointer from elsewhere always is.
+ */
+#include "api/api.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PER_SLAB 64
+#define SLABS 1024
+
+struct stream_handle { atomic_int live; struct ft_stream *stream; struct stream_handle *next_free; };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ftcclComm *comm_slabs[SLABS], *free_comms, **free_comms_end = &free_comms;
+static struct stream_handle *stream_slabs[SLABS], *free_streams, **free_streams_end = &free_streams;
+static atomic_int ncomm_slabs, nstream_slabs; /* release after the slab is in place, acquire by lookups */
+
+static bool in_slabs(void *const *slabs, int nslabs, size_t size, const void *handle)
+{
+    for (int i = 0; i < nslabs; i++) {
+        uintptr_t base = (uintptr_t)slabs[i], at = (uintptr_t)handle;
+        if (at >= base && at < base + PER_SLAB * size) return (at - base) % size == 0;
+    }
+    return false;
+}
+
+/* ---- communicators ------------------------------------------------------------------------------------------------- */
+
+static void grow_comms(void)
+{
+    int n = atomic_load_explicit(&ncomm_slabs, memory_order_relaxed);
+    struct ftcclComm *slab = n < SLABS ? calloc(PER_SLAB, sizeof *slab) : NULL;
+    if (!slab) return;
+    for (int i = 0; i < PER_SLAB; i++) {
+        pthread_mutex_init(&slab[i].lock, NULL);
+        *free_comms_end = &slab[i];
+        free_comms_end = &slab[i].next_free;
+    }
+    comm_slabs[n] = slab;
+    atomic_store_explicit(&ncomm_slabs, n + 1, memory_order_release);
+}
+
+ftcclComm_t ft_comm_handle_new(void)
+{
+    pthread_mutex_lock(&lock);
+    if (!free_comms) grow_comms();
+    struct ftcclComm *comm = free_comms;
+    if (comm) {
+        free_comms = comm->next_free;
+        if (!free_comms) free_comms_end = &free_comms;
+        comm->next_free = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!comm) {
+        ft_fail(FT_NOMEM, "no memory for a communicator's handle");
+        return NULL;
+    }
+    comm->core = NULL;
+    comm->error = FT_OK;
+    comm->cancel = comm->busy = 0;
+    comm->state = FT_HANDLE_INIT;
+    comm->text[0] = '\0';
+    comm->device = 0;
+    atomic_store(&comm->live, 1);
+    return comm;
+}
+
+void ft_comm_handle_free(ftcclComm_t comm)
+{
+    for (struct ft_registration *r = comm->registrations, *next; r; r = next) {
+        next = r->next;
+        free(r);
+    }
+    comm->registrations = NULL;
+    free(comm->ops);
+    comm->ops = NULL;
+    comm->nops = 0;
+    atomic_store(&comm->live, 0);
+    pthread_mutex_lock(&lock);
+    *free_comms_end = comm;
+    free_comms_end = &comm->next_free;
+    pthread_mutex_unlock(&lock);
+}
+
+int ft_comm_enter(ftcclComm_t comm)
+{
+    if (!comm) return ft_fail(FT_INVAL, "the communicator is NULL");
+    int n = atomic_load_explicit(&ncomm_slabs, memory_order_acquire);
+    if (!in_slabs((void *const *)comm_slabs, n, sizeof *comm, comm)) return ft_fail(FT_INVAL, "%p is not a communicator", (void *)comm);
+    atomic_fetch_add(&comm->users, 1); /* pairs with ft_comm_kill(): either it waits for us, or we see it dead */
+    if (atomic_load(&comm->live)) return FT_OK;
+    atomic_fetch_sub(&comm->users, 1);
+    return ft_fail(FT_INVAL, "the communicator %p has been destroyed", (void *)comm);
+}
+
+void ft_comm_leave(ftcclComm_t comm) { atomic_fetch_sub_explicit(&comm->users, 1, memory_order_release); }
+
+int ft_comm_enter_ready(ftcclComm_t comm)
+{
+    int rc = ft_comm_enter(comm);
+    if (rc != FT_OK) return rc;
+    if (atomic_load_explicit(&comm->busy, memory_order_acquire))
+        rc = ft_fail(FT_INVAL, "the communicator is used before its previous call has completed; see ftcclCommGetAsyncError()");
+    else if (atomic_load_explicit(&comm->state, memory_order_acquire) == FT_HANDLE_FINALIZED)
+        rc = ft_fail(FT_USAGE, "the communicator has been finalized");
+    else if (atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_READY)
+        rc = ft_fail(FT_USAGE, "the communicator could not be initialised: %s", comm->text);
+    if (rc != FT_OK) ft_comm_leave(comm);
+    return rc;
+}
+
+int ft_comm_kill(ftcclComm_t comm)
+{
+    int one = 1;
+    if (atomic_compare_exchange_strong(&comm->live, &one, 0)) return FT_OK;
+    return ft_fail(FT_INVAL, "the communicator %p has been destroyed", (void *)comm);
+}
+
+/* Calls inside end within their own bounds. */
+void ft_comm_wait_users(ftcclComm_t comm)
+{
+    while (atomic_load_explicit(&comm->users, memory_order_acquire) > 0) sched_yield();
+}
+
+/* ---- streams ------------------------------------------------------------------------------------------------------------ */
+
+static void grow_streams(void)
+{
+    int n = atomic_load_explicit(&nstream_slabs, memory_order_relaxed);
+    struct stream_handle *slab = n < SLABS ? calloc(PER_SLAB, sizeof *slab) : NULL;
+    if (!slab) return;
+    for (int i = 0; i < PER_SLAB; i++) {
+        *free_streams_end = &slab[i];
+        free_streams_end = &slab[i].next_free;
+    }
+    stream_slabs[n] = slab;
+    atomic_store_explicit(&nstream_slabs, n + 1, memory_order_release);
+}
+
+int ft_stream_of(ftcclStream_t handle, struct ft_stream **out)
+{
+    struct stream_handle *h = (struct stream_handle *)(void *)handle;
+    int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire), rc = FT_OK;
+    if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h)) return ft_fail(FT_INVAL, "%p is not a stream", (void *)handle);
+    pthread_mutex_lock(&lock);
+    if (atomic_load(&h->live)) {
+        *out = h->stream;
+        ft_stream_ref(h->stream);
+    } else rc = ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)handle);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+FT_EXPORT ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK && !stream) rc = ft_fail(FT_INVAL, "StreamCreate: stream is NULL");
+    struct ft_stream *made = rc == FT_OK ? ft_stream_new() : NULL;
+    if (rc == FT_OK && !made) rc = ft_fail(FT_NOMEM, "no memory for a stream");
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    pthread_mutex_lock(&lock);
+    if (!free_streams) grow_streams();
+    struct stream_handle *h = free_streams;
+    if (h) {
+        free_streams = h->next_free;
+        if (!free_streams) free_streams_end = &free_streams;
+        h->next_free = NULL;
+        h->stream = made;
+        atomic_store(&h->live, 1);
+    }
+    pthread_mutex_unlock(&lock);
+    if (!h) {
+        ft_stream_release(made);
+        return ft_return(NULL, ft_fail(FT_NOMEM, "no memory for a stream's handle"));
+    }
+    *stream = (ftcclStream_t)(void *)h;
+    return ftcclSuccess;
+}
+
+FT_EXPORT ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream)
+{
+    struct ft_stream *held;
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = stream ? ft_stream_of(stream, &held) : ft_fail(FT_INVAL, "the NULL stream cannot be destroyed");
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    struct stream_handle *h = (struct stream_handle *)(void *)stream;
+    pthread_mutex_lock(&lock);
+    bool mine = atomic_exchange(&h->live, 0);
+    pthread_mutex_unlock(&lock);
+    if (!mine) {
+        ft_stream_release(held);
+        return ft_return(NULL, ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)stream));
+    }
+    rc = ft_stream_wait(held);
+    ft_stream_release(held);
+    ft_stream_release(held);
+    pthread_mutex_lock(&lock);
+    *free_streams_end = h;
+    free_streams_end = &h->next_free;
+    pthread_mutex_unlock(&lock);
+    return ft_return(NULL, rc);
+}
+
+FT_EXPORT ftcclResult_t ftcclStreamQuery(ftcclStream_t stream)
+{
+    struct ft_stream *held;
+    int rc = ft_enter_library();
+    if (rc == FT_OK && !stream) return ft_return(NULL, ft_null_streams(false));
+    if (rc == FT_OK) rc = ft_stream_of(stream, &held);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    rc = ft_stream_query(held);
+    ft_stream_release(held);
+    return ft_return(NULL, rc);
+}
+
+FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
+{
+    struct ft_stream *held;
+    int rc = ft_enter_library();
+    if (rc == FT_OK && !stream) return ft_return(NULL, ft_null_streams(true));
+    if (rc == FT_OK) rc = ft_stream_of(stream, &held);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    rc = ft_stream_wait(held);
+    ft_stream_release(held);
+    return ft_return(NULL, rc);
+}
