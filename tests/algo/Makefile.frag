@@ -1,0 +1,19 @@
+# tests/algo
+if HAVE_GTEST
+algo_tests = tests/algo/proof_test tests/algo/checker_test tests/algo/select_test
+check_PROGRAMS += $(algo_tests)
+TESTS += $(algo_tests)
+SLOW_TESTS += tests/algo/proof_test
+algo_checker = tests/algo/checker.cc tests/algo/checker.h
+algo_test_cppflags = $(AM_CPPFLAGS) $(GTEST_CFLAGS)
+algo_test_ldadd = src/libftcore.la $(GTEST_LIBS) -lgtest_main
+tests_algo_proof_test_SOURCES = tests/algo/proof_test.cc $(algo_checker)
+tests_algo_proof_test_CPPFLAGS = $(algo_test_cppflags)
+tests_algo_proof_test_LDADD = $(algo_test_ldadd)
+tests_algo_checker_test_SOURCES = tests/algo/checker_test.cc $(algo_checker)
+tests_algo_checker_test_CPPFLAGS = $(algo_test_cppflags)
+tests_algo_checker_test_LDADD = $(algo_test_ldadd)
+tests_algo_select_test_SOURCES = tests/algo/select_test.cc $(algo_checker)
+tests_algo_select_test_CPPFLAGS = $(algo_test_cppflags)
+tests_algo_select_test_LDADD = $(algo_test_ldadd)
+endif

@@ -1,0 +1,316 @@
+// Properties: FTCCL_ALGO's text means what select.c says; the selection is latency-optimal for small and bandwidth-optimal
+// for large messages; costs grow with the size; the table of costs is read strictly and digested completely; plans stay
+// inside their buffers and complete beyond 2^31 elements. Method: tables of texts; plans walked step by step or run by the
+// symbolic checker.
+#include <algorithm>
+#include <cstdlib>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "checker.h"
+
+namespace {
+
+// A view of n ranks on `nhosts` hosts, in blocks.
+struct World {
+    std::vector<int> host;
+    std::vector<uint64_t> peer;
+    struct ft_view view;
+    struct ft_tuning tuning;
+
+    World(int n, int nhosts, int rank = 0) : host((size_t)n), peer((size_t)n)
+    {
+        for (int r = 0; r < n; r++) host[r] = (int)((int64_t)r * nhosts / n);
+        view = {1, n, rank, nhosts, host.data(), peer.data()};
+        ft_tuning_default(&tuning);
+        tuning.costs.cores_per_host = 64;
+    }
+    std::string select(enum ft_kind kind, size_t bytes, const char *choice = "")
+    {
+        tuning.choice = choice;
+        struct ft_coll coll = {kind, FT_INT8, FT_SUM, 0, bytes};
+        struct ft_plan plan;
+        int status = ft_algo_select(&view, &coll, &tuning, &plan);
+        return status == FT_OK ? plan.algo->name : std::string(ft_status_text(status)) + ": " + ft_fail_text();
+    }
+};
+
+const struct ft_algo *find(const std::string &name)
+{
+    for (int i = 0; ft_algos[i]; i++)
+        if (name == ft_algos[i]->name) return ft_algos[i];
+    return nullptr;
+}
+
+TEST(Choice, TextsMeanWhatTheySay)
+{
+    struct { const char *text; enum ft_kind kind; const char *chosen; } table[] = {
+        {"ring", FT_ALLREDUCE, "ring"},
+        {"Ring", FT_ALLREDUCE, "ring"},
+        {"TREE", FT_ALLREDUCE, "tree"},
+        {" tree ", FT_ALLREDUCE, "tree"},
+        {"tree", FT_ALLTOALL, "direct"}, // says nothing about AlltoAll
+        {"allreduce:tree,allgather:ring", FT_ALLREDUCE, "tree"},
+        {"allreduce:tree,allgather:ring", FT_ALLGATHER, "ring"},
+        {"AllReduce:Tree;AllGather:Ring", FT_ALLGATHER, "ring"},
+        {"allreduce:tree;ring", FT_ALLREDUCE, "tree"},
+        {"allreduce:tree;ring", FT_BROADCAST, "ring"},
+        {"ring;allreduce:tree", FT_REDUCE, "ring"},
+        {"^rd", FT_ALLREDUCE, "direct"},
+        {"^rd,direct", FT_ALLREDUCE, "hd"}, // ^ before a list excludes all of it
+        {"^rd,^direct,hd,tree", FT_ALLREDUCE, "ring"},
+        {"allreduce:^rd,allgather:ring", FT_ALLREDUCE, "direct"},
+        {"allreduce:^rd,allgather:^direct", FT_ALLGATHER, "rd"},
+        {"ring,NVLS", FT_ALLREDUCE, "ring"},
+        {"^NVLS", FT_ALLREDUCE, "rd"},
+        {",,", FT_ALLREDUCE, "rd"},
+    };
+    World world(8, 1);
+    for (auto &row : table) EXPECT_EQ(world.select(row.kind, 8, row.text), row.chosen) << row.text;
+}
+
+TEST(Choice, WhatLeavesNothingIsRefusedByName)
+{
+    struct { const char *text, *sentence; } table[] = {
+        {"rng", "'rng' is no algorithm"},
+        {"ring,^tre", "'tre' is no algorithm"},
+        {"allreduc:ring", "'allreduc' is no collective"},
+        {"twolevel", "FTCCL_ALGO=twolevel leaves no algorithm for AllReduce on 8 ranks and 1 hosts"},
+        {"allreduce:bruck", "leaves no algorithm for AllReduce"},
+        {"^ring,rd,hd,tree,direct,twolevel", "leaves no algorithm for AllReduce"},
+        {"NVLS", "leaves no algorithm for AllReduce"},
+    };
+    World world(8, 1);
+    for (auto &row : table) {
+        std::string said = world.select(FT_ALLREDUCE, 8, row.text);
+        EXPECT_EQ(said.rfind("invalid usage: ", 0), 0u) << row.text << ": " << said;
+        EXPECT_NE(said.find(row.sentence), std::string::npos) << row.text << ": " << said;
+    }
+}
+
+TEST(Choice, OneRankIsNeverRefused)
+{
+    World world(1, 1);
+    for (int kind = 0; kind < FT_SEND; kind++)
+        EXPECT_EQ(world.select((enum ft_kind)kind, 8, "allreduce:tree;^ring,direct"), "local");
+}
+
+TEST(Select, BadArgumentsAreRefused)
+{
+    World world(4, 1);
+    struct ft_plan plan;
+    struct ft_coll coll = {FT_ALLGATHER, FT_FLOAT64, FT_SUM, 0, SIZE_MAX / 16};
+    EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL); // 4 blocks overflow
+    coll.count = 1;
+    coll.root = 4;
+    EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL);
+    coll.root = 0;
+    coll.kind = FT_SEND;
+    EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL);
+    coll.kind = FT_ALLGATHER;
+    world.tuning.chunk_bytes = 7;
+    EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL);
+}
+
+// Messages one after another of what is chosen at 8 bytes. Two ranks of different hosts need log2 n.
+TEST(Select, SmallAllReduceTakesLogarithmicallyManyHops)
+{
+    for (int n = 2; n <= 64; n++) {
+        for (int nhosts : {1, n}) {
+            World world(n, nhosts);
+            Case c = {find(world.select(FT_ALLREDUCE, 8)), {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 8}, world.tuning.chunk_bytes,
+                      world.tuning.chunks, world.host, InPlace::none, 2, false, 1};
+            ASSERT_NE(c.algo, nullptr);
+            int hops = 0, log2n = 31 - __builtin_clz((unsigned)n), folds = n & (n - 1) ? 2 : 0;
+            ASSERT_EQ(check(c, &hops), "");
+            EXPECT_LE(hops, log2n + folds) << n << " ranks on " << nhosts << " hosts by " << c.algo->name;
+        }
+    }
+}
+
+// Most bytes that any rank sends and forwards.
+double busiest(int n, int nhosts, enum ft_kind kind, size_t bytes, std::string &name)
+{
+    double most = 0;
+    for (int rank = 0; rank < n; rank++) {
+        World world(n, nhosts, rank);
+        struct ft_coll coll = {kind, FT_INT8, FT_SUM, 0, bytes};
+        struct ft_plan plan;
+        EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+        name = plan.algo->name;
+        double sent = 0;
+        for (int lane = 0; lane < plan.nlanes; lane++)
+            for (uint64_t i = 0; i < plan.nsteps; i++) {
+                struct ft_step s;
+                ft_plan_step(&plan, lane, i, &s);
+                sent += (double)s.send_bytes * s.nsend + (double)s.len_bytes * s.nfwd;
+            }
+        most = std::max(most, sent);
+    }
+    return most;
+}
+
+TEST(Select, LargeMessagesMoveNoMoreBytesThanNeeded)
+{
+    size_t bytes = 64 << 20;
+    std::string name;
+    for (int n : {2, 3, 4, 5, 8, 12, 16, 33, 64})
+        for (int nhosts : {1, n}) {
+            double best = 2.0 * (n - 1) / n * (double)bytes;
+            EXPECT_LE(busiest(n, nhosts, FT_ALLREDUCE, bytes, name), best * 1.01) << n << " ranks, " << name;
+            size_t block = bytes / (size_t)n;
+            best = (double)(n - 1) * (double)block;
+            EXPECT_LE(busiest(n, nhosts, FT_ALLGATHER, block, name), best * 1.01) << n << " ranks, " << name;
+            EXPECT_LE(busiest(n, nhosts, FT_REDUCESCATTER, block, name), best * 1.01) << n << " ranks, " << name;
+            EXPECT_LE(busiest(n, nhosts, FT_ALLTOALL, block, name), best * 1.01) << n << " ranks, " << name;
+            // An inner node of a tree sends its half of the data twice; lanes may not halve it exactly.
+            EXPECT_LE(busiest(n, nhosts, FT_BROADCAST, bytes, name), 1.55 * (double)bytes) << n << " ranks, " << name;
+        }
+}
+
+TEST(Select, HostsAreUsedInTwoLevels)
+{
+    EXPECT_EQ(World(16, 2).select(FT_ALLREDUCE, 4 << 20), "twolevel");
+    EXPECT_NE(World(16, 16).select(FT_ALLREDUCE, 4 << 20), "twolevel");
+}
+
+TEST(Cost, GrowsWithTheSize)
+{
+    for (int i = 0; ft_algos[i]; i++)
+        for (int n = 1; n <= 64; n++)
+            for (int nhosts : {1, (n + 3) / 4, n})
+                for (int kind = 0; kind < FT_SEND; kind++) {
+                    World world(n, nhosts);
+                    double last = 0;
+                    for (size_t count = 1; count < (1u << 30); count += 1 + count / 3) {
+                        struct ft_coll coll = {(enum ft_kind)kind, FT_FLOAT32, FT_SUM, 0, count};
+                        if (!(ft_algos[i]->kinds >> kind & 1) || !ft_algos[i]->fits(&world.view, &coll, &world.tuning)) break;
+                        double cost = ft_algos[i]->cost_ns(&world.view, &coll, &world.tuning);
+                        ASSERT_TRUE(cost > 0 && cost < 1e18 && cost >= last)
+                            << ft_algos[i]->name << " " << ft_kind_name((enum ft_kind)kind) << " n " << n << " hosts " << nhosts
+                            << " count " << count << ": " << cost << " after " << last;
+                        last = cost;
+                    }
+                }
+}
+
+TEST(Cost, GrowsWhenRanksShareCores)
+{
+    World enough(8, 1), few(8, 1);
+    few.tuning.costs.cores_per_host = 2;
+    struct ft_coll coll = {FT_ALLREDUCE, FT_FLOAT32, FT_SUM, 0, 1000};
+    for (const char *name : {"rd", "hd", "ring", "tree", "direct"})
+        EXPECT_GT(find(name)->cost_ns(&few.view, &coll, &few.tuning),
+                  2 * find(name)->cost_ns(&enough.view, &coll, &enough.tuning))
+            << name;
+}
+
+// Writes `text` to a file of its own, loads it, removes it.
+int load(struct ft_tuning *tuning, const std::string &text)
+{
+    std::string path = testing::TempDir() + "ftccl_tune_XXXXXX";
+    int fd = mkstemp(path.data());
+    EXPECT_GE(fd, 0);
+    EXPECT_EQ(write(fd, text.data(), text.size()), (ssize_t)text.size());
+    close(fd);
+    int status = ft_tuning_load(tuning, path.c_str());
+    unlink(path.c_str());
+    return status;
+}
+
+TEST(Tuning, TableIsReadStrictly)
+{
+    struct ft_tuning tuning;
+    ft_tuning_default(&tuning);
+    ASSERT_EQ(load(&tuning, "# measured\nlocal_latency_ns 250 # two cores\n\nremote_ns_per_byte=0.25\r\ncores_per_host 2"), 0);
+    EXPECT_EQ(tuning.costs.local_latency_ns, 250);
+    EXPECT_EQ(tuning.costs.remote_ns_per_byte, 0.25);
+    EXPECT_EQ(tuning.costs.cores_per_host, 2);
+    uint64_t digest = ft_tuning_digest(&tuning);
+    for (const char *bad : {"local_latency 250\n", "step_ns\n", "step_ns abc\n", "step_ns 1e400\n", "step_ns nan\n", "step_ns -1\n",
+                            "step_ns 5 6\n", "local_latency_ns 0\n", "cores_per_host 0\n", "step_ns 7\nbad 1\n"})
+        EXPECT_EQ(load(&tuning, bad), FT_INVAL) << bad;
+    EXPECT_EQ(load(&tuning, std::string(1000, 'x')), FT_INVAL);
+    EXPECT_EQ(ft_tuning_load(&tuning, "/nonexistent/table"), FT_INVAL);
+    EXPECT_EQ(ft_tuning_digest(&tuning), digest) << "a bad table changed the costs";
+}
+
+TEST(Tuning, DigestSeesEveryField)
+{
+    struct ft_tuning base;
+    ft_tuning_default(&base);
+    std::vector<struct ft_tuning> all(10, base);
+    all[1].chunk_bytes++;
+    all[2].chunks++;
+    all[3].choice = "ring";
+    for (int i = 0; i < 6; i++) (&all[4 + i].costs.local_latency_ns)[i] += 1;
+    all.push_back(base);
+    all.back().costs.cores_per_host++;
+    for (size_t i = 0; i < all.size(); i++)
+        for (size_t k = 0; k < i; k++) EXPECT_NE(ft_tuning_digest(&all[i]), ft_tuning_digest(&all[k])) << i << " and " << k;
+    struct ft_tuning unset = base;
+    unset.choice = nullptr;
+    EXPECT_EQ(ft_tuning_digest(&unset), ft_tuning_digest(&base));
+}
+
+TEST(Explain, NamesCandidatesChoiceAndSteps)
+{
+    World world(8, 1);
+    world.tuning.choice = "^rd";
+    struct ft_coll coll = {FT_ALLREDUCE, FT_FLOAT32, FT_SUM, 0, 10};
+    char *text = nullptr;
+    size_t len = 0;
+    FILE *out = open_memstream(&text, &len);
+    ASSERT_EQ(ft_algo_explain(out, &world.view, &coll, &world.tuning), 0);
+    fclose(out);
+    std::string said = text;
+    free(text);
+    for (const char *part : {"AllReduce of 10 x float32, 8 ranks", "* direct", "  rd ", "excluded by FTCCL_ALGO", "twolevel  does not fit",
+                             "rank 0, lane 0:", "(final)"})
+        EXPECT_NE(said.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << said;
+}
+
+// Walks all steps of one rank; what is stored in OUT must lie in it and cover it without gaps or overlaps.
+void walk(const struct ft_algo *algo, enum ft_kind kind, int n, int rank, size_t count)
+{
+    World world(n, 2, rank);
+    world.tuning.chunk_bytes = 8 << 20;
+    struct ft_coll coll = {kind, FT_FLOAT32, FT_SUM, 0, count};
+    struct ft_plan plan;
+    if (!(algo->kinds >> kind & 1) || !algo->fits(&world.view, &coll, &world.tuning)) return;
+    ASSERT_EQ(ft_algo_plan(algo, &world.view, &coll, &world.tuning, &plan), 0);
+    bool has_out = (kind != FT_REDUCE && kind != FT_GATHER) || rank == 0;
+    bool blocks_out = kind == FT_ALLGATHER || kind == FT_ALLTOALL || kind == FT_GATHER;
+    bool blocks_in = kind == FT_REDUCESCATTER || kind == FT_ALLTOALL || kind == FT_SCATTER;
+    size_t out = has_out ? count * 4 * (blocks_out ? n : 1) : 0, in = count * 4 * (blocks_in ? n : 1);
+    std::vector<std::pair<size_t, size_t>> stored;
+    auto inside = [&](struct ft_ref ref, size_t len) {
+        size_t size = ref.buf == FT_BUF_IN ? in : ref.buf == FT_BUF_OUT ? out : ref.buf == FT_BUF_TMP ? plan.tmp_bytes : len;
+        ASSERT_TRUE(ref.off <= size && len <= size - ref.off) << algo->name << " " << ft_kind_name(kind) << " offset " << ref.off;
+    };
+    for (int lane = 0; lane < plan.nlanes; lane++)
+        for (uint64_t i = 0; i < plan.nsteps; i++) {
+            struct ft_step s;
+            ft_plan_step(&plan, lane, i, &s);
+            inside(s.send, s.send_bytes);
+            inside(s.src, s.len_bytes);
+            inside(s.dst, s.len_bytes);
+            if (s.dst.buf == FT_BUF_OUT) stored.push_back({s.dst.off, s.len_bytes});
+        }
+    std::sort(stored.begin(), stored.end());
+    size_t at = 0;
+    for (auto &[off, len] : stored) {
+        ASSERT_EQ(off, at) << algo->name << " " << ft_kind_name(kind) << " rank " << rank;
+        at += len;
+    }
+    ASSERT_EQ(at, out) << algo->name << " " << ft_kind_name(kind) << " rank " << rank;
+}
+
+TEST(Plan, CoversMoreThanTwoToThe31Elements)
+{
+    for (int i = 0; ft_algos[i]; i++)
+        for (int kind = 0; kind < FT_SEND; kind++)
+            for (int rank = 0; rank < 3; rank++) walk(ft_algos[i], (enum ft_kind)kind, 3, rank, (1ull << 31) + 12345);
+}
+
+} // namespace

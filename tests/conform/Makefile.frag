@@ -1,0 +1,45 @@
+# tests/conform
+if HAVE_GTEST
+conform_transport_sources = tests/conform/transport.h tests/conform/transport.cc
+check_PROGRAMS += tests/conform/transport_data_test
+tests_conform_transport_data_test_SOURCES = tests/conform/transport_data_test.cc $(conform_transport_sources)
+tests_conform_transport_data_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_data_test_LDADD = src/libftcore.la $(gtest_libs)
+TESTS += tests/conform/transport_data_test
+
+check_PROGRAMS += tests/conform/transport_fail_test
+tests_conform_transport_fail_test_SOURCES = tests/conform/transport_fail_test.cc $(conform_transport_sources)
+tests_conform_transport_fail_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_fail_test_LDADD = src/libftcore.la $(gtest_libs)
+TESTS += tests/conform/transport_fail_test
+
+check_PROGRAMS += tests/conform/transport_sleep_test
+tests_conform_transport_sleep_test_SOURCES = tests/conform/transport_sleep_test.cc $(conform_transport_sources)
+tests_conform_transport_sleep_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_sleep_test_LDADD = src/libftcore.la $(gtest_libs)
+TESTS += tests/conform/transport_sleep_test
+
+check_PROGRAMS += tests/conform/transport_speed
+tests_conform_transport_speed_SOURCES = tests/conform/transport_speed.cc $(conform_transport_sources)
+tests_conform_transport_speed_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_speed_LDADD = src/libftcore.la $(GTEST_LIBS) -lpthread
+
+check_PROGRAMS += tests/conform/device_test
+TESTS += tests/conform/device_test
+tests_conform_device_test_SOURCES = tests/conform/device_test.cc tests/conform/device_ref.h
+tests_conform_device_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS) -ffp-contract=off
+tests_conform_device_test_LDADD = src/libftcore.la $(GTEST_LIBS) -lpthread
+endif
+
+check_PROGRAMS += tests/conform/shm_hostile_test
+tests_conform_shm_hostile_test_SOURCES = tests/conform/shm_hostile_test.c
+tests_conform_shm_hostile_test_LDADD = src/libftcore.la -lpthread
+TESTS += tests/conform/shm_hostile_test
+# Not a test: prints what a link costs over a bare socket.
+check_PROGRAMS += tests/conform/link_bench
+tests_conform_link_bench_SOURCES = tests/conform/link_bench.c
+tests_conform_link_bench_LDADD = src/libftcore.la
+
+TESTS += tests/conform/transport_fault_test.sh
+SLOW_TESTS += tests/conform/transport_fault_test.sh
+EXTRA_DIST += tests/conform/transport_fault_test.sh

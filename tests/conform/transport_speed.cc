@@ -1,0 +1,126 @@
+// Measures a transport between two processes; asserts nothing. Prints the one-way latency of 8-byte messages (half of a round
+// trip, both sides polling) and the rate of 128 KiB messages that the receiver copies out. Usage: transport_speed [backend...]
+#include "tests/conform/transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+
+namespace {
+
+const size_t chunk = 131072;
+
+double now_us()
+{
+    using namespace std::chrono;
+    return duration<double, std::micro>(steady_clock::now().time_since_epoch()).count();
+}
+
+struct Side {
+    Engine &e;
+    ft_link *to, *from;
+
+    void send(const void *data, uint32_t len, unsigned lane, bool in_place)
+    {
+        ft_header h = header_of(1, lane, 0, len);
+        ft_send req = {FT_AGAIN};
+        void *slot;
+        for (;;) {
+            int rc = in_place ? to->ops->reserve(to, &h, &slot) : to->ops->send(to, &h, data, &req);
+            if (rc == FT_OK) break;
+            if (rc != FT_AGAIN) exit(3);
+            e.poll();
+        }
+        if (in_place) {
+            memcpy(slot, data, len);
+            to->ops->commit(to, &h, slot);
+            return;
+        }
+        while (req.status == FT_AGAIN) e.poll();
+    }
+
+    void recv(void *out, unsigned lane)
+    {
+        ft_msg msg;
+        int rc;
+        while ((rc = from->ops->recv(from, 1, lane, &msg)) == FT_AGAIN) e.poll();
+        if (rc != FT_OK) exit(4);
+        if (out) memcpy(out, msg.data, msg.header.len);
+        from->ops->release(from, &msg);
+    }
+};
+
+void run(Side &s, bool first, const char *name)
+{
+    char word[8] = {0};
+    std::vector<double> lat;
+    for (int batch = 0; batch < 40; batch++) {
+        const int n = 2000;
+        double start = now_us();
+        for (int i = 0; i < n; i++) {
+            if (first) s.send(word, 8, 0, false);
+            s.recv(word, 0);
+            if (!first) s.send(word, 8, 0, false);
+        }
+        lat.push_back((now_us() - start) / n / 2);
+    }
+    std::sort(lat.begin(), lat.end());
+    if (first) printf("%s: 8 B one way: median %.3f us, best %.3f us\n", name, lat[lat.size() / 2], lat[0]);
+    std::vector<char> from(64 << 20, 1), to(64 << 20, 2);
+    for (int in_place = 0; in_place < 2; in_place++) {
+        std::vector<double> rate;
+        for (int batch = 0; batch < 40; batch++) {
+            const size_t n = 256;
+            double start = now_us();
+            for (size_t i = 0; i < n; i++) {
+                size_t at = (batch * n + i) * chunk % from.size();
+                if (first) s.send(&from[at], chunk, i % 4, in_place);
+                else s.recv(&to[at], i % 4);
+            }
+            if (first) s.recv(word, 0);
+            else s.send(word, 8, 0, false);
+            rate.push_back((double)(n * chunk) / (now_us() - start) / 1e3);
+        }
+        std::sort(rate.begin(), rate.end());
+        if (first) {
+            printf("%s: 128 KiB %s: median %.2f GB/s, best %.2f\n", name, in_place ? "reserved" : "sent", rate[rate.size() / 2],
+                   rate.back());
+        }
+    }
+    if (first) s.send(word, 8, 0, false);
+    else s.recv(word, 0);
+}
+
+int side(const Backend &b, bool first, const std::function<std::string(const std::string &)> &exchange)
+{
+    Engine e(b, first ? 1 : 2, chunk);
+    if (!e.t || e.ops->bind(e.t, 1)) return 1;
+    ft_link *to = e.connect(first ? 2 : 1, exchange(e.address()));
+    if (!to || !turn({&e}, [&] { return to->state == FT_LINK_UP && e.accepted(); })) return 2;
+    Side s{e, to, e.accepted()};
+    run(s, first, b.name);
+    return 0;
+}
+
+} // namespace
+
+int main(int argc, char **argv)
+{
+    for (const Backend &b : all_backends()) {
+        if (argc > 1 && std::find(argv + 1, argv + argc, std::string(b.name)) == argv + argc) continue;
+        if (!b.processes) continue;
+        Child child([&](int in, int out) {
+            return side(b, false, [&](const std::string &mine) {
+                Child::write_to(out, mine);
+                return Child::read_from(in);
+            });
+        });
+        int rc = side(b, true, [&](const std::string &mine) {
+            child.write(mine);
+            return child.read();
+        });
+        int other = child.wait();
+        if (rc || other) printf("%s: failed with %d and %d\n", b.name, rc, other);
+    }
+    return 0;
+}

@@ -1,0 +1,39 @@
+include tests/proc/perf.frag
+# Suites over the public header: ranks as threads and as processes that are killed.
+if HAVE_GTEST
+proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test tests/proc/coll_test \
+	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/fork_test
+check_PROGRAMS += $(proc_tests)
+TESTS += $(proc_tests)
+check_LTLIBRARIES += tests/proc/libproc.la
+proc_ldadd = tests/proc/libproc.la src/libftccl.la $(gtest_libs)
+tests_proc_libproc_la_SOURCES = tests/proc/proc.cc tests/proc/proc.h tests/common/reference.h
+tests_proc_libproc_la_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_api_errors_test_SOURCES = tests/proc/api_errors_test.cc
+tests_proc_api_errors_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_api_errors_test_LDADD = $(proc_ldadd)
+tests_proc_init_errors_test_SOURCES = tests/proc/init_errors_test.cc
+tests_proc_init_errors_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_init_errors_test_LDADD = $(proc_ldadd)
+tests_proc_comm_test_SOURCES = tests/proc/comm_test.cc
+tests_proc_comm_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_comm_test_LDADD = $(proc_ldadd)
+tests_proc_coll_test_SOURCES = tests/proc/coll_test.cc
+tests_proc_coll_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_coll_test_LDADD = $(proc_ldadd)
+tests_proc_group_test_SOURCES = tests/proc/group_test.cc
+tests_proc_group_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_group_test_LDADD = $(proc_ldadd)
+tests_proc_mismatch_test_SOURCES = tests/proc/mismatch_test.cc
+tests_proc_mismatch_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_mismatch_test_LDADD = $(proc_ldadd)
+tests_proc_kill_test_SOURCES = tests/proc/kill_test.cc
+tests_proc_kill_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_kill_test_LDADD = $(proc_ldadd)
+tests_proc_fork_test_SOURCES = tests/proc/fork_test.cc
+tests_proc_fork_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_fork_test_LDADD = $(proc_ldadd)
+endif
+TESTS += tests/proc/install_test.sh
+EXTRA_DIST += tests/proc/install_test.sh
+include tests/proc/small.frag

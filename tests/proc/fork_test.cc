@@ -1,0 +1,112 @@
+/*
+ * Property: a child of fork owns nothing of the library: its calls fail cleanly as the caller's mistake, it disturbs nobody,
+ * and while it lives on its parent's death is still seen at once.
+ * Method: a rank in a process of its own forks and is killed; its forked child holds a pipe of the test open meanwhile.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "tests/proc/proc.h"
+
+namespace {
+
+/* The calls that a forked child tries; returns the first that was not refused, or "". */
+std::string calls_in_child(ftcclComm_t comm, ftcclStream_t stream)
+{
+    int data = 1, number;
+    ftcclUniqueId id;
+    ftcclComm_t made;
+    ftcclResult_t state;
+    if (ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, comm, stream) != ftcclInvalidUsage) return "AllReduce";
+    if (ftcclStreamSynchronize(stream) != ftcclInvalidUsage) return "StreamSynchronize";
+    if (ftcclStreamQuery(stream) != ftcclInvalidUsage) return "StreamQuery";
+    if (ftcclCommCount(comm, &number) != ftcclInvalidUsage) return "CommCount";
+    if (ftcclCommGetAsyncError(comm, &state) != ftcclInvalidUsage) return "CommGetAsyncError";
+    if (ftcclGetUniqueId(&id) != ftcclInvalidUsage) return "GetUniqueId";
+    if (ftcclCommInitAll(&made, 1, nullptr) != ftcclInvalidUsage) return "CommInitAll";
+    if (ftcclCommSplit(comm, 0, 0, &made, nullptr) != ftcclInvalidUsage) return "CommSplit";
+    if (ftcclCommFinalize(comm) != ftcclInvalidUsage) return "CommFinalize";
+    if (ftcclCommDestroy(comm) != ftcclInvalidUsage) return "CommDestroy";
+    if (ftcclCommAbort(comm) != ftcclInvalidUsage) return "CommAbort";
+    if (ftcclGroupStart() != ftcclInvalidUsage) return "GroupStart";
+    return *ftcclGetLastError(nullptr) ? "" : "no sentence";
+}
+
+TEST(Fork, CallsInTheChildFailAndTheParentGoesOn)
+{
+    proc::World world(2);
+    EXPECT_TRUE(world.works());
+    int report[2];
+    ASSERT_EQ(pipe(report), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        std::string problem = calls_in_child(world.comm[0], world.stream[0]);
+        if (write(report[1], problem.data(), problem.size()) < 0) _exit(2);
+        _exit(0);
+    }
+    close(report[1]);
+    char text[256] = {};
+    EXPECT_EQ(read(report[0], text, sizeof text - 1), 0) << "not refused in the child: " << text;
+    close(report[0]);
+    int status = -1;
+    waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+    EXPECT_TRUE(world.works());
+}
+
+/* parent ID RANK: reduces once, forks a child that sleeps until its stdin ends, and goes on reducing. */
+CHILD(parent)
+{
+    ftcclComm_t comm;
+    ftcclStream_t stream;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess) return 1;
+    if (ftcclCommInitRank(&comm, 3, proc::unhex(arguments[0]), std::stoi(arguments[1])) != ftcclSuccess) return 1;
+    float data[4096] = {};
+    for (int i = 0;; i++) {
+        ftcclResult_t result = ftcclAllReduce(data, data, 4096, ftcclFloat, ftcclSum, comm, stream);
+        if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
+        if (result != ftcclSuccess) {
+            printf("%d %s\n", result, ftcclGetLastError(comm));
+            ftcclCommAbort(comm);
+            return 0;
+        }
+        if (i != 5) continue;
+        if (std::stoi(arguments[1]) == 1 && fork() == 0) {
+            printf("child %d\n", getpid());
+            char byte;
+            while (read(0, &byte, 1) > 0) {
+            }
+            _exit(0);
+        }
+        printf("running\n");
+    }
+}
+
+TEST(Fork, AChildThatLivesOnDoesNotHideItsParentsDeath)
+{
+    for (const char *transports : {"shm", "tcp"}) {
+        std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", transports}};
+        ftcclUniqueId id;
+        ASSERT_OK(ftcclGetUniqueId(&id));
+        proc::Child zero("parent", {proc::hex(id), "0"}, env), one("parent", {proc::hex(id), "1"}, env), two("parent", {proc::hex(id), "2"}, env);
+        EXPECT_EQ(zero.line(), "running");
+        EXPECT_EQ(two.line(), "running");
+        std::string first = one.line(), second = one.line(); /* from the parent and from its child, in any order */
+        std::string born = first[0] == 'c' ? first : second;
+        ASSERT_EQ(born.substr(0, 6), "child ") << first << second;
+        pid_t pid = std::stoi(born.substr(6));
+        double start = proc::now();
+        one.signal(SIGKILL);
+        for (proc::Child *survivor : {&zero, &two}) {
+            std::string line = survivor->line(20);
+            EXPECT_EQ(line.substr(0, line.find(' ')), std::to_string(ftcclRemoteError)) << line;
+            EXPECT_EQ(survivor->wait(), 0);
+        }
+        EXPECT_LT(proc::now() - start, 1.5) << transports;
+        EXPECT_EQ(kill(pid, 0), 0) << "the forked child was to live on";
+        kill(pid, SIGKILL);
+    }
+}
+
+}  // namespace

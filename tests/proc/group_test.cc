@@ -1,0 +1,248 @@
+/*
+ * Property: groups, streams and point-to-point calls in any mix complete with the right data and in the order of their
+ * streams; a query never blocks.
+ * Method: ranks as threads, or all ranks of a group from one thread, with values that tell who sent what.
+ */
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/proc/proc.h"
+
+namespace {
+
+TEST(Group, OneThreadDrivesAllRanks)
+{
+    for (int n : {1, 2, 4, 8}) {
+        proc::World world(n);
+        std::vector<int> data(static_cast<size_t>(n), 1);
+        ASSERT_OK(ftcclGroupStart());
+        for (size_t r = 0; r < data.size(); r++) {
+            EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, world.comm[r], nullptr));
+        }
+        ASSERT_OK(ftcclGroupEnd());
+        EXPECT_OK(ftcclStreamSynchronize(nullptr));
+        for (int v : data) EXPECT_EQ(v, n);
+    }
+}
+
+TEST(Group, NestsAndEndsWithTheOutermost)
+{
+    proc::World world(2);
+    int a[2] = {1, 2}, b[2] = {10, 20};
+    ASSERT_OK(ftcclGroupStart());
+    for (size_t r = 0; r < 2; r++) {
+        ASSERT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclAllReduce(&a[r], &a[r], 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+        ASSERT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclAllReduce(&b[r], &b[r], 1, ftcclInt, ftcclMax, world.comm[r], world.stream[r]));
+        ASSERT_OK(ftcclGroupEnd());
+        ASSERT_OK(ftcclGroupEnd());
+        EXPECT_OK(ftcclStreamQuery(world.stream[r])); /* nothing is enqueued yet */
+    }
+    ASSERT_OK(ftcclGroupEnd());
+    for (size_t r = 0; r < 2; r++) EXPECT_OK(proc::finish(world.stream[r]));
+    for (size_t r = 0; r < 2; r++) {
+        EXPECT_EQ(a[r], 3);
+        EXPECT_EQ(b[r], 20);
+    }
+}
+
+TEST(Group, SeveralCommunicatorsAndKinds)
+{
+    const int n = 3;
+    proc::World one(n), two(n);
+    std::vector<std::vector<int>> sum(n, std::vector<int>(1)), all(n, std::vector<int>(n)), from(n, std::vector<int>(1, -1));
+    one.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        int mine = rank + 1, right = (rank + 1) % n, left = (rank + n - 1) % n;
+        EXPECT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclAllReduce(&mine, sum[r].data(), 1, ftcclInt, ftcclSum, one.comm[r], one.stream[r]));
+        EXPECT_OK(ftcclRecv(from[r].data(), 1, ftcclInt, left, two.comm[r], one.stream[r]));
+        EXPECT_OK(ftcclAllGather(&mine, all[r].data(), 1, ftcclInt, two.comm[r], one.stream[r]));
+        EXPECT_OK(ftcclSend(&mine, 1, ftcclInt, right, two.comm[r], one.stream[r]));
+        EXPECT_OK(ftcclGroupEnd());
+        EXPECT_OK(proc::finish(one.stream[r]));
+    });
+    for (size_t r = 0; r < n; r++) {
+        EXPECT_EQ(sum[r][0], 6);
+        EXPECT_EQ(all[r], (std::vector<int>{1, 2, 3}));
+        EXPECT_EQ(from[r][0], static_cast<int>((r + n - 1) % n) + 1);
+    }
+}
+
+TEST(Group, SimulateEndEnqueuesNothing)
+{
+    proc::World world(2);
+    int data = 5;
+    ftcclSimInfo_t info = FTCCL_SIM_INFO_INITIALIZER;
+    ASSERT_OK(ftcclGroupStart());
+    EXPECT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+    EXPECT_OK(ftcclGroupSimulateEnd(&info));
+    EXPECT_GE(info.estimatedTime, 0.0f);
+    EXPECT_OK(ftcclStreamQuery(world.stream[0]));
+    EXPECT_EQ(data, 5);
+    EXPECT_TRUE(world.works());
+}
+
+TEST(PointToPoint, AnyOrderInAGroupAndToItself)
+{
+    const int n = 5;
+    unsigned seed = std::random_device{}();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    proc::World world(n);
+    for (size_t count : {1ul, 1000ul, 100000ul}) {
+        world.each([&](int rank) {
+            auto r = static_cast<size_t>(rank);
+            std::mt19937 random(seed + static_cast<unsigned>(rank));
+            std::vector<std::vector<int>> out(n, std::vector<int>(count)), in(n, std::vector<int>(count, -1));
+            std::vector<int> calls(2 * n); /* peer, or n + peer for a receive */
+            std::iota(calls.begin(), calls.end(), 0);
+            std::shuffle(calls.begin(), calls.end(), random);
+            EXPECT_OK(ftcclGroupStart());
+            for (int c : calls) {
+                int peer = c % n;
+                auto p = static_cast<size_t>(peer);
+                if (c < n) {
+                    std::fill(out[p].begin(), out[p].end(), rank * 100 + peer);
+                    EXPECT_OK(ftcclSend(out[p].data(), count, ftcclInt, peer, world.comm[r], world.stream[r]));
+                } else {
+                    EXPECT_OK(ftcclRecv(in[p].data(), count, ftcclInt, peer, world.comm[r], world.stream[r]));
+                }
+            }
+            EXPECT_OK(ftcclGroupEnd());
+            EXPECT_OK(proc::finish(world.stream[r]));
+            for (int peer = 0; peer < n; peer++) {
+                EXPECT_EQ(in[static_cast<size_t>(peer)], std::vector<int>(count, peer * 100 + rank)) << "rank " << rank << " from " << peer;
+            }
+        });
+    }
+}
+
+TEST(PointToPoint, SeveralMessagesBetweenTwoKeepTheirOrder)
+{
+    const int messages = 50;
+    proc::World world(2);
+    std::vector<int> in(messages);
+    world.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        std::vector<int> out(messages);
+        std::iota(out.begin(), out.end(), 0);
+        for (int m = 0; m < messages; m++) {
+            auto i = static_cast<size_t>(m);
+            if (rank == 0) EXPECT_OK(ftcclSend(&out[i], 1, ftcclInt, 1, world.comm[r], world.stream[r]));
+            else EXPECT_OK(ftcclRecv(&in[i], 1, ftcclInt, 0, world.comm[r], world.stream[r]));
+        }
+        EXPECT_OK(proc::finish(world.stream[r]));
+    });
+    for (int m = 0; m < messages; m++) EXPECT_EQ(in[static_cast<size_t>(m)], m);
+}
+
+TEST(Stream, QueryDoesNotWaitAndSynchronizeDoes)
+{
+    proc::World world(2);
+    int data[2] = {1, 2};
+    ASSERT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+    double start = proc::now();
+    EXPECT_EQ(ftcclStreamQuery(world.stream[0]), ftcclInProgress); /* rank 1 has not called */
+    EXPECT_LT(proc::now() - start, 1);
+    ASSERT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[1], world.stream[1]));
+    EXPECT_OK(proc::finish(world.stream[0]));
+    EXPECT_OK(ftcclStreamQuery(world.stream[0]));
+    EXPECT_OK(proc::finish(world.stream[1]));
+    EXPECT_EQ(data[0], 3);
+    EXPECT_EQ(data[1], 3);
+}
+
+TEST(Stream, QueryAloneMakesProgress)
+{
+    proc::World world(2);
+    int data[2] = {1, 2};
+    for (size_t r = 0; r < 2; r++) {
+        ASSERT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+    }
+    double end = proc::now() + 10;
+    for (size_t r = 0; r < 2; r++) {
+        ftcclResult_t result;
+        while ((result = ftcclStreamQuery(world.stream[r])) == ftcclInProgress && proc::now() < end) {
+        }
+        EXPECT_OK(result);
+        EXPECT_EQ(data[r], 3);
+    }
+}
+
+TEST(Stream, SeveralOfOneCommunicator)
+{
+    proc::World world(2);
+    const int streams = 4, rounds = 20;
+    world.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        std::vector<ftcclStream_t> stream(streams);
+        std::vector<int> data(streams * rounds, rank + 1);
+        for (auto &s : stream) EXPECT_OK(ftcclStreamCreate(&s));
+        for (size_t i = 0; i < data.size(); i++) {
+            EXPECT_OK(ftcclAllReduce(&data[i], &data[i], 1, ftcclInt, ftcclSum, world.comm[r], stream[i % streams]));
+        }
+        for (auto s : stream) EXPECT_OK(proc::finish(s));
+        for (int v : data) EXPECT_EQ(v, 3);
+        for (auto s : stream) EXPECT_OK(ftcclStreamDestroy(s));
+    });
+}
+
+TEST(Stream, OperationsOfOneStreamSeeEachOthersResults)
+{
+    proc::World world(3);
+    world.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        int64_t value = 1;
+        for (int i = 0; i < 30; i++) {
+            EXPECT_OK(ftcclAllReduce(&value, &value, 1, ftcclInt64, ftcclSum, world.comm[r], world.stream[r]));
+        }
+        EXPECT_OK(proc::finish(world.stream[r]));
+        int64_t want = 1;
+        for (int i = 0; i < 30; i++) want *= 3;
+        EXPECT_EQ(value, want);
+    });
+}
+
+TEST(Stream, MoreOperationsThanAnyQueueHolds)
+{
+    proc::World world(2);
+    world.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        std::vector<int> data(20000, rank + 1);
+        for (auto &v : data) ASSERT_OK(ftcclAllReduce(&v, &v, 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+        EXPECT_OK(proc::finish(world.stream[r]));
+        EXPECT_EQ(std::count(data.begin(), data.end(), 3), static_cast<long>(data.size()));
+    });
+}
+
+TEST(Stream, OfAnotherCommunicatorOfTheSameRank)
+{
+    proc::World one(2), two(2);
+    int data[2] = {1, 2};
+    one.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, one.comm[r], one.stream[r]));
+        EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, two.comm[r], one.stream[r]));
+        EXPECT_OK(proc::finish(one.stream[r]));
+        EXPECT_EQ(data[r], 6);
+    });
+}
+
+TEST(EmptyOperations, CompleteWithNullBuffers)
+{
+    proc::World world(3);
+    world.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        EXPECT_OK(ftcclAllReduce(nullptr, nullptr, 0, ftcclFloat, ftcclSum, world.comm[r], world.stream[r]));
+        EXPECT_OK(ftcclAllGather(nullptr, nullptr, 0, ftcclFloat, world.comm[r], world.stream[r]));
+        EXPECT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclSend(nullptr, 0, ftcclFloat, (rank + 1) % 3, world.comm[r], world.stream[r]));
+        EXPECT_OK(ftcclRecv(nullptr, 0, ftcclFloat, (rank + 2) % 3, world.comm[r], world.stream[r]));
+        EXPECT_OK(ftcclGroupEnd());
+        EXPECT_OK(proc::finish(world.stream[r]));
+    });
+}
+
+}  // namespace

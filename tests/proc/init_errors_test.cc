@@ -1,0 +1,272 @@
+/*
+ * Property: a communicator that cannot be made fails on every rank within the bound, with a sentence that says why, leaves
+ * nothing behind, and strangers on the port change nothing.
+ * Method: garbled and used ids, contradicting ranks, bytes from strangers, missing interfaces and descriptors, each against
+ * short bounds; what depends on the process (environment, limits) in a child of its own.
+ */
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <set>
+#include <sstream>
+
+#include "tests/proc/proc.h"
+
+namespace {
+
+struct Outcome {
+    ftcclResult_t result;
+    double seconds;
+    std::string sentence;
+};
+
+/* One rank's init under a bound; whatever was made is destroyed. */
+Outcome init(int nranks, const ftcclUniqueId &id, int rank, int bound_ms)
+{
+    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.initTimeoutMs = bound_ms;
+    ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+    config.options = &options;
+    ftcclComm_t comm = nullptr;
+    double start = proc::now();
+    ftcclResult_t result = ftcclCommInitRankConfig(&comm, nranks, id, rank, &config);
+    Outcome outcome{result, proc::now() - start, result == ftcclSuccess ? "" : ftcclGetLastError(nullptr)};
+    if (comm != nullptr) ftcclCommAbort(comm);
+    return outcome;
+}
+
+void expect_failed(const Outcome &outcome, double bound)
+{
+    EXPECT_NE(outcome.result, ftcclSuccess);
+    EXPECT_LT(outcome.seconds, bound) << outcome.sentence;
+    EXPECT_GT(outcome.sentence.size(), 10u) << outcome.result;
+}
+
+TEST(GarbledId, EveryPartOfItIsDistrusted)
+{
+    ftcclUniqueId zero;
+    memset(&zero, 0, sizeof zero);
+    expect_failed(init(2, zero, 1, 500), 3);
+    unsigned seed = std::random_device{}();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    ftcclUniqueId noise;
+    for (char &c : noise.internal) c = static_cast<char>(random());
+    expect_failed(init(2, noise, 1, 500), 3);
+    for (int i = 0; i < 16; i++) {
+        ftcclUniqueId id;
+        ASSERT_OK(ftcclGetUniqueId(&id));
+        size_t at = random() % sizeof id.internal;
+        id.internal[at] = static_cast<char>(id.internal[at] ^ (1 << random() % 8));
+        SCOPED_TRACE("byte " + std::to_string(at));
+        expect_failed(init(2, id, 1, 200), 3); /* nobody else comes, so even an unimportant bit ends in the bound */
+    }
+}
+
+TEST(Missing, RankIsNamed)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::vector<Outcome> outcome(2);
+    proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(3, id, r, 700); });
+    for (const auto &o : outcome) {
+        expect_failed(o, 4);
+        EXPECT_EQ(ftcclGetErrorClass(o.result), ftcclClassRecoverable) << o.result;
+        EXPECT_NE(o.sentence.find("2"), std::string::npos) << o.sentence;
+    }
+}
+
+TEST(Contradiction, SameRankTwice)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::vector<Outcome> outcome(2);
+    proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(2, id, 1, 1000); });
+    for (const auto &o : outcome) expect_failed(o, 4);
+}
+
+TEST(Contradiction, OtherNumbersOfRanks)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::vector<Outcome> outcome(2);
+    proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(2 + r, id, r, 1000); });
+    for (const auto &o : outcome) expect_failed(o, 4);
+}
+
+TEST(UsedId, IsRefused)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    ftcclComm_t comm[2];
+    proc::in_threads(2, [&](int r) { EXPECT_OK(ftcclCommInitRank(&comm[r], 2, id, r)); });
+    expect_failed(init(2, id, 1, 700), 4);
+    proc::in_threads(2, [&](int r) { EXPECT_OK(ftcclCommDestroy(comm[r])); });
+}
+
+CHILD(make_id)
+{
+    ftcclUniqueId id;
+    if (ftcclGetUniqueId(&id) != ftcclSuccess) return 1;
+    printf("%s\n", proc::hex(id).c_str());
+    return 0;
+}
+
+TEST(StaleId, OfAProcessThatIsGone)
+{
+    proc::Child child("make_id", {});
+    std::string text = child.line();
+    ASSERT_EQ(text.size(), 2 * sizeof(ftcclUniqueId));
+    ASSERT_EQ(child.wait(), 0);
+    expect_failed(init(2, proc::unhex(text), 1, 700), 4);
+}
+
+/* The ports on which this process listens, from the kernel's tables. */
+std::vector<std::pair<int, uint16_t>> listening_ports()
+{
+    std::set<std::string> inodes;
+    DIR *folder = opendir("/proc/self/fd");
+    while (dirent *entry = readdir(folder)) {
+        char target[256] = {};
+        std::string path = std::string("/proc/self/fd/") + entry->d_name;
+        if (readlink(path.c_str(), target, sizeof target - 1) > 8 && strncmp(target, "socket:[", 8) == 0) {
+            inodes.insert(std::string(target + 8, strlen(target) - 9));
+        }
+    }
+    closedir(folder);
+    std::vector<std::pair<int, uint16_t>> ports;
+    for (int family : {AF_INET, AF_INET6}) {
+        std::ifstream table(family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6");
+        std::string line;
+        while (std::getline(table, line)) {
+            std::istringstream words(line);
+            std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
+            words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
+            if (state != "0A" || inodes.count(inode) == 0) continue;
+            ports.emplace_back(family, static_cast<uint16_t>(std::stoi(local.substr(local.find(':') + 1), nullptr, 16)));
+        }
+    }
+    return ports;
+}
+
+/* Connects and says `bytes`; the connection stays open. */
+int stranger(int family, uint16_t port, const std::string &bytes)
+{
+    sockaddr_in six4{};
+    sockaddr_in6 six6{};
+    six4.sin_family = AF_INET, six4.sin_port = htons(port), six4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    six6.sin6_family = AF_INET6, six6.sin6_port = htons(port), six6.sin6_addr = in6addr_loopback;
+    auto *address = family == AF_INET ? reinterpret_cast<sockaddr *>(&six4) : reinterpret_cast<sockaddr *>(&six6);
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, address, family == AF_INET ? sizeof six4 : sizeof six6) != 0) {
+        if (fd >= 0) close(fd);
+        return -1;
+    }
+    if (!bytes.empty()) (void)send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    return fd;
+}
+
+TEST(Strangers, OnThePortChangeNothing)
+{
+    std::mt19937 random(7);
+    std::string noise(70000, '\0');
+    for (char &c : noise) c = static_cast<char>(random());
+    for (const std::string &bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), noise, std::string(4096, '\xff'),
+                                     std::string("a"), std::string()}) {
+        ftcclUniqueId id;
+        ASSERT_OK(ftcclGetUniqueId(&id));
+        std::vector<int> open;
+        auto ports = listening_ports();
+        EXPECT_FALSE(ports.empty());
+        for (auto [family, port] : ports) {
+            for (int i = 0; i < 3; i++) open.push_back(stranger(family, port, bytes));
+        }
+        std::vector<Outcome> outcome(2);
+        proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(2, id, r, 10000); });
+        for (const auto &o : outcome) {
+            EXPECT_EQ(o.result, ftcclSuccess) << o.sentence;
+            EXPECT_LT(o.seconds, 5);
+        }
+        for (int fd : open) {
+            if (fd >= 0) close(fd);
+        }
+    }
+}
+
+CHILD(init_all)
+{
+    ftcclComm_t comm[2];
+    ftcclUniqueId id;
+    ftcclResult_t result = ftcclGetUniqueId(&id);
+    if (result == ftcclSuccess) result = ftcclCommInitAll(comm, 2, nullptr);
+    printf("%d %s\n", result, ftcclGetLastError(nullptr));
+    return 0;
+}
+
+TEST(Interfaces, ThatDoNotExistAreNamed)
+{
+    proc::Child child("init_all", {}, {{"FTCCL_SOCKET_IFNAME", "=nosuch0"}, {"FTCCL_TRANSPORTS", "tcp"}});
+    std::string line = child.line(20);
+    EXPECT_EQ(child.wait(), 0);
+    EXPECT_NE(line.substr(0, 1), "0") << line;
+    EXPECT_NE(line.find("nosuch0"), std::string::npos) << line;
+}
+
+CHILD(few_descriptors)
+{
+    ftcclComm_t comm[4];
+    int failed = 0;
+    /* A first round brings up what stays for the life of the process. */
+    if (ftcclCommInitAll(comm, 4, nullptr) != ftcclSuccess) return 1;
+    for (auto c : comm) ftcclCommAbort(c);
+    int before = proc::descriptors();
+    for (int allowed = 0; allowed < 24; allowed++) {
+        rlimit limit{};
+        getrlimit(RLIMIT_NOFILE, &limit);
+        limit.rlim_cur = static_cast<rlim_t>(before + allowed);
+        setrlimit(RLIMIT_NOFILE, &limit);
+        ftcclResult_t result = ftcclCommInitAll(comm, 4, nullptr);
+        std::string sentence = result == ftcclSuccess ? "" : ftcclGetLastError(nullptr);
+        if (result == ftcclSuccess) {
+            for (auto c : comm) ftcclCommAbort(c);
+        }
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+        failed += result != ftcclSuccess;
+        if (result != ftcclSuccess && result != ftcclSystemError && result != ftcclRemoteError) {
+            printf("with %d more descriptors: %d %s\n", allowed, result, sentence.c_str());
+            return 2;
+        }
+    }
+    /* Ids that were not used up keep the process's one rendezvous open: 3 descriptors, however many failures there were. */
+    const int rendezvous = 3;
+    double end = proc::now() + 5; /* what is closed by other threads may take a moment */
+    while (proc::descriptors() > before + rendezvous && proc::now() < end) usleep(1000);
+    if (proc::descriptors() > before + rendezvous) {
+        printf("%d descriptors left over after %d failures:%s\n", proc::descriptors() - before, failed, proc::descriptor_names().c_str());
+        return 3;
+    }
+    if (ftcclCommInitAll(comm, 4, nullptr) != ftcclSuccess) {
+        printf("afterwards: %s\n", ftcclGetLastError(nullptr));
+        return 4;
+    }
+    for (auto c : comm) ftcclCommAbort(c);
+    printf("failed %d times\n", failed);
+    return 0;
+}
+
+TEST(Descriptors, NoneLeftIsAnErrorAndLeaksNothing)
+{
+    proc::Child child("few_descriptors", {}, {{"FTCCL_INIT_TIMEOUT_MS", "1500"}});
+    std::string line = child.line(90);
+    EXPECT_EQ(child.wait(), 0) << line;
+    EXPECT_NE(line, "failed 0 times") << "the limit was never reached";
+}
+
+}  // namespace

@@ -1,0 +1,91 @@
+/*
+ * What the suites over the public header share: ranks as threads of this process, ranks as processes that can be killed,
+ * and counts of what a process holds. A child is this same program, started again with --child=NAME.
+ */
+#ifndef FT_TESTS_PROC_H
+#define FT_TESTS_PROC_H
+
+#include <ftccl.h>
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#define EXPECT_OK(call) EXPECT_PRED_FORMAT1(proc::is_ok, call)
+#define ASSERT_OK(call) ASSERT_PRED_FORMAT1(proc::is_ok, call)
+/* The call is refused as the caller's mistake, with a sentence. */
+#define EXPECT_CALLER(call) EXPECT_PRED_FORMAT1(proc::is_caller, call)
+
+namespace proc {
+
+testing::AssertionResult is_ok(const char *text, ftcclResult_t result);
+testing::AssertionResult is_caller(const char *text, ftcclResult_t result);
+
+double now(); /* seconds, monotonic */
+
+/* Runs f(0) ... f(n - 1) in n threads and waits for all. */
+void in_threads(int n, const std::function<void(int)> &f);
+
+/* One communicator of n ranks in this process, each with a stream; destroyed by the destructor. */
+struct World {
+    std::vector<ftcclComm_t> comm;
+    std::vector<ftcclStream_t> stream;
+    explicit World(int n);                              /* InitAll */
+    World(int n, const std::function<void(ftcclConfig_t &)> &configure); /* InitRankConfig in threads */
+    ~World();
+    World(const World &) = delete;
+    int size() const { return static_cast<int>(comm.size()); }
+    void each(const std::function<void(int)> &f) const { in_threads(size(), f); }
+    /* Every rank reduces once; false if one did not get the right sum. */
+    bool works() const;
+};
+
+/* Waits for the stream and returns its first error. */
+ftcclResult_t finish(ftcclStream_t stream);
+
+std::string hex(const ftcclUniqueId &id);
+ftcclUniqueId unhex(const std::string &text);
+
+/* Another process of this program, running the function that CHILD(name) defines. Killed by the destructor. */
+class Child {
+public:
+    Child(const std::string &name, const std::vector<std::string> &arguments, const std::map<std::string, std::string> &env = {});
+    ~Child();
+    Child(const Child &) = delete;
+    /* The next line that it prints on stdout; "" at its end or after the time. */
+    std::string line(double seconds = 30);
+    void tell(const std::string &text) const; /* writes a line to its stdin */
+    void signal(int number) const;
+    /* Its exit status, 128 + signal, or -1 after the time. */
+    int wait(double seconds = 30);
+    pid_t pid() const { return pid_; }
+
+private:
+    pid_t pid_ = -1;
+    int out_ = -1, in_ = -1, status_ = -1;
+    std::string buffer_;
+};
+
+using ChildMain = std::function<int(const std::vector<std::string> &)>;
+struct ChildEntry {
+    ChildEntry(const char *name, ChildMain f);
+};
+#define CHILD(name)                                                             \
+    static int child_##name(const std::vector<std::string> &arguments);         \
+    static const proc::ChildEntry child_entry_##name(#name, child_##name);      \
+    static int child_##name([[maybe_unused]] const std::vector<std::string> &arguments)
+
+/* What this process holds. */
+int descriptors();
+std::string descriptor_names();
+int threads();
+long resident_kib();
+/* Names in /dev/shm that carry the process's number. */
+std::vector<std::string> shm_of(pid_t pid);
+
+}  // namespace proc
+
+#endif

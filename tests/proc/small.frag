@@ -1,0 +1,12 @@
+if HAVE_GTEST
+check_PROGRAMS += tests/proc/rma_test
+TESTS += tests/proc/rma_test
+tests_proc_rma_test_SOURCES = tests/proc/rma_test.cc
+tests_proc_rma_test_CPPFLAGS = $(gtest_cppflags)
+tests_proc_rma_test_LDADD = src/libftccl.la $(gtest_libs)
+check_PROGRAMS += tests/proc/wait_test
+TESTS += tests/proc/wait_test
+tests_proc_wait_test_SOURCES = tests/proc/wait_test.cc
+tests_proc_wait_test_CPPFLAGS = $(gtest_cppflags)
+tests_proc_wait_test_LDADD = src/libftccl.la $(gtest_libs)
+endif

@@ -1,0 +1,356 @@
+// Property: under any seeded schedule of delays, reordering across channels, late reads of send buffers and cut links, whole engines
+// (the real core, algorithms and device over a simulated transport and clock) either finish every operation with the exact
+// result on every rank, or end with an error on every rank within bounds; nothing leaks; a seed replays bit by bit.
+// Method: n ranks in one thread, turned in random order under a virtual clock; random programs of collectives and grouped
+// point-to-point in int32, checked against sums computed here. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/sim_test
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+extern "C" {
+#include "sim/sim.h"
+}
+
+namespace {
+
+uint64_t env_u64(const char *name, uint64_t other)
+{
+    const char *text = std::getenv(name);
+    return text ? std::strtoull(text, nullptr, 0) : other;
+}
+
+struct Call {
+    ft_coll coll;
+    std::vector<std::vector<int32_t>> in, out; // by rank
+    bool inplace;                              // then operations work in `work`, and out is filled from it afterwards
+    std::vector<std::vector<int32_t>> work;
+};
+
+struct Sim {
+    sim_world world;
+    int n;
+    std::vector<ft_engine *> engines;
+    std::vector<ft_comm *> comms;
+    std::vector<ft_stream *> streams;
+    std::vector<bool> alive;
+    std::vector<Call> calls;
+    ft_comm_limits limits{1000, 1000};
+
+    Sim(uint64_t seed, int ranks, int hosts) : n(ranks)
+    {
+        sim_start(&world, seed);
+        world.late_copy = sim_random(&world, 2);
+        std::vector<int> host(n);
+        std::vector<uint64_t> peer(n);
+        for (int r = 0; r < n; r++) host[r] = r * hosts / n, peer[r] = 1000 + r;
+        ft_view view{1, n, 0, hosts, host.data(), peer.data()};
+        for (int r = 0; r < n; r++) {
+            ft_engine_config config{};
+            config.env = &world.env;
+            config.transports[0] = &sim_transport_ops;
+            config.id = peer[r];
+            config.rank = r;
+            config.manual = true;
+            ft_engine *engine = nullptr;
+            EXPECT_EQ(ft_engine_open(&config, &engine), FT_OK) << ft_fail_text();
+            engine->tuning.chunk_bytes = 64u << sim_random(&world, 4);
+            engines.push_back(engine);
+        }
+        size_t chunk = 64u << sim_random(&world, 4);
+        int chunks = 1 + int(sim_random(&world, 4));
+        for (int r = 0; r < n; r++) {
+            engines[r]->tuning.chunk_bytes = chunk;
+            engines[r]->tuning.chunks = chunks;
+            for (int k = 0; k < n; k++)
+                if (k != r) {
+                    ft_card card;
+                    EXPECT_EQ(ft_engine_card(engines[k], &card), FT_OK);
+                    EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address, card.address_bytes, k), FT_OK);
+                }
+            EXPECT_EQ(ft_engine_bind(engines[r], 77), FT_OK);
+            ft_view mine = view;
+            mine.rank = r;
+            ft_comm *comm = nullptr;
+            EXPECT_EQ(ft_comm_open(engines[r], &mine, 77, "sim", &limits, &comm), FT_OK);
+            comms.push_back(comm);
+            streams.push_back(ft_stream_new());
+            alive.push_back(true);
+        }
+    }
+
+    ~Sim()
+    {
+        for (int r = 0; r < n; r++) {
+            ft_stream_release(streams[r]);
+            ft_comm_close(comms[r]);
+            ft_engine_unref(engines[r]);
+        }
+        EXPECT_EQ(world.frames, 0u) << "messages leaked";
+        EXPECT_EQ(world.events, nullptr) << "events of closed transports";
+    }
+
+    ft_op *make_op(const ft_coll &coll, const void *in, void *out)
+    {
+        ft_op *op = ft_op_new();
+        op->coll = coll;
+        op->redop.red = coll.red == FT_AVG ? FT_SUM : coll.red;
+        op->in = in;
+        op->out = out;
+        return op;
+    }
+
+    void submit(int r, const std::vector<ft_op *> &ops)
+    {
+        ft_entry *entry = ft_entry_new(&streams[r], 1);
+        for (ft_op *op : ops) ft_work_add(ft_entry_work(entry, comms[r]), op);
+        ft_entry_submit(entry);
+    }
+
+    static size_t in_blocks(ft_kind k, int n) { return k == FT_REDUCESCATTER || k == FT_ALLTOALL || k == FT_SCATTER ? n : 1; }
+    static size_t out_blocks(ft_kind k, int n) { return k == FT_ALLGATHER || k == FT_ALLTOALL || k == FT_GATHER ? n : 1; }
+
+    static int32_t input(size_t call, int rank, size_t i) { return int32_t((call * 131 + size_t(rank) * 7919 + i * 31) % 100003) - 50000; }
+
+    void add_collective()
+    {
+        Call call;
+        call.coll = ft_coll{};
+        call.coll.kind = ft_kind(sim_random(&world, FT_SEND));
+        call.coll.type = FT_INT32;
+        call.coll.red = ft_red(sim_random(&world, 4));
+        bool rooted = call.coll.kind == FT_BROADCAST || call.coll.kind == FT_REDUCE || call.coll.kind == FT_GATHER || call.coll.kind == FT_SCATTER;
+        call.coll.root = rooted ? int(sim_random(&world, n)) : 0;
+        call.coll.count = sim_random(&world, 2) ? sim_random(&world, 40) : sim_random(&world, 4000);
+        call.inplace = sim_random(&world, 2);
+        size_t id = calls.size();
+        for (int r = 0; r < n; r++) {
+            call.in.emplace_back(call.coll.count * in_blocks(call.coll.kind, n) + 1);
+            call.out.emplace_back(call.coll.count * out_blocks(call.coll.kind, n) + 1, 0x55555555);
+            for (size_t i = 0; i < call.in[r].size(); i++) call.in[r][i] = input(id, r, i);
+            call.work.emplace_back(std::max(call.in[r].size(), call.out[r].size()), 0x55555555);
+            std::copy(call.in[r].begin(), call.in[r].end() - 1, call.work[r].begin() + long(in_at(call, r)));
+        }
+        calls.push_back(std::move(call));
+    }
+
+    // Where the input and the output are in the one buffer of an in-place call.
+    size_t in_at(const Call &call, int r) const
+    {
+        bool all = call.coll.kind == FT_ALLGATHER || (call.coll.kind == FT_GATHER && r == call.coll.root);
+        return all ? size_t(r) * call.coll.count : 0;
+    }
+    size_t out_at(const Call &call, int r) const
+    {
+        bool all = call.coll.kind == FT_REDUCESCATTER || (call.coll.kind == FT_SCATTER && r == call.coll.root);
+        return all ? size_t(r) * call.coll.count : 0;
+    }
+    ft_op *op_of(Call &call, int r)
+    {
+        if (call.inplace) return make_op(call.coll, call.work[r].data() + in_at(call, r), call.work[r].data() + out_at(call, r));
+        return make_op(call.coll, call.in[r].data(), call.out[r].data());
+    }
+
+    int32_t reduced(const Call &call, size_t i) const
+    {
+        uint32_t sum = uint32_t(call.in[0][i]);
+        for (int r = 1; r < n; r++) {
+            int32_t x = call.in[r][i], y = int32_t(sum);
+            switch (call.coll.red) {
+            case FT_SUM: sum += uint32_t(x); break;
+            case FT_PROD: sum *= uint32_t(x); break;
+            case FT_MAX: sum = uint32_t(x > y ? x : y); break;
+            default: sum = uint32_t(x < y ? x : y);
+            }
+        }
+        return int32_t(sum);
+    }
+
+    int32_t expected(const Call &call, int r, size_t i) const
+    {
+        size_t c = call.coll.count, block = c ? i / c : 0, at = c ? i % c : 0;
+        switch (call.coll.kind) {
+        case FT_ALLREDUCE:
+        case FT_REDUCE: return reduced(call, i);
+        case FT_BROADCAST: return call.in[call.coll.root][i];
+        case FT_ALLGATHER:
+        case FT_GATHER: return call.in[block][at];
+        case FT_REDUCESCATTER: return reduced(call, size_t(r) * c + i);
+        case FT_ALLTOALL: return call.in[block][size_t(r) * c + at];
+        default: return call.in[call.coll.root][size_t(r) * c + i];
+        }
+    }
+
+    void check(size_t id, int r) const
+    {
+        const Call &call = calls[id];
+        bool only_root = call.coll.kind == FT_REDUCE || call.coll.kind == FT_GATHER;
+        if (only_root && r != call.coll.root) return;
+        size_t len = call.coll.count * out_blocks(call.coll.kind, n);
+        const int32_t *out = call.inplace ? call.work[r].data() + out_at(call, r) : call.out[r].data();
+        for (size_t i = 0; i < len; i++)
+            ASSERT_EQ(out[i], expected(call, r, i)) << ft_kind_name(call.coll.kind) << " count " << call.coll.count << " rank " << r
+                                                            << " of " << n << " element " << i << (call.inplace ? " in place" : "");
+        if (!call.inplace) {
+            ASSERT_EQ(call.out[r][len], 0x55555555) << "written past the end";
+        }
+    }
+
+    bool finished() const
+    {
+        for (int r = 0; r < n; r++)
+            if (alive[r] && atomic_load_int(&comms[r]->queued) > 0) return false;
+        return true;
+    }
+    static int atomic_load_int(const atomic_int *p) { return p->load(); }
+
+    // Turns random ranks until all are done. Returns false when virtual time passes the bound.
+    bool run(uint64_t bound_ns, const std::function<void(uint64_t)> &each = {})
+    {
+        uint64_t end = world.now_ns + bound_ns, turns = 0;
+        int still = 0;
+        while (!finished()) {
+            if (each) each(turns++);
+            int r = int(sim_random(&world, n));
+            still = alive[r] && ft_engine_turn(engines[r]) ? 0 : still + 1;
+            world.now_ns += 20;
+            if (still > 4 * n) {
+                uint64_t next = sim_next(&world);
+                if (next > world.now_ns) world.now_ns = next < world.now_ns + 1000000 ? next : world.now_ns + 500000;
+                still = 0;
+            }
+            if (world.now_ns > end) return false;
+        }
+        return true;
+    }
+};
+
+struct Outcome { uint64_t trace, delivered; bool operator==(const Outcome &o) const { return trace == o.trace && delivered == o.delivered; } };
+
+Outcome healthy_run(uint64_t seed)
+{
+    SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+    int n = 1 + int(seed % 9), hosts = 1 + int(seed / 9 % unsigned(n));
+    Sim sim(seed, n, hosts);
+    size_t ncalls = 1 + sim_random(&sim.world, 6);
+    for (size_t i = 0; i < ncalls; i++) sim.add_collective();
+    bool grouped = sim_random(&sim.world, 2);
+    for (int r = 0; r < n; r++) {
+        std::vector<ft_op *> ops;
+        for (Call &call : sim.calls) ops.push_back(sim.op_of(call, r));
+        if (grouped) sim.submit(r, ops);
+        else for (ft_op *op : ops) sim.submit(r, {op});
+    }
+    EXPECT_TRUE(sim.run(UINT64_C(20000000000))) << "not finished in 20 s of virtual time";
+    for (int r = 0; r < n; r++) {
+        EXPECT_EQ(sim.comms[r]->status.load(), FT_OK) << sim.comms[r]->text;
+        for (size_t id = 0; id < sim.calls.size(); id++) sim.check(id, r);
+    }
+    return {sim.world.trace, sim.world.delivered};
+}
+
+TEST(Sim, CollectivesAreExactUnderAnySchedule)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) healthy_run(seed);
+}
+
+TEST(Sim, ASeedReplaysBitByBit)
+{
+    for (uint64_t seed = 9001; seed < 9030; seed++) {
+        Outcome a = healthy_run(seed), b = healthy_run(seed);
+        ASSERT_EQ(a.trace, b.trace) << "seed " << seed;
+        ASSERT_EQ(a.delivered, b.delivered) << "seed " << seed;
+    }
+}
+
+// Every pair exchanges messages of random sizes in one group, each rank naming its peers in an order of its own.
+TEST(Sim, GroupedPointToPointInAnyOrder)
+{
+    for (uint64_t seed = 1; seed <= 150; seed++) {
+        SCOPED_TRACE("seed " + std::to_string(seed));
+        int n = 1 + int(seed % 7);
+        Sim sim(seed, n, 1);
+        std::vector<std::vector<std::vector<int32_t>>> out(n, std::vector<std::vector<int32_t>>(n)), in = out;
+        for (int a = 0; a < n; a++)
+            for (int b = 0; b < n; b++) {
+                size_t count = sim_random(&sim.world, 500);
+                in[a][b].resize(count + 1);
+                out[b][a].assign(count + 1, -1);
+                for (size_t i = 0; i < count; i++) in[a][b][i] = Sim::input(size_t(a * n + b), a, i);
+            }
+        for (int r = 0; r < n; r++) {
+            std::vector<ft_op *> ops;
+            for (int k = 0; k < n; k++)
+                for (int dir = 0; dir < 2; dir++) {
+                    bool send = dir == 0;
+                    size_t count = (send ? in[r][k] : out[r][k]).size() - 1;
+                    ft_coll coll{send ? FT_SEND : FT_RECV, FT_INT32, FT_SUM, k, count};
+                    ft_op *op = sim.make_op(coll, send ? in[r][k].data() : nullptr, send ? nullptr : out[r][k].data());
+                    ops.insert(ops.begin() + long(sim_random(&sim.world, ops.size() + 1)), op);
+                }
+            sim.submit(r, ops);
+        }
+        ASSERT_TRUE(sim.run(UINT64_C(5000000000)));
+        for (int a = 0; a < n; a++)
+            for (int b = 0; b < n; b++)
+                for (size_t i = 0; i + 1 < in[a][b].size(); i++) ASSERT_EQ(out[b][a][i], in[a][b][i]) << a << "->" << b << " at " << i;
+    }
+}
+
+// A link is cut, or a rank dies, at a random turn. Every live rank ends every operation within the deadline plus the settling
+// time, a finished operation is exact, and a rank that saw no error has finished everything.
+TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
+    int failed = 0, survived = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+        int n = 2 + int(seed % 6);
+        Sim sim(seed, n, 1 + int(seed / 6 % 2));
+        for (size_t i = 0; i < 4; i++) sim.add_collective();
+        for (int r = 0; r < n; r++)
+            for (Call &call : sim.calls) sim.submit(r, {sim.op_of(call, r)});
+        uint64_t when = sim_random(&sim.world, 400);
+        bool kill = sim_random(&sim.world, 2);
+        int victim = int(sim_random(&sim.world, n)), other = int(sim_random(&sim.world, n));
+        bool done = false;
+        ASSERT_TRUE(sim.run(UINT64_C(30000000000), [&](uint64_t turn) {
+            if (done || turn < when) return;
+            if (kill) sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[victim] = false, done = true;
+            else done = sim_cut(&sim.world, 1000 + uint64_t(victim), 1000 + uint64_t(other));
+        })) << "operations still pending after 30 s of virtual time";
+        bool any = false;
+        for (int r = 0; r < n; r++) {
+            if (!sim.alive[r]) continue;
+            int status = sim.comms[r]->status.load();
+            any |= status != FT_OK;
+            if (status == FT_OK)
+                for (size_t id = 0; id < sim.calls.size(); id++) sim.check(id, r);
+            else EXPECT_NE(sim.comms[r]->text[0], '\0');
+        }
+        (any ? failed : survived)++;
+        if (kill)
+            for (int r = 0; r < n; r++)
+                if (!sim.alive[r]) { // the dead rank's own operations end too, so that its memory can be given back
+                    ft_engine_lock(sim.engines[r]);
+                    ft_comm_fail(sim.comms[r], FT_ABORTED, r, "dead");
+                    for (int k = 0; k < 100 && sim.comms[r]->queued.load(); k++) {
+                        sim.world.now_ns += 100000000;
+                        ft_engine_turn(sim.engines[r]);
+                    }
+                    ft_engine_unlock(sim.engines[r]);
+                }
+    }
+    std::printf("%d runs ended with an error, %d were done before the fault\n", failed, survived);
+    if (runs >= 100) {
+        EXPECT_GT(failed, 20);
+    }
+}
+
+} // namespace

@@ -1,0 +1,14 @@
+# tests/unit
+if HAVE_GTEST
+check_PROGRAMS += tests/unit/net_test
+tests_unit_net_test_SOURCES = tests/unit/net_test.cc
+tests_unit_net_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS)
+tests_unit_net_test_LDADD = src/libftcore.la $(GTEST_LIBS) -lgtest_main
+TESTS += tests/unit/net_test
+endif
+include tests/unit/telemetry.frag
+include tests/unit/bootstrap.frag
+include tests/unit/tcp.frag
+include tests/unit/info.frag
+include tests/unit/perf.frag
+include tests/unit/transport_list.frag

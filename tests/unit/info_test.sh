@@ -1,0 +1,42 @@
+#!/bin/sh
+# Property: ftccl-info answers each option, refuses wrong ones with status 2, and the manual page lists the library's
+# parameters. Method: runs it; compares the page with what it prints.
+root=${top_srcdir:-.}
+info=${top_builddir:-.}/tools/ftccl-info
+# The plug-ins that libfabric and hwloc load forget memory; under a sanitizer that would end every call with an error.
+export ASAN_OPTIONS="${ASAN_OPTIONS-}:detect_leaks=0"
+status=0
+# expect STATUS PATTERN ARGUMENT...
+expect() {
+    want=$1 pattern=$2
+    shift 2
+    text=$(FTCCL_SECRET=0123456789abcdef-hidden "$info" "$@" 2>&1)
+    got=$?
+    [ $got -eq "$want" ] || { echo "ftccl-info $*: status $got, not $want"; echo "$text"; status=1; }
+    echo "$text" | grep -q -e "$pattern" || { echo "ftccl-info $*: no line with '$pattern' in:"; echo "$text"; status=1; }
+    case $text in *hidden*) echo "ftccl-info $*: prints the secret"; status=1 ;; esac
+}
+expect 0 '^ftccl [0-9]'
+expect 0 'FTCCL_SECRET=(set)'
+expect 0 'optional libraries:' -v
+expect 0 '^devices:' --devices
+expect 0 '^transports:' --transports
+expect 0 '^topology' -T
+expect 0 '^FTCCL_CHUNK_BYTES=131072' -p
+expect 0 '^.B FTCCL_CHUNK_BYTES' -p --man
+expect 0 'usage:' --help
+expect 0 '4 ranks on 2 hosts' --plan all-reduce --size 8M --ranks 4 --hosts 2
+expect 0 'float16' --plan AllGather --size 1k --ranks 3 --type float16 --rank 2
+expect 0 '' --plan broadcast --size 0
+expect 2 'nosuch' --plan nosuch
+expect 2 'nosuch' --plan reduce --type nosuch
+expect 2 'rank 2' --plan reduce --ranks 2 --rank 2
+expect 2 'hosts' --plan reduce --ranks 2 --hosts 3
+expect 2 'from 1 to' --plan reduce --ranks 0
+expect 2 'size' --size 12Q
+expect 2 'size' --size 999999999999T
+expect 2 'unexpected argument' -p extra
+expect 2 'help' --nosuch
+expect 1 'no telemetry of process 1 ' --pid 1
+"$root/scripts/gen-man-params" --check "$info" || status=1
+exit $status

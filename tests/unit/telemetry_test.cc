@@ -1,0 +1,263 @@
+/*
+ * Property: what the engine records is what a reader of the file sees, consistent record by record, whatever the moment; and
+ * the layout is the documented one. Method: write through the public calls, read the file back with the reader, compare
+ * fields; tear records by hand and by a writer thread; compare offsetof with the tables of docs/telemetry-format.md.
+ */
+#include "telemetry_fixture.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <fstream>
+#include <map>
+
+namespace {
+
+struct Field { size_t offset, size; };
+using Table = std::map<std::string, Field>;
+
+#define F(type, name) {#name, {offsetof(type, name), sizeof(type::name)}}
+const std::map<std::string, Table> &structs()
+{
+    static const std::map<std::string, Table> all = {
+        {"Header", {F(ft_tm_header, magic), F(ft_tm_header, version), F(ft_tm_header, order), F(ft_tm_header, header_bytes),
+                    F(ft_tm_header, file_bytes), F(ft_tm_header, comm_offset), F(ft_tm_header, comm_rows),
+                    F(ft_tm_header, comm_row_bytes), F(ft_tm_header, op_offset), F(ft_tm_header, op_rows),
+                    F(ft_tm_header, op_row_bytes), F(ft_tm_header, link_offset), F(ft_tm_header, link_rows),
+                    F(ft_tm_header, link_row_bytes), F(ft_tm_header, pid), F(ft_tm_header, pid_start), F(ft_tm_header, pid_ns),
+                    F(ft_tm_header, engine), F(ft_tm_header, host), F(ft_tm_header, opened_ns),
+                    F(ft_tm_header, opened_real_ns), F(ft_tm_header, ops), F(ft_tm_header, lost_comms),
+                    F(ft_tm_header, lost_links), F(ft_tm_header, lost_ops), F(ft_tm_header, hostname),
+                    F(ft_tm_header, program)}},
+        {"Communicator row", {F(ft_tm_comm, guard), F(ft_tm_comm, state), F(ft_tm_comm, ctx), F(ft_tm_comm, epoch),
+                              F(ft_tm_comm, nranks), F(ft_tm_comm, rank), F(ft_tm_comm, issued), F(ft_tm_comm, ended),
+                              F(ft_tm_comm, failed), F(ft_tm_comm, last_seq), F(ft_tm_comm, last_done),
+                              F(ft_tm_comm, opened_ns), F(ft_tm_comm, closed_ns), F(ft_tm_comm, name)}},
+        {"Operation record", {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq), F(ft_tm_op, ctx),
+                              F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns), F(ft_tm_op, status),
+                              F(ft_tm_op, root), F(ft_tm_op, comm), F(ft_tm_op, kind), F(ft_tm_op, type), F(ft_tm_op, red),
+                              F(ft_tm_op, state), F(ft_tm_op, algo)}},
+        {"Link row", {F(ft_tm_link, peer), F(ft_tm_link, messages), F(ft_tm_link, bytes), F(ft_tm_link, transfer_ns),
+                      F(ft_tm_link, wait_ns), F(ft_tm_link, peer_rank), F(ft_tm_link, state), F(ft_tm_link, sender),
+                      F(ft_tm_link, transport)}},
+    };
+    return all;
+}
+
+TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
+{
+    std::ifstream doc(FT_SRCDIR "/docs/telemetry-format.md");
+    ASSERT_TRUE(doc.good());
+    std::map<std::string, Table> found;
+    std::string line, section;
+    while (std::getline(doc, line)) {
+        size_t offset, size;
+        char name[64];
+        if (line.rfind("## ", 0) == 0) section = line.substr(3);
+        if (structs().count(section) && sscanf(line.c_str(), "| %zu | %zu | %63[a-z_] |", &offset, &size, name) == 3)
+            found[section][name] = {offset, size};
+    }
+    for (const auto &[name, fields] : structs()) {
+        EXPECT_EQ(found[name].size(), fields.size()) << name;
+        for (const auto &[field, at] : fields) {
+            EXPECT_EQ(found[name][field].offset, at.offset) << name << "." << field;
+            EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
+        }
+    }
+    EXPECT_EQ(sizeof(ft_tm_file), 798720u);
+    EXPECT_EQ(offsetof(ft_tm_file, op), 12288u);
+    EXPECT_EQ(offsetof(ft_tm_file, link), 536576u);
+}
+
+TEST_F(Telemetry, RoundTrip)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    int comm = ft_telemetry_comm_open(t, 0x77, 3, 8, 5, "train");
+    struct ft_coll c = coll(1 << 20);
+    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "ring", 100);
+    ft_telemetry_op_state(t, a, FT_OP_QUEUED, FT_OK, 110);
+    ft_telemetry_op_state(t, a, FT_OP_RUNNING, FT_OK, 120);
+    ft_telemetry_op_state(t, a, FT_OP_DONE, FT_OK, 150);
+    uint32_t b = ft_telemetry_op(t, comm, 2, &c, "a-name-longer-than-the-field-holds", 200);
+    ft_telemetry_op_state(t, b, FT_OP_RUNNING, FT_OK, 210);
+    ft_telemetry_op_wait(t, b, 42, 4);
+    uint32_t d = ft_telemetry_op(t, comm, 3, &c, nullptr, 220);
+    ft_telemetry_op_state(t, d, FT_OP_SKIPPED, FT_SKIPPED, 230);
+    int link = ft_telemetry_link_open(t, 0x99, 4, "shm", true);
+    ft_telemetry_link_count(t, link, 10, 1000, 5000, 600);
+    ft_telemetry_link_count(t, link, 12, 1200, 5500, 700);
+
+    Image image = load(ft_telemetry_path(t));
+    const ft_tm_file &f = image->file;
+    EXPECT_EQ(f.header.engine, 0xabcu);
+    EXPECT_EQ(f.header.pid, (uint32_t)getpid());
+    EXPECT_EQ(f.header.ops, 3u);
+    const ft_tm_comm &row = f.comm[comm];
+    EXPECT_EQ(row.state, (uint32_t)FT_TM_OPEN);
+    EXPECT_EQ(row.nranks, 8);
+    EXPECT_EQ(row.rank, 5);
+    EXPECT_EQ(row.issued, 3u);
+    EXPECT_EQ(row.ended, 2u);
+    EXPECT_EQ(row.failed, 1u);
+    EXPECT_EQ(row.last_seq, 3u);
+    EXPECT_EQ(row.last_done, 1u);
+    EXPECT_STREQ(row.name, "train");
+    const ft_tm_op &first = f.op[a % FT_TM_OPS], &second = f.op[b % FT_TM_OPS];
+    EXPECT_EQ(first.time_ns[FT_TM_CREATED], 100u);
+    EXPECT_EQ(first.time_ns[FT_TM_QUEUED], 110u);
+    EXPECT_EQ(first.time_ns[FT_TM_STARTED], 120u);
+    EXPECT_EQ(first.time_ns[FT_TM_DRAINING], 0u);
+    EXPECT_EQ(first.time_ns[FT_TM_ENDED], 150u);
+    EXPECT_EQ(first.state, FT_OP_DONE);
+    EXPECT_EQ(first.ctx, 0x77u);
+    EXPECT_EQ(second.serial, 2u);
+    EXPECT_EQ(second.wait, (uint64_t)42 << 24 | 5);
+    EXPECT_STREQ(second.algo, "a-name-longer-than-the-fi");
+    EXPECT_EQ(f.op[d % FT_TM_OPS].status, FT_SKIPPED);
+    EXPECT_EQ(f.link[link].messages, 12u);
+    EXPECT_EQ(f.link[link].wait_ns, 700u);
+    std::string out = text(image.get());
+    EXPECT_NE(out.find("RUNNING"), std::string::npos) << out;
+    EXPECT_NE(out.find("at step 42, waiting for rank 4"), std::string::npos) << out;
+    ft_telemetry_close(t);
+}
+
+/* The ring wraps: the oldest records go, a handle of an overwritten record touches nothing, a running one stays. */
+TEST_F(Telemetry, RingWrapsAroundRunningOperations)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    int comm = ft_telemetry_comm_open(t, 1, 1, 2, 0, "");
+    struct ft_coll c = coll(1);
+    uint32_t old = ft_telemetry_op(t, comm, 1, &c, "x", 1);
+    uint32_t stuck = ft_telemetry_op(t, comm, 2, &c, "x", 1);
+    ft_telemetry_op_state(t, stuck, FT_OP_RUNNING, FT_OK, 1);
+    const uint64_t last = 3 * FT_TM_OPS + 7;
+    for (uint64_t seq = 3; seq <= last; seq++) ft_telemetry_op(t, comm, seq, &c, "x", seq);
+    ft_telemetry_op_state(t, old, FT_OP_FAILED, FT_PEER, 9);
+    ft_telemetry_op_wait(t, stuck, 6, 1);
+    Image image = load(ft_telemetry_path(t));
+    std::map<uint64_t, const ft_tm_op *> seen;
+    for (const ft_tm_op &r : image->file.op) {
+        EXPECT_NE(r.state, FT_OP_FAILED) << r.seq;
+        seen[r.seq] = &r;
+    }
+    EXPECT_EQ(seen.size(), (size_t)FT_TM_OPS);
+    ASSERT_EQ(seen.count(2), 1u);
+    EXPECT_EQ(seen[2]->wait, (uint64_t)6 << 24 | 2);
+    EXPECT_EQ(seen.rbegin()->first, last);
+    EXPECT_EQ(std::next(seen.begin())->first, last - FT_TM_OPS + 2);
+    EXPECT_EQ(image->file.comm[comm].failed, 0u);
+    ft_telemetry_close(t);
+}
+
+TEST_F(Telemetry, FullTablesAreCountedAndRowsReused)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    for (int i = 0; i < FT_TM_COMMS; i++) EXPECT_EQ(ft_telemetry_comm_open(t, i + 1, 1, 2, 0, "c"), i);
+    EXPECT_EQ(ft_telemetry_comm_open(t, 100, 1, 2, 0, "c"), -1);
+    struct ft_coll c = coll(1);
+    uint32_t lost = ft_telemetry_op(t, -1, 1, &c, "x", 1);
+    ft_telemetry_op_state(t, lost, FT_OP_DONE, FT_OK, 1);
+    ft_telemetry_comm_close(t, 7);
+    EXPECT_EQ(ft_telemetry_comm_open(t, 101, 1, 2, 0, "c"), 7);
+    for (int i = 0; i < FT_TM_LINKS; i++) EXPECT_EQ(ft_telemetry_link_open(t, i, i, "tcp", i % 2), i);
+    EXPECT_EQ(ft_telemetry_link_open(t, 1, 1, "tcp", true), -1);
+    ft_telemetry_link_close(t, 12);
+    EXPECT_EQ(ft_telemetry_link_open(t, 5, 5, "tcp", true), 12);
+    Image image = load(ft_telemetry_path(t));
+    EXPECT_EQ(image->file.header.lost_comms, 1u);
+    EXPECT_EQ(image->file.header.lost_ops, 1u);
+    EXPECT_EQ(image->file.header.lost_links, 1u);
+    EXPECT_EQ(image->file.header.ops, 0u);
+    EXPECT_EQ(image->file.comm[7].ctx, 101u);
+    ft_telemetry_close(t);
+}
+
+TEST_F(Telemetry, EveryCallAcceptsNoFile)
+{
+    struct ft_coll c = coll(1);
+    EXPECT_EQ(ft_telemetry_comm_open(nullptr, 1, 1, 1, 0, "x"), -1);
+    ft_telemetry_comm_close(nullptr, 0);
+    uint32_t op = ft_telemetry_op(nullptr, 0, 1, &c, "x", 1);
+    ft_telemetry_op_state(nullptr, op, FT_OP_DONE, FT_OK, 1);
+    ft_telemetry_op_wait(nullptr, op, 1, 1);
+    EXPECT_EQ(ft_telemetry_link_open(nullptr, 1, 1, "x", true), -1);
+    ft_telemetry_link_count(nullptr, 0, 1, 1, 1, 1);
+    ft_telemetry_link_close(nullptr, 0);
+    ft_telemetry_close(nullptr);
+}
+
+/* A writer that stopped inside a record leaves its guard odd: the reader ends, says so, and trusts the other records. */
+TEST_F(Telemetry, RecordLeftInsideAWriteIsTold)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    int comm = ft_telemetry_comm_open(t, 1, 1, 2, 0, "");
+    struct ft_coll c = coll(1);
+    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "x", 1), b = ft_telemetry_op(t, comm, 2, &c, "x", 1);
+    int fd = ::open(ft_telemetry_path(t), O_RDWR);
+    uint32_t guard = 3;
+    off_t at = (off_t)(offsetof(ft_tm_file, op) + a % FT_TM_OPS * sizeof(ft_tm_op));
+    ASSERT_EQ(pwrite(fd, &guard, sizeof guard, at), (ssize_t)sizeof guard);
+    close(fd);
+    Image image = load(ft_telemetry_path(t));
+    EXPECT_EQ(image->op_torn[a % FT_TM_OPS], 1);
+    EXPECT_EQ(image->op_torn[b % FT_TM_OPS], 0);
+    EXPECT_NE(text(image.get()).find("caught inside a write"), std::string::npos);
+    ft_telemetry_close(t);
+}
+
+/* While a child writes without pause, every record that the reader calls whole has fields of one moment: the writer keeps
+ * seq, count and the time of creation equal. */
+TEST_F(Telemetry, RecordsReadDuringWritesAreWhole)
+{
+    int pipe_fd[2];
+    ASSERT_EQ(pipe(pipe_fd), 0);
+    pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        struct ft_telemetry *t = open();
+        int comm = t ? ft_telemetry_comm_open(t, 1, 1, 2, 0, "") : -1;
+        if (write(pipe_fd[1], "x", 1) != 1) _exit(1);
+        for (uint64_t seq = 1;; seq++) {
+            struct ft_coll c = coll(seq);
+            uint32_t op = ft_telemetry_op(t, comm, seq, &c, "x", seq);
+            ft_telemetry_op_state(t, op, FT_OP_DONE, -(int)(seq & 0xffff), seq);
+        }
+    }
+    struct Reaper { /* however the test ends */
+        pid_t pid;
+        ~Reaper() { kill(pid, SIGKILL), waitpid(pid, nullptr, 0); }
+    } reaper{child};
+    char byte;
+    close(pipe_fd[1]);
+    ASSERT_EQ(read(pipe_fd[0], &byte, 1), 1);
+    close(pipe_fd[0]);
+    ASSERT_EQ(files().size(), 1u);
+    size_t whole = 0, torn = 0;
+    for (int round = 0; round < 60; round++) {
+        Image image = load(dir + "/" + files()[0]);
+        for (int i = 0; i < FT_TM_OPS; i++) {
+            const ft_tm_op &r = image->file.op[i];
+            torn += image->op_torn[i];
+            if (r.serial == 0 || image->op_torn[i]) continue;
+            whole++;
+            ASSERT_EQ(r.count, r.seq) << "row " << i;
+            ASSERT_EQ(r.time_ns[FT_TM_CREATED], r.seq) << "row " << i;
+            ASSERT_EQ(r.serial, r.seq) << "row " << i;
+            if (r.state == FT_OP_DONE) {
+                ASSERT_EQ(r.time_ns[FT_TM_ENDED], r.seq) << "row " << i;
+                ASSERT_EQ(-r.status, (int)(r.seq & 0xffff)) << "row " << i;
+            }
+        }
+    }
+    EXPECT_GT(whole, 60u * FT_TM_OPS / 4) << torn << " torn";
+}
+
+} // namespace

@@ -1,0 +1,51 @@
+// Property: FTCCL_TRANSPORTS chooses transports in the order it names them, each once; nothing chooses all, best first; an unknown
+// name is an error that names it and the known ones; the list is never longer than its room. Method: texts and their outcome.
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+extern "C" {
+#include "transport/transport.h"
+}
+
+static std::string chosen(const char *text, int capacity = 8)
+{
+    const ft_transport_ops *out[9] = {};
+    int rc = ft_transport_list(text, out, capacity);
+    if (rc) return "status " + std::to_string(rc);
+    std::string s;
+    for (int i = 0; out[i]; i++) s += (i ? "," : "") + std::string(out[i]->name);
+    return s;
+}
+
+TEST(TransportList, OrderIsTheUsers)
+{
+    EXPECT_EQ(chosen("tcp,shm"), "tcp,shm");
+    EXPECT_EQ(chosen("shm"), "shm");
+    EXPECT_EQ(chosen(" shm, tcp ,,shm"), "shm,tcp") << "spaces, empty names and repetitions";
+}
+
+TEST(TransportList, NothingMeansAllBestFirst)
+{
+    EXPECT_EQ(chosen("").substr(0, 14), "inproc,shm,tcp");
+    EXPECT_EQ(chosen(nullptr), chosen(""));
+    EXPECT_EQ(chosen(" ,"), chosen(""));
+}
+
+TEST(TransportList, UnknownNamesAreNamed)
+{
+    ft_fail_clear();
+    EXPECT_EQ(chosen("shm,infiniband"), "status " + std::to_string(FT_INVAL));
+    std::string why = ft_fail_text();
+    EXPECT_NE(why.find("infiniband"), std::string::npos) << why;
+    EXPECT_NE(why.find("tcp"), std::string::npos) << why;
+    EXPECT_EQ(chosen("sh"), "status " + std::to_string(FT_INVAL)) << "a beginning is not a name";
+    EXPECT_EQ(chosen("shmx"), "status " + std::to_string(FT_INVAL));
+}
+
+TEST(TransportList, RoomIsChecked)
+{
+    EXPECT_EQ(chosen("tcp,shm", 2), "status " + std::to_string(FT_INVAL)) << "two and the end need three places";
+    EXPECT_EQ(chosen("tcp,shm", 3), "tcp,shm");
+}
