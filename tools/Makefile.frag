@@ -1,0 +1,3 @@
+# tools
+include tools/run.frag
+include tools/info.frag

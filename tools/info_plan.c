@@ -1,0 +1,112 @@
+/*
+ * What a collective would do, without running it: the same selection that a communicator makes, for a made-up view.
+ */
+#include "info.h"
+
+#include "algo/algo.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+bool info_size_parse(const char *text, size_t *bytes)
+{
+    static const char suffixes[] = "KMGT";
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    if (!isdigit((unsigned char)*text) || errno) return false;
+    const char *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
+    if (suffix) {
+        unsigned shift = 10 * (unsigned)(suffix - suffixes + 1);
+        if (value > UINT64_MAX >> shift) return false;
+        value <<= shift;
+        end++;
+    }
+    if (*end == 'B' || *end == 'b') end++;
+    if (*end || value > (1ull << 50)) return false;
+    *bytes = (size_t)value;
+    return true;
+}
+
+/* "all-reduce", "AllReduce" and "allreduce" are one. */
+static bool same_word(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        while (*a == '-' || *a == '_') a++;
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) return false;
+        if (!*a) return true;
+    }
+}
+
+static int find_kind(const char *name, enum ft_kind *kind)
+{
+    for (int k = 0; k < FT_KINDS; k++)
+        if (same_word(name, ft_kind_name((enum ft_kind)k))) return *kind = (enum ft_kind)k, FT_OK;
+    return ft_fail(FT_USAGE, "no collective is called '%s'", name);
+}
+
+static int find_type(const char *name, enum ft_type *type)
+{
+    *type = FT_FLOAT32;
+    if (!name) return FT_OK;
+    for (int t = 0; t < FT_TYPES; t++)
+        if (same_word(name, ft_type_name((enum ft_type)t))) return *type = (enum ft_type)t, FT_OK;
+    return ft_fail(FT_USAGE, "no type is called '%s'", name);
+}
+
+static bool counts_blocks(enum ft_kind kind)
+{
+    return kind == FT_ALLGATHER || kind == FT_REDUCESCATTER || kind == FT_ALLTOALL || kind == FT_GATHER || kind == FT_SCATTER;
+}
+
+static int read_tuning(struct ft_tuning *tuning)
+{
+    ft_tuning_default(tuning);
+    tuning->chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
+    tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
+    tuning->choice = ft_param_str(FT_PARAM_ALGO);
+    const char *path = ft_param_str(FT_PARAM_TUNE_FILE);
+    return *path ? ft_tuning_load(tuning, path) : FT_OK;
+}
+
+static int check(const struct plan_request *request)
+{
+    if (request->rank >= request->nranks)
+        return ft_fail(FT_USAGE, "--rank %d is not among %d ranks", request->rank, request->nranks);
+    if (request->nhosts > request->nranks)
+        return ft_fail(FT_USAGE, "%d hosts for %d ranks", request->nhosts, request->nranks);
+    return FT_OK;
+}
+
+int info_plan(FILE *out, const struct plan_request *request)
+{
+    struct ft_coll coll = {.red = FT_SUM};
+    struct ft_tuning tuning;
+    int status = check(request);
+    if (!status) status = find_kind(request->kind, &coll.kind);
+    if (!status) status = find_type(request->type, &coll.type);
+    if (!status) status = read_tuning(&tuning);
+    if (status) return status;
+    if (coll.kind == FT_SEND || coll.kind == FT_RECV) return ft_fail(FT_USAGE, "a send or receive needs no plan");
+    int n = request->nranks;
+    int *host = calloc((size_t)n, sizeof *host);
+    uint64_t *peer = calloc((size_t)n, sizeof *peer);
+    if (host && peer) {
+        for (int r = 0; r < n; r++) {
+            host[r] = (int)((int64_t)r * request->nhosts / n);
+            peer[r] = (uint64_t)r + 1;
+        }
+        coll.count = request->size_bytes / ft_type_size(coll.type) / (counts_blocks(coll.kind) ? (size_t)n : 1);
+        const struct ft_view view = {.epoch = 1, .nranks = n, .rank = request->rank, .nhosts = request->nhosts, .host = host,
+                                     .peer = peer};
+        status = ft_algo_explain(out, &view, &coll, &tuning);
+    } else {
+        status = ft_fail(FT_NOMEM, "out of memory");
+    }
+    free(host);
+    free(peer);
+    return status;
+}

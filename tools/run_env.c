@@ -1,0 +1,139 @@
+/*
+ * What a rank of ftccl-run finds in its environment. The rendezvous is served by ftccl-run itself: the unique id is made
+ * here and handed down in hex, so no port has to be guessed. MASTER_ADDR and MASTER_PORT, which torch wants, are set
+ * unless they are there; the port stays bound here (without listening) so that nobody else is given it.
+ */
+#include "run.h"
+
+#include <arpa/inet.h>
+#include <ftccl.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+extern char **environ;
+
+enum { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, UNIQUE_ID, RESTART, MASTER_ADDR, MASTER_PORT, NAMES };
+static const char *const names[NAMES] = {"RANK",            "WORLD_SIZE",    "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
+                                         "FTCCL_UNIQUE_ID", "FTCCL_RESTART", "MASTER_ADDR", "MASTER_PORT"};
+
+static char *assign(const char *name, const char *value)
+{
+    size_t len = strlen(name) + strlen(value) + 2;
+    char *text = malloc(len);
+    if (!text) run_die("out of memory");
+    snprintf(text, len, "%s=%s", name, value);
+    return text;
+}
+
+static char *assign_int(const char *name, int value)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", value);
+    return assign(name, text);
+}
+
+static char *copy(const char *var)
+{
+    char *text = strdup(var);
+    if (!text) run_die("out of memory");
+    return text;
+}
+
+static bool is_ours(const char *var, bool master)
+{
+    for (int i = 0; i < (master ? NAMES : MASTER_ADDR); i++) {
+        size_t len = strlen(names[i]);
+        if (!strncmp(var, names[i], len) && var[len] == '=') return true;
+    }
+    return false;
+}
+
+static void unique_id_hex(char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1])
+{
+    ftcclUniqueId id;
+    ftcclResult_t result = ftcclGetUniqueId(&id);
+    if (result != ftcclSuccess)
+        run_die("cannot serve a rendezvous: %s: %s", ftcclGetErrorString(result), ftcclGetLastError(NULL));
+    for (int i = 0; i < FTCCL_UNIQUE_ID_BYTES; i++)
+        snprintf(hex + 2 * i, 3, "%02x", (unsigned)(unsigned char)id.internal[i]);
+}
+
+/* A port of the loopback that both we and a later listener with SO_REUSEADDR may bind; 0: none. */
+static int hold_port(struct run_env *env)
+{
+    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof addr;
+    int one = 1;
+    env->port_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (env->port_fd < 0 || setsockopt(env->port_fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) ||
+        bind(env->port_fd, (struct sockaddr *)&addr, sizeof addr) ||
+        getsockname(env->port_fd, (struct sockaddr *)&addr, &len))
+        return 0;
+    return ntohs(addr.sin_port);
+}
+
+void run_env_make(struct run_env *env, int nranks)
+{
+    char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1];
+    unique_id_hex(hex);
+    env->nranks = nranks;
+    env->port_fd = -1;
+    bool master = !getenv("MASTER_ADDR") || !getenv("MASTER_PORT");
+    int port = master ? hold_port(env) : 0;
+    size_t nvars = 0;
+    while (environ[nvars]) nvars++;
+    env->vars = calloc((size_t)nranks, sizeof *env->vars);
+    for (int rank = 0; env->vars && rank < nranks; rank++) {
+        char **vars = env->vars[rank] = calloc(nvars + NAMES + 1, sizeof *vars);
+        if (!vars) break;
+        vars[RANK] = assign_int(names[RANK], rank);
+        vars[WORLD_SIZE] = assign_int(names[WORLD_SIZE], nranks);
+        vars[LOCAL_RANK] = assign_int(names[LOCAL_RANK], rank);
+        vars[LOCAL_WORLD_SIZE] = assign_int(names[LOCAL_WORLD_SIZE], nranks);
+        vars[UNIQUE_ID] = assign(names[UNIQUE_ID], hex);
+        vars[RESTART] = assign_int(names[RESTART], 0);
+        size_t n = RESTART + 1;
+        if (master) {
+            vars[n++] = assign(names[MASTER_ADDR], "127.0.0.1");
+            vars[n++] = assign_int(names[MASTER_PORT], port);
+        }
+        for (size_t i = 0; i < nvars; i++)
+            if (!is_ours(environ[i], master)) vars[n++] = copy(environ[i]);
+    }
+    if (!env->vars || !env->vars[nranks - 1]) run_die("out of memory");
+}
+
+void run_env_set_restart(struct run_env *env, int rank, int count)
+{
+    free(env->vars[rank][RESTART]);
+    env->vars[rank][RESTART] = assign_int(names[RESTART], count);
+}
+
+void run_env_free(struct run_env *env)
+{
+    for (int rank = 0; rank < env->nranks; rank++) {
+        for (char **var = env->vars[rank]; *var; var++) free(*var);
+        free(env->vars[rank]);
+    }
+    free(env->vars);
+    if (env->port_fd >= 0) close(env->port_fd);
+}
+
+void run_bind(bool core, int rank)
+{
+    cpu_set_t allowed, one;
+    if (!core || sched_getaffinity(0, sizeof allowed, &allowed)) return;
+    int skip = rank % CPU_COUNT(&allowed);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed) || skip-- > 0) continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        sched_setaffinity(0, sizeof one, &one);
+        return;
+    }
+}
