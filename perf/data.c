@@ -241,8 +241,9 @@ size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *go
     for (size_t i = 0; i < count; i++) {
         uint64_t g = load(d->type, got, i), w = load(d->type, want, i);
         if (g == w) continue;
-        int64_t apart = is_float ? ordered(d->type, g) - ordered(d->type, w) : INT64_MAX;
-        if (apart > tolerance || apart < -tolerance) wrong++;
+        int64_t apart;
+        if (!is_float || __builtin_sub_overflow(ordered(d->type, g), ordered(d->type, w), &apart)) wrong++;
+        else if (apart > tolerance || apart < -tolerance) wrong++;
     }
     return wrong;
 }
