@@ -14,6 +14,7 @@ ftcclResult_t ft_result(int status)
     case FT_USAGE:
     case FT_NOTSUP:
     case FT_MISMATCH:
+    case FT_FENCED:
     case FT_FORKED: return ftcclInvalidUsage;
     case FT_TIMEOUT: return ftcclTimeout;
     case FT_SKIPPED:
@@ -22,7 +23,9 @@ ftcclResult_t ft_result(int status)
     case FT_AUTH:
     case FT_LINK:
     case FT_PEER:
-    case FT_ABORTED: return ftcclRemoteError;
+    case FT_ABORTED:
+    case FT_REVOKED:
+    case FT_CORRUPT: return ftcclRemoteError;
     case FT_DEVICE: return ftcclUnhandledCudaError;
     case FT_INTERNAL: return ftcclInternalError;
     default: return ftcclSystemError;

@@ -66,7 +66,11 @@ enum ft_lost {
     X(SYSTEM, -17, PROCESS, "system call failed")                                             \
     X(DEVICE, -18, PROCESS, "device error")                                                   \
     X(INTERNAL, -19, PROCESS, "internal error")                                               \
-    X(FORKED, -20, CALL, "called in a child of fork; the communicator belongs to the parent")
+    X(FORKED, -20, CALL, "called in a child of fork; the communicator belongs to the parent")     \
+    X(REVOKED, -21, COMM, "communicator revoked")                                             \
+    X(FENCED, -22, COMM, "the others agreed to go on without this rank")                      \
+    X(NOQUORUM, -23, PROCESS, "too few ranks can be reached to go on")                        \
+    X(CORRUPT, -24, OP, "data was corrupted on the way")
 
 enum ft_status {
 #define X(name, value, lost, text) FT_##name = (value),

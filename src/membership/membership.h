@@ -1,5 +1,5 @@
 /*
- * membership: how ranks find each other. The process that makes a unique id serves it (one thread and one port for all ids
+ * membership: how ranks find each other, and how those that are left agree on who that is. The process that makes a unique id serves it (one thread and one port for all ids
  * of the process) until every rank has its answer or the id expires; ranks hand in who they are and get the table of all.
  */
 #ifndef FT_MEMBERSHIP_H
@@ -51,5 +51,60 @@ struct ft_join {
 int ft_bootstrap_join(const struct ft_join *, struct ft_table **out);
 /* Forgets every id and stops the thread; at exit and in tests. */
 void ft_bootstrap_stop(void);
+
+/* ---- agreement (agree.c; the protocol and its argument: docs/membership.md) ---- */
+
+/* What a rank knows of another one. Only DEAD has a proof: an exit seen on the same host, or an authenticated goodbye. The
+ * others are suspicion and may be taken back. */
+enum ft_evidence { FT_ALIVE, FT_SILENT, FT_UNREACHABLE, FT_DEAD };
+
+enum ft_agree_kind { FT_AGREE_FLAGS = 1, FT_AGREE_SHRINK, FT_AGREE_GROW, FT_AGREE_COMMIT, FT_AGREE_RETRY, FT_AGREE_KINDS };
+
+/* What a rank brings into an agreement. */
+struct ft_agree_input {
+    enum ft_agree_kind kind;
+    uint64_t flags;               /* the decision has the bitwise AND of those that came */
+    uint64_t last_op;             /* the last operation that is complete here */
+    int64_t key;                  /* orders the survivors; ties by rank */
+    const unsigned char *exclude; /* [nranks] 1: to be left out; NULL: nobody */
+    const void *blob;             /* at most one rank brings one */
+    uint32_t blob_bytes;
+};
+
+struct ft_agree_config {
+    struct ft_env *env;
+    int nranks, rank;
+    uint64_t seed;          /* identity of the instance: the same on all ranks, mixed into the nonce */
+    size_t message_bytes;   /* the longest message that `send` takes */
+    uint64_t silent_ns;     /* a rank that has not answered for so long is left out */
+    uint64_t enter_ns;      /* a rank whose engine answers but whose user has not come for so long is left out */
+    void (*send)(void *arg, int to, const void *data, size_t len_bytes); /* copies; may lose, delay and reorder */
+    void *arg;
+};
+
+/* What was agreed; the same bytes on every rank. Arrays belong to the instance. */
+struct ft_decision {
+    int status;                  /* FT_OK; FT_USAGE: different kinds were called, or everyone was to be left out */
+    enum ft_agree_kind kind;
+    uint64_t flags, first_op, last_op, nonce; /* ops: least and greatest last_op of the survivors */
+    const unsigned char *failed;   /* [nranks] 1: dead, silent, not reachable, or never came */
+    const unsigned char *excluded; /* [nranks] 1: failed or on a list */
+    int nsurvivors;
+    const int *order;              /* [nsurvivors] ranks of this view by key */
+    const void *blob;
+    uint32_t blob_bytes;
+};
+
+/* One agreement among the ranks of a view. Not thread-safe, never blocks, does no input or output of its own. */
+struct ft_agree;
+int ft_agree_open(const struct ft_agree_config *, struct ft_agree **out); /* FT_NOMEM; FT_NOTSUP: too many ranks for a message */
+void ft_agree_close(struct ft_agree *);
+int ft_agree_enter(struct ft_agree *, const struct ft_agree_input *); /* this rank's user has come; copies. Once. FT_NOMEM, FT_NOTSUP */
+void ft_agree_receive(struct ft_agree *, int from, const void *data, size_t len_bytes); /* any bytes; answers if it can */
+void ft_agree_learn(struct ft_agree *, int rank, enum ft_evidence); /* the latest word counts, but DEAD stays */
+void ft_agree_tick(struct ft_agree *); /* timers and repetitions; at least every 10 ms while undecided */
+/* FT_AGAIN: not yet. FT_OK: decided. FT_NOQUORUM: this side is too small and has waited long enough. */
+int ft_agree_state(const struct ft_agree *);
+const struct ft_decision *ft_agree_decision(const struct ft_agree *); /* NULL until decided; then for good */
 
 #endif
