@@ -1,0 +1,196 @@
+/*
+ * When a leader may go on, and what it then proposes: who promised or accepted is counted here, who came is turned into a
+ * value. Everything follows from the contributions and the evidence, so that a test can say what must come out.
+ */
+#include "membership/agree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static bool contribution_of(const struct ft_agree *a, int r, struct ft_contribution *c)
+{
+    const struct ft_bytes *b = &a->peer[r].contribution;
+    return a->peer[r].entered && ft_contribution_decode(c, a->config.nranks, b->data, b->len) == FT_OK;
+}
+
+/* More than half of all ranks; or half of them with rank 0; or all that are not gone for good, if each of those said in this
+ * ballot that it does not hear the gone any more. Dead ranks stay in the count of the first two: docs/membership.md shows how
+ * leaving them out gives two values. */
+bool ft_agree_quorum(const struct ft_agree *a, bool accepted)
+{
+    const int n = a->config.nranks;
+    int count = 0;
+    bool all = true;
+    for (int r = 0; r < n; r++) {
+        const struct ft_agree_peer *p = &a->peer[r];
+        const bool in = accepted ? p->accepted : p->promised;
+        count += in;
+        all &= (in && p->acked) || ft_agree_is_gone(a, r);
+    }
+    const bool first = accepted ? a->peer[0].accepted : a->peer[0].promised;
+    return all || 2 * count > n || (2 * count == n && first);
+}
+
+bool ft_agree_same_list(const struct ft_agree *a)
+{
+    struct ft_contribution mine, c;
+    if (!contribution_of(a, a->config.rank, &mine) || ft_set_empty(mine.list, a->set_bytes)) return false;
+    if (ft_set_has(mine.list, a->config.rank)) return false;
+    for (int r = 0; r < a->config.nranks; r++) {
+        const bool came = contribution_of(a, r, &c);
+        if (ft_set_has(a->dead, r)) continue;
+        if (ft_set_has(mine.list, r) && came && !ft_set_within(c.list, mine.list, a->set_bytes)) return false;
+        if (ft_set_has(mine.list, r)) continue;
+        if (!came || c.kind != mine.kind || memcmp(c.list, mine.list, a->set_bytes) != 0) return false;
+    }
+    return true;
+}
+
+bool ft_agree_complete(const struct ft_agree *a)
+{
+    const bool late = ft_agree_now(a) - a->known_ns >= a->config.enter_ns;
+    for (int r = 0; r < a->config.nranks; r++) {
+        const struct ft_agree_peer *p = &a->peer[r];
+        if (ft_agree_is_gone(a, r) || (p->promised && p->entered)) continue;
+        if (ft_agree_missing(a, r)) continue;
+        if (!p->promised || (!late && !ft_set_has(a->listed, r))) return false;
+    }
+    return true;
+}
+
+/* ---- the value ---- */
+
+static bool reports(const struct ft_agree *a, int x, int y)
+{
+    if (x == a->config.rank) return a->peer[y].evidence == FT_UNREACHABLE;
+    return a->peer[x].unreachable && ft_set_has(a->peer[x].unreachable, y);
+}
+
+/* How many of those that are left each rank does not hear, or is not heard by. */
+static void count_broken(const struct ft_agree *a, const unsigned char *failed, const unsigned char *excluded, int *pairs)
+{
+    const int n = a->config.nranks;
+    memset(pairs, 0, (size_t)n * sizeof *pairs);
+    for (int x = 0; x < n; x++) {
+        if ((x != a->config.rank && !a->peer[x].unreachable) || failed[x] || excluded[x]) continue;
+        for (int y = 0; y < n; y++) {
+            if (y == x || failed[y] || excluded[y] || !reports(a, x, y) || (y < x && reports(a, y, x))) continue;
+            pairs[x]++;
+            pairs[y]++;
+        }
+    }
+}
+
+/* Of each pair that does not hear each other one is left out: first whoever has most such pairs, the higher one of equals.
+ * For pairs that share no rank, and for one rank that is cut off from several, that is the least possible. */
+static void leave_out_broken(const struct ft_agree *a, unsigned char *failed, const unsigned char *excluded, int *pairs)
+{
+    for (;;) {
+        int worst = 0;
+        count_broken(a, failed, excluded, pairs);
+        for (int r = 1; r < a->config.nranks; r++)
+            if (pairs[r] >= pairs[worst]) worst = r;
+        if (pairs[worst] == 0) return;
+        failed[worst] = 1;
+    }
+}
+
+/* Who came, and who is on a list of one of them. */
+static void collect(const struct ft_agree *a, unsigned char *failed, unsigned char *excluded)
+{
+    struct ft_contribution c;
+    for (int r = 0; r < a->config.nranks; r++) {
+        failed[r] = ft_agree_is_gone(a, r) || !a->peer[r].promised || !a->peer[r].entered;
+        if (failed[r] || !contribution_of(a, r, &c)) continue;
+        for (int k = 0; k < a->config.nranks; k++) excluded[k] |= ft_set_has(c.list, k);
+    }
+}
+
+static int count_left(int n, const unsigned char *failed, const unsigned char *excluded)
+{
+    int left = 0;
+    for (int r = 0; r < n; r++) left += !failed[r] && !excluded[r];
+    return left;
+}
+
+/* Ends with `excluded` complete. What comes from ranks that did not fail counts, on a list or not; kinds are compared and
+ * operations counted among the survivors. */
+static void fill_in(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
+{
+    const int n = a->config.nranks;
+    struct ft_contribution c;
+    bool first = true;
+    if (count_left(n, d->failed, excluded) == 0) {
+        d->status = FT_USAGE;
+        memset(excluded, 0, (size_t)n);
+    }
+    for (int r = 0; r < n; r++) {
+        if (d->failed[r] || excluded[r] || !contribution_of(a, r, &c)) continue;
+        if (first) d->kind = c.kind;
+        else if (d->kind != c.kind) d->status = FT_USAGE;
+        d->first_op = first || c.last_op < d->first_op ? c.last_op : d->first_op;
+        d->last_op = first || c.last_op > d->last_op ? c.last_op : d->last_op;
+        first = false;
+    }
+    for (int r = 0; r < n; r++) {
+        if (d->status != FT_OK) excluded[r] = 0;
+        if (d->failed[r]) excluded[r] = 1;
+        if (d->failed[r] || !contribution_of(a, r, &c)) continue;
+        d->flags &= c.flags;
+        if (c.blob_bytes > 0 && d->blob_bytes == 0) {
+            d->blob = c.blob;
+            d->blob_bytes = c.blob_bytes;
+        }
+    }
+}
+
+struct place { int64_t key; int rank; };
+
+static int compare_places(const void *x, const void *y)
+{
+    const struct place *a = x, *b = y;
+    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    return a->rank - b->rank;
+}
+
+static int put_in_order(const struct ft_agree *a, const unsigned char *excluded, struct place *places, int *order)
+{
+    struct ft_contribution c;
+    int n = 0;
+    for (int r = 0; r < a->config.nranks; r++)
+        if (!excluded[r] && contribution_of(a, r, &c)) places[n++] = (struct place){c.key, r};
+    qsort(places, (size_t)n, sizeof *places, compare_places);
+    for (int i = 0; i < n; i++) order[i] = places[i].rank;
+    return n;
+}
+
+static uint64_t make_nonce(const struct ft_agree *a)
+{
+    uint64_t random[2];
+    a->config.env->random(a->config.env, random, sizeof random);
+    return ft_hash64(random, sizeof random, a->config.seed);
+}
+
+int ft_agree_compute(struct ft_agree *a, struct ft_bytes *value)
+{
+    const size_t n = (size_t)a->config.nranks;
+    unsigned char *failed = calloc(2, n), *excluded = failed ? failed + n : NULL;
+    int *order = calloc(n, sizeof *order);
+    struct place *places = calloc(n, sizeof *places);
+    unsigned char *out = malloc(a->config.message_bytes);
+    int status = FT_NOMEM;
+    if (failed && order && places && out) {
+        struct ft_decision d = {.status = FT_OK, .flags = UINT64_MAX, .failed = failed, .excluded = excluded, .order = order};
+        collect(a, failed, excluded);
+        leave_out_broken(a, failed, excluded, order);
+        fill_in(a, &d, excluded);
+        d.nsurvivors = put_in_order(a, excluded, places, order);
+        d.nonce = make_nonce(a);
+        status = d.nsurvivors == 0 ? FT_AGAIN : ft_bytes_set(value, out, ft_value_encode(out, a->config.nranks, &d));
+    }
+    free(failed);
+    free(order);
+    free(places);
+    free(out);
+    return status;
+}
