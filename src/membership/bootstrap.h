@@ -24,6 +24,8 @@
 
 struct ft_id {
     bool explicit_address; /* FTCCL_COMM_ID: rank 0 serves it when it joins, every time anew */
+    bool grow;             /* for ranks that join an existing job: the secret is the key of its links */
+    uint32_t survivors;    /* grow: how many ranks there are already; only the process that serves the id knows */
     int naddresses;
     struct ft_net_address address[FT_NET_ADDRESSES];
     uint64_t nonce;
@@ -101,7 +103,8 @@ struct ft_gathered { uint64_t config; uint32_t bytes; unsigned char wire[]; }; /
 enum ft_gather_state { FT_GATHER_EMPTY, FT_GATHER_OPEN, FT_GATHER_FULL, FT_GATHER_FAILED };
 struct ft_gather {
     struct ft_gather *next;
-    bool explicit_address;
+    bool explicit_address, supplied;
+    uint32_t survivors;         /* grow: ranks below come by ft_gather_supply() only; 0: not a grow */
     uint64_t nonce;
     unsigned char key[FT_SECRET_BYTES]; /* for connections about this id */
     enum ft_gather_state state;
@@ -122,8 +125,14 @@ struct ft_gather *ft_gather_new(const struct ft_id *, uint64_t now_ns, uint64_t 
 void ft_gather_free(struct ft_gather *);
 static inline bool ft_gather_settled(const struct ft_gather *g) { return g->state >= FT_GATHER_FULL; }
 /* FT_OK: counted (and perhaps settled: FULL, or FAILED for all). Otherwise only this rank gets the status and fail text:
- * FT_AGAIN from a settled explicit gather, FT_PROTOCOL, FT_NOMEM. */
+ * FT_AGAIN from a settled explicit gather, FT_USAGE for a survivor's rank of a grow, FT_NOMEM. */
 int ft_gather_add(struct ft_gather *, const struct ft_join_msg *, uint64_t now_ns);
+/* The cards of all survivors of a grow; may settle it. Nobody waits for an answer in their name, but ft_service_collect()
+ * takes one in that of rank 0. */
+void ft_gather_supply(struct ft_gather *, uint32_t nranks, const struct ft_card *card, uint64_t now_ns);
+/* Whoever's time ends first ends the gather. */
+void ft_gather_bound(struct ft_gather *, uint64_t due_ns, uint32_t bound_ms);
+int ft_gather_verdict(const struct ft_gather *); /* of a settled one: FT_OK, or why it failed with the sentence */
 /* Settles it as failed for all, unless it is settled. */
 void ft_gather_fail(struct ft_gather *, uint64_t now_ns, int status, const char *fmt, ...) FT_PRINTF(4, 5);
 void ft_gather_timeout(struct ft_gather *, uint64_t now_ns); /* names who is missing */
@@ -134,15 +143,23 @@ bool ft_gather_tell(struct ft_gather *, uint32_t rank);      /* true once nobody
 /* Serves the id from now on. A plain one gets its addresses here; an explicit one must have them. FT_AGAIN: the explicit
  * one is still being served for an earlier call. FT_NOFILE, FT_NOMEM, FT_SYSTEM, FT_INVAL (interfaces). */
 int ft_service_add(struct ft_id *);
-/* The rank 0 of an explicit id gave up: who came or comes now learns it. No-op once it is settled. */
+/* The rank 0 of an explicit id or the root of a grow gave up: who came or comes now learns it. No-op once it is settled. */
 void ft_service_withdraw(uint64_t nonce, const char *why);
 /* A job of one rank: its id, if this process serves it, is used up without any network. FT_USAGE if it was before. */
 int ft_service_consume(uint64_t nonce);
+/* The survivors' cards of a grow, `count` of them. FT_USAGE: not the number that the id was made for, supplied before, or not
+ * served here; else why the grow has failed already, or fails by this. */
+int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_card *card, uint32_t count);
+/* Waits for a supplied grow to settle. *answer: a copy of the TABLE frame, the caller's to free(). FT_ABORTED fails it. */
+int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *cancel, unsigned char **answer);
 bool ft_service_used(uint64_t nonce);    /* one of the last FT_USED_IDS that this process served to the end */
 int ft_service_arrived(uint64_t nonce);  /* ranks of the id's block that have checked in and wait; -1: not served here */
 void ft_service_set_env(struct ft_env *); /* for tests, before the first id; NULL: the real one */
 
 /* ---- client ---- */
+
+/* The table's key and first context, from the first id and the salts of all. */
+void ft_table_derive(struct ft_table *, const struct ft_id *first, const uint64_t *salt, int nids);
 
 struct ft_wait { struct ft_env *env; uint64_t deadline_ns; const atomic_int *cancel; };
 /* All: FT_OK, FT_TIMEOUT, FT_ABORTED, FT_LINK (end of stream or reset). The socket is non-blocking. */

@@ -15,6 +15,7 @@ struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_
     struct ft_gather *g = calloc(1, sizeof *g);
     if (!g) return NULL;
     g->explicit_address = id->explicit_address;
+    g->survivors = id->survivors;
     g->nonce = id->nonce;
     g->linger_ns = linger_ns;
     g->due_ns = now_ns + linger_ns;
@@ -131,6 +132,7 @@ static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
     g->first_rank = msg->rank;
     g->due_ns = UINT64_MAX;
     g->state = FT_GATHER_OPEN;
+    for (uint32_t r = 1; r < g->survivors; r++) ft_gather_tell(g, r);
     return FT_OK;
 }
 
@@ -159,7 +161,14 @@ static int keep_card(struct ft_gather *g, const struct ft_join_msg *msg)
     return FT_OK;
 }
 
-int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
+void ft_gather_bound(struct ft_gather *g, uint64_t due_ns, uint32_t bound_ms)
+{
+    if (ft_gather_settled(g) || due_ns >= g->due_ns) return;
+    g->due_ns = due_ns;
+    g->bound_ms = bound_ms;
+}
+
+static int add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
     if (ft_gather_settled(g)) return g->explicit_address ? ft_fail(FT_AGAIN, "the previous job is still ending") : FT_OK;
     if (g->state == FT_GATHER_EMPTY) {
@@ -172,11 +181,7 @@ int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t n
                        msg->nranks, msg->index, msg->nids, g->first_rank, g->nranks, g->index, g->nids);
         return FT_OK;
     }
-    uint64_t due_ns = now_ns + msg->left_ms * UINT64_C(1000000);
-    if (due_ns < g->due_ns) {
-        g->due_ns = due_ns;
-        g->bound_ms = msg->bound_ms;
-    }
+    ft_gather_bound(g, now_ns + msg->left_ms * UINT64_C(1000000), msg->bound_ms);
     if (msg->rank < g->first || msg->rank - g->first >= g->count) return FT_OK;
     if (g->card[msg->rank - g->first]) {
         ft_gather_fail(g, now_ns, FT_USAGE, "two processes claim rank %u", msg->rank);
@@ -188,4 +193,40 @@ int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t n
     if (status) return status;
     if (g->arrived == g->count) settle_full(g, now_ns);
     return FT_OK;
+}
+
+int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
+{
+    if (msg->rank < g->survivors) return ft_fail(FT_USAGE, "rank %u belongs to a survivor", msg->rank);
+    if (g->survivors && msg->nids != 1) return ft_fail(FT_USAGE, "a communicator grows by one unique id, not by %u", msg->nids);
+    return add(g, msg, now_ns);
+}
+
+void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_card *card, uint64_t now_ns)
+{
+    uint32_t linger_ms = (uint32_t)ft_min(g->linger_ns / 1000000, UINT32_MAX);
+    struct ft_join_msg msg = {.nonce = g->nonce, .nranks = nranks, .nids = 1, .left_ms = linger_ms, .bound_ms = linger_ms};
+    int status = FT_OK;
+    g->supplied = true;
+    for (uint32_t r = 0; !status && r < g->survivors && !ft_gather_settled(g); r++) {
+        msg.rank = r;
+        msg.card = card[r];
+        status = add(g, &msg, now_ns);
+    }
+    if (status) {
+        char why[FT_FAIL_TEXT_MAX];
+        snprintf(why, sizeof why, "%s", ft_fail_text());
+        ft_gather_fail(g, now_ns, status, "%s", why);
+    }
+}
+
+int ft_gather_verdict(const struct ft_gather *g)
+{
+    char text[FT_FAIL_TEXT_MAX + 1];
+    int status;
+    if (g->state == FT_GATHER_FULL) return FT_OK;
+    size_t len = g->answer_bytes - ft_min(g->answer_bytes, FT_FRAME_BYTES);
+    if (!g->answer || ft_fail_decode(g->answer + FT_FRAME_BYTES, len, &status, text) != FT_OK)
+        return ft_fail(g->status, "%s", ft_status_text(g->status));
+    return ft_fail(status, "%s", text);
 }

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 enum { AT_VERSION = 4, AT_FLAGS = 5, AT_COUNT = 6, AT_NONCE = 8, AT_SECRET = 16, AT_ADDRESSES = 48, AT_CHECKSUM = 120 };
-enum { FLAG_EXPLICIT = 1, SECRET_CHARS_MIN = 16 };
+enum { FLAG_EXPLICIT = 1, FLAG_GROW = 2, SECRET_CHARS_MIN = 16 };
 static const unsigned char id_magic[4] = {'F', 'T', 'i', 'd'};
 
 /* SipHash-2-4 under a fixed public key: finds damage, proves nothing. */
@@ -55,7 +55,7 @@ int ft_id_encode(unsigned char out[FT_UNIQUE_ID_BYTES], const struct ft_id *id)
     memset(out, 0, FT_UNIQUE_ID_BYTES);
     memcpy(out, id_magic, 4);
     out[AT_VERSION] = FT_WIRE_VERSION;
-    out[AT_FLAGS] = id->explicit_address ? FLAG_EXPLICIT : 0;
+    out[AT_FLAGS] = (unsigned char)((id->explicit_address ? FLAG_EXPLICIT : 0) | (id->grow ? FLAG_GROW : 0));
     ft_put64(out + AT_NONCE, id->nonce);
     memcpy(out + AT_SECRET, id->secret, FT_SECRET_BYTES);
     size_t at = AT_ADDRESSES;
@@ -79,10 +79,12 @@ int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
     checksum(sum, in);
     if (memcmp(sum, in + AT_CHECKSUM, sizeof sum) != 0)
         return ft_fail(FT_INVAL, "the unique id is damaged: its checksum does not match its bytes");
-    int n = in[AT_COUNT];
-    if (n < 1 || n > FT_NET_ADDRESSES || (in[AT_FLAGS] & ~FLAG_EXPLICIT) || in[AT_COUNT + 1] != 0)
+    int n = in[AT_COUNT], flags = in[AT_FLAGS];
+    if (n < 1 || n > FT_NET_ADDRESSES || flags > FLAG_GROW || in[AT_COUNT + 1] != 0) /* one flag at most */
         return ft_fail(FT_INVAL, "the unique id is malformed");
-    id->explicit_address = in[AT_FLAGS] & FLAG_EXPLICIT;
+    id->explicit_address = flags == FLAG_EXPLICIT;
+    id->grow = flags == FLAG_GROW;
+    id->survivors = 0;
     id->naddresses = n;
     id->nonce = ft_get64(in + AT_NONCE);
     memcpy(id->secret, in + AT_SECRET, FT_SECRET_BYTES);
@@ -184,6 +186,16 @@ int ft_unique_id_key(const unsigned char bytes[FT_UNIQUE_ID_BYTES], unsigned cha
     struct ft_id id;
     int status = ft_id_decode(&id, bytes);
     if (status != FT_OK) return status;
-    ft_auth_derive(key, id.secret, "job", id.nonce);
+    if (id.grow) memcpy(key, id.secret, FT_SECRET_BYTES);
+    else ft_auth_derive(key, id.secret, "job", id.nonce);
+    sodium_memzero(&id, sizeof id);
     return FT_OK;
+}
+
+uint64_t ft_unique_id_nonce(const unsigned char bytes[FT_UNIQUE_ID_BYTES])
+{
+    struct ft_id id;
+    uint64_t nonce = ft_id_decode(&id, bytes) == FT_OK ? id.nonce : 0;
+    sodium_memzero(&id, sizeof id);
+    return nonce;
 }

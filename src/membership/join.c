@@ -253,18 +253,19 @@ static int ask(struct joiner *j, uint32_t index)
 /* ---- all of it ---- */
 
 /* The job's key and first context: from the first id's secret and every service's salt, so that the same id (an explicit
- * one) never gives the same twice. */
-static void derive(struct joiner *j, const struct ft_id *first)
+ * one) never gives the same twice. A grow keeps the key of its job. */
+void ft_table_derive(struct ft_table *table, const struct ft_id *first, const uint64_t *salt, int nids)
 {
     unsigned char chain[FT_SECRET_BYTES], next[FT_SECRET_BYTES];
     memcpy(chain, first->secret, sizeof chain);
-    for (int i = 0; i < j->arg->nids; i++) {
-        ft_auth_derive(next, chain, "salt", j->salt[i]);
+    for (int i = 0; i < nids; i++) {
+        ft_auth_derive(next, chain, "salt", salt[i]);
         memcpy(chain, next, sizeof chain);
     }
-    ft_auth_derive(j->table->key, chain, "links", 0);
+    if (first->grow) memcpy(table->key, first->secret, sizeof table->key);
+    else ft_auth_derive(table->key, chain, "links", 0);
     ft_auth_derive(next, chain, "job", 0);
-    j->table->job = ft_get64(next) | 1; /* never 0 */
+    table->job = ft_get64(next) | 1; /* never 0 */
     sodium_memzero(chain, sizeof chain);
     sodium_memzero(next, sizeof next);
 }
@@ -282,6 +283,11 @@ static int check_arguments(const struct ft_join *arg)
         struct ft_id id;
         int status = ft_id_decode(&id, arg->ids[i]);
         if (status) return status;
+        if (id.grow && !arg->grow)
+            return ft_fail(FT_USAGE, "this unique id was made to grow a communicator: it is for ftcclCommGrow");
+        if (!id.grow && arg->grow)
+            return ft_fail(FT_USAGE, "to grow a communicator takes a unique id of ftcclCommGetUniqueId: this one is for a new job");
+        if (id.grow && arg->nids > 1) return ft_fail(FT_USAGE, "a communicator grows by one unique id, not by %d", arg->nids);
         if (!id.explicit_address && ft_service_used(id.nonce)) return ft_fail(FT_USAGE, "this unique id was already used");
         if (id.explicit_address && arg->nids > 1)
             return ft_fail(FT_USAGE, "FTCCL_COMM_ID names one address; several unique ids need to be made without it");
@@ -323,7 +329,7 @@ static int collect(struct joiner *j)
     struct ft_id first;
     int status = ft_id_decode(&first, arg->ids[0]);
     if (status) return status;
-    if (arg->nranks == 1) {
+    if (arg->nranks == 1 && !first.grow) {
         j->table->card[0] = *arg->card;
         j->wait.env->random(j->wait.env, &j->salt[0], sizeof j->salt[0]);
         status = first.explicit_address ? FT_OK : ft_service_consume(first.nonce);
@@ -336,7 +342,8 @@ static int collect(struct joiner *j)
         if (status && serves) ft_service_withdraw(first.nonce, ft_status_text(status));
         if (!status && nids > 1) status = compare_blocks(j->table);
     }
-    if (!status) derive(j, &first);
+    if (!status) ft_table_derive(j->table, &first, j->salt, arg->nids);
+    sodium_memzero(&first, sizeof first);
     return status;
 }
 

@@ -32,8 +32,10 @@ struct ft_table {
 int ft_unique_id_make(unsigned char id[FT_UNIQUE_ID_BYTES]);
 /* Is it one of ours (magic, version, checksum)? FT_INVAL or FT_VERSION with a sentence. */
 int ft_unique_id_check(const unsigned char id[FT_UNIQUE_ID_BYTES]);
-/* The secret of the links of the job with this id: the same on every rank, known before anybody answers. */
+/* The key of the links of the job with this id: the same on every rank, known before anybody answers. Derived from the id's
+ * secret and nonce; a grow's id gives the key of the job that grows, unchanged. */
 int ft_unique_id_key(const unsigned char id[FT_UNIQUE_ID_BYTES], unsigned char key[FT_SECRET_BYTES]);
+uint64_t ft_unique_id_nonce(const unsigned char id[FT_UNIQUE_ID_BYTES]); /* tells ids apart; 0: not one of ours */
 int ft_unique_ids_served(void); /* how many ids this process holds; for leak tests */
 
 struct ft_join {
@@ -43,12 +45,32 @@ struct ft_join {
     const struct ft_card *card;
     uint64_t timeout_ns;
     const atomic_int *cancel; /* another thread's abort; looked at at least every 50 ms */
+    bool grow;                /* a joiner of a grow: one id, made by ft_unique_id_grow(); else none such. FT_USAGE */
 };
 /* Blocks until every rank is known or the bound: FT_TIMEOUT names the ranks that never came, FT_USAGE two that claim one
  * rank or different sizes, FT_MISMATCH different configurations, FT_AUTH, FT_VERSION, FT_PEER (a rank died meanwhile, or
  * the id's process), FT_ABORTED. Retries refused connections while the bound lasts only if the id is an explicit address.
  * The table is the caller's to free(). */
 int ft_bootstrap_join(const struct ft_join *, struct ft_table **out);
+/* ---- ranks that join an existing job (grow.c). One of the survivors, the root, makes the id and serves it; joiners call
+ * ft_bootstrap_join() with it, before or after the root has supplied the survivors' cards. An id is good for one attempt. ---- */
+
+/* Like ft_unique_id_make(), for joiners of a job of `survivors` ranks whose links have this key. FTCCL_COMM_ID has no say.
+ * Whoever has the id knows the job's key. */
+int ft_unique_id_grow(unsigned char id[FT_UNIQUE_ID_BYTES], const unsigned char key[FT_SECRET_BYTES], int survivors);
+bool ft_unique_id_is_grow(const unsigned char id[FT_UNIQUE_ID_BYTES]); /* false also if it is not one of ours */
+/* The root gives up, or will never begin: joiners that wait or come later learn it (FT_PEER), unless all have come. */
+void ft_unique_id_withdraw(const unsigned char id[FT_UNIQUE_ID_BYTES], const char *why);
+/* Any thread of the process that made the id. `cards` are those of ranks 0 to count - 1, all survivors; joiners have the ranks
+ * from there to nranks - 1, and one that claims a lower one is refused alone. Does not wait. FT_USAGE: not a grow's id, made
+ * for another number of survivors, used before, or made elsewhere: such a call changes nothing. Otherwise the grow has failed
+ * for joiners too: FT_MISMATCH, FT_PEER (a joiner died), FT_USAGE (of two joiners, or of sizes), FT_NOMEM. */
+int ft_bootstrap_supply(const unsigned char id[FT_UNIQUE_ID_BYTES], int nranks, const struct ft_card *cards, int count);
+/* Then blocks until every joiner has come, a failure or the bound: FT_TIMEOUT names those that never came. Joiners learn of
+ * a failure whatever it is, FT_ABORTED (*cancel, looked at every 50 ms) too. The table is the caller's to free(). */
+int ft_bootstrap_collect(const unsigned char id[FT_UNIQUE_ID_BYTES], uint64_t timeout_ns, const atomic_int *cancel,
+                         struct ft_table **out);
+
 /* Forgets every id and stops the thread; at exit and in tests. */
 void ft_bootstrap_stop(void);
 

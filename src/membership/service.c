@@ -15,12 +15,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { EVENTS = 64, NAP_MS = 500 };
+enum { EVENTS = 64, NAP_MS = 500, CANCEL_MS = 50 };
 #define ACCEPT_PAUSE_NS UINT64_C(20000000)
 
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t thread;
 static bool to_be_joined; /* guarded by life */
+static pthread_cond_t settled; /* with lock: a gather may have settled or gone; for ft_service_collect() */
+static pthread_once_t settled_once = PTHREAD_ONCE_INIT;
 static bool running, stopping;
 static struct ft_service service = {.epoll = -1, .wake = -1};
 
@@ -82,6 +84,7 @@ static void close_all(struct ft_service *s)
     ft_fd_close(&s->epoll);
     s->naddresses = 0;
     running = false;
+    pthread_cond_broadcast(&settled);
 }
 
 /* With `life` held and `lock` not: the thread needs it to end. */
@@ -216,10 +219,21 @@ static int add_locked(struct ft_service *s, struct ft_id *id)
     return FT_OK;
 }
 
+/* A condition that does not follow jumps of the wall clock. */
+static void make_settled(void)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&settled, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
 int ft_service_add(struct ft_id *id)
 {
     int status = FT_OK;
     ft_fork_guard();
+    pthread_once(&settled_once, make_settled);
     pthread_mutex_lock(&life);
     pthread_mutex_lock(&lock);
     if (!running) {
@@ -235,16 +249,33 @@ int ft_service_add(struct ft_id *id)
     return status;
 }
 
+/* A caller's thread has changed a gather: what everybody gets is sent, and the service's thread looks at what is due. */
+static void gather_changed(struct ft_gather *g)
+{
+    if (ft_gather_settled(g)) ft_conn_answer_all(&service, g);
+    service.next_ns = 0;
+    eventfd_write(service.wake, 1);
+    pthread_cond_broadcast(&settled);
+}
+
+static void withdraw_locked(struct ft_gather *g, const char *why)
+{
+    ft_gather_fail(g, clock_ns(), FT_PEER, "%s gave up: %s", g->survivors ? "the root of the grow" : "rank 0", why);
+    gather_changed(g);
+}
+
+/* The root of a grow needs nothing any more; rank 0 stands for it. */
+static void root_told(struct ft_gather *g)
+{
+    if (ft_gather_tell(g, 0)) ft_service_forget(&service, g);
+}
+
 void ft_service_withdraw(uint64_t nonce, const char *why)
 {
     pthread_mutex_lock(&lock);
     struct ft_gather *g = running ? ft_service_find(&service, nonce) : NULL;
-    if (g) {
-        ft_gather_fail(g, clock_ns(), FT_PEER, "rank 0 gave up: %s", why);
-        ft_conn_answer_all(&service, g);
-        service.next_ns = 0;
-        eventfd_write(service.wake, 1);
-    }
+    if (g) withdraw_locked(g, why);
+    if (g && g->survivors) root_told(g);
     pthread_mutex_unlock(&lock);
 }
 
@@ -277,6 +308,78 @@ int ft_service_arrived(uint64_t nonce)
     int n = g ? (int)g->arrived : -1;
     pthread_mutex_unlock(&lock);
     return n;
+}
+
+/* ---- grow ---- */
+
+static int find_grow(uint64_t nonce, struct ft_gather **out)
+{
+    struct ft_gather *g = running ? ft_service_find(&service, nonce) : NULL;
+    if (!g && ft_service_was_used(&service, nonce)) return ft_fail(FT_USAGE, "this unique id was already used");
+    if (!g) return ft_fail(FT_USAGE, "this process does not serve the unique id: the rank that made it is the grow's root");
+    if (!g->survivors) return ft_fail(FT_USAGE, "this unique id was not made to grow a communicator");
+    *out = g;
+    return FT_OK;
+}
+
+int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_card *card, uint32_t count)
+{
+    struct ft_gather *g = NULL;
+    pthread_mutex_lock(&lock);
+    int status = find_grow(nonce, &g);
+    if (!status && count != g->survivors)
+        status = ft_fail(FT_USAGE, "the unique id was made to grow a communicator of %u ranks, not of %u", g->survivors, count);
+    if (!status && g->supplied) status = ft_fail(FT_USAGE, "this unique id is already in use by another grow");
+    if (!status) {
+        ft_gather_supply(g, nranks, card, clock_ns());
+        if (g->state == FT_GATHER_FAILED) status = ft_gather_verdict(g);
+        gather_changed(g);
+        if (status) root_told(g);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
+}
+
+/* With `lock` held. The gather's own bound ends it: the service's thread lives as long as there is one. */
+static int await_settled(uint64_t nonce, const atomic_int *cancel, struct ft_gather **out)
+{
+    for (;;) {
+        struct timespec until;
+        struct ft_gather *g = NULL;
+        int gone = find_grow(nonce, &g);
+        *out = g;
+        if (gone) return ft_fail(FT_ABORTED, "the unique id was withdrawn while the grow waited for those that join");
+        if (ft_gather_settled(g)) return FT_OK;
+        if (cancel && atomic_load_explicit(cancel, memory_order_acquire)) { /* pairs with who aborts */
+            withdraw_locked(g, ft_status_text(FT_ABORTED));
+            return ft_fail(FT_ABORTED, "aborted while the grow waited for those that join");
+        }
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += CANCEL_MS * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&settled, &lock, &until);
+    }
+}
+
+int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *cancel, unsigned char **answer)
+{
+    struct ft_gather *g = NULL;
+    pthread_mutex_lock(&lock);
+    int status = find_grow(nonce, &g);
+    if (!status && !g->supplied && !ft_gather_settled(g)) status = ft_fail(FT_USAGE, "the survivors' cards have not been supplied");
+    if (!status) {
+        ft_gather_bound(g, clock_ns() + timeout_ns, (uint32_t)ft_min(timeout_ns / 1000000, UINT32_MAX));
+        gather_changed(g);
+        status = await_settled(nonce, cancel, &g);
+        if (!status) status = ft_gather_verdict(g);
+        unsigned char *copy = status ? NULL : malloc(g->answer_bytes);
+        if (copy) *answer = memcpy(copy, g->answer, g->answer_bytes);
+        else if (!status) status = ft_fail(FT_NOMEM, "no memory for a table of %zu bytes", g->answer_bytes);
+        if (g) root_told(g);
+    }
+    pthread_mutex_unlock(&lock);
+    return status;
 }
 
 /* ---- the thread ---- */
@@ -374,7 +477,10 @@ static void *service_main(void *arg)
     pthread_mutex_lock(&lock);
     while (!stopping && s->ngathers) {
         uint64_t now_ns = clock_ns();
-        if (s->next_ns <= now_ns) expire_gathers(s, now_ns);
+        if (s->next_ns <= now_ns) {
+            expire_gathers(s, now_ns);
+            pthread_cond_broadcast(&settled);
+        }
         if (s->resume_ns && s->resume_ns <= now_ns) {
             s->resume_ns = 0;
             watch_listeners(s, EPOLLIN);
@@ -385,6 +491,7 @@ static void *service_main(void *arg)
         pthread_mutex_lock(&lock);
         now_ns = clock_ns();
         for (int i = 0; i < n; i++) handle(s, &event[i], now_ns);
+        pthread_cond_broadcast(&settled);
         ft_conn_bury(s);
     }
     close_all(s);

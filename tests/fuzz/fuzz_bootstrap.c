@@ -33,6 +33,7 @@ static void try_id(const uint8_t *data, size_t len_bytes)
         crypto_shorthash(id + 120, id, 120, (const unsigned char[crypto_shorthash_KEYBYTES]){"FTCCL unique id"});
     if (ft_id_decode(&out, id) != FT_OK) return;
     if (out.naddresses < 1 || out.naddresses > FT_NET_ADDRESSES) complain("an id without or with too many addresses");
+    if (out.grow && out.explicit_address) complain("an id of two kinds");
     if (ft_id_encode(again, &out) != out.naddresses) complain("an accepted id does not fit into an id");
     accepted[TARGET_ID]++;
 }
@@ -116,6 +117,7 @@ static void check_gather(struct ft_gather *g)
 {
     static struct ft_table_reader r;
     if (g->arrived > g->count || g->ntold > g->nranks) complain("more ranks than there are");
+    if (g->state == FT_GATHER_FULL && g->survivors && !g->supplied) complain("a grow without its survivors");
     if (!ft_gather_settled(g)) return;
     if (!g->answer || g->answer_bytes < FT_FRAME_BYTES) complain("settled without an answer");
     uint32_t len;
@@ -142,7 +144,9 @@ static void check_gather(struct ft_gather *g)
 /* Four bytes a step: what happens, and to whom. */
 static void try_gather(const uint8_t *data, size_t len_bytes)
 {
+    static struct ft_card survivor[3];
     struct ft_id id = {.nonce = 1, .explicit_address = len_bytes > 0 && data[0] & 1};
+    if (len_bytes > 3 && !id.explicit_address && data[3] & 1) id.survivors = 1 + data[3] / 2 % FT_ARRAY_LEN(survivor);
     struct ft_gather *g = ft_gather_new(&id, 0, 1000);
     static struct ft_join_msg msg;
     const unsigned char *answer = NULL;
@@ -152,6 +156,7 @@ static void try_gather(const uint8_t *data, size_t len_bytes)
         if (data[0] % 16 == 14) ft_gather_fail(g, now_ns, FT_PEER, "rank %u went away", who);
         if (data[0] % 16 == 15 && g->state == FT_GATHER_OPEN) ft_gather_timeout(g, now_ns);
         if (data[0] % 16 == 13) ft_gather_tell(g, who);
+        if (data[0] % 16 == 12 && g->survivors && !g->supplied && nranks > g->survivors) ft_gather_supply(g, nranks, survivor, now_ns);
         if (data[0] % 16 < 13 && who < nranks && nids <= nranks) {
             msg.nonce = 1;
             msg.nranks = nranks;
@@ -205,7 +210,7 @@ static size_t good_input(uint8_t *out, unsigned target)
     size_t n = 1;
     out[0] = (uint8_t)target;
     if (target == TARGET_ID) {
-        struct ft_id id = {.naddresses = 2, .nonce = draw(UINT_MAX)};
+        struct ft_id id = {.naddresses = 2, .nonce = draw(UINT_MAX), .grow = draw(2)};
         id.address[0].family = AF_INET;
         id.address[1].family = AF_INET6;
         id.address[0].port = id.address[1].port = (uint16_t)(1 + draw(65535));

@@ -56,6 +56,7 @@ struct Call {
     ft_card card{};
     double timeout_s = 20;
     const atomic_int *cancel = nullptr;
+    bool grow = false;
 };
 
 inline Outcome join(const Call &call)
@@ -70,6 +71,7 @@ inline Outcome join(const Call &call)
     arg.card = &call.card;
     arg.timeout_ns = (uint64_t)(call.timeout_s * 1e9);
     arg.cancel = call.cancel;
+    arg.grow = call.grow;
     double begin = now_s();
     out.status = ft_bootstrap_join(&arg, &table);
     out.seconds = now_s() - begin;
