@@ -92,8 +92,9 @@ typedef struct {
     int64_t opTimeoutMs;   /* deadline of one operation from the moment it runs; 0: none */
     int64_t initTimeoutMs; /* bound of init, split, finalize, destroy */
     const char *transports; /* ordered list, e.g. "shm,tcp"; NULL: FTCCL_TRANSPORTS */
+    int64_t preserveInput; /* 1: see below, "Input buffers"; 0: not */
 } ftcclOptions_t;
-#define FTCCL_OPTIONS_INITIALIZER {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL}
+#define FTCCL_OPTIONS_INITIALIZER {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF}
 
 #define FTCCL_CONFIG_UNDEF_INT INT_MIN
 #define FTCCL_CONFIG_UNDEF_PTR NULL
@@ -278,7 +279,19 @@ ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm);
  * it is not used or the count is 0. Buffers that overlap in another way than the one given as "in place" are refused.
  * Rounding: 8- and 16-bit floats are summed in float32 within a step and rounded to nearest even after it; e4m3 saturates, e5m2
  * overflows to infinity; integers wrap. Avg multiplies floats by 1/nranks before summing and divides integers after (truncating).
- * The result is bit-identical on all ranks and from run to run of the same plan. */
+ * The result is bit-identical on all ranks and from run to run of the same plan.
+ *
+ * Input buffers. A failed operation leaves anything in its output. With option preserveInput what was input too, in place, is
+ * afterwards bit for bit as it was when the operation began, so that the call can be repeated, on another communicator, once
+ * the buffers of others are in the same state. It is there again when the error shows, also after Abort and a passed deadline;
+ * the rest of the output is undefined. Operations that never began wrote nothing. An operation that finished keeps its result,
+ * also in a group of which another failed, and even if its peers lost theirs: with one collective at a time on a stream,
+ * ftcclStreamSynchronize() tells which. The input of collectives is meant; it is preserved only if no other operation of the
+ * group writes to it. The cost is a copy of the overwritten input before the first step (all of it for AllReduce, AlltoAll and
+ * Reduce at root, this rank's block for ReduceScatter; nothing for the others, which keep their input in place) and as much
+ * memory, taken by the first such group, grown when a larger one comes and kept as long as the communicator; if there is none,
+ * the operation fails with ftcclSystemError and nothing was written. Inherited by Split like other options; ranks may differ in
+ * it. */
 
 /* recvbuff[i] = op over ranks of sendbuff[i]. In place: sendbuff == recvbuff. */
 ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,

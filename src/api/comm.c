@@ -51,20 +51,28 @@ static int check_bound(const char *name, int64_t value, int64_t lowest)
     return ft_fail(FT_INVAL, "options.%s is %lld, not from %lld to 86400000", name, (long long)value, (long long)lowest);
 }
 
-static int take_options(struct ftcclComm *to, const ftcclOptions_t *o)
+/* Callers of an older and shorter struct are understood. */
+static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
 {
-    if (o->size < offsetof(ftcclOptions_t, transports))
-        return ft_fail(FT_INVAL, "config.options.size is %zu; it must be set by FTCCL_OPTIONS_INITIALIZER", o->size);
+    if (options->size < offsetof(ftcclOptions_t, transports))
+        return ft_fail(FT_INVAL, "config.options.size is %zu; it must be set by FTCCL_OPTIONS_INITIALIZER", options->size);
+    ftcclOptions_t o = FTCCL_OPTIONS_INITIALIZER;
+    memcpy(&o, options, ft_min(options->size, sizeof o));
     int rc = FT_OK;
-    if (o->opTimeoutMs != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("opTimeoutMs", o->opTimeoutMs, 0);
-        to->limits.op_timeout_ms = o->opTimeoutMs;
+    if (o.opTimeoutMs != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("opTimeoutMs", o.opTimeoutMs, 0);
+        to->limits.op_timeout_ms = o.opTimeoutMs;
     }
-    if (rc == FT_OK && o->initTimeoutMs != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("initTimeoutMs", o->initTimeoutMs, 1);
-        to->limits.init_timeout_ms = o->initTimeoutMs;
+    if (rc == FT_OK && o.initTimeoutMs != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("initTimeoutMs", o.initTimeoutMs, 1);
+        to->limits.init_timeout_ms = o.initTimeoutMs;
     }
-    if (rc == FT_OK && o->size >= sizeof *o && o->transports) snprintf(to->transports, sizeof to->transports, "%s", o->transports);
+    if (rc == FT_OK && o.preserveInput != FTCCL_OPTION_UNDEF) {
+        if (o.preserveInput != 0 && o.preserveInput != 1)
+            rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1", (long long)o.preserveInput);
+        to->limits.preserve_input = o.preserveInput == 1;
+    }
+    if (rc == FT_OK && o.transports) snprintf(to->transports, sizeof to->transports, "%s", o.transports);
     return rc;
 }
 
@@ -101,6 +109,7 @@ static void take_defaults(struct ftcclComm *to)
     to->blocking = blocking != 0;
     to->limits.op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS);
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
+    to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
     to->name[0] = to->transports[0] = '\0';
 }
 

@@ -10,6 +10,8 @@
       "deadline of one operation from the moment its stream reaches it; 0 means none")                                  \
     X(INIT_TIMEOUT_MS, "FTCCL_INIT_TIMEOUT_MS", INT, 60000, 1, 86400000, "ms", "",                                      \
       "bound of init, split, finalize and destroy")                                                                     \
+    X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                                     \
+      "1: a buffer that is input and output gets its input back when its operation fails; costs a copy")                \
     X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",                           \
       "S of the FTAR paper: largest message on a link, size of a link's slot; the same on all ranks")                   \
     X(CHUNKS, "FTCCL_CHUNKS", INT, 4, 1, 8, "", "",                                                                     \

@@ -185,6 +185,13 @@ static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
     else if (collective) check_announced(comm, op);
 }
 
+static void start_steps(struct ft_comm *comm)
+{
+    ft_exec_start(comm);
+    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo) ft_op_finish(op);
+}
+
 static void start_work(struct ft_comm *comm)
 {
     struct ft_work *work = comm->head;
@@ -195,10 +202,8 @@ static void start_work(struct ft_comm *comm)
     work->started_ns = now;
     work->deadline_ns = comm->limits.op_timeout_ms > 0 ? now + (uint64_t)comm->limits.op_timeout_ms * 1000000u : 0;
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
-    if (comm->status != FT_OK) return;
-    ft_exec_start(comm);
-    for (struct ft_op *op = work->ops; op; op = op->next)
-        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo) ft_op_finish(op);
+    if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
+    if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
 }
 
 void ft_op_finish(struct ft_op *op)
@@ -213,6 +218,7 @@ static void retire(struct ft_comm *comm, int status)
     comm->head = work->next;
     if (!comm->head) comm->tail = NULL;
     comm->running = false;
+    comm->preserve.state = FT_PRESERVE_NONE;
     ft_entry_work_done(work, status);
 }
 
@@ -264,6 +270,7 @@ static bool drain(struct ft_comm *comm)
             cut_pending_links(comm);
             if (!ft_exec_settled(comm)) return false;
         }
+        if (!ft_preserve_restore(comm)) return true;
         for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
         memset(comm->sends, 0, (size_t)comm->view.nranks * sizeof *comm->sends);
         memset(comm->recvs, 0, (size_t)comm->view.nranks * sizeof *comm->recvs);
@@ -319,6 +326,11 @@ bool ft_comm_turn(struct ft_comm *comm)
             if (!ft_entry_ready(comm->head->entry)) return moved;
             start_work(comm);
             moved = true;
+        }
+        if (comm->status == FT_OK && comm->preserve.state == FT_PRESERVE_SAVING) {
+            comm->stalled = false;
+            if (!ft_preserve_save(comm)) return true;
+            start_steps(comm);
         }
         bool step = comm->status == FT_OK && ft_exec_turn(comm);
         if (comm->status == FT_OK && comm->head->has_p2p) step |= ft_p2p_turn(comm);
@@ -413,6 +425,7 @@ static void detach(struct ft_comm *comm)
         if (!peer || --peer->users > 0) continue;
         if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
     }
+    ft_preserve_free(comm);
     if (engine->telemetry) ft_telemetry_comm_close(engine->telemetry, comm->row);
 }
 

@@ -149,7 +149,7 @@ void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is
 struct ft_work *ft_entry_work(struct ft_entry *entry, struct ft_comm *comm);
 void ft_work_add(struct ft_work *work, struct ft_op *op);
 
-/* ---- communicators (comm.c, exec.c, p2p.c, notice.c, init.c) ------------------------------------------------------------ */
+/* ---- communicators (comm.c, preserve.c, exec.c, p2p.c, notice.c, init.c) ------------------------------------------------------------ */
 
 enum ft_phase { FT_LANE_IDLE, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
 
@@ -169,7 +169,19 @@ struct ft_lane {
 
 struct ft_p2p { struct ft_op *head, *tail; uint64_t seq; }; /* one peer and direction */
 
-struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms; };
+/* Memory of one device that holds copies of inputs, and how far the copying is; see preserve.c. */
+enum ft_preserve_state { FT_PRESERVE_NONE, FT_PRESERVE_SAVING, FT_PRESERVE_SAVED, FT_PRESERVE_RESTORING };
+struct ft_preserve {
+    enum ft_preserve_state state;
+    bool streaming;
+    char *side;
+    size_t side_bytes;
+    const struct ft_op *op; /* copied next, from op_at of its range on, at side_at */
+    size_t op_at, side_at;
+    struct ft_device_req req;
+};
+
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms; bool preserve_input; };
 
 struct ft_comm {
     struct ft_comm *next;       /* in the engine's list */
@@ -191,6 +203,7 @@ struct ft_comm {
     uint64_t seq;                /* collectives started */
     struct ft_lane lanes[FT_LANES];
     int nlanes;                  /* of them that the running work uses */
+    struct ft_preserve preserve; /* of the running work */
     struct ft_p2p *sends, *recvs; /* [nranks] */
     struct ft_call { uint64_t seq, sig; } history[FT_HISTORY];
     struct ft_call *announced; /* [nranks] latest word of each peer */
@@ -239,6 +252,10 @@ void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct 
 /* The plan for a collective, from the cache when it was seen before. Any thread that holds the engine. */
 int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_plan *plan);
 
+void ft_preserve_start(struct ft_comm *comm);   /* of the head work; state: is there anything to save? */
+bool ft_preserve_save(struct ft_comm *comm);    /* a turn of it; true: all is saved, the steps may begin */
+bool ft_preserve_restore(struct ft_comm *comm); /* a turn of it; true: nothing is left to restore */
+void ft_preserve_free(struct ft_comm *comm);    /* the side buffer */
 bool ft_exec_turn(struct ft_comm *comm);  /* lanes */
 void ft_exec_start(struct ft_comm *comm); /* the head work begins */
 void ft_exec_drop(struct ft_comm *comm);  /* releases views and reservations after a failure */

@@ -9,4 +9,9 @@ TESTS += tests/proc/wait_test
 tests_proc_wait_test_SOURCES = tests/proc/wait_test.cc
 tests_proc_wait_test_CPPFLAGS = $(gtest_cppflags)
 tests_proc_wait_test_LDADD = src/libftccl.la $(gtest_libs)
+check_PROGRAMS += tests/proc/preserve_test
+TESTS += tests/proc/preserve_test
+tests_proc_preserve_test_SOURCES = tests/proc/preserve_test.cc
+tests_proc_preserve_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_preserve_test_LDADD = $(proc_ldadd)
 endif

@@ -39,7 +39,7 @@ struct Sim {
     std::vector<ft_stream *> streams;
     std::vector<bool> alive;
     std::vector<Call> calls;
-    ft_comm_limits limits{1000, 1000};
+    ft_comm_limits limits{1000, 1000, false};
 
     Sim(uint64_t seed, int ranks, int hosts) : n(ranks)
     {
@@ -303,6 +303,125 @@ TEST(Sim, GroupedPointToPointInAnyOrder)
     }
 }
 
+// A device that takes its time for copies of bytes, as only preserving makes them here: they are done some polls later, and until
+// then their sources must stay as they are.
+struct SlowCopies {
+    ft_device device;
+    ft_device_ops ops;
+    ft_device *real;
+    sim_world *world;
+    struct Pass { ft_reduce reduce; ft_device_req *req; };
+    std::vector<Pass> passes;
+
+    SlowCopies(ft_device *to, sim_world *in) : device(*to), ops(*to->ops), real(to), world(in)
+    {
+        ops.reduce = [](ft_device *d, const ft_reduce *r, ft_device_req *req) {
+            SlowCopies *self = reinterpret_cast<SlowCopies *>(d);
+            if (r->type != FT_UINT8 || sim_random(self->world, 2)) return self->real->ops->reduce(self->real, r, req);
+            req->status = FT_AGAIN;
+            self->passes.push_back({*r, req});
+            return int(FT_AGAIN);
+        };
+        ops.poll = [](ft_device *d) {
+            SlowCopies *self = reinterpret_cast<SlowCopies *>(d);
+            if (self->passes.empty() || sim_random(self->world, 4)) return 0;
+            Pass pass = self->passes.back();
+            self->passes.pop_back();
+            self->real->ops->reduce(self->real, &pass.reduce, pass.req);
+            return 1;
+        };
+        device.ops = &ops;
+    }
+};
+
+// Ends what a dead rank was doing, so that its memory can be given back.
+void bury(Sim &sim, int r)
+{
+    ft_engine_lock(sim.engines[r]);
+    ft_comm_fail(sim.comms[r], FT_ABORTED, r, "dead");
+    for (int k = 0; k < 1000 && sim.comms[r]->queued.load(); k++) {
+        sim.world.now_ns += 100000000;
+        ft_engine_turn(sim.engines[r]);
+    }
+    ft_engine_unlock(sim.engines[r]);
+}
+
+// The input of every rank as it was before the call, in the one buffer of an in-place call.
+bool has_input(const Sim &sim, const Call &call, int r)
+{
+    bool from_root = call.coll.kind == FT_BROADCAST || call.coll.kind == FT_SCATTER;
+    if (from_root && r != call.coll.root) return true;
+    return std::equal(call.in[r].begin(), call.in[r].end() - 1, call.work[r].begin() + long(sim.in_at(call, r)));
+}
+
+// With preserveInput, whatever moment a link is cut or a rank dies at: an operation that ends with an error has its input in its buffer
+// again, one that finished has its result. Alone on a stream each operation tells which; in a group its state does, looked at before every turn.
+TEST(Sim, InPlaceBuffersAreRestored)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 400);
+    int lost = 0, kept = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*Restored");
+        int n = 2 + int(seed % 6);
+        Sim sim(seed, n, 1 + int(seed / 6 % 2));
+        std::vector<std::unique_ptr<SlowCopies>> slow;
+        std::vector<ft_device *> device;
+        while (sim.calls.size() < 4) {
+            sim.add_collective();
+            if (!sim.calls.back().inplace) sim.calls.pop_back();
+        }
+        bool grouped = sim_random(&sim.world, 2);
+        std::vector<std::vector<ft_stream *>> stream(n);
+        std::vector<std::vector<bool>> ended(n, std::vector<bool>(sim.calls.size()));
+        for (int r = 0; r < n; r++) {
+            device.push_back(sim.engines[r]->device);
+            slow.push_back(std::make_unique<SlowCopies>(device[r], &sim.world));
+            sim.engines[r]->device = &slow[r]->device;
+            sim.comms[r]->limits.preserve_input = true;
+            std::vector<ft_op *> ops;
+            for (Call &call : sim.calls) ops.push_back(sim.op_of(call, r));
+            if (grouped) sim.submit(r, ops);
+            for (size_t i = 0; !grouped && i < ops.size(); i++) {
+                stream[r].push_back(ft_stream_new());
+                std::swap(sim.streams[r], stream[r][i]);
+                sim.submit(r, {ops[i]});
+                std::swap(sim.streams[r], stream[r][i]);
+            }
+        }
+        uint64_t when = sim_random(&sim.world, 600);
+        int victim = int(sim_random(&sim.world, n)), other = int(sim_random(&sim.world, n));
+        bool kill = sim_random(&sim.world, 2), done = false;
+        EXPECT_TRUE(sim.run(UINT64_C(30000000000), [&](uint64_t turn) {
+            for (int r = 0; grouped && r < n; r++) {
+                size_t id = 0;
+                for (ft_op *op = sim.comms[r]->head ? sim.comms[r]->head->ops : nullptr; op; op = op->next) ended[r][id++] = op->state == FT_OP_DONE;
+            }
+            if (done || turn < when) return;
+            if (kill) sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[victim] = false, done = true;
+            else done = sim_cut(&sim.world, 1000 + uint64_t(victim), 1000 + uint64_t(other));
+        })) << "operations still pending after 30 s of virtual time";
+        for (int r = 0; r < n; r++) {
+            if (!sim.alive[r]) bury(sim, r);
+            sim.engines[r]->device = device[r];
+            bool group_failed = grouped && ft_stream_query(sim.streams[r]) != FT_OK;
+            for (size_t id = 0; id < sim.calls.size(); id++) {
+                bool input = has_input(sim, sim.calls[id], r);
+                bool failed = grouped ? group_failed && !ended[r][id] : ft_stream_query(stream[r][id]) != FT_OK;
+                (failed ? lost : kept)++;
+                if (!failed) sim.check(id, r);
+                EXPECT_TRUE(!failed || input) << ft_kind_name(sim.calls[id].coll.kind) << " count " << sim.calls[id].coll.count << " rank "
+                                              << r << " of " << n << (grouped ? " in a group" : "");
+            }
+            for (ft_stream *s : stream[r]) ft_stream_release(s);
+        }
+    }
+    std::printf("%d operations ended with an error, %d with a result\n", lost, kept);
+    if (runs >= 100) {
+        EXPECT_GT(lost, 20);
+        EXPECT_GT(kept, 20);
+    }
+}
+
 // A link is cut, or a rank dies, at a random turn. Every live rank ends every operation within the deadline plus the settling
 // time, a finished operation is exact, and a rank that saw no error has finished everything.
 TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
@@ -337,15 +456,7 @@ TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
         (any ? failed : survived)++;
         if (kill)
             for (int r = 0; r < n; r++)
-                if (!sim.alive[r]) { // the dead rank's own operations end too, so that its memory can be given back
-                    ft_engine_lock(sim.engines[r]);
-                    ft_comm_fail(sim.comms[r], FT_ABORTED, r, "dead");
-                    for (int k = 0; k < 100 && sim.comms[r]->queued.load(); k++) {
-                        sim.world.now_ns += 100000000;
-                        ft_engine_turn(sim.engines[r]);
-                    }
-                    ft_engine_unlock(sim.engines[r]);
-                }
+                if (!sim.alive[r]) bury(sim, r);
     }
     std::printf("%d runs ended with an error, %d were done before the fault\n", failed, survived);
     if (runs >= 100) {
