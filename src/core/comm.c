@@ -293,7 +293,8 @@ void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct 
     while (rank < comm->view.nranks && comm->peers[rank] != peer) rank++;
     if (rank == comm->view.nranks || comm->status != FT_OK) return;
     int status = ft_status_lost(link->reason) == FT_LOST_PROCESS ? link->reason : FT_PEER;
-    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank, ft_status_text(link->reason));
+    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
+                 link->proof ? "its process has ended" : ft_status_text(link->reason));
 }
 
 /* ---- the turn ------------------------------------------------------------------------------------------------------------ */

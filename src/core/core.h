@@ -306,6 +306,7 @@ struct ft_peer {
     int users;                 /* communicators */
     bool departed;             /* said goodbye */
     bool lost;                 /* link lost without a goodbye */
+    bool dead;                 /* its process has ended: proven */
     int rank;                  /* in the first communicator, for people; -1 unknown */
     int tx_row, rx_row;        /* telemetry */
     struct ft_link_time { uint64_t bytes, transfer_ns, wait_ns; } tx_time, rx_time; /* sampled once a tick */

@@ -86,6 +86,7 @@ static int fault_open(const struct ft_transport_ops *faulty, const struct ft_tra
         free(f);
         return status;
     }
+    f->base.look_ns = f->inner->look_ns;
     *out = &f->base;
     return FT_OK;
 }
@@ -355,6 +356,7 @@ static void mirror(struct fault_link *l)
     l->base.state = inner->state;
     l->base.reason = inner->reason;
     l->base.orderly = inner->orderly && (l->base.sender || inner->messages != l->cut_at);
+    l->base.proof = inner->proof;
     l->base.messages = inner->messages;
     l->base.bytes = inner->bytes;
 }

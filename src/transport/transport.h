@@ -63,6 +63,7 @@ struct ft_link {
     enum ft_link_state state;
     int reason;     /* why DOWN: FT_LINK, FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_NOFILE, ... */
     bool orderly;   /* DOWN after the other side said goodbye */
+    bool proof;     /* DOWN because the peer's process has ended: proof of death; set before the event */
     uint64_t messages, bytes; /* accepted or delivered, for telemetry */
     void *user;     /* the engine's */
 };
@@ -82,6 +83,7 @@ struct ft_transport {
     const struct ft_transport_ops *ops;
     struct ft_transport_config config;
     uint64_t dropped; /* messages of unbound contexts */
+    uint64_t look_ns; /* while it has links it must be polled this often, also by those that sleep; 0: no need */
 };
 
 #define FT_ADDRESS_BYTES 256 /* most bytes of one transport's address */
