@@ -203,51 +203,46 @@ TEST(AgreeQuorum, ThreePartsOfWhichNoneIsLargeEnoughAllStop)
     for (int s : w.status) EXPECT_EQ(s, FT_NOQUORUM);
 }
 
-// Why the dead stay in the count: 1, 2 and 3 exclude rank 0, which was only silent; then 1 and 2 die with proof. Of the two that
-// are not proven dead rank 0 would be half, with the lowest rank: a second decision beside the one of rank 3.
-TEST(AgreeQuorum, AMajorityOfTheLivingWouldBeASecondDecision)
+// A side decided without the others, which were only silent; then `dead` of it died with proof. The rest must not go on.
+void expect_no_second_decision(int n, unsigned side, const Ranks &dead)
 {
-    World w(10, 4);
+    World w(10, n);
     std::vector<unsigned char> question;
     w.drop = [&](int from, int, const ft_agree_msg &m) {
-        if (from == 0 && m.type == FT_MSG_PREPARE) question = bytes_of(4, 0, m);
+        if (!(side >> from & 1) && m.type == FT_MSG_PREPARE) question = bytes_of(n, from, m);
         return false;
     };
-    w.partition(0b0001, true);
-    for (int r : {1, 2, 3}) w.enter(r);
+    w.partition(side, true);
+    int last = -1, asker = -1;
+    for (int r = 0; r < n; r++)
+        if (side >> r & 1) w.enter(r);
     EXPECT_TRUE(w.settle(ENTER));
-    EXPECT_EQ(ranks_of(decision(w, {1, 2, 3}).failed), (Ranks{0}));
-    for (int r : {1, 2}) {
-        w.kill(r);
-        w.prove_all(r);
+    for (int r : dead) w.kill(r);
+    for (int r : dead) w.prove_all(r);
+    for (int r = 0; r < n; r++) {
+        if (w.alive(r) && (side >> r & 1)) last = r;
+        if (side >> r & 1) continue;
+        w.enter(r);
     }
-    w.enter(0);
     EXPECT_TRUE(w.settle(ENTER + 9 * SILENT));
-    EXPECT_EQ(w.status[0], FT_NOQUORUM);
-    w.partition(0b0001, false);
-    w.inject(0, 3, question);
+    for (int r = 0; r < n; r++)
+        if (!(side >> r & 1)) { EXPECT_EQ(w.status[size_t(r)], FT_NOQUORUM) << "rank " << r; }
+    w.partition(side, false);
+    ASSERT_FALSE(question.empty());
+    asker = ft_ballot_rank(*reinterpret_cast<const uint64_t *>(question.data() + 24));
+    w.inject(asker, last, question);
     w.run(10 * MS);
-    EXPECT_EQ(decision(w, {0, 3}).nonce, w.of(3)->nonce); // what is asked later is answered with the decision
+    EXPECT_EQ(decision(w, {last, asker}).nonce, w.of(last)->nonce); // whoever asks later is told
 }
 
-// The same for a tie that goes to the lowest of the living: N = 4, {0, 1} against {2, 3}; 0 and 1 went on without 2 and 3 and 0
-// died. 1 has decided and is half of the three others with nobody; {2, 3} would be two of three with the lowest that they hear.
-TEST(AgreeQuorum, ATieThatGoesToTheLowestOfTheLivingWouldBeASecondDecision)
-{
-    World w(11, 4);
-    w.partition(0b0011, true);
-    w.enter(0);
-    w.enter(1);
-    EXPECT_TRUE(w.settle(ENTER));
-    EXPECT_EQ(ranks_of(decision(w, {0, 1}).failed), (Ranks{2, 3}));
-    w.kill(0);
-    w.prove_all(0);
-    w.enter(2);
-    w.enter(3);
-    EXPECT_TRUE(w.settle(ENTER + 9 * SILENT));
-    EXPECT_EQ(w.status[2], FT_NOQUORUM);
-    EXPECT_EQ(w.status[3], FT_NOQUORUM);
-}
+// Why the dead stay in the count. {2, 3, 4} of five decide; 3 and 4 die: {0, 1} are two of the three that are not proven dead.
+TEST(AgreeQuorum, AMajorityOfTheLivingWouldBeASecondDecision) { expect_no_second_decision(5, 0b11100, {3, 4}); }
+
+// {1, 2, 3} of four decide; 1 and 2 die: rank 0 is half of the living, with the lowest rank of them.
+TEST(AgreeQuorum, HalfOfTheLivingWouldBeASecondDecision) { expect_no_second_decision(4, 0b1110, {1, 2}); }
+
+// {0, 3} of four decide, for rank 0 is there; it dies: {1, 2} are half, with the lowest rank of the living.
+TEST(AgreeQuorum, ATieThatGoesToTheLowestOfTheLivingWouldBeASecondDecision) { expect_no_second_decision(4, 0b1001, {0}); }
 
 // ---- leaders that die half-way ----
 
