@@ -72,6 +72,10 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
             rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1", (long long)o.preserveInput);
         to->limits.preserve_input = o.preserveInput == 1;
     }
+    if (rc == FT_OK && o.verify != FTCCL_OPTION_UNDEF) {
+        if (o.verify != 0 && o.verify != 1) rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
+        to->limits.verify = o.verify == 1;
+    }
     if (rc == FT_OK && o.transports) snprintf(to->transports, sizeof to->transports, "%s", o.transports);
     return rc;
 }
@@ -110,6 +114,7 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS);
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
+    to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
     to->name[0] = to->transports[0] = '\0';
 }
 

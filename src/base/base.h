@@ -221,6 +221,9 @@ void ft_life_unmap(struct ft_life *); /* NULL is allowed */
 /* ---- small things ---------------------------------------------------------------------------------------------------- */
 
 uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed); /* keyed by seed, not cryptographic */
+/* CRC32C of what `crc` is the sum of (0: nothing), then data. The second always goes by table. */
+uint32_t ft_crc32c(uint32_t crc, const void *data, size_t len_bytes);
+uint32_t ft_crc32c_table(uint32_t crc, const void *data, size_t len_bytes);
 uint64_t ft_host_id(void); /* boot id + network namespace, or FTCCL_HOSTID hashed: equal means shared memory works */
 int ft_cores(void);        /* processors this process may run on */
 static inline void ft_cpu_relax(void)

@@ -83,11 +83,21 @@ static int learn_all(struct ft_engine *engine, const struct ft_table *table, int
     return rc;
 }
 
+/* The communicator's own settings that must be the same on all ranks. */
+static void add_settings(struct ft_card *card, const struct ft_comm_limits *limits)
+{
+    size_t at = strlen(card->config_text);
+    uint64_t both[2] = {card->config, limits->verify};
+    card->config = ft_hash64(both, sizeof both, 0);
+    snprintf(card->config_text + at, sizeof card->config_text - at, " verify=%d", limits->verify);
+}
+
 static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_table **table)
 {
     struct ft_card card;
     int rc = ft_engine_card(engine, &card);
     if (rc != FT_OK) return rc;
+    add_settings(&card, &init->limits);
     struct ft_join join = {.ids = init->ids, .nids = init->nids, .nranks = init->nranks, .rank = init->rank, .card = &card,
                            .timeout_ns = (uint64_t)init->limits.init_timeout_ms * 1000000u, .cancel = init->cancel};
     return ft_bootstrap_join(&join, table);
@@ -118,7 +128,7 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out)
 
 /* ---- by split ------------------------------------------------------------------------------------------------------------- */
 
-struct choice { int32_t color, key; };
+struct choice { int32_t color, key, verify; };
 
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
 {
@@ -154,6 +164,16 @@ static int members_of(const struct choice *all, int nranks, int rank, int *membe
     for (int i = 0; i < n; i++)
         if (members[i] == rank) *mine = i;
     return n;
+}
+
+/* Settings of the child that must be the same on all its ranks. */
+static int check_settings(const struct ft_comm *parent, const struct choice *all)
+{
+    int mine = parent->view.rank;
+    for (int r = 0; r < parent->view.nranks; r++)
+        if (all[r].color == all[mine].color && all[r].verify != all[mine].verify)
+            return ft_fail(FT_MISMATCH, "CommSplit: rank %d has verify=%d, rank %d verify=%d", mine, all[mine].verify, r, all[r].verify);
+    return FT_OK;
 }
 
 static int child_view(const struct ft_comm *parent, const struct choice *all, int *members, struct ft_view *view, struct arrays *arrays)
@@ -192,9 +212,10 @@ int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, c
     bool bound = rc == FT_OK;
     *out = NULL;
     if (rc == FT_OK) {
-        all[parent->view.rank] = (struct choice){color, key};
+        all[parent->view.rank] = (struct choice){color, key, limits->verify};
         rc = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
     }
+    if (rc == FT_OK && color >= 0) rc = check_settings(parent, all);
     if (rc == FT_OK && color >= 0) rc = child_view(parent, all, members, &view, &arrays);
     if (rc == FT_OK && color >= 0) rc = ft_comm_open(engine, &view, ctx, name, limits, out);
     if (bound && !*out) ft_engine_unbind(engine, ctx);

@@ -250,9 +250,10 @@ TEST(ErrorStrings, EveryResultHasOneAndAClass)
 TEST(Configs, OutOfRangeIsRefused)
 {
     using Change = void (*)(ftcclConfig_t &);
-    static const ftcclOptions_t no_size = {0, 1, 1, nullptr};
-    static const ftcclOptions_t negative = {sizeof(ftcclOptions_t), -5, -5, nullptr};
-    static const ftcclOptions_t no_transport = {sizeof(ftcclOptions_t), 1, 1, "carrier-pigeon"};
+    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size, no_transport = no_size;
+    no_size.size = 0;
+    negative.opTimeoutMs = negative.initTimeoutMs = -5;
+    no_transport.transports = "carrier-pigeon";
     const Change changes[] = {
         [](ftcclConfig_t &c) { c.size = 0; },
         [](ftcclConfig_t &c) { c.size = 8; },

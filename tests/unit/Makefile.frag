@@ -13,3 +13,4 @@ include tests/unit/info.frag
 include tests/unit/perf.frag
 include tests/unit/transport_list.frag
 include tests/unit/life.frag
+include tests/unit/verify.frag
