@@ -104,6 +104,8 @@ static void collect(const struct ft_agree *a, unsigned char *failed, unsigned ch
         if (failed[r] || !contribution_of(a, r, &c)) continue;
         for (int k = 0; k < a->config.nranks; k++) excluded[k] |= ft_set_has(c.list, k);
     }
+    for (int r = 0; r < a->config.nranks; r++) /* who is left out on purpose need not come */
+        if (excluded[r] && !ft_set_has(a->dead, r) && !ft_agree_missing(a, r)) failed[r] = 0;
 }
 
 static int count_left(int n, const unsigned char *failed, const unsigned char *excluded)
@@ -113,37 +115,34 @@ static int count_left(int n, const unsigned char *failed, const unsigned char *e
     return left;
 }
 
-/* Different kinds among those that would be left, or nobody left: an error for all, and no list counts. */
-static void judge(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
+/* Ends with `excluded` complete. What comes from ranks that did not fail counts, on a list or not; kinds are compared and
+ * operations counted among the survivors. */
+static void fill_in(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
 {
     const int n = a->config.nranks;
     struct ft_contribution c;
     bool first = true;
-    if (count_left(n, d->failed, excluded) == 0) d->status = FT_USAGE;
+    if (count_left(n, d->failed, excluded) == 0) {
+        d->status = FT_USAGE;
+        memset(excluded, 0, (size_t)n);
+    }
     for (int r = 0; r < n; r++) {
-        if (d->failed[r] || (excluded[r] && d->status == FT_OK) || !contribution_of(a, r, &c)) continue;
+        if (d->failed[r] || excluded[r] || !contribution_of(a, r, &c)) continue;
         if (first) d->kind = c.kind;
         else if (d->kind != c.kind) d->status = FT_USAGE;
+        d->first_op = first || c.last_op < d->first_op ? c.last_op : d->first_op;
+        d->last_op = first || c.last_op > d->last_op ? c.last_op : d->last_op;
         first = false;
     }
-    for (int r = 0; r < n; r++) excluded[r] = (excluded[r] && d->status == FT_OK) || d->failed[r];
-}
-
-/* Flags and the blob come from all that did not fail, on a list or not; operations count among the survivors. */
-static void fill_in(const struct ft_agree *a, struct ft_decision *d)
-{
-    struct ft_contribution c;
-    d->flags = d->first_op = UINT64_MAX;
-    for (int r = 0; r < a->config.nranks; r++) {
+    for (int r = 0; r < n; r++) {
+        if (d->status != FT_OK) excluded[r] = 0;
+        if (d->failed[r]) excluded[r] = 1;
         if (d->failed[r] || !contribution_of(a, r, &c)) continue;
         d->flags &= c.flags;
         if (c.blob_bytes > 0 && d->blob_bytes == 0) {
             d->blob = c.blob;
             d->blob_bytes = c.blob_bytes;
         }
-        if (d->excluded[r]) continue;
-        if (c.last_op < d->first_op) d->first_op = c.last_op;
-        if (c.last_op > d->last_op) d->last_op = c.last_op;
     }
 }
 
@@ -156,14 +155,17 @@ static int compare_places(const void *x, const void *y)
     return a->rank - b->rank;
 }
 
-static int put_in_order(const struct ft_agree *a, const unsigned char *excluded, struct place *places, int *order)
+static int put_in_order(const struct ft_agree *a, const unsigned char *excluded, struct place *places, struct ft_decision *d)
 {
     struct ft_contribution c;
     int n = 0;
     for (int r = 0; r < a->config.nranks; r++)
         if (!excluded[r] && contribution_of(a, r, &c)) places[n++] = (struct place){c.key, r};
     qsort(places, (size_t)n, sizeof *places, compare_places);
-    for (int i = 0; i < n; i++) order[i] = places[i].rank;
+    for (int i = 0; i < n; i++) {
+        ((int *)(uintptr_t)d->order)[i] = places[i].rank;
+        ((int64_t *)(uintptr_t)d->keys)[i] = places[i].key;
+    }
     return n;
 }
 
@@ -179,21 +181,22 @@ int ft_agree_compute(struct ft_agree *a, struct ft_bytes *value)
     const size_t n = (size_t)a->config.nranks;
     unsigned char *failed = calloc(2, n), *excluded = failed ? failed + n : NULL;
     int *order = calloc(n, sizeof *order);
+    int64_t *keys = calloc(n, sizeof *keys);
     struct place *places = calloc(n, sizeof *places);
     unsigned char *out = malloc(a->config.message_bytes);
     int status = FT_NOMEM;
-    if (failed && order && places && out) {
-        struct ft_decision d = {.status = FT_OK, .failed = failed, .excluded = excluded, .order = order};
+    if (failed && order && keys && places && out) {
+        struct ft_decision d = {.status = FT_OK, .flags = UINT64_MAX, .failed = failed, .excluded = excluded, .order = order, .keys = keys};
         collect(a, failed, excluded);
         leave_out_broken(a, failed, excluded, order);
-        judge(a, &d, excluded);
-        fill_in(a, &d);
-        d.nsurvivors = put_in_order(a, excluded, places, order);
+        fill_in(a, &d, excluded);
+        d.nsurvivors = put_in_order(a, excluded, places, &d);
         d.nonce = make_nonce(a);
         status = d.nsurvivors == 0 ? FT_AGAIN : ft_bytes_set(value, out, ft_value_encode(out, a->config.nranks, &d));
     }
     free(failed);
     free(order);
+    free(keys);
     free(places);
     free(out);
     return status;

@@ -48,12 +48,14 @@ int ft_bytes_set(struct ft_bytes *b, const void *data, size_t len_bytes)
     return FT_OK;
 }
 
+#define KEY_BYTES 8
+
 size_t ft_agree_head_bytes(int nranks) { return FT_AGREE_HEAD_BYTES + 3 * ft_set_bytes(nranks); }
 size_t ft_contribution_bytes(int nranks) { return FT_CONTRIBUTION_BYTES + ft_set_bytes(nranks); }
 static size_t rank_bytes(int nranks) { return nranks <= 65536 ? 2 : 4; }
 size_t ft_value_bytes(int nranks)
 {
-    return FT_VALUE_BYTES + 2 * ft_set_bytes(nranks) + rank_bytes(nranks) * (size_t)nranks;
+    return FT_VALUE_BYTES + 2 * ft_set_bytes(nranks) + (rank_bytes(nranks) + KEY_BYTES) * (size_t)nranks;
 }
 
 size_t ft_agree_blob_room(const struct ft_agree_config *config)
@@ -162,7 +164,7 @@ int ft_contribution_decode(struct ft_contribution *c, int nranks, const unsigned
     return FT_OK;
 }
 
-/* ---- values ---- */
+/* ---- values: fixed part, sets of the failed and the excluded, survivors in order, their keys, the blob ---- */
 
 static int get_rank(const unsigned char *p, size_t width)
 {
@@ -187,6 +189,7 @@ size_t ft_value_encode(unsigned char *out, int nranks, const struct ft_decision 
     }
     for (int i = 0; i < d->nsurvivors; i++, p += width)
         for (size_t k = 0; k < width; k++) p[k] = (unsigned char)((uint32_t)d->order[i] >> 8 * k);
+    for (int i = 0; i < d->nsurvivors; i++, p += KEY_BYTES) ft_put64(p, (uint64_t)d->keys[i]);
     if (d->blob_bytes > 0) memcpy(p, d->blob, d->blob_bytes);
     return (size_t)(p - out) + d->blob_bytes;
 }
@@ -201,7 +204,7 @@ int ft_value_check(int nranks, const unsigned char *in, size_t len_bytes)
     const uint32_t nsurvivors = ft_get32(in + 4);
     if (nsurvivors == 0 || nsurvivors > (uint32_t)nranks) return FT_PROTOCOL;
     if (set_count(excluded, nranks) != nranks - (int)nsurvivors) return FT_PROTOCOL;
-    if (len_bytes - FT_VALUE_BYTES - 2 * set < nsurvivors * width) return FT_PROTOCOL;
+    if (len_bytes - FT_VALUE_BYTES - 2 * set < nsurvivors * (width + KEY_BYTES)) return FT_PROTOCOL;
     unsigned char *seen = calloc(1, set);
     int status = seen ? FT_OK : FT_NOMEM;
     for (uint32_t i = 0; i < nsurvivors && status == FT_OK; i++) {
@@ -216,13 +219,17 @@ int ft_value_check(int nranks, const unsigned char *in, size_t len_bytes)
 struct ft_decision *ft_value_decode(int nranks, const unsigned char *in, size_t len_bytes)
 {
     const size_t set = ft_set_bytes(nranks), width = rank_bytes(nranks), n = ft_get32(in + 4);
-    const size_t fixed = FT_VALUE_BYTES + 2 * set + n * width;
-    const unsigned char *failed_set = in + FT_VALUE_BYTES, *order_bytes = failed_set + 2 * set;
-    struct ft_decision *d = calloc(1, sizeof *d + n * sizeof(int) + 2 * (size_t)nranks + (len_bytes - fixed));
+    const size_t fixed = FT_VALUE_BYTES + 2 * set + n * (width + KEY_BYTES);
+    const unsigned char *failed_set = in + FT_VALUE_BYTES, *order_bytes = failed_set + 2 * set, *key_bytes = order_bytes + n * width;
+    struct ft_decision *d = calloc(1, sizeof *d + n * (sizeof(int64_t) + sizeof(int)) + 2 * (size_t)nranks + (len_bytes - fixed));
     if (!d) return NULL;
-    int *order = (int *)(d + 1);
+    int64_t *keys = (int64_t *)(void *)(d + 1);
+    int *order = (int *)(void *)(keys + n);
     unsigned char *failed = (unsigned char *)(order + n), *excluded = failed + nranks, *blob = excluded + nranks;
-    for (size_t i = 0; i < n; i++) order[i] = get_rank(order_bytes + i * width, width);
+    for (size_t i = 0; i < n; i++) {
+        order[i] = get_rank(order_bytes + i * width, width);
+        keys[i] = (int64_t)ft_get64(key_bytes + i * KEY_BYTES);
+    }
     for (int r = 0; r < nranks; r++) {
         failed[r] = ft_set_has(failed_set, r);
         excluded[r] = ft_set_has(failed_set + set, r);
@@ -230,7 +237,7 @@ struct ft_decision *ft_value_decode(int nranks, const unsigned char *in, size_t 
     if (len_bytes > fixed) memcpy(blob, in + fixed, len_bytes - fixed);
     *d = (struct ft_decision){.status = in[0] ? FT_USAGE : FT_OK, .kind = (enum ft_agree_kind)in[1], .flags = ft_get64(in + 8),
                               .first_op = ft_get64(in + 16), .last_op = ft_get64(in + 24), .nonce = ft_get64(in + 32),
-                              .failed = failed, .excluded = excluded, .nsurvivors = (int)n, .order = order,
+                              .failed = failed, .excluded = excluded, .nsurvivors = (int)n, .order = order, .keys = keys,
                               .blob = len_bytes > fixed ? blob : NULL, .blob_bytes = (uint32_t)(len_bytes - fixed)};
     return d;
 }

@@ -9,9 +9,6 @@
 #include "transport/transport.h"
 
 #define FT_RANKS_MAX (1u << 20)
-#define FT_CARD_TEXT_MAX 159
-#define FT_CARD_FIXED_BYTES 32
-#define FT_CARD_WIRE_MAX (FT_CARD_FIXED_BYTES + FT_CARD_TEXT_MAX + FT_CARD_BYTES)
 #define FT_SELECT_BYTES 16
 #define FT_FRAME_BYTES 8
 #define FT_JOIN_FIXED_BYTES 32
@@ -73,9 +70,6 @@ void ft_select_encode(unsigned char out[FT_SELECT_BYTES], enum ft_answer answer,
 int ft_select_decode(const unsigned char in[FT_SELECT_BYTES], enum ft_answer *answer, uint64_t *nonce);
 size_t ft_frame_encode(unsigned char out[FT_FRAME_BYTES], enum ft_frame kind, size_t len_bytes);
 int ft_frame_decode(const unsigned char in[FT_FRAME_BYTES], enum ft_frame *kind, uint32_t *len_bytes);
-size_t ft_card_encode(unsigned char out[FT_CARD_WIRE_MAX], const struct ft_card *);
-/* > 0: bytes taken. 0: there is more to come. FT_PROTOCOL. */
-int ft_card_decode(const unsigned char *in, size_t len_bytes, struct ft_card *);
 size_t ft_join_encode(unsigned char out[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX], const struct ft_join_msg *); /* with frame */
 int ft_join_decode(const unsigned char *in, size_t len_bytes, struct ft_join_msg *);
 size_t ft_fail_encode(unsigned char out[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX], int status, const char *text); /* with frame */

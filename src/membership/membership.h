@@ -19,6 +19,13 @@ struct ft_card {
     unsigned char address[FT_CARD_BYTES]; /* transports' addresses, packed by core */
 };
 
+#define FT_CARD_TEXT_MAX 159
+#define FT_CARD_FIXED_BYTES 32
+#define FT_CARD_WIRE_MAX (FT_CARD_FIXED_BYTES + FT_CARD_TEXT_MAX + FT_CARD_BYTES)
+size_t ft_card_encode(unsigned char out[FT_CARD_WIRE_MAX], const struct ft_card *); /* bytes written */
+/* > 0: bytes taken. 0: there is more to come. FT_PROTOCOL. */
+int ft_card_decode(const unsigned char *in, size_t len_bytes, struct ft_card *);
+
 struct ft_table {
     int nranks;
     unsigned char key[FT_SECRET_BYTES]; /* for the links of this job, derived from the id's secret */
@@ -113,6 +120,7 @@ struct ft_decision {
     const unsigned char *excluded; /* [nranks] 1: failed or on a list */
     int nsurvivors;
     const int *order;              /* [nsurvivors] ranks of this view by key */
+    const int64_t *keys;           /* [nsurvivors] of those, in that order */
     const void *blob;
     uint32_t blob_bytes;
 };
