@@ -93,14 +93,20 @@ typedef struct {
     int64_t initTimeoutMs; /* bound of init, split, finalize, destroy */
     const char *transports; /* ordered list, e.g. "shm,tcp"; NULL: FTCCL_TRANSPORTS */
     int64_t preserveInput; /* 1: see below, "Input buffers"; 0: not */
-    int64_t verify;        /* 1: messages carry checksums, results are compared; the same on all ranks */
+    int64_t rankKey;       /* orders the ranks of a shrunk or grown communicator: by key, then old rank; default: the old rank,
+                            * joiners after them */
+    int64_t minRanks;      /* fewer live ranks than this: a shrink fails for good */
 } ftcclOptions_t;
-#define FTCCL_OPTIONS_INITIALIZER {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, \
-                                   FTCCL_OPTION_UNDEF}
+#define FTCCL_OPTIONS_INITIALIZER                                                                                     \
+    {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, \
+     FTCCL_OPTION_UNDEF}
 
 #define FTCCL_CONFIG_UNDEF_INT INT_MIN
 #define FTCCL_CONFIG_UNDEF_PTR NULL
 #define FTCCL_SPLIT_NOCOLOR (-1)
+#define FTCCL_SHRINK_DEFAULT 0
+#define FTCCL_SHRINK_ABORT 1
+#define FTCCL_REVOKE_DEFAULT 0
 #define FTCCL_UNDEF_FLOAT (-1.0f)
 
 /* NCCL's fields in NCCL's order, then FTCCL's options. Must be initialised with FTCCL_CONFIG_INITIALIZER. Fields about CTAs,
@@ -197,6 +203,49 @@ ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist);
 /* Every rank of comm calls it. Ranks of one color (>= 0) form a communicator, ordered by key, then by old rank; those with
  * FTCCL_SPLIT_NOCOLOR get NULL. The links to the peers are shared with comm. config NULL: as comm. */
 ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm, ftcclConfig_t *config);
+
+/* ---- going on after a failure: see docs/fault-tolerance.md --------------------------------------------------------------- */
+
+/* The live ranks of comm, without the failed ones and those on a list, become a communicator; comm stays to be destroyed. Every
+ * live rank calls it. exclude == NULL with count 0: only those that have failed are left out. Ranks may pass different
+ * lists: the union is left out; if that is everybody, all get InvalidUsage and nothing changes. The failed set, the order
+ * (rankKey, then old rank) and the last complete operation are agreed on, also if more ranks die meanwhile. Pending operations
+ * end first; with FTCCL_SHRINK_ABORT they are revoked on all ranks. Links between survivors are kept.
+ * A rank that lives but does not come within initTimeoutMs is left out. Bound: initTimeoutMs for pending operations and
+ * initTimeoutMs and a few seconds for the agreement, for non-blocking communicators in the background.
+ * Errors: InvalidUsage also for a rank that the others left out (its sentence says so; it can only come back as a new
+ * rank); SystemError without quorum, or with fewer than minRanks ranks left. A group of one is fine. */
+ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int count, ftcclComm_t *newcomm, ftcclConfig_t *config, int flags);
+
+/* Ends the pending operations of comm with RemoteError on every live rank; queued ones are skipped. Returns at once. Then Agree,
+ * Shrink, Destroy and Abort are what comm is good for. flags: FTCCL_REVOKE_DEFAULT. */
+ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags);
+
+/* *flags becomes the bitwise AND over the live ranks: the same on each of them, as is the failed set, even if ranks die
+ * meanwhile. Works on a failed communicator, and beside running operations. Every live rank makes the same sequence of
+ * Agree, Shrink and Grow calls. Blocks: initTimeoutMs and a few seconds at most. Errors: as ftcclCommShrink(). */
+ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags);
+
+/* An id for one grow of comm, made by one of its ranks (the root), which hands it to the joiners and passes it to its own
+ * ftcclCommGrow(). It carries the job's secret. Does not wait. */
+ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *uniqueId);
+
+/* A communicator of the ranks of comm and of joiners, nranks in all. Ranks of comm pass -1 as rank, and NULL as id but for the
+ * root; a joiner passes NULL as comm and a rank from the old size to nranks-1, each another. The order is by rankKey, then
+ * that rank. comm stays usable during the call and after it, whether it succeeds or not. The ranks of comm agree on the
+ * outcome, so that the new communicator is on all of them or on none; joiners may be started long before. An id serves one
+ * attempt. Blocks: the root waits for the joiners up to half of initTimeoutMs, the others for the root; non-blocking
+ * communicators do it in the background. Errors: Timeout when joiners did not come, RemoteError when a rank of comm died. */
+ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id, int rank, ftcclComm_t *newcomm,
+                            ftcclConfig_t *config);
+
+/* The ranks of comm that have failed: after Agree, Shrink or Grow the agreed set, the same on every live rank; before that
+ * what this rank knows. Writes at most capacity of them; *count is always the full number. Does not block. */
+ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, int capacity, int *count);
+
+/* Number of the last collective that is complete on every live rank, as of the last Agree, Shrink or Grow of comm; counted
+ * from 1 in call order, with CommSplit and CommWindowRegister, without sends and receives. 0: none. Does not block. */
+ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *sequence);
 
 /* Waits until every operation of comm on this rank has ended and peers have taken what was sent to them. Afterwards only
  * Destroy, Abort, GetAsyncError, GetLastError, Count and UserRank are allowed. */

@@ -37,6 +37,7 @@ struct ftcclComm {
     bool blocking;
     char name[32], transports[64];
     struct ft_comm_limits limits;
+    int64_t rank_key;  /* of settings: orders the ranks of a shrunk or grown communicator; UNDEF: the rank */
     pthread_mutex_t lock; /* over what follows */
     char text[512];
     struct ft_premul *ops;
@@ -71,9 +72,13 @@ struct ft_job {
     bool started;
     struct ft_job_set *set; /* of a group's blocking jobs; else NULL */
     bool failed_alone;     /* nobody has the handle: it is freed with the job */
-    ftcclComm_t *newcomm;  /* split */
-    int color, key;
-    struct ftcclComm settings; /* of a split's child: name, limits, blocking */
+    ftcclComm_t *newcomm;
+    int color, key;        /* split */
+    int *exclude, nexclude; /* shrink; freed with the job */
+    int nranks;            /* grow */
+    bool joins;            /* init: into a communicator that grows */
+    bool abort;
+    struct ftcclComm settings; /* of a child: name, limits, blocking */
     void *buffer;          /* window */
     size_t len_bytes;
     ftcclWindow_t *window;
@@ -82,6 +87,13 @@ struct ft_job {
 };
 /* Runs it now, later or elsewhere as the thread's group and comm->blocking say. Consumes the job. */
 ftcclResult_t ft_job_start(struct ft_job *job);
+/* Init of a joiner: as ftcclCommInitRankConfig(), into a communicator that grows. */
+ftcclResult_t ft_comm_join(ftcclComm_t *newcomm, int nranks, int rank, const ftcclUniqueId *id, const ftcclConfig_t *config);
+/* Takes a child's settings from its parent and what the configuration says over them. */
+int ft_job_settings(struct ft_job *job, const ftcclConfig_t *config);
+/* The handle of a child that a job has made; NULL with a sentence: no memory. It is made first, so that nothing has to be undone. */
+ftcclComm_t ft_job_child_new(void);
+void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core); /* and *newcomm is it */
 void ft_job_drop(struct ft_job *job); /* the group failed before it ran */
 
 /* An operation joins the thread's group, or makes a group of its own. Consumes op and the caller's use of comm. */

@@ -72,11 +72,12 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
             rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1", (long long)o.preserveInput);
         to->limits.preserve_input = o.preserveInput == 1;
     }
-    if (rc == FT_OK && o.verify != FTCCL_OPTION_UNDEF) {
-        if (o.verify != 0 && o.verify != 1) rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
-        to->limits.verify = o.verify == 1;
-    }
     if (rc == FT_OK && o.transports) snprintf(to->transports, sizeof to->transports, "%s", o.transports);
+    if (rc == FT_OK && o.minRanks != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("minRanks", o.minRanks, 1);
+        to->limits.min_ranks = o.minRanks;
+    }
+    to->rank_key = o.rankKey;
     return rc;
 }
 
@@ -114,7 +115,9 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS);
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
-    to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
+    to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
+    to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
+    to->rank_key = FTCCL_OPTION_UNDEF;
     to->name[0] = to->transports[0] = '\0';
 }
 
@@ -131,8 +134,10 @@ static int run_init(struct ft_job *job)
     ftcclComm_t comm = job->comm;
     struct ft_init init = {.ids = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .nids = job->nids, .nranks = comm->nranks,
                            .rank = comm->rank, .name = comm->name, .transports = *comm->transports ? comm->transports : NULL,
-                           .limits = comm->limits, .cancel = &comm->cancel};
+                           .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins,
+                           .key = comm->rank_key != FTCCL_OPTION_UNDEF ? &comm->rank_key : NULL};
     int rc = ft_init_run(&init, &comm->core);
+    if (rc == FT_OK) comm->rank = comm->core->view.rank; /* a joiner's follows from the keys */
     atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD, memory_order_release);
     /* A blocking caller gets no handle of a communicator that could not be made. */
     if (rc != FT_OK && comm->blocking && job->newcomm) {
@@ -148,7 +153,7 @@ void ft_job_drop(struct ft_job *job)
     if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK) job->failed_alone = true;
 }
 
-struct want { ftcclComm_t *out; int nranks, rank, device, nids; const ftcclUniqueId *ids; const ftcclConfig_t *config; };
+struct want { ftcclComm_t *out; int nranks, rank, device, nids; const ftcclUniqueId *ids; const ftcclConfig_t *config; bool joins; };
 
 static int check_want(const struct want *want)
 {
@@ -185,7 +190,7 @@ static int make_init_job(const struct want *want, struct ft_job **out)
     comm->nranks = want->nranks;
     comm->rank = want->rank;
     comm->device = want->device;
-    *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids};
+    *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids, .joins = want->joins};
     ft_comm_enter(comm);
     *want->out = comm;
     *out = job;
@@ -212,18 +217,18 @@ FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
 
 FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank)
 {
-    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL});
+    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL, false});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank, ftcclConfig_t *config)
 {
-    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config});
+    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config, false});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId, ftcclUniqueId *commIds,
                                                   ftcclConfig_t *config)
 {
-    return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config});
+    return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config, false});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist)
@@ -235,35 +240,60 @@ FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int 
     ftcclResult_t result = ftcclGetUniqueId(&id);
     if (result != ftcclSuccess) return result;
     ftcclGroupStart();
-    for (int i = 0; i < ndev; i++) result = init(&(struct want){&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL});
+    for (int i = 0; i < ndev; i++) result = init(&(struct want){&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL, false});
     return ftcclGroupEnd();
+}
+
+ftcclResult_t ft_comm_join(ftcclComm_t *newcomm, int nranks, int rank, const ftcclUniqueId *id, const ftcclConfig_t *config)
+{
+    return init(&(struct want){newcomm, nranks, rank, 0, 1, id, config, true});
 }
 
 /* ---- split ------------------------------------------------------------------------------------------------------------------ */
 
-static int run_split(struct ft_job *job)
+int ft_job_settings(struct ft_job *job, const ftcclConfig_t *config)
 {
-    ftcclComm_t parent = job->comm;
-    struct ft_comm *core = NULL;
-    ftcclComm_t child = job->color >= 0 ? ft_comm_handle_new() : NULL;
-    *job->newcomm = NULL;
-    if (job->color >= 0 && !child) return FT_NOMEM;
-    int rc = ft_split_run(parent->core, job->color, job->key, job->settings.name, &job->settings.limits, &core);
-    if (rc != FT_OK || !core) {
-        if (child) ft_comm_handle_free(child);
-        return rc;
-    }
+    const struct ftcclComm *parent = job->comm;
+    job->settings.blocking = parent->blocking;
+    job->settings.limits = parent->limits;
+    job->settings.rank_key = FTCCL_OPTION_UNDEF;
+    memcpy(job->settings.name, parent->name, sizeof parent->name);
+    memcpy(job->settings.transports, parent->transports, sizeof parent->transports);
+    return take_config(&job->settings, config);
+}
+
+ftcclComm_t ft_job_child_new(void)
+{
+    ftcclComm_t child = ft_comm_handle_new();
+    if (!child) ft_fail(FT_NOMEM, "no memory for a communicator");
+    return child;
+}
+
+void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core)
+{
     child->core = core;
     child->nranks = core->view.nranks;
     child->rank = core->view.rank;
-    child->device = parent->device;
+    child->device = job->comm->device;
     child->blocking = job->settings.blocking;
     child->limits = job->settings.limits;
     memcpy(child->name, job->settings.name, sizeof child->name);
     memcpy(child->transports, job->settings.transports, sizeof child->transports);
     atomic_store_explicit(&child->state, FT_HANDLE_READY, memory_order_release);
     *job->newcomm = child;
-    return FT_OK;
+}
+
+static int run_split(struct ft_job *job)
+{
+    ftcclComm_t parent = job->comm;
+    struct ft_comm *core = NULL;
+    ftcclComm_t child = job->color >= 0 ? ft_job_child_new() : NULL;
+    *job->newcomm = NULL;
+    if (job->color >= 0 && !child) return FT_NOMEM;
+    int rc = ft_split_run(parent->core, job->color, job->key, job->settings.name, &job->settings.limits, &core);
+    if (rc == FT_OK && core) ft_job_child_ready(job, child, core);
+    else if (child) ft_comm_handle_free(child);
+    return rc;
 }
 
 FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm, ftcclConfig_t *config)
@@ -276,17 +306,13 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     else if (!newcomm) rc = ft_fail(FT_INVAL, "CommSplit: newcomm is NULL");
     else if (color < 0 && color != FTCCL_SPLIT_NOCOLOR) rc = ft_fail(FT_INVAL, "CommSplit: color %d", color);
     if (rc == FT_OK) {
-        job->settings.blocking = comm->blocking;
-        job->settings.limits = comm->limits;
-        memcpy(job->settings.name, comm->name, sizeof comm->name);
-        memcpy(job->settings.transports, comm->transports, sizeof comm->transports);
-        rc = take_config(&job->settings, config);
+        job->comm = comm;
+        rc = ft_job_settings(job, config);
     }
     if (rc != FT_OK) {
         free(job);
         return ft_refuse(comm, rc);
     }
-    job->comm = comm;
     job->run = run_split;
     job->newcomm = newcomm;
     job->color = color;

@@ -55,6 +55,7 @@ static void free_job(struct ft_job *job)
         ft_comm_handle_free(job->comm);
     } else ft_comm_leave(job->comm);
     free(job->ids);
+    free(job->exclude);
     free(job);
 }
 
@@ -292,7 +293,7 @@ static double cost_of(const struct member *member)
 {
     struct ft_comm *core = member->comm->core;
     const struct ft_coll *coll = &member->op->coll;
-    struct ft_tuning *tuning = &core->engine->tuning;
+    struct ft_tuning *tuning = &core->tuning;
     if (coll->kind == FT_WAIT) return 0;
     if (!ft_kind_is_collective(coll->kind))
         return tuning->costs.local_latency_ns + (double)coll->count * (double)ft_type_size(coll->type) * tuning->costs.local_ns_per_byte;

@@ -22,8 +22,8 @@ static void free_comm(struct ft_comm *comm)
     free(comm->plans);
     free(comm->notices);
     free(comm->gone);
+    free(comm->failed);
     free(comm->signals);
-    free(comm->digests);
     for (struct ft_window *window = comm->windows, *next; window; window = next) {
         next = window->next;
         free(window->sizes);
@@ -56,13 +56,25 @@ static int allocate(struct ft_comm *comm, const struct ft_view *view)
     comm->plans = calloc(FT_PLAN_CACHE, sizeof *comm->plans);
     comm->notices = calloc(n, 1);
     comm->gone = calloc(n, 1);
+    comm->failed = calloc(n, 1);
     comm->signals = calloc(n, sizeof *comm->signals);
     if (!host || !peer || !comm->peers || !comm->sends || !comm->recvs || !comm->announced || !comm->plans || !comm->notices ||
-        !comm->gone || !comm->signals)
+        !comm->gone || !comm->failed || !comm->signals)
         return ft_fail(FT_NOMEM, "no memory for a communicator of %zu ranks", n);
     memcpy(host, view->host, n * sizeof *host);
     memcpy(peer, view->peer, n * sizeof *peer);
     return FT_OK;
+}
+
+/* Plans must be the same on all ranks, so they count with the smallest host. */
+static void count_cores(struct ft_comm *comm, const struct ft_peer *peer)
+{
+    size_t len;
+    uint32_t cores;
+    const unsigned char *part = peer ? ft_card_part(peer->address, peer->address_bytes, "cores", &len) : NULL;
+    if (!part || len != sizeof cores) return;
+    memcpy(&cores, part, sizeof cores);
+    if (cores > 0 && cores < (uint32_t)comm->tuning.costs.cores_per_host) comm->tuning.costs.cores_per_host = (int)cores;
 }
 
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name,
@@ -91,6 +103,8 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
         if (!comm->peers[r]) rc = FT_NOMEM;
         else comm->peers[r]->users++;
     }
+    comm->tuning = engine->tuning;
+    for (int r = 0; r < view->nranks && rc == FT_OK; r++) count_cores(comm, comm->peers[r]);
     comm->row = engine->telemetry ? ft_telemetry_comm_open(engine->telemetry, ctx, view->epoch, view->nranks, view->rank, comm->name) : -1;
     comm->next = engine->comms;
     engine->comms = comm;
@@ -120,7 +134,7 @@ int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_pla
     }
     if (!slot->valid || !same_coll(&slot->coll, coll)) {
         slot->valid = false;
-        int rc = ft_algo_select(&comm->view, coll, &comm->engine->tuning, &slot->plan);
+        int rc = ft_algo_select(&comm->view, coll, &comm->tuning, &slot->plan);
         if (rc != FT_OK) return rc;
         slot->coll = *coll;
         slot->valid = true;
@@ -149,15 +163,15 @@ static int start_collective(struct ft_comm *comm, struct ft_op *op)
 {
     struct ft_coll plain = op->coll;
     if (plain.kind == FT_ALLGATHER) plain.root = 0; /* there it only marks what the exchange is for */
-    int rc = op->verifies ? ft_verify_plan(comm, &op->plan) : ft_comm_plan(comm, &plain, &op->plan);
+    int rc = ft_comm_plan(comm, &plain, &op->plan);
     if (rc != FT_OK) return rc;
     if (op->scale_from) ft_redop_read_scale(&op->redop, op->coll.type, op->scale_from);
-    op->seq = op->verifies ? op->verifies->seq : ++comm->seq;
+    op->seq = ++comm->seq;
     op->cold_result = has_cold_result(comm, op);
     op->lanes_left = op->plan.nsteps > 0 ? op->plan.nlanes : 0;
     if (op->plan.nsteps == 0) op->plan.nlanes = 0;
     comm->history[op->seq % FT_HISTORY].seq = op->seq;
-    comm->history[op->seq % FT_HISTORY].sig = ft_sig_call(op->sig);
+    comm->history[op->seq % FT_HISTORY].sig = op->sig;
     if (op->plan.tmp_bytes <= op->tmp_bytes) return FT_OK;
     free(op->tmp);
     op->tmp_bytes = 0;
@@ -176,11 +190,10 @@ static void check_announced(struct ft_comm *comm, const struct ft_op *op)
 static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
 {
     bool collective = ft_kind_is_collective(op->coll.kind);
-    op->sig = op->verifies ? op->verifies->sig | FT_SIG_VERIFY : ft_sig(&op->coll);
+    op->sig = ft_sig(&op->coll);
     if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV) ft_p2p_start(comm, op);
     int rc = collective ? start_collective(comm, op) : FT_OK;
-    if (op->verifies) op->record = op->verifies->record;
-    else if (comm->engine->telemetry)
+    if (comm->engine->telemetry)
         op->record = ft_telemetry_op(comm->engine->telemetry, comm->row, op->seq, &op->coll, op->plan.algo ? op->plan.algo->name : "", now);
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
     if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "%s", ft_fail_text());
@@ -191,7 +204,7 @@ static void start_steps(struct ft_comm *comm)
 {
     ft_exec_start(comm);
     for (struct ft_op *op = comm->head->ops; op; op = op->next)
-        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo && !ft_verify_follows(op)) ft_op_finish(op);
+        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo) ft_op_finish(op);
 }
 
 static void start_work(struct ft_comm *comm)
@@ -203,7 +216,6 @@ static void start_work(struct ft_comm *comm)
     comm->announced_self = false;
     work->started_ns = now;
     work->deadline_ns = comm->limits.op_timeout_ms > 0 ? now + (uint64_t)comm->limits.op_timeout_ms * 1000000u : 0;
-    if (comm->limits.verify && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
     if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
@@ -290,14 +302,25 @@ static bool drain(struct ft_comm *comm)
     return true;
 }
 
+int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
+{
+    int agreed = 0, n = 0;
+    for (int r = 0; r < comm->view.nranks; r++) agreed += comm->failed[r];
+    for (int r = 0; r < comm->view.nranks; r++) {
+        const struct ft_peer *peer = comm->peers[r];
+        bool failed = agreed ? comm->failed[r] : peer && (peer->dead || peer->lost);
+        if (failed && n++ < capacity) ranks[n - 1] = r;
+    }
+    return n;
+}
+
 void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link)
 {
     int rank = 0;
     while (rank < comm->view.nranks && comm->peers[rank] != peer) rank++;
     if (rank == comm->view.nranks || comm->status != FT_OK) return;
     int status = ft_status_lost(link->reason) == FT_LOST_PROCESS ? link->reason : FT_PEER;
-    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
-                 link->proof ? "its process has ended" : ft_status_text(link->reason));
+    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank, ft_status_text(link->reason));
 }
 
 /* ---- the turn ------------------------------------------------------------------------------------------------------------ */
@@ -345,6 +368,7 @@ bool ft_comm_turn(struct ft_comm *comm)
             if (step) comm->stalled = false;
             return moved;
         }
+        comm->done_op = comm->seq; /* all that have started */
         retire(comm, FT_OK);
     }
     return moved;
@@ -409,6 +433,7 @@ static bool is_told(void *arg)
 
 void ft_comm_abort(struct ft_comm *comm)
 {
+    atomic_store(&comm->leaving, 1);
     ft_engine_lock(comm->engine);
     ft_comm_fail(comm, FT_ABORTED, comm->view.rank, "rank %d aborted the communicator", comm->view.rank);
     ft_engine_unlock(comm->engine);
@@ -416,9 +441,18 @@ void ft_comm_abort(struct ft_comm *comm)
     ft_engine_wait(comm->engine, is_idle, comm, 2 * (uint64_t)SETTLE_NS);
 }
 
+void ft_comm_revoke(struct ft_comm *comm, const char *why)
+{
+    ft_engine_lock(comm->engine);
+    ft_comm_fail(comm, FT_REVOKED, -1, "the communicator was revoked by rank %d (%s)", comm->view.rank, why);
+    ft_engine_unlock(comm->engine);
+    ft_engine_kick(comm->engine);
+}
+
 static void detach(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
+    ft_pact_detach(comm);
     for (struct ft_comm **at = &engine->comms; *at; at = &(*at)->next)
         if (*at == comm) {
             *at = comm->next;

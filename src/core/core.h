@@ -25,6 +25,7 @@
 
 struct ft_comm;
 struct ft_engine;
+struct ft_peer;
 struct ft_work;
 
 /* ---- pools (op.c) ------------------------------------------------------------------------------------------------ */
@@ -56,10 +57,7 @@ struct ft_op {
     size_t tmp_bytes;
     size_t offset;           /* p2p: bytes handed to or taken from the link */
     bool cold_result;        /* what it stores in `out` is larger than caches and was not read before */
-    bool begun;              /* p2p: the first message, perhaps empty, has passed; comparing: the own digest is there */
-    bool sealed;             /* p2p: crc is that of the next message, which found no room yet */
-    uint32_t crc;
-    struct ft_op *verifies;  /* the collective before it, whose result this one compares; NULL: a call of the user's */
+    bool begun;              /* p2p: the first message, perhaps empty, has passed */
     struct ft_send sends[FT_WINDOW_P2P];
     uint64_t window;           /* put: number of the window, which may be deregistered before it runs; 0: a signal alone */
     uint64_t window_offset;    /* bytes */
@@ -86,10 +84,6 @@ void ft_op_free(struct ft_op *op);
 #define FT_SPLIT_MARK 1  /* root of the AllGather with which a split exchanges colors */
 #define FT_WINDOW_MARK 2 /* ... with which a window is registered */
 uint64_t ft_sig(const struct ft_coll *coll);
-/* An operation that compares results has the signature of their collective with these bits; no kind has both of them. */
-#define FT_SIG_VERIFY UINT64_C(12)
-_Static_assert(FT_KINDS <= 12, "kinds are told from FT_SIG_VERIFY");
-static inline uint64_t ft_sig_call(uint64_t sig) { return (sig & FT_SIG_VERIFY) == FT_SIG_VERIFY ? sig & ~FT_SIG_VERIFY : sig; }
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes); /* "AllReduce(count 4, float32, sum)" */
 
 /* ---- streams (stream.c) --------------------------------------------------------------------------------------------- */
@@ -156,10 +150,9 @@ void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is
 struct ft_work *ft_entry_work(struct ft_entry *entry, struct ft_comm *comm);
 void ft_work_add(struct ft_work *work, struct ft_op *op);
 
-/* ---- communicators (comm.c, preserve.c, verify.c, exec.c, p2p.c, notice.c, init.c) ------------------------------- */
+/* ---- communicators (comm.c, preserve.c, exec.c, p2p.c, notice.c, init.c) ------------------------------------------------------------ */
 
-/* HELD: the next operation compares a result that other lanes still work on. */
-enum ft_phase { FT_LANE_IDLE, FT_LANE_HELD, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
+enum ft_phase { FT_LANE_IDLE, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
 
 /* One lane of a communicator: walks through the steps of the work's collectives. */
 struct ft_lane {
@@ -168,8 +161,6 @@ struct ft_lane {
     uint64_t index;
     struct ft_step step;
     unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k], fwd_to[k] */
-    bool sealed;             /* crc is that of what the step sends */
-    uint32_t crc;
     struct ft_send sends[FT_STEP_PEERS];
     struct ft_msg msgs[FT_STEP_PEERS];
     void *slots[FT_STEP_PEERS];
@@ -191,7 +182,7 @@ struct ft_preserve {
     struct ft_device_req req;
 };
 
-struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms; bool preserve_input, verify; };
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks; bool preserve_input; };
 
 struct ft_comm {
     struct ft_comm *next;       /* in the engine's list */
@@ -202,6 +193,7 @@ struct ft_comm {
     struct ft_view view;        /* owns its arrays */
     struct ft_peer **peers;     /* [nranks], own rank: NULL */
     struct ft_comm_limits limits;
+    struct ft_tuning tuning;    /* the engine's, for the fewest cores that any of its hosts has */
     int device;                 /* as given to InitAll */
     bool blocking;
     uint32_t children;          /* splits made so far */
@@ -220,10 +212,6 @@ struct ft_comm {
     struct ft_plan_slot { struct ft_coll coll; bool valid; struct ft_plan plan; } *plans; /* [FT_PLAN_CACHE] */
     struct ft_plan_slot *last_plan; /* of the cache; NULL at first */
 
-    uint32_t *digests;           /* of results, [nranks] for each comparison of the running work */
-    size_t ndigests;             /* room */
-    struct ft_plan comparing;    /* of every comparison; algo is NULL before the first */
-
     struct ft_window *windows;
     uint64_t window_ids;
     uint64_t *signals;           /* [nranks] that came and were not waited for */
@@ -231,12 +219,17 @@ struct ft_comm {
     uint64_t progress_ns;        /* when the running work last moved, as the engine saw it */
     bool announced_self, any_announced;
     bool stalled;                /* nothing moved since the last tick */
-    bool quiet;                  /* the failure came from a peer: only those with a link are told */
+    bool quiet;                  /* the failure came from a peer: a few are told, not all */
     unsigned char *notices;      /* [nranks] what is still to be told to whom, see notice.c */
     unsigned char *gone;         /* [nranks] 1: said that it destroyed its end of this communicator */
     int notices_left;
     atomic_int untold;           /* notices_left for other threads */
     uint64_t draining_ns;        /* since when a failed communicator waits for its transfers; 0: it does not */
+
+    uint64_t done_op, agreed_op; /* collectives that are complete here, and on every live rank as far as was agreed */
+    uint32_t pacts;              /* agreements that this rank's user has come to */
+    unsigned char *failed;       /* [nranks] 1: agreed to be dead */
+    atomic_int leaving;          /* aborted: waits for agreements end */
 
     atomic_int status;           /* FT_OK, or what ended it; release with text, acquire by readers */
     int culprit;                 /* rank that is to blame, -1 unknown */
@@ -254,6 +247,8 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
 int ft_comm_finalize(struct ft_comm *comm);
 /* Ends what is pending with FT_ABORTED and tells the peers. Does not wait. */
 void ft_comm_abort(struct ft_comm *comm);
+/* Ends what is pending with FT_REVOKED, on every rank. Does not wait. */
+void ft_comm_revoke(struct ft_comm *comm, const char *why);
 /* Detaches from the engine, closes the engine with its last communicator, drops the reference. */
 void ft_comm_close(struct ft_comm *comm);
 void ft_comm_ref(struct ft_comm *comm);
@@ -288,26 +283,10 @@ int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_
 void ft_window_remove(struct ft_comm *comm, struct ft_window *window);
 void ft_op_finish(struct ft_op *op); /* done: counts it off its work */
 
-/* verify.c: the checksum that a message carries, and what a receiver does before it uses one: false if it does not match,
- * then comm has failed. `op` is NULL for what is no operation's here. */
-uint32_t ft_verify_sum(const struct ft_header *header, const void *data);
-bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg, const struct ft_op *op, uint64_t step);
-static inline void ft_verify_seal(const struct ft_comm *comm, struct ft_header *header, const void *data)
-{
-    if (comm->limits.verify) header->crc = ft_verify_sum(header, data);
-}
-static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_msg *msg, const struct ft_op *op, uint64_t step)
-{
-    return !comm->limits.verify || ft_verify_message(comm, from, msg, op, step);
-}
-int ft_verify_add(struct ft_comm *comm, struct ft_work *work);  /* the comparisons that the work's collectives need */
-int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan); /* of a comparison; FTCCL_ALGO is for calls of the user's */
-bool ft_verify_follows(const struct ft_op *op);                 /* the next operation of its work compares its result */
-void ft_verify_digest(struct ft_comm *comm, struct ft_op *op);  /* a comparison begins: this rank's result is there */
-void ft_verify_compare(struct ft_comm *comm, struct ft_op *op); /* all digests are here: both are done, or comm has failed */
-/* Tells in words which of the ranks' digests differ. True: some do; *odd is the first that has not what most have, -1 if no
- * value is that of most. */
-bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, size_t len_bytes);
+/* Ranks known to have failed: agreed, or else as far as this rank can tell. Returns how many; writes at most capacity. */
+int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);
+/* A link of the peer goes: what the communicator holds of it is given back first. */
+void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link);
 
 bool ft_notice_turn(struct ft_comm *comm);     /* takes control messages, sends due ones */
 void ft_notice_broadcast(struct ft_comm *comm); /* the comm's failure goes to every rank */
@@ -322,6 +301,8 @@ struct ft_init {
     const char *name, *transports; /* NULL: by parameter */
     struct ft_comm_limits limits;
     const atomic_int *cancel;
+    bool joins;         /* a communicator that grows; the id is that of the grow */
+    const int64_t *key; /* a joiner's rankKey; NULL: none */
 };
 int ft_init_run(const struct ft_init *init, struct ft_comm **out);
 /* Everybody's item of `words` 32-bit words, by an AllGather in call order with the communicator's other operations; mine is
@@ -331,17 +312,88 @@ int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);
 int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
                  struct ft_comm **out);
 
+/* ---- agreements (pact.c) ---------------------------------------------------------------------------------------------- */
+
+/* One agreement of a communicator: membership's state machine and whom it talks to. */
+struct ft_pact {
+    struct ft_pact *next;
+    uint64_t ctx;            /* of the communicator, and its number there, from 1 */
+    uint32_t instance;
+    atomic_int state;        /* ft_agree_state(); release after the consequences were drawn, acquire by the waiting user */
+    struct ft_engine *engine;
+    struct ft_comm *comm;    /* NULL: closed; kept to answer those that ask late */
+    struct ft_agree *agree;
+    int nranks;
+    struct ft_peer **peers;  /* [nranks], own rank: NULL */
+    unsigned char *known;    /* [nranks] enum ft_evidence as the agreement was last told */
+};
+
+/* The communicator's next agreement; last_op is filled in. Blocks within the protocol's bounds. FT_OK and the decision, which
+ * lives as long as the communicator; FT_FENCED: this rank is not part of what was agreed; FT_NOQUORUM, FT_USAGE, FT_ABORTED. */
+int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out);
+struct ft_ctl_head;
+void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
+void ft_pact_tick(struct ft_engine *engine);
+void ft_pact_detach(struct ft_comm *comm); /* the communicator closes */
+void ft_pact_close(struct ft_engine *engine);
+
+/* Shrink: who is left makes a communicator of its own over the links it has. Blocks; see ftcclCommShrink(). */
+struct ft_shrink {
+    const int *exclude;      /* [count] ranks to leave out besides the failed ones */
+    int count;
+    bool abort;              /* pending operations are ended first */
+    int64_t key;
+    const char *name;
+    struct ft_comm_limits limits;
+};
+int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out);
+
+/* Grow: see ftcclCommGrow(). Both block. */
+struct ft_grow {
+    int nranks;              /* of the child */
+    const unsigned char (*id)[FT_UNIQUE_ID_BYTES]; /* the root's; NULL on the other ranks of the parent */
+    int64_t key;
+    const char *name;
+    struct ft_comm_limits limits;
+};
+struct ft_init;
+int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out);
+/* The part of a joiner, after the rendezvous. */
+int ft_grow_join(struct ft_engine *engine, const struct ft_init *init, const struct ft_table *table, struct ft_comm **out);
+void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
+void ft_grow_close(struct ft_engine *engine);
+#define FT_CARD_KEY "key" /* part of a joiner's card: its rankKey, if it has one */
+
+/* ---- between engines (control.c) ----------------------------------------------------------------------------------------- */
+
+#define FT_CTX_ENGINE 1 /* context of the messages between engines */
+enum ft_ctl { FT_CTL_AGREE = 1, FT_CTL_GONE, FT_CTL_ASK, FT_CTL_TELL };
+struct ft_ctl_head { uint32_t what, instance; uint64_t ctx; }; /* of the communicator that it is about */
+struct ft_letter;
+int ft_control_open(struct ft_engine *engine);
+void ft_control_close(struct ft_engine *engine);
+bool ft_control_turn(struct ft_engine *engine);
+/* Goes out when the link takes it; lost with the link, or when too many wait for the peer. Copies. */
+void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
+
 /* ---- the engine (engine.c, drive.c) ---------------------------------------------------------------------------------------- */
 
 /* Another rank's engine as seen from this one. Counted by the communicators that hold it. */
 struct ft_peer {
     struct ft_peer *next;      /* hash chain */
+    struct ft_peer *next_known; /* engine's roster */
     uint64_t id, host;
     struct ft_link *tx, *rx;
     int users;                 /* communicators */
     bool departed;             /* said goodbye */
-    bool lost;                 /* link lost without a goodbye */
+    bool lost;                 /* link lost without a goodbye, and none has come up since */
+    bool redialled;            /* dialled again after it was lost */
+    bool unreachable;          /* and that failed */
     bool dead;                 /* its process has ended: proven */
+    bool suspected;            /* its heartbeats do not come */
+    bool fenced;               /* declared dead by agreement: it may only be told so */
+    int letters;               /* in the outbox */
+    uint64_t blocked;          /* round of the outbox in which its link took nothing */
     int rank;                  /* in the first communicator, for people; -1 unknown */
     int tx_row, rx_row;        /* telemetry */
     struct ft_link_time { uint64_t bytes, transfer_ns, wait_ns; } tx_time, rx_time; /* sampled once a tick */
@@ -373,6 +425,16 @@ struct ft_engine {
     struct ft_telemetry *telemetry;
     struct ft_stream *null_stream;
     struct ft_peer *peers[256]; /* by id */
+    struct ft_peer *roster;    /* all of them */
+    struct ft_letter *outbox, **outbox_end;
+    unsigned char *letter;     /* [chunk_bytes] the control message being taken */
+    uint64_t rounds;           /* of the outbox */
+    atomic_int unsent;         /* letters; relaxed, for who waits for none */
+    struct ft_pact *pacts;
+    int undecided;             /* of them */
+    struct ft_growth *growths;
+    uint64_t closed[64];       /* contexts of the last communicators that were closed */
+    unsigned nclosed;
     struct ft_comm *comms;
 
     pthread_mutex_t drive;     /* who holds it is the driver */
@@ -402,6 +464,8 @@ void ft_engine_ref(struct ft_engine *engine);
 void ft_engine_unref(struct ft_engine *engine); /* frees the struct with the last one */
 /* This rank's card for the bootstrap, from its transports' addresses. */
 int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
+/* Adds a named part, or replaces it; false: it does not fit. */
+bool ft_card_put(struct ft_card *card, const char *name, const void *data, size_t len_bytes);
 /* The named part of a card's address; NULL: none, or the card is malformed. */
 const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name, size_t *len_bytes);
 /* Finds or makes the peer. Engine held. */
@@ -409,6 +473,8 @@ struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id);
 int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address, uint32_t len_bytes, int rank);
 /* The sending link to a peer; starts connecting if there is none. FT_OK, FT_AGAIN (connecting) or what went wrong. */
 int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out);
+/* The same, also for a peer that was lost: its link may have broken while it lives. Not for one that is dead or has left. */
+int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out);
 /* Closes a link of the peer at once; its pending sends complete. */
 void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 bool ft_engine_turn(struct ft_engine *engine); /* held by the caller; true if something moved */

@@ -63,6 +63,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
     if (rc == FT_OK) rc = open_transports(engine, config);
+    if (rc == FT_OK) rc = ft_control_open(engine);
     if (rc == FT_OK && !(engine->null_stream = ft_stream_new())) rc = ft_fail(FT_NOMEM, "no memory for a stream");
     if (rc == FT_OK && ft_param_int(FT_PARAM_TELEMETRY) && !config->manual)
         engine->telemetry = ft_telemetry_open(engine->env, engine->id, engine->host);
@@ -109,6 +110,7 @@ static void free_peers(struct ft_engine *engine)
             free(peer);
         }
     memset(engine->peers, 0, sizeof engine->peers);
+    engine->roster = NULL;
 }
 
 void ft_engine_close(struct ft_engine *engine)
@@ -116,6 +118,9 @@ void ft_engine_close(struct ft_engine *engine)
     ft_engine_delist(engine);
     ft_engine_stop_thread(engine);
     pthread_mutex_lock(&engine->drive);
+    ft_pact_close(engine);
+    ft_grow_close(engine);
+    ft_control_close(engine);
     free_peers(engine);
     for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->close(engine->transports[i]);
     engine->ntransports = 0;
@@ -155,8 +160,20 @@ void ft_engine_unref(struct ft_engine *engine)
 
 #define NAME_BYTES 8
 
-static bool put_part(struct ft_card *card, const char *name, const void *data, size_t len_bytes)
+/* A part that is there already goes: a card that came from an earlier grow has that one's facts. */
+static void remove_part(struct ft_card *card, const char *name)
 {
+    size_t len;
+    const unsigned char *part = ft_card_part(card->address, card->address_bytes, name, &len);
+    if (!part) return;
+    size_t from = (size_t)(part - card->address) - NAME_BYTES - 2, to = (size_t)(part - card->address) + len;
+    memmove(card->address + from, card->address + to, card->address_bytes - to);
+    card->address_bytes -= (uint32_t)(to - from);
+}
+
+bool ft_card_put(struct ft_card *card, const char *name, const void *data, size_t len_bytes)
+{
+    remove_part(card, name);
     unsigned char *at = card->address + card->address_bytes;
     if (sizeof card->address - card->address_bytes < NAME_BYTES + 2 + len_bytes) return false;
     uint16_t len = (uint16_t)len_bytes;
@@ -173,17 +190,19 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
     memset(card, 0, sizeof *card);
     card->engine = engine->id;
     card->host = engine->host;
-    card->config = ft_tuning_digest(&engine->tuning);
+    struct ft_tuning same = engine->tuning;
+    same.costs.cores_per_host = 0; /* hosts may differ: a communicator counts with the fewest */
+    card->config = ft_tuning_digest(&same);
     snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d algo=%.64s", engine->tuning.chunk_bytes,
              engine->tuning.chunks, engine->tuning.choice);
     uint32_t cores = (uint32_t)ft_cores();
-    put_part(card, "cores", &cores, sizeof cores);
+    ft_card_put(card, "cores", &cores, sizeof cores);
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
         unsigned char address[FT_ADDRESS_BYTES];
         int len = transport->ops->address(transport, address, sizeof address);
         if (len < 0) return len;
-        if (!put_part(card, transport->ops->name, address, (size_t)len)) return ft_fail(FT_INTERNAL, "addresses do not fit a card");
+        if (!ft_card_put(card, transport->ops->name, address, (size_t)len)) return ft_fail(FT_INTERNAL, "addresses do not fit a card");
     }
     return FT_OK;
 }
@@ -214,6 +233,8 @@ struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id)
     if (!peer) return NULL;
     peer->id = id;
     peer->rank = peer->tx_row = peer->rx_row = -1;
+    peer->next_known = engine->roster;
+    engine->roster = peer;
     return *at = peer;
 }
 
@@ -260,10 +281,19 @@ static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
 
 int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
 {
+    return !peer->tx && (peer->lost || peer->fenced) ? FT_PEER : ft_engine_redial(engine, peer, out);
+}
+
+int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
+{
     if (!peer->tx) {
-        if (peer->departed || peer->lost) return FT_PEER;
+        if (peer->departed || peer->dead) return FT_PEER;
+        peer->redialled = peer->lost;
         int rc = connect_to(engine, peer);
-        if (rc != FT_OK) return rc;
+        if (rc != FT_OK) {
+            peer->unreachable = peer->redialled;
+            return rc;
+        }
     }
     *out = peer->tx;
     return peer->tx->state == FT_LINK_UP ? FT_OK : peer->tx->state == FT_LINK_CONNECTING ? FT_AGAIN : FT_LINK;
@@ -278,6 +308,7 @@ void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct 
         ft_telemetry_link_close(engine->telemetry, *row);
     }
     *row = -1;
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_exec_forget(comm, peer, link);
     engine->links[index_of(engine, link->transport)]--;
     if (link == peer->tx) peer->tx = NULL;
     if (link == peer->rx) peer->rx = NULL;
@@ -307,14 +338,20 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     if (!peer) return;
     bool orderly = link->orderly || peer->departed;
     peer->departed |= orderly;
+    peer->unreachable |= peer->redialled && link == peer->tx;
     peer->lost |= !orderly;
-    peer->dead |= link->proof;
     if (!orderly) {
         FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s", link->sender ? "to" : "from", peer->rank, link->ops->name,
-               link->proof ? "its process has ended" : ft_status_text(link->reason));
+               ft_status_text(link->reason));
         for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, link);
     }
     if (link == peer->tx) ft_engine_drop_link(engine, peer, link);
+}
+
+static void on_up(struct ft_engine *engine, const struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    if (peer) peer->lost = peer->redialled = peer->unreachable = false;
 }
 
 int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
@@ -366,6 +403,7 @@ static bool poll_transports(struct ft_engine *engine)
         int n = transport->ops->poll(transport, events, EVENTS, &busy);
         for (int k = 0; k < n; k++) {
             if (events[k].what == FT_EVENT_ACCEPTED) on_accepted(engine, events[k].link);
+            if (events[k].what == FT_EVENT_UP) on_up(engine, events[k].link);
             if (events[k].what == FT_EVENT_DOWN) on_down(engine, events[k].link);
             busy = true;
         }
@@ -379,7 +417,8 @@ bool ft_engine_turn(struct ft_engine *engine)
     bool moved = take_inbox(engine);
     if (engine->device) moved |= engine->device->ops->poll(engine->device) > 0;
     moved |= poll_transports(engine);
-    bool active = false;
+    moved |= ft_control_turn(engine);
+    bool active = engine->undecided || engine->outbox;
     for (struct ft_comm *comm = engine->comms, *next; comm; comm = next) {
         next = comm->next;
         moved |= ft_comm_turn(comm);
@@ -415,5 +454,6 @@ void ft_engine_tick(struct ft_engine *engine)
     engine->ticked_before_ns = engine->ticked_ns;
     engine->ticked_ns = now;
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
+    if (engine->undecided) ft_pact_tick(engine);
     if (engine->telemetry) count_links(engine);
 }

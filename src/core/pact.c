@@ -1,0 +1,272 @@
+/*
+ * Agreements of communicators: carries messages between membership's state machines and the engines, tells them what is known
+ * of the ranks, and draws the consequences of a decision. An agreement outlives its communicator for a while: a rank whose
+ * last message was lost must still be answered.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PACTS_KEPT 64    /* of closed communicators */
+#define PACTS_AHEAD 4    /* agreements of a communicator that others may begin before this rank comes to them */
+#define SETTLE_MS 5000   /* on top of the protocol's own bounds: a machine too busy to turn the engine */
+
+/* ---- finding and making -------------------------------------------------------------------------------------------- */
+
+static struct ft_pact *find(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
+{
+    struct ft_pact *pact = engine->pacts;
+    while (pact && (pact->ctx != ctx || pact->instance != instance)) pact = pact->next;
+    return pact;
+}
+
+static void free_pact(struct ft_pact *pact)
+{
+    ft_agree_close(pact->agree);
+    free(pact->peers);
+    free(pact->known);
+    free(pact);
+}
+
+static void send_message(void *arg, int to, const void *data, size_t len_bytes)
+{
+    struct ft_pact *pact = arg;
+    struct ft_ctl_head head = {FT_CTL_AGREE, pact->instance, pact->ctx};
+    ft_control_send(pact->engine, pact->peers[to], &head, data, len_bytes);
+}
+
+static int make(struct ft_comm *comm, uint32_t instance, struct ft_pact **out)
+{
+    struct ft_engine *engine = comm->engine;
+    size_t n = (size_t)comm->view.nranks;
+    uint64_t salt[2] = {comm->ctx, instance};
+    struct ft_pact *pact = calloc(1, sizeof *pact);
+    if (!pact) return ft_fail(FT_NOMEM, "no memory for an agreement");
+    *pact = (struct ft_pact){.ctx = comm->ctx, .instance = instance, .engine = engine, .comm = comm, .nranks = comm->view.nranks,
+                             .peers = malloc(n * sizeof *pact->peers), .known = calloc(n, 1)};
+    atomic_store(&pact->state, FT_AGAIN);
+    struct ft_agree_config config = {
+        .env = engine->env, .nranks = comm->view.nranks, .rank = comm->view.rank, .seed = ft_hash64(salt, sizeof salt, 0),
+        .message_bytes = engine->tuning.chunk_bytes - sizeof(struct ft_ctl_head),
+        .silent_ns = (uint64_t)comm->limits.suspect_ms * 1000000u, .enter_ns = (uint64_t)comm->limits.init_timeout_ms * 1000000u,
+        .send = send_message, .arg = pact};
+    int rc = pact->peers && pact->known ? ft_agree_open(&config, &pact->agree) : ft_fail(FT_NOMEM, "no memory for an agreement");
+    if (rc != FT_OK) {
+        free_pact(pact);
+        return rc;
+    }
+    memcpy(pact->peers, comm->peers, n * sizeof *pact->peers);
+    pact->next = engine->pacts;
+    engine->pacts = pact;
+    engine->undecided++;
+    *out = pact;
+    return FT_OK;
+}
+
+/* ---- what is known of the ranks --------------------------------------------------------------------------------------- */
+
+static enum ft_evidence evidence(const struct ft_pact *pact, int rank)
+{
+    const struct ft_peer *peer = pact->peers[rank];
+    if (peer->dead || peer->departed || (pact->comm && pact->comm->gone[rank])) return FT_DEAD;
+    if (peer->unreachable) return FT_UNREACHABLE;
+    return peer->suspected ? FT_SILENT : FT_ALIVE;
+}
+
+static void tell_evidence(struct ft_pact *pact)
+{
+    for (int r = 0; r < pact->nranks; r++) {
+        if (!pact->peers[r]) continue;
+        enum ft_evidence now = evidence(pact, r);
+        if (pact->known[r] == now) continue;
+        pact->known[r] = (unsigned char)now;
+        ft_agree_learn(pact->agree, r, now);
+    }
+}
+
+/* ---- consequences -------------------------------------------------------------------------------------------------------- */
+
+/* Nothing that a fenced rank does may reach us any more: its links go, for every communicator on them. It can connect again,
+ * to be told. */
+static void fence(struct ft_engine *engine, struct ft_peer *peer)
+{
+    struct ft_link down = {.peer = peer->id, .reason = FT_PEER};
+    peer->fenced = true;
+    if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
+    if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
+}
+
+static void apply(struct ft_comm *comm, const struct ft_decision *decision)
+{
+    int me = comm->view.rank, first = -1;
+    if (decision->status != FT_OK) return;
+    if (decision->failed[me]) {
+        ft_comm_fail(comm, FT_FENCED, me, "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as "
+                     "a new rank", me);
+        return;
+    }
+    for (int r = 0; r < comm->view.nranks; r++) {
+        if (!decision->failed[r]) continue;
+        comm->failed[r] = 1;
+        if (first < 0) first = r;
+        comm->quiet = true; /* everybody learns it from the agreement */
+        ft_comm_fail(comm, FT_PEER, r, "the ranks agreed that rank %d is dead", r);
+    }
+    for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
+        if (decision->failed[r] && !comm->peers[r]->fenced) fence(comm->engine, comm->peers[r]);
+    if (decision->first_op > comm->agreed_op) comm->agreed_op = decision->first_op;
+}
+
+/* Draws the consequences once. */
+static void settle(struct ft_pact *pact)
+{
+    int state = ft_agree_state(pact->agree);
+    if (state == FT_AGAIN || atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN) return;
+    if (state == FT_OK && pact->comm) apply(pact->comm, ft_agree_decision(pact->agree));
+    pact->engine->undecided--;
+    atomic_store_explicit(&pact->state, state, memory_order_release);
+}
+
+/* ---- the engine's side ------------------------------------------------------------------------------------------------------- */
+
+static int member(const struct ft_pact *pact, const struct ft_peer *peer)
+{
+    for (int r = 0; r < pact->nranks; r++)
+        if (pact->peers[r] == peer) return r;
+    return -1;
+}
+
+static bool was_closed(const struct ft_engine *engine, uint64_t ctx)
+{
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++)
+        if (engine->closed[i] == ctx) return true;
+    return false;
+}
+
+/* A message for an agreement that this rank has not begun: it takes part from now on, or says that it never will. */
+static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head)
+{
+    struct ft_pact *pact = find(engine, head->ctx, head->instance);
+    if (pact) return pact;
+    struct ft_comm *comm = engine->comms;
+    while (comm && comm->ctx != head->ctx) comm = comm->next;
+    if (!comm) {
+        struct ft_ctl_head gone = {FT_CTL_GONE, head->instance, head->ctx};
+        if (was_closed(engine, head->ctx)) ft_control_send(engine, peer, &gone, NULL, 0);
+        return NULL;
+    }
+    bool near = head->instance > comm->pacts && head->instance - comm->pacts <= PACTS_AHEAD;
+    return near && make(comm, head->instance, &pact) == FT_OK ? pact : NULL;
+}
+
+void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes)
+{
+    struct ft_pact *pact = head->what == FT_CTL_GONE ? find(engine, head->ctx, head->instance) : find_or_begin(engine, peer, head);
+    int from = pact ? member(pact, peer) : -1;
+    if (from < 0) return;
+    if (head->what == FT_CTL_GONE) ft_agree_learn(pact->agree, from, FT_DEAD);
+    else {
+        tell_evidence(pact);
+        ft_agree_receive(pact->agree, from, data, len_bytes);
+    }
+    settle(pact);
+}
+
+void ft_pact_tick(struct ft_engine *engine)
+{
+    for (struct ft_pact *pact = engine->pacts; pact && engine->undecided; pact = pact->next) {
+        if (atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN) continue;
+        tell_evidence(pact);
+        ft_agree_tick(pact->agree);
+        settle(pact);
+    }
+}
+
+/* The communicator goes: what it agreed on is kept for those that ask late. */
+void ft_pact_detach(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = comm->ctx;
+    int kept = 0;
+    for (struct ft_pact **at = &engine->pacts; *at;) {
+        struct ft_pact *pact = *at;
+        if (pact->comm == comm) pact->comm = NULL;
+        bool undecided = ft_agree_state(pact->agree) != FT_OK;
+        if (pact->comm || (!undecided && ++kept <= PACTS_KEPT)) {
+            at = &pact->next;
+            continue;
+        }
+        if (atomic_load_explicit(&pact->state, memory_order_relaxed) == FT_AGAIN) engine->undecided--;
+        *at = pact->next;
+        free_pact(pact);
+    }
+}
+
+void ft_pact_close(struct ft_engine *engine)
+{
+    for (struct ft_pact *pact = engine->pacts, *next; pact; pact = next) {
+        next = pact->next;
+        free_pact(pact);
+    }
+    engine->pacts = NULL;
+    engine->undecided = 0;
+}
+
+/* ---- the user's side ---------------------------------------------------------------------------------------------------------- */
+
+static bool is_over(void *arg)
+{
+    struct ft_pact *pact = arg;
+    return atomic_load_explicit(&pact->state, memory_order_acquire) != FT_AGAIN || atomic_load(&pact->comm->leaving);
+}
+
+static int enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+{
+    struct ft_engine *engine = comm->engine;
+    ft_engine_lock(engine);
+    uint32_t instance = comm->pacts + 1;
+    struct ft_pact *pact = find(engine, comm->ctx, instance);
+    int rc = pact ? FT_OK : make(comm, instance, &pact);
+    struct ft_agree_input with = *input;
+    with.last_op = comm->done_op;
+    if (rc == FT_OK) {
+        comm->pacts = instance;
+        tell_evidence(pact);
+        rc = ft_agree_enter(pact->agree, &with);
+        settle(pact);
+        *out = pact;
+    }
+    ft_engine_unlock(engine);
+    return rc;
+}
+
+/* Why this rank has no part in what was agreed, as a status with its sentence. */
+static int judge(const struct ft_comm *comm, const struct ft_decision *decision)
+{
+    int me = comm->view.rank;
+    if (decision->status != FT_OK)
+        return ft_fail(decision->status, "the ranks made different calls of Agree, Shrink and Grow, or their lists exclude every rank");
+    if (decision->failed[me]) return ft_fail(FT_FENCED, "%s", comm->text);
+    if (decision->excluded[me]) return ft_fail(FT_FENCED, "rank %d is on the list of ranks to exclude that another rank gave", me);
+    return FT_OK;
+}
+
+int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out)
+{
+    struct ft_pact *pact = NULL;
+    int rc = enter(comm, input, &pact);
+    if (rc != FT_OK) return rc;
+    uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms + SETTLE_MS);
+    bool over = ft_engine_wait(comm->engine, is_over, pact, bound_ms * 1000000u);
+    if (atomic_load(&comm->leaving)) return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
+    if (!over) return ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms", comm->view.rank, (unsigned long long)bound_ms);
+    rc = atomic_load_explicit(&pact->state, memory_order_acquire);
+    if (rc == FT_NOQUORUM)
+        return ft_fail(rc, "rank %d can reach too few of the %d ranks to go on: the others may be going on without it", comm->view.rank,
+                       comm->view.nranks);
+    if (rc != FT_OK) return ft_fail(rc, "rank %d: the agreement failed: %s", comm->view.rank, ft_status_text(rc));
+    *out = ft_agree_decision(pact->agree);
+    return judge(comm, *out);
+}

@@ -1,0 +1,162 @@
+/*
+ * How communicators come from others: by split and shrink, over the parent's engine and links. Runs in a user's or helper
+ * thread and blocks within the init bound. The child's context is known, and bound, before any rank can know that there is a
+ * child: no message of it can come too early.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct child {
+    uint64_t ctx, epoch;
+    int nmembers;
+    const int *members; /* [nmembers] ranks of the parent in the child's order */
+    const char *name;
+    const struct ft_comm_limits *limits;
+};
+
+/* The child of those members; this rank is one of them. Its context is bound. */
+static int open_child(const struct ft_comm *parent, const struct child *child, struct ft_comm **out)
+{
+    const struct ft_view *old = &parent->view;
+    size_t n = (size_t)child->nmembers;
+    int *host = malloc(n * sizeof *host);
+    uint64_t *peer = malloc(n * sizeof *peer);
+    struct ft_view view = {.epoch = child->epoch, .nranks = child->nmembers, .host = host, .peer = peer};
+    int rc = host && peer ? FT_OK : ft_fail(FT_NOMEM, "no memory for %zu ranks", n);
+    for (int i = 0; i < child->nmembers && rc == FT_OK; i++) {
+        int same = 0;
+        while (same < i && old->host[child->members[same]] != old->host[child->members[i]]) same++;
+        host[i] = same < i ? host[same] : view.nhosts++;
+        peer[i] = old->peer[child->members[i]];
+        if (child->members[i] == old->rank) view.rank = i;
+    }
+    if (rc == FT_OK) rc = ft_comm_open(parent->engine, &view, child->ctx, child->name, child->limits, out);
+    free(host);
+    free(peer);
+    return rc;
+}
+
+/* ---- split ----------------------------------------------------------------------------------------------------------- */
+
+struct choice { int32_t color, key; };
+
+int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
+{
+    struct ft_stream *stream = ft_stream_new();
+    struct ft_entry *entry = stream ? ft_entry_new(&stream, 1) : NULL;
+    struct ft_work *work = entry ? ft_entry_work(entry, comm) : NULL;
+    struct ft_op *op = work ? ft_op_new() : NULL;
+    int rc = FT_NOMEM;
+    if (op) {
+        op->coll = (struct ft_coll){.kind = FT_ALLGATHER, .type = FT_INT32, .count = words, .root = mark};
+        op->in = &all[(size_t)comm->view.rank * words];
+        op->out = all;
+        ft_work_add(work, op);
+        ft_entry_submit(entry);
+        rc = ft_stream_wait(stream);
+    } else if (entry) ft_entry_free(entry);
+    if (stream) ft_stream_release(stream);
+    return rc;
+}
+
+static bool before(const struct choice *all, int a, int b) { return all[a].key != all[b].key ? all[a].key < all[b].key : a < b; }
+
+/* Members of my color in order; returns their number. */
+static int members_of(const struct choice *all, int nranks, int rank, int *members)
+{
+    int n = 0;
+    for (int r = 0; r < nranks; r++) {
+        if (all[r].color != all[rank].color) continue;
+        int at = n++;
+        for (; at > 0 && before(all, r, members[at - 1]); at--) members[at] = members[at - 1];
+        members[at] = r;
+    }
+    return n;
+}
+
+int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
+                 struct ft_comm **out)
+{
+    struct ft_engine *engine = parent->engine;
+    size_t n = (size_t)parent->view.nranks;
+    struct choice *all = calloc(n, sizeof *all);
+    int *members = calloc(n, sizeof *members);
+    ft_engine_lock(engine);
+    uint32_t child = ++parent->children;
+    ft_engine_unlock(engine);
+    int32_t salt[2] = {(int32_t)child, color};
+    uint64_t ctx = ft_hash64(salt, sizeof salt, parent->ctx);
+    int rc = all && members ? ft_engine_bind(engine, ctx) : FT_NOMEM;
+    bool bound = rc == FT_OK;
+    *out = NULL;
+    if (rc == FT_OK) {
+        all[parent->view.rank] = (struct choice){color, key};
+        rc = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
+    }
+    if (rc == FT_OK && color >= 0) {
+        struct child of_color = {.ctx = ctx, .epoch = parent->view.epoch, .members = members, .name = name, .limits = limits};
+        of_color.nmembers = members_of(all, parent->view.nranks, parent->view.rank, members);
+        rc = open_child(parent, &of_color, out);
+    }
+    if (bound && !*out) ft_engine_unbind(engine, ctx);
+    free(members);
+    free(all);
+    return rc;
+}
+
+/* ---- shrink ---------------------------------------------------------------------------------------------------------- */
+
+static bool has_no_work(void *arg)
+{
+    return atomic_load_explicit(&((struct ft_comm *)arg)->queued, memory_order_acquire) == 0;
+}
+
+/* Operations under way end first: by themselves, or as revoked ones if the caller says so. */
+static int end_pending(struct ft_comm *parent, bool abort)
+{
+    if (abort) ft_comm_revoke(parent, "shrunk");
+    if (ft_engine_wait(parent->engine, has_no_work, parent, (uint64_t)parent->limits.init_timeout_ms * 1000000u)) return FT_OK;
+    return ft_fail(FT_TIMEOUT, "operations of rank %d did not end within %lld ms before the shrink", parent->view.rank,
+                   (long long)parent->limits.init_timeout_ms);
+}
+
+static int mark_excluded(const struct ft_comm *parent, const struct ft_shrink *how, unsigned char *marks)
+{
+    for (int i = 0; i < how->count; i++) {
+        if (how->exclude[i] < 0 || how->exclude[i] >= parent->view.nranks)
+            return ft_fail(FT_INVAL, "shrink: rank %d of %d is to be excluded", how->exclude[i], parent->view.nranks);
+        if (how->exclude[i] == parent->view.rank) return ft_fail(FT_USAGE, "shrink: rank %d excludes itself", parent->view.rank);
+        marks[how->exclude[i]] = 1;
+    }
+    return FT_OK;
+}
+
+static int open_shrunk(struct ft_comm *parent, const struct ft_shrink *how, uint64_t ctx, const struct ft_decision *decision, struct ft_comm **out)
+{
+    struct child child = {.ctx = ctx, .epoch = parent->view.epoch + 1, .nmembers = decision->nsurvivors, .members = decision->order,
+                          .name = how->name, .limits = &how->limits};
+    if (decision->nsurvivors >= how->limits.min_ranks) return open_child(parent, &child, out);
+    return ft_fail(FT_NOQUORUM, "%d ranks are left, fewer than minRanks %lld", decision->nsurvivors, (long long)how->limits.min_ranks);
+}
+
+int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out)
+{
+    struct ft_engine *engine = parent->engine;
+    const struct ft_decision *decision;
+    unsigned char *marks = calloc((size_t)parent->view.nranks, 1);
+    *out = NULL;
+    int rc = marks ? mark_excluded(parent, how, marks) : ft_fail(FT_NOMEM, "no memory to shrink");
+    if (rc == FT_OK) rc = end_pending(parent, how->abort);
+    uint64_t salt[2] = {parent->pacts + 1, FT_AGREE_SHRINK};
+    uint64_t ctx = ft_hash64(salt, sizeof salt, parent->ctx);
+    if (rc == FT_OK) rc = ft_engine_bind(engine, ctx);
+    bool bound = rc == FT_OK;
+    struct ft_agree_input input = {.kind = FT_AGREE_SHRINK, .flags = UINT64_MAX, .key = how->key, .exclude = marks};
+    if (rc == FT_OK) rc = ft_comm_agree(parent, &input, &decision);
+    if (rc == FT_OK) rc = open_shrunk(parent, how, ctx, decision, out);
+    if (bound && !*out) ft_engine_unbind(engine, ctx);
+    free(marks);
+    return rc;
+}
