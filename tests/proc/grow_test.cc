@@ -1,0 +1,201 @@
+/*
+ * Property: a communicator grows by any number of joiners, or stays as it was: the parent can be used during and after the
+ * call whatever comes of it; ranks are ordered as the callers say; reshaping many times leaks nothing.
+ * Method: ranks and joiners as threads; joiners that never come; random shrinks and grows.
+ */
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/proc/proc.h"
+
+namespace {
+
+using proc::World;
+
+ftcclOptions_t impatience()
+{
+    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.initTimeoutMs = 4000;
+    options.opTimeoutMs = 4000;
+    return options;
+}
+
+void impatient(ftcclConfig_t &config)
+{
+    static ftcclOptions_t options = impatience();
+    config.options = &options;
+}
+
+int sum_of(ftcclComm_t comm)
+{
+    int rank = -1, value = 0;
+    ftcclStream_t stream;
+    if (ftcclCommUserRank(comm, &rank) != ftcclSuccess || ftcclStreamCreate(&stream) != ftcclSuccess) return -1;
+    value = rank + 1;
+    ftcclResult_t result = ftcclAllReduce(&value, &value, 1, ftcclInt, ftcclSum, comm, stream);
+    if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
+    ftcclStreamDestroy(stream);
+    return result == ftcclSuccess ? value : -1;
+}
+
+int triangle(int n) { return n * (n + 1) / 2; }
+
+int rank_of(ftcclComm_t comm)
+{
+    int rank = -1;
+    EXPECT_OK(ftcclCommUserRank(comm, &rank));
+    return rank;
+}
+
+/* The parents' and joiners' handles of a grown communicator, parents first; joiners join as threads. */
+std::vector<ftcclComm_t> grow(const std::vector<ftcclComm_t> &parents, int joiners, size_t root, const std::function<void(int, ftcclConfig_t &)> &configure)
+{
+    int old = static_cast<int>(parents.size()), n = old + joiners;
+    std::vector<ftcclComm_t> child(static_cast<size_t>(n));
+    ftcclUniqueId id;
+    EXPECT_OK(ftcclCommGetUniqueId(parents[root], &id));
+    proc::in_threads(n, [&](int r) {
+        size_t i = static_cast<size_t>(r);
+        ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+        ftcclOptions_t options = impatience();
+        config.options = &options;
+        configure(r, config);
+        if (r < old) EXPECT_OK(ftcclCommGrow(parents[i], n, i == root ? &id : nullptr, -1, &child[i], &config)) << "survivor " << r;
+        else EXPECT_OK(ftcclCommGrow(nullptr, n, &id, r, &child[i], &config)) << "joiner " << r;
+    });
+    return child;
+}
+
+void check_and_destroy(const std::vector<ftcclComm_t> &comm)
+{
+    proc::in_threads(static_cast<int>(comm.size()), [&](int r) {
+        ftcclComm_t mine = comm[static_cast<size_t>(r)];
+        EXPECT_EQ(sum_of(mine), triangle(static_cast<int>(comm.size())));
+        EXPECT_OK(ftcclCommDestroy(mine));
+    });
+}
+
+TEST(Grow, FromOneAndByOneAndBySeveral)
+{
+    for (int old : {1, 2, 3})
+        for (int joiners : {1, 3}) {
+            World world(old, impatient);
+            std::vector<ftcclComm_t> child = grow(world.comm, joiners, static_cast<size_t>(old) - 1, [](int, ftcclConfig_t &) {});
+            for (size_t i = 0; i < child.size(); i++) EXPECT_EQ(rank_of(child[i]), static_cast<int>(i));
+            check_and_destroy(child);
+            EXPECT_TRUE(world.works()) << "the parent of " << old;
+        }
+}
+
+TEST(Grow, KeysOrderTheRanks)
+{
+    World world(3, impatient);
+    static ftcclOptions_t first = impatience(), second = impatience();
+    first.rankKey = 1;  /* the parents' keys are their ranks: after rank 1 */
+    second.rankKey = -5;
+    std::vector<ftcclComm_t> child = grow(world.comm, 2, 0, [](int r, ftcclConfig_t &config) {
+        if (r >= 3) config.options = r == 3 ? &first : &second;
+    });
+    int want[] = {1, 2, 4, 3, 0};
+    for (size_t i = 0; i < 5; i++) EXPECT_EQ(rank_of(child[i]), want[i]) << i;
+    check_and_destroy(child);
+}
+
+TEST(Grow, TheParentComputesMeanwhile)
+{
+    World world(2, impatient);
+    ftcclUniqueId id;
+    std::vector<ftcclComm_t> child(3);
+    std::atomic<bool> grown{false};
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
+    std::thread growing([&] {
+        proc::in_threads(2, [&](int r) {
+            EXPECT_OK(ftcclCommGrow(world.comm[static_cast<size_t>(r)], 3, r == 0 ? &id : nullptr, -1, &child[static_cast<size_t>(r)], nullptr));
+        });
+        grown = true;
+    });
+    int before = 0;
+    for (int k = 0; k < 20 && !grown; k++) before += world.works();
+    EXPECT_EQ(before, 20) << "the joiner was not there yet";
+    EXPECT_OK(ftcclCommGrow(nullptr, 3, &id, 2, &child[2], nullptr));
+    growing.join();
+    check_and_destroy(child);
+}
+
+TEST(Grow, FailsWithoutTheJoinerAndLeavesTheParent)
+{
+    World world(3, impatient);
+    ftcclUniqueId id;
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[1], &id));
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        ftcclComm_t child = nullptr;
+        ftcclResult_t result = ftcclCommGrow(world.comm[i], 4, r == 1 ? &id : nullptr, -1, &child, nullptr);
+        EXPECT_EQ(result, ftcclTimeout) << ftcclGetLastError(world.comm[i]);
+        EXPECT_EQ(child, nullptr);
+    });
+    EXPECT_TRUE(world.works());
+    check_and_destroy(grow(world.comm, 1, 2, [](int, ftcclConfig_t &) {}));
+}
+
+TEST(Grow, MistakesAreNamed)
+{
+    World world(2, impatient);
+    ftcclUniqueId plain, id;
+    ftcclComm_t child = nullptr;
+    EXPECT_OK(ftcclGetUniqueId(&plain));
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
+    EXPECT_CALLER(ftcclCommGrow(world.comm[0], 3, &plain, -1, &child, nullptr));
+    EXPECT_CALLER(ftcclCommGrow(world.comm[0], 3, &id, 0, &child, nullptr));
+    EXPECT_CALLER(ftcclCommGrow(world.comm[0], 2, &id, -1, &child, nullptr));
+    EXPECT_CALLER(ftcclCommGrow(nullptr, 3, &plain, 2, &child, nullptr));
+    EXPECT_CALLER(ftcclCommInitRank(&child, 2, id, 0));
+    EXPECT_CALLER(ftcclCommGetUniqueId(world.comm[0], nullptr));
+    EXPECT_TRUE(world.works());
+}
+
+/* 200 reshapes in a row: as the ranks of one process come and go, nothing is left behind. */
+TEST(Grow, ManyReshapesLeakNothing)
+{
+    const char *text = getenv("FT_SEED");
+    unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
+    printf("seed %lu; replay: FT_SEED=%lu tests/proc/grow_test --gtest_filter=Grow.ManyReshapesLeakNothing\n", seed, seed);
+    std::mt19937_64 random(seed);
+    World world(2, impatient);
+    std::vector<ftcclComm_t> comm = world.comm;
+    int descriptors = 0;
+    long memory = 0;
+    for (int k = 0; k < 200; k++) {
+        size_t n = comm.size();
+        std::vector<ftcclComm_t> next;
+        if (n < 2 || (n < 6 && random() % 2)) {
+            next = grow(comm, 1 + static_cast<int>(random() % 2), random() % n, [](int, ftcclConfig_t &) {});
+        } else {
+            size_t out = random() % n;
+            int list[] = {static_cast<int>(out)};
+            std::vector<ftcclComm_t> child(n);
+            proc::in_threads(static_cast<int>(n), [&](int r) {
+                if (r == list[0]) return;
+                EXPECT_OK(ftcclCommShrink(comm[static_cast<size_t>(r)], list, 1, &child[static_cast<size_t>(r)], nullptr, FTCCL_SHRINK_DEFAULT));
+            });
+            for (size_t i = 0; i < n; i++) if (i != out) next.push_back(child[i]);
+        }
+        for (ftcclComm_t old : comm) {
+            if (std::find(world.comm.begin(), world.comm.end(), old) != world.comm.end()) continue;
+            EXPECT_OK(ftcclCommDestroy(old));
+        }
+        comm = next;
+        proc::in_threads(static_cast<int>(comm.size()), [&](int r) {
+            EXPECT_EQ(sum_of(comm[static_cast<size_t>(r)]), triangle(static_cast<int>(comm.size()))) << "reshape " << k;
+        });
+        if (HasFailure()) break;
+        if (k == 50) descriptors = proc::descriptors(), memory = proc::resident_kib();
+    }
+    for (ftcclComm_t old : comm) EXPECT_OK(ftcclCommDestroy(old));
+    printf("%d descriptors after 50 reshapes, %d after 200; %ld and %ld KiB\n", descriptors, proc::descriptors(), memory, proc::resident_kib());
+    EXPECT_LE(proc::descriptors(), descriptors + 4);
+}
+
+}  // namespace

@@ -1,0 +1,337 @@
+/*
+ * Property: after a failure the live ranks agree on who failed and on the last complete operation, shrink to a communicator
+ * that works, keep their other communicators and their links, and a rank that was left out is told so.
+ * Method: ranks as threads that abort or stay away, ranks as processes that are killed or stopped.
+ */
+#include <signal.h>
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <sstream>
+
+#include "tests/proc/proc.h"
+
+namespace {
+
+using proc::World;
+
+void impatient(ftcclConfig_t &config)
+{
+    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.initTimeoutMs = 3000;
+    options.opTimeoutMs = 3000;
+    config.options = &options;
+}
+
+/* The sum of the ranks plus 1; -1: an error. */
+int sum_of(ftcclComm_t comm, ftcclStream_t stream)
+{
+    int rank = -1, value = 0;
+    if (ftcclCommUserRank(comm, &rank) != ftcclSuccess) return -1;
+    value = rank + 1;
+    if (ftcclAllReduce(&value, &value, 1, ftcclInt, ftcclSum, comm, stream) != ftcclSuccess) return -1;
+    return proc::finish(stream) == ftcclSuccess ? value : -1;
+}
+
+std::vector<int> failed_of(ftcclComm_t comm)
+{
+    int count = 0;
+    EXPECT_OK(ftcclCommGetFailedRanks(comm, nullptr, 0, &count));
+    std::vector<int> ranks(static_cast<size_t>(count));
+    EXPECT_OK(ftcclCommGetFailedRanks(comm, ranks.data(), count, &count));
+    return ranks;
+}
+
+TEST(Shrink, GoesOnWithoutTheOneThatLeft)
+{
+    World world(5, impatient);
+    std::vector<uint64_t> agreed(5);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        for (int k = 0; k < 3; k++) EXPECT_EQ(sum_of(world.comm[i], world.stream[i]), 15);
+        if (r == 2) {
+            EXPECT_OK(ftcclCommAbort(world.comm[i]));
+            world.comm[i] = nullptr;
+            return;
+        }
+        EXPECT_EQ(sum_of(world.comm[i], world.stream[i]), -1);
+        ftcclComm_t child = nullptr;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+        EXPECT_EQ(failed_of(world.comm[i]), std::vector<int>{2});
+        EXPECT_OK(ftcclCommGetLastAgreedOp(world.comm[i], &agreed[i]));
+        int n = 0, rank = -1;
+        EXPECT_OK(ftcclCommCount(child, &n));
+        EXPECT_OK(ftcclCommUserRank(child, &rank));
+        EXPECT_EQ(n, 4);
+        EXPECT_EQ(rank, r < 2 ? r : r - 1);
+        EXPECT_EQ(sum_of(child, world.stream[i]), 10);
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+    for (size_t i : {0u, 1u, 3u, 4u}) EXPECT_EQ(agreed[i], 3u) << "rank " << i;
+}
+
+TEST(Shrink, ListsAreUnited)
+{
+    World world(5, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        int list[] = {r == 0 ? 1 : 3};
+        ftcclComm_t child = nullptr;
+        ftcclResult_t result = ftcclCommShrink(world.comm[i], list, r == 0 || r == 4 ? 1 : 0, &child, nullptr, FTCCL_SHRINK_DEFAULT);
+        if (r == 1 || r == 3) {
+            EXPECT_CALLER(result);
+            EXPECT_EQ(child, nullptr);
+            return;
+        }
+        ASSERT_OK(result);
+        EXPECT_EQ(sum_of(child, world.stream[i]), 6);
+        EXPECT_TRUE(failed_of(world.comm[i]).empty()) << "left out is not dead";
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+    EXPECT_TRUE(world.works()) << "the parent of a voluntary shrink goes on";
+}
+
+TEST(Shrink, NobodyIsLeftOutWhenAllWouldBe)
+{
+    World world(3, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        int list[] = {(r + 1) % 3};
+        ftcclComm_t child = nullptr;
+        EXPECT_CALLER(ftcclCommShrink(world.comm[i], list, 1, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+        EXPECT_EQ(child, nullptr);
+    });
+    EXPECT_TRUE(world.works());
+}
+
+TEST(Shrink, OfEightToTwoByTheSameList)
+{
+    World world(8, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        int list[] = {0, 1, 2, 4, 5, 7};
+        if (r != 3 && r != 6) return;
+        ftcclComm_t child = nullptr;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], list, 6, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+        EXPECT_EQ(sum_of(child, world.stream[i]), 3);
+        EXPECT_TRUE(failed_of(world.comm[i]).empty()) << "left out is not dead";
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+    EXPECT_TRUE(world.works());
+}
+
+TEST(Shrink, KeysOrderTheRanks)
+{
+    World world(4, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+        ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+        options.rankKey = r == 0 ? 7 : -r;
+        config.options = &options;
+        int list[] = {2}, rank = -1;
+        if (r == 2) return;
+        ftcclComm_t child = nullptr;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], list, 1, &child, &config, FTCCL_SHRINK_DEFAULT));
+        EXPECT_OK(ftcclCommUserRank(child, &rank));
+        EXPECT_EQ(rank, r == 3 ? 0 : r == 1 ? 1 : 2);
+        EXPECT_EQ(sum_of(child, world.stream[i]), 6);
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+}
+
+TEST(Shrink, AgainAndAgainDownToOne)
+{
+    World world(4, impatient);
+    std::vector<ftcclComm_t> comm = world.comm;
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        for (int n = 4; n > 1 && r < n; n--) {
+            int list[] = {n - 1};
+            if (r == n - 1) break;
+            ftcclComm_t child = nullptr;
+            ASSERT_OK(ftcclCommShrink(comm[i], list, 1, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+            EXPECT_EQ(sum_of(child, world.stream[i]), (n - 1) * n / 2);
+            if (comm[i] != world.comm[i]) {
+                EXPECT_OK(ftcclCommDestroy(comm[i]));
+            }
+            comm[i] = child;
+        }
+    });
+    for (size_t i = 0; i < 4; i++) {
+        if (comm[i] == world.comm[i]) continue;
+        EXPECT_OK(ftcclCommDestroy(comm[i]));
+    }
+}
+
+TEST(Shrink, LeavesOutWhoLivesButDoesNotCome)
+{
+    World world(4, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        if (r == 1) return;
+        ftcclComm_t child = nullptr;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+        EXPECT_EQ(failed_of(world.comm[i]), std::vector<int>{1});
+        EXPECT_EQ(sum_of(child, world.stream[i]), 6);
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+    ftcclComm_t child = nullptr;
+    EXPECT_CALLER(ftcclCommShrink(world.comm[1], nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT)) << "it is fenced";
+    EXPECT_EQ(child, nullptr);
+    EXPECT_NE(std::string(ftcclGetLastError(world.comm[1])).find("rank 1"), std::string::npos) << ftcclGetLastError(world.comm[1]);
+}
+
+TEST(Shrink, OtherCommunicatorsGoOn)
+{
+    World world(4, impatient);
+    std::vector<ftcclComm_t> half(4);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        EXPECT_OK(ftcclCommSplit(world.comm[i], r / 2, r, &half[i], nullptr));
+        EXPECT_EQ(sum_of(half[i], world.stream[i]), 3);
+    });
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        if (r == 3) {
+            EXPECT_OK(ftcclCommAbort(half[i]));
+            EXPECT_OK(ftcclCommAbort(world.comm[i]));
+            world.comm[i] = nullptr;
+            return;
+        }
+        for (int k = 0; r < 2 && k < 100; k++) EXPECT_EQ(sum_of(half[i], world.stream[i]), 3);
+        ftcclComm_t child = nullptr;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &child, nullptr, FTCCL_SHRINK_ABORT));
+        EXPECT_EQ(sum_of(child, world.stream[i]), 6);
+        EXPECT_EQ(sum_of(half[i], world.stream[i]), r < 2 ? 3 : -1) << "only the half of rank 3 is hit";
+        EXPECT_OK(ftcclCommDestroy(child));
+        EXPECT_OK(ftcclCommDestroy(half[i]));
+    });
+}
+
+TEST(Agree, FlagsAreCombined)
+{
+    World world(5, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        for (uint64_t round = 0; round < 20; round++) {
+            uint64_t flags = ~(uint64_t{1} << r) << round;
+            EXPECT_OK(ftcclCommAgree(world.comm[i], &flags));
+            EXPECT_EQ(flags, (~uint64_t{31}) << round);
+        }
+    });
+    EXPECT_TRUE(world.works());
+}
+
+TEST(Revoke, EndsWhatIsPendingEverywhere)
+{
+    World world(3, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        int in = 1, out = 0, skipped = 0;
+        if (r != 0) { /* rank 0 never comes */
+            EXPECT_OK(ftcclAllReduce(&in, &out, 1, ftcclInt, ftcclSum, world.comm[i], world.stream[i]));
+            EXPECT_OK(ftcclAllReduce(&in, &skipped, 1, ftcclInt, ftcclSum, world.comm[i], world.stream[i]));
+        }
+        ftcclResult_t result = r == 0 ? ftcclCommRevoke(world.comm[i], FTCCL_REVOKE_DEFAULT) : proc::finish(world.stream[i]);
+        EXPECT_EQ(result, r == 0 ? ftcclSuccess : ftcclRemoteError) << ftcclGetLastError(world.comm[i]);
+        EXPECT_NE(sum_of(world.comm[i], world.stream[i]), 6);
+        uint64_t flags = 5;
+        EXPECT_OK(ftcclCommAgree(world.comm[i], &flags));
+        ftcclComm_t child = nullptr;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+        EXPECT_EQ(sum_of(child, world.stream[i]), 6);
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+}
+
+/* ---- processes --------------------------------------------------------------------------------------------------------- */
+
+/* rank ID NRANKS RANK: reduces until it fails, shrinks, reduces again, until it is alone. */
+CHILD(rank)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
+    ftcclComm_t comm;
+    ftcclStream_t stream;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess || ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) return 1;
+    std::vector<int> data(50000);
+    while (n > 1) {
+        ftcclResult_t result = ftcclSuccess;
+        for (int i = 0; result == ftcclSuccess; i++) {
+            std::fill(data.begin(), data.end(), 1);
+            result = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclInt, ftcclSum, comm, stream);
+            if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
+            if (result == ftcclSuccess && std::count(data.begin(), data.end(), n) != 50000) printf("wrong\n");
+            if (i == 5) printf("running\n");
+        }
+        if (ftcclGetErrorClass(result) != ftcclClassRecoverable) printf("class of %d: %s\n", result, ftcclGetLastError(comm));
+        ftcclComm_t child;
+        result = ftcclCommShrink(comm, nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT);
+        if (result != ftcclSuccess) {
+            printf("shrink %d %s\n", result, ftcclGetLastError(comm));
+            return 2;
+        }
+        std::ostringstream failed;
+        for (int r : failed_of(comm)) failed << ' ' << r;
+        ftcclCommDestroy(comm);
+        comm = child;
+        ftcclCommCount(comm, &n);
+        printf("now %d without%s\n", n, failed.str().c_str());
+    }
+    printf("alone\n");
+    ftcclCommDestroy(comm);
+    ftcclStreamDestroy(stream);
+    return 0;
+}
+
+struct Job {
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    explicit Job(int n, const std::map<std::string, std::string> &env = {})
+    {
+        ftcclUniqueId id;
+        EXPECT_OK(ftcclGetUniqueId(&id));
+        for (int r = 0; r < n; r++)
+            rank.push_back(std::make_unique<proc::Child>("rank", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)}, env));
+        running(rank);
+    }
+    static void running(const std::vector<std::unique_ptr<proc::Child>> &ranks)
+    {
+        for (auto &child : ranks) EXPECT_EQ(child->line(), "running");
+    }
+};
+
+void kill_one_by_one(const std::map<std::string, std::string> &env)
+{
+    Job job(5, env);
+    while (job.rank.size() > 1) {
+        size_t victim = job.rank.size() / 2, n = job.rank.size();
+        double start = proc::now();
+        job.rank[victim]->signal(SIGKILL);
+        job.rank.erase(job.rank.begin() + static_cast<long>(victim));
+        for (auto &child : job.rank) EXPECT_EQ(child->line(), "now " + std::to_string(n - 1) + " without " + std::to_string(victim));
+        printf("%zu ranks: killed one, shrunk after %.1f ms\n", n, 1e3 * (proc::now() - start));
+        if (job.rank.size() > 1) Job::running(job.rank);
+    }
+    EXPECT_EQ(job.rank[0]->line(), "alone");
+    EXPECT_EQ(job.rank[0]->wait(), 0);
+}
+
+TEST(Shrink, SurvivesKillsOverSharedMemory) { kill_one_by_one({{"FTCCL_TRANSPORTS", "shm"}}); }
+
+TEST(Shrink, TwoAtOnce)
+{
+    Job job(6);
+    job.rank[1]->signal(SIGKILL);
+    job.rank[4]->signal(SIGKILL);
+    job.rank.erase(job.rank.begin() + 4);
+    job.rank.erase(job.rank.begin() + 1);
+    for (auto &child : job.rank) {
+        std::string line = child->line();
+        if (line.substr(0, 5) == "now 5") line = child->line(), line = child->line(); /* agreed before the second one died */
+        EXPECT_EQ(line.substr(0, 5), "now 4") << line;
+    }
+    Job::running(job.rank);
+}
+
+}  // namespace
