@@ -34,6 +34,8 @@
       "source address that outgoing TCP connections bind to")                                                           \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",                             \
       "TCP connections a peer and direction; large messages are spread over them")                                      \
+    X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 0, 3600000, "ms", "",                                                  \
+      "silence after which a host counts as gone; TCP notices a second later; 0: never")                               \
     X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG", "VERSION, WARN, INFO or TRACE; empty: WARN")               \
     X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                                             \
       "where the log goes; %h is the host's name, %p the process; empty: stderr")                                       \

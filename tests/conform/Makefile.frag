@@ -19,6 +19,12 @@ tests_conform_transport_sleep_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_conform_transport_sleep_test_LDADD = src/libftcore.la $(gtest_libs)
 TESTS += tests/conform/transport_sleep_test
 
+check_PROGRAMS += tests/conform/tcp_silent_test
+tests_conform_tcp_silent_test_SOURCES = tests/conform/tcp_silent_test.cc $(conform_transport_sources)
+tests_conform_tcp_silent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_tcp_silent_test_LDADD = src/libftcore.la $(gtest_libs)
+TESTS += tests/conform/tcp_silent_test
+
 check_PROGRAMS += tests/conform/transport_speed
 tests_conform_transport_speed_SOURCES = tests/conform/transport_speed.cc $(conform_transport_sources)
 tests_conform_transport_speed_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)

@@ -141,6 +141,7 @@ int tcp_conn_return_credits(struct tcp_conn *c)
     ssize_t n = send(c->fd, (char *)c->credits + c->credit_done, len, MSG_DONTWAIT | MSG_NOSIGNAL);
     if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return lost("a connection broke", errno);
     c->credit_done += n > 0 ? (size_t)n : 0;
+    c->wrote = true;
 
     const unsigned gone = (unsigned)(c->credit_done / sizeof(c->credits[0]));
     c->credit_done %= sizeof(c->credits[0]);
@@ -288,7 +289,7 @@ static int write_messages(struct tcp_conn *c, bool *moved)
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
         if (n < 0) return lost("a connection broke", errno);
-        *moved = true;
+        *moved = c->wrote = true;
         finish_writing(c, (size_t)n);
         if ((size_t)n < total) break;
     }

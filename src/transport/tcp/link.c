@@ -7,8 +7,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -35,7 +33,6 @@ static bool make_room(struct tcp *t, uint64_t now_ns);
 static void listen_again(struct tcp *t, bool on);
 static void retire(struct tcp_conn *c);
 static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count);
-static void tune(int fd);
 
 int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out)
 {
@@ -292,7 +289,7 @@ static void prove(struct tcp_conn *c, bool *moved)
 static void proved(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
-    tune(c->fd);
+    tcp_silence_tune(c->fd);
     if (l == NULL) return join(c);
     c->state = TCP_OPEN;
     tcp_conn_want(c, EPOLLIN);
@@ -433,16 +430,4 @@ static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count)
     if (*list == NULL) return;
     *list = c->next;
     (*count)--;
-}
-
-/* A peer that is silent at the level of TCP for 20 s is gone. */
-static void tune(int fd)
-{
-    const int on = 1, idle_s = 5, every_s = 5, probes = 3;
-    const unsigned timeout_ms = 20000;
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof(idle_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &every_s, sizeof(every_s));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &timeout_ms, sizeof(timeout_ms));
 }

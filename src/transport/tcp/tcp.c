@@ -90,6 +90,7 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
             tcp_check_deadlines(t, now_ns, &moved);
         }
     }
+    tcp_check_silence(t, &moved);
     reap(t);
     const int n = t->event_first != NULL ? take_events(t, events, max) : 0;
     if (moved || n > 0) *busy = true;
@@ -154,6 +155,7 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     if (t == NULL) return ft_fail(FT_NOMEM, "no memory for the tcp transport");
     t->base.ops = &ft_transport_tcp;
     t->base.config = *config;
+    t->base.look_ns = tcp_silence_look_ns();
     t->listener[0] = t->listener[1] = -1;
     t->buffer_bytes = ft_round_up(ft_max(config->chunk_bytes, 1), 4096);
     ft_rxq_set_open(&t->set, config->chunk_bytes);
@@ -314,7 +316,10 @@ static int tcp_fd(struct ft_transport *transport)
 static bool tcp_arm(struct ft_transport *transport, bool on)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
-    if (!on) return true;
+    if (!on) {
+        tcp_silence_awake(t);
+        return true;
+    }
     return_credits(t, true);
     return t->event_first == NULL;
 }

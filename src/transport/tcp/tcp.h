@@ -1,6 +1,6 @@
 /*
  * tcp: the inside of the tcp transport. tcp.c holds the transport and its turn, link.c links and their making, conn.c
- * the bytes of one connection.
+ * the bytes of one connection, silence.c hosts that do not answer any more.
  *
  * A link is FTCCL_TCP_CONNECTIONS sockets from the sender to the receiver, each opened by ft_auth. A channel stays on one
  * of them (lane modulo their number), so it stays in order. Sender to receiver: struct ft_header and payload, one after the
@@ -49,6 +49,7 @@ struct tcp_conn {
     uint64_t since_ns;     /* start of the connection */
     struct ft_auth auth;
     bool goodbye;          /* the other side has said it */
+    bool wrote;            /* since everything was last seen acknowledged */
     /* reading */
     size_t have;           /* bytes in ahead[] */
     size_t body_left;      /* of the message under way */
@@ -99,6 +100,8 @@ struct tcp {
     struct tcp_conn *hot;     /* the last that brought a message */
     unsigned skipped;         /* turns without epoll in a row */
     uint64_t tick_ns;
+    unsigned polls;           /* since the last look at the clock for silence */
+    uint64_t silence_ns;      /* when to look for it again */
     unsigned ncredits;        /* connections with credits to return */
     unsigned char scratch[65536];
 };
@@ -123,5 +126,11 @@ void tcp_link_goodbye(struct tcp_conn *); /* the other side said it on this conn
 void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved); /* whatever state it is in */
 void tcp_accept(struct tcp *, int listener, bool *moved);
 void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
+
+/* silence.c */
+uint64_t tcp_silence_look_ns(void);
+void tcp_silence_tune(int fd);
+void tcp_check_silence(struct tcp *, bool *moved);
+void tcp_silence_awake(struct tcp *);
 
 #endif

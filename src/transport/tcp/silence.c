@@ -1,0 +1,66 @@
+/*
+ * Silent hosts: one that vanished answers nothing, while the kernel of a stopped process still does. What is idle is asked by
+ * the kernel (keepalive). While bytes wait for their acknowledgement the kernel asks nothing but sends them again, for a
+ * quarter of an hour; TCP_USER_TIMEOUT would end that, but since Linux 5.11 also a connection whose other side merely does not
+ * read. So we look ourselves, from time to time, how long ago the last answer came, on connections that were written to.
+ */
+#include "transport/tcp/tcp.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#define LOOKS 8         /* in the time of silence that ends a link */
+#define POLLS_A_LOOK 64 /* polls between looks at the clock */
+#define UNANSWERED 2    /* least number of repetitions or probes without an answer */
+
+static uint64_t suspect_ms(void) { return (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS); }
+
+uint64_t tcp_silence_look_ns(void) { return suspect_ms() * 1000000 / LOOKS; }
+
+/* Probes are a second apart, so the shortest silence that can be told is three. */
+void tcp_silence_tune(int fd)
+{
+    const int on = 1, second = 1, probes = (int)ft_max(suspect_ms() / 1000, 2);
+    if (suspect_ms() == 0) return;
+    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+}
+
+/* Nothing has been heard for too long although answers are due. */
+static bool is_silent(struct tcp_conn *c)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    int unanswered = 0;
+
+    if (ioctl(c->fd, SIOCOUTQ, &unanswered) == 0 && unanswered == 0) {
+        c->wrote = false;
+        return false;
+    }
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return false;
+    return info.tcpi_last_ack_recv >= suspect_ms() && (info.tcpi_retransmits >= UNANSWERED || info.tcpi_probes >= UNANSWERED);
+}
+
+void tcp_check_silence(struct tcp *t, bool *moved)
+{
+    if (t->base.look_ns == 0 || ++t->polls < POLLS_A_LOOK) return;
+    t->polls = 0;
+    const uint64_t now_ns = ft_now_ns(t->base.config.env);
+    if (now_ns < t->silence_ns) return;
+    t->silence_ns = now_ns + t->base.look_ns;
+    for (struct tcp_link *l = t->links; l != NULL; l = l->next) {
+        for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) {
+            if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(l->conn[i])) continue;
+            tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms", (unsigned long long)suspect_ms()));
+            *moved = true;
+        }
+    }
+}
+
+/* The engine was asleep: the next turn looks. */
+void tcp_silence_awake(struct tcp *t) { t->polls = POLLS_A_LOOK; }
