@@ -93,13 +93,14 @@ typedef struct {
     int64_t initTimeoutMs; /* bound of init, split, finalize, destroy */
     const char *transports; /* ordered list, e.g. "shm,tcp"; NULL: FTCCL_TRANSPORTS */
     int64_t preserveInput; /* 1: see below, "Input buffers"; 0: not */
+    int64_t verify;        /* 1: messages carry checksums, results are compared; the same on all ranks */
     int64_t rankKey;       /* orders the ranks of a shrunk or grown communicator: by key, then old rank; default: the old rank,
                             * joiners after them */
     int64_t minRanks;      /* fewer live ranks than this: a shrink fails for good */
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                                     \
     {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, \
-     FTCCL_OPTION_UNDEF}
+     FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF}
 
 #define FTCCL_CONFIG_UNDEF_INT INT_MIN
 #define FTCCL_CONFIG_UNDEF_PTR NULL

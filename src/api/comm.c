@@ -72,6 +72,10 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
             rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1", (long long)o.preserveInput);
         to->limits.preserve_input = o.preserveInput == 1;
     }
+    if (rc == FT_OK && o.verify != FTCCL_OPTION_UNDEF) {
+        if (o.verify != 0 && o.verify != 1) rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
+        to->limits.verify = o.verify == 1;
+    }
     if (rc == FT_OK && o.transports) snprintf(to->transports, sizeof to->transports, "%s", o.transports);
     if (rc == FT_OK && o.minRanks != FTCCL_OPTION_UNDEF) {
         rc = check_bound("minRanks", o.minRanks, 1);
@@ -115,7 +119,9 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS);
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
+    to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
+    if (to->limits.suspect_ms == 0) to->limits.suspect_ms = to->limits.init_timeout_ms; /* never: agreements still end */
     to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
     to->rank_key = FTCCL_OPTION_UNDEF;
     to->name[0] = to->transports[0] = '\0';

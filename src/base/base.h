@@ -201,10 +201,29 @@ void ft_fork_guard(void); /* installs the handlers once; called by the first cal
 int ft_memfd(const char *name, size_t len_bytes, int *fd_out);
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out);
 void ft_unmap(void *addr, size_t len_bytes);
+/* Is a received descriptor such a file of this length: sealed, so that it cannot be cut off under a mapping, and really there?
+ * FT_PROTOCOL or FT_NOSPACE with a sentence. */
+int ft_memfd_check(int fd, size_t len_bytes);
+
+/* ---- life and death of processes (life.c) --------------------------------------------------------------------------- */
+
+/* This process's life page, counted; *fd stays ours and is valid until the matching close. It says nothing any more when the
+ * last user has closed it. */
+int ft_life_open(int *fd);
+void ft_life_close(void);
+/* Another process's page, from its descriptor, which the caller keeps. ended: the process has ended (or runs another program
+ * now), however that happened: proof of death, within a fraction of a millisecond. False proves nothing. */
+struct ft_life;
+int ft_life_map(int fd, struct ft_life **out);
+bool ft_life_ended(const struct ft_life *);
+void ft_life_unmap(struct ft_life *); /* NULL is allowed */
 
 /* ---- small things ---------------------------------------------------------------------------------------------------- */
 
 uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed); /* keyed by seed, not cryptographic */
+/* CRC32C of what `crc` is the sum of (0: nothing), then data. The second always goes by table. */
+uint32_t ft_crc32c(uint32_t crc, const void *data, size_t len_bytes);
+uint32_t ft_crc32c_table(uint32_t crc, const void *data, size_t len_bytes);
 uint64_t ft_host_id(void); /* boot id + network namespace, or FTCCL_HOSTID hashed: equal means shared memory works */
 int ft_cores(void);        /* processors this process may run on */
 static inline void ft_cpu_relax(void)

@@ -12,8 +12,6 @@
       "bound of init, split, finalize and destroy")                                                                     \
     X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                                     \
       "1: a buffer that is input and output gets its input back when its operation fails; costs a copy")                \
-    X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 50, 3600000, "ms", "",                                                 \
-      "silence after which a rank or its host is suspected, and an agreement goes on without it")                       \
     X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                                         \
       "fewer live ranks than this: a shrink fails for good")                                                            \
     X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",                           \
@@ -46,13 +44,15 @@
     X(SECRET, "FTCCL_SECRET", STR, "", 0, 0, "", "", "the job's secret, at least 16 characters, used with COMM_ID")     \
     X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "", "file that holds the job's secret (mode 0600)")          \
     X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no record file in /dev/shm")                              \
+    X(VERIFY, "FTCCL_VERIFY", INT, 0, 0, 1, "", "",                                                                     \
+      "1: every message carries a CRC32C, and ranks compare results that are the same on all; the same on all ranks")   \
     X(SPIN_US, "FTCCL_SPIN_US", INT, -1, -1, 1000000, "us", "",                                                         \
       "how long a waiting call spins before it sleeps; -1: 1000 with a core for each local rank, else 0")               \
     X(TUNE_FILE, "FTCCL_TUNE_FILE", STR, "", 0, 0, "", "", "table of measured link and kernel costs for the selection") \
     X(CONF_FILE, "FTCCL_CONF_FILE", STR, "", 0, 0, "", "NCCL_CONF_FILE",                                                \
       "file of NAME=value lines; empty: /etc/nccl.conf")                                                                \
     X(FAULT, "FTCCL_FAULT", STR, "", 0, 0, "", "",                                                                      \
-      "for tests: what the fault transport does, e.g. seed=7,delay_us=100,drop_ppm=10,cut_after=1000")
+      "for tests: what the fault transport does, e.g. seed=7,delay_us=100,drop_ppm=10,cut_after=1000,flip_after=50")
 
 enum ft_param_id {
 #define X(id, env, kind, def, lo, hi, unit, alias, help) FT_PARAM_##id,

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 int ft_memfd(const char *name, size_t len_bytes, int *fd_out)
@@ -24,6 +25,20 @@ int ft_memfd(const char *name, size_t len_bytes, int *fd_out)
     ft_fd_close(&fd);
     int status = err == ENOMEM ? FT_NOSPACE : ft_status_of_errno(err);
     return ft_fail(status, "cannot allocate %zu bytes of shared memory: %s", len_bytes, strerror(err));
+}
+
+int ft_memfd_check(int fd, size_t len_bytes)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    const int needed = F_SEAL_SHRINK | F_SEAL_GROW;
+    if (seals < 0 || (seals & needed) != needed || (seals & F_SEAL_WRITE) || fstat(fd, &st) < 0 || st.st_size != (off_t)len_bytes) {
+        return ft_fail(FT_PROTOCOL, "a peer offers something else than sealed shared memory");
+    }
+    int err;
+    do err = posix_fallocate(fd, 0, (off_t)len_bytes);
+    while (err == EINTR);
+    return err ? ft_fail(FT_NOSPACE, "shared memory of a peer: %s", strerror(err)) : FT_OK;
 }
 
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out)

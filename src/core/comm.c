@@ -24,6 +24,7 @@ static void free_comm(struct ft_comm *comm)
     free(comm->gone);
     free(comm->failed);
     free(comm->signals);
+    free(comm->digests);
     for (struct ft_window *window = comm->windows, *next; window; window = next) {
         next = window->next;
         free(window->sizes);
@@ -163,15 +164,15 @@ static int start_collective(struct ft_comm *comm, struct ft_op *op)
 {
     struct ft_coll plain = op->coll;
     if (plain.kind == FT_ALLGATHER) plain.root = 0; /* there it only marks what the exchange is for */
-    int rc = ft_comm_plan(comm, &plain, &op->plan);
+    int rc = op->verifies ? ft_verify_plan(comm, &op->plan) : ft_comm_plan(comm, &plain, &op->plan);
     if (rc != FT_OK) return rc;
     if (op->scale_from) ft_redop_read_scale(&op->redop, op->coll.type, op->scale_from);
-    op->seq = ++comm->seq;
+    op->seq = op->verifies ? op->verifies->seq : ++comm->seq;
     op->cold_result = has_cold_result(comm, op);
     op->lanes_left = op->plan.nsteps > 0 ? op->plan.nlanes : 0;
     if (op->plan.nsteps == 0) op->plan.nlanes = 0;
     comm->history[op->seq % FT_HISTORY].seq = op->seq;
-    comm->history[op->seq % FT_HISTORY].sig = op->sig;
+    comm->history[op->seq % FT_HISTORY].sig = ft_sig_call(op->sig);
     if (op->plan.tmp_bytes <= op->tmp_bytes) return FT_OK;
     free(op->tmp);
     op->tmp_bytes = 0;
@@ -190,10 +191,11 @@ static void check_announced(struct ft_comm *comm, const struct ft_op *op)
 static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
 {
     bool collective = ft_kind_is_collective(op->coll.kind);
-    op->sig = ft_sig(&op->coll);
+    op->sig = op->verifies ? op->verifies->sig | FT_SIG_VERIFY : ft_sig(&op->coll);
     if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV) ft_p2p_start(comm, op);
     int rc = collective ? start_collective(comm, op) : FT_OK;
-    if (comm->engine->telemetry)
+    if (op->verifies) op->record = op->verifies->record;
+    else if (comm->engine->telemetry)
         op->record = ft_telemetry_op(comm->engine->telemetry, comm->row, op->seq, &op->coll, op->plan.algo ? op->plan.algo->name : "", now);
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
     if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "%s", ft_fail_text());
@@ -204,7 +206,7 @@ static void start_steps(struct ft_comm *comm)
 {
     ft_exec_start(comm);
     for (struct ft_op *op = comm->head->ops; op; op = op->next)
-        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo) ft_op_finish(op);
+        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo && !ft_verify_follows(op)) ft_op_finish(op);
 }
 
 static void start_work(struct ft_comm *comm)
@@ -216,6 +218,7 @@ static void start_work(struct ft_comm *comm)
     comm->announced_self = false;
     work->started_ns = now;
     work->deadline_ns = comm->limits.op_timeout_ms > 0 ? now + (uint64_t)comm->limits.op_timeout_ms * 1000000u : 0;
+    if (comm->limits.verify && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
     if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
@@ -320,7 +323,8 @@ void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct 
     while (rank < comm->view.nranks && comm->peers[rank] != peer) rank++;
     if (rank == comm->view.nranks || comm->status != FT_OK) return;
     int status = ft_status_lost(link->reason) == FT_LOST_PROCESS ? link->reason : FT_PEER;
-    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank, ft_status_text(link->reason));
+    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
+                 link->proof ? "its process has ended" : ft_status_text(link->reason));
 }
 
 /* ---- the turn ------------------------------------------------------------------------------------------------------------ */

@@ -57,7 +57,10 @@ struct ft_op {
     size_t tmp_bytes;
     size_t offset;           /* p2p: bytes handed to or taken from the link */
     bool cold_result;        /* what it stores in `out` is larger than caches and was not read before */
-    bool begun;              /* p2p: the first message, perhaps empty, has passed */
+    bool begun;              /* p2p: the first message, perhaps empty, has passed; comparing: the own digest is there */
+    bool sealed;             /* p2p: crc is that of the next message, which found no room yet */
+    uint32_t crc;
+    struct ft_op *verifies;  /* the collective before it, whose result this one compares; NULL: a call of the user's */
     struct ft_send sends[FT_WINDOW_P2P];
     uint64_t window;           /* put: number of the window, which may be deregistered before it runs; 0: a signal alone */
     uint64_t window_offset;    /* bytes */
@@ -84,6 +87,10 @@ void ft_op_free(struct ft_op *op);
 #define FT_SPLIT_MARK 1  /* root of the AllGather with which a split exchanges colors */
 #define FT_WINDOW_MARK 2 /* ... with which a window is registered */
 uint64_t ft_sig(const struct ft_coll *coll);
+/* An operation that compares results has the signature of their collective with these bits; no kind has both of them. */
+#define FT_SIG_VERIFY UINT64_C(12)
+_Static_assert(FT_KINDS <= 12, "kinds are told from FT_SIG_VERIFY");
+static inline uint64_t ft_sig_call(uint64_t sig) { return (sig & FT_SIG_VERIFY) == FT_SIG_VERIFY ? sig & ~FT_SIG_VERIFY : sig; }
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes); /* "AllReduce(count 4, float32, sum)" */
 
 /* ---- streams (stream.c) --------------------------------------------------------------------------------------------- */
@@ -150,9 +157,10 @@ void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is
 struct ft_work *ft_entry_work(struct ft_entry *entry, struct ft_comm *comm);
 void ft_work_add(struct ft_work *work, struct ft_op *op);
 
-/* ---- communicators (comm.c, preserve.c, exec.c, p2p.c, notice.c, init.c) ------------------------------------------------------------ */
+/* ---- communicators (comm.c, preserve.c, verify.c, exec.c, p2p.c, notice.c, init.c) ------------------------------- */
 
-enum ft_phase { FT_LANE_IDLE, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
+/* HELD: the next operation compares a result that other lanes still work on. */
+enum ft_phase { FT_LANE_IDLE, FT_LANE_HELD, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
 
 /* One lane of a communicator: walks through the steps of the work's collectives. */
 struct ft_lane {
@@ -161,6 +169,8 @@ struct ft_lane {
     uint64_t index;
     struct ft_step step;
     unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k], fwd_to[k] */
+    bool sealed;             /* crc is that of what the step sends */
+    uint32_t crc;
     struct ft_send sends[FT_STEP_PEERS];
     struct ft_msg msgs[FT_STEP_PEERS];
     void *slots[FT_STEP_PEERS];
@@ -182,7 +192,7 @@ struct ft_preserve {
     struct ft_device_req req;
 };
 
-struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks; bool preserve_input; };
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks; bool preserve_input, verify; };
 
 struct ft_comm {
     struct ft_comm *next;       /* in the engine's list */
@@ -211,6 +221,10 @@ struct ft_comm {
     struct ft_call *announced; /* [nranks] latest word of each peer */
     struct ft_plan_slot { struct ft_coll coll; bool valid; struct ft_plan plan; } *plans; /* [FT_PLAN_CACHE] */
     struct ft_plan_slot *last_plan; /* of the cache; NULL at first */
+
+    uint32_t *digests;           /* of results, [nranks] for each comparison of the running work */
+    size_t ndigests;             /* room */
+    struct ft_plan comparing;    /* of every comparison; algo is NULL before the first */
 
     struct ft_window *windows;
     uint64_t window_ids;
@@ -283,6 +297,26 @@ int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_
 void ft_window_remove(struct ft_comm *comm, struct ft_window *window);
 void ft_op_finish(struct ft_op *op); /* done: counts it off its work */
 
+/* verify.c: the checksum that a message carries, and what a receiver does before it uses one: false if it does not match,
+ * then comm has failed. `op` is NULL for what is no operation's here. */
+uint32_t ft_verify_sum(const struct ft_header *header, const void *data);
+bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg, const struct ft_op *op, uint64_t step);
+static inline void ft_verify_seal(const struct ft_comm *comm, struct ft_header *header, const void *data)
+{
+    if (comm->limits.verify) header->crc = ft_verify_sum(header, data);
+}
+static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_msg *msg, const struct ft_op *op, uint64_t step)
+{
+    return !comm->limits.verify || ft_verify_message(comm, from, msg, op, step);
+}
+int ft_verify_add(struct ft_comm *comm, struct ft_work *work);  /* the comparisons that the work's collectives need */
+int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan); /* of a comparison; FTCCL_ALGO is for calls of the user's */
+bool ft_verify_follows(const struct ft_op *op);                 /* the next operation of its work compares its result */
+void ft_verify_digest(struct ft_comm *comm, struct ft_op *op);  /* a comparison begins: this rank's result is there */
+void ft_verify_compare(struct ft_comm *comm, struct ft_op *op); /* all digests are here: both are done, or comm has failed */
+/* Tells in words which of the ranks' digests differ. True: some do; *odd is the first that has not what most have, -1 if no
+ * value is that of most. */
+bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, size_t len_bytes);
 /* Ranks known to have failed: agreed, or else as far as this rank can tell. Returns how many; writes at most capacity. */
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);
 /* A link of the peer goes: what the communicator holds of it is given back first. */
@@ -305,6 +339,10 @@ struct ft_init {
     const int64_t *key; /* a joiner's rankKey; NULL: none */
 };
 int ft_init_run(const struct ft_init *init, struct ft_comm **out);
+/* Settings of a communicator that must be the same on all its ranks: into the digest of a card, and as flags whose bitwise
+ * AND over the ranks is 0 where they differ. */
+void ft_card_settings(struct ft_card *card, const struct ft_comm_limits *limits);
+static inline uint64_t ft_settings_flags(const struct ft_comm_limits *limits) { return limits->verify ? 1 : 2; }
 /* Everybody's item of `words` 32-bit words, by an AllGather in call order with the communicator's other operations; mine is
  * all[rank * words]. `mark` tells kinds of exchanges apart in signatures. */
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);

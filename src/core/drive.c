@@ -19,6 +19,7 @@
 #define IDLE_NAP_NS 1000000
 #define SLEEP_BUSY_MS 10       /* longest sleep with work under way: deadlines are looked at */
 #define SLEEP_IDLE_MS 1000
+#define IDLE_TURNS 2           /* in vain before the background thread sleeps */
 #define SPIN_DEFAULT_NS 1000000u
 #define TURNS_A_HOLD 8         /* idle turns of a waiting thread before it lets go of the engine */
 #define SPINS_A_YIELD 16       /* holds between yields of the core */
@@ -101,19 +102,31 @@ static void forget_ring(struct ft_engine *engine)
     while (read(engine->event_fd, &count, sizeof count) < 0 && errno == EINTR) {}
 }
 
-/* Sleeps with the engine held until a peer or another thread does something. `mine`: how many of `wanted` are the caller. */
-static void sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
+/* Not longer than the transports with links allow, some of whose news no descriptor tells. */
+static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
+{
+    for (int i = 0; i < engine->ntransports; i++) {
+        int look_ms = (int)(engine->transports[i]->look_ns / 1000000);
+        if (look_ms > 0 && engine->links[i] > 0 && look_ms < timeout_ms) timeout_ms = look_ms;
+    }
+    return timeout_ms;
+}
+
+/* Sleeps with the engine held until a peer or another thread does something; true if somebody did, false if time passed.
+ * `mine`: how many of `wanted` are the caller. */
+static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
 {
     atomic_store(&engine->sleeping, 1); /* pairs with ft_engine_wake(): either it sees this, or we see its work */
     bool quiet = !atomic_load(&engine->inbox_count) && atomic_load(&engine->wanted) <= mine && !atomic_load(&engine->stop);
     for (int i = 0; i < engine->ntransports; i++)
         if (quiet && !engine->transports[i]->ops->arm(engine->transports[i], true)) quiet = false;
     struct epoll_event events[8];
-    if (quiet) epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events), timeout_ms);
+    bool woken = !quiet || epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events), bounded_ms(engine, timeout_ms)) != 0;
     for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->arm(engine->transports[i], false);
     atomic_store(&engine->sleeping, 0);
-    forget_ring(engine);
+    if (woken) forget_ring(engine);
     engine->turns |= 63; /* the next turn looks at everything */
+    return woken;
 }
 
 /* ---- the background thread -------------------------------------------------------------------------------------------------- */
@@ -137,9 +150,10 @@ static void *background(void *arg)
             continue;
         }
         idle = ft_engine_turn(engine) ? 0 : idle + 1;
-        if (idle > 2) {
-            sleep_held(engine, atomic_load_explicit(&engine->active, memory_order_relaxed) ? SLEEP_BUSY_MS : SLEEP_IDLE_MS, 0);
-            idle = 0;
+        if (idle > IDLE_TURNS) {
+            bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
+            bool woken = sleep_held(engine, active ? SLEEP_BUSY_MS : SLEEP_IDLE_MS, 0);
+            idle = woken ? 0 : IDLE_TURNS; /* after a look in vain it sleeps again */
         }
         pthread_mutex_unlock(&engine->drive);
     }

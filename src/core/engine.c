@@ -340,9 +340,10 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     peer->departed |= orderly;
     peer->unreachable |= peer->redialled && link == peer->tx;
     peer->lost |= !orderly;
+    peer->dead |= link->proof;
     if (!orderly) {
         FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s", link->sender ? "to" : "from", peer->rank, link->ops->name,
-               ft_status_text(link->reason));
+               link->proof ? "its process has ended" : ft_status_text(link->reason));
         for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, link);
     }
     if (link == peer->tx) ft_engine_drop_link(engine, peer, link);

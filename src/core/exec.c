@@ -30,6 +30,21 @@ static bool is_empty(const struct ft_step *step)
     return !sends && step->len_bytes == 0;
 }
 
+static void finish(struct ft_comm *comm, struct ft_op *op)
+{
+    if (op->verifies) ft_verify_compare(comm, op);
+    else if (!ft_verify_follows(op)) ft_op_finish(op);
+}
+
+/* Whether the operation can begin on this lane: a comparison begins when its collective is over on all lanes. */
+static bool begins(struct ft_comm *comm, struct ft_op *op)
+{
+    if (!op->verifies || op->begun) return true;
+    if (op->verifies->lanes_left > 0) return false;
+    ft_verify_digest(comm, op);
+    return true;
+}
+
 /* The lane's next step, of this or a later operation of the work. */
 static void advance(struct ft_comm *comm, struct ft_lane *lane)
 {
@@ -38,10 +53,15 @@ static void advance(struct ft_comm *comm, struct ft_lane *lane)
     while (lane->op) {
         struct ft_op *op = lane->op;
         bool mine = is_collective(op) && number < op->plan.nlanes;
+        if (mine && !begins(comm, op)) {
+            lane->phase = FT_LANE_HELD;
+            return;
+        }
         for (; mine && lane->index < op->plan.nsteps; lane->index++) {
             ft_plan_step(&op->plan, number, lane->index, &lane->step);
             if (is_empty(&lane->step)) continue;
             lane->sent = lane->received = lane->reserved = 0;
+            lane->sealed = false;
             lane->phase = FT_LANE_EXCHANGE;
             if (comm->engine->telemetry)
                 ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
@@ -51,7 +71,7 @@ static void advance(struct ft_comm *comm, struct ft_lane *lane)
         struct ft_op *next = op->next;
         lane->index = 0;
         lane->op = next;
-        if (mine && --op->lanes_left == 0) ft_op_finish(op);
+        if (mine && --op->lanes_left == 0) finish(comm, op);
     }
 }
 
@@ -78,6 +98,15 @@ static int link_to(struct ft_comm *comm, const struct ft_op *op, int rank, struc
     return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
 }
 
+/* A step's message is the same for all its receivers, and for all attempts to hand it over. */
+static void seal(const struct ft_comm *comm, struct ft_lane *lane, struct ft_header *header, const void *data)
+{
+    if (!comm->limits.verify) return;
+    if (!lane->sealed) lane->crc = ft_verify_sum(header, data);
+    lane->sealed = true;
+    header->crc = lane->crc;
+}
+
 /* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
@@ -90,6 +119,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     const char *data = resolve(op, lane->step.send);
     if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
+        seal(comm, lane, &header, data);
         rc = link->ops->send(link, &header, data, &lane->sends[k]);
     } else {
         void *slot;
@@ -99,6 +129,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
                                      .count = lane->step.send_bytes / op->plan.esize, .src = {data}, .dst = {slot}};
             struct ft_device_req req;
             rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            ft_verify_seal(comm, &header, slot);
             link->ops->commit(link, &header, slot);
             lane->sends[k].status = FT_OK;
         }
@@ -117,6 +148,10 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
     if (rc == FT_AGAIN) return rc;
     if (rc != FT_OK) return fail_peer(comm, op, rank, rc);
+    if (!ft_verify_ok(comm, rank, msg, op, lane->index)) {
+        peer->rx->ops->release(peer->rx, msg);
+        return FT_CORRUPT;
+    }
     const struct ft_header *got = &msg->header;
     if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step.len_bytes) return FT_OK;
     struct ft_header header = *got;
@@ -185,8 +220,10 @@ static struct ft_reduce pass_of(const struct ft_lane *lane)
 
 static void commit(struct ft_comm *comm, struct ft_lane *lane)
 {
+    lane->sealed = false; /* what is forwarded is not what the step sent, and is the same in all slots */
     for (int k = 0; k < lane->step.nfwd; k++) {
         struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
+        if (link) seal(comm, lane, &lane->headers[k], lane->slots[k]);
         if (link) link->ops->commit(link, &lane->headers[k], lane->slots[k]);
     }
     for (int k = 0; k < lane->step.nrecv; k++) {
@@ -230,6 +267,11 @@ static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
 {
     bool moved = false;
     for (int n = 0; n < STEPS_A_TURN && comm->status == FT_OK; n++) {
+        if (lane->phase == FT_LANE_HELD) {
+            advance(comm, lane);
+            if (lane->phase == FT_LANE_HELD) return moved;
+            moved = true;
+        }
         if (lane->phase == FT_LANE_EXCHANGE) moved |= exchange(comm, lane);
         if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN) commit(comm, lane), moved = true;
         if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane)) return moved;
@@ -330,7 +372,7 @@ static struct ft_wait collective_waits_for(const struct ft_comm *comm, char *tex
 {
     struct ft_wait wait = {.rank = -1};
     for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0; lane++) {
-        if (lane->phase == FT_LANE_IDLE) continue;
+        if (lane->phase == FT_LANE_IDLE || lane->phase == FT_LANE_HELD) continue;
         wait = (struct ft_wait){.rank = lane_waits_for(lane, &wait.sends), .sends = wait.sends, .op = lane->op, .step = lane->index};
         if (!text) continue;
         char call[128];

@@ -188,11 +188,12 @@ static int open_grown(struct ft_engine *engine, const struct ft_growth *growth, 
 /* ---- survivors ---------------------------------------------------------------------------------------------------------------- */
 
 /* The cards of the parent's ranks, the first one with the facts that joiners need. */
-static int survivors_cards(struct ft_comm *parent, const struct facts *facts, struct ft_card *cards)
+static int survivors_cards(struct ft_comm *parent, const struct ft_comm_limits *limits, const struct facts *facts, struct ft_card *cards)
 {
     struct ft_engine *engine = parent->engine;
     struct ft_card own;
     int rc = ft_engine_card(engine, &own);
+    if (rc == FT_OK) ft_card_settings(&own, limits);
     for (int r = 0; r < parent->view.nranks && rc == FT_OK; r++) {
         const struct ft_peer *peer = parent->peers[r];
         cards[r] = own;
@@ -230,7 +231,7 @@ static int gather_joiners(struct ft_comm *parent, const struct ft_grow *how, str
     uint64_t bound_ns = (uint64_t)parent->limits.init_timeout_ms * 250000u;
     int njoiners = growth->nranks - growth->nold;
     struct ft_card *cards = malloc((size_t)growth->nold * sizeof *cards);
-    int rc = cards ? survivors_cards(parent, facts, cards) : ft_fail(FT_NOMEM, "no memory for %d cards", growth->nold);
+    int rc = cards ? survivors_cards(parent, &how->limits, facts, cards) : ft_fail(FT_NOMEM, "no memory for %d cards", growth->nold);
     if (rc == FT_OK) rc = ft_bootstrap_supply(*how->id, growth->nranks, cards, growth->nold);
     if (rc == FT_OK) rc = ft_bootstrap_collect(*how->id, bound_ns, &parent->leaving, &table);
     free(cards);
@@ -283,6 +284,7 @@ static int accept_decision(struct ft_comm *parent, struct ft_growth *growth, con
 {
     for (int r = 0; r < parent->view.nranks; r++)
         if (decision->failed[r]) return ft_fail(FT_PEER, "rank %d died during the grow", r);
+    if (!(decision->flags >> 1)) return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify");
     if (!(decision->flags & 1)) return ft_fail(FT_TIMEOUT, "the grow failed on another rank: see the sentence of the one that made the id");
     if (decision->blob_bytes == 0) return ft_fail(FT_USAGE, "no rank gave the unique id of the grow");
     int njoiners = growth->nranks - growth->nold;
@@ -296,7 +298,7 @@ static int agree_to_grow(struct ft_comm *parent, const struct ft_grow *how, stru
 {
     int njoiners = growth->nranks - growth->nold, rc = FT_OK;
     unsigned char *blob = malloc((size_t)njoiners * FT_CARD_WIRE_MAX);
-    struct ft_agree_input input = {.kind = FT_AGREE_GROW, .flags = 1, .key = how->key, .blob = blob};
+    struct ft_agree_input input = {.kind = FT_AGREE_GROW, .flags = 1 | ft_settings_flags(&how->limits) << 1, .key = how->key, .blob = blob};
     const struct ft_decision *decision;
     char why[512] = "";
     if (!blob) return ft_fail(FT_NOMEM, "no memory for %d joiners", njoiners);
@@ -304,7 +306,7 @@ static int agree_to_grow(struct ft_comm *parent, const struct ft_grow *how, stru
         rc = gather_joiners(parent, how, growth, facts, joiners);
         for (int i = 0; i < njoiners && rc == FT_OK; i++) input.blob_bytes += (uint32_t)ft_card_encode(blob + input.blob_bytes, &joiners[i]);
         if (rc != FT_OK) snprintf(why, sizeof why, "%s", ft_fail_text());
-        input.flags = rc == FT_OK;
+        if (rc != FT_OK) input.flags &= ~UINT64_C(1);
     }
     int agreed = ft_comm_agree(parent, &input, &decision);
     if (agreed == FT_OK) agreed = accept_decision(parent, growth, decision, joiners);

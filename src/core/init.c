@@ -71,12 +71,21 @@ static int learn_all(struct ft_engine *engine, const struct ft_table *table, int
     return rc;
 }
 
+void ft_card_settings(struct ft_card *card, const struct ft_comm_limits *limits)
+{
+    size_t at = strlen(card->config_text);
+    uint64_t both[2] = {card->config, limits->verify};
+    card->config = ft_hash64(both, sizeof both, 0);
+    snprintf(card->config_text + at, sizeof card->config_text - at, " verify=%d", limits->verify);
+}
+
 static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_table **table)
 {
     struct ft_card card;
     int rc = ft_engine_card(engine, &card);
     if (rc == FT_OK && init->key && !ft_card_put(&card, FT_CARD_KEY, init->key, sizeof *init->key)) rc = ft_fail(FT_INTERNAL, "a key does not fit a card");
     if (rc != FT_OK) return rc;
+    ft_card_settings(&card, &init->limits);
     struct ft_join join = {.ids = init->ids, .nids = init->nids, .nranks = init->nranks, .rank = init->rank, .card = &card,
                            .timeout_ns = (uint64_t)init->limits.init_timeout_ms * 1000000u, .cancel = init->cancel, .grow = init->joins};
     return ft_bootstrap_join(&join, table);

@@ -36,7 +36,7 @@ static void clear(struct ft_comm *comm, int rank, unsigned what)
 void ft_notice_broadcast(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != comm->culprit || comm->status == FT_MISMATCH) set(comm, r, TELL_FAIL);
+        if (r != comm->culprit || comm->status == FT_MISMATCH || comm->status == FT_CORRUPT) set(comm, r, TELL_FAIL);
 }
 
 void ft_notice_announce(struct ft_comm *comm)
@@ -81,6 +81,7 @@ static int tell(struct ft_comm *comm, int rank, unsigned what, bool connect)
     struct notice notice;
     fill(comm, &notice, what);
     memcpy(slot, &notice, sizeof notice);
+    ft_verify_seal(comm, &header, slot);
     link->ops->commit(link, &header, slot);
     return FT_OK;
 }
@@ -116,6 +117,7 @@ bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t si
 {
     if (comm->status != FT_OK) return true;
     uint64_t mine = comm->history[seq % FT_HISTORY].sig;
+    sig = ft_sig_call(sig);
     if (seq == 0 || comm->history[seq % FT_HISTORY].seq != seq || mine == sig) return false;
     char here[128], there[128];
     ft_sig_text(mine, here, sizeof here);
@@ -173,7 +175,7 @@ static bool receive(struct ft_comm *comm)
         struct ft_msg msg;
         while (rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK) {
             struct notice notice;
-            bool good = msg.header.len == sizeof notice;
+            bool good = ft_verify_ok(comm, r, &msg, NULL, 0) && msg.header.len == sizeof notice;
             if (good) memcpy(&notice, msg.data, sizeof notice);
             rx->ops->release(rx, &msg);
             if (good) take(comm, r, &notice);

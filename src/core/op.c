@@ -86,7 +86,7 @@ void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
     struct ft_engine *engine = op->work->comm->engine;
     op->state = to;
     if (status != FT_OK) op->status = status;
-    if (!engine->telemetry) return;
+    if (!engine->telemetry || op->verifies) return; /* the record is the collective's */
     uint64_t now = to == FT_OP_RUNNING ? op->work->started_ns : ft_now_ns(engine->env); /* the clock was read a moment ago */
     ft_telemetry_op_state(engine->telemetry, op->record, (int)to, op->status, now);
 }
@@ -105,6 +105,11 @@ uint64_t ft_sig(const struct ft_coll *coll)
 
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes)
 {
+    if (ft_sig_call(sig) != sig) {
+        int n = snprintf(buf, len_bytes, "comparing the results of ");
+        ft_sig_text(ft_sig_call(sig), buf + ft_min((size_t)n, len_bytes), len_bytes - ft_min((size_t)n, len_bytes));
+        return;
+    }
     enum ft_kind kind = (enum ft_kind)(sig & 15);
     enum ft_type type = (enum ft_type)(sig >> 4 & 15);
     enum ft_red red = (enum ft_red)(sig >> 8 & 7);

@@ -59,10 +59,12 @@ static bool send_turn(struct ft_comm *comm, int rank)
         size_t len = ft_min(chunk, total - op->offset);
         struct ft_header header = {.ctx = comm->ctx, .sig = op->sig, .seq = (uint32_t)op->seq, .len = (uint32_t)len,
                                    .lane = FT_LANE_P2P, .step = (uint16_t)(op->offset / chunk)};
+        if (comm->limits.verify && !op->sealed) op->crc = ft_verify_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
+        header.crc = op->crc;
         op->sends[k].status = FT_AGAIN;
         rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
         if (rc != FT_OK) op->sends[k].status = FT_OK;
-        else op->offset += len, op->begun = true, moved = true;
+        else op->offset += len, op->begun = true, op->sealed = false, moved = true;
     }
     if (rc != FT_OK && rc != FT_AGAIN) {
         lost(comm, op, rc);
@@ -100,7 +102,7 @@ static bool recv_turn(struct ft_comm *comm, int rank)
             lost(comm, op, rc);
             return true;
         }
-        bool good = expected(comm, op, &msg.header);
+        bool good = ft_verify_ok(comm, rank, &msg, op, op->offset) && expected(comm, op, &msg.header);
         if (good && msg.header.len > 0) {
             struct ft_reduce pass = {.type = FT_UINT8, .count = msg.header.len, .nsrc = 1, .ndst = 1, .src = {msg.data},
                                      .dst = {(char *)op->out + op->offset}};

@@ -40,7 +40,7 @@ static int open_child(const struct ft_comm *parent, const struct child *child, s
 
 /* ---- split ----------------------------------------------------------------------------------------------------------- */
 
-struct choice { int32_t color, key; };
+struct choice { int32_t color, key, verify; };
 
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
 {
@@ -76,6 +76,16 @@ static int members_of(const struct choice *all, int nranks, int rank, int *membe
     return n;
 }
 
+/* Settings of the child that must be the same on all its ranks. */
+static int check_settings(const struct ft_comm *parent, const struct choice *all)
+{
+    int mine = parent->view.rank;
+    for (int r = 0; r < parent->view.nranks; r++)
+        if (all[r].color == all[mine].color && all[r].verify != all[mine].verify)
+            return ft_fail(FT_MISMATCH, "CommSplit: rank %d has verify=%d, rank %d verify=%d", mine, all[mine].verify, r, all[r].verify);
+    return FT_OK;
+}
+
 int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
                  struct ft_comm **out)
 {
@@ -92,9 +102,10 @@ int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, c
     bool bound = rc == FT_OK;
     *out = NULL;
     if (rc == FT_OK) {
-        all[parent->view.rank] = (struct choice){color, key};
+        all[parent->view.rank] = (struct choice){color, key, limits->verify};
         rc = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
     }
+    if (rc == FT_OK && color >= 0) rc = check_settings(parent, all);
     if (rc == FT_OK && color >= 0) {
         struct child of_color = {.ctx = ctx, .epoch = parent->view.epoch, .members = members, .name = name, .limits = limits};
         of_color.nmembers = members_of(all, parent->view.nranks, parent->view.rank, members);
@@ -153,8 +164,9 @@ int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft
     uint64_t ctx = ft_hash64(salt, sizeof salt, parent->ctx);
     if (rc == FT_OK) rc = ft_engine_bind(engine, ctx);
     bool bound = rc == FT_OK;
-    struct ft_agree_input input = {.kind = FT_AGREE_SHRINK, .flags = UINT64_MAX, .key = how->key, .exclude = marks};
+    struct ft_agree_input input = {.kind = FT_AGREE_SHRINK, .flags = ft_settings_flags(&how->limits), .key = how->key, .exclude = marks};
     if (rc == FT_OK) rc = ft_comm_agree(parent, &input, &decision);
+    if (rc == FT_OK && !decision->flags) rc = ft_fail(FT_MISMATCH, "CommShrink: the ranks have different settings of verify");
     if (rc == FT_OK) rc = open_shrunk(parent, how, ctx, decision, out);
     if (bound && !*out) ft_engine_unbind(engine, ctx);
     free(marks);

@@ -66,7 +66,7 @@ bool ft_rma_receive(struct ft_comm *comm)
         struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
         struct ft_msg msg;
         while (rx && comm->status == FT_OK && rx->ops->recv(rx, comm->ctx, FT_LANE_RMA, &msg) == FT_OK) {
-            take_message(comm, r, &msg);
+            if (ft_verify_ok(comm, r, &msg, NULL, 0)) take_message(comm, r, &msg);
             rx->ops->release(rx, &msg);
             moved = true;
         }
@@ -103,6 +103,7 @@ static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
         rc = link->ops->reserve(link, &header, &slot);
         if (rc != FT_OK) break;
         if (len > 0) memcpy(slot, (const char *)op->in + op->offset, len);
+        ft_verify_seal(comm, &header, slot);
         link->ops->commit(link, &header, slot);
         op->offset += len;
         op->begun = *moved = true;

@@ -115,34 +115,37 @@ static int count_left(int n, const unsigned char *failed, const unsigned char *e
     return left;
 }
 
-/* Ends with `excluded` complete. What comes from ranks that did not fail counts, on a list or not; kinds are compared and
- * operations counted among the survivors. */
-static void fill_in(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
+/* Different kinds among those that would be left, or nobody left: an error for all, and no list counts. */
+static void judge(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
 {
     const int n = a->config.nranks;
     struct ft_contribution c;
     bool first = true;
-    if (count_left(n, d->failed, excluded) == 0) {
-        d->status = FT_USAGE;
-        memset(excluded, 0, (size_t)n);
-    }
+    if (count_left(n, d->failed, excluded) == 0) d->status = FT_USAGE;
     for (int r = 0; r < n; r++) {
-        if (d->failed[r] || excluded[r] || !contribution_of(a, r, &c)) continue;
+        if (d->failed[r] || (excluded[r] && d->status == FT_OK) || !contribution_of(a, r, &c)) continue;
         if (first) d->kind = c.kind;
         else if (d->kind != c.kind) d->status = FT_USAGE;
-        d->first_op = first || c.last_op < d->first_op ? c.last_op : d->first_op;
-        d->last_op = first || c.last_op > d->last_op ? c.last_op : d->last_op;
         first = false;
     }
-    for (int r = 0; r < n; r++) {
-        if (d->status != FT_OK) excluded[r] = 0;
-        if (d->failed[r]) excluded[r] = 1;
-        if (d->failed[r] || !contribution_of(a, r, &c)) continue;
+    for (int r = 0; r < n; r++)
+        excluded[r] = (excluded[r] && d->status == FT_OK) || d->failed[r] || !contribution_of(a, r, &c);
+}
+
+/* From the survivors. */
+static void fill_in(const struct ft_agree *a, struct ft_decision *d)
+{
+    struct ft_contribution c;
+    d->flags = d->first_op = UINT64_MAX;
+    for (int r = 0; r < a->config.nranks; r++) {
+        if (d->excluded[r] || !contribution_of(a, r, &c)) continue;
         d->flags &= c.flags;
         if (c.blob_bytes > 0 && d->blob_bytes == 0) {
             d->blob = c.blob;
             d->blob_bytes = c.blob_bytes;
         }
+        if (c.last_op < d->first_op) d->first_op = c.last_op;
+        if (c.last_op > d->last_op) d->last_op = c.last_op;
     }
 }
 
@@ -186,10 +189,11 @@ int ft_agree_compute(struct ft_agree *a, struct ft_bytes *value)
     unsigned char *out = malloc(a->config.message_bytes);
     int status = FT_NOMEM;
     if (failed && order && keys && places && out) {
-        struct ft_decision d = {.status = FT_OK, .flags = UINT64_MAX, .failed = failed, .excluded = excluded, .order = order, .keys = keys};
+        struct ft_decision d = {.status = FT_OK, .failed = failed, .excluded = excluded, .order = order, .keys = keys};
         collect(a, failed, excluded);
         leave_out_broken(a, failed, excluded, order);
-        fill_in(a, &d, excluded);
+        judge(a, &d, excluded);
+        fill_in(a, &d);
         d.nsurvivors = put_in_order(a, excluded, places, &d);
         d.nonce = make_nonce(a);
         status = d.nsurvivors == 0 ? FT_AGAIN : ft_bytes_set(value, out, ft_value_encode(out, a->config.nranks, &d));

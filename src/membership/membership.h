@@ -92,7 +92,7 @@ enum ft_agree_kind { FT_AGREE_FLAGS = 1, FT_AGREE_SHRINK, FT_AGREE_GROW, FT_AGRE
 /* What a rank brings into an agreement. */
 struct ft_agree_input {
     enum ft_agree_kind kind;
-    uint64_t flags;               /* the decision has the bitwise AND of those that came */
+    uint64_t flags;               /* the decision has the bitwise AND over the survivors */
     uint64_t last_op;             /* the last operation that is complete here */
     int64_t key;                  /* orders the survivors; ties by rank */
     const unsigned char *exclude; /* [nranks] 1: to be left out; NULL: nobody */

@@ -24,7 +24,9 @@
     X(break_us, 100000)                                                                                              \
     X(cut_after, 0)       /* messages after which a link is down at once; 0: never */                                \
     X(refuse_ppm, 0)      /* connections in a million that are refused */                                            \
-    X(flip_ppm, 0)        /* messages in a million that have a bit changed */
+    X(flip_ppm, 0)        /* messages in a million that have a bit of their payload changed */                       \
+    X(flip_after, 0)      /* messages after which the next with a payload has; 0: none */                            \
+    X(flip_rank, UINT64_MAX) /* the one rank whose messages flips change; else everybody's */
 
 struct faults {
 #define X(name, def) uint64_t name;
@@ -53,6 +55,7 @@ struct fault_link {
     uint64_t break_ns;     /* a message was dropped: down then; 0: no */
     struct ft_send *dropped;
     int reserved;          /* slots out: while there are any, the link beneath has to stay */
+    bool flipped;          /* flip_after has had its message */
     bool hidden;           /* something may have been kept back */
     bool tell_down;        /* an event of our own */
 };
@@ -60,6 +63,7 @@ struct fault_link {
 enum draw { DRAW_DELAY, DRAW_STALL, DRAW_DROP, DRAW_REFUSE, DRAW_FLIP, DRAW_BIT };
 
 static int parse(const char *text, struct faults *out);
+static bool flips(const struct fault_link *l, const struct ft_header *h);
 static uint64_t draw(const struct fault *f, enum draw what, uint64_t id, uint64_t n);
 static bool hits(const struct fault *f, enum draw what, uint64_t ppm, uint64_t id, uint64_t n);
 static struct fault_link *add(struct fault *f, struct ft_link *inner, uint64_t peer, bool sender);
@@ -86,6 +90,7 @@ static int fault_open(const struct ft_transport_ops *faulty, const struct ft_tra
         free(f);
         return status;
     }
+    f->base.look_ns = f->inner->look_ns;
     *out = &f->base;
     return FT_OK;
 }
@@ -147,7 +152,7 @@ static int fault_send(struct ft_link *link, const struct ft_header *h, const voi
     int status = before_send(l, req);
 
     if (status != FT_OK) return status == FT_SKIPPED ? FT_OK : status;
-    if (h->len > 0 && hits(f, DRAW_FLIP, f->faults.flip_ppm, l->id, l->taken)) {
+    if (flips(l, h)) {
         status = link->ops->reserve(link, h, &slot);
         if (status != FT_OK) return status;
         memcpy(slot, data, h->len);
@@ -176,7 +181,8 @@ static void fault_commit(struct ft_link *link, const struct ft_header *h, void *
     const struct fault *f = l->owner;
 
     l->reserved--;
-    if (h->len > 0 && hits(f, DRAW_FLIP, f->faults.flip_ppm, l->id, l->taken)) {
+    if (flips(l, h)) {
+        l->flipped = true;
         const uint64_t bit = draw(f, DRAW_BIT, l->id, l->taken) % (8 * (uint64_t)h->len);
         ((unsigned char *)slot)[bit / 8] ^= (unsigned char)(1u << bit % 8);
     }
@@ -310,7 +316,7 @@ static int parse(const char *text, struct faults *out)
             value = 10 * value + (uint64_t)(digits[n] - '0');
         if (i == FT_ARRAY_LEN(known) || n == 0 || n + name_len + 1 != len)
             return ft_fail(FT_INVAL, "FTCCL_FAULT has '%.*s'; it takes NAME=NUMBER of seed, delay_us, stall_ppm, stall_us, drop_ppm, "
-                           "break_us, cut_after, refuse_ppm, flip_ppm", (int)ft_min(len, 64), text);
+                           "break_us, cut_after, refuse_ppm, flip_ppm, flip_after, flip_rank", (int)ft_min(len, 64), text);
         memcpy((char *)out + known[i].offset, &value, sizeof(value));
         text += len + (text[len] == ',');
     }
@@ -326,6 +332,15 @@ static uint64_t draw(const struct fault *f, enum draw what, uint64_t id, uint64_
 static bool hits(const struct fault *f, enum draw what, uint64_t ppm, uint64_t id, uint64_t n)
 {
     return ppm > 0 && draw(f, what, id, n) % 1000000 < ppm;
+}
+
+static bool flips(const struct fault_link *l, const struct ft_header *h)
+{
+    const struct fault *f = l->owner;
+    const struct faults *faults = &f->faults;
+    if (h->len == 0 || (faults->flip_rank != UINT64_MAX && faults->flip_rank != (uint64_t)f->base.config.rank)) return false;
+    if (faults->flip_after > 0 && !l->flipped && l->taken >= faults->flip_after) return true;
+    return hits(f, DRAW_FLIP, faults->flip_ppm, l->id, l->taken);
 }
 
 static struct fault_link *add(struct fault *f, struct ft_link *inner, uint64_t peer, bool sender)
@@ -355,6 +370,7 @@ static void mirror(struct fault_link *l)
     l->base.state = inner->state;
     l->base.reason = inner->reason;
     l->base.orderly = inner->orderly && (l->base.sender || inner->messages != l->cut_at);
+    l->base.proof = inner->proof;
     l->base.messages = inner->messages;
     l->base.bytes = inner->bytes;
 }

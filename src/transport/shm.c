@@ -1,7 +1,8 @@
 /*
  * shm.c: links between processes of one host. The sender makes a segment without a name, and hands it to the receiver over
  * an abstract unix socket, after both have proved the job's secret there. The socket stays: its end says that the other side
- * is gone, a byte on it wakes one that sleeps. Nothing is left behind by a process that is killed: segments, sockets and
+ * is gone, a byte on it wakes one that sleeps. Both sides see each other's life page (base/life.c), which tells of a process's
+ * end before its sockets do. Nothing is left behind by a process that is killed: segments, sockets and
  * their addresses go with the last process that has them.
  *
  * The data path makes no system call while the other side is awake; sockets are looked at every LOOK_NS, oftener while
@@ -23,6 +24,7 @@
 #include <unistd.h>
 
 #define LOOK_NS 200000       /* between looks at the sockets when all is quiet */
+#define SLEEP_NS 10000000    /* longest sleep of an engine with links: no descriptor tells of a mark on a life page */
 #define LOOK_SETUP_NS 10000  /* while a connection is being set up */
 #define LOOK_POLLS 16        /* polls between looks at the clock */
 #define SETUP_NS 5000000000u
@@ -110,11 +112,12 @@ static int shm_open_transport(const struct ft_transport_config *config, struct f
     if (!t) return ft_fail(FT_NOMEM, "no memory for a transport");
     ft_local_open(&t->local, &ft_transport_shm, config);
     t->listener.fd = -1;
-    t->spare = -1;
+    t->local.base.look_ns = SLEEP_NS;
+    t->spare = t->life = -1;
     for (int i = 0; i < FT_SHM_STRANGERS; i++) t->stranger[i].socket.fd = -1;
-    int rc = FT_OK;
+    int rc = ft_life_open(&t->life);
     t->epoll = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
-    if (t->epoll < 0) rc = ft_fail(ft_status_of_errno(errno), "epoll_create1: %s", strerror(errno));
+    if (rc == FT_OK && t->epoll < 0) rc = ft_fail(ft_status_of_errno(errno), "epoll_create1: %s", strerror(errno));
     if (rc == FT_OK) rc = start_listening(t);
     if (rc == FT_OK) {
         t->spare = ft_fd_own(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -137,6 +140,7 @@ static void shm_close(struct ft_transport *base)
     ft_fd_close(&t->spare);
     ft_fd_close(&t->epoll);
     ft_local_close(&t->local);
+    if (t->life >= 0) ft_life_close();
     free(t);
 }
 
@@ -239,6 +243,7 @@ void ft_shm_link_settle(struct ft_shm *t, struct ft_shm_link *l)
 void ft_shm_link_lost(struct ft_shm *t, struct ft_shm_link *l, int reason, bool orderly)
 {
     ft_shm_link_settle(t, l);
+    if (l->local.base.state != FT_LINK_DOWN) l->local.base.proof = !orderly && l->life && ft_life_ended(l->life);
     ft_local_link_down(&l->local, reason, orderly);
     ft_shm_socket_close(t, &l->socket);
 }
@@ -252,6 +257,7 @@ static void shm_disconnect(struct ft_link *link)
     ft_shm_socket_close(t, &l->socket);
     ft_local_link_remove(&l->local);
     ft_unmap(l->memory, l->len_bytes);
+    ft_life_unmap(l->life);
     free(l);
 }
 

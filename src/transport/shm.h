@@ -19,7 +19,7 @@ struct ft_shm_socket {
     uint32_t watched; /* epoll events; 0: not in the set */
 };
 
-/* The segment's offer, sent with its descriptor. */
+/* The segment's offer, sent with its descriptor and that of the sender's life page. The receiver's comes with FT_SHM_ACCEPTED. */
 struct ft_shm_offer {
     uint64_t chunk_bytes, len_bytes;
 };
@@ -34,6 +34,7 @@ struct ft_shm_link {
     uint64_t deadline_ns; /* of the set-up */
     char name[FT_SHM_NAME_BYTES];
     int segment;          /* until it was handed over */
+    struct ft_life *life; /* of the peer's process; NULL before the set-up is done */
     void *memory;
     size_t len_bytes;
 };
@@ -48,6 +49,7 @@ struct ft_shm_stranger {
 struct ft_shm {
     struct ft_local local;
     int epoll;
+    int life;                /* descriptor of this process's life page, not owned; -1 */
     int spare;               /* given up for a moment to turn a connection away when descriptors have run out */
     struct ft_shm_socket listener;
     char name[FT_SHM_NAME_BYTES];

@@ -11,10 +11,10 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define SETUP_NS 5000000000u
+#define LAST_WORDS 64 /* most reads of what a dead process left in its socket */
 
 static uint32_t epoll_events(short events) { return (events & POLLIN ? EPOLLIN : 0u) | (events & POLLOUT ? EPOLLOUT : 0u); }
 
@@ -71,84 +71,104 @@ static bool accept_strangers(struct ft_shm *t, uint64_t now_ns)
     return any;
 }
 
-/* The offer with its descriptor; FT_AGAIN if it is not here. Owns nothing on failure. */
-static int read_offer(int socket, struct ft_shm_offer *offer, int *segment)
+/* Bytes with `want` descriptors; FT_AGAIN if they are not here. Owns nothing on failure. */
+static int read_with_fds(int socket, struct iovec *iov, int *fd, int want)
 {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
-    struct iovec iov = {.iov_base = offer, .iov_len = sizeof *offer};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     ssize_t n = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (n < 0) return errno == EAGAIN || errno == EINTR ? FT_AGAIN : FT_LINK;
-    int fd = -1, extra = 0;
+    int came = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&m); c; c = CMSG_NXTHDR(&m, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
         for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
             int got;
             memcpy(&got, CMSG_DATA(c) + i * sizeof got, sizeof got);
             got = ft_fd_own(got);
-            if (fd < 0) fd = got;
-            else ft_fd_close(&got), extra++;
+            if (came < want) fd[came] = got;
+            else ft_fd_close(&got);
+            came++;
         }
     }
-    if (n == (ssize_t)sizeof *offer && fd >= 0 && !extra && !(m.msg_flags & MSG_CTRUNC)) {
-        *segment = fd;
-        return FT_OK;
-    }
-    bool lost = fd < 0 && (m.msg_flags & MSG_CTRUNC);
-    ft_fd_close(&fd);
+    bool cut = m.msg_flags & MSG_CTRUNC, whole = n == (ssize_t)iov->iov_len;
+    if (came == want && !cut && whole) return FT_OK;
+    for (int i = 0; i < want && i < came; i++) ft_fd_close(&fd[i]);
     if (n == 0) return FT_LINK;
-    return lost ? ft_fail(FT_NOFILE, "out of file descriptors while accepting shared memory")
-                : ft_fail(FT_PROTOCOL, "a peer did not offer shared memory as it should");
+    return cut && came < want ? ft_fail(FT_NOFILE, "out of file descriptors while accepting shared memory")
+                              : ft_fail(FT_PROTOCOL, "a peer did not hand over shared memory as it should");
 }
 
-/* Memory of the right size that cannot be cut off under us, and that is really there. */
-static int check_segment(int fd, const struct ft_shm_offer *offer, size_t chunk_bytes)
+static int send_with_fds(int socket, struct iovec *iov, const int *fd, int nfds)
 {
-    size_t len = ft_slots_bytes(chunk_bytes);
-    if (offer->chunk_bytes != chunk_bytes || offer->len_bytes != len) {
-        return ft_fail(FT_PROTOCOL, "a peer uses chunks of %llu bytes, this engine of %zu (FTCCL_CHUNK_BYTES)",
-                       (unsigned long long)offer->chunk_bytes, chunk_bytes);
-    }
-    struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
-    const int needed = F_SEAL_SHRINK | F_SEAL_GROW;
-    if (seals < 0 || (seals & needed) != needed || (seals & F_SEAL_WRITE) || fstat(fd, &st) < 0 || st.st_size != (off_t)len) {
-        return ft_fail(FT_PROTOCOL, "a peer offers something else than sealed shared memory");
-    }
-    int err;
-    do err = posix_fallocate(fd, 0, (off_t)len);
-    while (err == EINTR);
-    return err ? ft_fail(FT_NOSPACE, "shared memory of a peer: %s", strerror(err)) : FT_OK;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } control;
+    memset(&control, 0, sizeof control);
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int))};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN((size_t)nfds * sizeof(int));
+    memcpy(CMSG_DATA(c), fd, (size_t)nfds * sizeof(int));
+    ssize_t n = sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n == (ssize_t)iov->iov_len) return FT_OK;
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
+    return ft_fail(FT_LINK, "handing over shared memory: %s", n < 0 ? strerror(errno) : "cut short");
 }
 
-/* Makes a receiving link of what a stranger offered; the stranger's socket becomes the link's. */
-static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, int segment, const struct ft_shm_offer *offer)
+static int check_offer(const struct ft_shm_offer *offer, size_t chunk_bytes)
 {
-    size_t chunk_bytes = t->local.set.chunk_bytes;
-    int rc = check_segment(segment, offer, chunk_bytes);
+    if (offer->chunk_bytes == chunk_bytes && offer->len_bytes == ft_slots_bytes(chunk_bytes)) return FT_OK;
+    return ft_fail(FT_PROTOCOL, "a peer uses chunks of %llu bytes, this engine of %zu (FTCCL_CHUNK_BYTES)",
+                   (unsigned long long)offer->chunk_bytes, chunk_bytes);
+}
+
+/* Says yes, with this process's life page. The first byte on a socket always fits. */
+static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
+{
+    unsigned char word = FT_SHM_ACCEPTED;
+    struct iovec iov = {.iov_base = &word, .iov_len = 1};
+    int rc = send_with_fds(l->socket.fd, &iov, &t->life, 1);
+    return rc == FT_AGAIN ? FT_LINK : rc;
+}
+
+/* What a stranger hands over. */
+enum { SEGMENT, LIFE, FDS };
+
+/* Makes a receiving link of it; the stranger's socket becomes the link's. */
+static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS], const struct ft_shm_offer *offer)
+{
+    size_t chunk_bytes = t->local.set.chunk_bytes, len = ft_slots_bytes(chunk_bytes);
+    int rc = check_offer(offer, chunk_bytes);
+    if (rc == FT_OK) rc = ft_memfd_check(fd[SEGMENT], len);
     if (rc) return rc;
     struct ft_shm_link *l = ft_shm_link_make(t, s->auth.peer, false);
     if (!l) return FT_NOMEM;
     l->stage = FT_SHM_READY;
-    rc = ft_map_shared(segment, ft_slots_bytes(chunk_bytes), &l->memory);
+    rc = ft_life_map(fd[LIFE], &l->life);
+    if (rc == FT_OK) rc = ft_map_shared(fd[SEGMENT], len, &l->memory);
     if (rc == FT_OK) {
-        l->len_bytes = ft_slots_bytes(chunk_bytes);
+        l->len_bytes = len;
         rc = ft_slots_attach(&l->local.slots, l->memory, chunk_bytes);
     }
     if (rc == FT_OK) rc = ft_local_link_open(&l->local);
+    if (rc == FT_OK) {
+        l->socket = s->socket;
+        l->socket.kind = FT_SHM_LINK;
+        rc = accept_offer(t, l);
+        if (rc != FT_OK) l->socket.fd = -1; /* stays the stranger's */
+    }
     if (rc) {
         ft_transport_shm.disconnect(&l->local.base);
         return rc;
     }
-    l->socket.fd = s->socket.fd;
-    l->socket.watched = s->socket.watched;
     struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &l->socket};
     if (epoll_ctl(t->epoll, EPOLL_CTL_MOD, l->socket.fd, &ev) == 0) l->socket.watched = EPOLLIN;
     s->socket.fd = -1;
-    ft_shm_say(&l->socket, FT_SHM_ACCEPTED);
     ft_local_link_up(&l->local);
     return FT_OK;
 }
@@ -169,16 +189,17 @@ static bool stranger_turn(struct ft_shm *t, struct ft_shm_stranger *s)
         ft_shm_watch(t, &s->socket, EPOLLIN);
     }
     struct ft_shm_offer offer;
-    int segment = -1;
-    int rc = read_offer(s->socket.fd, &offer, &segment);
+    struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
+    int fd[FDS] = {-1, -1};
+    int rc = read_with_fds(s->socket.fd, &iov, fd, FDS);
     if (rc == FT_AGAIN) return true;
-    if (rc == FT_OK) rc = adopt(t, s, segment, &offer);
+    if (rc == FT_OK) rc = adopt(t, s, fd, &offer);
     if (rc && rc != FT_LINK) {
         FT_LOG(WARN, "shm", t->local.base.config.rank, "engine %016llx was refused: %s", (unsigned long long)s->auth.peer,
                ft_fail_text());
         ft_shm_say(&s->socket, (unsigned char)(FT_SHM_REFUSED - rc));
     }
-    ft_fd_close(&segment);
+    for (int i = 0; i < FDS; i++) ft_fd_close(&fd[i]);
     stranger_drop(t, s);
     return true;
 }
@@ -188,34 +209,28 @@ static bool stranger_turn(struct ft_shm *t, struct ft_shm_stranger *s)
 static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
     struct ft_shm_offer offer = {.chunk_bytes = t->local.set.chunk_bytes, .len_bytes = l->len_bytes};
-    union {
-        struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
-    } control;
-    memset(&control, 0, sizeof control);
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &l->segment, sizeof(int));
-    ssize_t n = sendmsg(l->socket.fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (n == (ssize_t)sizeof offer) return FT_OK;
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
-    return ft_fail(FT_LINK, "handing over shared memory: %s", n < 0 ? strerror(errno) : "cut short");
+    const int fd[FDS] = {[SEGMENT] = l->segment, [LIFE] = t->life};
+    return send_with_fds(l->socket.fd, &iov, fd, FDS);
 }
 
+/* A yes comes with the life page of the other side, a no alone. */
 static int read_answer(struct ft_shm_link *l)
 {
-    unsigned char word;
-    ssize_t n = recv(l->socket.fd, &word, 1, MSG_DONTWAIT);
+    unsigned char word = 0;
+    ssize_t n = recv(l->socket.fd, &word, 1, MSG_DONTWAIT | MSG_PEEK);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
     if (n <= 0) return ft_fail(FT_LINK, "the other side hung up before it accepted the link");
-    if (word == FT_SHM_ACCEPTED) return FT_OK;
     int status = FT_SHM_REFUSED - (int)word;
-    if (status >= FT_FORKED && status < FT_AGAIN) return ft_fail(status, "the other side refused the link: %s", ft_status_text(status));
-    return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
+    if (word != FT_SHM_ACCEPTED && status >= FT_FORKED && status < FT_AGAIN)
+        return ft_fail(status, "the other side refused the link: %s", ft_status_text(status));
+    if (word != FT_SHM_ACCEPTED) return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
+    struct iovec iov = {.iov_base = &word, .iov_len = 1};
+    int fd = -1;
+    int rc = read_with_fds(l->socket.fd, &iov, &fd, 1);
+    if (rc == FT_OK) rc = ft_life_map(fd, &l->life);
+    ft_fd_close(&fd);
+    return rc;
 }
 
 /* One step of the set-up of a sending link; FT_OK moved on. */
@@ -321,6 +336,20 @@ static bool look_at_setups(struct ft_shm *t, uint64_t now_ns)
     return any;
 }
 
+/* Links whose peer's process has ended. */
+static bool look_at_life(struct ft_shm *t)
+{
+    bool any = false;
+    for (struct ft_local_link *p = t->local.links; p; p = p->next) {
+        struct ft_shm_link *l = FT_CONTAINER(p, struct ft_shm_link, local);
+        if (p->base.state != FT_LINK_UP || !ft_life_ended(l->life)) continue;
+        any = true;
+        for (int i = 0; i < LAST_WORDS && p->base.state == FT_LINK_UP && listen_to(t, l); i++) {} /* it may have said goodbye */
+        if (p->base.state == FT_LINK_UP) ft_shm_link_lost(t, l, ft_fail(FT_LINK, "the process of a peer has ended"), false);
+    }
+    return any;
+}
+
 bool ft_shm_look(struct ft_shm *t, uint64_t now_ns)
 {
     struct epoll_event events[32];
@@ -328,5 +357,5 @@ bool ft_shm_look(struct ft_shm *t, uint64_t now_ns)
     bool any = false;
     for (int i = 0; i < n; i++) any |= dispatch(t, events[i].data.ptr, now_ns);
     if (t->setups) any |= look_at_setups(t, now_ns);
-    return any;
+    return any | look_at_life(t);
 }

@@ -39,7 +39,7 @@ struct ft_header {
     uint32_t len;   /* bytes of payload, at most the transport's chunk_bytes */
     uint16_t lane;
     uint16_t step;  /* modulo 2^16 */
-    uint32_t crc;   /* spare until chunks are verified; 0 */
+    uint32_t crc;   /* with verify: CRC32C of what stands before it and of the payload; else 0 */
 };
 _Static_assert(sizeof(struct ft_header) == 32, "struct ft_header is a wire format");
 
@@ -63,6 +63,7 @@ struct ft_link {
     enum ft_link_state state;
     int reason;     /* why DOWN: FT_LINK, FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_NOFILE, ... */
     bool orderly;   /* DOWN after the other side said goodbye */
+    bool proof;     /* DOWN because the peer's process has ended: proof of death; set before the event */
     uint64_t messages, bytes; /* accepted or delivered, for telemetry */
     void *user;     /* the engine's */
 };
@@ -82,6 +83,7 @@ struct ft_transport {
     const struct ft_transport_ops *ops;
     struct ft_transport_config config;
     uint64_t dropped; /* messages of unbound contexts */
+    uint64_t look_ns; /* while it has links it must be polled this often, also by those that sleep; 0: no need */
 };
 
 #define FT_ADDRESS_BYTES 256 /* most bytes of one transport's address */
@@ -109,7 +111,8 @@ struct ft_transport_ops {
      * FT_LINK: down. Zero-length messages are allowed. */
     int (*send)(struct ft_link *, const struct ft_header *, const void *data, struct ft_send *req);
     /* Space for a message to be written in place: FT_OK and *slot of header->len bytes, to be committed or cancelled in
-     * the same or a later turn; at most one reservation a channel at a time. Commit cannot fail and needs no req. */
+     * the same or a later turn; at most one reservation a channel at a time. Commit cannot fail and needs no req; its
+     * header, which is the one that travels, may differ from reserve's in crc. */
     int (*reserve)(struct ft_link *, const struct ft_header *, void **slot);
     void (*commit)(struct ft_link *, const struct ft_header *, void *slot);
     void (*cancel)(struct ft_link *, const struct ft_header *, void *slot);

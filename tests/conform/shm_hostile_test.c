@@ -82,14 +82,14 @@ static void prove(int fd, bool initiator, uint64_t self)
     CHECK(rc == FT_OK);
 }
 
-static void hand_over(int socket, const struct ft_shm_offer *offer, size_t len, const int *fd, int nfds)
+static void hand_over(int socket, const void *data, size_t len, const int *fd, int nfds)
 {
     union {
         struct cmsghdr align;
         char bytes[CMSG_SPACE(8 * sizeof(int))];
     } control;
     memset(&control, 0, sizeof control);
-    struct iovec iov = {.iov_base = (void *)(uintptr_t)offer, .iov_len = len};
+    struct iovec iov = {.iov_base = (void *)(uintptr_t)data, .iov_len = len};
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1};
     if (nfds) {
         m.msg_control = &control;
@@ -124,7 +124,7 @@ static void garbage_is_refused(void)
 }
 
 enum offer { NO_FD, SHORT_FILE, LONG_FILE, UNSEALED, HALF_SEALED, READ_ONLY, DEV_NULL, THREE_FDS, SHORT_WORD, OTHER_CHUNK, OTHER_LENGTH,
-             NO_MAGIC, HANG_UP, OFFERS };
+             NO_MAGIC, NO_LIFE, NULL_LIFE, LONG_LIFE, HANG_UP, OFFERS };
 
 static int memory(size_t len, int seals, bool formatted)
 {
@@ -139,6 +139,17 @@ static int memory(size_t len, int seals, bool formatted)
     CHECK(ftruncate(fd, (off_t)len) == 0);
     if (seals) CHECK(fcntl(fd, F_ADD_SEALS, seals) == 0);
     return fd;
+}
+
+/* A life page, or what comes in its place. */
+static int life_of(enum offer what)
+{
+    int fd;
+    if (what == LONG_LIFE) return memory(ft_slots_bytes(CHUNK), F_SEAL_SHRINK | F_SEAL_GROW, true);
+    if (what == NULL_LIFE) return open("/dev/null", O_RDWR);
+    CHECK(ft_life_open(&fd) == FT_OK);
+    ft_life_close(); /* the engine has it too */
+    return dup(fd);
 }
 
 static void make_offer(int s, enum offer what)
@@ -160,6 +171,7 @@ static void make_offer(int s, enum offer what)
     case SHORT_WORD: word = 5; fd[0] = memory(len, both, what != NO_MAGIC); break;
     default: fd[0] = memory(len, both, what != NO_MAGIC); break;
     }
+    if (n == 1 && what != NO_LIFE) fd[n++] = life_of(what);
     if (what != HANG_UP) hand_over(s, &o, word, fd, n);
     for (int i = 0; i < n; i++) close(fd[i]);
 }
@@ -235,8 +247,10 @@ static void raw_open(struct raw *r)
     CHECK(r->memory != MAP_FAILED);
     ft_slots_format(&r->slots, r->memory, CHUNK);
     struct ft_shm_offer o = {.chunk_bytes = CHUNK, .len_bytes = len};
-    hand_over(r->socket, &o, sizeof o, &fd, 1);
-    close(fd);
+    int both[2] = {fd, life_of(NO_MAGIC)};
+    hand_over(r->socket, &o, sizeof o, both, 2);
+    close(both[0]);
+    close(both[1]);
     turns(50);
     CHECK(accepted && accepted->state == FT_LINK_UP);
 }
@@ -356,18 +370,21 @@ static void sink_open(struct sink *k)
     turns(50);
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(sizeof(int))];
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
     } control;
     struct ft_shm_offer o;
     struct iovec iov = {.iov_base = &o, .iov_len = sizeof o};
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     CHECK(recvmsg(k->socket, &m, 0) == (ssize_t)sizeof o);
-    int fd;
-    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
-    k->memory = mmap(NULL, ft_slots_bytes(CHUNK), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int fd[2];
+    memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
+    k->memory = mmap(NULL, ft_slots_bytes(CHUNK), PROT_READ | PROT_WRITE, MAP_SHARED, fd[0], 0);
     CHECK(k->memory != MAP_FAILED);
-    close(fd);
-    ft_shm_say(&(struct ft_shm_socket){.fd = k->socket}, rnd() % 16 ? FT_SHM_ACCEPTED : (unsigned char)rnd());
+    unsigned char word = rnd() % 16 ? FT_SHM_ACCEPTED : (unsigned char)rnd();
+    int from = rnd() % 16 ? 1 : 0; /* mostly its own life page comes back */
+    hand_over(k->socket, &word, 1, fd + from, rnd() % 16 ? 1 : (int)(rnd() % (3 - (uint32_t)from)));
+    close(fd[0]);
+    close(fd[1]);
     turns(50);
     CHECK(k->link->state != FT_LINK_CONNECTING);
 }

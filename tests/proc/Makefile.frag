@@ -2,7 +2,7 @@ include tests/proc/perf.frag
 # Suites over the public header: ranks as threads and as processes that are killed.
 if HAVE_GTEST
 proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test tests/proc/coll_test \
-	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/fork_test \
+	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/death_test tests/proc/fork_test \
 	tests/proc/shrink_test tests/proc/grow_test
 check_PROGRAMS += $(proc_tests)
 TESTS += $(proc_tests)
@@ -31,6 +31,9 @@ tests_proc_mismatch_test_LDADD = $(proc_ldadd)
 tests_proc_kill_test_SOURCES = tests/proc/kill_test.cc
 tests_proc_kill_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_kill_test_LDADD = $(proc_ldadd)
+tests_proc_death_test_SOURCES = tests/proc/death_test.cc
+tests_proc_death_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_death_test_LDADD = $(proc_ldadd)
 tests_proc_shrink_test_SOURCES = tests/proc/shrink_test.cc
 tests_proc_shrink_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_shrink_test_LDADD = $(proc_ldadd)

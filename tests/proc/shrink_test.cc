@@ -6,9 +6,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <sstream>
+#include <thread>
 
 #include "tests/proc/proc.h"
 
@@ -227,13 +229,16 @@ TEST(Agree, FlagsAreCombined)
 TEST(Revoke, EndsWhatIsPendingEverywhere)
 {
     World world(3, impatient);
+    std::atomic<int> pending{0};
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         int in = 1, out = 0, skipped = 0;
         if (r != 0) { /* rank 0 never comes */
             EXPECT_OK(ftcclAllReduce(&in, &out, 1, ftcclInt, ftcclSum, world.comm[i], world.stream[i]));
             EXPECT_OK(ftcclAllReduce(&in, &skipped, 1, ftcclInt, ftcclSum, world.comm[i], world.stream[i]));
+            pending++;
         }
+        while (r == 0 && pending < 2) std::this_thread::yield();
         ftcclResult_t result = r == 0 ? ftcclCommRevoke(world.comm[i], FTCCL_REVOKE_DEFAULT) : proc::finish(world.stream[i]);
         EXPECT_EQ(result, r == 0 ? ftcclSuccess : ftcclRemoteError) << ftcclGetLastError(world.comm[i]);
         EXPECT_NE(sum_of(world.comm[i], world.stream[i]), 6);

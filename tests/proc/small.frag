@@ -14,4 +14,9 @@ TESTS += tests/proc/preserve_test
 tests_proc_preserve_test_SOURCES = tests/proc/preserve_test.cc
 tests_proc_preserve_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_preserve_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/verify_test
+TESTS += tests/proc/verify_test
+tests_proc_verify_test_SOURCES = tests/proc/verify_test.cc
+tests_proc_verify_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_verify_test_LDADD = $(proc_ldadd)
 endif

@@ -400,6 +400,10 @@ static void deliver(struct sim_event *event)
         return;
     }
     if (event->header.len) memcpy(node->landing, event->data, event->header.len);
+    if (world->flip && world->delivered >= world->flip && event->header.len) {
+        node->landing[event->header.len / 2] ^= 8;
+        world->flip = 0;
+    }
     node->data = node->landing;
     rx->base.messages++;
     rx->base.bytes += event->header.len;

@@ -19,6 +19,7 @@ struct sim_world {
     uint64_t trace;        /* hash over everything that was delivered */
     uint64_t frames;       /* allocated and not freed */
     uint64_t delivered;
+    uint64_t flip;         /* the next message with a payload from this delivered one on has a bit changed; 0: none */
     struct sim_transport *transports;
     struct sim_event *events; /* ordered by time */
 };

@@ -39,10 +39,11 @@ struct Sim {
     std::vector<ft_stream *> streams;
     std::vector<bool> alive;
     std::vector<Call> calls;
-    ft_comm_limits limits{1000, 1000, 200, 1, false};
+    ft_comm_limits limits{1000, 1000, 200, 1, false, false};
 
-    Sim(uint64_t seed, int ranks, int hosts) : n(ranks)
+    Sim(uint64_t seed, int ranks, int hosts, bool verify = false) : n(ranks)
     {
+        limits.verify = verify;
         sim_start(&world, seed);
         world.late_copy = sim_random(&world, 2);
         std::vector<int> host(n);
@@ -231,11 +232,11 @@ struct Sim {
 
 struct Outcome { uint64_t trace, delivered; bool operator==(const Outcome &o) const { return trace == o.trace && delivered == o.delivered; } };
 
-Outcome healthy_run(uint64_t seed)
+Outcome healthy_run(uint64_t seed, bool verify = false)
 {
     SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
     int n = 1 + int(seed % 9), hosts = 1 + int(seed / 9 % unsigned(n));
-    Sim sim(seed, n, hosts);
+    Sim sim(seed, n, hosts, verify);
     size_t ncalls = 1 + sim_random(&sim.world, 6);
     for (size_t i = 0; i < ncalls; i++) sim.add_collective();
     bool grouped = sim_random(&sim.world, 2);
@@ -461,6 +462,116 @@ TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
     std::printf("%d runs ended with an error, %d were done before the fault\n", failed, survived);
     if (runs >= 100) {
         EXPECT_GT(failed, 20);
+    }
+}
+
+TEST(SimVerify, HealthyRunsRaiseNoAlarm)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) healthy_run(seed, true);
+}
+
+// A bit of one message changes on the way. Every rank ends with the error, unless all was over before; what is finished is exact.
+TEST(SimVerify, AChangedMessageIsReportedEverywhere)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
+    int caught = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+        int n = 2 + int(seed % 6);
+        Sim sim(seed, n, 1, true);
+        for (size_t i = 0; i < 4; i++) sim.add_collective();
+        for (int r = 0; r < n; r++)
+            for (Call &call : sim.calls) sim.submit(r, {sim.op_of(call, r)});
+        uint64_t flip = sim.world.flip = 1 + sim_random(&sim.world, 100);
+        ASSERT_TRUE(sim.run(UINT64_C(30000000000)));
+        bool flipped = flip && sim.world.flip == 0;
+        caught += flipped;
+        int told = 0;
+        for (int r = 0; r < n; r++) {
+            int status = sim.comms[r]->status.load();
+            told += status == FT_CORRUPT;
+            ASSERT_EQ(status, status == FT_OK || !flipped ? FT_OK : FT_CORRUPT) << sim.comms[r]->text;
+            if (status == FT_OK) // all that this rank has to do was over before the news came
+                for (size_t id = 0; id < sim.calls.size(); id++) sim.check(id, r);
+            else EXPECT_NE(strstr(sim.comms[r]->text, "over sim a message whose checksum does not match"), nullptr) << sim.comms[r]->text;
+        }
+        EXPECT_EQ(told > 0, flipped);
+    }
+    std::printf("%d of %llu runs had a message changed\n", caught, (unsigned long long)runs);
+    if (runs >= 100) {
+        EXPECT_GT(caught, int(runs / 2));
+    }
+}
+
+// A device that spoils what it stores: of one rank's passes that store into its result, the number `at`, with a bit changed.
+struct BadDevice {
+    ft_device base; // first
+    ft_device *inner;
+    const char *result;
+    size_t bytes;
+    uint64_t at, passes;
+    bool spoiled;
+};
+
+int bad_reduce(ft_device *device, const ft_reduce *pass, ft_device_req *req)
+{
+    auto *bad = reinterpret_cast<BadDevice *>(device);
+    int rc = bad->inner->ops->reduce(bad->inner, pass, req);
+    auto *dst = pass->ndst > 0 ? static_cast<char *>(pass->dst[0]) : nullptr;
+    if (rc != FT_OK || dst < bad->result || dst >= bad->result + bad->bytes || pass->count == 0 || bad->passes++ != bad->at) return rc;
+    dst[0] ^= 1;
+    bad->spoiled = true;
+    return rc;
+}
+int bad_poll(ft_device *) { return 0; }
+void bad_close(ft_device *device) { reinterpret_cast<BadDevice *>(device)->inner->ops->close(reinterpret_cast<BadDevice *>(device)->inner); }
+
+// One rank stores something else than it computed, after every checksum. Nobody finishes with results that differ: either all
+// have the same (the wrong bytes went on to everybody), or all get the error. Broadcast's leaves and AllGather name the rank.
+TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
+{
+    static ft_device_ops ops{};
+    ops.reduce = bad_reduce, ops.poll = bad_poll, ops.close = bad_close;
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
+    int caught = 0, named = 0, spread = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+        int n = 2 + int(seed % 6);
+        Sim sim(seed, n, 1, true);
+        do {
+            sim.calls.clear();
+            sim.add_collective();
+        } while ((sim.calls[0].coll.kind != FT_ALLREDUCE && sim.calls[0].coll.kind != FT_BROADCAST && sim.calls[0].coll.kind != FT_ALLGATHER) ||
+                 sim.calls[0].coll.count == 0);
+        Call &call = sim.calls[0];
+        int victim = int(sim_random(&sim.world, n));
+        ft_op *op = sim.op_of(call, victim);
+        BadDevice bad{{&ops, "bad"}, sim.engines[victim]->device, static_cast<char *>(op->out), 0, sim_random(&sim.world, 3), 0, false};
+        bad.bytes = call.coll.count * Sim::out_blocks(call.coll.kind, n) * sizeof(int32_t);
+        sim.engines[victim]->device = &bad.base;
+        for (int r = 0; r < n; r++) sim.submit(r, {r == victim ? op : sim.op_of(call, r)});
+        ASSERT_TRUE(sim.run(UINT64_C(30000000000)));
+        sim.engines[victim]->device = bad.inner;
+        int told = 0;
+        bool same = true;
+        size_t len = call.coll.count * Sim::out_blocks(call.coll.kind, n);
+        auto result = [&](int r) { return call.inplace ? call.work[r].data() + sim.out_at(call, r) : call.out[r].data(); };
+        for (int r = 0; r < n; r++) {
+            told += sim.comms[r]->status.load() == FT_CORRUPT;
+            same = same && std::equal(result(0), result(0) + len, result(r));
+        }
+        EXPECT_EQ(told, same ? 0 : n) << "told " << told << " of " << n;
+        caught += told > 0;
+        spread += bad.spoiled && same;
+        if (told > 0 && n > 2 && sim.comms[0]->culprit == victim) named++;
+        if (told > 0) {
+            EXPECT_NE(strstr(sim.comms[0]->text, "are not the same: rank "), nullptr) << sim.comms[0]->text;
+        }
+    }
+    std::printf("%d runs were caught, in %d the rank was named; in %d all had the same\n", caught, named, spread);
+    if (runs >= 100) {
+        EXPECT_GT(named, 20);
     }
 }
 

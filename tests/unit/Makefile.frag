@@ -12,3 +12,5 @@ include tests/unit/tcp.frag
 include tests/unit/info.frag
 include tests/unit/perf.frag
 include tests/unit/transport_list.frag
+include tests/unit/life.frag
+include tests/unit/verify.frag

@@ -1,0 +1,181 @@
+/*
+ * Silent corruption is caught and named (option verify). Every message carries a CRC32C of its header and payload, made by the
+ * sender from what it hands to the link and checked by the receiver before a byte is used. A collective whose result is the
+ * same on all ranks is followed by an operation that the user does not see: it gathers a digest of every rank's result, and
+ * the collective is done when they have been compared. It has the number of its collective and a signature of its own.
+ */
+#include "core/core.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+
+#define NAMED_MOST 8 /* ranks in a sentence */
+
+/* ---- messages ------------------------------------------------------------------------------------------------------- */
+
+uint32_t ft_verify_sum(const struct ft_header *header, const void *data)
+{
+    uint32_t crc = ft_crc32c(0, header, offsetof(struct ft_header, crc));
+    return header->len > 0 ? ft_crc32c(crc, data, header->len) : crc;
+}
+
+/* What a message was for, as its receiver sees it. */
+static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *buf, size_t len_bytes)
+{
+    char call[160];
+    if (!op) {
+        snprintf(buf, len_bytes, "%s", lane == FT_LANE_RMA ? "a put or signal" : "a notice");
+        return;
+    }
+    ft_sig_text(op->sig, call, sizeof call);
+    if (ft_kind_is_collective(op->coll.kind))
+        snprintf(buf, len_bytes, "step %llu of %s, operation %llu", (unsigned long long)step, call, (unsigned long long)op->seq);
+    else
+        snprintf(buf, len_bytes, "message %llu between them, %s, from byte %llu on", (unsigned long long)op->seq, call,
+                 (unsigned long long)step);
+}
+
+bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg, const struct ft_op *op, uint64_t step)
+{
+    if (msg->header.crc == ft_verify_sum(&msg->header, msg->data)) return true;
+    char what[256];
+    purpose(op, msg->header.lane, step, what, sizeof what);
+    ft_comm_fail(comm, FT_CORRUPT, from, "rank %d received from rank %d over %s a message whose checksum does not match (%s): corrupted on the way",
+                 comm->view.rank, from, comm->peers[from]->rx->ops->name, what);
+    return false;
+}
+
+/* ---- results -------------------------------------------------------------------------------------------------------- */
+
+static size_t result_bytes(const struct ft_comm *comm, const struct ft_coll *coll)
+{
+    size_t bytes = coll->count * ft_type_size(coll->type);
+    switch (coll->kind) {
+    case FT_ALLREDUCE:
+    case FT_BROADCAST: return bytes;
+    case FT_ALLGATHER: return bytes * (size_t)comm->view.nranks;
+    default: return 0; /* not the same on all ranks */
+    }
+}
+
+static const struct ft_coll digest_gather = {.kind = FT_ALLGATHER, .type = FT_UINT32, .count = 1};
+
+int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan)
+{
+    if (!comm->comparing.algo) {
+        struct ft_tuning tuning = comm->engine->tuning;
+        tuning.choice = "";
+        int rc = ft_algo_select(&comm->view, &digest_gather, &tuning, &comm->comparing);
+        if (rc != FT_OK) return rc;
+    }
+    *plan = comm->comparing;
+    return FT_OK;
+}
+
+bool ft_verify_follows(const struct ft_op *op) { return op->next && op->next->verifies == op; }
+
+static int make_room(struct ft_comm *comm, size_t digests)
+{
+    if (digests <= comm->ndigests) return FT_OK;
+    free(comm->digests);
+    comm->ndigests = 0;
+    comm->digests = calloc(digests, sizeof *comm->digests);
+    if (!comm->digests) return ft_fail(FT_NOMEM, "no memory for %zu digests", digests);
+    comm->ndigests = digests;
+    return FT_OK;
+}
+
+int ft_verify_add(struct ft_comm *comm, struct ft_work *work)
+{
+    size_t n = (size_t)comm->view.nranks, count = 0;
+    for (const struct ft_op *op = work->ops; op; op = op->next) count += result_bytes(comm, &op->coll) > 0;
+    if (n < 2 || count == 0) return FT_OK;
+    int rc = make_room(comm, count * n);
+    if (rc != FT_OK) return rc;
+    uint32_t *all = comm->digests;
+    for (struct ft_op *op = work->ops; op; op = op->next) {
+        if (result_bytes(comm, &op->coll) == 0) continue;
+        struct ft_op *comparing = ft_op_new();
+        if (!comparing) return ft_fail(FT_NOMEM, "no memory to compare a result");
+        comparing->coll = digest_gather;
+        comparing->in = &all[comm->view.rank];
+        comparing->out = all;
+        comparing->verifies = op;
+        comparing->work = work;
+        comparing->state = FT_OP_QUEUED;
+        comparing->next = op->next;
+        op->next = comparing;
+        if (work->last == op) work->last = comparing;
+        work->nops++;
+        work->ops_left++;
+        all += n;
+        op = comparing;
+    }
+    return FT_OK;
+}
+
+void ft_verify_digest(struct ft_comm *comm, struct ft_op *op)
+{
+    const struct ft_op *of = op->verifies;
+    uint32_t *all = op->out;
+    all[comm->view.rank] = ft_crc32c(0, of->out, result_bytes(comm, &of->coll));
+    op->begun = true;
+}
+
+void ft_verify_compare(struct ft_comm *comm, struct ft_op *op)
+{
+    char call[160], text[256];
+    int odd;
+    if (!ft_verify_differ(op->out, comm->view.nranks, &odd, text, sizeof text)) {
+        ft_op_finish(op->verifies);
+        ft_op_finish(op);
+        return;
+    }
+    ft_sig_text(op->verifies->sig, call, sizeof call);
+    ft_comm_fail(comm, FT_CORRUPT, odd, "the results of %s, operation %llu, are not the same: %s", call, (unsigned long long)op->seq, text);
+}
+
+/* ---- who differs ---------------------------------------------------------------------------------------------------- */
+
+/* The value of more than half of the ranks, if there is one (the vote of Boyer and Moore, 1981, and a count). */
+static bool majority(const uint32_t *digest, int nranks, uint32_t *value)
+{
+    int votes = 0, count = 0;
+    for (int r = 0; r < nranks; r++) {
+        if (votes == 0) *value = digest[r];
+        votes += digest[r] == *value ? 1 : -1;
+    }
+    for (int r = 0; r < nranks; r++) count += digest[r] == *value;
+    return 2 * count > nranks;
+}
+
+struct sentence { char *text; size_t room, at; };
+
+static void say(struct sentence *s, const char *fmt, ...) FT_PRINTF(2, 3);
+
+bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, size_t len_bytes)
+{
+    struct sentence s = {text, len_bytes, 0};
+    uint32_t value;
+    bool most = majority(digest, nranks, &value);
+    int count = 0;
+    *odd = -1;
+    for (int r = 0; r < nranks; r++) {
+        if (most && digest[r] == value) continue;
+        if (most && *odd < 0) *odd = r;
+        if (count++ < NAMED_MOST) say(&s, "%srank %d has %08x", count > 1 ? ", " : "", r, digest[r]);
+    }
+    if (count > NAMED_MOST) say(&s, " and so on");
+    if (count > 0 && most) say(&s, "; the other %d ranks have %08x", nranks - count, value);
+    if (count > 0 && !most) say(&s, "; no value is that of most");
+    return count > 0;
+}
+
+static void say(struct sentence *s, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(s->text + s->at, s->room - s->at, fmt, args);
+    va_end(args);
+    if (n > 0) s->at = ft_min(s->at + (size_t)n, s->room - 1);
+}
