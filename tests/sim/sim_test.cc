@@ -483,8 +483,9 @@ TEST(SimVerify, AChangedMessageIsReportedEverywhere)
         for (size_t i = 0; i < 4; i++) sim.add_collective();
         for (int r = 0; r < n; r++)
             for (Call &call : sim.calls) sim.submit(r, {sim.op_of(call, r)});
-        uint64_t flip = sim.world.flip = 1 + sim_random(&sim.world, 100);
+        uint64_t flip = sim.world.flip = 1 + sim_random(&sim.world, 100), start = sim.world.now_ns;
         ASSERT_TRUE(sim.run(UINT64_C(30000000000)));
+        EXPECT_LT(sim.world.now_ns - start, FT_NOTICE_AFTER_NS) << "somebody was not told and had to ask";
         bool flipped = flip && sim.world.flip == 0;
         caught += flipped;
         int told = 0;
