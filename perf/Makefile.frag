@@ -32,4 +32,5 @@ perf_hypercube_perf_SOURCES = perf/hypercube.c
 perf_hypercube_perf_LDADD = perf/libperf.la
 include perf/telemetry.frag
 include perf/kernels.frag
+include perf/recovery.frag
 EXTRA_DIST += perf/compare perf/model perf/mpi_coll.c perf/limits.c

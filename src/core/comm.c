@@ -110,6 +110,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     comm->next = engine->comms;
     engine->comms = comm;
     engine->users++;
+    ft_engine_count_local(engine);
     ft_engine_unlock(engine);
     if (rc != FT_OK) {
         ft_comm_close(comm);
@@ -468,6 +469,7 @@ static void detach(struct ft_comm *comm)
         if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
     }
     ft_preserve_free(comm);
+    ft_engine_count_local(engine);
     if (engine->telemetry) ft_telemetry_comm_close(engine->telemetry, comm->row);
 }
 

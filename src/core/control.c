@@ -42,6 +42,7 @@ static int deliver(struct ft_engine *engine, const struct ft_letter *letter)
     rc = link->ops->reserve(link, &header, &slot);
     if (rc != FT_OK) return rc;
     memcpy(slot, letter->bytes, letter->len_bytes);
+    header.crc = ft_verify_sum(&header, letter->bytes); /* always: an agreement must not rest on a flipped bit */
     link->ops->commit(link, &header, slot);
     return FT_OK;
 }
@@ -94,8 +95,9 @@ static bool receive(struct ft_engine *engine, struct ft_peer *peer)
         size_t len = ft_min(msg.header.len, engine->tuning.chunk_bytes);
         memcpy(engine->letter, msg.data, len);
         peer->rx->ops->release(peer->rx, &msg);
-        take(engine, peer, engine->letter, len);
         moved = true;
+        if (msg.header.crc != ft_verify_sum(&msg.header, engine->letter)) continue; /* its sender repeats it */
+        take(engine, peer, engine->letter, len);
     }
     return moved;
 }

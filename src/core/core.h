@@ -491,7 +491,7 @@ struct ft_engine {
     atomic_int user_drove;     /* set by user threads, cleared by the background thread when it looks */
     int links[FT_TRANSPORTS_MAX]; /* open on each transport; one without links is polled rarely */
     int epoll_fd, event_fd;
-    int local_ranks;           /* ranks of the job on this machine, for the spin policy */
+    atomic_int local_ranks;    /* ranks of its communicators on this machine, for the spin policy; relaxed */
 };
 
 int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out);
@@ -526,6 +526,7 @@ void ft_engine_stop_thread(struct ft_engine *engine);
  * turned when it has nothing to do. bound_ns 0: none. */
 bool ft_engine_wait(struct ft_engine *first, bool (*done)(void *), void *arg, uint64_t bound_ns);
 void ft_engine_kick(struct ft_engine *engine); /* after a submission: one turn if nobody drives, else wake a sleeper */
+void ft_engine_count_local(struct ft_engine *engine); /* after a communicator came or went. Engine held */
 /* Calls fn for each engine of the process, holding a reference. */
 void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg);
 void ft_engine_enlist(struct ft_engine *engine);

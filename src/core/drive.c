@@ -187,7 +187,7 @@ static uint64_t spin_budget_ns(const struct ft_engine *engine)
 {
     int64_t us = ft_param_int(FT_PARAM_SPIN_US);
     if (us >= 0) return (uint64_t)us * 1000;
-    return engine->local_ranks <= engine->tuning.costs.cores_per_host ? SPIN_DEFAULT_NS : 0;
+    return atomic_load_explicit(&engine->local_ranks, memory_order_relaxed) <= engine->tuning.costs.cores_per_host ? SPIN_DEFAULT_NS : 0;
 }
 
 struct help { struct ft_engine *but; bool moved; };

@@ -81,7 +81,7 @@ int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out
     engine->manual = config->manual;
     engine->host = ft_host_id();
     engine->epoll_fd = engine->event_fd = -1;
-    engine->local_ranks = 1;
+    atomic_store(&engine->local_ranks, 1);
     atomic_store(&engine->refs, 1);
     pthread_mutex_init(&engine->drive, NULL);
     pthread_mutex_init(&engine->inbox_lock, NULL);
@@ -253,6 +253,14 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
     peer->host = host;
     peer->rank = rank;
     return FT_OK;
+}
+
+void ft_engine_count_local(struct ft_engine *engine)
+{
+    int n = 1;
+    for (const struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
+        n += peer->users > 0 && !peer->dead && peer->host == engine->host;
+    atomic_store_explicit(&engine->local_ranks, n, memory_order_relaxed);
 }
 
 static int index_of(const struct ft_engine *engine, const struct ft_transport *transport)

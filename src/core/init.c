@@ -59,14 +59,12 @@ static int view_of(const struct ft_table *table, int rank, struct ft_view *view,
 
 static int learn_all(struct ft_engine *engine, const struct ft_table *table, int rank)
 {
-    int rc = FT_OK, local = 0;
+    int rc = FT_OK;
     ft_engine_lock(engine);
     for (int r = 0; r < table->nranks && rc == FT_OK; r++) {
         const struct ft_card *card = &table->card[r];
-        local += card->host == engine->host;
         if (r != rank) rc = ft_engine_learn(engine, card->engine, card->host, card->address, card->address_bytes, r);
     }
-    engine->local_ranks = local;
     ft_engine_unlock(engine);
     return rc;
 }
