@@ -25,6 +25,7 @@ need() {
 build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev"
 test_packages="libgtest-dev mpich libmpich-dev groff-base man-db procps"
+nightly_packages="spin"
 
 jobs=$(nproc 2>/dev/null || echo 2)
 

@@ -13,7 +13,7 @@ AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_bu
 	ASAN_OPTIONS="$${ASAN_OPTIONS-detect_leaks=1:abort_on_error=0}" \
 	TSAN_OPTIONS="$${TSAN_OPTIONS-suppressions=$(abs_top_srcdir)/tests/tsan.supp:second_deadlock_stack=1}"; \
 	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC ASAN_OPTIONS TSAN_OPTIONS;
-EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp
+EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml tests/model/run.sh
 CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
 
 include tests/unit/Makefile.frag
@@ -32,4 +32,7 @@ check-fast: all
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.
 check-nightly:
 	$(SHELL) $(top_srcdir)/tests/nightly.sh $(abs_top_srcdir)
-.PHONY: check-build check-fast check-nightly
+# The agreement's model, explored by spin: about a minute. Passes over it where there is no spin.
+check-model:
+	MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
+.PHONY: check-build check-fast check-nightly check-model

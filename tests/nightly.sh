@@ -5,6 +5,8 @@ set -eu
 top=${1:-$(cd "$(dirname "$0")/.." && pwd)}
 cd "$top"
 . "$top/scripts/packages.sh"
+# shellcheck disable=SC2086 # a list of words
+need $nightly_packages || echo "without them parts are skipped"
 [ -x configure ] || ./autogen.sh
 work=$top/build-nightly
 status=0
@@ -28,6 +30,8 @@ while [ "$round" -lt "${FT_REPEAT:-50}" ]; do
         TESTS="$(cd "$work/plain/tests" && find sim proc conform -type f -name '*_test' ! -path '*/.libs/*' 2>/dev/null |
             sed 's|^|tests/|' | tr '\n' ' ')" || { echo "failed in round $round"; status=1; }
 done
+FT_SIM_SEED=$((($(date +%j) + 1) * 10000000)) FT_SIM_RUNS=1000000 make -s -C "$work/plain" check TESTS=tests/sim/agree_test || status=1
+make -s -C "$work/plain" check-model || status=1
 make -s -C "$work/plain" distcheck || status=1
 "$top/scripts/count-tests" "$work/plain" "$work/address,undefined" "$work/thread"
 exit $status

@@ -8,3 +8,4 @@ fuzz:
 .PHONY: fuzz
 include tests/fuzz/telemetry.frag
 include tests/fuzz/auth.frag
+include tests/fuzz/agree.frag

@@ -494,6 +494,28 @@ TEST(AgreeHostile, SizesThatDoNotFitAreRefused)
     EXPECT_EQ(ft_agree_open(&config, &a), FT_NOTSUP);
 }
 
+TEST(AgreeHostile, ABlobThatWouldNotFitIntoAValueIsRefused)
+{
+    ft_agree_config config{};
+    config.nranks = 200; // so many that a value is far longer than a contribution
+    config.message_bytes = MESSAGE;
+    const std::vector<unsigned char> none(25), blob(MESSAGE);
+    std::vector<unsigned char> body(2 * MESSAGE), out(3 * MESSAGE);
+    ft_agree_input in{FT_AGREE_SHRINK, 0, 0, 0, nullptr, blob.data(), 0};
+    for (int more = 0; more < 2; more++) {
+        ft_agree_msg m{}, back;
+        in.blob_bytes = uint32_t(ft_agree_blob_room(&config)) + uint32_t(more);
+        m.type = FT_MSG_ENTER;
+        m.body_kind = FT_BODY_CONTRIBUTION;
+        m.dead = m.unreachable = m.fenced = none.data();
+        m.body = body.data();
+        m.body_bytes = ft_contribution_encode(body.data(), config.nranks, &in);
+        const size_t len = ft_agree_encode(out.data(), &config, &m);
+        ASSERT_LE(len, MESSAGE);
+        EXPECT_EQ(ft_agree_decode(&config, out.data(), len, &back), more ? FT_PROTOCOL : FT_OK);
+    }
+}
+
 TEST(AgreeHostile, GarbageFromTheOutsideChangesNothing)
 {
     World w(30, 5);
