@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MESSAGE_BYTES 700
+#define MESSAGE_BYTES 2400
 #define RANKS_MAX 200 /* so many that a value is far longer than a contribution */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -81,7 +81,7 @@ static size_t some_contribution(struct ft_agree *a, struct input *in, unsigned c
     for (unsigned k = next(in) % 4; k > 0; k--) list[next(in) % (unsigned)a->config.nranks] = 1;
     input.exclude = list;
     const size_t room = MESSAGE_BYTES - ft_agree_head_bytes(a->config.nranks) - ft_contribution_bytes(a->config.nranks);
-    input.blob_bytes = (uint32_t)ft_min(next(in) * 3u, room); /* may be more than fits into a value */
+    input.blob_bytes = (uint32_t)ft_min(next(in) * 9u, room); /* may be more than fits into a value */
     return ft_contribution_encode(out, a->config.nranks, &input);
 }
 
@@ -89,8 +89,10 @@ static size_t some_value(struct ft_agree *a, struct input *in, unsigned char *ou
 {
     static unsigned char failed[RANKS_MAX];
     static int order[RANKS_MAX];
+    static int64_t keys[RANKS_MAX];
     const int n = a->config.nranks;
-    struct ft_decision d = {.status = FT_OK, .kind = FT_AGREE_SHRINK, .nonce = next(in), .failed = failed, .excluded = failed, .order = order};
+    struct ft_decision d = {.status = FT_OK, .kind = FT_AGREE_SHRINK, .nonce = next(in), .failed = failed, .excluded = failed,
+                            .order = order, .keys = keys};
     for (int r = 0; r < n; r++) failed[r] = 0;
     if (n > 1) failed[next(in) % (unsigned)n] = 1;
     for (int r = 0; r < n; r++)

@@ -498,9 +498,9 @@ TEST(AgreeHostile, ABlobThatWouldNotFitIntoAValueIsRefused)
 {
     ft_agree_config config{};
     config.nranks = 200; // so many that a value is far longer than a contribution
-    config.message_bytes = MESSAGE;
-    const std::vector<unsigned char> none(25), blob(MESSAGE);
-    std::vector<unsigned char> body(2 * MESSAGE), out(3 * MESSAGE);
+    config.message_bytes = 4 * MESSAGE;
+    const std::vector<unsigned char> none(25), blob(4 * MESSAGE);
+    std::vector<unsigned char> body(8 * MESSAGE), out(12 * MESSAGE);
     ft_agree_input in{FT_AGREE_SHRINK, 0, 0, 0, nullptr, blob.data(), 0};
     for (int more = 0; more < 2; more++) {
         ft_agree_msg m{}, back;
@@ -511,7 +511,8 @@ TEST(AgreeHostile, ABlobThatWouldNotFitIntoAValueIsRefused)
         m.body = body.data();
         m.body_bytes = ft_contribution_encode(body.data(), config.nranks, &in);
         const size_t len = ft_agree_encode(out.data(), &config, &m);
-        ASSERT_LE(len, MESSAGE);
+        ASSERT_LE(len, config.message_bytes);
+        ASSERT_GT(in.blob_bytes, 100u);
         EXPECT_EQ(ft_agree_decode(&config, out.data(), len, &back), more ? FT_PROTOCOL : FT_OK);
     }
 }
