@@ -4,5 +4,5 @@ EXTRA_DIST += docs/architecture.md docs/dependencies.md docs/status.md scripts/d
 	scripts/packages.sh .ci/run
 EXTRA_DIST += docs/telemetry-format.md docs/wire-protocol.md scripts/gen-man-params
 EXTRA_DIST += docs/device-host.md
-EXTRA_DIST += docs/algorithms.md
+EXTRA_DIST += docs/algorithms.md docs/membership.md
 EXTRA_DIST += docs/decisions

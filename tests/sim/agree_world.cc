@@ -141,14 +141,15 @@ void World::tick(int r)
     at(now + 5 * MS + random(5 * MS), [this, r] { tick(r); });
 }
 
-// Two that live never decide differently. The one exception are lists: a side whose ranks all asked to go on without the others,
-// and could not hear them, does so even if those do the same; then nobody counts on one that went with the other side.
+// Two that live never decide differently, and as long as less than half of the ranks died, nor do the dead. The one exception are
+// lists: a side whose ranks all asked to go on without the others, and could not hear them, does so even if those do the same;
+// then nobody that lives counts on one that went with the other side.
 void World::compare(int r, const Decided &d)
 {
     const int dead = int(n - std::count(killed.begin(), killed.end(), 0u));
     for (auto &other : decided) {
         const Decided &o = other.second;
-        if (d == o || (killed[size_t(other.first)] && 2 * dead >= n)) continue;
+        if (d == o || (killed[size_t(other.first)] && (lists || 2 * dead >= n))) continue;
         if (lists && !(d.goes_on(r) && o.goes_on(other.first) && (d.goes_on(other.first) || o.goes_on(r)))) continue;
         faults.push_back("rank " + std::to_string(r) + " decided " + d.text() + "\n  rank " + std::to_string(other.first) + " " + o.text());
     }
