@@ -12,6 +12,10 @@
       "bound of init, split, finalize and destroy")                                                                     \
     X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                                     \
       "1: a buffer that is input and output gets its input back when its operation fails; costs a copy")                \
+    X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 50, 3600000, "ms", "",                                                 \
+      "silence after which a rank or its host is suspected, TCP gives up a link, and an agreement goes on without it")  \
+    X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                                                 \
+      "how often a rank says to log2(n) others that it lives; 0: never")                                                \
     X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                                         \
       "fewer live ranks than this: a shrink fails for good")                                                            \
     X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",                           \
@@ -32,8 +36,6 @@
       "source address that outgoing TCP connections bind to")                                                           \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",                             \
       "TCP connections a peer and direction; large messages are spread over them")                                      \
-    X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 0, 3600000, "ms", "",                                                  \
-      "silence after which a host counts as gone; TCP notices a second later; 0: never")                               \
     X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG", "VERSION, WARN, INFO or TRACE; empty: WARN")               \
     X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                                             \
       "where the log goes; %h is the host's name, %p the process; empty: stderr")                                       \

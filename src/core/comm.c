@@ -107,6 +107,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     comm->tuning = engine->tuning;
     for (int r = 0; r < view->nranks && rc == FT_OK; r++) count_cores(comm, comm->peers[r]);
     comm->row = engine->telemetry ? ft_telemetry_comm_open(engine->telemetry, ctx, view->epoch, view->nranks, view->rank, comm->name) : -1;
+    comm->opened_ns = ft_now_ns(engine->env);
     comm->next = engine->comms;
     engine->comms = comm;
     engine->users++;

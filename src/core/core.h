@@ -199,6 +199,7 @@ struct ft_comm {
     struct ft_engine *engine;
     atomic_int refs;
     uint64_t ctx;
+    uint64_t opened_ns;
     char name[32];
     struct ft_view view;        /* owns its arrays */
     struct ft_peer **peers;     /* [nranks], own rank: NULL */
@@ -405,7 +406,7 @@ void ft_grow_close(struct ft_engine *engine);
 /* ---- between engines (control.c) ----------------------------------------------------------------------------------------- */
 
 #define FT_CTX_ENGINE 1 /* context of the messages between engines */
-enum ft_ctl { FT_CTL_AGREE = 1, FT_CTL_GONE, FT_CTL_ASK, FT_CTL_TELL };
+enum ft_ctl { FT_CTL_AGREE = 1, FT_CTL_GONE, FT_CTL_ASK, FT_CTL_TELL, FT_CTL_BEAT };
 struct ft_ctl_head { uint32_t what, instance; uint64_t ctx; }; /* of the communicator that it is about */
 struct ft_letter;
 int ft_control_open(struct ft_engine *engine);
@@ -413,6 +414,11 @@ void ft_control_close(struct ft_engine *engine);
 bool ft_control_turn(struct ft_engine *engine);
 /* Goes out when the link takes it; lost with the link, or when too many wait for the peer. Copies. */
 void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
+
+/* Heartbeats (beat.c). */
+void ft_beat_open(struct ft_engine *engine);
+void ft_beat_tick(struct ft_engine *engine, uint64_t now_ns);
+void ft_beat_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head);
 
 /* ---- the engine (engine.c, drive.c) ---------------------------------------------------------------------------------------- */
 
@@ -430,6 +436,9 @@ struct ft_peer {
     bool dead;                 /* its process has ended: proven */
     bool suspected;            /* its heartbeats do not come */
     bool fenced;               /* declared dead by agreement: it may only be told so */
+    struct ft_pulse pulse;     /* of its heartbeats */
+    uint64_t beat_round;       /* of the last one that it was to get */
+    bool beating;              /* it gets ours */
     int letters;               /* in the outbox */
     uint64_t blocked;          /* round of the outbox in which its link took nothing */
     int rank;                  /* in the first communicator, for people; -1 unknown */
@@ -467,6 +476,8 @@ struct ft_engine {
     struct ft_letter *outbox, **outbox_end;
     unsigned char *letter;     /* [chunk_bytes] the control message being taken */
     uint64_t rounds;           /* of the outbox */
+    struct ft_detect detect;   /* heartbeats: time and bounds */
+    uint64_t beat_ns, beat_rounds; /* last time ours were sent; how often */
     atomic_int unsent;         /* letters; relaxed, for who waits for none */
     struct ft_pact *pacts;
     int undecided;             /* of them */

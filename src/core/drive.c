@@ -102,9 +102,11 @@ static void forget_ring(struct ft_engine *engine)
     while (read(engine->event_fd, &count, sizeof count) < 0 && errno == EINTR) {}
 }
 
-/* Not longer than the transports with links allow, some of whose news no descriptor tells. */
+/* Not longer than to the next heartbeat, and than the transports with links allow, some of whose news no descriptor tells. */
 static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 {
+    int beat_ms = (int)(engine->detect.beat_ns / 1000000);
+    if (beat_ms > 0 && engine->comms && beat_ms < timeout_ms) timeout_ms = beat_ms;
     for (int i = 0; i < engine->ntransports; i++) {
         int look_ms = (int)(engine->transports[i]->look_ns / 1000000);
         if (look_ms > 0 && engine->links[i] > 0 && look_ms < timeout_ms) timeout_ms = look_ms;

@@ -64,6 +64,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
     if (rc == FT_OK) rc = open_transports(engine, config);
     if (rc == FT_OK) rc = ft_control_open(engine);
+    ft_beat_open(engine);
     if (rc == FT_OK && !(engine->null_stream = ft_stream_new())) rc = ft_fail(FT_NOMEM, "no memory for a stream");
     if (rc == FT_OK && ft_param_int(FT_PARAM_TELEMETRY) && !config->manual)
         engine->telemetry = ft_telemetry_open(engine->env, engine->id, engine->host);
@@ -463,6 +464,7 @@ void ft_engine_tick(struct ft_engine *engine)
     engine->ticked_before_ns = engine->ticked_ns;
     engine->ticked_ns = now;
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
+    ft_beat_tick(engine, now);
     if (engine->undecided) ft_pact_tick(engine);
     if (engine->telemetry) count_links(engine);
 }

@@ -137,4 +137,28 @@ void ft_agree_tick(struct ft_agree *); /* timers and repetitions; at least every
 int ft_agree_state(const struct ft_agree *);
 const struct ft_decision *ft_agree_decision(const struct ft_agree *); /* NULL until decided; then for good */
 
+/* ---- suspicion by heartbeats (detect.c) ---- */
+
+#define FT_WATCHERS_MAX 32 /* more than log2 of any number of ranks */
+/* Who is to get this rank's heartbeats (rank + 2^k), and whose it gets (rank - 2^k): about log2 nranks. Returns how many. */
+int ft_detect_watchers(int nranks, int rank, int *out, int capacity);
+int ft_detect_watched(int nranks, int rank, int *out, int capacity);
+
+struct ft_detect {
+    uint64_t beat_ns, suspect_ns;
+    uint64_t ticked_ns;  /* the last tick */
+    uint64_t running_ns; /* our own time, in which gaps between ticks are no longer than beat_ns */
+};
+
+/* A peer whose heartbeats come, embedded in its owner; all zero: none has come yet. */
+struct ft_pulse {
+    uint64_t heard_ns; /* in running time */
+    bool watched, suspected;
+};
+
+void ft_detect_open(struct ft_detect *, uint64_t beat_ns, uint64_t suspect_ns, uint64_t now_ns);
+void ft_detect_tick(struct ft_detect *, uint64_t now_ns); /* oftener than beat_ns, after what came was taken */
+bool ft_detect_heard(const struct ft_detect *, struct ft_pulse *, uint64_t now_ns); /* true: it was suspected until now */
+bool ft_detect_missed(const struct ft_detect *, struct ft_pulse *); /* after a tick; true: suspected from now on */
+
 #endif

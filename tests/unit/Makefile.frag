@@ -14,3 +14,4 @@ include tests/unit/perf.frag
 include tests/unit/transport_list.frag
 include tests/unit/life.frag
 include tests/unit/verify.frag
+include tests/unit/detect.frag

@@ -24,7 +24,6 @@ uint64_t tcp_silence_look_ns(void) { return suspect_ms() * 1000000 / LOOKS; }
 void tcp_silence_tune(int fd)
 {
     const int on = 1, second = 1, probes = (int)ft_max(suspect_ms() / 1000, 2);
-    if (suspect_ms() == 0) return;
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
@@ -48,7 +47,7 @@ static bool is_silent(struct tcp_conn *c)
 
 void tcp_check_silence(struct tcp *t, bool *moved)
 {
-    if (t->base.look_ns == 0 || ++t->polls < POLLS_A_LOOK) return;
+    if (++t->polls < POLLS_A_LOOK) return;
     t->polls = 0;
     const uint64_t now_ns = ft_now_ns(t->base.config.env);
     if (now_ns < t->silence_ns) return;
