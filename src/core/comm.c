@@ -269,7 +269,7 @@ static void cut_pending_links(struct ft_comm *comm)
         if (!peer || !peer->tx || !ft_exec_pending_to(comm, r)) continue;
         struct ft_link down = *peer->tx;
         down.reason = FT_LINK;
-        ft_engine_drop_link(comm->engine, peer, peer->tx);
+        ft_engine_cut_link(comm->engine, peer, peer->tx);
         for (struct ft_comm *other = comm->engine->comms; other; other = other->next) ft_comm_peer_down(other, peer, &down);
     }
 }

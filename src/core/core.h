@@ -242,7 +242,7 @@ struct ft_comm {
     uint64_t draining_ns;        /* since when a failed communicator waits for its transfers; 0: it does not */
 
     uint64_t done_op, agreed_op; /* collectives that are complete here, and on every live rank as far as was agreed */
-    uint32_t pacts;              /* agreements that this rank's user has come to */
+    uint32_t pacts, decided;     /* agreements that this rank's user has come to; the last that was decided */
     unsigned char *failed;       /* [nranks] 1: agreed to be dead */
     atomic_int leaving;          /* aborted: waits for agreements end */
 
@@ -482,7 +482,7 @@ struct ft_engine {
     struct ft_pact *pacts;
     int undecided;             /* of them */
     struct ft_growth *growths;
-    uint64_t closed[64];       /* contexts of the last communicators that were closed */
+    struct ft_closed { uint64_t ctx; uint32_t decided; } closed[64]; /* of the last communicators that were closed */
     unsigned nclosed;
     struct ft_comm *comms;
 
@@ -526,6 +526,8 @@ int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_lin
 int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out);
 /* Closes a link of the peer at once; its pending sends complete. */
 void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
+/* The same as if the link had broken: a peer that was told goodbye would take us for dead. */
+void ft_engine_cut_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 bool ft_engine_turn(struct ft_engine *engine); /* held by the caller; true if something moved */
 void ft_engine_lock(struct ft_engine *engine); /* becomes the driver, waking a sleeping one */
 void ft_engine_unlock(struct ft_engine *engine);

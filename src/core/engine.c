@@ -105,8 +105,8 @@ static void free_peers(struct ft_engine *engine)
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->peers); i++)
         for (struct ft_peer *peer = engine->peers[i], *next; peer; peer = next) {
             next = peer->next;
-            if (peer->tx) peer->tx->ops->disconnect(peer->tx);
-            if (peer->rx) peer->rx->ops->disconnect(peer->rx);
+            if (peer->tx) peer->tx->cut |= peer->fenced, peer->tx->ops->disconnect(peer->tx);
+            if (peer->rx) peer->rx->cut |= peer->fenced, peer->rx->ops->disconnect(peer->rx);
             free(peer->address);
             free(peer);
         }
@@ -319,9 +319,16 @@ void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct 
     *row = -1;
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_exec_forget(comm, peer, link);
     engine->links[index_of(engine, link->transport)]--;
+    link->cut |= peer->fenced; /* it may only be told that it is, never that we left */
     if (link == peer->tx) peer->tx = NULL;
     if (link == peer->rx) peer->rx = NULL;
     link->ops->disconnect(link);
+}
+
+void ft_engine_cut_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    link->cut = true;
+    ft_engine_drop_link(engine, peer, link);
 }
 
 static void on_accepted(struct ft_engine *engine, struct ft_link *link)

@@ -93,8 +93,8 @@ static void fence(struct ft_engine *engine, struct ft_peer *peer)
 {
     struct ft_link down = {.peer = peer->id, .reason = FT_PEER};
     peer->fenced = true;
-    if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
-    if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
+    if (peer->tx) ft_engine_cut_link(engine, peer, peer->tx);
+    if (peer->rx) ft_engine_cut_link(engine, peer, peer->rx);
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
 }
 
@@ -124,7 +124,10 @@ static void settle(struct ft_pact *pact)
 {
     int state = ft_agree_state(pact->agree);
     if (state == FT_AGAIN || atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN) return;
-    if (state == FT_OK && pact->comm) apply(pact->comm, ft_agree_decision(pact->agree));
+    if (state == FT_OK && pact->comm) {
+        if (pact->instance > pact->comm->decided) pact->comm->decided = pact->instance;
+        apply(pact->comm, ft_agree_decision(pact->agree));
+    }
     pact->engine->undecided--;
     atomic_store_explicit(&pact->state, state, memory_order_release);
 }
@@ -138,10 +141,12 @@ static int member(const struct ft_pact *pact, const struct ft_peer *peer)
     return -1;
 }
 
-static bool was_closed(const struct ft_engine *engine, uint64_t ctx)
+/* The communicator was closed here before this agreement was decided: this rank has left. One that it decided and has forgotten
+ * is another matter: whoever asks that late may have been left out, and gets no answer. */
+static bool has_left(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
 {
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++)
-        if (engine->closed[i] == ctx) return true;
+        if (engine->closed[i].ctx == ctx) return instance > engine->closed[i].decided;
     return false;
 }
 
@@ -154,7 +159,7 @@ static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *p
     while (comm && comm->ctx != head->ctx) comm = comm->next;
     if (!comm) {
         struct ft_ctl_head gone = {FT_CTL_GONE, head->instance, head->ctx};
-        if (was_closed(engine, head->ctx)) ft_control_send(engine, peer, &gone, NULL, 0);
+        if (has_left(engine, head->ctx, head->instance)) ft_control_send(engine, peer, &gone, NULL, 0);
         return NULL;
     }
     bool near = head->instance > comm->pacts && head->instance - comm->pacts <= PACTS_AHEAD;
@@ -188,7 +193,7 @@ void ft_pact_tick(struct ft_engine *engine)
 void ft_pact_detach(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
-    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = comm->ctx;
+    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){comm->ctx, comm->decided};
     int kept = 0;
     for (struct ft_pact **at = &engine->pacts; *at;) {
         struct ft_pact *pact = *at;

@@ -100,7 +100,10 @@ static void fault_disconnect(struct ft_link *link)
     struct fault_link *l = link_of(link), **at = &l->owner->links;
     while (*at != l) at = &(*at)->next;
     *at = l->next;
-    if (l->inner != NULL) l->inner->ops->disconnect(l->inner);
+    if (l->inner != NULL) {
+        l->inner->cut = link->cut;
+        l->inner->ops->disconnect(l->inner);
+    }
     if (l->dropped != NULL) l->dropped->status = FT_LINK;
     free(l);
 }

@@ -24,7 +24,8 @@ enum { SENDER, RECEIVER };
 struct pipe {
     atomic_int users;
     atomic_int accepted;  /* release by the acceptor, acquire by the connector: 1, or a status that refuses */
-    atomic_int gone[2];   /* release by the side that disconnects, acquire by the other: SENDER's, RECEIVER's */
+    atomic_int gone[2];   /* 1: with a goodbye, 2: cut. Release by the side that disconnects, acquire by the other: SENDER's,
+                           * RECEIVER's */
     struct bell *bell[2];
     uint64_t from;        /* engine id of the sender */
     struct pipe *next;    /* in the mailbox of the acceptor */
@@ -294,7 +295,7 @@ static bool accept_mail(struct inproc *t)
 static void inproc_disconnect(struct ft_link *link)
 {
     struct inproc_link *l = FT_CONTAINER(link, struct inproc_link, local.base);
-    atomic_store_explicit(&l->pipe->gone[my_side(l)], 1, memory_order_release); /* pairs with poll_link */
+    atomic_store_explicit(&l->pipe->gone[my_side(l)], link->cut ? 2 : 1, memory_order_release); /* pairs with poll_link */
     bell_ring(l->pipe->bell[!my_side(l)]);
     pipe_drop(l->pipe);
     ft_local_link_remove(&l->local);
@@ -316,9 +317,9 @@ static bool poll_link(struct inproc_link *l)
 {
     if (l->local.base.state == FT_LINK_DOWN) return false;
     bool any = l->local.base.state == FT_LINK_CONNECTING && poll_connecting(l);
-    bool gone = atomic_load_explicit(&l->pipe->gone[!my_side(l)], memory_order_acquire) != 0; /* pairs with disconnect */
+    int gone = atomic_load_explicit(&l->pipe->gone[!my_side(l)], memory_order_acquire); /* pairs with disconnect */
     any |= ft_local_link_poll(&l->local);
-    if (gone) ft_local_link_down(&l->local, FT_LINK, true); /* after all it had sent: it was marked then already */
+    if (gone) ft_local_link_down(&l->local, FT_LINK, gone == 1); /* after all it had sent: it was marked then already */
     return any || gone;
 }
 

@@ -252,7 +252,7 @@ static void shm_disconnect(struct ft_link *link)
 {
     struct ft_shm_link *l = FT_CONTAINER(link, struct ft_shm_link, local.base);
     struct ft_shm *t = FT_CONTAINER(link->transport, struct ft_shm, local.base);
-    if (link->state == FT_LINK_UP) ft_shm_say(&l->socket, FT_SHM_BYE);
+    if (link->state == FT_LINK_UP && !link->cut) ft_shm_say(&l->socket, FT_SHM_BYE);
     ft_shm_link_settle(t, l);
     ft_shm_socket_close(t, &l->socket);
     ft_local_link_remove(&l->local);

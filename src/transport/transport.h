@@ -63,6 +63,7 @@ struct ft_link {
     enum ft_link_state state;
     int reason;     /* why DOWN: FT_LINK, FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_NOFILE, ... */
     bool orderly;   /* DOWN after the other side said goodbye */
+    bool cut;       /* set before disconnect: the other side is not to be told goodbye, for it this is a broken link */
     bool proof;     /* DOWN because the peer's process has ended: proof of death; set before the event */
     uint64_t messages, bytes; /* accepted or delivered, for telemetry */
     void *user;     /* the engine's */
@@ -101,7 +102,7 @@ struct ft_transport_ops {
     /* Starts a link towards the engine `peer`; it is CONNECTING and becomes UP or DOWN by a later event. The other side gets
      * ACCEPTED after authentication. Sends on a CONNECTING link answer FT_AGAIN. */
     int (*connect)(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out);
-    /* Local, immediate. A sending side says goodbye if the link is UP. Frees the link: the pointer is dead afterwards. */
+    /* Local, immediate. Says goodbye if the link is UP and not `cut`. Frees the link: the pointer is dead afterwards. */
     void (*disconnect)(struct ft_link *);
     /* Contexts that this engine knows. bind allocates what messages of ctx need on every link; FT_NOMEM. Unbind drops
      * what has arrived for it; views handed out stay valid until released. */

@@ -3,7 +3,7 @@ include tests/proc/perf.frag
 if HAVE_GTEST
 proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test tests/proc/coll_test \
 	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/death_test tests/proc/beat_test tests/proc/fork_test \
-	tests/proc/shrink_test tests/proc/grow_test
+	tests/proc/shrink_test tests/proc/grow_test tests/proc/fence_test
 check_PROGRAMS += $(proc_tests)
 TESTS += $(proc_tests)
 check_LTLIBRARIES += tests/proc/libproc.la
@@ -43,6 +43,9 @@ tests_proc_grow_test_LDADD = $(proc_ldadd)
 tests_proc_beat_test_SOURCES = tests/proc/beat_test.cc
 tests_proc_beat_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_beat_test_LDADD = $(proc_ldadd)
+tests_proc_fence_test_SOURCES = tests/proc/fence_test.cc
+tests_proc_fence_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_fence_test_LDADD = $(proc_ldadd)
 tests_proc_fork_test_SOURCES = tests/proc/fork_test.cc
 tests_proc_fork_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_fork_test_LDADD = $(proc_ldadd)

@@ -220,13 +220,13 @@ static void sim_disconnect(struct ft_link *base)
             free(slot);
             world->frames--;
         }
-        break_link(link, FT_LINK, base->state == FT_LINK_UP);
+        break_link(link, FT_LINK, base->state == FT_LINK_UP && !base->cut);
         ft_txq_close(&link->txq);
     } else {
         if (link->other && !link->other->gone && link->other->base.state != FT_LINK_DOWN) {
             struct sim_event *event = schedule(DOWN, link->other, delay());
             event->reason = FT_LINK;
-            event->orderly = true;
+            event->orderly = !base->cut;
         }
         ft_rxq_close(&link->rxq);
     }

@@ -105,7 +105,7 @@ static void tcp_disconnect(struct ft_link *link)
     /* Credits that nobody has read would make close() reset the connection and with it lose the goodbye. */
     for (int i = 0; i < l->nconns && l->base.sender; i++)
         if (l->base.state == FT_LINK_UP) (void)tcp_conn_read(l->conn[i], &moved);
-    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) tcp_conn_say_goodbye(l->conn[i]);
+    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP && !l->base.cut; i++) tcp_conn_say_goodbye(l->conn[i]);
     tcp_link_free(l);
 }
 
