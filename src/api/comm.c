@@ -81,6 +81,14 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
         rc = check_bound("minRanks", o.minRanks, 1);
         to->limits.min_ranks = o.minRanks;
     }
+    if (rc == FT_OK && o.suspectMs != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("suspectMs", o.suspectMs, 50);
+        to->limits.suspect_ms = o.suspectMs;
+    }
+    if (rc == FT_OK && o.heartbeatMs != FTCCL_OPTION_UNDEF) {
+        rc = check_bound("heartbeatMs", o.heartbeatMs, 0);
+        to->limits.heartbeat_ms = o.heartbeatMs;
+    }
     to->rank_key = o.rankKey;
     return rc;
 }
@@ -121,7 +129,7 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
     to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
-    if (to->limits.suspect_ms == 0) to->limits.suspect_ms = to->limits.init_timeout_ms; /* never: agreements still end */
+    to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
     to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
     to->rank_key = FTCCL_OPTION_UNDEF;
     to->name[0] = to->transports[0] = '\0';

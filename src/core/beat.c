@@ -8,12 +8,10 @@
 
 enum { BEAT, LAST_BEAT }; /* ft_ctl_head.instance */
 
-static uint64_t beat_ns(void) { return (uint64_t)ft_param_int(FT_PARAM_HEARTBEAT_MS) * 1000000u; }
-
-void ft_beat_open(struct ft_engine *engine)
+void ft_beat_open(struct ft_engine *engine, int64_t heartbeat_ms, int64_t suspect_ms)
 {
-    uint64_t suspect_ns = (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS) * 1000000u, now = ft_now_ns(engine->env);
-    ft_detect_open(&engine->detect, beat_ns(), suspect_ns > 2 * beat_ns() ? suspect_ns : 2 * beat_ns(), now);
+    uint64_t beat_ns = (uint64_t)heartbeat_ms * 1000000u, suspect_ns = (uint64_t)suspect_ms * 1000000u;
+    ft_detect_open(&engine->detect, beat_ns, suspect_ns > 2 * beat_ns ? suspect_ns : 2 * beat_ns, ft_now_ns(engine->env));
 }
 
 static void say(struct ft_engine *engine, struct ft_peer *peer, uint32_t what)

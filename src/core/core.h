@@ -192,7 +192,7 @@ struct ft_preserve {
     struct ft_device_req req;
 };
 
-struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks; bool preserve_input, verify; };
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify; };
 
 struct ft_comm {
     struct ft_comm *next;       /* in the engine's list */
@@ -416,7 +416,7 @@ bool ft_control_turn(struct ft_engine *engine);
 void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
 
 /* Heartbeats (beat.c). */
-void ft_beat_open(struct ft_engine *engine);
+void ft_beat_open(struct ft_engine *engine, int64_t heartbeat_ms, int64_t suspect_ms);
 void ft_beat_tick(struct ft_engine *engine, uint64_t now_ns);
 void ft_beat_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head);
 
@@ -454,6 +454,7 @@ struct ft_engine_config {
     unsigned char key[FT_KEY_BYTES];
     uint64_t id;
     int rank;
+    int64_t heartbeat_ms, suspect_ms; /* suspect_ms 0: both by parameter */
     bool manual;               /* no background thread: a simulation turns it */
 };
 

@@ -35,7 +35,8 @@ static int open_sleep(struct ft_engine *engine)
 
 static int open_transports(struct ft_engine *engine, const struct ft_engine_config *config)
 {
-    struct ft_transport_config each = {.env = config->env, .self = config->id, .chunk_bytes = engine->tuning.chunk_bytes, .rank = config->rank};
+    struct ft_transport_config each = {.env = config->env, .self = config->id, .chunk_bytes = engine->tuning.chunk_bytes, .rank = config->rank,
+                                        .suspect_ms = (uint64_t)config->suspect_ms};
     memcpy(each.key, config->key, sizeof each.key);
     for (int i = 0; config->transports[i] && i < FT_TRANSPORTS_MAX; i++) {
         struct ft_transport **at = &engine->transports[engine->ntransports];
@@ -64,7 +65,9 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
     if (rc == FT_OK) rc = open_transports(engine, config);
     if (rc == FT_OK) rc = ft_control_open(engine);
-    ft_beat_open(engine);
+    bool told = config->suspect_ms != 0;
+    ft_beat_open(engine, told ? config->heartbeat_ms : ft_param_int(FT_PARAM_HEARTBEAT_MS),
+                 told ? config->suspect_ms : ft_param_int(FT_PARAM_SUSPECT_MS));
     if (rc == FT_OK && !(engine->null_stream = ft_stream_new())) rc = ft_fail(FT_NOMEM, "no memory for a stream");
     if (rc == FT_OK && ft_param_int(FT_PARAM_TELEMETRY) && !config->manual)
         engine->telemetry = ft_telemetry_open(engine->env, engine->id, engine->host);

@@ -78,6 +78,7 @@ struct ft_transport_config {
     unsigned char key[FT_KEY_BYTES];   /* the job's secret; every connection proves it first (P9) */
     size_t chunk_bytes;                /* largest message; the same on both ends of a link */
     int rank;                          /* for log lines; -1 unknown */
+    uint64_t suspect_ms;               /* silence after which a host counts as gone; 0: by parameter */
 };
 
 struct ft_transport {

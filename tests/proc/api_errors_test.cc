@@ -250,8 +250,9 @@ TEST(ErrorStrings, EveryResultHasOneAndAClass)
 TEST(Configs, OutOfRangeIsRefused)
 {
     using Change = void (*)(ftcclConfig_t &);
-    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size, no_transport = no_size;
+    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size, no_transport = no_size, hasty = no_size;
     no_size.size = 0;
+    hasty.suspectMs = 1;
     negative.opTimeoutMs = negative.initTimeoutMs = -5;
     no_transport.transports = "carrier-pigeon";
     const Change changes[] = {
@@ -264,6 +265,7 @@ TEST(Configs, OutOfRangeIsRefused)
         [](ftcclConfig_t &c) { c.splitShare = 2; },
         [](ftcclConfig_t &c) { c.options = &no_size; },
         [](ftcclConfig_t &c) { c.options = &negative; },
+        [](ftcclConfig_t &c) { c.options = &hasty; },
         [](ftcclConfig_t &c) { c.options = &no_transport; },
         [](ftcclConfig_t &c) { c.netName = "carrier-pigeon"; },
     };

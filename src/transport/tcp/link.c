@@ -289,7 +289,7 @@ static void prove(struct tcp_conn *c, bool *moved)
 static void proved(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
-    tcp_silence_tune(c->fd);
+    tcp_silence_tune(c->tcp, c->fd);
     if (l == NULL) return join(c);
     c->state = TCP_OPEN;
     tcp_conn_want(c, EPOLLIN);

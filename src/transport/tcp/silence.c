@@ -16,14 +16,12 @@
 #define POLLS_A_LOOK 64 /* polls between looks at the clock */
 #define UNANSWERED 2    /* least number of repetitions or probes without an answer */
 
-static uint64_t suspect_ms(void) { return (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS); }
-
-uint64_t tcp_silence_look_ns(void) { return suspect_ms() * 1000000 / LOOKS; }
+uint64_t tcp_silence_look_ns(const struct tcp *t) { return t->base.config.suspect_ms * 1000000 / LOOKS; }
 
 /* Probes are a second apart, so the shortest silence that can be told is three. */
-void tcp_silence_tune(int fd)
+void tcp_silence_tune(const struct tcp *t, int fd)
 {
-    const int on = 1, second = 1, probes = (int)ft_max(suspect_ms() / 1000, 2);
+    const int on = 1, second = 1, probes = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
@@ -31,7 +29,7 @@ void tcp_silence_tune(int fd)
 }
 
 /* Nothing has been heard for too long although answers are due. */
-static bool is_silent(struct tcp_conn *c)
+static bool is_silent(const struct tcp *t, struct tcp_conn *c)
 {
     struct tcp_info info;
     socklen_t len = sizeof(info);
@@ -42,7 +40,7 @@ static bool is_silent(struct tcp_conn *c)
         return false;
     }
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return false;
-    return info.tcpi_last_ack_recv >= suspect_ms() && (info.tcpi_retransmits >= UNANSWERED || info.tcpi_probes >= UNANSWERED);
+    return info.tcpi_last_ack_recv >= t->base.config.suspect_ms && (info.tcpi_retransmits >= UNANSWERED || info.tcpi_probes >= UNANSWERED);
 }
 
 void tcp_check_silence(struct tcp *t, bool *moved)
@@ -54,8 +52,8 @@ void tcp_check_silence(struct tcp *t, bool *moved)
     t->silence_ns = now_ns + t->base.look_ns;
     for (struct tcp_link *l = t->links; l != NULL; l = l->next) {
         for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) {
-            if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(l->conn[i])) continue;
-            tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms", (unsigned long long)suspect_ms()));
+            if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(t, l->conn[i])) continue;
+            tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms", (unsigned long long)t->base.config.suspect_ms));
             *moved = true;
         }
     }

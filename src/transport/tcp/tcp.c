@@ -155,7 +155,8 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     if (t == NULL) return ft_fail(FT_NOMEM, "no memory for the tcp transport");
     t->base.ops = &ft_transport_tcp;
     t->base.config = *config;
-    t->base.look_ns = tcp_silence_look_ns();
+    if (t->base.config.suspect_ms == 0) t->base.config.suspect_ms = (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS);
+    t->base.look_ns = tcp_silence_look_ns(t);
     t->listener[0] = t->listener[1] = -1;
     t->buffer_bytes = ft_round_up(ft_max(config->chunk_bytes, 1), 4096);
     ft_rxq_set_open(&t->set, config->chunk_bytes);

@@ -128,8 +128,8 @@ void tcp_accept(struct tcp *, int listener, bool *moved);
 void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
 
 /* silence.c */
-uint64_t tcp_silence_look_ns(void);
-void tcp_silence_tune(int fd);
+uint64_t tcp_silence_look_ns(const struct tcp *);
+void tcp_silence_tune(const struct tcp *, int fd);
 void tcp_check_silence(struct tcp *, bool *moved);
 void tcp_silence_awake(struct tcp *);
 
