@@ -14,6 +14,7 @@ struct ft_letter {
     struct ft_letter *next;
     struct ft_peer *peer;
     uint32_t len_bytes;
+    unsigned breaks;       /* peer->breaks when it was written: it goes with the link that it was for */
     unsigned char bytes[]; /* head and payload */
 };
 
@@ -22,7 +23,7 @@ void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struc
     size_t total = sizeof *head + len_bytes;
     struct ft_letter *letter = peer->letters < OUTBOX_MAX && total <= engine->tuning.chunk_bytes ? malloc(sizeof *letter + total) : NULL;
     if (!letter) return;
-    *letter = (struct ft_letter){.peer = peer, .len_bytes = (uint32_t)total};
+    *letter = (struct ft_letter){.peer = peer, .len_bytes = (uint32_t)total, .breaks = peer->breaks};
     memcpy(letter->bytes, head, sizeof *head);
     if (len_bytes) memcpy(letter->bytes + sizeof *head, data, len_bytes);
     *engine->outbox_end = letter;
@@ -35,6 +36,7 @@ void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struc
 static int deliver(struct ft_engine *engine, const struct ft_letter *letter)
 {
     struct ft_link *link;
+    if (letter->breaks != letter->peer->breaks) return FT_LINK;
     int rc = ft_engine_redial(engine, letter->peer, &link);
     if (rc != FT_OK) return rc;
     struct ft_header header = {.ctx = FT_CTX_ENGINE, .lane = FT_LANE_CTL, .len = letter->len_bytes};

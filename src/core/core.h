@@ -440,6 +440,7 @@ struct ft_peer {
     uint64_t beat_round;       /* of the last one that it was to get */
     bool beating;              /* it gets ours */
     int letters;               /* in the outbox */
+    unsigned breaks;           /* sending links that went down, also before they were up */
     uint64_t blocked;          /* round of the outbox in which its link took nothing */
     int rank;                  /* in the first communicator, for people; -1 unknown */
     int tx_row, rx_row;        /* telemetry */

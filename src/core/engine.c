@@ -323,7 +323,10 @@ void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct 
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_exec_forget(comm, peer, link);
     engine->links[index_of(engine, link->transport)]--;
     link->cut |= peer->fenced; /* it may only be told that it is, never that we left */
-    if (link == peer->tx) peer->tx = NULL;
+    if (link == peer->tx) {
+        peer->tx = NULL;
+        peer->breaks++;
+    }
     if (link == peer->rx) peer->rx = NULL;
     link->ops->disconnect(link);
 }
