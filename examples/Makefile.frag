@@ -1,6 +1,6 @@
 # Example programs, over the public header only.
-noinst_PROGRAMS += examples/hello examples/survive
+noinst_PROGRAMS += examples/hello examples/elastic_allreduce
 examples_hello_SOURCES = examples/hello.c
 examples_hello_LDADD = src/libftccl.la
-examples_survive_SOURCES = examples/survive.c
-examples_survive_LDADD = src/libftccl.la
+examples_elastic_allreduce_SOURCES = examples/elastic_allreduce.c examples/launch.h
+examples_elastic_allreduce_LDADD = src/libftccl.la

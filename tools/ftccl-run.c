@@ -270,6 +270,7 @@ static uint64_t run_events(void)
         struct rank *r = &ranks[e->rank];
         if (r->ended) continue;
         r->excused = true;
+        fprintf(stderr, "ftccl-run: %.4f s: rank %d %s\n", (double)(now_ns() - start_ns) * 1e-9, e->rank, e->sig == SIGSTOP ? "stopped" : "killed");
         if (e->sig == SIGSTOP) r->stopped = true;
         signal_rank(r, e->sig);
     }
@@ -338,12 +339,12 @@ int main(int argc, char **argv)
     int sigfd = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (sigfd < 0) run_die("signalfd: %s", strerror(errno));
     raise_nofile();
-    run_env_make(&env, opt.nranks);
+    start_ns = now_ns();
+    run_env_make(&env, opt.nranks, start_ns);
     ranks = calloc((size_t)opt.nranks, sizeof *ranks);
     struct pollfd *polls = calloc(1 + 2 * (size_t)opt.nranks, sizeof *polls);
     if (!ranks || !polls) run_die("out of memory");
 
-    start_ns = now_ns();
     for (int i = 0; i < opt.nranks; i++) start_rank(i);
     while (running() > 0) {
         uint64_t next_ns = run_events(), now = now_ns();

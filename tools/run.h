@@ -32,7 +32,7 @@ struct run_env {
     int port_fd; /* holds MASTER_PORT for the ranks; -1: none */
     char ***vars;
 };
-void run_env_make(struct run_env *env, int nranks);
+void run_env_make(struct run_env *env, int nranks, uint64_t start_ns); /* start_ns: of CLOCK_MONOTONIC */
 void run_env_set_restart(struct run_env *env, int rank, int count);
 void run_env_free(struct run_env *env);
 

@@ -17,9 +17,9 @@
 
 extern char **environ;
 
-enum { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, UNIQUE_ID, RESTART, MASTER_ADDR, MASTER_PORT, NAMES };
-static const char *const names[NAMES] = {"RANK",            "WORLD_SIZE",    "LOCAL_RANK",  "LOCAL_WORLD_SIZE",
-                                         "FTCCL_UNIQUE_ID", "FTCCL_RESTART", "MASTER_ADDR", "MASTER_PORT"};
+enum { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, UNIQUE_ID, RESTART, RUN_START, MASTER_ADDR, MASTER_PORT, NAMES };
+static const char *const names[NAMES] = {"RANK",            "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
+                                         "FTCCL_UNIQUE_ID", "FTCCL_RESTART", "FTCCL_RUN_START", "MASTER_ADDR", "MASTER_PORT"};
 
 static char *assign(const char *name, const char *value)
 {
@@ -77,8 +77,10 @@ static int hold_port(struct run_env *env)
     return ntohs(addr.sin_port);
 }
 
-void run_env_make(struct run_env *env, int nranks)
+void run_env_make(struct run_env *env, int nranks, uint64_t start_ns)
 {
+    char start[24];
+    snprintf(start, sizeof start, "%llu", (unsigned long long)start_ns);
     char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1];
     unique_id_hex(hex);
     env->nranks = nranks;
@@ -97,7 +99,8 @@ void run_env_make(struct run_env *env, int nranks)
         vars[LOCAL_WORLD_SIZE] = assign_int(names[LOCAL_WORLD_SIZE], nranks);
         vars[UNIQUE_ID] = assign(names[UNIQUE_ID], hex);
         vars[RESTART] = assign_int(names[RESTART], 0);
-        size_t n = RESTART + 1;
+        vars[RUN_START] = assign(names[RUN_START], start);
+        size_t n = RUN_START + 1;
         if (master) {
             vars[n++] = assign(names[MASTER_ADDR], "127.0.0.1");
             vars[n++] = assign_int(names[MASTER_PORT], port);

@@ -17,6 +17,8 @@ flags=$(pkg-config --define-variable=prefix="$prefix" --define-variable=libdir="
     --define-variable=includedir="$prefix/include" --cflags --libs ftccl)
 # shellcheck disable=SC2086 # flags are words
 ${CC:-cc} -Wall -Wextra -Werror "$top_srcdir/examples/hello.c" -o "$prefix/hello" $flags
+# shellcheck disable=SC2086
+${CC:-cc} -Wall -Wextra -Werror "$top_srcdir/examples/elastic_allreduce.c" -o "$prefix/elastic_allreduce" $flags
 got=$(LD_LIBRARY_PATH="$prefix/lib" timeout 60 "$prefix/hello")
 want=$(printf 'rank 0 has 10\nrank 1 has 10\nrank 2 has 10\nrank 3 has 10')
 [ "$got" = "$want" ] || { echo "the program printed: $got"; exit 1; }

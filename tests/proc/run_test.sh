@@ -20,6 +20,9 @@ gone() { timeout 10 tail -s 0.05 -f --pid="$1" /dev/null; }
 got=$($run -n 3 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $FTCCL_RESTART ${#FTCCL_UNIQUE_ID}' | sort | tr '\n' ';')
 expect environment "$got" '0/3 0/3 0 256;1/3 1/3 0 256;2/3 2/3 0 256;'
 
+got=$($run -n 2 sh -c 'echo $FTCCL_RUN_START' | sort -u | grep -cE '^[0-9]{9,}$')
+expect 'one start for all ranks' "$got" 1
+
 got=$($run -n 2 sh -c 'echo $FTCCL_UNIQUE_ID' | sort -u | wc -l)
 expect 'one id for all ranks' "$got" 1
 
@@ -42,10 +45,11 @@ $run -n 1 "$dir/nothing" 2>/dev/null
 expect 'missing program' $? 127
 
 mkfifo "$dir/fifo"
-$run -n 3 --kill 1@0.1 --stop 2@0 sh -c '[ $RANK = 0 ] && exec cat '"$dir/fifo"'; [ $RANK = 2 ] && exec sleep 1000; exec >'"$dir/fifo"'; sleep 1000'
+$run -n 3 --kill 1@0.1 --stop 2@0 sh -c '[ $RANK = 0 ] && exec cat '"$dir/fifo"'; [ $RANK = 2 ] && exec sleep 1000; exec >'"$dir/fifo"'; sleep 1000' 2>"$dir/err"
 expect 'killed and stopped ranks do not count' $? 0
+expect 'kills and stops are told' "$(sed 's/ [0-9.]* s:/ T:/' "$dir/err" | sort | tr '\n' ';')" 'ftccl-run: T: rank 1 killed;ftccl-run: T: rank 2 stopped;'
 
-got=$($run -n 2 --kill 0@0.1 --restart sh -c 'echo $RANK $FTCCL_RESTART; [ $RANK$FTCCL_RESTART != 00 ] || sleep 1000' | sort | tr '\n' ';')
+got=$($run -n 2 --kill 0@0.1 --restart sh -c 'echo $RANK $FTCCL_RESTART; [ $RANK$FTCCL_RESTART != 00 ] || sleep 1000' 2>/dev/null | sort | tr '\n' ';')
 expect restart "$got" '0 0;0 1;1 0;'
 got=$($run -n 1 --restart sh -c 'echo $FTCCL_RESTART; kill -9 $$' 2>/dev/null | wc -l)
 expect 'restarts are bounded' "$got" 11
