@@ -56,7 +56,7 @@ static int allocate(struct ft_comm *comm, const struct ft_view *view)
     comm->announced = calloc(n, sizeof *comm->announced);
     comm->plans = calloc(FT_PLAN_CACHE, sizeof *comm->plans);
     comm->notices = calloc(n, 1);
-    comm->gone = calloc(n, 1);
+    comm->gone = calloc(n, sizeof *comm->gone);
     comm->failed = calloc(n, 1);
     comm->signals = calloc(n, sizeof *comm->signals);
     if (!host || !peer || !comm->peers || !comm->sends || !comm->recvs || !comm->announced || !comm->plans || !comm->notices ||
@@ -102,7 +102,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
         if (r == view->rank) continue;
         comm->peers[r] = ft_engine_peer(engine, view->peer[r]);
         if (!comm->peers[r]) rc = FT_NOMEM;
-        else comm->peers[r]->users++;
+        else comm->peers[r]->users++, ft_engine_forgive(engine, comm->peers[r]);
     }
     comm->tuning = engine->tuning;
     for (int r = 0; r < view->nranks && rc == FT_OK; r++) count_cores(comm, comm->peers[r]);
@@ -478,7 +478,7 @@ void ft_comm_close(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
     ft_engine_lock(engine);
-    if (comm->status == FT_OK) ft_notice_bye(comm);
+    ft_notice_bye(comm);
     detach(comm);
     bool last = --engine->users == 0;
     ft_engine_unlock(engine);

@@ -89,12 +89,12 @@ static void take(struct ft_engine *engine, struct ft_peer *peer, const void *dat
     }
 }
 
-/* The message is copied first: taking it may close the link. */
+/* The message is copied first: taking it may close the link. A few a turn: a peer that never stops must not hold the engine. */
 static bool receive(struct ft_engine *engine, struct ft_peer *peer)
 {
     bool moved = false;
     struct ft_msg msg;
-    while (peer->rx && peer->rx->ops->recv(peer->rx, FT_CTX_ENGINE, FT_LANE_CTL, &msg) == FT_OK) {
+    for (int n = 0; n < FT_WINDOW_CTL && peer->rx && peer->rx->ops->recv(peer->rx, FT_CTX_ENGINE, FT_LANE_CTL, &msg) == FT_OK; n++) {
         size_t len = ft_min(msg.header.len, engine->tuning.chunk_bytes);
         memcpy(engine->letter, msg.data, len);
         peer->rx->ops->release(peer->rx, &msg);

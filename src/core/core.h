@@ -236,7 +236,7 @@ struct ft_comm {
     bool stalled;                /* nothing moved since the last tick */
     bool quiet;                  /* the failure came from a peer: a few are told, not all */
     unsigned char *notices;      /* [nranks] what is still to be told to whom, see notice.c */
-    unsigned char *gone;         /* [nranks] 1: said that it destroyed its end of this communicator */
+    uint32_t *gone;              /* [nranks] destroyed its end of this communicator: takes no part in agreements from this number on */
     int notices_left;
     atomic_int untold;           /* notices_left for other threads */
     uint64_t draining_ns;        /* since when a failed communicator waits for its transfers; 0: it does not */
@@ -370,6 +370,12 @@ struct ft_pact {
 /* The communicator's next agreement; last_op is filled in. Blocks within the protocol's bounds. FT_OK and the decision, which
  * lives as long as the communicator; FT_FENCED: this rank is not part of what was agreed; FT_NOQUORUM, FT_USAGE, FT_ABORTED. */
 int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out);
+/* Its parts: this rank comes to the agreement; it is over, or this rank waits no longer (FT_ABORTED, FT_TIMEOUT); what came of it
+ * (FT_AGAIN: nothing yet). Only the wait blocks. */
+int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out);
+int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact);
+int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const struct ft_decision **out);
+uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind); /* context of the communicator that the next one makes */
 struct ft_ctl_head;
 void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
 void ft_pact_tick(struct ft_engine *engine);
@@ -385,6 +391,10 @@ struct ft_shrink {
     const char *name;
     struct ft_comm_limits limits;
 };
+/* Its two halves, which do not block. Before: the list is good, nothing is pending. Between: the agreement, or rc says why not. */
+struct ft_shrinking { uint64_t ctx; struct ft_pact *pact; };
+int ft_shrink_begin(struct ft_comm *parent, const struct ft_shrink *how, struct ft_shrinking *shrinking);
+int ft_shrink_end(struct ft_comm *parent, const struct ft_shrink *how, const struct ft_shrinking *shrinking, int rc, struct ft_comm **out);
 int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out);
 
 /* Grow: see ftcclCommGrow(). Both block. */
@@ -429,9 +439,9 @@ struct ft_peer {
     uint64_t id, host;
     struct ft_link *tx, *rx;
     int users;                 /* communicators */
-    bool departed;             /* said goodbye */
+    bool departed;             /* said goodbye on a link: no communicator there needs it; its process may go on */
     bool lost;                 /* link lost without a goodbye, and none has come up since */
-    bool redialled;            /* dialled again after it was lost */
+    bool redialled;            /* dialled again after it was lost or left */
     bool unreachable;          /* and that failed */
     bool dead;                 /* its process has ended: proven */
     bool suspected;            /* its heartbeats do not come */
@@ -524,8 +534,10 @@ struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id);
 int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address, uint32_t len_bytes, int rank);
 /* The sending link to a peer; starts connecting if there is none. FT_OK, FT_AGAIN (connecting) or what went wrong. */
 int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out);
-/* The same, also for a peer that was lost: its link may have broken while it lives. Not for one that is dead or has left. */
+/* The same, also for a peer that was lost or left: it may live and have to be asked. Not for one that is dead. */
 int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out);
+/* A new communicator has this peer: only its links were lost, and who needs them makes them anew. Not if that has failed. */
+void ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer);
 /* Closes a link of the peer at once; its pending sends complete. */
 void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 /* The same as if the link had broken: a peer that was told goodbye would take us for dead. */

@@ -267,6 +267,13 @@ void ft_engine_count_local(struct ft_engine *engine)
     atomic_store_explicit(&engine->local_ranks, n, memory_order_relaxed);
 }
 
+void ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer)
+{
+    if (!peer->lost || peer->unreachable || peer->dead || peer->departed) return;
+    if (peer->rx && peer->rx->state == FT_LINK_DOWN) ft_engine_drop_link(engine, peer, peer->rx);
+    peer->lost = false;
+}
+
 static int index_of(const struct ft_engine *engine, const struct ft_transport *transport)
 {
     int i = 0;
@@ -293,14 +300,14 @@ static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
 
 int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
 {
-    return !peer->tx && (peer->lost || peer->fenced) ? FT_PEER : ft_engine_redial(engine, peer, out);
+    return !peer->tx && (peer->lost || peer->fenced || peer->departed) ? FT_PEER : ft_engine_redial(engine, peer, out);
 }
 
 int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
 {
     if (!peer->tx) {
-        if (peer->departed || peer->dead) return FT_PEER;
-        peer->redialled = peer->lost;
+        if (peer->dead) return FT_PEER;
+        peer->redialled = peer->lost || peer->departed;
         int rc = connect_to(engine, peer);
         if (rc != FT_OK) {
             peer->unreachable = peer->redialled;

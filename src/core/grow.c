@@ -194,6 +194,7 @@ static int survivors_cards(struct ft_comm *parent, const struct ft_comm_limits *
     struct ft_card own;
     int rc = ft_engine_card(engine, &own);
     if (rc == FT_OK) ft_card_settings(&own, limits);
+    ft_engine_lock(engine); /* another grow may be learning addresses */
     for (int r = 0; r < parent->view.nranks && rc == FT_OK; r++) {
         const struct ft_peer *peer = parent->peers[r];
         cards[r] = own;
@@ -205,6 +206,7 @@ static int survivors_cards(struct ft_comm *parent, const struct ft_comm_limits *
         }
         if (r == 0 && !ft_card_put(&cards[0], PART, facts, sizeof *facts)) rc = ft_fail(FT_INTERNAL, "the facts of a grow do not fit a card");
     }
+    ft_engine_unlock(engine);
     return rc;
 }
 
@@ -333,10 +335,9 @@ int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_com
 {
     struct ft_engine *engine = parent->engine;
     int njoiners = how->nranks - parent->view.nranks;
-    uint64_t salt[2] = {parent->pacts + 1, FT_AGREE_GROW};
     struct facts facts;
     memset(&facts, 0, sizeof facts);
-    facts.ctx = ft_hash64(salt, sizeof salt, parent->ctx);
+    facts.ctx = ft_pact_child(parent, FT_AGREE_GROW);
     facts.epoch = parent->view.epoch + 1;
     facts.nold = (uint32_t)parent->view.nranks;
     struct ft_growth *growth;

@@ -14,7 +14,7 @@ struct notice {
     int32_t status;
     int32_t culprit;
     uint32_t proof; /* FAIL: 1: the culprit's process has ended, seen on its host */
-    uint64_t seq, sig;
+    uint64_t seq, sig; /* of an operation; BYE: seq is the last agreement whose outcome is known there */
     char text[400];
 };
 
@@ -56,6 +56,7 @@ static void fill(const struct ft_comm *comm, struct notice *notice, unsigned wha
     notice->status = comm->status;
     notice->culprit = comm->culprit;
     const struct ft_peer *culprit = comm->culprit >= 0 ? comm->peers[comm->culprit] : NULL;
+    if (what == TELL_BYE) notice->seq = comm->decided;
     notice->proof = what == TELL_FAIL && culprit && culprit->dead;
     if (what == TELL_FAIL) snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1, comm->text);
     for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op && what == TELL_ANNOUNCE; op = op->next) {
@@ -162,7 +163,7 @@ static void take(struct ft_comm *comm, int from, struct notice *notice)
         comm->any_announced = true;
         ft_mismatch_check(comm, from, notice->seq, notice->sig);
         break;
-    case TELL_BYE: comm->gone[from] = 1; break;
+    case TELL_BYE: comm->gone[from] = (uint32_t)ft_min(notice->seq, UINT32_MAX - 1) + 1; break;
     default: FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored", notice->what, from);
     }
 }
@@ -173,7 +174,7 @@ static bool receive(struct ft_comm *comm)
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
         struct ft_msg msg;
-        while (rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK) {
+        for (int n = 0; n < FT_WINDOW_CTL && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK; n++) {
             struct notice notice;
             bool good = ft_verify_ok(comm, r, &msg, NULL, 0) && msg.header.len == sizeof notice;
             if (good) memcpy(&notice, msg.data, sizeof notice);

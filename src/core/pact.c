@@ -12,6 +12,8 @@
 #define PACTS_AHEAD 4    /* agreements of a communicator that others may begin before this rank comes to them */
 #define SETTLE_MS 5000   /* on top of the protocol's own bounds: a machine too busy to turn the engine */
 
+#define FENCED_TEXT "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as a new rank"
+
 /* ---- finding and making -------------------------------------------------------------------------------------------- */
 
 static struct ft_pact *find(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
@@ -66,11 +68,14 @@ static int make(struct ft_comm *comm, uint32_t instance, struct ft_pact **out)
 
 /* ---- what is known of the ranks --------------------------------------------------------------------------------------- */
 
+/* A goodbye alone is no proof: the others may have decided without this rank and closed the old communicator. Who is still there can
+ * be asked: it knows the decision, or says that there is none. */
 static enum ft_evidence evidence(const struct ft_pact *pact, int rank)
 {
     const struct ft_peer *peer = pact->peers[rank];
-    if (peer->dead || peer->departed || (pact->comm && pact->comm->gone[rank])) return FT_DEAD;
-    if (peer->unreachable) return FT_UNREACHABLE;
+    uint32_t gone = pact->comm ? pact->comm->gone[rank] : 0;
+    if (peer->dead || (gone && pact->instance >= gone)) return FT_DEAD;
+    if (peer->unreachable) return peer->departed ? FT_DEAD : FT_UNREACHABLE; /* it said goodbye, and nobody is there any more */
     return peer->suspected ? FT_SILENT : FT_ALIVE;
 }
 
@@ -103,8 +108,7 @@ static void apply(struct ft_comm *comm, const struct ft_decision *decision)
     int me = comm->view.rank, first = -1;
     if (decision->status != FT_OK) return;
     if (decision->failed[me]) {
-        ft_comm_fail(comm, FT_FENCED, me, "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as "
-                     "a new rank", me);
+        ft_comm_fail(comm, FT_FENCED, me, FENCED_TEXT, me);
         return;
     }
     for (int r = 0; r < comm->view.nranks; r++) {
@@ -134,11 +138,11 @@ static void settle(struct ft_pact *pact)
 
 /* ---- the engine's side ------------------------------------------------------------------------------------------------------- */
 
-static int member(const struct ft_pact *pact, const struct ft_peer *peer)
+static int rank_of(struct ft_peer *const *peers, int nranks, const struct ft_peer *peer)
 {
-    for (int r = 0; r < pact->nranks; r++)
-        if (pact->peers[r] == peer) return r;
-    return -1;
+    int r = nranks - 1;
+    while (r >= 0 && peers[r] != peer) r--;
+    return r;
 }
 
 /* The communicator was closed here before this agreement was decided: this rank has left. One that it decided and has forgotten
@@ -163,13 +167,14 @@ static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *p
         return NULL;
     }
     bool near = head->instance > comm->pacts && head->instance - comm->pacts <= PACTS_AHEAD;
+    near = near && rank_of(comm->peers, comm->view.nranks, peer) >= 0;
     return near && make(comm, head->instance, &pact) == FT_OK ? pact : NULL;
 }
 
 void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes)
 {
     struct ft_pact *pact = head->what == FT_CTL_GONE ? find(engine, head->ctx, head->instance) : find_or_begin(engine, peer, head);
-    int from = pact ? member(pact, peer) : -1;
+    int from = pact ? rank_of(pact->peers, pact->nranks, peer) : -1;
     if (from < 0) return;
     if (head->what == FT_CTL_GONE) ft_agree_learn(pact->agree, from, FT_DEAD);
     else {
@@ -227,7 +232,23 @@ static bool is_over(void *arg)
     return atomic_load_explicit(&pact->state, memory_order_acquire) != FT_AGAIN || atomic_load(&pact->comm->leaving);
 }
 
-static int enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+/* Whether only links broke, or communicators were closed, shows while the ranks agree. */
+static void redial_lost(const struct ft_pact *pact)
+{
+    struct ft_link *link;
+    for (int r = 0; r < pact->nranks; r++)
+        if (pact->peers[r] && (pact->peers[r]->lost || pact->peers[r]->departed)) ft_engine_redial(pact->engine, pact->peers[r], &link);
+}
+
+uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind)
+{
+    ft_engine_lock(comm->engine);
+    uint64_t salt[2] = {comm->pacts + 1, kind};
+    ft_engine_unlock(comm->engine);
+    return ft_hash64(salt, sizeof salt, comm->ctx);
+}
+
+int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
 {
     struct ft_engine *engine = comm->engine;
     ft_engine_lock(engine);
@@ -238,6 +259,7 @@ static int enter(struct ft_comm *comm, const struct ft_agree_input *input, struc
     with.last_op = comm->done_op;
     if (rc == FT_OK) {
         comm->pacts = instance;
+        redial_lost(pact);
         tell_evidence(pact);
         rc = ft_agree_enter(pact->agree, &with);
         settle(pact);
@@ -253,25 +275,35 @@ static int judge(const struct ft_comm *comm, const struct ft_decision *decision)
     int me = comm->view.rank;
     if (decision->status != FT_OK)
         return ft_fail(decision->status, "the ranks made different calls of Agree, Shrink and Grow, or their lists exclude every rank");
-    if (decision->failed[me]) return ft_fail(FT_FENCED, "%s", comm->text);
+    if (decision->failed[me]) return ft_fail(FT_FENCED, FENCED_TEXT, me);
     if (decision->excluded[me]) return ft_fail(FT_FENCED, "rank %d is on the list of ranks to exclude that another rank gave", me);
     return FT_OK;
 }
 
-int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out)
+int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const struct ft_decision **out)
 {
-    struct ft_pact *pact = NULL;
-    int rc = enter(comm, input, &pact);
-    if (rc != FT_OK) return rc;
-    uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms + SETTLE_MS);
-    bool over = ft_engine_wait(comm->engine, is_over, pact, bound_ms * 1000000u);
-    if (atomic_load(&comm->leaving)) return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
-    if (!over) return ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms", comm->view.rank, (unsigned long long)bound_ms);
-    rc = atomic_load_explicit(&pact->state, memory_order_acquire);
+    int rc = atomic_load_explicit(&pact->state, memory_order_acquire);
+    if (rc == FT_AGAIN) return rc;
     if (rc == FT_NOQUORUM)
         return ft_fail(rc, "rank %d can reach too few of the %d ranks to go on: the others may be going on without it", comm->view.rank,
                        comm->view.nranks);
     if (rc != FT_OK) return ft_fail(rc, "rank %d: the agreement failed: %s", comm->view.rank, ft_status_text(rc));
     *out = ft_agree_decision(pact->agree);
     return judge(comm, *out);
+}
+
+int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact)
+{
+    uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms + SETTLE_MS);
+    bool over = ft_engine_wait(comm->engine, is_over, pact, bound_ms * 1000000u);
+    if (atomic_load(&comm->leaving)) return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
+    return over ? FT_OK : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms", comm->view.rank, (unsigned long long)bound_ms);
+}
+
+int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out)
+{
+    struct ft_pact *pact = NULL;
+    int rc = ft_pact_enter(comm, input, &pact);
+    if (rc == FT_OK) rc = ft_pact_wait(comm, pact);
+    return rc == FT_OK ? ft_pact_result(comm, pact, out) : rc;
 }

@@ -133,13 +133,12 @@ static int end_pending(struct ft_comm *parent, bool abort)
                    (long long)parent->limits.init_timeout_ms);
 }
 
-static int mark_excluded(const struct ft_comm *parent, const struct ft_shrink *how, unsigned char *marks)
+static int check_list(const struct ft_comm *parent, const struct ft_shrink *how)
 {
     for (int i = 0; i < how->count; i++) {
         if (how->exclude[i] < 0 || how->exclude[i] >= parent->view.nranks)
             return ft_fail(FT_INVAL, "shrink: rank %d of %d is to be excluded", how->exclude[i], parent->view.nranks);
         if (how->exclude[i] == parent->view.rank) return ft_fail(FT_USAGE, "shrink: rank %d excludes itself", parent->view.rank);
-        marks[how->exclude[i]] = 1;
     }
     return FT_OK;
 }
@@ -152,23 +151,39 @@ static int open_shrunk(struct ft_comm *parent, const struct ft_shrink *how, uint
     return ft_fail(FT_NOQUORUM, "%d ranks are left, fewer than minRanks %lld", decision->nsurvivors, (long long)how->limits.min_ranks);
 }
 
-int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out)
+int ft_shrink_begin(struct ft_comm *parent, const struct ft_shrink *how, struct ft_shrinking *shrinking)
 {
-    struct ft_engine *engine = parent->engine;
-    const struct ft_decision *decision;
     unsigned char *marks = calloc((size_t)parent->view.nranks, 1);
-    *out = NULL;
-    int rc = marks ? mark_excluded(parent, how, marks) : ft_fail(FT_NOMEM, "no memory to shrink");
-    if (rc == FT_OK) rc = end_pending(parent, how->abort);
-    uint64_t salt[2] = {parent->pacts + 1, FT_AGREE_SHRINK};
-    uint64_t ctx = ft_hash64(salt, sizeof salt, parent->ctx);
-    if (rc == FT_OK) rc = ft_engine_bind(engine, ctx);
-    bool bound = rc == FT_OK;
     struct ft_agree_input input = {.kind = FT_AGREE_SHRINK, .flags = ft_settings_flags(&how->limits), .key = how->key, .exclude = marks};
-    if (rc == FT_OK) rc = ft_comm_agree(parent, &input, &decision);
-    if (rc == FT_OK && !decision->flags) rc = ft_fail(FT_MISMATCH, "CommShrink: the ranks have different settings of verify");
-    if (rc == FT_OK) rc = open_shrunk(parent, how, ctx, decision, out);
-    if (bound && !*out) ft_engine_unbind(engine, ctx);
+    *shrinking = (struct ft_shrinking){.ctx = ft_pact_child(parent, FT_AGREE_SHRINK)};
+    int rc = marks ? FT_OK : ft_fail(FT_NOMEM, "no memory to shrink");
+    for (int i = 0; i < how->count && rc == FT_OK; i++) marks[how->exclude[i]] = 1;
+    if (rc == FT_OK) rc = ft_engine_bind(parent->engine, shrinking->ctx);
+    if (rc == FT_OK) {
+        rc = ft_pact_enter(parent, &input, &shrinking->pact);
+        if (rc != FT_OK) ft_engine_unbind(parent->engine, shrinking->ctx);
+    }
     free(marks);
     return rc;
+}
+
+int ft_shrink_end(struct ft_comm *parent, const struct ft_shrink *how, const struct ft_shrinking *shrinking, int rc, struct ft_comm **out)
+{
+    const struct ft_decision *decision;
+    *out = NULL;
+    if (rc == FT_OK) rc = ft_pact_result(parent, shrinking->pact, &decision);
+    if (rc == FT_OK && !decision->flags) rc = ft_fail(FT_MISMATCH, "CommShrink: the ranks have different settings of verify");
+    if (rc == FT_OK) rc = open_shrunk(parent, how, shrinking->ctx, decision, out);
+    if (!*out) ft_engine_unbind(parent->engine, shrinking->ctx);
+    return rc;
+}
+
+int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out)
+{
+    struct ft_shrinking shrinking;
+    *out = NULL;
+    int rc = check_list(parent, how);
+    if (rc == FT_OK) rc = end_pending(parent, how->abort);
+    if (rc == FT_OK) rc = ft_shrink_begin(parent, how, &shrinking);
+    return rc == FT_OK ? ft_shrink_end(parent, how, &shrinking, ft_pact_wait(parent, shrinking.pact), out) : rc;
 }

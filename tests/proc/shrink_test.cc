@@ -20,9 +20,11 @@ using proc::World;
 
 void impatient(ftcclConfig_t &config)
 {
-    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
-    options.initTimeoutMs = 3000;
-    options.opTimeoutMs = 3000;
+    static ftcclOptions_t options = [] {
+        ftcclOptions_t few = FTCCL_OPTIONS_INITIALIZER;
+        few.initTimeoutMs = few.opTimeoutMs = 3000;
+        return few;
+    }();
     config.options = &options;
 }
 

@@ -12,3 +12,4 @@ tests_sim_agree_test_SOURCES = tests/sim/agree_test.cc tests/sim/agree_sim_test.
 tests_sim_agree_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
 tests_sim_agree_test_LDADD = src/libftcore.la $(gtest_libs)
 endif
+include tests/sim/reshape.frag

@@ -41,7 +41,7 @@ struct sim_event {
     void *copy;
     struct ft_send *req;
     int reason;
-    bool orderly;
+    bool orderly, proof;
 };
 
 static struct sim_world *world;
@@ -75,7 +75,12 @@ void sim_start(struct sim_world *w, uint64_t seed)
     world = w;
 }
 
-uint64_t sim_next(const struct sim_world *w) { return w->events ? w->events->at_ns : UINT64_MAX; }
+uint64_t sim_next(const struct sim_world *w)
+{
+    const struct sim_event *event = w->events;
+    while (event && event->to->dead) event = event->next;
+    return event ? event->at_ns : UINT64_MAX;
+}
 
 /* ---- events --------------------------------------------------------------------------------------------------------- */
 
@@ -149,17 +154,22 @@ static void lose_frames(struct sim_link *tx)
     }
 }
 
-static void break_link(struct sim_link *tx, int reason, bool orderly)
+static void break_link(struct sim_link *tx, bool orderly, bool proof)
 {
     if (!orderly) lose_frames(tx);
-    if (!tx->gone && tx->base.state != FT_LINK_DOWN) schedule(DOWN, tx, world->now_ns)->reason = reason;
+    if (!tx->gone && tx->base.state != FT_LINK_DOWN) {
+        struct sim_event *event = schedule(DOWN, tx, world->now_ns);
+        event->reason = FT_LINK;
+        event->proof = proof;
+    }
     if (!tx->other || tx->other->gone || tx->other->base.state == FT_LINK_DOWN) return;
     uint64_t at = world->now_ns;
     for (int i = 0; orderly && i < FT_LANES_ALL; i++)
         if (tx->last_ns[i] > at) at = tx->last_ns[i];
     struct sim_event *event = schedule(DOWN, tx->other, at + 1);
-    event->reason = reason;
+    event->reason = FT_LINK;
     event->orderly = orderly;
+    event->proof = proof;
 }
 
 bool sim_cut(struct sim_world *w, uint64_t from, uint64_t to)
@@ -167,7 +177,7 @@ bool sim_cut(struct sim_world *w, uint64_t from, uint64_t to)
     for (struct sim_transport *t = w->transports; t; t = t->next)
         for (struct sim_link *link = t->links; link; link = link->next)
             if (link->base.sender && t->base.config.self == from && link->base.peer == to && link->base.state == FT_LINK_UP) {
-                break_link(link, FT_LINK, false);
+                break_link(link, false, false);
                 return true;
             }
     return false;
@@ -178,7 +188,7 @@ void sim_kill(struct sim_world *w, uint64_t engine)
     for (struct sim_transport *t = w->transports; t; t = t->next) {
         if (t->base.config.self == engine) t->dead = true;
         for (struct sim_link *link = t->links; link; link = link->next)
-            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine)) break_link(link, FT_LINK, false);
+            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine)) break_link(link, false, w->proof);
     }
 }
 
@@ -220,7 +230,7 @@ static void sim_disconnect(struct ft_link *base)
             free(slot);
             world->frames--;
         }
-        break_link(link, FT_LINK, base->state == FT_LINK_UP && !base->cut);
+        break_link(link, base->state == FT_LINK_UP && !base->cut, false);
         ft_txq_close(&link->txq);
     } else {
         if (link->other && !link->other->gone && link->other->base.state != FT_LINK_DOWN) {
@@ -456,6 +466,7 @@ static int take(struct sim_event *event, struct ft_event *out)
         link->base.state = FT_LINK_DOWN;
         link->base.reason = event->reason;
         link->base.orderly = event->orderly;
+        link->base.proof = event->proof;
         *out = (struct ft_event){FT_EVENT_DOWN, &link->base};
         return 1;
     }

@@ -19,6 +19,7 @@ struct sim_world {
     uint64_t trace;        /* hash over everything that was delivered */
     uint64_t frames;       /* allocated and not freed */
     uint64_t delivered;
+    bool proof;            /* what breaks at a kill tells that the process has ended */
     uint64_t flip;         /* the next message with a payload from this delivered one on has a bit changed; 0: none */
     struct sim_transport *transports;
     struct sim_event *events; /* ordered by time */
@@ -29,7 +30,7 @@ void sim_start(struct sim_world *world, uint64_t seed);
 uint64_t sim_random(struct sim_world *world, uint64_t below);
 extern const struct ft_transport_ops sim_transport_ops;
 
-/* The time of the next event; UINT64_MAX: none. */
+/* The time of the next event at an engine that lives; UINT64_MAX: none. */
 uint64_t sim_next(const struct sim_world *world);
 /* The link from one engine to another breaks now: what is under way is lost. false: there is none. */
 bool sim_cut(struct sim_world *world, uint64_t from, uint64_t to);

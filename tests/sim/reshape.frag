@@ -1,0 +1,7 @@
+if HAVE_GTEST
+check_PROGRAMS += tests/sim/reshape_sim_test
+TESTS += tests/sim/reshape_sim_test
+tests_sim_reshape_sim_test_SOURCES = tests/sim/reshape_sim_test.cc tests/sim/sim.c tests/sim/sim.h
+tests_sim_reshape_sim_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
+tests_sim_reshape_sim_test_LDADD = src/libftcore.la $(gtest_libs)
+endif
