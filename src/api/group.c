@@ -92,6 +92,7 @@ static int detach_job(struct ft_job *job)
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    atomic_store_explicit(&job->comm->error, FT_OK, memory_order_relaxed); /* GetAsyncError tells of the latest call */
     atomic_fetch_add_explicit(&job->comm->busy, 1, memory_order_relaxed);
     int err = pthread_create(&job->thread, &attr, detached_job, job);
     pthread_attr_destroy(&attr);

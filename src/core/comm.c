@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define SETTLE_NS 1000000000u      /* a failed communicator waits this long for its transfers, then cuts their links */
-#define ABORT_FLUSH_NS 20000000u   /* an abort gives its notices this long to leave */
+#define FLUSH_NS 20000000u         /* an end gives its notices and letters this long to leave */
 
 static void free_comm(struct ft_comm *comm)
 {
@@ -420,6 +420,12 @@ static bool is_drained(void *arg)
     return all;
 }
 
+/* Others may wait for what this rank knows of a decision: its letters leave before the engine may close. */
+static bool is_posted(void *arg)
+{
+    return atomic_load_explicit(&((struct ft_comm *)arg)->engine->unsent, memory_order_relaxed) == 0;
+}
+
 int ft_comm_finalize(struct ft_comm *comm)
 {
     uint64_t bound = (uint64_t)comm->limits.init_timeout_ms * 1000000u;
@@ -428,13 +434,14 @@ int ft_comm_finalize(struct ft_comm *comm)
     if (!ft_engine_wait(comm->engine, is_drained, comm, bound))
         return ft_fail(FT_TIMEOUT, "peers of rank %d did not take what was sent to them within %lld ms", comm->view.rank,
                        (long long)comm->limits.init_timeout_ms);
+    ft_engine_wait(comm->engine, is_posted, comm, FLUSH_NS);
     return comm->status;
 }
 
 static bool is_told(void *arg)
 {
     struct ft_comm *comm = arg;
-    return is_idle(arg) && atomic_load_explicit(&comm->untold, memory_order_relaxed) == 0;
+    return is_idle(arg) && is_posted(arg) && atomic_load_explicit(&comm->untold, memory_order_relaxed) == 0;
 }
 
 void ft_comm_abort(struct ft_comm *comm)
@@ -443,7 +450,7 @@ void ft_comm_abort(struct ft_comm *comm)
     ft_engine_lock(comm->engine);
     ft_comm_fail(comm, FT_ABORTED, comm->view.rank, "rank %d aborted the communicator", comm->view.rank);
     ft_engine_unlock(comm->engine);
-    ft_engine_wait(comm->engine, is_told, comm, ABORT_FLUSH_NS);
+    ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS);
     ft_engine_wait(comm->engine, is_idle, comm, 2 * (uint64_t)SETTLE_NS);
 }
 

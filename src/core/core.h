@@ -368,7 +368,7 @@ struct ft_pact {
 };
 
 /* The communicator's next agreement; last_op is filled in. Blocks within the protocol's bounds. FT_OK and the decision, which
- * lives as long as the communicator; FT_FENCED: this rank is not part of what was agreed; FT_NOQUORUM, FT_USAGE, FT_ABORTED. */
+ * lives until the communicator's 15th agreement after it or its end; FT_FENCED: this rank is not part of what was agreed; FT_NOQUORUM, FT_USAGE, FT_ABORTED. */
 int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out);
 /* Its parts: this rank comes to the agreement; it is over, or this rank waits no longer (FT_ABORTED, FT_TIMEOUT); what came of it
  * (FT_AGAIN: nothing yet). Only the wait blocks. */

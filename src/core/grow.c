@@ -220,9 +220,12 @@ static int learn_joiners(struct ft_engine *engine, const struct ft_card *joiners
     return rc;
 }
 
+struct gathering { struct ft_comm *parent; struct ft_growth *growth; };
+
 static bool all_asked(void *arg)
 {
-    struct ft_growth *growth = arg;
+    const struct ft_growth *growth = ((struct gathering *)arg)->growth;
+    if (atomic_load(&((struct gathering *)arg)->parent->leaving)) return true;
     return atomic_load_explicit(&growth->asked, memory_order_acquire) == growth->nranks - growth->nold;
 }
 
@@ -241,7 +244,8 @@ static int gather_joiners(struct ft_comm *parent, const struct ft_grow *how, str
     memcpy(joiners, table->card + growth->nold, (size_t)njoiners * sizeof *joiners);
     free(table);
     rc = learn_joiners(parent->engine, joiners, njoiners, growth->nold);
-    if (rc == FT_OK && !ft_engine_wait(parent->engine, all_asked, growth, bound_ns))
+    struct gathering gathering = {parent, growth};
+    if (rc == FT_OK && !ft_engine_wait(parent->engine, all_asked, &gathering, bound_ns))
         rc = ft_fail(FT_TIMEOUT, "%d of %d joiners came to the rendezvous but not to the survivors", growth->asked, njoiners);
     return rc;
 }

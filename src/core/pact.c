@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define PACTS_KEPT 64    /* of closed communicators */
+#define PACTS_PAST 16    /* of an open communicator, with the latest */
 #define PACTS_AHEAD 4    /* agreements of a communicator that others may begin before this rank comes to them */
 #define SETTLE_MS 5000   /* on top of the protocol's own bounds: a machine too busy to turn the engine */
 
@@ -224,6 +225,21 @@ void ft_pact_close(struct ft_engine *engine)
     engine->undecided = 0;
 }
 
+/* Nobody is so far behind that it asks for these: later ones were decided with it or without it. */
+static void forget_past(struct ft_comm *comm)
+{
+    for (struct ft_pact **at = &comm->engine->pacts; *at;) {
+        struct ft_pact *pact = *at;
+        bool over = atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN;
+        if (pact->comm != comm || !over || pact->instance + PACTS_PAST > comm->pacts) {
+            at = &pact->next;
+            continue;
+        }
+        *at = pact->next;
+        free_pact(pact);
+    }
+}
+
 /* ---- the user's side ---------------------------------------------------------------------------------------------------------- */
 
 static bool is_over(void *arg)
@@ -259,6 +275,7 @@ int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, stru
     with.last_op = comm->done_op;
     if (rc == FT_OK) {
         comm->pacts = instance;
+        forget_past(comm);
         redial_lost(pact);
         tell_evidence(pact);
         rc = ft_agree_enter(pact->agree, &with);

@@ -228,6 +228,50 @@ TEST(Agree, FlagsAreCombined)
     EXPECT_TRUE(world.works());
 }
 
+TEST(Agree, ManyTimesLeaksNothing)
+{
+    World world(2, impatient);
+    auto agree = [&](int times) {
+        world.each([&](int r) {
+            uint64_t flags = 1;
+            for (int k = 0; k < times; k++) ASSERT_OK(ftcclCommAgree(world.comm[static_cast<size_t>(r)], &flags));
+        });
+    };
+    agree(100);
+    long before = proc::resident_kib();
+    agree(1000);
+    EXPECT_LT(proc::resident_kib() - before, 4096) << "KiB more after 1000 agreements";
+}
+
+TEST(Agree, ALaterCallClearsTheErrorOfANonBlockingOne)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    proc::in_threads(2, [&](int r) {
+        ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+        impatient(config);
+        config.blocking = 0;
+        ftcclComm_t comm = nullptr, child = nullptr;
+        auto outcome = [&] {
+            ftcclResult_t result = ftcclInProgress;
+            while (result == ftcclInProgress) {
+                EXPECT_OK(ftcclCommGetAsyncError(comm, &result));
+                std::this_thread::yield();
+            }
+            return result;
+        };
+        EXPECT_EQ(ftcclCommInitRankConfig(&comm, 2, id, r, &config), ftcclInProgress);
+        EXPECT_EQ(outcome(), ftcclSuccess);
+        EXPECT_EQ(ftcclCommGrow(comm, 3, nullptr, -1, &child, nullptr), ftcclInProgress);
+        EXPECT_NE(outcome(), ftcclSuccess) << "nobody gave an id";
+        EXPECT_EQ(ftcclCommShrink(comm, nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT), ftcclInProgress);
+        EXPECT_EQ(outcome(), ftcclSuccess);
+        EXPECT_NE(child, nullptr);
+        EXPECT_OK(ftcclCommDestroy(child));
+        EXPECT_OK(ftcclCommDestroy(comm));
+    });
+}
+
 TEST(Revoke, EndsWhatIsPendingEverywhere)
 {
     World world(3, impatient);
