@@ -12,7 +12,8 @@
  *   ftcclStreamQuery() and ftcclCommGetAsyncError(). Buffers must stay valid and untouched until the stream has passed.
  * - Operations of one communicator run in the order of the calls on it. All ranks must make the same collective calls in the
  *   same order with the same arguments; calls that differ are found and named (ftcclInvalidUsage), they do not hang.
- * - Every wait is bounded: init, split, finalize and destroy by initTimeoutMs, operations by opTimeoutMs.
+ * - Every wait is bounded: init, split, finalize and destroy by initTimeoutMs, operations by opTimeoutMs, agree, shrink and
+ *   grow by initTimeoutMs and a few times suspectMs.
  * - Any thread may use any communicator; calls on one communicator from several threads at once are serialised, and their
  *   order is then the caller's responsibility (it must agree on all ranks).
  * - In a child of fork() every call gives ftcclInvalidUsage; the communicators belong to the parent.

@@ -7,8 +7,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <map>
 #include <memory>
-#include <numeric>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -369,6 +371,73 @@ void kill_one_by_one(const std::map<std::string, std::string> &env)
 }
 
 TEST(Shrink, SurvivesKillsOverSharedMemory) { kill_one_by_one({{"FTCCL_TRANSPORTS", "shm"}}); }
+
+/* What the sockets of this process are called, by their inodes. */
+std::set<std::string> sockets()
+{
+    std::set<std::string> names;
+    for (const auto &entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+        std::error_code gone;
+        std::string name = std::filesystem::read_symlink(entry.path(), gone).string();
+        if (name.rfind("socket:", 0) == 0) names.insert(name);
+    }
+    return names;
+}
+
+/* Every rank sends to every other one. */
+bool exchange(ftcclComm_t comm, ftcclStream_t stream)
+{
+    int in[4] = {1, 2, 3, 4}, out[4] = {};
+    return ftcclAlltoAll(in, out, 1, ftcclInt, comm, stream) == ftcclSuccess && proc::finish(stream) == ftcclSuccess;
+}
+
+/* links ID NRANKS RANK: exchanges until it fails, shrinks, exchanges on, and says how many sockets of before are still there. */
+CHILD(links)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
+    ftcclComm_t comm, child;
+    ftcclStream_t stream;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess || ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) return 1;
+    std::set<std::string> before;
+    for (int i = 0; exchange(comm, stream); i++) {
+        if (i != 200) continue;
+        before = sockets();
+        printf("running\n");
+    }
+    if (ftcclCommShrink(comm, nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT) != ftcclSuccess) return 2;
+    for (int i = 0; i < 200; i++)
+        if (!exchange(child, stream)) return 3;
+    size_t kept = 0;
+    std::set<std::string> after = sockets();
+    for (const auto &name : before) kept += after.count(name);
+    printf("kept %zu of %zu, now %zu\n", kept, before.size(), after.size());
+    ftcclCommDestroy(comm);
+    ftcclCommDestroy(child);
+    ftcclStreamDestroy(stream);
+    return 0;
+}
+
+/* Each rank has two connections to and two from each other one. */
+TEST(Shrink, LinksBetweenSurvivorsAreKept)
+{
+    ftcclUniqueId id;
+    EXPECT_OK(ftcclGetUniqueId(&id));
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", "tcp"}, {"FTCCL_TCP_CONNECTIONS", "2"}};
+    for (int r = 0; r < 4; r++)
+        rank.push_back(std::make_unique<proc::Child>("links", std::vector<std::string>{proc::hex(id), "4", std::to_string(r)}, env));
+    Job::running(rank);
+    rank[1]->signal(SIGKILL);
+    for (size_t r : {0u, 2u, 3u}) {
+        int kept = 0, all = 0, now = 0;
+        std::string line = rank[r]->line();
+        ASSERT_EQ(sscanf(line.c_str(), "kept %d of %d, now %d", &kept, &all, &now), 3) << line;
+        EXPECT_EQ(kept, all - 4) << "rank " << r << " lost more than the sockets to and from the dead one";
+        EXPECT_EQ(now, kept) << "rank " << r << " made new ones";
+        EXPECT_GE(kept, 8);
+        EXPECT_EQ(rank[r]->wait(), 0);
+    }
+}
 
 TEST(Shrink, TwoAtOnce)
 {
