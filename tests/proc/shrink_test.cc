@@ -242,7 +242,11 @@ TEST(Agree, ManyTimesLeaksNothing)
     agree(100);
     long before = proc::resident_kib();
     agree(1000);
-    EXPECT_LT(proc::resident_kib() - before, 4096) << "KiB more after 1000 agreements";
+    long more = proc::resident_kib() - before;
+    printf("%ld KiB more after 1000 agreements\n", more);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) /* their shadow and quarantine grow with every allocation */
+    EXPECT_LT(more, 4096);
+#endif
 }
 
 TEST(Agree, ALaterCallClearsTheErrorOfANonBlockingOne)
