@@ -100,10 +100,14 @@ typedef struct {
     int64_t minRanks;      /* fewer live ranks than this: a shrink fails for good */
     int64_t heartbeatMs;   /* how often a rank says to log2(n) others that it lives; 0: never. Of the rank: taken at init */
     int64_t suspectMs;     /* silence after which a rank or host is suspected, from 50; links take it at init, agreements always */
+    int64_t failurePolicy; /* FTCCL_POLICY_...: see below, "Failure policy"; the same on all ranks */
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                                     \
     {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, \
-     FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF}
+     FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,     \
+     FTCCL_OPTION_UNDEF}
+#define FTCCL_POLICY_REPORT 0
+#define FTCCL_POLICY_RETRY 1
 
 #define FTCCL_CONFIG_UNDEF_INT INT_MIN
 #define FTCCL_CONFIG_UNDEF_PTR NULL

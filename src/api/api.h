@@ -33,7 +33,8 @@ struct ftcclComm {
     atomic_int error;  /* status of a failed job, else FT_OK */
     atomic_int cancel; /* abort of a job */
     struct ft_comm *core;
-    int nranks, rank, device;
+    int nranks, rank;  /* as asked for by init; core has those in force */
+    int device;
     bool blocking;
     char name[32], transports[64];
     struct ft_comm_limits limits;

@@ -57,37 +57,25 @@ static int check_buffers(const struct call *call, int nranks, int rank)
     return ft_fail(FT_INVAL, "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do", name, call->in, call->out);
 }
 
-static int check_coll(ftcclComm_t comm, const struct ft_coll *coll)
+static int check_coll(const struct ft_coll *coll, int nranks)
 {
     const char *name = ft_kind_name(coll->kind);
     if ((unsigned)coll->type >= FT_TYPES) return ft_fail(FT_INVAL, "%s: %d is not a data type", name, (int)coll->type);
-    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)comm->nranks) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
+    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)nranks) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
     bool rooted = is_rooted(coll->kind), p2p = coll->kind == FT_SEND || coll->kind == FT_RECV;
-    if ((rooted || p2p) && (coll->root < 0 || coll->root >= comm->nranks))
-        return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name, p2p ? "peer" : "root", coll->root, comm->nranks);
+    if ((rooted || p2p) && (coll->root < 0 || coll->root >= nranks))
+        return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name, p2p ? "peer" : "root", coll->root, nranks);
     return FT_OK;
 }
 
 /* ---- operators -------------------------------------------------------------------------------------------------------- */
-
-static void set_average(struct ft_redop *redop, enum ft_type type, int nranks)
-{
-    redop->red = FT_SUM;
-    if (!ft_type_is_float(type)) redop->divisor = (uint32_t)nranks;
-    else if (nranks > 1) {
-        redop->scaled = true;
-        if (type == FT_FLOAT64) redop->scale.f64 = 1.0 / nranks;
-        else redop->scale.f32 = 1.0f / (float)nranks;
-    }
-}
 
 static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op *op)
 {
     const char *name = ft_kind_name(call->coll.kind);
     if (call->op >= 0 && call->op < FT_REDS) {
         op->coll.red = (enum ft_red)call->op;
-        op->redop.red = op->coll.red;
-        if (call->op == FT_AVG) set_average(&op->redop, call->coll.type, comm->nranks);
+        op->redop.red = op->coll.red; /* an average becomes a sum when it starts and the number of contributors is known */
         return FT_OK;
     }
     int rc = FT_OK;
@@ -109,7 +97,7 @@ static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op 
 
 static int check_alive(struct ft_comm *core)
 {
-    int rc = atomic_load_explicit(&core->status, memory_order_acquire);
+    int rc = atomic_load_explicit(&core->verdict, memory_order_acquire);
     if (rc == FT_OK) return FT_OK;
     pthread_mutex_lock(&core->text_lock);
     ft_fail(rc, "the communicator has failed: %s", core->text);
@@ -119,8 +107,9 @@ static int check_alive(struct ft_comm *core)
 
 static int make_op(ftcclComm_t comm, const struct call *call, struct ft_op **out)
 {
-    int rc = check_coll(comm, &call->coll);
-    if (rc == FT_OK) rc = check_buffers(call, comm->nranks, comm->rank);
+    struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
+    int rc = check_coll(&call->coll, shape.nranks);
+    if (rc == FT_OK) rc = check_buffers(call, shape.nranks, shape.rank);
     if (rc == FT_OK) rc = check_alive(comm->core);
     if (rc != FT_OK) return rc;
     struct ft_op *op = ft_op_new();
@@ -128,6 +117,8 @@ static int make_op(ftcclComm_t comm, const struct call *call, struct ft_op **out
     op->coll = call->coll;
     op->in = call->in;
     op->out = call->out;
+    op->epoch = shape.epoch;
+    op->root_id = shape.root_id;
     if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind)) op->coll.root = 0;
     if (ft_kind_reduces(call->coll.kind)) rc = set_operator(comm, call, op);
     if (rc != FT_OK) ft_op_free(op);

@@ -76,6 +76,11 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
         if (o.verify != 0 && o.verify != 1) rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
         to->limits.verify = o.verify == 1;
     }
+    if (rc == FT_OK && o.failurePolicy != FTCCL_OPTION_UNDEF) {
+        if (o.failurePolicy != FTCCL_POLICY_REPORT && o.failurePolicy != FTCCL_POLICY_RETRY)
+            rc = ft_fail(FT_INVAL, "options.failurePolicy is %lld, not FTCCL_POLICY_REPORT or FTCCL_POLICY_RETRY", (long long)o.failurePolicy);
+        to->limits.retry = o.failurePolicy == FTCCL_POLICY_RETRY;
+    }
     if (rc == FT_OK && o.transports) snprintf(to->transports, sizeof to->transports, "%s", o.transports);
     if (rc == FT_OK && o.minRanks != FTCCL_OPTION_UNDEF) {
         rc = check_bound("minRanks", o.minRanks, 1);
@@ -120,6 +125,13 @@ static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
     return FT_OK;
 }
 
+static bool is_retry(const char *policy)
+{
+    if (strcmp(policy, "retry") && strcmp(policy, "report"))
+        FT_LOG(WARN, "init", -1, "FTCCL_FAILURE_POLICY is %s, not report or retry; report is taken", policy);
+    return !strcmp(policy, "retry");
+}
+
 static void take_defaults(struct ftcclComm *to)
 {
     int64_t blocking = ft_param_int(FT_PARAM_COMM_BLOCKING);
@@ -128,6 +140,7 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
     to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
+    to->limits.retry = is_retry(ft_param_str(FT_PARAM_FAILURE_POLICY));
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
     to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
     to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
@@ -151,7 +164,6 @@ static int run_init(struct ft_job *job)
                            .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins,
                            .key = comm->rank_key != FTCCL_OPTION_UNDEF ? &comm->rank_key : NULL};
     int rc = ft_init_run(&init, &comm->core);
-    if (rc == FT_OK) comm->rank = comm->core->view.rank; /* a joiner's follows from the keys */
     atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD, memory_order_release);
     /* A blocking caller gets no handle of a communicator that could not be made. */
     if (rc != FT_OK && comm->blocking && job->newcomm) {
@@ -286,8 +298,6 @@ ftcclComm_t ft_job_child_new(void)
 void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core)
 {
     child->core = core;
-    child->nranks = core->view.nranks;
-    child->rank = core->view.rank;
     child->device = job->comm->device;
     child->blocking = job->settings.blocking;
     child->limits = job->settings.limits;
@@ -403,7 +413,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *
     else if (atomic_load_explicit(&comm->busy, memory_order_acquire)) *asyncError = ftcclInProgress;
     else {
         int status = atomic_load_explicit(&comm->error, memory_order_acquire);
-        if (status == FT_OK && comm->core) status = atomic_load_explicit(&comm->core->status, memory_order_acquire);
+        if (status == FT_OK && comm->core) status = atomic_load_explicit(&comm->core->verdict, memory_order_acquire);
         *asyncError = ft_result(status);
     }
     ftcclResult_t result = ft_return(comm, rc);
@@ -411,18 +421,29 @@ FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *
     return result;
 }
 
-static ftcclResult_t ask(ftcclComm_t comm, int *out, size_t field)
+enum question { NRANKS, RANK, DEVICE };
+
+/* Before the communicator is ready: what was asked for. */
+static int answer(const struct ftcclComm *comm, enum question what)
+{
+    if (what == DEVICE) return comm->device;
+    bool ready = atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT && comm->core;
+    if (what == NRANKS) return ready ? ft_comm_nranks(comm->core) : comm->nranks;
+    return ready ? ft_comm_rank(comm->core) : comm->rank;
+}
+
+static ftcclResult_t ask(ftcclComm_t comm, int *out, enum question what)
 {
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = ft_comm_enter(comm);
     if (rc != FT_OK) return ft_return(NULL, rc);
     if (!out) rc = ft_fail(FT_INVAL, "the result's address is NULL");
-    else memcpy(out, (const char *)comm + field, sizeof *out);
+    else *out = answer(comm, what);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
 }
 
-FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count) { return ask(comm, count, offsetof(struct ftcclComm, nranks)); }
-FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank) { return ask(comm, rank, offsetof(struct ftcclComm, rank)); }
-FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device) { return ask(comm, device, offsetof(struct ftcclComm, device)); }
+FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count) { return ask(comm, count, NRANKS); }
+FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank) { return ask(comm, rank, RANK); }
+FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device) { return ask(comm, device, DEVICE); }

@@ -86,7 +86,7 @@ FT_EXPORT const char *ftcclGetLastError(ftcclComm_t comm)
         return text;
     }
     struct ft_comm *core = atomic_load_explicit(&comm->state, memory_order_acquire) == FT_HANDLE_INIT ? NULL : comm->core;
-    if (core && atomic_load_explicit(&core->status, memory_order_acquire) != FT_OK) {
+    if (core && atomic_load_explicit(&core->verdict, memory_order_acquire) != FT_OK) {
         pthread_mutex_lock(&core->text_lock);
         memcpy(text, core->text, sizeof text);
         pthread_mutex_unlock(&core->text_lock);

@@ -163,15 +163,15 @@ static int check_self(const struct member *members, int n)
 {
     for (int i = 0; i < n; i++) {
         const struct member *m = &members[i];
-        bool self = (m->op->coll.kind == FT_SEND || m->op->coll.kind == FT_RECV) && m->op->coll.root == m->comm->rank;
+        bool self = (m->op->coll.kind == FT_SEND || m->op->coll.kind == FT_RECV) && m->op->coll.root == ft_comm_rank(m->comm->core);
         if (!self) continue;
         int balance = 0;
         for (int k = 0; k < n; k++) {
             const struct ft_op *op = members[k].op;
-            if (members[k].comm != m->comm || op->coll.root != m->comm->rank) continue;
+            if (members[k].comm != m->comm || op->coll.root != ft_comm_rank(m->comm->core)) continue;
             balance += (op->coll.kind == FT_SEND) - (op->coll.kind == FT_RECV);
         }
-        if (balance != 0) return ft_fail(FT_USAGE, "rank %d has a send or receive to itself without its partner in the group", m->comm->rank);
+        if (balance != 0) return ft_fail(FT_USAGE, "rank %d has a send or receive to itself without its partner in the group", ft_comm_rank(m->comm->core));
     }
     return FT_OK;
 }

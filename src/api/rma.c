@@ -33,11 +33,14 @@ static int run_register(struct ft_job *job)
 {
     struct ft_comm *core = job->comm->core;
     struct ft_window *window;
+    ft_retry_pin(core);
     int rc = ft_window_add(core, job->buffer, job->len_bytes, &window);
-    if (rc != FT_OK) return rc;
-    rc = exchange_sizes(core, window);
-    if (rc != FT_OK) ft_window_remove(core, window);
-    else *job->window = (ftcclWindow_t)(void *)window;
+    if (rc == FT_OK) {
+        rc = exchange_sizes(core, window);
+        if (rc != FT_OK) ft_window_remove(core, window);
+        else *job->window = (ftcclWindow_t)(void *)window;
+    }
+    ft_retry_unpin(core);
     return rc;
 }
 
@@ -93,7 +96,7 @@ static int check_put(ftcclComm_t comm, const struct put *put, struct ft_window *
     const char *name = put->win ? "PutSignal" : "Signal";
     size_t esize = ft_type_size(put->coll.type);
     *window = NULL;
-    if (put->coll.root < 0 || put->coll.root >= comm->nranks) return ft_fail(FT_INVAL, "%s: peer %d of %d", name, put->coll.root, comm->nranks);
+    if (put->coll.root < 0 || put->coll.root >= ft_comm_nranks(comm->core)) return ft_fail(FT_INVAL, "%s: peer %d of %d", name, put->coll.root, ft_comm_nranks(comm->core));
     if (put->sig || put->ctx || put->flags) return ft_fail(FT_INVAL, "%s: sigIdx, ctx and flags must be 0", name);
     if (!put->win) return FT_OK;
     if (!esize) return ft_fail(FT_INVAL, "PutSignal: %d is not a data type", (int)put->coll.type);
@@ -118,6 +121,7 @@ static ftcclResult_t enqueue_put(const struct put *put, ftcclComm_t comm, ftcclS
     if (rc != FT_OK) return ft_refuse(comm, rc);
     op->coll = put->coll;
     op->in = put->in;
+    op->epoch = ft_comm_shape(comm->core, -1).epoch;
     op->window = window ? window->id : 0;
     op->window_offset = put->offset;
     return ft_group_add(comm, stream, op);
@@ -144,7 +148,7 @@ static int take_waits(ftcclComm_t comm, int n, const ftcclWaitSignalDesc_t *desc
     struct ft_signal_wait *waits = calloc((size_t)n + 1, sizeof *waits);
     if (!waits) return ft_fail(FT_NOMEM, "no memory for %d descriptors", n);
     for (int i = 0; i < n; i++) {
-        bool good = descs[i].peer >= 0 && descs[i].peer < comm->nranks && descs[i].opCnt >= 0 && !descs[i].sigIdx && !descs[i].ctx;
+        bool good = descs[i].peer >= 0 && descs[i].peer < ft_comm_nranks(comm->core) && descs[i].opCnt >= 0 && !descs[i].sigIdx && !descs[i].ctx;
         for (int k = 0; k < i && good; k++) good = waits[k].peer != descs[i].peer;
         if (!good) {
             free(waits);
@@ -171,6 +175,7 @@ FT_EXPORT ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signal
         return ft_refuse(comm, rc);
     }
     op->coll = (struct ft_coll){.kind = FT_WAIT, .type = FT_INT8, .count = (size_t)nDesc};
+    op->epoch = ft_comm_shape(comm->core, -1).epoch;
     op->waits = waits;
     op->nwaits = nDesc;
     return ft_group_add(comm, stream, op);

@@ -53,7 +53,7 @@ FT_EXPORT ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags)
     const struct ft_decision *decision;
     if (!flags) rc = ft_fail(FT_INVAL, "CommAgree: flags is NULL");
     else {
-        struct ft_agree_input input = {.kind = FT_AGREE_FLAGS, .flags = *flags, .key = comm->rank};
+        struct ft_agree_input input = {.kind = FT_AGREE_FLAGS, .flags = *flags, .key = ft_comm_rank(comm->core)};
         rc = ft_comm_agree(comm->core, &input, &decision);
         if (rc == FT_OK) *flags = decision->flags;
     }
@@ -77,7 +77,7 @@ static int run_shrink(struct ft_job *job)
     struct ft_comm *core = NULL;
     int64_t key = job->settings.rank_key;
     struct ft_shrink how = {.exclude = job->exclude, .count = job->nexclude, .abort = job->abort, .name = job->settings.name,
-                            .key = key == FTCCL_OPTION_UNDEF ? parent->rank : key, .limits = job->settings.limits};
+                            .key = key == FTCCL_OPTION_UNDEF ? ft_comm_rank(parent->core) : key, .limits = job->settings.limits};
     *job->newcomm = NULL;
     if (!child) return FT_NOMEM;
     int rc = ft_shrink_run(parent->core, &how, &core);
@@ -126,7 +126,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *un
     int rc = enter(comm);
     if (rc != FT_OK) return ft_return(NULL, rc);
     if (!uniqueId) rc = ft_fail(FT_INVAL, "CommGetUniqueId: uniqueId is NULL");
-    else rc = ft_unique_id_grow((unsigned char *)uniqueId->internal, comm->core->engine->transports[0]->config.key, comm->nranks);
+    else rc = ft_unique_id_grow((unsigned char *)uniqueId->internal, comm->core->engine->transports[0]->config.key, ft_comm_nranks(comm->core));
     return leave(comm, rc);
 }
 
@@ -136,7 +136,7 @@ static int run_grow(struct ft_job *job)
     struct ft_comm *core = NULL;
     int64_t key = job->settings.rank_key;
     struct ft_grow how = {.nranks = job->nranks, .id = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .name = job->settings.name,
-                          .key = key == FTCCL_OPTION_UNDEF ? parent->rank : key, .limits = job->settings.limits};
+                          .key = key == FTCCL_OPTION_UNDEF ? ft_comm_rank(parent->core) : key, .limits = job->settings.limits};
     *job->newcomm = NULL;
     if (!child) return FT_NOMEM;
     int rc = ft_grow_run(parent->core, &how, &core);

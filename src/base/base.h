@@ -111,6 +111,7 @@ struct ft_redop {
 
 /* Sets scale from one element of the type. */
 void ft_redop_read_scale(struct ft_redop *redop, enum ft_type type, const void *scalar);
+void ft_redop_average(struct ft_redop *redop, enum ft_type type, int contributors);
 
 enum ft_kind {
     FT_ALLREDUCE, FT_BROADCAST, FT_REDUCE, FT_ALLGATHER, FT_REDUCESCATTER, FT_ALLTOALL, FT_GATHER, FT_SCATTER,

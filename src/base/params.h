@@ -16,6 +16,8 @@
       "silence after which a rank or its host is suspected, TCP gives up a link, and an agreement goes on without it")  \
     X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                                                 \
       "how often a rank says to log2(n) others that it lives; 0: never")                                                \
+    X(FAILURE_POLICY, "FTCCL_FAILURE_POLICY", STR, "report", 0, 0, "", "",                                             \
+      "retry: AllReduce, Reduce and Broadcast go on with the live ranks inside the call; the same on all ranks")         \
     X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                                         \
       "fewer live ranks than this: a shrink fails for good")                                                            \
     X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",                           \

@@ -70,3 +70,14 @@ void ft_redop_read_scale(struct ft_redop *redop, enum ft_type type, const void *
     else if (type == FT_FLOAT64 || !ft_type_is_float(type)) memcpy(&redop->scale, scalar, ft_type_size(type));
     else redop->scale.f32 = ft_scalar_to_float(type, scalar);
 }
+
+void ft_redop_average(struct ft_redop *redop, enum ft_type type, int contributors)
+{
+    *redop = (struct ft_redop){.red = FT_SUM};
+    if (!ft_type_is_float(type)) redop->divisor = (uint32_t)contributors;
+    else if (contributors > 1) {
+        redop->scaled = true;
+        if (type == FT_FLOAT64) redop->scale.f64 = 1.0 / contributors;
+        else redop->scale.f32 = 1.0f / (float)contributors;
+    }
+}

@@ -25,6 +25,7 @@ static void free_comm(struct ft_comm *comm)
     free(comm->failed);
     free(comm->signals);
     free(comm->digests);
+    free(comm->retry.lost);
     for (struct ft_window *window = comm->windows, *next; window; window = next) {
         next = window->next;
         free(window->sizes);
@@ -59,11 +60,14 @@ static int allocate(struct ft_comm *comm, const struct ft_view *view)
     comm->gone = calloc(n, sizeof *comm->gone);
     comm->failed = calloc(n, 1);
     comm->signals = calloc(n, sizeof *comm->signals);
+    comm->retry.lost = calloc(n, sizeof *comm->retry.lost);
     if (!host || !peer || !comm->peers || !comm->sends || !comm->recvs || !comm->announced || !comm->plans || !comm->notices ||
-        !comm->gone || !comm->failed || !comm->signals)
+        !comm->gone || !comm->failed || !comm->signals || !comm->retry.lost)
         return ft_fail(FT_NOMEM, "no memory for a communicator of %zu ranks", n);
     memcpy(host, view->host, n * sizeof *host);
     memcpy(peer, view->peer, n * sizeof *peer);
+    atomic_store(&comm->nranks, view->nranks);
+    atomic_store(&comm->rank, view->rank);
     return FT_OK;
 }
 
@@ -87,6 +91,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     atomic_store(&comm->refs, 1);
     comm->ctx = ctx;
     comm->limits = *limits;
+    comm->limits.preserve_input |= limits->retry;
     comm->culprit = -1;
     comm->blocking = true;
     snprintf(comm->name, sizeof comm->name, "%s", name ? name : "");
@@ -168,6 +173,7 @@ static int start_collective(struct ft_comm *comm, struct ft_op *op)
     if (plain.kind == FT_ALLGATHER) plain.root = 0; /* there it only marks what the exchange is for */
     int rc = op->verifies ? ft_verify_plan(comm, &op->plan) : ft_comm_plan(comm, &plain, &op->plan);
     if (rc != FT_OK) return rc;
+    if (ft_kind_reduces(op->coll.kind) && op->coll.red == FT_AVG) ft_redop_average(&op->redop, op->coll.type, comm->view.nranks);
     if (op->scale_from) ft_redop_read_scale(&op->redop, op->coll.type, op->scale_from);
     op->seq = op->verifies ? op->verifies->seq : ++comm->seq;
     op->cold_result = has_cold_result(comm, op);
@@ -193,6 +199,8 @@ static void check_announced(struct ft_comm *comm, const struct ft_op *op)
 static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
 {
     bool collective = ft_kind_is_collective(op->coll.kind);
+    if (comm->limits.retry && !op->verifies && !ft_retry_translate(comm, op)) return;
+    comm->retry.direct |= !collective;
     op->sig = op->verifies ? op->verifies->sig | FT_SIG_VERIFY : ft_sig(&op->coll);
     if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV) ft_p2p_start(comm, op);
     int rc = collective ? start_collective(comm, op) : FT_OK;
@@ -219,8 +227,8 @@ static void start_work(struct ft_comm *comm)
     comm->progress_ns = now;
     comm->announced_self = false;
     work->started_ns = now;
-    work->deadline_ns = comm->limits.op_timeout_ms > 0 ? now + (uint64_t)comm->limits.op_timeout_ms * 1000000u : 0;
-    if (comm->limits.verify && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
+    if (comm->limits.op_timeout_ms > 0 && work->deadline_ns == 0) work->deadline_ns = now + (uint64_t)comm->limits.op_timeout_ms * 1000000u;
+    if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
     if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
@@ -232,7 +240,7 @@ void ft_op_finish(struct ft_op *op)
     op->work->ops_left--;
 }
 
-static void retire(struct ft_comm *comm, int status)
+void ft_comm_retire(struct ft_comm *comm, int status)
 {
     struct ft_work *work = comm->head;
     comm->head = work->next;
@@ -246,7 +254,8 @@ static void retire(struct ft_comm *comm, int status)
 
 void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
 {
-    if (comm->status != FT_OK) return;
+    bool repeats = ft_retry_applies(comm, status), again = comm->status != FT_OK;
+    if (again && (!comm->retry.under_way || repeats || comm->retry.ends != FT_OK)) return;
     char text[sizeof comm->text];
     va_list args;
     va_start(args, fmt);
@@ -256,7 +265,13 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
     memcpy(comm->text, text, sizeof text);
     comm->culprit = culprit;
     pthread_mutex_unlock(&comm->text_lock);
-    atomic_store_explicit(&comm->status, status, memory_order_release);
+    if (again) {
+        comm->retry.ends = status;
+        return;
+    }
+    if (repeats) atomic_store_explicit(&comm->retry.under_way, 1, memory_order_relaxed);
+    atomic_store_explicit(&comm->status, status, memory_order_relaxed);
+    if (!repeats) atomic_store_explicit(&comm->verdict, status, memory_order_release);
     FT_LOG(INFO, "coll", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx, text);
     if (!comm->quiet) ft_notice_broadcast(comm);
 }
@@ -274,22 +289,27 @@ static void cut_pending_links(struct ft_comm *comm)
     }
 }
 
+bool ft_comm_settle(struct ft_comm *comm)
+{
+    uint64_t now = ft_now_ns(comm->engine->env);
+    if (!comm->running) return true;
+    if (comm->draining_ns == 0) {
+        comm->draining_ns = now;
+        for (struct ft_op *op = comm->head->ops; op; op = op->next)
+            if (op->state == FT_OP_RUNNING) ft_op_move(op, FT_OP_DRAINING, comm->status);
+        ft_exec_drop(comm);
+    }
+    if (ft_exec_settled(comm)) return true;
+    if (now - comm->draining_ns < SETTLE_NS) return false;
+    cut_pending_links(comm);
+    return ft_exec_settled(comm);
+}
+
 /* Ends the running work once nothing of it is in flight, and skips the queued ones. */
 static bool drain(struct ft_comm *comm)
 {
-    uint64_t now = ft_now_ns(comm->engine->env);
+    if (!ft_comm_settle(comm)) return false;
     if (comm->running) {
-        if (comm->draining_ns == 0) {
-            comm->draining_ns = now;
-            for (struct ft_op *op = comm->head->ops; op; op = op->next)
-                if (op->state == FT_OP_RUNNING) ft_op_move(op, FT_OP_DRAINING, comm->status);
-            ft_exec_drop(comm);
-        }
-        if (!ft_exec_settled(comm)) {
-            if (now - comm->draining_ns < SETTLE_NS) return false;
-            cut_pending_links(comm);
-            if (!ft_exec_settled(comm)) return false;
-        }
         if (!ft_preserve_restore(comm)) return true;
         for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
         memset(comm->sends, 0, (size_t)comm->view.nranks * sizeof *comm->sends);
@@ -298,11 +318,11 @@ static bool drain(struct ft_comm *comm)
             if (op->state == FT_OP_DRAINING) ft_op_move(op, FT_OP_FAILED, comm->status);
             if (op->state == FT_OP_QUEUED) ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
         }
-        retire(comm, comm->status);
+        ft_comm_retire(comm, comm->status);
     }
     while (comm->head) {
         for (struct ft_op *op = comm->head->ops; op; op = op->next) ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
-        retire(comm, comm->status);
+        ft_comm_retire(comm, comm->status);
     }
     return true;
 }
@@ -316,7 +336,9 @@ int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
         bool failed = agreed ? comm->failed[r] : peer && (peer->dead || peer->lost);
         if (failed && n++ < capacity) ranks[n - 1] = r;
     }
-    return n;
+    for (; n == 0 && agreed < comm->retry.nlost; agreed++)
+        if (agreed < capacity) ranks[agreed] = comm->retry.lost[agreed];
+    return n > 0 ? n : agreed;
 }
 
 void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link)
@@ -353,7 +375,11 @@ bool ft_comm_turn(struct ft_comm *comm)
     bool moved = false;
     if ((comm->engine->turns & 15) == 0 || comm->notices_left) moved |= ft_notice_turn(comm);
     if ((comm->engine->turns & 15) == 0 && comm->status == FT_OK) moved |= ft_rma_receive(comm);
-    if (comm->status != FT_OK) return comm->head ? drain(comm) || moved : moved;
+    if (comm->status != FT_OK) {
+        if (comm->limits.retry) moved |= ft_retry_turn(comm);
+        bool over = comm->verdict != FT_OK && comm->head;
+        return over ? drain(comm) || moved : moved;
+    }
     for (int n = 0; n < 16 && comm->head; n++) { /* a few groups a turn; other communicators wait meanwhile */
         if (!comm->running) {
             if (!ft_entry_ready(comm->head->entry)) return moved;
@@ -375,7 +401,7 @@ bool ft_comm_turn(struct ft_comm *comm)
             return moved;
         }
         comm->done_op = comm->seq; /* all that have started */
-        retire(comm, FT_OK);
+        ft_comm_retire(comm, FT_OK);
     }
     return moved;
 }
@@ -402,14 +428,15 @@ void ft_comm_tick(struct ft_comm *comm, uint64_t now)
 
 static bool is_idle(void *arg)
 {
-    return atomic_load_explicit(&((struct ft_comm *)arg)->queued, memory_order_acquire) == 0;
+    struct ft_comm *comm = arg;
+    return atomic_load_explicit(&comm->queued, memory_order_acquire) == 0 && !atomic_load_explicit(&comm->retry.under_way, memory_order_relaxed);
 }
 
 /* Links that nobody but this communicator uses are about to be closed: what was sent on them must have been taken. */
 static bool is_drained(void *arg)
 {
     struct ft_comm *comm = arg;
-    if (comm->status != FT_OK) return true;
+    if (comm->verdict != FT_OK) return true;
     if (pthread_mutex_trylock(&comm->engine->drive) != 0) return false;
     bool all = true;
     for (int r = 0; r < comm->view.nranks; r++) {
@@ -430,12 +457,12 @@ int ft_comm_finalize(struct ft_comm *comm)
 {
     uint64_t bound = (uint64_t)comm->limits.init_timeout_ms * 1000000u;
     if (!ft_engine_wait(comm->engine, is_idle, comm, bound))
-        return ft_fail(FT_TIMEOUT, "operations of rank %d did not end within %lld ms", comm->view.rank, (long long)comm->limits.init_timeout_ms);
+        return ft_fail(FT_TIMEOUT, "operations of rank %d did not end within %lld ms", ft_comm_rank(comm), (long long)comm->limits.init_timeout_ms);
     if (!ft_engine_wait(comm->engine, is_drained, comm, bound))
-        return ft_fail(FT_TIMEOUT, "peers of rank %d did not take what was sent to them within %lld ms", comm->view.rank,
+        return ft_fail(FT_TIMEOUT, "peers of rank %d did not take what was sent to them within %lld ms", ft_comm_rank(comm),
                        (long long)comm->limits.init_timeout_ms);
     ft_engine_wait(comm->engine, is_posted, comm, FLUSH_NS);
-    return comm->status;
+    return comm->verdict;
 }
 
 static bool is_told(void *arg)
@@ -452,6 +479,7 @@ void ft_comm_abort(struct ft_comm *comm)
     ft_engine_unlock(comm->engine);
     ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS);
     ft_engine_wait(comm->engine, is_idle, comm, 2 * (uint64_t)SETTLE_NS);
+    if (comm->limits.retry) ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS); /* a retry was under way: only now they can be */
 }
 
 void ft_comm_revoke(struct ft_comm *comm, const char *why)
@@ -490,6 +518,7 @@ void ft_comm_close(struct ft_comm *comm)
     bool last = --engine->users == 0;
     ft_engine_unlock(engine);
     ft_engine_unbind(engine, comm->ctx);
+    if (comm->retry.ctx) ft_engine_unbind(engine, comm->retry.ctx);
     if (last) ft_engine_close(engine);
     ft_comm_unref(comm);
 }

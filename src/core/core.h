@@ -61,6 +61,7 @@ struct ft_op {
     bool sealed;             /* p2p: crc is that of the next message, which found no room yet */
     uint32_t crc;
     struct ft_op *verifies;  /* the collective before it, whose result this one compares; NULL: a call of the user's */
+    uint64_t epoch, root_id; /* policy retry: the view for which it was called, and the engine of its root there */
     struct ft_send sends[FT_WINDOW_P2P];
     uint64_t window;           /* put: number of the window, which may be deregistered before it runs; 0: a signal alone */
     uint64_t window_offset;    /* bytes */
@@ -192,7 +193,7 @@ struct ft_preserve {
     struct ft_device_req req;
 };
 
-struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify; };
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify, retry; };
 
 struct ft_comm {
     struct ft_comm *next;       /* in the engine's list */
@@ -246,7 +247,22 @@ struct ft_comm {
     unsigned char *failed;       /* [nranks] 1: agreed to be dead */
     atomic_int leaving;          /* aborted: waits for agreements end */
 
-    atomic_int status;           /* FT_OK, or what ended it; release with text, acquire by readers */
+    atomic_int nranks, rank;     /* of view, for other threads; relaxed */
+    struct ft_retry {            /* policy retry, see retry.c */
+        atomic_int under_way;    /* between a failure and what was agreed on it */
+        int pins;                /* calls of users under way that count on the view */
+        bool never;              /* a failure that no repetition helps */
+        bool direct;             /* sends, receives, puts or signals passed in this view */
+        int ends;                /* a failure that came meanwhile and ends it; FT_OK: none */
+        uint64_t ctx;            /* of the next view, while it is bound */
+        uint64_t leaving_ns;     /* since when an abort waits for the agreement */
+        struct ft_pact *pact;    /* NULL: not entered */
+        bool decided;            /* it was, in this context */
+        int *lost, nlost;        /* ranks that the last change of view left out, as they were before it */
+    } retry;
+
+    atomic_int status;           /* FT_OK, or what ended the view; for the engine */
+    atomic_int verdict;          /* FT_OK, or what ended it for good; release with text, acquire by readers */
     int culprit;                 /* rank that is to blame, -1 unknown */
     pthread_mutex_t text_lock;
     char text[512];
@@ -255,6 +271,8 @@ struct ft_comm {
 /* Messages of ctx are kept from now on; to be called before any peer can know that this rank is ready for them. */
 int ft_engine_bind(struct ft_engine *engine, uint64_t ctx);
 void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx);
+int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx); /* the same by who holds the engine */
+void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx);
 /* Makes the communicator of a bound context. Copies view's arrays. The caller gets the one reference. */
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name,
                  const struct ft_comm_limits *limits, struct ft_comm **out);
@@ -270,6 +288,8 @@ void ft_comm_ref(struct ft_comm *comm);
 void ft_comm_unref(struct ft_comm *comm);
 /* The first failure wins; its sentence is kept; pending operations end; peers are told. Engine held. */
 void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...) FT_PRINTF(4, 5);
+bool ft_comm_settle(struct ft_comm *comm);             /* a turn of it; true: nothing of the running work is in flight any more */
+void ft_comm_retire(struct ft_comm *comm, int status); /* the head work is over */
 bool ft_comm_turn(struct ft_comm *comm); /* one turn; true if something moved */
 void ft_comm_tick(struct ft_comm *comm, uint64_t now_ns);
 void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link);
@@ -310,7 +330,7 @@ static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_
 {
     return !comm->limits.verify || ft_verify_message(comm, from, msg, op, step);
 }
-int ft_verify_add(struct ft_comm *comm, struct ft_work *work);  /* the comparisons that the work's collectives need */
+int ft_verify_add(struct ft_comm *comm, struct ft_work *work);  /* the comparisons and commit rounds that its collectives need */
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan); /* of a comparison; FTCCL_ALGO is for calls of the user's */
 bool ft_verify_follows(const struct ft_op *op);                 /* the next operation of its work compares its result */
 void ft_verify_digest(struct ft_comm *comm, struct ft_op *op);  /* a comparison begins: this rank's result is there */
@@ -343,13 +363,30 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out);
 /* Settings of a communicator that must be the same on all its ranks: into the digest of a card, and as flags whose bitwise
  * AND over the ranks is 0 where they differ. */
 void ft_card_settings(struct ft_card *card, const struct ft_comm_limits *limits);
-static inline uint64_t ft_settings_flags(const struct ft_comm_limits *limits) { return limits->verify ? 1 : 2; }
+static inline uint64_t ft_settings_flags(const struct ft_comm_limits *limits) { return (limits->verify ? 1 : 2) | (limits->retry ? 4 : 8); }
+static inline bool ft_settings_same(uint64_t flags) { return (flags & 3) && (flags & 12); }
 /* Everybody's item of `words` 32-bit words, by an AllGather in call order with the communicator's other operations; mine is
  * all[rank * words]. `mark` tells kinds of exchanges apart in signatures. */
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);
 /* Collective over the parent; *out is NULL without a color. Blocks up to the init bound. */
 int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
                  struct ft_comm **out);
+
+/* ---- policy retry (retry.c) --------------------------------------------------------------------------------------------- */
+
+bool ft_retry_applies(const struct ft_comm *comm, int status); /* to a failure that has just been found */
+bool ft_retry_turn(struct ft_comm *comm);                      /* of a failed communicator with the policy */
+/* The operation that starts now was perhaps called for an earlier view: it means the same ranks. false: that cannot be, and
+ * the communicator has failed. */
+bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op);
+/* The view stays as it is from now on: a failure is for good until unpin. Any thread; waits for a retry under way. */
+void ft_retry_pin(struct ft_comm *comm);
+void ft_retry_unpin(struct ft_comm *comm);
+/* The view as a call of another thread sees it; root_id is that of a rank, 0 if it has none. */
+struct ft_shape { int nranks, rank; uint64_t epoch, root_id; };
+struct ft_shape ft_comm_shape(struct ft_comm *comm, int root);
+int ft_comm_nranks(const struct ft_comm *comm);
+int ft_comm_rank(const struct ft_comm *comm);
 
 /* ---- agreements (pact.c) ---------------------------------------------------------------------------------------------- */
 
@@ -376,10 +413,14 @@ int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, stru
 int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact);
 int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const struct ft_decision **out);
 uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind); /* context of the communicator that the next one makes */
+/* To come to one, with the engine held and the agreement's number: FT_PACT_RETRY is each context's own of policy
+ * retry, apart from those to which users come. */
+#define FT_PACT_RETRY UINT32_MAX
+int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input, struct ft_pact **out);
 struct ft_ctl_head;
 void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
 void ft_pact_tick(struct ft_engine *engine);
-void ft_pact_detach(struct ft_comm *comm); /* the communicator closes */
+void ft_pact_detach(struct ft_comm *comm); /* the communicator closes, or leaves its context */
 void ft_pact_close(struct ft_engine *engine);
 
 /* Shrink: who is left makes a communicator of its own over the links it has. Blocks; see ftcclCommShrink(). */
@@ -494,7 +535,7 @@ struct ft_engine {
     struct ft_pact *pacts;
     int undecided;             /* of them */
     struct ft_growth *growths;
-    struct ft_closed { uint64_t ctx; uint32_t decided; } closed[64]; /* of the last communicators that were closed */
+    struct ft_closed { uint64_t ctx; uint32_t decided; bool retried; } closed[64]; /* of the last communicators that were closed */
     unsigned nclosed;
     struct ft_comm *comms;
 

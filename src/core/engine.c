@@ -384,21 +384,32 @@ static void on_up(struct ft_engine *engine, const struct ft_link *link)
     if (peer) peer->lost = peer->redialled = peer->unreachable = false;
 }
 
-int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
+int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx)
 {
     int rc = FT_OK, i = 0;
-    ft_engine_lock(engine);
     for (; i < engine->ntransports && rc == FT_OK; i++) rc = engine->transports[i]->ops->bind(engine->transports[i], ctx);
     if (rc != FT_OK)
         for (int k = 0; k < i - 1; k++) engine->transports[k]->ops->unbind(engine->transports[k], ctx);
+    return rc;
+}
+
+int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_lock(engine);
+    int rc = ft_engine_bind_held(engine, ctx);
     ft_engine_unlock(engine);
     return rc;
+}
+
+void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx)
+{
+    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->unbind(engine->transports[i], ctx);
 }
 
 void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
 {
     ft_engine_lock(engine);
-    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->unbind(engine->transports[i], ctx);
+    ft_engine_unbind_held(engine, ctx);
     ft_engine_unlock(engine);
 }
 
@@ -452,7 +463,7 @@ bool ft_engine_turn(struct ft_engine *engine)
     for (struct ft_comm *comm = engine->comms, *next; comm; comm = next) {
         next = comm->next;
         moved |= ft_comm_turn(comm);
-        active |= comm->head || comm->notices_left;
+        active |= comm->head || comm->notices_left || atomic_load_explicit(&comm->retry.under_way, memory_order_relaxed);
     }
     atomic_store_explicit(&engine->active, active, memory_order_relaxed);
     unsigned often = moved ? RARELY : engine->manual ? 1 : IDLE_LOOK;

@@ -290,7 +290,7 @@ static int accept_decision(struct ft_comm *parent, struct ft_growth *growth, con
 {
     for (int r = 0; r < parent->view.nranks; r++)
         if (decision->failed[r]) return ft_fail(FT_PEER, "rank %d died during the grow", r);
-    if (!(decision->flags >> 1)) return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify");
+    if (!ft_settings_same(decision->flags >> 1)) return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify or failurePolicy");
     if (!(decision->flags & 1)) return ft_fail(FT_TIMEOUT, "the grow failed on another rank: see the sentence of the one that made the id");
     if (decision->blob_bytes == 0) return ft_fail(FT_USAGE, "no rank gave the unique id of the grow");
     int njoiners = growth->nranks - growth->nold;
@@ -335,7 +335,7 @@ static int open_on_survivor(struct ft_comm *parent, const struct ft_growth *grow
     return rc;
 }
 
-int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out)
+static int grow(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out)
 {
     struct ft_engine *engine = parent->engine;
     int njoiners = how->nranks - parent->view.nranks;
@@ -360,6 +360,14 @@ int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_com
         if (!*out) ft_engine_unbind(engine, facts.ctx);
     }
     free(joiners);
+    return rc;
+}
+
+int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out)
+{
+    ft_retry_pin(parent);
+    int rc = grow(parent, how, out);
+    ft_retry_unpin(parent);
     return rc;
 }
 

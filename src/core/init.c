@@ -73,9 +73,9 @@ static int learn_all(struct ft_engine *engine, const struct ft_table *table, int
 void ft_card_settings(struct ft_card *card, const struct ft_comm_limits *limits)
 {
     size_t at = strlen(card->config_text);
-    uint64_t both[2] = {card->config, limits->verify};
+    uint64_t both[2] = {card->config, ft_settings_flags(limits)};
     card->config = ft_hash64(both, sizeof both, 0);
-    snprintf(card->config_text + at, sizeof card->config_text - at, " verify=%d", limits->verify);
+    snprintf(card->config_text + at, sizeof card->config_text - at, " verify=%d failure_policy=%s", limits->verify, limits->retry ? "retry" : "report");
 }
 
 static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_table **table)

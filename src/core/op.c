@@ -73,7 +73,7 @@ static const unsigned char moves[FT_OP_STATE_COUNT] = {
     [FT_OP_NEW] = 1 << FT_OP_QUEUED,
     [FT_OP_QUEUED] = 1 << FT_OP_RUNNING | 1 << FT_OP_SKIPPED,
     [FT_OP_RUNNING] = 1 << FT_OP_DONE | 1 << FT_OP_DRAINING,
-    [FT_OP_DRAINING] = 1 << FT_OP_FAILED,
+    [FT_OP_DRAINING] = 1 << FT_OP_FAILED | 1 << FT_OP_QUEUED | 1 << FT_OP_DONE, /* the latter two by policy retry */
 };
 
 void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)

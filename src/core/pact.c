@@ -130,7 +130,8 @@ static void settle(struct ft_pact *pact)
     int state = ft_agree_state(pact->agree);
     if (state == FT_AGAIN || atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN) return;
     if (state == FT_OK && pact->comm) {
-        if (pact->instance > pact->comm->decided) pact->comm->decided = pact->instance;
+        if (pact->instance == FT_PACT_RETRY) pact->comm->retry.decided = true;
+        else if (pact->instance > pact->comm->decided) pact->comm->decided = pact->instance;
         apply(pact->comm, ft_agree_decision(pact->agree));
     }
     pact->engine->undecided--;
@@ -151,11 +152,19 @@ static int rank_of(struct ft_peer *const *peers, int nranks, const struct ft_pee
 static bool has_left(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
 {
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++)
-        if (engine->closed[i].ctx == ctx) return instance > engine->closed[i].decided;
+        if (engine->closed[i].ctx == ctx) return instance == FT_PACT_RETRY ? !engine->closed[i].retried : instance > engine->closed[i].decided;
     return false;
 }
 
-/* A message for an agreement that this rank has not begun: it takes part from now on, or says that it never will. */
+/* Is it one that this rank could come to? */
+static bool is_near(const struct ft_comm *comm, uint32_t instance)
+{
+    if (instance == FT_PACT_RETRY) return comm->limits.retry;
+    return instance > comm->pacts && instance - comm->pacts <= PACTS_AHEAD;
+}
+
+/* A message for an agreement that this rank has not begun: it takes part from now on, or says that it never will. Others that
+ * go on without somebody have left its communicator's context. */
 static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head)
 {
     struct ft_pact *pact = find(engine, head->ctx, head->instance);
@@ -167,9 +176,12 @@ static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *p
         if (has_left(engine, head->ctx, head->instance)) ft_control_send(engine, peer, &gone, NULL, 0);
         return NULL;
     }
-    bool near = head->instance > comm->pacts && head->instance - comm->pacts <= PACTS_AHEAD;
-    near = near && rank_of(comm->peers, comm->view.nranks, peer) >= 0;
-    return near && make(comm, head->instance, &pact) == FT_OK ? pact : NULL;
+    if (rank_of(comm->peers, comm->view.nranks, peer) < 0 || !is_near(comm, head->instance) || make(comm, head->instance, &pact) != FT_OK) return NULL;
+    if (head->instance == FT_PACT_RETRY) {
+        comm->quiet = true;
+        ft_comm_fail(comm, FT_PEER, -1, "rank %d lost a rank and wants to go on without it", peer->rank);
+    }
+    return pact;
 }
 
 void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes)
@@ -199,7 +211,8 @@ void ft_pact_tick(struct ft_engine *engine)
 void ft_pact_detach(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
-    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){comm->ctx, comm->decided};
+    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){comm->ctx, comm->decided, comm->retry.decided};
+    if (comm->retry.ctx) engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){.ctx = comm->retry.ctx};
     int kept = 0;
     for (struct ft_pact **at = &engine->pacts; *at;) {
         struct ft_pact *pact = *at;
@@ -231,7 +244,7 @@ static void forget_past(struct ft_comm *comm)
     for (struct ft_pact **at = &comm->engine->pacts; *at;) {
         struct ft_pact *pact = *at;
         bool over = atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN;
-        if (pact->comm != comm || !over || pact->instance + PACTS_PAST > comm->pacts) {
+        if (pact->comm != comm || !over || pact->instance == FT_PACT_RETRY || pact->instance + PACTS_PAST > comm->pacts) {
             at = &pact->next;
             continue;
         }
@@ -264,25 +277,29 @@ uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind)
     return ft_hash64(salt, sizeof salt, comm->ctx);
 }
 
-int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input, struct ft_pact **out)
 {
-    struct ft_engine *engine = comm->engine;
-    ft_engine_lock(engine);
-    uint32_t instance = comm->pacts + 1;
-    struct ft_pact *pact = find(engine, comm->ctx, instance);
+    struct ft_pact *pact = find(comm->engine, comm->ctx, instance);
     int rc = pact ? FT_OK : make(comm, instance, &pact);
+    if (rc != FT_OK) return rc;
     struct ft_agree_input with = *input;
     with.last_op = comm->done_op;
-    if (rc == FT_OK) {
-        comm->pacts = instance;
-        forget_past(comm);
-        redial_lost(pact);
-        tell_evidence(pact);
-        rc = ft_agree_enter(pact->agree, &with);
-        settle(pact);
-        *out = pact;
-    }
-    ft_engine_unlock(engine);
+    *out = pact;
+    redial_lost(pact);
+    tell_evidence(pact);
+    rc = ft_agree_enter(pact->agree, &with);
+    settle(pact);
+    return rc;
+}
+
+int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+{
+    ft_engine_lock(comm->engine);
+    *out = NULL;
+    int rc = ft_pact_enter_held(comm, comm->pacts + 1, input, out);
+    if (*out) comm->pacts++;
+    forget_past(comm);
+    ft_engine_unlock(comm->engine);
     return rc;
 }
 
@@ -320,7 +337,10 @@ int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact)
 int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out)
 {
     struct ft_pact *pact = NULL;
+    ft_retry_pin(comm);
     int rc = ft_pact_enter(comm, input, &pact);
     if (rc == FT_OK) rc = ft_pact_wait(comm, pact);
-    return rc == FT_OK ? ft_pact_result(comm, pact, out) : rc;
+    if (rc == FT_OK) rc = ft_pact_result(comm, pact, out);
+    ft_retry_unpin(comm);
+    return rc;
 }

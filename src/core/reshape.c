@@ -40,7 +40,7 @@ static int open_child(const struct ft_comm *parent, const struct child *child, s
 
 /* ---- split ----------------------------------------------------------------------------------------------------------- */
 
-struct choice { int32_t color, key, verify; };
+struct choice { int32_t color, key, settings; };
 
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
 {
@@ -53,6 +53,7 @@ int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
         op->coll = (struct ft_coll){.kind = FT_ALLGATHER, .type = FT_INT32, .count = words, .root = mark};
         op->in = &all[(size_t)comm->view.rank * words];
         op->out = all;
+        op->epoch = comm->view.epoch;
         ft_work_add(work, op);
         ft_entry_submit(entry);
         rc = ft_stream_wait(stream);
@@ -81,13 +82,13 @@ static int check_settings(const struct ft_comm *parent, const struct choice *all
 {
     int mine = parent->view.rank;
     for (int r = 0; r < parent->view.nranks; r++)
-        if (all[r].color == all[mine].color && all[r].verify != all[mine].verify)
-            return ft_fail(FT_MISMATCH, "CommSplit: rank %d has verify=%d, rank %d verify=%d", mine, all[mine].verify, r, all[r].verify);
+        if (all[r].color == all[mine].color && all[r].settings != all[mine].settings)
+            return ft_fail(FT_MISMATCH, "CommSplit: rank %d has verify=%d and failurePolicy=%d, rank %d verify=%d and failurePolicy=%d", mine,
+                           all[mine].settings & 1, all[mine].settings >> 2 & 1, r, all[r].settings & 1, all[r].settings >> 2 & 1);
     return FT_OK;
 }
 
-int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
-                 struct ft_comm **out)
+static int split(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits, struct ft_comm **out)
 {
     struct ft_engine *engine = parent->engine;
     size_t n = (size_t)parent->view.nranks;
@@ -102,7 +103,7 @@ int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, c
     bool bound = rc == FT_OK;
     *out = NULL;
     if (rc == FT_OK) {
-        all[parent->view.rank] = (struct choice){color, key, limits->verify};
+        all[parent->view.rank] = (struct choice){color, key, (int32_t)ft_settings_flags(limits)};
         rc = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
     }
     if (rc == FT_OK && color >= 0) rc = check_settings(parent, all);
@@ -114,6 +115,15 @@ int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, c
     if (bound && !*out) ft_engine_unbind(engine, ctx);
     free(members);
     free(all);
+    return rc;
+}
+
+int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
+                 struct ft_comm **out)
+{
+    ft_retry_pin(parent);
+    int rc = split(parent, color, key, name, limits, out);
+    ft_retry_unpin(parent);
     return rc;
 }
 
@@ -172,7 +182,7 @@ int ft_shrink_end(struct ft_comm *parent, const struct ft_shrink *how, const str
     const struct ft_decision *decision;
     *out = NULL;
     if (rc == FT_OK) rc = ft_pact_result(parent, shrinking->pact, &decision);
-    if (rc == FT_OK && !decision->flags) rc = ft_fail(FT_MISMATCH, "CommShrink: the ranks have different settings of verify");
+    if (rc == FT_OK && !ft_settings_same(decision->flags)) rc = ft_fail(FT_MISMATCH, "CommShrink: the ranks have different settings of verify or failurePolicy");
     if (rc == FT_OK) rc = open_shrunk(parent, how, shrinking->ctx, decision, out);
     if (!*out) ft_engine_unbind(parent->engine, shrinking->ctx);
     return rc;
@@ -182,8 +192,11 @@ int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft
 {
     struct ft_shrinking shrinking;
     *out = NULL;
+    ft_retry_pin(parent);
     int rc = check_list(parent, how);
     if (rc == FT_OK) rc = end_pending(parent, how->abort);
     if (rc == FT_OK) rc = ft_shrink_begin(parent, how, &shrinking);
-    return rc == FT_OK ? ft_shrink_end(parent, how, &shrinking, ft_pact_wait(parent, shrinking.pact), out) : rc;
+    if (rc == FT_OK) rc = ft_shrink_end(parent, how, &shrinking, ft_pact_wait(parent, shrinking.pact), out);
+    ft_retry_unpin(parent);
+    return rc;
 }

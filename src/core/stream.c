@@ -199,7 +199,7 @@ void ft_entry_work_done(struct ft_work *work, int status)
     status = atomic_load_explicit(&entry->status, memory_order_relaxed);
     const struct ft_comm *culprit = NULL;
     for (const struct ft_work *each = entry->works; each && !culprit; each = each->next_in_entry)
-        if (atomic_load_explicit(&each->comm->status, memory_order_acquire) == status) culprit = each->comm;
+        if (atomic_load_explicit(&each->comm->verdict, memory_order_acquire) == status) culprit = each->comm;
     for (int i = 0; i < entry->nstreams; i++) pop(&entry->on[i], status, culprit);
     for (work = entry->works; work && entry->nworks > 1; work = work->next_in_entry) ft_engine_wake(work->comm->engine); /* waiters */
     ft_entry_free(entry);

@@ -53,7 +53,7 @@ struct World {
     std::map<uint64_t, std::vector<uint64_t>> children; // engines of each context, by rank
     struct Outcome { std::vector<int> what; std::vector<const Node *> seen_by; };
     std::map<std::pair<uint64_t, uint32_t>, Outcome> decisions;
-    ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false};
+    ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false, false};
 
     World(uint64_t s, int ranks) : seed(s), n(ranks), nodes(size_t(ranks))
     {
