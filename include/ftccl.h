@@ -104,7 +104,7 @@ typedef struct {
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                                     \
     {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, \
-     FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,     \
+     FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,                                             \
      FTCCL_OPTION_UNDEF}
 #define FTCCL_POLICY_REPORT 0
 #define FTCCL_POLICY_RETRY 1
@@ -248,7 +248,7 @@ ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *i
                             ftcclConfig_t *config);
 
 /* The ranks of comm that have failed: after Agree, Shrink or Grow the agreed set, the same on every live rank; before that
- * what this rank knows. Writes at most capacity of them; *count is always the full number. Does not block. */
+ * what this rank knows; with FTCCL_POLICY_RETRY, if none has failed since, those of the last loss as they were before it. Writes at most capacity of them; *count is always the full number. Does not block. */
 ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, int capacity, int *count);
 
 /* Number of the last collective that is complete on every live rank, as of the last Agree, Shrink or Grow of comm; counted
@@ -350,7 +350,20 @@ ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm);
  * Reduce at root, this rank's block for ReduceScatter; nothing for the others, which keep their input in place) and as much
  * memory, taken by the first such group, grown when a larger one comes and kept as long as the communicator; if there is none,
  * the operation fails with ftcclSystemError and nothing was written. Inherited by Split like other options; ranks may differ in
- * it. */
+ * it.
+ *
+ * Failure policy. With FTCCL_POLICY_RETRY a communicator that loses a rank goes on with the live ones, inside the calls:
+ * AllReduce, Reduce and Broadcast succeed on all survivors with the same result. It is that of the old ranks if any rank had
+ * finished the operation, else the operation begins again without the lost ones; preserveInput is implied. Every collective
+ * ends with a commit round over all ranks, which costs its latency. Afterwards, and perhaps before the call returns, CommCount
+ * and CommUserRank are new (the order stays), Avg divides by those who contributed, GetFailedRanks gives the lost ranks as they
+ * were numbered before, and GetAsyncError was success throughout. A root is a rank of the view in which its call was made:
+ * ranks that may call before and after the change should take roots that it does not renumber. Ranks that aborted or
+ * destroyed their end count as lost; a broken link between live ranks is made anew. Reported as without the policy, on all
+ * ranks and for good: a root that is lost; other collectives when they run or wait in the queue (those made afterwards are
+ * ordinary calls of the smaller communicator); any loss once sends, receives, puts or windows were used, or while a rank is in
+ * Agree, Split, Shrink, Grow or WindowRegister; fewer ranks than minRanks, no quorum, different calls, a deadline that passes
+ * while all live. Children are communicators of their own. */
 
 /* recvbuff[i] = op over ranks of sendbuff[i]. In place: sendbuff == recvbuff. */
 ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,

@@ -251,13 +251,11 @@ struct ft_comm {
     struct ft_retry {            /* policy retry, see retry.c */
         atomic_int under_way;    /* between a failure and what was agreed on it */
         int pins;                /* calls of users under way that count on the view */
-        bool never;              /* a failure that no repetition helps */
-        bool direct;             /* sends, receives, puts or signals passed in this view */
+        bool never, direct;      /* a failure that no repetition helps; sends, receives, puts or signals passed in this view */
         int ends;                /* a failure that came meanwhile and ends it; FT_OK: none */
-        uint64_t ctx;            /* of the next view, while it is bound */
-        uint64_t leaving_ns;     /* since when an abort waits for the agreement */
-        struct ft_pact *pact;    /* NULL: not entered */
-        bool decided;            /* it was, in this context */
+        uint64_t ctx, leaving_ns; /* of the next view, while it is bound; since when an abort waits for the agreement */
+        struct ft_pact *pact;    /* NULL: not entered; then whether it was decided */
+        bool decided;
         int *lost, nlost;        /* ranks that the last change of view left out, as they were before it */
     } retry;
 
@@ -271,7 +269,7 @@ struct ft_comm {
 /* Messages of ctx are kept from now on; to be called before any peer can know that this rank is ready for them. */
 int ft_engine_bind(struct ft_engine *engine, uint64_t ctx);
 void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx);
-int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx); /* the same by who holds the engine */
+int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx); /* these two by who holds the engine */
 void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx);
 /* Makes the communicator of a bound context. Copies view's arrays. The caller gets the one reference. */
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name,
@@ -385,8 +383,7 @@ void ft_retry_unpin(struct ft_comm *comm);
 /* The view as a call of another thread sees it; root_id is that of a rank, 0 if it has none. */
 struct ft_shape { int nranks, rank; uint64_t epoch, root_id; };
 struct ft_shape ft_comm_shape(struct ft_comm *comm, int root);
-int ft_comm_nranks(const struct ft_comm *comm);
-int ft_comm_rank(const struct ft_comm *comm);
+int ft_comm_nranks(const struct ft_comm *comm), ft_comm_rank(const struct ft_comm *comm);
 
 /* ---- agreements (pact.c) ---------------------------------------------------------------------------------------------- */
 
