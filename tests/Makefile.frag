@@ -23,6 +23,7 @@ include tests/sim/Makefile.frag
 include tests/proc/Makefile.frag
 include tests/mpi/Makefile.frag
 include tests/fuzz/Makefile.frag
+include tests/campaign/Makefile.frag
 include tests/tidy/Makefile.frag
 
 # The test programs without running them, so that they can be built in parallel and then run one after another.

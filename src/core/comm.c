@@ -329,11 +329,10 @@ static bool drain(struct ft_comm *comm)
 
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
 {
-    int agreed = 0, n = 0;
-    for (int r = 0; r < comm->view.nranks; r++) agreed += comm->failed[r];
+    int n = 0;
     for (int r = 0; r < comm->view.nranks; r++) {
         const struct ft_peer *peer = comm->peers[r];
-        bool failed = agreed ? comm->failed[r] : peer && (peer->dead || peer->lost);
+        bool failed = comm->agreed ? comm->failed[r] : peer && (peer->dead || peer->lost);
         if (failed && n++ < capacity) ranks[n - 1] = r;
     }
     for (; n == 0 && agreed < comm->retry.nlost; agreed++)

@@ -245,6 +245,7 @@ struct ft_comm {
     uint64_t done_op, agreed_op; /* collectives that are complete here, and on every live rank as far as was agreed */
     uint32_t pacts, decided;     /* agreements that this rank's user has come to; the last that was decided */
     unsigned char *failed;       /* [nranks] 1: agreed to be dead */
+    bool agreed;                 /* there was an agreement: `failed` is what counts, also if it is empty */
     atomic_int leaving;          /* aborted: waits for agreements end */
 
     atomic_int nranks, rank;     /* of view, for other threads; relaxed */

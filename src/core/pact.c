@@ -121,6 +121,7 @@ static void apply(struct ft_comm *comm, const struct ft_decision *decision)
     }
     for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
         if (decision->failed[r] && !comm->peers[r]->fenced) fence(comm->engine, comm->peers[r]);
+    comm->agreed = true;
     if (decision->first_op > comm->agreed_op) comm->agreed_op = decision->first_op;
 }
 

@@ -1,0 +1,16 @@
+# The fault campaign. `make check` runs it for some minutes in the full build, `make check-campaign` in full.
+campaign_program = tests/campaign/campaign
+check_PROGRAMS += $(campaign_program)
+tests_campaign_campaign_SOURCES = tests/campaign/campaign.cc tests/campaign/events.cc tests/campaign/events.h tests/campaign/job.cc \
+	tests/campaign/job.h tests/campaign/net.cc tests/campaign/net.h tests/campaign/worker.cc tests/campaign/calls.cc \
+	tests/campaign/campaign.h
+tests_campaign_campaign_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
+tests_campaign_campaign_LDADD = src/libftccl.la
+TESTS += tests/campaign/campaign_test.sh
+SLOW_TESTS += tests/campaign/campaign_test.sh
+EXTRA_DIST += tests/campaign/campaign_test.sh
+
+FT_CAMPAIGN_EVENTS = 2000
+check-campaign: $(campaign_program)
+	tests/campaign/campaign --events $(FT_CAMPAIGN_EVENTS) --large 8589934592
+.PHONY: check-campaign
