@@ -283,7 +283,7 @@ static int index_of(const struct ft_engine *engine, const struct ft_transport *t
 
 static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
 {
-    int rc = ft_fail(FT_NOTSUP, "no common transport reaches rank %d", peer->rank);
+    int rc = FT_NOTSUP;
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
         size_t len;
@@ -295,7 +295,7 @@ static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
         if (engine->telemetry) peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, transport->ops->name, true);
         return FT_OK;
     }
-    return rc == FT_NOTSUP ? FT_PEER : rc;
+    return rc == FT_NOTSUP ? ft_fail(FT_PEER, "no common transport reaches rank %d", peer->rank) : rc;
 }
 
 int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)

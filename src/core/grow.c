@@ -99,7 +99,7 @@ static void take_question(struct ft_engine *engine, struct ft_peer *peer, struct
         growth->joiners[i] = peer->id;
         atomic_fetch_add_explicit(&growth->asked, 1, memory_order_release);
     }
-    if (growth->status != FT_AGAIN) tell(engine, peer, growth);
+    if (growth->status != FT_AGAIN && peer->address) tell(engine, peer, growth);
 }
 
 static bool is_permutation(const int32_t *order, int n)
@@ -119,7 +119,8 @@ static void take_answer(struct ft_growth *growth, const unsigned char *data, siz
     if (!growth->joining || growth->status != FT_AGAIN || len_bytes != want) return;
     memcpy(&answer, data, sizeof answer);
     memcpy(growth->order, data + sizeof answer, want - sizeof answer);
-    if (answer.nranks != growth->nranks || answer.status == FT_AGAIN || !is_permutation(growth->order, growth->nranks)) return;
+    if (answer.nranks != growth->nranks || answer.status == FT_AGAIN) return;
+    if (answer.status == FT_OK && !is_permutation(growth->order, growth->nranks)) return; /* a failure has no order */
     atomic_store_explicit(&growth->status, answer.status, memory_order_release);
 }
 
@@ -270,7 +271,10 @@ static void conclude(struct ft_engine *engine, struct ft_growth *growth, int sta
     ft_engine_lock(engine);
     atomic_store_explicit(&growth->status, status, memory_order_release);
     for (int i = 0; i < growth->nranks - growth->nold; i++)
-        if (growth->joiners[i]) tell(engine, ft_engine_peer(engine, growth->joiners[i]), growth);
+        {
+        struct ft_peer *peer = growth->joiners[i] ? ft_engine_peer(engine, growth->joiners[i]) : NULL;
+        if (peer && peer->address) tell(engine, peer, growth);
+    }
     int kept = 0;
     for (struct ft_growth **at = &engine->growths; *at;) {
         struct ft_growth *old = *at;
@@ -288,14 +292,14 @@ static void conclude(struct ft_engine *engine, struct ft_growth *growth, int sta
 /* What the ranks of the parent agreed on: FT_OK and everything is ready for the child. */
 static int accept_decision(struct ft_comm *parent, struct ft_growth *growth, const struct ft_decision *decision, struct ft_card *joiners)
 {
+    int njoiners = growth->nranks - growth->nold;
+    int rc = decision->blob_bytes > 0 ? take_cards(decision, joiners, njoiners) : FT_OK;
+    if (rc == FT_OK && decision->blob_bytes > 0) rc = learn_joiners(parent->engine, joiners, njoiners, growth->nold); /* also to tell them of a failure */
     for (int r = 0; r < parent->view.nranks; r++)
         if (decision->failed[r]) return ft_fail(FT_PEER, "rank %d died during the grow", r);
     if (!ft_settings_same(decision->flags >> 1)) return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify or failurePolicy");
     if (!(decision->flags & 1)) return ft_fail(FT_TIMEOUT, "the grow failed on another rank: see the sentence of the one that made the id");
     if (decision->blob_bytes == 0) return ft_fail(FT_USAGE, "no rank gave the unique id of the grow");
-    int njoiners = growth->nranks - growth->nold;
-    int rc = take_cards(decision, joiners, njoiners);
-    if (rc == FT_OK) rc = learn_joiners(parent->engine, joiners, njoiners, growth->nold);
     if (rc == FT_OK) put_in_order(growth, decision, joiners);
     return rc;
 }

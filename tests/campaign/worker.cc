@@ -4,6 +4,7 @@
  * them; so everything but a recovery begins with an Agree, and a rank to which that happens recovers.
  */
 #include <dirent.h>
+#include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -234,6 +235,7 @@ ftcclResult_t grow(Worker &me, uint64_t control)
     result = ftcclCommDestroy(w.comm);
     if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable) complain("Destroy gives %d: %s", result, ftcclGetLastError(nullptr));
     ftcclStreamDestroy(w.stream);
+    malloc_trim(0);
     say("Z %ld %ld %ld", entries("/proc/self/fd") - me.descriptors, entries("/proc/self/task") - me.threads, resident_kib() - me.rss);
     _exit(0);
 }

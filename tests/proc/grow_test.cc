@@ -140,6 +140,29 @@ TEST(Grow, FailsWithoutTheJoinerAndLeavesTheParent)
     check_and_destroy(grow(world.comm, 1, 2, [](int, ftcclConfig_t &) {}));
 }
 
+/* The joiners wait for an answer for a multiple of initTimeoutMs; they need not. */
+TEST(Grow, JoinersLearnAtOnceThatARankDied)
+{
+    World world(3, impatient);
+    ftcclUniqueId id;
+    ftcclComm_t child[4] = {};
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
+    proc::in_threads(4, [&](int r) {
+        size_t i = static_cast<size_t>(r);
+        if (r == 2) {
+            EXPECT_OK(ftcclCommAbort(world.comm[i]));
+            world.comm[i] = nullptr;
+            return;
+        }
+        ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+        impatient(config);
+        ftcclResult_t result = r == 3 ? ftcclCommGrow(nullptr, 4, &id, 3, &child[i], &config)
+                                      : ftcclCommGrow(world.comm[i], 4, r == 0 ? &id : nullptr, -1, &child[i], nullptr);
+        EXPECT_EQ(result, ftcclRemoteError) << "rank " << r << ": " << ftcclGetLastError(nullptr);
+        EXPECT_EQ(child[i], nullptr);
+    });
+}
+
 TEST(Grow, MistakesAreNamed)
 {
     World world(2, impatient);
