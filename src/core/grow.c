@@ -270,8 +270,7 @@ static void conclude(struct ft_engine *engine, struct ft_growth *growth, int sta
 {
     ft_engine_lock(engine);
     atomic_store_explicit(&growth->status, status, memory_order_release);
-    for (int i = 0; i < growth->nranks - growth->nold; i++)
-        {
+    for (int i = 0; i < growth->nranks - growth->nold; i++) {
         struct ft_peer *peer = growth->joiners[i] ? ft_engine_peer(engine, growth->joiners[i]) : NULL;
         if (peer && peer->address) tell(engine, peer, growth);
     }

@@ -11,6 +11,7 @@
 #define PACTS_KEPT 64    /* of closed communicators */
 #define PACTS_PAST 16    /* of an open communicator, with the latest */
 #define PACTS_AHEAD 4    /* agreements of a communicator that others may begin before this rank comes to them */
+#define FENCED_TEXT "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as a new rank"
 #define SETTLE_MS 5000   /* on top of the protocol's own bounds: a machine too busy to turn the engine */
 
 #define FENCED_TEXT "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as a new rank"

@@ -7,13 +7,13 @@
 
 namespace campaign {
 
-std::string Net::name(const std::string &part) const { return "ftc" + std::to_string(getpid()) + part; }
+std::string Net::name(const std::string &part) const { return prefix_ + part; }
 std::string Net::port(int host) const { return "p" + std::to_string(host); }
 std::string Net::path(int host) const { return "/run/netns/" + name("h" + std::to_string(host)); }
 
 bool Net::run(const std::string &command) const { return system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
-Net::Net()
+Net::Net() : prefix_("ftc" + std::to_string(getpid()))
 {
     std::string hub = name("hub");
     if (geteuid() != 0) missing_ = "not root";

@@ -23,6 +23,7 @@ private:
     std::string name(const std::string &part) const;
     std::string port(int host) const;
     bool run(const std::string &command) const;
+    const std::string prefix_; /* the driver's process: asked in children too */
     std::string missing_;
 };
 

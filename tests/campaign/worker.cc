@@ -327,6 +327,8 @@ int worker_main(const WorkerOptions &options)
             me.page->rounds[options.wid].fetch_add(1, std::memory_order_relaxed);
         } else {
             failed(me, result, call);
+            bool agrees = call == CALL_Agree || call == CALL_ShrinkList || call == CALL_Grow;
+            if (result == ftcclSystemError && agrees) leave(me, "noquorum", 4);
             if (ftcclGetErrorClass(result) == ftcclClassFatal) complain("%s gives %d: %s", call_names[call], result, ftcclGetLastError(me.world.comm));
             recover(me);
         }
