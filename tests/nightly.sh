@@ -1,6 +1,6 @@
 #!/bin/sh
-# nightly.sh SOURCE: what takes hours. All tests under both sanitizers, the fuzzers for FT_FUZZ_SECONDS each (default 600),
-# every test that is random or about failures FT_REPEAT times (default 50) with new seeds. Builds in build-nightly/.
+# nightly.sh SOURCE: what takes hours. All tests under both sanitizers, the fault campaign in full, the fuzzers for
+# FT_FUZZ_SECONDS each (default 600), every test that is random or about failures FT_REPEAT times (default 50) with new seeds. Builds in build-nightly/.
 set -eu
 top=${1:-$(cd "$(dirname "$0")/.." && pwd)}
 cd "$top"
@@ -22,6 +22,7 @@ for variant in plain address,undefined thread; do
     make -s -C "$directory" -j"$jobs" check-build
     make -s -C "$directory" check || status=1
 done
+make -s -C "$work/plain" check-campaign || status=1
 FT_CYCLES=10000 make -s -C "$work/plain" check TESTS=tests/proc/comm_test || status=1
 round=0
 while [ "$round" -lt "${FT_REPEAT:-50}" ]; do

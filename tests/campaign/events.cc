@@ -1,7 +1,6 @@
 /*
- * See events.h. What must happen is known from the manual: whoever is not broken goes on if more than half of those that are
- * not proven dead can reach each other, a tie goes to the side of the lowest live rank; an exit is proven if another rank of
- * the same host goes on. When several faults overlap, the ranks may also take them one after the other; both are right.
+ * See events.h. What must happen follows from the rule of quorum; an exit is proven if another
+ * rank of the same host goes on that may share memory with it. When several faults overlap, the ranks may also take them one after the other; both are right.
  */
 #include "tests/campaign/events.h"
 
@@ -40,19 +39,16 @@ Wids without(const Wids &all, const std::vector<int> &some)
     return left;
 }
 
-/* May the rest of a group go on when these are gone? `silent`: those of `gone` of whom there is never a proof. */
+/* May the rest of a group go on when these are gone? docs/membership.md: more than half of all, half with rank 0, or all but
+ * the proven dead. `silent`: those of the gone of whom there is never a proof. */
 bool has_quorum(Job &job, const std::vector<int> &order, const Wids &rest, const Wids &silent)
 {
-    size_t counted = 0;
-    int lowest = -1;
+    bool all = true;
     for (int wid : order) {
-        bool proven = !rest.count(wid) && !silent.count(wid) &&
-                      std::any_of(rest.begin(), rest.end(), [&](int other) { return job.at(other).host == job.at(wid).host; });
-        if (proven) continue;
-        if (lowest < 0) lowest = wid;
-        counted++;
+        bool proven = job.options.place != Place::Tcp && !silent.count(wid) && std::any_of(rest.begin(), rest.end(), [&](int other) { return job.at(other).host == job.at(wid).host; });
+        all = all && (rest.count(wid) || proven);
     }
-    return 2 * rest.size() > counted || (2 * rest.size() == counted && rest.count(lowest));
+    return all || 2 * rest.size() > order.size() || (2 * rest.size() == order.size() && rest.count(order[0]));
 }
 
 /* Everybody of them has left with a reason. */
