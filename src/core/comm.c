@@ -329,15 +329,15 @@ static bool drain(struct ft_comm *comm)
 
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
 {
-    int n = 0;
+    int n = 0, lost = 0;
     for (int r = 0; r < comm->view.nranks; r++) {
         const struct ft_peer *peer = comm->peers[r];
         bool failed = comm->agreed ? comm->failed[r] : peer && (peer->dead || peer->lost);
         if (failed && n++ < capacity) ranks[n - 1] = r;
     }
-    for (; n == 0 && agreed < comm->retry.nlost; agreed++)
-        if (agreed < capacity) ranks[agreed] = comm->retry.lost[agreed];
-    return n > 0 ? n : agreed;
+    for (; n == 0 && lost < comm->retry.nlost; lost++)
+        if (lost < capacity) ranks[lost] = comm->retry.lost[lost];
+    return n > 0 ? n : lost;
 }
 
 void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link)
