@@ -117,6 +117,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     engine->comms = comm;
     engine->users++;
     ft_engine_count_local(engine);
+    if (rc == FT_OK) ft_quit_check(comm);
     ft_engine_unlock(engine);
     if (rc != FT_OK) {
         ft_comm_close(comm);

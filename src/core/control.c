@@ -84,6 +84,7 @@ static void take(struct ft_engine *engine, struct ft_peer *peer, const void *dat
     case FT_CTL_GONE: ft_pact_receive(engine, peer, &head, payload, left); break;
     case FT_CTL_ASK:
     case FT_CTL_TELL: ft_grow_receive(engine, peer, &head, payload, left); break;
+    case FT_CTL_QUIT: ft_quit_receive(engine, peer, &head); break;
     case FT_CTL_BEAT: ft_beat_receive(engine, peer, &head); break;
     default: FT_LOG(WARN, "net", engine->rank, "unknown control message %u from rank %d ignored", head.what, peer->rank);
     }

@@ -421,41 +421,10 @@ void ft_pact_tick(struct ft_engine *engine);
 void ft_pact_detach(struct ft_comm *comm); /* the communicator closes, or leaves its context */
 void ft_pact_close(struct ft_engine *engine);
 
-/* Shrink: who is left makes a communicator of its own over the links it has. Blocks; see ftcclCommShrink(). */
-struct ft_shrink {
-    const int *exclude;      /* [count] ranks to leave out besides the failed ones */
-    int count;
-    bool abort;              /* pending operations are ended first */
-    int64_t key;
-    const char *name;
-    struct ft_comm_limits limits;
-};
-/* Its two halves, which do not block. Before: the list is good, nothing is pending. Between: the agreement, or rc says why not. */
-struct ft_shrinking { uint64_t ctx; struct ft_pact *pact; };
-int ft_shrink_begin(struct ft_comm *parent, const struct ft_shrink *how, struct ft_shrinking *shrinking);
-int ft_shrink_end(struct ft_comm *parent, const struct ft_shrink *how, const struct ft_shrinking *shrinking, int rc, struct ft_comm **out);
-int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out);
-
-/* Grow: see ftcclCommGrow(). Both block. */
-struct ft_grow {
-    int nranks;              /* of the child */
-    const unsigned char (*id)[FT_UNIQUE_ID_BYTES]; /* the root's; NULL on the other ranks of the parent */
-    int64_t key;
-    const char *name;
-    struct ft_comm_limits limits;
-};
-struct ft_init;
-int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out);
-/* The part of a joiner, after the rendezvous. */
-int ft_grow_join(struct ft_engine *engine, const struct ft_init *init, const struct ft_table *table, struct ft_comm **out);
-void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
-void ft_grow_close(struct ft_engine *engine);
-#define FT_CARD_KEY "key" /* part of a joiner's card: its rankKey, if it has one */
-
 /* ---- between engines (control.c) ----------------------------------------------------------------------------------------- */
 
 #define FT_CTX_ENGINE 1 /* context of the messages between engines */
-enum ft_ctl { FT_CTL_AGREE = 1, FT_CTL_GONE, FT_CTL_ASK, FT_CTL_TELL, FT_CTL_BEAT };
+enum ft_ctl { FT_CTL_AGREE = 1, FT_CTL_GONE, FT_CTL_ASK, FT_CTL_TELL, FT_CTL_BEAT, FT_CTL_QUIT };
 struct ft_ctl_head { uint32_t what, instance; uint64_t ctx; }; /* of the communicator that it is about */
 struct ft_letter;
 int ft_control_open(struct ft_engine *engine);
@@ -535,6 +504,8 @@ struct ft_engine {
     struct ft_growth *growths;
     struct ft_closed { uint64_t ctx; uint32_t decided; bool retried; } closed[64]; /* of the last communicators that were closed */
     unsigned nclosed;
+    struct ft_quit { uint64_t ctx; const struct ft_peer *peer; } quits[64]; /* the last children that peers gave up */
+    unsigned nquits;
     struct ft_comm *comms;
 
     pthread_mutex_t drive;     /* who holds it is the driver */
@@ -597,5 +568,7 @@ void ft_engine_count_local(struct ft_engine *engine); /* after a communicator ca
 void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg);
 void ft_engine_enlist(struct ft_engine *engine);
 void ft_engine_delist(struct ft_engine *engine);
+
+#include "core/reshape.h"
 
 #endif

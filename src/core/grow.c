@@ -360,7 +360,7 @@ static int grow(struct ft_comm *parent, const struct ft_grow *how, struct ft_com
             if (rc == FT_OK) rc = open_on_survivor(parent, growth, joiners, how, out);
             conclude(engine, growth, rc);
         }
-        if (!*out) ft_engine_unbind(engine, facts.ctx);
+        if (!*out) ft_child_quit(parent, facts.ctx);
     }
     free(joiners);
     return rc;

@@ -112,7 +112,8 @@ static int split(struct ft_comm *parent, int color, int key, const char *name, c
         of_color.nmembers = members_of(all, parent->view.nranks, parent->view.rank, members);
         rc = open_child(parent, &of_color, out);
     }
-    if (bound && !*out) ft_engine_unbind(engine, ctx);
+    if (bound && rc != FT_OK) ft_child_quit(parent, ctx);
+    else if (bound && !*out) ft_engine_unbind(engine, ctx); /* no color */
     free(members);
     free(all);
     return rc;
@@ -184,7 +185,7 @@ int ft_shrink_end(struct ft_comm *parent, const struct ft_shrink *how, const str
     if (rc == FT_OK) rc = ft_pact_result(parent, shrinking->pact, &decision);
     if (rc == FT_OK && !ft_settings_same(decision->flags)) rc = ft_fail(FT_MISMATCH, "CommShrink: the ranks have different settings of verify or failurePolicy");
     if (rc == FT_OK) rc = open_shrunk(parent, how, shrinking->ctx, decision, out);
-    if (!*out) ft_engine_unbind(parent->engine, shrinking->ctx);
+    if (!*out) ft_child_quit(parent, shrinking->ctx);
     return rc;
 }
 

@@ -1,0 +1,46 @@
+/*
+ * reshape: how communicators come from others. Part of core.h; other folders include that.
+ */
+#ifndef FT_RESHAPE_H
+#define FT_RESHAPE_H
+
+#include "core/core.h"
+
+/* Shrink: who is left makes a communicator of its own over the links it has. Blocks; see ftcclCommShrink(). */
+struct ft_shrink {
+    const int *exclude;      /* [count] ranks to leave out besides the failed ones */
+    int count;
+    bool abort;              /* pending operations are ended first */
+    int64_t key;
+    const char *name;
+    struct ft_comm_limits limits;
+};
+/* Its two halves, which do not block. Before: the list is good, nothing is pending. Between: the agreement, or rc says why not. */
+struct ft_shrinking { uint64_t ctx; struct ft_pact *pact; };
+int ft_shrink_begin(struct ft_comm *parent, const struct ft_shrink *how, struct ft_shrinking *shrinking);
+int ft_shrink_end(struct ft_comm *parent, const struct ft_shrink *how, const struct ft_shrinking *shrinking, int rc, struct ft_comm **out);
+int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft_comm **out);
+
+/* Grow: see ftcclCommGrow(). Both block. */
+struct ft_grow {
+    int nranks;              /* of the child */
+    const unsigned char (*id)[FT_UNIQUE_ID_BYTES]; /* the root's; NULL on the other ranks of the parent */
+    int64_t key;
+    const char *name;
+    struct ft_comm_limits limits;
+};
+struct ft_init;
+int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out);
+/* The part of a joiner, after the rendezvous. */
+int ft_grow_join(struct ft_engine *engine, const struct ft_init *init, const struct ft_table *table, struct ft_comm **out);
+void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
+void ft_grow_close(struct ft_engine *engine);
+#define FT_CARD_KEY "key" /* part of a joiner's card: its rankKey, if it has one */
+
+/* This rank listened on the context of a child that it will not open: the others, who may have it already, must not wait for
+ * it (quit.c). Unbinds the context and tells the ranks of the parent. */
+void ft_child_quit(struct ft_comm *parent, uint64_t ctx);
+void ft_quit_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head);
+void ft_quit_check(struct ft_comm *comm); /* a communicator was opened: has one of its ranks given it up? Engine held */
+
+#endif
