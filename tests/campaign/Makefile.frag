@@ -1,4 +1,5 @@
-# The fault campaign. `make check` runs it for some minutes in the full build, `make check-campaign` in full.
+# The fault campaign: `make check-campaign-slice` runs it for some minutes, `make check-campaign` in full. Not part of `make check`
+# until it has once passed in full: docs/status.md.
 campaign_program = tests/campaign/campaign
 check_PROGRAMS += $(campaign_program)
 tests_campaign_campaign_SOURCES = tests/campaign/campaign.cc tests/campaign/events.cc tests/campaign/events.h tests/campaign/job.cc \
@@ -6,11 +7,11 @@ tests_campaign_campaign_SOURCES = tests/campaign/campaign.cc tests/campaign/even
 	tests/campaign/campaign.h
 tests_campaign_campaign_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 tests_campaign_campaign_LDADD = src/libftccl.la
-TESTS += tests/campaign/campaign_test.sh
-SLOW_TESTS += tests/campaign/campaign_test.sh
 EXTRA_DIST += tests/campaign/campaign_test.sh
 
 FT_CAMPAIGN_EVENTS = 2000
+check-campaign-slice: $(campaign_program)
+	top_builddir=. $(SHELL) $(srcdir)/tests/campaign/campaign_test.sh
 check-campaign: $(campaign_program)
 	tests/campaign/campaign --events $(FT_CAMPAIGN_EVENTS) --large 8589934592
-.PHONY: check-campaign
+.PHONY: check-campaign check-campaign-slice
