@@ -522,6 +522,8 @@ struct ft_engine {
     atomic_int sleeping;       /* the driver sleeps in epoll; pairs with ft_engine_wake() */
     atomic_int wanted;         /* user threads that want to drive */
     atomic_int user_drove;     /* set by user threads, cleared by the background thread when it looks */
+    struct ft_event *events;   /* of the transport that is being polled, [nevents] */
+    int nevents;
     int links[FT_TRANSPORTS_MAX]; /* open on each transport; one without links is polled rarely */
     int epoll_fd, event_fd;
     atomic_int local_ranks;    /* ranks of its communicators on this machine, for the spin policy; relaxed */

@@ -318,6 +318,14 @@ int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_l
     return peer->tx->state == FT_LINK_UP ? FT_OK : peer->tx->state == FT_LINK_CONNECTING ? FT_AGAIN : FT_LINK;
 }
 
+/* A link goes; what its transport said of it in the same breath is void. */
+static void disconnect(struct ft_engine *engine, struct ft_link *link)
+{
+    for (int i = 0; i < engine->nevents; i++)
+        if (engine->events[i].link == link) engine->events[i].link = NULL;
+    link->ops->disconnect(link);
+}
+
 void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
     int *row = link == peer->tx ? &peer->tx_row : &peer->rx_row;
@@ -335,7 +343,7 @@ void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct 
         peer->breaks++;
     }
     if (link == peer->rx) peer->rx = NULL;
-    link->ops->disconnect(link);
+    disconnect(engine, link);
 }
 
 void ft_engine_cut_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
@@ -351,7 +359,7 @@ static void on_accepted(struct ft_engine *engine, struct ft_link *link)
     if (!peer || (peer->rx && peer->rx->state != FT_LINK_DOWN)) { /* one link a direction */
         FT_LOG(WARN, "net", engine->rank, "a second connection of peer %016llx was refused", (unsigned long long)link->peer);
         engine->links[index_of(engine, link->transport)]--;
-        link->ops->disconnect(link);
+        disconnect(engine, link);
         return;
     }
     if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
@@ -441,13 +449,16 @@ static bool poll_transports(struct ft_engine *engine)
         struct ft_transport *transport = engine->transports[i];
         if (engine->links[i] == 0 && engine->turns % RARELY != 0) continue;
         struct ft_event events[EVENTS];
-        int n = transport->ops->poll(transport, events, EVENTS, &busy);
-        for (int k = 0; k < n; k++) {
-            if (events[k].what == FT_EVENT_ACCEPTED) on_accepted(engine, events[k].link);
-            if (events[k].what == FT_EVENT_UP) on_up(engine, events[k].link);
-            if (events[k].what == FT_EVENT_DOWN) on_down(engine, events[k].link);
+        engine->events = events;
+        engine->nevents = transport->ops->poll(transport, events, EVENTS, &busy);
+        for (int k = 0; k < engine->nevents; k++) {
             busy = true;
+            if (!events[k].link) continue;
+            if (events[k].what == FT_EVENT_ACCEPTED) on_accepted(engine, events[k].link);
+            else if (events[k].what == FT_EVENT_UP) on_up(engine, events[k].link);
+            else on_down(engine, events[k].link);
         }
+        engine->nevents = 0;
     }
     return busy;
 }
