@@ -231,9 +231,15 @@ void write_trace(std::ofstream &out, uint64_t seed, const World &w)
     for (auto &s : w.trace) out << s.line() << "\n";
 }
 
+bool is_sanitized()
+{
+    const char *sanitizer = std::getenv("FT_SANITIZER");
+    return sanitizer && *sanitizer;
+}
+
 TEST(AgreeSim, RandomSchedules)
 {
-    const uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", std::getenv("FT_SANITIZER") ? 4000 : 20000);
+    const uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", is_sanitized() ? 4000 : 20000);
     const char *file = std::getenv("FT_SIM_TRACE");
     std::ofstream out;
     if (file) out.open(file);
