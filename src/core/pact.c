@@ -14,7 +14,6 @@
 #define FENCED_TEXT "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as a new rank"
 #define SETTLE_MS 5000   /* on top of the protocol's own bounds: a machine too busy to turn the engine */
 
-
 /* ---- finding and making -------------------------------------------------------------------------------------------- */
 
 static struct ft_pact *find(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
