@@ -199,7 +199,7 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
     card->config = ft_tuning_digest(&same);
     snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d algo=%.64s", engine->tuning.chunk_bytes,
              engine->tuning.chunks, engine->tuning.choice);
-    uint32_t cores = (uint32_t)ft_cores();
+    uint32_t cores = (uint32_t)engine->tuning.costs.cores_per_host; /* what this rank itself counts with */
     ft_card_put(card, "cores", &cores, sizeof cores);
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];

@@ -65,7 +65,7 @@ static const struct ft_coll digest_gather = {.kind = FT_ALLGATHER, .type = FT_UI
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan)
 {
     if (!comm->comparing.algo) {
-        struct ft_tuning tuning = comm->engine->tuning;
+        struct ft_tuning tuning = comm->tuning;
         tuning.choice = "";
         int rc = ft_algo_select(&comm->view, &digest_gather, &tuning, &comm->comparing);
         if (rc != FT_OK) return rc;
