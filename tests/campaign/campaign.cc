@@ -113,6 +113,7 @@ void next_job(Campaign &campaign)
         options.nranks = std::max(options.nranks, 3);
         options.ballast_bytes = campaign.settings.large_bytes;
         options.ballast_wid = static_cast<int>(random() % static_cast<uint64_t>(options.nranks));
+        options.init_timeout_ms = 30000; /* it fills its memory before it joins */
         options.place = Place::Tcp, options.hosts = 1;
         if (random() % 2) options.place = Place::Shm;
     }
