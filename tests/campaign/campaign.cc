@@ -3,9 +3,9 @@
  * compute exact sums again and leak nothing; who was left out ends.
  * Method: jobs of 2 to 16 processes on one host and across network namespaces, and events in them, all drawn from a seed.
  *
- *   campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES]
- * ends after so many events or seconds, whichever comes first. --job runs one job of a seed again. Each kind of event counts
- * as one test.
+ *   campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES] [--list]
+ * ends after so many events or seconds, whichever comes first. --job runs one job of a seed again, --list prints each event. Each
+ * kind of event counts as one test.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -29,6 +29,7 @@ struct Settings {
     uint64_t seed = 0;
     size_t events = SIZE_MAX, seconds = SIZE_MAX, large_bytes = size_t{1} << 30;
     int64_t job = -1;
+    bool list = false;
 };
 
 struct Campaign {
@@ -102,6 +103,13 @@ const char *place_name(Place place)
     }
 }
 
+void print_outcome(uint64_t job, const JobOptions &options, const Outcome &outcome)
+{
+    printf("job %llu, %s, %d ranks at first: %s during %s, %zu go on, detected in %.1f ms, back in %.1f ms\n", static_cast<unsigned long long>(job),
+           place_name(options.place), options.nranks, kind_names[outcome.kind], outcome.call >= 0 ? call_names[outcome.call] : "none", outcome.survivors,
+           outcome.detected_ms, outcome.back_ms);
+}
+
 bool is_large(const Campaign &campaign, uint64_t number) { return campaign.settings.large_bytes > 0 && number % 40 == 3; }
 
 void next_job(Campaign &campaign)
@@ -113,7 +121,6 @@ void next_job(Campaign &campaign)
         options.nranks = std::max(options.nranks, 3);
         options.ballast_bytes = campaign.settings.large_bytes;
         options.ballast_wid = static_cast<int>(random() % static_cast<uint64_t>(options.nranks));
-        options.init_timeout_ms = 30000; /* it fills its memory before it joins */
         options.place = Place::Tcp, options.hosts = 1;
         if (random() % 2) options.place = Place::Shm;
     }
@@ -127,6 +134,7 @@ void next_job(Campaign &campaign)
     });
     if (job.failures.empty() && job.live().empty()) job.check_leftovers();
     for (int host = 0; host < Net::HOSTS && options.place == Place::Namespaces; host++) campaign.net.heal(host);
+    for (size_t i = before; i < campaign.outcomes.size() && campaign.settings.list; i++) print_outcome(number, options, campaign.outcomes[i]);
     if (job.failures.empty()) return;
     Kind kind = campaign.outcomes.size() > before ? campaign.outcomes.back().kind : KIND_KillInit;
     campaign.failed[kind]++;
@@ -201,14 +209,14 @@ void on_signal(int) { interrupted = 1; }
 
 int usage()
 {
-    fprintf(stderr, "usage: campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES]\n");
+    fprintf(stderr, "usage: campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES] [--list]\n");
     return 2;
 }
 
 bool parse(int argc, char **argv, Settings &settings)
 {
     static const option options[] = {{"seed", 1, nullptr, 's'},  {"events", 1, nullptr, 'e'}, {"seconds", 1, nullptr, 't'},
-                                     {"job", 1, nullptr, 'j'}, {"large", 1, nullptr, 'l'},  {nullptr, 0, nullptr, 0}};
+                                     {"job", 1, nullptr, 'j'}, {"large", 1, nullptr, 'l'},  {"list", 0, nullptr, 'p'}, {nullptr, 0, nullptr, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
         size_t value = optarg ? strtoull(optarg, nullptr, 0) : 0;
         if (c == 's') settings.seed = value;
@@ -216,6 +224,7 @@ bool parse(int argc, char **argv, Settings &settings)
         else if (c == 't') settings.seconds = value;
         else if (c == 'j') settings.job = static_cast<int64_t>(value);
         else if (c == 'l') settings.large_bytes = value;
+        else if (c == 'p') settings.list = true;
         else return false;
     }
     return optind == argc && (settings.job >= 0 || settings.events != SIZE_MAX || settings.seconds != SIZE_MAX);

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 
 namespace campaign {
 
@@ -132,8 +133,14 @@ bool kill_some(Job &job, std::vector<int> victims, Random &random, Outcome &outc
     }
     outcome.call = await_moment(job, victims[0], random);
     Times times = begin(job);
-    for (int victim : victims) job.signal(victim, SIGKILL);
-    bool several = victims.size() > 1;
+    bool several = victims.size() > 1, apart = several && random() % 2;
+    for (int victim : victims) {
+        if (apart && victim != victims[0]) { /* while the others shrink, perhaps */
+            usleep(static_cast<useconds_t>(below(random, 6000)));
+            outcome.call = static_cast<int>(job.page->call[victim].load());
+        }
+        job.signal(victim, SIGKILL);
+    }
     bool on = settle(job, rest, once || (several && stepwise), !once || (several && !stepwise), SUSPECT_S + SLACK_S, times, outcome);
     if (on && !several) job.check_agreed(times.gen);
     return on;
@@ -146,6 +153,20 @@ std::vector<int> safe_victims(Job &job, Random &random, size_t count)
         if (has_quorum(job, order_of(job), without(job.live(), victims), {})) return victims;
     }
     return pick(job, random, 1);
+}
+
+/* Once it has grown. */
+bool kill_large(Job &job, Random &random, Outcome &outcome)
+{
+    const Proc &proc = job.at(job.options.ballast_wid);
+    size_t page_bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    bool grown = job.wait(120, [&] {
+        size_t all = 0, resident = 0;
+        std::ifstream("/proc/" + std::to_string(proc.pid) + "/statm") >> all >> resident;
+        return resident * page_bytes >= job.options.ballast_bytes;
+    });
+    if (!grown && job.failures.empty()) job.fail("the large process does not grow to its size");
+    return grown && kill_some(job, {job.options.ballast_wid}, random, outcome);
 }
 
 bool kill_majority(Job &job, Random &random, Outcome &outcome)
@@ -311,7 +332,7 @@ bool run(Job &job, Net &net, Kind kind, Random &random, Outcome &outcome)
     case KIND_Kill: return kill_some(job, pick(job, random, 1), random, outcome);
     case KIND_KillTwo: return kill_some(job, safe_victims(job, random, 2), random, outcome);
     case KIND_KillThree: return kill_some(job, safe_victims(job, random, 3), random, outcome);
-    case KIND_KillLarge: return kill_some(job, {job.options.ballast_wid}, random, outcome);
+    case KIND_KillLarge: return kill_large(job, random, outcome);
     case KIND_KillMajority: return kill_majority(job, random, outcome);
     case KIND_KillGrow: return kill_in_grow(job, false, random, outcome);
     case KIND_KillJoiner: return kill_in_grow(job, true, random, outcome);

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <thread>
 
 #include "tests/campaign/campaign.h"
 
@@ -301,6 +302,13 @@ ftcclResult_t finish_ops(World &world, ftcclResult_t enqueued, uint64_t collecti
     return result;
 }
 
+/* Memory that the kernel has to tear down when the process dies. */
+static void fill(size_t bytes)
+{
+    void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory != MAP_FAILED) memset(memory, 1, bytes);
+}
+
 int worker_main(const WorkerOptions &options)
 {
     Worker me;
@@ -309,7 +317,7 @@ int worker_main(const WorkerOptions &options)
     if (page == MAP_FAILED) return 1;
     me.page = static_cast<Page *>(page);
     close(options.page);
-    std::vector<char> ballast(options.ballast_bytes, 1);
+    if (options.ballast_bytes) std::thread(fill, options.ballast_bytes).detach(); /* it ends with the process, by SIGKILL */
     me.descriptors = entries("/proc/self/fd");
     me.threads = entries("/proc/self/task");
     me.rss = resident_kib();
