@@ -446,6 +446,8 @@ struct ft_peer {
     struct ft_peer *next_known; /* engine's roster */
     uint64_t id, host;
     struct ft_link *tx, *rx;
+    struct ft_link *next_rx;   /* it dialled anew and rx is not known to be down yet; NULL: none */
+    uint64_t next_rx_ns;       /* since when */
     int users;                 /* communicators */
     bool departed;             /* said goodbye on a link: no communicator there needs it; its process may go on */
     bool lost;                 /* link lost without a goodbye, and none has come up since */
@@ -524,6 +526,7 @@ struct ft_engine {
     atomic_int user_drove;     /* set by user threads, cleared by the background thread when it looks */
     struct ft_event *events;   /* of the transport that is being polled, [nevents] */
     int nevents;
+    int waiting;               /* peers with a next_rx */
     int links[FT_TRANSPORTS_MAX]; /* open on each transport; one without links is polled rarely */
     int epoll_fd, event_fd;
     atomic_int local_ranks;    /* ranks of its communicators on this machine, for the spin policy; relaxed */
@@ -554,6 +557,7 @@ void ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer);
 void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 /* The same as if the link had broken: a peer that was told goodbye would take us for dead. */
 void ft_engine_cut_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
+void ft_engine_drop_next(struct ft_engine *engine, struct ft_peer *peer); /* the link that waits to be received on, if any */
 bool ft_engine_turn(struct ft_engine *engine); /* held by the caller; true if something moved */
 void ft_engine_lock(struct ft_engine *engine); /* becomes the driver, waking a sleeping one */
 void ft_engine_unlock(struct ft_engine *engine);

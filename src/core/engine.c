@@ -13,6 +13,7 @@
 
 #define EVENTS 16
 #define TICK_NS 1000000u
+#define SUCCEED_NS 100000000u /* a link that its sender has replaced is taken for broken after this time */
 #define RARELY 64 /* transports without links are polled every so many turns, and the clock is read when things move */
 #define IDLE_LOOK 16 /* turns between looks at the clock when nothing moves; the first after a sleep looks, see sleep_held() */
 
@@ -110,6 +111,7 @@ static void free_peers(struct ft_engine *engine)
             next = peer->next;
             if (peer->tx) peer->tx->cut |= peer->fenced, peer->tx->ops->disconnect(peer->tx);
             if (peer->rx) peer->rx->cut |= peer->fenced, peer->rx->ops->disconnect(peer->rx);
+            if (peer->next_rx) peer->next_rx->cut |= peer->fenced, peer->next_rx->ops->disconnect(peer->next_rx);
             free(peer->address);
             free(peer);
         }
@@ -352,27 +354,63 @@ void ft_engine_cut_link(struct ft_engine *engine, struct ft_peer *peer, struct f
     ft_engine_drop_link(engine, peer, link);
 }
 
-static void on_accepted(struct ft_engine *engine, struct ft_link *link)
+static void refuse(struct ft_engine *engine, struct ft_link *link)
 {
-    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
-    engine->links[index_of(engine, link->transport)]++;
-    if (!peer || (peer->rx && peer->rx->state != FT_LINK_DOWN)) { /* one link a direction */
-        FT_LOG(WARN, "net", engine->rank, "a second connection of peer %016llx was refused", (unsigned long long)link->peer);
-        engine->links[index_of(engine, link->transport)]--;
-        disconnect(engine, link);
-        return;
-    }
-    if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
+    engine->links[index_of(engine, link->transport)]--;
+    disconnect(engine, link);
+}
+
+void ft_engine_drop_next(struct ft_engine *engine, struct ft_peer *peer)
+{
+    if (!peer->next_rx) return;
+    peer->next_rx->cut |= peer->fenced;
+    refuse(engine, peer->next_rx);
+    peer->next_rx = NULL;
+    engine->waiting--;
+}
+
+static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    if (peer->rx) ft_engine_cut_link(engine, peer, peer->rx);
     peer->rx = link;
     if (engine->telemetry)
         peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, link->ops->name, false);
 }
 
-/* A receiving link that is down stays, so that what it has delivered can still be taken. */
+/* One link a direction. The end of the one that the peer has replaced may come later than the new one: that waits for it, so
+ * that what the end means for communicators is seen before what they say next. */
+static void on_accepted(struct ft_engine *engine, struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    engine->links[index_of(engine, link->transport)]++;
+    if (!peer) refuse(engine, link);
+    else if (!peer->rx || peer->rx->state == FT_LINK_DOWN) receive_on(engine, peer, link);
+    else {
+        ft_engine_drop_next(engine, peer);
+        peer->next_rx = link;
+        peer->next_rx_ns = ft_now_ns(engine->env);
+        engine->waiting++;
+    }
+}
+
+static void succeed(struct ft_engine *engine, struct ft_peer *peer)
+{
+    struct ft_link *link = peer->next_rx;
+    if (!link) return;
+    peer->next_rx = NULL;
+    engine->waiting--;
+    receive_on(engine, peer, link);
+}
+
+/* A receiving link that is down stays, so that what it has delivered can still be taken; unless there is another one. */
 static void on_down(struct ft_engine *engine, struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
     if (!peer) return;
+    if (link == peer->next_rx) {
+        ft_engine_drop_next(engine, peer);
+        return;
+    }
     bool orderly = link->orderly || peer->departed;
     peer->departed |= orderly;
     peer->unreachable |= peer->redialled && link == peer->tx;
@@ -384,6 +422,20 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
         for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, link);
     }
     if (link == peer->tx) ft_engine_drop_link(engine, peer, link);
+    else if (link == peer->rx) succeed(engine, peer);
+}
+
+/* The end of a replaced link does not come: its other side is gone all the same. */
+static void succeed_overdue(struct ft_engine *engine)
+{
+    for (struct ft_peer *peer = engine->roster; peer && engine->waiting; peer = peer->next_known) {
+        if (!peer->next_rx || engine->ticked_ns - peer->next_rx_ns < SUCCEED_NS) continue;
+        struct ft_link down = *peer->rx;
+        down.reason = FT_LINK;
+        peer->lost = true;
+        for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
+        succeed(engine, peer);
+    }
 }
 
 static void on_up(struct ft_engine *engine, const struct ft_link *link)
@@ -507,6 +559,7 @@ void ft_engine_tick(struct ft_engine *engine)
     engine->ticked_ns = now;
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
     ft_beat_tick(engine, now);
+    if (engine->waiting) succeed_overdue(engine);
     if (engine->undecided) ft_pact_tick(engine);
     if (engine->telemetry) count_links(engine);
 }

@@ -99,6 +99,7 @@ static void fence(struct ft_engine *engine, struct ft_peer *peer)
     struct ft_link down = {.peer = peer->id, .reason = FT_PEER};
     peer->fenced = true;
     if (peer->tx) ft_engine_cut_link(engine, peer, peer->tx);
+    ft_engine_drop_next(engine, peer);
     if (peer->rx) ft_engine_cut_link(engine, peer, peer->rx);
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
 }

@@ -59,6 +59,7 @@ struct World {
     {
         sim_start(&sim, seed);
         sim.late_copy = chance(2) == 0;
+        sim.late_down_ns = chance(2) ? 0 : chance(300000);
         harsh = chance(2) == 0;
         limits.verify = chance(4) == 0;
         size_t chunk = 512u << chance(3);

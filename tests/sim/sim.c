@@ -166,6 +166,7 @@ static void break_link(struct sim_link *tx, bool orderly, bool proof)
     uint64_t at = world->now_ns;
     for (int i = 0; orderly && i < FT_LANES_ALL; i++)
         if (tx->last_ns[i] > at) at = tx->last_ns[i];
+    if (!orderly && world->late_down_ns) at += sim_random(world, world->late_down_ns);
     struct sim_event *event = schedule(DOWN, tx->other, at + 1);
     event->reason = FT_LINK;
     event->orderly = orderly;

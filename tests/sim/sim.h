@@ -15,6 +15,7 @@ struct sim_world {
     struct ft_env env;
     uint64_t now_ns, rng;
     uint64_t delay_ns;     /* messages take up to this long */
+    uint64_t late_down_ns; /* the receiver learns of a cut up to this much later */
     bool late_copy;        /* half of the sends read the user's buffer only when they arrive */
     uint64_t trace;        /* hash over everything that was delivered */
     uint64_t frames;       /* allocated and not freed */

@@ -46,6 +46,7 @@ struct Sim {
         limits.verify = verify;
         sim_start(&world, seed);
         world.late_copy = sim_random(&world, 2);
+        world.late_down_ns = sim_random(&world, 2) ? 0 : sim_random(&world, 300000);
         std::vector<int> host(n);
         std::vector<uint64_t> peer(n);
         for (int r = 0; r < n; r++) host[r] = r * hosts / n, peer[r] = 1000 + r;
