@@ -26,7 +26,7 @@ static void mark_watchers(const struct ft_comm *comm, uint64_t round)
     int watcher[FT_WATCHERS_MAX];
     int n = ft_detect_watchers(comm->view.nranks, comm->view.rank, watcher, FT_WATCHERS_MAX);
     for (int i = 0; i < n; i++)
-        if (!comm->gone[watcher[i]]) comm->peers[watcher[i]]->beat_round = round;
+        if (!comm->gone[watcher[i]].left) comm->peers[watcher[i]]->beat_round = round;
 }
 
 /* One to whom nothing can be said, or need not be. A lost peer is dialled again by those that have a question. */

@@ -360,7 +360,7 @@ static void watch(struct ft_comm *comm, uint64_t now)
     if (!comm->announced_self && now - comm->progress_ns > FT_NOTICE_AFTER_NS) {
         comm->announced_self = true;
         int waits_for = ft_work_waits_for(comm, what, sizeof what).rank;
-        if (waits_for >= 0 && waits_for != comm->view.rank && comm->gone[waits_for])
+        if (waits_for >= 0 && waits_for != comm->view.rank && comm->gone[waits_for].left)
             ft_comm_fail(comm, FT_PEER, waits_for, "%s, which has destroyed the communicator", what);
         else ft_notice_announce(comm);
     }
@@ -493,7 +493,7 @@ void ft_comm_revoke(struct ft_comm *comm, const char *why)
 static void detach(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
-    ft_pact_detach(comm);
+    ft_pact_detach(comm, false);
     for (struct ft_comm **at = &engine->comms; *at; at = &(*at)->next)
         if (*at == comm) {
             *at = comm->next;

@@ -193,6 +193,10 @@ struct ft_preserve {
     struct ft_device_req req;
 };
 
+/* What a rank said when it destroyed its end of a communicator: the last agreement whose outcome it knew, and whether it knew that
+ * of policy retry. */
+struct ft_gone { bool left, retried; uint32_t decided; };
+
 struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify, retry; };
 
 struct ft_comm {
@@ -237,7 +241,7 @@ struct ft_comm {
     bool stalled;                /* nothing moved since the last tick */
     bool quiet;                  /* the failure came from a peer: a few are told, not all */
     unsigned char *notices;      /* [nranks] what is still to be told to whom, see notice.c */
-    uint32_t *gone;              /* [nranks] destroyed its end of this communicator: takes no part in agreements from this number on */
+    struct ft_gone *gone;        /* [nranks] */
     int notices_left;
     atomic_int untold;           /* notices_left for other threads */
     uint64_t draining_ns;        /* since when a failed communicator waits for its transfers; 0: it does not */
@@ -246,6 +250,7 @@ struct ft_comm {
     uint32_t pacts, decided;     /* agreements that this rank's user has come to; the last that was decided */
     unsigned char *failed;       /* [nranks] 1: agreed to be dead */
     bool agreed;                 /* there was an agreement: `failed` is what counts, also if it is empty */
+    bool fenced;                 /* the others agreed to go on without this rank, and it knows */
     atomic_int leaving;          /* aborted: waits for agreements end */
 
     atomic_int nranks, rank;     /* of view, for other threads; relaxed */
@@ -418,7 +423,7 @@ int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_
 struct ft_ctl_head;
 void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes);
 void ft_pact_tick(struct ft_engine *engine);
-void ft_pact_detach(struct ft_comm *comm); /* the communicator closes, or leaves its context */
+void ft_pact_detach(struct ft_comm *comm, bool moves); /* the communicator closes, or leaves its context for that of its next view */
 void ft_pact_close(struct ft_engine *engine);
 
 /* ---- between engines (control.c) ----------------------------------------------------------------------------------------- */
@@ -504,7 +509,7 @@ struct ft_engine {
     struct ft_pact *pacts;
     int undecided;             /* of them */
     struct ft_growth *growths;
-    struct ft_closed { uint64_t ctx; uint32_t decided; bool retried; } closed[64]; /* of the last communicators that were closed */
+    struct ft_closed { uint64_t ctx; uint32_t decided; bool retried, moved; } closed[64]; /* of the last communicators that were closed */
     unsigned nclosed;
     struct ft_quit { uint64_t ctx; const struct ft_peer *peer; } quits[64]; /* the last children that peers gave up */
     unsigned nquits;

@@ -14,7 +14,7 @@ struct notice {
     int32_t status;
     int32_t culprit;
     uint32_t proof; /* FAIL: 1: the culprit's process has ended, seen on its host */
-    uint64_t seq, sig; /* of an operation; BYE: seq is the last agreement whose outcome is known there */
+    uint64_t seq, sig; /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of policy retry is */
     char text[400];
 };
 
@@ -56,7 +56,10 @@ static void fill(const struct ft_comm *comm, struct notice *notice, unsigned wha
     notice->status = comm->status;
     notice->culprit = comm->culprit;
     const struct ft_peer *culprit = comm->culprit >= 0 ? comm->peers[comm->culprit] : NULL;
-    if (what == TELL_BYE) notice->seq = comm->decided;
+    if (what == TELL_BYE) {
+        notice->seq = comm->decided;
+        notice->sig = comm->retry.decided;
+    }
     notice->proof = what == TELL_FAIL && culprit && culprit->dead;
     if (what == TELL_FAIL) snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1, comm->text);
     for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op && what == TELL_ANNOUNCE; op = op->next) {
@@ -163,7 +166,7 @@ static void take(struct ft_comm *comm, int from, struct notice *notice)
         comm->any_announced = true;
         ft_mismatch_check(comm, from, notice->seq, notice->sig);
         break;
-    case TELL_BYE: comm->gone[from] = (uint32_t)ft_min(notice->seq, UINT32_MAX - 1) + 1; break;
+    case TELL_BYE: comm->gone[from] = (struct ft_gone){true, notice->sig != 0, (uint32_t)ft_min(notice->seq, UINT32_MAX)}; break;
     default: FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored", notice->what, from);
     }
 }

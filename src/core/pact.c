@@ -68,14 +68,22 @@ static int make(struct ft_comm *comm, uint32_t instance, struct ft_pact **out)
 
 /* ---- what is known of the ranks --------------------------------------------------------------------------------------- */
 
-/* A goodbye alone is no proof: the others may have decided without this rank and closed the old communicator. Who is still there can
- * be asked: it knows the decision, or says that there is none. */
+/* A rank that destroyed its end counts as dead in what it took no part in: it said then which agreements it knew. One that may have
+ * decided this one may be going on without us. */
+static bool has_gone(const struct ft_pact *pact, const struct ft_gone *gone)
+{
+    if (!gone->left) return false;
+    if (pact->instance == FT_PACT_RETRY) return !gone->retried && gone->decided <= pact->comm->decided;
+    return pact->instance > gone->decided;
+}
+
+/* The end of a link is no proof, with a goodbye neither: the others may have decided without this rank and closed the old
+ * communicator. Who is still there can be asked: it knows the decision, or says that there is none. */
 static enum ft_evidence evidence(const struct ft_pact *pact, int rank)
 {
     const struct ft_peer *peer = pact->peers[rank];
-    uint32_t gone = pact->comm ? pact->comm->gone[rank] : 0;
-    if (peer->dead || (gone && pact->instance >= gone)) return FT_DEAD;
-    if (peer->unreachable) return peer->departed ? FT_DEAD : FT_UNREACHABLE; /* it said goodbye, and nobody is there any more */
+    if (peer->dead || (pact->comm && has_gone(pact, &pact->comm->gone[rank]))) return FT_DEAD;
+    if (peer->unreachable) return FT_UNREACHABLE;
     return peer->suspected ? FT_SILENT : FT_ALIVE;
 }
 
@@ -109,6 +117,7 @@ static void apply(struct ft_comm *comm, const struct ft_decision *decision)
     int me = comm->view.rank, first = -1;
     if (decision->status != FT_OK) return;
     if (decision->failed[me]) {
+        comm->fenced = true;
         ft_comm_fail(comm, FT_FENCED, me, FENCED_TEXT, me);
         return;
     }
@@ -148,13 +157,33 @@ static int rank_of(struct ft_peer *const *peers, int nranks, const struct ft_pee
     return r;
 }
 
-/* The communicator was closed here before this agreement was decided: this rank has left. One that it decided and has forgotten
- * is another matter: whoever asks that late may have been left out, and gets no answer. */
-static bool has_left(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
+static void say_gone(struct ft_engine *engine, struct ft_peer *peer, uint32_t instance, const struct ft_closed *closed)
 {
-    for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++)
-        if (engine->closed[i].ctx == ctx) return instance == FT_PACT_RETRY ? !engine->closed[i].retried : instance > engine->closed[i].decided;
-    return false;
+    struct ft_ctl_head head = {FT_CTL_GONE, instance, closed->ctx};
+    ft_control_send(engine, peer, &head, &closed->decided, sizeof closed->decided);
+}
+
+/* The communicator was closed here before this agreement was decided: this rank has left, and says so. One that it decided and has
+ * forgotten is another matter: whoever asks that late may have been left out, and gets no answer. Nor does who asks for a view
+ * that this rank has left for the next one. */
+static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx, uint32_t instance)
+{
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++) {
+        const struct ft_closed *closed = &engine->closed[i];
+        if (closed->ctx != ctx) continue;
+        bool left = instance == FT_PACT_RETRY ? !closed->retried : !closed->moved && instance > closed->decided;
+        if (left) say_gone(engine, peer, instance, closed);
+        return;
+    }
+}
+
+/* It answers for agreements of users by their number; of the one of policy retry also this rank must know what it knew. */
+static bool is_gone_for(const struct ft_pact *pact, const void *data, size_t len_bytes)
+{
+    uint32_t decided;
+    if (len_bytes != sizeof decided || !pact->comm) return false;
+    memcpy(&decided, data, sizeof decided);
+    return has_gone(pact, &(struct ft_gone){.left = true, .decided = decided});
 }
 
 /* Is it one that this rank could come to? */
@@ -173,11 +202,10 @@ static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *p
     struct ft_comm *comm = engine->comms;
     while (comm && comm->ctx != head->ctx) comm = comm->next;
     if (!comm) {
-        struct ft_ctl_head gone = {FT_CTL_GONE, head->instance, head->ctx};
-        if (has_left(engine, head->ctx, head->instance)) ft_control_send(engine, peer, &gone, NULL, 0);
+        answer_late(engine, peer, head->ctx, head->instance);
         return NULL;
     }
-    if (rank_of(comm->peers, comm->view.nranks, peer) < 0 || !is_near(comm, head->instance) || make(comm, head->instance, &pact) != FT_OK) return NULL;
+    if (comm->fenced || rank_of(comm->peers, comm->view.nranks, peer) < 0 || !is_near(comm, head->instance) || make(comm, head->instance, &pact) != FT_OK) return NULL;
     if (head->instance == FT_PACT_RETRY) {
         comm->quiet = true;
         ft_comm_fail(comm, FT_PEER, -1, "rank %d lost a rank and wants to go on without it", peer->rank);
@@ -190,8 +218,9 @@ void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struc
     struct ft_pact *pact = head->what == FT_CTL_GONE ? find(engine, head->ctx, head->instance) : find_or_begin(engine, peer, head);
     int from = pact ? rank_of(pact->peers, pact->nranks, peer) : -1;
     if (from < 0) return;
-    if (head->what == FT_CTL_GONE) ft_agree_learn(pact->agree, from, FT_DEAD);
-    else {
+    if (head->what == FT_CTL_GONE) {
+        if (is_gone_for(pact, data, len_bytes)) ft_agree_learn(pact->agree, from, FT_DEAD);
+    } else {
         tell_evidence(pact);
         ft_agree_receive(pact->agree, from, data, len_bytes);
     }
@@ -209,10 +238,10 @@ void ft_pact_tick(struct ft_engine *engine)
 }
 
 /* The communicator goes: what it agreed on is kept for those that ask late. */
-void ft_pact_detach(struct ft_comm *comm)
+void ft_pact_detach(struct ft_comm *comm, bool moves)
 {
     struct ft_engine *engine = comm->engine;
-    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){comm->ctx, comm->decided, comm->retry.decided};
+    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){comm->ctx, comm->decided, comm->retry.decided, moves};
     if (comm->retry.ctx) engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){.ctx = comm->retry.ctx};
     int kept = 0;
     for (struct ft_pact **at = &engine->pacts; *at;) {
@@ -297,7 +326,9 @@ int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, stru
 {
     ft_engine_lock(comm->engine);
     *out = NULL;
-    int rc = ft_pact_enter_held(comm, comm->pacts + 1, input, out);
+    const struct ft_pact *next = find(comm->engine, comm->ctx, comm->pacts + 1);
+    bool out_of_it = comm->fenced && !(next && ft_agree_state(next->agree) == FT_OK);
+    int rc = out_of_it ? ft_fail(FT_FENCED, FENCED_TEXT, comm->view.rank) : ft_pact_enter_held(comm, comm->pacts + 1, input, out);
     if (*out) comm->pacts++;
     forget_past(comm);
     ft_engine_unlock(comm->engine);

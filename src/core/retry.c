@@ -169,7 +169,7 @@ static void change_view(struct ft_comm *comm, const struct ft_decision *decision
     uint64_t next = comm->retry.ctx;
     comm->retry.ctx = 0;
     comm->retry.pact = NULL;
-    ft_pact_detach(comm);
+    ft_pact_detach(comm, true);
     comm->retry.decided = false;
     ft_engine_unbind_held(engine, old);
     comm->ctx = next;
@@ -219,9 +219,11 @@ static void rewind_work(struct ft_comm *comm, bool shrunk)
     if (!work->ops) ft_comm_retire(comm, FT_OK);
 }
 
-/* A link that broke between two that live is made anew; one that failed meanwhile is a failure of the new view. */
+/* A link that broke between two that live is made anew; one that failed meanwhile is a failure of the new view. What came on it for
+ * that view, why its sender left for example, is taken before it goes. */
 static void mend_links(struct ft_comm *comm)
 {
+    ft_notice_turn(comm);
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_peer *peer = comm->peers[r];
         struct ft_link *link;

@@ -1,7 +1,8 @@
 // Property: whatever links are cut, ranks killed (with or without proof), suspected in vain or late, at any moment, also while the
 // others agree: the live ranks that go on have the same decisions and one communicator, its collectives are exact (so nothing of an
 // older communicator reaches it), every agreement ends within its bound, and nothing leaks. Where every death is proven and nobody is
-// suspected, all live ranks go on together.
+// suspected, all live ranks go on together. A rank that the others left out, on purpose and without its knowledge, never goes on
+// alone when it comes, whatever of their words and goodbyes it got before the network parted.
 // Method: whole engines in one thread under a virtual clock. Ranks compute, and when their communicator fails they agree on flags
 // (sometimes) and shrink, again and again; now and then they shrink unforced. Replay one seed:
 // FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/reshape_sim_test
@@ -48,6 +49,7 @@ struct World {
     sim_world sim;
     uint64_t seed;
     int n, shrinks = 0, fenced = 0, no_quorum = 0;
+    bool plain = false; // no unforced shrinks
     bool harsh; // suspicion, deaths without proof and ranks that come too late
     std::vector<Node> nodes;
     std::map<uint64_t, std::vector<uint64_t>> children; // engines of each context, by rank
@@ -175,7 +177,7 @@ struct World {
     uint64_t dice(const ft_comm *comm, uint64_t what) const { return ft_hash64(&what, sizeof what, comm->ctx ^ seed); }
 
     // Every rank of the communicator knows this without being told.
-    bool shrinks_unforced(const ft_comm *comm) const { return comm->view.nranks > 2 && comm->view.epoch < 4 && dice(comm, 1) % 4 == 0; }
+    bool shrinks_unforced(const ft_comm *comm) const { return !plain && comm->view.nranks > 2 && comm->view.epoch < 4 && dice(comm, 1) % 4 == 0; }
 
     void come(Node &node)
     {
@@ -225,7 +227,12 @@ struct World {
         }
         node.how = ft_shrink{node.listed ? node.list : nullptr, node.listed, false, node.comm->view.rank, "child", limits};
         node.listed = false;
-        ASSERT_EQ(ft_shrink_begin(node.comm, &node.how, &node.shrinking), FT_OK) << ft_fail_text();
+        int rc = ft_shrink_begin(node.comm, &node.how, &node.shrinking);
+        if (rc == FT_FENCED) {
+            leave(node, rc);
+            return;
+        }
+        ASSERT_EQ(rc, FT_OK) << ft_fail_text();
         node.pact = node.shrinking.pact;
         node.state = State::Shrink;
     }
@@ -255,6 +262,9 @@ struct World {
         no_quorum += rc == FT_NOQUORUM;
         EXPECT_TRUE(rc == FT_FENCED || rc == FT_NOQUORUM) << ft_status_text(rc) << ": " << ft_fail_text();
         node.state = State::Out;
+        if (!node.comm->fenced) return;
+        ft_shrinking again;
+        EXPECT_EQ(ft_shrink_begin(node.comm, &node.how, &again), FT_FENCED) << "a fenced rank may come again";
     }
 
     void agree(Node &node)
@@ -332,6 +342,21 @@ struct World {
         return std::all_of(nodes.begin(), nodes.end(), [&](const Node &node) { return !is_live(node) || (node.state == State::Done && node.comm->status.load() == FT_OK); });
     }
 
+    // Turns all ranks but `asleep` until done(), which it returns, or for so much virtual time.
+    template <typename Done> bool run_until(const Node *asleep, uint64_t bound_ns, Done done)
+    {
+        for (uint64_t end = sim.now_ns + bound_ns; sim.now_ns < end && !done() && !::testing::Test::HasFailure();) {
+            bool moved = false;
+            for (Node &node : nodes) {
+                if (&node == asleep || node.state == State::Dead || !node.comm) continue;
+                for (int k = 0; k < 16; k++) moved |= ft_engine_turn(node.engine);
+                step(node);
+            }
+            sim.now_ns += moved ? 200 + chance(2000) : 500000;
+        }
+        return done();
+    }
+
     // Turns random ranks until all are done and quiet for a while. False: virtual time passes the bound.
     bool run(int faults)
     {
@@ -392,6 +417,49 @@ TEST(Reshape, SurvivorsAgreeAndGoOn)
     std::printf("%d children, %d ranks fenced, %d without quorum\n", shrinks, fenced, no_quorum);
     if (runs >= 100) {
         EXPECT_GT(shrinks, int(runs));
+    }
+}
+
+TEST(Reshape, WhoWasLeftOutNeverGoesOnAlone)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 500);
+    int fenced = 0, no_quorum = 0;
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/reshape_sim_test --gtest_filter=*GoesOnAlone");
+        World world(seed, 3 + int(seed % 3));
+        world.harsh = false;
+        world.plain = true;
+        ASSERT_TRUE(world.run_until(nullptr, 100000000, [&] { return world.all_done(); })) << describe(world);
+        Node &out = world.nodes[1 + world.chance(uint64_t(world.n) - 1)]; // one that is no quorum by itself
+        auto others = [&](auto &&has) { return std::all_of(world.nodes.begin(), world.nodes.end(), [&](Node &node) { return &node == &out || has(node); }); };
+        for (Node &node : world.nodes) {
+            node.list[0] = int(&out - world.nodes.data());
+            node.listed = &node != &out;
+            if (node.listed) world.come(node);
+        }
+        out.state = State::Come; // its user does not come yet; its engine falls asleep when the first one knows
+        out.come_ns = UINT64_MAX;
+        auto went_on = [](const Node &node) { return !node.old.empty() || node.comm->view.epoch > 1; };
+        auto leader = world.nodes.end();
+        world.run_until(nullptr, 3000000000, [&] { return (leader = std::find_if(world.nodes.begin(), world.nodes.end(), went_on)) != world.nodes.end(); });
+        ASSERT_TRUE(world.run_until(&out, 3000000000, [&] { return others(went_on); })) << describe(world);
+        world.sim.proof = true;
+        if (world.chance(4) > 0) sim_kill(&world.sim, leader->engine->id), leader->state = State::Dead;
+        for (Node &node : world.nodes)
+            if (world.chance(4) == 0) sim_cut(&world.sim, node.engine->id, out.engine->id);
+        auto has_left = [](const Node &node) { return node.state == State::Dead || (node.state == State::Done && node.old.empty()); };
+        ASSERT_TRUE(world.run_until(&out, 3000000000, [&] { return others(has_left); })) << "parents are not closed\n" << describe(world);
+        for (uint64_t k = world.chance(100); k > 0; k--) ft_engine_turn(out.engine), world.sim.now_ns += 1000;
+        sim_part(&world.sim, out.engine->id);
+        out.come_ns = world.sim.now_ns + world.chance(2000000);
+        EXPECT_TRUE(world.run_until(nullptr, 10000000000, [&] { return out.state == State::Out; })) << "a second world\n" << describe(world);
+        fenced += world.fenced, no_quorum += world.no_quorum;
+    }
+    std::printf("%d ranks told, %d without quorum\n", fenced, no_quorum);
+    if (runs >= 100) {
+        EXPECT_GT(fenced, int(runs) / 20);
+        EXPECT_GT(no_quorum, int(runs) / 20);
     }
 }
 

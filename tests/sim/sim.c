@@ -27,7 +27,7 @@ struct sim_transport {
     struct sim_transport *next;
     struct ft_rxq_set set;
     struct sim_link *links;
-    bool dead;
+    bool dead, parted;
 };
 
 struct sim_event {
@@ -190,6 +190,15 @@ void sim_kill(struct sim_world *w, uint64_t engine)
         if (t->base.config.self == engine) t->dead = true;
         for (struct sim_link *link = t->links; link; link = link->next)
             if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine)) break_link(link, false, w->proof);
+    }
+}
+
+void sim_part(struct sim_world *w, uint64_t engine)
+{
+    for (struct sim_transport *t = w->transports; t; t = t->next) {
+        if (t->base.config.self == engine) t->parted = true;
+        for (struct sim_link *link = t->links; link; link = link->next)
+            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine)) break_link(link, false, false);
     }
 }
 
@@ -434,7 +443,7 @@ static int accept_link(struct sim_event *event, struct ft_event *out)
     struct sim_link *tx = event->link;
     struct sim_transport *peer = find(tx->base.peer);
     if (tx->gone) return 0;
-    if (!peer) {
+    if (!peer || peer->parted || event->to->parted) {
         tx->base.state = FT_LINK_DOWN;
         tx->base.reason = FT_LINK;
         *out = (struct ft_event){FT_EVENT_DOWN, &tx->base};

@@ -37,6 +37,8 @@ uint64_t sim_next(const struct sim_world *world);
 bool sim_cut(struct sim_world *world, uint64_t from, uint64_t to);
 /* All links of an engine break, as when its process dies. */
 void sim_kill(struct sim_world *world, uint64_t engine);
+/* All links of an engine break and none comes about any more, as when the network parts; what has arrived stays. */
+void sim_part(struct sim_world *world, uint64_t engine);
 
 #ifdef __cplusplus
 }
