@@ -33,19 +33,6 @@ const Decided &decision(const World &w, const Ranks &ranks)
     return w.of(ranks[0]) ? *w.of(ranks[0]) : none;
 }
 
-struct Held { int from, to; std::vector<unsigned char> bytes; };
-
-std::vector<unsigned char> bytes_of(int n, int rank, const ft_agree_msg &m)
-{
-    ft_agree_config config{};
-    config.nranks = n;
-    config.rank = rank;
-    config.seed = 99;
-    std::vector<unsigned char> out(MESSAGE);
-    out.resize(ft_agree_encode(out.data(), &config, &m));
-    return out;
-}
-
 TEST(AgreeRules, HealthyRanksDecideAtOnceAndNobodyIsExcluded)
 {
     for (int n = 1; n <= 9; n++) {
@@ -322,6 +309,32 @@ TEST(AgreeLeader, AWordOfTheDeadThatComesLateIsNotHeard)
     EXPECT_TRUE(w.settle(ENTER + 4 * SILENT));
     EXPECT_TRUE(came);
     EXPECT_EQ(ranks_of(decision(w, {3, 4}).failed), (Ranks{0, 1, 2}));
+}
+
+// Rank 0 leads, loses to rank 1, and leads again; what 1 and 2 answered the first time arrives then.
+TEST(AgreeLeader, AnAnswerToAnEarlierBallotDoesNotCount)
+{
+    for (ft_agree_type answer : {FT_MSG_PROMISE, FT_MSG_ACCEPTED}) {
+        const ft_agree_type request = answer == FT_MSG_PROMISE ? FT_MSG_PREPARE : FT_MSG_ACCEPT;
+        World w(24, 3);
+        std::vector<Held> held;
+        uint64_t first = 0;
+        bool came = false;
+        w.drop = [&](int from, int to, const ft_agree_msg &m) {
+            if (came) return false;
+            if (from == 0 && m.type == request && first == 0) first = m.ballot;
+            if (from == 0 && m.type == request && m.ballot != first) {
+                came = true;
+                w.at(w.now, [&] { for (auto &h : held) w.inject(h.from, h.to, h.bytes); });
+            }
+            if (to == 0 && m.type == answer && m.ballot == first) held.push_back({from, to, bytes_of(3, from, m)});
+            return (to == 0 && m.type == answer) || (from != 0 && m.type == FT_MSG_ACCEPT);
+        };
+        w.enter_all();
+        EXPECT_TRUE(w.settle(ENTER + 12 * SILENT));
+        EXPECT_TRUE(came && !held.empty());
+        EXPECT_EQ(decision(w, {0, 1, 2}).order, (Ranks{0, 1, 2}));
+    }
 }
 
 // ---- broken links ----

@@ -22,6 +22,17 @@ std::string Decided::text() const
     return s + " nonce " + std::to_string(nonce);
 }
 
+std::vector<unsigned char> bytes_of(int n, int rank, const ft_agree_msg &m)
+{
+    ft_agree_config config{};
+    config.nranks = n;
+    config.rank = rank;
+    config.seed = 99;
+    std::vector<unsigned char> out(MESSAGE);
+    out.resize(ft_agree_encode(out.data(), &config, &m));
+    return out;
+}
+
 World::World(uint64_t seed, int nranks) : n(nranks), state(seed * 2654435761u + 12345), referee(nranks)
 {
     const size_t k = size_t(n);

@@ -39,6 +39,9 @@ struct Input {
     std::string blob;
 };
 
+struct Held { int from, to; std::vector<unsigned char> bytes; }; // a message that a test delivers itself
+std::vector<unsigned char> bytes_of(int n, int rank, const ft_agree_msg &m);
+
 class World {
   public:
     World(uint64_t seed, int nranks);
