@@ -13,7 +13,8 @@ AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_bu
 	ASAN_OPTIONS="$${ASAN_OPTIONS-detect_leaks=1:abort_on_error=0}" \
 	TSAN_OPTIONS="$${TSAN_OPTIONS-suppressions=$(abs_top_srcdir)/tests/tsan.supp:second_deadlock_stack=1}"; \
 	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC ASAN_OPTIONS TSAN_OPTIONS;
-EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml tests/model/run.sh
+EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml tests/model/replay \
+	tests/model/replay.pml tests/model/run.sh
 CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
 
 include tests/unit/Makefile.frag
@@ -33,7 +34,11 @@ check-fast: all
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.
 check-nightly:
 	$(SHELL) $(top_srcdir)/tests/nightly.sh $(abs_top_srcdir)
-# The agreement's model, explored by spin: about a minute. Passes over it where there is no spin.
-check-model:
-	MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
+# The agreement's model, explored by spin, and the simulation's steps replayed in it: some minutes. Passes over it where
+# there is no spin.
+if HAVE_GTEST
+simulation = tests/sim/agree_test
+endif
+check-model: $(simulation)
+	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
 .PHONY: check-build check-fast check-nightly check-model

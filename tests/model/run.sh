@@ -1,6 +1,8 @@
 #!/bin/sh
-# run.sh: explores tests/model/agree.pml completely with spin, within 1.5 GiB and about a minute, and shows that the model can
-# fail: each wrong rule must give two decisions. Works in $MODEL_BUILD (default build-model/ here); without spin it exits 77.
+# run.sh: explores tests/model/agree.pml completely with spin, within 1.5 GiB and some minutes, and shows that the model can
+# fail: each wrong rule must give two decisions. Then it lets the model take the steps of FT_MODEL_TRACES (default 2000) schedules
+# of the simulation from FT_SIM_SEED on ($AGREE_TEST), and steps of which one was made wrong, which it must refuse.
+# Works in $MODEL_BUILD (default build-model/ here); without spin it exits 77.
 # The two larger worlds are stored as hashes of 64 bits (-DHC4): a state is taken for another one with a chance far below 1%.
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
@@ -16,7 +18,7 @@ explore() {
     cd "$work/$name"
     spin -a "$@" "$top/tests/model/agree.pml" >spin.log 2>&1 || { cat spin.log; exit 1; }
     ${CC:-gcc} -O2 -w -DSAFETY "-D$store" -DMEMLIM=1500 -o pan pan.c
-    timeout "${MODEL_LIMIT:-120}" ./pan -m2000 -w24 >log 2>&1 || true
+    timeout "${MODEL_LIMIT:-3600}" ./pan -m2000 -w24 >log 2>&1 || true
 }
 stored() { sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' log; }
 status=0
@@ -39,6 +41,20 @@ fails() {
         status=1
     fi
 }
+# traces FILE COUNT SEED: what the simulation does in so many schedules
+traces() {
+    FT_SIM_TRACE=$1 FT_SIM_RUNS=$2 FT_SIM_SEED=$3 "$AGREE_TEST" --gtest_filter='AgreeSim.*' >"$1.log" 2>&1 || { tail -n 20 "$1.log"; status=1; }
+}
+replay() {
+    [ -x "${AGREE_TEST:-}" ] || { echo "replay: passed over: the simulation is not built (googletest)"; return 0; }
+    command -v python3 >/dev/null 2>&1 || { echo "replay: passed over: python3 is not installed"; return 0; }
+    mkdir -p "$work/replay"
+    cd "$work/replay"
+    traces "$work/replay/traces" "${FT_MODEL_TRACES:-2000}" "${FT_SIM_SEED:-1}"
+    "$top/tests/model/replay" traces || status=1
+    traces "$work/replay/few" 180 1
+    "$top/tests/model/replay" --alter few || status=1
+}
 holds ranks3-ballots3 COLLAPSE -DN=3 -DB=3
 holds ranks4-ballots2 HC4 -DN=4 -DB=2
 holds ranks4-ballots3 HC4 -DN=4 -DB=3
@@ -46,4 +62,5 @@ fails wrong-majority-of-the-living COLLAPSE -DN=3 -DB=2 -DLIVING
 fails wrong-no-acknowledgement COLLAPSE -DN=4 -DB=2 -DNOACK
 fails wrong-accept-below-promise COLLAPSE -DN=3 -DB=2 -DNOPROMISE
 fails wrong-ignore-accepted COLLAPSE -DN=3 -DB=2 -DFRESH
+replay
 exit $status

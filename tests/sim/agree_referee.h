@@ -14,6 +14,7 @@ enum class What { Enter, Proof, Kill, Send, Get, Decide };
 enum class Type { None, Enter, Prepare, Promise, Accept, Accepted, Refuse, Decide }; // of the message in Send and Get
 
 // Enter: `fenced` is the list. Proof: `rank` learns that `other` is dead. Send: to `other`, Get: from it. Values are hashes.
+// Decide: `ballot` is what the rank has promised, `accepted` where the value was decided, the sets are the rank's own.
 struct Step {
     What what = What::Send;
     Type type = Type::None;

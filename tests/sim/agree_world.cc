@@ -187,7 +187,11 @@ void World::look(int r)
     out.order.assign(d->order, d->order + d->nsurvivors);
     if (d->blob_bytes > 0) out.blob.assign(static_cast<const char *>(d->blob), d->blob_bytes);
     Step step = step_of(What::Decide, r, r, nullptr);
+    step.ballot = machine[i]->promised;
+    step.accepted = machine[i]->accepted;
     step.value = ft_hash64(machine[i]->value.data, machine[i]->value.len, 1);
+    step.dead = bits(machine[i]->dead, n);
+    step.fenced = bits(machine[i]->fenced, n);
     referee_says(step);
     compare(r, out);
     decided[r] = out;
