@@ -185,6 +185,7 @@ void ft_log_reset(void); /* reads level and file again at next use */
 
 /* The sentence that ftcclGetLastError(NULL) gives: one per thread, set by whoever detects. Returns `status`. */
 int ft_fail(int status, const char *fmt, ...) FT_PRINTF(2, 3);
+#define FT_FAIL_BYTES 1024 /* of a sentence with its end */
 const char *ft_fail_text(void);
 void ft_fail_clear(void);
 

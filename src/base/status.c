@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <stdarg.h>
 
-static _Thread_local char sentence[1024];
+static _Thread_local char sentence[FT_FAIL_BYTES];
 
 const char *ft_status_text(int status)
 {

@@ -363,7 +363,7 @@ static void refuse(struct ft_engine *engine, struct ft_link *link)
 void ft_engine_drop_next(struct ft_engine *engine, struct ft_peer *peer)
 {
     if (!peer->next_rx) return;
-    peer->next_rx->cut |= peer->fenced;
+    peer->next_rx->cut = true; /* its sender would take a goodbye for our leaving */
     refuse(engine, peer->next_rx);
     peer->next_rx = NULL;
     engine->waiting--;

@@ -13,6 +13,8 @@ static bool is_told(const struct ft_comm *parent, int rank)
 
 void ft_child_quit(struct ft_comm *parent, uint64_t ctx)
 {
+    char why[FT_FAIL_BYTES]; /* the caller's sentence; the turn may have one of its own */
+    snprintf(why, sizeof why, "%s", ft_fail_text());
     struct ft_ctl_head head = {.what = FT_CTL_QUIT, .ctx = ctx};
     ft_engine_lock(parent->engine);
     ft_engine_unbind_held(parent->engine, ctx);
@@ -20,6 +22,7 @@ void ft_child_quit(struct ft_comm *parent, uint64_t ctx)
         if (parent->peers[r] && is_told(parent, r)) ft_control_send(parent->engine, parent->peers[r], &head, NULL, 0);
     ft_engine_unlock(parent->engine);
     ft_engine_kick(parent->engine);
+    ft_fail(FT_PEER, "%s", why);
 }
 
 static void fail(struct ft_comm *comm, const struct ft_peer *peer)
