@@ -119,7 +119,8 @@ struct ft_gather *ft_gather_new(const struct ft_id *, uint64_t now_ns, uint64_t 
 void ft_gather_free(struct ft_gather *);
 static inline bool ft_gather_settled(const struct ft_gather *g) { return g->state >= FT_GATHER_FULL; }
 /* FT_OK: counted (and perhaps settled: FULL, or FAILED for all). Otherwise only this rank gets the status and fail text:
- * FT_AGAIN from a settled explicit gather, FT_USAGE for a survivor's rank of a grow, FT_NOMEM. */
+ * FT_AGAIN from a settled explicit gather, FT_USAGE for a survivor's rank of a grow or one that another process has in a full
+ * gather, FT_NOMEM. */
 int ft_gather_add(struct ft_gather *, const struct ft_join_msg *, uint64_t now_ns);
 /* The cards of all survivors of a grow; may settle it. Nobody waits for an answer in their name, but ft_service_collect()
  * takes one in that of rank 0. */

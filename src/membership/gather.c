@@ -168,9 +168,30 @@ void ft_gather_bound(struct ft_gather *g, uint64_t due_ns, uint32_t bound_ms)
     g->bound_ms = bound_ms;
 }
 
+/* Of a rank in the table. */
+static uint64_t engine_of(const struct ft_gather *g, uint32_t rank)
+{
+    const unsigned char *card = g->answer + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES;
+    for (uint32_t r = g->first; r < rank; r++) card += FT_CARD_FIXED_BYTES + ft_get32(card + 24) + ft_get32(card + 28);
+    return ft_get64(card);
+}
+
+/* After the end: the one whose connection broke comes again, another one of the same number is not in the table. */
+static int add_late(const struct ft_gather *g, const struct ft_join_msg *msg)
+{
+    if (g->explicit_address) return ft_fail(FT_AGAIN, "the previous job is still ending");
+    if (g->state != FT_GATHER_FULL) return FT_OK;
+    if (msg->nranks != g->nranks || msg->nids != g->nids || msg->index != g->index)
+        return ft_fail(FT_USAGE, "rank %u says %u ranks and unique id %u of %u, but %u ranks have come by id %u of %u", msg->rank, msg->nranks,
+                       msg->index, msg->nids, g->nranks, g->index, g->nids);
+    if (msg->rank < g->first || msg->rank - g->first >= g->count) return FT_OK; /* another id's, which only fetches */
+    if (engine_of(g, msg->rank) == msg->card.engine) return FT_OK;
+    return ft_fail(FT_USAGE, "another process has come as rank %u already, and all %u ranks are complete", msg->rank, msg->nranks);
+}
+
 static int add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
-    if (ft_gather_settled(g)) return g->explicit_address ? ft_fail(FT_AGAIN, "the previous job is still ending") : FT_OK;
+    if (ft_gather_settled(g)) return add_late(g, msg);
     if (g->state == FT_GATHER_EMPTY) {
         int status = open_for(g, msg);
         if (status) return status;

@@ -6,12 +6,14 @@
  */
 #include <arpa/inet.h>
 #include <dirent.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstring>
 #include <fstream>
+#include <memory>
 #include <random>
 #include <set>
 #include <sstream>
@@ -153,6 +155,128 @@ std::vector<std::pair<int, uint16_t>> listening_ports()
         }
     }
     return ports;
+}
+
+/* Connections that others have to them. */
+int connections(const std::vector<std::pair<int, uint16_t>> &ports)
+{
+    int n = 0;
+    for (auto [family, port] : ports) {
+        std::ifstream table(family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6");
+        std::string line;
+        while (std::getline(table, line)) {
+            std::istringstream words(line);
+            std::string number, local, remote, state;
+            words >> number >> local >> remote >> state;
+            n += state == "01" && local.find(':') != std::string::npos && std::stoi(local.substr(local.find(':') + 1), nullptr, 16) == port;
+        }
+    }
+    return n;
+}
+
+/* init_rank ID N RANK MS: tells what came of its init, and of one all-reduce. */
+CHILD(init_rank)
+{
+    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.initTimeoutMs = std::stoi(arguments[3]);
+    options.opTimeoutMs = 20000;
+    ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+    config.options = &options;
+    ftcclComm_t comm = nullptr;
+    ftcclResult_t result = ftcclCommInitRankConfig(&comm, std::stoi(arguments[1]), proc::unhex(arguments[0]), std::stoi(arguments[2]), &config);
+    printf("init %d %s\n", result, result == ftcclSuccess ? "" : ftcclGetLastError(nullptr));
+    if (result != ftcclSuccess) return 0;
+    int value = 1;
+    result = ftcclAllReduce(&value, &value, 1, ftcclInt, ftcclSum, comm, nullptr);
+    if (result == ftcclSuccess) result = ftcclStreamSynchronize(nullptr);
+    printf("reduce %d %s\n", result, result == ftcclSuccess ? "" : ftcclGetLastError(nullptr));
+    ftcclCommAbort(comm);
+    return 0;
+}
+
+using Children = std::vector<std::unique_ptr<proc::Child>>;
+
+Children start_ranks(const std::string &id, int count, int nranks, int bound_ms)
+{
+    Children rank;
+    for (int r = 0; r < count; r++)
+        rank.push_back(std::make_unique<proc::Child>("init_rank", std::vector<std::string>{id, std::to_string(nranks), std::to_string(r),
+                                                                                           std::to_string(bound_ms)}));
+    return rank;
+}
+
+/* Rank 3 never comes, so the others wait, far longer than the test. */
+TEST(Killed, RankThatHadCheckedInIsNamedAtOnce)
+{
+    for (size_t victim = 0; victim < 3; victim++) {
+        ftcclUniqueId id;
+        ASSERT_OK(ftcclGetUniqueId(&id));
+        auto ports = listening_ports();
+        Children rank = start_ranks(proc::hex(id), 3, 4, 600000);
+        for (double end = proc::now() + 60; proc::now() < end && connections(ports) < 3;) usleep(10000);
+        EXPECT_EQ(connections(ports), 3);
+        sleep(1); /* a connection has checked in a few milliseconds after it was made */
+        rank[victim]->signal(SIGKILL);
+        double start = proc::now();
+        for (size_t r = 0; r < 3; r++) {
+            if (r == victim) continue;
+            std::string line = rank[r]->line(60);
+            EXPECT_EQ(line.substr(0, 7), "init 6 ") << line;
+            EXPECT_NE(line.find("rank " + std::to_string(victim) + " went away"), std::string::npos) << line;
+        }
+        EXPECT_LT(proc::now() - start, 30);
+    }
+}
+
+CHILD(serve_id)
+{
+    ftcclUniqueId id;
+    if (ftcclGetUniqueId(&id) != ftcclSuccess) return 1;
+    printf("%s\n", proc::hex(id).c_str());
+    pause();
+    return 0;
+}
+
+TEST(Killed, ProcessThatServesTheIdIsMissedAtOnce)
+{
+    proc::Child server("serve_id", {});
+    std::string id = server.line();
+    Children rank = start_ranks(id, 2, 3, 600000);
+    sleep(1);
+    server.signal(SIGKILL);
+    double start = proc::now();
+    for (auto &child : rank) {
+        std::string line = child->line(60);
+        EXPECT_NE(line.find("the process that made the unique id is gone"), std::string::npos) << line;
+    }
+    EXPECT_LT(proc::now() - start, 30);
+}
+
+/* Killed before it came, it is missed at the bound; later at once, in init or in the first operation. */
+TEST(Killed, AtRandomMomentsOfInit)
+{
+    const char *text = getenv("FT_SEED"), *rounds = getenv("FT_ROUNDS");
+    unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
+    printf("seed %lu; replay: FT_SEED=%lu tests/proc/init_errors_test --gtest_filter=Killed.AtRandomMomentsOfInit\n", seed, seed);
+    std::mt19937_64 random(seed);
+    int failed[3] = {}; /* in init, in the first operation, not at all */
+    for (int k = 0; k < (rounds ? atoi(rounds) : 6) && !HasFailure(); k++) {
+        ftcclUniqueId id;
+        ASSERT_OK(ftcclGetUniqueId(&id));
+        Children rank = start_ranks(proc::hex(id), 3, 3, 4000);
+        size_t victim = random() % 3;
+        usleep(static_cast<useconds_t>(random() % (random() % 2 ? 30000 : 6000)));
+        rank[victim]->signal(SIGKILL);
+        for (size_t r = 0; r < 3; r++) {
+            if (r == victim) continue;
+            std::string init = rank[r]->line(60), reduce = init.substr(0, 7) == "init 0 " ? rank[r]->line(60) : "";
+            EXPECT_NE(init, "") << "round " << k << ": rank " << r << " says nothing";
+            bool ends = !reduce.empty() || init.substr(0, 7) == "init 6 " || init.substr(0, 7) == "init 8 ";
+            EXPECT_TRUE(ends) << "round " << k << ": rank " << r << " says " << init << " " << reduce;
+            failed[reduce.empty() ? 0 : reduce.substr(0, 9) == "reduce 0 " ? 2 : 1]++;
+        }
+    }
+    printf("%d ranks failed in init, %d in the first operation, %d not at all\n", failed[0], failed[1], failed[2]);
 }
 
 /* Connects and says `bytes`; the connection stays open. */

@@ -186,6 +186,21 @@ TEST_F(Grow, TheTableWaitsForTheRoot)
     EXPECT_EQ(FT_USAGE, again.status) << again.text;
 }
 
+TEST_F(Grow, OneTooManyIsRefusedAlone)
+{
+    Id id = grow_id(2);
+    EXPECT_EQ(FT_OK, supply(id, 2, 4).status);
+    auto calls = joiners(id, 2, 4), same = calls;
+    auto joined = join_calls(calls); // the table is complete, and the root has not taken it
+    for (auto &c : calls) c.card.engine += 77;
+    expect_all(join_calls(calls), FT_USAGE, "another process has come as rank");
+    for (auto &c : calls) c.nranks = 5;
+    expect_all(join_calls(calls), FT_USAGE, "but 4 ranks have come");
+    expect_tables({joined[0], join_calls({same[0]})[0], joined[1], joined[0]}); // whose connection broke may come again
+    expect_grown(joined, collect(id), 4);
+    expect_nothing_left();
+}
+
 TEST_F(Grow, OneAttemptAfterAnother)
 {
     Key key = make_key();
