@@ -72,7 +72,7 @@ struct ft_job {
     pthread_t thread;
     bool started;
     struct ft_job_set *set; /* of a group's blocking jobs; else NULL */
-    bool failed_alone;     /* nobody has the handle: it is freed with the job */
+    bool failed_alone;     /* nobody has the handle, which is dead: it is freed with the job */
     ftcclComm_t *newcomm;
     int color, key;        /* split */
     int *exclude, nexclude; /* shrink; freed with the job */

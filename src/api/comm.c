@@ -168,7 +168,7 @@ static int run_init(struct ft_job *job)
     /* A blocking caller gets no handle of a communicator that could not be made. */
     if (rc != FT_OK && comm->blocking && job->newcomm) {
         *job->newcomm = NULL;
-        job->failed_alone = true;
+        job->failed_alone = ft_comm_kill(comm) == FT_OK; /* else another thread aborts it, and frees it */
     }
     return rc;
 }

@@ -49,7 +49,6 @@ static void run_job(struct ft_job *job)
 static void free_job(struct ft_job *job)
 {
     if (job->failed_alone) {
-        ft_comm_kill(job->comm);
         ft_comm_leave(job->comm);
         ft_comm_wait_users(job->comm);
         ft_comm_handle_free(job->comm);
