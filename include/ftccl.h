@@ -243,7 +243,9 @@ ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *uniqueId);
  * that rank. comm stays usable during the call and after it, whether it succeeds or not. The ranks of comm agree on the
  * outcome, so that the new communicator is on all of them or on none; joiners may be started long before. An id serves one
  * attempt. Blocks: the root waits for the joiners up to half of initTimeoutMs, the others for the root; non-blocking
- * communicators do it in the background. Errors: Timeout when joiners did not come, RemoteError when a rank of comm died. */
+ * communicators do it in the background. Errors: Timeout when joiners did not come, RemoteError when a rank of comm died or a
+ * joiner went away; a joiner gets RemoteError when the grow failed, or when no rank of comm is left that could tell it. A used id,
+ * one of another job and one rank claimed twice are InvalidUsage on the ranks that see it, and fail the grow on all. */
 ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id, int rank, ftcclComm_t *newcomm,
                             ftcclConfig_t *config);
 

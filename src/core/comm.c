@@ -409,7 +409,7 @@ bool ft_comm_turn(struct ft_comm *comm)
 /* A tick without progress is charged to the link that the work waits for. */
 static void record_wait(struct ft_comm *comm, uint64_t ns)
 {
-    struct ft_wait wait = ft_work_waits_for(comm, NULL, 0);
+    struct ft_blocker wait = ft_work_waits_for(comm, NULL, 0);
     struct ft_peer *peer = wait.rank >= 0 ? comm->peers[wait.rank] : NULL;
     if (peer) *(wait.sends ? &peer->tx_time.wait_ns : &peer->rx_time.wait_ns) += ns;
     if (comm->engine->telemetry && wait.op) ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record, wait.step, wait.rank);

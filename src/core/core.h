@@ -312,11 +312,11 @@ bool ft_exec_pending_to(const struct ft_comm *comm, int rank);
 bool ft_p2p_turn(struct ft_comm *comm);
 void ft_p2p_start(struct ft_comm *comm, struct ft_op *op);
 /* Whom the running work waits for, in words (text may be NULL), and in which operation; -1 unknown. */
-struct ft_wait { int rank; bool sends; const struct ft_op *op; uint64_t step; };
-struct ft_wait ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
+struct ft_blocker { int rank; bool sends; const struct ft_op *op; uint64_t step; };
+struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
 bool ft_rma_receive(struct ft_comm *comm);
 bool ft_rma_turn(struct ft_comm *comm);
-struct ft_wait ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
+struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
 struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id); /* engine held */
 int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out);
 void ft_window_remove(struct ft_comm *comm, struct ft_window *window);

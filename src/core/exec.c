@@ -368,12 +368,12 @@ static int lane_waits_for(const struct ft_lane *lane, bool *sends)
     return -1;
 }
 
-static struct ft_wait collective_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
 {
-    struct ft_wait wait = {.rank = -1};
+    struct ft_blocker wait = {.rank = -1};
     for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0; lane++) {
         if (lane->phase == FT_LANE_IDLE || lane->phase == FT_LANE_HELD) continue;
-        wait = (struct ft_wait){.rank = lane_waits_for(lane, &wait.sends), .sends = wait.sends, .op = lane->op, .step = lane->index};
+        wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends), .sends = wait.sends, .op = lane->op, .step = lane->index};
         if (!text) continue;
         char call[128];
         ft_sig_text(lane->op->sig, call, sizeof call);
@@ -384,7 +384,7 @@ static struct ft_wait collective_waits_for(const struct ft_comm *comm, char *tex
     return wait;
 }
 
-static struct ft_wait p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
 {
     for (int r = 0; r < comm->view.nranks; r++) {
         const struct ft_op *op = comm->recvs[r].head ? comm->recvs[r].head : comm->sends[r].head;
@@ -394,14 +394,14 @@ static struct ft_wait p2p_waits_for(const struct ft_comm *comm, char *text, size
             snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done", comm->view.rank,
                      sends ? "sends to" : "receives from", r, (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
                      op->offset);
-        return (struct ft_wait){.rank = r, .sends = sends, .op = op, .step = op->offset};
+        return (struct ft_blocker){.rank = r, .sends = sends, .op = op, .step = op->offset};
     }
-    return (struct ft_wait){.rank = -1};
+    return (struct ft_blocker){.rank = -1};
 }
 
-struct ft_wait ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
 {
-    struct ft_wait wait = collective_waits_for(comm, text, len_bytes);
+    struct ft_blocker wait = collective_waits_for(comm, text, len_bytes);
     if (wait.rank < 0) wait = p2p_waits_for(comm, text, len_bytes);
     if (wait.rank < 0 && comm->running && comm->head->has_rma) wait = ft_rma_waits_for(comm, text, len_bytes);
     if (wait.rank < 0 && text) snprintf(text, len_bytes, "rank %d waits for its own operations", comm->view.rank);

@@ -11,15 +11,20 @@ static bool is_told(const struct ft_comm *parent, int rank)
     return n <= FT_ANNOUNCE_ALL || parent->peers[rank]->tx || (distance & (distance - 1)) == 0;
 }
 
+void ft_quit_tell(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx)
+{
+    struct ft_ctl_head head = {.what = FT_CTL_QUIT, .ctx = ctx};
+    ft_control_send(engine, peer, &head, NULL, 0);
+}
+
 void ft_child_quit(struct ft_comm *parent, uint64_t ctx)
 {
     char why[FT_FAIL_BYTES]; /* the caller's sentence; the turn may have one of its own */
     snprintf(why, sizeof why, "%s", ft_fail_text());
-    struct ft_ctl_head head = {.what = FT_CTL_QUIT, .ctx = ctx};
     ft_engine_lock(parent->engine);
     ft_engine_unbind_held(parent->engine, ctx);
     for (int r = 0; r < parent->view.nranks; r++)
-        if (parent->peers[r] && is_told(parent, r)) ft_control_send(parent->engine, parent->peers[r], &head, NULL, 0);
+        if (parent->peers[r] && is_told(parent, r)) ft_quit_tell(parent->engine, parent->peers[r], ctx);
     ft_engine_unlock(parent->engine);
     ft_engine_kick(parent->engine);
     ft_fail(FT_PEER, "%s", why);

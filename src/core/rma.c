@@ -134,7 +134,7 @@ bool ft_rma_turn(struct ft_comm *comm)
     return moved;
 }
 
-struct ft_wait ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
 {
     for (const struct ft_op *op = comm->head->ops; op; op = op->next) {
         if (op->state != FT_OP_RUNNING || (op->coll.kind != FT_PUT && op->coll.kind != FT_WAIT)) continue;
@@ -143,7 +143,7 @@ struct ft_wait ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t l
         for (int i = 0; i < op->nwaits; i++)
             if (comm->signals[op->waits[i].peer] < op->waits[i].count) rank = op->waits[i].peer;
         if (text) snprintf(text, len_bytes, "rank %d %s rank %d", comm->view.rank, sends ? "puts to" : "waits for a signal of", rank);
-        return (struct ft_wait){.rank = rank, .sends = sends, .op = op, .step = op->offset};
+        return (struct ft_blocker){.rank = rank, .sends = sends, .op = op, .step = op->offset};
     }
-    return (struct ft_wait){.rank = -1};
+    return (struct ft_blocker){.rank = -1};
 }

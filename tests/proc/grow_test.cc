@@ -179,6 +179,157 @@ TEST(Grow, MistakesAreNamed)
     EXPECT_TRUE(world.works());
 }
 
+/* What comes of a grow to n ranks: of each rank of the parents (the first has the id), then of each joiner by the rank it claims. All are
+ * over soon; whatever they made is aborted. */
+std::vector<std::pair<ftcclResult_t, std::string>> outcomes(const std::vector<ftcclComm_t> &parent, int n, const ftcclUniqueId &id,
+                                                            const std::vector<std::pair<int, int>> &joiners)
+{
+    int old = static_cast<int>(parent.size()), all = old + static_cast<int>(joiners.size());
+    std::vector<std::pair<ftcclResult_t, std::string>> outcome(static_cast<size_t>(all));
+    proc::in_threads(all, [&](int r) {
+        size_t i = static_cast<size_t>(r);
+        ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+        static ftcclOptions_t options = [] {
+            ftcclOptions_t o = impatience();
+            o.initTimeoutMs = 40000; /* far more than is needed */
+            return o;
+        }();
+        config.options = &options;
+        ftcclComm_t child = nullptr;
+        double start = proc::now();
+        auto &[result, sentence] = outcome[i];
+        if (r < old) result = ftcclCommGrow(parent[i], n, r == 0 ? &id : nullptr, -1, &child, &config);
+        else result = ftcclCommGrow(nullptr, joiners[i - static_cast<size_t>(old)].second, &id, joiners[i - static_cast<size_t>(old)].first, &child, &config);
+        sentence = ftcclGetLastError(r < old ? parent[i] : nullptr);
+        EXPECT_LT(proc::now() - start, 20) << r << ": " << sentence;
+        if (child) {
+            EXPECT_OK(ftcclCommAbort(child));
+        }
+    });
+    return outcome;
+}
+
+/* Another communicator of the same ranks, whose links have the same key. */
+std::vector<ftcclComm_t> twins(const World &world)
+{
+    std::vector<ftcclComm_t> twin(world.comm.size());
+    world.each([&](int r) { EXPECT_OK(ftcclCommSplit(world.comm[static_cast<size_t>(r)], 0, r, &twin[static_cast<size_t>(r)], nullptr)); });
+    return twin;
+}
+
+TEST(Grow, ReusedIdsAreRefused)
+{
+    World world(2, impatient), other(2, impatient);
+    std::vector<ftcclComm_t> twin = twins(world);
+    ftcclUniqueId id, theirs;
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
+    EXPECT_OK(ftcclCommGetUniqueId(other.comm[0], &theirs));
+    for (const auto &[result, sentence] : outcomes(world.comm, 3, id, {{2, 3}})) EXPECT_EQ(result, ftcclSuccess) << sentence;
+    auto again = outcomes(world.comm, 3, id, {{2, 3}}), late = outcomes(twin, 3, id, {}), stranger = outcomes(world.comm, 3, theirs, {});
+    for (const auto &[outcome, text] : {std::pair(again[0], "already used"), std::pair(late[0], "already used"), std::pair(stranger[0], "another job")}) {
+        EXPECT_EQ(ftcclGetErrorClass(outcome.first), ftcclClassCaller) << outcome.second;
+        EXPECT_NE(outcome.second.find(text), std::string::npos) << outcome.second;
+    }
+    for (const auto &[result, sentence] : {again[1], late[1], stranger[1]}) EXPECT_EQ(ftcclGetErrorClass(result), ftcclClassRecoverable) << sentence;
+    EXPECT_NE(again[2].first, ftcclSuccess);
+    EXPECT_NE(again[2].second.find("used"), std::string::npos) << "the joiner: " << again[2].second;
+    EXPECT_TRUE(world.works() && other.works()) << "the parents";
+    check_and_destroy(grow(world.comm, 1, 0, [](int, ftcclConfig_t &) {}));
+    check_and_destroy(twin);
+}
+
+/* Two communicators of the same ranks grow by one id at once: one gets the joiner. */
+TEST(Grow, OneIdForTwoGrows)
+{
+    World world(2, impatient);
+    std::vector<ftcclComm_t> twin = twins(world);
+    ftcclUniqueId id;
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
+    std::vector<std::pair<ftcclResult_t, std::string>> first, second;
+    std::thread growing([&] { second = outcomes(twin, 3, id, {}); });
+    first = outcomes(world.comm, 3, id, {{2, 3}});
+    growing.join();
+    EXPECT_NE(first[0].first == ftcclSuccess, second[0].first == ftcclSuccess) << first[0].second << " " << second[0].second;
+    EXPECT_EQ(first[0].first == ftcclSuccess, first[1].first == ftcclSuccess) << first[1].second;
+    EXPECT_EQ(second[0].first == ftcclSuccess, second[1].first == ftcclSuccess) << second[1].second;
+    EXPECT_EQ(first[2].first, ftcclSuccess) << first[2].second;
+    const auto &loser = first[0].first == ftcclSuccess ? second[0] : first[0];
+    EXPECT_EQ(ftcclGetErrorClass(loser.first), ftcclClassCaller) << loser.second;
+    EXPECT_TRUE(world.works());
+    check_and_destroy(twin);
+}
+
+/* The parents' failure is told with the joiners' mistake, and so is each joiner's. */
+TEST(Grow, TwoJoinersOfOneRankAndOnesTooMany)
+{
+    const std::vector<std::pair<std::vector<std::pair<int, int>>, std::string>> mistakes = {
+        {{{2, 4}, {2, 4}}, "two processes claim rank 2"}, {{{2, 4}, {3, 5}}, "5 ranks"}, {{{2, 3}, {3, 4}}, "4 ranks"}};
+    World world(2, impatient);
+    for (const auto &[joiners, text] : mistakes) {
+        ftcclUniqueId id;
+        EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
+        auto outcome = outcomes(world.comm, 4, id, joiners);
+        for (size_t r = 0; r < outcome.size(); r++) {
+            EXPECT_NE(outcome[r].first, ftcclSuccess) << text << ": " << r;
+            if (r == 1) continue; /* it learns that the first one failed */
+            EXPECT_NE(outcome[r].second.find(text), std::string::npos) << r << ": " << outcome[r].second;
+        }
+        EXPECT_TRUE(world.works()) << text;
+    }
+}
+
+/* Both ranks of the parent have an id, and joiners of their own: one pair comes about or none, and nobody believes otherwise. */
+TEST(Grow, TwoIdsForOneGrow)
+{
+    World world(2, impatient);
+    ftcclUniqueId id[2];
+    ftcclComm_t child[4] = {};
+    for (int r : {0, 1}) EXPECT_OK(ftcclCommGetUniqueId(world.comm[r], &id[r]));
+    ftcclResult_t result[4];
+    proc::in_threads(4, [&](int r) {
+        ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+        impatient(config);
+        if (r < 2) result[r] = ftcclCommGrow(world.comm[static_cast<size_t>(r)], 3, &id[r], -1, &child[r], &config);
+        else result[r] = ftcclCommGrow(nullptr, 3, &id[r - 2], 2, &child[r], &config);
+    });
+    EXPECT_EQ(result[0], result[1]);
+    EXPECT_EQ((result[2] == ftcclSuccess) + (result[3] == ftcclSuccess), result[0] == ftcclSuccess) << result[2] << " " << result[3];
+    if (result[0] == ftcclSuccess) proc::in_threads(4, [&](int r) {
+        if (child[r]) {
+            EXPECT_EQ(sum_of(child[r]), triangle(3)) << r;
+        }
+    });
+    for (ftcclComm_t comm : child)
+        if (comm) {
+            EXPECT_OK(ftcclCommDestroy(comm));
+        }
+    EXPECT_TRUE(world.works());
+}
+
+CHILD(many_joiners)
+{
+    constexpr int kMany = 40;
+    World world(2, impatient);
+    ftcclUniqueId id;
+    if (ftcclCommGetUniqueId(world.comm[0], &id) != ftcclSuccess) return 1;
+    std::vector<std::pair<int, int>> joiners;
+    for (int r = 2; r < 2 + kMany; r++) joiners.emplace_back(r, 2 + kMany);
+    auto outcome = outcomes(world.comm, 2 + kMany, id, joiners);
+    long good = std::count_if(outcome.begin(), outcome.end(), [](const auto &one) { return one.first == ftcclSuccess; });
+    printf("%ld good, the parent %s: %s\n", good, world.works() ? "works" : "does not work", outcome[0].second.c_str());
+    return testing::Test::HasFailure();
+}
+
+/* With the smallest messages the cards of forty are too many at once. */
+TEST(Grow, MoreJoinersThanAMessageHoldsAreRefused)
+{
+    proc::Child child("many_joiners", {}, {{"FTCCL_CHUNK_BYTES", "4096"}});
+    std::string line = child.line(120);
+    EXPECT_EQ(line.substr(0, 24), "0 good, the parent works") << line;
+    EXPECT_NE(line.find("FTCCL_CHUNK_BYTES"), std::string::npos) << line;
+    EXPECT_EQ(child.wait(), 0);
+}
+
 /* 200 reshapes in a row: as the ranks of one process come and go, nothing is left behind. */
 TEST(Grow, ManyReshapesLeakNothing)
 {

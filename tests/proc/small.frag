@@ -1,4 +1,16 @@
 if HAVE_GTEST
+check_PROGRAMS += tests/proc/grow_kill_test
+TESTS += tests/proc/grow_kill_test
+SLOW_TESTS += tests/proc/grow_kill_test
+tests_proc_grow_kill_test_SOURCES = tests/proc/grow_kill_test.cc
+tests_proc_grow_kill_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_grow_kill_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/abort_test
+TESTS += tests/proc/abort_test
+SLOW_TESTS += tests/proc/abort_test
+tests_proc_abort_test_SOURCES = tests/proc/abort_test.cc
+tests_proc_abort_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_abort_test_LDADD = $(proc_ldadd)
 check_PROGRAMS += tests/proc/rma_test
 TESTS += tests/proc/rma_test
 tests_proc_rma_test_SOURCES = tests/proc/rma_test.cc
