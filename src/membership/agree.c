@@ -68,6 +68,13 @@ bool ft_agree_missing(const struct ft_agree *a, int rank)
     return p->evidence == FT_SILENT && p->asked_ns != 0 && ft_agree_now(a) - p->asked_ns >= a->config.silent_ns / 4;
 }
 
+/* It may have died after it promised: then it is the one that fails, not the one that cannot reach it. */
+void ft_agree_doubt(struct ft_agree *a, int rank)
+{
+    a->peer[rank].doubted = true;
+    if (a->phase == FT_PREPARE && !ft_agree_is_gone(a, rank)) ft_agree_send(a, rank, FT_MSG_PREPARE);
+}
+
 /* Answers, as far as this rank knows. */
 static bool responds(const struct ft_agree *a, int r)
 {
@@ -176,7 +183,9 @@ static void note_unreachable(struct ft_agree *a, int from, const unsigned char *
 {
     unsigned char **known = &a->peer[from].unreachable;
     if (!*known && ft_set_empty(set, a->set_bytes)) return;
-    if (!*known) *known = malloc(a->set_bytes);
+    if (!*known) *known = calloc(a->set_bytes, 1);
+    for (int r = 0; *known && r < a->config.nranks; r++)
+        if (r != self(a) && r != from && ft_set_has(set, r) && !ft_set_has(*known, r)) ft_agree_doubt(a, r);
     if (*known) memcpy(*known, set, a->set_bytes);
 }
 
@@ -186,6 +195,7 @@ void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len
     if (from < 0 || from >= a->config.nranks || from == self(a) || ft_set_has(a->dead, from)) return;
     if (ft_agree_decode(&a->config, data, len_bytes, &m) != FT_OK) return;
     a->peer[from].asked_ns = 0;
+    a->peer[from].doubted = false;
     if (a->decision) {
         if (m.type != FT_MSG_DECIDE) ft_agree_send(a, from, FT_MSG_DECIDE);
         return;
@@ -202,6 +212,7 @@ void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
 {
     if (rank < 0 || rank >= a->config.nranks || rank == self(a) || ft_set_has(a->dead, rank)) return;
     a->peer[rank].evidence = evidence == FT_DEAD ? FT_ALIVE : evidence;
+    if (evidence == FT_UNREACHABLE && !a->decision) ft_agree_doubt(a, rank);
     if (evidence == FT_DEAD) {
         ft_set_add(a->dead, rank);
         if (!a->decision) ft_agree_more_gone(a);

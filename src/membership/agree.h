@@ -84,6 +84,7 @@ struct ft_agree_peer {
     enum ft_evidence evidence;   /* this rank's own word; DEAD is in the set `dead` instead */
     bool promised, accepted, acked; /* in the ballot that this rank leads; acked: holds all of `dead` and `fenced` for gone */
     bool entered;
+    bool doubted;                /* somebody holds it for unreachable, and it has not been heard since */
     uint64_t asked_ns;           /* since when an answer is due; 0: none is */
     struct ft_bytes contribution;
     unsigned char *unreachable;  /* the set it reported last; NULL: empty */
@@ -122,6 +123,7 @@ static inline uint64_t ft_agree_now(const struct ft_agree *a) { return ft_now_ns
 static inline bool ft_agree_is_gone(const struct ft_agree *a, int r) { return ft_set_has(a->dead, r) || ft_set_has(a->fenced, r); }
 bool ft_agree_unanswered(const struct ft_agree *, int rank); /* for silent_ns */
 bool ft_agree_missing(const struct ft_agree *, int rank);    /* not worth waiting for */
+void ft_agree_doubt(struct ft_agree *, int rank);            /* a leader asks it whether it lives */
 void ft_agree_moved(struct ft_agree *);                      /* somebody makes progress: start waiting anew */
 bool ft_agree_can_lead(const struct ft_agree *);             /* is it this rank's turn? */
 void ft_agree_contribute(struct ft_agree *, int rank, const unsigned char *data, size_t len_bytes); /* checked; the first counts */

@@ -51,9 +51,9 @@ bool ft_agree_complete(const struct ft_agree *a)
     const bool late = ft_agree_now(a) - a->known_ns >= a->config.enter_ns;
     for (int r = 0; r < a->config.nranks; r++) {
         const struct ft_agree_peer *p = &a->peer[r];
-        if (ft_agree_is_gone(a, r) || (p->promised && p->entered)) continue;
+        if (ft_agree_is_gone(a, r) || (p->promised && p->entered && !p->doubted)) continue;
         if (ft_agree_missing(a, r)) continue;
-        if (!p->promised || (!late && !ft_set_has(a->listed, r))) return false;
+        if (!p->promised || p->doubted || (!late && !ft_set_has(a->listed, r))) return false;
     }
     return true;
 }
@@ -100,7 +100,8 @@ static void collect(const struct ft_agree *a, unsigned char *failed, unsigned ch
 {
     struct ft_contribution c;
     for (int r = 0; r < a->config.nranks; r++) {
-        failed[r] = ft_agree_is_gone(a, r) || !a->peer[r].promised || !a->peer[r].entered;
+        const struct ft_agree_peer *p = &a->peer[r];
+        failed[r] = ft_agree_is_gone(a, r) || !p->promised || !p->entered || p->doubted;
         if (failed[r] || !contribution_of(a, r, &c)) continue;
         for (int k = 0; k < a->config.nranks; k++) excluded[k] |= ft_set_has(c.list, k);
     }

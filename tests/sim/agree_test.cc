@@ -352,6 +352,22 @@ TEST(AgreeLinks, OfAPairThatDoesNotHearEachOtherTheHigherRankGoes)
     }
 }
 
+TEST(AgreeLinks, OneThatDiedAfterItPromisedGoesAndNotTheOneThatSaysSo)
+{
+    for (bool told : {true, false}) { // whether the leader sees it too
+        World w(20, 4);
+        for (int r : {0, 1, 2}) w.enter(r);
+        w.run(50 * MS); // the leader has the promises of these, and waits for 3
+        w.kill(1);
+        if (told) w.learn(0, 1, FT_UNREACHABLE);
+        w.learn(2, 1, FT_UNREACHABLE);
+        w.run(SILENT / 2); // it has said so
+        w.enter(3);
+        EXPECT_TRUE(w.settle(ENTER));
+        EXPECT_EQ(ranks_of(decision(w, {0, 2, 3}).failed), (Ranks{1}));
+    }
+}
+
 TEST(AgreeLinks, TheLeastAreLeftOut)
 {
     World star(17, 5); // 1 does not hear 2, 3 and 4: one is enough
