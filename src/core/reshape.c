@@ -40,6 +40,7 @@ static int open_child(const struct ft_comm *parent, const struct child *child, s
 
 /* ---- split ----------------------------------------------------------------------------------------------------------- */
 
+#define NONE 0 /* settings of a rank that cannot make its child */
 struct choice { int32_t color, key, settings; };
 
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
@@ -82,6 +83,8 @@ static int check_settings(const struct ft_comm *parent, const struct choice *all
 {
     int mine = parent->view.rank;
     for (int r = 0; r < parent->view.nranks; r++)
+        if (all[r].color == all[mine].color && all[r].settings == NONE) return ft_fail(FT_PEER, "CommSplit: rank %d could not take part", r);
+    for (int r = 0; r < parent->view.nranks; r++)
         if (all[r].color == all[mine].color && all[r].settings != all[mine].settings)
             return ft_fail(FT_MISMATCH, "CommSplit: rank %d has verify=%d and failurePolicy=%d, rank %d verify=%d and failurePolicy=%d", mine,
                            all[mine].settings & 1, all[mine].settings >> 2 & 1, r, all[r].settings & 1, all[r].settings >> 2 & 1);
@@ -102,9 +105,10 @@ static int split(struct ft_comm *parent, int color, int key, const char *name, c
     int rc = all && members ? ft_engine_bind(engine, ctx) : FT_NOMEM;
     bool bound = rc == FT_OK;
     *out = NULL;
-    if (rc == FT_OK) {
-        all[parent->view.rank] = (struct choice){color, key, (int32_t)ft_settings_flags(limits)};
-        rc = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
+    if (all) { /* also if this rank cannot go on: the others must not wait for it */
+        all[parent->view.rank] = (struct choice){color, key, bound ? (int32_t)ft_settings_flags(limits) : NONE};
+        int told = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
+        rc = bound ? told : ft_fail(FT_NOMEM, "no memory for a split");
     }
     if (rc == FT_OK && color >= 0) rc = check_settings(parent, all);
     if (rc == FT_OK && color >= 0) {
