@@ -107,7 +107,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
         if (r == view->rank) continue;
         comm->peers[r] = ft_engine_peer(engine, view->peer[r]);
         if (!comm->peers[r]) rc = FT_NOMEM;
-        else comm->peers[r]->users++, ft_engine_forgive(engine, comm->peers[r]);
+        else comm->peers[r]->users++, comm->peers[r]->told = true, ft_engine_forgive(engine, comm->peers[r]);
     }
     comm->tuning = engine->tuning;
     for (int r = 0; r < view->nranks && rc == FT_OK; r++) count_cores(comm, comm->peers[r]);

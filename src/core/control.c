@@ -86,7 +86,9 @@ static void take(struct ft_engine *engine, struct ft_peer *peer, const void *dat
     case FT_CTL_TELL: ft_grow_receive(engine, peer, &head, payload, left); break;
     case FT_CTL_QUIT: ft_quit_receive(engine, peer, &head); break;
     case FT_CTL_BEAT: ft_beat_receive(engine, peer, &head); break;
-    default: FT_LOG(WARN, "net", engine->rank, "unknown control message %u from rank %d ignored", head.what, peer->rank);
+    default:
+        if (!peer->odd) FT_LOG(WARN, "net", engine->rank, "unknown control message %u from rank %d ignored, as later ones are", head.what, peer->rank);
+        peer->odd = true;
     }
 }
 

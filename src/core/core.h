@@ -464,6 +464,8 @@ struct ft_peer {
     struct ft_pulse pulse;     /* of its heartbeats */
     uint64_t beat_round;       /* of the last one that it was to get */
     bool beating;              /* it gets ours */
+    bool told;                 /* we know of it by others, not only by its own word */
+    bool odd;                  /* it said what nobody understands, and people know */
     int letters;               /* in the outbox */
     unsigned breaks;           /* sending links that went down, also before they were up */
     uint64_t blocked;          /* round of the outbox in which its link took nothing */
@@ -500,6 +502,7 @@ struct ft_engine {
     struct ft_stream *null_stream;
     struct ft_peer *peers[256]; /* by id */
     struct ft_peer *roster;    /* all of them */
+    bool hung_up;              /* some that nobody knows may have gone */
     struct ft_letter *outbox, **outbox_end;
     unsigned char *letter;     /* [chunk_bytes] the control message being taken */
     uint64_t rounds;           /* of the outbox */

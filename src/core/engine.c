@@ -258,6 +258,7 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
     peer->address_bytes = len_bytes;
     peer->host = host;
     peer->rank = rank;
+    peer->told = true;
     return FT_OK;
 }
 
@@ -411,6 +412,7 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
         ft_engine_drop_next(engine, peer);
         return;
     }
+    engine->hung_up |= !peer->told;
     bool orderly = link->orderly || peer->departed;
     peer->departed |= orderly;
     peer->unreachable |= peer->redialled && link == peer->tx;
@@ -430,11 +432,43 @@ static void succeed_overdue(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->roster; peer && engine->waiting; peer = peer->next_known) {
         if (!peer->next_rx || engine->ticked_ns - peer->next_rx_ns < SUCCEED_NS) continue;
-        struct ft_link down = *peer->rx;
-        down.reason = FT_LINK;
+        struct ft_link down = {.peer = peer->id, .reason = FT_LINK}; /* it may have been given back meanwhile */
         peer->lost = true;
         for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
         succeed(engine, peer);
+    }
+}
+
+/* Nobody can refer to it any more: it is in no communicator, nobody told us of it, it asks for none, and it has hung up. */
+static bool is_past(const struct ft_engine *engine, const struct ft_peer *peer)
+{
+    if (peer->told || peer->users > 0 || peer->letters > 0 || peer->tx || peer->next_rx) return false;
+    return (!peer->rx || peer->rx->state == FT_LINK_DOWN) && !ft_grow_asks(engine, peer->id);
+}
+
+static void forget(struct ft_engine *engine, struct ft_peer **known)
+{
+    struct ft_peer *peer = *known, **at = &engine->peers[peer->id % FT_ARRAY_LEN(engine->peers)];
+    while (*at != peer) at = &(*at)->next;
+    *at = peer->next;
+    *known = peer->next_known;
+    if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->quits); i++)
+        if (engine->quits[i].peer == peer) engine->quits[i].peer = NULL;
+    free(peer->address);
+    free(peer);
+}
+
+/* Any number of engines may come, one after another: only those that are there count. */
+static void forget_past(struct ft_engine *engine)
+{
+    engine->hung_up = false;
+    for (struct ft_peer **at = &engine->roster; *at;) {
+        if (is_past(engine, *at)) forget(engine, at);
+        else {
+            engine->hung_up |= !(*at)->told && (*at)->letters > 0; /* they will be gone soon */
+            at = &(*at)->next_known;
+        }
     }
 }
 
@@ -558,6 +592,7 @@ void ft_engine_tick(struct ft_engine *engine)
     engine->ticked_before_ns = engine->ticked_ns;
     engine->ticked_ns = now;
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
+    if (engine->hung_up) forget_past(engine);
     ft_beat_tick(engine, now);
     if (engine->waiting) succeed_overdue(engine);
     if (engine->undecided) ft_pact_tick(engine);

@@ -88,11 +88,26 @@ int ft_grow_cards(struct ft_comm *parent, const struct ft_grow *how, const struc
     return rc;
 }
 
+/* A joiner is an engine of its own. Cards come from outside: one with the id of another rank would take that one's place. */
+static int check_joiners(struct ft_engine *engine, const struct ft_growing *growing)
+{
+    for (int i = 0; i < growing->njoiners; i++) {
+        uint64_t id = growing->joiners[i].engine;
+        const struct ft_peer *peer = id == engine->id ? NULL : ft_engine_peer(engine, id);
+        int same = 0;
+        while (growing->joiners[same].engine != id) same++;
+        if (peer && peer->users == 0 && same == i) continue;
+        engine->hung_up = true; /* nothing else may be known of those before it */
+        return ft_fail(FT_PROTOCOL, "a joiner's card has the engine of another rank");
+    }
+    return FT_OK;
+}
+
 static int learn_joiners(struct ft_engine *engine, const struct ft_growing *growing)
 {
-    int rc = FT_OK;
     const struct ft_card *joiners = growing->joiners;
     ft_engine_lock(engine);
+    int rc = check_joiners(engine, growing);
     for (int i = 0; i < growing->njoiners && rc == FT_OK; i++)
         rc = ft_engine_learn(engine, joiners[i].engine, joiners[i].host, joiners[i].address, joiners[i].address_bytes, growing->growth->nold + i);
     ft_engine_unlock(engine);
@@ -206,7 +221,7 @@ int ft_grow_enter(struct ft_comm *parent, const struct ft_grow *how, struct ft_g
 }
 
 /* All joiners' cards, as the root brings them. */
-static int take_cards(const struct ft_decision *decision, struct ft_growing *growing)
+static int take_cards(const struct ft_comm *parent, const struct ft_decision *decision, struct ft_growing *growing)
 {
     const unsigned char *at = decision->blob;
     size_t left = decision->blob_bytes;
@@ -216,18 +231,22 @@ static int take_cards(const struct ft_decision *decision, struct ft_growing *gro
         at += used;
         left -= (size_t)used;
     }
-    return left == 0 ? FT_OK : ft_fail(FT_PROTOCOL, "the joiners' cards cannot be understood");
+    if (left > 0) return ft_fail(FT_PROTOCOL, "the joiners' cards cannot be understood");
+    ft_engine_lock(parent->engine);
+    int rc = check_joiners(parent->engine, growing);
+    ft_engine_unlock(parent->engine);
+    return rc;
 }
 
 /* What the ranks of the parent agreed on, the same on all of them: FT_OK and the order is there. */
 static int judge(const struct ft_comm *parent, struct ft_growing *growing, const struct ft_decision *decision)
 {
     for (int r = 0; r < parent->view.nranks; r++)
-        if (decision->failed[r]) return ft_fail(FT_PEER, "rank %d died during the grow", r);
+        if (decision->excluded[r]) return ft_fail(FT_PEER, "rank %d died during the grow", r);
     if (!ft_settings_same(decision->flags >> 1)) return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify or failurePolicy");
     if (!(decision->flags & 1)) return ft_fail(FT_TIMEOUT, "the grow failed on another rank: see the sentence of the one that made the id");
     if (decision->blob_bytes == 0) return ft_fail(FT_USAGE, "no rank gave the unique id of the grow");
-    int rc = take_cards(decision, growing);
+    int rc = take_cards(parent, decision, growing);
     if (rc == FT_OK) put_in_order(growing->growth, decision, growing->joiners);
     return rc;
 }

@@ -90,6 +90,14 @@ static void learn_asker(struct ft_engine *engine, struct ft_peer *peer, const vo
     struct ft_card card;
     if (peer->address || ft_card_decode(data, len_bytes, &card) <= 0 || card.engine != peer->id) return;
     ft_engine_learn(engine, card.engine, card.host, card.address, card.address_bytes, peer->rank);
+    peer->told = false;
+}
+
+bool ft_grow_asks(const struct ft_engine *engine, uint64_t id)
+{
+    const struct ft_growth *growth = engine->growths;
+    while (growth && !ft_growth_has(growth->askers, growth->asked, id)) growth = growth->next;
+    return growth != NULL;
 }
 
 static void take_question(struct ft_engine *engine, struct ft_peer *peer, struct ft_growth *growth)
@@ -104,12 +112,11 @@ static void take_question(struct ft_engine *engine, struct ft_peer *peer, struct
 
 static bool is_permutation(const int32_t *order, int n)
 {
-    for (int i = 0; i < n; i++) {
-        if (order[i] < 0 || order[i] >= n) return false;
-        for (int k = 0; k < i; k++)
-            if (order[k] == order[i]) return false;
-    }
-    return true;
+    bool *seen = calloc((size_t)n, sizeof *seen);
+    int i = 0;
+    for (; seen && i < n && order[i] >= 0 && order[i] < n && !seen[order[i]]; i++) seen[order[i]] = true;
+    free(seen);
+    return i == n;
 }
 
 static void take_answer(struct ft_growth *growth, int from, const unsigned char *data, size_t len_bytes)

@@ -167,7 +167,10 @@ static void take(struct ft_comm *comm, int from, struct notice *notice)
         ft_mismatch_check(comm, from, notice->seq, notice->sig);
         break;
     case TELL_BYE: comm->gone[from] = (struct ft_gone){true, notice->sig != 0, (uint32_t)ft_min(notice->seq, UINT32_MAX)}; break;
-    default: FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored", notice->what, from);
+    default:
+        if (!comm->peers[from]->odd)
+            FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored, as later ones are", notice->what, from);
+        comm->peers[from]->odd = true;
     }
 }
 

@@ -9,3 +9,4 @@ fuzz:
 include tests/fuzz/telemetry.frag
 include tests/fuzz/auth.frag
 include tests/fuzz/agree.frag
+include tests/fuzz/control.frag
