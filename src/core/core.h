@@ -263,6 +263,7 @@ struct ft_comm {
         struct ft_pact *pact;    /* NULL: not entered; then whether it was decided */
         bool decided;
         int *lost, nlost;        /* ranks that the last change of view left out, as they were before it */
+        uint64_t told_op;        /* the last operation that a rank which ended its part had committed */
     } retry;
 
     atomic_int status;           /* FT_OK, or what ended the view; for the engine */
@@ -407,7 +408,7 @@ struct ft_pact {
     unsigned char *known;    /* [nranks] enum ft_evidence as the agreement was last told */
 };
 
-/* The communicator's next agreement; last_op is filled in. Blocks within the protocol's bounds. FT_OK and the decision, which
+/* The communicator's next agreement; last_op is at least that of this rank. Blocks within the protocol's bounds. FT_OK and the decision, which
  * lives until the communicator's 15th agreement after it or its end; FT_FENCED: this rank is not part of what was agreed; FT_NOQUORUM, FT_USAGE, FT_ABORTED. */
 int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out);
 /* Its parts: this rank comes to the agreement; it is over, or this rank waits no longer (FT_ABORTED, FT_TIMEOUT); what came of it

@@ -15,7 +15,8 @@ struct notice {
     int32_t culprit;
     uint32_t proof; /* FAIL: 1: the culprit's process has ended, seen on its host */
     uint64_t seq, sig; /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of policy retry is */
-    char text[400];
+    uint64_t done;     /* FAIL, BYE: the last operation that is complete there */
+    char text[392];
 };
 
 static void set(struct ft_comm *comm, int rank, unsigned what)
@@ -60,6 +61,7 @@ static void fill(const struct ft_comm *comm, struct notice *notice, unsigned wha
         notice->seq = comm->decided;
         notice->sig = comm->retry.decided;
     }
+    if (what != TELL_ANNOUNCE) notice->done = comm->done_op;
     notice->proof = what == TELL_FAIL && culprit && culprit->dead;
     if (what == TELL_FAIL) snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1, comm->text);
     for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op && what == TELL_ANNOUNCE; op = op->next) {
@@ -152,8 +154,16 @@ static void take_proof(struct ft_comm *comm, const struct notice *notice)
         comm->peers[notice->culprit]->dead = true;
 }
 
+/* What was committed there is committed everywhere, and who said so may be gone when the ranks agree. Nobody can have committed what
+ * did not begin here. */
+static void take_committed(struct ft_comm *comm, const struct notice *notice)
+{
+    if (notice->done <= comm->seq && notice->done > comm->retry.told_op) comm->retry.told_op = notice->done;
+}
+
 static void take(struct ft_comm *comm, int from, struct notice *notice)
 {
+    if (notice->what != TELL_ANNOUNCE) take_committed(comm, notice);
     switch (notice->what) {
     case TELL_FAIL:
         take_proof(comm, notice);

@@ -313,7 +313,7 @@ int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_
     int rc = pact ? FT_OK : make(comm, instance, &pact);
     if (rc != FT_OK) return rc;
     struct ft_agree_input with = *input;
-    with.last_op = comm->done_op;
+    if (with.last_op < comm->done_op) with.last_op = comm->done_op;
     *out = pact;
     redial_lost(pact);
     tell_evidence(pact);

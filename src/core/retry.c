@@ -153,6 +153,7 @@ static void forget(struct ft_comm *comm)
     comm->notices_left = 0;
     atomic_store_explicit(&comm->untold, 0, memory_order_relaxed);
     comm->announced_self = comm->any_announced = comm->quiet = false;
+    comm->retry.told_op = 0;
     for (int i = 0; i < FT_PLAN_CACHE; i++) comm->plans[i].valid = false;
     comm->last_plan = NULL;
     comm->comparing.algo = NULL;
@@ -279,7 +280,7 @@ static bool enter(struct ft_comm *comm)
     uint64_t ctx = ft_hash64(salt, sizeof salt, comm->ctx);
     may = may && ft_engine_bind_held(comm->engine, ctx) == FT_OK;
     if (may) retry->ctx = ctx;
-    struct ft_agree_input input = {.kind = FT_AGREE_RETRY, .key = comm->view.rank,
+    struct ft_agree_input input = {.kind = FT_AGREE_RETRY, .key = comm->view.rank, .last_op = retry->told_op,
                                    .flags = (may ? MAY_GO_ON : 0) | (comm->status != FT_TIMEOUT ? NOT_LATE : 0)};
     int rc = ft_pact_enter_held(comm, FT_PACT_RETRY, &input, &retry->pact);
     return is_under_way(comm) && (!may || rc != FT_OK) ? give_up(comm) : true;

@@ -211,7 +211,7 @@ void wire_sent(const unsigned char *bytes, size_t len)
 
 /* ---- messages of communicators --------------------------------------------------------------------------------------------------- */
 
-struct notice { uint32_t what; int32_t status, culprit; uint32_t proof; uint64_t seq, sig; char text[400]; }; /* as in core/notice.c */
+struct notice { uint32_t what; int32_t status, culprit; uint32_t proof; uint64_t seq, sig, done; char text[392]; }; /* as in core/notice.c */
 
 static uint64_t some_sig(const struct ft_comm *comm)
 {
@@ -238,6 +238,7 @@ static void send_notice(struct pipe *p, const struct ft_comm *comm)
     notice.proof = next() % 4 == 1;
     notice.seq = next() % 4 ? comm->seq + next() % 3 : ~(uint64_t)next();
     notice.sig = some_sig(comm);
+    notice.done = next();
     if (next() % 2) memset(notice.text, (int)next(), sizeof notice.text);
     struct ft_header header = {.ctx = comm->ctx, .lane = FT_LANE_CTL, .len = next() % 16 == 1 ? next() : sizeof notice};
     header.len = (uint32_t)ft_min(header.len, sizeof notice);

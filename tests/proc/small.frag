@@ -38,6 +38,11 @@ tests_proc_retry_test_SOURCES = tests/proc/retry_test.cc
 tests_proc_retry_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_retry_test_LDADD = $(proc_ldadd)
 
+check_PROGRAMS += tests/proc/retry_calls_test
+TESTS += tests/proc/retry_calls_test
+tests_proc_retry_calls_test_SOURCES = tests/proc/retry_calls_test.cc
+tests_proc_retry_calls_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_retry_calls_test_LDADD = $(proc_ldadd)
 check_PROGRAMS += tests/proc/verify_test
 TESTS += tests/proc/verify_test
 tests_proc_verify_test_SOURCES = tests/proc/verify_test.cc

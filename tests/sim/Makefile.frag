@@ -7,7 +7,7 @@ tests_sim_sim_test_LDADD = src/libftcore.la $(gtest_libs)
 
 check_PROGRAMS += tests/sim/retry_test
 TESTS += tests/sim/retry_test
-tests_sim_retry_test_SOURCES = tests/sim/retry_sim_test.cc tests/sim/sim.c tests/sim/sim.h
+tests_sim_retry_test_SOURCES = tests/sim/retry_sim_test.cc tests/sim/retry_calls_test.cc tests/sim/retry_sim.h tests/sim/sim.c tests/sim/sim.h
 tests_sim_retry_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
 tests_sim_retry_test_LDADD = src/libftcore.la $(gtest_libs)
 
