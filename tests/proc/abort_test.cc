@@ -252,6 +252,18 @@ TEST(Abort, DuringInit)
         aborting.join();
     });
     printf("%d ranks were told that another one had been aborted, %d that it never came\n", told.load(), missed.load());
+    ftcclComm_t alone = nullptr;
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::thread aborting([&] {
+        ftcclComm_t handle;
+        while (!(handle = __atomic_load_n(&alone, __ATOMIC_ACQUIRE))) std::this_thread::yield();
+        pause_us(20000);
+        EXPECT_OK(ftcclCommAbort(handle));
+    });
+    ftcclConfig_t config = patient();
+    EXPECT_NE(ftcclCommInitRankConfig(&alone, 2, id, 0, &config), ftcclSuccess);
+    aborting.join();
     std::set<ftcclComm_t> handles; /* one that was freed twice would be given out twice */
     for (int k = 0; k < 72; k++) {
         ftcclComm_t comm = nullptr;

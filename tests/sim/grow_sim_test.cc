@@ -41,11 +41,13 @@ struct Attempt {
 struct GrowWorld : World {
     std::vector<Part> parts;
     Attempt attempts[Attempts];
-    int faults, grown = 0, failed = 0, told = 0, hits[Stages] = {};
+    int nfaults, faults, grown = 0, failed = 0, told = 0, hits[Stages] = {};
     bool cut = false;
+    Node *dying = nullptr; // who has told of a decision that others have not heard of yet
+    uint64_t dies_in = 0;  // steps; not 0: it has been chosen
     Stage trigger; // the first that comes here brings the first fault
 
-    GrowWorld(uint64_t s, int ranks, int joiners, int nfaults) : World(s, ranks, Attempts * joiners), parts(nodes.size()), faults(nfaults)
+    GrowWorld(uint64_t s, int ranks, int joiners, int hurts) : World(s, ranks, Attempts * joiners), parts(nodes.size()), nfaults(hurts), faults(hurts)
     {
         trigger = Stage(chance(Stages));
         for (Node &node : nodes) node.round = Rounds - 1;
@@ -250,6 +252,10 @@ struct GrowWorld : World {
         rc = ft_grow_end(node.comm, &part.how, &part.growing, FT_OK, &child);
         part.growing.growth = nullptr;
         if (!local) judge(node, rc, child);
+        if (dies_in == 0 && nfaults > 0 && n == 2 && chance(2) == 0) {
+            dies_in = 1 + chance(8000), dying = &node;
+            cut |= sim_cut(&sim, node.engine->id, id_of(node.engine->id == id_of(0)));
+        }
         grown += rc == FT_OK;
         failed += rc != FT_OK;
         part.attempt++;
@@ -347,6 +353,7 @@ struct GrowWorld : World {
 
     void step_more(Node &node) override
     {
+        if (dying && --dies_in == 0) kill(*dying), dying = nullptr, dies_in = 1;
         switch (part_of(node).stage) {
         case Coming: come_to_grow(node); break;
         case Gathering: gather(node); break;
