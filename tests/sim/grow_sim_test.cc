@@ -247,6 +247,12 @@ struct GrowWorld : World {
         Part &part = part_of(node);
         ft_comm *child = nullptr;
         int rc;
+        if (part.gives_up) { // aborted: it leaves, and says nothing of the outcome to joiners
+            ft_grow_end(node.comm, &part.how, &part.growing, ft_fail(FT_ABORTED, "aborted"), &child);
+            part.growing.growth = nullptr;
+            node.state = State::Out;
+            return;
+        }
         if (!decided(node, &rc)) return;
         bool local = rc == FT_NOQUORUM;
         rc = ft_grow_end(node.comm, &part.how, &part.growing, FT_OK, &child);
@@ -378,7 +384,7 @@ struct GrowWorld : World {
         uint64_t what = chance(10);
         faults--;
         if (what < 2) cut = true, World::hurt();
-        else if (what == 2) part_of(joiner).gives_up = true;
+        else if (what == 2) part_of(chance(2) ? joiner : survivor).gives_up = true;
         if (what == 3 || what == 4 || what == 9) kill(root);
         if (what == 5 || what == 6) kill(survivor);
         if (what == 7 || what == 8 || what == 9) kill(joiner);
