@@ -71,6 +71,7 @@ void ft_beat_tick(struct ft_engine *engine, uint64_t now)
 
 void ft_beat_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head)
 {
+    if (!peer->pulse.watched) FT_LOG(TRACE, "net", engine->rank, "rank %d is heard for the first time, or after its last beat", peer->rank);
     if (ft_detect_heard(&engine->detect, &peer->pulse, ft_now_ns(engine->env)))
         FT_LOG(INFO, "net", engine->rank, "rank %d is heard again", peer->rank);
     peer->suspected = false;

@@ -65,12 +65,12 @@ TEST_P(Beat, StoppedIsSuspectedAndHeardAgain)
     std::vector<std::string> log;
     for (size_t r = 0; r < n; r++) {
         log.push_back(std::string(folder) + "/" + std::to_string(r));
-        std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_DEBUG", "INFO"},
+        std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_DEBUG", "TRACE"},
                                                {"FTCCL_DEBUG_FILE", log[r]},     {"FTCCL_HEARTBEAT_MS", "50"}};
         rank.push_back(std::make_unique<proc::Child>("quiet", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)}, env));
     }
     for (auto &child : rank) EXPECT_EQ(child->line(), "sum 3");
-    poll(nullptr, 0, 500); /* every link has carried a beat */
+    for (size_t r = 0; r < n; r++) EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is heard for the first time")) << "rank " << r;
     rank[stopped]->signal(SIGSTOP);
     double start = proc::now();
     for (size_t r = 0; r < n; r++) EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is suspected")) << "rank " << r << ":\n" << text_of(log[r]);

@@ -17,11 +17,12 @@ namespace {
 
 const size_t kCount = 300000; // a stop is likely to come in the middle of a store
 
-ftcclConfig_t impatient()
+/* Only the first communicator's ranks have to find out that one is stopped. */
+ftcclConfig_t waits(int64_t op_timeout_ms, ftcclOptions_t &options)
 {
-    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
-    options.opTimeoutMs = 700;
-    options.initTimeoutMs = 10000;
+    options = FTCCL_OPTIONS_INITIALIZER;
+    options.opTimeoutMs = op_timeout_ms;
+    options.initTimeoutMs = 20000;
     ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
     config.options = &options;
     return config;
@@ -49,13 +50,14 @@ ftcclResult_t reduce(ftcclComm_t comm, ftcclStream_t stream, int times)
 CHILD(rank)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
-    ftcclConfig_t config = impatient();
+    ftcclOptions_t options[2];
+    ftcclConfig_t first = waits(1500, options[0]), config = waits(25000, options[1]);
     ftcclComm_t comm, child = nullptr;
     ftcclStream_t stream;
-    if (ftcclStreamCreate(&stream) != ftcclSuccess || ftcclCommInitRankConfig(&comm, n, proc::unhex(arguments[0]), rank, &config) != ftcclSuccess) return 1;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess || ftcclCommInitRankConfig(&comm, n, proc::unhex(arguments[0]), rank, &first) != ftcclSuccess) return 1;
     ftcclResult_t result = reduce(comm, stream, 0);
     printf("failed %d\n", static_cast<int>(ftcclGetErrorClass(result)));
-    result = ftcclCommShrink(comm, nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT);
+    result = ftcclCommShrink(comm, nullptr, 0, &child, &config, FTCCL_SHRINK_DEFAULT);
     printf(result == ftcclSuccess ? "shrunk\n" : "left out %d %s\n", result, ftcclGetLastError(comm));
     ftcclCommDestroy(comm);
     comm = child;
