@@ -94,7 +94,9 @@ bool ft_agree_can_lead(const struct ft_agree *a)
 {
     if (a->gave_up || !(a->entered_ns || a->wanted)) return false;
     if (a->entered_ns && ft_agree_now(a) >= a->lead_at_ns) return true;
-    if (a->rival && !ft_agree_is_gone(a, ft_ballot_rank(a->rival))) return false;
+    const int rival = ft_ballot_rank(a->rival);
+    const bool cut_off = a->rival && a->peer[rival].evidence == FT_UNREACHABLE;
+    if (a->rival && !ft_agree_is_gone(a, rival) && !(cut_off && ft_agree_now(a) >= a->lead_soon_ns)) return false;
     return candidate(a) == self(a);
 }
 
@@ -107,6 +109,7 @@ void ft_agree_moved(struct ft_agree *a)
     a->config.env->random(a->config.env, &chance, sizeof chance);
     const uint64_t patience = silent / 2 + ahead * (silent / 8) + chance % (silent / 2 + 1);
     a->lead_at_ns = ft_agree_now(a) + patience * (uint64_t)(2 + a->attempts) / 2;
+    a->lead_soon_ns = ft_agree_now(a) + patience * (uint64_t)(1 + a->attempts) / 16;
 }
 
 /* ---- what comes in ---- */

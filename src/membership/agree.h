@@ -112,6 +112,7 @@ struct ft_agree {
     uint64_t round_seen;
     uint64_t repeat_at_ns, repeat_ns; /* of requests */
     uint64_t lead_at_ns;         /* when to take over if nothing moves */
+    uint64_t lead_soon_ns;       /* the same from a leader that this rank cannot reach: it has died, or others reach it and are quick */
     uint64_t rival;              /* the ballot that stopped this rank's own, or was promised instead; 0: none */
     int attempts, next_asked;
     bool wanted;                 /* somebody has entered and asked this rank to lead */

@@ -266,6 +266,20 @@ TEST(AgreeLeader, OneThatHearsNobodyElseDoesNotStopTheRest)
     EXPECT_EQ(ranks_of(d.failed), (Ranks{0}));
 }
 
+TEST(AgreeLeader, OneThatCannotBeReachedAnyMoreIsReplacedSoon)
+{
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        World w(30 + seed, 4);
+        for (int r : {0, 1, 2}) w.enter(r);
+        w.run(SILENT); // they have promised to 0, which waits for 3
+        w.kill(0);     // without proof
+        for (int r : {1, 2, 3}) w.learn(r, 0, FT_UNREACHABLE);
+        w.enter(3);
+        EXPECT_TRUE(w.settle(SILENT / 2)) << "seed " << seed;
+        EXPECT_EQ(ranks_of(decision(w, {1, 2, 3}).failed), (Ranks{0}));
+    }
+}
+
 TEST(AgreeLeader, LearnersAskUntilTheyAreTold)
 {
     World w(14, 4);
