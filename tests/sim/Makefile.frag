@@ -13,7 +13,7 @@ tests_sim_retry_test_LDADD = src/libftcore.la $(gtest_libs)
 
 check_PROGRAMS += tests/sim/agree_test
 TESTS += tests/sim/agree_test
-tests_sim_agree_test_SOURCES = tests/sim/agree_test.cc tests/sim/agree_sim_test.cc tests/sim/agree_world.cc tests/sim/agree_world.h tests/sim/agree_referee.cc \
+tests_sim_agree_test_SOURCES = tests/sim/agree_test.cc tests/sim/agree_links_test.cc tests/sim/agree_checks.h tests/sim/agree_sim_test.cc tests/sim/agree_world.cc tests/sim/agree_world.h tests/sim/agree_referee.cc \
 	tests/sim/agree_referee.h
 tests_sim_agree_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
 tests_sim_agree_test_LDADD = src/libftcore.la $(gtest_libs)
