@@ -3,7 +3,7 @@
 # FT_TEST_LIMIT: seconds (default 300; the sanitizers' builds multiply by FT_TEST_SLOWDOWN). A test that exceeds it is killed
 # with its process group and fails.
 results=${top_builddir:-.}/test-results
-name=$(basename "$1" .sh)
+name=$(echo "${1##*tests/}" | sed 's|/|_|g; s|\.sh$||') # of tests/unit/net_test: unit_net_test
 mkdir -p "$results"
 rm -f "$results/$name.json" "$results/$name.count"
 FT_RESULTS=$(cd "$results" && pwd)
