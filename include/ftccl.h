@@ -235,7 +235,7 @@ ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags);
 ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags);
 
 /* An id for one grow of comm, made by one of its ranks (the root), which hands it to the joiners and passes it to its own
- * ftcclCommGrow(). It carries the job's secret. Does not wait. */
+ * ftcclCommGrow(). It carries the job's secret. An id that was not used goes with comm: joiners learn it at once. Does not wait. */
 ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *uniqueId);
 
 /* A communicator of the ranks of comm and of joiners, nranks in all. Ranks of comm pass -1 as rank, and NULL as id but for the

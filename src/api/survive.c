@@ -126,7 +126,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *un
     int rc = enter(comm);
     if (rc != FT_OK) return ft_return(NULL, rc);
     if (!uniqueId) rc = ft_fail(FT_INVAL, "CommGetUniqueId: uniqueId is NULL");
-    else rc = ft_unique_id_grow((unsigned char *)uniqueId->internal, comm->core->engine->transports[0]->config.key, ft_comm_nranks(comm->core));
+    else rc = ft_unique_id_grow((unsigned char *)uniqueId->internal, comm->core->engine->transports[0]->config.key, ft_comm_nranks(comm->core), comm->core);
     return leave(comm, rc);
 }
 

@@ -513,6 +513,7 @@ static void detach(struct ft_comm *comm)
 void ft_comm_close(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
+    ft_unique_ids_withdraw(comm, "its communicator was destroyed");
     ft_engine_lock(engine);
     ft_notice_bye(comm);
     detach(comm);

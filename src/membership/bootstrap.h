@@ -23,6 +23,7 @@ struct ft_id {
     bool explicit_address; /* FTCCL_COMM_ID: rank 0 serves it when it joins, every time anew */
     bool grow;             /* for ranks that join an existing job: the secret is the key of its links */
     uint32_t survivors;    /* grow: how many ranks there are already; only the process that serves the id knows */
+    const void *owner;     /* likewise: who has it withdrawn with itself; NULL: nobody */
     int naddresses;
     struct ft_net_address address[FT_NET_ADDRESSES];
     uint64_t nonce;
@@ -99,6 +100,7 @@ struct ft_gather {
     struct ft_gather *next;
     bool explicit_address, supplied;
     uint32_t survivors;         /* grow: ranks below come by ft_gather_supply() only; 0: not a grow */
+    const void *owner;          /* of the id; only compared */
     uint64_t nonce;
     unsigned char key[FT_SECRET_BYTES]; /* for connections about this id */
     enum ft_gather_state state;
@@ -140,6 +142,7 @@ bool ft_gather_tell(struct ft_gather *, uint32_t rank);      /* true once nobody
 int ft_service_add(struct ft_id *);
 /* The rank 0 of an explicit id or the root of a grow gave up: who came or comes now learns it. No-op once it is settled. */
 void ft_service_withdraw(uint64_t nonce, const char *why);
+void ft_service_withdraw_all(const void *owner, const char *why); /* all that are not settled */
 /* A job of one rank: its id, if this process serves it, is used up without any network. FT_USAGE if it was before. */
 int ft_service_consume(uint64_t nonce);
 /* The survivors' cards of a grow, `count` of them. FT_USAGE: not the number that the id was made for, supplied before, or not

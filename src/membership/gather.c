@@ -16,6 +16,7 @@ struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_
     if (!g) return NULL;
     g->explicit_address = id->explicit_address;
     g->survivors = id->survivors;
+    g->owner = id->owner;
     g->nonce = id->nonce;
     g->linger_ns = linger_ns;
     g->due_ns = now_ns + linger_ns;

@@ -9,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ft_unique_id_grow(unsigned char bytes[FT_UNIQUE_ID_BYTES], const unsigned char key[FT_SECRET_BYTES], int survivors)
+int ft_unique_id_grow(unsigned char bytes[FT_UNIQUE_ID_BYTES], const unsigned char key[FT_SECRET_BYTES], int survivors, const void *owner)
 {
-    struct ft_id id = {.grow = true, .survivors = (uint32_t)survivors};
+    struct ft_id id = {.grow = true, .survivors = (uint32_t)survivors, .owner = owner};
     if (ft_forked()) return ft_fail(FT_FORKED, "a unique id cannot be made in a child of fork");
     if (survivors < 1 || (uint32_t)survivors >= FT_RANKS_MAX)
         return ft_fail(FT_INVAL, "a communicator of %d ranks cannot grow (at most %u ranks)", survivors, FT_RANKS_MAX);
@@ -44,6 +44,11 @@ void ft_unique_id_withdraw(const unsigned char bytes[FT_UNIQUE_ID_BYTES], const 
     struct ft_id id;
     if (decode_grow(&id, bytes) == FT_OK) ft_service_withdraw(id.nonce, why);
     sodium_memzero(&id, sizeof id);
+}
+
+void ft_unique_ids_withdraw(const void *owner, const char *why)
+{
+    if (!ft_forked()) ft_service_withdraw_all(owner, why);
 }
 
 int ft_bootstrap_supply(const unsigned char bytes[FT_UNIQUE_ID_BYTES], int nranks, const struct ft_card *cards, int count)

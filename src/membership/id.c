@@ -85,6 +85,7 @@ int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
     id->explicit_address = flags == FLAG_EXPLICIT;
     id->grow = flags == FLAG_GROW;
     id->survivors = 0;
+    id->owner = NULL;
     id->naddresses = n;
     id->nonce = ft_get64(in + AT_NONCE);
     memcpy(id->secret, in + AT_SECRET, FT_SECRET_BYTES);

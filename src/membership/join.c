@@ -46,8 +46,8 @@ static int fail_timeout(const struct joiner *j, const char *why)
 static int fail_gone(const struct joiner *j, const char *how)
 {
     char text[FT_NET_TEXT_BYTES];
-    return ft_fail(FT_PEER, "the process that made the unique id is gone, or has forgotten the id because it was used or "
-                   "expired: %s (%s)", ft_net_text(&j->id.address[0], text), how);
+    return ft_fail(FT_PEER, "the process that made the unique id is gone, or has forgotten the id because it was used, "
+                   "withdrawn or expired: %s (%s)", ft_net_text(&j->id.address[0], text), how);
 }
 
 static int pause_retry(struct joiner *j)

@@ -63,11 +63,13 @@ int ft_bootstrap_join(const struct ft_join *, struct ft_table **out);
  * ft_bootstrap_join() with it, before or after the root has supplied the survivors' cards. An id is good for one attempt. ---- */
 
 /* Like ft_unique_id_make(), for joiners of a job of `survivors` ranks whose links have this key. FTCCL_COMM_ID has no say.
- * Whoever has the id knows the job's key. */
-int ft_unique_id_grow(unsigned char id[FT_UNIQUE_ID_BYTES], const unsigned char key[FT_SECRET_BYTES], int survivors);
+ * Whoever has the id knows the job's key. `owner` is an address by which it can be withdrawn, or NULL. */
+int ft_unique_id_grow(unsigned char id[FT_UNIQUE_ID_BYTES], const unsigned char key[FT_SECRET_BYTES], int survivors, const void *owner);
 bool ft_unique_id_is_grow(const unsigned char id[FT_UNIQUE_ID_BYTES]); /* false also if it is not one of ours */
 /* The root gives up, or will never begin: joiners that wait or come later learn it (FT_PEER), unless all have come. */
 void ft_unique_id_withdraw(const unsigned char id[FT_UNIQUE_ID_BYTES], const char *why);
+/* The owner goes: the same for all its ids that were not used. A few seconds later nothing of them is left. */
+void ft_unique_ids_withdraw(const void *owner, const char *why);
 /* Any thread of the process that made the id. `cards` are those of ranks 0 to count - 1, all survivors; joiners have the ranks
  * from there to nranks - 1, and one that claims a lower one is refused alone. Does not wait. FT_USAGE: not a grow's id, made
  * for another number of survivors, used before, or made elsewhere: such a call changes nothing. Otherwise the grow has failed

@@ -279,6 +279,20 @@ void ft_service_withdraw(uint64_t nonce, const char *why)
     pthread_mutex_unlock(&lock);
 }
 
+/* Whoever comes soon still learns why; then the id is forgotten, and with the last one the port is closed. */
+void ft_service_withdraw_all(const void *owner, const char *why)
+{
+    pthread_mutex_lock(&lock);
+    for (struct ft_gather *g = running ? service.gathers : NULL, *next; g; g = next) {
+        next = g->next;
+        if (g->owner != owner || ft_gather_settled(g)) continue;
+        g->linger_ns = FT_LAST_WORD_NS;
+        withdraw_locked(g, why);
+        root_told(g);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 int ft_service_consume(uint64_t nonce)
 {
     pthread_mutex_lock(&lock);

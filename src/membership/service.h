@@ -12,6 +12,7 @@
 #define FT_EVICT_NS UINT64_C(1000000000)       /* from this age on they make room for new ones */
 #define FT_NOFILE_NS UINT64_C(1000000000)      /* how long descriptors may be short before everybody is told */
 #define FT_EXPLICIT_LINGER_NS UINT64_C(5000000000)
+#define FT_LAST_WORD_NS UINT64_C(5000000000)   /* how long one is told that the owner of an id is gone */
 #define FT_USED_IDS 256
 #define FT_LISTENERS 18
 

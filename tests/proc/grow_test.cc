@@ -163,6 +163,30 @@ TEST(Grow, JoinersLearnAtOnceThatARankDied)
     });
 }
 
+/* Whether the joiner came to the rendezvous before or after that. */
+TEST(Grow, AnIdGoesWithItsCommunicator)
+{
+    World world(3, impatient);
+    ftcclUniqueId id;
+    EXPECT_OK(ftcclCommGetUniqueId(world.comm[1], &id));
+    double start = proc::now();
+    ftcclComm_t early = nullptr, late = nullptr;
+    std::string why;
+    std::thread joiner([&] { /* with the default bound of a minute */
+        EXPECT_EQ(ftcclCommGrow(nullptr, 5, &id, 3, &early, nullptr), ftcclRemoteError);
+        why = ftcclGetLastError(nullptr);
+    });
+    EXPECT_OK(ftcclCommDestroy(world.comm[1]));
+    world.comm[1] = nullptr;
+    EXPECT_EQ(ftcclCommGrow(nullptr, 5, &id, 4, &late, nullptr), ftcclRemoteError);
+    std::string after = ftcclGetLastError(nullptr);
+    joiner.join();
+    for (const std::string &text : {why, after}) EXPECT_NE(text.find("its communicator was destroyed"), std::string::npos) << text;
+    EXPECT_LT(proc::now() - start, 40) << "the joiners waited";
+    EXPECT_EQ(early, nullptr);
+    EXPECT_EQ(late, nullptr);
+}
+
 TEST(Grow, MistakesAreNamed)
 {
     World world(2, impatient);

@@ -22,10 +22,10 @@ static Key make_key()
     return key;
 }
 
-static Id grow_id(int survivors, const Key &key = make_key())
+static Id grow_id(int survivors, const Key &key = make_key(), const void *owner = nullptr)
 {
     Id id{};
-    EXPECT_EQ(FT_OK, ft_unique_id_grow(id.data(), key.data(), survivors)) << ft_fail_text();
+    EXPECT_EQ(FT_OK, ft_unique_id_grow(id.data(), key.data(), survivors, owner)) << ft_fail_text();
     return id;
 }
 
@@ -349,7 +349,7 @@ TEST_F(Grow, WrongUseOfAnIdChangesNothing)
     expect_grown(joining.wait(), root, 3);
     expect_nothing_left();
     Id key{};
-    EXPECT_EQ(FT_INVAL, ft_unique_id_grow(id.data(), key.data(), 0));
+    EXPECT_EQ(FT_INVAL, ft_unique_id_grow(id.data(), key.data(), 0, nullptr));
 }
 
 TEST_F(Grow, RootThatIsCancelled)
@@ -388,6 +388,24 @@ TEST_F(Grow, RootThatGivesUp)
         expect_all(join_calls({joiners(id, 2, 4)[1]}), FT_PEER, "the survivors did not agree");
         expect_nothing_left();
     }
+}
+
+TEST_F(Grow, OwnerThatGoesTakesItsIdsWithIt)
+{
+    int one, other;
+    Id waited = grow_id(2, make_key(), &one), unused = grow_id(2, make_key(), &one), kept = grow_id(2, make_key(), &other);
+    Joining joining({joiners(waited, 2, 4)[0]});
+    ASSERT_TRUE(come(waited, 1));
+    ft_unique_ids_withdraw(&one, "it was tired");
+    expect_all(joining.wait(), FT_PEER, "the root of the grow gave up: it was tired");
+    expect_all(join_calls({joiners(unused, 2, 4)[1]}), FT_PEER, "it was tired");
+    for (int i = 0; i < 6 && ft_unique_ids_served() > 1; i++) eventually([] { return ft_unique_ids_served() == 1; });
+    EXPECT_EQ(1, ft_unique_ids_served()) << "of the withdrawn ids something is left";
+    Joining others(joiners(kept, 2, 3));
+    EXPECT_EQ(FT_OK, supply(kept, 2, 3).status);
+    Outcome root = collect(kept);
+    expect_grown(others.wait(), root, 3);
+    expect_nothing_left();
 }
 
 TEST_F(Grow, ServiceThatStopsEndsTheWait)
