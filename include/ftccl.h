@@ -222,7 +222,8 @@ ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *
  * A rank that lives but does not come within initTimeoutMs is left out. Bound: initTimeoutMs for pending operations and
  * initTimeoutMs and a few seconds for the agreement, for non-blocking communicators in the background.
  * Errors: InvalidUsage also for a rank that the others left out (its sentence says so; it can only come back as a new
- * rank); SystemError without quorum, or with fewer than minRanks ranks left. A group of one is fine. */
+ * rank); RemoteError when other ranks called Agree or Grow instead: nothing came of it, on any rank, and all call the same now;
+ * SystemError without quorum, or with fewer than minRanks ranks left. A group of one is fine. */
 ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int count, ftcclComm_t *newcomm, ftcclConfig_t *config, int flags);
 
 /* Ends the pending operations of comm with RemoteError on every live rank; queued ones are skipped. Returns at once. Then Agree,

@@ -25,6 +25,7 @@ ftcclResult_t ft_result(int status)
     case FT_PEER:
     case FT_ABORTED:
     case FT_REVOKED:
+    case FT_MIXED:
     case FT_CORRUPT: return ftcclRemoteError;
     case FT_DEVICE: return ftcclUnhandledCudaError;
     case FT_INTERNAL: return ftcclInternalError;

@@ -70,7 +70,8 @@ enum ft_lost {
     X(REVOKED, -21, COMM, "communicator revoked")                                             \
     X(FENCED, -22, COMM, "the others agreed to go on without this rank")                      \
     X(NOQUORUM, -23, PROCESS, "too few ranks can be reached to go on")                        \
-    X(CORRUPT, -24, OP, "data was corrupted on the way")
+    X(CORRUPT, -24, OP, "data was corrupted on the way")                                      \
+    X(MIXED, -25, CALL, "ranks made different calls of Agree, Shrink and Grow")
 
 enum ft_status {
 #define X(name, value, lost, text) FT_##name = (value),

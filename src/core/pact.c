@@ -335,12 +335,30 @@ int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, stru
     return rc;
 }
 
+/* Names who called what. */
+static int fail_mixed(const struct ft_decision *decision)
+{
+    static const char *const call[] = {[FT_AGREE_FLAGS] = "Agree", [FT_AGREE_SHRINK] = "Shrink", [FT_AGREE_GROW] = "Grow"};
+    char who[256] = "";
+    size_t used = 0;
+    for (size_t kind = FT_AGREE_FLAGS; kind < FT_ARRAY_LEN(call); kind++) {
+        bool named = false;
+        for (int i = 0; i < decision->nsurvivors && used + 48 < sizeof who; i++) {
+            if (decision->keys[i] != (int64_t)kind) continue;
+            if (!named) used += (size_t)snprintf(who + used, sizeof who - used, "%s%s on rank ", used ? "; " : "", call[kind]);
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", named ? ", " : "", decision->order[i]);
+            named = true;
+        }
+    }
+    return ft_fail(FT_MIXED, "the ranks made different calls of Agree, Shrink and Grow, which came to nothing and may be repeated: %s", who);
+}
+
 /* Why this rank has no part in what was agreed, as a status with its sentence. */
 static int judge(const struct ft_comm *comm, const struct ft_decision *decision)
 {
     int me = comm->view.rank;
-    if (decision->status != FT_OK)
-        return ft_fail(decision->status, "the ranks made different calls of Agree, Shrink and Grow, or their lists exclude every rank");
+    if (decision->status == FT_MIXED) return fail_mixed(decision);
+    if (decision->status != FT_OK) return ft_fail(decision->status, "the lists of the ranks exclude every rank");
     if (decision->failed[me]) return ft_fail(FT_FENCED, FENCED_TEXT, me);
     if (decision->excluded[me]) return ft_fail(FT_FENCED, "rank %d is on the list of ranks to exclude that another rank gave", me);
     return FT_OK;

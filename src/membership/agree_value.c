@@ -126,7 +126,7 @@ static void judge(const struct ft_agree *a, struct ft_decision *d, unsigned char
     for (int r = 0; r < n; r++) {
         if (d->failed[r] || (excluded[r] && d->status == FT_OK) || !contribution_of(a, r, &c)) continue;
         if (first) d->kind = c.kind;
-        else if (d->kind != c.kind) d->status = FT_USAGE;
+        else if (d->kind != c.kind) d->status = FT_MIXED;
         first = false;
     }
     for (int r = 0; r < n; r++)
@@ -168,7 +168,8 @@ static int put_in_order(const struct ft_agree *a, const unsigned char *excluded,
     qsort(places, (size_t)n, sizeof *places, compare_places);
     for (int i = 0; i < n; i++) {
         ((int *)(uintptr_t)d->order)[i] = places[i].rank;
-        ((int64_t *)(uintptr_t)d->keys)[i] = places[i].key;
+        contribution_of(a, places[i].rank, &c);
+        ((int64_t *)(uintptr_t)d->keys)[i] = d->status == FT_MIXED ? (int64_t)c.kind : places[i].key;
     }
     return n;
 }

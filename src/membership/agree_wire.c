@@ -171,12 +171,14 @@ static int get_rank(const unsigned char *p, size_t width)
     return width == 2 ? p[0] | p[1] << 8 : (int)(ft_get32(p) & INT32_MAX);
 }
 
+enum { VALUE_OK, VALUE_USAGE, VALUE_MIXED };
+
 size_t ft_value_encode(unsigned char *out, int nranks, const struct ft_decision *d)
 {
     const size_t set = ft_set_bytes(nranks), width = rank_bytes(nranks);
     unsigned char *failed = out + FT_VALUE_BYTES, *p = failed + 2 * set;
     memset(out, 0, ft_value_bytes(nranks));
-    out[0] = d->status != FT_OK;
+    out[0] = d->status == FT_MIXED ? VALUE_MIXED : d->status == FT_OK ? VALUE_OK : VALUE_USAGE;
     out[1] = (unsigned char)d->kind;
     ft_put32(out + 4, (uint32_t)d->nsurvivors);
     ft_put64(out + 8, d->flags);
@@ -198,7 +200,7 @@ int ft_value_check(int nranks, const unsigned char *in, size_t len_bytes)
 {
     const size_t set = ft_set_bytes(nranks), width = rank_bytes(nranks);
     const unsigned char *failed = in + FT_VALUE_BYTES, *excluded = failed + set, *order = excluded + set;
-    if (len_bytes < FT_VALUE_BYTES + 2 * set || in[0] > 1 || in[2] || in[3]) return FT_PROTOCOL;
+    if (len_bytes < FT_VALUE_BYTES + 2 * set || in[0] > VALUE_MIXED || in[2] || in[3]) return FT_PROTOCOL;
     if (in[1] < FT_AGREE_FLAGS || in[1] >= FT_AGREE_KINDS) return FT_PROTOCOL;
     if (!set_is_good(failed, nranks) || !set_is_good(excluded, nranks) || !ft_set_within(failed, excluded, set)) return FT_PROTOCOL;
     const uint32_t nsurvivors = ft_get32(in + 4);
@@ -235,7 +237,7 @@ struct ft_decision *ft_value_decode(int nranks, const unsigned char *in, size_t 
         excluded[r] = ft_set_has(failed_set + set, r);
     }
     if (len_bytes > fixed) memcpy(blob, in + fixed, len_bytes - fixed);
-    *d = (struct ft_decision){.status = in[0] ? FT_USAGE : FT_OK, .kind = (enum ft_agree_kind)in[1], .flags = ft_get64(in + 8),
+    *d = (struct ft_decision){.status = in[0] == VALUE_MIXED ? FT_MIXED : in[0] ? FT_USAGE : FT_OK, .kind = (enum ft_agree_kind)in[1], .flags = ft_get64(in + 8),
                               .first_op = ft_get64(in + 16), .last_op = ft_get64(in + 24), .nonce = ft_get64(in + 32),
                               .failed = failed, .excluded = excluded, .nsurvivors = (int)n, .order = order, .keys = keys,
                               .blob = len_bytes > fixed ? blob : NULL, .blob_bytes = (uint32_t)(len_bytes - fixed)};

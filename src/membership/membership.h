@@ -115,14 +115,14 @@ struct ft_agree_config {
 
 /* What was agreed; the same bytes on every rank. Arrays belong to the instance. */
 struct ft_decision {
-    int status;                  /* FT_OK; FT_USAGE: different kinds were called, or everyone was to be left out */
+    int status;                  /* FT_OK; FT_MIXED: different kinds were called; FT_USAGE: everyone was to be left out */
     enum ft_agree_kind kind;
     uint64_t flags, first_op, last_op, nonce; /* ops: least and greatest last_op of the survivors */
     const unsigned char *failed;   /* [nranks] 1: dead, silent, not reachable, or never came */
     const unsigned char *excluded; /* [nranks] 1: failed or on a list */
     int nsurvivors;
     const int *order;              /* [nsurvivors] ranks of this view by key */
-    const int64_t *keys;           /* [nsurvivors] of those, in that order */
+    const int64_t *keys;           /* [nsurvivors] of those, in that order; FT_MIXED: the kind that each of them called */
     const void *blob;
     uint32_t blob_bytes;
 };

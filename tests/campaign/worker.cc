@@ -1,6 +1,6 @@
 /*
  * A worker: makes calls drawn from a seed that all ranks share, until one fails; then goes on as the manual says: Shrink, as
- * often as need be. A Shrink, Agree or Grow that meets another kind of agreement on other ranks is InvalidUsage for all of
+ * often as need be. A Shrink, Agree or Grow that meets another kind of agreement on other ranks is RemoteError for all of
  * them; so everything but a recovery begins with an Agree, and a rank to which that happens recovers.
  */
 #include <dirent.h>
@@ -172,7 +172,7 @@ void recover(Worker &me)
         int flags = me.options.seed % 2 ? FTCCL_SHRINK_ABORT : FTCCL_SHRINK_DEFAULT;
         ftcclResult_t result = ftcclCommShrink(w.comm, nullptr, 0, &child, nullptr, flags);
         const char *sentence = ftcclGetLastError(nullptr);
-        if (result == ftcclInvalidUsage && strstr(sentence, "different calls") && ++mixed < 16) continue;
+        if (result == ftcclRemoteError && strstr(sentence, "different calls") && ++mixed < 16) continue;
         if (result == ftcclInvalidUsage) leave(me, strstr(sentence, "on the list") ? "excluded" : "fenced", 3);
         if (result == ftcclSystemError) leave(me, "noquorum", 4);
         if (result != ftcclSuccess) {

@@ -230,6 +230,37 @@ TEST(Agree, FlagsAreCombined)
     EXPECT_TRUE(world.works());
 }
 
+/* Ranks that learn of a failure at different times call different things: all learn who called what, and go on by the same call. */
+TEST(Agree, DifferentCallsComeToNothingAndAreNamed)
+{
+    World world(4, impatient);
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        uint64_t flags = 1;
+        ftcclComm_t child = nullptr;
+        ftcclResult_t result = r == 1   ? ftcclCommShrink(world.comm[i], nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT)
+                               : r == 2 ? ftcclCommGrow(world.comm[i], 5, nullptr, -1, &child, nullptr)
+                                        : ftcclCommAgree(world.comm[i], &flags);
+        EXPECT_EQ(result, ftcclRemoteError) << "rank " << r;
+        EXPECT_EQ(ftcclGetErrorClass(result), ftcclClassRecoverable);
+        std::string why = ftcclGetLastError(world.comm[i]);
+        EXPECT_NE(why.find("Agree on rank 0, 3; Shrink on rank 1; Grow on rank 2"), std::string::npos) << why;
+        EXPECT_EQ(child, nullptr);
+        EXPECT_OK(ftcclCommAgree(world.comm[i], &flags)) << "rank " << r;
+    });
+    EXPECT_TRUE(world.works()) << "the communicator is as before";
+    EXPECT_OK(ftcclCommAbort(world.comm[3]));
+    world.comm[3] = nullptr;
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        ftcclComm_t child = nullptr;
+        if (r == 3) return;
+        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT));
+        EXPECT_EQ(sum_of(child, world.stream[i]), 6);
+        EXPECT_OK(ftcclCommDestroy(child));
+    });
+}
+
 TEST(Agree, ManyTimesLeaksNothing)
 {
     World world(2, impatient);

@@ -79,7 +79,7 @@ TEST(AgreeLists, DifferentKindsAreAnErrorForAll)
     w.enter(2, in);
     EXPECT_TRUE(w.settle(50 * MS));
     const Decided &d = decision(w, {0, 1, 2});
-    EXPECT_EQ(d.status, FT_USAGE);
+    EXPECT_EQ(d.status, FT_MIXED);
     EXPECT_EQ(d.order, (Ranks{0, 1, 2}));
 }
 

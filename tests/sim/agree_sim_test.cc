@@ -257,7 +257,7 @@ TEST(AgreeSim, RandomSchedules)
             const Decided *d = s.w.of(int(r));
             if (s.w.entered[r]) answers[s.w.status[r] == FT_OK ? 0 : s.w.status[r] == FT_NOQUORUM ? 1 : 2]++;
             if (d && d->excluded[r]) excluded++;
-            if (d && d->status == FT_USAGE) usage++;
+            if (d && (d->status == FT_USAGE || d->status == FT_MIXED)) usage++;
             if (s.w.machine[r] && s.w.machine[r]->fenced[0]) fenced++;
         }
         messages += s.w.messages;
