@@ -218,6 +218,11 @@ void ft_life_close(void);
  * now), however that happened: proof of death, within a fraction of a millisecond. False proves nothing. */
 struct ft_life;
 int ft_life_map(int fd, struct ft_life **out);
+/* Where processes of this host find a page, as bytes that may travel; the token tells it from others that have come to the same
+ * place since. find: FT_NOTSUP if it cannot be seen from here: another user's, in another container, this process's own, or gone. */
+struct ft_life_place { uint32_t pid, fd; uint64_t token; };
+void ft_life_locate(struct ft_life_place *out); /* of this process's page, which is open */
+int ft_life_find(const struct ft_life_place *, struct ft_life **out);
 bool ft_life_ended(const struct ft_life *);
 void ft_life_unmap(struct ft_life *); /* NULL is allowed */
 

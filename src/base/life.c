@@ -2,7 +2,8 @@
  * life.c: proof of death for the other processes of this host. A process that uses the library has one page of shared memory
  * with a robust futex in it, held by a small thread of ours. However the process ends, the kernel marks the futex of the dying
  * thread first of all; sockets and pidfds tell only after the process's memory has been torn down, which takes a second for
- * ten gigabytes. Peers map the page and look at the mark; nothing else in it is believed.
+ * ten gigabytes. Peers map the page, handed over on a socket or found through /proc, and look at the mark; nothing else in it
+ * is believed.
  *
  * The list of robust futexes is our own (set_robust_list(2)) and lies in private memory, so that the page has one word of a
  * fixed layout, whatever the C library, and a peer that writes into it cannot mislead the kernel. The lock is held across
@@ -11,6 +12,7 @@
 #include "base/base.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -21,14 +23,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MAGIC 0x4c4c494645303146u /* tells a life page from other shared memory */
+#define MAGIC 0x4c4c494645303246u /* tells a life page from other shared memory */
 #define STACK_BYTES 65536u
+#define NAME "ftccl-life"
 
 struct ft_life {
-    uint64_t magic;
+    uint64_t magic, token;
     atomic_uint word; /* thread id while in use, 0 before and after, FUTEX_OWNER_DIED set by the kernel */
 };
-_Static_assert(sizeof(struct ft_life) == 16, "struct ft_life is shared between processes");
+_Static_assert(sizeof(struct ft_life) == 24, "struct ft_life is shared between processes");
 _Static_assert(sizeof(atomic_uint) == 4, "a futex has 32 bits");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -93,11 +96,12 @@ static void drop_page(void)
 static int make_page(void)
 {
     void *at = NULL;
-    int rc = ft_memfd("ftccl-life", page_bytes(), &page_fd);
+    int rc = ft_memfd(NAME, page_bytes(), &page_fd);
     if (rc == FT_OK) rc = ft_map_shared(page_fd, page_bytes(), &at);
     page = at;
     if (rc == FT_OK) {
         page->magic = MAGIC;
+        ft_env_real()->random(ft_env_real(), &page->token, sizeof page->token);
         rc = start_holder();
     }
     if (rc != FT_OK) drop_page();
@@ -149,6 +153,13 @@ void ft_life_close(void)
     pthread_mutex_unlock(&lock);
 }
 
+void ft_life_locate(struct ft_life_place *out)
+{
+    pthread_mutex_lock(&lock);
+    *out = (struct ft_life_place){.pid = (uint32_t)getpid(), .fd = (uint32_t)page_fd, .token = page ? page->token : 0};
+    pthread_mutex_unlock(&lock);
+}
+
 /* ---- pages of others ---------------------------------------------------------------------------------------------------- */
 
 int ft_life_map(int fd, struct ft_life **out)
@@ -164,6 +175,26 @@ int ft_life_map(int fd, struct ft_life **out)
     }
     *out = life;
     return FT_OK;
+}
+
+/* What the kernel lets a process of the same user see of another one's descriptors. Only what has the right name is opened. */
+int ft_life_find(const struct ft_life_place *place, struct ft_life **out)
+{
+    static const char name[] = "/memfd:" NAME;
+    char path[64], target[sizeof name];
+    struct ft_life *life = NULL;
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", place->pid, place->fd);
+    bool own = place->pid == (uint32_t)getpid();
+    bool named = !own && readlink(path, target, sizeof target) == (ssize_t)sizeof target && memcmp(target, name, sizeof name - 1) == 0;
+    int fd = ft_fd_own(named ? open(path, O_RDWR | O_CLOEXEC) : -1);
+    int rc = fd >= 0 ? ft_life_map(fd, &life) : FT_NOTSUP;
+    ft_fd_close(&fd);
+    if (rc == FT_OK && life->token == place->token) {
+        *out = life;
+        return FT_OK;
+    }
+    if (rc == FT_OK) ft_life_unmap(life);
+    return ft_fail(FT_NOTSUP, "the life page of process %u cannot be seen from here", place->pid);
 }
 
 bool ft_life_ended(const struct ft_life *life)

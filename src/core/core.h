@@ -444,6 +444,13 @@ void ft_beat_open(struct ft_engine *engine, int64_t heartbeat_ms, int64_t suspec
 void ft_beat_tick(struct ft_engine *engine, uint64_t now_ns);
 void ft_beat_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head);
 
+/* Proof of death on this host (lives.c). */
+void ft_lives_open(struct ft_engine *engine); /* without the page of this process nothing is proven */
+void ft_lives_close(struct ft_engine *engine);
+bool ft_lives_card(const struct ft_engine *engine, struct ft_card *card); /* false: it is full */
+void ft_lives_learn(struct ft_engine *engine, struct ft_peer *peer);      /* its card is known */
+void ft_lives_tick(struct ft_engine *engine);
+
 /* ---- the engine (engine.c, drive.c) ---------------------------------------------------------------------------------------- */
 
 /* Another rank's engine as seen from this one. Counted by the communicators that hold it. */
@@ -460,6 +467,8 @@ struct ft_peer {
     bool redialled;            /* dialled again after it was lost or left */
     bool unreachable;          /* and that failed */
     bool dead;                 /* its process has ended: proven */
+    struct ft_life *life;      /* of its process, if that is another one of this host; see lives.c */
+    bool ended;                /* and it was seen to have ended */
     bool suspected;            /* its heartbeats do not come */
     bool fenced;               /* declared dead by agreement: it may only be told so */
     struct ft_pulse pulse;     /* of its heartbeats */
@@ -504,6 +513,8 @@ struct ft_engine {
     struct ft_peer *peers[256]; /* by id */
     struct ft_peer *roster;    /* all of them */
     bool hung_up;              /* some that nobody knows may have gone */
+    bool alive;                /* others can see the end of this process */
+    int lives;                 /* peers whose life pages are seen */
     struct ft_letter *outbox, **outbox_end;
     unsigned char *letter;     /* [chunk_bytes] the control message being taken */
     uint64_t rounds;           /* of the outbox */

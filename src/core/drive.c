@@ -19,6 +19,7 @@
 #define IDLE_NAP_NS 1000000
 #define SLEEP_BUSY_MS 10       /* longest sleep with work under way: deadlines are looked at */
 #define SLEEP_IDLE_MS 1000
+#define LIVES_MS 10            /* longest sleep with peers whose life pages are seen: no descriptor tells of a mark */
 #define IDLE_TURNS 2           /* in vain before the background thread sleeps */
 #define SPIN_DEFAULT_NS 1000000u
 #define TURNS_A_HOLD 8         /* idle turns of a waiting thread before it lets go of the engine */
@@ -106,6 +107,7 @@ static void forget_ring(struct ft_engine *engine)
 static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 {
     int beat_ms = (int)(engine->detect.beat_ns / 1000000);
+    if (engine->lives > 0 && timeout_ms > LIVES_MS) timeout_ms = LIVES_MS;
     if (beat_ms > 0 && engine->comms && beat_ms < timeout_ms) timeout_ms = beat_ms;
     for (int i = 0; i < engine->ntransports; i++) {
         int look_ms = (int)(engine->transports[i]->look_ns / 1000000);

@@ -66,6 +66,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
     if (rc == FT_OK) rc = open_transports(engine, config);
     if (rc == FT_OK) rc = ft_control_open(engine);
+    if (rc == FT_OK && !config->manual) ft_lives_open(engine);
     bool told = config->suspect_ms != 0;
     ft_beat_open(engine, told ? config->heartbeat_ms : ft_param_int(FT_PARAM_HEARTBEAT_MS),
                  told ? config->suspect_ms : ft_param_int(FT_PARAM_SUSPECT_MS));
@@ -127,6 +128,7 @@ void ft_engine_close(struct ft_engine *engine)
     ft_pact_close(engine);
     ft_grow_close(engine);
     ft_control_close(engine);
+    ft_lives_close(engine);
     free_peers(engine);
     for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->close(engine->transports[i]);
     engine->ntransports = 0;
@@ -210,7 +212,7 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
         if (len < 0) return len;
         if (!ft_card_put(card, transport->ops->name, address, (size_t)len)) return ft_fail(FT_INTERNAL, "addresses do not fit a card");
     }
-    return FT_OK;
+    return ft_lives_card(engine, card) ? FT_OK : ft_fail(FT_INTERNAL, "a life page does not fit a card");
 }
 
 const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name, size_t *len_bytes)
@@ -259,15 +261,8 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
     peer->host = host;
     peer->rank = rank;
     peer->told = true;
+    ft_lives_learn(engine, peer);
     return FT_OK;
-}
-
-void ft_engine_count_local(struct ft_engine *engine)
-{
-    int n = 1;
-    for (const struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
-        n += peer->users > 0 && !peer->dead && peer->host == engine->host;
-    atomic_store_explicit(&engine->local_ranks, n, memory_order_relaxed);
 }
 
 void ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer)
@@ -414,6 +409,7 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     }
     engine->hung_up |= !peer->told;
     bool orderly = link->orderly || peer->departed;
+    link->proof |= !orderly && peer->life && ft_life_ended(peer->life);
     peer->departed |= orderly;
     peer->unreachable |= peer->redialled && link == peer->tx;
     peer->lost |= !orderly;
@@ -593,6 +589,7 @@ void ft_engine_tick(struct ft_engine *engine)
     engine->ticked_ns = now;
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
     if (engine->hung_up) forget_past(engine);
+    ft_lives_tick(engine);
     ft_beat_tick(engine, now);
     if (engine->waiting) succeed_overdue(engine);
     if (engine->undecided) ft_pact_tick(engine);

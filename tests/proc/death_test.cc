@@ -1,7 +1,7 @@
 /*
  * Property: on one host a killed process is known to the others before the kernel has torn down its memory, that is before any
- * of its descriptors closes; how large it was does not matter.
- * Method: ranks as processes in a loop of all-reduces over shared memory; one of them has touched much memory and is killed.
+ * of its descriptors closes; how large it was and what links there are does not matter. It is proof, so that one of two goes on.
+ * Method: ranks as processes in a loop of all-reduces over shared memory or TCP; one of them has touched much memory and is killed.
  * The kernel closes the highest descriptor of a dead process first: a pipe is put there, and the survivors must report before
  * it ends. FT_DEATH_MIB sets the large size.
  */
@@ -47,6 +47,14 @@ CHILD(large)
     printf("%d %s\n", result, ftcclGetLastError(comm));
     char word[8]; /* leaving now would be what the others hear of */
     if (scanf("%7s", word) != 1) return 3;
+    ftcclComm_t child = nullptr;
+    int left = 0;
+    if (std::string(word) == "shrink") {
+        result = ftcclCommShrink(comm, nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT);
+        if (result == ftcclSuccess) result = ftcclCommCount(child, &left);
+        printf("%d of %d %s\n", result, left, ftcclGetLastError(comm));
+        if (child) ftcclCommDestroy(child);
+    }
     ftcclCommAbort(comm);
     ftcclStreamDestroy(stream);
     return 0;
@@ -63,9 +71,8 @@ size_t available_mib()
 }
 
 /* True if the survivors knew before the dead one's descriptors closed. */
-void kill_one(size_t mib, bool *before)
+void kill_one(int n, int victim, size_t mib, const char *transport, bool *before)
 {
-    const int n = 3, victim = 1;
     ftcclUniqueId id;
     ASSERT_OK(ftcclGetUniqueId(&id));
     std::vector<std::unique_ptr<proc::Child>> rank;
@@ -76,12 +83,12 @@ void kill_one(size_t mib, bool *before)
         std::vector<std::string> words{proc::hex(id), std::to_string(n), std::to_string(r), dies ? std::to_string(mib) : "0",
                                        std::to_string(dies ? witness[1] : -1)};
         fcntl(witness[1], F_SETFD, dies ? 0 : FD_CLOEXEC);
-        rank.push_back(std::make_unique<proc::Child>("large", words, std::map<std::string, std::string>{{"FTCCL_TRANSPORTS", "shm"}}));
+        rank.push_back(std::make_unique<proc::Child>("large", words, std::map<std::string, std::string>{{"FTCCL_TRANSPORTS", transport}}));
     }
     close(witness[1]);
     for (auto &child : rank) EXPECT_EQ(child->line(60), "running");
     double start = proc::now(), slowest = 0;
-    rank[victim]->signal(SIGKILL);
+    rank[static_cast<size_t>(victim)]->signal(SIGKILL);
     for (int r = 0; r < n; r++) {
         if (r == victim) continue;
         std::string line = rank[static_cast<size_t>(r)]->line(20);
@@ -92,29 +99,43 @@ void kill_one(size_t mib, bool *before)
     pollfd end{witness[0], 0, 0};
     *before = poll(&end, 1, 0) == 0;
     close(witness[0]);
-    EXPECT_EQ(rank[victim]->wait(), 128 + SIGKILL);
+    EXPECT_EQ(rank[static_cast<size_t>(victim)]->wait(), 128 + SIGKILL);
     double gone = proc::now() - start;
     printf("%zu MiB: known to all after %.1f ms, the process gone after %.1f ms\n", mib, slowest * 1e3, gone * 1e3);
     rank.erase(rank.begin() + victim);
-    for (auto &survivor : rank) survivor->tell("leave");
+    for (auto &survivor : rank) survivor->tell("shrink");
+    for (auto &survivor : rank) {
+        std::string line = survivor->line(60), want = "0 of " + std::to_string(n - 1);
+        EXPECT_EQ(line.substr(0, want.size()), want) << line;
+    }
     for (auto &survivor : rank) EXPECT_EQ(survivor->wait(), 0);
 }
 
-TEST(Death, OfASmallProcess)
+class Death : public testing::TestWithParam<const char *> {};
+
+TEST_P(Death, OfASmallProcess)
 {
     bool before; /* too close to tell */
-    kill_one(64, &before);
+    kill_one(3, 1, 64, GetParam(), &before);
 }
 
-TEST(Death, OfALargeProcessIsKnownBeforeItsDescriptorsClose)
+TEST_P(Death, OfOneOfTwoLeavesTheOther)
+{
+    bool before;
+    kill_one(2, 0, 1, GetParam(), &before);
+}
+
+TEST_P(Death, OfALargeProcessIsKnownBeforeItsDescriptorsClose)
 {
     const char *wish = getenv("FT_DEATH_MIB");
     size_t mib = wish ? std::stoul(wish) : 2048;
     while (mib > 64 && mib + 1024 > available_mib()) mib /= 2;
     bool before = false;
-    for (int i = 0; i < 3 && !before && !HasFailure(); i++) kill_one(mib, &before); /* a busy machine may hold the survivors up */
+    for (int i = 0; i < 3 && !before && !HasFailure(); i++) kill_one(3, 1, mib, GetParam(), &before); /* a busy machine may hold the survivors up */
     if (mib < 1024) GTEST_SKIP() << "too little memory is free to tell the order";
     EXPECT_TRUE(before) << "the survivors heard only when its descriptors closed";
 }
+
+INSTANTIATE_TEST_SUITE_P(Over, Death, testing::Values("shm", "tcp"), [](const auto &over) { return std::string(over.param); });
 
 }  // namespace

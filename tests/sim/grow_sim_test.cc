@@ -274,7 +274,7 @@ struct GrowWorld : World {
     // Ranks that saw a failure shrink, others that did not grow: all learn that, and come again.
     void leave(Node &node, int rc) override
     {
-        if (rc == FT_USAGE) come(node);
+        if (rc == FT_USAGE || rc == FT_MIXED) come(node);
         else World::leave(node, rc);
     }
 

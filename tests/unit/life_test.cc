@@ -104,6 +104,43 @@ TEST(Life, KilledIsSeen)
     EXPECT_TRUE(owner.ends());
 }
 
+TEST(Life, IsFoundByItsPlaceAndByNoOther)
+{
+    int place[2];
+    ASSERT_EQ(pipe(place), 0);
+    spare_out = place[1];
+    Owner owner([] {
+        struct ft_life_place mine;
+        ft_life_locate(&mine);
+        (void)!write(spare_out, &mine, sizeof mine);
+    });
+    owner.go();
+    struct ft_life_place where {};
+    ASSERT_EQ(read(place[0], &where, sizeof where), (ssize_t)sizeof where);
+    close(place[0]);
+    close(place[1]);
+    int descriptors = entries("/proc/self/fd");
+    ft_life *life = nullptr;
+    EXPECT_EQ(ft_life_find(&where, &life), FT_OK) << ft_fail_text();
+    for (int wrong = 0; wrong < 4; wrong++) { // another page, other descriptors, this process, nobody
+        struct ft_life_place bad = where;
+        ft_life *none = nullptr;
+        if (wrong == 0) bad.token++;
+        if (wrong == 1) bad.fd = 0;
+        if (wrong == 2) bad.pid = (uint32_t)getpid();
+        if (wrong == 3) bad.pid = UINT32_MAX;
+        EXPECT_EQ(ft_life_find(&bad, &none), FT_NOTSUP) << wrong;
+        EXPECT_EQ(none, nullptr);
+    }
+    EXPECT_EQ(entries("/proc/self/fd"), descriptors);
+    ASSERT_NE(life, nullptr);
+    EXPECT_FALSE(ft_life_ended(life));
+    kill(owner.pid, SIGKILL);
+    EXPECT_TRUE(owner.ends());
+    EXPECT_TRUE(ft_life_ended(life));
+    ft_life_unmap(life);
+}
+
 TEST(Life, StoppedIsNotDead)
 {
     Owner owner([] {});
