@@ -113,6 +113,7 @@ struct ft_slot {
     struct ft_stream *stream; /* holds a reference */
     struct ft_entry *entry;
     uint64_t ticket;
+    bool over;                /* its entry has ended; under the stream's lock */
 };
 
 /* The operations of one group on one communicator. */
@@ -131,6 +132,7 @@ struct ft_work {
  * all its works are. */
 struct ft_entry {
     atomic_int works_left;
+    atomic_int slots_left; /* on streams that have not come past it, and one while it ends; the last one frees it */
     atomic_int status;
     int nworks, nstreams;
     struct ft_work *works; /* linked by next_in_entry */

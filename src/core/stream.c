@@ -135,6 +135,7 @@ void ft_entry_submit(struct ft_entry *entry)
     struct ft_engine *only = NULL;
     bool several = false;
     atomic_store_explicit(&entry->works_left, entry->nworks, memory_order_relaxed);
+    atomic_store_explicit(&entry->slots_left, entry->nstreams + 1, memory_order_relaxed);
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
         several |= only && only != work->comm->engine;
         only = work->comm->engine;
@@ -171,7 +172,13 @@ void ft_entry_submit(struct ft_entry *entry)
     }
 }
 
-/* The first entry of the stream has ended; the engines of the next one have something to do. */
+static void let_go(struct ft_entry *entry)
+{
+    if (atomic_fetch_sub_explicit(&entry->slots_left, 1, memory_order_acq_rel) == 1) ft_entry_free(entry);
+}
+
+/* The entry has ended, perhaps before earlier ones of its stream: those of a communicator that failed do not wait for their turn. The
+ * stream goes on to the first that has not; its engines have something to do. */
 static void pop(struct ft_slot *slot, int status, const struct ft_comm *culprit)
 {
     struct ft_stream *stream = slot->stream;
@@ -180,13 +187,18 @@ static void pop(struct ft_slot *slot, int status, const struct ft_comm *culprit)
         stream->error = status;
         snprintf(stream->text, sizeof stream->text, "%.*s", (int)sizeof stream->text - 1, culprit ? culprit->text : "");
     }
-    stream->head = slot->next;
-    if (!stream->head) stream->tail = NULL;
-    atomic_store_explicit(&stream->done, slot->ticket + 1, memory_order_release);
-    if (stream->head)
-        for (struct ft_work *work = stream->head->entry->works; work; work = work->next_in_entry)
-            ft_engine_wake(work->comm->engine);
+    slot->over = true;
+    struct ft_slot *passed = stream->head, *end = stream->head;
+    for (; end && end->over; end = end->next) atomic_store_explicit(&stream->done, end->ticket + 1, memory_order_release);
+    stream->head = end;
+    if (!end) stream->tail = NULL;
+    for (struct ft_work *work = end && end != passed ? end->entry->works : NULL; work; work = work->next_in_entry)
+        ft_engine_wake(work->comm->engine);
     pthread_mutex_unlock(&stream->lock);
+    for (struct ft_slot *next; passed != end; passed = next) {
+        next = passed->next;
+        let_go(passed->entry);
+    }
 }
 
 void ft_entry_work_done(struct ft_work *work, int status)
@@ -202,7 +214,7 @@ void ft_entry_work_done(struct ft_work *work, int status)
         if (atomic_load_explicit(&each->comm->verdict, memory_order_acquire) == status) culprit = each->comm;
     for (int i = 0; i < entry->nstreams; i++) pop(&entry->on[i], status, culprit);
     for (work = entry->works; work && entry->nworks > 1; work = work->next_in_entry) ft_engine_wake(work->comm->engine); /* waiters */
-    ft_entry_free(entry);
+    let_go(entry);
 }
 
 static int take_error(struct ft_stream *stream)

@@ -48,6 +48,30 @@ TEST(Group, NestsAndEndsWithTheOutermost)
     }
 }
 
+TEST(Stream, WhatAFailedCommunicatorSkipsDoesNotOvertakeTheOthers)
+{
+    proc::World one(2), two(2);
+    ftcclStream_t stream = one.stream[0];
+    int mine[2] = {1, 2}, sum[2] = {}, skipped[3] = {};
+    EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclSum, one.comm[0], stream)); /* waits for rank 1 */
+    for (int &each : skipped) EXPECT_OK(ftcclAllReduce(&mine[0], &each, 1, ftcclInt, ftcclSum, two.comm[0], stream));
+    EXPECT_OK(ftcclCommRevoke(two.comm[0], FTCCL_REVOKE_DEFAULT));
+    ftcclResult_t seen = ftcclInProgress;
+    for (int i = 0; i < 1000 && seen == ftcclInProgress; i++, usleep(10000)) seen = ftcclStreamQuery(stream);
+    EXPECT_EQ(seen, ftcclRemoteError);
+    EXPECT_EQ(ftcclStreamQuery(stream), ftcclInProgress) << "the first operation has not ended";
+    EXPECT_OK(ftcclAllReduce(&mine[1], &sum[1], 1, ftcclInt, ftcclSum, one.comm[1], one.stream[1]));
+    EXPECT_OK(ftcclStreamSynchronize(stream));
+    EXPECT_OK(ftcclStreamSynchronize(one.stream[1]));
+    EXPECT_EQ(sum[0], 3);
+    EXPECT_EQ(sum[1], 3);
+    EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclMax, one.comm[0], stream));
+    EXPECT_OK(ftcclAllReduce(&mine[1], &sum[1], 1, ftcclInt, ftcclMax, one.comm[1], one.stream[1]));
+    EXPECT_OK(ftcclStreamSynchronize(stream));
+    EXPECT_OK(ftcclStreamSynchronize(one.stream[1]));
+    EXPECT_EQ(sum[0], 2);
+}
+
 TEST(Group, SeveralCommunicatorsAndKinds)
 {
     const int n = 3;
