@@ -33,4 +33,5 @@ perf_hypercube_perf_LDADD = perf/libperf.la
 include perf/telemetry.frag
 include perf/kernels.frag
 include perf/recovery.frag
-EXTRA_DIST += perf/compare perf/model perf/false_suspicions perf/healthy_cost perf/mpi_coll.c perf/limits.c
+EXTRA_DIST += perf/model perf/false_suspicions perf/healthy_cost
+include perf/compare.frag

@@ -1,4 +1,4 @@
-# Sourced by demo and test: installs the Debian packages that are missing, and only those.
+# Sourced by demo, test and `make compare`: installs the Debian packages that are missing, and only those.
 # need PACKAGE...: with apt-get and root (or sudo) it installs; elsewhere it names what configure will look for.
 need() {
     missing=
@@ -26,6 +26,7 @@ build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libs
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev"
 test_packages="libgtest-dev mpich libmpich-dev groff-base man-db procps"
 nightly_packages="spin"
+compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev python3 python3-matplotlib iproute2" # perf/compare
 
 jobs=$(nproc 2>/dev/null || echo 2)
 

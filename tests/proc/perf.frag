@@ -8,3 +8,6 @@ tests_proc_wrong_result_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -share
 TESTS += tests/proc/elastic_test.sh
 SLOW_TESTS += tests/proc/elastic_test.sh
 EXTRA_DIST += tests/proc/elastic_test.sh
+TESTS += tests/proc/compare_test.sh
+SLOW_TESTS += tests/proc/compare_test.sh
+EXTRA_DIST += tests/proc/compare_test.sh

@@ -1,0 +1,236 @@
+"""Finds, builds and runs the programs that are compared. A run is bounded in time and leaves no process behind."""
+import ctypes
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from .cases import MODES, case_of, describe
+
+PERF = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LIBRARIES = ["ftccl", "mpich", "openmpi", "gloo"]
+NAMES = {"ftccl": "FTCCL", "mpich": "MPICH", "openmpi": "Open MPI", "gloo": "Gloo"}
+LACKS = 3               # exit status of a program that has no such collective
+GRACE_S = 5             # between asking a program to end and killing it
+PR_SET_CHILD_SUBREAPER = 36
+CHECK_BYTES, CHECK_CALLS = 1 << 20, 20
+
+# Beside what the command line says. Debian's MPICH talks by UCX, and by its own shared memory unless told otherwise.
+ENVIRONMENT = {
+    ("ftccl", "shm"): {"FTCCL_TRANSPORTS": "shm"},
+    ("ftccl", "tcp"): {"FTCCL_TRANSPORTS": "tcp"},
+    ("mpich", "tcp"): {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self"},
+}
+
+
+class Failure(Exception):
+    """A run without a result; `status` says why: too slow, n/a or failed."""
+
+    def __init__(self, status, reason):
+        super().__init__(reason)
+        self.status = status
+
+
+# ---- building ------------------------------------------------------------------------------------------------------------
+
+def find_build(given):
+    for path in [given] if given else ["build", os.getcwd(), os.path.join(PERF, "..", "build"), os.path.join(PERF, "..")]:
+        if all(os.path.exists(os.path.join(path, *parts)) for parts in (("tools", "ftccl-run"), ("perf", "all_reduce_perf"))):
+            return os.path.abspath(path)
+    return None
+
+
+def compile_one(out, commands, sources):
+    """None, or why it could not be made. What is newer than its sources stays."""
+    if os.path.exists(out) and all(os.path.getmtime(out) >= os.path.getmtime(source) for source in sources):
+        return None
+    for command in commands:
+        run = subprocess.run(command, capture_output=True, text=True)
+        if run.returncode != 0:
+            return run.stderr.strip()[-400:]
+    return None
+
+
+def compile_peers(folder, wanted):
+    """{name: path} of what could be made, and sentences about what could not."""
+    os.makedirs(folder, exist_ok=True)
+    made, missing = {}, []
+    cc, cxx = shutil.which("cc") or shutil.which("gcc"), shutil.which("c++") or shutil.which("g++")
+    native = ["-march=native"] if platform.machine() == "x86_64" else []
+    shared, common = os.path.join(folder, "peer.o"), [os.path.join(PERF, name) for name in ("peer.c", "peer.h")]
+    object_of = [cc, "-O2", "-c", common[0], "-o", shared]
+    plans = {"limits": ("limits.c", cc, lambda source, out: [[cc, "-O3"] + native + ["-o", out, source]]),
+             "gloo": ("gloo_perf.cc", cxx if glob.glob("/usr/include/gloo/context.h") else None, lambda source, out: [
+                 object_of, [cxx, "-std=c++17", "-O2", "-w", "-o", out, source, shared, "-lgloo", "-lpthread"]])}
+    for mpi in ("mpich", "openmpi"):
+        compiler = shutil.which("mpicc." + mpi) if shutil.which("mpiexec." + mpi) else None
+        plans[mpi] = ("mpi_perf.c", compiler, lambda source, out, compiler=compiler: [
+            object_of, [compiler, "-O2", "-o", out, source, shared]])
+    for name, (source, compiler, commands) in plans.items():
+        if name != "limits" and name not in wanted:
+            continue
+        source, out = os.path.join(PERF, source), os.path.join(folder, name + "_perf")
+        reason = compile_one(out, commands(source, out), [source] + common) if compiler else "not installed, or no compiler"
+        if reason:
+            missing.append("%s: %s" % (NAMES.get(name, name), reason))
+        else:
+            made[name] = out
+    return made, missing
+
+
+class Programs:
+    """Where everything is. `seconds` bounds one run."""
+
+    def __init__(self, build, wanted, seconds):
+        self.build, self.seconds = build, seconds
+        self.peers, self.missing = compile_peers(os.path.join(build, "perf", "peers"), wanted)
+        self.libraries = [who for who in LIBRARIES if who in wanted and (who == "ftccl" or who in self.peers)]
+        self.scratch = tempfile.TemporaryDirectory(prefix="compare.")
+        self.json = os.path.join(self.scratch.name, "ftccl.json")
+        self.extra = {}  # environment of FTCCL's programs
+        adopt_orphans()
+
+    # ---- one run -----------------------------------------------------------------------------------------------------------
+
+    def command(self, who, case, mode, iterations, warmups, check=0):
+        options = ["-b", str(case.bytes), "-e", str(case.bytes), "-n", str(iterations), "-w", str(warmups),
+                   "-z", str(MODES[mode]), "-c", str(check)]
+        if who == "ftccl":
+            return [os.path.join(self.build, "tools", "ftccl-run"), "-n", str(case.ranks),
+                    os.path.join(self.build, "perf", case.collective + "_perf")] + options + ["-J", self.json]
+        if who == "gloo":
+            return [self.peers[who], case.collective, "-t", str(case.ranks)] + options
+        return ["mpiexec." + who] + mpi_options(who, case) + ["-n", str(case.ranks), self.peers[who], case.collective] + options
+
+    def seconds_of(self, who, output, case):
+        """Of one call, as the program reports it."""
+        if who == "ftccl":
+            with open(self.json) as file:
+                row = json.load(file)["results"][0]
+            size, took_us = row["size"], row["out_of_place"]["time"]
+        else:
+            fields = [line for line in output.splitlines() if line.strip() and not line.startswith("#")][-1].split()
+            size, took_us = int(fields[0]), float(fields[5])
+        if size != case.bytes:
+            raise Failure("failed", "measured %d bytes instead of %d" % (size, case.bytes))
+        return took_us * 1e-6
+
+    def measure(self, who, case, mode, iterations, warmups, check=0):
+        """Seconds of one call, and of the whole run. Raises Failure."""
+        if who == "gloo" and case.transport != "tcp":
+            raise Failure("n/a", "Gloo has no shared memory")
+        environment = dict(os.environ, **ENVIRONMENT.get((who, case.transport), {}), **(self.extra if who == "ftccl" else {}))
+        begin = time.monotonic()
+        status, output, errors = run_bounded(self.command(who, case, mode, iterations, warmups, check), environment, self.seconds)
+        took = time.monotonic() - begin
+        try:
+            if status is None:
+                raise Failure("too slow", "longer than %g s" % self.seconds)
+            if status != 0:
+                raise Failure("n/a" if status == LACKS else "failed", (errors or output).strip()[-300:])
+            return self.seconds_of(who, output, case), took
+        except (ValueError, IndexError, KeyError, TypeError, OSError) as error:
+            raise Failure("failed", "no result: %s" % error) from error
+        finally:
+            if who == "ftccl" and os.path.exists(self.json):
+                os.unlink(self.json)
+
+    # ---- do they go where they should? -----------------------------------------------------------------------------------------
+
+    def loopback_bytes(self, who, transport):
+        """Bytes over the loopback interface of a network namespace of its own; None where there can be none."""
+        case = case_of("all_reduce", 2, CHECK_BYTES, transport)
+        script = "ip link set lo up && \"$@\" >/dev/null 2>&1 && awk '/lo:/ {print $2}' /proc/net/dev"
+        argv = ["unshare", "-rn", "sh", "-c", script, "sh"] + self.command(who, case, "pipelined", CHECK_CALLS, 0)
+        environment = dict(os.environ, **ENVIRONMENT.get((who, transport), {}))
+        try:
+            status, output, _ = run_bounded(argv, environment, self.seconds)
+        except OSError:
+            return None
+        return int(output) if status == 0 and output.strip().isdigit() else None
+
+
+def right_way(transport, count):
+    """Each of two ranks sends a vector once in each call. Over TCP all of that is seen, else almost nothing is."""
+    payload = 2 * CHECK_BYTES * CHECK_CALLS
+    return count >= payload if transport == "tcp" else count < payload // 10
+
+
+def mpi_options(who, case):
+    if who != "openmpi":
+        return []
+    options = ["--oversubscribe"] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
+    if case.ranks > os.cpu_count():
+        options += ["--mca", "mpi_yield_when_idle", "1", "--bind-to", "none"]
+    if case.transport == "tcp":
+        options += ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"]
+    return options
+
+
+# ---- processes ---------------------------------------------------------------------------------------------------------------
+
+def adopt_orphans():
+    """Ranks whose launcher was killed become this process's children, so that they can be found."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def end_leftovers():
+    """Ends whatever children there still are, and their children after them."""
+    while True:
+        try:
+            with open("/proc/self/task/%d/children" % os.getpid()) as file:
+                pids = [int(pid) for pid in file.read().split()]
+        except OSError:
+            return
+        if not pids:
+            return
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            except (ProcessLookupError, ChildProcessError):
+                pass
+
+
+def run_bounded(argv, environment, seconds):
+    """(status, stdout, stderr); the status is None when the time was over."""
+    process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, start_new_session=True)
+    try:
+        output, errors = process.communicate(timeout=seconds)
+        return process.returncode, output, errors
+    except subprocess.TimeoutExpired:
+        return None, "", ""
+    finally:
+        if process.poll() is None:
+            end(process)
+        end_leftovers()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def end(process):
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            pass
+        try:
+            process.wait(timeout=GRACE_S)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def complain(who, case, failure):
+    print("%s %s: %s: %s" % (NAMES[who], describe(case), failure.status, re.sub(r"\s+", " ", str(failure))), file=sys.stderr)

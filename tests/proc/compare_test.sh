@@ -1,0 +1,54 @@
+#!/bin/sh
+# Properties of perf/compare: it measures every library that is installed, with a time in every cell (or that it was too slow on
+# a busy machine); what stands in its file is not measured again; interrupted, it leaves its file and no process. Method: one tiny
+# case of --quick with one round; the same command again; a signal while it works. Without the others only FTCCL is measured.
+command -v python3 >/dev/null 2>&1 || { echo "no python3"; exit 77; }
+dir=$(mktemp -d) || exit 99
+trap 'rm -rf "$dir"' EXIT
+TMPDIR=$dir
+export TMPDIR
+compare=$top_srcdir/perf/compare
+options='--build . --quick --sizes 64 --rounds 1 --run-seconds 20 --cell-seconds 600 --minutes 60'
+fail() {
+    echo "FAIL: $*"
+    cat "$dir/out"
+    exit 1
+}
+
+# shellcheck disable=SC2086 # a list of words
+"$compare" $options --transports tcp --output "$dir/a.json" >"$dir/out" 2>&1 || fail 'status not 0'
+grep -q '^all_reduce  *2  *64 B  *tcp ' "$dir/out" || fail 'no line in the table'
+python3 - "$dir/a.json" <<'END' || fail 'the file is not as expected'
+import json, os, shutil, sys
+d = json.load(open(sys.argv[1]))
+row, = d["rows"]
+for who, modes in row["libraries"].items():
+    for mode, cell in modes.items():
+        slow = who != "ftccl" and cell["status"] == "too slow"
+        assert slow or cell["status"] == "ok" and 0 < cell["times_s"][0] < 20, (who, mode, cell)
+expected = ["ftccl"] + [m for m in ("mpich", "openmpi") if shutil.which("mpicc." + m) and shutil.which("mpiexec." + m)]
+assert [who for who in row["libraries"] if who != "gloo"] == expected, row["libraries"].keys()
+assert ("gloo" in row["libraries"]) == os.path.exists("/usr/include/gloo/context.h"), row["libraries"].keys()
+assert row["limit_s"] > 0 and d["machine"]["cores"] > 0 and len(d["sessions"]) == 1, d
+END
+! grep -q '^drawn: ' "$dir/out" || grep -q '<svg' "$dir/a-tcp.svg" || fail 'no plot'
+
+rows() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["rows"])' "$1"; }
+rows "$dir/a.json" >"$dir/before"
+# shellcheck disable=SC2086
+"$compare" $options --transports tcp --libraries ftccl --output "$dir/a.json" >"$dir/out" 2>&1 || fail 'second run: status not 0'
+rows "$dir/a.json" | cmp -s - "$dir/before" || fail 'what was there was measured again'
+
+# Eight cases; the signal comes when the first one stands in the file.
+# shellcheck disable=SC2086
+"$compare" $options --collectives all_reduce,all_gather,broadcast,alltoall --libraries ftccl \
+    --output "$dir/c.json" >"$dir/out" 2>&1 &
+driver=$!
+while kill -0 "$driver" 2>/dev/null && [ ! -s "$dir/c.json" ]; do sleep 0.05; done
+kill -TERM "$driver" 2>/dev/null || fail 'it ended before it could be interrupted'
+wait "$driver"
+grep -q '^# interrupted' "$dir/out" || fail 'not interrupted'
+python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert 1 <= len(d["rows"]) < 8 and "end" in d["sessions"][0], d' \
+    "$dir/c.json" || fail 'the interrupted file is not as expected'
+! pgrep -f "$dir/compare\." || fail 'processes are left'
+[ -z "$(ls -d "$dir"/*/ 2>/dev/null)" ] || fail 'a folder is left'
