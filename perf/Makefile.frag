@@ -33,5 +33,5 @@ perf_hypercube_perf_LDADD = perf/libperf.la
 include perf/telemetry.frag
 include perf/kernels.frag
 include perf/recovery.frag
-EXTRA_DIST += perf/model perf/false_suspicions perf/healthy_cost
+EXTRA_DIST += perf/tune perf/false_suspicions perf/healthy_cost
 include perf/compare.frag

@@ -62,16 +62,6 @@ static bool counts_blocks(enum ft_kind kind)
     return kind == FT_ALLGATHER || kind == FT_REDUCESCATTER || kind == FT_ALLTOALL || kind == FT_GATHER || kind == FT_SCATTER;
 }
 
-static int read_tuning(struct ft_tuning *tuning)
-{
-    ft_tuning_default(tuning);
-    tuning->chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
-    tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
-    tuning->choice = ft_param_str(FT_PARAM_ALGO);
-    const char *path = ft_param_str(FT_PARAM_TUNE_FILE);
-    return *path ? ft_tuning_load(tuning, path) : FT_OK;
-}
-
 static int check(const struct plan_request *request)
 {
     if (request->rank >= request->nranks)
@@ -88,7 +78,7 @@ int info_plan(FILE *out, const struct plan_request *request)
     int status = check(request);
     if (!status) status = find_kind(request->kind, &coll.kind);
     if (!status) status = find_type(request->type, &coll.type);
-    if (!status) status = read_tuning(&tuning);
+    if (!status) status = ft_tuning_read(&tuning, strcmp(ft_param_str(FT_PARAM_TRANSPORTS), "tcp") != 0);
     if (status) return status;
     if (coll.kind == FT_SEND || coll.kind == FT_RECV) return ft_fail(FT_USAGE, "a send or receive needs no plan");
     int n = request->nranks;

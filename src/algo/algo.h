@@ -49,6 +49,16 @@ struct ft_step {
     unsigned flags;
 };
 
+/* A measured choice of a tuning table, see rules.c. It is digested as it lies in memory, and has no holes. */
+struct ft_rule {
+    uint64_t from_bytes, to_bytes; /* of the larger buffer, both inclusive */
+    int32_t nranks, nhosts;
+    uint32_t chunk_bytes; /* at most what is configured; 0: as configured */
+    int16_t chunks;       /* 0: as configured */
+    int8_t kind, algo;    /* algo: index into ft_algos */
+};
+#define FT_RULES 192
+
 /* What shapes a plan besides view and collective; equal on all ranks (checked at initialisation by digest). */
 struct ft_tuning {
     size_t chunk_bytes;
@@ -61,11 +71,18 @@ struct ft_tuning {
         double step_ns; /* the engine's own cost of a step */
         int cores_per_host; /* ranks beyond it share: costs are scaled up */
     } costs;
+    bool local_links; /* ranks of one host need not go over the network; not digested, it says which lines of a table hold */
+    int nrules;
+    struct ft_rule rules[FT_RULES]; /* the first nrules */
 };
 void ft_tuning_default(struct ft_tuning *tuning);
-/* Reads a table written by perf/tune ("name value" lines). Unknown names and bad values are refused by name. */
+/* The defaults, what the parameters say, and the table that FTCCL_TUNE_FILE names. */
+int ft_tuning_read(struct ft_tuning *tuning, bool local_links);
+/* Reads a table written by perf/tune: lines "name value" for costs, "best KIND ranks=N hosts=N ..." for measured choices (see
+ * docs/algorithms.md). Unknown names and bad values are refused by name. */
 int ft_tuning_load(struct ft_tuning *tuning, const char *path);
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning);
+uint64_t ft_tuning_table_digest(const struct ft_tuning *tuning); /* of what a table sets alone, for people to compare */
 
 struct ft_plan {
     const struct ft_algo *algo;
@@ -96,8 +113,8 @@ struct ft_algo {
 
 extern const struct ft_algo *const ft_algos[]; /* NULL-terminated registry */
 
-/* Chooses by cost among those that fit and that tuning->choice allows, and plans. FT_USAGE when the choice leaves none,
- * with the sentence set by ft_fail(). The view must outlive the plan. */
+/* Chooses what was measured to be best, else by cost, among those that fit and that tuning->choice allows, and plans.
+ * FT_USAGE when the choice leaves none, with the sentence set by ft_fail(). The view must outlive the plan. */
 int ft_algo_select(const struct ft_view *, const struct ft_coll *, const struct ft_tuning *, struct ft_plan *);
 /* The same for one named algorithm. */
 int ft_algo_plan(const struct ft_algo *, const struct ft_view *, const struct ft_coll *, const struct ft_tuning *, struct ft_plan *);

@@ -68,6 +68,8 @@ int ft_algo_explain(FILE *out, const struct ft_view *view, const struct ft_coll 
             fprintf(out, "%12.2f us%s\n", algo->cost_ns(view, coll, tuning) / 1e3,
                     ft_choice_allows(parts, coll->kind, i) ? "" : "  excluded by FTCCL_ALGO");
     }
+    const struct ft_rule *rule = ft_rule_followed(view, coll, tuning, parts);
+    if (rule) fprintf(out, "%s is what the tuning table names for this case\n", plan.algo->name);
     explain_plan(out, &plan);
     return FT_OK;
 }

@@ -1,9 +1,9 @@
 /*
- * The registry and the selection: by predicted cost among the algorithms that do the kind, fit the view and are allowed by
- * FTCCL_ALGO. Its text is a list of names separated by commas, of which "kind:name" opens a part for one kind that a
- * semicolon or the next kind closes; ^ before a list (or a name) excludes. A part for a kind replaces the general one
- * there. NCCL's texts have the same meaning; of its algorithms those that FTCCL does not have are allowed and never
- * chosen. Upper and lower case are the same.
+ * The registry and the selection: what a tuning table says was fastest, else by predicted cost, among the algorithms that do
+ * the kind, fit the view and are allowed by FTCCL_ALGO. That text is a list of names separated by commas, of which "kind:name"
+ * opens a part for one kind that a semicolon or the next kind closes; ^ before a list (or a name) excludes. A part for a kind
+ * replaces the general one there. NCCL's texts have the same meaning; of its algorithms those that FTCCL does not have are
+ * allowed and never chosen. Upper and lower case are the same.
  */
 #include <string.h>
 #include <strings.h>
@@ -20,10 +20,12 @@ static const char *const foreign[] = {"CollnetDirect", "CollnetChain", "NVLS", "
 
 struct token { const char *text; size_t len; };
 
-static bool token_is(struct token token, const char *name)
+bool ft_word_is(const char *text, size_t len, const char *name)
 {
-    return strlen(name) == token.len && strncasecmp(token.text, name, token.len) == 0;
+    return strlen(name) == len && strncasecmp(text, name, len) == 0;
 }
+
+static bool token_is(struct token token, const char *name) { return ft_word_is(token.text, token.len, name); }
 
 static int algo_index(struct token name)
 {
@@ -147,6 +149,14 @@ int ft_algo_plan(const struct ft_algo *algo, const struct ft_view *view, const s
     return status;
 }
 
+const struct ft_rule *ft_rule_followed(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning,
+                                       const struct ft_choice parts[FT_CHOICE_PARTS])
+{
+    const struct ft_rule *rule = ft_rule_find(tuning, view, coll);
+    bool follow = rule && ft_choice_allows(parts, coll->kind, rule->algo) && usable(ft_algos[rule->algo], view, coll, tuning);
+    return follow ? rule : NULL;
+}
+
 int ft_algo_select(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning,
                    struct ft_plan *plan)
 {
@@ -154,6 +164,12 @@ int ft_algo_select(const struct ft_view *view, const struct ft_coll *coll, const
     int status = check(view, coll, tuning);
     if (status == FT_OK) status = ft_choice_parse(tuning->choice, parts);
     if (status != FT_OK) return status;
+    const struct ft_rule *rule = ft_rule_followed(view, coll, tuning, parts);
+    if (rule) {
+        struct ft_tuning measured = *tuning;
+        ft_rule_apply(rule, &measured);
+        return ft_algo_plan(ft_algos[rule->algo], view, coll, &measured, plan);
+    }
     const struct ft_algo *best = NULL;
     double best_ns = 0;
     for (int i = 0; ft_algos[i]; i++) {

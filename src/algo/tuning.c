@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "algo/choice.h"
 #include "algo/parts.h"
 
 #define FT_ITEMS(X) /* names in the table, lowest and highest sensible value */                          \
@@ -22,7 +23,7 @@
 void ft_tuning_default(struct ft_tuning *tuning)
 {
     *tuning = (struct ft_tuning){
-        .chunk_bytes = 131072, .chunks = 4, .choice = "",
+        .chunk_bytes = 131072, .chunks = 4, .choice = "", .local_links = true,
         .costs = {
             .local_latency_ns = 2000, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
             .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
@@ -47,13 +48,14 @@ static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
     return true;
 }
 
-/* One line "name value"; blank lines and what follows a # are skipped. */
+/* One line "name value" or "best ..."; blank lines and what follows a # are skipped. */
 static int tuning_line(struct ft_tuning *tuning, const char *path, int number, char *line)
 {
     line[strcspn(line, "#\r\n")] = 0;
     char *rest, *end;
     char *name = strtok_r(line, " \t=", &rest);
     if (!name) return FT_OK;
+    if (!strcmp(name, "best")) return ft_rule_parse(tuning, path, number, &rest);
     char *text = strtok_r(NULL, " \t=", &rest);
     if (!text) return ft_fail(FT_INVAL, "%s:%d: '%s' has no value", path, number, name);
     double value = strtod(text, &end);
@@ -83,6 +85,17 @@ int ft_tuning_load(struct ft_tuning *tuning, const char *path)
     return status;
 }
 
+int ft_tuning_read(struct ft_tuning *tuning, bool local_links)
+{
+    ft_tuning_default(tuning);
+    tuning->chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
+    tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
+    tuning->choice = ft_param_str(FT_PARAM_ALGO);
+    tuning->local_links = local_links;
+    const char *table = ft_param_str(FT_PARAM_TUNE_FILE);
+    return *table ? ft_tuning_load(tuning, table) : FT_OK;
+}
+
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
 {
     const char *choice = tuning->choice ? tuning->choice : "";
@@ -93,9 +106,19 @@ uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
     MIX(tuning->chunks)
     FT_ITEMS(X)
     MIX(tuning->costs.cores_per_host)
+    if (tuning->nrules > 0) digest = ft_hash64(tuning->rules, (size_t)tuning->nrules * sizeof *tuning->rules, digest);
 #undef X
 #undef MIX
     return digest;
+}
+
+uint64_t ft_tuning_table_digest(const struct ft_tuning *tuning)
+{
+    struct ft_tuning table = *tuning;
+    table.choice = "";
+    table.chunk_bytes = 0;
+    table.chunks = 0;
+    return ft_tuning_digest(&table);
 }
 
 double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, const struct ft_work *work)

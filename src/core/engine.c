@@ -56,12 +56,8 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
 
 static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
 {
-    ft_tuning_default(&engine->tuning);
-    engine->tuning.chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
-    engine->tuning.chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
-    engine->tuning.choice = ft_param_str(FT_PARAM_ALGO);
-    const char *table = ft_param_str(FT_PARAM_TUNE_FILE);
-    int rc = *table ? ft_tuning_load(&engine->tuning, table) : FT_OK;
+    bool only_tcp = config->transports[0] && !config->transports[1] && !strcmp(config->transports[0]->name, "tcp");
+    int rc = ft_tuning_read(&engine->tuning, !only_tcp);
     if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
     if (rc == FT_OK) rc = open_transports(engine, config);
@@ -201,8 +197,8 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
     struct ft_tuning same = engine->tuning;
     same.costs.cores_per_host = 0; /* hosts may differ: a communicator counts with the fewest */
     card->config = ft_tuning_digest(&same);
-    snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d algo=%.64s", engine->tuning.chunk_bytes,
-             engine->tuning.chunks, engine->tuning.choice);
+    snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d table=%08x algo=%.48s", same.chunk_bytes,
+             same.chunks, (unsigned)ft_tuning_table_digest(&same), same.choice);
     uint32_t cores = (uint32_t)engine->tuning.costs.cores_per_host; /* what this rank itself counts with */
     ft_card_put(card, "cores", &cores, sizeof cores);
     for (int i = 0; i < engine->ntransports; i++) {

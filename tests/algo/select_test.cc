@@ -253,6 +253,116 @@ TEST(Tuning, DigestSeesEveryField)
     EXPECT_EQ(ft_tuning_digest(&unset), ft_tuning_digest(&base));
 }
 
+// A measured choice holds for its ranks, hosts and bytes of the larger buffer, both ends included; the first that matches counts.
+TEST(Rules, HoldWhereTheyWereMeasured)
+{
+    World world(4, 1);
+    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=4 hosts=1 to=1000 algo=tree\n"
+                                  "best AllReduce ranks=4 hosts=1 from=500 algo=ring\n"
+                                  "best allgather ranks=4 hosts=1 from=4096 to=8191 algo=ring # blocks of 1 to 2 KiB\n"), FT_OK)
+        << ft_fail_text();
+    struct { enum ft_kind kind; size_t bytes; const char *chosen; } table[] = {
+        {FT_ALLREDUCE, 0, "tree"}, {FT_ALLREDUCE, 1000, "tree"}, {FT_ALLREDUCE, 1001, "ring"}, {FT_ALLREDUCE, 1u << 30, "ring"},
+        {FT_ALLGATHER, 1024, "ring"}, {FT_ALLGATHER, 2047, "ring"},
+    };
+    for (auto &t : table) EXPECT_EQ(world.select(t.kind, t.bytes), t.chosen) << ft_kind_name(t.kind) << " of " << t.bytes;
+    for (int n : {3, 5, 8}) {
+        World other(n, 1), plain(n, 1);
+        other.tuning.nrules = world.tuning.nrules;
+        std::copy(std::begin(world.tuning.rules), std::end(world.tuning.rules), other.tuning.rules);
+        EXPECT_EQ(other.select(FT_ALLREDUCE, 8), plain.select(FT_ALLREDUCE, 8)) << n << " ranks";
+    }
+    World hosts(4, 2), plain(4, 2), here(4, 1);
+    hosts.tuning.nrules = world.tuning.nrules;
+    std::copy(std::begin(world.tuning.rules), std::end(world.tuning.rules), hosts.tuning.rules);
+    EXPECT_EQ(hosts.select(FT_ALLREDUCE, 8), plain.select(FT_ALLREDUCE, 8));
+    EXPECT_NE(here.select(FT_ALLGATHER, 1024), "ring") << "the costs choose the same: nothing is shown";
+    for (size_t bytes : {1023, 2048}) EXPECT_EQ(world.select(FT_ALLGATHER, bytes), here.select(FT_ALLGATHER, bytes)) << bytes;
+}
+
+TEST(Rules, HoldOverTheirTransport)
+{
+    const char *table = "best allreduce ranks=2 hosts=1 over=shm algo=tree\nbest allreduce ranks=2 hosts=1 over=tcp algo=ring\n";
+    World local(2, 1), network(2, 1);
+    network.tuning.local_links = false;
+    ASSERT_EQ(load(&local.tuning, table), FT_OK);
+    ASSERT_EQ(load(&network.tuning, table), FT_OK);
+    EXPECT_EQ(local.select(FT_ALLREDUCE, 8), "tree");
+    EXPECT_EQ(network.select(FT_ALLREDUCE, 8), "ring");
+    EXPECT_EQ(load(&local.tuning, "best allreduce ranks=2 hosts=1 over=air algo=tree\n"), FT_INVAL);
+}
+
+// FTCCL_ALGO goes before a measured choice, and one whose algorithm does not fit is not followed.
+TEST(Rules, BindOnlyWhatIsAllowedAndFits)
+{
+    World world(4, 1), plain(4, 1), six(6, 1), plain_six(6, 1);
+    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=4 hosts=1 algo=tree\n"), FT_OK);
+    EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "ring"), "ring");
+    EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "^tree"), plain.select(FT_ALLREDUCE, 8));
+    EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "^ring"), "tree");
+    struct ft_coll coll = {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 4096};
+    for (int i = 0; ft_algos[i]; i++) { // each that does not fit here
+        if (ft_algos[i]->fits(&six.view, &coll, &six.tuning) || !(ft_algos[i]->kinds & 1u << FT_ALLREDUCE)) continue;
+        six.tuning.nrules = 0;
+        ASSERT_EQ(load(&six.tuning, std::string("best allreduce ranks=6 hosts=1 algo=") + ft_algos[i]->name), FT_OK);
+        EXPECT_EQ(six.select(FT_ALLREDUCE, 4096), plain_six.select(FT_ALLREDUCE, 4096)) << ft_algos[i]->name;
+    }
+}
+
+// Chunks of a measured choice shape the plan, and never exceed what is configured, which is what links have room for.
+TEST(Rules, SetChunks)
+{
+    World world(2, 1);
+    struct ft_coll coll = {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 16u << 20};
+    struct ft_plan plan;
+    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=16384 chunks=2\n"), FT_OK);
+    ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+    EXPECT_EQ(plan.nlanes, 2);
+    EXPECT_EQ(plan.piece_elems, 2 * 16384u);
+    world.tuning.nrules = 0;
+    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=8388608\n"), FT_OK);
+    ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
+    EXPECT_EQ(plan.nlanes, world.tuning.chunks);
+    EXPECT_LE(plan.piece_elems, 2 * world.tuning.chunk_bytes);
+}
+
+TEST(Rules, AreReadStrictlyAndDigested)
+{
+    struct ft_tuning tuning;
+    ft_tuning_default(&tuning);
+    std::vector<uint64_t> digests = {ft_tuning_digest(&tuning)};
+    for (const char *bad : {"best\n", "best nothing ranks=2 hosts=1 algo=ring\n", "best allreduce ranks=2 hosts=1\n",
+                            "best allreduce hosts=1 algo=ring\n", "best allreduce ranks=2 algo=ring\n",
+                            "best allreduce ranks=2 hosts=3 algo=ring\n", "best allreduce ranks=2 hosts=1 algo=bruck\n",
+                            "best allreduce ranks=2 hosts=1 algo=magic\n", "best allreduce ranks=2 hosts=1 algo=ring from=2 to=1\n",
+                            "best allreduce ranks=2 hosts=1 algo=ring to=1K\n", "best allreduce ranks=2 hosts=1 algo=ring to\n",
+                            "best allreduce ranks=2 hosts=1 algo=ring chunks=9\n", "best send ranks=2 hosts=1 algo=ring\n",
+                            "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=1\n",
+                            "best allreduce ranks=-2 hosts=1 algo=ring\n",
+                            "best allreduce ranks=2 hosts=1 algo=ring color=3\n"})
+        EXPECT_EQ(load(&tuning, bad), FT_INVAL) << bad;
+    EXPECT_EQ(ft_tuning_digest(&tuning), digests[0]) << "a bad table changed something";
+    std::string first = "best allreduce ranks=2 hosts=1 algo=ring", many;
+    for (const char *more : {"", " from=1", " to=9", " chunk_bytes=8192", " chunks=3"}) {
+        tuning.nrules = 0;
+        ASSERT_EQ(load(&tuning, first + more), FT_OK) << more;
+        digests.push_back(ft_tuning_digest(&tuning));
+    }
+    for (const char *other : {"best broadcast ranks=2 hosts=1 algo=ring", "best allreduce ranks=3 hosts=1 algo=ring",
+                              "best allreduce ranks=2 hosts=2 algo=ring", "best allreduce ranks=2 hosts=1 algo=rd"}) {
+        tuning.nrules = 0;
+        ASSERT_EQ(load(&tuning, other), FT_OK) << other;
+        digests.push_back(ft_tuning_digest(&tuning));
+    }
+    for (size_t i = 0; i < digests.size(); i++)
+        for (size_t k = 0; k < i; k++) EXPECT_NE(digests[i], digests[k]) << i << " and " << k;
+    tuning.nrules = 0;
+    for (int i = 0; i < FT_RULES; i++) many += first + "\n";
+    EXPECT_EQ(load(&tuning, many), FT_OK);
+    tuning.nrules = 0;
+    EXPECT_EQ(load(&tuning, many + first + "\n"), FT_INVAL);
+}
+
 TEST(Explain, NamesCandidatesChoiceAndSteps)
 {
     World world(8, 1);

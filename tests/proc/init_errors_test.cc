@@ -102,6 +102,36 @@ TEST(Contradiction, OtherNumbersOfRanks)
     for (const auto &o : outcome) expect_failed(o, 4);
 }
 
+CHILD(with_table)
+{
+    ftcclComm_t comm;
+    ftcclResult_t result = ftcclCommInitRank(&comm, 2, proc::unhex(arguments[0]), std::stoi(arguments[1]));
+    printf("init %d %s\n", result, ftcclGetLastError(nullptr));
+    return 0;
+}
+
+/* Plans are shaped by the tuning table: with measured choices on one rank alone, both learn who differs and in what. */
+TEST(Contradiction, OtherTuningTables)
+{
+    std::string path = testing::TempDir() + "ftccl_table_XXXXXX";
+    int fd = mkstemp(path.data());
+    std::string table = "best allreduce ranks=2 hosts=1 algo=tree\n";
+    ASSERT_EQ(write(fd, table.data(), table.size()), static_cast<ssize_t>(table.size()));
+    close(fd);
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    proc::Child with("with_table", {proc::hex(id), "0"}, {{"FTCCL_TUNE_FILE", path}}), without("with_table", {proc::hex(id), "1"});
+    for (proc::Child *rank : {&with, &without}) {
+        std::string line = rank->line(60);
+        EXPECT_NE(line.substr(0, 7), "init 0 ") << line;
+        size_t first = line.find("table="), second = line.rfind("table=");
+        ASSERT_NE(first, second) << line;
+        EXPECT_NE(line.substr(first, 14), line.substr(second, 14)) << line;
+        EXPECT_NE(line.find("another configuration"), std::string::npos) << line;
+    }
+    unlink(path.c_str());
+}
+
 TEST(UsedId, IsRefused)
 {
     ftcclUniqueId id;

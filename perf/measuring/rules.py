@@ -1,0 +1,64 @@
+"""What perf/tune makes of its times: the fastest way to do each case, and the lines of a tuning table (docs/algorithms.md)."""
+import collections
+import math
+import statistics
+
+KIND = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast",
+        "alltoall": "alltoall", "reduce": "reduce", "gather": "gather", "scatter": "scatter"}
+CLOSE = 1.03  # what is so near to the fastest goes on with the neighbouring size's way: fewer lines, and no change for noise
+
+Way = collections.namedtuple("Way", "algo chunk_bytes chunks")  # None: as configured
+
+
+def shape(way):
+    return ["%s=%d" % (name, value) for name, value in (("chunk_bytes", way.chunk_bytes), ("chunks", way.chunks)) if value]
+
+
+def way_text(way):
+    return "/".join([way.algo] + shape(way))
+
+
+def way_of(text):
+    algo, *more = text.split("/")
+    given = {name: int(value) for name, value in (part.split("=") for part in more)}
+    return Way(algo, given.get("chunk_bytes"), given.get("chunks"))
+
+
+def medians(times):
+    """{way: seconds} of {way: [seconds]}; a way that was cut in a round has too few and is left out."""
+    rounds = max((len(all_s) for all_s in times.values()), default=0)
+    return {way: statistics.median(all_s) for way, all_s in times.items() if all_s and len(all_s) * 2 > rounds}
+
+
+def choose(sizes):
+    """[(bytes, way)] of [(bytes, {way: seconds})], by size."""
+    chosen, last = [], None
+    for size, took in sorted(sizes, key=lambda item: item[0]):
+        if not took:
+            continue
+        fastest = min(took, key=took.get)
+        last = last if last in took and took[last] <= took[fastest] * CLOSE else fastest
+        chosen.append((size, last))
+    return chosen
+
+
+def spans(chosen):
+    """[(from, to, way)]: each size stands for those nearer to it than to its neighbours, by ratio; the ends are open."""
+    found = []
+    for i, (size, way) in enumerate(chosen):
+        low = 0 if i == 0 else found[-1][1] + 1
+        high = None if i + 1 == len(chosen) else int(math.sqrt(size * chosen[i + 1][0]))
+        if found and found[-1][2] == way:
+            found[-1] = (found[-1][0], high, way)
+        else:
+            found.append((low, high, way))
+    return found
+
+
+def lines(collective, ranks, transport, chosen):
+    """Of a tuning table. The ranks of one machine are one host, whatever is between them."""
+    for low, high, way in spans(chosen):
+        parts = ["best", KIND[collective], "ranks=%d" % ranks, "hosts=1", "over=%s" % transport, "from=%d" % low]
+        parts += ["to=%d" % high] if high is not None else []
+        parts += ["algo=%s" % way.algo]
+        yield " ".join(parts + shape(way))
