@@ -504,6 +504,7 @@ static void detach(struct ft_comm *comm)
         struct ft_peer *peer = comm->peers[r];
         if (!peer || --peer->users > 0) continue;
         if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
+        if (peer->rx && peer->rx->state == FT_LINK_DOWN) ft_engine_drop_link(engine, peer, peer->rx);
     }
     ft_preserve_free(comm);
     ft_engine_count_local(engine);
