@@ -225,7 +225,7 @@ static int make_init_job(const struct want *want, struct ft_job **out)
 
 static ftcclResult_t init(const struct want *want)
 {
-    struct ft_job *job;
+    struct ft_job *job = NULL;
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = check_want(want);
     if (rc == FT_OK) rc = make_init_job(want, &job);
