@@ -46,7 +46,7 @@ bool has_quorum(Job &job, const std::vector<int> &order, const Wids &rest, const
 {
     bool all = true;
     for (int wid : order) {
-        bool proven = job.options.place != Place::Tcp && !silent.count(wid) && std::any_of(rest.begin(), rest.end(), [&](int other) { return job.at(other).host == job.at(wid).host; });
+        bool proven = !silent.count(wid) && std::any_of(rest.begin(), rest.end(), [&](int other) { return job.at(other).host == job.at(wid).host; });
         all = all && (rest.count(wid) || proven);
     }
     return all || 2 * rest.size() > order.size() || (2 * rest.size() == order.size() && rest.count(order[0]));

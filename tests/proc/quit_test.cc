@@ -40,9 +40,12 @@ const double deadline = 40; /* of an operation */
 
 void configure(ftcclConfig_t &config)
 {
-    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
-    options.opTimeoutMs = static_cast<int64_t>(deadline * 1000);
-    options.initTimeoutMs = 15000;
+    static ftcclOptions_t options = [] {
+        ftcclOptions_t some = FTCCL_OPTIONS_INITIALIZER;
+        some.opTimeoutMs = static_cast<int64_t>(deadline * 1000);
+        some.initTimeoutMs = 15000;
+        return some;
+    }();
     config.options = &options;
 }
 

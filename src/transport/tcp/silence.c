@@ -14,18 +14,24 @@
 
 #define LOOKS 8         /* in the time of silence that ends a link */
 #define POLLS_A_LOOK 64 /* polls between looks at the clock */
+#define REPEAT_MS 1000  /* longest time between repetitions, the least that may be set */
+#ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; elsewhere it stays at two minutes */
+#define TCP_RTO_MAX_MS 44
+#endif
 #define UNANSWERED 2    /* least number of repetitions or probes without an answer */
 
 uint64_t tcp_silence_look_ns(const struct tcp *t) { return t->base.config.suspect_ms * 1000000 / LOOKS; }
 
-/* Probes are a second apart, so the shortest silence that can be told is three. */
+/* Probes are a second apart, so the shortest silence that can be told is three. After a slow time the kernel would wait for seconds
+ * before it repeats what a short break lost, which looks like silence. */
 void tcp_silence_tune(const struct tcp *t, int fd)
 {
-    const int on = 1, second = 1, probes = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
+    const int on = 1, second = 1, repeat_ms = REPEAT_MS, probes = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &repeat_ms, sizeof(repeat_ms));
 }
 
 /* Nothing has been heard for too long although answers are due. */
