@@ -1,5 +1,6 @@
 # Tests. Each folder adds programs to check_PROGRAMS and TESTS (scripts: TESTS and EXTRA_DIST, named *.sh). A test that takes
-# longer than about ten seconds, or that cannot run under a sanitizer, also goes into SLOW_TESTS, which check-fast leaves out.
+# longer than about ten seconds, or that cannot run under a sanitizer, also goes into SLOW_TESTS. What several programs share is a
+# convenience library, so that it is compiled once.
 # googletest programs take gtest_cppflags and gtest_libs and stand inside `if HAVE_GTEST`.
 SLOW_TESTS =
 gtest_cppflags = $(AM_CPPFLAGS) $(GTEST_CFLAGS)
@@ -27,10 +28,27 @@ include tests/fuzz/Makefile.frag
 include tests/campaign/Makefile.frag
 include tests/tidy/Makefile.frag
 
-# The test programs without running them, so that they can be built in parallel and then run one after another.
+# `make check` runs all tests; these targets compile and run a part:
+#   check-fast     without the slow ones
+#   check-memory   for AddressSanitizer and UBSan: of these, without what it has nothing to see in
+#   check-threads  for ThreadSanitizer: of these, without what has one thread in each process
+#   check-bare     for a build without an optional library: what differs there (the tools), and the main job
+# A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
+checked_elsewhere = tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/unit/nccl_abi_test tests/proc/install_test.sh
+one_thread = tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
+	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/transport_list_test tests/unit/verify_test \
+	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
+fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
+memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests))
+threads_tests = $(filter-out $(one_thread),$(memory_tests))
+bare_tests = $(filter tests/unit/info_test.sh tests/unit/nccl_abi_test tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
+	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
+check-fast check-memory check-threads check-bare: all
+	$(MAKE) $(AM_MAKEFLAGS) check TESTS="$($(@:check-%=%)_tests)" check_PROGRAMS="$(filter $($(@:check-%=%)_tests),$(check_PROGRAMS))"
+# When tests run in parallel this one runs after all others and alone: it keeps every core busy.
+tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log,$(TEST_LOGS))
+# The test programs without running them.
 check-build: $(check_LTLIBRARIES) $(check_PROGRAMS) $(check_SCRIPTS)
-check-fast: all
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS="$(filter-out $(SLOW_TESTS),$(TESTS))"
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.
 check-nightly:
 	$(SHELL) $(top_srcdir)/tests/nightly.sh $(abs_top_srcdir)
@@ -41,4 +59,4 @@ simulation = tests/sim/agree_test
 endif
 check-model: $(simulation)
 	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
-.PHONY: check-build check-fast check-nightly check-model
+.PHONY: check-build check-fast check-memory check-threads check-bare check-nightly check-model

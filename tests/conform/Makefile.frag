@@ -1,39 +1,43 @@
 # tests/conform
 if HAVE_GTEST
-conform_transport_sources = tests/conform/transport.h tests/conform/transport.cc
+check_LTLIBRARIES += tests/conform/libtransport.la
+tests_conform_libtransport_la_SOURCES = tests/conform/transport.h tests/conform/transport.cc
+tests_conform_libtransport_la_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_libtransport_la_CXXFLAGS = $(AM_CXXFLAGS) -O2
+conform_ldadd = tests/conform/libtransport.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/conform/transport_data_test
-tests_conform_transport_data_test_SOURCES = tests/conform/transport_data_test.cc $(conform_transport_sources)
+tests_conform_transport_data_test_SOURCES = tests/conform/transport_data_test.cc
 tests_conform_transport_data_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_conform_transport_data_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_conform_transport_data_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/transport_data_test
 
 check_PROGRAMS += tests/conform/transport_fail_test
-tests_conform_transport_fail_test_SOURCES = tests/conform/transport_fail_test.cc $(conform_transport_sources)
+tests_conform_transport_fail_test_SOURCES = tests/conform/transport_fail_test.cc
 tests_conform_transport_fail_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_conform_transport_fail_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_conform_transport_fail_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/transport_fail_test
 
 check_PROGRAMS += tests/conform/transport_sleep_test
-tests_conform_transport_sleep_test_SOURCES = tests/conform/transport_sleep_test.cc $(conform_transport_sources)
+tests_conform_transport_sleep_test_SOURCES = tests/conform/transport_sleep_test.cc
 tests_conform_transport_sleep_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_conform_transport_sleep_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_conform_transport_sleep_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/transport_sleep_test
 
 check_PROGRAMS += tests/conform/tcp_silent_test
-tests_conform_tcp_silent_test_SOURCES = tests/conform/tcp_silent_test.cc $(conform_transport_sources)
+tests_conform_tcp_silent_test_SOURCES = tests/conform/tcp_silent_test.cc
 tests_conform_tcp_silent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_conform_tcp_silent_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_conform_tcp_silent_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/tcp_silent_test
 
 check_PROGRAMS += tests/conform/transport_speed
-tests_conform_transport_speed_SOURCES = tests/conform/transport_speed.cc $(conform_transport_sources)
+tests_conform_transport_speed_SOURCES = tests/conform/transport_speed.cc
 tests_conform_transport_speed_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_conform_transport_speed_LDADD = src/libftcore.la $(GTEST_LIBS) -lpthread
+tests_conform_transport_speed_LDADD = tests/conform/libtransport.la src/libftcore.la $(GTEST_LIBS) -lpthread
 
 check_PROGRAMS += tests/conform/device_test
 TESTS += tests/conform/device_test
 tests_conform_device_test_SOURCES = tests/conform/device_test.cc tests/conform/device_ref.h
-tests_conform_device_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS) -ffp-contract=off
+tests_conform_device_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS) -O1 -ffp-contract=off
 tests_conform_device_test_LDADD = src/libftcore.la $(GTEST_LIBS) -lpthread
 endif
 

@@ -1,15 +1,19 @@
 if HAVE_GTEST
+check_LTLIBRARIES += tests/sim/libsim.la
+tests_sim_libsim_la_SOURCES = tests/sim/sim.c tests/sim/sim.h
+tests_sim_libsim_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
+
 check_PROGRAMS += tests/sim/sim_test
 TESTS += tests/sim/sim_test
-tests_sim_sim_test_SOURCES = tests/sim/sim_test.cc tests/sim/sim.c tests/sim/sim.h
+tests_sim_sim_test_SOURCES = tests/sim/sim_test.cc
 tests_sim_sim_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
-tests_sim_sim_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_sim_sim_test_LDADD = tests/sim/libsim.la src/libftcore.la $(gtest_libs)
 
 check_PROGRAMS += tests/sim/retry_test
 TESTS += tests/sim/retry_test
-tests_sim_retry_test_SOURCES = tests/sim/retry_sim_test.cc tests/sim/retry_calls_test.cc tests/sim/retry_sim.h tests/sim/sim.c tests/sim/sim.h
+tests_sim_retry_test_SOURCES = tests/sim/retry_sim_test.cc tests/sim/retry_calls_test.cc tests/sim/retry_sim.h
 tests_sim_retry_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
-tests_sim_retry_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_sim_retry_test_LDADD = tests/sim/libsim.la src/libftcore.la $(gtest_libs)
 
 check_PROGRAMS += tests/sim/agree_test
 TESTS += tests/sim/agree_test
