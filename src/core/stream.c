@@ -172,16 +172,20 @@ void ft_entry_submit(struct ft_entry *entry)
     }
 }
 
-static void let_go(struct ft_entry *entry)
+/* n of its holds; all of them, as nearly always, cost no locked instruction. */
+static void let_go(struct ft_entry *entry, int n)
 {
-    if (atomic_fetch_sub_explicit(&entry->slots_left, 1, memory_order_acq_rel) == 1) ft_entry_free(entry);
+    bool all = atomic_load_explicit(&entry->slots_left, memory_order_acquire) == n; /* pairs with the release of other holds */
+    if (all || atomic_fetch_sub_explicit(&entry->slots_left, n, memory_order_acq_rel) == n) ft_entry_free(entry);
 }
 
 /* The entry has ended, perhaps before earlier ones of its stream: those of a communicator that failed do not wait for their turn. The
- * stream goes on to the first that has not; its engines have something to do. */
-static void pop(struct ft_slot *slot, int status, const struct ft_comm *culprit)
+ * stream goes on to the first that has not; its engines have something to do. True: it came past this one, whose hold the caller
+ * lets go. */
+static bool pop(struct ft_slot *slot, int status, const struct ft_comm *culprit)
 {
     struct ft_stream *stream = slot->stream;
+    bool own = false;
     pthread_mutex_lock(&stream->lock);
     if (status != FT_OK && stream->error == FT_OK) {
         stream->error = status;
@@ -197,8 +201,10 @@ static void pop(struct ft_slot *slot, int status, const struct ft_comm *culprit)
     pthread_mutex_unlock(&stream->lock);
     for (struct ft_slot *next; passed != end; passed = next) {
         next = passed->next;
-        let_go(passed->entry);
+        if (passed != slot) let_go(passed->entry, 1);
+        else own = true;
     }
+    return own;
 }
 
 void ft_entry_work_done(struct ft_work *work, int status)
@@ -212,9 +218,10 @@ void ft_entry_work_done(struct ft_work *work, int status)
     const struct ft_comm *culprit = NULL;
     for (const struct ft_work *each = entry->works; each && !culprit; each = each->next_in_entry)
         if (atomic_load_explicit(&each->comm->verdict, memory_order_acquire) == status) culprit = each->comm;
-    for (int i = 0; i < entry->nstreams; i++) pop(&entry->on[i], status, culprit);
+    int holds = 1;
+    for (int i = 0; i < entry->nstreams; i++) holds += pop(&entry->on[i], status, culprit);
     for (work = entry->works; work && entry->nworks > 1; work = work->next_in_entry) ft_engine_wake(work->comm->engine); /* waiters */
-    let_go(entry);
+    let_go(entry, holds);
 }
 
 static int take_error(struct ft_stream *stream)
