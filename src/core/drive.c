@@ -187,6 +187,14 @@ void ft_engine_stop_thread(struct ft_engine *engine)
 
 /* ---- waiting ------------------------------------------------------------------------------------------------------------------- */
 
+void ft_engine_count_local(struct ft_engine *engine)
+{
+    int n = 1;
+    for (const struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
+        n += peer->users > 0 && !peer->dead && peer->host == engine->host;
+    atomic_store_explicit(&engine->local_ranks, n, memory_order_relaxed);
+}
+
 static uint64_t spin_budget_ns(const struct ft_engine *engine)
 {
     int64_t us = ft_param_int(FT_PARAM_SPIN_US);

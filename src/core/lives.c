@@ -45,14 +45,6 @@ void ft_lives_learn(struct ft_engine *engine, struct ft_peer *peer)
     else FT_LOG(TRACE, "net", engine->rank, "rank %d: %s", peer->rank, ft_fail_text());
 }
 
-void ft_engine_count_local(struct ft_engine *engine)
-{
-    int n = 1;
-    for (const struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
-        n += peer->users > 0 && !peer->dead && peer->host == engine->host;
-    atomic_store_explicit(&engine->local_ranks, n, memory_order_relaxed);
-}
-
 /* A goodbye that it said before holds: then nobody waits for it. */
 static void bury(struct ft_engine *engine, struct ft_peer *peer)
 {
