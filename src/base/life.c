@@ -177,7 +177,8 @@ int ft_life_map(int fd, struct ft_life **out)
     return FT_OK;
 }
 
-/* What the kernel lets a process of the same user see of another one's descriptors. Only what has the right name is opened. */
+/* What the kernel lets a process of the same user see of another one's descriptors. Only what has the right name is opened, and
+ * should it change in between, the open does not wait. */
 int ft_life_find(const struct ft_life_place *place, struct ft_life **out)
 {
     static const char name[] = "/memfd:" NAME;
@@ -186,7 +187,7 @@ int ft_life_find(const struct ft_life_place *place, struct ft_life **out)
     snprintf(path, sizeof path, "/proc/%u/fd/%u", place->pid, place->fd);
     bool own = place->pid == (uint32_t)getpid();
     bool named = !own && readlink(path, target, sizeof target) == (ssize_t)sizeof target && memcmp(target, name, sizeof name - 1) == 0;
-    int fd = ft_fd_own(named ? open(path, O_RDWR | O_CLOEXEC) : -1);
+    int fd = ft_fd_own(named ? open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1);
     int rc = fd >= 0 ? ft_life_map(fd, &life) : FT_NOTSUP;
     ft_fd_close(&fd);
     if (rc == FT_OK && life->token == place->token) {
