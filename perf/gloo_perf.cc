@@ -4,6 +4,7 @@
 #include "peer.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -159,15 +160,21 @@ int main(int argc, char **argv)
         return PEER_USAGE;
     }
     std::vector<pid_t> ranks;
-    for (int rank = 0; rank < o.ranks; rank++) {
+    bool forked = true;
+    for (int rank = 0; rank < o.ranks && forked; rank++) {
         pid_t pid = fork();
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             exit(one_rank(o, rank, folder));
         }
-        ranks.push_back(pid);
+        forked = pid > 0;
+        if (forked) ranks.push_back(pid);
     }
+    for (pid_t rank : ranks)
+        if (!forked) kill(rank, SIGKILL); // those that are there would wait for the others
+    if (!forked) fprintf(stderr, "gloo_perf: cannot start %ld ranks: %s\n", long(o.ranks), strerror(errno));
     status = wait_for(ranks);
+    if (!forked && status == PEER_OK) status = PEER_FAILED;
     remove_folder(folder);
     return status;
 }
