@@ -169,16 +169,22 @@ static inline uint64_t ft_now_ns(struct ft_env *env) { return env->now_ns(env); 
 int64_t ft_param_int(enum ft_param_id id);
 const char *ft_param_str(enum ft_param_id id); /* "" when unset */
 void ft_params_reload(void);                   /* for tests that change the environment */
+bool ft_params_loading(void);                  /* in this thread: whoever asks for a value now would wait for itself */
+/* Another default for this process, from now on. */
+void ft_param_set_default(enum ft_param_id id, int64_t value);
 void ft_params_print(FILE *out);               /* the table: name, value, default, range, alias, help */
 
 /* ---- log ---------------------------------------------------------------------------------------------------------- */
 
 enum ft_log_level { FT_LOG_NONE, FT_LOG_VERSION, FT_LOG_WARN, FT_LOG_INFO, FT_LOG_TRACE };
 /* Written to stderr or the file of FTCCL_DEBUG_FILE (NCCL's %h and %p patterns), never to stdout. The subsystem is a
- * short word: "init", "net", "coll", "shm", ... `rank` is -1 where none is known. */
+ * short word: "init", "net", "shm", ..., "coll" for single calls; FTCCL_DEBUG_SUBSYS chooses among them. `rank` is -1 where none
+ * is known. */
 void ft_log_write(enum ft_log_level level, const char *subsys, int rank, const char *fmt, ...) FT_PRINTF(4, 5);
 bool ft_log_on(enum ft_log_level level);
+bool ft_log_shows(enum ft_log_level level, const char *subsys); /* of that subsystem too */
 void ft_log_reset(void); /* reads level and file again at next use */
+void ft_log_like_nccl(void); /* from now on: lines as NCCL writes them, and none unless a level was asked for */
 #define FT_LOG(level, subsys, rank, ...)                                                                 \
     do {                                                                                                 \
         if (ft_log_on(FT_LOG_##level)) ft_log_write(FT_LOG_##level, subsys, rank, __VA_ARGS__);          \

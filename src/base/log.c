@@ -1,9 +1,10 @@
 /*
- * The log: one line a call, to stderr or the file of FTCCL_DEBUG_FILE, in NCCL's form
- * "host:pid:tid [rank] FTCCL LEVEL subsystem: text". Never on stdout unless the user names /dev/stdout.
+ * The log: one line a call, to stderr or the file of FTCCL_DEBUG_FILE, as "host:pid:tid [rank] FTCCL LEVEL subsystem: text" or,
+ * for libnccl.so.2, as NCCL has it: "host:pid:tid [device] NCCL LEVEL text". Never on stdout unless the user names /dev/stdout.
  */
 #include "base/base.h"
 
+#include <ctype.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -17,6 +18,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static FILE *file; /* opened once, under the lock; stderr when no file was asked for or it cannot be opened */
 
 static atomic_int cached = -1;     /* the level; relaxed: every thread computes the same */
+static atomic_int like_nccl;       /* relaxed: a line is in one form or the other */
 
 void ft_log_reset(void)
 {
@@ -31,19 +33,42 @@ bool ft_log_on(enum ft_log_level level)
 {
     int on = atomic_load_explicit(&cached, memory_order_relaxed);
     if (on < 0) {
-        /* While the parameters are being read their own warnings pass: FT_LOG_WARN is the default. */
-        static _Thread_local bool inside;
-        if (inside) return level <= FT_LOG_WARN;
-        inside = true;
+        /* While the parameters are being read their own warnings pass. */
+        if (ft_params_loading()) return level <= FT_LOG_WARN;
         const char *text = ft_param_str(FT_PARAM_DEBUG);
-        inside = false;
-        on = FT_LOG_WARN;
+        on = atomic_load_explicit(&like_nccl, memory_order_relaxed) ? FT_LOG_NONE : FT_LOG_WARN;
         for (int i = 0; i < (int)FT_ARRAY_LEN(level_names); i++)
             if (!strcasecmp(text, level_names[i])) on = i;
         if (!strcasecmp(text, "ABORT")) on = FT_LOG_TRACE;
         atomic_store_explicit(&cached, on, memory_order_relaxed);
     }
     return (int)level <= on;
+}
+
+void ft_log_like_nccl(void)
+{
+    atomic_store_explicit(&like_nccl, 1, memory_order_relaxed);
+    ft_log_reset();
+}
+
+/* A list of names; after ^ of those that are not meant. */
+static bool is_listed(const char *list, const char *subsys)
+{
+    bool invert = *list == '^';
+    for (const char *name = list + invert; *name;) {
+        size_t len = strcspn(name, ",");
+        if ((len == strlen(subsys) && !strncasecmp(name, subsys, len)) || (len == 3 && !strncasecmp(name, "ALL", len))) return !invert;
+        name += len + (name[len] == ',');
+    }
+    return invert;
+}
+
+bool ft_log_shows(enum ft_log_level level, const char *subsys)
+{
+    if (!ft_log_on(level)) return false;
+    if (level < FT_LOG_INFO || ft_params_loading()) return true;
+    const char *list = ft_param_str(FT_PARAM_DEBUG_SUBSYS);
+    return is_listed(*list ? list : "^COLL", subsys);
 }
 
 static void open_file(const char *pattern)
@@ -65,24 +90,40 @@ static void open_file(const char *pattern)
     if (file) setvbuf(file, NULL, _IOLBF, 0);
 }
 
+/* NCCL names the device of the calling thread; on host memory there is but number 0. The lines of single calls have no prefix, so
+ * that what reads NCCL's reads them. */
+static void write_like_nccl(FILE *to, const char *where, enum ft_log_level level, const char *subsys, const char *text)
+{
+    char prefix[24] = "";
+    for (size_t i = 0; subsys[i] && i + 4 < sizeof prefix && strcmp(subsys, "coll"); i++) {
+        prefix[i] = (char)toupper((unsigned char)subsys[i]);
+        memcpy(prefix + i + 1, " : ", 4);
+    }
+    if (level == FT_LOG_VERSION) fprintf(to, "%s\n", text);
+    else fprintf(to, "%s [0] NCCL %s %s%s\n", where, level_names[level], prefix, text);
+}
+
 void ft_log_write(enum ft_log_level level, const char *subsys, int rank, const char *fmt, ...)
 {
-    char text[1400], where[24] = "", host[64] = "";
+    static _Thread_local bool inside;
+    char text[1400], host[64] = "", where[128], who[24] = "";
+    if (inside || !ft_log_shows(level, subsys)) return;
+    bool nccl = atomic_load_explicit(&like_nccl, memory_order_relaxed);
+    if (rank >= 0) snprintf(who, sizeof who, nccl ? "rank %d: " : " [%d]", rank);
+    int n = snprintf(text, sizeof text, "%s", nccl ? who : "");
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    vsnprintf(text + n, sizeof text - (size_t)n, fmt, args);
     va_end(args);
-    if (rank >= 0) snprintf(where, sizeof where, " [%d]", rank);
     gethostname(host, sizeof host - 1);
     host[strcspn(host, ".")] = '\0';
-    static _Thread_local bool inside;
-    if (inside) return;
+    snprintf(where, sizeof where, "%s:%d:%d", host, (int)getpid(), (int)syscall(SYS_gettid));
     inside = true;
-    const char *pattern = level <= FT_LOG_WARN && !file ? "" : ft_param_str(FT_PARAM_DEBUG_FILE);
+    const char *pattern = ft_params_loading() ? "" : ft_param_str(FT_PARAM_DEBUG_FILE);
     pthread_mutex_lock(&lock);
     if (!file && *pattern) open_file(pattern);
-    fprintf(file ? file : stderr, "%s:%d:%d%s FTCCL %s %s: %s\n", host, (int)getpid(), (int)syscall(SYS_gettid), where,
-            level_names[level], subsys, text);
+    if (nccl) write_like_nccl(file ? file : stderr, where, level, subsys, text);
+    else fprintf(file ? file : stderr, "%s%s FTCCL %s %s: %s\n", where, who, level_names[level], subsys, text);
     pthread_mutex_unlock(&lock);
     inside = false;
 }

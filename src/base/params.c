@@ -30,6 +30,8 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int loaded; /* release in load(), acquire in value(): the two arrays below are complete */
 static int64_t ints[FT_PARAM_COUNT];
 static char *strs[FT_PARAM_COUNT]; /* NULL: the default; replaced only by ft_params_reload() */
+static struct { bool set; int64_t value; } other_default[FT_PARAM_COUNT];
+static _Thread_local bool loading;
 
 /* NAME=value lines; '#' starts a comment. The names are FTCCL's or NCCL's. */
 static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_COUNT])
@@ -56,6 +58,8 @@ static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_CO
     fclose(file);
 }
 
+static int64_t default_of(int id) { return other_default[id].set ? other_default[id].value : table[id].def_int; }
+
 static void parse_int(int id, const char *text, const char *from)
 {
     const struct param *p = &table[id];
@@ -70,7 +74,7 @@ static void parse_int(int id, const char *text, const char *from)
     }
     if (end == text || *end || errno || value < p->lo || value > p->hi) {
         FT_LOG(WARN, "init", -1, "%s=%s is not a number from %lld to %lld; using %lld", from, text, (long long)p->lo,
-               (long long)p->hi, (long long)p->def_int);
+               (long long)p->hi, (long long)default_of(id));
         return;
     }
     ints[id] = value;
@@ -79,6 +83,7 @@ static void parse_int(int id, const char *text, const char *from)
 static void load(void)
 {
     char *file[FT_PARAM_COUNT] = {0};
+    loading = true;
     const char *conf = getenv("FTCCL_CONF_FILE");
     if (!conf) conf = getenv("NCCL_CONF_FILE");
     read_file(conf && *conf ? conf : "/etc/nccl.conf", conf && *conf, file);
@@ -87,12 +92,15 @@ static void load(void)
         const char *from = p->env, *text = getenv(p->env);
         if (!text && *p->alias) text = getenv(from = p->alias);
         if (!text) from = p->env, text = file[id];
-        ints[id] = p->def_int;
+        ints[id] = default_of(id);
         if (text && p->kind == STR) strs[id] = strdup(text);
         if (text && p->kind == INT && *text) parse_int(id, text, from);
         free(file[id]);
     }
+    loading = false;
 }
+
+bool ft_params_loading(void) { return loading; }
 
 static void ensure_loaded(void)
 {
@@ -142,6 +150,16 @@ void ft_params_reload(void)
     }
     atomic_store_explicit(&loaded, 1, memory_order_release);
     pthread_mutex_unlock(&lock);
+}
+
+void ft_param_set_default(enum ft_param_id id, int64_t value)
+{
+    pthread_mutex_lock(&lock);
+    other_default[id].set = true;
+    other_default[id].value = value;
+    bool known = atomic_load_explicit(&loaded, memory_order_relaxed);
+    pthread_mutex_unlock(&lock);
+    if (known) ft_params_reload();
 }
 
 static void value_text(int id, bool def, char *buf, size_t len)

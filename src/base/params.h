@@ -7,7 +7,7 @@
 
 #define FT_PARAMS(X)                                                                                                    \
     X(OP_TIMEOUT_MS, "FTCCL_OP_TIMEOUT_MS", INT, 60000, 0, 86400000, "ms", "",                                          \
-      "deadline of one operation from the moment its stream reaches it; 0 means none")                                  \
+      "deadline of one operation from the moment its stream reaches it; 0 means none; libnccl.so.2: 1800000")           \
     X(INIT_TIMEOUT_MS, "FTCCL_INIT_TIMEOUT_MS", INT, 60000, 1, 86400000, "ms", "",                                      \
       "bound of init, split, finalize and destroy")                                                                     \
     X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                                     \
@@ -38,9 +38,14 @@
       "source address that outgoing TCP connections bind to")                                                           \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",                             \
       "TCP connections a peer and direction; large messages are spread over them")                                      \
-    X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG", "VERSION, WARN, INFO or TRACE; empty: WARN")               \
+    X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG",                                                       \
+      "NONE, VERSION, WARN, INFO or TRACE; empty: WARN; libnccl.so.2: NONE")                                            \
     X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                                             \
       "where the log goes; %h is the host's name, %p the process; empty: stderr")                                       \
+    X(DEBUG_SUBSYS, "FTCCL_DEBUG_SUBSYS", STR, "", 0, 0, "", "NCCL_DEBUG_SUBSYS",                                       \
+      "what INFO and TRACE are about: INIT, COLL, NET, SHM, ..., ALL; ^A,B leaves out; empty: all but COLL")            \
+    X(NCCL_VERSION, "FTCCL_NCCL_VERSION", STR, "", 0, 0, "", "",                                                        \
+      "what libnccl.so.2 says its version is, as 2.28.9; empty: that whose promises it keeps")                          \
     X(COMM_BLOCKING, "FTCCL_COMM_BLOCKING", INT, -1, -1, 1, "", "NCCL_COMM_BLOCKING",                                   \
       "1 or 0 overrides config.blocking")                                                                               \
     X(COMM_ID, "FTCCL_COMM_ID", STR, "", 0, 0, "", "NCCL_COMM_ID",                                                      \

@@ -273,7 +273,7 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
     if (repeats) atomic_store_explicit(&comm->retry.under_way, 1, memory_order_relaxed);
     atomic_store_explicit(&comm->status, status, memory_order_relaxed);
     if (!repeats) atomic_store_explicit(&comm->verdict, status, memory_order_release);
-    FT_LOG(INFO, "coll", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx, text);
+    FT_LOG(INFO, "init", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx, text);
     if (!comm->quiet) ft_notice_broadcast(comm);
 }
 

@@ -249,7 +249,7 @@ static bool go_on(struct ft_comm *comm, const struct ft_decision *decision)
     memcpy(text, comm->text, sizeof text);
     comm->retry.ends = FT_OK;
     change_view(comm, decision);
-    FT_LOG(INFO, "coll", comm->view.rank, "%d of %d ranks go on as communicator %016llx after operation %llu", comm->view.nranks, before,
+    FT_LOG(INFO, "init", comm->view.rank, "%d of %d ranks go on as communicator %016llx after operation %llu", comm->view.nranks, before,
            (unsigned long long)comm->ctx, (unsigned long long)comm->done_op);
     if (comm->running) rewind_work(comm, comm->view.nranks < before);
     if (ends != FT_OK) ft_comm_fail(comm, ends, -1, "%s", text);
