@@ -6,4 +6,4 @@ EXTRA_DIST += docs/telemetry-format.md docs/wire-protocol.md scripts/gen-man-par
 EXTRA_DIST += docs/device-host.md
 EXTRA_DIST += docs/algorithms.md docs/membership.md
 EXTRA_DIST += docs/decisions
-EXTRA_DIST += docs/fault-tolerance.md
+EXTRA_DIST += docs/fault-tolerance.md docs/nccl-compatibility.md

@@ -23,3 +23,4 @@ src_libftccl_la_SOURCES =
 src_libftccl_la_LIBADD = src/libftcore.la
 src_libftccl_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -Wl,--version-script=$(top_srcdir)/src/ftccl.map
 src_libftccl_la_DEPENDENCIES = src/libftcore.la $(top_srcdir)/src/ftccl.map
+include src/nccl/Makefile.frag

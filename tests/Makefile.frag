@@ -11,9 +11,10 @@ LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh
 SH_LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh
 AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' CC='$(CC)' CXX='$(CXX)' \
 	FT_SANITIZER='$(FT_SANITIZER)' FT_TEST_SLOWDOWN='$(FT_TEST_SLOWDOWN)' MPIEXEC='$(MPIEXEC)' \
+	NCCL_LIBRARY='$(NCCL_LIBRARY)' \
 	ASAN_OPTIONS="$${ASAN_OPTIONS-detect_leaks=1:abort_on_error=0}" \
 	TSAN_OPTIONS="$${TSAN_OPTIONS-suppressions=$(abs_top_srcdir)/tests/tsan.supp:second_deadlock_stack=1}"; \
-	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC ASAN_OPTIONS TSAN_OPTIONS;
+	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC NCCL_LIBRARY ASAN_OPTIONS TSAN_OPTIONS;
 EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml tests/model/replay \
 	tests/model/replay.pml tests/model/run.sh
 CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
@@ -23,6 +24,7 @@ include tests/algo/Makefile.frag
 include tests/conform/Makefile.frag
 include tests/sim/Makefile.frag
 include tests/proc/Makefile.frag
+include tests/abi/Makefile.frag
 include tests/mpi/Makefile.frag
 include tests/fuzz/Makefile.frag
 include tests/campaign/Makefile.frag
@@ -34,14 +36,15 @@ include tests/tidy/Makefile.frag
 #   check-threads  for ThreadSanitizer: of these, without what has one thread in each process
 #   check-bare     for a build without an optional library: what differs there (the tools), and the main job
 # A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
-checked_elsewhere = tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/unit/nccl_abi_test tests/proc/install_test.sh
+checked_elsewhere = tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
+	tests/abi/loading_test.sh tests/proc/install_test.sh
 one_thread = tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/transport_list_test tests/unit/verify_test \
 	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
 fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
 memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests))
 threads_tests = $(filter-out $(one_thread),$(memory_tests))
-bare_tests = $(filter tests/unit/info_test.sh tests/unit/nccl_abi_test tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
+bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
 check-fast check-memory check-threads check-bare: all
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS="$($(@:check-%=%)_tests)" check_PROGRAMS="$(filter $($(@:check-%=%)_tests),$(check_PROGRAMS))"

@@ -60,6 +60,19 @@ void ft_comm_wait_users(ftcclComm_t comm);
 
 int ft_stream_of(ftcclStream_t handle, struct ft_stream **out); /* a reference; FT_INVAL */
 
+/* ---- what libnccl.so.2 has of this library beyond ftccl.h (shim.c); exported as FTCCL_PRIVATE ---- */
+
+/* libnccl.so.2 has been loaded: its defaults hold in this process, and the log has NCCL's form. */
+FT_EXPORT void ft_shim_attach(void);
+/* A call that failed before it came here. comm may be NULL; status is one that ft_result() knows. */
+FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *fmt, ...) FT_PRINTF(3, 4);
+/* The log: are single calls shown? Then one such line. announce: once in a process, from level VERSION on. */
+FT_EXPORT bool ft_shim_log_on(void);
+FT_EXPORT void ft_shim_log(const char *fmt, ...) FT_PRINTF(1, 2);
+FT_EXPORT void ft_shim_announce(const char *version);
+/* FTCCL_NCCL_VERSION; "" if unset. */
+FT_EXPORT const char *ft_shim_version(void);
+
 /* ---- jobs and groups (group.c) ---- */
 
 /* A management call: runs in the caller, in a thread, or at the end of a group. */

@@ -25,5 +25,22 @@ want=$(printf 'rank 0 has 10\nrank 1 has 10\nrank 2 has 10\nrank 3 has 10')
 # The README shows exactly this program.
 awk '/^```c$/ {on = 1; next} /^```$/ {on = 0} on' "$top_srcdir/README.md" | diff - "$top_srcdir/examples/hello.c" ||
     { echo "the program in README.md differs from examples/hello.c"; exit 1; }
-exported=$(nm -D --defined-only "$prefix/lib/libftccl.so" | awk '$2 == "T" && $3 !~ /^(ftccl|pftccl)/ {print $3}')
+exported=$(nm -D --defined-only "$prefix/lib/libftccl.so" | awk '$2 == "T" && $3 !~ /^(ftccl|pftccl)/ && $3 !~ /^ft_shim_[a-z_]*@@FTCCL_PRIVATE$/ {print $3}')
 [ -z "$exported" ] || { echo "exported, but not of the public interface: $exported"; exit 1; }
+# A program of NCCL's with the header and the library that it finds only when it is told where they are.
+cat >"$prefix/prog.c" <<'END'
+#include <nccl.h>
+#include <stdio.h>
+int main(void)
+{
+    ncclComm_t comm;
+    int version = 0, count = 0;
+    if (ncclGetVersion(&version) != ncclSuccess || version != NCCL_VERSION_CODE || ncclCommInitAll(&comm, 1, NULL) != ncclSuccess) return 1;
+    if (ncclCommCount(comm, &count) != ncclSuccess || ncclCommDestroy(comm) != ncclSuccess) return 1;
+    printf("%d\n", count);
+    return 0;
+}
+END
+${CC:-cc} -Wall -Wextra -Werror -I"$prefix/include/ftccl" "$prefix/prog.c" -o "$prefix/prog" "$prefix/lib/ftccl/libnccl.so.2" -Wl,-rpath,"$prefix/lib/ftccl"
+got=$(env -u LD_LIBRARY_PATH timeout 60 "$prefix/prog")
+[ "$got" = 1 ] || { echo "the program of NCCL's printed: $got"; exit 1; }

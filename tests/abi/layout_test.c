@@ -1,18 +1,19 @@
 /*
- * Property: ftccl.h has NCCL's values and layouts, so that a program moves from one to the other by changing the prefix.
- * Method: static assertions against the nccl.h that configure found; without one there is nothing to compare with (77).
+ * Property: ftccl.h has NCCL's values and layouts, so that a program moves from one to the other by changing the prefix, and so has
+ * our own nccl.h.
+ * Method: static assertions, compiled twice: against NVIDIA's nccl.h, if configure found one (else 77), and against ours.
  */
+#include "tests/abi/nccl_header.h"
 #include <stdio.h>
 
-#ifndef FT_HAVE_NCCL_H
+#ifdef FT_NO_NCCL_HEADER
 int main(void)
 {
-    puts("no nccl.h and cuda.h: configure --with-cuda=DIR names them");
+    puts(FT_NO_NCCL_HEADER);
     return 77;
 }
 #else
 #include <ftccl.h>
-#include <nccl.h>
 #include <stddef.h>
 
 #define SAME(name) _Static_assert((long long)ftccl##name == (long long)nccl##name, "value of " #name)
@@ -24,7 +25,12 @@ SAME(InvalidArgument);
 SAME(InvalidUsage);
 SAME(RemoteError);
 SAME(InProgress);
-_Static_assert((int)ftcclTimeout >= (int)ncclNumResults || NCCL_VERSION_CODE >= NCCL_VERSION(2, 29, 0), "a code of NCCL's");
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 29, 0)
+SAME(Timeout);
+SAME(NumResults);
+#else
+_Static_assert((int)ftcclTimeout >= (int)ncclNumResults, "a code of NCCL's");
+#endif
 
 SAME(Sum);
 SAME(Prod);
@@ -50,7 +56,7 @@ SAME(Float);
 SAME(Float64);
 SAME(Double);
 SAME(Bfloat16);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 0)
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 24, 0)
 SAME(Float8e4m3);
 SAME(Float8e5m2);
 SAME(NumTypes);
@@ -76,7 +82,7 @@ SAME_FIELD(Config_t, minCTAs);
 SAME_FIELD(Config_t, maxCTAs);
 SAME_FIELD(Config_t, netName);
 SAME_FIELD(Config_t, splitShare);
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 28, 0)
 SAME_FIELD(Config_t, trafficClass);
 SAME_FIELD(Config_t, commName);
 SAME_FIELD(Config_t, collnetEnable);
@@ -85,8 +91,23 @@ SAME_FIELD(Config_t, shrinkShare);
 SAME_FIELD(Config_t, nvlsCTAs);
 SAME_FIELD(Config_t, nChannelsPerNetPeer);
 SAME_FIELD(Config_t, nvlinkCentricSched);
+_Static_assert(NCCL_SHRINK_ABORT == FTCCL_SHRINK_ABORT && NCCL_REVOKE_DEFAULT == FTCCL_REVOKE_DEFAULT, "flags");
+_Static_assert(NCCL_WIN_DEFAULT == FTCCL_WIN_DEFAULT && NCCL_WIN_COLL_SYMMETRIC == FTCCL_WIN_COLL_SYMMETRIC, "flags of windows");
 #endif
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 29, 0)
+SAME_FIELD(Config_t, graphUsageMode);
+SAME_FIELD(Config_t, numRmaCtx);
+_Static_assert(sizeof(ftcclWaitSignalDesc_t) == sizeof(ncclWaitSignalDesc_t), "descriptor of a wait");
+SAME_FIELD(WaitSignalDesc_t, opCnt);
+SAME_FIELD(WaitSignalDesc_t, peer);
+SAME_FIELD(WaitSignalDesc_t, sigIdx);
+SAME_FIELD(WaitSignalDesc_t, ctx);
+#endif
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 30, 5)
+SAME_FIELD(Config_t, maxP2pPeers);
+SAME_FIELD(Config_t, graphStreamOrdering);
+#endif
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 22, 0)
 _Static_assert(sizeof(ftcclSimInfo_t) == sizeof(ncclSimInfo_t), "simulation");
 SAME_FIELD(SimInfo_t, size);
 SAME_FIELD(SimInfo_t, magic);
@@ -102,14 +123,14 @@ static ftcclStream_t as_ours(cudaStream_t stream) { return stream; }
 int main(void)
 {
     if (as_ours(NULL) != NULL) return 1;
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 22, 0)
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 22, 0)
     if (ours.magic != theirs.magic || ours.estimatedTime != theirs.estimatedTime) {
         printf("simulation: magic %#x, estimate %g; NCCL has %#x, %g\n", ours.magic, (double)ours.estimatedTime, theirs.magic,
                (double)theirs.estimatedTime);
         return 1;
     }
 #endif
-    printf("ftccl.h agrees with nccl.h %d.%d.%d\n", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
+    printf("ftccl.h agrees with nccl.h, version %d\n", FT_NCCL_INTERFACE);
     return 0;
 }
 #endif

@@ -1,0 +1,46 @@
+/*
+ * What libnccl.so.2 needs to know or to change here that no program should: the log's form, defaults, sentences of its own.
+ */
+#include "api/api.h"
+
+#include <stdarg.h>
+
+#define OP_TIMEOUT_MS 1800000 /* frameworks that know NCCL compile and evaluate between two calls for longer than a minute */
+
+FT_EXPORT void ft_shim_attach(void)
+{
+    ft_param_set_default(FT_PARAM_OP_TIMEOUT_MS, OP_TIMEOUT_MS);
+    ft_log_like_nccl();
+}
+
+FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *fmt, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    int rc = comm ? ft_comm_enter(comm) : FT_OK;
+    return rc == FT_OK ? ft_refuse(comm, ft_fail(status, "%s", text)) : ft_refuse(NULL, rc);
+}
+
+FT_EXPORT bool ft_shim_log_on(void) { return ft_log_shows(FT_LOG_INFO, "coll"); }
+
+FT_EXPORT void ft_shim_log(const char *fmt, ...)
+{
+    char text[1024];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    ft_log_write(FT_LOG_INFO, "coll", -1, "%s", text);
+}
+
+FT_EXPORT void ft_shim_announce(const char *version)
+{
+    static atomic_int done;
+    if (!atomic_exchange(&done, 1))
+        FT_LOG(VERSION, "init", -1, "NCCL version %s (FTCCL %d.%d.%d)", version, FTCCL_MAJOR, FTCCL_MINOR, FTCCL_PATCH);
+}
+
+FT_EXPORT const char *ft_shim_version(void) { return ft_param_str(FT_PARAM_NCCL_VERSION); }
