@@ -58,7 +58,9 @@ int ft_comm_enter_ready(ftcclComm_t comm);
 int ft_comm_kill(ftcclComm_t comm);
 void ft_comm_wait_users(ftcclComm_t comm);
 
-int ft_stream_of(ftcclStream_t handle, struct ft_stream **out); /* a reference; FT_INVAL */
+/* A live handle's stream, its use counted until leave. FT_INVAL. */
+int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out);
+void ft_stream_leave(ftcclStream_t handle);
 
 /* ---- what libnccl.so.2 has of this library beyond ftccl.h (shim.c); exported as FTCCL_PRIVATE ---- */
 
@@ -110,6 +112,7 @@ ftcclComm_t ft_job_child_new(void);
 void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core); /* and *newcomm is it */
 void ft_job_drop(struct ft_job *job); /* the group failed before it ran */
 
+bool ft_group_is_open(void);
 /* An operation joins the thread's group, or makes a group of its own. Consumes op and the caller's use of comm. */
 ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op);
 /* The end of a call that failed: notes it in the group, whose End will say so, and gives up the use of comm (may be NULL). */

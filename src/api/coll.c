@@ -61,7 +61,7 @@ static int check_coll(const struct ft_coll *coll, int nranks)
 {
     const char *name = ft_kind_name(coll->kind);
     if ((unsigned)coll->type >= FT_TYPES) return ft_fail(FT_INVAL, "%s: %d is not a data type", name, (int)coll->type);
-    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)nranks) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
+    if (coll->count > COUNT_BYTES_MAX / 8 || coll->count * (size_t)nranks > COUNT_BYTES_MAX / 8) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
     bool rooted = is_rooted(coll->kind), p2p = coll->kind == FT_SEND || coll->kind == FT_RECV;
     if ((rooted || p2p) && (coll->root < 0 || coll->root >= nranks))
         return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name, p2p ? "peer" : "root", coll->root, nranks);
@@ -105,35 +105,51 @@ static int check_alive(struct ft_comm *core)
     return rc;
 }
 
-static int make_op(ftcclComm_t comm, const struct call *call, struct ft_op **out)
+static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
 {
     struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
     int rc = check_coll(&call->coll, shape.nranks);
     if (rc == FT_OK) rc = check_buffers(call, shape.nranks, shape.rank);
     if (rc == FT_OK) rc = check_alive(comm->core);
     if (rc != FT_OK) return rc;
-    struct ft_op *op = ft_op_new();
-    if (!op) return ft_fail(FT_NOMEM, "no memory for an operation");
     op->coll = call->coll;
     op->in = call->in;
     op->out = call->out;
     op->epoch = shape.epoch;
     op->root_id = shape.root_id;
     if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind)) op->coll.root = 0;
-    if (ft_kind_reduces(call->coll.kind)) rc = set_operator(comm, call, op);
-    if (rc != FT_OK) ft_op_free(op);
-    else *out = op;
+    return ft_kind_reduces(call->coll.kind) ? set_operator(comm, call, op) : FT_OK;
+}
+
+/* Where nothing else is under way a collective begins here and now. FT_AGAIN: it has to queue. */
+static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t handle)
+{
+    struct ft_stream *stream = comm->core->engine->null_stream;
+    if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind)) return FT_AGAIN;
+    if (handle && ft_stream_enter(handle, &stream) != FT_OK) return FT_AGAIN;
+    struct ft_op *op = ft_direct_begin(comm->core, stream);
+    int rc = op ? fill_op(comm, call, op) : FT_AGAIN;
+    if (rc == FT_OK) ft_direct_run(comm->core, stream);
+    else if (op) ft_direct_cancel(comm->core);
+    if (handle) ft_stream_leave(handle);
+    else if (rc == FT_OK) ft_null_stream_used(comm->core->engine);
     return rc;
 }
 
 static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t stream)
 {
-    struct ft_op *op = NULL;
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK) return ft_refuse(NULL, rc);
-    rc = make_op(comm, &call, &op);
-    return rc == FT_OK ? ft_group_add(comm, stream, op) : ft_refuse(comm, rc);
+    rc = run_at_once(comm, &call, stream);
+    if (rc == FT_OK) ft_comm_leave(comm);
+    if (rc == FT_OK) return ftcclSuccess;
+    struct ft_op *op = rc == FT_AGAIN ? ft_op_new() : NULL;
+    if (op) rc = fill_op(comm, &call, op);
+    else if (rc == FT_AGAIN) rc = ft_fail(FT_NOMEM, "no memory for an operation");
+    if (rc == FT_OK) return ft_group_add(comm, stream, op);
+    if (op) ft_op_free(op);
+    return ft_refuse(comm, rc);
 }
 
 #define COLL(KIND, COUNT, ROOT) {.kind = (KIND), .type = (enum ft_type)datatype, .count = (COUNT), .root = (ROOT)}

@@ -218,7 +218,7 @@ static int make_init_job(const struct want *want, struct ft_job **out)
     comm->device = want->device;
     *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids, .joins = want->joins};
     ft_comm_enter(comm);
-    *want->out = comm;
+    __atomic_store_n(want->out, comm, __ATOMIC_RELEASE); /* another thread may wait for it in order to abort */
     *out = job;
     return FT_OK;
 }

@@ -220,12 +220,16 @@ static int add_member(const struct member *member)
     return FT_OK;
 }
 
+bool ft_group_is_open(void) { return group.depth > 0; }
+
 ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op)
 {
     struct member member = {comm, NULL, op};
     int rc = FT_OK;
-    if (stream) rc = ft_stream_of(stream, &member.stream);
-    else if (!(member.stream = ft_engine_null_stream(comm->core->engine))) rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
+    if (stream) {
+        rc = ft_stream_enter(stream, &member.stream);
+        if (rc == FT_OK) ft_stream_ref(member.stream), ft_stream_leave(stream);
+    } else if (!(member.stream = ft_engine_null_stream(comm->core->engine))) rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
     if (!stream && rc == FT_OK) ft_null_stream_used(comm->core->engine);
     if (rc != FT_OK) {
         ft_op_free(op);

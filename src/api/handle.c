@@ -11,14 +11,15 @@
 #define PER_SLAB 64
 #define SLABS 1024
 
-struct stream_handle { atomic_int live; struct ft_stream *stream; struct stream_handle *next_free; };
+struct stream_handle { atomic_int live, users; struct ft_stream *stream; struct stream_handle *next_free; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ftcclComm *comm_slabs[SLABS], *free_comms, **free_comms_end = &free_comms;
 static struct stream_handle *stream_slabs[SLABS], *free_streams, **free_streams_end = &free_streams;
 static atomic_int ncomm_slabs, nstream_slabs; /* release after the slab is in place, acquire by lookups */
 
-static bool in_slabs(void *const *slabs, int nslabs, size_t size, const void *handle)
+/* Inline, so that the division is by a constant. */
+static inline __attribute__((always_inline)) bool in_slabs(void *const *slabs, int nslabs, size_t size, const void *handle)
 {
     for (int i = 0; i < nslabs; i++) {
         uintptr_t base = (uintptr_t)slabs[i], at = (uintptr_t)handle;
@@ -140,18 +141,23 @@ static void grow_streams(void)
     atomic_store_explicit(&nstream_slabs, n + 1, memory_order_release);
 }
 
-int ft_stream_of(ftcclStream_t handle, struct ft_stream **out)
+int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
 {
     struct stream_handle *h = (struct stream_handle *)(void *)handle;
-    int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire), rc = FT_OK;
+    int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire);
     if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h)) return ft_fail(FT_INVAL, "%p is not a stream", (void *)handle);
-    pthread_mutex_lock(&lock);
+    atomic_fetch_add(&h->users, 1); /* pairs with StreamDestroy: either it waits for us, or we see it dead */
     if (atomic_load(&h->live)) {
         *out = h->stream;
-        ft_stream_ref(h->stream);
-    } else rc = ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)handle);
-    pthread_mutex_unlock(&lock);
-    return rc;
+        return FT_OK;
+    }
+    ft_stream_leave(handle);
+    return ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)handle);
+}
+
+void ft_stream_leave(ftcclStream_t handle)
+{
+    atomic_fetch_sub_explicit(&((struct stream_handle *)(void *)handle)->users, 1, memory_order_release);
 }
 
 FT_EXPORT ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream)
@@ -184,18 +190,14 @@ FT_EXPORT ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = stream ? ft_stream_of(stream, &held) : ft_fail(FT_INVAL, "the NULL stream cannot be destroyed");
+    if (rc == FT_OK) rc = stream ? ft_stream_enter(stream, &held) : ft_fail(FT_INVAL, "the NULL stream cannot be destroyed");
     if (rc != FT_OK) return ft_return(NULL, rc);
     struct stream_handle *h = (struct stream_handle *)(void *)stream;
-    pthread_mutex_lock(&lock);
     bool mine = atomic_exchange(&h->live, 0);
-    pthread_mutex_unlock(&lock);
-    if (!mine) {
-        ft_stream_release(held);
-        return ft_return(NULL, ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)stream));
-    }
+    ft_stream_leave(stream);
+    if (!mine) return ft_return(NULL, ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)stream));
     rc = ft_stream_wait(held);
-    ft_stream_release(held);
+    while (atomic_load_explicit(&h->users, memory_order_acquire) > 0) sched_yield(); /* calls inside wait for no more than we did */
     ft_stream_release(held);
     pthread_mutex_lock(&lock);
     *free_streams_end = h;
@@ -209,10 +211,10 @@ FT_EXPORT ftcclResult_t ftcclStreamQuery(ftcclStream_t stream)
     struct ft_stream *held;
     int rc = ft_enter_library();
     if (rc == FT_OK && !stream) return ft_return(NULL, ft_null_streams(false));
-    if (rc == FT_OK) rc = ft_stream_of(stream, &held);
+    if (rc == FT_OK) rc = ft_stream_enter(stream, &held);
     if (rc != FT_OK) return ft_return(NULL, rc);
     rc = ft_stream_query(held);
-    ft_stream_release(held);
+    ft_stream_leave(stream);
     return ft_return(NULL, rc);
 }
 
@@ -221,9 +223,9 @@ FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
     struct ft_stream *held;
     int rc = ft_enter_library();
     if (rc == FT_OK && !stream) return ft_return(NULL, ft_null_streams(true));
-    if (rc == FT_OK) rc = ft_stream_of(stream, &held);
+    if (rc == FT_OK) rc = ft_stream_enter(stream, &held);
     if (rc != FT_OK) return ft_return(NULL, rc);
     rc = ft_stream_wait(held);
-    ft_stream_release(held);
+    ft_stream_leave(stream);
     return ft_return(NULL, rc);
 }

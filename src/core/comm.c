@@ -26,6 +26,7 @@ static void free_comm(struct ft_comm *comm)
     free(comm->signals);
     free(comm->digests);
     free(comm->retry.lost);
+    free(comm->direct.op.tmp);
     for (struct ft_window *window = comm->windows, *next; window; window = next) {
         next = window->next;
         free(window->sizes);
@@ -248,7 +249,7 @@ void ft_comm_retire(struct ft_comm *comm, int status)
     if (!comm->head) comm->tail = NULL;
     comm->running = false;
     comm->preserve.state = FT_PRESERVE_NONE;
-    ft_entry_work_done(work, status);
+    if (!ft_direct_ended(comm, work, status)) ft_entry_work_done(work, status);
 }
 
 /* ---- failure ----------------------------------------------------------------------------------------------------------- */
@@ -272,6 +273,7 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
     }
     if (repeats) atomic_store_explicit(&comm->retry.under_way, 1, memory_order_relaxed);
     atomic_store_explicit(&comm->status, status, memory_order_relaxed);
+    comm->engine->stuck = false;
     if (!repeats) atomic_store_explicit(&comm->verdict, status, memory_order_release);
     FT_LOG(INFO, "init", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx, text);
     if (!comm->quiet) ft_notice_broadcast(comm);

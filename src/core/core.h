@@ -81,7 +81,9 @@ struct ft_window {
 /* Moves an operation on; the only place where its state changes. */
 void ft_op_move(struct ft_op *op, enum ft_op_state to, int status);
 struct ft_op *ft_op_new(void); /* from the pool; NULL: no memory */
+void ft_op_reset(struct ft_op *op); /* as new, but for its scratch */
 void ft_op_free(struct ft_op *op);
+void ft_op_trim(struct ft_op *op); /* gives scratch back that is too large to be kept */
 
 /* The signature of a call: kind, type, operation, root and count in 64 bits, so that a peer's call can be named. Counts from
  * 2^36-1 up look alike. A receive has the signature of the send it meets. */
@@ -94,71 +96,7 @@ _Static_assert(FT_KINDS <= 12, "kinds are told from FT_SIG_VERIFY");
 static inline uint64_t ft_sig_call(uint64_t sig) { return (sig & FT_SIG_VERIFY) == FT_SIG_VERIFY ? sig & ~FT_SIG_VERIFY : sig; }
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes); /* "AllReduce(count 4, float32, sum)" */
 
-/* ---- streams (stream.c) --------------------------------------------------------------------------------------------- */
-
-/* A host stream: entries run in order of their tickets. Lives as long as its handle or an entry of it. */
-struct ft_stream {
-    atomic_int refs;
-    pthread_mutex_t lock;
-    uint64_t next;         /* ticket of the next entry; under lock */
-    ft_atomic_u64 done; /* entries finished; release in ft_entry_done(), acquire by engines and waiters */
-    int error;             /* the first since it was last returned, and its sentence; under lock */
-    char text[512];
-    struct ft_slot *head, *tail; /* unfinished entries in order of their tickets; under lock */
-};
-
-/* An entry's place on one stream. */
-struct ft_slot {
-    struct ft_slot *next;
-    struct ft_stream *stream; /* holds a reference */
-    struct ft_entry *entry;
-    uint64_t ticket;
-    bool over;                /* its entry has ended; under the stream's lock */
-};
-
-/* The operations of one group on one communicator. */
-struct ft_work {
-    struct ft_work *next;          /* in the inbox, then in the communicator's queue */
-    struct ft_work *next_in_entry;
-    struct ft_entry *entry;
-    struct ft_comm *comm;          /* holds a reference */
-    struct ft_op *ops, *last;
-    int nops, ops_left;
-    bool has_p2p, has_rma;
-    uint64_t started_ns, deadline_ns; /* 0: none */
-};
-
-/* A group on its streams: one work for each of its communicators. It runs when it is first on all its streams, and is done when
- * all its works are. */
-struct ft_entry {
-    atomic_int works_left;
-    atomic_int slots_left; /* on streams that have not come past it, and one while it ends; the last one frees it */
-    atomic_int status;
-    int nworks, nstreams;
-    struct ft_work *works; /* linked by next_in_entry */
-    struct ft_slot *on;     /* [nstreams] */
-    struct ft_slot first;   /* `on` points here when nstreams == 1 */
-    struct ft_work first_work; /* of the first communicator; others are allocated */
-};
-
-struct ft_stream *ft_stream_new(void);
-void ft_stream_ref(struct ft_stream *stream);
-void ft_stream_release(struct ft_stream *stream);
-/* The NULL streams of the ranks on which this thread enqueued, or of all ranks of the process if it never did: waits for them,
- * or asks (FT_AGAIN: one is busy). The first error. */
-void ft_null_stream_used(const struct ft_engine *engine);
-int ft_null_streams(bool wait);
-int ft_stream_query(struct ft_stream *stream); /* FT_OK, FT_AGAIN or the first error */
-int ft_stream_wait(struct ft_stream *stream);  /* bounded by the deadlines of its entries */
-bool ft_entry_ready(const struct ft_entry *entry);
-/* Gives the entry its tickets and hands its works to their engines. Consumes it. Wakes or turns engines as needed. */
-void ft_entry_submit(struct ft_entry *entry);
-void ft_entry_work_done(struct ft_work *work, int status); /* frees the work, and the entry with its last one */
-struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams); /* NULL: no memory */
-void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is done */
-/* The entry's work on a communicator, made at first use. NULL: no memory. */
-struct ft_work *ft_entry_work(struct ft_entry *entry, struct ft_comm *comm);
-void ft_work_add(struct ft_work *work, struct ft_op *op);
+#include "core/stream.h"
 
 /* ---- communicators (comm.c, preserve.c, verify.c, exec.c, p2p.c, notice.c, init.c) ------------------------------- */
 
@@ -199,6 +137,15 @@ struct ft_preserve {
  * of policy retry. */
 struct ft_gone { bool left, retried; uint32_t decided; };
 
+/* A collective that its caller began at once, see direct.c. */
+struct ft_direct {
+    struct ft_op op;
+    struct ft_entry entry;
+    bool unqueued;      /* it runs within its call and has no place on a stream */
+    int status;         /* of one that ended so */
+    atomic_int queued;  /* the structs are in use until its entry is over; release by who ends it */
+};
+
 struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify, retry; };
 
 struct ft_comm {
@@ -220,6 +167,7 @@ struct ft_comm {
     struct ft_work *head, *tail; /* groups in call order; the head may be running */
     atomic_int queued;           /* works submitted and not finished */
     bool running;
+    struct ft_direct direct;
     uint64_t seq;                /* collectives started */
     struct ft_lane lanes[FT_LANES];
     int nlanes;                  /* of them that the running work uses */
@@ -379,6 +327,16 @@ int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);
 int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
                  struct ft_comm **out);
 
+/* ---- collectives without a queue (direct.c) ------------------------------------------------------------------------------ */
+
+/* If the stream, the communicator and its engine have nothing else to do: an operation to fill, with the engine held until it is run or
+ * cancelled. NULL: it has to queue. */
+struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream);
+void ft_direct_cancel(struct ft_comm *comm);
+void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream);
+bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int status); /* true: it was one within its call */
+bool ft_direct_over(struct ft_entry *entry); /* true: it was one of these, whose structs stay */
+
 /* ---- policy retry (retry.c) --------------------------------------------------------------------------------------------- */
 
 bool ft_retry_applies(const struct ft_comm *comm, int status); /* to a failure that has just been found */
@@ -515,6 +473,7 @@ struct ft_engine {
     atomic_int active;         /* a communicator has work; written by the driver */
     uint64_t ticked_ns, ticked_before_ns;
     uint64_t turns;
+    bool stuck;                /* nothing moved in the last turn */
 
     pthread_t thread;
     bool thread_running;

@@ -15,7 +15,7 @@
 #define TICK_NS 1000000u
 #define SUCCEED_NS 100000000u /* a link that its sender has replaced is taken for broken after this time */
 #define RARELY 64 /* transports without links are polled every so many turns, and the clock is read when things move */
-#define IDLE_LOOK 16 /* turns between looks at the clock when nothing moves; the first after a sleep looks, see sleep_held() */
+#define IDLE_LOOK 16 /* a power of two: turns between looks at the clock when nothing moves; the first after a sleep looks, see sleep_held() */
 
 /* ---- open and close ----------------------------------------------------------------------------------------------- */
 
@@ -158,72 +158,6 @@ void ft_engine_unref(struct ft_engine *engine)
     pthread_mutex_destroy(&engine->drive);
     pthread_mutex_destroy(&engine->inbox_lock);
     free(engine);
-}
-
-/* ---- cards: parts with a name and a length; one for each transport's address ---------------------------------------------- */
-
-#define NAME_BYTES 8
-
-/* A part that is there already goes: a card that came from an earlier grow has that one's facts. */
-static void remove_part(struct ft_card *card, const char *name)
-{
-    size_t len;
-    const unsigned char *part = ft_card_part(card->address, card->address_bytes, name, &len);
-    if (!part) return;
-    size_t from = (size_t)(part - card->address) - NAME_BYTES - 2, to = (size_t)(part - card->address) + len;
-    memmove(card->address + from, card->address + to, card->address_bytes - to);
-    card->address_bytes -= (uint32_t)(to - from);
-}
-
-bool ft_card_put(struct ft_card *card, const char *name, const void *data, size_t len_bytes)
-{
-    remove_part(card, name);
-    unsigned char *at = card->address + card->address_bytes;
-    if (sizeof card->address - card->address_bytes < NAME_BYTES + 2 + len_bytes) return false;
-    uint16_t len = (uint16_t)len_bytes;
-    memset(at, 0, NAME_BYTES);
-    memcpy(at, name, strnlen(name, NAME_BYTES));
-    memcpy(at + NAME_BYTES, &len, sizeof len);
-    memcpy(at + NAME_BYTES + 2, data, len_bytes);
-    card->address_bytes += (uint32_t)(NAME_BYTES + 2 + len_bytes);
-    return true;
-}
-
-int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
-{
-    memset(card, 0, sizeof *card);
-    card->engine = engine->id;
-    card->host = engine->host;
-    struct ft_tuning same = engine->tuning;
-    same.costs.cores_per_host = 0; /* hosts may differ: a communicator counts with the fewest */
-    card->config = ft_tuning_digest(&same);
-    snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d table=%08x algo=%.48s", same.chunk_bytes,
-             same.chunks, (unsigned)ft_tuning_table_digest(&same), same.choice);
-    uint32_t cores = (uint32_t)engine->tuning.costs.cores_per_host; /* what this rank itself counts with */
-    ft_card_put(card, "cores", &cores, sizeof cores);
-    for (int i = 0; i < engine->ntransports; i++) {
-        struct ft_transport *transport = engine->transports[i];
-        unsigned char address[FT_ADDRESS_BYTES];
-        int len = transport->ops->address(transport, address, sizeof address);
-        if (len < 0) return len;
-        if (!ft_card_put(card, transport->ops->name, address, (size_t)len)) return ft_fail(FT_INTERNAL, "addresses do not fit a card");
-    }
-    return ft_lives_card(engine, card) ? FT_OK : ft_fail(FT_INTERNAL, "a life page does not fit a card");
-}
-
-const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name, size_t *len_bytes)
-{
-    for (size_t at = 0; at + NAME_BYTES + 2 <= card_bytes;) {
-        uint16_t len;
-        memcpy(&len, card + at + NAME_BYTES, sizeof len);
-        if (at + NAME_BYTES + 2 + len > card_bytes) return NULL;
-        if (!strncmp((const char *)card + at, name, NAME_BYTES)) {
-            *len_bytes = len;
-            return card + at + NAME_BYTES + 2;
-        }
-        at += NAME_BYTES + 2 + (size_t)len;
-    }
-    return NULL;
 }
 
 /* ---- peers and links ---------------------------------------------------------------------------------------------------- */
@@ -541,22 +475,30 @@ static bool poll_transports(struct ft_engine *engine)
     return busy;
 }
 
-bool ft_engine_turn(struct ft_engine *engine)
+static bool turn_comms(struct ft_engine *engine)
 {
-    engine->turns++;
-    bool moved = take_inbox(engine);
-    if (engine->device) moved |= engine->device->ops->poll(engine->device) > 0;
-    moved |= poll_transports(engine);
-    moved |= ft_control_turn(engine);
-    bool active = engine->undecided || engine->outbox;
+    bool moved = false, active = engine->undecided || engine->outbox;
     for (struct ft_comm *comm = engine->comms, *next; comm; comm = next) {
         next = comm->next;
         moved |= ft_comm_turn(comm);
         active |= comm->head || comm->notices_left || atomic_load_explicit(&comm->retry.under_way, memory_order_relaxed);
     }
     atomic_store_explicit(&engine->active, active, memory_order_relaxed);
-    unsigned often = moved ? RARELY : engine->manual ? 1 : IDLE_LOOK;
-    if (engine->turns % often == 0) ft_engine_tick(engine);
+    return moved;
+}
+
+/* Where nothing comes in and nothing moved a turn ago, the communicators are asked again only every IDLE_LOOK turns: a waiting thread
+ * notices a message the sooner. */
+bool ft_engine_turn(struct ft_engine *engine)
+{
+    engine->turns++;
+    bool moved = take_inbox(engine), looks = engine->manual || engine->turns % IDLE_LOOK == 0;
+    if (engine->device) moved |= engine->device->ops->poll(engine->device) > 0;
+    moved |= poll_transports(engine);
+    moved |= ft_control_turn(engine);
+    if (moved || looks || !engine->stuck) moved |= turn_comms(engine);
+    engine->stuck = !moved;
+    if (moved ? engine->turns % RARELY == 0 : looks) ft_engine_tick(engine);
     return moved;
 }
 

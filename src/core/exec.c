@@ -201,21 +201,23 @@ static bool overwrites_send(const struct ft_lane *lane)
     return from < to + step->len_bytes && to < from + step->send_bytes;
 }
 
-static struct ft_reduce pass_of(const struct ft_lane *lane)
+/* Only what is used is written: a small message has no time for the rest. */
+static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
 {
     const struct ft_step *step = &lane->step;
     const struct ft_op *op = lane->op;
-    struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .count = step->len_bytes / op->plan.esize};
-    pass.divide = (step->flags & FT_STEP_FINAL) && op->redop.divisor > 1;
-    if (step->src.buf != FT_BUF_NONE) {
-        pass.scaled = op->redop.scaled && step->src.buf == FT_BUF_IN;
-        pass.src[pass.nsrc++] = resolve(op, step->src);
-    }
-    for (int k = 0; k < step->nrecv; k++) pass.src[pass.nsrc++] = lane->msgs[k].data;
-    pass.streaming = op->cold_result && step->dst.buf == FT_BUF_OUT;
-    if (step->dst.buf != FT_BUF_NONE) pass.dst[pass.ndst++] = resolve(op, step->dst);
-    for (int k = 0; k < step->nfwd; k++) pass.dst[pass.ndst++] = lane->slots[k];
-    return pass;
+    bool final = step->flags & FT_STEP_FINAL, from_input = step->src.buf == FT_BUF_IN;
+    pass->type = op->coll.type;
+    pass->op = op->redop;
+    pass->scaled = op->redop.scaled && from_input;
+    pass->divide = final && op->redop.divisor > 1;
+    pass->streaming = op->cold_result && step->dst.buf == FT_BUF_OUT;
+    pass->count = step->len_bytes / op->plan.esize;
+    pass->nsrc = pass->ndst = 0;
+    if (step->src.buf != FT_BUF_NONE) pass->src[pass->nsrc++] = resolve(op, step->src);
+    for (int k = 0; k < step->nrecv; k++) pass->src[pass->nsrc++] = lane->msgs[k].data;
+    if (step->dst.buf != FT_BUF_NONE) pass->dst[pass->ndst++] = resolve(op, step->dst);
+    for (int k = 0; k < step->nfwd; k++) pass->dst[pass->ndst++] = lane->slots[k];
 }
 
 static void commit(struct ft_comm *comm, struct ft_lane *lane)
@@ -241,7 +243,8 @@ static bool combine(struct ft_comm *comm, struct ft_lane *lane)
         return true;
     }
     if (overwrites_send(lane) || !reserve_forwards(comm, lane)) return false;
-    struct ft_reduce pass = pass_of(lane);
+    struct ft_reduce pass;
+    fill_pass(lane, &pass);
     bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 && pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
     int rc = nothing ? FT_OK : comm->engine->device->ops->reduce(comm->engine->device, &pass, &lane->req);
     if (rc == FT_OK) commit(comm, lane);

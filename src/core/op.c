@@ -45,21 +45,30 @@ struct ft_op *ft_op_new(void)
 {
     struct ft_op *op = ft_pool_get(&ops);
     if (!op) return calloc(1, sizeof *op);
+    ft_op_reset(op);
+    return op;
+}
+
+void ft_op_reset(struct ft_op *op)
+{
     char *tmp = op->tmp;
     size_t tmp_bytes = op->tmp_bytes;
     memset(op, 0, sizeof *op);
     op->tmp = tmp;
     op->tmp_bytes = tmp_bytes;
-    return op;
+}
+
+void ft_op_trim(struct ft_op *op)
+{
+    if (op->tmp_bytes <= TMP_KEPT_BYTES) return;
+    free(op->tmp);
+    op->tmp = NULL;
+    op->tmp_bytes = 0;
 }
 
 void ft_op_free(struct ft_op *op)
 {
-    if (op->tmp_bytes > TMP_KEPT_BYTES) {
-        free(op->tmp);
-        op->tmp = NULL;
-        op->tmp_bytes = 0;
-    }
+    ft_op_trim(op);
     free(op->waits);
     op->waits = NULL;
     char *tmp = op->tmp;

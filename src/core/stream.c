@@ -28,6 +28,35 @@ void ft_stream_release(struct ft_stream *stream)
     free(stream);
 }
 
+bool ft_stream_is_idle(const struct ft_stream *stream)
+{
+    uint64_t next = atomic_load_explicit(&stream->next, memory_order_relaxed);
+    return atomic_load_explicit(&stream->done, memory_order_acquire) >= next && !atomic_load_explicit(&stream->error, memory_order_relaxed);
+}
+
+static void note_error(struct ft_stream *stream, int status, const struct ft_comm *culprit)
+{
+    if (status == FT_OK || atomic_load_explicit(&stream->error, memory_order_relaxed) != FT_OK) return;
+    atomic_store_explicit(&stream->error, status, memory_order_relaxed);
+    snprintf(stream->text, sizeof stream->text, "%.*s", (int)sizeof stream->text - 1, culprit ? culprit->text : "");
+}
+
+void ft_stream_fail(struct ft_stream *stream, int status, const struct ft_comm *culprit)
+{
+    pthread_mutex_lock(&stream->lock);
+    note_error(stream, status, culprit);
+    pthread_mutex_unlock(&stream->lock);
+}
+
+/* To the caller, once. Under the lock. */
+static int take_error_locked(struct ft_stream *stream)
+{
+    int error = atomic_load_explicit(&stream->error, memory_order_relaxed);
+    if (error == FT_OK) return FT_OK;
+    atomic_store_explicit(&stream->error, FT_OK, memory_order_relaxed);
+    return ft_fail(error, "%s", stream->text);
+}
+
 static struct ft_pool entries = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams)
@@ -52,6 +81,7 @@ struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams)
 void ft_entry_free(struct ft_entry *entry)
 {
     for (int i = 0; i < entry->nstreams; i++) ft_stream_release(entry->on[i].stream);
+    if (ft_direct_over(entry)) return;
     for (struct ft_work *work = entry->works, *next; work; work = next) {
         next = work->next_in_entry;
         for (struct ft_op *op = work->ops, *after; op; op = after) {
@@ -120,13 +150,30 @@ static void take_tickets(struct ft_entry *entry)
         struct ft_slot *slot = &entry->on[i];
         struct ft_stream *stream = slot->stream;
         pthread_mutex_lock(&stream->lock);
-        slot->ticket = stream->next++;
+        slot->ticket = atomic_load_explicit(&stream->next, memory_order_relaxed);
+        atomic_store_explicit(&stream->next, slot->ticket + 1, memory_order_relaxed);
         slot->next = NULL;
         if (stream->tail) stream->tail->next = slot;
         else stream->head = slot;
         stream->tail = slot;
         pthread_mutex_unlock(&stream->lock);
     }
+}
+
+void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream)
+{
+    struct ft_work *work = &entry->first_work;
+    ft_comm_ref(work->comm);
+    ft_stream_ref(stream);
+    entry->first = (struct ft_slot){.stream = stream, .entry = entry};
+    entry->on = &entry->first;
+    entry->works = work;
+    entry->nworks = entry->nstreams = 1;
+    atomic_store_explicit(&entry->status, FT_OK, memory_order_relaxed);
+    atomic_store_explicit(&entry->works_left, 1, memory_order_relaxed);
+    atomic_store_explicit(&entry->slots_left, 2, memory_order_relaxed);
+    atomic_fetch_add_explicit(&work->comm->queued, 1, memory_order_relaxed);
+    take_tickets(entry);
 }
 
 void ft_entry_submit(struct ft_entry *entry)
@@ -187,10 +234,7 @@ static bool pop(struct ft_slot *slot, int status, const struct ft_comm *culprit)
     struct ft_stream *stream = slot->stream;
     bool own = false;
     pthread_mutex_lock(&stream->lock);
-    if (status != FT_OK && stream->error == FT_OK) {
-        stream->error = status;
-        snprintf(stream->text, sizeof stream->text, "%.*s", (int)sizeof stream->text - 1, culprit ? culprit->text : "");
-    }
+    note_error(stream, status, culprit);
     slot->over = true;
     struct ft_slot *passed = stream->head, *end = stream->head;
     for (; end && end->over; end = end->next) atomic_store_explicit(&stream->done, end->ticket + 1, memory_order_release);
@@ -224,22 +268,12 @@ void ft_entry_work_done(struct ft_work *work, int status)
     let_go(entry, holds);
 }
 
-static int take_error(struct ft_stream *stream)
-{
-    pthread_mutex_lock(&stream->lock);
-    int error = stream->error;
-    stream->error = FT_OK;
-    if (error != FT_OK) ft_fail(error, "%s", stream->text);
-    pthread_mutex_unlock(&stream->lock);
-    return error;
-}
-
 int ft_stream_query(struct ft_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
     bool idle = !stream->head;
+    int error = take_error_locked(stream);
     pthread_mutex_unlock(&stream->lock);
-    int error = take_error(stream);
     return error != FT_OK ? error : idle ? FT_OK : FT_AGAIN;
 }
 
@@ -259,12 +293,10 @@ struct stream_look { uint64_t next, done; int error; struct ft_engine *engine; }
 static void look_at(struct ft_stream *stream, uint64_t all, struct stream_look *look)
 {
     pthread_mutex_lock(&stream->lock);
-    *look = (struct stream_look){.next = ft_min(all, stream->next), .done = atomic_load_explicit(&stream->done, memory_order_acquire)};
-    if (look->done >= look->next) {
-        look->error = stream->error;
-        stream->error = FT_OK;
-        if (look->error != FT_OK) ft_fail(look->error, "%s", stream->text);
-    } else if (stream->head) {
+    *look = (struct stream_look){.next = ft_min(all, atomic_load_explicit(&stream->next, memory_order_relaxed)),
+                                 .done = atomic_load_explicit(&stream->done, memory_order_acquire)};
+    if (look->done >= look->next) look->error = take_error_locked(stream);
+    else if (stream->head) {
         look->engine = stream->head->entry->works->comm->engine;
         ft_engine_ref(look->engine);
     }
@@ -274,6 +306,7 @@ static void look_at(struct ft_stream *stream, uint64_t all, struct stream_look *
 int ft_stream_wait(struct ft_stream *stream)
 {
     struct stream_look look;
+    if (ft_stream_is_idle(stream)) return FT_OK;
     for (uint64_t all = UINT64_MAX;; all = look.next) {
         look_at(stream, all, &look);
         if (look.done >= look.next) return look.error;
@@ -281,6 +314,7 @@ int ft_stream_wait(struct ft_stream *stream)
         struct until until = {stream, look.done + 1};
         ft_engine_wait(look.engine, reached, &until, 0);
         ft_engine_unref(look.engine);
+        if (until.done >= look.next && ft_stream_is_idle(stream)) return FT_OK;
     }
 }
 

@@ -113,7 +113,9 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     r->type = (uint8_t)coll->type;
     r->red = (uint8_t)coll->red;
     r->state = FT_OP_NEW;
-    copy_text(r->algo, sizeof r->algo, algo);
+    if (algo != t->algo_from) copy_text(t->algo, sizeof t->algo, algo); /* names are constants */
+    t->algo_from = algo;
+    memcpy(r->algo, t->algo, sizeof r->algo);
     uint32_t id = r->id;
     guard_leave(&r->guard);
     store64(&c->last_seq, seq);

@@ -51,7 +51,17 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     }
     if (l->base.state == FT_LINK_DOWN) return;
     struct ft_slots_return r = {.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1};
-    if (ft_slots_give(&l->slots, &r)) l->ring(l);
+    if (n->cookie || l->nlater == FT_LOCAL_LATER) {
+        if (ft_slots_give(&l->slots, &r)) l->ring(l);
+    } else l->later[l->nlater++] = r;
+}
+
+/* Places of windows without a slot go back at the next poll: who waits for this message's result comes first. */
+static void give_later(struct ft_local_link *l)
+{
+    bool rings = false;
+    while (l->nlater > 0) rings |= ft_slots_give(&l->slots, &l->later[--l->nlater]);
+    if (rings) l->ring(l);
 }
 
 int ft_local_link_open(struct ft_local_link *l)
@@ -382,6 +392,7 @@ bool ft_local_link_poll(struct ft_local_link *l)
         return true;
     }
     bool any = take_messages(l);
+    if (!any && l->nlater && l->base.state == FT_LINK_UP) give_later(l);
     if (l->base.state == FT_LINK_UP && ft_slots_starving(&l->slots)) {
         l->starved_polls++;
         any |= spill_unclaimed(l, SPILL_POLLS);
@@ -402,6 +413,7 @@ bool ft_local_arm_links(struct ft_local *t, bool on)
     bool work = t->announcements > 0;
     for (struct ft_local_link *l = t->links; l; l = l->next) {
         if (l->base.state != FT_LINK_UP) continue;
+        if (on && l->nlater) give_later(l);
         if (!l->base.sender || l->wanted || !on) ft_slots_arm(&l->slots, l->base.sender, on);
         if (on && has_work(l)) work = true;
     }

@@ -8,9 +8,13 @@
 #include "transport/rxq.h"
 #include "transport/slots.h"
 
+#define FT_LOCAL_LATER 8
+
 struct ft_local_link {
     struct ft_link base;
     struct ft_slots slots;
+    struct ft_slots_return later[FT_LOCAL_LATER]; /* receiver: not given back yet */
+    int nlater;
     void (*ring)(struct ft_local_link *); /* wakes the other side, which sleeps; not called when DOWN */
     struct ft_local_link *next, **at;     /* all links of the transport */
     bool open;                            /* slots and queue are in use */

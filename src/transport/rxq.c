@@ -34,7 +34,7 @@ struct ft_txq_ctx {
     _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
 };
 
-_Static_assert(FT_WINDOW_COLL <= FT_RXQ_DEEPEST && FT_WINDOW_P2P <= FT_RXQ_DEEPEST && FT_WINDOW_CTL <= FT_RXQ_DEEPEST,
+_Static_assert(FT_WINDOW_FIRST <= FT_RXQ_DEEPEST && FT_WINDOW_COLL <= FT_RXQ_DEEPEST && FT_WINDOW_P2P <= FT_RXQ_DEEPEST && FT_WINDOW_CTL <= FT_RXQ_DEEPEST,
                "the order ring and the mask of free nodes hold a window");
 
 static unsigned bucket_of(uint64_t ctx)

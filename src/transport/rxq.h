@@ -12,7 +12,7 @@
 #include "transport/transport.h"
 
 #define FT_RXQ_SMALL_BYTES 24
-#define FT_RXQ_NODES (FT_LANE_P2P * FT_WINDOW_COLL + FT_WINDOW_P2P + FT_WINDOW_CTL + FT_WINDOW_RMA)
+#define FT_RXQ_NODES (FT_WINDOW_FIRST + (FT_LANE_P2P - 1) * FT_WINDOW_COLL + FT_WINDOW_P2P + FT_WINDOW_CTL + FT_WINDOW_RMA)
 #define FT_RXQ_BUCKETS 32
 #define FT_RXQ_DEEPEST 8 /* largest window */
 

@@ -17,6 +17,7 @@
 #define FT_LANE_CTL 9  /* notices between engines */
 #define FT_LANE_RMA 10 /* one-sided puts and signals */
 #define FT_LANES_ALL 11
+#define FT_WINDOW_FIRST 8 /* of lane 0, the only one of small collectives: places come back eight at a time */
 #define FT_WINDOW_COLL 2
 #define FT_WINDOW_P2P 4
 #define FT_WINDOW_CTL 8
@@ -24,6 +25,7 @@
 static inline int ft_window(unsigned lane)
 {
     switch (lane) {
+    case 0: return FT_WINDOW_FIRST;
     case FT_LANE_P2P: return FT_WINDOW_P2P;
     case FT_LANE_CTL: return FT_WINDOW_CTL;
     case FT_LANE_RMA: return FT_WINDOW_RMA;

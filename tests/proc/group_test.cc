@@ -48,6 +48,76 @@ TEST(Group, NestsAndEndsWithTheOutermost)
     }
 }
 
+/* Calls that begin at once, calls that queue behind them and groups are one sequence on their stream, over several communicators. */
+TEST(Stream, CallsBegunAtOnceKeepTheirOrder)
+{
+    const char *text = getenv("FT_SEED");
+    unsigned seed = text ? static_cast<unsigned>(atoi(text)) : std::random_device{}();
+    printf("seed %u; replay: FT_SEED=%u group_test --gtest_filter=Stream.CallsBegun*\n", seed, seed);
+    proc::World one(3), two(3);
+    one.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        std::mt19937 dice(seed); /* the same on all ranks */
+        uint64_t x = static_cast<uint64_t>(r), y = 1, expected = 0, products = 1;
+        bool first = true;
+        for (int n = 0; n < 3000; n++) {
+            ftcclStream_t stream = one.stream[i];
+            unsigned what = dice() % 5;
+            if (what < 2) { /* the sum of 0, 1, 2 at first, then three times as much each time */
+                EXPECT_OK(ftcclAllReduce(&x, &x, 1, ftcclUint64, ftcclSum, (what ? one : two).comm[i], stream));
+                expected = first ? 3 : 3 * expected;
+                first = false;
+            } else if (what == 2) {
+                EXPECT_OK(ftcclGroupStart());
+                EXPECT_OK(ftcclAllReduce(&x, &x, 1, ftcclUint64, ftcclSum, two.comm[i], stream));
+                EXPECT_OK(ftcclAllReduce(&y, &y, 1, ftcclUint64, ftcclSum, one.comm[i], stream));
+                EXPECT_OK(ftcclGroupEnd());
+                expected = first ? 3 : 3 * expected;
+                products *= 3;
+                first = false;
+            } else if (what == 3) {
+                ftcclResult_t result = ftcclStreamQuery(stream);
+                EXPECT_TRUE(result == ftcclSuccess || result == ftcclInProgress);
+                if (result == ftcclSuccess && !first) {
+                    ASSERT_EQ(x, expected) << "call " << n;
+                }
+            } else {
+                EXPECT_OK(ftcclStreamSynchronize(stream));
+                if (!first) {
+                    ASSERT_EQ(x, expected) << "call " << n;
+                }
+                ASSERT_EQ(y, products) << "call " << n;
+            }
+        }
+        EXPECT_OK(ftcclStreamSynchronize(one.stream[i]));
+        EXPECT_EQ(x, expected);
+        EXPECT_EQ(y, products);
+    });
+}
+
+TEST(Stream, MayBeDestroyedWhileOthersWaitForIt)
+{
+    proc::World world(2);
+    for (int round = 0; round < 50; round++) {
+        ftcclStream_t stream;
+        int mine[2] = {1, 2}, sum[2] = {};
+        ASSERT_OK(ftcclStreamCreate(&stream));
+        EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclSum, world.comm[0], stream)); /* waits for rank 1 */
+        proc::in_threads(3, [&](int r) {
+            if (r == 0) {
+                EXPECT_OK(ftcclStreamDestroy(stream));
+            } else if (r == 1) {
+                while (ftcclStreamSynchronize(stream) == ftcclSuccess) continue; /* until it is gone */
+            } else {
+                EXPECT_OK(ftcclAllReduce(&mine[1], &sum[1], 1, ftcclInt, ftcclSum, world.comm[1], world.stream[1]));
+            }
+        });
+        EXPECT_OK(proc::finish(world.stream[1]));
+        EXPECT_EQ(sum[0], 3);
+        EXPECT_EQ(sum[1], 3);
+    }
+}
+
 TEST(Stream, WhatAFailedCommunicatorSkipsDoesNotOvertakeTheOthers)
 {
     proc::World one(2), two(2);
