@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define REPEAT_MOST_NS 250000000u
+#define TICK_MOST_NS 20000000u /* twice the longest time between ticks */
 #define GIVE_UP_SILENT 8 /* times silent_ns after enter_ns: the end of all waiting, whatever happens */
 
 static int self(const struct ft_agree *a) { return a->config.rank; }
@@ -22,6 +23,7 @@ int ft_agree_open(const struct ft_agree_config *config, struct ft_agree **out)
     if (!a) return FT_NOMEM;
     a->config = *config;
     a->set_bytes = set;
+    a->now_ns = a->looked_ns = ft_now_ns(config->env);
     a->peer = calloc((size_t)config->nranks, sizeof *a->peer);
     a->scratch = malloc(config->message_bytes + 4 * set);
     if (!a->peer || !a->scratch) {
@@ -50,6 +52,15 @@ void ft_agree_close(struct ft_agree *a)
     free(a->proposal.data);
     free(a->decision);
     free(a);
+}
+
+/* Time in which this process did not run says nothing of the others: it has not read what they sent, and they may have stood still
+ * too, with the whole machine. Of each gap only so much counts that a silence is one of many ticks. */
+static void pass_time(struct ft_agree *a)
+{
+    const uint64_t now = ft_now_ns(a->config.env), gap = now - a->looked_ns;
+    a->now_ns += ft_min(gap, ft_max(a->config.silent_ns / 8, TICK_MOST_NS));
+    a->looked_ns = now;
 }
 
 /* ---- whose turn it is ---- */
@@ -153,6 +164,7 @@ static void repeat(struct ft_agree *a)
 int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
 {
     const int n = a->config.nranks;
+    pass_time(a);
     if (in->blob_bytes > ft_agree_blob_room(&a->config)) return FT_NOTSUP;
     unsigned char *bytes = malloc(ft_contribution_bytes(n) + in->blob_bytes);
     if (!bytes) return FT_NOMEM;
@@ -195,6 +207,7 @@ static void note_unreachable(struct ft_agree *a, int from, const unsigned char *
 void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len_bytes)
 {
     struct ft_agree_msg m;
+    pass_time(a);
     if (from < 0 || from >= a->config.nranks || from == self(a) || ft_set_has(a->dead, from)) return;
     if (ft_agree_decode(&a->config, data, len_bytes, &m) != FT_OK) return;
     a->peer[from].asked_ns = 0;
@@ -213,6 +226,7 @@ void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len
 
 void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
 {
+    pass_time(a);
     if (rank < 0 || rank >= a->config.nranks || rank == self(a) || ft_set_has(a->dead, rank)) return;
     a->peer[rank].evidence = evidence == FT_DEAD ? FT_ALIVE : evidence;
     if (evidence == FT_UNREACHABLE && !a->decision) ft_agree_doubt(a, rank);
@@ -254,6 +268,7 @@ static void consider_giving_up(struct ft_agree *a)
 
 void ft_agree_tick(struct ft_agree *a)
 {
+    pass_time(a);
     if (a->decision || a->known_ns == 0) return;
     if (a->phase != FT_FOLLOW) ft_agree_advance(a);
     else if (ft_agree_can_lead(a)) ft_agree_lead(a);

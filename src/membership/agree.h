@@ -108,6 +108,7 @@ struct ft_agree {
     uint64_t ballot, best;       /* best: of proposal, while preparing; 0: none has been accepted anywhere */
     struct ft_bytes proposal;
 
+    uint64_t now_ns, looked_ns;  /* this rank's own time, and the clock when it was last moved on */
     uint64_t known_ns, entered_ns; /* 0: not yet */
     uint64_t round_seen;
     uint64_t repeat_at_ns, repeat_ns; /* of requests */
@@ -120,7 +121,7 @@ struct ft_agree {
     struct ft_decision *decision;
 };
 
-static inline uint64_t ft_agree_now(const struct ft_agree *a) { return ft_now_ns(a->config.env); }
+static inline uint64_t ft_agree_now(const struct ft_agree *a) { return a->now_ns; }
 static inline bool ft_agree_is_gone(const struct ft_agree *a, int r) { return ft_set_has(a->dead, r) || ft_set_has(a->fenced, r); }
 bool ft_agree_unanswered(const struct ft_agree *, int rank); /* for silent_ns */
 bool ft_agree_missing(const struct ft_agree *, int rank);    /* not worth waiting for */

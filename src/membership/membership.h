@@ -107,7 +107,7 @@ struct ft_agree_config {
     int nranks, rank;
     uint64_t seed;          /* identity of the instance: the same on all ranks, mixed into the nonce */
     size_t message_bytes;   /* the longest message that `send` takes */
-    uint64_t silent_ns;     /* a rank that has not answered for so long is left out */
+    uint64_t silent_ns;     /* a rank that has not answered for so long is left out; this and the next in this process's own time */
     uint64_t enter_ns;      /* a rank whose engine answers but whose user has not come for so long is left out */
     void (*send)(void *arg, int to, const void *data, size_t len_bytes); /* copies; may lose, delay and reorder */
     void *arg;

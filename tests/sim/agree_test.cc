@@ -104,6 +104,22 @@ TEST(AgreeRules, ARankWhoseUserDoesNotComeIsLeftOutAfterEnterNs)
     }
 }
 
+// With the whole machine, at any moment: who had been asked has had no time to answer, and who was about to come none to do so.
+TEST(AgreeRules, NobodyIsLeftOutForATimeInWhichAllStoodStill)
+{
+    for (uint64_t seed = 1; seed <= 100; seed++) {
+        World w(seed, 2 + int(seed % 4));
+        for (int r = 0; r < w.n; r++) w.at(w.now + w.random(20 * MS), [&w, r] { w.enter(r); });
+        w.run(w.random(20 * MS));
+        w.now += ENTER + 9 * SILENT;
+        w.run(30 * MS);
+        EXPECT_TRUE(w.settle(SILENT)) << "seed " << seed;
+        Ranks all;
+        for (int r = 0; r < w.n; r++) all.push_back(r);
+        EXPECT_EQ(decision(w, all).order, all) << "seed " << seed;
+    }
+}
+
 TEST(AgreeRules, RankZeroLeadsForOthersBeforeItsOwnUserHasCome)
 {
     World w(6, 3);

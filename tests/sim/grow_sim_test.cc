@@ -4,7 +4,7 @@
 // Method: whole engines under a virtual clock, as in reshape_sim_test. The rendezvous is the real gather.c, by which the root's service
 // decides who has come and what all are told; its sockets and thread are not simulated: a connection is a call, an answer a
 // random delay, and who dies is missed at once. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/grow_sim_test
-#include "sim/reshape_world.h"
+#include "sim/child_agree.h"
 
 extern "C" {
 #include "membership/bootstrap.h"
@@ -441,6 +441,35 @@ TEST(Grow, EverywhereOrNowhere)
         for (int s : {Coming, Gathering, Asked, Agreeing, Joining, Waiting, Asking}) EXPECT_GT(hits[s], 0) << stage_name[s];
         EXPECT_GT(grown, int(runs));
         EXPECT_GT(failed, int(runs) / 2);
+    }
+}
+
+TEST(Grow, NobodyThatComesToTheNextAgreementIsLeftOut)
+{
+    setenv("FTCCL_DEBUG", "VERSION", 0);
+    ft_params_reload();
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300), grown = 0;
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/grow_sim_test --gtest_filter=*IsLeftOut");
+        GrowWorld world(seed, 1 + int(seed % 5), 1 + int(seed % 3), 0);
+        world.harsh = false;
+        auto is_grown = [&](const Node &node) { return !world.is_live(node) || (node.comm && node.comm->ctx != Parent); };
+        for (int turns = 0; turns < 400000 && !std::all_of(world.nodes.begin(), world.nodes.end(), is_grown); turns++) {
+            Node &node = world.some();
+            bool moved = node.engine->ntransports && ft_engine_turn(node.engine);
+            world.step(node);
+            world.sim.now_ns += moved ? 200 : 2000;
+        }
+        if (!std::all_of(world.nodes.begin(), world.nodes.end(), is_grown)) continue; // a joiner that never comes
+        grown++;
+        ChildAgree child(world, draw_troubles(world));
+        EXPECT_TRUE(child.run(3)) << "not over\n" << describe_grow(world);
+        EXPECT_FALSE(HasFailure()) << child.text();
+    }
+    std::printf("%llu grew\n", (unsigned long long)grown);
+    if (runs >= 100) {
+        EXPECT_GT(grown, runs / 2);
     }
 }
 

@@ -6,7 +6,7 @@
 // Method: whole engines in one thread under a virtual clock. Ranks compute, and when their communicator fails they agree on flags
 // (sometimes) and shrink, again and again; now and then they shrink unforced. Replay one seed:
 // FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/reshape_sim_test
-#include "sim/reshape_world.h"
+#include "sim/child_agree.h"
 
 namespace {
 
@@ -76,6 +76,57 @@ TEST(Reshape, WhoWasLeftOutNeverGoesOnAlone)
     if (runs >= 100) {
         EXPECT_GT(fenced, int(runs) / 20);
         EXPECT_GT(no_quorum, int(runs) / 20);
+    }
+}
+
+// A child whose context all have bound, of every second rank or of all, as by a split.
+void split(World &world, size_t step)
+{
+    std::vector<uint64_t> peer;
+    for (size_t r = 0; r < world.nodes.size(); r += step) peer.push_back(world.nodes[r].engine->id);
+    std::vector<int> host(peer.size());
+    for (size_t r = 0; r < world.nodes.size(); r++) {
+        Node &node = world.nodes[r];
+        if (r % step) {
+            node.state = State::Out;
+            continue;
+        }
+        ft_view view{1, int(peer.size()), int(r / step), 1, host.data(), peer.data()};
+        ft_comm *child = nullptr;
+        ASSERT_EQ(ft_engine_bind(node.engine, 78), FT_OK);
+        ASSERT_EQ(ft_comm_open(node.engine, &view, 78, "split", &world.limits, &child), FT_OK);
+        node.old.push_back(node.comm);
+        node.comm = child;
+    }
+}
+
+TEST(Reshape, NobodyThatComesToAChildsAgreementIsLeftOut)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/reshape_sim_test --gtest_filter=*IsLeftOut");
+        World world(seed, 2 + int(seed % 7));
+        world.harsh = false;
+        world.plain = true;
+        if (seed % 2) {
+            world.run_until(nullptr, world.chance(3000000), [&] { return world.all_done(); });
+            split(world, 1 + seed / 2 % 2);
+        } else {
+            Node &out = world.some();
+            bool listed = world.n > 2;
+            for (Node &node : world.nodes) {
+                node.list[0] = int(&out - world.nodes.data());
+                node.listed = listed;
+                if (listed && &node == &out) node.state = State::Out;
+                else world.come(node);
+            }
+            auto has_child = [&](const Node &node) { return !world.is_live(node) || node.comm->view.epoch > 1; };
+            ASSERT_TRUE(world.run_until(nullptr, 3000000000, [&] { return std::all_of(world.nodes.begin(), world.nodes.end(), has_child); })) << describe(world);
+        }
+        ChildAgree child(world, draw_troubles(world));
+        EXPECT_TRUE(child.run(3)) << "not over\n" << describe(world);
+        EXPECT_FALSE(HasFailure()) << child.text();
     }
 }
 
