@@ -54,10 +54,12 @@ struct ft_rule {
     uint64_t from_bytes, to_bytes; /* of the larger buffer, both inclusive */
     int32_t nranks, nhosts;
     uint32_t chunk_bytes; /* at most what is configured; 0: as configured */
-    int16_t chunks;       /* 0: as configured */
+    int8_t chunks;        /* 0: as configured */
+    int8_t over;          /* enum ft_over */
     int8_t kind, algo;    /* algo: index into ft_algos */
 };
-#define FT_RULES 192
+#define FT_RULES 384
+enum ft_over { FT_OVER_ALL, FT_OVER_SHM, FT_OVER_TCP }; /* where a rule holds: with local links, without, or both */
 
 /* What shapes a plan besides view and collective; equal on all ranks (checked at initialisation by digest). */
 struct ft_tuning {
@@ -67,17 +69,21 @@ struct ft_tuning {
     struct ft_costs {   /* of one message of n bytes: latency + n * per byte; and of reducing n bytes */
         double local_latency_ns, local_ns_per_byte;   /* ranks of one host */
         double remote_latency_ns, remote_ns_per_byte; /* ranks of different hosts */
+        double loopback_latency_ns, loopback_ns_per_byte; /* ranks of one host that have nothing but the network, see ft_tuning_links() */
         double reduce_ns_per_byte;
         double step_ns; /* the engine's own cost of a step */
         int cores_per_host; /* ranks beyond it share: costs are scaled up */
     } costs;
-    bool local_links; /* ranks of one host need not go over the network; not digested, it says which lines of a table hold */
+    bool local_links; /* ranks of one host need not go over the network; not digested: it is a communicator's, see ft_tuning_links() */
     int nrules;
     struct ft_rule rules[FT_RULES]; /* the first nrules */
 };
 void ft_tuning_default(struct ft_tuning *tuning);
 /* The defaults, what the parameters say, and the table that FTCCL_TUNE_FILE names. */
-int ft_tuning_read(struct ft_tuning *tuning, bool local_links);
+int ft_tuning_read(struct ft_tuning *tuning);
+/* What a communicator counts with: without local links a message inside a host costs what one over loopback does. The same on all
+ * its ranks. */
+void ft_tuning_links(struct ft_tuning *tuning, bool local_links);
 /* Reads a table written by perf/tune: lines "name value" for costs, "best KIND ranks=N hosts=N ..." for measured choices (see
  * docs/algorithms.md). Unknown names and bad values are refused by name. */
 int ft_tuning_load(struct ft_tuning *tuning, const char *path);

@@ -2,7 +2,7 @@
  * Measured choices: the lines "best ..." of a tuning table. Where one matches a collective, the selection takes its algorithm
  * whatever the costs predict. The first that matches counts. Ranks and hosts must be those of the line: what was measured on 4
  * ranks says nothing about 6. A line "over=shm" (or tcp) holds only where ranks of one host have other transports than TCP (or
- * have not); elsewhere it is read and dropped.
+ * have not).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -47,14 +47,13 @@ static bool set(struct ft_rule *rule, const char *name, const char *text)
     if (!strcmp(name, "to")) return (value = number(text, 0, INT64_MAX)) >= 0 && (rule->to_bytes = (uint64_t)value, true);
     if (!strcmp(name, "chunk_bytes"))
         return (value = number(text, 4096, 8388608)) > 0 && (rule->chunk_bytes = (uint32_t)value, true);
-    if (!strcmp(name, "chunks")) return (value = number(text, 1, FT_LANES)) > 0 && (rule->chunks = (int16_t)value, true);
+    if (!strcmp(name, "chunks")) return (value = number(text, 1, FT_LANES)) > 0 && (rule->chunks = (int8_t)value, true);
     return false;
 }
 
 int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **rest)
 {
     struct ft_rule rule = {.to_bytes = UINT64_MAX, .algo = -1};
-    bool here = true;
     char *name = strtok_r(NULL, " \t=", rest);
     int kind = name ? kind_of(name) : -1;
     if (kind < 0) return ft_fail(FT_INVAL, "%s:%d: '%s' is no collective", path, line, name ? name : "");
@@ -62,7 +61,7 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     while ((name = strtok_r(NULL, " \t=", rest))) {
         const char *value = strtok_r(NULL, " \t=", rest);
         if (value && !strcmp(name, "over") && (!strcmp(value, "shm") || !strcmp(value, "tcp")))
-            here = (*value == 's') == tuning->local_links;
+            rule.over = *value == 's' ? FT_OVER_SHM : FT_OVER_TCP;
         else if (!value || !set(&rule, name, value))
             return ft_fail(FT_INVAL, "%s:%d: %s=%s is not known here or out of its range", path, line, name, value ? value : "");
     }
@@ -71,7 +70,6 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     if (!(ft_algos[rule.algo]->kinds & FT_KIND_BIT(kind)))
         return ft_fail(FT_INVAL, "%s:%d: algorithm %s does no %s", path, line, ft_algos[rule.algo]->name,
                        ft_kind_name((enum ft_kind)kind));
-    if (!here) return FT_OK;
     if (tuning->nrules == FT_RULES)
         return ft_fail(FT_INVAL, "%s:%d: more than %d measured choices", path, line, FT_RULES);
     tuning->rules[tuning->nrules++] = rule;
@@ -92,7 +90,8 @@ const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct 
     for (int i = 0; i < tuning->nrules; i++) {
         const struct ft_rule *rule = &tuning->rules[i];
         if (rule->kind == (int)coll->kind && rule->nranks == view->nranks && rule->nhosts == view->nhosts &&
-            rule->from_bytes <= bytes && bytes <= rule->to_bytes)
+            rule->from_bytes <= bytes && bytes <= rule->to_bytes &&
+            (rule->over == FT_OVER_ALL || (rule->over == FT_OVER_SHM) == tuning->local_links))
             return rule;
     }
     return NULL;

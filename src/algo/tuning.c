@@ -14,6 +14,8 @@
     X(local_ns_per_byte, 1e-5, 1e4)                                                                       \
     X(remote_latency_ns, 1, 1e9)                                                                          \
     X(remote_ns_per_byte, 1e-5, 1e4)                                                                      \
+    X(loopback_latency_ns, 1, 1e9)                                                                        \
+    X(loopback_ns_per_byte, 1e-5, 1e4)                                                                    \
     X(reduce_ns_per_byte, 0, 1e4)                                                                         \
     X(step_ns, 0, 1e9)
 
@@ -27,6 +29,7 @@ void ft_tuning_default(struct ft_tuning *tuning)
         .costs = {
             .local_latency_ns = 2000, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
             .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
+            .loopback_latency_ns = 5500, .loopback_ns_per_byte = 0.25,
             .reduce_ns_per_byte = 0.04, .step_ns = 330,
             .cores_per_host = ft_cores(),
         },
@@ -85,15 +88,22 @@ int ft_tuning_load(struct ft_tuning *tuning, const char *path)
     return status;
 }
 
-int ft_tuning_read(struct ft_tuning *tuning, bool local_links)
+int ft_tuning_read(struct ft_tuning *tuning)
 {
     ft_tuning_default(tuning);
     tuning->chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
     tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
     tuning->choice = ft_param_str(FT_PARAM_ALGO);
-    tuning->local_links = local_links;
     const char *table = ft_param_str(FT_PARAM_TUNE_FILE);
     return *table ? ft_tuning_load(tuning, table) : FT_OK;
+}
+
+void ft_tuning_links(struct ft_tuning *tuning, bool local_links)
+{
+    tuning->local_links = local_links;
+    if (local_links) return;
+    tuning->costs.local_latency_ns = tuning->costs.loopback_latency_ns;
+    tuning->costs.local_ns_per_byte = tuning->costs.loopback_ns_per_byte;
 }
 
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning)

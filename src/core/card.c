@@ -52,7 +52,7 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
         if (len < 0) return len;
         if (!ft_card_put(card, transport->ops->name, address, (size_t)len)) return ft_fail(FT_INTERNAL, "addresses do not fit a card");
     }
-    return ft_lives_card(engine, card) ? FT_OK : ft_fail(FT_INTERNAL, "a life page does not fit a card");
+    return ft_lives_card(engine, card) && ft_near_card(engine, card) ? FT_OK : ft_fail(FT_INTERNAL, "a life page does not fit a card");
 }
 
 const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name, size_t *len_bytes)

@@ -56,8 +56,7 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
 
 static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
 {
-    bool only_tcp = config->transports[0] && !config->transports[1] && !strcmp(config->transports[0]->name, "tcp");
-    int rc = ft_tuning_read(&engine->tuning, !only_tcp);
+    int rc = ft_tuning_read(&engine->tuning);
     if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
     if (rc == FT_OK) rc = open_transports(engine, config);

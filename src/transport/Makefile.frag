@@ -5,5 +5,5 @@ src_libftcore_la_SOURCES += src/transport/inproc.c
 src_libftcore_la_SOURCES += src/transport/shm.h src/transport/shm.c src/transport/shm_setup.c
 src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c src/transport/tcp/link.c src/transport/tcp/conn.c \
-	src/transport/tcp/silence.c
+	src/transport/tcp/tune.c src/transport/tcp/silence.c
 src_libftcore_la_SOURCES += src/transport/fault.c

@@ -10,8 +10,11 @@
 #include <sys/mman.h>
 
 struct rx_lane {
-    struct ft_rxq_node *node;  /* ft_window() of them */
-    uint8_t free;              /* bit i: node[i] is FREE */
+    struct ft_rxq_node *node;  /* as many as the window has places */
+    unsigned char *small, *large; /* landings: one of small_bytes for each node, ft_window() of chunk_bytes */
+    uint16_t free;             /* bit i: node[i] is FREE */
+    uint8_t large_free;        /* likewise */
+    uint8_t places_free;
     uint8_t head, queued;      /* of order[], a ring */
     uint8_t order[FT_RXQ_DEEPEST];
 };
@@ -24,7 +27,7 @@ struct ft_rxq_ctx {
     void *landing;
     size_t landing_bytes;
     struct rx_lane lane[FT_LANES_ALL];
-    struct ft_rxq_node node[FT_RXQ_NODES];
+    struct ft_rxq_node node[];
 };
 
 struct ft_txq_ctx {
@@ -34,8 +37,19 @@ struct ft_txq_ctx {
     _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
 };
 
-_Static_assert(FT_WINDOW_FIRST <= FT_RXQ_DEEPEST && FT_WINDOW_COLL <= FT_RXQ_DEEPEST && FT_WINDOW_P2P <= FT_RXQ_DEEPEST && FT_WINDOW_CTL <= FT_RXQ_DEEPEST,
-               "the order ring and the mask of free nodes hold a window");
+_Static_assert(FT_WINDOW_FIRST <= 8 && FT_WINDOW_COLL <= 8 && FT_WINDOW_P2P <= 8 && FT_WINDOW_CTL <= 8 && FT_WINDOW_RMA <= 8,
+               "masks of large landings hold a window");
+_Static_assert(FT_RXQ_DEEPEST <= 16, "masks of nodes hold all places");
+
+unsigned ft_rxq_places(const struct ft_rxq_set *set, unsigned lane)
+{
+    return set->places > 0 && lane <= FT_LANE_P2P ? set->places : (unsigned)ft_window(lane);
+}
+
+unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_bytes)
+{
+    return len_bytes <= set->small_bytes ? 1 : ft_rxq_places(set, lane) / (unsigned)ft_window(lane);
+}
 
 static unsigned bucket_of(uint64_t ctx)
 {
@@ -53,29 +67,43 @@ static struct ft_rxq_ctx *rx_find(struct ft_rxq *q, uint64_t ctx)
     return c;
 }
 
+/* Large landings lie first, each lane's together, then the small ones. */
+static void rx_lay_out(struct ft_rxq_ctx *c, const struct ft_rxq_set *set, size_t stride, size_t small_stride, unsigned larges)
+{
+    unsigned n = 0;
+    unsigned char *large = c->landing, *small = large + larges * stride;
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        struct rx_lane *lane = &c->lane[l];
+        unsigned places = ft_rxq_places(set, l), window = (unsigned)ft_window(l);
+        *lane = (struct rx_lane){.node = &c->node[n], .large = large, .small = small, .places_free = (uint8_t)places};
+        lane->free = (uint16_t)((1u << places) - 1);
+        lane->large_free = (uint8_t)((1u << window) - 1);
+        large += window * stride;
+        small += places * small_stride;
+        for (unsigned i = 0; i < places; i++, n++) {
+            c->node[n].home = c;
+            c->node[n].index = (uint8_t)i;
+        }
+    }
+}
+
 static int rx_add(struct ft_rxq *q, uint64_t ctx)
 {
-    struct ft_rxq_ctx *c = calloc(1, sizeof *c);
+    const struct ft_rxq_set *set = q->set;
+    unsigned nodes = 0, larges = 0;
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) nodes += ft_rxq_places(set, l), larges += (unsigned)ft_window(l);
+    struct ft_rxq_ctx *c = calloc(1, sizeof *c + nodes * sizeof c->node[0]);
     if (!c) return ft_fail(FT_NOMEM, "no memory for a context of a link");
-    size_t stride = ft_round_up(q->set->chunk_bytes, FT_CACHE_LINE);
+    size_t stride = ft_max(ft_round_up(set->chunk_bytes, FT_CACHE_LINE), FT_CACHE_LINE);
+    size_t small_stride = ft_round_up(set->small_bytes, FT_CACHE_LINE);
     c->ctx = ctx;
-    c->landing_bytes = ft_max(stride, FT_CACHE_LINE) * FT_RXQ_NODES;
+    c->landing_bytes = stride * larges + small_stride * nodes;
     c->landing = mmap(NULL, c->landing_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (c->landing == MAP_FAILED) {
         free(c);
-        return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%d of %zu bytes)", FT_RXQ_NODES, stride);
+        return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%u of %zu bytes)", larges, stride);
     }
-    unsigned n = 0;
-    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
-        unsigned window = (unsigned)ft_window(l);
-        c->lane[l].node = &c->node[n];
-        c->lane[l].free = (uint8_t)((1u << window) - 1);
-        for (unsigned i = 0; i < window; i++, n++) {
-            c->node[n].home = c;
-            c->node[n].index = (uint8_t)i;
-            c->node[n].landing = (unsigned char *)c->landing + n * stride;
-        }
-    }
+    rx_lay_out(c, set, stride, small_stride, larges);
     struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
     c->next = *at;
     *at = c;
@@ -102,9 +130,12 @@ static void rx_reap(struct ft_rxq *q, struct ft_rxq_ctx *c)
 
 static void rx_consume(struct ft_rxq *q, struct ft_rxq_node *n)
 {
+    struct rx_lane *lane = &n->home->lane[n->header.lane];
     q->consumed(q, n);
     n->state = FT_RXQ_FREE;
-    n->home->lane[n->header.lane].free |= (uint8_t)(1u << n->index);
+    lane->free |= (uint16_t)(1u << n->index);
+    lane->places_free = (uint8_t)(lane->places_free + n->places);
+    if (n->large >= 0) lane->large_free |= (uint8_t)(1u << n->large);
 }
 
 static void rx_remove(struct ft_rxq *q, uint64_t ctx)
@@ -168,6 +199,17 @@ void ft_rxq_close(struct ft_rxq *q)
     q->set = NULL;
 }
 
+/* There is one: those that take a large one take so many places that no more than these fill the window. */
+static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, struct ft_rxq_node *n, size_t len_bytes)
+{
+    n->large = -1;
+    n->landing = lane->small + n->index * ft_round_up(set->small_bytes, FT_CACHE_LINE);
+    if (len_bytes <= set->small_bytes && set->small_bytes > 0) return;
+    n->large = (int8_t)__builtin_ctz(lane->large_free);
+    n->landing = lane->large + (size_t)n->large * ft_max(ft_round_up(set->chunk_bytes, FT_CACHE_LINE), FT_CACHE_LINE);
+    lane->large_free &= (uint8_t)(lane->large_free - 1);
+}
+
 int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
 {
     if (h->lane >= FT_LANES_ALL) return ft_fail(FT_PROTOCOL, "a message came on lane %u, which does not exist", h->lane);
@@ -180,9 +222,13 @@ int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node
         return FT_OK;
     }
     struct rx_lane *lane = &c->lane[h->lane];
-    if (!lane->free) return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows", h->lane);
+    const unsigned places = ft_rxq_cost(q->set, h->lane, h->len);
+    if (lane->places_free < places) return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows", h->lane);
     struct ft_rxq_node *n = &lane->node[__builtin_ctz(lane->free)];
-    lane->free &= (uint8_t)(lane->free - 1);
+    lane->free &= (uint16_t)(lane->free - 1);
+    lane->places_free = (uint8_t)(lane->places_free - places);
+    n->places = (uint8_t)places;
+    take_landing(q->set, lane, n, h->len);
     lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = n->index;
     n->header = *h;
     n->data = NULL;
@@ -313,22 +359,22 @@ void ft_txq_close(struct ft_txq *q)
     q->set = NULL;
 }
 
-int ft_txq_take(struct ft_txq *q, uint64_t ctx, unsigned lane)
+int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
 {
     if (lane >= FT_LANES_ALL) return ft_fail(FT_INVAL, "lane %u does not exist", lane);
     struct ft_txq_ctx *c = tx_find(q, ctx);
     if (!c) return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here", (unsigned long long)ctx);
-    if (c->outstanding[lane] >= ft_window(lane)) return FT_AGAIN;
-    c->outstanding[lane]++;
-    q->outstanding++;
+    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane)) return FT_AGAIN;
+    c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
+    q->outstanding += places;
     return FT_OK;
 }
 
-void ft_txq_put(struct ft_txq *q, uint64_t ctx, unsigned lane)
+void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
 {
-    if (q->outstanding) q->outstanding--;
+    q->outstanding -= (unsigned)ft_min(q->outstanding, places);
     struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
-    if (c && c->outstanding[lane]) c->outstanding[lane]--;
+    if (c) c->outstanding[lane] = (uint8_t)(c->outstanding[lane] - ft_min(c->outstanding[lane], places));
 }
 
 void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)

@@ -4,6 +4,10 @@
  * for each bound context and lane the number of messages that the other side has not consumed yet. A transport has one
  * struct ft_rxq_set, which binds contexts on all its links, also on those that come later.
  *
+ * A transport whose news of consumed messages are dear may let more small ones be under way: where data goes a window then has
+ * `places`, of which a message of at most small_bytes takes one, and a longer one as many as make ft_window() of them fill the
+ * window. Both sides count alike.
+ *
  * Not thread-safe: the engine is held. Nothing here allocates except open and bind.
  */
 #ifndef FT_RXQ_H
@@ -12,9 +16,8 @@
 #include "transport/transport.h"
 
 #define FT_RXQ_SMALL_BYTES 24
-#define FT_RXQ_NODES (FT_WINDOW_FIRST + (FT_LANE_P2P - 1) * FT_WINDOW_COLL + FT_WINDOW_P2P + FT_WINDOW_CTL + FT_WINDOW_RMA)
 #define FT_RXQ_BUCKETS 32
-#define FT_RXQ_DEEPEST 8 /* largest window */
+#define FT_RXQ_DEEPEST FT_WINDOW_SMALL /* places of the largest window */
 
 struct ft_rxq;
 struct ft_rxq_ctx;
@@ -26,15 +29,18 @@ enum ft_rxq_state { FT_RXQ_FREE, FT_RXQ_FILLING, FT_RXQ_READY, FT_RXQ_HELD };
 struct ft_rxq_node {
     struct ft_header header;
     const void *data;
-    unsigned char *landing; /* chunk_bytes of private memory that costs nothing until it is written */
+    unsigned char *landing; /* private memory for the message, up to chunk_bytes; it costs nothing until it is written */
     uint64_t cookie;        /* the transport's */
     struct ft_rxq_ctx *home;
     uint8_t state, index;
+    uint8_t places;         /* of the window that it takes */
+    int8_t large;           /* its landing of chunk_bytes; -1: a small one */
     unsigned char small[FT_RXQ_SMALL_BYTES];
 };
 
 struct ft_rxq_set {
     size_t chunk_bytes;
+    unsigned places, small_bytes; /* 0: as ft_window() says; a transport may set them before the first bind */
     uint64_t *bound;
     int count, capacity;
     struct ft_rxq *rxqs;
@@ -55,7 +61,7 @@ struct ft_rxq {
 struct ft_txq {
     struct ft_rxq_set *set;
     struct ft_txq *next;
-    unsigned outstanding; /* messages of all channels that the other side has not consumed */
+    unsigned outstanding; /* places of all channels that the other side has not given back */
     struct ft_txq_ctx *last;
     struct ft_txq_ctx *bucket[FT_RXQ_BUCKETS];
 };
@@ -65,6 +71,9 @@ void ft_rxq_set_close(struct ft_rxq_set *); /* after the queues of all links */
 /* On every link or, with FT_NOMEM, on none. FT_INVAL: bound already. */
 int ft_rxq_set_bind(struct ft_rxq_set *, uint64_t ctx);
 void ft_rxq_set_unbind(struct ft_rxq_set *, uint64_t ctx); /* unknown: nothing happens */
+
+unsigned ft_rxq_places(const struct ft_rxq_set *, unsigned lane); /* of a channel's window */
+unsigned ft_rxq_cost(const struct ft_rxq_set *, unsigned lane, size_t len_bytes); /* places that one message takes */
 
 int ft_rxq_open(struct ft_rxq *, struct ft_rxq_set *, void (*consumed)(struct ft_rxq *, struct ft_rxq_node *));
 void ft_rxq_close(struct ft_rxq *); /* frees everything, views too; consumed is not called. Idempotent */
@@ -83,10 +92,13 @@ void ft_rxq_release(struct ft_rxq *, struct ft_msg *);
 
 int ft_txq_open(struct ft_txq *, struct ft_rxq_set *);
 void ft_txq_close(struct ft_txq *); /* idempotent */
-/* Counts one more message. FT_AGAIN: the window is full. FT_INVAL: no such lane, or context not bound here. */
-int ft_txq_take(struct ft_txq *, uint64_t ctx, unsigned lane);
-/* The other side consumed one (or it was not sent after all). Never trusts the caller: unknown channels are ignored. */
-void ft_txq_put(struct ft_txq *, uint64_t ctx, unsigned lane);
+/* Takes the places of one more message. FT_AGAIN: not so many are free. FT_INVAL: no such lane, or context not bound here. */
+int ft_txq_take_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
+/* The other side consumed messages (or they were not sent after all). Never trusts the caller: unknown channels are ignored. */
+void ft_txq_put_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
+/* The same for one message where each takes one place. */
+static inline int ft_txq_take(struct ft_txq *q, uint64_t ctx, unsigned lane) { return ft_txq_take_places(q, ctx, lane, 1); }
+static inline void ft_txq_put(struct ft_txq *q, uint64_t ctx, unsigned lane) { ft_txq_put_places(q, ctx, lane, 1); }
 /* FT_RXQ_SMALL_BYTES of the channel's own, to build one small message in; NULL if not bound. */
 void *ft_txq_small(struct ft_txq *, uint64_t ctx, unsigned lane);
 

@@ -1,7 +1,8 @@
 /*
  * transport: moves messages over links. A link is simplex (the sender connects), belongs to two engines and is shared by
  * all communicators between them. On a link every (context, lane) pair is a virtual channel of its own: first in first
- * out, with a fixed window of unconsumed messages (FT_WINDOW), so that a channel nobody reads never delays another one.
+ * out, with a fixed window of unconsumed messages, so that a channel nobody reads never delays another one: ft_window() of any
+ * size and, where the transport can, up to FT_WINDOW_SMALL small ones.
  *
  * Rules. All calls are made with the engine held and never block. An accepted send completes exactly once: its req->status
  * leaves FT_AGAIN in that call or in a later poll; when a link goes down all its pending sends complete with FT_LINK.
@@ -22,6 +23,7 @@
 #define FT_WINDOW_P2P 4
 #define FT_WINDOW_CTL 8
 #define FT_WINDOW_RMA 4
+#define FT_WINDOW_SMALL 16 /* no window is larger */
 static inline int ft_window(unsigned lane)
 {
     switch (lane) {

@@ -239,11 +239,11 @@ TEST(Tuning, DigestSeesEveryField)
 {
     struct ft_tuning base;
     ft_tuning_default(&base);
-    std::vector<struct ft_tuning> all(10, base);
+    std::vector<struct ft_tuning> all(12, base);
     all[1].chunk_bytes++;
     all[2].chunks++;
     all[3].choice = "ring";
-    for (int i = 0; i < 6; i++) (&all[4 + i].costs.local_latency_ns)[i] += 1;
+    for (int i = 0; i < 8; i++) (&all[4 + i].costs.local_latency_ns)[i] += 1;
     all.push_back(base);
     all.back().costs.cores_per_host++;
     for (size_t i = 0; i < all.size(); i++)
@@ -284,7 +284,7 @@ TEST(Rules, HoldOverTheirTransport)
 {
     const char *table = "best allreduce ranks=2 hosts=1 over=shm algo=tree\nbest allreduce ranks=2 hosts=1 over=tcp algo=ring\n";
     World local(2, 1), network(2, 1);
-    network.tuning.local_links = false;
+    ft_tuning_links(&network.tuning, false);
     ASSERT_EQ(load(&local.tuning, table), FT_OK);
     ASSERT_EQ(load(&network.tuning, table), FT_OK);
     EXPECT_EQ(local.select(FT_ALLREDUCE, 8), "tree");

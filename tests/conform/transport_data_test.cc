@@ -63,7 +63,7 @@ TEST_P(TransportData, OrderIsKeptOnEveryChannel)
             n.second++;
             received++;
         }
-        ASSERT_LE((int)(n.first - n.second), ft_window(lane));
+        ASSERT_LE((int)(n.first - n.second), FT_WINDOW_SMALL);
     }
     for (auto &n : next)
         while (n.second.second < n.second.first && !HasFailure()) {
@@ -142,12 +142,40 @@ TEST_P(TransportData, WindowClosesAndOpens)
     ASSERT_TRUE(link());
     for (unsigned lane = 0; lane < FT_LANES_ALL; lane++) {
         uint32_t seq = 0;
-        for (int i = 0; i < ft_window(lane); i++) ASSERT_EQ(send(ab, 1, lane, ++seq, 8), FT_OK) << "lane " << lane;
-        EXPECT_EQ(send(ab, 1, lane, 99, 8), FT_AGAIN) << "lane " << lane << ": the window is exceeded";
+        for (; (int)seq < ft_window(lane); seq++)
+            ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return send(ab, 1, lane, seq + 1, 65536) == FT_OK; })) << "lane " << lane;
+        EXPECT_EQ(send(ab, 1, lane, 99, 65536), FT_AGAIN) << "lane " << lane << ": the window is exceeded";
         EXPECT_FALSE(ab->ops->drained(ab));
-        ASSERT_TRUE(expect(1, lane, 1, 8));
-        ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return send(ab, 1, lane, seq + 1, 8) == FT_OK; })) << "never opened";
-        for (uint32_t i = 2; i <= seq + 1; i++) ASSERT_TRUE(expect(1, lane, i, 8));
+        ASSERT_TRUE(expect(1, lane, 1, 65536));
+        ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return send(ab, 1, lane, seq + 1, 65536) == FT_OK; })) << "never opened";
+        for (uint32_t i = 2; i <= seq + 1; i++) ASSERT_TRUE(expect(1, lane, i, 65536));
+    }
+    EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return ab->ops->drained(ab); }));
+}
+
+// A channel takes at least its window of small messages, a bounded number of them, and as many again once they were consumed,
+// also when long ones come between.
+TEST_P(TransportData, WindowOfSmallMessagesClosesAndOpens)
+{
+    open();
+    ASSERT_TRUE(link());
+    for (unsigned lane = 0; lane < FT_LANES_ALL; lane++) {
+        uint32_t seq = 0, got = 0;
+        int most = 0;
+        for (int round = 0; round < 40 && !HasFailure(); round++) {
+            int n = 0;
+            while (n <= FT_WINDOW_SMALL && send(ab, 1, lane, seq + 1, 8) == FT_OK) n++, seq++;
+            most = round == 0 ? n : most;
+            EXPECT_LE(n, FT_WINDOW_SMALL) << "lane " << lane;
+            EXPECT_GE(most, ft_window(lane)) << "lane " << lane;
+            while (got < seq && !HasFailure()) ASSERT_TRUE(expect(1, lane, ++got, 8));
+            if (round % 3 == 2) {
+                ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return send(ab, 1, lane, seq + 1, 65536) == FT_OK; })) << "no place for a long one";
+                ASSERT_TRUE(expect(1, lane, ++seq, 65536));
+                got++;
+            }
+        }
+        EXPECT_GE(seq, 20u * (unsigned)ft_window(lane)) << "lane " << lane << " did not open again";
     }
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return ab->ops->drained(ab); }));
 }

@@ -22,6 +22,12 @@ tests_proc_quit_test_SOURCES = tests/proc/quit_test.cc
 tests_proc_quit_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_quit_test_LDFLAGS = -Wl,--wrap=ft_comm_open -Wl,--wrap=ft_engine_bind
 tests_proc_quit_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/near_test
+TESTS += tests/proc/near_test
+tests_proc_near_test_SOURCES = tests/proc/near_test.cc
+tests_proc_near_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_near_test_LDFLAGS = -Wl,--wrap=ft_tuning_links
+tests_proc_near_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/wait_test
 TESTS += tests/proc/wait_test
 tests_proc_wait_test_SOURCES = tests/proc/wait_test.cc

@@ -13,6 +13,7 @@
 
 #define READS_A_TURN 16       /* then the others have their turn */
 #define WRITE_AT_ONCE 16      /* messages given to the kernel in one call */
+#define WRITE_COPIED 512      /* longest payload that is copied behind its header first */
 
 static int lost(const char *what, int err);
 static int parse_messages(struct tcp_conn *c);
@@ -49,6 +50,7 @@ void tcp_conn_close(struct tcp_conn *c)
     if (c->state == TCP_SHUT) return;
     c->state = TCP_SHUT;
     if (c->tcp->hot == c) c->tcp->hot = NULL;
+    if (c->tcp->starved == c) c->tcp->starved = NULL;
     if (c->ncredits > 0) c->tcp->ncredits--;
     c->ncredits = 0;
     /* Closing alone is not enough while a child of fork still has the descriptor. */
@@ -63,17 +65,23 @@ void tcp_conn_want(struct tcp_conn *c, uint32_t events)
     if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev) == 0) c->wanted = events;
 }
 
+/* The rest of a message's payload and what follows it, in one call. *room: bytes asked for. */
+static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
+{
+    const size_t ahead = sizeof(c->ahead) - c->have;
+    struct iovec iov[2] = { { c->body != NULL ? c->body : c->tcp->scratch, body_bytes }, { c->ahead + c->have, ahead } };
+    struct msghdr m = { .msg_iov = iov, .msg_iovlen = body_bytes < c->body_left ? 1 : 2 }; /* 1: more to drop before the next header */
+
+    *room = body_bytes + (m.msg_iovlen == 2 ? ahead : 0);
+    return body_bytes > 0 ? recvmsg(c->fd, &m, MSG_DONTWAIT) : recv(c->fd, iov[1].iov_base, ahead, MSG_DONTWAIT);
+}
+
 int tcp_conn_read(struct tcp_conn *c, bool *moved)
 {
     for (int i = 0; i < READS_A_TURN; i++) {
-        struct tcp *t = c->tcp;
-        unsigned char *body = c->body != NULL ? c->body : t->scratch;
-        const size_t body_bytes = c->body != NULL ? c->body_left : ft_min(c->body_left, sizeof(t->scratch));
-        struct iovec iov[2] = { { body, body_bytes }, { c->ahead + c->have, sizeof(c->ahead) - c->have } };
-        struct msghdr m = { .msg_iov = body_bytes > 0 ? iov : iov + 1, .msg_iovlen = body_bytes > 0 ? 2 : 1 };
-        if (body_bytes < c->body_left) m.msg_iovlen = 1; /* more to drop before the next header */
-
-        ssize_t n = recvmsg(c->fd, &m, MSG_DONTWAIT);
+        const size_t body_bytes = c->body != NULL ? c->body_left : ft_min(c->body_left, sizeof(c->tcp->scratch));
+        size_t room;
+        const ssize_t n = take(c, body_bytes, &room);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FT_OK;
         if (n < 0) return lost("a connection broke", errno);
@@ -81,7 +89,6 @@ int tcp_conn_read(struct tcp_conn *c, bool *moved)
 
         *moved = true;
         const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);
-        const bool short_read = got < body_bytes + (m.msg_iovlen == 2 || body_bytes == 0 ? sizeof(c->ahead) - c->have : 0);
         if (of_body > 0) {
             c->body_left -= of_body;
             if (c->body != NULL) c->body += of_body;
@@ -90,7 +97,7 @@ int tcp_conn_read(struct tcp_conn *c, bool *moved)
         c->have += got - of_body;
         int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
         if (status != FT_OK || c->goodbye || c->state == TCP_SHUT) return status;
-        if (short_read) return FT_OK;
+        if (got < room) return FT_OK;
     }
     return FT_OK;
 }
@@ -114,20 +121,22 @@ int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *dat
     return status;
 }
 
-/* Credits are kept back until a turn finds nothing to do, so that an answer goes out before them; see tcp_poll(). */
-void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, bool at_once)
+/* Credits are kept back as long as the sender has half its window left, else until a turn finds nothing to do; see tcp_poll(). */
+void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned places)
 {
     unsigned i = c->ncredits;
 
     if (c->state != TCP_OPEN) return;
     while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane)) i--;
-    if ((i > 1 || (i == 1 && c->credit_done == 0)) && c->credits[i - 1].count < UINT16_MAX) { /* not one that is half gone */
-        c->credits[i - 1].count++;
+    if ((i > 1 || (i == 1 && c->credit_done == 0)) && c->credits[i - 1].count < UINT16_MAX - places) { /* not one that is half gone */
+        c->credits[i - 1].count = (uint16_t)(c->credits[i - 1].count + places);
     } else {
         if (c->ncredits == 0) c->credit_age = 0, c->tcp->ncredits++;
-        c->credits[c->ncredits++] = (struct tcp_credit){ .ctx = ctx, .lane = (uint16_t)lane, .count = 1 };
+        i = ++c->ncredits;
+        c->credits[i - 1] = (struct tcp_credit){ .ctx = ctx, .lane = (uint16_t)lane, .count = (uint16_t)places };
     }
-    if (!at_once && c->ncredits < TCP_CREDITS) return;
+    c->due |= lane > FT_LANE_P2P || 2u * c->credits[i - 1].count >= ft_rxq_places(&c->tcp->set, lane);
+    if (c->ncredits < TCP_CREDITS) return;
     int status = tcp_conn_return_credits(c);
     if (status == FT_OK && c->ncredits == TCP_CREDITS)
         status = ft_fail(FT_PROTOCOL, "the other side sends messages but does not take credits");
@@ -148,7 +157,7 @@ int tcp_conn_return_credits(struct tcp_conn *c)
     c->ncredits -= gone;
     if (gone > 0 && c->ncredits > 0) memmove(c->credits, c->credits + gone, c->ncredits * sizeof(c->credits[0]));
     c->credit_age = 0;
-    if (c->ncredits == 0) c->tcp->ncredits--;
+    if (c->ncredits == 0) c->tcp->ncredits--, c->due = false;
     tcp_conn_want(c, c->ncredits > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return FT_OK;
 }
@@ -238,7 +247,7 @@ static void end_message(struct tcp_conn *c)
     c->node = NULL;
     if (node == NULL) {
         c->tcp->base.dropped++;
-        tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane, false);
+        tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane, ft_rxq_cost(&c->tcp->set, c->dropping.lane, c->dropping.len));
         return;
     }
     c->link->base.messages++;
@@ -260,7 +269,8 @@ static int parse_credits(struct tcp_conn *c)
         }
         if (credit.lane >= FT_LANES_ALL || credit.count == 0 || credit.count > c->link->txq.outstanding || credit.zero != 0)
             return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
-        for (unsigned i = 0; i < credit.count; i++) ft_txq_put(&c->link->txq, credit.ctx, credit.lane);
+        ft_txq_put_places(&c->link->txq, credit.ctx, credit.lane, credit.count);
+        if (c->tcp->starved == c) c->tcp->starved = NULL;
     }
     c->have -= at;
     if (at > 0 && c->have > 0) memmove(c->ahead, c->ahead + at, c->have);
@@ -268,24 +278,43 @@ static int parse_credits(struct tcp_conn *c)
     return FT_OK;
 }
 
+/* One small message alone, from one piece of memory: so the call is cheaper. */
+static ssize_t give_small(struct tcp_conn *c, const struct tcp_out *o, size_t *total)
+{
+    unsigned char bytes[sizeof(o->header) + WRITE_COPIED];
+    memcpy(bytes, &o->header, sizeof(o->header));
+    if (o->header.len > 0) memcpy(bytes + sizeof(o->header), o->data, o->header.len);
+    *total = sizeof(o->header) + o->header.len - c->out_done;
+    return send(c->fd, bytes + c->out_done, *total, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+/* The first messages of the queue, or what is left of them. *total: their bytes. */
+static ssize_t give(struct tcp_conn *c, size_t *total)
+{
+    struct iovec iov[2 * WRITE_AT_ONCE];
+    struct msghdr m = { .msg_iov = iov };
+    size_t skip = c->out_done;
+
+    if (c->out_count == 1 && c->out[c->out_head].header.len <= WRITE_COPIED) return give_small(c, &c->out[c->out_head], total);
+    *total = 0;
+    for (unsigned i = 0; i < c->out_count && i < WRITE_AT_ONCE; i++) {
+        struct tcp_out *o = &c->out[(c->out_head + i) % TCP_QUEUE];
+        const size_t of_header = ft_min(skip, sizeof(o->header)), of_data = skip - of_header;
+        if (of_header < sizeof(o->header))
+            iov[m.msg_iovlen++] = (struct iovec){ (char *)&o->header + of_header, sizeof(o->header) - of_header };
+        if (of_data < o->header.len)
+            iov[m.msg_iovlen++] = (struct iovec){ (char *)(uintptr_t)o->data + of_data, o->header.len - of_data };
+        *total += sizeof(o->header) + o->header.len - skip;
+        skip = 0;
+    }
+    return sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
 static int write_messages(struct tcp_conn *c, bool *moved)
 {
     while (c->out_count > 0) {
-        struct iovec iov[2 * WRITE_AT_ONCE];
-        struct msghdr m = { .msg_iov = iov };
-        size_t skip = c->out_done, total = 0;
-
-        for (unsigned i = 0; i < c->out_count && i < WRITE_AT_ONCE; i++) {
-            struct tcp_out *o = &c->out[(c->out_head + i) % TCP_QUEUE];
-            const size_t of_header = ft_min(skip, sizeof(o->header)), of_data = skip - of_header;
-            if (of_header < sizeof(o->header))
-                iov[m.msg_iovlen++] = (struct iovec){ (char *)&o->header + of_header, sizeof(o->header) - of_header };
-            if (of_data < o->header.len)
-                iov[m.msg_iovlen++] = (struct iovec){ (char *)(uintptr_t)o->data + of_data, o->header.len - of_data };
-            total += sizeof(o->header) + o->header.len - skip;
-            skip = 0;
-        }
-        ssize_t n = sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
+        size_t total;
+        const ssize_t n = give(c, &total);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
         if (n < 0) return lost("a connection broke", errno);

@@ -289,7 +289,7 @@ static void prove(struct tcp_conn *c, bool *moved)
 static void proved(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
-    tcp_silence_tune(c->tcp, c->fd);
+    tcp_tune(c->tcp, c->fd);
     if (l == NULL) return join(c);
     c->state = TCP_OPEN;
     tcp_conn_want(c, EPOLLIN);
@@ -345,7 +345,7 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *node)
     struct tcp_link *l = FT_CONTAINER(q, struct tcp_link, rxq);
     const unsigned lane = node->header.lane;
     if (l->base.state == FT_LINK_UP)
-        tcp_conn_credit(l->conn[lane % (unsigned)l->nconns], node->header.ctx, lane, node->header.len >= TCP_CREDIT_AT_ONCE_BYTES);
+        tcp_conn_credit(l->conn[lane % (unsigned)l->nconns], node->header.ctx, lane, node->places);
 }
 
 static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int nconns)

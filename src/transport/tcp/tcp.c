@@ -11,8 +11,9 @@
 #include <sys/epoll.h>
 
 #define EVENTS_A_TURN 32
-#define TURNS_WITHOUT_EPOLL 8  /* while one connection keeps bringing messages */
-#define CREDIT_TURNS 4         /* credits are kept back for at most so many busy turns */
+#define TURNS_WITHOUT_EPOLL 16 /* while one connection is likely to bring the next message */
+#define CREDIT_TURNS 4         /* credits that are due are kept back for at most so many busy turns */
+#define KEEP_TURNS 64          /* those that are not, for so many turns of any kind, and not into sleep */
 
 static void turn_epoll(struct tcp *t, bool *moved)
 {
@@ -28,13 +29,14 @@ static void turn_epoll(struct tcp *t, bool *moved)
     }
 }
 
-static void return_credits(struct tcp *t, bool idle)
+/* Those that are due when a turn finds nothing to do, so that an answer goes out before them; all with `idle`. */
+static void return_credits(struct tcp *t, bool idle, bool all)
 {
     for (struct tcp_link *l = t->links; l != NULL && t->ncredits > 0; l = l->next) {
         if (l->base.sender || l->base.state != FT_LINK_UP) continue;
         for (int i = 0; i < l->nconns; i++) {
             struct tcp_conn *c = l->conn[i];
-            if (c->ncredits == 0 || (!idle && ++c->credit_age < CREDIT_TURNS)) continue;
+            if (c->ncredits == 0 || (!all && (!c->due || (!idle && ++c->credit_age < CREDIT_TURNS)))) continue;
             int status = tcp_conn_return_credits(c);
             if (status != FT_OK) {
                 tcp_link_down(l, status);
@@ -81,8 +83,13 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
     bool moved = false;
 
     if (t->hot != NULL) tcp_conn_event(t->hot, EPOLLIN, &moved);
-    if (!moved || ++t->skipped >= TURNS_WITHOUT_EPOLL) turn_epoll(t, &moved);
-    if (t->ncredits > 0) return_credits(t, !moved);
+    if (t->starved != NULL) tcp_conn_event(t->starved, EPOLLIN, &moved);
+    if (t->hot == NULL || ++t->skipped >= TURNS_WITHOUT_EPOLL) turn_epoll(t, &moved);
+    if (t->ncredits > 0) {
+        const bool all = ++t->kept >= KEEP_TURNS;
+        if (all) t->kept = 0;
+        return_credits(t, !moved, all);
+    }
     if (t->unknown != NULL || t->joined != NULL || t->nmaking > 0 || !t->listening) {
         const uint64_t now_ns = ft_now_ns(t->base.config.env);
         if (now_ns >= t->tick_ns) {
@@ -160,6 +167,8 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     t->listener[0] = t->listener[1] = -1;
     t->buffer_bytes = ft_round_up(ft_max(config->chunk_bytes, 1), 4096);
     ft_rxq_set_open(&t->set, config->chunk_bytes);
+    t->set.places = FT_WINDOW_SMALL;
+    t->set.small_bytes = TCP_SMALL_BYTES;
     config->env->random(config->env, &t->generation, sizeof(t->generation));
     t->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
     int status = t->epoll_fd >= 0 ? FT_OK : ft_fail(ft_status_of_errno(errno), "cannot make an epoll descriptor: %s", strerror(errno));
@@ -218,8 +227,16 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
         return NULL;
     }
     struct tcp_conn *c = l->conn[h->lane % l->nconns];
-    *status = c->out_count + c->out_reserved < TCP_QUEUE ? ft_txq_take(&l->txq, h->ctx, h->lane) : FT_AGAIN;
+    const unsigned places = h->lane < FT_LANES_ALL ? ft_rxq_cost(&l->tcp->set, h->lane, h->len) : 1;
+    *status = c->out_count + c->out_reserved < TCP_QUEUE ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places) : FT_AGAIN;
+    if (*status == FT_AGAIN) l->tcp->starved = c;
     return *status == FT_OK ? c : NULL;
+}
+
+/* The places of a message that was not sent after all. */
+static void give_back(struct tcp_link *l, const struct ft_header *h)
+{
+    ft_txq_put_places(&l->txq, h->ctx, h->lane, ft_rxq_cost(&l->tcp->set, h->lane, h->len));
 }
 
 static int tcp_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
@@ -231,7 +248,7 @@ static int tcp_send(struct ft_link *link, const struct ft_header *h, const void 
     if (c == NULL) return status;
     status = tcp_conn_send(c, h, data, req, -1);
     if (status != FT_OK) {
-        ft_txq_put(&l->txq, h->ctx, h->lane);
+        give_back(l, h);
         tcp_link_down(l, status);
         return FT_LINK;
     }
@@ -266,7 +283,7 @@ static void tcp_cancel(struct ft_link *link, const struct ft_header *h, void *sl
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     l->buffers_free |= 1u << unreserve(l, h, slot);
-    ft_txq_put(&l->txq, h->ctx, h->lane);
+    give_back(l, h);
 }
 
 static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *slot)
@@ -319,9 +336,10 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     if (!on) {
         tcp_silence_awake(t);
+        t->skipped = TURNS_WITHOUT_EPOLL; /* the next turn looks at all connections */
         return true;
     }
-    return_credits(t, true);
+    return_credits(t, true, true);
     return t->event_first == NULL;
 }
 

@@ -1,6 +1,6 @@
 /*
  * tcp: the inside of the tcp transport. tcp.c holds the transport and its turn, link.c links and their making, conn.c
- * the bytes of one connection, silence.c hosts that do not answer any more.
+ * the bytes of one connection, tune.c its socket's options, silence.c hosts that do not answer any more.
  *
  * A link is FTCCL_TCP_CONNECTIONS sockets from the sender to the receiver, each opened by ft_auth. A channel stays on one
  * of them (lane modulo their number), so it stays in order. Sender to receiver: struct ft_header and payload, one after the
@@ -18,7 +18,7 @@
 #define TCP_BUFFERS 32            /* of a sending link, for reserve; more: FT_AGAIN */
 #define TCP_READ_BYTES 2048       /* read ahead of a header: copied once more, so not too many */
 #define TCP_CREDITS 64            /* distinct channels with credits to return; more: sent at once */
-#define TCP_CREDIT_AT_ONCE_BYTES 16384 /* credits of messages as long as this are not kept back */
+#define TCP_SMALL_BYTES 2048      /* of messages of at most so many bytes FT_WINDOW_SMALL are in a window */
 #define TCP_UNKNOWN_MAX 64        /* unauthenticated connections; more wait in the kernel */
 #define TCP_UNKNOWN_NS 5000000000u
 #define TCP_UNKNOWN_CROWDED_NS 1000000000u /* the same when others wait for the place */
@@ -60,6 +60,7 @@ struct tcp_conn {
     unsigned out_head, out_count, out_reserved;
     size_t out_done;       /* bytes of the first one that are gone */
     unsigned ncredits, credit_age;
+    bool due;              /* some of the credits may be waited for */
     size_t credit_done;    /* bytes of the first credit that are gone */
     struct tcp_out *out;   /* [TCP_QUEUE], of sending links */
     struct tcp_credit credits[TCP_CREDITS];
@@ -98,7 +99,9 @@ struct tcp {
     struct tcp_conn *unknown, *joined, *dead;
     int nunknown, njoined, nmaking;
     struct tcp_conn *hot;     /* the last that brought a message */
+    struct tcp_conn *starved; /* the last on which a message could not be sent for want of credits */
     unsigned skipped;         /* turns without epoll in a row */
+    unsigned kept;            /* turns with credits to return that are not due */
     uint64_t tick_ns;
     unsigned polls;           /* since the last look at the clock for silence */
     uint64_t silence_ns;      /* when to look for it again */
@@ -113,7 +116,7 @@ void tcp_conn_want(struct tcp_conn *, uint32_t events);
 int tcp_conn_read(struct tcp_conn *, bool *moved);
 int tcp_conn_write(struct tcp_conn *, bool *moved); /* what waits: messages or credits */
 int tcp_conn_send(struct tcp_conn *, const struct ft_header *, const void *data, struct ft_send *req, int buffer);
-void tcp_conn_credit(struct tcp_conn *, uint64_t ctx, unsigned lane, bool at_once);
+void tcp_conn_credit(struct tcp_conn *, uint64_t ctx, unsigned lane, unsigned places);
 int tcp_conn_return_credits(struct tcp_conn *);
 void tcp_conn_say_goodbye(struct tcp_conn *);
 void tcp_conn_drop_queue(struct tcp_conn *, int status);
@@ -126,6 +129,9 @@ void tcp_link_goodbye(struct tcp_conn *); /* the other side said it on this conn
 void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved); /* whatever state it is in */
 void tcp_accept(struct tcp *, int listener, bool *moved);
 void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
+
+/* tune.c */
+void tcp_tune(const struct tcp *, int fd);
 
 /* silence.c */
 uint64_t tcp_silence_look_ns(const struct tcp *);

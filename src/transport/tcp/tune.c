@@ -1,0 +1,33 @@
+/*
+ * Socket options of a connection that has proved itself. What a network needs stays the system's choice. Between two processes of one
+ * machine there is no network: nothing is lost, and a congestion control that measures the path and paces what it sends
+ * (BBR) only finds out how slowly this very job happened to read. There the kernel's plain one is used.
+ */
+#include "transport/tcp/tcp.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define PLAIN "reno" /* always there, and every process may choose it */
+
+union any_address { struct sockaddr sa; struct sockaddr_in in; struct sockaddr_in6 in6; };
+
+/* Both ends have the same address. */
+static bool is_local(int fd)
+{
+    union any_address here, there;
+    socklen_t here_len = sizeof(here), there_len = sizeof(there);
+
+    if (getsockname(fd, &here.sa, &here_len) != 0 || getpeername(fd, &there.sa, &there_len) != 0) return false;
+    if (here.sa.sa_family != there.sa.sa_family) return false;
+    if (here.sa.sa_family == AF_INET) return here.in.sin_addr.s_addr == there.in.sin_addr.s_addr;
+    return here.sa.sa_family == AF_INET6 && memcmp(&here.in6.sin6_addr, &there.in6.sin6_addr, sizeof(here.in6.sin6_addr)) == 0;
+}
+
+void tcp_tune(const struct tcp *t, int fd)
+{
+    tcp_silence_tune(t, fd);
+    if (is_local(fd)) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, PLAIN, strlen(PLAIN));
+}

@@ -1,0 +1,71 @@
+/*
+ * Property: a communicator counts with the network's costs where ranks of a host have nothing else between them, and all its ranks
+ * decide that alike, whatever each of them may use.
+ * Method: the linker puts a function of this test before the library's that sets a communicator's costs; ranks are threads, each
+ * with transports of its own.
+ */
+#include <atomic>
+
+#include "tests/proc/proc.h"
+
+extern "C" {
+#include "core/core.h"
+
+void __real_ft_tuning_links(struct ft_tuning *, bool);
+void __wrap_ft_tuning_links(struct ft_tuning *, bool);
+
+static std::atomic<int> local, network;
+
+void __wrap_ft_tuning_links(struct ft_tuning *tuning, bool local_links)
+{
+    (local_links ? local : network)++;
+    __real_ft_tuning_links(tuning, local_links);
+    EXPECT_EQ(tuning->costs.local_latency_ns == tuning->costs.loopback_latency_ns, !local_links);
+}
+}
+
+namespace {
+
+/* A world in which the first `odd` ranks that come have other transports than the others. */
+void count(const char *first, int odd, const char *others)
+{
+    static ftcclOptions_t options[2] = {FTCCL_OPTIONS_INITIALIZER, FTCCL_OPTIONS_INITIALIZER};
+    options[0].transports = first;
+    options[1].transports = others;
+    std::atomic<int> came{0};
+    local = network = 0;
+    proc::World world(4, [&](ftcclConfig_t &config) { config.options = &options[came++ < odd ? 0 : 1]; });
+    EXPECT_TRUE(world.works());
+    world.each([&](int r) {
+        ftcclComm_t half = nullptr;
+        EXPECT_OK(ftcclCommSplit(world.comm[r], r % 2, r, &half, nullptr));
+        EXPECT_OK(ftcclCommDestroy(half));
+    });
+}
+
+TEST(Near, RanksThatShareMemoryCountWithIt)
+{
+    for (const char *transports : {"inproc", "shm", "shm,tcp", "inproc,shm,tcp", "tcp,inproc"}) {
+        count(transports, 4, transports);
+        EXPECT_EQ(local, 8) << transports;
+        EXPECT_EQ(network, 0) << transports;
+    }
+}
+
+TEST(Near, RanksWithNothingButTcpCountWithTheNetwork)
+{
+    count("tcp", 4, "tcp");
+    EXPECT_EQ(network, 8);
+    EXPECT_EQ(local, 0);
+}
+
+TEST(Near, OneRankWithoutSharedMemoryMakesAllCountAlike)
+{
+    for (const char *others : {"shm,tcp", "inproc,tcp", "inproc,shm,tcp"}) {
+        count("tcp", 1, others);
+        EXPECT_EQ(network.load(), 4 + 2) << others << ": all of the four, and the two of its half";
+        EXPECT_EQ(local.load(), 2) << others;
+    }
+}
+
+}  // namespace

@@ -1,0 +1,160 @@
+// What the tests of the tcp transport share: engines that one thread turns, a pair with a link, and a peer made by hand.
+#ifndef FT_TESTS_TCP_FIXTURE_H
+#define FT_TESTS_TCP_FIXTURE_H
+
+#include <gtest/gtest.h>
+#include <arpa/inet.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <algorithm>
+#include <climits>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+extern "C" {
+#include "transport/transport.h"
+}
+
+static const ft_transport_ops *const tcp = &ft_transport_tcp;
+static const size_t chunk = 128 * 1024;
+static const uint64_t ctx = 77;
+static const unsigned char key[FT_SECRET_BYTES] = { 1, 2, 3 };
+
+[[maybe_unused]] static bool eventually(const std::function<bool()> &done, int seconds = 20)
+{
+    const uint64_t end = ft_now_ns(ft_env_real()) + (uint64_t)seconds * 1000000000u;
+    while (!done())
+        if (ft_now_ns(ft_env_real()) > end) return false;
+    return true;
+}
+
+// A clock that runs ten times as fast as ours, so that nobody waits for deadlines.
+static uint64_t fast_now_ns(ft_env *) { return 10 * ft_now_ns(ft_env_real()); }
+static void fast_random(ft_env *, void *buf, size_t n) { ft_env_real()->random(ft_env_real(), buf, n); }
+[[maybe_unused]] static ft_env fast = { fast_now_ns, fast_random, nullptr };
+
+struct Engine {
+    ft_transport *t = nullptr;
+    std::vector<ft_link *> accepted, up, down;
+    explicit Engine(uint64_t id, unsigned char secret = 1, ft_env *env = ft_env_real())
+    {
+        ft_transport_config config = {};
+        config.env = env;
+        config.self = id;
+        memcpy(config.key, key, sizeof key);
+        config.key[0] = secret;
+        config.chunk_bytes = chunk;
+        config.rank = (int)id;
+        EXPECT_EQ(FT_OK, tcp->open(&config, &t)) << ft_fail_text();
+        EXPECT_EQ(FT_OK, tcp->bind(t, ctx));
+    }
+    ~Engine() { tcp->close(t); }
+    bool turn()
+    {
+        ft_event ev[8];
+        bool busy = false;
+        int n = tcp->poll(t, ev, 8, &busy);
+        for (int i = 0; i < n; i++)
+            (ev[i].what == ft_event::FT_EVENT_ACCEPTED ? accepted : ev[i].what == ft_event::FT_EVENT_UP ? up : down).push_back(ev[i].link);
+        return busy;
+    }
+    std::string address()
+    {
+        char buf[FT_ADDRESS_BYTES];
+        int n = tcp->address(t, buf, sizeof buf);
+        EXPECT_GT(n, 0);
+        return std::string(buf, (size_t)n);
+    }
+    ft_net_address where(int family = AF_INET)
+    {
+        std::string a = address();
+        ft_net_address out = {};
+        for (size_t at = 0; at < a.size(); at += FT_NET_WIRE_BYTES)
+            if (ft_net_unpack((const unsigned char *)a.data() + at, &out) == FT_OK && out.family == family) return out;
+        out.family = 0;
+        return out;
+    }
+    ft_link *connect(uint64_t peer, const std::string &to)
+    {
+        ft_link *l = nullptr;
+        EXPECT_EQ(FT_OK, tcp->connect(t, peer, to.data(), to.size(), &l)) << ft_fail_text();
+        return l;
+    }
+};
+
+struct Pair {
+    int fds = ft_fd_count();
+    Engine a{ 1 }, b{ 2 };
+    ft_link *tx = nullptr, *rx = nullptr;
+    Pair()
+    {
+        tx = a.connect(2, b.address());
+        EXPECT_TRUE(eventually([&] { return turn(), a.up.size() == 1 && b.accepted.size() == 1; })) << ft_fail_text();
+        if (!b.accepted.empty()) rx = b.accepted[0];
+    }
+    void turn() { a.turn(), b.turn(); }
+};
+
+[[maybe_unused]] static ft_header header(unsigned lane, uint32_t seq, size_t len, uint64_t context = ctx)
+{
+    ft_header h = {};
+    h.ctx = context;
+    h.seq = seq;
+    h.len = (uint32_t)len;
+    h.lane = (uint16_t)lane;
+    return h;
+}
+
+static unsigned char byte_of(uint32_t seq, size_t i) { return (unsigned char)(seq * 31 + i * 7 + i / 251); }
+
+[[maybe_unused]] static std::vector<unsigned char> payload(uint32_t seq, size_t len)
+{
+    std::vector<unsigned char> p(len);
+    for (size_t i = 0; i < len; i++) p[i] = byte_of(seq, i);
+    return p;
+}
+
+// A peer made by hand: an authenticated plain socket that says what it likes.
+struct Hand {
+    int fd = -1;
+    int status = FT_AGAIN;
+    ft_auth auth;
+    Hand(Engine &e, uint32_t detail = 1 << 8, int family = AF_INET, unsigned char secret = 1)
+    {
+        ft_net_address to = e.where(family);
+        unsigned char k[FT_SECRET_BYTES];
+        memcpy(k, key, sizeof k);
+        k[0] = secret;
+        if (ft_net_connect(&to, &fd) != FT_OK) return;
+        eventually([&] { return ft_net_connected(fd) != FT_AGAIN; });
+        ft_auth_start(&auth, ft_env_real(), fd, true, k, 9, e.t->config.self, FT_PURPOSE_TCP, detail,
+                      ft_now_ns(ft_env_real()) + 10000000000u);
+        eventually([&] { return e.turn(), (status = ft_auth_turn(&auth)) != FT_AGAIN; });
+    }
+    ~Hand() { ft_fd_close(&fd); }
+    void say(const void *p, size_t n) { EXPECT_EQ((ssize_t)n, send(fd, p, n, MSG_NOSIGNAL)); }
+    void say(const ft_header &h, size_t n = 0)
+    {
+        say(&h, sizeof h);
+        if (n) say(payload(h.seq, n).data(), n);
+    }
+};
+
+[[maybe_unused]] static bool closed_by_peer(int fd)
+{
+    char c;
+    ssize_t n = recv(fd, &c, 1, MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN);
+}
+
+[[maybe_unused]] static void expect_down(Engine &e, int reason)
+{
+    ASSERT_TRUE(eventually([&] { return e.turn(), !e.down.empty(); }));
+    EXPECT_EQ(FT_LINK_DOWN, e.down[0]->state);
+    EXPECT_STREQ(ft_status_text(reason), ft_status_text(e.down[0]->reason)) << ft_fail_text();
+}
+
+#endif

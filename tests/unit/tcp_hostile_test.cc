@@ -1,0 +1,188 @@
+// Property: the tcp transport bounds what strangers can hold, and answers whatever an authenticated but hostile peer says with a
+// link that is down.
+// Method: a transport and hand-made peers on plain sockets, turned by one thread.
+#include "tests/unit/tcp_fixture.h"
+
+TEST(Hostile, TooLongIsRefused)
+{
+    Engine b(2);
+    Hand hand(b);
+    hand.say(header(0, 0, chunk + 1));
+    expect_down(b, FT_PROTOCOL);
+}
+
+TEST(Hostile, LaneThatDoesNotExist)
+{
+    for (unsigned lane : { (unsigned)FT_LANES_ALL, 4711u, 0xfffeu }) {
+        Engine b(2);
+        Hand hand(b);
+        hand.say(header(lane, 0, 4), 4);
+        expect_down(b, FT_PROTOCOL);
+    }
+}
+
+// Long messages, small ones, and one long one behind more small ones than leave its places: the receiver counts as the sender must.
+TEST(Hostile, WindowOverrun)
+{
+    const int small = FT_WINDOW_SMALL, half = small / FT_WINDOW_COLL;
+    const struct { int smalls, longs, taken; } cases[] = { { 0, FT_WINDOW_COLL + 1, FT_WINDOW_COLL }, { small + 1, 0, small },
+                                                           { half + 1, 1, half + 1 }, { 1, FT_WINDOW_COLL, FT_WINDOW_COLL } };
+    for (const auto &c : cases) {
+        Engine b(2);
+        Hand hand(b);
+        for (uint32_t i = 0; i < (uint32_t)(c.smalls + c.longs); i++) {
+            const size_t n = i < (uint32_t)c.smalls ? 4 : 4096;
+            hand.say(header(3, i, n), n);
+        }
+        expect_down(b, FT_PROTOCOL);
+        ft_msg m;
+        for (int i = 0; i < c.taken; i++) EXPECT_EQ(FT_OK, tcp->recv(b.down[0], ctx, 3, &m)) << "what came before stays";
+        EXPECT_EQ(FT_LINK, tcp->recv(b.down[0], ctx, 3, &m));
+    }
+    for (unsigned lane : { FT_LANE_P2P, FT_LANE_CTL, FT_LANE_RMA }) {
+        Engine b(2);
+        Hand hand(b);
+        const int most = lane == FT_LANE_P2P ? FT_WINDOW_SMALL : ft_window(lane);
+        for (int i = 0; i <= most; i++) hand.say(header(lane, (uint32_t)i, 4), 4), b.turn();
+        expect_down(b, FT_PROTOCOL);
+        EXPECT_EQ((uint64_t)most, b.down[0]->messages) << "lane " << lane;
+    }
+}
+
+TEST(Hostile, HalfClosedIsLostNotOrderly)
+{
+    Engine b(2);
+    Hand hand(b);
+    ft_header h = header(0, 0, 100);
+    hand.say(&h, sizeof h);
+    shutdown(hand.fd, SHUT_WR);
+    expect_down(b, FT_LINK);
+    EXPECT_FALSE(b.down[0]->orderly);
+    ft_msg m;
+    EXPECT_EQ(FT_LINK, tcp->recv(b.down[0], ctx, 0, &m)) << "half a message is none";
+}
+
+TEST(Hostile, NeverTakesItsCredits)
+{
+    Engine b(2);
+    Hand hand(b);
+    int small = 4096;
+    setsockopt(hand.fd, SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
+    ft_header h[64];
+    uint64_t next = 4242;
+    size_t gone = sizeof h;
+    // unbound contexts are dropped at the sender's pace; their credits fill its socket until that is enough
+    eventually([&] {
+        if (gone == sizeof h) {
+            for (ft_header &x : h) x = header(0, 0, 0, next++);
+            gone = 0;
+        }
+        ssize_t n = send(hand.fd, (char *)h + gone, sizeof h - gone, MSG_NOSIGNAL | MSG_DONTWAIT);
+        gone += n > 0 ? (size_t)n : 0;
+        return b.turn(), !b.down.empty();
+    });
+    ASSERT_FALSE(b.down.empty());
+    EXPECT_STREQ(ft_status_text(FT_PROTOCOL), ft_status_text(b.down[0]->reason));
+}
+
+TEST(Hostile, CreditsForWhatWasNotSent)
+{
+    // the sender dials a hand-made acceptor
+    ft_net_address own = {};
+    own.family = AF_INET, own.up = true, own.ip[0] = 127, own.ip[3] = 1;
+    setenv("FTCCL_TCP_CONNECTIONS", "1", 1), ft_params_reload();
+    for (int kind = 0; kind < 3; kind++) {
+        int listener = -1, fd = -1;
+        ASSERT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
+        unsigned char wire[FT_NET_WIRE_BYTES];
+        ft_net_pack(&own, wire);
+        Engine a(1);
+        a.connect(9, std::string((char *)wire, sizeof wire));
+        ASSERT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &fd) == FT_OK; }));
+        ft_auth auth;
+        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_TCP, 0, ft_now_ns(ft_env_real()) + 10000000000u);
+        ASSERT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
+        ASSERT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
+        struct { uint64_t c; uint16_t lane, count; uint32_t zero; } credit = { ctx, (uint16_t)(kind == 1 ? 10 : 0), (uint16_t)(kind == 2 ? 0 : 60000), 0 };
+        ASSERT_EQ(16, send(fd, &credit, 16, MSG_NOSIGNAL));
+        expect_down(a, FT_PROTOCOL);
+        ft_fd_close(&fd), ft_fd_close(&listener);
+    }
+    unsetenv("FTCCL_TCP_CONNECTIONS"), ft_params_reload();
+}
+
+TEST(Hostile, IndexOfConnectionThatMakesNoSense)
+{
+    for (uint32_t detail : { 0u, 5u | 2 << 8, 17u << 8, 255u << 8, 0xffffffffu }) {
+        Engine b(2);
+        Hand hand(b, detail);
+        ASSERT_EQ(FT_OK, hand.status);
+        EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(hand.fd); }, 5)) << "kept for siblings that cannot come";
+        EXPECT_TRUE(b.accepted.empty());
+    }
+}
+
+TEST(Strangers, AreBoundedAndStarveNobody)
+{
+    Engine a(1), b(2, 1, &fast);
+    std::vector<int> idle;
+    ft_net_address to = b.where();
+    for (int i = 0; i < 300; i++) {
+        int fd = -1;
+        ASSERT_EQ(FT_OK, ft_net_connect(&to, &fd)) << ft_fail_text();
+        idle.push_back(fd);
+    }
+    int most = 0, before = ft_fd_count();
+    a.connect(2, b.address());
+    const uint64_t start = ft_now_ns(ft_env_real());
+    EXPECT_TRUE(eventually([&] {
+        a.turn(), b.turn();
+        most = std::max(most, ft_fd_count() - before);
+        return !a.up.empty();
+    }, 15));
+    printf("300 silent connections before it: up after %.1f s of the acceptor's clock, %d descriptors more\n",
+           (double)(ft_now_ns(ft_env_real()) - start) / 1e8, most);
+    EXPECT_LE(most, 64 + 4 + 4);
+    for (int &fd : idle) ft_fd_close(&fd);
+}
+
+TEST(Strangers, GarbageIsClosedAtOnce)
+{
+    Engine b(2);
+    int fd = -1, before = ft_fd_count();
+    ft_net_address to = b.where();
+    ASSERT_EQ(FT_OK, ft_net_connect(&to, &fd));
+    eventually([&] { return ft_net_connected(fd) != FT_AGAIN; });
+    ASSERT_EQ(4, send(fd, "GET ", 4, MSG_NOSIGNAL));
+    EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(fd); }));
+    EXPECT_EQ(before + 1, ft_fd_count());
+    ft_fd_close(&fd);
+}
+
+TEST(Strangers, DescriptorsRunningOutIsSurvived)
+{
+    Engine a(1), b(2);
+    struct rlimit old, low;
+    getrlimit(RLIMIT_NOFILE, &old);
+    low = old;
+    low.rlim_cur = (rlim_t)dup(0) + 1;
+    close((int)low.rlim_cur - 1);
+    ft_link *l = nullptr;
+    std::string to = b.address();
+    setrlimit(RLIMIT_NOFILE, &low);
+    EXPECT_EQ(FT_NOFILE, tcp->connect(a.t, 2, to.data(), to.size(), &l)) << ft_fail_text();
+    low.rlim_cur += 2; // enough to dial two connections, not to accept them
+    setrlimit(RLIMIT_NOFILE, &low);
+    EXPECT_EQ(FT_OK, tcp->connect(a.t, 2, to.data(), to.size(), &l)) << ft_fail_text();
+    for (int i = 0; i < 2000; i++) a.turn(), b.turn();
+    EXPECT_TRUE(a.up.empty());
+    setrlimit(RLIMIT_NOFILE, &old);
+    EXPECT_TRUE(eventually([&] { return a.turn(), b.turn(), !a.up.empty(); })) << "goes on once there are descriptors again";
+}
+
+int main(int argc, char **argv)
+{
+    testing::InitGoogleTest(&argc, argv);
+    setenv("FTCCL_SOCKET_IFNAME", "lo", 1);
+    return RUN_ALL_TESTS();
+}
