@@ -48,8 +48,9 @@ bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_tes
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
 check-fast check-memory check-threads check-bare: all
 	$(MAKE) $(AM_MAKEFLAGS) check TESTS="$($(@:check-%=%)_tests)" check_PROGRAMS="$(filter $($(@:check-%=%)_tests),$(check_PROGRAMS))"
-# When tests run in parallel this one runs after all others and alone: it keeps every core busy.
-tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log,$(TEST_LOGS))
+# When tests run in parallel these two run after all others and alone, one after the other: they keep every core busy.
+tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log tests/campaign/campaign_test.log,$(TEST_LOGS))
+tests/campaign/campaign_test.log: $(filter-out tests/campaign/campaign_test.log,$(TEST_LOGS))
 # The test programs without running them.
 check-build: $(check_LTLIBRARIES) $(check_PROGRAMS) $(check_SCRIPTS)
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.
