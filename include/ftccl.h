@@ -337,7 +337,8 @@ ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm);
 
 /* ---- collectives --------------------------------------------------------------------------------------------------------------
  *
- * Counts are in elements. Pointers need no alignment. Out of place the send buffer is never written. A buffer may be NULL where
+ * Counts are in elements. Pointers need no alignment. Memory of a GPU is refused (ftcclInvalidUsage), if CUDA's driver was in the
+ * process when the rank's first communicator was made. Out of place the send buffer is never written. A buffer may be NULL where
  * it is not used or the count is 0. Buffers that overlap in another way than the one given as "in place" are refused.
  * Rounding: 8- and 16-bit floats are summed in float32 within a step and rounded to nearest even after it; e4m3 saturates, e5m2
  * overflows to infinity; integers wrap. Avg multiplies floats by 1/nranks before summing and divides integers after (truncating).

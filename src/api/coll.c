@@ -51,6 +51,9 @@ static int check_buffers(const struct call *call, int nranks, int rank)
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
     if (extent.in && !in) return ft_fail(FT_INVAL, "%s: the send buffer is NULL", name);
     if (extent.out && !out) return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", name);
+    int rc = extent.in ? ft_device_check(name, call->in) : FT_OK;
+    if (rc == FT_OK && extent.out) rc = ft_device_check(name, call->out);
+    if (rc != FT_OK) return rc;
     if (!extent.in || !extent.out) return FT_OK;
     bool overlap = in < out + extent.out && out < in + extent.in;
     if (!overlap || in + extent.out_off == out + extent.in_off) return FT_OK;
@@ -247,6 +250,7 @@ FT_EXPORT ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar
     else if ((unsigned)type >= FT_TYPES) rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a data type", (int)datatype);
     else if (residence != ftcclScalarDevice && residence != ftcclScalarHostImmediate)
         rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a residence", (int)residence);
+    else rc = ft_device_check("RedOpCreatePreMulSum", scalar);
     if (rc == FT_OK) {
         struct ft_premul premul = {.live = true, .type = type, .redop = {.red = FT_SUM, .scaled = true}};
         if (residence == ftcclScalarDevice) premul.from = scalar;

@@ -145,7 +145,7 @@ int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
 {
     struct stream_handle *h = (struct stream_handle *)(void *)handle;
     int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire);
-    if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h)) return ft_fail(FT_INVAL, "%p is not a stream", (void *)handle);
+    if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h)) return ft_fail(FT_INVAL, "%p is not a stream of ftcclStreamCreate()", (void *)handle);
     atomic_fetch_add(&h->users, 1); /* pairs with StreamDestroy: either it waits for us, or we see it dead */
     if (atomic_load(&h->live)) {
         *out = h->stream;

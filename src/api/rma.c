@@ -53,6 +53,7 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
     if (!job) rc = ft_fail(FT_NOMEM, "no memory for a window");
     else if (!win || (!buff && size > 0)) rc = ft_fail(FT_INVAL, "CommWindowRegister: buff or win is NULL");
     else if (winFlags & ~FTCCL_WIN_COLL_SYMMETRIC) rc = ft_fail(FT_INVAL, "CommWindowRegister: flags %#x", (unsigned)winFlags);
+    else rc = ft_device_check("CommWindowRegister", buff);
     if (rc != FT_OK) {
         free(job);
         return ft_refuse(comm, rc);
@@ -102,6 +103,7 @@ static int check_put(ftcclComm_t comm, const struct put *put, struct ft_window *
     if (!esize) return ft_fail(FT_INVAL, "PutSignal: %d is not a data type", (int)put->coll.type);
     if (put->coll.count && !put->in) return ft_fail(FT_INVAL, "PutSignal: the local buffer is NULL");
     int rc = check_window(comm, put->win, window);
+    if (rc == FT_OK && put->coll.count) rc = ft_device_check(name, put->in);
     if (rc != FT_OK) return rc;
     size_t size = (*window)->sizes[put->coll.root];
     if (put->offset <= size && put->coll.count <= (size - put->offset) / esize) return FT_OK;

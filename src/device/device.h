@@ -55,6 +55,10 @@ extern const struct ft_device_ops ft_device_host;
 /* The registry's choice: FTCCL_DEVICE, else the best one found. */
 int ft_device_open(struct ft_device **out);
 void ft_device_close(struct ft_device *);
+/* FT_NOTSUP, with a sentence that names the call: memory of a GPU, on which no device of this build works. Any thread, does not
+ * block; NULL is fine. find_driver, when a rank is made: whether the process has loaded what a GPU needs is looked up then. */
+int ft_device_check(const char *call, const void *ptr);
+void ft_device_find_driver(void);
 /* Names of the devices and instruction sets found here, for ftccl-info. */
 void ft_device_describe(FILE *out);
 

@@ -11,6 +11,7 @@ int ft_device_open(struct ft_device **out)
 {
     const char *name = ft_param_str(FT_PARAM_DEVICE);
     int status = FT_NOTSUP;
+    ft_device_find_driver();
     for (size_t i = 0; i < FT_ARRAY_LEN(devices); i++) {
         if (*name && strcmp(name, devices[i]->name) != 0) continue;
         status = devices[i]->open(out);

@@ -1,0 +1,39 @@
+/*
+ * Memory that belongs to a device which this build does not have. A buffer on a GPU looks like any other address until it is
+ * touched; the one who knows is CUDA's driver, and only a process that has loaded it can have such a buffer. Here until a CUDA
+ * device answers in `owns`.
+ */
+#include "device/device.h"
+
+#include <dlfcn.h>
+
+/* What is used of the driver's interface, from its documentation; 0 is success. */
+typedef int pointer_attribute(void *data, int attribute, unsigned long long pointer);
+enum { MEMORY_TYPE = 2, IS_MANAGED = 8 }; /* attributes */
+enum { ON_DEVICE = 2, ARRAY = 3 };        /* memory types */
+
+/* Relaxed: the driver's function, which stays, or NULL; the library is not let go. */
+static _Atomic(pointer_attribute *) ask;
+
+void ft_device_find_driver(void)
+{
+    if (atomic_load_explicit(&ask, memory_order_relaxed)) return;
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *function = driver ? dlsym(driver, "cuPointerGetAttribute") : NULL;
+    atomic_store_explicit(&ask, (pointer_attribute *)function, memory_order_relaxed);
+}
+
+static bool is_on_device(const void *ptr)
+{
+    pointer_attribute *get = atomic_load_explicit(&ask, memory_order_relaxed);
+    int type = 0;
+    unsigned char managed[4] = {0}; /* a boolean, which the processor can touch too */
+    if (!get || !ptr || get(&type, MEMORY_TYPE, (uintptr_t)ptr) != 0 || (type != ON_DEVICE && type != ARRAY)) return false;
+    return get(managed, IS_MANAGED, (uintptr_t)ptr) != 0 || !managed[0];
+}
+
+int ft_device_check(const char *call, const void *ptr)
+{
+    if (!is_on_device(ptr)) return FT_OK;
+    return ft_fail(FT_NOTSUP, "%s: %p is memory of a GPU; buffers have to be in host memory, for this build has no CUDA device", call, ptr);
+}
