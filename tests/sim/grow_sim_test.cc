@@ -237,7 +237,15 @@ struct GrowWorld : World {
         Part &part = part_of(node);
         reach(node, Entering);
         node.entered_ns = sim.now_ns;
-        ASSERT_EQ(ft_grow_enter(node.comm, &part.how, &part.growing, met), FT_OK) << ft_fail_text();
+        int rc = ft_grow_enter(node.comm, &part.how, &part.growing, met);
+        if (rc == FT_FENCED) { // it has learned the outcome of a later agreement
+            ft_comm *child = nullptr;
+            EXPECT_EQ(ft_grow_end(node.comm, &part.how, &part.growing, rc, &child), met == FT_OK ? FT_FENCED : met);
+            part.growing.growth = nullptr;
+            leave(node, rc);
+            return;
+        }
+        ASSERT_EQ(rc, FT_OK) << ft_fail_text();
         node.pact = part.growing.pact;
         reach(node, Agreeing);
     }

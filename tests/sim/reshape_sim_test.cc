@@ -130,4 +130,41 @@ TEST(Reshape, NobodyThatComesToAChildsAgreementIsLeftOut)
     }
 }
 
+// One rank's user does not come to an agreement, while its engine answers. The others wait for it once.
+TEST(Reshape, WhoDidNotComeOnceIsNotWaitedForAgain)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/reshape_sim_test --gtest_filter=*WaitedForAgain");
+        World world(seed, 3 + int(seed % 5));
+        Node &absent = world.some();
+        std::vector<ft_pact *> pacts(world.nodes.size());
+        auto all_enter = [&](ft_agree_kind kind) {
+            ft_agree_input input{};
+            input.kind = kind;
+            for (size_t i = 0; i < pacts.size(); i++) {
+                if (&world.nodes[i] == &absent) continue;
+                ASSERT_EQ(ft_pact_enter(world.nodes[i].comm, &input, &pacts[i]), FT_OK);
+            }
+        };
+        auto all_decided = [&] {
+            return std::all_of(pacts.begin(), pacts.end(), [](ft_pact *pact) { return !pact || atomic_load(&pact->state) != FT_AGAIN; });
+        };
+        for (Node &node : world.nodes) node.state = State::Come, node.come_ns = UINT64_MAX; // their users do nothing else
+        all_enter(FT_AGREE_FLAGS);
+        ASSERT_TRUE(world.run_until(nullptr, 1500000000, all_decided));
+        uint64_t since = world.sim.now_ns;
+        all_enter(FT_AGREE_SHRINK);
+        EXPECT_TRUE(world.run_until(nullptr, 3000000000, all_decided));
+        EXPECT_LT(world.sim.now_ns - since, uint64_t(world.limits.suspect_ms) * 1000000 / 2) << "rank " << (&absent - world.nodes.data()) << " of " << world.n;
+        for (size_t i = 0; i < pacts.size(); i++) {
+            const ft_decision *d = nullptr;
+            if (!pacts[i]) continue;
+            ASSERT_EQ(ft_pact_result(world.nodes[i].comm, pacts[i], &d), FT_OK) << ft_fail_text();
+            EXPECT_EQ(d->nsurvivors, world.n - 1);
+        }
+    }
+}
+
 } // namespace
