@@ -41,8 +41,9 @@ struct ft_step {
     int send_to[FT_STEP_PEERS];
     size_t len_bytes; /* of each received message, of src and of the result */
     int nrecv;
-    int recv_from[FT_STEP_PEERS]; /* combined in this order, after src */
+    int recv_from[FT_STEP_PEERS]; /* combined in this order, src before recv_from[src_at] */
     struct ft_ref src;
+    int src_at;
     struct ft_ref dst;
     int nfwd;
     int fwd_to[FT_STEP_PEERS];

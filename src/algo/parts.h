@@ -39,6 +39,9 @@ size_t ft_total_elems(const struct ft_view *, const struct ft_coll *);
 void ft_plan_one_piece(struct ft_plan *, uint64_t steps);
 /* Is half of nranks blocks (rounded up) one message? */
 bool ft_half_fits(const struct ft_view *, const struct ft_coll *, const struct ft_tuning *);
+/* A scaled input is rounded for the peer, but not where it is combined at home: with types narrower than the arithmetic two ranks
+ * would not combine the same operands. */
+bool ft_rounds_on_the_way(const struct ft_coll *);
 
 /* ---- order of ranks (order.c): host by host, within a host by rank ---- */
 
@@ -92,6 +95,6 @@ double ft_messages(const struct ft_tuning *, double bytes); /* at least 1 */
 /* ---- the algorithms ---- */
 
 extern const struct ft_algo ft_algo_local, ft_algo_ring, ft_algo_rd, ft_algo_hd, ft_algo_tree, ft_algo_direct,
-    ft_algo_bruck, ft_algo_twolevel;
+    ft_algo_bruck, ft_algo_twolevel, ft_algo_flat;
 
 #endif

@@ -8,16 +8,9 @@
 
 enum { VIRTUAL, FOLDED }; /* plan->param: place among the p (-1: folded away), folding partner or -1 */
 
-/* A scaled input is rounded for the peer, but not where it is combined at home: with types narrower than the arithmetic the
- * two sides of a pair would not combine the same operands. */
-static bool rounds_on_the_way(const struct ft_coll *coll)
-{
-    return ft_type_is_float(coll->type) && ft_type_size(coll->type) < sizeof(float) && (coll->red == FT_AVG || coll->red >= FT_REDS);
-}
-
 static bool rd_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
-    if (view->nranks < 2 || coll->kind == FT_ALLREDUCE) return view->nranks > 1 && !rounds_on_the_way(coll);
+    if (view->nranks < 2 || coll->kind == FT_ALLREDUCE) return view->nranks > 1 && !ft_rounds_on_the_way(coll);
     return ft_is_pow2(view->nranks) && ft_half_fits(view, coll, tuning);
 }
 

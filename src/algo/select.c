@@ -13,7 +13,7 @@
 
 const struct ft_algo *const ft_algos[] = {
     &ft_algo_local, &ft_algo_rd, &ft_algo_hd, &ft_algo_ring, &ft_algo_tree, &ft_algo_direct, &ft_algo_bruck,
-    &ft_algo_twolevel, NULL,
+    &ft_algo_twolevel, &ft_algo_flat, NULL,
 };
 
 static const char *const foreign[] = {"CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"};

@@ -115,3 +115,8 @@ bool ft_half_fits(const struct ft_view *view, const struct ft_coll *coll, const 
     size_t blocks = ((size_t)view->nranks + 1) / 2, esize = ft_type_size(coll->type);
     return coll->count <= tuning->chunk_bytes / esize / blocks;
 }
+
+bool ft_rounds_on_the_way(const struct ft_coll *coll)
+{
+    return ft_type_is_float(coll->type) && ft_type_size(coll->type) < sizeof(float) && (coll->red == FT_AVG || coll->red >= FT_REDS);
+}

@@ -209,13 +209,15 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
     bool final = step->flags & FT_STEP_FINAL, from_input = step->src.buf == FT_BUF_IN;
     pass->type = op->coll.type;
     pass->op = op->redop;
-    pass->scaled = op->redop.scaled && from_input;
+    pass->scaled = op->redop.scaled && from_input ? 1u << step->src_at : 0;
     pass->divide = final && op->redop.divisor > 1;
     pass->streaming = op->cold_result && step->dst.buf == FT_BUF_OUT;
     pass->count = step->len_bytes / op->plan.esize;
     pass->nsrc = pass->ndst = 0;
-    if (step->src.buf != FT_BUF_NONE) pass->src[pass->nsrc++] = resolve(op, step->src);
-    for (int k = 0; k < step->nrecv; k++) pass->src[pass->nsrc++] = lane->msgs[k].data;
+    for (int k = 0; k <= step->nrecv; k++) {
+        if (k == step->src_at && step->src.buf != FT_BUF_NONE) pass->src[pass->nsrc++] = resolve(op, step->src);
+        if (k < step->nrecv) pass->src[pass->nsrc++] = lane->msgs[k].data;
+    }
     if (step->dst.buf != FT_BUF_NONE) pass->dst[pass->ndst++] = resolve(op, step->dst);
     for (int k = 0; k < step->nfwd; k++) pass->dst[pass->ndst++] = lane->slots[k];
 }

@@ -216,6 +216,7 @@ void World::load(int rank, int lane)
         fail(rank, lane, "message longer than a chunk");
     if ((s.nsend > 0) != (s.send_bytes > 0)) fail(rank, lane, "send without bytes or peers");
     if ((s.nrecv || s.nfwd || s.src.buf || s.dst.buf) != (s.len_bytes > 0)) fail(rank, lane, "empty exchange");
+    if (s.src_at < 0 || s.src_at > s.nrecv) fail(rank, lane, "operand out of order");
     if (s.len_bytes && !s.nrecv && !s.src.buf) fail(rank, lane, "result without operands");
     if (s.len_bytes && !s.nfwd && !s.dst.buf) fail(rank, lane, "result without use");
     if (s.send_bytes % esize || s.len_bytes % esize) fail(rank, lane, "length is no whole number of elements");
@@ -260,8 +261,8 @@ void World::receive(int rank, int lane)
     const struct ft_step &s = l.step;
     size_t elems = s.len_bytes / esize;
     std::vector<std::vector<Value>> operands;
-    if (s.src.buf) operands.push_back(read(rank, lane, s.src, s.len_bytes));
     for (int i = 0; i < s.nrecv; i++) {
+        if (s.src.buf && i == s.src_at) operands.push_back(read(rank, lane, s.src, s.len_bytes));
         Channel &from = channel(s.recv_from[i], rank, lane);
         if (from.queue.empty()) fail(rank, lane, "receives twice from one peer in a step");
         operands.push_back(std::move(from.queue.front().values));
@@ -270,6 +271,7 @@ void World::receive(int rank, int lane)
         wake(s.recv_from[i], lane);
         if (operands.back().size() != elems) fail(rank, lane, "lengths of send and receive differ");
     }
+    if (s.src.buf && s.src_at == s.nrecv) operands.push_back(read(rank, lane, s.src, s.len_bytes));
     l.result.resize(elems);
     std::vector<Value> one(operands.size());
     for (size_t e = 0; e < elems; e++) {

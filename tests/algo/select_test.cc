@@ -56,14 +56,15 @@ TEST(Choice, TextsMeanWhatTheySay)
         {"allreduce:tree;ring", FT_ALLREDUCE, "tree"},
         {"allreduce:tree;ring", FT_BROADCAST, "ring"},
         {"ring;allreduce:tree", FT_REDUCE, "ring"},
-        {"^rd", FT_ALLREDUCE, "direct"},
-        {"^rd,direct", FT_ALLREDUCE, "hd"}, // ^ before a list excludes all of it
-        {"^rd,^direct,hd,tree", FT_ALLREDUCE, "ring"},
-        {"allreduce:^rd,allgather:ring", FT_ALLREDUCE, "direct"},
+        {"^rd", FT_ALLREDUCE, "flat"},
+        {"^rd,flat", FT_ALLREDUCE, "direct"},
+        {"^rd,flat,direct", FT_ALLREDUCE, "hd"}, // ^ before a list excludes all of it
+        {"^rd,^flat,direct,hd,tree", FT_ALLREDUCE, "ring"},
+        {"allreduce:^rd,flat,allgather:ring", FT_ALLREDUCE, "direct"},
         {"allreduce:^rd,allgather:^direct", FT_ALLGATHER, "rd"},
         {"ring,NVLS", FT_ALLREDUCE, "ring"},
-        {"^NVLS", FT_ALLREDUCE, "rd"},
-        {",,", FT_ALLREDUCE, "rd"},
+        {"^NVLS", FT_ALLREDUCE, "flat"},
+        {",,", FT_ALLREDUCE, "flat"},
     };
     World world(8, 1);
     for (auto &row : table) EXPECT_EQ(world.select(row.kind, 8, row.text), row.chosen) << row.text;
@@ -77,7 +78,7 @@ TEST(Choice, WhatLeavesNothingIsRefusedByName)
         {"allreduc:ring", "'allreduc' is no collective"},
         {"twolevel", "FTCCL_ALGO=twolevel leaves no algorithm for AllReduce on 8 ranks and 1 hosts"},
         {"allreduce:bruck", "leaves no algorithm for AllReduce"},
-        {"^ring,rd,hd,tree,direct,twolevel", "leaves no algorithm for AllReduce"},
+        {"^ring,rd,hd,tree,direct,twolevel,flat", "leaves no algorithm for AllReduce"},
         {"NVLS", "leaves no algorithm for AllReduce"},
     };
     World world(8, 1);
@@ -366,7 +367,7 @@ TEST(Rules, AreReadStrictlyAndDigested)
 TEST(Explain, NamesCandidatesChoiceAndSteps)
 {
     World world(8, 1);
-    world.tuning.choice = "^rd";
+    world.tuning.choice = "^rd,flat";
     struct ft_coll coll = {FT_ALLREDUCE, FT_FLOAT32, FT_SUM, 0, 10};
     char *text = nullptr;
     size_t len = 0;

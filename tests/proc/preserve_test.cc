@@ -100,7 +100,7 @@ TEST_P(OutOfPlace, SendBuffersAreNeverWritten)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithm, OutOfPlace, testing::Values("", "ring", "rd", "hd", "tree", "direct", "bruck"),
+INSTANTIATE_TEST_SUITE_P(Algorithm, OutOfPlace, testing::Values("", "ring", "rd", "hd", "tree", "direct", "bruck", "flat"),
                          [](const auto &p) { return *p.param ? std::string(p.param) : std::string("chosen"); });
 
 /* ---- restored in place ------------------------------------------------------------------------------------------------- */
