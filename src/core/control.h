@@ -27,5 +27,7 @@ void ft_lives_close(struct ft_engine *engine);
 bool ft_lives_card(const struct ft_engine *engine, struct ft_card *card); /* false: it is full */
 void ft_lives_learn(struct ft_engine *engine, struct ft_peer *peer);      /* its card is known */
 void ft_lives_tick(struct ft_engine *engine);
+/* Why a transfer to or from a peer failed, in words; first looks whether its process has ended. */
+const char *ft_lives_why(struct ft_peer *peer, int status);
 
 #endif

@@ -399,6 +399,7 @@ struct ft_peer {
     uint64_t next_rx_ns;       /* since when */
     int users;                 /* communicators */
     bool departed;             /* said goodbye on a link: no communicator there needs it; its process may go on */
+    bool met;                  /* a link to or from it was up */
     bool lost;                 /* link lost without a goodbye, and none has come up since */
     bool redialled;            /* dialled again after it was lost or left */
     bool unreachable;          /* and that failed */

@@ -298,6 +298,7 @@ static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft
 {
     if (peer->rx) ft_engine_cut_link(engine, peer, peer->rx);
     peer->rx = link;
+    peer->met = true;
     if (engine->telemetry)
         peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, link->ops->name, false);
 }
@@ -338,7 +339,7 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     }
     engine->hung_up |= !peer->told;
     bool orderly = link->orderly || peer->departed;
-    link->proof |= !orderly && peer->life && ft_life_ended(peer->life);
+    link->proof |= !orderly && (peer->dead || (peer->life && ft_life_ended(peer->life)));
     peer->departed |= orderly;
     peer->unreachable |= peer->redialled && link == peer->tx;
     peer->lost |= !orderly;
@@ -346,7 +347,8 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     if (!orderly) {
         FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s", link->sender ? "to" : "from", peer->rank, link->ops->name,
                link->proof ? "its process has ended" : ft_status_text(link->reason));
-        for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, link);
+        /* One that was never met may have ended its work in order: only who needs it fails, when it comes to that. */
+        for (struct ft_comm *comm = engine->comms; comm && (peer->met || link->proof); comm = comm->next) ft_comm_peer_down(comm, peer, link);
     }
     if (link == peer->tx) ft_engine_drop_link(engine, peer, link);
     else if (link == peer->rx) succeed(engine, peer);
@@ -400,7 +402,7 @@ static void forget_past(struct ft_engine *engine)
 static void on_up(struct ft_engine *engine, const struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
-    if (peer) peer->lost = peer->redialled = peer->unreachable = false;
+    if (peer) peer->lost = peer->redialled = peer->unreachable = false, peer->met = true;
 }
 
 int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx)

@@ -87,7 +87,7 @@ static int fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int
     ft_sig_text(op->sig, call, sizeof call);
     bool process = ft_status_lost(status) == FT_LOST_PROCESS;
     ft_comm_fail(comm, process ? status : FT_PEER, rank, "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank,
-                 call, (unsigned long long)op->seq, comm->peers[rank]->departed ? "it has left" : ft_status_text(status));
+                 call, (unsigned long long)op->seq, ft_lives_why(comm->peers[rank], status));
     return FT_PEER;
 }
 

@@ -57,6 +57,13 @@ static void bury(struct ft_engine *engine, struct ft_peer *peer)
     if (peer->tx) ft_engine_cut_link(engine, peer, peer->tx);
 }
 
+const char *ft_lives_why(struct ft_peer *peer, int status)
+{
+    if (peer->departed) return "it has left";
+    peer->dead |= peer->life && ft_life_ended(peer->life);
+    return peer->dead ? "its process has ended" : ft_status_text(status);
+}
+
 /* What a process sent before it ended is taken first: there is a tick between seeing its end and drawing the consequences. */
 void ft_lives_tick(struct ft_engine *engine)
 {

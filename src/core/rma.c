@@ -129,7 +129,7 @@ bool ft_rma_turn(struct ft_comm *comm)
         else if (rc != FT_AGAIN)
             ft_comm_fail(comm, rc == FT_USAGE || ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER, op->coll.root,
                          rc == FT_USAGE ? "rank %d put into a window of rank %d that it had deregistered: %s" : "rank %d lost rank %d during a put: %s",
-                         comm->view.rank, op->coll.root, ft_status_text(rc));
+                         comm->view.rank, op->coll.root, rc == FT_USAGE ? ft_status_text(rc) : ft_lives_why(comm->peers[op->coll.root], rc));
     }
     return moved;
 }

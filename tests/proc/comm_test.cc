@@ -420,4 +420,28 @@ TEST(Leaks, NothingIsLeftAfterManyCycles)
     }
 }
 
+/* A rank that waits long tells the others where it is, also those that it never met: if one has ended its work in order, that is no
+ * failure of theirs. */
+TEST(Comm, WhoEndedBeforeItWasMetIsNotMissed)
+{
+    for (const char *transport : {"shm", "tcp"}) {
+        static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+        options.transports = transport;
+        options.heartbeatMs = 0; /* nobody meets anybody without need */
+        proc::World world(3, [](ftcclConfig_t &config) { config.options = &options; });
+        EXPECT_OK(ftcclCommDestroy(world.comm[2]));
+        world.comm[2] = nullptr;
+        int sent = 7, received = 0;
+        EXPECT_OK(ftcclRecv(&received, 1, ftcclInt, 1, world.comm[0], world.stream[0]));
+        double until = proc::now() + 1; /* longer than it takes to tell */
+        ftcclResult_t state = ftcclInProgress;
+        for (; proc::now() < until && state == ftcclInProgress; usleep(10000)) state = ftcclStreamQuery(world.stream[0]);
+        EXPECT_EQ(state, ftcclInProgress) << ftcclGetLastError(world.comm[0]);
+        EXPECT_OK(ftcclSend(&sent, 1, ftcclInt, 0, world.comm[1], world.stream[1]));
+        EXPECT_OK(proc::finish(world.stream[0])) << ftcclGetLastError(world.comm[0]);
+        EXPECT_OK(proc::finish(world.stream[1])) << ftcclGetLastError(world.comm[1]);
+        EXPECT_EQ(received, 7) << transport;
+    }
+}
+
 }  // namespace

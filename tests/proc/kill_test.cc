@@ -45,6 +45,7 @@ CHILD(loop)
     float one = 1;
     result = ftcclAllReduce(&one, &one, 1, ftcclFloat, ftcclSum, comm, stream);
     if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
+    if (result != ftcclSuccess) fprintf(stderr, "rank %d of the new communicator: %s\n", place, ftcclGetLastError(comm));
     printf("again %g\n", static_cast<double>(one));
     if (result != ftcclSuccess || ftcclCommDestroy(comm) != ftcclSuccess) return 5;
     ftcclStreamDestroy(stream);

@@ -94,6 +94,7 @@ TEST_P(Flip, IsNamedOnEveryRank)
     const auto &[transport, kind, count] = GetParam();
     Env fault("FTCCL_FAULT", "seed=3,flip_after=20,flip_rank=1");
     Options options(transport, 1);
+    options.options.heartbeatMs = 0; /* the message that is changed is one of the calls'; a letter that is would be repeated */
     proc::World world(n, options.set());
     world.each([&, kind = kind, count = count, transport = transport](int rank) {
         Calls calls(kind, count, world, rank);
@@ -182,7 +183,7 @@ TEST(Verify, TenThousandOperationsRaiseNoAlarm)
 /* Each rank has NaNs of its own sign and payload; whatever the result is, it has to be the same everywhere. */
 TEST(Verify, NaNsAreTheSameOnAllRanks)
 {
-    for (const char *algo : {"", "allreduce:ring", "allreduce:hd", "allreduce:rd", "allreduce:tree", "allreduce:direct"}) {
+    for (const char *algo : {"", "allreduce:ring", "allreduce:hd", "allreduce:rd", "allreduce:tree", "allreduce:direct", "allreduce:flat"}) {
         Env env("FTCCL_ALGO", algo);
         for (int ranks : {2, 3, 4, 5}) {
             Options options(nullptr, 1);
@@ -196,7 +197,7 @@ TEST(Verify, NaNsAreTheSameOnAllRanks)
                 for (ftcclDataType_t type : {ftcclFloat16, ftcclFloat32, ftcclFloat64, ftcclBfloat16, ftcclFloat8e4m3, ftcclFloat8e5m2})
                     for (ftcclRedOp_t op : {ftcclSum, ftcclProd, ftcclMax, ftcclMin, ftcclAvg}) {
                         bool narrow = type != ftcclFloat32 && type != ftcclFloat64;
-                        if (strstr(algo, "rd") && op == ftcclAvg && narrow) continue; /* does not fit there */
+                        if ((strstr(algo, "rd") || strstr(algo, "flat")) && op == ftcclAvg && narrow) continue; /* does not fit there */
                         for (size_t count : {5, 1000}) {
                             ASSERT_OK(ftcclAllReduce(in.data(), out.data(), count, type, op, world.comm[r], world.stream[r]));
                             ASSERT_OK(proc::finish(world.stream[r])) << algo << ", " << ranks << " ranks, type " << type << ", operation " << op;
