@@ -278,7 +278,7 @@ TEST(NcclProgram, WrongCallsAreRefused)
     EXPECT_EQ(ncclInvalidArgument, ncclCommSplit(w.comm[0], 0, 0, &part, &config));
 }
 
-#ifdef FT_OWN_NCCL_H
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 29, 0)
 TEST(NcclProgram, PutsArrive)
 {
     by_id([](int r, ncclComm_t comm) {
