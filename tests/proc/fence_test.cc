@@ -1,9 +1,10 @@
 /*
  * Property: a rank that is stopped for longer than the others wait for it is left out; when it runs again it learns that, in
- * the middle of whatever it was doing, harms nobody, and can come back as a new rank.
+ * the middle of whatever it was doing, harms nobody, and can come back as a new rank. When all are stopped nobody is left out.
  * Method: processes that reduce in a loop; SIGSTOP at a random moment, SIGCONT after the others have gone on; the others check
- * every sum before, during and after.
+ * every sum before, during and after. Processes that agree in a loop; SIGSTOP of two, then of the others, which wait for these.
  */
+#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -121,6 +122,29 @@ void stop_and_continue(const std::map<std::string, std::string> &env, std::mt199
     for (auto &child : rank) EXPECT_EQ(child->wait(), 0);
 }
 
+/* agree ID NRANKS RANK: agrees until some rank is told to end, or somebody is left out. */
+CHILD(agree)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]), failed = 0;
+    ftcclOptions_t options;
+    ftcclConfig_t config = waits(25000, options);
+    ftcclComm_t comm;
+    if (ftcclCommInitRankConfig(&comm, n, proc::unhex(arguments[0]), rank, &config) != ftcclSuccess) return 1;
+    ftcclResult_t result = ftcclSuccess;
+    uint64_t go_on = 1;
+    for (int i = 0; result == ftcclSuccess && failed == 0 && go_on; i++) {
+        pollfd told{0, POLLIN, 0};
+        go_on = poll(&told, 1, 0) > 0 ? 0 : 1;
+        result = ftcclCommAgree(comm, &go_on);
+        ftcclCommGetFailedRanks(comm, nullptr, 0, &failed);
+        if (i == 0) printf("running\n");
+    }
+    if (result == ftcclSuccess) printf("agreed, %d failed\n", failed);
+    else printf("not agreed: %s\n", ftcclGetLastError(comm));
+    ftcclCommDestroy(comm);
+    return 0;
+}
+
 class Fence : public testing::TestWithParam<const char *> {};
 
 TEST_P(Fence, StoppedRankLearnsItAndComesBack)
@@ -132,6 +156,28 @@ TEST_P(Fence, StoppedRankLearnsItAndComesBack)
     const char *rounds = getenv("FT_ROUNDS");
     for (int i = 0; i < (rounds ? atoi(rounds) : 2) && !HasFailure(); i++)
         stop_and_continue({{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_SUSPECT_MS", "500"}}, random);
+}
+
+TEST_P(Fence, NobodyIsLeftOutWhenAllWereStopped)
+{
+    const size_t n = 5;
+    const std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_SUSPECT_MS", "1000"}};
+    ftcclUniqueId id;
+    EXPECT_OK(ftcclGetUniqueId(&id));
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    for (size_t r = 0; r < n; r++)
+        rank.push_back(std::make_unique<proc::Child>("agree", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)}, env));
+    for (auto &child : rank) ASSERT_EQ(child->line(), "running");
+    for (size_t r : {3, 4}) rank[r]->signal(SIGSTOP);
+    usleep(50000); // the others are enough to decide without these, and wait for them
+    for (size_t r : {0, 1, 2}) rank[r]->signal(SIGSTOP);
+    usleep(2500000);
+    for (size_t r : {0, 1, 2}) rank[r]->signal(SIGCONT);
+    usleep(50000);
+    for (size_t r : {3, 4}) rank[r]->signal(SIGCONT);
+    rank[4]->tell("end");
+    for (auto &child : rank) EXPECT_EQ(child->line(), "agreed, 0 failed");
+    for (auto &child : rank) EXPECT_EQ(child->wait(), 0);
 }
 INSTANTIATE_TEST_SUITE_P(Over, Fence, testing::Values("shm", "tcp"), [](const auto &over) { return std::string(over.param); });
 
