@@ -7,7 +7,7 @@ tests_abi_layout_test_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir) $(CUDA_CPPFLAGS)
 tests_abi_layout_own_test_SOURCES = tests/abi/layout_test.c tests/abi/nccl_header.h
 tests_abi_layout_own_test_CPPFLAGS = $(AM_CPPFLAGS) $(own_nccl_cppflags)
 if HAVE_GTEST
-abi_tests = tests/abi/program_test tests/abi/program_own_test tests/abi/caller_test tests/abi/gpu_pointer_test
+abi_tests = tests/abi/program_test tests/abi/program_own_test tests/abi/caller_test tests/abi/gpu_pointer_test tests/abi/attach_test
 check_PROGRAMS += $(abi_tests)
 TESTS += $(abi_tests)
 abi_ldadd = tests/proc/libproc.la src/libnccl.la src/libftccl.la $(gtest_libs)
@@ -23,6 +23,9 @@ tests_abi_caller_test_LDADD = $(abi_ldadd)
 tests_abi_gpu_pointer_test_SOURCES = tests/abi/gpu_pointer_test.cc tests/abi/nccl_header.h
 tests_abi_gpu_pointer_test_CPPFLAGS = $(gtest_cppflags) $(own_nccl_cppflags)
 tests_abi_gpu_pointer_test_LDADD = $(abi_ldadd)
+tests_abi_attach_test_SOURCES = tests/abi/attach_test.cc
+tests_abi_attach_test_CPPFLAGS = $(gtest_cppflags)
+tests_abi_attach_test_LDADD = src/libftcore.la $(gtest_libs)
 # A shared library although it is not installed, hence the path.
 check_LTLIBRARIES += tests/abi/libcuda.la
 tests_abi_libcuda_la_SOURCES = tests/abi/standin_cuda.c

@@ -1,12 +1,14 @@
 /*
  * For loading_test.sh: a process that comes to its NCCL through a framework, as PyTorch does (argument: the framework), or opens the
- * file that VLLM_NCCL_SO_PATH names, as vLLM does (no argument). Prints the version; with ours, also the sum of two ranks.
+ * file that VLLM_NCCL_SO_PATH names, as vLLM does (no argument), beside another that all see (WHEEL). Prints the version; with ours, also
+ * the sum of two ranks.
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef int call_ints(void **, int, const int *);
+struct team { int nRanks, rank, stride; };
 typedef int call_reduce(const void *, void *, size_t, int, int, void *, void *);
 
 /* The symbol, whatever type of function it is. */
@@ -24,6 +26,7 @@ static int reduce(void *library)
     call_ints *init_all;
     call_reduce *all_reduce;
     int (*group_start)(void), (*group_end)(void), (*destroy)(void *), (*wait)(void *);
+    struct team (*rail)(void *), all = {0, 0, 0};
     void *comm[2];
     int value[2] = {3, 4};
     find(library, "ncclCommInitAll", &init_all);
@@ -32,7 +35,10 @@ static int reduce(void *library)
     find(library, "ncclGroupEnd", &group_end);
     find(library, "ncclCommDestroy", &destroy);
     find(library, "ftcclStreamSynchronize", &wait); /* of libftccl, which came along */
+    find(library, "ncclTeamRail", &rail);
     if (init_all(comm, 2, NULL) || group_start()) return -1;
+    all = rail(comm[1]);
+    if (all.nRanks != 2 || all.rank != 1) return -2;
     for (int r = 0; r < 2; r++)
         if (all_reduce(&value[r], &value[r], 1, 2, 0, comm[r], NULL)) return -1;
     if (group_end() || wait(NULL) || destroy(comm[0]) || destroy(comm[1])) return -1;
@@ -41,6 +47,7 @@ static int reduce(void *library)
 
 int main(int argc, char **argv)
 {
+    if (getenv("WHEEL") && !dlopen(getenv("WHEEL"), RTLD_NOW | RTLD_GLOBAL)) return 1;
     const char *path = argc > 1 ? argv[1] : getenv("VLLM_NCCL_SO_PATH");
     void *library = path ? dlopen(path, RTLD_NOW) : NULL;
     if (!library) {

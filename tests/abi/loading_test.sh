@@ -35,6 +35,8 @@ expect "20101 0" "nothing changed" "$work/loading" "$framework"
 expect "20101 0" "LD_LIBRARY_PATH against a DT_RPATH" LD_LIBRARY_PATH="$work/installed/ftccl" "$work/loading" "$framework"
 expect "$ours" LD_PRELOAD LD_PRELOAD="$work/installed/ftccl/libnccl.so.2" "$work/loading" "$framework"
 expect "$ours" VLLM_NCCL_SO_PATH VLLM_NCCL_SO_PATH="$work/installed/ftccl/libnccl.so.2" "$work/loading"
+expect "$ours" "VLLM_NCCL_SO_PATH in a process that has the wheel's" WHEEL="$wheel/libnccl.so.2" \
+    VLLM_NCCL_SO_PATH="$work/installed/ftccl/libnccl.so.2" "$work/loading"
 cp "$work/installed/ftccl/libnccl.so.2" "$work/installed/libftccl.so.0" "$wheel/"
 expect "$ours" "the wheel's file replaced" "$work/loading" "$framework"
 exit $status

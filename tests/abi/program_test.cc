@@ -1,6 +1,6 @@
 /*
  * Property: a program that knows NCCL alone works with our libnccl.so.2 on host memory: every collective, sends and receives, groups,
- * init by id, split, shrink, finalize, destroy; an abort on one rank is an asynchronous error on the others.
+ * init by id, split, shrink, finalize, destroy; an abort or a death of one rank is an asynchronous error on the others, who shrink.
  * Method: such a program, compiled twice: against NVIDIA's nccl.h, if configure found one, and against ours. Its streams and waiting
  * come from ftccl.h, where NCCL has CUDA.
  */
@@ -11,8 +11,11 @@
 TEST(NcclProgram, Header) { GTEST_SKIP() << FT_NO_NCCL_HEADER; }
 #else
 
+#include <signal.h>
+
 #include <atomic>
 #include <cstring>
+#include <memory>
 #include <thread>
 
 #define OK(call) ASSERT_EQ(ncclSuccess, call) << ncclGetLastError(nullptr)
@@ -262,6 +265,45 @@ TEST(NcclProgram, AnAbortIsAnErrorOfTheOthers)
         OK(ncclCommAbort(comm));
     });
 }
+
+#if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 27, 0)
+/* loop ID RANK: reduces with two others until that fails; then goes on with the one that is not rank 1. */
+CHILD(loop)
+{
+    ncclUniqueId id;
+    ftcclUniqueId given = proc::unhex(arguments[0]);
+    memcpy(&id, &given, sizeof id);
+    ncclComm_t comm, rest;
+    int rank = std::stoi(arguments[1]), dead = 1, value = 0, count = 0;
+    if (ncclCommInitRank(&comm, kRanks, id, rank) != ncclSuccess) return 1;
+    ncclResult_t state = ncclSuccess;
+    for (int i = 0; state == ncclSuccess; i++) {
+        if (ncclAllReduce(&value, &value, 1, ncclInt32, ncclMax, comm, nullptr) == ncclSuccess) ftcclStreamSynchronize(nullptr);
+        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return 2;
+        if (i == 5) printf("running\n");
+    }
+    printf("%d\n", state);
+    if (ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT) != ncclSuccess) return 3;
+    value = rank + 1;
+    if (ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, rest, nullptr) != ncclSuccess) return 4;
+    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess || ncclCommCount(rest, &count) != ncclSuccess) return 5;
+    printf("%d of %d\n", value, count);
+    return ncclCommDestroy(rest) == ncclSuccess && ncclCommAbort(comm) == ncclSuccess ? 0 : 6;
+}
+
+TEST(NcclProgram, ADeathIsAnErrorOfTheOthersWhoShrink)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    for (int r = 0; r < kRanks; r++) rank.push_back(std::make_unique<proc::Child>("loop", std::vector<std::string>{proc::hex(id), std::to_string(r)}));
+    for (auto &child : rank) ASSERT_EQ("running", child->line(120));
+    rank[1]->signal(SIGKILL);
+    for (int r : {0, 2}) EXPECT_EQ(std::to_string(ncclRemoteError), rank[static_cast<size_t>(r)]->line(120)) << "rank " << r;
+    for (int r : {0, 2}) EXPECT_EQ("4 of 2", rank[static_cast<size_t>(r)]->line(120)) << "rank " << r;
+    for (int r : {0, 2}) EXPECT_EQ(0, rank[static_cast<size_t>(r)]->wait(120)) << "rank " << r;
+}
+#endif
 
 TEST(NcclProgram, WrongCallsAreRefused)
 {
