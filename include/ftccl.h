@@ -407,7 +407,8 @@ ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, 
 /* ---- groups ----------------------------------------------------------------------------------------------------------------------
  *
  * Calls of this thread between Start and End become one entry of their streams and are enqueued by the outermost End. Groups
- * nest, may hold several communicators and any mix of collectives and point-to-point; communicators may be made in a group,
+ * nest, may hold several communicators and any mix of collectives and point-to-point. Calls of one group are not ordered among each
+ * other: none may read what another one writes; all ranks make the same groups of collectives. Communicators may be made in a group,
  * not mixed with operations. If a call in the group failed, End returns its error and nothing is enqueued. */
 ftcclResult_t ftcclGroupStart(void);
 ftcclResult_t ftcclGroupEnd(void);

@@ -180,7 +180,7 @@ static int start_collective(struct ft_comm *comm, struct ft_op *op)
     if (rc != FT_OK) return rc;
     if (ft_kind_reduces(op->coll.kind) && op->coll.red == FT_AVG) ft_redop_average(&op->redop, op->coll.type, comm->view.nranks);
     if (op->scale_from) ft_redop_read_scale(&op->redop, op->coll.type, op->scale_from);
-    op->seq = op->verifies ? op->verifies->seq : ++comm->seq;
+    if (!op->members) op->seq = op->verifies ? op->verifies->seq : ++comm->seq;
     op->cold_result = has_cold_result(comm, op);
     op->lanes_left = op->plan.nsteps > 0 ? op->plan.nlanes : 0;
     if (op->plan.nsteps == 0) op->plan.nlanes = 0;
@@ -201,6 +201,13 @@ static void check_announced(struct ft_comm *comm, const struct ft_op *op)
         if (comm->announced[r].seq == op->seq) ft_mismatch_check(comm, r, op->seq, comm->announced[r].sig);
 }
 
+static void record_op(struct ft_comm *comm, struct ft_op *op, const struct ft_algo *algo, uint64_t now)
+{
+    struct ft_telemetry *telemetry = comm->engine->telemetry;
+    if (op->verifies) op->record = op->verifies->record;
+    else if (telemetry) op->record = ft_telemetry_op(telemetry, comm->row, op->seq, &op->coll, algo ? algo->name : "", now);
+}
+
 static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
 {
     bool collective = ft_kind_is_collective(op->coll.kind);
@@ -208,10 +215,11 @@ static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
     comm->retry.direct |= !collective;
     op->sig = op->verifies ? op->verifies->sig | FT_SIG_VERIFY : ft_sig(&op->coll);
     if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV) ft_p2p_start(comm, op);
+    for (struct ft_op *member = op->members; member; member = member->next) member->seq = op->seq = ++comm->seq;
     int rc = collective ? start_collective(comm, op) : FT_OK;
-    if (op->verifies) op->record = op->verifies->record;
-    else if (comm->engine->telemetry)
-        op->record = ft_telemetry_op(comm->engine->telemetry, comm->row, op->seq, &op->coll, op->plan.algo ? op->plan.algo->name : "", now);
+    for (struct ft_op *member = op->members; member; member = member->next) record_op(comm, member, op->plan.algo, now);
+    if (op->members) op->record = op->members->record; /* tells whom all of them wait for */
+    else record_op(comm, op, op->plan.algo, now);
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
     if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "%s", ft_fail_text());
     else if (collective) check_announced(comm, op);
@@ -233,6 +241,7 @@ static void start_work(struct ft_comm *comm)
     comm->announced_self = false;
     work->started_ns = now;
     if (comm->limits.op_timeout_ms > 0 && work->deadline_ns == 0) work->deadline_ns = now + (uint64_t)comm->limits.op_timeout_ms * 1000000u;
+    if (ft_fuse(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
@@ -241,6 +250,7 @@ static void start_work(struct ft_comm *comm)
 
 void ft_op_finish(struct ft_op *op)
 {
+    if (op->members) ft_fuse_finish(op);
     ft_op_move(op, FT_OP_DONE, FT_OK);
     op->work->ops_left--;
 }

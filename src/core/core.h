@@ -60,6 +60,8 @@ struct ft_op {
     bool begun;              /* p2p: the first message, perhaps empty, has passed; comparing: the own digest is there */
     bool sealed;             /* p2p: crc is that of the next message, which found no room yet */
     uint32_t crc;
+    struct ft_op *members;   /* operations of a group that this one does together, see fuse.c; NULL: none */
+    char *joint;             /* their inputs, then their results */
     struct ft_op *verifies;  /* the collective before it, whose result this one compares; NULL: a call of the user's */
     uint64_t epoch, root_id; /* policy retry: the view for which it was called, and the engine of its root there */
     struct ft_send sends[FT_WINDOW_P2P];
@@ -336,6 +338,12 @@ void ft_direct_cancel(struct ft_comm *comm);
 void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream);
 bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int status); /* true: it was one within its call */
 bool ft_direct_over(struct ft_entry *entry); /* true: it was one of these, whose structs stay */
+
+/* ---- groups of small operations (fuse.c) ----------------------------------------------------------------------------------- */
+
+int ft_fuse(struct ft_comm *comm, struct ft_work *work); /* before the work starts. FT_NOMEM */
+void ft_fuse_finish(struct ft_op *whole);                /* gives the members their results */
+void ft_fuse_free(struct ft_op *whole);                  /* its members and buffer */
 
 /* ---- policy retry (retry.c) --------------------------------------------------------------------------------------------- */
 

@@ -69,6 +69,7 @@ void ft_op_trim(struct ft_op *op)
 void ft_op_free(struct ft_op *op)
 {
     ft_op_trim(op);
+    ft_fuse_free(op);
     free(op->waits);
     op->waits = NULL;
     char *tmp = op->tmp;
@@ -93,9 +94,10 @@ void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
         return;
     }
     struct ft_engine *engine = op->work->comm->engine;
+    for (struct ft_op *member = op->members; member; member = member->next) ft_op_move(member, to, status);
     op->state = to;
     if (status != FT_OK) op->status = status;
-    if (!engine->telemetry || op->verifies) return; /* the record is the collective's */
+    if (!engine->telemetry || op->verifies || op->members) return; /* the record is the collective's, or the members' */
     uint64_t now = to == FT_OP_RUNNING ? op->work->started_ns : ft_now_ns(engine->env); /* the clock was read a moment ago */
     ft_telemetry_op_state(engine->telemetry, op->record, (int)to, op->status, now);
 }

@@ -48,6 +48,63 @@ TEST(Group, NestsAndEndsWithTheOutermost)
     }
 }
 
+/* What may be fused and what may not, in one group: each result is that of the call alone. */
+TEST(Group, ManySmallReductionsAreEachThemselves)
+{
+    const char *text = getenv("FT_SEED");
+    unsigned seed = text ? static_cast<unsigned>(atoi(text)) : std::random_device{}();
+    printf("seed %u; replay: FT_SEED=%u group_test --gtest_filter=Group.ManySmall*\n", seed, seed);
+    for (int n : {2, 3, 4}) {
+        proc::World world(n);
+        world.each([&](int r) {
+            size_t i = static_cast<size_t>(r);
+            std::mt19937 dice(seed); /* the same on all ranks */
+            for (int round = 0; round < 20; round++) {
+                size_t calls = 1 + dice() % 60;
+                std::vector<std::vector<int>> in(calls), out(calls), alone(calls);
+                std::vector<ftcclRedOp_t> op(calls);
+                std::vector<bool> in_place(calls);
+                ASSERT_OK(ftcclGroupStart());
+                for (size_t k = 0; k < calls; k++) {
+                    static const ftcclRedOp_t ops[] = {ftcclSum, ftcclSum, ftcclSum, ftcclMax, ftcclAvg};
+                    op[k] = ops[dice() % 5];
+                    in[k].resize(dice() % 8 ? dice() % 20 : 1500);
+                    in_place[k] = dice() % 2;
+                    for (size_t e = 0; e < in[k].size(); e++) in[k][e] = static_cast<int>(e * 31 + k) * (r + 1) + round;
+                    out[k].assign(in[k].size(), -1);
+                    alone[k] = in[k];
+                    if (in_place[k]) out[k] = in[k];
+                    EXPECT_OK(ftcclAllReduce(in_place[k] ? out[k].data() : in[k].data(), out[k].data(), in[k].size(), ftcclInt, op[k], world.comm[i],
+                                             world.stream[i]));
+                }
+                ASSERT_OK(ftcclGroupEnd());
+                ASSERT_OK(proc::finish(world.stream[i]));
+                for (size_t k = 0; k < calls; k++) {
+                    EXPECT_OK(ftcclAllReduce(alone[k].data(), alone[k].data(), alone[k].size(), ftcclInt, op[k], world.comm[i], world.stream[i]));
+                    ASSERT_OK(proc::finish(world.stream[i]));
+                    ASSERT_EQ(out[k], alone[k]) << "call " << k << " of " << calls;
+                }
+            }
+        });
+    }
+}
+
+TEST(Group, OfDifferentLengthsIsAMismatchAndNoHang)
+{
+    proc::World world(2);
+    int x[2][3] = {{1, 2, 3}, {4, 5, 6}};
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        ASSERT_OK(ftcclGroupStart());
+        for (int k = 0; k < 3 - r; k++) EXPECT_OK(ftcclAllReduce(&x[i][k], &x[i][k], 1, ftcclInt, ftcclSum, world.comm[i], world.stream[i]));
+        ASSERT_OK(ftcclGroupEnd());
+        EXPECT_EQ(proc::finish(world.stream[i]), ftcclInvalidUsage) << ftcclGetLastError(world.comm[i]);
+        std::string sentence = ftcclGetLastError(world.comm[i]);
+        EXPECT_NE(sentence.find("were due"), std::string::npos) << sentence;
+    });
+    EXPECT_EQ(x[0][0] + x[0][1] + x[0][2] + x[1][0] + x[1][1] + x[1][2], 21) << "inputs are as they were";
+}
+
 /* Calls that begin at once, calls that queue behind them and groups are one sequence on their stream, over several communicators. */
 TEST(Stream, CallsBegunAtOnceKeepTheirOrder)
 {
