@@ -33,5 +33,6 @@ perf_hypercube_perf_LDADD = perf/libperf.la
 include perf/telemetry.frag
 include perf/kernels.frag
 include perf/recovery.frag
+include perf/scaling.frag
 EXTRA_DIST += perf/tune perf/false_suspicions perf/healthy_cost
 include perf/compare.frag

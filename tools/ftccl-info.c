@@ -13,11 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_MAN = 256, OPT_PLAN, OPT_SIZE, OPT_RANKS, OPT_HOSTS, OPT_TYPE, OPT_RANK, OPT_PID };
+enum { OPT_MAN = 256, OPT_PLAN, OPT_SIZE, OPT_RANKS, OPT_HOSTS, OPT_TYPE, OPT_RANK, OPT_PID, OPT_MEMORY };
 
 struct request {
     bool version, devices, transports, topology, params, man;
-    int pid; /* 0: none */
+    int pid, memory_pid; /* 0: none */
     struct plan_request plan;
 };
 
@@ -28,7 +28,8 @@ static const struct option long_options[] = {
     {"plan", required_argument, NULL, OPT_PLAN},   {"size", required_argument, NULL, OPT_SIZE},
     {"ranks", required_argument, NULL, OPT_RANKS}, {"hosts", required_argument, NULL, OPT_HOSTS},
     {"type", required_argument, NULL, OPT_TYPE},   {"rank", required_argument, NULL, OPT_RANK},
-    {"pid", required_argument, NULL, OPT_PID},     {"help", no_argument, NULL, 'h'},
+    {"pid", required_argument, NULL, OPT_PID},     {"memory", required_argument, NULL, OPT_MEMORY},
+    {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
 
@@ -48,6 +49,7 @@ static const char help[] =
     "        --type TYPE     element type (default float32)\n"
     "        --rank R        whose first steps are shown (default 0)\n"
     "      --pid N         telemetry of a process: running, stopped or killed\n"
+    "      --memory N      what FTCCL takes of memory in process N, which runs\n"
     "  -h, --help\n";
 
 static int number(const char *option, const char *text, int lowest, int highest)
@@ -89,6 +91,7 @@ static void read_options(int argc, char **argv, struct request *r)
         case 'p': r->params = true; break;
         case OPT_MAN: r->man = true; break;
         case OPT_PID: r->pid = number("--pid", optarg, 1, INT32_MAX); break;
+        case OPT_MEMORY: r->memory_pid = number("--memory", optarg, 1, INT32_MAX); break;
         case 'h': fputs(help, stdout); exit(0);
         case '?': fputs("try ftccl-info --help\n", stderr); exit(2);
         default: read_plan_option(&r->plan, option);
@@ -144,5 +147,6 @@ int main(int argc, char **argv)
     int status = 0;
     if (r.plan.kind) status = answer(info_plan(stdout, &r.plan));
     if (r.pid && !status) status = answer(ft_telemetry_print(stdout, r.pid));
+    if (r.memory_pid && !status) status = answer(info_memory(stdout, r.memory_pid));
     return status;
 }

@@ -19,6 +19,8 @@ void info_params_changed(FILE *out);
 void info_params_man(FILE *out); /* the parameter table as the body of a manual page's section */
 /* 0, or a status with the sentence set. */
 int info_plan(FILE *out, const struct plan_request *request);
+/* The same; of a process that runs. */
+int info_memory(FILE *out, int pid);
 /* "64K" and the like; suffixes K, M, G, T are powers of 1024. False if it is not a size. */
 bool info_size_parse(const char *text, size_t *bytes);
 

@@ -206,13 +206,16 @@ int ft_fd_count(void);    /* how many are owned now; for leak tests */
 bool ft_forked(void);     /* true in a child of a process that had used the library */
 void ft_fork_guard(void); /* installs the handlers once; called by the first call that makes anything */
 
-/* A shared file without a name (memfd), allocated up front so that a full /dev/shm gives FT_NOSPACE, not SIGBUS. */
-int ft_memfd(const char *name, size_t len_bytes, int *fd_out);
+/* A shared file without a name (memfd), of which the first allocated_bytes are allocated up front so that a lack of memory gives
+ * FT_NOSPACE, not SIGBUS. What lies beyond is for ft_populate(), before it is touched, where ft_can_populate(). */
+int ft_memfd(const char *name, size_t len_bytes, size_t allocated_bytes, int *fd_out);
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out);
 void ft_unmap(void *addr, size_t len_bytes);
-/* Is a received descriptor such a file of this length: sealed, so that it cannot be cut off under a mapping, and really there?
- * FT_PROTOCOL or FT_NOSPACE with a sentence. */
-int ft_memfd_check(int fd, size_t len_bytes);
+/* Is a received descriptor such a file of this length: sealed, so that it cannot be cut off under a mapping, and really there,
+ * its first allocated_bytes at least? FT_PROTOCOL or FT_NOSPACE with a sentence. */
+int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes);
+bool ft_can_populate(void); /* Linux 5.14 */
+int ft_populate(void *addr, size_t len_bytes); /* the pages of a shared mapping around it are there when it returns FT_OK; else FT_NOSPACE */
 
 /* ---- life and death of processes (life.c) --------------------------------------------------------------------------- */
 

@@ -96,7 +96,7 @@ static void drop_page(void)
 static int make_page(void)
 {
     void *at = NULL;
-    int rc = ft_memfd(NAME, page_bytes(), &page_fd);
+    int rc = ft_memfd(NAME, page_bytes(), page_bytes(), &page_fd);
     if (rc == FT_OK) rc = ft_map_shared(page_fd, page_bytes(), &at);
     page = at;
     if (rc == FT_OK) {
@@ -164,7 +164,7 @@ void ft_life_locate(struct ft_life_place *out)
 
 int ft_life_map(int fd, struct ft_life **out)
 {
-    int rc = ft_memfd_check(fd, page_bytes());
+    int rc = ft_memfd_check(fd, page_bytes(), page_bytes());
     if (rc != FT_OK) return rc;
     struct ft_life *life = mmap(NULL, page_bytes(), PROT_READ, MAP_SHARED, fd, 0);
     if (life == MAP_FAILED) return ft_fail(ft_status_of_errno(errno), "mmap of a life page: %s", strerror(errno));

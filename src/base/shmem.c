@@ -10,13 +10,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-int ft_memfd(const char *name, size_t len_bytes, int *fd_out)
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* not in older headers */
+#endif
+
+int ft_memfd(const char *name, size_t len_bytes, size_t allocated_bytes, int *fd_out)
 {
     int fd = ft_fd_own(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0) return ft_fail(ft_status_of_errno(errno), "memfd_create: %s", strerror(errno));
     int err = 0;
-    do err = posix_fallocate(fd, 0, (off_t)len_bytes);
-    while (err == EINTR);
+    if (ftruncate(fd, (off_t)len_bytes) < 0) err = errno;
+    if (err == 0) {
+        do err = posix_fallocate(fd, 0, (off_t)allocated_bytes);
+        while (err == EINTR);
+    }
     if (err == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) err = errno;
     if (err == 0) {
         *fd_out = fd;
@@ -27,7 +34,7 @@ int ft_memfd(const char *name, size_t len_bytes, int *fd_out)
     return ft_fail(status, "cannot allocate %zu bytes of shared memory: %s", len_bytes, strerror(err));
 }
 
-int ft_memfd_check(int fd, size_t len_bytes)
+int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes)
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -36,9 +43,24 @@ int ft_memfd_check(int fd, size_t len_bytes)
         return ft_fail(FT_PROTOCOL, "a peer offers something else than sealed shared memory");
     }
     int err;
-    do err = posix_fallocate(fd, 0, (off_t)len_bytes);
+    do err = posix_fallocate(fd, 0, (off_t)allocated_bytes);
     while (err == EINTR);
     return err ? ft_fail(FT_NOSPACE, "shared memory of a peer: %s", strerror(err)) : FT_OK;
+}
+
+bool ft_can_populate(void)
+{
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0), page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    return madvise((void *)(here & ~(page - 1)), page, MADV_POPULATE_WRITE) == 0;
+}
+
+int ft_populate(void *addr, size_t len_bytes)
+{
+    uintptr_t from = (uintptr_t)addr, page = (uintptr_t)sysconf(_SC_PAGESIZE), first = from & ~(page - 1);
+    int rc;
+    do rc = madvise((void *)first, ft_round_up(from + len_bytes - first, page), MADV_POPULATE_WRITE);
+    while (rc < 0 && (errno == EINTR || errno == EAGAIN));
+    return rc < 0 ? ft_fail(FT_NOSPACE, "cannot allocate %zu bytes of shared memory: %s", len_bytes, strerror(errno)) : FT_OK;
 }
 
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out)

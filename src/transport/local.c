@@ -174,15 +174,25 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
 static int take_slot(struct ft_local_link *l)
 {
     int slot = ft_slots_get(&l->slots);
+    if (slot >= 0 && !ft_slots_there(&l->slots, (unsigned)slot) && take_returns(l)) { /* one that was used before may be free again */
+        ft_slots_unget(&l->slots, (unsigned)slot);
+        slot = ft_slots_get(&l->slots);
+    }
     if (slot < 0 && take_returns(l)) slot = ft_slots_get(&l->slots);
     if (slot < 0) {
         l->wanted = l->starved = true;
         if (l->base.state == FT_LINK_UP && ft_slots_starve(&l->slots)) l->ring(l);
-    } else if (l->starved) {
+        return slot;
+    }
+    if (l->starved) {
         l->starved = false;
         ft_slots_fed(&l->slots);
     }
-    return slot;
+    int rc = ft_slots_allocate(&l->slots, (unsigned)slot);
+    if (rc == FT_OK) return slot;
+    ft_slots_unget(&l->slots, (unsigned)slot);
+    ft_local_link_down(l, rc, false);
+    return -1;
 }
 
 static int sendable(struct ft_local_link *l, const struct ft_header *h)
@@ -289,7 +299,8 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
         return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
     }
     struct ft_rxq_node *n;
-    int rc = ft_rxq_admit(&l->rxq, &d->header, &n);
+    int rc = d->slot ? ft_slots_allocate(&l->slots, d->slot - 1) : FT_OK; /* it is, by an honest sender */
+    if (rc == FT_OK) rc = ft_rxq_admit(&l->rxq, &d->header, &n);
     if (rc) return rc;
     if (!n) {
         l->base.transport->dropped++;

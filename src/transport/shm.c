@@ -185,11 +185,13 @@ struct ft_shm_link *ft_shm_link_make(struct ft_shm *t, uint64_t peer, bool sende
 static int make_segment(struct ft_shm *t, struct ft_shm_link *l)
 {
     size_t len = ft_slots_bytes(t->local.set.chunk_bytes);
-    int rc = ft_memfd("ftccl-link", len, &l->segment);
+    bool sparse = ft_can_populate();
+    int rc = ft_memfd("ftccl-link", len, sparse ? ft_slots_head_bytes() : len, &l->segment);
     if (rc == FT_OK) rc = ft_map_shared(l->segment, len, &l->memory);
     if (rc) return rc;
     l->len_bytes = len;
     ft_slots_format(&l->local.slots, l->memory, t->local.set.chunk_bytes);
+    if (sparse) ft_slots_sparse(&l->local.slots);
     return ft_local_link_open(&l->local);
 }
 

@@ -144,7 +144,8 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
 {
     size_t chunk_bytes = t->local.set.chunk_bytes, len = ft_slots_bytes(chunk_bytes);
     int rc = check_offer(offer, chunk_bytes);
-    if (rc == FT_OK) rc = ft_memfd_check(fd[SEGMENT], len);
+    bool sparse = ft_can_populate();
+    if (rc == FT_OK) rc = ft_memfd_check(fd[SEGMENT], len, sparse ? ft_slots_head_bytes() : len);
     if (rc) return rc;
     struct ft_shm_link *l = ft_shm_link_make(t, s->auth.peer, false);
     if (!l) return FT_NOMEM;
@@ -154,6 +155,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
     if (rc == FT_OK) {
         l->len_bytes = len;
         rc = ft_slots_attach(&l->local.slots, l->memory, chunk_bytes);
+        if (sparse) ft_slots_sparse(&l->local.slots);
     }
     if (rc == FT_OK) rc = ft_local_link_open(&l->local);
     if (rc == FT_OK) {

@@ -34,6 +34,8 @@ static unsigned slots_for(size_t chunk_bytes)
 
 static size_t stride_of(size_t chunk_bytes) { return ft_round_up(ft_max(chunk_bytes, 1), FT_CACHE_LINE); }
 
+size_t ft_slots_head_bytes(void) { return DATA_OFFSET; }
+
 size_t ft_slots_bytes(size_t chunk_bytes)
 {
     return ft_round_up(DATA_OFFSET + slots_for(chunk_bytes) * stride_of(chunk_bytes), 4096);
@@ -46,7 +48,17 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
     s->data = (unsigned char *)memory + DATA_OFFSET;
     s->stride_bytes = stride_of(chunk_bytes);
     s->nslots = slots_for(chunk_bytes);
-    s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
+    s->free = s->there = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
+}
+
+void ft_slots_sparse(struct ft_slots *s) { s->there = 0; }
+
+int ft_slots_allocate(struct ft_slots *s, unsigned slot)
+{
+    if (ft_slots_there(s, slot)) return FT_OK;
+    int rc = ft_populate(ft_slots_data(s, slot), s->stride_bytes);
+    if (rc == FT_OK) s->there |= 1u << slot;
+    return rc;
 }
 
 void ft_slots_format(struct ft_slots *s, void *memory, size_t chunk_bytes)

@@ -44,14 +44,22 @@ struct ft_slots {
     unsigned nslots;
     uint32_t descs, returns; /* how many of each this side has written or read */
     uint32_t free;           /* sender: a bit per slot */
+    uint32_t there;          /* a bit per slot whose pages this side knows to be allocated */
 };
 
-/* Bytes of a segment for messages of at most chunk_bytes. */
+/* Bytes of a segment for messages of at most chunk_bytes, and of what lies before its slots. */
 size_t ft_slots_bytes(size_t chunk_bytes);
+size_t ft_slots_head_bytes(void);
 /* The sender's side over zeroed memory, aligned to a page. */
 void ft_slots_format(struct ft_slots *, void *memory, size_t chunk_bytes);
 /* The receiver's side of what a sender has formatted; FT_PROTOCOL if it is for other sizes. */
 int ft_slots_attach(struct ft_slots *, void *memory, size_t chunk_bytes);
+/* The slots' pages are not allocated yet. Most links never use most of their slots: few carry long messages, and the lowest free slot
+ * is taken first. */
+void ft_slots_sparse(struct ft_slots *);
+static inline bool ft_slots_there(const struct ft_slots *s, unsigned slot) { return s->there >> slot & 1; }
+/* Before this side touches a slot for the first time; FT_NOSPACE. */
+int ft_slots_allocate(struct ft_slots *, unsigned slot);
 static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned slot) { return s->data + slot * s->stride_bytes; }
 
 /* ---- sender ---- */

@@ -11,3 +11,5 @@ EXTRA_DIST += tests/proc/elastic_test.sh
 TESTS += tests/proc/compare_test.sh
 SLOW_TESTS += tests/proc/compare_test.sh
 EXTRA_DIST += tests/proc/compare_test.sh
+TESTS += tests/proc/footprint_test.sh
+EXTRA_DIST += tests/proc/footprint_test.sh

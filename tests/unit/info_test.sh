@@ -38,5 +38,8 @@ expect 2 'size' --size 999999999999T
 expect 2 'unexpected argument' -p extra
 expect 2 'help' --nosuch
 expect 1 'no telemetry of process 1 ' --pid 1
+expect 0 '^  anonymous  *[1-9]' --memory $$
+expect 0 '^  links  *0  0 of' --memory $$
+expect 1 'no process 2147483647' --memory 2147483647
 "$root/scripts/gen-man-params" --check "$info" || status=1
 exit $status

@@ -297,8 +297,8 @@ TEST(Life, OnlyLifePagesAreMapped)
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
     ft_life *life = nullptr;
     int empty = -1, longer = -1;
-    ASSERT_EQ(ft_memfd("test", page, &empty), FT_OK);
-    ASSERT_EQ(ft_memfd("test", 2 * page, &longer), FT_OK);
+    ASSERT_EQ(ft_memfd("test", page, page, &empty), FT_OK);
+    ASSERT_EQ(ft_memfd("test", 2 * page, 2 * page, &longer), FT_OK);
     int unsealed = memfd_create("test", MFD_ALLOW_SEALING | MFD_CLOEXEC), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     ASSERT_EQ(ftruncate(unsealed, (off_t)page), 0);
     EXPECT_EQ(ft_life_map(empty, &life), FT_PROTOCOL) << "no magic";
