@@ -291,10 +291,21 @@ static void forget_past(struct ft_comm *comm)
 
 /* ---- the user's side ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_over(void *arg)
+/* A user that waits; the bound is in this process's own time, as those of the agreement are. */
+struct waiting { struct ft_pact *pact; uint64_t looked_ns, most_ns, ran_ns, bound_ns; };
+
+static bool is_over(const struct ft_pact *pact)
 {
-    struct ft_pact *pact = arg;
     return atomic_load_explicit(&pact->state, memory_order_acquire) != FT_AGAIN || atomic_load(&pact->comm->leaving);
+}
+
+static bool waits_no_longer(void *arg)
+{
+    struct waiting *waiting = arg;
+    uint64_t now = ft_now_ns(waiting->pact->engine->env), gap = now - waiting->looked_ns;
+    waiting->ran_ns += ft_min(gap, waiting->most_ns);
+    waiting->looked_ns = now;
+    return is_over(waiting->pact) || waiting->ran_ns >= waiting->bound_ns;
 }
 
 /* Whether only links broke, or communicators were closed, shows while the ranks agree. */
@@ -385,9 +396,11 @@ int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const
 int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact)
 {
     uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms + SETTLE_MS);
-    bool over = ft_engine_wait(comm->engine, is_over, pact, bound_ms * 1000000u);
+    struct waiting waiting = {.pact = pact, .looked_ns = ft_now_ns(comm->engine->env), .bound_ns = bound_ms * 1000000u,
+                              .most_ns = ft_agree_gap_ns((uint64_t)comm->limits.suspect_ms * 1000000u)};
+    ft_engine_wait(comm->engine, waits_no_longer, &waiting, 0);
     if (atomic_load(&comm->leaving)) return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
-    return over ? FT_OK : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms", comm->view.rank, (unsigned long long)bound_ms);
+    return is_over(pact) ? FT_OK : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms", comm->view.rank, (unsigned long long)bound_ms);
 }
 
 int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out)

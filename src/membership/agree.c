@@ -9,7 +9,6 @@
 #include <string.h>
 
 #define REPEAT_MOST_NS 250000000u
-#define TICK_MOST_NS 20000000u /* twice the longest time between ticks */
 #define GIVE_UP_SILENT 8 /* times silent_ns after enter_ns: the end of all waiting, whatever happens */
 
 static int self(const struct ft_agree *a) { return a->config.rank; }
@@ -59,7 +58,7 @@ void ft_agree_close(struct ft_agree *a)
 static void pass_time(struct ft_agree *a)
 {
     const uint64_t now = ft_now_ns(a->config.env), gap = now - a->looked_ns;
-    a->now_ns += ft_min(gap, ft_max(a->config.silent_ns / 8, TICK_MOST_NS));
+    a->now_ns += ft_min(gap, ft_agree_gap_ns(a->config.silent_ns));
     a->looked_ns = now;
 }
 

@@ -135,6 +135,8 @@ int ft_agree_enter(struct ft_agree *, const struct ft_agree_input *); /* this ra
 void ft_agree_receive(struct ft_agree *, int from, const void *data, size_t len_bytes); /* any bytes; answers if it can */
 void ft_agree_learn(struct ft_agree *, int rank, enum ft_evidence); /* the latest word counts, but DEAD stays */
 void ft_agree_tick(struct ft_agree *); /* timers and repetitions; at least every 10 ms while undecided */
+/* Of a gap between two looks at the clock no more counts as this process's own time; twice the longest between ticks at least. */
+static inline uint64_t ft_agree_gap_ns(uint64_t silent_ns) { return ft_max(silent_ns / 8, 20000000u); }
 /* FT_AGAIN: not yet. FT_OK: decided. FT_NOQUORUM: this side is too small and has waited long enough. */
 int ft_agree_state(const struct ft_agree *);
 const struct ft_decision *ft_agree_decision(const struct ft_agree *); /* NULL until decided; then for good */

@@ -167,4 +167,31 @@ TEST(Reshape, WhoDidNotComeOnceIsNotWaitedForAgain)
     }
 }
 
+// A clock that goes on by itself, and once stands still for 100 s as this process sees it.
+uint64_t clock_reads;
+uint64_t jumping_clock(ft_env *env)
+{
+    auto *sim = static_cast<sim_world *>(env->ctx);
+    sim->now_ns += ++clock_reads == 20 ? UINT64_C(100000000000) : 1000;
+    return sim->now_ns;
+}
+
+TEST(Reshape, AUserWaitsOnWhenTheMachineStoodStillForLongerThanTheBound)
+{
+    World world(1, 3);
+    ft_agree_input input{};
+    input.kind = FT_AGREE_FLAGS;
+    std::vector<ft_pact *> pacts(3);
+    for (size_t r = 0; r < 3; r++) ASSERT_EQ(ft_pact_enter(world.nodes[r].comm, &input, &pacts[r]), FT_OK);
+    world.sim.env.now_ns = jumping_clock;
+    clock_reads = 0;
+    for (size_t r = 0; r < 3; r++) { // turns the others' engines too
+        const ft_decision *d = nullptr;
+        EXPECT_EQ(ft_pact_wait(world.nodes[r].comm, pacts[r]), FT_OK) << ft_fail_text();
+        ASSERT_EQ(ft_pact_result(world.nodes[r].comm, pacts[r], &d), FT_OK) << ft_fail_text();
+        EXPECT_EQ(d->nsurvivors, 3);
+    }
+    EXPECT_GT(clock_reads, 20u);
+}
+
 } // namespace
