@@ -80,7 +80,8 @@ int info_plan(FILE *out, const struct plan_request *request)
     if (!status) status = find_type(request->type, &coll.type);
     if (!status) status = ft_tuning_read(&tuning);
     if (status) return status;
-    ft_tuning_links(&tuning, strcmp(ft_param_str(FT_PARAM_TRANSPORTS), "tcp") != 0);
+    bool network = !strcmp(ft_param_str(FT_PARAM_TRANSPORTS), "tcp");
+    ft_tuning_links(&tuning, !network ? FT_LINKS_LOCAL : request->nhosts > 1 ? FT_LINKS_SOME : FT_LINKS_LOOPBACK);
     if (coll.kind == FT_SEND || coll.kind == FT_RECV) return ft_fail(FT_USAGE, "a send or receive needs no plan");
     int n = request->nranks;
     int *host = calloc((size_t)n, sizeof *host);

@@ -66,6 +66,7 @@ enum ft_over { FT_OVER_ALL, FT_OVER_SHM, FT_OVER_TCP }; /* where a rule holds: w
 struct ft_tuning {
     size_t chunk_bytes;
     int chunks;
+    size_t several_bytes; /* chunk_bytes where there are several lanes */
     const char *choice; /* FTCCL_ALGO's text */
     struct ft_costs {   /* of one message of n bytes: latency + n * per byte; and of reducing n bytes */
         double local_latency_ns, local_ns_per_byte;   /* ranks of one host */
@@ -82,9 +83,14 @@ struct ft_tuning {
 void ft_tuning_default(struct ft_tuning *tuning);
 /* The defaults, what the parameters say, and the table that FTCCL_TUNE_FILE names. */
 int ft_tuning_read(struct ft_tuning *tuning);
-/* What a communicator counts with: without local links a message inside a host costs what one over loopback does. The same on all
- * its ranks. */
-void ft_tuning_links(struct ft_tuning *tuning, bool local_links);
+/* What a communicator counts with, the same on all its ranks. With FT_LINKS_SOME a message inside a host costs what one over loopback
+ * does, because two ranks of a host have nothing else. With FT_LINKS_LOOPBACK all ranks are on one host and have nothing else: there
+ * nothing is on its way while a core computes, and a message costs more than its bytes up to a good length, so that what `chunks`
+ * lanes would have in flight goes as one message (of at most FT_CHUNK_MOST) on one lane. */
+enum ft_links { FT_LINKS_LOCAL, FT_LINKS_SOME, FT_LINKS_LOOPBACK };
+void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links);
+#define FT_CHUNK_MOST (8u << 20)
+size_t ft_tuning_first_bytes(const struct ft_tuning *tuning); /* longest message of lane 0, then; of a tuning as it was read */
 /* Reads a table written by perf/tune: lines "name value" for costs, "best KIND ranks=N hosts=N ..." for measured choices (see
  * docs/algorithms.md). Unknown names and bad values are refused by name. */
 int ft_tuning_load(struct ft_tuning *tuning, const char *path);

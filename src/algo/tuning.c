@@ -25,11 +25,11 @@
 void ft_tuning_default(struct ft_tuning *tuning)
 {
     *tuning = (struct ft_tuning){
-        .chunk_bytes = 131072, .chunks = 4, .choice = "", .local_links = true,
+        .chunk_bytes = 131072, .several_bytes = 131072, .chunks = 4, .choice = "", .local_links = true,
         .costs = {
             .local_latency_ns = 2000, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
             .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
-            .loopback_latency_ns = 5500, .loopback_ns_per_byte = 0.25,
+            .loopback_latency_ns = 12000, .loopback_ns_per_byte = 0.2,
             .reduce_ns_per_byte = 0.04, .step_ns = 330,
             .cores_per_host = ft_cores(),
         },
@@ -91,19 +91,27 @@ int ft_tuning_load(struct ft_tuning *tuning, const char *path)
 int ft_tuning_read(struct ft_tuning *tuning)
 {
     ft_tuning_default(tuning);
-    tuning->chunk_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
+    tuning->chunk_bytes = tuning->several_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
     tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
     tuning->choice = ft_param_str(FT_PARAM_ALGO);
     const char *table = ft_param_str(FT_PARAM_TUNE_FILE);
     return *table ? ft_tuning_load(tuning, table) : FT_OK;
 }
 
-void ft_tuning_links(struct ft_tuning *tuning, bool local_links)
+size_t ft_tuning_first_bytes(const struct ft_tuning *tuning)
 {
-    tuning->local_links = local_links;
-    if (local_links) return;
+    return ft_max(ft_min(tuning->chunk_bytes * (size_t)tuning->chunks, FT_CHUNK_MOST), tuning->chunk_bytes);
+}
+
+void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
+{
+    tuning->local_links = links == FT_LINKS_LOCAL;
+    if (tuning->local_links) return;
     tuning->costs.local_latency_ns = tuning->costs.loopback_latency_ns;
     tuning->costs.local_ns_per_byte = tuning->costs.loopback_ns_per_byte;
+    if (links != FT_LINKS_LOOPBACK) return;
+    tuning->chunk_bytes = ft_tuning_first_bytes(tuning);
+    tuning->chunks = 1;
 }
 
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning)

@@ -112,9 +112,9 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     }
     comm->tuning = engine->tuning;
     for (int r = 0; r < view->nranks && rc == FT_OK; r++) count_cores(comm, comm->peers[r]);
-    bool near = true;
-    if (rc == FT_OK) rc = ft_near_all(comm, &near);
-    ft_tuning_links(&comm->tuning, near);
+    enum ft_links links = FT_LINKS_LOCAL;
+    if (rc == FT_OK) rc = ft_near_links(comm, &links);
+    ft_tuning_links(&comm->tuning, links);
     comm->row = engine->telemetry ? ft_telemetry_comm_open(engine->telemetry, ctx, view->epoch, view->nranks, view->rank, comm->name) : -1;
     comm->opened_ns = ft_now_ns(engine->env);
     comm->next = engine->comms;

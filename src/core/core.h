@@ -506,9 +506,9 @@ void ft_engine_ref(struct ft_engine *engine);
 void ft_engine_unref(struct ft_engine *engine); /* frees the struct with the last one */
 /* This rank's card for the bootstrap, from its transports' addresses. */
 int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
-/* near.c: this rank's part of a card; false: it is full. Whether all ranks of a host share memory; FT_NOMEM. */
+/* near.c: this rank's part of a card; false: it is full. What a communicator's ranks have between them; FT_NOMEM. */
 bool ft_near_card(const struct ft_engine *engine, struct ft_card *card);
-int ft_near_all(const struct ft_comm *comm, bool *near);
+int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
 /* Adds a named part, or replaces it; false: it does not fit. */
 bool ft_card_put(struct ft_card *card, const char *name, const void *data, size_t len_bytes);
 /* The named part of a card's address; NULL: none, or the card is malformed. */

@@ -30,24 +30,51 @@ bool ft_near_card(const struct ft_engine *engine, struct ft_card *card)
     return ft_card_put(card, PART, &here, sizeof here);
 }
 
-int ft_near_all(const struct ft_comm *comm, bool *near)
+/* Who shares memory with rank r; 0: unknown. */
+static uint64_t where_is(const struct ft_comm *comm, int r)
+{
+    const struct ft_peer *peer = comm->peers[r];
+    uint64_t where = 0;
+    size_t len = 0;
+    if (r == comm->view.rank) return neighbourhood(comm->engine);
+    const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PART, &len) : NULL;
+    if (part && len == sizeof where) memcpy(&where, part, sizeof where);
+    return where;
+}
+
+static int compare(const void *a, const void *b)
+{
+    uint64_t x, y;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+/* One host. Everybody shares memory with everybody, or nobody with anybody? */
+static enum ft_links links_of(uint64_t *where, int n)
+{
+    int same = 0;
+    qsort(where, (size_t)n, sizeof *where, compare);
+    for (int i = 1; i < n; i++) same += where[i] == where[i - 1];
+    return same == n - 1 ? FT_LINKS_LOCAL : same == 0 && where[0] != 0 ? FT_LINKS_LOOPBACK : FT_LINKS_SOME;
+}
+
+int ft_near_links(const struct ft_comm *comm, enum ft_links *links)
 {
     const struct ft_view *view = &comm->view;
-    *near = true;
+    *links = FT_LINKS_LOCAL;
     if (view->nhosts >= view->nranks) return FT_OK;
-    struct { uint64_t where; bool known; } *hosts = calloc((size_t)view->nhosts, sizeof *hosts);
-    if (!hosts) return ft_fail(FT_NOMEM, "no memory for %d hosts", view->nhosts);
-    for (int r = 0; r < view->nranks && *near; r++) {
-        size_t len = sizeof(uint64_t);
-        uint64_t where = r == view->rank ? neighbourhood(comm->engine) : 0;
-        const struct ft_peer *peer = comm->peers[r];
-        const unsigned char *part = peer && peer->address ? ft_card_part(peer->address, peer->address_bytes, PART, &len) : NULL;
-        if ((peer && !part) || len != sizeof where) continue;
-        if (part) memcpy(&where, part, sizeof where);
-        if (hosts[view->host[r]].known) *near = hosts[view->host[r]].where == where;
-        hosts[view->host[r]].known = true;
-        hosts[view->host[r]].where = where;
+    uint64_t *where = calloc((size_t)view->nranks, sizeof *where);
+    if (!where) return ft_fail(FT_NOMEM, "no memory for %d ranks", view->nranks);
+    if (view->nhosts == 1) {
+        for (int r = 0; r < view->nranks; r++) where[r] = where_is(comm, r);
+        *links = links_of(where, view->nranks);
     }
-    free(hosts);
+    for (int r = 0; r < view->nranks && view->nhosts > 1; r++) { /* the first of each host, and the others of it */
+        uint64_t here = where_is(comm, r), *first = &where[view->host[r]];
+        if (*first == 0) *first = here;
+        if (here != *first) *links = FT_LINKS_SOME;
+    }
+    free(where);
     return FT_OK;
 }

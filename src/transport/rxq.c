@@ -12,7 +12,7 @@
 struct rx_lane {
     struct ft_rxq_node *node;  /* as many as the window has places */
     unsigned char *small, *large; /* landings: one of small_bytes for each node, ft_window() of chunk_bytes */
-    uint16_t free;             /* bit i: node[i] is FREE */
+    uint64_t free;             /* bit i: node[i] is FREE */
     uint8_t large_free;        /* likewise */
     uint8_t places_free;
     uint8_t head, queued;      /* of order[], a ring */
@@ -39,16 +39,25 @@ struct ft_txq_ctx {
 
 _Static_assert(FT_WINDOW_FIRST <= 8 && FT_WINDOW_COLL <= 8 && FT_WINDOW_P2P <= 8 && FT_WINDOW_CTL <= 8 && FT_WINDOW_RMA <= 8,
                "masks of large landings hold a window");
-_Static_assert(FT_RXQ_DEEPEST <= 16, "masks of nodes hold all places");
+_Static_assert(FT_RXQ_DEEPEST <= 64, "masks of nodes hold all places");
 
 unsigned ft_rxq_places(const struct ft_rxq_set *set, unsigned lane)
 {
-    return set->places > 0 && lane <= FT_LANE_P2P ? set->places : (unsigned)ft_window(lane);
+    const unsigned places = lane == 0 ? set->first : lane <= FT_LANE_P2P ? set->places : 0;
+    return places > 0 ? places : (unsigned)ft_window(lane);
 }
 
 unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_bytes)
 {
     return len_bytes <= set->small_bytes ? 1 : ft_rxq_places(set, lane) / (unsigned)ft_window(lane);
+}
+
+size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane) { return lane == 0 ? set->first_bytes : set->chunk_bytes; }
+
+/* From one landing to the next. */
+static size_t stride_of(const struct ft_rxq_set *set, unsigned lane)
+{
+    return ft_max(ft_round_up(ft_rxq_longest(set, lane), FT_CACHE_LINE), FT_CACHE_LINE);
 }
 
 static unsigned bucket_of(uint64_t ctx)
@@ -68,18 +77,18 @@ static struct ft_rxq_ctx *rx_find(struct ft_rxq *q, uint64_t ctx)
 }
 
 /* Large landings lie first, each lane's together, then the small ones. */
-static void rx_lay_out(struct ft_rxq_ctx *c, const struct ft_rxq_set *set, size_t stride, size_t small_stride, unsigned larges)
+static void rx_lay_out(struct ft_rxq_ctx *c, const struct ft_rxq_set *set, size_t larges_bytes)
 {
     unsigned n = 0;
-    unsigned char *large = c->landing, *small = large + larges * stride;
+    unsigned char *large = c->landing, *small = large + larges_bytes;
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
         struct rx_lane *lane = &c->lane[l];
         unsigned places = ft_rxq_places(set, l), window = (unsigned)ft_window(l);
         *lane = (struct rx_lane){.node = &c->node[n], .large = large, .small = small, .places_free = (uint8_t)places};
-        lane->free = (uint16_t)((1u << places) - 1);
+        lane->free = UINT64_MAX >> (64 - places);
         lane->large_free = (uint8_t)((1u << window) - 1);
-        large += window * stride;
-        small += places * small_stride;
+        large += window * stride_of(set, l);
+        small += places * ft_round_up(set->small_bytes, FT_CACHE_LINE);
         for (unsigned i = 0; i < places; i++, n++) {
             c->node[n].home = c;
             c->node[n].index = (uint8_t)i;
@@ -90,20 +99,22 @@ static void rx_lay_out(struct ft_rxq_ctx *c, const struct ft_rxq_set *set, size_
 static int rx_add(struct ft_rxq *q, uint64_t ctx)
 {
     const struct ft_rxq_set *set = q->set;
-    unsigned nodes = 0, larges = 0;
-    for (unsigned l = 0; l < FT_LANES_ALL; l++) nodes += ft_rxq_places(set, l), larges += (unsigned)ft_window(l);
+    unsigned nodes = 0;
+    size_t larges_bytes = 0;
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        nodes += ft_rxq_places(set, l);
+        larges_bytes += (size_t)ft_window(l) * stride_of(set, l);
+    }
     struct ft_rxq_ctx *c = calloc(1, sizeof *c + nodes * sizeof c->node[0]);
     if (!c) return ft_fail(FT_NOMEM, "no memory for a context of a link");
-    size_t stride = ft_max(ft_round_up(set->chunk_bytes, FT_CACHE_LINE), FT_CACHE_LINE);
-    size_t small_stride = ft_round_up(set->small_bytes, FT_CACHE_LINE);
     c->ctx = ctx;
-    c->landing_bytes = stride * larges + small_stride * nodes;
+    c->landing_bytes = larges_bytes + ft_round_up(set->small_bytes, FT_CACHE_LINE) * nodes;
     c->landing = mmap(NULL, c->landing_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (c->landing == MAP_FAILED) {
         free(c);
-        return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%u of %zu bytes)", larges, stride);
+        return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%zu bytes of large ones)", larges_bytes);
     }
-    rx_lay_out(c, set, stride, small_stride, larges);
+    rx_lay_out(c, set, larges_bytes);
     struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
     c->next = *at;
     *at = c;
@@ -133,7 +144,7 @@ static void rx_consume(struct ft_rxq *q, struct ft_rxq_node *n)
     struct rx_lane *lane = &n->home->lane[n->header.lane];
     q->consumed(q, n);
     n->state = FT_RXQ_FREE;
-    lane->free |= (uint16_t)(1u << n->index);
+    lane->free |= (uint64_t)1 << n->index;
     lane->places_free = (uint8_t)(lane->places_free + n->places);
     if (n->large >= 0) lane->large_free |= (uint8_t)(1u << n->large);
 }
@@ -200,22 +211,21 @@ void ft_rxq_close(struct ft_rxq *q)
 }
 
 /* There is one: those that take a large one take so many places that no more than these fill the window. */
-static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, struct ft_rxq_node *n, size_t len_bytes)
+static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, struct ft_rxq_node *n)
 {
     n->large = -1;
     n->landing = lane->small + n->index * ft_round_up(set->small_bytes, FT_CACHE_LINE);
-    if (len_bytes <= set->small_bytes && set->small_bytes > 0) return;
+    if (n->header.len <= set->small_bytes && set->small_bytes > 0) return;
     n->large = (int8_t)__builtin_ctz(lane->large_free);
-    n->landing = lane->large + (size_t)n->large * ft_max(ft_round_up(set->chunk_bytes, FT_CACHE_LINE), FT_CACHE_LINE);
+    n->landing = lane->large + (size_t)n->large * stride_of(set, n->header.lane);
     lane->large_free &= (uint8_t)(lane->large_free - 1);
 }
 
 int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
 {
     if (h->lane >= FT_LANES_ALL) return ft_fail(FT_PROTOCOL, "a message came on lane %u, which does not exist", h->lane);
-    if (h->len > q->set->chunk_bytes) {
-        return ft_fail(FT_PROTOCOL, "a message of %u bytes came over a link for at most %zu", h->len, q->set->chunk_bytes);
-    }
+    if (h->len > ft_rxq_longest(q->set, h->lane))
+        return ft_fail(FT_PROTOCOL, "a message of %u bytes came over a link for at most %zu", h->len, ft_rxq_longest(q->set, h->lane));
     struct ft_rxq_ctx *c = rx_find(q, h->ctx);
     if (!c) {
         *out = NULL;
@@ -224,13 +234,13 @@ int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node
     struct rx_lane *lane = &c->lane[h->lane];
     const unsigned places = ft_rxq_cost(q->set, h->lane, h->len);
     if (lane->places_free < places) return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows", h->lane);
-    struct ft_rxq_node *n = &lane->node[__builtin_ctz(lane->free)];
-    lane->free &= (uint16_t)(lane->free - 1);
+    struct ft_rxq_node *n = &lane->node[__builtin_ctzll(lane->free)];
+    lane->free &= lane->free - 1;
     lane->places_free = (uint8_t)(lane->places_free - places);
     n->places = (uint8_t)places;
-    take_landing(q->set, lane, n, h->len);
-    lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = n->index;
     n->header = *h;
+    take_landing(q->set, lane, n);
+    lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = n->index;
     n->data = NULL;
     n->state = FT_RXQ_FILLING;
     c->busy++;
@@ -388,7 +398,7 @@ void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
 void ft_rxq_set_open(struct ft_rxq_set *set, size_t chunk_bytes)
 {
     memset(set, 0, sizeof *set);
-    set->chunk_bytes = chunk_bytes;
+    set->chunk_bytes = set->first_bytes = chunk_bytes;
 }
 
 void ft_rxq_set_close(struct ft_rxq_set *set)

@@ -5,7 +5,7 @@
  * struct ft_rxq_set, which binds contexts on all its links, also on those that come later.
  *
  * A transport whose news of consumed messages are dear may let more small ones be under way: where data goes a window then has
- * `places`, of which a message of at most small_bytes takes one, and a longer one as many as make ft_window() of them fill the
+ * `places` (in lane 0, the only one of small collectives, `first`), of which a message of at most small_bytes takes one, and a longer one as many as make ft_window() of them fill the
  * window. Both sides count alike.
  *
  * Not thread-safe: the engine is held. Nothing here allocates except open and bind.
@@ -39,8 +39,8 @@ struct ft_rxq_node {
 };
 
 struct ft_rxq_set {
-    size_t chunk_bytes;
-    unsigned places, small_bytes; /* 0: as ft_window() says; a transport may set them before the first bind */
+    size_t chunk_bytes, first_bytes; /* longest message, on lane 0 */
+    unsigned first, places, small_bytes; /* places of lane 0 and of others; 0: as ft_window() says. Set before the first bind */
     uint64_t *bound;
     int count, capacity;
     struct ft_rxq *rxqs;
@@ -74,6 +74,8 @@ void ft_rxq_set_unbind(struct ft_rxq_set *, uint64_t ctx); /* unknown: nothing h
 
 unsigned ft_rxq_places(const struct ft_rxq_set *, unsigned lane); /* of a channel's window */
 unsigned ft_rxq_cost(const struct ft_rxq_set *, unsigned lane, size_t len_bytes); /* places that one message takes */
+
+size_t ft_rxq_longest(const struct ft_rxq_set *, unsigned lane);
 
 int ft_rxq_open(struct ft_rxq *, struct ft_rxq_set *, void (*consumed)(struct ft_rxq *, struct ft_rxq_node *));
 void ft_rxq_close(struct ft_rxq *); /* frees everything, views too; consumed is not called. Idempotent */

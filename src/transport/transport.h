@@ -23,7 +23,7 @@
 #define FT_WINDOW_P2P 4
 #define FT_WINDOW_CTL 8
 #define FT_WINDOW_RMA 4
-#define FT_WINDOW_SMALL 16 /* no window is larger */
+#define FT_WINDOW_SMALL 64 /* no window is larger */
 static inline int ft_window(unsigned lane)
 {
     switch (lane) {
@@ -81,6 +81,7 @@ struct ft_transport_config {
     uint64_t self;                     /* this engine's id */
     unsigned char key[FT_KEY_BYTES];   /* the job's secret; every connection proves it first (P9) */
     size_t chunk_bytes;                /* largest message; the same on both ends of a link */
+    size_t first_bytes;                /* the same on lane 0 over TCP, where it may be more; 0: as chunk_bytes */
     int rank;                          /* for log lines; -1 unknown */
     uint64_t suspect_ms;               /* silence after which a host counts as gone; 0: by parameter */
 };

@@ -285,7 +285,7 @@ TEST(Rules, HoldOverTheirTransport)
 {
     const char *table = "best allreduce ranks=2 hosts=1 over=shm algo=tree\nbest allreduce ranks=2 hosts=1 over=tcp algo=ring\n";
     World local(2, 1), network(2, 1);
-    ft_tuning_links(&network.tuning, false);
+    ft_tuning_links(&network.tuning, FT_LINKS_SOME);
     ASSERT_EQ(load(&local.tuning, table), FT_OK);
     ASSERT_EQ(load(&network.tuning, table), FT_OK);
     EXPECT_EQ(local.select(FT_ALLREDUCE, 8), "tree");

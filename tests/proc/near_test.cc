@@ -11,16 +11,19 @@
 extern "C" {
 #include "core/core.h"
 
-void __real_ft_tuning_links(struct ft_tuning *, bool);
-void __wrap_ft_tuning_links(struct ft_tuning *, bool);
+void __real_ft_tuning_links(struct ft_tuning *, enum ft_links);
+void __wrap_ft_tuning_links(struct ft_tuning *, enum ft_links);
 
-static std::atomic<int> local, network;
+static std::atomic<int> local, some, loopback;
 
-void __wrap_ft_tuning_links(struct ft_tuning *tuning, bool local_links)
+void __wrap_ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
 {
-    (local_links ? local : network)++;
-    __real_ft_tuning_links(tuning, local_links);
-    EXPECT_EQ(tuning->costs.local_latency_ns == tuning->costs.loopback_latency_ns, !local_links);
+    (links == FT_LINKS_LOCAL ? local : links == FT_LINKS_SOME ? some : loopback)++;
+    size_t in_flight = tuning->chunk_bytes * (size_t)tuning->chunks;
+    __real_ft_tuning_links(tuning, links);
+    EXPECT_EQ(tuning->costs.local_latency_ns == tuning->costs.loopback_latency_ns, links != FT_LINKS_LOCAL);
+    EXPECT_EQ(tuning->chunk_bytes * (size_t)tuning->chunks, in_flight);
+    EXPECT_EQ(tuning->chunks == 1, links == FT_LINKS_LOOPBACK);
 }
 }
 
@@ -33,7 +36,7 @@ void count(const char *first, int odd, const char *others)
     options[0].transports = first;
     options[1].transports = others;
     std::atomic<int> came{0};
-    local = network = 0;
+    local = some = loopback = 0;
     proc::World world(4, [&](ftcclConfig_t &config) { config.options = &options[came++ < odd ? 0 : 1]; });
     EXPECT_TRUE(world.works());
     world.each([&](int r) {
@@ -47,23 +50,22 @@ TEST(Near, RanksThatShareMemoryCountWithIt)
 {
     for (const char *transports : {"inproc", "shm", "shm,tcp", "inproc,shm,tcp", "tcp,inproc"}) {
         count(transports, 4, transports);
-        EXPECT_EQ(local, 8) << transports;
-        EXPECT_EQ(network, 0) << transports;
+        EXPECT_EQ(local.load(), 8) << transports;
     }
 }
 
 TEST(Near, RanksWithNothingButTcpCountWithTheNetwork)
 {
     count("tcp", 4, "tcp");
-    EXPECT_EQ(network, 8);
-    EXPECT_EQ(local, 0);
+    EXPECT_EQ(loopback.load(), 8);
 }
 
 TEST(Near, OneRankWithoutSharedMemoryMakesAllCountAlike)
 {
     for (const char *others : {"shm,tcp", "inproc,tcp", "inproc,shm,tcp"}) {
         count("tcp", 1, others);
-        EXPECT_EQ(network.load(), 4 + 2) << others << ": all of the four, and the two of its half";
+        EXPECT_EQ(some.load(), 4) << others << ": all of the four";
+        EXPECT_EQ(loopback.load(), 2) << others << ": the two of its half";
         EXPECT_EQ(local.load(), 2) << others;
     }
 }

@@ -11,16 +11,18 @@
 #include <sys/epoll.h>
 
 #define EVENTS_A_TURN 32
-#define TURNS_WITHOUT_EPOLL 16 /* while one connection is likely to bring the next message */
+#define TURNS_WITHOUT_EPOLL 16 /* most, while one connection brings all messages */
 #define CREDIT_TURNS 4         /* credits that are due are kept back for at most so many busy turns */
-#define KEEP_TURNS 64          /* those that are not, for so many turns of any kind, and not into sleep */
+#define KEEP_TURNS 256         /* those that are not, for so many turns of any kind, and not into sleep */
 
 static void turn_epoll(struct tcp *t, bool *moved)
 {
     struct epoll_event ev[EVENTS_A_TURN];
     const int n = epoll_wait(t->epoll_fd, ev, EVENTS_A_TURN, 0);
 
+    /* The others are looked at the more rarely, the longer nothing comes from them. */
     t->skipped = 0;
+    t->skip = n > 0 && (n > 1 || ev[0].data.ptr != t->hot) ? 1 : (unsigned)ft_min(2 * t->skip, TURNS_WITHOUT_EPOLL);
     for (int i = 0; i < n; i++) {
         if (ev[i].data.ptr == &t->listener[0] || ev[i].data.ptr == &t->listener[1])
             tcp_accept(t, *(int *)ev[i].data.ptr, moved);
@@ -84,7 +86,7 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
 
     if (t->hot != NULL) tcp_conn_event(t->hot, EPOLLIN, &moved);
     if (t->starved != NULL) tcp_conn_event(t->starved, EPOLLIN, &moved);
-    if (t->hot == NULL || ++t->skipped >= TURNS_WITHOUT_EPOLL) turn_epoll(t, &moved);
+    if (t->hot == NULL || ++t->skipped >= t->skip) turn_epoll(t, &moved);
     if (t->ncredits > 0) {
         const bool all = ++t->kept >= KEEP_TURNS;
         if (all) t->kept = 0;
@@ -165,10 +167,13 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     if (t->base.config.suspect_ms == 0) t->base.config.suspect_ms = (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS);
     t->base.look_ns = tcp_silence_look_ns(t);
     t->listener[0] = t->listener[1] = -1;
-    t->buffer_bytes = ft_round_up(ft_max(config->chunk_bytes, 1), 4096);
+    t->skip = 1;
     ft_rxq_set_open(&t->set, config->chunk_bytes);
-    t->set.places = FT_WINDOW_SMALL;
+    if (config->first_bytes > config->chunk_bytes) t->set.first_bytes = config->first_bytes;
+    t->set.first = TCP_PLACES_FIRST;
+    t->set.places = TCP_PLACES;
     t->set.small_bytes = TCP_SMALL_BYTES;
+    t->buffer_bytes = ft_round_up(ft_max(t->set.first_bytes, 1), 4096);
     config->env->random(config->env, &t->generation, sizeof(t->generation));
     t->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
     int status = t->epoll_fd >= 0 ? FT_OK : ft_fail(ft_status_of_errno(errno), "cannot make an epoll descriptor: %s", strerror(errno));
@@ -222,7 +227,7 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
 {
     *status = l->base.state == FT_LINK_UP ? FT_OK : l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
     if (*status != FT_OK) return NULL;
-    if (h->len > l->tcp->base.config.chunk_bytes) {
+    if (h->len > ft_rxq_longest(&l->tcp->set, h->lane)) {
         *status = ft_fail(FT_INVAL, "a message of %u bytes is longer than a chunk", h->len);
         return NULL;
     }
@@ -336,7 +341,7 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     if (!on) {
         tcp_silence_awake(t);
-        t->skipped = TURNS_WITHOUT_EPOLL; /* the next turn looks at all connections */
+        t->skip = 1; /* the next turn looks at all connections */
         return true;
     }
     return_credits(t, true, true);

@@ -18,7 +18,9 @@
 #define TCP_BUFFERS 32            /* of a sending link, for reserve; more: FT_AGAIN */
 #define TCP_READ_BYTES 2048       /* read ahead of a header: copied once more, so not too many */
 #define TCP_CREDITS 64            /* distinct channels with credits to return; more: sent at once */
-#define TCP_SMALL_BYTES 2048      /* of messages of at most so many bytes FT_WINDOW_SMALL are in a window */
+#define TCP_SMALL_BYTES 2048      /* of messages of at most so many bytes a window holds more, see rxq.h: */
+#define TCP_PLACES_FIRST FT_WINDOW_SMALL
+#define TCP_PLACES 16
 #define TCP_UNKNOWN_MAX 64        /* unauthenticated connections; more wait in the kernel */
 #define TCP_UNKNOWN_NS 5000000000u
 #define TCP_UNKNOWN_CROWDED_NS 1000000000u /* the same when others wait for the place */
@@ -100,7 +102,7 @@ struct tcp {
     int nunknown, njoined, nmaking;
     struct tcp_conn *hot;     /* the last that brought a message */
     struct tcp_conn *starved; /* the last on which a message could not be sent for want of credits */
-    unsigned skipped;         /* turns without epoll in a row */
+    unsigned skipped, skip;   /* turns without epoll in a row; how many there should be */
     unsigned kept;            /* turns with credits to return that are not due */
     uint64_t tick_ns;
     unsigned polls;           /* since the last look at the clock for silence */
