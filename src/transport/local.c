@@ -171,13 +171,9 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
     return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
 }
 
-static int take_slot(struct ft_local_link *l)
+static int take_slot(struct ft_local_link *l, size_t len_bytes)
 {
     int slot = ft_slots_get(&l->slots);
-    if (slot >= 0 && !ft_slots_there(&l->slots, (unsigned)slot) && take_returns(l)) { /* one that was used before may be free again */
-        ft_slots_unget(&l->slots, (unsigned)slot);
-        slot = ft_slots_get(&l->slots);
-    }
     if (slot < 0 && take_returns(l)) slot = ft_slots_get(&l->slots);
     if (slot < 0) {
         l->wanted = l->starved = true;
@@ -188,7 +184,7 @@ static int take_slot(struct ft_local_link *l)
         l->starved = false;
         ft_slots_fed(&l->slots);
     }
-    int rc = ft_slots_allocate(&l->slots, (unsigned)slot);
+    int rc = ft_slots_allocate(&l->slots, (unsigned)slot, len_bytes);
     if (rc == FT_OK) return slot;
     ft_slots_unget(&l->slots, (unsigned)slot);
     ft_local_link_down(l, rc, false);
@@ -220,7 +216,7 @@ int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *d
     if (rc) return rc;
     uint32_t slot = 0;
     if (h->len > FT_RXQ_SMALL_BYTES) {
-        int s = take_slot(l);
+        int s = take_slot(l, h->len);
         if (s < 0) {
             ft_txq_put(&l->txq, h->ctx, h->lane);
             return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
@@ -243,7 +239,7 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
         *slot = ft_txq_small(&l->txq, h->ctx, h->lane);
         return FT_OK;
     }
-    int s = l->reserved + 2 < l->slots.nslots ? take_slot(l) : -1;
+    int s = l->reserved + 2 < l->slots.nslots ? take_slot(l, h->len) : -1;
     if (s < 0) {
         l->wanted = true;
         ft_txq_put(&l->txq, h->ctx, h->lane);
@@ -299,7 +295,7 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
         return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
     }
     struct ft_rxq_node *n;
-    int rc = d->slot ? ft_slots_allocate(&l->slots, d->slot - 1) : FT_OK; /* it is, by an honest sender */
+    int rc = d->slot ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
     if (rc == FT_OK) rc = ft_rxq_admit(&l->rxq, &d->header, &n);
     if (rc) return rc;
     if (!n) {

@@ -48,16 +48,18 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
     s->data = (unsigned char *)memory + DATA_OFFSET;
     s->stride_bytes = stride_of(chunk_bytes);
     s->nslots = slots_for(chunk_bytes);
-    s->free = s->there = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
+    s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
+    for (unsigned i = 0; i < s->nslots; i++) s->there_bytes[i] = (uint32_t)s->stride_bytes;
 }
 
-void ft_slots_sparse(struct ft_slots *s) { s->there = 0; }
+void ft_slots_sparse(struct ft_slots *s) { memset(s->there_bytes, 0, sizeof s->there_bytes); }
 
-int ft_slots_allocate(struct ft_slots *s, unsigned slot)
+/* At least as much again as there is, so that growing messages do not stop at every page. */
+int ft_slots_allocate_more(struct ft_slots *s, unsigned slot, size_t len_bytes)
 {
-    if (ft_slots_there(s, slot)) return FT_OK;
-    int rc = ft_populate(ft_slots_data(s, slot), s->stride_bytes);
-    if (rc == FT_OK) s->there |= 1u << slot;
+    size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)s->there_bytes[slot]), 4096), s->stride_bytes);
+    int rc = ft_populate(ft_slots_data(s, slot), want);
+    if (rc == FT_OK) s->there_bytes[slot] = (uint32_t)want;
     return rc;
 }
 

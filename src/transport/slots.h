@@ -44,7 +44,7 @@ struct ft_slots {
     unsigned nslots;
     uint32_t descs, returns; /* how many of each this side has written or read */
     uint32_t free;           /* sender: a bit per slot */
-    uint32_t there;          /* a bit per slot whose pages this side knows to be allocated */
+    uint32_t there_bytes[FT_SLOTS_MOST]; /* of each slot: how much of it this side knows to be allocated */
 };
 
 /* Bytes of a segment for messages of at most chunk_bytes, and of what lies before its slots. */
@@ -54,12 +54,14 @@ size_t ft_slots_head_bytes(void);
 void ft_slots_format(struct ft_slots *, void *memory, size_t chunk_bytes);
 /* The receiver's side of what a sender has formatted; FT_PROTOCOL if it is for other sizes. */
 int ft_slots_attach(struct ft_slots *, void *memory, size_t chunk_bytes);
-/* The slots' pages are not allocated yet. Most links never use most of their slots: few carry long messages, and the lowest free slot
- * is taken first. */
+/* The slots' pages are not allocated yet: few links carry long messages. */
 void ft_slots_sparse(struct ft_slots *);
-static inline bool ft_slots_there(const struct ft_slots *s, unsigned slot) { return s->there >> slot & 1; }
-/* Before this side touches a slot for the first time; FT_NOSPACE. */
-int ft_slots_allocate(struct ft_slots *, unsigned slot);
+int ft_slots_allocate_more(struct ft_slots *, unsigned slot, size_t len_bytes);
+/* Before this side touches the first len_bytes of a slot; FT_NOSPACE. */
+static inline int ft_slots_allocate(struct ft_slots *s, unsigned slot, size_t len_bytes)
+{
+    return len_bytes <= s->there_bytes[slot] ? FT_OK : ft_slots_allocate_more(s, slot, len_bytes);
+}
 static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned slot) { return s->data + slot * s->stride_bytes; }
 
 /* ---- sender ---- */
