@@ -22,6 +22,7 @@ CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
 include tests/unit/Makefile.frag
 include tests/algo/Makefile.frag
 include tests/conform/Makefile.frag
+include tests/cuda/Makefile.frag
 include tests/sim/Makefile.frag
 include tests/proc/Makefile.frag
 include tests/abi/Makefile.frag

@@ -93,6 +93,7 @@ struct ft_job {
     int *exclude, nexclude; /* shrink; freed with the job */
     int nranks;            /* grow */
     bool joins;            /* init: into a communicator that grows */
+    void *gpu_context;     /* init: of the thread that called, for the job may run in another */
     bool abort;
     struct ftcclComm settings; /* of a child: name, limits, blocking */
     void *buffer;          /* window */

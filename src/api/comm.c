@@ -161,7 +161,7 @@ static int run_init(struct ft_job *job)
     ftcclComm_t comm = job->comm;
     struct ft_init init = {.ids = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .nids = job->nids, .nranks = comm->nranks,
                            .rank = comm->rank, .name = comm->name, .transports = *comm->transports ? comm->transports : NULL,
-                           .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins,
+                           .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins, .gpu_context = job->gpu_context,
                            .key = comm->rank_key != FTCCL_OPTION_UNDEF ? &comm->rank_key : NULL};
     int rc = ft_init_run(&init, &comm->core);
     atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD, memory_order_release);
@@ -216,7 +216,8 @@ static int make_init_job(const struct want *want, struct ft_job **out)
     comm->nranks = want->nranks;
     comm->rank = want->rank;
     comm->device = want->device;
-    *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids, .joins = want->joins};
+    *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids, .joins = want->joins,
+                           .gpu_context = ft_device_gpu_context()};
     ft_comm_enter(comm);
     __atomic_store_n(want->out, comm, __ATOMIC_RELEASE); /* another thread may wait for it in order to abort */
     *out = job;

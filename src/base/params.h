@@ -29,6 +29,9 @@
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \
+    X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
+      "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
+    X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \
     X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                                         \
       "identity of this machine; ranks with different ones do not use shared memory between them")                      \
     X(SOCKET_IFNAME, "FTCCL_SOCKET_IFNAME", STR, "", 0, 0, "", "NCCL_SOCKET_IFNAME",                                    \

@@ -60,6 +60,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     int rc = ft_tuning_read(&engine->tuning);
     if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
+    if (rc == FT_OK && !config->manual) rc = ft_device_open_gpu(config->gpu_context, &engine->gpu);
     if (rc == FT_OK) rc = open_transports(engine, config);
     if (rc == FT_OK) rc = ft_control_open(engine);
     if (rc == FT_OK && !config->manual) ft_lives_open(engine);
@@ -129,7 +130,8 @@ void ft_engine_close(struct ft_engine *engine)
     for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->close(engine->transports[i]);
     engine->ntransports = 0;
     if (engine->device) ft_device_close(engine->device);
-    engine->device = NULL;
+    if (engine->gpu) ft_device_close(engine->gpu);
+    engine->device = engine->gpu = NULL;
     ft_telemetry_close(engine->telemetry);
     engine->telemetry = NULL;
     pthread_mutex_unlock(&engine->drive);

@@ -1,6 +1,7 @@
 /*
- * device: moves and reduces data. The host device works synchronously on ordinary memory with the CPU's vector units; a GPU
- * device will answer FT_AGAIN and complete later through poll. Called by core with the engine held.
+ * device: moves and reduces data. The host device works synchronously on ordinary memory with the CPU's vector units; a device with
+ * streams (a GPU) works on queues, one a communicator, and completes passes later. Called by core with the engine held, where a
+ * slot does not say otherwise.
  */
 #ifndef FT_DEVICE_H
 #define FT_DEVICE_H
@@ -26,8 +27,21 @@ struct ft_reduce {
     void *dst[FT_REDUCE_DSTS];
 };
 
-/* A pass under way; embedded in its owner. */
-struct ft_device_req { int status; /* FT_AGAIN until done */ };
+/* Operands of a pass on a queue that the device cannot reach, such as a link's memory: bit k stands for src[k] or dst[k]. They go
+ * through memory of the queue's that it can. */
+struct ft_device_far { uint32_t src, dst; };
+
+/* A pass under way; embedded in its owner. The device's but for status. */
+struct ft_device_req {
+    int status; /* FT_AGAIN until done */
+    struct ft_device_req *next;
+    struct ft_reduce pass;
+    struct ft_device_far far;
+    const void *scale_from;
+    size_t posted, left; /* elements handed over, and not done */
+};
+
+struct ft_device_queue;
 
 struct ft_device {
     const struct ft_device_ops *ops;
@@ -48,12 +62,41 @@ struct ft_device_ops {
      * untouched until then. Engine held, never blocks. */
     int (*reduce)(struct ft_device *, const struct ft_reduce *, struct ft_device_req *req);
     int (*poll)(struct ft_device *); /* collects finished passes; returns how many */
+    const struct ft_device_queue_ops *queue; /* NULL: the device has no streams; then the slots above do its work, else these */
+};
+
+/*
+ * A queue holds the user's streams while a group of calls runs: a run begins when they have come to it and ends when it is said to. Runs
+ * of a queue are in order. Passes go to the run that has begun last and has not ended.
+ */
+struct ft_device_queue_ops {
+    /* Both may block and are for a thread that does not hold the engine. silence_ns: runs end by themselves when nothing is heard
+     * from the engine for that time; 0: never. Close ends all runs; what the device still uses is freed when it no longer does. */
+    int (*open)(struct ft_device *, uint64_t silence_ns, struct ft_device_queue **out);
+    void (*close)(struct ft_device_queue *);
+    /* Puts a run behind all that is on these streams of the user's, and what comes on them later behind the run. *run counts from 1.
+     * Any thread, one at a time; may block for as long as the driver's own queue is full. */
+    int (*after)(struct ft_device_queue *, void *const *streams, int nstreams, uint64_t *run);
+    /* FT_AGAIN: the streams have not come to the run yet. FT_OK, or FT_DEVICE. Never blocks. */
+    int (*reached)(struct ft_device_queue *, uint64_t run);
+    /* The run is over, also one that has not begun; idempotent. Any thread, never blocks. */
+    void (*signal)(struct ft_device_queue *, uint64_t run);
+    /* Starts a pass: FT_AGAIN, and req->status changes in a later poll. Passes under way must not depend on each other. scale_from:
+     * where the device finds the scale, NULL: in the pass. Never blocks and takes no lock of the driver's; so do the next three. */
+    int (*reduce)(struct ft_device_queue *, const struct ft_reduce *, struct ft_device_far far, const void *scale_from, struct ft_device_req *req);
+    int (*poll)(struct ft_device_queue *); /* how many passes or pieces of them moved */
+    void (*cancel)(struct ft_device_queue *, struct ft_device_req *req); /* far operands are not touched any more; idempotent */
+    bool (*idle)(const struct ft_device_queue *); /* nothing that was started still reads or writes memory */
 };
 
 extern const struct ft_device_ops ft_device_host;
 
-/* The registry's choice: FTCCL_DEVICE, else the best one found. */
+/* The host device; FT_INVAL: FTCCL_DEVICE names none. */
 int ft_device_open(struct ft_device **out);
+/* The GPU context of the calling thread; NULL: none, or FTCCL_DEVICE is host. */
+void *ft_device_gpu_context(void);
+/* Its GPU. *out is NULL where there is none. With FTCCL_DEVICE=cuda that is FT_NOTSUP, and no context means the first GPU's own one. */
+int ft_device_open_gpu(void *context, struct ft_device **out);
 void ft_device_close(struct ft_device *);
 /* FT_NOTSUP, with a sentence that names the call: memory of a GPU, on which no device of this build works. Any thread, does not
  * block; NULL is fine. find_driver, when a rank is made: whether the process has loaded what a GPU needs is looked up then. */

@@ -1,0 +1,30 @@
+/*
+ * The driver's calls that the device uses, found in libcuda.so.1 when a device is opened for the first time. Nothing is linked to it.
+ */
+#ifndef FT_CUDA_DRIVER_H
+#define FT_CUDA_DRIVER_H
+
+#include <cuda.h>
+#include <stdbool.h>
+
+/* The names stand for the versions that cuda.h defines them to. */
+#define FT_CUDA_CALLS(X) \
+    X(cuInit) X(cuDeviceGet) X(cuDeviceGetName) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent) X(cuCtxPopCurrent) \
+    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) \
+    X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamWaitEvent) X(cuStreamQuery) X(cuStreamIsCapturing) \
+    X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostGetDevicePointer) \
+    X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) X(cuPointerGetAttribute) X(cuGetErrorName) X(cuGetErrorString)
+
+struct ft_cuda_driver {
+#define X(call) __typeof__(call) *call;
+    FT_CUDA_CALLS(X)
+#undef X
+};
+
+/* The driver, initialised. `load`: also if nothing in this process has loaded it yet. FT_NOTSUP with a sentence: there is none. */
+int ft_cuda_driver(bool load, const struct ft_cuda_driver **out);
+/* FT_OK, or the status of a call that failed, with a sentence that names it. */
+int ft_cuda_check(const struct ft_cuda_driver *driver, CUresult result, const char *call);
+#define FT_CUDA(driver, call, ...) ft_cuda_check((driver), (driver)->call(__VA_ARGS__), #call)
+
+#endif

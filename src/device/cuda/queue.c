@@ -1,0 +1,340 @@
+/*
+ * A queue: the kernels of one communicator, one a group of calls, on a stream of their own between events on the user's streams. While
+ * kernels run the engine speaks to them through mapped memory alone: a call of the driver's could wait for a lock that is held by somebody who
+ * waits for the kernel. Operands that the device cannot reach are copied by the processor to and from pinned pieces; a pass is cut so that
+ * these copies, the kernel and the links work at the same time.
+ */
+#include "device/cuda/cuda.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGE_BYTES (FT_CUDA_PIECE + FT_CACHE_LINE)
+
+static uint64_t load(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }       /* pairs with the kernel's store */
+static void store(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }   /* pairs with the kernel's load */
+
+static int enter(const struct ft_cuda_device *cuda) { return FT_CUDA(cuda->driver, cuCtxPushCurrent, cuda->context); }
+
+static void leave(const struct ft_cuda_device *cuda)
+{
+    CUcontext popped;
+    cuda->driver->cuCtxPopCurrent(&popped);
+}
+
+/* ---- open and close ----------------------------------------------------------------------------------------------------- */
+
+static void free_queue(struct ft_device_queue *queue)
+{
+    struct ft_cuda_device *cuda = queue->cuda;
+    const struct ft_cuda_driver *driver = cuda->driver;
+    if (enter(cuda) == FT_OK) {
+        if (queue->before) driver->cuEventDestroy(queue->before);
+        if (queue->behind) driver->cuEventDestroy(queue->behind);
+        if (queue->stream) driver->cuStreamDestroy(queue->stream);
+        if (queue->control) driver->cuMemFreeHost(queue->control);
+        if (queue->stages) driver->cuMemFreeHost(queue->stages);
+        leave(cuda);
+    }
+    ft_cuda_device_release(cuda);
+    free(queue);
+}
+
+/* Every kernel that was launched has left, so that nothing on the device knows the control block any more. */
+static bool has_left(const struct ft_device_queue *queue)
+{
+    uint64_t launched = atomic_load(&queue->launched);
+    for (unsigned b = 0; b < queue->cuda->blocks; b++)
+        if (load(&queue->control->block[b].exited) < launched) return false;
+    return true;
+}
+
+/* Closed queues whose kernels have not left: a stream of the user's may still be on its way to one. They are freed when somebody opens or
+ * closes a queue later, and at the latest by the system. */
+static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ft_device_queue *left_behind;
+
+static void reap(void)
+{
+    struct ft_device_queue *gone = NULL;
+    pthread_mutex_lock(&left_lock);
+    for (struct ft_device_queue **at = &left_behind; *at;) {
+        struct ft_device_queue *queue = *at;
+        if (has_left(queue)) {
+            *at = queue->next;
+            queue->next = gone;
+            gone = queue;
+        } else at = &queue->next;
+    }
+    pthread_mutex_unlock(&left_lock);
+    for (struct ft_device_queue *next; gone; gone = next) {
+        next = gone->next;
+        free_queue(gone);
+    }
+}
+
+static int map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there)
+{
+    int rc = FT_CUDA(driver, cuMemHostAlloc, here, len_bytes, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
+    return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, there, *here, 0) : rc;
+}
+
+static int make_queue(struct ft_device_queue *queue)
+{
+    const struct ft_cuda_driver *driver = queue->cuda->driver;
+    void *control = NULL, *stages = NULL;
+    int rc = enter(queue->cuda);
+    if (rc != FT_OK) return rc;
+    rc = FT_CUDA(driver, cuStreamCreate, &queue->stream, CU_STREAM_NON_BLOCKING);
+    if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->before, CU_EVENT_DISABLE_TIMING);
+    if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->behind, CU_EVENT_DISABLE_TIMING);
+    if (rc == FT_OK) rc = map(driver, sizeof *queue->control, &control, &queue->control_there);
+    if (rc == FT_OK) rc = map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
+    queue->control = control;
+    queue->stages = stages;
+    leave(queue->cuda);
+    if (rc == FT_OK) memset(queue->control, 0, sizeof *queue->control);
+    return rc;
+}
+
+static int queue_open(struct ft_device *device, uint64_t silence_ns, struct ft_device_queue **out)
+{
+    reap();
+    struct ft_device_queue *queue = calloc(1, sizeof *queue);
+    if (!queue) return ft_fail(FT_NOMEM, "no memory for a queue of the CUDA device");
+    queue->cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
+    atomic_fetch_add_explicit(&queue->cuda->refs, 1, memory_order_relaxed);
+    queue->silence_ns = silence_ns;
+    for (int i = 0; i < FT_CUDA_STAGES; i++) queue->free_stage[queue->nfree++] = (unsigned char)i;
+    int rc = make_queue(queue);
+    if (rc == FT_OK) *out = queue;
+    else free_queue(queue);
+    return rc;
+}
+
+static void queue_close(struct ft_device_queue *queue)
+{
+    store(&queue->control->ended, UINT64_MAX);
+    pthread_mutex_lock(&left_lock);
+    queue->next = left_behind;
+    left_behind = queue;
+    pthread_mutex_unlock(&left_lock);
+    reap();
+}
+
+/* ---- runs ------------------------------------------------------------------------------------------------------------------- */
+
+static int check_streams(const struct ft_device_queue *queue, void *const *streams, int n)
+{
+    for (int i = 0; i < n; i++) {
+        CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+        int rc = FT_CUDA(queue->cuda->driver, cuStreamIsCapturing, (CUstream)streams[i], &capture);
+        if (rc != FT_OK) return ft_fail(FT_INVAL, "%p is not a stream of this process and context", streams[i]);
+        if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
+            return ft_fail(FT_NOTSUP, "the stream %p is being captured: FTCCL's calls cannot be put into CUDA graphs yet", streams[i]);
+    }
+    return FT_OK;
+}
+
+static int launch(struct ft_device_queue *queue, void *const *streams, int n, uint64_t run)
+{
+    const struct ft_cuda_device *cuda = queue->cuda;
+    const struct ft_cuda_driver *driver = cuda->driver;
+    void *arguments[] = {&queue->control_there, &run, &queue->silence_ns};
+    int rc = FT_OK;
+    for (int i = 0; i < n && rc == FT_OK; i++) {
+        rc = FT_CUDA(driver, cuEventRecord, queue->before, (CUstream)streams[i]);
+        if (rc == FT_OK) rc = FT_CUDA(driver, cuStreamWaitEvent, queue->stream, queue->before, 0);
+    }
+    if (rc == FT_OK) rc = FT_CUDA(driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1, 1, 0, queue->stream, arguments, NULL);
+    if (rc != FT_OK) return rc;
+    atomic_store(&queue->launched, run); /* from here on somebody has to end it */
+    rc = FT_CUDA(driver, cuEventRecord, queue->behind, queue->stream);
+    for (int i = 0; i < n && rc == FT_OK; i++) rc = FT_CUDA(driver, cuStreamWaitEvent, (CUstream)streams[i], queue->behind, 0);
+    return rc;
+}
+
+static void queue_signal(struct ft_device_queue *queue, uint64_t run)
+{
+    uint64_t *ended = &queue->control->ended, was = __atomic_load_n(ended, __ATOMIC_RELAXED);
+    while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
+}
+
+/* Runs are ended in order, so a later one that cannot be launched ends with those before it. */
+static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
+{
+    int rc = enter(queue->cuda);
+    if (rc != FT_OK) return rc;
+    uint64_t next = atomic_load(&queue->launched) + 1;
+    rc = check_streams(queue, streams, n);
+    if (rc == FT_OK) rc = launch(queue, streams, n, next);
+    leave(queue->cuda);
+    if (rc == FT_OK) *run = next;
+    return rc;
+}
+
+static int queue_reached(struct ft_device_queue *queue, uint64_t run)
+{
+    const struct ft_cuda_block *first = queue->control->block;
+    if (queue->failed) return FT_DEVICE;
+    if (load(&first->started) < run) return FT_AGAIN;
+    return load(&first->expired) < run ? FT_OK : ft_fail(FT_DEVICE, "a kernel gave up because nothing was heard from the engine for %llu ms",
+                                                         (unsigned long long)(queue->silence_ns / 1000000));
+}
+
+/* ---- passes ---------------------------------------------------------------------------------------------------------------------- */
+
+static int count_far(const struct ft_device_req *req)
+{
+    return __builtin_popcount(req->far.src & ((1u << req->pass.nsrc) - 1)) + __builtin_popcount(req->far.dst & ((1u << req->pass.ndst) - 1));
+}
+
+/* Where operands lie differently towards 16 bytes the kernel goes by elements: pieces lie as the first operand of the device's does. */
+static size_t skew_of(const struct ft_device_req *req, size_t at)
+{
+    for (int k = 0; k < req->pass.nsrc; k++)
+        if (!(req->far.src >> k & 1)) return ((uintptr_t)req->pass.src[k] + at) % 16;
+    for (int d = 0; d < req->pass.ndst; d++)
+        if (!(req->far.dst >> d & 1)) return ((uintptr_t)req->pass.dst[d] + at) % 16;
+    return 0;
+}
+
+static size_t stage_at(const struct ft_cuda_posted *posted, int i, size_t skew) { return posted->stage[i] * STAGE_BYTES + skew; }
+
+static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *posted, struct ft_cuda_command *command)
+{
+    const struct ft_device_req *req = posted->req;
+    const struct ft_reduce *pass = &req->pass;
+    size_t size = ft_type_size(pass->type), at = posted->at * size, len = posted->count * size, skew = skew_of(req, at);
+    bool copies = pass->nsrc == 1 && !pass->scaled && !(pass->divide && pass->op.divisor > 1);
+    int n = 0;
+    memset(command, 0, sizeof *command);
+    command->count = copies ? len : posted->count;
+    command->type = (uint8_t)(copies ? FT_UINT8 : pass->type);
+    command->red = (uint8_t)pass->op.red;
+    command->nsrc = (uint8_t)pass->nsrc;
+    command->ndst = (uint8_t)pass->ndst;
+    command->scaled = pass->scaled;
+    command->divisor = pass->divide ? pass->op.divisor : 0;
+    command->scale = pass->op.scale.u64;
+    command->scale_from = (uintptr_t)req->scale_from;
+    for (int k = 0; k < pass->nsrc; k++) {
+        command->src[k] = (uintptr_t)pass->src[k] + at;
+        if (!(req->far.src >> k & 1)) continue;
+        size_t stage = stage_at(posted, n++, skew);
+        memcpy(queue->stages + stage, (const char *)pass->src[k] + at, len);
+        command->src[k] = queue->stages_there + stage;
+    }
+    for (int d = 0; d < pass->ndst; d++)
+        command->dst[d] = req->far.dst >> d & 1 ? queue->stages_there + stage_at(posted, n++, skew) : (uintptr_t)pass->dst[d] + at;
+}
+
+/* One command, if there is room; the pass leaves the list with its last one. */
+static bool post_one(struct ft_device_queue *queue)
+{
+    struct ft_device_req *req = queue->first;
+    uint64_t next = queue->control->posted;
+    int far = req ? count_far(req) : 0;
+    if (!req || next - queue->done == FT_CUDA_RING || far > queue->nfree) return false;
+    size_t most = far ? FT_CUDA_PIECE / ft_type_size(req->pass.type) : req->pass.count;
+    struct ft_cuda_posted *posted = &queue->posted[next % FT_CUDA_RING];
+    *posted = (struct ft_cuda_posted){.req = req, .at = req->posted, .count = ft_min(most, req->pass.count - req->posted), .nstages = far};
+    for (int i = 0; i < far; i++) posted->stage[i] = queue->free_stage[--queue->nfree];
+    fill_command(queue, posted, &queue->control->ring[next % FT_CUDA_RING]);
+    req->posted += posted->count;
+    if (req->posted == req->pass.count) {
+        queue->first = req->next;
+        if (!queue->first) queue->last = NULL;
+    }
+    store(&queue->control->posted, next + 1);
+    return true;
+}
+
+static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *pass, struct ft_device_far far, const void *scale_from,
+                        struct ft_device_req *req)
+{
+    assert(pass->nsrc >= 1 && pass->nsrc <= FT_CUDA_OPERANDS && pass->ndst >= 1 && pass->ndst <= FT_CUDA_OPERANDS);
+    if (queue->failed) return FT_DEVICE;
+    if (!pass->count) return req->status = FT_OK;
+    *req = (struct ft_device_req){.status = FT_AGAIN, .pass = *pass, .far = far, .scale_from = scale_from, .left = pass->count};
+    if (queue->last) queue->last->next = req;
+    else queue->first = req;
+    queue->last = req;
+    while (post_one(queue)) {}
+    return FT_AGAIN;
+}
+
+static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted)
+{
+    struct ft_device_req *req = posted->req;
+    for (int i = 0; i < posted->nstages; i++) queue->free_stage[queue->nfree++] = posted->stage[i];
+    if (!req) return;
+    const struct ft_reduce *pass = &req->pass;
+    size_t size = ft_type_size(pass->type), at = posted->at * size, skew = skew_of(req, at);
+    int n = __builtin_popcount(req->far.src & ((1u << pass->nsrc) - 1));
+    for (int d = 0; d < pass->ndst; d++)
+        if (req->far.dst >> d & 1) memcpy((char *)pass->dst[d] + at, queue->stages + stage_at(posted, n++, skew), posted->count * size);
+    req->left -= posted->count;
+    if (req->left == 0) req->status = FT_OK;
+}
+
+static void fail_all(struct ft_device_queue *queue)
+{
+    queue->failed = true;
+    for (struct ft_device_req *req = queue->first, *next; req; req = next) {
+        next = req->next;
+        req->status = FT_DEVICE;
+    }
+    queue->first = queue->last = NULL;
+    for (uint64_t i = queue->done; i < queue->control->posted; i++) {
+        struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
+        if (posted->req) posted->req->status = FT_DEVICE;
+        posted->req = NULL;
+    }
+}
+
+static int queue_poll(struct ft_device_queue *queue)
+{
+    uint64_t done = UINT64_MAX;
+    bool expired = false;
+    int moved = 0;
+    if (queue->failed || (!queue->first && queue->done == queue->control->posted)) return 0;
+    for (unsigned b = 0; b < queue->cuda->blocks; b++) {
+        const struct ft_cuda_block *block = &queue->control->block[b];
+        uint64_t here = load(&block->done);
+        if (here < done) done = here;
+        expired |= block->expired != 0;
+    }
+    for (; queue->done < done; queue->done++, moved++) collect(queue, &queue->posted[queue->done % FT_CUDA_RING]);
+    while (post_one(queue)) moved++;
+    if (expired && queue->done < queue->control->posted) fail_all(queue); /* nobody executes what is left */
+    return moved;
+}
+
+static void queue_cancel(struct ft_device_queue *queue, struct ft_device_req *req)
+{
+    if (req->status != FT_AGAIN) return;
+    queue->last = NULL;
+    for (struct ft_device_req **at = &queue->first; *at;) {
+        if (*at == req) *at = req->next;
+        else queue->last = *at, at = &(*at)->next;
+    }
+    for (uint64_t i = queue->done; i < queue->control->posted; i++)
+        if (queue->posted[i % FT_CUDA_RING].req == req) queue->posted[i % FT_CUDA_RING].req = NULL;
+    req->status = FT_ABORTED;
+}
+
+static bool queue_idle(const struct ft_device_queue *queue) { return queue->failed || (!queue->first && queue->done == queue->control->posted); }
+
+const struct ft_device_queue_ops ft_cuda_queue_ops = {
+    .open = queue_open,
+    .close = queue_close,
+    .after = queue_after,
+    .reached = queue_reached,
+    .signal = queue_signal,
+    .reduce = queue_reduce,
+    .poll = queue_poll,
+    .cancel = queue_cancel,
+    .idle = queue_idle,
+};

@@ -1,0 +1,25 @@
+# The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
+# for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
+EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/pass_test.cc tests/cuda/queue_test.cc
+if HAVE_CUDA
+if HAVE_GTEST
+cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
+check_LTLIBRARIES += tests/cuda/libcuda.la
+tests_cuda_libcuda_la_SOURCES = tests/cuda/standin.cc tests/cuda/standin.h
+tests_cuda_libcuda_la_CPPFLAGS = -I$(top_srcdir)/src $(CUDA_CPPFLAGS)
+tests_cuda_libcuda_la_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off -Wno-unknown-pragmas
+tests_cuda_libcuda_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -shrext .so.1
+cuda_ldadd = src/libftcore.la tests/cuda/libcuda.la $(gtest_libs)
+check_PROGRAMS += tests/cuda/pass_test
+TESTS += tests/cuda/pass_test
+tests_cuda_pass_test_SOURCES = tests/cuda/pass_test.cc
+tests_cuda_pass_test_CPPFLAGS = $(cuda_cppflags)
+tests_cuda_pass_test_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off
+tests_cuda_pass_test_LDADD = $(cuda_ldadd)
+check_PROGRAMS += tests/cuda/queue_test
+TESTS += tests/cuda/queue_test
+tests_cuda_queue_test_SOURCES = tests/cuda/queue_test.cc
+tests_cuda_queue_test_CPPFLAGS = $(cuda_cppflags)
+tests_cuda_queue_test_LDADD = $(cuda_ldadd)
+endif
+endif

@@ -1,0 +1,261 @@
+/*
+ * Property: a queue of the CUDA device holds the user's streams from the run's place until the run is said to be over, in order, on as many
+ * streams as are given; nothing it does waits for a kernel; what the driver refuses is an error with the driver's words; a stream that does not
+ * move keeps nobody from closing; a kernel to which nobody speaks leaves. Method: the stand-in driver, with faults and streams that
+ * stand still. All waits are bounded.
+ */
+#include "standin.h"
+#include <chrono>
+#include <gtest/gtest.h>
+#include <thread>
+#include <vector>
+extern "C" {
+#include "device/device.h"
+}
+
+template <class F> static bool soon(F done)
+{
+    auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!done() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return done();
+}
+
+class Queue : public testing::Test {
+protected:
+    ft_device *device = nullptr;
+    ft_device_queue *queue = nullptr;
+    const ft_device_queue_ops *ops = nullptr;
+    CUstream a = nullptr, b = nullptr;
+    int live = standin_live_memory();
+
+    void SetUp() override
+    {
+        choose("cuda");
+        ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &device), FT_OK) << ft_fail_text();
+        ASSERT_NE(device, nullptr);
+        ops = device->ops->queue;
+        ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();
+        ASSERT_EQ(cuStreamCreate(&a, 0), CUDA_SUCCESS);
+        ASSERT_EQ(cuStreamCreate(&b, 0), CUDA_SUCCESS);
+    }
+    void TearDown() override
+    {
+        close();
+        cuStreamDestroy(a);
+        cuStreamDestroy(b);
+        if (device) ft_device_close(device);
+        choose("");
+    }
+    void close()
+    {
+        if (queue) ops->close(queue);
+        queue = nullptr;
+    }
+    static void choose(const char *name)
+    {
+        setenv("FTCCL_DEVICE", name, 1);
+        ft_params_reload();
+    }
+    uint64_t after(std::vector<CUstream> streams)
+    {
+        uint64_t run = 0;
+        EXPECT_EQ(ops->after(queue, (void *const *)streams.data(), (int)streams.size(), &run), FT_OK) << ft_fail_text();
+        return run;
+    }
+    bool reached(uint64_t run) { return ops->reached(queue, run) == FT_OK; }
+    static bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
+};
+
+TEST_F(Queue, HoldsEveryStreamUntilTheRunIsOver)
+{
+    uint64_t run = after({a, b, nullptr, CU_STREAM_PER_THREAD});
+    EXPECT_EQ(run, 1u);
+    ASSERT_TRUE(soon([&] { return reached(run); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD}) EXPECT_FALSE(idle(stream));
+    ops->signal(queue, run);
+    for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD}) EXPECT_TRUE(soon([&] { return idle(stream); }));
+}
+
+TEST_F(Queue, RunsBeginWhenAllTheirStreamsHaveComeAndInOrder)
+{
+    standin_block(b);
+    uint64_t both = after({a, b}), next = after({a});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(ops->reached(queue, both), FT_AGAIN);
+    EXPECT_EQ(ops->reached(queue, next), FT_AGAIN);
+    standin_let_go(b);
+    ASSERT_TRUE(soon([&] { return reached(both); }));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(ops->reached(queue, next), FT_AGAIN) << "the second began before the first was over";
+    ops->signal(queue, both);
+    EXPECT_TRUE(soon([&] { return reached(next); }));
+    ops->signal(queue, next);
+    EXPECT_TRUE(soon([&] { return idle(a) && idle(b); }));
+}
+
+TEST_F(Queue, ARunThatIsOverBeforeItBeginsHoldsNobody)
+{
+    standin_block(a);
+    uint64_t run = after({a});
+    ops->signal(queue, run);
+    ops->signal(queue, run);
+    standin_let_go(a);
+    EXPECT_TRUE(soon([&] { return idle(a); }));
+}
+
+TEST_F(Queue, ClosingWaitsForNoStreamAndLosesNothing)
+{
+    standin_block(a);
+    after({a});
+    close();
+    EXPECT_GT(standin_live_memory(), live) << "what the kernel will look at was freed before it ran";
+    standin_let_go(a);
+    EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }));
+    ASSERT_EQ(ops->open(device, 0, &queue), FT_OK);
+    close();
+    EXPECT_TRUE(soon([&] { return standin_live_memory() == live; })) << standin_live_memory() << " allocations, were " << live;
+}
+
+TEST_F(Queue, AKernelToWhichNobodySpeaksLeaves)
+{
+    close();
+    ASSERT_EQ(ops->open(device, 50000000, &queue), FT_OK);
+    uint64_t run = after({a});
+    EXPECT_TRUE(soon([&] { return idle(a); }));
+    EXPECT_EQ(ops->reached(queue, run), FT_DEVICE);
+    EXPECT_NE(std::string(ft_fail_text()).find("50 ms"), std::string::npos) << ft_fail_text();
+}
+
+TEST_F(Queue, APassThatIsCancelledTouchesFarMemoryNoMore)
+{
+    const size_t n = 1 << 20;
+    CUdeviceptr there;
+    ASSERT_EQ(cuMemAlloc(&there, n), CUDA_SUCCESS);
+    std::vector<unsigned char> here(n, 7);
+    uint64_t run = after({a});
+    ASSERT_TRUE(soon([&] { return reached(run); }));
+    ft_reduce r{};
+    r.type = FT_UINT8;
+    r.count = n;
+    r.nsrc = r.ndst = 1;
+    r.src[0] = (void *)there;
+    r.dst[0] = here.data();
+    ft_device_req req = {}, next = {};
+    ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, nullptr, &req), FT_AGAIN);
+    ops->cancel(queue, &req);
+    ops->cancel(queue, &req);
+    EXPECT_NE(req.status, FT_AGAIN);
+    EXPECT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
+    EXPECT_EQ(here, std::vector<unsigned char>(n, 7));
+    ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, nullptr, &next), FT_AGAIN);
+    EXPECT_TRUE(soon([&] { return ops->poll(queue), next.status == FT_OK; })) << "the pieces of the cancelled pass are lost";
+    EXPECT_EQ(here, std::vector<unsigned char>(n, 0xdb));
+    ops->signal(queue, run);
+    EXPECT_TRUE(soon([&] { return idle(a); }));
+    cuMemFree(there);
+}
+
+TEST_F(Queue, ManyPassesAtOnceAndAScaleOfTheDevices)
+{
+    const int n = 200;
+    CUdeviceptr there;
+    ASSERT_EQ(cuMemAlloc(&there, n * 4 + 4), CUDA_SUCCESS);
+    std::vector<float> from(n + 1), out(n);
+    for (int i = 0; i < n; i++) from[(size_t)i] = (float)i;
+    from[n] = 3;
+    cuMemcpy(there, (CUdeviceptr)from.data(), n * 4 + 4);
+    uint64_t run = after({a});
+    std::vector<ft_device_req> reqs((size_t)n);
+    for (int i = 0; i < n; i++) {
+        ft_reduce r{};
+        r.type = FT_FLOAT32;
+        r.op.scaled = true;
+        r.scaled = 1;
+        r.count = r.nsrc = r.ndst = 1;
+        r.src[0] = (void *)(there + 4 * (CUdeviceptr)i);
+        r.dst[0] = &out[(size_t)i];
+        ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, (void *)(there + 4 * n), &reqs[(size_t)i]), FT_AGAIN);
+    }
+    ASSERT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
+    for (int i = 0; i < n; i++) EXPECT_EQ(out[(size_t)i], 3 * (float)i);
+    ops->signal(queue, run);
+    EXPECT_TRUE(soon([&] { return idle(a); }));
+    cuMemFree(there);
+}
+
+TEST_F(Queue, WhatTheDriverRefusesIsAnErrorInItsWords)
+{
+    void *stream = a;
+    uint64_t run = 0;
+    for (const char *call : {"cuCtxPushCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel"}) {
+        standin_fail(call, CUDA_ERROR_LAUNCH_FAILED, 0);
+        EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE) << call;
+        EXPECT_NE(std::string(ft_fail_text()).find(call), std::string::npos) << ft_fail_text();
+        EXPECT_EQ(run, 0u);
+    }
+    standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
+    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_NOTSUP);
+    char none;
+    stream = &none;
+    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_INVAL);
+    EXPECT_TRUE(soon([&] { return idle(a); })) << "a refused run holds the stream";
+    for (const char *call : {"cuStreamCreate", "cuEventCreate", "cuMemHostAlloc"}) {
+        ft_device_queue *other = nullptr;
+        int before = standin_live_memory();
+        standin_fail(call, CUDA_ERROR_OUT_OF_MEMORY, 0);
+        EXPECT_EQ(ops->open(device, 0, &other), FT_NOMEM) << call;
+        EXPECT_EQ(other, nullptr);
+        EXPECT_EQ(standin_live_memory(), before) << call;
+    }
+}
+
+TEST_F(Queue, MemoryIsZeroedAndKnown)
+{
+    void *p = nullptr;
+    ASSERT_EQ(device->ops->alloc(device, 5000, &p), FT_OK);
+    std::vector<char> out(5000, 1);
+    cuMemcpy((CUdeviceptr)out.data(), (CUdeviceptr)p, 5000);
+    EXPECT_EQ(out, std::vector<char>(5000, 0));
+    EXPECT_TRUE(device->ops->owns(device, p));
+    EXPECT_TRUE(device->ops->owns(device, (char *)p + 4999));
+    EXPECT_FALSE(device->ops->owns(device, out.data()));
+    EXPECT_FALSE(device->ops->owns(device, nullptr));
+    device->ops->free(device, p, 5000);
+    EXPECT_FALSE(device->ops->owns(device, p));
+    void *q = p;
+    EXPECT_EQ(device->ops->alloc(device, SIZE_MAX / 2, &q), FT_NOMEM);
+    EXPECT_EQ(q, p);
+    standin_fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0);
+    EXPECT_EQ(device->ops->alloc(device, 1, &q), FT_NOMEM);
+    standin_fail("cuMemsetD8", CUDA_ERROR_ILLEGAL_ADDRESS, 0);
+    int before = standin_live_memory();
+    EXPECT_EQ(device->ops->alloc(device, 1, &q), FT_DEVICE);
+    EXPECT_EQ(standin_live_memory(), before);
+}
+
+TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
+{
+    ft_device *other = nullptr;
+    choose("");
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_OK);
+    EXPECT_EQ(other, nullptr) << "this thread has no context";
+    CUcontext context;
+    cuDevicePrimaryCtxRetain(&context, 0);
+    cuCtxSetCurrent(context);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_OK);
+    ASSERT_NE(other, nullptr);
+    EXPECT_NE(std::string(other->name).find("stand-in"), std::string::npos) << other->name;
+    ft_device_close(other);
+    choose("host");
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_OK);
+    EXPECT_EQ(other, nullptr);
+    choose("cuda");
+    standin_fail("cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU, 0);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_DEVICE);
+    EXPECT_EQ(other, nullptr);
+    cuCtxSetCurrent(nullptr);
+    standin_fail("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY, 0);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_NOTSUP);
+    EXPECT_NE(std::string(ft_fail_text()).find("cuDevicePrimaryCtxRetain"), std::string::npos) << ft_fail_text();
+}

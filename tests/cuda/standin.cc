@@ -1,0 +1,452 @@
+/*
+ * The stand-in driver, see standin.h. One device, one context. Memory of the device is a memfd: its address for the program is
+ * reserved without access, kernels and copies use a second mapping of the same bytes. A kernel's blocks are threads, its threads are
+ * one after another in them; the twin executes the very source of the kernel (device/cuda/pass.h).
+ */
+#include "standin.h"
+#include "device/cuda/pass.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <sys/mman.h>
+#include <thread>
+#include <time.h>
+#include <unistd.h>
+#include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+/* ---- faults ------------------------------------------------------------------------------------------------------------- */
+
+static std::mutex fault_lock;
+static std::map<std::string, std::pair<CUresult, int>> faults;
+
+static CUresult fault(const char *call)
+{
+    std::lock_guard<std::mutex> hold(fault_lock);
+    auto it = faults.find(call);
+    if (it == faults.end()) return CUDA_SUCCESS;
+    if (it->second.second-- > 0) return CUDA_SUCCESS;
+    CUresult result = it->second.first;
+    faults.erase(it);
+    return result;
+}
+#define MAY_FAIL(call)                                                                                   \
+    do {                                                                                                 \
+        CUresult result_ = fault(call);                                                                  \
+        if (result_ != CUDA_SUCCESS) return result_;                                                     \
+    } while (0)
+
+EXPORT void standin_fail(const char *call, CUresult result, int after)
+{
+    std::lock_guard<std::mutex> hold(fault_lock);
+    faults[call] = {result, after};
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+
+struct Memory { size_t len; char *there; bool pinned; int fd; };
+static std::mutex memory_lock;
+static std::map<uint64_t, Memory> memories; /* by the address that the program has */
+
+static std::map<uint64_t, Memory>::iterator find_memory(uint64_t at)
+{
+    auto it = memories.upper_bound(at);
+    if (it == memories.begin()) return memories.end();
+    --it;
+    return at < it->first + it->second.len ? it : memories.end();
+}
+
+/* Where kernels and copies find it; an address that is not the device's is nullptr, as a GPU would stop with. */
+static char *reach(uint64_t at)
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto it = find_memory(at);
+    return it == memories.end() ? nullptr : it->second.there + (at - it->first);
+}
+
+static size_t round_page(size_t n) { return (n + 4095) / 4096 * 4096; }
+
+EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t len)
+{
+    MAY_FAIL("cuMemAlloc");
+    if (len == 0) return CUDA_ERROR_INVALID_VALUE;
+    size_t size = round_page(len);
+    if (size < len || size > (size_t)1 << 40) return CUDA_ERROR_OUT_OF_MEMORY;
+    int fd = memfd_create("standin", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)size) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
+    void *here = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *there = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (here == MAP_FAILED || there == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    memset(there, 0xdb, size); /* as a GPU's memory is not zeroed either */
+    std::lock_guard<std::mutex> hold(memory_lock);
+    memories[(uint64_t)here] = {size, (char *)there, false, fd};
+    *out = (CUdeviceptr)here;
+    return CUDA_SUCCESS;
+}
+
+static CUresult free_memory(uint64_t at, bool pinned)
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto it = memories.find(at);
+    if (it == memories.end() || it->second.pinned != pinned) return CUDA_ERROR_INVALID_VALUE;
+    munmap((void *)at, it->second.len);
+    if (!pinned) munmap(it->second.there, it->second.len), close(it->second.fd);
+    memories.erase(it);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemFree_v2(CUdeviceptr at) { return free_memory(at, false); }
+EXPORT CUresult cuMemFreeHost(void *at) { return free_memory((uint64_t)at, true); }
+
+EXPORT CUresult cuMemHostAlloc(void **out, size_t len, unsigned)
+{
+    MAY_FAIL("cuMemHostAlloc");
+    size_t size = round_page(len);
+    void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::lock_guard<std::mutex> hold(memory_lock);
+    memories[(uint64_t)at] = {size, (char *)at, true, -1};
+    *out = at;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *at, unsigned)
+{
+    if (!reach((uint64_t)at)) return CUDA_ERROR_INVALID_VALUE;
+    *out = (CUdeviceptr)at;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdeviceptr at)
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto it = find_memory(at);
+    if (it == memories.end() || what != CU_POINTER_ATTRIBUTE_MEMORY_TYPE) return CUDA_ERROR_INVALID_VALUE;
+    *(unsigned *)out = it->second.pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t len)
+{
+    MAY_FAIL("cuMemsetD8");
+    if (!reach(at)) return CUDA_ERROR_INVALID_VALUE;
+    memset(reach(at), value, len);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t len)
+{
+    memcpy(reach(to) ? reach(to) : (char *)to, reach(from) ? reach(from) : (char *)from, len);
+    return CUDA_SUCCESS;
+}
+
+EXPORT int standin_live_memory()
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    return (int)memories.size();
+}
+
+/* ---- streams and events --------------------------------------------------------------------------------------------------- */
+
+struct Point { std::mutex lock; std::condition_variable changed; bool passed = false; };
+
+struct Event { std::shared_ptr<Point> last; };
+
+struct Stream {
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<std::function<void()>> tasks;
+    bool busy = false, blocked = false, stop = false;
+    std::thread thread;
+
+    Stream() : thread([this] { work(); }) {}
+    void work()
+    {
+        std::unique_lock<std::mutex> hold(lock);
+        for (;;) {
+            changed.wait(hold, [this] { return (!tasks.empty() && !blocked) || (stop && tasks.empty()); });
+            if (tasks.empty()) return;
+            auto task = std::move(tasks.front());
+            tasks.pop_front();
+            busy = true;
+            hold.unlock();
+            task();
+            hold.lock();
+            busy = false;
+            changed.notify_all();
+        }
+    }
+    void add(std::function<void()> task)
+    {
+        std::lock_guard<std::mutex> hold(lock);
+        tasks.push_back(std::move(task));
+        changed.notify_all();
+    }
+    bool idle()
+    {
+        std::lock_guard<std::mutex> hold(lock);
+        return tasks.empty() && !busy;
+    }
+    void drain()
+    {
+        std::unique_lock<std::mutex> hold(lock);
+        changed.wait(hold, [this] { return tasks.empty() && !busy; });
+    }
+};
+
+static std::mutex streams_lock;
+static std::map<CUstream, Stream *> &streams = *new std::map<CUstream, Stream *>; /* outlives the exit of the process */
+
+static Stream *stream_of(CUstream handle)
+{
+    std::lock_guard<std::mutex> hold(streams_lock);
+    auto it = streams.find(handle);
+    if (it != streams.end()) return it->second;
+    static thread_local char own;
+    bool per_thread = handle == CU_STREAM_PER_THREAD;
+    if (handle != nullptr && handle != CU_STREAM_LEGACY && !per_thread) return nullptr;
+    Stream *&made = streams[per_thread ? (CUstream)(void *)&own : nullptr]; /* the legacy stream has two names */
+    return made ? made : made = new Stream;
+}
+
+EXPORT CUresult cuStreamCreate(CUstream *out, unsigned)
+{
+    MAY_FAIL("cuStreamCreate");
+    Stream *stream = new Stream;
+    std::lock_guard<std::mutex> hold(streams_lock);
+    streams[(CUstream)stream] = stream;
+    *out = (CUstream)stream;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamDestroy_v2(CUstream handle)
+{
+    Stream *stream = stream_of(handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    {
+        std::lock_guard<std::mutex> hold(streams_lock);
+        streams.erase(handle);
+    }
+    {
+        std::lock_guard<std::mutex> hold(stream->lock);
+        stream->stop = true;
+        stream->changed.notify_all();
+    }
+    stream->thread.join();
+    delete stream;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamQuery(CUstream handle)
+{
+    Stream *stream = stream_of(handle);
+    return !stream ? CUDA_ERROR_INVALID_HANDLE : stream->idle() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT CUresult cuStreamSynchronize(CUstream handle)
+{
+    Stream *stream = stream_of(handle);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    stream->drain();
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *out)
+{
+    if (!stream_of(handle)) return CUDA_ERROR_INVALID_HANDLE;
+    *out = fault("capturing") == CUDA_SUCCESS ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventCreate(CUevent *out, unsigned)
+{
+    MAY_FAIL("cuEventCreate");
+    *out = (CUevent) new Event;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventDestroy_v2(CUevent event)
+{
+    delete (Event *)event;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventRecord(CUevent handle, CUstream on)
+{
+    MAY_FAIL("cuEventRecord");
+    Stream *stream = stream_of(on);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    auto point = std::make_shared<Point>();
+    ((Event *)handle)->last = point;
+    stream->add([point] {
+        std::lock_guard<std::mutex> hold(point->lock);
+        point->passed = true;
+        point->changed.notify_all();
+    });
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuStreamWaitEvent(CUstream on, CUevent handle, unsigned)
+{
+    MAY_FAIL("cuStreamWaitEvent");
+    Stream *stream = stream_of(on);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    auto point = ((Event *)handle)->last;
+    if (!point) return CUDA_SUCCESS;
+    stream->add([point] {
+        std::unique_lock<std::mutex> hold(point->lock);
+        point->changed.wait(hold, [&] { return point->passed; });
+    });
+    return CUDA_SUCCESS;
+}
+
+EXPORT void standin_block(CUstream handle)
+{
+    Stream *stream = stream_of(handle);
+    std::lock_guard<std::mutex> hold(stream->lock);
+    stream->blocked = true;
+}
+
+EXPORT void standin_let_go(CUstream handle)
+{
+    Stream *stream = stream_of(handle);
+    std::lock_guard<std::mutex> hold(stream->lock);
+    stream->blocked = false;
+    stream->changed.notify_all();
+}
+
+EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUstream on)
+{
+    Stream *stream = stream_of(on);
+    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    stream->add([=] { cuMemcpy(to, from, len); });
+    return CUDA_SUCCESS;
+}
+
+/* ---- the kernel's twin ------------------------------------------------------------------------------------------------------ */
+
+static std::atomic<int> launched, running;
+
+struct Host {
+    static uint64_t load(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }
+    static void store(uint64_t *to, uint64_t x) { __atomic_store_n(to, x, __ATOMIC_RELEASE); }
+    static uint64_t now_ns()
+    {
+        timespec t;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    }
+    static void pause() { usleep(20); }
+};
+
+static void run_block(ft_cuda_control *control, unsigned b, uint64_t units_before, uint64_t threads, uint64_t units, uint64_t run, uint64_t bound_ns)
+{
+    ft_cuda_block *mine = &control->block[b];
+    uint64_t done = Host::load(&mine->done);
+    int said;
+    Host::store(&mine->started, run);
+    while ((said = ft::wait_command<Host>(control, run, done, bound_ns)) > 0) {
+        ft_cuda_command command = control->ring[done % FT_CUDA_RING];
+        for (int k = 0; k < command.nsrc; k++) command.src[k] = (uint64_t)reach(command.src[k]);
+        for (int d = 0; d < command.ndst; d++) command.dst[d] = (uint64_t)reach(command.dst[d]);
+        if (command.scale_from) command.scale_from = (uint64_t)reach(command.scale_from);
+        for (uint64_t t = 0; t < threads; t++) ft::execute(command, units_before + t, units);
+        Host::store(&mine->done, ++done);
+    }
+    if (said < 0) Host::store(&mine->expired, run);
+    Host::store(&mine->exited, run);
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned, CUstream on,
+                               void **arguments, void **)
+{
+    MAY_FAIL("cuLaunchKernel");
+    Stream *stream = stream_of(on);
+    if (!stream || !kernel) return CUDA_ERROR_INVALID_HANDLE;
+    auto *control = (ft_cuda_control *)reach(*(CUdeviceptr *)arguments[0]);
+    uint64_t run = *(uint64_t *)arguments[1], bound_ns = *(uint64_t *)arguments[2];
+    launched++;
+    stream->add([=] {
+        running++;
+        std::vector<std::thread> others;
+        for (unsigned b = 1; b < blocks; b++)
+            others.emplace_back([=] { run_block(control, b, (uint64_t)b * threads, threads, (uint64_t)blocks * threads, run, bound_ns); });
+        run_block(control, 0, 0, threads, (uint64_t)blocks * threads, run, bound_ns);
+        for (auto &other : others) other.join();
+        running--;
+    });
+    return CUDA_SUCCESS;
+}
+
+EXPORT int standin_launched() { return launched; }
+EXPORT int standin_running() { return running; }
+
+/* ---- the rest --------------------------------------------------------------------------------------------------------------- */
+
+static thread_local std::vector<CUcontext> contexts;
+static char the_context, the_module, the_kernel;
+
+EXPORT CUresult cuInit(unsigned)
+{
+    MAY_FAIL("cuInit");
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetCount(int *out) { return *out = 1, CUDA_SUCCESS; }
+EXPORT CUresult cuDeviceGet(CUdevice *out, int number) { return *out = number, number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
+EXPORT CUresult cuDeviceGetName(char *out, int len, CUdevice)
+{
+    strncpy(out, "stand-in", (size_t)len);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxGetCurrent(CUcontext *out) { return *out = contexts.empty() ? nullptr : contexts.back(), CUDA_SUCCESS; }
+EXPORT CUresult cuCtxGetDevice(CUdevice *out) { return *out = 0, contexts.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS; }
+EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+{
+    contexts.clear();
+    if (context) contexts.push_back(context);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    MAY_FAIL("cuCtxPushCurrent");
+    contexts.push_back(context);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+    if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = contexts.back();
+    contexts.pop_back();
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice)
+{
+    MAY_FAIL("cuDevicePrimaryCtxRetain");
+    return *out = (CUcontext)(void *)&the_context, CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
+/* The image has to be one of nvcc's: it begins with the fat binary's mark. */
+EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image)
+{
+    MAY_FAIL("cuModuleLoadData");
+    uint32_t mark;
+    memcpy(&mark, image, sizeof mark);
+    if (mark != 0xba55ed50u) return CUDA_ERROR_INVALID_IMAGE;
+    return *out = (CUmodule)(void *)&the_module, CUDA_SUCCESS;
+}
+EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule, const char *name)
+{
+    if (strcmp(name, FT_CUDA_KERNEL) != 0) return CUDA_ERROR_NOT_FOUND;
+    return *out = (CUfunction)(void *)&the_kernel, CUDA_SUCCESS;
+}
+EXPORT CUresult cuGetErrorName(CUresult, const char **out) { return *out = "STANDIN_ERROR", CUDA_SUCCESS; }
+EXPORT CUresult cuGetErrorString(CUresult, const char **out) { return *out = "an error of the stand-in", CUDA_SUCCESS; }

@@ -1,0 +1,24 @@
+/*
+ * What tests ask of the stand-in driver beyond CUDA's own calls: faults, streams that stand still, and what was launched. The
+ * stand-in is a libcuda.so.1 for machines without a GPU: streams are threads, kernels are their twins on the host, and memory of the device
+ * cannot be read or written by anything but kernels and the driver's own copies: who touches it dies of SIGSEGV.
+ */
+#ifndef FT_TESTS_STANDIN_H
+#define FT_TESTS_STANDIN_H
+
+#include <cuda.h>
+#include <stddef.h>
+
+extern "C" {
+/* The next call of this name but `after` answers `result`, once; the name is CUDA's without version. */
+void standin_fail(const char *call, CUresult result, int after);
+/* What comes on the stream from now on waits until let_go. */
+void standin_block(CUstream stream);
+void standin_let_go(CUstream stream);
+/* Kernels that were launched, and that have begun and have not left. */
+int standin_launched();
+int standin_running();
+int standin_live_memory(); /* allocations that were not freed: device and pinned */
+}
+
+#endif
