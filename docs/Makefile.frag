@@ -7,3 +7,4 @@ EXTRA_DIST += docs/device-host.md
 EXTRA_DIST += docs/algorithms.md docs/membership.md
 EXTRA_DIST += docs/decisions
 EXTRA_DIST += docs/fault-tolerance.md docs/nccl-compatibility.md
+EXTRA_DIST += docs/performance.md

@@ -39,7 +39,7 @@ static void fast_random(ft_env *, void *buf, size_t n) { ft_env_real()->random(f
 struct Engine {
     ft_transport *t = nullptr;
     std::vector<ft_link *> accepted, up, down;
-    explicit Engine(uint64_t id, unsigned char secret = 1, ft_env *env = ft_env_real())
+    explicit Engine(uint64_t id, unsigned char secret = 1, ft_env *env = ft_env_real(), size_t first_bytes = 0)
     {
         ft_transport_config config = {};
         config.env = env;
@@ -47,6 +47,7 @@ struct Engine {
         memcpy(config.key, key, sizeof key);
         config.key[0] = secret;
         config.chunk_bytes = chunk;
+        config.first_bytes = first_bytes;
         config.rank = (int)id;
         EXPECT_EQ(FT_OK, tcp->open(&config, &t)) << ft_fail_text();
         EXPECT_EQ(FT_OK, tcp->bind(t, ctx));

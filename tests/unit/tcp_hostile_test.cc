@@ -5,10 +5,13 @@
 
 TEST(Hostile, TooLongIsRefused)
 {
-    Engine b(2);
-    Hand hand(b);
-    hand.say(header(0, 0, chunk + 1));
-    expect_down(b, FT_PROTOCOL);
+    for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
+        for (size_t first : { (size_t)0, 2 * chunk }) {
+            Engine b(2, 1, ft_env_real(), first);
+            Hand hand(b);
+            hand.say(header(lane, 0, (lane == 0 && first > 0 ? first : chunk) + 1));
+            expect_down(b, FT_PROTOCOL);
+        }
 }
 
 TEST(Hostile, LaneThatDoesNotExist)

@@ -110,6 +110,30 @@ TEST(Tcp, SlowReaderGetsEverythingAndCostsItsSenderNoWait)
     unsetenv("FTCCL_TCP_CONNECTIONS"), ft_params_reload();
 }
 
+// Lane 0 may carry longer messages than the others; a sender refuses its own that are too long.
+TEST(Tcp, FirstLaneCarriesLongerMessages)
+{
+    const size_t longest = 3 * chunk + 5;
+    Engine a(1, 1, ft_env_real(), longest), b(2, 1, ft_env_real(), longest);
+    ft_link *tx = a.connect(2, b.address());
+    ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), a.up.size() == 1 && b.accepted.size() == 1; })) << ft_fail_text();
+    auto data = payload(1, longest + 1);
+    ft_send req = { FT_OK };
+    for (uint32_t seq = 0; seq < 20; seq++) {
+        ft_header h = header(0, seq, longest - seq % 2);
+        ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), tcp->send(tx, &h, data.data(), &req) == FT_OK; }));
+        ft_msg m;
+        ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK; }));
+        ASSERT_EQ(h.len, m.header.len);
+        EXPECT_EQ(0, memcmp(data.data(), m.data, h.len)) << "message " << seq;
+        tcp->release(b.accepted[0], &m);
+    }
+    const ft_header first = header(0, 99, longest + 1), other = header(1, 99, chunk + 1);
+    EXPECT_EQ(FT_INVAL, tcp->send(tx, &first, data.data(), &req));
+    EXPECT_EQ(FT_INVAL, tcp->send(tx, &other, data.data(), &req));
+    EXPECT_TRUE(a.down.empty() && b.down.empty());
+}
+
 TEST(Tcp, UnknownContextsAreDroppedAndTheirWindowComesBack)
 {
     Pair p;
