@@ -77,19 +77,14 @@ static bool has_gone(const struct ft_pact *pact, const struct ft_gone *gone)
     return pact->instance > gone->decided;
 }
 
-/* By an earlier agreement: it does not come to this one when it learns that, and its engine may still answer if it has not. */
-static bool was_left_out(const struct ft_pact *pact, int rank)
-{
-    return pact->comm && pact->instance > pact->comm->decided && pact->comm->failed[rank];
-}
-
 /* The end of a link is no proof, with a goodbye neither: the others may have decided without this rank and closed the old
- * communicator. Who is still there can be asked: it knows the decision, or says that there is none. */
+ * communicator. Who is still there can be asked: it knows the decision, or says that there is none. Whom we
+ * fenced, by an agreement of whatever communicator, is never linked to again: it is not waited for, though its engine may answer. */
 static enum ft_evidence evidence(const struct ft_pact *pact, int rank)
 {
     const struct ft_peer *peer = pact->peers[rank];
     if (peer->dead || (pact->comm && has_gone(pact, &pact->comm->gone[rank]))) return FT_DEAD;
-    if (peer->unreachable || was_left_out(pact, rank)) return FT_UNREACHABLE;
+    if (peer->unreachable || peer->fenced) return FT_UNREACHABLE;
     return peer->suspected ? FT_SILENT : FT_ALIVE;
 }
 

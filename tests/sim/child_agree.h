@@ -120,10 +120,17 @@ inline Troubles draw_troubles(World &world)
     static const uint64_t delays[] = {20000, 1000000, 10000000};
     t.delay_ns = delays[world.chance(3)];
     uint64_t silent_ns = uint64_t(world.limits.suspect_ms) * 1000000, enter_ns = uint64_t(world.limits.init_timeout_ms) * 1000000;
-    switch (world.chance(4)) {
+    switch (world.chance(5)) {
     case 0: t.asleep_ns = silent_ns / 2 + world.chance(3 * silent_ns); break;
     case 1: t.standstill_ns = silent_ns / 2 + world.chance(2 * enter_ns); break;
-    default: t.cuts = int(world.chance(t.delay_ns > 1000000 ? 3 : 3 * world.nodes.size())); break; // some question and its answer must come through
+    case 2: // the other end sees it so late that the next link is there first, and waits
+        t.cuts = 1;
+        t.delay_ns = delays[world.chance(2)];
+        world.sim.late_down_ns = 150000000;
+        break;
+    default: // some question and its answer must come through
+        t.cuts = int(world.chance(t.delay_ns > 1000000 ? 3 : 3 * world.nodes.size()));
+        break;
     }
     return t;
 }

@@ -194,4 +194,49 @@ TEST(Reshape, AUserWaitsOnWhenTheMachineStoodStillForLongerThanTheBound)
     EXPECT_GT(clock_reads, 20u);
 }
 
+// A rank's user does not come to an agreement of a child, but to the next of its parent. It is fenced, so that a communicator with it
+// would never work: the others leave it out there too, and go on.
+TEST(Reshape, WhoWasLeftOutOfAChildIsLeftOutOfItsParentToo)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/reshape_sim_test --gtest_filter=*ItsParentToo");
+        World world(seed, 3 + int(seed % 5));
+        world.harsh = false;
+        world.plain = true;
+        split(world, 1);
+        Node &absent = world.some();
+        std::vector<ft_pact *> pacts(world.nodes.size());
+        std::vector<ft_comm *> parents(world.nodes.size());
+        ft_agree_input input{};
+        input.kind = FT_AGREE_FLAGS;
+        for (size_t i = 0; i < pacts.size(); i++) {
+            std::swap(parents[i], world.nodes[i].old[0]);
+            world.nodes[i].old.clear();
+            world.nodes[i].state = State::Come, world.nodes[i].come_ns = UINT64_MAX;
+            if (&world.nodes[i] == &absent) continue;
+            ASSERT_EQ(ft_pact_enter(world.nodes[i].comm, &input, &pacts[i]), FT_OK);
+        }
+        auto all_decided = [&] {
+            return std::all_of(pacts.begin(), pacts.end(), [](ft_pact *pact) { return !pact || atomic_load(&pact->state) != FT_AGAIN; });
+        };
+        ASSERT_TRUE(world.run_until(nullptr, 1500000000, all_decided));
+        for (size_t i = 0; i < pacts.size(); i++) {
+            Node &node = world.nodes[i];
+            if (world.chance(2)) node.old.push_back(node.comm); // closed later
+            else ft_comm_close(node.comm);
+            node.comm = parents[i];
+            world.come(node);
+        }
+        auto over = [&] { return world.all_done() && absent.state == State::Out; };
+        EXPECT_TRUE(world.run_until(nullptr, 6000000000, over)) << describe(world);
+        EXPECT_EQ(world.fenced, 1);
+        for (Node &node : world.nodes) {
+            if (&node == &absent) continue;
+            EXPECT_EQ(node.comm->view.nranks, world.n - 1) << describe(world);
+        }
+    }
+}
+
 } // namespace
