@@ -32,6 +32,7 @@ struct ftcclComm {
     atomic_int busy;   /* non-blocking jobs under way: GetAsyncError says ftcclInProgress */
     atomic_int error;  /* status of a failed job, else FT_OK */
     atomic_int cancel; /* abort of a job */
+    atomic_int revoked; /* as NCCL means it: its failure is over; release when it is, acquire by libnccl.so.2 */
     struct ft_comm *core;
     int nranks, rank;  /* as asked for by init; core has those in force */
     int device;
@@ -68,6 +69,9 @@ void ft_stream_leave(ftcclStream_t handle);
 FT_EXPORT void ft_shim_attach(void);
 /* A call that failed before it came here. comm may be NULL; status is one that ft_result() knows. */
 FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *fmt, ...) FT_PRINTF(3, 4);
+/* ncclCommRevoke(): as ftcclCommRevoke(), and done when this rank's operations have ended. is_revoked: that is so. */
+FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags);
+FT_EXPORT bool ft_shim_is_revoked(ftcclComm_t comm);
 /* The log: are single calls shown? Then one such line. announce: once in a process, from level VERSION on. */
 FT_EXPORT bool ft_shim_log_on(void);
 FT_EXPORT void ft_shim_log(const char *fmt, ...) FT_PRINTF(1, 2);

@@ -61,7 +61,7 @@ ftcclComm_t ft_comm_handle_new(void)
     }
     comm->core = NULL;
     comm->error = FT_OK;
-    comm->cancel = comm->busy = 0;
+    comm->cancel = comm->busy = comm->revoked = 0;
     comm->state = FT_HANDLE_INIT;
     comm->text[0] = '\0';
     comm->device = 0;

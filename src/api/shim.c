@@ -4,6 +4,7 @@
 #include "api/api.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
 
 #define OP_TIMEOUT_MS 1800000 /* frameworks that know NCCL compile and evaluate between two calls for longer than a minute */
 
@@ -22,6 +23,39 @@ FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *f
     va_end(args);
     int rc = comm ? ft_comm_enter(comm) : FT_OK;
     return rc == FT_OK ? ft_refuse(comm, ft_fail(status, "%s", text)) : ft_refuse(NULL, rc);
+}
+
+/* Finalize waits for operations that end; these have been told to. */
+static int run_revoke(struct ft_job *job)
+{
+    ft_comm_revoke(job->comm->core, "ncclCommRevoke");
+    ft_comm_finalize(job->comm->core);
+    atomic_store_explicit(&job->comm->revoked, 1, memory_order_release);
+    return FT_OK;
+}
+
+FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK) return ft_refuse(NULL, rc);
+    struct ft_job *job = calloc(1, sizeof *job);
+    if (!job) rc = ft_fail(FT_NOMEM, "no memory for a revoke");
+    else if (flags != FTCCL_REVOKE_DEFAULT) rc = ft_fail(FT_INVAL, "CommRevoke: flags are %d; only NCCL_REVOKE_DEFAULT is known", flags);
+    if (rc != FT_OK) {
+        free(job);
+        return ft_refuse(comm, rc);
+    }
+    *job = (struct ft_job){.comm = comm, .run = run_revoke};
+    return ft_job_start(job);
+}
+
+FT_EXPORT bool ft_shim_is_revoked(ftcclComm_t comm)
+{
+    if (ft_comm_enter(comm) != FT_OK) return false;
+    bool revoked = atomic_load_explicit(&comm->revoked, memory_order_acquire) != 0;
+    ft_comm_leave(comm);
+    return revoked;
 }
 
 FT_EXPORT bool ft_shim_log_on(void) { return ft_log_shows(FT_LOG_INFO, "coll"); }

@@ -71,7 +71,6 @@ MAP_CONFIG(CommShrink, (ncclComm_t comm, int *excludeRanksList, int excludeRanks
 MAP(CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId), C(comm), (ftcclUniqueId *)(void *)uniqueId)
 MAP_CONFIG(CommGrow, (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm, ncclConfig_t *config), comm,
            C(comm), nRanks, (const ftcclUniqueId *)(const void *)uniqueId, rank, (ftcclComm_t *)(void *)newcomm, given)
-MAP(CommRevoke, (ncclComm_t comm, int revokeFlags), C(comm), revokeFlags)
 MAP(CommFinalize, (ncclComm_t comm), C(comm))
 MAP(CommCount, (const ncclComm_t comm, int *count), C(comm), count)
 MAP(CommCuDevice, (const ncclComm_t comm, int *device), C(comm), device)
@@ -79,6 +78,7 @@ MAP(CommUserRank, (const ncclComm_t comm, int *rank), C(comm), rank)
 
 /* NCCL takes no communicator for one that is gone. */
 CALL(ncclResult_t, CommDestroy, (ncclComm_t comm)) { return comm ? ft_nccl_result(ftcclCommDestroy(C(comm))) : ncclSuccess; }
+CALL(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags)) { return comm ? ft_nccl_result(ft_shim_revoke(C(comm), revokeFlags)) : ncclSuccess; }
 CALL(ncclResult_t, CommAbort, (ncclComm_t comm)) { return comm ? ft_nccl_result(ftcclCommAbort(C(comm))) : ncclSuccess; }
 
 /* ---- errors ------------------------------------------------------------------------------------------------------------- */
@@ -86,8 +86,10 @@ CALL(ncclResult_t, CommAbort, (ncclComm_t comm)) { return comm ? ft_nccl_result(
 CALL(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError))
 {
     ftcclResult_t found = ftcclSuccess, result = ftcclCommGetAsyncError(C(comm), asyncError ? &found : NULL);
-    if (result == ftcclSuccess) *asyncError = ft_nccl_result(found);
-    return ft_nccl_result(result);
+    if (result != ftcclSuccess) return ft_nccl_result(result);
+    bool over = found != ftcclSuccess && found != ftcclInProgress && ft_shim_is_revoked(C(comm)); /* who revokes knows of the failure */
+    *asyncError = over ? ncclSuccess : ft_nccl_result(found);
+    return ncclSuccess;
 }
 
 CALL(const char *, GetErrorString, (ncclResult_t result)) { return ftcclGetErrorString((ftcclResult_t)result); }

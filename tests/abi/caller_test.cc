@@ -11,9 +11,11 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <regex>
+#include <thread>
 
 #define OK(call) ASSERT_EQ(ncclSuccess, call) << ncclGetLastError(nullptr)
 
@@ -255,23 +257,74 @@ TEST(NcclCaller, FtcclsCallsWorkOnNcclsCommunicators)
     });
 }
 
-TEST(NcclCaller, RevokedMeansAnErrorEverywhereAndShrinks)
+/* Waits until the communicator has left InProgress. */
+ncclResult_t settled(ncclComm_t comm)
+{
+    ncclResult_t state = ncclInProgress;
+    while (state == ncclInProgress) {
+        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return ncclInternalError;
+        std::this_thread::yield();
+    }
+    return state;
+}
+
+/* Rank 0 has an operation that nobody else calls. */
+void revoke(ncclConfig_t *config)
 {
     ncclUniqueId id;
     OK(ncclGetUniqueId(&id));
+    std::atomic<int> ready{0};
     proc::in_threads(2, [&](int r) {
         ncclComm_t comm = nullptr, rest = nullptr;
         ncclResult_t state = ncclSuccess;
-        OK(ncclCommInitRank(&comm, 2, id, r));
+        int value = 0, count = 0;
+        bool blocking = config->blocking != 0;
+        ncclCommInitRankConfig(&comm, 2, id, r, config);
+        EXPECT_EQ(ncclSuccess, settled(comm));
+        for (ready++; ready < 2;) std::this_thread::yield(); // else one may be told before it has asked
         if (r == 0) {
-            OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+            OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr));
+        } else {
+            while (state == ncclSuccess) OK(ncclCommGetAsyncError(comm, &state));
+            EXPECT_EQ(ncclRemoteError, state) << "the others are told";
         }
-        while (state == ncclSuccess) OK(ncclCommGetAsyncError(comm, &state));
-        EXPECT_EQ(ncclRemoteError, state);
-        OK(ncclCommShrink(comm, nullptr, 0, &rest, nullptr, NCCL_SHRINK_DEFAULT));
-        OK(ncclCommDestroy(rest));
+        EXPECT_EQ(blocking ? ncclSuccess : ncclInProgress, ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+        EXPECT_EQ(ncclSuccess, settled(comm)) << "who revokes knows of the failure";
+        if (r == 0) {
+            EXPECT_EQ(ftcclRemoteError, ftcclStreamSynchronize(nullptr)) << "and its operations have ended";
+        }
+        ftcclResult_t ours = ftcclSuccess;
+        EXPECT_OK(ftcclCommGetAsyncError(reinterpret_cast<ftcclComm_t>(comm), &ours));
+        EXPECT_EQ(ftcclRemoteError, ours);
+        EXPECT_EQ(ncclRemoteError, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr)) << "for management alone";
+        ncclCommShrink(comm, nullptr, 0, &rest, nullptr, NCCL_SHRINK_DEFAULT);
+        EXPECT_EQ(ncclSuccess, settled(comm));
+        EXPECT_EQ(ncclSuccess, settled(rest));
+        EXPECT_EQ(ncclSuccess, ncclCommCount(rest, &count));
+        EXPECT_EQ(2, count);
+        for (ready++; ready < 4;) std::this_thread::yield(); // an abort is an error of the other
+        OK(ncclCommAbort(rest));
         OK(ncclCommAbort(comm));
     });
+}
+
+TEST(NcclCaller, WhoRevokesGoesOnTheOthersAreTold)
+{
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    revoke(&config);
+    config.blocking = 0;
+    revoke(&config);
+    EXPECT_EQ(ncclSuccess, ncclCommRevoke(nullptr, NCCL_REVOKE_DEFAULT)) << "as NCCL";
+    ncclComm_t comm;
+    OK(ncclCommInitAll(&comm, 1, nullptr));
+    EXPECT_EQ(ncclInvalidArgument, ncclCommRevoke(comm, 1));
+    ncclResult_t state = ncclInternalError;
+    OK(ncclCommGetAsyncError(comm, &state));
+    EXPECT_EQ(ncclSuccess, state);
+    EXPECT_OK(ftcclCommRevoke(reinterpret_cast<ftcclComm_t>(comm), FTCCL_REVOKE_DEFAULT));
+    OK(ncclCommGetAsyncError(comm, &state));
+    EXPECT_EQ(ncclRemoteError, state) << "ftccl's own stays an error";
+    OK(ncclCommAbort(comm));
 }
 
 /* ---- the log -------------------------------------------------------------------------------------------------------- */
