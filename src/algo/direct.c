@@ -5,6 +5,7 @@
  */
 #include "algo/parts.h"
 
+#define SEVERAL_STREAMS 1.25 /* a byte over TCP within a host, where each rank has several peers at once: measured on 4 ranks */
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
 
 static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
@@ -46,7 +47,12 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     work.crowd = view->nhosts > 1 ? (rounds - hops) * outside : 0;
     work.bytes_remote = view->nhosts > 1 ? bytes * outside : 0;
     work.bytes_local = bytes - work.bytes_remote;
+    if (!tuning->local_links && n > 2 && view->nhosts == 1 && work.flows != 1) work.bytes_local *= SEVERAL_STREAMS;
     work.steps = rounds * ft_messages(tuning, bytes / rounds);
+    if (work.flows == 1 && view->nhosts == 1) { /* the root works, the others have little to do and leave it a core */
+        work.bytes_local /= ft_work_sharing(view, tuning);
+        work.steps /= ft_work_sharing(view, tuning);
+    }
     return ft_work_ns(view, tuning, &work);
 }
 

@@ -5,8 +5,6 @@
  */
 #include "algo/parts.h"
 
-#define TINY_BYTES 24 /* travel in one cache line between ranks of a host; what is longer costs its sender more: measured */
-
 static bool flat_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
     (void)tuning;
@@ -24,7 +22,7 @@ static double flat_cost_ns(const struct ft_view *view, const struct ft_coll *col
     work.crowd = (n - 2) * outside;
     work.bytes_remote = (n - 1) * bytes * outside;
     work.bytes_local = (n - 1) * bytes - work.bytes_remote;
-    work.steps = (n - 1) * ft_messages(tuning, bytes) * (bytes > TINY_BYTES ? 2.5 : 1);
+    work.steps = (n - 1) * ft_messages(tuning, bytes);
     return ft_work_ns(view, tuning, &work);
 }
 

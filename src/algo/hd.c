@@ -22,7 +22,7 @@ static double hd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
     if (coll->kind == FT_REDUCESCATTER) {
         struct ft_work scatter = ft_work_doubling(view, tuning, rounds, 0);
         ft_work_add_bytes(view, &scatter, bytes * (p - 1) / p);
-        scatter.reduced = bytes * (p - 1) / p;
+        scatter.reduced = 2 * bytes * (p - 1) / p; /* what is sent next is stored first */
         return ft_work_ns(view, tuning, &scatter);
     }
     int folds = p == view->nranks ? 0 : 2;

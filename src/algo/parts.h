@@ -14,6 +14,7 @@
 
 /* Elements of the longest message: chunk_bytes rounded down to elements and, from 1 KiB on, to cache lines. */
 size_t ft_chunk_elems(const struct ft_tuning *, size_t esize);
+#define FT_SMALLEST_SHARE 16 /* lanes do not cut messages below chunk / 16 */
 /* Splits `elems` elements into pieces that are sent as `parts` messages each, and sets nlanes, nsteps and piece_*.
  * With less than a full chunk a message for every lane, messages get smaller, down to 1/16 of a chunk. */
 void ft_plan_split(struct ft_plan *, const struct ft_tuning *, size_t elems, size_t parts, uint64_t piece_steps);
@@ -82,6 +83,7 @@ struct ft_work {
     double reduced;                   /* bytes */
     double steps;                     /* of the engine, one after another */
 };
+double ft_work_sharing(const struct ft_view *, const struct ft_tuning *); /* ranks for each core, at least 1: scales all local work */
 double ft_work_ns(const struct ft_view *, const struct ft_tuning *, const struct ft_work *);
 /* Work of `hops` exchanges in a row in each of which every rank moves `bytes`, in whole messages. */
 struct ft_work ft_work_rounds(const struct ft_view *, const struct ft_tuning *, double hops, double bytes);
@@ -90,7 +92,9 @@ struct ft_work ft_work_rounds(const struct ft_view *, const struct ft_tuning *, 
 struct ft_work ft_work_doubling(const struct ft_view *, const struct ft_tuning *, int rounds, double bytes);
 /* Bytes that a host's ranks all send at once: to another host if there is one. */
 void ft_work_add_bytes(const struct ft_view *, struct ft_work *, double bytes);
-double ft_messages(const struct ft_tuning *, double bytes); /* at least 1 */
+/* Of ft_plan_split() for so many bytes of one part. One that is tiny counts half, as do those beside the first that are cut for other
+ * lanes; 0 bytes (the caller counts messages) are one. */
+double ft_messages(const struct ft_tuning *, double bytes);
 
 /* ---- the algorithms ---- */
 

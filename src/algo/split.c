@@ -7,7 +7,6 @@
 
 #define LINE_BYTES 64
 #define ALIGN_FROM_BYTES 1024 /* shorter messages are not rounded to cache lines */
-#define SMALLEST_SHARE 16     /* lanes do not cut messages below chunk / 16 */
 
 static size_t div_up(size_t n, size_t by) { return n / by + (n % by != 0); }
 
@@ -32,7 +31,7 @@ static size_t lanes_wanted(const struct ft_tuning *tuning)
 /* Pieces of `parts` messages each for at least `lanes` lanes, if that leaves the messages long enough. */
 static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts, size_t lanes)
 {
-    size_t chunk = ft_chunk_elems(tuning, plan->esize), least = ft_max(chunk / SMALLEST_SHARE, 1);
+    size_t chunk = ft_chunk_elems(tuning, plan->esize), least = ft_max(chunk / FT_SMALLEST_SHARE, 1);
     size_t share = div_up(elems, parts); /* elements of one part, of all pieces together */
     size_t pieces = div_up(share, chunk);
     plan->split_elems = elems;

@@ -21,16 +21,17 @@
 
 #define LINE_CHARS 256
 #define CROWD 0.1 /* what a remote message costs its receiver when others are on their way, in latencies */
+#define TINY_BYTES 24 /* travel in one cache line between ranks of a host */
 
 void ft_tuning_default(struct ft_tuning *tuning)
 {
     *tuning = (struct ft_tuning){
         .chunk_bytes = 131072, .several_bytes = 131072, .chunks = 4, .choice = "", .local_links = true,
         .costs = {
-            .local_latency_ns = 2000, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
+            .local_latency_ns = 600, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
             .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
             .loopback_latency_ns = 12000, .loopback_ns_per_byte = 0.2,
-            .reduce_ns_per_byte = 0.04, .step_ns = 330,
+            .reduce_ns_per_byte = 0.04, .step_ns = 700,
             .cores_per_host = ft_cores(),
         },
     };
@@ -139,13 +140,19 @@ uint64_t ft_tuning_table_digest(const struct ft_tuning *tuning)
     return ft_tuning_digest(&table);
 }
 
+double ft_work_sharing(const struct ft_view *view, const struct ft_tuning *tuning)
+{
+    double cores = tuning->costs.cores_per_host > 0 ? tuning->costs.cores_per_host : 1, ranks = ft_host_size_max(view);
+    return ranks > cores ? ranks / cores : 1;
+}
+
 double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, const struct ft_work *work)
 {
     const struct ft_costs *c = &tuning->costs;
-    double cores = c->cores_per_host > 0 ? c->cores_per_host : 1, ranks = ft_host_size_max(view);
-    double shared = ranks > cores ? ranks / cores : 1;
+    double shared = ft_work_sharing(view, tuning);
     double flows = work->flows > 1 ? work->flows : 1;
-    double cpu = work->hops_local * c->local_latency_ns + work->bytes_local * c->local_ns_per_byte +
+    double turns = tuning->local_links ? (1 + shared) / 2 : 1; /* until the receiver has its core, of those that share it */
+    double cpu = work->hops_local * turns * c->local_latency_ns + work->bytes_local * c->local_ns_per_byte +
                  work->reduced * c->reduce_ns_per_byte + work->steps * c->step_ns;
     double remote_messages = work->hops_remote + CROWD * work->crowd;
     return cpu * shared + remote_messages * c->remote_latency_ns + work->bytes_remote * c->remote_ns_per_byte * flows;
@@ -153,7 +160,10 @@ double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, co
 
 double ft_messages(const struct ft_tuning *tuning, double bytes)
 {
-    double messages = bytes / (double)tuning->chunk_bytes;
+    if (bytes > 0 && bytes <= TINY_BYTES) return 0.5;
+    double lanes = tuning->chunks < FT_LANES ? tuning->chunks : FT_LANES, chunks = bytes / (double)tuning->chunk_bytes;
+    double cut = chunks * FT_SMALLEST_SHARE < lanes ? chunks * FT_SMALLEST_SHARE : lanes, messages = 1 + (cut - 1) / 2;
+    if (messages < chunks) messages = chunks;
     return messages > 1 ? messages : 1;
 }
 

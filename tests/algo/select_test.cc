@@ -57,14 +57,14 @@ TEST(Choice, TextsMeanWhatTheySay)
         {"allreduce:tree;ring", FT_BROADCAST, "ring"},
         {"ring;allreduce:tree", FT_REDUCE, "ring"},
         {"^rd", FT_ALLREDUCE, "flat"},
-        {"^rd,flat", FT_ALLREDUCE, "direct"},
-        {"^rd,flat,direct", FT_ALLREDUCE, "hd"}, // ^ before a list excludes all of it
+        {"^rd,flat", FT_ALLREDUCE, "hd"},
+        {"^rd,flat,hd", FT_ALLREDUCE, "direct"}, // ^ before a list excludes all of it
         {"^rd,^flat,direct,hd,tree", FT_ALLREDUCE, "ring"},
-        {"allreduce:^rd,flat,allgather:ring", FT_ALLREDUCE, "direct"},
+        {"allreduce:^rd,flat,allgather:ring", FT_ALLREDUCE, "hd"},
         {"allreduce:^rd,allgather:^direct", FT_ALLGATHER, "rd"},
         {"ring,NVLS", FT_ALLREDUCE, "ring"},
-        {"^NVLS", FT_ALLREDUCE, "flat"},
-        {",,", FT_ALLREDUCE, "flat"},
+        {"^NVLS", FT_ALLREDUCE, "rd"},
+        {",,", FT_ALLREDUCE, "rd"},
     };
     World world(8, 1);
     for (auto &row : table) EXPECT_EQ(world.select(row.kind, 8, row.text), row.chosen) << row.text;
@@ -376,7 +376,7 @@ TEST(Explain, NamesCandidatesChoiceAndSteps)
     fclose(out);
     std::string said = text;
     free(text);
-    for (const char *part : {"AllReduce of 10 x float32, 8 ranks", "* direct", "  rd ", "excluded by FTCCL_ALGO", "twolevel  does not fit",
+    for (const char *part : {"AllReduce of 10 x float32, 8 ranks", "* hd", "  rd ", "excluded by FTCCL_ALGO", "twolevel  does not fit",
                              "rank 0, lane 0:", "(final)"})
         EXPECT_NE(said.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << said;
 }
