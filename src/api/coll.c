@@ -51,13 +51,24 @@ static int check_buffers(const struct call *call, int nranks, int rank)
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
     if (extent.in && !in) return ft_fail(FT_INVAL, "%s: the send buffer is NULL", name);
     if (extent.out && !out) return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", name);
-    int rc = extent.in ? ft_device_check(name, call->in) : FT_OK;
-    if (rc == FT_OK && extent.out) rc = ft_device_check(name, call->out);
-    if (rc != FT_OK) return rc;
     if (!extent.in || !extent.out) return FT_OK;
     bool overlap = in < out + extent.out && out < in + extent.in;
     if (!overlap || in + extent.out_off == out + extent.in_off) return FT_OK;
     return ft_fail(FT_INVAL, "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do", name, call->in, call->out);
+}
+
+/* Whose memory the buffers are. Operations on those of the GPU get what they need for it. */
+static int find_memory(ftcclComm_t comm, const struct call *call, struct ft_op *op, ftcclStream_t stream, struct extent extent)
+{
+    const void *in = extent.in ? call->in : NULL, *out = extent.out ? call->out : NULL;
+    struct ft_stream *host;
+    if (!comm->core->engine->gpu) {
+        int rc = ft_device_check(ft_kind_name(call->coll.kind), in);
+        return rc == FT_OK ? ft_device_check(ft_kind_name(call->coll.kind), out) : rc;
+    }
+    bool ours = stream && ft_stream_enter(stream, &host) == FT_OK;
+    if (ours) ft_stream_leave(stream);
+    return ft_gpu_want(comm->core, op, (struct ft_gpu_call){in, out, stream, ours});
 }
 
 static int check_coll(const struct ft_coll *coll, int nranks)
@@ -108,7 +119,7 @@ static int check_alive(struct ft_comm *core)
     return rc;
 }
 
-static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
+static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op, ftcclStream_t stream)
 {
     struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
     int rc = check_coll(&call->coll, shape.nranks);
@@ -121,7 +132,8 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
     op->epoch = shape.epoch;
     op->root_id = shape.root_id;
     if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind)) op->coll.root = 0;
-    return ft_kind_reduces(call->coll.kind) ? set_operator(comm, call, op) : FT_OK;
+    if (ft_kind_reduces(call->coll.kind)) rc = set_operator(comm, call, op);
+    return rc == FT_OK ? find_memory(comm, call, op, stream, extent_of(&call->coll, shape.nranks, shape.rank)) : rc;
 }
 
 /* Where nothing else is under way a collective begins here and now. FT_AGAIN: it has to queue. */
@@ -131,7 +143,7 @@ static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t 
     if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind)) return FT_AGAIN;
     if (handle && ft_stream_enter(handle, &stream) != FT_OK) return FT_AGAIN;
     struct ft_op *op = ft_direct_begin(comm->core, stream);
-    int rc = op ? fill_op(comm, call, op) : FT_AGAIN;
+    int rc = op ? fill_op(comm, call, op, handle) : FT_AGAIN;
     if (rc == FT_OK) ft_direct_run(comm->core, stream);
     else if (op) ft_direct_cancel(comm->core);
     if (handle) ft_stream_leave(handle);
@@ -144,11 +156,11 @@ static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t s
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK) return ft_refuse(NULL, rc);
-    rc = run_at_once(comm, &call, stream);
+    rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, &call, stream);
     if (rc == FT_OK) ft_comm_leave(comm);
     if (rc == FT_OK) return ftcclSuccess;
     struct ft_op *op = rc == FT_AGAIN ? ft_op_new() : NULL;
-    if (op) rc = fill_op(comm, &call, op);
+    if (op) rc = fill_op(comm, &call, op, stream);
     else if (rc == FT_AGAIN) rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc == FT_OK) return ft_group_add(comm, stream, op);
     if (op) ft_op_free(op);
@@ -250,7 +262,7 @@ FT_EXPORT ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar
     else if ((unsigned)type >= FT_TYPES) rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a data type", (int)datatype);
     else if (residence != ftcclScalarDevice && residence != ftcclScalarHostImmediate)
         rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a residence", (int)residence);
-    else rc = ft_device_check("RedOpCreatePreMulSum", scalar);
+    else if (residence == ftcclScalarHostImmediate || !comm->core->engine->gpu) rc = ft_device_check("RedOpCreatePreMulSum", scalar);
     if (rc == FT_OK) {
         struct ft_premul premul = {.live = true, .type = type, .redop = {.red = FT_SUM, .scaled = true}};
         if (residence == ftcclScalarDevice) premul.from = scalar;

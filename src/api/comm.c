@@ -141,6 +141,7 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
     to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
     to->limits.retry = is_retry(ft_param_str(FT_PARAM_FAILURE_POLICY));
+    to->limits.hold = strcmp(ft_param_str(FT_PARAM_ON_FAILURE), "hold") == 0;
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
     to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
     to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);

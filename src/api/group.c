@@ -186,10 +186,31 @@ static int distinct_streams(const struct member *members, int n, struct ft_strea
     return count;
 }
 
+/* The streams of the GPU that a group names, each once; *out is NULL if there are none. */
+static int find_gpu_streams(const struct member *members, int n, void ***out)
+{
+    int count = 0, of_gpu = 0;
+    *out = NULL;
+    for (int i = 0; i < n; i++) of_gpu += members[i].op->gpu != NULL;
+    if (of_gpu == 0) return 0;
+    void **streams = malloc((size_t)of_gpu * sizeof *streams);
+    if (!streams) return ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        if (!members[i].op->gpu) continue;
+        while (k < count && streams[k] != members[i].op->gpu->stream) k++;
+        if (k == count) streams[count++] = members[i].op->gpu->stream;
+    }
+    *out = streams;
+    return count;
+}
+
 static int submit(struct member *members, int n)
 {
+    void **gpu_streams;
+    int ngpu_streams = find_gpu_streams(members, n, &gpu_streams);
     struct ft_stream *few[8], **streams = n <= 8 ? few : malloc((size_t)n * sizeof *streams);
-    int rc = check_self(members, n);
+    int rc = ngpu_streams < 0 ? ngpu_streams : check_self(members, n);
     struct ft_entry *entry = rc == FT_OK && streams ? ft_entry_new(streams, distinct_streams(members, n, streams)) : NULL;
     if (rc == FT_OK && !entry) rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
     for (int i = 0; i < n && rc == FT_OK; i++) {
@@ -200,8 +221,9 @@ static int submit(struct member *members, int n)
             members[i].op = NULL;
         }
     }
-    if (rc == FT_OK) ft_entry_submit(entry);
-    else if (entry) ft_entry_free(entry);
+    if (rc == FT_OK) rc = ft_entry_submit_behind(entry, gpu_streams, ngpu_streams);
+    if (rc != FT_OK && entry) ft_entry_free(entry);
+    free(gpu_streams);
     if (streams != few) free(streams);
     for (int i = 0; i < n; i++) drop_member(&members[i]);
     return rc;
@@ -226,11 +248,12 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
 {
     struct member member = {comm, NULL, op};
     int rc = FT_OK;
-    if (stream) {
+    if (op->gpu) member.stream = ft_gpu_order(comm->core);
+    else if (stream) {
         rc = ft_stream_enter(stream, &member.stream);
         if (rc == FT_OK) ft_stream_ref(member.stream), ft_stream_leave(stream);
     } else if (!(member.stream = ft_engine_null_stream(comm->core->engine))) rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
-    if (!stream && rc == FT_OK) ft_null_stream_used(comm->core->engine);
+    if (!stream && !op->gpu && rc == FT_OK) ft_null_stream_used(comm->core->engine);
     if (rc != FT_OK) {
         ft_op_free(op);
         return ft_refuse(comm, rc);

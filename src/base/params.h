@@ -29,6 +29,8 @@
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \
+    X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                                     \
+      "streams of a GPU when an operation on them fails: release, or hold until the communicator is aborted, revoked or shrunk") \
     X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
       "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
     X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \

@@ -243,6 +243,8 @@ static void start_work(struct ft_comm *comm)
     if (comm->limits.op_timeout_ms > 0 && work->deadline_ns == 0) work->deadline_ns = now + (uint64_t)comm->limits.op_timeout_ms * 1000000u;
     if (ft_fuse(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
+    int reached = work->has_gpu ? ft_gpu_reached(work) : FT_OK;
+    if (reached != FT_OK) ft_comm_fail(comm, reached, comm->view.rank, "rank %d: %s", comm->view.rank, ft_fail_text());
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
     if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
@@ -262,6 +264,7 @@ void ft_comm_retire(struct ft_comm *comm, int status)
     if (!comm->head) comm->tail = NULL;
     comm->running = false;
     comm->preserve.state = FT_PRESERVE_NONE;
+    ft_gpu_over(work, status);
     if (!ft_direct_ended(comm, work, status)) ft_entry_work_done(work, status);
 }
 
@@ -315,6 +318,7 @@ bool ft_comm_settle(struct ft_comm *comm)
             if (op->state == FT_OP_RUNNING) ft_op_move(op, FT_OP_DRAINING, comm->status);
         ft_exec_drop(comm);
     }
+    if (!ft_gpu_idle(comm, now - comm->draining_ns)) return false;
     if (ft_exec_settled(comm)) return true;
     if (now - comm->draining_ns < SETTLE_NS) return false;
     cut_pending_links(comm);
@@ -387,7 +391,7 @@ static void watch(struct ft_comm *comm, uint64_t now)
 
 bool ft_comm_turn(struct ft_comm *comm)
 {
-    bool moved = false;
+    bool moved = ft_gpu_poll(comm);
     bool failing = comm->limits.retry && comm->status != FT_OK && !comm->retry.pact; /* it must know all that it was told */
     if ((comm->engine->turns & 15) == 0 || comm->notices_left || failing) moved |= ft_notice_turn(comm);
     if ((comm->engine->turns & 15) == 0 && comm->status == FT_OK) moved |= ft_rma_receive(comm);
@@ -492,6 +496,7 @@ void ft_comm_abort(struct ft_comm *comm)
     atomic_store(&comm->leaving, 1);
     ft_engine_lock(comm->engine);
     ft_comm_fail(comm, FT_ABORTED, comm->view.rank, "rank %d aborted the communicator", comm->view.rank);
+    ft_gpu_let_go(comm);
     ft_engine_unlock(comm->engine);
     ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS);
     ft_engine_wait(comm->engine, is_idle, comm, 2 * (uint64_t)SETTLE_NS);
@@ -502,6 +507,7 @@ void ft_comm_revoke(struct ft_comm *comm, const char *why)
 {
     ft_engine_lock(comm->engine);
     ft_comm_fail(comm, FT_REVOKED, -1, "the communicator was revoked by rank %d (%s)", comm->view.rank, why);
+    ft_gpu_let_go(comm);
     ft_engine_unlock(comm->engine);
     ft_engine_kick(comm->engine);
 }
@@ -537,6 +543,7 @@ void ft_comm_close(struct ft_comm *comm)
     ft_engine_unlock(engine);
     ft_engine_unbind(engine, comm->ctx);
     if (comm->retry.ctx) ft_engine_unbind(engine, comm->retry.ctx);
+    ft_gpu_close(comm);
     if (last) ft_engine_close(engine);
     ft_comm_unref(comm);
 }

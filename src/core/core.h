@@ -62,6 +62,7 @@ struct ft_op {
     uint32_t crc;
     struct ft_op *members;   /* operations of a group that this one does together, see fuse.c; NULL: none */
     char *joint;             /* their inputs, then their results */
+    struct ft_op_gpu *gpu;   /* its buffers are the GPU's; NULL: the host's. Freed with the operation */
     struct ft_op *verifies;  /* the collective before it, whose result this one compares; NULL: a call of the user's */
     uint64_t epoch, root_id; /* policy retry: the view for which it was called, and the engine of its root there */
     struct ft_send sends[FT_WINDOW_P2P];
@@ -99,6 +100,7 @@ static inline uint64_t ft_sig_call(uint64_t sig) { return (sig & FT_SIG_VERIFY) 
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes); /* "AllReduce(count 4, float32, sum)" */
 
 #include "core/stream.h"
+#include "core/gpu.h"
 
 /* ---- communicators (comm.c, preserve.c, verify.c, exec.c, p2p.c, notice.c, init.c) ------------------------------- */
 
@@ -148,7 +150,7 @@ struct ft_direct {
     atomic_int queued;  /* the structs are in use until its entry is over; release by who ends it */
 };
 
-struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify, retry; };
+struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify, retry, hold; };
 
 struct ft_comm {
     struct ft_comm *next;       /* in the engine's list */
@@ -183,6 +185,9 @@ struct ft_comm {
     uint32_t *digests;           /* of results, [nranks] for each comparison of the running work */
     size_t ndigests;             /* room */
     struct ft_plan comparing;    /* of every comparison; algo is NULL before the first */
+
+    struct ft_comm_gpu *gpu;     /* its queue on the GPU, from its first operation there on; read with acquire */
+    atomic_int let_go;           /* streams that a failure holds go on */
 
     struct ft_window *windows;
     uint64_t window_ids;
@@ -492,6 +497,7 @@ struct ft_engine {
     atomic_int stop;
     atomic_int sleeping;       /* the driver sleeps in epoll; pairs with ft_engine_wake() */
     atomic_int wanted;         /* user threads that want to drive */
+    atomic_int gpu_works;      /* on the GPU, which wakes nobody; relaxed */
     atomic_int user_drove;     /* set by user threads, cleared by the background thread when it looks */
     struct ft_event *events;   /* of the transport that is being polled, [nevents] */
     int nevents;

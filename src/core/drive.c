@@ -17,6 +17,7 @@
 
 #define NAP_NS 200000          /* the background thread's look while users drive */
 #define IDLE_NAP_NS 1000000
+#define GPU_NAP_NS 50000       /* a waiting driver's while the GPU has work */
 #define SLEEP_BUSY_MS 10       /* longest sleep with work under way: deadlines are looked at */
 #define SLEEP_IDLE_MS 1000
 #define LIVES_MS 10            /* longest sleep with peers whose life pages are seen: no descriptor tells of a mark */
@@ -116,10 +117,21 @@ static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
     return timeout_ms;
 }
 
+/* The GPU wakes nobody: while it has works of this engine's a driver that has nothing to do looks again soon. */
+static bool rest_for_gpu(struct ft_engine *engine)
+{
+    if (!atomic_load_explicit(&engine->gpu_works, memory_order_relaxed)) return false;
+    struct timespec time = {0, GPU_NAP_NS};
+    struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
+    ppoll(&fd, 1, &time, NULL);
+    return true;
+}
+
 /* Sleeps with the engine held until a peer or another thread does something; true if somebody did, false if time passed.
  * `mine`: how many of `wanted` are the caller. */
 static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
 {
+    if (rest_for_gpu(engine)) return false;
     atomic_store(&engine->sleeping, 1); /* pairs with ft_engine_wake(): either it sees this, or we see its work */
     bool quiet = !atomic_load(&engine->inbox_count) && atomic_load(&engine->wanted) <= mine && !atomic_load(&engine->stop);
     for (int i = 0; i < engine->ntransports; i++)

@@ -107,6 +107,23 @@ static void seal(const struct ft_comm *comm, struct ft_lane *lane, struct ft_hea
     header->crc = lane->crc;
 }
 
+static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
+{
+    struct ft_op *op = lane->op;
+    const struct ft_ref *from = &lane->step.send;
+    struct ft_gpu_send *send = &comm->gpu->sends[lane_number(comm, lane)][k];
+    struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .scaled = op->redop.scaled && from->buf == FT_BUF_IN, .nsrc = 1, .ndst = 1,
+                             .count = lane->step.send_bytes / op->plan.esize, .src = {resolve(op, *from)}};
+    if (!send->slot) {
+        send->header = header_of(comm, lane, lane->step.send_bytes);
+        send->far = from->buf == FT_BUF_TMP;
+    }
+    int rc = ft_gpu_put(comm, op, link, &pass, send);
+    if (rc == FT_OK) lane->sends[k].status = FT_OK;
+    if (rc == FT_DEVICE) ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    return rc;
+}
+
 /* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
@@ -117,7 +134,9 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     if (rc != FT_OK) return rc;
     struct ft_header header = header_of(comm, lane, lane->step.send_bytes);
     const char *data = resolve(op, lane->step.send);
-    if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
+    if (op->gpu) {
+        rc = send_from_gpu(comm, lane, k, link);
+    } else if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
         seal(comm, lane, &header, data);
         rc = link->ops->send(link, &header, data, &lane->sends[k]);
@@ -238,6 +257,24 @@ static void commit(struct ft_comm *comm, struct ft_lane *lane)
     lane->phase = FT_LANE_SETTLE;
 }
 
+/* The pass is over. */
+static void reduced(struct ft_comm *comm, struct ft_lane *lane)
+{
+    int rc = lane->req.status;
+    if (rc == FT_OK) commit(comm, lane);
+    else ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+}
+
+/* Of a pass as fill_pass() makes it: the GPU reaches what is the user's. */
+static struct ft_device_far far_of(const struct ft_lane *lane)
+{
+    const struct ft_step *step = &lane->step;
+    struct ft_device_far far = {.src = ~0u, .dst = ~0u};
+    if (step->src.buf == FT_BUF_IN || step->src.buf == FT_BUF_OUT) far.src &= ~(1u << step->src_at);
+    if (step->dst.buf == FT_BUF_IN || step->dst.buf == FT_BUF_OUT) far.dst &= ~1u;
+    return far;
+}
+
 static bool combine(struct ft_comm *comm, struct ft_lane *lane)
 {
     if (lane->step.len_bytes == 0) {
@@ -248,10 +285,10 @@ static bool combine(struct ft_comm *comm, struct ft_lane *lane)
     struct ft_reduce pass;
     fill_pass(lane, &pass);
     bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 && pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
-    int rc = nothing ? FT_OK : comm->engine->device->ops->reduce(comm->engine->device, &pass, &lane->req);
-    if (rc == FT_OK) commit(comm, lane);
-    else if (rc == FT_AGAIN) lane->phase = FT_LANE_REDUCING;
-    else ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    lane->req.status = nothing ? FT_OK : lane->op->gpu ? ft_gpu_pass(comm, lane->op, &pass, far_of(lane), &lane->req)
+                                                       : comm->engine->device->ops->reduce(comm->engine->device, &pass, &lane->req);
+    if (lane->req.status == FT_AGAIN) lane->phase = FT_LANE_REDUCING;
+    else reduced(comm, lane);
     return true;
 }
 
@@ -278,7 +315,7 @@ static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
             moved = true;
         }
         if (lane->phase == FT_LANE_EXCHANGE) moved |= exchange(comm, lane);
-        if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN) commit(comm, lane), moved = true;
+        if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN) reduced(comm, lane), moved = true;
         if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane)) return moved;
         lane->index++;
         advance(comm, lane);
@@ -309,6 +346,7 @@ void ft_exec_start(struct ft_comm *comm)
 
 void ft_exec_drop(struct ft_comm *comm)
 {
+    ft_gpu_drop(comm, NULL);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
         for (int k = 0; k < lane->step.nrecv; k++) {
@@ -325,6 +363,7 @@ void ft_exec_drop(struct ft_comm *comm)
 
 void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link)
 {
+    ft_gpu_drop(comm, link);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
         for (int k = 0; k < lane->step.nrecv && link == peer->rx; k++) {

@@ -71,7 +71,9 @@ void ft_op_free(struct ft_op *op)
     ft_op_trim(op);
     ft_fuse_free(op);
     free(op->waits);
+    free(op->gpu);
     op->waits = NULL;
+    op->gpu = NULL;
     char *tmp = op->tmp;
     if (ft_pool_put(&ops, op)) return;
     free(tmp);

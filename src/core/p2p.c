@@ -43,6 +43,11 @@ static bool sends_complete(const struct ft_op *op)
     return true;
 }
 
+static struct ft_reduce copy_of(const void *from, void *to, size_t len_bytes)
+{
+    return (struct ft_reduce){.type = FT_UINT8, .count = len_bytes, .nsrc = 1, .ndst = 1, .src = {from}, .dst = {to}};
+}
+
 /* Hands chunks to the link until it or the operation has enough. An operation of no bytes sends one empty message. */
 static bool send_turn(struct ft_comm *comm, int rank)
 {
@@ -62,7 +67,12 @@ static bool send_turn(struct ft_comm *comm, int rank)
         if (comm->limits.verify && !op->sealed) op->crc = ft_verify_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
         header.crc = op->crc;
         op->sends[k].status = FT_AGAIN;
-        rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
+        if (op->gpu && len > 0) {
+            struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, len);
+            if (!op->gpu->send.slot) op->gpu->send.header = header;
+            rc = ft_gpu_put(comm, op, link, &pass, &op->gpu->send);
+            op->sends[k].status = FT_OK; /* once it is in the slot it is the link's */
+        } else rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
         if (rc != FT_OK) op->sends[k].status = FT_OK;
         else op->offset += len, op->begun = true, op->sealed = false, moved = true;
     }
@@ -86,6 +96,27 @@ static bool expected(struct ft_comm *comm, const struct ft_op *op, const struct 
     return false;
 }
 
+/* The GPU takes a message from the link's memory, which is kept meanwhile. */
+static void start_receiving(struct ft_comm *comm, struct ft_op *op, const struct ft_msg *msg)
+{
+    struct ft_reduce pass = copy_of(msg->data, (char *)op->out + op->offset, msg->header.len);
+    op->gpu->msg = *msg;
+    op->gpu->busy = op->begun = true;
+    op->gpu->send.req.status = ft_gpu_pass(comm, op, &pass, (struct ft_device_far){.src = 1}, &op->gpu->send.req);
+}
+
+/* False: not yet, or it failed. */
+static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
+{
+    int rc = op->gpu->send.req.status;
+    if (rc == FT_AGAIN) return false;
+    op->gpu->busy = false;
+    op->offset += op->gpu->msg.header.len;
+    if (rx) rx->ops->release(rx, &op->gpu->msg);
+    if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    return rc == FT_OK;
+}
+
 static bool recv_turn(struct ft_comm *comm, int rank)
 {
     struct ft_p2p *queue = &comm->recvs[rank];
@@ -95,6 +126,11 @@ static bool recv_turn(struct ft_comm *comm, int rank)
     bool moved = false;
     while (op->offset < total || !op->begun) {
         struct ft_msg msg;
+        if (op->gpu && op->gpu->busy) {
+            if (!received(comm, op, peer->rx)) return moved;
+            moved = true;
+            continue;
+        }
         int rc = peer->rx ? peer->rx->ops->recv(peer->rx, comm->ctx, FT_LANE_P2P, &msg)
                           : peer->departed || peer->lost ? FT_PEER : FT_AGAIN;
         if (rc == FT_AGAIN) return moved;
@@ -103,6 +139,11 @@ static bool recv_turn(struct ft_comm *comm, int rank)
             return true;
         }
         bool good = ft_verify_ok(comm, rank, &msg, op, op->offset) && expected(comm, op, &msg.header);
+        if (good && op->gpu && msg.header.len > 0) {
+            start_receiving(comm, op, &msg);
+            moved = true;
+            continue;
+        }
         if (good && msg.header.len > 0) {
             struct ft_reduce pass = {.type = FT_UINT8, .count = msg.header.len, .nsrc = 1, .ndst = 1, .src = {msg.data},
                                      .dst = {(char *)op->out + op->offset}};
@@ -118,6 +159,22 @@ static bool recv_turn(struct ft_comm *comm, int rank)
     return true;
 }
 
+static bool self_copied(struct ft_comm *comm, struct ft_op *send, struct ft_op *recv)
+{
+    struct ft_op *op = recv->gpu ? recv : send;
+    struct ft_device_req *req = &op->gpu->send.req;
+    if (!op->gpu->busy && bytes_of(send) > 0 && recv->out != send->in) {
+        struct ft_reduce pass = copy_of(send->in, recv->out, bytes_of(send));
+        op->gpu->busy = true;
+        req->status = ft_gpu_pass(comm, op, &pass, (struct ft_device_far){.src = !send->gpu, .dst = !recv->gpu}, req);
+    }
+    if (op->gpu->busy && req->status == FT_AGAIN) return false;
+    if (op->gpu->busy && req->status != FT_OK)
+        ft_comm_fail(comm, req->status, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(req->status));
+    op->gpu->busy = false;
+    return comm->status == FT_OK;
+}
+
 static bool self_turn(struct ft_comm *comm, int rank)
 {
     struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
@@ -129,7 +186,8 @@ static bool self_turn(struct ft_comm *comm, int rank)
         ft_comm_fail(comm, FT_MISMATCH, rank, "rank %d sends %s to itself and receives %s", rank, s, r);
         return true;
     }
-    memmove(recv->out, send->in, bytes_of(send));
+    if (!send->gpu && !recv->gpu) memmove(recv->out, send->in, bytes_of(send));
+    else if (!self_copied(comm, send, recv)) return false;
     pop(&comm->sends[rank]);
     pop(&comm->recvs[rank]);
     return true;

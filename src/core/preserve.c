@@ -80,7 +80,8 @@ static int copy_some(struct ft_comm *comm)
         bool back = p->state == FT_PRESERVE_RESTORING;
         struct ft_reduce pass = {.type = FT_UINT8, .count = len, .nsrc = 1, .ndst = 1, .streaming = p->streaming,
                                  .src = {back ? side : user}, .dst = {back ? user : side}};
-        int rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &p->req);
+        int rc = p->op->gpu ? ft_gpu_pass(comm, p->op, &pass, (struct ft_device_far){.src = back, .dst = !back}, &p->req)
+                            : comm->engine->device->ops->reduce(comm->engine->device, &pass, &p->req);
         if (rc != FT_OK && rc != FT_AGAIN) return rc;
         p->op_at += len;
         p->side_at += len;

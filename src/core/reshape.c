@@ -203,5 +203,10 @@ int ft_shrink_run(struct ft_comm *parent, const struct ft_shrink *how, struct ft
     if (rc == FT_OK) rc = ft_shrink_begin(parent, how, &shrinking);
     if (rc == FT_OK) rc = ft_shrink_end(parent, how, &shrinking, ft_pact_wait(parent, shrinking.pact), out);
     ft_retry_unpin(parent);
+    if (rc == FT_OK) {
+        ft_engine_lock(parent->engine);
+        ft_gpu_let_go(parent);
+        ft_engine_unlock(parent->engine);
+    }
     return rc;
 }

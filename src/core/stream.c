@@ -120,6 +120,7 @@ void ft_work_add(struct ft_work *work, struct ft_op *op)
     work->ops_left++;
     if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV) work->has_p2p = true;
     if (op->coll.kind == FT_PUT || op->coll.kind == FT_WAIT) work->has_rma = true;
+    if (op->gpu) work->has_gpu = true;
 }
 
 bool ft_entry_ready(const struct ft_entry *entry)
@@ -128,12 +129,16 @@ bool ft_entry_ready(const struct ft_entry *entry)
         const struct ft_slot *slot = &entry->on[i];
         if (atomic_load_explicit(&slot->stream->done, memory_order_acquire) != slot->ticket) return false;
     }
+    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->has_gpu && ft_gpu_reached(work) == FT_AGAIN) return false;
     return true;
 }
 
 static bool has_room(void *arg)
 {
-    return atomic_load_explicit(&((struct ft_comm *)arg)->queued, memory_order_relaxed) < FT_QUEUE_MAX;
+    const struct ft_comm *comm = arg;
+    int most = __atomic_load_n(&comm->gpu, __ATOMIC_RELAXED) ? FT_GPU_QUEUE_MAX : FT_QUEUE_MAX;
+    return atomic_load_explicit(&comm->queued, memory_order_relaxed) < most;
 }
 
 /* A full queue makes the caller turn the engine. The operations ahead have deadlines; without any the wait still ends with the
@@ -176,7 +181,9 @@ void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream)
     take_tickets(entry);
 }
 
-void ft_entry_submit(struct ft_entry *entry)
+void ft_entry_submit(struct ft_entry *entry) { ft_entry_submit_behind(entry, NULL, 0); }
+
+int ft_entry_submit_behind(struct ft_entry *entry, void *const *gpu_streams, int ngpu_streams)
 {
     wait_for_room(entry);
     struct ft_engine *only = NULL;
@@ -191,6 +198,12 @@ void ft_entry_submit(struct ft_entry *entry)
     struct ft_engine *engines[FT_KICK_MAX];
     int nengines = 0;
     pthread_mutex_lock(&submit_lock);
+    int rc = ngpu_streams > 0 ? ft_gpu_launch(entry, gpu_streams, ngpu_streams) : FT_OK;
+    if (rc != FT_OK) {
+        pthread_mutex_unlock(&submit_lock);
+        for (struct ft_work *work = entry->works; work; work = work->next_in_entry) ft_engine_unref(work->comm->engine);
+        return rc;
+    }
     take_tickets(entry);
     /* Once the last work is in an inbox the entry may be finished and freed by another thread. */
     for (struct ft_work *work = entry->works, *next; work; work = next) {
@@ -217,6 +230,7 @@ void ft_entry_submit(struct ft_entry *entry)
         else ft_engine_kick(engines[i]);
         ft_engine_unref(engines[i]);
     }
+    return FT_OK;
 }
 
 /* n of its holds; all of them, as nearly always, cost no locked instruction. */

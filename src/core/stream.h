@@ -32,7 +32,8 @@ struct ft_work {
     struct ft_comm *comm;          /* holds a reference */
     struct ft_op *ops, *last;
     int nops, ops_left;
-    bool has_p2p, has_rma;
+    bool has_p2p, has_rma, has_gpu;
+    uint64_t run;                  /* of the communicator's queue on the GPU; 0: none */
     uint64_t started_ns, deadline_ns; /* 0: none */
 };
 
@@ -63,6 +64,8 @@ int ft_stream_wait(struct ft_stream *stream);  /* bounded by the deadlines of it
 bool ft_entry_ready(const struct ft_entry *entry);
 /* Gives the entry its tickets and hands its works to their engines. Consumes it. Wakes or turns engines as needed. */
 void ft_entry_submit(struct ft_entry *entry);
+/* The same, behind streams of the GPU if there are any. An error: the entry is still the caller's. */
+int ft_entry_submit_behind(struct ft_entry *entry, void *const *gpu_streams, int ngpu_streams);
 void ft_entry_work_done(struct ft_work *work, int status); /* frees the work, and the entry with its last one */
 struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams); /* NULL: no memory */
 void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is done */

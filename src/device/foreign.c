@@ -1,7 +1,7 @@
 /*
- * Memory that belongs to a device which this build does not have. A buffer on a GPU looks like any other address until it is
- * touched; the one who knows is CUDA's driver, and only a process that has loaded it can have such a buffer. Here until a CUDA
- * device answers in `owns`.
+ * Memory that belongs to a device which is not used. A buffer on a GPU looks like any other address until it is
+ * touched; the one who knows is CUDA's driver, and only a process that has loaded it can have such a buffer. For calls and
+ * communicators that work without the CUDA device.
  */
 #include "device/device.h"
 
@@ -35,5 +35,5 @@ static bool is_on_device(const void *ptr)
 int ft_device_check(const char *call, const void *ptr)
 {
     if (!is_on_device(ptr)) return FT_OK;
-    return ft_fail(FT_NOTSUP, "%s: %p is memory of a GPU; buffers have to be in host memory, for this build has no CUDA device", call, ptr);
+    return ft_fail(FT_NOTSUP, "%s: %p is memory of a GPU, and this call or communicator takes host memory alone: docs/device-cuda.md says why", call, ptr);
 }

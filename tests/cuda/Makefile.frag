@@ -1,6 +1,6 @@
 # The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
 # for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
-EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/pass_test.cc tests/cuda/queue_test.cc
+EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc
 if HAVE_CUDA
 if HAVE_GTEST
 cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
@@ -18,6 +18,11 @@ tests_cuda_pass_test_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off
 tests_cuda_pass_test_LDADD = $(cuda_ldadd)
 check_PROGRAMS += tests/cuda/queue_test
 TESTS += tests/cuda/queue_test
+check_PROGRAMS += tests/cuda/gpu_test
+TESTS += tests/cuda/gpu_test
+tests_cuda_gpu_test_SOURCES = tests/cuda/gpu_test.cc
+tests_cuda_gpu_test_CPPFLAGS = $(cuda_cppflags)
+tests_cuda_gpu_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
 tests_cuda_queue_test_SOURCES = tests/cuda/queue_test.cc
 tests_cuda_queue_test_CPPFLAGS = $(cuda_cppflags)
 tests_cuda_queue_test_LDADD = $(cuda_ldadd)

@@ -194,6 +194,14 @@ TEST_F(Queue, WhatTheDriverRefusesIsAnErrorInItsWords)
         EXPECT_NE(std::string(ft_fail_text()).find(call), std::string::npos) << ft_fail_text();
         EXPECT_EQ(run, 0u);
     }
+    standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1); /* the kernel is on its way by then */
+    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE);
+    EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; })) << "the kernel that nobody knows of stays";
+    uint64_t first = after({a});
+    standin_fail("cuStreamWaitEvent", CUDA_ERROR_LAUNCH_FAILED, 1);
+    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE);
+    ops->signal(queue, first);
+    EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }));
     standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
     EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_NOTSUP);
     char none;

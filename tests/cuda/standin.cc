@@ -327,7 +327,9 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUst
 {
     Stream *stream = stream_of(on);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-    stream->add([=] { cuMemcpy(to, from, len); });
+    auto kept = std::make_shared<std::vector<char>>(); /* pageable memory is read before the call returns, as the driver does */
+    if (!reach(from)) kept->assign((const char *)from, (const char *)from + len);
+    stream->add([=] { cuMemcpy(to, kept->empty() ? from : (CUdeviceptr)kept->data(), len); });
     return CUDA_SUCCESS;
 }
 

@@ -53,7 +53,7 @@ struct World {
     struct Outcome { std::vector<int> what; std::vector<const Node *> seen_by; };
     std::map<std::pair<uint64_t, uint32_t>, Outcome> decisions;
     uint64_t fault_in = 0;        // turns
-    ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false, false};
+    ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false, false, false};
 
     // Joiners come behind the n ranks of the first communicator.
     World(uint64_t s, int ranks, int joiners = 0) : seed(s), n(ranks), nodes(size_t(ranks + joiners))

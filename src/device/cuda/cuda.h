@@ -48,6 +48,7 @@ struct ft_device_queue {
     CUdeviceptr stages_there;
     uint64_t silence_ns;
     _Atomic uint64_t launched;    /* runs; written by who calls after() */
+    _Atomic uint64_t nobodys;     /* the last of them that no caller knows of; 0: none */
     uint64_t done;                /* commands seen to be done */
     struct ft_cuda_posted posted[FT_CUDA_RING];
     struct ft_device_req *first, *last; /* passes of which something is still to be posted */

@@ -157,18 +157,27 @@ static int launch(struct ft_device_queue *queue, void *const *streams, int n, ui
 
 static void queue_signal(struct ft_device_queue *queue, uint64_t run)
 {
-    uint64_t *ended = &queue->control->ended, was = __atomic_load_n(ended, __ATOMIC_RELAXED);
-    while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {}
+    uint64_t *ended = &queue->control->ended, was = __atomic_load_n(ended, __ATOMIC_SEQ_CST);
+    if (atomic_load(&queue->nobodys) == run + 1) run++;
+    while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    if (atomic_load(&queue->nobodys) == run + 1) queue_signal(queue, run + 1); /* said meanwhile */
 }
 
-/* Runs are ended in order, so a later one that cannot be launched ends with those before it. */
+/* A kernel was launched but its events could not be: nobody knows of the run, so it ends with the one before it. */
+static void give_up(struct ft_device_queue *queue, uint64_t run)
+{
+    if (atomic_load(&queue->launched) != run) return;
+    atomic_store(&queue->nobodys, run);
+    if (__atomic_load_n(&queue->control->ended, __ATOMIC_SEQ_CST) + 1 == run) queue_signal(queue, run);
+}
+
 static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
 {
     int rc = enter(queue->cuda);
     if (rc != FT_OK) return rc;
     uint64_t next = atomic_load(&queue->launched) + 1;
     rc = check_streams(queue, streams, n);
-    if (rc == FT_OK) rc = launch(queue, streams, n, next);
+    if (rc == FT_OK && (rc = launch(queue, streams, n, next)) != FT_OK) give_up(queue, next);
     leave(queue->cuda);
     if (rc == FT_OK) *run = next;
     return rc;

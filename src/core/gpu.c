@@ -1,0 +1,244 @@
+/*
+ * Operations on buffers of the GPU. Each group of calls is one run of the communicator's queue: it begins when the user's streams have come to
+ * it and holds them until the work is over. What a step reads and writes in user buffers the GPU does; links are the CPU's, so messages
+ * go through slots and landing buffers that the queue stages. Everything a pass uses of a link is given back before the link goes.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GIVE_UP_NS UINT64_C(10000000000) /* a GPU that has not done its passes by then will not */
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Release by open_queue(), so that who sees it sees all of it. */
+static struct ft_comm_gpu *gpu_of(const struct ft_comm *comm) { return __atomic_load_n(&comm->gpu, __ATOMIC_ACQUIRE); }
+
+/* ---- calls ------------------------------------------------------------------------------------------------------------- */
+
+/* Kernels leave by themselves when the engine has been silent for longer than any operation may take. */
+static uint64_t silence_ns(const struct ft_comm *comm)
+{
+    return comm->limits.op_timeout_ms > 0 ? (uint64_t)(2 * comm->limits.op_timeout_ms + 10000) * 1000000u : 0;
+}
+
+static int open_queue(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = calloc(1, sizeof *gpu);
+    struct ft_stream *order = ft_stream_new();
+    int rc = gpu && order ? FT_OK : ft_fail(FT_NOMEM, "no memory for a communicator's queue on the GPU");
+    if (rc == FT_OK) {
+        gpu->ops = comm->engine->gpu->ops->queue;
+        gpu->order = order;
+        rc = gpu->ops->open(comm->engine->gpu, silence_ns(comm), &gpu->queue);
+    }
+    if (rc == FT_OK) {
+        __atomic_store_n(&comm->gpu, gpu, __ATOMIC_RELEASE);
+        return FT_OK;
+    }
+    if (order) ft_stream_release(order);
+    free(gpu);
+    return rc;
+}
+
+static int need_queue(struct ft_comm *comm)
+{
+    if (gpu_of(comm)) return FT_OK;
+    pthread_mutex_lock(&open_lock);
+    int rc = gpu_of(comm) ? FT_OK : open_queue(comm);
+    pthread_mutex_unlock(&open_lock);
+    return rc;
+}
+
+bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr)
+{
+    struct ft_device *gpu = comm->engine->gpu;
+    return gpu && ptr && gpu->ops->owns(gpu, ptr);
+}
+
+static int check_buffer(const struct ft_op *op, const char *which, const void *ptr, bool owned, bool host_stream)
+{
+    if (!ptr) return FT_OK;
+    if (host_stream && owned)
+        return ft_fail(FT_INVAL, "%s: the %s buffer %p is the GPU's: it goes with a stream of CUDA's or NULL, not with one of ftcclStreamCreate()",
+                       ft_kind_name(op->coll.kind), which, ptr);
+    if (!host_stream && !owned)
+        return ft_fail(FT_INVAL, "%s: the %s buffer %p is not memory that the GPU can reach, and its stream or other buffer is the GPU's",
+                       ft_kind_name(op->coll.kind), which, ptr);
+    return FT_OK;
+}
+
+int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
+{
+    if (!comm->engine->gpu) return FT_OK;
+    bool in = ft_gpu_owns(comm, call.in), out = ft_gpu_owns(comm, call.out), scale = ft_gpu_owns(comm, op->scale_from);
+    bool wanted = in || out || (call.stream && !call.host_stream);
+    if (!wanted && scale) return ft_fail(FT_INVAL, "%s: the operator's scalar is the GPU's, the buffers are not", ft_kind_name(op->coll.kind));
+    if (!wanted) return FT_OK;
+    int rc = check_buffer(op, "send", call.in, in, call.host_stream);
+    if (rc == FT_OK) rc = check_buffer(op, "receive", call.out, out, call.host_stream);
+    if (rc == FT_OK && (comm->limits.verify || comm->limits.retry))
+        rc = ft_fail(FT_NOTSUP, "%s: verify and the policy retry do not work with GPU buffers yet", ft_kind_name(op->coll.kind));
+    if (rc == FT_OK) rc = need_queue(comm);
+    if (rc == FT_OK && !(op->gpu = calloc(1, sizeof *op->gpu))) rc = ft_fail(FT_NOMEM, "no memory for an operation");
+    if (rc != FT_OK) return rc;
+    op->gpu->stream = call.stream;
+    if (scale) {
+        op->gpu->scale_from = op->scale_from;
+        op->scale_from = NULL;
+    }
+    return FT_OK;
+}
+
+struct ft_stream *ft_gpu_order(const struct ft_comm *comm)
+{
+    ft_stream_ref(gpu_of(comm)->order);
+    return gpu_of(comm)->order;
+}
+
+/* When the kernel of one communicator cannot be launched those of others may have been: their works are submitted, and fail when they
+ * begin. */
+int ft_gpu_launch(struct ft_entry *entry, void *const *streams, int nstreams)
+{
+    int rc = FT_OK, launched = 0;
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
+        struct ft_comm_gpu *gpu = work->has_gpu ? gpu_of(work->comm) : NULL;
+        if (!gpu || rc != FT_OK) continue;
+        rc = gpu->ops->after(gpu->queue, streams, nstreams, &work->run);
+        launched += rc == FT_OK;
+    }
+    if (rc != FT_OK && launched == 0) return rc;
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->has_gpu) atomic_fetch_add_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
+    return FT_OK;
+}
+
+void ft_gpu_close(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    if (!gpu) return;
+    gpu->ops->close(gpu->queue);
+    ft_stream_release(gpu->order);
+    free(gpu);
+    comm->gpu = NULL;
+}
+
+/* ---- runs --------------------------------------------------------------------------------------------------------------- */
+
+int ft_gpu_reached(const struct ft_work *work)
+{
+    const struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    if (!work->run) return ft_fail(FT_DEVICE, "the group's kernels could not be launched");
+    return gpu->ops->reached(gpu->queue, work->run);
+}
+
+void ft_gpu_over(struct ft_work *work, int status)
+{
+    struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    if (!work->has_gpu) return;
+    atomic_fetch_sub_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
+    if (!work->run) return;
+    bool hold = status != FT_OK && work->comm->limits.hold && !atomic_load(&work->comm->let_go);
+    if (hold) gpu->held = work->run;
+    else gpu->ops->signal(gpu->queue, work->run);
+}
+
+/* let_go first: who comes to ft_gpu_over() later sees it. Under the engine, so that `held` is what it was left at. */
+void ft_gpu_let_go(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    atomic_store(&comm->let_go, 1);
+    if (gpu && gpu->held) gpu->ops->signal(gpu->queue, gpu->held);
+}
+
+bool ft_gpu_poll(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    return gpu && gpu->ops->poll(gpu->queue) > 0;
+}
+
+bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns)
+{
+    const struct ft_comm_gpu *gpu = gpu_of(comm);
+    return !gpu || gpu->ops->idle(gpu->queue) || draining_ns > GIVE_UP_NS;
+}
+
+/* ---- passes ------------------------------------------------------------------------------------------------------------- */
+
+int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass, struct ft_device_far far, struct ft_device_req *req)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    return gpu->ops->reduce(gpu->queue, pass, far, pass->scaled ? op->gpu->scale_from : NULL, req);
+}
+
+int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link, const struct ft_reduce *pass, struct ft_gpu_send *send)
+{
+    if (!send->slot) {
+        struct ft_reduce into = *pass;
+        void *slot;
+        int rc = link->ops->reserve(link, &send->header, &slot);
+        if (rc != FT_OK) return rc;
+        into.dst[0] = slot;
+        rc = ft_gpu_pass(comm, op, &into, (struct ft_device_far){.src = send->far, .dst = 1}, &send->req);
+        if (rc != FT_OK && rc != FT_AGAIN) {
+            link->ops->cancel(link, &send->header, slot);
+            return rc;
+        }
+        send->slot = slot;
+    }
+    if (send->req.status == FT_AGAIN) return FT_AGAIN;
+    void *slot = send->slot;
+    send->slot = NULL;
+    if (send->req.status == FT_OK) link->ops->commit(link, &send->header, slot);
+    else link->ops->cancel(link, &send->header, slot);
+    return send->req.status;
+}
+
+static void drop_send(struct ft_comm_gpu *gpu, struct ft_gpu_send *send, struct ft_link *link)
+{
+    gpu->ops->cancel(gpu->queue, &send->req);
+    if (link) link->ops->cancel(link, &send->header, send->slot);
+    send->slot = NULL;
+}
+
+/* Does the pass under way read or write memory of the link's? */
+static bool involves(const struct ft_comm *comm, const struct ft_lane *lane, const struct ft_link *link)
+{
+    for (int k = 0; k < lane->step.nrecv; k++)
+        if (comm->peers[lane->step.recv_from[k]]->rx == link) return true;
+    for (int k = 0; k < lane->step.nfwd; k++)
+        if (comm->peers[lane->step.fwd_to[k]]->tx == link) return true;
+    return false;
+}
+
+static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_lane *lane, const struct ft_link *only)
+{
+    if (lane->phase == FT_LANE_IDLE || !lane->op || !lane->op->gpu) return;
+    for (int k = 0; k < lane->step.nsend; k++) {
+        struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes][k];
+        struct ft_link *link = comm->peers[lane->step.send_to[k]]->tx;
+        if (send->slot && (!only || only == link)) drop_send(gpu, send, link);
+    }
+    if (lane->phase == FT_LANE_REDUCING && (!only || involves(comm, lane, only))) gpu->ops->cancel(gpu->queue, &lane->req); /* its messages and slots are the executor's */
+}
+
+static void drop_peer(struct ft_comm *comm, struct ft_comm_gpu *gpu, int rank, const struct ft_link *only)
+{
+    struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
+    struct ft_peer *peer = comm->peers[rank];
+    if (send && send->gpu && send->gpu->send.slot && (!only || only == peer->tx)) drop_send(gpu, &send->gpu->send, peer->tx);
+    if (send && send->gpu && send->gpu->busy) gpu->ops->cancel(gpu->queue, &send->gpu->send.req); /* to this rank itself */
+    if (!recv || !recv->gpu || !recv->gpu->busy || (peer && only && only != peer->rx)) return;
+    gpu->ops->cancel(gpu->queue, &recv->gpu->send.req);
+    if (peer && peer->rx) peer->rx->ops->release(peer->rx, &recv->gpu->msg);
+    recv->gpu->busy = false;
+}
+
+void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    if (!gpu) return;
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) drop_lane(comm, gpu, lane, link);
+    for (int r = 0; r < comm->view.nranks; r++) drop_peer(comm, gpu, r, link);
+}

@@ -1,0 +1,61 @@
+/*
+ * Operations on buffers of the GPU: the queue that a communicator has on it, the passes of its steps, messages and inputs. See gpu.c; part
+ * of core.h.
+ */
+#ifndef FT_GPU_H
+#define FT_GPU_H
+
+#define FT_GPU_QUEUE_MAX 128 /* groups waiting on a communicator with a queue: the driver's own queue, where a call would wait, is longer */
+
+/* A message on its way from the GPU into a link's slot; slot is NULL when there is none, and the rest is then the caller's to set. */
+struct ft_gpu_send {
+    struct ft_device_req req;
+    struct ft_header header;
+    bool far; /* it comes from memory that the GPU cannot reach */
+    void *slot;
+};
+
+/* Of an operation whose buffers the GPU can reach, and only of those. */
+struct ft_op_gpu {
+    void *stream;            /* the user's */
+    const void *scale_from;  /* where the GPU finds the scale; NULL: in the operator */
+    struct ft_gpu_send send; /* p2p; a receive has the request alone */
+    struct ft_msg msg;       /* held while a receive's pass runs */
+    bool busy;               /* which it does */
+};
+
+struct ft_comm_gpu {
+    const struct ft_device_queue_ops *ops;
+    struct ft_device_queue *queue;
+    struct ft_stream *order;   /* entries with works on the queue: those of one communicator run in call order whatever their streams */
+    uint64_t held;             /* the last run that a failure has left to hold its streams */
+    struct ft_gpu_send sends[FT_LANES][FT_STEP_PEERS];
+};
+
+/* ---- by the user's thread -------------------------------------------------------------------------------------------- */
+
+/* Are the call's buffers the GPU's? Then op->gpu is made. NULL: a buffer is not used here. host_stream: the stream is one of ours.
+ * FT_INVAL, FT_NOTSUP, FT_NOMEM, FT_DEVICE. */
+struct ft_gpu_call { const void *in, *out; void *stream; bool host_stream; };
+int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call);
+bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr);
+struct ft_stream *ft_gpu_order(const struct ft_comm *comm); /* with a reference */
+/* Puts the entry's works behind the streams. Submissions are ordered by the caller. An error: none of them has begun. */
+int ft_gpu_launch(struct ft_entry *entry, void *const *streams, int nstreams);
+void ft_gpu_close(struct ft_comm *comm);
+
+/* ---- by who holds the engine ------------------------------------------------------------------------------------------- */
+
+int ft_gpu_reached(const struct ft_work *work); /* FT_AGAIN: its streams have not come to it */
+void ft_gpu_over(struct ft_work *work, int status); /* its streams go on, or are held */
+void ft_gpu_let_go(struct ft_comm *comm); /* what is held goes on. Any thread */
+bool ft_gpu_poll(struct ft_comm *comm);
+bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns);
+/* A pass of an operation with gpu. */
+int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass, struct ft_device_far far, struct ft_device_req *req);
+/* A message into a slot of the link, by and by: FT_AGAIN until it is committed. Other statuses: the link's, or FT_DEVICE. */
+int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link, const struct ft_reduce *pass, struct ft_gpu_send *send);
+/* Gives back what passes hold of a link, or of all (NULL). */
+void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link);
+
+#endif

@@ -1,0 +1,419 @@
+/*
+ * Property: the calls work on buffers of the GPU, on the program's own streams, and on no other: results are right and in the streams'
+ * order; one kernel a group and communicator, so that grouped sends and receives cannot block each other; a stream that does not move, a
+ * driver that refuses and a rank that dies end in an error within their bounds, and the streams of the others go on (release) or stand until
+ * the abort (hold). Method: ranks as threads and as processes on the stand-in driver, whose device memory kills whoever touches it.
+ */
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <numeric>
+
+#include "tests/cuda/standin.h"
+#include "tests/proc/proc.h"
+
+namespace {
+
+template <class F>
+bool soon(F done, double seconds = 60)
+{
+    for (double end = proc::now() + seconds; !done() && proc::now() < end;) usleep(200);
+    return done();
+}
+
+bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
+ftcclStream_t as(CUstream stream) { return reinterpret_cast<ftcclStream_t>(stream); }
+
+/* `n` elements on the device. */
+template <class T>
+struct Buffer {
+    CUdeviceptr at = 0;
+    size_t n;
+    explicit Buffer(size_t n_) : n(n_) { EXPECT_EQ(cuMemAlloc(&at, n * sizeof(T) + 1), CUDA_SUCCESS); }
+    ~Buffer() { cuMemFree(at); }
+    Buffer(const Buffer &) = delete;
+    T *ptr() const { return reinterpret_cast<T *>(at); }
+    void put(const std::vector<T> &from, CUstream stream) { cuMemcpyAsync(at, reinterpret_cast<CUdeviceptr>(from.data()), n * sizeof(T), stream); }
+    void get(std::vector<T> &to, CUstream stream) { cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), at, n * sizeof(T), stream); }
+};
+
+/* Ranks as threads, each with a stream of CUDA's. */
+struct Job {
+    std::vector<ftcclComm_t> comm;
+    std::vector<CUstream> stream;
+    Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
+    {
+        ftcclUniqueId id;
+        EXPECT_OK(ftcclGetUniqueId(&id));
+        each([&](int r) {
+            ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+            options.transports = transports;
+            options.opTimeoutMs = op_timeout_ms;
+            options.preserveInput = preserve;
+            ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+            config.options = &options;
+            EXPECT_OK(ftcclCommInitRankConfig(&comm[static_cast<size_t>(r)], n, id, r, &config));
+            EXPECT_EQ(cuStreamCreate(&stream[static_cast<size_t>(r)], 0), CUDA_SUCCESS);
+        });
+    }
+    ~Job()
+    {
+        each([&](int r) {
+            if (!comm[static_cast<size_t>(r)]) return;
+            EXPECT_OK(ftcclCommDestroy(comm[static_cast<size_t>(r)]));
+        });
+        for (CUstream s : stream) cuStreamDestroy(s);
+    }
+    int size() const { return static_cast<int>(comm.size()); }
+    /* Every thread with a context, as cudaSetDevice() leaves it. */
+    void each(const std::function<void(int)> &f) const
+    {
+        proc::in_threads(size(), [&](int r) {
+            CUcontext context;
+            cuDevicePrimaryCtxRetain(&context, 0);
+            cuCtxSetCurrent(context);
+            f(r);
+        });
+    }
+    ftcclResult_t state(int r) const
+    {
+        ftcclResult_t result = ftcclSuccess;
+        EXPECT_OK(ftcclCommGetAsyncError(comm[static_cast<size_t>(r)], &result));
+        return result;
+    }
+};
+
+template <class T>
+std::vector<T> numbers(size_t n, int seed)
+{
+    std::vector<T> out(n);
+    for (size_t i = 0; i < n; i++) out[i] = static_cast<T>((i * 7 + static_cast<size_t>(seed) * 13) % 50);
+    return out;
+}
+
+/* An all-reduce of every rank between copies on its stream, in place or not; the host waits once, at the end. */
+template <class T>
+void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
+{
+    std::vector<T> want(count);
+    for (int r = 0; r < job.size(); r++) {
+        std::vector<T> one = numbers<T>(count, r);
+        for (size_t i = 0; i < count; i++) want[i] = static_cast<T>(want[i] + one[i]);
+    }
+    job.each([&](int r) {
+        CUstream stream = job.stream[static_cast<size_t>(r)];
+        std::vector<T> in = numbers<T>(count, r), out(count), after(count);
+        Buffer<T> a(count), b(count);
+        a.put(in, stream);
+        EXPECT_OK(ftcclAllReduce(a.ptr(), in_place ? a.ptr() : b.ptr(), count, type, ftcclSum, job.comm[static_cast<size_t>(r)], as(stream)));
+        (in_place ? a : b).get(out, stream);
+        a.get(after, stream);
+        EXPECT_TRUE(soon([&] { return idle(stream); }));
+        EXPECT_TRUE(out == want) << "rank " << r << " of " << job.size() << ", count " << count;
+        EXPECT_TRUE(in_place || after == in) << "the input changed";
+    });
+}
+
+class Gpu : public testing::TestWithParam<const char *> {};
+
+TEST_P(Gpu, AllReduceInTheStreamsOrder)
+{
+    for (int n = 1; n <= 4; n++) {
+        Job job(n, GetParam());
+        for (size_t count : {static_cast<size_t>(0), static_cast<size_t>(1), static_cast<size_t>(1001), static_cast<size_t>(300007)}) {
+            reduces<float>(job, count, ftcclFloat, count % 2 == 0);
+            reduces<int64_t>(job, count, ftcclInt64, true);
+        }
+        reduces<uint8_t>(job, 4099, ftcclUint8, false);
+    }
+}
+
+TEST_P(Gpu, OtherCollectives)
+{
+    const int n = 3;
+    const size_t count = 5003;
+    Job job(n, GetParam());
+    job.each([&](int r) {
+        CUstream s = job.stream[static_cast<size_t>(r)];
+        ftcclComm_t c = job.comm[static_cast<size_t>(r)];
+        Buffer<int> one(count), all(n * count);
+        std::vector<int> in = numbers<int>(count, r), got(n * count), few(count);
+        one.put(in, s);
+        EXPECT_OK(ftcclAllGather(one.ptr(), all.ptr(), count, ftcclInt, c, as(s)));
+        all.get(got, s);
+        EXPECT_OK(ftcclReduceScatter(all.ptr(), one.ptr(), count, ftcclInt, ftcclSum, c, as(s)));
+        one.get(few, s);
+        EXPECT_TRUE(soon([&] { return idle(s); }));
+        for (int k = 0; k < n; k++)
+            EXPECT_TRUE(std::equal(got.begin() + k * static_cast<long>(count), got.begin() + (k + 1) * static_cast<long>(count), numbers<int>(count, k).begin())) << r;
+        std::vector<int> want = numbers<int>(count, r);
+        for (int &x : want) x *= n;
+        EXPECT_TRUE(few == want) << r;
+        EXPECT_OK(ftcclBroadcast(one.ptr(), one.ptr(), count, ftcclInt, 1, c, as(s)));
+        one.get(few, s);
+        EXPECT_OK(ftcclAlltoAll(all.ptr(), all.ptr(), 0, ftcclInt, c, as(s)));
+        EXPECT_TRUE(soon([&] { return idle(s); }));
+        want = numbers<int>(count, 1);
+        for (int &x : want) x *= n;
+        EXPECT_TRUE(few == want) << r;
+    });
+}
+
+TEST_P(Gpu, AGroupOfSendsAndReceivesIsOneKernel)
+{
+    const int n = 4;
+    const size_t count = 400009;
+    Job job(n, GetParam());
+    int before = standin_launched();
+    job.each([&](int r) {
+        CUstream s = job.stream[static_cast<size_t>(r)];
+        ftcclComm_t c = job.comm[static_cast<size_t>(r)];
+        Buffer<float> mine(count), self(count), left(count), right(count), none(1);
+        mine.put(numbers<float>(count, r), s);
+        soon([&] { return idle(s); });
+        /* Every rank receives from both sides before it sends: with a kernel each nobody would get to sending. */
+        EXPECT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclRecv(left.ptr(), count, ftcclFloat, (r + n - 1) % n, c, as(s)));
+        EXPECT_OK(ftcclRecv(right.ptr(), count, ftcclFloat, (r + 1) % n, c, as(s)));
+        EXPECT_OK(ftcclRecv(self.ptr(), count, ftcclFloat, r, c, as(s)));
+        EXPECT_OK(ftcclRecv(none.ptr(), 0, ftcclFloat, (r + 2) % n, c, as(s)));
+        EXPECT_OK(ftcclSend(mine.ptr(), count, ftcclFloat, (r + 1) % n, c, as(s)));
+        EXPECT_OK(ftcclSend(mine.ptr(), count, ftcclFloat, (r + n - 1) % n, c, as(s)));
+        EXPECT_OK(ftcclSend(mine.ptr(), count, ftcclFloat, r, c, as(s)));
+        EXPECT_OK(ftcclSend(none.ptr(), 0, ftcclFloat, (r + 2) % n, c, as(s)));
+        EXPECT_OK(ftcclGroupEnd());
+        std::vector<float> a(count), b(count), d(count);
+        left.get(a, s), right.get(b, s), self.get(d, s);
+        EXPECT_TRUE(soon([&] { return idle(s); }));
+        EXPECT_TRUE(a == numbers<float>(count, (r + n - 1) % n)) << r;
+        EXPECT_TRUE(b == numbers<float>(count, (r + 1) % n)) << r;
+        EXPECT_TRUE(d == numbers<float>(count, r)) << r;
+    });
+    EXPECT_EQ(standin_launched() - before, n);
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Gpu, testing::Values("inproc", "shm", "tcp"), [](auto &i) { return std::string(i.param); });
+
+TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
+{
+    const size_t count = 1000;
+    Job job(2, "shm");
+    job.each([&](int r) {
+        ftcclComm_t c = job.comm[static_cast<size_t>(r)];
+        CUstream streams[] = {job.stream[static_cast<size_t>(r)], nullptr, nullptr};
+        streams[1] = CU_STREAM_PER_THREAD;
+        cuStreamCreate(&streams[2], 0);
+        Buffer<int> data(count);
+        std::vector<int> got(count), want = numbers<int>(count, 0);
+        data.put(want, streams[0]);
+        /* Calls on one communicator run in their order, whatever their streams. */
+        for (int i = 0; i < 12; i++) EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, i % 2 ? ftcclSum : ftcclMax, c, as(streams[i % 3])));
+        for (int &x : want) x *= 64;
+        for (CUstream s : streams) EXPECT_TRUE(soon([&] { return idle(s); }));
+        data.get(got, streams[2]);
+        EXPECT_TRUE(soon([&] { return idle(streams[2]); }));
+        EXPECT_TRUE(got == want) << got[1] << " " << want[1];
+        /* A group on two streams waits for both and holds both. */
+        Buffer<int> other(count);
+        standin_block(streams[2]);
+        EXPECT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, ftcclMax, c, as(streams[0])));
+        EXPECT_OK(ftcclAllReduce(data.ptr(), other.ptr(), count, ftcclInt, ftcclMin, c, as(streams[2])));
+        EXPECT_OK(ftcclGroupEnd());
+        usleep(20000);
+        EXPECT_FALSE(idle(streams[0]));
+        standin_let_go(streams[2]);
+        EXPECT_TRUE(soon([&] { return idle(streams[0]) && idle(streams[2]); }));
+        other.get(got, streams[2]);
+        EXPECT_TRUE(soon([&] { return idle(streams[2]); }));
+        EXPECT_TRUE(got == want);
+        cuStreamDestroy(streams[2]);
+    });
+    Job null(1, "inproc"); /* one rank: threads share the legacy stream */
+    null.each([&](int) {
+        Buffer<int> data(count);
+        std::vector<int> got(count), want = numbers<int>(count, 3);
+        data.put(want, nullptr);
+        EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, ftcclSum, null.comm[0], nullptr));
+        data.get(got, nullptr);
+        EXPECT_TRUE(soon([&] { return idle(nullptr); }));
+        EXPECT_TRUE(got == want);
+    });
+}
+
+TEST(GpuStreams, HostAndDeviceBesideEachOther)
+{
+    Job job(2, "shm");
+    job.each([&](int r) {
+        ftcclComm_t c = job.comm[static_cast<size_t>(r)];
+        CUstream s = job.stream[static_cast<size_t>(r)];
+        ftcclStream_t host;
+        EXPECT_OK(ftcclStreamCreate(&host));
+        Buffer<float> there(100);
+        std::vector<float> here(100, 1), got(100);
+        there.put(here, s);
+        EXPECT_OK(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, as(s)));
+        EXPECT_OK(ftcclAllReduce(here.data(), here.data(), 100, ftcclFloat, ftcclSum, c, host));
+        EXPECT_OK(ftcclStreamSynchronize(host));
+        there.get(got, s);
+        EXPECT_TRUE(soon([&] { return idle(s); }));
+        EXPECT_EQ(here, std::vector<float>(100, 2));
+        EXPECT_EQ(got, here);
+        EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, host));
+        EXPECT_CALLER(ftcclAllReduce(here.data(), here.data(), 100, ftcclFloat, ftcclSum, c, as(s)));
+        EXPECT_CALLER(ftcclAllReduce(there.ptr(), here.data(), 100, ftcclFloat, ftcclSum, c, nullptr));
+        char none;
+        EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, reinterpret_cast<ftcclStream_t>(&none)));
+        /* A scale that lies on the device. */
+        Buffer<float> three(1);
+        three.put({3}, s);
+        ftcclRedOp_t op;
+        EXPECT_OK(ftcclRedOpCreatePreMulSum(&op, three.ptr(), ftcclFloat, ftcclScalarDevice, c));
+        EXPECT_OK(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, op, c, as(s)));
+        EXPECT_OK(ftcclRedOpDestroy(op, c));
+        there.get(got, s);
+        EXPECT_TRUE(soon([&] { return idle(s); }));
+        EXPECT_EQ(got, std::vector<float>(100, 12));
+        EXPECT_OK(ftcclStreamDestroy(host));
+    });
+}
+
+TEST(GpuErrors, ADriverThatRefusesIsTheCallersErrorAndHarmsNobody)
+{
+    Job job(2, "shm");
+    Buffer<float> a(100);
+    for (const char *call : {"cuMemHostAlloc", "cuEventRecord", "cuLaunchKernel"}) {
+        standin_fail(call, CUDA_ERROR_UNKNOWN, 0);
+        EXPECT_EQ(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])), ftcclUnhandledCudaError) << call;
+        EXPECT_NE(std::string(ftcclGetLastError(nullptr)).find(call), std::string::npos) << ftcclGetLastError(nullptr);
+        EXPECT_EQ(job.state(0), ftcclSuccess);
+    }
+    standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
+    EXPECT_CALLER(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+    reduces<float>(job, 1000, ftcclFloat, true);
+}
+
+/* Rank 1's stream stands still; the others' operations have ended. */
+struct Standing {
+    Job job{3, "shm", 300};
+    Buffer<float> a{400000}, b{400000}, c{400000}; /* more than links hold: rank 1 cannot complete alone later */
+    Standing()
+    {
+        reduces<float>(job, 100, ftcclFloat, true);
+        standin_block(job.stream[1]);
+        Buffer<float> *data[] = {&a, &b, &c};
+        for (size_t r = 0; r < 3; r++)
+            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), a.n, ftcclFloat, ftcclSum, job.comm[r], as(job.stream[r])));
+        EXPECT_TRUE(soon([&] { return job.state(0) != ftcclSuccess && job.state(2) != ftcclSuccess; }));
+        EXPECT_EQ(ftcclGetErrorClass(job.state(0)), ftcclClassRecoverable);
+        EXPECT_EQ(ftcclGetErrorClass(job.state(2)), ftcclClassRecoverable);
+        EXPECT_TRUE(soon([&] { return idle(job.stream[0]) && idle(job.stream[2]); })) << "released";
+        EXPECT_FALSE(idle(job.stream[1]));
+    }
+    void abort()
+    {
+        for (auto &comm : job.comm) {
+            EXPECT_OK(ftcclCommAbort(comm));
+            comm = nullptr;
+        }
+    }
+};
+
+TEST(GpuErrors, AStreamThatStandsStillIsBoundedByTheOthersDeadlineAndHindersNoAbort)
+{
+    Standing s;
+    s.abort();
+    EXPECT_FALSE(idle(s.job.stream[1]));
+    standin_let_go(s.job.stream[1]);
+    EXPECT_TRUE(soon([&] { return idle(s.job.stream[1]); })) << "its kernel did not leave";
+    EXPECT_TRUE(soon([&] { return standin_running() == 0; }));
+}
+
+TEST(GpuErrors, AStreamThatComesLateLearnsWhatBecameOfItsOperation)
+{
+    Standing s;
+    EXPECT_EQ(s.job.state(1), ftcclSuccess) << "its time has not begun";
+    standin_let_go(s.job.stream[1]);
+    EXPECT_TRUE(soon([&] { return s.job.state(1) != ftcclSuccess && idle(s.job.stream[1]); }));
+    EXPECT_EQ(ftcclGetErrorClass(s.job.state(1)), ftcclClassRecoverable);
+    s.abort();
+}
+
+TEST(GpuErrors, AnInputInPlaceIsRestored)
+{
+    Job job(2, "shm", 300, 1);
+    std::vector<int> in = numbers<int>(300000, 5), got(in.size());
+    Buffer<int> a(in.size());
+    reduces<int>(job, 200000, ftcclInt, true);
+    a.put(in, job.stream[0]);
+    EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), in.size(), ftcclInt, ftcclSum, job.comm[0], as(job.stream[0])));
+    EXPECT_TRUE(soon([&] { return job.state(0) != ftcclSuccess; }));
+    a.get(got, job.stream[0]);
+    EXPECT_TRUE(soon([&] { return idle(job.stream[0]); }));
+    EXPECT_TRUE(got == in);
+    for (auto &comm : job.comm) {
+        EXPECT_OK(ftcclCommAbort(comm));
+        comm = nullptr;
+    }
+}
+
+/* loop ID NRANKS RANK: reduces until it fails, says whether its stream goes on by itself, shrinks, and reduces again. */
+CHILD(loop)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
+    CUcontext context;
+    CUstream stream;
+    cuDevicePrimaryCtxRetain(&context, 0);
+    cuCtxSetCurrent(context);
+    cuStreamCreate(&stream, 0);
+    ftcclComm_t comm, next;
+    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) return 1;
+    Buffer<float> data(100000);
+    data.put(std::vector<float>(data.n, 1), stream);
+    ftcclResult_t state = ftcclSuccess, result = ftcclSuccess;
+    for (int i = 0; state == ftcclSuccess && result == ftcclSuccess; i++) {
+        result = ftcclAllReduce(data.ptr(), data.ptr(), data.n, ftcclFloat, ftcclMax, comm, as(stream));
+        while (!idle(stream) && state == ftcclSuccess) usleep(100), ftcclCommGetAsyncError(comm, &state);
+        if (i == 5) printf("running\n"), fflush(stdout);
+    }
+    ftcclCommGetAsyncError(comm, &state);
+    bool goes_on = soon([&] { return idle(stream); }, arguments[3] == "hold" ? 0.3 : 30);
+    printf("%d %s\n", state, goes_on ? "free" : "held");
+    fflush(stdout);
+    if (ftcclCommShrink(comm, nullptr, 0, &next, nullptr, FTCCL_SHRINK_ABORT) != ftcclSuccess) return printf("%s\n", ftcclGetLastError(comm)), 2;
+    ftcclCommAbort(comm);
+    if (!soon([&] { return idle(stream); })) return 3;
+    std::vector<float> got(data.n);
+    data.put(std::vector<float>(data.n, 1), stream);
+    result = ftcclAllReduce(data.ptr(), data.ptr(), data.n, ftcclFloat, ftcclSum, next, as(stream));
+    data.get(got, stream);
+    if (result != ftcclSuccess || !soon([&] { return idle(stream); })) return 4;
+    printf("again %g %g\n", static_cast<double>(got[0]), static_cast<double>(got[data.n - 1]));
+    return ftcclCommDestroy(next) == ftcclSuccess ? 0 : 5;
+}
+
+class GpuKill : public testing::TestWithParam<const char *> {};
+
+TEST_P(GpuKill, ARankDiesInFlight)
+{
+    const int n = 3;
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    for (int r = 0; r < n; r++)
+        rank.push_back(std::make_unique<proc::Child>("loop", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r), GetParam()},
+                                                     std::map<std::string, std::string>{{"FTCCL_ON_FAILURE", GetParam()}}));
+    for (auto &child : rank) ASSERT_EQ(child->line(), "running");
+    rank[1]->signal(SIGKILL);
+    for (size_t r : {static_cast<size_t>(0), static_cast<size_t>(2)}) {
+        EXPECT_EQ(rank[r]->line(60), std::to_string(ftcclRemoteError) + (std::string(GetParam()) == "hold" ? " held" : " free")) << r;
+        EXPECT_EQ(rank[r]->line(60), "again 2 2") << r;
+        EXPECT_EQ(rank[r]->wait(60), 0);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(OnFailure, GpuKill, testing::Values("release", "hold"), [](auto &i) { return std::string(i.param); });
+
+}  // namespace
