@@ -277,7 +277,10 @@ ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device);
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */
 
-/* Zeroed page-aligned memory, in huge pages where they help. NULL and size 0 are allowed in MemFree and MemAlloc. MemFree of
+/* Zeroed page-aligned memory. From 64 KiB on, other ranks of this host read it where it lies when it is a send buffer, instead of a
+ * copy; it is then shared memory, all of it taken at once, and a child of fork does not have it (where there is no such memory it
+ * is ordinary one, in huge pages). What a collective sends must not change before it is over, as ever; memory may be freed at any time
+ * after that, also after a failure. NULL and size 0 are allowed in MemFree and MemAlloc. MemFree of
  * anything else than a MemAlloc result gives ftcclInvalidArgument. */
 ftcclResult_t ftcclMemAlloc(void **ptr, size_t size);
 ftcclResult_t ftcclMemFree(void *ptr);

@@ -34,5 +34,5 @@ include perf/telemetry.frag
 include perf/kernels.frag
 include perf/recovery.frag
 include perf/scaling.frag
-EXTRA_DIST += perf/tune perf/false_suspicions perf/healthy_cost
+EXTRA_DIST += perf/tune perf/false_suspicions perf/healthy_cost perf/registered
 include perf/compare.frag

@@ -22,6 +22,9 @@ CCL(Result_t) api_stream_sync(api_stream stream);
 
 CCL(Result_t) api_mem_alloc(void **ptr, size_t bytes);
 void api_mem_free(void *ptr);
+/* What is measured: ordinary memory, or for registered buffers the library's. */
+CCL(Result_t) api_buffer_alloc(void **ptr, size_t bytes, int registered);
+void api_buffer_free(void *ptr, int registered);
 /* Between a buffer of the library and ordinary memory. Nothing may be running on the buffer. */
 void api_mem_write(void *buffer, const void *from, size_t bytes);
 void api_mem_read(void *to, const void *buffer, size_t bytes);

@@ -6,6 +6,8 @@
  *   shm: copy, copy_stream   memcpy, and a loop with stores past the caches, from own memory to own memory
  *        copy_others         the better of the two while process 0 rests, as the root of a broadcast does
  *        add, add_stream     the sum of two arrays into a third
+ *        pull                the neighbour's array, mapped here, and an own one are summed into a third past the caches: an
+ *                            all-reduce of two processes that nobody has to wait in
  *        readv               process_vm_readv() out of the neighbour's memory
  *        round_us            every process writes a word that its neighbour waits for
  *   tcp: ring, chain         every process sends to the next while it receives from the one before; chain: not the last to the
@@ -49,6 +51,8 @@ struct meeting {
 };
 
 static struct meeting *all;
+static char *shared;        /* shared_room bytes of each process */
+static size_t shared_room;
 static int me, processes, crowded; /* crowded: more processes than cores */
 static int to_next = -1, from_last = -1;
 
@@ -138,6 +142,11 @@ static void add_stream(const struct arrays *x)
 }
 #endif
 
+#ifdef STEP
+/* Its arrays' first one is the neighbour's; only two processes have all of the sum then. */
+static void pull(const struct arrays *x) { add_stream(x); }
+#endif
+
 static int refused;
 
 static void readv_neighbour(const struct arrays *x)
@@ -177,6 +186,23 @@ static float *array(size_t bytes, int value)
     return memory;
 }
 
+/* Memory that all processes map, as memory from ftcclMemAlloc() is; it was made before the first fork. */
+static void pull_neighbours(const struct arrays *own, size_t room)
+{
+#ifdef STEP
+    struct arrays x = *own;
+    char *mine = shared + (size_t)me * shared_room;
+    memset(mine, 1, room);
+    x.a = (float *)(void *)(shared + (size_t)((me + 1) % processes) * shared_room);
+    x.b = (float *)(void *)mine;
+    meet();
+    report("pull", own->bytes, rate(pull, &x, 0));
+    meet();
+#else
+    (void)own, (void)room;
+#endif
+}
+
 static void memory(size_t bytes)
 {
     size_t room = (bytes + 4095) / 4096 * 4096;
@@ -194,6 +220,7 @@ static void memory(size_t bytes)
     if (streamed > others) others = streamed;
 #endif
     report("copy_others", bytes, others);
+    pull_neighbours(&x, room);
     report("readv", bytes, rate(readv_neighbour, &x, 0));
     free(x.a);
     free(x.b);
@@ -304,6 +331,13 @@ int main(int argc, char **argv)
     all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (all == MAP_FAILED) return 1;
     crowded = processes > sysconf(_SC_NPROCESSORS_ONLN);
+    for (int i = 3; !over_tcp && i < argc; i++)
+        if ((size_t)atol(argv[i]) > shared_room) shared_room = (size_t)atol(argv[i]);
+    shared_room = (shared_room + 4095) / 4096 * 4096;
+    if (shared_room) {
+        shared = mmap(NULL, shared_room * (size_t)processes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (shared == MAP_FAILED) return 1;
+    }
     for (int i = 0; over_tcp && i < processes; i++) listeners[i] = listen_anywhere();
     pid_t pids[PROCESSES_MAX];
     for (me = 0; me < processes; me++)

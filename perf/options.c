@@ -24,7 +24,7 @@
     X('C', "report_cputime", report_cputime, 0, 1, "0|1", "report the time of the calls alone (0)")                     \
     X('S', "report_timestamps", report_timestamps, 0, 1, "0|1", "a time at the end of each line (0)")                   \
     X('a', "average", average, 0, 3, "0..3", "time reported: 0 rank 0's, 1 mean, 2 least, 3 longest (1)")               \
-    X('R', "local_register", local_register, 0, 2, "0|1|2", "register the buffers; 2 (symmetric) needs a GPU (0)")      \
+    X('R', "local_register", local_register, 0, 2, "0|1|2", "1: registered buffers of MemAlloc; 2 (symmetric) needs a GPU (0)")      \
     X('x', "cta_policy", cta_policy, 0, 2, "0|1|2", "passed on; has no effect on host memory")                          \
     X('D', "device_implementation", device_impl, 0, INT_MAX, "N", "collective inside a kernel; needs a GPU")            \
     X('V', "device_cta_count", device_ctas, 1, 128, "N", "of -D")                                                       \

@@ -105,8 +105,8 @@ void perf_team_buffers(struct perf_team *t, int thread)
     size_t bytes = t->max_bytes + (size_t)t->o->unalign * 8 + PERF_GUARD_BYTES;
     if (thread == 0) t->buffer_bytes = bytes;
     for (int i = 0; i < n; i++) {
-        perf_must(&r[i], "MemAlloc", api_mem_alloc((void **)&r[i].send, bytes));
-        perf_must(&r[i], "MemAlloc", api_mem_alloc((void **)&r[i].recv, bytes));
+        perf_must(&r[i], "memory", api_buffer_alloc((void **)&r[i].send, bytes, t->o->local_register));
+        perf_must(&r[i], "memory", api_buffer_alloc((void **)&r[i].recv, bytes, t->o->local_register));
         touch(r[i].send, bytes);
         touch(r[i].recv, bytes);
         if (!t->o->local_register) continue;
@@ -129,8 +129,8 @@ void perf_team_close(struct perf_team *t)
     for (int i = 0; i < t->nlocal; i++) {
         struct perf_rank *r = &t->local[i];
         api_stream_destroy(r->stream);
-        api_mem_free(r->send);
-        api_mem_free(r->recv);
+        api_buffer_free(r->send, t->o->local_register);
+        api_buffer_free(r->recv, t->o->local_register);
         api_mem_free(r->control);
     }
     pthread_barrier_destroy(&t->barrier);

@@ -31,6 +31,9 @@ enum ft_buf { FT_BUF_NONE, FT_BUF_IN, FT_BUF_OUT, FT_BUF_TMP };
 struct ft_ref { enum ft_buf buf; size_t off; };
 
 enum ft_step_flags {
+    /* Each receiver of `send` takes it in its step of the same lane and number: a sender may then wait until it was used, which
+     * cannot end in a circle, for of all ranks' steps those of the lowest number can always go on. */
+    FT_STEP_MEETS = 2,
     FT_STEP_FINAL = 1, /* the result holds every rank's contribution: apply the divisor when storing or forwarding */
 };
 

@@ -98,6 +98,7 @@ static void alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, 
     }
     s->send = mine;
     s->send_bytes = p->len;
+    s->flags = FT_STEP_MEETS;
     ft_send_to(s, partner);
     ft_recv_from(s, partner);
 }
@@ -117,6 +118,7 @@ static void gather_step(const struct ft_plan *plan, const struct ft_piece *p, st
     } else if (plan->view->rank == peer) {
         s->send = ft_at(FT_BUF_IN, p->off);
         s->send_bytes = p->len;
+        s->flags = FT_STEP_MEETS;
         ft_send_to(s, root);
     }
 }
@@ -128,6 +130,7 @@ static void scatter_step(const struct ft_plan *plan, const struct ft_piece *p, s
     if (plan->view->rank == root && peer != root) {
         s->send = place;
         s->send_bytes = p->len;
+        s->flags = FT_STEP_MEETS;
         ft_send_to(s, peer);
     } else if (plan->view->rank == peer) {
         s->len_bytes = p->len;
@@ -159,13 +162,14 @@ static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, 
     s->send_bytes = part.len;
     ft_send_to(s, of);
     if (k < n - 2) return;
+    if (n == 2) s->flags = FT_STEP_MEETS; /* with more ranks the parts are sent before any is received */
     struct ft_range own = all ? ft_piece_part(plan, p, (size_t)n, (size_t)rank)
                               : (struct ft_range){(size_t)rank * block + p->off, p->len};
     s->len_bytes = own.len;
     recv_all(plan, s);
     s->src = ft_at(FT_BUF_IN, own.off);
     s->dst = ft_at(FT_BUF_OUT, all ? own.off : p->off);
-    s->flags = FT_STEP_FINAL;
+    s->flags |= FT_STEP_FINAL;
     if (all) fwd_all(plan, s);
 }
 
@@ -189,6 +193,7 @@ static void rooted_step(const struct ft_plan *plan, const struct ft_piece *p, st
     if (root != reduce) {
         s->send = ft_at(FT_BUF_IN, p->off);
         s->send_bytes = p->len;
+        s->flags = FT_STEP_MEETS;
         if (root)
             send_all(plan, s);
         else
@@ -200,7 +205,7 @@ static void rooted_step(const struct ft_plan *plan, const struct ft_piece *p, st
     if (root) s->src = ft_at(FT_BUF_IN, p->off);
     if (root && reduce) {
         recv_all(plan, s);
-        s->flags = FT_STEP_FINAL;
+        s->flags |= FT_STEP_FINAL;
     } else if (!root) {
         ft_recv_from(s, plan->coll.root);
     }

@@ -79,6 +79,7 @@ static void halve_step(const struct ft_plan *plan, int lane, const struct ft_pie
     bool from_in = j == 0 && plan->param[FOLDED] < 0;
     s->send = from_in ? ft_at(FT_BUF_IN, p->off + give.off) : ft_at(FT_BUF_TMP, tmp + give.off);
     s->send_bytes = give.len;
+    s->flags = FT_STEP_MEETS;
     ft_send_to(s, partner);
     s->len_bytes = keep.len;
     ft_recv_from(s, partner);
@@ -88,7 +89,7 @@ static void halve_step(const struct ft_plan *plan, int lane, const struct ft_pie
         return;
     }
     s->dst = ft_at(FT_BUF_OUT, p->off + keep.off);
-    s->flags = FT_STEP_FINAL;
+    s->flags |= FT_STEP_FINAL;
     ft_fwd_to(s, partner);
 }
 
@@ -104,6 +105,7 @@ static void double_step(const struct ft_plan *plan, const struct ft_piece *p, in
     if (j == rounds - 1) return;
     s->send = ft_at(FT_BUF_OUT, p->off + ours.off);
     s->send_bytes = ours.len;
+    s->flags = FT_STEP_MEETS;
     ft_send_to(s, partner);
 }
 

@@ -80,6 +80,7 @@ static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft
     ft_recv_from(s, j < 0 ? plan->param[FOLDED] : ft_fold_rank(view, v ^ 1 << j));
     s->src = j > 0 || (j == 0 && has_folded) ? sum : ft_at(FT_BUF_IN, p->off);
     if (j == 0 && !has_folded) {
+        s->flags = FT_STEP_MEETS;
         s->send = s->src;
         s->send_bytes = p->len;
         ft_send_to(s, s->recv_from[0]);
@@ -90,7 +91,7 @@ static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft
         return;
     }
     s->dst = ft_at(FT_BUF_OUT, p->off);
-    s->flags = FT_STEP_FINAL;
+    s->flags |= FT_STEP_FINAL;
     if (has_folded) ft_fwd_to(s, plan->param[FOLDED]);
 }
 

@@ -76,7 +76,8 @@ static void allreduce_step(const struct ft_plan *plan, const struct ft_piece *p,
     s->len_bytes = part.len;
     ft_recv_from(s, plan->param[PREV]);
     if (k <= n - 2) s->src = ft_at(FT_BUF_IN, part.off);
-    if (k == n - 2) s->flags = FT_STEP_FINAL;
+    if (k == 0) s->flags = FT_STEP_MEETS;
+    if (k == n - 2) s->flags |= FT_STEP_FINAL;
     if (k >= n - 2) s->dst = ft_at(FT_BUF_OUT, part.off);
     if (k < 2 * n - 3) ft_fwd_to(s, plan->param[NEXT]);
 }
@@ -90,6 +91,7 @@ static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece
         s->send = ft_at(FT_BUF_IN, (size_t)plan->param[PREV] * block + p->off);
         s->send_bytes = p->len;
         ft_send_to(s, plan->param[NEXT]);
+        s->flags = FT_STEP_MEETS;
     }
     size_t of = (size_t)ft_order_rank(plan->view, ft_wrap(pos - 2 - k, n));
     s->len_bytes = p->len;
@@ -99,7 +101,7 @@ static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece
         ft_fwd_to(s, plan->param[NEXT]);
     } else {
         s->dst = ft_at(FT_BUF_OUT, p->off);
-        s->flags = FT_STEP_FINAL;
+        s->flags |= FT_STEP_FINAL;
     }
 }
 
@@ -127,6 +129,7 @@ static void broadcast_step(const struct ft_plan *plan, const struct ft_piece *p,
     if (plan->view->rank == root) {
         s->send = s->src = ft_at(FT_BUF_IN, p->off);
         s->send_bytes = p->len;
+        s->flags = FT_STEP_MEETS;
         ft_send_to(s, plan->param[NEXT]);
     } else {
         ft_recv_from(s, plan->param[PREV]);
@@ -140,6 +143,7 @@ static void reduce_step(const struct ft_plan *plan, const struct ft_piece *p, st
     if (plan->param[PREV] == root) { /* the chain starts here; with two ranks it ends at the next */
         s->send = ft_at(FT_BUF_IN, p->off);
         s->send_bytes = p->len;
+        s->flags = FT_STEP_MEETS;
         ft_send_to(s, plan->param[NEXT]);
         return;
     }

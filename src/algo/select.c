@@ -199,9 +199,10 @@ void ft_plan_step(const struct ft_plan *plan, int lane, uint64_t index, struct f
     if (step->nsend == 0) {
         step->send_bytes = 0;
         step->send = ft_at(FT_BUF_NONE, 0);
+        step->flags &= ~(unsigned)FT_STEP_MEETS;
     }
     if (step->len_bytes > 0) return;
     step->nrecv = step->nfwd = 0;
     step->src = step->dst = ft_at(FT_BUF_NONE, 0);
-    step->flags = 0;
+    step->flags &= FT_STEP_MEETS;
 }

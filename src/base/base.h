@@ -217,6 +217,21 @@ int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes);
 bool ft_can_populate(void); /* Linux 5.14 */
 int ft_populate(void *addr, size_t len_bytes); /* the pages of a shared mapping around it are there when it returns FT_OK; else FT_NOSPACE */
 
+/* ---- memory that others of this host read where it lies (arena.c) ------------------------------------------------------ */
+
+#define FT_ARENA_LEAST ((size_t)64 << 10) /* shorter allocations do not come from it */
+/* Zeroed memory, all of it there. FT_NOTSUP: too short or no arena here; FT_NOMEM. */
+int ft_arena_alloc(size_t len_bytes, void **out);
+bool ft_arena_free(void *ptr); /* false: not from the arena */
+/* Is the range inside the arena, and where? Any thread, no lock. */
+bool ft_arena_has(const void *ptr, size_t len_bytes, uint64_t *offset);
+/* The arena's file, for others to read, and its length; it stays ours. -1: there is none. */
+int ft_arena_file(size_t *len_bytes);
+const void *ft_arena_base(void); /* NULL: there is none */
+/* Another process's arena, from a descriptor that came from outside and stays the caller's: checked, sealed, read-only. ft_unmap()
+ * it. A page that its owner has never allocated costs that process memory when it is read, not this one. */
+int ft_arena_map(int fd, size_t len_bytes, const void **out);
+
 /* ---- life and death of processes (life.c) --------------------------------------------------------------------------- */
 
 /* This process's life page, counted; *fd stays ours and is valid until the matching close. It says nothing any more when the

@@ -26,6 +26,8 @@
       "C of the FTAR paper: chunks in flight per peer and collective, one a lane; the same on all ranks")               \
     X(ALGO, "FTCCL_ALGO", STR, "", 0, 0, "", "NCCL_ALGO",                                                               \
       "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x excludes x")                \
+    X(LEND, "FTCCL_LEND", INT, 1, 0, 1, "", "",                                                                         \
+      "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs that call mlockall()")  \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \

@@ -124,6 +124,16 @@ static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, stru
     return rc;
 }
 
+/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for that: two ranks that exchange
+ * in place would wait for each other. */
+static bool may_last(const struct ft_lane *lane)
+{
+    const struct ft_step *step = &lane->step;
+    if (!(step->flags & FT_STEP_MEETS)) return false;
+    uintptr_t from = (uintptr_t)resolve(lane->op, step->send), to = (uintptr_t)resolve(lane->op, step->dst);
+    return step->dst.buf == FT_BUF_NONE || from >= to + step->len_bytes || to >= from + step->send_bytes;
+}
+
 /* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
@@ -138,6 +148,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
         rc = send_from_gpu(comm, lane, k, link);
     } else if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
+        lane->sends[k].lasts = may_last(lane);
         seal(comm, lane, &header, data);
         rc = link->ops->send(link, &header, data, &lane->sends[k]);
     } else {
@@ -167,6 +178,10 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
     if (rc == FT_AGAIN) return rc;
     if (rc != FT_OK) return fail_peer(comm, op, rank, rc);
+    if (!ft_msg_intact(msg)) { /* its sender has failed, and tells it in another way */
+        peer->rx->ops->release(peer->rx, msg);
+        return FT_AGAIN;
+    }
     if (!ft_verify_ok(comm, rank, msg, op, lane->index)) {
         peer->rx->ops->release(peer->rx, msg);
         return FT_CORRUPT;
@@ -241,8 +256,25 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
     for (int k = 0; k < step->nfwd; k++) pass->dst[pass->ndst++] = lane->slots[k];
 }
 
+/* A message that its sender has withdrawn while it was read: nothing is made of it, and the step waits for the word of what has
+ * failed there. */
+static bool all_intact(struct ft_comm *comm, struct ft_lane *lane)
+{
+    bool intact = true;
+    for (int k = 0; k < lane->step.nrecv; k++) {
+        if (!(lane->received & 1u << k) || ft_msg_intact(&lane->msgs[k])) continue;
+        struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
+        if (link) link->ops->release(link, &lane->msgs[k]);
+        lane->received &= ~(1u << k);
+        intact = false;
+    }
+    if (!intact) lane->phase = FT_LANE_EXCHANGE;
+    return intact;
+}
+
 static void commit(struct ft_comm *comm, struct ft_lane *lane)
 {
+    if (!all_intact(comm, lane)) return;
     lane->sealed = false; /* what is forwarded is not what the step sent, and is the same in all slots */
     for (int k = 0; k < lane->step.nfwd; k++) {
         struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
@@ -358,6 +390,8 @@ void ft_exec_drop(struct ft_comm *comm)
             if ((lane->reserved & 1u << k) && link) link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
         }
         lane->received = lane->reserved = 0;
+        for (int k = 0; k < lane->step.nsend; k++)
+            if (lane->sent & 1u << k) ft_send_withdraw(&lane->sends[k]);
     }
 }
 

@@ -248,6 +248,7 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
         return rc;
     }
     rc = post(t, l->pipe, peer, &a);
+    ft_local_link_lend(&l->local);
     if (rc) ft_local_link_down(&l->local, ft_fail(rc, "no engine of this process has that address and secret"), false);
     *out = &l->local.base;
     return FT_OK;
@@ -271,6 +272,8 @@ static void accept_one(struct inproc *t, struct pipe *p)
         refuse(p, FT_LINK);
         return;
     }
+    ft_arena_file(&l->local.arena_bytes);
+    l->local.arena = ft_arena_base();
     ft_local_link_up(&l->local);
     atomic_store_explicit(&p->accepted, 1, memory_order_release); /* pairs with poll_connecting */
     bell_ring(p->bell[SENDER]);

@@ -6,14 +6,22 @@
  * unclaimed messages into the landing buffers of their channels and gives their slots back. Of the slots, at most half
  * may be out as views and all but two be reserved, so that some always come round. A message is copied when it has lain
  * there for SPILL_POLLS polls under starvation, because usually it is about to be received; or when the receiver sleeps.
+ *
+ * Loans. A payload of LOAN_BYTES or more that lies in the arena (base/arena.c) is not copied, if the sender says that its request
+ * may last: the message names its place, and the receiver reads it there. The request completes when the receiver has consumed
+ * the message. A sender that cannot wait for that, because it failed or the link went down, first marks the loan as withdrawn in the
+ * segment; a receiver looks at that mark after it has read, and never takes what it has read since for the message.
  */
 #include "transport/local.h"
 
 #include <string.h>
 
 #define SPILL_POLLS 200
+#define LOAN_BYTES 16384 /* shorter payloads are copied: their sender has better things to do than to wait for the receiver */
 
 static struct ft_local_link *local_link(struct ft_link *l) { return FT_CONTAINER(l, struct ft_local_link, base); }
+static uint32_t slot_bit(uint64_t cookie) { return cookie && cookie <= FT_SLOTS_MOST ? 1u << (cookie - 1) : 0; }
+static uint32_t loan_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST ? 1u << (cookie - FT_SLOTS_MOST - 1) : 0; }
 static struct ft_local *local_of(struct ft_local_link *l) { return FT_CONTAINER(l->base.transport, struct ft_local, base); }
 
 /* ---- links ---------------------------------------------------------------------------------------------------- */
@@ -44,11 +52,9 @@ void ft_local_link_add(struct ft_local *t, struct ft_local_link *l, uint64_t pee
 static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
 {
     struct ft_local_link *l = FT_CONTAINER(q, struct ft_local_link, rxq);
-    if (n->cookie) {
-        uint32_t bit = 1u << (n->cookie - 1);
-        l->held &= ~bit;
-        l->claimed &= ~bit;
-    }
+    l->held &= ~slot_bit(n->cookie);
+    l->claimed &= ~slot_bit(n->cookie);
+    l->borrowed &= ~loan_bit(n->cookie);
     if (l->base.state == FT_LINK_DOWN) return;
     struct ft_slots_return r = {.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1};
     if (n->cookie || l->nlater == FT_LOCAL_LATER) {
@@ -80,6 +86,30 @@ void ft_local_link_up(struct ft_local_link *l)
     local_of(l)->announcements++;
 }
 
+void ft_local_link_lend(struct ft_local_link *l) { l->lends = ft_arena_base() != NULL; }
+
+/* Ends loans without waiting for the receiver: first the mark, then the sender may do with the memory what it likes. Their numbers
+ * stay taken until the receiver has given them back. */
+static void withdraw(struct ft_local_link *l, uint32_t loans)
+{
+    loans &= l->lent & ~l->withdrawn;
+    if (!loans) return;
+    ft_slots_withdraw(&l->slots, loans);
+    l->withdrawn |= loans;
+    for (; loans; loans &= loans - 1) {
+        struct ft_send *req = l->loan[__builtin_ctz(loans)];
+        req->withdraw = NULL;
+        req->status = FT_LINK;
+    }
+}
+
+static void withdraw_one(struct ft_send *req)
+{
+    struct ft_local_link *l = req->link;
+    for (uint32_t left = l->lent & ~l->withdrawn; left; left &= left - 1)
+        if (l->loan[__builtin_ctz(left)] == req) withdraw(l, left & -left);
+}
+
 static bool take_messages(struct ft_local_link *l);
 static bool take_returns(struct ft_local_link *l);
 
@@ -92,6 +122,7 @@ void ft_local_link_down(struct ft_local_link *l, int reason, bool orderly)
     }
     if (l->base.state == FT_LINK_DOWN) return; /* by what was taken */
     l->base.state = FT_LINK_DOWN;
+    withdraw(l, UINT32_MAX);
     l->base.reason = reason;
     l->base.orderly = orderly;
     l->announce_down = true;
@@ -101,6 +132,7 @@ void ft_local_link_down(struct ft_local_link *l, int reason, bool orderly)
 void ft_local_link_remove(struct ft_local_link *l)
 {
     local_of(l)->announcements -= (unsigned)l->announce + (unsigned)l->announce_down;
+    withdraw(l, UINT32_MAX);
     *l->at = l->next;
     if (l->next) l->next->at = l->at;
     ft_rxq_close(&l->rxq);
@@ -140,19 +172,41 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
 
 /* ---- sending ---------------------------------------------------------------------------------------------------- */
 
+/* A loan came back; false if it was not out. */
+static bool take_back(struct ft_local_link *l, unsigned number)
+{
+    uint32_t bit = 1u << number;
+    if (number >= FT_SLOTS_LOANS || !(l->lent & bit)) return false;
+    if (l->withdrawn & bit) {
+        ft_slots_restore(&l->slots, bit);
+    } else {
+        l->loan[number]->withdraw = NULL;
+        l->loan[number]->status = FT_OK;
+    }
+    l->lent &= ~bit;
+    l->withdrawn &= ~bit;
+    return true;
+}
+
+/* A slot or a loan came back. */
+static bool take_payload_back(struct ft_local_link *l, unsigned number)
+{
+    if (number > FT_SLOTS_MOST) return take_back(l, number - FT_SLOTS_MOST - 1);
+    unsigned slot = number - 1;
+    if (slot >= l->slots.nslots || (l->slots.free >> slot & 1)) return false;
+    ft_slots_unget(&l->slots, slot);
+    return true;
+}
+
 static bool take_returns(struct ft_local_link *l)
 {
     struct ft_slots_return r;
     bool any = false;
     for (unsigned i = 0; i < FT_SLOTS_RETURNS && ft_slots_collect(&l->slots, &r); i++) {
         any = true;
-        if (r.slot) {
-            unsigned slot = r.slot - 1u;
-            if (slot >= l->slots.nslots || (l->slots.free >> slot & 1)) {
-                ft_local_link_down(l, ft_fail(FT_PROTOCOL, "a peer gave back a slot that it does not have"), false);
-                return any;
-            }
-            ft_slots_unget(&l->slots, slot);
+        if (r.slot && !take_payload_back(l, r.slot)) {
+            ft_local_link_down(l, ft_fail(FT_PROTOCOL, "a peer gave back a slot that it does not have"), false);
+            return any;
         }
         if (r.consumed) ft_txq_put(&l->txq, r.ctx, r.lane);
     }
@@ -208,13 +262,35 @@ static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t
     if (ft_slots_publish(&l->slots, h, slot, small)) l->ring(l);
 }
 
+/* The number of a new loan, as descriptors have it; 0: this payload is to be copied. */
+static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data, struct ft_send *req)
+{
+    uint64_t place;
+    req->withdraw = NULL;
+    if (!req->lasts || !l->lends || h->len < LOAN_BYTES || l->lent == UINT32_MAX || !ft_arena_has(data, h->len, &place)) return 0;
+    unsigned number = (unsigned)__builtin_ctz(~l->lent);
+    l->lent |= 1u << number;
+    l->loan[number] = req;
+    l->wanted = true;
+    req->withdraw = withdraw_one;
+    req->link = l;
+    return number + FT_SLOTS_MOST + 1;
+}
+
 int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
 {
     struct ft_local_link *l = local_link(link);
     int rc = sendable(l, h);
     if (rc == FT_OK) rc = take_place(l, h);
     if (rc) return rc;
-    uint32_t slot = 0;
+    uint32_t slot = lend(l, h, data, req);
+    if (slot) {
+        uint64_t place = 0;
+        ft_arena_has(data, h->len, &place);
+        req->status = FT_AGAIN;
+        publish(l, h, slot, &place);
+        return FT_OK;
+    }
     if (h->len > FT_RXQ_SMALL_BYTES) {
         int s = take_slot(l, h->len);
         if (s < 0) {
@@ -287,15 +363,24 @@ bool ft_local_drained(struct ft_link *link)
 
 /* ---- receiving -------------------------------------------------------------------------------------------------- */
 
+/* Where a message's payload lies, by the sender's word, which is checked; NULL: nowhere where it may be. */
+static const unsigned char *payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d)
+{
+    uint64_t place, len = d->header.len;
+    if (d->slot == 0) return len <= FT_RXQ_SMALL_BYTES ? d->small : NULL;
+    if (d->slot <= l->slots.nslots) return l->held & slot_bit(d->slot) ? NULL : ft_slots_data(&l->slots, d->slot - 1);
+    if (d->slot <= FT_SLOTS_MOST || d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS || (l->borrowed & loan_bit(d->slot)) || !l->arena) return NULL;
+    memcpy(&place, d->small, sizeof place);
+    return place <= l->arena_bytes && len <= l->arena_bytes - place ? l->arena + place : NULL;
+}
+
 /* One message into its channel. A status only for what an honest sender never does. */
 static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
 {
-    uint32_t bit = d->slot ? 1u << ((d->slot - 1) & 31) : 0;
-    if (d->slot > l->slots.nslots || (l->held & bit) || (!d->slot && d->header.len > FT_RXQ_SMALL_BYTES)) {
-        return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
-    }
+    const unsigned char *payload = payload_of(l, d);
+    if (!payload) return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
     struct ft_rxq_node *n;
-    int rc = d->slot ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
+    int rc = slot_bit(d->slot) ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
     if (rc == FT_OK) rc = ft_rxq_admit(&l->rxq, &d->header, &n);
     if (rc) return rc;
     if (!n) {
@@ -305,12 +390,13 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
         return FT_OK;
     }
     n->cookie = d->slot;
-    if (d->slot) {
-        n->data = ft_slots_data(&l->slots, d->slot - 1);
-        l->held |= bit;
+    n->data = payload;
+    l->held |= slot_bit(d->slot);
+    l->borrowed |= loan_bit(d->slot);
+    if (slot_bit(d->slot)) {
         l->holder[d->slot - 1] = n;
         l->arrived[d->slot - 1] = l->starved_polls;
-    } else {
+    } else if (!d->slot) {
         memcpy(n->small, d->small, sizeof n->small);
         n->data = n->small;
     }
@@ -369,6 +455,11 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     l->base.bytes += msg->header.len;
     if (!msg->cookie) return FT_OK;
     struct ft_rxq_node *n = msg->owner;
+    if (loan_bit(msg->cookie)) {
+        msg->withdrawn = ft_slots_withdrawn(&l->slots);
+        msg->withdrawn_bit = loan_bit(msg->cookie);
+        return FT_OK;
+    }
     if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2) {
         spill(l, n);
         msg->data = n->data;
@@ -395,7 +486,7 @@ bool ft_local_link_poll(struct ft_local_link *l)
     if (l->base.state != FT_LINK_UP) return false;
     if (l->base.sender) {
         if (!l->wanted || !take_returns(l)) return false;
-        l->wanted = false;
+        l->wanted = (l->lent & ~l->withdrawn) != 0;
         return true;
     }
     bool any = take_messages(l);

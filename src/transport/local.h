@@ -24,8 +24,14 @@ struct ft_local_link {
     bool wanted;        /* somebody waits for returns */
     bool starved;       /* the last search for a slot failed */
     unsigned reserved;  /* slots of reservations */
+    bool lends;         /* the receiver reads this process's arena */
+    uint32_t lent, withdrawn; /* a bit per loan: out; and of those, given up */
+    struct ft_send *loan[FT_SLOTS_LOANS];
     /* receiver */
     struct ft_rxq rxq;
+    const unsigned char *arena; /* the sender's, read-only; NULL: it lends nothing */
+    size_t arena_bytes;
+    uint32_t borrowed;          /* a bit per loan: its message is here */
     uint32_t held, claimed;  /* a bit per slot: its message is here; and a view of it is out */
     struct ft_rxq_node *holder[FT_SLOTS_MOST];
     uint32_t starved_polls;             /* counts polls that found the sender starving */
@@ -47,6 +53,8 @@ void ft_local_link_add(struct ft_local *, struct ft_local_link *, uint64_t peer,
 /* Its memory is there; makes the queue. */
 int ft_local_link_open(struct ft_local_link *);
 void ft_local_link_up(struct ft_local_link *); /* and announces it */
+/* Sender: from now on memory of the arena is lent instead of copied, where the caller of send allows it. */
+void ft_local_link_lend(struct ft_local_link *);
 /* What has arrived is taken first, unless `reason` is FT_PROTOCOL. Only the first call counts. */
 void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
 void ft_local_link_remove(struct ft_local_link *); /* from the list, queues freed */

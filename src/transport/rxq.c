@@ -279,6 +279,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     msg->data = n->data;
     msg->owner = n;
     msg->cookie = n->cookie;
+    msg->withdrawn = NULL;
     return FT_OK;
 }
 

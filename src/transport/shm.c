@@ -259,6 +259,7 @@ static void shm_disconnect(struct ft_link *link)
     ft_shm_socket_close(t, &l->socket);
     ft_local_link_remove(&l->local);
     ft_unmap(l->memory, l->len_bytes);
+    ft_unmap((void *)(uintptr_t)l->arena, l->arena_bytes);
     ft_life_unmap(l->life);
     free(l);
 }

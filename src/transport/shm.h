@@ -10,7 +10,7 @@
 #define FT_SHM_STRANGERS 16 /* accepted connections that are not links yet */
 
 /* Single bytes on the socket after the handshake. */
-enum { FT_SHM_ACCEPTED = 1, FT_SHM_BELL, FT_SHM_BYE, FT_SHM_REFUSED = 64 /* minus the status */ };
+enum { FT_SHM_ACCEPTED = 1, FT_SHM_BELL, FT_SHM_BYE, FT_SHM_COPIES /* accepted, but lend nothing */, FT_SHM_REFUSED = 64 /* minus the status */ };
 
 /* What an epoll event points at: the first member of its owner. */
 struct ft_shm_socket {
@@ -19,9 +19,10 @@ struct ft_shm_socket {
     uint32_t watched; /* epoll events; 0: not in the set */
 };
 
-/* The segment's offer, sent with its descriptor and that of the sender's life page. The receiver's comes with FT_SHM_ACCEPTED. */
+/* The segment's offer, sent with its descriptor, that of the sender's life page and that of its arena, to read (if arena_bytes are
+ * 0 something else stands there). The receiver's life page comes with FT_SHM_ACCEPTED or FT_SHM_COPIES. */
 struct ft_shm_offer {
-    uint64_t chunk_bytes, len_bytes;
+    uint64_t chunk_bytes, len_bytes, arena_bytes;
 };
 
 enum ft_shm_stage { FT_SHM_READY, FT_SHM_DIAL, FT_SHM_AUTH, FT_SHM_OFFER, FT_SHM_ANSWER };
@@ -37,6 +38,8 @@ struct ft_shm_link {
     struct ft_life *life; /* of the peer's process; NULL before the set-up is done */
     void *memory;
     size_t len_bytes;
+    const void *arena;    /* receiver: the sender's */
+    size_t arena_bytes;
 };
 
 struct ft_shm_stranger {

@@ -105,7 +105,7 @@ static int send_with_fds(int socket, struct iovec *iov, const int *fd, int nfds)
 {
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
     memset(&control, 0, sizeof control);
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = CMSG_SPACE((size_t)nfds * sizeof(int))};
@@ -130,14 +130,27 @@ static int check_offer(const struct ft_shm_offer *offer, size_t chunk_bytes)
 /* Says yes, with this process's life page. The first byte on a socket always fits. */
 static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
-    unsigned char word = FT_SHM_ACCEPTED;
+    unsigned char word = l->arena ? FT_SHM_ACCEPTED : FT_SHM_COPIES;
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     int rc = send_with_fds(l->socket.fd, &iov, &t->life, 1);
     return rc == FT_AGAIN ? FT_LINK : rc;
 }
 
 /* What a stranger hands over. */
-enum { SEGMENT, LIFE, FDS };
+enum { SEGMENT, LIFE, ARENA, FDS };
+
+/* The sender's memory, to read. Where it cannot be mapped its payloads are copied as they are without; what is no arena refuses
+ * the link. */
+static int borrow(struct ft_shm *t, struct ft_shm_link *l, int fd, size_t arena_bytes)
+{
+    int rc = arena_bytes && ft_param_int(FT_PARAM_LEND) ? ft_arena_map(fd, arena_bytes, &l->arena) : FT_OK;
+    if (rc == FT_PROTOCOL) return rc;
+    if (rc) FT_LOG(INFO, "shm", t->local.base.config.rank, "large messages are copied: %s", ft_fail_text());
+    l->arena_bytes = l->arena ? arena_bytes : 0;
+    l->local.arena = l->arena;
+    l->local.arena_bytes = l->arena_bytes;
+    return FT_OK;
+}
 
 /* Makes a receiving link of it; the stranger's socket becomes the link's. */
 static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS], const struct ft_shm_offer *offer)
@@ -157,6 +170,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
         rc = ft_slots_attach(&l->local.slots, l->memory, chunk_bytes);
         if (sparse) ft_slots_sparse(&l->local.slots);
     }
+    if (rc == FT_OK) rc = borrow(t, l, fd[ARENA], (size_t)offer->arena_bytes);
     if (rc == FT_OK) rc = ft_local_link_open(&l->local);
     if (rc == FT_OK) {
         l->socket = s->socket;
@@ -192,7 +206,7 @@ static bool stranger_turn(struct ft_shm *t, struct ft_shm_stranger *s)
     }
     struct ft_shm_offer offer;
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
-    int fd[FDS] = {-1, -1};
+    int fd[FDS] = {-1, -1, -1};
     int rc = read_with_fds(s->socket.fd, &iov, fd, FDS);
     if (rc == FT_AGAIN) return true;
     if (rc == FT_OK) rc = adopt(t, s, fd, &offer);
@@ -210,9 +224,11 @@ static bool stranger_turn(struct ft_shm *t, struct ft_shm_stranger *s)
 
 static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
-    struct ft_shm_offer offer = {.chunk_bytes = t->local.set.chunk_bytes, .len_bytes = l->len_bytes};
+    size_t arena_bytes;
+    int arena = ft_arena_file(&arena_bytes);
+    struct ft_shm_offer offer = {.chunk_bytes = t->local.set.chunk_bytes, .len_bytes = l->len_bytes, .arena_bytes = arena_bytes};
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
-    const int fd[FDS] = {[SEGMENT] = l->segment, [LIFE] = t->life};
+    const int fd[FDS] = {[SEGMENT] = l->segment, [LIFE] = t->life, [ARENA] = arena < 0 ? t->life : arena};
     return send_with_fds(l->socket.fd, &iov, fd, FDS);
 }
 
@@ -224,13 +240,15 @@ static int read_answer(struct ft_shm_link *l)
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
     if (n <= 0) return ft_fail(FT_LINK, "the other side hung up before it accepted the link");
     int status = FT_SHM_REFUSED - (int)word;
-    if (word != FT_SHM_ACCEPTED && status >= FT_FORKED && status < FT_AGAIN)
+    bool accepted = word == FT_SHM_ACCEPTED || word == FT_SHM_COPIES;
+    if (!accepted && status >= FT_FORKED && status < FT_AGAIN)
         return ft_fail(status, "the other side refused the link: %s", ft_status_text(status));
-    if (word != FT_SHM_ACCEPTED) return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
+    if (!accepted) return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     int fd = -1;
     int rc = read_with_fds(l->socket.fd, &iov, &fd, 1);
     if (rc == FT_OK) rc = ft_life_map(fd, &l->life);
+    if (rc == FT_OK && word == FT_SHM_ACCEPTED) ft_local_link_lend(&l->local);
     ft_fd_close(&fd);
     return rc;
 }

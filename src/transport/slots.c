@@ -19,6 +19,9 @@ struct ft_slots_segment {
     /* Each set and cleared by its own side, cleared also by the other side when that rings. */
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t sender_armed;
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t receiver_armed;
+    /* A bit per loan. Set by the sender before it lets go of the memory; pairs with ft_msg_intact(). Cleared before a loan of that
+     * number is published again. */
+    _Alignas(FT_CACHE_LINE) uint32_t withdrawn;
     _Alignas(FT_CACHE_LINE) struct ft_slots_return returned[FT_SLOTS_RETURNS];
     _Alignas(FT_CACHE_LINE) struct ft_slots_desc desc[FT_SLOTS_DESCS];
 };
@@ -105,8 +108,20 @@ bool ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t sl
     d->header = *h;
     d->slot = slot;
     if (!slot && h->len) memcpy(d->small, small, h->len);
+    if (slot > FT_SLOTS_MOST) memcpy(d->small, small, FT_SLOTS_PLACE);
     atomic_store_explicit(&d->turn, s->descs, memory_order_seq_cst); /* pairs with take and pending */
     return rings(&s->segment->receiver_armed);
+}
+
+void ft_slots_withdraw(struct ft_slots *s, uint32_t loans)
+{
+    __atomic_fetch_or(&s->segment->withdrawn, loans, __ATOMIC_SEQ_CST);
+    (void)__atomic_load_n(&s->segment->withdrawn, __ATOMIC_SEQ_CST); /* so that no later store goes before the mark */
+}
+
+void ft_slots_restore(struct ft_slots *s, uint32_t loans)
+{
+    __atomic_fetch_and(&s->segment->withdrawn, ~loans, __ATOMIC_RELAXED); /* the next publish releases it */
 }
 
 bool ft_slots_collect(struct ft_slots *s, struct ft_slots_return *out)
@@ -153,6 +168,8 @@ bool ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
     atomic_store_explicit(&r->turn, s->returns, memory_order_seq_cst); /* pairs with collect and pending */
     return rings(&s->segment->sender_armed);
 }
+
+uint32_t *ft_slots_withdrawn(const struct ft_slots *s) { return &s->segment->withdrawn; }
 
 bool ft_slots_starving(const struct ft_slots *s)
 {

@@ -16,11 +16,12 @@
 #define FT_SLOTS_DESCS 1024
 #define FT_SLOTS_RETURNS (2 * FT_SLOTS_DESCS)
 #define FT_SLOTS_MOST 32 /* slots of a pool */
+#define FT_SLOTS_LOANS 32 /* payloads that lie in the sender's own memory; in descriptors and returns they follow the slots */
 
 struct ft_slots_desc {
     struct ft_header header;
     unsigned char small[FT_RXQ_SMALL_BYTES];
-    uint32_t slot;          /* 0: the payload is in small; else 1 + its number */
+    uint32_t slot;          /* 0: the payload is in small; else 1 + its number; beyond FT_SLOTS_MOST: `small` says where it lies */
     _Atomic uint32_t turn;  /* release by publish, acquire by take: the number of the message, from 1 */
 };
 _Static_assert(sizeof(struct ft_slots_desc) == FT_CACHE_LINE, "a small message costs one cache line");
@@ -28,7 +29,7 @@ _Static_assert(sizeof(struct ft_slots_desc) == FT_CACHE_LINE, "a small message c
 struct ft_slots_return {
     uint64_t ctx;
     uint8_t lane;
-    uint8_t slot;           /* 0: none; else 1 + its number is free again */
+    uint8_t slot;           /* 0: none; else 1 + its number is free again; beyond FT_SLOTS_MOST: a loan is over */
     uint8_t consumed;       /* 1: and the channel's window has a place again */
     uint8_t zero;
     _Atomic uint32_t turn;  /* release by give, acquire by collect */
@@ -68,11 +69,16 @@ static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned sl
 
 int ft_slots_get(struct ft_slots *); /* a slot's number, or -1 */
 void ft_slots_unget(struct ft_slots *, unsigned slot);
-/* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`. The caller has made
+/* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`, or for a loan lies where the
+ * FT_SLOTS_PLACE bytes of `small` say. The caller has made
  * sure that fewer than FT_SLOTS_DESCS are unreturned. True: the receiver sleeps and is to be woken. */
 bool ft_slots_publish(struct ft_slots *, const struct ft_header *, uint32_t slot, const void *small);
 /* The next return, if there is one. */
 bool ft_slots_collect(struct ft_slots *, struct ft_slots_return *out);
+#define FT_SLOTS_PLACE sizeof(uint64_t)
+/* Loans (bits) that the sender does not stand by any more, and that it may make again. */
+void ft_slots_withdraw(struct ft_slots *, uint32_t loans);
+void ft_slots_restore(struct ft_slots *, uint32_t loans);
 /* Says that a slot is missing. True: wake the receiver. */
 bool ft_slots_starve(struct ft_slots *);
 
@@ -81,6 +87,7 @@ bool ft_slots_starve(struct ft_slots *);
 bool ft_slots_take(struct ft_slots *, struct ft_slots_desc *out); /* the next message, if there is one */
 /* Gives something back. True: the sender sleeps and is to be woken. */
 bool ft_slots_give(struct ft_slots *, const struct ft_slots_return *);
+uint32_t *ft_slots_withdrawn(const struct ft_slots *);
 bool ft_slots_starving(const struct ft_slots *);
 void ft_slots_fed(struct ft_slots *); /* the sender's word was heard */
 

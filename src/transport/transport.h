@@ -47,7 +47,19 @@ struct ft_header {
 };
 _Static_assert(sizeof(struct ft_header) == 32, "struct ft_header is a wire format");
 
-struct ft_send { int status; }; /* embedded in its owner; FT_AGAIN while pending */
+/* Embedded in its owner. Zeroed before its first use; `lasts` may be set before each send. */
+struct ft_send {
+    int status; /* FT_AGAIN while pending */
+    bool lasts; /* it may stay pending until the receiver has used the message: a transport need not copy the payload */
+    /* Set by a transport that did so, NULL else: gives the message up at once. The request completes with FT_LINK; what the receiver
+     * reads from then on it does not take for the message, see ft_msg_intact(). */
+    void (*withdraw)(struct ft_send *);
+    void *link; /* the transport's own */
+};
+static inline void ft_send_withdraw(struct ft_send *req)
+{
+    if (req->status == FT_AGAIN && req->withdraw) req->withdraw(req);
+}
 
 /* A received message: a view of a slot or landing buffer, valid until release. */
 struct ft_msg {
@@ -55,7 +67,18 @@ struct ft_msg {
     const void *data;
     void *owner;    /* the transport's own */
     uint64_t cookie; /* likewise */
+    uint32_t *withdrawn;    /* NULL: the payload is nobody else's; else a word in which the bit says that the sender does not */
+    uint32_t withdrawn_bit; /* stand by it any more */
 };
+
+/* Was what has been read from the view until now the message? False: whatever was made of it is void; release it and wait, the
+ * sender has failed. */
+static inline bool ft_msg_intact(const struct ft_msg *msg)
+{
+    if (!msg->withdrawn) return true;
+    /* No plain load: the reads of the payload must be over before this one. Pairs with ft_slots_withdraw(). */
+    return !(__atomic_fetch_or(msg->withdrawn, 0, __ATOMIC_ACQ_REL) & msg->withdrawn_bit);
+}
 
 enum ft_link_state { FT_LINK_CONNECTING, FT_LINK_UP, FT_LINK_DOWN };
 
@@ -114,8 +137,8 @@ struct ft_transport_ops {
      * what has arrived for it; views handed out stay valid until released. */
     int (*bind)(struct ft_transport *, uint64_t ctx);
     void (*unbind)(struct ft_transport *, uint64_t ctx);
-    /* FT_OK: accepted, data stays untouched until req completes. FT_AGAIN: window or buffers full, or connecting.
-     * FT_LINK: down. Zero-length messages are allowed. */
+    /* FT_OK: accepted, data stays untouched until req completes: soon, whatever the receiver does, unless req->lasts.
+     * FT_AGAIN: window or buffers full, or connecting. FT_LINK: down. Zero-length messages are allowed. */
     int (*send)(struct ft_link *, const struct ft_header *, const void *data, struct ft_send *req);
     /* Space for a message to be written in place: FT_OK and *slot of header->len bytes, to be committed or cancelled in
      * the same or a later turn; at most one reservation a channel at a time. Commit cannot fail and needs no req; its

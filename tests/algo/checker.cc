@@ -26,7 +26,7 @@ Value leaf(int rank, size_t elem)
     return v;
 }
 
-struct Message { std::vector<Value> values; int hops; };
+struct Message { std::vector<Value> values; int hops; bool lent; };
 
 // Unconsumed messages, oldest first: never more than the window.
 struct Channel { std::vector<Message> queue; };
@@ -36,6 +36,7 @@ struct Lane {
     uint64_t index = 0;
     struct ft_step step;
     unsigned unsent = 0, unforwarded = 0; // bits of send_to, fwd_to
+    int lent = 0;                         // messages that the receiver reads in this rank's memory: the step waits for their end
     bool loaded = false, received = false, queued = false;
     std::vector<Value> result;
     int hops = 0; // of what this lane has received
@@ -76,7 +77,7 @@ private:
     void wake(int rank, int lane);
     bool advance(int rank, int lane);
     void load(int rank, int lane);
-    bool forward(int rank, int lane, unsigned &mask, const int *to, const std::vector<Value> &values);
+    bool forward(int rank, int lane, unsigned &mask, const int *to, const std::vector<Value> &values, bool lend = false);
     bool can_receive(int rank, int lane);
     void receive(int rank, int lane);
     Value combine(int rank, int lane, const std::vector<Value> &operands);
@@ -194,13 +195,15 @@ bool World::advance(int rank, int lane)
     Lane &l = r.lanes[lane];
     if (l.index >= r.plan.nsteps) return false;
     if (!l.loaded) load(rank, lane);
-    if (l.unsent && !forward(rank, lane, l.unsent, l.step.send_to, read(rank, lane, l.step.send, l.step.send_bytes)))
+    bool lend = (l.step.flags & FT_STEP_MEETS) && (c.seed % 2 || random() % 2); // what is not in the right memory is copied
+    if (l.unsent && !forward(rank, lane, l.unsent, l.step.send_to, read(rank, lane, l.step.send, l.step.send_bytes), lend))
         return false;
     if (!l.received) {
         if (!can_receive(rank, lane)) return false;
         receive(rank, lane);
     }
     if (l.unforwarded && !forward(rank, lane, l.unforwarded, l.step.fwd_to, l.result)) return false;
+    if (l.lent) return false;
     l.loaded = false;
     l.index++;
     return true;
@@ -234,11 +237,12 @@ void World::load(int rank, int lane)
 }
 
 // Puts `values` into every channel of `mask` that has room; true when all have got them.
-bool World::forward(int rank, int lane, unsigned &mask, const int *to, const std::vector<Value> &values)
+bool World::forward(int rank, int lane, unsigned &mask, const int *to, const std::vector<Value> &values, bool lend)
 {
     for (int i = 0; i < FT_STEP_PEERS; i++) {
         if (!(mask & 1u << i) || !room(rank, to[i], lane)) continue;
-        channel(rank, to[i], lane).queue.push_back({values, ranks[rank].lanes[lane].hops + 1});
+        channel(rank, to[i], lane).queue.push_back({values, ranks[rank].lanes[lane].hops + 1, lend});
+        if (lend) ranks[rank].lanes[lane].lent++;
         mask &= ~(1u << i);
         wake(to[i], lane);
     }
@@ -266,6 +270,7 @@ void World::receive(int rank, int lane)
         Channel &from = channel(s.recv_from[i], rank, lane);
         if (from.queue.empty()) fail(rank, lane, "receives twice from one peer in a step");
         operands.push_back(std::move(from.queue.front().values));
+        if (from.queue.front().lent) ranks[s.recv_from[i]].lanes[lane].lent--;
         l.hops = std::max(l.hops, from.queue.front().hops);
         from.queue.erase(from.queue.begin());
         wake(s.recv_from[i], lane);

@@ -3,6 +3,7 @@
 // Links hold `window` unconsumed messages for each (sender, receiver, lane). A step first sends, then, when all its
 // messages are there, takes them out and stores the result, then forwards it. With `hand` a result may wait for room in
 // its forwards (window 1 is enough then); without, messages are only taken when there is room for all forwards.
+// What a step sends with FT_STEP_MEETS is lent (always with an odd seed, else at random): the step ends when it was taken.
 // A value is what an expression tree would give: its hash is equal for equal trees, where the first two operands of a
 // combination may be swapped (a + b is b + a) and nothing else.
 #ifndef FT_TESTS_ALGO_CHECKER_H

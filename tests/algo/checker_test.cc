@@ -9,7 +9,7 @@ namespace {
 
 enum Mistake {
     kNone, kOtherOrder, kTwice, kUnfinished, kFinalTwice, kEarlyFinal, kDeadlock, kUnreceived, kLengths, kTooLong, kWritesIn,
-    kUnwritten, kOutside, kUnscaled, kLanesShare,
+    kUnwritten, kOutside, kUnscaled, kLanesShare, kNeverMeets,
 };
 Mistake mistake;
 
@@ -77,6 +77,19 @@ void step(const struct ft_plan *p, int lane, uint64_t i, struct ft_step *s)
         s->nsend = s->nrecv = 2;
         for (int k = 0; k < 2; k++) s->send_to[k] = s->recv_from[k] = (rank + k + 1) % 3;
         s->flags = FT_STEP_FINAL;
+    } else if (mistake == kNeverMeets) { // all wait for the next one to have used their messages before they take any
+        if (i == 0) {
+            s->send = {FT_BUF_IN, 0};
+            s->send_bytes = 4;
+            s->nsend = 1;
+            s->send_to[0] = (rank + 1) % 3;
+            s->flags = FT_STEP_MEETS;
+        } else if (i == 1) {
+            s->nrecv = 1;
+            s->recv_from[0] = (rank + 2) % 3;
+            s->len_bytes = 4;
+            s->dst = {FT_BUF_OUT, 0};
+        }
     } else if (rank == 0) {
         root_step(i, s);
     } else {
@@ -101,7 +114,7 @@ TEST(Checker, NamesEachMistake)
         {kEarlyFinal, "before all contributions"}, {kDeadlock, "deadlock"}, {kUnreceived, "never received"},
         {kLengths, "lengths of send and receive differ"}, {kTooLong, "longer than a chunk"}, {kWritesIn, "writes IN"},
         {kUnwritten, "never written"}, {kOutside, "outside of the buffer"}, {kLanesShare, "two lanes write"},
-        {kTwice, "receives twice"},
+        {kTwice, "receives twice"}, {kNeverMeets, "deadlock"},
     };
     for (auto &row : table) {
         std::string said = run(row.which);

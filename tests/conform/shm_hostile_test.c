@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define CHUNK 4096
+#define CHUNK 32768 /* long enough to be lent */
 #define CHECK(x) do { if (!(x)) { fprintf(stderr, "%s:%d: failed: %s (%s)\n", __FILE__, __LINE__, #x, ft_fail_text()); exit(1); } } while (0)
 
 static uint64_t skew_ns; /* the test's clock runs ahead by this */
@@ -123,8 +123,8 @@ static void garbage_is_refused(void)
     CHECK(ft_fd_count() == before);
 }
 
-enum offer { NO_FD, SHORT_FILE, LONG_FILE, UNSEALED, HALF_SEALED, READ_ONLY, DEV_NULL, THREE_FDS, SHORT_WORD, OTHER_CHUNK, OTHER_LENGTH,
-             NO_MAGIC, NO_LIFE, NULL_LIFE, LONG_LIFE, HANG_UP, OFFERS };
+enum offer { NO_FD, SHORT_FILE, LONG_FILE, UNSEALED, HALF_SEALED, READ_ONLY, DEV_NULL, FOUR_FDS, SHORT_WORD, OTHER_CHUNK, OTHER_LENGTH,
+             NO_MAGIC, NO_LIFE, NULL_LIFE, LONG_LIFE, NO_ARENA, UNSEALED_ARENA, SHORT_ARENA, ODD_ARENA, HUGE_ARENA, HANG_UP, OFFERS };
 
 static int memory(size_t len, int seals, bool formatted)
 {
@@ -152,13 +152,26 @@ static int life_of(enum offer what)
     return dup(fd);
 }
 
+#define ARENA_BYTES 65536u
+
+/* Memory that this peer lends, and the length that it claims. */
+static int arena_of(enum offer what, uint64_t *claimed)
+{
+    int fd = memfd_create("arena", MFD_ALLOW_SEALING | MFD_CLOEXEC);
+    size_t len = what == ODD_ARENA ? ARENA_BYTES + 1 : ARENA_BYTES;
+    CHECK(fd >= 0 && ftruncate(fd, (off_t)len) == 0);
+    if (what != UNSEALED_ARENA) CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    *claimed = what == SHORT_ARENA ? 2 * ARENA_BYTES : what == HUGE_ARENA ? UINT64_MAX - 4095 : len;
+    return fd;
+}
+
 static void make_offer(int s, enum offer what)
 {
     size_t len = ft_slots_bytes(CHUNK);
     int both = F_SEAL_SHRINK | F_SEAL_GROW;
     struct ft_shm_offer o = {.chunk_bytes = what == OTHER_CHUNK ? 2 * CHUNK : CHUNK, .len_bytes = what == OTHER_LENGTH ? 2 * len : len};
     size_t word = sizeof o;
-    int fd[3], n = 1;
+    int fd[4], n = 1;
     switch (what) {
     case NO_FD: n = 0; break;
     case SHORT_FILE: fd[0] = memory(len - 4096, both, what != NO_MAGIC); break;
@@ -167,11 +180,15 @@ static void make_offer(int s, enum offer what)
     case HALF_SEALED: fd[0] = memory(len, F_SEAL_GROW, what != NO_MAGIC); break;
     case READ_ONLY: fd[0] = memory(len, both | F_SEAL_WRITE, what != NO_MAGIC); break;
     case DEV_NULL: fd[0] = open("/dev/null", O_RDWR); break;
-    case THREE_FDS: n = 3; for (int i = 0; i < n; i++) fd[i] = memory(len, both, what != NO_MAGIC); break;
+    case FOUR_FDS: n = 4; for (int i = 0; i < n; i++) fd[i] = memory(len, both, what != NO_MAGIC); break;
     case SHORT_WORD: word = 5; fd[0] = memory(len, both, what != NO_MAGIC); break;
     default: fd[0] = memory(len, both, what != NO_MAGIC); break;
     }
-    if (n == 1 && what != NO_LIFE) fd[n++] = life_of(what);
+    if (n == 1 && what != NO_LIFE) {
+        fd[n++] = life_of(what);
+        fd[n++] = arena_of(what, &o.arena_bytes);
+    }
+    if (what == NO_ARENA) close(fd[--n]);
     if (what != HANG_UP) hand_over(s, &o, word, fd, n);
     for (int i = 0; i < n; i++) close(fd[i]);
 }
@@ -247,10 +264,10 @@ static void raw_open(struct raw *r)
     CHECK(r->memory != MAP_FAILED);
     ft_slots_format(&r->slots, r->memory, CHUNK);
     struct ft_shm_offer o = {.chunk_bytes = CHUNK, .len_bytes = len};
-    int both[2] = {fd, life_of(NO_MAGIC)};
-    hand_over(r->socket, &o, sizeof o, both, 2);
-    close(both[0]);
-    close(both[1]);
+    int all[3] = {fd, life_of(NO_MAGIC), arena_of(NO_MAGIC, &o.arena_bytes)};
+    if (rnd() % 8 == 0) o.arena_bytes = 0; /* lends nothing, but may say so in messages */
+    hand_over(r->socket, &o, sizeof o, all, 3);
+    for (int i = 0; i < 3; i++) close(all[i]);
     turns(50);
     CHECK(accepted && accepted->state == FT_LINK_UP);
 }
@@ -270,7 +287,9 @@ static void raw_publish(struct raw *r)
 {
     struct ft_header h = {.ctx = rnd() % 5, .seq = rnd(), .len = odd(CHUNK), .lane = (uint16_t)(rnd() % 12), .step = (uint16_t)rnd()};
     unsigned char small[FT_RXQ_SMALL_BYTES] = {1};
-    uint32_t slot = rnd() % 8 ? 1 + rnd() % 32 : odd(40);
+    uint32_t slot = rnd() % 8 ? 1 + rnd() % 64 : odd(72);
+    uint64_t place = rnd() % 4 ? rnd() % (ARENA_BYTES + CHUNK) : rnd() % 2 ? UINT64_MAX - rnd() % CHUNK : ARENA_BYTES - CHUNK + rnd() % 3;
+    if (slot > FT_SLOTS_MOST) memcpy(small, &place, sizeof place);
     if (rnd() % 2) {
         slot = 0;
         if (rnd() % 8) h.len %= FT_RXQ_SMALL_BYTES + 1;
@@ -370,21 +389,20 @@ static void sink_open(struct sink *k)
     turns(50);
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(2 * sizeof(int))];
+        char bytes[CMSG_SPACE(3 * sizeof(int))];
     } control;
     struct ft_shm_offer o;
     struct iovec iov = {.iov_base = &o, .iov_len = sizeof o};
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     CHECK(recvmsg(k->socket, &m, 0) == (ssize_t)sizeof o);
-    int fd[2];
+    int fd[3];
     memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
     k->memory = mmap(NULL, ft_slots_bytes(CHUNK), PROT_READ | PROT_WRITE, MAP_SHARED, fd[0], 0);
     CHECK(k->memory != MAP_FAILED);
     unsigned char word = rnd() % 16 ? FT_SHM_ACCEPTED : (unsigned char)rnd();
     int from = rnd() % 16 ? 1 : 0; /* mostly its own life page comes back */
     hand_over(k->socket, &word, 1, fd + from, rnd() % 16 ? 1 : (int)(rnd() % (3 - (uint32_t)from)));
-    close(fd[0]);
-    close(fd[1]);
+    for (int i = 0; i < 3; i++) close(fd[i]);
     turns(50);
     CHECK(k->link->state != FT_LINK_CONNECTING);
 }
@@ -401,7 +419,11 @@ static void corrupted_returns_are_survived(int rounds)
 {
     int before = ft_fd_count();
     uint32_t sent = 0, ended = 0;
-    static const unsigned char data[CHUNK];
+    static unsigned char copied[CHUNK];
+    static struct ft_send reqs[64];
+    void *lent = copied;
+    uint32_t loans = 0;
+    ft_arena_alloc(ft_max(CHUNK, FT_ARENA_LEAST), &lent);
     struct sink k;
     sink_open(&k);
     struct ft_slots back;
@@ -415,20 +437,28 @@ static void corrupted_returns_are_survived(int rounds)
             continue;
         }
         struct ft_header h = {.ctx = 1 + rnd() % 3, .seq = rnd(), .len = rnd() % (CHUNK + 1), .lane = (uint16_t)(rnd() % FT_LANES_ALL)};
-        struct ft_send req = {FT_AGAIN};
-        int rc = k.link->ops->send(k.link, &h, data, &req);
+        struct ft_send *req = &reqs[rnd() % 64];
+        if (req->status == FT_AGAIN && req->withdraw) { /* still lent */
+            if (rnd() % 4 == 0) ft_send_withdraw(req);
+            continue;
+        }
+        *req = (struct ft_send){.status = FT_AGAIN, .lasts = rnd() % 4 != 0};
+        int rc = k.link->ops->send(k.link, &h, rnd() % 4 ? lent : copied, req);
+        loans += rc == FT_OK && req->withdraw;
         CHECK(rc == FT_OK || rc == FT_AGAIN || rc == FT_LINK);
         sent += rc == FT_OK;
         struct ft_slots_return r = {.ctx = rnd() % 4, .lane = (uint8_t)(rnd() % 11), .consumed = (uint8_t)(rnd() % 2)};
-        if (rnd() % 8 == 0) r.slot = (uint8_t)(rnd() % 16 ? rnd() % 32 : rnd());
+        if (rnd() % 8 == 0) r.slot = (uint8_t)(rnd() % 16 ? rnd() % 65 : rnd());
         if (rnd() % 2) ft_slots_give(&back, &r);
         if (rnd() % 32 == 0) ((unsigned char *)k.memory)[rnd() % ft_slots_bytes(CHUNK)] = (unsigned char)rnd();
         k.link->ops->drained(k.link);
         turns(1);
     }
     sink_close(&k);
+    for (int i = 0; i < 64; i++) CHECK(!reqs[i].withdraw); /* none is left behind by its link */
     CHECK(ft_fd_count() == before);
-    printf("%d rounds, %u messages sent, %u links ended\n", rounds, sent, ended);
+    ft_arena_free(lent);
+    printf("%d rounds, %u messages sent, %u of them lent, %u links ended\n", rounds, sent, loans, ended);
 }
 
 int main(void)
@@ -439,6 +469,7 @@ int main(void)
     printf("replay: FT_SEED=0x%llx shm_hostile_test\n", (unsigned long long)state);
     fflush(stdout);
     setenv("FTCCL_DEBUG", "VERSION", 1); /* refusals are expected here */
+    ft_arena_base(); /* its descriptors stay */
     int before = ft_fd_count();
     engine = open_engine(1);
     garbage_is_refused();

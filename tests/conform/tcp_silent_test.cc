@@ -115,7 +115,7 @@ class TcpSilent : public testing::Test {
     int post(uint32_t seq)
     {
         ft_header h = header_of(1, 0, seq, 8);
-        ft_send req = {FT_AGAIN};
+        ft_send req = {FT_AGAIN, false, NULL, NULL};
         int rc = l->ops->send(l, &h, "12345678", &req);
         return rc;
     }

@@ -134,6 +134,7 @@ std::string payload(uint32_t seq, size_t len_bytes)
 
 void TransportTest::SetUp()
 {
+    ft_arena_base(); // its descriptors stay
     fds_before = ft_fd_count();
     std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
     if (strstr(GetParam().gaps, test.substr(0, test.find('/')).c_str())) GTEST_SKIP() << "a known gap of " << GetParam().name;
@@ -178,7 +179,7 @@ int TransportTest::send(ft_link *l, uint64_t ctx, unsigned lane, uint32_t seq, s
 {
     ft_header h = header_of(ctx, lane, seq, (uint32_t)len_bytes);
     std::string data = payload(seq, len_bytes);
-    ft_send req = {FT_AGAIN};
+    ft_send req = {FT_AGAIN, false, NULL, NULL};
     int rc = l->ops->send(l, &h, data.data(), &req);
     if (rc != FT_OK) return rc;
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return req.status != FT_AGAIN; })) << "an accepted send never completed";

@@ -50,7 +50,7 @@ TEST_P(TransportSleep, StreamLosesNoWakeup)
         std::string data(3000, 's');
         while (tx.done < n && !tx.lost) {
             ft_header h = header_of(1, 0, tx.done + 1, tx.done % 3 ? 8 : 3000);
-            ft_send req = {FT_AGAIN};
+            ft_send req = {FT_AGAIN, false, NULL, NULL};
             int rc = ab->ops->send(ab, &h, data.data(), &req);
             if (rc == FT_OK) {
                 tx.done++;
@@ -106,7 +106,7 @@ TEST_P(TransportSleep, PingPongLosesNoWakeup)
             for (int half = 0; half < 2 && !o.lost; half++) {
                 if ((half == 0) == first) {
                     ft_header h = header_of(1, 0, i, 8);
-                    ft_send req = {FT_AGAIN};
+                    ft_send req = {FT_AGAIN, false, NULL, NULL};
                     int rc;
                     while ((rc = to->ops->send(to, &h, "12345678", &req)) == FT_AGAIN && !o.lost) o.lost = !turn_or_sleep(e, &o.sleeps);
                     if (rc != FT_OK) o.broken = true;
@@ -190,7 +190,7 @@ TEST_P(TransportSleep, StarvedSenderWakesASleepingReceiver)
     std::string data(65536, 'u');
     auto push = [&](uint64_t ctx, unsigned lane) {
         ft_header h = header_of(ctx, lane, 1, 65536);
-        ft_send req = {FT_AGAIN};
+        ft_send req = {FT_AGAIN, false, NULL, NULL};
         int rc;
         while ((rc = ab->ops->send(ab, &h, data.data(), &req)) == FT_AGAIN && !tx.lost) tx.lost = !turn_or_sleep(*a, &tx.sleeps);
         if (rc != FT_OK) tx.broken = true;

@@ -39,9 +39,9 @@ struct Case {
 
 const size_t guard = 64;
 
-/* Bytes between two guards. */
+/* Bytes between two guards, in memory that others may read where it lies. */
 struct Buffer {
-    std::vector<unsigned char> bytes;
+    std::vector<unsigned char, proc::Lendable<unsigned char>> bytes;
     size_t shift, len;
     Buffer(size_t len_bytes, size_t shift_bytes) : bytes(2 * guard + len_bytes + shift_bytes, 0xa5), shift(shift_bytes), len(len_bytes) {}
     unsigned char *at(size_t offset = 0) { return bytes.data() + guard + shift + offset; }

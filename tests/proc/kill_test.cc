@@ -19,7 +19,7 @@ namespace {
 CHILD(loop)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
-    std::vector<float> data(std::stoul(arguments[3]));
+    std::vector<float, proc::Lendable<float>> data(std::stoul(arguments[3]));
     ftcclComm_t comm;
     ftcclStream_t stream;
     if (ftcclStreamCreate(&stream) != ftcclSuccess) return 1;

@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <map>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,23 @@
 #define EXPECT_CALLER(call) EXPECT_PRED_FORMAT1(proc::is_caller, call)
 
 namespace proc {
+
+/* For vectors whose elements other ranks may read where they lie, if they are long: memory from ftcclMemAlloc. */
+template <class T> struct Lendable {
+    using value_type = T;
+    Lendable() = default;
+    template <class U> explicit Lendable(const Lendable<U> &) {}
+    T *allocate(size_t n)
+    {
+        void *p = nullptr;
+        if (ftcclMemAlloc(&p, n * sizeof(T)) != ftcclSuccess) throw std::bad_alloc();
+        return static_cast<T *>(p);
+    }
+    void deallocate(T *p, size_t) { EXPECT_EQ(ftcclMemFree(p), ftcclSuccess); }
+    bool operator==(const Lendable &) const { return true; }
+    bool operator!=(const Lendable &) const { return false; }
+};
+
 
 testing::AssertionResult is_ok(const char *text, ftcclResult_t result);
 testing::AssertionResult is_caller(const char *text, ftcclResult_t result);

@@ -42,10 +42,12 @@ static size_t page_round(size_t len_bytes)
     return len_bytes > SIZE_MAX - page ? 0 : ft_round_up(ft_max(len_bytes, 1), page);
 }
 
-/* From the size of a huge page on, memory begins at one: the mapping is made larger by that much and trimmed. */
+/* Memory that other processes can read where it lies, where there is such. Else, from the size of a huge page on, memory begins
+ * at one: the mapping is made larger by that much and trimmed. */
 static int host_alloc(struct ft_device *device, size_t len_bytes, void **out)
 {
     (void)device;
+    if (ft_arena_alloc(len_bytes, out) == FT_OK) return FT_OK;
     size_t len = page_round(len_bytes), slack = len >= HUGE_PAGE ? HUGE_PAGE : 0;
     char *map = MAP_FAILED;
     if (len && len <= SIZE_MAX - slack)
@@ -66,7 +68,7 @@ static int host_alloc(struct ft_device *device, size_t len_bytes, void **out)
 static void host_free(struct ft_device *device, void *ptr, size_t len_bytes)
 {
     (void)device;
-    if (ptr) munmap(ptr, page_round(len_bytes));
+    if (ptr && !ft_arena_free(ptr)) munmap(ptr, page_round(len_bytes));
 }
 
 static bool host_owns(struct ft_device *device, const void *ptr)
