@@ -297,7 +297,7 @@ TEST(GpuErrors, ADriverThatRefusesIsTheCallersErrorAndHarmsNobody)
 
 /* Rank 1's stream stands still; the others' operations have ended. */
 struct Standing {
-    Job job{3, "shm", 300};
+    Job job{3, "shm", 3000};
     Buffer<float> a{400000}, b{400000}, c{400000}; /* more than links hold: rank 1 cannot complete alone later */
     Standing()
     {
@@ -343,7 +343,7 @@ TEST(GpuErrors, AStreamThatComesLateLearnsWhatBecameOfItsOperation)
 
 TEST(GpuErrors, AnInputInPlaceIsRestored)
 {
-    Job job(2, "shm", 300, 1);
+    Job job(2, "shm", 3000, 1);
     std::vector<int> in = numbers<int>(300000, 5), got(in.size());
     Buffer<int> a(in.size());
     reduces<int>(job, 200000, ftcclInt, true);
