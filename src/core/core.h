@@ -138,8 +138,8 @@ struct ft_preserve {
 };
 
 /* What a rank said when it destroyed its end of a communicator: the last agreement whose outcome it knew, and whether it knew that
- * of policy retry. */
-struct ft_gone { bool left, retried; uint32_t decided; };
+ * of policy retry. `asked`: it said no more than that it has left, when it was asked. */
+struct ft_gone { bool left, retried, asked; uint32_t decided; };
 
 /* A collective that its caller began at once, see direct.c. */
 struct ft_direct {

@@ -176,7 +176,9 @@ static void take(struct ft_comm *comm, int from, struct notice *notice)
         comm->any_announced = true;
         ft_mismatch_check(comm, from, notice->seq, notice->sig);
         break;
-    case TELL_BYE: comm->gone[from] = (struct ft_gone){true, notice->sig != 0, (uint32_t)ft_min(notice->seq, UINT32_MAX)}; break;
+    case TELL_BYE:
+        comm->gone[from] = (struct ft_gone){.left = true, .retried = notice->sig != 0, .decided = (uint32_t)ft_min(notice->seq, UINT32_MAX)};
+        break;
     default:
         if (!comm->peers[from]->odd)
             FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored, as later ones are", notice->what, from);

@@ -113,6 +113,12 @@ static void fence(struct ft_engine *engine, struct ft_peer *peer)
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
 }
 
+/* It destroyed its end, which makes it dead here and nowhere else: it does nothing more in this communicator, and may be needed in others. */
+static bool has_only_left(const struct ft_comm *comm, int rank)
+{
+    return (comm->gone[rank].left || comm->gone[rank].asked) && !comm->peers[rank]->dead;
+}
+
 static void apply(struct ft_comm *comm, const struct ft_decision *decision)
 {
     int me = comm->view.rank, first = -1;
@@ -130,7 +136,7 @@ static void apply(struct ft_comm *comm, const struct ft_decision *decision)
         ft_comm_fail(comm, FT_PEER, r, "the ranks agreed that rank %d is dead", r);
     }
     for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
-        if (decision->failed[r] && !comm->peers[r]->fenced) fence(comm->engine, comm->peers[r]);
+        if (decision->failed[r] && !comm->peers[r]->fenced && !has_only_left(comm, r)) fence(comm->engine, comm->peers[r]);
     comm->agreed = true;
     if (decision->first_op > comm->agreed_op) comm->agreed_op = decision->first_op;
 }
@@ -220,7 +226,9 @@ void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struc
     int from = pact ? rank_of(pact->peers, pact->nranks, peer) : -1;
     if (from < 0) return;
     if (head->what == FT_CTL_GONE) {
-        if (is_gone_for(pact, data, len_bytes)) ft_agree_learn(pact->agree, from, FT_DEAD);
+        if (!is_gone_for(pact, data, len_bytes)) return;
+        pact->comm->gone[from].asked = true;
+        ft_agree_learn(pact->agree, from, FT_DEAD);
     } else {
         tell_evidence(pact);
         ft_agree_receive(pact->agree, from, data, len_bytes);

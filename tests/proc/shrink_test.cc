@@ -231,6 +231,32 @@ TEST(Shrink, OtherCommunicatorsGoOn)
     });
 }
 
+/* Who destroyed its end of one communicator is dead there, and alive in the others. */
+TEST(Shrink, WhoLeftOneCommunicatorStaysInTheOthers)
+{
+    World world(4, impatient);
+    std::vector<ftcclComm_t> child(4);
+    std::atomic<int> left{0};
+    world.each([&](int r) {
+        size_t i = static_cast<size_t>(r);
+        EXPECT_OK(ftcclCommSplit(world.comm[i], 0, r, &child[i], nullptr));
+        EXPECT_EQ(sum_of(child[i], world.stream[i]), 10);
+        if (r == 3) {
+            EXPECT_OK(ftcclCommDestroy(child[i]));
+            left++;
+        } else {
+            while (left == 0) std::this_thread::yield();
+            ftcclComm_t less = nullptr;
+            ASSERT_OK(ftcclCommShrink(child[i], nullptr, 0, &less, nullptr, FTCCL_SHRINK_DEFAULT));
+            EXPECT_EQ(sum_of(less, world.stream[i]), 6);
+            EXPECT_OK(ftcclCommDestroy(less));
+            EXPECT_OK(ftcclCommDestroy(child[i]));
+        }
+        for (int k = 0; k < 20; k++) EXPECT_EQ(sum_of(world.comm[i], world.stream[i]), 10) << ftcclGetLastError(world.comm[i]);
+    });
+    EXPECT_TRUE(world.works());
+}
+
 TEST(Agree, FlagsAreCombined)
 {
     World world(5, impatient);

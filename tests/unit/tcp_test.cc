@@ -11,7 +11,7 @@ TEST(Tcp, EveryMessageArrivesOnceInOrderAndWhole)
     const uint32_t each = 200;
     uint32_t sent[FT_LANES_ALL] = {}, got[FT_LANES_ALL] = {};
     std::vector<std::vector<unsigned char>> live(FT_LANES_ALL * 16);
-    std::vector<ft_send> req(FT_LANES_ALL * 16, ft_send{ FT_OK });
+    std::vector<ft_send> req(FT_LANES_ALL * 16, ft_send{ FT_OK, false, NULL, NULL });
     auto step = [&] {
         unsigned left = 0;
         p.turn();
@@ -118,7 +118,7 @@ TEST(Tcp, FirstLaneCarriesLongerMessages)
     ft_link *tx = a.connect(2, b.address());
     ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), a.up.size() == 1 && b.accepted.size() == 1; })) << ft_fail_text();
     auto data = payload(1, longest + 1);
-    ft_send req = { FT_OK };
+    ft_send req = { FT_OK, false, NULL, NULL };
     for (uint32_t seq = 0; seq < 20; seq++) {
         ft_header h = header(0, seq, longest - seq % 2);
         ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), tcp->send(tx, &h, data.data(), &req) == FT_OK; }));
@@ -140,7 +140,7 @@ TEST(Tcp, UnknownContextsAreDroppedAndTheirWindowComesBack)
     EXPECT_EQ(FT_OK, tcp->bind(p.a.t, 5));
     auto data = payload(0, chunk);
     uint32_t sent = 0;
-    ft_send req = { FT_OK };
+    ft_send req = { FT_OK, false, NULL, NULL };
     EXPECT_TRUE(eventually([&] {
         ft_header h = header(sent % 4, sent, sent % 2 ? chunk : 8, 5);
         if (req.status == FT_OK && tcp->send(p.tx, &h, data.data(), &req) == FT_OK) sent++;
