@@ -18,7 +18,7 @@
 #ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; elsewhere it stays at two minutes */
 #define TCP_RTO_MAX_MS 44
 #endif
-#define UNANSWERED 2    /* least number of repetitions or probes without an answer */
+#define UNANSWERED 3    /* least number of repetitions or probes without an answer: two a second apart may both fall into a short break */
 
 uint64_t tcp_silence_look_ns(const struct tcp *t) { return t->base.config.suspect_ms * 1000000 / LOOKS; }
 
