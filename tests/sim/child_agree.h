@@ -76,7 +76,7 @@ class ChildAgree {
     void step(Member &member, int rounds)
     {
         Node &node = *member.node;
-        if (!node.old.empty() && world.chance(1000) == 0) {
+        if (!node.old.empty() && world.chance(1000) == 0 && !node.old.front()->queued.load()) {
             ft_comm_close(node.old.front());
             node.old.erase(node.old.begin());
         }
