@@ -174,6 +174,7 @@ bool kill_majority(Job &job, Random &random, Outcome &outcome)
     int stays = job.at(order_of(job)[below(random, order_of(job).size())]).host;
     std::vector<int> victims;
     for (int wid : order_of(job)) if (job.at(wid).host != stays) victims.push_back(wid);
+    if (victims.empty()) victims = pick(job, random, 1); /* all that are left are on one host */
     return kill_some(job, victims, random, outcome);
 }
 
