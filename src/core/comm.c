@@ -393,8 +393,8 @@ bool ft_comm_turn(struct ft_comm *comm)
 {
     bool moved = ft_gpu_poll(comm);
     bool failing = comm->limits.retry && comm->status != FT_OK && !comm->retry.pact; /* it must know all that it was told */
-    if ((comm->engine->turns & 15) == 0 || comm->notices_left || failing) moved |= ft_notice_turn(comm);
-    if ((comm->engine->turns & 15) == 0 && comm->status == FT_OK) moved |= ft_rma_receive(comm);
+    if (comm->engine->turns % FT_TURNS_OFTEN == 0 || comm->notices_left || failing) moved |= ft_notice_turn(comm);
+    if (comm->engine->turns % FT_TURNS_OFTEN == 0 && comm->status == FT_OK) moved |= ft_rma_receive(comm);
     if (comm->status != FT_OK) {
         if (comm->limits.retry) moved |= ft_retry_turn(comm);
         bool over = comm->verdict != FT_OK && comm->head;

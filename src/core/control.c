@@ -111,7 +111,7 @@ static bool receive(struct ft_engine *engine, struct ft_peer *peer)
 bool ft_control_turn(struct ft_engine *engine)
 {
     bool moved = false;
-    if ((engine->turns & 15) == 0)
+    if (engine->turns % FT_TURNS_OFTEN == 0)
         for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) moved |= receive(engine, peer);
     return engine->outbox ? flush(engine) || moved : moved;
 }

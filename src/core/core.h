@@ -19,6 +19,8 @@
 #define FT_QUEUE_MAX 4096      /* groups waiting on one communicator; the caller of one more turns the engine first */
 #define FT_HISTORY 64          /* calls remembered for naming a mismatch */
 #define FT_PLAN_CACHE 64
+#define FT_TURNS_OFTEN 16      /* an engine looks for letters, notices and puts every so many turns; if nothing moves at the clock too */
+#define FT_TURNS_RARELY 64     /* and at the clock while things move, and at transports without links; a multiple of the above */
 #define FT_KICK_MAX 16         /* engines of one group that its caller turns itself; the others are woken */
 #define FT_NOTICE_AFTER_NS 200000000u /* an operation that has waited this long tells its peers where it is */
 #define FT_ANNOUNCE_ALL 16     /* in communicators of up to so many ranks such notices go to everybody */

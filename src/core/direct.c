@@ -37,7 +37,9 @@ void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream)
     if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed)) atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
     engine->stuck = false;
     ft_comm_turn(comm); /* what it sends leaves first */
-    if (direct->unqueued || ++engine->turns % 64 == 0) ft_engine_turn(engine); /* even if all calls end at once it hears of others */
+    bool looks = (engine->turns + 1) % FT_TURNS_RARELY == 0; /* even if all calls end at once it hears of others */
+    if (direct->unqueued || looks) ft_engine_turn(engine);
+    else engine->turns++;
     if (direct->unqueued) {
         direct->unqueued = false;
         atomic_store_explicit(&direct->queued, 1, memory_order_relaxed);

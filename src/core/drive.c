@@ -141,7 +141,7 @@ static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
     for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->arm(engine->transports[i], false);
     atomic_store(&engine->sleeping, 0);
     if (woken) forget_ring(engine);
-    engine->turns |= 63; /* the next turn looks at everything */
+    engine->turns |= FT_TURNS_RARELY - 1; /* the next turn looks at everything */
     return woken;
 }
 

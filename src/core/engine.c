@@ -14,8 +14,6 @@
 #define EVENTS 16
 #define TICK_NS 1000000u
 #define SUCCEED_NS 100000000u /* a link that its sender has replaced is taken for broken after this time */
-#define RARELY 64 /* transports without links are polled every so many turns, and the clock is read when things move */
-#define IDLE_LOOK 16 /* a power of two: turns between looks at the clock when nothing moves; the first after a sleep looks, see sleep_held() */
 
 /* ---- open and close ----------------------------------------------------------------------------------------------- */
 
@@ -463,7 +461,7 @@ static bool poll_transports(struct ft_engine *engine)
     bool busy = false;
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
-        if (engine->links[i] == 0 && engine->turns % RARELY != 0) continue;
+        if (engine->links[i] == 0 && engine->turns % FT_TURNS_RARELY != 0) continue;
         struct ft_event events[EVENTS];
         engine->events = events;
         engine->nevents = transport->ops->poll(transport, events, EVENTS, &busy);
@@ -491,18 +489,18 @@ static bool turn_comms(struct ft_engine *engine)
     return moved;
 }
 
-/* Where nothing comes in and nothing moved a turn ago, the communicators are asked again only every IDLE_LOOK turns: a waiting thread
- * notices a message the sooner. */
+/* Where nothing comes in and nothing moved a turn ago, the communicators are asked again only every FT_TURNS_OFTEN turns: a waiting
+ * thread notices a message the sooner. */
 bool ft_engine_turn(struct ft_engine *engine)
 {
     engine->turns++;
-    bool moved = take_inbox(engine), looks = engine->manual || engine->turns % IDLE_LOOK == 0;
+    bool moved = take_inbox(engine), looks = engine->manual || engine->turns % FT_TURNS_OFTEN == 0;
     if (engine->device) moved |= engine->device->ops->poll(engine->device) > 0;
     moved |= poll_transports(engine);
     moved |= ft_control_turn(engine);
     if (moved || looks || !engine->stuck) moved |= turn_comms(engine);
     engine->stuck = !moved;
-    if (moved ? engine->turns % RARELY == 0 : looks) ft_engine_tick(engine);
+    if (moved ? engine->turns % FT_TURNS_RARELY == 0 : looks) ft_engine_tick(engine);
     return moved;
 }
 

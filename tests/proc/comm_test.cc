@@ -336,6 +336,33 @@ TEST(Deadline, OfAnOperationThatNobodyJoins)
     }
 }
 
+/* Collectives that end within their calls leave the engine no other moment than these. */
+TEST(Deadline, PassesWhileAnotherCommunicatorOfTheRankIsBusy)
+{
+    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.opTimeoutMs = 400;
+    proc::World world(2, [](ftcclConfig_t &config) { config.options = &options; });
+    std::vector<ftcclComm_t> alone(2);
+    world.each([&](int rank) {
+        auto r = static_cast<size_t>(rank);
+        ASSERT_OK(ftcclCommSplit(world.comm[r], rank, 0, &alone[r], nullptr));
+    });
+    int never = 0, data = 1;
+    ftcclResult_t state = ftcclSuccess;
+    ASSERT_OK(ftcclRecv(&never, 1, ftcclInt, 1, world.comm[0], world.stream[0]));
+    int late = 0; /* calls after the deadline */
+    for (double end = proc::now() + 0.5; state == ftcclSuccess && late < 2000; late += proc::now() > end) {
+        ASSERT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, alone[0], world.stream[1]));
+        EXPECT_OK(ftcclCommGetAsyncError(world.comm[0], &state));
+    }
+    EXPECT_EQ(state, ftcclTimeout);
+    for (ftcclComm_t comm : alone) EXPECT_OK(ftcclCommAbort(comm));
+    for (auto &c : world.comm) {
+        ftcclCommAbort(c);
+        c = nullptr;
+    }
+}
+
 TEST(Threads, ManyOnManyCommunicators)
 {
     const int n = 4, worlds = 4;
