@@ -52,7 +52,7 @@ int ft_fuse(struct ft_comm *comm, struct ft_work *work)
 {
     size_t most = comm->tuning.chunk_bytes;
     int rc = FT_OK;
-    if (work->nops < 2 || comm->limits.verify || comm->limits.retry || work->has_gpu || comm->engine->device->ops != &ft_device_host) return FT_OK;
+    if (work->nops < 2 || comm->limits.verify || comm->limits.retry || work->has_gpu) return FT_OK;
     for (struct ft_op **at = &work->ops; *at && rc == FT_OK; at = &(*at)->next) {
         struct ft_op *last = *at;
         size_t bytes = bytes_of(last);
