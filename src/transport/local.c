@@ -262,12 +262,11 @@ static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t
     if (ft_slots_publish(&l->slots, h, slot, small)) l->ring(l);
 }
 
-/* The number of a new loan, as descriptors have it; 0: this payload is to be copied. */
-static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data, struct ft_send *req)
+/* The number of a new loan, as descriptors have it, of what lies at *place of the arena; 0: this payload is to be copied. */
+static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data, struct ft_send *req, uint64_t *place)
 {
-    uint64_t place;
     req->withdraw = NULL;
-    if (!req->lasts || !l->lends || h->len < LOAN_BYTES || l->lent == UINT32_MAX || !ft_arena_has(data, h->len, &place)) return 0;
+    if (!req->lasts || !l->lends || h->len < LOAN_BYTES || l->lent == UINT32_MAX || !ft_arena_has(data, h->len, place)) return 0;
     unsigned number = (unsigned)__builtin_ctz(~l->lent);
     l->lent |= 1u << number;
     l->loan[number] = req;
@@ -283,10 +282,9 @@ int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *d
     int rc = sendable(l, h);
     if (rc == FT_OK) rc = take_place(l, h);
     if (rc) return rc;
-    uint32_t slot = lend(l, h, data, req);
+    uint64_t place;
+    uint32_t slot = lend(l, h, data, req, &place);
     if (slot) {
-        uint64_t place = 0;
-        ft_arena_has(data, h->len, &place);
         req->status = FT_AGAIN;
         publish(l, h, slot, &place);
         return FT_OK;
