@@ -49,7 +49,8 @@ unsigned ft_rxq_places(const struct ft_rxq_set *set, unsigned lane)
 
 unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_bytes)
 {
-    return len_bytes <= set->small_bytes ? 1 : ft_rxq_places(set, lane) / (unsigned)ft_window(lane);
+    const unsigned places = ft_rxq_places(set, lane), window = (unsigned)ft_window(lane);
+    return len_bytes <= set->small_bytes || places == window ? 1 : places / window;
 }
 
 size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane) { return lane == 0 ? set->first_bytes : set->chunk_bytes; }

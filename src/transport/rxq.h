@@ -5,8 +5,8 @@
  * struct ft_rxq_set, which binds contexts on all its links, also on those that come later.
  *
  * A transport whose news of consumed messages are dear may let more small ones be under way: where data goes a window then has
- * `places` (in lane 0, the only one of small collectives, `first`), of which a message of at most small_bytes takes one, and a longer one as many as make ft_window() of them fill the
- * window. Both sides count alike.
+ * `places` (in lane 0, the only one of small collectives, `first`), of which a message of at most small_bytes takes one, and a
+ * longer one as many as make ft_window() of them fill the window. Both sides count alike.
  *
  * Not thread-safe: the engine is held. Nothing here allocates except open and bind.
  */
