@@ -2,7 +2,9 @@
  * The arena: one shared file without a name that all memory of ftcclMemAlloc() from FT_ARENA_LEAST bytes on comes from, so that
  * other processes of this host can read it where it lies. The file is as long as the machine's memory, but has pages only where
  * memory is allocated; its length is sealed. Others are handed a descriptor that cannot write. Freed memory loses its pages at
- * once, in the mappings of others too; who reads there afterwards finds zeros, never a signal.
+ * once, in the mappings of others too. Who reads a place without pages finds zeros, and the kernel makes a page for it: a member
+ * of the job that lends what it never allocated costs the machine memory, and the reader gets SIGBUS where there is none left.
+ * A member that is not hostile lends only what is allocated.
  *
  * Without an arena (FTCCL_LEND=0, an old kernel, no /proc, limits on address space or file sizes) everything works by copies. A program
  * that locks all its memory would get all pages of every arena, its own and those of others: it needs FTCCL_LEND=0. Thread-safe.

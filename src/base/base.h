@@ -229,7 +229,7 @@ bool ft_arena_has(const void *ptr, size_t len_bytes, uint64_t *offset);
 int ft_arena_file(size_t *len_bytes);
 const void *ft_arena_base(void); /* NULL: there is none */
 /* Another process's arena, from a descriptor that came from outside and stays the caller's: checked, sealed, read-only. ft_unmap()
- * it. A page that its owner has never allocated costs that process memory when it is read, not this one. */
+ * it. Reading a page that its owner has never allocated makes one, and raises SIGBUS if there is no memory for it. */
 int ft_arena_map(int fd, size_t len_bytes, const void **out);
 
 /* ---- life and death of processes (life.c) --------------------------------------------------------------------------- */
