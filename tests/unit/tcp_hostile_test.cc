@@ -88,6 +88,57 @@ TEST(Hostile, NeverTakesItsCredits)
     EXPECT_STREQ(ft_status_text(FT_PROTOCOL), ft_status_text(b.down[0]->reason));
 }
 
+// The connections of a link end at the moment at which credits must be returned, in the middle of what they have brought. What was read
+// is received whole and in order; all that the others have brought is read, and contexts that nobody knows need no room for credits then.
+TEST(Hostile, EndsWhileItsCreditsAreReturned)
+{
+    const int most = 64; // channels with credits to return
+    for (uint32_t conns : { 1u, 2u }) {
+        Engine b(2);
+        std::vector<Hand *> hands;
+        for (uint32_t i = 0; i < conns; i++) hands.push_back(new Hand(b, i | conns << 8));
+        uint64_t unbound = 4242;
+        for (uint32_t lane = 0; lane < conns; lane++) {
+            std::vector<unsigned char> all;
+            uint32_t seq = 0;
+            auto add = [&](const ft_header &h, int times = 1) {
+                for (int i = 0; i < times; i++) {
+                    ft_header one = h;
+                    one.sig = ~0ull; // so that none looks like a credit
+                    if (one.ctx == ctx) one.seq = seq++;
+                    else one.ctx = unbound++;
+                    all.insert(all.end(), (const unsigned char *)&one, (const unsigned char *)(&one + 1));
+                    all.resize(all.size() + one.len);
+                }
+            };
+            add(header(lane, 0, 0, 0), most - 1);
+            add(header(lane, 0, 3000, 0)); // what follows is read with its end
+            add(header(lane, 0, 0), 8);
+            add(header(lane, 0, 0, 0), 96);
+            add(header(lane, 0, 0), 8);
+            add(header(lane, 0, 0, 0), 400);
+            hands[lane]->say(all.data(), all.size());
+        }
+        for (Hand *hand : hands) {
+            const struct linger at_once = { 1, 0 }; // a reset
+            setsockopt(hand->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+            delete hand;
+        }
+        expect_down(b, FT_LINK);
+        uint32_t got = 0;
+        for (unsigned lane = 0; lane < conns; lane++) {
+            ft_msg m;
+            uint32_t seq = 0;
+            for (; tcp->recv(b.down[0], ctx, lane, &m) == FT_OK; seq++) EXPECT_EQ(seq, m.header.seq);
+            EXPECT_GE(seq, 8u) << "lane " << lane;
+            got += seq;
+        }
+        EXPECT_GE(got, 8 + 16 * (conns - 1));
+        tcp->disconnect(b.down[0]);
+        for (int i = 0; i < 100; i++) b.turn();
+    }
+}
+
 TEST(Hostile, CreditsForWhatWasNotSent)
 {
     // the sender dials a hand-made acceptor

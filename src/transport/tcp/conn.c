@@ -86,7 +86,7 @@ static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
     return body_bytes > 0 ? recvmsg(c->fd, &m, MSG_DONTWAIT) : receive(c->fd, iov[1].iov_base, ahead);
 }
 
-int tcp_conn_read(struct tcp_conn *c, bool *moved)
+static int read_some(struct tcp_conn *c, bool *moved)
 {
     for (int i = 0; i < READS_A_TURN; i++) {
         const size_t body_bytes = c->body != NULL ? c->body_left : ft_min(c->body_left, sizeof(c->tcp->scratch));
@@ -110,6 +110,16 @@ int tcp_conn_read(struct tcp_conn *c, bool *moved)
         if (got < room) return FT_OK;
     }
     return FT_OK;
+}
+
+/* A message that is dropped may end the link, which reads the rest of all its connections: not of this one, in the middle of a read. */
+int tcp_conn_read(struct tcp_conn *c, bool *moved)
+{
+    if (c->reading) return FT_OK;
+    c->reading = true;
+    int status = read_some(c, moved);
+    c->reading = false;
+    return status;
 }
 
 int tcp_conn_write(struct tcp_conn *c, bool *moved)
@@ -136,7 +146,7 @@ void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned p
 {
     unsigned i = c->ncredits;
 
-    if (c->state != TCP_OPEN) return;
+    if (c->state != TCP_OPEN || c->link->failing) return;
     while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane)) i--;
     if ((i > 1 || (i == 1 && c->credit_done == 0)) && c->credits[i - 1].count < UINT16_MAX - places) { /* not one that is half gone */
         c->credits[i - 1].count = (uint16_t)(c->credits[i - 1].count + places);
@@ -263,7 +273,7 @@ static void end_message(struct tcp_conn *c)
     c->link->base.messages++;
     c->link->base.bytes += node->header.len;
     ft_rxq_ready(&c->link->rxq, node);
-    c->tcp->hot = c;
+    if (c->state == TCP_OPEN) c->tcp->hot = c; /* else its credit, or one before, has ended the link */
 }
 
 static int parse_credits(struct tcp_conn *c)

@@ -53,6 +53,7 @@ struct tcp_conn {
     bool goodbye;          /* the other side has said it */
     bool wrote;            /* since everything was last seen acknowledged */
     /* reading */
+    bool reading;          /* tcp_conn_read() is under way */
     size_t have;           /* bytes in ahead[] */
     size_t body_left;      /* of the message under way */
     unsigned char *body;   /* where they go; NULL: dropped */
