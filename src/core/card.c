@@ -43,8 +43,7 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card)
     card->config = ft_tuning_digest(&same);
     snprintf(card->config_text, sizeof card->config_text, "chunk_bytes=%zu chunks=%d table=%08x algo=%.48s", same.chunk_bytes,
              same.chunks, (unsigned)ft_tuning_table_digest(&same), same.choice);
-    uint32_t cores = (uint32_t)engine->tuning.costs.cores_per_host; /* what this rank itself counts with */
-    ft_card_put(card, "cores", &cores, sizeof cores);
+    if (!ft_cores_card(engine, card)) return ft_fail(FT_INTERNAL, "processors do not fit a card");
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
         unsigned char address[FT_ADDRESS_BYTES];

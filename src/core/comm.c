@@ -72,17 +72,6 @@ static int allocate(struct ft_comm *comm, const struct ft_view *view)
     return FT_OK;
 }
 
-/* Plans must be the same on all ranks, so they count with the smallest host. */
-static void count_cores(struct ft_comm *comm, const struct ft_peer *peer)
-{
-    size_t len;
-    uint32_t cores;
-    const unsigned char *part = peer ? ft_card_part(peer->address, peer->address_bytes, "cores", &len) : NULL;
-    if (!part || len != sizeof cores) return;
-    memcpy(&cores, part, sizeof cores);
-    if (cores > 0 && cores < (uint32_t)comm->tuning.costs.cores_per_host) comm->tuning.costs.cores_per_host = (int)cores;
-}
-
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name,
                  const struct ft_comm_limits *limits, struct ft_comm **out)
 {
@@ -111,7 +100,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
         else comm->peers[r]->users++, comm->peers[r]->told = true, ft_engine_forgive(engine, comm->peers[r]);
     }
     comm->tuning = engine->tuning;
-    for (int r = 0; r < view->nranks && rc == FT_OK; r++) count_cores(comm, comm->peers[r]);
+    if (rc == FT_OK) rc = ft_cores_count(comm);
     enum ft_links links = FT_LINKS_LOCAL;
     if (rc == FT_OK) rc = ft_near_links(comm, &links);
     ft_tuning_links(&comm->tuning, links);

@@ -14,6 +14,7 @@
 #include "transport/transport.h"
 
 #include <pthread.h>
+#include <sched.h>
 
 #define FT_TRANSPORTS_MAX 4
 #define FT_QUEUE_MAX 4096      /* groups waiting on one communicator; the caller of one more turns the engine first */
@@ -506,7 +507,8 @@ struct ft_engine {
     int waiting;               /* peers with a next_rx */
     int links[FT_TRANSPORTS_MAX]; /* open on each transport; one without links is polled rarely */
     int epoll_fd, event_fd;
-    atomic_int local_ranks;    /* ranks of its communicators on this machine, for the spin policy; relaxed */
+    cpu_set_t cpus;            /* on which the thread that opened it could run; none: unknown */
+    atomic_int crowded;        /* ranks of its communicators on this machine have fewer cores than they are; relaxed */
 };
 
 int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out);
@@ -520,6 +522,10 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
 /* near.c: this rank's part of a card; false: it is full. What a communicator's ranks have between them; FT_NOMEM. */
 bool ft_near_card(const struct ft_engine *engine, struct ft_card *card);
 int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
+/* cores.c: the same for the cores that ranks of a host have between them; FT_NOMEM. */
+void ft_cores_open(struct ft_engine *engine);
+bool ft_cores_card(const struct ft_engine *engine, struct ft_card *card);
+int ft_cores_count(struct ft_comm *comm);
 /* Adds a named part, or replaces it; false: it does not fit. */
 bool ft_card_put(struct ft_card *card, const char *name, const void *data, size_t len_bytes);
 /* The named part of a card's address; NULL: none, or the card is malformed. */

@@ -199,19 +199,11 @@ void ft_engine_stop_thread(struct ft_engine *engine)
 
 /* ---- waiting ------------------------------------------------------------------------------------------------------------------- */
 
-void ft_engine_count_local(struct ft_engine *engine)
-{
-    int n = 1;
-    for (const struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
-        n += peer->users > 0 && !peer->dead && peer->host == engine->host;
-    atomic_store_explicit(&engine->local_ranks, n, memory_order_relaxed);
-}
-
 static uint64_t spin_budget_ns(const struct ft_engine *engine)
 {
     int64_t us = ft_param_int(FT_PARAM_SPIN_US);
     if (us >= 0) return (uint64_t)us * 1000;
-    return atomic_load_explicit(&engine->local_ranks, memory_order_relaxed) <= engine->tuning.costs.cores_per_host ? SPIN_DEFAULT_NS : 0;
+    return atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 0 : SPIN_DEFAULT_NS;
 }
 
 struct help { struct ft_engine *but; bool moved; };

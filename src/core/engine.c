@@ -55,6 +55,7 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
 
 static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
 {
+    ft_cores_open(engine);
     int rc = ft_tuning_read(&engine->tuning);
     if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
@@ -82,7 +83,6 @@ int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out
     engine->manual = config->manual;
     engine->host = ft_host_id();
     engine->epoll_fd = engine->event_fd = -1;
-    atomic_store(&engine->local_ranks, 1);
     atomic_store(&engine->refs, 1);
     pthread_mutex_init(&engine->drive, NULL);
     pthread_mutex_init(&engine->inbox_lock, NULL);

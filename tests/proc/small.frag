@@ -28,6 +28,12 @@ tests_proc_near_test_SOURCES = tests/proc/near_test.cc
 tests_proc_near_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_near_test_LDFLAGS = -Wl,--wrap=ft_tuning_links
 tests_proc_near_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/cores_test
+TESTS += tests/proc/cores_test
+tests_proc_cores_test_SOURCES = tests/proc/cores_test.cc
+tests_proc_cores_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_cores_test_LDFLAGS = -Wl,--wrap=sched_getaffinity -Wl,--wrap=ft_quit_check
+tests_proc_cores_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/wait_test
 TESTS += tests/proc/wait_test
 tests_proc_wait_test_SOURCES = tests/proc/wait_test.cc
