@@ -71,12 +71,12 @@ MAP_CONFIG(CommShrink, (ncclComm_t comm, int *excludeRanksList, int excludeRanks
 MAP(CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId), C(comm), (ftcclUniqueId *)(void *)uniqueId)
 MAP_CONFIG(CommGrow, (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm, ncclConfig_t *config), comm,
            C(comm), nRanks, (const ftcclUniqueId *)(const void *)uniqueId, rank, (ftcclComm_t *)(void *)newcomm, given)
-MAP(CommFinalize, (ncclComm_t comm), C(comm))
 MAP(CommCount, (const ncclComm_t comm, int *count), C(comm), count)
 MAP(CommCuDevice, (const ncclComm_t comm, int *device), C(comm), device)
 MAP(CommUserRank, (const ncclComm_t comm, int *rank), C(comm), rank)
 
 /* NCCL takes no communicator for one that is gone. */
+CALL(ncclResult_t, CommFinalize, (ncclComm_t comm)) { return comm ? ft_nccl_result(ftcclCommFinalize(C(comm))) : ncclSuccess; }
 CALL(ncclResult_t, CommDestroy, (ncclComm_t comm)) { return comm ? ft_nccl_result(ftcclCommDestroy(C(comm))) : ncclSuccess; }
 CALL(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags)) { return comm ? ft_nccl_result(ft_shim_revoke(C(comm), revokeFlags)) : ncclSuccess; }
 CALL(ncclResult_t, CommAbort, (ncclComm_t comm)) { return comm ? ft_nccl_result(ftcclCommAbort(C(comm))) : ncclSuccess; }
@@ -107,13 +107,28 @@ FT_EXPORT void ncclResetDebugInitInternal(void) { ftcclResetDebugInit(); }
 
 /* ---- memory, windows, operators ------------------------------------------------------------------------------------------ */
 
+/* NCCL gives NULL for what it did not register, and takes it back: only the communicator matters. */
+static ncclResult_t nothing_registered(ncclComm_t comm)
+{
+    int rank;
+    return ft_nccl_result(ftcclCommUserRank(C(comm), &rank));
+}
+
+CALL(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle))
+{
+    return handle ? ft_nccl_result(ftcclCommDeregister(C(comm), handle)) : nothing_registered(comm);
+}
+
+CALL(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
+{
+    return win ? ft_nccl_result(ftcclCommWindowDeregister(C(comm), (ftcclWindow_t)(void *)win)) : nothing_registered(comm);
+}
+
 MAP(MemAlloc, (void **ptr, size_t size), ptr, size)
 MAP(MemFree, (void *ptr), ptr)
 MAP(CommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle), C(comm), buff, size, handle)
-MAP(CommDeregister, (const ncclComm_t comm, void *handle), C(comm), handle)
 MAP(CommWindowRegister, (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags), C(comm), buff, size,
     (ftcclWindow_t *)(void *)win, winFlags)
-MAP(CommWindowDeregister, (ncclComm_t comm, ncclWindow_t win), C(comm), (ftcclWindow_t)(void *)win)
 MAP(WinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr), C(comm), (ftcclWindow_t)(void *)win, outUserPtr)
 MAP(RedOpCreatePreMulSum, (ncclRedOp_t *op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm),
     (ftcclRedOp_t *)(void *)op, scalar, (ftcclDataType_t)datatype, (ftcclScalarResidence_t)residence, C(comm))

@@ -327,6 +327,24 @@ TEST(NcclCaller, WhoRevokesGoesOnTheOthersAreTold)
     OK(ncclCommAbort(comm));
 }
 
+/* What a program hands back without having it: a communicator that could not be made, a registration that NCCL left out. */
+TEST(NcclCaller, NothingIsTakenBackAsByNccl)
+{
+    for (auto call : {ncclCommFinalize, ncclCommDestroy, ncclCommAbort}) EXPECT_EQ(ncclSuccess, call(nullptr));
+    ncclComm_t comm;
+    int value = 1;
+    void *handle = nullptr;
+    OK(ncclCommInitAll(&comm, 1, nullptr));
+    EXPECT_EQ(ncclSuccess, ncclCommDeregister(comm, nullptr)) << ncclGetLastError(comm);
+    EXPECT_EQ(ncclSuccess, ncclCommWindowDeregister(comm, nullptr)) << ncclGetLastError(comm);
+    EXPECT_EQ(ncclInvalidArgument, ncclCommDeregister(nullptr, nullptr));
+    EXPECT_EQ(ncclInvalidArgument, ncclCommWindowDeregister(nullptr, nullptr));
+    OK(ncclCommRegister(comm, &value, sizeof value, &handle));
+    EXPECT_NE(ncclSuccess, ncclCommDeregister(comm, &value));
+    OK(ncclCommDeregister(comm, handle));
+    OK(ncclCommDestroy(comm));
+}
+
 /* ---- the log -------------------------------------------------------------------------------------------------------- */
 
 /* speak: one all-reduce, one mistake. What it writes is in NCCL_DEBUG_FILE, else on stderr, which is one pipe with stdout. */
