@@ -453,6 +453,7 @@ struct ft_engine_config {
 
 struct ft_engine {
     struct ft_engine *next;    /* in the process's list */
+    uint64_t number;           /* in the order in which they joined it */
     struct ft_env *env;
     uint64_t id, host;
     int rank;
@@ -556,7 +557,7 @@ void ft_engine_stop_thread(struct ft_engine *engine);
 bool ft_engine_wait(struct ft_engine *first, bool (*done)(void *), void *arg, uint64_t bound_ns);
 void ft_engine_kick(struct ft_engine *engine); /* after a submission: one turn if nobody drives, else wake a sleeper */
 void ft_engine_count_local(struct ft_engine *engine); /* after a communicator came or went. Engine held */
-/* Calls fn for each engine of the process, holding a reference. */
+/* Calls fn for each engine that the process has now, holding a reference. */
 void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg);
 void ft_engine_enlist(struct ft_engine *engine);
 void ft_engine_delist(struct ft_engine *engine);

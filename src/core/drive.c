@@ -31,11 +31,13 @@
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_engine *list;
+static uint64_t numbers;  /* of engines so far; under list_lock */
 static atomic_int listed; /* relaxed: how many; a hint */
 
 void ft_engine_enlist(struct ft_engine *engine)
 {
     pthread_mutex_lock(&list_lock);
+    engine->number = numbers++;
     engine->next = list;
     list = engine;
     atomic_fetch_add_explicit(&listed, 1, memory_order_relaxed);
@@ -54,21 +56,27 @@ void ft_engine_delist(struct ft_engine *engine)
     pthread_mutex_unlock(&list_lock);
 }
 
-#define EACH_MAX 256
+#define EACH_AT_ONCE 64
 
+/* The list is in order of the numbers, newest first, whoever comes and goes meanwhile. */
 void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg)
 {
-    struct ft_engine *some[EACH_MAX];
-    int n = 0;
-    pthread_mutex_lock(&list_lock);
-    for (struct ft_engine *engine = list; engine && n < EACH_MAX; engine = engine->next) {
-        ft_engine_ref(engine);
-        some[n++] = engine;
-    }
-    pthread_mutex_unlock(&list_lock);
-    for (int i = 0; i < n; i++) {
-        fn(some[i], arg);
-        ft_engine_unref(some[i]);
+    struct ft_engine *some[EACH_AT_ONCE];
+    uint64_t before = UINT64_MAX;
+    for (int n = EACH_AT_ONCE; n == EACH_AT_ONCE;) {
+        n = 0;
+        pthread_mutex_lock(&list_lock);
+        for (struct ft_engine *engine = list; engine && n < EACH_AT_ONCE; engine = engine->next) {
+            if (engine->number >= before) continue;
+            ft_engine_ref(engine);
+            some[n++] = engine;
+        }
+        pthread_mutex_unlock(&list_lock);
+        if (n > 0) before = some[n - 1]->number;
+        for (int i = 0; i < n; i++) {
+            fn(some[i], arg);
+            ft_engine_unref(some[i]);
+        }
     }
 }
 

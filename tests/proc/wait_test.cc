@@ -1,13 +1,16 @@
 // Property: a wait for a stream ends when its operations do, however the end falls between the waiter's looks at the stream (once a
-// waiter that looked at the wrong moment waited for ever). Method: two ranks as threads; a short all-reduce is enqueued, a random
+// waiter that looked at the wrong moment waited for ever), also when it is that of the NULL streams of many ranks. Method: two ranks as threads; a short all-reduce is enqueued, a random
 // pause lets the background thread finish it at any point of the wait that follows. A hang is ended by the test's time limit.
+// With many ranks in the process the two that compute are the oldest, the last that are looked at.
 // Replay: FT_SEED=n tests/proc/wait_test
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "ftccl.h"
 
@@ -38,4 +41,31 @@ TEST(Wait, EndsWhereverTheOperationEnds)
     std::thread other(rank, 1);
     rank(0);
     other.join();
+}
+
+TEST(Wait, NullStreamsOfManyRanks)
+{
+    const int more = 130;
+    const size_t n = size_t{4} << 20;
+    std::vector<ftcclComm_t> comm(2), others(more);
+    std::vector<float> a(n, 1), b(n, 1);
+    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.transports = "inproc"; // fewer descriptors
+    ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+    config.options = &options;
+    ASSERT_EQ(ftcclCommInitAll(comm.data(), 2, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+    for (ftcclComm_t &other : others) {
+        ftcclUniqueId id;
+        ASSERT_EQ(ftcclGetUniqueId(&id), ftcclSuccess);
+        ASSERT_EQ(ftcclCommInitRankConfig(&other, 1, id, 0, &config), ftcclSuccess) << ftcclGetLastError(nullptr);
+    }
+    ASSERT_EQ(ftcclGroupStart(), ftcclSuccess);
+    EXPECT_EQ(ftcclAllReduce(a.data(), a.data(), n, ftcclFloat, ftcclSum, comm[0], nullptr), ftcclSuccess);
+    EXPECT_EQ(ftcclAllReduce(b.data(), b.data(), n, ftcclFloat, ftcclSum, comm[1], nullptr), ftcclSuccess);
+    ASSERT_EQ(ftcclGroupEnd(), ftcclSuccess);
+    EXPECT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess);
+    EXPECT_EQ(std::count(a.begin(), a.end(), 2), static_cast<ptrdiff_t>(n));
+    EXPECT_EQ(std::count(b.begin(), b.end(), 2), static_cast<ptrdiff_t>(n));
+    for (ftcclComm_t c : comm) EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess); // before the buffers go
+    for (ftcclComm_t c : others) EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess);
 }
