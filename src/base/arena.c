@@ -162,6 +162,7 @@ bool ft_arena_free(void *ptr)
     struct extent *e = extents;
     while (e && e->at != at) e = e->next;
     if (e) {
+        munlock(base + at, e->len_bytes); /* pages that the program has locked would stay, with what is in them */
         madvise(base + at, e->len_bytes, MADV_REMOVE); /* before somebody else gets the place */
         madvise(base + at, e->len_bytes, MADV_DONTDUMP);
         take_out(e);

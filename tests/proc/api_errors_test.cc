@@ -2,6 +2,10 @@
  * Property: bad input is refused with the caller's error and a sentence, changes nothing, and never crashes or hangs.
  * Method: each kind of bad input through the public header; after it the same communicator still reduces.
  */
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <climits>
 #include <cstdint>
 #include <cstring>
@@ -224,6 +228,23 @@ TEST_F(Errors, MemoryThatIsNotOurs)
     void *handle;
     EXPECT_CALLER(ftcclCommRegister(comm(), reinterpret_cast<void *>(16), 4096, &handle));
     EXPECT_CALLER(ftcclCommRegister(comm(), data, SIZE_MAX, &handle));
+}
+
+/* Also where a program had locked what lay there before. */
+TEST_F(Errors, MemoryIsZeroed)
+{
+    for (size_t size : {size_t{100}, size_t{128} << 10})
+        for (bool locked : {false, true}) {
+            void *memory;
+            ASSERT_OK(ftcclMemAlloc(&memory, size));
+            if (locked && mlock(memory, size) != 0) GTEST_SKIP() << "mlock: " << strerror(errno);
+            memset(memory, 0x55, size);
+            ASSERT_OK(ftcclMemFree(memory));
+            ASSERT_OK(ftcclMemAlloc(&memory, size));
+            const auto *bytes = static_cast<unsigned char *>(memory);
+            EXPECT_EQ(std::count(bytes, bytes + size, 0), static_cast<ptrdiff_t>(size)) << size << (locked ? " bytes, locked" : " bytes");
+            ASSERT_OK(ftcclMemFree(memory));
+        }
 }
 
 TEST(ErrorStrings, EveryResultHasOneAndAClass)
