@@ -2,6 +2,9 @@
 // Method: two transports, or a transport and a hand-made peer on a plain socket, turned by one thread.
 #include "tests/unit/tcp_fixture.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 TEST(Tcp, EveryMessageArrivesOnceInOrderAndWhole)
 {
     Pair p;
@@ -73,6 +76,29 @@ TEST(Tcp, WindowBoundsAChannelAndUnreadOnesDelayNobody)
     tcp->release(p.rx, &m);
     ft_header h = header(9, 8, 0);
     EXPECT_TRUE(eventually([&] { return p.turn(), tcp->send(p.tx, &h, nullptr, &req[0]) == FT_OK; }));
+}
+
+// The kernel asks a silent host for as long as FTCCL_SUSPECT_MS says, also for longer than it asks once a second.
+TEST(Tcp, KeepaliveLastsAsLongAsTheSilenceThatIsBorne)
+{
+    for (int seconds : { 2, 126, 127, 128, 600, 3600 }) {
+        setenv("FTCCL_SUSPECT_MS", std::to_string(1000 * seconds).c_str(), 1), ft_params_reload();
+        Pair p;
+        int found = 0;
+        for (int fd = 0; fd < 256; fd++) {
+            int on = 0, idle = 0, interval = 0, probes = 0;
+            socklen_t len = sizeof on;
+            if (getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len) != 0 || !on) continue;
+            getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &len);
+            getsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, &len);
+            getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, &len);
+            EXPECT_GE(idle + interval * probes, seconds) << interval << " " << probes;
+            EXPECT_LE(idle + interval * probes, seconds + 1 + seconds / 100) << interval << " " << probes;
+            found++;
+        }
+        EXPECT_GT(found, 0);
+    }
+    unsetenv("FTCCL_SUSPECT_MS"), ft_params_reload();
 }
 
 TEST(Tcp, SlowReaderGetsEverythingAndCostsItsSenderNoWait)

@@ -14,6 +14,7 @@
 
 #define LOOKS 8         /* in the time of silence that ends a link */
 #define POLLS_A_LOOK 64 /* polls between looks at the clock */
+#define PROBES_MOST 127 /* that Linux sends */
 #define REPEAT_MS 1000  /* longest time between repetitions, the least that may be set */
 #ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; elsewhere it stays at two minutes */
 #define TCP_RTO_MAX_MS 44
@@ -22,14 +23,15 @@
 
 uint64_t tcp_silence_look_ns(const struct tcp *t) { return t->base.config.suspect_ms * 1000000 / LOOKS; }
 
-/* Probes are a second apart, so the shortest silence that can be told is three. After a slow time the kernel would wait for seconds
- * before it repeats what a short break lost, which looks like silence. */
+/* Probes are a second apart, more where the kernel would not send so many; the shortest silence that can be told is three. After a slow
+ * time the kernel would wait for seconds before it repeats what a short break lost, which looks like silence. */
 void tcp_silence_tune(const struct tcp *t, int fd)
 {
-    const int on = 1, second = 1, repeat_ms = REPEAT_MS, probes = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
+    const int on = 1, second = 1, repeat_ms = REPEAT_MS, seconds = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
+    const int apart = 1 + seconds / PROBES_MOST, probes = (seconds + apart - 1) / apart;
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &second, sizeof(second));
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &apart, sizeof(apart));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof(probes));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &repeat_ms, sizeof(repeat_ms));
 }
