@@ -227,9 +227,10 @@ static void drop_peer(struct ft_comm *comm, struct ft_comm_gpu *gpu, int rank, c
 {
     struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
     struct ft_peer *peer = comm->peers[rank];
+    if (only && (!peer || (only != peer->tx && only != peer->rx))) return; /* no peer: what this rank sends to itself needs no link */
     if (send && send->gpu && send->gpu->send.slot && (!only || only == peer->tx)) drop_send(gpu, &send->gpu->send, peer->tx);
     if (send && send->gpu && send->gpu->busy) gpu->ops->cancel(gpu->queue, &send->gpu->send.req); /* to this rank itself */
-    if (!recv || !recv->gpu || !recv->gpu->busy || (peer && only && only != peer->rx)) return;
+    if (!recv || !recv->gpu || !recv->gpu->busy || (only && only != peer->rx)) return;
     gpu->ops->cancel(gpu->queue, &recv->gpu->send.req);
     if (peer && peer->rx) peer->rx->ops->release(peer->rx, &recv->gpu->msg);
     recv->gpu->busy = false;

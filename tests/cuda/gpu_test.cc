@@ -280,6 +280,34 @@ TEST(GpuStreams, HostAndDeviceBesideEachOther)
     });
 }
 
+/* What a rank sends to itself, from the GPU to the host: that the only peer of its process leaves meanwhile is nothing to it. */
+TEST(GpuStreams, ASendToItselfDoesNotMindALinkThatGoes)
+{
+    const size_t n = size_t{64} << 20;
+    Job job(2, "shm");
+    reduces<float>(job, 100, ftcclFloat, true);
+    ftcclComm_t alone[2];
+    job.each([&](int r) { EXPECT_OK(ftcclCommSplit(job.comm[static_cast<size_t>(r)], r, 0, &alone[r], nullptr)); });
+    Buffer<char> there(n);
+    std::vector<char> in = numbers<char>(n, 1), here(n);
+    ftcclStream_t host;
+    EXPECT_OK(ftcclStreamCreate(&host));
+    there.put(in, job.stream[0]);
+    EXPECT_TRUE(soon([&] { return idle(job.stream[0]); }));
+    EXPECT_OK(ftcclGroupStart());
+    EXPECT_OK(ftcclSend(there.ptr(), n, ftcclInt8, 0, alone[0], as(job.stream[0])));
+    EXPECT_OK(ftcclRecv(here.data(), n, ftcclInt8, 0, alone[0], host));
+    EXPECT_OK(ftcclGroupEnd());
+    EXPECT_TRUE(soon([&] { return here[0] == in[0] && here[1] == in[1]; })) << "it does not begin";
+    EXPECT_OK(ftcclCommDestroy(alone[1]));
+    EXPECT_OK(ftcclCommDestroy(job.comm[1]));
+    job.comm[1] = nullptr;
+    EXPECT_OK(ftcclStreamSynchronize(host));
+    EXPECT_TRUE(here == in);
+    EXPECT_OK(ftcclCommDestroy(alone[0]));
+    EXPECT_OK(ftcclStreamDestroy(host));
+}
+
 TEST(GpuErrors, ADriverThatRefusesIsTheCallersErrorAndHarmsNobody)
 {
     Job job(2, "shm");
