@@ -200,8 +200,14 @@ TEST_F(Queue, WhatTheDriverRefusesIsAnErrorInItsWords)
     uint64_t first = after({a});
     standin_fail("cuStreamWaitEvent", CUDA_ERROR_LAUNCH_FAILED, 1);
     EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE);
+    standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1);
+    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE) << "there is one already that nobody knows of";
+    standin_fail("cuEventRecord", CUDA_SUCCESS, 0);
     ops->signal(queue, first);
     EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }));
+    uint64_t later = after({a});
+    EXPECT_TRUE(soon([&] { return reached(later); }));
+    ops->signal(queue, later);
     standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
     EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_NOTSUP);
     char none;

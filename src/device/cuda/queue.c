@@ -171,12 +171,19 @@ static void give_up(struct ft_device_queue *queue, uint64_t run)
     if (__atomic_load_n(&queue->control->ended, __ATOMIC_SEQ_CST) + 1 == run) queue_signal(queue, run);
 }
 
+/* That run still waits for the one before it, and there can be one of them only. */
+static bool has_nobodys(const struct ft_device_queue *queue)
+{
+    return atomic_load(&queue->nobodys) > __atomic_load_n(&queue->control->ended, __ATOMIC_SEQ_CST);
+}
+
 static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
 {
     int rc = enter(queue->cuda);
     if (rc != FT_OK) return rc;
     uint64_t next = atomic_load(&queue->launched) + 1;
     rc = check_streams(queue, streams, n);
+    if (rc == FT_OK && has_nobodys(queue)) rc = ft_fail(FT_DEVICE, "an earlier call failed half-way: the groups before it must end first");
     if (rc == FT_OK && (rc = launch(queue, streams, n, next)) != FT_OK) give_up(queue, next);
     leave(queue->cuda);
     if (rc == FT_OK) *run = next;
