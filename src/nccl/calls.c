@@ -173,4 +173,14 @@ MAP(WaitSignal, (int nDesc, ncclWaitSignalDesc_t *signalDescs, END), nDesc, (ftc
 
 MAP(GroupStart, (void), )
 MAP(GroupEnd, (void), )
-MAP(GroupSimulateEnd, (ncclSimInfo_t *simInfo), (ftcclSimInfo_t *)(void *)simInfo)
+
+/* NCCL estimates in microseconds. An inner End estimates nothing. */
+CALL(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t *simInfo))
+{
+    ftcclSimInfo_t ours;
+    if (simInfo) memcpy(&ours, simInfo, sizeof ours);
+    ours.estimatedTime = NCCL_UNDEF_FLOAT;
+    ftcclResult_t result = ftcclGroupSimulateEnd(simInfo ? &ours : NULL);
+    if (simInfo && result == ftcclSuccess && ours.estimatedTime >= 0) simInfo->estimatedTime = 1e6f * ours.estimatedTime;
+    return ft_nccl_result(result);
+}

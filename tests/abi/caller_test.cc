@@ -345,6 +345,33 @@ TEST(NcclCaller, NothingIsTakenBackAsByNccl)
     OK(ncclCommDestroy(comm));
 }
 
+TEST(NcclCaller, EstimatesAreInMicroseconds)
+{
+    ncclComm_t comm[2];
+    std::vector<int> data(1 << 20);
+    OK(ncclCommInitAll(comm, 2, nullptr));
+    auto group = [&] {
+        EXPECT_EQ(ncclSuccess, ncclGroupStart());
+        EXPECT_EQ(ncclSuccess, ncclAllReduce(data.data(), data.data(), data.size(), ncclInt32, ncclSum, comm[0], nullptr));
+    };
+    ncclSimInfo_t micros = NCCL_SIM_INFO_INITIALIZER, inner = NCCL_SIM_INFO_INITIALIZER;
+    ftcclSimInfo_t seconds = FTCCL_SIM_INFO_INITIALIZER;
+    group();
+    OK(ncclGroupStart());
+    OK(ncclGroupSimulateEnd(&inner));
+    EXPECT_EQ(NCCL_UNDEF_FLOAT, inner.estimatedTime);
+    OK(ncclGroupSimulateEnd(&micros));
+    group();
+    EXPECT_OK(ftcclGroupSimulateEnd(&seconds));
+    EXPECT_GT(seconds.estimatedTime, 0);
+    EXPECT_FLOAT_EQ(1e6f * seconds.estimatedTime, micros.estimatedTime);
+    group();
+    OK(ncclGroupSimulateEnd(nullptr));
+    ncclSimInfo_t none = {};
+    EXPECT_EQ(ncclInvalidArgument, ncclGroupSimulateEnd(&none));
+    for (ncclComm_t c : comm) OK(ncclCommDestroy(c));
+}
+
 /* ---- the log -------------------------------------------------------------------------------------------------------- */
 
 /* speak: one all-reduce, one mistake. What it writes is in NCCL_DEBUG_FILE, else on stderr, which is one pipe with stdout. */
