@@ -162,10 +162,12 @@ void tcp_accept(struct tcp *t, int listener, bool *moved)
         int status = ft_net_accept(listener, &fd);
         if (status == FT_AGAIN) return;
         if (status != FT_OK) { /* the connection stays in the kernel until there is a descriptor for it */
-            if (t->listening) FT_LOG(WARN, "net", config->rank, "%s", ft_fail_text());
+            if (!t->short_told) FT_LOG(WARN, "net", config->rank, "%s", ft_fail_text());
+            t->short_told = true;
             (void)make_room(t, now_ns);
             return listen_again(t, false);
         }
+        t->short_told = false;
         struct tcp_conn *c = tcp_conn_open(t, fd, TCP_PROVING, false);
         if (c == NULL) {
             ft_fd_close(&fd);

@@ -93,6 +93,7 @@ struct tcp {
     int epoll_fd;
     int listener[2];          /* IPv4 and IPv6, -1: none */
     bool listening;           /* false while descriptors are short */
+    bool short_told;          /* the log has it */
     int naddresses;
     struct ft_net_address address[FT_NET_ADDRESSES];
     struct ft_rxq_set set;
