@@ -186,31 +186,10 @@ static int distinct_streams(const struct member *members, int n, struct ft_strea
     return count;
 }
 
-/* The streams of the GPU that a group names, each once; *out is NULL if there are none. */
-static int find_gpu_streams(const struct member *members, int n, void ***out)
-{
-    int count = 0, of_gpu = 0;
-    *out = NULL;
-    for (int i = 0; i < n; i++) of_gpu += members[i].op->gpu != NULL;
-    if (of_gpu == 0) return 0;
-    void **streams = malloc((size_t)of_gpu * sizeof *streams);
-    if (!streams) return ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
-    for (int i = 0; i < n; i++) {
-        int k = 0;
-        if (!members[i].op->gpu) continue;
-        while (k < count && streams[k] != members[i].op->gpu->stream) k++;
-        if (k == count) streams[count++] = members[i].op->gpu->stream;
-    }
-    *out = streams;
-    return count;
-}
-
 static int submit(struct member *members, int n)
 {
-    void **gpu_streams;
-    int ngpu_streams = find_gpu_streams(members, n, &gpu_streams);
     struct ft_stream *few[8], **streams = n <= 8 ? few : malloc((size_t)n * sizeof *streams);
-    int rc = ngpu_streams < 0 ? ngpu_streams : check_self(members, n);
+    int rc = check_self(members, n);
     struct ft_entry *entry = rc == FT_OK && streams ? ft_entry_new(streams, distinct_streams(members, n, streams)) : NULL;
     if (rc == FT_OK && !entry) rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
     for (int i = 0; i < n && rc == FT_OK; i++) {
@@ -221,9 +200,8 @@ static int submit(struct member *members, int n)
             members[i].op = NULL;
         }
     }
-    if (rc == FT_OK) rc = ft_entry_submit_behind(entry, gpu_streams, ngpu_streams);
+    if (rc == FT_OK) rc = ft_entry_submit(entry);
     if (rc != FT_OK && entry) ft_entry_free(entry);
-    free(gpu_streams);
     if (streams != few) free(streams);
     for (int i = 0; i < n; i++) drop_member(&members[i]);
     return rc;

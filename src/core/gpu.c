@@ -97,18 +97,49 @@ struct ft_stream *ft_gpu_order(const struct ft_comm *comm)
     return gpu_of(comm)->order;
 }
 
-/* When the kernel of one communicator cannot be launched those of others may have been: their works are submitted, and fail when they
- * begin. */
-int ft_gpu_launch(struct ft_entry *entry, void *const *streams, int nstreams)
+/* The streams that the work's operations name, each once; those of other communicators of its group may be another GPU's. There is room
+ * for one of each operation. */
+static int streams_of(const struct ft_work *work, void **streams)
+{
+    int n = 0;
+    for (const struct ft_op *op = work->ops; op; op = op->next) {
+        int k = 0;
+        if (!op->gpu) continue;
+        while (k < n && streams[k] != op->gpu->stream) k++;
+        if (k == n) streams[n++] = op->gpu->stream;
+    }
+    return n;
+}
+
+/* The group's kernels run side by side, so all are launched before any stream waits for one: two communicators may share a stream. When
+ * one cannot be launched others may have been: their works are submitted, and fail when they begin. */
+static int launch_all(struct ft_entry *entry, void **streams)
 {
     int rc = FT_OK, launched = 0;
-    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
+    for (struct ft_work *work = entry->works; work && rc == FT_OK; work = work->next_in_entry) {
         struct ft_comm_gpu *gpu = work->has_gpu ? gpu_of(work->comm) : NULL;
-        if (!gpu || rc != FT_OK) continue;
-        rc = gpu->ops->after(gpu->queue, streams, nstreams, &work->run);
-        launched += rc == FT_OK;
+        if (gpu) rc = gpu->ops->after(gpu->queue, streams, streams_of(work, streams), &work->run);
     }
-    if (rc != FT_OK && launched == 0) return rc;
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
+        if (!work->run) continue;
+        struct ft_comm_gpu *gpu = gpu_of(work->comm);
+        int held = gpu->ops->hold(gpu->queue, streams, streams_of(work, streams));
+        if (held != FT_OK) rc = held, work->run = 0;
+        else launched++;
+    }
+    return launched > 0 ? FT_OK : rc;
+}
+
+int ft_gpu_launch(struct ft_entry *entry)
+{
+    size_t most = 0;
+    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->has_gpu) most = ft_max(most, (size_t)work->nops);
+    if (most == 0) return FT_OK;
+    void *few[8], **streams = most <= FT_ARRAY_LEN(few) ? few : malloc(most * sizeof *streams);
+    int rc = streams ? launch_all(entry, streams) : ft_fail(FT_NOMEM, "no memory for a group of %zu operations", most);
+    if (streams != few) free(streams);
+    if (rc != FT_OK) return rc;
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
         if (work->has_gpu) atomic_fetch_add_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
     return FT_OK;

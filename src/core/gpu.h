@@ -40,8 +40,9 @@ struct ft_gpu_call { const void *in, *out; void *stream; bool host_stream; };
 int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call);
 bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr);
 struct ft_stream *ft_gpu_order(const struct ft_comm *comm); /* with a reference */
-/* Puts the entry's works behind the streams. Submissions are ordered by the caller. An error: none of them has begun. */
-int ft_gpu_launch(struct ft_entry *entry, void *const *streams, int nstreams);
+/* Puts each of the entry's works that are on the GPU behind the streams of its operations. Submissions are ordered by the caller. An error:
+ * none of them has begun. */
+int ft_gpu_launch(struct ft_entry *entry);
 void ft_gpu_close(struct ft_comm *comm);
 
 /* ---- by who holds the engine ------------------------------------------------------------------------------------------- */

@@ -181,9 +181,7 @@ void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream)
     take_tickets(entry);
 }
 
-void ft_entry_submit(struct ft_entry *entry) { ft_entry_submit_behind(entry, NULL, 0); }
-
-int ft_entry_submit_behind(struct ft_entry *entry, void *const *gpu_streams, int ngpu_streams)
+int ft_entry_submit(struct ft_entry *entry)
 {
     wait_for_room(entry);
     struct ft_engine *only = NULL;
@@ -198,7 +196,7 @@ int ft_entry_submit_behind(struct ft_entry *entry, void *const *gpu_streams, int
     struct ft_engine *engines[FT_KICK_MAX];
     int nengines = 0;
     pthread_mutex_lock(&submit_lock);
-    int rc = ngpu_streams > 0 ? ft_gpu_launch(entry, gpu_streams, ngpu_streams) : FT_OK;
+    int rc = ft_gpu_launch(entry);
     if (rc != FT_OK) {
         pthread_mutex_unlock(&submit_lock);
         for (struct ft_work *work = entry->works; work; work = work->next_in_entry) ft_engine_unref(work->comm->engine);

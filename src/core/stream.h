@@ -62,10 +62,9 @@ int ft_null_streams(bool wait);
 int ft_stream_query(struct ft_stream *stream); /* FT_OK, FT_AGAIN or the first error */
 int ft_stream_wait(struct ft_stream *stream);  /* bounded by the deadlines of its entries */
 bool ft_entry_ready(const struct ft_entry *entry);
-/* Gives the entry its tickets and hands its works to their engines. Consumes it. Wakes or turns engines as needed. */
-void ft_entry_submit(struct ft_entry *entry);
-/* The same, behind streams of the GPU if there are any. An error: the entry is still the caller's. */
-int ft_entry_submit_behind(struct ft_entry *entry, void *const *gpu_streams, int ngpu_streams);
+/* Gives the entry its tickets and hands its works to their engines. Consumes it. Wakes or turns engines as needed. An error, which only an
+ * entry with works on the GPU can have: it is still the caller's. */
+int ft_entry_submit(struct ft_entry *entry);
 void ft_entry_work_done(struct ft_work *work, int status); /* frees the work, and the entry with its last one */
 struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams); /* NULL: no memory */
 void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is done */

@@ -74,9 +74,12 @@ struct ft_device_queue_ops {
      * from the engine for that time; 0: never. Close ends all runs; what the device still uses is freed when it no longer does. */
     int (*open)(struct ft_device *, uint64_t silence_ns, struct ft_device_queue **out);
     void (*close)(struct ft_device_queue *);
-    /* Puts a run behind all that is on these streams of the user's, and what comes on them later behind the run. *run counts from 1.
-     * Any thread, one at a time; may block for as long as the driver's own queue is full. */
+    /* Puts a run behind all that is on these streams of the user's. *run counts from 1. Any thread, one at a time; may block for as
+     * long as the driver's own queue is full. */
     int (*after)(struct ft_device_queue *, void *const *streams, int nstreams, uint64_t *run);
+    /* What comes on these streams later is behind the last run. On an error the run is nobody's and ends by itself. As after(), and
+     * apart from it so that no run of a group is behind another whose streams it shares. */
+    int (*hold)(struct ft_device_queue *, void *const *streams, int nstreams);
     /* FT_AGAIN: the streams have not come to the run yet. FT_OK, or FT_DEVICE. Never blocks. */
     int (*reached)(struct ft_device_queue *, uint64_t run);
     /* The run is over, also one that has not begun; idempotent. Any thread, never blocks. */

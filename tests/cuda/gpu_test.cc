@@ -194,6 +194,29 @@ TEST_P(Gpu, AGroupOfSendsAndReceivesIsOneKernel)
     EXPECT_EQ(standin_launched() - before, n);
 }
 
+TEST_P(Gpu, RanksOfOneThreadInAGroupDoNotWaitForEachOthersKernels)
+{
+    const int n = 3;
+    Job job(n, GetParam(), 3000);
+    std::vector<std::unique_ptr<Buffer<float>>> data;
+    std::vector<float> got(1000);
+    for (size_t r = 0; r < n; r++) data.push_back(std::make_unique<Buffer<float>>(got.size())), data[r]->put(std::vector<float>(got.size(), 1), job.stream[r]);
+    /* Each on a stream of its own, then all on one. */
+    for (int round = 0; round < 4; round++) {
+        EXPECT_OK(ftcclGroupStart());
+        for (size_t r = 0; r < n; r++)
+            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), got.size(), ftcclFloat, ftcclSum, job.comm[r], as(job.stream[round < 2 ? r : 0])));
+        EXPECT_OK(ftcclGroupEnd());
+        for (CUstream stream : job.stream) EXPECT_TRUE(soon([&] { return idle(stream); }));
+    }
+    for (size_t r = 0; r < n; r++) {
+        data[r]->get(got, job.stream[r]);
+        EXPECT_TRUE(soon([&] { return idle(job.stream[r]); }));
+        EXPECT_EQ(job.state(static_cast<int>(r)), ftcclSuccess);
+        EXPECT_EQ(got, std::vector<float>(got.size(), 81)) << r;
+    }
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports, Gpu, testing::Values("inproc", "shm", "tcp"), [](auto &i) { return std::string(i.param); });
 
 TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)

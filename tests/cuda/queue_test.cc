@@ -59,8 +59,14 @@ protected:
     uint64_t after(std::vector<CUstream> streams)
     {
         uint64_t run = 0;
-        EXPECT_EQ(ops->after(queue, (void *const *)streams.data(), (int)streams.size(), &run), FT_OK) << ft_fail_text();
+        EXPECT_EQ(behind(streams, &run), FT_OK) << ft_fail_text();
         return run;
+    }
+    /* A run behind the streams, and they behind it. */
+    int behind(std::vector<CUstream> streams, uint64_t *run)
+    {
+        int rc = ops->after(queue, (void *const *)streams.data(), (int)streams.size(), run);
+        return rc == FT_OK ? ops->hold(queue, (void *const *)streams.data(), (int)streams.size()) : rc;
     }
     bool reached(uint64_t run) { return ops->reached(queue, run) == FT_OK; }
     static bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
@@ -195,13 +201,13 @@ TEST_F(Queue, WhatTheDriverRefusesIsAnErrorInItsWords)
         EXPECT_EQ(run, 0u);
     }
     standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1); /* the kernel is on its way by then */
-    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE);
+    EXPECT_EQ(behind({a}, &run), FT_DEVICE);
     EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; })) << "the kernel that nobody knows of stays";
     uint64_t first = after({a});
     standin_fail("cuStreamWaitEvent", CUDA_ERROR_LAUNCH_FAILED, 1);
-    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE);
+    EXPECT_EQ(behind({a}, &run), FT_DEVICE);
     standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1);
-    EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE) << "there is one already that nobody knows of";
+    EXPECT_EQ(behind({a}, &run), FT_DEVICE) << "there is one already that nobody knows of";
     standin_fail("cuEventRecord", CUDA_SUCCESS, 0);
     ops->signal(queue, first);
     EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }));

@@ -148,10 +148,7 @@ static int launch(struct ft_device_queue *queue, void *const *streams, int n, ui
         if (rc == FT_OK) rc = FT_CUDA(driver, cuStreamWaitEvent, queue->stream, queue->before, 0);
     }
     if (rc == FT_OK) rc = FT_CUDA(driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1, 1, 0, queue->stream, arguments, NULL);
-    if (rc != FT_OK) return rc;
-    atomic_store(&queue->launched, run); /* from here on somebody has to end it */
-    rc = FT_CUDA(driver, cuEventRecord, queue->behind, queue->stream);
-    for (int i = 0; i < n && rc == FT_OK; i++) rc = FT_CUDA(driver, cuStreamWaitEvent, (CUstream)streams[i], queue->behind, 0);
+    if (rc == FT_OK) atomic_store(&queue->launched, run); /* from here on somebody has to end it */
     return rc;
 }
 
@@ -163,10 +160,9 @@ static void queue_signal(struct ft_device_queue *queue, uint64_t run)
     if (atomic_load(&queue->nobodys) == run + 1) queue_signal(queue, run + 1); /* said meanwhile */
 }
 
-/* A kernel was launched but its events could not be: nobody knows of the run, so it ends with the one before it. */
+/* A kernel was launched but streams do not wait for it: nobody knows of the run, so it ends with the one before it. */
 static void give_up(struct ft_device_queue *queue, uint64_t run)
 {
-    if (atomic_load(&queue->launched) != run) return;
     atomic_store(&queue->nobodys, run);
     if (__atomic_load_n(&queue->control->ended, __ATOMIC_SEQ_CST) + 1 == run) queue_signal(queue, run);
 }
@@ -184,9 +180,22 @@ static int queue_after(struct ft_device_queue *queue, void *const *streams, int 
     uint64_t next = atomic_load(&queue->launched) + 1;
     rc = check_streams(queue, streams, n);
     if (rc == FT_OK && has_nobodys(queue)) rc = ft_fail(FT_DEVICE, "an earlier call failed half-way: the groups before it must end first");
-    if (rc == FT_OK && (rc = launch(queue, streams, n, next)) != FT_OK) give_up(queue, next);
+    if (rc == FT_OK) rc = launch(queue, streams, n, next);
     leave(queue->cuda);
     if (rc == FT_OK) *run = next;
+    return rc;
+}
+
+static int queue_hold(struct ft_device_queue *queue, void *const *streams, int n)
+{
+    const struct ft_cuda_driver *driver = queue->cuda->driver;
+    int rc = enter(queue->cuda);
+    if (rc == FT_OK) {
+        rc = FT_CUDA(driver, cuEventRecord, queue->behind, queue->stream);
+        for (int i = 0; i < n && rc == FT_OK; i++) rc = FT_CUDA(driver, cuStreamWaitEvent, (CUstream)streams[i], queue->behind, 0);
+        leave(queue->cuda);
+    }
+    if (rc != FT_OK) give_up(queue, atomic_load(&queue->launched));
     return rc;
 }
 
@@ -347,6 +356,7 @@ const struct ft_device_queue_ops ft_cuda_queue_ops = {
     .open = queue_open,
     .close = queue_close,
     .after = queue_after,
+    .hold = queue_hold,
     .reached = queue_reached,
     .signal = queue_signal,
     .reduce = queue_reduce,
