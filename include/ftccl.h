@@ -204,8 +204,9 @@ ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUnique
 ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId, ftcclUniqueId *commIds,
                                         ftcclConfig_t *config);
 
-/* ndev ranks in this process; comm has room for ndev handles. devlist may be NULL; on host memory each device number must be
- * 0 or greater and is only remembered. */
+/* ndev ranks in this process; comm has room for ndev handles. In a thread that has a GPU rank i is for buffers of the GPU devlist[i], without
+ * a devlist of GPU i modulo their number; several ranks may name one. On host memory each device number must be 0 or greater and is only
+ * remembered. */
 ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist);
 
 /* Every rank of comm calls it. Ranks of one color (>= 0) form a communicator, ordered by key, then by old rank; those with
@@ -272,7 +273,7 @@ ftcclResult_t ftcclCommAbort(ftcclComm_t comm);
 
 ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count);
 ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank);
-/* The device number given to InitAll, else 0. */
+/* The number of the GPU whose buffers the communicator takes. Without one the device number given to InitAll, else 0. */
 ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device);
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */

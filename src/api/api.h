@@ -72,6 +72,8 @@ FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *f
 /* ncclCommRevoke(): as ftcclCommRevoke(), and done when this rank's operations have ended. is_revoked: that is so. */
 FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags);
 FT_EXPORT bool ft_shim_is_revoked(ftcclComm_t comm);
+/* ncclMemAlloc(): memory of the thread's GPU, where it has one; ftcclMemFree() frees it. */
+FT_EXPORT ftcclResult_t ft_shim_mem_alloc(void **ptr, size_t size);
 /* The log: are single calls shown? Then one such line. announce: once in a process, from level VERSION on. */
 FT_EXPORT bool ft_shim_log_on(void);
 FT_EXPORT void ft_shim_log(const char *fmt, ...) FT_PRINTF(1, 2);
@@ -97,7 +99,7 @@ struct ft_job {
     int *exclude, nexclude; /* shrink; freed with the job */
     int nranks;            /* grow */
     bool joins;            /* init: into a communicator that grows */
-    void *gpu_context;     /* init: of the thread that called, for the job may run in another */
+    struct ft_device_gpu gpu; /* init: as the thread that called has it, for the job may run in another */
     bool abort;
     struct ftcclComm settings; /* of a child: name, limits, blocking */
     void *buffer;          /* window */

@@ -162,7 +162,7 @@ static int run_init(struct ft_job *job)
     ftcclComm_t comm = job->comm;
     struct ft_init init = {.ids = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .nids = job->nids, .nranks = comm->nranks,
                            .rank = comm->rank, .name = comm->name, .transports = *comm->transports ? comm->transports : NULL,
-                           .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins, .gpu_context = job->gpu_context,
+                           .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins, .gpu = job->gpu,
                            .key = comm->rank_key != FTCCL_OPTION_UNDEF ? &comm->rank_key : NULL};
     int rc = ft_init_run(&init, &comm->core);
     atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD, memory_order_release);
@@ -180,7 +180,14 @@ void ft_job_drop(struct ft_job *job)
     if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK) job->failed_alone = true;
 }
 
-struct want { ftcclComm_t *out; int nranks, rank, device, nids; const ftcclUniqueId *ids; const ftcclConfig_t *config; bool joins; };
+struct want {
+    ftcclComm_t *out;
+    int nranks, rank, device, nids;
+    const ftcclUniqueId *ids;
+    const ftcclConfig_t *config;
+    bool joins;
+    struct ft_device_gpu gpu; /* none: the thread's */
+};
 
 static int check_want(const struct want *want)
 {
@@ -218,7 +225,7 @@ static int make_init_job(const struct want *want, struct ft_job **out)
     comm->rank = want->rank;
     comm->device = want->device;
     *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids, .joins = want->joins,
-                           .gpu_context = ft_device_gpu_context()};
+                           .gpu = want->gpu.context || want->gpu.numbered ? want->gpu : ft_device_gpu_of_thread()};
     ft_comm_enter(comm);
     __atomic_store_n(want->out, comm, __ATOMIC_RELEASE); /* another thread may wait for it in order to abort */
     *out = job;
@@ -245,36 +252,41 @@ FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
 
 FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank)
 {
-    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL, false});
+    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL, false, {0}});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank, ftcclConfig_t *config)
 {
-    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config, false});
+    return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config, false, {0}});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId, ftcclUniqueId *commIds,
                                                   ftcclConfig_t *config)
 {
-    return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config, false});
+    return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config, false, {0}});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist)
 {
     ftcclUniqueId id;
     if (!comm || ndev < 1) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1", ndev));
-    for (int i = 0; devlist && i < ndev; i++)
-        if (devlist[i] < 0) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: device %d", devlist[i]));
     ftcclResult_t result = ftcclGetUniqueId(&id);
     if (result != ftcclSuccess) return result;
+    int gpus = ft_device_gpu_count();
+    for (int i = 0; devlist && i < ndev; i++)
+        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus)) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]));
     ftcclGroupStart();
-    for (int i = 0; i < ndev; i++) result = init(&(struct want){&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL, false});
+    for (int i = 0; i < ndev; i++) {
+        struct want want = {&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL, false, {0}};
+        if (gpus > 0) want.gpu = ft_device_gpu_numbered(devlist ? devlist[i] : i % gpus);
+        init(&want);
+    }
     return ftcclGroupEnd();
 }
 
 ftcclResult_t ft_comm_join(ftcclComm_t *newcomm, int nranks, int rank, const ftcclUniqueId *id, const ftcclConfig_t *config)
 {
-    return init(&(struct want){newcomm, nranks, rank, 0, 1, id, config, true});
+    return init(&(struct want){newcomm, nranks, rank, 0, 1, id, config, true, {0}});
 }
 
 /* ---- split ------------------------------------------------------------------------------------------------------------------ */
@@ -428,8 +440,8 @@ enum question { NRANKS, RANK, DEVICE };
 /* Before the communicator is ready: what was asked for. */
 static int answer(const struct ftcclComm *comm, enum question what)
 {
-    if (what == DEVICE) return comm->device;
     bool ready = atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT && comm->core;
+    if (what == DEVICE) return ready && comm->core->engine->gpu ? comm->core->engine->gpu->number : comm->device;
     if (what == NRANKS) return ready ? ft_comm_nranks(comm->core) : comm->nranks;
     return ready ? ft_comm_rank(comm->core) : comm->rank;
 }

@@ -9,32 +9,44 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-struct allocation { struct allocation *next; void *ptr; size_t len_bytes; };
+struct allocation { struct allocation *next; void *ptr; size_t len_bytes; struct ft_device_gpu gpu; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-FT_EXPORT ftcclResult_t ftcclMemAlloc(void **ptr, size_t size)
+/* Of the GPU if one is given, else of the host. */
+static bool of_gpu(struct ft_device_gpu gpu) { return gpu.context || gpu.numbered; }
+
+static int allocate(void **ptr, size_t size, struct ft_device_gpu gpu)
+{
+    struct allocation *a = malloc(sizeof *a);
+    int rc = !a ? FT_NOMEM : of_gpu(gpu) ? ft_device_gpu_alloc(gpu, size, &a->ptr) : ft_device_host.alloc(NULL, size, &a->ptr);
+    if (rc != FT_OK) {
+        free(a);
+        return rc == FT_NOMEM ? ft_fail(rc, "MemAlloc: no memory for %zu bytes", size) : rc;
+    }
+    a->len_bytes = size;
+    a->gpu = gpu;
+    pthread_mutex_lock(&lock);
+    a->next = allocations;
+    allocations = a;
+    pthread_mutex_unlock(&lock);
+    *ptr = a->ptr;
+    return FT_OK;
+}
+
+static ftcclResult_t mem_alloc(void **ptr, size_t size, bool nccl)
 {
     int rc = ft_enter_library();
     if (rc == FT_OK && !ptr) rc = ft_fail(FT_INVAL, "MemAlloc: ptr is NULL");
     if (rc != FT_OK) return ft_return(NULL, rc);
     *ptr = NULL;
     if (size == 0) return ftcclSuccess;
-    struct allocation *a = malloc(sizeof *a);
-    rc = a ? ft_device_host.alloc(NULL, size, &a->ptr) : FT_NOMEM;
-    if (rc != FT_OK) {
-        free(a);
-        return ft_return(NULL, ft_fail(rc, "MemAlloc: no memory for %zu bytes", size));
-    }
-    a->len_bytes = size;
-    pthread_mutex_lock(&lock);
-    a->next = allocations;
-    allocations = a;
-    pthread_mutex_unlock(&lock);
-    *ptr = a->ptr;
-    return ftcclSuccess;
+    return ft_return(NULL, allocate(ptr, size, nccl ? ft_device_gpu_of_thread() : (struct ft_device_gpu){0}));
 }
+
+FT_EXPORT ftcclResult_t ftcclMemAlloc(void **ptr, size_t size) { return mem_alloc(ptr, size, false); }
+FT_EXPORT ftcclResult_t ft_shim_mem_alloc(void **ptr, size_t size) { return mem_alloc(ptr, size, true); }
 
 FT_EXPORT ftcclResult_t ftcclMemFree(void *ptr)
 {
@@ -47,7 +59,8 @@ FT_EXPORT ftcclResult_t ftcclMemFree(void *ptr)
     if ((a = *at)) *at = a->next;
     pthread_mutex_unlock(&lock);
     if (!a) return ft_return(NULL, ft_fail(FT_INVAL, "MemFree: %p was not allocated by MemAlloc, or is free already", ptr));
-    ft_device_host.free(NULL, a->ptr, a->len_bytes);
+    if (of_gpu(a->gpu)) ft_device_gpu_free(a->gpu, a->ptr);
+    else ft_device_host.free(NULL, a->ptr, a->len_bytes);
     free(a);
     return ftcclSuccess;
 }

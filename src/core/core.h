@@ -323,7 +323,7 @@ struct ft_init {
     const atomic_int *cancel;
     bool joins;         /* a communicator that grows; the id is that of the grow */
     const int64_t *key; /* a joiner's rankKey; NULL: none */
-    void *gpu_context;  /* ft_device_gpu_context() of the user's thread */
+    struct ft_device_gpu gpu; /* of the user's thread */
 };
 int ft_init_run(const struct ft_init *init, struct ft_comm **out);
 /* Settings of a communicator that must be the same on all its ranks: into the digest of a card, and as flags whose bitwise
@@ -448,7 +448,7 @@ struct ft_engine_config {
     int rank;
     int64_t heartbeat_ms, suspect_ms; /* suspect_ms 0: both by parameter */
     bool manual;               /* no background thread: a simulation turns it */
-    void *gpu_context;         /* of the GPU for this rank's buffers; NULL: none */
+    struct ft_device_gpu gpu;  /* for this rank's buffers */
 };
 
 struct ft_engine {

@@ -59,7 +59,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     int rc = ft_tuning_read(&engine->tuning);
     if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
     if (rc == FT_OK) rc = ft_device_open(&engine->device);
-    if (rc == FT_OK && !config->manual) rc = ft_device_open_gpu(config->gpu_context, &engine->gpu);
+    if (rc == FT_OK && !config->manual) rc = ft_device_open_gpu(config->gpu, &engine->gpu);
     if (rc == FT_OK) rc = open_transports(engine, config);
     if (rc == FT_OK) rc = ft_control_open(engine);
     if (rc == FT_OK && !config->manual) ft_lives_open(engine);

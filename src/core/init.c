@@ -19,7 +19,7 @@ static uint64_t new_id(struct ft_env *env)
 static int open_engine(const struct ft_init *init, struct ft_engine **out)
 {
     struct ft_engine_config config = {.env = ft_env_real(), .rank = init->rank, .heartbeat_ms = init->limits.heartbeat_ms,
-                                      .suspect_ms = init->limits.suspect_ms, .gpu_context = init->gpu_context};
+                                      .suspect_ms = init->limits.suspect_ms, .gpu = init->gpu};
     const char *list = init->transports ? init->transports : ft_param_str(FT_PARAM_TRANSPORTS);
     int rc = ft_transport_list(list, config.transports, FT_TRANSPORTS_MAX);
     if (rc < 0) return rc;

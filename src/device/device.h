@@ -46,6 +46,7 @@ struct ft_device_queue;
 struct ft_device {
     const struct ft_device_ops *ops;
     const char *name; /* "host avx512", ... */
+    int number;       /* among the GPUs of this process; 0 */
 };
 
 struct ft_device_ops {
@@ -96,10 +97,19 @@ extern const struct ft_device_ops ft_device_host;
 
 /* The host device; FT_INVAL: FTCCL_DEVICE names none. */
 int ft_device_open(struct ft_device **out);
-/* The GPU context of the calling thread; NULL: none, or FTCCL_DEVICE is host. */
-void *ft_device_gpu_context(void);
-/* Its GPU. *out is NULL where there is none. With FTCCL_DEVICE=cuda that is FT_NOTSUP, and no context means the first GPU's own one. */
-int ft_device_open_gpu(void *context, struct ft_device **out);
+/* A GPU to be opened: that of a context of the program's; without one that of a number, by its primary context; else none. */
+struct ft_device_gpu { void *context; bool numbered; int number; };
+/* The calling thread's: of its context, or, as for CUDA's runtime, the first one if the program uses that. None with FTCCL_DEVICE=host;
+ * the first one with cuda if there is no context. */
+struct ft_device_gpu ft_device_gpu_of_thread(void);
+/* The one of this number, in the thread's context if that is on it. count: how many there are; 0 where the thread has none. */
+struct ft_device_gpu ft_device_gpu_numbered(int number);
+int ft_device_gpu_count(void);
+/* *out is NULL where there is no driver or no such GPU; with FTCCL_DEVICE=cuda that is FT_NOTSUP. */
+int ft_device_open_gpu(struct ft_device_gpu which, struct ft_device **out);
+/* Memory of that GPU for a program, apart from any device that is open. May block. Freed with the same `which`. */
+int ft_device_gpu_alloc(struct ft_device_gpu which, size_t len_bytes, void **out);
+void ft_device_gpu_free(struct ft_device_gpu which, void *ptr);
 void ft_device_close(struct ft_device *);
 /* FT_NOTSUP, with a sentence that names the call: memory of a GPU, on which no device of this build works. Any thread, does not
  * block; NULL is fine. find_driver, when a rank is made: whether the process has loaded what a GPU needs is looked up then. */

@@ -15,32 +15,52 @@ int ft_device_open(struct ft_device **out)
 }
 
 #ifndef FT_HAVE_CUDA
-static void *ft_cuda_context(bool load)
+static struct ft_device_gpu ft_cuda_of_thread(bool load) { return (struct ft_device_gpu){.numbered = load && false}; }
+static struct ft_device_gpu ft_cuda_numbered(int number) { return (struct ft_device_gpu){.number = number}; }
+static int ft_cuda_count(void) { return 0; }
+static void ft_cuda_free(struct ft_device_gpu which, void *ptr) { (void)which, (void)ptr; }
+
+static int absent(void) { return ft_fail(FT_NOTSUP, "this build has no CUDA device: configure found no nvcc, or was told --without-cuda"); }
+
+static int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 {
-    (void)load;
-    return NULL;
+    (void)which, (void)out;
+    return absent();
 }
 
-static int ft_cuda_open(void *context, struct ft_device **out)
+static int ft_cuda_alloc(struct ft_device_gpu which, size_t len_bytes, void **out)
 {
-    (void)context, (void)out;
-    return ft_fail(FT_NOTSUP, "this build has no CUDA device: configure found no nvcc, or was told --without-cuda");
+    (void)which, (void)len_bytes, (void)out;
+    return absent();
 }
 #endif
 
 static bool asked_for_cuda(void) { return strcmp(ft_param_str(FT_PARAM_DEVICE), "cuda") == 0; }
 
-void *ft_device_gpu_context(void)
+struct ft_device_gpu ft_device_gpu_of_thread(void)
 {
-    return strcmp(ft_param_str(FT_PARAM_DEVICE), "host") == 0 ? NULL : ft_cuda_context(asked_for_cuda());
+    if (strcmp(ft_param_str(FT_PARAM_DEVICE), "host") == 0) return (struct ft_device_gpu){0};
+    struct ft_device_gpu found = ft_cuda_of_thread(asked_for_cuda());
+    found.numbered |= !found.context && asked_for_cuda();
+    return found;
 }
 
+int ft_device_gpu_count(void)
+{
+    struct ft_device_gpu mine = ft_device_gpu_of_thread();
+    return mine.context || mine.numbered ? ft_cuda_count() : 0;
+}
+
+struct ft_device_gpu ft_device_gpu_numbered(int number) { return ft_cuda_numbered(number); }
+int ft_device_gpu_alloc(struct ft_device_gpu which, size_t len_bytes, void **out) { return ft_cuda_alloc(which, len_bytes, out); }
+void ft_device_gpu_free(struct ft_device_gpu which, void *ptr) { ft_cuda_free(which, ptr); }
+
 /* An absent GPU is not an error unless it was asked for by name. */
-int ft_device_open_gpu(void *context, struct ft_device **out)
+int ft_device_open_gpu(struct ft_device_gpu which, struct ft_device **out)
 {
     *out = NULL;
-    if (!context && !asked_for_cuda()) return FT_OK;
-    int rc = ft_cuda_open(context, out);
+    if (!which.context && !which.numbered) return FT_OK;
+    int rc = ft_cuda_open(which, out);
     if (rc != FT_NOTSUP) return rc;
     char why[FT_FAIL_BYTES];
     snprintf(why, sizeof why, "%.*s", (int)sizeof why - 64, ft_fail_text());

@@ -124,7 +124,7 @@ CALL(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
     return win ? ft_nccl_result(ftcclCommWindowDeregister(C(comm), (ftcclWindow_t)(void *)win)) : nothing_registered(comm);
 }
 
-MAP(MemAlloc, (void **ptr, size_t size), ptr, size)
+CALL(ncclResult_t, MemAlloc, (void **ptr, size_t size)) { return ft_nccl_result(ft_shim_mem_alloc(ptr, size)); }
 MAP(MemFree, (void *ptr), ptr)
 MAP(CommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle), C(comm), buff, size, handle)
 MAP(CommWindowRegister, (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags), C(comm), buff, size,

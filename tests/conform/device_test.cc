@@ -273,7 +273,7 @@ TEST(Device, TheParameterChooses)
         ft_device_close(device);
         if (c.status != FT_OK) continue;
         ft_device *gpu = nullptr; /* none here, which is an error only for who asks for it */
-        int status = ft_device_open_gpu(ft_device_gpu_context(), &gpu);
+        int status = ft_device_open_gpu(ft_device_gpu_of_thread(), &gpu);
         if (status == FT_OK && gpu) ft_device_close(gpu);
         else EXPECT_EQ(status, strcmp(c.name, "cuda") ? FT_OK : FT_NOTSUP) << c.name << ": " << ft_fail_text();
     }

@@ -1,6 +1,6 @@
 # The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
 # for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
-EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc
+EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/runtime.cc
 if HAVE_CUDA
 if HAVE_GTEST
 cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
@@ -26,5 +26,20 @@ tests_cuda_gpu_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/lib
 tests_cuda_queue_test_SOURCES = tests/cuda/queue_test.cc
 tests_cuda_queue_test_CPPFLAGS = $(cuda_cppflags)
 tests_cuda_queue_test_LDADD = $(cuda_ldadd)
+# The runtime's stand-in. No compiler of CUDA's is needed: the program has no kernels.
+check_LTLIBRARIES += tests/cuda/libcudart.la
+tests_cuda_libcudart_la_SOURCES = tests/cuda/runtime.cc
+tests_cuda_libcudart_la_CPPFLAGS = $(CUDA_CPPFLAGS)
+tests_cuda_libcudart_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version
+tests_cuda_libcudart_la_LIBADD = tests/cuda/libcuda.la
+cuda_program_ldadd = tests/cuda/libcudart.la tests/cuda/libcuda.la
 endif
+endif
+# Says what is missing where it cannot run.
+if HAVE_GTEST
+check_PROGRAMS += tests/cuda/program_test
+TESTS += tests/cuda/program_test
+tests_cuda_program_test_SOURCES = tests/cuda/program_test.cc tests/abi/nccl_header.h
+tests_cuda_program_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir) $(CUDA_CPPFLAGS)
+tests_cuda_program_test_LDADD = tests/proc/libproc.la src/libnccl.la src/libftccl.la $(cuda_program_ldadd) $(gtest_libs)
 endif

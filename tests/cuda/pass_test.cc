@@ -32,7 +32,7 @@ protected:
         setenv("FTCCL_CUDA_BLOCKS", blocks[rng() % 3], 1);
         setenv("FTCCL_DEVICE", "cuda", 1);
         ft_params_reload();
-        ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &device), FT_OK) << ft_fail_text();
+        ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &device), FT_OK) << ft_fail_text();
         ASSERT_NE(device, nullptr);
         ops = device->ops->queue;
         ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();

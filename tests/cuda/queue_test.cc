@@ -31,7 +31,7 @@ protected:
     void SetUp() override
     {
         choose("cuda");
-        ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &device), FT_OK) << ft_fail_text();
+        ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &device), FT_OK) << ft_fail_text();
         ASSERT_NE(device, nullptr);
         ops = device->ops->queue;
         ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();
@@ -258,24 +258,37 @@ TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
 {
     ft_device *other = nullptr;
     choose("");
-    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_OK);
-    EXPECT_EQ(other, nullptr) << "this thread has no context";
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
+    ASSERT_NE(other, nullptr) << "as for CUDA's runtime, a thread without a context has the first device's, which the program uses";
+    ft_device_close(other);
+    close();
+    ft_device_close(device);
+    device = nullptr;
+    ASSERT_EQ(standin_context_users(0), 0) << "each that was taken is given back";
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
+    EXPECT_EQ(other, nullptr) << "nobody uses it";
+    EXPECT_EQ(ft_device_gpu_count(), 0);
     CUcontext context;
     cuDevicePrimaryCtxRetain(&context, 0);
     cuCtxSetCurrent(context);
-    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_OK);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
     ASSERT_NE(other, nullptr);
+    EXPECT_GT(ft_device_gpu_count(), 1);
+    EXPECT_EQ(ft_device_gpu_numbered(0).context, context);
+    EXPECT_TRUE(ft_device_gpu_numbered(1).numbered);
     EXPECT_NE(std::string(other->name).find("stand-in"), std::string::npos) << other->name;
     ft_device_close(other);
     choose("host");
-    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_OK);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
     EXPECT_EQ(other, nullptr);
     choose("cuda");
     standin_fail("cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU, 0);
-    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_DEVICE);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_DEVICE);
     EXPECT_EQ(other, nullptr);
     cuCtxSetCurrent(nullptr);
+    cuDevicePrimaryCtxRelease(0);
+    EXPECT_EQ(standin_context_users(0), 0);
     standin_fail("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY, 0);
-    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_context(), &other), FT_NOTSUP);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_NOTSUP);
     EXPECT_NE(std::string(ft_fail_text()).find("cuDevicePrimaryCtxRetain"), std::string::npos) << ft_fail_text();
 }

@@ -1,5 +1,5 @@
 /*
- * The stand-in driver, see standin.h. One device, one context. Memory of the device is a memfd: its address for the program is
+ * The stand-in driver, see standin.h. Four devices, each with its primary context alone. Memory of a device is a memfd: its address for the program is
  * reserved without access, kernels and copies use a second mapping of the same bytes. A kernel's blocks are threads, its threads are
  * one after another in them; the twin executes the very source of the kernel (device/cuda/pass.h).
  */
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -50,9 +51,76 @@ EXPORT void standin_fail(const char *call, CUresult result, int after)
     faults[call] = {result, after};
 }
 
+/* ---- devices and contexts ------------------------------------------------------------------------------------------------ */
+
+struct Device { std::atomic<int> users{0}; };
+static Device devices[4];
+static thread_local std::vector<CUcontext> contexts;
+
+/* The current context's. A thread without one is taken to have the first: only the runtime's users need not care. */
+static Device *current() { return contexts.empty() || !contexts.back() ? devices : (Device *)contexts.back(); }
+static bool is_device(CUdevice number) { return number >= 0 && number < (int)std::size(devices); }
+
+EXPORT CUresult cuInit(unsigned)
+{
+    MAY_FAIL("cuInit");
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDeviceGetCount(int *out) { return *out = (int)std::size(devices), CUDA_SUCCESS; }
+EXPORT CUresult cuDeviceGet(CUdevice *out, int number) { return *out = number, is_device(number) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
+EXPORT CUresult cuDeviceGetName(char *out, int len, CUdevice)
+{
+    strncpy(out, "stand-in", (size_t)len);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxGetCurrent(CUcontext *out) { return *out = contexts.empty() ? nullptr : contexts.back(), CUDA_SUCCESS; }
+EXPORT CUresult cuCtxGetDevice(CUdevice *out)
+{
+    *out = (CUdevice)(current() - devices);
+    return contexts.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxSetCurrent(CUcontext context)
+{
+    contexts.clear();
+    if (context) contexts.push_back(context);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    MAY_FAIL("cuCtxPushCurrent");
+    contexts.push_back(context);
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+    if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    *out = contexts.back();
+    contexts.pop_back();
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice number)
+{
+    MAY_FAIL("cuDevicePrimaryCtxRetain");
+    if (!is_device(number)) return CUDA_ERROR_INVALID_DEVICE;
+    devices[number].users++;
+    return *out = (CUcontext)&devices[number], CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice number)
+{
+    if (!is_device(number) || devices[number].users == 0) return CUDA_ERROR_INVALID_CONTEXT;
+    devices[number].users--;
+    return CUDA_SUCCESS;
+}
+EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice number, unsigned *flags, int *active)
+{
+    if (!is_device(number)) return CUDA_ERROR_INVALID_DEVICE;
+    return *flags = 0, *active = devices[number].users > 0, CUDA_SUCCESS;
+}
+EXPORT int standin_context_users(int number) { return devices[number].users; }
+
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
 
-struct Memory { size_t len; char *there; bool pinned; int fd; };
+struct Memory { size_t len; char *there; bool pinned; int fd; const Device *device; }; /* pinned memory is every device's */
 static std::mutex memory_lock;
 static std::map<uint64_t, Memory> memories; /* by the address that the program has */
 
@@ -64,12 +132,13 @@ static std::map<uint64_t, Memory>::iterator find_memory(uint64_t at)
     return at < it->first + it->second.len ? it : memories.end();
 }
 
-/* Where kernels and copies find it; an address that is not the device's is nullptr, as a GPU would stop with. */
-static char *reach(uint64_t at)
+/* Where copies and, on its device, kernels find it; else nullptr, as a GPU would stop with. */
+static char *reach(uint64_t at, const Device *from = nullptr)
 {
     std::lock_guard<std::mutex> hold(memory_lock);
     auto it = find_memory(at);
-    return it == memories.end() ? nullptr : it->second.there + (at - it->first);
+    if (it == memories.end() || (from && !it->second.pinned && it->second.device != from)) return nullptr;
+    return it->second.there + (at - it->first);
 }
 
 static size_t round_page(size_t n) { return (n + 4095) / 4096 * 4096; }
@@ -87,7 +156,7 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t len)
     if (here == MAP_FAILED || there == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     memset(there, 0xdb, size); /* as a GPU's memory is not zeroed either */
     std::lock_guard<std::mutex> hold(memory_lock);
-    memories[(uint64_t)here] = {size, (char *)there, false, fd};
+    memories[(uint64_t)here] = {size, (char *)there, false, fd, current()};
     *out = (CUdeviceptr)here;
     return CUDA_SUCCESS;
 }
@@ -113,7 +182,7 @@ EXPORT CUresult cuMemHostAlloc(void **out, size_t len, unsigned)
     void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     std::lock_guard<std::mutex> hold(memory_lock);
-    memories[(uint64_t)at] = {size, (char *)at, true, -1};
+    memories[(uint64_t)at] = {size, (char *)at, true, -1, nullptr};
     *out = at;
     return CUDA_SUCCESS;
 }
@@ -158,16 +227,16 @@ EXPORT int standin_live_memory()
 
 struct Point { std::mutex lock; std::condition_variable changed; bool passed = false; };
 
-struct Event { std::shared_ptr<Point> last; };
+struct Event { const Device *device; std::shared_ptr<Point> last; };
 
 struct Stream {
     std::mutex lock;
     std::condition_variable changed;
     std::deque<std::function<void()>> tasks;
     bool busy = false, blocked = false, stop = false;
-    std::thread thread;
+    const Device *device = current();
+    std::thread thread{[this] { work(); }};
 
-    Stream() : thread([this] { work(); }) {}
     void work()
     {
         std::unique_lock<std::mutex> hold(lock);
@@ -210,10 +279,11 @@ static Stream *stream_of(CUstream handle)
     std::lock_guard<std::mutex> hold(streams_lock);
     auto it = streams.find(handle);
     if (it != streams.end()) return it->second;
-    static thread_local char own;
+    static thread_local char own[std::size(devices)];
+    Device *device = current();
     bool per_thread = handle == CU_STREAM_PER_THREAD;
     if (handle != nullptr && handle != CU_STREAM_LEGACY && !per_thread) return nullptr;
-    Stream *&made = streams[per_thread ? (CUstream)(void *)&own : nullptr]; /* the legacy stream has two names */
+    Stream *&made = streams[per_thread ? (CUstream)(void *)&own[device - devices] : (CUstream)(void *)device]; /* the legacy stream has two names */
     return made ? made : made = new Stream;
 }
 
@@ -269,7 +339,7 @@ EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *out)
 EXPORT CUresult cuEventCreate(CUevent *out, unsigned)
 {
     MAY_FAIL("cuEventCreate");
-    *out = (CUevent) new Event;
+    *out = (CUevent) new Event{current(), nullptr};
     return CUDA_SUCCESS;
 }
 
@@ -283,7 +353,7 @@ EXPORT CUresult cuEventRecord(CUevent handle, CUstream on)
 {
     MAY_FAIL("cuEventRecord");
     Stream *stream = stream_of(on);
-    if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (!stream || stream->device != ((Event *)handle)->device) return CUDA_ERROR_INVALID_HANDLE;
     auto point = std::make_shared<Point>();
     ((Event *)handle)->last = point;
     stream->add([point] {
@@ -305,6 +375,23 @@ EXPORT CUresult cuStreamWaitEvent(CUstream on, CUevent handle, unsigned)
         std::unique_lock<std::mutex> hold(point->lock);
         point->changed.wait(hold, [&] { return point->passed; });
     });
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuEventQuery(CUevent handle)
+{
+    auto point = ((Event *)handle)->last;
+    if (!point) return CUDA_SUCCESS;
+    std::lock_guard<std::mutex> hold(point->lock);
+    return point->passed ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+EXPORT CUresult cuEventSynchronize(CUevent handle)
+{
+    auto point = ((Event *)handle)->last;
+    if (!point) return CUDA_SUCCESS;
+    std::unique_lock<std::mutex> hold(point->lock);
+    point->changed.wait(hold, [&] { return point->passed; });
     return CUDA_SUCCESS;
 }
 
@@ -349,18 +436,22 @@ struct Host {
     static void pause() { usleep(20); }
 };
 
-static void run_block(ft_cuda_control *control, unsigned b, uint64_t units_before, uint64_t threads, uint64_t units, uint64_t run, uint64_t bound_ns)
+struct Launch { const Device *device; ft_cuda_control *control; uint64_t threads, units, run, bound_ns; };
+
+static void run_block(const Launch &launch, unsigned b)
 {
+    ft_cuda_control *control = launch.control;
+    uint64_t run = launch.run;
     ft_cuda_block *mine = &control->block[b];
     uint64_t done = Host::load(&mine->done);
     int said;
     Host::store(&mine->started, run);
-    while ((said = ft::wait_command<Host>(control, run, done, bound_ns)) > 0) {
+    while ((said = ft::wait_command<Host>(control, run, done, launch.bound_ns)) > 0) {
         ft_cuda_command command = control->ring[done % FT_CUDA_RING];
-        for (int k = 0; k < command.nsrc; k++) command.src[k] = (uint64_t)reach(command.src[k]);
-        for (int d = 0; d < command.ndst; d++) command.dst[d] = (uint64_t)reach(command.dst[d]);
-        if (command.scale_from) command.scale_from = (uint64_t)reach(command.scale_from);
-        for (uint64_t t = 0; t < threads; t++) ft::execute(command, units_before + t, units);
+        for (int k = 0; k < command.nsrc; k++) command.src[k] = (uint64_t)reach(command.src[k], launch.device);
+        for (int d = 0; d < command.ndst; d++) command.dst[d] = (uint64_t)reach(command.dst[d], launch.device);
+        if (command.scale_from) command.scale_from = (uint64_t)reach(command.scale_from, launch.device);
+        for (uint64_t t = 0; t < launch.threads; t++) ft::execute(command, b * launch.threads + t, launch.units);
         Host::store(&mine->done, ++done);
     }
     if (said < 0) Host::store(&mine->expired, run);
@@ -372,16 +463,15 @@ EXPORT CUresult cuLaunchKernel(CUfunction kernel, unsigned blocks, unsigned, uns
 {
     MAY_FAIL("cuLaunchKernel");
     Stream *stream = stream_of(on);
-    if (!stream || !kernel) return CUDA_ERROR_INVALID_HANDLE;
-    auto *control = (ft_cuda_control *)reach(*(CUdeviceptr *)arguments[0]);
-    uint64_t run = *(uint64_t *)arguments[1], bound_ns = *(uint64_t *)arguments[2];
+    if (!stream || stream->device != current() || (Device *)kernel != current()) return CUDA_ERROR_INVALID_HANDLE;
+    Launch launch{current(), (ft_cuda_control *)reach(*(CUdeviceptr *)arguments[0]), threads, (uint64_t)blocks * threads, *(uint64_t *)arguments[1],
+                  *(uint64_t *)arguments[2]};
     launched++;
     stream->add([=] {
         running++;
         std::vector<std::thread> others;
-        for (unsigned b = 1; b < blocks; b++)
-            others.emplace_back([=] { run_block(control, b, (uint64_t)b * threads, threads, (uint64_t)blocks * threads, run, bound_ns); });
-        run_block(control, 0, 0, threads, (uint64_t)blocks * threads, run, bound_ns);
+        for (unsigned b = 1; b < blocks; b++) others.emplace_back([=] { run_block(launch, b); });
+        run_block(launch, 0);
         for (auto &other : others) other.join();
         running--;
     });
@@ -393,48 +483,6 @@ EXPORT int standin_running() { return running; }
 
 /* ---- the rest --------------------------------------------------------------------------------------------------------------- */
 
-static thread_local std::vector<CUcontext> contexts;
-static char the_context, the_module, the_kernel;
-
-EXPORT CUresult cuInit(unsigned)
-{
-    MAY_FAIL("cuInit");
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuDeviceGetCount(int *out) { return *out = 1, CUDA_SUCCESS; }
-EXPORT CUresult cuDeviceGet(CUdevice *out, int number) { return *out = number, number == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE; }
-EXPORT CUresult cuDeviceGetName(char *out, int len, CUdevice)
-{
-    strncpy(out, "stand-in", (size_t)len);
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuCtxGetCurrent(CUcontext *out) { return *out = contexts.empty() ? nullptr : contexts.back(), CUDA_SUCCESS; }
-EXPORT CUresult cuCtxGetDevice(CUdevice *out) { return *out = 0, contexts.empty() ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS; }
-EXPORT CUresult cuCtxSetCurrent(CUcontext context)
-{
-    contexts.clear();
-    if (context) contexts.push_back(context);
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
-{
-    MAY_FAIL("cuCtxPushCurrent");
-    contexts.push_back(context);
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *out)
-{
-    if (contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
-    *out = contexts.back();
-    contexts.pop_back();
-    return CUDA_SUCCESS;
-}
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice)
-{
-    MAY_FAIL("cuDevicePrimaryCtxRetain");
-    return *out = (CUcontext)(void *)&the_context, CUDA_SUCCESS;
-}
-EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return CUDA_SUCCESS; }
 /* The image has to be one of nvcc's: it begins with the fat binary's mark. */
 EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
@@ -442,13 +490,13 @@ EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image)
     uint32_t mark;
     memcpy(&mark, image, sizeof mark);
     if (mark != 0xba55ed50u) return CUDA_ERROR_INVALID_IMAGE;
-    return *out = (CUmodule)(void *)&the_module, CUDA_SUCCESS;
+    return *out = (CUmodule)current(), CUDA_SUCCESS;
 }
 EXPORT CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
-EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule, const char *name)
+EXPORT CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
 {
     if (strcmp(name, FT_CUDA_KERNEL) != 0) return CUDA_ERROR_NOT_FOUND;
-    return *out = (CUfunction)(void *)&the_kernel, CUDA_SUCCESS;
+    return *out = (CUfunction)module, CUDA_SUCCESS;
 }
 EXPORT CUresult cuGetErrorName(CUresult, const char **out) { return *out = "STANDIN_ERROR", CUDA_SUCCESS; }
 EXPORT CUresult cuGetErrorString(CUresult, const char **out) { return *out = "an error of the stand-in", CUDA_SUCCESS; }

@@ -18,6 +18,7 @@ void standin_let_go(CUstream stream);
 /* Kernels that were launched, and that have begun and have not left. */
 int standin_launched();
 int standin_running();
+int standin_context_users(int device); /* how often its primary context is retained */
 int standin_live_memory(); /* allocations that were not freed: device and pinned */
 }
 

@@ -16,27 +16,59 @@ static void leave(const struct ft_cuda_device *cuda)
     cuda->driver->cuCtxPopCurrent(&popped);
 }
 
-void *ft_cuda_context(bool load)
+/* ---- which ---------------------------------------------------------------------------------------------------------------- */
+
+struct ft_device_gpu ft_cuda_of_thread(bool load)
 {
     const struct ft_cuda_driver *driver;
     CUcontext context = NULL;
-    if (ft_cuda_driver(load, &driver) != FT_OK || driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS) return NULL;
-    return context;
+    CUdevice first;
+    unsigned flags;
+    int active = 0;
+    if (ft_cuda_driver(load, &driver) != FT_OK || driver->cuCtxGetCurrent(&context) != CUDA_SUCCESS) return (struct ft_device_gpu){0};
+    if (context) return (struct ft_device_gpu){.context = context};
+    if (driver->cuDeviceGet(&first, 0) != CUDA_SUCCESS || driver->cuDevicePrimaryCtxGetState(first, &flags, &active) != CUDA_SUCCESS) active = 0;
+    return (struct ft_device_gpu){.numbered = active != 0};
 }
 
-static int find_device(struct ft_cuda_device *cuda)
+struct ft_device_gpu ft_cuda_numbered(int number)
 {
-    if (cuda->context) {
-        int rc = enter(cuda);
-        if (rc != FT_OK) return rc;
-        rc = FT_CUDA(cuda->driver, cuCtxGetDevice, &cuda->number);
-        leave(cuda);
-        return rc;
-    }
-    int rc = FT_CUDA(cuda->driver, cuDeviceGet, &cuda->number, 0);
-    if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuDevicePrimaryCtxRetain, &cuda->context, cuda->number);
-    cuda->primary = rc == FT_OK;
-    return rc == FT_OK ? FT_OK : FT_NOTSUP;
+    const struct ft_cuda_driver *driver;
+    struct ft_device_gpu mine = ft_cuda_of_thread(false);
+    CUdevice device;
+    bool on_it = mine.context && ft_cuda_driver(false, &driver) == FT_OK && driver->cuCtxGetDevice(&device) == CUDA_SUCCESS && device == number;
+    return on_it ? mine : (struct ft_device_gpu){.numbered = true, .number = number};
+}
+
+int ft_cuda_count(void)
+{
+    const struct ft_cuda_driver *driver;
+    int count = 0;
+    return ft_cuda_driver(false, &driver) == FT_OK && driver->cuDeviceGetCount(&count) == CUDA_SUCCESS ? count : 0;
+}
+
+/* The context; one of a number is retained. */
+static int take_context(const struct ft_cuda_driver *driver, struct ft_device_gpu which, CUcontext *out)
+{
+    CUdevice device = 0;
+    if (which.context) return *out = which.context, FT_OK;
+    int rc = FT_CUDA(driver, cuDeviceGet, &device, which.number);
+    return rc == FT_OK ? FT_CUDA(driver, cuDevicePrimaryCtxRetain, out, device) : rc;
+}
+
+/* ---- open and close ----------------------------------------------------------------------------------------------------- */
+
+static int find_device(struct ft_cuda_device *cuda, struct ft_device_gpu which)
+{
+    int rc = take_context(cuda->driver, which, &cuda->context);
+    cuda->primary = rc == FT_OK && !which.context;
+    if (!which.context && rc != FT_OK) return FT_NOTSUP;
+    if (rc == FT_OK) rc = enter(cuda);
+    if (rc != FT_OK) return rc;
+    rc = FT_CUDA(cuda->driver, cuCtxGetDevice, &cuda->number);
+    leave(cuda);
+    cuda->base.number = (int)cuda->number;
+    return rc;
 }
 
 static int load_kernel(struct ft_cuda_device *cuda)
@@ -54,7 +86,7 @@ static int load_kernel(struct ft_cuda_device *cuda)
 
 static const struct ft_device_ops ops;
 
-int ft_cuda_open(void *context, struct ft_device **out)
+int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 {
     struct ft_cuda_device *cuda = calloc(1, sizeof *cuda);
     if (!cuda) return ft_fail(FT_NOMEM, "no memory for the CUDA device");
@@ -62,9 +94,8 @@ int ft_cuda_open(void *context, struct ft_device **out)
     cuda->blocks = (unsigned)ft_param_int(FT_PARAM_CUDA_BLOCKS);
     cuda->threads = (unsigned)ft_param_int(FT_PARAM_CUDA_THREADS);
     cuda->base = (struct ft_device){.ops = &ops, .name = cuda->name};
-    cuda->context = context;
     int rc = ft_cuda_driver(true, &cuda->driver);
-    if (rc == FT_OK) rc = find_device(cuda);
+    if (rc == FT_OK) rc = find_device(cuda, which);
     if (rc == FT_OK) rc = load_kernel(cuda);
     if (rc != FT_OK) {
         ft_cuda_device_release(cuda);
@@ -86,6 +117,39 @@ void ft_cuda_device_release(struct ft_cuda_device *cuda)
 }
 
 static void cuda_close(struct ft_device *device) { ft_cuda_device_release(FT_CONTAINER(device, struct ft_cuda_device, base)); }
+
+/* ---- memory ----------------------------------------------------------------------------------------------------------------- */
+
+int ft_cuda_alloc(struct ft_device_gpu which, size_t len_bytes, void **out)
+{
+    const struct ft_cuda_driver *driver;
+    CUcontext context, popped;
+    CUdeviceptr at = 0;
+    int rc = ft_cuda_driver(false, &driver);
+    if (rc == FT_OK) rc = take_context(driver, which, &context);
+    if (rc != FT_OK) return rc;
+    rc = FT_CUDA(driver, cuCtxPushCurrent, context);
+    if (rc == FT_OK) {
+        rc = FT_CUDA(driver, cuMemAlloc, &at, len_bytes);
+        driver->cuCtxPopCurrent(&popped);
+    }
+    if (rc != FT_OK && !which.context) driver->cuDevicePrimaryCtxRelease(which.number);
+    if (rc == FT_OK) *out = (void *)(uintptr_t)at;
+    return rc;
+}
+
+/* A context that was retained for the memory is retained once more to get at it. */
+void ft_cuda_free(struct ft_device_gpu which, void *ptr)
+{
+    const struct ft_cuda_driver *driver;
+    CUcontext context, popped;
+    if (ft_cuda_driver(false, &driver) != FT_OK || take_context(driver, which, &context) != FT_OK) return;
+    if (driver->cuCtxPushCurrent(context) == CUDA_SUCCESS) {
+        driver->cuMemFree((CUdeviceptr)(uintptr_t)ptr);
+        driver->cuCtxPopCurrent(&popped);
+    }
+    for (int i = 0; i < 2 && !which.context; i++) driver->cuDevicePrimaryCtxRelease(which.number);
+}
 
 static int cuda_alloc(struct ft_device *device, size_t len_bytes, void **out)
 {

@@ -9,9 +9,9 @@
 
 /* The names stand for the versions that cuda.h defines them to. */
 #define FT_CUDA_CALLS(X) \
-    X(cuInit) X(cuDeviceGet) X(cuDeviceGetName) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent) X(cuCtxPopCurrent) \
-    X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuModuleLoadData) X(cuModuleUnload) X(cuModuleGetFunction) \
-    X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamWaitEvent) X(cuStreamQuery) X(cuStreamIsCapturing) \
+    X(cuInit) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent) \
+    X(cuCtxPopCurrent) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxGetState) X(cuModuleLoadData) \
+    X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamWaitEvent) X(cuStreamQuery) X(cuStreamIsCapturing) \
     X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostGetDevicePointer) \
     X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) X(cuPointerGetAttribute) X(cuGetErrorName) X(cuGetErrorString)
 

@@ -7,10 +7,14 @@
 #include "device/device.h"
 
 #ifdef FT_HAVE_CUDA
-/* The calling thread's context; NULL: none. load: the driver is loaded if nobody has. */
-void *ft_cuda_context(bool load);
-/* NULL: the primary context of device 0. FT_NOTSUP: there is no driver, or no device. */
-int ft_cuda_open(void *context, struct ft_device **out);
+/* load: the driver is loaded if nobody has. */
+struct ft_device_gpu ft_cuda_of_thread(bool load);
+struct ft_device_gpu ft_cuda_numbered(int number);
+int ft_cuda_count(void);
+/* FT_NOTSUP: there is no driver, or no such device. */
+int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out);
+int ft_cuda_alloc(struct ft_device_gpu which, size_t len_bytes, void **out);
+void ft_cuda_free(struct ft_device_gpu which, void *ptr);
 #endif
 
 #endif
