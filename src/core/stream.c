@@ -334,10 +334,27 @@ int ft_stream_wait(struct ft_stream *stream)
  * would wait for operations that only this thread's next call can complete. */
 static _Thread_local struct { uint64_t engine[32]; int n; bool all; } used;
 
+static void mark_used(struct ft_engine *engine, void *arg)
+{
+    bool *lives = arg;
+    for (int i = 0; i < used.n; i++) lives[i] |= used.engine[i] == engine->id;
+}
+
+static void forget_closed(void)
+{
+    bool lives[FT_ARRAY_LEN(used.engine)] = {false};
+    int n = 0;
+    ft_engine_each(mark_used, lives);
+    for (int i = 0; i < used.n; i++)
+        if (lives[i]) used.engine[n++] = used.engine[i];
+    used.n = n;
+}
+
 void ft_null_stream_used(const struct ft_engine *engine)
 {
     for (int i = used.n - 1; i >= 0; i--)
         if (used.engine[i] == engine->id) return;
+    if (used.n == (int)FT_ARRAY_LEN(used.engine) && !used.all) forget_closed();
     if (used.n == (int)FT_ARRAY_LEN(used.engine)) used.all = true;
     else used.engine[used.n++] = engine->id;
 }

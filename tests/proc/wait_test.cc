@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <random>
 #include <thread>
 #include <vector>
@@ -68,4 +69,40 @@ TEST(Wait, NullStreamsOfManyRanks)
     EXPECT_EQ(std::count(b.begin(), b.end(), 2), static_cast<ptrdiff_t>(n));
     for (ftcclComm_t c : comm) EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess); // before the buffers go
     for (ftcclComm_t c : others) EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess);
+}
+
+// A thread waits for the NULL streams of the ranks on which it enqueued, however many of them have come and gone: of others it may be
+// the one that they wait for.
+TEST(Wait, NullStreamsOfRanksThatAreGone)
+{
+    ftcclUniqueId id;
+    std::promise<void> enqueued;
+    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.opTimeoutMs = 10000;
+    ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+    config.options = &options;
+    ASSERT_EQ(ftcclGetUniqueId(&id), ftcclSuccess);
+    auto rank = [&](int r) {
+        ftcclComm_t comm;
+        int one = 1, sum = 0;
+        for (int i = 0; i < 40 && r == 0; i++) {
+            ASSERT_EQ(ftcclCommInitAll(&comm, 1, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+            ASSERT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, nullptr), ftcclSuccess);
+            ASSERT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess);
+            ASSERT_EQ(ftcclCommDestroy(comm), ftcclSuccess);
+        }
+        ASSERT_EQ(ftcclCommInitRankConfig(&comm, 2, id, r, &config), ftcclSuccess) << ftcclGetLastError(nullptr);
+        if (r == 0) {
+            enqueued.get_future().wait();
+            EXPECT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+        }
+        EXPECT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+        if (r == 1) enqueued.set_value();
+        EXPECT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+        EXPECT_EQ(sum, 2);
+        EXPECT_EQ(ftcclCommDestroy(comm), ftcclSuccess);
+    };
+    std::thread other(rank, 1);
+    rank(0);
+    other.join();
 }
