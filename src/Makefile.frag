@@ -7,7 +7,7 @@ EXTRA_DIST += src/ftccl.map
 
 noinst_LTLIBRARIES += src/libftcore.la
 src_libftcore_la_SOURCES =
-src_libftcore_la_LIBADD = $(SODIUM_LIBS) $(HWLOC_LIBS)
+src_libftcore_la_LIBADD = $(SODIUM_LIBS)
 
 include src/base/Makefile.frag
 include src/algo/Makefile.frag

@@ -48,6 +48,7 @@ struct rank {
 static struct run_options opt;
 static struct rank *ranks;
 static struct run_env env;
+static cpu_set_t *places; /* per rank; NULL: anywhere */
 static uint64_t start_ns;
 static int first_status;
 static int nforwarded;
@@ -79,7 +80,8 @@ static void become_rank(int rank, pid_t parent, int out, int err)
     if (out >= 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)) _exit(126);
     if (null > STDERR_FILENO) close(null);
     setrlimit(RLIMIT_NOFILE, &nofile);
-    run_bind(opt.bind_core, rank);
+    if (places && sched_setaffinity(0, sizeof *places, &places[rank]))
+        dprintf(STDERR_FILENO, "ftccl-run: cannot bind rank %d: %s\n", rank, strerror(errno));
     sigprocmask(SIG_SETMASK, &original, NULL);
     execvpe(opt.argv[0], opt.argv, env.vars[rank]);
     int code = errno == ENOENT ? 127 : 126;
@@ -329,6 +331,12 @@ static void raise_nofile(void)
 int main(int argc, char **argv)
 {
     run_parse(argc, argv, &opt);
+    places = run_bind_plan(&opt);
+    if (opt.report) run_bind_report(stderr, places, opt.nranks);
+    if (!opt.argv[0]) {
+        free(places);
+        return 0;
+    }
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGCHLD);
     sigaddset(&blocked, SIGINT);
@@ -354,6 +362,7 @@ int main(int argc, char **argv)
     finish();
     free(polls);
     free(ranks);
+    free(places);
     run_env_free(&env);
     return first_status;
 }

@@ -1,9 +1,11 @@
-/* ftccl-run's parts: the command line and the environment that ranks get. */
+/* ftccl-run's parts: the command line, the environment and the processors that ranks get. */
 #ifndef FT_TOOLS_RUN_H
 #define FT_TOOLS_RUN_H
 
+#include <sched.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 struct run_event {
     int rank, sig; /* SIGKILL or SIGSTOP */
@@ -14,12 +16,16 @@ struct run_event {
 #define RUN_EVENTS_MAX 64
 #define RUN_RANKS_MAX 4096
 
+/* Default: SHARE, with more ranks than cores NONE. */
+enum run_bind { RUN_BIND_DEFAULT, RUN_BIND_NONE, RUN_BIND_SHARE, RUN_BIND_CORE, RUN_BIND_NUMA };
+
 struct run_options {
     int nranks;
-    bool label, restart, bind_core;
+    bool label, restart, report;
+    enum run_bind bind;
     int nevents;
     struct run_event events[RUN_EVENTS_MAX];
-    char **argv; /* of the program, ends with NULL */
+    char **argv; /* of the program, ends with NULL; none: only report */
 };
 
 /* Ends the process after a wrong command line (status 2) and after --help (0). */
@@ -36,7 +42,8 @@ void run_env_make(struct run_env *env, int nranks, uint64_t start_ns); /* start_
 void run_env_set_restart(struct run_env *env, int rank, int count);
 void run_env_free(struct run_env *env);
 
-/* Binds the calling process to one of the cores it may use, by rank. Called between fork and exec. */
-void run_bind(bool core, int rank);
+/* Per rank the processors that it is to be bound to; NULL: none is bound. Ends the process when it cannot do what was asked for. */
+cpu_set_t *run_bind_plan(const struct run_options *opt);
+void run_bind_report(FILE *out, const cpu_set_t *sets, int nranks); /* a line for each */
 
 #endif

@@ -8,7 +8,6 @@
 #include <arpa/inet.h>
 #include <ftccl.h>
 #include <netinet/in.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -125,18 +124,4 @@ void run_env_free(struct run_env *env)
     }
     free(env->vars);
     if (env->port_fd >= 0) close(env->port_fd);
-}
-
-void run_bind(bool core, int rank)
-{
-    cpu_set_t allowed, one;
-    if (!core || sched_getaffinity(0, sizeof allowed, &allowed)) return;
-    int skip = rank % CPU_COUNT(&allowed);
-    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
-        if (!CPU_ISSET(cpu, &allowed) || skip-- > 0) continue;
-        CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        sched_setaffinity(0, sizeof one, &one);
-        return;
-    }
 }

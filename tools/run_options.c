@@ -17,7 +17,10 @@ static const char usage[] =
     "      --stop RANK@SECONDS     stop a rank (SIGSTOP); it is killed when the others have ended\n"
     "      --restart               start a rank again that a signal ended, with FTCCL_RESTART=COUNT (at most 10 times)\n"
     "  -l, --label                 prefix every line of output with [RANK]\n"
-    "      --bind none|core        bind rank i to the i-th core, or not (default)\n"
+    "      --bind share|core|numa|none\n"
+    "                              let each rank run only on its share of the cores (default; nothing with more ranks than cores),\n"
+    "                              on one core, on the cores of one NUMA node, or anywhere\n"
+    "      --report-bindings       say on standard error where each rank may run; without PROGRAM only this\n"
     "  -h, --help                  this text\n"
     "Ends with the first status that is not 0; 128 plus the number for a signal. Ranks of --kill and --stop do not count.\n"
     "SIGINT, SIGTERM and SIGHUP go to all ranks; a second one kills them.\n";
@@ -60,19 +63,28 @@ static void add_event(struct run_options *opt, int sig, const char *text)
 static void check(struct run_options *opt)
 {
     if (!opt->nranks) run_die("-n is missing; --help says more");
-    if (!opt->argv[0]) run_die("no program; --help says more");
+    if (!opt->argv[0] && !opt->report) run_die("no program; --help says more");
     for (int i = 0; i < opt->nevents; i++)
         if (opt->events[i].rank >= opt->nranks)
             run_die("there is no rank %d among %d", opt->events[i].rank, opt->nranks);
 }
 
+static enum run_bind bind_of(const char *text)
+{
+    static const char *const names[] = {[RUN_BIND_NONE] = "none", [RUN_BIND_SHARE] = "share", [RUN_BIND_CORE] = "core", [RUN_BIND_NUMA] = "numa"};
+    for (int how = RUN_BIND_NONE; how <= RUN_BIND_NUMA; how++)
+        if (!strcmp(text, names[how])) return (enum run_bind)how;
+    run_die("--bind takes share, core, numa or none, not '%s'", text);
+}
+
 void run_parse(int argc, char **argv, struct run_options *opt)
 {
-    enum { KILL = 256, STOP, RESTART, BIND };
+    enum { KILL = 256, STOP, RESTART, BIND, REPORT };
     static const struct option longs[] = {
         {"ranks", required_argument, NULL, 'n'}, {"kill", required_argument, NULL, KILL},
         {"stop", required_argument, NULL, STOP}, {"restart", no_argument, NULL, RESTART},
         {"label", no_argument, NULL, 'l'},       {"bind", required_argument, NULL, BIND},
+        {"report-bindings", no_argument, NULL, REPORT},
         {"help", no_argument, NULL, 'h'},        {0}};
     int c;
     while ((c = getopt_long(argc, argv, "+n:lh", longs, NULL)) != -1) {
@@ -82,10 +94,8 @@ void run_parse(int argc, char **argv, struct run_options *opt)
         case KILL: add_event(opt, SIGKILL, optarg); break;
         case STOP: add_event(opt, SIGSTOP, optarg); break;
         case RESTART: opt->restart = true; break;
-        case BIND:
-            if (strcmp(optarg, "core") && strcmp(optarg, "none")) run_die("--bind takes none or core, not '%s'", optarg);
-            opt->bind_core = !strcmp(optarg, "core");
-            break;
+        case BIND: opt->bind = bind_of(optarg); break;
+        case REPORT: opt->report = true; break;
         case 'h': fputs(usage, stdout); exit(0);
         default: exit(2);
         }
