@@ -46,6 +46,7 @@ struct Job {
     Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
     {
         ftcclUniqueId id;
+        standin_enter();
         EXPECT_OK(ftcclGetUniqueId(&id));
         each([&](int r) {
             ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
@@ -55,7 +56,7 @@ struct Job {
             ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
             config.options = &options;
             EXPECT_OK(ftcclCommInitRankConfig(&comm[static_cast<size_t>(r)], n, id, r, &config));
-            EXPECT_EQ(cuStreamCreate(&stream[static_cast<size_t>(r)], 0), CUDA_SUCCESS);
+            EXPECT_EQ(cuStreamCreate(&stream[static_cast<size_t>(r)], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
         });
     }
     ~Job()
@@ -67,13 +68,10 @@ struct Job {
         for (CUstream s : stream) cuStreamDestroy(s);
     }
     int size() const { return static_cast<int>(comm.size()); }
-    /* Every thread with a context, as cudaSetDevice() leaves it. */
     void each(const std::function<void(int)> &f) const
     {
         proc::in_threads(size(), [&](int r) {
-            CUcontext context;
-            cuDevicePrimaryCtxRetain(&context, 0);
-            cuCtxSetCurrent(context);
+            standin_enter();
             f(r);
         });
     }
@@ -191,7 +189,7 @@ TEST_P(Gpu, AGroupOfSendsAndReceivesIsOneKernel)
         EXPECT_TRUE(b == numbers<float>(count, (r + 1) % n)) << r;
         EXPECT_TRUE(d == numbers<float>(count, r)) << r;
     });
-    EXPECT_EQ(standin_launched() - before, n);
+    EXPECT_TRUE(before == STANDIN_UNKNOWN || standin_launched() - before == n) << standin_launched() - before;
 }
 
 TEST_P(Gpu, RanksOfOneThreadInAGroupDoNotWaitForEachOthersKernels)
@@ -227,7 +225,7 @@ TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
         ftcclComm_t c = job.comm[static_cast<size_t>(r)];
         CUstream streams[] = {job.stream[static_cast<size_t>(r)], nullptr, nullptr};
         streams[1] = CU_STREAM_PER_THREAD;
-        cuStreamCreate(&streams[2], 0);
+        cuStreamCreate(&streams[2], CU_STREAM_NON_BLOCKING);
         Buffer<int> data(count);
         std::vector<int> got(count), want = numbers<int>(count, 0);
         data.put(want, streams[0]);
@@ -414,11 +412,9 @@ TEST(GpuErrors, AnInputInPlaceIsRestored)
 CHILD(loop)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
-    CUcontext context;
     CUstream stream;
-    cuDevicePrimaryCtxRetain(&context, 0);
-    cuCtxSetCurrent(context);
-    cuStreamCreate(&stream, 0);
+    standin_enter();
+    cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
     ftcclComm_t comm, next;
     if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) return 1;
     Buffer<float> data(100000);

@@ -21,6 +21,7 @@ protected:
     ft_device *device = nullptr;
     ft_device_queue *queue = nullptr;
     const ft_device_queue_ops *ops = nullptr;
+    CUstream stream = nullptr;
     uint64_t run = 0;
     std::vector<Room> rooms{FT_REDUCE_SRCS + FT_REDUCE_DSTS};
 
@@ -36,13 +37,16 @@ protected:
         ASSERT_NE(device, nullptr);
         ops = device->ops->queue;
         ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();
-        void *legacy = nullptr;
-        ASSERT_EQ(ops->after(queue, &legacy, 1, &run), FT_OK) << ft_fail_text();
+        ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS); /* not the legacy one, which copy() is on */
+        void *streams[] = {stream};
+        ASSERT_EQ(ops->after(queue, streams, 1, &run), FT_OK) << ft_fail_text();
+        ASSERT_EQ(ops->hold(queue, streams, 1), FT_OK) << ft_fail_text();
     }
     void TearDown() override
     {
         if (queue) ops->signal(queue, run), ops->close(queue);
         if (device) ft_device_close(device);
+        if (stream) cuStreamDestroy(stream);
     }
     void wait(ft_device_req &req)
     {
@@ -51,6 +55,13 @@ protected:
     }
     void check(std::mt19937_64 &rng, const Case &c, const Pool &pool, size_t at);
 };
+
+/* Has happened when it returns, which cuMemcpy() alone does not promise for small pieces of pageable memory. */
+static void copy(CUdeviceptr to, CUdeviceptr from, size_t len)
+{
+    EXPECT_EQ(cuMemcpy(to, from, len), CUDA_SUCCESS);
+    EXPECT_EQ(cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
+}
 
 /* An operand: a place on the device, or a guarded one far from it. */
 struct Operand {
@@ -62,20 +73,20 @@ struct Operand {
     {
         there = room.at + 2 * Guarded::PAD + skew;
         std::vector<unsigned char> canary(len + 2 * Guarded::PAD, 0xa5);
-        cuMemcpy(there - Guarded::PAD, (CUdeviceptr)canary.data(), canary.size());
+        copy(there - Guarded::PAD, (CUdeviceptr)canary.data(), canary.size());
     }
     void *address() { return far ? (void *)host.data : (void *)there; }
-    void set(const void *from) { cuMemcpy(far ? (CUdeviceptr)host.data : there, (CUdeviceptr)from, host.len); }
+    void set(const void *from) { copy(far ? (CUdeviceptr)host.data : there, (CUdeviceptr)from, host.len); }
     std::vector<unsigned char> get()
     {
         std::vector<unsigned char> out(host.len + 1);
-        cuMemcpy((CUdeviceptr)out.data(), far ? (CUdeviceptr)host.data : there, host.len);
+        copy((CUdeviceptr)out.data(), far ? (CUdeviceptr)host.data : there, host.len);
         return out;
     }
     bool intact()
     {
         std::vector<unsigned char> all(host.len + 2 * Guarded::PAD);
-        cuMemcpy((CUdeviceptr)all.data(), there - Guarded::PAD, all.size());
+        copy((CUdeviceptr)all.data(), there - Guarded::PAD, all.size());
         bool ok = host.intact();
         for (size_t i = 0; i < all.size(); i++)
             ok &= all[i] == 0xa5 || (i >= Guarded::PAD && i < Guarded::PAD + host.len && !far);
@@ -158,6 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, EveryType, testing::Range(0, (int)FT_TYPES),
 int main(int argc, char **argv)
 {
     testing::InitGoogleTest(&argc, argv);
+    standin_enter();
     seed = getenv("FT_SEED") ? strtoull(getenv("FT_SEED"), nullptr, 10) : std::random_device()();
     printf("FT_SEED=%llu\n", (unsigned long long)seed);
     return RUN_ALL_TESTS();

@@ -35,14 +35,17 @@ protected:
         ASSERT_NE(device, nullptr);
         ops = device->ops->queue;
         ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();
-        ASSERT_EQ(cuStreamCreate(&a, 0), CUDA_SUCCESS);
-        ASSERT_EQ(cuStreamCreate(&b, 0), CUDA_SUCCESS);
+        standin_enter();
+        cuDevicePrimaryCtxRelease(0); /* the device keeps it */
+        ASSERT_EQ(cuStreamCreate(&a, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        ASSERT_EQ(cuStreamCreate(&b, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     }
     void TearDown() override
     {
         close();
         cuStreamDestroy(a);
         cuStreamDestroy(b);
+        cuCtxSetCurrent(nullptr);
         if (device) ft_device_close(device);
         choose("");
     }
@@ -258,6 +261,7 @@ TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
 {
     ft_device *other = nullptr;
     choose("");
+    cuCtxSetCurrent(nullptr);
     EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
     ASSERT_NE(other, nullptr) << "as for CUDA's runtime, a thread without a context has the first device's, which the program uses";
     ft_device_close(other);

@@ -9,6 +9,8 @@
 #include <cuda.h>
 #include <stddef.h>
 
+#define STANDIN_UNKNOWN (-1)
+
 extern "C" {
 /* The next call of this name but `after` answers `result`, once; the name is CUDA's without version. */
 void standin_fail(const char *call, CUresult result, int after);
@@ -16,10 +18,20 @@ void standin_fail(const char *call, CUresult result, int after);
 void standin_block(CUstream stream);
 void standin_let_go(CUstream stream);
 /* Kernels that were launched, and that have begun and have not left. */
-int standin_launched();
+int standin_launched(); /* STANDIN_UNKNOWN on a real GPU */
 int standin_running();
 int standin_context_users(int device); /* how often its primary context is retained */
 int standin_live_memory(); /* allocations that were not freed: device and pinned */
+}
+
+/* The calling thread has the GPU's context from now on, as cudaSetDevice() leaves it. */
+static inline CUcontext standin_enter()
+{
+    CUcontext context = nullptr;
+    cuInit(0);
+    cuDevicePrimaryCtxRetain(&context, 0);
+    cuCtxSetCurrent(context);
+    return context;
 }
 
 #endif
