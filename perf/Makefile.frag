@@ -1,9 +1,10 @@
 # perf: nccl-tests' programs. The shared part is a convenience library; each program is one small file.
 dist_man_MANS += man/ftccl-perf.1
 noinst_LTLIBRARIES += perf/libperf.la
-perf_libperf_la_SOURCES = perf/api.h perf/api.c perf/perf.h perf/options.c perf/types.c perf/layouts.c perf/launch.c \
+perf_sources = perf/api.h perf/api.c perf/perf.h perf/options.c perf/types.c perf/layouts.c perf/launch.c \
 	perf/bootstrap.c perf/team.c perf/data.c perf/verify.c perf/run.c perf/table.c perf/json.c perf/main.c
-perf_libperf_la_LIBADD = src/libftccl.la -lm
+perf_libperf_la_SOURCES = $(perf_sources)
+perf_libperf_la_LIBADD = perf/libgpu.la src/libftccl.la -lm
 
 pkglibexec_PROGRAMS = perf/all_reduce_perf perf/all_gather_perf perf/broadcast_perf perf/reduce_perf \
 	perf/reduce_scatter_perf perf/alltoall_perf perf/alltoallv_perf perf/gather_perf perf/scatter_perf \
@@ -34,5 +35,6 @@ include perf/telemetry.frag
 include perf/kernels.frag
 include perf/recovery.frag
 include perf/scaling.frag
+include perf/gpu.frag
 EXTRA_DIST += perf/tune perf/false_suspicions perf/healthy_cost perf/registered
 include perf/compare.frag

@@ -1,5 +1,5 @@
 /*
- * How the unique id reaches all processes. By ftccl-run: in FTCCL_UNIQUE_ID. Across machines: every process makes it from
+ * How the unique id reaches all processes. By ftccl-run: in FTCCL_UNIQUE_ID, if it is the library's own. Across machines: every process makes it from
  * FTCCL_COMM_ID and the secret. On one machine: rank 0 leaves it in a private file that is named after the launcher's
  * process, which all ranks descend from. A file holds its writer's process number and start time, so that one that a
  * dead job left behind is not believed.
@@ -174,7 +174,7 @@ int perf_bootstrap_id(const struct perf_launch *l, CCL(UniqueId) *id)
 {
     const char *hex = getenv("FTCCL_UNIQUE_ID");
     if (l->nprocs == 1) return make(id);
-    if (!strcmp(l->how, "ftccl-run")) {
+    if (CCL_TAKES_RUNS_ID && !strcmp(l->how, "ftccl-run")) {
         if (!from_hex(hex, id)) return 0;
         fprintf(stderr, "FTCCL_UNIQUE_ID is not an id in hex\n");
         return -1;

@@ -36,6 +36,7 @@ static void *thread_main(void *arg)
     struct thread *th = arg;
     struct perf_team *t = th->t;
     bool writer = perf_is_writer(t, th->number);
+    api_enter();
     if (t->o->parallel_init) perf_team_init(t, th->number);
     perf_barrier(t, th->number);
     if (th->number == 0) perf_bootstrap_done();
@@ -95,6 +96,7 @@ int perf_main(const struct perf_op *op, int argc, char **argv)
     if (status) return status - 1;
     if (options.root < PERF_ALL) options.root = PERF_ALL;
     if (perf_launch_find(&team.launch)) return PERF_FAILED;
+    if (api_open((enum api_memory)options.memory)) return PERF_NOT_HERE;
     status = check(&options, op, &team.launch);
     if (status) return status;
     if (options.output_file && team.launch.proc == 0 && perf_json_open(options.output_file)) {

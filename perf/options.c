@@ -7,6 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifdef FT_PERF_NCCL
+#define MEMORY_DEFAULT API_DEVICE
+#define MEMORY_FIRST API_DEVICE
+#define MEMORY_NAME "device"
+#define MEMORY_CHOICE "device or pinned"
+#else
+#define MEMORY_DEFAULT API_HOST
+#define MEMORY_FIRST API_HOST
+#define MEMORY_NAME "host"
+#define MEMORY_CHOICE "host, device or pinned"
+#endif
+
 /* letter, long name, field, lowest, highest, argument, help */
 #define INT_OPTIONS(X)                                                                                                  \
     X('t', "nthreads", nthreads, 1, 1024, "N", "threads of this process, each with -g ranks (1)")                       \
@@ -43,6 +55,7 @@ static void print_help(const char *program)
     printf("  -%c, --%-22s %s\n", 'o', "op NAME|all", "sum, prod, min, max, avg or mulsum (sum)");
     printf("  -%c, --%-22s %s\n", 'd', "datatype NAME|all", "int8, uint8, ... float, ... f8e5m2 (float)");
     printf("  -%c, --%-22s %s\n", 'r', "root RANK|all", "for operations that have a root (0)");
+    printf("  -%c, --%-22s %s\n", 'B', "buffers host|device|pinned", "where buffers lie: device and pinned are the GPU's (" MEMORY_NAME ")");
     printf("  -%c, --%-22s %s\n", 'J', "output_file FILE.json", "results as JSON");
 #define X(letter, name, field, low, high, arg, help) printf("  -%c, --%-22s %s\n", letter, name " " arg, help);
     INT_OPTIONS(X)
@@ -58,6 +71,15 @@ static int complain(const char *program, const char *option, const char *value, 
 {
     fprintf(stderr, "%s: option %s takes %s, not '%s'\n", program, option, wanted, value);
     return PERF_USAGE + 1;
+}
+
+/* enum api_memory, or -1. NCCL works on no other memory than the GPU's. */
+static int find_memory(const char *text)
+{
+    static const char *const names[] = {[API_HOST] = "host", [API_DEVICE] = "device", [API_PINNED] = "pinned"};
+    for (int i = MEMORY_FIRST; i <= API_PINNED; i++)
+        if (!strcmp(text, names[i])) return i;
+    return -1;
 }
 
 static bool parse_int(const char *text, long low, long high, int *out)
@@ -117,6 +139,9 @@ static int take(struct perf_options *o, int letter, const char *program)
         if (!strcmp(optarg, "all")) o->root = PERF_ALL;
         else if (!parse_int(optarg, -1, INT_MAX, &o->root)) return complain(program, "--root", optarg, "a rank or all");
         return 0;
+    case 'B':
+        o->memory = find_memory(optarg);
+        return o->memory >= 0 ? 0 : complain(program, "--buffers", optarg, MEMORY_CHOICE);
     case 'J': o->output_file = optarg; return 0;
     case 'h': print_help(program); return PERF_OK + 1;
     default: return PERF_USAGE + 1; /* getopt has said it */
@@ -165,15 +190,16 @@ int perf_options_parse(struct perf_options *o, int argc, char **argv)
         {"stepbytes", required_argument, NULL, 'i'},   {"stepfactor", required_argument, NULL, 'f'},
         {"op", required_argument, NULL, 'o'},          {"datatype", required_argument, NULL, 'd'},
         {"root", required_argument, NULL, 'r'},        {"output_file", required_argument, NULL, 'J'},
+        {"buffers", required_argument, NULL, 'B'},
         {"help", no_argument, NULL, 'h'},              {0}};
     *o = (struct perf_options){.nthreads = 1, .ngpus = 1, .min_bytes = 32u << 20, .max_bytes = 32u << 20,
                                .step_bytes = 1u << 20, .step_factor = 1, .iters = 20, .agg_iters = 1,
                                .warmup_iters = 1, .run_cycles = 1, .check = 1, .op = CCL(Sum), .type = CCL(Float32),
-                               .average = 1, .cta_policy = -1, .device_ctas = 16};
+                               .average = 1, .memory = MEMORY_DEFAULT, .cta_policy = -1, .device_ctas = 16};
     const char *slash = strrchr(argv[0], '/'), *program = slash ? slash + 1 : argv[0];
     int letter, status = 0;
     optind = 1;
-    while (!status && (letter = getopt_long(argc, argv, "t:g:b:e:i:f:n:m:w:N:p:c:o:d:r:z:y:T:G:C:S:J:a:R:x:D:V:M:u:I:K:h",
+    while (!status && (letter = getopt_long(argc, argv, "t:g:b:e:i:f:n:m:w:N:p:c:o:d:r:z:y:T:G:C:S:J:a:R:x:D:V:M:u:I:K:B:h",
                                             longs, NULL)) != -1)
         status = take(o, letter, program);
     if (!status && optind < argc) {

@@ -28,6 +28,7 @@ struct perf_options {
     long step_factor; /* over 1: factor, else step_bytes */
     int iters, agg_iters, warmup_iters, run_cycles, check;
     int op, type, root; /* or PERF_ALL */
+    int memory;         /* enum api_memory */
     int parallel_init, blocking, stream_null, timeout_s, cudagraph, report_cputime, report_timestamps, average;
     int local_register, cta_policy, device_impl, device_ctas, memory_report, unalign, per_iter, per_iter_skip;
     const char *output_file;

@@ -72,7 +72,7 @@ static void start(struct bench *b, size_t iteration)
 
 static void finish(struct bench *b)
 {
-    for (int i = 0; i < b->n; i++) perf_must(&b->ranks[i], b->t->op->name, api_stream_sync(b->ranks[i].stream));
+    for (int i = 0; i < b->n; i++) perf_must(&b->ranks[i], b->t->op->name, api_stream_sync(b->ranks[i].comm, b->ranks[i].stream));
 }
 
 /* ---- time -------------------------------------------------------------------------------------------------------------- */

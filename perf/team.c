@@ -73,12 +73,12 @@ static void touch(char *buffer, size_t bytes)
         api_mem_write(buffer + at, zeros, bytes - at < sizeof zeros ? bytes - at : sizeof zeros);
 }
 
-/* Bytes of memory that are free on this machine, shared by its processes; huge if that is not known. */
+/* Bytes of memory for buffers that are free on this machine, shared by its processes; huge if that is not known. */
 static double free_bytes(const struct perf_team *t)
 {
-    double kib = 0;
+    double kib = api_gpu_bytes() / 1024;
     char line[128];
-    FILE *file = fopen("/proc/meminfo", "re");
+    FILE *file = kib > 0 ? NULL : fopen("/proc/meminfo", "re");
     while (file && fgets(line, sizeof line, file))
         if (sscanf(line, "MemAvailable: %lf", &kib) == 1) break;
     if (file) fclose(file);
@@ -166,7 +166,7 @@ static void reduce_processes(struct perf_team *t, int thread, double *values, in
         perf_must(&r[i], "AllReduce of times", CCL(AllReduce)(r[i].control, r[i].control, (size_t)n, CCL(Float64), op,
                                                              r[i].comm, r[i].stream));
     if (nranks > 1) perf_must(r, "GroupEnd", CCL(GroupEnd)());
-    for (int i = 0; i < nranks; i++) perf_must(&r[i], "AllReduce of times", api_stream_sync(r[i].stream));
+    for (int i = 0; i < nranks; i++) perf_must(&r[i], "AllReduce of times", api_stream_sync(r[i].comm, r[i].stream));
     api_mem_read(values, r[0].control, bytes);
 }
 
@@ -211,7 +211,7 @@ void perf_team_report(struct perf_team *t, int thread)
         perf_must(&r[i], "AllGather of names", CCL(AllGather)((char *)all[i] + (size_t)r[i].rank * LINE_BYTES, all[i],
                                                              LINE_BYTES, CCL(Int8), r[i].comm, r[i].stream));
     if (n > 1) perf_must(r, "GroupEnd", CCL(GroupEnd)());
-    for (int i = 0; i < n; i++) perf_must(&r[i], "AllGather of names", api_stream_sync(r[i].stream));
+    for (int i = 0; i < n; i++) perf_must(&r[i], "AllGather of names", api_stream_sync(r[i].comm, r[i].stream));
     for (int i = 0; perf_is_writer(t, thread) && i < t->nranks; i++) {
         api_mem_read(line, (char *)all[0] + (size_t)i * LINE_BYTES, sizeof line);
         line[LINE_BYTES - 1] = '\0';

@@ -46,8 +46,8 @@ for folder in "$root"/src/*/; do
     done <"${TMPDIR:-/tmp}/ft-includes.$$"
     rm -f "${TMPDIR:-/tmp}/ft-includes.$$"
 done
-# What users can write must be enough for the programs that measure the library; perf/telemetry_cost and perf/kernels measure parts of it.
+# What users can write must be enough for the programs that measure the library; perf/telemetry_cost, perf/kernels and perf/gpu_kernels measure parts of it.
 bad=$(grep -nE '^ *# *include *"(base|algo|core|api|transport|device|membership|telemetry|path|state)/' \
     "$root"/perf/*.[ch] "$root"/examples/*.[ch] 2>/dev/null |
-    grep -vE '/perf/(telemetry_cost|kernels)\.c:') && complain "$bad: only ftccl.h is for programs"
+    grep -vE '/perf/(telemetry_cost|kernels|gpu_kernels)\.c:') && complain "$bad: only ftccl.h is for programs"
 exit $status

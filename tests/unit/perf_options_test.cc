@@ -63,6 +63,11 @@ TEST(PerfOptions, Values)
     EXPECT_GT(o.step_bytes, o.max_bytes); // a step of nothing would never end
     ASSERT_EQ(parse({"-b", "0", "-e", "8", "-f", "2"}, &o), 0);
     EXPECT_GT(o.min_bytes, 0u); // nor would a factor of nothing
+    EXPECT_EQ(o.memory, API_HOST);
+    ASSERT_EQ(parse({"-B", "device"}, &o), 0);
+    EXPECT_EQ(o.memory, API_DEVICE);
+    ASSERT_EQ(parse({"--buffers", "pinned"}, &o), 0);
+    EXPECT_EQ(o.memory, API_PINNED);
     ASSERT_EQ(parse({"-I", "1", "-K", "3"}, &o), 0);
     EXPECT_EQ(o.blocking, 2);
 }
@@ -72,7 +77,7 @@ TEST(PerfOptions, Refused)
     const std::vector<std::vector<std::string>> usage = {
         {"-t", "0"},      {"-g", "x"},       {"-b", "-1"},  {"-b", "1Q"},    {"-b", "8", "-e", "4"}, {"-e", ""},
         {"-n", "0"},      {"-z", "4"},       {"-a", "5"},   {"-o", "median"}, {"-d", "float99"},      {"-r", "-2"},
-        {"-f", "0"},      {"-n", "1e3"},     {"--nothing"}, {"stray"},        {"-J", "out.csv"},      {"-K", "1"},
+        {"-f", "0"},      {"-B", "disk"},      {"-n", "1e3"},     {"--nothing"}, {"stray"},        {"-J", "out.csv"},      {"-K", "1"},
         {"-I", "1", "-n", "5000"},           {"-b", "1MBx"}, {"-c"}};
     for (const auto &args : usage) {
         perf_options o;
