@@ -23,6 +23,7 @@ include tests/unit/Makefile.frag
 include tests/algo/Makefile.frag
 include tests/conform/Makefile.frag
 include tests/cuda/Makefile.frag
+include tests/gpu/Makefile.frag
 include tests/sim/Makefile.frag
 include tests/proc/Makefile.frag
 include tests/abi/Makefile.frag

@@ -1,0 +1,115 @@
+"""Compiles the tree for this machine's GPU, and packs one for a machine that has little."""
+import glob
+import os
+import shutil
+import subprocess
+import sys
+
+from .rig import Missing
+
+TESTS = ["tests/cuda/pass_test", "tests/cuda/queue_test", "tests/cuda/gpu_test", "tests/cuda/libreal.la"]
+NEEDED = ["tools/ftccl-run", "perf/all_reduce_perf", "perf/gpu_kernels", "perf/gpu_recovery"] + TESTS[:3]
+
+
+def built(rig):
+    return all(os.path.exists(os.path.join(rig.build_dir, path)) for path in NEEDED)
+
+
+def build(rig):
+    kernels = os.path.join(rig.build_dir, "src", "device", "cuda", "kernel.fatbin")
+    if rig.dry:
+        rig.check("the CUDA device is in this build", os.path.exists(kernels), kernels)
+        rig.skip("compiling: a dry run takes the build that is there; that the tree compiles is what made it")
+        return
+    if built(rig):
+        rig.check("was built before", True, rig.build_dir)
+        return
+    os.makedirs(rig.build_dir, exist_ok=True)
+    configure = os.path.join(rig.o.source, "configure")
+    if not os.path.exists(configure):
+        if not shutil.which("autoreconf"):
+            raise Missing("there is neither configure nor autoconf: bring a tree of --pack")
+        rig.run(["sh", "-c", "cd '%s' && ./autogen.sh" % rig.o.source], 120)
+    log = run_in(rig, [configure, "--quiet"] + flags(rig), 120)
+    if not rig.check("configure", log.status == 0, log.why()):
+        return
+    log = run_in(rig, ["make", "-s", "-k", "-j%d" % os.cpu_count(), "all"] + TESTS, 600)
+    rig.check("compiles", log.status == 0 and built(rig), "%.0f s" % log.seconds if log.status == 0 else log.why())
+    figures(rig)
+
+
+def run_in(rig, argv, seconds):
+    return rig.run(["sh", "-c", 'cd "$0" && exec "$@"', rig.build_dir] + argv, seconds)
+
+
+def flags(rig):
+    """For this GPU alone; libsodium and googletest from carry/ where the tree has them."""
+    found = ["--without-hwloc", "--without-verbs", "--without-libfabric", "--without-mpi"]
+    cap = rig.call(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).splitlines()
+    if cap and cap[0].replace(".", "").isdigit():
+        found.append("--with-cuda-arch=" + cap[0].replace(".", ""))
+    nccl = find_nccl(rig.o.nccl)
+    if nccl and os.path.exists(os.path.join(nccl, "include", "nccl.h")):
+        found.append("--with-nccl=" + nccl)
+    carry = os.path.join(rig.o.source, "carry")
+    if os.path.isdir(carry):
+        include, lib = os.path.join(carry, "include"), os.path.join(carry, "lib")
+        found += ["SODIUM_CFLAGS=-I" + include, "SODIUM_LIBS=-L%s -Wl,-rpath,%s -lsodium" % (lib, lib),
+                  "GTEST_CFLAGS=-I" + include, "GTEST_LIBS=-L%s -lgtest" % lib]
+    return found
+
+
+def figures(rig):
+    """Registers and spills of the kernel for this GPU, into kernel.txt."""
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    cubin = os.path.join(rig.scratch, "kernel.cubin")
+    arch = [flag.split("=")[1] for flag in flags(rig) if flag.startswith("--with-cuda-arch=")]
+    if not arch or rig.seconds_left() < 90:
+        return
+    log = rig.run([nvcc, "-std=c++17", "-O3", "-fmad=false", "-Xptxas", "-v", "-arch=sm_" + arch[0], "-cubin", "-o", cubin,
+                   os.path.join(rig.o.source, "src", "device", "cuda", "kernel.cu")], 240)
+    with open(os.path.join(rig.out, "kernel.txt"), "w") as file:
+        file.write(log.output)
+
+
+# ---- NVIDIA's NCCL -------------------------------------------------------------------------------------------------------------
+
+def find_nccl(given):
+    """A folder with lib/libnccl.so.2: as told, the wheel that PyTorch uses, the toolkit's, Debian's."""
+    asked = "import nvidia.nccl; print(list(nvidia.nccl.__path__)[0])"
+    folders = [given] if given else []
+    for python in ("python3", sys.executable):
+        try:
+            folders += subprocess.run([python, "-c", asked], capture_output=True, text=True, timeout=60).stdout.split()
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+    folders += ["/usr/local/cuda", "/usr"]
+    return next((folder for folder in folders if nccl_library(folder)), None)
+
+
+def nccl_library(folder):
+    for lib in ("lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"):
+        path = os.path.join(folder, lib, "libnccl.so.2")
+        if os.path.exists(path):
+            return path
+    return None
+
+
+# ---- for a bare machine ----------------------------------------------------------------------------------------------------------
+
+def pack(source, build_dir, target):
+    """A tree of `make distdir`, with libsodium (shared) and googletest (static) of this machine in carry/."""
+    made = subprocess.run(["make", "-s", "-C", build_dir, "distdir", "distdir=" + os.path.abspath(target)])
+    carry = os.path.join(target, "carry")
+    if made.returncode != 0:
+        return 1
+    for folder in ("include", "lib"):
+        os.makedirs(os.path.join(carry, folder), exist_ok=True)
+    for name in ("sodium", "gtest"):
+        shutil.copytree(os.path.join("/usr/include", name), os.path.join(carry, "include", name), dirs_exist_ok=True)
+    shutil.copy("/usr/include/sodium.h", os.path.join(carry, "include"))
+    for pattern in ("libsodium.so*", "libgtest.a", "libgtest_main.a"):
+        for path in glob.glob("/usr/lib/*-linux-gnu/" + pattern):
+            shutil.copy(path, os.path.join(carry, "lib"))
+    print("%s: run %s there" % (target, os.path.join("tests", "gpu", "run")))
+    return 0

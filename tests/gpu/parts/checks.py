@@ -1,0 +1,152 @@
+"""Whether it works: the device's tests on the real driver, all collectives, ranks that are killed."""
+import csv
+import glob
+import os
+import shutil
+import statistics
+
+from .rig import Missing, all_right
+
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "alltoallv", "gather", "scatter", "sendrecv"]
+FREE_MS = 100  # after a kill, or after abort or shrink, a stream is free within it
+
+# Tests that only the stand-in can play: a driver that refuses, and what it counts.
+NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*"],
+                 "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*"]}
+TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm", "queue_test": "*"}
+
+
+# ---- device ----------------------------------------------------------------------------------------------------------------
+
+def on_real_driver(rig):
+    """Test programs are linked to the stand-in: the real driver and what the stand-in offers beside it are put in front."""
+    if rig.dry:
+        return {}
+    return {"LD_PRELOAD": "%s:%s" % (rig.driver, rig.program("tests", "cuda", ".libs", "libreal.so"))}
+
+
+def gtest(rig, name, seconds, before=()):
+    env = on_real_driver(rig)
+    env["GTEST_FILTER"] = TINY[name] if rig.dry else "*-" + ":".join(NEEDS_STANDIN[name])
+    result = rig.run(list(before) + [rig.program("tests", "cuda", name)], seconds, env)
+    passed = [line for line in result.output.splitlines() if line.startswith("[  PASSED  ]") and " 0 tests" not in line]
+    failed = [line.strip() for line in result.output.splitlines() if line.startswith("[  FAILED  ]") and "(" not in line]
+    good = result.status == 0 and bool(passed)
+    return rig.check(" ".join([name] + [os.path.basename(word) for word in before[:1]]), good,
+                     passed[0][13:] if good else "; ".join(failed[:5]) or result.why())
+
+
+def sanitizer(rig):
+    found = shutil.which("compute-sanitizer") or next(iter(glob.glob("/usr/local/cuda*/bin/compute-sanitizer")), None)
+    if not found:
+        rig.skip("compute-sanitizer is not here: it looks for wrong accesses of the kernel on a GPU")
+        return None
+    return [found, "--target-processes", "all", "--error-exitcode", "42"]
+
+
+def device(rig):
+    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60)):
+        if rig.has_time(name, 5):
+            gtest(rig, name, seconds)
+    if rig.dry:
+        rig.skip("compute-sanitizer: there is no GPU whose accesses it could watch")
+        return
+    before = sanitizer(rig)
+    for tool in ("memcheck", "racecheck") if before else ():
+        if rig.has_time(tool, 20):
+            gtest_small(rig, before + ["--tool", tool], tool)
+
+
+def gtest_small(rig, before, tool):
+    """Under a tool that makes a kernel a hundred times slower: long passes of one type."""
+    env = on_real_driver(rig)
+    env["GTEST_FILTER"] = "*LongPasses*/float32"
+    result = rig.run(before + [rig.program("tests", "cuda", ".libs", "pass_test")], 60, dict(env, LD_LIBRARY_PATH=library_path(rig)))
+    rig.check("pass_test under %s" % tool, result.status == 0 and ("ERROR SUMMARY: 0" in result.output or "0 hazards" in result.output), result.why())
+
+
+def library_path(rig):
+    return ":".join(os.path.join(rig.build_dir, *folder) for folder in (("src", ".libs"), ("tests", "cuda", ".libs")))
+
+
+# ---- collectives ------------------------------------------------------------------------------------------------------------
+
+def collective(rig, name, n, options, env=None, seconds=40, before=()):
+    """One run of a perf program with n processes on the GPU, verified to the last bit."""
+    env = dict({"FTCCL_OP_TIMEOUT_MS": "20000"}, **(env or {}))
+    result = rig.run(rig.ranks(n, list(before) + [rig.program("perf", name + "_perf"), "-B", "device"] + options), seconds, env)
+    return result, result.status == 0 and all_right(result.output)
+
+
+def every_collective(rig, add, sizes, ranks, transports):
+    for transport in transports:
+        for n in ranks:
+            wrong = []
+            for name in COLLECTIVES:
+                if rig.seconds_left() < 5:
+                    wrong.append("%s: no time left" % name)
+                    continue
+                result, good = collective(rig, name, n, sizes, {"FTCCL_TRANSPORTS": transport})
+                add([name, n, transport, "", "right" if good else "failed", "%.2f" % result.seconds])
+                if not good:
+                    wrong.append("%s: %s" % (name, result.why()))
+            rig.check("%d ranks over %s" % (n, transport), not wrong, "; ".join(wrong) or "%d collectives" % len(COLLECTIVES))
+
+
+def collectives(rig):
+    add = rig.table("collectives", ["collective", "ranks", "transport", "setting", "outcome", "seconds"])
+    sizes = ["-b", "64", "-e", "4K", "-f", "64", "-n", "1", "-w", "0"] if rig.dry else ["-b", "8", "-e", "8M", "-f", "128", "-n", "2", "-w", "1"]
+    every_collective(rig, add, sizes, [2] if rig.dry else [1, 2, 3, 4, 8], ["shm"] if rig.dry else ["shm", "tcp"])
+    special = [("all types and operators", "all_reduce", ["-b", "1K", "-e", "1K", "-n", "1", "-d", "all", "-o", "all"], {}),
+               ("unaligned, groups of three", "all_reduce", ["-b", "4K", "-e", "4K", "-u", "3", "-m", "3"], {}),
+               ("pinned buffers", "all_reduce", ["-b", "64K", "-e", "64K", "-B", "pinned"], {}),
+               ("one connection", "alltoall", sizes, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+               ("one connection", "all_reduce", sizes + ["-m", "4"], {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+               ("two ranks a thread", "all_reduce", sizes + ["-g", "2"], {}),
+               ("two threads", "all_gather", sizes + ["-t", "2"], {})]
+    for setting, name, more, env in special[1:4] if rig.dry else special:
+        if not rig.has_time(setting, 5):
+            break
+        n = 2 if rig.dry else 4
+        result, good = collective(rig, name, n, ["-n", "2", "-w", "1"] + more, env)
+        add([name, n, "", setting, "right" if good else "failed", "%.2f" % result.seconds])
+        rig.check("%s, %s" % (name, setting), good, "" if good else result.why())
+    if rig.dry:
+        rig.skip("compute-sanitizer: there is no GPU whose accesses it could watch")
+        return
+    before = sanitizer(rig)
+    for name in ("all_reduce", "alltoall") if before else ():
+        if rig.has_time(name + " under compute-sanitizer", 20):
+            result, good = collective(rig, name, 2, ["-b", "1K", "-e", "64K", "-f", "64", "-n", "1", "-w", "0"],
+                                      {"FTCCL_OP_TIMEOUT_MS": "60000"}, 90, before)
+            rig.check(name + " under compute-sanitizer", good and "ERROR SUMMARY: 0" in result.output, result.why())
+
+
+# ---- kill -----------------------------------------------------------------------------------------------------------------------
+
+def kill(rig):
+    add = rig.table("kill", ["how", "ranks", "bytes", "round", "rank", "error_ms", "free_ms", "again_ms", "held", "right"])
+    cases = [("release", 3, 65536, 2), ("abort", 3, 65536, 1), ("shrink", 3, 65536, 1)] if rig.dry else [
+        (how, n, size, 8) for n, size in ((3, 4 << 20), (8, 4 << 20), (4, 64 << 20)) for how in ("release", "abort", "shrink")]
+    for how, n, size, rounds in cases:
+        if not rig.has_time("kill, %s" % how, 5):
+            break
+        result = rig.run([rig.program("perf", "gpu_recovery"), how, "-n", str(n), "-k", str(rounds), "-b", str(size)], 60)
+        judge(rig, add, (how, n, size, rounds), result)
+
+
+def judge(rig, add, case, result):
+    how, n, size, rounds = case
+    lines = [line for line in result.output.splitlines() if line.startswith(how + ",")]
+    free = []
+    for row in csv.reader(lines):
+        add([row[0], n, size] + row[1:])
+        free.append(float(row[4]))
+    name = "%s, %d ranks, %d KiB" % (how, n, size >> 10)
+    good = result.status == 0 and len(lines) == rounds * (n - 1)
+    detail = result.why() if not good else "streams free after %.1f ms (median), %.1f ms at most" % (statistics.median(free), max(free))
+    if good and max(free) > FREE_MS and rig.dry:  # a busy machine without a GPU says nothing about time
+        detail += ": over %d ms, which a dry run does not judge" % FREE_MS
+    elif good and max(free) > FREE_MS:
+        good, detail = False, detail + ": over %d ms" % FREE_MS
+    rig.check(name, good, detail)
