@@ -16,7 +16,8 @@
 #include <unistd.h>
 
 #define NAP_NS 200000          /* the background thread's look while users drive */
-#define IDLE_NAP_NS 1000000
+#define LONG_NAP_NS 1000000    /* when there is no work, or they have driven for so many looks: each costs a turn on their core */
+#define SHORT_NAPS 5
 #define GPU_NAP_NS 50000       /* a waiting driver's while the GPU has work */
 #define SLEEP_BUSY_MS 10       /* longest sleep with work under way: deadlines are looked at */
 #define SLEEP_IDLE_MS 1000
@@ -155,10 +156,10 @@ static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
 
 /* ---- the background thread -------------------------------------------------------------------------------------------------- */
 
-static void nap(struct ft_engine *engine)
+static void nap(struct ft_engine *engine, int naps)
 {
-    bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
-    struct timespec time = {0, active ? NAP_NS : IDLE_NAP_NS};
+    bool short_one = naps < SHORT_NAPS && atomic_load_explicit(&engine->active, memory_order_relaxed);
+    struct timespec time = {0, short_one ? NAP_NS : LONG_NAP_NS};
     struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
     if (ppoll(&fd, 1, &time, NULL) > 0) forget_ring(engine);
 }
@@ -166,13 +167,14 @@ static void nap(struct ft_engine *engine)
 static void *background(void *arg)
 {
     struct ft_engine *engine = arg;
-    int idle = 0;
+    int idle = 0, naps = 0;
     while (!atomic_load(&engine->stop)) {
         bool users = atomic_load(&engine->wanted) > 0 || atomic_exchange_explicit(&engine->user_drove, 0, memory_order_relaxed);
         if (users || pthread_mutex_trylock(&engine->drive) != 0) {
-            nap(engine);
+            nap(engine, naps++);
             continue;
         }
+        naps = 0;
         idle = ft_engine_turn(engine) ? 0 : idle + 1;
         if (idle > IDLE_TURNS) {
             bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
