@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int enter(const struct ft_cuda_device *cuda) { return FT_CUDA(cuda->driver, cuCtxPushCurrent, cuda->context); }
+int ft_cuda_enter(const struct ft_cuda_device *cuda) { return FT_CUDA(cuda->driver, cuCtxPushCurrent, cuda->context); }
 
-static void leave(const struct ft_cuda_device *cuda)
+void ft_cuda_leave(const struct ft_cuda_device *cuda)
 {
     CUcontext popped;
     cuda->driver->cuCtxPopCurrent(&popped);
@@ -63,10 +63,10 @@ static int find_device(struct ft_cuda_device *cuda, struct ft_device_gpu which)
     int rc = take_context(cuda->driver, which, &cuda->context);
     cuda->primary = rc == FT_OK && !which.context;
     if (!which.context && rc != FT_OK) return FT_NOTSUP;
-    if (rc == FT_OK) rc = enter(cuda);
+    if (rc == FT_OK) rc = ft_cuda_enter(cuda);
     if (rc != FT_OK) return rc;
     rc = FT_CUDA(cuda->driver, cuCtxGetDevice, &cuda->number);
-    leave(cuda);
+    ft_cuda_leave(cuda);
     cuda->base.number = (int)cuda->number;
     return rc;
 }
@@ -74,13 +74,13 @@ static int find_device(struct ft_cuda_device *cuda, struct ft_device_gpu which)
 static int load_kernel(struct ft_cuda_device *cuda)
 {
     char gpu[64] = "";
-    int rc = enter(cuda);
+    int rc = ft_cuda_enter(cuda);
     if (rc != FT_OK) return rc;
     rc = FT_CUDA(cuda->driver, cuModuleLoadData, &cuda->module, ft_cuda_image);
     if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuModuleGetFunction, &cuda->kernel, cuda->module, FT_CUDA_KERNEL);
     if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuDeviceGetName, gpu, (int)sizeof gpu, cuda->number);
     snprintf(cuda->name, sizeof cuda->name, "cuda device %d (%s)", (int)cuda->number, gpu);
-    leave(cuda);
+    ft_cuda_leave(cuda);
     return rc;
 }
 
@@ -108,9 +108,9 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 void ft_cuda_device_release(struct ft_cuda_device *cuda)
 {
     if (atomic_fetch_sub_explicit(&cuda->refs, 1, memory_order_acq_rel) != 1) return;
-    if (cuda->module && enter(cuda) == FT_OK) {
+    if (cuda->module && ft_cuda_enter(cuda) == FT_OK) {
         cuda->driver->cuModuleUnload(cuda->module);
-        leave(cuda);
+        ft_cuda_leave(cuda);
     }
     if (cuda->primary) cuda->driver->cuDevicePrimaryCtxRelease(cuda->number);
     free(cuda);
@@ -155,12 +155,12 @@ static int cuda_alloc(struct ft_device *device, size_t len_bytes, void **out)
 {
     struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
     CUdeviceptr at = 0;
-    int rc = enter(cuda);
+    int rc = ft_cuda_enter(cuda);
     if (rc != FT_OK) return rc;
     rc = FT_CUDA(cuda->driver, cuMemAlloc, &at, len_bytes ? len_bytes : 1);
     if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuMemsetD8, at, 0, len_bytes ? len_bytes : 1);
     if (rc != FT_OK && at) cuda->driver->cuMemFree(at);
-    leave(cuda);
+    ft_cuda_leave(cuda);
     if (rc == FT_OK) *out = (void *)(uintptr_t)at;
     return rc;
 }
@@ -169,9 +169,9 @@ static void cuda_free(struct ft_device *device, void *ptr, size_t len_bytes)
 {
     struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
     (void)len_bytes;
-    if (!ptr || enter(cuda) != FT_OK) return;
+    if (!ptr || ft_cuda_enter(cuda) != FT_OK) return;
     cuda->driver->cuMemFree((CUdeviceptr)(uintptr_t)ptr);
-    leave(cuda);
+    ft_cuda_leave(cuda);
 }
 
 /* Device, managed and host-registered memory; the driver knows nothing of the rest. */

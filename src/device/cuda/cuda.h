@@ -28,6 +28,8 @@ struct ft_cuda_device {
 };
 
 void ft_cuda_device_release(struct ft_cuda_device *cuda);
+int ft_cuda_enter(const struct ft_cuda_device *cuda); /* its context is the thread's until leave */
+void ft_cuda_leave(const struct ft_cuda_device *cuda);
 
 /* A command in the ring, as the engine knows it. */
 struct ft_cuda_posted {

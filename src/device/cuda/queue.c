@@ -15,27 +15,19 @@
 static uint64_t load(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }       /* pairs with the kernel's store */
 static void store(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }   /* pairs with the kernel's load */
 
-static int enter(const struct ft_cuda_device *cuda) { return FT_CUDA(cuda->driver, cuCtxPushCurrent, cuda->context); }
-
-static void leave(const struct ft_cuda_device *cuda)
-{
-    CUcontext popped;
-    cuda->driver->cuCtxPopCurrent(&popped);
-}
-
 /* ---- open and close ----------------------------------------------------------------------------------------------------- */
 
 static void free_queue(struct ft_device_queue *queue)
 {
     struct ft_cuda_device *cuda = queue->cuda;
     const struct ft_cuda_driver *driver = cuda->driver;
-    if (enter(cuda) == FT_OK) {
+    if (ft_cuda_enter(cuda) == FT_OK) {
         if (queue->before) driver->cuEventDestroy(queue->before);
         if (queue->behind) driver->cuEventDestroy(queue->behind);
         if (queue->stream) driver->cuStreamDestroy(queue->stream);
         if (queue->control) driver->cuMemFreeHost(queue->control);
         if (queue->stages) driver->cuMemFreeHost(queue->stages);
-        leave(cuda);
+        ft_cuda_leave(cuda);
     }
     ft_cuda_device_release(cuda);
     free(queue);
@@ -84,7 +76,7 @@ static int make_queue(struct ft_device_queue *queue)
 {
     const struct ft_cuda_driver *driver = queue->cuda->driver;
     void *control = NULL, *stages = NULL;
-    int rc = enter(queue->cuda);
+    int rc = ft_cuda_enter(queue->cuda);
     if (rc != FT_OK) return rc;
     rc = FT_CUDA(driver, cuStreamCreate, &queue->stream, CU_STREAM_NON_BLOCKING);
     if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->before, CU_EVENT_DISABLE_TIMING);
@@ -93,7 +85,7 @@ static int make_queue(struct ft_device_queue *queue)
     if (rc == FT_OK) rc = map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
     queue->control = control;
     queue->stages = stages;
-    leave(queue->cuda);
+    ft_cuda_leave(queue->cuda);
     if (rc == FT_OK) memset(queue->control, 0, sizeof *queue->control);
     return rc;
 }
@@ -175,13 +167,13 @@ static bool has_nobodys(const struct ft_device_queue *queue)
 
 static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
 {
-    int rc = enter(queue->cuda);
+    int rc = ft_cuda_enter(queue->cuda);
     if (rc != FT_OK) return rc;
     uint64_t next = atomic_load(&queue->launched) + 1;
     rc = check_streams(queue, streams, n);
     if (rc == FT_OK && has_nobodys(queue)) rc = ft_fail(FT_DEVICE, "an earlier call failed half-way: the groups before it must end first");
     if (rc == FT_OK) rc = launch(queue, streams, n, next);
-    leave(queue->cuda);
+    ft_cuda_leave(queue->cuda);
     if (rc == FT_OK) *run = next;
     return rc;
 }
@@ -189,11 +181,11 @@ static int queue_after(struct ft_device_queue *queue, void *const *streams, int 
 static int queue_hold(struct ft_device_queue *queue, void *const *streams, int n)
 {
     const struct ft_cuda_driver *driver = queue->cuda->driver;
-    int rc = enter(queue->cuda);
+    int rc = ft_cuda_enter(queue->cuda);
     if (rc == FT_OK) {
         rc = FT_CUDA(driver, cuEventRecord, queue->behind, queue->stream);
         for (int i = 0; i < n && rc == FT_OK; i++) rc = FT_CUDA(driver, cuStreamWaitEvent, (CUstream)streams[i], queue->behind, 0);
-        leave(queue->cuda);
+        ft_cuda_leave(queue->cuda);
     }
     if (rc != FT_OK) give_up(queue, atomic_load(&queue->launched));
     return rc;
@@ -329,7 +321,7 @@ static int queue_poll(struct ft_device_queue *queue)
         const struct ft_cuda_block *block = &queue->control->block[b];
         uint64_t here = load(&block->done);
         if (here < done) done = here;
-        expired |= block->expired != 0;
+        expired |= load(&block->expired) != 0;
     }
     for (; queue->done < done; queue->done++, moved++) collect(queue, &queue->posted[queue->done % FT_CUDA_RING]);
     while (post_one(queue)) moved++;
