@@ -17,7 +17,8 @@
 #define WRITE_AT_ONCE 16      /* messages given to the kernel in one call */
 #define WRITE_COPIED 512      /* longest payload that is copied behind its header first */
 
-static int lost(const char *what, int err);
+static bool is_full(int err);
+static int lost(int err);
 static int parse_messages(struct tcp_conn *c);
 static int begin_message(struct tcp_conn *c, const struct ft_header *h);
 static void end_message(struct tcp_conn *c);
@@ -94,7 +95,7 @@ static int read_some(struct tcp_conn *c, bool *moved)
         const ssize_t n = take(c, body_bytes, &room);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FT_OK;
-        if (n < 0) return lost("a connection broke", errno);
+        if (n < 0) return lost(errno);
         if (n == 0) return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
 
         *moved = true;
@@ -168,7 +169,7 @@ int tcp_conn_return_credits(struct tcp_conn *c)
     if (c->ncredits == 0) return FT_OK;
     const size_t len = c->ncredits * sizeof(c->credits[0]) - c->credit_done;
     ssize_t n = transmit(c->fd, (char *)c->credits + c->credit_done, len);
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) return lost("a connection broke", errno);
+    if (n < 0 && !is_full(errno) && errno != EINTR) return lost(errno);
     c->credit_done += n > 0 ? (size_t)n : 0;
     c->wrote = true;
 
@@ -205,11 +206,12 @@ void tcp_conn_drop_queue(struct tcp_conn *c, int status)
     c->out_done = 0;
 }
 
-static int lost(const char *what, int err)
+/* Nothing can be written now. */
+static bool is_full(int err) { return err == EAGAIN || err == EWOULDBLOCK || err == ENOBUFS; }
+
+static int lost(int err)
 {
-    int status = ft_status_of_errno(err);
-    if (status != FT_NOMEM) status = FT_LINK;
-    return ft_fail(status, "%s: %s", what, strerror(err));
+    return ft_fail(ft_status_of_errno(err) == FT_NOMEM ? FT_NOMEM : FT_LINK, "a connection broke: %s", strerror(err));
 }
 
 /* Takes whole headers, and what there is of the last one's payload, out of ahead[]. */
@@ -336,8 +338,8 @@ static int write_messages(struct tcp_conn *c, bool *moved)
         size_t total;
         const ssize_t n = give(c, &total);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS)) break;
-        if (n < 0) return lost("a connection broke", errno);
+        if (n < 0 && is_full(errno)) break;
+        if (n < 0) return lost(errno);
         *moved = c->wrote = true;
         finish_writing(c, (size_t)n);
         if ((size_t)n < total) break;
