@@ -48,16 +48,15 @@ struct ftcclComm {
     struct ftcclComm *next_free;
 };
 
-ftcclComm_t ft_comm_handle_new(void);
+ftcclComm_t ft_comm_handle_new(void); /* NULL with a sentence: no memory */
 void ft_comm_handle_free(ftcclComm_t comm); /* nobody uses it any more */
 /* A live handle, its use counted until leave. FT_INVAL with a sentence. */
 int ft_comm_enter(ftcclComm_t comm);
 void ft_comm_leave(ftcclComm_t comm);
 /* The same, and the communicator is ready for operations. */
 int ft_comm_enter_ready(ftcclComm_t comm);
-/* Makes the handle dead for others; FT_INVAL if it was already. Waits for those inside if `wait`. */
-int ft_comm_kill(ftcclComm_t comm);
-void ft_comm_wait_users(ftcclComm_t comm);
+int ft_comm_kill(ftcclComm_t comm); /* makes the handle dead for others; FT_INVAL if it was already */
+void ft_comm_wait_users(ftcclComm_t comm); /* those inside have left */
 
 /* A live handle's stream, its use counted until leave. FT_INVAL. */
 int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out);
@@ -114,9 +113,8 @@ ftcclResult_t ft_job_start(struct ft_job *job);
 ftcclResult_t ft_comm_join(ftcclComm_t *newcomm, int nranks, int rank, const ftcclUniqueId *id, const ftcclConfig_t *config);
 /* Takes a child's settings from its parent and what the configuration says over them. */
 int ft_job_settings(struct ft_job *job, const ftcclConfig_t *config);
-/* The handle of a child that a job has made; NULL with a sentence: no memory. It is made first, so that nothing has to be undone. */
-ftcclComm_t ft_job_child_new(void);
-void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core); /* and *newcomm is it */
+/* The handle of a child that a job has made, and *newcomm is it. The handle is made first, so that nothing has to be undone. */
+void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core);
 void ft_job_drop(struct ft_job *job); /* the group failed before it ran */
 
 bool ft_group_is_open(void);

@@ -302,13 +302,6 @@ int ft_job_settings(struct ft_job *job, const ftcclConfig_t *config)
     return take_config(&job->settings, config);
 }
 
-ftcclComm_t ft_job_child_new(void)
-{
-    ftcclComm_t child = ft_comm_handle_new();
-    if (!child) ft_fail(FT_NOMEM, "no memory for a communicator");
-    return child;
-}
-
 void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *core)
 {
     child->core = core;
@@ -325,7 +318,7 @@ static int run_split(struct ft_job *job)
 {
     ftcclComm_t parent = job->comm;
     struct ft_comm *core = NULL;
-    ftcclComm_t child = job->color >= 0 ? ft_job_child_new() : NULL;
+    ftcclComm_t child = job->color >= 0 ? ft_comm_handle_new() : NULL;
     *job->newcomm = NULL;
     if (job->color >= 0 && !child) return FT_NOMEM;
     int rc = ft_split_run(parent->core, job->color, job->key, job->settings.name, &job->settings.limits, &core);

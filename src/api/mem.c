@@ -79,8 +79,11 @@ FT_EXPORT ftcclResult_t ftcclCommRegister(const ftcclComm_t comm, void *buff, si
     if (rc != FT_OK) return ft_return(NULL, rc);
     struct ft_registration *r = NULL;
     if (!handle || !buff || size == 0) rc = ft_fail(FT_INVAL, "CommRegister: buff or handle is NULL, or size is 0");
-    else if (!ft_gpu_owns(comm->core, buff)) rc = ft_device_check("CommRegister", buff);
-    if (rc == FT_OK && !ft_gpu_owns(comm->core, buff) && !is_mapped(buff, size)) rc = ft_fail(FT_INVAL, "CommRegister: %p to %p is not memory of this process", buff, (void *)((char *)buff + size));
+    else if (!ft_gpu_owns(comm->core, buff)) {
+        rc = ft_device_check("CommRegister", buff);
+        if (rc == FT_OK && !is_mapped(buff, size))
+            rc = ft_fail(FT_INVAL, "CommRegister: %p to %p is not memory of this process", buff, (void *)((char *)buff + size));
+    }
     if (rc == FT_OK && !(r = malloc(sizeof *r))) rc = ft_fail(FT_NOMEM, "no memory for a registration");
     if (rc == FT_OK) {
         *r = (struct ft_registration){NULL, buff, size};

@@ -73,7 +73,7 @@ FT_EXPORT ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags)
 
 static int run_shrink(struct ft_job *job)
 {
-    ftcclComm_t parent = job->comm, child = ft_job_child_new();
+    ftcclComm_t parent = job->comm, child = ft_comm_handle_new();
     struct ft_comm *core = NULL;
     int64_t key = job->settings.rank_key;
     struct ft_shrink how = {.exclude = job->exclude, .count = job->nexclude, .abort = job->abort, .name = job->settings.name,
@@ -132,7 +132,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *un
 
 static int run_grow(struct ft_job *job)
 {
-    ftcclComm_t parent = job->comm, child = ft_job_child_new();
+    ftcclComm_t parent = job->comm, child = ft_comm_handle_new();
     struct ft_comm *core = NULL;
     int64_t key = job->settings.rank_key;
     struct ft_grow how = {.nranks = job->nranks, .id = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .name = job->settings.name,

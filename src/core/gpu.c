@@ -175,7 +175,7 @@ void ft_gpu_over(struct ft_work *work, int status)
     else gpu->ops->signal(gpu->queue, work->run);
 }
 
-/* let_go first: who comes to ft_gpu_over() later sees it. Under the engine, so that `held` is what it was left at. */
+/* let_go first: who comes to ft_gpu_over() later sees it. */
 void ft_gpu_let_go(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);

@@ -49,7 +49,7 @@ void ft_gpu_close(struct ft_comm *comm);
 
 int ft_gpu_reached(const struct ft_work *work); /* FT_AGAIN: its streams have not come to it */
 void ft_gpu_over(struct ft_work *work, int status); /* its streams go on, or are held */
-void ft_gpu_let_go(struct ft_comm *comm); /* what is held goes on. Any thread */
+void ft_gpu_let_go(struct ft_comm *comm); /* what is held goes on */
 bool ft_gpu_poll(struct ft_comm *comm);
 bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns);
 /* A pass of an operation with gpu. */

@@ -4,9 +4,9 @@
  * for each bound context and lane the number of messages that the other side has not consumed yet. A transport has one
  * struct ft_rxq_set, which binds contexts on all its links, also on those that come later.
  *
- * A transport whose news of consumed messages are dear may let more small ones be under way: where data goes a window then has
- * `places` (in lane 0, the only one of small collectives, `first`), of which a message of at most small_bytes takes one, and a
- * longer one as many as make ft_window() of them fill the window. Both sides count alike.
+ * A transport whose news of consumed messages are dear may let more small ones be under way. Where data goes a window then has
+ * `places`, in lane 0, the only one of small collectives, `first`: a message of at most small_bytes takes one, a longer one as
+ * many as make ft_window() of them fill the window. Both sides count alike.
  *
  * Not thread-safe: the engine is held. Nothing here allocates except open and bind.
  */
