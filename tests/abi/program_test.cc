@@ -205,10 +205,12 @@ TEST(NcclProgram, ShrinkLeavesOut)
 {
     ncclUniqueId id;
     OK(ncclGetUniqueId(&id));
+    proc::Meeting all(kRanks);
     proc::in_threads(kRanks, [&](int r) {
         int left_out = 1, count = 0;
         ncclComm_t comm = nullptr, rest = nullptr;
         OK(ncclCommInitRank(&comm, kRanks, id, r));
+        all.wait();
         if (r != left_out) {
             OK(ncclCommShrink(comm, &left_out, 1, &rest, nullptr, NCCL_SHRINK_DEFAULT));
             OK(ncclCommCount(rest, &count));
@@ -247,6 +249,7 @@ TEST(NcclProgram, AnAbortIsAnErrorOfTheOthers)
 {
     ncclUniqueId id;
     OK(ncclGetUniqueId(&id));
+    proc::Meeting all(kRanks);
     proc::in_threads(kRanks, [&](int r) {
         ncclComm_t comm = nullptr;
         OK(ncclCommInitRank(&comm, kRanks, id, r));
@@ -254,9 +257,11 @@ TEST(NcclProgram, AnAbortIsAnErrorOfTheOthers)
         OK(ncclCommGetAsyncError(comm, &state));
         EXPECT_EQ(ncclSuccess, state);
         EXPECT_EQ(3, sum_of_one(comm, r));
+        all.wait();
         if (r > 0) {
             int value = 0;
-            OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr));
+            ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
+            EXPECT_TRUE(result == ncclSuccess || result == ncclRemoteError) << result; // an abort that came first fails the call itself
             ftcclStreamSynchronize(nullptr);
             OK(ncclCommGetAsyncError(comm, &state));
             EXPECT_EQ(ncclRemoteError, state);

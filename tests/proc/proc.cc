@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -58,6 +59,19 @@ void in_threads(int n, const std::function<void(int)> &f)
     std::vector<std::thread> threads;
     for (int i = 0; i < n; i++) threads.emplace_back(f, i);
     for (auto &thread : threads) thread.join();
+}
+
+void Meeting::wait()
+{
+    std::unique_lock<std::mutex> lock(mutex_);
+    int time = times_;
+    if (++here_ == size_) {
+        here_ = 0;
+        times_++;
+        all_.notify_all();
+    } else if (!all_.wait_for(lock, std::chrono::minutes(1), [&] { return times_ != time; })) {
+        ADD_FAILURE() << here_ << " of " << size_ << " came to the meeting";
+    }
 }
 
 World::World(int n) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))

@@ -9,8 +9,10 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <condition_variable>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <new>
 #include <string>
 #include <vector>
@@ -46,6 +48,19 @@ double now(); /* seconds, monotonic */
 
 /* Runs f(0) ... f(n - 1) in n threads and waits for all. */
 void in_threads(int n, const std::function<void(int)> &f);
+
+/* Where n threads wait for each other, as often as they like and not over the library: who aborts or leaves would else fail what a
+ * slower rank still runs, for a collective ends on each rank at its own time. */
+class Meeting {
+public:
+    explicit Meeting(int n) : size_(n) {}
+    void wait(); /* fails the test after a minute: somebody does not come */
+
+private:
+    std::mutex mutex_;
+    std::condition_variable all_;
+    int size_, here_ = 0, times_ = 0;
+};
 
 /* One communicator of n ranks in this process, each with a stream; destroyed by the destructor. */
 struct World {
