@@ -14,17 +14,15 @@ namespace {
 
 using proc::World;
 
-ftcclOptions_t impatience()
-{
-    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
-    options.initTimeoutMs = 4000;
-    options.opTimeoutMs = 4000;
-    return options;
-}
+void usual(ftcclConfig_t &) {} /* who comes a little late on a busy machine is waited for */
 
 void impatient(ftcclConfig_t &config)
 {
-    static ftcclOptions_t options = impatience();
+    static ftcclOptions_t options = [] {
+        ftcclOptions_t few = FTCCL_OPTIONS_INITIALIZER;
+        few.initTimeoutMs = few.opTimeoutMs = 4000;
+        return few;
+    }();
     config.options = &options;
 }
 
@@ -59,8 +57,6 @@ std::vector<ftcclComm_t> grow(const std::vector<ftcclComm_t> &parents, int joine
     proc::in_threads(n, [&](int r) {
         size_t i = static_cast<size_t>(r);
         ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
-        ftcclOptions_t options = impatience();
-        config.options = &options;
         configure(r, config);
         if (r < old) EXPECT_OK(ftcclCommGrow(parents[i], n, i == root ? &id : nullptr, -1, &child[i], &config)) << "survivor " << r;
         else EXPECT_OK(ftcclCommGrow(nullptr, n, &id, r, &child[i], &config)) << "joiner " << r;
@@ -81,7 +77,7 @@ TEST(Grow, FromOneAndByOneAndBySeveral)
 {
     for (int old : {1, 2, 3})
         for (int joiners : {1, 3}) {
-            World world(old, impatient);
+            World world(old, usual);
             std::vector<ftcclComm_t> child = grow(world.comm, joiners, static_cast<size_t>(old) - 1, [](int, ftcclConfig_t &) {});
             for (size_t i = 0; i < child.size(); i++) EXPECT_EQ(rank_of(child[i]), static_cast<int>(i));
             check_and_destroy(child);
@@ -91,8 +87,8 @@ TEST(Grow, FromOneAndByOneAndBySeveral)
 
 TEST(Grow, KeysOrderTheRanks)
 {
-    World world(3, impatient);
-    static ftcclOptions_t first = impatience(), second = impatience();
+    World world(3, usual);
+    static ftcclOptions_t first = FTCCL_OPTIONS_INITIALIZER, second = first;
     first.rankKey = 1;  /* the parents' keys are their ranks: after rank 1 */
     second.rankKey = -5;
     std::vector<ftcclComm_t> child = grow(world.comm, 2, 0, [](int r, ftcclConfig_t &config) {
@@ -105,7 +101,7 @@ TEST(Grow, KeysOrderTheRanks)
 
 TEST(Grow, TheParentComputesMeanwhile)
 {
-    World world(2, impatient);
+    World world(2, usual);
     ftcclUniqueId id;
     std::vector<ftcclComm_t> child(3);
     std::atomic<bool> grown{false};
@@ -143,7 +139,7 @@ TEST(Grow, FailsWithoutTheJoinerAndLeavesTheParent)
 /* The joiners wait for an answer for a multiple of initTimeoutMs; they need not. */
 TEST(Grow, JoinersLearnAtOnceThatARankDied)
 {
-    World world(3, impatient);
+    World world(3, usual);
     ftcclUniqueId id;
     ftcclComm_t child[4] = {};
     EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
@@ -155,7 +151,6 @@ TEST(Grow, JoinersLearnAtOnceThatARankDied)
             return;
         }
         ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
-        impatient(config);
         ftcclResult_t result = r == 3 ? ftcclCommGrow(nullptr, 4, &id, 3, &child[i], &config)
                                       : ftcclCommGrow(world.comm[i], 4, r == 0 ? &id : nullptr, -1, &child[i], nullptr);
         EXPECT_EQ(result, ftcclRemoteError) << "rank " << r << ": " << ftcclGetLastError(nullptr);
@@ -166,7 +161,7 @@ TEST(Grow, JoinersLearnAtOnceThatARankDied)
 /* Whether the joiner came to the rendezvous before or after that. */
 TEST(Grow, AnIdGoesWithItsCommunicator)
 {
-    World world(3, impatient);
+    World world(3, usual);
     ftcclUniqueId id;
     EXPECT_OK(ftcclCommGetUniqueId(world.comm[1], &id));
     double start = proc::now();
@@ -189,7 +184,7 @@ TEST(Grow, AnIdGoesWithItsCommunicator)
 
 TEST(Grow, MistakesAreNamed)
 {
-    World world(2, impatient);
+    World world(2, usual);
     ftcclUniqueId plain, id;
     ftcclComm_t child = nullptr;
     EXPECT_OK(ftcclGetUniqueId(&plain));
@@ -214,7 +209,7 @@ std::vector<std::pair<ftcclResult_t, std::string>> outcomes(const std::vector<ft
         size_t i = static_cast<size_t>(r);
         ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
         static ftcclOptions_t options = [] {
-            ftcclOptions_t o = impatience();
+            ftcclOptions_t o = FTCCL_OPTIONS_INITIALIZER;
             o.initTimeoutMs = 40000; /* far more than is needed */
             return o;
         }();
@@ -243,7 +238,7 @@ std::vector<ftcclComm_t> twins(const World &world)
 
 TEST(Grow, ReusedIdsAreRefused)
 {
-    World world(2, impatient), other(2, impatient);
+    World world(2, usual), other(2, usual);
     std::vector<ftcclComm_t> twin = twins(world);
     ftcclUniqueId id, theirs;
     EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
@@ -265,7 +260,7 @@ TEST(Grow, ReusedIdsAreRefused)
 /* Two communicators of the same ranks grow by one id at once: one gets the joiner. */
 TEST(Grow, OneIdForTwoGrows)
 {
-    World world(2, impatient);
+    World world(2, usual);
     std::vector<ftcclComm_t> twin = twins(world);
     ftcclUniqueId id;
     EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
@@ -288,7 +283,7 @@ TEST(Grow, TwoJoinersOfOneRankAndOnesTooMany)
 {
     const std::vector<std::pair<std::vector<std::pair<int, int>>, std::string>> mistakes = {
         {{{2, 4}, {2, 4}}, "two processes claim rank 2"}, {{{2, 4}, {3, 5}}, "5 ranks"}, {{{2, 3}, {3, 4}}, "4 ranks"}};
-    World world(2, impatient);
+    World world(2, usual);
     for (const auto &[joiners, text] : mistakes) {
         ftcclUniqueId id;
         EXPECT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
@@ -361,7 +356,7 @@ TEST(Grow, ManyReshapesLeakNothing)
     unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
     printf("seed %lu; replay: FT_SEED=%lu tests/proc/grow_test --gtest_filter=Grow.ManyReshapesLeakNothing\n", seed, seed);
     std::mt19937_64 random(seed);
-    World world(2, impatient);
+    World world(2, usual);
     std::vector<ftcclComm_t> comm = world.comm;
     int descriptors = 0;
     long memory = 0;

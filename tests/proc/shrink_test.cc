@@ -20,6 +20,8 @@ namespace {
 
 using proc::World;
 
+void usual(ftcclConfig_t &) {} /* who comes a little late on a busy machine is waited for */
+
 void impatient(ftcclConfig_t &config)
 {
     static ftcclOptions_t options = [] {
@@ -51,15 +53,14 @@ std::vector<int> failed_of(ftcclComm_t comm)
 
 TEST(Shrink, GoesOnWithoutTheOneThatLeft)
 {
-    World world(5, impatient);
+    World world(5, usual);
     std::vector<uint64_t> agreed(5);
-    std::atomic<int> done{0};
+    proc::Meeting all(5);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         for (int k = 0; k < 3; k++) EXPECT_EQ(sum_of(world.comm[i], world.stream[i]), 15);
-        done++;
+        all.wait();
         if (r == 2) {
-            while (done < 5) std::this_thread::yield(); // an abort may overtake the end of the third sum on a slower rank
             EXPECT_OK(ftcclCommAbort(world.comm[i]));
             world.comm[i] = nullptr;
             return;
@@ -82,7 +83,7 @@ TEST(Shrink, GoesOnWithoutTheOneThatLeft)
 
 TEST(Shrink, ListsAreUnited)
 {
-    World world(5, impatient);
+    World world(5, usual);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         int list[] = {r == 0 ? 1 : 3};
@@ -105,7 +106,7 @@ TEST(Shrink, ListsAreUnited)
  * one of the first go on. */
 TEST(Shrink, NobodyIsLeftOutWhenAllWouldBe)
 {
-    World world(3, impatient);
+    World world(3, usual);
     ftcclComm_t child[3] = {};
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
@@ -128,7 +129,7 @@ TEST(Shrink, NobodyIsLeftOutWhenAllWouldBe)
 
 TEST(Shrink, OfEightToTwoByTheSameList)
 {
-    World world(8, impatient);
+    World world(8, usual);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         int list[] = {0, 1, 2, 4, 5, 7};
@@ -144,7 +145,7 @@ TEST(Shrink, OfEightToTwoByTheSameList)
 
 TEST(Shrink, KeysOrderTheRanks)
 {
-    World world(4, impatient);
+    World world(4, usual);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
@@ -164,7 +165,7 @@ TEST(Shrink, KeysOrderTheRanks)
 
 TEST(Shrink, AgainAndAgainDownToOne)
 {
-    World world(4, impatient);
+    World world(4, usual);
     std::vector<ftcclComm_t> comm = world.comm;
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
@@ -206,7 +207,7 @@ TEST(Shrink, LeavesOutWhoLivesButDoesNotCome)
 
 TEST(Shrink, OtherCommunicatorsGoOn)
 {
-    World world(4, impatient);
+    World world(4, usual);
     std::vector<ftcclComm_t> half(4);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
@@ -234,7 +235,7 @@ TEST(Shrink, OtherCommunicatorsGoOn)
 /* Who destroyed its end of one communicator is dead there, and alive in the others. */
 TEST(Shrink, WhoLeftOneCommunicatorStaysInTheOthers)
 {
-    World world(4, impatient);
+    World world(4, usual);
     std::vector<ftcclComm_t> child(4);
     std::atomic<int> left{0};
     world.each([&](int r) {
@@ -259,7 +260,7 @@ TEST(Shrink, WhoLeftOneCommunicatorStaysInTheOthers)
 
 TEST(Agree, FlagsAreCombined)
 {
-    World world(5, impatient);
+    World world(5, usual);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         for (uint64_t round = 0; round < 20; round++) {
@@ -274,7 +275,7 @@ TEST(Agree, FlagsAreCombined)
 /* Ranks that learn of a failure at different times call different things: all learn who called what, and go on by the same call. */
 TEST(Agree, DifferentCallsComeToNothingAndAreNamed)
 {
-    World world(4, impatient);
+    World world(4, usual);
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         uint64_t flags = 1;
@@ -304,7 +305,7 @@ TEST(Agree, DifferentCallsComeToNothingAndAreNamed)
 
 TEST(Agree, ManyTimesLeaksNothing)
 {
-    World world(2, impatient);
+    World world(2, usual);
     auto agree = [&](int times) {
         world.each([&](int r) {
             uint64_t flags = 1;
@@ -327,7 +328,6 @@ TEST(Agree, ALaterCallClearsTheErrorOfANonBlockingOne)
     ASSERT_OK(ftcclGetUniqueId(&id));
     proc::in_threads(2, [&](int r) {
         ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
-        impatient(config);
         config.blocking = 0;
         ftcclComm_t comm = nullptr, child = nullptr;
         auto outcome = [&] {
@@ -352,7 +352,7 @@ TEST(Agree, ALaterCallClearsTheErrorOfANonBlockingOne)
 
 TEST(Revoke, EndsWhatIsPendingEverywhere)
 {
-    World world(3, impatient);
+    World world(3, usual);
     std::atomic<int> pending{0};
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
@@ -487,6 +487,7 @@ CHILD(links)
     std::set<std::string> after = sockets();
     for (const auto &name : before) kept += after.count(name);
     printf("kept %zu of %zu, now %zu\n", kept, before.size(), after.size());
+    (void)getchar(); /* who leaves takes its sockets from those that still count */
     ftcclCommDestroy(comm);
     ftcclCommDestroy(child);
     ftcclStreamDestroy(stream);
@@ -511,8 +512,9 @@ TEST(Shrink, LinksBetweenSurvivorsAreKept)
         EXPECT_EQ(kept, all - 4) << "rank " << r << " lost more than the sockets to and from the dead one";
         EXPECT_EQ(now, kept) << "rank " << r << " made new ones";
         EXPECT_GE(kept, 8);
-        EXPECT_EQ(rank[r]->wait(), 0);
     }
+    for (size_t r : {0u, 2u, 3u}) rank[r]->tell("end");
+    for (size_t r : {0u, 2u, 3u}) EXPECT_EQ(rank[r]->wait(), 0);
 }
 
 TEST(Shrink, TwoAtOnce)
@@ -524,7 +526,7 @@ TEST(Shrink, TwoAtOnce)
     job.rank.erase(job.rank.begin() + 1);
     for (auto &child : job.rank) {
         std::string line = child->line();
-        if (line.substr(0, 5) == "now 5") line = child->line(), line = child->line(); /* agreed before the second one died */
+        while (line.substr(0, 5) == "now 5" || line == "running") line = child->line(); /* agreed before the second one died */
         EXPECT_EQ(line.substr(0, 5), "now 4") << line;
     }
     Job::running(job.rank);
