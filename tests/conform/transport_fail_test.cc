@@ -192,16 +192,13 @@ TEST_P(TransportFail, GivenUpWhileConnecting)
         }
         a->disconnect(l);
     }
+    turn({a.get(), b.get()}, [] { return false; }, 50); // the last ones may not have been accepted yet
     ASSERT_TRUE(turn({a.get(), b.get()}, [&] {
         for (ft_link *l : b->accepts)
             if (l->state != FT_LINK_DOWN) return false;
         return true;
     }));
-    turn({a.get(), b.get()}, [] { return false; }, 50);
-    for (ft_link *l : std::vector<ft_link *>(b->accepts)) {
-        EXPECT_EQ(l->state, FT_LINK_DOWN);
-        b->disconnect(l);
-    }
+    for (ft_link *l : std::vector<ft_link *>(b->accepts)) b->disconnect(l);
     EXPECT_TRUE(link());
 }
 
@@ -322,7 +319,7 @@ TEST_P(TransportFail, ThousandConnectionsLeaveNothing)
         a->events.clear();
         b->events.clear();
     }
-    turn({a.get(), b.get()}, [] { return false; }, 20);
+    turn({a.get(), b.get()}, [&] { return entries("/proc/self/fd") == fds && entries("/dev/shm") == shm; });
     EXPECT_EQ(entries("/proc/self/fd"), fds);
     EXPECT_EQ(entries("/dev/shm"), shm);
     EXPECT_EQ(ft_fd_count(), owned);
