@@ -35,17 +35,17 @@ include tests/tidy/Makefile.frag
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones
 #   check-memory   for AddressSanitizer and UBSan: of these, without what it has nothing to see in
-#   check-threads  for ThreadSanitizer: of these, without what has one thread in each process
+#   check-threads  for ThreadSanitizer: of these, without what has one thread in each process, or much to compute
 #   check-bare     for a build without an optional library: what differs there (the tools), and the main job
 # A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
-checked_elsewhere = tests/cuda/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
+checked_elsewhere = tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
 	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
-one_thread = tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
+not_threads = tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/transport_list_test tests/unit/verify_test \
 	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
 fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
 memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests))
-threads_tests = $(filter-out $(one_thread),$(memory_tests))
+threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
 check-fast check-memory check-threads check-bare: all

@@ -257,6 +257,22 @@ TEST_F(Queue, MemoryIsZeroedAndKnown)
     EXPECT_EQ(standin_live_memory(), before);
 }
 
+TEST_F(Queue, MemoryForAProgramKeepsTheContextItIsIn)
+{
+    ft_device_gpu second = {nullptr, true, 1}, none = {nullptr, true, 4};
+    int before = standin_live_memory();
+    void *p = nullptr;
+    ASSERT_EQ(ft_device_gpu_alloc(second, 5000, &p), FT_OK);
+    EXPECT_EQ(standin_live_memory(), before + 1);
+    EXPECT_EQ(standin_context_users(1), 1);
+    ft_device_gpu_free(second, p);
+    standin_fail("cuMemAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0);
+    EXPECT_EQ(ft_device_gpu_alloc(second, 5000, &p), FT_NOMEM);
+    EXPECT_EQ(ft_device_gpu_alloc(none, 5000, &p), FT_DEVICE);
+    EXPECT_EQ(standin_live_memory(), before);
+    EXPECT_EQ(standin_context_users(1), 0);
+}
+
 TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
 {
     ft_device *other = nullptr;
