@@ -116,6 +116,7 @@ static int pipe_make(struct inproc *t, struct pipe **out)
         free(p);
         return ft_fail(FT_NOMEM, "no memory for a link");
     }
+    (void)madvise(p->memory, p->len_bytes, MADV_DONTFORK);
     atomic_init(&p->users, 1);
     p->bell[SENDER] = bell_keep(t->bell);
     p->from = t->local.base.config.self;

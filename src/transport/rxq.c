@@ -115,6 +115,7 @@ static int rx_add(struct ft_rxq *q, uint64_t ctx)
         free(c);
         return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%zu bytes of large ones)", larges_bytes);
     }
+    (void)madvise(c->landing, c->landing_bytes, MADV_DONTFORK);
     rx_lay_out(c, set, larges_bytes);
     struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
     c->next = *at;

@@ -2,6 +2,9 @@
 // each other up; windows close and open again; reservations, unbound contexts, peek and drained() keep their promises.
 // Method: two engines in this process, turned by hand, over every backend.
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "tests/conform/transport.h"
 
@@ -35,6 +38,24 @@ TEST_P(TransportData, EverySizeArrives)
     EXPECT_EQ(ab->ops->send(ab, &h, big.data(), &req), FT_INVAL) << "longer than a chunk";
     void *slot;
     EXPECT_EQ(ab->ops->reserve(ab, &h, &slot), FT_INVAL);
+}
+
+// Else the parent's next message into the place would cost a copy of its pages, while the child lives.
+TEST_P(TransportData, AForkedChildHasNoMessages)
+{
+    open(65536);
+    ASSERT_TRUE(link());
+    ASSERT_EQ(send(ab, 1, 0, 1, 60000), FT_OK);
+    ft_msg msg;
+    ASSERT_TRUE(take(ba, 1, 0, &msg));
+    void *page = reinterpret_cast<void *>((reinterpret_cast<uintptr_t>(msg.data) + 8192) & ~uintptr_t{4095});
+    EXPECT_EQ(msync(page, 4096, MS_ASYNC), 0) << "it is not there at all";
+    pid_t child = fork();
+    if (child == 0) _exit(msync(page, 4096, MS_ASYNC) == 0);
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "it is inherited";
+    ba->ops->release(ba, &msg);
 }
 
 TEST_P(TransportData, OrderIsKeptOnEveryChannel)
