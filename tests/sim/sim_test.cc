@@ -549,7 +549,7 @@ TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
         Call &call = sim.calls[0];
         int victim = int(sim_random(&sim.world, n));
         ft_op *op = sim.op_of(call, victim);
-        BadDevice bad{{&ops, "bad"}, sim.engines[victim]->device, static_cast<char *>(op->out), 0, sim_random(&sim.world, 3), 0, false};
+        BadDevice bad{{&ops, "bad", 0}, sim.engines[victim]->device, static_cast<char *>(op->out), 0, sim_random(&sim.world, 3), 0, false};
         bad.bytes = call.coll.count * Sim::out_blocks(call.coll.kind, n) * sizeof(int32_t);
         sim.engines[victim]->device = &bad.base;
         for (int r = 0; r < n; r++) sim.submit(r, {r == victim ? op : sim.op_of(call, r)});
