@@ -161,7 +161,7 @@ TEST_P(Fence, StoppedRankLearnsItAndComesBack)
 TEST_P(Fence, NobodyIsLeftOutWhenAllWereStopped)
 {
     const size_t n = 5;
-    const std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_SUSPECT_MS", "1000"}};
+    const std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_SUSPECT_MS", "3000"}};
     ftcclUniqueId id;
     EXPECT_OK(ftcclGetUniqueId(&id));
     std::vector<std::unique_ptr<proc::Child>> rank;
@@ -171,7 +171,7 @@ TEST_P(Fence, NobodyIsLeftOutWhenAllWereStopped)
     for (size_t r : {3, 4}) rank[r]->signal(SIGSTOP);
     usleep(50000); // the others are enough to decide without these, and wait for them
     for (size_t r : {0, 1, 2}) rank[r]->signal(SIGSTOP);
-    usleep(2500000);
+    usleep(6500000); // longer than they wait for each other, which is far longer than this test is held up between two signals
     for (size_t r : {0, 1, 2}) rank[r]->signal(SIGCONT);
     usleep(50000);
     for (size_t r : {3, 4}) rank[r]->signal(SIGCONT);

@@ -441,13 +441,13 @@ TEST_F(Hostile, WrongSecretIsAnAuthenticationError)
 {
     std::string address = free_address();
     set_explicit(address, "correct horse battery staple");
-    auto calls = calls_for({make_id()}, 2, 1);
+    auto calls = calls_for({make_id()}, 2, 4);
     set_explicit(address, "correct horse battery stable");
     calls[1].ids = {make_id()};
     auto all = join_calls(calls);
     EXPECT_EQ(FT_TIMEOUT, all[0].status) << all[0].text;
     EXPECT_EQ(FT_AUTH, all[1].status) << all[1].text;
-    EXPECT_LT(all[1].seconds, 0.9);
+    EXPECT_LT(all[1].seconds, 3.5) << "it waited for the bound";
 }
 
 TEST_F(Hostile, ExplicitAddressNeedsAGoodSecret)
