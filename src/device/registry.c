@@ -15,8 +15,9 @@ int ft_device_open(struct ft_device **out)
 }
 
 #ifndef FT_HAVE_CUDA
-static struct ft_device_gpu ft_cuda_of_thread(bool load) { return (struct ft_device_gpu){.numbered = load && false}; }
-static struct ft_device_gpu ft_cuda_numbered(int number) { return (struct ft_device_gpu){.number = number}; }
+static const struct ft_device_gpu none;
+static struct ft_device_gpu ft_cuda_of_thread(bool load) { return (void)load, none; }
+static struct ft_device_gpu ft_cuda_numbered(int number) { return (void)number, none; }
 static int ft_cuda_count(void) { return 0; }
 static void ft_cuda_free(struct ft_device_gpu which, void *ptr) { (void)which, (void)ptr; }
 
