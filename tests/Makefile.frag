@@ -38,7 +38,7 @@ include tests/tidy/Makefile.frag
 #   check-threads  for ThreadSanitizer: of these, without what has one thread in each process, or much to compute
 #   check-bare     for a build without an optional library: what differs there (the tools), and the main job
 # A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
-checked_elsewhere = tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
+checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
 	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
 not_threads = tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/transport_list_test tests/unit/verify_test \

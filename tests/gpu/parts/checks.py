@@ -5,7 +5,8 @@ import os
 import shutil
 import statistics
 
-from .rig import Missing, all_right
+from .rig import all_right
+from .speed import Sharing
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "alltoall", "alltoallv", "gather", "scatter", "sendrecv"]
 FREE_MS = 100  # after a kill, or after abort or shrink, a stream is free within it
@@ -62,7 +63,11 @@ def gtest_small(rig, before, tool):
     env = on_real_driver(rig)
     env["GTEST_FILTER"] = "*LongPasses*/float32"
     result = rig.run(before + [rig.program("tests", "cuda", ".libs", "pass_test")], 60, dict(env, LD_LIBRARY_PATH=library_path(rig)))
-    rig.check("pass_test under %s" % tool, result.status == 0 and ("ERROR SUMMARY: 0" in result.output or "0 hazards" in result.output), result.why())
+    rig.check("pass_test under %s" % tool, clean(result), "" if clean(result) else result.why())
+
+
+def clean(result):
+    return result.status == 0 and ("ERROR SUMMARY: 0" in result.output or "0 hazards" in result.output)
 
 
 def library_path(rig):
@@ -79,24 +84,28 @@ def collective(rig, name, n, options, env=None, seconds=40, before=()):
 
 
 def every_collective(rig, add, sizes, ranks, transports):
-    for transport in transports:
-        for n in ranks:
-            wrong = []
-            for name in COLLECTIVES:
-                if rig.seconds_left() < 5:
-                    wrong.append("%s: no time left" % name)
-                    continue
-                result, good = collective(rig, name, n, sizes, {"FTCCL_TRANSPORTS": transport})
-                add([name, n, transport, "", "right" if good else "failed", "%.2f" % result.seconds])
-                if not good:
-                    wrong.append("%s: %s" % (name, result.why()))
-            rig.check("%d ranks over %s" % (n, transport), not wrong, "; ".join(wrong) or "%d collectives" % len(COLLECTIVES))
+    with Sharing(rig) as sharing:
+        rig.say("   ranks share the GPU: %s%s" % (sharing.name, " (%s)" % sharing.why if sharing.why else ""))
+        each_collective(rig, add, sizes, [(n, transport, sharing) for n in ranks for transport in transports])
+
+
+def each_collective(rig, add, sizes, cases):
+    for n, transport, sharing in cases:
+        wrong, ran = [], 0
+        for name in COLLECTIVES:
+            if not rig.has_time("%s of %d ranks over %s" % (name, n, transport), 5):
+                return
+            result, good = collective(rig, name, n, sizes, dict(sharing.env, FTCCL_TRANSPORTS=transport))
+            add([name, n, transport, sharing.name, "right" if good else "failed", "%.2f" % result.seconds])
+            ran += 1
+            if not good:
+                wrong.append("%s: %s" % (name, result.why()))
+        rig.check("%d ranks over %s, %s" % (n, transport, sharing.name), not wrong, "; ".join(wrong) or "%d collectives" % ran)
 
 
 def collectives(rig):
     add = rig.table("collectives", ["collective", "ranks", "transport", "setting", "outcome", "seconds"])
     sizes = ["-b", "64", "-e", "4K", "-f", "64", "-n", "1", "-w", "0"] if rig.dry else ["-b", "8", "-e", "8M", "-f", "128", "-n", "2", "-w", "1"]
-    every_collective(rig, add, sizes, [2] if rig.dry else [1, 2, 3, 4, 8], ["shm"] if rig.dry else ["shm", "tcp"])
     special = [("all types and operators", "all_reduce", ["-b", "1K", "-e", "1K", "-n", "1", "-d", "all", "-o", "all"], {}),
                ("unaligned, groups of three", "all_reduce", ["-b", "4K", "-e", "4K", "-u", "3", "-m", "3"], {}),
                ("pinned buffers", "all_reduce", ["-b", "64K", "-e", "64K", "-B", "pinned"], {}),
@@ -111,6 +120,7 @@ def collectives(rig):
         result, good = collective(rig, name, n, ["-n", "2", "-w", "1"] + more, env)
         add([name, n, "", setting, "right" if good else "failed", "%.2f" % result.seconds])
         rig.check("%s, %s" % (name, setting), good, "" if good else result.why())
+    every_collective(rig, add, sizes, [2] if rig.dry else [4, 8, 2, 3, 1, 5, 6, 7], ["shm"] if rig.dry else ["shm", "tcp"])
     if rig.dry:
         rig.skip("compute-sanitizer: there is no GPU whose accesses it could watch")
         return
@@ -119,7 +129,8 @@ def collectives(rig):
         if rig.has_time(name + " under compute-sanitizer", 20):
             result, good = collective(rig, name, 2, ["-b", "1K", "-e", "64K", "-f", "64", "-n", "1", "-w", "0"],
                                       {"FTCCL_OP_TIMEOUT_MS": "60000"}, 90, before)
-            rig.check(name + " under compute-sanitizer", good and "ERROR SUMMARY: 0" in result.output, result.why())
+            good = good and clean(result)
+            rig.check(name + " under compute-sanitizer", good, "" if good else result.why())
 
 
 # ---- kill -----------------------------------------------------------------------------------------------------------------------

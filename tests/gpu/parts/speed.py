@@ -12,6 +12,7 @@ from .building import find_nccl, nccl_library
 from .rig import Missing, rows_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+THREADS = "FTCCL in one process"  # ranks as threads share the GPU without MPS too; NCCL refuses that
 NCCL_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "NCCL_MULTI_RANK_GPU_ENABLE": "1",
                 "NCCL_DEBUG": "VERSION"}
 
@@ -20,7 +21,7 @@ NCCL_SOCKETS = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "S
 
 def bandwidth(rig):
     add = rig.table("bandwidth", ["device", "case", "type", "blocks", "bytes", "us", "gbps", "of_copy"])
-    options = ["-b", "65536", "-B", "1,2", "-s", "0.002"] if rig.dry else ["-b", str(256 << 20), "-s", "0.02"]
+    options = ["-b", "65536", "-B", "1,2", "-s", "0.002"] if rig.dry else ["-b", str(128 << 20), "-s", "0.02"]
     result = rig.run([rig.program("perf", "gpu_kernels")] + options, 85)
     device, lines = "", [line for line in result.output.splitlines() if not line.startswith(("$", "case,"))]
     rows = []
@@ -44,6 +45,8 @@ def say_bandwidth(rig, rows):
     two = [float(row[5]) for row in rows if row[0] == "copy" and row[2] == "2"]
     enough = [int(row[2]) for row in rows if row[0] == "copy" and float(row[6]) >= 0.9]
     rig.check("2 blocks copy twice what a 400 Gb/s network brings", bool(two) and two[0] / 2 >= 100, "%.1f GB/s, of 100" % (two[0] / 2 if two else 0))
+    posts = [float(row[4]) for row in rows if row[0] == "post"]
+    rig.check("a command costs the processor less than 2 us", bool(posts) and statistics.median(posts) < 2, "%.2f us" % statistics.median(posts) if posts else "")
     rig.check("90% of the device's copy is reached", bool(enough), "with %d blocks" % min(enough) if enough else "not with 64 blocks")
 
 
@@ -65,20 +68,26 @@ class Sharing:
         for folder in folders.values():
             os.makedirs(folder, exist_ok=True)
         self.env = folders
-        started = self.rig.run([self.control, "-d"], 20, self.env)
+        said = self.tell("-d")
         tried = self.rig.run([self.rig.program("perf", "gpu_kernels"), "-b", "65536", "-B", "1", "-s", "0.001"], 30, self.env)
-        if started.status == 0 and tried.status == 0:
+        if tried.status == 0:
             self.name = "mps"
         else:
-            self.why = "MPS does not start: %s" % (started if started.status else tried).why()
+            self.why = "MPS does not start: %s %s" % (said, tried.why())
             self.quit()
         return self
 
-    def quit(self):
+    def tell(self, *options, text=""):
+        """The daemon is started in a session of its own: it outlives the command, and is ended by quit()."""
         try:
-            subprocess.run([self.control], input="quit\n", text=True, env=self.rig.environment(self.env), timeout=20, capture_output=True)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
+            done = subprocess.run([self.control, *options], input=text, text=True, env=self.rig.environment(self.env), timeout=20,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+            return done.stdout.strip()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+
+    def quit(self):
+        self.tell(text="quit\n")
         self.env = {}
 
     def __exit__(self, *unused):
@@ -105,13 +114,15 @@ def contenders(rig):
     ours = {"FTCCL_TRANSPORTS": "tcp", "FTCCL_OP_TIMEOUT_MS": "60000"}
     found = [("FTCCL", "2", ours, None), (name, "", NCCL_SOCKETS, theirs)]
     if not rig.dry:
-        found += [("FTCCL", "4", dict(ours, FTCCL_CUDA_BLOCKS="4"), None),
+        found += [(THREADS, "2", ours, None), ("FTCCL", "4", dict(ours, FTCCL_CUDA_BLOCKS="4"), None),
                   (name, "4", dict(NCCL_SOCKETS, NCCL_MIN_NCHANNELS="4", NCCL_MAX_NCHANNELS="4"), theirs)]
     return found
 
 
 def command(rig, contender, n, options):
     _, _, env, library = contender
+    if contender[0] == THREADS:
+        return [rig.program("perf", "all_reduce_perf"), "-B", "device", "-t", str(n)] + options, env
     if library is None:
         return rig.ranks(n, [rig.program("perf", "all_reduce_perf"), "-B", "device"] + options), env
     # Each rank as if on a host of its own: NCCL does not take two of one host on the same GPU.
@@ -145,7 +156,7 @@ def one_run(rig, sharing, add, times, case):
     result = rig.run(argv, 45, dict(sharing.env, **env))
     rows, device = rows_of(result.output)
     for size, us, busbw, _ in rows:
-        add([device, sharing.name, contender[0], contender[1], n, what, size, us, busbw])
+        add([device, "one process" if contender[0] == THREADS else sharing.name, contender[0], contender[1], n, what, size, us, busbw])
         times.setdefault((n, what, size), {}).setdefault(contender[:2], []).append(us)
     if result.status != 0:
         rig.say("   %s, %d ranks, %s: %s (%d sizes measured)" % (contender[0], n, what, result.why(), len(rows)))
@@ -203,18 +214,28 @@ def matmul(rig):
         if sharing.name != "mps":
             raise Missing("time-slicing would be measured instead of the libraries' kernels: %s" % sharing.why)
         alone = product_ms(rig, python, sharing.env)
-        if not rig.check("the product alone", alone is not None, "%s ms" % alone):
-            return
-        add(["nothing", "", alone, 1])
-        for contender in contenders(rig):
-            argv, env = command(rig, contender, 2, ["-b", "256M", "-e", "256M", "-n", "1", "-c", "0", "-N", "0"])
-            beside = rig.start(argv, dict(sharing.env, **env))
-            for _ in range(150):
-                if rows_of(rig.read(beside))[0] or beside.poll() is not None:
-                    break
-                time.sleep(0.2)
-            ms = product_ms(rig, python, sharing.env) if beside.poll() is None else None
-            rig.stop(beside)
-            rig.check("beside %s %s" % contender[:2], ms is not None, "%s ms, %.2fx" % (ms, ms / alone) if ms else "no figure")
-            if ms:
-                add([contender[0], contender[1], ms, "%.4f" % (ms / alone)])
+    if not rig.check("the product alone", alone is not None, "%s ms" % alone):
+        return
+    add(["nothing", "", alone, 1])
+    for contender in contenders(rig):
+        if not rig.has_time("beside %s %s" % contender[:2], 15):
+            break
+        with Sharing(rig) as sharing:  # a daemon each, for the ranks are killed
+            ms = product_beside(rig, python, sharing, contender)
+        rig.check("beside %s %s" % contender[:2], ms is not None, "%s ms, %.2fx" % (ms, ms / alone) if ms else "no figure")
+        if ms:
+            add([contender[0], contender[1], ms, "%.4f" % (ms / alone)])
+
+
+def product_beside(rig, python, sharing, contender):
+    """The product's time while two ranks reduce for ever; None if either fails."""
+    argv, env = command(rig, contender, 2, ["-b", "256M", "-e", "256M", "-n", "1", "-c", "0", "-N", "0"])
+    beside = rig.start(argv, dict(sharing.env, **env))
+    end = time.monotonic() + min(30, rig.seconds_left())
+    while not rows_of(rig.read(beside))[0] and beside.poll() is None and time.monotonic() < end:
+        time.sleep(0.2)
+    reduces = bool(rows_of(rig.read(beside))[0]) and beside.poll() is None
+    ms = product_ms(rig, python, sharing.env) if reduces else None
+    reduces = reduces and beside.poll() is None
+    rig.stop(beside)
+    return ms if reduces else None
