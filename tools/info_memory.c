@@ -1,6 +1,7 @@
 /*
  * What FTCCL takes of memory in a process that runs, read from /proc/PID/smaps. A link's shared memory lies in two processes: half of
- * it counts here. Its pages count when they are allocated, whether this process has touched them or not. What is on the
+ * it counts here. Its pages count when they are allocated, whether this process has touched them or not; those that long messages
+ * took go when none has come for a while (FTCCL_TRIM_MS), so an idle process shows less than a busy one. What is on the
  * heap cannot be told from the program's own; perf/scaling takes the difference that a communicator makes.
  */
 #include "info.h"
@@ -34,8 +35,8 @@ static double kib(uint64_t bytes) { return (double)bytes / 1024; }
 static void print(FILE *out, int pid, const struct sum sums[OTHER + 1])
 {
     fprintf(out, "memory of process %d, KiB:\n", pid);
-    fprintf(out, "  links      %9.0f  %u of shared memory; half of each counts here, half in the peer\n", kib(sums[LINK].bytes) / 2,
-            sums[LINK].count);
+    fprintf(out, "  links      %9.0f  %u of shared memory; half of each counts here, half in the peer; more when long messages have come\n",
+            kib(sums[LINK].bytes) / 2, sums[LINK].count);
     fprintf(out, "  life pages %9.0f  %u, its own and those of peers\n", kib(sums[LIFE].bytes), sums[LIFE].count);
     fprintf(out, "  telemetry  %9.0f  %u\n", kib(sums[RECORDS].bytes), sums[RECORDS].count);
     fprintf(out, "  anonymous  %9.0f  the library's and the program's own\n", kib(sums[OTHER].bytes));

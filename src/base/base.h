@@ -215,7 +215,19 @@ void ft_unmap(void *addr, size_t len_bytes);
  * its first allocated_bytes at least? FT_PROTOCOL or FT_NOSPACE with a sentence. */
 int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes);
 bool ft_can_populate(void); /* Linux 5.14 */
-int ft_populate(void *addr, size_t len_bytes); /* the pages of a shared mapping around it are there when it returns FT_OK; else FT_NOSPACE */
+int ft_populate(void *addr, size_t len_bytes); /* the pages of a mapping around it are there when it returns FT_OK; else FT_NOSPACE */
+/* The whole pages within are given back and read as zeros from then on: those of a shared file for all who map it, of private
+ * memory for this process. False: the kernel does not, for example because the memory is locked. */
+bool ft_depopulate(void *addr, size_t len_bytes, bool shared);
+
+/* Of a buffer whose owner gives back what it does not need: bytes that were used since the last trim, and that may have pages. */
+struct ft_pages { uint32_t used, there; };
+static inline void ft_pages_use(struct ft_pages *pages, size_t len_bytes)
+{
+    if (pages->used < len_bytes) pages->used = (uint32_t)len_bytes;
+}
+/* Nobody reads or writes the buffer: what was not used since the trim before goes. */
+void ft_pages_trim(struct ft_pages *, void *buffer, size_t len_bytes, bool shared);
 
 /* ---- memory that others of this host read where it lies (arena.c) ------------------------------------------------------ */
 

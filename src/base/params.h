@@ -28,6 +28,8 @@
       "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x excludes x")                \
     X(LEND, "FTCCL_LEND", INT, 1, 0, 1, "", "",                                                                         \
       "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs that call mlockall()")  \
+    X(TRIM_MS, "FTCCL_TRIM_MS", INT, 1000, 0, 3600000, "ms", "",                                                        \
+      "memory that long messages took is given back when none has needed it for so long, or up to twice that; 0: never") \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \

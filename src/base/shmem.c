@@ -63,6 +63,19 @@ int ft_populate(void *addr, size_t len_bytes)
     return rc < 0 ? ft_fail(FT_NOSPACE, "cannot allocate %zu bytes of shared memory: %s", len_bytes, strerror(errno)) : FT_OK;
 }
 
+bool ft_depopulate(void *addr, size_t len_bytes, bool shared)
+{
+    uintptr_t at = (uintptr_t)addr, page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ft_round_up(at, page), to = (at + len_bytes) & ~(page - 1);
+    return from >= to || madvise((void *)from, to - from, shared ? MADV_REMOVE : MADV_DONTNEED) == 0;
+}
+
+void ft_pages_trim(struct ft_pages *pages, void *buffer, size_t len_bytes, bool shared)
+{
+    size_t used = pages->used;
+    if (used < pages->there && !ft_depopulate((unsigned char *)buffer + used, len_bytes - used, shared)) return;
+    *pages = (struct ft_pages){.there = (uint32_t)used};
+}
+
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out)
 {
     void *addr = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

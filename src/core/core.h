@@ -493,6 +493,7 @@ struct ft_engine {
     atomic_int inbox_count;    /* relaxed hint; the list is under inbox_lock */
     atomic_int active;         /* a communicator has work; written by the driver */
     uint64_t ticked_ns, ticked_before_ns;
+    uint64_t trim_ns, trimmed_ns; /* period, 0: never; and when it was done last */
     uint64_t turns;
     bool stuck;                /* nothing moved in the last turn */
 

@@ -63,6 +63,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK) rc = open_transports(engine, config);
     if (rc == FT_OK) rc = ft_control_open(engine);
     if (rc == FT_OK && !config->manual) ft_lives_open(engine);
+    engine->trim_ns = (uint64_t)ft_param_int(FT_PARAM_TRIM_MS) * 1000000u;
     bool told = config->suspect_ms != 0;
     ft_beat_open(engine, told ? config->heartbeat_ms : ft_param_int(FT_PARAM_HEARTBEAT_MS),
                  told ? config->suspect_ms : ft_param_int(FT_PARAM_SUSPECT_MS));
@@ -521,6 +522,12 @@ static void count_links(struct ft_engine *engine)
         }
 }
 
+static void trim(struct ft_engine *engine, uint64_t now)
+{
+    engine->trimmed_ns = now;
+    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->trim(engine->transports[i]);
+}
+
 void ft_engine_tick(struct ft_engine *engine)
 {
     uint64_t now = ft_now_ns(engine->env);
@@ -534,4 +541,5 @@ void ft_engine_tick(struct ft_engine *engine)
     if (engine->waiting) succeed_overdue(engine);
     if (engine->undecided) ft_pact_tick(engine);
     if (engine->telemetry) count_links(engine);
+    if (engine->trim_ns && now - engine->trimmed_ns >= engine->trim_ns) trim(engine, now);
 }

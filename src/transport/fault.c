@@ -268,6 +268,8 @@ static bool fault_arm(struct ft_transport *t, bool on)
     return f->ops->arm(f->inner, on);
 }
 
+static void fault_trim(struct ft_transport *t) { fault_of(t)->ops->trim(fault_of(t)->inner); }
+
 /* One vtable a transport beneath, under the same name, so that both sides need not be decorated. */
 #define FAULTY(x)                                                                                            \
     static const struct ft_transport_ops faulty_##x;                                                         \
@@ -281,7 +283,7 @@ static bool fault_arm(struct ft_transport *t, bool on)
         .bind = fault_bind, .unbind = fault_unbind, .send = fault_send, .reserve = fault_reserve,            \
         .commit = fault_commit, .cancel = fault_cancel, .recv = fault_recv, .peek = fault_peek,              \
         .release = fault_release, .drained = fault_drained, .poll = fault_poll, .fd = fault_fd,              \
-        .arm = fault_arm,                                                                                    \
+        .arm = fault_arm, .trim = fault_trim,                                                                \
     };
 
 FAULTY(inproc)

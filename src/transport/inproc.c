@@ -242,6 +242,7 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
     }
     l->local.ring = ring;
     ft_slots_format(&l->local.slots, l->pipe->memory, t->local.set.chunk_bytes);
+    if (ft_can_populate()) ft_slots_sparse(&l->local.slots, false);
     ft_local_link_add(&t->local, &l->local, peer, true);
     rc = ft_local_link_open(&l->local);
     if (rc) {
@@ -370,4 +371,5 @@ const struct ft_transport_ops ft_transport_inproc = {
     .poll = inproc_poll,
     .fd = inproc_fd,
     .arm = inproc_arm,
+    .trim = ft_local_trim,
 };

@@ -421,9 +421,10 @@ static bool take_messages(struct ft_local_link *l)
 static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
 {
     uint32_t bit = 1u << (n->cookie - 1);
-    memcpy(n->landing, n->data, n->header.len);
+    unsigned char *landing = ft_rxq_landing(n);
+    memcpy(landing, n->data, n->header.len);
     struct ft_slots_return r = {.slot = (uint8_t)n->cookie};
-    n->data = n->landing;
+    n->data = landing;
     n->cookie = 0;
     l->held &= ~bit;
     l->claimed &= ~bit;
@@ -515,4 +516,15 @@ bool ft_local_arm_links(struct ft_local *t, bool on)
     }
     if (on && work) ft_local_arm_links(t, false);
     return !work;
+}
+
+/* Returns are fetched first if nobody waits for them: those who do are told by poll that something moved. */
+void ft_local_trim(struct ft_transport *base)
+{
+    for (struct ft_local_link *l = FT_CONTAINER(base, struct ft_local, base)->links; l; l = l->next) {
+        if (!l->open) continue;
+        if (l->base.sender && l->base.state == FT_LINK_UP && !l->wanted) take_returns(l);
+        if (l->base.sender) ft_slots_trim(&l->slots);
+        else ft_rxq_trim(&l->rxq);
+    }
 }

@@ -75,5 +75,6 @@ int ft_local_recv(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *
 int ft_local_peek(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
 void ft_local_release(struct ft_link *, struct ft_msg *msg);
 bool ft_local_drained(struct ft_link *);
+void ft_local_trim(struct ft_transport *);
 
 #endif

@@ -17,6 +17,7 @@ struct rx_lane {
     uint8_t places_free;
     uint8_t head, queued;      /* of order[], a ring */
     uint8_t order[FT_RXQ_DEEPEST];
+    struct ft_pages large_pages[8];
 };
 
 struct ft_rxq_ctx {
@@ -258,6 +259,29 @@ void ft_rxq_ready(struct ft_rxq *q, struct ft_rxq_node *n)
     if (!c->unbound) return;
     rx_consume(q, n);
     rx_reap(q, c);
+}
+
+unsigned char *ft_rxq_landing(struct ft_rxq_node *n)
+{
+    if (n->large >= 0) ft_pages_use(&n->home->lane[n->header.lane].large_pages[n->large], n->header.len);
+    return n->landing;
+}
+
+static void rx_trim(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
+{
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        struct rx_lane *lane = &c->lane[l];
+        for (unsigned free = lane->large_free; free; free &= free - 1) {
+            unsigned i = (unsigned)__builtin_ctz(free);
+            ft_pages_trim(&lane->large_pages[i], lane->large + i * stride_of(set, l), stride_of(set, l), false);
+        }
+    }
+}
+
+void ft_rxq_trim(struct ft_rxq *q)
+{
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
+        for (struct ft_rxq_ctx *c = q->bucket[b]; c; c = c->next) rx_trim(q->set, c);
 }
 
 static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lane)

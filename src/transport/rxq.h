@@ -29,7 +29,7 @@ enum ft_rxq_state { FT_RXQ_FREE, FT_RXQ_FILLING, FT_RXQ_READY, FT_RXQ_HELD };
 struct ft_rxq_node {
     struct ft_header header;
     const void *data;
-    unsigned char *landing; /* private memory for the message, up to chunk_bytes; it costs nothing until it is written */
+    unsigned char *landing; /* private memory for the message, up to chunk_bytes; for ft_rxq_landing() */
     uint64_t cookie;        /* the transport's */
     struct ft_rxq_ctx *home;
     uint8_t state, index;
@@ -86,6 +86,10 @@ int ft_rxq_admit(struct ft_rxq *, const struct ft_header *, struct ft_rxq_node *
 /* The payload is complete. Messages may become ready in another order than they were admitted; they are received in
  * the order of admission. The node may be gone afterwards. */
 void ft_rxq_ready(struct ft_rxq *, struct ft_rxq_node *);
+/* Where an admitted message may be kept. It costs no memory until it is written. */
+unsigned char *ft_rxq_landing(struct ft_rxq_node *);
+/* Gives back the pages of large landings that no message has needed since the call before. */
+void ft_rxq_trim(struct ft_rxq *);
 
 /* recv, peek and release of struct ft_transport_ops; FT_AGAIN: none ready. msg->owner is the node, also for release. */
 int ft_rxq_recv(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_msg *);

@@ -191,7 +191,7 @@ static int make_segment(struct ft_shm *t, struct ft_shm_link *l)
     if (rc) return rc;
     l->len_bytes = len;
     ft_slots_format(&l->local.slots, l->memory, t->local.set.chunk_bytes);
-    if (sparse) ft_slots_sparse(&l->local.slots);
+    if (sparse) ft_slots_sparse(&l->local.slots, true);
     return ft_local_link_open(&l->local);
 }
 
@@ -323,4 +323,5 @@ const struct ft_transport_ops ft_transport_shm = {
     .poll = shm_poll,
     .fd = shm_fd,
     .arm = shm_arm,
+    .trim = ft_local_trim,
 };

@@ -168,7 +168,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
     if (rc == FT_OK) {
         l->len_bytes = len;
         rc = ft_slots_attach(&l->local.slots, l->memory, chunk_bytes);
-        if (sparse) ft_slots_sparse(&l->local.slots);
+        if (sparse) ft_slots_sparse(&l->local.slots, true);
     }
     if (rc == FT_OK) rc = borrow(t, l, fd[ARENA], (size_t)offer->arena_bytes);
     if (rc == FT_OK) rc = ft_local_link_open(&l->local);

@@ -52,18 +52,28 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
     s->stride_bytes = stride_of(chunk_bytes);
     s->nslots = slots_for(chunk_bytes);
     s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
-    for (unsigned i = 0; i < s->nslots; i++) s->there_bytes[i] = (uint32_t)s->stride_bytes;
+    for (unsigned i = 0; i < s->nslots; i++) s->pages[i] = (struct ft_pages){(uint32_t)s->stride_bytes, (uint32_t)s->stride_bytes};
 }
 
-void ft_slots_sparse(struct ft_slots *s) { memset(s->there_bytes, 0, sizeof s->there_bytes); }
+void ft_slots_sparse(struct ft_slots *s, bool shared)
+{
+    memset(s->pages, 0, sizeof s->pages);
+    s->sparse = true;
+    s->shared = shared;
+}
 
 /* At least as much again as there is, so that growing messages do not stop at every page. */
 int ft_slots_allocate_more(struct ft_slots *s, unsigned slot, size_t len_bytes)
 {
-    size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)s->there_bytes[slot]), 4096), s->stride_bytes);
-    int rc = ft_populate(ft_slots_data(s, slot), want);
-    if (rc == FT_OK) s->there_bytes[slot] = (uint32_t)want;
-    return rc;
+    struct ft_pages *pages = &s->pages[slot];
+    if (len_bytes > pages->there) {
+        size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)pages->there), 4096), s->stride_bytes);
+        int rc = ft_populate(ft_slots_data(s, slot), want);
+        if (rc) return rc;
+        pages->there = (uint32_t)want;
+    }
+    pages->used = (uint32_t)ft_min(ft_round_up(len_bytes, 4096), pages->there);
+    return FT_OK;
 }
 
 void ft_slots_format(struct ft_slots *s, void *memory, size_t chunk_bytes)
@@ -101,6 +111,16 @@ int ft_slots_get(struct ft_slots *s)
 }
 
 void ft_slots_unget(struct ft_slots *s, unsigned slot) { s->free |= 1u << slot; }
+
+/* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for the receiver has given them back,
+ * or never had them. Up to the slot's end, because a receiver may have allocated more of it than this side. */
+void ft_slots_trim(struct ft_slots *s)
+{
+    for (uint32_t free = s->sparse ? s->free : 0; free; free &= free - 1) {
+        unsigned i = (unsigned)__builtin_ctz(free);
+        ft_pages_trim(&s->pages[i], ft_slots_data(s, i), s->stride_bytes, s->shared);
+    }
+}
 
 bool ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot, const void *small)
 {

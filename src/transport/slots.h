@@ -45,7 +45,10 @@ struct ft_slots {
     unsigned nslots;
     uint32_t descs, returns; /* how many of each this side has written or read */
     uint32_t free;           /* sender: a bit per slot */
-    uint32_t there_bytes[FT_SLOTS_MOST]; /* of each slot: how much of it this side knows to be allocated */
+    bool sparse, shared;     /* pages of slots come when they are needed; and they are another process's too */
+    /* Of each slot: what this side knows to be allocated (there), and what of that may be touched without a further look (used).
+     * A receiver is not told of the sender's trims: that allocates again before it publishes. */
+    struct ft_pages pages[FT_SLOTS_MOST];
 };
 
 /* Bytes of a segment for messages of at most chunk_bytes, and of what lies before its slots. */
@@ -56,12 +59,12 @@ void ft_slots_format(struct ft_slots *, void *memory, size_t chunk_bytes);
 /* The receiver's side of what a sender has formatted; FT_PROTOCOL if it is for other sizes. */
 int ft_slots_attach(struct ft_slots *, void *memory, size_t chunk_bytes);
 /* The slots' pages are not allocated yet: few links carry long messages. */
-void ft_slots_sparse(struct ft_slots *);
+void ft_slots_sparse(struct ft_slots *, bool shared);
 int ft_slots_allocate_more(struct ft_slots *, unsigned slot, size_t len_bytes);
 /* Before this side touches the first len_bytes of a slot; FT_NOSPACE. */
 static inline int ft_slots_allocate(struct ft_slots *s, unsigned slot, size_t len_bytes)
 {
-    return len_bytes <= s->there_bytes[slot] ? FT_OK : ft_slots_allocate_more(s, slot, len_bytes);
+    return len_bytes <= s->pages[slot].used ? FT_OK : ft_slots_allocate_more(s, slot, len_bytes);
 }
 static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned slot) { return s->data + slot * s->stride_bytes; }
 
@@ -69,6 +72,8 @@ static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned sl
 
 int ft_slots_get(struct ft_slots *); /* a slot's number, or -1 */
 void ft_slots_unget(struct ft_slots *, unsigned slot);
+/* Gives back the pages of sparse slots that no message has taken since the call before. */
+void ft_slots_trim(struct ft_slots *);
 /* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`, or for a loan lies where the
  * FT_SLOTS_PLACE bytes of `small` say. The caller has made
  * sure that fewer than FT_SLOTS_DESCS are unreturned. True: the receiver sleeps and is to be woken. */

@@ -159,6 +159,8 @@ struct ft_transport_ops {
      * awake again. arm(on) answers false when something is already there. -1: nothing to wait on (others wake us). */
     int (*fd)(struct ft_transport *);
     bool (*arm)(struct ft_transport *, bool on);
+    /* Gives back memory that long messages have taken and none has needed since the call before. */
+    void (*trim)(struct ft_transport *);
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;

@@ -246,9 +246,12 @@ static int wire_poll(struct ft_transport *t, struct ft_event *events, int max, b
 static int wire_fd(struct ft_transport *t) { return (void)t, -1; }
 static bool wire_arm(struct ft_transport *t, bool on) { return (void)t, on; }
 
+static void wire_trim(struct ft_transport *t) { (void)t; }
+
 static const struct ft_transport_ops wire_ops = {
     "wire", wire_open, wire_close, wire_address, wire_reaches, wire_connect, wire_disconnect, wire_bind, wire_unbind, wire_send, wire_reserve,
     wire_commit, wire_cancel, wire_recv, wire_peek, wire_release, wire_drained, wire_poll, wire_fd, wire_arm,
+    wire_trim,
 };
 
 #endif

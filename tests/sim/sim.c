@@ -513,7 +513,9 @@ static bool sim_arm(struct ft_transport *t, bool on)
     return on;
 }
 
+static void sim_trim(struct ft_transport *t) { (void)t; }
+
 const struct ft_transport_ops sim_transport_ops = {
     "sim", sim_open, sim_close, sim_address, sim_reaches, sim_connect, sim_disconnect, sim_bind, sim_unbind, sim_send, sim_reserve,
-    sim_commit, sim_cancel, sim_recv, sim_peek, sim_release, sim_drained, sim_poll, sim_fd, sim_arm,
+    sim_commit, sim_cancel, sim_recv, sim_peek, sim_release, sim_drained, sim_poll, sim_fd, sim_arm, sim_trim,
 };

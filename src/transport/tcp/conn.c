@@ -257,7 +257,7 @@ static int begin_message(struct tcp_conn *c, const struct ft_header *h)
         c->dropping = *h;
         return FT_OK;
     }
-    c->body = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : c->node->landing;
+    c->body = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : ft_rxq_landing(c->node);
     c->node->data = c->body;
     return FT_OK;
 }

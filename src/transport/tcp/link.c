@@ -117,6 +117,15 @@ void tcp_link_down(struct tcp_link *l, int reason)
     announce(l);
 }
 
+void tcp_link_trim(struct tcp_link *l)
+{
+    if (!l->base.sender) return ft_rxq_trim(&l->rxq);
+    for (uint32_t free = l->buffers_free; free != 0; free &= free - 1) {
+        const int i = __builtin_ctz(free);
+        ft_pages_trim(&l->pages[i], l->buffers + (size_t)i * l->tcp->buffer_bytes, l->tcp->buffer_bytes, false);
+    }
+}
+
 /* A sender is done with a connection once it has said so on it, and with the link once it has on all. A receiver that
  * says it takes nothing more, on any. */
 void tcp_link_goodbye(struct tcp_conn *c)

@@ -272,6 +272,7 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     if (c == NULL) return status;
     const int buffer = __builtin_ctz(l->buffers_free);
     l->buffers_free &= ~(1u << buffer);
+    ft_pages_use(&l->pages[buffer], h->len);
     c->out_reserved++;
     *slot = l->buffers + (size_t)buffer * l->tcp->buffer_bytes;
     return FT_OK;
@@ -348,6 +349,11 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
     return t->event_first == NULL;
 }
 
+static void tcp_trim(struct ft_transport *transport)
+{
+    for (struct tcp_link *l = FT_CONTAINER(transport, struct tcp, base)->links; l != NULL; l = l->next) tcp_link_trim(l);
+}
+
 const struct ft_transport_ops ft_transport_tcp = {
     .name = "tcp",
     .open = tcp_open,
@@ -369,4 +375,5 @@ const struct ft_transport_ops ft_transport_tcp = {
     .poll = tcp_poll,
     .fd = tcp_fd,
     .arm = tcp_arm,
+    .trim = tcp_trim,
 };

@@ -82,6 +82,7 @@ struct tcp_link {
     struct ft_txq txq;       /* sending */
     unsigned char *buffers;  /* TCP_BUFFERS of chunk_bytes, sending */
     uint32_t buffers_free;   /* bit set */
+    struct ft_pages pages[TCP_BUFFERS];
     /* being made */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
@@ -129,6 +130,7 @@ void tcp_conn_drop_queue(struct tcp_conn *, int status);
 int tcp_link_connect(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out);
 void tcp_link_free(struct tcp_link *);
 void tcp_link_down(struct tcp_link *, int reason);
+void tcp_link_trim(struct tcp_link *);
 void tcp_link_goodbye(struct tcp_conn *); /* the other side said it on this connection */
 void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved); /* whatever state it is in */
 void tcp_accept(struct tcp *, int listener, bool *moved);
