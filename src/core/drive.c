@@ -132,7 +132,7 @@ static bool rest_for_gpu(struct ft_engine *engine)
     if (!atomic_load_explicit(&engine->gpu_works, memory_order_relaxed)) return false;
     struct timespec time = {0, GPU_NAP_NS};
     struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
-    ppoll(&fd, 1, &time, NULL);
+    if (ppoll(&fd, 1, &time, NULL) > 0) forget_ring(engine); /* or the next rest is none */
     return true;
 }
 
