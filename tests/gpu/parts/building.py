@@ -57,7 +57,7 @@ def flags(rig):
     carry = os.path.join(rig.o.source, "carry")
     if os.path.isdir(carry):
         include, lib = os.path.join(carry, "include"), os.path.join(carry, "lib")
-        found += ["SODIUM_CFLAGS=-I" + include, "SODIUM_LIBS=-L%s -Wl,-rpath,%s -lsodium" % (lib, lib),
+        found += ["SODIUM_CFLAGS=-I" + include, "SODIUM_LIBS=-L%s -lsodium" % lib,
                   "GTEST_CFLAGS=-I" + include, "GTEST_LIBS=-L%s -lgtest" % lib]
     return found
 

@@ -71,7 +71,9 @@ def clean(result):
 
 
 def library_path(rig):
-    return ":".join(os.path.join(rig.build_dir, *folder) for folder in (("src", ".libs"), ("tests", "cuda", ".libs")))
+    """As libtool's script beside the program would set it; the real driver may be found by what is set already."""
+    folders = [os.path.join(rig.build_dir, *folder) for folder in (("src", ".libs"), ("tests", "cuda", ".libs"))]
+    return ":".join([os.environ.get("LD_LIBRARY_PATH", "")] + folders).strip(":")
 
 
 # ---- collectives ------------------------------------------------------------------------------------------------------------

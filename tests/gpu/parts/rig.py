@@ -140,9 +140,11 @@ class Rig:
         env = dict(os.environ)
         for name in [name for name in env if name.startswith(("FTCCL_", "NCCL_", "GTEST_", "LD_PRELOAD"))]:
             del env[name]
-        if self.dry:
-            env["LD_LIBRARY_PATH"] = os.path.join(self.build_dir, "tests", "cuda", ".libs")
+        folders = [os.path.join(self.build_dir, "tests", "cuda", ".libs")] if self.dry else []
+        carry = os.path.join(self.o.source, "carry", "lib")  # libsodium, where the machine has none
+        folders += [carry] if os.path.isdir(carry) else []
         env.update(extra or {})
+        env["LD_LIBRARY_PATH"] = ":".join([env.get("LD_LIBRARY_PATH", "")] + folders).strip(":")
         return env
 
     def start(self, argv, env=None):
