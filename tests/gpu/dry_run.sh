@@ -8,4 +8,4 @@ python3 "$top_srcdir/tests/gpu/run" --dry-run --parts "$part" --build "$top_buil
 status=$?
 [ $status = 0 ] || { tail -n 30 "$out"/log/*; exit $status; }
 grep -q ",passed," "$out/checks.csv" || exit 77
-awk -F, '$3 == "passed" {n++} $3 == "skipped" {s++} END {print n + 0, 0, s + 0}' "$out/checks.csv" >"${FT_RESULTS:-$out}/${FT_TEST_NAME:-dry}.count"
+echo "$(grep -c ',passed,' "$out/checks.csv") 0 $(grep -c ',skipped,' "$out/checks.csv")" >"${FT_RESULTS:-$out}/${FT_TEST_NAME:-dry}.count"

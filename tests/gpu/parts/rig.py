@@ -51,7 +51,6 @@ class Rig:
         self.driver, self.no_gpu = (None, None) if o.dry_run else find_driver()
         self.part, self.part_stops, self.counts, self.runs = None, 0, {"passed": 0, "failed": 0, "skipped": 0}, 0
         os.makedirs(os.path.join(self.out, "log"), exist_ok=True)
-        self.summary = open(os.path.join(self.out, "summary.txt"), "a")
         self.checks = self.table("checks", ["part", "check", "outcome", "detail"])
         self.scratch = tempfile.mkdtemp(prefix="ftgpu")
         self.say("%s, %s" % (time.strftime("%Y-%m-%d %H:%M:%S"), "dry run on the stand-in driver" if self.dry else self.machine()))
@@ -71,8 +70,8 @@ class Rig:
 
     def say(self, text):
         print(text, flush=True)
-        self.summary.write(text + "\n")
-        self.summary.flush()
+        with open(os.path.join(self.out, "summary.txt"), "a") as file:
+            file.write(text + "\n")
 
     def begin(self, part, seconds):
         self.part, now = part, time.monotonic()
@@ -95,16 +94,13 @@ class Rig:
         self.say("   %s %s%s" % (outcome, name, ": " + detail if detail else ""))
 
     def table(self, name, columns):
-        """A function that adds a row to NAME.csv, which is flushed: a run that is cut short leaves what it had."""
+        """A function that adds a row to NAME.csv at once: a run that is cut short leaves what it had."""
         path = os.path.join(self.out, name + ".csv")
-        fresh = not os.path.exists(path)
-        file = open(path, "a", newline="")
-        writer = csv.writer(file)
 
         def add(row):
-            writer.writerow(row)
-            file.flush()
-        if fresh:
+            with open(path, "a", newline="") as file:
+                csv.writer(file).writerow(row)
+        if not os.path.exists(path):
             add(columns)
         return add
 

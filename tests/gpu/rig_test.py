@@ -1,0 +1,125 @@
+"""Property: what tests/gpu/run makes of what programs do: one that hangs is cut with all its children, a part that breaks or lacks something
+does not stop the others, tables are read as they are printed, bounds are judged on a GPU and only there. Method: small programs and
+recorded output; no driver of any kind."""
+import argparse
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+from parts import checks, ddp, speed  # noqa: E402
+from parts.rig import Missing, Result, Rig, rows_of  # noqa: E402
+
+TABLE = """#  Rank  0 Group  0 Pid     12 on       host device  0 [0000:00:00] NVIDIA H200
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+     1048576        262144     float     sum      -1   250.00    4.19    6.29       0   240.00    4.37    6.55       0
+     4194304       1048576     float     sum      -1  1000.00    4.19    6.30     N/A  1010.00    4.15    6.23     N/A
+# Out of bounds values : 0 OK
+"""
+
+
+class WithARig(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        o = argparse.Namespace(dry_run=True, build=self.folder.name, out=self.folder.name, seconds=60, source=self.folder.name, nccl=None)
+        self.said = []
+        Rig.say, self.say = lambda rig, text: self.said.append(text), Rig.say
+        self.rig = Rig(o)
+        self.rig.dry = False  # bounds and judgement as on a GPU
+        self.rig.begin("test", 60)
+
+    def tearDown(self):
+        Rig.say = self.say
+        self.folder.cleanup()
+
+    def outcomes(self):
+        with open(os.path.join(self.folder.name, "checks.csv"), newline="") as file:
+            return [row["outcome"] for row in csv.DictReader(file)]
+
+
+class Bounds(WithARig):
+    def test_a_program_that_hangs_is_cut_with_its_children(self):
+        mark = "sleep 98765.%d" % os.getpid()
+        began = time.monotonic()
+        result = self.rig.run(["sh", "-c", "echo here; trap '' TERM; %s & %s" % (mark, mark)], 1)
+        self.assertLess(time.monotonic() - began, 30)
+        self.assertIn("cut", str(result.status))
+        self.assertIn("here", result.output)
+        left = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        self.assertNotIn(mark, [line.strip() for line in left.splitlines()])
+
+    def test_what_a_part_has_no_time_for_is_said(self):
+        self.rig.part_stops = time.monotonic() + 2
+        self.assertTrue(self.rig.has_time("this", 1))
+        self.assertFalse(self.rig.has_time("that", 3))
+        self.assertEqual(self.outcomes(), ["skipped"])
+        began = time.monotonic()
+        self.rig.run(["sleep", "60"], 50)
+        self.assertLess(time.monotonic() - began, 20)
+
+    def test_a_part_that_breaks_or_lacks_something_stops_no_other(self):
+        loader = SourceFileLoader("gpu_run", os.path.join(HERE, "run"))
+        run = module_from_spec(spec_from_loader("gpu_run", loader))
+        loader.exec_module(run)
+
+        def lacks(rig):
+            raise Missing("no such thing here")
+
+        def breaks(rig):
+            raise ValueError("of a kind")
+        run.run_part(self.rig, "lacks", lacks, 5)
+        self.assertEqual(self.rig.finish(), 0)
+        run.run_part(self.rig, "breaks", breaks, 5)
+        self.assertEqual(self.outcomes(), ["skipped", "failed"])
+        self.assertEqual(self.rig.finish(), 1)
+
+    def judge(self, lines, status=0, dry=False):
+        self.rig.dry = dry
+        table = self.rig.table("kill", ["how"])
+        checks.judge(self.rig, table, ("release", 3, 4096, 1), Result(status, "\n".join(lines), 1))
+        return self.outcomes()[-1]
+
+    def test_streams_of_survivors_are_judged_on_a_gpu_alone(self):
+        fast, slow = "release,0,%d,2,3.5,20,no,yes", "release,0,%d,2,101.5,120,no,yes"
+        self.assertEqual(self.judge([fast % 0, fast % 1]), "passed")
+        self.assertEqual(self.judge([fast % 0, slow % 1]), "failed")
+        self.assertEqual(self.judge([fast % 0, slow % 1], dry=True), "passed")
+        self.assertEqual(self.judge([fast % 0]), "failed")  # one survivor said nothing
+        self.assertEqual(self.judge([fast % 0, fast % 1], status=1), "failed")
+
+
+class Reading(unittest.TestCase):
+    def test_the_table(self):
+        rows, device = rows_of(TABLE)
+        self.assertEqual(device, "NVIDIA H200")
+        self.assertEqual(rows, [[1048576, 250.0, 6.29, "0"], [4194304, 1000.0, 6.3, "N/A"]])
+
+    def test_losses(self):
+        self.assertEqual(ddp.losses("NCCL version\nloss 0 1.25\nloss 1 0.75\nlosses 3"), ["1.25", "0.75"])
+
+
+class Comparing(WithARig):
+    def compare(self, ours_us, theirs_us):
+        speed.library_of, kept = lambda rig: "libnccl.so.2", speed.library_of
+        try:
+            times = {(2, "bandwidth", 1 << 20): {("FTCCL", "2"): ours_us, ("NCCL", "4"): theirs_us, ("NCCL", ""): [1], (speed.THREADS, "2"): [1]}}
+            speed.say_nccl(self.rig, times, argparse.Namespace(name="mps"))
+        finally:
+            speed.library_of = kept
+        return self.outcomes()[-1]
+
+    def test_medians_with_half_the_blocks(self):
+        self.assertEqual(self.compare([10, 500, 9], [10, 11, 12]), "passed")
+        self.assertEqual(self.compare([20, 21, 1], [10, 11, 12]), "failed")
+
+
+if __name__ == "__main__":
+    unittest.main()
