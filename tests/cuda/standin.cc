@@ -213,7 +213,7 @@ EXPORT CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t len)
 
 EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t len)
 {
-    memcpy(reach(to) ? reach(to) : (char *)to, reach(from) ? reach(from) : (char *)from, len);
+    if (len > 0) memcpy(reach(to) ? reach(to) : (char *)to, reach(from) ? reach(from) : (char *)from, len);
     return CUDA_SUCCESS;
 }
 
