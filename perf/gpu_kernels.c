@@ -147,11 +147,12 @@ static void bench_blocks(const char *blocks)
     must(b.ops->open(b.device, UINT64_C(60000000000), &b.queue), "a queue");
     must(b.ops->after(b.queue, &stream, 1, &run), "a run");
     must(b.ops->hold(b.queue, &stream, 1), "a run");
-    while (b.ops->reached(b.queue, run) == FT_AGAIN) sched_yield();
+    while (b.ops->reached(b.queue, NULL, run) == FT_AGAIN) sched_yield();
+    b.ops->begin(b.queue, NULL, run);
     printf("device copy,any,,%zu,%.3f,%.3f,1\n", want.bytes, 2e-3 * (double)want.bytes / b.copy_gbps, b.copy_gbps);
     for (size_t i = 0; i < FT_ARRAY_LEN(shapes); i++) bench_shape(&b, &shapes[i]);
     bench_commands(&b);
-    b.ops->signal(b.queue, run);
+    b.ops->signal(b.queue, NULL, run);
     while (!gpu_stream_idle(stream)) sched_yield();
     b.ops->close(b.queue);
     ft_device_close(b.device);

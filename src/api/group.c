@@ -200,7 +200,7 @@ static int submit(struct member *members, int n)
             members[i].op = NULL;
         }
     }
-    if (rc == FT_OK) rc = ft_entry_submit(entry);
+    if (rc == FT_OK && (rc = ft_graph_capture(entry)) == FT_AGAIN) rc = ft_entry_submit(entry);
     if (rc != FT_OK && entry) ft_entry_free(entry);
     if (streams != few) free(streams);
     for (int i = 0; i < n; i++) drop_member(&members[i]);

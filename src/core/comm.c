@@ -234,6 +234,7 @@ static void start_work(struct ft_comm *comm)
     if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     int reached = work->has_gpu ? ft_gpu_reached(work) : FT_OK;
     if (reached != FT_OK) ft_comm_fail(comm, reached, comm->view.rank, "rank %d: %s", comm->view.rank, ft_fail_text());
+    else if (work->has_gpu) ft_gpu_begin(work);
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
     if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
@@ -386,9 +387,12 @@ bool ft_comm_turn(struct ft_comm *comm)
     if (comm->engine->turns % FT_TURNS_OFTEN == 0 && comm->status == FT_OK) moved |= ft_rma_receive(comm);
     if (comm->status != FT_OK) {
         if (comm->limits.retry) moved |= ft_retry_turn(comm);
-        bool over = comm->verdict != FT_OK && comm->head;
-        return over ? drain(comm) || moved : moved;
+        bool over = comm->verdict != FT_OK;
+        if (over && comm->head) moved |= drain(comm);
+        if (over && !comm->running) ft_gpu_failed(comm);
+        return moved;
     }
+    moved |= ft_graph_turn(comm);
     for (int n = 0; n < 16 && comm->head; n++) { /* a few groups a turn; other communicators wait meanwhile */
         if (!comm->running) {
             if (!ft_entry_ready(comm->head->entry)) return moved;

@@ -503,6 +503,8 @@ struct ft_engine {
     atomic_int sleeping;       /* the driver sleeps in epoll; pairs with ft_engine_wake() */
     atomic_int wanted;         /* user threads that want to drive */
     atomic_int gpu_works;      /* on the GPU, which wakes nobody; relaxed */
+    int captured;              /* groups that graphs hold, whose replays nobody tells of */
+    uint64_t replayed_ns;      /* the last replay */
     atomic_int user_drove;     /* set by user threads, cleared by the background thread when it looks */
     struct ft_event *events;   /* of the transport that is being polled, [nevents] */
     int nevents;

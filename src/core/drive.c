@@ -18,7 +18,9 @@
 #define NAP_NS 200000          /* the background thread's look while users drive */
 #define LONG_NAP_NS 1000000    /* when there is no work, or they have driven for so many looks: each costs a turn on their core */
 #define SHORT_NAPS 5
-#define GPU_NAP_NS 50000       /* a waiting driver's while the GPU has work */
+#define GPU_NAP_NS 50000       /* a waiting driver's while the GPU has work, or has started it by itself a moment ago */
+#define REPLAYS_NS 100000000u  /* that moment: replays come in rows */
+#define REPLAY_MS 1            /* longest sleep with groups that graphs hold */
 #define SLEEP_BUSY_MS 10       /* longest sleep with work under way: deadlines are looked at */
 #define SLEEP_IDLE_MS 1000
 #define LIVES_MS 10            /* longest sleep with peers whose life pages are seen: no descriptor tells of a mark */
@@ -118,6 +120,7 @@ static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 {
     int beat_ms = (int)(engine->detect.beat_ns / 1000000);
     if (engine->lives > 0 && timeout_ms > LIVES_MS) timeout_ms = LIVES_MS;
+    if (engine->captured > 0 && timeout_ms > REPLAY_MS) timeout_ms = REPLAY_MS;
     if (beat_ms > 0 && engine->comms && beat_ms < timeout_ms) timeout_ms = beat_ms;
     for (int i = 0; i < engine->ntransports; i++) {
         int look_ms = (int)(engine->transports[i]->look_ns / 1000000);
@@ -129,10 +132,12 @@ static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 /* The GPU wakes nobody: while it has works of this engine's a driver that has nothing to do looks again soon. */
 static bool rest_for_gpu(struct ft_engine *engine)
 {
-    if (!atomic_load_explicit(&engine->gpu_works, memory_order_relaxed)) return false;
+    bool replays = engine->captured > 0 && engine->replayed_ns && ft_now_ns(engine->env) - engine->replayed_ns < REPLAYS_NS;
+    if (!replays && !atomic_load_explicit(&engine->gpu_works, memory_order_relaxed)) return false;
     struct timespec time = {0, GPU_NAP_NS};
     struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
     if (ppoll(&fd, 1, &time, NULL) > 0) forget_ring(engine); /* or the next rest is none */
+    engine->turns |= FT_TURNS_OFTEN - 1; /* the next turn asks the communicators */
     return true;
 }
 

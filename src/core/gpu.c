@@ -97,9 +97,7 @@ struct ft_stream *ft_gpu_order(const struct ft_comm *comm)
     return gpu_of(comm)->order;
 }
 
-/* The streams that the work's operations name, each once; those of other communicators of its group may be another GPU's. There is room
- * for one of each operation. */
-static int streams_of(const struct ft_work *work, void **streams)
+int ft_gpu_streams(const struct ft_work *work, void **streams)
 {
     int n = 0;
     for (const struct ft_op *op = work->ops; op; op = op->next) {
@@ -118,12 +116,12 @@ static int launch_all(struct ft_entry *entry, void **streams)
     int rc = FT_OK, launched = 0;
     for (struct ft_work *work = entry->works; work && rc == FT_OK; work = work->next_in_entry) {
         struct ft_comm_gpu *gpu = work->has_gpu ? gpu_of(work->comm) : NULL;
-        if (gpu) rc = gpu->ops->after(gpu->queue, streams, streams_of(work, streams), &work->run);
+        if (gpu) rc = gpu->ops->after(gpu->queue, streams, ft_gpu_streams(work, streams), &work->run);
     }
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
         if (!work->run) continue;
         struct ft_comm_gpu *gpu = gpu_of(work->comm);
-        int held = gpu->ops->hold(gpu->queue, streams, streams_of(work, streams));
+        int held = gpu->ops->hold(gpu->queue, streams, ft_gpu_streams(work, streams));
         if (held != FT_OK) rc = held, work->run = 0;
         else launched++;
     }
@@ -149,6 +147,7 @@ void ft_gpu_close(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
     if (!gpu) return;
+    ft_graph_close(comm);
     gpu->ops->close(gpu->queue);
     ft_stream_release(gpu->order);
     free(gpu);
@@ -161,8 +160,16 @@ int ft_gpu_reached(const struct ft_work *work)
 {
     const struct ft_comm_gpu *gpu = gpu_of(work->comm);
     if (!work->run) return ft_fail(FT_DEVICE, "the group's kernels could not be launched");
-    return gpu->ops->reached(gpu->queue, work->run);
+    return gpu->ops->reached(gpu->queue, work->bell, work->run);
 }
+
+void ft_gpu_begin(struct ft_work *work)
+{
+    struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    gpu->ops->begin(gpu->queue, work->bell, work->run);
+}
+
+static bool holds(const struct ft_comm *comm) { return comm->limits.hold && !atomic_load(&comm->let_go); }
 
 void ft_gpu_over(struct ft_work *work, int status)
 {
@@ -170,17 +177,26 @@ void ft_gpu_over(struct ft_work *work, int status)
     if (!work->has_gpu) return;
     atomic_fetch_sub_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
     if (!work->run) return;
-    bool hold = status != FT_OK && work->comm->limits.hold && !atomic_load(&work->comm->let_go);
-    if (hold) gpu->held = work->run;
-    else gpu->ops->signal(gpu->queue, work->run);
+    bool hold = status != FT_OK && holds(work->comm);
+    if (!hold) gpu->ops->signal(gpu->queue, work->bell, work->run);
+    else if (!work->bell) gpu->held = work->run;
+    if (work->bell) ft_graph_over(work);
 }
 
-/* let_go first: who comes to ft_gpu_over() later sees it. */
+/* let_go first: who comes to ft_gpu_over() or ft_gpu_failed() later sees it. */
 void ft_gpu_let_go(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
     atomic_store(&comm->let_go, 1);
-    if (gpu && gpu->held) gpu->ops->signal(gpu->queue, gpu->held);
+    if (gpu && gpu->held) gpu->ops->signal(gpu->queue, NULL, gpu->held);
+}
+
+void ft_gpu_failed(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    if (!gpu || gpu->muted || holds(comm)) return;
+    gpu->muted = true;
+    gpu->ops->mute(gpu->queue, NULL);
 }
 
 bool ft_gpu_poll(struct ft_comm *comm)

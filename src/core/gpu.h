@@ -15,6 +15,15 @@ struct ft_gpu_send {
     void *slot;
 };
 
+/* A group of calls on one communicator that a CUDA graph holds; see graph.c. */
+struct ft_captured {
+    struct ft_captured *next;
+    struct ft_device_bell *bell;
+    int works;                 /* of its replays, not over */
+    int nops;
+    struct ft_captured_op { struct ft_coll coll; struct ft_redop redop; const void *in, *scale_from; void *out; uint64_t epoch, root_id; } ops[];
+};
+
 /* Of an operation whose buffers the GPU can reach, and only of those. */
 struct ft_op_gpu {
     void *stream;            /* the user's */
@@ -29,6 +38,9 @@ struct ft_comm_gpu {
     struct ft_device_queue *queue;
     struct ft_stream *order;   /* entries with works on the queue: those of one communicator run in call order whatever their streams */
     uint64_t held;             /* the last run that a failure has left to hold its streams */
+    struct ft_captured *captured; /* groups that graphs hold */
+    uint64_t gone;             /* how many no graph had any more when that was looked at last */
+    bool muted;                /* the communicator has failed: replays do nothing and hold nobody */
     struct ft_gpu_send sends[FT_LANES][FT_STEP_PEERS];
 };
 
@@ -43,13 +55,18 @@ struct ft_stream *ft_gpu_order(const struct ft_comm *comm); /* with a reference 
 /* Puts each of the entry's works that are on the GPU behind the streams of its operations. Submissions are ordered by the caller. An error:
  * none of them has begun. */
 int ft_gpu_launch(struct ft_entry *entry);
+/* The streams that the work's operations name, each once; those of other communicators of its group may be another GPU's. There is room
+ * for one of each operation. */
+int ft_gpu_streams(const struct ft_work *work, void **streams);
 void ft_gpu_close(struct ft_comm *comm);
 
 /* ---- by who holds the engine ------------------------------------------------------------------------------------------- */
 
 int ft_gpu_reached(const struct ft_work *work); /* FT_AGAIN: its streams have not come to it */
+void ft_gpu_begin(struct ft_work *work);
 void ft_gpu_over(struct ft_work *work, int status); /* its streams go on, or are held */
 void ft_gpu_let_go(struct ft_comm *comm); /* what is held goes on */
+void ft_gpu_failed(struct ft_comm *comm); /* nothing of it runs any more: replays go on, or are held. Idempotent */
 bool ft_gpu_poll(struct ft_comm *comm);
 bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns);
 /* A pass of an operation with gpu. */
@@ -58,5 +75,14 @@ int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_re
 int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link, const struct ft_reduce *pass, struct ft_gpu_send *send);
 /* Gives back what passes hold of a link, or of all (NULL). */
 void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link);
+
+/* ---- CUDA graphs (graph.c) ----------------------------------------------------------------------------------------------- */
+
+/* If streams of the entry's works are being captured: the calls become part of the graph, and the entry is freed. FT_AGAIN: they are not.
+ * Any other status: the entry is the caller's, and its kernels that are in the graph already do nothing. By the user's thread. */
+int ft_graph_capture(struct ft_entry *entry);
+bool ft_graph_turn(struct ft_comm *comm);   /* starts of kernels in graphs become works. Engine held, as below */
+void ft_graph_over(const struct ft_work *work); /* of such a work */
+void ft_graph_close(struct ft_comm *comm);  /* without the engine */
 
 #endif

@@ -34,6 +34,7 @@ struct ft_work {
     int nops, ops_left;
     bool has_p2p, has_rma, has_gpu;
     uint64_t run;                  /* of the communicator's queue on the GPU; 0: none */
+    struct ft_device_bell *bell;   /* the run is a replay by a graph; NULL: calls of the user's */
     uint64_t started_ns, deadline_ns; /* 0: none */
 };
 

@@ -67,8 +67,15 @@ struct ft_device_ops {
 };
 
 /*
+ * A group of calls that a CUDA graph holds. Each start of the graph rings, and is a run of its own; its runs are numbered apart from
+ * those of calls. Lives until `forget`.
+ */
+struct ft_device_bell { void *owner; /* the caller's */ };
+
+/*
  * A queue holds the user's streams while a group of calls runs: a run begins when they have come to it and ends when it is said to. Runs
- * of a queue are in order. Passes go to the run that has begun last and has not ended.
+ * of a queue are in order, those of graphs in the order in which they are begun. Passes go to the run that has begun last and has
+ * not ended. Where a run is named, `bell` is NULL for one of calls.
  */
 struct ft_device_queue_ops {
     /* Both may block and are for a thread that does not hold the engine. silence_ns: runs end by themselves when nothing is heard
@@ -82,15 +89,33 @@ struct ft_device_queue_ops {
      * apart from it so that no run of a group is behind another whose streams it shares. */
     int (*hold)(struct ft_device_queue *, void *const *streams, int nstreams);
     /* FT_AGAIN: the streams have not come to the run yet. FT_OK, or FT_DEVICE. Never blocks. */
-    int (*reached)(struct ft_device_queue *, uint64_t run);
-    /* The run is over, also one that has not begun; idempotent. Any thread, never blocks. */
-    void (*signal)(struct ft_device_queue *, uint64_t run);
+    int (*reached)(struct ft_device_queue *, const struct ft_device_bell *bell, uint64_t run);
+    /* It has been reached, and no other run is under way: what is done from now on is its. Never blocks. */
+    void (*begin)(struct ft_device_queue *, struct ft_device_bell *bell, uint64_t run);
+    /* The run is over, also one that has not begun; idempotent. Runs of calls: any thread. Never blocks. Passes under way may be lost. */
+    void (*signal)(struct ft_device_queue *, struct ft_device_bell *bell, uint64_t run);
     /* Starts a pass: FT_AGAIN, and req->status changes in a later poll. Passes under way must not depend on each other. scale_from:
      * where the device finds the scale, NULL: in the pass. Never blocks and takes no lock of the driver's; so do the next three. */
     int (*reduce)(struct ft_device_queue *, const struct ft_reduce *, struct ft_device_far far, const void *scale_from, struct ft_device_req *req);
     int (*poll)(struct ft_device_queue *); /* how many passes or pieces of them moved */
     void (*cancel)(struct ft_device_queue *, struct ft_device_req *req); /* far operands are not touched any more; idempotent */
     bool (*idle)(const struct ft_device_queue *); /* nothing that was started still reads or writes memory */
+
+    /* Streams that are being captured. FT_OK: all of them are, into one graph. FT_AGAIN: none is. FT_INVAL. */
+    int (*capturing)(struct ft_device_queue *, void *const *streams, int nstreams);
+    /* Puts a kernel into the graph behind all that is captured on the streams, and behind earlier kernels of the queue there. Any thread;
+     * does not wait for streams. No graph that has it runs before the capture has ended. */
+    int (*capture)(struct ft_device_queue *, void *const *streams, int nstreams, struct ft_device_bell **out);
+    /* What is captured later on these streams, with which the n-th bell of a group was captured, is behind its kernel. Apart from capture() so
+     * that kernels of one group are side by side. */
+    int (*captured)(struct ft_device_bell *const *bells, int nth, void *const *streams, int nstreams);
+    /* A bell that has rung since it was asked last, and the number of this run; NULL: none. The next five never block either. */
+    struct ft_device_bell *(*rung)(struct ft_device_queue *, uint64_t *run);
+    uint64_t (*gone)(const struct ft_device_queue *); /* bells so far that no graph has any more */
+    bool (*is_gone)(const struct ft_device_bell *);   /* it rings no more */
+    void (*forget)(struct ft_device_bell *);          /* then */
+    /* All runs of the queue's bells, or of one, are over, whenever they ring. Any thread. */
+    void (*mute)(struct ft_device_queue *, struct ft_device_bell *only);
 };
 
 extern const struct ft_device_ops ft_device_host;

@@ -41,10 +41,11 @@ protected:
         void *streams[] = {stream};
         ASSERT_EQ(ops->after(queue, streams, 1, &run), FT_OK) << ft_fail_text();
         ASSERT_EQ(ops->hold(queue, streams, 1), FT_OK) << ft_fail_text();
+        ops->begin(queue, nullptr, run);
     }
     void TearDown() override
     {
-        if (queue) ops->signal(queue, run), ops->close(queue);
+        if (queue) ops->signal(queue, nullptr, run), ops->close(queue);
         if (device) ft_device_close(device);
         if (stream) cuStreamDestroy(stream);
     }

@@ -71,7 +71,7 @@ protected:
         int rc = ops->after(queue, (void *const *)streams.data(), (int)streams.size(), run);
         return rc == FT_OK ? ops->hold(queue, (void *const *)streams.data(), (int)streams.size()) : rc;
     }
-    bool reached(uint64_t run) { return ops->reached(queue, run) == FT_OK; }
+    bool reached(uint64_t run) { return ops->reached(queue, nullptr, run) == FT_OK; }
     static bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
 };
 
@@ -82,7 +82,7 @@ TEST_F(Queue, HoldsEveryStreamUntilTheRunIsOver)
     ASSERT_TRUE(soon([&] { return reached(run); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD}) EXPECT_FALSE(idle(stream));
-    ops->signal(queue, run);
+    ops->signal(queue, nullptr, run);
     for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD}) EXPECT_TRUE(soon([&] { return idle(stream); }));
 }
 
@@ -91,15 +91,15 @@ TEST_F(Queue, RunsBeginWhenAllTheirStreamsHaveComeAndInOrder)
     standin_block(b);
     uint64_t both = after({a, b}), next = after({a});
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(ops->reached(queue, both), FT_AGAIN);
-    EXPECT_EQ(ops->reached(queue, next), FT_AGAIN);
+    EXPECT_EQ(ops->reached(queue, nullptr, both), FT_AGAIN);
+    EXPECT_EQ(ops->reached(queue, nullptr, next), FT_AGAIN);
     standin_let_go(b);
     ASSERT_TRUE(soon([&] { return reached(both); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(ops->reached(queue, next), FT_AGAIN) << "the second began before the first was over";
-    ops->signal(queue, both);
+    EXPECT_EQ(ops->reached(queue, nullptr, next), FT_AGAIN) << "the second began before the first was over";
+    ops->signal(queue, nullptr, both);
     EXPECT_TRUE(soon([&] { return reached(next); }));
-    ops->signal(queue, next);
+    ops->signal(queue, nullptr, next);
     EXPECT_TRUE(soon([&] { return idle(a) && idle(b); }));
 }
 
@@ -107,8 +107,8 @@ TEST_F(Queue, ARunThatIsOverBeforeItBeginsHoldsNobody)
 {
     standin_block(a);
     uint64_t run = after({a});
-    ops->signal(queue, run);
-    ops->signal(queue, run);
+    ops->signal(queue, nullptr, run);
+    ops->signal(queue, nullptr, run);
     standin_let_go(a);
     EXPECT_TRUE(soon([&] { return idle(a); }));
 }
@@ -132,7 +132,7 @@ TEST_F(Queue, AKernelToWhichNobodySpeaksLeaves)
     ASSERT_EQ(ops->open(device, 50000000, &queue), FT_OK);
     uint64_t run = after({a});
     EXPECT_TRUE(soon([&] { return idle(a); }));
-    EXPECT_EQ(ops->reached(queue, run), FT_DEVICE);
+    EXPECT_EQ(ops->reached(queue, nullptr, run), FT_DEVICE);
     EXPECT_NE(std::string(ft_fail_text()).find("50 ms"), std::string::npos) << ft_fail_text();
 }
 
@@ -144,6 +144,7 @@ TEST_F(Queue, APassThatIsCancelledTouchesFarMemoryNoMore)
     std::vector<unsigned char> here(n, 7);
     uint64_t run = after({a});
     ASSERT_TRUE(soon([&] { return reached(run); }));
+    ops->begin(queue, nullptr, run);
     ft_reduce r{};
     r.type = FT_UINT8;
     r.count = n;
@@ -160,7 +161,7 @@ TEST_F(Queue, APassThatIsCancelledTouchesFarMemoryNoMore)
     ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, nullptr, &next), FT_AGAIN);
     EXPECT_TRUE(soon([&] { return ops->poll(queue), next.status == FT_OK; })) << "the pieces of the cancelled pass are lost";
     EXPECT_EQ(here, std::vector<unsigned char>(n, 0xdb));
-    ops->signal(queue, run);
+    ops->signal(queue, nullptr, run);
     EXPECT_TRUE(soon([&] { return idle(a); }));
     cuMemFree(there);
 }
@@ -175,6 +176,7 @@ TEST_F(Queue, ManyPassesAtOnceAndAScaleOfTheDevices)
     from[n] = 3;
     cuMemcpy(there, (CUdeviceptr)from.data(), n * 4 + 4);
     uint64_t run = after({a});
+    ops->begin(queue, nullptr, run);
     std::vector<ft_device_req> reqs((size_t)n);
     for (int i = 0; i < n; i++) {
         ft_reduce r{};
@@ -188,7 +190,7 @@ TEST_F(Queue, ManyPassesAtOnceAndAScaleOfTheDevices)
     }
     ASSERT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
     for (int i = 0; i < n; i++) EXPECT_EQ(out[(size_t)i], 3 * (float)i);
-    ops->signal(queue, run);
+    ops->signal(queue, nullptr, run);
     EXPECT_TRUE(soon([&] { return idle(a); }));
     cuMemFree(there);
 }
@@ -212,11 +214,11 @@ TEST_F(Queue, WhatTheDriverRefusesIsAnErrorInItsWords)
     standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1);
     EXPECT_EQ(behind({a}, &run), FT_DEVICE) << "there is one already that nobody knows of";
     standin_fail("cuEventRecord", CUDA_SUCCESS, 0);
-    ops->signal(queue, first);
+    ops->signal(queue, nullptr, first);
     EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }));
     uint64_t later = after({a});
     EXPECT_TRUE(soon([&] { return reached(later); }));
-    ops->signal(queue, later);
+    ops->signal(queue, nullptr, later);
     standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
     EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_NOTSUP);
     char none;

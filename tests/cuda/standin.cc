@@ -4,6 +4,7 @@
  * one after another in them; the twin executes the very source of the kernel (device/cuda/pass.h).
  */
 #include "standin.h"
+#include "standin_graph.h"
 #include "device/cuda/pass.h"
 
 #include <atomic>
@@ -29,7 +30,7 @@
 static std::mutex fault_lock;
 static std::map<std::string, std::pair<CUresult, int>> faults;
 
-static CUresult fault(const char *call)
+CUresult standin::fault(const char *call)
 {
     std::lock_guard<std::mutex> hold(fault_lock);
     auto it = faults.find(call);
@@ -41,7 +42,7 @@ static CUresult fault(const char *call)
 }
 #define MAY_FAIL(call)                                                                                   \
     do {                                                                                                 \
-        CUresult result_ = fault(call);                                                                  \
+        CUresult result_ = standin::fault(call);                                                                  \
         if (result_ != CUDA_SUCCESS) return result_;                                                     \
     } while (0)
 
@@ -172,12 +173,13 @@ static CUresult free_memory(uint64_t at, bool pinned)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuMemFree_v2(CUdeviceptr at) { return free_memory(at, false); }
-EXPORT CUresult cuMemFreeHost(void *at) { return free_memory((uint64_t)at, true); }
+EXPORT CUresult cuMemFree_v2(CUdeviceptr at) { return standin::unsafe() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : free_memory(at, false); }
+EXPORT CUresult cuMemFreeHost(void *at) { return standin::unsafe() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : free_memory((uint64_t)at, true); }
 
 EXPORT CUresult cuMemHostAlloc(void **out, size_t len, unsigned)
 {
     MAY_FAIL("cuMemHostAlloc");
+    if (standin::unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     size_t size = round_page(len);
     void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -229,7 +231,7 @@ EXPORT int standin_live_memory()
 
 struct Point { std::mutex lock; std::condition_variable changed; bool passed = false; };
 
-struct Event { const Device *device; std::shared_ptr<Point> last; };
+struct Event { const Device *device; std::shared_ptr<Point> last; standin::Place captured; };
 
 struct Stream {
     std::mutex lock;
@@ -237,6 +239,7 @@ struct Stream {
     std::deque<std::function<void()>> tasks;
     bool busy = false, blocked = false, stop = false;
     const Device *device = current();
+    standin::Place capture;
     std::thread thread{[this] { work(); }};
 
     void work()
@@ -257,6 +260,7 @@ struct Stream {
     }
     void add(std::function<void()> task)
     {
+        if (standin::capture(capture, task)) return;
         std::lock_guard<std::mutex> hold(lock);
         tasks.push_back(std::move(task));
         changed.notify_all();
@@ -334,14 +338,15 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle)
 EXPORT CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *out)
 {
     if (!stream_of(handle)) return CUDA_ERROR_INVALID_HANDLE;
-    *out = fault("capturing") == CUDA_SUCCESS ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (standin::capturing(stream_of(handle)->capture)) return *out = CU_STREAM_CAPTURE_STATUS_ACTIVE, CUDA_SUCCESS;
+    *out = standin::fault("capturing") == CUDA_SUCCESS ? CU_STREAM_CAPTURE_STATUS_NONE : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuEventCreate(CUevent *out, unsigned)
 {
     MAY_FAIL("cuEventCreate");
-    *out = (CUevent) new Event{current(), nullptr};
+    *out = (CUevent) new Event{current(), nullptr, {}};
     return CUDA_SUCCESS;
 }
 
@@ -356,6 +361,8 @@ EXPORT CUresult cuEventRecord(CUevent handle, CUstream on)
     MAY_FAIL("cuEventRecord");
     Stream *stream = stream_of(on);
     if (!stream || stream->device != ((Event *)handle)->device) return CUDA_ERROR_INVALID_HANDLE;
+    ((Event *)handle)->captured = stream->capture;
+    if (standin::capturing(stream->capture)) return CUDA_SUCCESS;
     auto point = std::make_shared<Point>();
     ((Event *)handle)->last = point;
     stream->add([point] {
@@ -371,6 +378,7 @@ EXPORT CUresult cuStreamWaitEvent(CUstream on, CUevent handle, unsigned)
     MAY_FAIL("cuStreamWaitEvent");
     Stream *stream = stream_of(on);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+    if (standin::join(stream->capture, ((Event *)handle)->captured)) return CUDA_SUCCESS;
     auto point = ((Event *)handle)->last;
     if (!point) return CUDA_SUCCESS;
     stream->add([point] {
@@ -397,6 +405,14 @@ EXPORT CUresult cuEventSynchronize(CUevent handle)
     return CUDA_SUCCESS;
 }
 
+standin::Place *standin::place_of(CUstream handle)
+{
+    Stream *stream = stream_of(handle);
+    return stream ? &stream->capture : nullptr;
+}
+
+void standin::enqueue(CUstream handle, std::function<void()> task) { stream_of(handle)->add(std::move(task)); }
+
 EXPORT void standin_block(CUstream handle)
 {
     Stream *stream = stream_of(handle);
@@ -417,7 +433,7 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t len, CUst
     Stream *stream = stream_of(on);
     if (!stream) return CUDA_ERROR_INVALID_HANDLE;
     auto kept = std::make_shared<std::vector<char>>(); /* pageable memory is read before the call returns, as the driver does */
-    if (!reach(from)) kept->assign((const char *)from, (const char *)from + len);
+    if (!reach(from) && !standin::capturing(stream->capture)) kept->assign((const char *)from, (const char *)from + len);
     stream->add([=] { cuMemcpy(to, kept->empty() ? from : (CUdeviceptr)kept->data(), len); });
     return CUDA_SUCCESS;
 }
@@ -435,20 +451,22 @@ struct Host {
         clock_gettime(CLOCK_MONOTONIC, &t);
         return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
     }
+    static uint64_t take(uint64_t *counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
     static void pause() { usleep(20); }
 };
 
-struct Launch { const Device *device; ft_cuda_control *control; uint64_t threads, units, run, bound_ns; };
+struct Launch { const Device *device; ft_cuda_control *control; ft_cuda_bell *bell; uint64_t threads, units, number, bound_ns; };
 
 static void run_block(const Launch &launch, unsigned b)
 {
     ft_cuda_control *control = launch.control;
-    uint64_t run = launch.run;
     ft_cuda_block *mine = &control->block[b];
+    ft::Run run = {launch.bell ? &launch.bell->gate : &control->calls, launch.number};
+    if (launch.bell) run.number = ft::take_ticket<Host>(control, launch.bell, launch.number, b);
+    else Host::store(&mine->started, launch.number);
+    int said = ft::wait_begin<Host>(run, launch.bound_ns);
     uint64_t done = Host::load(&mine->done);
-    int said;
-    Host::store(&mine->started, run);
-    while ((said = ft::wait_command<Host>(control, run, done, launch.bound_ns)) > 0) {
+    while (said > 0 && (said = ft::wait_command<Host>(control, run, done, launch.bound_ns)) > 0) {
         ft_cuda_command command = control->ring[done % FT_CUDA_RING];
         for (int k = 0; k < command.nsrc; k++) command.src[k] = (uint64_t)reach(command.src[k], launch.device);
         for (int d = 0; d < command.ndst; d++) command.dst[d] = (uint64_t)reach(command.dst[d], launch.device);
@@ -456,8 +474,8 @@ static void run_block(const Launch &launch, unsigned b)
         for (uint64_t t = 0; t < launch.threads; t++) ft::execute(command, b * launch.threads + t, launch.units);
         Host::store(&mine->done, ++done);
     }
-    if (said < 0) Host::store(&mine->expired, run);
-    Host::store(&mine->exited, run);
+    if (said < 0) Host::store(launch.bell ? &launch.bell->expired : &mine->expired, run.number);
+    if (!launch.bell) Host::store(&mine->exited, launch.number);
 }
 
 EXPORT CUresult cuLaunchKernel(CUfunction kernel, unsigned blocks, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned, CUstream on,
@@ -466,8 +484,9 @@ EXPORT CUresult cuLaunchKernel(CUfunction kernel, unsigned blocks, unsigned, uns
     MAY_FAIL("cuLaunchKernel");
     Stream *stream = stream_of(on);
     if (!stream || stream->device != current() || (Device *)kernel != current()) return CUDA_ERROR_INVALID_HANDLE;
-    Launch launch{current(), (ft_cuda_control *)reach(*(CUdeviceptr *)arguments[0]), threads, (uint64_t)blocks * threads, *(uint64_t *)arguments[1],
-                  *(uint64_t *)arguments[2]};
+    CUdeviceptr bell = *(CUdeviceptr *)arguments[3];
+    Launch launch{current(), (ft_cuda_control *)reach(*(CUdeviceptr *)arguments[0]), bell ? (ft_cuda_bell *)reach(bell) : nullptr, threads,
+                  (uint64_t)blocks * threads, *(uint64_t *)arguments[1], *(uint64_t *)arguments[2]};
     launched++;
     stream->add([=] {
         running++;

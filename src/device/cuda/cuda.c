@@ -8,11 +8,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-int ft_cuda_enter(const struct ft_cuda_device *cuda) { return FT_CUDA(cuda->driver, cuCtxPushCurrent, cuda->context); }
+static _Thread_local CUstreamCaptureMode outside; /* this thread's mode, for the time in which it is ours */
+
+int ft_cuda_enter(const struct ft_cuda_device *cuda)
+{
+    int rc = FT_CUDA(cuda->driver, cuCtxPushCurrent, cuda->context);
+    outside = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (rc == FT_OK) cuda->driver->cuThreadExchangeStreamCaptureMode(&outside);
+    return rc;
+}
 
 void ft_cuda_leave(const struct ft_cuda_device *cuda)
 {
     CUcontext popped;
+    cuda->driver->cuThreadExchangeStreamCaptureMode(&outside);
     cuda->driver->cuCtxPopCurrent(&popped);
 }
 

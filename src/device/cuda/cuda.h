@@ -1,6 +1,6 @@
 /*
- * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels; driver.c finds libcuda. What a queue and its
- * kernels share is in command.h.
+ * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels; graph.c puts kernels into graphs; driver.c
+ * finds libcuda. What a queue and its kernels share is in command.h.
  */
 #ifndef FT_DEVICE_CUDA_H
 #define FT_DEVICE_CUDA_H
@@ -12,6 +12,9 @@
 #include <pthread.h>
 
 #define FT_CUDA_PIECE ((size_t)65536) /* bytes of a far operand that are staged at once */
+#define FT_CUDA_BELLS 256                /* bells that are allocated together */
+#define FT_CUDA_BELLS_MAX 65536          /* groups of a communicator that graphs hold at the same time */
+#define FT_CUDA_CAPTURES 16              /* captures under way at once in which a queue keeps its kernels in order */
 #define FT_CUDA_STAGES 40             /* such pieces that a queue has room for; a pass has at most 18 far operands */
 
 struct ft_cuda_device {
@@ -28,8 +31,12 @@ struct ft_cuda_device {
 };
 
 void ft_cuda_device_release(struct ft_cuda_device *cuda);
-int ft_cuda_enter(const struct ft_cuda_device *cuda); /* its context is the thread's until leave */
+
+/* The device's context is the thread's until leave. A stream that somebody captures in the meantime hinders none of our calls. Not nested. */
+int ft_cuda_enter(const struct ft_cuda_device *cuda);
 void ft_cuda_leave(const struct ft_cuda_device *cuda);
+/* Host-pinned memory and its address on the device; freed by cuMemFreeHost(). Entered. */
+int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there);
 
 /* A command in the ring, as the engine knows it. */
 struct ft_cuda_posted {
@@ -57,9 +64,33 @@ struct ft_device_queue {
     unsigned char free_stage[FT_CUDA_STAGES];
     int nfree;
     bool failed;
+    const struct ft_device_bell *runs_bell; /* the run that was begun last */
+    uint64_t runs_number;
+    struct ft_cuda_bells *_Atomic bells[FT_CUDA_BELLS_MAX / FT_CUDA_BELLS]; /* release by capture() */
+    unsigned nbells;              /* that were ever used; under graph.c's lock */
+    _Atomic uint64_t rings_seen, made, gone; /* rings; user objects of bells, and those of them that the driver has destroyed */
+    atomic_int unused_bells;      /* that were forgotten and may be used again; a hint */
+    struct ft_cuda_chain { cuuint64_t capture; CUgraphNode last; } chains[FT_CUDA_CAPTURES]; /* under graph.c's lock */
+    unsigned oldest_chain;
 };
 
 extern const struct ft_device_queue_ops ft_cuda_queue_ops;
+
+static inline uint64_t ft_cuda_load(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }     /* pairs with the kernel's store */
+static inline void ft_cuda_store(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); } /* pairs with the kernel's load */
+
+/* ---- graph.c: the queue's calls for graphs, and what queue.c needs of a bell ---- */
+
+int ft_cuda_capturing(struct ft_device_queue *queue, void *const *streams, int n);
+int ft_cuda_capture(struct ft_device_queue *queue, void *const *streams, int n, struct ft_device_bell **out);
+int ft_cuda_captured(struct ft_device_bell *const *bells, int nth, void *const *streams, int n);
+struct ft_device_bell *ft_cuda_rung(struct ft_device_queue *queue, uint64_t *run);
+uint64_t ft_cuda_gone(const struct ft_device_queue *queue);
+bool ft_cuda_is_gone(const struct ft_device_bell *bell);
+void ft_cuda_forget(struct ft_device_bell *bell);
+void ft_cuda_mute(struct ft_device_queue *queue, struct ft_device_bell *only);
+struct ft_cuda_bell *ft_cuda_bell_shared(const struct ft_device_bell *bell);
+void ft_cuda_free_bells(struct ft_device_queue *queue); /* entered */
 
 /* The kernels for every architecture; see kernel.cu. */
 extern const unsigned char ft_cuda_image[];

@@ -17,6 +17,8 @@ struct Device {
     {
         asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(to), "l"(x) : "memory");
     }
+    /* Other devices and the processor only read what is counted so: atomic on this device is enough, also in the host's memory. */
+    static __device__ __forceinline__ uint64_t take(uint64_t *counter) { return atomicAdd((unsigned long long *)counter, 1ull); }
     static __device__ __forceinline__ uint64_t now_ns()
     {
         uint64_t x;
@@ -26,15 +28,25 @@ struct Device {
     static __device__ __forceinline__ void pause() { __nanosleep(100); }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) ft_cuda_kernel(ft_cuda_control *control, uint64_t run, uint64_t bound_ns)
+/* `bell` is NULL for the run `number` of a call; else the kernel is one of a graph's, and `number` says which bell it is. */
+extern "C" __global__ void __launch_bounds__(THREADS, 1) ft_cuda_kernel(ft_cuda_control *control, uint64_t number, uint64_t bound_ns, ft_cuda_bell *bell)
 {
     __shared__ ft_cuda_command command;
+    __shared__ uint64_t done;
     __shared__ int said;
     ft_cuda_block *mine = &control->block[blockIdx.x];
-    uint64_t done = Device::load(&mine->done);
+    ft::Run run = {bell ? &bell->gate : &control->calls, number};
     uint64_t unit = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x, units = (uint64_t)gridDim.x * blockDim.x;
-    if (threadIdx.x == 0) Device::store(&mine->started, run);
-    for (;;) {
+    if (threadIdx.x == 0) {
+        if (bell) run.number = ft::take_ticket<Device>(control, bell, number, blockIdx.x);
+        else Device::store(&mine->started, number);
+        said = ft::wait_begin<Device>(run, bound_ns);
+        done = Device::load(&mine->done);
+    }
+    __syncthreads();
+    bool begun = said > 0;
+    __syncthreads(); /* all have read it */
+    while (begun) {
         if (threadIdx.x == 0) said = ft::wait_command<Device>(control, run, done, bound_ns);
         __syncthreads();
         if (said <= 0) break;
@@ -43,10 +55,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) ft_cuda_kernel(ft_cuda_
         ft::execute(command, unit, units);
         __threadfence_system();
         __syncthreads();
-        done++;
-        if (threadIdx.x == 0) Device::store(&mine->done, done);
+        if (threadIdx.x == 0) Device::store(&mine->done, ++done);
     }
     if (threadIdx.x != 0) return;
-    if (said < 0) Device::store(&mine->expired, run);
-    Device::store(&mine->exited, run);
+    if (said < 0) Device::store(bell ? &bell->expired : &mine->expired, run.number);
+    if (!bell) Device::store(&mine->exited, number);
 }

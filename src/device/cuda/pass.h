@@ -211,15 +211,43 @@ FT_FN void execute(const ft_cuda_command &c, uint64_t unit, uint64_t units)
     }
 }
 
-/* What the first thread of a block waits for: 1: the command after `done` is there; 0: the run is over; -1: nobody spoke to the
- * kernel for bound_ns (0: no bound), so the process that drives it is gone or stuck. The Host has load() (acquire), now_ns(), pause(). */
-template <typename Host> FT_FN int wait_command(const ft_cuda_control *control, uint64_t run, uint64_t done, uint64_t bound_ns)
+/* Which run a block works for. */
+struct Run { const ft_cuda_gate *gate; uint64_t number; };
+
+/* A kernel of a graph starts: one bell's. `mine` is its block. A bell whose runs are all over rings no more: nobody asks for it. The Host has take(), which adds one for all of the device and returns what
+ * was there, load() (acquire), store() (release), now_ns() and pause(). */
+template <typename Host> FT_FN uint64_t take_ticket(ft_cuda_control *control, ft_cuda_bell *bell, uint64_t id, unsigned mine)
+{
+    if (Host::load(&bell->gate.ended) == FT_CUDA_MUTE) return FT_CUDA_MUTE;
+    uint64_t ticket = Host::take(&bell->tickets[mine]) + 1;
+    if (mine != 0) return ticket;
+    uint64_t ring = Host::take(&control->rings);
+    Host::store(&control->rang[ring % FT_CUDA_RINGS], (ring / FT_CUDA_RINGS + 1) << 32 | id);
+    return ticket;
+}
+
+/* What the first thread of a block waits for, before anything of the queue is its own: 1: its run begins; 0: it is over; -1: nobody spoke
+ * to the kernel for bound_ns (0: no bound), so the process that drives it is gone or stuck. */
+template <typename Host> FT_FN int wait_begin(Run run, uint64_t bound_ns)
 {
     uint64_t since = Host::now_ns();
     for (;;) {
-        uint64_t ended = Host::load(&control->ended); /* before `posted`: what was posted before the end is seen */
-        if (Host::load(&control->posted) > done) return 1;
-        if (ended >= run) return 0;
+        if (Host::load(&run.gate->ended) >= run.number) return 0;
+        if (Host::load(&run.gate->begun) >= run.number) return 1;
+        if (bound_ns && Host::now_ns() - since > bound_ns) return -1;
+        Host::pause();
+    }
+}
+
+/* And then: 1: the command after `done` is there. A command of a later run is posted after the end of this one, so who sees the command
+ * in the order of these loads sees the end too. */
+template <typename Host> FT_FN int wait_command(const ft_cuda_control *control, Run run, uint64_t done, uint64_t bound_ns)
+{
+    uint64_t since = Host::now_ns();
+    for (;;) {
+        uint64_t posted = Host::load(&control->posted);
+        if (Host::load(&run.gate->ended) >= run.number) return 0;
+        if (posted > done) return 1;
         if (bound_ns && Host::now_ns() - since > bound_ns) return -1;
         Host::pause();
     }

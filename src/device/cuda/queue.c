@@ -12,9 +12,6 @@
 
 #define STAGE_BYTES (FT_CUDA_PIECE + FT_CACHE_LINE)
 
-static uint64_t load(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }       /* pairs with the kernel's store */
-static void store(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); }   /* pairs with the kernel's load */
-
 /* ---- open and close ----------------------------------------------------------------------------------------------------- */
 
 static void free_queue(struct ft_device_queue *queue)
@@ -27,23 +24,25 @@ static void free_queue(struct ft_device_queue *queue)
         if (queue->stream) driver->cuStreamDestroy(queue->stream);
         if (queue->control) driver->cuMemFreeHost(queue->control);
         if (queue->stages) driver->cuMemFreeHost(queue->stages);
+        ft_cuda_free_bells(queue);
         ft_cuda_leave(cuda);
     }
     ft_cuda_device_release(cuda);
     free(queue);
 }
 
-/* Every kernel that was launched has left, so that nothing on the device knows the control block any more. */
+/* Every kernel that was launched has left, and no graph has one, so that nothing on the device will look at this memory any more. */
 static bool has_left(const struct ft_device_queue *queue)
 {
     uint64_t launched = atomic_load(&queue->launched);
+    if (atomic_load(&queue->gone) < atomic_load(&queue->made)) return false;
     for (unsigned b = 0; b < queue->cuda->blocks; b++)
-        if (load(&queue->control->block[b].exited) < launched) return false;
+        if (ft_cuda_load(&queue->control->block[b].exited) < launched) return false;
     return true;
 }
 
-/* Closed queues whose kernels have not left: a stream of the user's may still be on its way to one. They are freed when somebody opens or
- * closes a queue later, and at the latest by the system. */
+/* Closed queues whose kernels have not left: a stream of the user's may still be on its way to one, a graph may start one. They are freed
+ * when somebody opens or closes a queue later, and at the latest by the system. */
 static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_device_queue *left_behind;
 
@@ -66,7 +65,7 @@ static void reap(void)
     }
 }
 
-static int map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there)
+int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there)
 {
     int rc = FT_CUDA(driver, cuMemHostAlloc, here, len_bytes, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
     return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, there, *here, 0) : rc;
@@ -81,8 +80,8 @@ static int make_queue(struct ft_device_queue *queue)
     rc = FT_CUDA(driver, cuStreamCreate, &queue->stream, CU_STREAM_NON_BLOCKING);
     if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->before, CU_EVENT_DISABLE_TIMING);
     if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->behind, CU_EVENT_DISABLE_TIMING);
-    if (rc == FT_OK) rc = map(driver, sizeof *queue->control, &control, &queue->control_there);
-    if (rc == FT_OK) rc = map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
+    if (rc == FT_OK) rc = ft_cuda_map(driver, sizeof *queue->control, &control, &queue->control_there);
+    if (rc == FT_OK) rc = ft_cuda_map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
     queue->control = control;
     queue->stages = stages;
     ft_cuda_leave(queue->cuda);
@@ -107,7 +106,8 @@ static int queue_open(struct ft_device *device, uint64_t silence_ns, struct ft_d
 
 static void queue_close(struct ft_device_queue *queue)
 {
-    store(&queue->control->ended, UINT64_MAX);
+    ft_cuda_store(&queue->control->calls.ended, FT_CUDA_MUTE);
+    ft_cuda_mute(queue, NULL);
     pthread_mutex_lock(&left_lock);
     queue->next = left_behind;
     left_behind = queue;
@@ -124,7 +124,7 @@ static int check_streams(const struct ft_device_queue *queue, void *const *strea
         int rc = FT_CUDA(queue->cuda->driver, cuStreamIsCapturing, (CUstream)streams[i], &capture);
         if (rc != FT_OK) return ft_fail(FT_INVAL, "%p is not a stream of this process and context", streams[i]);
         if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-            return ft_fail(FT_NOTSUP, "the stream %p is being captured: FTCCL's calls cannot be put into CUDA graphs yet", streams[i]);
+            return ft_fail(FT_NOTSUP, "the stream %p is being captured: the capture began during this call", streams[i]);
     }
     return FT_OK;
 }
@@ -133,7 +133,8 @@ static int launch(struct ft_device_queue *queue, void *const *streams, int n, ui
 {
     const struct ft_cuda_device *cuda = queue->cuda;
     const struct ft_cuda_driver *driver = cuda->driver;
-    void *arguments[] = {&queue->control_there, &run, &queue->silence_ns};
+    CUdeviceptr none = 0;
+    void *arguments[] = {&queue->control_there, &run, &queue->silence_ns, &none};
     int rc = FT_OK;
     for (int i = 0; i < n && rc == FT_OK; i++) {
         rc = FT_CUDA(driver, cuEventRecord, queue->before, (CUstream)streams[i]);
@@ -144,25 +145,38 @@ static int launch(struct ft_device_queue *queue, void *const *streams, int n, ui
     return rc;
 }
 
-static void queue_signal(struct ft_device_queue *queue, uint64_t run)
+static void end_calls(struct ft_device_queue *queue, uint64_t run)
 {
-    uint64_t *ended = &queue->control->ended, was = __atomic_load_n(ended, __ATOMIC_SEQ_CST);
+    uint64_t *ended = &queue->control->calls.ended, was = __atomic_load_n(ended, __ATOMIC_SEQ_CST);
     if (atomic_load(&queue->nobodys) == run + 1) run++;
     while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-    if (atomic_load(&queue->nobodys) == run + 1) queue_signal(queue, run + 1); /* said meanwhile */
+    if (atomic_load(&queue->nobodys) == run + 1) end_calls(queue, run + 1); /* said meanwhile */
+}
+
+static void queue_signal(struct ft_device_queue *queue, struct ft_device_bell *bell, uint64_t run)
+{
+    if (!bell) end_calls(queue, run);
+    else if (ft_cuda_bell_shared(bell)->gate.ended < run) ft_cuda_store(&ft_cuda_bell_shared(bell)->gate.ended, run);
+}
+
+static void queue_begin(struct ft_device_queue *queue, struct ft_device_bell *bell, uint64_t run)
+{
+    queue->runs_bell = bell;
+    queue->runs_number = run;
+    ft_cuda_store(bell ? &ft_cuda_bell_shared(bell)->gate.begun : &queue->control->calls.begun, run);
 }
 
 /* A kernel was launched but streams do not wait for it: nobody knows of the run, so it ends with the one before it. */
 static void give_up(struct ft_device_queue *queue, uint64_t run)
 {
     atomic_store(&queue->nobodys, run);
-    if (__atomic_load_n(&queue->control->ended, __ATOMIC_SEQ_CST) + 1 == run) queue_signal(queue, run);
+    if (__atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST) + 1 == run) end_calls(queue, run);
 }
 
 /* That run still waits for the one before it, and there can be one of them only. */
 static bool has_nobodys(const struct ft_device_queue *queue)
 {
-    return atomic_load(&queue->nobodys) > __atomic_load_n(&queue->control->ended, __ATOMIC_SEQ_CST);
+    return atomic_load(&queue->nobodys) > __atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST);
 }
 
 static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
@@ -191,13 +205,18 @@ static int queue_hold(struct ft_device_queue *queue, void *const *streams, int n
     return rc;
 }
 
-static int queue_reached(struct ft_device_queue *queue, uint64_t run)
+static bool is_expired(const struct ft_device_queue *queue, const struct ft_device_bell *bell, uint64_t run)
 {
-    const struct ft_cuda_block *first = queue->control->block;
+    return ft_cuda_load(bell ? &ft_cuda_bell_shared(bell)->expired : &queue->control->block[0].expired) >= run;
+}
+
+/* A bell that has rung has been reached. */
+static int queue_reached(struct ft_device_queue *queue, const struct ft_device_bell *bell, uint64_t run)
+{
     if (queue->failed) return FT_DEVICE;
-    if (load(&first->started) < run) return FT_AGAIN;
-    return load(&first->expired) < run ? FT_OK : ft_fail(FT_DEVICE, "a kernel gave up because nothing was heard from the engine for %llu ms",
-                                                         (unsigned long long)(queue->silence_ns / 1000000));
+    if (!bell && ft_cuda_load(&queue->control->block[0].started) < run) return FT_AGAIN;
+    return !is_expired(queue, bell, run) ? FT_OK : ft_fail(FT_DEVICE, "a kernel gave up because nothing was heard from the engine for %llu ms",
+                                                           (unsigned long long)(queue->silence_ns / 1000000));
 }
 
 /* ---- passes ---------------------------------------------------------------------------------------------------------------------- */
@@ -264,7 +283,7 @@ static bool post_one(struct ft_device_queue *queue)
         queue->first = req->next;
         if (!queue->first) queue->last = NULL;
     }
-    store(&queue->control->posted, next + 1);
+    ft_cuda_store(&queue->control->posted, next + 1);
     return true;
 }
 
@@ -314,14 +333,14 @@ static void fail_all(struct ft_device_queue *queue)
 static int queue_poll(struct ft_device_queue *queue)
 {
     uint64_t done = UINT64_MAX;
-    bool expired = false;
+    bool expired = queue->runs_bell && is_expired(queue, queue->runs_bell, queue->runs_number);
     int moved = 0;
     if (queue->failed || (!queue->first && queue->done == queue->control->posted)) return 0;
     for (unsigned b = 0; b < queue->cuda->blocks; b++) {
         const struct ft_cuda_block *block = &queue->control->block[b];
-        uint64_t here = load(&block->done);
+        uint64_t here = ft_cuda_load(&block->done);
         if (here < done) done = here;
-        expired |= load(&block->expired) != 0;
+        expired |= ft_cuda_load(&block->expired) != 0;
     }
     for (; queue->done < done; queue->done++, moved++) collect(queue, &queue->posted[queue->done % FT_CUDA_RING]);
     while (post_one(queue)) moved++;
@@ -350,9 +369,18 @@ const struct ft_device_queue_ops ft_cuda_queue_ops = {
     .after = queue_after,
     .hold = queue_hold,
     .reached = queue_reached,
+    .begin = queue_begin,
     .signal = queue_signal,
     .reduce = queue_reduce,
     .poll = queue_poll,
     .cancel = queue_cancel,
     .idle = queue_idle,
+    .capturing = ft_cuda_capturing,
+    .capture = ft_cuda_capture,
+    .captured = ft_cuda_captured,
+    .rung = ft_cuda_rung,
+    .gone = ft_cuda_gone,
+    .is_gone = ft_cuda_is_gone,
+    .forget = ft_cuda_forget,
+    .mute = ft_cuda_mute,
 };

@@ -1,0 +1,91 @@
+/*
+ * Ranks on the stand-in driver, for tests: threads with a stream and a context each, buffers of the device, waits with a bound.
+ */
+#ifndef FT_TESTS_CUDA_RANKS_H
+#define FT_TESTS_CUDA_RANKS_H
+
+#include <unistd.h>
+
+#include "tests/cuda/standin.h"
+#include "tests/proc/proc.h"
+
+namespace gpu {
+
+template <class F>
+bool soon(F done, double seconds = 60)
+{
+    for (double end = proc::now() + seconds; !done() && proc::now() < end;) usleep(200);
+    return done();
+}
+
+inline bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
+inline ftcclStream_t as(CUstream stream) { return reinterpret_cast<ftcclStream_t>(stream); }
+
+/* `n` elements on the device. */
+template <class T>
+struct Buffer {
+    CUdeviceptr at = 0;
+    size_t n;
+    explicit Buffer(size_t n_) : n(n_) { EXPECT_EQ(cuMemAlloc(&at, n * sizeof(T) + 1), CUDA_SUCCESS); }
+    ~Buffer() { cuMemFree(at); }
+    Buffer(const Buffer &) = delete;
+    T *ptr() const { return reinterpret_cast<T *>(at); }
+    void put(const std::vector<T> &from, CUstream stream) { cuMemcpyAsync(at, reinterpret_cast<CUdeviceptr>(from.data()), n * sizeof(T), stream); }
+    void get(std::vector<T> &to, CUstream stream) { cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), at, n * sizeof(T), stream); }
+};
+
+/* Ranks as threads, each with a stream of CUDA's. */
+struct Job {
+    std::vector<ftcclComm_t> comm;
+    std::vector<CUstream> stream;
+    Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
+    {
+        ftcclUniqueId id;
+        standin_enter();
+        EXPECT_OK(ftcclGetUniqueId(&id));
+        each([&](int r) {
+            ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+            options.transports = transports;
+            options.opTimeoutMs = op_timeout_ms;
+            options.preserveInput = preserve;
+            ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+            config.options = &options;
+            EXPECT_OK(ftcclCommInitRankConfig(&comm[static_cast<size_t>(r)], n, id, r, &config));
+            EXPECT_EQ(cuStreamCreate(&stream[static_cast<size_t>(r)], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+        });
+    }
+    ~Job()
+    {
+        each([&](int r) {
+            if (!comm[static_cast<size_t>(r)]) return;
+            EXPECT_OK(ftcclCommDestroy(comm[static_cast<size_t>(r)]));
+        });
+        for (CUstream s : stream) cuStreamDestroy(s);
+    }
+    int size() const { return static_cast<int>(comm.size()); }
+    void each(const std::function<void(int)> &f) const
+    {
+        proc::in_threads(size(), [&](int r) {
+            standin_enter();
+            f(r);
+        });
+    }
+    ftcclResult_t state(int r) const
+    {
+        ftcclResult_t result = ftcclSuccess;
+        EXPECT_OK(ftcclCommGetAsyncError(comm[static_cast<size_t>(r)], &result));
+        return result;
+    }
+};
+
+template <class T>
+std::vector<T> numbers(size_t n, int seed)
+{
+    std::vector<T> out(n);
+    for (size_t i = 0; i < n; i++) out[i] = static_cast<T>((i * 7 + static_cast<size_t>(seed) * 13) % 50);
+    return out;
+}
+
+}  // namespace gpu
+
+#endif

@@ -1,0 +1,34 @@
+/*
+ * What the stand-in's streams and its graphs know of each other. A stream that is being captured has a place in a graph: the nodes behind
+ * which the next one comes. See standin_graph.cc.
+ */
+#ifndef FT_TESTS_STANDIN_GRAPH_H
+#define FT_TESTS_STANDIN_GRAPH_H
+
+#include <cuda.h>
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace standin {
+
+struct Node { std::function<void()> task; std::vector<Node *> after; };
+struct Capture;
+struct Place { std::shared_ptr<Capture> capture; std::vector<Node *> after; };
+
+bool capturing(const Place &place); /* and the capture has not ended */
+/* The task becomes a node there. false: nothing is being captured. */
+bool capture(Place &place, const std::function<void()> &task);
+/* A stream waits for an event that was recorded there: it is captured from now on. false: the event was not captured. */
+bool join(Place &place, const Place &event);
+/* A call that does not go together with a capture, unless its thread says that it knows; the capture fails. */
+bool unsafe();
+
+/* standin.cc */
+CUresult fault(const char *call);
+Place *place_of(CUstream stream); /* nullptr: no stream */
+void enqueue(CUstream stream, std::function<void()> task);
+
+}  // namespace standin
+
+#endif
