@@ -302,8 +302,8 @@ static void inproc_disconnect(struct ft_link *link)
     struct inproc_link *l = FT_CONTAINER(link, struct inproc_link, local.base);
     atomic_store_explicit(&l->pipe->gone[my_side(l)], link->cut ? 2 : 1, memory_order_release); /* pairs with poll_link */
     bell_ring(l->pipe->bell[!my_side(l)]);
+    ft_local_link_remove(&l->local); /* it marks loans in the pipe's memory */
     pipe_drop(l->pipe);
-    ft_local_link_remove(&l->local);
     free(l);
 }
 

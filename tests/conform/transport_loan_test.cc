@@ -187,6 +187,19 @@ TEST_P(TransportLoan, ReceiverLeavesWhilePending)
     for (auto &r : req) EXPECT_NE(r.status, FT_AGAIN);
 }
 
+TEST_P(TransportLoan, BothLeaveWhilePending)
+{
+    open();
+    ASSERT_TRUE(link());
+    ft_send req[2];
+    ASSERT_EQ(lend(0, 1, 0, &req[0]), FT_OK);
+    ASSERT_EQ(lend(0, 2, 1, &req[1]), FT_OK);
+    some_turns();
+    b->disconnect(ba);
+    a->disconnect(ab); // before it has heard of that
+    for (auto &r : req) EXPECT_EQ(r.status, copies() ? FT_OK : FT_LINK);
+}
+
 TEST_P(TransportLoan, UnboundContextGivesBack)
 {
     open();
