@@ -18,13 +18,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define INTERFACES 256 /* most addresses of this machine that are looked at */
 #define BACKLOG 1024
 
 union any_address { struct sockaddr sa; struct sockaddr_in in; struct sockaddr_in6 in6; };
 
-static int list_interfaces(struct ft_net_address *out, int capacity);
+static int list_interfaces(struct ft_net_address **out);
 static int allowed_rank(const struct ft_net_address *a, const char *order);
+static int rank_of(const struct ft_net_address *a, const char *order, int only);
 static bool link_local(const struct ft_net_address *a);
 static int fail_without(const struct ft_net_address *have, int count, const char *order, const char *family);
 static socklen_t to_sockaddr(const struct ft_net_address *a, union any_address *out);
@@ -35,9 +35,8 @@ static uint32_t own_scope(uint32_t given);
 
 int ft_net_addresses(struct ft_net_address *out, int capacity)
 {
-    struct ft_net_address *have = calloc(INTERFACES, sizeof(*have));
-    if (have == NULL) return ft_fail(FT_NOMEM, "no memory to list the network interfaces");
-    int n = list_interfaces(have, INTERFACES);
+    struct ft_net_address *have = NULL;
+    int n = list_interfaces(&have);
     if (n >= 0)
         n = ft_net_choose(have, n, ft_param_str(FT_PARAM_SOCKET_IFNAME), ft_param_str(FT_PARAM_SOCKET_FAMILY), out, capacity);
     free(have);
@@ -47,22 +46,20 @@ int ft_net_addresses(struct ft_net_address *out, int capacity)
 int ft_net_choose(const struct ft_net_address *have, int count, const char *order, const char *family,
                   struct ft_net_address *out, int capacity)
 {
-    int only = 0, found = 0;
+    int only = 0, found = 0, worst = 0;
 
     if (strcmp(family, "AF_INET") == 0) only = AF_INET;
     else if (strcmp(family, "AF_INET6") == 0) only = AF_INET6;
     else if (family[0] != '\0') return ft_fail(FT_INVAL, "FTCCL_SOCKET_FAMILY is '%s'; it can be AF_INET or AF_INET6", family);
 
     /* Ranks are small numbers: a pass for each keeps the machine's own order among equals. */
-    int ranks[INTERFACES], worst = 0;
-    if (count > INTERFACES) count = INTERFACES;
     for (int i = 0; i < count; i++) {
-        ranks[i] = have[i].up && (only == 0 || have[i].family == only) ? allowed_rank(&have[i], order) : -1;
-        if (ranks[i] > worst) worst = ranks[i];
+        const int rank = rank_of(&have[i], order, only);
+        if (rank > worst) worst = rank;
     }
-    for (int rank = 0; rank <= worst; rank++)
+    for (int rank = 0; rank <= worst && found < capacity; rank++)
         for (int i = 0; i < count && found < capacity; i++)
-            if (ranks[i] == rank) out[found++] = have[i];
+            if (rank_of(&have[i], order, only) == rank) out[found++] = have[i];
     return found > 0 ? found : fail_without(have, count, order, family);
 }
 
@@ -212,20 +209,26 @@ const char *ft_net_text(const struct ft_net_address *a, char buf[FT_NET_TEXT_BYT
     return buf;
 }
 
-static int list_interfaces(struct ft_net_address *out, int capacity)
+/* All of them: *out is the caller's to free. */
+static int list_interfaces(struct ft_net_address **out)
 {
     struct ifaddrs *list;
+    size_t most = 1;
     int n = 0;
 
     if (getifaddrs(&list) != 0) return ft_fail(ft_status_of_errno(errno), "cannot list the network interfaces: %s", strerror(errno));
-    for (struct ifaddrs *i = list; i != NULL && n < capacity; i = i->ifa_next) {
-        if (i->ifa_addr == NULL || !from_sockaddr(i->ifa_addr, &out[n])) continue;
-        out[n].up = (i->ifa_flags & IFF_UP) != 0;
-        out[n].loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
-        snprintf(out[n].name, sizeof(out[n].name), "%s", i->ifa_name);
+    for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next) most++;
+    struct ft_net_address *have = calloc(most, sizeof(*have));
+    for (struct ifaddrs *i = list; i != NULL && have != NULL; i = i->ifa_next) {
+        if (i->ifa_addr == NULL || !from_sockaddr(i->ifa_addr, &have[n])) continue;
+        have[n].up = (i->ifa_flags & IFF_UP) != 0;
+        have[n].loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
+        snprintf(have[n].name, sizeof(have[n].name), "%s", i->ifa_name);
         n++;
     }
     freeifaddrs(list);
+    if (have == NULL) return ft_fail(FT_NOMEM, "no memory to list the network interfaces");
+    *out = have;
     return n;
 }
 
@@ -252,6 +255,12 @@ static int allowed_rank(const struct ft_net_address *a, const char *order)
     if ((position == 0 || exclude) && strncmp(a->name, "ib", 2) != 0)
         rank = strncmp(a->name, "docker", 6) == 0 || strncmp(a->name, "virbr", 5) == 0 ? GUEST : 1;
     return rank + (link_local(a) ? LINK_LOCAL : 0) + (a->loopback ? LOOPBACK : 0);
+}
+
+/* The same; `only` is a family, or 0 for both. */
+static int rank_of(const struct ft_net_address *a, const char *order, int only)
+{
+    return a->up && (only == 0 || a->family == only) ? allowed_rank(a, order) : -1;
 }
 
 static bool link_local(const struct ft_net_address *a)

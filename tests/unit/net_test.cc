@@ -58,6 +58,15 @@ TEST(Choose, PrefixesExactNamesAndExclusions)
     EXPECT_EQ("lo lo/6", choose("lo"));
 }
 
+TEST(Choose, OfManyAddressesTheLastIsFound)
+{
+    std::vector<ft_net_address> many(1000, address("veth", "10.9.0.1"));
+    many.push_back(address("eth0", "10.0.0.1"));
+    ft_net_address out[16];
+    ASSERT_EQ(1, ft_net_choose(many.data(), (int)many.size(), "=eth0", "", out, 16)) << ft_fail_text();
+    EXPECT_STREQ("eth0", out[0].name);
+}
+
 TEST(Choose, Families)
 {
     EXPECT_EQ("eth0/6 eth0/6 lo/6", choose("", "AF_INET6"));
