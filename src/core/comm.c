@@ -24,6 +24,7 @@ static void free_comm(struct ft_comm *comm)
     free(comm->gone);
     free(comm->failed);
     free(comm->signals);
+    free(comm->puts_wait);
     free(comm->digests);
     free(comm->retry.lost);
     free(comm->direct.op.tmp);
@@ -61,9 +62,10 @@ static int allocate(struct ft_comm *comm, const struct ft_view *view)
     comm->gone = calloc(n, sizeof *comm->gone);
     comm->failed = calloc(n, 1);
     comm->signals = calloc(n, sizeof *comm->signals);
+    comm->puts_wait = calloc(n, sizeof *comm->puts_wait);
     comm->retry.lost = calloc(n, sizeof *comm->retry.lost);
     if (!host || !peer || !comm->peers || !comm->sends || !comm->recvs || !comm->announced || !comm->plans || !comm->notices ||
-        !comm->gone || !comm->failed || !comm->signals || !comm->retry.lost)
+        !comm->gone || !comm->failed || !comm->signals || !comm->puts_wait || !comm->retry.lost)
         return ft_fail(FT_NOMEM, "no memory for a communicator of %zu ranks", n);
     memcpy(host, view->host, n * sizeof *host);
     memcpy(peer, view->peer, n * sizeof *peer);

@@ -195,6 +195,7 @@ struct ft_comm {
     struct ft_window *windows;
     uint64_t window_ids;
     uint64_t *signals;           /* [nranks] that came and were not waited for */
+    bool *puts_wait;             /* [nranks] a put found no room in this turn: later ones of its work do not go before it */
 
     uint64_t progress_ns;        /* when the running work last moved, as the engine saw it */
     bool announced_self, any_announced;

@@ -122,9 +122,13 @@ static bool wait_signals(struct ft_comm *comm, struct ft_op *op)
 bool ft_rma_turn(struct ft_comm *comm)
 {
     bool moved = ft_rma_receive(comm);
+    memset(comm->puts_wait, 0, (size_t)comm->view.nranks);
     for (struct ft_op *op = comm->head->ops; op && comm->status == FT_OK; op = op->next) {
-        if (op->state != FT_OP_RUNNING || (op->coll.kind != FT_PUT && op->coll.kind != FT_WAIT)) continue;
-        int rc = op->coll.kind == FT_PUT ? put(comm, op, &moved) : wait_signals(comm, op) ? FT_OK : FT_AGAIN;
+        bool puts = op->coll.kind == FT_PUT;
+        if (op->state != FT_OP_RUNNING || (!puts && op->coll.kind != FT_WAIT)) continue;
+        if (puts && comm->puts_wait[op->coll.root]) continue;
+        int rc = puts ? put(comm, op, &moved) : wait_signals(comm, op) ? FT_OK : FT_AGAIN;
+        if (puts && rc == FT_AGAIN) comm->puts_wait[op->coll.root] = true; /* what is shorter might still find room */
         if (rc == FT_OK) ft_op_finish(op), moved = true;
         else if (rc != FT_AGAIN)
             ft_comm_fail(comm, rc == FT_USAGE || ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER, op->coll.root,

@@ -3,6 +3,7 @@
 // pattern to every rank (itself too), waits for everybody's signals and compares its window byte by byte.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -94,6 +95,41 @@ TEST(Rma, SignalsAreCounted)
         ASSERT_EQ(ftcclWaitSignal(1, &desc, me.comm, me.stream), ftcclSuccess);
         ASSERT_EQ(ftcclStreamSynchronize(me.stream), ftcclSuccess) << ftcclGetLastError(nullptr);
         barrier(me);
+    });
+}
+
+// A put for which the link has no slot left is followed in its group by a signal, which needs none.
+TEST(Rma, SignalsOfAGroupDoNotOvertakeItsPuts)
+{
+    each_rank(2, [](const Rank &me) {
+        const size_t len = 1 << 20;
+        std::vector<unsigned char> mem(len, 0), local(len), sent(len);
+        std::vector<int32_t> sum(len);
+        ftcclWindow_t win = nullptr;
+        ASSERT_EQ(ftcclCommWindowRegister(me.comm, mem.data(), len, &win, FTCCL_WIN_DEFAULT), ftcclSuccess);
+        for (int round = 1; round <= 10; round++) {
+            ftcclWaitSignalDesc_t wait = {1, 0, 0, 0};
+            barrier(me);
+            if (me.rank == 1) {
+                ASSERT_EQ(ftcclWaitSignal(1, &wait, me.comm, me.stream), ftcclSuccess);
+                ASSERT_EQ(ftcclStreamSynchronize(me.stream), ftcclSuccess) << ftcclGetLastError(nullptr);
+                ASSERT_EQ(std::count(mem.begin(), mem.end(), (unsigned char)round), (long)len) << "round " << round;
+            }
+            memset(local.data(), round, len);
+            ASSERT_EQ(ftcclGroupStart(), ftcclSuccess);
+            ASSERT_EQ(ftcclAllReduce(sum.data(), sum.data(), len, ftcclInt32, ftcclSum, me.comm, me.stream), ftcclSuccess);
+            if (me.rank == 0) {
+                ASSERT_EQ(ftcclSend(sent.data(), len, ftcclInt8, 1, me.comm, me.stream), ftcclSuccess);
+                ASSERT_EQ(ftcclPutSignal(local.data(), len, ftcclInt8, 1, win, 0, 0, 0, 0, me.comm, me.stream), ftcclSuccess);
+                ASSERT_EQ(ftcclSignal(1, 0, 0, 0, me.comm, me.stream), ftcclSuccess);
+            } else {
+                ASSERT_EQ(ftcclRecv(sent.data(), len, ftcclInt8, 0, me.comm, me.stream), ftcclSuccess);
+                ASSERT_EQ(ftcclWaitSignal(1, &wait, me.comm, me.stream), ftcclSuccess);
+            }
+            ASSERT_EQ(ftcclGroupEnd(), ftcclSuccess);
+            ASSERT_EQ(ftcclStreamSynchronize(me.stream), ftcclSuccess) << ftcclGetLastError(nullptr);
+        }
+        ASSERT_EQ(ftcclCommWindowDeregister(me.comm, win), ftcclSuccess);
     });
 }
 
