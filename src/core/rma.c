@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OFFSET_BITS 44 /* of header.sig; the window's number is above */
-#define SIGNAL 1       /* in header.step */
+#define SIGNAL 1 /* in header.step; header.seq is the window's number, header.sig the offset there */
 
 struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id)
 {
@@ -48,11 +47,11 @@ void ft_window_remove(struct ft_comm *comm, struct ft_window *window)
 static void take_message(struct ft_comm *comm, int from, const struct ft_msg *msg)
 {
     const struct ft_header *header = &msg->header;
-    uint64_t offset = header->sig & ((UINT64_C(1) << OFFSET_BITS) - 1);
-    struct ft_window *window = ft_window_find(comm, header->sig >> OFFSET_BITS);
+    uint64_t offset = header->sig;
+    struct ft_window *window = ft_window_find(comm, header->seq);
     if (header->len > 0 && (!window || offset > window->len_bytes || header->len > window->len_bytes - offset)) {
-        ft_comm_fail(comm, FT_PROTOCOL, from, "rank %d put %u bytes at %llu of window %llu of rank %d, which does not hold them", from,
-                     header->len, (unsigned long long)offset, (unsigned long long)(header->sig >> OFFSET_BITS), comm->view.rank);
+        ft_comm_fail(comm, FT_PROTOCOL, from, "rank %d put %u bytes at %llu of window %u of rank %d, which does not hold them", from,
+                     header->len, (unsigned long long)offset, header->seq, comm->view.rank);
         return;
     }
     if (header->len > 0) memcpy((char *)window->base + offset, msg->data, header->len);
@@ -97,7 +96,7 @@ static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
     int rc = ft_engine_link(comm->engine, comm->peers[op->coll.root], &link);
     while (rc == FT_OK && (op->offset < total || !op->begun)) {
         size_t len = ft_min(chunk, total - op->offset);
-        struct ft_header header = {.ctx = comm->ctx, .sig = op->window << OFFSET_BITS | (op->window_offset + op->offset), .len = (uint32_t)len,
+        struct ft_header header = {.ctx = comm->ctx, .sig = op->window_offset + op->offset, .seq = (uint32_t)op->window, .len = (uint32_t)len,
                                    .lane = FT_LANE_RMA, .step = op->offset + len == total ? SIGNAL : 0};
         void *slot;
         rc = link->ops->reserve(link, &header, &slot);

@@ -2,6 +2,7 @@
 // indexes are refused and touch nothing. Method: ranks as threads of one process through the public header; every rank puts a
 // pattern to every rank (itself too), waits for everybody's signals and compares its window byte by byte.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -131,6 +132,30 @@ TEST(Rma, SignalsOfAGroupDoNotOvertakeItsPuts)
         }
         ASSERT_EQ(ftcclCommWindowDeregister(me.comm, win), ftcclSuccess);
     });
+}
+
+// More than any machine has, of which a page is used.
+TEST(Rma, OffsetsBeyondSixteenTebibytes)
+{
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    GTEST_SKIP() << "a sanitizer keeps notes of all of it";
+#endif
+    const size_t far = (size_t)1 << 44, len = far + 4096;
+    char *mem = (char *)mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mem == MAP_FAILED) GTEST_SKIP() << "no such addresses here";
+    each_rank(2, [&](const Rank &me) {
+        ftcclWindow_t win = nullptr;
+        ftcclWaitSignalDesc_t wait = {1, 0, 0, 0};
+        char value = 'x';
+        ASSERT_EQ(ftcclCommWindowRegister(me.comm, me.rank ? mem : nullptr, me.rank ? len : 0, &win, FTCCL_WIN_DEFAULT), ftcclSuccess);
+        ASSERT_EQ(me.rank ? ftcclWaitSignal(1, &wait, me.comm, me.stream)
+                          : ftcclPutSignal(&value, 1, ftcclInt8, 1, win, far, 0, 0, 0, me.comm, me.stream), ftcclSuccess);
+        EXPECT_EQ(ftcclStreamSynchronize(me.stream), ftcclSuccess) << ftcclGetLastError(nullptr);
+        EXPECT_EQ(ftcclCommWindowDeregister(me.comm, win), ftcclSuccess);
+    });
+    EXPECT_EQ(mem[far], 'x');
+    EXPECT_EQ(mem[0], 0);
+    munmap(mem, len);
 }
 
 TEST(Rma, BadArgumentsTouchNothing)
