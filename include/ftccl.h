@@ -413,7 +413,8 @@ ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, 
  * Calls of this thread between Start and End become one entry of their streams and are enqueued by the outermost End. Groups
  * nest, may hold several communicators and any mix of collectives and point-to-point. Calls of one group are not ordered among each
  * other: none may read what another one writes; all ranks make the same groups of collectives. Communicators may be made in a group,
- * not mixed with operations. If a call in the group failed, End returns its error and nothing is enqueued. */
+ * not mixed with operations. If a call in the group failed, or a communicator was destroyed or aborted by this thread after its
+ * call, End returns the error and nothing is enqueued. */
 ftcclResult_t ftcclGroupStart(void);
 ftcclResult_t ftcclGroupEnd(void);
 /* Instead of End: enqueues nothing and fills simInfo->estimatedTime from the cost model. simInfo may be NULL. */

@@ -118,6 +118,8 @@ void ft_job_child_ready(struct ft_job *job, ftcclComm_t child, struct ft_comm *c
 void ft_job_drop(struct ft_job *job); /* the group failed before it ran */
 
 bool ft_group_is_open(void);
+/* The communicator ends: what the thread's group has of it goes, and with it the uses that its end would wait for. */
+void ft_group_give_up(ftcclComm_t comm);
 /* An operation joins the thread's group, or makes a group of its own. Consumes op and the caller's use of comm. */
 ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op);
 /* The end of a call that failed: notes it in the group, whose End will say so, and gives up the use of comm (may be NULL). */

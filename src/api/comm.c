@@ -384,6 +384,7 @@ static int end(ftcclComm_t comm, bool abort_it)
         ft_comm_leave(comm);
         return rc;
     }
+    ft_group_give_up(comm);
     if (abort_it) atomic_store(&comm->cancel, 1);
     bool aborted = abort_it && atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT;
     if (aborted && comm->core) ft_comm_abort(comm->core); /* ends the waits of those inside */

@@ -245,6 +245,34 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
     return ft_return(NULL, rc);
 }
 
+/* The job's call can never run. */
+static void discard(struct ft_job *job)
+{
+    ft_job_drop(job);
+    free_job(job);
+}
+
+void ft_group_give_up(ftcclComm_t comm)
+{
+    int kept = 0, before = group.nmembers;
+    bool any = false;
+    for (int i = 0; i < before; i++) {
+        if (group.members[i].comm == comm) drop_member(&group.members[i]);
+        else group.members[kept++] = group.members[i];
+    }
+    group.nmembers = kept;
+    for (struct ft_job **at = &group.jobs, *job; (job = *at) != NULL;) {
+        group.jobs_end = &job->next;
+        if (job->comm == comm) {
+            *at = job->next;
+            group.jobs_end = at;
+            discard(job);
+            any = true;
+        } else at = &job->next;
+    }
+    if (any || kept < before) note(ft_fail(FT_USAGE, "a communicator was destroyed or aborted in the group that has calls of it"));
+}
+
 /* ---- start and end ------------------------------------------------------------------------------------------------------ */
 
 FT_EXPORT ftcclResult_t ftcclGroupStart(void)
@@ -259,8 +287,7 @@ static void forget(void)
     for (int i = 0; i < group.nmembers; i++) drop_member(&group.members[i]);
     for (struct ft_job *job = group.jobs, *next; job; job = next) {
         next = job->next;
-        ft_job_drop(job);
-        free_job(job);
+        discard(job);
     }
     free(group.members);
     memset(&group, 0, sizeof group);

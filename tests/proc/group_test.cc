@@ -396,4 +396,34 @@ TEST(EmptyOperations, CompleteWithNullBuffers)
     });
 }
 
+/* Its calls of the group cannot be enqueued any more: the end says so, and does none of the others'. */
+TEST(Group, CommunicatorsThatEndInAGroupTakeTheirCallsWithThem)
+{
+    for (bool abort : {false, true}) {
+        proc::World world(1);
+        ftcclComm_t doomed;
+        int data[2] = {1, 1};
+        ASSERT_OK(ftcclCommInitAll(&doomed, 1, nullptr));
+        ASSERT_OK(ftcclGroupStart());
+        EXPECT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
+        EXPECT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+        EXPECT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
+        EXPECT_OK(abort ? ftcclCommAbort(doomed) : ftcclCommDestroy(doomed));
+        EXPECT_CALLER(ftcclGroupEnd());
+        EXPECT_TRUE(world.works());
+    }
+}
+
+TEST(Group, CommunicatorsThatAreAbortedBeforeTheyAreMadeNeverAre)
+{
+    ftcclUniqueId id;
+    ftcclComm_t comm = nullptr;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    ASSERT_OK(ftcclGroupStart());
+    EXPECT_OK(ftcclCommInitRank(&comm, 2, id, 0));
+    EXPECT_OK(ftcclCommAbort(comm));
+    EXPECT_EQ(comm, nullptr);
+    EXPECT_CALLER(ftcclGroupEnd());
+}
+
 }  // namespace
