@@ -58,6 +58,13 @@ static void free_job(struct ft_job *job)
     free(job);
 }
 
+/* The job's call can never run. */
+static void discard(struct ft_job *job)
+{
+    ft_job_drop(job);
+    free_job(job);
+}
+
 /* The blocking jobs of a group. When one fails the others are cancelled, or they would wait for its rank until their bound;
  * the group's error is then that of the first. */
 struct ft_job_set {
@@ -65,13 +72,17 @@ struct ft_job_set {
     struct ft_job *_Atomic failed;
 };
 
+static void cancel_all(const struct ft_job_set *set)
+{
+    for (struct ft_job *job = set->jobs; job; job = job->next)
+        if (job->comm->blocking) atomic_store(&job->comm->cancel, 1);
+}
+
 static void *joined_job(void *arg)
 {
     struct ft_job *job = arg, *none = NULL;
     run_job(job);
-    if (job->status == FT_OK || !atomic_compare_exchange_strong(&job->set->failed, &none, job)) return NULL;
-    for (struct ft_job *other = job->set->jobs; other; other = other->next)
-        if (other->comm->blocking) atomic_store(&other->comm->cancel, 1);
+    if (job->status != FT_OK && atomic_compare_exchange_strong(&job->set->failed, &none, job)) cancel_all(job->set);
     return NULL;
 }
 
@@ -97,7 +108,7 @@ static int detach_job(struct ft_job *job)
     pthread_attr_destroy(&attr);
     if (err == 0) return FT_AGAIN;
     atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_relaxed);
-    free_job(job);
+    discard(job);
     return ft_fail(FT_SYSTEM, "cannot start a thread: %s", strerror(err));
 }
 
@@ -116,17 +127,19 @@ ftcclResult_t ft_job_start(struct ft_job *job)
     return ft_result(status);
 }
 
+/* A job that gets no thread never runs, nor do those after it; the others would wait for its rank. */
 static int start_joined(struct ft_job_set *set)
 {
-    int rc = FT_OK;
-    for (struct ft_job *job = set->jobs; job; job = job->next) {
+    int err = 0;
+    for (struct ft_job *job = set->jobs; job && !err; job = job->next) {
         if (!job->comm->blocking) continue;
         job->set = set;
-        int err = pthread_create(&job->thread, NULL, joined_job, job);
+        err = pthread_create(&job->thread, NULL, joined_job, job);
         job->started = err == 0;
-        if (err) rc = job->status = ft_fail(FT_SYSTEM, "cannot start a thread for a communicator of the group: %s", strerror(err));
     }
-    return rc;
+    if (!err) return FT_OK;
+    cancel_all(set);
+    return ft_fail(FT_SYSTEM, "cannot start a thread for a communicator of the group: %s", strerror(err));
 }
 
 static int run_jobs(struct ft_job *jobs)
@@ -139,7 +152,8 @@ static int run_jobs(struct ft_job *jobs)
     if (rc == FT_OK && failed) rc = ft_fail(failed->status, "%s", failed->text);
     for (struct ft_job *job = jobs, *next; job; job = next) {
         next = job->next;
-        if (job->comm->blocking) free_job(job);
+        if (job->comm->blocking && !job->started) discard(job);
+        else if (job->comm->blocking) free_job(job);
         else {
             int status = detach_job(job);
             if (rc == FT_OK) rc = status;
@@ -243,13 +257,6 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
         drop_member(&member);
     }
     return ft_return(NULL, rc);
-}
-
-/* The job's call can never run. */
-static void discard(struct ft_job *job)
-{
-    ft_job_drop(job);
-    free_job(job);
 }
 
 void ft_group_give_up(ftcclComm_t comm)

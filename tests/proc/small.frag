@@ -22,6 +22,12 @@ tests_proc_quit_test_SOURCES = tests/proc/quit_test.cc
 tests_proc_quit_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_quit_test_LDFLAGS = -Wl,--wrap=ft_comm_open -Wl,--wrap=ft_engine_bind
 tests_proc_quit_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/few_threads_test
+TESTS += tests/proc/few_threads_test
+tests_proc_few_threads_test_SOURCES = tests/proc/few_threads_test.cc
+tests_proc_few_threads_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_few_threads_test_LDFLAGS = -Wl,--wrap=pthread_create
+tests_proc_few_threads_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/near_test
 TESTS += tests/proc/near_test
 tests_proc_near_test_SOURCES = tests/proc/near_test.cc
