@@ -134,11 +134,7 @@ int ft_arena_alloc(size_t len_bytes, void **out)
     pthread_mutex_lock(&lock);
     int rc = place(len, e);
     pthread_mutex_unlock(&lock);
-    int err = 0;
-    if (rc == FT_OK) {
-        do err = posix_fallocate(file, (off_t)e->at, (off_t)len);
-        while (err == EINTR);
-    }
+    int err = rc == FT_OK ? ft_allocate(file, e->at, len) : 0;
     if (rc == FT_OK && err == 0) {
         madvise(base + e->at, len, MADV_DODUMP);
         *out = base + e->at;

@@ -206,6 +206,8 @@ int ft_fd_count(void);    /* how many are owned now; for leak tests */
 bool ft_forked(void);     /* true in a child of a process that had used the library */
 void ft_fork_guard(void); /* installs the handlers once; called by the first call that makes anything */
 
+/* posix_fallocate() that signals do not keep from ending. An errno, or 0. */
+int ft_allocate(int fd, uint64_t at, size_t len_bytes);
 /* A shared file without a name (memfd), of which the first allocated_bytes are allocated up front so that a lack of memory gives
  * FT_NOSPACE, not SIGBUS. What lies beyond is for ft_populate(), before it is touched, where ft_can_populate(). */
 int ft_memfd(const char *name, size_t len_bytes, size_t allocated_bytes, int *fd_out);

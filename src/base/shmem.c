@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -14,16 +16,32 @@
 #define MADV_POPULATE_WRITE 23 /* not in older headers */
 #endif
 
+#define ALLOCATED_AT_ONCE ((size_t)8 << 20) /* bytes; a signal waits for them, some milliseconds */
+
+/* Many kernels give all pages back when a signal comes in between, so that a profiler's timer would keep a large file from ever being
+ * allocated. */
+int ft_allocate(int fd, uint64_t at, size_t len_bytes)
+{
+    sigset_t all, before;
+    int err = 0;
+    sigfillset(&all);
+    for (size_t done = 0, piece; done < len_bytes && err == 0; done += piece) {
+        piece = ft_min(len_bytes - done, ALLOCATED_AT_ONCE);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        do err = posix_fallocate(fd, (off_t)(at + done), (off_t)piece);
+        while (err == EINTR);
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
+    return err;
+}
+
 int ft_memfd(const char *name, size_t len_bytes, size_t allocated_bytes, int *fd_out)
 {
     int fd = ft_fd_own(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (fd < 0) return ft_fail(ft_status_of_errno(errno), "memfd_create: %s", strerror(errno));
     int err = 0;
     if (ftruncate(fd, (off_t)len_bytes) < 0) err = errno;
-    if (err == 0) {
-        do err = posix_fallocate(fd, 0, (off_t)allocated_bytes);
-        while (err == EINTR);
-    }
+    if (err == 0) err = ft_allocate(fd, 0, allocated_bytes);
     if (err == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) err = errno;
     if (err == 0) {
         *fd_out = fd;
@@ -42,9 +60,7 @@ int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes)
     if (seals < 0 || (seals & needed) != needed || (seals & F_SEAL_WRITE) || fstat(fd, &st) < 0 || st.st_size != (off_t)len_bytes) {
         return ft_fail(FT_PROTOCOL, "a peer offers something else than sealed shared memory");
     }
-    int err;
-    do err = posix_fallocate(fd, 0, (off_t)allocated_bytes);
-    while (err == EINTR);
+    int err = ft_allocate(fd, 0, allocated_bytes);
     return err ? ft_fail(FT_NOSPACE, "shared memory of a peer: %s", strerror(err)) : FT_OK;
 }
 

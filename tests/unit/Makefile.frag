@@ -13,5 +13,6 @@ include tests/unit/info.frag
 include tests/unit/perf.frag
 include tests/unit/transport_list.frag
 include tests/unit/life.frag
+include tests/unit/shmem.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
