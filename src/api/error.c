@@ -82,7 +82,7 @@ FT_EXPORT ftcclErrorClass_t ftcclGetErrorClass(ftcclResult_t result)
 FT_EXPORT const char *ftcclGetLastError(ftcclComm_t comm)
 {
     static _Thread_local char text[512];
-    if (!comm || ft_comm_enter(comm) != FT_OK) {
+    if (!comm || ft_forked() || ft_comm_enter(comm) != FT_OK) { /* what a communicator of the parent has may be locked for ever */
         snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, ft_fail_text());
         return text;
     }

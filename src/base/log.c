@@ -20,6 +20,12 @@ static FILE *file; /* opened once, under the lock; stderr when no file was asked
 static atomic_int cached = -1;     /* the level; relaxed: every thread computes the same */
 static atomic_int like_nccl;       /* relaxed: a line is in one form or the other */
 
+/* A thread that held the lock at fork is not there to give it back. */
+static void after_in_child(void) { pthread_mutex_init(&lock, NULL); }
+
+/* When the library is loaded: a thread that writes its first line during a fork would come too late. */
+__attribute__((constructor)) static void install(void) { pthread_atfork(NULL, NULL, after_in_child); }
+
 void ft_log_reset(void)
 {
     pthread_mutex_lock(&lock);

@@ -7,6 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
 #include "tests/proc/proc.h"
 
 namespace {
@@ -53,6 +56,44 @@ TEST(Fork, CallsInTheChildFailAndTheParentGoesOn)
     waitpid(pid, &status, 0);
     EXPECT_EQ(status, 0);
     EXPECT_TRUE(world.works());
+}
+
+/* forks: again and again while two threads make mistakes, which are logged and remembered. Prints the forks whose child ended. */
+CHILD(forks)
+{
+    ftcclComm_t comm;
+    if (ftcclCommInitAll(&comm, 1, nullptr) != ftcclSuccess) return 1;
+    std::atomic<bool> over{false};
+    auto err_often = [&](ftcclComm_t of) {
+        int number;
+        while (!over) ftcclCommCount(of, of ? nullptr : &number);
+    };
+    std::thread one(err_often, comm), two(err_often, nullptr);
+    int ended = 0;
+    for (int i = 0; i < 200; i++) {
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(10);
+            ftcclUniqueId id;
+            bool refused = ftcclGetUniqueId(&id) == ftcclInvalidUsage;
+            _exit(refused && *ftcclGetLastError(comm) ? 0 : 1);
+        }
+        int status = -1;
+        if (waitpid(pid, &status, 0) != pid || status != 0) break;
+        ended++;
+    }
+    over = true;
+    one.join();
+    two.join();
+    printf("%d\n", ended);
+    return ftcclCommDestroy(comm);
+}
+
+TEST(Fork, WhileOthersFailLeavesNoLockInTheChild)
+{
+    proc::Child child("forks", {}, {{"FTCCL_DEBUG_FILE", "/dev/null"}});
+    EXPECT_EQ(child.line(60), "200");
+    EXPECT_EQ(child.wait(), 0);
 }
 
 /* parent ID RANK: reduces once, forks a child that sleeps until its stdin ends, and goes on reducing. */
