@@ -220,9 +220,10 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
         int rc = l->txq.outstanding < FT_SLOTS_DESCS ? ft_txq_take(&l->txq, h->ctx, h->lane) : FT_AGAIN;
         if (rc != FT_AGAIN) return rc;
         if (round || !take_returns(l)) break;
+        if (l->base.state == FT_LINK_DOWN) return FT_LINK; /* by what came back */
     }
     l->wanted = true;
-    return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+    return FT_AGAIN;
 }
 
 static int take_slot(struct ft_local_link *l, size_t len_bytes)

@@ -461,6 +461,28 @@ static void corrupted_returns_are_survived(int rounds)
     printf("%d rounds, %u messages sent, %u of them lent, %u links ended\n", rounds, sent, loans, ended);
 }
 
+/* The sender finds out when it looks for a place for one more message: that place came back before the nonsense. */
+static void broken_links_borrow_nothing(void)
+{
+    void *lent;
+    struct sink k;
+    struct ft_slots back;
+    struct ft_send req = {.status = FT_AGAIN};
+    struct ft_header h = {.ctx = 1, .len = 8};
+    if (ft_arena_alloc(ft_max(CHUNK, FT_ARENA_LEAST), &lent) != FT_OK) return;
+    for (sink_open(&k); k.link->state != FT_LINK_UP; sink_open(&k)) sink_close(&k);
+    CHECK(ft_slots_attach(&back, k.memory, CHUNK) == FT_OK);
+    while (k.link->ops->send(k.link, &h, lent, &req) == FT_OK) h.seq++;
+    ft_slots_give(&back, &(struct ft_slots_return){.ctx = 1, .consumed = 1});
+    ft_slots_give(&back, &(struct ft_slots_return){.ctx = 1, .slot = 1});
+    h.len = CHUNK;
+    req.lasts = true;
+    CHECK(k.link->ops->send(k.link, &h, lent, &req) == FT_LINK);
+    CHECK(k.link->state == FT_LINK_DOWN && !req.withdraw);
+    sink_close(&k);
+    ft_arena_free(lent);
+}
+
 int main(void)
 {
     const char *seed = getenv("FT_SEED"), *n = getenv("FT_ROUNDS");
@@ -477,6 +499,7 @@ int main(void)
     silence_ends();
     corrupted_memory_is_survived(n ? atoi(n) : 5000);
     corrupted_returns_are_survived(n ? atoi(n) : 5000);
+    broken_links_borrow_nothing();
     engine->ops->close(engine);
     CHECK(ft_fd_count() == before);
     return 0;
