@@ -75,7 +75,7 @@ static int check_coll(const struct ft_coll *coll, int nranks)
 {
     const char *name = ft_kind_name(coll->kind);
     if ((unsigned)coll->type >= FT_TYPES) return ft_fail(FT_INVAL, "%s: %d is not a data type", name, (int)coll->type);
-    if (coll->count > COUNT_BYTES_MAX / 8 || coll->count * (size_t)nranks > COUNT_BYTES_MAX / 8) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
+    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)nranks) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
     bool rooted = is_rooted(coll->kind), p2p = coll->kind == FT_SEND || coll->kind == FT_RECV;
     if ((rooted || p2p) && (coll->root < 0 || coll->root >= nranks))
         return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name, p2p ? "peer" : "root", coll->root, nranks);

@@ -157,6 +157,15 @@ TEST_F(Errors, CountsThatOverflow)
     EXPECT_CALLER(ftcclAllGather(data, other, SIZE_MAX / 8 - 1, ftcclDouble, comm(), stream())); /* only all blocks overflow */
 }
 
+/* So many that the blocks of all of them, in a size_t, would be none. */
+TEST_F(Errors, CountsOfManyRanks)
+{
+    ftcclComm_t made[128];
+    ASSERT_EQ(ftcclCommInitAll(made, 128, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+    EXPECT_CALLER(ftcclAllGather(data, other, SIZE_MAX / 128 + 1, ftcclInt8, made[5], stream()));
+    for (ftcclComm_t comm : made) EXPECT_EQ(ftcclCommAbort(comm), ftcclSuccess);
+}
+
 TEST_F(Errors, OverlappingBuffers)
 {
     EXPECT_CALLER(ftcclAllReduce(data, data + 1, 8, ftcclInt, ftcclSum, comm(), stream()));
