@@ -395,6 +395,9 @@ int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, stru
 int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact);
 int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const struct ft_decision **out);
 uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind); /* context of the communicator that the next one makes */
+/* The same by who holds the engine: the next agreement and the child that it makes belong together, whatever other threads call. */
+int ft_pact_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out);
+uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind);
 /* To come to one, with the engine held and the agreement's number: FT_PACT_RETRY is each context's own of policy
  * retry, apart from those to which users come. */
 #define FT_PACT_RETRY UINT32_MAX

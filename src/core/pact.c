@@ -319,12 +319,18 @@ static void redial_lost(const struct ft_pact *pact)
         if (pact->peers[r] && (pact->peers[r]->lost || pact->peers[r]->departed)) ft_engine_redial(pact->engine, pact->peers[r], &link);
 }
 
+uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind)
+{
+    uint64_t salt[2] = {comm->pacts + 1, kind};
+    return ft_hash64(salt, sizeof salt, comm->ctx);
+}
+
 uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind)
 {
     ft_engine_lock(comm->engine);
-    uint64_t salt[2] = {comm->pacts + 1, kind};
+    uint64_t ctx = ft_pact_child_held(comm, kind);
     ft_engine_unlock(comm->engine);
-    return ft_hash64(salt, sizeof salt, comm->ctx);
+    return ctx;
 }
 
 int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input, struct ft_pact **out)
@@ -342,15 +348,21 @@ int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_
     return rc;
 }
 
-int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+int ft_pact_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
 {
-    ft_engine_lock(comm->engine);
     *out = NULL;
     const struct ft_pact *next = find(comm->engine, comm->ctx, comm->pacts + 1);
     bool out_of_it = comm->fenced && !(next && ft_agree_state(next->agree) == FT_OK);
     int rc = out_of_it ? ft_fail(FT_FENCED, FENCED_TEXT, comm->view.rank) : ft_pact_enter_held(comm, comm->pacts + 1, input, out);
     if (*out) comm->pacts++;
     forget_past(comm);
+    return rc;
+}
+
+int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+{
+    ft_engine_lock(comm->engine);
+    int rc = ft_pact_enter_next_held(comm, input, out);
     ft_engine_unlock(comm->engine);
     return rc;
 }

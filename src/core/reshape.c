@@ -170,14 +170,16 @@ int ft_shrink_begin(struct ft_comm *parent, const struct ft_shrink *how, struct 
 {
     unsigned char *marks = calloc((size_t)parent->view.nranks, 1);
     struct ft_agree_input input = {.kind = FT_AGREE_SHRINK, .flags = ft_settings_flags(&how->limits), .key = how->key, .exclude = marks};
-    *shrinking = (struct ft_shrinking){.ctx = ft_pact_child(parent, FT_AGREE_SHRINK)};
     int rc = marks ? FT_OK : ft_fail(FT_NOMEM, "no memory to shrink");
     for (int i = 0; i < how->count && rc == FT_OK; i++) marks[how->exclude[i]] = 1;
-    if (rc == FT_OK) rc = ft_engine_bind(parent->engine, shrinking->ctx);
+    ft_engine_lock(parent->engine);
+    *shrinking = (struct ft_shrinking){.ctx = ft_pact_child_held(parent, FT_AGREE_SHRINK)};
+    if (rc == FT_OK) rc = ft_engine_bind_held(parent->engine, shrinking->ctx);
     if (rc == FT_OK) {
-        rc = ft_pact_enter(parent, &input, &shrinking->pact);
-        if (rc != FT_OK) ft_engine_unbind(parent->engine, shrinking->ctx);
+        rc = ft_pact_enter_next_held(parent, &input, &shrinking->pact);
+        if (rc != FT_OK) ft_engine_unbind_held(parent->engine, shrinking->ctx);
     }
+    ft_engine_unlock(parent->engine);
     free(marks);
     return rc;
 }

@@ -532,4 +532,29 @@ TEST(Shrink, TwoAtOnce)
     Job::running(job.rank);
 }
 
+/* Which thread gets which child may differ between ranks: the two children are of all ranks all the same. */
+TEST(Shrink, ByTwoThreadsAtOnceGivesTwoCommunicators)
+{
+    const int n = 2, times = 20;
+    World world(n, impatient);
+    for (int i = 0; i < times; i++) {
+        std::vector<ftcclComm_t> child(2 * n, nullptr);
+        proc::in_threads(2 * n, [&](int t) {
+            ftcclResult_t result = ftcclCommShrink(world.comm[static_cast<size_t>(t % n)], nullptr, 0, &child[static_cast<size_t>(t)], nullptr, FTCCL_SHRINK_DEFAULT);
+            EXPECT_OK(result) << ftcclGetLastError(nullptr);
+        });
+        std::vector<int> sum(2 * n, 0);
+        ASSERT_OK(ftcclGroupStart());
+        for (size_t t = 0; t < child.size(); t++) {
+            sum[t] = static_cast<int>(t % n) + 1;
+            EXPECT_OK(ftcclAllReduce(&sum[t], &sum[t], 1, ftcclInt, ftcclSum, child[t], world.stream[t % n]));
+        }
+        ASSERT_OK(ftcclGroupEnd());
+        for (ftcclStream_t stream : world.stream) EXPECT_OK(proc::finish(stream));
+        for (int v : sum) EXPECT_EQ(v, 3);
+        for (ftcclComm_t comm : child) EXPECT_OK(ftcclCommAbort(comm));
+        if (HasFailure()) return;
+    }
+}
+
 }  // namespace
