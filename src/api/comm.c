@@ -81,7 +81,8 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
             rc = ft_fail(FT_INVAL, "options.failurePolicy is %lld, not FTCCL_POLICY_REPORT or FTCCL_POLICY_RETRY", (long long)o.failurePolicy);
         to->limits.retry = o.failurePolicy == FTCCL_POLICY_RETRY;
     }
-    if (rc == FT_OK && o.transports) snprintf(to->transports, sizeof to->transports, "%s", o.transports);
+    if (rc == FT_OK && o.transports && snprintf(to->transports, sizeof to->transports, "%s", o.transports) >= (int)sizeof to->transports)
+        rc = ft_fail(FT_INVAL, "options.transports is longer than %zu characters", sizeof to->transports - 1);
     if (rc == FT_OK && o.minRanks != FTCCL_OPTION_UNDEF) {
         rc = check_bound("minRanks", o.minRanks, 1);
         to->limits.min_ranks = o.minRanks;

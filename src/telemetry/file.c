@@ -204,6 +204,7 @@ struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *env, u
 /* A rank that exits without closing leaves no file; one that is killed does, for the reader. */
 __attribute__((destructor)) static void unlink_at_exit(void)
 {
+    if (ft_forked()) return; /* nothing of it is this process's, and the lock is as it was at the fork */
     pthread_mutex_lock(&open_lock);
     for (struct ft_telemetry *t = open_here; t; t = t->others)
         if (t->pid == getpid()) unlink(t->path);

@@ -280,11 +280,12 @@ TEST(ErrorStrings, EveryResultHasOneAndAClass)
 TEST(Configs, OutOfRangeIsRefused)
 {
     using Change = void (*)(ftcclConfig_t &);
-    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size, no_transport = no_size, hasty = no_size;
+    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size, no_transport = no_size, hasty = no_size, long_list = no_size;
     no_size.size = 0;
     hasty.suspectMs = 1;
     negative.opTimeoutMs = negative.initTimeoutMs = -5;
     no_transport.transports = "carrier-pigeon";
+    long_list.transports = "inproc,shm,tcp                                                 ,tcp"; /* 64 fit, cut off it would be right */
     const Change changes[] = {
         [](ftcclConfig_t &c) { c.size = 0; },
         [](ftcclConfig_t &c) { c.size = 8; },
@@ -294,6 +295,7 @@ TEST(Configs, OutOfRangeIsRefused)
         [](ftcclConfig_t &c) { c.minCTAs = 9, c.maxCTAs = 8; },
         [](ftcclConfig_t &c) { c.splitShare = 2; },
         [](ftcclConfig_t &c) { c.options = &no_size; },
+        [](ftcclConfig_t &c) { c.options = &long_list; },
         [](ftcclConfig_t &c) { c.options = &negative; },
         [](ftcclConfig_t &c) { c.options = &hasty; },
         [](ftcclConfig_t &c) { c.options = &no_transport; },
