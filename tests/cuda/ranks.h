@@ -14,8 +14,9 @@ namespace gpu {
 template <class F>
 bool soon(F done, double seconds = 60)
 {
-    for (double end = proc::now() + seconds; !done() && proc::now() < end;) usleep(200);
-    return done();
+    bool is = done();
+    for (double end = proc::now() + seconds; !is && proc::now() < end; is = done()) usleep(200);
+    return is;
 }
 
 inline bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
