@@ -42,6 +42,8 @@
 #define WORDS 20000            /* rounds of a latency */
 #define ROUND_BYTES 8          /* of a round over TCP */
 #define SPINS 2000             /* before the core is offered to others */
+#define YIELDS 32              /* before a crowded process sleeps */
+#define CALL_BYTES (512u << 10) /* of an exchange over TCP: more under way leaves the caches */
 
 /* Shared by all processes. */
 struct meeting {
@@ -244,16 +246,21 @@ static void words(void)
 static char *piece;
 static size_t piece_bytes;
 
-/* Sends and receives so many bytes at the same time; what has no connection has nothing to do. */
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+/* Sends and receives so many bytes at the same time; what has no connection has nothing to do. It looks again for a while before
+ * it sleeps, as who measures a limit would. */
 static void exchange(int out, int in, size_t bytes)
 {
     size_t sent = out < 0 ? bytes : 0, got = in < 0 ? bytes : 0;
-    while (sent < bytes || got < bytes) {
+    for (int looks = 0; sent < bytes || got < bytes; looks++) {
         ssize_t n = sent < bytes ? send(out, piece + sent % piece_bytes, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
         if (n > 0) sent += (size_t)n;
         ssize_t m = got < bytes ? recv(in, piece + got % piece_bytes, bytes - got, MSG_DONTWAIT) : 0;
         if (m > 0) got += (size_t)m;
-        if (n > 0 || m > 0) continue;
+        if (n > 0 || m > 0) looks = 0;
+        if (crowded && looks > 0) sched_yield();
+        if (looks < (crowded ? YIELDS : SPINS)) continue;
         struct pollfd fds[2] = {{.fd = sent < bytes ? out : -1, .events = POLLOUT},
                                 {.fd = got < bytes ? in : -1, .events = POLLIN}};
         if (poll(fds, 2, 10000) <= 0 || (got < bytes && m == 0)) exit(1);
@@ -264,7 +271,8 @@ static double exchanges_s(int out, int in, size_t bytes, int repeats)
 {
     meet();
     double begin_s = now_s();
-    for (int i = 0; i < repeats; i++) exchange(out, in, bytes);
+    for (int i = 0; i < repeats; i++)
+        for (size_t at = 0; at < bytes; at += CALL_BYTES) exchange(out, in, least(bytes - at, CALL_BYTES));
     return (now_s() - begin_s) / repeats;
 }
 
@@ -295,6 +303,7 @@ static void connect_ring(const int *listeners)
         connect(to_next, (struct sockaddr *)&at, len) || (from_last = accept(listeners[me], NULL, NULL)) < 0)
         exit(1);
     setsockopt(to_next, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(to_next, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* others pace what stays in the machine */
 }
 
 static int listen_anywhere(void)
