@@ -296,7 +296,7 @@ TEST(Stream, QueryDoesNotWaitAndSynchronizeDoes)
     ASSERT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
     double start = proc::now();
     EXPECT_EQ(ftcclStreamQuery(world.stream[0]), ftcclInProgress); /* rank 1 has not called */
-    EXPECT_LT(proc::now() - start, 20); /* of a minute that it might have waited */
+    EXPECT_LT(proc::now() - start, 1);
     ASSERT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[1], world.stream[1]));
     EXPECT_OK(proc::finish(world.stream[0]));
     EXPECT_OK(ftcclStreamQuery(world.stream[0]));

@@ -111,18 +111,16 @@ class Kill : public testing::TestWithParam<Way> {};
 
 TEST_P(Kill, OneOfFour)
 {
-    int slow = 0; /* a busy machine may hold the survivors up */
-    for (int victim : {0, 2, 0, 2}) {
+    for (int victim : {0, 2}) {
         Job job(4, GetParam().count, {{"FTCCL_TRANSPORTS", GetParam().transports}});
         if (HasFailure()) return;
         double seconds = hit(job, victim, SIGKILL, ftcclRemoteError);
         printf("rank %d killed: known everywhere after %.1f ms\n", victim, seconds * 1e3);
-        slow += seconds >= GetParam().bound;
+        EXPECT_LT(seconds, GetParam().bound);
         EXPECT_EQ(job.rank[static_cast<size_t>(victim)]->wait(), 128 + SIGKILL);
         EXPECT_LE(proc::shm_of(job.rank[static_cast<size_t>(victim)]->pid()).size(), 1u) << "more than its telemetry";
         go_on(job, victim);
     }
-    EXPECT_LT(slow, 4) << "never within " << GetParam().bound << " s";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Kill,
@@ -147,7 +145,7 @@ TEST(Stopped, ProcessEndsInTheDeadline)
     if (HasFailure()) return;
     double seconds = hit(job, 1, SIGSTOP, ftcclTimeout);
     EXPECT_GT(seconds, 0.5);
-    EXPECT_LT(seconds, 20);
+    EXPECT_LT(seconds, 5);
     job.rank[1]->signal(SIGKILL);
     job.rank[1]->wait();
     go_on(job, 1);
@@ -173,7 +171,7 @@ TEST(KillDuringInit, EndsInTheBound)
     dies.signal(SIGKILL);
     double start = proc::now();
     std::string line = stays.line(20);
-    EXPECT_LT(proc::now() - start, 20); /* without the bound a minute */
+    EXPECT_LT(proc::now() - start, 4);
     auto code = static_cast<ftcclResult_t>(atoi(line.c_str()));
     EXPECT_EQ(ftcclGetErrorClass(code), ftcclClassRecoverable) << line;
     EXPECT_EQ(stays.wait(), 0);

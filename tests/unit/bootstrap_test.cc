@@ -60,7 +60,7 @@ TEST_F(Bootstrap, MissingRanksAreNamed)
     calls.erase(calls.begin() + 3);
     auto all = join_calls(calls);
     expect_all(all, FT_TIMEOUT, "ranks 3, 5 of 8 never came within 600 ms");
-    for (auto &one : all) EXPECT_LT(one.seconds, 10);
+    for (auto &one : all) EXPECT_LT(one.seconds, 2.0);
 }
 
 TEST_F(Bootstrap, MissingRankOfAnotherBlockIsNamed)
@@ -219,7 +219,7 @@ TEST_F(Bootstrap, RankThatDiesAfterCheckingInIsNamedAtOnce)
     double begin = now_s();
     all[1] = join(calls[1]);
     a.join();
-    EXPECT_LT(now_s() - begin, 10); // of 20
+    EXPECT_LT(now_s() - begin, 1.0);
     expect_all(all, FT_PEER, "rank 2 went away after it had checked in");
 }
 
@@ -238,7 +238,7 @@ TEST_F(Bootstrap, ProcessThatMadeTheIdDies)
     kill_child(pid, out);
     a.join();
     Outcome after = join(calls[1]);
-    EXPECT_LT(now_s() - begin, 10); // of 20
+    EXPECT_LT(now_s() - begin, 1.0);
     expect_all({waiting, after}, FT_PEER, "the process that made the unique id is gone");
 }
 
