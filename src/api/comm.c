@@ -271,11 +271,12 @@ FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int 
 {
     ftcclUniqueId id;
     if (!comm || ndev < 1) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1", ndev));
+    int rc = ft_enter_library(), gpus = rc == FT_OK ? ft_device_gpu_count() : 0;
+    for (int i = 0; devlist && i < ndev && rc == FT_OK; i++)
+        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus)) rc = ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]);
+    if (rc != FT_OK) return ft_return(NULL, rc); /* before the id, whose port would stay for a while */
     ftcclResult_t result = ftcclGetUniqueId(&id);
     if (result != ftcclSuccess) return result;
-    int gpus = ft_device_gpu_count();
-    for (int i = 0; devlist && i < ndev; i++)
-        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus)) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]));
     ftcclGroupStart();
     for (int i = 0; i < ndev; i++) {
         struct want want = {&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL, false, {0}};
