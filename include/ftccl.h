@@ -16,6 +16,8 @@
  *   grow by initTimeoutMs and a few times suspectMs.
  * - Any thread may use any communicator; calls on one communicator from several threads at once are serialised, and their
  *   order is then the caller's responsibility (it must agree on all ranks).
+ *   Threads of one rank that split a communicator at once all get their child: the n-th CommSplit of each rank belongs together. Those
+ *   that grow it do so one after another, and an Agree or Shrink meanwhile fails the grow on all ranks, see ftcclCommGrow().
  * - In a child of fork() every call gives ftcclInvalidUsage; the communicators belong to the parent.
  */
 #ifndef FTCCL_H_
@@ -101,13 +103,16 @@ typedef struct {
     int64_t heartbeatMs;   /* how often a rank says to log2(n) others that it lives; 0: never. Of the rank: taken at init */
     int64_t suspectMs;     /* silence after which a rank or host is suspected, from 50; links take it at init, agreements always */
     int64_t failurePolicy; /* FTCCL_POLICY_...: see below, "Failure policy"; the same on all ranks */
+    int64_t onFailure;     /* FTCCL_STREAMS_...: what streams of a GPU do when an operation on them fails */
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                                     \
     {sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, \
      FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,                                             \
-     FTCCL_OPTION_UNDEF}
+     FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF}
 #define FTCCL_POLICY_REPORT 0
 #define FTCCL_POLICY_RETRY 1
+#define FTCCL_STREAMS_RELEASE 0 /* they go on; GetAsyncError and the device's status word tell before they do */
+#define FTCCL_STREAMS_HOLD 1    /* they stand until abort, revoke or shrink, but no longer than 10 s and twice the operations' deadline */
 
 #define FTCCL_CONFIG_UNDEF_INT INT_MIN
 #define FTCCL_CONFIG_UNDEF_PTR NULL
@@ -210,7 +215,8 @@ ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int my
 ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist);
 
 /* Every rank of comm calls it. Ranks of one color (>= 0) form a communicator, ordered by key, then by old rank; those with
- * FTCCL_SPLIT_NOCOLOR get NULL. The links to the peers are shared with comm. config NULL: as comm. */
+ * FTCCL_SPLIT_NOCOLOR get NULL. The links to the peers are shared with comm. config NULL: as comm. The n-th split of comm is
+ * that of all ranks, whichever thread calls it: threads that split at once with different colors must be in one order on all ranks. */
 ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm, ftcclConfig_t *config);
 
 /* ---- going on after a failure: see docs/fault-tolerance.md --------------------------------------------------------------- */
@@ -247,7 +253,10 @@ ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *uniqueId);
  * attempt. Blocks: the root waits for the joiners up to half of initTimeoutMs, the others for the root; non-blocking
  * communicators do it in the background. Errors: Timeout when joiners did not come, RemoteError when a rank of comm died or a
  * joiner went away; a joiner gets RemoteError when the grow failed, or when no rank of comm is left that could tell it. A used id,
- * one of another job and one rank claimed twice are InvalidUsage on the ranks that see it, and fail the grow on all. */
+ * one of another job and one rank claimed twice are InvalidUsage on the ranks that see it, and fail the grow on all.
+ * Threads of one rank that call it at once do so one after another, each waiting up to initTimeoutMs for its turn; which of them
+ * gets which child may differ between ranks. Agree and Shrink by another thread during a grow succeed, and the grow fails on all
+ * ranks: InvalidUsage where they came in between. In a group the calls of one communicator run in their order. */
 ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id, int rank, ftcclComm_t *newcomm,
                             ftcclConfig_t *config);
 
@@ -275,6 +284,13 @@ ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count);
 ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank);
 /* The number of the GPU whose buffers the communicator takes. Without one the device number given to InitAll, else 0. */
 ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device);
+
+/* *status becomes the address of a word that kernels on the communicator's GPU and the host can read: 0, and 1 from when the communicator
+ * has failed (or was aborted or revoked), before the streams of its operations go on. A kernel behind a collective, such as an optimizer's
+ * step, can look at it and do nothing. The same word for each call. The word of a communicator that has failed keeps its value as
+ * long as the process lives; one that is destroyed without a failure gives its word back: nothing may read it then. The first call takes memory,
+ * and may wait for kernels on the GPU. ftcclInvalidUsage without a GPU. */
+ftcclResult_t ftcclCommGetDeviceStatus(ftcclComm_t comm, const uint32_t **status);
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------------- */
 
@@ -413,11 +429,12 @@ ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, 
  * Calls of this thread between Start and End become one entry of their streams and are enqueued by the outermost End. Groups
  * nest, may hold several communicators and any mix of collectives and point-to-point. Calls of one group are not ordered among each
  * other: none may read what another one writes; all ranks make the same groups of collectives. Communicators may be made in a group,
- * not mixed with operations. If a call in the group failed, or a communicator was destroyed or aborted by this thread after its
- * call, End returns the error and nothing is enqueued. */
+ * not mixed with operations. If a call in the group failed, or a communicator was destroyed or aborted after its call, End
+ * returns the error and nothing is enqueued. */
 ftcclResult_t ftcclGroupStart(void);
 ftcclResult_t ftcclGroupEnd(void);
-/* Instead of End: enqueues nothing and fills simInfo->estimatedTime from the cost model. simInfo may be NULL. */
+/* Instead of End: enqueues nothing and fills simInfo->estimatedTime from the cost model. simInfo may be NULL; one that was not
+ * initialised is an invalid argument, and ends the group too. */
 ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo);
 
 /* Forgets the debug level and file, to be read again from the environment. Deprecated in NCCL, kept for its callers. */

@@ -3,6 +3,7 @@
  * process was doing. Exit status 0, 1 when what was asked for is not there, 2 for a usage error.
  */
 #include "info.h"
+#include "streams.h"
 
 #include "device/device.h"
 #include "telemetry/telemetry.h"
@@ -136,6 +137,7 @@ static int summary(void)
 int main(int argc, char **argv)
 {
     struct request r = {.plan = {.size_bytes = 1 << 20, .nranks = 2, .nhosts = 1}};
+    streams_open("ftccl-info");
     read_options(argc, argv, &r);
     if (argc == 1) return summary();
     if (r.version) info_build(stdout);

@@ -26,6 +26,7 @@
 #include <unistd.h>
 
 #include "run.h"
+#include "streams.h"
 
 #define LINE_BYTES 8192 /* longer lines of -l come out in pieces */
 #define RESTARTS_MAX 10
@@ -33,6 +34,7 @@
 
 struct pipe_end {
     int fd, to; /* -1: closed; STDOUT_FILENO or STDERR_FILENO */
+    bool unread; /* nobody reads where it goes */
     size_t len_bytes;
     char line[LINE_BYTES];
 };
@@ -52,6 +54,7 @@ static cpu_set_t *places; /* per rank; NULL: anywhere */
 static uint64_t start_ns;
 static int first_status;
 static int nforwarded;
+static bool unread; /* the output of a rank, and so the rank may have ended for that */
 static sigset_t blocked, original;
 static struct rlimit nofile;
 
@@ -80,6 +83,7 @@ static void become_rank(int rank, pid_t parent, int out, int err)
     if (out >= 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)) _exit(126);
     if (null > STDERR_FILENO) close(null);
     setrlimit(RLIMIT_NOFILE, &nofile);
+    signal(SIGPIPE, SIG_DFL);
     if (places && sched_setaffinity(0, sizeof *places, &places[rank]))
         dprintf(STDERR_FILENO, "ftccl-run: cannot bind rank %d: %s\n", rank, strerror(errno));
     sigprocmask(SIG_SETMASK, &original, NULL);
@@ -127,7 +131,8 @@ static void start_rank(int i)
 
 /* ---- output of -l -------------------------------------------------------------------------------------------------- */
 
-static void put(int to, const char *data, size_t len_bytes)
+/* 0 or an errno. */
+static int put(int to, const char *data, size_t len_bytes)
 {
     while (len_bytes > 0) {
         ssize_t n = write(to, data, len_bytes);
@@ -137,19 +142,34 @@ static void put(int to, const char *data, size_t len_bytes)
             poll(&p, 1, -1);
             continue;
         }
-        if (n <= 0) return; /* nobody reads: the ranks go on */
+        if (n < 0) return errno;
         data += n;
         len_bytes -= (size_t)n;
     }
+    return 0;
+}
+
+/* Where nobody reads, the rank's pipe is closed: its next write ends it, as one to the real stdout would. When the disk is full
+ * the ranks go on. */
+static void cannot_write(struct pipe_end *end, int err)
+{
+    static bool told;
+    end->unread = err == EPIPE;
+    unread |= end->unread;
+    if (!end->unread && !told) fprintf(stderr, "ftccl-run: cannot write what the ranks print: %s\n", strerror(err));
+    told |= !end->unread;
+    if (!first_status) first_status = end->unread ? 128 + SIGPIPE : 1;
 }
 
 static void put_line(int rank, struct pipe_end *end, size_t len_bytes)
 {
     char labelled[LINE_BYTES + 32];
+    if (end->unread) return;
     int n = snprintf(labelled, sizeof labelled, "[%d] ", rank);
     memcpy(labelled + n, end->line, len_bytes);
     labelled[(size_t)n + len_bytes] = '\n';
-    put(end->to, labelled, (size_t)n + len_bytes + 1);
+    int err = put(end->to, labelled, (size_t)n + len_bytes + 1);
+    if (err) cannot_write(end, err);
 }
 
 static void pipe_close(int rank, struct pipe_end *end)
@@ -183,6 +203,7 @@ static void pipe_read(int rank, struct pipe_end *end)
             put_line(rank, end, end->len_bytes);
             end->len_bytes = 0;
         }
+        if (end->unread) pipe_close(rank, end);
     }
 }
 
@@ -216,7 +237,7 @@ static void rank_ended(int i, const siginfo_t *info)
 {
     struct rank *r = &ranks[i];
     bool by_signal = info->si_code != CLD_EXITED;
-    if (by_signal && opt.restart && r->restarts < RESTARTS_MAX && !nforwarded) {
+    if (by_signal && opt.restart && r->restarts < RESTARTS_MAX && !nforwarded && !unread) {
         reap(i);
         r->excused = r->stopped = false;
         run_env_set_restart(&env, i, ++r->restarts);
@@ -225,7 +246,7 @@ static void rank_ended(int i, const siginfo_t *info)
     }
     r->ended = true;
     r->status = by_signal ? 128 + info->si_status : info->si_status;
-    if (by_signal && !r->excused)
+    if (by_signal && !r->excused && !(unread && info->si_status == SIGPIPE))
         fprintf(stderr, "ftccl-run: rank %d was ended by signal %d (%s)\n", i, info->si_status,
                 strsignal(info->si_status));
     if (!r->excused && r->status && !first_status) first_status = r->status;
@@ -330,6 +351,7 @@ static void raise_nofile(void)
 
 int main(int argc, char **argv)
 {
+    streams_open("ftccl-run");
     run_parse(argc, argv, &opt);
     places = run_bind_plan(&opt);
     if (opt.report) run_bind_report(stderr, places, opt.nranks);
@@ -343,7 +365,7 @@ int main(int argc, char **argv)
     sigaddset(&blocked, SIGTERM);
     sigaddset(&blocked, SIGHUP);
     sigprocmask(SIG_BLOCK, &blocked, &original);
-    signal(SIGPIPE, SIG_DFL);
+    signal(SIGPIPE, SIG_IGN);
     int sigfd = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (sigfd < 0) run_die("signalfd: %s", strerror(errno));
     raise_nofile();

@@ -75,10 +75,12 @@ struct ft_tuning {
         double local_latency_ns, local_ns_per_byte;   /* ranks of one host */
         double remote_latency_ns, remote_ns_per_byte; /* ranks of different hosts */
         double loopback_latency_ns, loopback_ns_per_byte; /* ranks of one host that have nothing but the network, see ft_tuning_links() */
+        double loopback_message_ns; /* there: sending and receiving one, beside the time until it is there */
         double reduce_ns_per_byte;
         double step_ns; /* the engine's own cost of a step */
         int cores_per_host; /* ranks beyond it share: costs are scaled up */
     } costs;
+    bool pulls; /* what is only moved can be read in its sender's memory, by one copy of its receiver's; a communicator's, too */
     bool local_links; /* ranks of one host need not go over the network; not digested: it is a communicator's, see ft_tuning_links() */
     int nrules;
     struct ft_rule rules[FT_RULES]; /* the first nrules */
@@ -93,7 +95,8 @@ int ft_tuning_read(struct ft_tuning *tuning);
 enum ft_links { FT_LINKS_LOCAL, FT_LINKS_SOME, FT_LINKS_LOOPBACK };
 void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links);
 #define FT_CHUNK_MOST (8u << 20)
-size_t ft_tuning_first_bytes(const struct ft_tuning *tuning); /* longest message of lane 0, then; of a tuning as it was read */
+size_t ft_tuning_first_bytes(const struct ft_tuning *tuning); /* longest message then, and where `pulls` makes it longer; of a tuning as it was read */
+size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind); /* longest message of a call */
 /* Reads a table written by perf/tune: lines "name value" for costs, "best KIND ranks=N hosts=N ..." for measured choices (see
  * docs/algorithms.md). Unknown names and bad values are refused by name. */
 int ft_tuning_load(struct ft_tuning *tuning, const char *path);
@@ -108,6 +111,7 @@ struct ft_plan {
     int nlanes;
     uint64_t nsteps;  /* of each lane; steps in which a rank has nothing to do are empty */
     size_t tmp_bytes;
+    bool pulled;      /* set before it is split: its messages are read in their senders' memory, and longer, see ft_tuning_chunk() */
     /* The common splitting into pieces, see ft_plan_split(): each lane works on pieces lane, lane + nlanes, ... */
     size_t split_elems;    /* elements of the vector that is split */
     size_t piece_elems;    /* elements of one piece; the last may be shorter */

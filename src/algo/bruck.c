@@ -41,15 +41,17 @@ static double bruck_cost_ns(const struct ft_view *view, const struct ft_coll *co
     }
     if (coll->kind == FT_ALLGATHER) {
         ft_work_add_bytes(view, &work, (n - 1) * block);
-        work.bytes_local += n * block; /* out of the scratch */
-        work.steps += 3;
+        work.copied = n * block; /* out of the scratch */
+        work.steps += work.copies = 3;
     } else {
         double moved = 0;
         for (int j = 0; j < rounds; j++) moved += blocks_of_round(view->nranks, j);
         ft_work_add_bytes(view, &work, moved * block);
-        work.bytes_local += (2 * moved + 2 * n) * block;
+        work.copied = (2 * moved + 2 * n) * block;
         work.steps = alltoall_steps(view->nranks);
+        work.copies = work.steps - rounds;
     }
+    work.bytes_local += work.copied;
     return ft_work_ns(view, tuning, &work);
 }
 

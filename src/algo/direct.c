@@ -5,7 +5,9 @@
  */
 #include "algo/parts.h"
 
-#define SEVERAL_STREAMS 1.25 /* a byte over TCP within a host, where each rank has several peers at once: measured on 4 ranks */
+#define PULLED_BYTES 16384 /* blocks of so much, or of an eighth of a chunk, are worth a wait for the one that reads them */
+#define PULLED_CROWDED 4   /* times as much with more ranks than cores, where everybody reads from everybody */
+#define PULLED_COST 0.6    /* of a byte; a slot's is copied twice */
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
 
 static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
@@ -15,12 +17,22 @@ static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, 
     return (KINDS_ANY_N & FT_KIND_BIT(coll->kind)) || view->nranks <= FT_STEP_PEERS + 1;
 }
 
+/* Does each receiver copy its messages out of the sender's memory? Then an AllGather is jobs like an AlltoAll's, for such a message has
+ * to be taken in the step in which it is sent. */
+static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+{
+    if (!tuning->pulls || ft_kind_reduces(coll->kind)) return false;
+    bool crowded = ft_work_sharing(view, tuning) > 1 && (coll->kind == FT_ALLGATHER || coll->kind == FT_ALLTOALL);
+    size_t least = ft_min(PULLED_BYTES, tuning->chunk_bytes / 8) * (crowded ? PULLED_CROWDED : 1);
+    return coll->count * ft_type_size(coll->type) >= least;
+}
+
 static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
     double n = view->nranks, block = (double)coll->count * (double)ft_type_size(coll->type);
     double hops = 1, rounds = n - 1; /* rounds: messages of the busiest rank */
     double bytes = (n - 1) * block;
-    struct ft_work work = {.flows = ft_host_size_max(view)};
+    struct ft_work work = {.flows = ft_host_size_max(view), .several = n > 2};
     switch (coll->kind) {
     case FT_ALLREDUCE:
         hops = 2;
@@ -38,6 +50,9 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     case FT_BROADCAST: case FT_GATHER: case FT_SCATTER:
         work.flows = 1;
         break;
+    case FT_ALLTOALL:
+        if (tuning->chunks == 1) hops = rounds; /* peer after peer */
+        break;
     default: break;
     }
     double outside = n > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0; /* share of the peers on other hosts, at most */
@@ -47,9 +62,14 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     work.crowd = view->nhosts > 1 ? (rounds - hops) * outside : 0;
     work.bytes_remote = view->nhosts > 1 ? bytes * outside : 0;
     work.bytes_local = bytes - work.bytes_remote;
-    if (!tuning->local_links && n > 2 && view->nhosts == 1 && work.flows != 1) work.bytes_local *= SEVERAL_STREAMS;
     work.steps = rounds * ft_messages(tuning, bytes / rounds);
-    if (work.flows == 1 && view->nhosts == 1) { /* the root works, the others have little to do and leave it a core */
+    if (work.flows == 1) work.share_steps = work.share_bytes = 1 / n;
+    bool pulled = is_pulled(view, coll, tuning);
+    if (pulled) work.bytes_local *= PULLED_COST;
+    if (pulled && coll->kind == FT_BROADCAST) { /* all that receive it work at the same time */
+        work.bytes_local /= n - 1;
+        work.steps /= n - 1;
+    } else if (work.flows == 1 && view->nhosts == 1 && tuning->local_links) { /* the root works, the others have little to do and leave it a core */
         work.bytes_local /= ft_work_sharing(view, tuning);
         work.steps /= ft_work_sharing(view, tuning);
     }
@@ -59,11 +79,15 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
 static int direct_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
 {
     size_t count = plan->coll.count, n = (size_t)plan->view->nranks;
+    plan->pulled = is_pulled(plan->view, &plan->coll, tuning);
     switch (plan->coll.kind) {
     case FT_ALLTOALL: case FT_GATHER: case FT_SCATTER: ft_plan_split_items(plan, tuning, count, n); break;
     case FT_ALLREDUCE: ft_plan_split(plan, tuning, count, n, 2 * (n - 1)); break;
     case FT_REDUCESCATTER: ft_plan_split(plan, tuning, count, 1, n - 1); break;
-    case FT_ALLGATHER: ft_plan_split(plan, tuning, count, 1, n); break;
+    case FT_ALLGATHER:
+        if (plan->pulled) ft_plan_split_items(plan, tuning, count, n);
+        else ft_plan_split(plan, tuning, count, 1, n);
+        break;
     default: ft_plan_split(plan, tuning, count, 1, 1);
     }
     return FT_OK;
@@ -173,6 +197,23 @@ static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, 
     if (all) fwd_all(plan, s);
 }
 
+/* Job k passes the own block to the rank k + 1 places on; the last one puts it to its place at home. */
+static void shift_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    int n = plan->view->nranks, d = (int)p->k + 1, of = ft_wrap(plan->view->rank - d, n);
+    s->len_bytes = p->len;
+    s->dst = ft_at(FT_BUF_OUT, (size_t)of * plan->coll.count * plan->esize + p->off);
+    if (d == n) {
+        s->src = ft_at(FT_BUF_IN, p->off);
+        return;
+    }
+    s->send = ft_at(FT_BUF_IN, p->off);
+    s->send_bytes = p->len;
+    s->flags = FT_STEP_MEETS;
+    ft_send_to(s, ft_wrap(plan->view->rank + d, n));
+    ft_recv_from(s, of);
+}
+
 static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int of = ft_wrap(plan->view->rank - (int64_t)p->k, plan->view->nranks);
@@ -214,7 +255,7 @@ static void rooted_step(const struct ft_plan *plan, const struct ft_piece *p, st
 static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    bool items = KINDS_ANY_N & FT_KIND_BIT(plan->coll.kind);
+    bool items = (KINDS_ANY_N & FT_KIND_BIT(plan->coll.kind)) || (plan->pulled && plan->coll.kind == FT_ALLGATHER);
     if (!(items ? ft_piece_at_items(plan, lane, index, (uint64_t)plan->view->nranks, &p)
                 : ft_piece_at(plan, lane, index, &p)))
         return;
@@ -222,7 +263,7 @@ static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, st
     case FT_ALLTOALL: alltoall_step(plan, &p, s); break;
     case FT_GATHER: gather_step(plan, &p, s); break;
     case FT_SCATTER: scatter_step(plan, &p, s); break;
-    case FT_ALLGATHER: allgather_step(plan, &p, s); break;
+    case FT_ALLGATHER: (plan->pulled ? shift_step : allgather_step)(plan, &p, s); break;
     case FT_ALLREDUCE: case FT_REDUCESCATTER: reducing_step(plan, &p, s); break;
     default: rooted_step(plan, &p, s);
     }

@@ -16,7 +16,7 @@ static double flat_cost_ns(const struct ft_view *view, const struct ft_coll *col
     double n = view->nranks, bytes = (double)coll->count * (double)ft_type_size(coll->type);
     double outside = view->nhosts > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0; /* share of the peers on other hosts, at most */
     if (view->nhosts > 1 && outside <= 0) outside = 1 / (n - 1);
-    struct ft_work work = {.flows = ft_host_size_max(view), .reduced = (n - 1) * bytes};
+    struct ft_work work = {.flows = ft_host_size_max(view), .reduced = (n - 1) * bytes, .several = n > 2};
     work.hops_remote = view->nhosts > 1;
     work.hops_local = view->nhosts == 1;
     work.crowd = (n - 2) * outside;

@@ -12,10 +12,9 @@
 
 /* ---- splitting (split.c) ---- */
 
-/* Elements of the longest message: chunk_bytes rounded down to elements and, from 1 KiB on, to cache lines. */
-size_t ft_chunk_elems(const struct ft_tuning *, size_t esize);
 #define FT_SMALLEST_SHARE 16 /* lanes do not cut messages below chunk / 16 */
-/* Splits `elems` elements into pieces that are sent as `parts` messages each, and sets nlanes, nsteps and piece_*.
+/* The longest message is chunk_bytes, or what `pulled` makes of them, rounded down to elements and, from 1 KiB on, to cache lines.
+ * Splits `elems` elements into pieces that are sent as `parts` messages each, and sets nlanes, nsteps and piece_*.
  * With less than a full chunk a message for every lane, messages get smaller, down to 1/16 of a chunk. */
 void ft_plan_split(struct ft_plan *, const struct ft_tuning *, size_t elems, size_t parts, uint64_t piece_steps);
 /* The same when `items` equal jobs a piece (such as the peers of an all-to-all) may run on any lane: each (job, piece)
@@ -82,9 +81,14 @@ struct ft_work {
     double flows;                     /* ranks of a host that use its network at once; 0 counts as 1 */
     double reduced;                   /* bytes */
     double steps;                     /* of the engine, one after another */
+    /* What only ranks of a host with nothing but TCP between them feel, see loopback.c */
+    double copies, copied;            /* of steps: without a message; of bytes_local: copied at home */
+    double share_steps, share_bytes;  /* of the average rank in what is above; 0 counts as 1 */
+    bool several;                     /* one step has several peers */
 };
 double ft_work_sharing(const struct ft_view *, const struct ft_tuning *); /* ranks for each core, at least 1: scales all local work */
 double ft_work_ns(const struct ft_view *, const struct ft_tuning *, const struct ft_work *);
+double ft_work_loopback_ns(const struct ft_view *, const struct ft_tuning *, const struct ft_work *); /* loopback.c */
 /* Work of `hops` exchanges in a row in each of which every rank moves `bytes`, in whole messages. */
 struct ft_work ft_work_rounds(const struct ft_view *, const struct ft_tuning *, double hops, double bytes);
 

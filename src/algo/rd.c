@@ -22,6 +22,7 @@ static double rd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
         struct ft_work gather = ft_work_doubling(view, tuning, rounds, 0);
         ft_work_add_bytes(view, &gather, (n - 1) * bytes);
         gather.steps += 1;
+        gather.copies = 1;
         return ft_work_ns(view, tuning, &gather);
     }
     int folds = ft_is_pow2(view->nranks) ? 0 : 2;

@@ -38,6 +38,7 @@ static double ring_cost_ns(const struct ft_view *view, const struct ft_coll *col
         work.bytes_local += (work.hops_local - (view->nhosts == 1)) * first;
         work.bytes_remote += (work.hops_remote - (view->nhosts > 1)) * first;
         work.steps += n - 2;
+        work.share_steps = work.share_bytes = work.bytes_local > 0 ? (n - 1) / n * count_bytes / work.bytes_local : 1;
         if (coll->kind == FT_REDUCE) work.reduced = count_bytes + (n - 2) * first;
     }
     }

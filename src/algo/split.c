@@ -10,9 +10,8 @@
 
 static size_t div_up(size_t n, size_t by) { return n / by + (n % by != 0); }
 
-size_t ft_chunk_elems(const struct ft_tuning *tuning, size_t esize)
+static size_t chunk_elems(size_t bytes, size_t esize)
 {
-    size_t bytes = tuning->chunk_bytes;
     if (bytes >= ALIGN_FROM_BYTES) bytes -= bytes % LINE_BYTES;
     return ft_max(bytes / esize, 1);
 }
@@ -31,7 +30,8 @@ static size_t lanes_wanted(const struct ft_tuning *tuning)
 /* Pieces of `parts` messages each for at least `lanes` lanes, if that leaves the messages long enough. */
 static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts, size_t lanes)
 {
-    size_t chunk = ft_chunk_elems(tuning, plan->esize), least = ft_max(chunk / FT_SMALLEST_SHARE, 1);
+    size_t chunk = chunk_elems(plan->pulled ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes, plan->esize);
+    size_t least = plan->pulled ? chunk : ft_max(chunk / FT_SMALLEST_SHARE, 1); /* pulled: no second copy could be under way meanwhile */
     size_t share = div_up(elems, parts); /* elements of one part, of all pieces together */
     size_t pieces = div_up(share, chunk);
     plan->split_elems = elems;

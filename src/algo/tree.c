@@ -6,6 +6,8 @@
  */
 #include "algo/parts.h"
 
+#define TREE_BYTES 1.2 /* of a broadcast over TCP within a host: inner nodes have more work than others at the same time */
+
 enum { POS }; /* plan->param: distance from the root in the order of ranks */
 
 /* One rank's neighbours in one tree; -1: none. */
@@ -79,6 +81,12 @@ static double tree_cost_ns(const struct ft_view *view, const struct ft_coll *col
     ft_work_add_bytes(view, &work, ways * bytes);
     work.flows = 1;
     work.steps += (view->nranks > 2) * ways + ways * (ft_messages(tuning, bytes) - 1);
+    double busiest = view->nhosts > 1 ? 0 : work.bytes_local;
+    work.share_steps = busiest > 0 ? ways * (view->nranks - 1) / (double)view->nranks * bytes / busiest : 1;
+    if (ways == 1) {
+        work.share_bytes = work.share_steps;
+        if (!tuning->local_links) work.bytes_local *= TREE_BYTES;
+    }
     if (coll->kind != FT_BROADCAST) work.reduced = bytes + (depth - 1) * first;
     return ft_work_ns(view, tuning, &work);
 }

@@ -16,6 +16,7 @@
     X(remote_ns_per_byte, 1e-5, 1e4)                                                                      \
     X(loopback_latency_ns, 1, 1e9)                                                                        \
     X(loopback_ns_per_byte, 1e-5, 1e4)                                                                    \
+    X(loopback_message_ns, 0, 1e9)                                                                        \
     X(reduce_ns_per_byte, 0, 1e4)                                                                         \
     X(step_ns, 0, 1e9)
 
@@ -30,7 +31,7 @@ void ft_tuning_default(struct ft_tuning *tuning)
         .costs = {
             .local_latency_ns = 600, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
             .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
-            .loopback_latency_ns = 12000, .loopback_ns_per_byte = 0.2,
+            .loopback_latency_ns = 1400, .loopback_ns_per_byte = 0.14, .loopback_message_ns = 2300,
             .reduce_ns_per_byte = 0.04, .step_ns = 700,
             .cores_per_host = ft_cores(),
         },
@@ -104,6 +105,11 @@ size_t ft_tuning_first_bytes(const struct ft_tuning *tuning)
     return ft_max(ft_min(tuning->chunk_bytes * (size_t)tuning->chunks, FT_CHUNK_MOST), tuning->chunk_bytes);
 }
 
+size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind)
+{
+    return tuning->pulls && !ft_kind_reduces(kind) ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes;
+}
+
 void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
 {
     tuning->local_links = links == FT_LINKS_LOCAL;
@@ -148,11 +154,13 @@ double ft_work_sharing(const struct ft_view *view, const struct ft_tuning *tunin
 
 double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, const struct ft_work *work)
 {
+    if (!tuning->local_links && view->nhosts == 1) return ft_work_loopback_ns(view, tuning, work);
     const struct ft_costs *c = &tuning->costs;
     double shared = ft_work_sharing(view, tuning);
     double flows = work->flows > 1 ? work->flows : 1;
     double turns = tuning->local_links ? (1 + shared) / 2 : 1; /* until the receiver has its core, of those that share it */
-    double cpu = work->hops_local * turns * c->local_latency_ns + work->bytes_local * c->local_ns_per_byte +
+    double message_ns = tuning->local_links ? 0 : c->loopback_message_ns;
+    double cpu = work->hops_local * (turns * c->local_latency_ns + message_ns) + work->bytes_local * c->local_ns_per_byte +
                  work->reduced * c->reduce_ns_per_byte + work->steps * c->step_ns;
     double remote_messages = work->hops_remote + CROWD * work->crowd;
     return cpu * shared + remote_messages * c->remote_latency_ns + work->bytes_remote * c->remote_ns_per_byte * flows;
@@ -160,7 +168,7 @@ double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, co
 
 double ft_messages(const struct ft_tuning *tuning, double bytes)
 {
-    if (bytes > 0 && bytes <= TINY_BYTES) return 0.5;
+    if (bytes > 0 && bytes <= TINY_BYTES && tuning->local_links) return 0.5;
     double lanes = tuning->chunks < FT_LANES ? tuning->chunks : FT_LANES, chunks = bytes / (double)tuning->chunk_bytes;
     double cut = chunks * FT_SMALLEST_SHARE < lanes ? chunks * FT_SMALLEST_SHARE : lanes, messages = 1 + (cut - 1) / 2;
     if (messages < chunks) messages = chunks;

@@ -27,7 +27,7 @@ struct ft_registration { struct ft_registration *next; void *addr; size_t len_by
 
 struct ftcclComm {
     atomic_int live;   /* 1: may be used; cleared once by destroy or abort */
-    atomic_int users;  /* calls inside, jobs under way */
+    _Atomic uint64_t users; /* calls inside, jobs under way, and what open groups keep; see handle.c */
     atomic_int state;  /* enum ft_handle_state; release by the job that finishes, acquire by readers */
     atomic_int busy;   /* non-blocking jobs under way: GetAsyncError says ftcclInProgress */
     atomic_int error;  /* status of a failed job, else FT_OK */
@@ -49,10 +49,15 @@ struct ftcclComm {
 };
 
 ftcclComm_t ft_comm_handle_new(void); /* NULL with a sentence: no memory */
-void ft_comm_handle_free(ftcclComm_t comm); /* nobody uses it any more */
+void ft_comm_handle_free(ftcclComm_t comm); /* nobody has used it */
+void ft_comm_handle_end(ftcclComm_t comm);  /* it is dead and nobody is inside: freed now, or when the last group lets go of it */
 /* A live handle, its use counted until leave. FT_INVAL with a sentence. */
 int ft_comm_enter(ftcclComm_t comm);
 void ft_comm_leave(ftcclComm_t comm);
+/* A call that has entered waits for the end of its group, which may never come: nobody waits for it, and it touches nothing but the
+ * handle until it is inside again. take: false, the communicator has been destroyed or aborted meanwhile. */
+void ft_comm_keep(ftcclComm_t comm);
+bool ft_comm_take(ftcclComm_t comm);
 /* The same, and the communicator is ready for operations. */
 int ft_comm_enter_ready(ftcclComm_t comm);
 int ft_comm_kill(ftcclComm_t comm); /* makes the handle dead for others; FT_INVAL if it was already */
@@ -91,6 +96,7 @@ struct ft_job {
     char text[512];        /* the sentence that a job's thread leaves for the caller */
     pthread_t thread;
     bool started;
+    struct ft_job *then;   /* of the same group and communicator: runs after it */
     struct ft_job_set *set; /* of a group's blocking jobs; else NULL */
     bool failed_alone;     /* nobody has the handle, which is dead: it is freed with the job */
     ftcclComm_t *newcomm;

@@ -44,17 +44,15 @@ static struct extent extent_of(const struct ft_coll *coll, int nranks, int rank)
     }
 }
 
-static int check_buffers(const struct call *call, int nranks, int rank)
+static int check_buffers(const struct call *call, struct extent extent)
 {
-    struct extent extent = extent_of(&call->coll, nranks, rank);
-    const char *name = ft_kind_name(call->coll.kind);
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
-    if (extent.in && !in) return ft_fail(FT_INVAL, "%s: the send buffer is NULL", name);
-    if (extent.out && !out) return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", name);
+    if (extent.in && !in) return ft_fail(FT_INVAL, "%s: the send buffer is NULL", ft_kind_name(call->coll.kind));
+    if (extent.out && !out) return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", ft_kind_name(call->coll.kind));
     if (!extent.in || !extent.out) return FT_OK;
     bool overlap = in < out + extent.out && out < in + extent.in;
     if (!overlap || in + extent.out_off == out + extent.in_off) return FT_OK;
-    return ft_fail(FT_INVAL, "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do", name, call->in, call->out);
+    return ft_fail(FT_INVAL, "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do", ft_kind_name(call->coll.kind), call->in, call->out);
 }
 
 /* Whose memory the buffers are. Operations on those of the GPU get what they need for it. */
@@ -122,8 +120,9 @@ static int check_alive(struct ft_comm *core)
 static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op, ftcclStream_t stream)
 {
     struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
+    struct extent extent = {0};
     int rc = check_coll(&call->coll, shape.nranks);
-    if (rc == FT_OK) rc = check_buffers(call, shape.nranks, shape.rank);
+    if (rc == FT_OK) extent = extent_of(&call->coll, shape.nranks, shape.rank), rc = check_buffers(call, extent);
     if (rc == FT_OK) rc = check_alive(comm->core);
     if (rc != FT_OK) return rc;
     op->coll = call->coll;
@@ -133,7 +132,18 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op, 
     op->root_id = shape.root_id;
     if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind)) op->coll.root = 0;
     if (ft_kind_reduces(call->coll.kind)) rc = set_operator(comm, call, op);
-    return rc == FT_OK ? find_memory(comm, call, op, stream, extent_of(&call->coll, shape.nranks, shape.rank)) : rc;
+    return rc == FT_OK ? find_memory(comm, call, op, stream, extent) : rc;
+}
+
+/* The last call once more, with other buffers. */
+static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
+{
+    struct extent extent = extent_of(&call->coll, ft_comm_nranks(comm->core), ft_comm_rank(comm->core));
+    int rc = check_buffers(call, extent);
+    if (rc == FT_OK) rc = find_memory(comm, call, op, NULL, extent);
+    op->in = call->in;
+    op->out = call->out;
+    return rc;
 }
 
 /* Where nothing else is under way a collective begins here and now. FT_AGAIN: it has to queue. */
@@ -142,8 +152,8 @@ static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t 
     struct ft_stream *stream = comm->core->engine->null_stream;
     if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind)) return FT_AGAIN;
     if (handle && ft_stream_enter(handle, &stream) != FT_OK) return FT_AGAIN;
-    struct ft_op *op = ft_direct_begin(comm->core, stream);
-    int rc = op ? fill_op(comm, call, op, handle) : FT_AGAIN;
+    struct ft_op *op = ft_direct_begin(comm->core, stream, &call->coll, call->op);
+    int rc = !op ? FT_AGAIN : comm->core->direct.again ? refill_op(comm, call, op) : fill_op(comm, call, op, handle);
     if (rc == FT_OK) ft_direct_run(comm->core, stream);
     else if (op) ft_direct_cancel(comm->core);
     if (handle) ft_stream_leave(handle);

@@ -95,6 +95,11 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
         rc = check_bound("heartbeatMs", o.heartbeatMs, 0);
         to->limits.heartbeat_ms = o.heartbeatMs;
     }
+    if (rc == FT_OK && o.onFailure != FTCCL_OPTION_UNDEF) {
+        if (o.onFailure != FTCCL_STREAMS_RELEASE && o.onFailure != FTCCL_STREAMS_HOLD)
+            rc = ft_fail(FT_INVAL, "options.onFailure is %lld, not FTCCL_STREAMS_RELEASE or FTCCL_STREAMS_HOLD", (long long)o.onFailure);
+        to->limits.hold = o.onFailure == FTCCL_STREAMS_HOLD;
+    }
     to->rank_key = o.rankKey;
     return rc;
 }
@@ -126,11 +131,12 @@ static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
     return FT_OK;
 }
 
-static bool is_retry(const char *policy)
+/* Of a parameter with two values; another one is taken for `no`. */
+static bool is_chosen(enum ft_param_id id, const char *name, const char *yes, const char *no)
 {
-    if (strcmp(policy, "retry") && strcmp(policy, "report"))
-        FT_LOG(WARN, "init", -1, "FTCCL_FAILURE_POLICY is %s, not report or retry; report is taken", policy);
-    return !strcmp(policy, "retry");
+    const char *value = ft_param_str(id);
+    if (strcmp(value, yes) && strcmp(value, no)) FT_LOG(WARN, "init", -1, "%s is %s, not %s or %s; %s is taken", name, value, no, yes, no);
+    return !strcmp(value, yes);
 }
 
 static void take_defaults(struct ftcclComm *to)
@@ -141,8 +147,8 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
     to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
-    to->limits.retry = is_retry(ft_param_str(FT_PARAM_FAILURE_POLICY));
-    to->limits.hold = strcmp(ft_param_str(FT_PARAM_ON_FAILURE), "hold") == 0;
+    to->limits.retry = is_chosen(FT_PARAM_FAILURE_POLICY, "FTCCL_FAILURE_POLICY", "retry", "report");
+    to->limits.hold = is_chosen(FT_PARAM_ON_FAILURE, "FTCCL_ON_FAILURE", "hold", "release");
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
     to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
     to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
@@ -399,7 +405,7 @@ static int end(ftcclComm_t comm, bool abort_it)
         ft_comm_close(comm->core);
     }
     comm->core = NULL;
-    ft_comm_handle_free(comm);
+    ft_comm_handle_end(comm);
     return rc;
 }
 
@@ -457,3 +463,14 @@ static ftcclResult_t ask(ftcclComm_t comm, int *out, enum question what)
 FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count) { return ask(comm, count, NRANKS); }
 FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank) { return ask(comm, rank, RANK); }
 FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device) { return ask(comm, device, DEVICE); }
+
+FT_EXPORT ftcclResult_t ftcclCommGetDeviceStatus(ftcclComm_t comm, const uint32_t **status)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK) return ft_return(NULL, rc);
+    rc = status ? ft_gpu_word(comm->core, status) : ft_fail(FT_INVAL, "CommGetDeviceStatus: status is NULL");
+    ftcclResult_t result = ft_return(comm, rc);
+    ft_comm_leave(comm);
+    return result;
+}

@@ -46,6 +46,7 @@ ftcclResult_t ft_return(ftcclComm_t comm, int status)
 
 int ft_enter_library(void)
 {
+    ft_fork_guard();
     if (!ft_forked()) return FT_OK;
     return ft_fail(FT_FORKED, "this process is a child of fork; communicators belong to the parent");
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct member { ftcclComm_t comm; struct ft_stream *stream; struct ft_op *op; }; /* each holds a use, a reference, the op */
+struct member { ftcclComm_t comm; struct ft_stream *stream; struct ft_op *op; }; /* each keeps the handle, a reference, the op */
 
 static _Thread_local struct group {
     int depth;
@@ -51,18 +51,37 @@ static void free_job(struct ft_job *job)
     if (job->failed_alone) {
         ft_comm_leave(job->comm);
         ft_comm_wait_users(job->comm);
-        ft_comm_handle_free(job->comm);
+        ft_comm_handle_end(job->comm);
     } else ft_comm_leave(job->comm);
     free(job->ids);
     free(job->exclude);
     free(job);
 }
 
-/* The job's call can never run. */
+static void free_chain(struct ft_job *job)
+{
+    for (struct ft_job *then; job; job = then) {
+        then = job->then;
+        free_job(job);
+    }
+}
+
+/* The calls of the job and of those after it can never run. */
 static void discard(struct ft_job *job)
 {
-    ft_job_drop(job);
-    free_job(job);
+    for (struct ft_job *j = job; j; j = j->then) ft_job_drop(j);
+    free_chain(job);
+}
+
+/* Calls of one communicator run in their order, which is the same on all ranks. Returns the first that failed, or NULL. */
+static struct ft_job *run_chain(struct ft_job *job)
+{
+    struct ft_job *failed = NULL;
+    for (; job; job = job->then) {
+        run_job(job);
+        if (job->status != FT_OK && !failed) failed = job;
+    }
+    return failed;
 }
 
 /* The blocking jobs of a group. When one fails the others are cancelled, or they would wait for its rank until their bound;
@@ -80,19 +99,18 @@ static void cancel_all(const struct ft_job_set *set)
 
 static void *joined_job(void *arg)
 {
-    struct ft_job *job = arg, *none = NULL;
-    run_job(job);
-    if (job->status != FT_OK && atomic_compare_exchange_strong(&job->set->failed, &none, job)) cancel_all(job->set);
+    struct ft_job *job = arg, *none = NULL, *failed = run_chain(job);
+    if (failed && atomic_compare_exchange_strong(&job->set->failed, &none, failed)) cancel_all(job->set);
     return NULL;
 }
 
 static void *detached_job(void *arg)
 {
     struct ft_job *job = arg;
-    run_job(job);
-    if (job->status != FT_OK) atomic_store_explicit(&job->comm->error, job->status, memory_order_release);
+    const struct ft_job *failed = run_chain(job);
+    if (failed) atomic_store_explicit(&job->comm->error, failed->status, memory_order_release);
     atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_release);
-    free_job(job);
+    free_chain(job);
     return NULL;
 }
 
@@ -118,6 +136,7 @@ ftcclResult_t ft_job_start(struct ft_job *job)
         if (!group.jobs) group.jobs_end = &group.jobs;
         *group.jobs_end = job;
         group.jobs_end = &job->next;
+        ft_comm_keep(job->comm);
         return ftcclSuccess;
     }
     if (!job->comm->blocking) return ft_return(NULL, detach_job(job));
@@ -142,8 +161,26 @@ static int start_joined(struct ft_job_set *set)
     return ft_fail(FT_SYSTEM, "cannot start a thread for a communicator of the group: %s", strerror(err));
 }
 
+/* One job of each communicator stays in the list. */
+static void chain_jobs(struct ft_job *jobs)
+{
+    for (struct ft_job **at = &jobs->next, *job; (job = *at) != NULL;) {
+        struct ft_job *first = jobs;
+        while (first->comm != job->comm) first = first->next;
+        if (first == job) {
+            at = &job->next;
+            continue;
+        }
+        *at = job->next;
+        job->next = NULL;
+        while (first->then) first = first->then;
+        first->then = job;
+    }
+}
+
 static int run_jobs(struct ft_job *jobs)
 {
+    chain_jobs(jobs);
     struct ft_job_set set = {.jobs = jobs};
     int rc = start_joined(&set);
     for (struct ft_job *job = jobs; job; job = job->next)
@@ -153,7 +190,7 @@ static int run_jobs(struct ft_job *jobs)
     for (struct ft_job *job = jobs, *next; job; job = next) {
         next = job->next;
         if (job->comm->blocking && !job->started) discard(job);
-        else if (job->comm->blocking) free_job(job);
+        else if (job->comm->blocking) free_chain(job);
         else {
             int status = detach_job(job);
             if (rc == FT_OK) rc = status;
@@ -252,20 +289,25 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
     }
     if (group.depth == 0) return ft_return(NULL, submit(&member, 1));
     rc = add_member(&member);
-    if (rc != FT_OK) {
+    if (rc == FT_OK) ft_comm_keep(comm);
+    else {
         note(rc);
         drop_member(&member);
     }
     return ft_return(NULL, rc);
 }
 
+static int ended(void) { return ft_fail(FT_USAGE, "a communicator was destroyed or aborted in the group that has calls of it"); }
+
 void ft_group_give_up(ftcclComm_t comm)
 {
     int kept = 0, before = group.nmembers;
     bool any = false;
     for (int i = 0; i < before; i++) {
-        if (group.members[i].comm == comm) drop_member(&group.members[i]);
-        else group.members[kept++] = group.members[i];
+        if (group.members[i].comm == comm) {
+            ft_comm_take(comm);
+            drop_member(&group.members[i]);
+        } else group.members[kept++] = group.members[i];
     }
     group.nmembers = kept;
     for (struct ft_job **at = &group.jobs, *job; (job = *at) != NULL;) {
@@ -273,11 +315,12 @@ void ft_group_give_up(ftcclComm_t comm)
         if (job->comm == comm) {
             *at = job->next;
             group.jobs_end = at;
+            ft_comm_take(comm);
             discard(job);
             any = true;
         } else at = &job->next;
     }
-    if (any || kept < before) note(ft_fail(FT_USAGE, "a communicator was destroyed or aborted in the group that has calls of it"));
+    if (any || kept < before) note(ended());
 }
 
 /* ---- start and end ------------------------------------------------------------------------------------------------------ */
@@ -300,14 +343,25 @@ static void forget(void)
     memset(&group, 0, sizeof group);
 }
 
+/* The group's calls use their communicators again. false: one of these has ended. */
+static bool take_all(void)
+{
+    bool all = true;
+    for (int i = 0; i < group.nmembers; i++) all &= ft_comm_take(group.members[i].comm);
+    for (struct ft_job *job = group.jobs; job; job = job->next) all &= ft_comm_take(job->comm);
+    return all;
+}
+
 static int leave_group(bool *outermost)
 {
     int rc = ft_enter_library();
     if (rc == FT_OK && group.depth == 0) rc = ft_fail(FT_USAGE, "GroupEnd without GroupStart");
     *outermost = rc == FT_OK && --group.depth == 0;
     if (!*outermost) return rc;
+    bool all = take_all();
     if (group.error != FT_OK) rc = ft_fail(group.error, "%s", group.text);
     else if (group.jobs && group.nmembers) rc = ft_fail(FT_USAGE, "a group makes communicators or enqueues operations, not both");
+    else if (!all) rc = ended();
     return rc;
 }
 
@@ -346,10 +400,12 @@ static double cost_of(const struct member *member)
 
 FT_EXPORT ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo)
 {
-    if (simInfo && (simInfo->magic != FTCCL_SIM_INFO_MAGIC || simInfo->size < sizeof *simInfo))
-        return ft_return(NULL, ft_fail(FT_INVAL, "GroupSimulateEnd: simInfo was not initialised with FTCCL_SIM_INFO_INITIALIZER"));
-    bool outermost;
+    bool outermost, good = !simInfo || (simInfo->magic == FTCCL_SIM_INFO_MAGIC && simInfo->size >= sizeof *simInfo);
     int rc = leave_group(&outermost);
+    if (rc != FT_FORKED && !good) {
+        rc = ft_fail(FT_INVAL, "GroupSimulateEnd: simInfo was not initialised with FTCCL_SIM_INFO_INITIALIZER");
+        note(rc);
+    }
     if (!outermost) return ft_return(NULL, rc);
     double ns = 0;
     for (int i = 0; i < group.nmembers && rc == FT_OK; i++) ns += cost_of(&group.members[i]);

@@ -11,6 +11,10 @@
 #define PER_SLAB 64
 #define SLABS 1024
 
+#define INSIDE UINT64_C(1)        /* in a communicator's users: a call or a job that uses it now */
+#define KEPT (UINT64_C(1) << 32)  /* one of a group that is still open */
+#define OVER (UINT64_C(1) << 63)  /* it has ended: whoever lets go last frees the handle */
+
 struct stream_handle { atomic_int live, users; struct ft_stream *stream; struct stream_handle *next_free; };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,13 +95,30 @@ int ft_comm_enter(ftcclComm_t comm)
     if (!comm) return ft_fail(FT_INVAL, "the communicator is NULL");
     int n = atomic_load_explicit(&ncomm_slabs, memory_order_acquire);
     if (!in_slabs((void *const *)comm_slabs, n, sizeof *comm, comm)) return ft_fail(FT_INVAL, "%p is not a communicator", (void *)comm);
-    atomic_fetch_add(&comm->users, 1); /* pairs with ft_comm_kill(): either it waits for us, or we see it dead */
+    atomic_fetch_add(&comm->users, INSIDE); /* pairs with ft_comm_kill(): either it waits for us, or we see it dead */
     if (atomic_load(&comm->live)) return FT_OK;
-    atomic_fetch_sub(&comm->users, 1);
+    ft_comm_leave(comm);
     return ft_fail(FT_INVAL, "the communicator %p has been destroyed", (void *)comm);
 }
 
-void ft_comm_leave(ftcclComm_t comm) { atomic_fetch_sub_explicit(&comm->users, 1, memory_order_release); }
+static void free_if_last(ftcclComm_t comm)
+{
+    uint64_t last = OVER;
+    if (atomic_compare_exchange_strong(&comm->users, &last, 0)) ft_comm_handle_free(comm);
+}
+
+void ft_comm_leave(ftcclComm_t comm)
+{
+    if (atomic_fetch_sub_explicit(&comm->users, INSIDE, memory_order_acq_rel) == (OVER | INSIDE)) free_if_last(comm);
+}
+
+void ft_comm_keep(ftcclComm_t comm) { atomic_fetch_add(&comm->users, KEPT - INSIDE); }
+
+bool ft_comm_take(ftcclComm_t comm)
+{
+    atomic_fetch_sub(&comm->users, KEPT - INSIDE); /* as ft_comm_enter() */
+    return atomic_load(&comm->live);
+}
 
 int ft_comm_enter_ready(ftcclComm_t comm)
 {
@@ -123,7 +144,13 @@ int ft_comm_kill(ftcclComm_t comm)
 /* Calls inside end within their own bounds. */
 void ft_comm_wait_users(ftcclComm_t comm)
 {
-    while (atomic_load_explicit(&comm->users, memory_order_acquire) > 0) sched_yield();
+    while (atomic_load(&comm->users) % KEPT >= INSIDE) sched_yield();
+}
+
+void ft_comm_handle_end(ftcclComm_t comm)
+{
+    atomic_fetch_or(&comm->users, OVER);
+    free_if_last(comm);
 }
 
 /* ---- streams ------------------------------------------------------------------------------------------------------------ */

@@ -6,27 +6,34 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int check_window(ftcclComm_t comm, ftcclWindow_t win, struct ft_window **out)
+/* What a call needs of a window; nothing refers to the window itself, which another thread may deregister. */
+struct found { uint64_t id; void *base; size_t size; }; /* of the peer's window */
+
+static int unknown(ftcclWindow_t win) { return ft_fail(FT_INVAL, "%p is not a window of this communicator", (void *)win); }
+
+static int find(ftcclComm_t comm, ftcclWindow_t win, int peer, struct found *out)
 {
     struct ft_comm *core = comm->core;
-    int rc = ft_fail(FT_INVAL, "%p is not a window of this communicator", (void *)win);
     ft_engine_lock(core->engine);
-    for (struct ft_window *window = core->windows; window && rc != FT_OK; window = window->next)
-        if ((void *)window == (void *)win) {
-            *out = window;
-            rc = FT_OK;
-        }
+    const struct ft_window *window = core->windows;
+    while (window && (const void *)window != (void *)win) window = window->next;
+    bool there = window && window->sizes;
+    if (there) *out = (struct found){window->id, window->base, window->sizes[peer]};
     ft_engine_unlock(core->engine);
-    return rc;
+    return there ? FT_OK : unknown(win);
 }
 
 /* Everybody's size, which also makes sure that everybody has the window before anybody puts. */
 static int exchange_sizes(struct ft_comm *core, struct ft_window *window)
 {
-    window->sizes = calloc((size_t)core->view.nranks, sizeof *window->sizes);
-    if (!window->sizes) return ft_fail(FT_NOMEM, "no memory for a window");
-    window->sizes[core->view.rank] = window->len_bytes;
-    return ft_exchange(core, (int32_t *)window->sizes, sizeof *window->sizes / sizeof(int32_t), FT_WINDOW_MARK);
+    uint64_t *sizes = calloc((size_t)core->view.nranks, sizeof *sizes);
+    if (!sizes) return ft_fail(FT_NOMEM, "no memory for a window");
+    sizes[core->view.rank] = window->len_bytes;
+    int rc = ft_exchange(core, (int32_t *)sizes, sizeof *sizes / sizeof(int32_t), FT_WINDOW_MARK);
+    ft_engine_lock(core->engine);
+    window->sizes = sizes;
+    ft_engine_unlock(core->engine);
+    return rc;
 }
 
 static int run_register(struct ft_job *job)
@@ -64,12 +71,10 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
 
 FT_EXPORT ftcclResult_t ftcclCommWindowDeregister(ftcclComm_t comm, ftcclWindow_t win)
 {
-    struct ft_window *window;
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK) return ft_return(NULL, rc);
-    rc = check_window(comm, win, &window);
-    if (rc == FT_OK) ft_window_remove(comm->core, window);
+    if (!ft_window_remove(comm->core, win)) rc = unknown(win);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
@@ -77,12 +82,12 @@ FT_EXPORT ftcclResult_t ftcclCommWindowDeregister(ftcclComm_t comm, ftcclWindow_
 
 FT_EXPORT ftcclResult_t ftcclWinGetUserPtr(ftcclComm_t comm, ftcclWindow_t win, void **ptr)
 {
-    struct ft_window *window;
+    struct found found;
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK) return ft_return(NULL, rc);
-    rc = ptr ? check_window(comm, win, &window) : ft_fail(FT_INVAL, "WinGetUserPtr: ptr is NULL");
-    if (rc == FT_OK) *ptr = window->base;
+    rc = ptr ? find(comm, win, 0, &found) : ft_fail(FT_INVAL, "WinGetUserPtr: ptr is NULL");
+    if (rc == FT_OK) *ptr = found.base;
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
@@ -92,20 +97,23 @@ FT_EXPORT ftcclResult_t ftcclWinGetUserPtr(ftcclComm_t comm, ftcclWindow_t win, 
 
 struct put { const void *in; struct ft_coll coll; ftcclWindow_t win; size_t offset; int sig, ctx; unsigned flags; };
 
-static int check_put(ftcclComm_t comm, const struct put *put, struct ft_window **window)
+/* *window: the number of the window; 0: a signal alone. */
+static int check_put(ftcclComm_t comm, const struct put *put, uint64_t *window)
 {
     const char *name = put->win ? "PutSignal" : "Signal";
     size_t esize = ft_type_size(put->coll.type);
-    *window = NULL;
+    struct found found;
+    *window = 0;
     if (put->coll.root < 0 || put->coll.root >= ft_comm_nranks(comm->core)) return ft_fail(FT_INVAL, "%s: peer %d of %d", name, put->coll.root, ft_comm_nranks(comm->core));
     if (put->sig || put->ctx || put->flags) return ft_fail(FT_INVAL, "%s: sigIdx, ctx and flags must be 0", name);
     if (!put->win) return FT_OK;
     if (!esize) return ft_fail(FT_INVAL, "PutSignal: %d is not a data type", (int)put->coll.type);
     if (put->coll.count && !put->in) return ft_fail(FT_INVAL, "PutSignal: the local buffer is NULL");
-    int rc = check_window(comm, put->win, window);
+    int rc = find(comm, put->win, put->coll.root, &found);
     if (rc == FT_OK && put->coll.count) rc = ft_device_check(name, put->in);
     if (rc != FT_OK) return rc;
-    size_t size = (*window)->sizes[put->coll.root];
+    size_t size = found.size;
+    *window = found.id;
     if (put->offset <= size && put->coll.count <= (size - put->offset) / esize) return FT_OK;
     return ft_fail(FT_INVAL, "PutSignal: %zu elements at %zu do not fit the window of rank %d, which has %zu bytes", put->coll.count,
                    put->offset, put->coll.root, size);
@@ -113,7 +121,7 @@ static int check_put(ftcclComm_t comm, const struct put *put, struct ft_window *
 
 static ftcclResult_t enqueue_put(const struct put *put, ftcclComm_t comm, ftcclStream_t stream)
 {
-    struct ft_window *window;
+    uint64_t window;
     int rc = ft_enter_library();
     if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK) return ft_refuse(NULL, rc);
@@ -124,7 +132,7 @@ static ftcclResult_t enqueue_put(const struct put *put, ftcclComm_t comm, ftcclS
     op->coll = put->coll;
     op->in = put->in;
     op->epoch = ft_comm_shape(comm->core, -1).epoch;
-    op->window = window ? window->id : 0;
+    op->window = window;
     op->window_offset = put->offset;
     return ft_group_add(comm, stream, op);
 }

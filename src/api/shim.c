@@ -11,6 +11,7 @@
 FT_EXPORT void ft_shim_attach(void)
 {
     ft_param_set_default(FT_PARAM_OP_TIMEOUT_MS, OP_TIMEOUT_MS);
+    ft_param_set_default_text(FT_PARAM_ON_FAILURE, "hold"); /* as with NCCL nothing behind a failed operation runs on half a result */
     ft_log_like_nccl();
 }
 

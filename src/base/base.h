@@ -172,6 +172,7 @@ void ft_params_reload(void);                   /* for tests that change the envi
 bool ft_params_loading(void);                  /* in this thread: whoever asks for a value now would wait for itself */
 /* Another default for this process, from now on. */
 void ft_param_set_default(enum ft_param_id id, int64_t value);
+void ft_param_set_default_text(enum ft_param_id id, const char *text); /* a constant */
 void ft_params_print(FILE *out);               /* the table: name, value, default, range, alias, help */
 
 /* ---- log ---------------------------------------------------------------------------------------------------------- */
@@ -204,7 +205,8 @@ int ft_fd_own(int fd);    /* remembers fd (>= 0), sets close-on-exec; returns fd
 void ft_fd_close(int *fd); /* closes and forgets; *fd becomes -1; no-op on -1 */
 int ft_fd_count(void);    /* how many are owned now; for leak tests */
 bool ft_forked(void);     /* true in a child of a process that had used the library */
-void ft_fork_guard(void); /* installs the handlers once; called by the first call that makes anything */
+uint64_t ft_process_id(void); /* random; of this process alone, not of its children. Pids are not: each container counts its own */
+void ft_fork_guard(void); /* this process uses the library; called before anything is made, and before a lock is taken that a child would miss */
 
 /* posix_fallocate() that signals do not keep from ending. An errno, or 0. */
 int ft_allocate(int fd, uint64_t at, size_t len_bytes);
@@ -246,6 +248,19 @@ const void *ft_arena_base(void); /* NULL: there is none */
  * it. Reading a page that its owner has never allocated makes one, and raises SIGBUS if there is no memory for it. */
 int ft_arena_map(int fd, size_t len_bytes, const void **out);
 
+/* ---- memory of the host that a device reaches (pinned.c) ---------------------------------------------------------------- */
+
+struct ft_pinned;
+/* Gives memory that every device of the process reaches at this address. FT_NOSPACE: too many have. */
+int ft_pinned_give(void *at, size_t len_bytes, struct ft_pinned **out);
+void ft_pinned_take_back(struct ft_pinned *); /* nothing of it is allocated */
+void *ft_pinned_alloc(struct ft_pinned *, size_t len_bytes); /* page-aligned, not zeroed; NULL: there is not so much, or none at all */
+void ft_pinned_free(struct ft_pinned *, void *ptr);          /* NULL is allowed */
+bool ft_pinned_has(const void *ptr, size_t len_bytes);       /* is it in anybody's? Any thread, no lock; of memory that is in use */
+/* So many more passes (or fewer, if negative) that nobody waits for may still read or write memory that was freed: until there are none nothing is
+ * allocated. */
+void ft_pinned_late(int more);
+
 /* ---- life and death of processes (life.c) --------------------------------------------------------------------------- */
 
 /* This process's life page, counted; *fd stays ours and is valid until the matching close. It says nothing any more when the
@@ -262,6 +277,7 @@ struct ft_life_place { uint32_t pid, fd; uint64_t token; };
 void ft_life_locate(struct ft_life_place *out); /* of this process's page, which is open */
 int ft_life_find(const struct ft_life_place *, struct ft_life **out);
 bool ft_life_ended(const struct ft_life *);
+bool ft_life_held(const struct ft_life *); /* the process lives, and uses the library: proof of life until now */
 void ft_life_unmap(struct ft_life *); /* NULL is allowed */
 
 /* ---- small things ---------------------------------------------------------------------------------------------------- */

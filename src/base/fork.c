@@ -7,35 +7,56 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <unistd.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned char *owned; /* a bit per descriptor */
-static int capacity, count;
-static atomic_int forked;
+/* Descriptors up to Linux's usual limit; those beyond are not kept from a child that does not exec. Not allocated: a descriptor
+ * that cannot be remembered could not be closed either. */
+#define REMEMBERED (1 << 20)
 
-bool ft_forked(void) { return atomic_load_explicit(&forked, memory_order_relaxed) != 0; }
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static unsigned char owned[REMEMBERED / 8]; /* a bit per descriptor */
+static int top, count;                      /* all that are remembered are below top */
+enum use { UNUSED, USED, FORKED };
+static atomic_int use; /* relaxed: a child sees what its parent had done before the fork */
+static uint64_t process_id; /* 0: nobody has asked yet */
+static pid_t process_pid;   /* whose it is */
+
+bool ft_forked(void) { return atomic_load_explicit(&use, memory_order_relaxed) == FORKED; }
+
+static bool is_owned(int fd) { return owned[fd / 8] & (1 << fd % 8); }
 
 static void before(void) { pthread_mutex_lock(&lock); }
 static void after_in_parent(void) { pthread_mutex_unlock(&lock); }
 
 static void after_in_child(void)
 {
-    for (int fd = 0; fd < capacity; fd++)
-        if (owned[fd / 8] & (1 << fd % 8)) close(fd);
-    for (int i = 0; i < capacity / 8; i++) owned[i] = 0;
-    count = 0;
-    atomic_store_explicit(&forked, 1, memory_order_relaxed);
+    for (int fd = 0; fd < top; fd++)
+        if (is_owned(fd)) close(fd);
+    for (int i = 0; i < top; i += 8) owned[i / 8] = 0;
+    top = count = 0;
+    process_id = 0; /* the child may have its parent's pid, in a namespace of its own */
+    if (atomic_load_explicit(&use, memory_order_relaxed) == USED) atomic_store_explicit(&use, FORKED, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
 }
 
-static void install(void) { pthread_atfork(before, after_in_parent, after_in_child); }
+/* When the library is loaded: the first call would come too late for a fork that another thread has begun. */
+__attribute__((constructor)) static void install(void) { pthread_atfork(before, after_in_parent, after_in_child); }
 
 void ft_fork_guard(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, install);
+    int unused = UNUSED;
+    if (atomic_load_explicit(&use, memory_order_relaxed) == UNUSED) atomic_compare_exchange_strong(&use, &unused, USED);
+}
+
+uint64_t ft_process_id(void)
+{
+    pthread_mutex_lock(&lock);
+    if (process_pid != getpid()) process_id = 0; /* a child whose handlers did not run, as with _Fork(3) */
+    process_pid = getpid();
+    while (process_id == 0) ft_env_real()->random(ft_env_real(), &process_id, sizeof process_id);
+    uint64_t id = process_id;
+    pthread_mutex_unlock(&lock);
+    return id;
 }
 
 int ft_fd_own(int fd)
@@ -44,17 +65,9 @@ int ft_fd_own(int fd)
     ft_fork_guard();
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&lock);
-    if (fd >= capacity) {
-        int want = (int)ft_round_up((size_t)fd + 1, 1024);
-        unsigned char *grown = realloc(owned, (size_t)want / 8);
-        if (grown) {
-            for (int i = capacity / 8; i < want / 8; i++) grown[i] = 0;
-            owned = grown;
-            capacity = want;
-        }
-    }
-    if (fd < capacity && !(owned[fd / 8] & (1 << fd % 8))) {
+    if (fd < REMEMBERED && !is_owned(fd)) {
         owned[fd / 8] |= (unsigned char)(1 << fd % 8);
+        if (fd >= top) top = fd + 1;
         count++;
     }
     pthread_mutex_unlock(&lock);
@@ -67,12 +80,13 @@ void ft_fd_close(int *fd)
     if (old < 0) return;
     *fd = -1;
     pthread_mutex_lock(&lock);
-    bool mine = old < capacity && (owned[old / 8] & (1 << old % 8));
-    if (mine) {
+    bool remembered = old < REMEMBERED && is_owned(old);
+    if (remembered) {
         owned[old / 8] &= (unsigned char)~(1 << old % 8);
         count--;
-        close(old); /* under the lock: a fork in between would close a stranger's descriptor of the same number */
     }
+    /* under the lock: a fork in between would close a stranger's descriptor of the same number */
+    if (remembered || (old >= REMEMBERED && !ft_forked())) close(old);
     pthread_mutex_unlock(&lock);
 }
 

@@ -120,15 +120,13 @@ static void after_in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-static void guard(void)
-{
-    ft_fork_guard(); /* first: then its lock is taken after ours before a fork too */
-    pthread_atfork(before_fork, after_in_parent, after_in_child);
-}
+/* Later than that of fork.c: then its lock is taken after ours before a fork too. */
+static void guard(void) { pthread_atfork(before_fork, after_in_parent, after_in_child); }
 
 int ft_life_open(int *fd)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
+    ft_fork_guard();
     pthread_once(&once, guard);
     pthread_mutex_lock(&lock);
     int rc = users > 0 ? FT_OK : make_page();
@@ -202,6 +200,12 @@ bool ft_life_ended(const struct ft_life *life)
 {
     /* pairs with the kernel's store in a dying thread */
     return (atomic_load_explicit(&((struct ft_life *)(uintptr_t)life)->word, memory_order_acquire) & FUTEX_OWNER_DIED) != 0;
+}
+
+bool ft_life_held(const struct ft_life *life)
+{
+    unsigned word = atomic_load_explicit(&((struct ft_life *)(uintptr_t)life)->word, memory_order_acquire);
+    return word != 0 && !(word & FUTEX_OWNER_DIED);
 }
 
 void ft_life_unmap(struct ft_life *life) { ft_unmap(life, page_bytes()); }

@@ -30,8 +30,22 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int loaded; /* release in load(), acquire in value(): the two arrays below are complete */
 static int64_t ints[FT_PARAM_COUNT];
 static char *strs[FT_PARAM_COUNT]; /* NULL: the default; replaced only by ft_params_reload() */
-static struct { bool set; int64_t value; } other_default[FT_PARAM_COUNT];
+static struct { bool set; int64_t value; const char *text; } other_default[FT_PARAM_COUNT];
+static bool changing; /* under the lock: the arrays are not what they were or are to be */
 static _Thread_local bool loading;
+
+/* A thread that held the lock at fork is not there to give it back, nor to finish what it had begun. */
+static void after_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+    if (!changing) return;
+    memset(strs, 0, sizeof strs);
+    changing = false;
+    atomic_store_explicit(&loaded, 0, memory_order_relaxed);
+}
+
+/* When the library is loaded: the first value may be read during a fork. */
+__attribute__((constructor)) static void install(void) { pthread_atfork(NULL, NULL, after_in_child); }
 
 /* NAME=value lines; '#' starts a comment. The names are FTCCL's or NCCL's. */
 static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_COUNT])
@@ -83,7 +97,7 @@ static void parse_int(int id, const char *text, const char *from)
 static void load(void)
 {
     char *file[FT_PARAM_COUNT] = {0};
-    loading = true;
+    loading = changing = true;
     const char *conf = getenv("FTCCL_CONF_FILE");
     if (!conf) conf = getenv("NCCL_CONF_FILE");
     read_file(conf && *conf ? conf : "/etc/nccl.conf", conf && *conf, file);
@@ -92,12 +106,13 @@ static void load(void)
         const char *from = p->env, *text = getenv(p->env);
         if (!text && *p->alias) text = getenv(from = p->alias);
         if (!text) from = p->env, text = file[id];
+        if (!text && p->kind == STR) text = other_default[id].text;
         ints[id] = default_of(id);
         if (text && p->kind == STR) strs[id] = strdup(text);
         if (text && p->kind == INT && *text) parse_int(id, text, from);
         free(file[id]);
     }
-    loading = false;
+    loading = changing = false;
 }
 
 bool ft_params_loading(void) { return loading; }
@@ -140,6 +155,7 @@ void ft_params_reload(void)
     char *old[FT_PARAM_COUNT];
     pthread_mutex_lock(&lock);
     memcpy(old, strs, sizeof old);
+    changing = true;
     memset(strs, 0, sizeof strs);
     load();
     for (int id = 0; id < FT_PARAM_COUNT; id++) {
@@ -152,15 +168,19 @@ void ft_params_reload(void)
     pthread_mutex_unlock(&lock);
 }
 
-void ft_param_set_default(enum ft_param_id id, int64_t value)
+static void change_default(int id, int64_t value, const char *text)
 {
     pthread_mutex_lock(&lock);
     other_default[id].set = true;
     other_default[id].value = value;
+    other_default[id].text = text;
     bool known = atomic_load_explicit(&loaded, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
     if (known) ft_params_reload();
 }
+
+void ft_param_set_default(enum ft_param_id id, int64_t value) { change_default(id, value, NULL); }
+void ft_param_set_default_text(enum ft_param_id id, const char *text) { change_default(id, 0, text); }
 
 static void value_text(int id, bool def, char *buf, size_t len)
 {

@@ -28,15 +28,19 @@
       "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x excludes x")                \
     X(LEND, "FTCCL_LEND", INT, 1, 0, 1, "", "",                                                                         \
       "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs that call mlockall()")  \
+    X(CMA, "FTCCL_CMA", INT, 16384, 0, 8388608, "bytes", "",                                                            \
+      "messages of a host from this length on that are only moved are read in the sender's memory (process_vm_readv); 0: never") \
     X(TRIM_MS, "FTCCL_TRIM_MS", INT, 1000, 0, 3600000, "ms", "",                                                        \
       "memory that long messages took is given back when none has needed it for so long, or up to twice that; 0: never") \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \
     X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                                     \
-      "streams of a GPU when an operation on them fails: release, or hold until the communicator is aborted, revoked or shrunk") \
+      "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or shrink; libnccl.so.2: hold") \
     X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
       "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
+    X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",                              \
+      "pinned memory of a rank with a GPU for the buffers of its TCP links; what does not fit is copied once more")     \
     X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \
     X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                                         \
       "identity of this machine; ranks with different ones do not use shared memory between them")                      \

@@ -33,6 +33,7 @@ static void free_comm(struct ft_comm *comm)
         free(window->sizes);
         free(window);
     }
+    pthread_mutex_destroy(&comm->split_lock);
     pthread_mutex_destroy(&comm->text_lock);
     if (comm->engine) ft_engine_unref(comm->engine);
     free(comm);
@@ -79,6 +80,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
 {
     struct ft_comm *comm = calloc(1, sizeof *comm);
     if (!comm) return ft_fail(FT_NOMEM, "no memory for a communicator");
+    pthread_mutex_init(&comm->split_lock, NULL);
     pthread_mutex_init(&comm->text_lock, NULL);
     atomic_store(&comm->refs, 1);
     comm->ctx = ctx;
@@ -106,6 +108,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     enum ft_links links = FT_LINKS_LOCAL;
     if (rc == FT_OK) rc = ft_near_links(comm, &links);
     ft_tuning_links(&comm->tuning, links);
+    if (rc == FT_OK) comm->tuning.pulls = ft_near_pulls(comm);
     comm->row = engine->telemetry ? ft_telemetry_comm_open(engine->telemetry, ctx, view->epoch, view->nranks, view->rank, comm->name) : -1;
     comm->opened_ns = ft_now_ns(engine->env);
     comm->next = engine->comms;
@@ -223,7 +226,17 @@ static void start_steps(struct ft_comm *comm)
         if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo && !ft_verify_follows(op)) ft_op_finish(op);
 }
 
-static void start_work(struct ft_comm *comm)
+static bool is_prepared(const struct ft_comm *comm) { return comm->preserve.state != FT_PRESERVE_SAVING && !comm->head->gathers; }
+
+/* Inputs are saved and fetched, before the first step. */
+static bool prepare(struct ft_comm *comm)
+{
+    bool saved = comm->preserve.state != FT_PRESERVE_SAVING || ft_preserve_save(comm);
+    bool gathered = comm->status == FT_OK && (!comm->head->gathers || ft_fuse_gathered(comm));
+    return saved && gathered;
+}
+
+static uint64_t start_clock(struct ft_comm *comm)
 {
     struct ft_work *work = comm->head;
     uint64_t now = ft_now_ns(comm->engine->env);
@@ -232,6 +245,13 @@ static void start_work(struct ft_comm *comm)
     comm->announced_self = false;
     work->started_ns = now;
     if (comm->limits.op_timeout_ms > 0 && work->deadline_ns == 0) work->deadline_ns = now + (uint64_t)comm->limits.op_timeout_ms * 1000000u;
+    return now;
+}
+
+static void start_work(struct ft_comm *comm)
+{
+    struct ft_work *work = comm->head;
+    uint64_t now = start_clock(comm);
     if (ft_fuse(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK) ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
     int reached = work->has_gpu ? ft_gpu_reached(work) : FT_OK;
@@ -239,14 +259,19 @@ static void start_work(struct ft_comm *comm)
     else if (work->has_gpu) ft_gpu_begin(work);
     for (struct ft_op *op = work->ops; op && comm->status == FT_OK; op = op->next) start_op(comm, op, now);
     if (comm->limits.preserve_input && comm->status == FT_OK) ft_preserve_start(comm);
-    if (comm->status == FT_OK && comm->preserve.state != FT_PRESERVE_SAVING) start_steps(comm);
+    if (work->gathers && comm->status == FT_OK) ft_fuse_gather(comm);
+    if (comm->status == FT_OK && is_prepared(comm)) start_steps(comm);
+}
+
+void ft_op_done(struct ft_op *op)
+{
+    ft_op_move(op, FT_OP_DONE, FT_OK);
+    op->work->ops_left--;
 }
 
 void ft_op_finish(struct ft_op *op)
 {
-    if (op->members) ft_fuse_finish(op);
-    ft_op_move(op, FT_OP_DONE, FT_OK);
-    op->work->ops_left--;
+    if (!op->members || ft_fuse_finish(op->work->comm, op)) ft_op_done(op);
 }
 
 void ft_comm_retire(struct ft_comm *comm, int status)
@@ -258,6 +283,35 @@ void ft_comm_retire(struct ft_comm *comm, int status)
     comm->preserve.state = FT_PRESERVE_NONE;
     ft_gpu_over(work, status);
     if (!ft_direct_ended(comm, work, status)) ft_entry_work_done(work, status);
+}
+
+/* A turn of the work that runs; true: it is over. */
+static bool turn_head(struct ft_comm *comm, bool *moved)
+{
+    bool step = comm->status == FT_OK && ft_exec_turn(comm);
+    if (comm->status == FT_OK && comm->head->has_p2p) step |= ft_p2p_turn(comm);
+    if (comm->status == FT_OK && comm->head->has_rma) step |= ft_rma_turn(comm);
+    if (comm->status == FT_OK && comm->head->leaving) step |= ft_fuse_deliver(comm);
+    *moved |= step || comm->status != FT_OK;
+    if (step) comm->stalled = false;
+    if (comm->status != FT_OK || comm->head->ops_left > 0) return false;
+    comm->done_op = comm->seq; /* all that have started */
+    ft_comm_retire(comm, FT_OK);
+    return true;
+}
+
+void ft_comm_again(struct ft_comm *comm, int looks)
+{
+    struct ft_op *op = comm->head->ops;
+    op->seq = ++comm->seq;
+    comm->history[op->seq % FT_HISTORY] = (struct ft_call){op->seq, op->sig};
+    ft_exec_again(comm, op);
+    record_op(comm, op, op->plan.algo, start_clock(comm));
+    ft_op_move(op, FT_OP_RUNNING, FT_OK);
+    check_announced(comm, op);
+    ft_exec_expect(comm, looks);
+    bool moved = false;
+    turn_head(comm, &moved);
 }
 
 /* ---- failure ----------------------------------------------------------------------------------------------------------- */
@@ -308,9 +362,11 @@ bool ft_comm_settle(struct ft_comm *comm)
         comm->draining_ns = now;
         for (struct ft_op *op = comm->head->ops; op; op = op->next)
             if (op->state == FT_OP_RUNNING) ft_op_move(op, FT_OP_DRAINING, comm->status);
-        ft_exec_drop(comm);
+        comm->dropped = false;
     }
-    if (!ft_gpu_idle(comm, now - comm->draining_ns)) return false;
+    if (!ft_gpu_idle(comm, now - comm->draining_ns)) return false; /* it may read and write slots of links, which others use too */
+    if (!comm->dropped) ft_exec_drop(comm);
+    comm->dropped = true;
     if (ft_exec_settled(comm)) return true;
     if (now - comm->draining_ns < SETTLE_NS) return false;
     cut_pending_links(comm);
@@ -322,6 +378,7 @@ static bool drain(struct ft_comm *comm)
 {
     if (!ft_comm_settle(comm)) return false;
     if (comm->running) {
+        ft_fuse_deliver(comm); /* the device is idle: they have all come */
         if (!ft_preserve_restore(comm)) return true;
         for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
         memset(comm->sends, 0, (size_t)comm->view.nranks * sizeof *comm->sends);
@@ -394,29 +451,20 @@ bool ft_comm_turn(struct ft_comm *comm)
         if (over && !comm->running) ft_gpu_failed(comm);
         return moved;
     }
-    moved |= ft_graph_turn(comm);
+    if (comm->engine->captured > 0) moved |= ft_graph_turn(comm);
     for (int n = 0; n < 16 && comm->head; n++) { /* a few groups a turn; other communicators wait meanwhile */
         if (!comm->running) {
             if (!ft_entry_ready(comm->head->entry)) return moved;
             start_work(comm);
             moved = true;
         }
-        if (comm->status == FT_OK && comm->preserve.state == FT_PRESERVE_SAVING) {
+        if (comm->status == FT_OK && !is_prepared(comm)) {
+            bool saving = comm->preserve.state == FT_PRESERVE_SAVING;
             comm->stalled = false;
-            if (!ft_preserve_save(comm)) return true;
+            if (!prepare(comm)) return saving || moved;
             start_steps(comm);
         }
-        bool step = comm->status == FT_OK && ft_exec_turn(comm);
-        if (comm->status == FT_OK && comm->head->has_p2p) step |= ft_p2p_turn(comm);
-        if (comm->status == FT_OK && comm->head->has_rma) step |= ft_rma_turn(comm);
-        moved |= step;
-        if (comm->status != FT_OK) return true;
-        if (comm->head->ops_left > 0) {
-            if (step) comm->stalled = false;
-            return moved;
-        }
-        comm->done_op = comm->seq; /* all that have started */
-        ft_comm_retire(comm, FT_OK);
+        if (!turn_head(comm, &moved)) return moved;
     }
     return moved;
 }

@@ -65,6 +65,7 @@ struct ft_op {
     uint32_t crc;
     struct ft_op *members;   /* operations of a group that this one does together, see fuse.c; NULL: none */
     char *joint;             /* their inputs, then their results */
+    bool leaves;             /* it is done, and results are on their way to the GPU */
     struct ft_op_gpu *gpu;   /* its buffers are the GPU's; NULL: the host's. Freed with the operation */
     struct ft_op *verifies;  /* the collective before it, whose result this one compares; NULL: a call of the user's */
     uint64_t epoch, root_id; /* policy retry: the view for which it was called, and the engine of its root there */
@@ -81,7 +82,7 @@ struct ft_window {
     uint64_t id;
     void *base;
     size_t len_bytes;
-    uint64_t *sizes; /* [nranks] of the ranks' windows */
+    uint64_t *sizes; /* [nranks] of the ranks' windows; NULL while it is registered */
 };
 
 /* Moves an operation on; the only place where its state changes. */
@@ -144,14 +145,7 @@ struct ft_preserve {
  * of policy retry. `asked`: it said no more than that it has left, when it was asked. */
 struct ft_gone { bool left, retried, asked; uint32_t decided; };
 
-/* A collective that its caller began at once, see direct.c. */
-struct ft_direct {
-    struct ft_op op;
-    struct ft_entry entry;
-    bool unqueued;      /* it runs within its call and has no place on a stream */
-    int status;         /* of one that ended so */
-    atomic_int queued;  /* the structs are in use until its entry is over; release by who ends it */
-};
+#include "core/direct.h"
 
 struct ft_comm_limits { int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms; bool preserve_input, verify, retry, hold; };
 
@@ -205,6 +199,7 @@ struct ft_comm {
     struct ft_gone *gone;        /* [nranks] */
     int notices_left;
     atomic_int untold;           /* notices_left for other threads */
+    bool dropped;                /* of its links it holds nothing any more */
     uint64_t draining_ns;        /* since when a failed communicator waits for its transfers; 0: it does not */
 
     uint64_t done_op, agreed_op; /* collectives that are complete here, and on every live rank as far as was agreed */
@@ -212,6 +207,8 @@ struct ft_comm {
     unsigned char *failed;       /* [nranks] 1: agreed to be dead */
     bool agreed;                 /* there was an agreement: `failed` is what counts, also if it is empty */
     bool fenced;                 /* the others agreed to go on without this rank, and it knows */
+    pthread_mutex_t split_lock;
+    atomic_int growing;          /* a thread is in ft_grow_run() */
     atomic_int leaving;          /* aborted: waits for agreements end */
 
     atomic_int nranks, rank;     /* of view, for other threads; relaxed */
@@ -257,6 +254,8 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
 bool ft_comm_settle(struct ft_comm *comm);             /* a turn of it; true: nothing of the running work is in flight any more */
 void ft_comm_retire(struct ft_comm *comm, int status); /* the head work is over */
 bool ft_comm_turn(struct ft_comm *comm); /* one turn; true if something moved */
+/* The head work is of a call that was made before, see direct.c: starts it, and ends it if what it receives comes soon. */
+void ft_comm_again(struct ft_comm *comm, int looks);
 void ft_comm_tick(struct ft_comm *comm, uint64_t now_ns);
 void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link);
 /* The plan for a collective, from the cache when it was seen before. Any thread that holds the engine. */
@@ -268,6 +267,8 @@ bool ft_preserve_restore(struct ft_comm *comm); /* a turn of it; true: nothing i
 void ft_preserve_free(struct ft_comm *comm);    /* the side buffer */
 bool ft_exec_turn(struct ft_comm *comm);  /* lanes */
 void ft_exec_start(struct ft_comm *comm); /* the head work begins */
+void ft_exec_again(struct ft_comm *comm, struct ft_op *op); /* the exchange that lane 0 did last, for another operation: sends */
+void ft_exec_expect(struct ft_comm *comm, int looks); /* and takes what it receives, if that comes within so many looks */
 void ft_exec_drop(struct ft_comm *comm);  /* releases views and reservations after a failure */
 bool ft_exec_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
 bool ft_exec_pending_to(const struct ft_comm *comm, int rank);
@@ -281,8 +282,9 @@ bool ft_rma_turn(struct ft_comm *comm);
 struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
 struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id); /* engine held */
 int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out);
-void ft_window_remove(struct ft_comm *comm, struct ft_window *window);
-void ft_op_finish(struct ft_op *op); /* done: counts it off its work */
+bool ft_window_remove(struct ft_comm *comm, const void *window); /* false: there is none at that address, perhaps no more */
+void ft_op_finish(struct ft_op *op); /* its steps are over */
+void ft_op_done(struct ft_op *op);   /* and its result is where it belongs: counts it off its work */
 
 /* verify.c: the checksum that a message carries, and what a receiver does before it uses one: false if it does not match,
  * then comm has failed. `op` is NULL for what is no operation's here. */
@@ -299,7 +301,7 @@ static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_
 int ft_verify_add(struct ft_comm *comm, struct ft_work *work);  /* the comparisons and commit rounds that its collectives need */
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan); /* of a comparison; FTCCL_ALGO is for calls of the user's */
 bool ft_verify_follows(const struct ft_op *op);                 /* the next operation of its work compares its result */
-void ft_verify_digest(struct ft_comm *comm, struct ft_op *op);  /* a comparison begins: this rank's result is there */
+bool ft_verify_digest(struct ft_comm *comm, struct ft_op *op);  /* a comparison begins: this rank's result is there. False: on the GPU, ask again */
 void ft_verify_compare(struct ft_comm *comm, struct ft_op *op); /* all digests are here: both are done, or comm has failed */
 /* Tells in words which of the ranks' digests differ. True: some do; *odd is the first that has not what most have, -1 if no
  * value is that of most. */
@@ -339,20 +341,15 @@ int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);
 int ft_split_run(struct ft_comm *parent, int color, int key, const char *name, const struct ft_comm_limits *limits,
                  struct ft_comm **out);
 
-/* ---- collectives without a queue (direct.c) ------------------------------------------------------------------------------ */
-
-/* If the stream, the communicator and its engine have nothing else to do: an operation to fill, with the engine held until it is run or
- * cancelled. NULL: it has to queue. */
-struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream);
-void ft_direct_cancel(struct ft_comm *comm);
-void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream);
-bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int status); /* true: it was one within its call */
-bool ft_direct_over(struct ft_entry *entry); /* true: it was one of these, whose structs stay */
-
 /* ---- groups of small operations (fuse.c) ----------------------------------------------------------------------------------- */
 
 int ft_fuse(struct ft_comm *comm, struct ft_work *work); /* before the work starts. FT_NOMEM */
-void ft_fuse_finish(struct ft_op *whole);                /* gives the members their results */
+bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole); /* gives the members their results; false: some are on their way */
+/* Of the head work. Before its first step: fetches what members have on the GPU, and asks whether it is all there. */
+void ft_fuse_gather(struct ft_comm *comm);
+bool ft_fuse_gathered(struct ft_comm *comm);
+bool ft_fuse_deliver(struct ft_comm *comm); /* results on their way: true if one has come, also after a failure */
+void ft_fuse_drop(struct ft_comm *comm);    /* what is still being fetched is not wanted any more */
 void ft_fuse_free(struct ft_op *whole);                  /* its members and buffer */
 
 /* ---- policy retry (retry.c) --------------------------------------------------------------------------------------------- */
@@ -394,8 +391,7 @@ int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, cons
 int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out);
 int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact);
 int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const struct ft_decision **out);
-uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind); /* context of the communicator that the next one makes */
-/* The same by who holds the engine: the next agreement and the child that it makes belong together, whatever other threads call. */
+/* By who holds the engine: the next agreement and the child that it makes, by its context, belong together, whatever other threads call. */
 int ft_pact_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out);
 uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind);
 /* To come to one, with the engine held and the agreement's number: FT_PACT_RETRY is each context's own of policy
@@ -530,6 +526,7 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
 /* near.c: this rank's part of a card; false: it is full. What a communicator's ranks have between them; FT_NOMEM. */
 bool ft_near_card(const struct ft_engine *engine, struct ft_card *card);
 int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
+bool ft_near_pulls(const struct ft_comm *comm); /* all ranks say that the others may read their memory; after ft_near_links() */
 /* cores.c: the same for the cores that ranks of a host have between them; FT_NOMEM. */
 void ft_cores_open(struct ft_engine *engine);
 bool ft_cores_card(const struct ft_engine *engine, struct ft_card *card);

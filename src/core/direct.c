@@ -5,7 +5,60 @@
  */
 #include "core/core.h"
 
-struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream)
+#define LOOKS 100         /* for the messages of a call that repeats itself, before the engine is turned: about a microsecond */
+#define REPEAT_BYTES 4096 /* longer messages may be lent, and their plans are no matter beside their bytes */
+
+/* ---- calls that repeat themselves ------------------------------------------------------------------------------------------ */
+
+static bool is_same(const struct ft_repeat *repeat, const struct ft_coll *coll, int red)
+{
+    const struct ft_coll *last = &repeat->coll;
+    return repeat->valid && repeat->red == red && last->kind == coll->kind && last->type == coll->type && last->count == coll->count &&
+           last->root == coll->root;
+}
+
+static void load(struct ft_comm *comm, struct ft_repeat *repeat)
+{
+    struct ft_op *op = &comm->direct.op;
+    ft_op_reset(op);
+    op->coll = repeat->coll;
+    op->redop = repeat->redop;
+    op->plan = repeat->plan;
+    op->sig = repeat->sig;
+    comm->lanes[0].step = repeat->step;
+    comm->direct.loaded = repeat;
+}
+
+static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
+{
+    struct ft_direct *direct = &comm->direct;
+    if (direct->loaded && is_same(direct->loaded, coll, red)) return true;
+    for (struct ft_repeat *repeat = direct->repeats; repeat < direct->repeats + FT_REPEATS; repeat++) {
+        if (!is_same(repeat, coll, red) || repeat->plan.tmp_bytes > direct->op.tmp_bytes) continue;
+        load(comm, repeat);
+        return true;
+    }
+    return false;
+}
+
+/* The operation that has just ended is kept, if all of it was one exchange of short messages on lane 0. The user's own operators are
+ * not: another one may have the same number later. */
+static void keep(struct ft_comm *comm)
+{
+    struct ft_direct *direct = &comm->direct;
+    const struct ft_op *op = &direct->op;
+    const struct ft_step *step = &comm->lanes[0].step;
+    bool one = op->plan.nlanes == 1 && op->plan.nsteps == 1 && step->nfwd == 0 && step->len_bytes > 0 && step->send_bytes > 0;
+    bool is_short = step->len_bytes <= REPEAT_BYTES && step->send_bytes <= REPEAT_BYTES;
+    if (!one || !is_short || direct->red >= FT_REDS || comm->limits.preserve_input) return;
+    struct ft_repeat *repeat = &direct->repeats[direct->nrepeats++ % FT_REPEATS];
+    *repeat = (struct ft_repeat){true, direct->red, op->sig, op->coll, op->redop, op->plan, *step};
+    direct->loaded = repeat;
+}
+
+/* ---- from the call to its end --------------------------------------------------------------------------------------------- */
+
+struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream, const struct ft_coll *coll, int red)
 {
     struct ft_engine *engine = comm->engine;
     struct ft_direct *direct = &comm->direct;
@@ -13,7 +66,9 @@ struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stre
     if (pthread_mutex_trylock(&engine->drive) != 0) return NULL;
     bool idle = !comm->head && comm->status == FT_OK && !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
     if (idle && !atomic_load_explicit(&direct->queued, memory_order_acquire)) { /* pairs with ft_direct_over() */
-        ft_op_reset(&direct->op);
+        direct->again = load_same(comm, coll, red);
+        direct->red = red;
+        if (!direct->again) ft_op_reset(&direct->op), direct->loaded = NULL;
         return &direct->op;
     }
     pthread_mutex_unlock(&engine->drive);
@@ -22,21 +77,53 @@ struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stre
 
 void ft_direct_cancel(struct ft_comm *comm) { pthread_mutex_unlock(&comm->engine->drive); }
 
+/* Peers that sleep are woken when this call has its result, or has to wait for it. */
+static void hush(struct ft_engine *engine)
+{
+    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->quiet = engine->transports[i]->ops->wake != NULL;
+}
+
+static void wake(struct ft_engine *engine)
+{
+    for (int i = 0; i < engine->ntransports; i++) {
+        if (!engine->transports[i]->quiet) continue;
+        engine->transports[i]->quiet = false;
+        engine->transports[i]->ops->wake(engine->transports[i]);
+    }
+}
+
+static void run_again(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    hush(engine);
+    ft_comm_again(comm, atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 1 : LOOKS);
+    wake(engine);
+}
+
 void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream)
 {
     struct ft_engine *engine = comm->engine;
     struct ft_direct *direct = &comm->direct;
     struct ft_entry *entry = &direct->entry;
     struct ft_work *work = &entry->first_work;
-    *work = (struct ft_work){.comm = comm, .entry = entry};
-    ft_work_add(work, &direct->op);
+    if (direct->again) { /* the rest is as it was */
+        work->next = NULL;
+        work->deadline_ns = 0;
+        work->ops_left = 1;
+        direct->op.work = work;
+        direct->op.status = FT_OK;
+    } else {
+        *work = (struct ft_work){.comm = comm, .entry = entry};
+        ft_work_add(work, &direct->op);
+    }
     entry->nstreams = 0;
     direct->op.state = FT_OP_QUEUED;
     direct->unqueued = true;
     comm->head = comm->tail = work;
     if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed)) atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
     engine->stuck = false;
-    ft_comm_turn(comm); /* what it sends leaves first */
+    if (direct->again) run_again(comm);
+    else ft_comm_turn(comm); /* what it sends leaves first */
     bool looks = (engine->turns + 1) % FT_TURNS_RARELY == 0; /* even if all calls end at once it hears of others */
     if (direct->unqueued || looks) ft_engine_turn(engine);
     else engine->turns++;
@@ -51,7 +138,9 @@ void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream)
 bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int status)
 {
     struct ft_direct *direct = &comm->direct;
-    if (!direct->unqueued || work != &direct->entry.first_work) return false;
+    if (work != &direct->entry.first_work) return false;
+    if (status == FT_OK && !direct->again) keep(comm);
+    if (!direct->unqueued) return false;
     direct->unqueued = false;
     direct->status = status;
     ft_op_trim(&direct->op);

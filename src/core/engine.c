@@ -36,7 +36,7 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
 {
     struct ft_transport_config each = {.env = config->env, .self = config->id, .chunk_bytes = engine->tuning.chunk_bytes, .rank = config->rank,
                                         .first_bytes = ft_tuning_first_bytes(&engine->tuning),
-                                        .suspect_ms = (uint64_t)config->suspect_ms};
+                                        .pinned = engine->gpu ? engine->gpu->pinned : NULL, .suspect_ms = (uint64_t)config->suspect_ms};
     memcpy(each.key, config->key, sizeof each.key);
     for (int i = 0; config->transports[i] && i < FT_TRANSPORTS_MAX; i++) {
         struct ft_transport **at = &engine->transports[engine->ntransports];

@@ -40,9 +40,7 @@ static void finish(struct ft_comm *comm, struct ft_op *op)
 static bool begins(struct ft_comm *comm, struct ft_op *op)
 {
     if (!op->verifies || op->begun) return true;
-    if (op->verifies->lanes_left > 0) return false;
-    ft_verify_digest(comm, op);
-    return true;
+    return op->verifies->lanes_left == 0 && ft_verify_digest(comm, op);
 }
 
 /* The lane's next step, of this or a later operation of the work. */
@@ -124,15 +122,19 @@ static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, stru
     return rc;
 }
 
-/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for that: two ranks that exchange
- * in place would wait for each other. */
-static bool may_last(const struct ft_lane *lane)
+/* Does storing the result change bytes that the step sends? Not if it puts what it sends where that is. */
+static bool overwrites(const struct ft_lane *lane)
 {
     const struct ft_step *step = &lane->step;
-    if (!(step->flags & FT_STEP_MEETS)) return false;
+    if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE) return false;
     uintptr_t from = (uintptr_t)resolve(lane->op, step->send), to = (uintptr_t)resolve(lane->op, step->dst);
-    return step->dst.buf == FT_BUF_NONE || from >= to + step->len_bytes || to >= from + step->send_bytes;
+    bool stays = step->nrecv == 0 && from == to && step->src.buf == step->send.buf && step->src.off == step->send.off;
+    return !stays && from < to + step->len_bytes && to < from + step->send_bytes;
 }
+
+/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for that: two ranks that exchange
+ * in place would wait for each other. */
+static bool may_last(const struct ft_lane *lane) { return (lane->step.flags & FT_STEP_MEETS) && !overwrites(lane); }
 
 /* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
@@ -149,6 +151,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     } else if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
         lane->sends[k].lasts = may_last(lane);
+        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind);
         seal(comm, lane, &header, data);
         rc = link->ops->send(link, &header, data, &lane->sends[k]);
     } else {
@@ -167,6 +170,14 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
 }
 
+/* Where the messages of a step go as they are; NULL: something is made of them first. */
+static char *moves_to(const struct ft_lane *lane)
+{
+    const struct ft_step *step = &lane->step;
+    bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE && step->dst.buf != FT_BUF_NONE;
+    return moves && !ft_kind_reduces(lane->op->coll.kind) ? resolve(lane->op, step->dst) : NULL;
+}
+
 /* Takes the k-th message, if it is here and is the one that this step expects. */
 static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
@@ -178,7 +189,12 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
     if (rc == FT_AGAIN) return rc;
     if (rc != FT_OK) return fail_peer(comm, op, rank, rc);
-    if (!ft_msg_intact(msg)) { /* its sender has failed, and tells it in another way */
+    if (msg->away && (comm->limits.verify || !moves_to(lane))) rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
+    if (rc == FT_LINK) {
+        peer->rx->ops->release(peer->rx, msg);
+        return fail_peer(comm, op, rank, rc);
+    }
+    if (rc == FT_AGAIN || !ft_msg_intact(msg)) { /* its sender has failed, and tells it in another way */
         peer->rx->ops->release(peer->rx, msg);
         return FT_AGAIN;
     }
@@ -227,13 +243,7 @@ static bool sends_complete(const struct ft_lane *lane)
 }
 
 /* Would storing the result change bytes that a pending send still reads? */
-static bool overwrites_send(const struct ft_lane *lane)
-{
-    const struct ft_step *step = &lane->step;
-    if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE || sends_complete(lane)) return false;
-    uintptr_t from = (uintptr_t)resolve(lane->op, step->send), to = (uintptr_t)resolve(lane->op, step->dst);
-    return from < to + step->len_bytes && to < from + step->send_bytes;
-}
+static bool overwrites_send(const struct ft_lane *lane) { return overwrites(lane) && !sends_complete(lane); }
 
 /* Only what is used is written: a small message has no time for the rest. */
 static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
@@ -277,13 +287,14 @@ static void commit(struct ft_comm *comm, struct ft_lane *lane)
     if (!all_intact(comm, lane)) return;
     lane->sealed = false; /* what is forwarded is not what the step sent, and is the same in all slots */
     for (int k = 0; k < lane->step.nfwd; k++) {
+        if (!(lane->reserved & 1u << k)) continue; /* its link went while the device worked; there may be another one by now */
         struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
-        if (link) seal(comm, lane, &lane->headers[k], lane->slots[k]);
-        if (link) link->ops->commit(link, &lane->headers[k], lane->slots[k]);
+        seal(comm, lane, &lane->headers[k], lane->slots[k]);
+        link->ops->commit(link, &lane->headers[k], lane->slots[k]);
     }
     for (int k = 0; k < lane->step.nrecv; k++) {
         struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
-        if (link) link->ops->release(link, &lane->msgs[k]);
+        if (lane->received & 1u << k) link->ops->release(link, &lane->msgs[k]);
     }
     lane->received = lane->reserved = 0;
     lane->phase = FT_LANE_SETTLE;
@@ -307,6 +318,17 @@ static struct ft_device_far far_of(const struct ft_lane *lane)
     return far;
 }
 
+/* The message comes straight to where it goes. False: it does not come. */
+static bool fetch(struct ft_comm *comm, struct ft_lane *lane)
+{
+    int rank = lane->step.recv_from[0];
+    struct ft_link *rx = comm->peers[rank]->rx;
+    int rc = rx ? rx->ops->fetch(rx, &lane->msgs[0], moves_to(lane)) : FT_LINK;
+    if (rc == FT_LINK) fail_peer(comm, lane->op, rank, rc);
+    if (rc == FT_AGAIN) all_intact(comm, lane);
+    return rc == FT_OK;
+}
+
 static bool combine(struct ft_comm *comm, struct ft_lane *lane)
 {
     if (lane->step.len_bytes == 0) {
@@ -314,6 +336,7 @@ static bool combine(struct ft_comm *comm, struct ft_lane *lane)
         return true;
     }
     if (overwrites_send(lane) || !reserve_forwards(comm, lane)) return false;
+    if (lane->step.nrecv == 1 && lane->msgs[0].away && !fetch(comm, lane)) return false;
     struct ft_reduce pass;
     fill_pass(lane, &pass);
     bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 && pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
@@ -324,15 +347,28 @@ static bool combine(struct ft_comm *comm, struct ft_lane *lane)
     return true;
 }
 
+static bool send_all(struct ft_comm *comm, struct ft_lane *lane, int nsend)
+{
+    bool moved = false;
+    for (int k = 0; k < nsend; k++)
+        if (!(lane->sent & 1u << k) && send_one(comm, lane, k) == FT_OK) lane->sent |= 1u << k, moved = true;
+    return moved;
+}
+
+static bool recv_all(struct ft_comm *comm, struct ft_lane *lane, int nrecv)
+{
+    bool moved = false;
+    for (int k = 0; k < nrecv && comm->status == FT_OK; k++)
+        if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK) lane->received |= 1u << k, moved = true;
+    return moved;
+}
+
 static bool exchange(struct ft_comm *comm, struct ft_lane *lane)
 {
     const struct ft_step *step = &lane->step;
     int nsend = step->send_bytes > 0 ? step->nsend : 0, nrecv = step->len_bytes > 0 ? step->nrecv : 0;
-    bool moved = false;
-    for (int k = 0; k < nsend; k++)
-        if (!(lane->sent & 1u << k) && send_one(comm, lane, k) == FT_OK) lane->sent |= 1u << k, moved = true;
-    for (int k = 0; k < nrecv && comm->status == FT_OK; k++)
-        if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK) lane->received |= 1u << k, moved = true;
+    bool moved = send_all(comm, lane, nsend);
+    moved |= recv_all(comm, lane, nrecv);
     if (comm->status != FT_OK || lane->sent != (1u << nsend) - 1 || lane->received != (1u << nrecv) - 1) return moved;
     return combine(comm, lane) || moved;
 }
@@ -364,9 +400,45 @@ bool ft_exec_turn(struct ft_comm *comm)
     return moved;
 }
 
+/* What no link takes now is left to the lane's turns. */
+static void send_again(struct ft_comm *comm, struct ft_lane *lane)
+{
+    struct ft_op *op = lane->op;
+    const char *data = resolve(op, lane->step.send);
+    struct ft_header header = header_of(comm, lane, lane->step.send_bytes);
+    for (int k = 0; k < lane->step.nsend; k++) {
+        struct ft_link *link = comm->peers[lane->step.send_to[k]]->tx;
+        if (!link || link->state != FT_LINK_UP) continue;
+        lane->sends[k].status = FT_AGAIN;
+        lane->sends[k].lasts = lane->sends[k].moved = false;
+        if (link->ops->send(link, &header, data, &lane->sends[k]) == FT_OK) lane->sent |= 1u << k;
+    }
+}
+
+void ft_exec_again(struct ft_comm *comm, struct ft_op *op)
+{
+    struct ft_lane *lane = &comm->lanes[0];
+    comm->nlanes = 1;
+    lane->op = op;
+    lane->index = 0;
+    lane->sent = lane->received = lane->reserved = 0;
+    lane->sealed = false;
+    lane->phase = FT_LANE_EXCHANGE;
+    op->lanes_left = 1;
+    if (!op->redop.scaled) send_again(comm, lane); /* else the lane's turn sends */
+}
+
+void ft_exec_expect(struct ft_comm *comm, int looks)
+{
+    struct ft_lane *lane = &comm->lanes[0];
+    unsigned all = (1u << lane->step.nrecv) - 1;
+    for (; looks > 0 && lane->received != all && comm->status == FT_OK; looks--) recv_all(comm, lane, lane->step.nrecv);
+}
+
 void ft_exec_start(struct ft_comm *comm)
 {
     comm->nlanes = 0;
+    comm->direct.loaded = NULL;
     for (const struct ft_op *op = comm->head->ops; op; op = op->next)
         if (is_collective(op) && op->plan.nlanes > comm->nlanes) comm->nlanes = op->plan.nlanes;
     for (int i = 0; i < comm->nlanes; i++) {
@@ -379,6 +451,8 @@ void ft_exec_start(struct ft_comm *comm)
 void ft_exec_drop(struct ft_comm *comm)
 {
     ft_gpu_drop(comm, NULL);
+    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+        for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++) ft_send_withdraw(&op->sends[k]);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
         for (int k = 0; k < lane->step.nrecv; k++) {

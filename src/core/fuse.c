@@ -1,7 +1,8 @@
 /*
  * fuse.c: small AllReduces that a group holds one after another become one operation over a buffer with all their inputs, and so cost
- * one exchange together. Which ones do follows from the calls and settings alone, so that all ranks fuse the same. A member
- * keeps its number, its state and its record; its result is copied out when the whole is done, its input is untouched until then.
+ * one exchange together. Which ones do follows from the calls and settings alone, not from where buffers lie, so that all ranks fuse the
+ * same. A member keeps its number, its state and its record; its result is copied out when the whole is done, its input is untouched until
+ * then. The whole is the host's: what members have on the GPU is fetched before its first step and brought back after its last.
  */
 #include "core/core.h"
 
@@ -42,7 +43,8 @@ static int fuse_run(struct ft_work *work, struct ft_op **at, struct ft_op *last,
     work->nops -= members - 1;
     work->ops_left -= members - 1;
     for (const struct ft_op *op = first; op; op = op->next) {
-        memcpy(buffer, op->in, bytes_of(op));
+        if (op->gpu) work->gathers = true;
+        else memcpy(buffer, op->in, bytes_of(op));
         buffer += bytes_of(op);
     }
     return FT_OK;
@@ -52,7 +54,7 @@ int ft_fuse(struct ft_comm *comm, struct ft_work *work)
 {
     size_t most = comm->tuning.chunk_bytes;
     int rc = FT_OK;
-    if (work->nops < 2 || comm->limits.verify || comm->limits.retry || work->has_gpu) return FT_OK;
+    if (work->nops < 2 || comm->limits.verify || comm->limits.retry) return FT_OK;
     for (struct ft_op **at = &work->ops; *at && rc == FT_OK; at = &(*at)->next) {
         struct ft_op *last = *at;
         size_t bytes = bytes_of(last);
@@ -67,13 +69,84 @@ int ft_fuse(struct ft_comm *comm, struct ft_work *work)
     return rc;
 }
 
-void ft_fuse_finish(struct ft_op *whole)
+/* ---- members on the GPU -------------------------------------------------------------------------------------------------- */
+
+/* Starts the copies between such members and the joint buffer. */
+static void copy_members(struct ft_comm *comm, struct ft_op *whole, bool out)
+{
+    char *at = whole->joint;
+    for (struct ft_op *op = whole->members; op; at += bytes_of(op), op = op->next) {
+        if (!op->gpu) continue;
+        struct ft_reduce pass = {.type = FT_UINT8, .count = bytes_of(op), .nsrc = 1, .ndst = 1, .src = {out ? at : op->in}, .dst = {out ? op->out : at}};
+        op->gpu->busy = true;
+        op->gpu->send.req.status = ft_gpu_pass(comm, op, &pass, (struct ft_device_far){.src = out, .dst = !out}, &op->gpu->send.req);
+    }
+}
+
+/* Are its copies over? */
+static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
+{
+    for (const struct ft_op *op = whole->members; op; op = op->next) {
+        if (!op->gpu || !op->gpu->busy) continue;
+        int rc = op->gpu->send.req.status;
+        if (rc == FT_AGAIN) return false;
+        if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+        op->gpu->busy = rc != FT_OK; /* a failed one is never over */
+        if (rc != FT_OK) return false;
+    }
+    return true;
+}
+
+void ft_fuse_gather(struct ft_comm *comm)
+{
+    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (op->members) copy_members(comm, op, false);
+}
+
+bool ft_fuse_gathered(struct ft_comm *comm)
+{
+    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (op->members && !is_copied(comm, op)) return false;
+    comm->head->gathers = false;
+    return true;
+}
+
+bool ft_fuse_deliver(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (struct ft_op *op = comm->head->ops; op; op = op->next) {
+        if (!op->leaves || !is_copied(comm, op)) continue;
+        op->leaves = false;
+        comm->head->leaving--;
+        ft_op_done(op);
+        moved = true;
+    }
+    return moved;
+}
+
+void ft_fuse_drop(struct ft_comm *comm)
+{
+    for (struct ft_op *op = comm->running ? comm->head->ops : NULL; op; op = op->next)
+        for (struct ft_op *member = op->leaves ? NULL : op->members; member; member = member->next)
+            if (member->gpu && member->gpu->busy) comm->gpu->ops->cancel(comm->gpu->queue, &member->gpu->send.req);
+}
+
+/* ---- the end --------------------------------------------------------------------------------------------------------------- */
+
+bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole)
 {
     const char *at = whole->joint;
+    bool wait = false;
     for (struct ft_op *op = whole->members; op; op = op->next) {
-        memcpy(op->out, at, bytes_of(op));
+        wait |= op->gpu != NULL;
+        if (!op->gpu) memcpy(op->out, at, bytes_of(op));
         at += bytes_of(op);
     }
+    if (!wait) return true;
+    copy_members(comm, whole, true);
+    whole->leaves = true;
+    comm->head->leaving++;
+    return false;
 }
 
 void ft_fuse_free(struct ft_op *whole)

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DIGEST_BYTES ((size_t)256 << 10) /* of a result, fetched at once */
 #define GIVE_UP_NS UINT64_C(10000000000) /* a GPU that has not done its passes by then will not */
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -27,7 +28,9 @@ static int open_queue(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = calloc(1, sizeof *gpu);
     struct ft_stream *order = ft_stream_new();
-    int rc = gpu && order ? FT_OK : ft_fail(FT_NOMEM, "no memory for a communicator's queue on the GPU");
+    if (gpu && comm->limits.verify) gpu->digest.piece = malloc(DIGEST_BYTES);
+    bool room = gpu && order && (gpu->digest.piece || !comm->limits.verify);
+    int rc = room ? FT_OK : ft_fail(FT_NOMEM, "no memory for a communicator's queue on the GPU");
     if (rc == FT_OK) {
         gpu->ops = comm->engine->gpu->ops->queue;
         gpu->order = order;
@@ -38,6 +41,7 @@ static int open_queue(struct ft_comm *comm)
         return FT_OK;
     }
     if (order) ft_stream_release(order);
+    if (gpu) free(gpu->digest.piece);
     free(gpu);
     return rc;
 }
@@ -49,6 +53,32 @@ static int need_queue(struct ft_comm *comm)
     int rc = gpu_of(comm) ? FT_OK : open_queue(comm);
     pthread_mutex_unlock(&open_lock);
     return rc;
+}
+
+/* Before any stream goes on: kernels behind the failed operation can know. */
+static void tell_kernels(const struct ft_comm *comm, struct ft_comm_gpu *gpu)
+{
+    if (gpu->word && comm->verdict != FT_OK) __atomic_store_n(gpu->word, 1, __ATOMIC_RELEASE);
+}
+
+int ft_gpu_word(struct ft_comm *comm, const uint32_t **out)
+{
+    uint32_t *here;
+    const uint32_t *there;
+    if (!comm->engine->gpu) return ft_fail(FT_USAGE, "CommGetDeviceStatus: the communicator has no GPU");
+    int rc = need_queue(comm);
+    if (rc != FT_OK) return rc;
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    pthread_mutex_lock(&open_lock);
+    rc = gpu->ops->word(gpu->queue, &here, &there);
+    pthread_mutex_unlock(&open_lock);
+    if (rc != FT_OK) return rc;
+    ft_engine_lock(comm->engine);
+    gpu->word = here;
+    tell_kernels(comm, gpu);
+    ft_engine_unlock(comm->engine);
+    *out = there;
+    return FT_OK;
 }
 
 bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr)
@@ -78,8 +108,6 @@ int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
     if (!wanted) return FT_OK;
     int rc = check_buffer(op, "send", call.in, in, call.host_stream);
     if (rc == FT_OK) rc = check_buffer(op, "receive", call.out, out, call.host_stream);
-    if (rc == FT_OK && (comm->limits.verify || comm->limits.retry))
-        rc = ft_fail(FT_NOTSUP, "%s: verify and the policy retry do not work with GPU buffers yet", ft_kind_name(op->coll.kind));
     if (rc == FT_OK) rc = need_queue(comm);
     if (rc == FT_OK && !(op->gpu = calloc(1, sizeof *op->gpu))) rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK) return rc;
@@ -95,6 +123,21 @@ struct ft_stream *ft_gpu_order(const struct ft_comm *comm)
 {
     ft_stream_ref(gpu_of(comm)->order);
     return gpu_of(comm)->order;
+}
+
+size_t ft_gpu_most_streams(const struct ft_entry *entry)
+{
+    size_t most = 0;
+    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->has_gpu) most = ft_max(most, (size_t)work->nops);
+    return most;
+}
+
+void **ft_gpu_room(size_t n, void *few[FT_GPU_FEW])
+{
+    void **room = n <= FT_GPU_FEW ? few : malloc(n * sizeof *room);
+    if (!room) ft_fail(FT_NOMEM, "no memory for a group of %zu operations", n);
+    return room;
 }
 
 int ft_gpu_streams(const struct ft_work *work, void **streams)
@@ -130,12 +173,10 @@ static int launch_all(struct ft_entry *entry, void **streams)
 
 int ft_gpu_launch(struct ft_entry *entry)
 {
-    size_t most = 0;
-    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
-        if (work->has_gpu) most = ft_max(most, (size_t)work->nops);
+    size_t most = ft_gpu_most_streams(entry);
     if (most == 0) return FT_OK;
-    void *few[8], **streams = most <= FT_ARRAY_LEN(few) ? few : malloc(most * sizeof *streams);
-    int rc = streams ? launch_all(entry, streams) : ft_fail(FT_NOMEM, "no memory for a group of %zu operations", most);
+    void *few[FT_GPU_FEW], **streams = ft_gpu_room(most, few);
+    int rc = streams ? launch_all(entry, streams) : FT_NOMEM;
     if (streams != few) free(streams);
     if (rc != FT_OK) return rc;
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
@@ -150,6 +191,7 @@ void ft_gpu_close(struct ft_comm *comm)
     ft_graph_close(comm);
     gpu->ops->close(gpu->queue);
     ft_stream_release(gpu->order);
+    free(gpu->digest.piece);
     free(gpu);
     comm->gpu = NULL;
 }
@@ -177,6 +219,7 @@ void ft_gpu_over(struct ft_work *work, int status)
     if (!work->has_gpu) return;
     atomic_fetch_sub_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
     if (!work->run) return;
+    tell_kernels(work->comm, gpu);
     bool hold = status != FT_OK && holds(work->comm);
     if (!hold) gpu->ops->signal(gpu->queue, work->bell, work->run);
     else if (!work->bell) gpu->held = work->run;
@@ -188,13 +231,16 @@ void ft_gpu_let_go(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
     atomic_store(&comm->let_go, 1);
+    if (gpu) tell_kernels(comm, gpu);
     if (gpu && gpu->held) gpu->ops->signal(gpu->queue, NULL, gpu->held);
 }
 
 void ft_gpu_failed(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
-    if (!gpu || gpu->muted || holds(comm)) return;
+    if (!gpu || gpu->muted) return;
+    tell_kernels(comm, gpu);
+    if (holds(comm)) return;
     gpu->muted = true;
     gpu->ops->mute(gpu->queue, NULL);
 }
@@ -237,9 +283,49 @@ int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *lin
     if (send->req.status == FT_AGAIN) return FT_AGAIN;
     void *slot = send->slot;
     send->slot = NULL;
+    if (send->req.status == FT_OK) ft_verify_seal(comm, &send->header, slot);
     if (send->req.status == FT_OK) link->ops->commit(link, &send->header, slot);
     else link->ops->cancel(link, &send->header, slot);
     return send->req.status;
+}
+
+/* The next piece of the result that is summed up, if there is one. */
+static void fetch_piece(struct ft_comm *comm, struct ft_gpu_sum *digest, size_t len_bytes)
+{
+    size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
+    digest->req.status = FT_OK;
+    if (len == 0) return;
+    struct ft_reduce pass = {.type = FT_UINT8, .count = len, .nsrc = 1, .ndst = 1, .src = {(char *)digest->of->out + digest->at}, .dst = {digest->piece}};
+    digest->req.status = ft_gpu_pass(comm, digest->of, &pass, (struct ft_device_far){.dst = 1}, &digest->req);
+}
+
+bool ft_gpu_digest(struct ft_comm *comm, const struct ft_op *of, size_t len_bytes, uint32_t *crc)
+{
+    struct ft_gpu_sum *digest = &gpu_of(comm)->digest;
+    if (!digest->of) {
+        digest->of = of;
+        digest->at = 0;
+        digest->crc = 0;
+        fetch_piece(comm, digest, len_bytes);
+    }
+    while (digest->req.status == FT_OK && digest->at < len_bytes) {
+        size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
+        digest->crc = ft_crc32c(digest->crc, digest->piece, len);
+        digest->at += len;
+        fetch_piece(comm, digest, len_bytes);
+    }
+    int rc = digest->req.status;
+    if (rc == FT_AGAIN) return false;
+    digest->of = NULL;
+    *crc = digest->crc;
+    if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    return rc == FT_OK;
+}
+
+static void drop_digest(struct ft_comm_gpu *gpu)
+{
+    if (gpu->digest.of) gpu->ops->cancel(gpu->queue, &gpu->digest.req);
+    gpu->digest.of = NULL;
 }
 
 static void drop_send(struct ft_comm_gpu *gpu, struct ft_gpu_send *send, struct ft_link *link)
@@ -287,6 +373,7 @@ void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
     if (!gpu) return;
+    if (!link) ft_fuse_drop(comm), drop_digest(gpu);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) drop_lane(comm, gpu, lane, link);
     for (int r = 0; r < comm->view.nranks; r++) drop_peer(comm, gpu, r, link);
 }

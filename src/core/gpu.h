@@ -15,6 +15,15 @@ struct ft_gpu_send {
     void *slot;
 };
 
+/* The result of a collective on the GPU, fetched piece by piece for its checksum; of is NULL if there is none. */
+struct ft_gpu_sum {
+    const struct ft_op *of;
+    size_t at;
+    uint32_t crc;
+    char *piece;
+    struct ft_device_req req;
+};
+
 /* A group of calls on one communicator that a CUDA graph holds; see graph.c. */
 struct ft_captured {
     struct ft_captured *next;
@@ -40,8 +49,10 @@ struct ft_comm_gpu {
     uint64_t held;             /* the last run that a failure has left to hold its streams */
     struct ft_captured *captured; /* groups that graphs hold */
     uint64_t gone;             /* how many no graph had any more when that was looked at last */
+    uint32_t *word;            /* tells kernels of the user's that the communicator has failed; NULL: nobody has asked */
     bool muted;                /* the communicator has failed: replays do nothing and hold nobody */
     struct ft_gpu_send sends[FT_LANES][FT_STEP_PEERS];
+    struct ft_gpu_sum digest;
 };
 
 /* ---- by the user's thread -------------------------------------------------------------------------------------------- */
@@ -58,6 +69,11 @@ int ft_gpu_launch(struct ft_entry *entry);
 /* The streams that the work's operations name, each once; those of other communicators of its group may be another GPU's. There is room
  * for one of each operation. */
 int ft_gpu_streams(const struct ft_work *work, void **streams);
+size_t ft_gpu_most_streams(const struct ft_entry *entry); /* that any of its works can have; 0: none is on the GPU */
+/* Room for so many: `few`, or memory to be freed if it is not that; NULL with a sentence. */
+#define FT_GPU_FEW 8
+void **ft_gpu_room(size_t n, void *few[FT_GPU_FEW]);
+int ft_gpu_word(struct ft_comm *comm, const uint32_t **out); /* where kernels find its status word. FT_USAGE: it has no GPU */
 void ft_gpu_close(struct ft_comm *comm);
 
 /* ---- by who holds the engine ------------------------------------------------------------------------------------------- */
@@ -73,6 +89,8 @@ bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns);
 int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass, struct ft_device_far far, struct ft_device_req *req);
 /* A message into a slot of the link, by and by: FT_AGAIN until it is committed. Other statuses: the link's, or FT_DEVICE. */
 int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link, const struct ft_reduce *pass, struct ft_gpu_send *send);
+/* The checksum of an operation's result; false: not yet, ask again, or comm has failed. One operation at a time. */
+bool ft_gpu_digest(struct ft_comm *comm, const struct ft_op *of, size_t len_bytes, uint32_t *crc);
 /* Gives back what passes hold of a link, or of all (NULL). */
 void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link);
 

@@ -78,11 +78,9 @@ static int capture_all(struct ft_entry *entry, void **streams, struct ft_device_
 
 int ft_graph_capture(struct ft_entry *entry)
 {
-    size_t most = 0;
-    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
-        if (work->has_gpu) most = ft_max(most, (size_t)work->nops);
+    size_t most = ft_gpu_most_streams(entry);
     if (most == 0) return FT_AGAIN;
-    void *few[8], **streams = most <= FT_ARRAY_LEN(few) ? few : malloc(most * sizeof *streams);
+    void *few[FT_GPU_FEW], **streams = ft_gpu_room(most, few);
     struct ft_device_bell *one, **bells = entry->nworks == 1 ? &one : malloc((size_t)entry->nworks * sizeof *bells);
     int rc = streams && bells ? capture_all(entry, streams, bells) : ft_fail(FT_NOMEM, "no memory for a group of %zu operations", most);
     if (streams != few) free(streams);

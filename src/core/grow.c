@@ -49,7 +49,10 @@ int ft_grow_begin(struct ft_comm *parent, const struct ft_grow *how, struct ft_g
     *growing = (struct ft_growing){.njoiners = njoiners};
     if (njoiners < 1) return ft_fail(FT_INVAL, "grow: %d ranks are not more than %d", how->nranks, nold);
     memset(&facts, 0, sizeof facts);
-    facts.ctx = ft_pact_child(parent, FT_AGREE_GROW);
+    ft_engine_lock(parent->engine);
+    facts.ctx = ft_pact_child_held(parent, FT_AGREE_GROW);
+    growing->instance = parent->pacts + 1;
+    ft_engine_unlock(parent->engine);
     facts.epoch = parent->view.epoch + 1;
     facts.nold = (uint32_t)nold;
     growing->joiners = calloc((size_t)njoiners, sizeof *growing->joiners);
@@ -193,10 +196,16 @@ static int meet_joiners(struct ft_comm *parent, const struct ft_grow *how, struc
 static int enter(struct ft_comm *parent, const struct ft_grow *how, struct ft_growing *growing, unsigned char *blob)
 {
     struct ft_agree_input input = {.kind = FT_AGREE_GROW, .flags = ft_settings_flags(&how->limits) << 1, .key = how->key, .blob = blob};
+    ft_engine_lock(parent->engine);
+    if (growing->met == FT_OK && growing->instance != parent->pacts + 1) { /* the child's context is that of another agreement */
+        growing->met = FT_USAGE;
+        snprintf(growing->why, sizeof growing->why, "another thread called Agree or Shrink during the grow");
+    }
     if (growing->met == FT_OK) input.flags |= 1;
     for (int i = 0; how->id && growing->met == FT_OK && i < growing->njoiners; i++)
         input.blob_bytes += (uint32_t)ft_card_encode(blob + input.blob_bytes, &growing->joiners[i]);
-    int rc = ft_pact_enter(parent, &input, &growing->pact);
+    int rc = ft_pact_enter_next_held(parent, &input, &growing->pact);
+    ft_engine_unlock(parent->engine);
     if (rc != FT_NOTSUP || !growing->pact || !input.blob_bytes) return rc;
     growing->met = rc;
     snprintf(growing->why, sizeof growing->why, "the cards of %d joiners do not fit one message: grow by fewer at once, or raise FTCCL_CHUNK_BYTES",
@@ -244,7 +253,7 @@ static int judge(const struct ft_comm *parent, struct ft_growing *growing, const
     for (int r = 0; r < parent->view.nranks; r++)
         if (decision->excluded[r]) return ft_fail(FT_PEER, "rank %d died during the grow", r);
     if (!ft_settings_same(decision->flags >> 1)) return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify or failurePolicy");
-    if (!(decision->flags & 1)) return ft_fail(FT_TIMEOUT, "the grow failed on another rank: see the sentence of the one that made the id");
+    if (!(decision->flags & 1)) return ft_fail(FT_TIMEOUT, "the grow failed on another rank, whose sentence says why");
     if (decision->blob_bytes == 0) return ft_fail(FT_USAGE, "no rank gave the unique id of the grow");
     int rc = take_cards(parent, decision, growing);
     if (rc == FT_OK) put_in_order(growing->growth, decision, growing->joiners);
@@ -295,10 +304,27 @@ static int grow(struct ft_comm *parent, const struct ft_grow *how, struct ft_com
     return ft_grow_end(parent, how, &growing, rc, out);
 }
 
+struct turn { struct ft_comm *parent; bool mine; };
+
+static bool is_turn(void *arg)
+{
+    struct turn *turn = arg;
+    int nobody = 0;
+    turn->mine = atomic_compare_exchange_strong(&turn->parent->growing, &nobody, 1);
+    return turn->mine || atomic_load(&turn->parent->leaving);
+}
+
+/* Threads of one rank that grow a communicator at once do so one after another. */
 int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out)
 {
+    struct turn turn = {parent, false};
+    *out = NULL;
+    ft_engine_wait(parent->engine, is_turn, &turn, (uint64_t)parent->limits.init_timeout_ms * 1000000u);
+    if (!turn.mine && atomic_load(&parent->leaving)) return ft_fail(FT_ABORTED, "rank %d aborted the communicator", parent->view.rank);
+    if (!turn.mine) return ft_fail(FT_TIMEOUT, "another thread of rank %d did not end its grow of the communicator in time", parent->view.rank);
     ft_retry_pin(parent);
     int rc = grow(parent, how, out);
     ft_retry_unpin(parent);
+    atomic_store(&parent->growing, 0);
     return rc;
 }

@@ -7,9 +7,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define PART "near"
+#define PULL_PART "pull" /* its neighbours may read this rank's memory, and its buffers are there */
 
 /* One number for all who share memory: those of a host, of a process, or nobody else. */
 static uint64_t neighbourhood(const struct ft_engine *engine)
@@ -20,13 +20,15 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
         if (!strcmp(name, "inproc")) process = true;
         else if (strcmp(name, "tcp") != 0) return engine->host;
     }
-    uint64_t self[2] = {engine->host, process ? (uint64_t)getpid() : engine->id};
+    uint64_t self[2] = {engine->host, process ? ft_process_id() : engine->id};
     return ft_hash64(self, sizeof self, process ? 1 : 2);
 }
 
 bool ft_near_card(const struct ft_engine *engine, struct ft_card *card)
 {
     uint64_t here = neighbourhood(engine);
+    unsigned char yes = 1;
+    if (!engine->gpu && ft_transport_pulls() && !ft_card_put(card, PULL_PART, &yes, sizeof yes)) return false;
     return ft_card_put(card, PART, &here, sizeof here);
 }
 
@@ -77,4 +79,15 @@ int ft_near_links(const struct ft_comm *comm, enum ft_links *links)
     }
     free(where);
     return FT_OK;
+}
+
+bool ft_near_pulls(const struct ft_comm *comm)
+{
+    size_t len;
+    bool all = comm->view.nhosts == 1 && comm->tuning.local_links && !comm->engine->gpu && ft_transport_pulls();
+    for (int r = 0; all && r < comm->view.nranks; r++) {
+        const struct ft_peer *peer = comm->peers[r];
+        all = r == comm->view.rank || (peer->address && ft_card_part(peer->address, peer->address_bytes, PULL_PART, &len));
+    }
+    return all;
 }

@@ -7,6 +7,12 @@
 
 #include <string.h>
 
+/* Longest message. */
+static size_t chunk_of(const struct ft_comm *comm)
+{
+    return comm->tuning.pulls ? ft_tuning_chunk(&comm->tuning, FT_SEND) : comm->engine->tuning.chunk_bytes;
+}
+
 static size_t bytes_of(const struct ft_op *op) { return op->coll.count * ft_type_size(op->coll.type); }
 
 void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
@@ -53,7 +59,7 @@ static bool send_turn(struct ft_comm *comm, int rank)
 {
     struct ft_p2p *queue = &comm->sends[rank];
     struct ft_op *op = queue->head;
-    size_t total = bytes_of(op), chunk = comm->engine->tuning.chunk_bytes;
+    size_t total = bytes_of(op), chunk = chunk_of(comm);
     struct ft_link *link;
     int rc = ft_engine_link(comm->engine, comm->peers[rank], &link);
     bool moved = false;
@@ -64,9 +70,11 @@ static bool send_turn(struct ft_comm *comm, int rank)
         size_t len = ft_min(chunk, total - op->offset);
         struct ft_header header = {.ctx = comm->ctx, .sig = op->sig, .seq = (uint32_t)op->seq, .len = (uint32_t)len,
                                    .lane = FT_LANE_P2P, .step = (uint16_t)(op->offset / chunk)};
-        if (comm->limits.verify && !op->sealed) op->crc = ft_verify_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
+        if (comm->limits.verify && !op->sealed && !(op->gpu && len > 0)) op->crc = ft_verify_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
         header.crc = op->crc;
         op->sends[k].status = FT_AGAIN;
+        op->sends[k].lasts = total > FT_WINDOW_P2P * comm->engine->tuning.chunk_bytes; /* a shorter one ends before it is received */
+        op->sends[k].moved = true;
         if (op->gpu && len > 0) {
             struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, len);
             if (!op->gpu->send.slot) op->gpu->send.header = header;
@@ -87,7 +95,7 @@ static bool send_turn(struct ft_comm *comm, int rank)
 static bool expected(struct ft_comm *comm, const struct ft_op *op, const struct ft_header *got)
 {
     size_t left = bytes_of(op) - op->offset;
-    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == ft_min(left, comm->engine->tuning.chunk_bytes)) return true;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == ft_min(left, chunk_of(comm))) return true;
     char theirs[128], mine[128];
     ft_sig_text(got->sig, theirs, sizeof theirs);
     ft_sig_text(op->sig, mine, sizeof mine);
@@ -117,6 +125,14 @@ static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
     return rc == FT_OK;
 }
 
+/* A message that is away comes straight to where it goes, if nothing has to be done with it before. */
+static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *rx, struct ft_msg *msg, bool expected)
+{
+    bool first = comm->limits.verify || op->gpu;
+    if (!msg->away || first == expected) return FT_OK;
+    return rx->ops->fetch(rx, msg, first ? NULL : (char *)op->out + op->offset);
+}
+
 static bool recv_turn(struct ft_comm *comm, int rank)
 {
     struct ft_p2p *queue = &comm->recvs[rank];
@@ -138,17 +154,27 @@ static bool recv_turn(struct ft_comm *comm, int rank)
             lost(comm, op, rc);
             return true;
         }
-        bool good = ft_verify_ok(comm, rank, &msg, op, op->offset) && expected(comm, op, &msg.header);
+        rc = fetch(comm, op, peer->rx, &msg, false);
+        bool good = rc == FT_OK && ft_verify_ok(comm, rank, &msg, op, op->offset) && expected(comm, op, &msg.header);
+        if (good) rc = fetch(comm, op, peer->rx, &msg, true);
+        if (rc != FT_OK) {
+            peer->rx->ops->release(peer->rx, &msg);
+            if (rc != FT_AGAIN) lost(comm, op, rc);
+            return moved;
+        }
         if (good && op->gpu && msg.header.len > 0) {
             start_receiving(comm, op, &msg);
             moved = true;
             continue;
         }
         if (good && msg.header.len > 0) {
-            struct ft_reduce pass = {.type = FT_UINT8, .count = msg.header.len, .nsrc = 1, .ndst = 1, .src = {msg.data},
-                                     .dst = {(char *)op->out + op->offset}};
+            struct ft_reduce pass = copy_of(msg.data, (char *)op->out + op->offset, msg.header.len);
             struct ft_device_req req;
-            comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            if (msg.data != pass.dst[0]) comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            if (!ft_msg_intact(&msg)) {
+                peer->rx->ops->release(peer->rx, &msg);
+                return moved;
+            }
             op->offset += msg.header.len;
         }
         peer->rx->ops->release(peer->rx, &msg);

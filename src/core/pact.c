@@ -325,14 +325,6 @@ uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind)
     return ft_hash64(salt, sizeof salt, comm->ctx);
 }
 
-uint64_t ft_pact_child(struct ft_comm *comm, enum ft_agree_kind kind)
-{
-    ft_engine_lock(comm->engine);
-    uint64_t ctx = ft_pact_child_held(comm, kind);
-    ft_engine_unlock(comm->engine);
-    return ctx;
-}
-
 int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input, struct ft_pact **out)
 {
     struct ft_pact *pact = find(comm->engine, comm->ctx, instance);

@@ -43,13 +43,13 @@ static int open_child(const struct ft_comm *parent, const struct child *child, s
 #define NONE 0 /* settings of a rank that cannot make its child */
 struct choice { int32_t color, key, settings; };
 
-int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
+/* NULL: no memory. */
+static struct ft_stream *begin_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
 {
     struct ft_stream *stream = ft_stream_new();
     struct ft_entry *entry = stream ? ft_entry_new(&stream, 1) : NULL;
     struct ft_work *work = entry ? ft_entry_work(entry, comm) : NULL;
     struct ft_op *op = work ? ft_op_new() : NULL;
-    int rc = FT_NOMEM;
     if (op) {
         op->coll = (struct ft_coll){.kind = FT_ALLGATHER, .type = FT_INT32, .count = words, .root = mark};
         op->in = &all[(size_t)comm->view.rank * words];
@@ -57,10 +57,24 @@ int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
         op->epoch = comm->view.epoch;
         ft_work_add(work, op);
         ft_entry_submit(entry);
-        rc = ft_stream_wait(stream);
-    } else if (entry) ft_entry_free(entry);
+        return stream;
+    }
+    if (entry) ft_entry_free(entry);
     if (stream) ft_stream_release(stream);
+    return NULL;
+}
+
+static int end_exchange(struct ft_stream *stream)
+{
+    if (!stream) return FT_NOMEM;
+    int rc = ft_stream_wait(stream);
+    ft_stream_release(stream);
     return rc;
+}
+
+int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
+{
+    return end_exchange(begin_exchange(comm, all, words, mark));
 }
 
 static bool before(const struct choice *all, int a, int b) { return all[a].key != all[b].key ? all[a].key < all[b].key : a < b; }
@@ -97,6 +111,7 @@ static int split(struct ft_comm *parent, int color, int key, const char *name, c
     size_t n = (size_t)parent->view.nranks;
     struct choice *all = calloc(n, sizeof *all);
     int *members = calloc(n, sizeof *members);
+    pthread_mutex_lock(&parent->split_lock); /* the exchange of the n-th child is the n-th, whatever other threads split */
     ft_engine_lock(engine);
     uint32_t child = ++parent->children;
     ft_engine_unlock(engine);
@@ -104,12 +119,15 @@ static int split(struct ft_comm *parent, int color, int key, const char *name, c
     uint64_t ctx = ft_hash64(salt, sizeof salt, parent->ctx);
     int rc = all && members ? ft_engine_bind(engine, ctx) : FT_NOMEM;
     bool bound = rc == FT_OK;
+    struct ft_stream *stream = NULL;
     *out = NULL;
     if (all) { /* also if this rank cannot go on: the others must not wait for it */
         all[parent->view.rank] = (struct choice){color, key, bound ? (int32_t)ft_settings_flags(limits) : NONE};
-        int told = ft_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
-        rc = bound ? told : ft_fail(FT_NOMEM, "no memory for a split");
+        stream = begin_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t), FT_SPLIT_MARK);
     }
+    pthread_mutex_unlock(&parent->split_lock);
+    int told = end_exchange(stream);
+    rc = bound ? told : ft_fail(FT_NOMEM, "no memory for a split");
     if (rc == FT_OK && color >= 0) rc = check_settings(parent, all);
     if (rc == FT_OK && color >= 0) {
         struct child of_color = {.ctx = ctx, .epoch = parent->view.epoch, .members = members, .name = name, .limits = limits};

@@ -37,6 +37,7 @@ struct ft_growing {
     struct ft_growth *growth;
     struct ft_card *joiners; /* [njoiners] once they are known */
     int njoiners;
+    uint32_t instance;       /* number of the agreement that the child's context belongs to */
     struct ft_pact *pact;    /* NULL: not entered */
     int met;                 /* root: how the rendezvous ended, and why */
     char why[512];

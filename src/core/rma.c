@@ -29,17 +29,18 @@ int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_
     return FT_OK;
 }
 
-void ft_window_remove(struct ft_comm *comm, struct ft_window *window)
+bool ft_window_remove(struct ft_comm *comm, const void *handle)
 {
     ft_engine_lock(comm->engine);
-    for (struct ft_window **at = &comm->windows; *at; at = &(*at)->next)
-        if (*at == window) {
-            *at = window->next;
-            break;
-        }
+    struct ft_window **at = &comm->windows;
+    while (*at && (const void *)*at != handle) at = &(*at)->next;
+    struct ft_window *window = *at;
+    if (window) *at = window->next;
     ft_engine_unlock(comm->engine);
+    if (!window) return false;
     free(window->sizes);
     free(window);
+    return true;
 }
 
 /* ---- the target's side ------------------------------------------------------------------------------------------------ */

@@ -33,6 +33,8 @@ struct ft_work {
     struct ft_op *ops, *last;
     int nops, ops_left;
     bool has_p2p, has_rma, has_gpu;
+    bool gathers;                  /* fused operations wait for inputs from the GPU */
+    int leaving;                   /* fused operations that are done, and whose results are on their way there */
     uint64_t run;                  /* of the communicator's queue on the GPU; 0: none */
     struct ft_device_bell *bell;   /* the run is a replay by a graph; NULL: calls of the user's */
     uint64_t started_ns, deadline_ns; /* 0: none */

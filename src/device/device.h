@@ -38,6 +38,7 @@ struct ft_device_req {
     struct ft_reduce pass;
     struct ft_device_far far;
     const void *scale_from;
+    bool direct;          /* operands that are not the device's are reached where they lie */
     size_t posted, left; /* elements handed over, and not done */
 };
 
@@ -47,6 +48,7 @@ struct ft_device {
     const struct ft_device_ops *ops;
     const char *name; /* "host avx512", ... */
     int number;       /* among the GPUs of this process; 0 */
+    struct ft_pinned *pinned; /* memory of the host that it reaches, for links that are closed before it; NULL: none */
 };
 
 struct ft_device_ops {
@@ -98,8 +100,12 @@ struct ft_device_queue_ops {
      * where the device finds the scale, NULL: in the pass. Never blocks and takes no lock of the driver's; so do the next three. */
     int (*reduce)(struct ft_device_queue *, const struct ft_reduce *, struct ft_device_far far, const void *scale_from, struct ft_device_req *req);
     int (*poll)(struct ft_device_queue *); /* how many passes or pieces of them moved */
-    void (*cancel)(struct ft_device_queue *, struct ft_device_req *req); /* far operands are not touched any more; idempotent */
+    /* Idempotent. Operands that are staged are not touched any more; those in pinned memory (base/pinned.c) until the queue is idle. */
+    void (*cancel)(struct ft_device_queue *, struct ft_device_req *req);
     bool (*idle)(const struct ft_device_queue *); /* nothing that was started still reads or writes memory */
+    /* A word that this side writes and kernels, also the user's, may read: 0 at first. *there is its address for them. The queue's until
+     * close, and then for good if it is not 0. May block; one thread at a time. */
+    int (*word)(struct ft_device_queue *, uint32_t **here, const uint32_t **there);
 
     /* Streams that are being captured. FT_OK: all of them are, into one graph. FT_AGAIN: none is. FT_INVAL. */
     int (*capturing)(struct ft_device_queue *, void *const *streams, int nstreams);

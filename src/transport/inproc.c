@@ -48,14 +48,13 @@ struct inproc {
 };
 
 struct address {
-    uint64_t process; /* random; of this process alone, not of its children */
+    uint64_t process; /* ft_process_id() */
     uint64_t number;
 };
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct inproc *registry;
-static uint64_t process_nonce, next_number = 1;
-static pid_t process_pid;
+static uint64_t next_number = 1;
 
 static struct inproc *inproc_of(struct ft_transport *t) { return FT_CONTAINER(t, struct inproc, local.base); }
 static struct inproc_link *inproc_link(struct ft_local_link *l) { return FT_CONTAINER(l, struct inproc_link, local); }
@@ -143,10 +142,6 @@ static int inproc_open(const struct ft_transport_config *config, struct ft_trans
     }
     ft_local_open(&t->local, &ft_transport_inproc, config);
     pthread_mutex_lock(&registry_lock);
-    if (process_pid != getpid()) { /* the first one here; a child of fork is another process */
-        process_pid = getpid();
-        ft_env_real()->random(ft_env_real(), &process_nonce, sizeof process_nonce);
-    }
     t->number = next_number++;
     t->next = registry;
     registry = t;
@@ -188,7 +183,7 @@ static void inproc_close(struct ft_transport *base)
 
 static int inproc_address(struct ft_transport *base, void *buf, size_t capacity_bytes)
 {
-    struct address a = {.process = process_nonce, .number = inproc_of(base)->number};
+    struct address a = {.process = ft_process_id(), .number = inproc_of(base)->number};
     if (capacity_bytes < sizeof a) return ft_fail(FT_INVAL, "an address needs %zu bytes", sizeof a);
     memcpy(buf, &a, sizeof a);
     return (int)sizeof a;
@@ -200,7 +195,7 @@ static bool inproc_reaches(struct ft_transport *base, const void *address, size_
     struct address a;
     if (len_bytes != sizeof a) return false;
     memcpy(&a, address, sizeof a);
-    return a.process == process_nonce && process_pid == getpid();
+    return a.process == ft_process_id();
 }
 
 /* ---- connecting --------------------------------------------------------------------------------------------------- */
@@ -212,7 +207,7 @@ static int post(struct inproc *t, struct pipe *p, uint64_t peer, const struct ad
     int rc = FT_OK;
     pthread_mutex_lock(&registry_lock);
     for (to = registry; to && to->number != a->number; to = to->next) continue;
-    if (!to || a->process != process_nonce || to->local.base.config.self != peer) rc = FT_LINK;
+    if (!to || a->process != ft_process_id() || to->local.base.config.self != peer) rc = FT_LINK;
     else if (memcmp(to->local.base.config.key, t->local.base.config.key, FT_KEY_BYTES) != 0) rc = FT_AUTH;
     else if (to->local.set.chunk_bytes != t->local.set.chunk_bytes) rc = FT_PROTOCOL;
     if (rc == FT_OK) {
@@ -250,10 +245,16 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
         return rc;
     }
     rc = post(t, l->pipe, peer, &a);
-    ft_local_link_lend(&l->local);
+    ft_local_link_lend(&l->local, true, ft_pull_usable());
     if (rc) ft_local_link_down(&l->local, ft_fail(rc, "no engine of this process has that address and secret"), false);
     *out = &l->local.base;
     return FT_OK;
+}
+
+static int pull(struct ft_local_link *l, uint64_t at, void *to, size_t len_bytes)
+{
+    (void)l;
+    return ft_pull(getpid(), at, to, len_bytes); /* the kernel's copy, for the sender may free its memory meanwhile */
 }
 
 static void accept_one(struct inproc *t, struct pipe *p)
@@ -276,6 +277,7 @@ static void accept_one(struct inproc *t, struct pipe *p)
     }
     ft_arena_file(&l->local.arena_bytes);
     l->local.arena = ft_arena_base();
+    l->local.pull = pull;
     ft_local_link_up(&l->local);
     atomic_store_explicit(&p->accepted, 1, memory_order_release); /* pairs with poll_connecting */
     bell_ring(p->bell[SENDER]);
@@ -365,6 +367,7 @@ const struct ft_transport_ops ft_transport_inproc = {
     .commit = ft_local_commit,
     .cancel = ft_local_cancel,
     .recv = ft_local_recv,
+    .fetch = ft_local_fetch,
     .peek = ft_local_peek,
     .release = ft_local_release,
     .drained = ft_local_drained,
@@ -372,4 +375,5 @@ const struct ft_transport_ops ft_transport_inproc = {
     .fd = inproc_fd,
     .arm = inproc_arm,
     .trim = ft_local_trim,
+    .wake = ft_local_wake,
 };

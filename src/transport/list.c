@@ -2,6 +2,7 @@
  * list.c: the transports that this build has, and the choice among them.
  */
 #include "transport/transport.h"
+#include "transport/pull.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -67,11 +68,14 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
     return FT_OK;
 }
 
+bool ft_transport_pulls(void) { return ft_pull_usable(); }
+
 void ft_transport_describe(FILE *out)
 {
     fprintf(out, "transports:");
     for (size_t i = 0; i < FT_ARRAY_LEN(known); i++) fprintf(out, " %s", known[i]->name);
     fprintf(out, "\nhost: %016" PRIx64 " (peers with the same one use shared memory)\n", ft_host_id());
+    ft_pull_describe(out);
     struct ft_net_address address[FT_NET_ADDRESSES];
     int n = ft_net_addresses(address, FT_NET_ADDRESSES);
     if (n < 0) fprintf(out, "network: %s\n", ft_fail_text());

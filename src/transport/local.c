@@ -1,28 +1,20 @@
 /*
- * local.c: the data path of links over shared slots.
+ * local.c: links over shared slots, and their receiving side; local_send.c has the other.
  *
  * Why no channel blocks another one: descriptors are taken from the ring as they come, small payloads with them, so the
  * ring never stands still. Data slots are few; when the sender says that it lacks one (`starving`), the receiver copies
  * unclaimed messages into the landing buffers of their channels and gives their slots back. Of the slots, at most half
  * may be out as views and all but two be reserved, so that some always come round. A message is copied when it has lain
  * there for SPILL_POLLS polls under starvation, because usually it is about to be received; or when the receiver sleeps.
- *
- * Loans. A payload of LOAN_BYTES or more that lies in the arena (base/arena.c) is not copied, if the sender says that its request
- * may last: the message names its place, and the receiver reads it there. The request completes when the receiver has consumed
- * the message. A sender that cannot wait for that, because it failed or the link went down, first marks the loan as withdrawn in the
- * segment; a receiver looks at that mark after it has read, and never takes what it has read since for the message.
  */
 #include "transport/local.h"
 
 #include <string.h>
 
 #define SPILL_POLLS 200
-#define LOAN_BYTES 16384 /* shorter payloads are copied: their sender has better things to do than to wait for the receiver */
 
-static struct ft_local_link *local_link(struct ft_link *l) { return FT_CONTAINER(l, struct ft_local_link, base); }
 static uint32_t slot_bit(uint64_t cookie) { return cookie && cookie <= FT_SLOTS_MOST ? 1u << (cookie - 1) : 0; }
 static uint32_t loan_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST ? 1u << (cookie - FT_SLOTS_MOST - 1) : 0; }
-static struct ft_local *local_of(struct ft_local_link *l) { return FT_CONTAINER(l->base.transport, struct ft_local, base); }
 
 /* ---- links ---------------------------------------------------------------------------------------------------- */
 
@@ -30,7 +22,9 @@ void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops, const
 {
     t->base.ops = ops;
     t->base.config = *config;
-    ft_rxq_set_open(&t->set, config->chunk_bytes);
+    size_t longest = ft_can_populate() ? ft_max(config->chunk_bytes, config->first_bytes) : config->chunk_bytes;
+    t->base.config.chunk_bytes = longest; /* of slots that have pages only where a message has needed them */
+    ft_rxq_set_open(&t->set, longest);
 }
 
 void ft_local_close(struct ft_local *t) { ft_rxq_set_close(&t->set); }
@@ -48,6 +42,34 @@ void ft_local_link_add(struct ft_local *t, struct ft_local_link *l, uint64_t pee
     t->links = l;
 }
 
+void ft_local_wake_other(struct ft_local_link *l)
+{
+    l->unrung = l->base.transport->quiet;
+    if (l->unrung) ft_local_of(l)->unrung = true;
+    else if (ft_slots_rings(&l->slots, l->base.sender)) l->ring(l);
+}
+
+static void give(struct ft_local_link *l, const struct ft_slots_return *r)
+{
+    if (l->base.state != FT_LINK_UP) return;
+    ft_slots_give(&l->slots, r);
+    ft_local_wake_other(l);
+}
+
+/* Places of windows without a slot go back at the next poll: who waits for this message's result comes first. */
+static void give_later(struct ft_local_link *l)
+{
+    while (l->nlater > 0) ft_slots_give(&l->slots, &l->later[--l->nlater]);
+    ft_local_wake_other(l);
+}
+
+static void consumed_small(struct ft_local_link *l, const struct ft_header *h)
+{
+    if (l->base.state == FT_LINK_DOWN) return;
+    l->later[l->nlater++] = (struct ft_slots_return){.ctx = h->ctx, .lane = (uint8_t)h->lane, .consumed = 1};
+    if (l->nlater == FT_LOCAL_LATER) give_later(l);
+}
+
 /* The receiver has done with a message: gives its slot back and a place of the window. */
 static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
 {
@@ -56,23 +78,13 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     l->claimed &= ~slot_bit(n->cookie);
     l->borrowed &= ~loan_bit(n->cookie);
     if (l->base.state == FT_LINK_DOWN) return;
-    struct ft_slots_return r = {.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1};
-    if (n->cookie || l->nlater == FT_LOCAL_LATER) {
-        if (ft_slots_give(&l->slots, &r)) l->ring(l);
-    } else l->later[l->nlater++] = r;
-}
-
-/* Places of windows without a slot go back at the next poll: who waits for this message's result comes first. */
-static void give_later(struct ft_local_link *l)
-{
-    bool rings = false;
-    while (l->nlater > 0) rings |= ft_slots_give(&l->slots, &l->later[--l->nlater]);
-    if (rings) l->ring(l);
+    if (n->cookie) give(l, &(struct ft_slots_return){.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1});
+    else consumed_small(l, &n->header);
 }
 
 int ft_local_link_open(struct ft_local_link *l)
 {
-    struct ft_rxq_set *set = &local_of(l)->set;
+    struct ft_rxq_set *set = &ft_local_of(l)->set;
     int rc = l->base.sender ? ft_txq_open(&l->txq, set) : ft_rxq_open(&l->rxq, set, consumed);
     if (rc == FT_OK) l->open = true;
     return rc;
@@ -83,56 +95,37 @@ void ft_local_link_up(struct ft_local_link *l)
     if (l->base.state != FT_LINK_CONNECTING) return;
     l->base.state = FT_LINK_UP;
     l->announce = true;
-    local_of(l)->announcements++;
+    ft_local_of(l)->announcements++;
 }
 
-void ft_local_link_lend(struct ft_local_link *l) { l->lends = ft_arena_base() != NULL; }
-
-/* Ends loans without waiting for the receiver: first the mark, then the sender may do with the memory what it likes. Their numbers
- * stay taken until the receiver has given them back. */
-static void withdraw(struct ft_local_link *l, uint32_t loans)
+void ft_local_link_lend(struct ft_local_link *l, bool arena, bool other)
 {
-    loans &= l->lent & ~l->withdrawn;
-    if (!loans) return;
-    ft_slots_withdraw(&l->slots, loans);
-    l->withdrawn |= loans;
-    for (; loans; loans &= loans - 1) {
-        struct ft_send *req = l->loan[__builtin_ctz(loans)];
-        req->withdraw = NULL;
-        req->status = FT_LINK;
-    }
-}
-
-static void withdraw_one(struct ft_send *req)
-{
-    struct ft_local_link *l = req->link;
-    for (uint32_t left = l->lent & ~l->withdrawn; left; left &= left - 1)
-        if (l->loan[__builtin_ctz(left)] == req) withdraw(l, left & -left);
+    l->lends = arena && ft_arena_base() != NULL;
+    l->pulled_least = other ? (size_t)ft_param_int(FT_PARAM_CMA) : 0;
 }
 
 static bool take_messages(struct ft_local_link *l);
-static bool take_returns(struct ft_local_link *l);
 
 void ft_local_link_down(struct ft_local_link *l, int reason, bool orderly)
 {
     if (l->base.state == FT_LINK_DOWN) return;
     if (l->base.state == FT_LINK_UP && l->open && reason != FT_PROTOCOL) {
-        if (l->base.sender) take_returns(l);
+        if (l->base.sender) ft_local_take_returns(l);
         else take_messages(l);
     }
     if (l->base.state == FT_LINK_DOWN) return; /* by what was taken */
     l->base.state = FT_LINK_DOWN;
-    withdraw(l, UINT32_MAX);
+    ft_local_withdraw(l, UINT32_MAX);
     l->base.reason = reason;
     l->base.orderly = orderly;
     l->announce_down = true;
-    local_of(l)->announcements++;
+    ft_local_of(l)->announcements++;
 }
 
 void ft_local_link_remove(struct ft_local_link *l)
 {
-    local_of(l)->announcements -= (unsigned)l->announce + (unsigned)l->announce_down;
-    withdraw(l, UINT32_MAX);
+    ft_local_of(l)->announcements -= (unsigned)l->announce + (unsigned)l->announce_down;
+    ft_local_withdraw(l, UINT32_MAX);
     *l->at = l->next;
     if (l->next) l->next->at = l->at;
     ft_rxq_close(&l->rxq);
@@ -170,214 +163,31 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
     ft_rxq_set_unbind(&FT_CONTAINER(base, struct ft_local, base)->set, ctx);
 }
 
-/* ---- sending ---------------------------------------------------------------------------------------------------- */
-
-/* A loan came back; false if it was not out. */
-static bool take_back(struct ft_local_link *l, unsigned number)
-{
-    uint32_t bit = 1u << number;
-    if (number >= FT_SLOTS_LOANS || !(l->lent & bit)) return false;
-    if (l->withdrawn & bit) {
-        ft_slots_restore(&l->slots, bit);
-    } else {
-        l->loan[number]->withdraw = NULL;
-        l->loan[number]->status = FT_OK;
-    }
-    l->lent &= ~bit;
-    l->withdrawn &= ~bit;
-    return true;
-}
-
-/* A slot or a loan came back. */
-static bool take_payload_back(struct ft_local_link *l, unsigned number)
-{
-    if (number > FT_SLOTS_MOST) return take_back(l, number - FT_SLOTS_MOST - 1);
-    unsigned slot = number - 1;
-    if (slot >= l->slots.nslots || (l->slots.free >> slot & 1)) return false;
-    ft_slots_unget(&l->slots, slot);
-    return true;
-}
-
-static bool take_returns(struct ft_local_link *l)
-{
-    struct ft_slots_return r;
-    bool any = false;
-    for (unsigned i = 0; i < FT_SLOTS_RETURNS && ft_slots_collect(&l->slots, &r); i++) {
-        any = true;
-        if (r.slot && !take_payload_back(l, r.slot)) {
-            ft_local_link_down(l, ft_fail(FT_PROTOCOL, "a peer gave back a slot that it does not have"), false);
-            return any;
-        }
-        if (r.consumed) ft_txq_put(&l->txq, r.ctx, r.lane);
-    }
-    return any;
-}
-
-/* A place in the window of the channel and a descriptor. */
-static int take_place(struct ft_local_link *l, const struct ft_header *h)
-{
-    for (int round = 0;; round++) {
-        int rc = l->txq.outstanding < FT_SLOTS_DESCS ? ft_txq_take(&l->txq, h->ctx, h->lane) : FT_AGAIN;
-        if (rc != FT_AGAIN) return rc;
-        if (round || !take_returns(l)) break;
-        if (l->base.state == FT_LINK_DOWN) return FT_LINK; /* by what came back */
-    }
-    l->wanted = true;
-    return FT_AGAIN;
-}
-
-static int take_slot(struct ft_local_link *l, size_t len_bytes)
-{
-    int slot = ft_slots_get(&l->slots);
-    if (slot < 0 && take_returns(l)) slot = ft_slots_get(&l->slots);
-    if (slot < 0) {
-        l->wanted = l->starved = true;
-        if (l->base.state == FT_LINK_UP && ft_slots_starve(&l->slots)) l->ring(l);
-        return slot;
-    }
-    if (l->starved) {
-        l->starved = false;
-        ft_slots_fed(&l->slots);
-    }
-    int rc = ft_slots_allocate(&l->slots, (unsigned)slot, len_bytes);
-    if (rc == FT_OK) return slot;
-    ft_slots_unget(&l->slots, (unsigned)slot);
-    ft_local_link_down(l, rc, false);
-    return -1;
-}
-
-static int sendable(struct ft_local_link *l, const struct ft_header *h)
-{
-    if (l->base.state == FT_LINK_DOWN) return FT_LINK;
-    if (l->base.state == FT_LINK_CONNECTING) return FT_AGAIN;
-    if (h->len > l->base.transport->config.chunk_bytes) {
-        return ft_fail(FT_INVAL, "a message of %u bytes on a link for at most %zu", h->len, l->base.transport->config.chunk_bytes);
-    }
-    return FT_OK;
-}
-
-static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t slot, const void *small)
-{
-    l->base.messages++;
-    l->base.bytes += h->len;
-    if (ft_slots_publish(&l->slots, h, slot, small)) l->ring(l);
-}
-
-/* The number of a new loan, as descriptors have it, of what lies at *place of the arena; 0: this payload is to be copied. */
-static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data, struct ft_send *req, uint64_t *place)
-{
-    req->withdraw = NULL;
-    if (!req->lasts || !l->lends || h->len < LOAN_BYTES || l->lent == UINT32_MAX || !ft_arena_has(data, h->len, place)) return 0;
-    unsigned number = (unsigned)__builtin_ctz(~l->lent);
-    l->lent |= 1u << number;
-    l->loan[number] = req;
-    l->wanted = true;
-    req->withdraw = withdraw_one;
-    req->link = l;
-    return number + FT_SLOTS_MOST + 1;
-}
-
-int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
-{
-    struct ft_local_link *l = local_link(link);
-    int rc = sendable(l, h);
-    if (rc == FT_OK) rc = take_place(l, h);
-    if (rc) return rc;
-    uint64_t place;
-    uint32_t slot = lend(l, h, data, req, &place);
-    if (slot) {
-        req->status = FT_AGAIN;
-        publish(l, h, slot, &place);
-        return FT_OK;
-    }
-    if (h->len > FT_RXQ_SMALL_BYTES) {
-        int s = take_slot(l, h->len);
-        if (s < 0) {
-            ft_txq_put(&l->txq, h->ctx, h->lane);
-            return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
-        }
-        memcpy(ft_slots_data(&l->slots, (unsigned)s), data, h->len);
-        slot = (uint32_t)s + 1;
-    }
-    publish(l, h, slot, data);
-    req->status = FT_OK;
-    return FT_OK;
-}
-
-int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slot)
-{
-    struct ft_local_link *l = local_link(link);
-    int rc = sendable(l, h);
-    if (rc == FT_OK) rc = take_place(l, h);
-    if (rc) return rc;
-    if (h->len <= FT_RXQ_SMALL_BYTES) {
-        *slot = ft_txq_small(&l->txq, h->ctx, h->lane);
-        return FT_OK;
-    }
-    int s = l->reserved + 2 < l->slots.nslots ? take_slot(l, h->len) : -1;
-    if (s < 0) {
-        l->wanted = true;
-        ft_txq_put(&l->txq, h->ctx, h->lane);
-        return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
-    }
-    l->reserved++;
-    *slot = ft_slots_data(&l->slots, (unsigned)s);
-    return FT_OK;
-}
-
-/* The number of the data slot at an address, 0 if it is none. */
-static uint32_t slot_at(const struct ft_local_link *l, const void *p)
-{
-    size_t offset = (size_t)((uintptr_t)p - (uintptr_t)l->slots.data);
-    return offset < l->slots.nslots * l->slots.stride_bytes ? 1 + (uint32_t)(offset / l->slots.stride_bytes) : 0;
-}
-
-void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot)
-{
-    struct ft_local_link *l = local_link(link);
-    uint32_t s = slot_at(l, slot);
-    if (s) l->reserved--;
-    if (l->base.state == FT_LINK_UP) publish(l, h, s, slot);
-}
-
-void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
-{
-    struct ft_local_link *l = local_link(link);
-    uint32_t s = slot_at(l, slot);
-    if (s) {
-        l->reserved--;
-        ft_slots_unget(&l->slots, s - 1);
-    }
-    ft_txq_put(&l->txq, h->ctx, h->lane);
-}
-
-bool ft_local_drained(struct ft_link *link)
-{
-    struct ft_local_link *l = local_link(link);
-    if (!l->base.sender || !l->open || !l->txq.outstanding) return true;
-    if (l->base.state == FT_LINK_UP) take_returns(l);
-    l->wanted = l->txq.outstanding != 0;
-    return !l->wanted;
-}
-
 /* ---- receiving -------------------------------------------------------------------------------------------------- */
 
-/* Where a message's payload lies, by the sender's word, which is checked; NULL: nowhere where it may be. */
-static const unsigned char *payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d)
+/* Where a message's payload lies, by the sender's word, which is checked; NULL if it is away. False: nowhere where it may be. */
+static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const unsigned char **at)
 {
-    uint64_t place, len = d->header.len;
-    if (d->slot == 0) return len <= FT_RXQ_SMALL_BYTES ? d->small : NULL;
-    if (d->slot <= l->slots.nslots) return l->held & slot_bit(d->slot) ? NULL : ft_slots_data(&l->slots, d->slot - 1);
-    if (d->slot <= FT_SLOTS_MOST || d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS || (l->borrowed & loan_bit(d->slot)) || !l->arena) return NULL;
+    struct ft_slots_place place;
+    uint64_t len = d->header.len;
+    *at = d->small;
+    if (d->slot == 0) return len <= FT_RXQ_SMALL_BYTES;
+    *at = ft_slots_data(&l->slots, d->slot - 1);
+    if (d->slot <= l->slots.nslots) return !(l->held & slot_bit(d->slot));
+    if (d->slot <= FT_SLOTS_MOST || d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS || (l->borrowed & loan_bit(d->slot))) return false;
     memcpy(&place, d->small, sizeof place);
-    return place <= l->arena_bytes && len <= l->arena_bytes - place ? l->arena + place : NULL;
+    *at = NULL;
+    if (place.elsewhere) return l->pull && d->header.lane <= FT_LANE_P2P;
+    if (!l->arena || place.at > l->arena_bytes || len > l->arena_bytes - place.at) return false;
+    *at = l->arena + place.at;
+    return true;
 }
 
 /* One message into its channel. A status only for what an honest sender never does. */
 static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
 {
-    const unsigned char *payload = payload_of(l, d);
-    if (!payload) return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
+    const unsigned char *payload;
+    if (!payload_of(l, d, &payload)) return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
     struct ft_rxq_node *n;
     int rc = slot_bit(d->slot) ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
     if (rc == FT_OK) rc = ft_rxq_admit(&l->rxq, &d->header, &n);
@@ -385,7 +195,7 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     if (!n) {
         l->base.transport->dropped++;
         struct ft_slots_return r = {.ctx = d->header.ctx, .lane = (uint8_t)d->header.lane, .slot = (uint8_t)d->slot, .consumed = 1};
-        if (l->base.state == FT_LINK_UP && ft_slots_give(&l->slots, &r)) l->ring(l);
+        give(l, &r);
         return FT_OK;
     }
     n->cookie = d->slot;
@@ -395,9 +205,9 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     if (slot_bit(d->slot)) {
         l->holder[d->slot - 1] = n;
         l->arrived[d->slot - 1] = l->starved_polls;
-    } else if (!d->slot) {
+    } else {
         memcpy(n->small, d->small, sizeof n->small);
-        n->data = n->small;
+        if (!d->slot) n->data = n->small;
     }
     ft_rxq_ready(&l->rxq, n);
     return FT_OK;
@@ -429,7 +239,7 @@ static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
     n->cookie = 0;
     l->held &= ~bit;
     l->claimed &= ~bit;
-    if (l->base.state == FT_LINK_UP && ft_slots_give(&l->slots, &r)) l->ring(l);
+    give(l, &r);
 }
 
 /* Spills unclaimed messages that are here for `age` polls under starvation. */
@@ -446,10 +256,33 @@ static bool spill_unclaimed(struct ft_local_link *l, uint32_t age)
     return any;
 }
 
+/* A small message that comes while it is waited for need not go through the queue, if that is empty. It stays in its descriptor, which
+ * the sender does not write again before the place of its window is back. */
+static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d, uint64_t ctx, unsigned lane, struct ft_msg *msg)
+{
+    if (d->slot || l->at_once || ft_rxq_queued(&l->rxq, ctx, lane)) return false;
+    msg->header = d->header;
+    atomic_signal_fence(memory_order_seq_cst); /* what is checked is the copy, which the sender cannot change any more */
+    if (msg->header.len > FT_RXQ_SMALL_BYTES || msg->header.ctx != ctx || msg->header.lane != lane) return false;
+    msg->data = d->small;
+    msg->owner = l;
+    msg->cookie = 0;
+    msg->withdrawn = NULL;
+    msg->away = false;
+    l->at_once = true;
+    ft_slots_pass(&l->slots);
+    return true;
+}
+
 int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
-    struct ft_local_link *l = local_link(link);
-    int rc = l->open ? ft_rxq_recv(&l->rxq, ctx, lane, msg) : FT_AGAIN;
+    struct ft_local_link *l = ft_local_link_of(link);
+    bool looks = l->base.transport->quiet && l->base.state == FT_LINK_UP; /* else the next poll takes what has come, of all links */
+    const struct ft_slots_desc *d = looks ? ft_slots_next(&l->slots) : NULL;
+    int rc = FT_AGAIN;
+    if (d && recv_at_once(l, d, ctx, lane, msg)) rc = FT_OK;
+    else if (d) take_messages(l);
+    if (rc && l->open && l->rxq.queued > 0) rc = ft_rxq_recv(&l->rxq, ctx, lane, msg);
     if (rc) return rc == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : rc;
     l->base.messages++;
     l->base.bytes += msg->header.len;
@@ -458,6 +291,7 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     if (loan_bit(msg->cookie)) {
         msg->withdrawn = ft_slots_withdrawn(&l->slots);
         msg->withdrawn_bit = loan_bit(msg->cookie);
+        msg->away = !msg->data;
         return FT_OK;
     }
     if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2) {
@@ -470,14 +304,46 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     return FT_OK;
 }
 
+/* What was read counts only if the sender stood by it when it had been read, and, since a dead process's number may be another one's, was
+ * alive (pull says so). The caller asks ft_msg_intact() once more before it makes anything of it. */
+int ft_local_fetch(struct ft_link *link, struct ft_msg *msg, void *to)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    struct ft_rxq_node *n = msg->owner;
+    struct ft_slots_place place;
+    if (!to) to = ft_rxq_landing(n);
+    memcpy(&place, n->small, sizeof place);
+    int rc = l->pull(l, place.at, to, msg->header.len);
+    if (!ft_msg_intact(msg)) return FT_AGAIN;
+    if (rc) {
+        FT_LOG(INFO, "shm", l->base.transport->config.rank, "a message of %u bytes cannot be read in the memory of engine %016llx: %s",
+               msg->header.len, (unsigned long long)l->base.peer, ft_fail_text());
+        ft_local_link_down(l, rc, false);
+        return FT_LINK;
+    }
+    msg->data = to;
+    msg->away = false;
+    return FT_OK;
+}
+
 int ft_local_peek(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_header *header)
 {
-    struct ft_local_link *l = local_link(link);
+    struct ft_local_link *l = ft_local_link_of(link);
     int rc = l->open ? ft_rxq_peek(&l->rxq, ctx, lane, header) : FT_AGAIN;
     return rc == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : rc;
 }
 
-void ft_local_release(struct ft_link *link, struct ft_msg *msg) { ft_rxq_release(&local_link(link)->rxq, msg); }
+void ft_local_release(struct ft_link *link, struct ft_msg *msg)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    if (msg->owner != l) {
+        ft_rxq_release(&l->rxq, msg);
+        return;
+    }
+    msg->owner = NULL;
+    l->at_once = false;
+    consumed_small(l, &msg->header);
+}
 
 /* ---- turning and sleeping ----------------------------------------------------------------------------------------- */
 
@@ -485,7 +351,7 @@ bool ft_local_link_poll(struct ft_local_link *l)
 {
     if (l->base.state != FT_LINK_UP) return false;
     if (l->base.sender) {
-        if (!l->wanted || !take_returns(l)) return false;
+        if (!l->wanted || !ft_local_take_returns(l)) return false;
         l->wanted = (l->lent & ~l->withdrawn) != 0;
         return true;
     }
@@ -519,12 +385,21 @@ bool ft_local_arm_links(struct ft_local *t, bool on)
     return !work;
 }
 
+void ft_local_wake(struct ft_transport *base)
+{
+    struct ft_local *t = FT_CONTAINER(base, struct ft_local, base);
+    if (!t->unrung) return;
+    t->unrung = false;
+    for (struct ft_local_link *l = t->links; l; l = l->next)
+        if (l->unrung && l->base.state == FT_LINK_UP) ft_local_wake_other(l);
+}
+
 /* Returns are fetched first if nobody waits for them: those who do are told by poll that something moved. */
 void ft_local_trim(struct ft_transport *base)
 {
     for (struct ft_local_link *l = FT_CONTAINER(base, struct ft_local, base)->links; l; l = l->next) {
         if (!l->open) continue;
-        if (l->base.sender && l->base.state == FT_LINK_UP && !l->wanted) take_returns(l);
+        if (l->base.sender && l->base.state == FT_LINK_UP && !l->wanted) ft_local_take_returns(l);
         if (l->base.sender) ft_slots_trim(&l->slots);
         else ft_rxq_trim(&l->rxq);
     }

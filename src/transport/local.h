@@ -5,10 +5,11 @@
 #ifndef FT_LOCAL_H
 #define FT_LOCAL_H
 
+#include "transport/pull.h"
 #include "transport/rxq.h"
 #include "transport/slots.h"
 
-#define FT_LOCAL_LATER 8
+#define FT_LOCAL_LATER 4 /* half of the window of lane 0, where short collectives go: their sender need not wait for a poll */
 
 struct ft_local_link {
     struct ft_link base;
@@ -17,6 +18,7 @@ struct ft_local_link {
     int nlater;
     void (*ring)(struct ft_local_link *); /* wakes the other side, which sleeps; not called when DOWN */
     struct ft_local_link *next, **at;     /* all links of the transport */
+    bool unrung;                          /* something was published or given since the other side was last woken if it slept */
     bool open;                            /* slots and queue are in use */
     bool announce, announce_down;         /* events to be told: ACCEPTED or UP, and DOWN */
     /* sender */
@@ -25,12 +27,16 @@ struct ft_local_link {
     bool starved;       /* the last search for a slot failed */
     unsigned reserved;  /* slots of reservations */
     bool lends;         /* the receiver reads this process's arena */
+    size_t pulled_least; /* and pulls messages of so many bytes out of its other memory; 0: it does not */
+    struct ft_pull_seen seen;
     uint32_t lent, withdrawn; /* a bit per loan: out; and of those, given up */
     struct ft_send *loan[FT_SLOTS_LOANS];
     /* receiver */
     struct ft_rxq rxq;
     const unsigned char *arena; /* the sender's, read-only; NULL: it lends nothing */
     size_t arena_bytes;
+    int (*pull)(struct ft_local_link *, uint64_t at, void *to, size_t len_bytes); /* of the sender's other memory, FT_LINK; NULL: none */
+    bool at_once;               /* a message is out that went past the queue */
     uint32_t borrowed;          /* a bit per loan: its message is here */
     uint32_t held, claimed;  /* a bit per slot: its message is here; and a view of it is out */
     struct ft_rxq_node *holder[FT_SLOTS_MOST];
@@ -43,7 +49,11 @@ struct ft_local {
     struct ft_rxq_set set;
     struct ft_local_link *links;
     unsigned announcements; /* links with something to announce */
+    bool unrung;            /* a link may be */
 };
+
+static inline struct ft_local_link *ft_local_link_of(struct ft_link *l) { return FT_CONTAINER(l, struct ft_local_link, base); }
+static inline struct ft_local *ft_local_of(struct ft_local_link *l) { return FT_CONTAINER(l->base.transport, struct ft_local, base); }
 
 void ft_local_open(struct ft_local *, const struct ft_transport_ops *, const struct ft_transport_config *);
 void ft_local_close(struct ft_local *); /* when no link is left */
@@ -53,11 +63,18 @@ void ft_local_link_add(struct ft_local *, struct ft_local_link *, uint64_t peer,
 /* Its memory is there; makes the queue. */
 int ft_local_link_open(struct ft_local_link *);
 void ft_local_link_up(struct ft_local_link *); /* and announces it */
-/* Sender: from now on memory of the arena is lent instead of copied, where the caller of send allows it. */
-void ft_local_link_lend(struct ft_local_link *);
+/* Sender: from now on memory is lent instead of copied, where the caller of send allows it: of the arena, other memory. */
+void ft_local_link_lend(struct ft_local_link *, bool arena, bool other);
 /* What has arrived is taken first, unless `reason` is FT_PROTOCOL. Only the first call counts. */
 void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
 void ft_local_link_remove(struct ft_local_link *); /* from the list, queues freed */
+/* The other side, if it sleeps; not now, if the engine is about to say ft_transport_ops.wake(). */
+void ft_local_wake_other(struct ft_local_link *);
+/* Sender: what the receiver has given back, of a link that is UP; true if anything was. The link may be DOWN by it. */
+bool ft_local_take_returns(struct ft_local_link *);
+/* Sender: ends loans without waiting for the receiver: first the mark, then the sender may do with the memory what it likes. Their numbers
+ * stay taken until the receiver has given them back. */
+void ft_local_withdraw(struct ft_local_link *, uint32_t loans);
 /* Moves messages and returns; true if anything did. */
 bool ft_local_link_poll(struct ft_local_link *);
 /* Writes pending announcements; the number written. */
@@ -72,9 +89,11 @@ int ft_local_reserve(struct ft_link *, const struct ft_header *, void **slot);
 void ft_local_commit(struct ft_link *, const struct ft_header *, void *slot);
 void ft_local_cancel(struct ft_link *, const struct ft_header *, void *slot);
 int ft_local_recv(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *msg);
+int ft_local_fetch(struct ft_link *, struct ft_msg *msg, void *to);
 int ft_local_peek(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
 void ft_local_release(struct ft_link *, struct ft_msg *msg);
 bool ft_local_drained(struct ft_link *);
 void ft_local_trim(struct ft_transport *);
+void ft_local_wake(struct ft_transport *);
 
 #endif

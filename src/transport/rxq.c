@@ -13,6 +13,8 @@ struct rx_lane {
     struct ft_rxq_node *node;  /* as many as the window has places */
     unsigned char *small, *large; /* landings: one of small_bytes for each node, ft_window() of chunk_bytes */
     uint64_t free;             /* bit i: node[i] is FREE */
+    bool placed;               /* large is where it stays; and NULL, or memory that devices reach, where that is */
+    void *pinned;
     uint8_t large_free;        /* likewise */
     uint8_t places_free;
     uint8_t head, queued;      /* of order[], a ring */
@@ -54,7 +56,11 @@ unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_byt
     return len_bytes <= set->small_bytes || places == window ? 1 : places / window;
 }
 
-size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane) { return lane == 0 ? set->first_bytes : set->chunk_bytes; }
+/* Where a GPU has to do with messages nobody reads them in their senders' memory, and no lane but the first takes longer ones. */
+size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane)
+{
+    return lane == 0 || (lane <= FT_LANE_P2P && !set->pinned) ? set->first_bytes : set->chunk_bytes;
+}
 
 /* From one landing to the next. */
 static size_t stride_of(const struct ft_rxq_set *set, unsigned lane)
@@ -124,8 +130,9 @@ static int rx_add(struct ft_rxq *q, uint64_t ctx)
     return FT_OK;
 }
 
-static void rx_free(struct ft_rxq_ctx *c)
+static void rx_free(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 {
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) ft_pinned_free(set->pinned, c->lane[l].pinned);
     munmap(c->landing, c->landing_bytes);
     free(c);
 }
@@ -137,7 +144,7 @@ static void rx_reap(struct ft_rxq *q, struct ft_rxq_ctx *c)
     for (struct ft_rxq_ctx **at = &q->unbound; *at; at = &(*at)->next) {
         if (*at != c) continue;
         *at = c->next;
-        rx_free(c);
+        rx_free(q->set, c);
         return;
     }
 }
@@ -165,6 +172,7 @@ static void rx_remove(struct ft_rxq *q, uint64_t ctx)
             struct ft_rxq_node *n = &c->lane[l].node[c->lane[l].order[(c->lane[l].head + i) % FT_RXQ_DEEPEST]];
             if (n->state == FT_RXQ_READY) rx_consume(q, n);
         }
+        q->queued -= c->lane[l].queued;
         c->lane[l].queued = 0;
     }
     c->unbound = true;
@@ -190,12 +198,12 @@ int ft_rxq_open(struct ft_rxq *q, struct ft_rxq_set *set, void (*consumed)(struc
     return FT_OK;
 }
 
-static void rx_free_all(struct ft_rxq_ctx **list)
+static void rx_free_all(const struct ft_rxq_set *set, struct ft_rxq_ctx **list)
 {
     while (*list) {
         struct ft_rxq_ctx *c = *list;
         *list = c->next;
-        rx_free(c);
+        rx_free(set, c);
     }
 }
 
@@ -207,10 +215,19 @@ void ft_rxq_close(struct ft_rxq *q)
         *at = q->next;
         break;
     }
-    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) rx_free_all(&q->bucket[b]);
-    rx_free_all(&q->unbound);
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) rx_free_all(q->set, &q->bucket[b]);
+    rx_free_all(q->set, &q->unbound);
     q->last = NULL;
     q->set = NULL;
+}
+
+/* Before a lane's first long message: is there memory that devices reach? Only for what they have to do with. */
+static void place_lane(const struct ft_rxq_set *set, struct rx_lane *lane, unsigned number)
+{
+    lane->placed = true;
+    if (number > FT_LANE_P2P) return;
+    lane->pinned = ft_pinned_alloc(set->pinned, (size_t)ft_window(number) * stride_of(set, number));
+    if (lane->pinned) lane->large = lane->pinned;
 }
 
 /* There is one: those that take a large one take so many places that no more than these fill the window. */
@@ -219,6 +236,7 @@ static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, str
     n->large = -1;
     n->landing = lane->small + n->index * ft_round_up(set->small_bytes, FT_CACHE_LINE);
     if (n->header.len <= set->small_bytes && set->small_bytes > 0) return;
+    if (!lane->placed) place_lane(set, lane, n->header.lane);
     n->large = (int8_t)__builtin_ctz(lane->large_free);
     n->landing = lane->large + (size_t)n->large * stride_of(set, n->header.lane);
     lane->large_free &= (uint8_t)(lane->large_free - 1);
@@ -244,6 +262,7 @@ int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node
     n->header = *h;
     take_landing(q->set, lane, n);
     lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = n->index;
+    q->queued++;
     n->data = NULL;
     n->state = FT_RXQ_FILLING;
     c->busy++;
@@ -271,7 +290,7 @@ static void rx_trim(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 {
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
         struct rx_lane *lane = &c->lane[l];
-        for (unsigned free = lane->large_free; free; free &= free - 1) {
+        for (unsigned free = lane->pinned ? 0 : lane->large_free; free; free &= free - 1) {
             unsigned i = (unsigned)__builtin_ctz(free);
             ft_pages_trim(&lane->large_pages[i], lane->large + i * stride_of(set, l), stride_of(set, l), false);
         }
@@ -292,6 +311,12 @@ static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lan
     return n->state == FT_RXQ_READY ? n : NULL;
 }
 
+bool ft_rxq_queued(struct ft_rxq *q, uint64_t ctx, unsigned lane)
+{
+    const struct ft_rxq_ctx *c = rx_find(q, ctx);
+    return !c || c->lane[lane].queued > 0;
+}
+
 int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
     struct ft_rxq_node *n = rx_first(q, ctx, lane);
@@ -299,6 +324,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     struct rx_lane *l = &n->home->lane[lane];
     l->head = (uint8_t)((l->head + 1) % FT_RXQ_DEEPEST);
     l->queued--;
+    q->queued--;
     n->state = FT_RXQ_HELD;
     n->home->busy++;
     msg->header = n->header;
@@ -306,6 +332,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     msg->owner = n;
     msg->cookie = n->cookie;
     msg->withdrawn = NULL;
+    msg->away = false;
     return FT_OK;
 }
 

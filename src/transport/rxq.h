@@ -39,7 +39,8 @@ struct ft_rxq_node {
 };
 
 struct ft_rxq_set {
-    size_t chunk_bytes, first_bytes; /* longest message, on lane 0 */
+    size_t chunk_bytes, first_bytes; /* longest message, where data goes */
+    struct ft_pinned *pinned; /* where landings of long messages lie if there is room; NULL: anywhere */
     unsigned first, places, small_bytes; /* places of lane 0 and of others; 0: as ft_window() says. Set before the first bind */
     uint64_t *bound;
     int count, capacity;
@@ -53,6 +54,7 @@ struct ft_rxq {
     /* Called exactly once for each message that was admitted and became ready: when it is released, or dropped because its
      * context was unbound. The transport gives the space and one place of the window back. */
     void (*consumed)(struct ft_rxq *, struct ft_rxq_node *);
+    unsigned queued; /* messages admitted and not received, of bound contexts */
     struct ft_rxq_ctx *last; /* of the latest lookup */
     struct ft_rxq_ctx *bucket[FT_RXQ_BUCKETS];
     struct ft_rxq_ctx *unbound; /* with views out or fills under way */
@@ -95,6 +97,7 @@ void ft_rxq_trim(struct ft_rxq *);
 int ft_rxq_recv(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_msg *);
 int ft_rxq_peek(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_header *);
 void ft_rxq_release(struct ft_rxq *, struct ft_msg *);
+bool ft_rxq_queued(struct ft_rxq *, uint64_t ctx, unsigned lane); /* has messages that were admitted, or is not bound */
 
 int ft_txq_open(struct ft_txq *, struct ft_rxq_set *);
 void ft_txq_close(struct ft_txq *); /* idempotent */

@@ -317,6 +317,7 @@ const struct ft_transport_ops ft_transport_shm = {
     .commit = ft_local_commit,
     .cancel = ft_local_cancel,
     .recv = ft_local_recv,
+    .fetch = ft_local_fetch,
     .peek = ft_local_peek,
     .release = ft_local_release,
     .drained = ft_local_drained,
@@ -324,4 +325,5 @@ const struct ft_transport_ops ft_transport_shm = {
     .fd = shm_fd,
     .arm = shm_arm,
     .trim = ft_local_trim,
+    .wake = ft_local_wake,
 };

@@ -10,7 +10,12 @@
 #define FT_SHM_STRANGERS 16 /* accepted connections that are not links yet */
 
 /* Single bytes on the socket after the handshake. */
-enum { FT_SHM_ACCEPTED = 1, FT_SHM_BELL, FT_SHM_BYE, FT_SHM_COPIES /* accepted, but lend nothing */, FT_SHM_REFUSED = 64 /* minus the status */ };
+enum {
+    FT_SHM_BELL = 2, FT_SHM_BYE,
+    FT_SHM_ACCEPTED = 16, FT_SHM_ARENA = 1, FT_SHM_PULLS = 2, /* accepted, and added to it: which memory of the sender's can be read */
+    FT_SHM_ANSWERS = 20,
+    FT_SHM_REFUSED = 64, /* minus the status */
+};
 
 /* What an epoll event points at: the first member of its owner. */
 struct ft_shm_socket {
@@ -20,9 +25,10 @@ struct ft_shm_socket {
 };
 
 /* The segment's offer, sent with its descriptor, that of the sender's life page and that of its arena, to read (if arena_bytes are
- * 0 something else stands there). The receiver's life page comes with FT_SHM_ACCEPTED or FT_SHM_COPIES. */
+ * 0 something else stands there). The receiver's life page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in the
+ * sender's memory can read its messages there; without an address it lends nothing of that. */
 struct ft_shm_offer {
-    uint64_t chunk_bytes, len_bytes, arena_bytes;
+    uint64_t chunk_bytes, len_bytes, arena_bytes, cookie_at, cookie;
 };
 
 enum ft_shm_stage { FT_SHM_READY, FT_SHM_DIAL, FT_SHM_AUTH, FT_SHM_OFFER, FT_SHM_ANSWER };
@@ -38,6 +44,8 @@ struct ft_shm_link {
     struct ft_life *life; /* of the peer's process; NULL before the set-up is done */
     void *memory;
     size_t len_bytes;
+    uint64_t cookie;      /* sender: to be read here by the receiver */
+    int pid;              /* receiver: of the sender's process, as this one sees it */
     const void *arena;    /* receiver: the sender's */
     size_t arena_bytes;
 };

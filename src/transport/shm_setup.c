@@ -3,6 +3,7 @@
  * receiving link; a sending link goes DIAL, AUTH, OFFER, ANSWER and is up. All bytes here come from outside.
  */
 #include "transport/shm.h"
+#include "transport/pull.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -130,7 +131,7 @@ static int check_offer(const struct ft_shm_offer *offer, size_t chunk_bytes)
 /* Says yes, with this process's life page. The first byte on a socket always fits. */
 static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
-    unsigned char word = l->arena ? FT_SHM_ACCEPTED : FT_SHM_COPIES;
+    unsigned char word = FT_SHM_ACCEPTED | (l->arena ? FT_SHM_ARENA : 0) | (l->local.pull ? FT_SHM_PULLS : 0);
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     int rc = send_with_fds(l->socket.fd, &iov, &t->life, 1);
     return rc == FT_AGAIN ? FT_LINK : rc;
@@ -150,6 +151,31 @@ static int borrow(struct ft_shm *t, struct ft_shm_link *l, int fd, size_t arena_
     l->local.arena = l->arena;
     l->local.arena_bytes = l->arena_bytes;
     return FT_OK;
+}
+
+/* Only of the process whose life page this is: a dead one's number may be another one's, whose memory is no message. */
+static int pull(struct ft_local_link *local, uint64_t at, void *to, size_t len_bytes)
+{
+    struct ft_shm_link *l = FT_CONTAINER(local, struct ft_shm_link, local);
+    int rc = ft_pull(l->pid, at, to, len_bytes);
+    return ft_life_held(l->life) ? rc : ft_fail(FT_LINK, "the process has ended");
+}
+
+/* Can this process read the sender's memory? It has when it has seen the cookie. */
+static void try_to_pull(struct ft_shm *t, struct ft_shm_link *l, int socket, const struct ft_shm_offer *offer)
+{
+    struct ucred who;
+    socklen_t len = sizeof who;
+    uint64_t seen = 0;
+    if (!offer->cookie_at || !ft_param_int(FT_PARAM_CMA)) return;
+    if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &len) < 0 || who.pid <= 0) return;
+    l->pid = who.pid;
+    int rc = pull(&l->local, offer->cookie_at, &seen, sizeof seen);
+    if (rc == FT_OK && seen == offer->cookie) {
+        l->local.pull = pull;
+        FT_LOG(TRACE, "shm", t->local.base.config.rank, "messages are read in the memory of process %d", l->pid);
+    } else FT_LOG(INFO, "shm", t->local.base.config.rank, "the memory of process %d cannot be read from here, so messages are copied twice: %s",
+                l->pid, rc ? ft_fail_text() : "it is another process's");
 }
 
 /* Makes a receiving link of it; the stranger's socket becomes the link's. */
@@ -173,6 +199,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
     if (rc == FT_OK) rc = borrow(t, l, fd[ARENA], (size_t)offer->arena_bytes);
     if (rc == FT_OK) rc = ft_local_link_open(&l->local);
     if (rc == FT_OK) {
+        try_to_pull(t, l, s->socket.fd, offer);
         l->socket = s->socket;
         l->socket.kind = FT_SHM_LINK;
         rc = accept_offer(t, l);
@@ -227,6 +254,12 @@ static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
     size_t arena_bytes;
     int arena = ft_arena_file(&arena_bytes);
     struct ft_shm_offer offer = {.chunk_bytes = t->local.set.chunk_bytes, .len_bytes = l->len_bytes, .arena_bytes = arena_bytes};
+    if (ft_param_int(FT_PARAM_CMA)) {
+        struct ft_env *env = t->local.base.config.env;
+        env->random(env, &l->cookie, sizeof l->cookie);
+        offer.cookie = l->cookie;
+        offer.cookie_at = (uintptr_t)&l->cookie;
+    }
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
     const int fd[FDS] = {[SEGMENT] = l->segment, [LIFE] = t->life, [ARENA] = arena < 0 ? t->life : arena};
     return send_with_fds(l->socket.fd, &iov, fd, FDS);
@@ -240,7 +273,7 @@ static int read_answer(struct ft_shm_link *l)
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return FT_AGAIN;
     if (n <= 0) return ft_fail(FT_LINK, "the other side hung up before it accepted the link");
     int status = FT_SHM_REFUSED - (int)word;
-    bool accepted = word == FT_SHM_ACCEPTED || word == FT_SHM_COPIES;
+    bool accepted = word >= FT_SHM_ACCEPTED && word < FT_SHM_ANSWERS;
     if (!accepted && status >= FT_FORKED && status < FT_AGAIN)
         return ft_fail(status, "the other side refused the link: %s", ft_status_text(status));
     if (!accepted) return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
@@ -248,7 +281,7 @@ static int read_answer(struct ft_shm_link *l)
     int fd = -1;
     int rc = read_with_fds(l->socket.fd, &iov, &fd, 1);
     if (rc == FT_OK) rc = ft_life_map(fd, &l->life);
-    if (rc == FT_OK && word == FT_SHM_ACCEPTED) ft_local_link_lend(&l->local);
+    if (rc == FT_OK) ft_local_link_lend(&l->local, word & FT_SHM_ARENA, word & FT_SHM_PULLS);
     ft_fd_close(&fd);
     return rc;
 }

@@ -2,7 +2,8 @@
  * slots.c: the shared structure of slots.h. Every atomic in the segment is either a turn, by which one side hands an entry to
  * the other, or a flag of the sleeping protocol. That protocol is Dekker's: the waker stores a turn (or `starving`) and then
  * loads `armed`, the sleeper stores `armed` and then loads the turn (or `starving`); all four are sequentially
- * consistent, so at least one of them sees the other. On x86 the store is the one locked instruction of a message.
+ * consistent, or have a fence between them, so at least one of them sees the other. On x86 that fence is the one locked
+ * instruction of a message, and it waits until the line of the message has come from the other side's cache: hence a call of its own.
  */
 #include "transport/slots.h"
 
@@ -122,15 +123,14 @@ void ft_slots_trim(struct ft_slots *s)
     }
 }
 
-bool ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot, const void *small)
+void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot, const void *small)
 {
     struct ft_slots_desc *d = &s->segment->desc[s->descs++ % FT_SLOTS_DESCS];
     d->header = *h;
     d->slot = slot;
     if (!slot && h->len) memcpy(d->small, small, h->len);
-    if (slot > FT_SLOTS_MOST) memcpy(d->small, small, FT_SLOTS_PLACE);
-    atomic_store_explicit(&d->turn, s->descs, memory_order_seq_cst); /* pairs with take and pending */
-    return rings(&s->segment->receiver_armed);
+    if (slot > FT_SLOTS_MOST) memcpy(d->small, small, sizeof(struct ft_slots_place));
+    atomic_store_explicit(&d->turn, s->descs, memory_order_release); /* pairs with take and pending */
 }
 
 void ft_slots_withdraw(struct ft_slots *s, uint32_t loans)
@@ -165,19 +165,30 @@ bool ft_slots_starve(struct ft_slots *s)
 
 /* ---- receiver ----------------------------------------------------------------------------------------------- */
 
+const struct ft_slots_desc *ft_slots_next(const struct ft_slots *s)
+{
+    const struct ft_slots_desc *d = &s->segment->desc[s->descs % FT_SLOTS_DESCS];
+    return atomic_load_explicit(&d->turn, memory_order_acquire) == s->descs + 1 ? d : NULL; /* pairs with publish */
+}
+
+void ft_slots_pass(struct ft_slots *s)
+{
+    s->descs++;
+    __builtin_prefetch(&s->segment->returned[s->returns % FT_SLOTS_RETURNS], 1);
+}
+
 bool ft_slots_take(struct ft_slots *s, struct ft_slots_desc *out)
 {
-    struct ft_slots_desc *d = &s->segment->desc[s->descs % FT_SLOTS_DESCS];
-    if (atomic_load_explicit(&d->turn, memory_order_acquire) != s->descs + 1) return false; /* pairs with publish */
+    const struct ft_slots_desc *d = ft_slots_next(s);
+    if (!d) return false;
     out->header = d->header;
     out->slot = d->slot;
     memcpy(out->small, d->small, sizeof out->small);
-    s->descs++;
-    __builtin_prefetch(&s->segment->returned[s->returns % FT_SLOTS_RETURNS], 1);
+    ft_slots_pass(s);
     return true;
 }
 
-bool ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
+void ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
 {
     struct ft_slots_return *r = &s->segment->returned[s->returns++ % FT_SLOTS_RETURNS];
     r->ctx = what->ctx;
@@ -185,8 +196,7 @@ bool ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
     r->slot = what->slot;
     r->consumed = what->consumed;
     r->zero = 0;
-    atomic_store_explicit(&r->turn, s->returns, memory_order_seq_cst); /* pairs with collect and pending */
-    return rings(&s->segment->sender_armed);
+    atomic_store_explicit(&r->turn, s->returns, memory_order_release); /* pairs with collect and pending */
 }
 
 uint32_t *ft_slots_withdrawn(const struct ft_slots *s) { return &s->segment->withdrawn; }
@@ -199,6 +209,17 @@ bool ft_slots_starving(const struct ft_slots *s)
 void ft_slots_fed(struct ft_slots *s) { atomic_store_explicit(&s->segment->starving, 0, memory_order_relaxed); }
 
 /* ---- sleeping ----------------------------------------------------------------------------------------------- */
+
+bool ft_slots_rings(struct ft_slots *s, bool sender)
+{
+#ifdef __SANITIZE_THREAD__ /* does not know fences; nor does it look at this protocol, which guards no data */
+    static atomic_int fence;
+    atomic_exchange(&fence, 0);
+#else
+    atomic_thread_fence(memory_order_seq_cst);
+#endif
+    return rings(sender ? &s->segment->receiver_armed : &s->segment->sender_armed);
+}
 
 void ft_slots_arm(struct ft_slots *s, bool sender, bool on)
 {

@@ -18,6 +18,10 @@
 #define FT_SLOTS_MOST 32 /* slots of a pool */
 #define FT_SLOTS_LOANS 32 /* payloads that lie in the sender's own memory; in descriptors and returns they follow the slots */
 
+/* Where a loan lies: in the arena of the sender's process, from its beginning, or elsewhere in its memory, at an address. */
+struct ft_slots_place { uint64_t at, elsewhere; };
+_Static_assert(sizeof(struct ft_slots_place) <= FT_RXQ_SMALL_BYTES, "a place travels as a small payload does");
+
 struct ft_slots_desc {
     struct ft_header header;
     unsigned char small[FT_RXQ_SMALL_BYTES];
@@ -75,12 +79,11 @@ void ft_slots_unget(struct ft_slots *, unsigned slot);
 /* Gives back the pages of sparse slots that no message has taken since the call before. */
 void ft_slots_trim(struct ft_slots *);
 /* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`, or for a loan lies where the
- * FT_SLOTS_PLACE bytes of `small` say. The caller has made
- * sure that fewer than FT_SLOTS_DESCS are unreturned. True: the receiver sleeps and is to be woken. */
-bool ft_slots_publish(struct ft_slots *, const struct ft_header *, uint32_t slot, const void *small);
+ * struct ft_slots_place at `small` says. The caller has made sure that fewer than FT_SLOTS_DESCS are unreturned; ft_slots_rings()
+ * follows. */
+void ft_slots_publish(struct ft_slots *, const struct ft_header *, uint32_t slot, const void *small);
 /* The next return, if there is one. */
 bool ft_slots_collect(struct ft_slots *, struct ft_slots_return *out);
-#define FT_SLOTS_PLACE sizeof(uint64_t)
 /* Loans (bits) that the sender does not stand by any more, and that it may make again. */
 void ft_slots_withdraw(struct ft_slots *, uint32_t loans);
 void ft_slots_restore(struct ft_slots *, uint32_t loans);
@@ -90,14 +93,20 @@ bool ft_slots_starve(struct ft_slots *);
 /* ---- receiver ---- */
 
 bool ft_slots_take(struct ft_slots *, struct ft_slots_desc *out); /* the next message, if there is one */
-/* Gives something back. True: the sender sleeps and is to be woken. */
-bool ft_slots_give(struct ft_slots *, const struct ft_slots_return *);
+/* The next message where it lies, NULL if there is none; and past it. */
+const struct ft_slots_desc *ft_slots_next(const struct ft_slots *);
+void ft_slots_pass(struct ft_slots *);
+/* Gives something back; ft_slots_rings() follows. */
+void ft_slots_give(struct ft_slots *, const struct ft_slots_return *);
 uint32_t *ft_slots_withdrawn(const struct ft_slots *);
 bool ft_slots_starving(const struct ft_slots *);
 void ft_slots_fed(struct ft_slots *); /* the sender's word was heard */
 
 /* ---- sleeping ---- */
 
+/* After publishing or giving: does the other side sleep, and is to be woken? It may be asked once for several of them, and a little
+ * later, when a locked instruction does not wait for the line of the message any more. */
+bool ft_slots_rings(struct ft_slots *, bool sender);
 /* After arming, look once more at what is waited for: the one who wakes publishes first and looks at the flag then. */
 void ft_slots_arm(struct ft_slots *, bool sender, bool on);
 bool ft_slots_pending(const struct ft_slots *, bool sender); /* is there something to collect or to take */

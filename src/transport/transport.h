@@ -47,10 +47,11 @@ struct ft_header {
 };
 _Static_assert(sizeof(struct ft_header) == 32, "struct ft_header is a wire format");
 
-/* Embedded in its owner. Zeroed before its first use; `lasts` may be set before each send. */
+/* Embedded in its owner. Zeroed before its first use; `lasts` and `moved` may be set before each send. */
 struct ft_send {
     int status; /* FT_AGAIN while pending */
     bool lasts; /* it may stay pending until the receiver has used the message: a transport need not copy the payload */
+    bool moved; /* and the receiver only moves the payload on: it may have to bring it itself, see fetch */
     /* Set by a transport that did so, NULL else: gives the message up at once. The request completes with FT_LINK; what the receiver
      * reads from then on it does not take for the message, see ft_msg_intact(). */
     void (*withdraw)(struct ft_send *);
@@ -67,6 +68,7 @@ struct ft_msg {
     const void *data;
     void *owner;    /* the transport's own */
     uint64_t cookie; /* likewise */
+    bool away;      /* data is NULL until fetch has brought the payload, which still lies with the sender; only on lanes up to FT_LANE_P2P */
     uint32_t *withdrawn;    /* NULL: the payload is nobody else's; else a word in which the bit says that the sender does not */
     uint32_t withdrawn_bit; /* stand by it any more */
 };
@@ -104,8 +106,9 @@ struct ft_transport_config {
     uint64_t self;                     /* this engine's id */
     unsigned char key[FT_KEY_BYTES];   /* the job's secret; every connection proves it first (P9) */
     size_t chunk_bytes;                /* largest message; the same on both ends of a link */
-    size_t first_bytes;                /* the same on lane 0 over TCP, where it may be more; 0: as chunk_bytes */
+    size_t first_bytes;                /* the same on the lanes where data goes, where it may be more; 0: as chunk_bytes */
     int rank;                          /* for log lines; -1 unknown */
+    struct ft_pinned *pinned;          /* where buffers for long messages should lie if there is room; NULL: anywhere */
     uint64_t suspect_ms;               /* silence after which a host counts as gone; 0: by parameter */
 };
 
@@ -113,6 +116,7 @@ struct ft_transport {
     const struct ft_transport_ops *ops;
     struct ft_transport_config config;
     uint64_t dropped; /* messages of unbound contexts */
+    bool quiet;       /* the engine looks for a few messages alone: recv takes them without a poll, and nobody need be woken until wake() */
     uint64_t look_ns; /* while it has links it must be polled this often, also by those that sleep; 0: no need */
 };
 
@@ -148,6 +152,10 @@ struct ft_transport_ops {
     void (*cancel)(struct ft_link *, const struct ft_header *, void *slot);
     /* The next message of a channel, if it is here. FT_AGAIN: none. FT_LINK: none and none will come. */
     int (*recv)(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *msg);
+    /* Copies the payload of a message that is `away`, out of the memory of the sender's process, and sets data: to `to`, which must hold
+     * it, or for NULL to memory of the link's. FT_AGAIN: the sender does not stand by it any more; release it and wait. FT_LINK: it
+     * cannot be read; the link is down. NULL: no message is away here. */
+    int (*fetch)(struct ft_link *, struct ft_msg *msg, void *to);
     /* Looks at it without taking it. */
     int (*peek)(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
     void (*release)(struct ft_link *, struct ft_msg *msg);
@@ -161,6 +169,8 @@ struct ft_transport_ops {
     bool (*arm)(struct ft_transport *, bool on);
     /* Gives back memory that long messages have taken and none has needed since the call before. */
     void (*trim)(struct ft_transport *);
+    /* Wakes those that sleep of what was sent or released while the transport was quiet. NULL: it does not know that. */
+    void (*wake)(struct ft_transport *);
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;
@@ -170,6 +180,8 @@ int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transpo
 /* Those that FTCCL_TRANSPORTS allows, best first, NULL-terminated; FT_INVAL names an unknown one. With FTCCL_FAULT set
  * each is wrapped by the fault transport. */
 int ft_transport_list(const char *list, const struct ft_transport_ops **out, int capacity);
+/* May others of this host read this process's memory, as far as it can tell? Links find out for themselves. */
+bool ft_transport_pulls(void);
 void ft_transport_describe(FILE *out); /* names, interfaces and addresses found here, for ftccl-info */
 
 /* ---- network interfaces ------------------------------------------------------------------------------------- */

@@ -123,6 +123,7 @@ void World::open(int rank)
     ft_tuning_default(&tuning);
     tuning.chunk_bytes = c.chunk_bytes;
     tuning.chunks = c.chunks;
+    tuning.pulls = c.pulls;
     if (ft_algo_plan(c.algo, &r.view, &c.coll, &tuning, &r.plan) != 0) fail(rank, -1, ft_fail_text());
     if (r.plan.nlanes < 1 || r.plan.nlanes > FT_LANES) fail(rank, -1, "number of lanes");
     if (r.plan.tmp_bytes % esize) fail(rank, -1, "scratch is no whole number of elements");
@@ -215,7 +216,8 @@ void World::load(int rank, int lane)
     struct ft_step &s = l.step;
     ft_plan_step(&ranks[rank].plan, lane, l.index, &s);
     if (s.nsend > FT_STEP_PEERS || s.nrecv > FT_STEP_PEERS || s.nfwd > FT_STEP_PEERS) fail(rank, lane, "too many peers");
-    if ((s.nsend && s.send_bytes > c.chunk_bytes) || ((s.nrecv || s.nfwd) && s.len_bytes > c.chunk_bytes))
+    size_t longest = ranks[rank].plan.pulled ? c.chunk_bytes * (size_t)c.chunks : c.chunk_bytes;
+    if ((s.nsend && s.send_bytes > longest) || ((s.nrecv || s.nfwd) && s.len_bytes > longest))
         fail(rank, lane, "message longer than a chunk");
     if ((s.nsend > 0) != (s.send_bytes > 0)) fail(rank, lane, "send without bytes or peers");
     if ((s.nrecv || s.nfwd || s.src.buf || s.dst.buf) != (s.len_bytes > 0)) fail(rank, lane, "empty exchange");
@@ -391,7 +393,7 @@ std::string Case::text() const
     static const char *const place[] = {"out of place", "in place", "mixed"};
     std::ostringstream s;
     s << algo->name << " " << ft_kind_name(coll.kind) << " of " << coll.count << " x " << ft_type_name(coll.type) << ", "
-      << nranks() << " ranks, root " << coll.root << ", chunk " << chunk_bytes << " B x " << chunks << ", "
+      << nranks() << " ranks, root " << coll.root << ", chunk " << chunk_bytes << " B x " << chunks << (pulls ? ", pulled, " : ", ")
       << place[(int)in_place] << ", window " << window << (hand ? " with hand" : " without hand") << ", seed " << seed
       << ", hosts";
     for (int h : host) s << " " << h;
@@ -404,6 +406,7 @@ bool applies(const Case &c)
     ft_tuning_default(&tuning);
     tuning.chunk_bytes = c.chunk_bytes;
     tuning.chunks = c.chunks;
+    tuning.pulls = c.pulls;
     struct ft_view view = {1, c.nranks(), 0, 1, c.host.data(), nullptr};
     for (int h : c.host) view.nhosts = std::max(view.nhosts, h + 1);
     return (c.algo->kinds >> c.coll.kind & 1) && c.algo->fits(&view, &c.coll, &tuning);

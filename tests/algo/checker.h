@@ -30,6 +30,7 @@ struct Case {
     int window;
     bool hand;
     uint64_t seed; // order of delivery
+    bool pulls = false;
 
     int nranks() const { return (int)host.size(); }
     std::string text() const;

@@ -206,6 +206,30 @@ TEST(Cost, GrowsWhenRanksShareCores)
             << name;
 }
 
+// Ranks of a host that have only TCP, twice and four times as many as cores: what was fastest where they were measured (perf/tune),
+// or within a tenth of it.
+TEST(Loopback, ChoosesWhatWasFastest)
+{
+    struct { enum ft_kind kind; int ranks; size_t bytes; const char *good; } table[] = {
+        {FT_ALLREDUCE, 2, 8, "rd"},           {FT_ALLREDUCE, 2, 65536, "rd"},         {FT_ALLREDUCE, 2, 16 << 20, "ring"},
+        {FT_ALLREDUCE, 4, 8, "rd"},           {FT_ALLREDUCE, 4, 4096, "rd"},          {FT_ALLREDUCE, 4, 65536, "rd hd"},
+        {FT_ALLREDUCE, 4, 512 << 10, "ring"}, {FT_ALLREDUCE, 4, 4 << 20, "ring"},     {FT_ALLREDUCE, 8, 8, "tree"},
+        {FT_ALLREDUCE, 8, 4096, "tree rd"},   {FT_ALLREDUCE, 8, 65536, "hd"},         {FT_ALLREDUCE, 8, 512 << 10, "ring"},
+        {FT_ALLREDUCE, 8, 4 << 20, "ring"},   {FT_ALLGATHER, 4, 16, "rd bruck"},      {FT_ALLGATHER, 8, 16, "rd bruck"},
+        {FT_ALLGATHER, 4, 1 << 20, "ring"},   {FT_ALLGATHER, 8, 1 << 20, "ring"},     {FT_REDUCESCATTER, 4, 16, "hd direct"},
+        {FT_REDUCESCATTER, 8, 16, "hd"},      {FT_REDUCESCATTER, 8, 128 << 10, "ring"}, {FT_ALLTOALL, 4, 16, "bruck"},
+        {FT_ALLTOALL, 8, 512, "bruck"},       {FT_ALLTOALL, 8, 128 << 10, "direct"},  {FT_BROADCAST, 4, 8, "tree"},
+        {FT_BROADCAST, 8, 8, "direct"},       {FT_BROADCAST, 4, 4 << 20, "ring direct"}, {FT_BROADCAST, 8, 4 << 20, "ring"},
+    };
+    for (auto &t : table) {
+        World world(t.ranks, 1);
+        world.tuning.costs.cores_per_host = 2;
+        ft_tuning_links(&world.tuning, FT_LINKS_LOOPBACK);
+        EXPECT_NE(std::string(t.good).find(world.select(t.kind, t.bytes)), std::string::npos)
+            << ft_kind_name(t.kind) << " of " << t.bytes << " on " << t.ranks << " ranks: " << world.select(t.kind, t.bytes);
+    }
+}
+
 // Writes `text` to a file of its own, loads it, removes it.
 int load(struct ft_tuning *tuning, const std::string &text)
 {
@@ -240,11 +264,11 @@ TEST(Tuning, DigestSeesEveryField)
 {
     struct ft_tuning base;
     ft_tuning_default(&base);
-    std::vector<struct ft_tuning> all(12, base);
+    std::vector<struct ft_tuning> all(13, base);
     all[1].chunk_bytes++;
     all[2].chunks++;
     all[3].choice = "ring";
-    for (int i = 0; i < 8; i++) (&all[4 + i].costs.local_latency_ns)[i] += 1;
+    for (int i = 0; i < 9; i++) (&all[4 + i].costs.local_latency_ns)[i] += 1;
     all.push_back(base);
     all.back().costs.cores_per_host++;
     for (size_t i = 0; i < all.size(); i++)

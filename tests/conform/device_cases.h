@@ -15,18 +15,19 @@ static uint64_t seed;
 /* A buffer between canaries, at a chosen distance from a cache line. */
 struct Guarded {
     static const size_t PAD = 128;
-    std::unique_ptr<unsigned char[]> mem;
-    unsigned char *data;
+    std::unique_ptr<unsigned char[]> own;
+    unsigned char *mem, *data;
     size_t len;
 
-    Guarded(size_t len_, size_t skew) : mem(new unsigned char[len_ + 3 * PAD]), len(len_)
+    /* at: with that much around it, else it is allocated */
+    Guarded(size_t len_, size_t skew, unsigned char *at = nullptr) : own(at ? nullptr : new unsigned char[len_ + 3 * PAD]), mem(at ? at : own.get()), len(len_)
     {
-        memset(mem.get(), 0xa5, len + 3 * PAD);
-        data = (unsigned char *)ft_round_up((uintptr_t)mem.get() + 64, 64) + skew;
+        memset(mem, 0xa5, len + 3 * PAD);
+        data = (unsigned char *)ft_round_up((uintptr_t)mem + 64, 64) + skew;
     }
     bool intact() const
     {
-        for (unsigned char *p = mem.get(); p < mem.get() + len + 3 * PAD; p++)
+        for (unsigned char *p = mem; p < mem + len + 3 * PAD; p++)
             if ((p < data || p >= data + len) && *p != 0xa5) return false;
         return true;
     }

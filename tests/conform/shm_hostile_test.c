@@ -266,6 +266,9 @@ static void raw_open(struct raw *r)
     struct ft_shm_offer o = {.chunk_bytes = CHUNK, .len_bytes = len};
     int all[3] = {fd, life_of(NO_MAGIC), arena_of(NO_MAGIC, &o.arena_bytes)};
     if (rnd() % 8 == 0) o.arena_bytes = 0; /* lends nothing, but may say so in messages */
+    static uint64_t cookie = 0xc00c1e;
+    o.cookie = cookie + (rnd() % 8 == 0);
+    o.cookie_at = rnd() % 8 ? (uintptr_t)&cookie : rnd() % 2 ? 0 : rnd();
     hand_over(r->socket, &o, sizeof o, all, 3);
     for (int i = 0; i < 3; i++) close(all[i]);
     turns(50);
@@ -288,7 +291,11 @@ static void raw_publish(struct raw *r)
     struct ft_header h = {.ctx = rnd() % 5, .seq = rnd(), .len = odd(CHUNK), .lane = (uint16_t)(rnd() % 12), .step = (uint16_t)rnd()};
     unsigned char small[FT_RXQ_SMALL_BYTES] = {1};
     uint32_t slot = rnd() % 8 ? 1 + rnd() % 64 : odd(72);
-    uint64_t place = rnd() % 4 ? rnd() % (ARENA_BYTES + CHUNK) : rnd() % 2 ? UINT64_MAX - rnd() % CHUNK : ARENA_BYTES - CHUNK + rnd() % 3;
+    static char here[CHUNK];
+    struct ft_slots_place place = {
+        .at = rnd() % 4 ? rnd() % (ARENA_BYTES + CHUNK) : rnd() % 2 ? UINT64_MAX - rnd() % CHUNK : ARENA_BYTES - CHUNK + rnd() % 3};
+    if (rnd() % 4 == 0) place.elsewhere = rnd();
+    if (place.elsewhere && rnd() % 8) place.at = (uintptr_t)here;
     if (slot > FT_SLOTS_MOST) memcpy(small, &place, sizeof place);
     if (rnd() % 2) {
         slot = 0;
@@ -299,7 +306,7 @@ static void raw_publish(struct raw *r)
     ft_slots_publish(&r->slots, &sane, slot, small);
 }
 
-static uint32_t sum, received;
+static uint32_t sum, received, away;
 
 static void receive_some(void)
 {
@@ -310,7 +317,13 @@ static void receive_some(void)
         if (accepted->ops->recv(accepted, 1 + rnd() % 3, rnd() % FT_LANES_ALL, &m) != FT_OK) continue;
         received++;
         CHECK(m.header.len <= CHUNK);
-        for (uint32_t k = 0; k < m.header.len; k++) sum += ((const unsigned char *)m.data)[k];
+        if (m.away) {
+            static char there[CHUNK];
+            int rc = accepted->ops->fetch(accepted, &m, rnd() % 2 ? there : NULL);
+            away++;
+            CHECK(rc == FT_OK ? !m.away && m.data : rc == FT_LINK ? accepted->state == FT_LINK_DOWN : rc == FT_AGAIN && !ft_msg_intact(&m));
+        }
+        for (uint32_t k = 0; k < m.header.len && !m.away; k++) sum += ((const unsigned char *)m.data)[k];
         if (nheld < 16 && rnd() % 4 == 0) held[nheld++] = m;
         else accepted->ops->release(accepted, &m);
     }
@@ -361,7 +374,7 @@ static void corrupted_memory_is_survived(int rounds)
     }
     raw_close(&r);
     CHECK(ft_fd_count() == before);
-    printf("%d rounds, %d links ended, %u messages received, checksum %u\n", rounds, ended, received, sum);
+    printf("%d rounds, %d links ended, %u messages received, %u of them away, checksum %u\n", rounds, ended, received, away, sum);
 }
 
 /* ---- what a receiver may give back ------------------------------------------------------------------------------------ */
@@ -399,7 +412,7 @@ static void sink_open(struct sink *k)
     memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
     k->memory = mmap(NULL, ft_slots_bytes(CHUNK), PROT_READ | PROT_WRITE, MAP_SHARED, fd[0], 0);
     CHECK(k->memory != MAP_FAILED);
-    unsigned char word = rnd() % 16 ? FT_SHM_ACCEPTED : (unsigned char)rnd();
+    unsigned char word = (unsigned char)(rnd() % 16 ? FT_SHM_ACCEPTED + rnd() % 4 : rnd());
     int from = rnd() % 16 ? 1 : 0; /* mostly its own life page comes back */
     hand_over(k->socket, &word, 1, fd + from, rnd() % 16 ? 1 : (int)(rnd() % (3 - (uint32_t)from)));
     for (int i = 0; i < 3; i++) close(fd[i]);

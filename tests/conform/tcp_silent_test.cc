@@ -115,7 +115,8 @@ class TcpSilent : public testing::Test {
     int post(uint32_t seq)
     {
         ft_header h = header_of(1, 0, seq, 8);
-        ft_send req = {FT_AGAIN, false, NULL, NULL};
+        ft_send req = {};
+        req.status = FT_AGAIN;
         int rc = l->ops->send(l, &h, "12345678", &req);
         return rc;
     }

@@ -179,7 +179,8 @@ int TransportTest::send(ft_link *l, uint64_t ctx, unsigned lane, uint32_t seq, s
 {
     ft_header h = header_of(ctx, lane, seq, (uint32_t)len_bytes);
     std::string data = payload(seq, len_bytes);
-    ft_send req = {FT_AGAIN, false, NULL, NULL};
+    ft_send req = {};
+    req.status = FT_AGAIN;
     int rc = l->ops->send(l, &h, data.data(), &req);
     if (rc != FT_OK) return rc;
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return req.status != FT_AGAIN; })) << "an accepted send never completed";

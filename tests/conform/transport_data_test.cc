@@ -33,7 +33,8 @@ TEST_P(TransportData, EverySizeArrives)
     EXPECT_EQ(ab->bytes, bytes);
     EXPECT_EQ(ba->bytes, bytes);
     ft_header h = header_of(1, 0, 1, chunk + 1);
-    ft_send req = {FT_AGAIN, false, NULL, NULL};
+    ft_send req = {};
+    req.status = FT_AGAIN;
     std::string big(chunk + 1, 'x');
     EXPECT_EQ(ab->ops->send(ab, &h, big.data(), &req), FT_INVAL) << "longer than a chunk";
     void *slot;
@@ -238,7 +239,9 @@ TEST_P(TransportData, EachSendCompletesOnce)
 {
     open(8192);
     ASSERT_TRUE(link());
-    std::vector<ft_send> reqs(2000, ft_send{FT_AGAIN, false, NULL, NULL});
+    ft_send fresh = {};
+    fresh.status = FT_AGAIN;
+    std::vector<ft_send> reqs(2000, fresh);
     std::string data[8];
     uint32_t sent = 0, received = 0;
     std::vector<uint32_t> next(8, 0);
@@ -273,7 +276,8 @@ TEST_P(TransportData, UnboundContextsAreDroppedAndGivenBack)
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return b->t->dropped == n; })) << b->t->dropped << " dropped";
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return ab->ops->drained(ab); }));
     ft_header h = header_of(8, 0, 1, 8);
-    ft_send req = {FT_AGAIN, false, NULL, NULL};
+    ft_send req = {};
+    req.status = FT_AGAIN;
     EXPECT_EQ(ab->ops->send(ab, &h, "12345678", &req), FT_INVAL) << "the sender does not know the context either";
     ASSERT_EQ(send(ab, 1, 0, 1, 8), FT_OK);
     EXPECT_TRUE(expect(1, 0, 1, 8));

@@ -64,7 +64,8 @@ TEST_P(TransportFail, GoodbyeNeverOvertakesMessages)
             while (!go) continue;
             for (uint32_t seq = 1; seq <= 8; seq++) {
                 ft_header h = header_of(1, FT_LANE_CTL, seq, 8);
-                ft_send req = {FT_AGAIN, false, NULL, NULL};
+                ft_send req = {};
+                req.status = FT_AGAIN;
                 EXPECT_EQ(ab->ops->send(ab, &h, "12345678", &req), FT_OK);
                 while (req.status == FT_AGAIN) a->poll();
             }
@@ -248,7 +249,8 @@ TEST_P(TransportFail, KilledSenderIsNoticedAndItsMessagesAreRead)
         if (!l || !turn({&e}, [&] { return l->state == FT_LINK_UP; })) return 2;
         for (uint32_t seq = 1; seq <= 2; seq++) {
             ft_header h = header_of(1, 0, seq, 20000);
-            ft_send req = {FT_AGAIN, false, NULL, NULL};
+            ft_send req = {};
+            req.status = FT_AGAIN;
             std::string data = payload(seq, 20000);
             if (!turn({&e}, [&] { return l->ops->send(l, &h, data.data(), &req) == FT_OK; })) return 3;
             if (!turn({&e}, [&] { return req.status == FT_OK; })) return 4;

@@ -23,7 +23,8 @@ struct Side {
     void send(const void *data, uint32_t len, unsigned lane, bool in_place)
     {
         ft_header h = header_of(1, lane, 0, len);
-        ft_send req = {FT_AGAIN, false, NULL, NULL};
+        ft_send req = {};
+        req.status = FT_AGAIN;
         void *slot;
         for (;;) {
             int rc = in_place ? to->ops->reserve(to, &h, &slot) : to->ops->send(to, &h, data, &req);

@@ -24,6 +24,7 @@ protected:
     CUstream stream = nullptr;
     uint64_t run = 0;
     std::vector<Room> rooms{FT_REDUCE_SRCS + FT_REDUCE_DSTS};
+    unsigned char *pinned = nullptr;
 
     void SetUp() override
     {
@@ -36,6 +37,8 @@ protected:
         ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &device), FT_OK) << ft_fail_text();
         ASSERT_NE(device, nullptr);
         ops = device->ops->queue;
+        pinned = (unsigned char *)ft_pinned_alloc(device->pinned, rooms.size() * Room::LEN);
+        ASSERT_NE(pinned, nullptr);
         ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();
         ASSERT_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS); /* not the legacy one, which copy() is on */
         void *streams[] = {stream};
@@ -46,9 +49,12 @@ protected:
     void TearDown() override
     {
         if (queue) ops->signal(queue, nullptr, run), ops->close(queue);
+        if (pinned) ft_pinned_free(device->pinned, pinned);
         if (device) ft_device_close(device);
         if (stream) cuStreamDestroy(stream);
     }
+    /* The n-th operand's place in pinned memory, or nullptr, by chance. */
+    unsigned char *lies(std::mt19937_64 &rng, size_t n) { return rng() % 2 ? pinned + n * Room::LEN : nullptr; }
     void wait(ft_device_req &req)
     {
         time_t end = time(nullptr) + 60;
@@ -64,13 +70,13 @@ static void copy(CUdeviceptr to, CUdeviceptr from, size_t len)
     EXPECT_EQ(cuStreamSynchronize(CU_STREAM_LEGACY), CUDA_SUCCESS);
 }
 
-/* An operand: a place on the device, or a guarded one far from it. */
+/* An operand: a place on the device, or a guarded one far from it; that one can be in pinned memory, as links' are. */
 struct Operand {
     Guarded host;
     CUdeviceptr there;
     bool far;
 
-    Operand(size_t len, size_t skew, const Room &room, bool far_) : host(len, skew), far(far_)
+    Operand(size_t len, size_t skew, const Room &room, bool far_, unsigned char *pinned) : host(len, skew, pinned), far(far_)
     {
         there = room.at + 2 * Guarded::PAD + skew;
         std::vector<unsigned char> canary(len + 2 * Guarded::PAD, 0xa5);
@@ -108,12 +114,12 @@ void EveryType::check(std::mt19937_64 &rng, const Case &c, const Pool &pool, siz
     for (int d = 0; d < r.ndst; d++) /* an aliased operand is far as source and destination or as neither */
         if (c.alias[d] >= 0) far.src = (far.src & ~(1u << c.alias[d])) | ((far.dst >> d & 1) << c.alias[d]);
     for (int k = 0; k < r.nsrc; k++) {
-        src.emplace_back(len, c.skew_src[k], rooms[(size_t)k], far.src >> k & 1);
+        src.emplace_back(len, c.skew_src[k], rooms[(size_t)k], far.src >> k & 1, lies(rng, (size_t)k));
         src[(size_t)k].set(&pool.src[(size_t)k][at * size]);
         r.src[k] = src[(size_t)k].address();
     }
     for (int d = 0; d < r.ndst; d++) {
-        dst.emplace_back(len, c.skew_dst[d], rooms[(size_t)(FT_REDUCE_SRCS + d)], far.dst >> d & 1);
+        dst.emplace_back(len, c.skew_dst[d], rooms[(size_t)(FT_REDUCE_SRCS + d)], far.dst >> d & 1, lies(rng, (size_t)(FT_REDUCE_SRCS + d)));
         dst[(size_t)d].set(c.alias[d] < 0 ? junk.data() : &pool.src[(size_t)c.alias[d]][at * size]);
         r.dst[d] = dst[(size_t)d].address();
         if (c.alias[d] >= 0) r.src[c.alias[d]] = r.dst[d];

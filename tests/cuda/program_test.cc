@@ -20,6 +20,7 @@ TEST(CudaProgram, Headers) { GTEST_SKIP() << FT_NO_NCCL_HEADER; }
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -351,10 +352,24 @@ TEST(CudaProgram, AStreamOfAnotherDeviceIsRefused)
     for (size_t r = 0; r < 2; r++) EXPECT_EQ(total(2), d.out[r]->get(d.stream[r]));
 }
 
-TEST(CudaProgram, AnAbortIsAnErrorOfTheOthersWhoseStreamsGoOn)
+class CudaProgramOnFailure : public testing::TestWithParam<const char *> {
+protected:
+    void SetUp() override { read(GetParam()); }
+    void TearDown() override { read(nullptr); }
+    static void read(const char *value)
+    {
+        if (value) setenv("FTCCL_ON_FAILURE", value, 1);
+        else unsetenv("FTCCL_ON_FAILURE");
+        ftcclResetDebugInit(); /* reads the environment again */
+    }
+};
+
+/* As with NCCL nothing behind a failed operation runs before the abort; on request it does. */
+TEST_P(CudaProgramOnFailure, AnAbortIsAnErrorOfTheOthersWhoseStreamsStandOrGoOn)
 {
     ncclUniqueId id;
     std::atomic<int> done{0};
+    bool release = GetParam() != nullptr;
     NCCL(ncclGetUniqueId(&id));
     proc::in_threads(3, [&](int r) {
         ncclComm_t comm = nullptr;
@@ -372,12 +387,21 @@ TEST(CudaProgram, AnAbortIsAnErrorOfTheOthersWhoseStreamsGoOn)
             EXPECT_TRUE(result == ncclSuccess || result == ncclRemoteError) << result; /* it may know already */
             for (double end = proc::now() + 60; state == ncclSuccess && proc::now() < end;) NCCL(ncclCommGetAsyncError(comm, &state));
             EXPECT_EQ(ncclRemoteError, state) << ncclGetLastError(comm);
-            EXPECT_TRUE(finishes(stream));
+            if (release) {
+                EXPECT_TRUE(finishes(stream));
+            }
+            if (!release && result == ncclSuccess) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(100));
+                EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(stream));
+            }
         }
         NCCL(ncclCommAbort(comm));
+        EXPECT_TRUE(finishes(stream));
         CUDA(cudaStreamDestroy(stream));
     });
 }
+
+INSTANTIATE_TEST_SUITE_P(OnFailure, CudaProgramOnFailure, testing::Values(nullptr, "release"), [](auto &i) { return i.param ? "release" : "unset"; });
 
 /* rank ID NRANKS RANK: a program that a launcher starts once a rank. Says how its sum came out. */
 CHILD(rank)

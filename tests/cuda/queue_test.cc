@@ -27,13 +27,14 @@ protected:
     ft_device_queue *queue = nullptr;
     const ft_device_queue_ops *ops = nullptr;
     CUstream a = nullptr, b = nullptr;
-    int live = standin_live_memory();
+    int live = 0; /* with the device open, and without the queue */
 
     void SetUp() override
     {
         choose("cuda");
         ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &device), FT_OK) << ft_fail_text();
         ASSERT_NE(device, nullptr);
+        live = standin_live_memory();
         ops = device->ops->queue;
         ASSERT_EQ(ops->open(device, 0, &queue), FT_OK) << ft_fail_text();
         standin_enter();
@@ -257,6 +258,74 @@ TEST_F(Queue, MemoryIsZeroedAndKnown)
     int before = standin_live_memory();
     EXPECT_EQ(device->ops->alloc(device, 1, &q), FT_DEVICE);
     EXPECT_EQ(standin_live_memory(), before);
+}
+
+/* Memory of links that is pinned is not used again while a pass that nobody waits for may read or write it. */
+TEST_F(Queue, ACancelledPassKeepsPinnedMemoryFromBeingUsedAgain)
+{
+    const size_t len = 100000;
+    CUdeviceptr there;
+    ASSERT_NE(device->pinned, nullptr);
+    ASSERT_EQ(cuMemAlloc(&there, len), CUDA_SUCCESS);
+    char *slot = (char *)ft_pinned_alloc(device->pinned, len);
+    ASSERT_NE(slot, nullptr);
+    EXPECT_TRUE(ft_pinned_has(slot, len));
+    EXPECT_TRUE(ft_pinned_has(slot + 1, len - 1));
+    EXPECT_FALSE(ft_pinned_has(&there, 1));
+    memset(slot, 1, len);
+    cuMemsetD8(there, 7, len);
+    cuStreamSynchronize(CU_STREAM_LEGACY);
+    uint64_t run = after({a});
+    ft_reduce pass = {};
+    pass.type = FT_UINT8, pass.count = len, pass.nsrc = pass.ndst = 1, pass.src[0] = (void *)there, pass.dst[0] = slot;
+    ft_device_req req = {};
+    ASSERT_EQ(ops->reduce(queue, &pass, {0, 1}, nullptr, &req), FT_AGAIN); /* the run has not begun: it stays where it is */
+    ops->cancel(queue, &req);
+    ft_pinned_free(device->pinned, slot);
+    EXPECT_EQ(ft_pinned_alloc(device->pinned, 1), nullptr) << "memory that is still going to be written was given to somebody";
+    EXPECT_TRUE(soon([&] { return reached(run); }));
+    ops->begin(queue, nullptr, run);
+    EXPECT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
+    EXPECT_EQ(slot[len - 1], 7) << "it was not staged";
+    void *again = ft_pinned_alloc(device->pinned, 1);
+    EXPECT_NE(again, nullptr);
+    ft_pinned_free(device->pinned, again);
+    ops->signal(queue, nullptr, run);
+    EXPECT_TRUE(soon([&] { return cuStreamQuery(a) == CUDA_SUCCESS; }));
+    /* One that no kernel executes any more. */
+    ASSERT_EQ(ops->reduce(queue, &pass, {0, 1}, nullptr, &req), FT_AGAIN);
+    ops->cancel(queue, &req);
+    EXPECT_EQ(ft_pinned_alloc(device->pinned, 1), nullptr);
+    close();
+    EXPECT_NE(again = ft_pinned_alloc(device->pinned, 1), nullptr);
+    ft_pinned_free(device->pinned, again);
+    cuMemFree(there);
+}
+
+TEST_F(Queue, PinnedMemoryIsGivenOutOnceAndTheDeviceDoesWithoutIt)
+{
+    const size_t all = 16 << 20;
+    std::vector<char *> parts;
+    size_t lens[] = {1, 4096, 100000, 5 << 20, 1 << 20};
+    for (size_t len : lens) {
+        parts.push_back((char *)ft_pinned_alloc(device->pinned, len));
+        ASSERT_NE(parts.back(), nullptr);
+        memset(parts.back(), (int)parts.size(), len);
+    }
+    for (size_t i = 0; i < parts.size(); i++) EXPECT_TRUE(parts[i][0] == (char)(i + 1) && parts[i][lens[i] - 1] == (char)(i + 1)) << i;
+    EXPECT_EQ(ft_pinned_alloc(device->pinned, all - (5 << 20)), nullptr);
+    ft_pinned_free(device->pinned, parts[3]);
+    char *again = (char *)ft_pinned_alloc(device->pinned, 5 << 20);
+    EXPECT_EQ(again, parts[3]) << "what was freed is used again";
+    for (char *part : parts) ft_pinned_free(device->pinned, part);
+    EXPECT_NE(parts[0] = (char *)ft_pinned_alloc(device->pinned, all), nullptr);
+    ft_pinned_free(device->pinned, parts[0]);
+    EXPECT_EQ(ft_pinned_alloc(nullptr, 1), nullptr);
+    ft_device *other = nullptr;
+    standin_fail("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0);
+    ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
+    EXPECT_EQ(other->pinned, nullptr);
+    ft_device_close(other);
 }
 
 TEST_F(Queue, MemoryForAProgramKeepsTheContextItIsIn)

@@ -39,7 +39,7 @@ struct Buffer {
 struct Job {
     std::vector<ftcclComm_t> comm;
     std::vector<CUstream> stream;
-    Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
+    Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0, int64_t on_failure = FTCCL_OPTION_UNDEF, int verify = 0) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
     {
         ftcclUniqueId id;
         standin_enter();
@@ -49,6 +49,8 @@ struct Job {
             options.transports = transports;
             options.opTimeoutMs = op_timeout_ms;
             options.preserveInput = preserve;
+            options.onFailure = on_failure;
+            options.verify = verify;
             ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
             config.options = &options;
             EXPECT_OK(ftcclCommInitRankConfig(&comm[static_cast<size_t>(r)], n, id, r, &config));

@@ -381,7 +381,9 @@ static void reshape(struct ft_comm *comm, unsigned what)
     const struct ft_decision *decision;
     struct ft_shrink shrink = {.exclude = list, .count = how & 64 ? 1 : 0, .abort = how & 128, .key = 1, .name = "child", .limits = me.limits};
     struct ft_grow grow = {.nranks = comm->view.nranks + 1 + (int)how % 2, .name = "grown", .limits = me.limits};
-    remember(ft_pact_child(comm, what % 4 == 0 ? FT_AGREE_GROW : FT_AGREE_SHRINK));
+    ft_engine_lock(comm->engine);
+    remember(ft_pact_child_held(comm, what % 4 == 0 ? FT_AGREE_GROW : FT_AGREE_SHRINK));
+    ft_engine_unlock(comm->engine);
     switch (what % 4) {
     case 0:
         if (grow.nranks <= RANKS_MAX) ft_grow_run(comm, &grow, &child);

@@ -249,9 +249,10 @@ static bool wire_arm(struct ft_transport *t, bool on) { return (void)t, on; }
 static void wire_trim(struct ft_transport *t) { (void)t; }
 
 static const struct ft_transport_ops wire_ops = {
-    "wire", wire_open, wire_close, wire_address, wire_reaches, wire_connect, wire_disconnect, wire_bind, wire_unbind, wire_send, wire_reserve,
-    wire_commit, wire_cancel, wire_recv, wire_peek, wire_release, wire_drained, wire_poll, wire_fd, wire_arm,
-    wire_trim,
+    .name = "wire", .open = wire_open, .close = wire_close, .address = wire_address, .reaches = wire_reaches, .connect = wire_connect,
+    .disconnect = wire_disconnect, .bind = wire_bind, .unbind = wire_unbind, .send = wire_send, .reserve = wire_reserve, .commit = wire_commit,
+    .cancel = wire_cancel, .recv = wire_recv, .peek = wire_peek, .release = wire_release, .drained = wire_drained, .poll = wire_poll,
+    .fd = wire_fd, .arm = wire_arm, .trim = wire_trim,
 };
 
 #endif

@@ -15,7 +15,7 @@ from importlib.util import module_from_spec, spec_from_loader
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from parts import checks, ddp, speed  # noqa: E402
+from parts import building, checks, ddp, speed  # noqa: E402
 from parts.rig import Missing, Result, Rig, rows_of  # noqa: E402
 
 TABLE = """#  Rank  0 Group  0 Pid     12 on       host device  0 [0000:00:00] NVIDIA H200
@@ -97,6 +97,17 @@ class Bounds(WithARig):
 
 
 class Reading(unittest.TestCase):
+    def test_a_toolkit_is_one_that_is_whole(self):
+        top = tempfile.TemporaryDirectory()
+        self.addCleanup(top.cleanup)
+        folders = [os.path.join(top.name, name) for name in ("none", "half", "whole")]
+        for folder, files in zip(folders[1:], (["bin/nvcc"], ["bin/nvcc", "include/cuda.h"])):
+            for file in files:
+                os.makedirs(os.path.dirname(os.path.join(folder, file)), exist_ok=True)
+                open(os.path.join(folder, file), "w").close()
+        self.assertEqual(building.find_toolkit([None] + folders), folders[2])
+        self.assertIsNone(building.find_toolkit(folders[:2]))
+
     def test_the_table(self):
         rows, device = rows_of(TABLE)
         self.assertEqual(device, "NVIDIA H200")

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Properties of perf/compare: it measures every library that is installed, with a time in every cell (or that it was too slow on
-# a busy machine); what stands in its file is not measured again; interrupted, it leaves its file and no process. Method: one tiny
-# case of --quick with one round; the same command again; a signal while it works. Without the others only FTCCL is measured.
+# a busy machine); what stands in its file is not measured again; interrupted, it leaves its file and no process; programs that measure
+# say when what they print does not arrive. Method: one tiny case of --quick with one round; the same command again; a signal while
+# it works; a full disk. Without the others only FTCCL is measured.
 command -v python3 >/dev/null 2>&1 || { echo "no python3"; exit 77; }
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -14,6 +15,21 @@ fail() {
     cat "$dir/out"
     exit 1
 }
+
+# What it prints does not arrive. argparse swallows errors of an output without a buffer.
+unset PYTHONUNBUFFERED
+for program in compare tune scaling healthy_cost registered false_suspicions; do
+    if [ -w /dev/full ]; then
+        "$top_srcdir/perf/$program" --help 2>"$dir/out" >/dev/full
+        [ "$? $(grep -c "^$program: cannot write" "$dir/out")" = '1 1' ] || fail "disk full: $program"
+    fi
+    "$top_srcdir/perf/$program" --help 2>"$dir/out" >&-
+    [ "$? $(grep -c "^$program: cannot write" "$dir/out")" = '1 1' ] || fail "stdout closed: $program"
+done
+if [ -w /dev/full ]; then
+    perf/recovery kill -n 2 -k 1 2>"$dir/out" >/dev/full
+    [ "$? $(grep -c '^recovery: cannot write' "$dir/out")" = '1 1' ] || fail 'disk full: recovery'
+fi
 
 # shellcheck disable=SC2086 # a list of words
 "$compare" $options --transports tcp --output "$dir/a.json" >"$dir/out" 2>&1 || fail 'status not 0'

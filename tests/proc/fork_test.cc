@@ -3,11 +3,17 @@
  * and while it lives on its parent's death is still seen at once.
  * Method: a rank in a process of its own forks and is killed; its forked child holds a pipe of the test open meanwhile.
  */
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <cstdio>
 #include <thread>
 
 #include "tests/proc/proc.h"
@@ -94,6 +100,61 @@ TEST(Fork, WhileOthersFailLeavesNoLockInTheChild)
     proc::Child child("forks", {}, {{"FTCCL_DEBUG_FILE", "/dev/null"}});
     EXPECT_EQ(child.line(60), "200");
     EXPECT_EQ(child.wait(), 0);
+}
+
+/* Has the thread taken what was written and waits for more? Then it is not in malloc, whose locks AddressSanitizer loses in a fork. */
+static bool waits_for_more(int fifo, pid_t thread)
+{
+    char path[64], state = '?';
+    int left = 1;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+    FILE *stat = fopen(path, "re");
+    if (!stat || fscanf(stat, "%*d (%*[^)]) %c", &state) != 1) state = '?';
+    if (stat) fclose(stat);
+    return ioctl(fifo, FIONREAD, &left) == 0 && left == 0 && state == 'S';
+}
+
+/* first FIFO: forks while another thread is in the first call of the process, held up where it reads the configuration. */
+CHILD(first)
+{
+    std::atomic<pid_t> thread{0};
+    std::thread caller([&] {
+        ftcclUniqueId id;
+        thread = static_cast<pid_t>(syscall(SYS_gettid));
+        ftcclGetUniqueId(&id);
+    });
+    int fifo = open(arguments[0].c_str(), O_WRONLY | O_CLOEXEC); /* it has come to that */
+    if (write(fifo, "#", 1) != 1) return 1;
+    for (int looks = 0; looks < 3; looks = waits_for_more(fifo, thread) ? looks + 1 : 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    pid_t pid = fork();
+    if (pid == 0) {
+        close(fifo);
+        alarm(10);
+        ftcclUniqueId id;
+        _exit(ftcclGetUniqueId(&id) == ftcclInvalidUsage && *ftcclGetLastError(nullptr) ? 0 : 1);
+    }
+    int status = -1;
+    close(fifo);
+    while (waitpid(pid, &status, WNOHANG) == 0) { /* the child may read it as well */
+        fifo = open(arguments[0].c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fifo >= 0) close(fifo);
+        std::this_thread::yield();
+    }
+    caller.join();
+    printf("%d\n", status);
+    return 0;
+}
+
+TEST(Fork, DuringTheFirstCallOfAll)
+{
+    std::string path = testing::TempDir() + "fork_test_" + std::to_string(getpid());
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    for (int i = 0; i < 10 && !HasFailure(); i++) {
+        proc::Child child("first", {path}, {{"FTCCL_CONF_FILE", path}});
+        EXPECT_EQ(child.line(20), "0");
+        EXPECT_EQ(child.wait(), 0);
+    }
+    unlink(path.c_str());
 }
 
 /* parent ID RANK: reduces once, forks a child that sleeps until its stdin ends, and goes on reducing. */

@@ -3,9 +3,13 @@
  * streams; a query never blocks.
  * Method: ranks as threads, or all ranks of a group from one thread, with values that tell who sent what.
  */
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "tests/proc/proc.h"
 
@@ -236,6 +240,25 @@ TEST(Group, SimulateEndEnqueuesNothing)
     EXPECT_TRUE(world.works());
 }
 
+TEST(Group, SimulateEndEndsTheGroupAlsoWithABadSimInfo)
+{
+    proc::World world(2);
+    int data = 5;
+    ftcclSimInfo_t none = {};
+    ASSERT_OK(ftcclGroupStart());
+    EXPECT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+    EXPECT_CALLER(ftcclGroupSimulateEnd(&none));
+    EXPECT_CALLER(ftcclGroupEnd()); /* none is open */
+    EXPECT_TRUE(world.works());
+
+    ASSERT_OK(ftcclGroupStart());
+    ASSERT_OK(ftcclGroupStart());
+    EXPECT_CALLER(ftcclGroupSimulateEnd(&none));
+    EXPECT_CALLER(ftcclGroupEnd()); /* the outer one, which tells of it */
+    EXPECT_CALLER(ftcclGroupEnd());
+    EXPECT_TRUE(world.works());
+}
+
 TEST(PointToPoint, AnyOrderInAGroupAndToItself)
 {
     const int n = 5;
@@ -411,6 +434,105 @@ TEST(Group, CommunicatorsThatEndInAGroupTakeTheirCallsWithThem)
         EXPECT_OK(abort ? ftcclCommAbort(doomed) : ftcclCommDestroy(doomed));
         EXPECT_CALLER(ftcclGroupEnd());
         EXPECT_TRUE(world.works());
+    }
+}
+
+/* Calls that make communicators of the same one run in the order of the group, as on all ranks. */
+TEST(Group, SplitsOfOneCommunicatorKeepTheirOrder)
+{
+    for (int blocking : {1, 0}) {
+        proc::World world(2);
+        ftcclComm_t parent[2] = {};
+        world.each([&](int rank) {
+            ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+            config.blocking = blocking;
+            EXPECT_OK(ftcclCommSplit(world.comm[static_cast<size_t>(rank)], 0, rank, &parent[rank], &config));
+        });
+        for (int i = 0; i < 30 && !HasFailure(); i++) {
+            ftcclComm_t both[2] = {}, own[2] = {};
+            world.each([&](int rank) {
+                auto r = static_cast<size_t>(rank);
+                ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+                config.blocking = 1;
+                EXPECT_OK(ftcclGroupStart());
+                EXPECT_OK(ftcclCommSplit(parent[r], 0, 1 - rank, &both[r], &config));
+                EXPECT_OK(ftcclCommSplit(parent[r], rank, 0, &own[r], &config));
+                ftcclResult_t result = ftcclGroupEnd();
+                while (result == ftcclInProgress) EXPECT_OK(ftcclCommGetAsyncError(parent[r], &result));
+                EXPECT_OK(result);
+            });
+            for (size_t r = 0; r < 2 && !HasFailure(); r++) {
+                int n = -1, rank = -1, alone = -1;
+                EXPECT_OK(ftcclCommCount(both[r], &n));
+                EXPECT_OK(ftcclCommUserRank(both[r], &rank));
+                EXPECT_OK(ftcclCommCount(own[r], &alone));
+                EXPECT_EQ(n, 2);
+                EXPECT_EQ(rank, 1 - static_cast<int>(r));
+                EXPECT_EQ(alone, 1);
+            }
+            for (ftcclComm_t comm : {both[0], both[1], own[0], own[1]})
+                if (comm) {
+                    EXPECT_OK(ftcclCommAbort(comm));
+                }
+        }
+        for (ftcclComm_t comm : parent) EXPECT_OK(ftcclCommAbort(comm));
+    }
+}
+
+/* What ends a communicator does not wait for a group that another thread has open, and may never end. */
+TEST(Group, CommunicatorsEndWhileAnotherThreadHasAGroupOpen)
+{
+    for (bool abort : {false, true}) {
+        for (bool split : {false, true}) {
+            proc::World world(2);
+            ftcclComm_t doomed, child = nullptr;
+            int data[2] = {1, 1};
+            std::atomic<int> step{0};
+            ASSERT_OK(ftcclCommInitAll(&doomed, 1, nullptr));
+            std::thread other([&] {
+                EXPECT_OK(ftcclGroupStart());
+                if (split) {
+                    EXPECT_OK(ftcclCommSplit(doomed, 0, 0, &child, nullptr));
+                } else {
+                    EXPECT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
+                    EXPECT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+                }
+                for (step = 1; step < 2;) std::this_thread::yield();
+                EXPECT_CALLER(ftcclGroupEnd());
+            });
+            while (step < 1) std::this_thread::yield();
+            double start = proc::now();
+            EXPECT_OK(abort ? ftcclCommAbort(doomed) : ftcclCommDestroy(doomed));
+            EXPECT_LT(proc::now() - start, 5);
+            EXPECT_CALLER(abort ? ftcclCommAbort(doomed) : ftcclCommDestroy(doomed));
+            step = 2;
+            other.join();
+            EXPECT_EQ(child, nullptr);
+            EXPECT_TRUE(world.works());
+        }
+    }
+}
+
+/* At any moment of the group; handles are used again soon. */
+TEST(Group, CommunicatorsAreAbortedWhileAnotherThreadMakesGroups)
+{
+    for (int round = 0; round < 50 && !HasFailure(); round++) {
+        ftcclComm_t comm;
+        std::atomic<bool> begun{false};
+        ASSERT_OK(ftcclCommInitAll(&comm, 1, nullptr));
+        std::thread other([&] {
+            int data[2] = {1, 1};
+            for (ftcclResult_t result = ftcclSuccess; result == ftcclSuccess; begun = true) {
+                EXPECT_OK(ftcclGroupStart());
+                for (int &d : data) ftcclAllReduce(&d, &d, 1, ftcclInt, ftcclSum, comm, nullptr);
+                result = ftcclGroupEnd();
+            }
+        });
+        while (!begun) std::this_thread::yield();
+        usleep(static_cast<useconds_t>(round % 20));
+        EXPECT_OK(ftcclCommAbort(comm));
+        other.join();
+        ftcclStreamSynchronize(nullptr);
     }
 }
 

@@ -278,6 +278,31 @@ TEST(Grow, OneIdForTwoGrows)
     check_and_destroy(twin);
 }
 
+/* Each rank has two threads that grow the communicator: which of them gets which child may differ between ranks. */
+TEST(Grow, ByTwoThreadsAtOnceGivesTwoCommunicators)
+{
+    const size_t n = 2;
+    World world(n, [](ftcclConfig_t &) {});
+    for (int i = 0; i < 10 && !HasFailure(); i++) {
+        ftcclUniqueId id[2];
+        for (ftcclUniqueId &one : id) ASSERT_OK(ftcclCommGetUniqueId(world.comm[0], &one));
+        std::vector<ftcclComm_t> child(2 * n + 2, nullptr);
+        std::vector<int> sum(child.size(), 1);
+        proc::in_threads(static_cast<int>(child.size()), [&](int thread) {
+            size_t t = static_cast<size_t>(thread);
+            if (t >= 2 * n) EXPECT_OK(ftcclCommGrow(nullptr, n + 1, &id[t % 2], n, &child[t], nullptr));
+            else EXPECT_OK(ftcclCommGrow(world.comm[t / 2], n + 1, t / 2 == 0 ? &id[t % 2] : nullptr, -1, &child[t], nullptr));
+        });
+        ASSERT_OK(ftcclGroupStart());
+        for (size_t t = 0; t < child.size(); t++) EXPECT_OK(ftcclAllReduce(&sum[t], &sum[t], 1, ftcclInt, ftcclSum, child[t], nullptr));
+        ASSERT_OK(ftcclGroupEnd());
+        EXPECT_OK(proc::finish(nullptr));
+        for (int v : sum) EXPECT_EQ(v, static_cast<int>(n) + 1);
+        for (ftcclComm_t comm : child) EXPECT_OK(ftcclCommAbort(comm));
+    }
+    EXPECT_TRUE(world.works());
+}
+
 /* The parents' failure is told with the joiners' mistake, and so is each joiner's. */
 TEST(Grow, TwoJoinersOfOneRankAndOnesTooMany)
 {

@@ -2,7 +2,7 @@
  * Property: a communicator counts with the network's costs where ranks of a host have nothing else between them, and all its ranks
  * decide that alike, whatever each of them may use.
  * Method: the linker puts a function of this test before the library's that sets a communicator's costs; ranks are threads, each
- * with transports of its own.
+ * with transports of its own, or processes that are told to have one pid, as two containers' may.
  */
 #include <atomic>
 
@@ -14,7 +14,13 @@ extern "C" {
 void __real_ft_tuning_links(struct ft_tuning *, enum ft_links);
 void __wrap_ft_tuning_links(struct ft_tuning *, enum ft_links);
 
+pid_t __real_getpid(void);
+pid_t __wrap_getpid(void);
+
 static std::atomic<int> local, some, loopback;
+static bool container;
+
+pid_t __wrap_getpid(void) { return container ? 1 : __real_getpid(); }
 
 void __wrap_ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
 {
@@ -68,6 +74,28 @@ TEST(Near, OneRankWithoutSharedMemoryMakesAllCountAlike)
         EXPECT_EQ(loopback.load(), 2) << others << ": the two of its half";
         EXPECT_EQ(local.load(), 2) << others;
     }
+}
+
+/* Arguments: the rank, the id. */
+CHILD(contained)
+{
+    ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+    ftcclComm_t comm = nullptr;
+    container = true;
+    options.transports = "inproc,tcp";
+    config.options = &options;
+    if (ftcclCommInitRankConfig(&comm, 2, proc::unhex(arguments[1]), std::stoi(arguments[0]), &config) != ftcclSuccess) return 2;
+    return ftcclCommDestroy(comm) == ftcclSuccess && loopback == 1 ? 0 : 3;
+}
+
+TEST(Near, ProcessesOfOnePidAreTwo)
+{
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    proc::Child first("contained", {"0", proc::hex(id)}), second("contained", {"1", proc::hex(id)});
+    EXPECT_EQ(first.wait(), 0);
+    EXPECT_EQ(second.wait(), 0);
 }
 
 }  // namespace

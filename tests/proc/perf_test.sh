@@ -74,9 +74,14 @@ for mpiexec in mpiexec.mpich 'mpirun.openmpi --allow-run-as-root --oversubscribe
     passes "${mpiexec%% *}, shell between" $limit $mpiexec -n 2 sh -c "./perf/broadcast_perf $small"
 done
 if command -v python3 >/dev/null 2>&1; then
-    port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-    passes 'address and secret' $run -n 2 env -u FTCCL_UNIQUE_ID FTCCL_COMM_ID=127.0.0.1:"$port" \
-        FTCCL_SECRET=0123456789abcdef0123 ./perf/all_reduce_perf $small
+    # python3 holds the port while the ranks run: nobody else gets it, and a listener with SO_REUSEADDR may bind it too
+    passes 'address and secret' python3 -c 'import socket, subprocess, sys
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("127.0.0.1", 0))
+address = "FTCCL_COMM_ID=127.0.0.1:%d" % s.getsockname()[1]
+sys.exit(subprocess.run([address if word == "ADDRESS" else word for word in sys.argv[1:]]).returncode)' \
+        $run -n 2 env -u FTCCL_UNIQUE_ID ADDRESS FTCCL_SECRET=0123456789abcdef0123 ./perf/all_reduce_perf $small
 fi
 
 wrong=$PWD/tests/proc/.libs/wrong_result.so
@@ -97,6 +102,7 @@ fails 'several machines without an address' 1 'several machines' env RANK=0 WORL
 fails 'bandwidth demanded' 1 'FAILED' env NCCL_TESTS_MIN_BW=1000000 $limit ./perf/all_reduce_perf -t 2 $small
 fails 'odd hypercube' 2 'power of two' $limit ./perf/hypercube_perf -t 3 $small
 fails 'no such root' 2 'no root 2' $limit ./perf/broadcast_perf -t 2 -r 2 $small
+[ ! -w /dev/full ] || fails 'disk full' 1 'cannot write the table' sh -c './perf/all_reduce_perf -b 64 -e 64 -n 1 -t 2 2>&1 >/dev/full'
 fails 'unknown option' 2 'unrecognized option' $limit ./perf/all_reduce_perf --nothing
 fails 'graphs' 3 'needs a GPU' $limit ./perf/all_reduce_perf -G 1
 fails 'half a job' 1 'name no rank' env PMI_RANK=3 PMI_SIZE=2 $limit ./perf/all_reduce_perf $small

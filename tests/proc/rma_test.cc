@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -156,6 +157,35 @@ TEST(Rma, OffsetsBeyondSixteenTebibytes)
     EXPECT_EQ(mem[far], 'x');
     EXPECT_EQ(mem[0], 0);
     munmap(mem, len);
+}
+
+// One of the threads that deregister the window does so. Those that look it up meanwhile find all of it or nothing.
+TEST(Rma, DeregisteredByOneThreadWhileOthersUseIt)
+{
+    each_rank(1, [](const Rank &me) {
+        for (int round = 0; round < 300 && !testing::Test::HasFailure(); round++) {
+            std::vector<char> mem(64, 7), local(64);
+            ftcclWindow_t win = nullptr;
+            ASSERT_EQ(ftcclCommWindowRegister(me.comm, mem.data(), mem.size(), &win, FTCCL_WIN_DEFAULT), ftcclSuccess);
+            std::atomic<int> removed{0}, here{0};
+            std::vector<std::thread> threads;
+            for (int t = 0; t < 4; t++)
+                threads.emplace_back([&, t] {
+                    void *ptr = nullptr;
+                    ftcclResult_t got = ftcclSuccess, put = ftcclInvalidArgument;
+                    for (here++; here < 4;) std::this_thread::yield();
+                    for (int i = 0; t < 2 && i < 100 && got == ftcclSuccess && put == ftcclInvalidArgument; i++) {
+                        got = ftcclWinGetUserPtr(me.comm, win, &ptr);
+                        EXPECT_EQ(ptr, got == ftcclSuccess || i > 0 ? mem.data() : nullptr);
+                        put = ftcclPutSignal(local.data(), 2, ftcclInt8, 0, win, 63, 0, 0, 0, me.comm, me.stream); // never fits
+                    }
+                    EXPECT_EQ(put, ftcclInvalidArgument);
+                    if (t >= 2 && ftcclCommWindowDeregister(me.comm, win) == ftcclSuccess) removed++;
+                });
+            for (auto &t : threads) t.join();
+            EXPECT_EQ(removed, 1);
+        }
+    });
 }
 
 TEST(Rma, BadArgumentsTouchNothing)

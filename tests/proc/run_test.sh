@@ -85,6 +85,27 @@ kill -KILL $pid
 wait $pid 2>/dev/null
 expect 'ranks die with ftccl-run' "$(gone "$child"; echo $?)" 0
 
+# What nobody reads, or what does not fit the disk.
+{ $run -n 2 -l sh -c 'sleep 1000 & echo $! >'"$dir"'/left$RANK; while :; do echo x; done' 2>"$dir/err"; echo $? >"$dir/status"; } | head -n 1 >/dev/null
+expect 'output unread: status' "$(cat "$dir/status")" 141
+expect 'output unread: nothing said' "$(cat "$dir/err")" ''
+for r in 0 1; do
+    [ -s "$dir/left$r" ] || continue # it ended before
+    expect "output unread: leftover of rank $r" "$(gone "$(cat "$dir/left$r")"; echo $?)" 0
+done
+if [ -w /dev/full ]; then
+    got=$($run -n 2 -l sh -c 'echo x; echo y; echo >'"$dir"'/went$RANK' 2>&1 >/dev/full; echo $?)
+    expect 'disk full' "$got" 'ftccl-run: cannot write what the ranks print: No space left on device
+1'
+    expect 'disk full: the ranks go on' "$(cat "$dir/went0" "$dir/went1" | wc -l)" 2
+    got=$($run --help 2>&1 >/dev/full; echo $?)
+    expect 'disk full: help' "$got" 'ftccl-run: cannot write: No space left on device
+1'
+fi
+got=$($run -n 1 -l echo x 2>&1 >&-; echo $?)
+expect 'stdout closed' "$got" 'ftccl-run: cannot write what the ranks print: Bad file descriptor
+1'
+
 bad() {
     $run "$@" >/dev/null 2>"$dir/err"
     expect "refused: $*" "$? $(grep -c . "$dir/err")" '2 1'

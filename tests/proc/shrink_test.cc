@@ -494,13 +494,13 @@ CHILD(links)
     return 0;
 }
 
-/* Each rank has two connections to and two from each other one. */
+/* Each rank has two connections to and two from each other one, by the algorithm that uses them all. */
 TEST(Shrink, LinksBetweenSurvivorsAreKept)
 {
     ftcclUniqueId id;
     EXPECT_OK(ftcclGetUniqueId(&id));
     std::vector<std::unique_ptr<proc::Child>> rank;
-    std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", "tcp"}, {"FTCCL_TCP_CONNECTIONS", "2"}};
+    std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", "tcp"}, {"FTCCL_TCP_CONNECTIONS", "2"}, {"FTCCL_ALGO", "direct"}};
     for (int r = 0; r < 4; r++)
         rank.push_back(std::make_unique<proc::Child>("links", std::vector<std::string>{proc::hex(id), "4", std::to_string(r)}, env));
     Job::running(rank);
@@ -533,20 +533,22 @@ TEST(Shrink, TwoAtOnce)
 }
 
 /* Which thread gets which child may differ between ranks: the two children are of all ranks all the same. */
-TEST(Shrink, ByTwoThreadsAtOnceGivesTwoCommunicators)
+TEST(Shrink, AndSplitByTwoThreadsAtOnceGiveTwoCommunicators)
 {
-    const int n = 2, times = 20;
+    const int n = 2, times = 40;
     World world(n, impatient);
     for (int i = 0; i < times; i++) {
         std::vector<ftcclComm_t> child(2 * n, nullptr);
         proc::in_threads(2 * n, [&](int t) {
-            ftcclResult_t result = ftcclCommShrink(world.comm[static_cast<size_t>(t % n)], nullptr, 0, &child[static_cast<size_t>(t)], nullptr, FTCCL_SHRINK_DEFAULT);
-            EXPECT_OK(result) << ftcclGetLastError(nullptr);
+            ftcclComm_t parent = world.comm[static_cast<size_t>(t % n)], *made = &child[static_cast<size_t>(t)];
+            if (i % 2) EXPECT_OK(ftcclCommSplit(parent, 0, t < n ? t % n : -(t % n), made, nullptr));
+            else EXPECT_OK(ftcclCommShrink(parent, nullptr, 0, made, nullptr, FTCCL_SHRINK_DEFAULT));
         });
         std::vector<int> sum(2 * n, 0);
         ASSERT_OK(ftcclGroupStart());
         for (size_t t = 0; t < child.size(); t++) {
-            sum[t] = static_cast<int>(t % n) + 1;
+            EXPECT_OK(ftcclCommUserRank(child[t], &sum[t]));
+            sum[t]++;
             EXPECT_OK(ftcclAllReduce(&sum[t], &sum[t], 1, ftcclInt, ftcclSum, child[t], world.stream[t % n]));
         }
         ASSERT_OK(ftcclGroupEnd());

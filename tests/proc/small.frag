@@ -5,6 +5,12 @@ SLOW_TESTS += tests/proc/grow_kill_test
 tests_proc_grow_kill_test_SOURCES = tests/proc/grow_kill_test.cc
 tests_proc_grow_kill_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_grow_kill_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/pull_test
+TESTS += tests/proc/pull_test
+SLOW_TESTS += tests/proc/pull_test
+tests_proc_pull_test_SOURCES = tests/proc/pull_test.cc
+tests_proc_pull_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_pull_test_LDADD = $(proc_ldadd)
 check_PROGRAMS += tests/proc/abort_test
 TESTS += tests/proc/abort_test
 SLOW_TESTS += tests/proc/abort_test
@@ -28,11 +34,22 @@ tests_proc_few_threads_test_SOURCES = tests/proc/few_threads_test.cc
 tests_proc_few_threads_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_few_threads_test_LDFLAGS = -Wl,--wrap=pthread_create
 tests_proc_few_threads_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/repeat_test
+TESTS += tests/proc/repeat_test
+tests_proc_repeat_test_SOURCES = tests/proc/repeat_test.cc
+tests_proc_repeat_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_repeat_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/between_test
+TESTS += tests/proc/between_test
+tests_proc_between_test_SOURCES = tests/proc/between_test.cc
+tests_proc_between_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_between_test_LDFLAGS = -Wl,--wrap=ft_growth_open
+tests_proc_between_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/near_test
 TESTS += tests/proc/near_test
 tests_proc_near_test_SOURCES = tests/proc/near_test.cc
 tests_proc_near_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_proc_near_test_LDFLAGS = -Wl,--wrap=ft_tuning_links
+tests_proc_near_test_LDFLAGS = -Wl,--wrap=ft_tuning_links -Wl,--wrap=getpid
 tests_proc_near_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/cores_test
 TESTS += tests/proc/cores_test

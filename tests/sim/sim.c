@@ -516,6 +516,8 @@ static bool sim_arm(struct ft_transport *t, bool on)
 static void sim_trim(struct ft_transport *t) { (void)t; }
 
 const struct ft_transport_ops sim_transport_ops = {
-    "sim", sim_open, sim_close, sim_address, sim_reaches, sim_connect, sim_disconnect, sim_bind, sim_unbind, sim_send, sim_reserve,
-    sim_commit, sim_cancel, sim_recv, sim_peek, sim_release, sim_drained, sim_poll, sim_fd, sim_arm, sim_trim,
+    .name = "sim", .open = sim_open, .close = sim_close, .address = sim_address, .reaches = sim_reaches, .connect = sim_connect,
+    .disconnect = sim_disconnect, .bind = sim_bind, .unbind = sim_unbind, .send = sim_send, .reserve = sim_reserve, .commit = sim_commit,
+    .cancel = sim_cancel, .recv = sim_recv, .peek = sim_peek, .release = sim_release, .drained = sim_drained, .poll = sim_poll,
+    .fd = sim_fd, .arm = sim_arm, .trim = sim_trim,
 };

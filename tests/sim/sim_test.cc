@@ -549,7 +549,7 @@ TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
         Call &call = sim.calls[0];
         int victim = int(sim_random(&sim.world, n));
         ft_op *op = sim.op_of(call, victim);
-        BadDevice bad{{&ops, "bad", 0}, sim.engines[victim]->device, static_cast<char *>(op->out), 0, sim_random(&sim.world, 3), 0, false};
+        BadDevice bad{{&ops, "bad", 0, nullptr}, sim.engines[victim]->device, static_cast<char *>(op->out), 0, sim_random(&sim.world, 3), 0, false};
         bad.bytes = call.coll.count * Sim::out_blocks(call.coll.kind, n) * sizeof(int32_t);
         sim.engines[victim]->device = &bad.base;
         for (int r = 0; r < n; r++) sim.submit(r, {r == victim ? op : sim.op_of(call, r)});
@@ -574,6 +574,26 @@ TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
     std::printf("%d runs were caught, in %d the rank was named; in %d all had the same\n", caught, named, spread);
     if (runs >= 100) {
         EXPECT_GT(named, 20);
+    }
+}
+
+// A message is withdrawn when it is fetched, and stood by again a moment later, as a hostile sender may say: nothing came of it.
+TEST(Sim, WhatASenderStandsByAgainIsNotTaken)
+{
+    static uint32_t word, in[2], out[2];
+    ft_transport_ops fickle = sim_transport_ops;
+    fickle.recv = [](ft_link *link, uint64_t ctx, unsigned lane, ft_msg *msg) {
+        if (int rc = sim_transport_ops.recv(link, ctx, lane, msg); rc != FT_OK || lane != 0) return rc;
+        return msg->away = true, msg->data = nullptr, msg->withdrawn = &word, msg->withdrawn_bit = 1, int(FT_OK);
+    };
+    fickle.fetch = [](ft_link *, ft_msg *, void *) -> int { return FT_AGAIN; };
+    for (bool verify : {false, true}) {
+        Sim sim(1, 2, 1, verify);
+        for (int call = 0; call < 2; call++) {
+            if (call == 1) sim.comms[0]->peers[1]->rx->ops = &fickle;
+            for (int r = 0; r < 2; r++) sim.submit(r, {sim.make_op({FT_ALLREDUCE, FT_INT32, FT_SUM, 0, 1}, &in[r], &out[r])});
+            ASSERT_TRUE(sim.run(UINT64_C(30000000000)) && (sim.comms[0]->status.load() == FT_OK) == (call == 0));
+        }
     }
 }
 

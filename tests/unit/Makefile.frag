@@ -13,6 +13,8 @@ include tests/unit/info.frag
 include tests/unit/perf.frag
 include tests/unit/transport_list.frag
 include tests/unit/life.frag
+include tests/unit/fds.frag
+include tests/unit/slots.frag
 include tests/unit/shmem.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag

@@ -382,18 +382,28 @@ TEST_F(Hostile, NoDescriptorsForAnId)
 
 // ---- FTCCL_COMM_ID ----
 
-static std::string free_address()
-{
-    sockaddr_in any{};
-    socklen_t len = sizeof any;
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    EXPECT_EQ(0, bind(fd, (sockaddr *)&any, len));
-    EXPECT_EQ(0, getsockname(fd, (sockaddr *)&any, &len));
-    close(fd);
-    return "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
-}
+// An address that nobody else gets: the port stays bound, and who is to listen there may bind it too, with SO_REUSEADDR.
+class Held {
+public:
+    Held()
+    {
+        sockaddr_in any{};
+        socklen_t len = sizeof any;
+        int one = 1;
+        any.sin_family = AF_INET;
+        any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        EXPECT_EQ(0, setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+        EXPECT_EQ(0, bind(fd, (sockaddr *)&any, len));
+        EXPECT_EQ(0, getsockname(fd, (sockaddr *)&any, &len));
+        address = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
+    }
+    ~Held() { close(fd); }
+    Held(const Held &) = delete;
+    std::string address;
+
+private:
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+};
 
 static void set_explicit(const std::string &address, const char *secret)
 {
@@ -405,7 +415,8 @@ static void set_explicit(const std::string &address, const char *secret)
 
 TEST_F(Hostile, ExplicitAddressServesOneJobAfterAnother)
 {
-    set_explicit(free_address(), "correct horse battery staple");
+    Held held;
+    set_explicit(held.address, "correct horse battery staple");
     auto calls = calls_for({make_id()}, 4);
     for (auto &c : calls) c.ids = {make_id()}; // every rank makes its own
     EXPECT_EQ(0, ft_unique_ids_served());
@@ -427,7 +438,8 @@ TEST_F(Hostile, ExplicitAddressServesOneJobAfterAnother)
 
 TEST_F(Hostile, ExplicitAddressNamesWhoNeverCame)
 {
-    set_explicit(free_address(), "correct horse battery staple");
+    Held held;
+    set_explicit(held.address, "correct horse battery staple");
     auto calls = calls_for({make_id()}, 3, 0.5);
     calls.pop_back();
     expect_all(join_calls(calls), FT_TIMEOUT, "rank 2 of 3 never came");
@@ -439,10 +451,10 @@ TEST_F(Hostile, ExplicitAddressNamesWhoNeverCame)
 
 TEST_F(Hostile, WrongSecretIsAnAuthenticationError)
 {
-    std::string address = free_address();
-    set_explicit(address, "correct horse battery staple");
+    Held held;
+    set_explicit(held.address, "correct horse battery staple");
     auto calls = calls_for({make_id()}, 2, 4);
-    set_explicit(address, "correct horse battery stable");
+    set_explicit(held.address, "correct horse battery stable");
     calls[1].ids = {make_id()};
     auto all = join_calls(calls);
     EXPECT_EQ(FT_TIMEOUT, all[0].status) << all[0].text;
@@ -458,7 +470,8 @@ TEST_F(Hostile, ExplicitAddressNeedsAGoodSecret)
         EXPECT_EQ(FT_USAGE, ft_unique_id_make(id.data()));
         EXPECT_NE(std::string::npos, std::string(ft_fail_text()).find(part)) << ft_fail_text();
     };
-    set_explicit(free_address(), nullptr);
+    Held held;
+    set_explicit(held.address, nullptr);
     refused("anybody could join");
     setenv("FTCCL_SECRET", "fifteen letters", 1);
     refused("at least 16");

@@ -41,5 +41,15 @@ expect 1 'no telemetry of process 1 ' --pid 1
 expect 0 '^  anonymous  *[1-9]' --memory $$
 expect 0 '^  links  *0  0 of' --memory $$
 expect 1 'no process 2147483647' --memory 2147483647
+# print STATUS: what an option prints, with the shell's stdout, has that status
+print() {
+    "$info" "$2" 2>/dev/null
+    got=$?
+    [ $got -eq "$1" ] || { echo "ftccl-info $2 without a place to write: status $got, not $1" >&2; status=1; }
+}
+for option in -p -v --help; do
+    [ ! -w /dev/full ] || print 1 $option >/dev/full
+    print 1 $option >&-
+done
 "$root/scripts/gen-man-params" --check "$info" || status=1
 exit $status

@@ -9,7 +9,7 @@ TEST(Hostile, TooLongIsRefused)
         for (size_t first : { (size_t)0, 2 * chunk }) {
             Engine b(2, 1, ft_env_real(), first);
             Hand hand(b);
-            hand.say(header(lane, 0, (lane == 0 && first > 0 ? first : chunk) + 1));
+            hand.say(header(lane, 0, (lane <= FT_LANE_P2P && first > 0 ? first : chunk) + 1));
             expect_down(b, FT_PROTOCOL);
         }
 }
@@ -137,6 +137,26 @@ TEST(Hostile, EndsWhileItsCreditsAreReturned)
         tcp->disconnect(b.down[0]);
         for (int i = 0; i < 100; i++) b.turn();
     }
+}
+
+// A message is waited for on a connection that has said goodbye while the link lives on by its other one: when the link has gone
+// nothing is read there any more (the sanitizer sees it).
+TEST(Hostile, IsWaitedForWhereItHasSaidGoodbye)
+{
+    Engine b(2);
+    {
+        Hand first(b, 0 | 2 << 8), second(b, 1 | 2 << 8);
+        ASSERT_TRUE(eventually([&] { return b.turn(), b.accepted.size() == 1; }));
+        first.say(header(0xffff, 0, 0));
+        ASSERT_TRUE(eventually([&] { return b.turn(), closed_by_peer(first.fd); }));
+        ft_msg m;
+        EXPECT_EQ(FT_AGAIN, tcp->recv(b.accepted[0], ctx, 0, &m));
+        for (int i = 0; i < 10; i++) b.turn();
+        EXPECT_TRUE(b.down.empty());
+    }
+    expect_down(b, FT_LINK);
+    tcp->disconnect(b.down[0]);
+    for (int i = 0; i < 10; i++) b.turn();
 }
 
 TEST(Hostile, CreditsForWhatWasNotSent)

@@ -93,6 +93,21 @@ static int load_kernel(struct ft_cuda_device *cuda)
     return rc;
 }
 
+/* Buffers of links may lie in pinned memory: there the device gets at messages without a copy by the processor. Without it everything
+ * works by copies. */
+static void give_pinned(struct ft_cuda_device *cuda)
+{
+    size_t want = (size_t)ft_param_int(FT_PARAM_CUDA_PINNED_BYTES);
+    CUdeviceptr there;
+    if (want == 0 || ft_cuda_enter(cuda) != FT_OK) return;
+    int rc = ft_cuda_map(cuda->driver, want, &cuda->pinned_at, &there);
+    if (rc == FT_OK && there != (uintptr_t)cuda->pinned_at) rc = FT_NOTSUP; /* no unified addressing */
+    if (rc == FT_OK) rc = ft_pinned_give(cuda->pinned_at, want, &cuda->base.pinned);
+    if (rc != FT_OK && cuda->pinned_at) cuda->driver->cuMemFreeHost(cuda->pinned_at);
+    if (rc != FT_OK) FT_LOG(INFO, "init", -1, "links have no pinned memory: %s", ft_status_text(rc));
+    ft_cuda_leave(cuda);
+}
+
 static const struct ft_device_ops ops;
 
 int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
@@ -110,6 +125,7 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
         ft_cuda_device_release(cuda);
         return rc;
     }
+    give_pinned(cuda);
     *out = &cuda->base;
     return FT_OK;
 }
@@ -118,6 +134,7 @@ void ft_cuda_device_release(struct ft_cuda_device *cuda)
 {
     if (atomic_fetch_sub_explicit(&cuda->refs, 1, memory_order_acq_rel) != 1) return;
     if (cuda->module && ft_cuda_enter(cuda) == FT_OK) {
+        if (cuda->base.pinned) ft_pinned_take_back(cuda->base.pinned), cuda->driver->cuMemFreeHost(cuda->pinned_at);
         cuda->driver->cuModuleUnload(cuda->module);
         ft_cuda_leave(cuda);
     }

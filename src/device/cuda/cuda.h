@@ -1,6 +1,6 @@
 /*
- * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels; graph.c puts kernels into graphs; driver.c
- * finds libcuda. What a queue and its kernels share is in command.h.
+ * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels; graph.c puts kernels into graphs; word.c
+ * tells kernels of the user's what has failed; driver.c finds libcuda. What a queue and its kernels share is in command.h.
  */
 #ifndef FT_DEVICE_CUDA_H
 #define FT_DEVICE_CUDA_H
@@ -27,6 +27,7 @@ struct ft_cuda_device {
     CUfunction kernel;
     unsigned blocks, threads;
     atomic_int refs;     /* the opener and its queues */
+    void *pinned_at;     /* base.pinned's memory */
     char name[96];
 };
 
@@ -42,9 +43,14 @@ int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **he
 struct ft_cuda_posted {
     struct ft_device_req *req; /* NULL: cancelled */
     size_t at, count;          /* elements of its pass */
+    bool direct;               /* reads or writes memory of a link's where it lies */
+    bool late;                 /* and was cancelled */
     int nstages;
     unsigned char stage[2 * FT_CUDA_OPERANDS]; /* for the far sources, then the far destinations */
 };
+
+/* A word for kernels of the user's, see word.c. */
+struct ft_cuda_word { struct ft_cuda_word *next; uint32_t *here; CUdeviceptr there; };
 
 struct ft_device_queue {
     struct ft_device_queue *next; /* among those that wait for their kernels */
@@ -55,11 +61,13 @@ struct ft_device_queue {
     CUdeviceptr control_there;    /* its address on the device */
     char *stages;                 /* [FT_CUDA_STAGES] of FT_CUDA_PIECE and a little, for alignment */
     CUdeviceptr stages_there;
+    struct ft_cuda_word *word;    /* NULL: nobody has asked for one */
     uint64_t silence_ns;
     _Atomic uint64_t launched;    /* runs; written by who calls after() */
     _Atomic uint64_t nobodys;     /* the last of them that no caller knows of; 0: none */
     uint64_t done;                /* commands seen to be done */
     struct ft_cuda_posted posted[FT_CUDA_RING];
+    uint64_t staged_bytes, direct_bytes; /* of operands that are not the device's */
     struct ft_device_req *first, *last; /* passes of which something is still to be posted */
     unsigned char free_stage[FT_CUDA_STAGES];
     int nfree;
@@ -78,6 +86,9 @@ extern const struct ft_device_queue_ops ft_cuda_queue_ops;
 
 static inline uint64_t ft_cuda_load(const uint64_t *from) { return __atomic_load_n(from, __ATOMIC_ACQUIRE); }     /* pairs with the kernel's store */
 static inline void ft_cuda_store(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELEASE); } /* pairs with the kernel's load */
+
+int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t **there);
+void ft_cuda_word_close(struct ft_device_queue *queue);
 
 /* ---- graph.c: the queue's calls for graphs, and what queue.c needs of a bell ---- */
 

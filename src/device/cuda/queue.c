@@ -14,6 +14,8 @@
 
 /* ---- open and close ----------------------------------------------------------------------------------------------------- */
 
+static void forget_late(struct ft_device_queue *queue);
+
 static void free_queue(struct ft_device_queue *queue)
 {
     struct ft_cuda_device *cuda = queue->cuda;
@@ -22,7 +24,7 @@ static void free_queue(struct ft_device_queue *queue)
         if (queue->before) driver->cuEventDestroy(queue->before);
         if (queue->behind) driver->cuEventDestroy(queue->behind);
         if (queue->stream) driver->cuStreamDestroy(queue->stream);
-        if (queue->control) driver->cuMemFreeHost(queue->control);
+        if (queue->control) forget_late(queue), driver->cuMemFreeHost(queue->control);
         if (queue->stages) driver->cuMemFreeHost(queue->stages);
         ft_cuda_free_bells(queue);
         ft_cuda_leave(cuda);
@@ -108,6 +110,9 @@ static void queue_close(struct ft_device_queue *queue)
 {
     ft_cuda_store(&queue->control->calls.ended, FT_CUDA_MUTE);
     ft_cuda_mute(queue, NULL);
+    ft_cuda_word_close(queue);
+    FT_LOG(INFO, "net", -1, "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they lay", queue->cuda->name,
+           (unsigned long long)queue->staged_bytes, (unsigned long long)queue->direct_bytes);
     pthread_mutex_lock(&left_lock);
     queue->next = left_behind;
     left_behind = queue;
@@ -236,6 +241,23 @@ static size_t skew_of(const struct ft_device_req *req, size_t at)
     return 0;
 }
 
+/* Memory of a link's that is pinned need not be staged, unless it lies so that the kernel would go by elements. */
+static void reach_links(struct ft_device_queue *queue, struct ft_device_req *req)
+{
+    const struct ft_reduce *pass = &req->pass;
+    size_t len = pass->count * ft_type_size(pass->type), skew = skew_of(req, 0);
+    struct ft_device_far far = req->far;
+    for (int k = 0; k < pass->nsrc; k++)
+        if ((far.src >> k & 1) && (uintptr_t)pass->src[k] % 16 == skew && ft_pinned_has(pass->src[k], len)) far.src &= ~(1u << k);
+    for (int d = 0; d < pass->ndst; d++)
+        if ((far.dst >> d & 1) && (uintptr_t)pass->dst[d] % 16 == skew && ft_pinned_has(pass->dst[d], len)) far.dst &= ~(1u << d);
+    int before = count_far(req);
+    req->far = far;
+    queue->staged_bytes += (uint64_t)count_far(req) * len;
+    queue->direct_bytes += (uint64_t)(before - count_far(req)) * len;
+    req->direct = count_far(req) < before;
+}
+
 static size_t stage_at(const struct ft_cuda_posted *posted, int i, size_t skew) { return posted->stage[i] * STAGE_BYTES + skew; }
 
 static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *posted, struct ft_cuda_command *command)
@@ -275,7 +297,8 @@ static bool post_one(struct ft_device_queue *queue)
     if (!req || next - queue->done == FT_CUDA_RING || far > queue->nfree) return false;
     size_t most = far ? FT_CUDA_PIECE / ft_type_size(req->pass.type) : req->pass.count;
     struct ft_cuda_posted *posted = &queue->posted[next % FT_CUDA_RING];
-    *posted = (struct ft_cuda_posted){.req = req, .at = req->posted, .count = ft_min(most, req->pass.count - req->posted), .nstages = far};
+    *posted = (struct ft_cuda_posted){.req = req, .at = req->posted, .count = ft_min(most, req->pass.count - req->posted), .nstages = far,
+                                       .direct = req->direct};
     for (int i = 0; i < far; i++) posted->stage[i] = queue->free_stage[--queue->nfree];
     fill_command(queue, posted, &queue->control->ring[next % FT_CUDA_RING]);
     req->posted += posted->count;
@@ -294,6 +317,7 @@ static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *p
     if (queue->failed) return FT_DEVICE;
     if (!pass->count) return req->status = FT_OK;
     *req = (struct ft_device_req){.status = FT_AGAIN, .pass = *pass, .far = far, .scale_from = scale_from, .left = pass->count};
+    reach_links(queue, req);
     if (queue->last) queue->last->next = req;
     else queue->first = req;
     queue->last = req;
@@ -305,6 +329,7 @@ static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted
 {
     struct ft_device_req *req = posted->req;
     for (int i = 0; i < posted->nstages; i++) queue->free_stage[queue->nfree++] = posted->stage[i];
+    if (posted->late) ft_pinned_late(-1);
     if (!req) return;
     const struct ft_reduce *pass = &req->pass;
     size_t size = ft_type_size(pass->type), at = posted->at * size, skew = skew_of(req, at);
@@ -313,6 +338,16 @@ static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted
         if (req->far.dst >> d & 1) memcpy((char *)pass->dst[d] + at, queue->stages + stage_at(posted, n++, skew), posted->count * size);
     req->left -= posted->count;
     if (req->left == 0) req->status = FT_OK;
+}
+
+/* No kernel executes what is in the ring any more. */
+static void forget_late(struct ft_device_queue *queue)
+{
+    for (uint64_t i = queue->done; i < queue->control->posted; i++) {
+        struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
+        if (posted->late) ft_pinned_late(-1);
+        posted->late = false;
+    }
 }
 
 static void fail_all(struct ft_device_queue *queue)
@@ -328,14 +363,15 @@ static void fail_all(struct ft_device_queue *queue)
         if (posted->req) posted->req->status = FT_DEVICE;
         posted->req = NULL;
     }
+    forget_late(queue);
 }
 
 static int queue_poll(struct ft_device_queue *queue)
 {
     uint64_t done = UINT64_MAX;
-    bool expired = queue->runs_bell && is_expired(queue, queue->runs_bell, queue->runs_number);
     int moved = 0;
     if (queue->failed || (!queue->first && queue->done == queue->control->posted)) return 0;
+    bool expired = queue->runs_bell && is_expired(queue, queue->runs_bell, queue->runs_number);
     for (unsigned b = 0; b < queue->cuda->blocks; b++) {
         const struct ft_cuda_block *block = &queue->control->block[b];
         uint64_t here = ft_cuda_load(&block->done);
@@ -356,8 +392,13 @@ static void queue_cancel(struct ft_device_queue *queue, struct ft_device_req *re
         if (*at == req) *at = req->next;
         else queue->last = *at, at = &(*at)->next;
     }
-    for (uint64_t i = queue->done; i < queue->control->posted; i++)
-        if (queue->posted[i % FT_CUDA_RING].req == req) queue->posted[i % FT_CUDA_RING].req = NULL;
+    for (uint64_t i = queue->done; i < queue->control->posted; i++) {
+        struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
+        if (posted->req != req) continue;
+        posted->req = NULL;
+        posted->late = posted->direct;
+        if (posted->late) ft_pinned_late(1);
+    }
     req->status = FT_ABORTED;
 }
 
@@ -375,6 +416,7 @@ const struct ft_device_queue_ops ft_cuda_queue_ops = {
     .poll = queue_poll,
     .cancel = queue_cancel,
     .idle = queue_idle,
+    .word = ft_cuda_word,
     .capturing = ft_cuda_capturing,
     .capture = ft_cuda_capture,
     .captured = ft_cuda_captured,

@@ -17,6 +17,7 @@
 #define WRITE_AT_ONCE 16      /* messages given to the kernel in one call */
 #define WRITE_COPIED 512      /* longest payload that is copied behind its header first */
 
+static void arrived(struct tcp_conn *c);
 static bool is_full(int err);
 static int lost(int err);
 static int parse_messages(struct tcp_conn *c);
@@ -45,17 +46,26 @@ struct tcp_conn *tcp_conn_open(struct tcp *t, int fd, enum tcp_conn_state state,
         free(c);
         return NULL;
     }
+    if (sender) t->nclogged++;
     return c;
+}
+
+/* None is left to return. */
+static void no_credits(struct tcp_conn *c)
+{
+    if (c->due) c->tcp->ndue--;
+    c->due = false;
+    c->ncredits = 0;
+    c->tcp->ncredits--;
 }
 
 void tcp_conn_close(struct tcp_conn *c)
 {
     if (c->state == TCP_SHUT) return;
     c->state = TCP_SHUT;
-    if (c->tcp->hot == c) c->tcp->hot = NULL;
-    if (c->tcp->starved == c) c->tcp->starved = NULL;
-    if (c->ncredits > 0) c->tcp->ncredits--;
-    c->ncredits = 0;
+    arrived(c);
+    if (c->wanted & EPOLLOUT) c->tcp->nclogged--;
+    if (c->ncredits > 0) no_credits(c);
     /* Closing alone is not enough while a child of fork still has the descriptor. */
     if (c->fd >= 0) epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     ft_fd_close(&c->fd);
@@ -65,7 +75,9 @@ void tcp_conn_want(struct tcp_conn *c, uint32_t events)
 {
     struct epoll_event ev = { .events = events, .data.ptr = c };
     if (c->wanted == events || c->state == TCP_SHUT) return;
-    if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev) == 0) c->wanted = events;
+    if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev) != 0) return;
+    c->tcp->nclogged += (events & EPOLLOUT ? 1u : 0u) - (c->wanted & EPOLLOUT ? 1u : 0u);
+    c->wanted = events;
 }
 
 /* recv() and send() without what makes them cancellation points, which costs a twentieth of a small message. */
@@ -156,7 +168,7 @@ void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned p
         i = ++c->ncredits;
         c->credits[i - 1] = (struct tcp_credit){ .ctx = ctx, .lane = (uint16_t)lane, .count = (uint16_t)places };
     }
-    c->due |= lane > FT_LANE_P2P || 2u * c->credits[i - 1].count >= ft_rxq_places(&c->tcp->set, lane);
+    if (!c->due && (lane > FT_LANE_P2P || 2u * c->credits[i - 1].count >= ft_rxq_places(&c->tcp->set, lane))) c->due = true, c->tcp->ndue++;
     if (c->ncredits < TCP_CREDITS) return;
     int status = tcp_conn_return_credits(c);
     if (status == FT_OK && c->ncredits == TCP_CREDITS)
@@ -178,7 +190,7 @@ int tcp_conn_return_credits(struct tcp_conn *c)
     c->ncredits -= gone;
     if (gone > 0 && c->ncredits > 0) memmove(c->credits, c->credits + gone, c->ncredits * sizeof(c->credits[0]));
     c->credit_age = 0;
-    if (c->ncredits == 0) c->tcp->ncredits--, c->due = false;
+    if (c->ncredits == 0) no_credits(c);
     tcp_conn_want(c, c->ncredits > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return FT_OK;
 }
@@ -197,6 +209,14 @@ void tcp_conn_say_goodbye(struct tcp_conn *c)
     }
 }
 
+void tcp_conn_await(struct tcp_conn *c)
+{
+    struct tcp *t = c->tcp;
+    if (c->awaited || t->nawaited == TCP_AWAITED || c->state != TCP_OPEN) return; /* not open: it has said goodbye before its siblings */
+    t->awaited[t->nawaited++] = c;
+    c->awaited = true;
+}
+
 void tcp_conn_drop_queue(struct tcp_conn *c, int status)
 {
     for (; c->out_count > 0; c->out_count--) {
@@ -204,6 +224,16 @@ void tcp_conn_drop_queue(struct tcp_conn *c, int status)
         c->out_head = (c->out_head + 1) % TCP_QUEUE;
     }
     c->out_done = 0;
+}
+
+static void arrived(struct tcp_conn *c)
+{
+    struct tcp *t = c->tcp;
+    if (!c->awaited) return;
+    unsigned i = 0;
+    while (t->awaited[i] != c) i++;
+    t->awaited[i] = t->awaited[--t->nawaited];
+    c->awaited = false;
 }
 
 /* Nothing can be written now. */
@@ -275,7 +305,7 @@ static void end_message(struct tcp_conn *c)
     c->link->base.messages++;
     c->link->base.bytes += node->header.len;
     ft_rxq_ready(&c->link->rxq, node);
-    if (c->state == TCP_OPEN) c->tcp->hot = c; /* else its credit, or one before, has ended the link */
+    arrived(c);
 }
 
 static int parse_credits(struct tcp_conn *c)
@@ -292,7 +322,7 @@ static int parse_credits(struct tcp_conn *c)
         if (credit.lane >= FT_LANES_ALL || credit.count == 0 || credit.count > c->link->txq.outstanding || credit.zero != 0)
             return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
         ft_txq_put_places(&c->link->txq, credit.ctx, credit.lane, credit.count);
-        if (c->tcp->starved == c) c->tcp->starved = NULL;
+        arrived(c);
     }
     c->have -= at;
     if (at > 0 && c->have > 0) memmove(c->ahead, c->ahead + at, c->have);

@@ -92,6 +92,7 @@ void tcp_link_free(struct tcp_link *l)
     if (l->base.sender) ft_txq_close(&l->txq);
     else ft_rxq_close(&l->rxq);
     ft_unmap(l->buffers, l->buffers != NULL ? TCP_BUFFERS * t->buffer_bytes : 0);
+    for (int i = 0; i < TCP_BUFFERS; i++) ft_pinned_free(t->base.config.pinned, l->pinned[i]);
     free(l);
 }
 
@@ -122,8 +123,16 @@ void tcp_link_trim(struct tcp_link *l)
     if (!l->base.sender) return ft_rxq_trim(&l->rxq);
     for (uint32_t free = l->buffers_free; free != 0; free &= free - 1) {
         const int i = __builtin_ctz(free);
-        ft_pages_trim(&l->pages[i], l->buffers + (size_t)i * l->tcp->buffer_bytes, l->tcp->buffer_bytes, false);
+        if (l->pinned[i] == NULL) ft_pages_trim(&l->pages[i], l->buffers + (size_t)i * l->tcp->buffer_bytes, l->tcp->buffer_bytes, false);
     }
+}
+
+/* Where it lies is decided when it is used first. */
+unsigned char *tcp_link_buffer(struct tcp_link *l, int i)
+{
+    if (!(l->placed & 1u << i)) l->pinned[i] = ft_pinned_alloc(l->tcp->base.config.pinned, l->tcp->buffer_bytes);
+    l->placed |= 1u << i;
+    return l->pinned[i] != NULL ? l->pinned[i] : l->buffers + (size_t)i * l->tcp->buffer_bytes;
 }
 
 /* A sender is done with a connection once it has said so on it, and with the link once it has on all. A receiver that

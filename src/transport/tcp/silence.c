@@ -23,12 +23,12 @@
 
 uint64_t tcp_silence_look_ns(const struct tcp *t) { return t->base.config.suspect_ms * 1000000 / LOOKS; }
 
-/* Probes are a second apart, more where the kernel would not send so many; the shortest silence that can be told is three. After a slow
+/* Probes are a second apart, more where the kernel would not send so many; the shortest silence that can be told is four. After a slow
  * time the kernel would wait for seconds before it repeats what a short break lost, which looks like silence. */
 void tcp_silence_tune(const struct tcp *t, int fd)
 {
     const int on = 1, second = 1, repeat_ms = REPEAT_MS, seconds = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
-    const int apart = 1 + seconds / PROBES_MOST, probes = (seconds + apart - 1) / apart;
+    const int apart = 1 + seconds / PROBES_MOST, probes = (int)ft_max((seconds + apart - 1) / apart, UNANSWERED);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &apart, sizeof(apart));

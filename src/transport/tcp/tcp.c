@@ -11,7 +11,8 @@
 #include <sys/epoll.h>
 
 #define EVENTS_A_TURN 32
-#define TURNS_WITHOUT_EPOLL 16 /* most, while one connection brings all messages */
+#define TURNS_WITHOUT_EPOLL 16 /* most, while it is known which connections will bring the next messages */
+#define READ_AT_ONCE 2         /* of these at most so many are read without asking epoll */
 #define CREDIT_TURNS 4         /* credits that are due are kept back for at most so many busy turns */
 #define KEEP_TURNS 256         /* those that are not, for so many turns of any kind, and not into sleep */
 
@@ -22,7 +23,7 @@ static void turn_epoll(struct tcp *t, bool *moved)
 
     /* The others are looked at the more rarely, the longer nothing comes from them. */
     t->skipped = 0;
-    t->skip = n > 0 && (n > 1 || ev[0].data.ptr != t->hot) ? 1 : (unsigned)ft_min(2 * t->skip, TURNS_WITHOUT_EPOLL);
+    t->skip = n > 0 ? 1 : (unsigned)ft_min(2 * t->skip, TURNS_WITHOUT_EPOLL);
     for (int i = 0; i < n; i++) {
         if (ev[i].data.ptr == &t->listener[0] || ev[i].data.ptr == &t->listener[1])
             tcp_accept(t, *(int *)ev[i].data.ptr, moved);
@@ -84,13 +85,14 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     bool moved = false;
 
-    if (t->hot != NULL) tcp_conn_event(t->hot, EPOLLIN, &moved);
-    if (t->starved != NULL) tcp_conn_event(t->starved, EPOLLIN, &moved);
-    if (t->hot == NULL || ++t->skipped >= t->skip) turn_epoll(t, &moved);
+    const bool known = t->nawaited > 0 && t->nawaited <= READ_AT_ONCE;
+    for (unsigned i = known ? t->nawaited : 0; i-- > 0;)
+        if (i < t->nawaited) tcp_conn_event(t->awaited[i], EPOLLIN, &moved); /* those before may have left, or ended others' links */
+    if (!known || t->nclogged > 0 || ++t->skipped >= t->skip) turn_epoll(t, &moved);
     if (t->ncredits > 0) {
         const bool all = ++t->kept >= KEEP_TURNS;
         if (all) t->kept = 0;
-        return_credits(t, !moved, all);
+        if (all || t->ndue > 0) return_credits(t, !moved, all);
     }
     if (t->unknown != NULL || t->joined != NULL || t->nmaking > 0 || !t->listening) {
         const uint64_t now_ns = ft_now_ns(t->base.config.env);
@@ -169,6 +171,7 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     t->listener[0] = t->listener[1] = -1;
     t->skip = 1;
     ft_rxq_set_open(&t->set, config->chunk_bytes);
+    t->set.pinned = config->pinned;
     if (config->first_bytes > config->chunk_bytes) t->set.first_bytes = config->first_bytes;
     t->set.first = TCP_PLACES_FIRST;
     t->set.places = TCP_PLACES;
@@ -234,7 +237,7 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
     struct tcp_conn *c = l->conn[h->lane % l->nconns];
     const unsigned places = h->lane < FT_LANES_ALL ? ft_rxq_cost(&l->tcp->set, h->lane, h->len) : 1;
     *status = c->out_count + c->out_reserved < TCP_QUEUE ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places) : FT_AGAIN;
-    if (*status == FT_AGAIN) l->tcp->starved = c;
+    if (*status == FT_AGAIN) tcp_conn_await(c);
     return *status == FT_OK ? c : NULL;
 }
 
@@ -272,9 +275,9 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     if (c == NULL) return status;
     const int buffer = __builtin_ctz(l->buffers_free);
     l->buffers_free &= ~(1u << buffer);
-    ft_pages_use(&l->pages[buffer], h->len);
     c->out_reserved++;
-    *slot = l->buffers + (size_t)buffer * l->tcp->buffer_bytes;
+    *slot = tcp_link_buffer(l, buffer);
+    ft_pages_use(&l->pages[buffer], h->len);
     return FT_OK;
 }
 
@@ -282,6 +285,8 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
 static int unreserve(struct tcp_link *l, const struct ft_header *h, void *slot)
 {
     l->conn[h->lane % l->nconns]->out_reserved--;
+    for (int i = 0; i < TCP_BUFFERS; i++)
+        if (l->pinned[i] == slot) return i;
     return (int)((size_t)((unsigned char *)slot - l->buffers) / l->tcp->buffer_bytes);
 }
 
@@ -308,18 +313,26 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
     l->base.bytes += h->len;
 }
 
+/* Somebody waits for a message of this channel: its connection is read first. Letters, notices and puts are looked for on all. */
+static int none_here(struct tcp_link *l, unsigned lane)
+{
+    if (l->base.state == FT_LINK_DOWN) return FT_LINK;
+    if (l->base.state == FT_LINK_UP && lane <= FT_LANE_P2P) tcp_conn_await(l->conn[lane % (unsigned)l->nconns]);
+    return FT_AGAIN;
+}
+
 static int tcp_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     int status = ft_rxq_recv(&l->rxq, ctx, lane, msg);
-    return status == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : status;
+    return status == FT_AGAIN ? none_here(l, lane) : status;
 }
 
 static int tcp_peek(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_header *h)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     int status = ft_rxq_peek(&l->rxq, ctx, lane, h);
-    return status == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : status;
+    return status == FT_AGAIN ? none_here(l, lane) : status;
 }
 
 static void tcp_release(struct ft_link *link, struct ft_msg *msg)
@@ -346,6 +359,7 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
         return true;
     }
     return_credits(t, true, true);
+    while (t->nawaited > 0) t->awaited[--t->nawaited]->awaited = false; /* who still waits says so again */
     return t->event_first == NULL;
 }
 

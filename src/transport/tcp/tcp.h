@@ -21,6 +21,7 @@
 #define TCP_SMALL_BYTES 2048      /* of messages of at most so many bytes a window holds more, see rxq.h: */
 #define TCP_PLACES_FIRST FT_WINDOW_SMALL
 #define TCP_PLACES 16
+#define TCP_AWAITED 8             /* connections read first; of more only so many */
 #define TCP_UNKNOWN_MAX 64        /* unauthenticated connections; more wait in the kernel */
 #define TCP_UNKNOWN_NS 5000000000u
 #define TCP_UNKNOWN_CROWDED_NS 1000000000u /* the same when others wait for the place */
@@ -51,6 +52,7 @@ struct tcp_conn {
     uint64_t since_ns;     /* start of the connection */
     struct ft_auth auth;
     bool goodbye;          /* the other side has said it */
+    bool awaited;          /* it is in tcp->awaited */
     bool wrote;            /* since everything was last seen acknowledged */
     /* reading */
     bool reading;          /* tcp_conn_read() is under way */
@@ -83,6 +85,8 @@ struct tcp_link {
     unsigned char *buffers;  /* TCP_BUFFERS of chunk_bytes, sending */
     uint32_t buffers_free;   /* bit set */
     struct ft_pages pages[TCP_BUFFERS];
+    uint32_t placed;         /* bit set: of which it is known whether they lie in pinned memory, if there is any */
+    void *pinned[TCP_BUFFERS]; /* where devices reach it; NULL: in buffers */
     /* being made */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
@@ -103,14 +107,15 @@ struct tcp {
     struct tcp_link *links, *event_first, *event_last;
     struct tcp_conn *unknown, *joined, *dead;
     int nunknown, njoined, nmaking;
-    struct tcp_conn *hot;     /* the last that brought a message */
-    struct tcp_conn *starved; /* the last on which a message could not be sent for want of credits */
+    struct tcp_conn *awaited[TCP_AWAITED]; /* on which a message or credits were looked for in vain; none have come since */
+    unsigned nawaited;
+    unsigned nclogged;        /* connections that wait until the kernel takes more */
     unsigned skipped, skip;   /* turns without epoll in a row; how many there should be */
     unsigned kept;            /* turns with credits to return that are not due */
     uint64_t tick_ns;
     unsigned polls;           /* since the last look at the clock for silence */
     uint64_t silence_ns;      /* when to look for it again */
-    unsigned ncredits;        /* connections with credits to return */
+    unsigned ncredits, ndue;  /* connections with credits to return; with some that may be waited for */
     unsigned char scratch[65536];
 };
 
@@ -125,12 +130,14 @@ void tcp_conn_credit(struct tcp_conn *, uint64_t ctx, unsigned lane, unsigned pl
 int tcp_conn_return_credits(struct tcp_conn *);
 void tcp_conn_say_goodbye(struct tcp_conn *);
 void tcp_conn_drop_queue(struct tcp_conn *, int status);
+void tcp_conn_await(struct tcp_conn *);
 
 /* link.c */
 int tcp_link_connect(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out);
 void tcp_link_free(struct tcp_link *);
 void tcp_link_down(struct tcp_link *, int reason);
 void tcp_link_trim(struct tcp_link *);
+unsigned char *tcp_link_buffer(struct tcp_link *, int i);
 void tcp_link_goodbye(struct tcp_conn *); /* the other side said it on this connection */
 void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved); /* whatever state it is in */
 void tcp_accept(struct tcp *, int listener, bool *moved);

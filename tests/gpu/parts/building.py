@@ -7,7 +7,8 @@ import sys
 
 from .rig import Missing
 
-TESTS = ["tests/cuda/pass_test", "tests/cuda/queue_test", "tests/cuda/gpu_test", "tests/cuda/graph_test", "tests/cuda/libreal.la"]
+TESTS = ["tests/cuda/pass_test", "tests/cuda/queue_test", "tests/cuda/gpu_test", "tests/cuda/processes_test", "tests/cuda/graph_test",
+         "tests/cuda/libreal.la"]
 NEEDED = ["tools/ftccl-run", "perf/all_reduce_perf", "perf/nccl_all_reduce_perf", "perf/gpu_kernels", "perf/gpu_recovery"] + TESTS
 
 
@@ -51,6 +52,11 @@ def flags(rig):
     cap = rig.call(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]).splitlines()
     if cap and cap[0].replace(".", "").isdigit():
         found.append("--with-cuda-arch=" + cap[0].replace(".", ""))
+    toolkit = find_toolkit()
+    if not toolkit:
+        rig.skip("the toolkit was not found (nvcc and cuda.h): without CUDA_HOME or nvcc in PATH the device cannot be compiled")
+    elif toolkit != "/usr/local/cuda":
+        found.append("--with-cuda=" + toolkit)
     nccl = find_nccl(rig.o.nccl)
     if nccl and os.path.exists(os.path.join(nccl, "include", "nccl.h")):
         found.append("--with-nccl=" + nccl)
@@ -60,6 +66,16 @@ def flags(rig):
         found += ["SODIUM_CFLAGS=-I" + include, "SODIUM_LIBS=-L%s -lsodium" % lib,
                   "GTEST_CFLAGS=-I" + include, "GTEST_LIBS=-L%s -lgtest" % lib]
     return found
+
+
+def find_toolkit(given=None):
+    """A folder with bin/nvcc and include/cuda.h: as the environment says, where nvcc is, the usual places."""
+    nvcc = shutil.which("nvcc")
+    folders = given or [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda",
+                        os.path.dirname(os.path.dirname(os.path.realpath(nvcc))) if nvcc else None]
+    folders += sorted(glob.glob("/usr/local/cuda-*"), reverse=True) + ["/opt/cuda"] if not given else []
+    there = [f for f in folders if f and os.path.exists(f + "/bin/nvcc") and os.path.exists(f + "/include/cuda.h")]
+    return there[0] if there else None
 
 
 def figures(rig):

@@ -12,9 +12,10 @@ COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduc
 FREE_MS = 100  # after a kill, or after abort or shrink, a stream is free within it
 
 # Tests that only the stand-in can play: a driver that refuses, and what it counts.
-NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*"], "graph_test": ["*.WhatTheDriverRefuses*"],
-                 "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*"]}
-TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm", "graph_test": "GraphOrder.*", "queue_test": "*"}
+NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*", "GpuErrors.AStatusWordThatCannotBeHad", "*.AResultThatIsSpoiled*"],
+                 "processes_test": [], "graph_test": ["*.WhatTheDriverRefuses*"],
+                 "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*", "*.PinnedMemoryIsGivenOut*"]}
+TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm", "processes_test": "Bytes/GpuLinks.*/16M", "graph_test": "GraphOrder.*", "queue_test": "*"}
 
 
 # ---- device ----------------------------------------------------------------------------------------------------------------
@@ -46,7 +47,7 @@ def sanitizer(rig):
 
 
 def device(rig):
-    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("graph_test", 60)):
+    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("processes_test", 60), ("graph_test", 60)):
         if rig.has_time(name, 5):
             gtest(rig, name, seconds)
     if rig.dry:

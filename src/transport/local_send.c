@@ -1,0 +1,235 @@
+/*
+ * local_send.c: the sending side of links over shared slots.
+ *
+ * Loans. A payload of LOAN_BYTES or more that lies in the arena (base/arena.c) is not copied, if the sender says that its request
+ * may last: the message names its place, and the receiver reads it there. The request completes when the receiver has consumed
+ * the message. A sender that cannot wait for that, because it failed or the link went down, first marks the loan as withdrawn in the
+ * segment; a receiver looks at that mark after it has read, and never takes what it has read since for the message.
+ *
+ * Other memory of the sender's is lent in the same way where the receiver says that it can read that (pull.h) and the sender that the payload
+ * is only moved on. The receiver then has to copy it before it can use it, to where it goes or to its channel's landing.
+ */
+#include "transport/local.h"
+
+#include <string.h>
+
+#define LOAN_BYTES 16384 /* shorter payloads are copied: their sender has better things to do than to wait for the receiver */
+
+void ft_local_withdraw(struct ft_local_link *l, uint32_t loans)
+{
+    loans &= l->lent & ~l->withdrawn;
+    if (!loans) return;
+    ft_slots_withdraw(&l->slots, loans);
+    l->withdrawn |= loans;
+    for (; loans; loans &= loans - 1) {
+        struct ft_send *req = l->loan[__builtin_ctz(loans)];
+        req->withdraw = NULL;
+        req->status = FT_LINK;
+    }
+}
+
+static void withdraw_one(struct ft_send *req)
+{
+    struct ft_local_link *l = req->link;
+    for (uint32_t left = l->lent & ~l->withdrawn; left; left &= left - 1)
+        if (l->loan[__builtin_ctz(left)] == req) ft_local_withdraw(l, left & -left);
+}
+
+/* A loan came back; false if it was not out. */
+static bool take_back(struct ft_local_link *l, unsigned number)
+{
+    uint32_t bit = 1u << number;
+    if (number >= FT_SLOTS_LOANS || !(l->lent & bit)) return false;
+    if (l->withdrawn & bit) {
+        ft_slots_restore(&l->slots, bit);
+    } else {
+        l->loan[number]->withdraw = NULL;
+        l->loan[number]->status = FT_OK;
+    }
+    l->lent &= ~bit;
+    l->withdrawn &= ~bit;
+    return true;
+}
+
+/* A slot or a loan came back. */
+static bool take_payload_back(struct ft_local_link *l, unsigned number)
+{
+    if (number > FT_SLOTS_MOST) return take_back(l, number - FT_SLOTS_MOST - 1);
+    unsigned slot = number - 1;
+    if (slot >= l->slots.nslots || (l->slots.free >> slot & 1)) return false;
+    ft_slots_unget(&l->slots, slot);
+    return true;
+}
+
+bool ft_local_take_returns(struct ft_local_link *l)
+{
+    struct ft_slots_return r;
+    bool any = false;
+    for (unsigned i = 0; i < FT_SLOTS_RETURNS && ft_slots_collect(&l->slots, &r); i++) {
+        any = true;
+        if (r.slot && !take_payload_back(l, r.slot)) {
+            ft_local_link_down(l, ft_fail(FT_PROTOCOL, "a peer gave back a slot that it does not have"), false);
+            return any;
+        }
+        if (r.consumed) ft_txq_put(&l->txq, r.ctx, r.lane);
+    }
+    return any;
+}
+
+/* A place in the window of the channel and a descriptor. */
+static int take_place(struct ft_local_link *l, const struct ft_header *h)
+{
+    for (int round = 0;; round++) {
+        int rc = l->txq.outstanding < FT_SLOTS_DESCS ? ft_txq_take(&l->txq, h->ctx, h->lane) : FT_AGAIN;
+        if (rc != FT_AGAIN) return rc;
+        if (round || !ft_local_take_returns(l)) break;
+        if (l->base.state == FT_LINK_DOWN) return FT_LINK; /* by what came back */
+    }
+    l->wanted = true;
+    return FT_AGAIN;
+}
+
+static int take_slot(struct ft_local_link *l, size_t len_bytes)
+{
+    int slot = ft_slots_get(&l->slots);
+    if (slot < 0 && ft_local_take_returns(l)) slot = ft_slots_get(&l->slots);
+    if (slot < 0) {
+        l->wanted = l->starved = true;
+        if (l->base.state == FT_LINK_UP && ft_slots_starve(&l->slots)) l->ring(l);
+        return slot;
+    }
+    if (l->starved) {
+        l->starved = false;
+        ft_slots_fed(&l->slots);
+    }
+    int rc = ft_slots_allocate(&l->slots, (unsigned)slot, len_bytes);
+    if (rc == FT_OK) return slot;
+    ft_slots_unget(&l->slots, (unsigned)slot);
+    ft_local_link_down(l, rc, false);
+    return -1;
+}
+
+static int sendable(struct ft_local_link *l, const struct ft_header *h)
+{
+    if (l->base.state == FT_LINK_DOWN) return FT_LINK;
+    if (l->base.state == FT_LINK_CONNECTING) return FT_AGAIN;
+    if (h->len > l->base.transport->config.chunk_bytes) {
+        return ft_fail(FT_INVAL, "a message of %u bytes on a link for at most %zu", h->len, l->base.transport->config.chunk_bytes);
+    }
+    return FT_OK;
+}
+
+static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t slot, const void *small)
+{
+    l->base.messages++;
+    l->base.bytes += h->len;
+    ft_slots_publish(&l->slots, h, slot, small);
+    ft_local_wake_other(l);
+}
+
+/* Can the receiver read this payload where it lies? */
+static bool lendable(struct ft_local_link *l, const struct ft_header *h, const void *data, bool moved, struct ft_slots_place *place)
+{
+    const size_t len_bytes = h->len;
+    place->elsewhere = 0;
+    if (l->lends && len_bytes >= LOAN_BYTES && ft_arena_has(data, len_bytes, &place->at)) return true;
+    *place = (struct ft_slots_place){.at = (uintptr_t)data, .elsewhere = 1};
+    return moved && h->lane <= FT_LANE_P2P && l->pulled_least && len_bytes >= l->pulled_least && ft_pull_lendable(&l->seen, data, len_bytes, ft_now_ns(l->base.transport->config.env));
+}
+
+/* The number of a new loan, as descriptors have it, of what lies at *place; 0: this payload is to be copied. */
+static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data, struct ft_send *req, struct ft_slots_place *place)
+{
+    req->withdraw = NULL;
+    if (!req->lasts || l->lent == UINT32_MAX || !lendable(l, h, data, req->moved, place)) return 0;
+    unsigned number = (unsigned)__builtin_ctz(~l->lent);
+    l->lent |= 1u << number;
+    l->loan[number] = req;
+    l->wanted = true;
+    req->withdraw = withdraw_one;
+    req->link = l;
+    return number + FT_SLOTS_MOST + 1;
+}
+
+int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    int rc = sendable(l, h);
+    if (rc == FT_OK) rc = take_place(l, h);
+    if (rc) return rc;
+    struct ft_slots_place place;
+    uint32_t slot = lend(l, h, data, req, &place);
+    if (slot) {
+        req->status = FT_AGAIN;
+        publish(l, h, slot, &place);
+        return FT_OK;
+    }
+    if (h->len > FT_RXQ_SMALL_BYTES) {
+        int s = take_slot(l, h->len);
+        if (s < 0) {
+            ft_txq_put(&l->txq, h->ctx, h->lane);
+            return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+        }
+        memcpy(ft_slots_data(&l->slots, (unsigned)s), data, h->len);
+        slot = (uint32_t)s + 1;
+    }
+    publish(l, h, slot, data);
+    req->status = FT_OK;
+    return FT_OK;
+}
+
+int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slot)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    int rc = sendable(l, h);
+    if (rc == FT_OK) rc = take_place(l, h);
+    if (rc) return rc;
+    if (h->len <= FT_RXQ_SMALL_BYTES) {
+        *slot = ft_txq_small(&l->txq, h->ctx, h->lane);
+        return FT_OK;
+    }
+    int s = l->reserved + 2 < l->slots.nslots ? take_slot(l, h->len) : -1;
+    if (s < 0) {
+        l->wanted = true;
+        ft_txq_put(&l->txq, h->ctx, h->lane);
+        return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+    }
+    l->reserved++;
+    *slot = ft_slots_data(&l->slots, (unsigned)s);
+    return FT_OK;
+}
+
+/* The number of the data slot at an address, 0 if it is none. */
+static uint32_t slot_at(const struct ft_local_link *l, const void *p)
+{
+    size_t offset = (size_t)((uintptr_t)p - (uintptr_t)l->slots.data);
+    return offset < l->slots.nslots * l->slots.stride_bytes ? 1 + (uint32_t)(offset / l->slots.stride_bytes) : 0;
+}
+
+void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    uint32_t s = slot_at(l, slot);
+    if (s) l->reserved--;
+    if (l->base.state == FT_LINK_UP) publish(l, h, s, slot);
+}
+
+void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    uint32_t s = slot_at(l, slot);
+    if (s) {
+        l->reserved--;
+        ft_slots_unget(&l->slots, s - 1);
+    }
+    ft_txq_put(&l->txq, h->ctx, h->lane);
+}
+
+bool ft_local_drained(struct ft_link *link)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    if (!l->base.sender || !l->open || !l->txq.outstanding) return true;
+    if (l->base.state == FT_LINK_UP) ft_local_take_returns(l);
+    l->wanted = l->txq.outstanding != 0;
+    return !l->wanted;
+}

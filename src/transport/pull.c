@@ -1,0 +1,76 @@
+/*
+ * pull.c: see pull.h. One call of the kernel's moves at most PULL_BYTES.
+ */
+#include "transport/pull.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define PULL_BYTES ((size_t)1 << 20)
+#define SEEN_NS 100000000u
+
+static bool readable(const void *data, size_t len_bytes)
+{
+    char ends[2];
+    char *first = (char *)(uintptr_t)data;
+    struct iovec here = {ends, sizeof ends}, there[2] = {{first, 1}, {first + len_bytes - 1, 1}};
+    return process_vm_readv(getpid(), &here, 1, there, 2, 0) == (ssize_t)sizeof ends;
+}
+
+/* Of Yama, see Documentation/admin-guide/LSM/Yama.rst of the kernel: from 1 on only parents, and those with a privilege. */
+static int yama_scope(void)
+{
+    int scope = 0;
+    FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+    if (file && fscanf(file, "%d", &scope) != 1) scope = 0;
+    if (file) fclose(file);
+    return scope;
+}
+
+bool ft_pull_usable(void)
+{
+    char here = 0;
+    return ft_param_int(FT_PARAM_CMA) > 0 && ft_can_populate() && readable(&here, 1) && (geteuid() == 0 || (yama_scope() == 0 && prctl(PR_GET_DUMPABLE) == 1));
+}
+
+/* Ranges that touch become one: a long buffer is looked at once in each SEEN_NS, piece by piece. */
+bool ft_pull_lendable(struct ft_pull_seen *seen, const void *data, size_t len_bytes, uint64_t now_ns)
+{
+    uintptr_t from = (uintptr_t)data, to = from + len_bytes;
+    bool fresh = now_ns < seen->until_ns;
+    if (fresh && from >= seen->from && to <= seen->to) return true;
+    if (len_bytes == 0 || !readable(data, len_bytes)) return false;
+    bool touch = fresh && from <= seen->to && to >= seen->from;
+    if (touch) from = ft_min(from, seen->from), to = ft_max(to, seen->to);
+    else seen->until_ns = now_ns + SEEN_NS;
+    seen->from = from;
+    seen->to = to;
+    return true;
+}
+
+int ft_pull(int pid, uint64_t at, void *to, size_t len_bytes)
+{
+    for (size_t done = 0; done < len_bytes;) {
+        struct iovec here = {(char *)to + done, ft_min(len_bytes - done, PULL_BYTES)};
+        struct iovec there = {(void *)(uintptr_t)(at + done), here.iov_len};
+        ssize_t n = process_vm_readv(pid, &here, 1, &there, 1, 0);
+        if (n > 0) done += (size_t)n;
+        else if (n == 0 || errno != EINTR)
+            return ft_fail(FT_LINK, "process_vm_readv: %s", n == 0 ? "nothing was read" : strerror(errno));
+    }
+    return FT_OK;
+}
+
+void ft_pull_describe(FILE *out)
+{
+    char here = 0;
+    int scope = yama_scope();
+    bool can = readable(&here, 1);
+    fprintf(out, "process_vm_readv: %s", can ? "works in this process" : strerror(errno));
+    if (can && scope > 0) fprintf(out, "; kernel.yama.ptrace_scope=%d may forbid it between processes", scope);
+    if (!ft_param_int(FT_PARAM_CMA)) fprintf(out, "; not used (FTCCL_CMA=0)");
+    fputc('\n', out);
+}

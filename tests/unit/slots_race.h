@@ -1,0 +1,15 @@
+#ifndef FT_TESTS_SLOTS_RACE_H
+#define FT_TESTS_SLOTS_RACE_H
+
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* In how many of the rounds neither side saw the other: one publishes, or gives back, while the other goes to sleep. */
+int slots_race(bool gives, int rounds);
+#ifdef __cplusplus
+}
+#endif
+
+#endif
