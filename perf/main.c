@@ -87,6 +87,13 @@ static int check(const struct perf_options *o, const struct perf_op *op, const s
     return 0;
 }
 
+static bool has_printed(const struct perf_op *op)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout)) return true;
+    fprintf(stderr, "%s_perf: cannot write the table\n", op->name);
+    return false;
+}
+
 int perf_main(const struct perf_op *op, int argc, char **argv)
 {
     struct perf_options options;
@@ -111,5 +118,6 @@ int perf_main(const struct perf_op *op, int argc, char **argv)
     double min_bw = text ? strtod(text, NULL) : -1, bw = totals.nlines ? totals.bus_bw / totals.nlines : 0;
     perf_team_close(&team);
     if (team.launch.proc == 0) perf_table_close(&team, &totals, min_bw);
+    if (!has_printed(op)) return PERF_FAILED;
     return totals.wrong > 0 || (team.launch.proc == 0 && bw < min_bw * 0.9) ? PERF_FAILED : PERF_OK;
 }

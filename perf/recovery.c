@@ -240,5 +240,7 @@ int main(int argc, char **argv)
     if (!want.grow) print("killed to error", times, offsetof(struct times, failed));
     print(want.grow ? "CommGrow" : "killed to shrunk", times, offsetof(struct times, shrunk));
     print(want.grow ? "pause to next all-reduce" : "killed to next all-reduce", times, offsetof(struct times, back));
-    return 0;
+    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    fprintf(stderr, "recovery: cannot write the table\n");
+    return 1;
 }

@@ -17,6 +17,7 @@ from .cases import MODES, case_of, describe
 PERF = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARIES = ["ftccl", "mpich", "openmpi", "gloo"]
 NAMES = {"ftccl": "FTCCL", "mpich": "MPICH", "openmpi": "Open MPI", "gloo": "Gloo"}
+IN_PLACE = {"broadcast"} # MPI_Bcast and Gloo's have one buffer: ours is measured with sendbuff == recvbuff; all others out of place
 LACKS = 3               # exit status of a program that has no such collective
 GRACE_S = 5             # between asking a program to end and killing it
 PR_SET_CHILD_SUBREAPER = 36
@@ -114,7 +115,7 @@ class Programs:
         if who == "ftccl":
             with open(self.json) as file:
                 row = json.load(file)["results"][0]
-            size, took_us = row["size"], row["out_of_place"]["time"]
+            size, took_us = row["size"], row["in_place" if case.collective in IN_PLACE else "out_of_place"]["time"]
         else:
             fields = [line for line in output.splitlines() if line.strip() and not line.startswith("#")][-1].split()
             size, took_us = int(fields[0]), float(fields[5])
