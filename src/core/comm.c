@@ -578,6 +578,7 @@ static void detach(struct ft_comm *comm)
 void ft_comm_close(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
+    if (!is_idle(comm)) ft_comm_abort(comm); /* a call that was inside enqueued after the last look */
     ft_unique_ids_withdraw(comm, "its communicator was destroyed");
     ft_engine_lock(engine);
     ft_notice_bye(comm);

@@ -56,6 +56,7 @@ check_goes() {
 
 # through CHECK: all stages
 through() {
+    : >"$dir/stages" # what the last one said is no answer of this one
     timeout -k 5 120 ./perf/footprint -w -n 8 -b 1048576 <"$dir/go" >"$dir/stages" 2>"$dir/errors" &
     exec 3>"$dir/go"
     for stage in before made small large crossed; do
