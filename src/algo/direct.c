@@ -8,7 +8,10 @@
 #define PULLED_BYTES 16384 /* blocks of so much, or of an eighth of a chunk, are worth a wait for the one that reads them */
 #define PULLED_CROWDED 4   /* times as much with more ranks than cores, where everybody reads from everybody */
 #define PULLED_COST 0.6    /* of a byte; a slot's is copied twice */
+#define SHORT_BYTES 4096   /* blocks up to here are all sent before any is waited for, on one lane: a lane costs more than their bytes */
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
+
+enum { ONE_LANE }; /* plan->param, of the kinds for any number of ranks */
 
 static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
@@ -25,6 +28,11 @@ static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll, co
     bool crowded = ft_work_sharing(view, tuning) > 1 && (coll->kind == FT_ALLGATHER || coll->kind == FT_ALLTOALL);
     size_t least = ft_min(PULLED_BYTES, tuning->chunk_bytes / 8) * (crowded ? PULLED_CROWDED : 1);
     return coll->count * ft_type_size(coll->type) >= least;
+}
+
+static bool is_short(const struct ft_coll *coll, const struct ft_tuning *tuning)
+{
+    return coll->count > 0 && coll->count <= ft_min(SHORT_BYTES, tuning->chunk_bytes) / ft_type_size(coll->type);
 }
 
 static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
@@ -51,7 +59,7 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
         work.flows = 1;
         break;
     case FT_ALLTOALL:
-        if (tuning->chunks == 1) hops = rounds; /* peer after peer */
+        if (tuning->chunks == 1 && !is_short(coll, tuning)) hops = rounds; /* peer after peer */
         break;
     default: break;
     }
@@ -81,7 +89,11 @@ static int direct_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     size_t count = plan->coll.count, n = (size_t)plan->view->nranks;
     plan->pulled = is_pulled(plan->view, &plan->coll, tuning);
     switch (plan->coll.kind) {
-    case FT_ALLTOALL: case FT_GATHER: case FT_SCATTER: ft_plan_split_items(plan, tuning, count, n); break;
+    case FT_ALLTOALL: case FT_GATHER: case FT_SCATTER:
+        plan->param[ONE_LANE] = is_short(&plan->coll, tuning);
+        if (plan->param[ONE_LANE]) ft_plan_one_piece(plan, plan->coll.kind == FT_ALLTOALL ? 2 * (n - 1) : n);
+        else ft_plan_split_items(plan, tuning, count, n);
+        break;
     case FT_ALLREDUCE: ft_plan_split(plan, tuning, count, n, 2 * (n - 1)); break;
     case FT_REDUCESCATTER: ft_plan_split(plan, tuning, count, 1, n - 1); break;
     case FT_ALLGATHER:
@@ -106,6 +118,27 @@ static void fwd_all(const struct ft_plan *plan, struct ft_step *s)
 static void recv_all(const struct ft_plan *plan, struct ft_step *s)
 {
     for (int d = 1; d < plan->view->nranks; d++) ft_recv_from(s, ft_wrap(plan->view->rank - d, plan->view->nranks));
+}
+
+/* Steps 0..n-2 send the peers their blocks, the first of them puts the own one to its place; then theirs come. */
+static void short_alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+{
+    int n = plan->view->nranks, rank = plan->view->rank, k = (int)p->k;
+    if (k >= n - 1) {
+        int of = ft_wrap(rank - (k - n + 2), n);
+        s->len_bytes = p->len;
+        s->dst = ft_at(FT_BUF_OUT, (size_t)of * p->len);
+        ft_recv_from(s, of);
+        return;
+    }
+    int to = ft_wrap(rank + k + 1, n);
+    s->send = ft_at(FT_BUF_IN, (size_t)to * p->len);
+    s->send_bytes = p->len;
+    ft_send_to(s, to);
+    if (k > 0) return;
+    s->len_bytes = p->len;
+    s->src = ft_at(FT_BUF_IN, (size_t)rank * p->len);
+    s->dst = ft_at(FT_BUF_OUT, (size_t)rank * p->len);
 }
 
 /* Round k pairs rank r with k - r, so that a pair exchanges its two blocks in one step and may do so in place. */
@@ -255,12 +288,13 @@ static void rooted_step(const struct ft_plan *plan, const struct ft_piece *p, st
 static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    bool items = (KINDS_ANY_N & FT_KIND_BIT(plan->coll.kind)) || (plan->pulled && plan->coll.kind == FT_ALLGATHER);
+    bool any_n = KINDS_ANY_N & FT_KIND_BIT(plan->coll.kind), one = plan->param[ONE_LANE];
+    bool items = (any_n && !one) || (plan->pulled && plan->coll.kind == FT_ALLGATHER);
     if (!(items ? ft_piece_at_items(plan, lane, index, (uint64_t)plan->view->nranks, &p)
                 : ft_piece_at(plan, lane, index, &p)))
         return;
     switch (plan->coll.kind) {
-    case FT_ALLTOALL: alltoall_step(plan, &p, s); break;
+    case FT_ALLTOALL: (one ? short_alltoall_step : alltoall_step)(plan, &p, s); break;
     case FT_GATHER: gather_step(plan, &p, s); break;
     case FT_SCATTER: scatter_step(plan, &p, s); break;
     case FT_ALLGATHER: (plan->pulled ? shift_step : allgather_step)(plan, &p, s); break;

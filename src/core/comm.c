@@ -309,9 +309,7 @@ void ft_comm_again(struct ft_comm *comm, int looks)
     record_op(comm, op, op->plan.algo, start_clock(comm));
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
     check_announced(comm, op);
-    ft_exec_expect(comm, looks);
-    bool moved = false;
-    turn_head(comm, &moved);
+    for (bool moved = false; looks > 0 && !turn_head(comm, &moved); looks--) {}
 }
 
 /* ---- failure ----------------------------------------------------------------------------------------------------------- */

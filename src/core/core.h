@@ -116,7 +116,8 @@ struct ft_lane {
     enum ft_phase phase;
     struct ft_op *op;
     uint64_t index;
-    struct ft_step step;
+    const struct ft_step *step;
+    struct ft_step planned;  /* `step` points here, or to one of a repeat's */
     unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k], fwd_to[k] */
     bool sealed;             /* crc is that of what the step sends */
     uint32_t crc;
@@ -267,8 +268,7 @@ bool ft_preserve_restore(struct ft_comm *comm); /* a turn of it; true: nothing i
 void ft_preserve_free(struct ft_comm *comm);    /* the side buffer */
 bool ft_exec_turn(struct ft_comm *comm);  /* lanes */
 void ft_exec_start(struct ft_comm *comm); /* the head work begins */
-void ft_exec_again(struct ft_comm *comm, struct ft_op *op); /* the exchange that lane 0 did last, for another operation: sends */
-void ft_exec_expect(struct ft_comm *comm, int looks); /* and takes what it receives, if that comes within so many looks */
+void ft_exec_again(struct ft_comm *comm, struct ft_op *op); /* starts the steps of the repeat that is loaded, and sends */
 void ft_exec_drop(struct ft_comm *comm);  /* releases views and reservations after a failure */
 bool ft_exec_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
 bool ft_exec_pending_to(const struct ft_comm *comm, int rank);

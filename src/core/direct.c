@@ -25,7 +25,6 @@ static void load(struct ft_comm *comm, struct ft_repeat *repeat)
     op->redop = repeat->redop;
     op->plan = repeat->plan;
     op->sig = repeat->sig;
-    comm->lanes[0].step = repeat->step;
     comm->direct.loaded = repeat;
 }
 
@@ -41,18 +40,18 @@ static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
     return false;
 }
 
-/* The operation that has just ended is kept, if all of it was one exchange of short messages on lane 0. The user's own operators are
- * not: another one may have the same number later. */
+/* The operation that has just ended is kept, if its messages were short and on one lane. The user's own operators are not: another
+ * one may have the same number later. */
 static void keep(struct ft_comm *comm)
 {
     struct ft_direct *direct = &comm->direct;
     const struct ft_op *op = &direct->op;
-    const struct ft_step *step = &comm->lanes[0].step;
-    bool one = op->plan.nlanes == 1 && op->plan.nsteps == 1 && step->nfwd == 0 && step->len_bytes > 0 && step->send_bytes > 0;
-    bool is_short = step->len_bytes <= REPEAT_BYTES && step->send_bytes <= REPEAT_BYTES;
+    const struct ft_plan *plan = &op->plan;
+    bool one = plan->nlanes == 1 && plan->nsteps <= FT_REPEAT_STEPS, is_short = op->coll.count * plan->esize <= REPEAT_BYTES;
     if (!one || !is_short || direct->red >= FT_REDS || comm->limits.preserve_input) return;
     struct ft_repeat *repeat = &direct->repeats[direct->nrepeats++ % FT_REPEATS];
-    *repeat = (struct ft_repeat){true, direct->red, op->sig, op->coll, op->redop, op->plan, *step};
+    *repeat = (struct ft_repeat){.valid = true, .red = direct->red, .sig = op->sig, .coll = op->coll, .redop = op->redop, .plan = *plan};
+    for (uint64_t i = 0; i < plan->nsteps; i++) ft_plan_step(plan, 0, i, &repeat->steps[i]);
     direct->loaded = repeat;
 }
 

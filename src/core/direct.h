@@ -6,8 +6,9 @@
 #define FT_DIRECT_H
 
 #define FT_REPEATS 4 /* short calls that begin without being planned */
+#define FT_REPEAT_STEPS 16
 
-/* A call whose plan is one exchange: all of it but the buffers. */
+/* A call whose plan is one lane of few steps: all of it but the buffers. */
 struct ft_repeat {
     bool valid;
     int red; /* the user's operator */
@@ -15,7 +16,7 @@ struct ft_repeat {
     struct ft_coll coll;
     struct ft_redop redop;
     struct ft_plan plan;
-    struct ft_step step;
+    struct ft_step steps[FT_REPEAT_STEPS];
 };
 
 /* A collective that its caller began at once. */
@@ -29,7 +30,7 @@ struct ft_direct {
     atomic_int queued;  /* the structs are in use until its entry is over; release by who ends it */
     struct ft_repeat repeats[FT_REPEATS]; /* as programs repeat them */
     unsigned nrepeats;        /* kept so far */
-    struct ft_repeat *loaded; /* the operation and lane 0 are this one's; NULL: another's */
+    struct ft_repeat *loaded; /* the operation is this one's; NULL: another's */
 };
 
 /* If the stream, the communicator and its engine have nothing else to do: an operation to fill, with the engine held until it is run or

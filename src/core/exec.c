@@ -43,6 +43,15 @@ static bool begins(struct ft_comm *comm, struct ft_op *op)
     return op->verifies->lanes_left == 0 && ft_verify_digest(comm, op);
 }
 
+/* A call that repeats itself has its steps at hand. */
+static const struct ft_step *step_at(const struct ft_comm *comm, struct ft_lane *lane)
+{
+    const struct ft_repeat *repeat = comm->direct.loaded;
+    if (repeat) return &repeat->steps[lane->index];
+    ft_plan_step(&lane->op->plan, lane_number(comm, lane), lane->index, &lane->planned);
+    return &lane->planned;
+}
+
 /* The lane's next step, of this or a later operation of the work. */
 static void advance(struct ft_comm *comm, struct ft_lane *lane)
 {
@@ -56,14 +65,14 @@ static void advance(struct ft_comm *comm, struct ft_lane *lane)
             return;
         }
         for (; mine && lane->index < op->plan.nsteps; lane->index++) {
-            ft_plan_step(&op->plan, number, lane->index, &lane->step);
-            if (is_empty(&lane->step)) continue;
+            lane->step = step_at(comm, lane);
+            if (is_empty(lane->step)) continue;
             lane->sent = lane->received = lane->reserved = 0;
             lane->sealed = false;
             lane->phase = FT_LANE_EXCHANGE;
-            if (comm->engine->telemetry)
+            if (comm->engine->telemetry && !comm->direct.loaded)
                 ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
-                                     lane->step.nrecv > 0 ? lane->step.recv_from[0] : -1);
+                                     lane->step->nrecv > 0 ? lane->step->recv_from[0] : -1);
             return;
         }
         struct ft_op *next = op->next;
@@ -108,12 +117,12 @@ static void seal(const struct ft_comm *comm, struct ft_lane *lane, struct ft_hea
 static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
 {
     struct ft_op *op = lane->op;
-    const struct ft_ref *from = &lane->step.send;
+    const struct ft_ref *from = &lane->step->send;
     struct ft_gpu_send *send = &comm->gpu->sends[lane_number(comm, lane)][k];
     struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .scaled = op->redop.scaled && from->buf == FT_BUF_IN, .nsrc = 1, .ndst = 1,
-                             .count = lane->step.send_bytes / op->plan.esize, .src = {resolve(op, *from)}};
+                             .count = lane->step->send_bytes / op->plan.esize, .src = {resolve(op, *from)}};
     if (!send->slot) {
-        send->header = header_of(comm, lane, lane->step.send_bytes);
+        send->header = header_of(comm, lane, lane->step->send_bytes);
         send->far = from->buf == FT_BUF_TMP;
     }
     int rc = ft_gpu_put(comm, op, link, &pass, send);
@@ -125,7 +134,7 @@ static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, stru
 /* Does storing the result change bytes that the step sends? Not if it puts what it sends where that is. */
 static bool overwrites(const struct ft_lane *lane)
 {
-    const struct ft_step *step = &lane->step;
+    const struct ft_step *step = lane->step;
     if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE) return false;
     uintptr_t from = (uintptr_t)resolve(lane->op, step->send), to = (uintptr_t)resolve(lane->op, step->dst);
     bool stays = step->nrecv == 0 && from == to && step->src.buf == step->send.buf && step->src.off == step->send.off;
@@ -134,21 +143,21 @@ static bool overwrites(const struct ft_lane *lane)
 
 /* May a send stay pending until its receiver has used it? Not if this step's result has to wait for that: two ranks that exchange
  * in place would wait for each other. */
-static bool may_last(const struct ft_lane *lane) { return (lane->step.flags & FT_STEP_MEETS) && !overwrites(lane); }
+static bool may_last(const struct ft_lane *lane) { return (lane->step->flags & FT_STEP_MEETS) && !overwrites(lane); }
 
 /* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
     struct ft_op *op = lane->op;
-    int rank = lane->step.send_to[k];
+    int rank = lane->step->send_to[k];
     struct ft_link *link;
     int rc = link_to(comm, op, rank, &link);
     if (rc != FT_OK) return rc;
-    struct ft_header header = header_of(comm, lane, lane->step.send_bytes);
-    const char *data = resolve(op, lane->step.send);
+    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
+    const char *data = resolve(op, lane->step->send);
     if (op->gpu) {
         rc = send_from_gpu(comm, lane, k, link);
-    } else if (!(op->redop.scaled && lane->step.send.buf == FT_BUF_IN)) {
+    } else if (!(op->redop.scaled && lane->step->send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
         lane->sends[k].lasts = may_last(lane);
         lane->sends[k].moved = !ft_kind_reduces(op->coll.kind);
@@ -159,7 +168,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
         rc = link->ops->reserve(link, &header, &slot);
         if (rc == FT_OK) {
             struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .scaled = 1, .nsrc = 1, .ndst = 1,
-                                     .count = lane->step.send_bytes / op->plan.esize, .src = {data}, .dst = {slot}};
+                                     .count = lane->step->send_bytes / op->plan.esize, .src = {data}, .dst = {slot}};
             struct ft_device_req req;
             rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
             ft_verify_seal(comm, &header, slot);
@@ -173,7 +182,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 /* Where the messages of a step go as they are; NULL: something is made of them first. */
 static char *moves_to(const struct ft_lane *lane)
 {
-    const struct ft_step *step = &lane->step;
+    const struct ft_step *step = lane->step;
     bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE && step->dst.buf != FT_BUF_NONE;
     return moves && !ft_kind_reduces(lane->op->coll.kind) ? resolve(lane->op, step->dst) : NULL;
 }
@@ -182,7 +191,7 @@ static char *moves_to(const struct ft_lane *lane)
 static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
     struct ft_op *op = lane->op;
-    int rank = lane->step.recv_from[k];
+    int rank = lane->step->recv_from[k];
     struct ft_peer *peer = comm->peers[rank];
     struct ft_msg *msg = &lane->msgs[k];
     if (!peer->rx) return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
@@ -203,14 +212,14 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
         return FT_CORRUPT;
     }
     const struct ft_header *got = &msg->header;
-    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step.len_bytes) return FT_OK;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step->len_bytes) return FT_OK;
     struct ft_header header = *got;
     peer->rx->ops->release(peer->rx, msg);
     uint64_t seq = op->seq + (uint64_t)(int64_t)(int32_t)(header.seq - (uint32_t)op->seq);
     if (!ft_mismatch_check(comm, rank, seq, header.sig))
         ft_comm_fail(comm, FT_MISMATCH, rank,
                      "operation %llu: rank %d sent %u bytes in its step %u of operation %llu where %zu bytes were due in step %llu",
-                     (unsigned long long)op->seq, rank, header.len, header.step, (unsigned long long)seq, lane->step.len_bytes,
+                     (unsigned long long)op->seq, rank, header.len, header.step, (unsigned long long)seq, lane->step->len_bytes,
                      (unsigned long long)lane->index);
     return FT_MISMATCH;
 }
@@ -218,12 +227,12 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 /* Space for the result in the link to each fwd_to. */
 static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
 {
-    for (int k = 0; k < lane->step.nfwd; k++) {
+    for (int k = 0; k < lane->step->nfwd; k++) {
         if (lane->reserved & 1u << k) continue;
         struct ft_link *link;
-        int rank = lane->step.fwd_to[k];
+        int rank = lane->step->fwd_to[k];
         if (link_to(comm, lane->op, rank, &link) != FT_OK) return false;
-        lane->headers[k] = header_of(comm, lane, lane->step.len_bytes);
+        lane->headers[k] = header_of(comm, lane, lane->step->len_bytes);
         int rc = link->ops->reserve(link, &lane->headers[k], &lane->slots[k]);
         if (rc == FT_AGAIN) return false;
         if (rc != FT_OK) {
@@ -237,7 +246,7 @@ static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
 
 static bool sends_complete(const struct ft_lane *lane)
 {
-    for (int k = 0; k < lane->step.nsend; k++)
+    for (int k = 0; k < lane->step->nsend; k++)
         if ((lane->sent & 1u << k) && lane->sends[k].status == FT_AGAIN) return false;
     return true;
 }
@@ -248,7 +257,7 @@ static bool overwrites_send(const struct ft_lane *lane) { return overwrites(lane
 /* Only what is used is written: a small message has no time for the rest. */
 static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
 {
-    const struct ft_step *step = &lane->step;
+    const struct ft_step *step = lane->step;
     const struct ft_op *op = lane->op;
     bool final = step->flags & FT_STEP_FINAL, from_input = step->src.buf == FT_BUF_IN;
     pass->type = op->coll.type;
@@ -271,9 +280,9 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
 static bool all_intact(struct ft_comm *comm, struct ft_lane *lane)
 {
     bool intact = true;
-    for (int k = 0; k < lane->step.nrecv; k++) {
+    for (int k = 0; k < lane->step->nrecv; k++) {
         if (!(lane->received & 1u << k) || ft_msg_intact(&lane->msgs[k])) continue;
-        struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
+        struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
         if (link) link->ops->release(link, &lane->msgs[k]);
         lane->received &= ~(1u << k);
         intact = false;
@@ -286,14 +295,14 @@ static void commit(struct ft_comm *comm, struct ft_lane *lane)
 {
     if (!all_intact(comm, lane)) return;
     lane->sealed = false; /* what is forwarded is not what the step sent, and is the same in all slots */
-    for (int k = 0; k < lane->step.nfwd; k++) {
+    for (int k = 0; k < lane->step->nfwd; k++) {
         if (!(lane->reserved & 1u << k)) continue; /* its link went while the device worked; there may be another one by now */
-        struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
+        struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
         seal(comm, lane, &lane->headers[k], lane->slots[k]);
         link->ops->commit(link, &lane->headers[k], lane->slots[k]);
     }
-    for (int k = 0; k < lane->step.nrecv; k++) {
-        struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
+    for (int k = 0; k < lane->step->nrecv; k++) {
+        struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
         if (lane->received & 1u << k) link->ops->release(link, &lane->msgs[k]);
     }
     lane->received = lane->reserved = 0;
@@ -311,7 +320,7 @@ static void reduced(struct ft_comm *comm, struct ft_lane *lane)
 /* Of a pass as fill_pass() makes it: the GPU reaches what is the user's. */
 static struct ft_device_far far_of(const struct ft_lane *lane)
 {
-    const struct ft_step *step = &lane->step;
+    const struct ft_step *step = lane->step;
     struct ft_device_far far = {.src = ~0u, .dst = ~0u};
     if (step->src.buf == FT_BUF_IN || step->src.buf == FT_BUF_OUT) far.src &= ~(1u << step->src_at);
     if (step->dst.buf == FT_BUF_IN || step->dst.buf == FT_BUF_OUT) far.dst &= ~1u;
@@ -321,7 +330,7 @@ static struct ft_device_far far_of(const struct ft_lane *lane)
 /* The message comes straight to where it goes. False: it does not come. */
 static bool fetch(struct ft_comm *comm, struct ft_lane *lane)
 {
-    int rank = lane->step.recv_from[0];
+    int rank = lane->step->recv_from[0];
     struct ft_link *rx = comm->peers[rank]->rx;
     int rc = rx ? rx->ops->fetch(rx, &lane->msgs[0], moves_to(lane)) : FT_LINK;
     if (rc == FT_LINK) fail_peer(comm, lane->op, rank, rc);
@@ -331,12 +340,12 @@ static bool fetch(struct ft_comm *comm, struct ft_lane *lane)
 
 static bool combine(struct ft_comm *comm, struct ft_lane *lane)
 {
-    if (lane->step.len_bytes == 0) {
+    if (lane->step->len_bytes == 0) {
         lane->phase = FT_LANE_SETTLE;
         return true;
     }
     if (overwrites_send(lane) || !reserve_forwards(comm, lane)) return false;
-    if (lane->step.nrecv == 1 && lane->msgs[0].away && !fetch(comm, lane)) return false;
+    if (lane->step->nrecv == 1 && lane->msgs[0].away && !fetch(comm, lane)) return false;
     struct ft_reduce pass;
     fill_pass(lane, &pass);
     bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 && pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
@@ -365,7 +374,7 @@ static bool recv_all(struct ft_comm *comm, struct ft_lane *lane, int nrecv)
 
 static bool exchange(struct ft_comm *comm, struct ft_lane *lane)
 {
-    const struct ft_step *step = &lane->step;
+    const struct ft_step *step = lane->step;
     int nsend = step->send_bytes > 0 ? step->nsend : 0, nrecv = step->len_bytes > 0 ? step->nrecv : 0;
     bool moved = send_all(comm, lane, nsend);
     moved |= recv_all(comm, lane, nrecv);
@@ -404,10 +413,11 @@ bool ft_exec_turn(struct ft_comm *comm)
 static void send_again(struct ft_comm *comm, struct ft_lane *lane)
 {
     struct ft_op *op = lane->op;
-    const char *data = resolve(op, lane->step.send);
-    struct ft_header header = header_of(comm, lane, lane->step.send_bytes);
-    for (int k = 0; k < lane->step.nsend; k++) {
-        struct ft_link *link = comm->peers[lane->step.send_to[k]]->tx;
+    const char *data = resolve(op, lane->step->send);
+    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
+    int nsend = lane->step->send_bytes > 0 ? lane->step->nsend : 0;
+    for (int k = 0; k < nsend; k++) {
+        struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
         if (!link || link->state != FT_LINK_UP) continue;
         lane->sends[k].status = FT_AGAIN;
         lane->sends[k].lasts = lane->sends[k].moved = false;
@@ -421,18 +431,12 @@ void ft_exec_again(struct ft_comm *comm, struct ft_op *op)
     comm->nlanes = 1;
     lane->op = op;
     lane->index = 0;
+    lane->step = comm->direct.loaded->steps;
     lane->sent = lane->received = lane->reserved = 0;
     lane->sealed = false;
     lane->phase = FT_LANE_EXCHANGE;
     op->lanes_left = 1;
     if (!op->redop.scaled) send_again(comm, lane); /* else the lane's turn sends */
-}
-
-void ft_exec_expect(struct ft_comm *comm, int looks)
-{
-    struct ft_lane *lane = &comm->lanes[0];
-    unsigned all = (1u << lane->step.nrecv) - 1;
-    for (; looks > 0 && lane->received != all && comm->status == FT_OK; looks--) recv_all(comm, lane, lane->step.nrecv);
 }
 
 void ft_exec_start(struct ft_comm *comm)
@@ -455,16 +459,16 @@ void ft_exec_drop(struct ft_comm *comm)
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++) ft_send_withdraw(&op->sends[k]);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
-        for (int k = 0; k < lane->step.nrecv; k++) {
-            struct ft_link *link = comm->peers[lane->step.recv_from[k]]->rx;
+        for (int k = 0; k < lane->step->nrecv; k++) {
+            struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
             if ((lane->received & 1u << k) && link) link->ops->release(link, &lane->msgs[k]);
         }
-        for (int k = 0; k < lane->step.nfwd; k++) {
-            struct ft_link *link = comm->peers[lane->step.fwd_to[k]]->tx;
+        for (int k = 0; k < lane->step->nfwd; k++) {
+            struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
             if ((lane->reserved & 1u << k) && link) link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
         }
         lane->received = lane->reserved = 0;
-        for (int k = 0; k < lane->step.nsend; k++)
+        for (int k = 0; k < lane->step->nsend; k++)
             if (lane->sent & 1u << k) ft_send_withdraw(&lane->sends[k]);
     }
 }
@@ -474,13 +478,13 @@ void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_
     ft_gpu_drop(comm, link);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
-        for (int k = 0; k < lane->step.nrecv && link == peer->rx; k++) {
-            if (!(lane->received & 1u << k) || comm->peers[lane->step.recv_from[k]] != peer) continue;
+        for (int k = 0; k < lane->step->nrecv && link == peer->rx; k++) {
+            if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer) continue;
             link->ops->release(link, &lane->msgs[k]);
             lane->received &= ~(1u << k);
         }
-        for (int k = 0; k < lane->step.nfwd && link == peer->tx; k++) {
-            if (!(lane->reserved & 1u << k) || comm->peers[lane->step.fwd_to[k]] != peer) continue;
+        for (int k = 0; k < lane->step->nfwd && link == peer->tx; k++) {
+            if (!(lane->reserved & 1u << k) || comm->peers[lane->step->fwd_to[k]] != peer) continue;
             link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
             lane->reserved &= ~(1u << k);
         }
@@ -490,8 +494,8 @@ void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_
 bool ft_exec_pending_to(const struct ft_comm *comm, int rank)
 {
     for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
-        for (int k = 0; lane->phase != FT_LANE_IDLE && k < lane->step.nsend; k++)
-            if ((lane->sent & 1u << k) && lane->step.send_to[k] == rank && lane->sends[k].status == FT_AGAIN) return true;
+        for (int k = 0; lane->phase != FT_LANE_IDLE && k < lane->step->nsend; k++)
+            if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank && lane->sends[k].status == FT_AGAIN) return true;
     for (const struct ft_op *op = comm->head ? comm->head->ops : NULL; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
             if (op->sends[k].status == FT_AGAIN) return true;
@@ -508,7 +512,7 @@ bool ft_exec_settled(const struct ft_comm *comm)
 /* The rank that keeps a lane from going on; -1: none. */
 static int lane_waits_for(const struct ft_lane *lane, bool *sends)
 {
-    const struct ft_step *step = &lane->step;
+    const struct ft_step *step = lane->step;
     *sends = false;
     for (int k = 0; k < step->nrecv; k++)
         if (!(lane->received & 1u << k)) return step->recv_from[k];

@@ -338,19 +338,19 @@ static void drop_send(struct ft_comm_gpu *gpu, struct ft_gpu_send *send, struct 
 /* Does the pass under way read or write memory of the link's? */
 static bool involves(const struct ft_comm *comm, const struct ft_lane *lane, const struct ft_link *link)
 {
-    for (int k = 0; k < lane->step.nrecv; k++)
-        if (comm->peers[lane->step.recv_from[k]]->rx == link) return true;
-    for (int k = 0; k < lane->step.nfwd; k++)
-        if (comm->peers[lane->step.fwd_to[k]]->tx == link) return true;
+    for (int k = 0; k < lane->step->nrecv; k++)
+        if (comm->peers[lane->step->recv_from[k]]->rx == link) return true;
+    for (int k = 0; k < lane->step->nfwd; k++)
+        if (comm->peers[lane->step->fwd_to[k]]->tx == link) return true;
     return false;
 }
 
 static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_lane *lane, const struct ft_link *only)
 {
     if (lane->phase == FT_LANE_IDLE || !lane->op || !lane->op->gpu) return;
-    for (int k = 0; k < lane->step.nsend; k++) {
+    for (int k = 0; k < lane->step->nsend; k++) {
         struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes][k];
-        struct ft_link *link = comm->peers[lane->step.send_to[k]]->tx;
+        struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
         if (send->slot && (!only || only == link)) drop_send(gpu, send, link);
     }
     if (lane->phase == FT_LANE_REDUCING && (!only || involves(comm, lane, only))) gpu->ops->cancel(gpu->queue, &lane->req); /* its messages and slots are the executor's */

@@ -94,6 +94,40 @@ struct Rank {
             ASSERT_EQ(out[i], value(static_cast<int>(i / count), i % count, round)) << "round " << round;
     }
 
+    /* What rank `from` has for rank `to`. */
+    int32_t between(int from, int to, int round) const { return value(from, 0, round) * 100 + to; }
+
+    void all_to_all(size_t count, bool in_place, int round) const
+    {
+        Ints in(count * static_cast<size_t>(n)), out(in.size(), -1);
+        for (size_t i = 0; i < in.size(); i++) in[i] = between(me, static_cast<int>(i / count), round);
+        Ints &result = in_place ? in : out;
+        ASSERT_OK(ftcclAlltoAll(in.data(), result.data(), count, ftcclInt32, comm, stream));
+        ASSERT_OK(ftcclStreamSynchronize(stream));
+        for (size_t i = 0; i < out.size(); i++) ASSERT_EQ(result[i], between(static_cast<int>(i / count), me, round)) << "round " << round;
+    }
+
+    void reduce_scatter(size_t count, int round) const
+    {
+        Ints in(count * static_cast<size_t>(n)), out(count, -1);
+        for (size_t i = 0; i < in.size(); i++) in[i] = value(me, i, round);
+        ASSERT_OK(ftcclReduceScatter(in.data(), out.data(), count, ftcclInt32, ftcclSum, comm, stream));
+        ASSERT_OK(ftcclStreamSynchronize(stream));
+        for (size_t i = 0; i < count; i++) ASSERT_EQ(out[i], total(i + count * static_cast<size_t>(me), round)) << "round " << round;
+    }
+
+    /* To the root and back. */
+    void gather_and_scatter(size_t count, int root, int round) const
+    {
+        Ints mine(count), all(me == root ? count * static_cast<size_t>(n) : 0, -1), back(count, -1);
+        for (size_t i = 0; i < count; i++) mine[i] = value(me, i, round);
+        ASSERT_OK(ftcclGather(mine.data(), all.data(), count, ftcclInt32, root, comm, stream));
+        ASSERT_OK(ftcclScatter(all.data(), back.data(), count, ftcclInt32, root, comm, stream));
+        ASSERT_OK(ftcclStreamSynchronize(stream));
+        for (size_t i = 0; i < all.size(); i++) ASSERT_EQ(all[i], value(static_cast<int>(i / count), i % count, round)) << "round " << round;
+        ASSERT_EQ(back, mine) << "round " << round;
+    }
+
     void broadcast(int root, int round) const
     {
         int32_t x = me == root ? value(root, 0, round) : -1;
@@ -140,6 +174,11 @@ struct Rank {
         case 10: broadcast(round % n, round); break;
         case 11: group(round); break;
         case 12: all_reduce(0, false, round); break;
+        case 13: case 14: all_to_all(3, which == 14, round); break;
+        case 15: all_to_all(1024, true, round); break;
+        case 16: reduce_scatter(3, round); break;
+        case 17: gather_and_scatter(2, round % n, round); break;
+        case 18: all_gather(1, round); break;
         default: in_a_row(round);
         }
     }
@@ -165,7 +204,7 @@ TEST_P(Repeat, RandomCallsGiveTheirResults)
         std::mt19937 random(seed());
         for (int round = 0; round < rounds() && !testing::Test::HasFailure(); round++) {
             bool long_call = random() % 64 == 0;
-            unsigned which = static_cast<unsigned>(random() % 14);
+            unsigned which = static_cast<unsigned>(random() % 20);
             rank.call(which == 6 && !long_call ? 0 : which, round);
         }
     });
