@@ -6,6 +6,9 @@
 #include "core/core.h"
 
 #define LOOKS 100         /* for the messages of a call that repeats itself, before the engine is turned: about a microsecond */
+#define CATCH_UP 512      /* turns of the engine, so that calls without a wait between them need not queue behind one that came late, */
+#define CATCH_UP_IDLE 32  /* so many in a row without progress, */
+#define CATCH_UP_AGAIN 32 /* and calls until another try if they were in vain */
 #define REPEAT_BYTES 4096 /* longer messages may be lent, and their plans are no matter beside their bytes */
 
 /* ---- calls that repeat themselves ------------------------------------------------------------------------------------------ */
@@ -57,13 +60,31 @@ static void keep(struct ft_comm *comm)
 
 /* ---- from the call to its end --------------------------------------------------------------------------------------------- */
 
+/* Is it worth a try? Over a network turns are dear. */
+static bool may_catch_up(struct ft_comm *comm)
+{
+    const struct ft_op *first = comm->head ? comm->head->ops : NULL;
+    if (comm->direct.skips > 0 && comm->direct.skips--) return false;
+    if (!first || !ft_kind_is_collective(first->coll.kind) || first->coll.count * first->plan.esize > REPEAT_BYTES) return false;
+    return comm->tuning.local_links && comm->view.nhosts == 1 && !atomic_load_explicit(&comm->engine->crowded, memory_order_relaxed);
+}
+
+/* A short call that could not end at once is on the stream, and perhaps others behind it. */
+static void catch_up(struct ft_comm *comm, const struct ft_stream *stream)
+{
+    if (!may_catch_up(comm)) return;
+    for (int turns = 0, idle = 0; turns < CATCH_UP && idle < CATCH_UP_IDLE && !ft_stream_is_idle(stream); turns++)
+        idle = ft_engine_turn(comm->engine) ? 0 : idle + 1;
+    if (!ft_stream_is_idle(stream)) comm->direct.skips = CATCH_UP_AGAIN;
+}
+
 struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream, const struct ft_coll *coll, int red)
 {
     struct ft_engine *engine = comm->engine;
     struct ft_direct *direct = &comm->direct;
-    if (comm->limits.verify || comm->limits.retry || !ft_stream_is_idle(stream)) return NULL;
-    if (pthread_mutex_trylock(&engine->drive) != 0) return NULL;
-    bool idle = !comm->head && comm->status == FT_OK && !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
+    if (comm->limits.verify || comm->limits.retry || pthread_mutex_trylock(&engine->drive) != 0) return NULL;
+    if (!ft_stream_is_idle(stream)) catch_up(comm, stream);
+    bool idle = ft_stream_is_idle(stream) && !comm->head && comm->status == FT_OK && !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
     if (idle && !atomic_load_explicit(&direct->queued, memory_order_acquire)) { /* pairs with ft_direct_over() */
         direct->again = load_same(comm, coll, red);
         direct->red = red;

@@ -29,6 +29,7 @@ struct ft_direct {
     int status;         /* of one that ended within its call */
     atomic_int queued;  /* the structs are in use until its entry is over; release by who ends it */
     struct ft_repeat repeats[FT_REPEATS]; /* as programs repeat them */
+    int skips;                /* calls that queue without a try to catch up, see direct.c */
     unsigned nrepeats;        /* kept so far */
     struct ft_repeat *loaded; /* the operation is this one's; NULL: another's */
 };
