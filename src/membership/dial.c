@@ -81,7 +81,7 @@ int ft_wait_write(const struct ft_wait *w, int fd, const void *buf, size_t len_b
 int ft_wait_connect(const struct ft_wait *w, const struct ft_net_address *to, int *fd_out)
 {
     int fd = -1;
-    int status = ft_net_connect(to, &fd);
+    int status = ft_net_connect(to, NULL, &fd);
     if (!status) {
         status = ft_wait_fd(w, fd, POLLOUT);
         if (!status) status = ft_net_connected(fd);

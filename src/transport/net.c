@@ -112,7 +112,7 @@ int ft_net_accept(int listener, int *fd_out)
     return FT_AGAIN;
 }
 
-int ft_net_connect(const struct ft_net_address *to, int *fd_out)
+int ft_net_connect(const struct ft_net_address *to, const char *congestion, int *fd_out)
 {
     struct ft_net_address target = *to;
     union any_address sa;
@@ -124,6 +124,7 @@ int ft_net_connect(const struct ft_net_address *to, int *fd_out)
     int status = open_socket(target.family, &fd);
     if (status != FT_OK) return status;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    if (congestion != NULL) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
     status = bind_source(fd, target.family);
     if (status == FT_OK) {
         socklen_t len = to_sockaddr(&target, &sa);

@@ -213,9 +213,10 @@ int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint1
 /* The next connection of a listener: non-blocking, TCP_NODELAY, owned. FT_AGAIN: none now. FT_NOFILE: one waits, but
  * there is no descriptor for it. Connections that broke before they were taken are skipped. */
 int ft_net_accept(int listener, int *fd_out);
-/* Starts a connection from FTCCL_SOCKET_SOURCE, if that is set and of the same family. The socket (non-blocking,
+/* Starts a connection from FTCCL_SOCKET_SOURCE, if that is set and of the same family, with the congestion control of that name; NULL: the
+ * system's choice. The socket (non-blocking,
  * TCP_NODELAY, owned) becomes writable when it is established or has failed; ft_net_connected() then tells which. */
-int ft_net_connect(const struct ft_net_address *to, int *fd_out);
+int ft_net_connect(const struct ft_net_address *to, const char *congestion, int *fd_out);
 int ft_net_connected(int fd); /* FT_OK, FT_AGAIN, or FT_LINK with a sentence */
 /* "host:port", "1.2.3.4:port" or "[v6%scope]:port". Blocks in the resolver when it is a name. Number found or FT_INVAL. */
 int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity);

@@ -149,7 +149,7 @@ int main(int argc, char **argv)
     const pid_t child = fork();
     if (child == 0) {
         int fd = -1;
-        if (ft_net_connect(&own, &fd) != FT_OK) die("connect");
+        if (ft_net_connect(&own, NULL, &fd) != FT_OK) die("connect");
         while (ft_net_connected(fd) != FT_OK) continue;
         bench_bare(false, fd);
         bench_link(2, up[1], down[0]);

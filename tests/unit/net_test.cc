@@ -94,7 +94,7 @@ static void converse(int family)
     ASSERT_EQ(FT_OK, status) << ft_fail_text();
     EXPECT_NE(0, own[0].port);
     EXPECT_EQ(FT_AGAIN, ft_net_accept(listener, &server));
-    ASSERT_EQ(FT_OK, ft_net_connect(&own[0], &client)) << ft_fail_text();
+    ASSERT_EQ(FT_OK, ft_net_connect(&own[0], nullptr, &client)) << ft_fail_text();
     pollfd p[2] = { { client, POLLOUT, 0 }, { listener, POLLIN, 0 } };
     ASSERT_EQ(1, poll(&p[0], 1, 5000));
     EXPECT_EQ(FT_OK, ft_net_connected(client)) << ft_fail_text();
@@ -103,7 +103,7 @@ static void converse(int family)
     EXPECT_EQ(before + 3, ft_fd_count());
     ft_fd_close(&listener), ft_fd_close(&client), ft_fd_close(&server);
     // nobody listens there any more
-    status = ft_net_connect(&own[0], &client);
+    status = ft_net_connect(&own[0], nullptr, &client);
     if (status == FT_OK) {
         p[0].fd = client;
         ASSERT_EQ(1, poll(&p[0], 1, 5000));
@@ -123,7 +123,7 @@ TEST(Sockets, SourceAddressIsBoundOrRefused)
     int listener = -1, client = -1;
     ASSERT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
     setenv("FTCCL_SOCKET_SOURCE", "127.0.0.5", 1), ft_params_reload();
-    ASSERT_EQ(FT_OK, ft_net_connect(&own, &client)) << ft_fail_text();
+    ASSERT_EQ(FT_OK, ft_net_connect(&own, nullptr, &client)) << ft_fail_text();
     sockaddr_in sin = {};
     socklen_t len = sizeof sin;
     getsockname(client, (sockaddr *)&sin, &len);
@@ -131,7 +131,7 @@ TEST(Sockets, SourceAddressIsBoundOrRefused)
     ft_fd_close(&client);
     for (const char *bad : { "192.0.2.77", "eth0", "1.2.3" }) {
         setenv("FTCCL_SOCKET_SOURCE", bad, 1), ft_params_reload();
-        EXPECT_EQ(FT_INVAL, ft_net_connect(&own, &client)) << bad;
+        EXPECT_EQ(FT_INVAL, ft_net_connect(&own, nullptr, &client)) << bad;
         EXPECT_NE(nullptr, strstr(ft_fail_text(), bad)) << ft_fail_text();
     }
     unsetenv("FTCCL_SOCKET_SOURCE"), ft_params_reload();

@@ -129,7 +129,7 @@ struct Hand {
         unsigned char k[FT_SECRET_BYTES];
         memcpy(k, key, sizeof k);
         k[0] = secret;
-        if (ft_net_connect(&to, &fd) != FT_OK) return;
+        if (ft_net_connect(&to, nullptr, &fd) != FT_OK) return;
         eventually([&] { return ft_net_connected(fd) != FT_AGAIN; });
         ft_auth_start(&auth, ft_env_real(), fd, true, k, 9, e.t->config.self, FT_PURPOSE_TCP, detail,
                       ft_now_ns(ft_env_real()) + 10000000000u);

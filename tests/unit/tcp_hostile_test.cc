@@ -203,7 +203,7 @@ TEST(Strangers, AreBoundedAndStarveNobody)
     ft_net_address to = b.where();
     for (int i = 0; i < 300; i++) {
         int fd = -1;
-        ASSERT_EQ(FT_OK, ft_net_connect(&to, &fd)) << ft_fail_text();
+        ASSERT_EQ(FT_OK, ft_net_connect(&to, nullptr, &fd)) << ft_fail_text();
         idle.push_back(fd);
     }
     int most = 0, before = ft_fd_count();
@@ -225,7 +225,7 @@ TEST(Strangers, GarbageIsClosedAtOnce)
     Engine b(2);
     int fd = -1, before = ft_fd_count();
     ft_net_address to = b.where();
-    ASSERT_EQ(FT_OK, ft_net_connect(&to, &fd));
+    ASSERT_EQ(FT_OK, ft_net_connect(&to, nullptr, &fd));
     eventually([&] { return ft_net_connected(fd) != FT_AGAIN; });
     ASSERT_EQ(4, send(fd, "GET ", 4, MSG_NOSIGNAL));
     EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(fd); }));

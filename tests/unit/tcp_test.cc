@@ -103,6 +103,31 @@ TEST(Tcp, KeepaliveLastsAsLongAsTheSilenceThatIsBorne)
     unsetenv("FTCCL_SUSPECT_MS"), ft_params_reload();
 }
 
+static std::string congestion_of(int fd)
+{
+    char name[16] = "";
+    socklen_t len = sizeof name - 1;
+    return getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &len) == 0 ? name : "";
+}
+
+TEST(Tcp, InsideAMachineNoConnectionBeginsWithPacing)
+{
+    Engine a{ 1 }, b{ 2 };
+    a.connect(2, b.address());
+    int listeners = 0, dialed = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        int listens = 0;
+        socklen_t len = sizeof listens;
+        std::string name = congestion_of(fd);
+        if (name == "" || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) != 0) continue;
+        if (listens) EXPECT_NE("bbr", name.substr(0, 3)) << "what is accepted begins with it"; // the system's choice, or ours
+        else EXPECT_EQ("reno", name);
+        (listens ? listeners : dialed)++;
+    }
+    EXPECT_GE(listeners, 2);
+    EXPECT_GE(dialed, 1);
+}
+
 TEST(Tcp, SlowReaderGetsEverythingAndCostsItsSenderNoWait)
 {
     setenv("FTCCL_TCP_CONNECTIONS", "1", 1), ft_params_reload(); // more than one socket holds

@@ -249,7 +249,7 @@ static int dial_next(struct tcp_link *l)
     t->generation++;
     for (int i = 0; i < l->nconns && status == FT_OK; i++) {
         int fd = -1;
-        status = ft_net_connect(to, &fd);
+        status = ft_net_connect(to, tcp_congestion(t, to), &fd);
         if (status != FT_OK) break;
         struct tcp_conn *c = tcp_conn_open(t, fd, TCP_DIALING, true);
         if (c == NULL) {
@@ -309,7 +309,7 @@ static void prove(struct tcp_conn *c, bool *moved)
 static void proved(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
-    tcp_tune(c->tcp, c->fd);
+    tcp_tune(c->tcp, c->fd, l == NULL);
     if (l == NULL) return join(c);
     c->state = TCP_OPEN;
     tcp_conn_want(c, EPOLLIN);

@@ -151,6 +151,7 @@ static int open_listeners(struct tcp *t)
         struct epoll_event ev = { .events = EPOLLIN, .data.ptr = &t->listener[i] };
         if (rc == FT_OK && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->listener[i], &ev) != 0)
             rc = ft_fail(ft_status_of_errno(errno), "epoll does not take a listener: %s", strerror(errno));
+        if (rc == FT_OK) tcp_tune_listener(t, t->listener[i]);
         if (status != FT_OK && (rc != FT_NOTSUP || i == 0)) status = rc;
     }
     for (int i = 0; i < t->naddresses; i++)

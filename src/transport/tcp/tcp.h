@@ -99,6 +99,7 @@ struct tcp {
     int listener[2];          /* IPv4 and IPv6, -1: none */
     bool listening;           /* false while descriptors are short */
     bool short_told;          /* the log has it */
+    char paced[16];           /* the system's choice of a congestion control that the listeners do not have; "": none */
     int naddresses;
     struct ft_net_address address[FT_NET_ADDRESSES];
     struct ft_rxq_set set;
@@ -144,7 +145,9 @@ void tcp_accept(struct tcp *, int listener, bool *moved);
 void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
 
 /* tune.c */
-void tcp_tune(const struct tcp *, int fd);
+void tcp_tune(const struct tcp *, int fd, bool accepted);
+void tcp_tune_listener(struct tcp *, int fd);
+const char *tcp_congestion(const struct tcp *, const struct ft_net_address *to); /* for ft_net_connect() */
 
 /* silence.c */
 uint64_t tcp_silence_look_ns(const struct tcp *);
