@@ -41,7 +41,8 @@ include tests/tidy/Makefile.frag
 checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
 	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
 not_threads = tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
-	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/transport_list_test tests/unit/verify_test \
+	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/tcp_expect_test \
+	tests/unit/transport_list_test tests/unit/verify_test \
 	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
 fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
 memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests))

@@ -119,6 +119,7 @@ struct ft_lane {
     const struct ft_step *step;
     struct ft_step planned;  /* `step` points here, or to one of a repeat's */
     unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k], fwd_to[k] */
+    bool expects;            /* the link may write the step's message where it goes */
     bool sealed;             /* crc is that of what the step sends */
     uint32_t crc;
     struct ft_send sends[FT_STEP_PEERS];

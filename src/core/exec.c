@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define STEPS_A_TURN 64 /* so that one lane does not starve the others */
+#define EXPECTED_BYTES 4096 /* of a shorter message the second copy is cheaper than saying where it goes */
 
 static char *resolve(const struct ft_op *op, struct ft_ref ref)
 {
@@ -68,7 +69,7 @@ static void advance(struct ft_comm *comm, struct ft_lane *lane)
             lane->step = step_at(comm, lane);
             if (is_empty(lane->step)) continue;
             lane->sent = lane->received = lane->reserved = 0;
-            lane->sealed = false;
+            lane->sealed = lane->expects = false;
             lane->phase = FT_LANE_EXCHANGE;
             if (comm->engine->telemetry && !comm->direct.loaded)
                 ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
@@ -184,7 +185,27 @@ static char *moves_to(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
     bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE && step->dst.buf != FT_BUF_NONE;
-    return moves && !ft_kind_reduces(lane->op->coll.kind) ? resolve(lane->op, step->dst) : NULL;
+    bool divides = (step->flags & FT_STEP_FINAL) && lane->op->redop.divisor > 1;
+    return moves && !divides ? resolve(lane->op, step->dst) : NULL;
+}
+
+/* A long message that has not come yet may come straight to where it goes, unless it must be checked before. */
+static void expect(struct ft_comm *comm, struct ft_lane *lane, struct ft_link *rx)
+{
+    if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || !rx->ops->expect || comm->limits.verify || overwrites(lane)) return;
+    char *to = moves_to(lane);
+    struct ft_header header = header_of(comm, lane, lane->step->len_bytes);
+    lane->expects = to != NULL;
+    if (to) rx->ops->expect(rx, &header, to);
+}
+
+/* The memory that a link was lent is its owner's again. */
+static void expect_none(struct ft_comm *comm, struct ft_lane *lane)
+{
+    struct ft_link *rx = lane->expects ? comm->peers[lane->step->recv_from[0]]->rx : NULL;
+    struct ft_header header = {.ctx = comm->ctx, .lane = (uint16_t)lane_number(comm, lane)};
+    if (rx) rx->ops->expect(rx, &header, NULL);
+    lane->expects = false;
 }
 
 /* Takes the k-th message, if it is here and is the one that this step expects. */
@@ -196,7 +217,10 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     struct ft_msg *msg = &lane->msgs[k];
     if (!peer->rx) return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
     int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
-    if (rc == FT_AGAIN) return rc;
+    if (rc == FT_AGAIN) {
+        expect(comm, lane, peer->rx);
+        return rc;
+    }
     if (rc != FT_OK) return fail_peer(comm, op, rank, rc);
     if (msg->away && (comm->limits.verify || !moves_to(lane))) rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
     if (rc == FT_LINK) {
@@ -433,7 +457,7 @@ void ft_exec_again(struct ft_comm *comm, struct ft_op *op)
     lane->index = 0;
     lane->step = comm->direct.loaded->steps;
     lane->sent = lane->received = lane->reserved = 0;
-    lane->sealed = false;
+    lane->sealed = lane->expects = false;
     lane->phase = FT_LANE_EXCHANGE;
     op->lanes_left = 1;
     if (!op->redop.scaled) send_again(comm, lane); /* else the lane's turn sends */
@@ -459,6 +483,7 @@ void ft_exec_drop(struct ft_comm *comm)
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++) ft_send_withdraw(&op->sends[k]);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
+        expect_none(comm, lane);
         for (int k = 0; k < lane->step->nrecv; k++) {
             struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
             if ((lane->received & 1u << k) && link) link->ops->release(link, &lane->msgs[k]);
@@ -478,6 +503,7 @@ void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_
     ft_gpu_drop(comm, link);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
         if (lane->phase == FT_LANE_IDLE) continue;
+        if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer) lane->expects = false;
         for (int k = 0; k < lane->step->nrecv && link == peer->rx; k++) {
             if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer) continue;
             link->ops->release(link, &lane->msgs[k]);

@@ -219,6 +219,12 @@ static int fault_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct 
     return FT_OK;
 }
 
+static void fault_expect(struct ft_link *link, const struct ft_header *h, void *to)
+{
+    struct fault_link *l = link_of(link);
+    if (l->inner != NULL && l->owner->ops->expect != NULL) l->owner->ops->expect(l->inner, h, to);
+}
+
 static int fault_fetch(struct ft_link *link, struct ft_msg *msg, void *to)
 {
     struct fault_link *l = link_of(link);
@@ -289,7 +295,8 @@ static void fault_trim(struct ft_transport *t) { fault_of(t)->ops->trim(fault_of
         .name = #x, .open = open_##x, .close = fault_close, .address = fault_address,                        \
         .reaches = fault_reaches, .connect = fault_connect, .disconnect = fault_disconnect,                  \
         .bind = fault_bind, .unbind = fault_unbind, .send = fault_send, .reserve = fault_reserve,            \
-        .commit = fault_commit, .cancel = fault_cancel, .recv = fault_recv, .fetch = fault_fetch, .peek = fault_peek,              \
+        .commit = fault_commit, .cancel = fault_cancel, .recv = fault_recv, .expect = fault_expect,      \
+        .fetch = fault_fetch, .peek = fault_peek,                                                            \
         .release = fault_release, .drained = fault_drained, .poll = fault_poll, .fd = fault_fd,              \
         .arm = fault_arm, .trim = fault_trim,                                                                \
     };

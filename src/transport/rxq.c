@@ -19,6 +19,10 @@ struct rx_lane {
     uint8_t places_free;
     uint8_t head, queued;      /* of order[], a ring */
     uint8_t order[FT_RXQ_DEEPEST];
+    struct ft_header expected; /* the next message, which goes */
+    void *expected_at;         /* here; NULL: none is expected, or it has begun to come */
+    struct ft_rxq_node *lent;  /* it lies there, or a part of it does */
+    bool expects;              /* the last one that came was expected */
     struct ft_pages large_pages[8];
 };
 
@@ -159,6 +163,15 @@ static void rx_consume(struct ft_rxq *q, struct ft_rxq_node *n)
     if (n->large >= 0) lane->large_free |= (uint8_t)(1u << n->large);
 }
 
+/* Nothing more goes to memory of others: what has come of a message there is kept in the link's. The rest of it is copied along. */
+static void expect_none(struct rx_lane *lane)
+{
+    struct ft_rxq_node *n = lane->lent;
+    lane->expected_at = NULL;
+    lane->lent = NULL;
+    if (n) n->data = memcpy(ft_rxq_landing(n), n->data, n->header.len);
+}
+
 static void rx_remove(struct ft_rxq *q, uint64_t ctx)
 {
     struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
@@ -168,6 +181,7 @@ static void rx_remove(struct ft_rxq *q, uint64_t ctx)
     *at = c->next;
     if (q->last == c) q->last = NULL;
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        expect_none(&c->lane[l]);
         for (unsigned i = 0; i < c->lane[l].queued; i++) {
             struct ft_rxq_node *n = &c->lane[l].node[c->lane[l].order[(c->lane[l].head + i) % FT_RXQ_DEEPEST]];
             if (n->state == FT_RXQ_READY) rx_consume(q, n);
@@ -286,6 +300,40 @@ unsigned char *ft_rxq_landing(struct ft_rxq_node *n)
     return n->landing;
 }
 
+void ft_rxq_expect(struct ft_rxq *q, const struct ft_header *h, void *to)
+{
+    struct ft_rxq_ctx *c = rx_find(q, h->ctx);
+    if (!c || h->lane >= FT_LANES_ALL) return;
+    struct rx_lane *lane = &c->lane[h->lane];
+    expect_none(lane);
+    lane->expected = *h;
+    lane->expected_at = to;
+}
+
+/* Is it, with so many queued before it? */
+static bool is_expected(const struct rx_lane *lane, const struct ft_header *h, unsigned before)
+{
+    const struct ft_header *want = &lane->expected;
+    return lane->expected_at && lane->queued == before && h->sig == want->sig && h->seq == want->seq && h->len == want->len;
+}
+
+bool ft_rxq_early(struct ft_rxq *q, const struct ft_header *h)
+{
+    const struct ft_rxq_ctx *c = h->lane < FT_LANES_ALL ? rx_find(q, h->ctx) : NULL;
+    return c && c->lane[h->lane].expects && !is_expected(&c->lane[h->lane], h, 0);
+}
+
+void *ft_rxq_expected(struct ft_rxq_node *n)
+{
+    struct rx_lane *lane = &n->home->lane[n->header.lane];
+    void *to = lane->expected_at;
+    lane->expects = is_expected(lane, &n->header, 1);
+    if (!lane->expects) return NULL;
+    lane->expected_at = NULL;
+    lane->lent = n;
+    return to;
+}
+
 static void rx_trim(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 {
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
@@ -322,6 +370,8 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     struct ft_rxq_node *n = rx_first(q, ctx, lane);
     if (!n) return FT_AGAIN;
     struct rx_lane *l = &n->home->lane[lane];
+    l->expected_at = NULL;
+    l->lent = NULL;
     l->head = (uint8_t)((l->head + 1) % FT_RXQ_DEEPEST);
     l->queued--;
     q->queued--;

@@ -85,6 +85,13 @@ void ft_rxq_close(struct ft_rxq *); /* frees everything, views too; consumed is 
 /* A place at the end of the channel's queue for a message that arrives. FT_OK with *out NULL: the context is not bound,
  * drop it, count it, give its window back. FT_PROTOCOL: no such lane, longer than a chunk, or more than the window. */
 int ft_rxq_admit(struct ft_rxq *, const struct ft_header *, struct ft_rxq_node **out);
+/* expect of struct ft_transport_ops. */
+void ft_rxq_expect(struct ft_rxq *, const struct ft_header *, void *to);
+/* Where somebody expects the message that was just admitted; NULL: nobody does. If its `data` is that, ft_rxq_expect() or unbinding may
+ * set it to the landing, with what has come, until the message is received. */
+void *ft_rxq_expected(struct ft_rxq_node *);
+/* Nobody expects the message of this header yet, but somebody expected the one before it: before long this may change. */
+bool ft_rxq_early(struct ft_rxq *, const struct ft_header *);
 /* The payload is complete. Messages may become ready in another order than they were admitted; they are received in
  * the order of admission. The node may be gone afterwards. */
 void ft_rxq_ready(struct ft_rxq *, struct ft_rxq_node *);

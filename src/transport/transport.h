@@ -152,6 +152,11 @@ struct ft_transport_ops {
     void (*cancel)(struct ft_link *, const struct ft_header *, void *slot);
     /* The next message of a channel, if it is here. FT_AGAIN: none. FT_LINK: none and none will come. */
     int (*recv)(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *msg);
+    /* The caller waits for the next message of a channel: if it is `header`'s (sig, seq and len), and nothing of it has come yet, the
+     * transport may put its payload to `to`, which is then the data of recv's view. Until recv has given a message of the channel, or
+     * expect(link, header, NULL): after that nothing is written there, and what has come of the message is kept elsewhere. NULL: it
+     * receives into its own memory alone. */
+    void (*expect)(struct ft_link *, const struct ft_header *, void *to);
     /* Copies the payload of a message that is `away`, out of the memory of the sender's process, and sets data: to `to`, which must hold
      * it, or for NULL to memory of the link's. FT_AGAIN: the sender does not stand by it any more; release it and wait. FT_LINK: it
      * cannot be read; the link is down. NULL: no message is away here. */

@@ -88,11 +88,18 @@ static ssize_t transmit(int fd, const void *buf, size_t len_bytes)
     return syscall(SYS_sendto, fd, buf, len_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 }
 
+/* Where the next byte of a payload goes; NULL: it is dropped. Its message may be moved between two reads. */
+static unsigned char *body_of(const struct tcp_conn *c)
+{
+    const struct ft_rxq_node *node = c->node;
+    return node != NULL ? (unsigned char *)(uintptr_t)node->data + (node->header.len - c->body_left) : NULL;
+}
+
 /* The rest of a message's payload and what follows it, in one call. *room: bytes asked for. */
 static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
 {
     const size_t ahead = sizeof(c->ahead) - c->have;
-    struct iovec iov[2] = { { c->body != NULL ? c->body : c->tcp->scratch, body_bytes }, { c->ahead + c->have, ahead } };
+    struct iovec iov[2] = { { c->node != NULL ? body_of(c) : c->tcp->scratch, body_bytes }, { c->ahead + c->have, ahead } };
     struct msghdr m = { .msg_iov = iov, .msg_iovlen = body_bytes < c->body_left ? 1 : 2 }; /* 1: more to drop before the next header */
 
     *room = body_bytes + (m.msg_iovlen == 2 ? ahead : 0);
@@ -101,8 +108,12 @@ static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
 
 static int read_some(struct tcp_conn *c, bool *moved)
 {
+    if (c->early) {
+        int status = parse_messages(c);
+        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT) return status;
+    }
     for (int i = 0; i < READS_A_TURN; i++) {
-        const size_t body_bytes = c->body != NULL ? c->body_left : ft_min(c->body_left, sizeof(c->tcp->scratch));
+        const size_t body_bytes = c->node != NULL ? c->body_left : ft_min(c->body_left, sizeof(c->tcp->scratch));
         size_t room;
         const ssize_t n = take(c, body_bytes, &room);
         if (n < 0 && errno == EINTR) continue;
@@ -114,12 +125,11 @@ static int read_some(struct tcp_conn *c, bool *moved)
         const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);
         if (of_body > 0) {
             c->body_left -= of_body;
-            if (c->body != NULL) c->body += of_body;
             if (c->body_left == 0) end_message(c);
         }
         c->have += got - of_body;
         int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
-        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT) return status;
+        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT || c->early) return status;
         if (got < room) return FT_OK;
     }
     return FT_OK;
@@ -252,6 +262,11 @@ static int parse_messages(struct tcp_conn *c)
 
     while (c->body_left == 0 && c->have - at >= sizeof(h)) {
         memcpy(&h, c->ahead + at, sizeof(h));
+        if (h.len > TCP_READ_BYTES && !c->early && !c->link->failing && ft_rxq_early(&c->link->rxq, &h)) {
+            c->early = true;
+            break;
+        }
+        c->early = false;
         at += sizeof(h);
         if (h.lane == TCP_GOODBYE && h.len == 0) {
             c->goodbye = true;
@@ -260,10 +275,7 @@ static int parse_messages(struct tcp_conn *c)
         int status = begin_message(c, &h);
         if (status != FT_OK) return status;
         const size_t here = ft_min(c->body_left, c->have - at);
-        if (c->body != NULL && here > 0) {
-            memcpy(c->body, c->ahead + at, here);
-            c->body += here;
-        }
+        if (c->node != NULL && here > 0) memcpy(body_of(c), c->ahead + at, here);
         at += here;
         c->body_left -= here;
         if (c->body_left == 0) end_message(c);
@@ -282,20 +294,18 @@ static int begin_message(struct tcp_conn *c, const struct ft_header *h)
     int status = ft_rxq_admit(&l->rxq, h, &c->node);
     if (status != FT_OK) return status;
     c->body_left = h->len;
-    c->body = NULL;
     if (c->node == NULL) {
         c->dropping = *h;
         return FT_OK;
     }
-    c->body = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : ft_rxq_landing(c->node);
-    c->node->data = c->body;
+    c->node->data = ft_rxq_expected(c->node);
+    if (c->node->data == NULL) c->node->data = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : ft_rxq_landing(c->node);
     return FT_OK;
 }
 
 static void end_message(struct tcp_conn *c)
 {
     struct ft_rxq_node *node = c->node;
-    c->body = NULL;
     c->node = NULL;
     if (node == NULL) {
         c->tcp->base.dropped++;

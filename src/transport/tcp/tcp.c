@@ -336,6 +336,11 @@ static int tcp_peek(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft
     return status == FT_AGAIN ? none_here(l, lane) : status;
 }
 
+static void tcp_expect(struct ft_link *link, const struct ft_header *h, void *to)
+{
+    ft_rxq_expect(&FT_CONTAINER(link, struct tcp_link, base)->rxq, h, to);
+}
+
 static void tcp_release(struct ft_link *link, struct ft_msg *msg)
 {
     ft_rxq_release(&FT_CONTAINER(link, struct tcp_link, base)->rxq, msg);
@@ -384,6 +389,7 @@ const struct ft_transport_ops ft_transport_tcp = {
     .commit = tcp_commit,
     .cancel = tcp_cancel,
     .recv = tcp_recv,
+    .expect = tcp_expect,
     .peek = tcp_peek,
     .release = tcp_release,
     .drained = tcp_drained,

@@ -58,8 +58,8 @@ struct tcp_conn {
     bool reading;          /* tcp_conn_read() is under way */
     size_t have;           /* bytes in ahead[] */
     size_t body_left;      /* of the message under way */
-    unsigned char *body;   /* where they go; NULL: dropped */
-    struct ft_rxq_node *node;
+    bool early;            /* a message's header stayed in ahead[] for a turn */
+    struct ft_rxq_node *node; /* it; NULL: they are dropped */
     struct ft_header dropping;
     /* writing */
     unsigned out_head, out_count, out_reserved;
