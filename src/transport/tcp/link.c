@@ -127,11 +127,13 @@ void tcp_link_trim(struct tcp_link *l)
     }
 }
 
-/* Where it lies is decided when it is used first. */
-unsigned char *tcp_link_buffer(struct tcp_link *l, int i)
+/* Where it lies is decided when it is used first for what devices have to do with. */
+unsigned char *tcp_link_buffer(struct tcp_link *l, int i, unsigned lane)
 {
-    if (!(l->placed & 1u << i)) l->pinned[i] = ft_pinned_alloc(l->tcp->base.config.pinned, l->tcp->buffer_bytes);
-    l->placed |= 1u << i;
+    if (lane <= FT_LANE_P2P && !(l->placed & 1u << i)) {
+        l->pinned[i] = ft_pinned_alloc(l->tcp->base.config.pinned, l->tcp->buffer_bytes);
+        l->placed |= 1u << i;
+    }
     return l->pinned[i] != NULL ? l->pinned[i] : l->buffers + (size_t)i * l->tcp->buffer_bytes;
 }
 

@@ -277,7 +277,7 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     const int buffer = __builtin_ctz(l->buffers_free);
     l->buffers_free &= ~(1u << buffer);
     c->out_reserved++;
-    *slot = tcp_link_buffer(l, buffer);
+    *slot = tcp_link_buffer(l, buffer, h->lane);
     ft_pages_use(&l->pages[buffer], h->len);
     return FT_OK;
 }

@@ -138,7 +138,7 @@ int tcp_link_connect(struct ft_transport *, uint64_t peer, const void *address, 
 void tcp_link_free(struct tcp_link *);
 void tcp_link_down(struct tcp_link *, int reason);
 void tcp_link_trim(struct tcp_link *);
-unsigned char *tcp_link_buffer(struct tcp_link *, int i);
+unsigned char *tcp_link_buffer(struct tcp_link *, int i, unsigned lane);
 void tcp_link_goodbye(struct tcp_conn *); /* the other side said it on this connection */
 void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved); /* whatever state it is in */
 void tcp_accept(struct tcp *, int listener, bool *moved);
