@@ -250,10 +250,33 @@ int ft_arena_map(int fd, size_t len_bytes, const void **out);
 
 /* ---- memory of the host that a device reaches (pinned.c) ---------------------------------------------------------------- */
 
-struct ft_pinned;
-/* Gives memory that every device of the process reaches at this address. FT_NOSPACE: too many have. */
-int ft_pinned_give(void *at, size_t len_bytes, struct ft_pinned **out);
-void ft_pinned_take_back(struct ft_pinned *); /* nothing of it is allocated */
+/* An engine's own, or, in its list `met`, another engine's as this one maps it. */
+struct ft_pinned {
+    void *at;
+    size_t len_bytes;
+    uint64_t token;
+    int fd;                     /* its own; -1 */
+    bool shown;                 /* every device of the process reaches it at this address */
+    bool refused;               /* met: the device would not have it */
+    int keepers;                /* met: links and communicators */
+    struct ft_pinned *next, *met;
+    struct ft_extent *extents;  /* allocated, by place */
+};
+/* Shared memory, all of it there, that no device reaches yet: who made it shows it to its device and says so. FT_NOMEM, FT_NOSPACE. */
+int ft_pinned_make(size_t len_bytes, struct ft_pinned **out);
+int ft_pinned_show(struct ft_pinned *); /* FT_NOSPACE: too many have */
+void ft_pinned_hide(struct ft_pinned *); /* no device reaches it any more; idempotent */
+void ft_pinned_close(struct ft_pinned *); /* hidden; nothing of it is allocated, and for an own one nothing is met any more */
+/* Where others of this host find an own one, as bytes that may travel. */
+struct ft_pinned_place { uint32_t pid, fd; uint64_t len_bytes, token; };
+void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out);
+/* Another engine's, kept until part: from a descriptor, or for -1 through /proc: FT_NOTSUP if it cannot be seen from here. Shown later, by who
+ * may call the driver. */
+int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *, struct ft_pinned **out);
+void ft_pinned_part(struct ft_pinned *other); /* NULL is allowed */
+struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own); /* the next of those met; NULL: none */
+/* The next that nobody keeps, or of all, is the caller's to hide and to close; NULL: none. */
+struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all);
 void *ft_pinned_alloc(struct ft_pinned *, size_t len_bytes); /* page-aligned, not zeroed; NULL: there is not so much, or none at all */
 void ft_pinned_free(struct ft_pinned *, void *ptr);          /* NULL is allowed */
 bool ft_pinned_has(const void *ptr, size_t len_bytes);       /* is it in anybody's? Any thread, no lock; of memory that is in use */

@@ -40,7 +40,7 @@
     X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
       "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
     X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",                              \
-      "pinned memory of a rank with a GPU for the buffers of its TCP links; what does not fit is copied once more")     \
+      "pinned memory of a rank with a GPU for the buffers of its links; what does not fit is copied once more")     \
     X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \
     X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                                         \
       "identity of this machine; ranks with different ones do not use shared memory between them")                      \

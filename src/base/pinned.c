@@ -2,83 +2,201 @@
  * Memory of the host that a device reads and writes where it lies. A device gives some when it is opened, and the transports of its engine
  * take the buffers of their links from it as long as there is any, so that what the device has to do with a message it does in the link's own
  * memory. Allocating makes no call of a driver's: an engine does it while kernels run. Thread-safe.
+ *
+ * It is a file without a name, which engines of this host that have a GPU too map ("meet"), each for itself, and show to their device: what the
+ * owner has put there for them they read there. They never write into it. Met memory stays mapped until nobody keeps it and the device has let
+ * go of it.
  */
 #include "base/base.h"
 
 #include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #define ALIGN ((size_t)4096)
-#define CHUNKS 64 /* devices that are open; later ones have none */
+#define CHUNKS 256 /* of open devices, and of those that they have met; later ones have none, or are not reached */
+#define NAME "ftccl-pinned"
+#define MET_MOST ((size_t)1 << 30) /* of one other: as much as FTCCL_CUDA_PINNED_BYTES may say */
 
-struct extent { struct extent *next; size_t at, len_bytes; };
-
-struct ft_pinned {
-    char *at;
-    size_t len_bytes;
-    struct extent *extents; /* allocated, by place */
-};
+struct ft_extent { struct ft_extent *next; size_t at, len_bytes; };
+struct head { uint64_t token; }; /* the file's first page: what was found at a place is what its owner spoke of */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct { _Atomic(char *) at; ft_atomic_u64 len_bytes; struct ft_pinned *chunk; } chunks[CHUNKS];
 static atomic_int nchunks; /* of the table that were ever used */
 static atomic_int late;    /* see ft_pinned_late() */
 
-int ft_pinned_give(void *at, size_t len_bytes, struct ft_pinned **out)
+static struct head *head_of(const struct ft_pinned *chunk) { return (struct head *)(void *)((char *)chunk->at - ALIGN); }
+
+static int map(struct ft_pinned *chunk, int fd)
 {
-    struct ft_pinned *chunk = calloc(1, sizeof *chunk);
+    void *at;
+    int rc = ft_map_shared(fd, ALIGN + chunk->len_bytes, &at);
+    if (rc == FT_OK) chunk->at = (char *)at + ALIGN;
+    return rc;
+}
+
+int ft_pinned_make(size_t len_bytes, struct ft_pinned **out)
+{
+    struct ft_pinned *own = calloc(1, sizeof *own);
+    if (!own) return ft_fail(FT_NOMEM, "no memory for pinned memory");
+    own->len_bytes = ft_round_up(len_bytes, ALIGN);
+    own->fd = -1;
+    int rc = ft_memfd(NAME, ALIGN + own->len_bytes, ALIGN + own->len_bytes, &own->fd);
+    if (rc == FT_OK) rc = map(own, own->fd);
+    if (rc != FT_OK) {
+        ft_pinned_close(own);
+        return rc;
+    }
+    ft_env_real()->random(ft_env_real(), &own->token, sizeof own->token);
+    head_of(own)->token = own->token;
+    *out = own;
+    return FT_OK;
+}
+
+int ft_pinned_show(struct ft_pinned *chunk)
+{
     int i = 0;
-    if (!chunk) return FT_NOMEM;
-    chunk->at = at;
-    chunk->len_bytes = len_bytes;
     pthread_mutex_lock(&lock);
     while (i < CHUNKS && chunks[i].chunk) i++;
     if (i < CHUNKS) {
         chunks[i].chunk = chunk;
-        atomic_store_explicit(&chunks[i].len_bytes, len_bytes, memory_order_relaxed);
-        atomic_store_explicit(&chunks[i].at, at, memory_order_release); /* pairs with ft_pinned_has() */
+        atomic_store_explicit(&chunks[i].len_bytes, chunk->len_bytes, memory_order_relaxed);
+        atomic_store_explicit(&chunks[i].at, chunk->at, memory_order_release); /* pairs with ft_pinned_has() */
         if (i >= atomic_load(&nchunks)) atomic_store(&nchunks, i + 1);
     }
     pthread_mutex_unlock(&lock);
-    if (i == CHUNKS) return free(chunk), FT_NOSPACE;
-    *out = chunk;
-    return FT_OK;
+    chunk->shown = i < CHUNKS;
+    return chunk->shown ? FT_OK : ft_fail(FT_NOSPACE, "too many devices have pinned memory");
 }
 
-void ft_pinned_take_back(struct ft_pinned *chunk)
+void ft_pinned_hide(struct ft_pinned *chunk)
 {
-    assert(!chunk->extents);
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < CHUNKS; i++) {
+    for (int i = 0; i < CHUNKS && chunk->shown; i++) {
         if (chunks[i].chunk != chunk) continue;
         atomic_store_explicit(&chunks[i].at, NULL, memory_order_relaxed);
         chunks[i].chunk = NULL;
     }
+    chunk->shown = false;
     pthread_mutex_unlock(&lock);
+}
+
+void ft_pinned_close(struct ft_pinned *chunk)
+{
+    assert(!chunk->extents && !chunk->shown && !chunk->met);
+    if (chunk->at) ft_unmap(head_of(chunk), ALIGN + chunk->len_bytes);
+    ft_fd_close(&chunk->fd);
     free(chunk);
 }
 
+/* ---- of others ------------------------------------------------------------------------------------------------------------------ */
+
+void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out)
+{
+    *out = (struct ft_pinned_place){.pid = (uint32_t)getpid(), .fd = (uint32_t)own->fd, .len_bytes = own->len_bytes, .token = own->token};
+}
+
+/* As with life pages: only what has the right name is opened, and should it change in between, the open does not wait. */
+static int open_place(const struct ft_pinned_place *place)
+{
+    static const char name[] = "/memfd:" NAME;
+    char path[64], target[sizeof name];
+    snprintf(path, sizeof path, "/proc/%u/fd/%u", place->pid, place->fd);
+    bool named = readlink(path, target, sizeof target) == (ssize_t)sizeof target && memcmp(target, name, sizeof name - 1) == 0;
+    return ft_fd_own(named ? open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1);
+}
+
+static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place *place, struct ft_pinned **out)
+{
+    size_t all = ALIGN + place->len_bytes;
+    if (place->len_bytes % ALIGN != 0 || place->len_bytes > MET_MOST) return ft_fail(FT_PROTOCOL, "a peer offers something else than pinned memory");
+    struct ft_pinned *other = calloc(1, sizeof *other);
+    if (!other) return ft_fail(FT_NOMEM, "no memory for a peer's pinned memory");
+    *other = (struct ft_pinned){.fd = -1, .len_bytes = place->len_bytes, .token = place->token};
+    int rc = ft_memfd_check(fd, all, all);
+    if (rc == FT_OK) rc = map(other, fd);
+    if (rc == FT_OK && head_of(other)->token != place->token) rc = ft_fail(FT_NOTSUP, "the pinned memory of process %u is another one's", place->pid);
+    if (rc != FT_OK) {
+        ft_pinned_close(other);
+        return rc;
+    }
+    other->next = own->met;
+    own->met = other;
+    *out = other;
+    return FT_OK;
+}
+
+int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *place, struct ft_pinned **out)
+{
+    struct ft_pinned *found;
+    int rc = FT_OK;
+    pthread_mutex_lock(&lock);
+    for (found = own->met; found && found->token != place->token; found = found->next) {}
+    int opened = found || fd >= 0 ? -1 : open_place(place);
+    if (!found && fd < 0 && opened < 0) rc = ft_fail(FT_NOTSUP, "the pinned memory of process %u cannot be seen from here", place->pid);
+    if (!found && rc == FT_OK) rc = map_other(own, fd >= 0 ? fd : opened, place, &found);
+    if (rc == FT_OK) found->keepers++, *out = found;
+    pthread_mutex_unlock(&lock);
+    ft_fd_close(&opened);
+    return rc;
+}
+
+void ft_pinned_part(struct ft_pinned *other)
+{
+    if (!other) return;
+    pthread_mutex_lock(&lock);
+    other->keepers--;
+    pthread_mutex_unlock(&lock);
+}
+
+struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own)
+{
+    pthread_mutex_lock(&lock);
+    struct ft_pinned *other = own->met;
+    while (other && (other->shown || other->refused)) other = other->next;
+    pthread_mutex_unlock(&lock);
+    return other;
+}
+
+struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all)
+{
+    struct ft_pinned **at = &own->met, *other;
+    pthread_mutex_lock(&lock);
+    while (*at && !all && (*at)->keepers > 0) at = &(*at)->next;
+    other = *at;
+    if (other) *at = other->next;
+    pthread_mutex_unlock(&lock);
+    return other;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------------------------------------------- */
+
 /* The first gap that is long enough. */
-static bool place(struct ft_pinned *chunk, size_t len, struct extent *e)
+static bool place(struct ft_pinned *chunk, size_t len, struct ft_extent *e)
 {
     size_t at = 0;
-    struct extent **link = &chunk->extents;
+    struct ft_extent **link = &chunk->extents;
     for (; *link && len > (*link)->at - at; link = &(*link)->next) at = (*link)->at + (*link)->len_bytes;
     if (len > chunk->len_bytes - at) return false;
-    *e = (struct extent){.next = *link, .at = at, .len_bytes = len};
+    *e = (struct ft_extent){.next = *link, .at = at, .len_bytes = len};
     *link = e;
     return true;
 }
 
 void *ft_pinned_alloc(struct ft_pinned *chunk, size_t len_bytes)
 {
-    struct extent *e = chunk && atomic_load(&late) == 0 ? malloc(sizeof *e) : NULL;
+    struct ft_extent *e = chunk && atomic_load(&late) == 0 ? malloc(sizeof *e) : NULL;
     if (!e) return NULL;
     pthread_mutex_lock(&lock);
     bool placed = place(chunk, ft_round_up(len_bytes, ALIGN), e);
     pthread_mutex_unlock(&lock);
-    if (placed) return chunk->at + e->at;
+    if (placed) return (char *)chunk->at + e->at;
     free(e);
     return NULL;
 }
@@ -86,9 +204,9 @@ void *ft_pinned_alloc(struct ft_pinned *chunk, size_t len_bytes)
 void ft_pinned_free(struct ft_pinned *chunk, void *ptr)
 {
     if (!ptr) return;
-    size_t at = (size_t)((char *)ptr - chunk->at);
+    size_t at = (size_t)((char *)ptr - (char *)chunk->at);
     pthread_mutex_lock(&lock);
-    struct extent **link = &chunk->extents, *gone;
+    struct ft_extent **link = &chunk->extents, *gone;
     while ((*link)->at != at) link = &(*link)->next;
     gone = *link;
     *link = gone->next;

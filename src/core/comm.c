@@ -121,6 +121,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
         ft_comm_close(comm);
         return ft_fail(rc, "no memory for %d peers", view->nranks);
     }
+    ft_near_pinned(comm);
     *out = comm;
     return FT_OK;
 }
@@ -565,9 +566,12 @@ static void detach(struct ft_comm *comm)
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_peer *peer = comm->peers[r];
         if (!peer || --peer->users > 0) continue;
+        ft_near_part(peer);
         if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
-        if (peer->rx && peer->rx->state == FT_LINK_DOWN) ft_engine_drop_link(engine, peer, peer->rx);
     }
+    /* Also of those that hung up after the end of their last communicator here. */
+    for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
+        if (peer->users == 0 && peer->rx && peer->rx->state == FT_LINK_DOWN) ft_engine_drop_link(engine, peer, peer->rx);
     ft_preserve_free(comm);
     ft_engine_count_local(engine);
     if (engine->telemetry) ft_telemetry_comm_close(engine->telemetry, comm->row);
@@ -587,5 +591,6 @@ void ft_comm_close(struct ft_comm *comm)
     if (comm->retry.ctx) ft_engine_unbind(engine, comm->retry.ctx);
     ft_gpu_close(comm);
     if (last) ft_engine_close(engine);
+    else ft_near_reach(engine);
     ft_comm_unref(comm);
 }

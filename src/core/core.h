@@ -424,6 +424,7 @@ struct ft_peer {
     bool dead;                 /* its process has ended: proven */
     struct ft_life *life;      /* of its process, if that is another one of this host; see lives.c */
     bool ended;                /* and it was seen to have ended */
+    struct ft_pinned *pinned;  /* what it has for its links, if both have a GPU: kept while it is in a communicator; see near.c */
     bool suspected;            /* its heartbeats do not come */
     bool fenced;               /* declared dead by agreement: it may only be told so */
     struct ft_pulse pulse;     /* of its heartbeats */
@@ -527,6 +528,11 @@ int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
 /* near.c: this rank's part of a card; false: it is full. What a communicator's ranks have between them; FT_NOMEM. */
 bool ft_near_card(const struct ft_engine *engine, struct ft_card *card);
 int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
+/* Pinned memory of a communicator's ranks is mapped, and the GPU reads it. reach: of those that have come, and what those left that
+ * no communicator has any more goes. These two not by who holds the engine; they may block. part: no communicator has the peer. */
+void ft_near_pinned(struct ft_comm *comm);
+void ft_near_reach(struct ft_engine *engine);
+void ft_near_part(struct ft_peer *peer);
 bool ft_near_pulls(const struct ft_comm *comm); /* all ranks say that the others may read their memory; after ft_near_links() */
 /* cores.c: the same for the cores that ranks of a host have between them; FT_NOMEM. */
 void ft_cores_open(struct ft_engine *engine);

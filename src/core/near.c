@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define PART "near"
+#define PINNED_PART "pinned" /* where its neighbours find what its GPU writes for them */
 #define PULL_PART "pull" /* its neighbours may read this rank's memory, and its buffers are there */
 
 /* One number for all who share memory: those of a host, of a process, or nobody else. */
@@ -28,6 +29,11 @@ bool ft_near_card(const struct ft_engine *engine, struct ft_card *card)
 {
     uint64_t here = neighbourhood(engine);
     unsigned char yes = 1;
+    struct ft_pinned_place place;
+    if (engine->gpu && engine->gpu->pinned) {
+        ft_pinned_locate(engine->gpu->pinned, &place);
+        if (!ft_card_put(card, PINNED_PART, &place, sizeof place)) return false;
+    }
     if (!engine->gpu && ft_transport_pulls() && !ft_card_put(card, PULL_PART, &yes, sizeof yes)) return false;
     return ft_card_put(card, PART, &here, sizeof here);
 }
@@ -90,4 +96,40 @@ bool ft_near_pulls(const struct ft_comm *comm)
         all = r == comm->view.rank || (peer->address && ft_card_part(peer->address, peer->address_bytes, PULL_PART, &len));
     }
     return all;
+}
+
+/* Those of other hosts, without a GPU or that cannot be seen from here send through memory that the processor copies. */
+static bool meet(struct ft_engine *engine, struct ft_peer *peer)
+{
+    size_t len = 0;
+    struct ft_pinned_place place;
+    const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PINNED_PART, &len) : NULL;
+    if (peer->pinned || peer->dead || peer->host != engine->host || !part || len != sizeof place) return false;
+    memcpy(&place, part, sizeof place);
+    if (ft_pinned_meet(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK) return true;
+    FT_LOG(INFO, "net", engine->rank, "messages of rank %d to the GPU are staged: %s", peer->rank, ft_fail_text());
+    return false;
+}
+
+void ft_near_pinned(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    bool met = false;
+    if (!engine->gpu || !engine->gpu->pinned) return;
+    ft_engine_lock(engine);
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (comm->peers[r]) met |= meet(engine, comm->peers[r]);
+    ft_engine_unlock(engine);
+    if (met) ft_near_reach(engine);
+}
+
+void ft_near_reach(struct ft_engine *engine)
+{
+    if (engine->gpu && engine->gpu->pinned) engine->gpu->ops->reach(engine->gpu);
+}
+
+void ft_near_part(struct ft_peer *peer)
+{
+    ft_pinned_part(peer->pinned);
+    peer->pinned = NULL;
 }

@@ -119,6 +119,10 @@ static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
     int rc = op->gpu->send.req.status;
     if (rc == FT_AGAIN) return false;
     op->gpu->busy = false;
+    if (rc == FT_OK && !ft_msg_intact(&op->gpu->msg)) { /* its sender has failed, and tells it in another way */
+        if (rx) rx->ops->release(rx, &op->gpu->msg);
+        return false;
+    }
     op->offset += op->gpu->msg.header.len;
     if (rx) rx->ops->release(rx, &op->gpu->msg);
     if (rc != FT_OK) ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));

@@ -106,7 +106,9 @@ static void number_hosts(struct ft_view *view)
 
 static void let_go(struct ft_engine *engine, struct ft_peer *peer)
 {
-    if (--peer->users == 0 && peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
+    if (--peer->users > 0) return;
+    ft_near_part(peer);
+    if (peer->tx) ft_engine_drop_link(engine, peer, peer->tx);
 }
 
 /* The survivors keep their order; the arrays have room. */

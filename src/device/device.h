@@ -65,6 +65,9 @@ struct ft_device_ops {
      * untouched until then. Engine held, never blocks. */
     int (*reduce)(struct ft_device *, const struct ft_reduce *, struct ft_device_req *req);
     int (*poll)(struct ft_device *); /* collects finished passes; returns how many */
+    /* What other engines have pinned and this one has met (ft_pinned_meet()) is reached from now on, where that works; what nobody keeps any
+     * more goes when no pass can read it. May block: for a thread that does not hold the engine. NULL: it reaches nothing of the kind. */
+    void (*reach)(struct ft_device *);
     const struct ft_device_queue_ops *queue; /* NULL: the device has no streams; then the slots above do its work, else these */
 };
 

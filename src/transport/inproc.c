@@ -28,6 +28,8 @@ struct pipe {
                            * RECEIVER's */
     struct bell *bell[2];
     uint64_t from;        /* engine id of the sender */
+    struct ft_pinned_place pinned; /* the sender's memory of the kind; no bytes: it has none */
+    bool meets;           /* the receiver has met it; before `accepted` */
     struct pipe *next;    /* in the mailbox of the acceptor */
     void *memory;
     size_t len_bytes;
@@ -119,6 +121,7 @@ static int pipe_make(struct inproc *t, struct pipe **out)
     atomic_init(&p->users, 1);
     p->bell[SENDER] = bell_keep(t->bell);
     p->from = t->local.base.config.self;
+    if (t->local.base.config.pinned) ft_pinned_locate(t->local.base.config.pinned, &p->pinned);
     *out = p;
     return FT_OK;
 }
@@ -278,6 +281,7 @@ static void accept_one(struct inproc *t, struct pipe *p)
     ft_arena_file(&l->local.arena_bytes);
     l->local.arena = ft_arena_base();
     l->local.pull = pull;
+    p->meets = ft_local_link_meet(&l->local, -1, &p->pinned);
     ft_local_link_up(&l->local);
     atomic_store_explicit(&p->accepted, 1, memory_order_release); /* pairs with poll_connecting */
     bell_ring(p->bell[SENDER]);
@@ -315,6 +319,7 @@ static bool poll_connecting(struct inproc_link *l)
 {
     int answer = atomic_load_explicit(&l->pipe->accepted, memory_order_acquire); /* pairs with accept_one and refuse */
     if (!answer) return false;
+    if (answer > 0 && l->pipe->meets) l->local.slots.pinned = l->local.base.transport->config.pinned;
     if (answer > 0) ft_local_link_up(&l->local);
     else ft_local_link_down(&l->local, answer, false);
     return true;

@@ -22,6 +22,7 @@ void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops, const
 {
     t->base.ops = ops;
     t->base.config = *config;
+    t->pinned_most = config->chunk_bytes;
     size_t longest = ft_can_populate() ? ft_max(config->chunk_bytes, config->first_bytes) : config->chunk_bytes;
     t->base.config.chunk_bytes = longest; /* of slots that have pages only where a message has needed them */
     ft_rxq_set_open(&t->set, longest);
@@ -76,6 +77,7 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     struct ft_local_link *l = FT_CONTAINER(q, struct ft_local_link, rxq);
     l->held &= ~slot_bit(n->cookie);
     l->claimed &= ~slot_bit(n->cookie);
+    l->pinned &= ~slot_bit(n->cookie);
     l->borrowed &= ~loan_bit(n->cookie);
     if (l->base.state == FT_LINK_DOWN) return;
     if (n->cookie) give(l, &(struct ft_slots_return){.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1});
@@ -104,6 +106,15 @@ void ft_local_link_lend(struct ft_local_link *l, bool arena, bool other)
     l->pulled_least = other ? (size_t)ft_param_int(FT_PARAM_CMA) : 0;
 }
 
+bool ft_local_link_meet(struct ft_local_link *l, int fd, const struct ft_pinned_place *place)
+{
+    const struct ft_transport_config *config = &l->base.transport->config;
+    if (!config->pinned || !place->len_bytes) return false;
+    if (ft_pinned_meet(config->pinned, fd, place, &l->slots.pinned) == FT_OK) return true;
+    FT_LOG(INFO, "shm", config->rank, "messages of engine %016llx to the GPU are staged: %s", (unsigned long long)l->base.peer, ft_fail_text());
+    return false;
+}
+
 static bool take_messages(struct ft_local_link *l);
 
 void ft_local_link_down(struct ft_local_link *l, int reason, bool orderly)
@@ -128,6 +139,8 @@ void ft_local_link_remove(struct ft_local_link *l)
     ft_local_withdraw(l, UINT32_MAX);
     *l->at = l->next;
     if (l->next) l->next->at = l->at;
+    if (l->base.sender) ft_slots_unpin(&l->slots);
+    else ft_pinned_part(l->slots.pinned);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     l->open = false;
@@ -166,18 +179,18 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
 /* ---- receiving -------------------------------------------------------------------------------------------------- */
 
 /* Where a message's payload lies, by the sender's word, which is checked; NULL if it is away. False: nowhere where it may be. */
-static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const unsigned char **at)
+static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const unsigned char **at, bool *pinned)
 {
     struct ft_slots_place place;
     uint64_t len = d->header.len;
     *at = d->small;
+    *pinned = false;
     if (d->slot == 0) return len <= FT_RXQ_SMALL_BYTES;
-    *at = ft_slots_data(&l->slots, d->slot - 1);
-    if (d->slot <= l->slots.nslots) return !(l->held & slot_bit(d->slot));
+    if (d->slot <= l->slots.nslots) return (*at = ft_slots_payload(&l->slots, d, pinned)) && !(l->held & slot_bit(d->slot));
     if (d->slot <= FT_SLOTS_MOST || d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS || (l->borrowed & loan_bit(d->slot))) return false;
     memcpy(&place, d->small, sizeof place);
     *at = NULL;
-    if (place.elsewhere) return l->pull && d->header.lane <= FT_LANE_P2P;
+    if (place.memory == FT_SLOTS_ELSEWHERE) return l->pull && d->header.lane <= FT_LANE_P2P;
     if (!l->arena || place.at > l->arena_bytes || len > l->arena_bytes - place.at) return false;
     *at = l->arena + place.at;
     return true;
@@ -187,9 +200,10 @@ static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc
 static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
 {
     const unsigned char *payload;
-    if (!payload_of(l, d, &payload)) return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
+    bool pinned;
+    if (!payload_of(l, d, &payload, &pinned)) return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
     struct ft_rxq_node *n;
-    int rc = slot_bit(d->slot) ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
+    int rc = slot_bit(d->slot) && !pinned ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
     if (rc == FT_OK) rc = ft_rxq_admit(&l->rxq, &d->header, &n);
     if (rc) return rc;
     if (!n) {
@@ -201,6 +215,7 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     n->cookie = d->slot;
     n->data = payload;
     l->held |= slot_bit(d->slot);
+    if (pinned) l->pinned |= slot_bit(d->slot);
     l->borrowed |= loan_bit(d->slot);
     if (slot_bit(d->slot)) {
         l->holder[d->slot - 1] = n;
@@ -228,17 +243,22 @@ static bool take_messages(struct ft_local_link *l)
     return any;
 }
 
-/* Moves a message out of its slot and gives the slot back, but not its place in the window. */
+/* The sender has let its slots in pinned memory go: what was read there may be anything. */
+static bool is_unpinned(const struct ft_local_link *l) { return __atomic_load_n(ft_slots_unpinned(&l->slots), __ATOMIC_ACQUIRE); }
+
+/* Moves a message out of its slot and gives the slot back, but not its place in the window; not a void one, which stays. */
 static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
 {
     uint32_t bit = 1u << (n->cookie - 1);
     unsigned char *landing = ft_rxq_landing(n);
     memcpy(landing, n->data, n->header.len);
+    if ((l->pinned & bit) && is_unpinned(l)) return;
     struct ft_slots_return r = {.slot = (uint8_t)n->cookie};
     n->data = landing;
     n->cookie = 0;
     l->held &= ~bit;
     l->claimed &= ~bit;
+    l->pinned &= ~bit;
     give(l, &r);
 }
 
@@ -294,12 +314,13 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
         msg->away = !msg->data;
         return FT_OK;
     }
-    if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2) {
-        spill(l, n);
-        msg->data = n->data;
-        msg->cookie = 0;
-    } else {
-        l->claimed |= 1u << (n->cookie - 1);
+    if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2) spill(l, n);
+    msg->data = n->data;
+    msg->cookie = n->cookie;
+    l->claimed |= slot_bit(n->cookie);
+    if (l->pinned & slot_bit(n->cookie)) {
+        msg->withdrawn = ft_slots_unpinned(&l->slots);
+        msg->withdrawn_bit = 1;
     }
     return FT_OK;
 }

@@ -35,6 +35,7 @@ struct ft_local_link {
     struct ft_rxq rxq;
     const unsigned char *arena; /* the sender's, read-only; NULL: it lends nothing */
     size_t arena_bytes;
+    uint32_t pinned;            /* a bit per slot: its message lies in pinned memory */
     int (*pull)(struct ft_local_link *, uint64_t at, void *to, size_t len_bytes); /* of the sender's other memory, FT_LINK; NULL: none */
     bool at_once;               /* a message is out that went past the queue */
     uint32_t borrowed;          /* a bit per loan: its message is here */
@@ -48,6 +49,7 @@ struct ft_local {
     struct ft_transport base;
     struct ft_rxq_set set;
     struct ft_local_link *links;
+    size_t pinned_most; /* bytes of the longest message whose slot may lie in pinned memory */
     unsigned announcements; /* links with something to announce */
     bool unrung;            /* a link may be */
 };
@@ -65,6 +67,9 @@ int ft_local_link_open(struct ft_local_link *);
 void ft_local_link_up(struct ft_local_link *); /* and announces it */
 /* Sender: from now on memory is lent instead of copied, where the caller of send allows it: of the arena, other memory. */
 void ft_local_link_lend(struct ft_local_link *, bool arena, bool other);
+/* The sender's pinned memory, from a descriptor or for -1 where it is found: kept if it can be met. Sender: its own, when the receiver has
+ * met it. */
+bool ft_local_link_meet(struct ft_local_link *, int fd, const struct ft_pinned_place *);
 /* What has arrived is taken first, unless `reason` is FT_PROTOCOL. Only the first call counts. */
 void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
 void ft_local_link_remove(struct ft_local_link *); /* from the list, queues freed */

@@ -89,7 +89,8 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
     return FT_AGAIN;
 }
 
-static int take_slot(struct ft_local_link *l, size_t len_bytes)
+/* Control letters do not make slots pinned: messages of the GPU want that memory. */
+static int take_slot(struct ft_local_link *l, const struct ft_header *h)
 {
     int slot = ft_slots_get(&l->slots);
     if (slot < 0 && ft_local_take_returns(l)) slot = ft_slots_get(&l->slots);
@@ -102,7 +103,8 @@ static int take_slot(struct ft_local_link *l, size_t len_bytes)
         l->starved = false;
         ft_slots_fed(&l->slots);
     }
-    int rc = ft_slots_allocate(&l->slots, (unsigned)slot, len_bytes);
+    bool pins = h->lane <= FT_LANE_P2P || l->slots.at[slot];
+    int rc = pins ? ft_slots_place(&l->slots, (unsigned)slot, h->len, ft_local_of(l)->pinned_most) : ft_slots_allocate(&l->slots, (unsigned)slot, h->len);
     if (rc == FT_OK) return slot;
     ft_slots_unget(&l->slots, (unsigned)slot);
     ft_local_link_down(l, rc, false);
@@ -131,9 +133,9 @@ static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t
 static bool lendable(struct ft_local_link *l, const struct ft_header *h, const void *data, bool moved, struct ft_slots_place *place)
 {
     const size_t len_bytes = h->len;
-    place->elsewhere = 0;
+    place->memory = FT_SLOTS_ARENA;
     if (l->lends && len_bytes >= LOAN_BYTES && ft_arena_has(data, len_bytes, &place->at)) return true;
-    *place = (struct ft_slots_place){.at = (uintptr_t)data, .elsewhere = 1};
+    *place = (struct ft_slots_place){.at = (uintptr_t)data, .memory = FT_SLOTS_ELSEWHERE};
     return moved && h->lane <= FT_LANE_P2P && l->pulled_least && len_bytes >= l->pulled_least && ft_pull_lendable(&l->seen, data, len_bytes, ft_now_ns(l->base.transport->config.env));
 }
 
@@ -165,7 +167,7 @@ int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *d
         return FT_OK;
     }
     if (h->len > FT_RXQ_SMALL_BYTES) {
-        int s = take_slot(l, h->len);
+        int s = take_slot(l, h);
         if (s < 0) {
             ft_txq_put(&l->txq, h->ctx, h->lane);
             return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
@@ -188,7 +190,7 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
         *slot = ft_txq_small(&l->txq, h->ctx, h->lane);
         return FT_OK;
     }
-    int s = l->reserved + 2 < l->slots.nslots ? take_slot(l, h->len) : -1;
+    int s = l->reserved + 2 < l->slots.nslots ? take_slot(l, h) : -1;
     if (s < 0) {
         l->wanted = true;
         ft_txq_put(&l->txq, h->ctx, h->lane);
@@ -203,6 +205,8 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
 static uint32_t slot_at(const struct ft_local_link *l, const void *p)
 {
     size_t offset = (size_t)((uintptr_t)p - (uintptr_t)l->slots.data);
+    for (uint32_t i = 0; l->slots.pinned && i < l->slots.nslots; i++)
+        if (l->slots.at[i] == p) return i + 1;
     return offset < l->slots.nslots * l->slots.stride_bytes ? 1 + (uint32_t)(offset / l->slots.stride_bytes) : 0;
 }
 

@@ -12,8 +12,8 @@
 /* Single bytes on the socket after the handshake. */
 enum {
     FT_SHM_BELL = 2, FT_SHM_BYE,
-    FT_SHM_ACCEPTED = 16, FT_SHM_ARENA = 1, FT_SHM_PULLS = 2, /* accepted, and added to it: which memory of the sender's can be read */
-    FT_SHM_ANSWERS = 20,
+    FT_SHM_ACCEPTED = 16, FT_SHM_ARENA = 1, FT_SHM_PULLS = 2, FT_SHM_PINNED = 4, /* accepted, and added to it: which memory of the sender's can be read */
+    FT_SHM_ANSWERS = 24,
     FT_SHM_REFUSED = 64, /* minus the status */
 };
 
@@ -24,11 +24,12 @@ struct ft_shm_socket {
     uint32_t watched; /* epoll events; 0: not in the set */
 };
 
-/* The segment's offer, sent with its descriptor, that of the sender's life page and that of its arena, to read (if arena_bytes are
- * 0 something else stands there). The receiver's life page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in the
+/* The segment's offer, sent with its descriptor, those of the sender's life page, its arena, to read, and its pinned memory (if that one has
+ * no bytes something else stands there). The receiver's life page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in the
  * sender's memory can read its messages there; without an address it lends nothing of that. */
 struct ft_shm_offer {
     uint64_t chunk_bytes, len_bytes, arena_bytes, cookie_at, cookie;
+    struct ft_pinned_place pinned;
 };
 
 enum ft_shm_stage { FT_SHM_READY, FT_SHM_DIAL, FT_SHM_AUTH, FT_SHM_OFFER, FT_SHM_ANSWER };

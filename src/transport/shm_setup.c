@@ -131,14 +131,14 @@ static int check_offer(const struct ft_shm_offer *offer, size_t chunk_bytes)
 /* Says yes, with this process's life page. The first byte on a socket always fits. */
 static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
-    unsigned char word = FT_SHM_ACCEPTED | (l->arena ? FT_SHM_ARENA : 0) | (l->local.pull ? FT_SHM_PULLS : 0);
+    unsigned char word = FT_SHM_ACCEPTED | (l->arena ? FT_SHM_ARENA : 0) | (l->local.pull ? FT_SHM_PULLS : 0) | (l->local.slots.pinned ? FT_SHM_PINNED : 0);
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
     int rc = send_with_fds(l->socket.fd, &iov, &t->life, 1);
     return rc == FT_AGAIN ? FT_LINK : rc;
 }
 
 /* What a stranger hands over. */
-enum { SEGMENT, LIFE, ARENA, FDS };
+enum { SEGMENT, LIFE, ARENA, PINNED, FDS };
 
 /* The sender's memory, to read. Where it cannot be mapped its payloads are copied as they are without; what is no arena refuses
  * the link. */
@@ -200,6 +200,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
     if (rc == FT_OK) rc = ft_local_link_open(&l->local);
     if (rc == FT_OK) {
         try_to_pull(t, l, s->socket.fd, offer);
+        ft_local_link_meet(&l->local, fd[PINNED], &offer->pinned);
         l->socket = s->socket;
         l->socket.kind = FT_SHM_LINK;
         rc = accept_offer(t, l);
@@ -233,7 +234,7 @@ static bool stranger_turn(struct ft_shm *t, struct ft_shm_stranger *s)
     }
     struct ft_shm_offer offer;
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
-    int fd[FDS] = {-1, -1, -1};
+    int fd[FDS] = {-1, -1, -1, -1};
     int rc = read_with_fds(s->socket.fd, &iov, fd, FDS);
     if (rc == FT_AGAIN) return true;
     if (rc == FT_OK) rc = adopt(t, s, fd, &offer);
@@ -260,13 +261,15 @@ static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
         offer.cookie = l->cookie;
         offer.cookie_at = (uintptr_t)&l->cookie;
     }
+    const struct ft_pinned *pinned = t->local.base.config.pinned;
+    if (pinned) ft_pinned_locate(pinned, &offer.pinned);
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
-    const int fd[FDS] = {[SEGMENT] = l->segment, [LIFE] = t->life, [ARENA] = arena < 0 ? t->life : arena};
+    const int fd[FDS] = {[SEGMENT] = l->segment, [LIFE] = t->life, [ARENA] = arena < 0 ? t->life : arena, [PINNED] = pinned ? pinned->fd : t->life};
     return send_with_fds(l->socket.fd, &iov, fd, FDS);
 }
 
 /* A yes comes with the life page of the other side, a no alone. */
-static int read_answer(struct ft_shm_link *l)
+static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
 {
     unsigned char word = 0;
     ssize_t n = recv(l->socket.fd, &word, 1, MSG_DONTWAIT | MSG_PEEK);
@@ -282,6 +285,7 @@ static int read_answer(struct ft_shm_link *l)
     int rc = read_with_fds(l->socket.fd, &iov, &fd, 1);
     if (rc == FT_OK) rc = ft_life_map(fd, &l->life);
     if (rc == FT_OK) ft_local_link_lend(&l->local, word & FT_SHM_ARENA, word & FT_SHM_PULLS);
+    if (rc == FT_OK && (word & FT_SHM_PINNED)) l->local.slots.pinned = t->local.base.config.pinned;
     ft_fd_close(&fd);
     return rc;
 }
@@ -306,7 +310,7 @@ static int setup_step(struct ft_shm *t, struct ft_shm_link *l)
         ft_fd_close(&l->segment);
         return ft_shm_watch(t, &l->socket, EPOLLIN);
     case FT_SHM_ANSWER:
-        rc = read_answer(l);
+        rc = read_answer(t, l);
         if (rc == FT_OK) {
             ft_shm_link_settle(t, l);
             ft_local_link_up(&l->local);

@@ -23,6 +23,7 @@ struct ft_slots_segment {
     /* A bit per loan. Set by the sender before it lets go of the memory; pairs with ft_msg_intact(). Cleared before a loan of that
      * number is published again. */
     _Alignas(FT_CACHE_LINE) uint32_t withdrawn;
+    uint32_t unpinned; /* likewise, 1: of all slots in pinned memory. Never cleared */
     _Alignas(FT_CACHE_LINE) struct ft_slots_return returned[FT_SLOTS_RETURNS];
     _Alignas(FT_CACHE_LINE) struct ft_slots_desc desc[FT_SLOTS_DESCS];
 };
@@ -113,13 +114,34 @@ int ft_slots_get(struct ft_slots *s)
 
 void ft_slots_unget(struct ft_slots *s, unsigned slot) { s->free |= 1u << slot; }
 
+int ft_slots_place(struct ft_slots *s, unsigned slot, size_t len_bytes, size_t most_bytes)
+{
+    if (s->at[slot] && len_bytes > most_bytes) {
+        ft_pinned_free(s->pinned, s->at[slot]);
+        s->at[slot] = NULL;
+    }
+    if (s->pinned && !s->at[slot] && len_bytes <= most_bytes) s->at[slot] = ft_pinned_alloc(s->pinned, most_bytes);
+    return s->at[slot] ? FT_OK : ft_slots_allocate(s, slot, len_bytes);
+}
+
+void ft_slots_unpin(struct ft_slots *s)
+{
+    if (!s->pinned) return;
+    __atomic_store_n(&s->segment->unpinned, 1, __ATOMIC_SEQ_CST);
+    (void)__atomic_load_n(&s->segment->unpinned, __ATOMIC_SEQ_CST); /* so that no later store goes before the mark */
+    for (unsigned i = 0; i < s->nslots; i++) {
+        ft_pinned_free(s->pinned, s->at[i]);
+        s->at[i] = NULL;
+    }
+}
+
 /* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for the receiver has given them back,
  * or never had them. Up to the slot's end, because a receiver may have allocated more of it than this side. */
 void ft_slots_trim(struct ft_slots *s)
 {
     for (uint32_t free = s->sparse ? s->free : 0; free; free &= free - 1) {
         unsigned i = (unsigned)__builtin_ctz(free);
-        ft_pages_trim(&s->pages[i], ft_slots_data(s, i), s->stride_bytes, s->shared);
+        ft_pages_trim(&s->pages[i], s->data + i * s->stride_bytes, s->stride_bytes, s->shared);
     }
 }
 
@@ -128,8 +150,14 @@ void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t sl
     struct ft_slots_desc *d = &s->segment->desc[s->descs++ % FT_SLOTS_DESCS];
     d->header = *h;
     d->slot = slot;
+    struct ft_slots_place place = {.memory = FT_SLOTS_HERE};
+    if (slot && slot <= FT_SLOTS_MOST) {
+        unsigned char *at = s->at[slot - 1];
+        if (at) place = (struct ft_slots_place){.at = (uint64_t)(at - (unsigned char *)s->pinned->at), .memory = FT_SLOTS_PINNED};
+        small = &place;
+    }
     if (!slot && h->len) memcpy(d->small, small, h->len);
-    if (slot > FT_SLOTS_MOST) memcpy(d->small, small, sizeof(struct ft_slots_place));
+    if (slot) memcpy(d->small, small, sizeof place);
     atomic_store_explicit(&d->turn, s->descs, memory_order_release); /* pairs with take and pending */
 }
 
@@ -198,6 +226,19 @@ void ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
     r->zero = 0;
     atomic_store_explicit(&r->turn, s->returns, memory_order_release); /* pairs with collect and pending */
 }
+
+const unsigned char *ft_slots_payload(const struct ft_slots *s, const struct ft_slots_desc *d, bool *pinned)
+{
+    struct ft_slots_place place;
+    uint64_t len = d->header.len;
+    memcpy(&place, d->small, sizeof place);
+    *pinned = place.memory == FT_SLOTS_PINNED;
+    if (!*pinned) return place.memory == FT_SLOTS_HERE ? s->data + (d->slot - 1) * s->stride_bytes : NULL;
+    bool there = s->pinned && place.at <= s->pinned->len_bytes && len <= s->pinned->len_bytes - place.at;
+    return there ? (const unsigned char *)s->pinned->at + place.at : NULL;
+}
+
+uint32_t *ft_slots_unpinned(const struct ft_slots *s) { return &s->segment->unpinned; }
 
 uint32_t *ft_slots_withdrawn(const struct ft_slots *s) { return &s->segment->withdrawn; }
 

@@ -18,14 +18,16 @@
 #define FT_SLOTS_MOST 32 /* slots of a pool */
 #define FT_SLOTS_LOANS 32 /* payloads that lie in the sender's own memory; in descriptors and returns they follow the slots */
 
-/* Where a loan lies: in the arena of the sender's process, from its beginning, or elsewhere in its memory, at an address. */
-struct ft_slots_place { uint64_t at, elsewhere; };
+/* Where a payload lies that is not in the segment: from the beginning of the arena of the sender's process or of its pinned memory, or elsewhere
+ * in its memory, at an address. With a slot, where that lies: in the segment, or in pinned memory. */
+enum ft_slots_memory { FT_SLOTS_HERE, FT_SLOTS_PINNED, FT_SLOTS_ARENA, FT_SLOTS_ELSEWHERE };
+struct ft_slots_place { uint64_t at, memory; };
 _Static_assert(sizeof(struct ft_slots_place) <= FT_RXQ_SMALL_BYTES, "a place travels as a small payload does");
 
 struct ft_slots_desc {
     struct ft_header header;
     unsigned char small[FT_RXQ_SMALL_BYTES];
-    uint32_t slot;          /* 0: the payload is in small; else 1 + its number; beyond FT_SLOTS_MOST: `small` says where it lies */
+    uint32_t slot;          /* 0: the payload is in small; else 1 + its number, `small` says where it lies; beyond FT_SLOTS_MOST a loan */
     _Atomic uint32_t turn;  /* release by publish, acquire by take: the number of the message, from 1 */
 };
 _Static_assert(sizeof(struct ft_slots_desc) == FT_CACHE_LINE, "a small message costs one cache line");
@@ -53,6 +55,9 @@ struct ft_slots {
     /* Of each slot: what this side knows to be allocated (there), and what of that may be touched without a further look (used).
      * A receiver is not told of the sender's trims: that allocates again before it publishes. */
     struct ft_pages pages[FT_SLOTS_MOST];
+    /* The sender's pinned memory, which the receiver has met; NULL: none. The sender's slots may lie there. */
+    struct ft_pinned *pinned;
+    unsigned char *at[FT_SLOTS_MOST]; /* sender: where; NULL: in the segment */
 };
 
 /* Bytes of a segment for messages of at most chunk_bytes, and of what lies before its slots. */
@@ -70,12 +75,19 @@ static inline int ft_slots_allocate(struct ft_slots *s, unsigned slot, size_t le
 {
     return len_bytes <= s->pages[slot].used ? FT_OK : ft_slots_allocate_more(s, slot, len_bytes);
 }
-static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned slot) { return s->data + slot * s->stride_bytes; }
+static inline unsigned char *ft_slots_data(const struct ft_slots *s, unsigned slot)
+{
+    return s->at[slot] ? s->at[slot] : s->data + slot * s->stride_bytes;
+}
 
 /* ---- sender ---- */
 
 int ft_slots_get(struct ft_slots *); /* a slot's number, or -1 */
 void ft_slots_unget(struct ft_slots *, unsigned slot);
+/* Room for len_bytes in the slot, in pinned memory if there is any for messages up to most_bytes. FT_NOSPACE. */
+int ft_slots_place(struct ft_slots *, unsigned slot, size_t len_bytes, size_t most_bytes);
+/* Slots in pinned memory are void from now on, and that is used for something else. */
+void ft_slots_unpin(struct ft_slots *);
 /* Gives back the pages of sparse slots that no message has taken since the call before. */
 void ft_slots_trim(struct ft_slots *);
 /* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`, or for a loan lies where the
@@ -93,6 +105,10 @@ bool ft_slots_starve(struct ft_slots *);
 /* ---- receiver ---- */
 
 bool ft_slots_take(struct ft_slots *, struct ft_slots_desc *out); /* the next message, if there is one */
+/* Where the payload of a message in a slot lies, by the sender's word; NULL: nowhere where it may be. *pinned: it is in pinned memory, and
+ * void as soon as ft_slots_unpinned() says 1. */
+const unsigned char *ft_slots_payload(const struct ft_slots *, const struct ft_slots_desc *, bool *pinned);
+uint32_t *ft_slots_unpinned(const struct ft_slots *);
 /* The next message where it lies, NULL if there is none; and past it. */
 const struct ft_slots_desc *ft_slots_next(const struct ft_slots *);
 void ft_slots_pass(struct ft_slots *);

@@ -23,6 +23,12 @@ tests_conform_transport_loan_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_conform_transport_loan_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/transport_loan_test
 
+check_PROGRAMS += tests/conform/transport_pinned_test
+tests_conform_transport_pinned_test_SOURCES = tests/conform/transport_pinned_test.cc
+tests_conform_transport_pinned_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_pinned_test_LDADD = $(conform_ldadd)
+TESTS += tests/conform/transport_pinned_test
+
 check_PROGRAMS += tests/conform/transport_pull_test
 tests_conform_transport_pull_test_SOURCES = tests/conform/transport_pull_test.cc
 tests_conform_transport_pull_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)

@@ -31,6 +31,7 @@ static uint32_t rnd(void)
 }
 
 static struct ft_transport *engine;
+static struct ft_pinned *pinned; /* no device reaches it */
 static struct ft_link *accepted;
 static int downs;
 
@@ -50,7 +51,7 @@ static void turns(int n)
 
 static struct ft_transport *open_engine(uint64_t id)
 {
-    struct ft_transport_config c = {.env = &skewed, .self = id, .chunk_bytes = CHUNK, .rank = -1};
+    struct ft_transport_config c = {.env = &skewed, .self = id, .chunk_bytes = CHUNK, .rank = -1, .pinned = pinned};
     struct ft_transport *t;
     memset(c.key, 7, sizeof c.key);
     CHECK(ft_transport_shm.open(&c, &t) == FT_OK);
@@ -123,7 +124,7 @@ static void garbage_is_refused(void)
     CHECK(ft_fd_count() == before);
 }
 
-enum offer { NO_FD, SHORT_FILE, LONG_FILE, UNSEALED, HALF_SEALED, READ_ONLY, DEV_NULL, FOUR_FDS, SHORT_WORD, OTHER_CHUNK, OTHER_LENGTH,
+enum offer { NO_FD, SHORT_FILE, LONG_FILE, UNSEALED, HALF_SEALED, READ_ONLY, DEV_NULL, FIVE_FDS, SHORT_WORD, OTHER_CHUNK, OTHER_LENGTH,
              NO_MAGIC, NO_LIFE, NULL_LIFE, LONG_LIFE, NO_ARENA, UNSEALED_ARENA, SHORT_ARENA, ODD_ARENA, HUGE_ARENA, HANG_UP, OFFERS };
 
 static int memory(size_t len, int seals, bool formatted)
@@ -171,7 +172,7 @@ static void make_offer(int s, enum offer what)
     int both = F_SEAL_SHRINK | F_SEAL_GROW;
     struct ft_shm_offer o = {.chunk_bytes = what == OTHER_CHUNK ? 2 * CHUNK : CHUNK, .len_bytes = what == OTHER_LENGTH ? 2 * len : len};
     size_t word = sizeof o;
-    int fd[4], n = 1;
+    int fd[5], n = 1;
     switch (what) {
     case NO_FD: n = 0; break;
     case SHORT_FILE: fd[0] = memory(len - 4096, both, what != NO_MAGIC); break;
@@ -180,15 +181,16 @@ static void make_offer(int s, enum offer what)
     case HALF_SEALED: fd[0] = memory(len, F_SEAL_GROW, what != NO_MAGIC); break;
     case READ_ONLY: fd[0] = memory(len, both | F_SEAL_WRITE, what != NO_MAGIC); break;
     case DEV_NULL: fd[0] = open("/dev/null", O_RDWR); break;
-    case FOUR_FDS: n = 4; for (int i = 0; i < n; i++) fd[i] = memory(len, both, what != NO_MAGIC); break;
+    case FIVE_FDS: n = 5; for (int i = 0; i < n; i++) fd[i] = memory(len, both, what != NO_MAGIC); break;
     case SHORT_WORD: word = 5; fd[0] = memory(len, both, what != NO_MAGIC); break;
     default: fd[0] = memory(len, both, what != NO_MAGIC); break;
     }
     if (n == 1 && what != NO_LIFE) {
         fd[n++] = life_of(what);
         fd[n++] = arena_of(what, &o.arena_bytes);
+        fd[n++] = life_of(NO_MAGIC);
     }
-    if (what == NO_ARENA) close(fd[--n]);
+    if (what == NO_ARENA) close(fd[--n]), close(fd[--n]);
     if (what != HANG_UP) hand_over(s, &o, word, fd, n);
     for (int i = 0; i < n; i++) close(fd[i]);
 }
@@ -254,6 +256,21 @@ struct raw {
     uint32_t descs;
 };
 
+#define PINNED_BYTES 65536u
+
+/* Memory that the sender's GPU would write, and what it says of it: mostly true. */
+static int pinned_of(struct ft_pinned_place *place)
+{
+    struct ft_pinned *own;
+    CHECK(ft_pinned_make(PINNED_BYTES, &own) == FT_OK);
+    ft_pinned_locate(own, place);
+    int fd = rnd() % 8 ? dup(own->fd) : memory(PINNED_BYTES, 0, true);
+    if (rnd() % 8 == 0) place->token++;
+    if (rnd() % 8 == 0) place->len_bytes = rnd() % 2 ? 0 : rnd() % 2 ? UINT64_MAX - 4095 : 2 * PINNED_BYTES;
+    ft_pinned_close(own);
+    return fd;
+}
+
 static void raw_open(struct raw *r)
 {
     size_t len = ft_slots_bytes(CHUNK);
@@ -264,13 +281,13 @@ static void raw_open(struct raw *r)
     CHECK(r->memory != MAP_FAILED);
     ft_slots_format(&r->slots, r->memory, CHUNK);
     struct ft_shm_offer o = {.chunk_bytes = CHUNK, .len_bytes = len};
-    int all[3] = {fd, life_of(NO_MAGIC), arena_of(NO_MAGIC, &o.arena_bytes)};
+    int all[4] = {fd, life_of(NO_MAGIC), arena_of(NO_MAGIC, &o.arena_bytes), pinned_of(&o.pinned)};
     if (rnd() % 8 == 0) o.arena_bytes = 0; /* lends nothing, but may say so in messages */
     static uint64_t cookie = 0xc00c1e;
     o.cookie = cookie + (rnd() % 8 == 0);
     o.cookie_at = rnd() % 8 ? (uintptr_t)&cookie : rnd() % 2 ? 0 : rnd();
-    hand_over(r->socket, &o, sizeof o, all, 3);
-    for (int i = 0; i < 3; i++) close(all[i]);
+    hand_over(r->socket, &o, sizeof o, all, 4);
+    for (int i = 0; i < 4; i++) close(all[i]);
     turns(50);
     CHECK(accepted && accepted->state == FT_LINK_UP);
 }
@@ -292,11 +309,16 @@ static void raw_publish(struct raw *r)
     unsigned char small[FT_RXQ_SMALL_BYTES] = {1};
     uint32_t slot = rnd() % 8 ? 1 + rnd() % 64 : odd(72);
     static char here[CHUNK];
+    static struct ft_pinned said; /* at address 0: places are addresses */
     struct ft_slots_place place = {
         .at = rnd() % 4 ? rnd() % (ARENA_BYTES + CHUNK) : rnd() % 2 ? UINT64_MAX - rnd() % CHUNK : ARENA_BYTES - CHUNK + rnd() % 3};
-    if (rnd() % 4 == 0) place.elsewhere = rnd();
-    if (place.elsewhere && rnd() % 8) place.at = (uintptr_t)here;
+    place.memory = rnd() % 4 ? FT_SLOTS_ARENA : rnd() % 8 ? FT_SLOTS_ELSEWHERE : rnd();
+    if (place.memory == FT_SLOTS_ELSEWHERE && rnd() % 8) place.at = (uintptr_t)here;
     if (slot > FT_SLOTS_MOST) memcpy(small, &place, sizeof place);
+    if (slot && slot <= FT_SLOTS_MOST && rnd() % 4 == 0) { /* as publish writes it for a slot in pinned memory, or nearly */
+        r->slots.pinned = &said;
+        r->slots.at[slot - 1] = (unsigned char *)(uintptr_t)(rnd() % 8 ? 1 + place.at % (PINNED_BYTES - CHUNK) : place.at);
+    }
     if (rnd() % 2) {
         slot = 0;
         if (rnd() % 8) h.len %= FT_RXQ_SMALL_BYTES + 1;
@@ -304,6 +326,9 @@ static void raw_publish(struct raw *r)
     struct ft_header sane = h;
     if (!slot && sane.len > FT_RXQ_SMALL_BYTES) slot = UINT32_MAX; /* publish would copy that much from here */
     ft_slots_publish(&r->slots, &sane, slot, small);
+    memset(r->slots.at, 0, sizeof r->slots.at);
+    if (rnd() % 1024 == 0) ft_slots_unpin(&r->slots);
+    r->slots.pinned = NULL;
 }
 
 static uint32_t sum, received, away;
@@ -341,6 +366,8 @@ static void raw_close(struct raw *r)
     receive_some(); /* lets go of its views */
     engine->ops->disconnect(accepted);
     accepted = NULL;
+    for (struct ft_pinned *met; (met = ft_pinned_take_unkept(pinned, false)); ft_pinned_close(met)) CHECK(met->keepers == 0);
+    CHECK(!pinned->met);
 }
 
 static void corrupted_memory_is_survived(int rounds)
@@ -402,20 +429,20 @@ static void sink_open(struct sink *k)
     turns(50);
     union {
         struct cmsghdr align;
-        char bytes[CMSG_SPACE(3 * sizeof(int))];
+        char bytes[CMSG_SPACE(4 * sizeof(int))];
     } control;
     struct ft_shm_offer o;
     struct iovec iov = {.iov_base = &o, .iov_len = sizeof o};
     struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     CHECK(recvmsg(k->socket, &m, 0) == (ssize_t)sizeof o);
-    int fd[3];
+    int fd[4];
     memcpy(fd, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fd);
     k->memory = mmap(NULL, ft_slots_bytes(CHUNK), PROT_READ | PROT_WRITE, MAP_SHARED, fd[0], 0);
     CHECK(k->memory != MAP_FAILED);
-    unsigned char word = (unsigned char)(rnd() % 16 ? FT_SHM_ACCEPTED + rnd() % 4 : rnd());
+    unsigned char word = (unsigned char)(rnd() % 16 ? FT_SHM_ACCEPTED + rnd() % 8 : rnd());
     int from = rnd() % 16 ? 1 : 0; /* mostly its own life page comes back */
     hand_over(k->socket, &word, 1, fd + from, rnd() % 16 ? 1 : (int)(rnd() % (3 - (uint32_t)from)));
-    for (int i = 0; i < 3; i++) close(fd[i]);
+    for (int i = 0; i < 4; i++) close(fd[i]);
     turns(50);
     CHECK(k->link->state != FT_LINK_CONNECTING);
 }
@@ -504,6 +531,7 @@ int main(void)
     printf("replay: FT_SEED=0x%llx shm_hostile_test\n", (unsigned long long)state);
     fflush(stdout);
     setenv("FTCCL_DEBUG", "VERSION", 1); /* refusals are expected here */
+    CHECK(ft_pinned_make(4 * CHUNK, &pinned) == FT_OK);
     ft_arena_base(); /* its descriptors stay */
     int before = ft_fd_count();
     engine = open_engine(1);
@@ -515,5 +543,9 @@ int main(void)
     broken_links_borrow_nothing();
     engine->ops->close(engine);
     CHECK(ft_fd_count() == before);
+    void *all = ft_pinned_alloc(pinned, 4 * CHUNK); /* no link has kept any */
+    CHECK(all);
+    ft_pinned_free(pinned, all);
+    ft_pinned_close(pinned);
     return 0;
 }

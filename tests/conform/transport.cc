@@ -29,7 +29,7 @@ uint64_t now_ms()
     return (uint64_t)duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
-Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsigned char key) : ops(backend.ops), id(self)
+Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsigned char key, ft_pinned *pinned, size_t first_bytes) : ops(backend.ops), id(self)
 {
     ft_transport_config config;
     memset(&config, 0, sizeof config);
@@ -38,6 +38,8 @@ Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsign
     memset(config.key, key, sizeof config.key);
     config.chunk_bytes = chunk_bytes;
     config.rank = -1;
+    config.pinned = pinned;
+    config.first_bytes = first_bytes;
     int rc = ops->open(&config, &t);
     if (rc) t = nullptr;
     EXPECT_EQ(rc, FT_OK) << ft_fail_text();

@@ -29,7 +29,7 @@ std::string backend_name(const testing::TestParamInfo<Backend> &);
 // One engine's transport, with its events as they came.
 class Engine {
   public:
-    Engine(const Backend &, uint64_t id, size_t chunk_bytes = 65536, unsigned char key = 1);
+    Engine(const Backend &, uint64_t id, size_t chunk_bytes = 65536, unsigned char key = 1, ft_pinned *pinned = nullptr, size_t first_bytes = 0);
     ~Engine() { close(); }
     Engine(const Engine &) = delete;
     void close();

@@ -1,14 +1,12 @@
 /*
  * Property: a rank that dies while operations on the GPU's buffers run is an error of the others within their bounds, whose streams go on
- * (release) or stand until the abort (hold), or with the policy retry no error: they go on with the right sums. Messages over TCP are
- * staged only where no pinned memory is. Method: ranks as processes on the stand-in driver, that are killed or whose log is read.
+ * (release) or stand until the abort (hold), or with the policy retry no error: they go on with the right sums. Method: ranks as processes on the
+ * stand-in driver, that are killed.
  */
 #include <signal.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "tests/cuda/ranks.h"
 
@@ -132,61 +130,5 @@ TEST_P(GpuRetry, TheOthersGoOnInsideTheCall)
 }
 
 INSTANTIATE_TEST_SUITE_P(How, GpuRetry, testing::Values("shm", "tcp", "verified"), [](auto &i) { return std::string(i.param); });
-
-/* traffic ID NRANKS RANK: some all-reduces, a send to the next rank, and the end; what became of messages is in the log. */
-CHILD(traffic)
-{
-    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
-    CUstream stream;
-    ftcclComm_t comm;
-    standin_enter();
-    cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING);
-    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) return 1;
-    Buffer<float> data(600000), other(600000);
-    std::vector<float> got(data.n);
-    data.put(std::vector<float>(data.n, 1), stream);
-    for (int i = 0; i < 3; i++) ftcclAllReduce(data.ptr(), data.ptr(), data.n, ftcclFloat, ftcclSum, comm, as(stream));
-    ftcclGroupStart();
-    ftcclSend(data.ptr(), data.n, ftcclFloat, (rank + 1) % n, comm, as(stream));
-    ftcclRecv(other.ptr(), data.n, ftcclFloat, (rank + n - 1) % n, comm, as(stream));
-    ftcclGroupEnd();
-    other.get(got, stream);
-    if (!soon([&] { return idle(stream); })) return 2;
-    if (got != std::vector<float>(data.n, static_cast<float>(n * n * n))) return 3;
-    return ftcclCommDestroy(comm) == ftcclSuccess ? 0 : 4;
-}
-
-class GpuLinks : public testing::TestWithParam<const char *> {};
-
-/* Over TCP the GPU works in the links' own memory; with little of it that is pinned a part is staged, with none everything is. */
-TEST_P(GpuLinks, MessagesOverTcpAreStagedOnlyWhereNothingIsPinned)
-{
-    const int n = 3;
-    ftcclUniqueId id;
-    ASSERT_OK(ftcclGetUniqueId(&id));
-    std::vector<std::unique_ptr<proc::Child>> rank;
-    for (int r = 0; r < n; r++)
-        rank.push_back(std::make_unique<proc::Child>("traffic", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)},
-                                                     std::map<std::string, std::string>{{"FTCCL_TRANSPORTS", "tcp"}, {"FTCCL_ALGO", "ring"}, {"FTCCL_DEBUG", "INFO"},
-                                                                                        {"FTCCL_DEBUG_FILE", "gpu_links." + std::to_string(getpid()) + "." + std::to_string(r)},
-                                                                                        {"FTCCL_CUDA_PINNED_BYTES", GetParam()}}));
-    for (auto &child : rank) EXPECT_EQ(child->wait(60), 0);
-    for (int r = 0; r < n; r++) {
-        std::string name = "gpu_links." + std::to_string(getpid()) + "." + std::to_string(r);
-        std::ostringstream read;
-        read << std::ifstream(name).rdbuf();
-        std::string text = read.str();
-        unlink(name.c_str());
-        size_t at = text.find("of messages it staged ");
-        unsigned long long staged = 0, direct = 0;
-        ASSERT_NE(at, std::string::npos) << text;
-        ASSERT_EQ(sscanf(text.c_str() + at, "of messages it staged %llu bytes and reached %llu", &staged, &direct), 2) << text;
-        EXPECT_GE(staged + direct, 600000ull * 4 * 4) << "rank " << r;
-        EXPECT_EQ(staged == 0, std::string(GetParam()) == "16M") << "rank " << r << " staged " << staged;
-        EXPECT_EQ(direct == 0, std::string(GetParam()) == "0") << "rank " << r << " reached " << direct;
-    }
-}
-
-INSTANTIATE_TEST_SUITE_P(Bytes, GpuLinks, testing::Values("0", "512K", "16M"), [](auto &i) { return std::string(i.param); });
 
 }  // namespace

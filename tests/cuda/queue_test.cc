@@ -322,7 +322,7 @@ TEST_F(Queue, PinnedMemoryIsGivenOutOnceAndTheDeviceDoesWithoutIt)
     ft_pinned_free(device->pinned, parts[0]);
     EXPECT_EQ(ft_pinned_alloc(nullptr, 1), nullptr);
     ft_device *other = nullptr;
-    standin_fail("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0);
+    standin_fail("cuMemHostRegister", CUDA_ERROR_OUT_OF_MEMORY, 0);
     ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
     EXPECT_EQ(other->pinned, nullptr);
     ft_device_close(other);

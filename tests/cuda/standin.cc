@@ -121,7 +121,8 @@ EXPORT int standin_context_users(int number) { return devices[number].users; }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
 
-struct Memory { size_t len; char *there; bool pinned; int fd; const Device *device; }; /* pinned memory is every device's */
+struct Memory { size_t len; char *there; bool pinned; int fd; const Device *device; }; /* pinned memory is every device's, unless it names one */
+#define REGISTERED (-2) /* as `fd`: memory of the program's */
 static std::mutex memory_lock;
 static std::map<uint64_t, Memory> memories; /* by the address that the program has */
 
@@ -138,7 +139,7 @@ static char *reach(uint64_t at, const Device *from = nullptr)
 {
     std::lock_guard<std::mutex> hold(memory_lock);
     auto it = find_memory(at);
-    if (it == memories.end() || (from && !it->second.pinned && it->second.device != from)) return nullptr;
+    if (it == memories.end() || (from && it->second.device && it->second.device != from)) return nullptr;
     return it->second.there + (at - it->first);
 }
 
@@ -162,11 +163,34 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t len)
     return CUDA_SUCCESS;
 }
 
+/* Memory of the program's, shared or not, that devices reach from now on, at its own address. */
+EXPORT CUresult cuMemHostRegister_v2(void *at, size_t len, unsigned flags)
+{
+    MAY_FAIL("cuMemHostRegister");
+    if (standin::unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    if (!at || len == 0 || (flags & ~7u)) return CUDA_ERROR_INVALID_VALUE;
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto next = memories.lower_bound((uint64_t)at);
+    if (find_memory((uint64_t)at) != memories.end() || (next != memories.end() && next->first < (uint64_t)at + len)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    memories[(uint64_t)at] = {len, (char *)at, true, REGISTERED, flags & CU_MEMHOSTREGISTER_PORTABLE ? nullptr : current()};
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuMemHostUnregister(void *at)
+{
+    if (standin::unsafe()) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto it = memories.find((uint64_t)at);
+    if (it == memories.end() || it->second.fd != REGISTERED) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    memories.erase(it);
+    return CUDA_SUCCESS;
+}
+
 static CUresult free_memory(uint64_t at, bool pinned)
 {
     std::lock_guard<std::mutex> hold(memory_lock);
     auto it = memories.find(at);
-    if (it == memories.end() || it->second.pinned != pinned) return CUDA_ERROR_INVALID_VALUE;
+    if (it == memories.end() || it->second.pinned != pinned || it->second.fd == REGISTERED) return CUDA_ERROR_INVALID_VALUE;
     munmap((void *)at, it->second.len);
     if (!pinned) munmap(it->second.there, it->second.len), close(it->second.fd);
     memories.erase(it);

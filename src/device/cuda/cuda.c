@@ -93,18 +93,53 @@ static int load_kernel(struct ft_cuda_device *cuda)
     return rc;
 }
 
+/* The device reaches it from now on, at the same address; entered. */
+static int show(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
+{
+    const struct ft_cuda_driver *driver = cuda->driver;
+    CUdeviceptr there = 0;
+    int rc = FT_CUDA(driver, cuMemHostRegister, chunk->at, chunk->len_bytes, CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (rc != FT_OK) return rc;
+    rc = FT_CUDA(driver, cuMemHostGetDevicePointer, &there, chunk->at, 0);
+    if (rc == FT_OK && there != (uintptr_t)chunk->at) rc = ft_fail(FT_NOTSUP, "pinned memory has another address on the device");
+    if (rc == FT_OK) rc = ft_pinned_show(chunk);
+    if (rc != FT_OK) driver->cuMemHostUnregister(chunk->at);
+    return rc;
+}
+
+static void hide(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
+{
+    if (chunk->shown) ft_pinned_hide(chunk), cuda->driver->cuMemHostUnregister(chunk->at);
+    ft_pinned_close(chunk);
+}
+
 /* Buffers of links may lie in pinned memory: there the device gets at messages without a copy by the processor. Without it everything
  * works by copies. */
 static void give_pinned(struct ft_cuda_device *cuda)
 {
     size_t want = (size_t)ft_param_int(FT_PARAM_CUDA_PINNED_BYTES);
-    CUdeviceptr there;
+    struct ft_pinned *own = NULL;
     if (want == 0 || ft_cuda_enter(cuda) != FT_OK) return;
-    int rc = ft_cuda_map(cuda->driver, want, &cuda->pinned_at, &there);
-    if (rc == FT_OK && there != (uintptr_t)cuda->pinned_at) rc = FT_NOTSUP; /* no unified addressing */
-    if (rc == FT_OK) rc = ft_pinned_give(cuda->pinned_at, want, &cuda->base.pinned);
-    if (rc != FT_OK && cuda->pinned_at) cuda->driver->cuMemFreeHost(cuda->pinned_at);
-    if (rc != FT_OK) FT_LOG(INFO, "init", -1, "links have no pinned memory: %s", ft_status_text(rc));
+    int rc = ft_pinned_make(want, &own);
+    if (rc == FT_OK) rc = show(cuda, own);
+    if (rc == FT_OK) cuda->base.pinned = own;
+    else FT_LOG(INFO, "init", -1, "links have no pinned memory: %s", ft_fail_text());
+    if (rc != FT_OK && own) ft_pinned_close(own);
+    ft_cuda_leave(cuda);
+}
+
+static void cuda_reach(struct ft_device *device)
+{
+    struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
+    struct ft_pinned *other;
+    if (!device->pinned || ft_cuda_enter(cuda) != FT_OK) return;
+    pthread_mutex_lock(&cuda->reaching);
+    while ((other = ft_pinned_unshown(device->pinned))) {
+        other->refused = show(cuda, other) != FT_OK;
+        if (other->refused) FT_LOG(INFO, "init", -1, "the pinned memory of a peer is not reached, and its messages are staged: %s", ft_fail_text());
+    }
+    while (ft_cuda_quiet(cuda) && (other = ft_pinned_take_unkept(device->pinned, false))) hide(cuda, other);
+    pthread_mutex_unlock(&cuda->reaching);
     ft_cuda_leave(cuda);
 }
 
@@ -115,6 +150,7 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
     struct ft_cuda_device *cuda = calloc(1, sizeof *cuda);
     if (!cuda) return ft_fail(FT_NOMEM, "no memory for the CUDA device");
     atomic_store(&cuda->refs, 1);
+    pthread_mutex_init(&cuda->reaching, NULL);
     cuda->blocks = (unsigned)ft_param_int(FT_PARAM_CUDA_BLOCKS);
     cuda->threads = (unsigned)ft_param_int(FT_PARAM_CUDA_THREADS);
     cuda->base = (struct ft_device){.ops = &ops, .name = cuda->name};
@@ -134,11 +170,14 @@ void ft_cuda_device_release(struct ft_cuda_device *cuda)
 {
     if (atomic_fetch_sub_explicit(&cuda->refs, 1, memory_order_acq_rel) != 1) return;
     if (cuda->module && ft_cuda_enter(cuda) == FT_OK) {
-        if (cuda->base.pinned) ft_pinned_take_back(cuda->base.pinned), cuda->driver->cuMemFreeHost(cuda->pinned_at);
+        struct ft_pinned *own = cuda->base.pinned, *other;
+        while (own && (other = ft_pinned_take_unkept(own, true))) hide(cuda, other);
+        if (own) hide(cuda, own);
         cuda->driver->cuModuleUnload(cuda->module);
         ft_cuda_leave(cuda);
     }
     if (cuda->primary) cuda->driver->cuDevicePrimaryCtxRelease(cuda->number);
+    pthread_mutex_destroy(&cuda->reaching);
     free(cuda);
 }
 
@@ -215,5 +254,6 @@ static const struct ft_device_ops ops = {
     .alloc = cuda_alloc,
     .free = cuda_free,
     .owns = cuda_owns,
+    .reach = cuda_reach,
     .queue = &ft_cuda_queue_ops,
 };

@@ -27,7 +27,8 @@ struct ft_cuda_device {
     CUfunction kernel;
     unsigned blocks, threads;
     atomic_int refs;     /* the opener and its queues */
-    void *pinned_at;     /* base.pinned's memory */
+    pthread_mutex_t reaching; /* one thread a time in reach(); never taken by who holds an engine */
+    struct ft_device_queue *queues; /* all of them; under queue.c's lock */
     char name[96];
 };
 
@@ -36,6 +37,8 @@ void ft_cuda_device_release(struct ft_cuda_device *cuda);
 /* The device's context is the thread's until leave. A stream that somebody captures in the meantime hinders none of our calls. Not nested. */
 int ft_cuda_enter(const struct ft_cuda_device *cuda);
 void ft_cuda_leave(const struct ft_cuda_device *cuda);
+/* No kernel reads or writes for a command that had been posted when this was called. Any thread. */
+bool ft_cuda_quiet(struct ft_cuda_device *cuda);
 /* Host-pinned memory and its address on the device; freed by cuMemFreeHost(). Entered. */
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there);
 
@@ -54,6 +57,7 @@ struct ft_cuda_word { struct ft_cuda_word *next; uint32_t *here; CUdeviceptr the
 
 struct ft_device_queue {
     struct ft_device_queue *next; /* among those that wait for their kernels */
+    struct ft_device_queue *sibling; /* among those of the device */
     struct ft_cuda_device *cuda;
     CUstream stream;              /* the kernels' own */
     CUevent before, behind;       /* the user's streams have come to the run; the run is over */
@@ -71,7 +75,7 @@ struct ft_device_queue {
     struct ft_device_req *first, *last; /* passes of which something is still to be posted */
     unsigned char free_stage[FT_CUDA_STAGES];
     int nfree;
-    bool failed;
+    bool failed, closed;
     const struct ft_device_bell *runs_bell; /* the run that was begun last */
     uint64_t runs_number;
     struct ft_cuda_bells *_Atomic bells[FT_CUDA_BELLS_MAX / FT_CUDA_BELLS]; /* release by capture() */

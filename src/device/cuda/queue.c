@@ -16,9 +16,16 @@
 
 static void forget_late(struct ft_device_queue *queue);
 
+static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER; /* of the two lists of queues */
+
 static void free_queue(struct ft_device_queue *queue)
 {
     struct ft_cuda_device *cuda = queue->cuda;
+    pthread_mutex_lock(&left_lock);
+    struct ft_device_queue **at = &cuda->queues;
+    while (*at != queue) at = &(*at)->sibling;
+    *at = queue->sibling;
+    pthread_mutex_unlock(&left_lock);
     const struct ft_cuda_driver *driver = cuda->driver;
     if (ft_cuda_enter(cuda) == FT_OK) {
         if (queue->before) driver->cuEventDestroy(queue->before);
@@ -45,7 +52,6 @@ static bool has_left(const struct ft_device_queue *queue)
 
 /* Closed queues whose kernels have not left: a stream of the user's may still be on its way to one, a graph may start one. They are freed
  * when somebody opens or closes a queue later, and at the latest by the system. */
-static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_device_queue *left_behind;
 
 static void reap(void)
@@ -65,6 +71,23 @@ static void reap(void)
         next = gone->next;
         free_queue(gone);
     }
+}
+
+static bool has_done(const struct ft_device_queue *queue)
+{
+    uint64_t posted = ft_cuda_load(&queue->control->posted);
+    for (unsigned b = 0; b < queue->cuda->blocks; b++)
+        if (ft_cuda_load(&queue->control->block[b].done) < posted) return false;
+    return true;
+}
+
+bool ft_cuda_quiet(struct ft_cuda_device *cuda)
+{
+    bool quiet = true;
+    pthread_mutex_lock(&left_lock);
+    for (const struct ft_device_queue *queue = cuda->queues; queue; queue = queue->sibling) quiet &= !queue->control || has_done(queue) || (queue->closed && has_left(queue));
+    pthread_mutex_unlock(&left_lock);
+    return quiet;
 }
 
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there)
@@ -101,6 +124,10 @@ static int queue_open(struct ft_device *device, uint64_t silence_ns, struct ft_d
     queue->silence_ns = silence_ns;
     for (int i = 0; i < FT_CUDA_STAGES; i++) queue->free_stage[queue->nfree++] = (unsigned char)i;
     int rc = make_queue(queue);
+    pthread_mutex_lock(&left_lock);
+    queue->sibling = queue->cuda->queues;
+    queue->cuda->queues = queue;
+    pthread_mutex_unlock(&left_lock);
     if (rc == FT_OK) *out = queue;
     else free_queue(queue);
     return rc;
@@ -114,6 +141,7 @@ static void queue_close(struct ft_device_queue *queue)
     FT_LOG(INFO, "net", -1, "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they lay", queue->cuda->name,
            (unsigned long long)queue->staged_bytes, (unsigned long long)queue->direct_bytes);
     pthread_mutex_lock(&left_lock);
+    queue->closed = true;
     queue->next = left_behind;
     left_behind = queue;
     pthread_mutex_unlock(&left_lock);

@@ -13,9 +13,11 @@ FREE_MS = 100  # after a kill, or after abort or shrink, a stream is free within
 
 # Tests that only the stand-in can play: a driver that refuses, and what it counts.
 NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*", "GpuErrors.AStatusWordThatCannotBeHad", "*.AResultThatIsSpoiled*"],
-                 "processes_test": [], "graph_test": ["*.WhatTheDriverRefuses*"],
+                 "processes_test": [], "links_test": ["*.GoesWithTheRank*", "*.MayBeRefused*"],
+                 "graph_test": ["*.WhatTheDriverRefuses*"],
                  "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*", "*.PinnedMemoryIsGivenOut*"]}
-TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm", "processes_test": "Bytes/GpuLinks.*/16M", "graph_test": "GraphOrder.*", "queue_test": "*"}
+TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm", "processes_test": "OnFailure/GpuKill.*/release",
+        "links_test": "Bytes/GpuLinks.*/shm_16M", "graph_test": "GraphOrder.*", "queue_test": "*"}
 
 
 # ---- device ----------------------------------------------------------------------------------------------------------------
@@ -47,7 +49,7 @@ def sanitizer(rig):
 
 
 def device(rig):
-    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("processes_test", 60), ("graph_test", 60)):
+    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("processes_test", 60), ("links_test", 40), ("graph_test", 60)):
         if rig.has_time(name, 5):
             gtest(rig, name, seconds)
     if rig.dry:
