@@ -276,15 +276,14 @@ static bool spill_unclaimed(struct ft_local_link *l, uint32_t age)
     return any;
 }
 
-/* A small message that comes while it is waited for need not go through the queue, if that is empty. It stays in its descriptor, which
- * the sender does not write again before the place of its window is back. */
+/* A small message that comes while it is waited for need not go through the queue, if that is empty. */
 static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
     if (d->slot || l->at_once || ft_rxq_queued(&l->rxq, ctx, lane)) return false;
     msg->header = d->header;
     atomic_signal_fence(memory_order_seq_cst); /* what is checked is the copy, which the sender cannot change any more */
     if (msg->header.len > FT_RXQ_SMALL_BYTES || msg->header.ctx != ctx || msg->header.lane != lane) return false;
-    msg->data = d->small;
+    msg->data = memcpy(l->once, d->small, sizeof l->once); /* messages of other channels may need its descriptor before it is released */
     msg->owner = l;
     msg->cookie = 0;
     msg->withdrawn = NULL;

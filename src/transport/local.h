@@ -37,7 +37,8 @@ struct ft_local_link {
     size_t arena_bytes;
     uint32_t pinned;            /* a bit per slot: its message lies in pinned memory */
     int (*pull)(struct ft_local_link *, uint64_t at, void *to, size_t len_bytes); /* of the sender's other memory, FT_LINK; NULL: none */
-    bool at_once;               /* a message is out that went past the queue */
+    bool at_once;               /* a message is out that went past the queue, */
+    unsigned char once[FT_RXQ_SMALL_BYTES]; /* this one */
     uint32_t borrowed;          /* a bit per loan: its message is here */
     uint32_t held, claimed;  /* a bit per slot: its message is here; and a view of it is out */
     struct ft_rxq_node *holder[FT_SLOTS_MOST];

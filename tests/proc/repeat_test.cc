@@ -5,10 +5,12 @@
 // Replay: FT_SEED=n tests/proc/repeat_test
 #include "tests/proc/proc.h"
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
 #include <random>
+#include <thread>
 
 namespace {
 
@@ -40,9 +42,10 @@ struct Rank {
         EXPECT_OK(ftcclCommInitRankConfig(&comm, n, id, me, &config));
         EXPECT_OK(ftcclStreamCreate(&stream));
     }
+    Rank(int ranks, int rank) : n(ranks), me(rank) { EXPECT_OK(ftcclStreamCreate(&stream)); }
     ~Rank()
     {
-        EXPECT_OK(ftcclCommDestroy(comm));
+        if (comm) { EXPECT_OK(ftcclCommDestroy(comm)); }
         EXPECT_OK(ftcclStreamDestroy(stream));
     }
 
@@ -266,5 +269,35 @@ TEST_P(Repeat, ARefusedCallInBetweenChangesNothing)
         rank.all_reduce(1, false, round);
         EXPECT_CALLER(ftcclAllReduce(nullptr, x, 5, ftcclInt32, ftcclSum, rank.comm, rank.stream));
         rank.all_reduce(1, false, round);
+    });
+}
+
+// Ranks 0 and 1 wait for rank 2 in a call of all, and exchange many more messages meanwhile than a link has places for: the sum has what
+// came first.
+TEST(RepeatOfThree, WhatCameEarlyStaysWhileOthersTalk)
+{
+    const int n = 3, times = 1100, trials = 15;
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    proc::Meeting meeting(n);
+    std::atomic<int> waiting{0}, talked{0};
+    proc::in_threads(n, [&](int r) {
+        Rank all(n, r, id, "shm"), two(2, r); // of the same links
+        ASSERT_OK(ftcclCommSplit(all.comm, r < 2 ? 0 : FTCCL_SPLIT_NOCOLOR, r, &two.comm, nullptr));
+        for (int trial = 1; trial <= trials && !testing::Test::HasFailure(); trial++) {
+            for (int round = 0; round < 3; round++) all.all_reduce(1, false, round);
+            meeting.wait();
+            std::thread talker([&, r] {
+                while (r < 2 && waiting < 2 * trial) std::this_thread::yield();
+                usleep(500);
+                for (int round = 0; round < times && r < 2; round++) two.all_reduce(1, false, round);
+                talked++;
+            });
+            while (r == 2 && talked < n * trial) std::this_thread::yield();
+            if (r == 0) usleep(static_cast<useconds_t>(trial * 5)); // rank 1's message is there when it looks
+            if (r < 2) waiting++;
+            all.all_reduce(1, false, 77);
+            talker.join();
+        }
     });
 }
