@@ -82,6 +82,7 @@ struct ft_tuning {
     } costs;
     bool pulls; /* what is only moved can be read in its sender's memory, by one copy of its receiver's; a communicator's, too */
     bool local_links; /* ranks of one host need not go over the network; not digested: it is a communicator's, see ft_tuning_links() */
+    bool peer_lanes; /* an AlltoAll's or AllGather's peers have a lane each, however few `chunks`: all lanes take messages as long; likewise */
     int nrules;
     struct ft_rule rules[FT_RULES]; /* the first nrules */
 };

@@ -11,7 +11,7 @@
 #define SHORT_BYTES 4096   /* blocks up to here are all sent before any is waited for, on one lane: a lane costs more than their bytes */
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
 
-enum { ONE_LANE }; /* plan->param, of the kinds for any number of ranks */
+enum { ONE_LANE, JOBS }; /* plan->param: of the kinds for any number of ranks; an AllGather's steps are one peer's each */
 
 static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
@@ -28,6 +28,12 @@ static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll, co
     bool crowded = ft_work_sharing(view, tuning) > 1 && (coll->kind == FT_ALLGATHER || coll->kind == FT_ALLTOALL);
     size_t least = ft_min(PULLED_BYTES, tuning->chunk_bytes / 8) * (crowded ? PULLED_CROWDED : 1);
     return coll->count * ft_type_size(coll->type) >= least;
+}
+
+/* Is an AllGather jobs for lanes, whose messages are read straight to where they go? */
+static bool is_spread(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+{
+    return tuning->peer_lanes && coll->kind == FT_ALLGATHER && view->nranks > 2;
 }
 
 static bool is_short(const struct ft_coll *coll, const struct ft_tuning *tuning)
@@ -71,6 +77,7 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     work.bytes_remote = view->nhosts > 1 ? bytes * outside : 0;
     work.bytes_local = bytes - work.bytes_remote;
     work.steps = rounds * ft_messages(tuning, bytes / rounds);
+    work.straight = is_spread(view, coll, tuning);
     if (work.flows == 1) work.share_steps = work.share_bytes = 1 / n;
     bool pulled = is_pulled(view, coll, tuning);
     if (pulled) work.bytes_local *= PULLED_COST;
@@ -97,7 +104,8 @@ static int direct_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     case FT_ALLREDUCE: ft_plan_split(plan, tuning, count, n, 2 * (n - 1)); break;
     case FT_REDUCESCATTER: ft_plan_split(plan, tuning, count, 1, n - 1); break;
     case FT_ALLGATHER:
-        if (plan->pulled) ft_plan_split_items(plan, tuning, count, n);
+        plan->param[JOBS] = plan->pulled || is_spread(plan->view, &plan->coll, tuning);
+        if (plan->param[JOBS]) ft_plan_split_items(plan, tuning, count, n);
         else ft_plan_split(plan, tuning, count, 1, n);
         break;
     default: ft_plan_split(plan, tuning, count, 1, 1);
@@ -289,7 +297,7 @@ static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, st
 {
     struct ft_piece p;
     bool any_n = KINDS_ANY_N & FT_KIND_BIT(plan->coll.kind), one = plan->param[ONE_LANE];
-    bool items = (any_n && !one) || (plan->pulled && plan->coll.kind == FT_ALLGATHER);
+    bool items = (any_n && !one) || plan->param[JOBS];
     if (!(items ? ft_piece_at_items(plan, lane, index, (uint64_t)plan->view->nranks, &p)
                 : ft_piece_at(plan, lane, index, &p)))
         return;
@@ -297,7 +305,7 @@ static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, st
     case FT_ALLTOALL: (one ? short_alltoall_step : alltoall_step)(plan, &p, s); break;
     case FT_GATHER: gather_step(plan, &p, s); break;
     case FT_SCATTER: scatter_step(plan, &p, s); break;
-    case FT_ALLGATHER: (plan->pulled ? shift_step : allgather_step)(plan, &p, s); break;
+    case FT_ALLGATHER: (plan->param[JOBS] ? shift_step : allgather_step)(plan, &p, s); break;
     case FT_ALLREDUCE: case FT_REDUCESCATTER: reducing_step(plan, &p, s); break;
     default: rooted_step(plan, &p, s);
     }

@@ -36,11 +36,11 @@ double ft_work_loopback_ns(const struct ft_view *view, const struct ft_tuning *t
     double long_part = each_hop(work) / LONG_BYTES;
     double hop_ns = c->loopback_latency_ns + LONG_NS * (long_part < 1 ? long_part : 1);
     double message_ns = c->loopback_message_ns * (work->several ? SEVERAL_MESSAGES : 1);
-    double byte_ns = c->loopback_ns_per_byte * (work->several && share_bytes >= 1 ? SEVERAL_BYTES : 1);
+    double byte_ns = c->loopback_ns_per_byte * (work->several && share_bytes >= 1 && !work->straight ? SEVERAL_BYTES : 1);
     double steps_ns = work->hops_local * hop_ns + (work->steps - work->copies) * message_ns + work->copies * COPY_NS;
     double bytes_ns = (work->bytes_local - work->copied) * byte_ns + (work->reduced + work->copied) * c->reduce_ns_per_byte;
 
-    if (shared > 1) bytes_ns *= spilled(view, tuning, work, share_bytes);
+    if (shared > 1 && !work->straight) bytes_ns *= spilled(view, tuning, work, share_bytes);
     return at_least_one(shared * share_steps) * steps_ns + at_least_one(shared * share_bytes) * bytes_ns +
            work->hops_local * (shared - 1) * (shared - 1) * WAIT_NS;
 }

@@ -85,6 +85,7 @@ struct ft_work {
     double copies, copied;            /* of steps: without a message; of bytes_local: copied at home */
     double share_steps, share_bytes;  /* of the average rank in what is above; 0 counts as 1 */
     bool several;                     /* one step has several peers */
+    bool straight;                    /* what comes is read to where it goes, and not forwarded from there */
 };
 double ft_work_sharing(const struct ft_view *, const struct ft_tuning *); /* ranks for each core, at least 1: scales all local work */
 double ft_work_ns(const struct ft_view *, const struct ft_tuning *, const struct ft_work *);

@@ -23,6 +23,7 @@ static double rd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
         ft_work_add_bytes(view, &gather, (n - 1) * bytes);
         gather.steps += 1;
         gather.copies = 1;
+        gather.straight = tuning->peer_lanes;
         return ft_work_ns(view, tuning, &gather);
     }
     int folds = ft_is_pow2(view->nranks) ? 0 : 2;

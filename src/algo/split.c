@@ -55,7 +55,9 @@ void ft_plan_split(struct ft_plan *plan, const struct ft_tuning *tuning, size_t 
 
 void ft_plan_split_items(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, uint64_t items)
 {
-    size_t lanes = lanes_wanted(tuning);
+    bool all = plan->coll.kind == FT_ALLTOALL || plan->coll.kind == FT_ALLGATHER;
+    bool each = tuning->peer_lanes && all && items > 2; /* with one peer the second lane would copy at home */
+    size_t lanes = each ? ft_min(items, FT_LANES) : lanes_wanted(tuning);
     cut(plan, tuning, elems, 1, div_up(lanes, items));
     plan->piece_steps = 1;
     plan->nlanes = (int)ft_max(ft_min(lanes, plan->npieces * items), 1);

@@ -119,6 +119,7 @@ void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
     if (links != FT_LINKS_LOOPBACK) return;
     tuning->chunk_bytes = ft_tuning_first_bytes(tuning);
     tuning->chunks = 1;
+    tuning->peer_lanes = true;
 }
 
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning)

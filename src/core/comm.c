@@ -109,6 +109,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     if (rc == FT_OK) rc = ft_near_links(comm, &links);
     ft_tuning_links(&comm->tuning, links);
     if (rc == FT_OK) comm->tuning.pulls = ft_near_pulls(comm);
+    comm->tuning.peer_lanes &= !ft_near_has_pinned(comm); /* there, long messages have room on one lane */
     comm->row = engine->telemetry ? ft_telemetry_comm_open(engine->telemetry, ctx, view->epoch, view->nranks, view->rank, comm->name) : -1;
     comm->opened_ns = ft_now_ns(engine->env);
     comm->next = engine->comms;

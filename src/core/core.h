@@ -533,6 +533,7 @@ int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
 void ft_near_pinned(struct ft_comm *comm);
 void ft_near_reach(struct ft_engine *engine);
 void ft_near_part(struct ft_peer *peer);
+bool ft_near_has_pinned(const struct ft_comm *comm); /* a rank has some */
 bool ft_near_pulls(const struct ft_comm *comm); /* all ranks say that the others may read their memory; after ft_near_links() */
 /* cores.c: the same for the cores that ranks of a host have between them; FT_NOMEM. */
 void ft_cores_open(struct ft_engine *engine);

@@ -189,10 +189,12 @@ static char *moves_to(const struct ft_lane *lane)
     return moves && !divides ? resolve(lane->op, step->dst) : NULL;
 }
 
-/* A long message that has not come yet may come straight to where it goes, unless it must be checked before. */
+/* A long message that has not come yet may come straight to where it goes, unless it must be checked before. What is forwarded, too, is
+ * read from the link's memory, which stays in the caches, and stored past them. */
 static void expect(struct ft_comm *comm, struct ft_lane *lane, struct ft_link *rx)
 {
-    if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || !rx->ops->expect || comm->limits.verify || overwrites(lane)) return;
+    if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || lane->step->nfwd > 0 || !rx->ops->expect) return;
+    if (comm->limits.verify || overwrites(lane)) return;
     char *to = moves_to(lane);
     struct ft_header header = header_of(comm, lane, lane->step->len_bytes);
     lane->expects = to != NULL;

@@ -87,6 +87,17 @@ int ft_near_links(const struct ft_comm *comm, enum ft_links *links)
     return FT_OK;
 }
 
+bool ft_near_has_pinned(const struct ft_comm *comm)
+{
+    size_t len;
+    bool any = comm->engine->gpu && comm->engine->gpu->pinned;
+    for (int r = 0; !any && r < comm->view.nranks; r++) {
+        const struct ft_peer *peer = comm->peers[r];
+        any = r != comm->view.rank && peer->address && ft_card_part(peer->address, peer->address_bytes, PINNED_PART, &len) != NULL;
+    }
+    return any;
+}
+
 bool ft_near_pulls(const struct ft_comm *comm)
 {
     size_t len;

@@ -124,6 +124,7 @@ void World::open(int rank)
     tuning.chunk_bytes = c.chunk_bytes;
     tuning.chunks = c.chunks;
     tuning.pulls = c.pulls;
+    tuning.peer_lanes = c.peer_lanes;
     if (ft_algo_plan(c.algo, &r.view, &c.coll, &tuning, &r.plan) != 0) fail(rank, -1, ft_fail_text());
     if (r.plan.nlanes < 1 || r.plan.nlanes > FT_LANES) fail(rank, -1, "number of lanes");
     if (r.plan.tmp_bytes % esize) fail(rank, -1, "scratch is no whole number of elements");
@@ -393,7 +394,7 @@ std::string Case::text() const
     static const char *const place[] = {"out of place", "in place", "mixed"};
     std::ostringstream s;
     s << algo->name << " " << ft_kind_name(coll.kind) << " of " << coll.count << " x " << ft_type_name(coll.type) << ", "
-      << nranks() << " ranks, root " << coll.root << ", chunk " << chunk_bytes << " B x " << chunks << (pulls ? ", pulled, " : ", ")
+      << nranks() << " ranks, root " << coll.root << ", chunk " << chunk_bytes << " B x " << chunks << (pulls ? ", pulled" : "") << (peer_lanes ? ", peer lanes, " : ", ")
       << place[(int)in_place] << ", window " << window << (hand ? " with hand" : " without hand") << ", seed " << seed
       << ", hosts";
     for (int h : host) s << " " << h;
@@ -407,6 +408,7 @@ bool applies(const Case &c)
     tuning.chunk_bytes = c.chunk_bytes;
     tuning.chunks = c.chunks;
     tuning.pulls = c.pulls;
+    tuning.peer_lanes = c.peer_lanes;
     struct ft_view view = {1, c.nranks(), 0, 1, c.host.data(), nullptr};
     for (int h : c.host) view.nhosts = std::max(view.nhosts, h + 1);
     return (c.algo->kinds >> c.coll.kind & 1) && c.algo->fits(&view, &c.coll, &tuning);

@@ -30,7 +30,7 @@ struct Case {
     int window;
     bool hand;
     uint64_t seed; // order of delivery
-    bool pulls = false;
+    bool pulls = false, peer_lanes = false;
 
     int nranks() const { return (int)host.size(); }
     std::string text() const;

@@ -58,6 +58,7 @@ Case sample(const struct ft_algo *algo, enum ft_kind kind, int n, std::mt19937_6
     c.window = c.hand ? 1 : 2;
     c.seed = random();
     c.pulls = random() % 2;
+    c.peer_lanes = random() % 2;
     return c;
 }
 

@@ -8,6 +8,9 @@
 #include <unistd.h>
 
 #include "checker.h"
+extern "C" {
+#include "algo/choice.h"
+}
 
 namespace {
 
@@ -216,7 +219,8 @@ TEST(Loopback, ChoosesWhatWasFastest)
         {FT_ALLREDUCE, 4, 512 << 10, "ring"}, {FT_ALLREDUCE, 4, 4 << 20, "ring"},     {FT_ALLREDUCE, 8, 8, "tree"},
         {FT_ALLREDUCE, 8, 4096, "tree rd"},   {FT_ALLREDUCE, 8, 65536, "hd"},         {FT_ALLREDUCE, 8, 512 << 10, "ring"},
         {FT_ALLREDUCE, 8, 4 << 20, "ring"},   {FT_ALLGATHER, 4, 16, "rd bruck"},      {FT_ALLGATHER, 8, 16, "rd bruck"},
-        {FT_ALLGATHER, 4, 1 << 20, "ring"},   {FT_ALLGATHER, 8, 1 << 20, "ring"},     {FT_REDUCESCATTER, 4, 16, "hd direct"},
+        {FT_ALLGATHER, 4, 1 << 20, "direct"}, {FT_ALLGATHER, 8, 1 << 20, "direct"},   {FT_ALLGATHER, 4, 128 << 10, "rd direct"},
+        {FT_ALLGATHER, 8, 64 << 10, "rd"},    {FT_ALLGATHER, 8, 16 << 10, "rd"},        {FT_REDUCESCATTER, 4, 16, "hd direct"},
         {FT_REDUCESCATTER, 8, 16, "hd"},      {FT_REDUCESCATTER, 8, 128 << 10, "ring"}, {FT_ALLTOALL, 4, 16, "bruck"},
         {FT_ALLTOALL, 8, 512, "bruck"},       {FT_ALLTOALL, 8, 128 << 10, "direct"},  {FT_BROADCAST, 4, 8, "tree"},
         {FT_BROADCAST, 8, 8, "direct"},       {FT_BROADCAST, 4, 4 << 20, "ring direct"}, {FT_BROADCAST, 8, 4 << 20, "ring"},
@@ -227,6 +231,28 @@ TEST(Loopback, ChoosesWhatWasFastest)
         ft_tuning_links(&world.tuning, FT_LINKS_LOOPBACK);
         EXPECT_NE(std::string(t.good).find(world.select(t.kind, t.bytes)), std::string::npos)
             << ft_kind_name(t.kind) << " of " << t.bytes << " on " << t.ranks << " ranks: " << world.select(t.kind, t.bytes);
+    }
+}
+
+// Over loopback each peer of an all-to-all has its lane, where there are several; a measured choice of lanes goes before that.
+TEST(Plan, PeersHaveLanesOfTheirOwnOverLoopback)
+{
+    const struct { enum ft_kind kind; int ranks, lanes; } table[] = {
+        {FT_ALLTOALL, 2, 1}, {FT_ALLTOALL, 4, 4}, {FT_ALLTOALL, 20, FT_LANES}, {FT_ALLGATHER, 4, 4}, {FT_GATHER, 4, 1}, {FT_SCATTER, 4, 1},
+    };
+    for (auto &t : table) {
+        World world(t.ranks, 1);
+        ft_tuning_links(&world.tuning, FT_LINKS_LOOPBACK);
+        struct ft_coll coll = {t.kind, FT_UINT8, FT_SUM, 0, 128 << 10};
+        struct ft_plan plan;
+        if (t.kind == FT_ALLGATHER) world.tuning.choice = "direct";
+        ASSERT_EQ(FT_OK, ft_algo_select(&world.view, &coll, &world.tuning, &plan));
+        EXPECT_EQ(plan.nlanes, t.lanes) << ft_kind_name(t.kind) << " on " << t.ranks << " ranks";
+        struct ft_rule rule = {};
+        rule.chunks = 1;
+        ft_rule_apply(&rule, &world.tuning);
+        ASSERT_EQ(FT_OK, ft_algo_select(&world.view, &coll, &world.tuning, &plan));
+        EXPECT_EQ(plan.nlanes, 1) << ft_kind_name(t.kind) << " on " << t.ranks << " ranks";
     }
 }
 

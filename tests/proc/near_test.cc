@@ -30,6 +30,7 @@ void __wrap_ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
     EXPECT_EQ(tuning->costs.local_latency_ns == tuning->costs.loopback_latency_ns, links != FT_LINKS_LOCAL);
     EXPECT_EQ(tuning->chunk_bytes * (size_t)tuning->chunks, in_flight);
     EXPECT_EQ(tuning->chunks == 1, links == FT_LINKS_LOOPBACK);
+    EXPECT_EQ(tuning->peer_lanes, links == FT_LINKS_LOOPBACK);
 }
 }
 
