@@ -38,8 +38,8 @@ static void withdraw_one(struct ft_send *req)
 /* A loan came back; false if it was not out. */
 static bool take_back(struct ft_local_link *l, unsigned number)
 {
-    uint32_t bit = 1u << number;
-    if (number >= FT_SLOTS_LOANS || !(l->lent & bit)) return false;
+    uint32_t bit = number < FT_SLOTS_LOANS ? 1u << number : 0;
+    if (!(l->lent & bit)) return false;
     if (l->withdrawn & bit) {
         ft_slots_restore(&l->slots, bit);
     } else {
