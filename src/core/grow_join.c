@@ -110,7 +110,8 @@ int ft_grow_join_end(struct ft_joining *joining, const struct ft_grow *how, int 
     for (int r = 0; r < n && places; r++) places[r] = (struct ft_place){joining->table->card[r].engine, joining->table->card[r].host};
     if (rc == FT_OK) rc = ft_growth_child(joining->engine, joining->growth, places, how, joining->epoch, out);
     free(places);
-    bool failed_everywhere = joining->growth->agreed && joining->growth->status != FT_OK;
+    int status = atomic_load_explicit(&joining->growth->status, memory_order_acquire);
+    bool failed_everywhere = status != FT_AGAIN && status != FT_OK && joining->growth->agreed;
     if (rc != FT_OK) give_up(joining, failed_everywhere);
     return rc;
 }

@@ -134,7 +134,8 @@ static void take_answer(struct ft_growth *growth, int from, const unsigned char 
         growth->agreed = true;
         atomic_store_explicit(&growth->status, answer.status, memory_order_release);
     } else if (is_permutation(order, growth->nranks)) {
-        memcpy(growth->order, order, order_bytes);
+        if (!growth->ordered) memcpy(growth->order, order, order_bytes); /* once: the user's thread may read it by now */
+        growth->ordered = true;
         growth->told[from] = FT_SAID_YES;
     }
     atomic_fetch_add_explicit(&growth->heard, 1, memory_order_release);

@@ -23,8 +23,9 @@ struct ft_growth {
     uint64_t *askers;       /* [2 * (nranks - nold)] their ids */
     uint64_t *joiners;      /* [nranks - nold] ids of those agreed on, once status is FT_OK */
     int32_t *order;         /* [nranks] places of the table in the child's order */
+    bool ordered;           /* joiner: it is that of the first that said yes */
     bool joining;           /* this rank is a joiner; its status is FT_AGAIN or a failure */
-    bool agreed;            /* status is what the ranks of the parent agreed on */
+    bool agreed;            /* status is what the ranks of the parent agreed on; set before that */
     atomic_int heard;       /* joiner: answers that came; release after told and order */
     unsigned char *told;    /* [nold] joiner: FT_SAID_... */
 };
