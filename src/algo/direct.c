@@ -30,15 +30,15 @@ static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll, co
     return coll->count * ft_type_size(coll->type) >= least;
 }
 
-/* Is an AllGather jobs for lanes, whose messages are read straight to where they go? */
-static bool is_spread(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
-{
-    return tuning->peer_lanes && coll->kind == FT_ALLGATHER && view->nranks > 2;
-}
-
 static bool is_short(const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
     return coll->count > 0 && coll->count <= ft_min(SHORT_BYTES, tuning->chunk_bytes) / ft_type_size(coll->type);
+}
+
+/* Is an AllGather jobs for lanes, whose messages are read straight to where they go? */
+static bool is_spread(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+{
+    return tuning->peer_lanes && coll->kind == FT_ALLGATHER && view->nranks > 2 && !is_short(coll, tuning);
 }
 
 static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)

@@ -380,7 +380,7 @@ static bool drain(struct ft_comm *comm)
     if (comm->running) {
         ft_fuse_deliver(comm); /* the device is idle: they have all come */
         if (!ft_preserve_restore(comm)) return true;
-        for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
+        ft_exec_over(comm);
         memset(comm->sends, 0, (size_t)comm->view.nranks * sizeof *comm->sends);
         memset(comm->recvs, 0, (size_t)comm->view.nranks * sizeof *comm->recvs);
         for (struct ft_op *op = comm->head->ops; op; op = op->next) {

@@ -108,7 +108,7 @@ void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes); /* "AllReduce(count
 
 /* ---- communicators (comm.c, preserve.c, verify.c, exec.c, p2p.c, notice.c, init.c) ------------------------------- */
 
-/* HELD: the next operation compares a result that other lanes still work on. */
+/* HELD: the next operation compares a result that other lanes still work on; like an IDLE lane, this one is at no step. */
 enum ft_phase { FT_LANE_IDLE, FT_LANE_HELD, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
 
 /* One lane of a communicator: walks through the steps of the work's collectives. */
@@ -128,6 +128,8 @@ struct ft_lane {
     struct ft_header headers[FT_STEP_PEERS]; /* of the reserved slots */
     struct ft_device_req req;
 };
+
+static inline bool ft_lane_is_at_step(const struct ft_lane *lane) { return lane->phase >= FT_LANE_EXCHANGE; }
 
 struct ft_p2p { struct ft_op *head, *tail; uint64_t seq; }; /* one peer and direction */
 
@@ -271,6 +273,7 @@ bool ft_exec_turn(struct ft_comm *comm);  /* lanes */
 void ft_exec_start(struct ft_comm *comm); /* the head work begins */
 void ft_exec_again(struct ft_comm *comm, struct ft_op *op); /* starts the steps of the repeat that is loaded, and sends */
 void ft_exec_drop(struct ft_comm *comm);  /* releases views and reservations after a failure */
+void ft_exec_over(struct ft_comm *comm);  /* no lane is at a step any more: all is settled */
 bool ft_exec_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
 bool ft_exec_pending_to(const struct ft_comm *comm, int rank);
 bool ft_p2p_turn(struct ft_comm *comm);

@@ -196,9 +196,10 @@ static void expect(struct ft_comm *comm, struct ft_lane *lane, struct ft_link *r
     if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || lane->step->nfwd > 0 || !rx->ops->expect) return;
     if (comm->limits.verify || overwrites(lane)) return;
     char *to = moves_to(lane);
+    if (!to) return;
     struct ft_header header = header_of(comm, lane, lane->step->len_bytes);
-    lane->expects = to != NULL;
-    if (to) rx->ops->expect(rx, &header, to);
+    rx->ops->expect(rx, &header, to);
+    lane->expects = true;
 }
 
 /* The memory that a link was lent is its owner's again. */
@@ -484,7 +485,7 @@ void ft_exec_drop(struct ft_comm *comm)
     for (struct ft_op *op = comm->head->ops; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++) ft_send_withdraw(&op->sends[k]);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
-        if (lane->phase == FT_LANE_IDLE) continue;
+        if (!ft_lane_is_at_step(lane)) continue;
         expect_none(comm, lane);
         for (int k = 0; k < lane->step->nrecv; k++) {
             struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
@@ -500,11 +501,16 @@ void ft_exec_drop(struct ft_comm *comm)
     }
 }
 
+void ft_exec_over(struct ft_comm *comm)
+{
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
+}
+
 void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link)
 {
     ft_gpu_drop(comm, link);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
-        if (lane->phase == FT_LANE_IDLE) continue;
+        if (!ft_lane_is_at_step(lane)) continue;
         if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer) lane->expects = false;
         for (int k = 0; k < lane->step->nrecv && link == peer->rx; k++) {
             if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer) continue;
@@ -522,7 +528,7 @@ void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_
 bool ft_exec_pending_to(const struct ft_comm *comm, int rank)
 {
     for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
-        for (int k = 0; lane->phase != FT_LANE_IDLE && k < lane->step->nsend; k++)
+        for (int k = 0; ft_lane_is_at_step(lane) && k < lane->step->nsend; k++)
             if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank && lane->sends[k].status == FT_AGAIN) return true;
     for (const struct ft_op *op = comm->head ? comm->head->ops : NULL; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
@@ -556,7 +562,7 @@ static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *
 {
     struct ft_blocker wait = {.rank = -1};
     for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0; lane++) {
-        if (lane->phase == FT_LANE_IDLE || lane->phase == FT_LANE_HELD) continue;
+        if (!ft_lane_is_at_step(lane)) continue;
         wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends), .sends = wait.sends, .op = lane->op, .step = lane->index};
         if (!text) continue;
         char call[128];

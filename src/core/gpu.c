@@ -347,7 +347,7 @@ static bool involves(const struct ft_comm *comm, const struct ft_lane *lane, con
 
 static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_lane *lane, const struct ft_link *only)
 {
-    if (lane->phase == FT_LANE_IDLE || !lane->op || !lane->op->gpu) return;
+    if (!ft_lane_is_at_step(lane) || !lane->op->gpu) return;
     for (int k = 0; k < lane->step->nsend; k++) {
         struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes][k];
         struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;

@@ -205,6 +205,7 @@ static void rewind_work(struct ft_comm *comm, bool shrunk)
     work->nops = work->ops_left = 0;
     work->last = NULL;
     if (shrunk) work->deadline_ns = 0;
+    ft_exec_over(comm); /* before the operations go that the lanes were at */
     for (struct ft_op **at = &work->ops, *op; (op = *at) != NULL;) {
         if (op->verifies || op->state == FT_OP_DONE) {
             *at = op->next;

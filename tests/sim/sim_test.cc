@@ -65,7 +65,9 @@ struct Sim {
         }
         size_t chunk = 64u << sim_random(&world, 4);
         int chunks = 1 + int(sim_random(&world, 4));
+        bool peer_lanes = sim_random(&world, 2);
         for (int r = 0; r < n; r++) {
+            engines[r]->tuning.peer_lanes = peer_lanes;
             engines[r]->tuning.chunk_bytes = chunk;
             engines[r]->tuning.chunks = chunks;
             for (int k = 0; k < n; k++)
@@ -433,7 +435,7 @@ TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
     for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
         SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
         int n = 2 + int(seed % 6);
-        Sim sim(seed, n, 1 + int(seed / 6 % 2));
+        Sim sim(seed, n, 1 + int(seed / 6 % 2), seed / 12 % 2);
         for (size_t i = 0; i < 4; i++) sim.add_collective();
         for (int r = 0; r < n; r++)
             for (Call &call : sim.calls) sim.submit(r, {sim.op_of(call, r)});
