@@ -217,7 +217,7 @@ void ft_pinned_free(struct ft_pinned *chunk, void *ptr)
 bool ft_pinned_has(const void *ptr, size_t len_bytes)
 {
     for (int i = 0, n = atomic_load_explicit(&nchunks, memory_order_relaxed); i < n; i++) {
-        char *from = atomic_load_explicit(&chunks[i].at, memory_order_acquire); /* pairs with ft_pinned_give() */
+        char *from = atomic_load_explicit(&chunks[i].at, memory_order_acquire); /* pairs with ft_pinned_show() */
         size_t all = atomic_load_explicit(&chunks[i].len_bytes, memory_order_relaxed), at = (size_t)((uintptr_t)ptr - (uintptr_t)from);
         if (from && at < all && len_bytes <= all - at) return true;
     }

@@ -6,17 +6,18 @@
 #include "core/core.h"
 
 #define LOOKS 100         /* for the messages of a call that repeats itself, before the engine is turned: about a microsecond */
-#define CATCH_UP 512      /* turns of the engine, so that calls without a wait between them need not queue behind one that came late, */
-#define CATCH_UP_IDLE 32  /* so many in a row without progress, */
-#define CATCH_UP_AGAIN 32 /* and calls until another try if they were in vain */
+#define CATCH_UP_NS 50000 /* at most, for turns of the engine, so that calls without a wait between them need not queue behind one that came late; */
+#define CATCH_UP_IDLE 32  /* turns in a row without progress end it, */
+#define CATCH_UP_AGAIN 32 /* and so many calls do not try again if it was in vain */
 #define REPEAT_BYTES 4096 /* longer messages may be lent, and their plans are no matter beside their bytes */
 
 /* ---- calls that repeat themselves ------------------------------------------------------------------------------------------ */
 
-static bool is_same(const struct ft_repeat *repeat, const struct ft_coll *coll, int red)
+/* Its scratch must be there, too. */
+static bool is_same(const struct ft_direct *direct, const struct ft_repeat *repeat, const struct ft_coll *coll, int red)
 {
     const struct ft_coll *last = &repeat->coll;
-    return repeat->valid && repeat->red == red && last->kind == coll->kind && last->type == coll->type && last->count == coll->count &&
+    return repeat->valid && repeat->plan.tmp_bytes <= direct->op.tmp_bytes && repeat->red == red && last->kind == coll->kind && last->type == coll->type && last->count == coll->count &&
            last->root == coll->root;
 }
 
@@ -34,9 +35,9 @@ static void load(struct ft_comm *comm, struct ft_repeat *repeat)
 static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
 {
     struct ft_direct *direct = &comm->direct;
-    if (direct->loaded && is_same(direct->loaded, coll, red)) return true;
+    if (direct->loaded && is_same(direct, direct->loaded, coll, red)) return true;
     for (struct ft_repeat *repeat = direct->repeats; repeat < direct->repeats + FT_REPEATS; repeat++) {
-        if (!is_same(repeat, coll, red) || repeat->plan.tmp_bytes > direct->op.tmp_bytes) continue;
+        if (!is_same(direct, repeat, coll, red)) continue;
         load(comm, repeat);
         return true;
     }
@@ -51,7 +52,7 @@ static void keep(struct ft_comm *comm)
     const struct ft_op *op = &direct->op;
     const struct ft_plan *plan = &op->plan;
     bool one = plan->nlanes == 1 && plan->nsteps <= FT_REPEAT_STEPS, is_short = op->coll.count * plan->esize <= REPEAT_BYTES;
-    if (!one || !is_short || direct->red >= FT_REDS || comm->limits.preserve_input) return;
+    if (!one || !is_short || plan->tmp_bytes > op->tmp_bytes || direct->red >= FT_REDS || comm->limits.preserve_input) return;
     struct ft_repeat *repeat = &direct->repeats[direct->nrepeats++ % FT_REPEATS];
     *repeat = (struct ft_repeat){.valid = true, .red = direct->red, .sig = op->sig, .coll = op->coll, .redop = op->redop, .plan = *plan};
     for (uint64_t i = 0; i < plan->nsteps; i++) ft_plan_step(plan, 0, i, &repeat->steps[i]);
@@ -60,21 +61,22 @@ static void keep(struct ft_comm *comm)
 
 /* ---- from the call to its end --------------------------------------------------------------------------------------------- */
 
-/* Is it worth a try? Over a network turns are dear. */
-static bool may_catch_up(struct ft_comm *comm)
+/* Is a short collective the next to end? */
+static bool is_short_next(const struct ft_comm *comm)
 {
-    const struct ft_op *first = comm->head ? comm->head->ops : NULL;
-    if (comm->direct.skips > 0 && comm->direct.skips--) return false;
-    if (!first || !ft_kind_is_collective(first->coll.kind) || first->coll.count * first->plan.esize > REPEAT_BYTES) return false;
-    return comm->tuning.local_links && comm->view.nhosts == 1 && !atomic_load_explicit(&comm->engine->crowded, memory_order_relaxed);
+    const struct ft_op *next = comm->head ? comm->head->ops : NULL;
+    return next && ft_kind_is_collective(next->coll.kind) && next->coll.count <= REPEAT_BYTES / ft_type_size(next->coll.type);
 }
 
-/* A short call that could not end at once is on the stream, and perhaps others behind it. */
+/* A short call that could not end at once is on the stream, and perhaps others behind it. Over a network turns are dear. */
 static void catch_up(struct ft_comm *comm, const struct ft_stream *stream)
 {
-    if (!may_catch_up(comm)) return;
-    for (int turns = 0, idle = 0; turns < CATCH_UP && idle < CATCH_UP_IDLE && !ft_stream_is_idle(stream); turns++)
-        idle = ft_engine_turn(comm->engine) ? 0 : idle + 1;
+    struct ft_engine *engine = comm->engine;
+    if (comm->direct.skips > 0 && comm->direct.skips--) return;
+    if (!comm->tuning.local_links || comm->view.nhosts > 1 || atomic_load_explicit(&engine->crowded, memory_order_relaxed)) return;
+    uint64_t end = ft_now_ns(engine->env) + CATCH_UP_NS;
+    for (int idle = 0; idle < CATCH_UP_IDLE && is_short_next(comm) && ft_now_ns(engine->env) < end;)
+        idle = ft_engine_turn(engine) ? 0 : idle + 1;
     if (!ft_stream_is_idle(stream)) comm->direct.skips = CATCH_UP_AGAIN;
 }
 
@@ -159,11 +161,11 @@ bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int statu
 {
     struct ft_direct *direct = &comm->direct;
     if (work != &direct->entry.first_work) return false;
+    ft_op_trim(&direct->op);
     if (status == FT_OK && !direct->again) keep(comm);
     if (!direct->unqueued) return false;
     direct->unqueued = false;
     direct->status = status;
-    ft_op_trim(&direct->op);
     return true;
 }
 
@@ -171,7 +173,6 @@ bool ft_direct_over(struct ft_entry *entry)
 {
     struct ft_comm *comm = entry->works ? entry->works->comm : NULL;
     if (!comm || entry != &comm->direct.entry) return false;
-    ft_op_trim(&comm->direct.op);
     atomic_store_explicit(&comm->direct.queued, 0, memory_order_release);
     ft_comm_unref(comm);
     return true;
