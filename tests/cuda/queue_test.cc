@@ -128,6 +128,48 @@ TEST_F(Queue, ClosingWaitsForNoStreamAndLosesNothing)
     EXPECT_TRUE(soon([&] { return standin_live_memory() == live; })) << standin_live_memory() << " allocations, were " << live;
 }
 
+/* The driver would wait for the kernel, which a failure may hold or whose stream may never move. */
+TEST_F(Queue, NothingIsFreedWhileAKernelStandsAndWhatWasClosedIsUsedAgain)
+{
+    ft_device_queue *other = nullptr;
+    ft_device *second = nullptr;
+    ASSERT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &second), FT_OK);
+    uint64_t run = after({a});
+    ASSERT_TRUE(soon([&] { return reached(run); }));
+    ASSERT_EQ(ops->open(device, 0, &other), FT_OK);
+    int both = standin_live_memory();
+    ops->close(other);
+    EXPECT_EQ(standin_live_memory(), both) << "a queue's memory was freed while another's kernel stands";
+    ft_device_close(second);
+    EXPECT_EQ(standin_live_memory(), both) << "a device's memory was unpinned while a kernel stands";
+    standin_fail("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0);
+    ASSERT_EQ(ops->open(device, 50000000, &other), FT_OK) << "what was closed is not used again";
+    standin_fail("cuMemHostAlloc", CUDA_SUCCESS, 0);
+    void *stream = b;
+    for (uint64_t i = 1; i <= 3; i++) { /* it is as new */
+        uint64_t first = 0;
+        ASSERT_EQ(ops->after(other, &stream, 1, &first), FT_OK);
+        EXPECT_EQ(first, i);
+        ASSERT_EQ(ops->hold(other, &stream, 1), FT_OK);
+        ASSERT_TRUE(soon([&] { return ops->reached(other, nullptr, first) == FT_OK; }));
+        ops->signal(other, nullptr, first);
+        EXPECT_TRUE(soon([&] { return idle(b); }));
+    }
+    ops->close(other);
+    EXPECT_EQ(standin_live_memory(), both);
+    standin_block(b); /* a kernel that has not come yet is waited for, too */
+    uint64_t later = after({b});
+    ops->signal(queue, nullptr, run);
+    EXPECT_TRUE(soon([&] { return idle(a); }));
+    ops->signal(queue, nullptr, later);
+    close();
+    EXPECT_GE(standin_live_memory(), both) << "memory was freed although a stream that stands still has a kernel";
+    standin_let_go(b);
+    EXPECT_TRUE(soon([&] { return idle(b); }));
+    EXPECT_TRUE(soon([&] { return ops->open(device, 0, &other) == FT_OK && (ops->close(other), standin_live_memory() == live); }))
+        << standin_live_memory() << " allocations, were " << live;
+}
+
 TEST_F(Queue, AKernelToWhichNobodySpeaksLeaves)
 {
     close();

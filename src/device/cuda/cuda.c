@@ -138,7 +138,7 @@ static void cuda_reach(struct ft_device *device)
         other->refused = show(cuda, other) != FT_OK;
         if (other->refused) FT_LOG(INFO, "init", -1, "the pinned memory of a peer is not reached, and its messages are staged: %s", ft_fail_text());
     }
-    while (ft_cuda_quiet(cuda) && (other = ft_pinned_take_unkept(device->pinned, false))) hide(cuda, other);
+    while (ft_cuda_quiet(cuda) && !ft_cuda_stands() && (other = ft_pinned_take_unkept(device->pinned, false))) hide(cuda, other);
     pthread_mutex_unlock(&cuda->reaching);
     ft_cuda_leave(cuda);
 }
@@ -149,6 +149,7 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 {
     struct ft_cuda_device *cuda = calloc(1, sizeof *cuda);
     if (!cuda) return ft_fail(FT_NOMEM, "no memory for the CUDA device");
+    ft_cuda_reap();
     atomic_store(&cuda->refs, 1);
     pthread_mutex_init(&cuda->reaching, NULL);
     cuda->blocks = (unsigned)ft_param_int(FT_PARAM_CUDA_BLOCKS);
@@ -168,7 +169,11 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 
 void ft_cuda_device_release(struct ft_cuda_device *cuda)
 {
-    if (atomic_fetch_sub_explicit(&cuda->refs, 1, memory_order_acq_rel) != 1) return;
+    if (atomic_fetch_sub_explicit(&cuda->refs, 1, memory_order_acq_rel) == 1) ft_cuda_leave_device(cuda);
+}
+
+void ft_cuda_free_device(struct ft_cuda_device *cuda)
+{
     if (cuda->module && ft_cuda_enter(cuda) == FT_OK) {
         struct ft_pinned *own = cuda->base.pinned, *other;
         while (own && (other = ft_pinned_take_unkept(own, true))) hide(cuda, other);

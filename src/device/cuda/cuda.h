@@ -1,6 +1,7 @@
 /*
- * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels; graph.c puts kernels into graphs; word.c
- * tells kernels of the user's what has failed; driver.c finds libcuda. What a queue and its kernels share is in command.h.
+ * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels; left.c frees them when no kernel stands; graph.c
+ * puts kernels into graphs; word.c tells kernels of the user's what has failed; driver.c finds libcuda. What a queue and its kernels share is in
+ * command.h.
  */
 #ifndef FT_DEVICE_CUDA_H
 #define FT_DEVICE_CUDA_H
@@ -28,17 +29,16 @@ struct ft_cuda_device {
     unsigned blocks, threads;
     atomic_int refs;     /* the opener and its queues */
     pthread_mutex_t reaching; /* one thread a time in reach(); never taken by who holds an engine */
-    struct ft_device_queue *queues; /* all of them; under queue.c's lock */
+    struct ft_cuda_device *next; /* among those that nobody has any more, see left.c */
     char name[96];
 };
 
 void ft_cuda_device_release(struct ft_cuda_device *cuda);
+void ft_cuda_free_device(struct ft_cuda_device *cuda);
 
 /* The device's context is the thread's until leave. A stream that somebody captures in the meantime hinders none of our calls. Not nested. */
 int ft_cuda_enter(const struct ft_cuda_device *cuda);
 void ft_cuda_leave(const struct ft_cuda_device *cuda);
-/* No kernel reads or writes for a command that had been posted when this was called. Any thread. */
-bool ft_cuda_quiet(struct ft_cuda_device *cuda);
 /* Host-pinned memory and its address on the device; freed by cuMemFreeHost(). Entered. */
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there);
 
@@ -57,7 +57,7 @@ struct ft_cuda_word { struct ft_cuda_word *next; uint32_t *here; CUdeviceptr the
 
 struct ft_device_queue {
     struct ft_device_queue *next; /* among those that wait for their kernels */
-    struct ft_device_queue *sibling; /* among those of the device */
+    struct ft_device_queue *sibling; /* among those of the process */
     struct ft_cuda_device *cuda;
     CUstream stream;              /* the kernels' own */
     CUevent before, behind;       /* the user's streams have come to the run; the run is over */
@@ -81,6 +81,8 @@ struct ft_device_queue {
     struct ft_cuda_bells *_Atomic bells[FT_CUDA_BELLS_MAX / FT_CUDA_BELLS]; /* release by capture() */
     unsigned nbells;              /* that were ever used; under graph.c's lock */
     _Atomic uint64_t rings_seen, made, gone; /* rings; user objects of bells, and those of them that the driver has destroyed */
+    _Atomic uint64_t rings_over;  /* rings whose runs have ended */
+    atomic_bool muted;            /* as all have */
     atomic_int unused_bells;      /* that were forgotten and may be used again; a hint */
     struct ft_cuda_chain { cuuint64_t capture; CUgraphNode last; } chains[FT_CUDA_CAPTURES]; /* under graph.c's lock */
     unsigned oldest_chain;
@@ -94,6 +96,19 @@ static inline void ft_cuda_store(uint64_t *to, uint64_t value) { __atomic_store_
 int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t **there);
 void ft_cuda_word_close(struct ft_device_queue *queue);
 
+/* ---- left.c: what is left behind, and when it may be freed. Any thread; those that free may wait and are not for who holds an engine ---- */
+
+bool ft_cuda_stands(void); /* a kernel of this process is on a device or on its way there, and need not leave soon: freeing or unpinning could wait for it */
+/* No kernel reads or writes for a command that had been posted when this was called. */
+bool ft_cuda_quiet(const struct ft_cuda_device *cuda);
+void ft_cuda_list(struct ft_device_queue *queue);
+void ft_cuda_unlist(struct ft_device_queue *queue);
+void ft_cuda_leave_queue(struct ft_device_queue *queue); /* it is closed */
+void ft_cuda_leave_device(struct ft_cuda_device *cuda);  /* nobody has it */
+struct ft_device_queue *ft_cuda_take_left(const struct ft_cuda_device *cuda); /* a closed queue of its, whose kernels have left, or NULL */
+void ft_cuda_reap(void); /* frees what can be freed now */
+void ft_cuda_free_queue(struct ft_device_queue *queue);
+
 /* ---- graph.c: the queue's calls for graphs, and what queue.c needs of a bell ---- */
 
 int ft_cuda_capturing(struct ft_device_queue *queue, void *const *streams, int n);
@@ -106,6 +121,7 @@ void ft_cuda_forget(struct ft_device_bell *bell);
 void ft_cuda_mute(struct ft_device_queue *queue, struct ft_device_bell *only);
 struct ft_cuda_bell *ft_cuda_bell_shared(const struct ft_device_bell *bell);
 void ft_cuda_free_bells(struct ft_device_queue *queue); /* entered */
+void ft_cuda_renew_bells(struct ft_device_queue *queue); /* none is in a graph any more: all are unused */
 
 /* The kernels for every architecture; see kernel.cu. */
 extern const unsigned char ft_cuda_image[];

@@ -71,6 +71,15 @@ void ft_cuda_free_bells(struct ft_device_queue *queue)
     }
 }
 
+void ft_cuda_renew_bells(struct ft_device_queue *queue)
+{
+    for (unsigned id = 0; id < queue->nbells; id++) atomic_store(&bell_of(queue, id)->state, UNUSED);
+    atomic_store(&queue->unused_bells, (int)queue->nbells);
+    queue->rings_seen = queue->rings_over = queue->made = queue->gone = 0;
+    atomic_store(&queue->muted, false);
+    memset(queue->chains, 0, sizeof queue->chains);
+}
+
 /* One that nobody uses, as new. */
 static int take_bell(struct ft_device_queue *queue, struct bell **out)
 {
@@ -308,6 +317,7 @@ void ft_cuda_forget(struct ft_device_bell *bell) { unuse(of(bell)); }
 void ft_cuda_mute(struct ft_device_queue *queue, struct ft_device_bell *only)
 {
     if (only) ft_cuda_store(&of(only)->shared->gate.ended, FT_CUDA_MUTE);
+    else atomic_store(&queue->muted, true);
     for (size_t i = 0; i < FT_ARRAY_LEN(queue->bells) && !only; i++) {
         struct ft_cuda_bells *bells = atomic_load_explicit(&queue->bells[i], memory_order_acquire);
         for (int k = 0; bells && k < FT_CUDA_BELLS; k++) ft_cuda_store(&bells->shared[k].gate.ended, FT_CUDA_MUTE);

@@ -16,17 +16,11 @@
 
 static void forget_late(struct ft_device_queue *queue);
 
-static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER; /* of the two lists of queues */
-
-static void free_queue(struct ft_device_queue *queue)
+void ft_cuda_free_queue(struct ft_device_queue *queue)
 {
     struct ft_cuda_device *cuda = queue->cuda;
-    pthread_mutex_lock(&left_lock);
-    struct ft_device_queue **at = &cuda->queues;
-    while (*at != queue) at = &(*at)->sibling;
-    *at = queue->sibling;
-    pthread_mutex_unlock(&left_lock);
     const struct ft_cuda_driver *driver = cuda->driver;
+    ft_cuda_unlist(queue);
     if (ft_cuda_enter(cuda) == FT_OK) {
         if (queue->before) driver->cuEventDestroy(queue->before);
         if (queue->behind) driver->cuEventDestroy(queue->behind);
@@ -38,56 +32,6 @@ static void free_queue(struct ft_device_queue *queue)
     }
     ft_cuda_device_release(cuda);
     free(queue);
-}
-
-/* Every kernel that was launched has left, and no graph has one, so that nothing on the device will look at this memory any more. */
-static bool has_left(const struct ft_device_queue *queue)
-{
-    uint64_t launched = atomic_load(&queue->launched);
-    if (atomic_load(&queue->gone) < atomic_load(&queue->made)) return false;
-    for (unsigned b = 0; b < queue->cuda->blocks; b++)
-        if (ft_cuda_load(&queue->control->block[b].exited) < launched) return false;
-    return true;
-}
-
-/* Closed queues whose kernels have not left: a stream of the user's may still be on its way to one, a graph may start one. They are freed
- * when somebody opens or closes a queue later, and at the latest by the system. */
-static struct ft_device_queue *left_behind;
-
-static void reap(void)
-{
-    struct ft_device_queue *gone = NULL;
-    pthread_mutex_lock(&left_lock);
-    for (struct ft_device_queue **at = &left_behind; *at;) {
-        struct ft_device_queue *queue = *at;
-        if (has_left(queue)) {
-            *at = queue->next;
-            queue->next = gone;
-            gone = queue;
-        } else at = &queue->next;
-    }
-    pthread_mutex_unlock(&left_lock);
-    for (struct ft_device_queue *next; gone; gone = next) {
-        next = gone->next;
-        free_queue(gone);
-    }
-}
-
-static bool has_done(const struct ft_device_queue *queue)
-{
-    uint64_t posted = ft_cuda_load(&queue->control->posted);
-    for (unsigned b = 0; b < queue->cuda->blocks; b++)
-        if (ft_cuda_load(&queue->control->block[b].done) < posted) return false;
-    return true;
-}
-
-bool ft_cuda_quiet(struct ft_cuda_device *cuda)
-{
-    bool quiet = true;
-    pthread_mutex_lock(&left_lock);
-    for (const struct ft_device_queue *queue = cuda->queues; queue; queue = queue->sibling) quiet &= !queue->control || has_done(queue) || (queue->closed && has_left(queue));
-    pthread_mutex_unlock(&left_lock);
-    return quiet;
 }
 
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there)
@@ -110,27 +54,51 @@ static int make_queue(struct ft_device_queue *queue)
     queue->control = control;
     queue->stages = stages;
     ft_cuda_leave(queue->cuda);
-    if (rc == FT_OK) memset(queue->control, 0, sizeof *queue->control);
+    if (queue->control) memset(queue->control, 0, sizeof *queue->control);
+    return rc;
+}
+
+/* One whose kernels have all left, as new. */
+static void renew(struct ft_device_queue *queue)
+{
+    forget_late(queue);
+    memset(queue->control, 0, sizeof *queue->control);
+    ft_cuda_renew_bells(queue);
+    atomic_store(&queue->launched, 0);
+    atomic_store(&queue->nobodys, 0);
+    queue->done = queue->staged_bytes = queue->direct_bytes = 0;
+    queue->first = queue->last = NULL;
+    queue->failed = false;
+    queue->runs_bell = NULL;
+    queue->runs_number = 0;
+}
+
+static int new_queue(struct ft_cuda_device *cuda, struct ft_device_queue **out)
+{
+    struct ft_device_queue *queue = calloc(1, sizeof *queue);
+    if (!queue) return ft_fail(FT_NOMEM, "no memory for a queue of the CUDA device");
+    queue->cuda = cuda;
+    atomic_fetch_add_explicit(&cuda->refs, 1, memory_order_relaxed);
+    int rc = make_queue(queue);
+    ft_cuda_list(queue);
+    if (rc == FT_OK) *out = queue;
+    else ft_cuda_free_queue(queue);
     return rc;
 }
 
 static int queue_open(struct ft_device *device, uint64_t silence_ns, struct ft_device_queue **out)
 {
-    reap();
-    struct ft_device_queue *queue = calloc(1, sizeof *queue);
-    if (!queue) return ft_fail(FT_NOMEM, "no memory for a queue of the CUDA device");
-    queue->cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
-    atomic_fetch_add_explicit(&queue->cuda->refs, 1, memory_order_relaxed);
+    struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
+    struct ft_device_queue *queue = ft_cuda_take_left(cuda);
+    ft_cuda_reap();
+    if (queue) renew(queue);
+    int rc = queue ? FT_OK : new_queue(cuda, &queue);
+    if (rc != FT_OK) return rc;
     queue->silence_ns = silence_ns;
+    queue->nfree = 0;
     for (int i = 0; i < FT_CUDA_STAGES; i++) queue->free_stage[queue->nfree++] = (unsigned char)i;
-    int rc = make_queue(queue);
-    pthread_mutex_lock(&left_lock);
-    queue->sibling = queue->cuda->queues;
-    queue->cuda->queues = queue;
-    pthread_mutex_unlock(&left_lock);
-    if (rc == FT_OK) *out = queue;
-    else free_queue(queue);
-    return rc;
+    *out = queue;
+    return FT_OK;
 }
 
 static void queue_close(struct ft_device_queue *queue)
@@ -140,12 +108,8 @@ static void queue_close(struct ft_device_queue *queue)
     ft_cuda_word_close(queue);
     FT_LOG(INFO, "net", -1, "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they lay", queue->cuda->name,
            (unsigned long long)queue->staged_bytes, (unsigned long long)queue->direct_bytes);
-    pthread_mutex_lock(&left_lock);
-    queue->closed = true;
-    queue->next = left_behind;
-    left_behind = queue;
-    pthread_mutex_unlock(&left_lock);
-    reap();
+    ft_cuda_leave_queue(queue);
+    ft_cuda_reap();
 }
 
 /* ---- runs ------------------------------------------------------------------------------------------------------------------- */
@@ -188,8 +152,14 @@ static void end_calls(struct ft_device_queue *queue, uint64_t run)
 
 static void queue_signal(struct ft_device_queue *queue, struct ft_device_bell *bell, uint64_t run)
 {
-    if (!bell) end_calls(queue, run);
-    else if (ft_cuda_bell_shared(bell)->gate.ended < run) ft_cuda_store(&ft_cuda_bell_shared(bell)->gate.ended, run);
+    if (!bell) {
+        end_calls(queue, run);
+        return;
+    }
+    uint64_t *ended = &ft_cuda_bell_shared(bell)->gate.ended, was = *ended;
+    if (was >= run) return;
+    ft_cuda_store(ended, run);
+    atomic_fetch_add(&queue->rings_over, run - was);
 }
 
 static void queue_begin(struct ft_device_queue *queue, struct ft_device_bell *bell, uint64_t run)
