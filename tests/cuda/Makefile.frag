@@ -1,6 +1,6 @@
 # The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
 # for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
-EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
+EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/blind.cc tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
 if HAVE_CUDA
 if HAVE_GTEST
 cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
@@ -14,6 +14,11 @@ check_LTLIBRARIES += tests/cuda/libreal.la
 tests_cuda_libreal_la_SOURCES = tests/cuda/real.cc
 tests_cuda_libreal_la_CPPFLAGS = $(CUDA_CPPFLAGS)
 tests_cuda_libreal_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -module -avoid-version
+check_LTLIBRARIES += tests/cuda/libblind.la
+tests_cuda_libblind_la_SOURCES = tests/cuda/blind.cc
+tests_cuda_libblind_la_CPPFLAGS = $(CUDA_CPPFLAGS)
+tests_cuda_libblind_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -module -avoid-version
+tests_cuda_libblind_la_LIBADD = tests/cuda/libcuda.la
 cuda_ldadd = src/libftcore.la tests/cuda/libcuda.la $(gtest_libs)
 check_PROGRAMS += tests/cuda/pass_test
 TESTS += tests/cuda/pass_test

@@ -255,7 +255,9 @@ TEST(GpuStreams, HostAndDeviceBesideEachOther)
         EXPECT_CALLER(ftcclAllReduce(here.data(), here.data(), 100, ftcclFloat, ftcclSum, c, as(s)));
         EXPECT_CALLER(ftcclAllReduce(there.ptr(), here.data(), 100, ftcclFloat, ftcclSum, c, nullptr));
         char none;
-        EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, reinterpret_cast<ftcclStream_t>(&none)));
+        if (standin_launched() != STANDIN_UNKNOWN) { /* a real driver may follow what is no stream of its */
+            EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, reinterpret_cast<ftcclStream_t>(&none)));
+        }
         /* A scale that lies on the device. */
         Buffer<float> three(1);
         three.put({3}, s);

@@ -83,7 +83,7 @@ TEST_P(Graphs, AHundredReplaysAmongCalls)
             EXPECT_OK(ftcclAllGather(out.ptr(), all.ptr(), count, ftcclInt, c, as(s)));
             neighbours();
         });
-        EXPECT_EQ(standin_launched() >= before + 3, true);
+        EXPECT_TRUE(before == STANDIN_UNKNOWN || standin_launched() >= before + 3) << standin_launched();
         for (int i = 0; i < 100; i++) {
             for (size_t k = 0; k < count; k++) mine[k] = static_cast<int>(k) + 1000 * r + i;
             in.put(mine, s);

@@ -185,6 +185,8 @@ TEST_F(Queue, APassThatIsCancelledTouchesFarMemoryNoMore)
     const size_t n = 1 << 20;
     CUdeviceptr there;
     ASSERT_EQ(cuMemAlloc(&there, n), CUDA_SUCCESS);
+    cuMemsetD8(there, 0xdb, n);
+    cuStreamSynchronize(CU_STREAM_LEGACY);
     std::vector<unsigned char> here(n, 7);
     uint64_t run = after({a});
     ASSERT_TRUE(soon([&] { return reached(run); }));

@@ -113,8 +113,56 @@ class Reading(unittest.TestCase):
         self.assertEqual(device, "NVIDIA H200")
         self.assertEqual(rows, [[1048576, 250.0, 6.29, "0"], [4194304, 1000.0, 6.3, "N/A"]])
 
+    def test_what_a_sanitizer_says(self):
+        memory, races = "========= ERROR SUMMARY: %d errors\n", "========= RACECHECK SUMMARY: %d hazards displayed (0 errors, 0 warnings)\n"
+        for good, status, text in ((True, 0, memory % 0 + memory % 0), (False, 0, memory % 0 + memory % 3), (False, 42, memory % 0), (False, 0, "it did not start"),
+                                   (True, 0, races % 0), (False, 0, races % 10)):
+            self.assertEqual(checks.clean(Result(status, text, 1)), good, text)
+
+    def test_the_suites_of_a_test(self):
+        listing = "$ LD_PRELOAD=a.so tests/cuda/gpu_test --gtest_list_tests\nFT_SEED=1\nTransports/Gpu.\n  AGroup/inproc  # GetParam() = \"inproc\"\nGpuErrors.\n  One\n"
+        self.assertEqual(checks.suites_of(listing), ["Transports/Gpu.", "GpuErrors."])
+
     def test_losses(self):
         self.assertEqual(ddp.losses("NCCL version\nloss 0 1.25\nloss 1 0.75\nlosses 3"), ["1.25", "0.75"])
+
+
+class Suites(WithARig):
+    def test_one_that_hangs_does_not_hide_the_others(self):
+        path = os.path.join(self.folder.name, "tests", "cuda", "queue_test")
+        os.makedirs(os.path.join(os.path.dirname(path), ".libs"))
+        open(os.path.join(os.path.dirname(path), ".libs", "libreal.so"), "w").close()
+        with open(path, "w") as file:
+            file.write("""#!/bin/sh
+case $1 in --gtest_list_tests) printf 'A.\\n  one\\nB.\\n  two\\nC.\\n  three\\n'; exit ;; esac
+case $GTEST_FILTER in A.*) echo '[  PASSED  ] 1 test.' ;; B.*) sleep 60 ;; C.*) echo '[  PASSED  ] 1 test.' ;; esac
+""")
+        os.chmod(path, 0o755)
+        self.rig.driver, checks.SUITE_S = "libc.so.6", 2
+        checks.gtest(self.rig, "queue_test", 2)
+        self.assertEqual(self.outcomes(), ["passed", "failed", "passed"])
+
+
+class Collectives(WithARig):
+    def test_all_run_and_one_that_fails_is_named(self):
+        folder = os.path.join(self.folder.name, "perf")
+        os.makedirs(os.path.join(self.folder.name, "tools"))
+        os.makedirs(folder)
+        files = {os.path.join(self.folder.name, "tools", "ftccl-run"): 'shift 2; exec "$@"'}
+        for name in checks.COLLECTIVES:
+            files[os.path.join(folder, name + "_perf")] = "echo '# Out of bounds values : %s'" % ("1 FAILED" if name == "gather" else "0 OK")
+        for path, text in files.items():
+            with open(path, "w") as file:
+                file.write("#!/bin/sh\n" + text + "\n")
+            os.chmod(path, 0o755)
+        rows = []
+        checks.each_collective(self.rig, rows.append, [], (3, "shm", argparse.Namespace(name="mps", env={})))
+        self.assertEqual(sorted(row[0] for row in rows), sorted(checks.COLLECTIVES))
+        self.assertEqual([row[0] for row in rows if row[4] != "right"], ["gather"])
+        self.assertEqual(self.outcomes(), ["failed"])
+        self.rig.part_stops = time.monotonic()
+        checks.each_collective(self.rig, rows.append, [], (3, "tcp", argparse.Namespace(name="mps", env={})))
+        self.assertEqual(self.outcomes(), ["failed", "skipped"])
 
 
 class Comparing(WithARig):

@@ -2,7 +2,7 @@
 import os
 import re
 import signal
-import socket
+import tempfile
 import time
 
 from .rig import Missing
@@ -13,20 +13,14 @@ STEPS = 30
 END_S = 30  # after a kill the other ranks have ended with an error within it
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
-
-
 class Job:
     """Ranks on one GPU, each as if on a host of its own."""
 
     def __init__(self, rig, python, library, n, steps):
-        port = free_port()
+        store = tempfile.mktemp(prefix="store", dir=rig.scratch)  # made by the first rank
         self.rig, self.ranks = rig, []
         for rank in range(n):
-            env = {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port,
+            env = {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": "0", "STORE": store, "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
                    "NCCL_HOSTID": "rank%d" % rank, "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1",
                    "NCCL_MULTI_RANK_GPU_ENABLE": "1", "FTCCL_TRANSPORTS": "tcp", "NCCL_DEBUG": "VERSION", "LD_PRELOAD": library,
                    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 rank, steps = int(os.environ["RANK"]), int(sys.argv[1])
 torch.use_deterministic_algorithms(True, warn_only=True)
 torch.cuda.set_device(0)
-dist.init_process_group("nccl")
+dist.init_process_group("nccl", init_method="file://" + os.environ["STORE"], rank=rank, world_size=int(os.environ["WORLD_SIZE"]))
 torch.manual_seed(7)
 net = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 256)).cuda()
 model = DistributedDataParallel(net, device_ids=[0])

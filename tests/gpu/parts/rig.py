@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 
 GRACE_S = 3  # between asking a program to end and killing it
@@ -49,6 +50,7 @@ class Rig:
         self.out = os.path.abspath(o.out)
         self.stop_at = time.monotonic() + o.seconds
         self.driver, self.no_gpu = (None, None) if o.dry_run else find_driver()
+        self.counting = threading.Lock()  # of `runs`
         self.part, self.part_stops, self.counts, self.runs = None, 0, {"passed": 0, "failed": 0, "skipped": 0}, 0
         os.makedirs(os.path.join(self.out, "log"), exist_ok=True)
         self.checks = self.table("checks", ["part", "check", "outcome", "detail"])
@@ -145,8 +147,10 @@ class Rig:
 
     def start(self, argv, env=None):
         """A process group of its own; its output goes to a file in log/."""
-        self.runs += 1
-        log = open(os.path.join(self.out, "log", "%s-%03d.txt" % (self.part, self.runs)), "w+")
+        with self.counting:
+            self.runs += 1
+            number = self.runs
+        log = open(os.path.join(self.out, "log", "%s-%03d.txt" % (self.part, number)), "w+")
         log.write("$ %s\n" % " ".join(["%s=%s" % pair for pair in sorted((env or {}).items())] + argv))
         log.flush()
         process = subprocess.Popen(argv, env=self.environment(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)

@@ -122,7 +122,8 @@ def contenders(rig):
 def command(rig, contender, n, options):
     _, _, env, library = contender
     if contender[0] == THREADS:
-        return [rig.program("perf", "all_reduce_perf"), "-B", "device", "-t", str(n)] + options, env
+        # Their streams must not share a connection, where one that waits would keep the kernel of another rank from its start.
+        return [rig.program("perf", "all_reduce_perf"), "-B", "device", "-t", str(n)] + options, dict(env, CUDA_DEVICE_MAX_CONNECTIONS="32")
     if library is None:
         return rig.ranks(n, [rig.program("perf", "all_reduce_perf"), "-B", "device"] + options), env
     # Each rank as if on a host of its own: NCCL does not take two of one host on the same GPU.
@@ -192,8 +193,11 @@ def say_nccl(rig, times, sharing):
 def torch_of():
     """A Python that has PyTorch with a GPU, or None."""
     for python in dict.fromkeys((shutil.which("python3"), sys.executable)):
-        if python and subprocess.run([python, "-c", "import torch; assert torch.cuda.is_available()"], capture_output=True).returncode == 0:
-            return python
+        try:
+            if python and subprocess.run([python, "-c", "import torch; assert torch.cuda.is_available()"], capture_output=True, timeout=60).returncode == 0:
+                return python
+        except (OSError, subprocess.TimeoutExpired):
+            pass
     return None
 
 
