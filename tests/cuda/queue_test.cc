@@ -13,6 +13,12 @@ extern "C" {
 #include "device/device.h"
 }
 
+extern "C" { /* scheduling.cc */
+int standin_lowest_priority();
+int standin_is_loaded();
+void standin_threads(int most);
+}
+
 template <class F> static bool soon(F done)
 {
     bool is = done();
@@ -126,6 +132,16 @@ TEST_F(Queue, ClosingWaitsForNoStreamAndLosesNothing)
     ASSERT_EQ(ops->open(device, 0, &queue), FT_OK);
     close();
     EXPECT_TRUE(soon([&] { return standin_live_memory() == live; })) << standin_live_memory() << " allocations, were " << live;
+}
+
+TEST_F(Queue, KernelsAreLoadedWhenTheDeviceIsOpenedAndComeFirst)
+{
+    EXPECT_EQ(standin_lowest_priority(), -5) << "kernels of the program's go first";
+    EXPECT_TRUE(standin_is_loaded());
+    ft_device *other = nullptr;
+    standin_threads(256);
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_INVAL) << "a launch would be refused";
+    EXPECT_NE(std::string(ft_fail_text()).find("256"), std::string::npos) << ft_fail_text();
 }
 
 /* The driver would wait for the kernel, which a failure may hold or whose stream may never move. */
@@ -413,9 +429,14 @@ TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
     EXPECT_TRUE(ft_device_gpu_numbered(1).numbered);
     EXPECT_NE(std::string(other->name).find("stand-in"), std::string::npos) << other->name;
     ft_device_close(other);
+    setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+    choose("");
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_USAGE) << "its kernels would never end";
+    EXPECT_NE(std::string(ft_fail_text()).find("CUDA_LAUNCH_BLOCKING"), std::string::npos) << ft_fail_text();
     choose("host");
     EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
     EXPECT_EQ(other, nullptr);
+    unsetenv("CUDA_LAUNCH_BLOCKING");
     choose("cuda");
     standin_fail("cuModuleLoadData", CUDA_ERROR_NO_BINARY_FOR_GPU, 0);
     EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_DEVICE);

@@ -80,13 +80,18 @@ static int find_device(struct ft_cuda_device *cuda, struct ft_device_gpu which)
     return rc;
 }
 
+/* All of it, which the driver may else put off till the first launch: that would then wait for the kernels of other ranks of the process. */
 static int load_kernel(struct ft_cuda_device *cuda)
 {
     char gpu[64] = "";
+    int most = 0;
     int rc = ft_cuda_enter(cuda);
     if (rc != FT_OK) return rc;
     rc = FT_CUDA(cuda->driver, cuModuleLoadData, &cuda->module, ft_cuda_image);
     if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuModuleGetFunction, &cuda->kernel, cuda->module, FT_CUDA_KERNEL);
+    if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuFuncGetAttribute, &most, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, cuda->kernel);
+    if (rc == FT_OK && cuda->threads > (unsigned)most)
+        rc = ft_fail(FT_INVAL, "FTCCL_CUDA_THREADS is %u: the kernel runs with at most %d on this GPU", cuda->threads, most);
     if (rc == FT_OK) rc = FT_CUDA(cuda->driver, cuDeviceGetName, gpu, (int)sizeof gpu, cuda->number);
     snprintf(cuda->name, sizeof cuda->name, "cuda device %d (%s)", (int)cuda->number, gpu);
     ft_cuda_leave(cuda);
@@ -147,6 +152,8 @@ static const struct ft_device_ops ops;
 
 int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 {
+    if (ft_param_int(FT_PARAM_CUDA_LAUNCH_BLOCKING))
+        return ft_fail(FT_USAGE, "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel, and that for the call to return");
     struct ft_cuda_device *cuda = calloc(1, sizeof *cuda);
     if (!cuda) return ft_fail(FT_NOMEM, "no memory for the CUDA device");
     ft_cuda_reap();

@@ -11,7 +11,7 @@
 #define FT_CUDA_CALLS(X) \
     X(cuInit) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetName) X(cuCtxGetCurrent) X(cuCtxGetDevice) X(cuCtxPushCurrent) \
     X(cuCtxPopCurrent) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease) X(cuDevicePrimaryCtxGetState) X(cuModuleLoadData) \
-    X(cuModuleUnload) X(cuModuleGetFunction) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamDestroy) X(cuStreamWaitEvent) X(cuStreamQuery) X(cuStreamIsCapturing) \
+    X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel) X(cuCtxGetStreamPriorityRange) X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamWaitEvent) X(cuStreamIsCapturing) \
     X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostGetDevicePointer) X(cuMemHostRegister) X(cuMemHostUnregister) \
     X(cuStreamGetCaptureInfo_v3) X(cuStreamUpdateCaptureDependencies_v2) X(cuThreadExchangeStreamCaptureMode) X(cuUserObjectCreate) \
     X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) X(cuPointerGetAttribute) X(cuGetErrorName) X(cuGetErrorString)

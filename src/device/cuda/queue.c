@@ -40,13 +40,21 @@ int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **he
     return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, there, *here, 0) : rc;
 }
 
+/* Where all that a GPU has is full of a program's kernels, the few blocks of ours come first when one ends: all ranks wait for them. */
+static int make_stream(const struct ft_cuda_driver *driver, CUstream *out)
+{
+    int least = 0, greatest = 0;
+    int rc = FT_CUDA(driver, cuCtxGetStreamPriorityRange, &least, &greatest);
+    return rc == FT_OK ? FT_CUDA(driver, cuStreamCreateWithPriority, out, CU_STREAM_NON_BLOCKING, greatest) : rc;
+}
+
 static int make_queue(struct ft_device_queue *queue)
 {
     const struct ft_cuda_driver *driver = queue->cuda->driver;
     void *control = NULL, *stages = NULL;
     int rc = ft_cuda_enter(queue->cuda);
     if (rc != FT_OK) return rc;
-    rc = FT_CUDA(driver, cuStreamCreate, &queue->stream, CU_STREAM_NON_BLOCKING);
+    rc = make_stream(driver, &queue->stream);
     if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->before, CU_EVENT_DISABLE_TIMING);
     if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->behind, CU_EVENT_DISABLE_TIMING);
     if (rc == FT_OK) rc = ft_cuda_map(driver, sizeof *queue->control, &control, &queue->control_there);

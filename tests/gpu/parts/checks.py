@@ -19,7 +19,7 @@ NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*", 
                  "processes_test": [], "links_test": ["*.GoesWithTheRank*", "*.MayBeRefused*"],
                  "graph_test": ["*.WhatTheDriverRefuses*"],
                  "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*", "*.PinnedMemoryIsGivenOut*",
-                                "*.MemoryForAProgram*"]}
+                                "*.MemoryForAProgram*", "*.KernelsAreLoaded*"]}
 TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm:Gpu*.*", "processes_test": "OnFailure/GpuKill.*/release",
         "links_test": "Bytes/GpuLinks.*/shm_16M", "graph_test": "Graph*.*:*/Graphs.*/inproc", "queue_test": "*"}
 SUITE_S = 25  # that one test suite may take on a GPU, at least
