@@ -233,6 +233,36 @@ TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
     });
 }
 
+/* Memory that the GPU and the processor can both reach: managed, and the program's own once it is registered. */
+TEST(GpuStreams, ManagedAndRegisteredBuffers)
+{
+    const size_t count = 100000;
+    Job job(2, "shm");
+    job.each([&](int r) {
+        size_t k = static_cast<size_t>(r);
+        CUdeviceptr at = 0;
+        std::vector<int> own(count + 2048, 1);
+        uintptr_t page = (reinterpret_cast<uintptr_t>(own.data()) + 4095) / 4096 * 4096; /* pages that are its alone */
+        int *registered = reinterpret_cast<int *>(page);
+        size_t len = (count - 1024) * sizeof(int) / 4096 * 4096;
+        ASSERT_EQ(cuMemAllocManaged(&at, len, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
+        int *managed = reinterpret_cast<int *>(at);
+        std::fill(managed, managed + len / sizeof(int), 2 + r);
+        EXPECT_CALLER(ftcclAllReduce(registered, managed, len / sizeof(int), ftcclInt, ftcclSum, job.comm[k], as(job.stream[k])));
+        ASSERT_EQ(cuMemHostRegister(registered, len, CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
+        EXPECT_OK(ftcclAllReduce(managed, registered, len / sizeof(int), ftcclInt, ftcclSum, job.comm[k], as(job.stream[k])));
+        EXPECT_OK(ftcclAllReduce(registered, managed, len / sizeof(int), ftcclInt, ftcclSum, job.comm[k], as(job.stream[k])));
+        EXPECT_TRUE(soon([&] { return idle(job.stream[k]); }));
+        for (size_t i : {size_t{0}, len / sizeof(int) - 1}) {
+            EXPECT_EQ(registered[i], 5) << r;
+            EXPECT_EQ(managed[i], 10) << r;
+        }
+        EXPECT_EQ(cuMemHostUnregister(registered), CUDA_SUCCESS);
+        EXPECT_EQ(job.state(r), ftcclSuccess);
+        cuMemFree(at);
+    });
+}
+
 TEST(GpuStreams, HostAndDeviceBesideEachOther)
 {
     Job job(2, "shm");

@@ -13,7 +13,7 @@ extern "C" {
 #include "device/device.h"
 }
 
-extern "C" { /* scheduling.cc */
+extern "C" { /* more.cc */
 int standin_lowest_priority();
 int standin_is_loaded();
 void standin_threads(int most);

@@ -1,8 +1,9 @@
 /*
- * The stand-in driver's calls about when and with what kernels run: attributes of a function, priorities of streams. Asking for an attribute
- * loads a function, as in CUDA, where it else may stay out of the device till its first launch.
+ * Calls of the stand-in driver that need nothing of its inside. Attributes of a function: asking loads it, as in CUDA, where it else may
+ * stay out of the device till its first launch. Priorities of streams. Managed memory: the program's, registered.
  */
 #include <cuda.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -31,3 +32,11 @@ EXPORT CUresult cuStreamCreateWithPriority(CUstream *out, unsigned flags, int pr
 EXPORT int standin_lowest_priority() { return lowest; } /* as a number: the greatest priority of a stream so far */
 EXPORT int standin_is_loaded() { return loaded; }
 EXPORT void standin_threads(int most) { most_threads = most; } /* so many threads a block, said once */
+
+EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t len, unsigned)
+{
+    void *at = mmap(nullptr, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUdeviceptr)at;
+    return cuMemHostRegister(at, len, CU_MEMHOSTREGISTER_PORTABLE);
+}
