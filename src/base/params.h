@@ -40,7 +40,7 @@
     X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
       "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
     X(CUDA_LAUNCH_BLOCKING, "CUDA_LAUNCH_BLOCKING", INT, 0, 0, 1, "", "",                                               \
-      "CUDA's: 1: a launch waits for its kernel, which here waits for the call to return, so no communicator takes a GPU") \
+      "CUDA's: 1: a launch waits for its kernel, so a call on GPU buffers returns when it is over on all ranks") \
     X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",                              \
       "pinned memory of a rank with a GPU for the buffers of its links; what does not fit is copied once more")     \
     X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \

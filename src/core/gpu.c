@@ -171,12 +171,13 @@ static int launch_all(struct ft_entry *entry, void **streams)
     return launched > 0 ? FT_OK : rc;
 }
 
-int ft_gpu_launch(struct ft_entry *entry)
+int ft_gpu_launch(struct ft_entry *entry, struct ft_gpu_later **later)
 {
     size_t most = ft_gpu_most_streams(entry);
     if (most == 0) return FT_OK;
+    bool blocks = ft_gpu_launches_block();
     void *few[FT_GPU_FEW], **streams = ft_gpu_room(most, few);
-    int rc = streams ? launch_all(entry, streams) : FT_NOMEM;
+    int rc = blocks ? ft_gpu_announce(entry, later) : streams ? launch_all(entry, streams) : FT_NOMEM;
     if (streams != few) free(streams);
     if (rc != FT_OK) return rc;
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry)

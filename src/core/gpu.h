@@ -64,8 +64,13 @@ int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
 bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr);
 struct ft_stream *ft_gpu_order(const struct ft_comm *comm); /* with a reference */
 /* Puts each of the entry's works that are on the GPU behind the streams of its operations. Submissions are ordered by the caller. An error:
- * none of them has begun. */
-int ft_gpu_launch(struct ft_entry *entry);
+ * none of them has begun. *later: kernels that are still to be launched, once the entry is submitted, or NULL. */
+struct ft_gpu_later;
+int ft_gpu_launch(struct ft_entry *entry, struct ft_gpu_later **later);
+/* blocking.c: launches wait for their kernels. launch_later frees; a run whose kernel cannot be launched fails when it would begin. */
+bool ft_gpu_launches_block(void);
+int ft_gpu_announce(struct ft_entry *entry, struct ft_gpu_later **out);
+void ft_gpu_launch_later(struct ft_gpu_later *later);
 /* The streams that the work's operations name, each once; those of other communicators of its group may be another GPU's. There is room
  * for one of each operation. */
 int ft_gpu_streams(const struct ft_work *work, void **streams);

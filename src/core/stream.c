@@ -195,8 +195,9 @@ int ft_entry_submit(struct ft_entry *entry)
     }
     struct ft_engine *engines[FT_KICK_MAX];
     int nengines = 0;
+    struct ft_gpu_later *later = NULL;
     pthread_mutex_lock(&submit_lock);
-    int rc = ft_gpu_launch(entry);
+    int rc = ft_gpu_launch(entry, &later);
     if (rc != FT_OK) {
         pthread_mutex_unlock(&submit_lock);
         for (struct ft_work *work = entry->works; work; work = work->next_in_entry) ft_engine_unref(work->comm->engine);
@@ -224,10 +225,11 @@ int ft_entry_submit(struct ft_entry *entry)
     }
     pthread_mutex_unlock(&submit_lock);
     for (int i = 0; i < nengines; i++) {
-        if (several) ft_engine_wake(engines[i]);
+        if (several || later) ft_engine_wake(engines[i]);
         else ft_engine_kick(engines[i]);
         ft_engine_unref(engines[i]);
     }
+    ft_gpu_launch_later(later);
     return FT_OK;
 }
 

@@ -90,6 +90,10 @@ struct ft_device_queue_ops {
     /* Puts a run behind all that is on these streams of the user's. *run counts from 1. Any thread, one at a time; may block for as
      * long as the driver's own queue is full. */
     int (*after)(struct ft_device_queue *, void *const *streams, int nstreams, uint64_t *run);
+    /* after() in two parts, where a launch waits for its kernel: announce() is all of it but the launch, which comes when the engine knows
+     * of the run. An error of launch(): the run is refused, and reached() says so. Any thread, also side by side for several runs. */
+    int (*announce)(struct ft_device_queue *, void *const *streams, int nstreams, uint64_t *run);
+    int (*launch)(struct ft_device_queue *, uint64_t run);
     /* What comes on these streams later is behind the last run. On an error the run is nobody's and ends by itself. As after(), and
      * apart from it so that no run of a group is behind another whose streams it shares. */
     int (*hold)(struct ft_device_queue *, void *const *streams, int nstreams);

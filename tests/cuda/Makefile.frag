@@ -1,12 +1,14 @@
 # The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
 # for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
-EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/blind.cc tests/cuda/more.cc tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
+EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/blind.cc tests/cuda/more.cc tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/blocking_test.cc tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
 if HAVE_CUDA
 if HAVE_GTEST
 cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
 check_LTLIBRARIES += tests/cuda/libcuda.la
 tests_cuda_libcuda_la_SOURCES = tests/cuda/more.cc tests/cuda/standin.cc tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/standin.h
-tests_cuda_libcuda_la_CPPFLAGS = -I$(top_srcdir)/src $(CUDA_CPPFLAGS)
+# more.cc puts its own in front of that launch.
+tests_cuda_libcuda_la_CPPFLAGS = -I$(top_srcdir)/src $(CUDA_CPPFLAGS) -DcuLaunchKernel=standin_launch_kernel
+$(tests_cuda_libcuda_la_OBJECTS): $(top_srcdir)/tests/cuda/Makefile.frag # that flag
 tests_cuda_libcuda_la_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off -Wno-unknown-pragmas
 tests_cuda_libcuda_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -shrext .so.1
 # On a GPU (tests/gpu/run) the real driver and this stand in front of it.
@@ -33,6 +35,11 @@ TESTS += tests/cuda/gpu_test
 tests_cuda_gpu_test_SOURCES = tests/cuda/gpu_test.cc
 tests_cuda_gpu_test_CPPFLAGS = $(cuda_cppflags)
 tests_cuda_gpu_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+check_PROGRAMS += tests/cuda/blocking_test
+TESTS += tests/cuda/blocking_test
+tests_cuda_blocking_test_SOURCES = tests/cuda/blocking_test.cc
+tests_cuda_blocking_test_CPPFLAGS = $(cuda_cppflags)
+tests_cuda_blocking_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
 check_PROGRAMS += tests/cuda/processes_test
 TESTS += tests/cuda/processes_test
 tests_cuda_processes_test_SOURCES = tests/cuda/processes_test.cc

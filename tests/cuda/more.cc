@@ -1,12 +1,16 @@
 /*
  * Calls of the stand-in driver that need nothing of its inside. Attributes of a function: asking loads it, as in CUDA, where it else may
- * stay out of the device till its first launch. Priorities of streams. Managed memory: the program's, registered.
+ * stay out of the device till its first launch. Priorities of streams. Managed memory: the program's, registered. With CUDA_LAUNCH_BLOCKING=1
+ * a launch waits for its kernel.
  */
-#include <cuda.h>
+#include <cuda.h> /* where cuLaunchKernel is another name, that of the stand-in's own */
+#undef cuLaunchKernel
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -39,4 +43,15 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *out, size_t len, unsigned)
     if (at == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
     *out = (CUdeviceptr)at;
     return cuMemHostRegister(at, len, CU_MEMHOSTREGISTER_PORTABLE);
+}
+
+EXPORT CUresult cuLaunchKernel(CUfunction kernel, unsigned x, unsigned y, unsigned z, unsigned tx, unsigned ty, unsigned tz, unsigned shared, CUstream stream,
+                               void **arguments, void **more)
+{
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+    CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    CUresult result = standin_launch_kernel(kernel, x, y, z, tx, ty, tz, shared, stream, arguments, more);
+    if (result != CUDA_SUCCESS || !blocking || strcmp(blocking, "1") != 0) return result;
+    cuStreamIsCapturing(stream, &capture);
+    return capture == CU_STREAM_CAPTURE_STATUS_NONE ? cuStreamSynchronize(stream) : CUDA_SUCCESS;
 }

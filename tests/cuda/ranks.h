@@ -89,6 +89,29 @@ std::vector<T> numbers(size_t n, int seed)
     return out;
 }
 
+/* An all-reduce of every rank between copies on its stream, in place or not; the host waits once, at the end. */
+template <class T>
+void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
+{
+    std::vector<T> want(count);
+    for (int r = 0; r < job.size(); r++) {
+        std::vector<T> one = numbers<T>(count, r);
+        for (size_t i = 0; i < count; i++) want[i] = static_cast<T>(want[i] + one[i]);
+    }
+    job.each([&](int r) {
+        CUstream stream = job.stream[static_cast<size_t>(r)];
+        std::vector<T> in = numbers<T>(count, r), out(count), after(count);
+        Buffer<T> a(count), b(count);
+        a.put(in, stream);
+        EXPECT_OK(ftcclAllReduce(a.ptr(), in_place ? a.ptr() : b.ptr(), count, type, ftcclSum, job.comm[static_cast<size_t>(r)], as(stream)));
+        (in_place ? a : b).get(out, stream);
+        a.get(after, stream);
+        EXPECT_TRUE(soon([&] { return idle(stream); }));
+        EXPECT_TRUE(out == want) << "rank " << r << " of " << job.size() << ", count " << count;
+        EXPECT_TRUE(in_place || after == in) << "the input changed";
+    });
+}
+
 }  // namespace gpu
 
 #endif

@@ -152,8 +152,6 @@ static const struct ft_device_ops ops;
 
 int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 {
-    if (ft_param_int(FT_PARAM_CUDA_LAUNCH_BLOCKING))
-        return ft_fail(FT_USAGE, "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel, and that for the call to return");
     struct ft_cuda_device *cuda = calloc(1, sizeof *cuda);
     if (!cuda) return ft_fail(FT_NOMEM, "no memory for the CUDA device");
     ft_cuda_reap();

@@ -67,7 +67,9 @@ struct ft_device_queue {
     CUdeviceptr stages_there;
     struct ft_cuda_word *word;    /* NULL: nobody has asked for one */
     uint64_t silence_ns;
-    _Atomic uint64_t launched;    /* runs; written by who calls after() */
+    _Atomic uint64_t launched;    /* runs, or announced; written by who calls after() or announce() */
+    _Atomic uint64_t issued;      /* runs of which the launch is over, well or not */
+    _Atomic uint64_t refused;     /* the last of those that had been announced and could not be launched; 0: none */
     _Atomic uint64_t nobodys;     /* the last of them that no caller knows of; 0: none */
     uint64_t done;                /* commands seen to be done */
     struct ft_cuda_posted posted[FT_CUDA_RING];

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STAGE_BYTES (FT_CUDA_PIECE + FT_CACHE_LINE)
 
@@ -73,6 +74,8 @@ static void renew(struct ft_device_queue *queue)
     memset(queue->control, 0, sizeof *queue->control);
     ft_cuda_renew_bells(queue);
     atomic_store(&queue->launched, 0);
+    atomic_store(&queue->issued, 0);
+    atomic_store(&queue->refused, 0);
     atomic_store(&queue->nobodys, 0);
     queue->done = queue->staged_bytes = queue->direct_bytes = 0;
     queue->first = queue->last = NULL;
@@ -134,20 +137,23 @@ static int check_streams(const struct ft_device_queue *queue, void *const *strea
     return FT_OK;
 }
 
-static int launch(struct ft_device_queue *queue, void *const *streams, int n, uint64_t run)
+static int put_behind(struct ft_device_queue *queue, void *const *streams, int n)
 {
-    const struct ft_cuda_device *cuda = queue->cuda;
-    const struct ft_cuda_driver *driver = cuda->driver;
-    CUdeviceptr none = 0;
-    void *arguments[] = {&queue->control_there, &run, &queue->silence_ns, &none};
+    const struct ft_cuda_driver *driver = queue->cuda->driver;
     int rc = FT_OK;
     for (int i = 0; i < n && rc == FT_OK; i++) {
         rc = FT_CUDA(driver, cuEventRecord, queue->before, (CUstream)streams[i]);
         if (rc == FT_OK) rc = FT_CUDA(driver, cuStreamWaitEvent, queue->stream, queue->before, 0);
     }
-    if (rc == FT_OK) rc = FT_CUDA(driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1, 1, 0, queue->stream, arguments, NULL);
-    if (rc == FT_OK) atomic_store(&queue->launched, run); /* from here on somebody has to end it */
     return rc;
+}
+
+static int launch(struct ft_device_queue *queue, uint64_t run)
+{
+    const struct ft_cuda_device *cuda = queue->cuda;
+    CUdeviceptr none = 0;
+    void *arguments[] = {&queue->control_there, &run, &queue->silence_ns, &none};
+    return FT_CUDA(cuda->driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1, 1, 0, queue->stream, arguments, NULL);
 }
 
 static void end_calls(struct ft_device_queue *queue, uint64_t run)
@@ -190,16 +196,49 @@ static bool has_nobodys(const struct ft_device_queue *queue)
     return atomic_load(&queue->nobodys) > __atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST);
 }
 
+/* The next run, behind the streams: launched now or announced. Entered. */
+static int next_run(struct ft_device_queue *queue, void *const *streams, int n, bool now, uint64_t *run)
+{
+    uint64_t next = atomic_load(&queue->launched) + 1;
+    int rc = check_streams(queue, streams, n);
+    if (rc == FT_OK && has_nobodys(queue)) rc = ft_fail(FT_DEVICE, "an earlier call failed half-way: the groups before it must end first");
+    if (rc == FT_OK) rc = put_behind(queue, streams, n);
+    if (rc == FT_OK && now) rc = launch(queue, next);
+    if (rc != FT_OK) return rc;
+    if (now) atomic_store(&queue->issued, next);
+    atomic_store(&queue->launched, *run = next); /* from here on somebody has to end it */
+    return FT_OK;
+}
+
 static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
 {
     int rc = ft_cuda_enter(queue->cuda);
     if (rc != FT_OK) return rc;
-    uint64_t next = atomic_load(&queue->launched) + 1;
-    rc = check_streams(queue, streams, n);
-    if (rc == FT_OK && has_nobodys(queue)) rc = ft_fail(FT_DEVICE, "an earlier call failed half-way: the groups before it must end first");
-    if (rc == FT_OK) rc = launch(queue, streams, n, next);
+    rc = next_run(queue, streams, n, true, run);
     ft_cuda_leave(queue->cuda);
-    if (rc == FT_OK) *run = next;
+    return rc;
+}
+
+static int queue_announce(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
+{
+    int rc = ft_cuda_enter(queue->cuda);
+    if (rc != FT_OK) return rc;
+    rc = next_run(queue, streams, n, false, run);
+    ft_cuda_leave(queue->cuda);
+    return rc;
+}
+
+/* In the order of the numbers. Who has an earlier one is in here too, or comes. */
+static int queue_launch(struct ft_device_queue *queue, uint64_t run)
+{
+    while (atomic_load(&queue->issued) + 1 < run) usleep(50);
+    int rc = ft_cuda_enter(queue->cuda);
+    if (rc == FT_OK) {
+        rc = launch(queue, run);
+        ft_cuda_leave(queue->cuda);
+    }
+    if (rc != FT_OK) atomic_store(&queue->refused, run);
+    atomic_store(&queue->issued, run);
     return rc;
 }
 
@@ -225,6 +264,7 @@ static bool is_expired(const struct ft_device_queue *queue, const struct ft_devi
 static int queue_reached(struct ft_device_queue *queue, const struct ft_device_bell *bell, uint64_t run)
 {
     if (queue->failed) return FT_DEVICE;
+    if (!bell && atomic_load(&queue->refused) == run) return ft_fail(FT_DEVICE, "a kernel could not be launched");
     if (!bell && ft_cuda_load(&queue->control->block[0].started) < run) return FT_AGAIN;
     return !is_expired(queue, bell, run) ? FT_OK : ft_fail(FT_DEVICE, "a kernel gave up because nothing was heard from the engine for %llu ms",
                                                            (unsigned long long)(queue->silence_ns / 1000000));
@@ -414,6 +454,8 @@ const struct ft_device_queue_ops ft_cuda_queue_ops = {
     .open = queue_open,
     .close = queue_close,
     .after = queue_after,
+    .announce = queue_announce,
+    .launch = queue_launch,
     .hold = queue_hold,
     .reached = queue_reached,
     .begin = queue_begin,

@@ -7,7 +7,7 @@ import sys
 
 from .rig import Missing
 
-TESTS = ["tests/cuda/pass_test", "tests/cuda/queue_test", "tests/cuda/gpu_test", "tests/cuda/processes_test", "tests/cuda/links_test", "tests/cuda/graph_test",
+TESTS = ["tests/cuda/pass_test", "tests/cuda/queue_test", "tests/cuda/gpu_test", "tests/cuda/blocking_test", "tests/cuda/processes_test", "tests/cuda/links_test", "tests/cuda/graph_test",
          "tests/cuda/libreal.la"]
 NEEDED = ["tools/ftccl-run", "perf/all_reduce_perf", "perf/nccl_all_reduce_perf", "perf/gpu_kernels", "perf/gpu_recovery"] + TESTS
 

@@ -16,11 +16,12 @@ FREE_MS = 100  # after a kill, or after abort or shrink, a stream is free within
 
 # Tests that only the stand-in can play: a driver that refuses, what it counts, more devices than one.
 NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*", "GpuErrors.AStatusWordThatCannotBeHad", "*.AResultThatIsSpoiled*"],
+                 "blocking_test": ["*.AKernelThatCannot*"],
                  "processes_test": [], "links_test": ["*.GoesWithTheRank*", "*.MayBeRefused*"],
                  "graph_test": ["*.WhatTheDriverRefuses*"],
                  "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*", "*.PinnedMemoryIsGivenOut*",
                                 "*.MemoryForAProgram*", "*.KernelsAreLoaded*"]}
-TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm:Gpu*.*", "processes_test": "OnFailure/GpuKill.*/release",
+TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm:Gpu*.*", "blocking_test": "*", "processes_test": "OnFailure/GpuKill.*/release",
         "links_test": "Bytes/GpuLinks.*/shm_16M", "graph_test": "Graph*.*:*/Graphs.*/inproc", "queue_test": "*"}
 SUITE_S = 25  # that one test suite may take on a GPU, at least
 
@@ -73,7 +74,7 @@ MEMCHECK = ["--tool", "memcheck", "--report-api-errors", "no"]
 
 
 def device(rig):
-    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("processes_test", 60), ("links_test", 40), ("graph_test", 60)):
+    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("blocking_test", 25), ("processes_test", 60), ("links_test", 40), ("graph_test", 60)):
         if rig.has_time(name, 5):
             gtest(rig, name, seconds)
     if rig.dry:
@@ -158,6 +159,7 @@ def special_cases(rig, add, sizes):
              ("pinned buffers", "all_reduce", ["-b", "64K", "-e", "64K", "-B", "pinned"], {}),
              ("one connection", "alltoall", sizes, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
              ("one connection", "all_reduce", sizes + ["-m", "4"], {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+             ("launches that wait", "all_reduce", sizes, {"CUDA_LAUNCH_BLOCKING": "1"}),
              ("two ranks a thread", "all_reduce", sizes + ["-g", "2"], many),
              ("two threads", "all_gather", sizes + ["-t", "2"], many)]
     for setting, name, more, env in cases[1:4] if rig.dry else cases:
@@ -174,7 +176,7 @@ def under_sanitizer(rig):
     for name in ("all_reduce", "alltoall") if before else ():
         if rig.has_time(name + " under compute-sanitizer", 20):
             result, good = collective(rig, name, 2, ["-b", "1K", "-e", "64K", "-f", "64", "-n", "1", "-w", "0"],
-                                      {"FTCCL_OP_TIMEOUT_MS": "60000"}, 60, before + MEMCHECK)
+                                      {"FTCCL_OP_TIMEOUT_MS": "60000", "CUDA_LAUNCH_BLOCKING": "1"}, 60, before + MEMCHECK)
             good = good and clean(result)
             rig.check(name + " under compute-sanitizer", good, "" if good else result.why())
 
