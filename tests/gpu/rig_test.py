@@ -144,17 +144,32 @@ case $GTEST_FILTER in A.*) echo '[  PASSED  ] 1 test.' ;; B.*) sleep 60 ;; C.*) 
 
 
 class Collectives(WithARig):
-    def test_all_run_and_one_that_fails_is_named(self):
-        folder = os.path.join(self.folder.name, "perf")
-        os.makedirs(os.path.join(self.folder.name, "tools"))
-        os.makedirs(folder)
-        files = {os.path.join(self.folder.name, "tools", "ftccl-run"): 'shift 2; exec "$@"'}
+    def write(self, text, *path):
+        path = os.path.join(self.folder.name, *path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write("#!/bin/sh\n" + text + "\n")
+        os.chmod(path, 0o755)
+        return path
+
+    def setUp(self):
+        super().setUp()
+        self.write('shift 2; exec "$@"', "tools", "ftccl-run")
         for name in checks.COLLECTIVES:
-            files[os.path.join(folder, name + "_perf")] = "echo '# Out of bounds values : %s'" % ("1 FAILED" if name == "gather" else "0 OK")
-        for path, text in files.items():
-            with open(path, "w") as file:
-                file.write("#!/bin/sh\n" + text + "\n")
-            os.chmod(path, 0o755)
+            self.write("echo '# Out of bounds values : %s'" % ("1 FAILED" if name == "gather" else "0 OK"), "perf", name + "_perf")
+
+    def test_a_sanitizer_that_hangs_is_not_started_again(self):
+        self.addCleanup(setattr, checks, "sanitizer", checks.sanitizer)
+        for text, wanted in (('echo "$CUDA_LAUNCH_BLOCKING: ERROR SUMMARY: 0 errors"; while [ "${1#/}" = "$1" ]; do shift; done; exec "$@"', ["passed"] * 4),
+                             ("sleep 60", ["failed"])):
+            before = len(self.outcomes())
+            checks.sanitizer = lambda rig, path=self.write(text, "compute-sanitizer"): [path]
+            if "sleep" in text:
+                self.rig.has_time, self.rig.part_stops = lambda *unused: True, time.monotonic() + 1
+            checks.under_sanitizer(self.rig)
+            self.assertEqual(self.outcomes()[before:], wanted)
+
+    def test_all_run_and_one_that_fails_is_named(self):
         rows = []
         checks.each_collective(self.rig, rows.append, [], (3, "shm", argparse.Namespace(name="mps", env={})))
         self.assertEqual(sorted(row[0] for row in rows), sorted(checks.COLLECTIVES))
