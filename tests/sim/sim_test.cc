@@ -60,14 +60,12 @@ struct Sim {
             config.manual = true;
             ft_engine *engine = nullptr;
             EXPECT_EQ(ft_engine_open(&config, &engine), FT_OK) << ft_fail_text();
-            engine->tuning.chunk_bytes = 64u << sim_random(&world, 4);
             engines.push_back(engine);
         }
         size_t chunk = 64u << sim_random(&world, 4);
         int chunks = 1 + int(sim_random(&world, 4));
-        bool peer_lanes = sim_random(&world, 2);
         for (int r = 0; r < n; r++) {
-            engines[r]->tuning.peer_lanes = peer_lanes;
+            engines[r]->tuning.peer_lanes = seed / 24 % 2;
             engines[r]->tuning.chunk_bytes = chunk;
             engines[r]->tuning.chunks = chunks;
             for (int k = 0; k < n; k++)
