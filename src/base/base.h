@@ -250,7 +250,7 @@ int ft_arena_map(int fd, size_t len_bytes, const void **out);
 
 /* ---- memory of the host that a device reaches (pinned.c) ---------------------------------------------------------------- */
 
-/* An engine's own, or, in its list `met`, another engine's as this one maps it. */
+/* An engine's own, or, in its list `met`, another engine's as this one maps it. Or memory of a device. */
 struct ft_pinned {
     void *at;
     size_t len_bytes;
@@ -259,6 +259,8 @@ struct ft_pinned {
     bool shown;                 /* every device of the process reaches it at this address */
     bool refused;               /* met: the device would not have it */
     int keepers;                /* met: links and communicators */
+    bool on_device;             /* no processor touches it */
+    struct ft_pinned *there;    /* memory of its owner's device, as this side's device reaches it: see ft_pinned_there() */
     struct ft_pinned *next, *met;
     struct ft_extent *extents;  /* allocated, by place */
 };
@@ -279,10 +281,49 @@ struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own); /* the next of those
 struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all);
 void *ft_pinned_alloc(struct ft_pinned *, size_t len_bytes); /* page-aligned, not zeroed; NULL: there is not so much, or none at all */
 void ft_pinned_free(struct ft_pinned *, void *ptr);          /* NULL is allowed */
-bool ft_pinned_has(const void *ptr, size_t len_bytes);       /* is it in anybody's? Any thread, no lock; of memory that is in use */
+/* Is it in anybody's? Any thread, no lock; of memory that is in use. */
+enum ft_pinned_kind { FT_PINNED_NONE, FT_PINNED_HOST, FT_PINNED_DEVICE };
+enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes);
 /* So many more passes (or fewer, if negative) that nobody waits for may still read or write memory that was freed: until there are none nothing is
  * allocated. */
 void ft_pinned_late(int more);
+
+/* Memory of a device that goes along with an own one: messages lie there that no processor has to see. Who meets the pinned memory finds the
+ * offer in it. The handle is for other processes' drivers; NULL: they cannot reach it. */
+#define FT_PINNED_HANDLE_BYTES 64
+struct ft_pinned_offered { uint64_t len_bytes; uint32_t has_handle, opened; unsigned char handle[FT_PINNED_HANDLE_BYTES]; };
+struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes); /* of a device; NULL: no memory for it */
+void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *there, const void *handle);
+void ft_pinned_set_there(struct ft_pinned *, struct ft_pinned *there);
+static inline struct ft_pinned *ft_pinned_there(const struct ft_pinned *pinned) /* NULL: it is not reached, or there is none */
+{
+    return pinned ? __atomic_load_n(&pinned->there, __ATOMIC_ACQUIRE) : NULL; /* pairs with ft_pinned_set_there() */
+}
+void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out); /* no bytes: nothing, or nothing that can be */
+/* Who opens the handle says so before; has anybody ever? */
+void ft_pinned_opens(const struct ft_pinned *met);
+bool ft_pinned_was_opened(const struct ft_pinned *own);
+#define FT_PINNED_PAGE_BYTES 65536 /* before the pinned memory: what an owner writes for all who have met it, */
+#define FT_PINNED_BOARD_BYTES (FT_PINNED_PAGE_BYTES - 256) /* and of that what board.c has */
+void *ft_pinned_boards(const struct ft_pinned *);
+
+/* ---- where the buffers of running operations lie (board.c) -------------------------------------------------------------- */
+
+/* An engine's, in its pinned memory, one for each context that it knows, from bind to unbind. With the engine held. NULL: no room, and others are
+ * told nothing. */
+struct ft_board;
+struct ft_board *ft_board_open(const struct ft_pinned *own, uint64_t ctx);
+struct ft_board *ft_board_of(const struct ft_pinned *own, uint64_t ctx);
+void ft_board_close(const struct ft_pinned *own, uint64_t ctx);
+/* This side's device reaches messages that the rank has in its device's memory. ready: and no others'. */
+void ft_board_reach(struct ft_board *, int rank);
+void ft_board_ready(struct ft_board *);
+/* Collectives up to this number, or the receive of that number from a rank, have been reached; are their buffers on the device? */
+void ft_board_say(struct ft_board *, uint64_t seq, bool on_device);
+void ft_board_say_receive(struct ft_board *, int from, uint64_t seq, bool on_device);
+/* Does the owner of met memory take messages of this rank for an operation on its device? FT_OK. FT_NOTSUP: no. FT_AGAIN: it has not come to the
+ * operation, and will say. What it wrote is taken for no more than a hint. */
+int ft_board_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive, uint64_t seq);
 
 /* ---- life and death of processes (life.c) --------------------------------------------------------------------------- */
 

@@ -39,10 +39,13 @@
       "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or shrink; libnccl.so.2: hold") \
     X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
       "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
+    X(CUDA_IPC, "FTCCL_CUDA_IPC", INT, 1, 0, 1, "", "",                                                                  \
+      "messages between GPUs of a machine lie in the sender's GPU's memory, where the receiver's reaches that; 0: in pinned memory") \
     X(CUDA_LAUNCH_BLOCKING, "CUDA_LAUNCH_BLOCKING", INT, 0, 0, 1, "", "",                                               \
       "CUDA's: 1: a launch waits for its kernel, so a call on GPU buffers returns when it is over on all ranks") \
     X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",                              \
-      "pinned memory of a rank with a GPU for the buffers of its links; what does not fit is copied once more")     \
+      "pinned memory of a rank with a GPU for the buffers of its links, and as much of the GPU's (FTCCL_CUDA_IPC); what does not fit is copied once more") \
+    X(P2P_DISABLE, "FTCCL_P2P_DISABLE", INT, 0, 0, 1, "", "NCCL_P2P_DISABLE", "1: as FTCCL_CUDA_IPC=0")                  \
     X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \
     X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                                         \
       "identity of this machine; ranks with different ones do not use shared memory between them")                      \

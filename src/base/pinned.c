@@ -19,25 +19,27 @@
 #include <unistd.h>
 
 #define ALIGN ((size_t)4096)
-#define CHUNKS 256 /* of open devices, and of those that they have met; later ones have none, or are not reached */
+#define HEAD ((size_t)FT_PINNED_PAGE_BYTES)
+#define CHUNKS 512 /* of open devices, and of those that they have met; later ones have none, or are not reached */
 #define NAME "ftccl-pinned"
 #define MET_MOST ((size_t)1 << 30) /* of one other: as much as FTCCL_CUDA_PINNED_BYTES may say */
 
 struct ft_extent { struct ft_extent *next; size_t at, len_bytes; };
-struct head { uint64_t token; }; /* the file's first page: what was found at a place is what its owner spoke of */
+struct head { uint64_t token; struct ft_pinned_offered offer; }; /* the file begins so. token: what was found at a place is what its owner spoke of */
+_Static_assert(sizeof(struct head) <= FT_PINNED_PAGE_BYTES - FT_PINNED_BOARD_BYTES, "boards are behind it");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { _Atomic(char *) at; ft_atomic_u64 len_bytes; struct ft_pinned *chunk; } chunks[CHUNKS];
+static struct { _Atomic(char *) at; ft_atomic_u64 len_bytes; atomic_bool on_device; struct ft_pinned *chunk; } chunks[CHUNKS];
 static atomic_int nchunks; /* of the table that were ever used */
 static atomic_int late;    /* see ft_pinned_late() */
 
-static struct head *head_of(const struct ft_pinned *chunk) { return (struct head *)(void *)((char *)chunk->at - ALIGN); }
+static struct head *head_of(const struct ft_pinned *chunk) { return (struct head *)(void *)((char *)chunk->at - HEAD); }
 
 static int map(struct ft_pinned *chunk, int fd)
 {
     void *at;
-    int rc = ft_map_shared(fd, ALIGN + chunk->len_bytes, &at);
-    if (rc == FT_OK) chunk->at = (char *)at + ALIGN;
+    int rc = ft_map_shared(fd, HEAD + chunk->len_bytes, &at);
+    if (rc == FT_OK) chunk->at = (char *)at + HEAD;
     return rc;
 }
 
@@ -47,7 +49,7 @@ int ft_pinned_make(size_t len_bytes, struct ft_pinned **out)
     if (!own) return ft_fail(FT_NOMEM, "no memory for pinned memory");
     own->len_bytes = ft_round_up(len_bytes, ALIGN);
     own->fd = -1;
-    int rc = ft_memfd(NAME, ALIGN + own->len_bytes, ALIGN + own->len_bytes, &own->fd);
+    int rc = ft_memfd(NAME, HEAD + own->len_bytes, HEAD + own->len_bytes, &own->fd);
     if (rc == FT_OK) rc = map(own, own->fd);
     if (rc != FT_OK) {
         ft_pinned_close(own);
@@ -67,6 +69,7 @@ int ft_pinned_show(struct ft_pinned *chunk)
     if (i < CHUNKS) {
         chunks[i].chunk = chunk;
         atomic_store_explicit(&chunks[i].len_bytes, chunk->len_bytes, memory_order_relaxed);
+        atomic_store_explicit(&chunks[i].on_device, chunk->on_device, memory_order_relaxed);
         atomic_store_explicit(&chunks[i].at, chunk->at, memory_order_release); /* pairs with ft_pinned_has() */
         if (i >= atomic_load(&nchunks)) atomic_store(&nchunks, i + 1);
     }
@@ -89,8 +92,8 @@ void ft_pinned_hide(struct ft_pinned *chunk)
 
 void ft_pinned_close(struct ft_pinned *chunk)
 {
-    assert(!chunk->extents && !chunk->shown && !chunk->met);
-    if (chunk->at) ft_unmap(head_of(chunk), ALIGN + chunk->len_bytes);
+    assert(!chunk->extents && !chunk->shown && !chunk->met && !chunk->there);
+    if (chunk->at && !chunk->on_device) ft_unmap(head_of(chunk), HEAD + chunk->len_bytes);
     ft_fd_close(&chunk->fd);
     free(chunk);
 }
@@ -114,7 +117,7 @@ static int open_place(const struct ft_pinned_place *place)
 
 static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place *place, struct ft_pinned **out)
 {
-    size_t all = ALIGN + place->len_bytes;
+    size_t all = HEAD + place->len_bytes;
     if (place->len_bytes % ALIGN != 0 || place->len_bytes > MET_MOST) return ft_fail(FT_PROTOCOL, "a peer offers something else than pinned memory");
     struct ft_pinned *other = calloc(1, sizeof *other);
     if (!other) return ft_fail(FT_NOMEM, "no memory for a peer's pinned memory");
@@ -175,6 +178,45 @@ struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all)
     return other;
 }
 
+/* ---- memory of devices ------------------------------------------------------------------------------------------------------------- */
+
+struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes)
+{
+    struct ft_pinned *there = calloc(1, sizeof *there);
+    if (!there) return ft_fail(FT_NOMEM, "no memory for a device's"), NULL;
+    there->at = at;
+    there->len_bytes = len_bytes;
+    there->fd = -1;
+    there->on_device = true;
+    return there;
+}
+
+void ft_pinned_set_there(struct ft_pinned *pinned, struct ft_pinned *there) { __atomic_store_n(&pinned->there, there, __ATOMIC_RELEASE); }
+
+void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *there, const void *handle)
+{
+    struct ft_pinned_offered *offer = &head_of(own)->offer;
+    if (handle) memcpy(offer->handle, handle, sizeof offer->handle);
+    offer->has_handle = handle != NULL;
+    offer->len_bytes = there->len_bytes; /* nobody has met it yet */
+    ft_pinned_set_there(own, there);
+}
+
+void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out)
+{
+    const struct ft_pinned_offered *offer = &head_of(met)->offer;
+    out->len_bytes = offer->len_bytes;
+    out->has_handle = offer->has_handle;
+    memcpy(out->handle, offer->handle, sizeof out->handle);
+    atomic_signal_fence(memory_order_seq_cst); /* what is checked is the copy */
+    if (out->len_bytes % ALIGN != 0 || out->len_bytes > 2 * MET_MOST) out->len_bytes = 0;
+}
+
+void ft_pinned_opens(const struct ft_pinned *met) { __atomic_store_n(&head_of(met)->offer.opened, 1, __ATOMIC_SEQ_CST); }
+bool ft_pinned_was_opened(const struct ft_pinned *own) { return __atomic_load_n(&head_of(own)->offer.opened, __ATOMIC_SEQ_CST) != 0; }
+
+void *ft_pinned_boards(const struct ft_pinned *chunk) { return (char *)chunk->at - FT_PINNED_BOARD_BYTES; }
+
 /* ---- pieces ---------------------------------------------------------------------------------------------------------------------- */
 
 /* The first gap that is long enough. */
@@ -214,14 +256,15 @@ void ft_pinned_free(struct ft_pinned *chunk, void *ptr)
     free(gone);
 }
 
-bool ft_pinned_has(const void *ptr, size_t len_bytes)
+enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes)
 {
     for (int i = 0, n = atomic_load_explicit(&nchunks, memory_order_relaxed); i < n; i++) {
         char *from = atomic_load_explicit(&chunks[i].at, memory_order_acquire); /* pairs with ft_pinned_show() */
         size_t all = atomic_load_explicit(&chunks[i].len_bytes, memory_order_relaxed), at = (size_t)((uintptr_t)ptr - (uintptr_t)from);
-        if (from && at < all && len_bytes <= all - at) return true;
+        if (!from || at >= all || len_bytes > all - at) continue;
+        return atomic_load_explicit(&chunks[i].on_device, memory_order_relaxed) ? FT_PINNED_DEVICE : FT_PINNED_HOST;
     }
-    return false;
+    return FT_PINNED_NONE;
 }
 
 void ft_pinned_late(int more) { atomic_fetch_add(&late, more); }

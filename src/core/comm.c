@@ -223,6 +223,7 @@ static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
 
 static void start_steps(struct ft_comm *comm)
 {
+    ft_near_say(comm);
     ft_exec_start(comm);
     for (struct ft_op *op = comm->head->ops; op; op = op->next)
         if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo && !ft_verify_follows(op)) ft_op_finish(op);
@@ -307,6 +308,7 @@ void ft_comm_again(struct ft_comm *comm, int looks)
     struct ft_op *op = comm->head->ops;
     op->seq = ++comm->seq;
     comm->history[op->seq % FT_HISTORY] = (struct ft_call){op->seq, op->sig};
+    if (comm->board) ft_near_say(comm);
     ft_exec_again(comm, op);
     record_op(comm, op, op->plan.algo, start_clock(comm));
     ft_op_move(op, FT_OP_RUNNING, FT_OK);

@@ -187,6 +187,7 @@ struct ft_comm {
     size_t ndigests;             /* room */
     struct ft_plan comparing;    /* of every comparison; algo is NULL before the first */
 
+    struct ft_board *board;      /* where it says what of its operations is on the GPU; NULL: nobody can see that */
     struct ft_comm_gpu *gpu;     /* its queue on the GPU, from its first operation there on; read with acquire */
     atomic_int let_go;           /* streams that a failure holds go on */
 
@@ -535,6 +536,11 @@ int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
  * no communicator has any more goes. These two not by who holds the engine; they may block. part: no communicator has the peer. */
 void ft_near_pinned(struct ft_comm *comm);
 void ft_near_reach(struct ft_engine *engine);
+/* Whose messages this rank's GPU takes from their GPU's memory is told to all; and, of collectives that have been reached, or of the receive that is
+ * next from a rank, whether the GPU has their buffers. Engine held. */
+void ft_near_board(struct ft_comm *comm);
+void ft_near_say(struct ft_comm *comm);
+void ft_near_say_receive(struct ft_comm *comm, int rank);
 void ft_near_part(struct ft_peer *peer);
 bool ft_near_has_pinned(const struct ft_comm *comm); /* a rank has some */
 bool ft_near_pulls(const struct ft_comm *comm); /* all ranks say that the others may read their memory; after ft_near_links() */

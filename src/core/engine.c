@@ -413,6 +413,7 @@ int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx)
     for (; i < engine->ntransports && rc == FT_OK; i++) rc = engine->transports[i]->ops->bind(engine->transports[i], ctx);
     if (rc != FT_OK)
         for (int k = 0; k < i - 1; k++) engine->transports[k]->ops->unbind(engine->transports[k], ctx);
+    if (rc == FT_OK && engine->gpu && engine->gpu->pinned) ft_board_open(engine->gpu->pinned, ctx);
     return rc;
 }
 
@@ -426,6 +427,7 @@ int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
 
 void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx)
 {
+    if (engine->gpu && engine->gpu->pinned) ft_board_close(engine->gpu->pinned, ctx);
     for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->unbind(engine->transports[i], ctx);
 }
 

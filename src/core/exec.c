@@ -125,6 +125,7 @@ static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, stru
     if (!send->slot) {
         send->header = header_of(comm, lane, lane->step->send_bytes);
         send->far = from->buf == FT_BUF_TMP;
+        send->to = lane->step->send_to[k];
     }
     int rc = ft_gpu_put(comm, op, link, &pass, send);
     if (rc == FT_OK) lane->sends[k].status = FT_OK;
@@ -234,7 +235,7 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
         peer->rx->ops->release(peer->rx, msg);
         return FT_AGAIN;
     }
-    if (!ft_verify_ok(comm, rank, msg, op, lane->index)) {
+    if (!ft_gpu_takes(comm, op, rank, msg) || !ft_verify_ok(comm, rank, msg, op, lane->index)) {
         peer->rx->ops->release(peer->rx, msg);
         return FT_CORRUPT;
     }
@@ -260,7 +261,7 @@ static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
         int rank = lane->step->fwd_to[k];
         if (link_to(comm, lane->op, rank, &link) != FT_OK) return false;
         lane->headers[k] = header_of(comm, lane, lane->step->len_bytes);
-        int rc = link->ops->reserve(link, &lane->headers[k], &lane->slots[k]);
+        int rc = ft_gpu_reserve(comm, lane->op, rank, &lane->headers[k], &lane->slots[k]);
         if (rc == FT_AGAIN) return false;
         if (rc != FT_OK) {
             fail_peer(comm, lane->op, rank, rc);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define DIGEST_BYTES ((size_t)256 << 10) /* of a result, fetched at once */
+#define WAIT_BYTES 16384              /* a shorter message is not worth waiting for where it may lie */
 #define GIVE_UP_NS UINT64_C(10000000000) /* a GPU that has not done its passes by then will not */
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -266,12 +267,48 @@ int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_re
     return gpu->ops->reduce(gpu->queue, pass, far, pass->scaled ? op->gpu->scale_from : NULL, req);
 }
 
+/* Cannot the operation end before its receivers have come to it? What they have to say then costs no time. */
+static bool waits_anyway(const struct ft_comm *comm, const struct ft_op *op)
+{
+    size_t chunk = comm->engine->tuning.chunk_bytes, bytes = op->coll.count * ft_type_size(op->coll.type);
+    switch (op->coll.kind) {
+    case FT_SEND: return bytes > FT_WINDOW_P2P * chunk;
+    case FT_BROADCAST:
+    case FT_REDUCE:
+    case FT_SCATTER:
+    case FT_GATHER: return bytes > (size_t)FT_LANES * FT_WINDOW_FIRST * chunk;
+    default: return true; /* all send to all */
+    }
+}
+
+int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_header *header, void **slot)
+{
+    const struct ft_pinned *other = comm->peers[rank]->pinned;
+    struct ft_link *link = comm->peers[rank]->tx;
+    int rc = FT_NOTSUP;
+    if (op->gpu && comm->board && other && link->ops->reserve_there && !comm->limits.verify)
+        rc = ft_board_ask(other, comm->ctx, comm->view.rank, op->coll.kind == FT_SEND, op->seq);
+    if (rc == FT_AGAIN && header->len >= WAIT_BYTES && waits_anyway(comm, op)) return FT_AGAIN;
+    if (rc == FT_OK) rc = link->ops->reserve_there(link, header, slot);
+    else rc = FT_NOTSUP;
+    return rc == FT_NOTSUP ? link->ops->reserve(link, header, slot) : rc;
+}
+
+bool ft_gpu_takes(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_msg *msg)
+{
+    bool is_its = msg->header.seq == (uint32_t)op->seq && msg->header.sig == op->sig;
+    if (!msg->there || (!comm->limits.verify && (op->gpu || !is_its))) return true;
+    ft_comm_fail(comm, FT_PROTOCOL, rank, "rank %d sent a message in its GPU's memory to rank %d, whose operation %llu is not on its GPU", rank, comm->view.rank,
+                 (unsigned long long)op->seq);
+    return false;
+}
+
 int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link, const struct ft_reduce *pass, struct ft_gpu_send *send)
 {
     if (!send->slot) {
         struct ft_reduce into = *pass;
         void *slot;
-        int rc = link->ops->reserve(link, &send->header, &slot);
+        int rc = ft_gpu_reserve(comm, op, send->to, &send->header, &slot);
         if (rc != FT_OK) return rc;
         into.dst[0] = slot;
         rc = ft_gpu_pass(comm, op, &into, (struct ft_device_far){.src = send->far, .dst = 1}, &send->req);

@@ -11,6 +11,7 @@
 struct ft_gpu_send {
     struct ft_device_req req;
     struct ft_header header;
+    int to;   /* rank */
     bool far; /* it comes from memory that the GPU cannot reach */
     void *slot;
 };
@@ -92,6 +93,10 @@ bool ft_gpu_poll(struct ft_comm *comm);
 bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns);
 /* A pass of an operation with gpu. */
 int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass, struct ft_device_far far, struct ft_device_req *req);
+/* A slot of the sending link to a rank, for a message of the operation: in memory of this side's GPU if the receiver's takes it there. As reserve(); FT_AGAIN
+ * also until the receiver has said that. And can what has come be read for the operation, if it is its message at all? False: comm has failed. */
+int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_header *header, void **slot);
+bool ft_gpu_takes(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_msg *msg);
 /* A message into a slot of the link, by and by: FT_AGAIN until it is committed. Other statuses: the link's, or FT_DEVICE. */
 int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link, const struct ft_reduce *pass, struct ft_gpu_send *send);
 /* The checksum of an operation's result; false: not yet, ask again, or comm has failed. One operation at a time. */

@@ -129,9 +129,44 @@ void ft_near_pinned(struct ft_comm *comm)
     if (!engine->gpu || !engine->gpu->pinned) return;
     ft_engine_lock(engine);
     for (int r = 0; r < comm->view.nranks; r++)
-        if (comm->peers[r]) met |= meet(engine, comm->peers[r]);
+        if (comm->peers[r]) met |= meet(engine, comm->peers[r]) || comm->peers[r]->pinned;
     ft_engine_unlock(engine);
-    if (met) ft_near_reach(engine);
+    if (met) ft_near_reach(engine); /* also what another communicator has met that opens just now */
+    ft_engine_lock(engine);
+    ft_near_board(comm);
+    ft_engine_unlock(engine);
+}
+
+void ft_near_board(struct ft_comm *comm)
+{
+    const struct ft_pinned *pinned = comm->engine->gpu ? comm->engine->gpu->pinned : NULL;
+    comm->board = pinned ? ft_board_of(pinned, comm->ctx) : NULL;
+    if (!comm->board) return;
+    for (int r = 0; r < comm->view.nranks; r++) {
+        if (comm->peers[r] && ft_pinned_there(comm->peers[r]->pinned)) ft_board_reach(comm->board, r);
+    }
+    ft_board_ready(comm->board);
+}
+
+/* Of all that the running work has: where some are on the GPU and some are not, none is said to be. What is summed up for checksums or
+ * together is the host's on every rank, and nobody asks. */
+void ft_near_say(struct ft_comm *comm)
+{
+    uint64_t last = 0;
+    bool on_device = !comm->limits.verify;
+    if (!comm->board) return;
+    for (const struct ft_op *op = comm->head->ops; op; op = op->next) {
+        if (!ft_kind_is_collective(op->coll.kind) || op->verifies) continue;
+        last = ft_max(last, op->seq);
+        if (!op->members) on_device &= op->gpu != NULL;
+    }
+    if (last > 0) ft_board_say(comm->board, last, on_device);
+}
+
+void ft_near_say_receive(struct ft_comm *comm, int rank)
+{
+    const struct ft_op *next = comm->recvs[rank].head;
+    if (comm->board && next) ft_board_say_receive(comm->board, rank, next->seq, next->gpu && !comm->limits.verify);
 }
 
 void ft_near_reach(struct ft_engine *engine)

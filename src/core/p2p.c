@@ -23,6 +23,7 @@ void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
     if (queue->tail) queue->tail->next_p2p = op;
     else queue->head = op;
     queue->tail = op;
+    if (queue->head == op && op->coll.kind == FT_RECV) ft_near_say_receive(comm, op->coll.root);
 }
 
 static void pop(struct ft_p2p *queue)
@@ -85,7 +86,7 @@ static bool send_turn(struct ft_comm *comm, int rank)
         op->sends[k].moved = true;
         if (op->gpu && len > 0) {
             struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, len);
-            if (!op->gpu->send.slot) op->gpu->send.header = header;
+            if (!op->gpu->send.slot) op->gpu->send.header = header, op->gpu->send.to = rank;
             rc = ft_gpu_put(comm, op, link, &pass, &op->gpu->send);
             op->sends[k].status = FT_OK; /* once it is in the slot it is the link's */
         } else rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
@@ -167,7 +168,7 @@ static bool recv_turn(struct ft_comm *comm, int rank)
             return true;
         }
         rc = fetch(comm, op, peer->rx, &msg, false);
-        bool good = rc == FT_OK && ft_verify_ok(comm, rank, &msg, op, op->offset) && expected(comm, op, &msg.header);
+        bool good = rc == FT_OK && ft_gpu_takes(comm, op, rank, &msg) && ft_verify_ok(comm, rank, &msg, op, op->offset) && expected(comm, op, &msg.header);
         if (good) rc = fetch(comm, op, peer->rx, &msg, true);
         if (rc != FT_OK) {
             peer->rx->ops->release(peer->rx, &msg);
@@ -194,6 +195,7 @@ static bool recv_turn(struct ft_comm *comm, int rank)
         op->begun = moved = true;
     }
     pop(queue);
+    ft_near_say_receive(comm, rank);
     return true;
 }
 

@@ -176,6 +176,7 @@ static void change_view(struct ft_comm *comm, const struct ft_decision *decision
     comm->retry.decided = false;
     ft_engine_unbind_held(engine, old);
     comm->ctx = next;
+    ft_near_board(comm);
     if (engine->telemetry) {
         ft_telemetry_comm_close(engine->telemetry, comm->row);
         comm->row = ft_telemetry_comm_open(engine->telemetry, next, comm->view.epoch, comm->view.nranks, comm->view.rank, comm->name);

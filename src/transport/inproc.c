@@ -369,6 +369,7 @@ const struct ft_transport_ops ft_transport_inproc = {
     .unbind = ft_local_unbind,
     .send = ft_local_send,
     .reserve = ft_local_reserve,
+    .reserve_there = ft_local_reserve_there,
     .commit = ft_local_commit,
     .cancel = ft_local_cancel,
     .recv = ft_local_recv,

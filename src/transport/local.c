@@ -14,7 +14,8 @@
 #define SPILL_POLLS 200
 
 static uint32_t slot_bit(uint64_t cookie) { return cookie && cookie <= FT_SLOTS_MOST ? 1u << (cookie - 1) : 0; }
-static uint32_t loan_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST ? 1u << (cookie - FT_SLOTS_MOST - 1) : 0; }
+static uint32_t loan_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST && cookie <= FT_SLOTS_MOST + FT_SLOTS_LOANS ? 1u << (cookie - FT_SLOTS_MOST - 1) : 0; }
+static uint32_t there_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST + FT_SLOTS_LOANS ? 1u << (cookie - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1) : 0; }
 
 /* ---- links ---------------------------------------------------------------------------------------------------- */
 
@@ -79,6 +80,7 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     l->claimed &= ~slot_bit(n->cookie);
     l->pinned &= ~slot_bit(n->cookie);
     l->borrowed &= ~loan_bit(n->cookie);
+    l->there &= ~there_bit(n->cookie);
     if (l->base.state == FT_LINK_DOWN) return;
     if (n->cookie) give(l, &(struct ft_slots_return){.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1});
     else consumed_small(l, &n->header);
@@ -178,6 +180,17 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
 
 /* ---- receiving -------------------------------------------------------------------------------------------------- */
 
+/* In memory of the sender's device, which this side's reaches. */
+static bool there_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const struct ft_slots_place *place, const unsigned char **at)
+{
+    const struct ft_pinned *there = ft_pinned_there(l->slots.pinned);
+    uint64_t len = d->header.len;
+    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS + FT_SLOTS_THERE || (l->there & there_bit(d->slot)) || d->header.lane > FT_LANE_P2P) return false;
+    if (place->memory != FT_SLOTS_ON_DEVICE || !there || place->at > there->len_bytes || len > there->len_bytes - place->at) return false;
+    *at = (const unsigned char *)there->at + place->at;
+    return true;
+}
+
 /* Where a message's payload lies, by the sender's word, which is checked; NULL if it is away. False: nowhere where it may be. */
 static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const unsigned char **at, bool *pinned)
 {
@@ -187,8 +200,9 @@ static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc
     *pinned = false;
     if (d->slot == 0) return len <= FT_RXQ_SMALL_BYTES;
     if (d->slot <= l->slots.nslots) return (*at = ft_slots_payload(&l->slots, d, pinned)) && !(l->held & slot_bit(d->slot));
-    if (d->slot <= FT_SLOTS_MOST || d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS || (l->borrowed & loan_bit(d->slot))) return false;
     memcpy(&place, d->small, sizeof place);
+    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS) return there_of(l, d, &place, at);
+    if (d->slot <= FT_SLOTS_MOST || (l->borrowed & loan_bit(d->slot))) return false;
     *at = NULL;
     if (place.memory == FT_SLOTS_ELSEWHERE) return l->pull && d->header.lane <= FT_LANE_P2P;
     if (!l->arena || place.at > l->arena_bytes || len > l->arena_bytes - place.at) return false;
@@ -217,6 +231,7 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     l->held |= slot_bit(d->slot);
     if (pinned) l->pinned |= slot_bit(d->slot);
     l->borrowed |= loan_bit(d->slot);
+    l->there |= there_bit(d->slot);
     if (slot_bit(d->slot)) {
         l->holder[d->slot - 1] = n;
         l->arrived[d->slot - 1] = l->starved_polls;
@@ -287,7 +302,7 @@ static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d,
     msg->owner = l;
     msg->cookie = 0;
     msg->withdrawn = NULL;
-    msg->away = false;
+    msg->away = msg->there = false;
     l->at_once = true;
     ft_slots_pass(&l->slots);
     return true;
@@ -311,6 +326,12 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
         msg->withdrawn = ft_slots_withdrawn(&l->slots);
         msg->withdrawn_bit = loan_bit(msg->cookie);
         msg->away = !msg->data;
+        return FT_OK;
+    }
+    msg->there = there_bit(msg->cookie) != 0;
+    if (msg->there) {
+        msg->withdrawn = ft_slots_unpinned(&l->slots);
+        msg->withdrawn_bit = 1;
         return FT_OK;
     }
     if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2) spill(l, n);

@@ -51,9 +51,17 @@ static bool take_back(struct ft_local_link *l, unsigned number)
     return true;
 }
 
-/* A slot or a loan came back. */
+static bool take_there_back(struct ft_local_link *l, unsigned number)
+{
+    if (number >= FT_SLOTS_THERE || (l->slots.there_free >> number & 1)) return false;
+    ft_slots_there_unget(&l->slots, number);
+    return true;
+}
+
+/* A slot, a loan, or memory on the device came back. */
 static bool take_payload_back(struct ft_local_link *l, unsigned number)
 {
+    if (number > FT_SLOTS_MOST + FT_SLOTS_LOANS) return take_there_back(l, number - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1);
     if (number > FT_SLOTS_MOST) return take_back(l, number - FT_SLOTS_MOST - 1);
     unsigned slot = number - 1;
     if (slot >= l->slots.nslots || (l->slots.free >> slot & 1)) return false;
@@ -201,6 +209,26 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
     return FT_OK;
 }
 
+/* The memory is the device's, so what cannot be seen there cannot be moved out of another one's way either: each context has enough of them for
+ * all its windows, and goes through the host's memory where contexts share a link. */
+int ft_local_reserve_there(struct ft_link *link, const struct ft_header *h, void **slot)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    int rc = sendable(l, h);
+    if (rc) return rc;
+    if (!l->slots.pinned || h->len <= FT_RXQ_SMALL_BYTES || h->len > ft_local_of(l)->pinned_most) return FT_NOTSUP;
+    rc = take_place(l, h);
+    if (rc) return rc;
+    int number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
+    if (number < 0 && ft_local_take_returns(l)) number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
+    if (number < 0) {
+        ft_txq_put(&l->txq, h->ctx, h->lane);
+        return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_NOTSUP;
+    }
+    *slot = l->slots.there[number];
+    return FT_OK;
+}
+
 /* The number of the data slot at an address, 0 if it is none. */
 static uint32_t slot_at(const struct ft_local_link *l, const void *p)
 {
@@ -213,6 +241,12 @@ static uint32_t slot_at(const struct ft_local_link *l, const void *p)
 void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
+    int there = ft_slots_there_at(&l->slots, slot);
+    if (there >= 0) {
+        struct ft_slots_place place = ft_slots_there_place(&l->slots, slot);
+        if (l->base.state == FT_LINK_UP) publish(l, h, (uint32_t)there + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
+        return;
+    }
     uint32_t s = slot_at(l, slot);
     if (s) l->reserved--;
     if (l->base.state == FT_LINK_UP) publish(l, h, s, slot);
@@ -221,11 +255,13 @@ void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot
 void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
-    uint32_t s = slot_at(l, slot);
+    int there = ft_slots_there_at(&l->slots, slot);
+    uint32_t s = there < 0 ? slot_at(l, slot) : 0;
     if (s) {
         l->reserved--;
         ft_slots_unget(&l->slots, s - 1);
     }
+    if (there >= 0) ft_slots_there_unget(&l->slots, (unsigned)there);
     ft_txq_put(&l->txq, h->ctx, h->lane);
 }
 

@@ -382,7 +382,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     msg->owner = n;
     msg->cookie = n->cookie;
     msg->withdrawn = NULL;
-    msg->away = false;
+    msg->away = msg->there = false;
     return FT_OK;
 }
 

@@ -314,6 +314,7 @@ const struct ft_transport_ops ft_transport_shm = {
     .unbind = ft_local_unbind,
     .send = ft_local_send,
     .reserve = ft_local_reserve,
+    .reserve_there = ft_local_reserve_there,
     .commit = ft_local_commit,
     .cancel = ft_local_cancel,
     .recv = ft_local_recv,

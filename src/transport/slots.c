@@ -54,6 +54,7 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
     s->stride_bytes = stride_of(chunk_bytes);
     s->nslots = slots_for(chunk_bytes);
     s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
+    s->there_free = UINT32_MAX;
     for (unsigned i = 0; i < s->nslots; i++) s->pages[i] = (struct ft_pages){(uint32_t)s->stride_bytes, (uint32_t)s->stride_bytes};
 }
 
@@ -124,6 +125,37 @@ int ft_slots_place(struct ft_slots *s, unsigned slot, size_t len_bytes, size_t m
     return s->at[slot] ? FT_OK : ft_slots_allocate(s, slot, len_bytes);
 }
 
+int ft_slots_there_get(struct ft_slots *s, size_t most_bytes)
+{
+    if (!s->there_free || !ft_pinned_there(s->pinned)) return -1;
+    unsigned number = (unsigned)__builtin_ctz(s->there_free);
+    if (!s->there[number] && !(s->there[number] = ft_pinned_alloc(ft_pinned_there(s->pinned), most_bytes))) return -1;
+    s->there_free &= s->there_free - 1;
+    s->there_idle &= s->there_free;
+    return (int)number;
+}
+
+int ft_slots_there_at(const struct ft_slots *s, const void *ptr)
+{
+    for (int i = 0; s->pinned && i < FT_SLOTS_THERE; i++)
+        if (s->there[i] == ptr && ptr) return i;
+    return -1;
+}
+
+struct ft_slots_place ft_slots_there_place(const struct ft_slots *s, const void *ptr)
+{
+    return (struct ft_slots_place){.at = (uintptr_t)ptr - (uintptr_t)ft_pinned_there(s->pinned)->at, .memory = FT_SLOTS_ON_DEVICE};
+}
+
+static void there_trim(struct ft_slots *s, uint32_t which)
+{
+    for (; which; which &= which - 1) {
+        unsigned number = (unsigned)__builtin_ctz(which);
+        if (s->there[number]) ft_pinned_free(ft_pinned_there(s->pinned), s->there[number]);
+        s->there[number] = NULL;
+    }
+}
+
 void ft_slots_unpin(struct ft_slots *s)
 {
     if (!s->pinned) return;
@@ -133,6 +165,7 @@ void ft_slots_unpin(struct ft_slots *s)
         ft_pinned_free(s->pinned, s->at[i]);
         s->at[i] = NULL;
     }
+    there_trim(s, UINT32_MAX);
 }
 
 /* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for the receiver has given them back,
@@ -143,6 +176,8 @@ void ft_slots_trim(struct ft_slots *s)
         unsigned i = (unsigned)__builtin_ctz(free);
         ft_pages_trim(&s->pages[i], s->data + i * s->stride_bytes, s->stride_bytes, s->shared);
     }
+    there_trim(s, s->there_idle);
+    s->there_idle = s->there_free;
 }
 
 void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot, const void *small)

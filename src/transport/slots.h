@@ -17,10 +17,12 @@
 #define FT_SLOTS_RETURNS (2 * FT_SLOTS_DESCS)
 #define FT_SLOTS_MOST 32 /* slots of a pool */
 #define FT_SLOTS_LOANS 32 /* payloads that lie in the sender's own memory; in descriptors and returns they follow the slots */
+#define FT_SLOTS_THERE 32 /* payloads that lie in the memory of the sender's device: these numbers follow the loans. All windows of a context together */
 
 /* Where a payload lies that is not in the segment: from the beginning of the arena of the sender's process or of its pinned memory, or elsewhere
- * in its memory, at an address. With a slot, where that lies: in the segment, or in pinned memory. */
-enum ft_slots_memory { FT_SLOTS_HERE, FT_SLOTS_PINNED, FT_SLOTS_ARENA, FT_SLOTS_ELSEWHERE };
+ * in its memory, at an address. With a slot, where that lies: in the segment, or in pinned memory. Or from the beginning of the sender's memory on
+ * its device. */
+enum ft_slots_memory { FT_SLOTS_HERE, FT_SLOTS_PINNED, FT_SLOTS_ARENA, FT_SLOTS_ELSEWHERE, FT_SLOTS_ON_DEVICE };
 struct ft_slots_place { uint64_t at, memory; };
 _Static_assert(sizeof(struct ft_slots_place) <= FT_RXQ_SMALL_BYTES, "a place travels as a small payload does");
 
@@ -58,6 +60,9 @@ struct ft_slots {
     /* The sender's pinned memory, which the receiver has met; NULL: none. The sender's slots may lie there. */
     struct ft_pinned *pinned;
     unsigned char *at[FT_SLOTS_MOST]; /* sender: where; NULL: in the segment */
+    /* Sender: pieces of memory on the device, which goes along with the pinned one; none yet: NULL. And which of them no message has. */
+    unsigned char *there[FT_SLOTS_THERE];
+    uint32_t there_free, there_idle; /* idle: free since the trim before */
 };
 
 /* Bytes of a segment for messages of at most chunk_bytes, and of what lies before its slots. */
@@ -86,12 +91,18 @@ int ft_slots_get(struct ft_slots *); /* a slot's number, or -1 */
 void ft_slots_unget(struct ft_slots *, unsigned slot);
 /* Room for len_bytes in the slot, in pinned memory if there is any for messages up to most_bytes. FT_NOSPACE. */
 int ft_slots_place(struct ft_slots *, unsigned slot, size_t len_bytes, size_t most_bytes);
-/* Slots in pinned memory are void from now on, and that is used for something else. */
+/* A piece of memory on the device for messages up to most_bytes, that no message has: its number, from 0; -1: there is none. And the number of the
+ * one at an address; -1. */
+int ft_slots_there_get(struct ft_slots *, size_t most_bytes);
+int ft_slots_there_at(const struct ft_slots *, const void *ptr);
+struct ft_slots_place ft_slots_there_place(const struct ft_slots *, const void *ptr);
+static inline void ft_slots_there_unget(struct ft_slots *s, unsigned number) { s->there_free |= 1u << number; }
+/* Slots in pinned memory and on the device are void from now on, and that is used for something else. */
 void ft_slots_unpin(struct ft_slots *);
-/* Gives back the pages of sparse slots that no message has taken since the call before. */
+/* Gives back the pages of sparse slots, and memory on the device, that no message has taken since the call before. */
 void ft_slots_trim(struct ft_slots *);
 /* Publishes a message whose payload lies in slot - 1, or for slot 0 is the len bytes of `small`, or for a loan lies where the
- * struct ft_slots_place at `small` says. The caller has made sure that fewer than FT_SLOTS_DESCS are unreturned; ft_slots_rings()
+ * struct ft_slots_place at `small` says, as for memory on the device. The caller has made sure that fewer than FT_SLOTS_DESCS are unreturned; ft_slots_rings()
  * follows. */
 void ft_slots_publish(struct ft_slots *, const struct ft_header *, uint32_t slot, const void *small);
 /* The next return, if there is one. */

@@ -69,6 +69,7 @@ struct ft_msg {
     void *owner;    /* the transport's own */
     uint64_t cookie; /* likewise */
     bool away;      /* data is NULL until fetch has brought the payload, which still lies with the sender; only on lanes up to FT_LANE_P2P */
+    bool there;     /* data is memory of the sender's device: this side's device reads it, and nothing else; likewise */
     uint32_t *withdrawn;    /* NULL: the payload is nobody else's; else a word in which the bit says that the sender does not */
     uint32_t withdrawn_bit; /* stand by it any more */
 };
@@ -148,6 +149,9 @@ struct ft_transport_ops {
      * the same or a later turn; at most one reservation a channel at a time. Commit cannot fail and needs no req; its
      * header, which is the one that travels, may differ from reserve's in crc. */
     int (*reserve)(struct ft_link *, const struct ft_header *, void **slot);
+    /* The same in memory of this side's device, for a receiver whose device takes it there. FT_NOTSUP: no room; reserve it. NULL: it has no
+     * such memory. */
+    int (*reserve_there)(struct ft_link *, const struct ft_header *, void **slot);
     void (*commit)(struct ft_link *, const struct ft_header *, void *slot);
     void (*cancel)(struct ft_link *, const struct ft_header *, void *slot);
     /* The next message of a channel, if it is here. FT_AGAIN: none. FT_LINK: none and none will come. */

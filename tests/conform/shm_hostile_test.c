@@ -271,6 +271,23 @@ static int pinned_of(struct ft_pinned_place *place)
     return fd;
 }
 
+/* As if this side's device reached memory of the sender's; here it can be read. */
+static char on_device[PINNED_BYTES];
+
+static void reach_there(void)
+{
+    struct ft_pinned *met = FT_CONTAINER(accepted, struct ft_shm_link, local.base)->local.slots.pinned;
+    if (met && rnd() % 4) ft_pinned_set_there(met, ft_pinned_over(on_device, sizeof on_device));
+}
+
+static void close_met(struct ft_pinned *met)
+{
+    struct ft_pinned *over = ft_pinned_there(met);
+    ft_pinned_set_there(met, NULL);
+    if (over) ft_pinned_close(over);
+    ft_pinned_close(met);
+}
+
 static void raw_open(struct raw *r)
 {
     size_t len = ft_slots_bytes(CHUNK);
@@ -290,6 +307,7 @@ static void raw_open(struct raw *r)
     for (int i = 0; i < 4; i++) close(all[i]);
     turns(50);
     CHECK(accepted && accepted->state == FT_LINK_UP);
+    reach_there();
 }
 
 static uint32_t odd(uint32_t likely)
@@ -307,12 +325,14 @@ static void raw_publish(struct raw *r)
 {
     struct ft_header h = {.ctx = rnd() % 5, .seq = rnd(), .len = odd(CHUNK), .lane = (uint16_t)(rnd() % 12), .step = (uint16_t)rnd()};
     unsigned char small[FT_RXQ_SMALL_BYTES] = {1};
-    uint32_t slot = rnd() % 8 ? 1 + rnd() % 64 : odd(72);
+    uint32_t slot = rnd() % 8 ? 1 + rnd() % 96 : odd(104);
     static char here[CHUNK];
     static struct ft_pinned said; /* at address 0: places are addresses */
     struct ft_slots_place place = {
         .at = rnd() % 4 ? rnd() % (ARENA_BYTES + CHUNK) : rnd() % 2 ? UINT64_MAX - rnd() % CHUNK : ARENA_BYTES - CHUNK + rnd() % 3};
     place.memory = rnd() % 4 ? FT_SLOTS_ARENA : rnd() % 8 ? FT_SLOTS_ELSEWHERE : rnd();
+    if (slot > FT_SLOTS_MOST + FT_SLOTS_LOANS && rnd() % 8) place.memory = FT_SLOTS_ON_DEVICE;
+    if (place.memory == FT_SLOTS_ON_DEVICE && rnd() % 8) place.at %= PINNED_BYTES - CHUNK + 2;
     if (place.memory == FT_SLOTS_ELSEWHERE && rnd() % 8) place.at = (uintptr_t)here;
     if (slot > FT_SLOTS_MOST) memcpy(small, &place, sizeof place);
     if (slot && slot <= FT_SLOTS_MOST && rnd() % 4 == 0) { /* as publish writes it for a slot in pinned memory, or nearly */
@@ -331,7 +351,7 @@ static void raw_publish(struct raw *r)
     r->slots.pinned = NULL;
 }
 
-static uint32_t sum, received, away;
+static uint32_t sum, received, away, far;
 
 static void receive_some(void)
 {
@@ -342,6 +362,11 @@ static void receive_some(void)
         if (accepted->ops->recv(accepted, 1 + rnd() % 3, rnd() % FT_LANES_ALL, &m) != FT_OK) continue;
         received++;
         CHECK(m.header.len <= CHUNK);
+        if (m.there) {
+            size_t at = (size_t)((const char *)m.data - on_device);
+            CHECK(at < sizeof on_device && m.header.len <= sizeof on_device - at && m.withdrawn && m.header.lane <= FT_LANE_P2P);
+            far++;
+        }
         if (m.away) {
             static char there[CHUNK];
             int rc = accepted->ops->fetch(accepted, &m, rnd() % 2 ? there : NULL);
@@ -366,7 +391,7 @@ static void raw_close(struct raw *r)
     receive_some(); /* lets go of its views */
     engine->ops->disconnect(accepted);
     accepted = NULL;
-    for (struct ft_pinned *met; (met = ft_pinned_take_unkept(pinned, false)); ft_pinned_close(met)) CHECK(met->keepers == 0);
+    for (struct ft_pinned *met; (met = ft_pinned_take_unkept(pinned, false)); close_met(met)) CHECK(met->keepers == 0);
     CHECK(!pinned->met);
 }
 
@@ -401,7 +426,7 @@ static void corrupted_memory_is_survived(int rounds)
     }
     raw_close(&r);
     CHECK(ft_fd_count() == before);
-    printf("%d rounds, %d links ended, %u messages received, %u of them away, checksum %u\n", rounds, ended, received, away, sum);
+    printf("%d rounds, %d links ended, %u messages received, %u of them away, %u on a device, checksum %u\n", rounds, ended, received, away, far, sum);
 }
 
 /* ---- what a receiver may give back ------------------------------------------------------------------------------------ */
@@ -488,7 +513,7 @@ static void corrupted_returns_are_survived(int rounds)
         CHECK(rc == FT_OK || rc == FT_AGAIN || rc == FT_LINK);
         sent += rc == FT_OK;
         struct ft_slots_return r = {.ctx = rnd() % 4, .lane = (uint8_t)(rnd() % 11), .consumed = (uint8_t)(rnd() % 2)};
-        if (rnd() % 8 == 0) r.slot = (uint8_t)(rnd() % 16 ? rnd() % 65 : rnd());
+        if (rnd() % 8 == 0) r.slot = (uint8_t)(rnd() % 16 ? rnd() % 97 : rnd());
         if (rnd() % 2) ft_slots_give(&back, &r);
         if (rnd() % 32 == 0) ((unsigned char *)k.memory)[rnd() % ft_slots_bytes(CHUNK)] = (unsigned char)rnd();
         k.link->ops->drained(k.link);

@@ -5,6 +5,7 @@
  */
 #include "standin.h"
 #include "standin_graph.h"
+#include "standin_peer.h"
 #include "device/cuda/pass.h"
 
 #include <atomic>
@@ -25,32 +26,11 @@
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-/* ---- faults ------------------------------------------------------------------------------------------------------------- */
-
-static std::mutex fault_lock;
-static std::map<std::string, std::pair<CUresult, int>> faults;
-
-CUresult standin::fault(const char *call)
-{
-    std::lock_guard<std::mutex> hold(fault_lock);
-    auto it = faults.find(call);
-    if (it == faults.end()) return CUDA_SUCCESS;
-    if (it->second.second-- > 0) return CUDA_SUCCESS;
-    CUresult result = it->second.first;
-    faults.erase(it);
-    return result;
-}
 #define MAY_FAIL(call)                                                                                   \
     do {                                                                                                 \
         CUresult result_ = standin::fault(call);                                                                  \
         if (result_ != CUDA_SUCCESS) return result_;                                                     \
     } while (0)
-
-EXPORT void standin_fail(const char *call, CUresult result, int after)
-{
-    std::lock_guard<std::mutex> hold(fault_lock);
-    faults[call] = {result, after};
-}
 
 /* ---- devices and contexts ------------------------------------------------------------------------------------------------ */
 
@@ -121,7 +101,8 @@ EXPORT int standin_context_users(int number) { return devices[number].users; }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------------- */
 
-struct Memory { size_t len; char *there; bool pinned; int fd; const Device *device; }; /* pinned memory is every device's, unless it names one */
+/* Pinned memory is every device's, unless it names one. id: of memory of a device, never used again. opens: how often another process's is open. */
+struct Memory { size_t len; char *there; bool pinned; int fd; const Device *device; uint64_t id = 0; int opens = 0; };
 #define REGISTERED (-2) /* as `fd`: memory of the program's */
 static std::mutex memory_lock;
 static std::map<uint64_t, Memory> memories; /* by the address that the program has */
@@ -139,28 +120,40 @@ static char *reach(uint64_t at, const Device *from = nullptr)
 {
     std::lock_guard<std::mutex> hold(memory_lock);
     auto it = find_memory(at);
-    if (it == memories.end() || (from && it->second.device && it->second.device != from)) return nullptr;
+    if (it == memories.end()) return nullptr;
+    const Device *device = it->second.device;
+    bool other = from && device && device != from;
+    if (other && (it->second.pinned || it->second.opens || !standin::is_peer((int)(from - devices), (int)(device - devices)))) return nullptr;
     return it->second.there + (at - it->first);
 }
 
 static size_t round_page(size_t n) { return (n + 4095) / 4096 * 4096; }
 
+/* Memory of the current context's device, in a file. */
+static CUresult add_memory(int fd, size_t size, uint64_t id, int opens, CUdeviceptr *out)
+{
+    void *here = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *there = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (here == MAP_FAILED || there == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    std::lock_guard<std::mutex> hold(memory_lock);
+    memories[(uint64_t)here] = {size, (char *)there, false, fd, current(), id, opens};
+    *out = (CUdeviceptr)here;
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t len)
 {
+    static std::atomic<uint64_t> ids;
     MAY_FAIL("cuMemAlloc");
     if (len == 0) return CUDA_ERROR_INVALID_VALUE;
     size_t size = round_page(len);
     if (size < len || size > (size_t)1 << 40) return CUDA_ERROR_OUT_OF_MEMORY;
-    int fd = memfd_create("standin", MFD_CLOEXEC);
+    uint64_t id = ++ids;
+    int fd = memfd_create(standin::file_of(getpid(), id).c_str(), MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)size) != 0) return CUDA_ERROR_OUT_OF_MEMORY;
-    void *here = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    void *there = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (here == MAP_FAILED || there == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    memset(there, 0xdb, size); /* as a GPU's memory is not zeroed either */
-    std::lock_guard<std::mutex> hold(memory_lock);
-    memories[(uint64_t)here] = {size, (char *)there, false, fd, current()};
-    *out = (CUdeviceptr)here;
-    return CUDA_SUCCESS;
+    CUresult result = add_memory(fd, size, id, 0, out);
+    if (result == CUDA_SUCCESS) memset(reach(*out), 0xdb, size); /* as a GPU's memory is not zeroed either */
+    return result;
 }
 
 /* Memory of the program's, shared or not, that devices reach from now on, at its own address. */
@@ -190,7 +183,7 @@ static CUresult free_memory(uint64_t at, bool pinned)
 {
     std::lock_guard<std::mutex> hold(memory_lock);
     auto it = memories.find(at);
-    if (it == memories.end() || it->second.pinned != pinned || it->second.fd == REGISTERED) return CUDA_ERROR_INVALID_VALUE;
+    if (it == memories.end() || it->second.pinned != pinned || it->second.fd == REGISTERED || it->second.opens) return CUDA_ERROR_INVALID_VALUE;
     munmap((void *)at, it->second.len);
     if (!pinned) munmap(it->second.there, it->second.len), close(it->second.fd);
     memories.erase(it);
@@ -224,6 +217,8 @@ EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdev
 {
     std::lock_guard<std::mutex> hold(memory_lock);
     auto it = find_memory(at);
+    if (what == CU_POINTER_ATTRIBUTE_BUFFER_ID) MAY_FAIL("buffer id");
+    if (it != memories.end() && it->second.id && what == CU_POINTER_ATTRIBUTE_BUFFER_ID) return *(uint64_t *)out = it->second.id, CUDA_SUCCESS;
     if (it == memories.end() || what != CU_POINTER_ATTRIBUTE_MEMORY_TYPE) return CUDA_ERROR_INVALID_VALUE;
     *(unsigned *)out = it->second.pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
     return CUDA_SUCCESS;
@@ -246,6 +241,44 @@ EXPORT CUresult cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t len)
         memcpy(into, &word, len);
     } else if (len > 0) memcpy(into, out_of, len);
     return CUDA_SUCCESS;
+}
+
+/* ---- memory of others, see standin_peer.cc ------------------------------------------------------------------------------ */
+
+int standin::device_of(CUcontext context) { return (int)((Device *)context - devices); }
+
+bool standin::find(CUdeviceptr at, Export *out)
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto it = find_memory(at);
+    if (it == memories.end() || !it->second.id || it->second.opens) return false;
+    *out = {it->second.fd, it->second.len, it->second.id};
+    return true;
+}
+
+CUresult standin::open(const Export &other, CUdeviceptr *out)
+{
+    {
+        std::lock_guard<std::mutex> hold(memory_lock);
+        for (auto &[at, memory] : memories) { /* the same one in the same context has the same address */
+            if (!memory.opens || memory.id != other.id || memory.device != current()) continue;
+            memory.opens++;
+            close(other.fd);
+            return *out = (CUdeviceptr)at, CUDA_SUCCESS;
+        }
+    }
+    return add_memory(other.fd, other.len, other.id, 1, out);
+}
+
+CUresult standin::close_opened(CUdeviceptr at)
+{
+    {
+        std::lock_guard<std::mutex> hold(memory_lock);
+        auto it = memories.find(at);
+        if (it == memories.end() || !it->second.opens) return CUDA_ERROR_INVALID_VALUE;
+        if (--it->second.opens) return CUDA_SUCCESS;
+    }
+    return free_memory(at, false);
 }
 
 EXPORT CUresult cuMemGetInfo_v2(size_t *unused, size_t *all) { return *unused = *all = (size_t)1 << 30, CUDA_SUCCESS; }

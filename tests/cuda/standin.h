@@ -12,7 +12,7 @@
 #define STANDIN_UNKNOWN (-1)
 
 extern "C" {
-/* The next call of this name but `after` answers `result`, once; the name is CUDA's without version. "spoil": that command of a
+/* The next call of this name but `after` answers `result`, once; the name is CUDA's without version. "buffer id": that attribute of a pointer. "spoil": that command of a
  * kernel's stores a wrong first byte. */
 void standin_fail(const char *call, CUresult result, int after);
 /* What comes on the stream from now on waits until let_go. */

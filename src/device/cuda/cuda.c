@@ -112,8 +112,9 @@ static int show(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
     return rc;
 }
 
-static void hide(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
+static void hide(struct ft_cuda_device *cuda, struct ft_pinned *chunk)
 {
+    ft_cuda_unshare(cuda, chunk);
     if (chunk->shown) ft_pinned_hide(chunk), cuda->driver->cuMemHostUnregister(chunk->at);
     ft_pinned_close(chunk);
 }
@@ -127,7 +128,7 @@ static void give_pinned(struct ft_cuda_device *cuda)
     if (want == 0 || ft_cuda_enter(cuda) != FT_OK) return;
     int rc = ft_pinned_make(want, &own);
     if (rc == FT_OK) rc = show(cuda, own);
-    if (rc == FT_OK) cuda->base.pinned = own;
+    if (rc == FT_OK) cuda->base.pinned = own, ft_cuda_share(cuda);
     else FT_LOG(INFO, "init", -1, "links have no pinned memory: %s", ft_fail_text());
     if (rc != FT_OK && own) ft_pinned_close(own);
     ft_cuda_leave(cuda);
@@ -141,7 +142,8 @@ static void cuda_reach(struct ft_device *device)
     pthread_mutex_lock(&cuda->reaching);
     while ((other = ft_pinned_unshown(device->pinned))) {
         other->refused = show(cuda, other) != FT_OK;
-        if (other->refused) FT_LOG(INFO, "init", -1, "the pinned memory of a peer is not reached, and its messages are staged: %s", ft_fail_text());
+        if (!other->refused) ft_cuda_share_meet(cuda, other);
+        else FT_LOG(INFO, "init", -1, "the pinned memory of a peer is not reached, and its messages are staged: %s", ft_fail_text());
     }
     while (ft_cuda_quiet(cuda) && !ft_cuda_stands() && (other = ft_pinned_take_unkept(device->pinned, false))) hide(cuda, other);
     pthread_mutex_unlock(&cuda->reaching);

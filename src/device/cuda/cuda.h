@@ -42,6 +42,12 @@ void ft_cuda_leave(const struct ft_cuda_device *cuda);
 /* Host-pinned memory and its address on the device; freed by cuMemFreeHost(). Entered. */
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there);
 
+/* share.c: memory of the GPU's for messages, which goes along with the device's pinned memory. Of others: where this device reaches it. Neither is an
+ * error: without it messages go through the host's memory. And the end of either. Entered. */
+void ft_cuda_share(struct ft_cuda_device *cuda);
+void ft_cuda_share_meet(struct ft_cuda_device *cuda, struct ft_pinned *other);
+void ft_cuda_unshare(struct ft_cuda_device *cuda, struct ft_pinned *chunk);
+
 /* A command in the ring, as the engine knows it. */
 struct ft_cuda_posted {
     struct ft_device_req *req; /* NULL: cancelled */
@@ -73,7 +79,7 @@ struct ft_device_queue {
     _Atomic uint64_t nobodys;     /* the last of them that no caller knows of; 0: none */
     uint64_t done;                /* commands seen to be done */
     struct ft_cuda_posted posted[FT_CUDA_RING];
-    uint64_t staged_bytes, direct_bytes; /* of operands that are not the device's */
+    uint64_t staged_bytes, direct_bytes, there_bytes; /* of operands that are not the user's: copied, and reached in pinned memory and in that of a device */
     struct ft_device_req *first, *last; /* passes of which something is still to be posted */
     unsigned char free_stage[FT_CUDA_STAGES];
     int nfree;

@@ -77,7 +77,7 @@ static void renew(struct ft_device_queue *queue)
     atomic_store(&queue->issued, 0);
     atomic_store(&queue->refused, 0);
     atomic_store(&queue->nobodys, 0);
-    queue->done = queue->staged_bytes = queue->direct_bytes = 0;
+    queue->done = queue->staged_bytes = queue->direct_bytes = queue->there_bytes = 0;
     queue->first = queue->last = NULL;
     queue->failed = false;
     queue->runs_bell = NULL;
@@ -117,8 +117,8 @@ static void queue_close(struct ft_device_queue *queue)
     ft_cuda_store(&queue->control->calls.ended, FT_CUDA_MUTE);
     ft_cuda_mute(queue, NULL);
     ft_cuda_word_close(queue);
-    FT_LOG(INFO, "net", -1, "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they lay", queue->cuda->name,
-           (unsigned long long)queue->staged_bytes, (unsigned long long)queue->direct_bytes);
+    FT_LOG(INFO, "net", -1, "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they lay, %llu of them in memory of GPUs", queue->cuda->name,
+           (unsigned long long)queue->staged_bytes, (unsigned long long)queue->direct_bytes, (unsigned long long)queue->there_bytes);
     ft_cuda_leave_queue(queue);
     ft_cuda_reap();
 }
@@ -287,16 +287,23 @@ static size_t skew_of(const struct ft_device_req *req, size_t at)
     return 0;
 }
 
-/* Memory of a link's that is pinned need not be staged, unless it lies so that the kernel would go by elements. */
+/* Memory of a link's that is pinned need not be staged, unless it lies so that the kernel would go by elements; that of a device cannot be. */
+static bool reaches(struct ft_device_queue *queue, const void *at, size_t len, size_t skew)
+{
+    enum ft_pinned_kind kind = ft_pinned_has(at, len);
+    if (kind == FT_PINNED_DEVICE) queue->there_bytes += len;
+    return kind == FT_PINNED_DEVICE || (kind == FT_PINNED_HOST && (uintptr_t)at % 16 == skew);
+}
+
 static void reach_links(struct ft_device_queue *queue, struct ft_device_req *req)
 {
     const struct ft_reduce *pass = &req->pass;
     size_t len = pass->count * ft_type_size(pass->type), skew = skew_of(req, 0);
     struct ft_device_far far = req->far;
     for (int k = 0; k < pass->nsrc; k++)
-        if ((far.src >> k & 1) && (uintptr_t)pass->src[k] % 16 == skew && ft_pinned_has(pass->src[k], len)) far.src &= ~(1u << k);
+        if ((far.src >> k & 1) && reaches(queue, pass->src[k], len, skew)) far.src &= ~(1u << k);
     for (int d = 0; d < pass->ndst; d++)
-        if ((far.dst >> d & 1) && (uintptr_t)pass->dst[d] % 16 == skew && ft_pinned_has(pass->dst[d], len)) far.dst &= ~(1u << d);
+        if ((far.dst >> d & 1) && reaches(queue, pass->dst[d], len, skew)) far.dst &= ~(1u << d);
     int before = count_far(req);
     req->far = far;
     queue->staged_bytes += (uint64_t)count_far(req) * len;
