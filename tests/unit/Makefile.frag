@@ -16,5 +16,6 @@ include tests/unit/life.frag
 include tests/unit/fds.frag
 include tests/unit/slots.frag
 include tests/unit/shmem.frag
+include tests/unit/board.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
