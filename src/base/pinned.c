@@ -4,8 +4,8 @@
  * memory. Allocating makes no call of a driver's: an engine does it while kernels run. Thread-safe.
  *
  * It is a file without a name, which engines of this host that have a GPU too map ("meet"), each for itself, and show to their device: what the
- * owner has put there for them they read there. They never write into it. Met memory stays mapped until nobody keeps it and the device has let
- * go of it.
+ * owner has put there for them they read there. They never write into it, but for a word by which they say that they have opened memory of its
+ * device. Met memory stays mapped until nobody keeps it and the device has let go of it.
  */
 #include "base/base.h"
 
