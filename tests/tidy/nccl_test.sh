@@ -14,6 +14,6 @@ differ() {
 section() { awk -v title="## $1" '/^## / {on = $0 == title; next} on' "$page"; }
 differ calls "$(grep -v '^#' tests/abi/symbols.txt | sed 's/^/nccl/' | LC_ALL=C sort)" \
     "$(section Calls | grep '^| `' | cut -d'|' -f2 | grep -oE 'nccl[A-Za-z0-9]+' | LC_ALL=C sort)"
-differ environment "$(grep -oE '"NCCL_[A-Z_]+"' src/base/params.h | tr -d '"' | LC_ALL=C sort)" \
-    "$(section Environment | sed '/^Not looked at/,$d' | grep '^| `' | cut -d'|' -f2 | grep -oE 'NCCL_[A-Z_]+' | LC_ALL=C sort)"
+differ environment "$(grep -oE '"NCCL_[A-Z0-9_]+"' src/base/params.h | tr -d '"' | LC_ALL=C sort)" \
+    "$(section Environment | sed '/^Not looked at/,$d' | grep '^| `' | cut -d'|' -f2 | grep -oE 'NCCL_[A-Z0-9_]+' | LC_ALL=C sort)"
 exit $status
