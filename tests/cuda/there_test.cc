@@ -56,6 +56,23 @@ struct Side {
     }
 };
 
+/* Two receives from the rank before, which may lie apart from each other: the first need not be where the second is. */
+std::string two_messages(ftcclComm_t comm, int n, int rank, Where where, Side &side)
+{
+    size_t count = side.in.size();
+    Side second(where == ANYWHERE ? !side.gpu : side.gpu, count, count, 1000 + rank, side.stream, side.host);
+    int prev = (rank + n - 1) % n, next = (rank + 1) % n;
+    ftcclGroupStart();
+    for (Side *one : {&side, &second}) {
+        ftcclSend(one->from(), count, ftcclInt, next, comm, one->on());
+        ftcclRecv(one->to(), count, ftcclInt, prev, comm, one->on());
+    }
+    if (ftcclGroupEnd() != ftcclSuccess || !side.done() || !second.done()) return std::string("two messages: ") + ftcclGetLastError(comm);
+    for (size_t i = 0; i < count; i++)
+        if (second.out[i] != 1000 + prev + static_cast<int>(i)) return "the second of two messages: [" + std::to_string(i) + "] is " + std::to_string(second.out[i]);
+    return "";
+}
+
 int sum_to(int n) { return n * (n + 1) / 2; }
 
 /* One of several calls; all ranks draw the same one. "": it was right. */
@@ -69,16 +86,13 @@ std::string call_one(ftcclComm_t comm, int n, int rank, std::mt19937_64 &random,
     size_t each = kind == 2 ? count / static_cast<size_t>(n) + 1 : count;
     Side side(on_gpu[rank], each, kind == 2 ? each * static_cast<size_t>(n) : each, rank + 1, stream, host);
     ftcclResult_t result = ftcclSuccess;
-    int prev = (rank + n - 1) % n, next = (rank + 1) % n;
+    std::string wrong;
+    int prev = (rank + n - 1) % n;
     if (kind == 0) result = ftcclAllReduce(side.from(), side.to(), each, ftcclInt, ftcclSum, comm, side.on());
     if (kind == 1) result = ftcclBroadcast(side.from(), side.to(), each, ftcclInt, n - 1, comm, side.on());
     if (kind == 2) result = ftcclAllGather(side.from(), side.to(), each, ftcclInt, comm, side.on());
-    if (kind == 3) {
-        ftcclGroupStart();
-        ftcclSend(side.from(), each, ftcclInt, next, comm, side.on());
-        ftcclRecv(side.to(), each, ftcclInt, prev, comm, side.on());
-        result = ftcclGroupEnd();
-    }
+    if (kind == 3) wrong = two_messages(comm, n, rank, where, side);
+    if (!wrong.empty()) return wrong;
     if (result != ftcclSuccess || !side.done()) return "call " + std::to_string(kind) + ": " + ftcclGetLastError(comm);
     for (size_t i = 0; i < side.out.size(); i++) {
         int at = static_cast<int>(i), want = kind == 0 ? sum_to(n) + n * at : kind == 1 ? n + at : kind == 3 ? prev + 1 + at : static_cast<int>(i / each) + 1 + static_cast<int>(i % each);
