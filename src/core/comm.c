@@ -123,6 +123,7 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
         return ft_fail(rc, "no memory for %d peers", view->nranks);
     }
     ft_near_pinned(comm);
+    ft_gpu_ready(comm);
     *out = comm;
     return FT_OK;
 }

@@ -62,6 +62,12 @@ static void tell_kernels(const struct ft_comm *comm, struct ft_comm_gpu *gpu)
     if (gpu->word && comm->verdict != FT_OK) __atomic_store_n(gpu->word, 1, __ATOMIC_RELEASE);
 }
 
+void ft_gpu_ready(struct ft_comm *comm)
+{
+    if (!comm->engine->gpu || need_queue(comm) == FT_OK) return;
+    FT_LOG(INFO, "init", comm->view.rank, "the communicator has no queue on the GPU, and its first call there tries again: %s", ft_fail_text());
+}
+
 int ft_gpu_word(struct ft_comm *comm, const uint32_t **out)
 {
     uint32_t *here;
@@ -88,9 +94,13 @@ bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr)
     return gpu && ptr && gpu->ops->owns(gpu, ptr);
 }
 
-static int check_buffer(const struct ft_op *op, const char *which, const void *ptr, bool owned, bool host_stream)
+static int check_buffer(struct ft_device *gpu, const struct ft_op *op, const char *which, const void *ptr, bool owned, bool host_stream)
 {
+    int only = ptr && owned && gpu->ops->only ? gpu->ops->only(gpu, ptr) : -1;
     if (!ptr) return FT_OK;
+    if (only >= 0 && only != gpu->number)
+        return ft_fail(FT_INVAL, "%s: the %s buffer %p is memory of GPU %d, and this rank of the communicator is on GPU %d", ft_kind_name(op->coll.kind), which, ptr,
+                       only, gpu->number);
     if (host_stream && owned)
         return ft_fail(FT_INVAL, "%s: the %s buffer %p is the GPU's: it goes with a stream of CUDA's or NULL, not with one of ftcclStreamCreate()",
                        ft_kind_name(op->coll.kind), which, ptr);
@@ -107,8 +117,8 @@ int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
     bool wanted = in || out || (call.stream && !call.host_stream);
     if (!wanted && scale) return ft_fail(FT_INVAL, "%s: the operator's scalar is the GPU's, the buffers are not", ft_kind_name(op->coll.kind));
     if (!wanted) return FT_OK;
-    int rc = check_buffer(op, "send", call.in, in, call.host_stream);
-    if (rc == FT_OK) rc = check_buffer(op, "receive", call.out, out, call.host_stream);
+    int rc = check_buffer(comm->engine->gpu, op, "send", call.in, in, call.host_stream);
+    if (rc == FT_OK) rc = check_buffer(comm->engine->gpu, op, "receive", call.out, out, call.host_stream);
     if (rc == FT_OK) rc = need_queue(comm);
     if (rc == FT_OK && !(op->gpu = calloc(1, sizeof *op->gpu))) rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK) return rc;

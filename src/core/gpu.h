@@ -58,6 +58,8 @@ struct ft_comm_gpu {
 
 /* ---- by the user's thread -------------------------------------------------------------------------------------------- */
 
+/* Makes what calls on the GPU need, when the communicator is opened: once kernels run, the driver may wait for them before it gives memory. */
+void ft_gpu_ready(struct ft_comm *comm);
 /* Are the call's buffers the GPU's? Then op->gpu is made. NULL: a buffer is not used here. host_stream: the stream is one of ours.
  * FT_INVAL, FT_NOTSUP, FT_NOMEM, FT_DEVICE. */
 struct ft_gpu_call { const void *in, *out; void *stream; bool host_stream; };

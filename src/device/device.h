@@ -61,6 +61,8 @@ struct ft_device_ops {
     void (*free)(struct ft_device *, void *ptr, size_t len_bytes);
     /* Does the device work on this address? Any thread, does not block. */
     bool (*owns)(struct ft_device *, const void *ptr);
+    /* Of such an address: the number of the only GPU that has the memory; -1: all reach it. NULL: there is no other device. Likewise. */
+    int (*only)(struct ft_device *, const void *ptr);
     /* Starts one pass. FT_OK: done already. FT_AGAIN: req->status changes in a later poll; sources and destinations stay
      * untouched until then. Engine held, never blocks. */
     int (*reduce)(struct ft_device *, const struct ft_reduce *, struct ft_device_req *req);

@@ -373,17 +373,21 @@ TEST(GpuStreams, ASendToItselfDoesNotMindALinkThatGoes)
 
 TEST(GpuErrors, ADriverThatRefusesIsTheCallersErrorAndHarmsNobody)
 {
+    standin_fail("cuMemHostAlloc", CUDA_ERROR_UNKNOWN, 0);
+    Job alone(1, "shm"); // and its first call tries again
     Job job(2, "shm");
     Buffer<float> a(100);
     for (const char *call : {"cuMemHostAlloc", "cuEventRecord", "cuLaunchKernel"}) {
+        const Job &who = call == std::string("cuMemHostAlloc") ? alone : job;
         standin_fail(call, CUDA_ERROR_UNKNOWN, 0);
-        EXPECT_EQ(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])), ftcclUnhandledCudaError) << call;
+        EXPECT_EQ(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, who.comm[0], as(who.stream[0])), ftcclUnhandledCudaError) << call;
         EXPECT_NE(std::string(ftcclGetLastError(nullptr)).find(call), std::string::npos) << ftcclGetLastError(nullptr);
         EXPECT_EQ(job.state(0), ftcclSuccess);
     }
     standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
     EXPECT_CALLER(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
     reduces<float>(job, 1000, ftcclFloat, true);
+    reduces<float>(alone, 1000, ftcclFloat, true);
 }
 
 /* Rank 1's stream stands still; the others' operations have ended. */
@@ -529,6 +533,26 @@ TEST(GpuErrors, WindowsAndPutsOfGpuMemoryAreRefusedWithASentence)
         EXPECT_EQ(job.state(r), ftcclSuccess);
     });
     reduces<float>(job, 1000, ftcclFloat, true);
+}
+
+TEST(GpuErrors, ABufferOfAnotherGpuIsRefused)
+{
+    int count = 0;
+    ASSERT_EQ(cuDeviceGetCount(&count), CUDA_SUCCESS);
+    if (count < 2) GTEST_SKIP() << "needs two GPUs";
+    Job job(1, "shm");
+    job.each([&](int) {
+        CUcontext other, popped;
+        ASSERT_EQ(cuDevicePrimaryCtxRetain(&other, 1), CUDA_SUCCESS);
+        ASSERT_EQ(cuCtxPushCurrent(other), CUDA_SUCCESS);
+        Buffer<float> theirs(100);
+        ASSERT_EQ(cuCtxPopCurrent(&popped), CUDA_SUCCESS);
+        Buffer<float> ours(100);
+        EXPECT_CALLER(ftcclAllReduce(theirs.ptr(), ours.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+        EXPECT_NE(std::string(ftcclGetLastError(job.comm[0])).find("memory of GPU 1"), std::string::npos) << ftcclGetLastError(job.comm[0]);
+        EXPECT_CALLER(ftcclAllReduce(ours.ptr(), theirs.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+        cuDevicePrimaryCtxRelease(1);
+    });
 }
 
 TEST(GpuErrors, AStatusWordThatCannotBeHad)

@@ -224,6 +224,18 @@ EXPORT CUresult cuPointerGetAttribute(void *out, CUpointer_attribute what, CUdev
     return CUDA_SUCCESS;
 }
 
+/* All that the library asks at once; of what nobody knows, zeros. */
+EXPORT CUresult cuPointerGetAttributes(unsigned n, CUpointer_attribute *what, void **out, CUdeviceptr at)
+{
+    std::lock_guard<std::mutex> hold(memory_lock);
+    auto it = find_memory(at);
+    for (unsigned i = 0; i < n; i++) {
+        bool type = it != memories.end() && what[i] == CU_POINTER_ATTRIBUTE_MEMORY_TYPE, number = it != memories.end() && what[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+        *(int *)out[i] = type ? (it->second.pinned ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE) : number ? (int)(it->second.device - devices) : 0;
+    }
+    return CUDA_SUCCESS;
+}
+
 EXPORT CUresult cuMemsetD8_v2(CUdeviceptr at, unsigned char value, size_t len)
 {
     MAY_FAIL("cuMemsetD8");

@@ -260,12 +260,24 @@ static bool cuda_owns(struct ft_device *device, const void *ptr)
     return ptr && result == CUDA_SUCCESS;
 }
 
+static int cuda_only(struct ft_device *device, const void *ptr)
+{
+    const struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
+    CUpointer_attribute what[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    unsigned type = 0, managed = 0;
+    int number = -1;
+    void *out[] = {&type, &managed, &number};
+    CUresult result = cuda->driver->cuPointerGetAttributes(FT_ARRAY_LEN(what), what, out, (CUdeviceptr)(uintptr_t)ptr);
+    return result == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE && !managed ? number : -1;
+}
+
 static const struct ft_device_ops ops = {
     .name = "cuda",
     .close = cuda_close,
     .alloc = cuda_alloc,
     .free = cuda_free,
     .owns = cuda_owns,
+    .only = cuda_only,
     .reach = cuda_reach,
     .queue = &ft_cuda_queue_ops,
 };

@@ -14,7 +14,7 @@
     X(cuModuleUnload) X(cuModuleGetFunction) X(cuFuncGetAttribute) X(cuLaunchKernel) X(cuCtxGetStreamPriorityRange) X(cuStreamCreateWithPriority) X(cuStreamDestroy) X(cuStreamWaitEvent) X(cuStreamIsCapturing) \
     X(cuEventCreate) X(cuEventRecord) X(cuEventDestroy) X(cuMemHostAlloc) X(cuMemFreeHost) X(cuMemHostGetDevicePointer) X(cuMemHostRegister) X(cuMemHostUnregister) \
     X(cuStreamGetCaptureInfo_v3) X(cuStreamUpdateCaptureDependencies_v2) X(cuThreadExchangeStreamCaptureMode) X(cuUserObjectCreate) \
-    X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) X(cuPointerGetAttribute) X(cuDeviceCanAccessPeer) X(cuCtxEnablePeerAccess) \
+    X(cuUserObjectRelease) X(cuGraphRetainUserObject) X(cuMemAlloc) X(cuMemFree) X(cuMemsetD8) X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuDeviceCanAccessPeer) X(cuCtxEnablePeerAccess) \
     X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle) X(cuIpcCloseMemHandle) X(cuGetErrorName) X(cuGetErrorString)
 
 struct ft_cuda_driver {
