@@ -513,15 +513,15 @@ TEST(Group, CommunicatorsEndWhileAnotherThreadHasAGroupOpen)
     }
 }
 
-/* At any moment of the group; handles are used again soon. */
+/* At any moment of the group; handles are used again soon. The other thread's last groups may end after it. */
 TEST(Group, CommunicatorsAreAbortedWhileAnotherThreadMakesGroups)
 {
     for (int round = 0; round < 50 && !HasFailure(); round++) {
         ftcclComm_t comm;
+        int data[2] = {1, 1};
         std::atomic<bool> begun{false};
         ASSERT_OK(ftcclCommInitAll(&comm, 1, nullptr));
         std::thread other([&] {
-            int data[2] = {1, 1};
             for (ftcclResult_t result = ftcclSuccess; result == ftcclSuccess; begun = true) {
                 EXPECT_OK(ftcclGroupStart());
                 for (int &d : data) ftcclAllReduce(&d, &d, 1, ftcclInt, ftcclSum, comm, nullptr);
