@@ -34,7 +34,7 @@ include tests/tidy/Makefile.frag
 
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones
-#   check-memory   for AddressSanitizer and UBSan: of these, without what it has nothing to see in
+#   check-memory   for AddressSanitizer and UBSan: of these, without what it has nothing to see in; 200 schedules of each simulation
 #   check-threads  for ThreadSanitizer: of these, without what has one thread in each process, or much to compute
 #   check-bare     for a build without an optional library: what differs there (the tools), and the main job
 # A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
@@ -49,8 +49,9 @@ memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests))
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
+memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
 check-fast check-memory check-threads check-bare: all
-	$(MAKE) $(AM_MAKEFLAGS) check TESTS="$($(@:check-%=%)_tests)" check_PROGRAMS="$(filter $($(@:check-%=%)_tests),$(check_PROGRAMS))"
+	$($(@:check-%=%)_draws) $(MAKE) $(AM_MAKEFLAGS) check TESTS="$($(@:check-%=%)_tests)" check_PROGRAMS="$(filter $($(@:check-%=%)_tests),$(check_PROGRAMS))"
 # When tests run in parallel these two run after all others and alone, one after the other: they keep every core busy.
 tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log tests/campaign/campaign_test.log,$(TEST_LOGS))
 tests/campaign/campaign_test.log: $(filter-out tests/campaign/campaign_test.log,$(TEST_LOGS))
