@@ -116,7 +116,7 @@ try {
     gloo::rendezvous::FileStore store(folder);
     State s{std::make_shared<gloo::rendezvous::Context>(rank, int(o.ranks)), nullptr};
     s.context->connectFullMesh(store, device);
-    struct peer_library l = {"Gloo", rank, int(o.ranks), &s, prepare, run, meet, sum};
+    struct peer_library l = {"Gloo", rank, int(o.ranks), &s, prepare, run, meet, sum, nullptr};
     int status = peer_run(&l, &o);
     if (status == PEER_OK) meet(&l); // nobody closes while others still need it
     return status;

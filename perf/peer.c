@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "peer.h"
 
+#include "meet.h"
+
 #include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
@@ -155,7 +157,8 @@ static double measure(struct peer_library *l, const struct peer_call *c, const s
         l->run(l, c);
         if (!rendezvous) continue;
         calls_s += now_s() - from_s;
-        l->meet(l);
+        if (l->meeting) meeting_wait(l->meeting);
+        else l->meet(l);
     }
     double all_s = rendezvous ? calls_s : now_s() - begin_s;
     return l->sum(l, all_s / o->iters) / l->nranks;
@@ -214,12 +217,13 @@ static int one_size(struct peer_library *l, const struct peer_options *o, size_t
 
 int peer_run(struct peer_library *l, const struct peer_options *o)
 {
-    int status = PEER_OK;
+    int status = meeting_join(&l->meeting, l->nranks) == 0 ? PEER_OK : PEER_FAILED;
     if (l->rank == 0) print_head(l, o);
     for (size_t bytes = o->min_bytes; bytes <= o->max_bytes && status == PEER_OK; bytes *= (size_t)o->factor) {
         status = one_size(l, o, bytes);
         if (o->factor < 2 || bytes == 0) break;
     }
+    meeting_leave(l->meeting);
     if (status == PEER_LACKS && l->rank == 0) fprintf(stderr, "%s has no %s\n", l->name, kinds[o->kind]);
     return status;
 }

@@ -38,6 +38,7 @@ struct peer_library {
     void (*run)(struct peer_library *, const struct peer_call *);
     void (*meet)(struct peer_library *); /* a barrier */
     double (*sum)(struct peer_library *, double);
+    struct meeting *meeting; /* of peer_run(): between timed calls, in place of `meet` */
 };
 
 const char *peer_kind_name(enum peer_kind kind);

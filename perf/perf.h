@@ -142,6 +142,7 @@ struct perf_team {
     CCL(UniqueId) id;
     double *shared; /* [nthreads][PERF_REDUCE_MAX]: for reductions between threads */
     pthread_barrier_t barrier;
+    struct meeting *meeting; /* of the processes, where FTCCL_PERF_MEET names one */
 };
 
 /* Ends the process with a message about the rank: peers see it as lost. Safe from any thread. */
@@ -162,6 +163,7 @@ enum perf_reduce { PERF_RANK0, PERF_AVG, PERF_MIN, PERF_MAX, PERF_SUM };
 /* Over all threads of all processes; every thread calls it. n <= PERF_REDUCE_MAX. Also a barrier. */
 void perf_reduce(struct perf_team *t, int thread, double *values, int n, enum perf_reduce how);
 void perf_barrier(struct perf_team *t, int thread);
+void perf_meet(struct perf_team *t, int thread); /* a barrier between timed calls: by the meeting if there is one */
 
 /* ---- verify.c ---------------------------------------------------------------------------------------------------------------- */
 

@@ -95,7 +95,7 @@ static double timed_loop(struct bench *b, double *calls_s)
         double took_s = now_s() - from_s;
         iterations_s += took_s;
         if (b->iter_s) b->iter_s[i] = took_s / o->agg_iters;
-        if (rendezvous) perf_barrier(b->t, b->thread);
+        if (rendezvous) perf_meet(b->t, b->thread);
     }
     *calls_s = now_s() - begin_s;
     finish(b);

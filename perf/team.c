@@ -3,6 +3,7 @@
  * threads of all processes. Each thread owns its ranks from init to close; what threads share is written by one between
  * two barriers.
  */
+#include "meet.h"
 #include "perf.h"
 
 #include <math.h>
@@ -37,7 +38,8 @@ int perf_team_open(struct perf_team *t, const struct perf_options *o, const stru
         return -1;
     }
     for (int i = 0; i < t->nlocal; i++) t->local[i].rank = t->launch.proc * t->nlocal + i;
-    return perf_bootstrap_id(&t->launch, &t->id);
+    if (perf_bootstrap_id(&t->launch, &t->id)) return -1;
+    return t->launch.nprocs > 1 ? meeting_join(&t->meeting, t->launch.nprocs) : 0;
 }
 
 /* The ranks of a thread: *first and the number. */
@@ -134,6 +136,7 @@ void perf_team_close(struct perf_team *t)
         api_mem_free(r->control);
     }
     pthread_barrier_destroy(&t->barrier);
+    meeting_leave(t->meeting);
     free(t->shared);
     free(t->local);
 }
@@ -189,6 +192,17 @@ void perf_barrier(struct perf_team *t, int thread)
 {
     double nothing = 0;
     perf_reduce(t, thread, &nothing, 1, PERF_MAX);
+}
+
+void perf_meet(struct perf_team *t, int thread)
+{
+    if (!t->meeting) {
+        perf_barrier(t, thread);
+        return;
+    }
+    pthread_barrier_wait(&t->barrier);
+    if (thread == 0) meeting_wait(t->meeting);
+    pthread_barrier_wait(&t->barrier);
 }
 
 /* ---- who is where ---------------------------------------------------------------------------------------------------- */

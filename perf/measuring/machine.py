@@ -32,8 +32,8 @@ def versions(programs):
 
 
 def identity():
-    """What must be the same for results to stand in one table."""
-    return {"processor": first_line(["lscpu"], r"Model name:\s*(.*)"), "cores": os.cpu_count(),
+    """What must be the same for results to stand in one table: the machine, and where ranks meet between calls."""
+    return {"meeting": "one counter", "processor": first_line(["lscpu"], r"Model name:\s*(.*)"), "cores": os.cpu_count(),
             "l2": first_line(["lscpu"], r"L2 cache:\s*(.*)"), "l3": first_line(["lscpu"], r"L3 cache:\s*(.*)"),
             "hypervisor": first_line(["lscpu"], r"Hypervisor vendor:\s*(.*)"), "kernel": platform.release().split("-")[0],
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2 ** 30)}

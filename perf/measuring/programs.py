@@ -65,15 +65,16 @@ def compile_peers(folder, wanted):
     made, missing = {}, []
     cc, cxx = shutil.which("cc") or shutil.which("gcc"), shutil.which("c++") or shutil.which("g++")
     native = ["-march=native"] if platform.machine() == "x86_64" else []
-    shared, common = os.path.join(folder, "peer.o"), [os.path.join(PERF, name) for name in ("peer.c", "peer.h")]
-    object_of = [cc, "-O2", "-c", common[0], "-o", shared]
+    common = [os.path.join(PERF, name) for name in ("peer.c", "meet.c", "peer.h", "meet.h")]
+    shared = [os.path.join(folder, name) for name in ("peer.o", "meet.o")]
+    objects = [[cc, "-O2", "-c", source, "-o", out] for source, out in zip(common, shared)]
     plans = {"limits": ("limits.c", cc, lambda source, out: [[cc, "-O3"] + native + ["-o", out, source]]),
              "gloo": ("gloo_perf.cc", cxx if glob.glob("/usr/include/gloo/context.h") else None, lambda source, out: [
-                 object_of, [cxx, "-std=c++17", "-O2", "-w", "-o", out, source, shared, "-lgloo", "-lpthread"]])}
+                 *objects, [cxx, "-std=c++17", "-O2", "-w", "-o", out, source, *shared, "-lgloo", "-lpthread"]])}
     for mpi in ("mpich", "openmpi"):
         compiler = shutil.which("mpicc." + mpi) if shutil.which("mpiexec." + mpi) else None
         plans[mpi] = ("mpi_perf.c", compiler, lambda source, out, compiler=compiler: [
-            object_of, [compiler, "-O2", "-o", out, source, shared]])
+            *objects, [compiler, "-O2", "-o", out, source, *shared]])
     for name, (source, compiler, commands) in plans.items():
         if name != "limits" and name not in wanted:
             continue
@@ -95,6 +96,7 @@ class Programs:
         self.libraries = [who for who in LIBRARIES if who in wanted and (who == "ftccl" or who in self.peers)]
         self.scratch = tempfile.TemporaryDirectory(prefix="compare.")
         self.json = os.path.join(self.scratch.name, "ftccl.json")
+        self.meet = os.path.join(self.scratch.name, "meet")  # where ranks of every library meet between timed calls
         self.extra = {}  # environment of FTCCL's programs
         adopt_orphans()
 
@@ -127,7 +129,10 @@ class Programs:
         """Seconds of one call, and of the whole run. Raises Failure."""
         if who == "gloo" and case.transport != "tcp":
             raise Failure("n/a", "Gloo has no shared memory")
-        environment = dict(os.environ, **ENVIRONMENT.get((who, case.transport), {}), **(self.extra if who == "ftccl" else {}))
+        environment = dict(os.environ, **ENVIRONMENT.get((who, case.transport), {}), **(self.extra if who == "ftccl" else {}),
+                           FTCCL_PERF_MEET=self.meet)
+        with open(self.meet, "w"):
+            pass  # empty
         begin = time.monotonic()
         status, output, errors = run_bounded(self.command(who, case, mode, iterations, warmups, check), environment, self.seconds)
         took = time.monotonic() - begin

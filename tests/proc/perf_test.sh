@@ -55,6 +55,10 @@ passes 'groups in processes, parallel init' $run -n 2 ./perf/all_reduce_perf -g 
 passes 'aggregation' $limit ./perf/all_gather_perf -t 2 -m 4 $small
 passes 'aggregated steps' $limit ./perf/hypercube_perf -g 4 -m 3 $small
 passes 'waiting' $limit ./perf/all_reduce_perf -t 2 -z 1 -a 3 $small
+: >"$dir/meet"
+passes 'meeting in a file' env FTCCL_PERF_MEET="$dir/meet" $run -n 2 ./perf/all_reduce_perf -t 2 -b 64 -e 64 -z 1 -n 20 -w 1
+[ "$(od -An -tu4 -j64 -N4 "$dir/meet")" -eq 80 ] || { echo "FAIL meeting in a file: not the 2 processes 20 times out of place and 20 in place"; failed=1; }
+fails 'meeting in no file' 1 'FTCCL_PERF_MEET=/nowhere/at/all: No such file' env FTCCL_PERF_MEET=/nowhere/at/all $run -n 2 ./perf/all_reduce_perf $small
 passes 'null stream, unaligned, registered' $limit ./perf/alltoall_perf -t 2 -y 1 -u 3 -R 1 $small
 passes 'no verification' $limit ./perf/all_reduce_perf -t 2 -c 0 $small
 passes 'several cycles' $limit ./perf/all_reduce_perf -t 2 -N 2 -C 1 $small
