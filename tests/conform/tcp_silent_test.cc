@@ -118,6 +118,9 @@ class TcpSilent : public testing::Test {
         ft_send req = {};
         req.status = FT_AGAIN;
         int rc = l->ops->send(l, &h, "12345678", &req);
+        if (rc == FT_OK) {
+            EXPECT_TRUE(turn({a.get()}, [&] { return req.status != FT_AGAIN; }));
+        }
         return rc;
     }
     void vanish()
