@@ -83,7 +83,8 @@ int info_plan(FILE *out, const struct plan_request *request)
     if (status) return status;
     bool network = !strcmp(ft_param_str(FT_PARAM_TRANSPORTS), "tcp");
     ft_tuning_links(&tuning, !network ? FT_LINKS_LOCAL : request->nhosts > 1 ? FT_LINKS_SOME : FT_LINKS_LOOPBACK);
-    tuning.pulls = tuning.local_links && request->nhosts == 1 && ft_transport_pulls();
+    if (tuning.local_links && request->nhosts == 1 && ft_transport_pulls())
+        tuning.pulls = ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
     if (coll.kind == FT_SEND || coll.kind == FT_RECV) return ft_fail(FT_USAGE, "a send or receive needs no plan");
     int n = request->nranks;
     int *host = calloc((size_t)n, sizeof *host);

@@ -65,6 +65,9 @@ struct ft_rule {
 #define FT_RULES 384
 enum ft_over { FT_OVER_ALL, FT_OVER_SHM, FT_OVER_TCP }; /* where a rule holds: with local links, without, or both */
 
+/* Can what is only moved be read in its sender's memory, by one copy of its receiver's? Slow: two copies by way of a slot take less of a core. */
+enum ft_pulls { FT_PULLS_NONE, FT_PULLS, FT_PULLS_SLOW };
+
 /* What shapes a plan besides view and collective; equal on all ranks (checked at initialisation by digest). */
 struct ft_tuning {
     size_t chunk_bytes;
@@ -80,7 +83,7 @@ struct ft_tuning {
         double step_ns; /* the engine's own cost of a step */
         int cores_per_host; /* ranks beyond it share: costs are scaled up */
     } costs;
-    bool pulls; /* what is only moved can be read in its sender's memory, by one copy of its receiver's; a communicator's, too */
+    enum ft_pulls pulls; /* a communicator's, too */
     bool local_links; /* ranks of one host need not go over the network; not digested: it is a communicator's, see ft_tuning_links() */
     bool peer_lanes; /* an AlltoAll's or AllGather's peers have a lane each, however few `chunks`: all lanes take messages as long; likewise */
     int nrules;

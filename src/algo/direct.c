@@ -8,6 +8,8 @@
 #define PULLED_BYTES 16384 /* blocks of so much, or of an eighth of a chunk, are worth a wait for the one that reads them */
 #define PULLED_CROWDED 4   /* times as much with more ranks than cores, where everybody reads from everybody */
 #define PULLED_COST 0.6    /* of a byte; a slot's is copied twice */
+#define PULLED_SLOW 2.55   /* the same where reading is slow; a part of it only for the first of the ranks on a core, for the others find the bytes in its cache: */
+#define PULLED_FIRST 0.74
 #define SHORT_BYTES 4096   /* blocks up to here are all sent before any is waited for, on one lane: a lane costs more than their bytes */
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
 
@@ -25,6 +27,7 @@ static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, 
 static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
     if (!tuning->pulls || ft_kind_reduces(coll->kind)) return false;
+    if (tuning->pulls == FT_PULLS_SLOW && coll->kind != FT_BROADCAST) return false; /* a broadcast's bytes would go through a slot for each receiver */
     bool crowded = ft_work_sharing(view, tuning) > 1 && (coll->kind == FT_ALLGATHER || coll->kind == FT_ALLTOALL);
     size_t least = ft_min(PULLED_BYTES, tuning->chunk_bytes / 8) * (crowded ? PULLED_CROWDED : 1);
     return coll->count * ft_type_size(coll->type) >= least;
@@ -39,6 +42,11 @@ static bool is_short(const struct ft_coll *coll, const struct ft_tuning *tuning)
 static bool is_spread(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
     return tuning->peer_lanes && coll->kind == FT_ALLGATHER && view->nranks > 2 && !is_short(coll, tuning);
+}
+
+static double pulled_cost(const struct ft_view *view, const struct ft_tuning *tuning)
+{
+    return tuning->pulls == FT_PULLS ? PULLED_COST : PULLED_SLOW * (1 - PULLED_FIRST + PULLED_FIRST / ft_work_sharing(view, tuning));
 }
 
 static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
@@ -80,7 +88,7 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     work.straight = is_spread(view, coll, tuning);
     if (work.flows == 1) work.share_steps = work.share_bytes = 1 / n;
     bool pulled = is_pulled(view, coll, tuning);
-    if (pulled) work.bytes_local *= PULLED_COST;
+    if (pulled) work.bytes_local *= pulled_cost(view, tuning);
     if (pulled && coll->kind == FT_BROADCAST) { /* all that receive it work at the same time */
         work.bytes_local /= n - 1;
         work.steps /= n - 1;

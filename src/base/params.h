@@ -30,6 +30,8 @@
       "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs that call mlockall()")  \
     X(CMA, "FTCCL_CMA", INT, 16384, 0, 8388608, "bytes", "",                                                            \
       "messages of a host from this length on that are only moved are read in the sender's memory (process_vm_readv); 0: never") \
+    X(CMA_SLOW, "FTCCL_CMA_SLOW", INT, -1, -1, 1, "", "",                                                               \
+      "1: such reading is slow on this machine and done only where it still gains; 0: it is not; -1: measured at the first communicator") \
     X(TRIM_MS, "FTCCL_TRIM_MS", INT, 1000, 0, 3600000, "ms", "",                                                        \
       "memory that long messages took is given back when none has needed it for so long, or up to twice that; 0: never") \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \

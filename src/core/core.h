@@ -543,7 +543,7 @@ void ft_near_say(struct ft_comm *comm);
 void ft_near_say_receive(struct ft_comm *comm, int rank);
 void ft_near_part(struct ft_peer *peer);
 bool ft_near_has_pinned(const struct ft_comm *comm); /* a rank has some */
-bool ft_near_pulls(const struct ft_comm *comm); /* all ranks say that the others may read their memory; after ft_near_links() */
+enum ft_pulls ft_near_pulls(const struct ft_comm *comm); /* do all ranks say that the others may read their memory? Slow if one says so. After ft_near_links() */
 /* cores.c: the same for the cores that ranks of a host have between them; FT_NOMEM. */
 void ft_cores_open(struct ft_engine *engine);
 bool ft_cores_card(const struct ft_engine *engine, struct ft_card *card);

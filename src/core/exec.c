@@ -162,7 +162,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     } else if (!(op->redop.scaled && lane->step->send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
         lane->sends[k].lasts = may_last(lane);
-        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind);
+        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind) && (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
         seal(comm, lane, &header, data);
         rc = link->ops->send(link, &header, data, &lane->sends[k]);
     } else {

@@ -10,7 +10,7 @@
 
 #define PART "near"
 #define PINNED_PART "pinned" /* where its neighbours find what its GPU writes for them */
-#define PULL_PART "pull" /* its neighbours may read this rank's memory, and its buffers are there */
+#define PULL_PART "pull" /* an enum ft_pulls: its neighbours may read this rank's memory, and its buffers are there */
 
 /* One number for all who share memory: those of a host, of a process, or nobody else. */
 static uint64_t neighbourhood(const struct ft_engine *engine)
@@ -25,16 +25,23 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
     return ft_hash64(self, sizeof self, process ? 1 : 2);
 }
 
+/* An engine that a simulation turns measures nothing: its seed tells everything. */
+static enum ft_pulls pulls_here(const struct ft_engine *engine)
+{
+    if (engine->gpu || !ft_transport_pulls()) return FT_PULLS_NONE;
+    return !engine->manual && ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
+}
+
 bool ft_near_card(const struct ft_engine *engine, struct ft_card *card)
 {
     uint64_t here = neighbourhood(engine);
-    unsigned char yes = 1;
+    unsigned char pulls = (unsigned char)pulls_here(engine);
     struct ft_pinned_place place;
     if (engine->gpu && engine->gpu->pinned) {
         ft_pinned_locate(engine->gpu->pinned, &place);
         if (!ft_card_put(card, PINNED_PART, &place, sizeof place)) return false;
     }
-    if (!engine->gpu && ft_transport_pulls() && !ft_card_put(card, PULL_PART, &yes, sizeof yes)) return false;
+    if (pulls && !ft_card_put(card, PULL_PART, &pulls, sizeof pulls)) return false;
     return ft_card_put(card, PART, &here, sizeof here);
 }
 
@@ -98,13 +105,17 @@ bool ft_near_has_pinned(const struct ft_comm *comm)
     return any;
 }
 
-bool ft_near_pulls(const struct ft_comm *comm)
+enum ft_pulls ft_near_pulls(const struct ft_comm *comm)
 {
-    size_t len;
-    bool all = comm->view.nhosts == 1 && comm->tuning.local_links && !comm->engine->gpu && ft_transport_pulls();
+    bool may = comm->view.nhosts == 1 && comm->tuning.local_links;
+    enum ft_pulls all = may ? pulls_here(comm->engine) : FT_PULLS_NONE;
     for (int r = 0; all && r < comm->view.nranks; r++) {
         const struct ft_peer *peer = comm->peers[r];
-        all = r == comm->view.rank || (peer->address && ft_card_part(peer->address, peer->address_bytes, PULL_PART, &len));
+        size_t len = 0;
+        if (r == comm->view.rank) continue;
+        const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PULL_PART, &len) : NULL;
+        if (!part || len != 1 || (*part != FT_PULLS && *part != FT_PULLS_SLOW)) all = FT_PULLS_NONE;
+        else if (*part == FT_PULLS_SLOW) all = FT_PULLS_SLOW;
     }
     return all;
 }

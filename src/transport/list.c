@@ -70,6 +70,8 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
 
 bool ft_transport_pulls(void) { return ft_pull_usable(); }
 
+bool ft_transport_pulls_slowly(void) { return ft_pull_is_slow(); }
+
 void ft_transport_describe(FILE *out)
 {
     fprintf(out, "transports:");

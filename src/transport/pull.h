@@ -11,6 +11,9 @@
 /* Can others read this process's memory at all in this way, as far as it can tell by itself? And do its links take messages that are
  * worth it, see ft_local_open()? */
 bool ft_pull_usable(void);
+/* Does the kernel take so long to read this process's memory that two copies of the process's own take less? FTCCL_CMA_SLOW says, or a
+ * measurement of some 0.3 ms, once in a process: virtual Zen 3 reads at a fifth of memcpy's rate, Sapphire Rapids at half. */
+bool ft_pull_is_slow(void);
 /* Memory that could be read a moment ago; starts as zeros. */
 struct ft_pull_seen { uintptr_t from, to; uint64_t until_ns; };
 /* Can this process's memory at data be read in this way, as far as a look at its ends tells? No: mappings of devices, such as what CUDA

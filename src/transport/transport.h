@@ -191,6 +191,7 @@ int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transpo
 int ft_transport_list(const char *list, const struct ft_transport_ops **out, int capacity);
 /* May others of this host read this process's memory, as far as it can tell? Links find out for themselves. */
 bool ft_transport_pulls(void);
+bool ft_transport_pulls_slowly(void); /* see ft_pull_is_slow() */
 void ft_transport_describe(FILE *out); /* names, interfaces and addresses found here, for ftccl-info */
 
 /* ---- network interfaces ------------------------------------------------------------------------------------- */

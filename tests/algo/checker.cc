@@ -394,7 +394,7 @@ std::string Case::text() const
     static const char *const place[] = {"out of place", "in place", "mixed"};
     std::ostringstream s;
     s << algo->name << " " << ft_kind_name(coll.kind) << " of " << coll.count << " x " << ft_type_name(coll.type) << ", "
-      << nranks() << " ranks, root " << coll.root << ", chunk " << chunk_bytes << " B x " << chunks << (pulls ? ", pulled" : "") << (peer_lanes ? ", peer lanes, " : ", ")
+      << nranks() << " ranks, root " << coll.root << ", chunk " << chunk_bytes << " B x " << chunks << (pulls == FT_PULLS_NONE ? "" : pulls == FT_PULLS ? ", pulled" : ", pulled slowly") << (peer_lanes ? ", peer lanes, " : ", ")
       << place[(int)in_place] << ", window " << window << (hand ? " with hand" : " without hand") << ", seed " << seed
       << ", hosts";
     for (int h : host) s << " " << h;

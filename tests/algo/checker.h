@@ -30,7 +30,8 @@ struct Case {
     int window;
     bool hand;
     uint64_t seed; // order of delivery
-    bool pulls = false, peer_lanes = false;
+    ft_pulls pulls = FT_PULLS_NONE;
+    bool peer_lanes = false;
 
     int nranks() const { return (int)host.size(); }
     std::string text() const;

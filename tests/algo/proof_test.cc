@@ -57,7 +57,7 @@ Case sample(const struct ft_algo *algo, enum ft_kind kind, int n, std::mt19937_6
     c.hand = random() % 4 != 0;
     c.window = c.hand ? 1 : 2;
     c.seed = random();
-    c.pulls = random() % 2;
+    c.pulls = static_cast<ft_pulls>(random() % 3);
     c.peer_lanes = random() % 2;
     return c;
 }

@@ -39,7 +39,7 @@ bool all(const std::vector<unsigned char> &v, size_t from, unsigned char value)
     return v[from] == value && memcmp(&v[from], &v[from + 1], kCount - 1) == 0; // each byte is as the one before
 }
 
-/* loop ID NRANKS RANK FILTER: all-gathers and broadcasts until it fails; with FILTER, reads nothing from some round on. */
+/* pulls ID NRANKS RANK FILTER: all-gathers and broadcasts until it fails; with FILTER, reads nothing from some round on. */
 CHILD(pulls)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]), filter = std::stoi(arguments[3]);
@@ -61,7 +61,7 @@ CHILD(pulls)
         for (int r = 0; r < n && result == ftcclSuccess; r++)
             if (!all(out, static_cast<size_t>(r) * kCount, static_cast<unsigned char>(i * 7 + r))) printf("torn, round %d\n", i), exit(2);
         if (result == ftcclSuccess && !all(cast, 0, static_cast<unsigned char>(i * 7 + i % n))) printf("torn broadcast, round %d\n", i), exit(2);
-        if (i == 60) printf("running\n");
+        if (i == 60 || i == 200) printf(i == 60 ? "running\n" : "on\n");
     }
     printf("%d %s\n", result, ftcclGetLastError(comm));
     ftcclCommAbort(comm);
@@ -70,13 +70,15 @@ CHILD(pulls)
 
 struct Job {
     std::vector<std::unique_ptr<proc::Child>> rank;
-    Job(int n, int filtered, const std::map<std::string, std::string> &env)
+    Job(int n, int filtered, std::map<std::string, std::string> env, const std::vector<std::string> &slow = {})
     {
         ftcclUniqueId id;
         EXPECT_OK(ftcclGetUniqueId(&id));
-        for (int r = 0; r < n; r++)
+        for (int r = 0; r < n; r++) {
+            if (!slow.empty()) env["FTCCL_CMA_SLOW"] = slow[static_cast<size_t>(r)];
             rank.push_back(std::make_unique<proc::Child>("pulls", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r),
                                                                                           std::to_string(r == filtered)}, env));
+        }
         for (auto &child : rank) EXPECT_EQ(child->line(), "running");
     }
     void fails(int victim)
@@ -84,6 +86,7 @@ struct Job {
         for (size_t r = 0; r < rank.size(); r++) {
             if (static_cast<int>(r) == victim) continue;
             std::string line = rank[r]->line(20);
+            if (line == "on") line = rank[r]->line(20);
             EXPECT_EQ(line.substr(0, line.find(' ')), std::to_string(ftcclRemoteError)) << "rank " << r << ": " << line;
             EXPECT_EQ(rank[r]->wait(), 0) << "rank " << r;
         }
@@ -93,7 +96,7 @@ struct Job {
 TEST(Pull, WhatIsDoneIsRightWhileRanksDie)
 {
     for (int i = 0; i < 12; i++) {
-        Job job(3, -1, {{"FTCCL_TRANSPORTS", "shm"}});
+        Job job(3, -1, {{"FTCCL_TRANSPORTS", "shm"}, {"FTCCL_CMA_SLOW", "0"}});
         if (HasFailure()) return;
         usleep(static_cast<useconds_t>(997 * i));
         double start = proc::now();
@@ -106,9 +109,19 @@ TEST(Pull, WhatIsDoneIsRightWhileRanksDie)
 
 TEST(Pull, ARankThatMayNotReadAnyMoreFailsRecoverably)
 {
-    Job job(2, 1, {{"FTCCL_TRANSPORTS", "shm"}});
+    Job job(2, 1, {{"FTCCL_TRANSPORTS", "shm"}, {"FTCCL_CMA_SLOW", "0"}});
     if (HasFailure()) return;
     job.fails(-1);
+}
+
+/* One rank that says so is enough. */
+TEST(Pull, WhereItIsSlowMessagesAreCopied)
+{
+    Job job(2, 1, {{"FTCCL_TRANSPORTS", "shm"}}, {"1", "0"});
+    if (HasFailure()) return;
+    EXPECT_EQ(job.rank[1]->line(20), "on");
+    job.rank[0]->signal(SIGKILL);
+    job.fails(0);
 }
 
 TEST(Pull, WithoutTheCallMessagesAreCopied)
