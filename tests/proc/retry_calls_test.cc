@@ -116,9 +116,10 @@ CHILD(mixed)
         });
     ftcclResult_t result = ftcclSuccess;
     for (int i = 0; (i < rounds || what == "revoke") && result == ftcclSuccess; i++) result = me.reduce(count, masks);
-    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable) return printf("failed %d %s\n", result, ftcclGetLastError(me.comm)), 4;
-    act(what, me);
+    bool failed = result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable;
+    if (!failed) act(what, me);
     if (other.joinable()) other.join();
+    if (failed) return printf("failed %d %s\n", result, ftcclGetLastError(me.comm)), 4;
     ftcclComm_t left = nullptr;
     result = ftcclCommShrink(me.comm, nullptr, 0, &left, nullptr, FTCCL_SHRINK_DEFAULT);
     if (result != ftcclSuccess) return printf("shrink %d %s\n", result, ftcclGetLastError(me.comm)), 5;

@@ -370,7 +370,7 @@ TEST(Tcp, BytesMayComeOneByOne)
         ft_msg m;
         if (b.accepted.empty() || tcp->recv(b.accepted[0], ctx, 0, &m) != FT_OK) continue;
         EXPECT_EQ(got, m.header.seq);
-        EXPECT_EQ(0, memcmp(payload(got, got * 40).data(), m.data, got * 40));
+        EXPECT_TRUE(got == 0 || memcmp(payload(got, got * 40).data(), m.data, got * 40) == 0);
         got++;
         tcp->release(b.accepted[0], &m);
     }
