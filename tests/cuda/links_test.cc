@@ -125,7 +125,9 @@ TEST_P(GpuPinned, GoesWithTheRankThatHadIt)
             EXPECT_OK(ftcclCommSplit(next[i], 0, r, &child, nullptr));
             EXPECT_OK(ftcclCommDestroy(child));
         }
-        reduces(next[i], job.stream[i], 2);
+    });
+    job.each([&](int r) { /* not while one ends: what it leaves would stay until the next end */
+        if (r != 2) reduces(next[static_cast<size_t>(r)], job.stream[static_cast<size_t>(r)], 2);
     });
     EXPECT_EQ(standin_live_memory(), alone);
     for (int r = 0; r < 2; r++) EXPECT_OK(ftcclCommDestroy(next[static_cast<size_t>(r)]));
