@@ -13,9 +13,9 @@
 
 #define PULL_BYTES ((size_t)1 << 20)
 #define SEEN_NS 100000000u
-#define PROBE_BYTES ((size_t)128 << 10) /* in the core's own cache, where what loses most is the kernel's way to the pages */
+#define PROBE_BYTES ((size_t)64 << 10) /* in the core's own cache, where what loses most is the kernel's way to the pages */
 #define PROBES 8                        /* the fastest counts: others may want the core */
-#define SLOW 3                          /* times as long as memcpy: 4.4 to 5 on virtual Zen 3, about 2 on Sapphire Rapids */
+#define SLOW 3                          /* times as long as memcpy: 5 to 6 on virtual Zen 3, 2.3 on Sapphire Rapids */
 
 static bool readable(const void *data, size_t len_bytes)
 {
