@@ -2,8 +2,14 @@
 #include <stdio.h>
 
 #define RANKS 4
-#define CHECK(call) do { ftcclResult_t r_ = (call); if (r_ != ftcclSuccess) { \
-    fprintf(stderr, "%s: %s\n", ftcclGetErrorString(r_), ftcclGetLastError(NULL)); return 1; } } while (0)
+#define CHECK(call)                                                                        \
+    do {                                                                                   \
+        ftcclResult_t r_ = (call);                                                         \
+        if (r_ != ftcclSuccess) {                                                          \
+            fprintf(stderr, "%s: %s\n", ftcclGetErrorString(r_), ftcclGetLastError(NULL)); \
+            return 1;                                                                      \
+        }                                                                                  \
+    } while (0)
 
 int main(void)
 {
@@ -17,7 +23,9 @@ int main(void)
     }
     CHECK(ftcclGroupEnd());
     CHECK(ftcclStreamSynchronize(NULL)); /* waits, and tells what failed */
-    for (int r = 0; r < RANKS; r++) printf("rank %d has %g\n", r, value[r]);
-    for (int r = 0; r < RANKS; r++) CHECK(ftcclCommDestroy(comm[r]));
+    for (int r = 0; r < RANKS; r++)
+        printf("rank %d has %g\n", r, value[r]);
+    for (int r = 0; r < RANKS; r++)
+        CHECK(ftcclCommDestroy(comm[r]));
     return 0;
 }

@@ -1,6 +1,7 @@
 /*
- * alltoallv_perf: every rank sends the same total, but more to ranks that are farther in number. The spread (0: equal
- * blocks, 1: fully by distance) comes from FTCCL_PERF_ALLTOALLV_SPREAD or NCCL_TESTS_ALLTOALLV_SPREAD. No in-place form.
+ * alltoallv_perf: every rank sends the same total, but more to ranks that are farther in number.
+ * The spread (0: equal blocks, 1: fully by distance) comes from FTCCL_PERF_ALLTOALLV_SPREAD or
+ * NCCL_TESTS_ALLTOALLV_SPREAD. No in-place form.
  */
 #include "perf.h"
 
@@ -9,9 +10,11 @@
 static double spread(void)
 {
     static _Atomic double value = -1;
-    if (value >= 0) return value; /* threads may compute it twice */
+    if (value >= 0)
+        return value; /* threads may compute it twice */
     const char *text = getenv("FTCCL_PERF_ALLTOALLV_SPREAD");
-    if (!text) text = getenv("NCCL_TESTS_ALLTOALLV_SPREAD");
+    if (!text)
+        text = getenv("NCCL_TESTS_ALLTOALLV_SPREAD");
     double v = text ? strtod(text, NULL) : 1;
     value = v >= 0 && v <= 1 ? v : 1;
     return value;
@@ -20,7 +23,8 @@ static double spread(void)
 /* Elements that src sends to dst, when the mean block has `count`; whole multiples of 16 bytes. */
 static size_t peer_count(int src, int dst, int nranks, size_t count, size_t type_size)
 {
-    if (nranks == 1) return count;
+    if (nranks == 1)
+        return count;
     int distance = (dst - src + nranks) % nranks;
     double weight = 1 - spread() + spread() * 2.0 * distance / (nranks - 1);
     return (size_t)((double)count * weight) & ~(16 / type_size - 1);
@@ -39,7 +43,8 @@ static void layout(struct perf_layout *l, size_t count, size_t type_size, int nr
 {
     perf_layout_all(l, count, type_size, nranks);
     l->send = l->recv = 0;
-    for (int i = 0; i < nranks; i++) l->send += peer_count(0, i, nranks, l->param, type_size);
+    for (int i = 0; i < nranks; i++)
+        l->send += peer_count(0, i, nranks, l->param, type_size);
     l->recv = l->send; /* the weights are the same round the circle */
 }
 
@@ -51,9 +56,11 @@ static CCL(Result_t) run(const struct perf_call *c, int step)
     for (int i = 0; i < c->nranks && result == CCL(Success); i++) {
         size_t to = peer_count(c->rank, i, c->nranks, c->count, c->type_size);
         size_t from = peer_count(i, c->rank, c->nranks, c->count, c->type_size);
-        if (to) result = CCL(Send)(c->send + sent * c->type_size, to, c->type, i, c->comm, c->stream);
+        if (to)
+            result = CCL(Send)(c->send + sent * c->type_size, to, c->type, i, c->comm, c->stream);
         if (from && result == CCL(Success))
-            result = CCL(Recv)(c->recv + received * c->type_size, from, c->type, i, c->comm, c->stream);
+            result = CCL(Recv)(c->recv + received * c->type_size, from, c->type, i, c->comm,
+                               c->stream);
         sent += to;
         received += from;
     }
@@ -63,8 +70,10 @@ static CCL(Result_t) run(const struct perf_call *c, int step)
 
 static void block(const struct perf_call *c, int i, struct perf_block *b)
 {
-    *b = (struct perf_block){.at = offset(i, c->rank, c, false), .from = offset(i, c->rank, c, true),
-                             .count = peer_count(i, c->rank, c->nranks, c->count, c->type_size), .source = i};
+    *b = (struct perf_block){.at = offset(i, c->rank, c, false),
+                             .from = offset(i, c->rank, c, true),
+                             .count = peer_count(i, c->rank, c->nranks, c->count, c->type_size),
+                             .source = i};
 }
 
 static double alg_bytes(const struct perf_call *c, const struct perf_layout *l)
@@ -72,7 +81,15 @@ static double alg_bytes(const struct perf_call *c, const struct perf_layout *l)
     return (double)l->send * (double)c->type_size;
 }
 
-static const struct perf_op op = {.name = "alltoallv", .layout = layout, .run = run, .nblocks = perf_every_block,
-                                  .block = block, .alg_bytes = alg_bytes, .bus_factor = perf_factor_others};
+static const struct perf_op op = {.name = "alltoallv",
+                                  .layout = layout,
+                                  .run = run,
+                                  .nblocks = perf_every_block,
+                                  .block = block,
+                                  .alg_bytes = alg_bytes,
+                                  .bus_factor = perf_factor_others};
 
-int main(int argc, char **argv) { return perf_main(&op, argc, argv); }
+int main(int argc, char **argv)
+{
+    return perf_main(&op, argc, argv);
+}

@@ -1,4 +1,5 @@
-/* What api.h promises: FTCCL on host memory by its own streams, and either library on the GPU by CUDA's. */
+/* What api.h promises: FTCCL on host memory by its own streams, and either library on the GPU by
+ * CUDA's. */
 #include "api.h"
 #include "gpu.h"
 
@@ -17,10 +18,11 @@ int api_open(enum api_memory memory)
 
 void api_enter(void)
 {
-    if (where != API_HOST) gpu_enter();
+    if (where != API_HOST)
+        gpu_enter();
 }
 
-/* ---- the GPU ----------------------------------------------------------------------------------------------------------- */
+/* ---- the GPU --------------------------------------------------------------------------------- */
 
 /* A stream tells nothing of the library's errors, and may stand for ever in one that has failed. */
 static CCL(Result_t) wait_on_gpu(CCL(Comm_t) comm, api_stream stream)
@@ -28,10 +30,14 @@ static CCL(Result_t) wait_on_gpu(CCL(Comm_t) comm, api_stream stream)
     for (unsigned turn = 0;; turn++) {
         bool idle = gpu_stream_idle(stream);
         CCL(Result_t) error = CCL(Success), asked = CCL(Success);
-        if (idle || turn % 64 == 0) asked = CCL(CommGetAsyncError)(comm, &error);
-        if (asked != CCL(Success)) return asked;
-        if (error != CCL(Success) && error != CCL(InProgress)) return error;
-        if (idle) return CCL(Success);
+        if (idle || turn % 64 == 0)
+            asked = CCL(CommGetAsyncError)(comm, &error);
+        if (asked != CCL(Success))
+            return asked;
+        if (error != CCL(Success) && error != CCL(InProgress))
+            return error;
+        if (idle)
+            return CCL(Success);
         sched_yield();
     }
 }
@@ -44,21 +50,31 @@ static CCL(Result_t) take_from_gpu(void **ptr, size_t bytes)
 
 void api_mem_write(void *buffer, const void *from, size_t bytes)
 {
-    if (where == API_DEVICE) gpu_copy(buffer, from, bytes);
-    else memcpy(buffer, from, bytes);
+    if (where == API_DEVICE)
+        gpu_copy(buffer, from, bytes);
+    else
+        memcpy(buffer, from, bytes);
 }
 
 void api_mem_read(void *to, const void *buffer, size_t bytes)
 {
-    if (where == API_DEVICE) gpu_copy(to, buffer, bytes);
-    else memcpy(to, buffer, bytes);
+    if (where == API_DEVICE)
+        gpu_copy(to, buffer, bytes);
+    else
+        memcpy(to, buffer, bytes);
 }
 
-const char *api_mem_name(void) { return where == API_HOST ? "host memory" : gpu_name(); }
+const char *api_mem_name(void)
+{
+    return where == API_HOST ? "host memory" : gpu_name();
+}
 
-double api_gpu_bytes(void) { return where == API_DEVICE ? gpu_free_bytes() : 0; }
+double api_gpu_bytes(void)
+{
+    return where == API_DEVICE ? gpu_free_bytes() : 0;
+}
 
-/* ---- the libraries ------------------------------------------------------------------------------------------------------- */
+/* ---- the libraries --------------------------------------------------------------------------- */
 
 #ifdef FT_PERF_NCCL
 
@@ -68,13 +84,25 @@ CCL(Result_t) api_stream_create(api_stream *stream)
     return CCL(Success);
 }
 
-void api_stream_destroy(api_stream stream) { gpu_stream_destroy(stream); }
+void api_stream_destroy(api_stream stream)
+{
+    gpu_stream_destroy(stream);
+}
 
-CCL(Result_t) api_stream_sync(CCL(Comm_t) comm, api_stream stream) { return wait_on_gpu(comm, stream); }
+CCL(Result_t) api_stream_sync(CCL(Comm_t) comm, api_stream stream)
+{
+    return wait_on_gpu(comm, stream);
+}
 
-CCL(Result_t) api_mem_alloc(void **ptr, size_t bytes) { return take_from_gpu(ptr, bytes); }
+CCL(Result_t) api_mem_alloc(void **ptr, size_t bytes)
+{
+    return take_from_gpu(ptr, bytes);
+}
 
-void api_mem_free(void *ptr) { gpu_free(ptr, where == API_PINNED); }
+void api_mem_free(void *ptr)
+{
+    gpu_free(ptr, where == API_PINNED);
+}
 
 CCL(Result_t) api_buffer_alloc(void **ptr, size_t bytes, int registered)
 {
@@ -83,25 +111,33 @@ CCL(Result_t) api_buffer_alloc(void **ptr, size_t bytes, int registered)
 
 void api_buffer_free(void *ptr, int registered)
 {
-    if (registered) ncclMemFree(ptr);
-    else gpu_free(ptr, where == API_PINNED);
+    if (registered)
+        ncclMemFree(ptr);
+    else
+        gpu_free(ptr, where == API_PINNED);
 }
 
-void api_config_timeout(CCL(Config_t) *config, int seconds) { (void)config, (void)seconds; }
+void api_config_timeout(CCL(Config_t) * config, int seconds)
+{
+    (void)config, (void)seconds;
+}
 
 #else
 
 CCL(Result_t) api_stream_create(api_stream *stream)
 {
-    if (where == API_HOST) return ftcclStreamCreate(stream);
+    if (where == API_HOST)
+        return ftcclStreamCreate(stream);
     *stream = (api_stream)gpu_stream_create();
     return ftcclSuccess;
 }
 
 void api_stream_destroy(api_stream stream)
 {
-    if (where != API_HOST) gpu_stream_destroy(stream);
-    else if (stream) ftcclStreamDestroy(stream);
+    if (where != API_HOST)
+        gpu_stream_destroy(stream);
+    else if (stream)
+        ftcclStreamDestroy(stream);
 }
 
 CCL(Result_t) api_stream_sync(CCL(Comm_t) comm, api_stream stream)
@@ -116,29 +152,38 @@ CCL(Result_t) api_mem_alloc(void **ptr, size_t bytes)
 
 void api_mem_free(void *ptr)
 {
-    if (where == API_HOST) ftcclMemFree(ptr);
-    else gpu_free(ptr, where == API_PINNED);
+    if (where == API_HOST)
+        ftcclMemFree(ptr);
+    else
+        gpu_free(ptr, where == API_PINNED);
 }
 
 /* ftcclMemAlloc() has no memory of the GPU: what is registered there is plain memory. */
 CCL(Result_t) api_buffer_alloc(void **ptr, size_t bytes, int registered)
 {
-    if (where != API_HOST) return take_from_gpu(ptr, bytes);
-    if (registered) return ftcclMemAlloc(ptr, bytes);
+    if (where != API_HOST)
+        return take_from_gpu(ptr, bytes);
+    if (registered)
+        return ftcclMemAlloc(ptr, bytes);
     return posix_memalign(ptr, 4096, bytes) == 0 ? ftcclSuccess : ftcclSystemError;
 }
 
 void api_buffer_free(void *ptr, int registered)
 {
-    if (where != API_HOST) gpu_free(ptr, where == API_PINNED);
-    else if (registered) ftcclMemFree(ptr);
-    else free(ptr);
+    if (where != API_HOST)
+        gpu_free(ptr, where == API_PINNED);
+    else if (registered)
+        ftcclMemFree(ptr);
+    else
+        free(ptr);
 }
 
-void api_config_timeout(CCL(Config_t) *config, int seconds)
+void api_config_timeout(CCL(Config_t) * config, int seconds)
 {
-    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER; /* the library reads it during init only */
-    if (seconds <= 0) return;
+    /* the library reads it during init only */
+    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    if (seconds <= 0)
+        return;
     options.opTimeoutMs = (int64_t)seconds * 1000;
     config->options = &options;
 }

@@ -1,7 +1,8 @@
 /*
- * The library under measurement, as the programs see it: names by CCL(), so that another library with the same calls can
- * stand here, and what is not the same everywhere (streams, memory, timeouts) as functions of api.c. With FT_PERF_NCCL it is
- * whatever libnccl.so.2 is loaded, on memory of the GPU.
+ * The library under measurement, as the programs see it: names by CCL(), so that another library
+ * with the same calls can stand here, and what is not the same everywhere (streams, memory,
+ * timeouts) as functions of api.c. With FT_PERF_NCCL it is whatever libnccl.so.2 is loaded, on
+ * memory of the GPU.
  */
 #ifndef FT_PERF_API_H
 #define FT_PERF_API_H
@@ -32,10 +33,12 @@ typedef cudaStream_t api_stream;
 typedef CCL(Stream_t) api_stream;
 #endif
 
-/* Where buffers lie: in ordinary memory, on the GPU, or in memory of the host that the GPU reads and writes. */
+/* Where buffers lie: in ordinary memory, on the GPU, or in memory of the host that the GPU reads
+ * and writes. */
 enum api_memory { API_HOST, API_DEVICE, API_PINNED };
 
-/* Before anything else; 0, or -1 after a message. api_enter(): every further thread, before its first call. */
+/* Before anything else; 0, or -1 after a message. api_enter(): every further thread, before its
+ * first call. */
 int api_open(enum api_memory memory);
 void api_enter(void);
 
@@ -55,7 +58,8 @@ void api_mem_read(void *to, const void *buffer, size_t bytes);
 const char *api_mem_name(void);
 double api_gpu_bytes(void); /* memory of the GPU that is free; 0 if buffers do not lie there */
 
-/* Every operation of a communicator made with config ends after so many seconds; 0 leaves the library's own bound. NCCL has none. */
-void api_config_timeout(CCL(Config_t) *config, int seconds);
+/* Every operation of a communicator made with config ends after so many seconds; 0 leaves the
+ * library's own bound. NCCL has none. */
+void api_config_timeout(CCL(Config_t) * config, int seconds);
 
 #endif

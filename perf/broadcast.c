@@ -13,8 +13,17 @@ static void block(const struct perf_call *c, int i, struct perf_block *b)
     *b = (struct perf_block){.count = c->count, .source = c->root};
 }
 
-static const struct perf_op op = {
-    .name = "broadcast", .rooted = true, .in_place = true, .layout = perf_layout_same, .run = run,
-    .nblocks = perf_one_block, .block = block, .alg_bytes = perf_bytes_call, .bus_factor = perf_factor_one};
+static const struct perf_op op = {.name = "broadcast",
+                                  .rooted = true,
+                                  .in_place = true,
+                                  .layout = perf_layout_same,
+                                  .run = run,
+                                  .nblocks = perf_one_block,
+                                  .block = block,
+                                  .alg_bytes = perf_bytes_call,
+                                  .bus_factor = perf_factor_one};
 
-int main(int argc, char **argv) { return perf_main(&op, argc, argv); }
+int main(int argc, char **argv)
+{
+    return perf_main(&op, argc, argv);
+}

@@ -1,10 +1,11 @@
 /*
- * Inputs whose reduced result does not depend on the order of the reduction, so that it can be demanded bit by bit:
- * integers wrap; floats are small integers whose sum of magnitudes the type represents exactly, or, for products, signs and a
- * few factors 2 and 1/2. Averages that have to be rounded come from one contributor (small types) or positive ones.
+ * Inputs whose reduced result does not depend on the order of the reduction, so that it can be
+ * demanded bit by bit: integers wrap; floats are small integers whose sum of magnitudes the type
+ * represents exactly, or, for products, signs and a few factors 2 and 1/2. Averages that have to be
+ * rounded come from one contributor (small types) or positive ones.
  *
- * Element i of rank r is a function of (i, r, rep) alone; `word` of an element is shared by all ranks, so that an expected
- * result costs one hash and a multiplication per rank.
+ * Element i of rank r is a function of (i, r, rep) alone; `word` of an element is shared by all
+ * ranks, so that an expected result costs one hash and a multiplication per rank.
  */
 #include "perf.h"
 
@@ -28,21 +29,32 @@ static uint64_t rank_word(uint64_t w, int rank)
 }
 
 /* 0 to n-1 out of the upper half of a word. */
-static int below(uint64_t x, int n) { return (int)((x >> 32) * (uint64_t)n >> 32); }
+static int below(uint64_t x, int n)
+{
+    return (int)((x >> 32) * (uint64_t)n >> 32);
+}
 
-static bool power_of_two(int n) { return (n & (n - 1)) == 0; }
+static bool power_of_two(int n)
+{
+    return (n & (n - 1)) == 0;
+}
 
-static bool is_16_or_8(int type) { return perf_type_size(type) <= 2; }
+static bool is_16_or_8(int type)
+{
+    return perf_type_size(type) <= 2;
+}
 
-/* How the average is made of floats: exactly, or by one contributor, or by positive numbers with a tolerance. */
+/* How the average is made of floats: exactly, or by one contributor, or by positive numbers with a
+ * tolerance. */
 enum average { EXACT, ONE, POSITIVE };
 static enum average average_kind(const struct perf_data *d)
 {
-    if (power_of_two(d->nranks) && perf_type_size(d->type) > 1) return EXACT;
+    if (power_of_two(d->nranks) && perf_type_size(d->type) > 1)
+        return EXACT;
     return is_16_or_8(d->type) ? ONE : POSITIVE;
 }
 
-/* ---- integers ------------------------------------------------------------------------------------------------------- */
+/* ---- integers -------------------------------------------------------------------------------- */
 
 static uint64_t truncate_to(int type, uint64_t x)
 {
@@ -60,11 +72,14 @@ static uint64_t integer(const struct perf_data *d, int rank, uint64_t w)
 {
     uint64_t x = rank_word(w, rank);
     if (d->op == CCL(Avg)) { /* the sum must not wrap */
-        uint64_t most = perf_type_size(d->type) == 1 ? (perf_type_is_signed(d->type) ? 127 : 255) : 1000000;
-        if ((uint64_t)d->nranks > most) return (w + (uint64_t)rank) % (uint64_t)d->nranks < most;
+        uint64_t most = perf_type_size(d->type) == 1 ? (perf_type_is_signed(d->type) ? 127 : 255)
+                                                     : 1000000;
+        if ((uint64_t)d->nranks > most)
+            return (w + (uint64_t)rank) % (uint64_t)d->nranks < most;
         return (uint64_t)below(x, (int)(most / (uint64_t)d->nranks) + 1);
     }
-    if (d->op == CCL(Prod)) x |= 1; /* even factors would soon make all products 0 */
+    if (d->op == CCL(Prod))
+        x |= 1; /* even factors would soon make all products 0 */
     return truncate_to(d->type, x);
 }
 
@@ -76,22 +91,33 @@ static bool less(int type, uint64_t a, uint64_t b)
 static uint64_t integer_reduced(const struct perf_data *d, uint64_t w)
 {
     uint64_t acc = integer(d, 0, w);
-    if (d->op == PERF_MULSUM) acc *= perf_data_scalar(d, 0);
+    if (d->op == PERF_MULSUM)
+        acc *= perf_data_scalar(d, 0);
     for (int r = 1; r < d->nranks; r++) {
         uint64_t x = integer(d, r, w);
         switch (d->op) {
-        case CCL(Prod): acc *= x; break;
-        case CCL(Max): acc = less(d->type, acc, x) ? x : acc; break;
-        case CCL(Min): acc = less(d->type, x, acc) ? x : acc; break;
-        case PERF_MULSUM: acc += x * perf_data_scalar(d, r); break;
-        default: acc += x;
+        case CCL(Prod):
+            acc *= x;
+            break;
+        case CCL(Max):
+            acc = less(d->type, acc, x) ? x : acc;
+            break;
+        case CCL(Min):
+            acc = less(d->type, x, acc) ? x : acc;
+            break;
+        case PERF_MULSUM:
+            acc += x * perf_data_scalar(d, r);
+            break;
+        default:
+            acc += x;
         }
     }
-    if (d->op == CCL(Avg)) acc /= (uint64_t)d->nranks;
+    if (d->op == CCL(Avg))
+        acc /= (uint64_t)d->nranks;
     return truncate_to(d->type, acc);
 }
 
-/* ---- floats ------------------------------------------------------------------------------------------------------------- */
+/* ---- floats ---------------------------------------------------------------------------------- */
 
 /* The largest integer up to which the type has all. */
 static int exact_limit(int type)
@@ -117,7 +143,9 @@ static double bounded(const struct perf_data *d, int rank, uint64_t w, int limit
 static double factor(const struct perf_data *d, int rank, uint64_t w)
 {
     uint64_t x = rank_word(w, rank);
-    int slot = (int)((w + (uint64_t)rank) % (uint64_t)d->nranks), each = d->nranks >= 6 ? 3 : d->nranks >= 2 ? 1 : 0;
+    int slot = (int)((w + (uint64_t)rank) % (uint64_t)d->nranks), each = d->nranks >= 6   ? 3
+                                                                         : d->nranks >= 2 ? 1
+                                                                                          : 0;
     double v = slot < each ? 2 : slot < 2 * each ? 0.5 : 1;
     return x & 1 ? -v : v;
 }
@@ -126,28 +154,39 @@ static double averaged(const struct perf_data *d, int rank, uint64_t w)
 {
     uint64_t x = rank_word(w, rank);
     switch (average_kind(d)) {
-    case EXACT: return bounded(d, rank, w, exact_limit(d->type));
-    case POSITIVE: return 1 + below(x, 64);
-    default: break;
+    case EXACT:
+        return bounded(d, rank, w, exact_limit(d->type));
+    case POSITIVE:
+        return 1 + below(x, 64);
+    default:
+        break;
     }
-    if ((int)((w >> 8) % (uint64_t)d->nranks) != rank) return 0;
+    if ((int)((w >> 8) % (uint64_t)d->nranks) != rank)
+        return 0;
     int scale = 1;
-    while (scale * 2 <= d->nranks && scale < 128) scale *= 2; /* keeps the quotient a normal number */
+    /* keeps the quotient a normal number */
+    while (scale * 2 <= d->nranks && scale < 128)
+        scale *= 2;
     return (1 + below(x, 3)) * scale;
 }
 
 static double real(const struct perf_data *d, int rank, uint64_t w)
 {
     switch (d->op) {
-    case CCL(Prod): return factor(d, rank, w);
+    case CCL(Prod):
+        return factor(d, rank, w);
     case CCL(Max):
     case CCL(Min): {
         int most = exact_limit(d->type) < 100 ? exact_limit(d->type) : 100;
         return below(rank_word(w, rank), 2 * most + 1) - most;
     }
-    case CCL(Avg): return averaged(d, rank, w);
-    case PERF_MULSUM: return bounded(d, rank, w, exact_limit(d->type) / 2); /* scalars are 1 and 2 */
-    default: return bounded(d, rank, w, exact_limit(d->type));
+    case CCL(Avg):
+        return averaged(d, rank, w);
+    /* scalars are 1 and 2 */
+    case PERF_MULSUM:
+        return bounded(d, rank, w, exact_limit(d->type) / 2);
+    default:
+        return bounded(d, rank, w, exact_limit(d->type));
     }
 }
 
@@ -157,21 +196,31 @@ static double real_reduced(const struct perf_data *d, uint64_t w)
     for (int r = 1; r < d->nranks; r++) {
         double x = real(d, r, w);
         switch (d->op) {
-        case CCL(Prod): acc *= x; break;
-        case CCL(Max): acc = x > acc ? x : acc; break;
-        case CCL(Min): acc = x < acc ? x : acc; break;
-        case PERF_MULSUM: acc += x * (1 + r % 2); break;
-        default: acc += x;
+        case CCL(Prod):
+            acc *= x;
+            break;
+        case CCL(Max):
+            acc = x > acc ? x : acc;
+            break;
+        case CCL(Min):
+            acc = x < acc ? x : acc;
+            break;
+        case PERF_MULSUM:
+            acc += x * (1 + r % 2);
+            break;
+        default:
+            acc += x;
         }
     }
     return d->op == CCL(Avg) ? acc / d->nranks : acc;
 }
 
-/* ---- what the others use -------------------------------------------------------------------------------------------------- */
+/* ---- what the others use --------------------------------------------------------------------- */
 
 uint64_t perf_data_scalar(const struct perf_data *d, int rank)
 {
-    if (perf_type_is_float(d->type)) return perf_float_bits(d->type, 1 + rank % 2);
+    if (perf_type_is_float(d->type))
+        return perf_float_bits(d->type, 1 + rank % 2);
     return 1 + (uint64_t)rank % 3;
 }
 
@@ -194,22 +243,29 @@ static uint64_t float_bits(int type, double v)
 {
     static _Thread_local uint16_t table[2 * TABLE_LIMIT + 1];
     static _Thread_local int table_type = -1;
-    if (perf_type_size(type) > 2) return perf_float_bits(type, v);
+    if (perf_type_size(type) > 2)
+        return perf_float_bits(type, v);
     if (table_type != type)
-        for (int i = -TABLE_LIMIT; i <= TABLE_LIMIT; i++) table[i + TABLE_LIMIT] = (uint16_t)perf_float_bits(type, i);
+        for (int i = -TABLE_LIMIT; i <= TABLE_LIMIT; i++)
+            table[i + TABLE_LIMIT] = (uint16_t)perf_float_bits(type, i);
     table_type = type;
     int i = (int)v;
-    return i == v && i >= -TABLE_LIMIT && i <= TABLE_LIMIT ? table[i + TABLE_LIMIT] : perf_float_bits(type, v);
+    return i == v && i >= -TABLE_LIMIT && i <= TABLE_LIMIT ? table[i + TABLE_LIMIT]
+                                                           : perf_float_bits(type, v);
 }
 
-void perf_data_input(const struct perf_data *d, int rank, bool reduced, size_t from, size_t count, void *out)
+void perf_data_input(const struct perf_data *d, int rank, bool reduced, size_t from, size_t count,
+                     void *out)
 {
     bool is_float = perf_type_is_float(d->type);
     for (size_t i = 0; i < count; i++) {
         uint64_t w = word(d, from + i), bits;
-        if (!reduced) bits = rank_word(w, rank); /* any bits: nobody computes with them */
-        else if (is_float) bits = float_bits(d->type, real(d, rank, w));
-        else bits = integer(d, rank, w);
+        if (!reduced)
+            bits = rank_word(w, rank); /* any bits: nobody computes with them */
+        else if (is_float)
+            bits = float_bits(d->type, real(d, rank, w));
+        else
+            bits = integer(d, rank, w);
         store(d->type, out, i, bits);
     }
 }
@@ -219,7 +275,8 @@ void perf_data_reduced(const struct perf_data *d, size_t from, size_t count, voi
     bool is_float = perf_type_is_float(d->type);
     for (size_t i = 0; i < count; i++) {
         uint64_t w = word(d, from + i);
-        store(d->type, out, i, is_float ? float_bits(d->type, real_reduced(d, w)) : integer_reduced(d, w));
+        store(d->type, out, i,
+              is_float ? float_bits(d->type, real_reduced(d, w)) : integer_reduced(d, w));
     }
 }
 
@@ -230,9 +287,11 @@ static int64_t ordered(int type, uint64_t bits)
     return (uint64_t)magnitude == bits ? magnitude : -magnitude;
 }
 
-size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *got, const void *want, size_t count)
+size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *got, const void *want,
+                         size_t count)
 {
-    if (!memcmp(got, want, count * perf_type_size(d->type))) return 0;
+    if (!memcmp(got, want, count * perf_type_size(d->type)))
+        return 0;
     bool is_float = reduced && perf_type_is_float(d->type);
     int64_t tolerance = 0;
     if (is_float && d->op == CCL(Avg) && average_kind(d) != EXACT)
@@ -240,10 +299,13 @@ size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *go
     size_t wrong = 0;
     for (size_t i = 0; i < count; i++) {
         uint64_t g = load(d->type, got, i), w = load(d->type, want, i);
-        if (g == w) continue;
+        if (g == w)
+            continue;
         int64_t apart;
-        if (!is_float || __builtin_sub_overflow(ordered(d->type, g), ordered(d->type, w), &apart)) wrong++;
-        else if (apart > tolerance || apart < -tolerance) wrong++;
+        if (!is_float || __builtin_sub_overflow(ordered(d->type, g), ordered(d->type, w), &apart))
+            wrong++;
+        else if (apart > tolerance || apart < -tolerance)
+            wrong++;
     }
     return wrong;
 }

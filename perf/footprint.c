@@ -1,10 +1,11 @@
 /*
- * What a communicator costs before it is used: time to set up, and memory. Ranks are processes, or threads of one (-t).
- *   footprint [-t] [-n RANKS] [-k ROUNDS] [-b BYTES]   times of ROUNDS set-ups: until the slowest rank has its communicator, and
- *       until it has its first all-reduce
- *   footprint -w ...                                   stops at stages for whoever wants to look (perf/scaling): prints "at STAGE
- *       PID...", and goes on at a line on the standard input. Stages: before, made, small (all-reduce of 8 bytes), large (of
- *       BYTES), crossed (all-to-all of BYTES). The buffers are there from the first on.
+ * What a communicator costs before it is used: time to set up, and memory. Ranks are processes, or
+ * threads of one (-t). footprint [-t] [-n RANKS] [-k ROUNDS] [-b BYTES]   times of ROUNDS set-ups:
+ * until the slowest rank has its communicator, and until it has its first all-reduce footprint -w
+ * ...                                   stops at stages for whoever wants to look (perf/scaling):
+ * prints "at STAGE PID...", and goes on at a line on the standard input. Stages: before, made,
+ * small (all-reduce of 8 bytes), large (of BYTES), crossed (all-to-all of BYTES). The buffers are
+ * there from the first on.
  */
 #include <ftccl.h>
 
@@ -23,7 +24,11 @@
 #define RANKS_MAX 256
 #define ROUNDS_MAX 1000
 
-static struct { int n, rounds; size_t bytes; bool threads, stages; } want = {8, 7, 16 << 20, false, false};
+static struct {
+    int n, rounds;
+    size_t bytes;
+    bool threads, stages;
+} want = {8, 7, 16 << 20, false, false};
 
 /* Shared by all ranks. */
 struct board {
@@ -45,33 +50,48 @@ static double now_ms(void)
 
 static void must(ftcclResult_t result, const char *what)
 {
-    if (result == ftcclSuccess) return;
+    if (result == ftcclSuccess)
+        return;
     fprintf(stderr, "%s: %s: %s\n", what, ftcclGetErrorString(result), ftcclGetLastError(NULL));
     atomic_store(&board->wrong, 1);
     exit(1);
 }
 
-static void meet(void) { pthread_barrier_wait(&board->barrier); }
+static void meet(void)
+{
+    pthread_barrier_wait(&board->barrier);
+}
 
-struct rank { int rank; ftcclComm_t comm; ftcclStream_t stream; float *send, *recv; };
+struct rank {
+    int rank;
+    ftcclComm_t comm;
+    ftcclStream_t stream;
+    float *send, *recv;
+};
 
 static void reduce(struct rank *r, size_t bytes)
 {
-    must(ftcclAllReduce(r->send, r->recv, bytes / sizeof *r->send, ftcclFloat, ftcclSum, r->comm, r->stream), "AllReduce");
+    must(ftcclAllReduce(r->send, r->recv, bytes / sizeof *r->send, ftcclFloat, ftcclSum, r->comm,
+                        r->stream),
+         "AllReduce");
     must(ftcclStreamSynchronize(r->stream), "AllReduce");
 }
 
 static void cross(struct rank *r)
 {
-    must(ftcclAlltoAll(r->send, r->recv, want.bytes / sizeof *r->send / (size_t)want.n, ftcclFloat, r->comm, r->stream), "AlltoAll");
+    must(ftcclAlltoAll(r->send, r->recv, want.bytes / sizeof *r->send / (size_t)want.n, ftcclFloat,
+                       r->comm, r->stream),
+         "AlltoAll");
     must(ftcclStreamSynchronize(r->stream), "AlltoAll");
 }
 
 static void open_comm(struct rank *r)
 {
-    if (r->rank == 0) must(ftcclGetUniqueId(&board->id), "GetUniqueId");
+    if (r->rank == 0)
+        must(ftcclGetUniqueId(&board->id), "GetUniqueId");
     meet();
-    if (r->rank == 0) board->begin_ms = now_ms();
+    if (r->rank == 0)
+        board->begin_ms = now_ms();
     meet();
     must(ftcclCommInitRank(&r->comm, want.n, board->id, r->rank), "CommInitRank");
 }
@@ -79,7 +99,8 @@ static void open_comm(struct rank *r)
 static double latest(const double *at)
 {
     double most = 0;
-    for (int i = 0; i < want.n; i++) most = at[i] > most ? at[i] : most;
+    for (int i = 0; i < want.n; i++)
+        most = at[i] > most ? at[i] : most;
     return most - board->begin_ms;
 }
 
@@ -99,13 +120,15 @@ static void time_rounds(struct rank *r)
     }
 }
 
-/* Where somebody may look: all ranks stand still. Rank 0 is in the first process, which has the list. */
+/* Where somebody may look: all ranks stand still. Rank 0 is in the first process, which has the
+ * list. */
 static void stage(const struct rank *r, const char *name)
 {
     meet();
     if (r->rank == 0) {
         printf("at %s", name);
-        for (int i = 0; i < (want.threads ? 1 : want.n); i++) printf(" %d", (int)pids[i]);
+        for (int i = 0; i < (want.threads ? 1 : want.n); i++)
+            printf(" %d", (int)pids[i]);
         putchar('\n');
         fflush(stdout);
         while (getchar() > '\n') {}
@@ -118,11 +141,14 @@ static void show_stages(struct rank *r)
     stage(r, "before");
     open_comm(r);
     stage(r, "made");
-    for (int i = 0; i < 100; i++) reduce(r, 2 * sizeof *r->send);
+    for (int i = 0; i < 100; i++)
+        reduce(r, 2 * sizeof *r->send);
     stage(r, "small");
-    for (int i = 0; i < 3; i++) reduce(r, want.bytes);
+    for (int i = 0; i < 3; i++)
+        reduce(r, want.bytes);
     stage(r, "large");
-    for (int i = 0; i < 3; i++) cross(r);
+    for (int i = 0; i < 3; i++)
+        cross(r);
     stage(r, "crossed");
     must(ftcclCommDestroy(r->comm), "CommDestroy");
 }
@@ -130,12 +156,15 @@ static void show_stages(struct rank *r)
 static void *rank_main(void *arg)
 {
     struct rank r = {.rank = *(int *)arg, .send = malloc(want.bytes), .recv = malloc(want.bytes)};
-    if (!r.send || !r.recv) exit(1);
+    if (!r.send || !r.recv)
+        exit(1);
     memset(r.send, 1, want.bytes); /* with 0 it would become a calloc, which takes no memory */
     memset(r.recv, 1, want.bytes);
     must(ftcclStreamCreate(&r.stream), "StreamCreate");
-    if (want.stages) show_stages(&r);
-    else time_rounds(&r);
+    if (want.stages)
+        show_stages(&r);
+    else
+        time_rounds(&r);
     must(ftcclStreamDestroy(r.stream), "StreamDestroy");
     free(r.send);
     free(r.recv);
@@ -148,13 +177,19 @@ static bool run(void)
     static int rank[RANKS_MAX];
     static pthread_t thread[RANKS_MAX];
     bool good = true;
-    for (int i = 0; i < want.n; i++) rank[i] = i;
-    for (int i = 0; i < want.n && want.threads; i++) good &= pthread_create(&thread[i], NULL, rank_main, &rank[i]) == 0;
-    for (int i = 0; i < want.n && want.threads && good; i++) pthread_join(thread[i], NULL);
-    for (int i = want.n - 1; i >= 0 && !want.threads; i--) { /* rank 0 is the last: it inherits the numbers of all others */
+    for (int i = 0; i < want.n; i++)
+        rank[i] = i;
+    for (int i = 0; i < want.n && want.threads; i++)
+        good &= pthread_create(&thread[i], NULL, rank_main, &rank[i]) == 0;
+    for (int i = 0; i < want.n && want.threads && good; i++)
+        pthread_join(thread[i], NULL);
+    /* rank 0 is the last: it inherits the numbers of all others */
+    for (int i = want.n - 1; i >= 0 && !want.threads; i--) {
         pids[i] = fork();
-        if (pids[i] < 0) return false;
-        if (pids[i] > 0) continue;
+        if (pids[i] < 0)
+            return false;
+        if (pids[i] > 0)
+            continue;
         pids[i] = getpid();
         rank_main(&rank[i]);
         exit(0);
@@ -162,7 +197,8 @@ static bool run(void)
     for (int left = want.threads ? 0 : want.n; left > 0; left--) {
         int status;
         if (wait(&status) < 0 || status) { /* the others wait for it at the barrier */
-            for (int i = 0; i < want.n; i++) kill(pids[i], SIGKILL);
+            for (int i = 0; i < want.n; i++)
+                kill(pids[i], SIGKILL);
             good = false;
         }
     }
@@ -185,15 +221,27 @@ static bool parse(int argc, char **argv)
 {
     for (int option; (option = getopt(argc, argv, "twn:k:b:")) != -1;) {
         switch (option) {
-        case 't': want.threads = true; break;
-        case 'w': want.stages = true; break;
-        case 'n': want.n = atoi(optarg); break;
-        case 'k': want.rounds = atoi(optarg); break;
-        case 'b': want.bytes = strtoull(optarg, NULL, 10); break;
-        default: return false;
+        case 't':
+            want.threads = true;
+            break;
+        case 'w':
+            want.stages = true;
+            break;
+        case 'n':
+            want.n = atoi(optarg);
+            break;
+        case 'k':
+            want.rounds = atoi(optarg);
+            break;
+        case 'b':
+            want.bytes = strtoull(optarg, NULL, 10);
+            break;
+        default:
+            return false;
         }
     }
-    return want.n >= 1 && want.n <= RANKS_MAX && want.rounds > 0 && want.rounds <= ROUNDS_MAX && want.bytes >= 8;
+    return want.n >= 1 && want.n <= RANKS_MAX && want.rounds > 0 && want.rounds <= ROUNDS_MAX &&
+           want.bytes >= 8;
 }
 
 int main(int argc, char **argv)
@@ -203,15 +251,19 @@ int main(int argc, char **argv)
         return 2;
     }
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED) return 1;
+    if (board == MAP_FAILED)
+        return 1;
     pids[0] = getpid();
     pthread_barrierattr_t between;
     pthread_barrierattr_init(&between);
     pthread_barrierattr_setpshared(&between, PTHREAD_PROCESS_SHARED);
     pthread_barrier_init(&board->barrier, &between, (unsigned)want.n);
-    if (!run()) return 1;
-    if (want.stages) return 0;
+    if (!run())
+        return 1;
+    if (want.stages)
+        return 0;
     printf("%d ranks as %s, median of %d: made %.2f ms, first all-reduce after %.2f ms\n", want.n,
-           want.threads ? "threads" : "processes", want.rounds, median(board->round_made_ms), median(board->round_used_ms));
+           want.threads ? "threads" : "processes", want.rounds, median(board->round_made_ms),
+           median(board->round_used_ms));
     return 0;
 }

@@ -1,4 +1,5 @@
-/* What gpu.h promises, by the driver's calls. Their declarations are here, so that cuda.h is not needed. */
+/* What gpu.h promises, by the driver's calls. Their declarations are here, so that cuda.h is not
+ * needed. */
 #include "gpu.h"
 
 #include <dlfcn.h>
@@ -6,31 +7,31 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define NOT_READY 600   /* CUDA_ERROR_NOT_READY */
-#define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING */
-#define PINNED_FLAGS 3u /* CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP */
+#define NOT_READY 600               /* CUDA_ERROR_NOT_READY */
+#define NON_BLOCKING 1u             /* CU_STREAM_NON_BLOCKING */
+#define PINNED_FLAGS 3u             /* CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP */
 typedef unsigned long long address; /* CUdeviceptr */
 
-#define CALLS(X)                                                                      \
-    X(cuInit, (unsigned flags))                                                       \
-    X(cuDeviceGet, (int *device, int number))                                         \
-    X(cuDeviceGetName, (char *name, int len, int device))                             \
-    X(cuDevicePrimaryCtxRetain, (void **context, int device))                         \
-    X(cuCtxSetCurrent, (void *context))                                               \
-    X(cuStreamCreate, (void **stream, unsigned flags))                                \
-    X(cuStreamDestroy_v2, (void *stream))                                             \
-    X(cuStreamQuery, (void *stream))                                                  \
-    X(cuStreamSynchronize, (void *stream))                                            \
-    X(cuMemGetInfo_v2, (size_t *free_bytes, size_t *all_bytes))                       \
-    X(cuMemAlloc_v2, (address *at, size_t bytes))                                     \
-    X(cuMemFree_v2, (address at))                                                     \
-    X(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags))                      \
-    X(cuMemFreeHost, (void *at))                                                      \
-    X(cuMemcpyAsync, (address to, address from, size_t bytes, void *stream))          \
+#define CALLS(X)                                                             \
+    X(cuInit, (unsigned flags))                                              \
+    X(cuDeviceGet, (int *device, int number))                                \
+    X(cuDeviceGetName, (char *name, int len, int device))                    \
+    X(cuDevicePrimaryCtxRetain, (void **context, int device))                \
+    X(cuCtxSetCurrent, (void *context))                                      \
+    X(cuStreamCreate, (void **stream, unsigned flags))                       \
+    X(cuStreamDestroy_v2, (void *stream))                                    \
+    X(cuStreamQuery, (void *stream))                                         \
+    X(cuStreamSynchronize, (void *stream))                                   \
+    X(cuMemGetInfo_v2, (size_t * free_bytes, size_t * all_bytes))            \
+    X(cuMemAlloc_v2, (address * at, size_t bytes))                           \
+    X(cuMemFree_v2, (address at))                                            \
+    X(cuMemHostAlloc, (void **at, size_t bytes, unsigned flags))             \
+    X(cuMemFreeHost, (void *at))                                             \
+    X(cuMemcpyAsync, (address to, address from, size_t bytes, void *stream)) \
     X(cuGetErrorString, (int result, const char **text))
 
 static struct {
-#define X(call, parameters) int (*call) parameters;
+#define X(call, parameters) int(*call) parameters;
     CALLS(X)
 #undef X
 } driver;
@@ -47,7 +48,8 @@ static const char *text_of(int result)
 
 static void must(int result, const char *call)
 {
-    if (result == 0) return;
+    if (result == 0)
+        return;
     fprintf(stderr, "%s: %s\n", call, text_of(result));
     fflush(stdout);
     _Exit(1);
@@ -61,11 +63,11 @@ static int find_driver(void)
         fprintf(stderr, "there is no CUDA driver here: %s\n", dlerror());
         return -1;
     }
-#define X(call, parameters)                                     \
-    *(void **)&driver.call = dlsym(library, #call);             \
-    if (!driver.call) {                                         \
-        fprintf(stderr, "the CUDA driver has no %s\n", #call);  \
-        return -1;                                              \
+#define X(call, parameters)                                    \
+    *(void **)&driver.call = dlsym(library, #call);            \
+    if (!driver.call) {                                        \
+        fprintf(stderr, "the CUDA driver has no %s\n", #call); \
+        return -1;                                             \
     }
     CALLS(X)
 #undef X
@@ -75,10 +77,13 @@ static int find_driver(void)
 int gpu_open(void)
 {
     int device = 0;
-    if (find_driver()) return -1;
+    if (find_driver())
+        return -1;
     int result = driver.cuInit(0);
-    if (result == 0) result = driver.cuDeviceGet(&device, 0);
-    if (result == 0) result = driver.cuDevicePrimaryCtxRetain(&context, device);
+    if (result == 0)
+        result = driver.cuDeviceGet(&device, 0);
+    if (result == 0)
+        result = driver.cuDevicePrimaryCtxRetain(&context, device);
     if (result) {
         fprintf(stderr, "there is no GPU here: %s\n", text_of(result));
         return -1;
@@ -89,9 +94,15 @@ int gpu_open(void)
     return 0;
 }
 
-void gpu_enter(void) { MUST(cuCtxSetCurrent, context); }
+void gpu_enter(void)
+{
+    MUST(cuCtxSetCurrent, context);
+}
 
-const char *gpu_name(void) { return name; }
+const char *gpu_name(void)
+{
+    return name;
+}
 
 double gpu_free_bytes(void)
 {
@@ -109,13 +120,15 @@ void *gpu_stream_create(void)
 
 void gpu_stream_destroy(void *stream)
 {
-    if (stream) MUST(cuStreamDestroy_v2, stream);
+    if (stream)
+        MUST(cuStreamDestroy_v2, stream);
 }
 
 bool gpu_stream_idle(void *stream)
 {
     int result = driver.cuStreamQuery(stream);
-    if (result != NOT_READY) must(result, "cuStreamQuery");
+    if (result != NOT_READY)
+        must(result, "cuStreamQuery");
     return result == 0;
 }
 
@@ -123,16 +136,21 @@ void *gpu_alloc(size_t bytes, bool pinned)
 {
     address at = 0;
     void *here = NULL;
-    if (pinned) MUST(cuMemHostAlloc, &here, bytes, PINNED_FLAGS);
-    else MUST(cuMemAlloc_v2, &at, bytes);
+    if (pinned)
+        MUST(cuMemHostAlloc, &here, bytes, PINNED_FLAGS);
+    else
+        MUST(cuMemAlloc_v2, &at, bytes);
     return pinned ? here : (void *)(size_t)at;
 }
 
 void gpu_free(void *ptr, bool pinned)
 {
-    if (!ptr) return;
-    if (pinned) MUST(cuMemFreeHost, ptr);
-    else MUST(cuMemFree_v2, (address)(size_t)ptr);
+    if (!ptr)
+        return;
+    if (pinned)
+        MUST(cuMemFreeHost, ptr);
+    else
+        MUST(cuMemFree_v2, (address)(size_t)ptr);
 }
 
 void gpu_copy_on(void *stream, void *to, const void *from, size_t bytes)

@@ -1,7 +1,8 @@
 /*
- * The GPU as the measuring programs use it. Its driver is loaded at run time, so that they need nothing of CUDA's to be built and run
- * where there is no GPU; the stand-in of tests/cuda is a driver too. Streams do not wait for the legacy stream. Calls end the
- * process with a message when the driver refuses.
+ * The GPU as the measuring programs use it. Its driver is loaded at run time, so that they need
+ * nothing of CUDA's to be built and run where there is no GPU; the stand-in of tests/cuda is a
+ * driver too. Streams do not wait for the legacy stream. Calls end the process with a message when
+ * the driver refuses.
  */
 #ifndef FT_PERF_GPU_H
 #define FT_PERF_GPU_H
@@ -9,7 +10,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Takes the first GPU for this thread and those that enter later. 0, or -1 after a message: there is none. */
+/* Takes the first GPU for this thread and those that enter later. 0, or -1 after a message: there
+ * is none. */
 int gpu_open(void);
 void gpu_enter(void); /* for each other thread, before its first call */
 const char *gpu_name(void);

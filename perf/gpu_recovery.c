@@ -1,9 +1,11 @@
 /*
- * A rank is killed while an all-reduce on the GPU is in flight: how long the others' streams are not free, and whether the next all-reduce
- * of those that are left is right. gpu_recovery release|abort|shrink [-n RANKS] [-k ROUNDS] [-b BYTES] [-s SEED]: what frees the streams.
- * For release free_ms counts from the kill. For abort and shrink the streams are held till then; it counts from the call of abort, and from
- * the return of shrink, by which the others have agreed who is left.
- * Prints CSV, a line for each survivor. Status 1: a round failed, which a line on stderr says.
+ * A rank is killed while an all-reduce on the GPU is in flight: how long the others' streams are
+ * not free, and whether the next all-reduce of those that are left is right. gpu_recovery
+ * release|abort|shrink [-n RANKS] [-k ROUNDS] [-b BYTES] [-s SEED]: what frees the streams. For
+ * release free_ms counts from the kill. For abort and shrink the streams are held till then; it
+ * counts from the call of abort, and from the return of shrink, by which the others have agreed who
+ * is left. Prints CSV, a line for each survivor. Status 1: a round failed, which a line on stderr
+ * says.
  */
 #include "gpu.h"
 
@@ -21,12 +23,20 @@
 
 #define RANKS_MAX 16
 #define WARM_UP 5
-#define STEP_MS 20000    /* nothing a survivor does takes longer */
-#define HELD_MS 30       /* a held stream stands at least as long */
+#define STEP_MS 20000 /* nothing a survivor does takes longer */
+#define HELD_MS 30    /* a held stream stands at least as long */
 
-static struct { const char *how; int n, rounds; size_t bytes; unsigned seed; } want = {NULL, 3, 5, 4 << 20, 1};
+static struct {
+    const char *how;
+    int n, rounds;
+    size_t bytes;
+    unsigned seed;
+} want = {NULL, 3, 5, 4 << 20, 1};
 
-struct times { double error, from, free, again; int held, right; };
+struct times {
+    double error, from, free, again;
+    int held, right;
+};
 /* Shared by the processes of a round. */
 static struct board {
     _Atomic int id_is_set, warm, again_is_set;
@@ -34,7 +44,7 @@ static struct board {
     double killed;
     int victim;
     struct times times[RANKS_MAX];
-} *board;
+} * board;
 
 static float *data, *host;
 static void *stream;
@@ -55,14 +65,16 @@ static void give_up(const char *what, const char *why)
 
 static void must(ftcclResult_t result, const char *what)
 {
-    if (result != ftcclSuccess) give_up(what, ftcclGetLastError(NULL));
+    if (result != ftcclSuccess)
+        give_up(what, ftcclGetLastError(NULL));
 }
 
 static void wait_for(_Atomic int *what, int value)
 {
     double end = now_ms() + STEP_MS;
     while (atomic_load(what) < value) {
-        if (now_ms() > end) give_up("the other ranks", "did not come in time");
+        if (now_ms() > end)
+            give_up("the other ranks", "did not come in time");
         usleep(100);
     }
 }
@@ -71,23 +83,29 @@ static bool idle_within(double ms)
 {
     double end = now_ms() + ms;
     while (!gpu_stream_idle(stream)) {
-        if (now_ms() > end) return false;
+        if (now_ms() > end)
+            return false;
         usleep(50);
     }
     return true;
 }
 
-/* ---- a rank -------------------------------------------------------------------------------------------------------------- */
+/* ---- a rank ---------------------------------------------------------------------------------- */
 
-static size_t count(void) { return want.bytes / sizeof *data; }
+static size_t count(void)
+{
+    return want.bytes / sizeof *data;
+}
 
 static void write_ones(void)
 {
-    for (size_t i = 0; i < count(); i++) host[i] = 1;
+    for (size_t i = 0; i < count(); i++)
+        host[i] = 1;
     gpu_copy(data, host, want.bytes);
 }
 
-/* All-reduces until one fails. The result of a maximum is its input, so that they follow each other without a pause. */
+/* All-reduces until one fails. The result of a maximum is its input, so that they follow each other
+ * without a pause. */
 static void reduce_until_error(ftcclComm_t comm)
 {
     ftcclResult_t result = ftcclSuccess, error = ftcclSuccess;
@@ -97,10 +115,14 @@ static void reduce_until_error(ftcclComm_t comm)
             atomic_fetch_add(&board->warm, 1);
             end += STEP_MS;
         }
-        if (now_ms() > end) give_up("the kill", "nobody told of it");
-        result = ftcclAllReduce(data, data, count(), ftcclFloat, ftcclMax, comm, (ftcclStream_t)stream);
-        while (result == ftcclSuccess && error == ftcclSuccess && !gpu_stream_idle(stream)) must(ftcclCommGetAsyncError(comm, &error), "CommGetAsyncError");
-        if (error == ftcclSuccess) must(ftcclCommGetAsyncError(comm, &error), "CommGetAsyncError");
+        if (now_ms() > end)
+            give_up("the kill", "nobody told of it");
+        result = ftcclAllReduce(data, data, count(), ftcclFloat, ftcclMax, comm,
+                                (ftcclStream_t)stream);
+        while (result == ftcclSuccess && error == ftcclSuccess && !gpu_stream_idle(stream))
+            must(ftcclCommGetAsyncError(comm, &error), "CommGetAsyncError");
+        if (error == ftcclSuccess)
+            must(ftcclCommGetAsyncError(comm, &error), "CommGetAsyncError");
     }
     board->times[self].error = now_ms();
 }
@@ -114,28 +136,37 @@ static ftcclComm_t join_anew(void)
         atomic_store(&board->again_is_set, 1);
     }
     wait_for(&board->again_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n - 1, board->again, rank), "CommInitRank of those that are left");
+    must(ftcclCommInitRank(&comm, want.n - 1, board->again, rank),
+         "CommInitRank of those that are left");
     return comm;
 }
 
-static ftcclResult_t shrink(ftcclComm_t comm, ftcclComm_t *left) { return ftcclCommShrink(comm, NULL, 0, left, NULL, FTCCL_SHRINK_ABORT); }
+static ftcclResult_t shrink(ftcclComm_t comm, ftcclComm_t *left)
+{
+    return ftcclCommShrink(comm, NULL, 0, left, NULL, FTCCL_SHRINK_ABORT);
+}
 
 static ftcclComm_t go_on(ftcclComm_t comm)
 {
     struct times *t = &board->times[self];
     ftcclComm_t left = NULL;
     bool release = !strcmp(want.how, "release"), abort = !strcmp(want.how, "abort");
-    if (!release) t->held = !idle_within(HELD_MS);
+    if (!release)
+        t->held = !idle_within(HELD_MS);
     t->from = release ? board->killed : now_ms();
-    if (abort) must(ftcclCommAbort(comm), "CommAbort");
+    if (abort)
+        must(ftcclCommAbort(comm), "CommAbort");
     else if (!release) {
         must(shrink(comm, &left), "CommShrink");
         t->from = now_ms();
     }
-    if (!idle_within(STEP_MS)) give_up(want.how, "the stream does not go on");
+    if (!idle_within(STEP_MS))
+        give_up(want.how, "the stream does not go on");
     t->free = now_ms();
-    if (abort) return join_anew();
-    if (release) must(shrink(comm, &left), "CommShrink");
+    if (abort)
+        return join_anew();
+    if (release)
+        must(shrink(comm, &left), "CommShrink");
     must(ftcclCommAbort(comm), "CommAbort");
     return left;
 }
@@ -145,11 +176,13 @@ static void rank_main(int rank)
     ftcclComm_t comm;
     self = rank;
     setenv("FTCCL_ON_FAILURE", !strcmp(want.how, "release") ? "release" : "hold", 1);
-    if (gpu_open()) _Exit(3);
+    if (gpu_open())
+        _Exit(3);
     stream = gpu_stream_create();
     data = gpu_alloc(want.bytes, false);
     host = malloc(want.bytes);
-    if (!host) give_up("memory", "there is none");
+    if (!host)
+        give_up("memory", "there is none");
     write_ones();
     if (rank == 0) {
         must(ftcclGetUniqueId(&board->id), "GetUniqueId");
@@ -161,17 +194,20 @@ static void rank_main(int rank)
     struct times *t = &board->times[rank];
     ftcclComm_t left = go_on(comm);
     write_ones();
-    must(ftcclAllReduce(data, data, count(), ftcclFloat, ftcclSum, left, (ftcclStream_t)stream), "the next all-reduce");
-    if (!idle_within(STEP_MS)) give_up("the next all-reduce", "does not end");
+    must(ftcclAllReduce(data, data, count(), ftcclFloat, ftcclSum, left, (ftcclStream_t)stream),
+         "the next all-reduce");
+    if (!idle_within(STEP_MS))
+        give_up("the next all-reduce", "does not end");
     t->again = now_ms();
     gpu_copy(host, data, want.bytes);
     t->right = 1;
-    for (size_t i = 0; i < count(); i++) t->right &= host[i] == (float)(want.n - 1);
+    for (size_t i = 0; i < count(); i++)
+        t->right &= host[i] == (float)(want.n - 1);
     must(ftcclCommDestroy(left), "CommDestroy");
     _Exit(0); /* the driver is left as it is: that is the others' way out too */
 }
 
-/* ---- a round ------------------------------------------------------------------------------------------------------------- */
+/* ---- a round --------------------------------------------------------------------------------- */
 
 static bool has_ended(pid_t pid)
 {
@@ -200,9 +236,11 @@ static bool print_round(int round)
     bool good = true;
     for (int r = 0; r < want.n; r++) {
         const struct times *t = &board->times[r];
-        if (r == board->victim) continue;
-        printf("%s,%d,%d,%.3f,%.3f,%.3f,%s,%s\n", want.how, round, r, t->error - board->killed, t->free - t->from, t->again - board->killed,
-               t->held ? "yes" : "no", t->right ? "yes" : "no");
+        if (r == board->victim)
+            continue;
+        printf("%s,%d,%d,%.3f,%.3f,%.3f,%s,%s\n", want.how, round, r, t->error - board->killed,
+               t->free - t->from, t->again - board->killed, t->held ? "yes" : "no",
+               t->right ? "yes" : "no");
         good &= t->right;
     }
     fflush(stdout);
@@ -217,17 +255,21 @@ static bool round_of(int round)
     board->victim = rand() % want.n;
     fflush(stdout);
     for (int r = 0; r < want.n; r++)
-        if ((pid[r] = fork()) == 0) rank_main(r);
+        if ((pid[r] = fork()) == 0)
+            rank_main(r);
     self = -1;
-    for (double end = now_ms() + 3 * STEP_MS; atomic_load(&board->warm) < want.n && now_ms() < end && good;) {
+    for (double end = now_ms() + 3 * STEP_MS;
+         atomic_load(&board->warm) < want.n && now_ms() < end && good;) {
         usleep(1000);
-        for (int r = 0; r < want.n; r++) good &= !has_ended(pid[r]);
+        for (int r = 0; r < want.n; r++)
+            good &= !has_ended(pid[r]);
     }
     usleep((useconds_t)(rand() % 5000));
     board->killed = now_ms();
     kill(pid[board->victim], SIGKILL);
     good &= atomic_load(&board->warm) == want.n;
-    for (int r = 0; r < want.n; r++) good &= ended_well(pid[r]) || r == board->victim;
+    for (int r = 0; r < want.n; r++)
+        good &= ended_well(pid[r]) || r == board->victim;
     return good && print_round(round);
 }
 
@@ -235,14 +277,24 @@ static bool parse(int argc, char **argv)
 {
     int option;
     want.how = argc > 1 ? argv[1] : "";
-    if (strcmp(want.how, "release") && strcmp(want.how, "abort") && strcmp(want.how, "shrink")) return false;
+    if (strcmp(want.how, "release") && strcmp(want.how, "abort") && strcmp(want.how, "shrink"))
+        return false;
     while ((option = getopt(argc - 1, argv + 1, "n:k:b:s:")) != -1) {
         switch (option) {
-        case 'n': want.n = atoi(optarg); break;
-        case 'k': want.rounds = atoi(optarg); break;
-        case 'b': want.bytes = strtoull(optarg, NULL, 10); break;
-        case 's': want.seed = (unsigned)strtoul(optarg, NULL, 10); break;
-        default: return false;
+        case 'n':
+            want.n = atoi(optarg);
+            break;
+        case 'k':
+            want.rounds = atoi(optarg);
+            break;
+        case 'b':
+            want.bytes = strtoull(optarg, NULL, 10);
+            break;
+        case 's':
+            want.seed = (unsigned)strtoul(optarg, NULL, 10);
+            break;
+        default:
+            return false;
         }
     }
     return want.n >= 2 && want.n <= RANKS_MAX && want.rounds > 0 && want.bytes >= sizeof *data;
@@ -251,16 +303,19 @@ static bool parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: gpu_recovery release|abort|shrink [-n RANKS] [-k ROUNDS] [-b BYTES] [-s SEED]\n");
+        fprintf(stderr, "usage: gpu_recovery release|abort|shrink [-n RANKS] [-k ROUNDS] [-b "
+                        "BYTES] [-s SEED]\n");
         return 2;
     }
     srand(want.seed);
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED) return 1;
+    if (board == MAP_FAILED)
+        return 1;
     int failed = 0;
     printf("how,round,rank,error_ms,free_ms,again_ms,held,right\n");
     for (int i = 0; i < want.rounds; i++) {
-        if (round_of(i)) continue;
+        if (round_of(i))
+            continue;
         fprintf(stderr, "round %d of seed %u failed\n", i, want.seed);
         failed = 1;
     }

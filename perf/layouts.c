@@ -1,5 +1,5 @@
-/* Shapes of buffers and results that several operations share. Blocks are whole multiples of 16 elements of one byte, as in
- * nccl-tests, so that its sizes and ours are the same. */
+/* Shapes of buffers and results that several operations share. Blocks are whole multiples of 16
+ * elements of one byte, as in nccl-tests, so that its sizes and ours are the same. */
 #include "perf.h"
 
 static size_t block(size_t count, size_t type_size, int nranks)
@@ -16,13 +16,15 @@ void perf_layout_same(struct perf_layout *l, size_t count, size_t type_size, int
 void perf_layout_gather(struct perf_layout *l, size_t count, size_t type_size, int nranks)
 {
     size_t base = block(count, type_size, nranks);
-    *l = (struct perf_layout){.send = base, .recv = base * (size_t)nranks, .param = base, .send_inplace = base};
+    *l = (struct perf_layout){
+        .send = base, .recv = base * (size_t)nranks, .param = base, .send_inplace = base};
 }
 
 void perf_layout_scatter(struct perf_layout *l, size_t count, size_t type_size, int nranks)
 {
     size_t base = block(count, type_size, nranks);
-    *l = (struct perf_layout){.send = base * (size_t)nranks, .recv = base, .param = base, .recv_inplace = base};
+    *l = (struct perf_layout){
+        .send = base * (size_t)nranks, .recv = base, .param = base, .recv_inplace = base};
 }
 
 void perf_layout_all(struct perf_layout *l, size_t count, size_t type_size, int nranks)
@@ -31,8 +33,14 @@ void perf_layout_all(struct perf_layout *l, size_t count, size_t type_size, int 
     *l = (struct perf_layout){.send = all, .recv = all, .param = base};
 }
 
-int perf_one_block(const struct perf_call *c) { return c ? 1 : 0; }
-int perf_every_block(const struct perf_call *c) { return c->nranks; }
+int perf_one_block(const struct perf_call *c)
+{
+    return c ? 1 : 0;
+}
+int perf_every_block(const struct perf_call *c)
+{
+    return c->nranks;
+}
 
 void perf_block_reduced(const struct perf_call *c, int i, struct perf_block *b)
 {
@@ -62,4 +70,7 @@ double perf_factor_one(int nranks)
     return 1;
 }
 
-double perf_factor_others(int nranks) { return (double)(nranks - 1) / nranks; }
+double perf_factor_others(int nranks)
+{
+    return (double)(nranks - 1) / nranks;
+}

@@ -1,18 +1,16 @@
 /*
- * What the machine can do without any library, each by P processes at once, as a yardstick beside what libraries reach.
- * perf/compare compiles and runs it in the same run. usage: limits shm|tcp PROCESSES BYTES...
- * Prints lines "name bytes value". GB/s are of bytes written by one process (the mean over the processes), for arrays (or
- * messages) of so many bytes; bytes are 0 where a value has no size:
- *   shm: copy, copy_stream   memcpy, and a loop with stores past the caches, from own memory to own memory
- *        copy_others         the better of the two while process 0 rests, as the root of a broadcast does
- *        add, add_stream     the sum of two arrays into a third
- *        pull                the neighbour's array, mapped here, and an own one are summed into a third past the caches: an
- *                            all-reduce of two processes that nobody has to wait in
- *        readv               process_vm_readv() out of the neighbour's memory
- *        round_us            every process writes a word that its neighbour waits for
- *   tcp: ring, chain         every process sends to the next while it receives from the one before; chain: not the last to the
- *                            first
- *        round_us            the same with 8 bytes
+ * What the machine can do without any library, each by P processes at once, as a yardstick beside
+ * what libraries reach. perf/compare compiles and runs it in the same run. usage: limits shm|tcp
+ * PROCESSES BYTES... Prints lines "name bytes value". GB/s are of bytes written by one process (the
+ * mean over the processes), for arrays (or messages) of so many bytes; bytes are 0 where a value
+ * has no size: shm: copy, copy_stream   memcpy, and a loop with stores past the caches, from own
+ * memory to own memory copy_others         the better of the two while process 0 rests, as the root
+ * of a broadcast does add, add_stream     the sum of two arrays into a third pull the neighbour's
+ * array, mapped here, and an own one are summed into a third past the caches: an all-reduce of two
+ * processes that nobody has to wait in readv               process_vm_readv() out of the
+ * neighbour's memory round_us            every process writes a word that its neighbour waits for
+ *   tcp: ring, chain         every process sends to the next while it receives from the one before;
+ * chain: not the last to the first round_us            the same with 8 bytes
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,22 +36,29 @@
 
 #define PROCESSES_MAX 64
 #define ROUNDS 5
-#define WORK_BYTES (32u << 20) /* of one round of a measurement */
-#define WORDS 20000            /* rounds of a latency */
-#define ROUND_BYTES 8          /* of a round over TCP */
-#define SPINS 2000             /* before the core is offered to others */
-#define YIELDS 32              /* before a crowded process sleeps */
+#define WORK_BYTES (32u << 20)  /* of one round of a measurement */
+#define WORDS 20000             /* rounds of a latency */
+#define ROUND_BYTES 8           /* of a round over TCP */
+#define SPINS 2000              /* before the core is offered to others */
+#define YIELDS 32               /* before a crowded process sleeps */
 #define CALL_BYTES (512u << 10) /* of an exchange over TCP: more under way leaves the caches */
 
 /* Shared by all processes. */
 struct meeting {
     _Atomic unsigned arrived;
-    struct { _Atomic unsigned word; char pad[60]; } words[PROCESSES_MAX];
-    struct { pid_t pid; void *memory; double result; } process[PROCESSES_MAX];
+    struct {
+        _Atomic unsigned word;
+        char pad[60];
+    } words[PROCESSES_MAX];
+    struct {
+        pid_t pid;
+        void *memory;
+        double result;
+    } process[PROCESSES_MAX];
 };
 
 static struct meeting *all;
-static char *shared;        /* shared_room bytes of each process */
+static char *shared; /* shared_room bytes of each process */
 static size_t shared_room;
 static int me, processes, crowded; /* crowded: more processes than cores */
 static int to_next = -1, from_last = -1;
@@ -67,8 +72,10 @@ static double now_s(void)
 
 static void wait_until(_Atomic unsigned *word, unsigned value)
 {
-    for (int spins = 0; (int)(atomic_load_explicit(word, memory_order_acquire) - value) < 0; spins++)
-        if (crowded || spins > SPINS) sched_yield();
+    for (int spins = 0; (int)(atomic_load_explicit(word, memory_order_acquire) - value) < 0;
+         spins++)
+        if (crowded || spins > SPINS)
+            sched_yield();
 }
 
 static void meet(void)
@@ -76,7 +83,8 @@ static void meet(void)
     static unsigned target;
     target += (unsigned)processes;
     atomic_fetch_add(&all->arrived, 1);
-    while ((int)(atomic_load(&all->arrived) - target) < 0) sched_yield();
+    while ((int)(atomic_load(&all->arrived) - target) < 0)
+        sched_yield();
 }
 
 /* The mean of a value over the processes that have one, printed by the first. */
@@ -105,17 +113,24 @@ static int compare_double(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ---------------------------------------------------------------------------------- */
 
-struct arrays { float *dst, *a, *b; size_t bytes; };
+struct arrays {
+    float *dst, *a, *b;
+    size_t bytes;
+};
 
-static void copy(const struct arrays *x) { memcpy(x->dst, x->a, x->bytes); }
+static void copy(const struct arrays *x)
+{
+    memcpy(x->dst, x->a, x->bytes);
+}
 
 static void add(const struct arrays *x)
 {
     float *restrict dst = x->dst, *restrict a = x->a, *restrict b = x->b;
     size_t n = x->bytes / sizeof *dst;
-    for (size_t i = 0; i < n; i++) dst[i] = a[i] + b[i];
+    for (size_t i = 0; i < n; i++)
+        dst[i] = a[i] + b[i];
 }
 
 #if defined __AVX512F__
@@ -130,7 +145,8 @@ static void add(const struct arrays *x)
 static void copy_stream(const struct arrays *x)
 {
     float *dst = x->dst, *a = x->a;
-    for (size_t i = 0, n = x->bytes / sizeof *dst; i + STEP <= n; i += STEP) STREAM(_mm512_load_ps(a + i), _mm256_load_ps(a + i));
+    for (size_t i = 0, n = x->bytes / sizeof *dst; i + STEP <= n; i += STEP)
+        STREAM(_mm512_load_ps(a + i), _mm256_load_ps(a + i));
     _mm_sfence();
 }
 
@@ -146,7 +162,10 @@ static void add_stream(const struct arrays *x)
 
 #ifdef STEP
 /* Its arrays' first one is the neighbour's; only two processes have all of the sum then. */
-static void pull(const struct arrays *x) { add_stream(x); }
+static void pull(const struct arrays *x)
+{
+    add_stream(x);
+}
 #endif
 
 static int refused;
@@ -158,8 +177,10 @@ static void readv_neighbour(const struct arrays *x)
         struct iovec mine = {(char *)x->dst + done, x->bytes - done};
         struct iovec theirs = {(char *)all->process[peer].memory + done, x->bytes - done};
         ssize_t n = process_vm_readv(all->process[peer].pid, &mine, 1, &theirs, 1, 0);
-        if (n <= 0) refused = 1;
-        else done += (size_t)n;
+        if (n <= 0)
+            refused = 1;
+        else
+            done += (size_t)n;
     }
 }
 
@@ -171,11 +192,13 @@ static double rate(void (*run)(const struct arrays *), const struct arrays *x, i
     meet();
     for (int i = 0; i < ROUNDS && !rests; i++) {
         double begin_s = now_s();
-        for (int k = 0; k < repeats; k++) run(x);
+        for (int k = 0; k < repeats; k++)
+            run(x);
         took_s[i] = (now_s() - begin_s) / repeats;
     }
     meet();
-    if (rests || refused) return 0;
+    if (rests || refused)
+        return 0;
     qsort(took_s, ROUNDS, sizeof *took_s, compare_double);
     return (double)x->bytes / took_s[ROUNDS / 2] / 1e9;
 }
@@ -183,12 +206,14 @@ static double rate(void (*run)(const struct arrays *), const struct arrays *x, i
 static float *array(size_t bytes, int value)
 {
     float *memory = aligned_alloc(4096, bytes);
-    if (!memory) exit(1);
+    if (!memory)
+        exit(1);
     memset(memory, value, bytes);
     return memory;
 }
 
-/* Memory that all processes map, as memory from ftcclMemAlloc() is; it was made before the first fork. */
+/* Memory that all processes map, as memory from ftcclMemAlloc() is; it was made before the first
+ * fork. */
 static void pull_neighbours(const struct arrays *own, size_t room)
 {
 #ifdef STEP
@@ -219,7 +244,8 @@ static void memory(size_t bytes)
     report("copy_stream", bytes, rate(copy_stream, &x, 0));
     report("add_stream", bytes, rate(add_stream, &x, 0));
     double streamed = report(NULL, bytes, rate(copy_stream, &x, me == 0));
-    if (streamed > others) others = streamed;
+    if (streamed > others)
+        others = streamed;
 #endif
     report("copy_others", bytes, others);
     pull_neighbours(&x, room);
@@ -231,7 +257,8 @@ static void memory(size_t bytes)
 
 static void words(void)
 {
-    _Atomic unsigned *mine = &all->words[me].word, *last = &all->words[(me + processes - 1) % processes].word;
+    _Atomic unsigned *mine = &all->words[me].word,
+                     *last = &all->words[(me + processes - 1) % processes].word;
     meet();
     double begin_s = now_s();
     for (unsigned k = 1; k <= WORDS; k++) {
@@ -241,29 +268,41 @@ static void words(void)
     report("round_us", 0, (now_s() - begin_s) / WORDS * 1e6);
 }
 
-/* ---- TCP ------------------------------------------------------------------------------------------------------------- */
+/* ---- TCP ------------------------------------------------------------------------------------- */
 
 static char *piece;
 static size_t piece_bytes;
 
-static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
 
-/* Sends and receives so many bytes at the same time; what has no connection has nothing to do. It looks again for a while before
- * it sleeps, as who measures a limit would. */
+/* Sends and receives so many bytes at the same time; what has no connection has nothing to do. It
+ * looks again for a while before it sleeps, as who measures a limit would. */
 static void exchange(int out, int in, size_t bytes)
 {
     size_t sent = out < 0 ? bytes : 0, got = in < 0 ? bytes : 0;
     for (int looks = 0; sent < bytes || got < bytes; looks++) {
-        ssize_t n = sent < bytes ? send(out, piece + sent % piece_bytes, bytes - sent, MSG_NOSIGNAL | MSG_DONTWAIT) : 0;
-        if (n > 0) sent += (size_t)n;
-        ssize_t m = got < bytes ? recv(in, piece + got % piece_bytes, bytes - got, MSG_DONTWAIT) : 0;
-        if (m > 0) got += (size_t)m;
-        if (n > 0 || m > 0) looks = 0;
-        if (crowded && looks > 0) sched_yield();
-        if (looks < (crowded ? YIELDS : SPINS)) continue;
+        ssize_t n = sent < bytes ? send(out, piece + sent % piece_bytes, bytes - sent,
+                                        MSG_NOSIGNAL | MSG_DONTWAIT)
+                                 : 0;
+        if (n > 0)
+            sent += (size_t)n;
+        ssize_t m = got < bytes ? recv(in, piece + got % piece_bytes, bytes - got, MSG_DONTWAIT)
+                                : 0;
+        if (m > 0)
+            got += (size_t)m;
+        if (n > 0 || m > 0)
+            looks = 0;
+        if (crowded && looks > 0)
+            sched_yield();
+        if (looks < (crowded ? YIELDS : SPINS))
+            continue;
         struct pollfd fds[2] = {{.fd = sent < bytes ? out : -1, .events = POLLOUT},
                                 {.fd = got < bytes ? in : -1, .events = POLLIN}};
-        if (poll(fds, 2, 10000) <= 0 || (got < bytes && m == 0)) exit(1);
+        if (poll(fds, 2, 10000) <= 0 || (got < bytes && m == 0))
+            exit(1);
     }
 }
 
@@ -272,23 +311,30 @@ static double exchanges_s(int out, int in, size_t bytes, int repeats)
     meet();
     double begin_s = now_s();
     for (int i = 0; i < repeats; i++)
-        for (size_t at = 0; at < bytes; at += CALL_BYTES) exchange(out, in, least(bytes - at, CALL_BYTES));
+        for (size_t at = 0; at < bytes; at += CALL_BYTES)
+            exchange(out, in, least(bytes - at, CALL_BYTES));
     return (now_s() - begin_s) / repeats;
 }
 
 static void stream(size_t bytes)
 {
     int repeats = (int)(WORK_BYTES / bytes) + 1, last = me == processes - 1;
-    if (repeats > 5000) repeats = 5000;
+    if (repeats > 5000)
+        repeats = 5000;
     piece_bytes = bytes;
     piece = malloc(bytes);
-    if (!piece) exit(1);
+    if (!piece)
+        exit(1);
     memset(piece, 1, bytes); /* pages of its own: those of zeros are one */
     double ring_s = exchanges_s(to_next, from_last, bytes, repeats);
-    if (bytes == ROUND_BYTES) report("round_us", 0, ring_s * 1e6);
+    if (bytes == ROUND_BYTES)
+        report("round_us", 0, ring_s * 1e6);
     else {
         report("ring", bytes, (double)bytes / ring_s / 1e9);
-        report("chain", bytes, (double)bytes / exchanges_s(last ? -1 : to_next, me == 0 ? -1 : from_last, bytes, repeats) / 1e9);
+        report("chain", bytes,
+               (double)bytes /
+                   exchanges_s(last ? -1 : to_next, me == 0 ? -1 : from_last, bytes, repeats) /
+                   1e9);
     }
     free(piece);
 }
@@ -301,21 +347,24 @@ static void connect_ring(const int *listeners)
     int one = 1;
     to_next = socket(AF_INET, SOCK_STREAM, 0);
     if (getsockname(listeners[(me + 1) % processes], (struct sockaddr *)&at, &len) ||
-        connect(to_next, (struct sockaddr *)&at, len) || (from_last = accept(listeners[me], NULL, NULL)) < 0)
+        connect(to_next, (struct sockaddr *)&at, len) ||
+        (from_last = accept(listeners[me], NULL, NULL)) < 0)
         exit(1);
     setsockopt(to_next, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(to_next, IPPROTO_TCP, TCP_CONGESTION, "reno", 4); /* others pace what stays in the machine */
+    /* others pace what stays in the machine */
+    setsockopt(to_next, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
 static int listen_anywhere(void)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
-    if (bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 4)) exit(1);
+    if (bind(fd, (struct sockaddr *)&at, sizeof at) || listen(fd, 4))
+        exit(1);
     return fd;
 }
 
-/* ---- processes ------------------------------------------------------------------------------------------------------- */
+/* ---- processes ------------------------------------------------------------------------------- */
 
 static void one_process(int over_tcp, const int *listeners, char **sizes)
 {
@@ -327,28 +376,39 @@ static void one_process(int over_tcp, const int *listeners, char **sizes)
     } else
         words();
     for (; *sizes; sizes++)
-        if (over_tcp) stream((size_t)atol(*sizes));
-        else memory((size_t)atol(*sizes));
+        if (over_tcp)
+            stream((size_t)atol(*sizes));
+        else
+            memory((size_t)atol(*sizes));
 }
 
 int main(int argc, char **argv)
 {
-    int over_tcp = argc > 1 && !strcmp(argv[1], "tcp"), listeners[PROCESSES_MAX], status, failed = 0;
+    int over_tcp = argc > 1 && !strcmp(argv[1], "tcp"), listeners[PROCESSES_MAX], status,
+        failed = 0;
     processes = argc > 2 ? atoi(argv[2]) : 0;
-    if (argc < 4 || processes < 2 || processes > PROCESSES_MAX || (!over_tcp && strcmp(argv[1], "shm"))) return 2;
+    if (argc < 4 || processes < 2 || processes > PROCESSES_MAX ||
+        (!over_tcp && strcmp(argv[1], "shm")))
+        return 2;
     for (int i = 3; i < argc; i++)
-        if (atol(argv[i]) < 1) return 2;
+        if (atol(argv[i]) < 1)
+            return 2;
     all = mmap(NULL, sizeof *all, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) return 1;
+    if (all == MAP_FAILED)
+        return 1;
     crowded = processes > sysconf(_SC_NPROCESSORS_ONLN);
     for (int i = 3; !over_tcp && i < argc; i++)
-        if ((size_t)atol(argv[i]) > shared_room) shared_room = (size_t)atol(argv[i]);
+        if ((size_t)atol(argv[i]) > shared_room)
+            shared_room = (size_t)atol(argv[i]);
     shared_room = (shared_room + 4095) / 4096 * 4096;
     if (shared_room) {
-        shared = mmap(NULL, shared_room * (size_t)processes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (shared == MAP_FAILED) return 1;
+        shared = mmap(NULL, shared_room * (size_t)processes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (shared == MAP_FAILED)
+            return 1;
     }
-    for (int i = 0; over_tcp && i < processes; i++) listeners[i] = listen_anywhere();
+    for (int i = 0; over_tcp && i < processes; i++)
+        listeners[i] = listen_anywhere();
     pid_t pids[PROCESSES_MAX];
     for (me = 0; me < processes; me++)
         if ((pids[me] = fork()) == 0) {
@@ -356,7 +416,9 @@ int main(int argc, char **argv)
             exit(0);
         }
     while (wait(&status) > 0) {
-        for (int i = 0; status && !failed && i < processes; i++) kill(pids[i], SIGKILL); /* they would wait for it */
+        /* they would wait for it */
+        for (int i = 0; status && !failed && i < processes; i++)
+            kill(pids[i], SIGKILL);
         failed |= status != 0;
     }
     return failed;

@@ -1,7 +1,7 @@
 /*
- * The perf programs: nccl-tests' options and table for one collective each. A program is a struct perf_op and a call of
- * perf_main(); everything else is shared. Ranks are numbered by process, then thread, then buffer pair in the thread
- * ("GPU" in the options' words).
+ * The perf programs: nccl-tests' options and table for one collective each. A program is a struct
+ * perf_op and a call of perf_main(); everything else is shared. Ranks are numbered by process, then
+ * thread, then buffer pair in the thread ("GPU" in the options' words).
  */
 #ifndef FT_PERF_H
 #define FT_PERF_H
@@ -17,7 +17,7 @@
 
 enum { PERF_OK = 0, PERF_FAILED = 1, PERF_USAGE = 2, PERF_NOT_HERE = 3 }; /* exit statuses */
 
-/* ---- options.c ---------------------------------------------------------------------------------------------------- */
+/* ---- options.c ------------------------------------------------------------------------------- */
 
 #define PERF_ALL (-1)
 #define PERF_MULSUM CCL(NumOps) /* stands for operators made by RedOpCreatePreMulSum */
@@ -29,15 +29,17 @@ struct perf_options {
     int iters, agg_iters, warmup_iters, run_cycles, check;
     int op, type, root; /* or PERF_ALL */
     int memory;         /* enum api_memory */
-    int parallel_init, blocking, stream_null, timeout_s, cudagraph, report_cputime, report_timestamps, average;
-    int local_register, cta_policy, device_impl, device_ctas, memory_report, unalign, per_iter, per_iter_skip;
+    int parallel_init, blocking, stream_null, timeout_s, cudagraph, report_cputime,
+        report_timestamps, average;
+    int local_register, cta_policy, device_impl, device_ctas, memory_report, unalign, per_iter,
+        per_iter_skip;
     const char *output_file;
 };
 
 /* 0, or the exit status plus 1 after the reason was printed (--help: to stdout). */
 int perf_options_parse(struct perf_options *o, int argc, char **argv);
 
-/* ---- types.c --------------------------------------------------------------------------------------------------------- */
+/* ---- types.c --------------------------------------------------------------------------------- */
 
 size_t perf_type_size(int type);
 const char *perf_type_name(int type);
@@ -46,12 +48,14 @@ const char *perf_op_name(int op);
 int perf_op_find(const char *name);
 bool perf_type_is_float(int type);
 bool perf_type_is_signed(int type);
-int perf_type_digits(int type);                  /* bits of the significand, the hidden one counted; floats only */
+/* bits of the significand, the hidden one counted; floats only */
+int perf_type_digits(int type);
 uint64_t perf_float_bits(int type, double value); /* rounded to nearest even; e4m3 saturates */
 
-/* ---- operations ------------------------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
-/* In elements. In place the send (or receive) buffer of rank r begins offset * r into the other one. */
+/* In elements. In place the send (or receive) buffer of rank r begins offset * r into the other
+ * one. */
 struct perf_layout {
     size_t send, recv, param; /* param: what the call gets as count */
     size_t send_inplace, recv_inplace;
@@ -68,8 +72,8 @@ struct perf_call {
     api_stream stream;
 };
 
-/* A part of a rank's expected result: `count` elements from recvbuff[at], either reduced over all ranks' inputs from
- * element `from`, or a copy of rank `source`'s. */
+/* A part of a rank's expected result: `count` elements from recvbuff[at], either reduced over all
+ * ranks' inputs from element `from`, or a copy of rank `source`'s. */
 struct perf_block {
     size_t at, from, count;
     int source; /* -1: reduced */
@@ -82,7 +86,8 @@ struct perf_op {
     void (*layout)(struct perf_layout *l, size_t count, size_t type_size, int nranks);
     int (*nsteps)(int nranks); /* NULL: 1. Steps depend on each other and never share a group */
     CCL(Result_t) (*run)(const struct perf_call *c, int step);
-    /* How many blocks rank expects; block i goes to *b. Roots and roles come in c (rank, nranks, root, count, type_size). */
+    /* How many blocks rank expects; block i goes to *b. Roots and roles come in c (rank, nranks,
+     * root, count, type_size). */
     int (*nblocks)(const struct perf_call *c);
     void (*block)(const struct perf_call *c, int i, struct perf_block *b);
     /* Bandwidths of nccl-tests: bytes that count for algbw, and busbw / algbw. */
@@ -93,20 +98,27 @@ struct perf_op {
 int perf_main(const struct perf_op *op, int argc, char **argv);
 
 /* layouts.c: shapes that several operations share */
-void perf_layout_same(struct perf_layout *l, size_t count, size_t type_size, int nranks);    /* count everywhere */
-void perf_layout_gather(struct perf_layout *l, size_t count, size_t type_size, int nranks);  /* 1 block to nranks */
-void perf_layout_scatter(struct perf_layout *l, size_t count, size_t type_size, int nranks); /* nranks blocks to 1 */
-void perf_layout_all(struct perf_layout *l, size_t count, size_t type_size, int nranks);     /* nranks to nranks */
+/* count everywhere */
+void perf_layout_same(struct perf_layout *l, size_t count, size_t type_size, int nranks);
+/* 1 block to nranks */
+void perf_layout_gather(struct perf_layout *l, size_t count, size_t type_size, int nranks);
+/* nranks blocks to 1 */
+void perf_layout_scatter(struct perf_layout *l, size_t count, size_t type_size, int nranks);
+/* nranks to nranks */
+void perf_layout_all(struct perf_layout *l, size_t count, size_t type_size, int nranks);
 int perf_one_block(const struct perf_call *c);
 int perf_every_block(const struct perf_call *c);
 void perf_block_reduced(const struct perf_call *c, int i, struct perf_block *b);
-void perf_block_of_rank(const struct perf_call *c, int i, struct perf_block *b); /* block i: rank i's whole input */
-double perf_bytes_call(const struct perf_call *c, const struct perf_layout *l);  /* count * type size */
-double perf_bytes_all(const struct perf_call *c, const struct perf_layout *l);   /* nranks times that */
+/* block i: rank i's whole input */
+void perf_block_of_rank(const struct perf_call *c, int i, struct perf_block *b);
+/* count * type size */
+double perf_bytes_call(const struct perf_call *c, const struct perf_layout *l);
+/* nranks times that */
+double perf_bytes_all(const struct perf_call *c, const struct perf_layout *l);
 double perf_factor_one(int nranks);
 double perf_factor_others(int nranks); /* (n-1)/n */
 
-/* ---- launch.c, bootstrap.c ----------------------------------------------------------------------------------------------- */
+/* ---- launch.c, bootstrap.c ------------------------------------------------------------------- */
 
 struct perf_launch {
     const char *how; /* the launcher, for messages */
@@ -117,10 +129,10 @@ struct perf_launch {
 /* 0, or -1 after a message: the environment is contradictory. */
 int perf_launch_find(struct perf_launch *l);
 /* The same id in all processes. -1 after a message. perf_bootstrap_done(): all have it. */
-int perf_bootstrap_id(const struct perf_launch *l, CCL(UniqueId) *id);
+int perf_bootstrap_id(const struct perf_launch *l, CCL(UniqueId) * id);
 void perf_bootstrap_done(void);
 
-/* ---- team.c: the ranks of this process ------------------------------------------------------------------------------------ */
+/* ---- team.c: the ranks of this process ------------------------------------------------------- */
 
 struct perf_rank {
     int rank;
@@ -146,77 +158,98 @@ struct perf_team {
 };
 
 /* Ends the process with a message about the rank: peers see it as lost. Safe from any thread. */
-void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result) __attribute__((noreturn));
+void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result)
+    __attribute__((noreturn));
 static inline void perf_must(const struct perf_rank *r, const char *what, CCL(Result_t) result)
 {
-    if (result != CCL(Success)) perf_die(r, what, result);
+    if (result != CCL(Success))
+        perf_die(r, what, result);
 }
 /* Numbers the ranks and gets the unique id. -1 after a message. */
 int perf_team_open(struct perf_team *t, const struct perf_options *o, const struct perf_op *op);
-void perf_team_init(struct perf_team *t, int thread);    /* communicators and streams of a thread; -1: of all */
-void perf_team_buffers(struct perf_team *t, int thread); /* after agreeing on max_bytes; every thread calls it */
-void perf_team_report(struct perf_team *t, int thread);  /* the table's lines about ranks; every thread calls it */
+/* communicators and streams of a thread; -1: of all */
+void perf_team_init(struct perf_team *t, int thread);
+/* after agreeing on max_bytes; every thread calls it */
+void perf_team_buffers(struct perf_team *t, int thread);
+/* the table's lines about ranks; every thread calls it */
+void perf_team_report(struct perf_team *t, int thread);
 void perf_team_close(struct perf_team *t);
 
 #define PERF_REDUCE_MAX 4096
 enum perf_reduce { PERF_RANK0, PERF_AVG, PERF_MIN, PERF_MAX, PERF_SUM };
-/* Over all threads of all processes; every thread calls it. n <= PERF_REDUCE_MAX. Also a barrier. */
+/* Over all threads of all processes; every thread calls it. n <= PERF_REDUCE_MAX. Also a
+ * barrier. */
 void perf_reduce(struct perf_team *t, int thread, double *values, int n, enum perf_reduce how);
 void perf_barrier(struct perf_team *t, int thread);
-void perf_meet(struct perf_team *t, int thread); /* a barrier between timed calls: by the meeting if there is one */
+/* a barrier between timed calls: by the meeting if there is one */
+void perf_meet(struct perf_team *t, int thread);
 
-/* ---- verify.c ---------------------------------------------------------------------------------------------------------------- */
+/* ---- verify.c -------------------------------------------------------------------------------- */
 
-/* Input of `rank`, elements [from, from + count), in a form that any order of reduction brings to the same result. */
+/* Input of `rank`, elements [from, from + count), in a form that any order of reduction brings to
+ * the same result. */
 struct perf_data {
     int type, op, nranks;
     uint64_t rep;
 };
-void perf_data_input(const struct perf_data *d, int rank, bool reduced, size_t from, size_t count, void *out);
+void perf_data_input(const struct perf_data *d, int rank, bool reduced, size_t from, size_t count,
+                     void *out);
 void perf_data_reduced(const struct perf_data *d, size_t from, size_t count, void *out);
 uint64_t perf_data_scalar(const struct perf_data *d, int rank); /* of mulsum, in the type's bits */
-/* Elements of got that are not those of want; averages that have to be rounded may differ in the last place. */
-size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *got, const void *want, size_t count);
+/* Elements of got that are not those of want; averages that have to be rounded may differ in the
+ * last place. */
+size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *got, const void *want,
+                         size_t count);
 
 #define PERF_GUARD_BYTES 64 /* after each buffer's used part, checked with the data */
 struct perf_buffers {
-    char *send, *recv;    /* as the call gets them */
-    char *base, *end;  /* the receive side's buffer and the first byte after what an operation may write */
+    char *send, *recv; /* as the call gets them */
+    /* the receive side's buffer and the first byte after what an operation may write */
+    char *base, *end;
     bool in_place;
 };
-void perf_verify_fill(const struct perf_op *op, const struct perf_call *c, const struct perf_layout *l,
-                      const struct perf_data *d, const struct perf_buffers *b);
-size_t perf_verify_check(const struct perf_op *op, const struct perf_call *c, const struct perf_layout *l,
-                         const struct perf_data *d, const struct perf_buffers *b);
+void perf_verify_fill(const struct perf_op *op, const struct perf_call *c,
+                      const struct perf_layout *l, const struct perf_data *d,
+                      const struct perf_buffers *b);
+size_t perf_verify_check(const struct perf_op *op, const struct perf_call *c,
+                         const struct perf_layout *l, const struct perf_data *d,
+                         const struct perf_buffers *b);
 
-/* ---- run.c, table.c, json.c ------------------------------------------------------------------------------------------------------- */
+/* ---- run.c, table.c, json.c ------------------------------------------------------------------ */
 
-struct perf_stats { double min, max, avg, p50, p95, p99, stdev; };
+struct perf_stats {
+    double min, max, avg, p50, p95, p99, stdev;
+};
 
 struct perf_result {
     double time_s, alg_bw, bus_bw;
-    double wrong; /* negative: not checked */
+    double wrong;         /* negative: not checked */
     const double *iter_s; /* with -I: seconds of each iteration, the slowest rank's */
     struct perf_stats stats;
 };
 
-/* All sizes for one type, operator and root; every thread calls it. Thread 0 of process 0 gets the sums. */
+/* All sizes for one type, operator and root; every thread calls it. Thread 0 of process 0 gets the
+ * sums. */
 struct perf_totals {
     double wrong, bus_bw;
     int nlines;
 };
-void perf_run(struct perf_team *t, int thread, int type, int op, int root, struct perf_totals *totals);
+void perf_run(struct perf_team *t, int thread, int type, int op, int root,
+              struct perf_totals *totals);
 
 bool perf_is_writer(const struct perf_team *t, int thread);
 void perf_table_open(const struct perf_team *t, int argc, char **argv);
 void perf_table_rank(int rank, const char *line); /* line: "PID HOST" */
 void perf_table_header(const struct perf_team *t);
-void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int type, int op, int root);
-void perf_table_body(const struct perf_team *t, const struct perf_result *r, bool out_of_place); /* r NULL: no such form */
+void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int type, int op,
+                     int root);
+/* r NULL: no such form */
+void perf_table_body(const struct perf_team *t, const struct perf_result *r, bool out_of_place);
 void perf_table_end(const struct perf_team *t);
 void perf_table_close(const struct perf_team *t, const struct perf_totals *totals, double min_bw);
 
-/* A JSON writer: values go where the last key or list left off. All are no-ops while no file is open. */
+/* A JSON writer: values go where the last key or list left off. All are no-ops while no file is
+ * open. */
 int perf_json_open(const char *path);
 void perf_json_close(void);
 void perf_json_key(const char *name);

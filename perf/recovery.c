@@ -1,9 +1,10 @@
 /*
- * How long a failure and a replacement hold up the others. Ranks are processes that reduce in a loop.
- *   recovery kill [-n RANKS] [-k ROUNDS] [-b BYTES] [-g GIB]   one is killed (it has GIB of memory in use): times from the kill
- *       until the last survivor had the error, had shrunk, and had its next all-reduce
- *   recovery grow [-n RANKS] [-k ROUNDS] [-b BYTES]            one joins RANKS others: how long they do not reduce
- * Prints median, 99th percentile and maximum over the rounds, of the slowest rank in each. Seeded by -s.
+ * How long a failure and a replacement hold up the others. Ranks are processes that reduce in a
+ * loop. recovery kill [-n RANKS] [-k ROUNDS] [-b BYTES] [-g GIB]   one is killed (it has GIB of
+ * memory in use): times from the kill until the last survivor had the error, had shrunk, and had
+ * its next all-reduce recovery grow [-n RANKS] [-k ROUNDS] [-b BYTES]            one joins RANKS
+ * others: how long they do not reduce Prints median, 99th percentile and maximum over the rounds,
+ * of the slowest rank in each. Seeded by -s.
  */
 #include <ftccl.h>
 
@@ -21,10 +22,16 @@
 
 #define RANKS_MAX 64
 #define ROUNDS_MAX 10000
-#define WARM_UP 20        /* all-reduces before anything happens */
+#define WARM_UP 20 /* all-reduces before anything happens */
 #define JOINER_WAITS_US 100000
 
-static struct { int n, rounds; size_t bytes; double gib; unsigned seed; bool grow; } want = {8, 30, 1 << 20, 0, 1, false};
+static struct {
+    int n, rounds;
+    size_t bytes;
+    double gib;
+    unsigned seed;
+    bool grow;
+} want = {8, 30, 1 << 20, 0, 1, false};
 
 /* Shared by all processes of a round. */
 struct board {
@@ -43,12 +50,14 @@ static double now_ms(void)
 
 static void wait_for(_Atomic int *what, int value)
 {
-    while (atomic_load(what) < value) usleep(200);
+    while (atomic_load(what) < value)
+        usleep(200);
 }
 
 static void must(ftcclResult_t result, const char *what)
 {
-    if (result == ftcclSuccess) return;
+    if (result == ftcclSuccess)
+        return;
     fprintf(stderr, "%s: %s: %s\n", what, ftcclGetErrorString(result), ftcclGetLastError(NULL));
     atomic_fetch_add(&board->wrong, 1);
     exit(1);
@@ -63,11 +72,14 @@ static ftcclResult_t reduce(ftcclComm_t comm, int *wants)
     int n;
     size_t count = want.bytes / sizeof *data;
     must(ftcclCommCount(comm, &n), "CommCount");
-    for (size_t i = 1; i < count; i++) data[i] = 1;
+    for (size_t i = 1; i < count; i++)
+        data[i] = 1;
     data[0] = (float)*wants;
     ftcclResult_t result = ftcclAllReduce(data, data, count, ftcclFloat, ftcclSum, comm, stream);
-    if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
-    if (result != ftcclSuccess) return result;
+    if (result == ftcclSuccess)
+        result = ftcclStreamSynchronize(stream);
+    if (result != ftcclSuccess)
+        return result;
     *wants = (int)data[0];
     for (size_t i = 1; i < count; i++)
         if (data[i] != (float)n) {
@@ -83,7 +95,8 @@ static void survive(ftcclComm_t comm, int rank)
     int wants = 0;
     ftcclResult_t result = ftcclSuccess;
     for (int i = 0; result == ftcclSuccess; i++) {
-        if (i == WARM_UP) atomic_fetch_add(&board->warm, 1);
+        if (i == WARM_UP)
+            atomic_fetch_add(&board->warm, 1);
         wants = 0;
         result = reduce(comm, &wants);
     }
@@ -110,7 +123,8 @@ static void grow(ftcclComm_t comm, int rank)
         must(reduce(comm, &wants), "AllReduce");
     }
     double start = now_ms();
-    must(ftcclCommGrow(comm, want.n + 1, rank == 0 ? &board->grow_id : NULL, -1, &more, NULL), "CommGrow");
+    must(ftcclCommGrow(comm, want.n + 1, rank == 0 ? &board->grow_id : NULL, -1, &more, NULL),
+         "CommGrow");
     board->shrunk[rank] = now_ms() - start;
     must(reduce(more, &wants), "the all-reduce after the grow");
     board->paused[rank] = now_ms() - start;
@@ -123,7 +137,8 @@ static void join(void)
     ftcclComm_t comm;
     int wants = 0;
     wait_for(&board->wanted, 1);
-    must(ftcclCommGrow(NULL, want.n + 1, &board->grow_id, want.n, &comm, NULL), "CommGrow of the joiner");
+    must(ftcclCommGrow(NULL, want.n + 1, &board->grow_id, want.n, &comm, NULL),
+         "CommGrow of the joiner");
     must(reduce(comm, &wants), "the joiner's all-reduce");
     must(ftcclCommDestroy(comm), "CommDestroy");
 }
@@ -132,7 +147,8 @@ static void rank_main(int rank, bool heavy)
 {
     ftcclComm_t comm;
     size_t heavy_bytes = heavy ? (size_t)(want.gib * (1 << 30)) : 0;
-    if (heavy_bytes) memset(malloc(heavy_bytes), 1, heavy_bytes);
+    if (heavy_bytes)
+        memset(malloc(heavy_bytes), 1, heavy_bytes);
     data = malloc(want.bytes);
     must(ftcclStreamCreate(&stream), "StreamCreate");
     if (rank == want.n) {
@@ -145,17 +161,23 @@ static void rank_main(int rank, bool heavy)
     }
     wait_for(&board->id_is_set, 1);
     must(ftcclCommInitRank(&comm, want.n, board->id, rank), "CommInitRank");
-    if (want.grow) grow(comm, rank);
-    else survive(comm, rank);
+    if (want.grow)
+        grow(comm, rank);
+    else
+        survive(comm, rank);
     exit(0);
 }
 
-struct times { double failed, shrunk, back; };
+struct times {
+    double failed, shrunk, back;
+};
 
 static double latest(const double *at, int but)
 {
     double most = 0;
-    for (int r = 0; r < want.n; r++) if (r != but && at[r] > most) most = at[r];
+    for (int r = 0; r < want.n; r++)
+        if (r != but && at[r] > most)
+            most = at[r];
     return most;
 }
 
@@ -165,7 +187,8 @@ static bool round_of(struct times *times)
     memset(board, 0, sizeof *board);
     int victim = want.grow ? -1 : rand() % want.n, all = want.n + want.grow;
     for (int r = 0; r < all; r++)
-        if ((pid[r] = fork()) == 0) rank_main(r, r == victim);
+        if ((pid[r] = fork()) == 0)
+            rank_main(r, r == victim);
     if (want.grow) {
         wait_for(&board->wanted, 1);
         usleep(JOINER_WAITS_US); /* the joiner has come to the rendezvous while the others reduce */
@@ -183,7 +206,8 @@ static bool round_of(struct times *times)
         good &= r == victim || status == 0;
     }
     double from = want.grow ? 0 : board->killed;
-    *times = (struct times){latest(board->failed, victim) - from, latest(board->shrunk, victim) - from,
+    *times = (struct times){latest(board->failed, victim) - from,
+                            latest(board->shrunk, victim) - from,
                             latest(want.grow ? board->paused : board->back, victim) - from};
     return good && !board->wrong;
 }
@@ -197,50 +221,71 @@ static int ascending(const void *a, const void *b)
 static void print(const char *what, const struct times *times, size_t field)
 {
     static double sorted[ROUNDS_MAX];
-    for (int i = 0; i < want.rounds; i++) memcpy(&sorted[i], (const char *)&times[i] + field, sizeof *sorted);
+    for (int i = 0; i < want.rounds; i++)
+        memcpy(&sorted[i], (const char *)&times[i] + field, sizeof *sorted);
     qsort(sorted, (size_t)want.rounds, sizeof *sorted, ascending);
-    printf("%-34s %9.2f %9.2f %9.2f\n", what, sorted[want.rounds / 2], sorted[(want.rounds - 1) * 99 / 100], sorted[want.rounds - 1]);
+    printf("%-34s %9.2f %9.2f %9.2f\n", what, sorted[want.rounds / 2],
+           sorted[(want.rounds - 1) * 99 / 100], sorted[want.rounds - 1]);
 }
 
 static bool parse(int argc, char **argv)
 {
     int option;
-    if (argc < 2 || (strcmp(argv[1], "kill") && strcmp(argv[1], "grow"))) return false;
+    if (argc < 2 || (strcmp(argv[1], "kill") && strcmp(argv[1], "grow")))
+        return false;
     want.grow = !strcmp(argv[1], "grow");
     while ((option = getopt(argc - 1, argv + 1, "n:k:b:g:s:")) != -1) {
         switch (option) {
-        case 'n': want.n = atoi(optarg); break;
-        case 'k': want.rounds = atoi(optarg); break;
-        case 'b': want.bytes = strtoull(optarg, NULL, 10); break;
-        case 'g': want.gib = atof(optarg); break;
-        case 's': want.seed = (unsigned)strtoul(optarg, NULL, 10); break;
-        default: return false;
+        case 'n':
+            want.n = atoi(optarg);
+            break;
+        case 'k':
+            want.rounds = atoi(optarg);
+            break;
+        case 'b':
+            want.bytes = strtoull(optarg, NULL, 10);
+            break;
+        case 'g':
+            want.gib = atof(optarg);
+            break;
+        case 's':
+            want.seed = (unsigned)strtoul(optarg, NULL, 10);
+            break;
+        default:
+            return false;
         }
     }
-    return want.n >= 1 + !want.grow && want.n <= RANKS_MAX && want.rounds > 0 && want.rounds <= ROUNDS_MAX && want.bytes >= 4;
+    return want.n >= 1 + !want.grow && want.n <= RANKS_MAX && want.rounds > 0 &&
+           want.rounds <= ROUNDS_MAX && want.bytes >= 4;
 }
 
 int main(int argc, char **argv)
 {
     static struct times times[ROUNDS_MAX];
     if (!parse(argc, argv)) {
-        fprintf(stderr, "usage: recovery kill|grow [-n RANKS] [-k ROUNDS] [-b BYTES] [-g GIB of the victim] [-s SEED]\n");
+        fprintf(stderr, "usage: recovery kill|grow [-n RANKS] [-k ROUNDS] [-b BYTES] [-g GIB of "
+                        "the victim] [-s SEED]\n");
         return 2;
     }
     srand(want.seed);
     board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED) return 1;
+    if (board == MAP_FAILED)
+        return 1;
     for (int i = 0; i < want.rounds; i++)
         if (!round_of(&times[i])) {
             fprintf(stderr, "round %d of seed %u failed\n", i, want.seed);
             return 1;
         }
-    printf("# %s, %d ranks, all-reduces of %zu bytes, %d rounds, seed %u; ms of the slowest rank\n", argv[1], want.n, want.bytes, want.rounds, want.seed);
+    printf("# %s, %d ranks, all-reduces of %zu bytes, %d rounds, seed %u; ms of the slowest rank\n",
+           argv[1], want.n, want.bytes, want.rounds, want.seed);
     printf("%-34s %9s %9s %9s\n", "", "median", "p99", "max");
-    if (!want.grow) print("killed to error", times, offsetof(struct times, failed));
+    if (!want.grow)
+        print("killed to error", times, offsetof(struct times, failed));
     print(want.grow ? "CommGrow" : "killed to shrunk", times, offsetof(struct times, shrunk));
-    print(want.grow ? "pause to next all-reduce" : "killed to next all-reduce", times, offsetof(struct times, back));
-    if (fflush(stdout) == 0 && !ferror(stdout)) return 0;
+    print(want.grow ? "pause to next all-reduce" : "killed to next all-reduce", times,
+          offsetof(struct times, back));
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return 0;
     fprintf(stderr, "recovery: cannot write the table\n");
     return 1;
 }

@@ -13,8 +13,17 @@ static void block(const struct perf_call *c, int i, struct perf_block *b)
     *b = (struct perf_block){.from = (size_t)c->rank * c->count, .count = c->count, .source = -1};
 }
 
-static const struct perf_op op = {
-    .name = "reduce_scatter", .reduces = true, .in_place = true, .layout = perf_layout_scatter, .run = run,
-    .nblocks = perf_one_block, .block = block, .alg_bytes = perf_bytes_all, .bus_factor = perf_factor_others};
+static const struct perf_op op = {.name = "reduce_scatter",
+                                  .reduces = true,
+                                  .in_place = true,
+                                  .layout = perf_layout_scatter,
+                                  .run = run,
+                                  .nblocks = perf_one_block,
+                                  .block = block,
+                                  .alg_bytes = perf_bytes_all,
+                                  .bus_factor = perf_factor_others};
 
-int main(int argc, char **argv) { return perf_main(&op, argc, argv); }
+int main(int argc, char **argv)
+{
+    return perf_main(&op, argc, argv);
+}

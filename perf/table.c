@@ -1,4 +1,5 @@
-/* The table in nccl-tests' layout, and the same as JSON. Only thread 0 of process 0 calls anything here. */
+/* The table in nccl-tests' layout, and the same as JSON. Only thread 0 of process 0 calls anything
+ * here. */
 #include "perf.h"
 
 #include <stdlib.h>
@@ -7,7 +8,10 @@
 #include <time.h>
 #include <unistd.h>
 
-bool perf_is_writer(const struct perf_team *t, int thread) { return t->launch.proc == 0 && thread == 0; }
+bool perf_is_writer(const struct perf_team *t, int thread)
+{
+    return t->launch.proc == 0 && thread == 0;
+}
 
 static void time_text(char text[32])
 {
@@ -64,24 +68,30 @@ void perf_table_open(const struct perf_team *t, int argc, char **argv)
     const struct perf_options *o = t->o;
     int version = 0;
     CCL(GetVersion)(&version);
-    printf("# %s-perf version %s %s-headers=%d %s-library=%d\n", CCL_NAME, PACKAGE_VERSION, CCL_NAME, CCL_VERSION_CODE,
-           CCL_NAME, version);
+    printf("# %s-perf version %s %s-headers=%d %s-library=%d\n", CCL_NAME, PACKAGE_VERSION,
+           CCL_NAME, CCL_VERSION_CODE, CCL_NAME, version);
     printf("# Collective test starting: %s_perf\n", t->op->name);
-    printf("# nThread %d nGpus %d minBytes %zu maxBytes %zu step: %zu(%s) warmup iters: %d iters: %d agg iters: %d "
+    printf("# nThread %d nGpus %d minBytes %zu maxBytes %zu step: %zu(%s) warmup iters: %d iters: "
+           "%d agg iters: %d "
            "validation: %d graph: 0 unalign: %d\n",
-           o->nthreads, o->ngpus, o->min_bytes, o->max_bytes, o->step_factor > 1 ? (size_t)o->step_factor : o->step_bytes,
-           o->step_factor > 1 ? "factor" : "bytes", o->warmup_iters, o->iters, o->agg_iters, o->check, o->unalign);
+           o->nthreads, o->ngpus, o->min_bytes, o->max_bytes,
+           o->step_factor > 1 ? (size_t)o->step_factor : o->step_bytes,
+           o->step_factor > 1 ? "factor" : "bytes", o->warmup_iters, o->iters, o->agg_iters,
+           o->check, o->unalign);
     if (o->blocking)
         printf("# Blocking Enabled: wait after each iteration%s\n",
                o->blocking == 2 ? ", no barrier" : " and barrier; time excludes the barrier");
-    if (o->per_iter) printf("# Per-Iteration Report: each iteration is waited for; i_* uses the slowest rank\n");
-    if (o->parallel_init) printf("# Parallel Init Enabled: threads make their communicators concurrently\n");
+    if (o->per_iter)
+        printf("# Per-Iteration Report: each iteration is waited for; i_* uses the slowest rank\n");
+    if (o->parallel_init)
+        printf("# Parallel Init Enabled: threads make their communicators concurrently\n");
     printf("#\n# Using devices\n");
 
     json_time("start_time");
     perf_json_key("args");
     perf_json_open_list();
-    for (int i = 0; i < argc; i++) perf_json_str(argv[i]);
+    for (int i = 0; i < argc; i++)
+        perf_json_str(argv[i]);
     perf_json_end();
     member_int(CCL_NAME "_version", version);
     json_config(o);
@@ -93,7 +103,8 @@ void perf_table_rank(int rank, const char *line)
 {
     int pid = atoi(line);
     const char *space = strchr(line, ' '), *host = space ? space + 1 : "?";
-    printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [0000:00:00] %s\n", rank, 0, pid, host, 0, api_mem_name());
+    printf("#  Rank %2d Group %2d Pid %6d on %10s device %2d [0000:00:00] %s\n", rank, 0, pid, host,
+           0, api_mem_name());
     perf_json_open_object();
     member_int("rank", rank);
     member_int("group", 0);
@@ -109,21 +120,25 @@ void perf_table_rank(int rank, const char *line)
 void perf_table_header(const struct perf_team *t)
 {
     const struct perf_options *o = t->o;
-    const char *time_name = o->report_cputime ? "cputime" : "time", *stamp = o->report_timestamps ? "timestamp" : "";
+    const char *time_name = o->report_cputime ? "cputime" : "time",
+               *stamp = o->report_timestamps ? "timestamp" : "";
     int pad = o->report_timestamps ? 19 : 0;
     perf_json_end(); /* of the devices */
     perf_json_end(); /* of the configuration */
-    printf("#\n# %10s  %12s  %8s  %6s  %6s           out-of-place %s                      in-place          \n", "", "", "",
-           "", "", o->per_iter ? "                                    " : "");
+    printf("#\n# %10s  %12s  %8s  %6s  %6s           out-of-place %s                      in-place "
+           "         \n",
+           "", "", "", "", "", o->per_iter ? "                                    " : "");
     printf("# %10s  %12s  %8s  %6s  %6s", "size", "count", "type", "redop", "root");
     for (int i = 0; i < 2; i++) {
         printf("  %7s  %6s  %6s  %6s", time_name, "algbw", "busbw", "#wrong");
-        if (o->per_iter) printf("  %7s  %7s  %7s  %7s", "i_min", "i_max", "i_p99", "i_cv%");
+        if (o->per_iter)
+            printf("  %7s  %7s  %7s  %7s", "i_min", "i_max", "i_p99", "i_cv%");
     }
     printf(" %*s\n# %10s  %12s  %8s  %6s  %6s", pad, stamp, "(B)", "(elements)", "", "", "");
     for (int i = 0; i < 2; i++) {
         printf("  %7s  %6s  %6s  %6s", "(us)", "(GB/s)", "(GB/s)", "");
-        if (o->per_iter) printf("  %7s  %7s  %7s  %7s", "(us)", "(us)", "(us)", "(%)");
+        if (o->per_iter)
+            printf("  %7s  %7s  %7s  %7s", "(us)", "(us)", "(us)", "(%)");
     }
     printf(" %*s\n", pad, o->report_timestamps ? "%Y-%m-%d %H:%M:%S" : "");
     fflush(stdout);
@@ -131,12 +146,15 @@ void perf_table_header(const struct perf_team *t)
     perf_json_open_list();
 }
 
-void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int type, int op, int root)
+void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int type, int op,
+                     int root)
 {
     const char *op_name = t->op->reduces ? perf_op_name(op) : "none";
-    if (!isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fprintf(stderr, "\r%s_perf: %zu bytes ...", t->op->name, bytes);
+    if (!isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
+        fprintf(stderr, "\r%s_perf: %zu bytes ...", t->op->name, bytes);
     printf("%12zu  %12zu  %8s  %6s  %6d", bytes, count, perf_type_name(type), op_name, root);
-    if (isatty(STDOUT_FILENO)) fflush(stdout); /* the line shows how far it is */
+    if (isatty(STDOUT_FILENO))
+        fflush(stdout); /* the line shows how far it is */
     perf_json_open_object();
     member_int("size", (long long)bytes);
     member_int("count", (long long)count);
@@ -151,7 +169,8 @@ void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int 
 static const char *fitting(double value, int width, char text[32])
 {
     for (int decimals = 2; decimals >= 0; decimals--)
-        if (snprintf(text, 32, "%*.*f", width, decimals, value) <= width) return text;
+        if (snprintf(text, 32, "%*.*f", width, decimals, value) <= width)
+            return text;
     snprintf(text, 32, "%*.*e", width, width >= 7 ? 1 : 0, value);
     return text;
 }
@@ -160,8 +179,8 @@ static void per_iter(const struct perf_options *o, const struct perf_result *r, 
 {
     char a[32], b[32], c[32], d[32];
     double cv = r->stats.avg > 0 ? 100 * r->stats.stdev / r->stats.avg : 0;
-    printf("  %7s  %7s  %7s  %7s", fitting(r->stats.min * 1e6, 7, a), fitting(r->stats.max * 1e6, 7, b),
-           fitting(r->stats.p99 * 1e6, 7, c), fitting(cv, 7, d));
+    printf("  %7s  %7s  %7s  %7s", fitting(r->stats.min * 1e6, 7, a),
+           fitting(r->stats.max * 1e6, 7, b), fitting(r->stats.p99 * 1e6, 7, c), fitting(cv, 7, d));
     perf_json_key(out_of_place ? "out_of_place_per_iter" : "in_place_per_iter");
     perf_json_open_object();
     member_int("skipped_iterations", o->per_iter_skip);
@@ -175,7 +194,8 @@ static void per_iter(const struct perf_options *o, const struct perf_result *r, 
     member_num("cv_pct", cv);
     perf_json_key("times_us");
     perf_json_open_list();
-    for (int i = 0; i < o->iters; i++) perf_json_num(r->iter_s[i] * 1e6);
+    for (int i = 0; i < o->iters; i++)
+        perf_json_num(r->iter_s[i] * 1e6);
     perf_json_end();
     perf_json_end();
 }
@@ -187,28 +207,35 @@ void perf_table_body(const struct perf_team *t, const struct perf_result *r, boo
     perf_json_key(out_of_place ? "out_of_place" : "in_place");
     if (!r) {
         printf("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
-        if (o->per_iter) printf("  %7s  %7s  %7s  %7s", "N/A", "N/A", "N/A", "N/A");
+        if (o->per_iter)
+            printf("  %7s  %7s  %7s  %7s", "N/A", "N/A", "N/A", "N/A");
         perf_json_null();
         return;
     }
-    if (r->wrong >= 0) snprintf(wrong, sizeof wrong, "%g", r->wrong);
-    printf("  %7s  %6s  %6s  %6s", fitting(r->time_s * 1e6, 7, a), fitting(r->alg_bw, 6, b), fitting(r->bus_bw, 6, c), wrong);
+    if (r->wrong >= 0)
+        snprintf(wrong, sizeof wrong, "%g", r->wrong);
+    printf("  %7s  %6s  %6s  %6s", fitting(r->time_s * 1e6, 7, a), fitting(r->alg_bw, 6, b),
+           fitting(r->bus_bw, 6, c), wrong);
     perf_json_open_object();
     member_num(o->report_cputime ? "cpu_time" : "time", r->time_s * 1e6);
     member_num("alg_bw", r->alg_bw);
     member_num("bus_bw", r->bus_bw);
     perf_json_key("nwrong");
-    if (r->wrong >= 0) perf_json_num(r->wrong);
-    else perf_json_null();
+    if (r->wrong >= 0)
+        perf_json_num(r->wrong);
+    else
+        perf_json_null();
     perf_json_end();
-    if (r->iter_s) per_iter(o, r, out_of_place);
+    if (r->iter_s)
+        per_iter(o, r, out_of_place);
 }
 
 void perf_table_end(const struct perf_team *t)
 {
     char text[32];
     time_text(text);
-    if (t->o->report_timestamps) printf("%21s", text);
+    if (t->o->report_timestamps)
+        printf("%21s", text);
     printf("\n");
     fflush(stdout);
     member_int("actual_iterations", t->o->iters);
@@ -219,18 +246,25 @@ static void memory_report(const struct perf_team *t)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    printf("# %-20s : %.1f MiB\n# %-20s : %.1f MiB\n", "Buffers", 2.0 * t->nlocal * (double)t->buffer_bytes / 1048576,
-           "Peak of process 0", (double)usage.ru_maxrss / 1024);
+    printf("# %-20s : %.1f MiB\n# %-20s : %.1f MiB\n", "Buffers",
+           2.0 * t->nlocal * (double)t->buffer_bytes / 1048576, "Peak of process 0",
+           (double)usage.ru_maxrss / 1024);
 }
 
 void perf_table_close(const struct perf_team *t, const struct perf_totals *totals, double min_bw)
 {
     double bw = totals->nlines ? totals->bus_bw / totals->nlines : 0;
     bool enough = bw >= min_bw * 0.9;
-    if (!isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
-    printf("# %-20s : %.0f %s\n", "Out of bounds values", totals->wrong, totals->wrong > 0 ? "FAILED" : "OK");
-    printf("# %-20s : %g %s\n", "Avg bus bandwidth", bw, min_bw < 0 ? "" : enough ? "OK" : "FAILED");
-    if (t->o->memory_report) memory_report(t);
+    if (!isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+    printf("# %-20s : %.0f %s\n", "Out of bounds values", totals->wrong,
+           totals->wrong > 0 ? "FAILED" : "OK");
+    printf("# %-20s : %g %s\n", "Avg bus bandwidth", bw,
+           min_bw < 0 ? ""
+           : enough   ? "OK"
+                      : "FAILED");
+    if (t->o->memory_report)
+        memory_report(t);
     printf("#\n# Collective test concluded: %s_perf\n", t->op->name);
     fflush(stdout);
     perf_json_end(); /* of the results */
@@ -244,8 +278,10 @@ void perf_table_close(const struct perf_team *t, const struct perf_totals *total
     perf_json_open_object();
     member_num("bandwidth", bw);
     perf_json_key("okay");
-    if (min_bw < 0) perf_json_str("unchecked");
-    else perf_json_bool(enough);
+    if (min_bw < 0)
+        perf_json_str("unchecked");
+    else
+        perf_json_bool(enough);
     perf_json_end();
     json_time("end_time");
     perf_json_close();

@@ -1,7 +1,7 @@
 /*
- * The ranks of this process and what they need: communicators, streams, buffers, and reductions of small numbers over all
- * threads of all processes. Each thread owns its ranks from init to close; what threads share is written by one between
- * two barriers.
+ * The ranks of this process and what they need: communicators, streams, buffers, and reductions of
+ * small numbers over all threads of all processes. Each thread owns its ranks from init to close;
+ * what threads share is written by one between two barriers.
  */
 #include "meet.h"
 #include "perf.h"
@@ -15,12 +15,15 @@
 
 void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result)
 {
-    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER; /* never released: the first error is the one to see */
+    /* never released: the first error is the one to see */
+    static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     const char *why = CCL(GetLastError)(NULL);
-    if (!why || !*why) why = r && r->comm ? CCL(GetLastError)(r->comm) : "";
+    if (!why || !*why)
+        why = r && r->comm ? CCL(GetLastError)(r->comm) : "";
     fflush(stdout);
-    fprintf(stderr, "\nrank %d: %s: %s%s%s\n", r ? r->rank : -1, what, CCL(GetErrorString)(result), *why ? ": " : "", why);
+    fprintf(stderr, "\nrank %d: %s: %s%s%s\n", r ? r->rank : -1, what, CCL(GetErrorString)(result),
+            *why ? ": " : "", why);
     _exit(PERF_FAILED);
 }
 
@@ -37,8 +40,10 @@ int perf_team_open(struct perf_team *t, const struct perf_options *o, const stru
         fprintf(stderr, "out of memory\n");
         return -1;
     }
-    for (int i = 0; i < t->nlocal; i++) t->local[i].rank = t->launch.proc * t->nlocal + i;
-    if (perf_bootstrap_id(&t->launch, &t->id)) return -1;
+    for (int i = 0; i < t->nlocal; i++)
+        t->local[i].rank = t->launch.proc * t->nlocal + i;
+    if (perf_bootstrap_id(&t->launch, &t->id))
+        return -1;
     return t->launch.nprocs > 1 ? meeting_join(&t->meeting, t->launch.nprocs) : 0;
 }
 
@@ -55,15 +60,20 @@ void perf_team_init(struct perf_team *t, int thread)
     int n = thread_ranks(t, thread, &r);
     CCL(Config_t) config = CCL_CONFIG_INITIALIZER;
     api_config_timeout(&config, t->o->timeout_s);
-    if (t->o->cta_policy >= 0) config.CTAPolicy = t->o->cta_policy;
-    if (n > 1) perf_must(r, "GroupStart", CCL(GroupStart)());
+    if (t->o->cta_policy >= 0)
+        config.CTAPolicy = t->o->cta_policy;
+    if (n > 1)
+        perf_must(r, "GroupStart", CCL(GroupStart)());
     for (int i = 0; i < n; i++)
         perf_must(&r[i], "CommInitRankConfig",
                   CCL(CommInitRankConfig)(&r[i].comm, t->nranks, t->id, r[i].rank, &config));
-    if (n > 1) perf_must(r, "init", CCL(GroupEnd)());
+    if (n > 1)
+        perf_must(r, "init", CCL(GroupEnd)());
     for (int i = 0; i < n; i++) {
-        if (!t->o->stream_null) perf_must(&r[i], "StreamCreate", api_stream_create(&r[i].stream));
-        perf_must(&r[i], "MemAlloc", api_mem_alloc(&r[i].control, PERF_REDUCE_MAX * sizeof(double)));
+        if (!t->o->stream_null)
+            perf_must(&r[i], "StreamCreate", api_stream_create(&r[i].stream));
+        perf_must(&r[i], "MemAlloc",
+                  api_mem_alloc(&r[i].control, PERF_REDUCE_MAX * sizeof(double)));
     }
 }
 
@@ -75,15 +85,18 @@ static void touch(char *buffer, size_t bytes)
         api_mem_write(buffer + at, zeros, bytes - at < sizeof zeros ? bytes - at : sizeof zeros);
 }
 
-/* Bytes of memory for buffers that are free on this machine, shared by its processes; huge if that is not known. */
+/* Bytes of memory for buffers that are free on this machine, shared by its processes; huge if that
+ * is not known. */
 static double free_bytes(const struct perf_team *t)
 {
     double kib = api_gpu_bytes() / 1024;
     char line[128];
     FILE *file = kib > 0 ? NULL : fopen("/proc/meminfo", "re");
     while (file && fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %lf", &kib) == 1) break;
-    if (file) fclose(file);
+        if (sscanf(line, "MemAvailable: %lf", &kib) == 1)
+            break;
+    if (file)
+        fclose(file);
     int sharers = t->launch.local_procs ? t->launch.local_procs : t->launch.nprocs;
     return kib > 0 ? kib * 1024 * 0.9 / sharers : 1e18;
 }
@@ -93,8 +106,10 @@ static void agree_max_bytes(struct perf_team *t, int thread)
     double most = floor(free_bytes(t) / (2.0 * t->nlocal) / 4096) * 4096;
     perf_reduce(t, thread, &most, 1, PERF_MIN);
     if (most < (double)t->o->max_bytes) {
-        if (perf_is_writer(t, thread)) printf("#\n# Reducing maxBytes to %.0f due to memory limitation\n", most);
-        if (thread == 0) t->max_bytes = (size_t)most;
+        if (perf_is_writer(t, thread))
+            printf("#\n# Reducing maxBytes to %.0f due to memory limitation\n", most);
+        if (thread == 0)
+            t->max_bytes = (size_t)most;
     }
     perf_barrier(t, thread); /* max_bytes is the same for all threads after it */
 }
@@ -105,15 +120,21 @@ void perf_team_buffers(struct perf_team *t, int thread)
     int n = thread_ranks(t, thread, &r);
     agree_max_bytes(t, thread);
     size_t bytes = t->max_bytes + (size_t)t->o->unalign * 8 + PERF_GUARD_BYTES;
-    if (thread == 0) t->buffer_bytes = bytes;
+    if (thread == 0)
+        t->buffer_bytes = bytes;
     for (int i = 0; i < n; i++) {
-        perf_must(&r[i], "memory", api_buffer_alloc((void **)&r[i].send, bytes, t->o->local_register));
-        perf_must(&r[i], "memory", api_buffer_alloc((void **)&r[i].recv, bytes, t->o->local_register));
+        perf_must(&r[i], "memory",
+                  api_buffer_alloc((void **)&r[i].send, bytes, t->o->local_register));
+        perf_must(&r[i], "memory",
+                  api_buffer_alloc((void **)&r[i].recv, bytes, t->o->local_register));
         touch(r[i].send, bytes);
         touch(r[i].recv, bytes);
-        if (!t->o->local_register) continue;
-        perf_must(&r[i], "CommRegister", CCL(CommRegister)(r[i].comm, r[i].send, bytes, &r[i].send_handle));
-        perf_must(&r[i], "CommRegister", CCL(CommRegister)(r[i].comm, r[i].recv, bytes, &r[i].recv_handle));
+        if (!t->o->local_register)
+            continue;
+        perf_must(&r[i], "CommRegister",
+                  CCL(CommRegister)(r[i].comm, r[i].send, bytes, &r[i].send_handle));
+        perf_must(&r[i], "CommRegister",
+                  CCL(CommRegister)(r[i].comm, r[i].recv, bytes, &r[i].recv_handle));
     }
 }
 
@@ -121,12 +142,15 @@ void perf_team_close(struct perf_team *t)
 {
     for (int i = 0; i < t->nlocal; i++) {
         struct perf_rank *r = &t->local[i];
-        if (r->send_handle) CCL(CommDeregister)(r->comm, r->send_handle);
-        if (r->recv_handle) CCL(CommDeregister)(r->comm, r->recv_handle);
+        if (r->send_handle)
+            CCL(CommDeregister)(r->comm, r->send_handle);
+        if (r->recv_handle)
+            CCL(CommDeregister)(r->comm, r->recv_handle);
     }
     CCL(GroupStart)(); /* one after the other they would wait for each other */
     for (int i = 0; i < t->nlocal; i++)
-        if (t->local[i].comm) CCL(CommDestroy)(t->local[i].comm);
+        if (t->local[i].comm)
+            CCL(CommDestroy)(t->local[i].comm);
     CCL(GroupEnd)();
     for (int i = 0; i < t->nlocal; i++) {
         struct perf_rank *r = &t->local[i];
@@ -141,17 +165,21 @@ void perf_team_close(struct perf_team *t)
     free(t->local);
 }
 
-/* ---- reductions of small numbers --------------------------------------------------------------------------------- */
+/* ---- reductions of small numbers ------------------------------------------------------------- */
 
 static double combine(double a, double b, enum perf_reduce how)
 {
-    if (how == PERF_MIN) return b < a ? b : a;
-    if (how == PERF_MAX) return b > a ? b : a;
+    if (how == PERF_MIN)
+        return b < a ? b : a;
+    if (how == PERF_MAX)
+        return b > a ? b : a;
     return a + b;
 }
 
-/* Over processes, by the communicator itself: the process's first rank brings the values, the others nothing. */
-static void reduce_processes(struct perf_team *t, int thread, double *values, int n, enum perf_reduce how)
+/* Over processes, by the communicator itself: the process's first rank brings the values, the
+ * others nothing. */
+static void reduce_processes(struct perf_team *t, int thread, double *values, int n,
+                             enum perf_reduce how)
 {
     struct perf_rank *r;
     int nranks = thread_ranks(t, thread, &r);
@@ -161,15 +189,20 @@ static void reduce_processes(struct perf_team *t, int thread, double *values, in
     size_t bytes = (size_t)n * sizeof *mine;
     for (int i = 0; i < nranks; i++) {
         bool brings = thread == 0 && i == 0 && (how != PERF_RANK0 || t->launch.proc == 0);
-        for (int k = 0; k < n; k++) mine[k] = brings ? values[k] : nothing;
+        for (int k = 0; k < n; k++)
+            mine[k] = brings ? values[k] : nothing;
         api_mem_write(r[i].control, mine, bytes);
     }
-    if (nranks > 1) perf_must(r, "GroupStart", CCL(GroupStart)());
+    if (nranks > 1)
+        perf_must(r, "GroupStart", CCL(GroupStart)());
     for (int i = 0; i < nranks; i++)
-        perf_must(&r[i], "AllReduce of times", CCL(AllReduce)(r[i].control, r[i].control, (size_t)n, CCL(Float64), op,
-                                                             r[i].comm, r[i].stream));
-    if (nranks > 1) perf_must(r, "GroupEnd", CCL(GroupEnd)());
-    for (int i = 0; i < nranks; i++) perf_must(&r[i], "AllReduce of times", api_stream_sync(r[i].comm, r[i].stream));
+        perf_must(&r[i], "AllReduce of times",
+                  CCL(AllReduce)(r[i].control, r[i].control, (size_t)n, CCL(Float64), op, r[i].comm,
+                                 r[i].stream));
+    if (nranks > 1)
+        perf_must(r, "GroupEnd", CCL(GroupEnd)());
+    for (int i = 0; i < nranks; i++)
+        perf_must(&r[i], "AllReduce of times", api_stream_sync(r[i].comm, r[i].stream));
     api_mem_read(values, r[0].control, bytes);
 }
 
@@ -183,9 +216,11 @@ void perf_reduce(struct perf_team *t, int thread, double *values, int n, enum pe
             values[k] = combine(values[k], t->shared[(size_t)i * PERF_REDUCE_MAX + (size_t)k], how);
     }
     pthread_barrier_wait(&t->barrier); /* all have read */
-    if (t->launch.nprocs > 1) reduce_processes(t, thread, values, n, how);
+    if (t->launch.nprocs > 1)
+        reduce_processes(t, thread, values, n, how);
     if (how == PERF_AVG)
-        for (int k = 0; k < n; k++) values[k] /= t->launch.nprocs * t->o->nthreads;
+        for (int k = 0; k < n; k++)
+            values[k] /= t->launch.nprocs * t->o->nthreads;
 }
 
 void perf_barrier(struct perf_team *t, int thread)
@@ -201,11 +236,12 @@ void perf_meet(struct perf_team *t, int thread)
         return;
     }
     pthread_barrier_wait(&t->barrier);
-    if (thread == 0) meeting_wait(t->meeting);
+    if (thread == 0)
+        meeting_wait(t->meeting);
     pthread_barrier_wait(&t->barrier);
 }
 
-/* ---- who is where ---------------------------------------------------------------------------------------------------- */
+/* ---- who is where ---------------------------------------------------------------------------- */
 
 void perf_team_report(struct perf_team *t, int thread)
 {
@@ -213,24 +249,30 @@ void perf_team_report(struct perf_team *t, int thread)
     int n = thread_ranks(t, thread, &r);
     char line[LINE_BYTES] = "", host[64] = "";
     void **all = calloc((size_t)n, sizeof *all);
-    if (!all) perf_die(r, "memory", CCL(SystemError));
+    if (!all)
+        perf_die(r, "memory", CCL(SystemError));
     gethostname(host, sizeof host - 1);
     snprintf(line, sizeof line, "%d %s", getpid(), host);
     for (int i = 0; i < n; i++) {
         perf_must(&r[i], "MemAlloc", api_mem_alloc(&all[i], (size_t)t->nranks * LINE_BYTES));
         api_mem_write((char *)all[i] + (size_t)r[i].rank * LINE_BYTES, line, sizeof line);
     }
-    if (n > 1) perf_must(r, "GroupStart", CCL(GroupStart)());
+    if (n > 1)
+        perf_must(r, "GroupStart", CCL(GroupStart)());
     for (int i = 0; i < n; i++)
-        perf_must(&r[i], "AllGather of names", CCL(AllGather)((char *)all[i] + (size_t)r[i].rank * LINE_BYTES, all[i],
-                                                             LINE_BYTES, CCL(Int8), r[i].comm, r[i].stream));
-    if (n > 1) perf_must(r, "GroupEnd", CCL(GroupEnd)());
-    for (int i = 0; i < n; i++) perf_must(&r[i], "AllGather of names", api_stream_sync(r[i].comm, r[i].stream));
+        perf_must(&r[i], "AllGather of names",
+                  CCL(AllGather)((char *)all[i] + (size_t)r[i].rank * LINE_BYTES, all[i],
+                                 LINE_BYTES, CCL(Int8), r[i].comm, r[i].stream));
+    if (n > 1)
+        perf_must(r, "GroupEnd", CCL(GroupEnd)());
+    for (int i = 0; i < n; i++)
+        perf_must(&r[i], "AllGather of names", api_stream_sync(r[i].comm, r[i].stream));
     for (int i = 0; perf_is_writer(t, thread) && i < t->nranks; i++) {
         api_mem_read(line, (char *)all[0] + (size_t)i * LINE_BYTES, sizeof line);
         line[LINE_BYTES - 1] = '\0';
         perf_table_rank(i, line);
     }
-    for (int i = 0; i < n; i++) api_mem_free(all[i]);
+    for (int i = 0; i < n; i++)
+        api_mem_free(all[i]);
     free(all);
 }

@@ -1,7 +1,8 @@
 /*
- * What recording costs: one operation record with three changes of state and its wait updates, over and over through the whole
- * ring. Prints the median and the worst of several rounds; the target is under 50 ns a small operation. The clock is not read
- * in the loop: the engine has the time already.
+ * What recording costs: one operation record with three changes of state and its wait updates, over
+ * and over through the whole ring. Prints the median and the worst of several rounds; the target is
+ * under 50 ns a small operation. The clock is not read in the loop: the engine has the time
+ * already.
  */
 #include "telemetry/telemetry.h"
 
@@ -19,13 +20,15 @@ static int ascending(const void *a, const void *b)
 
 static double round_ns(struct ft_telemetry *t, int comm)
 {
-    const struct ft_coll coll = {.kind = FT_ALLREDUCE, .type = FT_FLOAT32, .red = FT_SUM, .root = -1, .count = 2};
+    const struct ft_coll coll = {
+        .kind = FT_ALLREDUCE, .type = FT_FLOAT32, .red = FT_SUM, .root = -1, .count = 2};
     uint64_t start = ft_now_ns(ft_env_real());
     for (uint64_t seq = 1; seq <= OPS; seq++) {
         uint32_t op = ft_telemetry_op(t, comm, seq, &coll, "direct", start + seq);
         ft_telemetry_op_state(t, op, FT_OP_QUEUED, FT_OK, start + seq);
         ft_telemetry_op_state(t, op, FT_OP_RUNNING, FT_OK, start + seq);
-        for (int i = 0; i < WAITS; i++) ft_telemetry_op_wait(t, op, (uint64_t)i, 1);
+        for (int i = 0; i < WAITS; i++)
+            ft_telemetry_op_wait(t, op, (uint64_t)i, 1);
         ft_telemetry_op_state(t, op, FT_OP_DONE, FT_OK, start + seq);
     }
     return (double)(ft_now_ns(ft_env_real()) - start) / OPS;
@@ -41,10 +44,13 @@ int main(void)
     int comm = ft_telemetry_comm_open(t, 1, 1, 2, 0, "cost");
     double ns[ROUNDS];
     round_ns(t, comm); /* touches every page */
-    for (int i = 0; i < ROUNDS; i++) ns[i] = round_ns(t, comm);
+    for (int i = 0; i < ROUNDS; i++)
+        ns[i] = round_ns(t, comm);
     qsort(ns, ROUNDS, sizeof ns[0], ascending);
-    printf("# one operation: a record, 3 changes of state, %d wait updates; %d rounds of %d\n", WAITS, ROUNDS, OPS);
-    printf("telemetry_ns_per_op median %.1f best %.1f worst %.1f target 50\n", ns[ROUNDS / 2], ns[0], ns[ROUNDS - 1]);
+    printf("# one operation: a record, 3 changes of state, %d wait updates; %d rounds of %d\n",
+           WAITS, ROUNDS, OPS);
+    printf("telemetry_ns_per_op median %.1f best %.1f worst %.1f target 50\n", ns[ROUNDS / 2],
+           ns[0], ns[ROUNDS - 1]);
     ft_telemetry_close(t);
     return 0;
 }

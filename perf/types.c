@@ -1,4 +1,5 @@
-/* Names and sizes of types and operators as nccl-tests writes them, and the small floats' encodings. */
+/* Names and sizes of types and operators as nccl-tests writes them, and the small floats'
+ * encodings. */
 #include "perf.h"
 
 #include <math.h>
@@ -26,34 +27,58 @@ static const struct type {
 
 static const char *const ops[] = {"sum", "prod", "max", "min", "avg", "mulsum"};
 
-size_t perf_type_size(int type) { return types[type].size_bytes; }
-const char *perf_type_name(int type) { return types[type].name; }
-bool perf_type_is_float(int type) { return types[type].exponent_bits > 0; }
-bool perf_type_is_signed(int type) { return types[type].is_signed; }
-int perf_type_digits(int type) { return types[type].mantissa_bits + 1; }
-const char *perf_op_name(int op) { return ops[op]; }
+size_t perf_type_size(int type)
+{
+    return types[type].size_bytes;
+}
+const char *perf_type_name(int type)
+{
+    return types[type].name;
+}
+bool perf_type_is_float(int type)
+{
+    return types[type].exponent_bits > 0;
+}
+bool perf_type_is_signed(int type)
+{
+    return types[type].is_signed;
+}
+int perf_type_digits(int type)
+{
+    return types[type].mantissa_bits + 1;
+}
+const char *perf_op_name(int op)
+{
+    return ops[op];
+}
 
 int perf_type_find(const char *name)
 {
-    if (!strcmp(name, "all")) return PERF_ALL;
+    if (!strcmp(name, "all"))
+        return PERF_ALL;
     for (int i = 0; i < CCL(NumTypes); i++)
-        if (!strcmp(name, types[i].name) || (types[i].also && !strcmp(name, types[i].also))) return i;
+        if (!strcmp(name, types[i].name) || (types[i].also && !strcmp(name, types[i].also)))
+            return i;
     return -2;
 }
 
 int perf_op_find(const char *name)
 {
-    if (!strcmp(name, "all")) return PERF_ALL;
+    if (!strcmp(name, "all"))
+        return PERF_ALL;
     for (int i = 0; i <= PERF_MULSUM; i++)
-        if (!strcmp(name, ops[i])) return i;
+        if (!strcmp(name, ops[i]))
+            return i;
     return -2;
 }
 
 static uint64_t largest_bits(int type)
 {
     int m = types[type].mantissa_bits;
-    if (type == CCL(Float8e4m3)) return 0x7e;                     /* 448: this format has no infinity */
-    return ((1ull << types[type].exponent_bits) - 1) << m;        /* infinity */
+    /* 448: this format has no infinity */
+    if (type == CCL(Float8e4m3))
+        return 0x7e;
+    return ((1ull << types[type].exponent_bits) - 1) << m; /* infinity */
 }
 
 uint64_t perf_float_bits(int type, double value)
@@ -61,17 +86,22 @@ uint64_t perf_float_bits(int type, double value)
     if (type == CCL(Float64) || type == CCL(Float32)) {
         uint64_t bits = 0;
         float f = (float)value;
-        if (type == CCL(Float64)) memcpy(&bits, &value, sizeof value);
-        else memcpy(&bits, &f, sizeof f);
+        if (type == CCL(Float64))
+            memcpy(&bits, &value, sizeof value);
+        else
+            memcpy(&bits, &f, sizeof f);
         return bits;
     }
     int m = types[type].mantissa_bits, bias = (1 << (types[type].exponent_bits - 1)) - 1, exponent;
     uint64_t sign = signbit(value) ? 1ull << (types[type].exponent_bits + m) : 0;
     value = fabs(value);
-    if (value == 0) return sign;
+    if (value == 0)
+        return sign;
     frexp(value, &exponent);
-    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1; /* below: subnormal, with the least exponent */
-    double units = nearbyint(ldexp(value, m - exponent));          /* of the last place; round to nearest even */
+    /* below: subnormal, with the least exponent */
+    exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
+    /* of the last place; round to nearest even */
+    double units = nearbyint(ldexp(value, m - exponent));
     /* A hidden bit adds 1 to the exponent field; a carry out of the significand does too. */
     uint64_t bits = ((uint64_t)(exponent + bias - 1) << m) + (uint64_t)units;
     return sign | (bits > largest_bits(type) ? largest_bits(type) : bits);

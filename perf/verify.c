@@ -1,7 +1,7 @@
 /*
- * Fills the buffers before a checked call and compares them after it: every expected block, that the receive side's buffer
- * was not written after its end, and that out of place the send buffer is as it was. Works in pieces, so that no buffer as
- * large as the result is needed.
+ * Fills the buffers before a checked call and compares them after it: every expected block, that
+ * the receive side's buffer was not written after its end, and that out of place the send buffer is
+ * as it was. Works in pieces, so that no buffer as large as the result is needed.
  */
 #include "perf.h"
 
@@ -10,9 +10,8 @@
 #define PIECE_BYTES 32768
 static const char guard_byte = 0x5a;
 
-
-static void write_input(const struct perf_op *op, const struct perf_call *c, const struct perf_layout *l,
-                        const struct perf_data *d)
+static void write_input(const struct perf_op *op, const struct perf_call *c,
+                        const struct perf_layout *l, const struct perf_data *d)
 {
     char piece[PIECE_BYTES];
     size_t most = PIECE_BYTES / c->type_size;
@@ -23,9 +22,9 @@ static void write_input(const struct perf_op *op, const struct perf_call *c, con
     }
 }
 
-
-void perf_verify_fill(const struct perf_op *op, const struct perf_call *c, const struct perf_layout *l,
-                      const struct perf_data *d, const struct perf_buffers *b)
+void perf_verify_fill(const struct perf_op *op, const struct perf_call *c,
+                      const struct perf_layout *l, const struct perf_data *d,
+                      const struct perf_buffers *b)
 {
     char piece[PIECE_BYTES] = {0};
     for (char *at = b->base; at < b->end; at += sizeof piece) {
@@ -37,23 +36,26 @@ void perf_verify_fill(const struct perf_op *op, const struct perf_call *c, const
     write_input(op, c, l, d);
 }
 
-static size_t check_block(const struct perf_call *c, const struct perf_data *d, const struct perf_block *block)
+static size_t check_block(const struct perf_call *c, const struct perf_data *d,
+                          const struct perf_block *block)
 {
     char want[PIECE_BYTES], got[PIECE_BYTES];
     size_t most = PIECE_BYTES / c->type_size, wrong = 0;
     bool reduced = block->source < 0;
     for (size_t at = 0; at < block->count; at += most) {
         size_t n = block->count - at < most ? block->count - at : most;
-        if (reduced) perf_data_reduced(d, block->from + at, n, want);
-        else perf_data_input(d, block->source, false, block->from + at, n, want);
+        if (reduced)
+            perf_data_reduced(d, block->from + at, n, want);
+        else
+            perf_data_input(d, block->source, false, block->from + at, n, want);
         api_mem_read(got, c->recv + (block->at + at) * c->type_size, n * c->type_size);
         wrong += perf_data_compare(d, reduced, got, want, n);
     }
     return wrong;
 }
 
-static size_t check_sent(const struct perf_op *op, const struct perf_call *c, const struct perf_layout *l,
-                         const struct perf_data *d)
+static size_t check_sent(const struct perf_op *op, const struct perf_call *c,
+                         const struct perf_layout *l, const struct perf_data *d)
 {
     char want[PIECE_BYTES], got[PIECE_BYTES];
     size_t most = PIECE_BYTES / c->type_size, wrong = 0;
@@ -66,8 +68,9 @@ static size_t check_sent(const struct perf_op *op, const struct perf_call *c, co
     return wrong;
 }
 
-size_t perf_verify_check(const struct perf_op *op, const struct perf_call *c, const struct perf_layout *l,
-                         const struct perf_data *d, const struct perf_buffers *b)
+size_t perf_verify_check(const struct perf_op *op, const struct perf_call *c,
+                         const struct perf_layout *l, const struct perf_data *d,
+                         const struct perf_buffers *b)
 {
     size_t wrong = 0;
     for (int i = 0; i < op->nblocks(c); i++) {
@@ -77,6 +80,7 @@ size_t perf_verify_check(const struct perf_op *op, const struct perf_call *c, co
     }
     char guard[PERF_GUARD_BYTES];
     api_mem_read(guard, b->end, sizeof guard);
-    for (size_t i = 0; i < sizeof guard; i++) wrong += guard[i] != guard_byte;
+    for (size_t i = 0; i < sizeof guard; i++)
+        wrong += guard[i] != guard_byte;
     return b->in_place ? wrong : wrong + check_sent(op, c, l, d);
 }

@@ -1,6 +1,7 @@
 /*
- * ftccl-info: what this build is, what it finds on this machine, what it would do, and what a running, stopped or killed
- * process was doing. Exit status 0, 1 when what was asked for is not there, 2 for a usage error.
+ * ftccl-info: what this build is, what it finds on this machine, what it would do, and what a
+ * running, stopped or killed process was doing. Exit status 0, 1 when what was asked for is not
+ * there, 2 for a usage error.
  */
 #include "info.h"
 #include "streams.h"
@@ -14,7 +15,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPT_MAN = 256, OPT_PLAN, OPT_SIZE, OPT_RANKS, OPT_HOSTS, OPT_TYPE, OPT_RANK, OPT_PID, OPT_MEMORY };
+enum {
+    OPT_MAN = 256,
+    OPT_PLAN,
+    OPT_SIZE,
+    OPT_RANKS,
+    OPT_HOSTS,
+    OPT_TYPE,
+    OPT_RANK,
+    OPT_PID,
+    OPT_MEMORY
+};
 
 struct request {
     bool version, devices, transports, topology, params, man;
@@ -23,13 +34,20 @@ struct request {
 };
 
 static const struct option long_options[] = {
-    {"version", no_argument, NULL, 'v'},        {"devices", no_argument, NULL, 'd'},
-    {"transports", no_argument, NULL, 't'},     {"topology", no_argument, NULL, 'T'},
-    {"parameters", no_argument, NULL, 'p'},     {"man", no_argument, NULL, OPT_MAN},
-    {"plan", required_argument, NULL, OPT_PLAN},   {"size", required_argument, NULL, OPT_SIZE},
-    {"ranks", required_argument, NULL, OPT_RANKS}, {"hosts", required_argument, NULL, OPT_HOSTS},
-    {"type", required_argument, NULL, OPT_TYPE},   {"rank", required_argument, NULL, OPT_RANK},
-    {"pid", required_argument, NULL, OPT_PID},     {"memory", required_argument, NULL, OPT_MEMORY},
+    {"version", no_argument, NULL, 'v'},
+    {"devices", no_argument, NULL, 'd'},
+    {"transports", no_argument, NULL, 't'},
+    {"topology", no_argument, NULL, 'T'},
+    {"parameters", no_argument, NULL, 'p'},
+    {"man", no_argument, NULL, OPT_MAN},
+    {"plan", required_argument, NULL, OPT_PLAN},
+    {"size", required_argument, NULL, OPT_SIZE},
+    {"ranks", required_argument, NULL, OPT_RANKS},
+    {"hosts", required_argument, NULL, OPT_HOSTS},
+    {"type", required_argument, NULL, OPT_TYPE},
+    {"rank", required_argument, NULL, OPT_RANK},
+    {"pid", required_argument, NULL, OPT_PID},
+    {"memory", required_argument, NULL, OPT_MEMORY},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -59,7 +77,8 @@ static int number(const char *option, const char *text, int lowest, int highest)
     errno = 0;
     long value = strtol(text, &end, 10);
     if (end == text || *end || errno || value < lowest || value > highest) {
-        fprintf(stderr, "ftccl-info: %s wants a number from %d to %d, not '%s'\n", option, lowest, highest, text);
+        fprintf(stderr, "ftccl-info: %s wants a number from %d to %d, not '%s'\n", option, lowest,
+                highest, text);
         exit(2);
     }
     return (int)value;
@@ -68,16 +87,29 @@ static int number(const char *option, const char *text, int lowest, int highest)
 static void read_plan_option(struct plan_request *plan, int option)
 {
     switch (option) {
-    case OPT_PLAN: plan->kind = optarg; break;
-    case OPT_TYPE: plan->type = optarg; break;
-    case OPT_RANKS: plan->nranks = number("--ranks", optarg, 1, 1 << 20); break;
-    case OPT_HOSTS: plan->nhosts = number("--hosts", optarg, 1, 1 << 20); break;
-    case OPT_RANK: plan->rank = number("--rank", optarg, 0, (1 << 20) - 1); break;
+    case OPT_PLAN:
+        plan->kind = optarg;
+        break;
+    case OPT_TYPE:
+        plan->type = optarg;
+        break;
+    case OPT_RANKS:
+        plan->nranks = number("--ranks", optarg, 1, 1 << 20);
+        break;
+    case OPT_HOSTS:
+        plan->nhosts = number("--hosts", optarg, 1, 1 << 20);
+        break;
+    case OPT_RANK:
+        plan->rank = number("--rank", optarg, 0, (1 << 20) - 1);
+        break;
     case OPT_SIZE:
-        if (info_size_parse(optarg, &plan->size_bytes)) break;
-        fprintf(stderr, "ftccl-info: --size wants bytes with an optional K, M, G or T, not '%s'\n", optarg);
+        if (info_size_parse(optarg, &plan->size_bytes))
+            break;
+        fprintf(stderr, "ftccl-info: --size wants bytes with an optional K, M, G or T, not '%s'\n",
+                optarg);
         exit(2);
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -85,21 +117,43 @@ static void read_options(int argc, char **argv, struct request *r)
 {
     for (int option; (option = getopt_long(argc, argv, "vdtTph", long_options, NULL)) != -1;) {
         switch (option) {
-        case 'v': r->version = true; break;
-        case 'd': r->devices = true; break;
-        case 't': r->transports = true; break;
-        case 'T': r->topology = true; break;
-        case 'p': r->params = true; break;
-        case OPT_MAN: r->man = true; break;
-        case OPT_PID: r->pid = number("--pid", optarg, 1, INT32_MAX); break;
-        case OPT_MEMORY: r->memory_pid = number("--memory", optarg, 1, INT32_MAX); break;
-        case 'h': fputs(help, stdout); exit(0);
-        case '?': fputs("try ftccl-info --help\n", stderr); exit(2);
-        default: read_plan_option(&r->plan, option);
+        case 'v':
+            r->version = true;
+            break;
+        case 'd':
+            r->devices = true;
+            break;
+        case 't':
+            r->transports = true;
+            break;
+        case 'T':
+            r->topology = true;
+            break;
+        case 'p':
+            r->params = true;
+            break;
+        case OPT_MAN:
+            r->man = true;
+            break;
+        case OPT_PID:
+            r->pid = number("--pid", optarg, 1, INT32_MAX);
+            break;
+        case OPT_MEMORY:
+            r->memory_pid = number("--memory", optarg, 1, INT32_MAX);
+            break;
+        case 'h':
+            fputs(help, stdout);
+            exit(0);
+        case '?':
+            fputs("try ftccl-info --help\n", stderr);
+            exit(2);
+        default:
+            read_plan_option(&r->plan, option);
         }
     }
     if (optind < argc) {
-        fprintf(stderr, "ftccl-info: unexpected argument '%s'; try ftccl-info --help\n", argv[optind]);
+        fprintf(stderr, "ftccl-info: unexpected argument '%s'; try ftccl-info --help\n",
+                argv[optind]);
         exit(2);
     }
 }
@@ -119,7 +173,8 @@ static void print_devices(void)
 
 static int answer(int status)
 {
-    if (status == FT_OK) return 0;
+    if (status == FT_OK)
+        return 0;
     fprintf(stderr, "ftccl-info: %s\n", ft_fail_text());
     return status == FT_USAGE ? 2 : 1;
 }
@@ -139,16 +194,26 @@ int main(int argc, char **argv)
     struct request r = {.plan = {.size_bytes = 1 << 20, .nranks = 2, .nhosts = 1}};
     streams_open("ftccl-info");
     read_options(argc, argv, &r);
-    if (argc == 1) return summary();
-    if (r.version) info_build(stdout);
-    if (r.devices) print_devices();
-    if (r.transports) print_transports();
-    if (r.topology) info_topology(stdout);
-    if (r.params && r.man) info_params_man(stdout);
-    else if (r.params) ft_params_print(stdout);
+    if (argc == 1)
+        return summary();
+    if (r.version)
+        info_build(stdout);
+    if (r.devices)
+        print_devices();
+    if (r.transports)
+        print_transports();
+    if (r.topology)
+        info_topology(stdout);
+    if (r.params && r.man)
+        info_params_man(stdout);
+    else if (r.params)
+        ft_params_print(stdout);
     int status = 0;
-    if (r.plan.kind) status = answer(info_plan(stdout, &r.plan));
-    if (r.pid && !status) status = answer(ft_telemetry_print(stdout, r.pid));
-    if (r.memory_pid && !status) status = answer(info_memory(stdout, r.memory_pid));
+    if (r.plan.kind)
+        status = answer(info_plan(stdout, &r.plan));
+    if (r.pid && !status)
+        status = answer(ft_telemetry_print(stdout, r.pid));
+    if (r.memory_pid && !status)
+        status = answer(info_memory(stdout, r.memory_pid));
     return status;
 }

@@ -1,10 +1,11 @@
 /*
- * ftccl-run: starts N ranks of a program on this machine, kills or stops some of them at given times, and ends with the
- * first status that is not zero.
+ * ftccl-run: starts N ranks of a program on this machine, kills or stops some of them at given
+ * times, and ends with the first status that is not zero.
  *
- * One thread, one poll loop over a signalfd, the pipes of -l and the next planned event. Every rank leads a process group
- * of its own. A rank that ended stays unreaped until its group has been killed, so that a signal to the group can never
- * meet another process that was given the same number.
+ * One thread, one poll loop over a signalfd, the pipes of -l and the next planned event. Every rank
+ * leads a process group of its own. A rank that ended stays unreaped until its group has been
+ * killed, so that a signal to the group can never meet another process that was given the same
+ * number.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +34,7 @@
 #define FINISH_NS 5000000000ull /* a rank that does not end this long after SIGKILL is given up */
 
 struct pipe_end {
-    int fd, to; /* -1: closed; STDOUT_FILENO or STDERR_FILENO */
+    int fd, to;  /* -1: closed; STDOUT_FILENO or STDERR_FILENO */
     bool unread; /* nobody reads where it goes */
     size_t len_bytes;
     char line[LINE_BYTES];
@@ -67,21 +68,26 @@ static uint64_t now_ns(void)
 
 static void signal_rank(const struct rank *r, int sig)
 {
-    if (r->started) kill(-r->pid, sig);
+    if (r->started)
+        kill(-r->pid, sig);
 }
 
-/* ---- start ------------------------------------------------------------------------------------------------------- */
+/* ---- start ----------------------------------------------------------------------------------- */
 
 /* Between fork and exec: only calls that a signal handler may make. */
 static void become_rank(int rank, pid_t parent, int out, int err)
 {
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(1);
+    if (getppid() != parent)
+        _exit(1);
     int null = open("/dev/null", O_RDONLY);
-    if (null < 0 || dup2(null, STDIN_FILENO) < 0) _exit(126);
-    if (out >= 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0)) _exit(126);
-    if (null > STDERR_FILENO) close(null);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0)
+        _exit(126);
+    if (out >= 0 && (dup2(out, STDOUT_FILENO) < 0 || dup2(err, STDERR_FILENO) < 0))
+        _exit(126);
+    if (null > STDERR_FILENO)
+        close(null);
     setrlimit(RLIMIT_NOFILE, &nofile);
     signal(SIGPIPE, SIG_DFL);
     if (places && sched_setaffinity(0, sizeof *places, &places[rank]))
@@ -97,7 +103,8 @@ static struct pipe_end *pipe_open(int *child_end, int to)
 {
     int fds[2];
     struct pipe_end *end = malloc(sizeof *end);
-    if (!end || pipe2(fds, O_CLOEXEC)) run_die("cannot make a pipe: %s", strerror(errno));
+    if (!end || pipe2(fds, O_CLOEXEC))
+        run_die("cannot make a pipe: %s", strerror(errno));
     fcntl(fds[0], F_SETFL, O_NONBLOCK);
     *end = (struct pipe_end){.fd = fds[0], .to = to};
     *child_end = fds[1];
@@ -113,11 +120,13 @@ static void start_rank(int i)
         r->err = pipe_open(&err, STDERR_FILENO);
     }
     pid_t parent = getpid(), pid = fork();
-    if (pid == 0) become_rank(i, parent, out, err);
+    if (pid == 0)
+        become_rank(i, parent, out, err);
     if (pid < 0) {
         fprintf(stderr, "ftccl-run: cannot start rank %d: %s\n", i, strerror(errno));
         r->ended = true;
-        if (!first_status) first_status = 1;
+        if (!first_status)
+            first_status = 1;
     } else {
         setpgid(pid, pid); /* here too: whoever comes first */
         r->pid = pid;
@@ -129,52 +138,59 @@ static void start_rank(int i)
     }
 }
 
-/* ---- output of -l -------------------------------------------------------------------------------------------------- */
+/* ---- output of -l ---------------------------------------------------------------------------- */
 
 /* 0 or an errno. */
 static int put(int to, const char *data, size_t len_bytes)
 {
     while (len_bytes > 0) {
         ssize_t n = write(to, data, len_bytes);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINTR)
+            continue;
         if (n < 0 && errno == EAGAIN) {
             struct pollfd p = {.fd = to, .events = POLLOUT};
             poll(&p, 1, -1);
             continue;
         }
-        if (n < 0) return errno;
+        if (n < 0)
+            return errno;
         data += n;
         len_bytes -= (size_t)n;
     }
     return 0;
 }
 
-/* Where nobody reads, the rank's pipe is closed: its next write ends it, as one to the real stdout would. When the disk is full
- * the ranks go on. */
+/* Where nobody reads, the rank's pipe is closed: its next write ends it, as one to the real stdout
+ * would. When the disk is full the ranks go on. */
 static void cannot_write(struct pipe_end *end, int err)
 {
     static bool told;
     end->unread = err == EPIPE;
     unread |= end->unread;
-    if (!end->unread && !told) fprintf(stderr, "ftccl-run: cannot write what the ranks print: %s\n", strerror(err));
+    if (!end->unread && !told)
+        fprintf(stderr, "ftccl-run: cannot write what the ranks print: %s\n", strerror(err));
     told |= !end->unread;
-    if (!first_status) first_status = end->unread ? 128 + SIGPIPE : 1;
+    if (!first_status)
+        first_status = end->unread ? 128 + SIGPIPE : 1;
 }
 
 static void put_line(int rank, struct pipe_end *end, size_t len_bytes)
 {
     char labelled[LINE_BYTES + 32];
-    if (end->unread) return;
+    if (end->unread)
+        return;
     int n = snprintf(labelled, sizeof labelled, "[%d] ", rank);
     memcpy(labelled + n, end->line, len_bytes);
     labelled[(size_t)n + len_bytes] = '\n';
     int err = put(end->to, labelled, (size_t)n + len_bytes + 1);
-    if (err) cannot_write(end, err);
+    if (err)
+        cannot_write(end, err);
 }
 
 static void pipe_close(int rank, struct pipe_end *end)
 {
-    if (end->len_bytes > 0) put_line(rank, end, end->len_bytes);
+    if (end->len_bytes > 0)
+        put_line(rank, end, end->len_bytes);
     end->len_bytes = 0;
     close(end->fd);
     end->fd = -1;
@@ -185,8 +201,10 @@ static void pipe_read(int rank, struct pipe_end *end)
 {
     while (end->fd >= 0) {
         ssize_t n = read(end->fd, end->line + end->len_bytes, sizeof end->line - end->len_bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) return;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && errno == EAGAIN)
+            return;
         if (n <= 0) {
             pipe_close(rank, end);
             return;
@@ -203,7 +221,8 @@ static void pipe_read(int rank, struct pipe_end *end)
             put_line(rank, end, end->len_bytes);
             end->len_bytes = 0;
         }
-        if (end->unread) pipe_close(rank, end);
+        if (end->unread)
+            pipe_close(rank, end);
     }
 }
 
@@ -212,21 +231,24 @@ static void free_pipes(int rank)
     struct rank *r = &ranks[rank];
     struct pipe_end *ends[2] = {r->out, r->err};
     for (int i = 0; i < 2; i++) {
-        if (!ends[i]) continue;
+        if (!ends[i])
+            continue;
         pipe_read(rank, ends[i]);
-        if (ends[i]->fd >= 0) pipe_close(rank, ends[i]);
+        if (ends[i]->fd >= 0)
+            pipe_close(rank, ends[i]);
         free(ends[i]);
     }
     r->out = r->err = NULL;
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 /* The rank's group has nobody left who could outlive it; its own entry goes last. */
 static void reap(int i)
 {
     struct rank *r = &ranks[i];
-    if (!r->started) return;
+    if (!r->started)
+        return;
     signal_rank(r, SIGKILL);
     waitpid(r->pid, NULL, 0);
     r->started = false;
@@ -249,15 +271,18 @@ static void rank_ended(int i, const siginfo_t *info)
     if (by_signal && !r->excused && !(unread && info->si_status == SIGPIPE))
         fprintf(stderr, "ftccl-run: rank %d was ended by signal %d (%s)\n", i, info->si_status,
                 strsignal(info->si_status));
-    if (!r->excused && r->status && !first_status) first_status = r->status;
+    if (!r->excused && r->status && !first_status)
+        first_status = r->status;
 }
 
 static void look_for_ended(void)
 {
     for (int i = 0; i < opt.nranks; i++) {
         siginfo_t info = {0};
-        if (ranks[i].ended || !ranks[i].started) continue;
-        if (waitid(P_PID, (id_t)ranks[i].pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid)
+        if (ranks[i].ended || !ranks[i].started)
+            continue;
+        if (waitid(P_PID, (id_t)ranks[i].pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            info.si_pid)
             rank_ended(i, &info);
     }
 }
@@ -266,7 +291,8 @@ static void take_signals(int sigfd)
 {
     struct signalfd_siginfo info;
     while (read(sigfd, &info, sizeof info) == (ssize_t)sizeof info) {
-        if (info.ssi_signo == SIGCHLD) continue;
+        if (info.ssi_signo == SIGCHLD)
+            continue;
         int sig = nforwarded++ ? SIGKILL : (int)info.ssi_signo; /* who insists means it */
         for (int i = 0; i < opt.nranks; i++) {
             signal_rank(&ranks[i], sig);
@@ -283,18 +309,23 @@ static uint64_t run_events(void)
     look_for_ended(); /* a rank that ended by itself is not excused */
     for (int i = 0; i < opt.nevents; i++) {
         struct run_event *e = &opt.events[i];
-        if (e->done) continue;
+        if (e->done)
+            continue;
         uint64_t due_ns = start_ns + e->after_ns;
         if (due_ns > now_ns()) {
-            if (!next_ns || due_ns < next_ns) next_ns = due_ns;
+            if (!next_ns || due_ns < next_ns)
+                next_ns = due_ns;
             continue;
         }
         e->done = true;
         struct rank *r = &ranks[e->rank];
-        if (r->ended) continue;
+        if (r->ended)
+            continue;
         r->excused = true;
-        fprintf(stderr, "ftccl-run: %.4f s: rank %d %s\n", (double)(now_ns() - start_ns) * 1e-9, e->rank, e->sig == SIGSTOP ? "stopped" : "killed");
-        if (e->sig == SIGSTOP) r->stopped = true;
+        fprintf(stderr, "ftccl-run: %.4f s: rank %d %s\n", (double)(now_ns() - start_ns) * 1e-9,
+                e->rank, e->sig == SIGSTOP ? "stopped" : "killed");
+        if (e->sig == SIGSTOP)
+            r->stopped = true;
         signal_rank(r, e->sig);
     }
     return next_ns;
@@ -305,7 +336,8 @@ static int running(void)
 {
     int n = 0;
     for (int i = 0; i < opt.nranks; i++)
-        if (!ranks[i].ended && !ranks[i].stopped) n++;
+        if (!ranks[i].ended && !ranks[i].stopped)
+            n++;
     return n;
 }
 
@@ -317,11 +349,14 @@ static void turn(struct pollfd *polls, int sigfd, int timeout_ms)
         polls[n++] = (struct pollfd){.fd = ranks[i].out ? ranks[i].out->fd : -1, .events = POLLIN};
         polls[n++] = (struct pollfd){.fd = ranks[i].err ? ranks[i].err->fd : -1, .events = POLLIN};
     }
-    if (poll(polls, n, timeout_ms) < 0 && errno != EINTR) run_die("poll: %s", strerror(errno));
+    if (poll(polls, n, timeout_ms) < 0 && errno != EINTR)
+        run_die("poll: %s", strerror(errno));
     for (nfds_t i = 1; i < n; i += 2) {
         int rank = (int)(i - 1) / 2;
-        if (polls[i].revents) pipe_read(rank, ranks[rank].out);
-        if (polls[i + 1].revents) pipe_read(rank, ranks[rank].err);
+        if (polls[i].revents)
+            pipe_read(rank, ranks[rank].out);
+        if (polls[i + 1].revents)
+            pipe_read(rank, ranks[rank].err);
     }
     take_signals(sigfd); /* last: a restart changes the pipes */
 }
@@ -329,15 +364,19 @@ static void turn(struct pollfd *polls, int sigfd, int timeout_ms)
 /* Stopped ranks and what ranks left behind in their groups. */
 static void finish(void)
 {
-    for (int i = 0; i < opt.nranks; i++) signal_rank(&ranks[i], SIGKILL);
+    for (int i = 0; i < opt.nranks; i++)
+        signal_rank(&ranks[i], SIGKILL);
     uint64_t end_ns = now_ns() + FINISH_NS;
     for (int i = 0; i < opt.nranks; i++) {
         siginfo_t info = {0};
         while (ranks[i].started && !ranks[i].ended && now_ns() < end_ns &&
-               waitid(P_PID, (id_t)ranks[i].pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && !info.si_pid)
+               waitid(P_PID, (id_t)ranks[i].pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+               !info.si_pid)
             poll(NULL, 0, 1);
-        if (ranks[i].ended || info.si_pid) reap(i);
-        else if (ranks[i].started) fprintf(stderr, "ftccl-run: rank %d does not end\n", i);
+        if (ranks[i].ended || info.si_pid)
+            reap(i);
+        else if (ranks[i].started)
+            fprintf(stderr, "ftccl-run: rank %d does not end\n", i);
     }
 }
 
@@ -346,7 +385,8 @@ static void raise_nofile(void)
 {
     getrlimit(RLIMIT_NOFILE, &nofile);
     struct rlimit high = {.rlim_cur = nofile.rlim_max, .rlim_max = nofile.rlim_max};
-    if (opt.label) setrlimit(RLIMIT_NOFILE, &high);
+    if (opt.label)
+        setrlimit(RLIMIT_NOFILE, &high);
 }
 
 int main(int argc, char **argv)
@@ -354,7 +394,8 @@ int main(int argc, char **argv)
     streams_open("ftccl-run");
     run_parse(argc, argv, &opt);
     places = run_bind_plan(&opt);
-    if (opt.report) run_bind_report(stderr, places, opt.nranks);
+    if (opt.report)
+        run_bind_report(stderr, places, opt.nranks);
     if (!opt.argv[0]) {
         free(places);
         return 0;
@@ -367,15 +408,18 @@ int main(int argc, char **argv)
     sigprocmask(SIG_BLOCK, &blocked, &original);
     signal(SIGPIPE, SIG_IGN);
     int sigfd = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (sigfd < 0) run_die("signalfd: %s", strerror(errno));
+    if (sigfd < 0)
+        run_die("signalfd: %s", strerror(errno));
     raise_nofile();
     start_ns = now_ns();
     run_env_make(&env, opt.nranks, start_ns);
     ranks = calloc((size_t)opt.nranks, sizeof *ranks);
     struct pollfd *polls = calloc(1 + 2 * (size_t)opt.nranks, sizeof *polls);
-    if (!ranks || !polls) run_die("out of memory");
+    if (!ranks || !polls)
+        run_die("out of memory");
 
-    for (int i = 0; i < opt.nranks; i++) start_rank(i);
+    for (int i = 0; i < opt.nranks; i++)
+        start_rank(i);
     while (running() > 0) {
         uint64_t next_ns = run_events(), now = now_ns();
         uint64_t wait_ms = next_ns > now ? (next_ns - now + 999999) / 1000000 : 0;

@@ -14,7 +14,8 @@ struct plan_request {
 
 void info_build(FILE *out);
 void info_topology(FILE *out);
-void info_fabrics(FILE *out); /* RDMA devices, libfabric providers and the CUDA driver: found, not used */
+/* RDMA devices, libfabric providers and the CUDA driver: found, not used */
+void info_fabrics(FILE *out);
 void info_params_changed(FILE *out);
 void info_params_man(FILE *out); /* the parameter table as the body of a manual page's section */
 /* 0, or a status with the sentence set. */

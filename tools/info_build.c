@@ -1,5 +1,6 @@
 /*
- * The build and the parameters. Nothing here depends on when or where it was built, so that builds are reproducible.
+ * The build and the parameters. Nothing here depends on when or where it was built, so that builds
+ * are reproducible.
  */
 #include "info.h"
 
@@ -13,7 +14,10 @@ void info_build(FILE *out)
 #else
     fprintf(out, "  compiler: gcc %s\n", __VERSION__);
 #endif
-    static const struct { const char *name; bool there; } library[] = {
+    static const struct {
+        const char *name;
+        bool there;
+    } library[] = {
 #ifdef FT_HAVE_HWLOC
         {"hwloc", true},
 #else
@@ -31,11 +35,12 @@ void info_build(FILE *out)
 #endif
     };
     fputs("  optional libraries:", out);
-    for (size_t i = 0; i < FT_ARRAY_LEN(library); i++) fprintf(out, " %s=%s", library[i].name, library[i].there ? "yes" : "no");
+    for (size_t i = 0; i < FT_ARRAY_LEN(library); i++)
+        fprintf(out, " %s=%s", library[i].name, library[i].there ? "yes" : "no");
     fputc('\n', out);
 }
 
-/* ---- parameters ----------------------------------------------------------------------------------------------------- */
+/* ---- parameters ------------------------------------------------------------------------------ */
 
 enum { INT, STR };
 #define DEFAULT_INT(def) (long long)(def), ""
@@ -48,7 +53,8 @@ static const struct row {
     long long lowest, highest;
     const char *unit, *alias, *help;
 } rows[] = {
-#define X(id, env, kind, def, lo, hi, unit, alias, help) {env, kind == STR, DEFAULT_##kind(def), lo, hi, unit, alias, help},
+#define X(id, env, kind, def, lo, hi, unit, alias, help) \
+    {env, kind == STR, DEFAULT_##kind(def), lo, hi, unit, alias, help},
     FT_PARAMS(X)
 #undef X
 };
@@ -61,26 +67,33 @@ void info_params_changed(FILE *out)
         const struct row *row = &rows[id];
         if (row->text) {
             const char *value = ft_param_str((enum ft_param_id)id);
-            if (!strcmp(value, row->string)) continue;
+            if (!strcmp(value, row->string))
+                continue;
             fprintf(out, "  %s=%s\n", row->name, id == FT_PARAM_SECRET ? "(set)" : value);
         } else {
             long long value = ft_param_int((enum ft_param_id)id);
-            if (value == row->number) continue;
+            if (value == row->number)
+                continue;
             fprintf(out, "  %s=%lld\n", row->name, value);
         }
         changed++;
     }
-    if (!changed) fputs("  none\n", out);
+    if (!changed)
+        fputs("  none\n", out);
 }
 
 /* Text of a manual page: no hyphenation of names and numbers, no accidental requests. */
 static void put_roff(FILE *out, const char *text)
 {
     for (const char *p = text; *p; p++) {
-        if (*p == '-') fputs("\\-", out);
-        else if (*p == '\\') fputs("\\e", out);
-        else if (p == text && (*p == '.' || *p == '\'')) fprintf(out, "\\&%c", *p);
-        else fputc(*p, out);
+        if (*p == '-')
+            fputs("\\-", out);
+        else if (*p == '\\')
+            fputs("\\e", out);
+        else if (p == text && (*p == '.' || *p == '\''))
+            fprintf(out, "\\&%c", *p);
+        else
+            fputc(*p, out);
     }
     fputc('\n', out);
 }
@@ -93,13 +106,15 @@ void info_params_man(FILE *out)
         put_roff(out, row->help);
         char facts[256] = "";
         if (!row->text)
-            snprintf(facts, sizeof facts, "Default %lld%s%s, from %lld to %lld. ", row->number, *row->unit ? " " : "", row->unit,
-                     row->lowest, row->highest);
+            snprintf(facts, sizeof facts, "Default %lld%s%s, from %lld to %lld. ", row->number,
+                     *row->unit ? " " : "", row->unit, row->lowest, row->highest);
         else if (*row->string)
             snprintf(facts, sizeof facts, "Default %s. ", row->string);
         size_t len = strlen(facts);
-        if (*row->alias) snprintf(facts + len, sizeof facts - len, "Also %s. ", row->alias);
-        if (!*facts) continue;
+        if (*row->alias)
+            snprintf(facts + len, sizeof facts - len, "Also %s. ", row->alias);
+        if (!*facts)
+            continue;
         facts[strlen(facts) - 1] = '\0';
         fputs(".br\n", out);
         put_roff(out, facts);

@@ -1,5 +1,6 @@
 /*
- * What is on the machine that this build does not use: RDMA devices, libfabric providers, the CUDA driver.
+ * What is on the machine that this build does not use: RDMA devices, libfabric providers, the CUDA
+ * driver.
  */
 #include "info.h"
 
@@ -13,9 +14,11 @@
 static const char *port_state(struct ibv_device *device)
 {
     struct ibv_context *context = ibv_open_device(device);
-    if (!context) return "cannot be opened";
+    if (!context)
+        return "cannot be opened";
     struct ibv_port_attr port;
-    const char *state = ibv_query_port(context, 1, &port) ? "unknown" : ibv_port_state_str(port.state);
+    const char *state = ibv_query_port(context, 1, &port) ? "unknown"
+                                                          : ibv_port_state_str(port.state);
     ibv_close_device(context);
     return state;
 }
@@ -24,14 +27,19 @@ static void print_verbs(FILE *out)
 {
     int n = 0;
     struct ibv_device **list = ibv_get_device_list(&n);
-    if (!list || n == 0) fputs("  verbs: no RDMA device\n", out);
+    if (!list || n == 0)
+        fputs("  verbs: no RDMA device\n", out);
     for (int i = 0; list && i < n; i++)
-        fprintf(out, "  verbs: %s found (port 1: %s), transport not in this build\n", ibv_get_device_name(list[i]),
-                port_state(list[i]));
-    if (list) ibv_free_device_list(list);
+        fprintf(out, "  verbs: %s found (port 1: %s), transport not in this build\n",
+                ibv_get_device_name(list[i]), port_state(list[i]));
+    if (list)
+        ibv_free_device_list(list);
 }
 #else
-static void print_verbs(FILE *out) { fputs("  verbs: not looked for, built without libibverbs\n", out); }
+static void print_verbs(FILE *out)
+{
+    fputs("  verbs: not looked for, built without libibverbs\n", out);
+}
 #endif
 
 #ifdef FT_HAVE_LIBFABRIC
@@ -41,7 +49,8 @@ static void print_verbs(FILE *out) { fputs("  verbs: not looked for, built witho
 static bool named_before(const struct fi_info *list, const struct fi_info *end)
 {
     for (; list != end; list = list->next)
-        if (!strcmp(list->fabric_attr->prov_name, end->fabric_attr->prov_name)) return true;
+        if (!strcmp(list->fabric_attr->prov_name, end->fabric_attr->prov_name))
+            return true;
     return false;
 }
 
@@ -54,12 +63,16 @@ static void print_libfabric(FILE *out)
     }
     fputs("  libfabric:", out);
     for (const struct fi_info *info = list; info; info = info->next)
-        if (!named_before(list, info)) fprintf(out, " %s", info->fabric_attr->prov_name);
+        if (!named_before(list, info))
+            fprintf(out, " %s", info->fabric_attr->prov_name);
     fputs(" found, transport not in this build\n", out);
     fi_freeinfo(list);
 }
 #else
-static void print_libfabric(FILE *out) { fputs("  libfabric: not looked for, built without libfabric\n", out); }
+static void print_libfabric(FILE *out)
+{
+    fputs("  libfabric: not looked for, built without libfabric\n", out);
+}
 #endif
 
 /* The driver is never linked; loading it changes nothing on the device. */
@@ -75,7 +88,8 @@ static void print_cuda(FILE *out)
     memcpy(&get_version, &symbol, sizeof symbol);
     int version = 0;
     if (get_version && get_version(&version) == 0)
-        fprintf(out, "  cuda: driver %d.%d found, device not in this build\n", version / 1000, version % 1000 / 10);
+        fprintf(out, "  cuda: driver %d.%d found, device not in this build\n", version / 1000,
+                version % 1000 / 10);
     else
         fputs("  cuda: a driver that does not answer\n", out);
     dlclose(driver);

@@ -1,8 +1,10 @@
 /*
- * What FTCCL takes of memory in a process that runs, read from /proc/PID/smaps. A link's shared memory lies in two processes: half of
- * it counts here. Its pages count when they are allocated, whether this process has touched them or not; those that long messages
- * took go when none has come for a while (FTCCL_TRIM_MS), so an idle process shows less than a busy one. What is on the
- * heap cannot be told from the program's own; perf/scaling takes the difference that a communicator makes.
+ * What FTCCL takes of memory in a process that runs, read from /proc/PID/smaps. A link's shared
+ * memory lies in two processes: half of it counts here. Its pages count when they are allocated,
+ * whether this process has touched them or not; those that long messages took go when none has come
+ * for a while (FTCCL_TRIM_MS), so an idle process shows less than a busy one. What is on the heap
+ * cannot be told from the program's own; perf/scaling takes the difference that a communicator
+ * makes.
  */
 #include "info.h"
 
@@ -11,13 +13,18 @@
 #include <sys/stat.h>
 
 enum { LINK, LIFE, RECORDS, OTHER };
-struct sum { unsigned count; uint64_t bytes; };
+struct sum {
+    unsigned count;
+    uint64_t bytes;
+};
 
 /* The part of the name in a line of smaps that opens a mapping. */
 static int sort_of(const char *line)
 {
-    if (strstr(line, "/memfd:ftccl-link")) return LINK;
-    if (strstr(line, "/memfd:ftccl-life")) return LIFE;
+    if (strstr(line, "/memfd:ftccl-link"))
+        return LINK;
+    if (strstr(line, "/memfd:ftccl-life"))
+        return LIFE;
     return strstr(line, "/dev/shm/ftccl-") ? RECORDS : OTHER;
 }
 
@@ -30,18 +37,26 @@ static uint64_t allocated(int pid, const char *line)
     return stat(path, &file) == 0 ? (uint64_t)file.st_blocks * 512 : 0;
 }
 
-static double kib(uint64_t bytes) { return (double)bytes / 1024; }
+static double kib(uint64_t bytes)
+{
+    return (double)bytes / 1024;
+}
 
 static void print(FILE *out, int pid, const struct sum sums[OTHER + 1])
 {
     fprintf(out, "memory of process %d, KiB:\n", pid);
-    fprintf(out, "  links      %9.0f  %u of shared memory; half of each counts here, half in the peer; more when long messages have come\n",
+    fprintf(out,
+            "  links      %9.0f  %u of shared memory; half of each counts here, half in the peer; "
+            "more when long messages have come\n",
             kib(sums[LINK].bytes) / 2, sums[LINK].count);
-    fprintf(out, "  life pages %9.0f  %u, its own and those of peers\n", kib(sums[LIFE].bytes), sums[LIFE].count);
+    fprintf(out, "  life pages %9.0f  %u, its own and those of peers\n", kib(sums[LIFE].bytes),
+            sums[LIFE].count);
     fprintf(out, "  telemetry  %9.0f  %u\n", kib(sums[RECORDS].bytes), sums[RECORDS].count);
-    fprintf(out, "  anonymous  %9.0f  the library's and the program's own\n", kib(sums[OTHER].bytes));
+    fprintf(out, "  anonymous  %9.0f  the library's and the program's own\n",
+            kib(sums[OTHER].bytes));
     fprintf(out, "  sum        %9.0f\n",
-            kib(sums[LINK].bytes) / 2 + kib(sums[LIFE].bytes + sums[RECORDS].bytes + sums[OTHER].bytes));
+            kib(sums[LINK].bytes) / 2 +
+                kib(sums[LIFE].bytes + sums[RECORDS].bytes + sums[OTHER].bytes));
 }
 
 int info_memory(FILE *out, int pid)
@@ -49,7 +64,8 @@ int info_memory(FILE *out, int pid)
     char path[64], line[512];
     snprintf(path, sizeof path, "/proc/%d/smaps", pid);
     FILE *maps = fopen(path, "re");
-    if (!maps) return ft_fail(FT_INVAL, "no process %d, or not one of this user", pid);
+    if (!maps)
+        return ft_fail(FT_INVAL, "no process %d, or not one of this user", pid);
     struct sum sums[OTHER + 1] = {0};
     int sort = OTHER;
     uint64_t known = 0; /* of the mapping at hand, allocated in its file */

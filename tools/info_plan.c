@@ -1,5 +1,6 @@
 /*
- * What a collective would do, without running it: the same selection that a communicator makes, for a made-up view.
+ * What a collective would do, without running it: the same selection that a communicator makes, for
+ * a made-up view.
  */
 #include "info.h"
 
@@ -18,16 +19,20 @@ bool info_size_parse(const char *text, size_t *bytes)
     char *end;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
-    if (!isdigit((unsigned char)*text) || errno) return false;
+    if (!isdigit((unsigned char)*text) || errno)
+        return false;
     const char *suffix = *end ? strchr(suffixes, toupper((unsigned char)*end)) : NULL;
     if (suffix) {
         unsigned shift = 10 * (unsigned)(suffix - suffixes + 1);
-        if (value > UINT64_MAX >> shift) return false;
+        if (value > UINT64_MAX >> shift)
+            return false;
         value <<= shift;
         end++;
     }
-    if (*end == 'B' || *end == 'b') end++;
-    if (*end || value > (1ull << 50)) return false;
+    if (*end == 'B' || *end == 'b')
+        end++;
+    if (*end || value > (1ull << 50))
+        return false;
     *bytes = (size_t)value;
     return true;
 }
@@ -36,31 +41,38 @@ bool info_size_parse(const char *text, size_t *bytes)
 static bool same_word(const char *a, const char *b)
 {
     for (;; a++, b++) {
-        while (*a == '-' || *a == '_') a++;
-        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) return false;
-        if (!*a) return true;
+        while (*a == '-' || *a == '_')
+            a++;
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b))
+            return false;
+        if (!*a)
+            return true;
     }
 }
 
 static int find_kind(const char *name, enum ft_kind *kind)
 {
     for (int k = 0; k < FT_KINDS; k++)
-        if (same_word(name, ft_kind_name((enum ft_kind)k))) return *kind = (enum ft_kind)k, FT_OK;
+        if (same_word(name, ft_kind_name((enum ft_kind)k)))
+            return *kind = (enum ft_kind)k, FT_OK;
     return ft_fail(FT_USAGE, "no collective is called '%s'", name);
 }
 
 static int find_type(const char *name, enum ft_type *type)
 {
     *type = FT_FLOAT32;
-    if (!name) return FT_OK;
+    if (!name)
+        return FT_OK;
     for (int t = 0; t < FT_TYPES; t++)
-        if (same_word(name, ft_type_name((enum ft_type)t))) return *type = (enum ft_type)t, FT_OK;
+        if (same_word(name, ft_type_name((enum ft_type)t)))
+            return *type = (enum ft_type)t, FT_OK;
     return ft_fail(FT_USAGE, "no type is called '%s'", name);
 }
 
 static bool counts_blocks(enum ft_kind kind)
 {
-    return kind == FT_ALLGATHER || kind == FT_REDUCESCATTER || kind == FT_ALLTOALL || kind == FT_GATHER || kind == FT_SCATTER;
+    return kind == FT_ALLGATHER || kind == FT_REDUCESCATTER || kind == FT_ALLTOALL ||
+           kind == FT_GATHER || kind == FT_SCATTER;
 }
 
 static int check(const struct plan_request *request)
@@ -77,15 +89,22 @@ int info_plan(FILE *out, const struct plan_request *request)
     struct ft_coll coll = {.red = FT_SUM};
     struct ft_tuning tuning;
     int status = check(request);
-    if (!status) status = find_kind(request->kind, &coll.kind);
-    if (!status) status = find_type(request->type, &coll.type);
-    if (!status) status = ft_tuning_read(&tuning);
-    if (status) return status;
+    if (!status)
+        status = find_kind(request->kind, &coll.kind);
+    if (!status)
+        status = find_type(request->type, &coll.type);
+    if (!status)
+        status = ft_tuning_read(&tuning);
+    if (status)
+        return status;
     bool network = !strcmp(ft_param_str(FT_PARAM_TRANSPORTS), "tcp");
-    ft_tuning_links(&tuning, !network ? FT_LINKS_LOCAL : request->nhosts > 1 ? FT_LINKS_SOME : FT_LINKS_LOOPBACK);
+    ft_tuning_links(&tuning, !network              ? FT_LINKS_LOCAL
+                             : request->nhosts > 1 ? FT_LINKS_SOME
+                                                   : FT_LINKS_LOOPBACK);
     if (tuning.local_links && request->nhosts == 1 && ft_transport_pulls())
         tuning.pulls = ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
-    if (coll.kind == FT_SEND || coll.kind == FT_RECV) return ft_fail(FT_USAGE, "a send or receive needs no plan");
+    if (coll.kind == FT_SEND || coll.kind == FT_RECV)
+        return ft_fail(FT_USAGE, "a send or receive needs no plan");
     int n = request->nranks;
     int *host = calloc((size_t)n, sizeof *host);
     uint64_t *peer = calloc((size_t)n, sizeof *peer);
@@ -94,8 +113,13 @@ int info_plan(FILE *out, const struct plan_request *request)
             host[r] = (int)((int64_t)r * request->nhosts / n);
             peer[r] = (uint64_t)r + 1;
         }
-        coll.count = request->size_bytes / ft_type_size(coll.type) / (counts_blocks(coll.kind) ? (size_t)n : 1);
-        const struct ft_view view = {.epoch = 1, .nranks = n, .rank = request->rank, .nhosts = request->nhosts, .host = host,
+        coll.count = request->size_bytes / ft_type_size(coll.type) /
+                     (counts_blocks(coll.kind) ? (size_t)n : 1);
+        const struct ft_view view = {.epoch = 1,
+                                     .nranks = n,
+                                     .rank = request->rank,
+                                     .nhosts = request->nhosts,
+                                     .host = host,
                                      .peer = peer};
         status = ft_algo_explain(out, &view, &coll, &tuning);
     } else {

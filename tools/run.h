@@ -32,17 +32,20 @@ struct run_options {
 void run_parse(int argc, char **argv, struct run_options *opt);
 void run_die(const char *fmt, ...) __attribute__((noreturn, format(printf, 1, 2)));
 
-/* vars[rank] is the environment of that rank: ours, and rank, size and rendezvous. This process serves the rendezvous. */
+/* vars[rank] is the environment of that rank: ours, and rank, size and rendezvous. This process
+ * serves the rendezvous. */
 struct run_env {
     int nranks;
     int port_fd; /* holds MASTER_PORT for the ranks; -1: none */
     char ***vars;
 };
-void run_env_make(struct run_env *env, int nranks, uint64_t start_ns); /* start_ns: of CLOCK_MONOTONIC */
+/* start_ns: of CLOCK_MONOTONIC */
+void run_env_make(struct run_env *env, int nranks, uint64_t start_ns);
 void run_env_set_restart(struct run_env *env, int rank, int count);
 void run_env_free(struct run_env *env);
 
-/* Per rank the processors that it is to be bound to; NULL: none is bound. Ends the process when it cannot do what was asked for. */
+/* Per rank the processors that it is to be bound to; NULL: none is bound. Ends the process when it
+ * cannot do what was asked for. */
 cpu_set_t *run_bind_plan(const struct run_options *opt);
 void run_bind_report(FILE *out, const cpu_set_t *sets, int nranks); /* a line for each */
 

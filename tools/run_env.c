@@ -1,7 +1,8 @@
 /*
- * What a rank of ftccl-run finds in its environment. The rendezvous is served by ftccl-run itself: the unique id is made
- * here and handed down in hex, so no port has to be guessed. MASTER_ADDR and MASTER_PORT, which torch wants, are set
- * unless they are there; the port stays bound here (without listening) so that nobody else is given it.
+ * What a rank of ftccl-run finds in its environment. The rendezvous is served by ftccl-run itself:
+ * the unique id is made here and handed down in hex, so no port has to be guessed. MASTER_ADDR and
+ * MASTER_PORT, which torch wants, are set unless they are there; the port stays bound here (without
+ * listening) so that nobody else is given it.
  */
 #include "run.h"
 
@@ -16,15 +17,28 @@
 
 extern char **environ;
 
-enum { RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, UNIQUE_ID, RESTART, RUN_START, MASTER_ADDR, MASTER_PORT, NAMES };
-static const char *const names[NAMES] = {"RANK",            "WORLD_SIZE",    "LOCAL_RANK",      "LOCAL_WORLD_SIZE",
-                                         "FTCCL_UNIQUE_ID", "FTCCL_RESTART", "FTCCL_RUN_START", "MASTER_ADDR", "MASTER_PORT"};
+enum {
+    RANK,
+    WORLD_SIZE,
+    LOCAL_RANK,
+    LOCAL_WORLD_SIZE,
+    UNIQUE_ID,
+    RESTART,
+    RUN_START,
+    MASTER_ADDR,
+    MASTER_PORT,
+    NAMES
+};
+static const char *const names[NAMES] = {
+    "RANK",          "WORLD_SIZE",      "LOCAL_RANK",  "LOCAL_WORLD_SIZE", "FTCCL_UNIQUE_ID",
+    "FTCCL_RESTART", "FTCCL_RUN_START", "MASTER_ADDR", "MASTER_PORT"};
 
 static char *assign(const char *name, const char *value)
 {
     size_t len = strlen(name) + strlen(value) + 2;
     char *text = malloc(len);
-    if (!text) run_die("out of memory");
+    if (!text)
+        run_die("out of memory");
     snprintf(text, len, "%s=%s", name, value);
     return text;
 }
@@ -39,7 +53,8 @@ static char *assign_int(const char *name, int value)
 static char *copy(const char *var)
 {
     char *text = strdup(var);
-    if (!text) run_die("out of memory");
+    if (!text)
+        run_die("out of memory");
     return text;
 }
 
@@ -47,7 +62,8 @@ static bool is_ours(const char *var, bool master)
 {
     for (int i = 0; i < (master ? NAMES : MASTER_ADDR); i++) {
         size_t len = strlen(names[i]);
-        if (!strncmp(var, names[i], len) && var[len] == '=') return true;
+        if (!strncmp(var, names[i], len) && var[len] == '=')
+            return true;
     }
     return false;
 }
@@ -57,7 +73,8 @@ static void unique_id_hex(char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1])
     ftcclUniqueId id;
     ftcclResult_t result = ftcclGetUniqueId(&id);
     if (result != ftcclSuccess)
-        run_die("cannot serve a rendezvous: %s: %s", ftcclGetErrorString(result), ftcclGetLastError(NULL));
+        run_die("cannot serve a rendezvous: %s: %s", ftcclGetErrorString(result),
+                ftcclGetLastError(NULL));
     for (int i = 0; i < FTCCL_UNIQUE_ID_BYTES; i++)
         snprintf(hex + 2 * i, 3, "%02x", (unsigned)(unsigned char)id.internal[i]);
 }
@@ -65,7 +82,8 @@ static void unique_id_hex(char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1])
 /* A port of the loopback that both we and a later listener with SO_REUSEADDR may bind; 0: none. */
 static int hold_port(struct run_env *env)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+    struct sockaddr_in addr = {.sin_family = AF_INET,
+                               .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
     socklen_t len = sizeof addr;
     int one = 1;
     env->port_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -87,11 +105,13 @@ void run_env_make(struct run_env *env, int nranks, uint64_t start_ns)
     bool master = !getenv("MASTER_ADDR") || !getenv("MASTER_PORT");
     int port = master ? hold_port(env) : 0;
     size_t nvars = 0;
-    while (environ[nvars]) nvars++;
+    while (environ[nvars])
+        nvars++;
     env->vars = calloc((size_t)nranks, sizeof *env->vars);
     for (int rank = 0; env->vars && rank < nranks; rank++) {
         char **vars = env->vars[rank] = calloc(nvars + NAMES + 1, sizeof *vars);
-        if (!vars) break;
+        if (!vars)
+            break;
         vars[RANK] = assign_int(names[RANK], rank);
         vars[WORLD_SIZE] = assign_int(names[WORLD_SIZE], nranks);
         vars[LOCAL_RANK] = assign_int(names[LOCAL_RANK], rank);
@@ -105,9 +125,11 @@ void run_env_make(struct run_env *env, int nranks, uint64_t start_ns)
             vars[n++] = assign_int(names[MASTER_PORT], port);
         }
         for (size_t i = 0; i < nvars; i++)
-            if (!is_ours(environ[i], master)) vars[n++] = copy(environ[i]);
+            if (!is_ours(environ[i], master))
+                vars[n++] = copy(environ[i]);
     }
-    if (!env->vars || !env->vars[nranks - 1]) run_die("out of memory");
+    if (!env->vars || !env->vars[nranks - 1])
+        run_die("out of memory");
 }
 
 void run_env_set_restart(struct run_env *env, int rank, int count)
@@ -119,9 +141,11 @@ void run_env_set_restart(struct run_env *env, int rank, int count)
 void run_env_free(struct run_env *env)
 {
     for (int rank = 0; rank < env->nranks; rank++) {
-        for (char **var = env->vars[rank]; *var; var++) free(*var);
+        for (char **var = env->vars[rank]; *var; var++)
+            free(*var);
         free(env->vars[rank]);
     }
     free(env->vars);
-    if (env->port_fd >= 0) close(env->port_fd);
+    if (env->port_fd >= 0)
+        close(env->port_fd);
 }

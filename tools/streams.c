@@ -12,7 +12,8 @@ static const char *name;
 static void check_stdout(void)
 {
     int err = fflush(stdout) ? errno : 0; /* of an earlier write it is gone */
-    if (!err && !ferror(stdout)) return;
+    if (!err && !ferror(stdout))
+        return;
     fprintf(stderr, "%s: cannot write%s%s\n", name, err ? ": " : "", err ? strerror(err) : "");
     _exit(1);
 }
@@ -20,7 +21,10 @@ static void check_stdout(void)
 void streams_open(const char *program)
 {
     name = program;
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) /* opened the wrong way round: use of them fails as if they were closed */
-        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd) _exit(1);
+    /* opened the wrong way round: use of them fails as if they were closed */
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 &&
+            open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)
+            _exit(1);
     atexit(check_stdout);
 }

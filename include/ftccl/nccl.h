@@ -1,11 +1,13 @@
 /*
- * NCCL's interface, 2.30.7, for programs that are compiled against FTCCL's libnccl.so.2. Nothing of CUDA is needed. A program that
- * was compiled against NVIDIA's header runs with the library too, so that this one is for machines that do not have it.
+ * NCCL's interface, 2.30.7, for programs that are compiled against FTCCL's libnccl.so.2. Nothing of
+ * CUDA is needed. A program that was compiled against NVIDIA's header runs with the library too, so
+ * that this one is for machines that do not have it.
  *
- * What the calls do is said in ftccl.h: ncclX does what ftcclX does there, and a ncclComm_t is a ftcclComm_t, so that the calls of
- * ftccl.h that NCCL does not have may be used on it, after a cast. docs/nccl-compatibility.md has what differs. NCCL_VERSION_CODE
- * is the version whose promises the library keeps, not that of the declarations. All calls are also there as pncclX, for tools
- * that put their own ncclX in front.
+ * What the calls do is said in ftccl.h: ncclX does what ftcclX does there, and a ncclComm_t is a
+ * ftcclComm_t, so that the calls of ftccl.h that NCCL does not have may be used on it, after a
+ * cast. docs/nccl-compatibility.md has what differs. NCCL_VERSION_CODE is the version whose
+ * promises the library keeps, not that of the declarations. All calls are also there as pncclX, for
+ * tools that put their own ncclX in front.
  */
 #ifndef NCCL_H_
 #define NCCL_H_
@@ -18,7 +20,8 @@
 #define NCCL_MINOR 26
 #define NCCL_PATCH 6
 #define NCCL_SUFFIX "ftccl"
-#define NCCL_VERSION(X, Y, Z) (((X) <= 2 && (Y) <= 8) ? (X) * 1000 + (Y) * 100 + (Z) : (X) * 10000 + (Y) * 100 + (Z))
+#define NCCL_VERSION(X, Y, Z) \
+    (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 #define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
 #define FTCCL_NCCL_INTERFACE NCCL_VERSION(2, 30, 7) /* of these declarations */
 
@@ -26,7 +29,7 @@
 extern "C" {
 #endif
 
-/* ---- types ------------------------------------------------------------------------------------------------------ */
+/* ---- types ----------------------------------------------------------------------------------- */
 
 #ifndef __DRIVER_TYPES_H__ /* CUDA's header that has it too */
 typedef struct CUstream_st *cudaStream_t;
@@ -37,7 +40,9 @@ typedef struct ncclComm *ncclComm_t;
 typedef struct ncclWindow_vidmem *ncclWindow_t;
 
 #define NCCL_UNIQUE_ID_BYTES 128
-typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
+typedef struct {
+    char internal[NCCL_UNIQUE_ID_BYTES];
+} ncclUniqueId;
 
 typedef enum {
     ncclSuccess = 0,
@@ -53,21 +58,30 @@ typedef enum {
 } ncclResult_t;
 
 typedef enum {
-    ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4,
+    ncclSum = 0,
+    ncclProd = 1,
+    ncclMax = 2,
+    ncclMin = 3,
+    ncclAvg = 4,
     ncclNumOps = 5,
     ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
 typedef enum {
-    ncclInt8 = 0, ncclChar = 0,
+    ncclInt8 = 0,
+    ncclChar = 0,
     ncclUint8 = 1,
-    ncclInt32 = 2, ncclInt = 2,
+    ncclInt32 = 2,
+    ncclInt = 2,
     ncclUint32 = 3,
     ncclInt64 = 4,
     ncclUint64 = 5,
-    ncclFloat16 = 6, ncclHalf = 6,
-    ncclFloat32 = 7, ncclFloat = 7,
-    ncclFloat64 = 8, ncclDouble = 8,
+    ncclFloat16 = 6,
+    ncclHalf = 6,
+    ncclFloat32 = 7,
+    ncclFloat = 7,
+    ncclFloat64 = 8,
+    ncclDouble = 8,
     ncclBfloat16 = 9,
     ncclFloat8e4m3 = 10,
     ncclFloat8e5m2 = 11,
@@ -117,13 +131,15 @@ typedef struct ncclConfig_v23000 {
     int graphStreamOrdering;
 } ncclConfig_t;
 
-#define NCCL_CONFIG_INITIALIZER                                                                                       \
-    {                                                                                                                 \
-        sizeof(ncclConfig_t), NCCL_API_MAGIC, FTCCL_NCCL_INTERFACE, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,     \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,               \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,               \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,               \
-            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                \
+#define NCCL_CONFIG_INITIALIZER                                                            \
+    {                                                                                      \
+        sizeof(ncclConfig_t), NCCL_API_MAGIC, FTCCL_NCCL_INTERFACE, NCCL_CONFIG_UNDEF_INT, \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,           \
+            NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,           \
+            NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,           \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,           \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,           \
+            NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT                                   \
     }
 
 typedef struct ncclSimInfo_v22200 {
@@ -132,7 +148,10 @@ typedef struct ncclSimInfo_v22200 {
     unsigned int version;
     float estimatedTime;
 } ncclSimInfo_t;
-#define NCCL_SIM_INFO_INITIALIZER {sizeof(ncclSimInfo_t), 0x74685283, FTCCL_NCCL_INTERFACE, NCCL_UNDEF_FLOAT}
+#define NCCL_SIM_INFO_INITIALIZER                                                 \
+    {                                                                             \
+        sizeof(ncclSimInfo_t), 0x74685283, FTCCL_NCCL_INTERFACE, NCCL_UNDEF_FLOAT \
+    }
 
 typedef enum {
     ncclStatGpuMemSuspend = 0,
@@ -151,12 +170,16 @@ typedef struct {
 typedef struct ncclParamHandle *ncclParamHandle_t;
 
 /* Of a communicator's ranks: nRanks of them, stride apart, of which this is number rank. */
-struct ncclTeam { int nRanks, rank, stride; };
+struct ncclTeam {
+    int nRanks, rank, stride;
+};
 typedef struct ncclTeam ncclTeam_t;
 
-/* ---- calls -------------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------- */
 
-#define FTCCL_NCCL_CALL(type, name, parameters) type nccl##name parameters; type pnccl##name parameters;
+#define FTCCL_NCCL_CALL(type, name, parameters) \
+    type nccl##name parameters;                 \
+    type pnccl##name parameters;
 
 FTCCL_NCCL_CALL(ncclResult_t, GetVersion, (int *version))
 FTCCL_NCCL_CALL(const char *, GetErrorString, (ncclResult_t result))
@@ -164,83 +187,99 @@ FTCCL_NCCL_CALL(const char *, GetLastError, (ncclComm_t comm))
 FTCCL_NCCL_CALL(void, ResetDebugInit, (void))
 FTCCL_NCCL_CALL(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError))
 
-FTCCL_NCCL_CALL(ncclResult_t, GetUniqueId, (ncclUniqueId *uniqueId))
-FTCCL_NCCL_CALL(ncclResult_t, CommInitRank, (ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank))
+FTCCL_NCCL_CALL(ncclResult_t, GetUniqueId, (ncclUniqueId * uniqueId))
+FTCCL_NCCL_CALL(ncclResult_t, CommInitRank,
+                (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank))
 FTCCL_NCCL_CALL(ncclResult_t, CommInitRankConfig,
-                (ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank, ncclConfig_t *config))
+                (ncclComm_t * comm, int nranks, ncclUniqueId commId, int rank,
+                 ncclConfig_t *config))
 FTCCL_NCCL_CALL(ncclResult_t, CommInitRankScalable,
-                (ncclComm_t *newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config))
-FTCCL_NCCL_CALL(ncclResult_t, CommInitAll, (ncclComm_t *comm, int ndev, const int *devlist))
+                (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds,
+                 ncclConfig_t *config))
+FTCCL_NCCL_CALL(ncclResult_t, CommInitAll, (ncclComm_t * comm, int ndev, const int *devlist))
 FTCCL_NCCL_CALL(ncclResult_t, CommFinalize, (ncclComm_t comm))
 FTCCL_NCCL_CALL(ncclResult_t, CommDestroy, (ncclComm_t comm))
 FTCCL_NCCL_CALL(ncclResult_t, CommAbort, (ncclComm_t comm))
 FTCCL_NCCL_CALL(ncclResult_t, CommRevoke, (ncclComm_t comm, int revokeFlags))
-FTCCL_NCCL_CALL(ncclResult_t, CommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
+FTCCL_NCCL_CALL(ncclResult_t, CommSplit,
+                (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config))
 FTCCL_NCCL_CALL(ncclResult_t, CommShrink,
-                (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm, ncclConfig_t *config,
-                 int shrinkFlags))
+                (ncclComm_t comm, int *excludeRanksList, int excludeRanksCount, ncclComm_t *newcomm,
+                 ncclConfig_t *config, int shrinkFlags))
 FTCCL_NCCL_CALL(ncclResult_t, CommGetUniqueId, (ncclComm_t comm, ncclUniqueId *uniqueId))
 FTCCL_NCCL_CALL(ncclResult_t, CommGrow,
-                (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank, ncclComm_t *newcomm, ncclConfig_t *config))
+                (ncclComm_t comm, int nRanks, const ncclUniqueId *uniqueId, int rank,
+                 ncclComm_t *newcomm, ncclConfig_t *config))
 FTCCL_NCCL_CALL(ncclResult_t, CommSuspend, (ncclComm_t comm, int flags))
 FTCCL_NCCL_CALL(ncclResult_t, CommResume, (ncclComm_t comm))
-FTCCL_NCCL_CALL(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value))
+FTCCL_NCCL_CALL(ncclResult_t, CommMemStats,
+                (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value))
 FTCCL_NCCL_CALL(ncclResult_t, CommCount, (const ncclComm_t comm, int *count))
 FTCCL_NCCL_CALL(ncclResult_t, CommCuDevice, (const ncclComm_t comm, int *device))
 FTCCL_NCCL_CALL(ncclResult_t, CommUserRank, (const ncclComm_t comm, int *rank))
 
 FTCCL_NCCL_CALL(ncclResult_t, MemAlloc, (void **ptr, size_t size))
 FTCCL_NCCL_CALL(ncclResult_t, MemFree, (void *ptr))
-FTCCL_NCCL_CALL(ncclResult_t, CommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle))
+FTCCL_NCCL_CALL(ncclResult_t, CommRegister,
+                (const ncclComm_t comm, void *buff, size_t size, void **handle))
 FTCCL_NCCL_CALL(ncclResult_t, CommDeregister, (const ncclComm_t comm, void *handle))
-FTCCL_NCCL_CALL(ncclResult_t, CommWindowRegister, (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags))
+FTCCL_NCCL_CALL(ncclResult_t, CommWindowRegister,
+                (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags))
 FTCCL_NCCL_CALL(ncclResult_t, CommWindowDeregister, (ncclComm_t comm, ncclWindow_t win))
 FTCCL_NCCL_CALL(ncclResult_t, WinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr))
 
 FTCCL_NCCL_CALL(ncclResult_t, RedOpCreatePreMulSum,
-                (ncclRedOp_t *op, void *scalar, ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm))
+                (ncclRedOp_t * op, void *scalar, ncclDataType_t datatype,
+                 ncclScalarResidence_t residence, ncclComm_t comm))
 FTCCL_NCCL_CALL(ncclResult_t, RedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 
 FTCCL_NCCL_CALL(ncclResult_t, AllReduce,
-                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
-                 cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Reduce,
-                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
-                 ncclComm_t comm, cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                 ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Broadcast,
-                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                 cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                 int root, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Bcast,
-                (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream))
+                (void *buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                 cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, AllGather,
-                (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
-                 cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
+                 ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, ReduceScatter,
-                (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
-                 cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype,
+                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, AlltoAll,
-                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                 ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Gather,
-                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                 cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                 int root, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Scatter,
-                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
-                 cudaStream_t stream))
+                (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype,
+                 int root, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Send,
-                (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream))
+                (const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                 ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Recv,
-                (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm, cudaStream_t stream))
+                (void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+                 cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, PutSignal,
-                (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin, size_t peerWinOffset,
-                 int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream))
+                (const void *localbuff, size_t count, ncclDataType_t datatype, int peer,
+                 ncclWindow_t peerWin, size_t peerWinOffset, int sigIdx, int ctx,
+                 unsigned int flags, ncclComm_t comm, cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, Signal,
-                (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream))
+                (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm,
+                 cudaStream_t stream))
 FTCCL_NCCL_CALL(ncclResult_t, WaitSignal,
-                (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream))
+                (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm,
+                 cudaStream_t stream))
 
 FTCCL_NCCL_CALL(ncclResult_t, GroupStart, (void))
 FTCCL_NCCL_CALL(ncclResult_t, GroupEnd, (void))
-FTCCL_NCCL_CALL(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t *simInfo))
+FTCCL_NCCL_CALL(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * simInfo))
 
 FTCCL_NCCL_CALL(ncclTeam_t, TeamWorld, (ncclComm_t comm))
 FTCCL_NCCL_CALL(ncclTeam_t, TeamLsa, (ncclComm_t comm))
@@ -260,7 +299,8 @@ FTCCL_NCCL_CALL(ncclResult_t, ParamGetU32, (ncclParamHandle_t h, uint32_t *out))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetU64, (ncclParamHandle_t h, uint64_t *out))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetStr, (ncclParamHandle_t h, const char **out))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGet, (ncclParamHandle_t h, void *out, int maxLen, int *len))
-FTCCL_NCCL_CALL(ncclResult_t, ParamGetParameter, (const char *key, const char **value, int *valueLen))
+FTCCL_NCCL_CALL(ncclResult_t, ParamGetParameter,
+                (const char *key, const char **value, int *valueLen))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetAllParameterKeys, (const char ***table, int *tableLen))
 FTCCL_NCCL_CALL(void, ParamDumpAll, (void)) /* says so in the log */
 

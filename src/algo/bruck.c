@@ -1,10 +1,12 @@
 /*
- * Bruck et al. 1997: AllGather and AlltoAll of small blocks in ceil(log2 n) rounds for any number of ranks, through
- * scratch. Fits where a round's blocks, at most half of all, are one message. One lane.
+ * Bruck et al. 1997: AllGather and AlltoAll of small blocks in ceil(log2 n) rounds for any number
+ * of ranks, through scratch. Fits where a round's blocks, at most half of all, are one message. One
+ * lane.
  */
 #include "algo/parts.h"
 
-static bool bruck_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool bruck_fits(const struct ft_view *view, const struct ft_coll *coll,
+                       const struct ft_tuning *tuning)
 {
     return view->nranks > 2 && ft_half_fits(view, coll, tuning);
 }
@@ -26,11 +28,13 @@ static int runs_of_round(int n, int j)
 static int alltoall_steps(int n)
 {
     int steps = 2 + n;
-    for (int j = 0; j < ft_log2_ceil(n); j++) steps += 2 * runs_of_round(n, j) + 1;
+    for (int j = 0; j < ft_log2_ceil(n); j++)
+        steps += 2 * runs_of_round(n, j) + 1;
     return steps;
 }
 
-static double bruck_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double bruck_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                            const struct ft_tuning *tuning)
 {
     double n = view->nranks, block = (double)coll->count * (double)ft_type_size(coll->type);
     int rounds = ft_log2_ceil(view->nranks);
@@ -45,7 +49,8 @@ static double bruck_cost_ns(const struct ft_view *view, const struct ft_coll *co
         work.steps += work.copies = 3;
     } else {
         double moved = 0;
-        for (int j = 0; j < rounds; j++) moved += blocks_of_round(view->nranks, j);
+        for (int j = 0; j < rounds; j++)
+            moved += blocks_of_round(view->nranks, j);
         ft_work_add_bytes(view, &work, moved * block);
         work.copied = (2 * moved + 2 * n) * block;
         work.steps = alltoall_steps(view->nranks);
@@ -65,7 +70,8 @@ static int bruck_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
         plan->tmp_bytes = (size_t)n * block;
     } else {
         ft_plan_one_piece(plan, (uint64_t)alltoall_steps(n));
-        plan->tmp_bytes = (size_t)n * block + 2 * half; /* blocks, then what is packed for sending, then what came */
+        /* blocks, then what is packed for sending, then what came */
+        plan->tmp_bytes = (size_t)n * block + 2 * half;
     }
     return FT_OK;
 }
@@ -77,8 +83,8 @@ static void copy(struct ft_step *s, struct ft_ref src, struct ft_ref dst, size_t
     s->len_bytes = len_bytes;
 }
 
-/* Scratch block i is that of rank r + i. Step 0 sends the own one, step t receives round t - 1 (and first sends it, from
- * the second round on), the last two turn the scratch into place. */
+/* Scratch block i is that of rank r + i. Step 0 sends the own one, step t receives round t - 1 (and
+ * first sends it, from the second round on), the last two turn the scratch into place. */
 static void allgather_step(const struct ft_plan *plan, int t, struct ft_step *s)
 {
     int n = plan->view->nranks, rank = plan->view->rank, rounds = ft_log2_ceil(n);
@@ -93,14 +99,17 @@ static void allgather_step(const struct ft_plan *plan, int t, struct ft_step *s)
         s->len_bytes = (size_t)more * block;
         s->dst = ft_at(FT_BUF_TMP, (size_t)have * block);
         ft_recv_from(s, ft_wrap(rank + have, n));
-        if (t == 1) return;
+        if (t == 1)
+            return;
         s->send = ft_at(FT_BUF_TMP, 0);
         s->send_bytes = s->len_bytes;
         ft_send_to(s, ft_wrap(rank - have, n));
     } else if (t == rounds + 1) {
-        copy(s, ft_at(FT_BUF_TMP, 0), ft_at(FT_BUF_OUT, (size_t)rank * block), (size_t)(n - rank) * block);
+        copy(s, ft_at(FT_BUF_TMP, 0), ft_at(FT_BUF_OUT, (size_t)rank * block),
+             (size_t)(n - rank) * block);
     } else {
-        copy(s, ft_at(FT_BUF_TMP, (size_t)(n - rank) * block), ft_at(FT_BUF_OUT, 0), (size_t)rank * block);
+        copy(s, ft_at(FT_BUF_TMP, (size_t)(n - rank) * block), ft_at(FT_BUF_OUT, 0),
+             (size_t)rank * block);
     }
 }
 
@@ -127,18 +136,20 @@ static void alltoall_round(const struct ft_plan *plan, int j, int t, struct ft_s
         copy(s, ft_at(FT_BUF_TMP, arrived + (size_t)(run * size) * block), at, len);
 }
 
-/* Scratch block i starts as the one for rank r + i; round j moves those with bit j set 2^j ranks on; in the end block i is
- * the one from rank r - i. */
+/* Scratch block i starts as the one for rank r + i; round j moves those with bit j set 2^j ranks
+ * on; in the end block i is the one from rank r - i. */
 static void alltoall_step(const struct ft_plan *plan, int t, struct ft_step *s)
 {
     int n = plan->view->nranks, rank = plan->view->rank;
     size_t block = plan->coll.count * plan->esize;
     if (t == 0) {
-        copy(s, ft_at(FT_BUF_IN, (size_t)rank * block), ft_at(FT_BUF_TMP, 0), (size_t)(n - rank) * block);
+        copy(s, ft_at(FT_BUF_IN, (size_t)rank * block), ft_at(FT_BUF_TMP, 0),
+             (size_t)(n - rank) * block);
         return;
     }
     if (t == 1) {
-        copy(s, ft_at(FT_BUF_IN, 0), ft_at(FT_BUF_TMP, (size_t)(n - rank) * block), (size_t)rank * block);
+        copy(s, ft_at(FT_BUF_IN, 0), ft_at(FT_BUF_TMP, (size_t)(n - rank) * block),
+             (size_t)rank * block);
         return;
     }
     t -= 2;
@@ -150,13 +161,15 @@ static void alltoall_step(const struct ft_plan *plan, int t, struct ft_step *s)
         }
         t -= steps;
     }
-    copy(s, ft_at(FT_BUF_TMP, (size_t)t * block), ft_at(FT_BUF_OUT, (size_t)ft_wrap(rank - t, n) * block), block);
+    copy(s, ft_at(FT_BUF_TMP, (size_t)t * block),
+         ft_at(FT_BUF_OUT, (size_t)ft_wrap(rank - t, n) * block), block);
 }
 
 static void bruck_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    if (!ft_piece_at(plan, lane, index, &p)) return;
+    if (!ft_piece_at(plan, lane, index, &p))
+        return;
     if (plan->coll.kind == FT_ALLGATHER)
         allgather_step(plan, (int)p.k, s);
     else
@@ -164,6 +177,10 @@ static void bruck_step(const struct ft_plan *plan, int lane, uint64_t index, str
 }
 
 const struct ft_algo ft_algo_bruck = {
-    .name = "bruck", .kinds = FT_KIND_BIT(FT_ALLGATHER) | FT_KIND_BIT(FT_ALLTOALL),
-    .fits = bruck_fits, .cost_ns = bruck_cost_ns, .plan = bruck_plan, .step = bruck_step,
+    .name = "bruck",
+    .kinds = FT_KIND_BIT(FT_ALLGATHER) | FT_KIND_BIT(FT_ALLTOALL),
+    .fits = bruck_fits,
+    .cost_ns = bruck_cost_ns,
+    .plan = bruck_plan,
+    .step = bruck_step,
 };

@@ -1,4 +1,5 @@
-/* Inside algo only: FTCCL_ALGO's text as bits, see select.c, and the measured choices, see rules.c. */
+/* Inside algo only: FTCCL_ALGO's text as bits, see select.c, and the measured choices, see
+ * rules.c. */
 #ifndef FT_ALGO_CHOICE_H
 #define FT_ALGO_CHOICE_H
 
@@ -16,15 +17,18 @@ struct ft_choice {
 /* Parts 0..FT_SEND-1 are those of the kinds. FT_USAGE names what is not known. */
 int ft_choice_parse(const char *text, struct ft_choice parts[FT_CHOICE_PARTS]);
 bool ft_choice_allows(const struct ft_choice parts[FT_CHOICE_PARTS], enum ft_kind kind, int algo);
-bool ft_word_is(const char *text, size_t len, const char *name); /* upper and lower case are the same */
+/* upper and lower case are the same */
+bool ft_word_is(const char *text, size_t len, const char *name);
 
 /* What follows "best" in a line that strtok_r() is taking apart; appends to the tuning's rules. */
 int ft_rule_parse(struct ft_tuning *, const char *path, int line, char **rest);
 /* The first that matches, or NULL. */
-const struct ft_rule *ft_rule_find(const struct ft_tuning *, const struct ft_view *, const struct ft_coll *);
+const struct ft_rule *ft_rule_find(const struct ft_tuning *, const struct ft_view *,
+                                   const struct ft_coll *);
 void ft_rule_apply(const struct ft_rule *, struct ft_tuning *);
 /* The one that the selection follows: it is allowed and fits. */
-const struct ft_rule *ft_rule_followed(const struct ft_view *, const struct ft_coll *, const struct ft_tuning *,
+const struct ft_rule *ft_rule_followed(const struct ft_view *, const struct ft_coll *,
+                                       const struct ft_tuning *,
                                        const struct ft_choice parts[FT_CHOICE_PARTS]);
 
 #endif

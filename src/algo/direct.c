@@ -1,55 +1,76 @@
 /*
- * Everybody with everybody, one hop. AlltoAll, Gather and Scatter for any number of ranks; the other kinds where one step
- * reaches all peers (n <= FT_STEP_PEERS + 1). AllReduce is a direct ReduceScatter followed by a direct AllGather, two hops
- * and no more bytes than a ring; each part is reduced by one rank in one pass.
+ * Everybody with everybody, one hop. AlltoAll, Gather and Scatter for any number of ranks; the
+ * other kinds where one step reaches all peers (n <= FT_STEP_PEERS + 1). AllReduce is a direct
+ * ReduceScatter followed by a direct AllGather, two hops and no more bytes than a ring; each part
+ * is reduced by one rank in one pass.
  */
 #include "algo/parts.h"
 
-#define PULLED_BYTES 16384 /* blocks of so much, or of an eighth of a chunk, are worth a wait for the one that reads them */
-#define PULLED_CROWDED 4   /* times as much with more ranks than cores, where everybody reads from everybody */
-#define PULLED_COST 0.6    /* of a byte; a slot's is copied twice */
-#define PULLED_SLOW 2.55   /* the same where reading is slow; a part of it only for the first of the ranks on a core, for the others find the bytes in its cache: */
+/* blocks of so much, or of an eighth of a chunk, are worth a wait for the one that reads them */
+#define PULLED_BYTES 16384
+/* times as much with more ranks than cores, where everybody reads from everybody */
+#define PULLED_CROWDED 4
+#define PULLED_COST 0.6 /* of a byte; a slot's is copied twice */
+/* the same where reading is slow; a part of it only for the first of the ranks on a core, for the
+ * others find the bytes in its cache: */
+#define PULLED_SLOW 2.55
 #define PULLED_FIRST 0.74
-#define SHORT_BYTES 4096   /* blocks up to here are all sent before any is waited for, on one lane: a lane costs more than their bytes */
+/* blocks up to here are all sent before any is waited for, on one lane: a lane costs more than
+ * their bytes */
+#define SHORT_BYTES 4096
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
 
-enum { ONE_LANE, JOBS }; /* plan->param: of the kinds for any number of ranks; an AllGather's steps are one peer's each */
+/* plan->param: of the kinds for any number of ranks; an AllGather's steps are one peer's each */
+enum { ONE_LANE, JOBS };
 
-static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll,
+                        const struct ft_tuning *tuning)
 {
     (void)tuning;
-    if (view->nranks < 2) return false;
+    if (view->nranks < 2)
+        return false;
     return (KINDS_ANY_N & FT_KIND_BIT(coll->kind)) || view->nranks <= FT_STEP_PEERS + 1;
 }
 
-/* Does each receiver copy its messages out of the sender's memory? Then an AllGather is jobs like an AlltoAll's, for such a message has
- * to be taken in the step in which it is sent. */
-static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+/* Does each receiver copy its messages out of the sender's memory? Then an AllGather is jobs like
+ * an AlltoAll's, for such a message has to be taken in the step in which it is sent. */
+static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll,
+                      const struct ft_tuning *tuning)
 {
-    if (!tuning->pulls || ft_kind_reduces(coll->kind)) return false;
-    if (tuning->pulls == FT_PULLS_SLOW && coll->kind != FT_BROADCAST) return false; /* a broadcast's bytes would go through a slot for each receiver */
-    bool crowded = ft_work_sharing(view, tuning) > 1 && (coll->kind == FT_ALLGATHER || coll->kind == FT_ALLTOALL);
+    if (!tuning->pulls || ft_kind_reduces(coll->kind))
+        return false;
+    /* a broadcast's bytes would go through a slot for each receiver */
+    if (tuning->pulls == FT_PULLS_SLOW && coll->kind != FT_BROADCAST)
+        return false;
+    bool crowded = ft_work_sharing(view, tuning) > 1 &&
+                   (coll->kind == FT_ALLGATHER || coll->kind == FT_ALLTOALL);
     size_t least = ft_min(PULLED_BYTES, tuning->chunk_bytes / 8) * (crowded ? PULLED_CROWDED : 1);
     return coll->count * ft_type_size(coll->type) >= least;
 }
 
 static bool is_short(const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
-    return coll->count > 0 && coll->count <= ft_min(SHORT_BYTES, tuning->chunk_bytes) / ft_type_size(coll->type);
+    return coll->count > 0 &&
+           coll->count <= ft_min(SHORT_BYTES, tuning->chunk_bytes) / ft_type_size(coll->type);
 }
 
 /* Is an AllGather jobs for lanes, whose messages are read straight to where they go? */
-static bool is_spread(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool is_spread(const struct ft_view *view, const struct ft_coll *coll,
+                      const struct ft_tuning *tuning)
 {
-    return tuning->peer_lanes && coll->kind == FT_ALLGATHER && view->nranks > 2 && !is_short(coll, tuning);
+    return tuning->peer_lanes && coll->kind == FT_ALLGATHER && view->nranks > 2 &&
+           !is_short(coll, tuning);
 }
 
 static double pulled_cost(const struct ft_view *view, const struct ft_tuning *tuning)
 {
-    return tuning->pulls == FT_PULLS ? PULLED_COST : PULLED_SLOW * (1 - PULLED_FIRST + PULLED_FIRST / ft_work_sharing(view, tuning));
+    return tuning->pulls == FT_PULLS
+               ? PULLED_COST
+               : PULLED_SLOW * (1 - PULLED_FIRST + PULLED_FIRST / ft_work_sharing(view, tuning));
 }
 
-static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                             const struct ft_tuning *tuning)
 {
     double n = view->nranks, block = (double)coll->count * (double)ft_type_size(coll->type);
     double hops = 1, rounds = n - 1; /* rounds: messages of the busiest rank */
@@ -69,16 +90,22 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
         work.reduced = (n - 1) * block;
         work.flows = 1;
         break;
-    case FT_BROADCAST: case FT_GATHER: case FT_SCATTER:
+    case FT_BROADCAST:
+    case FT_GATHER:
+    case FT_SCATTER:
         work.flows = 1;
         break;
     case FT_ALLTOALL:
-        if (tuning->chunks == 1 && !is_short(coll, tuning)) hops = rounds; /* peer after peer */
+        if (tuning->chunks == 1 && !is_short(coll, tuning))
+            hops = rounds; /* peer after peer */
         break;
-    default: break;
+    default:
+        break;
     }
-    double outside = n > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0; /* share of the peers on other hosts, at most */
-    if (view->nhosts > 1 && outside <= 0) outside = 1 / (n - 1);
+    /* share of the peers on other hosts, at most */
+    double outside = n > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0;
+    if (view->nhosts > 1 && outside <= 0)
+        outside = 1 / (n - 1);
     work.hops_remote = view->nhosts > 1 ? hops : 0;
     work.hops_local = hops - work.hops_remote;
     work.crowd = view->nhosts > 1 ? (rounds - hops) * outside : 0;
@@ -86,13 +113,17 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     work.bytes_local = bytes - work.bytes_remote;
     work.steps = rounds * ft_messages(tuning, bytes / rounds);
     work.straight = is_spread(view, coll, tuning);
-    if (work.flows == 1) work.share_steps = work.share_bytes = 1 / n;
+    if (work.flows == 1)
+        work.share_steps = work.share_bytes = 1 / n;
     bool pulled = is_pulled(view, coll, tuning);
-    if (pulled) work.bytes_local *= pulled_cost(view, tuning);
+    if (pulled)
+        work.bytes_local *= pulled_cost(view, tuning);
     if (pulled && coll->kind == FT_BROADCAST) { /* all that receive it work at the same time */
         work.bytes_local /= n - 1;
         work.steps /= n - 1;
-    } else if (work.flows == 1 && view->nhosts == 1 && tuning->local_links) { /* the root works, the others have little to do and leave it a core */
+    } else if (work.flows == 1 && view->nhosts == 1 &&
+               tuning->local_links) { /* the root works, the others have little to do and leave it a
+                                         core */
         work.bytes_local /= ft_work_sharing(view, tuning);
         work.steps /= ft_work_sharing(view, tuning);
     }
@@ -104,40 +135,56 @@ static int direct_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     size_t count = plan->coll.count, n = (size_t)plan->view->nranks;
     plan->pulled = is_pulled(plan->view, &plan->coll, tuning);
     switch (plan->coll.kind) {
-    case FT_ALLTOALL: case FT_GATHER: case FT_SCATTER:
+    case FT_ALLTOALL:
+    case FT_GATHER:
+    case FT_SCATTER:
         plan->param[ONE_LANE] = is_short(&plan->coll, tuning);
-        if (plan->param[ONE_LANE]) ft_plan_one_piece(plan, plan->coll.kind == FT_ALLTOALL ? 2 * (n - 1) : n);
-        else ft_plan_split_items(plan, tuning, count, n);
+        if (plan->param[ONE_LANE])
+            ft_plan_one_piece(plan, plan->coll.kind == FT_ALLTOALL ? 2 * (n - 1) : n);
+        else
+            ft_plan_split_items(plan, tuning, count, n);
         break;
-    case FT_ALLREDUCE: ft_plan_split(plan, tuning, count, n, 2 * (n - 1)); break;
-    case FT_REDUCESCATTER: ft_plan_split(plan, tuning, count, 1, n - 1); break;
+    case FT_ALLREDUCE:
+        ft_plan_split(plan, tuning, count, n, 2 * (n - 1));
+        break;
+    case FT_REDUCESCATTER:
+        ft_plan_split(plan, tuning, count, 1, n - 1);
+        break;
     case FT_ALLGATHER:
         plan->param[JOBS] = plan->pulled || is_spread(plan->view, &plan->coll, tuning);
-        if (plan->param[JOBS]) ft_plan_split_items(plan, tuning, count, n);
-        else ft_plan_split(plan, tuning, count, 1, n);
+        if (plan->param[JOBS])
+            ft_plan_split_items(plan, tuning, count, n);
+        else
+            ft_plan_split(plan, tuning, count, 1, n);
         break;
-    default: ft_plan_split(plan, tuning, count, 1, 1);
+    default:
+        ft_plan_split(plan, tuning, count, 1, 1);
     }
     return FT_OK;
 }
 
 static void send_all(const struct ft_plan *plan, struct ft_step *s)
 {
-    for (int d = 1; d < plan->view->nranks; d++) ft_send_to(s, ft_wrap(plan->view->rank + d, plan->view->nranks));
+    for (int d = 1; d < plan->view->nranks; d++)
+        ft_send_to(s, ft_wrap(plan->view->rank + d, plan->view->nranks));
 }
 
 static void fwd_all(const struct ft_plan *plan, struct ft_step *s)
 {
-    for (int d = 1; d < plan->view->nranks; d++) ft_fwd_to(s, ft_wrap(plan->view->rank + d, plan->view->nranks));
+    for (int d = 1; d < plan->view->nranks; d++)
+        ft_fwd_to(s, ft_wrap(plan->view->rank + d, plan->view->nranks));
 }
 
 static void recv_all(const struct ft_plan *plan, struct ft_step *s)
 {
-    for (int d = 1; d < plan->view->nranks; d++) ft_recv_from(s, ft_wrap(plan->view->rank - d, plan->view->nranks));
+    for (int d = 1; d < plan->view->nranks; d++)
+        ft_recv_from(s, ft_wrap(plan->view->rank - d, plan->view->nranks));
 }
 
-/* Steps 0..n-2 send the peers their blocks, the first of them puts the own one to its place; then theirs come. */
-static void short_alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+/* Steps 0..n-2 send the peers their blocks, the first of them puts the own one to its place; then
+ * theirs come. */
+static void short_alltoall_step(const struct ft_plan *plan, const struct ft_piece *p,
+                                struct ft_step *s)
 {
     int n = plan->view->nranks, rank = plan->view->rank, k = (int)p->k;
     if (k >= n - 1) {
@@ -151,13 +198,15 @@ static void short_alltoall_step(const struct ft_plan *plan, const struct ft_piec
     s->send = ft_at(FT_BUF_IN, (size_t)to * p->len);
     s->send_bytes = p->len;
     ft_send_to(s, to);
-    if (k > 0) return;
+    if (k > 0)
+        return;
     s->len_bytes = p->len;
     s->src = ft_at(FT_BUF_IN, (size_t)rank * p->len);
     s->dst = ft_at(FT_BUF_OUT, (size_t)rank * p->len);
 }
 
-/* Round k pairs rank r with k - r, so that a pair exchanges its two blocks in one step and may do so in place. */
+/* Round k pairs rank r with k - r, so that a pair exchanges its two blocks in one step and may do
+ * so in place. */
 static void alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     size_t block = plan->coll.count * plan->esize;
@@ -215,7 +264,8 @@ static void scatter_step(const struct ft_plan *plan, const struct ft_piece *p, s
     }
 }
 
-/* Steps 0..n-2 send the peers their parts, the last of them reduces the own part; an AllReduce then spreads it. */
+/* Steps 0..n-2 send the peers their parts, the last of them reduces the own part; an AllReduce then
+ * spreads it. */
 static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     bool all = plan->coll.kind == FT_ALLREDUCE;
@@ -234,8 +284,11 @@ static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, 
     s->send = ft_at(FT_BUF_IN, part.off);
     s->send_bytes = part.len;
     ft_send_to(s, of);
-    if (k < n - 2) return;
-    if (n == 2) s->flags = FT_STEP_MEETS; /* with more ranks the parts are sent before any is received */
+    if (k < n - 2)
+        return;
+    /* with more ranks the parts are sent before any is received */
+    if (n == 2)
+        s->flags = FT_STEP_MEETS;
     struct ft_range own = all ? ft_piece_part(plan, p, (size_t)n, (size_t)rank)
                               : (struct ft_range){(size_t)rank * block + p->off, p->len};
     s->len_bytes = own.len;
@@ -243,10 +296,12 @@ static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, 
     s->src = ft_at(FT_BUF_IN, own.off);
     s->dst = ft_at(FT_BUF_OUT, all ? own.off : p->off);
     s->flags |= FT_STEP_FINAL;
-    if (all) fwd_all(plan, s);
+    if (all)
+        fwd_all(plan, s);
 }
 
-/* Job k passes the own block to the rank k + 1 places on; the last one puts it to its place at home. */
+/* Job k passes the own block to the rank k + 1 places on; the last one puts it to its place at
+ * home. */
 static void shift_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int n = plan->view->nranks, d = (int)p->k + 1, of = ft_wrap(plan->view->rank - d, n);
@@ -289,10 +344,12 @@ static void rooted_step(const struct ft_plan *plan, const struct ft_piece *p, st
         else
             ft_send_to(s, plan->coll.root);
     }
-    if (!root && reduce) return;
+    if (!root && reduce)
+        return;
     s->len_bytes = p->len;
     s->dst = ft_at(FT_BUF_OUT, p->off);
-    if (root) s->src = ft_at(FT_BUF_IN, p->off);
+    if (root)
+        s->src = ft_at(FT_BUF_IN, p->off);
     if (root && reduce) {
         recv_all(plan, s);
         s->flags |= FT_STEP_FINAL;
@@ -310,16 +367,32 @@ static void direct_step(const struct ft_plan *plan, int lane, uint64_t index, st
                 : ft_piece_at(plan, lane, index, &p)))
         return;
     switch (plan->coll.kind) {
-    case FT_ALLTOALL: (one ? short_alltoall_step : alltoall_step)(plan, &p, s); break;
-    case FT_GATHER: gather_step(plan, &p, s); break;
-    case FT_SCATTER: scatter_step(plan, &p, s); break;
-    case FT_ALLGATHER: (plan->param[JOBS] ? shift_step : allgather_step)(plan, &p, s); break;
-    case FT_ALLREDUCE: case FT_REDUCESCATTER: reducing_step(plan, &p, s); break;
-    default: rooted_step(plan, &p, s);
+    case FT_ALLTOALL:
+        (one ? short_alltoall_step : alltoall_step)(plan, &p, s);
+        break;
+    case FT_GATHER:
+        gather_step(plan, &p, s);
+        break;
+    case FT_SCATTER:
+        scatter_step(plan, &p, s);
+        break;
+    case FT_ALLGATHER:
+        (plan->param[JOBS] ? shift_step : allgather_step)(plan, &p, s);
+        break;
+    case FT_ALLREDUCE:
+    case FT_REDUCESCATTER:
+        reducing_step(plan, &p, s);
+        break;
+    default:
+        rooted_step(plan, &p, s);
     }
 }
 
 const struct ft_algo ft_algo_direct = {
-    .name = "direct", .kinds = FT_KINDS_COLLECTIVE,
-    .fits = direct_fits, .cost_ns = direct_cost_ns, .plan = direct_plan, .step = direct_step,
+    .name = "direct",
+    .kinds = FT_KINDS_COLLECTIVE,
+    .fits = direct_fits,
+    .cost_ns = direct_cost_ns,
+    .plan = direct_plan,
+    .step = direct_step,
 };

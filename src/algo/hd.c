@@ -1,21 +1,26 @@
 /*
- * Halving and doubling (Rabenseifner; Thakur, Rabenseifner and Gropp 2005). AllReduce: log2 rounds that halve what a rank
- * is responsible for, then log2 rounds back, so 2 log2(p) messages and no more bytes than a ring; neighbours exchange the
- * long messages. Ranks beyond a power of two fold as in rd.c. ReduceScatter where n is a power of two and half of the input
- * fits into one message.
+ * Halving and doubling (Rabenseifner; Thakur, Rabenseifner and Gropp 2005). AllReduce: log2 rounds
+ * that halve what a rank is responsible for, then log2 rounds back, so 2 log2(p) messages and no
+ * more bytes than a ring; neighbours exchange the long messages. Ranks beyond a power of two fold
+ * as in rd.c. ReduceScatter where n is a power of two and half of the input fits into one message.
  */
 #include "algo/parts.h"
 
 enum { VIRTUAL, FOLDED }; /* plan->param, as in rd.c */
 
-static bool hd_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool hd_fits(const struct ft_view *view, const struct ft_coll *coll,
+                    const struct ft_tuning *tuning)
 {
-    if (view->nranks < 4) return false; /* the ring is the same with two ranks and better with three */
-    if (coll->kind == FT_ALLREDUCE) return true;
+    /* the ring is the same with two ranks and better with three */
+    if (view->nranks < 4)
+        return false;
+    if (coll->kind == FT_ALLREDUCE)
+        return true;
     return ft_is_pow2(view->nranks) && ft_half_fits(view, coll, tuning);
 }
 
-static double hd_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double hd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                         const struct ft_tuning *tuning)
 {
     double bytes = (double)(ft_total_elems(view, coll) * ft_type_size(coll->type));
     int rounds = ft_log2_floor(view->nranks), p = 1 << rounds;
@@ -32,7 +37,8 @@ static double hd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
     work.bytes_local += folds * bytes;
     work.steps += (folds + 2 * rounds) * (ft_messages(tuning, bytes / 2) - 1) + folds;
     work.reduced = bytes * (p - 1) / p + folds / 2 * bytes;
-    work.reduced += 2 * bytes * (p - 1) / p; /* halves are stored before they are sent: two more passes than a ring */
+    /* halves are stored before they are sent: two more passes than a ring */
+    work.reduced += 2 * bytes * (p - 1) / p;
     return ft_work_ns(view, tuning, &work);
 }
 
@@ -56,21 +62,25 @@ static int hd_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     return FT_OK;
 }
 
-/* What place v is responsible for after `rounds` halvings of the piece: bit j of v says which half round j kept. */
-static struct ft_range window(const struct ft_plan *plan, const struct ft_piece *p, int v, int rounds)
+/* What place v is responsible for after `rounds` halvings of the piece: bit j of v says which half
+ * round j kept. */
+static struct ft_range window(const struct ft_plan *plan, const struct ft_piece *p, int v,
+                              int rounds)
 {
     size_t first = 0, elems = p->len / plan->esize;
     for (int j = 0; j < rounds; j++) {
         size_t low = elems - elems / 2;
-        if (v >> j & 1) first += low;
+        if (v >> j & 1)
+            first += low;
         elems = v >> j & 1 ? elems - low : low;
     }
     return (struct ft_range){first * plan->esize, elems * plan->esize};
 }
 
-/* Round j of the halving: the half that the partner keeps goes there, its share of ours comes. The last round's result is
- * final and is already what the first round of the doubling sends. */
-static void halve_step(const struct ft_plan *plan, int lane, const struct ft_piece *p, int j, struct ft_step *s)
+/* Round j of the halving: the half that the partner keeps goes there, its share of ours comes. The
+ * last round's result is final and is already what the first round of the doubling sends. */
+static void halve_step(const struct ft_plan *plan, int lane, const struct ft_piece *p, int j,
+                       struct ft_step *s)
 {
     int rounds = ft_log2_floor(plan->view->nranks), v = plan->param[VIRTUAL];
     int partner = ft_fold_rank(plan->view, v ^ 1 << j);
@@ -94,7 +104,8 @@ static void halve_step(const struct ft_plan *plan, int lane, const struct ft_pie
 }
 
 /* Undoes round j of the halving. */
-static void double_step(const struct ft_plan *plan, const struct ft_piece *p, int j, struct ft_step *s)
+static void double_step(const struct ft_plan *plan, const struct ft_piece *p, int j,
+                        struct ft_step *s)
 {
     int rounds = ft_log2_floor(plan->view->nranks), v = plan->param[VIRTUAL];
     int partner = ft_fold_rank(plan->view, v ^ 1 << j);
@@ -102,7 +113,8 @@ static void double_step(const struct ft_plan *plan, const struct ft_piece *p, in
     s->len_bytes = theirs.len;
     s->dst = ft_at(FT_BUF_OUT, p->off + theirs.off);
     ft_recv_from(s, partner);
-    if (j == rounds - 1) return;
+    if (j == rounds - 1)
+        return;
     s->send = ft_at(FT_BUF_OUT, p->off + ours.off);
     s->send_bytes = ours.len;
     s->flags = FT_STEP_MEETS;
@@ -110,11 +122,13 @@ static void double_step(const struct ft_plan *plan, const struct ft_piece *p, in
 }
 
 /* Folding before and after the rounds, on both sides. */
-static void fold_step(const struct ft_plan *plan, int lane, const struct ft_piece *p, struct ft_step *s)
+static void fold_step(const struct ft_plan *plan, int lane, const struct ft_piece *p,
+                      struct ft_step *s)
 {
     int partner = plan->param[FOLDED];
     bool away = plan->param[VIRTUAL] < 0, before = p->k == 0;
-    if (partner < 0) return;
+    if (partner < 0)
+        return;
     if (away == before) {
         s->send = ft_at(before ? FT_BUF_IN : FT_BUF_OUT, p->off);
         s->send_bytes = p->len;
@@ -123,15 +137,20 @@ static void fold_step(const struct ft_plan *plan, int lane, const struct ft_piec
     }
     s->len_bytes = p->len;
     ft_recv_from(s, partner);
-    s->dst = before ? ft_at(FT_BUF_TMP, (size_t)lane * plan->piece_elems * plan->esize) : ft_at(FT_BUF_OUT, p->off);
-    if (before) s->src = ft_at(FT_BUF_IN, p->off);
+    s->dst = before ? ft_at(FT_BUF_TMP, (size_t)lane * plan->piece_elems * plan->esize)
+                    : ft_at(FT_BUF_OUT, p->off);
+    if (before)
+        s->src = ft_at(FT_BUF_IN, p->off);
 }
 
-/* Block windows by rank: round j pairs ranks n / 2^(j+1) apart, so that windows are whole runs of blocks. */
-static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+/* Block windows by rank: round j pairs ranks n / 2^(j+1) apart, so that windows are whole runs of
+ * blocks. */
+static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece *p,
+                               struct ft_step *s)
 {
     size_t block = plan->coll.count * plan->esize;
-    int n = plan->view->nranks, rank = plan->view->rank, size = n >> (p->k + 1), partner = rank ^ size;
+    int n = plan->view->nranks, rank = plan->view->rank, size = n >> (p->k + 1),
+        partner = rank ^ size;
     enum ft_buf from = p->k == 0 ? FT_BUF_IN : FT_BUF_TMP;
     s->send = ft_at(from, (size_t)(partner & -size) * block);
     s->send_bytes = s->len_bytes = (size_t)size * block;
@@ -139,13 +158,15 @@ static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece
     ft_recv_from(s, partner);
     s->src = ft_at(from, (size_t)(rank & -size) * block);
     s->dst = size > 1 ? ft_at(FT_BUF_TMP, s->src.off) : ft_at(FT_BUF_OUT, 0);
-    if (size == 1) s->flags = FT_STEP_FINAL;
+    if (size == 1)
+        s->flags = FT_STEP_FINAL;
 }
 
 static void hd_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    if (!ft_piece_at(plan, lane, index, &p)) return;
+    if (!ft_piece_at(plan, lane, index, &p))
+        return;
     if (plan->coll.kind == FT_REDUCESCATTER) {
         reducescatter_step(plan, &p, s);
         return;
@@ -163,6 +184,10 @@ static void hd_step(const struct ft_plan *plan, int lane, uint64_t index, struct
 }
 
 const struct ft_algo ft_algo_hd = {
-    .name = "hd", .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_REDUCESCATTER),
-    .fits = hd_fits, .cost_ns = hd_cost_ns, .plan = hd_plan, .step = hd_step,
+    .name = "hd",
+    .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_REDUCESCATTER),
+    .fits = hd_fits,
+    .cost_ns = hd_cost_ns,
+    .plan = hd_plan,
+    .step = hd_step,
 };

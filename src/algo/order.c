@@ -1,6 +1,7 @@
 /*
- * Order of the ranks along rings and chains: host by host, within a host by rank, so that a ring enters and leaves each
- * host once. Without tables, O(nranks log nhosts); where the ranks already lie host by host a position is the rank itself.
+ * Order of the ranks along rings and chains: host by host, within a host by rank, so that a ring
+ * enters and leaves each host once. Without tables, O(nranks log nhosts); where the ranks already
+ * lie host by host a position is the rank itself.
  */
 #include <string.h>
 
@@ -11,7 +12,8 @@
 static bool is_contiguous(const struct ft_view *view)
 {
     for (int r = 1; r < view->nranks; r++)
-        if (view->host[r] < view->host[r - 1]) return false;
+        if (view->host[r] < view->host[r - 1])
+            return false;
     return true;
 }
 
@@ -19,7 +21,8 @@ int ft_order_pos(const struct ft_view *view, int rank)
 {
     int pos = 0;
     for (int r = 0; r < view->nranks; r++)
-        if (view->host[r] < view->host[rank] || (view->host[r] == view->host[rank] && r < rank)) pos++;
+        if (view->host[r] < view->host[rank] || (view->host[r] == view->host[rank] && r < rank))
+            pos++;
     return pos;
 }
 
@@ -27,13 +30,15 @@ int ft_order_pos(const struct ft_view *view, int rank)
 static int ranks_below(const struct ft_view *view, int host)
 {
     int count = 0;
-    for (int r = 0; r < view->nranks; r++) count += view->host[r] < host;
+    for (int r = 0; r < view->nranks; r++)
+        count += view->host[r] < host;
     return count;
 }
 
 int ft_order_rank(const struct ft_view *view, int pos)
 {
-    if (view->nhosts <= 1 || is_contiguous(view)) return pos;
+    if (view->nhosts <= 1 || is_contiguous(view))
+        return pos;
     int host = 0, beyond = view->nhosts; /* the position lies on one of [host, beyond) */
     while (beyond - host > 1) {
         int middle = host + (beyond - host) / 2;
@@ -44,25 +49,29 @@ int ft_order_rank(const struct ft_view *view, int pos)
     }
     pos -= ranks_below(view, host);
     for (int r = 0;; r++)
-        if (view->host[r] == host && pos-- == 0) return r;
+        if (view->host[r] == host && pos-- == 0)
+            return r;
 }
 
 int ft_host_size(const struct ft_view *view, int host)
 {
     int size = 0;
-    for (int r = 0; r < view->nranks; r++) size += view->host[r] == host;
+    for (int r = 0; r < view->nranks; r++)
+        size += view->host[r] == host;
     return size;
 }
 
 int ft_host_size_max(const struct ft_view *view)
 {
     int most = 1, size[HOSTS_AT_ONCE];
-    if (view->nhosts <= 1) return view->nranks;
+    if (view->nhosts <= 1)
+        return view->nranks;
     for (int first = 0; first < view->nhosts; first += HOSTS_AT_ONCE) {
         memset(size, 0, sizeof size);
         for (int r = 0; r < view->nranks; r++) {
             int h = view->host[r] - first;
-            if (h >= 0 && h < HOSTS_AT_ONCE && ++size[h] > most) most = size[h];
+            if (h >= 0 && h < HOSTS_AT_ONCE && ++size[h] > most)
+                most = size[h];
         }
     }
     return most;

@@ -1,20 +1,25 @@
 /*
- * Recursive doubling (Thakur, Rabenseifner and Gropp 2005): log2 rounds in which pairs exchange all they have. AllReduce for
- * any number of ranks: with n = p + rest, p a power of two, the first 2 * rest positions fold in pairs before and unfold
- * after. Both sides of a pair combine the same two operands, so all results are the same bit by bit. AllGather where n is a
- * power of two and half of the result fits into one message.
+ * Recursive doubling (Thakur, Rabenseifner and Gropp 2005): log2 rounds in which pairs exchange all
+ * they have. AllReduce for any number of ranks: with n = p + rest, p a power of two, the first 2 *
+ * rest positions fold in pairs before and unfold after. Both sides of a pair combine the same two
+ * operands, so all results are the same bit by bit. AllGather where n is a power of two and half of
+ * the result fits into one message.
  */
 #include "algo/parts.h"
 
-enum { VIRTUAL, FOLDED }; /* plan->param: place among the p (-1: folded away), folding partner or -1 */
+/* plan->param: place among the p (-1: folded away), folding partner or -1 */
+enum { VIRTUAL, FOLDED };
 
-static bool rd_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool rd_fits(const struct ft_view *view, const struct ft_coll *coll,
+                    const struct ft_tuning *tuning)
 {
-    if (view->nranks < 2 || coll->kind == FT_ALLREDUCE) return view->nranks > 1 && !ft_rounds_on_the_way(coll);
+    if (view->nranks < 2 || coll->kind == FT_ALLREDUCE)
+        return view->nranks > 1 && !ft_rounds_on_the_way(coll);
     return ft_is_pow2(view->nranks) && ft_half_fits(view, coll, tuning);
 }
 
-static double rd_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double rd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                         const struct ft_tuning *tuning)
 {
     double n = view->nranks, bytes = (double)coll->count * (double)ft_type_size(coll->type);
     int rounds = ft_log2_floor(view->nranks);
@@ -65,8 +70,10 @@ static void folded_step(const struct ft_plan *plan, const struct ft_piece *p, st
     }
 }
 
-/* Round j receives from partner j, adds and forwards to partner j + 1 at once; the sum is kept in scratch between rounds. */
-static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft_piece *p, struct ft_step *s)
+/* Round j receives from partner j, adds and forwards to partner j + 1 at once; the sum is kept in
+ * scratch between rounds. */
+static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft_piece *p,
+                           struct ft_step *s)
 {
     const struct ft_view *view = plan->view;
     int rounds = ft_log2_floor(view->nranks), v = plan->param[VIRTUAL];
@@ -77,7 +84,8 @@ static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft
         folded_step(plan, p, s);
         return;
     }
-    if (j >= rounds || (j < 0 && !has_folded)) return;
+    if (j >= rounds || (j < 0 && !has_folded))
+        return;
     s->len_bytes = p->len;
     ft_recv_from(s, j < 0 ? plan->param[FOLDED] : ft_fold_rank(view, v ^ 1 << j));
     s->src = j > 0 || (j == 0 && has_folded) ? sum : ft_at(FT_BUF_IN, p->off);
@@ -94,10 +102,12 @@ static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft
     }
     s->dst = ft_at(FT_BUF_OUT, p->off);
     s->flags |= FT_STEP_FINAL;
-    if (has_folded) ft_fwd_to(s, plan->param[FOLDED]);
+    if (has_folded)
+        ft_fwd_to(s, plan->param[FOLDED]);
 }
 
-/* Step 0 places the own block and sends it; step t receives what partner t - 1 has gathered, and first sends the like. */
+/* Step 0 places the own block and sends it; step t receives what partner t - 1 has gathered, and
+ * first sends the like. */
 static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     size_t block = plan->coll.count * plan->esize;
@@ -113,7 +123,8 @@ static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p,
     s->len_bytes = (size_t)size * block;
     s->dst = ft_at(FT_BUF_OUT, (size_t)(partner & -size) * block);
     ft_recv_from(s, partner);
-    if (t == 1) return;
+    if (t == 1)
+        return;
     s->send = ft_at(FT_BUF_OUT, (size_t)(rank & -size) * block);
     s->send_bytes = s->len_bytes;
     ft_send_to(s, partner);
@@ -122,7 +133,8 @@ static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p,
 static void rd_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    if (!ft_piece_at(plan, lane, index, &p)) return;
+    if (!ft_piece_at(plan, lane, index, &p))
+        return;
     if (plan->coll.kind == FT_ALLGATHER)
         allgather_step(plan, &p, s);
     else
@@ -130,6 +142,10 @@ static void rd_step(const struct ft_plan *plan, int lane, uint64_t index, struct
 }
 
 const struct ft_algo ft_algo_rd = {
-    .name = "rd", .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_ALLGATHER),
-    .fits = rd_fits, .cost_ns = rd_cost_ns, .plan = rd_plan, .step = rd_step,
+    .name = "rd",
+    .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_ALLGATHER),
+    .fits = rd_fits,
+    .cost_ns = rd_cost_ns,
+    .plan = rd_plan,
+    .step = rd_step,
 };

@@ -1,20 +1,23 @@
 /*
- * Rings and chains. AllReduce follows FTAR (FT-HSDP, section 4.2): partitions of S x C x N bytes, S being a message, C the
- * lanes and N the ranks; in each lane 2N - 2 steps, the last reduce step storing the result and forwarding it at once.
- * ReduceScatter and AllGather are its halves. Broadcast and Reduce are chains that start or end at the root.
- * The order along the ring is ft_order_rank()'s: each host is entered and left once.
+ * Rings and chains. AllReduce follows FTAR (FT-HSDP, section 4.2): partitions of S x C x N bytes, S
+ * being a message, C the lanes and N the ranks; in each lane 2N - 2 steps, the last reduce step
+ * storing the result and forwarding it at once. ReduceScatter and AllGather are its halves.
+ * Broadcast and Reduce are chains that start or end at the root. The order along the ring is
+ * ft_order_rank()'s: each host is entered and left once.
  */
 #include "algo/parts.h"
 
 enum { POS, NEXT, PREV }; /* plan->param */
 
-static bool ring_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool ring_fits(const struct ft_view *view, const struct ft_coll *coll,
+                      const struct ft_tuning *tuning)
 {
     (void)coll, (void)tuning;
     return view->nranks > 1;
 }
 
-static double ring_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double ring_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                           const struct ft_tuning *tuning)
 {
     double n = view->nranks, count_bytes = (double)coll->count * (double)ft_type_size(coll->type);
     struct ft_work work;
@@ -30,16 +33,22 @@ static double ring_cost_ns(const struct ft_view *view, const struct ft_coll *col
     case FT_ALLGATHER:
         work = ft_work_rounds(view, tuning, n - 1, count_bytes);
         break;
-    default: { /* chains: the last rank gets its first message after n - 1 hops, the others follow at the link's pace */
-        double first = count_bytes < (double)tuning->chunk_bytes ? count_bytes : (double)tuning->chunk_bytes;
+    /* chains: the last rank gets its first message after n - 1 hops, the others follow at the
+     * link's pace */
+    default: {
+        double first = count_bytes < (double)tuning->chunk_bytes ? count_bytes
+                                                                 : (double)tuning->chunk_bytes;
         work = ft_work_rounds(view, tuning, 1, count_bytes);
         work.hops_local = n - view->nhosts;
         work.hops_remote = view->nhosts - 1;
         work.bytes_local += (work.hops_local - (view->nhosts == 1)) * first;
         work.bytes_remote += (work.hops_remote - (view->nhosts > 1)) * first;
         work.steps += n - 2;
-        work.share_steps = work.share_bytes = work.bytes_local > 0 ? (n - 1) / n * count_bytes / work.bytes_local : 1;
-        if (coll->kind == FT_REDUCE) work.reduced = count_bytes + (n - 2) * first;
+        work.share_steps = work.share_bytes = work.bytes_local > 0
+                                                  ? (n - 1) / n * count_bytes / work.bytes_local
+                                                  : 1;
+        if (coll->kind == FT_REDUCE)
+            work.reduced = count_bytes + (n - 2) * first;
     }
     }
     work.flows = 1;
@@ -54,16 +63,23 @@ static int ring_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     plan->param[NEXT] = ft_order_rank(view, ft_wrap(plan->param[POS] + 1, view->nranks));
     plan->param[PREV] = ft_order_rank(view, ft_wrap(plan->param[POS] - 1, view->nranks));
     switch (plan->coll.kind) {
-    case FT_ALLREDUCE: ft_plan_split(plan, tuning, plan->coll.count, n, 2 * n - 2); break;
-    case FT_REDUCESCATTER: ft_plan_split(plan, tuning, plan->coll.count, 1, n - 1); break;
-    case FT_ALLGATHER: ft_plan_split(plan, tuning, plan->coll.count, 1, n); break;
-    default: ft_plan_split(plan, tuning, plan->coll.count, 1, 1);
+    case FT_ALLREDUCE:
+        ft_plan_split(plan, tuning, plan->coll.count, n, 2 * n - 2);
+        break;
+    case FT_REDUCESCATTER:
+        ft_plan_split(plan, tuning, plan->coll.count, 1, n - 1);
+        break;
+    case FT_ALLGATHER:
+        ft_plan_split(plan, tuning, plan->coll.count, 1, n);
+        break;
+    default:
+        ft_plan_split(plan, tuning, plan->coll.count, 1, 1);
     }
     return FT_OK;
 }
 
-/* Position q sends part q and, k hops later, handles part q - 1 - k: up to k = n - 2 it adds its own operand, from there
- * on the part is finished. */
+/* Position q sends part q and, k hops later, handles part q - 1 - k: up to k = n - 2 it adds its
+ * own operand, from there on the part is finished. */
 static void allreduce_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int n = plan->view->nranks, k = (int)p->k, pos = plan->param[POS];
@@ -76,15 +92,21 @@ static void allreduce_step(const struct ft_plan *plan, const struct ft_piece *p,
     struct ft_range part = ft_piece_part(plan, p, (size_t)n, (size_t)ft_wrap(pos - 1 - k, n));
     s->len_bytes = part.len;
     ft_recv_from(s, plan->param[PREV]);
-    if (k <= n - 2) s->src = ft_at(FT_BUF_IN, part.off);
-    if (k == 0) s->flags = FT_STEP_MEETS;
-    if (k == n - 2) s->flags |= FT_STEP_FINAL;
-    if (k >= n - 2) s->dst = ft_at(FT_BUF_OUT, part.off);
-    if (k < 2 * n - 3) ft_fwd_to(s, plan->param[NEXT]);
+    if (k <= n - 2)
+        s->src = ft_at(FT_BUF_IN, part.off);
+    if (k == 0)
+        s->flags = FT_STEP_MEETS;
+    if (k == n - 2)
+        s->flags |= FT_STEP_FINAL;
+    if (k >= n - 2)
+        s->dst = ft_at(FT_BUF_OUT, part.off);
+    if (k < 2 * n - 3)
+        ft_fwd_to(s, plan->param[NEXT]);
 }
 
 /* The block of the rank at position b starts at b + 1 and ends at b. */
-static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
+static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece *p,
+                               struct ft_step *s)
 {
     int n = plan->view->nranks, k = (int)p->k, pos = plan->param[POS];
     size_t block = plan->coll.count * plan->esize;
@@ -118,7 +140,8 @@ static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p,
         ft_send_to(s, plan->param[NEXT]);
     } else {
         ft_recv_from(s, plan->param[PREV]);
-        if (k < n - 1) ft_fwd_to(s, plan->param[NEXT]);
+        if (k < n - 1)
+            ft_fwd_to(s, plan->param[NEXT]);
     }
 }
 
@@ -134,7 +157,8 @@ static void broadcast_step(const struct ft_plan *plan, const struct ft_piece *p,
         ft_send_to(s, plan->param[NEXT]);
     } else {
         ft_recv_from(s, plan->param[PREV]);
-        if (plan->param[NEXT] != root) ft_fwd_to(s, plan->param[NEXT]);
+        if (plan->param[NEXT] != root)
+            ft_fwd_to(s, plan->param[NEXT]);
     }
 }
 
@@ -162,13 +186,23 @@ static void reduce_step(const struct ft_plan *plan, const struct ft_piece *p, st
 static void ring_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    if (!ft_piece_at(plan, lane, index, &p)) return;
+    if (!ft_piece_at(plan, lane, index, &p))
+        return;
     switch (plan->coll.kind) {
-    case FT_ALLREDUCE: allreduce_step(plan, &p, s); break;
-    case FT_REDUCESCATTER: reducescatter_step(plan, &p, s); break;
-    case FT_ALLGATHER: allgather_step(plan, &p, s); break;
-    case FT_BROADCAST: broadcast_step(plan, &p, s); break;
-    default: reduce_step(plan, &p, s);
+    case FT_ALLREDUCE:
+        allreduce_step(plan, &p, s);
+        break;
+    case FT_REDUCESCATTER:
+        reducescatter_step(plan, &p, s);
+        break;
+    case FT_ALLGATHER:
+        allgather_step(plan, &p, s);
+        break;
+    case FT_BROADCAST:
+        broadcast_step(plan, &p, s);
+        break;
+    default:
+        reduce_step(plan, &p, s);
     }
 }
 
@@ -176,5 +210,8 @@ const struct ft_algo ft_algo_ring = {
     .name = "ring",
     .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_REDUCESCATTER) | FT_KIND_BIT(FT_ALLGATHER) |
              FT_KIND_BIT(FT_BROADCAST) | FT_KIND_BIT(FT_REDUCE),
-    .fits = ring_fits, .cost_ns = ring_cost_ns, .plan = ring_plan, .step = ring_step,
+    .fits = ring_fits,
+    .cost_ns = ring_cost_ns,
+    .plan = ring_plan,
+    .step = ring_step,
 };

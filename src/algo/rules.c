@@ -1,8 +1,9 @@
 /*
- * Measured choices: the lines "best ..." of a tuning table. Where one matches a collective, the selection takes its algorithm
- * whatever the costs predict. The first that matches counts. Ranks and hosts must be those of the line: what was measured on 4
- * ranks says nothing about 6. A line "over=shm" (or tcp) holds only where ranks of one host have other transports than TCP (or
- * have not).
+ * Measured choices: the lines "best ..." of a tuning table. Where one matches a collective, the
+ * selection takes its algorithm whatever the costs predict. The first that matches counts. Ranks
+ * and hosts must be those of the line: what was measured on 4 ranks says nothing about 6. A line
+ * "over=shm" (or tcp) holds only where ranks of one host have other transports than TCP (or have
+ * not).
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,14 +17,16 @@ _Static_assert(sizeof(struct ft_rule) == 32, "no holes: a rule is digested as it
 static int algo_of(const char *name)
 {
     for (int i = 0; ft_algos[i]; i++)
-        if (!strcmp(name, ft_algos[i]->name)) return i;
+        if (!strcmp(name, ft_algos[i]->name))
+            return i;
     return -1;
 }
 
 static int kind_of(const char *name)
 {
     for (int kind = 0; kind < FT_SEND; kind++)
-        if (ft_word_is(name, strlen(name), ft_kind_name((enum ft_kind)kind))) return kind;
+        if (ft_word_is(name, strlen(name), ft_kind_name((enum ft_kind)kind)))
+            return kind;
     return -1;
 }
 
@@ -40,14 +43,23 @@ static int64_t number(const char *text, int64_t low, int64_t high)
 static bool set(struct ft_rule *rule, const char *name, const char *text)
 {
     int64_t value;
-    if (!strcmp(name, "algo")) return (value = algo_of(text)) >= 0 && (rule->algo = (int8_t)value, true);
-    if (!strcmp(name, "ranks")) return (value = number(text, 1, 1 << 20)) > 0 && (rule->nranks = (int32_t)value, true);
-    if (!strcmp(name, "hosts")) return (value = number(text, 1, 1 << 20)) > 0 && (rule->nhosts = (int32_t)value, true);
-    if (!strcmp(name, "from")) return (value = number(text, 0, INT64_MAX)) >= 0 && (rule->from_bytes = (uint64_t)value, true);
-    if (!strcmp(name, "to")) return (value = number(text, 0, INT64_MAX)) >= 0 && (rule->to_bytes = (uint64_t)value, true);
+    if (!strcmp(name, "algo"))
+        return (value = algo_of(text)) >= 0 && (rule->algo = (int8_t)value, true);
+    if (!strcmp(name, "ranks"))
+        return (value = number(text, 1, 1 << 20)) > 0 && (rule->nranks = (int32_t)value, true);
+    if (!strcmp(name, "hosts"))
+        return (value = number(text, 1, 1 << 20)) > 0 && (rule->nhosts = (int32_t)value, true);
+    if (!strcmp(name, "from"))
+        return (value = number(text, 0, INT64_MAX)) >= 0 &&
+               (rule->from_bytes = (uint64_t)value, true);
+    if (!strcmp(name, "to"))
+        return (value = number(text, 0, INT64_MAX)) >= 0 &&
+               (rule->to_bytes = (uint64_t)value, true);
     if (!strcmp(name, "chunk_bytes"))
-        return (value = number(text, 4096, 8388608)) > 0 && (rule->chunk_bytes = (uint32_t)value, true);
-    if (!strcmp(name, "chunks")) return (value = number(text, 1, FT_LANES)) > 0 && (rule->chunks = (int8_t)value, true);
+        return (value = number(text, 4096, 8388608)) > 0 &&
+               (rule->chunk_bytes = (uint32_t)value, true);
+    if (!strcmp(name, "chunks"))
+        return (value = number(text, 1, FT_LANES)) > 0 && (rule->chunks = (int8_t)value, true);
     return false;
 }
 
@@ -56,20 +68,26 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     struct ft_rule rule = {.to_bytes = UINT64_MAX, .algo = -1};
     char *name = strtok_r(NULL, " \t=", rest);
     int kind = name ? kind_of(name) : -1;
-    if (kind < 0) return ft_fail(FT_INVAL, "%s:%d: '%s' is no collective", path, line, name ? name : "");
+    if (kind < 0)
+        return ft_fail(FT_INVAL, "%s:%d: '%s' is no collective", path, line, name ? name : "");
     rule.kind = (int8_t)kind;
     while ((name = strtok_r(NULL, " \t=", rest))) {
         const char *value = strtok_r(NULL, " \t=", rest);
         if (value && !strcmp(name, "over") && (!strcmp(value, "shm") || !strcmp(value, "tcp")))
             rule.over = *value == 's' ? FT_OVER_SHM : FT_OVER_TCP;
         else if (!value || !set(&rule, name, value))
-            return ft_fail(FT_INVAL, "%s:%d: %s=%s is not known here or out of its range", path, line, name, value ? value : "");
+            return ft_fail(FT_INVAL, "%s:%d: %s=%s is not known here or out of its range", path,
+                           line, name, value ? value : "");
     }
-    if (rule.algo < 0 || !rule.nranks || !rule.nhosts || rule.nhosts > rule.nranks || rule.from_bytes > rule.to_bytes)
-        return ft_fail(FT_INVAL, "%s:%d: a measured choice needs algo, ranks, hosts (at most ranks) and from up to to", path, line);
+    if (rule.algo < 0 || !rule.nranks || !rule.nhosts || rule.nhosts > rule.nranks ||
+        rule.from_bytes > rule.to_bytes)
+        return ft_fail(
+            FT_INVAL,
+            "%s:%d: a measured choice needs algo, ranks, hosts (at most ranks) and from up to to",
+            path, line);
     if (!(ft_algos[rule.algo]->kinds & FT_KIND_BIT(kind)))
-        return ft_fail(FT_INVAL, "%s:%d: algorithm %s does no %s", path, line, ft_algos[rule.algo]->name,
-                       ft_kind_name((enum ft_kind)kind));
+        return ft_fail(FT_INVAL, "%s:%d: algorithm %s does no %s", path, line,
+                       ft_algos[rule.algo]->name, ft_kind_name((enum ft_kind)kind));
     if (tuning->nrules == FT_RULES)
         return ft_fail(FT_INVAL, "%s:%d: more than %d measured choices", path, line, FT_RULES);
     tuning->rules[tuning->nrules++] = rule;
@@ -80,17 +98,19 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
 static uint64_t size_of(const struct ft_view *view, const struct ft_coll *coll)
 {
     uint64_t bytes = coll->count * ft_type_size(coll->type);
-    bool whole = coll->kind == FT_ALLREDUCE || coll->kind == FT_BROADCAST || coll->kind == FT_REDUCE;
+    bool whole = coll->kind == FT_ALLREDUCE || coll->kind == FT_BROADCAST ||
+                 coll->kind == FT_REDUCE;
     return whole ? bytes : bytes * (uint64_t)view->nranks;
 }
 
-const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct ft_view *view, const struct ft_coll *coll)
+const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct ft_view *view,
+                                   const struct ft_coll *coll)
 {
     uint64_t bytes = size_of(view, coll);
     for (int i = 0; i < tuning->nrules; i++) {
         const struct ft_rule *rule = &tuning->rules[i];
-        if (rule->kind == (int)coll->kind && rule->nranks == view->nranks && rule->nhosts == view->nhosts &&
-            rule->from_bytes <= bytes && bytes <= rule->to_bytes &&
+        if (rule->kind == (int)coll->kind && rule->nranks == view->nranks &&
+            rule->nhosts == view->nhosts && rule->from_bytes <= bytes && bytes <= rule->to_bytes &&
             (rule->over == FT_OVER_ALL || (rule->over == FT_OVER_SHM) == tuning->local_links))
             return rule;
     }
@@ -99,7 +119,10 @@ const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct 
 
 void ft_rule_apply(const struct ft_rule *rule, struct ft_tuning *tuning)
 {
-    if (rule->chunks) tuning->chunks = rule->chunks, tuning->peer_lanes = false;
-    if (tuning->chunks > 1) tuning->chunk_bytes = tuning->several_bytes;
-    if (rule->chunk_bytes && rule->chunk_bytes < tuning->chunk_bytes) tuning->chunk_bytes = rule->chunk_bytes;
+    if (rule->chunks)
+        tuning->chunks = rule->chunks, tuning->peer_lanes = false;
+    if (tuning->chunks > 1)
+        tuning->chunk_bytes = tuning->several_bytes;
+    if (rule->chunk_bytes && rule->chunk_bytes < tuning->chunk_bytes)
+        tuning->chunk_bytes = rule->chunk_bytes;
 }

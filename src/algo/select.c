@@ -1,9 +1,10 @@
 /*
- * The registry and the selection: what a tuning table says was fastest, else by predicted cost, among the algorithms that do
- * the kind, fit the view and are allowed by FTCCL_ALGO. That text is a list of names separated by commas, of which "kind:name"
- * opens a part for one kind that a semicolon or the next kind closes; ^ before a list (or a name) excludes. A part for a kind
- * replaces the general one there. NCCL's texts have the same meaning; of its algorithms those that FTCCL does not have are
- * allowed and never chosen. Upper and lower case are the same.
+ * The registry and the selection: what a tuning table says was fastest, else by predicted cost,
+ * among the algorithms that do the kind, fit the view and are allowed by FTCCL_ALGO. That text is a
+ * list of names separated by commas, of which "kind:name" opens a part for one kind that a
+ * semicolon or the next kind closes; ^ before a list (or a name) excludes. A part for a kind
+ * replaces the general one there. NCCL's texts have the same meaning; of its algorithms those that
+ * FTCCL does not have are allowed and never chosen. Upper and lower case are the same.
  */
 #include <string.h>
 #include <strings.h>
@@ -12,39 +13,48 @@
 #include "algo/parts.h"
 
 const struct ft_algo *const ft_algos[] = {
-    &ft_algo_local, &ft_algo_rd, &ft_algo_hd, &ft_algo_ring, &ft_algo_tree, &ft_algo_direct, &ft_algo_bruck,
-    &ft_algo_twolevel, &ft_algo_flat, NULL,
+    &ft_algo_local,  &ft_algo_rd,    &ft_algo_hd,       &ft_algo_ring, &ft_algo_tree,
+    &ft_algo_direct, &ft_algo_bruck, &ft_algo_twolevel, &ft_algo_flat, NULL,
 };
 
 static const char *const foreign[] = {"CollnetDirect", "CollnetChain", "NVLS", "NVLSTree", "PAT"};
 
-struct token { const char *text; size_t len; };
+struct token {
+    const char *text;
+    size_t len;
+};
 
 bool ft_word_is(const char *text, size_t len, const char *name)
 {
     return strlen(name) == len && strncasecmp(text, name, len) == 0;
 }
 
-static bool token_is(struct token token, const char *name) { return ft_word_is(token.text, token.len, name); }
+static bool token_is(struct token token, const char *name)
+{
+    return ft_word_is(token.text, token.len, name);
+}
 
 static int algo_index(struct token name)
 {
     for (int i = 0; ft_algos[i]; i++)
-        if (token_is(name, ft_algos[i]->name)) return i;
+        if (token_is(name, ft_algos[i]->name))
+            return i;
     return -1;
 }
 
 static bool is_foreign(struct token name)
 {
     for (size_t i = 0; i < FT_ARRAY_LEN(foreign); i++)
-        if (token_is(name, foreign[i])) return true;
+        if (token_is(name, foreign[i]))
+            return true;
     return false;
 }
 
 static int kind_index(struct token name)
 {
     for (int kind = 0; kind < FT_SEND; kind++)
-        if (token_is(name, ft_kind_name((enum ft_kind)kind))) return kind;
+        if (token_is(name, ft_kind_name((enum ft_kind)kind)))
+            return kind;
     return -1;
 }
 
@@ -77,62 +87,79 @@ int ft_choice_parse(const char *text, struct ft_choice parts[FT_CHOICE_PARTS])
         const char *end = at + len + strspn(at + len, " \t");
         if (*end == ':') {
             int kind = kind_index(token);
-            if (kind < 0) return ft_fail(FT_USAGE, "FTCCL_ALGO: '%.*s' is no collective", (int)len, at);
+            if (kind < 0)
+                return ft_fail(FT_USAGE, "FTCCL_ALGO: '%.*s' is no collective", (int)len, at);
             part = &parts[kind];
             list_starts = true;
             at = end + 1;
             continue;
         }
         bool exclude = len > 0 && *token.text == '^';
-        if (exclude) token = (struct token){at + 1, len - 1};
-        if (list_starts) list_excludes = exclude;
+        if (exclude)
+            token = (struct token){at + 1, len - 1};
+        if (list_starts)
+            list_excludes = exclude;
         if (token.len > 0) {
             int status = choice_add(part, token, exclude || list_excludes);
-            if (status != FT_OK) return status;
+            if (status != FT_OK)
+                return status;
             list_starts = false;
         }
-        if (*end == ';') part = &parts[FT_CHOICE_GENERAL];
-        if (*end == ';') list_starts = true;
+        if (*end == ';')
+            part = &parts[FT_CHOICE_GENERAL];
+        if (*end == ';')
+            list_starts = true;
         at = *end == ',' || *end == ';' ? end + 1 : end;
     }
     return FT_OK;
 }
 
-/* A general list binds only kinds that one of its algorithms can do: "tree" says nothing about AlltoAll. */
+/* A general list binds only kinds that one of its algorithms can do: "tree" says nothing about
+ * AlltoAll. */
 static bool part_binds(const struct ft_choice *part, enum ft_kind kind)
 {
     for (int i = 0; ft_algos[i]; i++)
-        if ((part->only & 1u << i) && (ft_algos[i]->kinds & FT_KIND_BIT(kind))) return true;
+        if ((part->only & 1u << i) && (ft_algos[i]->kinds & FT_KIND_BIT(kind)))
+            return true;
     return false;
 }
 
 bool ft_choice_allows(const struct ft_choice parts[FT_CHOICE_PARTS], enum ft_kind kind, int algo)
 {
-    if (ft_algos[algo] == &ft_algo_local) return true; /* for one rank there is nothing to choose */
+    if (ft_algos[algo] == &ft_algo_local)
+        return true; /* for one rank there is nothing to choose */
     bool own = parts[kind].given;
     const struct ft_choice *part = &parts[own ? (int)kind : FT_CHOICE_GENERAL];
-    if (part->excluded & 1u << algo) return false;
-    if (!part->listed || (part->only & 1u << algo)) return true;
+    if (part->excluded & 1u << algo)
+        return false;
+    if (!part->listed || (part->only & 1u << algo))
+        return true;
     return !own && !part_binds(part, kind) && part->only != 0;
 }
 
-static bool usable(const struct ft_algo *algo, const struct ft_view *view, const struct ft_coll *coll,
-                   const struct ft_tuning *tuning)
+static bool usable(const struct ft_algo *algo, const struct ft_view *view,
+                   const struct ft_coll *coll, const struct ft_tuning *tuning)
 {
     return (algo->kinds & FT_KIND_BIT(coll->kind)) && algo->fits(view, coll, tuning);
 }
 
-static int check(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static int check(const struct ft_view *view, const struct ft_coll *coll,
+                 const struct ft_tuning *tuning)
 {
     if ((unsigned)coll->kind >= FT_SEND || (unsigned)coll->type >= FT_TYPES)
-        return ft_fail(FT_INVAL, "no algorithm for kind %d of type %d", (int)coll->kind, (int)coll->type);
-    if (view->nranks < 1 || view->rank < 0 || view->rank >= view->nranks || coll->root < 0 || coll->root >= view->nranks)
-        return ft_fail(FT_INVAL, "rank %d or root %d is not among %d ranks", view->rank, coll->root, view->nranks);
+        return ft_fail(FT_INVAL, "no algorithm for kind %d of type %d", (int)coll->kind,
+                       (int)coll->type);
+    if (view->nranks < 1 || view->rank < 0 || view->rank >= view->nranks || coll->root < 0 ||
+        coll->root >= view->nranks)
+        return ft_fail(FT_INVAL, "rank %d or root %d is not among %d ranks", view->rank, coll->root,
+                       view->nranks);
     size_t esize = ft_type_size(coll->type), bytes;
     if (tuning->chunk_bytes < esize)
         return ft_fail(FT_INVAL, "a chunk of %zu bytes holds no element", tuning->chunk_bytes);
-    if (__builtin_mul_overflow(coll->count, esize, &bytes) || __builtin_mul_overflow(bytes, (size_t)view->nranks, &bytes))
-        return ft_fail(FT_INVAL, "%zu elements for %d ranks are more than memory can hold", coll->count, view->nranks);
+    if (__builtin_mul_overflow(coll->count, esize, &bytes) ||
+        __builtin_mul_overflow(bytes, (size_t)view->nranks, &bytes))
+        return ft_fail(FT_INVAL, "%zu elements for %d ranks are more than memory can hold",
+                       coll->count, view->nranks);
     return FT_OK;
 }
 
@@ -140,30 +167,38 @@ int ft_algo_plan(const struct ft_algo *algo, const struct ft_view *view, const s
                  const struct ft_tuning *tuning, struct ft_plan *plan)
 {
     int status = check(view, coll, tuning);
-    if (status != FT_OK) return status;
+    if (status != FT_OK)
+        return status;
     if (!usable(algo, view, coll, tuning))
-        return ft_fail(FT_USAGE, "algorithm %s does not do this %s", algo->name, ft_kind_name(coll->kind));
-    struct ft_plan made = {.algo = algo, .coll = *coll, .view = view, .esize = ft_type_size(coll->type)};
+        return ft_fail(FT_USAGE, "algorithm %s does not do this %s", algo->name,
+                       ft_kind_name(coll->kind));
+    struct ft_plan made = {
+        .algo = algo, .coll = *coll, .view = view, .esize = ft_type_size(coll->type)};
     status = algo->plan(&made, tuning);
-    if (status == FT_OK) *plan = made;
+    if (status == FT_OK)
+        *plan = made;
     return status;
 }
 
-const struct ft_rule *ft_rule_followed(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning,
+const struct ft_rule *ft_rule_followed(const struct ft_view *view, const struct ft_coll *coll,
+                                       const struct ft_tuning *tuning,
                                        const struct ft_choice parts[FT_CHOICE_PARTS])
 {
     const struct ft_rule *rule = ft_rule_find(tuning, view, coll);
-    bool follow = rule && ft_choice_allows(parts, coll->kind, rule->algo) && usable(ft_algos[rule->algo], view, coll, tuning);
+    bool follow = rule && ft_choice_allows(parts, coll->kind, rule->algo) &&
+                  usable(ft_algos[rule->algo], view, coll, tuning);
     return follow ? rule : NULL;
 }
 
-int ft_algo_select(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning,
-                   struct ft_plan *plan)
+int ft_algo_select(const struct ft_view *view, const struct ft_coll *coll,
+                   const struct ft_tuning *tuning, struct ft_plan *plan)
 {
     struct ft_choice parts[FT_CHOICE_PARTS];
     int status = check(view, coll, tuning);
-    if (status == FT_OK) status = ft_choice_parse(tuning->choice, parts);
-    if (status != FT_OK) return status;
+    if (status == FT_OK)
+        status = ft_choice_parse(tuning->choice, parts);
+    if (status != FT_OK)
+        return status;
     const struct ft_rule *rule = ft_rule_followed(view, coll, tuning, parts);
     if (rule) {
         struct ft_tuning measured = *tuning;
@@ -173,7 +208,8 @@ int ft_algo_select(const struct ft_view *view, const struct ft_coll *coll, const
     const struct ft_algo *best = NULL;
     double best_ns = 0;
     for (int i = 0; ft_algos[i]; i++) {
-        if (!ft_choice_allows(parts, coll->kind, i) || !usable(ft_algos[i], view, coll, tuning)) continue;
+        if (!ft_choice_allows(parts, coll->kind, i) || !usable(ft_algos[i], view, coll, tuning))
+            continue;
         double ns = ft_algos[i]->cost_ns(view, coll, tuning);
         if (!best || ns < best_ns) {
             best = ft_algos[i];
@@ -181,8 +217,9 @@ int ft_algo_select(const struct ft_view *view, const struct ft_coll *coll, const
         }
     }
     if (!best)
-        return ft_fail(FT_USAGE, "FTCCL_ALGO=%s leaves no algorithm for %s on %d ranks and %d hosts", tuning->choice,
-                       ft_kind_name(coll->kind), view->nranks, view->nhosts);
+        return ft_fail(FT_USAGE,
+                       "FTCCL_ALGO=%s leaves no algorithm for %s on %d ranks and %d hosts",
+                       tuning->choice, ft_kind_name(coll->kind), view->nranks, view->nhosts);
     return ft_algo_plan(best, view, coll, tuning, plan);
 }
 
@@ -195,13 +232,15 @@ void ft_plan_step(const struct ft_plan *plan, int lane, uint64_t index, struct f
 {
     memset(step, 0, sizeof *step);
     plan->algo->step(plan, lane, index, step);
-    if (step->send_bytes == 0) step->nsend = 0;
+    if (step->send_bytes == 0)
+        step->nsend = 0;
     if (step->nsend == 0) {
         step->send_bytes = 0;
         step->send = ft_at(FT_BUF_NONE, 0);
         step->flags &= ~(unsigned)FT_STEP_MEETS;
     }
-    if (step->len_bytes > 0) return;
+    if (step->len_bytes > 0)
+        return;
     step->nrecv = step->nfwd = 0;
     step->src = step->dst = ft_at(FT_BUF_NONE, 0);
     step->flags &= FT_STEP_MEETS;

@@ -1,18 +1,23 @@
 /*
- * The common splitting of a collective: a vector of elements becomes pieces, a piece is sent as `parts` messages of at most
- * chunk_bytes, and lane l works on pieces l, l + nlanes, ... All boundaries are at elements, and the result depends on
- * nothing but nranks, the collective and the tuning, so that all ranks cut alike.
+ * The common splitting of a collective: a vector of elements becomes pieces, a piece is sent as
+ * `parts` messages of at most chunk_bytes, and lane l works on pieces l, l + nlanes, ... All
+ * boundaries are at elements, and the result depends on nothing but nranks, the collective and the
+ * tuning, so that all ranks cut alike.
  */
 #include "algo/parts.h"
 
 #define LINE_BYTES 64
 #define ALIGN_FROM_BYTES 1024 /* shorter messages are not rounded to cache lines */
 
-static size_t div_up(size_t n, size_t by) { return n / by + (n % by != 0); }
+static size_t div_up(size_t n, size_t by)
+{
+    return n / by + (n % by != 0);
+}
 
 static size_t chunk_elems(size_t bytes, size_t esize)
 {
-    if (bytes >= ALIGN_FROM_BYTES) bytes -= bytes % LINE_BYTES;
+    if (bytes >= ALIGN_FROM_BYTES)
+        bytes -= bytes % LINE_BYTES;
     return ft_max(bytes / esize, 1);
 }
 
@@ -27,11 +32,15 @@ static size_t lanes_wanted(const struct ft_tuning *tuning)
     return tuning->chunks < 1 ? 1 : ft_min((size_t)tuning->chunks, FT_LANES);
 }
 
-/* Pieces of `parts` messages each for at least `lanes` lanes, if that leaves the messages long enough. */
-static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts, size_t lanes)
+/* Pieces of `parts` messages each for at least `lanes` lanes, if that leaves the messages long
+ * enough. */
+static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts,
+                size_t lanes)
 {
-    size_t chunk = chunk_elems(plan->pulled ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes, plan->esize);
-    size_t least = plan->pulled ? chunk : ft_max(chunk / FT_SMALLEST_SHARE, 1); /* pulled: no second copy could be under way meanwhile */
+    size_t chunk = chunk_elems(plan->pulled ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes,
+                               plan->esize);
+    /* pulled: no second copy could be under way meanwhile */
+    size_t least = plan->pulled ? chunk : ft_max(chunk / FT_SMALLEST_SHARE, 1);
     size_t share = div_up(elems, parts); /* elements of one part, of all pieces together */
     size_t pieces = div_up(share, chunk);
     plan->split_elems = elems;
@@ -44,7 +53,8 @@ static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t ele
     plan->npieces = div_up(elems, plan->piece_elems);
 }
 
-void ft_plan_split(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts, uint64_t piece_steps)
+void ft_plan_split(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts,
+                   uint64_t piece_steps)
 {
     size_t lanes = lanes_wanted(tuning);
     cut(plan, tuning, elems, parts, lanes);
@@ -53,10 +63,12 @@ void ft_plan_split(struct ft_plan *plan, const struct ft_tuning *tuning, size_t 
     plan->nsteps = div_up(plan->npieces, (size_t)plan->nlanes) * piece_steps;
 }
 
-void ft_plan_split_items(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, uint64_t items)
+void ft_plan_split_items(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems,
+                         uint64_t items)
 {
     bool all = plan->coll.kind == FT_ALLTOALL || plan->coll.kind == FT_ALLGATHER;
-    bool each = tuning->peer_lanes && all && items > 2; /* with one peer the second lane would copy at home */
+    /* with one peer the second lane would copy at home */
+    bool each = tuning->peer_lanes && all && items > 2;
     size_t lanes = each ? ft_min(items, FT_LANES) : lanes_wanted(tuning);
     cut(plan, tuning, elems, 1, div_up(lanes, items));
     plan->piece_steps = 1;
@@ -67,7 +79,8 @@ void ft_plan_split_items(struct ft_plan *plan, const struct ft_tuning *tuning, s
 /* Bytes of piece p->index. */
 static bool piece_range(const struct ft_plan *plan, struct ft_piece *p)
 {
-    if (p->index >= plan->npieces) return false;
+    if (p->index >= plan->npieces)
+        return false;
     size_t first = p->index * plan->piece_elems;
     p->off = first * plan->esize;
     p->len = ft_min(plan->piece_elems, plan->split_elems - first) * plan->esize;
@@ -81,7 +94,8 @@ bool ft_piece_at(const struct ft_plan *plan, int lane, uint64_t index, struct ft
     return piece_range(plan, p);
 }
 
-bool ft_piece_at_items(const struct ft_plan *plan, int lane, uint64_t index, uint64_t items, struct ft_piece *p)
+bool ft_piece_at_items(const struct ft_plan *plan, int lane, uint64_t index, uint64_t items,
+                       struct ft_piece *p)
 {
     uint64_t job = (uint64_t)lane + (uint64_t)plan->nlanes * index;
     p->index = job / items;
@@ -89,17 +103,20 @@ bool ft_piece_at_items(const struct ft_plan *plan, int lane, uint64_t index, uin
     return piece_range(plan, p);
 }
 
-struct ft_range ft_piece_part(const struct ft_plan *plan, const struct ft_piece *p, size_t parts, size_t i)
+struct ft_range ft_piece_part(const struct ft_plan *plan, const struct ft_piece *p, size_t parts,
+                              size_t i)
 {
     size_t elems = p->len / plan->esize;
     size_t part = align_elems(div_up(elems, parts), plan->esize);
     size_t first = ft_min(i * part, elems);
-    return (struct ft_range){p->off + first * plan->esize, ft_min(part, elems - first) * plan->esize};
+    return (struct ft_range){p->off + first * plan->esize,
+                             ft_min(part, elems - first) * plan->esize};
 }
 
 size_t ft_total_elems(const struct ft_view *view, const struct ft_coll *coll)
 {
-    bool whole = coll->kind == FT_ALLREDUCE || coll->kind == FT_BROADCAST || coll->kind == FT_REDUCE;
+    bool whole = coll->kind == FT_ALLREDUCE || coll->kind == FT_BROADCAST ||
+                 coll->kind == FT_REDUCE;
     return whole ? coll->count : coll->count * (size_t)view->nranks;
 }
 
@@ -111,7 +128,8 @@ void ft_plan_one_piece(struct ft_plan *plan, uint64_t steps)
     plan->piece_steps = plan->nsteps = steps;
 }
 
-bool ft_half_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+bool ft_half_fits(const struct ft_view *view, const struct ft_coll *coll,
+                  const struct ft_tuning *tuning)
 {
     size_t blocks = ((size_t)view->nranks + 1) / 2, esize = ft_type_size(coll->type);
     return coll->count <= tuning->chunk_bytes / esize / blocks;
@@ -119,5 +137,6 @@ bool ft_half_fits(const struct ft_view *view, const struct ft_coll *coll, const 
 
 bool ft_rounds_on_the_way(const struct ft_coll *coll)
 {
-    return ft_type_is_float(coll->type) && ft_type_size(coll->type) < sizeof(float) && (coll->red == FT_AVG || coll->red >= FT_REDS);
+    return ft_type_is_float(coll->type) && ft_type_size(coll->type) < sizeof(float) &&
+           (coll->red == FT_AVG || coll->red >= FT_REDS);
 }

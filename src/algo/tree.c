@@ -1,19 +1,24 @@
 /*
- * Double binary trees (Sanders, Speck and Traeff 2009). The root has one child in each of two trees over the other ranks;
- * a rank that is an inner node of one tree is a leaf of the other, so that both halves of the data use all links. Even lanes
- * work on the first tree, odd ones on the second. AllReduce goes up to position 0 and down again, and takes the next
- * piece up before it waits for the last one to come down; Broadcast and Reduce use one way.
+ * Double binary trees (Sanders, Speck and Traeff 2009). The root has one child in each of two trees
+ * over the other ranks; a rank that is an inner node of one tree is a leaf of the other, so that
+ * both halves of the data use all links. Even lanes work on the first tree, odd ones on the second.
+ * AllReduce goes up to position 0 and down again, and takes the next piece up before it waits for
+ * the last one to come down; Broadcast and Reduce use one way.
  */
 #include "algo/parts.h"
 
-#define TREE_BYTES 1.2 /* of a broadcast over TCP within a host: inner nodes have more work than others at the same time */
+/* of a broadcast over TCP within a host: inner nodes have more work than others at the same time */
+#define TREE_BYTES 1.2
 
 enum { POS }; /* plan->param: distance from the root in the order of ranks */
 
 /* One rank's neighbours in one tree; -1: none. */
-struct node { int parent, nchildren, child[2]; };
+struct node {
+    int parent, nchildren, child[2];
+};
 
-/* Nodes 1..size of a tree whose in-order numbering is 1..size: level of x = its trailing zeros, so odd ones are leaves. */
+/* Nodes 1..size of a tree whose in-order numbering is 1..size: level of x = its trailing zeros, so
+ * odd ones are leaves. */
 static int tree_parent(int x, int size)
 {
     do {
@@ -26,21 +31,33 @@ static int tree_parent(int x, int size)
 static int tree_children(int x, int size, int child[2])
 {
     int half = (x & -x) >> 1, count = 0;
-    if (half == 0) return 0;
+    if (half == 0)
+        return 0;
     child[count++] = x - half;
     for (; half > 0; half >>= 1) {
-        if (x + half > size) continue;
+        if (x + half > size)
+            continue;
         child[count++] = x + half;
         break;
     }
     return count;
 }
 
-static int tree_top(int size) { return 1 << ft_log2_floor(size); }
+static int tree_top(int size)
+{
+    return 1 << ft_log2_floor(size);
+}
 
-/* The second tree is the first one mirrored, or shifted by one where mirroring keeps odd numbers odd. */
-static int to_second(int x, int size) { return size % 2 == 0 ? size + 1 - x : x % size + 1; }
-static int from_second(int x, int size) { return size % 2 == 0 ? size + 1 - x : (x + size - 2) % size + 1; }
+/* The second tree is the first one mirrored, or shifted by one where mirroring keeps odd numbers
+ * odd. */
+static int to_second(int x, int size)
+{
+    return size % 2 == 0 ? size + 1 - x : x % size + 1;
+}
+static int from_second(int x, int size)
+{
+    return size % 2 == 0 ? size + 1 - x : (x + size - 2) % size + 1;
+}
 
 static struct node node_of(int distance, int nranks, int which)
 {
@@ -54,27 +71,34 @@ static struct node node_of(int distance, int nranks, int which)
         node.parent = tree_parent(x, size);
         node.nchildren = tree_children(x, size, node.child);
     }
-    if (!which) return node;
-    if (node.parent > 0) node.parent = from_second(node.parent, size);
-    for (int i = 0; i < node.nchildren; i++) node.child[i] = from_second(node.child[i], size);
+    if (!which)
+        return node;
+    if (node.parent > 0)
+        node.parent = from_second(node.parent, size);
+    for (int i = 0; i < node.nchildren; i++)
+        node.child[i] = from_second(node.child[i], size);
     return node;
 }
 
-static bool tree_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool tree_fits(const struct ft_view *view, const struct ft_coll *coll,
+                      const struct ft_tuning *tuning)
 {
     (void)coll, (void)tuning;
     return view->nranks > 1;
 }
 
-static double tree_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double tree_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                           const struct ft_tuning *tuning)
 {
     double bytes = (double)coll->count * (double)ft_type_size(coll->type);
     double first = bytes < (double)tuning->chunk_bytes ? bytes : (double)tuning->chunk_bytes;
     int ways = coll->kind == FT_ALLREDUCE ? 2 : 1, depth = 1 + ft_log2_floor(view->nranks - 1);
-    /* The first piece goes through every level, the others follow; a node passes its own input and two children's. */
+    /* The first piece goes through every level, the others follow; a node passes its own input and
+     * two children's. */
     struct ft_work work = ft_work_doubling(view, tuning, ways * depth, 0);
     work.hops_remote = view->nhosts > 1 ? ways * (1 + ft_log2_floor(view->nhosts)) : 0;
-    if (work.hops_remote > ways * depth) work.hops_remote = ways * depth;
+    if (work.hops_remote > ways * depth)
+        work.hops_remote = ways * depth;
     work.hops_local = ways * depth - work.hops_remote;
     work.bytes_local = (work.hops_local - (view->nhosts == 1)) * first;
     work.bytes_remote = (work.hops_remote - (view->nhosts > 1)) * first;
@@ -82,12 +106,16 @@ static double tree_cost_ns(const struct ft_view *view, const struct ft_coll *col
     work.flows = 1;
     work.steps += (view->nranks > 2) * ways + ways * (ft_messages(tuning, bytes) - 1);
     double busiest = view->nhosts > 1 ? 0 : work.bytes_local;
-    work.share_steps = busiest > 0 ? ways * (view->nranks - 1) / (double)view->nranks * bytes / busiest : 1;
+    work.share_steps = busiest > 0
+                           ? ways * (view->nranks - 1) / (double)view->nranks * bytes / busiest
+                           : 1;
     if (ways == 1) {
         work.share_bytes = work.share_steps;
-        if (!tuning->local_links) work.bytes_local *= TREE_BYTES;
+        if (!tuning->local_links)
+            work.bytes_local *= TREE_BYTES;
     }
-    if (coll->kind != FT_BROADCAST) work.reduced = bytes + (depth - 1) * first;
+    if (coll->kind != FT_BROADCAST)
+        work.reduced = bytes + (depth - 1) * first;
     return ft_work_ns(view, tuning, &work);
 }
 
@@ -106,7 +134,8 @@ static int tree_rank(const struct ft_plan *plan, int distance)
     return ft_order_rank(plan->view, ft_wrap(distance + root, plan->view->nranks));
 }
 
-static void up_step(const struct ft_plan *plan, const struct ft_piece *p, const struct node *node, struct ft_step *s)
+static void up_step(const struct ft_plan *plan, const struct ft_piece *p, const struct node *node,
+                    struct ft_step *s)
 {
     if (node->nchildren == 0) {
         s->send = ft_at(FT_BUF_IN, p->off);
@@ -116,20 +145,24 @@ static void up_step(const struct ft_plan *plan, const struct ft_piece *p, const 
     }
     s->len_bytes = p->len;
     s->src = ft_at(FT_BUF_IN, p->off);
-    for (int i = 0; i < node->nchildren; i++) ft_recv_from(s, tree_rank(plan, node->child[i]));
+    for (int i = 0; i < node->nchildren; i++)
+        ft_recv_from(s, tree_rank(plan, node->child[i]));
     if (node->parent >= 0) {
         ft_fwd_to(s, tree_rank(plan, node->parent));
         return;
     }
     s->dst = ft_at(FT_BUF_OUT, p->off);
     s->flags = FT_STEP_FINAL;
-    if (plan->coll.kind == FT_ALLREDUCE) ft_fwd_to(s, tree_rank(plan, node->child[0]));
+    if (plan->coll.kind == FT_ALLREDUCE)
+        ft_fwd_to(s, tree_rank(plan, node->child[0]));
 }
 
-static void down_step(const struct ft_plan *plan, const struct ft_piece *p, const struct node *node, struct ft_step *s)
+static void down_step(const struct ft_plan *plan, const struct ft_piece *p, const struct node *node,
+                      struct ft_step *s)
 {
     bool root = node->parent < 0;
-    if (root && plan->coll.kind == FT_ALLREDUCE) return; /* already sent on the way up */
+    if (root && plan->coll.kind == FT_ALLREDUCE)
+        return; /* already sent on the way up */
     s->len_bytes = p->len;
     s->dst = ft_at(FT_BUF_OUT, p->off);
     if (root) {
@@ -139,14 +172,16 @@ static void down_step(const struct ft_plan *plan, const struct ft_piece *p, cons
         return;
     }
     ft_recv_from(s, tree_rank(plan, node->parent));
-    for (int i = 0; i < node->nchildren; i++) ft_fwd_to(s, tree_rank(plan, node->child[i]));
+    for (int i = 0; i < node->nchildren; i++)
+        ft_fwd_to(s, tree_rank(plan, node->child[i]));
 }
 
-/* Order of a lane's steps in an AllReduce of m pieces: up 0, up 1, down 0, up 2, down 1, ..., down m - 1. Returns the index
- * as if each piece went up and down in turn. */
+/* Order of a lane's steps in an AllReduce of m pieces: up 0, up 1, down 0, up 2, down 1, ..., down
+ * m - 1. Returns the index as if each piece went up and down in turn. */
 static uint64_t overlapped(uint64_t index, uint64_t nsteps)
 {
-    if (index == 0 || index == nsteps - 1) return index;
+    if (index == 0 || index == nsteps - 1)
+        return index;
     return index % 2 ? index + 1 : index - 1;
 }
 
@@ -154,7 +189,8 @@ static void tree_step(const struct ft_plan *plan, int lane, uint64_t index, stru
 {
     struct ft_piece p;
     bool both = plan->coll.kind == FT_ALLREDUCE;
-    if (!ft_piece_at(plan, lane, both ? overlapped(index, plan->nsteps) : index, &p)) return;
+    if (!ft_piece_at(plan, lane, both ? overlapped(index, plan->nsteps) : index, &p))
+        return;
     struct node node = node_of(plan->param[POS], plan->view->nranks, lane & 1);
     if (plan->coll.kind == FT_REDUCE || (both && p.k == 0))
         up_step(plan, &p, &node, s);
@@ -163,6 +199,10 @@ static void tree_step(const struct ft_plan *plan, int lane, uint64_t index, stru
 }
 
 const struct ft_algo ft_algo_tree = {
-    .name = "tree", .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_BROADCAST) | FT_KIND_BIT(FT_REDUCE),
-    .fits = tree_fits, .cost_ns = tree_cost_ns, .plan = tree_plan, .step = tree_step,
+    .name = "tree",
+    .kinds = FT_KIND_BIT(FT_ALLREDUCE) | FT_KIND_BIT(FT_BROADCAST) | FT_KIND_BIT(FT_REDUCE),
+    .fits = tree_fits,
+    .cost_ns = tree_cost_ns,
+    .plan = tree_plan,
+    .step = tree_step,
 };

@@ -1,6 +1,7 @@
 /*
- * Costs: their defaults, the table of measured ones that replaces them, the digest by which ranks compare them at
- * initialisation, and the sum that turns an algorithm's work into predicted nanoseconds.
+ * Costs: their defaults, the table of measured ones that replaces them, the digest by which ranks
+ * compare them at initialisation, and the sum that turns an algorithm's work into predicted
+ * nanoseconds.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -9,46 +10,59 @@
 #include "algo/choice.h"
 #include "algo/parts.h"
 
-#define FT_ITEMS(X) /* names in the table, lowest and highest sensible value */                          \
-    X(local_latency_ns, 1, 1e9)                                                                           \
-    X(local_ns_per_byte, 1e-5, 1e4)                                                                       \
-    X(remote_latency_ns, 1, 1e9)                                                                          \
-    X(remote_ns_per_byte, 1e-5, 1e4)                                                                      \
-    X(loopback_latency_ns, 1, 1e9)                                                                        \
-    X(loopback_ns_per_byte, 1e-5, 1e4)                                                                    \
-    X(loopback_message_ns, 0, 1e9)                                                                        \
-    X(reduce_ns_per_byte, 0, 1e4)                                                                         \
+#define FT_ITEMS(X) /* names in the table, lowest and highest sensible value */ \
+    X(local_latency_ns, 1, 1e9)                                                 \
+    X(local_ns_per_byte, 1e-5, 1e4)                                             \
+    X(remote_latency_ns, 1, 1e9)                                                \
+    X(remote_ns_per_byte, 1e-5, 1e4)                                            \
+    X(loopback_latency_ns, 1, 1e9)                                              \
+    X(loopback_ns_per_byte, 1e-5, 1e4)                                          \
+    X(loopback_message_ns, 0, 1e9)                                              \
+    X(reduce_ns_per_byte, 0, 1e4)                                               \
     X(step_ns, 0, 1e9)
 
 #define LINE_CHARS 256
-#define CROWD 0.1 /* what a remote message costs its receiver when others are on their way, in latencies */
+/* what a remote message costs its receiver when others are on their way, in latencies */
+#define CROWD 0.1
 #define TINY_BYTES 24 /* travel in one cache line between ranks of a host */
 
 void ft_tuning_default(struct ft_tuning *tuning)
 {
     *tuning = (struct ft_tuning){
-        .chunk_bytes = 131072, .several_bytes = 131072, .chunks = 4, .choice = "", .local_links = true,
-        .costs = {
-            .local_latency_ns = 600, .local_ns_per_byte = 0.115, /* measured: docs/decisions/0004-default-costs.md */
-            .remote_latency_ns = 15000, .remote_ns_per_byte = 0.5,
-            .loopback_latency_ns = 1400, .loopback_ns_per_byte = 0.14, .loopback_message_ns = 2300,
-            .reduce_ns_per_byte = 0.04, .step_ns = 700,
-            .cores_per_host = ft_cores(),
-        },
+        .chunk_bytes = 131072,
+        .several_bytes = 131072,
+        .chunks = 4,
+        .choice = "",
+        .local_links = true,
+        .costs =
+            {
+                /* measured: docs/decisions/0004-default-costs.md */
+                .local_latency_ns = 600,
+                .local_ns_per_byte = 0.115,
+                .remote_latency_ns = 15000,
+                .remote_ns_per_byte = 0.5,
+                .loopback_latency_ns = 1400,
+                .loopback_ns_per_byte = 0.14,
+                .loopback_message_ns = 2300,
+                .reduce_ns_per_byte = 0.04,
+                .step_ns = 700,
+                .cores_per_host = ft_cores(),
+            },
     };
 }
 
 /* Sets the item `name`; false when there is none of that name or the value is out of its range. */
 static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
 {
-#define X(item, low, high)                                                                                \
-    if (strcmp(name, #item) == 0) {                                                                       \
-        tuning->costs.item = value;                                                                       \
-        return value >= (low) && value <= (high);                                                         \
+#define X(item, low, high)                        \
+    if (strcmp(name, #item) == 0) {               \
+        tuning->costs.item = value;               \
+        return value >= (low) && value <= (high); \
     }
     FT_ITEMS(X)
 #undef X
-    if (strcmp(name, "cores_per_host") != 0 || !(value >= 1 && value <= 1e6)) return false;
+    if (strcmp(name, "cores_per_host") != 0 || !(value >= 1 && value <= 1e6))
+        return false;
     tuning->costs.cores_per_host = (int)value;
     return true;
 }
@@ -59,34 +73,43 @@ static int tuning_line(struct ft_tuning *tuning, const char *path, int number, c
     line[strcspn(line, "#\r\n")] = 0;
     char *rest, *end;
     char *name = strtok_r(line, " \t=", &rest);
-    if (!name) return FT_OK;
-    if (!strcmp(name, "best")) return ft_rule_parse(tuning, path, number, &rest);
+    if (!name)
+        return FT_OK;
+    if (!strcmp(name, "best"))
+        return ft_rule_parse(tuning, path, number, &rest);
     char *text = strtok_r(NULL, " \t=", &rest);
-    if (!text) return ft_fail(FT_INVAL, "%s:%d: '%s' has no value", path, number, name);
+    if (!text)
+        return ft_fail(FT_INVAL, "%s:%d: '%s' has no value", path, number, name);
     double value = strtod(text, &end);
     if (*end || strtok_r(NULL, " \t", &rest))
-        return ft_fail(FT_INVAL, "%s:%d: '%s' is not a number and nothing else", path, number, text);
+        return ft_fail(FT_INVAL, "%s:%d: '%s' is not a number and nothing else", path, number,
+                       text);
     if (!tuning_set(tuning, name, value))
-        return ft_fail(FT_INVAL, "%s:%d: '%s' is no cost's name or %s is out of its range", path, number, name, text);
+        return ft_fail(FT_INVAL, "%s:%d: '%s' is no cost's name or %s is out of its range", path,
+                       number, name, text);
     return FT_OK;
 }
 
 int ft_tuning_load(struct ft_tuning *tuning, const char *path)
 {
     FILE *file = fopen(path, "re");
-    if (!file) return ft_fail(FT_INVAL, "tuning table %s: %s", path, strerror(errno));
+    if (!file)
+        return ft_fail(FT_INVAL, "tuning table %s: %s", path, strerror(errno));
     struct ft_tuning loaded = *tuning; /* stays as it was when the table is bad */
     char line[LINE_CHARS];
     int status = FT_OK;
     for (int number = 1; status == FT_OK && fgets(line, sizeof line, file); number++) {
         if (!strchr(line, '\n') && strlen(line) == sizeof line - 1)
-            status = ft_fail(FT_INVAL, "%s:%d: line is longer than %d characters", path, number, LINE_CHARS - 2);
+            status = ft_fail(FT_INVAL, "%s:%d: line is longer than %d characters", path, number,
+                             LINE_CHARS - 2);
         else
             status = tuning_line(&loaded, path, number, line);
     }
-    if (status == FT_OK && ferror(file)) status = ft_fail(FT_INVAL, "tuning table %s cannot be read", path);
+    if (status == FT_OK && ferror(file))
+        status = ft_fail(FT_INVAL, "tuning table %s cannot be read", path);
     fclose(file);
-    if (status == FT_OK) *tuning = loaded;
+    if (status == FT_OK)
+        *tuning = loaded;
     return status;
 }
 
@@ -102,21 +125,25 @@ int ft_tuning_read(struct ft_tuning *tuning)
 
 size_t ft_tuning_first_bytes(const struct ft_tuning *tuning)
 {
-    return ft_max(ft_min(tuning->chunk_bytes * (size_t)tuning->chunks, FT_CHUNK_MOST), tuning->chunk_bytes);
+    return ft_max(ft_min(tuning->chunk_bytes * (size_t)tuning->chunks, FT_CHUNK_MOST),
+                  tuning->chunk_bytes);
 }
 
 size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind)
 {
-    return tuning->pulls && !ft_kind_reduces(kind) ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes;
+    return tuning->pulls && !ft_kind_reduces(kind) ? ft_tuning_first_bytes(tuning)
+                                                   : tuning->chunk_bytes;
 }
 
 void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
 {
     tuning->local_links = links == FT_LINKS_LOCAL;
-    if (tuning->local_links) return;
+    if (tuning->local_links)
+        return;
     tuning->costs.local_latency_ns = tuning->costs.loopback_latency_ns;
     tuning->costs.local_ns_per_byte = tuning->costs.loopback_ns_per_byte;
-    if (links != FT_LINKS_LOOPBACK) return;
+    if (links != FT_LINKS_LOOPBACK)
+        return;
     tuning->chunk_bytes = ft_tuning_first_bytes(tuning);
     tuning->chunks = 1;
     tuning->peer_lanes = true;
@@ -132,7 +159,8 @@ uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
     MIX(tuning->chunks)
     FT_ITEMS(X)
     MIX(tuning->costs.cores_per_host)
-    if (tuning->nrules > 0) digest = ft_hash64(tuning->rules, (size_t)tuning->nrules * sizeof *tuning->rules, digest);
+    if (tuning->nrules > 0)
+        digest = ft_hash64(tuning->rules, (size_t)tuning->nrules * sizeof *tuning->rules, digest);
 #undef X
 #undef MIX
     return digest;
@@ -149,37 +177,49 @@ uint64_t ft_tuning_table_digest(const struct ft_tuning *tuning)
 
 double ft_work_sharing(const struct ft_view *view, const struct ft_tuning *tuning)
 {
-    double cores = tuning->costs.cores_per_host > 0 ? tuning->costs.cores_per_host : 1, ranks = ft_host_size_max(view);
+    double cores = tuning->costs.cores_per_host > 0 ? tuning->costs.cores_per_host : 1,
+           ranks = ft_host_size_max(view);
     return ranks > cores ? ranks / cores : 1;
 }
 
-double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning, const struct ft_work *work)
+double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning,
+                  const struct ft_work *work)
 {
-    if (!tuning->local_links && view->nhosts == 1) return ft_work_loopback_ns(view, tuning, work);
+    if (!tuning->local_links && view->nhosts == 1)
+        return ft_work_loopback_ns(view, tuning, work);
     const struct ft_costs *c = &tuning->costs;
     double shared = ft_work_sharing(view, tuning);
     double flows = work->flows > 1 ? work->flows : 1;
-    double turns = tuning->local_links ? (1 + shared) / 2 : 1; /* until the receiver has its core, of those that share it */
+    /* until the receiver has its core, of those that share it */
+    double turns = tuning->local_links ? (1 + shared) / 2 : 1;
     double message_ns = tuning->local_links ? 0 : c->loopback_message_ns;
-    double cpu = work->hops_local * (turns * c->local_latency_ns + message_ns) + work->bytes_local * c->local_ns_per_byte +
-                 work->reduced * c->reduce_ns_per_byte + work->steps * c->step_ns;
+    double cpu = work->hops_local * (turns * c->local_latency_ns + message_ns) +
+                 work->bytes_local * c->local_ns_per_byte + work->reduced * c->reduce_ns_per_byte +
+                 work->steps * c->step_ns;
     double remote_messages = work->hops_remote + CROWD * work->crowd;
-    return cpu * shared + remote_messages * c->remote_latency_ns + work->bytes_remote * c->remote_ns_per_byte * flows;
+    return cpu * shared + remote_messages * c->remote_latency_ns +
+           work->bytes_remote * c->remote_ns_per_byte * flows;
 }
 
 double ft_messages(const struct ft_tuning *tuning, double bytes)
 {
-    if (bytes > 0 && bytes <= TINY_BYTES && tuning->local_links) return 0.5;
-    double lanes = tuning->chunks < FT_LANES ? tuning->chunks : FT_LANES, chunks = bytes / (double)tuning->chunk_bytes;
-    double cut = chunks * FT_SMALLEST_SHARE < lanes ? chunks * FT_SMALLEST_SHARE : lanes, messages = 1 + (cut - 1) / 2;
-    if (messages < chunks) messages = chunks;
+    if (bytes > 0 && bytes <= TINY_BYTES && tuning->local_links)
+        return 0.5;
+    double lanes = tuning->chunks < FT_LANES ? tuning->chunks : FT_LANES,
+           chunks = bytes / (double)tuning->chunk_bytes;
+    double cut = chunks * FT_SMALLEST_SHARE < lanes ? chunks * FT_SMALLEST_SHARE : lanes,
+           messages = 1 + (cut - 1) / 2;
+    if (messages < chunks)
+        messages = chunks;
     return messages > 1 ? messages : 1;
 }
 
-struct ft_work ft_work_doubling(const struct ft_view *view, const struct ft_tuning *tuning, int rounds, double bytes)
+struct ft_work ft_work_doubling(const struct ft_view *view, const struct ft_tuning *tuning,
+                                int rounds, double bytes)
 {
     int inside = ft_log2_floor(ft_host_size_max(view));
-    if (inside > rounds) inside = rounds;
+    if (inside > rounds)
+        inside = rounds;
     struct ft_work work = {.steps = rounds * ft_messages(tuning, bytes)};
     work.hops_local = inside;
     work.hops_remote = rounds - inside;
@@ -198,7 +238,8 @@ void ft_work_add_bytes(const struct ft_view *view, struct ft_work *work, double 
     *(view->nhosts > 1 ? &work->bytes_remote : &work->bytes_local) += bytes;
 }
 
-struct ft_work ft_work_rounds(const struct ft_view *view, const struct ft_tuning *tuning, double hops, double bytes)
+struct ft_work ft_work_rounds(const struct ft_view *view, const struct ft_tuning *tuning,
+                              double hops, double bytes)
 {
     struct ft_work work = {.steps = hops * ft_messages(tuning, bytes)};
     if (view->nhosts > 1) {

@@ -1,10 +1,12 @@
 /*
- * AllReduce in two levels: each host reduces to a leader, the leaders run FTAR's ring, each leader spreads the result in its
- * host. The levels are fused: at each step of the ring a leader combines, in one pass, what came around with its own
- * operand and those of its host, and what is finished goes around and down at once. Inside a host ranks form a tree with
- * up to FANOUT children. Each piece has its own leader, so that the hosts' ranks share the work. Hosts may differ in size.
+ * AllReduce in two levels: each host reduces to a leader, the leaders run FTAR's ring, each leader
+ * spreads the result in its host. The levels are fused: at each step of the ring a leader combines,
+ * in one pass, what came around with its own operand and those of its host, and what is finished
+ * goes around and down at once. Inside a host ranks form a tree with up to FANOUT children. Each
+ * piece has its own leader, so that the hosts' ranks share the work. Hosts may differ in size.
  *
- * With H hosts a piece has H parts and 2H steps. Host h starts part h; after t hops it handles part h - t.
+ * With H hosts a piece has H parts and 2H steps. Host h starts part h; after t hops it handles part
+ * h - t.
  */
 #include "algo/parts.h"
 
@@ -12,21 +14,25 @@
 
 enum { MEMBER, SIZE }; /* plan->param: place of this rank among those of its host, their number */
 
-static bool twolevel_fits(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static bool twolevel_fits(const struct ft_view *view, const struct ft_coll *coll,
+                          const struct ft_tuning *tuning)
 {
     (void)coll, (void)tuning;
     return view->nhosts > 1 && view->nranks > view->nhosts;
 }
 
-static double twolevel_cost_ns(const struct ft_view *view, const struct ft_coll *coll, const struct ft_tuning *tuning)
+static double twolevel_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
+                               const struct ft_tuning *tuning)
 {
     double hosts = view->nhosts, size = ft_host_size_max(view);
     double bytes = (double)coll->count * (double)ft_type_size(coll->type), depth = 0;
-    for (double reach = 1; reach < size; reach = reach * FANOUT + 1) depth++;
+    for (double reach = 1; reach < size; reach = reach * FANOUT + 1)
+        depth++;
     double children = size - 1 < FANOUT ? size - 1 : FANOUT;
     struct ft_work work = ft_work_rounds(view, tuning, 2 * hosts - 2, bytes / hosts);
     work.hops_local = 2 * depth;
-    work.bytes_local = 2 * bytes; /* each rank gives its input once and takes the result once, shared by the leaders */
+    /* each rank gives its input once and takes the result once, shared by the leaders */
+    work.bytes_local = 2 * bytes;
     work.reduced = (children + 1) * bytes / (size < 2 ? 1 : size) + bytes;
     work.steps += 2 * depth * (1 + children) * ft_messages(tuning, bytes);
     return ft_work_ns(view, tuning, &work);
@@ -36,7 +42,8 @@ static int twolevel_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
 {
     const struct ft_view *view = plan->view;
     int host = view->host[view->rank];
-    for (int r = 0; r < view->rank; r++) plan->param[MEMBER] += view->host[r] == host;
+    for (int r = 0; r < view->rank; r++)
+        plan->param[MEMBER] += view->host[r] == host;
     plan->param[SIZE] = ft_host_size(view, host);
     ft_plan_split(plan, tuning, plan->coll.count, (size_t)view->nhosts, 2 * (uint64_t)view->nhosts);
     return FT_OK;
@@ -47,18 +54,26 @@ static int host_rank(const struct ft_view *view, int host, uint64_t member)
 {
     uint64_t left = member % (uint64_t)ft_host_size(view, host);
     for (int r = 0;; r++)
-        if (view->host[r] == host && left-- == 0) return r;
+        if (view->host[r] == host && left-- == 0)
+            return r;
 }
 
 /* This rank's place in its host's tree for one piece; the leader has place 0. */
-struct place { int of; int nchildren; int parent; int child[FANOUT]; };
+struct place {
+    int of;
+    int nchildren;
+    int parent;
+    int child[FANOUT];
+};
 
 static struct place place_of(const struct ft_plan *plan, uint64_t piece)
 {
     const struct ft_view *view = plan->view;
-    int size = plan->param[SIZE], host = view->host[view->rank], turn = (int)(piece % (uint64_t)size);
+    int size = plan->param[SIZE], host = view->host[view->rank],
+        turn = (int)(piece % (uint64_t)size);
     struct place place = {.of = ft_wrap(plan->param[MEMBER] - turn, size), .parent = -1};
-    if (place.of > 0) place.parent = host_rank(view, host, (uint64_t)((place.of - 1) / FANOUT + turn));
+    if (place.of > 0)
+        place.parent = host_rank(view, host, (uint64_t)((place.of - 1) / FANOUT + turn));
     for (int c = place.of * FANOUT + 1; c <= place.of * FANOUT + FANOUT && c < size; c++)
         place.child[place.nchildren++] = host_rank(view, host, (uint64_t)(c + turn));
     return place;
@@ -70,14 +85,17 @@ static struct ft_range part_after(const struct ft_plan *plan, const struct ft_pi
     return ft_piece_part(plan, p, (size_t)hosts, (size_t)ft_wrap(host - hops, hosts));
 }
 
-/* Steps 0..H-1 add the host's operands to what comes around, the last of them finishes a part; the others pass it on. */
-static void leader_step(const struct ft_plan *plan, const struct ft_piece *p, const struct place *place, struct ft_step *s)
+/* Steps 0..H-1 add the host's operands to what comes around, the last of them finishes a part; the
+ * others pass it on. */
+static void leader_step(const struct ft_plan *plan, const struct ft_piece *p,
+                        const struct place *place, struct ft_step *s)
 {
     const struct ft_view *view = plan->view;
     int hosts = view->nhosts, host = view->host[view->rank], t = (int)p->k;
     int next = host_rank(view, ft_wrap(host + 1, hosts), p->index);
     struct ft_range part = part_after(plan, p, t);
-    if (t == 2 * hosts - 1) return;
+    if (t == 2 * hosts - 1)
+        return;
     if (t == 0 && place->nchildren == 0) {
         s->send = ft_at(FT_BUF_IN, part.off);
         s->send_bytes = part.len;
@@ -85,20 +103,28 @@ static void leader_step(const struct ft_plan *plan, const struct ft_piece *p, co
         return;
     }
     s->len_bytes = part.len;
-    if (t > 0) ft_recv_from(s, host_rank(view, ft_wrap(host - 1, hosts), p->index));
+    if (t > 0)
+        ft_recv_from(s, host_rank(view, ft_wrap(host - 1, hosts), p->index));
     if (t < hosts) {
         s->src = ft_at(FT_BUF_IN, part.off);
-        for (int i = 0; i < place->nchildren; i++) ft_recv_from(s, place->child[i]);
+        for (int i = 0; i < place->nchildren; i++)
+            ft_recv_from(s, place->child[i]);
     }
-    if (t == hosts - 1) s->flags = FT_STEP_FINAL;
-    if (t < 2 * hosts - 2) ft_fwd_to(s, next);
-    if (t < hosts - 1) return;
+    if (t == hosts - 1)
+        s->flags = FT_STEP_FINAL;
+    if (t < 2 * hosts - 2)
+        ft_fwd_to(s, next);
+    if (t < hosts - 1)
+        return;
     s->dst = ft_at(FT_BUF_OUT, part.off);
-    for (int i = 0; i < place->nchildren; i++) ft_fwd_to(s, place->child[i]);
+    for (int i = 0; i < place->nchildren; i++)
+        ft_fwd_to(s, place->child[i]);
 }
 
-/* Steps 0..H-1 give the leader its operands in the order in which it wants them, the others take what is finished. */
-static void member_step(const struct ft_plan *plan, const struct ft_piece *p, const struct place *place, struct ft_step *s)
+/* Steps 0..H-1 give the leader its operands in the order in which it wants them, the others take
+ * what is finished. */
+static void member_step(const struct ft_plan *plan, const struct ft_piece *p,
+                        const struct place *place, struct ft_step *s)
 {
     int hosts = plan->view->nhosts, t = (int)p->k;
     if (t >= hosts) {
@@ -106,7 +132,8 @@ static void member_step(const struct ft_plan *plan, const struct ft_piece *p, co
         s->len_bytes = part.len;
         s->dst = ft_at(FT_BUF_OUT, part.off);
         ft_recv_from(s, place->parent);
-        for (int i = 0; i < place->nchildren; i++) ft_fwd_to(s, place->child[i]);
+        for (int i = 0; i < place->nchildren; i++)
+            ft_fwd_to(s, place->child[i]);
         return;
     }
     struct ft_range part = part_after(plan, p, t);
@@ -118,14 +145,16 @@ static void member_step(const struct ft_plan *plan, const struct ft_piece *p, co
     }
     s->len_bytes = part.len;
     s->src = ft_at(FT_BUF_IN, part.off);
-    for (int i = 0; i < place->nchildren; i++) ft_recv_from(s, place->child[i]);
+    for (int i = 0; i < place->nchildren; i++)
+        ft_recv_from(s, place->child[i]);
     ft_fwd_to(s, place->parent);
 }
 
 static void twolevel_step(const struct ft_plan *plan, int lane, uint64_t index, struct ft_step *s)
 {
     struct ft_piece p;
-    if (!ft_piece_at(plan, lane, index, &p)) return;
+    if (!ft_piece_at(plan, lane, index, &p))
+        return;
     struct place place = place_of(plan, p.index);
     if (place.of == 0)
         leader_step(plan, &p, &place, s);
@@ -134,6 +163,10 @@ static void twolevel_step(const struct ft_plan *plan, int lane, uint64_t index, 
 }
 
 const struct ft_algo ft_algo_twolevel = {
-    .name = "twolevel", .kinds = FT_KIND_BIT(FT_ALLREDUCE),
-    .fits = twolevel_fits, .cost_ns = twolevel_cost_ns, .plan = twolevel_plan, .step = twolevel_step,
+    .name = "twolevel",
+    .kinds = FT_KIND_BIT(FT_ALLREDUCE),
+    .fits = twolevel_fits,
+    .cost_ns = twolevel_cost_ns,
+    .plan = twolevel_plan,
+    .step = twolevel_step,
 };

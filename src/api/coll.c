@@ -1,5 +1,6 @@
 /*
- * The collectives, sends and receives: arguments become a struct ft_op, which joins the thread's group.
+ * The collectives, sends and receives: arguments become a struct ft_op, which joins the thread's
+ * group.
  */
 #include "api/api.h"
 
@@ -15,15 +16,18 @@ struct call {
     int op; /* ftcclRedOp_t, for kinds that reduce */
 };
 
-/* ---- checks ------------------------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static bool is_rooted(enum ft_kind kind)
 {
     return kind == FT_BROADCAST || kind == FT_REDUCE || kind == FT_GATHER || kind == FT_SCATTER;
 }
 
-/* Bytes of the two buffers on this rank; 0: not used here. Where in place is: in == out + in_off or out == in + out_off. */
-struct extent { size_t in, out, in_off, out_off; };
+/* Bytes of the two buffers on this rank; 0: not used here. Where in place is: in == out + in_off or
+ * out == in + out_off. */
+struct extent {
+    size_t in, out, in_off, out_off;
+};
 
 static struct extent extent_of(const struct ft_coll *coll, int nranks, int rank)
 {
@@ -31,32 +35,50 @@ static struct extent extent_of(const struct ft_coll *coll, int nranks, int rank)
     bool root = rank == coll->root;
     size_t mine = one * (size_t)rank;
     switch (coll->kind) {
-    case FT_ALLREDUCE: return (struct extent){one, one, 0, 0};
-    case FT_BROADCAST: return (struct extent){root ? one : 0, one, 0, 0};
-    case FT_REDUCE: return (struct extent){one, root ? one : 0, 0, 0};
-    case FT_ALLGATHER: return (struct extent){one, all, mine, 0};
-    case FT_REDUCESCATTER: return (struct extent){all, one, 0, mine};
-    case FT_ALLTOALL: return (struct extent){all, all, 0, 0};
-    case FT_GATHER: return (struct extent){one, root ? all : 0, mine, 0};
-    case FT_SCATTER: return (struct extent){root ? all : 0, one, 0, mine};
-    case FT_SEND: return (struct extent){one, 0, 0, 0};
-    default: return (struct extent){0, one, 0, 0};
+    case FT_ALLREDUCE:
+        return (struct extent){one, one, 0, 0};
+    case FT_BROADCAST:
+        return (struct extent){root ? one : 0, one, 0, 0};
+    case FT_REDUCE:
+        return (struct extent){one, root ? one : 0, 0, 0};
+    case FT_ALLGATHER:
+        return (struct extent){one, all, mine, 0};
+    case FT_REDUCESCATTER:
+        return (struct extent){all, one, 0, mine};
+    case FT_ALLTOALL:
+        return (struct extent){all, all, 0, 0};
+    case FT_GATHER:
+        return (struct extent){one, root ? all : 0, mine, 0};
+    case FT_SCATTER:
+        return (struct extent){root ? all : 0, one, 0, mine};
+    case FT_SEND:
+        return (struct extent){one, 0, 0, 0};
+    default:
+        return (struct extent){0, one, 0, 0};
     }
 }
 
 static int check_buffers(const struct call *call, struct extent extent)
 {
     uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
-    if (extent.in && !in) return ft_fail(FT_INVAL, "%s: the send buffer is NULL", ft_kind_name(call->coll.kind));
-    if (extent.out && !out) return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", ft_kind_name(call->coll.kind));
-    if (!extent.in || !extent.out) return FT_OK;
+    if (extent.in && !in)
+        return ft_fail(FT_INVAL, "%s: the send buffer is NULL", ft_kind_name(call->coll.kind));
+    if (extent.out && !out)
+        return ft_fail(FT_INVAL, "%s: the receive buffer is NULL", ft_kind_name(call->coll.kind));
+    if (!extent.in || !extent.out)
+        return FT_OK;
     bool overlap = in < out + extent.out && out < in + extent.in;
-    if (!overlap || in + extent.out_off == out + extent.in_off) return FT_OK;
-    return ft_fail(FT_INVAL, "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do", ft_kind_name(call->coll.kind), call->in, call->out);
+    if (!overlap || in + extent.out_off == out + extent.in_off)
+        return FT_OK;
+    return ft_fail(
+        FT_INVAL,
+        "%s: send buffer %p and receive buffer %p overlap, but not as in-place buffers do",
+        ft_kind_name(call->coll.kind), call->in, call->out);
 }
 
 /* Whose memory the buffers are. Operations on those of the GPU get what they need for it. */
-static int find_memory(ftcclComm_t comm, const struct call *call, struct ft_op *op, ftcclStream_t stream, struct extent extent)
+static int find_memory(ftcclComm_t comm, const struct call *call, struct ft_op *op,
+                       ftcclStream_t stream, struct extent extent)
 {
     const void *in = extent.in ? call->in : NULL, *out = extent.out ? call->out : NULL;
     struct ft_stream *host;
@@ -65,37 +87,45 @@ static int find_memory(ftcclComm_t comm, const struct call *call, struct ft_op *
         return rc == FT_OK ? ft_device_check(ft_kind_name(call->coll.kind), out) : rc;
     }
     bool ours = stream && ft_stream_enter(stream, &host) == FT_OK;
-    if (ours) ft_stream_leave(stream);
+    if (ours)
+        ft_stream_leave(stream);
     return ft_gpu_want(comm->core, op, (struct ft_gpu_call){in, out, stream, ours});
 }
 
 static int check_coll(const struct ft_coll *coll, int nranks)
 {
     const char *name = ft_kind_name(coll->kind);
-    if ((unsigned)coll->type >= FT_TYPES) return ft_fail(FT_INVAL, "%s: %d is not a data type", name, (int)coll->type);
-    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)nranks) return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
+    if ((unsigned)coll->type >= FT_TYPES)
+        return ft_fail(FT_INVAL, "%s: %d is not a data type", name, (int)coll->type);
+    if (coll->count > COUNT_BYTES_MAX / 8 / (size_t)nranks)
+        return ft_fail(FT_INVAL, "%s: count %zu is too large", name, coll->count);
     bool rooted = is_rooted(coll->kind), p2p = coll->kind == FT_SEND || coll->kind == FT_RECV;
     if ((rooted || p2p) && (coll->root < 0 || coll->root >= nranks))
-        return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name, p2p ? "peer" : "root", coll->root, nranks);
+        return ft_fail(FT_INVAL, "%s: %s %d is not a rank of a communicator of %d", name,
+                       p2p ? "peer" : "root", coll->root, nranks);
     return FT_OK;
 }
 
-/* ---- operators -------------------------------------------------------------------------------------------------------- */
+/* ---- operators ------------------------------------------------------------------------------- */
 
 static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op *op)
 {
     const char *name = ft_kind_name(call->coll.kind);
     if (call->op >= 0 && call->op < FT_REDS) {
         op->coll.red = (enum ft_red)call->op;
-        op->redop.red = op->coll.red; /* an average becomes a sum when it starts and the number of contributors is known */
+        /* an average becomes a sum when it starts and the number of contributors is known */
+        op->redop.red = op->coll.red;
         return FT_OK;
     }
     int rc = FT_OK;
     pthread_mutex_lock(&comm->lock);
     int at = call->op - ftcclNumOps;
-    if (at < 0 || at >= comm->nops || !comm->ops[at].live) rc = ft_fail(FT_INVAL, "%s: %d is not a reduction operator of this communicator", name, call->op);
+    if (at < 0 || at >= comm->nops || !comm->ops[at].live)
+        rc = ft_fail(FT_INVAL, "%s: %d is not a reduction operator of this communicator", name,
+                     call->op);
     else if (comm->ops[at].type != call->coll.type)
-        rc = ft_fail(FT_INVAL, "%s: the operator was made for %s, not %s", name, ft_type_name(comm->ops[at].type), ft_type_name(call->coll.type));
+        rc = ft_fail(FT_INVAL, "%s: the operator was made for %s, not %s", name,
+                     ft_type_name(comm->ops[at].type), ft_type_name(call->coll.type));
     else {
         op->coll.red = FT_REDS; /* named premulsum */
         op->redop = comm->ops[at].redop;
@@ -105,42 +135,51 @@ static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op 
     return rc;
 }
 
-/* ---- one call ------------------------------------------------------------------------------------------------------------ */
+/* ---- one call -------------------------------------------------------------------------------- */
 
 static int check_alive(struct ft_comm *core)
 {
     int rc = atomic_load_explicit(&core->verdict, memory_order_acquire);
-    if (rc == FT_OK) return FT_OK;
+    if (rc == FT_OK)
+        return FT_OK;
     pthread_mutex_lock(&core->text_lock);
     ft_fail(rc, "the communicator has failed: %s", core->text);
     pthread_mutex_unlock(&core->text_lock);
     return rc;
 }
 
-static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op, ftcclStream_t stream)
+static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
+                   ftcclStream_t stream)
 {
     struct ft_shape shape = ft_comm_shape(comm->core, call->coll.root);
     struct extent extent = {0};
     int rc = check_coll(&call->coll, shape.nranks);
-    if (rc == FT_OK) extent = extent_of(&call->coll, shape.nranks, shape.rank), rc = check_buffers(call, extent);
-    if (rc == FT_OK) rc = check_alive(comm->core);
-    if (rc != FT_OK) return rc;
+    if (rc == FT_OK)
+        extent = extent_of(&call->coll, shape.nranks, shape.rank), rc = check_buffers(call, extent);
+    if (rc == FT_OK)
+        rc = check_alive(comm->core);
+    if (rc != FT_OK)
+        return rc;
     op->coll = call->coll;
     op->in = call->in;
     op->out = call->out;
     op->epoch = shape.epoch;
     op->root_id = shape.root_id;
-    if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind)) op->coll.root = 0;
-    if (ft_kind_reduces(call->coll.kind)) rc = set_operator(comm, call, op);
+    if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind))
+        op->coll.root = 0;
+    if (ft_kind_reduces(call->coll.kind))
+        rc = set_operator(comm, call, op);
     return rc == FT_OK ? find_memory(comm, call, op, stream, extent) : rc;
 }
 
 /* The last call once more, with other buffers. */
 static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
 {
-    struct extent extent = extent_of(&call->coll, ft_comm_nranks(comm->core), ft_comm_rank(comm->core));
+    struct extent extent = extent_of(&call->coll, ft_comm_nranks(comm->core),
+                                     ft_comm_rank(comm->core));
     int rc = check_buffers(call, extent);
-    if (rc == FT_OK) rc = find_memory(comm, call, op, NULL, extent);
+    if (rc == FT_OK)
+        rc = find_memory(comm, call, op, NULL, extent);
     op->in = call->in;
     op->out = call->out;
     return rc;
@@ -150,109 +189,148 @@ static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op
 static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t handle)
 {
     struct ft_stream *stream = comm->core->engine->null_stream;
-    if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind)) return FT_AGAIN;
-    if (handle && ft_stream_enter(handle, &stream) != FT_OK) return FT_AGAIN;
+    if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind))
+        return FT_AGAIN;
+    if (handle && ft_stream_enter(handle, &stream) != FT_OK)
+        return FT_AGAIN;
     struct ft_op *op = ft_direct_begin(comm->core, stream, &call->coll, call->op);
-    int rc = !op ? FT_AGAIN : comm->core->direct.again ? refill_op(comm, call, op) : fill_op(comm, call, op, handle);
-    if (rc == FT_OK) ft_direct_run(comm->core, stream);
-    else if (op) ft_direct_cancel(comm->core);
-    if (handle) ft_stream_leave(handle);
-    else if (rc == FT_OK) ft_null_stream_used(comm->core->engine);
+    int rc = !op                        ? FT_AGAIN
+             : comm->core->direct.again ? refill_op(comm, call, op)
+                                        : fill_op(comm, call, op, handle);
+    if (rc == FT_OK)
+        ft_direct_run(comm->core, stream);
+    else if (op)
+        ft_direct_cancel(comm->core);
+    if (handle)
+        ft_stream_leave(handle);
+    else if (rc == FT_OK)
+        ft_null_stream_used(comm->core->engine);
     return rc;
 }
 
 static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t stream)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
-    if (rc != FT_OK) return ft_refuse(NULL, rc);
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_refuse(NULL, rc);
     rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, &call, stream);
-    if (rc == FT_OK) ft_comm_leave(comm);
-    if (rc == FT_OK) return ftcclSuccess;
+    if (rc == FT_OK)
+        ft_comm_leave(comm);
+    if (rc == FT_OK)
+        return ftcclSuccess;
     struct ft_op *op = rc == FT_AGAIN ? ft_op_new() : NULL;
-    if (op) rc = fill_op(comm, &call, op, stream);
-    else if (rc == FT_AGAIN) rc = ft_fail(FT_NOMEM, "no memory for an operation");
-    if (rc == FT_OK) return ft_group_add(comm, stream, op);
-    if (op) ft_op_free(op);
+    if (op)
+        rc = fill_op(comm, &call, op, stream);
+    else if (rc == FT_AGAIN)
+        rc = ft_fail(FT_NOMEM, "no memory for an operation");
+    if (rc == FT_OK)
+        return ft_group_add(comm, stream, op);
+    if (op)
+        ft_op_free(op);
     return ft_refuse(comm, rc);
 }
 
-#define COLL(KIND, COUNT, ROOT) {.kind = (KIND), .type = (enum ft_type)datatype, .count = (COUNT), .root = (ROOT)}
+#define COLL(KIND, COUNT, ROOT)                                                          \
+    {                                                                                    \
+        .kind = (KIND), .type = (enum ft_type)datatype, .count = (COUNT), .root = (ROOT) \
+    }
 
-FT_EXPORT ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,
-                                       ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
+                                       ftcclDataType_t datatype, ftcclRedOp_t op, ftcclComm_t comm,
+                                       ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op}, comm, stream);
+    return enqueue((struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op}, comm,
+                   stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclRedOp_t op,
-                                    int root, ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t count,
+                                    ftcclDataType_t datatype, ftcclRedOp_t op, int root,
+                                    ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op}, comm, stream);
+    return enqueue((struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op}, comm,
+                   stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
-                                       ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
+                                       ftcclDataType_t datatype, int root, ftcclComm_t comm,
+                                       ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0}, comm,
+                   stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclBcast(void *buff, size_t count, ftcclDataType_t datatype, int root, ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclBcast(void *buff, size_t count, ftcclDataType_t datatype, int root,
+                                   ftcclComm_t comm, ftcclStream_t stream)
 {
     return ftcclBroadcast(buff, buff, count, datatype, root, comm, stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount, ftcclDataType_t datatype,
-                                       ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, size_t sendcount,
+                                       ftcclDataType_t datatype, ftcclComm_t comm,
+                                       ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0}, comm,
+                   stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount, ftcclDataType_t datatype,
-                                           ftcclRedOp_t op, ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
+                                           ftcclDataType_t datatype, ftcclRedOp_t op,
+                                           ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op}, comm, stream);
+    return enqueue((struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op},
+                   comm, stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, ftcclComm_t comm,
+FT_EXPORT ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
+                                      ftcclDataType_t datatype, ftcclComm_t comm,
                                       ftcclStream_t stream)
 {
     return enqueue((struct call){COLL(FT_ALLTOALL, count, 0), sendbuff, recvbuff, 0}, comm, stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclGather(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
-                                    ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclGather(const void *sendbuff, void *recvbuff, size_t count,
+                                    ftcclDataType_t datatype, int root, ftcclComm_t comm,
+                                    ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0}, comm,
+                   stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count, ftcclDataType_t datatype, int root,
-                                     ftcclComm_t comm, ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count,
+                                     ftcclDataType_t datatype, int root, ftcclComm_t comm,
+                                     ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0}, comm,
+                   stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclComm_t comm,
-                                  ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype,
+                                  int peer, ftcclComm_t comm, ftcclStream_t stream)
 {
     return enqueue((struct call){COLL(FT_SEND, count, peer), sendbuff, NULL, 0}, comm, stream);
 }
 
-FT_EXPORT ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer, ftcclComm_t comm,
-                                  ftcclStream_t stream)
+FT_EXPORT ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer,
+                                  ftcclComm_t comm, ftcclStream_t stream)
 {
     return enqueue((struct call){COLL(FT_RECV, count, peer), NULL, recvbuff, 0}, comm, stream);
 }
 
-/* ---- PreMulSum ----------------------------------------------------------------------------------------------------------- */
+/* ---- PreMulSum ------------------------------------------------------------------------------- */
 
 static int add_premul(ftcclComm_t comm, const struct ft_premul *premul, int *at)
 {
     for (*at = 0; *at < comm->nops; ++*at)
-        if (!comm->ops[*at].live) break;
+        if (!comm->ops[*at].live)
+            break;
     if (*at == comm->nops) {
-        struct ft_premul *grown = comm->nops < (1 << 20) ? realloc(comm->ops, (size_t)(comm->nops + 8) * sizeof *grown) : NULL;
-        if (!grown) return ft_fail(FT_NOMEM, "no memory for a reduction operator");
+        struct ft_premul *grown = comm->nops < (1 << 20)
+                                      ? realloc(comm->ops, (size_t)(comm->nops + 8) * sizeof *grown)
+                                      : NULL;
+        if (!grown)
+            return ft_fail(FT_NOMEM, "no memory for a reduction operator");
         memset(grown + comm->nops, 0, 8 * sizeof *grown);
         comm->ops = grown;
         comm->nops += 8;
@@ -261,26 +339,37 @@ static int add_premul(ftcclComm_t comm, const struct ft_premul *premul, int *at)
     return FT_OK;
 }
 
-FT_EXPORT ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar, ftcclDataType_t datatype,
-                                                  ftcclScalarResidence_t residence, ftcclComm_t comm)
+FT_EXPORT ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar,
+                                                  ftcclDataType_t datatype,
+                                                  ftcclScalarResidence_t residence,
+                                                  ftcclComm_t comm)
 {
     int rc = ft_enter_library(), at;
-    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     enum ft_type type = (enum ft_type)datatype;
-    if (!op || !scalar) rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: op or scalar is NULL");
-    else if ((unsigned)type >= FT_TYPES) rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a data type", (int)datatype);
+    if (!op || !scalar)
+        rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: op or scalar is NULL");
+    else if ((unsigned)type >= FT_TYPES)
+        rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a data type", (int)datatype);
     else if (residence != ftcclScalarDevice && residence != ftcclScalarHostImmediate)
         rc = ft_fail(FT_INVAL, "RedOpCreatePreMulSum: %d is not a residence", (int)residence);
-    else if (residence == ftcclScalarHostImmediate || !comm->core->engine->gpu) rc = ft_device_check("RedOpCreatePreMulSum", scalar);
+    else if (residence == ftcclScalarHostImmediate || !comm->core->engine->gpu)
+        rc = ft_device_check("RedOpCreatePreMulSum", scalar);
     if (rc == FT_OK) {
-        struct ft_premul premul = {.live = true, .type = type, .redop = {.red = FT_SUM, .scaled = true}};
-        if (residence == ftcclScalarDevice) premul.from = scalar;
-        else ft_redop_read_scale(&premul.redop, type, scalar);
+        struct ft_premul premul = {
+            .live = true, .type = type, .redop = {.red = FT_SUM, .scaled = true}};
+        if (residence == ftcclScalarDevice)
+            premul.from = scalar;
+        else
+            ft_redop_read_scale(&premul.redop, type, scalar);
         pthread_mutex_lock(&comm->lock);
         rc = add_premul(comm, &premul, &at);
         pthread_mutex_unlock(&comm->lock);
-        if (rc == FT_OK) *op = (ftcclRedOp_t)(ftcclNumOps + at);
+        if (rc == FT_OK)
+            *op = (ftcclRedOp_t)(ftcclNumOps + at);
     }
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
@@ -290,12 +379,17 @@ FT_EXPORT ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar
 FT_EXPORT ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter(comm);
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK)
+        rc = ft_comm_enter(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     pthread_mutex_lock(&comm->lock);
     int at = (int)op - ftcclNumOps;
-    if (at < 0 || at >= comm->nops || !comm->ops[at].live) rc = ft_fail(FT_INVAL, "RedOpDestroy: %d is not an operator made for this communicator", (int)op);
-    else comm->ops[at].live = false;
+    if (at < 0 || at >= comm->nops || !comm->ops[at].live)
+        rc = ft_fail(FT_INVAL, "RedOpDestroy: %d is not an operator made for this communicator",
+                     (int)op);
+    else
+        comm->ops[at].live = false;
     pthread_mutex_unlock(&comm->lock);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);

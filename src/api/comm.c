@@ -8,17 +8,21 @@
 
 _Static_assert(FTCCL_UNIQUE_ID_BYTES == FT_UNIQUE_ID_BYTES, "the id is the bootstrap's");
 
-/* ---- configuration ------------------------------------------------------------------------------------------------- */
+/* ---- configuration --------------------------------------------------------------------------- */
 
 static int check_range(const char *field, int value, int lowest, int highest)
 {
-    if (value == FTCCL_CONFIG_UNDEF_INT || (value >= lowest && value <= highest)) return FT_OK;
+    if (value == FTCCL_CONFIG_UNDEF_INT || (value >= lowest && value <= highest))
+        return FT_OK;
     return ft_fail(FT_INVAL, "config.%s is %d, not from %d to %d", field, value, lowest, highest);
 }
 
 static int check_fields(const ftcclConfig_t *c)
 {
-    const struct { const char *name; int value, lowest, highest; } field[] = {
+    const struct {
+        const char *name;
+        int value, lowest, highest;
+    } field[] = {
         {"blocking", c->blocking, 0, 1},
         {"cgaClusterSize", c->cgaClusterSize, 0, 8},
         {"minCTAs", c->minCTAs, 1, 1024},
@@ -38,24 +42,31 @@ static int check_fields(const ftcclConfig_t *c)
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++) {
         int rc = check_range(field[i].name, field[i].value, field[i].lowest, field[i].highest);
-        if (rc != FT_OK) return rc;
+        if (rc != FT_OK)
+            return rc;
     }
-    if (c->minCTAs != FTCCL_CONFIG_UNDEF_INT && c->maxCTAs != FTCCL_CONFIG_UNDEF_INT && c->minCTAs > c->maxCTAs)
-        return ft_fail(FT_INVAL, "config.minCTAs %d is above config.maxCTAs %d", c->minCTAs, c->maxCTAs);
+    if (c->minCTAs != FTCCL_CONFIG_UNDEF_INT && c->maxCTAs != FTCCL_CONFIG_UNDEF_INT &&
+        c->minCTAs > c->maxCTAs)
+        return ft_fail(FT_INVAL, "config.minCTAs %d is above config.maxCTAs %d", c->minCTAs,
+                       c->maxCTAs);
     return FT_OK;
 }
 
 static int check_bound(const char *name, int64_t value, int64_t lowest)
 {
-    if (value >= lowest && value <= 86400000) return FT_OK;
-    return ft_fail(FT_INVAL, "options.%s is %lld, not from %lld to 86400000", name, (long long)value, (long long)lowest);
+    if (value >= lowest && value <= 86400000)
+        return FT_OK;
+    return ft_fail(FT_INVAL, "options.%s is %lld, not from %lld to 86400000", name,
+                   (long long)value, (long long)lowest);
 }
 
 /* Callers of an older and shorter struct are understood. */
 static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
 {
     if (options->size < offsetof(ftcclOptions_t, transports))
-        return ft_fail(FT_INVAL, "config.options.size is %zu; it must be set by FTCCL_OPTIONS_INITIALIZER", options->size);
+        return ft_fail(FT_INVAL,
+                       "config.options.size is %zu; it must be set by FTCCL_OPTIONS_INITIALIZER",
+                       options->size);
     ftcclOptions_t o = FTCCL_OPTIONS_INITIALIZER;
     memcpy(&o, options, ft_min(options->size, sizeof o));
     int rc = FT_OK;
@@ -69,20 +80,28 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
     }
     if (rc == FT_OK && o.preserveInput != FTCCL_OPTION_UNDEF) {
         if (o.preserveInput != 0 && o.preserveInput != 1)
-            rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1", (long long)o.preserveInput);
+            rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1",
+                         (long long)o.preserveInput);
         to->limits.preserve_input = o.preserveInput == 1;
     }
     if (rc == FT_OK && o.verify != FTCCL_OPTION_UNDEF) {
-        if (o.verify != 0 && o.verify != 1) rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
+        if (o.verify != 0 && o.verify != 1)
+            rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
         to->limits.verify = o.verify == 1;
     }
     if (rc == FT_OK && o.failurePolicy != FTCCL_OPTION_UNDEF) {
         if (o.failurePolicy != FTCCL_POLICY_REPORT && o.failurePolicy != FTCCL_POLICY_RETRY)
-            rc = ft_fail(FT_INVAL, "options.failurePolicy is %lld, not FTCCL_POLICY_REPORT or FTCCL_POLICY_RETRY", (long long)o.failurePolicy);
+            rc = ft_fail(
+                FT_INVAL,
+                "options.failurePolicy is %lld, not FTCCL_POLICY_REPORT or FTCCL_POLICY_RETRY",
+                (long long)o.failurePolicy);
         to->limits.retry = o.failurePolicy == FTCCL_POLICY_RETRY;
     }
-    if (rc == FT_OK && o.transports && snprintf(to->transports, sizeof to->transports, "%s", o.transports) >= (int)sizeof to->transports)
-        rc = ft_fail(FT_INVAL, "options.transports is longer than %zu characters", sizeof to->transports - 1);
+    if (rc == FT_OK && o.transports &&
+        snprintf(to->transports, sizeof to->transports, "%s", o.transports) >=
+            (int)sizeof to->transports)
+        rc = ft_fail(FT_INVAL, "options.transports is longer than %zu characters",
+                     sizeof to->transports - 1);
     if (rc == FT_OK && o.minRanks != FTCCL_OPTION_UNDEF) {
         rc = check_bound("minRanks", o.minRanks, 1);
         to->limits.min_ranks = o.minRanks;
@@ -97,7 +116,10 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
     }
     if (rc == FT_OK && o.onFailure != FTCCL_OPTION_UNDEF) {
         if (o.onFailure != FTCCL_STREAMS_RELEASE && o.onFailure != FTCCL_STREAMS_HOLD)
-            rc = ft_fail(FT_INVAL, "options.onFailure is %lld, not FTCCL_STREAMS_RELEASE or FTCCL_STREAMS_HOLD", (long long)o.onFailure);
+            rc = ft_fail(
+                FT_INVAL,
+                "options.onFailure is %lld, not FTCCL_STREAMS_RELEASE or FTCCL_STREAMS_HOLD",
+                (long long)o.onFailure);
         to->limits.hold = o.onFailure == FTCCL_STREAMS_HOLD;
     }
     to->rank_key = o.rankKey;
@@ -108,26 +130,36 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
 static int take_net_name(struct ftcclComm *to, const char *name)
 {
     if (strcmp(name, "tcp") && strcmp(name, "Socket") && strcmp(name, "socket"))
-        return ft_fail(FT_INVAL, "config.netName is %s; this build has tcp (also called Socket)", name);
-    if (!*to->transports) snprintf(to->transports, sizeof to->transports, "inproc,shm,tcp");
+        return ft_fail(FT_INVAL, "config.netName is %s; this build has tcp (also called Socket)",
+                       name);
+    if (!*to->transports)
+        snprintf(to->transports, sizeof to->transports, "inproc,shm,tcp");
     return FT_OK;
 }
 
-/* What the configuration says, over what `to` already holds (defaults or the parent's). Callers of an older and shorter struct
- * are understood. */
+/* What the configuration says, over what `to` already holds (defaults or the parent's). Callers of
+ * an older and shorter struct are understood. */
 static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
 {
-    if (!config) return FT_OK;
-    if (config->magic != FTCCL_CONFIG_MAGIC || config->size < offsetof(ftcclConfig_t, blocking) + sizeof(int))
-        return ft_fail(FT_INVAL, "the configuration was not initialised with FTCCL_CONFIG_INITIALIZER");
+    if (!config)
+        return FT_OK;
+    if (config->magic != FTCCL_CONFIG_MAGIC ||
+        config->size < offsetof(ftcclConfig_t, blocking) + sizeof(int))
+        return ft_fail(FT_INVAL,
+                       "the configuration was not initialised with FTCCL_CONFIG_INITIALIZER");
     ftcclConfig_t c = FTCCL_CONFIG_INITIALIZER;
     memcpy(&c, config, ft_min(config->size, sizeof c));
     int rc = check_fields(&c);
-    if (rc == FT_OK && c.options) rc = take_options(to, c.options);
-    if (rc == FT_OK && c.netName) rc = take_net_name(to, c.netName);
-    if (rc != FT_OK) return rc;
-    if (c.blocking != FTCCL_CONFIG_UNDEF_INT) to->blocking = c.blocking;
-    if (c.commName) snprintf(to->name, sizeof to->name, "%s", c.commName);
+    if (rc == FT_OK && c.options)
+        rc = take_options(to, c.options);
+    if (rc == FT_OK && c.netName)
+        rc = take_net_name(to, c.netName);
+    if (rc != FT_OK)
+        return rc;
+    if (c.blocking != FTCCL_CONFIG_UNDEF_INT)
+        to->blocking = c.blocking;
+    if (c.commName)
+        snprintf(to->name, sizeof to->name, "%s", c.commName);
     return FT_OK;
 }
 
@@ -135,7 +167,8 @@ static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
 static bool is_chosen(enum ft_param_id id, const char *name, const char *yes, const char *no)
 {
     const char *value = ft_param_str(id);
-    if (strcmp(value, yes) && strcmp(value, no)) FT_LOG(WARN, "init", -1, "%s is %s, not %s or %s; %s is taken", name, value, no, yes, no);
+    if (strcmp(value, yes) && strcmp(value, no))
+        FT_LOG(WARN, "init", -1, "%s is %s, not %s or %s; %s is taken", name, value, no, yes, no);
     return !strcmp(value, yes);
 }
 
@@ -147,7 +180,8 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
     to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
     to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
-    to->limits.retry = is_chosen(FT_PARAM_FAILURE_POLICY, "FTCCL_FAILURE_POLICY", "retry", "report");
+    to->limits.retry = is_chosen(FT_PARAM_FAILURE_POLICY, "FTCCL_FAILURE_POLICY", "retry",
+                                 "report");
     to->limits.hold = is_chosen(FT_PARAM_ON_FAILURE, "FTCCL_ON_FAILURE", "hold", "release");
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
     to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
@@ -159,32 +193,44 @@ static void take_defaults(struct ftcclComm *to)
 static void override_blocking(struct ftcclComm *to)
 {
     int64_t blocking = ft_param_int(FT_PARAM_COMM_BLOCKING);
-    if (blocking >= 0) to->blocking = blocking != 0;
+    if (blocking >= 0)
+        to->blocking = blocking != 0;
 }
 
-/* ---- init --------------------------------------------------------------------------------------------------------------- */
+/* ---- init ------------------------------------------------------------------------------------ */
 
 static int run_init(struct ft_job *job)
 {
     ftcclComm_t comm = job->comm;
-    struct ft_init init = {.ids = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids, .nids = job->nids, .nranks = comm->nranks,
-                           .rank = comm->rank, .name = comm->name, .transports = *comm->transports ? comm->transports : NULL,
-                           .limits = comm->limits, .cancel = &comm->cancel, .joins = job->joins, .gpu = job->gpu,
+    struct ft_init init = {.ids = (const unsigned char(*)[FT_UNIQUE_ID_BYTES])job->ids,
+                           .nids = job->nids,
+                           .nranks = comm->nranks,
+                           .rank = comm->rank,
+                           .name = comm->name,
+                           .transports = *comm->transports ? comm->transports : NULL,
+                           .limits = comm->limits,
+                           .cancel = &comm->cancel,
+                           .joins = job->joins,
+                           .gpu = job->gpu,
                            .key = comm->rank_key != FTCCL_OPTION_UNDEF ? &comm->rank_key : NULL};
     int rc = ft_init_run(&init, &comm->core);
-    atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD, memory_order_release);
+    atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD,
+                          memory_order_release);
     /* A blocking caller gets no handle of a communicator that could not be made. */
     if (rc != FT_OK && comm->blocking && job->newcomm) {
         *job->newcomm = NULL;
-        job->failed_alone = ft_comm_kill(comm) == FT_OK; /* else another thread aborts it, and frees it */
+        /* else another thread aborts it, and frees it */
+        job->failed_alone = ft_comm_kill(comm) == FT_OK;
     }
     return rc;
 }
 
 void ft_job_drop(struct ft_job *job)
 {
-    if (job->run == run_init && job->newcomm) *job->newcomm = NULL;
-    if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK) job->failed_alone = true;
+    if (job->run == run_init && job->newcomm)
+        *job->newcomm = NULL;
+    if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK)
+        job->failed_alone = true;
 }
 
 struct want {
@@ -198,14 +244,18 @@ struct want {
 
 static int check_want(const struct want *want)
 {
-    if (!want->out) return ft_fail(FT_INVAL, "init: the communicator's address is NULL");
-    if (want->nranks < 1) return ft_fail(FT_INVAL, "init: %d ranks", want->nranks);
-    if (want->rank < 0 || want->rank >= want->nranks) return ft_fail(FT_INVAL, "init: rank %d of %d", want->rank, want->nranks);
+    if (!want->out)
+        return ft_fail(FT_INVAL, "init: the communicator's address is NULL");
+    if (want->nranks < 1)
+        return ft_fail(FT_INVAL, "init: %d ranks", want->nranks);
+    if (want->rank < 0 || want->rank >= want->nranks)
+        return ft_fail(FT_INVAL, "init: rank %d of %d", want->rank, want->nranks);
     if (want->nids < 1 || want->nids > want->nranks || !want->ids)
         return ft_fail(FT_INVAL, "init: %d unique ids for %d ranks", want->nids, want->nranks);
     for (int i = 0; i < want->nids; i++) {
         int rc = ft_unique_id_check((const unsigned char *)want->ids[i].internal);
-        if (rc != FT_OK) return rc;
+        if (rc != FT_OK)
+            return rc;
     }
     return FT_OK;
 }
@@ -222,7 +272,8 @@ static int make_init_job(const struct want *want, struct ft_job **out)
         override_blocking(comm);
     }
     if (rc != FT_OK) {
-        if (comm) ft_comm_handle_free(comm);
+        if (comm)
+            ft_comm_handle_free(comm);
         free(job);
         free(ids);
         return rc;
@@ -231,10 +282,17 @@ static int make_init_job(const struct want *want, struct ft_job **out)
     comm->nranks = want->nranks;
     comm->rank = want->rank;
     comm->device = want->device;
-    *job = (struct ft_job){.comm = comm, .run = run_init, .newcomm = want->out, .nids = want->nids, .ids = ids, .joins = want->joins,
-                           .gpu = want->gpu.context || want->gpu.numbered ? want->gpu : ft_device_gpu_of_thread()};
+    *job = (struct ft_job){
+        .comm = comm,
+        .run = run_init,
+        .newcomm = want->out,
+        .nids = want->nids,
+        .ids = ids,
+        .joins = want->joins,
+        .gpu = want->gpu.context || want->gpu.numbered ? want->gpu : ft_device_gpu_of_thread()};
     ft_comm_enter(comm);
-    __atomic_store_n(want->out, comm, __ATOMIC_RELEASE); /* another thread may wait for it in order to abort */
+    /* another thread may wait for it in order to abort */
+    __atomic_store_n(want->out, comm, __ATOMIC_RELEASE);
     *out = job;
     return FT_OK;
 }
@@ -243,31 +301,39 @@ static ftcclResult_t init(const struct want *want)
 {
     struct ft_job *job = NULL;
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = check_want(want);
-    if (rc == FT_OK) rc = make_init_job(want, &job);
-    if (rc == FT_OK) return ft_job_start(job);
+    if (rc == FT_OK)
+        rc = check_want(want);
+    if (rc == FT_OK)
+        rc = make_init_job(want, &job);
+    if (rc == FT_OK)
+        return ft_job_start(job);
     return ft_refuse(NULL, rc);
 }
 
 FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK && !uniqueId) rc = ft_fail(FT_INVAL, "GetUniqueId: uniqueId is NULL");
-    if (rc == FT_OK) rc = ft_unique_id_make((unsigned char *)uniqueId->internal);
+    if (rc == FT_OK && !uniqueId)
+        rc = ft_fail(FT_INVAL, "GetUniqueId: uniqueId is NULL");
+    if (rc == FT_OK)
+        rc = ft_unique_id_make((unsigned char *)uniqueId->internal);
     return ft_return(NULL, rc);
 }
 
-FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank)
+FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId,
+                                          int rank)
 {
     return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL, false, {0}});
 }
 
-FT_EXPORT ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank, ftcclConfig_t *config)
+FT_EXPORT ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId,
+                                                int rank, ftcclConfig_t *config)
 {
     return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config, false, {0}});
 }
 
-FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId, ftcclUniqueId *commIds,
+FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank,
+                                                  int nId, ftcclUniqueId *commIds,
                                                   ftcclConfig_t *config)
 {
     return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config, false, {0}});
@@ -276,28 +342,36 @@ FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nran
 FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist)
 {
     ftcclUniqueId id;
-    if (!comm || ndev < 1) return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1", ndev));
+    if (!comm || ndev < 1)
+        return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1",
+                                       ndev));
     int rc = ft_enter_library(), gpus = rc == FT_OK ? ft_device_gpu_count() : 0;
     for (int i = 0; devlist && i < ndev && rc == FT_OK; i++)
-        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus)) rc = ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]);
-    if (rc != FT_OK) return ft_return(NULL, rc); /* before the id, whose port would stay for a while */
+        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus))
+            rc = ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]);
+    /* before the id, whose port would stay for a while */
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     ftcclResult_t result = ftcclGetUniqueId(&id);
-    if (result != ftcclSuccess) return result;
+    if (result != ftcclSuccess)
+        return result;
     ftcclGroupStart();
     for (int i = 0; i < ndev; i++) {
         struct want want = {&comm[i], ndev, i, devlist ? devlist[i] : i, 1, &id, NULL, false, {0}};
-        if (gpus > 0) want.gpu = ft_device_gpu_numbered(devlist ? devlist[i] : i % gpus);
+        if (gpus > 0)
+            want.gpu = ft_device_gpu_numbered(devlist ? devlist[i] : i % gpus);
         init(&want);
     }
     return ftcclGroupEnd();
 }
 
-ftcclResult_t ft_comm_join(ftcclComm_t *newcomm, int nranks, int rank, const ftcclUniqueId *id, const ftcclConfig_t *config)
+ftcclResult_t ft_comm_join(ftcclComm_t *newcomm, int nranks, int rank, const ftcclUniqueId *id,
+                           const ftcclConfig_t *config)
 {
     return init(&(struct want){newcomm, nranks, rank, 0, 1, id, config, true, {0}});
 }
 
-/* ---- split ------------------------------------------------------------------------------------------------------------------ */
+/* ---- split ----------------------------------------------------------------------------------- */
 
 int ft_job_settings(struct ft_job *job, const ftcclConfig_t *config)
 {
@@ -328,22 +402,32 @@ static int run_split(struct ft_job *job)
     struct ft_comm *core = NULL;
     ftcclComm_t child = job->color >= 0 ? ft_comm_handle_new() : NULL;
     *job->newcomm = NULL;
-    if (job->color >= 0 && !child) return FT_NOMEM;
-    int rc = ft_split_run(parent->core, job->color, job->key, job->settings.name, &job->settings.limits, &core);
-    if (rc == FT_OK && core) ft_job_child_ready(job, child, core);
-    else if (child) ft_comm_handle_free(child);
+    if (job->color >= 0 && !child)
+        return FT_NOMEM;
+    int rc = ft_split_run(parent->core, job->color, job->key, job->settings.name,
+                          &job->settings.limits, &core);
+    if (rc == FT_OK && core)
+        ft_job_child_ready(job, child, core);
+    else if (child)
+        ft_comm_handle_free(child);
     return rc;
 }
 
-FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm, ftcclConfig_t *config)
+FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm,
+                                       ftcclConfig_t *config)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
-    if (rc != FT_OK) return ft_refuse(NULL, rc);
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_refuse(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
-    if (!job) rc = ft_fail(FT_NOMEM, "no memory for a split");
-    else if (!newcomm) rc = ft_fail(FT_INVAL, "CommSplit: newcomm is NULL");
-    else if (color < 0 && color != FTCCL_SPLIT_NOCOLOR) rc = ft_fail(FT_INVAL, "CommSplit: color %d", color);
+    if (!job)
+        rc = ft_fail(FT_NOMEM, "no memory for a split");
+    else if (!newcomm)
+        rc = ft_fail(FT_INVAL, "CommSplit: newcomm is NULL");
+    else if (color < 0 && color != FTCCL_SPLIT_NOCOLOR)
+        rc = ft_fail(FT_INVAL, "CommSplit: color %d", color);
     if (rc == FT_OK) {
         job->comm = comm;
         rc = ft_job_settings(job, config);
@@ -359,7 +443,7 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     return ft_job_start(job);
 }
 
-/* ---- the end ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the end --------------------------------------------------------------------------------- */
 
 static int run_finalize(struct ft_job *job)
 {
@@ -371,8 +455,10 @@ static int run_finalize(struct ft_job *job)
 FT_EXPORT ftcclResult_t ftcclCommFinalize(ftcclComm_t comm)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job) {
         ft_comm_leave(comm);
@@ -385,23 +471,31 @@ FT_EXPORT ftcclResult_t ftcclCommFinalize(ftcclComm_t comm)
 static int end(ftcclComm_t comm, bool abort_it)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter(comm);
-    if (rc != FT_OK) return rc;
+    if (rc == FT_OK)
+        rc = ft_comm_enter(comm);
+    if (rc != FT_OK)
+        return rc;
     rc = ft_comm_kill(comm);
     if (rc != FT_OK) {
         ft_comm_leave(comm);
         return rc;
     }
     ft_group_give_up(comm);
-    if (abort_it) atomic_store(&comm->cancel, 1);
-    bool aborted = abort_it && atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT;
-    if (aborted && comm->core) ft_comm_abort(comm->core); /* ends the waits of those inside */
+    if (abort_it)
+        atomic_store(&comm->cancel, 1);
+    bool aborted = abort_it &&
+                   atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT;
+    if (aborted && comm->core)
+        ft_comm_abort(comm->core); /* ends the waits of those inside */
     ft_comm_leave(comm);
     ft_comm_wait_users(comm);
     if (comm->core) {
-        if (abort_it && !aborted) ft_comm_abort(comm->core);
-        if (!abort_it && atomic_load(&comm->state) == FT_HANDLE_READY) rc = ft_comm_finalize(comm->core);
-        if (rc == FT_TIMEOUT) ft_comm_abort(comm->core);
+        if (abort_it && !aborted)
+            ft_comm_abort(comm->core);
+        if (!abort_it && atomic_load(&comm->state) == FT_HANDLE_READY)
+            rc = ft_comm_finalize(comm->core);
+        if (rc == FT_TIMEOUT)
+            ft_comm_abort(comm->core);
         ft_comm_close(comm->core);
     }
     comm->core = NULL;
@@ -416,20 +510,28 @@ FT_EXPORT ftcclResult_t ftcclCommDestroy(ftcclComm_t comm)
     return ft_return(NULL, ft_status_lost(rc) == FT_LOST_CALL || rc == FT_TIMEOUT ? rc : FT_OK);
 }
 
-FT_EXPORT ftcclResult_t ftcclCommAbort(ftcclComm_t comm) { return ft_return(NULL, end(comm, true)); }
+FT_EXPORT ftcclResult_t ftcclCommAbort(ftcclComm_t comm)
+{
+    return ft_return(NULL, end(comm, true));
+}
 
-/* ---- questions ---------------------------------------------------------------------------------------------------------------- */
+/* ---- questions ------------------------------------------------------------------------------- */
 
 FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *asyncError)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter(comm);
-    if (rc != FT_OK) return ft_return(NULL, rc);
-    if (!asyncError) rc = ft_fail(FT_INVAL, "CommGetAsyncError: asyncError is NULL");
-    else if (atomic_load_explicit(&comm->busy, memory_order_acquire)) *asyncError = ftcclInProgress;
+    if (rc == FT_OK)
+        rc = ft_comm_enter(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
+    if (!asyncError)
+        rc = ft_fail(FT_INVAL, "CommGetAsyncError: asyncError is NULL");
+    else if (atomic_load_explicit(&comm->busy, memory_order_acquire))
+        *asyncError = ftcclInProgress;
     else {
         int status = atomic_load_explicit(&comm->error, memory_order_acquire);
-        if (status == FT_OK && comm->core) status = atomic_load_explicit(&comm->core->verdict, memory_order_acquire);
+        if (status == FT_OK && comm->core)
+            status = atomic_load_explicit(&comm->core->verdict, memory_order_acquire);
         *asyncError = ft_result(status);
     }
     ftcclResult_t result = ft_return(comm, rc);
@@ -442,34 +544,53 @@ enum question { NRANKS, RANK, DEVICE };
 /* Before the communicator is ready: what was asked for. */
 static int answer(const struct ftcclComm *comm, enum question what)
 {
-    bool ready = atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT && comm->core;
-    if (what == DEVICE) return ready && comm->core->engine->gpu ? comm->core->engine->gpu->number : comm->device;
-    if (what == NRANKS) return ready ? ft_comm_nranks(comm->core) : comm->nranks;
+    bool ready = atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT &&
+                 comm->core;
+    if (what == DEVICE)
+        return ready && comm->core->engine->gpu ? comm->core->engine->gpu->number : comm->device;
+    if (what == NRANKS)
+        return ready ? ft_comm_nranks(comm->core) : comm->nranks;
     return ready ? ft_comm_rank(comm->core) : comm->rank;
 }
 
 static ftcclResult_t ask(ftcclComm_t comm, int *out, enum question what)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter(comm);
-    if (rc != FT_OK) return ft_return(NULL, rc);
-    if (!out) rc = ft_fail(FT_INVAL, "the result's address is NULL");
-    else *out = answer(comm, what);
+    if (rc == FT_OK)
+        rc = ft_comm_enter(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
+    if (!out)
+        rc = ft_fail(FT_INVAL, "the result's address is NULL");
+    else
+        *out = answer(comm, what);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
 }
 
-FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count) { return ask(comm, count, NRANKS); }
-FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank) { return ask(comm, rank, RANK); }
-FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device) { return ask(comm, device, DEVICE); }
+FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count)
+{
+    return ask(comm, count, NRANKS);
+}
+FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank)
+{
+    return ask(comm, rank, RANK);
+}
+FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device)
+{
+    return ask(comm, device, DEVICE);
+}
 
 FT_EXPORT ftcclResult_t ftcclCommGetDeviceStatus(ftcclComm_t comm, const uint32_t **status)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
-    if (rc != FT_OK) return ft_return(NULL, rc);
-    rc = status ? ft_gpu_word(comm->core, status) : ft_fail(FT_INVAL, "CommGetDeviceStatus: status is NULL");
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
+    rc = status ? ft_gpu_word(comm->core, status)
+                : ft_fail(FT_INVAL, "CommGetDeviceStatus: status is NULL");
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;

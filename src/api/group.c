@@ -1,18 +1,24 @@
 /*
- * Groups: what a thread calls between GroupStart and GroupEnd. Operations become one entry on their streams; management
- * calls (init, split) run side by side in threads. Outside a group every operation is a group of its own.
+ * Groups: what a thread calls between GroupStart and GroupEnd. Operations become one entry on their
+ * streams; management calls (init, split) run side by side in threads. Outside a group every
+ * operation is a group of its own.
  */
 #include "api/api.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct member { ftcclComm_t comm; struct ft_stream *stream; struct ft_op *op; }; /* each keeps the handle, a reference, the op */
+/* each keeps the handle, a reference, the op */
+struct member {
+    ftcclComm_t comm;
+    struct ft_stream *stream;
+    struct ft_op *op;
+};
 
 static _Thread_local struct group {
     int depth;
-    int error;         /* the first of the calls inside */
-    char text[512];    /* its sentence */
+    int error;      /* the first of the calls inside */
+    char text[512]; /* its sentence */
     struct member *members;
     int nmembers, capacity;
     struct ft_job *jobs, **jobs_end;
@@ -21,7 +27,8 @@ static _Thread_local struct group {
 /* A call inside the group failed: its End will say so. */
 static void note(int status)
 {
-    if (group.depth == 0 || group.error != FT_OK) return;
+    if (group.depth == 0 || group.error != FT_OK)
+        return;
     group.error = status;
     snprintf(group.text, sizeof group.text, "%.*s", (int)sizeof group.text - 1, ft_fail_text());
 }
@@ -30,11 +37,12 @@ ftcclResult_t ft_refuse(ftcclComm_t comm, int status)
 {
     note(status);
     ftcclResult_t result = ft_return(comm, status);
-    if (comm) ft_comm_leave(comm);
+    if (comm)
+        ft_comm_leave(comm);
     return result;
 }
 
-/* ---- jobs -------------------------------------------------------------------------------------------------------- */
+/* ---- jobs ------------------------------------------------------------------------------------ */
 
 static void run_job(struct ft_job *job)
 {
@@ -52,7 +60,8 @@ static void free_job(struct ft_job *job)
         ft_comm_leave(job->comm);
         ft_comm_wait_users(job->comm);
         ft_comm_handle_end(job->comm);
-    } else ft_comm_leave(job->comm);
+    } else
+        ft_comm_leave(job->comm);
     free(job->ids);
     free(job->exclude);
     free(job);
@@ -69,23 +78,26 @@ static void free_chain(struct ft_job *job)
 /* The calls of the job and of those after it can never run. */
 static void discard(struct ft_job *job)
 {
-    for (struct ft_job *j = job; j; j = j->then) ft_job_drop(j);
+    for (struct ft_job *j = job; j; j = j->then)
+        ft_job_drop(j);
     free_chain(job);
 }
 
-/* Calls of one communicator run in their order, which is the same on all ranks. Returns the first that failed, or NULL. */
+/* Calls of one communicator run in their order, which is the same on all ranks. Returns the first
+ * that failed, or NULL. */
 static struct ft_job *run_chain(struct ft_job *job)
 {
     struct ft_job *failed = NULL;
     for (; job; job = job->then) {
         run_job(job);
-        if (job->status != FT_OK && !failed) failed = job;
+        if (job->status != FT_OK && !failed)
+            failed = job;
     }
     return failed;
 }
 
-/* The blocking jobs of a group. When one fails the others are cancelled, or they would wait for its rank until their bound;
- * the group's error is then that of the first. */
+/* The blocking jobs of a group. When one fails the others are cancelled, or they would wait for its
+ * rank until their bound; the group's error is then that of the first. */
 struct ft_job_set {
     struct ft_job *jobs;
     struct ft_job *_Atomic failed;
@@ -94,13 +106,15 @@ struct ft_job_set {
 static void cancel_all(const struct ft_job_set *set)
 {
     for (struct ft_job *job = set->jobs; job; job = job->next)
-        if (job->comm->blocking) atomic_store(&job->comm->cancel, 1);
+        if (job->comm->blocking)
+            atomic_store(&job->comm->cancel, 1);
 }
 
 static void *joined_job(void *arg)
 {
     struct ft_job *job = arg, *none = NULL, *failed = run_chain(job);
-    if (failed && atomic_compare_exchange_strong(&job->set->failed, &none, failed)) cancel_all(job->set);
+    if (failed && atomic_compare_exchange_strong(&job->set->failed, &none, failed))
+        cancel_all(job->set);
     return NULL;
 }
 
@@ -108,7 +122,8 @@ static void *detached_job(void *arg)
 {
     struct ft_job *job = arg;
     const struct ft_job *failed = run_chain(job);
-    if (failed) atomic_store_explicit(&job->comm->error, failed->status, memory_order_release);
+    if (failed)
+        atomic_store_explicit(&job->comm->error, failed->status, memory_order_release);
     atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_release);
     free_chain(job);
     return NULL;
@@ -120,11 +135,13 @@ static int detach_job(struct ft_job *job)
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    atomic_store_explicit(&job->comm->error, FT_OK, memory_order_relaxed); /* GetAsyncError tells of the latest call */
+    /* GetAsyncError tells of the latest call */
+    atomic_store_explicit(&job->comm->error, FT_OK, memory_order_relaxed);
     atomic_fetch_add_explicit(&job->comm->busy, 1, memory_order_relaxed);
     int err = pthread_create(&job->thread, &attr, detached_job, job);
     pthread_attr_destroy(&attr);
-    if (err == 0) return FT_AGAIN;
+    if (err == 0)
+        return FT_AGAIN;
     atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_relaxed);
     discard(job);
     return ft_fail(FT_SYSTEM, "cannot start a thread: %s", strerror(err));
@@ -133,32 +150,38 @@ static int detach_job(struct ft_job *job)
 ftcclResult_t ft_job_start(struct ft_job *job)
 {
     if (group.depth > 0) {
-        if (!group.jobs) group.jobs_end = &group.jobs;
+        if (!group.jobs)
+            group.jobs_end = &group.jobs;
         *group.jobs_end = job;
         group.jobs_end = &job->next;
         ft_comm_keep(job->comm);
         return ftcclSuccess;
     }
-    if (!job->comm->blocking) return ft_return(NULL, detach_job(job));
+    if (!job->comm->blocking)
+        return ft_return(NULL, detach_job(job));
     run_job(job);
     int status = job->status;
     free_job(job);
     return ft_result(status);
 }
 
-/* A job that gets no thread never runs, nor do those after it; the others would wait for its rank. */
+/* A job that gets no thread never runs, nor do those after it; the others would wait for its
+ * rank. */
 static int start_joined(struct ft_job_set *set)
 {
     int err = 0;
     for (struct ft_job *job = set->jobs; job && !err; job = job->next) {
-        if (!job->comm->blocking) continue;
+        if (!job->comm->blocking)
+            continue;
         job->set = set;
         err = pthread_create(&job->thread, NULL, joined_job, job);
         job->started = err == 0;
     }
-    if (!err) return FT_OK;
+    if (!err)
+        return FT_OK;
     cancel_all(set);
-    return ft_fail(FT_SYSTEM, "cannot start a thread for a communicator of the group: %s", strerror(err));
+    return ft_fail(FT_SYSTEM, "cannot start a thread for a communicator of the group: %s",
+                   strerror(err));
 }
 
 /* One job of each communicator stays in the list. */
@@ -166,14 +189,16 @@ static void chain_jobs(struct ft_job *jobs)
 {
     for (struct ft_job **at = &jobs->next, *job; (job = *at) != NULL;) {
         struct ft_job *first = jobs;
-        while (first->comm != job->comm) first = first->next;
+        while (first->comm != job->comm)
+            first = first->next;
         if (first == job) {
             at = &job->next;
             continue;
         }
         *at = job->next;
         job->next = NULL;
-        while (first->then) first = first->then;
+        while (first->then)
+            first = first->then;
         first->then = job;
     }
 }
@@ -184,26 +209,32 @@ static int run_jobs(struct ft_job *jobs)
     struct ft_job_set set = {.jobs = jobs};
     int rc = start_joined(&set);
     for (struct ft_job *job = jobs; job; job = job->next)
-        if (job->started) pthread_join(job->thread, NULL);
+        if (job->started)
+            pthread_join(job->thread, NULL);
     struct ft_job *failed = atomic_load(&set.failed);
-    if (rc == FT_OK && failed) rc = ft_fail(failed->status, "%s", failed->text);
+    if (rc == FT_OK && failed)
+        rc = ft_fail(failed->status, "%s", failed->text);
     for (struct ft_job *job = jobs, *next; job; job = next) {
         next = job->next;
-        if (job->comm->blocking && !job->started) discard(job);
-        else if (job->comm->blocking) free_chain(job);
+        if (job->comm->blocking && !job->started)
+            discard(job);
+        else if (job->comm->blocking)
+            free_chain(job);
         else {
             int status = detach_job(job);
-            if (rc == FT_OK) rc = status;
+            if (rc == FT_OK)
+                rc = status;
         }
     }
     return rc;
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------------ */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static void drop_member(struct member *member)
 {
-    if (member->op) ft_op_free(member->op);
+    if (member->op)
+        ft_op_free(member->op);
     ft_stream_release(member->stream);
     ft_comm_leave(member->comm);
 }
@@ -213,15 +244,22 @@ static int check_self(const struct member *members, int n)
 {
     for (int i = 0; i < n; i++) {
         const struct member *m = &members[i];
-        bool self = (m->op->coll.kind == FT_SEND || m->op->coll.kind == FT_RECV) && m->op->coll.root == ft_comm_rank(m->comm->core);
-        if (!self) continue;
+        bool self = (m->op->coll.kind == FT_SEND || m->op->coll.kind == FT_RECV) &&
+                    m->op->coll.root == ft_comm_rank(m->comm->core);
+        if (!self)
+            continue;
         int balance = 0;
         for (int k = 0; k < n; k++) {
             const struct ft_op *op = members[k].op;
-            if (members[k].comm != m->comm || op->coll.root != ft_comm_rank(m->comm->core)) continue;
+            if (members[k].comm != m->comm || op->coll.root != ft_comm_rank(m->comm->core))
+                continue;
             balance += (op->coll.kind == FT_SEND) - (op->coll.kind == FT_RECV);
         }
-        if (balance != 0) return ft_fail(FT_USAGE, "rank %d has a send or receive to itself without its partner in the group", ft_comm_rank(m->comm->core));
+        if (balance != 0)
+            return ft_fail(
+                FT_USAGE,
+                "rank %d has a send or receive to itself without its partner in the group",
+                ft_comm_rank(m->comm->core));
     }
     return FT_OK;
 }
@@ -231,8 +269,10 @@ static int distinct_streams(const struct member *members, int n, struct ft_strea
     int count = 0;
     for (int i = 0; i < n; i++) {
         int k = 0;
-        while (k < count && streams[k] != members[i].stream) k++;
-        if (k == count) streams[count++] = members[i].stream;
+        while (k < count && streams[k] != members[i].stream)
+            k++;
+        if (k == count)
+            streams[count++] = members[i].stream;
     }
     return count;
 }
@@ -241,20 +281,28 @@ static int submit(struct member *members, int n)
 {
     struct ft_stream *few[8], **streams = n <= 8 ? few : malloc((size_t)n * sizeof *streams);
     int rc = check_self(members, n);
-    struct ft_entry *entry = rc == FT_OK && streams ? ft_entry_new(streams, distinct_streams(members, n, streams)) : NULL;
-    if (rc == FT_OK && !entry) rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
+    struct ft_entry *entry = rc == FT_OK && streams
+                                 ? ft_entry_new(streams, distinct_streams(members, n, streams))
+                                 : NULL;
+    if (rc == FT_OK && !entry)
+        rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
     for (int i = 0; i < n && rc == FT_OK; i++) {
         struct ft_work *work = ft_entry_work(entry, members[i].comm->core);
-        if (!work) rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
+        if (!work)
+            rc = ft_fail(FT_NOMEM, "no memory for a group of %d operations", n);
         else {
             ft_work_add(work, members[i].op);
             members[i].op = NULL;
         }
     }
-    if (rc == FT_OK && (rc = ft_graph_capture(entry)) == FT_AGAIN) rc = ft_entry_submit(entry);
-    if (rc != FT_OK && entry) ft_entry_free(entry);
-    if (streams != few) free(streams);
-    for (int i = 0; i < n; i++) drop_member(&members[i]);
+    if (rc == FT_OK && (rc = ft_graph_capture(entry)) == FT_AGAIN)
+        rc = ft_entry_submit(entry);
+    if (rc != FT_OK && entry)
+        ft_entry_free(entry);
+    if (streams != few)
+        free(streams);
+    for (int i = 0; i < n; i++)
+        drop_member(&members[i]);
     return rc;
 }
 
@@ -263,7 +311,8 @@ static int add_member(const struct member *member)
     if (group.nmembers == group.capacity) {
         int want = group.capacity ? 2 * group.capacity : 16;
         struct member *grown = realloc(group.members, (size_t)want * sizeof *grown);
-        if (!grown) return ft_fail(FT_NOMEM, "no memory for a group of %d operations", want);
+        if (!grown)
+            return ft_fail(FT_NOMEM, "no memory for a group of %d operations", want);
         group.members = grown;
         group.capacity = want;
     }
@@ -271,25 +320,34 @@ static int add_member(const struct member *member)
     return FT_OK;
 }
 
-bool ft_group_is_open(void) { return group.depth > 0; }
+bool ft_group_is_open(void)
+{
+    return group.depth > 0;
+}
 
 ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op)
 {
     struct member member = {comm, NULL, op};
     int rc = FT_OK;
-    if (op->gpu) member.stream = ft_gpu_order(comm->core);
+    if (op->gpu)
+        member.stream = ft_gpu_order(comm->core);
     else if (stream) {
         rc = ft_stream_enter(stream, &member.stream);
-        if (rc == FT_OK) ft_stream_ref(member.stream), ft_stream_leave(stream);
-    } else if (!(member.stream = ft_engine_null_stream(comm->core->engine))) rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
-    if (!stream && !op->gpu && rc == FT_OK) ft_null_stream_used(comm->core->engine);
+        if (rc == FT_OK)
+            ft_stream_ref(member.stream), ft_stream_leave(stream);
+    } else if (!(member.stream = ft_engine_null_stream(comm->core->engine)))
+        rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
+    if (!stream && !op->gpu && rc == FT_OK)
+        ft_null_stream_used(comm->core->engine);
     if (rc != FT_OK) {
         ft_op_free(op);
         return ft_refuse(comm, rc);
     }
-    if (group.depth == 0) return ft_return(NULL, submit(&member, 1));
+    if (group.depth == 0)
+        return ft_return(NULL, submit(&member, 1));
     rc = add_member(&member);
-    if (rc == FT_OK) ft_comm_keep(comm);
+    if (rc == FT_OK)
+        ft_comm_keep(comm);
     else {
         note(rc);
         drop_member(&member);
@@ -297,7 +355,11 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
     return ft_return(NULL, rc);
 }
 
-static int ended(void) { return ft_fail(FT_USAGE, "a communicator was destroyed or aborted in the group that has calls of it"); }
+static int ended(void)
+{
+    return ft_fail(FT_USAGE,
+                   "a communicator was destroyed or aborted in the group that has calls of it");
+}
 
 void ft_group_give_up(ftcclComm_t comm)
 {
@@ -307,7 +369,8 @@ void ft_group_give_up(ftcclComm_t comm)
         if (group.members[i].comm == comm) {
             ft_comm_take(comm);
             drop_member(&group.members[i]);
-        } else group.members[kept++] = group.members[i];
+        } else
+            group.members[kept++] = group.members[i];
     }
     group.nmembers = kept;
     for (struct ft_job **at = &group.jobs, *job; (job = *at) != NULL;) {
@@ -318,23 +381,27 @@ void ft_group_give_up(ftcclComm_t comm)
             ft_comm_take(comm);
             discard(job);
             any = true;
-        } else at = &job->next;
+        } else
+            at = &job->next;
     }
-    if (any || kept < before) note(ended());
+    if (any || kept < before)
+        note(ended());
 }
 
-/* ---- start and end ------------------------------------------------------------------------------------------------------ */
+/* ---- start and end --------------------------------------------------------------------------- */
 
 FT_EXPORT ftcclResult_t ftcclGroupStart(void)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) group.depth++;
+    if (rc == FT_OK)
+        group.depth++;
     return ft_return(NULL, rc);
 }
 
 static void forget(void)
 {
-    for (int i = 0; i < group.nmembers; i++) drop_member(&group.members[i]);
+    for (int i = 0; i < group.nmembers; i++)
+        drop_member(&group.members[i]);
     for (struct ft_job *job = group.jobs, *next; job; job = next) {
         next = job->next;
         discard(job);
@@ -347,21 +414,28 @@ static void forget(void)
 static bool take_all(void)
 {
     bool all = true;
-    for (int i = 0; i < group.nmembers; i++) all &= ft_comm_take(group.members[i].comm);
-    for (struct ft_job *job = group.jobs; job; job = job->next) all &= ft_comm_take(job->comm);
+    for (int i = 0; i < group.nmembers; i++)
+        all &= ft_comm_take(group.members[i].comm);
+    for (struct ft_job *job = group.jobs; job; job = job->next)
+        all &= ft_comm_take(job->comm);
     return all;
 }
 
 static int leave_group(bool *outermost)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK && group.depth == 0) rc = ft_fail(FT_USAGE, "GroupEnd without GroupStart");
+    if (rc == FT_OK && group.depth == 0)
+        rc = ft_fail(FT_USAGE, "GroupEnd without GroupStart");
     *outermost = rc == FT_OK && --group.depth == 0;
-    if (!*outermost) return rc;
+    if (!*outermost)
+        return rc;
     bool all = take_all();
-    if (group.error != FT_OK) rc = ft_fail(group.error, "%s", group.text);
-    else if (group.jobs && group.nmembers) rc = ft_fail(FT_USAGE, "a group makes communicators or enqueues operations, not both");
-    else if (!all) rc = ended();
+    if (group.error != FT_OK)
+        rc = ft_fail(group.error, "%s", group.text);
+    else if (group.jobs && group.nmembers)
+        rc = ft_fail(FT_USAGE, "a group makes communicators or enqueues operations, not both");
+    else if (!all)
+        rc = ended();
     return rc;
 }
 
@@ -369,15 +443,18 @@ FT_EXPORT ftcclResult_t ftcclGroupEnd(void)
 {
     bool outermost;
     int rc = leave_group(&outermost);
-    if (!outermost) return ft_return(NULL, rc);
+    if (!outermost)
+        return ft_return(NULL, rc);
     if (rc != FT_OK) {
         forget();
         return ft_return(NULL, rc);
     }
     struct group taken = group;
     memset(&group, 0, sizeof group);
-    if (taken.jobs) rc = run_jobs(taken.jobs);
-    else if (taken.nmembers) rc = submit(taken.members, taken.nmembers);
+    if (taken.jobs)
+        rc = run_jobs(taken.jobs);
+    else if (taken.nmembers)
+        rc = submit(taken.members, taken.nmembers);
     free(taken.members);
     return ft_return(NULL, rc);
 }
@@ -387,9 +464,12 @@ static double cost_of(const struct member *member)
     struct ft_comm *core = member->comm->core;
     const struct ft_coll *coll = &member->op->coll;
     struct ft_tuning *tuning = &core->tuning;
-    if (coll->kind == FT_WAIT) return 0;
+    if (coll->kind == FT_WAIT)
+        return 0;
     if (!ft_kind_is_collective(coll->kind))
-        return tuning->costs.local_latency_ns + (double)coll->count * (double)ft_type_size(coll->type) * tuning->costs.local_ns_per_byte;
+        return tuning->costs.local_latency_ns + (double)coll->count *
+                                                    (double)ft_type_size(coll->type) *
+                                                    tuning->costs.local_ns_per_byte;
     struct ft_plan plan;
     ft_engine_lock(core->engine);
     int rc = ft_comm_plan(core, coll, &plan);
@@ -400,16 +480,22 @@ static double cost_of(const struct member *member)
 
 FT_EXPORT ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo)
 {
-    bool outermost, good = !simInfo || (simInfo->magic == FTCCL_SIM_INFO_MAGIC && simInfo->size >= sizeof *simInfo);
+    bool outermost, good = !simInfo || (simInfo->magic == FTCCL_SIM_INFO_MAGIC &&
+                                        simInfo->size >= sizeof *simInfo);
     int rc = leave_group(&outermost);
     if (rc != FT_FORKED && !good) {
-        rc = ft_fail(FT_INVAL, "GroupSimulateEnd: simInfo was not initialised with FTCCL_SIM_INFO_INITIALIZER");
+        rc = ft_fail(
+            FT_INVAL,
+            "GroupSimulateEnd: simInfo was not initialised with FTCCL_SIM_INFO_INITIALIZER");
         note(rc);
     }
-    if (!outermost) return ft_return(NULL, rc);
+    if (!outermost)
+        return ft_return(NULL, rc);
     double ns = 0;
-    for (int i = 0; i < group.nmembers && rc == FT_OK; i++) ns += cost_of(&group.members[i]);
-    if (simInfo && rc == FT_OK) simInfo->estimatedTime = (float)(ns * 1e-9);
+    for (int i = 0; i < group.nmembers && rc == FT_OK; i++)
+        ns += cost_of(&group.members[i]);
+    if (simInfo && rc == FT_OK)
+        simInfo->estimatedTime = (float)(ns * 1e-9);
     forget();
     return ft_return(NULL, rc);
 }

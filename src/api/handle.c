@@ -1,6 +1,7 @@
 /*
- * Handles of communicators and streams. Both come from slabs that live as long as the process and are reused oldest first, so a
- * stale handle is almost always found out; a pointer from elsewhere always is.
+ * Handles of communicators and streams. Both come from slabs that live as long as the process and
+ * are reused oldest first, so a stale handle is almost always found out; a pointer from elsewhere
+ * always is.
  */
 #include "api/api.h"
 
@@ -11,34 +12,42 @@
 #define PER_SLAB 64
 #define SLABS 1024
 
-#define INSIDE UINT64_C(1)        /* in a communicator's users: a call or a job that uses it now */
-#define KEPT (UINT64_C(1) << 32)  /* one of a group that is still open */
-#define OVER (UINT64_C(1) << 63)  /* it has ended: whoever lets go last frees the handle */
+#define INSIDE UINT64_C(1)       /* in a communicator's users: a call or a job that uses it now */
+#define KEPT (UINT64_C(1) << 32) /* one of a group that is still open */
+#define OVER (UINT64_C(1) << 63) /* it has ended: whoever lets go last frees the handle */
 
-struct stream_handle { atomic_int live, users; struct ft_stream *stream; struct stream_handle *next_free; };
+struct stream_handle {
+    atomic_int live, users;
+    struct ft_stream *stream;
+    struct stream_handle *next_free;
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ftcclComm *comm_slabs[SLABS], *free_comms, **free_comms_end = &free_comms;
 static struct stream_handle *stream_slabs[SLABS], *free_streams, **free_streams_end = &free_streams;
-static atomic_int ncomm_slabs, nstream_slabs; /* release after the slab is in place, acquire by lookups */
+/* release after the slab is in place, acquire by lookups */
+static atomic_int ncomm_slabs, nstream_slabs;
 
 /* Inline, so that the division is by a constant. */
-static inline __attribute__((always_inline)) bool in_slabs(void *const *slabs, int nslabs, size_t size, const void *handle)
+static inline __attribute__((always_inline)) bool in_slabs(void *const *slabs, int nslabs,
+                                                           size_t size, const void *handle)
 {
     for (int i = 0; i < nslabs; i++) {
         uintptr_t base = (uintptr_t)slabs[i], at = (uintptr_t)handle;
-        if (at >= base && at < base + PER_SLAB * size) return (at - base) % size == 0;
+        if (at >= base && at < base + PER_SLAB * size)
+            return (at - base) % size == 0;
     }
     return false;
 }
 
-/* ---- communicators ------------------------------------------------------------------------------------------------- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
 static void grow_comms(void)
 {
     int n = atomic_load_explicit(&ncomm_slabs, memory_order_relaxed);
     struct ftcclComm *slab = n < SLABS ? calloc(PER_SLAB, sizeof *slab) : NULL;
-    if (!slab) return;
+    if (!slab)
+        return;
     for (int i = 0; i < PER_SLAB; i++) {
         pthread_mutex_init(&slab[i].lock, NULL);
         *free_comms_end = &slab[i];
@@ -51,11 +60,13 @@ static void grow_comms(void)
 ftcclComm_t ft_comm_handle_new(void)
 {
     pthread_mutex_lock(&lock);
-    if (!free_comms) grow_comms();
+    if (!free_comms)
+        grow_comms();
     struct ftcclComm *comm = free_comms;
     if (comm) {
         free_comms = comm->next_free;
-        if (!free_comms) free_comms_end = &free_comms;
+        if (!free_comms)
+            free_comms_end = &free_comms;
         comm->next_free = NULL;
     }
     pthread_mutex_unlock(&lock);
@@ -92,11 +103,15 @@ void ft_comm_handle_free(ftcclComm_t comm)
 
 int ft_comm_enter(ftcclComm_t comm)
 {
-    if (!comm) return ft_fail(FT_INVAL, "the communicator is NULL");
+    if (!comm)
+        return ft_fail(FT_INVAL, "the communicator is NULL");
     int n = atomic_load_explicit(&ncomm_slabs, memory_order_acquire);
-    if (!in_slabs((void *const *)comm_slabs, n, sizeof *comm, comm)) return ft_fail(FT_INVAL, "%p is not a communicator", (void *)comm);
-    atomic_fetch_add(&comm->users, INSIDE); /* pairs with ft_comm_kill(): either it waits for us, or we see it dead */
-    if (atomic_load(&comm->live)) return FT_OK;
+    if (!in_slabs((void *const *)comm_slabs, n, sizeof *comm, comm))
+        return ft_fail(FT_INVAL, "%p is not a communicator", (void *)comm);
+    /* pairs with ft_comm_kill(): either it waits for us, or we see it dead */
+    atomic_fetch_add(&comm->users, INSIDE);
+    if (atomic_load(&comm->live))
+        return FT_OK;
     ft_comm_leave(comm);
     return ft_fail(FT_INVAL, "the communicator %p has been destroyed", (void *)comm);
 }
@@ -104,15 +119,20 @@ int ft_comm_enter(ftcclComm_t comm)
 static void free_if_last(ftcclComm_t comm)
 {
     uint64_t last = OVER;
-    if (atomic_compare_exchange_strong(&comm->users, &last, 0)) ft_comm_handle_free(comm);
+    if (atomic_compare_exchange_strong(&comm->users, &last, 0))
+        ft_comm_handle_free(comm);
 }
 
 void ft_comm_leave(ftcclComm_t comm)
 {
-    if (atomic_fetch_sub_explicit(&comm->users, INSIDE, memory_order_acq_rel) == (OVER | INSIDE)) free_if_last(comm);
+    if (atomic_fetch_sub_explicit(&comm->users, INSIDE, memory_order_acq_rel) == (OVER | INSIDE))
+        free_if_last(comm);
 }
 
-void ft_comm_keep(ftcclComm_t comm) { atomic_fetch_add(&comm->users, KEPT - INSIDE); }
+void ft_comm_keep(ftcclComm_t comm)
+{
+    atomic_fetch_add(&comm->users, KEPT - INSIDE);
+}
 
 bool ft_comm_take(ftcclComm_t comm)
 {
@@ -123,28 +143,33 @@ bool ft_comm_take(ftcclComm_t comm)
 int ft_comm_enter_ready(ftcclComm_t comm)
 {
     int rc = ft_comm_enter(comm);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     if (atomic_load_explicit(&comm->busy, memory_order_acquire))
-        rc = ft_fail(FT_INVAL, "the communicator is used before its previous call has completed; see ftcclCommGetAsyncError()");
+        rc = ft_fail(FT_INVAL, "the communicator is used before its previous call has completed; "
+                               "see ftcclCommGetAsyncError()");
     else if (atomic_load_explicit(&comm->state, memory_order_acquire) == FT_HANDLE_FINALIZED)
         rc = ft_fail(FT_USAGE, "the communicator has been finalized");
     else if (atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_READY)
         rc = ft_fail(FT_USAGE, "the communicator could not be initialised: %s", comm->text);
-    if (rc != FT_OK) ft_comm_leave(comm);
+    if (rc != FT_OK)
+        ft_comm_leave(comm);
     return rc;
 }
 
 int ft_comm_kill(ftcclComm_t comm)
 {
     int one = 1;
-    if (atomic_compare_exchange_strong(&comm->live, &one, 0)) return FT_OK;
+    if (atomic_compare_exchange_strong(&comm->live, &one, 0))
+        return FT_OK;
     return ft_fail(FT_INVAL, "the communicator %p has been destroyed", (void *)comm);
 }
 
 /* Calls inside end within their own bounds. */
 void ft_comm_wait_users(ftcclComm_t comm)
 {
-    while (atomic_load(&comm->users) % KEPT >= INSIDE) sched_yield();
+    while (atomic_load(&comm->users) % KEPT >= INSIDE)
+        sched_yield();
 }
 
 void ft_comm_handle_end(ftcclComm_t comm)
@@ -153,13 +178,14 @@ void ft_comm_handle_end(ftcclComm_t comm)
     free_if_last(comm);
 }
 
-/* ---- streams ------------------------------------------------------------------------------------------------------------ */
+/* ---- streams --------------------------------------------------------------------------------- */
 
 static void grow_streams(void)
 {
     int n = atomic_load_explicit(&nstream_slabs, memory_order_relaxed);
     struct stream_handle *slab = n < SLABS ? calloc(PER_SLAB, sizeof *slab) : NULL;
-    if (!slab) return;
+    if (!slab)
+        return;
     for (int i = 0; i < PER_SLAB; i++) {
         *free_streams_end = &slab[i];
         free_streams_end = &slab[i].next_free;
@@ -172,8 +198,10 @@ int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
 {
     struct stream_handle *h = (struct stream_handle *)(void *)handle;
     int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire);
-    if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h)) return ft_fail(FT_INVAL, "%p is not a stream of ftcclStreamCreate()", (void *)handle);
-    atomic_fetch_add(&h->users, 1); /* pairs with StreamDestroy: either it waits for us, or we see it dead */
+    if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h))
+        return ft_fail(FT_INVAL, "%p is not a stream of ftcclStreamCreate()", (void *)handle);
+    /* pairs with StreamDestroy: either it waits for us, or we see it dead */
+    atomic_fetch_add(&h->users, 1);
     if (atomic_load(&h->live)) {
         *out = h->stream;
         return FT_OK;
@@ -184,22 +212,28 @@ int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
 
 void ft_stream_leave(ftcclStream_t handle)
 {
-    atomic_fetch_sub_explicit(&((struct stream_handle *)(void *)handle)->users, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&((struct stream_handle *)(void *)handle)->users, 1,
+                              memory_order_release);
 }
 
 FT_EXPORT ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK && !stream) rc = ft_fail(FT_INVAL, "StreamCreate: stream is NULL");
+    if (rc == FT_OK && !stream)
+        rc = ft_fail(FT_INVAL, "StreamCreate: stream is NULL");
     struct ft_stream *made = rc == FT_OK ? ft_stream_new() : NULL;
-    if (rc == FT_OK && !made) rc = ft_fail(FT_NOMEM, "no memory for a stream");
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK && !made)
+        rc = ft_fail(FT_NOMEM, "no memory for a stream");
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     pthread_mutex_lock(&lock);
-    if (!free_streams) grow_streams();
+    if (!free_streams)
+        grow_streams();
     struct stream_handle *h = free_streams;
     if (h) {
         free_streams = h->next_free;
-        if (!free_streams) free_streams_end = &free_streams;
+        if (!free_streams)
+            free_streams_end = &free_streams;
         h->next_free = NULL;
         h->stream = made;
         atomic_store(&h->live, 1);
@@ -217,14 +251,21 @@ FT_EXPORT ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = stream ? ft_stream_enter(stream, &held) : ft_fail(FT_INVAL, "the NULL stream cannot be destroyed");
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK)
+        rc = stream ? ft_stream_enter(stream, &held)
+                    : ft_fail(FT_INVAL, "the NULL stream cannot be destroyed");
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     struct stream_handle *h = (struct stream_handle *)(void *)stream;
     bool mine = atomic_exchange(&h->live, 0);
     ft_stream_leave(stream);
-    if (!mine) return ft_return(NULL, ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)stream));
+    if (!mine)
+        return ft_return(NULL,
+                         ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)stream));
     rc = ft_stream_wait(held);
-    while (atomic_load_explicit(&h->users, memory_order_acquire) > 0) sched_yield(); /* calls inside wait for no more than we did */
+    /* calls inside wait for no more than we did */
+    while (atomic_load_explicit(&h->users, memory_order_acquire) > 0)
+        sched_yield();
     ft_stream_release(held);
     pthread_mutex_lock(&lock);
     *free_streams_end = h;
@@ -237,9 +278,12 @@ FT_EXPORT ftcclResult_t ftcclStreamQuery(ftcclStream_t stream)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
-    if (rc == FT_OK && !stream) return ft_return(NULL, ft_null_streams(false));
-    if (rc == FT_OK) rc = ft_stream_enter(stream, &held);
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK && !stream)
+        return ft_return(NULL, ft_null_streams(false));
+    if (rc == FT_OK)
+        rc = ft_stream_enter(stream, &held);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     rc = ft_stream_query(held);
     ft_stream_leave(stream);
     return ft_return(NULL, rc);
@@ -249,9 +293,12 @@ FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
-    if (rc == FT_OK && !stream) return ft_return(NULL, ft_null_streams(true));
-    if (rc == FT_OK) rc = ft_stream_enter(stream, &held);
-    if (rc != FT_OK) return ft_return(NULL, rc);
+    if (rc == FT_OK && !stream)
+        return ft_return(NULL, ft_null_streams(true));
+    if (rc == FT_OK)
+        rc = ft_stream_enter(stream, &held);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
     rc = ft_stream_wait(held);
     ft_stream_leave(stream);
     return ft_return(NULL, rc);

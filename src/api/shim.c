@@ -1,17 +1,20 @@
 /*
- * What libnccl.so.2 needs to know or to change here that no program should: the log's form, defaults, sentences of its own.
+ * What libnccl.so.2 needs to know or to change here that no program should: the log's form,
+ * defaults, sentences of its own.
  */
 #include "api/api.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 
-#define OP_TIMEOUT_MS 1800000 /* frameworks that know NCCL compile and evaluate between two calls for longer than a minute */
+/* frameworks that know NCCL compile and evaluate between two calls for longer than a minute */
+#define OP_TIMEOUT_MS 1800000
 
 FT_EXPORT void ft_shim_attach(void)
 {
     ft_param_set_default(FT_PARAM_OP_TIMEOUT_MS, OP_TIMEOUT_MS);
-    ft_param_set_default_text(FT_PARAM_ON_FAILURE, "hold"); /* as with NCCL nothing behind a failed operation runs on half a result */
+    /* as with NCCL nothing behind a failed operation runs on half a result */
+    ft_param_set_default_text(FT_PARAM_ON_FAILURE, "hold");
     ft_log_like_nccl();
 }
 
@@ -38,11 +41,16 @@ static int run_revoke(struct ft_job *job)
 FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
 {
     int rc = ft_enter_library();
-    if (rc == FT_OK) rc = ft_comm_enter_ready(comm);
-    if (rc != FT_OK) return ft_refuse(NULL, rc);
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_refuse(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
-    if (!job) rc = ft_fail(FT_NOMEM, "no memory for a revoke");
-    else if (flags != FTCCL_REVOKE_DEFAULT) rc = ft_fail(FT_INVAL, "CommRevoke: flags are %d; only NCCL_REVOKE_DEFAULT is known", flags);
+    if (!job)
+        rc = ft_fail(FT_NOMEM, "no memory for a revoke");
+    else if (flags != FTCCL_REVOKE_DEFAULT)
+        rc = ft_fail(FT_INVAL, "CommRevoke: flags are %d; only NCCL_REVOKE_DEFAULT is known",
+                     flags);
     if (rc != FT_OK) {
         free(job);
         return ft_refuse(comm, rc);
@@ -53,13 +61,17 @@ FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
 
 FT_EXPORT bool ft_shim_is_revoked(ftcclComm_t comm)
 {
-    if (ft_comm_enter(comm) != FT_OK) return false;
+    if (ft_comm_enter(comm) != FT_OK)
+        return false;
     bool revoked = atomic_load_explicit(&comm->revoked, memory_order_acquire) != 0;
     ft_comm_leave(comm);
     return revoked;
 }
 
-FT_EXPORT bool ft_shim_log_on(void) { return ft_log_shows(FT_LOG_INFO, "coll"); }
+FT_EXPORT bool ft_shim_log_on(void)
+{
+    return ft_log_shows(FT_LOG_INFO, "coll");
+}
 
 FT_EXPORT void ft_shim_log(const char *fmt, ...)
 {
@@ -75,7 +87,11 @@ FT_EXPORT void ft_shim_announce(const char *version)
 {
     static atomic_int done;
     if (!atomic_exchange(&done, 1))
-        FT_LOG(VERSION, "init", -1, "NCCL version %s (FTCCL %d.%d.%d)", version, FTCCL_MAJOR, FTCCL_MINOR, FTCCL_PATCH);
+        FT_LOG(VERSION, "init", -1, "NCCL version %s (FTCCL %d.%d.%d)", version, FTCCL_MAJOR,
+               FTCCL_MINOR, FTCCL_PATCH);
 }
 
-FT_EXPORT const char *ft_shim_version(void) { return ft_param_str(FT_PARAM_NCCL_VERSION); }
+FT_EXPORT const char *ft_shim_version(void)
+{
+    return ft_param_str(FT_PARAM_NCCL_VERSION);
+}

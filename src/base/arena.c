@@ -1,13 +1,16 @@
 /*
- * The arena: one shared file without a name that all memory of ftcclMemAlloc() from FT_ARENA_LEAST bytes on comes from, so that
- * other processes of this host can read it where it lies. The file is as long as the machine's memory, but has pages only where
- * memory is allocated; its length is sealed. Others are handed a descriptor that cannot write. Freed memory loses its pages at
- * once, in the mappings of others too. Who reads a place without pages finds zeros, and the kernel makes a page for it: a member
- * of the job that lends what it never allocated costs the machine memory, and the reader gets SIGBUS where there is none left.
- * A member that is not hostile lends only what is allocated.
+ * The arena: one shared file without a name that all memory of ftcclMemAlloc() from FT_ARENA_LEAST
+ * bytes on comes from, so that other processes of this host can read it where it lies. The file is
+ * as long as the machine's memory, but has pages only where memory is allocated; its length is
+ * sealed. Others are handed a descriptor that cannot write. Freed memory loses its pages at once,
+ * in the mappings of others too. Who reads a place without pages finds zeros, and the kernel makes
+ * a page for it: a member of the job that lends what it never allocated costs the machine memory,
+ * and the reader gets SIGBUS where there is none left. A member that is not hostile lends only what
+ * is allocated.
  *
- * Without an arena (FTCCL_LEND=0, an old kernel, no /proc, limits on address space or file sizes) everything works by copies. A program
- * that locks all its memory would get all pages of every arena, its own and those of others: it needs FTCCL_LEND=0. Thread-safe.
+ * Without an arena (FTCCL_LEND=0, an old kernel, no /proc, limits on address space or file sizes)
+ * everything works by copies. A program that locks all its memory would get all pages of every
+ * arena, its own and those of others: it needs FTCCL_LEND=0. Thread-safe.
  */
 #include "base/base.h"
 
@@ -25,7 +28,10 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define ARENA_MOST ((size_t)1 << 40)
 
-struct extent { struct extent *next; size_t at, len_bytes; };
+struct extent {
+    struct extent *next;
+    size_t at, len_bytes;
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -44,8 +50,10 @@ static bool make_file(size_t len)
 {
     char path[64];
     file = ft_fd_own(memfd_create("ftccl-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (file < 0 || ftruncate(file, (off_t)len) < 0) return false;
-    if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) return false;
+    if (file < 0 || ftruncate(file, (off_t)len) < 0)
+        return false;
+    if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
+        return false;
     snprintf(path, sizeof path, "/proc/self/fd/%d", file);
     reader = ft_fd_own(open(path, O_RDONLY | O_CLOEXEC));
     return reader >= 0;
@@ -54,17 +62,24 @@ static bool make_file(size_t len)
 static void make(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (!ft_param_int(FT_PARAM_LEND) || pages <= 0 || page <= 0 || !unlimited(RLIMIT_AS) || !unlimited(RLIMIT_FSIZE)) return;
+    if (!ft_param_int(FT_PARAM_LEND) || pages <= 0 || page <= 0 || !unlimited(RLIMIT_AS) ||
+        !unlimited(RLIMIT_FSIZE))
+        return;
     size_t len = ft_round_up(ft_min((size_t)pages * (size_t)page, ARENA_MOST), HUGE_PAGE);
     void *at = MAP_FAILED;
-    if (make_file(len)) at = mmap(NULL, len + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (make_file(len))
+        at = mmap(NULL, len + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+                  0);
     if (at != MAP_FAILED) { /* at a huge page's boundary */
         char *aligned = (char *)ft_round_up((uintptr_t)at, HUGE_PAGE);
         size_t before = (size_t)(aligned - (char *)at);
-        if (before) munmap(at, before);
+        if (before)
+            munmap(at, before);
         munmap(aligned + len, HUGE_PAGE - before);
-        at = mmap(aligned, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file, 0);
-        if (at == MAP_FAILED) munmap(aligned, len);
+        at = mmap(aligned, len, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED,
+                  file, 0);
+        if (at == MAP_FAILED)
+            munmap(aligned, len);
     }
     if (at == MAP_FAILED || madvise(at, len, MADV_DONTFORK) < 0) {
         ft_fd_close(&file);
@@ -90,13 +105,18 @@ int ft_arena_file(size_t *len_bytes)
     return *len_bytes ? reader : -1;
 }
 
-const void *ft_arena_base(void) { return ready() ? base : NULL; }
+const void *ft_arena_base(void)
+{
+    return ready() ? base : NULL;
+}
 
 bool ft_arena_has(const void *ptr, size_t len_bytes, uint64_t *offset)
 {
-    if (!base) return false;
+    if (!base)
+        return false;
     size_t at = (size_t)((uintptr_t)ptr - (uintptr_t)base);
-    if (at >= arena_bytes || len_bytes > arena_bytes - at) return false;
+    if (at >= arena_bytes || len_bytes > arena_bytes - at)
+        return false;
     *offset = at;
     return true;
 }
@@ -108,7 +128,8 @@ static int place(size_t len, struct extent *e)
     struct extent **link = &extents;
     for (; *link && (at > (*link)->at || len > (*link)->at - at); link = &(*link)->next)
         at = ft_round_up((*link)->at + (*link)->len_bytes, align);
-    if (at > arena_bytes || len > arena_bytes - at) return FT_NOMEM;
+    if (at > arena_bytes || len > arena_bytes - at)
+        return FT_NOMEM;
     e->at = at;
     e->len_bytes = len;
     e->next = *link;
@@ -119,18 +140,22 @@ static int place(size_t len, struct extent *e)
 static void take_out(const struct extent *e)
 {
     struct extent **link = &extents;
-    while (*link != e) link = &(*link)->next;
+    while (*link != e)
+        link = &(*link)->next;
     *link = e->next;
 }
 
-/* The pages are there before anybody reads or writes them: no signal when memory is short, no faults later. */
+/* The pages are there before anybody reads or writes them: no signal when memory is short, no
+ * faults later. */
 int ft_arena_alloc(size_t len_bytes, void **out)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (len_bytes < FT_ARENA_LEAST || len_bytes > ARENA_MOST || !ready()) return FT_NOTSUP;
+    if (len_bytes < FT_ARENA_LEAST || len_bytes > ARENA_MOST || !ready())
+        return FT_NOTSUP;
     size_t len = ft_round_up(len_bytes, len_bytes >= HUGE_PAGE ? HUGE_PAGE : page);
     struct extent *e = malloc(sizeof *e);
-    if (!e) return FT_NOMEM;
+    if (!e)
+        return FT_NOMEM;
     pthread_mutex_lock(&lock);
     int rc = place(len, e);
     pthread_mutex_unlock(&lock);
@@ -153,12 +178,15 @@ int ft_arena_alloc(size_t len_bytes, void **out)
 bool ft_arena_free(void *ptr)
 {
     uint64_t at;
-    if (!ft_arena_has(ptr, 0, &at)) return false;
+    if (!ft_arena_has(ptr, 0, &at))
+        return false;
     pthread_mutex_lock(&lock);
     struct extent *e = extents;
-    while (e && e->at != at) e = e->next;
+    while (e && e->at != at)
+        e = e->next;
     if (e) {
-        munlock(base + at, e->len_bytes); /* pages that the program has locked would stay, with what is in them */
+        /* pages that the program has locked would stay, with what is in them */
+        munlock(base + at, e->len_bytes);
         madvise(base + at, e->len_bytes, MADV_REMOVE); /* before somebody else gets the place */
         madvise(base + at, e->len_bytes, MADV_DONTDUMP);
         take_out(e);
@@ -173,11 +201,14 @@ int ft_arena_map(int fd, size_t len_bytes, const void **out)
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
     const int needed = F_SEAL_SHRINK | F_SEAL_GROW;
-    if (seals < 0 || (seals & needed) != needed || fstat(fd, &st) < 0 || len_bytes == 0 || len_bytes > ARENA_MOST ||
-        len_bytes % (size_t)sysconf(_SC_PAGESIZE) || st.st_size != (off_t)len_bytes)
-        return ft_fail(FT_PROTOCOL, "a peer offers something else than sealed shared memory to read");
+    if (seals < 0 || (seals & needed) != needed || fstat(fd, &st) < 0 || len_bytes == 0 ||
+        len_bytes > ARENA_MOST || len_bytes % (size_t)sysconf(_SC_PAGESIZE) ||
+        st.st_size != (off_t)len_bytes)
+        return ft_fail(FT_PROTOCOL,
+                       "a peer offers something else than sealed shared memory to read");
     void *at = mmap(NULL, len_bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, fd, 0);
-    if (at == MAP_FAILED) return ft_fail(ft_status_of_errno(errno), "mmap of a peer's memory: %s", strerror(errno));
+    if (at == MAP_FAILED)
+        return ft_fail(ft_status_of_errno(errno), "mmap of a peer's memory: %s", strerror(errno));
     if (madvise(at, len_bytes, MADV_DONTFORK) < 0) {
         munmap(at, len_bytes);
         return ft_fail(FT_SYSTEM, "madvise of a peer's memory: %s", strerror(errno));

@@ -20,7 +20,8 @@ static void real_random(struct ft_env *env, void *buf, size_t len_bytes)
     (void)env;
     for (char *p = buf; len_bytes > 0;) {
         ssize_t got = getrandom(p, len_bytes, 0);
-        if (got < 0) continue; /* EINTR is the only error once the pool is initialised */
+        if (got < 0)
+            continue; /* EINTR is the only error once the pool is initialised */
         p += got;
         len_bytes -= (size_t)got;
     }

@@ -1,7 +1,8 @@
 /*
- * What a child of fork may keep: nothing. A data loader's child that held a socket open would hide its parent's death for as
- * long as it lives, so every descriptor of the library is remembered here and closed in the child. Mappings are marked
- * MADV_DONTFORK where they are made. The lock is held across fork, so that the child sees a consistent table.
+ * What a child of fork may keep: nothing. A data loader's child that held a socket open would hide
+ * its parent's death for as long as it lives, so every descriptor of the library is remembered here
+ * and closed in the child. Mappings are marked MADV_DONTFORK where they are made. The lock is held
+ * across fork, so that the child sees a consistent table.
  */
 #include "base/base.h"
 
@@ -9,51 +10,74 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Descriptors up to Linux's usual limit; those beyond are not kept from a child that does not exec. Not allocated: a descriptor
- * that cannot be remembered could not be closed either. */
+/* Descriptors up to Linux's usual limit; those beyond are not kept from a child that does not exec.
+ * Not allocated: a descriptor that cannot be remembered could not be closed either. */
 #define REMEMBERED (1 << 20)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned char owned[REMEMBERED / 8]; /* a bit per descriptor */
 static int top, count;                      /* all that are remembered are below top */
 enum use { UNUSED, USED, FORKED };
-static atomic_int use; /* relaxed: a child sees what its parent had done before the fork */
+static atomic_int use;      /* relaxed: a child sees what its parent had done before the fork */
 static uint64_t process_id; /* 0: nobody has asked yet */
 static pid_t process_pid;   /* whose it is */
 
-bool ft_forked(void) { return atomic_load_explicit(&use, memory_order_relaxed) == FORKED; }
+bool ft_forked(void)
+{
+    return atomic_load_explicit(&use, memory_order_relaxed) == FORKED;
+}
 
-static bool is_owned(int fd) { return owned[fd / 8] & (1 << fd % 8); }
+static bool is_owned(int fd)
+{
+    return owned[fd / 8] & (1 << fd % 8);
+}
 
-static void before(void) { pthread_mutex_lock(&lock); }
-static void after_in_parent(void) { pthread_mutex_unlock(&lock); }
+static void before(void)
+{
+    pthread_mutex_lock(&lock);
+}
+static void after_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
 
 static void after_in_child(void)
 {
     for (int fd = 0; fd < top; fd++)
-        if (is_owned(fd)) close(fd);
-    for (int i = 0; i < top; i += 8) owned[i / 8] = 0;
+        if (is_owned(fd))
+            close(fd);
+    for (int i = 0; i < top; i += 8)
+        owned[i / 8] = 0;
     top = count = 0;
     process_id = 0; /* the child may have its parent's pid, in a namespace of its own */
-    if (atomic_load_explicit(&use, memory_order_relaxed) == USED) atomic_store_explicit(&use, FORKED, memory_order_relaxed);
+    if (atomic_load_explicit(&use, memory_order_relaxed) == USED)
+        atomic_store_explicit(&use, FORKED, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
 }
 
-/* When the library is loaded: the first call would come too late for a fork that another thread has begun. */
-__attribute__((constructor)) static void install(void) { pthread_atfork(before, after_in_parent, after_in_child); }
+/* When the library is loaded: the first call would come too late for a fork that another thread has
+ * begun. */
+__attribute__((constructor)) static void install(void)
+{
+    pthread_atfork(before, after_in_parent, after_in_child);
+}
 
 void ft_fork_guard(void)
 {
     int unused = UNUSED;
-    if (atomic_load_explicit(&use, memory_order_relaxed) == UNUSED) atomic_compare_exchange_strong(&use, &unused, USED);
+    if (atomic_load_explicit(&use, memory_order_relaxed) == UNUSED)
+        atomic_compare_exchange_strong(&use, &unused, USED);
 }
 
 uint64_t ft_process_id(void)
 {
     pthread_mutex_lock(&lock);
-    if (process_pid != getpid()) process_id = 0; /* a child whose handlers did not run, as with _Fork(3) */
+    /* a child whose handlers did not run, as with _Fork(3) */
+    if (process_pid != getpid())
+        process_id = 0;
     process_pid = getpid();
-    while (process_id == 0) ft_env_real()->random(ft_env_real(), &process_id, sizeof process_id);
+    while (process_id == 0)
+        ft_env_real()->random(ft_env_real(), &process_id, sizeof process_id);
     uint64_t id = process_id;
     pthread_mutex_unlock(&lock);
     return id;
@@ -61,13 +85,15 @@ uint64_t ft_process_id(void)
 
 int ft_fd_own(int fd)
 {
-    if (fd < 0) return fd;
+    if (fd < 0)
+        return fd;
     ft_fork_guard();
     fcntl(fd, F_SETFD, FD_CLOEXEC);
     pthread_mutex_lock(&lock);
     if (fd < REMEMBERED && !is_owned(fd)) {
         owned[fd / 8] |= (unsigned char)(1 << fd % 8);
-        if (fd >= top) top = fd + 1;
+        if (fd >= top)
+            top = fd + 1;
         count++;
     }
     pthread_mutex_unlock(&lock);
@@ -77,7 +103,8 @@ int ft_fd_own(int fd)
 void ft_fd_close(int *fd)
 {
     int old = *fd;
-    if (old < 0) return;
+    if (old < 0)
+        return;
     *fd = -1;
     pthread_mutex_lock(&lock);
     bool remembered = old < REMEMBERED && is_owned(old);
@@ -86,7 +113,8 @@ void ft_fd_close(int *fd)
         count--;
     }
     /* under the lock: a fork in between would close a stranger's descriptor of the same number */
-    if (remembered || (old >= REMEMBERED && !ft_forked())) close(old);
+    if (remembered || (old >= REMEMBERED && !ft_forked()))
+        close(old);
     pthread_mutex_unlock(&lock);
 }
 

@@ -9,12 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* FNV-1a over 8 bits at a time with a final avalanche (Stafford's variant 13); inputs here are a few dozen bytes. */
+/* FNV-1a over 8 bits at a time with a final avalanche (Stafford's variant 13); inputs here are a
+ * few dozen bytes. */
 uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed)
 {
     const unsigned char *p = data;
     uint64_t h = 0xcbf29ce484222325u ^ seed;
-    for (size_t i = 0; i < len_bytes; i++) h = (h ^ p[i]) * 0x100000001b3u;
+    for (size_t i = 0; i < len_bytes; i++)
+        h = (h ^ p[i]) * 0x100000001b3u;
     h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;
     h = (h ^ (h >> 27)) * 0x94d049bb133111ebu;
     return h ^ (h >> 31);
@@ -23,16 +25,20 @@ uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed)
 uint64_t ft_host_id(void)
 {
     const char *named = ft_param_str(FT_PARAM_HOSTID);
-    if (*named) return ft_hash64(named, strlen(named), 1);
+    if (*named)
+        return ft_hash64(named, strlen(named), 1);
     char boot[64] = "";
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     if (fd >= 0) {
-        if (read(fd, boot, sizeof boot - 1) < 0) boot[0] = '\0';
+        if (read(fd, boot, sizeof boot - 1) < 0)
+            boot[0] = '\0';
         close(fd);
     }
-    if (!boot[0]) gethostname(boot, sizeof boot - 1);
+    if (!boot[0])
+        gethostname(boot, sizeof boot - 1);
     struct stat ns = {0};
-    stat("/proc/self/ns/net", &ns); /* abstract sockets, over which shared memory is passed, end at the namespace */
+    /* abstract sockets, over which shared memory is passed, end at the namespace */
+    stat("/proc/self/ns/net", &ns);
     uint64_t inode = ns.st_ino;
     return ft_hash64(&inode, sizeof inode, ft_hash64(boot, strlen(boot), 2));
 }
@@ -40,6 +46,7 @@ uint64_t ft_host_id(void)
 int ft_cores(void)
 {
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0) return (int)sysconf(_SC_NPROCESSORS_ONLN);
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        return (int)sysconf(_SC_NPROCESSORS_ONLN);
     return CPU_COUNT(&set);
 }

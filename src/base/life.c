@@ -1,13 +1,14 @@
 /*
- * life.c: proof of death for the other processes of this host. A process that uses the library has one page of shared memory
- * with a robust futex in it, held by a small thread of ours. However the process ends, the kernel marks the futex of the dying
- * thread first of all; sockets and pidfds tell only after the process's memory has been torn down, which takes a second for
- * ten gigabytes. Peers map the page, handed over on a socket or found through /proc, and look at the mark; nothing else in it
- * is believed.
+ * life.c: proof of death for the other processes of this host. A process that uses the library has
+ * one page of shared memory with a robust futex in it, held by a small thread of ours. However the
+ * process ends, the kernel marks the futex of the dying thread first of all; sockets and pidfds
+ * tell only after the process's memory has been torn down, which takes a second for ten gigabytes.
+ * Peers map the page, handed over on a socket or found through /proc, and look at the mark; nothing
+ * else in it is believed.
  *
- * The list of robust futexes is our own (set_robust_list(2)) and lies in private memory, so that the page has one word of a
- * fixed layout, whatever the C library, and a peer that writes into it cannot mislead the kernel. The lock is held across
- * fork; the child starts without a page.
+ * The list of robust futexes is our own (set_robust_list(2)) and lies in private memory, so that
+ * the page has one word of a fixed layout, whatever the C library, and a peer that writes into it
+ * cannot mislead the kernel. The lock is held across fork; the child starts without a page.
  */
 #include "base/base.h"
 
@@ -29,7 +30,8 @@
 
 struct ft_life {
     uint64_t magic, token;
-    atomic_uint word; /* thread id while in use, 0 before and after, FUTEX_OWNER_DIED set by the kernel */
+    /* thread id while in use, 0 before and after, FUTEX_OWNER_DIED set by the kernel */
+    atomic_uint word;
 };
 _Static_assert(sizeof(struct ft_life) == 24, "struct ft_life is shared between processes");
 _Static_assert(sizeof(atomic_uint) == 4, "a futex has 32 bits");
@@ -40,9 +42,12 @@ static struct ft_life *page;
 static pthread_t thread;
 static sem_t held, leave;
 
-static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+static size_t page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
+}
 
-/* ---- the own page ------------------------------------------------------------------------------------------------------- */
+/* ---- the own page ---------------------------------------------------------------------------- */
 
 static void wait_for(sem_t *sem)
 {
@@ -58,11 +63,14 @@ static void *holder(void *arg)
     entry.next = &list.list;
     list.futex_offset = (long)((intptr_t)&own->word - (intptr_t)&entry);
     bool robust = syscall(SYS_set_robust_list, &list, sizeof list) == 0;
-    if (robust) atomic_store_explicit(&own->word, (unsigned)syscall(SYS_gettid), memory_order_release); /* for ft_life_ended() */
+    /* for ft_life_ended() */
+    if (robust)
+        atomic_store_explicit(&own->word, (unsigned)syscall(SYS_gettid), memory_order_release);
     sem_post(&held);
     wait_for(&leave);
     atomic_store_explicit(&own->word, 0, memory_order_release);
-    if (robust) syscall(SYS_set_robust_list, NULL, sizeof list); /* it lies on this stack */
+    if (robust)
+        syscall(SYS_set_robust_list, NULL, sizeof list); /* it lies on this stack */
     return NULL;
 }
 
@@ -77,10 +85,14 @@ static int start_holder(void)
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old); /* the user's signals are the user's */
     int err = pthread_create(&thread, &attr, holder, page);
-    if (err == EINVAL) err = pthread_create(&thread, NULL, holder, page); /* much thread-local memory: such a stack is too small */
+    /* much thread-local memory: such a stack is too small */
+    if (err == EINVAL)
+        err = pthread_create(&thread, NULL, holder, page);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     pthread_attr_destroy(&attr);
-    if (err) return ft_fail(ft_status_of_errno(err == EAGAIN ? ENOMEM : err), "cannot start a thread: %s", strerror(err));
+    if (err)
+        return ft_fail(ft_status_of_errno(err == EAGAIN ? ENOMEM : err),
+                       "cannot start a thread: %s", strerror(err));
     pthread_setname_np(thread, "ftccl-life");
     wait_for(&held);
     return FT_OK;
@@ -97,19 +109,27 @@ static int make_page(void)
 {
     void *at = NULL;
     int rc = ft_memfd(NAME, page_bytes(), page_bytes(), &page_fd);
-    if (rc == FT_OK) rc = ft_map_shared(page_fd, page_bytes(), &at);
+    if (rc == FT_OK)
+        rc = ft_map_shared(page_fd, page_bytes(), &at);
     page = at;
     if (rc == FT_OK) {
         page->magic = MAGIC;
         ft_env_real()->random(ft_env_real(), &page->token, sizeof page->token);
         rc = start_holder();
     }
-    if (rc != FT_OK) drop_page();
+    if (rc != FT_OK)
+        drop_page();
     return rc;
 }
 
-static void before_fork(void) { pthread_mutex_lock(&lock); }
-static void after_in_parent(void) { pthread_mutex_unlock(&lock); }
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+static void after_in_parent(void)
+{
+    pthread_mutex_unlock(&lock);
+}
 
 /* The page is not mapped here and its descriptor is closed, see fork.c. */
 static void after_in_child(void)
@@ -121,7 +141,10 @@ static void after_in_child(void)
 }
 
 /* Later than that of fork.c: then its lock is taken after ours before a fork too. */
-static void guard(void) { pthread_atfork(before_fork, after_in_parent, after_in_child); }
+static void guard(void)
+{
+    pthread_atfork(before_fork, after_in_parent, after_in_child);
+}
 
 int ft_life_open(int *fd)
 {
@@ -154,18 +177,21 @@ void ft_life_close(void)
 void ft_life_locate(struct ft_life_place *out)
 {
     pthread_mutex_lock(&lock);
-    *out = (struct ft_life_place){.pid = (uint32_t)getpid(), .fd = (uint32_t)page_fd, .token = page ? page->token : 0};
+    *out = (struct ft_life_place){
+        .pid = (uint32_t)getpid(), .fd = (uint32_t)page_fd, .token = page ? page->token : 0};
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- pages of others ---------------------------------------------------------------------------------------------------- */
+/* ---- pages of others ------------------------------------------------------------------------- */
 
 int ft_life_map(int fd, struct ft_life **out)
 {
     int rc = ft_memfd_check(fd, page_bytes(), page_bytes());
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct ft_life *life = mmap(NULL, page_bytes(), PROT_READ, MAP_SHARED, fd, 0);
-    if (life == MAP_FAILED) return ft_fail(ft_status_of_errno(errno), "mmap of a life page: %s", strerror(errno));
+    if (life == MAP_FAILED)
+        return ft_fail(ft_status_of_errno(errno), "mmap of a life page: %s", strerror(errno));
     madvise(life, page_bytes(), MADV_DONTFORK);
     if (life->magic != MAGIC) {
         ft_life_unmap(life);
@@ -175,8 +201,8 @@ int ft_life_map(int fd, struct ft_life **out)
     return FT_OK;
 }
 
-/* What the kernel lets a process of the same user see of another one's descriptors. Only what has the right name is opened, and
- * should it change in between, the open does not wait. */
+/* What the kernel lets a process of the same user see of another one's descriptors. Only what has
+ * the right name is opened, and should it change in between, the open does not wait. */
 int ft_life_find(const struct ft_life_place *place, struct ft_life **out)
 {
     static const char name[] = "/memfd:" NAME;
@@ -184,7 +210,8 @@ int ft_life_find(const struct ft_life_place *place, struct ft_life **out)
     struct ft_life *life = NULL;
     snprintf(path, sizeof path, "/proc/%u/fd/%u", place->pid, place->fd);
     bool own = place->pid == (uint32_t)getpid();
-    bool named = !own && readlink(path, target, sizeof target) == (ssize_t)sizeof target && memcmp(target, name, sizeof name - 1) == 0;
+    bool named = !own && readlink(path, target, sizeof target) == (ssize_t)sizeof target &&
+                 memcmp(target, name, sizeof name - 1) == 0;
     int fd = ft_fd_own(named ? open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1);
     int rc = fd >= 0 ? ft_life_map(fd, &life) : FT_NOTSUP;
     ft_fd_close(&fd);
@@ -192,20 +219,26 @@ int ft_life_find(const struct ft_life_place *place, struct ft_life **out)
         *out = life;
         return FT_OK;
     }
-    if (rc == FT_OK) ft_life_unmap(life);
+    if (rc == FT_OK)
+        ft_life_unmap(life);
     return ft_fail(FT_NOTSUP, "the life page of process %u cannot be seen from here", place->pid);
 }
 
 bool ft_life_ended(const struct ft_life *life)
 {
     /* pairs with the kernel's store in a dying thread */
-    return (atomic_load_explicit(&((struct ft_life *)(uintptr_t)life)->word, memory_order_acquire) & FUTEX_OWNER_DIED) != 0;
+    return (atomic_load_explicit(&((struct ft_life *)(uintptr_t)life)->word, memory_order_acquire) &
+            FUTEX_OWNER_DIED) != 0;
 }
 
 bool ft_life_held(const struct ft_life *life)
 {
-    unsigned word = atomic_load_explicit(&((struct ft_life *)(uintptr_t)life)->word, memory_order_acquire);
+    unsigned word = atomic_load_explicit(&((struct ft_life *)(uintptr_t)life)->word,
+                                         memory_order_acquire);
     return word != 0 && !(word & FUTEX_OWNER_DIED);
 }
 
-void ft_life_unmap(struct ft_life *life) { ft_unmap(life, page_bytes()); }
+void ft_life_unmap(struct ft_life *life)
+{
+    ft_unmap(life, page_bytes());
+}

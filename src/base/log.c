@@ -1,6 +1,7 @@
 /*
- * The log: one line a call, to stderr or the file of FTCCL_DEBUG_FILE, as "host:pid:tid [rank] FTCCL LEVEL subsystem: text" or,
- * for libnccl.so.2, as NCCL has it: "host:pid:tid [device] NCCL LEVEL text". Never on stdout unless the user names /dev/stdout.
+ * The log: one line a call, to stderr or the file of FTCCL_DEBUG_FILE, as "host:pid:tid [rank]
+ * FTCCL LEVEL subsystem: text" or, for libnccl.so.2, as NCCL has it: "host:pid:tid [device] NCCL
+ * LEVEL text". Never on stdout unless the user names /dev/stdout.
  */
 #include "base/base.h"
 
@@ -15,21 +16,30 @@
 
 static const char *const level_names[] = {"NONE", "VERSION", "WARN", "INFO", "TRACE"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static FILE *file; /* opened once, under the lock; stderr when no file was asked for or it cannot be opened */
+/* opened once, under the lock; stderr when no file was asked for or it cannot be opened */
+static FILE *file;
 
-static atomic_int cached = -1;     /* the level; relaxed: every thread computes the same */
-static atomic_int like_nccl;       /* relaxed: a line is in one form or the other */
+static atomic_int cached = -1; /* the level; relaxed: every thread computes the same */
+static atomic_int like_nccl;   /* relaxed: a line is in one form or the other */
 
 /* A thread that held the lock at fork is not there to give it back. */
-static void after_in_child(void) { pthread_mutex_init(&lock, NULL); }
+static void after_in_child(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
 
-/* When the library is loaded: a thread that writes its first line during a fork would come too late. */
-__attribute__((constructor)) static void install(void) { pthread_atfork(NULL, NULL, after_in_child); }
+/* When the library is loaded: a thread that writes its first line during a fork would come too
+ * late. */
+__attribute__((constructor)) static void install(void)
+{
+    pthread_atfork(NULL, NULL, after_in_child);
+}
 
 void ft_log_reset(void)
 {
     pthread_mutex_lock(&lock);
-    if (file) fclose(file);
+    if (file)
+        fclose(file);
     file = NULL;
     pthread_mutex_unlock(&lock);
     atomic_store_explicit(&cached, -1, memory_order_relaxed);
@@ -40,12 +50,15 @@ bool ft_log_on(enum ft_log_level level)
     int on = atomic_load_explicit(&cached, memory_order_relaxed);
     if (on < 0) {
         /* While the parameters are being read their own warnings pass. */
-        if (ft_params_loading()) return level <= FT_LOG_WARN;
+        if (ft_params_loading())
+            return level <= FT_LOG_WARN;
         const char *text = ft_param_str(FT_PARAM_DEBUG);
         on = atomic_load_explicit(&like_nccl, memory_order_relaxed) ? FT_LOG_NONE : FT_LOG_WARN;
         for (int i = 0; i < (int)FT_ARRAY_LEN(level_names); i++)
-            if (!strcasecmp(text, level_names[i])) on = i;
-        if (!strcasecmp(text, "ABORT")) on = FT_LOG_TRACE;
+            if (!strcasecmp(text, level_names[i]))
+                on = i;
+        if (!strcasecmp(text, "ABORT"))
+            on = FT_LOG_TRACE;
         atomic_store_explicit(&cached, on, memory_order_relaxed);
     }
     return (int)level <= on;
@@ -63,7 +76,9 @@ static bool is_listed(const char *list, const char *subsys)
     bool invert = *list == '^';
     for (const char *name = list + invert; *name;) {
         size_t len = strcspn(name, ",");
-        if ((len == strlen(subsys) && !strncasecmp(name, subsys, len)) || (len == 3 && !strncasecmp(name, "ALL", len))) return !invert;
+        if ((len == strlen(subsys) && !strncasecmp(name, subsys, len)) ||
+            (len == 3 && !strncasecmp(name, "ALL", len)))
+            return !invert;
         name += len + (name[len] == ',');
     }
     return invert;
@@ -71,8 +86,10 @@ static bool is_listed(const char *list, const char *subsys)
 
 bool ft_log_shows(enum ft_log_level level, const char *subsys)
 {
-    if (!ft_log_on(level)) return false;
-    if (level < FT_LOG_INFO || ft_params_loading()) return true;
+    if (!ft_log_on(level))
+        return false;
+    if (level < FT_LOG_INFO || ft_params_loading())
+        return true;
     const char *list = ft_param_str(FT_PARAM_DEBUG_SUBSYS);
     return is_listed(*list ? list : "^COLL", subsys);
 }
@@ -86,36 +103,44 @@ static void open_file(const char *pattern)
     for (const char *p = pattern; *p && n + 1 < sizeof path; p++) {
         char pid[16] = {*p, '\0'};
         const char *piece = pid;
-        if (p[0] == '%' && p[1] == 'h') piece = host, p++;
-        else if (p[0] == '%' && p[1] == 'p') snprintf(pid, sizeof pid, "%d", (int)getpid()), p++;
+        if (p[0] == '%' && p[1] == 'h')
+            piece = host, p++;
+        else if (p[0] == '%' && p[1] == 'p')
+            snprintf(pid, sizeof pid, "%d", (int)getpid()), p++;
         int put = snprintf(path + n, sizeof path - n, "%s", piece);
         n = ft_min(n + (size_t)put, sizeof path - 1);
     }
     path[n] = '\0';
     file = fopen(path, "ae");
-    if (file) setvbuf(file, NULL, _IOLBF, 0);
+    if (file)
+        setvbuf(file, NULL, _IOLBF, 0);
 }
 
-/* NCCL names the device of the calling thread; on host memory there is but number 0. The lines of single calls have no prefix, so
- * that what reads NCCL's reads them. */
-static void write_like_nccl(FILE *to, const char *where, enum ft_log_level level, const char *subsys, const char *text)
+/* NCCL names the device of the calling thread; on host memory there is but number 0. The lines of
+ * single calls have no prefix, so that what reads NCCL's reads them. */
+static void write_like_nccl(FILE *to, const char *where, enum ft_log_level level,
+                            const char *subsys, const char *text)
 {
     char prefix[24] = "";
     for (size_t i = 0; subsys[i] && i + 4 < sizeof prefix && strcmp(subsys, "coll"); i++) {
         prefix[i] = (char)toupper((unsigned char)subsys[i]);
         memcpy(prefix + i + 1, " : ", 4);
     }
-    if (level == FT_LOG_VERSION) fprintf(to, "%s\n", text);
-    else fprintf(to, "%s [0] NCCL %s %s%s\n", where, level_names[level], prefix, text);
+    if (level == FT_LOG_VERSION)
+        fprintf(to, "%s\n", text);
+    else
+        fprintf(to, "%s [0] NCCL %s %s%s\n", where, level_names[level], prefix, text);
 }
 
 void ft_log_write(enum ft_log_level level, const char *subsys, int rank, const char *fmt, ...)
 {
     static _Thread_local bool inside;
     char text[1400], host[64] = "", where[128], who[24] = "";
-    if (inside || !ft_log_shows(level, subsys)) return;
+    if (inside || !ft_log_shows(level, subsys))
+        return;
     bool nccl = atomic_load_explicit(&like_nccl, memory_order_relaxed);
-    if (rank >= 0) snprintf(who, sizeof who, nccl ? "rank %d: " : " [%d]", rank);
+    if (rank >= 0)
+        snprintf(who, sizeof who, nccl ? "rank %d: " : " [%d]", rank);
     int n = snprintf(text, sizeof text, "%s", nccl ? who : "");
     va_list args;
     va_start(args, fmt);
@@ -127,9 +152,13 @@ void ft_log_write(enum ft_log_level level, const char *subsys, int rank, const c
     inside = true;
     const char *pattern = ft_params_loading() ? "" : ft_param_str(FT_PARAM_DEBUG_FILE);
     pthread_mutex_lock(&lock);
-    if (!file && *pattern) open_file(pattern);
-    if (nccl) write_like_nccl(file ? file : stderr, where, level, subsys, text);
-    else fprintf(file ? file : stderr, "%s%s FTCCL %s %s: %s\n", where, who, level_names[level], subsys, text);
+    if (!file && *pattern)
+        open_file(pattern);
+    if (nccl)
+        write_like_nccl(file ? file : stderr, where, level, subsys, text);
+    else
+        fprintf(file ? file : stderr, "%s%s FTCCL %s %s: %s\n", where, who, level_names[level],
+                subsys, text);
     pthread_mutex_unlock(&lock);
     inside = false;
 }

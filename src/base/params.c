@@ -1,6 +1,7 @@
 /*
- * The value of each parameter: environment, then NCCL's alias, then the configuration file, then the default. The only
- * file that calls getenv. Read once under a lock; afterwards readers are wait-free.
+ * The value of each parameter: environment, then NCCL's alias, then the configuration file, then
+ * the default. The only file that calls getenv. Read once under a lock; afterwards readers are
+ * wait-free.
  */
 #include "base/base.h"
 
@@ -27,52 +28,69 @@ static const struct param {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int loaded; /* release in load(), acquire in value(): the two arrays below are complete */
+/* release in load(), acquire in value(): the two arrays below are complete */
+static atomic_int loaded;
 static int64_t ints[FT_PARAM_COUNT];
 static char *strs[FT_PARAM_COUNT]; /* NULL: the default; replaced only by ft_params_reload() */
-static struct { bool set; int64_t value; const char *text; } other_default[FT_PARAM_COUNT];
+static struct {
+    bool set;
+    int64_t value;
+    const char *text;
+} other_default[FT_PARAM_COUNT];
 static bool changing; /* under the lock: the arrays are not what they were or are to be */
 static _Thread_local bool loading;
 
-/* A thread that held the lock at fork is not there to give it back, nor to finish what it had begun. */
+/* A thread that held the lock at fork is not there to give it back, nor to finish what it had
+ * begun. */
 static void after_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
-    if (!changing) return;
+    if (!changing)
+        return;
     memset(strs, 0, sizeof strs);
     changing = false;
     atomic_store_explicit(&loaded, 0, memory_order_relaxed);
 }
 
 /* When the library is loaded: the first value may be read during a fork. */
-__attribute__((constructor)) static void install(void) { pthread_atfork(NULL, NULL, after_in_child); }
+__attribute__((constructor)) static void install(void)
+{
+    pthread_atfork(NULL, NULL, after_in_child);
+}
 
 /* NAME=value lines; '#' starts a comment. The names are FTCCL's or NCCL's. */
 static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_COUNT])
 {
     FILE *file = fopen(path, "re");
     if (!file) {
-        if (must_exist) FT_LOG(WARN, "init", -1, "cannot read FTCCL_CONF_FILE %s: %s", path, strerror(errno));
+        if (must_exist)
+            FT_LOG(WARN, "init", -1, "cannot read FTCCL_CONF_FILE %s: %s", path, strerror(errno));
         return;
     }
     char line[1024];
     while (fgets(line, sizeof line, file)) {
         char *name = line + strspn(line, " \t");
         char *eq = strchr(name, '=');
-        if (*name == '#' || !eq) continue;
+        if (*name == '#' || !eq)
+            continue;
         *eq = '\0';
         name[strcspn(name, " \t")] = '\0';
         char *value = eq + 1 + strspn(eq + 1, " \t");
         value[strcspn(value, "#\r\n")] = '\0';
-        for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]);) value[--end] = '\0';
+        for (size_t end = strlen(value); end > 0 && strchr(" \t", value[end - 1]);)
+            value[--end] = '\0';
         for (int id = 0; id < FT_PARAM_COUNT; id++)
-            if (!found[id] && (!strcmp(name, table[id].env) || (*table[id].alias && !strcmp(name, table[id].alias))))
+            if (!found[id] && (!strcmp(name, table[id].env) ||
+                               (*table[id].alias && !strcmp(name, table[id].alias))))
                 found[id] = strdup(value);
     }
     fclose(file);
 }
 
-static int64_t default_of(int id) { return other_default[id].set ? other_default[id].value : table[id].def_int; }
+static int64_t default_of(int id)
+{
+    return other_default[id].set ? other_default[id].value : table[id].def_int;
+}
 
 static void parse_int(int id, const char *text, const char *from)
 {
@@ -87,8 +105,8 @@ static void parse_int(int id, const char *text, const char *from)
         end++;
     }
     if (end == text || *end || errno || value < p->lo || value > p->hi) {
-        FT_LOG(WARN, "init", -1, "%s=%s is not a number from %lld to %lld; using %lld", from, text, (long long)p->lo,
-               (long long)p->hi, (long long)default_of(id));
+        FT_LOG(WARN, "init", -1, "%s=%s is not a number from %lld to %lld; using %lld", from, text,
+               (long long)p->lo, (long long)p->hi, (long long)default_of(id));
         return;
     }
     ints[id] = value;
@@ -99,27 +117,37 @@ static void load(void)
     char *file[FT_PARAM_COUNT] = {0};
     loading = changing = true;
     const char *conf = getenv("FTCCL_CONF_FILE");
-    if (!conf) conf = getenv("NCCL_CONF_FILE");
+    if (!conf)
+        conf = getenv("NCCL_CONF_FILE");
     read_file(conf && *conf ? conf : "/etc/nccl.conf", conf && *conf, file);
     for (int id = 0; id < FT_PARAM_COUNT; id++) {
         const struct param *p = &table[id];
         const char *from = p->env, *text = getenv(p->env);
-        if (!text && *p->alias) text = getenv(from = p->alias);
-        if (!text) from = p->env, text = file[id];
-        if (!text && p->kind == STR) text = other_default[id].text;
+        if (!text && *p->alias)
+            text = getenv(from = p->alias);
+        if (!text)
+            from = p->env, text = file[id];
+        if (!text && p->kind == STR)
+            text = other_default[id].text;
         ints[id] = default_of(id);
-        if (text && p->kind == STR) strs[id] = strdup(text);
-        if (text && p->kind == INT && *text) parse_int(id, text, from);
+        if (text && p->kind == STR)
+            strs[id] = strdup(text);
+        if (text && p->kind == INT && *text)
+            parse_int(id, text, from);
         free(file[id]);
     }
     loading = changing = false;
 }
 
-bool ft_params_loading(void) { return loading; }
+bool ft_params_loading(void)
+{
+    return loading;
+}
 
 static void ensure_loaded(void)
 {
-    if (atomic_load_explicit(&loaded, memory_order_acquire)) return;
+    if (atomic_load_explicit(&loaded, memory_order_acquire))
+        return;
     pthread_mutex_lock(&lock);
     if (!atomic_load_explicit(&loaded, memory_order_relaxed)) {
         load();
@@ -143,9 +171,13 @@ const char *ft_param_str(enum ft_param_id id)
 /* Values that were handed out stay readable: engines hold pointers to them. */
 static void retire(char *text)
 {
-    static struct retired { struct retired *next; char *text; } *retired;
+    static struct retired {
+        struct retired *next;
+        char *text;
+    } * retired;
     struct retired *node = malloc(sizeof *node);
-    if (!node) return;
+    if (!node)
+        return;
     *node = (struct retired){retired, text};
     retired = node;
 }
@@ -162,7 +194,8 @@ void ft_params_reload(void)
         if (old[id] && strs[id] && !strcmp(old[id], strs[id])) {
             free(strs[id]);
             strs[id] = old[id];
-        } else if (old[id]) retire(old[id]);
+        } else if (old[id])
+            retire(old[id]);
     }
     atomic_store_explicit(&loaded, 1, memory_order_release);
     pthread_mutex_unlock(&lock);
@@ -176,19 +209,29 @@ static void change_default(int id, int64_t value, const char *text)
     other_default[id].text = text;
     bool known = atomic_load_explicit(&loaded, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
-    if (known) ft_params_reload();
+    if (known)
+        ft_params_reload();
 }
 
-void ft_param_set_default(enum ft_param_id id, int64_t value) { change_default(id, value, NULL); }
-void ft_param_set_default_text(enum ft_param_id id, const char *text) { change_default(id, 0, text); }
+void ft_param_set_default(enum ft_param_id id, int64_t value)
+{
+    change_default(id, value, NULL);
+}
+void ft_param_set_default_text(enum ft_param_id id, const char *text)
+{
+    change_default(id, 0, text);
+}
 
 static void value_text(int id, bool def, char *buf, size_t len)
 {
     if (table[id].kind == INT)
-        snprintf(buf, len, "%lld", (long long)(def ? table[id].def_int : ft_param_int((enum ft_param_id)id)));
+        snprintf(buf, len, "%lld",
+                 (long long)(def ? table[id].def_int : ft_param_int((enum ft_param_id)id)));
     else
-        snprintf(buf, len, "%s", id == FT_PARAM_SECRET && *ft_param_str(FT_PARAM_SECRET) && !def ? "(set)"
-                                 : def ? table[id].def_str : ft_param_str((enum ft_param_id)id));
+        snprintf(buf, len, "%s",
+                 id == FT_PARAM_SECRET && *ft_param_str(FT_PARAM_SECRET) && !def ? "(set)"
+                 : def                                                           ? table[id].def_str
+                       : ft_param_str((enum ft_param_id)id));
 }
 
 void ft_params_print(FILE *out)
@@ -200,8 +243,10 @@ void ft_params_print(FILE *out)
         value_text(id, true, def, sizeof def);
         fprintf(out, "%s=%s\n    %s\n", p->env, value, p->help);
         fprintf(out, "    default %s%s%s", *def ? def : "(empty)", *p->unit ? " " : "", p->unit);
-        if (p->kind == INT) fprintf(out, ", from %lld to %lld", (long long)p->lo, (long long)p->hi);
-        if (*p->alias) fprintf(out, ", also %s", p->alias);
+        if (p->kind == INT)
+            fprintf(out, ", from %lld to %lld", (long long)p->lo, (long long)p->hi);
+        if (*p->alias)
+            fprintf(out, ", also %s", p->alias);
         fputc('\n', out);
     }
 }

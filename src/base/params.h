@@ -1,88 +1,115 @@
 /*
- * The table of parameters, the only place where one is named. `ftccl-info -p` and the manual page are generated from it.
- * X(id, environment name, kind, default, lowest, highest, unit, NCCL's name or "", help); strings ignore the range.
+ * The table of parameters, the only place where one is named. `ftccl-info -p` and the manual page
+ * are generated from it. X(id, environment name, kind, default, lowest, highest, unit, NCCL's name
+ * or "", help); strings ignore the range.
  */
 #ifndef FT_PARAMS_H
 #define FT_PARAMS_H
 
-#define FT_PARAMS(X)                                                                                                    \
-    X(OP_TIMEOUT_MS, "FTCCL_OP_TIMEOUT_MS", INT, 60000, 0, 86400000, "ms", "",                                          \
-      "deadline of one operation from the moment its stream reaches it; 0 means none; libnccl.so.2: 1800000")           \
-    X(INIT_TIMEOUT_MS, "FTCCL_INIT_TIMEOUT_MS", INT, 60000, 1, 86400000, "ms", "",                                      \
-      "bound of init, split, finalize and destroy")                                                                     \
-    X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                                     \
-      "1: a buffer that is input and output gets its input back when its operation fails; costs a copy")                \
-    X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 50, 3600000, "ms", "",                                                 \
-      "silence after which a rank or its host is suspected, TCP gives up a link, and an agreement goes on without it")  \
-    X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                                                 \
-      "how often a rank says to log2(n) others that it lives; 0: never")                                                \
-    X(FAILURE_POLICY, "FTCCL_FAILURE_POLICY", STR, "report", 0, 0, "", "",                                             \
-      "retry: AllReduce, Reduce and Broadcast go on with the live ranks inside the call; the same on all ranks")         \
-    X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                                         \
-      "fewer live ranks than this: a shrink fails for good")                                                            \
-    X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",                           \
-      "S of the FTAR paper: largest message on a link, size of a link's slot; the same on all ranks")                   \
-    X(CHUNKS, "FTCCL_CHUNKS", INT, 4, 1, 8, "", "",                                                                     \
-      "C of the FTAR paper: chunks in flight per peer and collective, one a lane; the same on all ranks")               \
-    X(ALGO, "FTCCL_ALGO", STR, "", 0, 0, "", "NCCL_ALGO",                                                               \
-      "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x excludes x")                \
-    X(LEND, "FTCCL_LEND", INT, 1, 0, 1, "", "",                                                                         \
-      "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs that call mlockall()")  \
-    X(CMA, "FTCCL_CMA", INT, 16384, 0, 8388608, "bytes", "",                                                            \
-      "messages of a host from this length on that are only moved are read in the sender's memory (process_vm_readv); 0: never") \
-    X(CMA_SLOW, "FTCCL_CMA_SLOW", INT, -1, -1, 1, "", "",                                                               \
-      "1: such reading is slow on this machine and done only where it still gains; 0: it is not; -1: measured at the first communicator") \
-    X(TRIM_MS, "FTCCL_TRIM_MS", INT, 1000, 0, 3600000, "ms", "",                                                        \
-      "memory that long messages took is given back when none has needed it for so long, or up to twice that; 0: never") \
-    X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                                            \
-      "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")                                    \
-    X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")                         \
-    X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                                     \
-      "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or shrink; libnccl.so.2: hold") \
-    X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                                          \
-      "blocks of the kernel that copies and reduces while operations on GPU buffers run; each takes a multiprocessor")  \
-    X(CUDA_IPC, "FTCCL_CUDA_IPC", INT, 1, 0, 1, "", "",                                                                  \
-      "messages between GPUs of a machine lie in the sender's GPU's memory, where the receiver's reaches that; 0: in pinned memory") \
-    X(CUDA_LAUNCH_BLOCKING, "CUDA_LAUNCH_BLOCKING", INT, 0, 0, 1, "", "",                                               \
-      "CUDA's: 1: a launch waits for its kernel, so a call on GPU buffers returns when it is over on all ranks") \
-    X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",                              \
-      "pinned memory of a rank with a GPU for the buffers of its links, and as much of the GPU's (FTCCL_CUDA_IPC); what does not fit is copied once more") \
-    X(P2P_DISABLE, "FTCCL_P2P_DISABLE", INT, 0, 0, 1, "", "NCCL_P2P_DISABLE", "1: as FTCCL_CUDA_IPC=0")                  \
-    X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "", "threads of such a block, a multiple of 32")       \
-    X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                                         \
-      "identity of this machine; ranks with different ones do not use shared memory between them")                      \
-    X(SOCKET_IFNAME, "FTCCL_SOCKET_IFNAME", STR, "", 0, 0, "", "NCCL_SOCKET_IFNAME",                                    \
-      "interfaces by prefix (eth,ib), =exact, ^excluded; empty: any that is up, loopback last")                         \
-    X(SOCKET_FAMILY, "FTCCL_SOCKET_FAMILY", STR, "", 0, 0, "", "NCCL_SOCKET_FAMILY", "AF_INET or AF_INET6; empty: both")\
-    X(SOCKET_SOURCE, "FTCCL_SOCKET_SOURCE", STR, "", 0, 0, "", "",                                                      \
-      "source address that outgoing TCP connections bind to")                                                           \
-    X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",                             \
-      "TCP connections a peer and direction; large messages are spread over them")                                      \
-    X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG",                                                       \
-      "NONE, VERSION, WARN, INFO or TRACE; empty: WARN; libnccl.so.2: NONE")                                            \
-    X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                                             \
-      "where the log goes; %h is the host's name, %p the process; empty: stderr")                                       \
-    X(DEBUG_SUBSYS, "FTCCL_DEBUG_SUBSYS", STR, "", 0, 0, "", "NCCL_DEBUG_SUBSYS",                                       \
-      "what INFO and TRACE are about: INIT, COLL, NET, SHM, ..., ALL; ^A,B leaves out; empty: all but COLL")            \
-    X(NCCL_VERSION, "FTCCL_NCCL_VERSION", STR, "", 0, 0, "", "",                                                        \
-      "what libnccl.so.2 says its version is, as 2.28.9; empty: that whose promises it keeps")                          \
-    X(COMM_BLOCKING, "FTCCL_COMM_BLOCKING", INT, -1, -1, 1, "", "NCCL_COMM_BLOCKING",                                   \
-      "1 or 0 overrides config.blocking")                                                                               \
-    X(COMM_ID, "FTCCL_COMM_ID", STR, "", 0, 0, "", "NCCL_COMM_ID",                                                      \
-      "host:port of the rendezvous instead of the address in the unique id; needs FTCCL_SECRET or a key file")          \
-    X(SECRET, "FTCCL_SECRET", STR, "", 0, 0, "", "", "the job's secret, at least 16 characters, used with COMM_ID")     \
-    X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "", "file that holds the job's secret (mode 0600)")          \
-    X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no record file in /dev/shm")                              \
-    X(VERIFY, "FTCCL_VERIFY", INT, 0, 0, 1, "", "",                                                                     \
-      "1: every message carries a CRC32C, and ranks compare results that are the same on all; the same on all ranks")   \
-    X(SPIN_US, "FTCCL_SPIN_US", INT, -1, -1, 1000000, "us", "",                                                         \
-      "how long a waiting call spins before it sleeps; -1: 1000 with a core for each local rank, else 0")               \
-    X(TUNE_FILE, "FTCCL_TUNE_FILE", STR, "", 0, 0, "", "",                                                              \
-      "table of measured choices and costs for the selection; the same on all ranks")                                   \
-    X(CONF_FILE, "FTCCL_CONF_FILE", STR, "", 0, 0, "", "NCCL_CONF_FILE",                                                \
-      "file of NAME=value lines; empty: /etc/nccl.conf")                                                                \
-    X(FAULT, "FTCCL_FAULT", STR, "", 0, 0, "", "",                                                                      \
-      "for tests: what the fault transport does, e.g. seed=7,delay_us=100,drop_ppm=10,cut_after=1000,flip_after=50")
+#define FT_PARAMS(X)                                                                               \
+    X(OP_TIMEOUT_MS, "FTCCL_OP_TIMEOUT_MS", INT, 60000, 0, 86400000, "ms", "",                     \
+      "deadline of one operation from the moment its stream reaches it; 0 means none; "            \
+      "libnccl.so.2: 1800000")                                                                     \
+    X(INIT_TIMEOUT_MS, "FTCCL_INIT_TIMEOUT_MS", INT, 60000, 1, 86400000, "ms", "",                 \
+      "bound of init, split, finalize and destroy")                                                \
+    X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                \
+      "1: a buffer that is input and output gets its input back when its operation fails; costs "  \
+      "a copy")                                                                                    \
+    X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 50, 3600000, "ms", "",                            \
+      "silence after which a rank or its host is suspected, TCP gives up a link, and an "          \
+      "agreement goes on without it")                                                              \
+    X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                            \
+      "how often a rank says to log2(n) others that it lives; 0: never")                           \
+    X(FAILURE_POLICY, "FTCCL_FAILURE_POLICY", STR, "report", 0, 0, "", "",                         \
+      "retry: AllReduce, Reduce and Broadcast go on with the live ranks inside the call; the "     \
+      "same on all ranks")                                                                         \
+    X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                    \
+      "fewer live ranks than this: a shrink fails for good")                                       \
+    X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",      \
+      "S of the FTAR paper: largest message on a link, size of a link's slot; the same on all "    \
+      "ranks")                                                                                     \
+    X(CHUNKS, "FTCCL_CHUNKS", INT, 4, 1, 8, "", "",                                                \
+      "C of the FTAR paper: chunks in flight per peer and collective, one a lane; the same on "    \
+      "all ranks")                                                                                 \
+    X(ALGO, "FTCCL_ALGO", STR, "", 0, 0, "", "NCCL_ALGO",                                          \
+      "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x "      \
+      "excludes x")                                                                                \
+    X(LEND, "FTCCL_LEND", INT, 1, 0, 1, "", "",                                                    \
+      "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs "  \
+      "that call mlockall()")                                                                      \
+    X(CMA, "FTCCL_CMA", INT, 16384, 0, 8388608, "bytes", "",                                       \
+      "messages of a host from this length on that are only moved are read in the sender's "       \
+      "memory (process_vm_readv); 0: never")                                                       \
+    X(CMA_SLOW, "FTCCL_CMA_SLOW", INT, -1, -1, 1, "", "",                                          \
+      "1: such reading is slow on this machine and done only where it still gains; 0: it is not; " \
+      "-1: measured at the first communicator")                                                    \
+    X(TRIM_MS, "FTCCL_TRIM_MS", INT, 1000, 0, 3600000, "ms", "",                                   \
+      "memory that long messages took is given back when none has needed it for so long, or up "   \
+      "to twice that; 0: never")                                                                   \
+    X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                       \
+      "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")               \
+    X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")    \
+    X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                \
+      "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or " \
+      "shrink; libnccl.so.2: hold")                                                                \
+    X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                     \
+      "blocks of the kernel that copies and reduces while operations on GPU buffers run; each "    \
+      "takes a multiprocessor")                                                                    \
+    X(CUDA_IPC, "FTCCL_CUDA_IPC", INT, 1, 0, 1, "", "",                                            \
+      "messages between GPUs of a machine lie in the sender's GPU's memory, where the receiver's " \
+      "reaches that; 0: in pinned memory")                                                         \
+    X(CUDA_LAUNCH_BLOCKING, "CUDA_LAUNCH_BLOCKING", INT, 0, 0, 1, "", "",                          \
+      "CUDA's: 1: a launch waits for its kernel, so a call on GPU buffers returns when it is "     \
+      "over on all ranks")                                                                         \
+    X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",        \
+      "pinned memory of a rank with a GPU for the buffers of its links, and as much of the GPU's " \
+      "(FTCCL_CUDA_IPC); what does not fit is copied once more")                                   \
+    X(P2P_DISABLE, "FTCCL_P2P_DISABLE", INT, 0, 0, 1, "", "NCCL_P2P_DISABLE",                      \
+      "1: as FTCCL_CUDA_IPC=0")                                                                    \
+    X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "",                               \
+      "threads of such a block, a multiple of 32")                                                 \
+    X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                    \
+      "identity of this machine; ranks with different ones do not use shared memory between them") \
+    X(SOCKET_IFNAME, "FTCCL_SOCKET_IFNAME", STR, "", 0, 0, "", "NCCL_SOCKET_IFNAME",               \
+      "interfaces by prefix (eth,ib), =exact, ^excluded; empty: any that is up, loopback last")    \
+    X(SOCKET_FAMILY, "FTCCL_SOCKET_FAMILY", STR, "", 0, 0, "", "NCCL_SOCKET_FAMILY",               \
+      "AF_INET or AF_INET6; empty: both")                                                          \
+    X(SOCKET_SOURCE, "FTCCL_SOCKET_SOURCE", STR, "", 0, 0, "", "",                                 \
+      "source address that outgoing TCP connections bind to")                                      \
+    X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",        \
+      "TCP connections a peer and direction; large messages are spread over them")                 \
+    X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG",                                       \
+      "NONE, VERSION, WARN, INFO or TRACE; empty: WARN; libnccl.so.2: NONE")                       \
+    X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                        \
+      "where the log goes; %h is the host's name, %p the process; empty: stderr")                  \
+    X(DEBUG_SUBSYS, "FTCCL_DEBUG_SUBSYS", STR, "", 0, 0, "", "NCCL_DEBUG_SUBSYS",                  \
+      "what INFO and TRACE are about: INIT, COLL, NET, SHM, ..., ALL; ^A,B leaves out; empty: "    \
+      "all but COLL")                                                                              \
+    X(NCCL_VERSION, "FTCCL_NCCL_VERSION", STR, "", 0, 0, "", "",                                   \
+      "what libnccl.so.2 says its version is, as 2.28.9; empty: that whose promises it keeps")     \
+    X(COMM_BLOCKING, "FTCCL_COMM_BLOCKING", INT, -1, -1, 1, "", "NCCL_COMM_BLOCKING",              \
+      "1 or 0 overrides config.blocking")                                                          \
+    X(COMM_ID, "FTCCL_COMM_ID", STR, "", 0, 0, "", "NCCL_COMM_ID",                                 \
+      "host:port of the rendezvous instead of the address in the unique id; needs FTCCL_SECRET "   \
+      "or a key file")                                                                             \
+    X(SECRET, "FTCCL_SECRET", STR, "", 0, 0, "", "",                                               \
+      "the job's secret, at least 16 characters, used with COMM_ID")                               \
+    X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "",                                     \
+      "file that holds the job's secret (mode 0600)")                                              \
+    X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no record file in /dev/shm")         \
+    X(VERIFY, "FTCCL_VERIFY", INT, 0, 0, 1, "", "",                                                \
+      "1: every message carries a CRC32C, and ranks compare results that are the same on all; "    \
+      "the same on all ranks")                                                                     \
+    X(SPIN_US, "FTCCL_SPIN_US", INT, -1, -1, 1000000, "us", "",                                    \
+      "how long a waiting call spins before it sleeps; -1: 1000 with a core for each local rank, " \
+      "else 0")                                                                                    \
+    X(TUNE_FILE, "FTCCL_TUNE_FILE", STR, "", 0, 0, "", "",                                         \
+      "table of measured choices and costs for the selection; the same on all ranks")              \
+    X(CONF_FILE, "FTCCL_CONF_FILE", STR, "", 0, 0, "", "NCCL_CONF_FILE",                           \
+      "file of NAME=value lines; empty: /etc/nccl.conf")                                           \
+    X(FAULT, "FTCCL_FAULT", STR, "", 0, 0, "", "",                                                 \
+      "for tests: what the fault transport does, e.g. "                                            \
+      "seed=7,delay_us=100,drop_ppm=10,cut_after=1000,flip_after=50")
 
 enum ft_param_id {
 #define X(id, env, kind, def, lo, hi, unit, alias, help) FT_PARAM_##id,

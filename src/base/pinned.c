@@ -1,11 +1,13 @@
 /*
- * Memory of the host that a device reads and writes where it lies. A device gives some when it is opened, and the transports of its engine
- * take the buffers of their links from it as long as there is any, so that what the device has to do with a message it does in the link's own
- * memory. Allocating makes no call of a driver's: an engine does it while kernels run. Thread-safe.
+ * Memory of the host that a device reads and writes where it lies. A device gives some when it is
+ * opened, and the transports of its engine take the buffers of their links from it as long as there
+ * is any, so that what the device has to do with a message it does in the link's own memory.
+ * Allocating makes no call of a driver's: an engine does it while kernels run. Thread-safe.
  *
- * It is a file without a name, which engines of this host that have a GPU too map ("meet"), each for itself, and show to their device: what the
- * owner has put there for them they read there. They never write into it, but for a word by which they say that they have opened memory of its
- * device. Met memory stays mapped until nobody keeps it and the device has let go of it.
+ * It is a file without a name, which engines of this host that have a GPU too map ("meet"), each
+ * for itself, and show to their device: what the owner has put there for them they read there. They
+ * never write into it, but for a word by which they say that they have opened memory of its device.
+ * Met memory stays mapped until nobody keeps it and the device has let go of it.
  */
 #include "base/base.h"
 
@@ -20,37 +22,57 @@
 
 #define ALIGN ((size_t)4096)
 #define HEAD ((size_t)FT_PINNED_PAGE_BYTES)
-#define CHUNKS 512 /* of open devices, and of those that they have met; later ones have none, or are not reached */
+/* of open devices, and of those that they have met; later ones have none, or are not reached */
+#define CHUNKS 512
 #define NAME "ftccl-pinned"
 #define MET_MOST ((size_t)1 << 30) /* of one other: as much as FTCCL_CUDA_PINNED_BYTES may say */
 
-struct ft_extent { struct ft_extent *next; size_t at, len_bytes; };
-struct head { uint64_t token; struct ft_pinned_offered offer; }; /* the file begins so. token: what was found at a place is what its owner spoke of */
-_Static_assert(sizeof(struct head) <= FT_PINNED_PAGE_BYTES - FT_PINNED_BOARD_BYTES, "boards are behind it");
+struct ft_extent {
+    struct ft_extent *next;
+    size_t at, len_bytes;
+};
+/* the file begins so. token: what was found at a place is what its owner spoke of */
+struct head {
+    uint64_t token;
+    struct ft_pinned_offered offer;
+};
+_Static_assert(sizeof(struct head) <= FT_PINNED_PAGE_BYTES - FT_PINNED_BOARD_BYTES,
+               "boards are behind it");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct { _Atomic(char *) at; ft_atomic_u64 len_bytes; atomic_bool on_device; struct ft_pinned *chunk; } chunks[CHUNKS];
+static struct {
+    _Atomic(char *) at;
+    ft_atomic_u64 len_bytes;
+    atomic_bool on_device;
+    struct ft_pinned *chunk;
+} chunks[CHUNKS];
 static atomic_int nchunks; /* of the table that were ever used */
 static atomic_int late;    /* see ft_pinned_late() */
 
-static struct head *head_of(const struct ft_pinned *chunk) { return (struct head *)(void *)((char *)chunk->at - HEAD); }
+static struct head *head_of(const struct ft_pinned *chunk)
+{
+    return (struct head *)(void *)((char *)chunk->at - HEAD);
+}
 
 static int map(struct ft_pinned *chunk, int fd)
 {
     void *at;
     int rc = ft_map_shared(fd, HEAD + chunk->len_bytes, &at);
-    if (rc == FT_OK) chunk->at = (char *)at + HEAD;
+    if (rc == FT_OK)
+        chunk->at = (char *)at + HEAD;
     return rc;
 }
 
 int ft_pinned_make(size_t len_bytes, struct ft_pinned **out)
 {
     struct ft_pinned *own = calloc(1, sizeof *own);
-    if (!own) return ft_fail(FT_NOMEM, "no memory for pinned memory");
+    if (!own)
+        return ft_fail(FT_NOMEM, "no memory for pinned memory");
     own->len_bytes = ft_round_up(len_bytes, ALIGN);
     own->fd = -1;
     int rc = ft_memfd(NAME, HEAD + own->len_bytes, HEAD + own->len_bytes, &own->fd);
-    if (rc == FT_OK) rc = map(own, own->fd);
+    if (rc == FT_OK)
+        rc = map(own, own->fd);
     if (rc != FT_OK) {
         ft_pinned_close(own);
         return rc;
@@ -65,13 +87,16 @@ int ft_pinned_show(struct ft_pinned *chunk)
 {
     int i = 0;
     pthread_mutex_lock(&lock);
-    while (i < CHUNKS && chunks[i].chunk) i++;
+    while (i < CHUNKS && chunks[i].chunk)
+        i++;
     if (i < CHUNKS) {
         chunks[i].chunk = chunk;
         atomic_store_explicit(&chunks[i].len_bytes, chunk->len_bytes, memory_order_relaxed);
         atomic_store_explicit(&chunks[i].on_device, chunk->on_device, memory_order_relaxed);
-        atomic_store_explicit(&chunks[i].at, chunk->at, memory_order_release); /* pairs with ft_pinned_has() */
-        if (i >= atomic_load(&nchunks)) atomic_store(&nchunks, i + 1);
+        /* pairs with ft_pinned_has() */
+        atomic_store_explicit(&chunks[i].at, chunk->at, memory_order_release);
+        if (i >= atomic_load(&nchunks))
+            atomic_store(&nchunks, i + 1);
     }
     pthread_mutex_unlock(&lock);
     chunk->shown = i < CHUNKS;
@@ -82,7 +107,8 @@ void ft_pinned_hide(struct ft_pinned *chunk)
 {
     pthread_mutex_lock(&lock);
     for (int i = 0; i < CHUNKS && chunk->shown; i++) {
-        if (chunks[i].chunk != chunk) continue;
+        if (chunks[i].chunk != chunk)
+            continue;
         atomic_store_explicit(&chunks[i].at, NULL, memory_order_relaxed);
         chunks[i].chunk = NULL;
     }
@@ -93,38 +119,49 @@ void ft_pinned_hide(struct ft_pinned *chunk)
 void ft_pinned_close(struct ft_pinned *chunk)
 {
     assert(!chunk->extents && !chunk->shown && !chunk->met && !chunk->there);
-    if (chunk->at && !chunk->on_device) ft_unmap(head_of(chunk), HEAD + chunk->len_bytes);
+    if (chunk->at && !chunk->on_device)
+        ft_unmap(head_of(chunk), HEAD + chunk->len_bytes);
     ft_fd_close(&chunk->fd);
     free(chunk);
 }
 
-/* ---- of others ------------------------------------------------------------------------------------------------------------------ */
+/* ---- of others ------------------------------------------------------------------------------- */
 
 void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out)
 {
-    *out = (struct ft_pinned_place){.pid = (uint32_t)getpid(), .fd = (uint32_t)own->fd, .len_bytes = own->len_bytes, .token = own->token};
+    *out = (struct ft_pinned_place){.pid = (uint32_t)getpid(),
+                                    .fd = (uint32_t)own->fd,
+                                    .len_bytes = own->len_bytes,
+                                    .token = own->token};
 }
 
-/* As with life pages: only what has the right name is opened, and should it change in between, the open does not wait. */
+/* As with life pages: only what has the right name is opened, and should it change in between, the
+ * open does not wait. */
 static int open_place(const struct ft_pinned_place *place)
 {
     static const char name[] = "/memfd:" NAME;
     char path[64], target[sizeof name];
     snprintf(path, sizeof path, "/proc/%u/fd/%u", place->pid, place->fd);
-    bool named = readlink(path, target, sizeof target) == (ssize_t)sizeof target && memcmp(target, name, sizeof name - 1) == 0;
+    bool named = readlink(path, target, sizeof target) == (ssize_t)sizeof target &&
+                 memcmp(target, name, sizeof name - 1) == 0;
     return ft_fd_own(named ? open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY) : -1);
 }
 
-static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place *place, struct ft_pinned **out)
+static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place *place,
+                     struct ft_pinned **out)
 {
     size_t all = HEAD + place->len_bytes;
-    if (place->len_bytes % ALIGN != 0 || place->len_bytes > MET_MOST) return ft_fail(FT_PROTOCOL, "a peer offers something else than pinned memory");
+    if (place->len_bytes % ALIGN != 0 || place->len_bytes > MET_MOST)
+        return ft_fail(FT_PROTOCOL, "a peer offers something else than pinned memory");
     struct ft_pinned *other = calloc(1, sizeof *other);
-    if (!other) return ft_fail(FT_NOMEM, "no memory for a peer's pinned memory");
+    if (!other)
+        return ft_fail(FT_NOMEM, "no memory for a peer's pinned memory");
     *other = (struct ft_pinned){.fd = -1, .len_bytes = place->len_bytes, .token = place->token};
     int rc = ft_memfd_check(fd, all, all);
-    if (rc == FT_OK) rc = map(other, fd);
-    if (rc == FT_OK && head_of(other)->token != place->token) rc = ft_fail(FT_NOTSUP, "the pinned memory of process %u is another one's", place->pid);
+    if (rc == FT_OK)
+        rc = map(other, fd);
+    if (rc == FT_OK && head_of(other)->token != place->token)
+        rc = ft_fail(FT_NOTSUP, "the pinned memory of process %u is another one's", place->pid);
     if (rc != FT_OK) {
         ft_pinned_close(other);
         return rc;
@@ -135,16 +172,21 @@ static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place
     return FT_OK;
 }
 
-int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *place, struct ft_pinned **out)
+int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *place,
+                   struct ft_pinned **out)
 {
     struct ft_pinned *found;
     int rc = FT_OK;
     pthread_mutex_lock(&lock);
     for (found = own->met; found && found->token != place->token; found = found->next) {}
     int opened = found || fd >= 0 ? -1 : open_place(place);
-    if (!found && fd < 0 && opened < 0) rc = ft_fail(FT_NOTSUP, "the pinned memory of process %u cannot be seen from here", place->pid);
-    if (!found && rc == FT_OK) rc = map_other(own, fd >= 0 ? fd : opened, place, &found);
-    if (rc == FT_OK) found->keepers++, *out = found;
+    if (!found && fd < 0 && opened < 0)
+        rc = ft_fail(FT_NOTSUP, "the pinned memory of process %u cannot be seen from here",
+                     place->pid);
+    if (!found && rc == FT_OK)
+        rc = map_other(own, fd >= 0 ? fd : opened, place, &found);
+    if (rc == FT_OK)
+        found->keepers++, *out = found;
     pthread_mutex_unlock(&lock);
     ft_fd_close(&opened);
     return rc;
@@ -152,7 +194,8 @@ int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *
 
 void ft_pinned_part(struct ft_pinned *other)
 {
-    if (!other) return;
+    if (!other)
+        return;
     pthread_mutex_lock(&lock);
     other->keepers--;
     pthread_mutex_unlock(&lock);
@@ -162,7 +205,8 @@ struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own)
 {
     pthread_mutex_lock(&lock);
     struct ft_pinned *other = own->met;
-    while (other && (other->shown || other->refused)) other = other->next;
+    while (other && (other->shown || other->refused))
+        other = other->next;
     pthread_mutex_unlock(&lock);
     return other;
 }
@@ -171,19 +215,22 @@ struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all)
 {
     struct ft_pinned **at = &own->met, *other;
     pthread_mutex_lock(&lock);
-    while (*at && !all && (*at)->keepers > 0) at = &(*at)->next;
+    while (*at && !all && (*at)->keepers > 0)
+        at = &(*at)->next;
     other = *at;
-    if (other) *at = other->next;
+    if (other)
+        *at = other->next;
     pthread_mutex_unlock(&lock);
     return other;
 }
 
-/* ---- memory of devices ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory of devices ----------------------------------------------------------------------- */
 
 struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes)
 {
     struct ft_pinned *there = calloc(1, sizeof *there);
-    if (!there) return ft_fail(FT_NOMEM, "no memory for a device's"), NULL;
+    if (!there)
+        return ft_fail(FT_NOMEM, "no memory for a device's"), NULL;
     there->at = at;
     there->len_bytes = len_bytes;
     there->fd = -1;
@@ -191,12 +238,16 @@ struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes)
     return there;
 }
 
-void ft_pinned_set_there(struct ft_pinned *pinned, struct ft_pinned *there) { __atomic_store_n(&pinned->there, there, __ATOMIC_RELEASE); }
+void ft_pinned_set_there(struct ft_pinned *pinned, struct ft_pinned *there)
+{
+    __atomic_store_n(&pinned->there, there, __ATOMIC_RELEASE);
+}
 
 void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *there, const void *handle)
 {
     struct ft_pinned_offered *offer = &head_of(own)->offer;
-    if (handle) memcpy(offer->handle, handle, sizeof offer->handle);
+    if (handle)
+        memcpy(offer->handle, handle, sizeof offer->handle);
     offer->has_handle = handle != NULL;
     offer->len_bytes = there->len_bytes; /* nobody has met it yet */
     ft_pinned_set_there(own, there);
@@ -209,23 +260,35 @@ void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out)
     out->has_handle = offer->has_handle;
     memcpy(out->handle, offer->handle, sizeof out->handle);
     atomic_signal_fence(memory_order_seq_cst); /* what is checked is the copy */
-    if (out->len_bytes % ALIGN != 0 || out->len_bytes > 2 * MET_MOST) out->len_bytes = 0;
+    if (out->len_bytes % ALIGN != 0 || out->len_bytes > 2 * MET_MOST)
+        out->len_bytes = 0;
 }
 
-void ft_pinned_opens(const struct ft_pinned *met) { __atomic_store_n(&head_of(met)->offer.opened, 1, __ATOMIC_SEQ_CST); }
-bool ft_pinned_was_opened(const struct ft_pinned *own) { return __atomic_load_n(&head_of(own)->offer.opened, __ATOMIC_SEQ_CST) != 0; }
+void ft_pinned_opens(const struct ft_pinned *met)
+{
+    __atomic_store_n(&head_of(met)->offer.opened, 1, __ATOMIC_SEQ_CST);
+}
+bool ft_pinned_was_opened(const struct ft_pinned *own)
+{
+    return __atomic_load_n(&head_of(own)->offer.opened, __ATOMIC_SEQ_CST) != 0;
+}
 
-void *ft_pinned_boards(const struct ft_pinned *chunk) { return (char *)chunk->at - FT_PINNED_BOARD_BYTES; }
+void *ft_pinned_boards(const struct ft_pinned *chunk)
+{
+    return (char *)chunk->at - FT_PINNED_BOARD_BYTES;
+}
 
-/* ---- pieces ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* The first gap that is long enough. */
 static bool place(struct ft_pinned *chunk, size_t len, struct ft_extent *e)
 {
     size_t at = 0;
     struct ft_extent **link = &chunk->extents;
-    for (; *link && len > (*link)->at - at; link = &(*link)->next) at = (*link)->at + (*link)->len_bytes;
-    if (len > chunk->len_bytes - at) return false;
+    for (; *link && len > (*link)->at - at; link = &(*link)->next)
+        at = (*link)->at + (*link)->len_bytes;
+    if (len > chunk->len_bytes - at)
+        return false;
     *e = (struct ft_extent){.next = *link, .at = at, .len_bytes = len};
     *link = e;
     return true;
@@ -234,22 +297,26 @@ static bool place(struct ft_pinned *chunk, size_t len, struct ft_extent *e)
 void *ft_pinned_alloc(struct ft_pinned *chunk, size_t len_bytes)
 {
     struct ft_extent *e = chunk && atomic_load(&late) == 0 ? malloc(sizeof *e) : NULL;
-    if (!e) return NULL;
+    if (!e)
+        return NULL;
     pthread_mutex_lock(&lock);
     bool placed = place(chunk, ft_round_up(len_bytes, ALIGN), e);
     pthread_mutex_unlock(&lock);
-    if (placed) return (char *)chunk->at + e->at;
+    if (placed)
+        return (char *)chunk->at + e->at;
     free(e);
     return NULL;
 }
 
 void ft_pinned_free(struct ft_pinned *chunk, void *ptr)
 {
-    if (!ptr) return;
+    if (!ptr)
+        return;
     size_t at = (size_t)((char *)ptr - (char *)chunk->at);
     pthread_mutex_lock(&lock);
     struct ft_extent **link = &chunk->extents, *gone;
-    while ((*link)->at != at) link = &(*link)->next;
+    while ((*link)->at != at)
+        link = &(*link)->next;
     gone = *link;
     *link = gone->next;
     pthread_mutex_unlock(&lock);
@@ -259,12 +326,19 @@ void ft_pinned_free(struct ft_pinned *chunk, void *ptr)
 enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes)
 {
     for (int i = 0, n = atomic_load_explicit(&nchunks, memory_order_relaxed); i < n; i++) {
-        char *from = atomic_load_explicit(&chunks[i].at, memory_order_acquire); /* pairs with ft_pinned_show() */
-        size_t all = atomic_load_explicit(&chunks[i].len_bytes, memory_order_relaxed), at = (size_t)((uintptr_t)ptr - (uintptr_t)from);
-        if (!from || at >= all || len_bytes > all - at) continue;
-        return atomic_load_explicit(&chunks[i].on_device, memory_order_relaxed) ? FT_PINNED_DEVICE : FT_PINNED_HOST;
+        /* pairs with ft_pinned_show() */
+        char *from = atomic_load_explicit(&chunks[i].at, memory_order_acquire);
+        size_t all = atomic_load_explicit(&chunks[i].len_bytes, memory_order_relaxed),
+               at = (size_t)((uintptr_t)ptr - (uintptr_t)from);
+        if (!from || at >= all || len_bytes > all - at)
+            continue;
+        return atomic_load_explicit(&chunks[i].on_device, memory_order_relaxed) ? FT_PINNED_DEVICE
+                                                                                : FT_PINNED_HOST;
     }
     return FT_PINNED_NONE;
 }
 
-void ft_pinned_late(int more) { atomic_fetch_add(&late, more); }
+void ft_pinned_late(int more)
+{
+    atomic_fetch_add(&late, more);
+}

@@ -1,6 +1,6 @@
 /*
- * Statuses and the sentence that explains the last failure of a thread. Called from everywhere; owns one small buffer a
- * thread and allocates nothing.
+ * Statuses and the sentence that explains the last failure of a thread. Called from everywhere;
+ * owns one small buffer a thread and allocates nothing.
  */
 #include "base/base.h"
 
@@ -13,10 +13,12 @@ const char *ft_status_text(int status)
 {
     switch (status) {
 #define X(name, value, lost, text) \
-    case value: return text;
+    case value:                    \
+        return text;
         FT_STATUSES(X)
 #undef X
-    default: return "unknown status";
+    default:
+        return "unknown status";
     }
 }
 
@@ -24,26 +26,33 @@ enum ft_lost ft_status_lost(int status)
 {
     switch (status) {
 #define X(name, value, lost, text) \
-    case value: return FT_LOST_##lost;
+    case value:                    \
+        return FT_LOST_##lost;
         FT_STATUSES(X)
 #undef X
-    default: return FT_LOST_PROCESS;
+    default:
+        return FT_LOST_PROCESS;
     }
 }
 
 int ft_status_of_errno(int err)
 {
     switch (err) {
-    case 0: return FT_OK;
+    case 0:
+        return FT_OK;
     case EAGAIN:
     case EINTR:
-    case EINPROGRESS: return FT_AGAIN;
-    case ENOMEM: return FT_NOMEM;
+    case EINPROGRESS:
+        return FT_AGAIN;
+    case ENOMEM:
+        return FT_NOMEM;
     case EMFILE:
-    case ENFILE: return FT_NOFILE;
+    case ENFILE:
+        return FT_NOFILE;
     case ENOSPC:
     case EDQUOT:
-    case EFBIG: return FT_NOSPACE;
+    case EFBIG:
+        return FT_NOSPACE;
     case EPIPE:
     case ECONNRESET:
     case ECONNABORTED:
@@ -52,9 +61,12 @@ int ft_status_of_errno(int err)
     case ENETDOWN:
     case ENETUNREACH:
     case EHOSTDOWN:
-    case EHOSTUNREACH: return FT_LINK;
-    case ETIMEDOUT: return FT_TIMEOUT;
-    default: return FT_SYSTEM;
+    case EHOSTUNREACH:
+        return FT_LINK;
+    case ETIMEDOUT:
+        return FT_TIMEOUT;
+    default:
+        return FT_SYSTEM;
     }
 }
 
@@ -67,6 +79,12 @@ int ft_fail(int status, const char *fmt, ...)
     return status;
 }
 
-const char *ft_fail_text(void) { return sentence; }
+const char *ft_fail_text(void)
+{
+    return sentence;
+}
 
-void ft_fail_clear(void) { sentence[0] = '\0'; }
+void ft_fail_clear(void)
+{
+    sentence[0] = '\0';
+}

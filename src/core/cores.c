@@ -1,7 +1,8 @@
 /*
- * How many cores the ranks of a host have between them. Every rank's card says on which processors it may run, because ranks that
- * mpiexec, srun or ftccl-run has bound each to a core of its own see one core each and share none. A number of cores that a
- * tuning table gives goes before what is found. A communicator counts from cards alone, so that all its ranks count alike.
+ * How many cores the ranks of a host have between them. Every rank's card says on which processors
+ * it may run, because ranks that mpiexec, srun or ftccl-run has bound each to a core of its own see
+ * one core each and share none. A number of cores that a tuning table gives goes before what is
+ * found. A communicator counts from cards alone, so that all its ranks count alike.
  */
 #include "core/core.h"
 
@@ -9,16 +10,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART "cores" /* of a card: struct facts, without the bytes of `cpus` that are zero at its end */
+/* of a card: struct facts, without the bytes of `cpus` that are zero at its end */
+#define PART "cores"
 
-struct facts { uint32_t cores; cpu_set_t cpus; };
+struct facts {
+    uint32_t cores;
+    cpu_set_t cpus;
+};
 
-/* Of the ranks of one host. `given`: the least number that is not just a rank's own processors; 0: none. */
-struct sum { cpu_set_t cpus; uint32_t given; };
+/* Of the ranks of one host. `given`: the least number that is not just a rank's own processors; 0:
+ * none. */
+struct sum {
+    cpu_set_t cpus;
+    uint32_t given;
+};
 
 void ft_cores_open(struct ft_engine *engine)
 {
-    if (sched_getaffinity(0, sizeof engine->cpus, &engine->cpus) != 0) CPU_ZERO(&engine->cpus);
+    if (sched_getaffinity(0, sizeof engine->cpus, &engine->cpus) != 0)
+        CPU_ZERO(&engine->cpus);
 }
 
 static void facts_of_engine(const struct ft_engine *engine, struct facts *facts)
@@ -31,9 +41,12 @@ static void facts_of_engine(const struct ft_engine *engine, struct facts *facts)
 static bool facts_of_peer(const struct ft_peer *peer, struct facts *facts)
 {
     size_t len = 0;
-    const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PART, &len) : NULL;
+    const unsigned char *part = peer->address
+                                    ? ft_card_part(peer->address, peer->address_bytes, PART, &len)
+                                    : NULL;
     memset(facts, 0, sizeof *facts);
-    if (!part || len < sizeof facts->cores || len > sizeof *facts) return false;
+    if (!part || len < sizeof facts->cores || len > sizeof *facts)
+        return false;
     memcpy(&facts->cores, part, sizeof facts->cores);
     memcpy(&facts->cpus, part + sizeof facts->cores, len - sizeof facts->cores);
     return true;
@@ -45,7 +58,8 @@ bool ft_cores_card(const struct ft_engine *engine, struct ft_card *card)
     unsigned char part[sizeof facts];
     size_t len = sizeof facts.cpus;
     facts_of_engine(engine, &facts);
-    while (len > 0 && ((const unsigned char *)&facts.cpus)[len - 1] == 0) len--;
+    while (len > 0 && ((const unsigned char *)&facts.cpus)[len - 1] == 0)
+        len--;
     memcpy(part, &facts.cores, sizeof facts.cores);
     memcpy(part + sizeof facts.cores, &facts.cpus, len);
     return ft_card_put(card, PART, part, sizeof facts.cores + len);
@@ -53,8 +67,10 @@ bool ft_cores_card(const struct ft_engine *engine, struct ft_card *card)
 
 static void add(struct sum *sum, const struct facts *facts)
 {
-    if ((uint32_t)CPU_COUNT(&facts->cpus) == facts->cores) CPU_OR(&sum->cpus, &sum->cpus, &facts->cpus);
-    else if (facts->cores > 0 && (!sum->given || facts->cores < sum->given)) sum->given = facts->cores;
+    if ((uint32_t)CPU_COUNT(&facts->cpus) == facts->cores)
+        CPU_OR(&sum->cpus, &sum->cpus, &facts->cpus);
+    else if (facts->cores > 0 && (!sum->given || facts->cores < sum->given))
+        sum->given = facts->cores;
 }
 
 /* INT_MAX: unknown. */
@@ -71,15 +87,20 @@ int ft_cores_count(struct ft_comm *comm)
     struct sum *sums = calloc((size_t)view->nhosts, sizeof *sums);
     struct facts facts;
     int fewest = INT_MAX;
-    if (!sums) return ft_fail(FT_NOMEM, "no memory for %d hosts", view->nhosts);
+    if (!sums)
+        return ft_fail(FT_NOMEM, "no memory for %d hosts", view->nhosts);
     for (int r = 0; r < view->nranks; r++) {
-        if (r == view->rank) facts_of_engine(comm->engine, &facts);
-        else if (!facts_of_peer(comm->peers[r], &facts)) continue;
+        if (r == view->rank)
+            facts_of_engine(comm->engine, &facts);
+        else if (!facts_of_peer(comm->peers[r], &facts))
+            continue;
         add(&sums[view->host[r]], &facts);
     }
     for (int h = 0; h < view->nhosts; h++)
-        if (cores_of(&sums[h]) < fewest) fewest = cores_of(&sums[h]);
-    if (fewest < INT_MAX) comm->tuning.costs.cores_per_host = fewest;
+        if (cores_of(&sums[h]) < fewest)
+            fewest = cores_of(&sums[h]);
+    if (fewest < INT_MAX)
+        comm->tuning.costs.cores_per_host = fewest;
     free(sums);
     return FT_OK;
 }
@@ -92,9 +113,11 @@ void ft_engine_count_local(struct ft_engine *engine)
     facts_of_engine(engine, &facts);
     add(&sum, &facts);
     for (const struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
-        if (peer->users <= 0 || peer->dead || peer->host != engine->host) continue;
+        if (peer->users <= 0 || peer->dead || peer->host != engine->host)
+            continue;
         ranks++;
-        if (facts_of_peer(peer, &facts)) add(&sum, &facts);
+        if (facts_of_peer(peer, &facts))
+            add(&sum, &facts);
     }
     atomic_store_explicit(&engine->crowded, ranks > cores_of(&sum), memory_order_relaxed);
 }

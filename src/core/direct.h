@@ -1,6 +1,6 @@
 /*
- * Collectives that their caller begins at once, without a queue, and short ones that it makes again and again. See direct.c; part of
- * core.h.
+ * Collectives that their caller begins at once, without a queue, and short ones that it makes again
+ * and again. See direct.c; part of core.h.
  */
 #ifndef FT_DIRECT_H
 #define FT_DIRECT_H
@@ -23,23 +23,25 @@ struct ft_repeat {
 struct ft_direct {
     struct ft_op op;
     struct ft_entry entry;
-    bool unqueued;      /* it runs within its call and has no place on a stream */
-    bool again;         /* the operation is that of `loaded` */
-    int red;            /* the user's operator */
-    int status;         /* of one that ended within its call */
-    atomic_int queued;  /* the structs are in use until its entry is over; release by who ends it */
+    bool unqueued;     /* it runs within its call and has no place on a stream */
+    bool again;        /* the operation is that of `loaded` */
+    int red;           /* the user's operator */
+    int status;        /* of one that ended within its call */
+    atomic_int queued; /* the structs are in use until its entry is over; release by who ends it */
     struct ft_repeat repeats[FT_REPEATS]; /* as programs repeat them */
     int skips;                /* calls that queue without a try to catch up, see direct.c */
     unsigned nrepeats;        /* kept so far */
     struct ft_repeat *loaded; /* the operation is this one's; NULL: another's */
 };
 
-/* If the stream, the communicator and its engine have nothing else to do: an operation to fill, with the engine held until it is run or
- * cancelled. NULL: it has to queue. */
-struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream, const struct ft_coll *coll, int red);
+/* If the stream, the communicator and its engine have nothing else to do: an operation to fill,
+ * with the engine held until it is run or cancelled. NULL: it has to queue. */
+struct ft_op *ft_direct_begin(struct ft_comm *comm, const struct ft_stream *stream,
+                              const struct ft_coll *coll, int red);
 void ft_direct_cancel(struct ft_comm *comm);
 void ft_direct_run(struct ft_comm *comm, struct ft_stream *stream);
-bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int status); /* true: it was one within its call */
+/* true: it was one within its call */
+bool ft_direct_ended(struct ft_comm *comm, const struct ft_work *work, int status);
 bool ft_direct_over(struct ft_entry *entry); /* true: it was one of these, whose structs stay */
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The engine of one rank: its transports, device, peers and communicators, and the turn that moves them all. Who turns it,
- * and when it sleeps, is drive.c.
+ * The engine of one rank: its transports, device, peers and communicators, and the turn that moves
+ * them all. Who turns it, and when it sleeps, is drive.c.
  */
 #include "core/core.h"
 
@@ -13,14 +13,16 @@
 
 #define EVENTS 16
 #define TICK_NS 1000000u
-#define SUCCEED_NS 100000000u /* a link that its sender has replaced is taken for broken after this time */
+/* a link that its sender has replaced is taken for broken after this time */
+#define SUCCEED_NS 100000000u
 
-/* ---- open and close ----------------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static int watch_fd(struct ft_engine *engine, int fd)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = fd};
-    if (fd < 0 || epoll_ctl(engine->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0) return FT_OK;
+    if (fd < 0 || epoll_ctl(engine->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0)
+        return FT_OK;
     return ft_fail(ft_status_of_errno(errno), "epoll_ctl: %s", strerror(errno));
 }
 
@@ -28,46 +30,63 @@ static int open_sleep(struct ft_engine *engine)
 {
     engine->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
     engine->event_fd = ft_fd_own(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (engine->epoll_fd < 0 || engine->event_fd < 0) return ft_fail(ft_status_of_errno(errno), "epoll or eventfd: %s", strerror(errno));
+    if (engine->epoll_fd < 0 || engine->event_fd < 0)
+        return ft_fail(ft_status_of_errno(errno), "epoll or eventfd: %s", strerror(errno));
     return watch_fd(engine, engine->event_fd);
 }
 
 static int open_transports(struct ft_engine *engine, const struct ft_engine_config *config)
 {
-    struct ft_transport_config each = {.env = config->env, .self = config->id, .chunk_bytes = engine->tuning.chunk_bytes, .rank = config->rank,
-                                        .first_bytes = ft_tuning_first_bytes(&engine->tuning),
-                                        .pinned = engine->gpu ? engine->gpu->pinned : NULL, .suspect_ms = (uint64_t)config->suspect_ms};
+    struct ft_transport_config each = {.env = config->env,
+                                       .self = config->id,
+                                       .chunk_bytes = engine->tuning.chunk_bytes,
+                                       .rank = config->rank,
+                                       .first_bytes = ft_tuning_first_bytes(&engine->tuning),
+                                       .pinned = engine->gpu ? engine->gpu->pinned : NULL,
+                                       .suspect_ms = (uint64_t)config->suspect_ms};
     memcpy(each.key, config->key, sizeof each.key);
     for (int i = 0; config->transports[i] && i < FT_TRANSPORTS_MAX; i++) {
         struct ft_transport **at = &engine->transports[engine->ntransports];
         int rc = config->transports[i]->open(&each, at);
         if (rc == FT_NOTSUP) {
-            FT_LOG(INFO, "net", config->rank, "transport %s is not usable here: %s", config->transports[i]->name, ft_fail_text());
+            FT_LOG(INFO, "net", config->rank, "transport %s is not usable here: %s",
+                   config->transports[i]->name, ft_fail_text());
             continue;
         }
-        if (rc != FT_OK) return rc;
+        if (rc != FT_OK)
+            return rc;
         engine->ntransports++;
-        if (!config->manual) rc = watch_fd(engine, (*at)->ops->fd(*at));
-        if (rc != FT_OK) return rc;
+        if (!config->manual)
+            rc = watch_fd(engine, (*at)->ops->fd(*at));
+        if (rc != FT_OK)
+            return rc;
     }
-    return engine->ntransports > 0 ? FT_OK : ft_fail(FT_NOTSUP, "no transport is usable on this machine");
+    return engine->ntransports > 0 ? FT_OK
+                                   : ft_fail(FT_NOTSUP, "no transport is usable on this machine");
 }
 
 static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
 {
     ft_cores_open(engine);
     int rc = ft_tuning_read(&engine->tuning);
-    if (rc == FT_OK && !config->manual) rc = open_sleep(engine);
-    if (rc == FT_OK) rc = ft_device_open(&engine->device);
-    if (rc == FT_OK && !config->manual) rc = ft_device_open_gpu(config->gpu, &engine->gpu);
-    if (rc == FT_OK) rc = open_transports(engine, config);
-    if (rc == FT_OK) rc = ft_control_open(engine);
-    if (rc == FT_OK && !config->manual) ft_lives_open(engine);
+    if (rc == FT_OK && !config->manual)
+        rc = open_sleep(engine);
+    if (rc == FT_OK)
+        rc = ft_device_open(&engine->device);
+    if (rc == FT_OK && !config->manual)
+        rc = ft_device_open_gpu(config->gpu, &engine->gpu);
+    if (rc == FT_OK)
+        rc = open_transports(engine, config);
+    if (rc == FT_OK)
+        rc = ft_control_open(engine);
+    if (rc == FT_OK && !config->manual)
+        ft_lives_open(engine);
     engine->trim_ns = (uint64_t)ft_param_int(FT_PARAM_TRIM_MS) * 1000000u;
     bool told = config->suspect_ms != 0;
     ft_beat_open(engine, told ? config->heartbeat_ms : ft_param_int(FT_PARAM_HEARTBEAT_MS),
                  told ? config->suspect_ms : ft_param_int(FT_PARAM_SUSPECT_MS));
-    if (rc == FT_OK && !(engine->null_stream = ft_stream_new())) rc = ft_fail(FT_NOMEM, "no memory for a stream");
+    if (rc == FT_OK && !(engine->null_stream = ft_stream_new()))
+        rc = ft_fail(FT_NOMEM, "no memory for a stream");
     if (rc == FT_OK && ft_param_int(FT_PARAM_TELEMETRY) && !config->manual)
         engine->telemetry = ft_telemetry_open(engine->env, engine->id, engine->host);
     return rc;
@@ -76,7 +95,8 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
 int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out)
 {
     struct ft_engine *engine = calloc(1, sizeof *engine);
-    if (!engine) return ft_fail(FT_NOMEM, "no memory for an engine");
+    if (!engine)
+        return ft_fail(FT_NOMEM, "no memory for an engine");
     ft_fork_guard();
     engine->env = config->env;
     engine->id = config->id;
@@ -90,7 +110,8 @@ int ft_engine_open(const struct ft_engine_config *config, struct ft_engine **out
     int rc = open_all(engine, config);
     if (rc == FT_OK) {
         ft_engine_enlist(engine);
-        if (!config->manual) rc = ft_engine_start_thread(engine);
+        if (!config->manual)
+            rc = ft_engine_start_thread(engine);
     }
     if (rc != FT_OK) {
         ft_engine_close(engine);
@@ -106,9 +127,12 @@ static void free_peers(struct ft_engine *engine)
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->peers); i++)
         for (struct ft_peer *peer = engine->peers[i], *next; peer; peer = next) {
             next = peer->next;
-            if (peer->tx) peer->tx->cut |= peer->fenced, peer->tx->ops->disconnect(peer->tx);
-            if (peer->rx) peer->rx->cut |= peer->fenced, peer->rx->ops->disconnect(peer->rx);
-            if (peer->next_rx) peer->next_rx->cut |= peer->fenced, peer->next_rx->ops->disconnect(peer->next_rx);
+            if (peer->tx)
+                peer->tx->cut |= peer->fenced, peer->tx->ops->disconnect(peer->tx);
+            if (peer->rx)
+                peer->rx->cut |= peer->fenced, peer->rx->ops->disconnect(peer->rx);
+            if (peer->next_rx)
+                peer->next_rx->cut |= peer->fenced, peer->next_rx->ops->disconnect(peer->next_rx);
             free(peer->address);
             free(peer);
         }
@@ -126,18 +150,23 @@ void ft_engine_close(struct ft_engine *engine)
     ft_control_close(engine);
     ft_lives_close(engine);
     free_peers(engine);
-    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->close(engine->transports[i]);
+    for (int i = 0; i < engine->ntransports; i++)
+        engine->transports[i]->ops->close(engine->transports[i]);
     engine->ntransports = 0;
-    if (engine->device) ft_device_close(engine->device);
-    if (engine->gpu) ft_device_close(engine->gpu);
+    if (engine->device)
+        ft_device_close(engine->device);
+    if (engine->gpu)
+        ft_device_close(engine->gpu);
     engine->device = engine->gpu = NULL;
     ft_telemetry_close(engine->telemetry);
     engine->telemetry = NULL;
     pthread_mutex_unlock(&engine->drive);
     ft_fd_close(&engine->epoll_fd);
-    pthread_mutex_lock(&engine->inbox_lock); /* others may be writing to the one or taking the other */
+    /* others may be writing to the one or taking the other */
+    pthread_mutex_lock(&engine->inbox_lock);
     ft_fd_close(&engine->event_fd);
-    if (engine->null_stream) ft_stream_release(engine->null_stream);
+    if (engine->null_stream)
+        ft_stream_release(engine->null_stream);
     engine->null_stream = NULL;
     pthread_mutex_unlock(&engine->inbox_lock);
 }
@@ -146,30 +175,37 @@ struct ft_stream *ft_engine_null_stream(struct ft_engine *engine)
 {
     pthread_mutex_lock(&engine->inbox_lock);
     struct ft_stream *stream = engine->null_stream;
-    if (stream) ft_stream_ref(stream);
+    if (stream)
+        ft_stream_ref(stream);
     pthread_mutex_unlock(&engine->inbox_lock);
     return stream;
 }
 
-void ft_engine_ref(struct ft_engine *engine) { atomic_fetch_add_explicit(&engine->refs, 1, memory_order_relaxed); }
+void ft_engine_ref(struct ft_engine *engine)
+{
+    atomic_fetch_add_explicit(&engine->refs, 1, memory_order_relaxed);
+}
 
 void ft_engine_unref(struct ft_engine *engine)
 {
-    if (atomic_fetch_sub_explicit(&engine->refs, 1, memory_order_acq_rel) != 1) return;
+    if (atomic_fetch_sub_explicit(&engine->refs, 1, memory_order_acq_rel) != 1)
+        return;
     pthread_mutex_destroy(&engine->drive);
     pthread_mutex_destroy(&engine->inbox_lock);
     free(engine);
 }
 
-/* ---- peers and links ---------------------------------------------------------------------------------------------------- */
+/* ---- peers and links ------------------------------------------------------------------------- */
 
 struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id)
 {
     struct ft_peer **at = &engine->peers[id % FT_ARRAY_LEN(engine->peers)];
     for (; *at; at = &(*at)->next)
-        if ((*at)->id == id) return *at;
+        if ((*at)->id == id)
+            return *at;
     struct ft_peer *peer = calloc(1, sizeof *peer);
-    if (!peer) return NULL;
+    if (!peer)
+        return NULL;
     peer->id = id;
     peer->rank = peer->tx_row = peer->rx_row = -1;
     peer->next_known = engine->roster;
@@ -177,7 +213,8 @@ struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id)
     return *at = peer;
 }
 
-int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address, uint32_t len_bytes, int rank)
+int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address,
+                    uint32_t len_bytes, int rank)
 {
     struct ft_peer *peer = ft_engine_peer(engine, id);
     unsigned char *copy = malloc(len_bytes + 1);
@@ -198,15 +235,18 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
 
 void ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer)
 {
-    if (!peer->lost || peer->unreachable || peer->dead || peer->departed) return;
-    if (peer->rx && peer->rx->state == FT_LINK_DOWN) ft_engine_drop_link(engine, peer, peer->rx);
+    if (!peer->lost || peer->unreachable || peer->dead || peer->departed)
+        return;
+    if (peer->rx && peer->rx->state == FT_LINK_DOWN)
+        ft_engine_drop_link(engine, peer, peer->rx);
     peer->lost = false;
 }
 
 static int index_of(const struct ft_engine *engine, const struct ft_transport *transport)
 {
     int i = 0;
-    while (i < engine->ntransports - 1 && engine->transports[i] != transport) i++;
+    while (i < engine->ntransports - 1 && engine->transports[i] != transport)
+        i++;
     return i;
 }
 
@@ -216,26 +256,35 @@ static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
         size_t len;
-        const unsigned char *address = ft_card_part(peer->address, peer->address_bytes, transport->ops->name, &len);
-        if (!address || !transport->ops->reaches(transport, address, len)) continue;
+        const unsigned char *address = ft_card_part(peer->address, peer->address_bytes,
+                                                    transport->ops->name, &len);
+        if (!address || !transport->ops->reaches(transport, address, len))
+            continue;
         rc = transport->ops->connect(transport, peer->id, address, len, &peer->tx);
-        if (rc != FT_OK) continue; /* shared memory may be full where TCP still works */
+        if (rc != FT_OK)
+            continue; /* shared memory may be full where TCP still works */
         engine->links[i]++;
-        if (engine->telemetry) peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, transport->ops->name, true);
+        if (engine->telemetry)
+            peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
+                                                  transport->ops->name, true);
         return FT_OK;
     }
-    return rc == FT_NOTSUP ? ft_fail(FT_PEER, "no common transport reaches rank %d", peer->rank) : rc;
+    return rc == FT_NOTSUP ? ft_fail(FT_PEER, "no common transport reaches rank %d", peer->rank)
+                           : rc;
 }
 
 int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
 {
-    return !peer->tx && (peer->lost || peer->fenced || peer->departed) ? FT_PEER : ft_engine_redial(engine, peer, out);
+    return !peer->tx && (peer->lost || peer->fenced || peer->departed)
+               ? FT_PEER
+               : ft_engine_redial(engine, peer, out);
 }
 
 int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
 {
     if (!peer->tx) {
-        if (peer->dead) return FT_PEER;
+        if (peer->dead)
+            return FT_PEER;
         peer->redialled = peer->lost || peer->departed;
         int rc = connect_to(engine, peer);
         if (rc != FT_OK) {
@@ -244,14 +293,17 @@ int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_l
         }
     }
     *out = peer->tx;
-    return peer->tx->state == FT_LINK_UP ? FT_OK : peer->tx->state == FT_LINK_CONNECTING ? FT_AGAIN : FT_LINK;
+    return peer->tx->state == FT_LINK_UP           ? FT_OK
+           : peer->tx->state == FT_LINK_CONNECTING ? FT_AGAIN
+                                                   : FT_LINK;
 }
 
 /* A link goes; what its transport said of it in the same breath is void. */
 static void disconnect(struct ft_engine *engine, struct ft_link *link)
 {
     for (int i = 0; i < engine->nevents; i++)
-        if (engine->events[i].link == link) engine->events[i].link = NULL;
+        if (engine->events[i].link == link)
+            engine->events[i].link = NULL;
     link->ops->disconnect(link);
 }
 
@@ -260,18 +312,21 @@ void ft_engine_drop_link(struct ft_engine *engine, struct ft_peer *peer, struct 
     int *row = link == peer->tx ? &peer->tx_row : &peer->rx_row;
     if (engine->telemetry) {
         struct ft_link_time *time = link == peer->tx ? &peer->tx_time : &peer->rx_time;
-        ft_telemetry_link_count(engine->telemetry, *row, link->messages, link->bytes, time->transfer_ns, time->wait_ns);
+        ft_telemetry_link_count(engine->telemetry, *row, link->messages, link->bytes,
+                                time->transfer_ns, time->wait_ns);
         ft_telemetry_link_close(engine->telemetry, *row);
     }
     *row = -1;
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_exec_forget(comm, peer, link);
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+        ft_exec_forget(comm, peer, link);
     engine->links[index_of(engine, link->transport)]--;
     link->cut |= peer->fenced; /* it may only be told that it is, never that we left */
     if (link == peer->tx) {
         peer->tx = NULL;
         peer->breaks++;
     }
-    if (link == peer->rx) peer->rx = NULL;
+    if (link == peer->rx)
+        peer->rx = NULL;
     disconnect(engine, link);
 }
 
@@ -289,7 +344,8 @@ static void refuse(struct ft_engine *engine, struct ft_link *link)
 
 void ft_engine_drop_next(struct ft_engine *engine, struct ft_peer *peer)
 {
-    if (!peer->next_rx) return;
+    if (!peer->next_rx)
+        return;
     peer->next_rx->cut = true; /* its sender would take a goodbye for our leaving */
     refuse(engine, peer->next_rx);
     peer->next_rx = NULL;
@@ -298,21 +354,26 @@ void ft_engine_drop_next(struct ft_engine *engine, struct ft_peer *peer)
 
 static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
-    if (peer->rx) ft_engine_cut_link(engine, peer, peer->rx);
+    if (peer->rx)
+        ft_engine_cut_link(engine, peer, peer->rx);
     peer->rx = link;
     peer->met = true;
     if (engine->telemetry)
-        peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank, link->ops->name, false);
+        peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
+                                              link->ops->name, false);
 }
 
-/* One link a direction. The end of the one that the peer has replaced may come later than the new one: that waits for it, so
- * that what the end means for communicators is seen before what they say next. */
+/* One link a direction. The end of the one that the peer has replaced may come later than the new
+ * one: that waits for it, so that what the end means for communicators is seen before what they say
+ * next. */
 static void on_accepted(struct ft_engine *engine, struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
     engine->links[index_of(engine, link->transport)]++;
-    if (!peer) refuse(engine, link);
-    else if (!peer->rx || peer->rx->state == FT_LINK_DOWN) receive_on(engine, peer, link);
+    if (!peer)
+        refuse(engine, link);
+    else if (!peer->rx || peer->rx->state == FT_LINK_DOWN)
+        receive_on(engine, peer, link);
     else {
         ft_engine_drop_next(engine, peer);
         peer->next_rx = link;
@@ -324,17 +385,20 @@ static void on_accepted(struct ft_engine *engine, struct ft_link *link)
 static void succeed(struct ft_engine *engine, struct ft_peer *peer)
 {
     struct ft_link *link = peer->next_rx;
-    if (!link) return;
+    if (!link)
+        return;
     peer->next_rx = NULL;
     engine->waiting--;
     receive_on(engine, peer, link);
 }
 
-/* A receiving link that is down stays, so that what it has delivered can still be taken; unless there is another one. */
+/* A receiving link that is down stays, so that what it has delivered can still be taken; unless
+ * there is another one. */
 static void on_down(struct ft_engine *engine, struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
-    if (!peer) return;
+    if (!peer)
+        return;
     if (link == peer->next_rx) {
         ft_engine_drop_next(engine, peer);
         return;
@@ -347,43 +411,57 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     peer->lost |= !orderly;
     peer->dead |= link->proof;
     if (!orderly) {
-        FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s", link->sender ? "to" : "from", peer->rank, link->ops->name,
+        FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s",
+               link->sender ? "to" : "from", peer->rank, link->ops->name,
                link->proof ? "its process has ended" : ft_status_text(link->reason));
-        /* One that was never met may have ended its work in order: only who needs it fails, when it comes to that. */
-        for (struct ft_comm *comm = engine->comms; comm && (peer->met || link->proof); comm = comm->next) ft_comm_peer_down(comm, peer, link);
+        /* One that was never met may have ended its work in order: only who needs it fails, when it
+         * comes to that. */
+        for (struct ft_comm *comm = engine->comms; comm && (peer->met || link->proof);
+             comm = comm->next)
+            ft_comm_peer_down(comm, peer, link);
     }
-    if (link == peer->tx) ft_engine_drop_link(engine, peer, link);
-    else if (link == peer->rx) succeed(engine, peer);
+    if (link == peer->tx)
+        ft_engine_drop_link(engine, peer, link);
+    else if (link == peer->rx)
+        succeed(engine, peer);
 }
 
 /* The end of a replaced link does not come: its other side is gone all the same. */
 static void succeed_overdue(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->roster; peer && engine->waiting; peer = peer->next_known) {
-        if (!peer->next_rx || engine->ticked_ns - peer->next_rx_ns < SUCCEED_NS) continue;
-        struct ft_link down = {.peer = peer->id, .reason = FT_LINK}; /* it may have been given back meanwhile */
+        if (!peer->next_rx || engine->ticked_ns - peer->next_rx_ns < SUCCEED_NS)
+            continue;
+        /* it may have been given back meanwhile */
+        struct ft_link down = {.peer = peer->id, .reason = FT_LINK};
         peer->lost = true;
-        for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
+        for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+            ft_comm_peer_down(comm, peer, &down);
         succeed(engine, peer);
     }
 }
 
-/* Nobody can refer to it any more: it is in no communicator, nobody told us of it, it asks for none, and it has hung up. */
+/* Nobody can refer to it any more: it is in no communicator, nobody told us of it, it asks for
+ * none, and it has hung up. */
 static bool is_past(const struct ft_engine *engine, const struct ft_peer *peer)
 {
-    if (peer->told || peer->users > 0 || peer->letters > 0 || peer->tx || peer->next_rx) return false;
+    if (peer->told || peer->users > 0 || peer->letters > 0 || peer->tx || peer->next_rx)
+        return false;
     return (!peer->rx || peer->rx->state == FT_LINK_DOWN) && !ft_grow_asks(engine, peer->id);
 }
 
 static void forget(struct ft_engine *engine, struct ft_peer **known)
 {
     struct ft_peer *peer = *known, **at = &engine->peers[peer->id % FT_ARRAY_LEN(engine->peers)];
-    while (*at != peer) at = &(*at)->next;
+    while (*at != peer)
+        at = &(*at)->next;
     *at = peer->next;
     *known = peer->next_known;
-    if (peer->rx) ft_engine_drop_link(engine, peer, peer->rx);
+    if (peer->rx)
+        ft_engine_drop_link(engine, peer, peer->rx);
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->quits); i++)
-        if (engine->quits[i].peer == peer) engine->quits[i].peer = NULL;
+        if (engine->quits[i].peer == peer)
+            engine->quits[i].peer = NULL;
     free(peer->address);
     free(peer);
 }
@@ -393,7 +471,8 @@ static void forget_past(struct ft_engine *engine)
 {
     engine->hung_up = false;
     for (struct ft_peer **at = &engine->roster; *at;) {
-        if (is_past(engine, *at)) forget(engine, at);
+        if (is_past(engine, *at))
+            forget(engine, at);
         else {
             engine->hung_up |= !(*at)->told && (*at)->letters > 0; /* they will be gone soon */
             at = &(*at)->next_known;
@@ -404,16 +483,20 @@ static void forget_past(struct ft_engine *engine)
 static void on_up(struct ft_engine *engine, const struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
-    if (peer) peer->lost = peer->redialled = peer->unreachable = false, peer->met = true;
+    if (peer)
+        peer->lost = peer->redialled = peer->unreachable = false, peer->met = true;
 }
 
 int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx)
 {
     int rc = FT_OK, i = 0;
-    for (; i < engine->ntransports && rc == FT_OK; i++) rc = engine->transports[i]->ops->bind(engine->transports[i], ctx);
+    for (; i < engine->ntransports && rc == FT_OK; i++)
+        rc = engine->transports[i]->ops->bind(engine->transports[i], ctx);
     if (rc != FT_OK)
-        for (int k = 0; k < i - 1; k++) engine->transports[k]->ops->unbind(engine->transports[k], ctx);
-    if (rc == FT_OK && engine->gpu && engine->gpu->pinned) ft_board_open(engine->gpu->pinned, ctx);
+        for (int k = 0; k < i - 1; k++)
+            engine->transports[k]->ops->unbind(engine->transports[k], ctx);
+    if (rc == FT_OK && engine->gpu && engine->gpu->pinned)
+        ft_board_open(engine->gpu->pinned, ctx);
     return rc;
 }
 
@@ -427,8 +510,10 @@ int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
 
 void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx)
 {
-    if (engine->gpu && engine->gpu->pinned) ft_board_close(engine->gpu->pinned, ctx);
-    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->unbind(engine->transports[i], ctx);
+    if (engine->gpu && engine->gpu->pinned)
+        ft_board_close(engine->gpu->pinned, ctx);
+    for (int i = 0; i < engine->ntransports; i++)
+        engine->transports[i]->ops->unbind(engine->transports[i], ctx);
 }
 
 void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
@@ -438,11 +523,12 @@ void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
     ft_engine_unlock(engine);
 }
 
-/* ---- the turn ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the turn -------------------------------------------------------------------------------- */
 
 static bool take_inbox(struct ft_engine *engine)
 {
-    if (!atomic_load_explicit(&engine->inbox_count, memory_order_relaxed)) return false;
+    if (!atomic_load_explicit(&engine->inbox_count, memory_order_relaxed))
+        return false;
     pthread_mutex_lock(&engine->inbox_lock);
     struct ft_work *work = engine->inbox;
     engine->inbox = engine->inbox_tail = NULL;
@@ -452,8 +538,10 @@ static bool take_inbox(struct ft_engine *engine)
         next = work->next;
         work->next = NULL;
         struct ft_comm *comm = work->comm;
-        if (comm->tail) comm->tail->next = work;
-        else comm->head = work;
+        if (comm->tail)
+            comm->tail->next = work;
+        else
+            comm->head = work;
         comm->tail = work;
     }
     return true;
@@ -464,16 +552,21 @@ static bool poll_transports(struct ft_engine *engine)
     bool busy = false;
     for (int i = 0; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
-        if (engine->links[i] == 0 && engine->turns % FT_TURNS_RARELY != 0) continue;
+        if (engine->links[i] == 0 && engine->turns % FT_TURNS_RARELY != 0)
+            continue;
         struct ft_event events[EVENTS];
         engine->events = events;
         engine->nevents = transport->ops->poll(transport, events, EVENTS, &busy);
         for (int k = 0; k < engine->nevents; k++) {
             busy = true;
-            if (!events[k].link) continue;
-            if (events[k].what == FT_EVENT_ACCEPTED) on_accepted(engine, events[k].link);
-            else if (events[k].what == FT_EVENT_UP) on_up(engine, events[k].link);
-            else on_down(engine, events[k].link);
+            if (!events[k].link)
+                continue;
+            if (events[k].what == FT_EVENT_ACCEPTED)
+                on_accepted(engine, events[k].link);
+            else if (events[k].what == FT_EVENT_UP)
+                on_up(engine, events[k].link);
+            else
+                on_down(engine, events[k].link);
         }
         engine->nevents = 0;
     }
@@ -486,62 +579,79 @@ static bool turn_comms(struct ft_engine *engine)
     for (struct ft_comm *comm = engine->comms, *next; comm; comm = next) {
         next = comm->next;
         moved |= ft_comm_turn(comm);
-        active |= comm->head || comm->notices_left || atomic_load_explicit(&comm->retry.under_way, memory_order_relaxed);
+        active |= comm->head || comm->notices_left ||
+                  atomic_load_explicit(&comm->retry.under_way, memory_order_relaxed);
     }
     atomic_store_explicit(&engine->active, active, memory_order_relaxed);
     return moved;
 }
 
-/* Where nothing comes in and nothing moved a turn ago, the communicators are asked again only every FT_TURNS_OFTEN turns: a waiting
- * thread notices a message the sooner. */
+/* Where nothing comes in and nothing moved a turn ago, the communicators are asked again only every
+ * FT_TURNS_OFTEN turns: a waiting thread notices a message the sooner. */
 bool ft_engine_turn(struct ft_engine *engine)
 {
     engine->turns++;
     bool moved = take_inbox(engine), looks = engine->manual || engine->turns % FT_TURNS_OFTEN == 0;
-    if (engine->device) moved |= engine->device->ops->poll(engine->device) > 0;
+    if (engine->device)
+        moved |= engine->device->ops->poll(engine->device) > 0;
     moved |= poll_transports(engine);
     moved |= ft_control_turn(engine);
-    if (moved || looks || !engine->stuck) moved |= turn_comms(engine);
+    if (moved || looks || !engine->stuck)
+        moved |= turn_comms(engine);
     engine->stuck = !moved;
-    if (moved ? engine->turns % FT_TURNS_RARELY == 0 : looks) ft_engine_tick(engine);
+    if (moved ? engine->turns % FT_TURNS_RARELY == 0 : looks)
+        ft_engine_tick(engine);
     return moved;
 }
 
 /* A tick in which bytes moved is charged to the link as transfer time. */
-static void count_link(struct ft_engine *engine, const struct ft_link *link, struct ft_link_time *time, int row)
+static void count_link(struct ft_engine *engine, const struct ft_link *link,
+                       struct ft_link_time *time, int row)
 {
-    if (link->bytes != time->bytes) time->transfer_ns += engine->ticked_ns - engine->ticked_before_ns;
+    if (link->bytes != time->bytes)
+        time->transfer_ns += engine->ticked_ns - engine->ticked_before_ns;
     time->bytes = link->bytes;
-    ft_telemetry_link_count(engine->telemetry, row, link->messages, link->bytes, time->transfer_ns, time->wait_ns);
+    ft_telemetry_link_count(engine->telemetry, row, link->messages, link->bytes, time->transfer_ns,
+                            time->wait_ns);
 }
 
 static void count_links(struct ft_engine *engine)
 {
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->peers); i++)
         for (struct ft_peer *peer = engine->peers[i]; peer; peer = peer->next) {
-            if (peer->tx) count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
-            if (peer->rx) count_link(engine, peer->rx, &peer->rx_time, peer->rx_row);
+            if (peer->tx)
+                count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
+            if (peer->rx)
+                count_link(engine, peer->rx, &peer->rx_time, peer->rx_row);
         }
 }
 
 static void trim(struct ft_engine *engine, uint64_t now)
 {
     engine->trimmed_ns = now;
-    for (int i = 0; i < engine->ntransports; i++) engine->transports[i]->ops->trim(engine->transports[i]);
+    for (int i = 0; i < engine->ntransports; i++)
+        engine->transports[i]->ops->trim(engine->transports[i]);
 }
 
 void ft_engine_tick(struct ft_engine *engine)
 {
     uint64_t now = ft_now_ns(engine->env);
-    if (now - engine->ticked_ns < TICK_NS) return;
+    if (now - engine->ticked_ns < TICK_NS)
+        return;
     engine->ticked_before_ns = engine->ticked_ns;
     engine->ticked_ns = now;
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_tick(comm, now);
-    if (engine->hung_up) forget_past(engine);
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+        ft_comm_tick(comm, now);
+    if (engine->hung_up)
+        forget_past(engine);
     ft_lives_tick(engine);
     ft_beat_tick(engine, now);
-    if (engine->waiting) succeed_overdue(engine);
-    if (engine->undecided) ft_pact_tick(engine);
-    if (engine->telemetry) count_links(engine);
-    if (engine->trim_ns && now - engine->trimmed_ns >= engine->trim_ns) trim(engine, now);
+    if (engine->waiting)
+        succeed_overdue(engine);
+    if (engine->undecided)
+        ft_pact_tick(engine);
+    if (engine->telemetry)
+        count_links(engine);
+    if (engine->trim_ns && now - engine->trimmed_ns >= engine->trim_ns)
+        trim(engine, now);
 }

@@ -1,7 +1,8 @@
 /*
- * The executor of collectives: each lane of a communicator walks through the steps of its work's operations. A step's sends and
- * receives proceed side by side; when all messages are here and all forwards have a slot, one pass of the device combines
- * them; the step is over when nothing it sent refers to user memory any more. Lanes never wait for each other.
+ * The executor of collectives: each lane of a communicator walks through the steps of its work's
+ * operations. A step's sends and receives proceed side by side; when all messages are here and all
+ * forwards have a slot, one pass of the device combines them; the step is over when nothing it sent
+ * refers to user memory any more. Lanes never wait for each other.
  */
 #include "core/core.h"
 
@@ -9,21 +10,32 @@
 #include <string.h>
 
 #define STEPS_A_TURN 64 /* so that one lane does not starve the others */
-#define EXPECTED_BYTES 4096 /* of a shorter message the second copy is cheaper than saying where it goes */
+/* of a shorter message the second copy is cheaper than saying where it goes */
+#define EXPECTED_BYTES 4096
 
 static char *resolve(const struct ft_op *op, struct ft_ref ref)
 {
     switch (ref.buf) {
-    case FT_BUF_IN: return (char *)(uintptr_t)op->in + ref.off;
-    case FT_BUF_OUT: return (char *)op->out + ref.off;
-    case FT_BUF_TMP: return op->tmp + ref.off;
-    default: return NULL;
+    case FT_BUF_IN:
+        return (char *)(uintptr_t)op->in + ref.off;
+    case FT_BUF_OUT:
+        return (char *)op->out + ref.off;
+    case FT_BUF_TMP:
+        return op->tmp + ref.off;
+    default:
+        return NULL;
     }
 }
 
-static bool is_collective(const struct ft_op *op) { return ft_kind_is_collective(op->coll.kind); }
+static bool is_collective(const struct ft_op *op)
+{
+    return ft_kind_is_collective(op->coll.kind);
+}
 
-static int lane_number(const struct ft_comm *comm, const struct ft_lane *lane) { return (int)(lane - comm->lanes); }
+static int lane_number(const struct ft_comm *comm, const struct ft_lane *lane)
+{
+    return (int)(lane - comm->lanes);
+}
 
 static bool is_empty(const struct ft_step *step)
 {
@@ -33,14 +45,18 @@ static bool is_empty(const struct ft_step *step)
 
 static void finish(struct ft_comm *comm, struct ft_op *op)
 {
-    if (op->verifies) ft_verify_compare(comm, op);
-    else if (!ft_verify_follows(op)) ft_op_finish(op);
+    if (op->verifies)
+        ft_verify_compare(comm, op);
+    else if (!ft_verify_follows(op))
+        ft_op_finish(op);
 }
 
-/* Whether the operation can begin on this lane: a comparison begins when its collective is over on all lanes. */
+/* Whether the operation can begin on this lane: a comparison begins when its collective is over on
+ * all lanes. */
 static bool begins(struct ft_comm *comm, struct ft_op *op)
 {
-    if (!op->verifies || op->begun) return true;
+    if (!op->verifies || op->begun)
+        return true;
     return op->verifies->lanes_left == 0 && ft_verify_digest(comm, op);
 }
 
@@ -48,7 +64,8 @@ static bool begins(struct ft_comm *comm, struct ft_op *op)
 static const struct ft_step *step_at(const struct ft_comm *comm, struct ft_lane *lane)
 {
     const struct ft_repeat *repeat = comm->direct.loaded;
-    if (repeat) return &repeat->steps[lane->index];
+    if (repeat)
+        return &repeat->steps[lane->index];
     ft_plan_step(&lane->op->plan, lane_number(comm, lane), lane->index, &lane->planned);
     return &lane->planned;
 }
@@ -67,7 +84,8 @@ static void advance(struct ft_comm *comm, struct ft_lane *lane)
         }
         for (; mine && lane->index < op->plan.nsteps; lane->index++) {
             lane->step = step_at(comm, lane);
-            if (is_empty(lane->step)) continue;
+            if (is_empty(lane->step))
+                continue;
             lane->sent = lane->received = lane->reserved = 0;
             lane->sealed = lane->expects = false;
             lane->phase = FT_LANE_EXCHANGE;
@@ -79,14 +97,20 @@ static void advance(struct ft_comm *comm, struct ft_lane *lane)
         struct ft_op *next = op->next;
         lane->index = 0;
         lane->op = next;
-        if (mine && --op->lanes_left == 0) finish(comm, op);
+        if (mine && --op->lanes_left == 0)
+            finish(comm, op);
     }
 }
 
-static struct ft_header header_of(const struct ft_comm *comm, const struct ft_lane *lane, size_t len_bytes)
+static struct ft_header header_of(const struct ft_comm *comm, const struct ft_lane *lane,
+                                  size_t len_bytes)
 {
-    return (struct ft_header){.ctx = comm->ctx, .sig = lane->op->sig, .seq = (uint32_t)lane->op->seq, .len = (uint32_t)len_bytes,
-                              .lane = (uint16_t)lane_number(comm, lane), .step = (uint16_t)lane->index};
+    return (struct ft_header){.ctx = comm->ctx,
+                              .sig = lane->op->sig,
+                              .seq = (uint32_t)lane->op->seq,
+                              .len = (uint32_t)len_bytes,
+                              .lane = (uint16_t)lane_number(comm, lane),
+                              .step = (uint16_t)lane->index};
 }
 
 static int fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
@@ -94,8 +118,9 @@ static int fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int
     char call[128];
     ft_sig_text(op->sig, call, sizeof call);
     bool process = ft_status_lost(status) == FT_LOST_PROCESS;
-    ft_comm_fail(comm, process ? status : FT_PEER, rank, "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank,
-                 call, (unsigned long long)op->seq, ft_lives_why(comm->peers[rank], status));
+    ft_comm_fail(comm, process ? status : FT_PEER, rank,
+                 "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank, call,
+                 (unsigned long long)op->seq, ft_lives_why(comm->peers[rank], status));
     return FT_PEER;
 }
 
@@ -107,10 +132,13 @@ static int link_to(struct ft_comm *comm, const struct ft_op *op, int rank, struc
 }
 
 /* A step's message is the same for all its receivers, and for all attempts to hand it over. */
-static void seal(const struct ft_comm *comm, struct ft_lane *lane, struct ft_header *header, const void *data)
+static void seal(const struct ft_comm *comm, struct ft_lane *lane, struct ft_header *header,
+                 const void *data)
 {
-    if (!comm->limits.verify) return;
-    if (!lane->sealed) lane->crc = ft_verify_sum(header, data);
+    if (!comm->limits.verify)
+        return;
+    if (!lane->sealed)
+        lane->crc = ft_verify_sum(header, data);
     lane->sealed = true;
     header->crc = lane->crc;
 }
@@ -120,41 +148,58 @@ static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, stru
     struct ft_op *op = lane->op;
     const struct ft_ref *from = &lane->step->send;
     struct ft_gpu_send *send = &comm->gpu->sends[lane_number(comm, lane)][k];
-    struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .scaled = op->redop.scaled && from->buf == FT_BUF_IN, .nsrc = 1, .ndst = 1,
-                             .count = lane->step->send_bytes / op->plan.esize, .src = {resolve(op, *from)}};
+    struct ft_reduce pass = {.type = op->coll.type,
+                             .op = op->redop,
+                             .scaled = op->redop.scaled && from->buf == FT_BUF_IN,
+                             .nsrc = 1,
+                             .ndst = 1,
+                             .count = lane->step->send_bytes / op->plan.esize,
+                             .src = {resolve(op, *from)}};
     if (!send->slot) {
         send->header = header_of(comm, lane, lane->step->send_bytes);
         send->far = from->buf == FT_BUF_TMP;
         send->to = lane->step->send_to[k];
     }
     int rc = ft_gpu_put(comm, op, link, &pass, send);
-    if (rc == FT_OK) lane->sends[k].status = FT_OK;
-    if (rc == FT_DEVICE) ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    if (rc == FT_OK)
+        lane->sends[k].status = FT_OK;
+    if (rc == FT_DEVICE)
+        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
+                     ft_status_text(rc));
     return rc;
 }
 
-/* Does storing the result change bytes that the step sends? Not if it puts what it sends where that is. */
+/* Does storing the result change bytes that the step sends? Not if it puts what it sends where that
+ * is. */
 static bool overwrites(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
-    if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE) return false;
-    uintptr_t from = (uintptr_t)resolve(lane->op, step->send), to = (uintptr_t)resolve(lane->op, step->dst);
-    bool stays = step->nrecv == 0 && from == to && step->src.buf == step->send.buf && step->src.off == step->send.off;
+    if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE)
+        return false;
+    uintptr_t from = (uintptr_t)resolve(lane->op, step->send),
+              to = (uintptr_t)resolve(lane->op, step->dst);
+    bool stays = step->nrecv == 0 && from == to && step->src.buf == step->send.buf &&
+                 step->src.off == step->send.off;
     return !stays && from < to + step->len_bytes && to < from + step->send_bytes;
 }
 
-/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for that: two ranks that exchange
- * in place would wait for each other. */
-static bool may_last(const struct ft_lane *lane) { return (lane->step->flags & FT_STEP_MEETS) && !overwrites(lane); }
+/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for
+ * that: two ranks that exchange in place would wait for each other. */
+static bool may_last(const struct ft_lane *lane)
+{
+    return (lane->step->flags & FT_STEP_MEETS) && !overwrites(lane);
+}
 
-/* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's slot. */
+/* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's
+ * slot. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
     struct ft_op *op = lane->op;
     int rank = lane->step->send_to[k];
     struct ft_link *link;
     int rc = link_to(comm, op, rank, &link);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
     const char *data = resolve(op, lane->step->send);
     if (op->gpu) {
@@ -162,15 +207,22 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     } else if (!(op->redop.scaled && lane->step->send.buf == FT_BUF_IN)) {
         lane->sends[k].status = FT_AGAIN;
         lane->sends[k].lasts = may_last(lane);
-        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind) && (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
+        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind) &&
+                               (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
         seal(comm, lane, &header, data);
         rc = link->ops->send(link, &header, data, &lane->sends[k]);
     } else {
         void *slot;
         rc = link->ops->reserve(link, &header, &slot);
         if (rc == FT_OK) {
-            struct ft_reduce pass = {.type = op->coll.type, .op = op->redop, .scaled = 1, .nsrc = 1, .ndst = 1,
-                                     .count = lane->step->send_bytes / op->plan.esize, .src = {data}, .dst = {slot}};
+            struct ft_reduce pass = {.type = op->coll.type,
+                                     .op = op->redop,
+                                     .scaled = 1,
+                                     .nsrc = 1,
+                                     .ndst = 1,
+                                     .count = lane->step->send_bytes / op->plan.esize,
+                                     .src = {data},
+                                     .dst = {slot}};
             struct ft_device_req req;
             rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
             ft_verify_seal(comm, &header, slot);
@@ -185,19 +237,25 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 static char *moves_to(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
-    bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE && step->dst.buf != FT_BUF_NONE;
+    bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE &&
+                 step->dst.buf != FT_BUF_NONE;
     bool divides = (step->flags & FT_STEP_FINAL) && lane->op->redop.divisor > 1;
     return moves && !divides ? resolve(lane->op, step->dst) : NULL;
 }
 
-/* A long message that has not come yet may come straight to where it goes, unless it must be checked before. What is forwarded, too, is
- * read from the link's memory, which stays in the caches, and stored past them. */
+/* A long message that has not come yet may come straight to where it goes, unless it must be
+ * checked before. What is forwarded, too, is read from the link's memory, which stays in the
+ * caches, and stored past them. */
 static void expect(struct ft_comm *comm, struct ft_lane *lane, struct ft_link *rx)
 {
-    if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || lane->step->nfwd > 0 || !rx->ops->expect) return;
-    if (comm->limits.verify || overwrites(lane)) return;
+    if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || lane->step->nfwd > 0 ||
+        !rx->ops->expect)
+        return;
+    if (comm->limits.verify || overwrites(lane))
+        return;
     char *to = moves_to(lane);
-    if (!to) return;
+    if (!to)
+        return;
     struct ft_header header = header_of(comm, lane, lane->step->len_bytes);
     rx->ops->expect(rx, &header, to);
     lane->expects = true;
@@ -208,7 +266,8 @@ static void expect_none(struct ft_comm *comm, struct ft_lane *lane)
 {
     struct ft_link *rx = lane->expects ? comm->peers[lane->step->recv_from[0]]->rx : NULL;
     struct ft_header header = {.ctx = comm->ctx, .lane = (uint16_t)lane_number(comm, lane)};
-    if (rx) rx->ops->expect(rx, &header, NULL);
+    if (rx)
+        rx->ops->expect(rx, &header, NULL);
     lane->expects = false;
 }
 
@@ -219,19 +278,23 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     int rank = lane->step->recv_from[k];
     struct ft_peer *peer = comm->peers[rank];
     struct ft_msg *msg = &lane->msgs[k];
-    if (!peer->rx) return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
+    if (!peer->rx)
+        return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
     int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
     if (rc == FT_AGAIN) {
         expect(comm, lane, peer->rx);
         return rc;
     }
-    if (rc != FT_OK) return fail_peer(comm, op, rank, rc);
-    if (msg->away && (comm->limits.verify || !moves_to(lane))) rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
+    if (rc != FT_OK)
+        return fail_peer(comm, op, rank, rc);
+    if (msg->away && (comm->limits.verify || !moves_to(lane)))
+        rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
     if (rc == FT_LINK) {
         peer->rx->ops->release(peer->rx, msg);
         return fail_peer(comm, op, rank, rc);
     }
-    if (rc == FT_AGAIN || !ft_msg_intact(msg)) { /* its sender has failed, and tells it in another way */
+    /* its sender has failed, and tells it in another way */
+    if (rc == FT_AGAIN || !ft_msg_intact(msg)) {
         peer->rx->ops->release(peer->rx, msg);
         return FT_AGAIN;
     }
@@ -240,14 +303,17 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
         return FT_CORRUPT;
     }
     const struct ft_header *got = &msg->header;
-    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step->len_bytes) return FT_OK;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step->len_bytes)
+        return FT_OK;
     struct ft_header header = *got;
     peer->rx->ops->release(peer->rx, msg);
     uint64_t seq = op->seq + (uint64_t)(int64_t)(int32_t)(header.seq - (uint32_t)op->seq);
     if (!ft_mismatch_check(comm, rank, seq, header.sig))
         ft_comm_fail(comm, FT_MISMATCH, rank,
-                     "operation %llu: rank %d sent %u bytes in its step %u of operation %llu where %zu bytes were due in step %llu",
-                     (unsigned long long)op->seq, rank, header.len, header.step, (unsigned long long)seq, lane->step->len_bytes,
+                     "operation %llu: rank %d sent %u bytes in its step %u of operation %llu where "
+                     "%zu bytes were due in step %llu",
+                     (unsigned long long)op->seq, rank, header.len, header.step,
+                     (unsigned long long)seq, lane->step->len_bytes,
                      (unsigned long long)lane->index);
     return FT_MISMATCH;
 }
@@ -256,13 +322,16 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
 {
     for (int k = 0; k < lane->step->nfwd; k++) {
-        if (lane->reserved & 1u << k) continue;
+        if (lane->reserved & 1u << k)
+            continue;
         struct ft_link *link;
         int rank = lane->step->fwd_to[k];
-        if (link_to(comm, lane->op, rank, &link) != FT_OK) return false;
+        if (link_to(comm, lane->op, rank, &link) != FT_OK)
+            return false;
         lane->headers[k] = header_of(comm, lane, lane->step->len_bytes);
         int rc = ft_gpu_reserve(comm, lane->op, rank, &lane->headers[k], &lane->slots[k]);
-        if (rc == FT_AGAIN) return false;
+        if (rc == FT_AGAIN)
+            return false;
         if (rc != FT_OK) {
             fail_peer(comm, lane->op, rank, rc);
             return false;
@@ -275,12 +344,16 @@ static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
 static bool sends_complete(const struct ft_lane *lane)
 {
     for (int k = 0; k < lane->step->nsend; k++)
-        if ((lane->sent & 1u << k) && lane->sends[k].status == FT_AGAIN) return false;
+        if ((lane->sent & 1u << k) && lane->sends[k].status == FT_AGAIN)
+            return false;
     return true;
 }
 
 /* Would storing the result change bytes that a pending send still reads? */
-static bool overwrites_send(const struct ft_lane *lane) { return overwrites(lane) && !sends_complete(lane); }
+static bool overwrites_send(const struct ft_lane *lane)
+{
+    return overwrites(lane) && !sends_complete(lane);
+}
 
 /* Only what is used is written: a small message has no time for the rest. */
 static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
@@ -296,42 +369,54 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
     pass->count = step->len_bytes / op->plan.esize;
     pass->nsrc = pass->ndst = 0;
     for (int k = 0; k <= step->nrecv; k++) {
-        if (k == step->src_at && step->src.buf != FT_BUF_NONE) pass->src[pass->nsrc++] = resolve(op, step->src);
-        if (k < step->nrecv) pass->src[pass->nsrc++] = lane->msgs[k].data;
+        if (k == step->src_at && step->src.buf != FT_BUF_NONE)
+            pass->src[pass->nsrc++] = resolve(op, step->src);
+        if (k < step->nrecv)
+            pass->src[pass->nsrc++] = lane->msgs[k].data;
     }
-    if (step->dst.buf != FT_BUF_NONE) pass->dst[pass->ndst++] = resolve(op, step->dst);
-    for (int k = 0; k < step->nfwd; k++) pass->dst[pass->ndst++] = lane->slots[k];
+    if (step->dst.buf != FT_BUF_NONE)
+        pass->dst[pass->ndst++] = resolve(op, step->dst);
+    for (int k = 0; k < step->nfwd; k++)
+        pass->dst[pass->ndst++] = lane->slots[k];
 }
 
-/* A message that its sender has withdrawn while it was read: nothing is made of it, and the step waits for the word of what has
- * failed there. */
+/* A message that its sender has withdrawn while it was read: nothing is made of it, and the step
+ * waits for the word of what has failed there. */
 static bool all_intact(struct ft_comm *comm, struct ft_lane *lane)
 {
     bool intact = true;
     for (int k = 0; k < lane->step->nrecv; k++) {
-        if (!(lane->received & 1u << k) || ft_msg_intact(&lane->msgs[k])) continue;
+        if (!(lane->received & 1u << k) || ft_msg_intact(&lane->msgs[k]))
+            continue;
         struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
-        if (link) link->ops->release(link, &lane->msgs[k]);
+        if (link)
+            link->ops->release(link, &lane->msgs[k]);
         lane->received &= ~(1u << k);
         intact = false;
     }
-    if (!intact) lane->phase = FT_LANE_EXCHANGE;
+    if (!intact)
+        lane->phase = FT_LANE_EXCHANGE;
     return intact;
 }
 
 static void commit(struct ft_comm *comm, struct ft_lane *lane)
 {
-    if (!all_intact(comm, lane)) return;
-    lane->sealed = false; /* what is forwarded is not what the step sent, and is the same in all slots */
+    if (!all_intact(comm, lane))
+        return;
+    /* what is forwarded is not what the step sent, and is the same in all slots */
+    lane->sealed = false;
     for (int k = 0; k < lane->step->nfwd; k++) {
-        if (!(lane->reserved & 1u << k)) continue; /* its link went while the device worked; there may be another one by now */
+        /* its link went while the device worked; there may be another one by now */
+        if (!(lane->reserved & 1u << k))
+            continue;
         struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
         seal(comm, lane, &lane->headers[k], lane->slots[k]);
         link->ops->commit(link, &lane->headers[k], lane->slots[k]);
     }
     for (int k = 0; k < lane->step->nrecv; k++) {
         struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
-        if (lane->received & 1u << k) link->ops->release(link, &lane->msgs[k]);
+        if (lane->received & 1u << k)
+            link->ops->release(link, &lane->msgs[k]);
     }
     lane->received = lane->reserved = 0;
     lane->phase = FT_LANE_SETTLE;
@@ -341,8 +426,11 @@ static void commit(struct ft_comm *comm, struct ft_lane *lane)
 static void reduced(struct ft_comm *comm, struct ft_lane *lane)
 {
     int rc = lane->req.status;
-    if (rc == FT_OK) commit(comm, lane);
-    else ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank, ft_status_text(rc));
+    if (rc == FT_OK)
+        commit(comm, lane);
+    else
+        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
+                     ft_status_text(rc));
 }
 
 /* Of a pass as fill_pass() makes it: the GPU reaches what is the user's. */
@@ -350,8 +438,10 @@ static struct ft_device_far far_of(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
     struct ft_device_far far = {.src = ~0u, .dst = ~0u};
-    if (step->src.buf == FT_BUF_IN || step->src.buf == FT_BUF_OUT) far.src &= ~(1u << step->src_at);
-    if (step->dst.buf == FT_BUF_IN || step->dst.buf == FT_BUF_OUT) far.dst &= ~1u;
+    if (step->src.buf == FT_BUF_IN || step->src.buf == FT_BUF_OUT)
+        far.src &= ~(1u << step->src_at);
+    if (step->dst.buf == FT_BUF_IN || step->dst.buf == FT_BUF_OUT)
+        far.dst &= ~1u;
     return far;
 }
 
@@ -361,8 +451,10 @@ static bool fetch(struct ft_comm *comm, struct ft_lane *lane)
     int rank = lane->step->recv_from[0];
     struct ft_link *rx = comm->peers[rank]->rx;
     int rc = rx ? rx->ops->fetch(rx, &lane->msgs[0], moves_to(lane)) : FT_LINK;
-    if (rc == FT_LINK) fail_peer(comm, lane->op, rank, rc);
-    if (rc == FT_AGAIN) all_intact(comm, lane);
+    if (rc == FT_LINK)
+        fail_peer(comm, lane->op, rank, rc);
+    if (rc == FT_AGAIN)
+        all_intact(comm, lane);
     return rc == FT_OK;
 }
 
@@ -372,15 +464,23 @@ static bool combine(struct ft_comm *comm, struct ft_lane *lane)
         lane->phase = FT_LANE_SETTLE;
         return true;
     }
-    if (overwrites_send(lane) || !reserve_forwards(comm, lane)) return false;
-    if (lane->step->nrecv == 1 && lane->msgs[0].away && !fetch(comm, lane)) return false;
+    if (overwrites_send(lane) || !reserve_forwards(comm, lane))
+        return false;
+    if (lane->step->nrecv == 1 && lane->msgs[0].away && !fetch(comm, lane))
+        return false;
     struct ft_reduce pass;
     fill_pass(lane, &pass);
-    bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 && pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
-    lane->req.status = nothing ? FT_OK : lane->op->gpu ? ft_gpu_pass(comm, lane->op, &pass, far_of(lane), &lane->req)
-                                                       : comm->engine->device->ops->reduce(comm->engine->device, &pass, &lane->req);
-    if (lane->req.status == FT_AGAIN) lane->phase = FT_LANE_REDUCING;
-    else reduced(comm, lane);
+    bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 &&
+                                      pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
+    lane->req.status = nothing ? FT_OK
+                       : lane->op->gpu
+                           ? ft_gpu_pass(comm, lane->op, &pass, far_of(lane), &lane->req)
+                           : comm->engine->device->ops->reduce(comm->engine->device, &pass,
+                                                               &lane->req);
+    if (lane->req.status == FT_AGAIN)
+        lane->phase = FT_LANE_REDUCING;
+    else
+        reduced(comm, lane);
     return true;
 }
 
@@ -388,7 +488,8 @@ static bool send_all(struct ft_comm *comm, struct ft_lane *lane, int nsend)
 {
     bool moved = false;
     for (int k = 0; k < nsend; k++)
-        if (!(lane->sent & 1u << k) && send_one(comm, lane, k) == FT_OK) lane->sent |= 1u << k, moved = true;
+        if (!(lane->sent & 1u << k) && send_one(comm, lane, k) == FT_OK)
+            lane->sent |= 1u << k, moved = true;
     return moved;
 }
 
@@ -396,17 +497,21 @@ static bool recv_all(struct ft_comm *comm, struct ft_lane *lane, int nrecv)
 {
     bool moved = false;
     for (int k = 0; k < nrecv && comm->status == FT_OK; k++)
-        if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK) lane->received |= 1u << k, moved = true;
+        if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK)
+            lane->received |= 1u << k, moved = true;
     return moved;
 }
 
 static bool exchange(struct ft_comm *comm, struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
-    int nsend = step->send_bytes > 0 ? step->nsend : 0, nrecv = step->len_bytes > 0 ? step->nrecv : 0;
+    int nsend = step->send_bytes > 0 ? step->nsend : 0,
+        nrecv = step->len_bytes > 0 ? step->nrecv : 0;
     bool moved = send_all(comm, lane, nsend);
     moved |= recv_all(comm, lane, nrecv);
-    if (comm->status != FT_OK || lane->sent != (1u << nsend) - 1 || lane->received != (1u << nrecv) - 1) return moved;
+    if (comm->status != FT_OK || lane->sent != (1u << nsend) - 1 ||
+        lane->received != (1u << nrecv) - 1)
+        return moved;
     return combine(comm, lane) || moved;
 }
 
@@ -416,12 +521,16 @@ static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
     for (int n = 0; n < STEPS_A_TURN && comm->status == FT_OK; n++) {
         if (lane->phase == FT_LANE_HELD) {
             advance(comm, lane);
-            if (lane->phase == FT_LANE_HELD) return moved;
+            if (lane->phase == FT_LANE_HELD)
+                return moved;
             moved = true;
         }
-        if (lane->phase == FT_LANE_EXCHANGE) moved |= exchange(comm, lane);
-        if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN) reduced(comm, lane), moved = true;
-        if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane)) return moved;
+        if (lane->phase == FT_LANE_EXCHANGE)
+            moved |= exchange(comm, lane);
+        if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN)
+            reduced(comm, lane), moved = true;
+        if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane))
+            return moved;
         lane->index++;
         advance(comm, lane);
         moved = true;
@@ -433,7 +542,8 @@ bool ft_exec_turn(struct ft_comm *comm)
 {
     bool moved = false;
     for (int i = 0; i < comm->nlanes && comm->status == FT_OK; i++)
-        if (comm->lanes[i].phase != FT_LANE_IDLE) moved |= lane_turn(comm, &comm->lanes[i]);
+        if (comm->lanes[i].phase != FT_LANE_IDLE)
+            moved |= lane_turn(comm, &comm->lanes[i]);
     return moved;
 }
 
@@ -446,10 +556,12 @@ static void send_again(struct ft_comm *comm, struct ft_lane *lane)
     int nsend = lane->step->send_bytes > 0 ? lane->step->nsend : 0;
     for (int k = 0; k < nsend; k++) {
         struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
-        if (!link || link->state != FT_LINK_UP) continue;
+        if (!link || link->state != FT_LINK_UP)
+            continue;
         lane->sends[k].status = FT_AGAIN;
         lane->sends[k].lasts = lane->sends[k].moved = false;
-        if (link->ops->send(link, &header, data, &lane->sends[k]) == FT_OK) lane->sent |= 1u << k;
+        if (link->ops->send(link, &header, data, &lane->sends[k]) == FT_OK)
+            lane->sent |= 1u << k;
     }
 }
 
@@ -464,7 +576,8 @@ void ft_exec_again(struct ft_comm *comm, struct ft_op *op)
     lane->sealed = lane->expects = false;
     lane->phase = FT_LANE_EXCHANGE;
     op->lanes_left = 1;
-    if (!op->redop.scaled) send_again(comm, lane); /* else the lane's turn sends */
+    if (!op->redop.scaled)
+        send_again(comm, lane); /* else the lane's turn sends */
 }
 
 void ft_exec_start(struct ft_comm *comm)
@@ -472,54 +585,66 @@ void ft_exec_start(struct ft_comm *comm)
     comm->nlanes = 0;
     comm->direct.loaded = NULL;
     for (const struct ft_op *op = comm->head->ops; op; op = op->next)
-        if (is_collective(op) && op->plan.nlanes > comm->nlanes) comm->nlanes = op->plan.nlanes;
+        if (is_collective(op) && op->plan.nlanes > comm->nlanes)
+            comm->nlanes = op->plan.nlanes;
     for (int i = 0; i < comm->nlanes; i++) {
         comm->lanes[i].op = comm->head->ops;
         comm->lanes[i].index = 0;
     }
-    for (int i = 0; i < comm->nlanes; i++) advance(comm, &comm->lanes[i]);
+    for (int i = 0; i < comm->nlanes; i++)
+        advance(comm, &comm->lanes[i]);
 }
 
 void ft_exec_drop(struct ft_comm *comm)
 {
     ft_gpu_drop(comm, NULL);
     for (struct ft_op *op = comm->head->ops; op; op = op->next)
-        for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++) ft_send_withdraw(&op->sends[k]);
+        for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
+            ft_send_withdraw(&op->sends[k]);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
-        if (!ft_lane_is_at_step(lane)) continue;
+        if (!ft_lane_is_at_step(lane))
+            continue;
         expect_none(comm, lane);
         for (int k = 0; k < lane->step->nrecv; k++) {
             struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
-            if ((lane->received & 1u << k) && link) link->ops->release(link, &lane->msgs[k]);
+            if ((lane->received & 1u << k) && link)
+                link->ops->release(link, &lane->msgs[k]);
         }
         for (int k = 0; k < lane->step->nfwd; k++) {
             struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
-            if ((lane->reserved & 1u << k) && link) link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
+            if ((lane->reserved & 1u << k) && link)
+                link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
         }
         lane->received = lane->reserved = 0;
         for (int k = 0; k < lane->step->nsend; k++)
-            if (lane->sent & 1u << k) ft_send_withdraw(&lane->sends[k]);
+            if (lane->sent & 1u << k)
+                ft_send_withdraw(&lane->sends[k]);
     }
 }
 
 void ft_exec_over(struct ft_comm *comm)
 {
-    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) lane->phase = FT_LANE_IDLE;
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+        lane->phase = FT_LANE_IDLE;
 }
 
 void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link)
 {
     ft_gpu_drop(comm, link);
     for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
-        if (!ft_lane_is_at_step(lane)) continue;
-        if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer) lane->expects = false;
+        if (!ft_lane_is_at_step(lane))
+            continue;
+        if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer)
+            lane->expects = false;
         for (int k = 0; k < lane->step->nrecv && link == peer->rx; k++) {
-            if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer) continue;
+            if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer)
+                continue;
             link->ops->release(link, &lane->msgs[k]);
             lane->received &= ~(1u << k);
         }
         for (int k = 0; k < lane->step->nfwd && link == peer->tx; k++) {
-            if (!(lane->reserved & 1u << k) || comm->peers[lane->step->fwd_to[k]] != peer) continue;
+            if (!(lane->reserved & 1u << k) || comm->peers[lane->step->fwd_to[k]] != peer)
+                continue;
             link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
             lane->reserved &= ~(1u << k);
         }
@@ -530,17 +655,21 @@ bool ft_exec_pending_to(const struct ft_comm *comm, int rank)
 {
     for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
         for (int k = 0; ft_lane_is_at_step(lane) && k < lane->step->nsend; k++)
-            if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank && lane->sends[k].status == FT_AGAIN) return true;
+            if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank &&
+                lane->sends[k].status == FT_AGAIN)
+                return true;
     for (const struct ft_op *op = comm->head ? comm->head->ops : NULL; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
-            if (op->sends[k].status == FT_AGAIN) return true;
+            if (op->sends[k].status == FT_AGAIN)
+                return true;
     return false;
 }
 
 bool ft_exec_settled(const struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (ft_exec_pending_to(comm, r)) return false;
+        if (ft_exec_pending_to(comm, r))
+            return false;
     return true;
 }
 
@@ -550,26 +679,37 @@ static int lane_waits_for(const struct ft_lane *lane, bool *sends)
     const struct ft_step *step = lane->step;
     *sends = false;
     for (int k = 0; k < step->nrecv; k++)
-        if (!(lane->received & 1u << k)) return step->recv_from[k];
+        if (!(lane->received & 1u << k))
+            return step->recv_from[k];
     *sends = true;
     for (int k = 0; k < step->nsend; k++)
-        if (!(lane->sent & 1u << k) || lane->sends[k].status == FT_AGAIN) return step->send_to[k];
+        if (!(lane->sent & 1u << k) || lane->sends[k].status == FT_AGAIN)
+            return step->send_to[k];
     for (int k = 0; k < step->nfwd; k++)
-        if (!(lane->reserved & 1u << k)) return step->fwd_to[k];
+        if (!(lane->reserved & 1u << k))
+            return step->fwd_to[k];
     return -1;
 }
 
-static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *text,
+                                              size_t len_bytes)
 {
     struct ft_blocker wait = {.rank = -1};
-    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0; lane++) {
-        if (!ft_lane_is_at_step(lane)) continue;
-        wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends), .sends = wait.sends, .op = lane->op, .step = lane->index};
-        if (!text) continue;
+    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0;
+         lane++) {
+        if (!ft_lane_is_at_step(lane))
+            continue;
+        wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends),
+                                   .sends = wait.sends,
+                                   .op = lane->op,
+                                   .step = lane->index};
+        if (!text)
+            continue;
         char call[128];
         ft_sig_text(lane->op->sig, call, sizeof call);
-        snprintf(text, len_bytes, "rank %d %s rank %d in step %llu of %s, operation %llu (%s)", comm->view.rank,
-                 wait.sends ? "sends to" : "waits for", wait.rank, (unsigned long long)lane->index, call, (unsigned long long)lane->op->seq,
+        snprintf(text, len_bytes, "rank %d %s rank %d in step %llu of %s, operation %llu (%s)",
+                 comm->view.rank, wait.sends ? "sends to" : "waits for", wait.rank,
+                 (unsigned long long)lane->index, call, (unsigned long long)lane->op->seq,
                  lane->op->plan.algo->name);
     }
     return wait;
@@ -579,11 +719,13 @@ static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, s
 {
     for (int r = 0; r < comm->view.nranks; r++) {
         const struct ft_op *op = comm->recvs[r].head ? comm->recvs[r].head : comm->sends[r].head;
-        if (!op) continue;
+        if (!op)
+            continue;
         bool sends = op->coll.kind == FT_SEND;
         if (text)
-            snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done", comm->view.rank,
-                     sends ? "sends to" : "receives from", r, (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
+            snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done",
+                     comm->view.rank, sends ? "sends to" : "receives from", r,
+                     (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
                      op->offset);
         return (struct ft_blocker){.rank = r, .sends = sends, .op = op, .step = op->offset};
     }
@@ -593,8 +735,11 @@ static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, s
 struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
 {
     struct ft_blocker wait = collective_waits_for(comm, text, len_bytes);
-    if (wait.rank < 0) wait = p2p_waits_for(comm, text, len_bytes);
-    if (wait.rank < 0 && comm->running && comm->head->has_rma) wait = ft_rma_waits_for(comm, text, len_bytes);
-    if (wait.rank < 0 && text) snprintf(text, len_bytes, "rank %d waits for its own operations", comm->view.rank);
+    if (wait.rank < 0)
+        wait = p2p_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0 && comm->running && comm->head->has_rma)
+        wait = ft_rma_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0 && text)
+        snprintf(text, len_bytes, "rank %d waits for its own operations", comm->view.rank);
     return wait;
 }

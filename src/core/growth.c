@@ -1,7 +1,7 @@
 /*
- * Records of grows, and the questions and answers between joiners and the ranks of the parent. What is received is bytes from
- * outside. Invariant: a joiner hears nothing but what the ranks of the parent agreed on; one that failed on its own says that it
- * will never know.
+ * Records of grows, and the questions and answers between joiners and the ranks of the parent. What
+ * is received is bytes from outside. Invariant: a joiner hears nothing but what the ranks of the
+ * parent agreed on; one that failed on its own says that it will never know.
  */
 #include "core/growth.h"
 
@@ -10,10 +10,13 @@
 
 #define GROWTHS_KEPT 16 /* outcomes remembered for joiners that ask late */
 
-/* Followed by int32_t order[nranks]. Of nranks 0: this rank does not know, and if status is not FT_AGAIN never will. */
-struct answer { int32_t status, nranks; };
+/* Followed by int32_t order[nranks]. Of nranks 0: this rank does not know, and if status is not
+ * FT_AGAIN never will. */
+struct answer {
+    int32_t status, nranks;
+};
 
-/* ---- records ----------------------------------------------------------------------------------------------------------- */
+/* ---- records --------------------------------------------------------------------------------- */
 
 static void free_growth(struct ft_growth *growth)
 {
@@ -27,18 +30,25 @@ static void free_growth(struct ft_growth *growth)
 static struct ft_growth *find(const struct ft_engine *engine, uint64_t ctx)
 {
     struct ft_growth *growth = engine->growths;
-    while (growth && growth->ctx != ctx) growth = growth->next;
+    while (growth && growth->ctx != ctx)
+        growth = growth->next;
     return growth;
 }
 
-int ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, int nranks, bool joining, struct ft_growth **out)
+int ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, int nranks,
+                   bool joining, struct ft_growth **out)
 {
     struct ft_growth *growth = calloc(1, sizeof *growth);
-    if (!growth) return ft_fail(FT_NOMEM, "no memory to grow");
-    *growth = (struct ft_growth){.ctx = facts->ctx, .nold = (int)facts->nold, .nranks = nranks, .joining = joining,
+    if (!growth)
+        return ft_fail(FT_NOMEM, "no memory to grow");
+    *growth = (struct ft_growth){.ctx = facts->ctx,
+                                 .nold = (int)facts->nold,
+                                 .nranks = nranks,
+                                 .joining = joining,
                                  .askers = calloc(2 * (size_t)nranks, sizeof *growth->askers),
                                  .joiners = calloc((size_t)nranks, sizeof *growth->joiners),
-                                 .order = calloc((size_t)nranks, sizeof *growth->order), .told = calloc(facts->nold, 1)};
+                                 .order = calloc((size_t)nranks, sizeof *growth->order),
+                                 .told = calloc(facts->nold, 1)};
     atomic_store(&growth->status, FT_AGAIN);
     if (!growth->askers || !growth->joiners || !growth->order || !growth->told) {
         free_growth(growth);
@@ -61,23 +71,29 @@ void ft_grow_close(struct ft_engine *engine)
     engine->growths = NULL;
 }
 
-/* ---- questions and answers ------------------------------------------------------------------------------------------------ */
+/* ---- questions and answers ------------------------------------------------------------------- */
 
 bool ft_growth_has(const uint64_t *ids, int n, uint64_t id)
 {
     int i = 0;
-    while (i < n && ids[i] != id) i++;
+    while (i < n && ids[i] != id)
+        i++;
     return i < n;
 }
 
 void ft_growth_tell(struct ft_engine *engine, struct ft_peer *peer, const struct ft_growth *growth)
 {
     struct ft_ctl_head head = {FT_CTL_TELL, 0, growth->ctx};
-    size_t len = sizeof(struct answer) + (growth->agreed ? (size_t)growth->nranks * sizeof(int32_t) : 0);
+    size_t len = sizeof(struct answer) +
+                 (growth->agreed ? (size_t)growth->nranks * sizeof(int32_t) : 0);
     unsigned char *bytes = malloc(len);
-    if (!bytes) return; /* it asks again */
+    if (!bytes)
+        return; /* it asks again */
     struct answer answer = {growth->status, growth->agreed ? growth->nranks : 0};
-    if (growth->status == FT_OK && !ft_growth_has(growth->joiners, growth->nranks - growth->nold, peer->id)) answer.status = FT_USAGE; /* of another id */
+    /* of another id */
+    if (growth->status == FT_OK &&
+        !ft_growth_has(growth->joiners, growth->nranks - growth->nold, peer->id))
+        answer.status = FT_USAGE;
     memcpy(bytes, &answer, sizeof answer);
     memcpy(bytes + sizeof answer, growth->order, len - sizeof answer);
     ft_control_send(engine, peer, &head, bytes, len);
@@ -85,10 +101,12 @@ void ft_growth_tell(struct ft_engine *engine, struct ft_peer *peer, const struct
 }
 
 /* The question carries the joiner's card: this rank may never see those that the root has. */
-static void learn_asker(struct ft_engine *engine, struct ft_peer *peer, const void *data, size_t len_bytes)
+static void learn_asker(struct ft_engine *engine, struct ft_peer *peer, const void *data,
+                        size_t len_bytes)
 {
     struct ft_card card;
-    if (peer->address || ft_card_decode(data, len_bytes, &card) <= 0 || card.engine != peer->id) return;
+    if (peer->address || ft_card_decode(data, len_bytes, &card) <= 0 || card.engine != peer->id)
+        return;
     ft_engine_learn(engine, card.engine, card.host, card.address, card.address_bytes, peer->rank);
     peer->told = false;
 }
@@ -96,7 +114,8 @@ static void learn_asker(struct ft_engine *engine, struct ft_peer *peer, const vo
 bool ft_grow_asks(const struct ft_engine *engine, uint64_t id)
 {
     const struct ft_growth *growth = engine->growths;
-    while (growth && !ft_growth_has(growth->askers, growth->asked, id)) growth = growth->next;
+    while (growth && !ft_growth_has(growth->askers, growth->asked, id))
+        growth = growth->next;
     return growth != NULL;
 }
 
@@ -107,46 +126,59 @@ static void take_question(struct ft_engine *engine, struct ft_peer *peer, struct
         growth->askers[n] = peer->id;
         atomic_store_explicit(&growth->asked, n + 1, memory_order_release);
     }
-    if (growth->status != FT_AGAIN && peer->address) ft_growth_tell(engine, peer, growth);
+    if (growth->status != FT_AGAIN && peer->address)
+        ft_growth_tell(engine, peer, growth);
 }
 
 static bool is_permutation(const int32_t *order, int n)
 {
     bool *seen = calloc((size_t)n, sizeof *seen);
     int i = 0;
-    for (; seen && i < n && order[i] >= 0 && order[i] < n && !seen[order[i]]; i++) seen[order[i]] = true;
+    for (; seen && i < n && order[i] >= 0 && order[i] < n && !seen[order[i]]; i++)
+        seen[order[i]] = true;
     free(seen);
     return i == n;
 }
 
-static void take_answer(struct ft_growth *growth, int from, const unsigned char *data, size_t len_bytes)
+static void take_answer(struct ft_growth *growth, int from, const unsigned char *data,
+                        size_t len_bytes)
 {
     struct answer answer;
     size_t order_bytes = (size_t)growth->nranks * sizeof *growth->order;
     const int32_t *order = (const int32_t *)(const void *)(data + sizeof answer);
-    if (growth->status != FT_AGAIN || from < 0 || from >= growth->nold || len_bytes < sizeof answer) return;
+    if (growth->status != FT_AGAIN || from < 0 || from >= growth->nold || len_bytes < sizeof answer)
+        return;
     memcpy(&answer, data, sizeof answer);
     bool whole = answer.nranks == growth->nranks && len_bytes == sizeof answer + order_bytes;
-    if (answer.status == FT_AGAIN) return; /* the root looks whether this rank is there */
-    if (answer.nranks == 0) growth->told[from] = FT_SAID_NEVER;
-    else if (!whole) return;
+    if (answer.status == FT_AGAIN)
+        return; /* the root looks whether this rank is there */
+    if (answer.nranks == 0)
+        growth->told[from] = FT_SAID_NEVER;
+    else if (!whole)
+        return;
     else if (answer.status != FT_OK) {
         growth->agreed = true;
         atomic_store_explicit(&growth->status, answer.status, memory_order_release);
     } else if (is_permutation(order, growth->nranks)) {
-        if (!growth->ordered) memcpy(growth->order, order, order_bytes); /* once: the user's thread may read it by now */
+        /* once: the user's thread may read it by now */
+        if (!growth->ordered)
+            memcpy(growth->order, order, order_bytes);
         growth->ordered = true;
         growth->told[from] = FT_SAID_YES;
     }
     atomic_fetch_add_explicit(&growth->heard, 1, memory_order_release);
 }
 
-void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes)
+void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
+                     const void *data, size_t len_bytes)
 {
     struct ft_growth *growth = find(engine, head->ctx);
-    if (!growth) return; /* not here yet: the joiner asks again */
-    if (head->what == FT_CTL_TELL && growth->joining) take_answer(growth, peer->rank, data, len_bytes);
-    if (head->what != FT_CTL_ASK || growth->joining) return;
+    if (!growth)
+        return; /* not here yet: the joiner asks again */
+    if (head->what == FT_CTL_TELL && growth->joining)
+        take_answer(growth, peer->rank, data, len_bytes);
+    if (head->what != FT_CTL_ASK || growth->joining)
+        return;
     learn_asker(engine, peer, data, len_bytes);
     take_question(engine, peer, growth);
 }
@@ -161,7 +193,8 @@ void ft_growth_conclude(struct ft_engine *engine, struct ft_growth *growth, int 
     atomic_store_explicit(&growth->status, status, memory_order_release);
     for (int i = 0; i < growth->asked; i++) {
         struct ft_peer *peer = ft_engine_peer(engine, growth->askers[i]);
-        if (peer && peer->address) ft_growth_tell(engine, peer, growth);
+        if (peer && peer->address)
+            ft_growth_tell(engine, peer, growth);
     }
     int kept = 0;
     for (struct ft_growth **at = &engine->growths; *at;) {
@@ -178,10 +211,11 @@ void ft_growth_conclude(struct ft_engine *engine, struct ft_growth *growth, int 
     ft_fail(status, "%s", why);
 }
 
-/* ---- the child -------------------------------------------------------------------------------------------------------------- */
+/* ---- the child ------------------------------------------------------------------------------- */
 
-int ft_growth_child(struct ft_engine *engine, const struct ft_growth *growth, const struct ft_place *places, const struct ft_grow *how,
-                      uint64_t epoch, struct ft_comm **out)
+int ft_growth_child(struct ft_engine *engine, const struct ft_growth *growth,
+                    const struct ft_place *places, const struct ft_grow *how, uint64_t epoch,
+                    struct ft_comm **out)
 {
     int n = growth->nranks;
     struct ft_view view = {.epoch = epoch, .nranks = n};
@@ -190,14 +224,17 @@ int ft_growth_child(struct ft_engine *engine, const struct ft_growth *growth, co
     int rc = host && peer ? FT_OK : ft_fail(FT_NOMEM, "no memory for %d ranks", n);
     for (int i = 0; i < n && rc == FT_OK; i++) {
         int same = 0;
-        while (same < i && places[growth->order[same]].host != places[growth->order[i]].host) same++;
+        while (same < i && places[growth->order[same]].host != places[growth->order[i]].host)
+            same++;
         host[i] = same < i ? host[same] : view.nhosts++;
         peer[i] = places[growth->order[i]].engine;
-        if (peer[i] == engine->id) view.rank = i;
+        if (peer[i] == engine->id)
+            view.rank = i;
     }
     view.host = host;
     view.peer = peer;
-    if (rc == FT_OK) rc = ft_comm_open(engine, &view, growth->ctx, how->name, &how->limits, out);
+    if (rc == FT_OK)
+        rc = ft_comm_open(engine, &view, growth->ctx, how->name, &how->limits, out);
     free(host);
     free(peer);
     return rc;

@@ -1,35 +1,42 @@
 /*
- * How the first communicator of an engine begins: by unique ids, through the bootstrap. Runs in a user's or helper thread and
- * blocks within the init bound.
+ * How the first communicator of an engine begins: by unique ids, through the bootstrap. Runs in a
+ * user's or helper thread and blocks within the init bound.
  */
 #include "core/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- by unique ids --------------------------------------------------------------------------------------------------- */
+/* ---- by unique ids --------------------------------------------------------------------------- */
 
 static uint64_t new_id(struct ft_env *env)
 {
     uint64_t id = 0;
-    while (id == 0) env->random(env, &id, sizeof id);
+    while (id == 0)
+        env->random(env, &id, sizeof id);
     return id;
 }
 
 static int open_engine(const struct ft_init *init, struct ft_engine **out)
 {
-    struct ft_engine_config config = {.env = ft_env_real(), .rank = init->rank, .heartbeat_ms = init->limits.heartbeat_ms,
-                                      .suspect_ms = init->limits.suspect_ms, .gpu = init->gpu};
+    struct ft_engine_config config = {.env = ft_env_real(),
+                                      .rank = init->rank,
+                                      .heartbeat_ms = init->limits.heartbeat_ms,
+                                      .suspect_ms = init->limits.suspect_ms,
+                                      .gpu = init->gpu};
     const char *list = init->transports ? init->transports : ft_param_str(FT_PARAM_TRANSPORTS);
     int rc = ft_transport_list(list, config.transports, FT_TRANSPORTS_MAX);
-    if (rc < 0) return rc;
+    if (rc < 0)
+        return rc;
     rc = ft_unique_id_key(init->ids[0], config.key);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     config.id = new_id(config.env);
     return ft_engine_open(&config, out);
 }
 
-/* The first context of a job: known before anybody answers, so that no message can come too early. */
+/* The first context of a job: known before anybody answers, so that no message can come too
+ * early. */
 static uint64_t first_context(const struct ft_init *init)
 {
     unsigned char key[FT_KEY_BYTES], derived[FT_SECRET_BYTES];
@@ -40,18 +47,25 @@ static uint64_t first_context(const struct ft_init *init)
     return ctx;
 }
 
-struct arrays { int *host; uint64_t *peer; };
+struct arrays {
+    int *host;
+    uint64_t *peer;
+};
 
-static int view_of(const struct ft_table *table, int rank, struct ft_view *view, struct arrays *arrays)
+static int view_of(const struct ft_table *table, int rank, struct ft_view *view,
+                   struct arrays *arrays)
 {
     size_t n = (size_t)table->nranks;
     arrays->host = malloc(n * sizeof *arrays->host);
     arrays->peer = malloc(n * sizeof *arrays->peer);
-    if (!arrays->host || !arrays->peer) return ft_fail(FT_NOMEM, "no memory for %zu ranks", n);
-    *view = (struct ft_view){.nranks = table->nranks, .rank = rank, .host = arrays->host, .peer = arrays->peer};
+    if (!arrays->host || !arrays->peer)
+        return ft_fail(FT_NOMEM, "no memory for %zu ranks", n);
+    *view = (struct ft_view){
+        .nranks = table->nranks, .rank = rank, .host = arrays->host, .peer = arrays->peer};
     for (int r = 0; r < table->nranks; r++) {
         int same = 0;
-        while (same < r && table->card[same].host != table->card[r].host) same++;
+        while (same < r && table->card[same].host != table->card[r].host)
+            same++;
         arrays->host[r] = same < r ? arrays->host[same] : view->nhosts++;
         arrays->peer[r] = table->card[r].engine;
     }
@@ -64,7 +78,9 @@ static int learn_all(struct ft_engine *engine, const struct ft_table *table, int
     ft_engine_lock(engine);
     for (int r = 0; r < table->nranks && rc == FT_OK; r++) {
         const struct ft_card *card = &table->card[r];
-        if (r != rank) rc = ft_engine_learn(engine, card->engine, card->host, card->address, card->address_bytes, r);
+        if (r != rank)
+            rc = ft_engine_learn(engine, card->engine, card->host, card->address,
+                                 card->address_bytes, r);
     }
     ft_engine_unlock(engine);
     return rc;
@@ -75,27 +91,38 @@ void ft_card_settings(struct ft_card *card, const struct ft_comm_limits *limits)
     size_t at = strlen(card->config_text);
     uint64_t both[2] = {card->config, ft_settings_flags(limits)};
     card->config = ft_hash64(both, sizeof both, 0);
-    snprintf(card->config_text + at, sizeof card->config_text - at, " verify=%d failure_policy=%s", limits->verify, limits->retry ? "retry" : "report");
+    snprintf(card->config_text + at, sizeof card->config_text - at, " verify=%d failure_policy=%s",
+             limits->verify, limits->retry ? "retry" : "report");
 }
 
 static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_table **table)
 {
     struct ft_card card;
     int rc = ft_engine_card(engine, &card);
-    if (rc == FT_OK && init->key && !ft_card_put(&card, FT_CARD_KEY, init->key, sizeof *init->key)) rc = ft_fail(FT_INTERNAL, "a key does not fit a card");
-    if (rc != FT_OK) return rc;
+    if (rc == FT_OK && init->key && !ft_card_put(&card, FT_CARD_KEY, init->key, sizeof *init->key))
+        rc = ft_fail(FT_INTERNAL, "a key does not fit a card");
+    if (rc != FT_OK)
+        return rc;
     ft_card_settings(&card, &init->limits);
-    struct ft_join join = {.ids = init->ids, .nids = init->nids, .nranks = init->nranks, .rank = init->rank, .card = &card,
-                           .timeout_ns = (uint64_t)init->limits.init_timeout_ms * 1000000u, .cancel = init->cancel, .grow = init->joins};
+    struct ft_join join = {.ids = init->ids,
+                           .nids = init->nids,
+                           .nranks = init->nranks,
+                           .rank = init->rank,
+                           .card = &card,
+                           .timeout_ns = (uint64_t)init->limits.init_timeout_ms * 1000000u,
+                           .cancel = init->cancel,
+                           .grow = init->joins};
     return ft_bootstrap_join(&join, table);
 }
 
-static int open_first(const struct ft_init *init, struct ft_engine *engine, const struct ft_table *table, uint64_t ctx, struct ft_comm **out)
+static int open_first(const struct ft_init *init, struct ft_engine *engine,
+                      const struct ft_table *table, uint64_t ctx, struct ft_comm **out)
 {
     struct ft_view view;
     struct arrays arrays = {0};
     int rc = view_of(table, init->rank, &view, &arrays);
-    if (rc == FT_OK) rc = ft_comm_open(engine, &view, ctx, init->name, &init->limits, out);
+    if (rc == FT_OK)
+        rc = ft_comm_open(engine, &view, ctx, init->name, &init->limits, out);
     free(arrays.host);
     free(arrays.peer);
     return rc;
@@ -106,16 +133,24 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out)
     struct ft_engine *engine = NULL;
     struct ft_table *table = NULL;
     int rc = open_engine(init, &engine);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     uint64_t ctx = first_context(init);
-    if (!init->joins) rc = ft_engine_bind(engine, ctx);
-    if (rc == FT_OK) rc = join(init, engine, &table);
-    if (rc == FT_OK) rc = learn_all(engine, table, init->rank);
-    if (rc == FT_OK) rc = init->joins ? ft_grow_join(engine, init, table, out) : open_first(init, engine, table, ctx, out);
+    if (!init->joins)
+        rc = ft_engine_bind(engine, ctx);
+    if (rc == FT_OK)
+        rc = join(init, engine, &table);
+    if (rc == FT_OK)
+        rc = learn_all(engine, table, init->rank);
+    if (rc == FT_OK)
+        rc = init->joins ? ft_grow_join(engine, init, table, out)
+                         : open_first(init, engine, table, ctx, out);
     free(table);
-    if (rc != FT_OK) ft_engine_close(engine);
-    else FT_LOG(INFO, "init", init->rank, "communicator %016llx of %d ranks on %d hosts is ready", (unsigned long long)(*out)->ctx,
-                (*out)->view.nranks, (*out)->view.nhosts);
+    if (rc != FT_OK)
+        ft_engine_close(engine);
+    else
+        FT_LOG(INFO, "init", init->rank, "communicator %016llx of %d ranks on %d hosts is ready",
+               (unsigned long long)(*out)->ctx, (*out)->view.nranks, (*out)->view.nhosts);
     ft_engine_unref(engine);
     return rc;
 }

@@ -1,7 +1,8 @@
 /*
- * Which ranks of a host have more than the network between them. Every rank's card says, in a part of its own, with whom it shares
- * memory; ranks of one host that say different things talk over TCP, and their communicator chooses its algorithms for that.
- * Decided from cards alone, so that all ranks of a communicator decide alike.
+ * Which ranks of a host have more than the network between them. Every rank's card says, in a part
+ * of its own, with whom it shares memory; ranks of one host that say different things talk over
+ * TCP, and their communicator chooses its algorithms for that. Decided from cards alone, so that
+ * all ranks of a communicator decide alike.
  */
 #include "core/core.h"
 
@@ -10,7 +11,8 @@
 
 #define PART "near"
 #define PINNED_PART "pinned" /* where its neighbours find what its GPU writes for them */
-#define PULL_PART "pull" /* an enum ft_pulls: its neighbours may read this rank's memory, and its buffers are there */
+/* an enum ft_pulls: its neighbours may read this rank's memory, and its buffers are there */
+#define PULL_PART "pull"
 
 /* One number for all who share memory: those of a host, of a process, or nobody else. */
 static uint64_t neighbourhood(const struct ft_engine *engine)
@@ -18,8 +20,10 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
     bool process = false;
     for (int i = 0; i < engine->ntransports; i++) {
         const char *name = engine->transports[i]->ops->name;
-        if (!strcmp(name, "inproc")) process = true;
-        else if (strcmp(name, "tcp") != 0) return engine->host;
+        if (!strcmp(name, "inproc"))
+            process = true;
+        else if (strcmp(name, "tcp") != 0)
+            return engine->host;
     }
     uint64_t self[2] = {engine->host, process ? ft_process_id() : engine->id};
     return ft_hash64(self, sizeof self, process ? 1 : 2);
@@ -28,7 +32,8 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
 /* An engine that a simulation turns measures nothing: its seed tells everything. */
 static enum ft_pulls pulls_here(const struct ft_engine *engine)
 {
-    if (engine->gpu || !ft_transport_pulls()) return FT_PULLS_NONE;
+    if (engine->gpu || !ft_transport_pulls())
+        return FT_PULLS_NONE;
     return !engine->manual && ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
 }
 
@@ -39,9 +44,11 @@ bool ft_near_card(const struct ft_engine *engine, struct ft_card *card)
     struct ft_pinned_place place;
     if (engine->gpu && engine->gpu->pinned) {
         ft_pinned_locate(engine->gpu->pinned, &place);
-        if (!ft_card_put(card, PINNED_PART, &place, sizeof place)) return false;
+        if (!ft_card_put(card, PINNED_PART, &place, sizeof place))
+            return false;
     }
-    if (pulls && !ft_card_put(card, PULL_PART, &pulls, sizeof pulls)) return false;
+    if (pulls && !ft_card_put(card, PULL_PART, &pulls, sizeof pulls))
+        return false;
     return ft_card_put(card, PART, &here, sizeof here);
 }
 
@@ -51,9 +58,13 @@ static uint64_t where_is(const struct ft_comm *comm, int r)
     const struct ft_peer *peer = comm->peers[r];
     uint64_t where = 0;
     size_t len = 0;
-    if (r == comm->view.rank) return neighbourhood(comm->engine);
-    const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PART, &len) : NULL;
-    if (part && len == sizeof where) memcpy(&where, part, sizeof where);
+    if (r == comm->view.rank)
+        return neighbourhood(comm->engine);
+    const unsigned char *part = peer->address
+                                    ? ft_card_part(peer->address, peer->address_bytes, PART, &len)
+                                    : NULL;
+    if (part && len == sizeof where)
+        memcpy(&where, part, sizeof where);
     return where;
 }
 
@@ -70,25 +81,34 @@ static enum ft_links links_of(uint64_t *where, int n)
 {
     int same = 0;
     qsort(where, (size_t)n, sizeof *where, compare);
-    for (int i = 1; i < n; i++) same += where[i] == where[i - 1];
-    return same == n - 1 ? FT_LINKS_LOCAL : same == 0 && where[0] != 0 ? FT_LINKS_LOOPBACK : FT_LINKS_SOME;
+    for (int i = 1; i < n; i++)
+        same += where[i] == where[i - 1];
+    return same == n - 1                ? FT_LINKS_LOCAL
+           : same == 0 && where[0] != 0 ? FT_LINKS_LOOPBACK
+                                        : FT_LINKS_SOME;
 }
 
 int ft_near_links(const struct ft_comm *comm, enum ft_links *links)
 {
     const struct ft_view *view = &comm->view;
     *links = FT_LINKS_LOCAL;
-    if (view->nhosts >= view->nranks) return FT_OK;
+    if (view->nhosts >= view->nranks)
+        return FT_OK;
     uint64_t *where = calloc((size_t)view->nranks, sizeof *where);
-    if (!where) return ft_fail(FT_NOMEM, "no memory for %d ranks", view->nranks);
+    if (!where)
+        return ft_fail(FT_NOMEM, "no memory for %d ranks", view->nranks);
     if (view->nhosts == 1) {
-        for (int r = 0; r < view->nranks; r++) where[r] = where_is(comm, r);
+        for (int r = 0; r < view->nranks; r++)
+            where[r] = where_is(comm, r);
         *links = links_of(where, view->nranks);
     }
-    for (int r = 0; r < view->nranks && view->nhosts > 1; r++) { /* the first of each host, and the others of it */
+    /* the first of each host, and the others of it */
+    for (int r = 0; r < view->nranks && view->nhosts > 1; r++) {
         uint64_t here = where_is(comm, r), *first = &where[view->host[r]];
-        if (*first == 0) *first = here;
-        if (here != *first) *links = FT_LINKS_SOME;
+        if (*first == 0)
+            *first = here;
+        if (here != *first)
+            *links = FT_LINKS_SOME;
     }
     free(where);
     return FT_OK;
@@ -100,7 +120,8 @@ bool ft_near_has_pinned(const struct ft_comm *comm)
     bool any = comm->engine->gpu && comm->engine->gpu->pinned;
     for (int r = 0; !any && r < comm->view.nranks; r++) {
         const struct ft_peer *peer = comm->peers[r];
-        any = r != comm->view.rank && peer->address && ft_card_part(peer->address, peer->address_bytes, PINNED_PART, &len) != NULL;
+        any = r != comm->view.rank && peer->address &&
+              ft_card_part(peer->address, peer->address_bytes, PINNED_PART, &len) != NULL;
     }
     return any;
 }
@@ -112,24 +133,34 @@ enum ft_pulls ft_near_pulls(const struct ft_comm *comm)
     for (int r = 0; all && r < comm->view.nranks; r++) {
         const struct ft_peer *peer = comm->peers[r];
         size_t len = 0;
-        if (r == comm->view.rank) continue;
-        const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PULL_PART, &len) : NULL;
-        if (!part || len != 1 || (*part != FT_PULLS && *part != FT_PULLS_SLOW)) all = FT_PULLS_NONE;
-        else if (*part == FT_PULLS_SLOW) all = FT_PULLS_SLOW;
+        if (r == comm->view.rank)
+            continue;
+        const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes,
+                                                                 PULL_PART, &len)
+                                                  : NULL;
+        if (!part || len != 1 || (*part != FT_PULLS && *part != FT_PULLS_SLOW))
+            all = FT_PULLS_NONE;
+        else if (*part == FT_PULLS_SLOW)
+            all = FT_PULLS_SLOW;
     }
     return all;
 }
 
-/* Those of other hosts, without a GPU or that cannot be seen from here send through memory that the processor copies. */
+/* Those of other hosts, without a GPU or that cannot be seen from here send through memory that the
+ * processor copies. */
 static bool meet(struct ft_engine *engine, struct ft_peer *peer)
 {
     size_t len = 0;
     struct ft_pinned_place place;
-    const unsigned char *part = peer->address ? ft_card_part(peer->address, peer->address_bytes, PINNED_PART, &len) : NULL;
-    if (peer->pinned || peer->dead || peer->host != engine->host || !part || len != sizeof place) return false;
+    const unsigned char *part =
+        peer->address ? ft_card_part(peer->address, peer->address_bytes, PINNED_PART, &len) : NULL;
+    if (peer->pinned || peer->dead || peer->host != engine->host || !part || len != sizeof place)
+        return false;
     memcpy(&place, part, sizeof place);
-    if (ft_pinned_meet(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK) return true;
-    FT_LOG(INFO, "net", engine->rank, "messages of rank %d to the GPU are staged: %s", peer->rank, ft_fail_text());
+    if (ft_pinned_meet(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK)
+        return true;
+    FT_LOG(INFO, "net", engine->rank, "messages of rank %d to the GPU are staged: %s", peer->rank,
+           ft_fail_text());
     return false;
 }
 
@@ -137,12 +168,15 @@ void ft_near_pinned(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
     bool met = false;
-    if (!engine->gpu || !engine->gpu->pinned) return;
+    if (!engine->gpu || !engine->gpu->pinned)
+        return;
     ft_engine_lock(engine);
     for (int r = 0; r < comm->view.nranks; r++)
-        if (comm->peers[r]) met |= meet(engine, comm->peers[r]) || comm->peers[r]->pinned;
+        if (comm->peers[r])
+            met |= meet(engine, comm->peers[r]) || comm->peers[r]->pinned;
     ft_engine_unlock(engine);
-    if (met) ft_near_reach(engine); /* also what another communicator has met that opens just now */
+    if (met)
+        ft_near_reach(engine); /* also what another communicator has met that opens just now */
     ft_engine_lock(engine);
     ft_near_board(comm);
     ft_engine_unlock(engine);
@@ -152,37 +186,45 @@ void ft_near_board(struct ft_comm *comm)
 {
     const struct ft_pinned *pinned = comm->engine->gpu ? comm->engine->gpu->pinned : NULL;
     comm->board = pinned ? ft_board_of(pinned, comm->ctx) : NULL;
-    if (!comm->board) return;
+    if (!comm->board)
+        return;
     for (int r = 0; r < comm->view.nranks; r++) {
-        if (comm->peers[r] && ft_pinned_there(comm->peers[r]->pinned)) ft_board_reach(comm->board, r);
+        if (comm->peers[r] && ft_pinned_there(comm->peers[r]->pinned))
+            ft_board_reach(comm->board, r);
     }
     ft_board_ready(comm->board);
 }
 
-/* Of all that the running work has: where some are on the GPU and some are not, none is said to be. What is summed up for checksums or
- * together is the host's on every rank, and nobody asks. */
+/* Of all that the running work has: where some are on the GPU and some are not, none is said to be.
+ * What is summed up for checksums or together is the host's on every rank, and nobody asks. */
 void ft_near_say(struct ft_comm *comm)
 {
     uint64_t last = 0;
     bool on_device = !comm->limits.verify;
-    if (!comm->board) return;
+    if (!comm->board)
+        return;
     for (const struct ft_op *op = comm->head->ops; op; op = op->next) {
-        if (!ft_kind_is_collective(op->coll.kind) || op->verifies) continue;
+        if (!ft_kind_is_collective(op->coll.kind) || op->verifies)
+            continue;
         last = ft_max(last, op->seq);
-        if (!op->members) on_device &= op->gpu != NULL;
+        if (!op->members)
+            on_device &= op->gpu != NULL;
     }
-    if (last > 0) ft_board_say(comm->board, last, on_device);
+    if (last > 0)
+        ft_board_say(comm->board, last, on_device);
 }
 
 void ft_near_say_receive(struct ft_comm *comm, int rank)
 {
     const struct ft_op *next = comm->recvs[rank].head;
-    if (comm->board && next) ft_board_say_receive(comm->board, rank, next->seq, next->gpu && !comm->limits.verify);
+    if (comm->board && next)
+        ft_board_say_receive(comm->board, rank, next->seq, next->gpu && !comm->limits.verify);
 }
 
 void ft_near_reach(struct ft_engine *engine)
 {
-    if (engine->gpu && engine->gpu->pinned) engine->gpu->ops->reach(engine->gpu);
+    if (engine->gpu && engine->gpu->pinned)
+        engine->gpu->ops->reach(engine->gpu);
 }
 
 void ft_near_part(struct ft_peer *peer)

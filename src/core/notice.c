@@ -1,7 +1,8 @@
 /*
- * Notices between the ranks of a communicator, on its control channel: FAIL tells why it ended, ANNOUNCE where an operation
- * that does not move is (so that different calls are found even when their messages never meet), BYE that a rank destroyed
- * its end. A notice is bytes from outside: sizes, ranks and states are checked before use.
+ * Notices between the ranks of a communicator, on its control channel: FAIL tells why it ended,
+ * ANNOUNCE where an operation that does not move is (so that different calls are found even when
+ * their messages never meet), BYE that a rank destroyed its end. A notice is bytes from outside:
+ * sizes, ranks and states are checked before use.
  */
 #include "core/core.h"
 
@@ -14,15 +15,19 @@ struct notice {
     int32_t status;
     int32_t culprit;
     uint32_t proof; /* FAIL: 1: the culprit's process has ended, seen on its host */
-    uint64_t seq, sig; /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of policy retry is */
-    uint64_t done;     /* FAIL, BYE: the last operation that is complete there */
+    /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of
+     * policy retry is */
+    uint64_t seq, sig;
+    uint64_t done; /* FAIL, BYE: the last operation that is complete there */
     char text[392];
 };
 
 static void set(struct ft_comm *comm, int rank, unsigned what)
 {
-    if (rank == comm->view.rank || (comm->notices[rank] & what)) return;
-    if (!comm->notices[rank]) comm->notices_left++;
+    if (rank == comm->view.rank || (comm->notices[rank] & what))
+        return;
+    if (!comm->notices[rank])
+        comm->notices_left++;
     comm->notices[rank] |= (unsigned char)what;
     atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
 }
@@ -30,24 +35,28 @@ static void set(struct ft_comm *comm, int rank, unsigned what)
 static void clear(struct ft_comm *comm, int rank, unsigned what)
 {
     comm->notices[rank] &= (unsigned char)~what;
-    if (!comm->notices[rank]) comm->notices_left--;
+    if (!comm->notices[rank])
+        comm->notices_left--;
     atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
 }
 
 void ft_notice_broadcast(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != comm->culprit || comm->status == FT_MISMATCH || comm->status == FT_CORRUPT) set(comm, r, TELL_FAIL);
+        if (r != comm->culprit || comm->status == FT_MISMATCH || comm->status == FT_CORRUPT)
+            set(comm, r, TELL_FAIL);
 }
 
 void ft_notice_announce(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_peer *peer = comm->peers[r];
-        if (peer && (peer->tx || comm->view.nranks <= FT_ANNOUNCE_ALL)) set(comm, r, TELL_ANNOUNCE);
+        if (peer && (peer->tx || comm->view.nranks <= FT_ANNOUNCE_ALL))
+            set(comm, r, TELL_ANNOUNCE);
     }
     int rank = ft_work_waits_for(comm, NULL, 0).rank;
-    if (rank >= 0) set(comm, rank, TELL_ANNOUNCE);
+    if (rank >= 0)
+        set(comm, rank, TELL_ANNOUNCE);
 }
 
 static void fill(const struct ft_comm *comm, struct notice *notice, unsigned what)
@@ -61,11 +70,16 @@ static void fill(const struct ft_comm *comm, struct notice *notice, unsigned wha
         notice->seq = comm->decided;
         notice->sig = comm->retry.decided;
     }
-    if (what != TELL_ANNOUNCE) notice->done = comm->done_op;
+    if (what != TELL_ANNOUNCE)
+        notice->done = comm->done_op;
     notice->proof = what == TELL_FAIL && culprit && culprit->dead;
-    if (what == TELL_FAIL) snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1, comm->text);
-    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op && what == TELL_ANNOUNCE; op = op->next) {
-        if (op->state != FT_OP_RUNNING || !ft_kind_is_collective(op->coll.kind)) continue;
+    if (what == TELL_FAIL)
+        snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1,
+                 comm->text);
+    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL;
+         op && what == TELL_ANNOUNCE; op = op->next) {
+        if (op->state != FT_OP_RUNNING || !ft_kind_is_collective(op->coll.kind))
+            continue;
         notice->seq = op->seq;
         notice->sig = op->sig;
         break;
@@ -77,13 +91,16 @@ static int tell(struct ft_comm *comm, int rank, unsigned what, bool connect)
 {
     struct ft_peer *peer = comm->peers[rank];
     struct ft_link *link = peer->tx;
-    if (!link && (!connect || peer->lost || peer->departed)) return FT_PEER;
+    if (!link && (!connect || peer->lost || peer->departed))
+        return FT_PEER;
     int rc = ft_engine_link(comm->engine, peer, &link);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct ft_header header = {.ctx = comm->ctx, .lane = FT_LANE_CTL, .len = sizeof(struct notice)};
     void *slot;
     rc = link->ops->reserve(link, &header, &slot);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct notice notice;
     fill(comm, &notice, what);
     memcpy(slot, &notice, sizeof notice);
@@ -92,7 +109,8 @@ static int tell(struct ft_comm *comm, int rank, unsigned what, bool connect)
     return FT_OK;
 }
 
-/* Who heard of a failure passes it on to ranks at distances of powers of two: n log n messages, and who told it first may die. */
+/* Who heard of a failure passes it on to ranks at distances of powers of two: n log n messages, and
+ * who told it first may die. */
 static bool is_relay(const struct ft_comm *comm, int rank)
 {
     int n = comm->view.nranks, distance = (rank - comm->view.rank + n) % n;
@@ -104,9 +122,12 @@ static bool send_due(struct ft_comm *comm)
     bool moved = false;
     for (int r = 0; r < comm->view.nranks && comm->notices_left; r++)
         for (unsigned what = TELL_FAIL; comm->notices[r] && what <= TELL_BYE; what <<= 1) {
-            if (!(comm->notices[r] & what)) continue;
-            bool connect = what == TELL_ANNOUNCE || (what == TELL_FAIL && (!comm->quiet || is_relay(comm, r)));
-            if (tell(comm, r, what, connect) == FT_AGAIN) continue;
+            if (!(comm->notices[r] & what))
+                continue;
+            bool connect = what == TELL_ANNOUNCE ||
+                           (what == TELL_FAIL && (!comm->quiet || is_relay(comm, r)));
+            if (tell(comm, r, what, connect) == FT_AGAIN)
+                continue;
             clear(comm, r, what);
             moved = true;
         }
@@ -116,20 +137,24 @@ static bool send_due(struct ft_comm *comm)
 void ft_notice_bye(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != comm->view.rank && comm->peers[r]->tx && comm->peers[r]->tx->state == FT_LINK_UP) tell(comm, r, TELL_BYE, false);
+        if (r != comm->view.rank && comm->peers[r]->tx && comm->peers[r]->tx->state == FT_LINK_UP)
+            tell(comm, r, TELL_BYE, false);
 }
 
 bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig)
 {
-    if (comm->status != FT_OK) return true;
+    if (comm->status != FT_OK)
+        return true;
     uint64_t mine = comm->history[seq % FT_HISTORY].sig;
     sig = ft_sig_call(sig);
-    if (seq == 0 || comm->history[seq % FT_HISTORY].seq != seq || mine == sig) return false;
+    if (seq == 0 || comm->history[seq % FT_HISTORY].seq != seq || mine == sig)
+        return false;
     char here[128], there[128];
     ft_sig_text(mine, here, sizeof here);
     ft_sig_text(sig, there, sizeof there);
-    ft_comm_fail(comm, FT_MISMATCH, peer, "ranks made different calls as operation %llu: rank %d %s, rank %d %s", (unsigned long long)seq,
-                 comm->view.rank, here, peer, there);
+    ft_comm_fail(comm, FT_MISMATCH, peer,
+                 "ranks made different calls as operation %llu: rank %d %s, rank %d %s",
+                 (unsigned long long)seq, comm->view.rank, here, peer, there);
     return true;
 }
 
@@ -137,51 +162,64 @@ static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
 {
     notice->text[sizeof notice->text - 1] = '\0';
     for (char *p = notice->text; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f) *p = '?';
-    int culprit = notice->culprit >= 0 && notice->culprit < comm->view.nranks ? notice->culprit : -1;
-    bool kept = notice->status == FT_MISMATCH || notice->status == FT_TIMEOUT || notice->status == FT_REVOKED || notice->status == FT_CORRUPT;
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+    int culprit = notice->culprit >= 0 && notice->culprit < comm->view.nranks ? notice->culprit
+                                                                              : -1;
+    bool kept = notice->status == FT_MISMATCH || notice->status == FT_TIMEOUT ||
+                notice->status == FT_REVOKED || notice->status == FT_CORRUPT;
     int status = kept ? notice->status : FT_PEER;
     comm->quiet = true;
     ft_comm_fail(comm, status, culprit, "%s (told by rank %d)", notice->text, from);
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != from && r != comm->view.rank && r != culprit && (comm->peers[r]->tx || is_relay(comm, r))) set(comm, r, TELL_FAIL);
+        if (r != from && r != comm->view.rank && r != culprit &&
+            (comm->peers[r]->tx || is_relay(comm, r)))
+            set(comm, r, TELL_FAIL);
 }
 
 /* Proof of a death travels with the notice, also to those that knew of a failure already. */
 static void take_proof(struct ft_comm *comm, const struct notice *notice)
 {
-    if (notice->proof && notice->culprit >= 0 && notice->culprit < comm->view.nranks && notice->culprit != comm->view.rank)
+    if (notice->proof && notice->culprit >= 0 && notice->culprit < comm->view.nranks &&
+        notice->culprit != comm->view.rank)
         comm->peers[notice->culprit]->dead = true;
 }
 
-/* What was committed there is committed everywhere, and who said so may be gone when the ranks agree. Nobody can have committed what
- * did not begin here. */
+/* What was committed there is committed everywhere, and who said so may be gone when the ranks
+ * agree. Nobody can have committed what did not begin here. */
 static void take_committed(struct ft_comm *comm, const struct notice *notice)
 {
-    if (notice->done <= comm->seq && notice->done > comm->retry.told_op) comm->retry.told_op = notice->done;
+    if (notice->done <= comm->seq && notice->done > comm->retry.told_op)
+        comm->retry.told_op = notice->done;
 }
 
 static void take(struct ft_comm *comm, int from, struct notice *notice)
 {
-    if (notice->what != TELL_ANNOUNCE) take_committed(comm, notice);
+    if (notice->what != TELL_ANNOUNCE)
+        take_committed(comm, notice);
     switch (notice->what) {
     case TELL_FAIL:
         take_proof(comm, notice);
-        if (comm->status == FT_OK) take_fail(comm, from, notice);
+        if (comm->status == FT_OK)
+            take_fail(comm, from, notice);
         break;
     case TELL_ANNOUNCE:
-        if (comm->status != FT_OK) set(comm, from, TELL_FAIL);
+        if (comm->status != FT_OK)
+            set(comm, from, TELL_FAIL);
         comm->announced[from].seq = notice->seq;
         comm->announced[from].sig = notice->sig;
         comm->any_announced = true;
         ft_mismatch_check(comm, from, notice->seq, notice->sig);
         break;
     case TELL_BYE:
-        comm->gone[from] = (struct ft_gone){.left = true, .retried = notice->sig != 0, .decided = (uint32_t)ft_min(notice->seq, UINT32_MAX)};
+        comm->gone[from] = (struct ft_gone){.left = true,
+                                            .retried = notice->sig != 0,
+                                            .decided = (uint32_t)ft_min(notice->seq, UINT32_MAX)};
         break;
     default:
         if (!comm->peers[from]->odd)
-            FT_LOG(WARN, "net", comm->view.rank, "unknown notice %u from rank %d ignored, as later ones are", notice->what, from);
+            FT_LOG(WARN, "net", comm->view.rank,
+                   "unknown notice %u from rank %d ignored, as later ones are", notice->what, from);
         comm->peers[from]->odd = true;
     }
 }
@@ -192,12 +230,16 @@ static bool receive(struct ft_comm *comm)
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
         struct ft_msg msg;
-        for (int n = 0; n < FT_WINDOW_CTL && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK; n++) {
+        for (int n = 0;
+             n < FT_WINDOW_CTL && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK;
+             n++) {
             struct notice notice;
             bool good = ft_verify_ok(comm, r, &msg, NULL, 0) && msg.header.len == sizeof notice;
-            if (good) memcpy(&notice, msg.data, sizeof notice);
+            if (good)
+                memcpy(&notice, msg.data, sizeof notice);
             rx->ops->release(rx, &msg);
-            if (good) take(comm, r, &notice);
+            if (good)
+                take(comm, r, &notice);
             moved = true;
         }
     }

@@ -1,5 +1,6 @@
 /*
- * Operations: the pool they come from, the one function that changes their state, and the signature that names a call.
+ * Operations: the pool they come from, the one function that changes their state, and the signature
+ * that names a call.
  */
 #include "core/core.h"
 
@@ -9,7 +10,7 @@
 #define POOL_MAX 8192
 #define TMP_KEPT_BYTES (1u << 20) /* larger scratch buffers are not kept in the pool */
 
-/* ---- pools: structs that are used again, so that the data path does not allocate ------------------------------------------- */
+/* ---- pools: structs that are used again, so that the data path does not allocate ------------- */
 
 void *ft_pool_get(struct ft_pool *pool)
 {
@@ -37,14 +38,15 @@ bool ft_pool_put(struct ft_pool *pool, void *memory)
     return keep;
 }
 
-/* ---- operations --------------------------------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static struct ft_pool ops = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct ft_op *ft_op_new(void)
 {
     struct ft_op *op = ft_pool_get(&ops);
-    if (!op) return calloc(1, sizeof *op);
+    if (!op)
+        return calloc(1, sizeof *op);
     ft_op_reset(op);
     return op;
 }
@@ -60,7 +62,8 @@ void ft_op_reset(struct ft_op *op)
 
 void ft_op_trim(struct ft_op *op)
 {
-    if (op->tmp_bytes <= TMP_KEPT_BYTES) return;
+    if (op->tmp_bytes <= TMP_KEPT_BYTES)
+        return;
     free(op->tmp);
     op->tmp = NULL;
     op->tmp_bytes = 0;
@@ -75,7 +78,8 @@ void ft_op_free(struct ft_op *op)
     op->waits = NULL;
     op->gpu = NULL;
     char *tmp = op->tmp;
-    if (ft_pool_put(&ops, op)) return;
+    if (ft_pool_put(&ops, op))
+        return;
     free(tmp);
     free(op);
 }
@@ -85,22 +89,30 @@ static const unsigned char moves[FT_OP_STATE_COUNT] = {
     [FT_OP_NEW] = 1 << FT_OP_QUEUED,
     [FT_OP_QUEUED] = 1 << FT_OP_RUNNING | 1 << FT_OP_SKIPPED,
     [FT_OP_RUNNING] = 1 << FT_OP_DONE | 1 << FT_OP_DRAINING,
-    [FT_OP_DRAINING] = 1 << FT_OP_FAILED | 1 << FT_OP_QUEUED | 1 << FT_OP_DONE, /* the latter two by policy retry */
+    [FT_OP_DRAINING] = 1 << FT_OP_FAILED | 1 << FT_OP_QUEUED |
+                       1 << FT_OP_DONE, /* the latter two by policy retry */
 };
 
 void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
 {
     if (!(moves[op->state] & 1 << to)) {
-        ft_comm_fail(op->work->comm, FT_INTERNAL, op->work->comm->view.rank, "internal error: operation %llu moved from %s to %s",
-                     (unsigned long long)op->seq, ft_op_state_name((int)op->state), ft_op_state_name((int)to));
+        ft_comm_fail(op->work->comm, FT_INTERNAL, op->work->comm->view.rank,
+                     "internal error: operation %llu moved from %s to %s",
+                     (unsigned long long)op->seq, ft_op_state_name((int)op->state),
+                     ft_op_state_name((int)to));
         return;
     }
     struct ft_engine *engine = op->work->comm->engine;
-    for (struct ft_op *member = op->members; member; member = member->next) ft_op_move(member, to, status);
+    for (struct ft_op *member = op->members; member; member = member->next)
+        ft_op_move(member, to, status);
     op->state = to;
-    if (status != FT_OK) op->status = status;
-    if (!engine->telemetry || op->verifies || op->members) return; /* the record is the collective's, or the members' */
-    uint64_t now = to == FT_OP_RUNNING ? op->work->started_ns : ft_now_ns(engine->env); /* the clock was read a moment ago */
+    if (status != FT_OK)
+        op->status = status;
+    /* the record is the collective's, or the members' */
+    if (!engine->telemetry || op->verifies || op->members)
+        return;
+    /* the clock was read a moment ago */
+    uint64_t now = to == FT_OP_RUNNING ? op->work->started_ns : ft_now_ns(engine->env);
     ft_telemetry_op_state(engine->telemetry, op->record, (int)to, op->status, now);
 }
 
@@ -120,7 +132,8 @@ void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes)
 {
     if (ft_sig_call(sig) != sig) {
         int n = snprintf(buf, len_bytes, "comparing the results of ");
-        ft_sig_text(ft_sig_call(sig), buf + ft_min((size_t)n, len_bytes), len_bytes - ft_min((size_t)n, len_bytes));
+        ft_sig_text(ft_sig_call(sig), buf + ft_min((size_t)n, len_bytes),
+                    len_bytes - ft_min((size_t)n, len_bytes));
         return;
     }
     enum ft_kind kind = (enum ft_kind)(sig & 15);
@@ -132,10 +145,16 @@ void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes)
         snprintf(buf, len_bytes, root == FT_SPLIT_MARK ? "CommSplit" : "CommWindowRegister");
         return;
     }
-    int n = snprintf(buf, len_bytes, "%s(count %llu, %s", ft_kind_name(kind), count, ft_type_name(type));
+    int n = snprintf(buf, len_bytes, "%s(count %llu, %s", ft_kind_name(kind), count,
+                     ft_type_name(type));
     size_t at = ft_min((size_t)n, len_bytes);
-    if (ft_kind_reduces(kind)) n = snprintf(buf + at, len_bytes - at, ", %s", ft_red_name(red)), at = ft_min(at + (size_t)n, len_bytes);
-    bool rooted = kind == FT_BROADCAST || kind == FT_REDUCE || kind == FT_GATHER || kind == FT_SCATTER;
-    if (rooted) n = snprintf(buf + at, len_bytes - at, ", root %u", root), at = ft_min(at + (size_t)n, len_bytes);
+    if (ft_kind_reduces(kind))
+        n = snprintf(buf + at, len_bytes - at, ", %s", ft_red_name(red)),
+        at = ft_min(at + (size_t)n, len_bytes);
+    bool rooted = kind == FT_BROADCAST || kind == FT_REDUCE || kind == FT_GATHER ||
+                  kind == FT_SCATTER;
+    if (rooted)
+        n = snprintf(buf + at, len_bytes - at, ", root %u", root),
+        at = ft_min(at + (size_t)n, len_bytes);
     snprintf(buf + at, len_bytes - at, ")");
 }

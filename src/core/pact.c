@@ -1,25 +1,31 @@
 /*
- * Agreements of communicators: carries messages between membership's state machines and the engines, tells them what is known
- * of the ranks, and draws the consequences of a decision. An agreement outlives its communicator for a while: a rank whose
- * last message was lost must still be answered.
+ * Agreements of communicators: carries messages between membership's state machines and the
+ * engines, tells them what is known of the ranks, and draws the consequences of a decision. An
+ * agreement outlives its communicator for a while: a rank whose last message was lost must still be
+ * answered.
  */
 #include "core/core.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define PACTS_KEPT 64    /* of closed communicators */
-#define PACTS_PAST 16    /* of an open communicator, with the latest */
-#define PACTS_AHEAD 4    /* agreements of a communicator that others may begin before this rank comes to them */
-#define FENCED_TEXT "the other ranks took rank %d for dead and agreed to go on without it; it can come back only as a new rank"
-#define SETTLE_MS 5000   /* on top of the protocol's own bounds: a machine too busy to turn the engine */
+#define PACTS_KEPT 64 /* of closed communicators */
+#define PACTS_PAST 16 /* of an open communicator, with the latest */
+/* agreements of a communicator that others may begin before this rank comes to them */
+#define PACTS_AHEAD 4
+#define FENCED_TEXT                                                                                \
+    "the other ranks took rank %d for dead and agreed to go on without it; it can come back only " \
+    "as a new rank"
+/* on top of the protocol's own bounds: a machine too busy to turn the engine */
+#define SETTLE_MS 5000
 
-/* ---- finding and making -------------------------------------------------------------------------------------------- */
+/* ---- finding and making ---------------------------------------------------------------------- */
 
 static struct ft_pact *find(const struct ft_engine *engine, uint64_t ctx, uint32_t instance)
 {
     struct ft_pact *pact = engine->pacts;
-    while (pact && (pact->ctx != ctx || pact->instance != instance)) pact = pact->next;
+    while (pact && (pact->ctx != ctx || pact->instance != instance))
+        pact = pact->next;
     return pact;
 }
 
@@ -44,16 +50,28 @@ static int make(struct ft_comm *comm, uint32_t instance, struct ft_pact **out)
     size_t n = (size_t)comm->view.nranks;
     uint64_t salt[2] = {comm->ctx, instance};
     struct ft_pact *pact = calloc(1, sizeof *pact);
-    if (!pact) return ft_fail(FT_NOMEM, "no memory for an agreement");
-    *pact = (struct ft_pact){.ctx = comm->ctx, .instance = instance, .engine = engine, .comm = comm, .nranks = comm->view.nranks,
-                             .peers = malloc(n * sizeof *pact->peers), .known = calloc(n, 1)};
+    if (!pact)
+        return ft_fail(FT_NOMEM, "no memory for an agreement");
+    *pact = (struct ft_pact){.ctx = comm->ctx,
+                             .instance = instance,
+                             .engine = engine,
+                             .comm = comm,
+                             .nranks = comm->view.nranks,
+                             .peers = malloc(n * sizeof *pact->peers),
+                             .known = calloc(n, 1)};
     atomic_store(&pact->state, FT_AGAIN);
-    struct ft_agree_config config = {
-        .env = engine->env, .nranks = comm->view.nranks, .rank = comm->view.rank, .seed = ft_hash64(salt, sizeof salt, 0),
-        .message_bytes = engine->tuning.chunk_bytes - sizeof(struct ft_ctl_head),
-        .silent_ns = (uint64_t)comm->limits.suspect_ms * 1000000u, .enter_ns = (uint64_t)comm->limits.init_timeout_ms * 1000000u,
-        .send = send_message, .arg = pact};
-    int rc = pact->peers && pact->known ? ft_agree_open(&config, &pact->agree) : ft_fail(FT_NOMEM, "no memory for an agreement");
+    struct ft_agree_config config = {.env = engine->env,
+                                     .nranks = comm->view.nranks,
+                                     .rank = comm->view.rank,
+                                     .seed = ft_hash64(salt, sizeof salt, 0),
+                                     .message_bytes = engine->tuning.chunk_bytes -
+                                                      sizeof(struct ft_ctl_head),
+                                     .silent_ns = (uint64_t)comm->limits.suspect_ms * 1000000u,
+                                     .enter_ns = (uint64_t)comm->limits.init_timeout_ms * 1000000u,
+                                     .send = send_message,
+                                     .arg = pact};
+    int rc = pact->peers && pact->known ? ft_agree_open(&config, &pact->agree)
+                                        : ft_fail(FT_NOMEM, "no memory for an agreement");
     if (rc != FT_OK) {
         free_pact(pact);
         return rc;
@@ -66,54 +84,65 @@ static int make(struct ft_comm *comm, uint32_t instance, struct ft_pact **out)
     return FT_OK;
 }
 
-/* ---- what is known of the ranks --------------------------------------------------------------------------------------- */
+/* ---- what is known of the ranks -------------------------------------------------------------- */
 
-/* A rank that destroyed its end counts as dead in what it took no part in: it said then which agreements it knew. One that may have
- * decided this one may be going on without us. */
+/* A rank that destroyed its end counts as dead in what it took no part in: it said then which
+ * agreements it knew. One that may have decided this one may be going on without us. */
 static bool has_gone(const struct ft_pact *pact, const struct ft_gone *gone)
 {
-    if (!gone->left) return false;
-    if (pact->instance == FT_PACT_RETRY) return !gone->retried && gone->decided <= pact->comm->decided;
+    if (!gone->left)
+        return false;
+    if (pact->instance == FT_PACT_RETRY)
+        return !gone->retried && gone->decided <= pact->comm->decided;
     return pact->instance > gone->decided;
 }
 
-/* The end of a link is no proof, with a goodbye neither: the others may have decided without this rank and closed the old
- * communicator. Who is still there can be asked: it knows the decision, or says that there is none. Whom we
- * fenced, by an agreement of whatever communicator, is never linked to again: it is not waited for, though its engine may answer. */
+/* The end of a link is no proof, with a goodbye neither: the others may have decided without this
+ * rank and closed the old communicator. Who is still there can be asked: it knows the decision, or
+ * says that there is none. Whom we fenced, by an agreement of whatever communicator, is never
+ * linked to again: it is not waited for, though its engine may answer. */
 static enum ft_evidence evidence(const struct ft_pact *pact, int rank)
 {
     const struct ft_peer *peer = pact->peers[rank];
-    if (peer->dead || (pact->comm && has_gone(pact, &pact->comm->gone[rank]))) return FT_DEAD;
-    if (peer->unreachable || peer->fenced) return FT_UNREACHABLE;
+    if (peer->dead || (pact->comm && has_gone(pact, &pact->comm->gone[rank])))
+        return FT_DEAD;
+    if (peer->unreachable || peer->fenced)
+        return FT_UNREACHABLE;
     return peer->suspected ? FT_SILENT : FT_ALIVE;
 }
 
 static void tell_evidence(struct ft_pact *pact)
 {
     for (int r = 0; r < pact->nranks; r++) {
-        if (!pact->peers[r]) continue;
+        if (!pact->peers[r])
+            continue;
         enum ft_evidence now = evidence(pact, r);
-        if (pact->known[r] == now) continue;
+        if (pact->known[r] == now)
+            continue;
         pact->known[r] = (unsigned char)now;
         ft_agree_learn(pact->agree, r, now);
     }
 }
 
-/* ---- consequences -------------------------------------------------------------------------------------------------------- */
+/* ---- consequences ---------------------------------------------------------------------------- */
 
-/* Nothing that a fenced rank does may reach us any more: its links go, for every communicator on them. It can connect again,
- * to be told. */
+/* Nothing that a fenced rank does may reach us any more: its links go, for every communicator on
+ * them. It can connect again, to be told. */
 static void fence(struct ft_engine *engine, struct ft_peer *peer)
 {
     struct ft_link down = {.peer = peer->id, .reason = FT_PEER};
     peer->fenced = true;
-    if (peer->tx) ft_engine_cut_link(engine, peer, peer->tx);
+    if (peer->tx)
+        ft_engine_cut_link(engine, peer, peer->tx);
     ft_engine_drop_next(engine, peer);
-    if (peer->rx) ft_engine_cut_link(engine, peer, peer->rx);
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next) ft_comm_peer_down(comm, peer, &down);
+    if (peer->rx)
+        ft_engine_cut_link(engine, peer, peer->rx);
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+        ft_comm_peer_down(comm, peer, &down);
 }
 
-/* It destroyed its end, which makes it dead here and nowhere else: it does nothing more in this communicator, and may be needed in others. */
+/* It destroyed its end, which makes it dead here and nowhere else: it does nothing more in this
+ * communicator, and may be needed in others. */
 static bool has_only_left(const struct ft_comm *comm, int rank)
 {
     return (comm->gone[rank].left || comm->gone[rank].asked) && !comm->peers[rank]->dead;
@@ -122,73 +151,90 @@ static bool has_only_left(const struct ft_comm *comm, int rank)
 static void apply(struct ft_comm *comm, const struct ft_decision *decision)
 {
     int me = comm->view.rank, first = -1;
-    if (decision->status != FT_OK) return;
+    if (decision->status != FT_OK)
+        return;
     if (decision->failed[me]) {
         comm->fenced = true;
         ft_comm_fail(comm, FT_FENCED, me, FENCED_TEXT, me);
         return;
     }
     for (int r = 0; r < comm->view.nranks; r++) {
-        if (!decision->failed[r]) continue;
+        if (!decision->failed[r])
+            continue;
         comm->failed[r] = 1;
-        if (first < 0) first = r;
+        if (first < 0)
+            first = r;
         comm->quiet = true; /* everybody learns it from the agreement */
         ft_comm_fail(comm, FT_PEER, r, "the ranks agreed that rank %d is dead", r);
     }
     for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
-        if (decision->failed[r] && !comm->peers[r]->fenced && !has_only_left(comm, r)) fence(comm->engine, comm->peers[r]);
+        if (decision->failed[r] && !comm->peers[r]->fenced && !has_only_left(comm, r))
+            fence(comm->engine, comm->peers[r]);
     comm->agreed = true;
-    if (decision->first_op > comm->agreed_op) comm->agreed_op = decision->first_op;
+    if (decision->first_op > comm->agreed_op)
+        comm->agreed_op = decision->first_op;
 }
 
 /* Draws the consequences once. */
 static void settle(struct ft_pact *pact)
 {
     int state = ft_agree_state(pact->agree);
-    if (state == FT_AGAIN || atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN) return;
+    if (state == FT_AGAIN || atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN)
+        return;
     if (state == FT_OK && pact->comm) {
-        if (pact->instance == FT_PACT_RETRY) pact->comm->retry.decided = true;
-        else if (pact->instance > pact->comm->decided) pact->comm->decided = pact->instance;
+        if (pact->instance == FT_PACT_RETRY)
+            pact->comm->retry.decided = true;
+        else if (pact->instance > pact->comm->decided)
+            pact->comm->decided = pact->instance;
         apply(pact->comm, ft_agree_decision(pact->agree));
     }
     pact->engine->undecided--;
     atomic_store_explicit(&pact->state, state, memory_order_release);
 }
 
-/* ---- the engine's side ------------------------------------------------------------------------------------------------------- */
+/* ---- the engine's side ----------------------------------------------------------------------- */
 
 static int rank_of(struct ft_peer *const *peers, int nranks, const struct ft_peer *peer)
 {
     int r = nranks - 1;
-    while (r >= 0 && peers[r] != peer) r--;
+    while (r >= 0 && peers[r] != peer)
+        r--;
     return r;
 }
 
-static void say_gone(struct ft_engine *engine, struct ft_peer *peer, uint32_t instance, const struct ft_closed *closed)
+static void say_gone(struct ft_engine *engine, struct ft_peer *peer, uint32_t instance,
+                     const struct ft_closed *closed)
 {
     struct ft_ctl_head head = {FT_CTL_GONE, instance, closed->ctx};
     ft_control_send(engine, peer, &head, &closed->decided, sizeof closed->decided);
 }
 
-/* The communicator was closed here before this agreement was decided: this rank has left, and says so. One that it decided and has
- * forgotten is another matter: whoever asks that late may have been left out, and gets no answer. Nor does who asks for a view
- * that this rank has left for the next one. */
-static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx, uint32_t instance)
+/* The communicator was closed here before this agreement was decided: this rank has left, and says
+ * so. One that it decided and has forgotten is another matter: whoever asks that late may have been
+ * left out, and gets no answer. Nor does who asks for a view that this rank has left for the next
+ * one. */
+static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx,
+                        uint32_t instance)
 {
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++) {
         const struct ft_closed *closed = &engine->closed[i];
-        if (closed->ctx != ctx) continue;
-        bool left = instance == FT_PACT_RETRY ? !closed->retried : !closed->moved && instance > closed->decided;
-        if (left) say_gone(engine, peer, instance, closed);
+        if (closed->ctx != ctx)
+            continue;
+        bool left = instance == FT_PACT_RETRY ? !closed->retried
+                                              : !closed->moved && instance > closed->decided;
+        if (left)
+            say_gone(engine, peer, instance, closed);
         return;
     }
 }
 
-/* It answers for agreements of users by their number; of the one of policy retry also this rank must know what it knew. */
+/* It answers for agreements of users by their number; of the one of policy retry also this rank
+ * must know what it knew. */
 static bool is_gone_for(const struct ft_pact *pact, const void *data, size_t len_bytes)
 {
     uint32_t decided;
-    if (len_bytes != sizeof decided || !pact->comm) return false;
+    if (len_bytes != sizeof decided || !pact->comm)
+        return false;
     memcpy(&decided, data, sizeof decided);
     return has_gone(pact, &(struct ft_gone){.left = true, .decided = decided});
 }
@@ -196,37 +242,48 @@ static bool is_gone_for(const struct ft_pact *pact, const void *data, size_t len
 /* Is it one that this rank could come to? */
 static bool is_near(const struct ft_comm *comm, uint32_t instance)
 {
-    if (instance == FT_PACT_RETRY) return comm->limits.retry;
+    if (instance == FT_PACT_RETRY)
+        return comm->limits.retry;
     return instance > comm->pacts && instance - comm->pacts <= PACTS_AHEAD;
 }
 
-/* A message for an agreement that this rank has not begun: it takes part from now on, or says that it never will. Others that
- * go on without somebody have left its communicator's context. */
-static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head)
+/* A message for an agreement that this rank has not begun: it takes part from now on, or says that
+ * it never will. Others that go on without somebody have left its communicator's context. */
+static struct ft_pact *find_or_begin(struct ft_engine *engine, struct ft_peer *peer,
+                                     const struct ft_ctl_head *head)
 {
     struct ft_pact *pact = find(engine, head->ctx, head->instance);
-    if (pact) return pact;
+    if (pact)
+        return pact;
     struct ft_comm *comm = engine->comms;
-    while (comm && comm->ctx != head->ctx) comm = comm->next;
+    while (comm && comm->ctx != head->ctx)
+        comm = comm->next;
     if (!comm) {
         answer_late(engine, peer, head->ctx, head->instance);
         return NULL;
     }
-    if (comm->fenced || rank_of(comm->peers, comm->view.nranks, peer) < 0 || !is_near(comm, head->instance) || make(comm, head->instance, &pact) != FT_OK) return NULL;
+    if (comm->fenced || rank_of(comm->peers, comm->view.nranks, peer) < 0 ||
+        !is_near(comm, head->instance) || make(comm, head->instance, &pact) != FT_OK)
+        return NULL;
     if (head->instance == FT_PACT_RETRY) {
         comm->quiet = true;
-        ft_comm_fail(comm, FT_PEER, -1, "rank %d lost a rank and wants to go on without it", peer->rank);
+        ft_comm_fail(comm, FT_PEER, -1, "rank %d lost a rank and wants to go on without it",
+                     peer->rank);
     }
     return pact;
 }
 
-void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head, const void *data, size_t len_bytes)
+void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
+                     const void *data, size_t len_bytes)
 {
-    struct ft_pact *pact = head->what == FT_CTL_GONE ? find(engine, head->ctx, head->instance) : find_or_begin(engine, peer, head);
+    struct ft_pact *pact = head->what == FT_CTL_GONE ? find(engine, head->ctx, head->instance)
+                                                     : find_or_begin(engine, peer, head);
     int from = pact ? rank_of(pact->peers, pact->nranks, peer) : -1;
-    if (from < 0) return;
+    if (from < 0)
+        return;
     if (head->what == FT_CTL_GONE) {
-        if (!is_gone_for(pact, data, len_bytes)) return;
+        if (!is_gone_for(pact, data, len_bytes))
+            return;
         pact->comm->gone[from].asked = true;
         ft_agree_learn(pact->agree, from, FT_DEAD);
     } else {
@@ -239,7 +296,8 @@ void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struc
 void ft_pact_tick(struct ft_engine *engine)
 {
     for (struct ft_pact *pact = engine->pacts; pact && engine->undecided; pact = pact->next) {
-        if (atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN) continue;
+        if (atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN)
+            continue;
         tell_evidence(pact);
         ft_agree_tick(pact->agree);
         settle(pact);
@@ -250,18 +308,23 @@ void ft_pact_tick(struct ft_engine *engine)
 void ft_pact_detach(struct ft_comm *comm, bool moves)
 {
     struct ft_engine *engine = comm->engine;
-    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){comm->ctx, comm->decided, comm->retry.decided, moves};
-    if (comm->retry.ctx) engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){.ctx = comm->retry.ctx};
+    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){
+        comm->ctx, comm->decided, comm->retry.decided, moves};
+    if (comm->retry.ctx)
+        engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){
+            .ctx = comm->retry.ctx};
     int kept = 0;
     for (struct ft_pact **at = &engine->pacts; *at;) {
         struct ft_pact *pact = *at;
-        if (pact->comm == comm) pact->comm = NULL;
+        if (pact->comm == comm)
+            pact->comm = NULL;
         bool undecided = ft_agree_state(pact->agree) != FT_OK;
         if (pact->comm || (!undecided && ++kept <= PACTS_KEPT)) {
             at = &pact->next;
             continue;
         }
-        if (atomic_load_explicit(&pact->state, memory_order_relaxed) == FT_AGAIN) engine->undecided--;
+        if (atomic_load_explicit(&pact->state, memory_order_relaxed) == FT_AGAIN)
+            engine->undecided--;
         *at = pact->next;
         free_pact(pact);
     }
@@ -283,7 +346,8 @@ static void forget_past(struct ft_comm *comm)
     for (struct ft_pact **at = &comm->engine->pacts; *at;) {
         struct ft_pact *pact = *at;
         bool over = atomic_load_explicit(&pact->state, memory_order_relaxed) != FT_AGAIN;
-        if (pact->comm != comm || !over || pact->instance == FT_PACT_RETRY || pact->instance + PACTS_PAST > comm->pacts) {
+        if (pact->comm != comm || !over || pact->instance == FT_PACT_RETRY ||
+            pact->instance + PACTS_PAST > comm->pacts) {
             at = &pact->next;
             continue;
         }
@@ -292,14 +356,18 @@ static void forget_past(struct ft_comm *comm)
     }
 }
 
-/* ---- the user's side ---------------------------------------------------------------------------------------------------------- */
+/* ---- the user's side ------------------------------------------------------------------------- */
 
 /* A user that waits; the bound is in this process's own time, as those of the agreement are. */
-struct waiting { struct ft_pact *pact; uint64_t looked_ns, most_ns, ran_ns, bound_ns; };
+struct waiting {
+    struct ft_pact *pact;
+    uint64_t looked_ns, most_ns, ran_ns, bound_ns;
+};
 
 static bool is_over(const struct ft_pact *pact)
 {
-    return atomic_load_explicit(&pact->state, memory_order_acquire) != FT_AGAIN || atomic_load(&pact->comm->leaving);
+    return atomic_load_explicit(&pact->state, memory_order_acquire) != FT_AGAIN ||
+           atomic_load(&pact->comm->leaving);
 }
 
 static bool waits_no_longer(void *arg)
@@ -316,7 +384,8 @@ static void redial_lost(const struct ft_pact *pact)
 {
     struct ft_link *link;
     for (int r = 0; r < pact->nranks; r++)
-        if (pact->peers[r] && (pact->peers[r]->lost || pact->peers[r]->departed)) ft_engine_redial(pact->engine, pact->peers[r], &link);
+        if (pact->peers[r] && (pact->peers[r]->lost || pact->peers[r]->departed))
+            ft_engine_redial(pact->engine, pact->peers[r], &link);
 }
 
 uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind)
@@ -325,13 +394,16 @@ uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind)
     return ft_hash64(salt, sizeof salt, comm->ctx);
 }
 
-int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input, struct ft_pact **out)
+int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input,
+                       struct ft_pact **out)
 {
     struct ft_pact *pact = find(comm->engine, comm->ctx, instance);
     int rc = pact ? FT_OK : make(comm, instance, &pact);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct ft_agree_input with = *input;
-    if (with.last_op < comm->done_op) with.last_op = comm->done_op;
+    if (with.last_op < comm->done_op)
+        with.last_op = comm->done_op;
     *out = pact;
     redial_lost(pact);
     tell_evidence(pact);
@@ -340,13 +412,16 @@ int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_
     return rc;
 }
 
-int ft_pact_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out)
+int ft_pact_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,
+                            struct ft_pact **out)
 {
     *out = NULL;
     const struct ft_pact *next = find(comm->engine, comm->ctx, comm->pacts + 1);
     bool out_of_it = comm->fenced && !(next && ft_agree_state(next->agree) == FT_OK);
-    int rc = out_of_it ? ft_fail(FT_FENCED, FENCED_TEXT, comm->view.rank) : ft_pact_enter_held(comm, comm->pacts + 1, input, out);
-    if (*out) comm->pacts++;
+    int rc = out_of_it ? ft_fail(FT_FENCED, FENCED_TEXT, comm->view.rank)
+                       : ft_pact_enter_held(comm, comm->pacts + 1, input, out);
+    if (*out)
+        comm->pacts++;
     forget_past(comm);
     return rc;
 }
@@ -362,61 +437,90 @@ int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, stru
 /* Names who called what. */
 static int fail_mixed(const struct ft_decision *decision)
 {
-    static const char *const call[] = {[FT_AGREE_FLAGS] = "Agree", [FT_AGREE_SHRINK] = "Shrink", [FT_AGREE_GROW] = "Grow"};
+    static const char *const call[] = {
+        [FT_AGREE_FLAGS] = "Agree", [FT_AGREE_SHRINK] = "Shrink", [FT_AGREE_GROW] = "Grow"};
     char who[256] = "";
     size_t used = 0;
     for (size_t kind = FT_AGREE_FLAGS; kind < FT_ARRAY_LEN(call); kind++) {
         bool named = false;
         for (int i = 0; i < decision->nsurvivors && used + 48 < sizeof who; i++) {
-            if (decision->keys[i] != (int64_t)kind) continue;
-            if (!named) used += (size_t)snprintf(who + used, sizeof who - used, "%s%s on rank ", used ? "; " : "", call[kind]);
-            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", named ? ", " : "", decision->order[i]);
+            if (decision->keys[i] != (int64_t)kind)
+                continue;
+            if (!named)
+                used += (size_t)snprintf(who + used, sizeof who - used, "%s%s on rank ",
+                                         used ? "; " : "", call[kind]);
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", named ? ", " : "",
+                                     decision->order[i]);
             named = true;
         }
     }
-    return ft_fail(FT_MIXED, "the ranks made different calls of Agree, Shrink and Grow, which came to nothing and may be repeated: %s", who);
+    return ft_fail(FT_MIXED,
+                   "the ranks made different calls of Agree, Shrink and Grow, which came to "
+                   "nothing and may be repeated: %s",
+                   who);
 }
 
 /* Why this rank has no part in what was agreed, as a status with its sentence. */
 static int judge(const struct ft_comm *comm, const struct ft_decision *decision)
 {
     int me = comm->view.rank;
-    if (decision->status == FT_MIXED) return fail_mixed(decision);
-    if (decision->status != FT_OK) return ft_fail(decision->status, "the lists of the ranks exclude every rank");
-    if (decision->failed[me]) return ft_fail(FT_FENCED, FENCED_TEXT, me);
-    if (decision->excluded[me]) return ft_fail(FT_FENCED, "rank %d is on the list of ranks to exclude that another rank gave", me);
+    if (decision->status == FT_MIXED)
+        return fail_mixed(decision);
+    if (decision->status != FT_OK)
+        return ft_fail(decision->status, "the lists of the ranks exclude every rank");
+    if (decision->failed[me])
+        return ft_fail(FT_FENCED, FENCED_TEXT, me);
+    if (decision->excluded[me])
+        return ft_fail(FT_FENCED,
+                       "rank %d is on the list of ranks to exclude that another rank gave", me);
     return FT_OK;
 }
 
-int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact, const struct ft_decision **out)
+int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact,
+                   const struct ft_decision **out)
 {
     int rc = atomic_load_explicit(&pact->state, memory_order_acquire);
-    if (rc == FT_AGAIN) return rc;
+    if (rc == FT_AGAIN)
+        return rc;
     if (rc == FT_NOQUORUM)
-        return ft_fail(rc, "rank %d can reach too few of the %d ranks to go on: the others may be going on without it", comm->view.rank,
-                       comm->view.nranks);
-    if (rc != FT_OK) return ft_fail(rc, "rank %d: the agreement failed: %s", comm->view.rank, ft_status_text(rc));
+        return ft_fail(rc,
+                       "rank %d can reach too few of the %d ranks to go on: the others may be "
+                       "going on without it",
+                       comm->view.rank, comm->view.nranks);
+    if (rc != FT_OK)
+        return ft_fail(rc, "rank %d: the agreement failed: %s", comm->view.rank,
+                       ft_status_text(rc));
     *out = ft_agree_decision(pact->agree);
     return judge(comm, *out);
 }
 
 int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact)
 {
-    uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms + SETTLE_MS);
-    struct waiting waiting = {.pact = pact, .looked_ns = ft_now_ns(comm->engine->env), .bound_ns = bound_ms * 1000000u,
-                              .most_ns = ft_agree_gap_ns((uint64_t)comm->limits.suspect_ms * 1000000u)};
+    uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms +
+                                   SETTLE_MS);
+    struct waiting waiting = {
+        .pact = pact,
+        .looked_ns = ft_now_ns(comm->engine->env),
+        .bound_ns = bound_ms * 1000000u,
+        .most_ns = ft_agree_gap_ns((uint64_t)comm->limits.suspect_ms * 1000000u)};
     ft_engine_wait(comm->engine, waits_no_longer, &waiting, 0);
-    if (atomic_load(&comm->leaving)) return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
-    return is_over(pact) ? FT_OK : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms", comm->view.rank, (unsigned long long)bound_ms);
+    if (atomic_load(&comm->leaving))
+        return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
+    return is_over(pact) ? FT_OK
+                         : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms",
+                                   comm->view.rank, (unsigned long long)bound_ms);
 }
 
-int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input, const struct ft_decision **out)
+int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input,
+                  const struct ft_decision **out)
 {
     struct ft_pact *pact = NULL;
     ft_retry_pin(comm);
     int rc = ft_pact_enter(comm, input, &pact);
-    if (rc == FT_OK) rc = ft_pact_wait(comm, pact);
-    if (rc == FT_OK) rc = ft_pact_result(comm, pact, out);
+    if (rc == FT_OK)
+        rc = ft_pact_wait(comm, pact);
+    if (rc == FT_OK)
+        rc = ft_pact_result(comm, pact, out);
     ft_retry_unpin(comm);
     return rc;
 }

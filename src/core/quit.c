@@ -1,7 +1,7 @@
 /*
- * Children that some rank gave up: a split, shrink or grow may succeed on one rank and fail on another, which then must not be
- * waited for. Who gives up tells the ranks of the parent; those that have the child fail it, those that open it later
- * remember.
+ * Children that some rank gave up: a split, shrink or grow may succeed on one rank and fail on
+ * another, which then must not be waited for. Who gives up tells the ranks of the parent; those
+ * that have the child fail it, those that open it later remember.
  */
 #include "core/core.h"
 
@@ -24,7 +24,8 @@ void ft_child_quit(struct ft_comm *parent, uint64_t ctx)
     ft_engine_lock(parent->engine);
     ft_engine_unbind_held(parent->engine, ctx);
     for (int r = 0; r < parent->view.nranks; r++)
-        if (parent->peers[r] && is_told(parent, r)) ft_quit_tell(parent->engine, parent->peers[r], ctx);
+        if (parent->peers[r] && is_told(parent, r))
+            ft_quit_tell(parent->engine, parent->peers[r], ctx);
     ft_engine_unlock(parent->engine);
     ft_engine_kick(parent->engine);
     ft_fail(FT_PEER, "%s", why);
@@ -34,20 +35,25 @@ static void fail(struct ft_comm *comm, const struct ft_peer *peer)
 {
     for (int r = 0; r < comm->view.nranks; r++)
         if (comm->peers[r] == peer)
-            ft_comm_fail(comm, FT_PEER, r, "rank %d could not make this communicator: its call failed where that of rank %d did not", r,
-                         comm->view.rank);
+            ft_comm_fail(comm, FT_PEER, r,
+                         "rank %d could not make this communicator: its call failed where that of "
+                         "rank %d did not",
+                         r, comm->view.rank);
 }
 
 void ft_quit_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head)
 {
-    engine->quits[engine->nquits++ % FT_ARRAY_LEN(engine->quits)] = (struct ft_quit){head->ctx, peer};
+    engine->quits[engine->nquits++ % FT_ARRAY_LEN(engine->quits)] = (struct ft_quit){head->ctx,
+                                                                                     peer};
     for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
-        if (comm->ctx == head->ctx) fail(comm, peer);
+        if (comm->ctx == head->ctx)
+            fail(comm, peer);
 }
 
 void ft_quit_check(struct ft_comm *comm)
 {
     const struct ft_engine *engine = comm->engine;
     for (size_t i = 0; i < FT_ARRAY_LEN(engine->quits); i++)
-        if (engine->quits[i].peer && engine->quits[i].ctx == comm->ctx) fail(comm, engine->quits[i].peer);
+        if (engine->quits[i].peer && engine->quits[i].ctx == comm->ctx)
+            fail(comm, engine->quits[i].peer);
 }

@@ -1,10 +1,12 @@
 /*
- * Silent corruption is caught and named (option verify). Every message carries a CRC32C of its header and payload, made by the
- * sender from what it hands to the link and checked by the receiver before a byte is used. A collective whose result is the
- * same on all ranks is followed by an operation that the user does not see: it gathers a digest of every rank's result, and
- * the collective is done when they have been compared. It has the number of its collective and a signature of its own.
- * With policy retry every collective has one: it is the commit round, since who has all digests knows that all ranks are done
- * with the data; without verify the digests are nought.
+ * Silent corruption is caught and named (option verify). Every message carries a CRC32C of its
+ * header and payload, made by the sender from what it hands to the link and checked by the receiver
+ * before a byte is used. A collective whose result is the same on all ranks is followed by an
+ * operation that the user does not see: it gathers a digest of every rank's result, and the
+ * collective is done when they have been compared. It has the number of its collective and a
+ * signature of its own. With policy retry every collective has one: it is the commit round, since
+ * who has all digests knows that all ranks are done with the data; without verify the digests are
+ * nought.
  */
 #include "core/core.h"
 
@@ -13,7 +15,7 @@
 
 #define NAMED_MOST 8 /* ranks in a sentence */
 
-/* ---- messages ------------------------------------------------------------------------------------------------------- */
+/* ---- messages -------------------------------------------------------------------------------- */
 
 uint32_t ft_verify_sum(const struct ft_header *header, const void *data)
 {
@@ -22,7 +24,8 @@ uint32_t ft_verify_sum(const struct ft_header *header, const void *data)
 }
 
 /* What a message was for, as its receiver sees it. */
-static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *buf, size_t len_bytes)
+static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *buf,
+                    size_t len_bytes)
 {
     char call[160];
     if (!op) {
@@ -31,32 +34,40 @@ static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *
     }
     ft_sig_text(op->sig, call, sizeof call);
     if (ft_kind_is_collective(op->coll.kind))
-        snprintf(buf, len_bytes, "step %llu of %s, operation %llu", (unsigned long long)step, call, (unsigned long long)op->seq);
+        snprintf(buf, len_bytes, "step %llu of %s, operation %llu", (unsigned long long)step, call,
+                 (unsigned long long)op->seq);
     else
-        snprintf(buf, len_bytes, "message %llu between them, %s, from byte %llu on", (unsigned long long)op->seq, call,
-                 (unsigned long long)step);
+        snprintf(buf, len_bytes, "message %llu between them, %s, from byte %llu on",
+                 (unsigned long long)op->seq, call, (unsigned long long)step);
 }
 
-bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg, const struct ft_op *op, uint64_t step)
+bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg,
+                       const struct ft_op *op, uint64_t step)
 {
-    if (msg->header.crc == ft_verify_sum(&msg->header, msg->data)) return true;
+    if (msg->header.crc == ft_verify_sum(&msg->header, msg->data))
+        return true;
     char what[256];
     purpose(op, msg->header.lane, step, what, sizeof what);
-    ft_comm_fail(comm, FT_CORRUPT, from, "rank %d received from rank %d over %s a message whose checksum does not match (%s): corrupted on the way",
+    ft_comm_fail(comm, FT_CORRUPT, from,
+                 "rank %d received from rank %d over %s a message whose checksum does not match "
+                 "(%s): corrupted on the way",
                  comm->view.rank, from, comm->peers[from]->rx->ops->name, what);
     return false;
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------- */
 
 static size_t result_bytes(const struct ft_comm *comm, const struct ft_coll *coll)
 {
     size_t bytes = coll->count * ft_type_size(coll->type);
     switch (coll->kind) {
     case FT_ALLREDUCE:
-    case FT_BROADCAST: return bytes;
-    case FT_ALLGATHER: return bytes * (size_t)comm->view.nranks;
-    default: return 0; /* not the same on all ranks */
+    case FT_BROADCAST:
+        return bytes;
+    case FT_ALLGATHER:
+        return bytes * (size_t)comm->view.nranks;
+    default:
+        return 0; /* not the same on all ranks */
     }
 }
 
@@ -68,7 +79,8 @@ int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan)
         struct ft_tuning tuning = comm->tuning;
         tuning.choice = "";
         int rc = ft_algo_select(&comm->view, &digest_gather, &tuning, &comm->comparing);
-        if (rc != FT_OK) return rc;
+        if (rc != FT_OK)
+            return rc;
     }
     *plan = comm->comparing;
     return FT_OK;
@@ -76,19 +88,25 @@ int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan)
 
 static bool is_followed(const struct ft_comm *comm, const struct ft_op *op)
 {
-    if (comm->limits.retry) return ft_kind_is_collective(op->coll.kind);
+    if (comm->limits.retry)
+        return ft_kind_is_collective(op->coll.kind);
     return result_bytes(comm, &op->coll) > 0;
 }
 
-bool ft_verify_follows(const struct ft_op *op) { return op->next && op->next->verifies == op; }
+bool ft_verify_follows(const struct ft_op *op)
+{
+    return op->next && op->next->verifies == op;
+}
 
 static int make_room(struct ft_comm *comm, size_t digests)
 {
-    if (digests <= comm->ndigests) return FT_OK;
+    if (digests <= comm->ndigests)
+        return FT_OK;
     free(comm->digests);
     comm->ndigests = 0;
     comm->digests = calloc(digests, sizeof *comm->digests);
-    if (!comm->digests) return ft_fail(FT_NOMEM, "no memory for %zu digests", digests);
+    if (!comm->digests)
+        return ft_fail(FT_NOMEM, "no memory for %zu digests", digests);
     comm->ndigests = digests;
     return FT_OK;
 }
@@ -96,15 +114,20 @@ static int make_room(struct ft_comm *comm, size_t digests)
 int ft_verify_add(struct ft_comm *comm, struct ft_work *work)
 {
     size_t n = (size_t)comm->view.nranks, count = 0;
-    for (const struct ft_op *op = work->ops; op; op = op->next) count += is_followed(comm, op);
-    if (n < 2 || count == 0) return FT_OK;
+    for (const struct ft_op *op = work->ops; op; op = op->next)
+        count += is_followed(comm, op);
+    if (n < 2 || count == 0)
+        return FT_OK;
     int rc = make_room(comm, count * n);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     uint32_t *all = comm->digests;
     for (struct ft_op *op = work->ops; op; op = op->next) {
-        if (!is_followed(comm, op)) continue;
+        if (!is_followed(comm, op))
+            continue;
         struct ft_op *comparing = ft_op_new();
-        if (!comparing) return ft_fail(FT_NOMEM, "no memory to compare a result");
+        if (!comparing)
+            return ft_fail(FT_NOMEM, "no memory to compare a result");
         comparing->coll = digest_gather;
         comparing->in = &all[comm->view.rank];
         comparing->out = all;
@@ -113,7 +136,8 @@ int ft_verify_add(struct ft_comm *comm, struct ft_work *work)
         comparing->state = FT_OP_QUEUED;
         comparing->next = op->next;
         op->next = comparing;
-        if (work->last == op) work->last = comparing;
+        if (work->last == op)
+            work->last = comparing;
         work->nops++;
         work->ops_left++;
         all += n;
@@ -127,9 +151,12 @@ bool ft_verify_digest(struct ft_comm *comm, struct ft_op *op)
     const struct ft_op *of = op->verifies;
     uint32_t *mine = (uint32_t *)op->out + comm->view.rank;
     size_t len = comm->limits.verify ? result_bytes(comm, &of->coll) : 0;
-    if (!of->gpu) *mine = ft_crc32c(0, of->out, len);
-    else if (len == 0) *mine = 0;
-    else if (!ft_gpu_digest(comm, of, len, mine)) return false;
+    if (!of->gpu)
+        *mine = ft_crc32c(0, of->out, len);
+    else if (len == 0)
+        *mine = 0;
+    else if (!ft_gpu_digest(comm, of, len, mine))
+        return false;
     op->begun = true;
     return true;
 }
@@ -138,31 +165,40 @@ void ft_verify_compare(struct ft_comm *comm, struct ft_op *op)
 {
     char call[160], text[256];
     int odd;
-    if (!comm->limits.verify || !ft_verify_differ(op->out, comm->view.nranks, &odd, text, sizeof text)) {
-        if (comm->limits.retry) comm->done_op = op->seq;
+    if (!comm->limits.verify ||
+        !ft_verify_differ(op->out, comm->view.nranks, &odd, text, sizeof text)) {
+        if (comm->limits.retry)
+            comm->done_op = op->seq;
         ft_op_finish(op->verifies);
         ft_op_finish(op);
         return;
     }
     ft_sig_text(op->verifies->sig, call, sizeof call);
-    ft_comm_fail(comm, FT_CORRUPT, odd, "the results of %s, operation %llu, are not the same: %s", call, (unsigned long long)op->seq, text);
+    ft_comm_fail(comm, FT_CORRUPT, odd, "the results of %s, operation %llu, are not the same: %s",
+                 call, (unsigned long long)op->seq, text);
 }
 
-/* ---- who differs ---------------------------------------------------------------------------------------------------- */
+/* ---- who differs ----------------------------------------------------------------------------- */
 
-/* The value of more than half of the ranks, if there is one (the vote of Boyer and Moore, 1981, and a count). */
+/* The value of more than half of the ranks, if there is one (the vote of Boyer and Moore, 1981, and
+ * a count). */
 static bool majority(const uint32_t *digest, int nranks, uint32_t *value)
 {
     int votes = 0, count = 0;
     for (int r = 0; r < nranks; r++) {
-        if (votes == 0) *value = digest[r];
+        if (votes == 0)
+            *value = digest[r];
         votes += digest[r] == *value ? 1 : -1;
     }
-    for (int r = 0; r < nranks; r++) count += digest[r] == *value;
+    for (int r = 0; r < nranks; r++)
+        count += digest[r] == *value;
     return 2 * count > nranks;
 }
 
-struct sentence { char *text; size_t room, at; };
+struct sentence {
+    char *text;
+    size_t room, at;
+};
 
 static void say(struct sentence *s, const char *fmt, ...) FT_PRINTF(2, 3);
 
@@ -174,13 +210,19 @@ bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, 
     int count = 0;
     *odd = -1;
     for (int r = 0; r < nranks; r++) {
-        if (most && digest[r] == value) continue;
-        if (most && *odd < 0) *odd = r;
-        if (count++ < NAMED_MOST) say(&s, "%srank %d has %08x", count > 1 ? ", " : "", r, digest[r]);
+        if (most && digest[r] == value)
+            continue;
+        if (most && *odd < 0)
+            *odd = r;
+        if (count++ < NAMED_MOST)
+            say(&s, "%srank %d has %08x", count > 1 ? ", " : "", r, digest[r]);
     }
-    if (count > NAMED_MOST) say(&s, " and so on");
-    if (count > 0 && most) say(&s, "; the other %d ranks have %08x", nranks - count, value);
-    if (count > 0 && !most) say(&s, "; no value is that of most");
+    if (count > NAMED_MOST)
+        say(&s, " and so on");
+    if (count > 0 && most)
+        say(&s, "; the other %d ranks have %08x", nranks - count, value);
+    if (count > 0 && !most)
+        say(&s, "; no value is that of most");
     return count > 0;
 }
 
@@ -190,5 +232,6 @@ static void say(struct sentence *s, const char *fmt, ...)
     va_start(args, fmt);
     int n = vsnprintf(s->text + s->at, s->room - s->at, fmt, args);
     va_end(args);
-    if (n > 0) s->at = ft_min(s->at + (size_t)n, s->room - 1);
+    if (n > 0)
+        s->at = ft_min(s->at + (size_t)n, s->room - 1);
 }

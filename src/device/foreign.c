@@ -1,7 +1,7 @@
 /*
- * Memory that belongs to a device which is not used. A buffer on a GPU looks like any other address until it is
- * touched; the one who knows is CUDA's driver, and only a process that has loaded it can have such a buffer. For calls and
- * communicators that work without the CUDA device.
+ * Memory that belongs to a device which is not used. A buffer on a GPU looks like any other address
+ * until it is touched; the one who knows is CUDA's driver, and only a process that has loaded it
+ * can have such a buffer. For calls and communicators that work without the CUDA device.
  */
 #include "device/device.h"
 
@@ -17,7 +17,8 @@ static _Atomic(pointer_attribute *) ask;
 
 void ft_device_find_driver(void)
 {
-    if (atomic_load_explicit(&ask, memory_order_relaxed)) return;
+    if (atomic_load_explicit(&ask, memory_order_relaxed))
+        return;
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     void *function = driver ? dlsym(driver, "cuPointerGetAttribute") : NULL;
     atomic_store_explicit(&ask, (pointer_attribute *)function, memory_order_relaxed);
@@ -28,12 +29,18 @@ static bool is_on_device(const void *ptr)
     pointer_attribute *get = atomic_load_explicit(&ask, memory_order_relaxed);
     int type = 0;
     unsigned char managed[4] = {0}; /* a boolean, which the processor can touch too */
-    if (!get || !ptr || get(&type, MEMORY_TYPE, (uintptr_t)ptr) != 0 || (type != ON_DEVICE && type != ARRAY)) return false;
+    if (!get || !ptr || get(&type, MEMORY_TYPE, (uintptr_t)ptr) != 0 ||
+        (type != ON_DEVICE && type != ARRAY))
+        return false;
     return get(managed, IS_MANAGED, (uintptr_t)ptr) != 0 || !managed[0];
 }
 
 int ft_device_check(const char *call, const void *ptr)
 {
-    if (!is_on_device(ptr)) return FT_OK;
-    return ft_fail(FT_NOTSUP, "%s: %p is memory of a GPU, and this call or communicator takes host memory alone: docs/device-cuda.md says why", call, ptr);
+    if (!is_on_device(ptr))
+        return FT_OK;
+    return ft_fail(FT_NOTSUP,
+                   "%s: %p is memory of a GPU, and this call or communicator takes host memory "
+                   "alone: docs/device-cuda.md says why",
+                   call, ptr);
 }

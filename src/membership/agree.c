@@ -1,7 +1,8 @@
 /*
- * An agreement's instance and its time: who leads when, what is repeated, when this side gives up. core opens one for each
- * time the ranks of a view have to agree, feeds it with messages, evidence and ticks, and sends what it says. The ballots
- * themselves are in agree_ballot.c. Invariant: once there is a decision it never changes, and whoever asks is told.
+ * An agreement's instance and its time: who leads when, what is repeated, when this side gives up.
+ * core opens one for each time the ranks of a view have to agree, feeds it with messages, evidence
+ * and ticks, and sends what it says. The ballots themselves are in agree_ballot.c. Invariant: once
+ * there is a decision it never changes, and whoever asks is told.
  */
 #include "membership/agree.h"
 
@@ -9,17 +10,25 @@
 #include <string.h>
 
 #define REPEAT_MOST_NS 250000000u
-#define GIVE_UP_SILENT 8 /* times silent_ns after enter_ns: the end of all waiting, whatever happens */
+/* times silent_ns after enter_ns: the end of all waiting, whatever happens */
+#define GIVE_UP_SILENT 8
 
-static int self(const struct ft_agree *a) { return a->config.rank; }
+static int self(const struct ft_agree *a)
+{
+    return a->config.rank;
+}
 
 int ft_agree_open(const struct ft_agree_config *config, struct ft_agree **out)
 {
     const size_t set = ft_set_bytes(config->nranks);
-    if (config->nranks > 1 << FT_BALLOT_RANK_BITS) return FT_NOTSUP;
-    if (ft_agree_head_bytes(config->nranks) + ft_value_bytes(config->nranks) > config->message_bytes) return FT_NOTSUP;
+    if (config->nranks > 1 << FT_BALLOT_RANK_BITS)
+        return FT_NOTSUP;
+    if (ft_agree_head_bytes(config->nranks) + ft_value_bytes(config->nranks) >
+        config->message_bytes)
+        return FT_NOTSUP;
     struct ft_agree *a = calloc(1, sizeof *a);
-    if (!a) return FT_NOMEM;
+    if (!a)
+        return FT_NOMEM;
     a->config = *config;
     a->set_bytes = set;
     a->now_ns = a->looked_ns = ft_now_ns(config->env);
@@ -40,7 +49,8 @@ int ft_agree_open(const struct ft_agree_config *config, struct ft_agree **out)
 
 void ft_agree_close(struct ft_agree *a)
 {
-    if (!a) return;
+    if (!a)
+        return;
     for (int r = 0; a->peer && r < a->config.nranks; r++) {
         free(a->peer[r].contribution.data);
         free(a->peer[r].unreachable);
@@ -53,8 +63,9 @@ void ft_agree_close(struct ft_agree *a)
     free(a);
 }
 
-/* Time in which this process did not run says nothing of the others: it has not read what they sent, and they may have stood still
- * too, with the whole machine. Of each gap only so much counts that a silence is one of many ticks. */
+/* Time in which this process did not run says nothing of the others: it has not read what they
+ * sent, and they may have stood still too, with the whole machine. Of each gap only so much counts
+ * that a silence is one of many ticks. */
 static void pass_time(struct ft_agree *a)
 {
     const uint64_t now = ft_now_ns(a->config.env), gap = now - a->looked_ns;
@@ -62,7 +73,7 @@ static void pass_time(struct ft_agree *a)
     a->looked_ns = now;
 }
 
-/* ---- whose turn it is ---- */
+/* ---- whose turn it is ------------------------------------------------------------------------ */
 
 bool ft_agree_unanswered(const struct ft_agree *a, int rank)
 {
@@ -74,39 +85,49 @@ bool ft_agree_unanswered(const struct ft_agree *a, int rank)
 bool ft_agree_missing(const struct ft_agree *a, int rank)
 {
     const struct ft_agree_peer *p = &a->peer[rank];
-    if (p->evidence == FT_UNREACHABLE || ft_agree_unanswered(a, rank)) return true;
-    return p->evidence == FT_SILENT && p->asked_ns != 0 && ft_agree_now(a) - p->asked_ns >= a->config.silent_ns / 4;
+    if (p->evidence == FT_UNREACHABLE || ft_agree_unanswered(a, rank))
+        return true;
+    return p->evidence == FT_SILENT && p->asked_ns != 0 &&
+           ft_agree_now(a) - p->asked_ns >= a->config.silent_ns / 4;
 }
 
-/* It may have died after it promised: then it is the one that fails, not the one that cannot reach it. */
+/* It may have died after it promised: then it is the one that fails, not the one that cannot reach
+ * it. */
 void ft_agree_doubt(struct ft_agree *a, int rank)
 {
     a->peer[rank].doubted = true;
-    if (a->phase == FT_PREPARE && !ft_agree_is_gone(a, rank)) ft_agree_send(a, rank, FT_MSG_PREPARE);
+    if (a->phase == FT_PREPARE && !ft_agree_is_gone(a, rank))
+        ft_agree_send(a, rank, FT_MSG_PREPARE);
 }
 
 /* Answers, as far as this rank knows. */
 static bool responds(const struct ft_agree *a, int r)
 {
-    if (r == self(a)) return true;
+    if (r == self(a))
+        return true;
     return !ft_agree_is_gone(a, r) && a->peer[r].evidence == FT_ALIVE && !ft_agree_unanswered(a, r);
 }
 
 static int candidate(const struct ft_agree *a)
 {
     int r = 0;
-    while (!responds(a, r)) r++;
+    while (!responds(a, r))
+        r++;
     return r;
 }
 
-/* One that has not entered only leads when asked and first in line. One that was stopped by a rival gives it time. */
+/* One that has not entered only leads when asked and first in line. One that was stopped by a rival
+ * gives it time. */
 bool ft_agree_can_lead(const struct ft_agree *a)
 {
-    if (a->gave_up || !(a->entered_ns || a->wanted)) return false;
-    if (a->entered_ns && ft_agree_now(a) >= a->lead_at_ns) return true;
+    if (a->gave_up || !(a->entered_ns || a->wanted))
+        return false;
+    if (a->entered_ns && ft_agree_now(a) >= a->lead_at_ns)
+        return true;
     const int rival = ft_ballot_rank(a->rival);
     const bool cut_off = a->rival && a->peer[rival].evidence == FT_UNREACHABLE;
-    if (a->rival && !ft_agree_is_gone(a, rival) && !(cut_off && ft_agree_now(a) >= a->lead_soon_ns)) return false;
+    if (a->rival && !ft_agree_is_gone(a, rival) && !(cut_off && ft_agree_now(a) >= a->lead_soon_ns))
+        return false;
     return candidate(a) == self(a);
 }
 
@@ -115,35 +136,42 @@ void ft_agree_moved(struct ft_agree *a)
 {
     const uint64_t silent = a->config.silent_ns;
     uint64_t ahead = 0, chance;
-    for (int r = 0; r < self(a) && ahead < 4; r++) ahead += responds(a, r);
+    for (int r = 0; r < self(a) && ahead < 4; r++)
+        ahead += responds(a, r);
     a->config.env->random(a->config.env, &chance, sizeof chance);
     const uint64_t patience = silent / 2 + ahead * (silent / 8) + chance % (silent / 2 + 1);
     a->lead_at_ns = ft_agree_now(a) + patience * (uint64_t)(2 + a->attempts) / 2;
     a->lead_soon_ns = ft_agree_now(a) + patience * (uint64_t)(1 + a->attempts) / 16;
 }
 
-/* ---- what comes in ---- */
+/* ---- what comes in --------------------------------------------------------------------------- */
 
 static void know(struct ft_agree *a)
 {
-    if (a->known_ns == 0) a->known_ns = ft_agree_now(a);
+    if (a->known_ns == 0)
+        a->known_ns = ft_agree_now(a);
 }
 
 void ft_agree_contribute(struct ft_agree *a, int rank, const unsigned char *data, size_t len_bytes)
 {
     struct ft_agree_peer *p = &a->peer[rank];
     struct ft_contribution c;
-    if (p->entered || ft_contribution_decode(&c, a->config.nranks, data, len_bytes) != FT_OK) return;
-    if (ft_bytes_set(&p->contribution, data, len_bytes) != FT_OK) return;
+    if (p->entered || ft_contribution_decode(&c, a->config.nranks, data, len_bytes) != FT_OK)
+        return;
+    if (ft_bytes_set(&p->contribution, data, len_bytes) != FT_OK)
+        return;
     p->entered = true;
-    for (size_t i = 0; i < a->set_bytes; i++) a->listed[i] |= c.list[i];
+    for (size_t i = 0; i < a->set_bytes; i++)
+        a->listed[i] |= c.list[i];
 }
 
-/* To who should lead, to who does, and to one more each time: somebody knows the decision if there is one. */
+/* To who should lead, to who does, and to one more each time: somebody knows the decision if there
+ * is one. */
 static void ask(struct ft_agree *a)
 {
     const int first = candidate(a), leader = a->promised ? ft_ballot_rank(a->promised) : first;
-    if (first != self(a)) ft_agree_send(a, first, FT_MSG_ENTER);
+    if (first != self(a))
+        ft_agree_send(a, first, FT_MSG_ENTER);
     if (leader != first && leader != self(a) && !ft_agree_is_gone(a, leader)) {
         ft_agree_send(a, leader, a->accepted == a->promised ? FT_MSG_ACCEPTED : FT_MSG_PROMISE);
     }
@@ -156,29 +184,38 @@ static void repeat(struct ft_agree *a)
 {
     a->repeat_ns = ft_min(2 * a->repeat_ns, ft_min(REPEAT_MOST_NS, a->config.silent_ns / 8 + 1));
     a->repeat_at_ns = ft_agree_now(a) + a->repeat_ns;
-    if (a->phase != FT_FOLLOW) ft_agree_broadcast(a);
-    else ask(a);
+    if (a->phase != FT_FOLLOW)
+        ft_agree_broadcast(a);
+    else
+        ask(a);
 }
 
 int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
 {
     const int n = a->config.nranks;
     pass_time(a);
-    if (in->blob_bytes > ft_agree_blob_room(&a->config)) return FT_NOTSUP;
+    if (in->blob_bytes > ft_agree_blob_room(&a->config))
+        return FT_NOTSUP;
     unsigned char *bytes = malloc(ft_contribution_bytes(n) + in->blob_bytes);
-    if (!bytes) return FT_NOMEM;
+    if (!bytes)
+        return FT_NOMEM;
     ft_agree_contribute(a, self(a), bytes, ft_contribution_encode(bytes, n, in));
     free(bytes);
-    if (!a->peer[self(a)].entered) return FT_NOMEM;
+    if (!a->peer[self(a)].entered)
+        return FT_NOMEM;
     know(a);
     a->entered_ns = ft_agree_now(a);
-    if (a->decision) return FT_OK;
+    if (a->decision)
+        return FT_OK;
     ft_agree_moved(a);
     a->repeat_ns = ft_min(REPEAT_MOST_NS / 12, a->config.silent_ns / 16 + 1);
     a->repeat_at_ns = a->entered_ns + a->repeat_ns;
-    if (a->phase != FT_FOLLOW) ft_agree_advance(a);
-    else if (ft_agree_can_lead(a)) ft_agree_lead(a);
-    else ask(a);
+    if (a->phase != FT_FOLLOW)
+        ft_agree_advance(a);
+    else if (ft_agree_can_lead(a))
+        ft_agree_lead(a);
+    else
+        ask(a);
     return FT_OK;
 }
 
@@ -186,57 +223,72 @@ static void add_dead(struct ft_agree *a, int from, const unsigned char *dead)
 {
     bool more = false;
     for (int r = 0; r < a->config.nranks; r++) {
-        if (r == self(a) || r == from || !ft_set_has(dead, r) || ft_set_has(a->dead, r)) continue;
+        if (r == self(a) || r == from || !ft_set_has(dead, r) || ft_set_has(a->dead, r))
+            continue;
         ft_set_add(a->dead, r);
         more = true;
     }
-    if (more) ft_agree_more_gone(a);
+    if (more)
+        ft_agree_more_gone(a);
 }
 
 static void note_unreachable(struct ft_agree *a, int from, const unsigned char *set)
 {
     unsigned char **known = &a->peer[from].unreachable;
-    if (!*known && ft_set_empty(set, a->set_bytes)) return;
-    if (!*known) *known = calloc(a->set_bytes, 1);
+    if (!*known && ft_set_empty(set, a->set_bytes))
+        return;
+    if (!*known)
+        *known = calloc(a->set_bytes, 1);
     for (int r = 0; *known && r < a->config.nranks; r++)
-        if (r != self(a) && r != from && ft_set_has(set, r) && !ft_set_has(*known, r)) ft_agree_doubt(a, r);
-    if (*known) memcpy(*known, set, a->set_bytes);
+        if (r != self(a) && r != from && ft_set_has(set, r) && !ft_set_has(*known, r))
+            ft_agree_doubt(a, r);
+    if (*known)
+        memcpy(*known, set, a->set_bytes);
 }
 
 void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len_bytes)
 {
     struct ft_agree_msg m;
     pass_time(a);
-    if (from < 0 || from >= a->config.nranks || from == self(a) || ft_set_has(a->dead, from)) return;
-    if (ft_agree_decode(&a->config, data, len_bytes, &m) != FT_OK) return;
+    if (from < 0 || from >= a->config.nranks || from == self(a) || ft_set_has(a->dead, from))
+        return;
+    if (ft_agree_decode(&a->config, data, len_bytes, &m) != FT_OK)
+        return;
     a->peer[from].asked_ns = 0;
     a->peer[from].doubted = false;
     if (a->decision) {
-        if (m.type != FT_MSG_DECIDE) ft_agree_send(a, from, FT_MSG_DECIDE);
+        if (m.type != FT_MSG_DECIDE)
+            ft_agree_send(a, from, FT_MSG_DECIDE);
         return;
     }
-    if (ft_set_has(a->fenced, from)) return;
+    if (ft_set_has(a->fenced, from))
+        return;
     know(a);
     add_dead(a, from, m.dead);
     note_unreachable(a, from, m.unreachable);
-    if (m.body_kind == FT_BODY_CONTRIBUTION) ft_agree_contribute(a, from, m.body, m.body_bytes);
+    if (m.body_kind == FT_BODY_CONTRIBUTION)
+        ft_agree_contribute(a, from, m.body, m.body_bytes);
     ft_agree_handle(a, from, &m);
 }
 
 void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
 {
     pass_time(a);
-    if (rank < 0 || rank >= a->config.nranks || rank == self(a) || ft_set_has(a->dead, rank)) return;
+    if (rank < 0 || rank >= a->config.nranks || rank == self(a) || ft_set_has(a->dead, rank))
+        return;
     a->peer[rank].evidence = evidence == FT_DEAD ? FT_ALIVE : evidence;
-    if (evidence == FT_UNREACHABLE && !a->decision) ft_agree_doubt(a, rank);
+    if (evidence == FT_UNREACHABLE && !a->decision)
+        ft_agree_doubt(a, rank);
     if (evidence == FT_DEAD) {
         ft_set_add(a->dead, rank);
-        if (!a->decision) ft_agree_more_gone(a);
+        if (!a->decision)
+            ft_agree_more_gone(a);
     }
-    if (!a->decision) ft_agree_tick(a);
+    if (!a->decision)
+        ft_agree_tick(a);
 }
 
-/* ---- time ---- */
+/* ---- time ------------------------------------------------------------------------------------ */
 
 /* Could there be a quorum of those that answer? */
 static bool is_possible(const struct ft_agree *a)
@@ -246,7 +298,8 @@ static bool is_possible(const struct ft_agree *a)
     const int n = a->config.nranks;
     int count = 0;
     bool all = true, rest = true;
-    if (ft_contribution_decode(&mine, n, me->contribution.data, me->contribution.len) != FT_OK) return false;
+    if (ft_contribution_decode(&mine, n, me->contribution.data, me->contribution.len) != FT_OK)
+        return false;
     for (int r = 0; r < n; r++) {
         const bool in = responds(a, r);
         count += in;
@@ -261,25 +314,37 @@ static void consider_giving_up(struct ft_agree *a)
     const struct ft_agree_config *c = &a->config;
     const uint64_t waited = ft_agree_now(a) - (a->entered_ns ? a->entered_ns : a->known_ns);
     const bool all = waited >= c->enter_ns + GIVE_UP_SILENT * c->silent_ns;
-    if (a->entered_ns && !a->gave_up && waited >= c->enter_ns + 2 * c->silent_ns) a->gave_up = all || !is_possible(a);
-    if (a->gave_up || all) a->phase = FT_FOLLOW;
+    if (a->entered_ns && !a->gave_up && waited >= c->enter_ns + 2 * c->silent_ns)
+        a->gave_up = all || !is_possible(a);
+    if (a->gave_up || all)
+        a->phase = FT_FOLLOW;
 }
 
 void ft_agree_tick(struct ft_agree *a)
 {
     pass_time(a);
-    if (a->decision || a->known_ns == 0) return;
-    if (a->phase != FT_FOLLOW) ft_agree_advance(a);
-    else if (ft_agree_can_lead(a)) ft_agree_lead(a);
-    if (!a->decision) consider_giving_up(a);
-    if (a->decision || a->gave_up || !(a->entered_ns || a->phase != FT_FOLLOW)) return;
-    if (ft_agree_now(a) >= a->repeat_at_ns) repeat(a);
+    if (a->decision || a->known_ns == 0)
+        return;
+    if (a->phase != FT_FOLLOW)
+        ft_agree_advance(a);
+    else if (ft_agree_can_lead(a))
+        ft_agree_lead(a);
+    if (!a->decision)
+        consider_giving_up(a);
+    if (a->decision || a->gave_up || !(a->entered_ns || a->phase != FT_FOLLOW))
+        return;
+    if (ft_agree_now(a) >= a->repeat_at_ns)
+        repeat(a);
 }
 
 int ft_agree_state(const struct ft_agree *a)
 {
-    if (a->decision) return FT_OK;
+    if (a->decision)
+        return FT_OK;
     return a->gave_up ? FT_NOQUORUM : FT_AGAIN;
 }
 
-const struct ft_decision *ft_agree_decision(const struct ft_agree *a) { return a->decision; }
+const struct ft_decision *ft_agree_decision(const struct ft_agree *a)
+{
+    return a->decision;
+}

@@ -1,7 +1,8 @@
 /*
- * agree: what its files share. agree.c owns the instance and the time: who leads when, what is repeated, when to give up.
- * agree_ballot.c is the protocol: what is promised, accepted and decided. agree_value.c computes a value from what came in.
- * agree_wire.c holds the formats and does no input or output. docs/membership.md has the argument.
+ * agree: what its files share. agree.c owns the instance and the time: who leads when, what is
+ * repeated, when to give up. agree_ballot.c is the protocol: what is promised, accepted and
+ * decided. agree_value.c computes a value from what came in. agree_wire.c holds the formats and
+ * does no input or output. docs/membership.md has the argument.
  */
 #ifndef FT_AGREE_H
 #define FT_AGREE_H
@@ -11,19 +12,38 @@
 /* A ballot is round << 20 | rank; 0 is none. Rounds end long before they overflow. */
 #define FT_BALLOT_RANK_BITS 20
 #define FT_BALLOT_MAX (UINT64_C(1) << 60)
-static inline uint64_t ft_ballot(uint64_t round, int rank) { return round << FT_BALLOT_RANK_BITS | (uint64_t)rank; }
-static inline int ft_ballot_rank(uint64_t b) { return (int)(b & ((1u << FT_BALLOT_RANK_BITS) - 1)); }
-static inline uint64_t ft_ballot_round(uint64_t b) { return b >> FT_BALLOT_RANK_BITS; }
+static inline uint64_t ft_ballot(uint64_t round, int rank)
+{
+    return round << FT_BALLOT_RANK_BITS | (uint64_t)rank;
+}
+static inline int ft_ballot_rank(uint64_t b)
+{
+    return (int)(b & ((1u << FT_BALLOT_RANK_BITS) - 1));
+}
+static inline uint64_t ft_ballot_round(uint64_t b)
+{
+    return b >> FT_BALLOT_RANK_BITS;
+}
 
-/* ---- sets of ranks, as they travel ---- */
+/* ---- sets of ranks, as they travel ----------------------------------------------------------- */
 
-static inline size_t ft_set_bytes(int nranks) { return ((size_t)nranks + 7) / 8; }
-static inline bool ft_set_has(const unsigned char *set, int r) { return set[r / 8] >> r % 8 & 1; }
-static inline void ft_set_add(unsigned char *set, int r) { set[r / 8] = (unsigned char)(set[r / 8] | 1u << r % 8); }
+static inline size_t ft_set_bytes(int nranks)
+{
+    return ((size_t)nranks + 7) / 8;
+}
+static inline bool ft_set_has(const unsigned char *set, int r)
+{
+    return set[r / 8] >> r % 8 & 1;
+}
+static inline void ft_set_add(unsigned char *set, int r)
+{
+    set[r / 8] = (unsigned char)(set[r / 8] | 1u << r % 8);
+}
 bool ft_set_empty(const unsigned char *set, size_t bytes);
-bool ft_set_within(const unsigned char *a, const unsigned char *b, size_t bytes); /* every member of a is one of b */
+/* every member of a is one of b */
+bool ft_set_within(const unsigned char *a, const unsigned char *b, size_t bytes);
 
-/* ---- formats ---- */
+/* ---- formats --------------------------------------------------------------------------------- */
 
 enum ft_agree_type {
     FT_MSG_ENTER = 1, /* a contribution, to who should lead; asks for an answer */
@@ -31,8 +51,8 @@ enum ft_agree_type {
     FT_MSG_PROMISE,   /* with the accepted value or, if there is none, the contribution */
     FT_MSG_ACCEPT,    /* phase 2: the value */
     FT_MSG_ACCEPTED,
-    FT_MSG_REFUSE,    /* promised to the ballot it names, or not leading */
-    FT_MSG_DECIDE,    /* the value */
+    FT_MSG_REFUSE, /* promised to the ballot it names, or not leading */
+    FT_MSG_DECIDE, /* the value */
     FT_MSG_TYPES
 };
 enum ft_agree_body { FT_BODY_NONE, FT_BODY_CONTRIBUTION, FT_BODY_VALUE };
@@ -66,28 +86,39 @@ size_t ft_value_bytes(int nranks);        /* at most, without a blob */
 /* The longest blob that fits into a message, as a contribution and in a value. */
 size_t ft_agree_blob_room(const struct ft_agree_config *);
 /* out has room for the head and body_bytes. */
-size_t ft_agree_encode(unsigned char *out, const struct ft_agree_config *, const struct ft_agree_msg *);
-int ft_agree_decode(const struct ft_agree_config *, const void *data, size_t len_bytes, struct ft_agree_msg *); /* FT_PROTOCOL */
+size_t ft_agree_encode(unsigned char *out, const struct ft_agree_config *,
+                       const struct ft_agree_msg *);
+/* FT_PROTOCOL */
+int ft_agree_decode(const struct ft_agree_config *, const void *data, size_t len_bytes,
+                    struct ft_agree_msg *);
 size_t ft_contribution_encode(unsigned char *out, int nranks, const struct ft_agree_input *);
-int ft_contribution_decode(struct ft_contribution *, int nranks, const unsigned char *in, size_t len_bytes); /* FT_PROTOCOL */
+/* FT_PROTOCOL */
+int ft_contribution_decode(struct ft_contribution *, int nranks, const unsigned char *in,
+                           size_t len_bytes);
 size_t ft_value_encode(unsigned char *out, int nranks, const struct ft_decision *);
 int ft_value_check(int nranks, const unsigned char *in, size_t len_bytes); /* FT_PROTOCOL */
 /* A checked value as the user sees it; one allocation. NULL: no memory. */
 struct ft_decision *ft_value_decode(int nranks, const unsigned char *in, size_t len_bytes);
 
-/* ---- the instance ---- */
+/* ---- the instance ---------------------------------------------------------------------------- */
 
-struct ft_bytes { unsigned char *data; size_t len; };
-int ft_bytes_set(struct ft_bytes *, const void *data, size_t len_bytes); /* FT_NOMEM leaves it as it was */
+struct ft_bytes {
+    unsigned char *data;
+    size_t len;
+};
+/* FT_NOMEM leaves it as it was */
+int ft_bytes_set(struct ft_bytes *, const void *data, size_t len_bytes);
 
 struct ft_agree_peer {
-    enum ft_evidence evidence;   /* this rank's own word; DEAD is in the set `dead` instead */
-    bool promised, accepted, acked; /* in the ballot that this rank leads; acked: holds all of `dead` and `fenced` for gone */
+    enum ft_evidence evidence; /* this rank's own word; DEAD is in the set `dead` instead */
+    /* in the ballot that this rank leads; acked: holds all of `dead` and `fenced` for gone */
+    bool promised, accepted, acked;
     bool entered;
-    bool doubted;                /* somebody holds it for unreachable, and it has not been heard since */
-    uint64_t asked_ns;           /* since when an answer is due; 0: none is */
+    /* somebody holds it for unreachable, and it has not been heard since */
+    bool doubted;
+    uint64_t asked_ns; /* since when an answer is due; 0: none is */
     struct ft_bytes contribution;
-    unsigned char *unreachable;  /* the set it reported last; NULL: empty */
+    unsigned char *unreachable; /* the set it reported last; NULL: empty */
 };
 enum ft_agree_phase { FT_FOLLOW, FT_PREPARE, FT_ACCEPT };
 
@@ -96,39 +127,52 @@ struct ft_agree {
     size_t set_bytes;
     struct ft_agree_peer *peer; /* [nranks]; one's own contribution is there too */
     unsigned char *dead;        /* by anyone's proof; what they send is not heard any more */
-    unsigned char *fenced;      /* on the list of all others and silent: not heard either until it is decided */
-    unsigned char *listed;      /* union of the lists of those that entered */
-    unsigned char *scratch;     /* the message being made: message_bytes */
-    unsigned char *mine;        /* own set of unreachable ranks, made when a message is */
+    /* on the list of all others and silent: not heard either until it is decided */
+    unsigned char *fenced;
+    unsigned char *listed;  /* union of the lists of those that entered */
+    unsigned char *scratch; /* the message being made: message_bytes */
+    unsigned char *mine;    /* own set of unreachable ranks, made when a message is */
 
     uint64_t promised, accepted; /* the acceptor; value is that of `accepted` */
     struct ft_bytes value;
 
-    enum ft_agree_phase phase;   /* the leader of `ballot` */
-    uint64_t ballot, best;       /* best: of proposal, while preparing; 0: none has been accepted anywhere */
+    enum ft_agree_phase phase; /* the leader of `ballot` */
+    /* best: of proposal, while preparing; 0: none has been accepted anywhere */
+    uint64_t ballot, best;
     struct ft_bytes proposal;
 
-    uint64_t now_ns, looked_ns;  /* this rank's own time, and the clock when it was last moved on */
+    uint64_t now_ns, looked_ns; /* this rank's own time, and the clock when it was last moved on */
     uint64_t known_ns, entered_ns; /* 0: not yet */
     uint64_t round_seen;
     uint64_t repeat_at_ns, repeat_ns; /* of requests */
-    uint64_t lead_at_ns;         /* when to take over if nothing moves */
-    uint64_t lead_soon_ns;       /* the same from a leader that this rank cannot reach: it has died, or others reach it and are quick */
-    uint64_t rival;              /* the ballot that stopped this rank's own, or was promised instead; 0: none */
+    uint64_t lead_at_ns;              /* when to take over if nothing moves */
+    /* the same from a leader that this rank cannot reach: it has died, or others reach it and are
+     * quick */
+    uint64_t lead_soon_ns;
+    /* the ballot that stopped this rank's own, or was promised instead; 0: none */
+    uint64_t rival;
     int attempts, next_asked;
-    bool wanted;                 /* somebody has entered and asked this rank to lead */
+    bool wanted; /* somebody has entered and asked this rank to lead */
     bool gave_up;
     struct ft_decision *decision;
 };
 
-static inline uint64_t ft_agree_now(const struct ft_agree *a) { return a->now_ns; }
-static inline bool ft_agree_is_gone(const struct ft_agree *a, int r) { return ft_set_has(a->dead, r) || ft_set_has(a->fenced, r); }
+static inline uint64_t ft_agree_now(const struct ft_agree *a)
+{
+    return a->now_ns;
+}
+static inline bool ft_agree_is_gone(const struct ft_agree *a, int r)
+{
+    return ft_set_has(a->dead, r) || ft_set_has(a->fenced, r);
+}
 bool ft_agree_unanswered(const struct ft_agree *, int rank); /* for silent_ns */
 bool ft_agree_missing(const struct ft_agree *, int rank);    /* not worth waiting for */
 void ft_agree_doubt(struct ft_agree *, int rank);            /* a leader asks it whether it lives */
-void ft_agree_moved(struct ft_agree *);                      /* somebody makes progress: start waiting anew */
-bool ft_agree_can_lead(const struct ft_agree *);             /* is it this rank's turn? */
-void ft_agree_contribute(struct ft_agree *, int rank, const unsigned char *data, size_t len_bytes); /* checked; the first counts */
+/* somebody makes progress: start waiting anew */
+void ft_agree_moved(struct ft_agree *);
+bool ft_agree_can_lead(const struct ft_agree *); /* is it this rank's turn? */
+/* checked; the first counts */
+void ft_agree_contribute(struct ft_agree *, int rank, const unsigned char *data, size_t len_bytes);
 
 /* agree_ballot.c */
 void ft_agree_send(struct ft_agree *, int to, enum ft_agree_type type);
@@ -136,12 +180,17 @@ void ft_agree_broadcast(struct ft_agree *); /* what the leader of the ballot has
 void ft_agree_lead(struct ft_agree *);      /* starts a ballot above all seen */
 void ft_agree_advance(struct ft_agree *);   /* the leader looks whether it can go on */
 void ft_agree_handle(struct ft_agree *, int from, const struct ft_agree_msg *);
-void ft_agree_more_gone(struct ft_agree *); /* `dead` or `fenced` grew: nobody has acknowledged that */
+/* `dead` or `fenced` grew: nobody has acknowledged that */
+void ft_agree_more_gone(struct ft_agree *);
 
 /* agree_value.c */
-bool ft_agree_quorum(const struct ft_agree *, bool accepted); /* of those that promised or accepted */
-bool ft_agree_complete(const struct ft_agree *);  /* everyone has come or is not waited for any more */
-bool ft_agree_same_list(const struct ft_agree *); /* all that are not on this rank's list have entered with the same one */
-int ft_agree_compute(struct ft_agree *, struct ft_bytes *value); /* FT_NOMEM; FT_AGAIN: nobody would survive */
+/* of those that promised or accepted */
+bool ft_agree_quorum(const struct ft_agree *, bool accepted);
+/* everyone has come or is not waited for any more */
+bool ft_agree_complete(const struct ft_agree *);
+/* all that are not on this rank's list have entered with the same one */
+bool ft_agree_same_list(const struct ft_agree *);
+/* FT_NOMEM; FT_AGAIN: nobody would survive */
+int ft_agree_compute(struct ft_agree *, struct ft_bytes *value);
 
 #endif

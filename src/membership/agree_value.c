@@ -1,6 +1,7 @@
 /*
- * When a leader may go on, and what it then proposes: who promised or accepted is counted here, who came is turned into a
- * value. Everything follows from the contributions and the evidence, so that a test can say what must come out.
+ * When a leader may go on, and what it then proposes: who promised or accepted is counted here, who
+ * came is turned into a value. Everything follows from the contributions and the evidence, so that
+ * a test can say what must come out.
  */
 #include "membership/agree.h"
 
@@ -10,12 +11,13 @@
 static bool contribution_of(const struct ft_agree *a, int r, struct ft_contribution *c)
 {
     const struct ft_bytes *b = &a->peer[r].contribution;
-    return a->peer[r].entered && ft_contribution_decode(c, a->config.nranks, b->data, b->len) == FT_OK;
+    return a->peer[r].entered &&
+           ft_contribution_decode(c, a->config.nranks, b->data, b->len) == FT_OK;
 }
 
-/* More than half of all ranks; or half of them with rank 0; or all that are not gone for good, if each of those said in this
- * ballot that it does not hear the gone any more. Dead ranks stay in the count of the first two: docs/membership.md shows how
- * leaving them out gives two values. */
+/* More than half of all ranks; or half of them with rank 0; or all that are not gone for good, if
+ * each of those said in this ballot that it does not hear the gone any more. Dead ranks stay in the
+ * count of the first two: docs/membership.md shows how leaving them out gives two values. */
 bool ft_agree_quorum(const struct ft_agree *a, bool accepted)
 {
     const int n = a->config.nranks;
@@ -34,14 +36,20 @@ bool ft_agree_quorum(const struct ft_agree *a, bool accepted)
 bool ft_agree_same_list(const struct ft_agree *a)
 {
     struct ft_contribution mine, c;
-    if (!contribution_of(a, a->config.rank, &mine) || ft_set_empty(mine.list, a->set_bytes)) return false;
-    if (ft_set_has(mine.list, a->config.rank)) return false;
+    if (!contribution_of(a, a->config.rank, &mine) || ft_set_empty(mine.list, a->set_bytes))
+        return false;
+    if (ft_set_has(mine.list, a->config.rank))
+        return false;
     for (int r = 0; r < a->config.nranks; r++) {
         const bool came = contribution_of(a, r, &c);
-        if (ft_set_has(a->dead, r)) continue;
-        if (ft_set_has(mine.list, r) && came && !ft_set_within(c.list, mine.list, a->set_bytes)) return false;
-        if (ft_set_has(mine.list, r)) continue;
-        if (!came || c.kind != mine.kind || memcmp(c.list, mine.list, a->set_bytes) != 0) return false;
+        if (ft_set_has(a->dead, r))
+            continue;
+        if (ft_set_has(mine.list, r) && came && !ft_set_within(c.list, mine.list, a->set_bytes))
+            return false;
+        if (ft_set_has(mine.list, r))
+            continue;
+        if (!came || c.kind != mine.kind || memcmp(c.list, mine.list, a->set_bytes) != 0)
+            return false;
     }
     return true;
 }
@@ -51,46 +59,58 @@ bool ft_agree_complete(const struct ft_agree *a)
     const bool late = ft_agree_now(a) - a->known_ns >= a->config.enter_ns;
     for (int r = 0; r < a->config.nranks; r++) {
         const struct ft_agree_peer *p = &a->peer[r];
-        if (ft_agree_is_gone(a, r) || (p->promised && p->entered && !p->doubted)) continue;
-        if (ft_agree_missing(a, r)) continue;
-        if (!p->promised || p->doubted || (!late && !ft_set_has(a->listed, r))) return false;
+        if (ft_agree_is_gone(a, r) || (p->promised && p->entered && !p->doubted))
+            continue;
+        if (ft_agree_missing(a, r))
+            continue;
+        if (!p->promised || p->doubted || (!late && !ft_set_has(a->listed, r)))
+            return false;
     }
     return true;
 }
 
-/* ---- the value ---- */
+/* ---- the value ------------------------------------------------------------------------------- */
 
 static bool reports(const struct ft_agree *a, int x, int y)
 {
-    if (x == a->config.rank) return a->peer[y].evidence == FT_UNREACHABLE;
+    if (x == a->config.rank)
+        return a->peer[y].evidence == FT_UNREACHABLE;
     return a->peer[x].unreachable && ft_set_has(a->peer[x].unreachable, y);
 }
 
 /* How many of those that are left each rank does not hear, or is not heard by. */
-static void count_broken(const struct ft_agree *a, const unsigned char *failed, const unsigned char *excluded, int *pairs)
+static void count_broken(const struct ft_agree *a, const unsigned char *failed,
+                         const unsigned char *excluded, int *pairs)
 {
     const int n = a->config.nranks;
     memset(pairs, 0, (size_t)n * sizeof *pairs);
     for (int x = 0; x < n; x++) {
-        if ((x != a->config.rank && !a->peer[x].unreachable) || failed[x] || excluded[x]) continue;
+        if ((x != a->config.rank && !a->peer[x].unreachable) || failed[x] || excluded[x])
+            continue;
         for (int y = 0; y < n; y++) {
-            if (y == x || failed[y] || excluded[y] || !reports(a, x, y) || (y < x && reports(a, y, x))) continue;
+            if (y == x || failed[y] || excluded[y] || !reports(a, x, y) ||
+                (y < x && reports(a, y, x)))
+                continue;
             pairs[x]++;
             pairs[y]++;
         }
     }
 }
 
-/* Of each pair that does not hear each other one is left out: first whoever has most such pairs, the higher one of equals.
- * For pairs that share no rank, and for one rank that is cut off from several, that is the least possible. */
-static void leave_out_broken(const struct ft_agree *a, unsigned char *failed, const unsigned char *excluded, int *pairs)
+/* Of each pair that does not hear each other one is left out: first whoever has most such pairs,
+ * the higher one of equals. For pairs that share no rank, and for one rank that is cut off from
+ * several, that is the least possible. */
+static void leave_out_broken(const struct ft_agree *a, unsigned char *failed,
+                             const unsigned char *excluded, int *pairs)
 {
     for (;;) {
         int worst = 0;
         count_broken(a, failed, excluded, pairs);
         for (int r = 1; r < a->config.nranks; r++)
-            if (pairs[r] >= pairs[worst]) worst = r;
-        if (pairs[worst] == 0) return;
+            if (pairs[r] >= pairs[worst])
+                worst = r;
+        if (pairs[worst] == 0)
+            return;
         failed[worst] = 1;
     }
 }
@@ -102,35 +122,45 @@ static void collect(const struct ft_agree *a, unsigned char *failed, unsigned ch
     for (int r = 0; r < a->config.nranks; r++) {
         const struct ft_agree_peer *p = &a->peer[r];
         failed[r] = ft_agree_is_gone(a, r) || !p->promised || !p->entered || p->doubted;
-        if (failed[r] || !contribution_of(a, r, &c)) continue;
-        for (int k = 0; k < a->config.nranks; k++) excluded[k] |= ft_set_has(c.list, k);
+        if (failed[r] || !contribution_of(a, r, &c))
+            continue;
+        for (int k = 0; k < a->config.nranks; k++)
+            excluded[k] |= ft_set_has(c.list, k);
     }
     for (int r = 0; r < a->config.nranks; r++) /* who is left out on purpose need not come */
-        if (excluded[r] && !ft_set_has(a->dead, r) && !ft_agree_missing(a, r)) failed[r] = 0;
+        if (excluded[r] && !ft_set_has(a->dead, r) && !ft_agree_missing(a, r))
+            failed[r] = 0;
 }
 
 static int count_left(int n, const unsigned char *failed, const unsigned char *excluded)
 {
     int left = 0;
-    for (int r = 0; r < n; r++) left += !failed[r] && !excluded[r];
+    for (int r = 0; r < n; r++)
+        left += !failed[r] && !excluded[r];
     return left;
 }
 
-/* Different kinds among those that would be left, or nobody left: an error for all, and no list counts. */
+/* Different kinds among those that would be left, or nobody left: an error for all, and no list
+ * counts. */
 static void judge(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
 {
     const int n = a->config.nranks;
     struct ft_contribution c;
     bool first = true;
-    if (count_left(n, d->failed, excluded) == 0) d->status = FT_USAGE;
+    if (count_left(n, d->failed, excluded) == 0)
+        d->status = FT_USAGE;
     for (int r = 0; r < n; r++) {
-        if (d->failed[r] || (excluded[r] && d->status == FT_OK) || !contribution_of(a, r, &c)) continue;
-        if (first) d->kind = c.kind;
-        else if (d->kind != c.kind) d->status = FT_MIXED;
+        if (d->failed[r] || (excluded[r] && d->status == FT_OK) || !contribution_of(a, r, &c))
+            continue;
+        if (first)
+            d->kind = c.kind;
+        else if (d->kind != c.kind)
+            d->status = FT_MIXED;
         first = false;
     }
     for (int r = 0; r < n; r++)
-        excluded[r] = (excluded[r] && d->status == FT_OK) || d->failed[r] || !contribution_of(a, r, &c);
+        excluded[r] = (excluded[r] && d->status == FT_OK) || d->failed[r] ||
+                      !contribution_of(a, r, &c);
 }
 
 /* From the survivors. */
@@ -139,37 +169,47 @@ static void fill_in(const struct ft_agree *a, struct ft_decision *d)
     struct ft_contribution c;
     d->flags = d->first_op = UINT64_MAX;
     for (int r = 0; r < a->config.nranks; r++) {
-        if (d->excluded[r] || !contribution_of(a, r, &c)) continue;
+        if (d->excluded[r] || !contribution_of(a, r, &c))
+            continue;
         d->flags &= c.flags;
         if (c.blob_bytes > 0 && d->blob_bytes == 0) {
             d->blob = c.blob;
             d->blob_bytes = c.blob_bytes;
         }
-        if (c.last_op < d->first_op) d->first_op = c.last_op;
-        if (c.last_op > d->last_op) d->last_op = c.last_op;
+        if (c.last_op < d->first_op)
+            d->first_op = c.last_op;
+        if (c.last_op > d->last_op)
+            d->last_op = c.last_op;
     }
 }
 
-struct place { int64_t key; int rank; };
+struct place {
+    int64_t key;
+    int rank;
+};
 
 static int compare_places(const void *x, const void *y)
 {
     const struct place *a = x, *b = y;
-    if (a->key != b->key) return a->key < b->key ? -1 : 1;
+    if (a->key != b->key)
+        return a->key < b->key ? -1 : 1;
     return a->rank - b->rank;
 }
 
-static int put_in_order(const struct ft_agree *a, const unsigned char *excluded, struct place *places, struct ft_decision *d)
+static int put_in_order(const struct ft_agree *a, const unsigned char *excluded,
+                        struct place *places, struct ft_decision *d)
 {
     struct ft_contribution c;
     int n = 0;
     for (int r = 0; r < a->config.nranks; r++)
-        if (!excluded[r] && contribution_of(a, r, &c)) places[n++] = (struct place){c.key, r};
+        if (!excluded[r] && contribution_of(a, r, &c))
+            places[n++] = (struct place){c.key, r};
     qsort(places, (size_t)n, sizeof *places, compare_places);
     for (int i = 0; i < n; i++) {
         ((int *)(uintptr_t)d->order)[i] = places[i].rank;
         contribution_of(a, places[i].rank, &c);
-        ((int64_t *)(uintptr_t)d->keys)[i] = d->status == FT_MIXED ? (int64_t)c.kind : places[i].key;
+        ((int64_t *)(uintptr_t)d->keys)[i] = d->status == FT_MIXED ? (int64_t)c.kind
+                                                                   : places[i].key;
     }
     return n;
 }
@@ -191,14 +231,17 @@ int ft_agree_compute(struct ft_agree *a, struct ft_bytes *value)
     unsigned char *out = malloc(a->config.message_bytes);
     int status = FT_NOMEM;
     if (failed && order && keys && places && out) {
-        struct ft_decision d = {.status = FT_OK, .failed = failed, .excluded = excluded, .order = order, .keys = keys};
+        struct ft_decision d = {
+            .status = FT_OK, .failed = failed, .excluded = excluded, .order = order, .keys = keys};
         collect(a, failed, excluded);
         leave_out_broken(a, failed, excluded, order);
         judge(a, &d, excluded);
         fill_in(a, &d);
         d.nsurvivors = put_in_order(a, excluded, places, &d);
         d.nonce = make_nonce(a);
-        status = d.nsurvivors == 0 ? FT_AGAIN : ft_bytes_set(value, out, ft_value_encode(out, a->config.nranks, &d));
+        status = d.nsurvivors == 0
+                     ? FT_AGAIN
+                     : ft_bytes_set(value, out, ft_value_encode(out, a->config.nranks, &d));
     }
     free(failed);
     free(order);

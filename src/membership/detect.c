@@ -1,7 +1,8 @@
 /*
- * detect.c: who watches whom, and suspicion by heartbeats that do not come. Pure bookkeeping for the engine, which sends and
- * receives them. Time is our own running time: when our tick comes late, because this process was stopped or starved, at most
- * one heartbeat of the gap counts, so that a rank that wakes up does not suspect all others.
+ * detect.c: who watches whom, and suspicion by heartbeats that do not come. Pure bookkeeping for
+ * the engine, which sends and receives them. Time is our own running time: when our tick comes
+ * late, because this process was stopped or starved, at most one heartbeat of the gap counts, so
+ * that a rank that wakes up does not suspect all others.
  */
 #include "membership/membership.h"
 
@@ -14,10 +15,17 @@ static int overlay(int nranks, int rank, int sign, int *out, int capacity)
     return n;
 }
 
-int ft_detect_watchers(int nranks, int rank, int *out, int capacity) { return overlay(nranks, rank, 1, out, capacity); }
-int ft_detect_watched(int nranks, int rank, int *out, int capacity) { return overlay(nranks, rank, -1, out, capacity); }
+int ft_detect_watchers(int nranks, int rank, int *out, int capacity)
+{
+    return overlay(nranks, rank, 1, out, capacity);
+}
+int ft_detect_watched(int nranks, int rank, int *out, int capacity)
+{
+    return overlay(nranks, rank, -1, out, capacity);
+}
 
-void ft_detect_open(struct ft_detect *detect, uint64_t beat_ns, uint64_t suspect_ns, uint64_t now_ns)
+void ft_detect_open(struct ft_detect *detect, uint64_t beat_ns, uint64_t suspect_ns,
+                    uint64_t now_ns)
 {
     *detect = (struct ft_detect){.beat_ns = beat_ns, .suspect_ns = suspect_ns, .ticked_ns = now_ns};
 }
@@ -43,6 +51,8 @@ bool ft_detect_heard(const struct ft_detect *detect, struct ft_pulse *pulse, uin
 
 bool ft_detect_missed(const struct ft_detect *detect, struct ft_pulse *pulse)
 {
-    if (!pulse->watched || pulse->suspected || detect->running_ns - pulse->heard_ns <= detect->suspect_ns) return false;
+    if (!pulse->watched || pulse->suspected ||
+        detect->running_ns - pulse->heard_ns <= detect->suspect_ns)
+        return false;
     return pulse->suspected = true;
 }

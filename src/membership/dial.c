@@ -1,6 +1,6 @@
 /*
- * Blocking input and output for the thread that joins: every wait ends at a deadline and looks at the caller's cancel flag
- * at least every 50 ms. Sockets are non-blocking and owned (ft_fd_own).
+ * Blocking input and output for the thread that joins: every wait ends at a deadline and looks at
+ * the caller's cancel flag at least every 50 ms. Sockets are non-blocking and owned (ft_fd_own).
  */
 #include "membership/bootstrap.h"
 
@@ -14,9 +14,13 @@
 static uint64_t slice(const struct ft_wait *w, int *status)
 {
     uint64_t now_ns = ft_now_ns(w->env);
-    if (w->cancel && atomic_load_explicit(w->cancel, memory_order_acquire)) *status = FT_ABORTED; /* pairs with who aborts */
-    else if (now_ns >= w->deadline_ns) *status = FT_TIMEOUT;
-    else return ft_min(w->deadline_ns - now_ns, SLICE_NS);
+    /* pairs with who aborts */
+    if (w->cancel && atomic_load_explicit(w->cancel, memory_order_acquire))
+        *status = FT_ABORTED;
+    else if (now_ns >= w->deadline_ns)
+        *status = FT_TIMEOUT;
+    else
+        return ft_min(w->deadline_ns - now_ns, SLICE_NS);
     return 0;
 }
 
@@ -25,7 +29,8 @@ int ft_wait_fd(const struct ft_wait *w, int fd, short events)
     struct pollfd p = {.fd = fd, .events = events};
     int status = FT_OK;
     for (uint64_t ns; (ns = slice(w, &status)) > 0;)
-        if (poll(&p, fd >= 0, (int)((ns + 999999) / 1000000)) > 0) return FT_OK;
+        if (poll(&p, fd >= 0, (int)((ns + 999999) / 1000000)) > 0)
+            return FT_OK;
     return status;
 }
 
@@ -33,7 +38,8 @@ int ft_wait_sleep(const struct ft_wait *w, uint64_t ns)
 {
     struct ft_wait until = *w;
     until.deadline_ns = ft_now_ns(w->env) + ns;
-    if (until.deadline_ns > w->deadline_ns) until.deadline_ns = w->deadline_ns;
+    if (until.deadline_ns > w->deadline_ns)
+        until.deadline_ns = w->deadline_ns;
     int status = ft_wait_fd(&until, -1, 0);
     return status == FT_TIMEOUT && until.deadline_ns < w->deadline_ns ? FT_OK : status;
 }
@@ -46,10 +52,13 @@ int ft_wait_some(const struct ft_wait *w, int fd, void *buf, size_t capacity_byt
             *got = (size_t)n;
             return FT_OK;
         }
-        if (n < 0 && errno == EINTR) continue;
-        if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK)) return FT_LINK;
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            return FT_LINK;
         int status = ft_wait_fd(w, fd, POLLIN);
-        if (status) return status;
+        if (status)
+            return status;
     }
 }
 
@@ -57,7 +66,8 @@ int ft_wait_read(const struct ft_wait *w, int fd, void *buf, size_t len_bytes)
 {
     for (size_t done = 0, got; done < len_bytes; done += got) {
         int status = ft_wait_some(w, fd, (char *)buf + done, len_bytes - done, &got);
-        if (status) return status;
+        if (status)
+            return status;
     }
     return FT_OK;
 }
@@ -70,10 +80,13 @@ int ft_wait_write(const struct ft_wait *w, int fd, const void *buf, size_t len_b
             done += (size_t)n;
             continue;
         }
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return FT_LINK;
+        if (errno == EINTR)
+            continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK)
+            return FT_LINK;
         int status = ft_wait_fd(w, fd, POLLOUT);
-        if (status) return status;
+        if (status)
+            return status;
     }
     return FT_OK;
 }
@@ -84,10 +97,14 @@ int ft_wait_connect(const struct ft_wait *w, const struct ft_net_address *to, in
     int status = ft_net_connect(to, NULL, &fd);
     if (!status) {
         status = ft_wait_fd(w, fd, POLLOUT);
-        if (!status) status = ft_net_connected(fd);
-        if (status) ft_fd_close(&fd);
+        if (!status)
+            status = ft_net_connected(fd);
+        if (status)
+            ft_fd_close(&fd);
     }
-    if (status == FT_OK) *fd_out = fd;
-    if (status == FT_LINK || status == FT_NOTSUP || status == FT_SYSTEM) return FT_PEER;
+    if (status == FT_OK)
+        *fd_out = fd;
+    if (status == FT_LINK || status == FT_NOTSUP || status == FT_SYSTEM)
+        return FT_PEER;
     return status;
 }

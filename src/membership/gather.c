@@ -1,7 +1,7 @@
 /*
- * What has been collected for one unique id: who came, with which card, and what everybody is told in the end. No sockets
- * and no locks: the service calls it under its own. Invariant: once settled (FULL or FAILED) the answer never changes, so
- * that whoever asks later learns the same.
+ * What has been collected for one unique id: who came, with which card, and what everybody is told
+ * in the end. No sockets and no locks: the service calls it under its own. Invariant: once settled
+ * (FULL or FAILED) the answer never changes, so that whoever asks later learns the same.
  */
 #include "membership/bootstrap.h"
 
@@ -13,7 +13,8 @@
 struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_t linger_ns)
 {
     struct ft_gather *g = calloc(1, sizeof *g);
-    if (!g) return NULL;
+    if (!g)
+        return NULL;
     g->explicit_address = id->explicit_address;
     g->survivors = id->survivors;
     g->owner = id->owner;
@@ -26,7 +27,8 @@ struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_
 
 static void drop_cards(struct ft_gather *g)
 {
-    for (uint32_t i = 0; g->card && i < g->count; i++) free(g->card[i]);
+    for (uint32_t i = 0; g->card && i < g->count; i++)
+        free(g->card[i]);
     free(g->card);
     g->card = NULL;
 }
@@ -41,9 +43,11 @@ void ft_gather_free(struct ft_gather *g)
 
 bool ft_gather_tell(struct ft_gather *g, uint32_t rank)
 {
-    if (!g->told || rank >= g->nranks) return false;
+    if (!g->told || rank >= g->nranks)
+        return false;
     unsigned char bit = (unsigned char)(1 << rank % 8);
-    if (!(g->told[rank / 8] & bit)) g->ntold++;
+    if (!(g->told[rank / 8] & bit))
+        g->ntold++;
     g->told[rank / 8] |= bit;
     return ft_gather_settled(g) && g->ntold == g->nranks;
 }
@@ -64,7 +68,8 @@ static void settle_failed(struct ft_gather *g, uint64_t now_ns, int status, cons
 void ft_gather_fail(struct ft_gather *g, uint64_t now_ns, int status, const char *fmt, ...)
 {
     char text[FT_FAIL_TEXT_MAX + 1];
-    if (ft_gather_settled(g)) return;
+    if (ft_gather_settled(g))
+        return;
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -79,23 +84,30 @@ void ft_gather_timeout(struct ft_gather *g, uint64_t now_ns)
     size_t n = 0;
     uint32_t missing = 0;
     for (uint32_t i = 0; i < g->count; i++) {
-        if (g->card && g->card[i]) continue;
-        if (missing < NAMED) n += (size_t)snprintf(names + n, sizeof names - n, "%s%u", missing ? ", " : "", g->first + i);
+        if (g->card && g->card[i])
+            continue;
+        if (missing < NAMED)
+            n += (size_t)snprintf(names + n, sizeof names - n, "%s%u", missing ? ", " : "",
+                                  g->first + i);
         missing++;
     }
-    if (missing > NAMED) snprintf(names + n, sizeof names - n, " and %u more", missing - NAMED);
-    ft_gather_fail(g, now_ns, FT_TIMEOUT, "rank%s %s of %u never came within %u ms", missing == 1 ? "" : "s", names,
-                   g->nranks, g->bound_ms);
+    if (missing > NAMED)
+        snprintf(names + n, sizeof names - n, " and %u more", missing - NAMED);
+    ft_gather_fail(g, now_ns, FT_TIMEOUT, "rank%s %s of %u never came within %u ms",
+                   missing == 1 ? "" : "s", names, g->nranks, g->bound_ms);
 }
 
 /* All cards one after another, the same bytes for everybody. */
 static void settle_full(struct ft_gather *g, uint64_t now_ns)
 {
     size_t len = FT_TABLE_FIXED_BYTES;
-    for (uint32_t i = 0; i < g->count; i++) len += g->card[i]->bytes;
+    for (uint32_t i = 0; i < g->count; i++)
+        len += g->card[i]->bytes;
     unsigned char *answer = malloc(FT_FRAME_BYTES + len);
     if (!answer) {
-        ft_gather_fail(g, now_ns, FT_NOMEM, "the process that serves the unique id has no memory for a table of %zu bytes", len);
+        ft_gather_fail(
+            g, now_ns, FT_NOMEM,
+            "the process that serves the unique id has no memory for a table of %zu bytes", len);
         return;
     }
     struct ft_table_head head = {.first = g->first, .count = g->count};
@@ -123,7 +135,8 @@ static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
         drop_cards(g);
         free(g->told);
         g->told = NULL;
-        return ft_fail(FT_NOMEM, "the process that serves the unique id has no memory for %u ranks", msg->nranks);
+        return ft_fail(FT_NOMEM, "the process that serves the unique id has no memory for %u ranks",
+                       msg->nranks);
     }
     g->nranks = msg->nranks;
     g->nids = msg->nids;
@@ -133,19 +146,24 @@ static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
     g->first_rank = msg->rank;
     g->due_ns = UINT64_MAX;
     g->state = FT_GATHER_OPEN;
-    for (uint32_t r = 1; r < g->survivors; r++) ft_gather_tell(g, r);
+    for (uint32_t r = 1; r < g->survivors; r++)
+        ft_gather_tell(g, r);
     return FT_OK;
 }
 
 static void compare_config(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
     uint32_t other = 0;
-    while (other < g->count && !g->card[other]) other++;
-    if (other == g->count || g->card[other]->config == msg->card.config) return;
+    while (other < g->count && !g->card[other])
+        other++;
+    if (other == g->count || g->card[other]->config == msg->card.config)
+        return;
     struct ft_card theirs;
-    if (ft_card_decode(g->card[other]->wire, g->card[other]->bytes, &theirs) <= 0) return;
-    ft_gather_fail(g, now_ns, FT_MISMATCH, "rank %u has another configuration than rank %u: \"%s\" against \"%s\"", msg->rank,
-                   g->first + other, msg->card.config_text, theirs.config_text);
+    if (ft_card_decode(g->card[other]->wire, g->card[other]->bytes, &theirs) <= 0)
+        return;
+    ft_gather_fail(g, now_ns, FT_MISMATCH,
+                   "rank %u has another configuration than rank %u: \"%s\" against \"%s\"",
+                   msg->rank, g->first + other, msg->card.config_text, theirs.config_text);
 }
 
 static int keep_card(struct ft_gather *g, const struct ft_join_msg *msg)
@@ -153,7 +171,8 @@ static int keep_card(struct ft_gather *g, const struct ft_join_msg *msg)
     unsigned char wire[FT_CARD_WIRE_MAX];
     size_t bytes = ft_card_encode(wire, &msg->card);
     struct ft_gathered *card = malloc(sizeof *card + bytes);
-    if (!card) return ft_fail(FT_NOMEM, "the process that serves the unique id is out of memory");
+    if (!card)
+        return ft_fail(FT_NOMEM, "the process that serves the unique id is out of memory");
     card->config = msg->card.config;
     card->bytes = (uint32_t)bytes;
     memcpy(card->wire, wire, bytes);
@@ -164,7 +183,8 @@ static int keep_card(struct ft_gather *g, const struct ft_join_msg *msg)
 
 void ft_gather_bound(struct ft_gather *g, uint64_t due_ns, uint32_t bound_ms)
 {
-    if (ft_gather_settled(g) || due_ns >= g->due_ns) return;
+    if (ft_gather_settled(g) || due_ns >= g->due_ns)
+        return;
     g->due_ns = due_ns;
     g->bound_ms = bound_ms;
 }
@@ -173,61 +193,87 @@ void ft_gather_bound(struct ft_gather *g, uint64_t due_ns, uint32_t bound_ms)
 static uint64_t engine_of(const struct ft_gather *g, uint32_t rank)
 {
     const unsigned char *card = g->answer + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES;
-    for (uint32_t r = g->first; r < rank; r++) card += FT_CARD_FIXED_BYTES + ft_get32(card + 24) + ft_get32(card + 28);
+    for (uint32_t r = g->first; r < rank; r++)
+        card += FT_CARD_FIXED_BYTES + ft_get32(card + 24) + ft_get32(card + 28);
     return ft_get64(card);
 }
 
-/* After the end: the one whose connection broke comes again, another one of the same number is not in the table. */
+/* After the end: the one whose connection broke comes again, another one of the same number is not
+ * in the table. */
 static int add_late(const struct ft_gather *g, const struct ft_join_msg *msg)
 {
-    if (g->explicit_address) return ft_fail(FT_AGAIN, "the previous job is still ending");
-    if (g->state != FT_GATHER_FULL) return FT_OK;
+    if (g->explicit_address)
+        return ft_fail(FT_AGAIN, "the previous job is still ending");
+    if (g->state != FT_GATHER_FULL)
+        return FT_OK;
     if (msg->nranks != g->nranks || msg->nids != g->nids || msg->index != g->index)
-        return ft_fail(FT_USAGE, "rank %u says %u ranks and unique id %u of %u, but %u ranks have come by id %u of %u", msg->rank, msg->nranks,
-                       msg->index, msg->nids, g->nranks, g->index, g->nids);
-    if (msg->rank < g->first || msg->rank - g->first >= g->count) return FT_OK; /* another id's, which only fetches */
-    if (engine_of(g, msg->rank) == msg->card.engine) return FT_OK;
-    return ft_fail(FT_USAGE, "another process has come as rank %u already, and all %u ranks are complete", msg->rank, msg->nranks);
+        return ft_fail(
+            FT_USAGE,
+            "rank %u says %u ranks and unique id %u of %u, but %u ranks have come by id %u of %u",
+            msg->rank, msg->nranks, msg->index, msg->nids, g->nranks, g->index, g->nids);
+    /* another id's, which only fetches */
+    if (msg->rank < g->first || msg->rank - g->first >= g->count)
+        return FT_OK;
+    if (engine_of(g, msg->rank) == msg->card.engine)
+        return FT_OK;
+    return ft_fail(FT_USAGE,
+                   "another process has come as rank %u already, and all %u ranks are complete",
+                   msg->rank, msg->nranks);
 }
 
 static int add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
-    if (ft_gather_settled(g)) return add_late(g, msg);
+    if (ft_gather_settled(g))
+        return add_late(g, msg);
     if (g->state == FT_GATHER_EMPTY) {
         int status = open_for(g, msg);
-        if (status) return status;
+        if (status)
+            return status;
     }
     if (msg->nranks != g->nranks || msg->nids != g->nids || msg->index != g->index) {
         ft_gather_fail(g, now_ns, FT_USAGE,
-                       "rank %u says %u ranks and unique id %u of %u, rank %u says %u ranks and unique id %u of %u", msg->rank,
-                       msg->nranks, msg->index, msg->nids, g->first_rank, g->nranks, g->index, g->nids);
+                       "rank %u says %u ranks and unique id %u of %u, rank %u says %u ranks and "
+                       "unique id %u of %u",
+                       msg->rank, msg->nranks, msg->index, msg->nids, g->first_rank, g->nranks,
+                       g->index, g->nids);
         return FT_OK;
     }
     ft_gather_bound(g, now_ns + msg->left_ms * UINT64_C(1000000), msg->bound_ms);
-    if (msg->rank < g->first || msg->rank - g->first >= g->count) return FT_OK;
+    if (msg->rank < g->first || msg->rank - g->first >= g->count)
+        return FT_OK;
     if (g->card[msg->rank - g->first]) {
         ft_gather_fail(g, now_ns, FT_USAGE, "two processes claim rank %u", msg->rank);
         return FT_OK;
     }
     compare_config(g, msg, now_ns);
-    if (ft_gather_settled(g)) return FT_OK;
+    if (ft_gather_settled(g))
+        return FT_OK;
     int status = keep_card(g, msg);
-    if (status) return status;
-    if (g->arrived == g->count) settle_full(g, now_ns);
+    if (status)
+        return status;
+    if (g->arrived == g->count)
+        settle_full(g, now_ns);
     return FT_OK;
 }
 
 int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
-    if (msg->rank < g->survivors) return ft_fail(FT_USAGE, "rank %u belongs to a survivor", msg->rank);
-    if (g->survivors && msg->nids != 1) return ft_fail(FT_USAGE, "a communicator grows by one unique id, not by %u", msg->nids);
+    if (msg->rank < g->survivors)
+        return ft_fail(FT_USAGE, "rank %u belongs to a survivor", msg->rank);
+    if (g->survivors && msg->nids != 1)
+        return ft_fail(FT_USAGE, "a communicator grows by one unique id, not by %u", msg->nids);
     return add(g, msg, now_ns);
 }
 
-void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_card *card, uint64_t now_ns)
+void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_card *card,
+                      uint64_t now_ns)
 {
     uint32_t linger_ms = (uint32_t)ft_min(g->linger_ns / 1000000, UINT32_MAX);
-    struct ft_join_msg msg = {.nonce = g->nonce, .nranks = nranks, .nids = 1, .left_ms = linger_ms, .bound_ms = linger_ms};
+    struct ft_join_msg msg = {.nonce = g->nonce,
+                              .nranks = nranks,
+                              .nids = 1,
+                              .left_ms = linger_ms,
+                              .bound_ms = linger_ms};
     int status = FT_OK;
     g->supplied = true;
     for (uint32_t r = 0; !status && r < g->survivors && !ft_gather_settled(g); r++) {
@@ -246,7 +292,8 @@ int ft_gather_verdict(const struct ft_gather *g)
 {
     char text[FT_FAIL_TEXT_MAX + 1];
     int status;
-    if (g->state == FT_GATHER_FULL) return FT_OK;
+    if (g->state == FT_GATHER_FULL)
+        return FT_OK;
     size_t len = g->answer_bytes - ft_min(g->answer_bytes, FT_FRAME_BYTES);
     if (!g->answer || ft_fail_decode(g->answer + FT_FRAME_BYTES, len, &status, text) != FT_OK)
         return ft_fail(g->status, "%s", ft_status_text(g->status));

@@ -1,6 +1,7 @@
 /*
- * The 128 bytes that a job's ranks are given: where to ask, a number that tells ids of one port apart, a secret and a
- * checksum. Layout in docs/wire-protocol.md. Whoever has the bytes may join, so they are never logged.
+ * The 128 bytes that a job's ranks are given: where to ask, a number that tells ids of one port
+ * apart, a secret and a checksum. Layout in docs/wire-protocol.md. Whoever has the bytes may join,
+ * so they are never logged.
  */
 #include "membership/bootstrap.h"
 
@@ -12,7 +13,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { AT_VERSION = 4, AT_FLAGS = 5, AT_COUNT = 6, AT_NONCE = 8, AT_SECRET = 16, AT_ADDRESSES = 48, AT_CHECKSUM = 120 };
+enum {
+    AT_VERSION = 4,
+    AT_FLAGS = 5,
+    AT_COUNT = 6,
+    AT_NONCE = 8,
+    AT_SECRET = 16,
+    AT_ADDRESSES = 48,
+    AT_CHECKSUM = 120
+};
 enum { FLAG_EXPLICIT = 1, FLAG_GROW = 2, SECRET_CHARS_MIN = 16 };
 static const unsigned char id_magic[4] = {'F', 'T', 'i', 'd'};
 
@@ -25,27 +34,33 @@ static void checksum(unsigned char out[8], const unsigned char id[FT_UNIQUE_ID_B
 }
 
 /* Family (4 or 6), address, scope (6 only), port. Returns the bytes used, 0 if they do not fit. */
-static size_t address_encode(unsigned char *out, size_t room_bytes, const struct ft_net_address *address)
+static size_t address_encode(unsigned char *out, size_t room_bytes,
+                             const struct ft_net_address *address)
 {
     size_t ip = address->family == AF_INET6 ? 16 : 4, used = 1 + ip + (ip == 16 ? 4 : 0) + 2;
-    if (room_bytes < used) return 0;
+    if (room_bytes < used)
+        return 0;
     out[0] = ip == 16 ? 6 : 4;
     memcpy(out + 1, address->ip, ip);
-    if (ip == 16) ft_put32(out + 17, address->scope);
+    if (ip == 16)
+        ft_put32(out + 17, address->scope);
     out[used - 2] = (unsigned char)address->port;
     out[used - 1] = (unsigned char)(address->port >> 8);
     return used;
 }
 
-static size_t address_decode(struct ft_net_address *address, const unsigned char *in, size_t len_bytes)
+static size_t address_decode(struct ft_net_address *address, const unsigned char *in,
+                             size_t len_bytes)
 {
     size_t ip = len_bytes > 0 && in[0] == 6 ? 16 : 4, used = 1 + ip + (ip == 16 ? 4 : 0) + 2;
-    if (len_bytes < used || (in[0] != 4 && in[0] != 6)) return 0;
+    if (len_bytes < used || (in[0] != 4 && in[0] != 6))
+        return 0;
     memset(address, 0, sizeof *address);
     address->family = ip == 16 ? AF_INET6 : AF_INET;
     address->up = true;
     memcpy(address->ip, in + 1, ip);
-    if (ip == 16) address->scope = ft_get32(in + 17);
+    if (ip == 16)
+        address->scope = ft_get32(in + 17);
     address->port = (uint16_t)(in[used - 2] | in[used - 1] << 8);
     return address->port ? used : 0;
 }
@@ -55,7 +70,8 @@ int ft_id_encode(unsigned char out[FT_UNIQUE_ID_BYTES], const struct ft_id *id)
     memset(out, 0, FT_UNIQUE_ID_BYTES);
     memcpy(out, id_magic, 4);
     out[AT_VERSION] = FT_WIRE_VERSION;
-    out[AT_FLAGS] = (unsigned char)((id->explicit_address ? FLAG_EXPLICIT : 0) | (id->grow ? FLAG_GROW : 0));
+    out[AT_FLAGS] = (unsigned char)((id->explicit_address ? FLAG_EXPLICIT : 0) |
+                                    (id->grow ? FLAG_GROW : 0));
     ft_put64(out + AT_NONCE, id->nonce);
     memcpy(out + AT_SECRET, id->secret, FT_SECRET_BYTES);
     size_t at = AT_ADDRESSES;
@@ -73,14 +89,17 @@ int ft_id_encode(unsigned char out[FT_UNIQUE_ID_BYTES], const struct ft_id *id)
 int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
 {
     unsigned char sum[8];
-    if (memcmp(in, id_magic, 4) != 0) return ft_fail(FT_INVAL, "the unique id is not one of FTCCL's");
+    if (memcmp(in, id_magic, 4) != 0)
+        return ft_fail(FT_INVAL, "the unique id is not one of FTCCL's");
     if (in[AT_VERSION] != FT_WIRE_VERSION)
-        return ft_fail(FT_VERSION, "the unique id was made by wire version %d, this is %d", in[AT_VERSION], FT_WIRE_VERSION);
+        return ft_fail(FT_VERSION, "the unique id was made by wire version %d, this is %d",
+                       in[AT_VERSION], FT_WIRE_VERSION);
     checksum(sum, in);
     if (memcmp(sum, in + AT_CHECKSUM, sizeof sum) != 0)
         return ft_fail(FT_INVAL, "the unique id is damaged: its checksum does not match its bytes");
     int n = in[AT_COUNT], flags = in[AT_FLAGS];
-    if (n < 1 || n > FT_NET_ADDRESSES || flags > FLAG_GROW || in[AT_COUNT + 1] != 0) /* one flag at most */
+    /* one flag at most */
+    if (n < 1 || n > FT_NET_ADDRESSES || flags > FLAG_GROW || in[AT_COUNT + 1] != 0)
         return ft_fail(FT_INVAL, "the unique id is malformed");
     id->explicit_address = flags == FLAG_EXPLICIT;
     id->grow = flags == FLAG_GROW;
@@ -91,29 +110,36 @@ int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
     memcpy(id->secret, in + AT_SECRET, FT_SECRET_BYTES);
     for (size_t at = AT_ADDRESSES, i = 0; i < (size_t)n; i++) {
         size_t used = address_decode(&id->address[i], in + at, AT_CHECKSUM - at);
-        if (!used) return ft_fail(FT_INVAL, "the unique id is malformed: address %zu of %d", i, n);
+        if (!used)
+            return ft_fail(FT_INVAL, "the unique id is malformed: address %zu of %d", i, n);
         at += used;
     }
     return FT_OK;
 }
 
-/* A file that others can read or write holds no secret. Returns its length without trailing space, or a status. */
+/* A file that others can read or write holds no secret. Returns its length without trailing space,
+ * or a status. */
 static int read_secret_file(const char *path, char *text, size_t capacity_bytes)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0) return ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s: %s", path, strerror(errno));
+    if (fd < 0)
+        return ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s: %s", path, strerror(errno));
     ssize_t n = -1;
     int status = FT_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
         status = ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s is not a regular file", path);
     else if (st.st_mode & 077)
-        status = ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s has mode %04o; others can use it, it must be 0600", path,
-                         (unsigned)st.st_mode & 07777);
+        status = ft_fail(FT_USAGE,
+                         "FTCCL_SECRET_FILE %s has mode %04o; others can use it, it must be 0600",
+                         path, (unsigned)st.st_mode & 07777);
     else if ((n = read(fd, text, capacity_bytes)) < 0 || (size_t)n == capacity_bytes)
-        status = ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s cannot be read or is longer than %zu bytes", path, capacity_bytes - 1);
+        status = ft_fail(FT_USAGE,
+                         "FTCCL_SECRET_FILE %s cannot be read or is longer than %zu bytes", path,
+                         capacity_bytes - 1);
     close(fd);
-    while (!status && n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' ')) n--;
+    while (!status && n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' '))
+        n--;
     return status ? status : (int)n;
 }
 
@@ -127,15 +153,19 @@ static int secret_from_environment(unsigned char secret[FT_SECRET_BYTES])
         memcpy(text, plain, (size_t)n);
     } else if (*path) {
         n = read_secret_file(path, text, sizeof text);
-        if (n < 0) return n;
+        if (n < 0)
+            return n;
     } else {
-        return ft_fail(FT_USAGE, "FTCCL_COMM_ID is set but neither FTCCL_SECRET nor FTCCL_SECRET_FILE: anybody could join");
+        return ft_fail(FT_USAGE, "FTCCL_COMM_ID is set but neither FTCCL_SECRET nor "
+                                 "FTCCL_SECRET_FILE: anybody could join");
     }
     int status = FT_OK;
     if (n < SECRET_CHARS_MIN)
-        status = ft_fail(FT_USAGE, "the job's secret has %d characters, it needs at least %d", n, SECRET_CHARS_MIN);
+        status = ft_fail(FT_USAGE, "the job's secret has %d characters, it needs at least %d", n,
+                         SECRET_CHARS_MIN);
     else
-        crypto_generichash(secret, FT_SECRET_BYTES, (const unsigned char *)text, (size_t)n, NULL, 0);
+        crypto_generichash(secret, FT_SECRET_BYTES, (const unsigned char *)text, (size_t)n, NULL,
+                           0);
     sodium_memzero(text, sizeof text);
     return status;
 }
@@ -146,7 +176,8 @@ int ft_id_from_environment(struct ft_id *id)
     memset(id, 0, sizeof *id);
     id->explicit_address = true;
     int status = secret_from_environment(id->secret);
-    if (status) return status;
+    if (status)
+        return status;
     int n = ft_net_resolve(ft_param_str(FT_PARAM_COMM_ID), id->address, FT_NET_ADDRESSES);
     if (n < 0) {
         char why[256];
@@ -167,28 +198,35 @@ int ft_unique_id_check(const unsigned char bytes[FT_UNIQUE_ID_BYTES])
 int ft_unique_id_make(unsigned char bytes[FT_UNIQUE_ID_BYTES])
 {
     struct ft_id id;
-    if (ft_forked()) return ft_fail(FT_FORKED, "a unique id cannot be made in a child of fork");
+    if (ft_forked())
+        return ft_fail(FT_FORKED, "a unique id cannot be made in a child of fork");
     if (*ft_param_str(FT_PARAM_COMM_ID)) {
         int status = ft_id_from_environment(&id);
-        if (status) return status;
+        if (status)
+            return status;
     } else {
         memset(&id, 0, sizeof id);
         ft_random_secret(id.secret);
         ft_env_real()->random(ft_env_real(), &id.nonce, sizeof id.nonce);
         int status = ft_service_add(&id);
-        if (status) return status;
+        if (status)
+            return status;
     }
     ft_id_encode(bytes, &id);
     return FT_OK;
 }
 
-int ft_unique_id_key(const unsigned char bytes[FT_UNIQUE_ID_BYTES], unsigned char key[FT_SECRET_BYTES])
+int ft_unique_id_key(const unsigned char bytes[FT_UNIQUE_ID_BYTES],
+                     unsigned char key[FT_SECRET_BYTES])
 {
     struct ft_id id;
     int status = ft_id_decode(&id, bytes);
-    if (status != FT_OK) return status;
-    if (id.grow) memcpy(key, id.secret, FT_SECRET_BYTES);
-    else ft_auth_derive(key, id.secret, "job", id.nonce);
+    if (status != FT_OK)
+        return status;
+    if (id.grow)
+        memcpy(key, id.secret, FT_SECRET_BYTES);
+    else
+        ft_auth_derive(key, id.secret, "job", id.nonce);
     sodium_memzero(&id, sizeof id);
     return FT_OK;
 }

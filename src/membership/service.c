@@ -1,7 +1,8 @@
 /*
- * One thread and one port for all unique ids of a process. It starts with the first id and ends by itself when none is left;
- * whatever it owns is guarded by `lock`, which nobody holds while waiting. `life` serialises starting and stopping and is
- * always taken first. A child of fork never gets here: its calls fail before.
+ * One thread and one port for all unique ids of a process. It starts with the first id and ends by
+ * itself when none is left; whatever it owns is guarded by `lock`, which nobody holds while
+ * waiting. `life` serialises starting and stopping and is always taken first. A child of fork never
+ * gets here: its calls fail before.
  */
 #include "membership/service.h"
 
@@ -21,7 +22,8 @@ enum { EVENTS = 64, NAP_MS = 500, CANCEL_MS = 50 };
 static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t thread;
 static bool to_be_joined; /* guarded by life */
-static pthread_cond_t settled; /* with lock: a gather may have settled or gone; for ft_service_collect() */
+/* with lock: a gather may have settled or gone; for ft_service_collect() */
+static pthread_cond_t settled;
 static pthread_once_t settled_once = PTHREAD_ONCE_INIT;
 static bool running, stopping;
 static struct ft_service service = {.epoll = -1, .wake = -1};
@@ -35,19 +37,24 @@ void ft_service_set_env(struct ft_env *env)
     pthread_mutex_unlock(&lock);
 }
 
-static uint64_t clock_ns(void) { return ft_now_ns(service.env ? service.env : ft_env_real()); }
+static uint64_t clock_ns(void)
+{
+    return ft_now_ns(service.env ? service.env : ft_env_real());
+}
 
 struct ft_gather *ft_service_find(struct ft_service *s, uint64_t nonce)
 {
     struct ft_gather *g = s->gathers;
-    while (g && g->nonce != nonce) g = g->next;
+    while (g && g->nonce != nonce)
+        g = g->next;
     return g;
 }
 
 bool ft_service_was_used(const struct ft_service *s, uint64_t nonce)
 {
     for (unsigned i = 0; i < s->nused && i < FT_USED_IDS; i++)
-        if (s->used[i] == nonce) return true;
+        if (s->used[i] == nonce)
+            return true;
     return false;
 }
 
@@ -63,23 +70,30 @@ static void close_listeners(struct ft_service *s, uint64_t owner)
 void ft_service_forget(struct ft_service *s, struct ft_gather *g)
 {
     struct ft_gather **at = &s->gathers;
-    while (*at != g) at = &(*at)->next;
+    while (*at != g)
+        at = &(*at)->next;
     *at = g->next;
     s->ngathers--;
-    while (g->waiting) ft_conn_drop(s, g->waiting);
-    if (g->explicit_address) close_listeners(s, g->nonce);
-    else if (g->state != FT_GATHER_EMPTY) s->used[s->nused++ % FT_USED_IDS] = g->nonce;
+    while (g->waiting)
+        ft_conn_drop(s, g->waiting);
+    if (g->explicit_address)
+        close_listeners(s, g->nonce);
+    else if (g->state != FT_GATHER_EMPTY)
+        s->used[s->nused++ % FT_USED_IDS] = g->nonce;
     ft_gather_free(g);
 }
 
-/* ---- starting and stopping ---- */
+/* ---- starting and stopping ------------------------------------------------------------------- */
 
 static void close_all(struct ft_service *s)
 {
-    while (s->gathers) ft_service_forget(s, s->gathers);
-    while (s->early) ft_conn_drop(s, s->early);
+    while (s->gathers)
+        ft_service_forget(s, s->gathers);
+    while (s->early)
+        ft_conn_drop(s, s->early);
     ft_conn_bury(s);
-    for (int i = 0; i < FT_LISTENERS; i++) ft_fd_close(&s->listener[i].fd);
+    for (int i = 0; i < FT_LISTENERS; i++)
+        ft_fd_close(&s->listener[i].fd);
     ft_fd_close(&s->wake);
     ft_fd_close(&s->epoll);
     s->naddresses = 0;
@@ -90,7 +104,8 @@ static void close_all(struct ft_service *s)
 /* With `life` held and `lock` not: the thread needs it to end. */
 static void reap(void)
 {
-    if (to_be_joined) pthread_join(thread, NULL);
+    if (to_be_joined)
+        pthread_join(thread, NULL);
     to_be_joined = false;
 }
 
@@ -98,8 +113,10 @@ static int open_thread(struct ft_service *s)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = NULL};
     sigset_t all, before;
-    for (int i = 0; i < FT_LISTENERS; i++) s->listener[i].fd = -1;
-    if (!s->env) s->env = ft_env_real();
+    for (int i = 0; i < FT_LISTENERS; i++)
+        s->listener[i].fd = -1;
+    if (!s->env)
+        s->env = ft_env_real();
     s->next_ns = 0;
     s->resume_ns = s->nofile_since_ns = 0;
     s->epoll = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
@@ -114,7 +131,8 @@ static int open_thread(struct ft_service *s)
     }
     if (err) {
         close_all(s);
-        return ft_fail(ft_status_of_errno(err), "cannot start the service for unique ids: %s", strerror(err));
+        return ft_fail(ft_status_of_errno(err), "cannot start the service for unique ids: %s",
+                       strerror(err));
     }
     running = to_be_joined = true;
     return FT_OK;
@@ -122,29 +140,36 @@ static int open_thread(struct ft_service *s)
 
 void ft_bootstrap_stop(void)
 {
-    if (ft_forked()) return;
+    if (ft_forked())
+        return;
     pthread_mutex_lock(&life);
     pthread_mutex_lock(&lock);
     stopping = true;
-    if (running) eventfd_write(service.wake, 1);
+    if (running)
+        eventfd_write(service.wake, 1);
     pthread_mutex_unlock(&lock);
     reap();
     pthread_mutex_unlock(&life);
 }
 
-/* The thread's code must not go away under it when the library is unloaded; at exit nothing is left to be joined. */
-__attribute__((destructor)) static void stop_at_exit(void) { ft_bootstrap_stop(); }
+/* The thread's code must not go away under it when the library is unloaded; at exit nothing is left
+ * to be joined. */
+__attribute__((destructor)) static void stop_at_exit(void)
+{
+    ft_bootstrap_stop();
+}
 
 int ft_unique_ids_served(void)
 {
-    if (ft_forked()) return 0;
+    if (ft_forked())
+        return 0;
     pthread_mutex_lock(&lock);
     int n = service.ngathers;
     pthread_mutex_unlock(&lock);
     return n;
 }
 
-/* ---- ids ---- */
+/* ---- ids ------------------------------------------------------------------------------------- */
 
 static int listen_on(struct ft_service *s, struct ft_net_address *address, int n, uint64_t owner)
 {
@@ -153,14 +178,19 @@ static int listen_on(struct ft_service *s, struct ft_net_address *address, int n
     for (size_t f = 0; f < FT_ARRAY_LEN(families); f++) {
         struct ft_listener *free_one = NULL;
         for (int i = 0; i < FT_LISTENERS && !free_one; i++)
-            if (s->listener[i].fd < 0) free_one = &s->listener[i];
-        if (!free_one) return ft_fail(FT_USAGE, "more than %d addresses of FTCCL_COMM_ID are in use at once", FT_LISTENERS / 2 - 1);
+            if (s->listener[i].fd < 0)
+                free_one = &s->listener[i];
+        if (!free_one)
+            return ft_fail(FT_USAGE, "more than %d addresses of FTCCL_COMM_ID are in use at once",
+                           FT_LISTENERS / 2 - 1);
         uint16_t port = owner ? address[0].port : 0;
         int fd, rc = ft_net_listen(address, n, families[f], port, &fd);
-        if (rc == FT_NOTSUP) continue;
+        if (rc == FT_NOTSUP)
+            continue;
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = free_one};
         if (!rc && epoll_ctl(s->epoll, EPOLL_CTL_ADD, fd, &event) != 0) {
-            rc = ft_fail(ft_status_of_errno(errno), "cannot watch the port for unique ids: %s", strerror(errno));
+            rc = ft_fail(ft_status_of_errno(errno), "cannot watch the port for unique ids: %s",
+                         strerror(errno));
             ft_fd_close(&fd);
         }
         if (rc) {
@@ -170,21 +200,28 @@ static int listen_on(struct ft_service *s, struct ft_net_address *address, int n
         *free_one = (struct ft_listener){.fd = fd, .owner = owner};
         opened++;
     }
-    if (opened) return FT_OK;
-    return status ? status : ft_fail(FT_NOTSUP, "this machine has no address to serve a unique id on");
+    if (opened)
+        return FT_OK;
+    return status ? status
+                  : ft_fail(FT_NOTSUP, "this machine has no address to serve a unique id on");
 }
 
 /* The addresses whose family could be listened on. */
 static int listen_plain(struct ft_service *s)
 {
-    if (s->naddresses) return FT_OK;
+    if (s->naddresses)
+        return FT_OK;
     int n = ft_net_addresses(s->address, FT_NET_ADDRESSES);
-    if (n < 0) return n;
-    for (int i = 0; i < n; i++) s->address[i].port = 0;
-    int status = listen_on(s, s->address, n, 0);
-    if (status) return status;
+    if (n < 0)
+        return n;
     for (int i = 0; i < n; i++)
-        if (s->address[i].port) s->address[s->naddresses++] = s->address[i];
+        s->address[i].port = 0;
+    int status = listen_on(s, s->address, n, 0);
+    if (status)
+        return status;
+    for (int i = 0; i < n; i++)
+        if (s->address[i].port)
+            s->address[s->naddresses++] = s->address[i];
     return FT_OK;
 }
 
@@ -192,8 +229,11 @@ static int make_explicit(struct ft_service *s, struct ft_id *id)
 {
     struct ft_gather *old = ft_service_find(s, id->nonce);
     if (old && old->state != FT_GATHER_FAILED)
-        return ft_fail(FT_AGAIN, "the port of FTCCL_COMM_ID still serves another communicator of this process");
-    if (old) ft_service_forget(s, old);
+        return ft_fail(
+            FT_AGAIN,
+            "the port of FTCCL_COMM_ID still serves another communicator of this process");
+    if (old)
+        ft_service_forget(s, old);
     return listen_on(s, id->address, id->naddresses, id->nonce);
 }
 
@@ -201,17 +241,21 @@ static int add_locked(struct ft_service *s, struct ft_id *id)
 {
     uint64_t expire_ns = (uint64_t)ft_param_int(FT_PARAM_INIT_TIMEOUT_MS) * 2000000;
     int status = id->explicit_address ? make_explicit(s, id) : listen_plain(s);
-    if (status) return status;
+    if (status)
+        return status;
     if (!id->explicit_address) {
         id->naddresses = s->naddresses;
         memcpy(id->address, s->address, sizeof id->address);
     }
-    struct ft_gather *g = ft_gather_new(id, clock_ns(), expire_ns > UINT64_C(120000000000) ? expire_ns : UINT64_C(120000000000));
+    struct ft_gather *g = ft_gather_new(
+        id, clock_ns(), expire_ns > UINT64_C(120000000000) ? expire_ns : UINT64_C(120000000000));
     if (!g) {
-        if (id->explicit_address) close_listeners(s, id->nonce);
+        if (id->explicit_address)
+            close_listeners(s, id->nonce);
         return ft_fail(FT_NOMEM, "no memory to serve a unique id");
     }
-    if (id->explicit_address) g->linger_ns = FT_EXPLICIT_LINGER_NS;
+    if (id->explicit_address)
+        g->linger_ns = FT_EXPLICIT_LINGER_NS;
     g->next = s->gathers;
     s->gathers = g;
     s->ngathers++;
@@ -242,17 +286,21 @@ int ft_service_add(struct ft_id *id)
         pthread_mutex_lock(&lock);
         status = open_thread(&service);
     }
-    if (!status) status = add_locked(&service, id);
-    if (running) eventfd_write(service.wake, 1);
+    if (!status)
+        status = add_locked(&service, id);
+    if (running)
+        eventfd_write(service.wake, 1);
     pthread_mutex_unlock(&lock);
     pthread_mutex_unlock(&life);
     return status;
 }
 
-/* A caller's thread has changed a gather: what everybody gets is sent, and the service's thread looks at what is due. */
+/* A caller's thread has changed a gather: what everybody gets is sent, and the service's thread
+ * looks at what is due. */
 static void gather_changed(struct ft_gather *g)
 {
-    if (ft_gather_settled(g)) ft_conn_answer_all(&service, g);
+    if (ft_gather_settled(g))
+        ft_conn_answer_all(&service, g);
     service.next_ns = 0;
     eventfd_write(service.wake, 1);
     pthread_cond_broadcast(&settled);
@@ -260,32 +308,38 @@ static void gather_changed(struct ft_gather *g)
 
 static void withdraw_locked(struct ft_gather *g, const char *why)
 {
-    ft_gather_fail(g, clock_ns(), FT_PEER, "%s gave up: %s", g->survivors ? "the root of the grow" : "rank 0", why);
+    ft_gather_fail(g, clock_ns(), FT_PEER, "%s gave up: %s",
+                   g->survivors ? "the root of the grow" : "rank 0", why);
     gather_changed(g);
 }
 
 /* The root of a grow needs nothing any more; rank 0 stands for it. */
 static void root_told(struct ft_gather *g)
 {
-    if (ft_gather_tell(g, 0)) ft_service_forget(&service, g);
+    if (ft_gather_tell(g, 0))
+        ft_service_forget(&service, g);
 }
 
 void ft_service_withdraw(uint64_t nonce, const char *why)
 {
     pthread_mutex_lock(&lock);
     struct ft_gather *g = running ? ft_service_find(&service, nonce) : NULL;
-    if (g) withdraw_locked(g, why);
-    if (g && g->survivors) root_told(g);
+    if (g)
+        withdraw_locked(g, why);
+    if (g && g->survivors)
+        root_told(g);
     pthread_mutex_unlock(&lock);
 }
 
-/* Whoever comes soon still learns why; then the id is forgotten, and with the last one the port is closed. */
+/* Whoever comes soon still learns why; then the id is forgotten, and with the last one the port is
+ * closed. */
 void ft_service_withdraw_all(const void *owner, const char *why)
 {
     pthread_mutex_lock(&lock);
     for (struct ft_gather *g = running ? service.gathers : NULL, *next; g; g = next) {
         next = g->next;
-        if (g->owner != owner || ft_gather_settled(g)) continue;
+        if (g->owner != owner || ft_gather_settled(g))
+            continue;
         g->linger_ns = FT_LAST_WORD_NS;
         withdraw_locked(g, why);
         root_told(g);
@@ -324,14 +378,19 @@ int ft_service_arrived(uint64_t nonce)
     return n;
 }
 
-/* ---- grow ---- */
+/* ---- grow ------------------------------------------------------------------------------------ */
 
 static int find_grow(uint64_t nonce, struct ft_gather **out)
 {
     struct ft_gather *g = running ? ft_service_find(&service, nonce) : NULL;
-    if (!g && ft_service_was_used(&service, nonce)) return ft_fail(FT_USAGE, "this unique id was already used");
-    if (!g) return ft_fail(FT_USAGE, "this process does not serve the unique id: the rank that made it is the grow's root");
-    if (!g->survivors) return ft_fail(FT_USAGE, "this unique id was not made to grow a communicator");
+    if (!g && ft_service_was_used(&service, nonce))
+        return ft_fail(FT_USAGE, "this unique id was already used");
+    if (!g)
+        return ft_fail(
+            FT_USAGE,
+            "this process does not serve the unique id: the rank that made it is the grow's root");
+    if (!g->survivors)
+        return ft_fail(FT_USAGE, "this unique id was not made to grow a communicator");
     *out = g;
     return FT_OK;
 }
@@ -342,19 +401,25 @@ int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_card *car
     pthread_mutex_lock(&lock);
     int status = find_grow(nonce, &g);
     if (!status && count != g->survivors)
-        status = ft_fail(FT_USAGE, "the unique id was made to grow a communicator of %u ranks, not of %u", g->survivors, count);
-    if (!status && g->supplied) status = ft_fail(FT_USAGE, "this unique id is already in use by another grow");
+        status = ft_fail(FT_USAGE,
+                         "the unique id was made to grow a communicator of %u ranks, not of %u",
+                         g->survivors, count);
+    if (!status && g->supplied)
+        status = ft_fail(FT_USAGE, "this unique id is already in use by another grow");
     if (!status) {
         ft_gather_supply(g, nranks, card, clock_ns());
-        if (g->state == FT_GATHER_FAILED) status = ft_gather_verdict(g);
+        if (g->state == FT_GATHER_FAILED)
+            status = ft_gather_verdict(g);
         gather_changed(g);
-        if (status) root_told(g);
+        if (status)
+            root_told(g);
     }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-/* With `lock` held. The gather's own bound ends it: the service's thread lives as long as there is one. */
+/* With `lock` held. The gather's own bound ends it: the service's thread lives as long as there is
+ * one. */
 static int await_settled(uint64_t nonce, const atomic_int *cancel, struct ft_gather **out)
 {
     for (;;) {
@@ -362,9 +427,13 @@ static int await_settled(uint64_t nonce, const atomic_int *cancel, struct ft_gat
         struct ft_gather *g = NULL;
         int gone = find_grow(nonce, &g);
         *out = g;
-        if (gone) return ft_fail(FT_ABORTED, "the unique id was withdrawn while the grow waited for those that join");
-        if (ft_gather_settled(g)) return FT_OK;
-        if (cancel && atomic_load_explicit(cancel, memory_order_acquire)) { /* pairs with who aborts */
+        if (gone)
+            return ft_fail(FT_ABORTED,
+                           "the unique id was withdrawn while the grow waited for those that join");
+        if (ft_gather_settled(g))
+            return FT_OK;
+        /* pairs with who aborts */
+        if (cancel && atomic_load_explicit(cancel, memory_order_acquire)) {
             withdraw_locked(g, ft_status_text(FT_ABORTED));
             return ft_fail(FT_ABORTED, "aborted while the grow waited for those that join");
         }
@@ -376,43 +445,56 @@ static int await_settled(uint64_t nonce, const atomic_int *cancel, struct ft_gat
     }
 }
 
-int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *cancel, unsigned char **answer)
+int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *cancel,
+                       unsigned char **answer)
 {
     struct ft_gather *g = NULL;
     pthread_mutex_lock(&lock);
     int status = find_grow(nonce, &g);
-    if (!status && !g->supplied && !ft_gather_settled(g)) status = ft_fail(FT_USAGE, "the survivors' cards have not been supplied");
+    if (!status && !g->supplied && !ft_gather_settled(g))
+        status = ft_fail(FT_USAGE, "the survivors' cards have not been supplied");
     if (!status) {
-        ft_gather_bound(g, clock_ns() + timeout_ns, (uint32_t)ft_min(timeout_ns / 1000000, UINT32_MAX));
+        ft_gather_bound(g, clock_ns() + timeout_ns,
+                        (uint32_t)ft_min(timeout_ns / 1000000, UINT32_MAX));
         gather_changed(g);
         status = await_settled(nonce, cancel, &g);
-        if (!status) status = ft_gather_verdict(g);
+        if (!status)
+            status = ft_gather_verdict(g);
         unsigned char *copy = status ? NULL : malloc(g->answer_bytes);
-        if (copy) *answer = memcpy(copy, g->answer, g->answer_bytes);
-        else if (!status) status = ft_fail(FT_NOMEM, "no memory for a table of %zu bytes", g->answer_bytes);
-        if (g) root_told(g);
+        if (copy)
+            *answer = memcpy(copy, g->answer, g->answer_bytes);
+        else if (!status)
+            status = ft_fail(FT_NOMEM, "no memory for a table of %zu bytes", g->answer_bytes);
+        if (g)
+            root_told(g);
     }
     pthread_mutex_unlock(&lock);
     return status;
 }
 
-/* ---- the thread ---- */
+/* ---- the thread ------------------------------------------------------------------------------ */
 
 static void watch_listeners(struct ft_service *s, uint32_t events)
 {
     for (int i = 0; i < FT_LISTENERS; i++) {
         struct epoll_event event = {.events = events, .data.ptr = &s->listener[i]};
-        if (s->listener[i].fd >= 0) epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener[i].fd, &event);
+        if (s->listener[i].fd >= 0)
+            epoll_ctl(s->epoll, EPOLL_CTL_MOD, s->listener[i].fd, &event);
     }
 }
 
-/* Out of descriptors for longer than a moment: a job that needs them can never complete, so everybody is told why. */
+/* Out of descriptors for longer than a moment: a job that needs them can never complete, so
+ * everybody is told why. */
 static void tell_nofile(struct ft_service *s, uint64_t now_ns)
 {
     for (struct ft_gather *g = s->gathers; g; g = g->next) {
-        if (g->state != FT_GATHER_OPEN) continue;
-        ft_gather_fail(g, now_ns, FT_NOFILE, "the process that serves the unique id ran out of file descriptors when %u of %u "
-                       "ranks had come", g->arrived, g->count);
+        if (g->state != FT_GATHER_OPEN)
+            continue;
+        ft_gather_fail(
+            g, now_ns, FT_NOFILE,
+            "the process that serves the unique id ran out of file descriptors when %u of %u "
+            "ranks had come",
+            g->arrived, g->count);
         ft_conn_answer_all(s, g);
     }
     s->next_ns = 0;
@@ -433,10 +515,13 @@ static void accept_some(struct ft_service *s, struct ft_listener *listener, uint
             return;
         }
         status = ft_net_accept(listener->fd, &fd);
-        if (status == FT_AGAIN) return;
+        if (status == FT_AGAIN)
+            return;
         if (status) {
-            if (!s->nofile_since_ns) s->nofile_since_ns = now_ns;
-            if (now_ns - s->nofile_since_ns > FT_NOFILE_NS) tell_nofile(s, now_ns);
+            if (!s->nofile_since_ns)
+                s->nofile_since_ns = now_ns;
+            if (now_ns - s->nofile_since_ns > FT_NOFILE_NS)
+                tell_nofile(s, now_ns);
             pause_accepting(s, now_ns);
             return;
         }
@@ -458,7 +543,8 @@ static void expire_gathers(struct ft_service *s, uint64_t now_ns)
             ft_service_forget(s, g);
             continue;
         }
-        if (g->due_ns < s->next_ns) s->next_ns = g->due_ns;
+        if (g->due_ns < s->next_ns)
+            s->next_ns = g->due_ns;
     }
 }
 
@@ -466,8 +552,10 @@ static int nap_ms(struct ft_service *s, uint64_t now_ns)
 {
     uint64_t next_ns = now_ns + NAP_MS * UINT64_C(1000000);
     ft_conn_expire(s, now_ns, &next_ns);
-    if (s->next_ns < next_ns) next_ns = s->next_ns;
-    if (s->resume_ns && s->resume_ns < next_ns) next_ns = s->resume_ns;
+    if (s->next_ns < next_ns)
+        next_ns = s->next_ns;
+    if (s->resume_ns && s->resume_ns < next_ns)
+        next_ns = s->resume_ns;
     return next_ns <= now_ns ? 0 : (int)((next_ns - now_ns) / 1000000 + 1);
 }
 
@@ -504,7 +592,8 @@ static void *service_main(void *arg)
         int n = epoll_wait(epoll, event, EVENTS, ms);
         pthread_mutex_lock(&lock);
         now_ns = clock_ns();
-        for (int i = 0; i < n; i++) handle(s, &event[i], now_ns);
+        for (int i = 0; i < n; i++)
+            handle(s, &event[i], now_ns);
         pthread_cond_broadcast(&settled);
         ft_conn_bury(s);
     }

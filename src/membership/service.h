@@ -1,25 +1,34 @@
 /*
- * service: what its two files share. service.c owns the thread, the ids and the listening sockets, conn.c the connections.
- * Everything here is guarded by the service's lock; no call blocks.
+ * service: what its two files share. service.c owns the thread, the ids and the listening sockets,
+ * conn.c the connections. Everything here is guarded by the service's lock; no call blocks.
  */
 #ifndef FT_SERVICE_H
 #define FT_SERVICE_H
 
 #include "membership/bootstrap.h"
 
-#define FT_EARLY_CONNS 64                      /* connections that have not said who they are */
-#define FT_EARLY_NS UINT64_C(5000000000)       /* how long they may take */
-#define FT_EVICT_NS UINT64_C(1000000000)       /* from this age on they make room for new ones */
-#define FT_NOFILE_NS UINT64_C(1000000000)      /* how long descriptors may be short before everybody is told */
+#define FT_EARLY_CONNS 64                /* connections that have not said who they are */
+#define FT_EARLY_NS UINT64_C(5000000000) /* how long they may take */
+#define FT_EVICT_NS UINT64_C(1000000000) /* from this age on they make room for new ones */
+/* how long descriptors may be short before everybody is told */
+#define FT_NOFILE_NS UINT64_C(1000000000)
 #define FT_EXPLICIT_LINGER_NS UINT64_C(5000000000)
-#define FT_LAST_WORD_NS UINT64_C(5000000000)   /* how long one is told that the owner of an id is gone */
+/* how long one is told that the owner of an id is gone */
+#define FT_LAST_WORD_NS UINT64_C(5000000000)
 #define FT_USED_IDS 256
 #define FT_LISTENERS 18
 
 struct ft_conn {
     struct ft_conn *next, **link;
     int fd;
-    enum { FT_CONN_SELECT, FT_CONN_AUTH, FT_CONN_JOIN, FT_CONN_WAIT, FT_CONN_REPLY, FT_CONN_DEAD } stage;
+    enum {
+        FT_CONN_SELECT,
+        FT_CONN_AUTH,
+        FT_CONN_JOIN,
+        FT_CONN_WAIT,
+        FT_CONN_REPLY,
+        FT_CONN_DEAD
+    } stage;
     uint32_t events; /* registered with epoll */
     uint64_t born_ns, nonce;
     struct ft_gather *gather; /* from WAIT on */
@@ -30,7 +39,11 @@ struct ft_conn {
     unsigned char in[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX];
 };
 
-struct ft_listener { int fd; uint64_t owner; }; /* owner: nonce of an explicit id, 0 for the plain ones */
+/* owner: nonce of an explicit id, 0 for the plain ones */
+struct ft_listener {
+    int fd;
+    uint64_t owner;
+};
 
 struct ft_service {
     struct ft_env *env;
@@ -42,8 +55,8 @@ struct ft_service {
     int ngathers;
     struct ft_conn *early, *dead; /* early: youngest first */
     int nearly;
-    uint64_t next_ns;                      /* no gather is due before */
-    uint64_t nofile_since_ns, resume_ns;   /* accepting pauses until resume_ns; 0: it does not */
+    uint64_t next_ns;                    /* no gather is due before */
+    uint64_t nofile_since_ns, resume_ns; /* accepting pauses until resume_ns; 0: it does not */
     uint64_t used[FT_USED_IDS];
     unsigned nused;
 };
@@ -53,7 +66,8 @@ bool ft_service_was_used(const struct ft_service *, uint64_t nonce);
 /* Everybody was told, or nobody will ask: closes what still waits and frees it. */
 void ft_service_forget(struct ft_service *, struct ft_gather *);
 
-/* Takes the descriptor. A full house makes room by evicting the oldest that had its second, else answers false. */
+/* Takes the descriptor. A full house makes room by evicting the oldest that had its second, else
+ * answers false. */
 bool ft_conn_has_room(struct ft_service *, uint64_t now_ns);
 void ft_conn_open(struct ft_service *, int fd, uint64_t now_ns);
 void ft_conn_turn(struct ft_service *, struct ft_conn *, uint32_t events, uint64_t now_ns);

@@ -1,6 +1,7 @@
 /*
- * The formats of the bootstrap protocol, see docs/wire-protocol.md: little endian, every length and every count checked
- * before it is used. No input or output here; the fuzzer calls these decoders directly.
+ * The formats of the bootstrap protocol, see docs/wire-protocol.md: little endian, every length and
+ * every count checked before it is used. No input or output here; the fuzzer calls these decoders
+ * directly.
  */
 #include "membership/bootstrap.h"
 
@@ -31,11 +32,15 @@ void ft_select_encode(unsigned char out[FT_SELECT_BYTES], enum ft_answer answer,
     ft_put64(out + 8, nonce);
 }
 
-int ft_select_decode(const unsigned char in[FT_SELECT_BYTES], enum ft_answer *answer, uint64_t *nonce)
+int ft_select_decode(const unsigned char in[FT_SELECT_BYTES], enum ft_answer *answer,
+                     uint64_t *nonce)
 {
-    if (memcmp(in, select_magic, 4) != 0) return FT_PROTOCOL;
-    if (in[4] != FT_WIRE_VERSION) return FT_VERSION;
-    if (in[5] >= FT_ANSWERS || in[6] || in[7]) return FT_PROTOCOL;
+    if (memcmp(in, select_magic, 4) != 0)
+        return FT_PROTOCOL;
+    if (in[4] != FT_WIRE_VERSION)
+        return FT_VERSION;
+    if (in[5] >= FT_ANSWERS || in[6] || in[7])
+        return FT_PROTOCOL;
     *answer = (enum ft_answer)in[5];
     *nonce = ft_get64(in + 8);
     return FT_OK;
@@ -48,9 +53,12 @@ size_t ft_frame_encode(unsigned char out[FT_FRAME_BYTES], enum ft_frame kind, si
     return FT_FRAME_BYTES;
 }
 
-int ft_frame_decode(const unsigned char in[FT_FRAME_BYTES], enum ft_frame *kind, uint32_t *len_bytes)
+int ft_frame_decode(const unsigned char in[FT_FRAME_BYTES], enum ft_frame *kind,
+                    uint32_t *len_bytes)
 {
-    static const struct { uint32_t least, most; } length[] = {
+    static const struct {
+        uint32_t least, most;
+    } length[] = {
         [FT_FRAME_JOIN] = {FT_JOIN_FIXED_BYTES, FT_JOIN_WIRE_MAX},
         [FT_FRAME_JOINED] = {0, 0},
         [FT_FRAME_LEAVE] = {4, 4},
@@ -59,8 +67,10 @@ int ft_frame_decode(const unsigned char in[FT_FRAME_BYTES], enum ft_frame *kind,
         [FT_FRAME_ACK] = {0, 0},
     };
     uint32_t what = ft_get32(in), len = ft_get32(in + 4);
-    if (what < FT_FRAME_JOIN || what > FT_FRAME_ACK) return FT_PROTOCOL;
-    if (len < length[what].least || len > length[what].most) return FT_PROTOCOL;
+    if (what < FT_FRAME_JOIN || what > FT_FRAME_ACK)
+        return FT_PROTOCOL;
+    if (len < length[what].least || len > length[what].most)
+        return FT_PROTOCOL;
     *kind = (enum ft_frame)what;
     *len_bytes = len;
     return FT_OK;
@@ -83,16 +93,20 @@ size_t ft_card_encode(unsigned char out[FT_CARD_WIRE_MAX], const struct ft_card 
 /* Text that ends up in somebody's log or terminal: no control characters. */
 static void copy_text(char *to, const unsigned char *from, size_t len_bytes)
 {
-    for (size_t i = 0; i < len_bytes; i++) to[i] = from[i] < ' ' || from[i] == 127 ? '?' : (char)from[i];
+    for (size_t i = 0; i < len_bytes; i++)
+        to[i] = from[i] < ' ' || from[i] == 127 ? '?' : (char)from[i];
     to[len_bytes] = '\0';
 }
 
 int ft_card_decode(const unsigned char *in, size_t len_bytes, struct ft_card *card)
 {
-    if (len_bytes < FT_CARD_FIXED_BYTES) return 0;
+    if (len_bytes < FT_CARD_FIXED_BYTES)
+        return 0;
     uint32_t text = ft_get32(in + 24), address = ft_get32(in + 28);
-    if (text > FT_CARD_TEXT_MAX || address > FT_CARD_BYTES) return FT_PROTOCOL;
-    if (len_bytes < FT_CARD_FIXED_BYTES + text + address) return 0;
+    if (text > FT_CARD_TEXT_MAX || address > FT_CARD_BYTES)
+        return FT_PROTOCOL;
+    if (len_bytes < FT_CARD_FIXED_BYTES + text + address)
+        return 0;
     memset(card, 0, sizeof *card);
     card->engine = ft_get64(in);
     card->host = ft_get64(in + 8);
@@ -103,7 +117,8 @@ int ft_card_decode(const unsigned char *in, size_t len_bytes, struct ft_card *ca
     return (int)(FT_CARD_FIXED_BYTES + text + address);
 }
 
-size_t ft_join_encode(unsigned char out[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX], const struct ft_join_msg *msg)
+size_t ft_join_encode(unsigned char out[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX],
+                      const struct ft_join_msg *msg)
 {
     unsigned char *p = out + FT_FRAME_BYTES;
     ft_put64(p, msg->nonce);
@@ -114,13 +129,15 @@ size_t ft_join_encode(unsigned char out[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX], cons
     ft_put32(p + 24, msg->left_ms);
     ft_put32(p + 28, msg->bound_ms);
     size_t len = FT_JOIN_FIXED_BYTES;
-    if (ft_block_of(msg->nranks, msg->nids, msg->rank) == msg->index) len += ft_card_encode(p + len, &msg->card);
+    if (ft_block_of(msg->nranks, msg->nids, msg->rank) == msg->index)
+        len += ft_card_encode(p + len, &msg->card);
     return ft_frame_encode(out, FT_FRAME_JOIN, len) + len;
 }
 
 int ft_join_decode(const unsigned char *in, size_t len_bytes, struct ft_join_msg *msg)
 {
-    if (len_bytes < FT_JOIN_FIXED_BYTES) return FT_PROTOCOL;
+    if (len_bytes < FT_JOIN_FIXED_BYTES)
+        return FT_PROTOCOL;
     msg->nonce = ft_get64(in);
     msg->nranks = ft_get32(in + 8);
     msg->rank = ft_get32(in + 12);
@@ -128,8 +145,10 @@ int ft_join_decode(const unsigned char *in, size_t len_bytes, struct ft_join_msg
     msg->index = ft_get32(in + 20);
     msg->left_ms = ft_get32(in + 24);
     msg->bound_ms = ft_get32(in + 28);
-    if (msg->nranks < 1 || msg->nranks > FT_RANKS_MAX || msg->rank >= msg->nranks) return FT_PROTOCOL;
-    if (msg->nids < 1 || msg->nids > msg->nranks || msg->index >= msg->nids) return FT_PROTOCOL;
+    if (msg->nranks < 1 || msg->nranks > FT_RANKS_MAX || msg->rank >= msg->nranks)
+        return FT_PROTOCOL;
+    if (msg->nids < 1 || msg->nids > msg->nranks || msg->index >= msg->nids)
+        return FT_PROTOCOL;
     if (ft_block_of(msg->nranks, msg->nids, msg->rank) != msg->index)
         return len_bytes == FT_JOIN_FIXED_BYTES ? FT_OK : FT_PROTOCOL;
     size_t rest = len_bytes - FT_JOIN_FIXED_BYTES;
@@ -137,7 +156,8 @@ int ft_join_decode(const unsigned char *in, size_t len_bytes, struct ft_join_msg
     return took > 0 && (size_t)took == rest ? FT_OK : FT_PROTOCOL;
 }
 
-size_t ft_fail_encode(unsigned char out[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX], int status, const char *text)
+size_t ft_fail_encode(unsigned char out[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX], int status,
+                      const char *text)
 {
     size_t len = strnlen(text, FT_FAIL_TEXT_MAX);
     ft_put32(out + FT_FRAME_BYTES, (uint32_t)status);
@@ -145,17 +165,21 @@ size_t ft_fail_encode(unsigned char out[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX], int 
     return ft_frame_encode(out, FT_FRAME_FAIL, 4 + len) + 4 + len;
 }
 
-int ft_fail_decode(const unsigned char *in, size_t len_bytes, int *status, char text[FT_FAIL_TEXT_MAX + 1])
+int ft_fail_decode(const unsigned char *in, size_t len_bytes, int *status,
+                   char text[FT_FAIL_TEXT_MAX + 1])
 {
-    if (len_bytes < 4 || len_bytes > FT_FAIL_WIRE_MAX) return FT_PROTOCOL;
+    if (len_bytes < 4 || len_bytes > FT_FAIL_WIRE_MAX)
+        return FT_PROTOCOL;
     int32_t value = (int32_t)ft_get32(in);
-    if (value >= 0 || value < FT_FORKED) return FT_PROTOCOL;
+    if (value >= 0 || value < FT_FORKED)
+        return FT_PROTOCOL;
     *status = value;
     copy_text(text, in + 4, len_bytes - 4);
     return FT_OK;
 }
 
-size_t ft_table_head_encode(unsigned char out[FT_TABLE_FIXED_BYTES], const struct ft_table_head *head)
+size_t ft_table_head_encode(unsigned char out[FT_TABLE_FIXED_BYTES],
+                            const struct ft_table_head *head)
 {
     ft_put64(out, head->salt);
     ft_put32(out + 8, head->first);
@@ -165,8 +189,10 @@ size_t ft_table_head_encode(unsigned char out[FT_TABLE_FIXED_BYTES], const struc
 
 static int take_head(struct ft_table_reader *r)
 {
-    if (r->have_bytes < FT_TABLE_FIXED_BYTES) return 0;
-    if (ft_get32(r->buf + 8) != r->head.first || ft_get32(r->buf + 12) != r->head.count) return FT_PROTOCOL;
+    if (r->have_bytes < FT_TABLE_FIXED_BYTES)
+        return 0;
+    if (ft_get32(r->buf + 8) != r->head.first || ft_get32(r->buf + 12) != r->head.count)
+        return FT_PROTOCOL;
     r->head.salt = ft_get64(r->buf);
     r->head_seen = true;
     return FT_TABLE_FIXED_BYTES;
@@ -185,11 +211,13 @@ int ft_table_take(struct ft_table_reader *r, size_t new_bytes)
             took = ft_card_decode(r->buf + at, r->have_bytes - at, &r->card[r->ncards]);
             r->ncards += took > 0;
         }
-        if (took < 0) return FT_PROTOCOL;
+        if (took < 0)
+            return FT_PROTOCOL;
         at += (size_t)took;
     }
     r->have_bytes -= at;
     memmove(r->buf, r->buf + at, r->have_bytes);
-    if (took > 0) return r->have_bytes == 0 && r->left_bytes == 0 ? FT_OK : FT_PROTOCOL;
+    if (took > 0)
+        return r->have_bytes == 0 && r->left_bytes == 0 ? FT_OK : FT_PROTOCOL;
     return r->left_bytes > 0 ? FT_AGAIN : FT_PROTOCOL;
 }

@@ -1,6 +1,7 @@
 /*
- * nccl: libnccl.so.2, NCCL's calls and structs mapped onto ftccl.h. A ncclComm_t is a ftcclComm_t. calls.c has what ftccl.h has
- * too, device.c what kernels and NCCL's own tools use, versions.c what depends on the NCCL that a caller was compiled against.
+ * nccl: libnccl.so.2, NCCL's calls and structs mapped onto ftccl.h. A ncclComm_t is a ftcclComm_t.
+ * calls.c has what ftccl.h has too, device.c what kernels and NCCL's own tools use, versions.c what
+ * depends on the NCCL that a caller was compiled against.
  */
 #ifndef FT_NCCL_SHIM_H
 #define FT_NCCL_SHIM_H
@@ -9,12 +10,16 @@
 
 #include <ftccl/nccl.h>
 
-/* pncclX is the function and ncclX a weak name of it, as in NCCL, so that tools can put their own ncclX in front. */
-#define CALL(type, name, parameters)                                                         \
-    FT_EXPORT __attribute__((weak, alias("pnccl" #name))) type nccl##name parameters;        \
+/* pncclX is the function and ncclX a weak name of it, as in NCCL, so that tools can put their own
+ * ncclX in front. */
+#define CALL(type, name, parameters)                                                  \
+    FT_EXPORT __attribute__((weak, alias("pnccl" #name))) type nccl##name parameters; \
     FT_EXPORT type pnccl##name parameters
 
-static inline ftcclComm_t ft_nccl_comm(ncclComm_t comm) { return (ftcclComm_t)(void *)comm; }
+static inline ftcclComm_t ft_nccl_comm(ncclComm_t comm)
+{
+    return (ftcclComm_t)(void *)comm;
+}
 
 /* NCCL's code; a timeout only for callers that know it. */
 ncclResult_t ft_nccl_result(ftcclResult_t result);

@@ -1,6 +1,7 @@
 /*
- * Telemetry files as files: creating and removing one's own, clearing away those of processes that are gone. A killed rank
- * leaves its file for the reader; the next rank that opens one on this machine marks it, and a later one removes it.
+ * Telemetry files as files: creating and removing one's own, clearing away those of processes that
+ * are gone. A killed rank leaves its file for the reader; the next rank that opens one on this
+ * machine marks it, and a later one removes it.
  */
 #include "writer.h"
 
@@ -23,8 +24,10 @@
 bool ft_tm_name_parse(const char *name, struct ft_tm_name *out)
 {
     int end = 0;
-    if (strlen(name) > 48) return false;
-    if (sscanf(name, "ftccl-%9u-%9d-%9u%n", &out->uid, &out->pid, &out->n, &end) != 3) return false;
+    if (strlen(name) > 48)
+        return false;
+    if (sscanf(name, "ftccl-%9u-%9d-%9u%n", &out->uid, &out->pid, &out->n, &end) != 3)
+        return false;
     char again[64];
     snprintf(again, sizeof again, "ftccl-%u-%d-%u", out->uid, out->pid, out->n);
     return !strcmp(again, name) && out->pid > 0; /* refuses signs, spaces and leading zeros */
@@ -35,18 +38,22 @@ bool ft_tm_process(int pid, char *state, uint64_t *start)
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return false;
+    if (fd < 0)
+        return false;
     ssize_t len = read(fd, text, sizeof text - 1);
     close(fd);
-    if (len <= 0) return false;
+    if (len <= 0)
+        return false;
     text[len] = '\0';
     char *p = strrchr(text, ')'); /* the program's name may hold anything */
-    if (!p || p[1] != ' ' || !p[2]) return false;
+    if (!p || p[1] != ' ' || !p[2])
+        return false;
     *state = p[2];
     p += 2;
     for (int field = 3; field < 22; field++) {
         p = strchr(p, ' ');
-        if (!p) return false;
+        if (!p)
+            return false;
         p++;
     }
     *start = strtoull(p, NULL, 10);
@@ -59,22 +66,26 @@ uint64_t ft_tm_pid_ns(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* ---- clearing away ------------------------------------------------------------------------------------------------ */
+/* ---- clearing away --------------------------------------------------------------------------- */
 
-/* Gone for certain? A file of another pid namespace (a container that shares /dev/shm) cannot be judged from here; one
- * without a header belonged to a process that died while it made the file, or makes it now. */
+/* Gone for certain? A file of another pid namespace (a container that shares /dev/shm) cannot be
+ * judged from here; one without a header belonged to a process that died while it made the file, or
+ * makes it now. */
 static bool owner_gone(int fd, int pid)
 {
     struct ft_tm_header header;
     char state = '?';
     uint64_t start = 0;
     bool runs = ft_tm_process(pid, &state, &start);
-    bool whole = pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header && !memcmp(header.magic, FT_TM_MAGIC, 8) &&
-                 header.version == FT_TM_VERSION;
-    if (!whole) return !runs && kill(pid, 0) < 0 && errno == ESRCH;
+    bool whole = pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header &&
+                 !memcmp(header.magic, FT_TM_MAGIC, 8) && header.version == FT_TM_VERSION;
+    if (!whole)
+        return !runs && kill(pid, 0) < 0 && errno == ESRCH;
     uint64_t ns = ft_tm_pid_ns();
-    if (ns == 0 || header.pid_ns != ns) return false;
-    if (!runs) return kill(pid, 0) < 0 && errno == ESRCH;
+    if (ns == 0 || header.pid_ns != ns)
+        return false;
+    if (!runs)
+        return kill(pid, 0) < 0 && errno == ESRCH;
     return state == 'Z' || state == 'X' || start != header.pid_start;
 }
 
@@ -82,10 +93,12 @@ static bool owner_gone(int fd, int pid)
 static int clean_one(int dir, const char *name, int pid, int grace_s, int *dead)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0) return 0;
+    if (fd < 0)
+        return 0;
     struct stat st;
     int removed = 0;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && owner_gone(fd, pid)) {
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() &&
+        owner_gone(fd, pid)) {
         bool marked = (st.st_mode & 0200) == 0;
         if (!marked) {
             futimens(fd, NULL);
@@ -94,7 +107,8 @@ static int clean_one(int dir, const char *name, int pid, int grace_s, int *dead)
         struct timespec now;
         clock_gettime(CLOCK_REALTIME, &now);
         bool old = marked && now.tv_sec - st.st_mtim.tv_sec >= grace_s;
-        if (old || grace_s <= 0 || ++*dead > KEEP_DEAD) removed = unlinkat(dir, name, 0) == 0;
+        if (old || grace_s <= 0 || ++*dead > KEEP_DEAD)
+            removed = unlinkat(dir, name, 0) == 0;
     }
     close(fd);
     return removed;
@@ -103,7 +117,8 @@ static int clean_one(int dir, const char *name, int pid, int grace_s, int *dead)
 int ft_tm_clean(const char *dir, int grace_s)
 {
     DIR *list = opendir(dir);
-    if (!list) return 0;
+    if (!list)
+        return 0;
     int removed = 0, dead = 0;
     for (struct dirent *entry; (entry = readdir(list));) {
         struct ft_tm_name name;
@@ -114,16 +129,18 @@ int ft_tm_clean(const char *dir, int grace_s)
     return removed;
 }
 
-/* ---- making one --------------------------------------------------------------------------------------------------- */
+/* ---- making one ------------------------------------------------------------------------------ */
 
 static int create(const char *dir, char *path, size_t len)
 {
     static unsigned next; /* a number is not reused within the process; atomically counted */
     for (int try = 0; try < NAME_TRIES; try++) {
         unsigned n = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
-        snprintf(path, len, "%s/ftccl-%u-%d-%u", dir, (unsigned)geteuid(), (int)getpid(), n % 1000000000u);
+        snprintf(path, len, "%s/ftccl-%u-%d-%u", dir, (unsigned)geteuid(), (int)getpid(),
+                 n % 1000000000u);
         int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-        if (fd >= 0 || errno != EEXIST) return fd;
+        if (fd >= 0 || errno != EEXIST)
+            return fd;
     }
     return -1;
 }
@@ -132,12 +149,16 @@ static int create(const char *dir, char *path, size_t len)
 static int make(struct ft_telemetry *t, const char *dir)
 {
     int fd = ft_fd_own(create(dir, t->path, sizeof t->path));
-    if (fd < 0) return errno;
+    if (fd < 0)
+        return errno;
     void *map = NULL;
     int err = fchmod(fd, 0600) < 0 ? errno : 0; /* whatever the umask took */
-    while (err == 0 && fallocate(fd, 0, 0, (off_t)FT_TM_BYTES) < 0 && (err = errno) == EINTR) err = 0;
-    if (err == 0 && ft_map_shared(fd, FT_TM_BYTES, &map) != FT_OK) err = ENOMEM;
-    if (err) unlink(t->path);
+    while (err == 0 && fallocate(fd, 0, 0, (off_t)FT_TM_BYTES) < 0 && (err = errno) == EINTR)
+        err = 0;
+    if (err == 0 && ft_map_shared(fd, FT_TM_BYTES, &map) != FT_OK)
+        err = ENOMEM;
+    if (err)
+        unlink(t->path);
     ft_fd_close(&fd);
     t->file = map;
     return err;
@@ -163,7 +184,8 @@ static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t en
     h->link_rows = FT_TM_LINKS;
     h->link_row_bytes = sizeof(struct ft_tm_link);
     h->pid = (uint32_t)getpid();
-    if (!ft_tm_process((int)h->pid, &state, &h->pid_start)) h->pid_start = 0;
+    if (!ft_tm_process((int)h->pid, &state, &h->pid_start))
+        h->pid_start = 0;
     h->pid_ns = ft_tm_pid_ns();
     h->engine = engine;
     h->host = host;
@@ -178,16 +200,20 @@ static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t en
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_telemetry *open_here;
 
-struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *env, uint64_t engine, uint64_t host)
+struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *env, uint64_t engine,
+                                          uint64_t host)
 {
     struct ft_telemetry *t = calloc(1, sizeof *t);
-    if (!t) return NULL;
+    if (!t)
+        return NULL;
     ft_tm_clean(dir, GRACE_S);
     int err = make(t, dir);
-    if ((err == ENOSPC || err == ENOMEM) && ft_tm_clean(dir, 0) > 0) err = make(t, dir);
+    if ((err == ENOSPC || err == ENOMEM) && ft_tm_clean(dir, 0) > 0)
+        err = make(t, dir);
     if (err) {
-        FT_LOG(WARN, "telemetry", -1, "no records of this rank: cannot make a file of %zu bytes in %s: %s", FT_TM_BYTES, dir,
-               strerror(err));
+        FT_LOG(WARN, "telemetry", -1,
+               "no records of this rank: cannot make a file of %zu bytes in %s: %s", FT_TM_BYTES,
+               dir, strerror(err));
         free(t);
         return NULL;
     }
@@ -204,28 +230,38 @@ struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *env, u
 /* A rank that exits without closing leaves no file; one that is killed does, for the reader. */
 __attribute__((destructor)) static void unlink_at_exit(void)
 {
-    if (ft_forked()) return; /* nothing of it is this process's, and the lock is as it was at the fork */
+    /* nothing of it is this process's, and the lock is as it was at the fork */
+    if (ft_forked())
+        return;
     pthread_mutex_lock(&open_lock);
     for (struct ft_telemetry *t = open_here; t; t = t->others)
-        if (t->pid == getpid()) unlink(t->path);
+        if (t->pid == getpid())
+            unlink(t->path);
     pthread_mutex_unlock(&open_lock);
 }
 
 struct ft_telemetry *ft_telemetry_open(struct ft_env *env, uint64_t engine, uint64_t host)
 {
-    if (!ft_param_int(FT_PARAM_TELEMETRY)) return NULL;
+    if (!ft_param_int(FT_PARAM_TELEMETRY))
+        return NULL;
     return ft_telemetry_open_in(FT_TM_DIR, env, engine, host);
 }
 
-const char *ft_telemetry_path(const struct ft_telemetry *t) { return t->path; }
+const char *ft_telemetry_path(const struct ft_telemetry *t)
+{
+    return t->path;
+}
 
 void ft_telemetry_close(struct ft_telemetry *t)
 {
-    if (!t) return;
+    if (!t)
+        return;
     pthread_mutex_lock(&open_lock);
     struct ft_telemetry **at = &open_here;
-    while (*at && *at != t) at = &(*at)->others;
-    if (*at) *at = t->others;
+    while (*at && *at != t)
+        at = &(*at)->others;
+    if (*at)
+        *at = t->others;
     pthread_mutex_unlock(&open_lock);
     if (t->pid == getpid()) { /* a child of fork owns neither the file nor the mapping */
         unlink(t->path);

@@ -1,11 +1,12 @@
 /*
- * The layout of a telemetry file, version 1; docs/telemetry-format.md says the same for other programs and a test compares
- * the two. Private to this folder and its tests. All integers are in the writer's byte order, which `order` tells.
+ * The layout of a telemetry file, version 1; docs/telemetry-format.md says the same for other
+ * programs and a test compares the two. Private to this folder and its tests. All integers are in
+ * the writer's byte order, which `order` tells.
  *
- * Communicator rows and operation records open with a guard: odd while the writer is inside. A reader that finds the same
- * even guard before and after its copy has a consistent record; a writer that was killed or stopped inside leaves it odd.
- * Link rows and the header's counters have no guard: each field is one aligned store, fields of one row may be of slightly
- * different ages.
+ * Communicator rows and operation records open with a guard: odd while the writer is inside. A
+ * reader that finds the same even guard before and after its copy has a consistent record; a writer
+ * that was killed or stopped inside leaves it odd. Link rows and the header's counters have no
+ * guard: each field is one aligned store, fields of one row may be of slightly different ages.
  */
 #ifndef FT_TELEMETRY_FORMAT_H
 #define FT_TELEMETRY_FORMAT_H
@@ -17,7 +18,7 @@
 #define FT_TM_VERSION 1u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
-#define FT_TM_OPS 4096   /* a power of two: a handle's low bits are the slot */
+#define FT_TM_OPS 4096 /* a power of two: a handle's low bits are the slot */
 #define FT_TM_LINKS 4096
 
 enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* state of a communicator or link row */
@@ -31,13 +32,14 @@ struct ft_tm_header {
     uint32_t op_offset, op_rows, op_row_bytes;
     uint32_t link_offset, link_rows, link_row_bytes;
     uint32_t pid;
-    uint64_t pid_start;   /* field 22 of /proc/<pid>/stat: tells a reused pid */
-    uint64_t pid_ns;      /* inode of /proc/self/ns/pid */
+    uint64_t pid_start; /* field 22 of /proc/<pid>/stat: tells a reused pid */
+    uint64_t pid_ns;    /* inode of /proc/self/ns/pid */
     uint64_t engine, host;
-    uint64_t opened_ns;   /* by the clock that stamps the records (CLOCK_MONOTONIC) */
+    uint64_t opened_ns; /* by the clock that stamps the records (CLOCK_MONOTONIC) */
     uint64_t opened_real_ns;
-    uint64_t ops;         /* operations recorded so far */
-    uint64_t lost_comms, lost_links, lost_ops; /* rows refused, operations of refused communicators */
+    uint64_t ops; /* operations recorded so far */
+    /* rows refused, operations of refused communicators */
+    uint64_t lost_comms, lost_links, lost_ops;
     char hostname[64];
     char program[32];
     unsigned char reserved[3856];
@@ -48,9 +50,10 @@ struct ft_tm_comm {
     uint32_t state;
     uint64_t ctx, epoch;
     int32_t nranks, rank;
-    uint64_t issued, ended, failed; /* operations recorded, ended in any way, ended other than DONE */
-    uint64_t last_seq;              /* of the last operation recorded */
-    uint64_t last_done;             /* highest sequence that ended DONE */
+    /* operations recorded, ended in any way, ended other than DONE */
+    uint64_t issued, ended, failed;
+    uint64_t last_seq;  /* of the last operation recorded */
+    uint64_t last_done; /* highest sequence that ended DONE */
     uint64_t opened_ns, closed_ns;
     char name[40];
 };
@@ -60,16 +63,16 @@ enum { FT_TM_CREATED, FT_TM_QUEUED, FT_TM_STARTED, FT_TM_DRAINING, FT_TM_ENDED, 
 
 struct ft_tm_op {
     uint32_t guard;
-    uint32_t id;        /* handle: generation of the slot << 12 | slot */
-    uint64_t serial;    /* from 1, in the order of recording; 0: never used */
-    uint64_t seq;       /* in its communicator */
+    uint32_t id;     /* handle: generation of the slot << 12 | slot */
+    uint64_t serial; /* from 1, in the order of recording; 0: never used */
+    uint64_t seq;    /* in its communicator */
     uint64_t ctx;
     uint64_t count;
-    uint64_t wait;      /* step << 24 | peer + 1: one store, never torn; outside the guard */
+    uint64_t wait; /* step << 24 | peer + 1: one store, never torn; outside the guard */
     uint64_t time_ns[FT_TM_TIMES]; /* 0: not reached */
     int32_t status;
     int32_t root;
-    uint16_t comm;      /* row */
+    uint16_t comm; /* row */
     uint8_t kind, type, red, state;
     char algo[26];
 };
@@ -99,28 +102,37 @@ _Static_assert(FT_TM_BYTES <= 1 << 20, "at most 1 MiB a rank");
 #define FT_TM_PEER_BITS 24
 #define FT_TM_PEER_MASK ((1u << FT_TM_PEER_BITS) - 1)
 
-/* ---- files (file.c): where they are, whose they are ------------------------------------------------------------ */
+/* ---- files (file.c): where they are, whose they are ------------------------------------------ */
 
-struct ft_tm_name { unsigned uid; int pid; unsigned n; };
+struct ft_tm_name {
+    unsigned uid;
+    int pid;
+    unsigned n;
+};
 bool ft_tm_name_parse(const char *name, struct ft_tm_name *out); /* false: not one of ours */
 /* State letter and start time of a process from /proc/<pid>/stat; false if there is none. */
 bool ft_tm_process(int pid, char *state, uint64_t *start);
 uint64_t ft_tm_pid_ns(void); /* 0 if unknown */
-/* Removes this user's files in dir whose process is gone. A file is first marked (mode 0400) when its process is found gone,
- * and removed by a call that finds the mark older than grace_s; more than 32 of them lose their grace. Returns how many. */
+/* Removes this user's files in dir whose process is gone. A file is first marked (mode 0400) when
+ * its process is found gone, and removed by a call that finds the mark older than grace_s; more
+ * than 32 of them lose their grace. Returns how many. */
 int ft_tm_clean(const char *dir, int grace_s);
 /* ft_telemetry_open in another directory. */
-struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *, uint64_t engine, uint64_t host);
+struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *, uint64_t engine,
+                                          uint64_t host);
 const char *ft_telemetry_path(const struct ft_telemetry *);
 
-/* ---- images (reader.c): a checked copy of a file ---------------------------------------------------------------- */
+/* ---- images (reader.c): a checked copy of a file --------------------------------------------- */
 
 struct ft_image {
-    struct ft_tm_file file;             /* strings are terminated and printable, enums may still be anything */
-    unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS]; /* caught inside a write: fields may not belong together */
-    int fd;                             /* -1: from memory */
+    /* strings are terminated and printable, enums may still be anything */
+    struct ft_tm_file file;
+    /* caught inside a write: fields may not belong together */
+    unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS];
+    int fd; /* -1: from memory */
 };
-/* Opens and copies a file. The image is the caller's, ft_image_free(). FT_INVAL: malformed, with a sentence; FT_SYSTEM. */
+/* Opens and copies a file. The image is the caller's, ft_image_free(). FT_INVAL: malformed, with a
+ * sentence; FT_SYSTEM. */
 int ft_image_load(const char *path, struct ft_image **out);
 /* The same from bytes, for the fuzzer. */
 int ft_image_parse(const void *data, size_t len_bytes, struct ft_image **out);

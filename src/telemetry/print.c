@@ -1,6 +1,7 @@
 /*
- * Text of an image for people: who the process is, its communicators, the operations that have not ended and the last that
- * have, its links. Enum values come from the file and are named through functions that accept any number.
+ * Text of an image for people: who the process is, its communicators, the operations that have not
+ * ended and the last that have, its links. Enum values come from the file and are named through
+ * functions that accept any number.
  */
 #include "format.h"
 
@@ -16,12 +17,17 @@
 /* 1.5 s, 23.0 ms, ... into buf of 24. */
 static const char *span(char *buf, uint64_t from_ns, uint64_t to_ns)
 {
-    if (from_ns == 0 || to_ns < from_ns) return "-";
+    if (from_ns == 0 || to_ns < from_ns)
+        return "-";
     double ns = (double)(to_ns - from_ns);
-    if (ns < 1e3) snprintf(buf, 24, "%.0f ns", ns);
-    else if (ns < 1e6) snprintf(buf, 24, "%.1f us", ns / 1e3);
-    else if (ns < 1e9) snprintf(buf, 24, "%.1f ms", ns / 1e6);
-    else snprintf(buf, 24, "%.1f s", ns / 1e9);
+    if (ns < 1e3)
+        snprintf(buf, 24, "%.0f ns", ns);
+    else if (ns < 1e6)
+        snprintf(buf, 24, "%.1f us", ns / 1e3);
+    else if (ns < 1e9)
+        snprintf(buf, 24, "%.1f ms", ns / 1e6);
+    else
+        snprintf(buf, 24, "%.1f s", ns / 1e9);
     return buf;
 }
 
@@ -29,16 +35,26 @@ static const char *process_text(const struct ft_tm_header *h)
 {
     char state;
     uint64_t start;
-    if (h->pid_ns != ft_tm_pid_ns()) return "in another pid namespace";
-    if (!ft_tm_process((int)h->pid, &state, &start) || start != h->pid_start) return "gone";
+    if (h->pid_ns != ft_tm_pid_ns())
+        return "in another pid namespace";
+    if (!ft_tm_process((int)h->pid, &state, &start) || start != h->pid_start)
+        return "gone";
     switch (state) {
-    case 'R': return "running";
-    case 'S': return "sleeping";
-    case 'D': return "sleeping uninterruptibly";
-    case 'T': return "stopped";
-    case 't': return "stopped by a debugger";
-    case 'Z': case 'X': return "dead";
-    default: return "alive";
+    case 'R':
+        return "running";
+    case 'S':
+        return "sleeping";
+    case 'D':
+        return "sleeping uninterruptibly";
+    case 'T':
+        return "stopped";
+    case 't':
+        return "stopped by a debugger";
+    case 'Z':
+    case 'X':
+        return "dead";
+    default:
+        return "alive";
     }
 }
 
@@ -47,39 +63,58 @@ static void print_process(FILE *out, const struct ft_tm_header *h, uint64_t now_
     char age[24], when[32] = "?";
     time_t real = (time_t)(h->opened_real_ns / 1000000000u);
     struct tm tm;
-    if (gmtime_r(&real, &tm)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
-    fprintf(out, "process %u (%s) on %s: %s; opened %s, %s ago; engine %016" PRIx64 ", host %016" PRIx64 "\n", h->pid,
-            h->program, h->hostname, process_text(h), when, span(age, h->opened_ns, now_ns), h->engine, h->host);
+    if (gmtime_r(&real, &tm))
+        strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &tm);
+    fprintf(out,
+            "process %u (%s) on %s: %s; opened %s, %s ago; engine %016" PRIx64 ", host %016" PRIx64
+            "\n",
+            h->pid, h->program, h->hostname, process_text(h), when, span(age, h->opened_ns, now_ns),
+            h->engine, h->host);
     fprintf(out, "  %" PRIu64 " operations recorded", h->ops);
-    if (h->lost_comms) fprintf(out, "; %" PRIu64 " communicators and %" PRIu64 " operations not (table full)", h->lost_comms, h->lost_ops);
-    if (h->lost_links) fprintf(out, "; %" PRIu64 " links not (table full)", h->lost_links);
+    if (h->lost_comms)
+        fprintf(out, "; %" PRIu64 " communicators and %" PRIu64 " operations not (table full)",
+                h->lost_comms, h->lost_ops);
+    if (h->lost_links)
+        fprintf(out, "; %" PRIu64 " links not (table full)", h->lost_links);
     fputc('\n', out);
 }
 
 static void print_comms(FILE *out, const struct ft_image *image)
 {
-    fprintf(out, "  communicators:\n    row context          epoch rank/size state       issued      ended failed last-done name\n");
+    fprintf(out, "  communicators:\n    row context          epoch rank/size state       issued    "
+                 "  ended failed last-done name\n");
     for (int i = 0; i < FT_TM_COMMS; i++) {
         const struct ft_tm_comm *c = &image->file.comm[i];
-        if (c->state == FT_TM_FREE && !image->comm_torn[i]) continue;
-        const char *state = image->comm_torn[i] ? "torn" : c->state == FT_TM_OPEN ? "open" : c->state == FT_TM_CLOSED ? "closed" : "?";
-        fprintf(out, "    %3d %016" PRIx64 " %5" PRIu64 " %4d/%-4d %-6s %11" PRIu64 " %10" PRIu64 " %6" PRIu64 " %9" PRIu64 " %s\n", i,
-                c->ctx, c->epoch, c->rank, c->nranks, state, c->issued, c->ended, c->failed, c->last_done, c->name);
+        if (c->state == FT_TM_FREE && !image->comm_torn[i])
+            continue;
+        const char *state = image->comm_torn[i]        ? "torn"
+                            : c->state == FT_TM_OPEN   ? "open"
+                            : c->state == FT_TM_CLOSED ? "closed"
+                                                       : "?";
+        fprintf(out,
+                "    %3d %016" PRIx64 " %5" PRIu64 " %4d/%-4d %-6s %11" PRIu64 " %10" PRIu64
+                " %6" PRIu64 " %9" PRIu64 " %s\n",
+                i, c->ctx, c->epoch, c->rank, c->nranks, state, c->issued, c->ended, c->failed,
+                c->last_done, c->name);
     }
 }
 
-/* ---- operations --------------------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static bool op_used(const struct ft_image *image, int slot)
 {
     return image->file.op[slot].serial != 0 || image->op_torn[slot];
 }
 
-static bool op_ended(const struct ft_tm_op *r) { return r->state >= FT_OP_DONE; }
+static bool op_ended(const struct ft_tm_op *r)
+{
+    return r->state >= FT_OP_DONE;
+}
 
 static int by_serial(const void *a, const void *b)
 {
-    const struct ft_tm_op *x = *(const struct ft_tm_op *const *)a, *y = *(const struct ft_tm_op *const *)b;
+    const struct ft_tm_op *x = *(const struct ft_tm_op *const *)a,
+                          *y = *(const struct ft_tm_op *const *)b;
     return x->serial < y->serial ? -1 : x->serial > y->serial;
 }
 
@@ -88,16 +123,22 @@ static void print_op(FILE *out, const struct ft_tm_op *r, bool torn, uint64_t no
     char queued[24], ran[24];
     const uint64_t *t = r->time_ns;
     uint64_t end = t[FT_TM_ENDED] ? t[FT_TM_ENDED] : now_ns;
-    fprintf(out, "    comm %u #%" PRIu64 " %s %s", r->comm, r->seq, ft_kind_name(r->kind), ft_type_name(r->type));
-    if (r->kind < FT_KINDS && ft_kind_reduces(r->kind)) fprintf(out, " %s", ft_red_name(r->red));
-    fprintf(out, " x %" PRIu64 "%s%s: %s", r->count, *r->algo ? ", " : "", r->algo, ft_op_state_name(r->state));
-    if (r->status != FT_OK) fprintf(out, " (%s)", ft_status_text(r->status));
-    fprintf(out, "; waited %s, ran %s", span(queued, t[FT_TM_CREATED], t[FT_TM_STARTED] ? t[FT_TM_STARTED] : end),
+    fprintf(out, "    comm %u #%" PRIu64 " %s %s", r->comm, r->seq, ft_kind_name(r->kind),
+            ft_type_name(r->type));
+    if (r->kind < FT_KINDS && ft_kind_reduces(r->kind))
+        fprintf(out, " %s", ft_red_name(r->red));
+    fprintf(out, " x %" PRIu64 "%s%s: %s", r->count, *r->algo ? ", " : "", r->algo,
+            ft_op_state_name(r->state));
+    if (r->status != FT_OK)
+        fprintf(out, " (%s)", ft_status_text(r->status));
+    fprintf(out, "; waited %s, ran %s",
+            span(queued, t[FT_TM_CREATED], t[FT_TM_STARTED] ? t[FT_TM_STARTED] : end),
             span(ran, t[FT_TM_STARTED], end));
     int peer = (int)(r->wait & FT_TM_PEER_MASK) - 1;
     if (!op_ended(r) && t[FT_TM_STARTED]) {
         fprintf(out, "; at step %" PRIu64, r->wait >> FT_TM_PEER_BITS);
-        if (peer >= 0) fprintf(out, ", waiting for rank %d", peer);
+        if (peer >= 0)
+            fprintf(out, ", waiting for rank %d", peer);
     }
     fprintf(out, "%s\n", torn ? " (caught inside a write)" : "");
 }
@@ -105,30 +146,44 @@ static void print_op(FILE *out, const struct ft_tm_op *r, bool torn, uint64_t no
 static void print_ops(FILE *out, const struct ft_image *image, uint64_t now_ns)
 {
     const struct ft_tm_op **list = calloc(FT_TM_OPS, sizeof *list);
-    if (!list) return;
+    if (!list)
+        return;
     size_t n = 0, running = 0, ended = 0, shown = 0;
     for (int i = 0; i < FT_TM_OPS; i++)
-        if (op_used(image, i)) list[n++] = &image->file.op[i];
+        if (op_used(image, i))
+            list[n++] = &image->file.op[i];
     qsort(list, n, sizeof *list, by_serial);
-    for (size_t i = 0; i < n; i++) op_ended(list[i]) ? ended++ : running++;
+    for (size_t i = 0; i < n; i++)
+        op_ended(list[i]) ? ended++ : running++;
     fprintf(out, "  not ended: %zu\n", running);
     for (size_t i = 0; i < n && shown < MOST_RUNNING; i++)
-        if (!op_ended(list[i]) && ++shown) print_op(out, list[i], image->op_torn[list[i] - image->file.op], now_ns);
-    if (running > shown) fprintf(out, "    and %zu more\n", running - shown);
-    fprintf(out, "  ended: the last %zu of %zu in the ring\n", ended < LAST_ENDED ? ended : LAST_ENDED, ended);
+        if (!op_ended(list[i]) && ++shown)
+            print_op(out, list[i], image->op_torn[list[i] - image->file.op], now_ns);
+    if (running > shown)
+        fprintf(out, "    and %zu more\n", running - shown);
+    fprintf(out, "  ended: the last %zu of %zu in the ring\n",
+            ended < LAST_ENDED ? ended : LAST_ENDED, ended);
     for (size_t i = 0; i < n; i++)
-        if (op_ended(list[i]) && ended-- <= LAST_ENDED) print_op(out, list[i], image->op_torn[list[i] - image->file.op], now_ns);
+        if (op_ended(list[i]) && ended-- <= LAST_ENDED)
+            print_op(out, list[i], image->op_torn[list[i] - image->file.op], now_ns);
     free(list);
 }
 
 static void print_links(FILE *out, const struct ft_image *image)
 {
-    fprintf(out, "  links:\n    rank engine           way  transport  state     messages           bytes  transfer-ms      wait-ms\n");
+    fprintf(out, "  links:\n    rank engine           way  transport  state     messages           "
+                 "bytes  transfer-ms      wait-ms\n");
     for (int i = 0; i < FT_TM_LINKS; i++) {
         const struct ft_tm_link *l = &image->file.link[i];
-        if (l->state == FT_TM_FREE) continue;
-        fprintf(out, "    %4d %016" PRIx64 " %-4s %-10s %-6s %11" PRIu64 " %15" PRIu64 " %12.3f %12.3f\n", l->peer_rank, l->peer,
-                l->sender ? "to" : "from", l->transport, l->state == FT_TM_OPEN ? "open" : l->state == FT_TM_CLOSED ? "closed" : "?",
+        if (l->state == FT_TM_FREE)
+            continue;
+        fprintf(out,
+                "    %4d %016" PRIx64 " %-4s %-10s %-6s %11" PRIu64 " %15" PRIu64
+                " %12.3f %12.3f\n",
+                l->peer_rank, l->peer, l->sender ? "to" : "from", l->transport,
+                l->state == FT_TM_OPEN     ? "open"
+                : l->state == FT_TM_CLOSED ? "closed"
+                                           : "?",
                 l->messages, l->bytes, (double)l->transfer_ns / 1e6, (double)l->wait_ns / 1e6);
     }
 }
@@ -141,17 +196,19 @@ void ft_image_print(FILE *out, const struct ft_image *image, uint64_t now_ns)
     print_links(out, image);
 }
 
-/* ---- all files of a process --------------------------------------------------------------------------------------- */
+/* ---- all files of a process ------------------------------------------------------------------ */
 
 int ft_telemetry_print_in(FILE *out, const char *dir, int pid)
 {
     DIR *list = opendir(dir);
-    if (!list) return ft_fail(FT_INVAL, "cannot list %s", dir);
+    if (!list)
+        return ft_fail(FT_INVAL, "cannot list %s", dir);
     int found = 0, status = FT_OK;
     char why[256] = "";
     for (struct dirent *entry; (entry = readdir(list));) {
         struct ft_tm_name name;
-        if (!ft_tm_name_parse(entry->d_name, &name) || name.pid != pid) continue;
+        if (!ft_tm_name_parse(entry->d_name, &name) || name.pid != pid)
+            continue;
         char path[256];
         snprintf(path, sizeof path, "%s/%.64s", dir, entry->d_name);
         struct ft_image *image;
@@ -166,8 +223,12 @@ int ft_telemetry_print_in(FILE *out, const char *dir, int pid)
         ft_image_free(image);
     }
     closedir(list);
-    if (!found) return ft_fail(FT_INVAL, "no telemetry of process %d in %s", pid, dir);
+    if (!found)
+        return ft_fail(FT_INVAL, "no telemetry of process %d in %s", pid, dir);
     return status ? ft_fail(status, "%s", why) : FT_OK;
 }
 
-int ft_telemetry_print(FILE *out, int pid) { return ft_telemetry_print_in(out, FT_TM_DIR, pid); }
+int ft_telemetry_print(FILE *out, int pid)
+{
+    return ft_telemetry_print_in(out, FT_TM_DIR, pid);
+}

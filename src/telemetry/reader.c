@@ -1,7 +1,8 @@
 /*
- * Copies of telemetry files, taken from outside and checked before use. The file is read, not mapped: its owner may truncate
- * it at any moment. Nothing in it is trusted: sizes must be exactly this version's, strings are cut and made printable,
- * numbers that index or name something are checked where they are used.
+ * Copies of telemetry files, taken from outside and checked before use. The file is read, not
+ * mapped: its owner may truncate it at any moment. Nothing in it is trusted: sizes must be exactly
+ * this version's, strings are cut and made printable, numbers that index or name something are
+ * checked where they are used.
  */
 #include "format.h"
 
@@ -13,7 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define RETRIES 8 /* of one record that is being written; a running writer leaves it within 100 ns */
+/* of one record that is being written; a running writer leaves it within 100 ns */
+#define RETRIES 8
 
 static uint32_t guard_at(const void *row)
 {
@@ -26,16 +28,20 @@ static int read_all(int fd, void *buf, size_t len_bytes, size_t off)
 {
     for (size_t done = 0; done < len_bytes;) {
         ssize_t n = pread(fd, (char *)buf + done, len_bytes - done, (off_t)(off + done));
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return ft_fail(FT_SYSTEM, "read: %s", strerror(errno));
-        if (n == 0) return ft_fail(FT_INVAL, "the file is cut off at %zu bytes", off + done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return ft_fail(FT_SYSTEM, "read: %s", strerror(errno));
+        if (n == 0)
+            return ft_fail(FT_INVAL, "the file is cut off at %zu bytes", off + done);
         done += (size_t)n;
     }
-    __atomic_thread_fence(__ATOMIC_ACQUIRE); /* orders one copy before the next; pairs with the guards' release stores */
+    /* orders one copy before the next; pairs with the guards' release stores */
+    __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return FT_OK;
 }
 
-/* ---- consistency: the same even guard before and after the copy ---------------------------------------------------- */
+/* ---- consistency: the same even guard before and after the copy ------------------------------ */
 
 static bool reread(int fd, size_t off, void *row, size_t len_bytes)
 {
@@ -44,7 +50,8 @@ static bool reread(int fd, size_t off, void *row, size_t len_bytes)
         if (read_all(fd, &before, sizeof before, off) || read_all(fd, row, len_bytes, off) ||
             read_all(fd, &after, sizeof after, off))
             return false;
-        if (before == after && !(before & 1) && guard_at(row) == before) return true;
+        if (before == after && !(before & 1) && guard_at(row) == before)
+            return true;
     }
     return false;
 }
@@ -55,34 +62,46 @@ struct table {
     unsigned char *torn;
 };
 
-static void settle(struct ft_image *image, const void *before, const void *after, const struct table *table)
+static void settle(struct ft_image *image, const void *before, const void *after,
+                   const struct table *table)
 {
     for (size_t i = 0; i < table->nrows; i++) {
         size_t off = table->off + i * table->row_bytes;
         char *row = (char *)&image->file + off;
         uint32_t guard = guard_at(row);
-        bool same = guard == guard_at((const char *)before + off) && guard == guard_at((const char *)after + off);
-        if (!same || guard & 1) table->torn[i] = image->fd < 0 || !reread(image->fd, off, row, table->row_bytes);
+        bool same = guard == guard_at((const char *)before + off) &&
+                    guard == guard_at((const char *)after + off);
+        if (!same || guard & 1)
+            table->torn[i] = image->fd < 0 || !reread(image->fd, off, row, table->row_bytes);
     }
 }
 
-static void settle_all(struct ft_image *image, const struct ft_tm_file *before, const struct ft_tm_file *after)
+static void settle_all(struct ft_image *image, const struct ft_tm_file *before,
+                       const struct ft_tm_file *after)
 {
-    const struct table comms = {offsetof(struct ft_tm_file, comm), FT_TM_COMMS, sizeof(struct ft_tm_comm), image->comm_torn};
-    const struct table ops = {offsetof(struct ft_tm_file, op), FT_TM_OPS, sizeof(struct ft_tm_op), image->op_torn};
+    const struct table comms = {offsetof(struct ft_tm_file, comm), FT_TM_COMMS,
+                                sizeof(struct ft_tm_comm), image->comm_torn};
+    const struct table ops = {offsetof(struct ft_tm_file, op), FT_TM_OPS, sizeof(struct ft_tm_op),
+                              image->op_torn};
     settle(image, before, after, &comms);
     settle(image, before, after, &ops);
 }
 
-/* ---- checks ------------------------------------------------------------------------------------------------------- */
+/* ---- checks ---------------------------------------------------------------------------------- */
 
 static int check_header(const struct ft_tm_header *h)
 {
-    if (memcmp(h->magic, FT_TM_MAGIC, sizeof h->magic)) return ft_fail(FT_INVAL, "not a telemetry file");
-    if (h->order != FT_TM_ORDER) return ft_fail(FT_INVAL, "written in another byte order");
+    if (memcmp(h->magic, FT_TM_MAGIC, sizeof h->magic))
+        return ft_fail(FT_INVAL, "not a telemetry file");
+    if (h->order != FT_TM_ORDER)
+        return ft_fail(FT_INVAL, "written in another byte order");
     if (h->version != FT_TM_VERSION)
-        return ft_fail(FT_INVAL, "layout version %u; this program reads %u", h->version, FT_TM_VERSION);
-    const struct { const char *name; uint32_t is, want; } field[] = {
+        return ft_fail(FT_INVAL, "layout version %u; this program reads %u", h->version,
+                       FT_TM_VERSION);
+    const struct {
+        const char *name;
+        uint32_t is, want;
+    } field[] = {
         {"header_bytes", h->header_bytes, sizeof *h},
         {"file_bytes", h->file_bytes, FT_TM_BYTES},
         {"comm_offset", h->comm_offset, offsetof(struct ft_tm_file, comm)},
@@ -98,7 +117,8 @@ static int check_header(const struct ft_tm_header *h)
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++)
         if (field[i].is != field[i].want)
             return ft_fail(FT_INVAL, "%s is %u, not %u", field[i].name, field[i].is, field[i].want);
-    if (h->pid == 0 || h->pid > INT32_MAX) return ft_fail(FT_INVAL, "pid is %u", h->pid);
+    if (h->pid == 0 || h->pid > INT32_MAX)
+        return ft_fail(FT_INVAL, "pid is %u", h->pid);
     return FT_OK;
 }
 
@@ -106,31 +126,38 @@ static void clean_text(char *text, size_t size)
 {
     text[size - 1] = '\0';
     for (char *p = text; *p; p++)
-        if (!isprint((unsigned char)*p) || (unsigned char)*p > 126) *p = '?';
+        if (!isprint((unsigned char)*p) || (unsigned char)*p > 126)
+            *p = '?';
 }
 
 static void clean_all(struct ft_tm_file *f)
 {
     clean_text(f->header.hostname, sizeof f->header.hostname);
     clean_text(f->header.program, sizeof f->header.program);
-    for (int i = 0; i < FT_TM_COMMS; i++) clean_text(f->comm[i].name, sizeof f->comm[i].name);
-    for (int i = 0; i < FT_TM_OPS; i++) clean_text(f->op[i].algo, sizeof f->op[i].algo);
-    for (int i = 0; i < FT_TM_LINKS; i++) clean_text(f->link[i].transport, sizeof f->link[i].transport);
+    for (int i = 0; i < FT_TM_COMMS; i++)
+        clean_text(f->comm[i].name, sizeof f->comm[i].name);
+    for (int i = 0; i < FT_TM_OPS; i++)
+        clean_text(f->op[i].algo, sizeof f->op[i].algo);
+    for (int i = 0; i < FT_TM_LINKS; i++)
+        clean_text(f->link[i].transport, sizeof f->link[i].transport);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening --------------------------------------------------------------------------------- */
 
 static struct ft_image *image_new(void)
 {
     struct ft_image *image = calloc(1, sizeof *image);
-    if (image) image->fd = -1;
-    else ft_fail(FT_NOMEM, "out of memory");
+    if (image)
+        image->fd = -1;
+    else
+        ft_fail(FT_NOMEM, "out of memory");
     return image;
 }
 
 void ft_image_free(struct ft_image *image)
 {
-    if (!image) return;
+    if (!image)
+        return;
     ft_fd_close(&image->fd);
     free(image);
 }
@@ -138,9 +165,11 @@ void ft_image_free(struct ft_image *image)
 int ft_image_parse(const void *data, size_t len_bytes, struct ft_image **out)
 {
     if (len_bytes != FT_TM_BYTES)
-        return ft_fail(FT_INVAL, "%zu bytes long; a telemetry file has %zu", len_bytes, FT_TM_BYTES);
+        return ft_fail(FT_INVAL, "%zu bytes long; a telemetry file has %zu", len_bytes,
+                       FT_TM_BYTES);
     struct ft_image *image = image_new();
-    if (!image) return FT_NOMEM;
+    if (!image)
+        return FT_NOMEM;
     memcpy(&image->file, data, FT_TM_BYTES);
     int status = check_header(&image->file.header);
     if (status) {
@@ -156,12 +185,17 @@ int ft_image_parse(const void *data, size_t len_bytes, struct ft_image **out)
 static int open_file(const char *path, int *fd)
 {
     struct stat st;
-    *fd = ft_fd_own(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)); /* a pipe would wait for its writer */
-    if (*fd < 0) return ft_fail(FT_INVAL, "cannot open: %s", strerror(errno));
-    if (fstat(*fd, &st) < 0) return ft_fail(FT_SYSTEM, "fstat: %s", strerror(errno));
-    if (!S_ISREG(st.st_mode)) return ft_fail(FT_INVAL, "not a regular file");
+    /* a pipe would wait for its writer */
+    *fd = ft_fd_own(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (*fd < 0)
+        return ft_fail(FT_INVAL, "cannot open: %s", strerror(errno));
+    if (fstat(*fd, &st) < 0)
+        return ft_fail(FT_SYSTEM, "fstat: %s", strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return ft_fail(FT_INVAL, "not a regular file");
     if (st.st_size != (off_t)FT_TM_BYTES)
-        return ft_fail(FT_INVAL, "%lld bytes long; a telemetry file has %zu", (long long)st.st_size, FT_TM_BYTES);
+        return ft_fail(FT_INVAL, "%lld bytes long; a telemetry file has %zu", (long long)st.st_size,
+                       FT_TM_BYTES);
     return FT_OK;
 }
 
@@ -171,11 +205,16 @@ int ft_image_load(const char *path, struct ft_image **out)
     struct ft_image *image = image_new();
     struct ft_tm_file *before = malloc(FT_TM_BYTES), *after = malloc(FT_TM_BYTES);
     int status = image && before && after ? FT_OK : ft_fail(FT_NOMEM, "out of memory");
-    if (!status) status = open_file(path, &image->fd);
-    if (!status) status = read_all(image->fd, before, FT_TM_BYTES, 0);
-    if (!status) status = read_all(image->fd, &image->file, FT_TM_BYTES, 0);
-    if (!status) status = read_all(image->fd, after, FT_TM_BYTES, 0);
-    if (!status) status = check_header(&image->file.header);
+    if (!status)
+        status = open_file(path, &image->fd);
+    if (!status)
+        status = read_all(image->fd, before, FT_TM_BYTES, 0);
+    if (!status)
+        status = read_all(image->fd, &image->file, FT_TM_BYTES, 0);
+    if (!status)
+        status = read_all(image->fd, after, FT_TM_BYTES, 0);
+    if (!status)
+        status = check_header(&image->file.header);
     if (!status) {
         settle_all(image, before, after);
         clean_all(&image->file);

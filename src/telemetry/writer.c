@@ -1,10 +1,12 @@
 /*
- * Writing records. All calls for one rank are made with its engine held, so there is one writer; readers are other
- * processes that map or read the file at any moment. The guard of a record is what they check (format.h).
+ * Writing records. All calls for one rank are made with its engine held, so there is one writer;
+ * readers are other processes that map or read the file at any moment. The guard of a record is
+ * what they check (format.h).
  *
- * An operation that runs keeps its record however many are enqueued behind it: the ring steps over records in RUNNING or
- * DRAINING, at most one of each row of the communicator table and channel, so within MAX_STEP_OVER. What the process reads
- * back from its own file is bounded before use: another process of the user may have written there.
+ * An operation that runs keeps its record however many are enqueued behind it: the ring steps over
+ * records in RUNNING or DRAINING, at most one of each row of the communicator table and channel, so
+ * within MAX_STEP_OVER. What the process reads back from its own file is bounded before use:
+ * another process of the user may have written there.
  */
 #include "writer.h"
 
@@ -14,7 +16,8 @@
 #define MAX_STEP_OVER 256
 #define LAST_GENERATION (UINT32_MAX / FT_TM_OPS - 1) /* NO_OP is never a handle */
 
-/* Between the two, plain stores. The fence keeps them behind the odd guard, the release store before the even one. */
+/* Between the two, plain stores. The fence keeps them behind the odd guard, the release store
+ * before the even one. */
 static inline void guard_enter(uint32_t *guard)
 {
 #ifdef __SANITIZE_THREAD__ /* does not know fences */
@@ -25,9 +28,15 @@ static inline void guard_enter(uint32_t *guard)
 #endif
 }
 
-static inline void guard_leave(uint32_t *guard) { __atomic_store_n(guard, (*guard | 1) + 1, __ATOMIC_RELEASE); }
+static inline void guard_leave(uint32_t *guard)
+{
+    __atomic_store_n(guard, (*guard | 1) + 1, __ATOMIC_RELEASE);
+}
 
-static inline void store64(uint64_t *to, uint64_t value) { __atomic_store_n(to, value, __ATOMIC_RELAXED); }
+static inline void store64(uint64_t *to, uint64_t value)
+{
+    __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
 
 static void copy_text(char *to, size_t size, const char *from)
 {
@@ -36,15 +45,18 @@ static void copy_text(char *to, size_t size, const char *from)
     memset(to + len, 0, size - len);
 }
 
-/* ---- communicators ---------------------------------------------------------------------------------------------- */
+/* ---- communicators --------------------------------------------------------------------------- */
 
-int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch, int nranks, int rank, const char *name)
+int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch, int nranks,
+                           int rank, const char *name)
 {
-    if (!t) return -1;
+    if (!t)
+        return -1;
     for (int i = 0; i < FT_TM_COMMS; i++) {
         int row = (t->next_comm + i) % FT_TM_COMMS;
         struct ft_tm_comm *c = &t->file->comm[row];
-        if (c->state == FT_TM_OPEN) continue;
+        if (c->state == FT_TM_OPEN)
+            continue;
         guard_enter(&c->guard);
         memset(&c->state, 0, sizeof *c - offsetof(struct ft_tm_comm, state));
         c->ctx = ctx;
@@ -64,7 +76,8 @@ int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch,
 
 void ft_telemetry_comm_close(struct ft_telemetry *t, int comm)
 {
-    if (!t || comm < 0 || comm >= FT_TM_COMMS) return;
+    if (!t || comm < 0 || comm >= FT_TM_COMMS)
+        return;
     struct ft_tm_comm *c = &t->file->comm[comm];
     guard_enter(&c->guard);
     c->state = FT_TM_CLOSED;
@@ -72,13 +85,14 @@ void ft_telemetry_comm_close(struct ft_telemetry *t, int comm)
     guard_leave(&c->guard);
 }
 
-/* ---- operations --------------------------------------------------------------------------------------------------- */
+/* ---- operations ------------------------------------------------------------------------------ */
 
 static struct ft_tm_op *take_slot(struct ft_telemetry *t)
 {
     for (int i = 0; i < MAX_STEP_OVER; i++) {
         struct ft_tm_op *r = &t->file->op[t->next % FT_TM_OPS];
-        if (r->state != FT_OP_RUNNING && r->state != FT_OP_DRAINING) break;
+        if (r->state != FT_OP_RUNNING && r->state != FT_OP_DRAINING)
+            break;
         t->next++;
     }
     uint32_t slot = t->next++ % FT_TM_OPS;
@@ -89,10 +103,11 @@ static struct ft_tm_op *take_slot(struct ft_telemetry *t)
     return r;
 }
 
-uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll, const char *algo,
-                         uint64_t now_ns)
+uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll,
+                         const char *algo, uint64_t now_ns)
 {
-    if (!t) return NO_OP;
+    if (!t)
+        return NO_OP;
     if (comm < 0 || comm >= FT_TM_COMMS) {
         store64(&t->file->header.lost_ops, t->file->header.lost_ops + 1);
         return NO_OP;
@@ -105,7 +120,8 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     r->count = coll->count;
     r->wait = 0;
     r->time_ns[FT_TM_CREATED] = now_ns;
-    for (int i = FT_TM_CREATED + 1; i < FT_TM_TIMES; i++) r->time_ns[i] = 0;
+    for (int i = FT_TM_CREATED + 1; i < FT_TM_TIMES; i++)
+        r->time_ns[i] = 0;
     r->status = FT_OK;
     r->root = coll->root;
     r->comm = (uint16_t)comm;
@@ -113,7 +129,8 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     r->type = (uint8_t)coll->type;
     r->red = (uint8_t)coll->red;
     r->state = FT_OP_NEW;
-    if (algo != t->algo_from) copy_text(t->algo, sizeof t->algo, algo); /* names are constants */
+    if (algo != t->algo_from)
+        copy_text(t->algo, sizeof t->algo, algo); /* names are constants */
     t->algo_from = algo;
     memcpy(r->algo, t->algo, sizeof r->algo);
     uint32_t id = r->id;
@@ -127,7 +144,8 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
 /* NULL if the record has been overwritten since. */
 static struct ft_tm_op *find(struct ft_telemetry *t, uint32_t op)
 {
-    if (!t || op == NO_OP || op < FT_TM_OPS) return NULL; /* generations count from 1 */
+    if (!t || op == NO_OP || op < FT_TM_OPS)
+        return NULL; /* generations count from 1 */
     struct ft_tm_op *r = &t->file->op[op % FT_TM_OPS];
     return r->id == op ? r : NULL;
 }
@@ -135,44 +153,55 @@ static struct ft_tm_op *find(struct ft_telemetry *t, uint32_t op)
 static int time_of(int state)
 {
     static const unsigned char index[FT_OP_STATE_COUNT] = {
-        [FT_OP_NEW] = FT_TM_CREATED, [FT_OP_QUEUED] = FT_TM_QUEUED, [FT_OP_RUNNING] = FT_TM_STARTED,
-        [FT_OP_DRAINING] = FT_TM_DRAINING, [FT_OP_DONE] = FT_TM_ENDED, [FT_OP_FAILED] = FT_TM_ENDED,
+        [FT_OP_NEW] = FT_TM_CREATED,     [FT_OP_QUEUED] = FT_TM_QUEUED,
+        [FT_OP_RUNNING] = FT_TM_STARTED, [FT_OP_DRAINING] = FT_TM_DRAINING,
+        [FT_OP_DONE] = FT_TM_ENDED,      [FT_OP_FAILED] = FT_TM_ENDED,
         [FT_OP_SKIPPED] = FT_TM_ENDED};
     return (unsigned)state < FT_OP_STATE_COUNT ? index[state] : FT_TM_ENDED;
 }
 
-void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int status, uint64_t now_ns)
+void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int status,
+                           uint64_t now_ns)
 {
     struct ft_tm_op *r = find(t, op);
-    if (!r) return;
+    if (!r)
+        return;
     guard_enter(&r->guard);
     r->state = (uint8_t)state;
     r->status = status;
     r->time_ns[time_of(state)] = now_ns;
     guard_leave(&r->guard);
-    if (state < FT_OP_DONE) return;
+    if (state < FT_OP_DONE)
+        return;
     struct ft_tm_comm *c = &t->file->comm[r->comm % FT_TM_COMMS];
-    if (c->ctx != r->ctx) return; /* the row has a new owner */
+    if (c->ctx != r->ctx)
+        return; /* the row has a new owner */
     store64(&c->ended, c->ended + 1);
-    if (state != FT_OP_DONE) store64(&c->failed, c->failed + 1);
-    else if (r->seq > c->last_done) store64(&c->last_done, r->seq);
+    if (state != FT_OP_DONE)
+        store64(&c->failed, c->failed + 1);
+    else if (r->seq > c->last_done)
+        store64(&c->last_done, r->seq);
 }
 
 void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, uint64_t step, int peer)
 {
     struct ft_tm_op *r = find(t, op);
-    if (r) store64(&r->wait, step << FT_TM_PEER_BITS | ((uint32_t)(peer + 1) & FT_TM_PEER_MASK));
+    if (r)
+        store64(&r->wait, step << FT_TM_PEER_BITS | ((uint32_t)(peer + 1) & FT_TM_PEER_MASK));
 }
 
-/* ---- links -------------------------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
-int ft_telemetry_link_open(struct ft_telemetry *t, uint64_t peer, int peer_rank, const char *transport, bool sender)
+int ft_telemetry_link_open(struct ft_telemetry *t, uint64_t peer, int peer_rank,
+                           const char *transport, bool sender)
 {
-    if (!t) return -1;
+    if (!t)
+        return -1;
     for (int i = 0; i < FT_TM_LINKS; i++) {
         int row = (t->next_link + i) % FT_TM_LINKS;
         struct ft_tm_link *l = &t->file->link[row];
-        if (l->state == FT_TM_OPEN) continue;
+        if (l->state == FT_TM_OPEN)
+            continue;
         __atomic_store_n(&l->state, FT_TM_FREE, __ATOMIC_RELAXED); /* readers skip it meanwhile */
         store64(&l->messages, 0);
         store64(&l->bytes, 0);
@@ -190,10 +219,11 @@ int ft_telemetry_link_open(struct ft_telemetry *t, uint64_t peer, int peer_rank,
     return -1;
 }
 
-void ft_telemetry_link_count(struct ft_telemetry *t, int link, uint64_t messages, uint64_t bytes, uint64_t transfer_ns,
-                             uint64_t wait_ns)
+void ft_telemetry_link_count(struct ft_telemetry *t, int link, uint64_t messages, uint64_t bytes,
+                             uint64_t transfer_ns, uint64_t wait_ns)
 {
-    if (!t || link < 0 || link >= FT_TM_LINKS) return;
+    if (!t || link < 0 || link >= FT_TM_LINKS)
+        return;
     struct ft_tm_link *l = &t->file->link[link];
     store64(&l->messages, messages);
     store64(&l->bytes, bytes);
@@ -203,7 +233,8 @@ void ft_telemetry_link_count(struct ft_telemetry *t, int link, uint64_t messages
 
 void ft_telemetry_link_close(struct ft_telemetry *t, int link)
 {
-    if (t && link >= 0 && link < FT_TM_LINKS) __atomic_store_n(&t->file->link[link].state, FT_TM_CLOSED, __ATOMIC_RELEASE);
+    if (t && link >= 0 && link < FT_TM_LINKS)
+        __atomic_store_n(&t->file->link[link].state, FT_TM_CLOSED, __ATOMIC_RELEASE);
 }
 
 const char *ft_op_state_name(int state)

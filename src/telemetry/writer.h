@@ -11,10 +11,11 @@
 struct ft_telemetry {
     struct ft_tm_file *file;
     struct ft_env *env;
-    uint64_t serial;    /* operations recorded */
-    uint32_t next;      /* slot that the next one takes, if nothing runs there */
+    uint64_t serial; /* operations recorded */
+    uint32_t next;   /* slot that the next one takes, if nothing runs there */
     int next_comm, next_link;
-    const char *algo_from; /* the name of the latest operation's algorithm, and its copy as records have it */
+    /* the name of the latest operation's algorithm, and its copy as records have it */
+    const char *algo_from;
     char algo[sizeof((struct ft_tm_op *)NULL)->algo];
     pid_t pid;
     struct ft_telemetry *others; /* open in this process */

@@ -1,12 +1,15 @@
 /*
- * fault: a decorator that makes the links of another transport slow, lossy or short-lived, as FTCCL_FAULT says. It keeps
- * the contract of transport.h, so that whatever it does could have happened to the transport beneath.
+ * fault: a decorator that makes the links of another transport slow, lossy or short-lived, as
+ * FTCCL_FAULT says. It keeps the contract of transport.h, so that whatever it does could have
+ * happened to the transport beneath.
  *
- * All draws are functions of the seed, the two engines and the number of the message on its link: a run with the same text
- * and the same traffic does the same. The receiving side knows by that where the sending side cuts a link, and reports the
- * end as a loss although the transport beneath said goodbye; so FTCCL_FAULT must be the same on both sides.
+ * All draws are functions of the seed, the two engines and the number of the message on its link: a
+ * run with the same text and the same traffic does the same. The receiving side knows by that where
+ * the sending side cuts a link, and reports the end as a loss although the transport beneath said
+ * goodbye; so FTCCL_FAULT must be the same on both sides.
  *
- * Delays are made where messages are received: after each, the link's next one is kept back for a while.
+ * Delays are made where messages are received: after each, the link's next one is kept back for a
+ * while.
  */
 #include "transport/transport.h"
 
@@ -15,17 +18,18 @@
 #include <string.h>
 
 /* name, default, what it does */
-#define FAULTS(X)                                                                                                    \
-    X(seed, 1)            /* of the draws */                                                                         \
-    X(delay_us, 0)        /* most that a message is kept back behind the one before */                               \
-    X(stall_ppm, 0)       /* messages in a million that are kept back for stall_us */                                \
-    X(stall_us, 100000)                                                                                              \
-    X(drop_ppm, 0)        /* messages in a million that are lost: the link hangs for break_us and is down then */    \
-    X(break_us, 100000)                                                                                              \
-    X(cut_after, 0)       /* messages after which a link is down at once; 0: never */                                \
-    X(refuse_ppm, 0)      /* connections in a million that are refused */                                            \
-    X(flip_ppm, 0)        /* messages in a million that have a bit of their payload changed */                       \
-    X(flip_after, 0)      /* messages after which the next with a payload has; 0: none */                            \
+#define FAULTS(X)                                                                                 \
+    X(seed, 1)      /* of the draws */                                                            \
+    X(delay_us, 0)  /* most that a message is kept back behind the one before */                  \
+    X(stall_ppm, 0) /* messages in a million that are kept back for stall_us */                   \
+    X(stall_us, 100000)                                                                           \
+    /* messages in a million that are lost: the link hangs for break_us and is down then */       \
+    X(drop_ppm, 0)                                                                                \
+    X(break_us, 100000)                                                                           \
+    X(cut_after, 0)          /* messages after which a link is down at once; 0: never */          \
+    X(refuse_ppm, 0)         /* connections in a million that are refused */                      \
+    X(flip_ppm, 0)           /* messages in a million that have a bit of their payload changed */ \
+    X(flip_after, 0)         /* messages after which the next with a payload has; 0: none */      \
     X(flip_rank, UINT64_MAX) /* the one rank whose messages flips change; else everybody's */
 
 struct faults {
@@ -35,7 +39,7 @@ struct faults {
 };
 
 struct fault {
-    struct ft_transport base; /* first */
+    struct ft_transport base;           /* first */
     const struct ft_transport_ops *ops; /* beneath */
     struct ft_transport *inner;
     struct faults faults;
@@ -54,10 +58,10 @@ struct fault_link {
     uint64_t gate_ns;      /* nothing is received before */
     uint64_t break_ns;     /* a message was dropped: down then; 0: no */
     struct ft_send *dropped;
-    int reserved;          /* slots out: while there are any, the link beneath has to stay */
-    bool flipped;          /* flip_after has had its message */
-    bool hidden;           /* something may have been kept back */
-    bool tell_down;        /* an event of our own */
+    int reserved;   /* slots out: while there are any, the link beneath has to stay */
+    bool flipped;   /* flip_after has had its message */
+    bool hidden;    /* something may have been kept back */
+    bool tell_down; /* an event of our own */
 };
 
 enum draw { DRAW_DELAY, DRAW_STALL, DRAW_DROP, DRAW_REFUSE, DRAW_FLIP, DRAW_BIT };
@@ -73,19 +77,27 @@ static int own_events(struct fault *f, struct ft_event *events, int max, bool *b
 static int gate(struct fault_link *l, uint64_t ctx, unsigned lane, struct ft_header *h);
 static int before_send(struct fault_link *l, struct ft_send *req);
 
-static struct fault *fault_of(struct ft_transport *t) { return FT_CONTAINER(t, struct fault, base); }
-static struct fault_link *link_of(struct ft_link *l) { return FT_CONTAINER(l, struct fault_link, base); }
+static struct fault *fault_of(struct ft_transport *t)
+{
+    return FT_CONTAINER(t, struct fault, base);
+}
+static struct fault_link *link_of(struct ft_link *l)
+{
+    return FT_CONTAINER(l, struct fault_link, base);
+}
 
 static int fault_open(const struct ft_transport_ops *faulty, const struct ft_transport_ops *ops,
                       const struct ft_transport_config *config, struct ft_transport **out)
 {
     struct fault *f = calloc(1, sizeof(*f));
-    if (f == NULL) return ft_fail(FT_NOMEM, "no memory for a transport");
+    if (f == NULL)
+        return ft_fail(FT_NOMEM, "no memory for a transport");
     f->base.ops = faulty;
     f->base.config = *config;
     f->ops = ops;
     int status = parse(ft_param_str(FT_PARAM_FAULT), &f->faults);
-    if (status == FT_OK) status = ops->open(config, &f->inner);
+    if (status == FT_OK)
+        status = ops->open(config, &f->inner);
     if (status != FT_OK) {
         free(f);
         return status;
@@ -98,20 +110,23 @@ static int fault_open(const struct ft_transport_ops *faulty, const struct ft_tra
 static void fault_disconnect(struct ft_link *link)
 {
     struct fault_link *l = link_of(link), **at = &l->owner->links;
-    while (*at != l) at = &(*at)->next;
+    while (*at != l)
+        at = &(*at)->next;
     *at = l->next;
     if (l->inner != NULL) {
         l->inner->cut = link->cut;
         l->inner->ops->disconnect(l->inner);
     }
-    if (l->dropped != NULL) l->dropped->status = FT_LINK;
+    if (l->dropped != NULL)
+        l->dropped->status = FT_LINK;
     free(l);
 }
 
 static void fault_close(struct ft_transport *t)
 {
     struct fault *f = fault_of(t);
-    while (f->links != NULL) fault_disconnect(&f->links->base);
+    while (f->links != NULL)
+        fault_disconnect(&f->links->base);
     f->ops->close(f->inner);
     free(f);
 }
@@ -126,17 +141,21 @@ static bool fault_reaches(struct ft_transport *t, const void *address, size_t le
     return fault_of(t)->ops->reaches(fault_of(t)->inner, address, len_bytes);
 }
 
-static int fault_connect(struct ft_transport *t, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out)
+static int fault_connect(struct ft_transport *t, uint64_t peer, const void *address,
+                         size_t len_bytes, struct ft_link **out)
 {
     struct fault *f = fault_of(t);
     struct ft_link *inner = NULL;
-    const bool refused = hits(f, DRAW_REFUSE, f->faults.refuse_ppm, f->base.config.self ^ peer, f->connects++);
+    const bool refused = hits(f, DRAW_REFUSE, f->faults.refuse_ppm, f->base.config.self ^ peer,
+                              f->connects++);
     int status = refused ? FT_OK : f->ops->connect(f->inner, peer, address, len_bytes, &inner);
 
-    if (status != FT_OK) return status;
+    if (status != FT_OK)
+        return status;
     struct fault_link *l = add(f, inner, peer, true);
     if (l == NULL) {
-        if (inner != NULL) f->ops->disconnect(inner);
+        if (inner != NULL)
+            f->ops->disconnect(inner);
         return ft_fail(FT_NOMEM, "no memory for a link");
     }
     l->tell_down = refused; /* in the next turn */
@@ -144,27 +163,37 @@ static int fault_connect(struct ft_transport *t, uint64_t peer, const void *addr
     return FT_OK;
 }
 
-static int fault_bind(struct ft_transport *t, uint64_t ctx) { return fault_of(t)->ops->bind(fault_of(t)->inner, ctx); }
-static void fault_unbind(struct ft_transport *t, uint64_t ctx) { fault_of(t)->ops->unbind(fault_of(t)->inner, ctx); }
+static int fault_bind(struct ft_transport *t, uint64_t ctx)
+{
+    return fault_of(t)->ops->bind(fault_of(t)->inner, ctx);
+}
+static void fault_unbind(struct ft_transport *t, uint64_t ctx)
+{
+    fault_of(t)->ops->unbind(fault_of(t)->inner, ctx);
+}
 
-static int fault_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
+static int fault_send(struct ft_link *link, const struct ft_header *h, const void *data,
+                      struct ft_send *req)
 {
     struct fault_link *l = link_of(link);
     const struct fault *f = l->owner;
     void *slot;
     int status = before_send(l, req);
 
-    if (status != FT_OK) return status == FT_SKIPPED ? FT_OK : status;
+    if (status != FT_OK)
+        return status == FT_SKIPPED ? FT_OK : status;
     if (flips(l, h)) {
         status = link->ops->reserve(link, h, &slot);
-        if (status != FT_OK) return status;
+        if (status != FT_OK)
+            return status;
         memcpy(slot, data, h->len);
         link->ops->commit(link, h, slot);
         req->status = FT_OK;
         return FT_OK;
     }
     status = f->ops->send(l->inner, h, data, req);
-    if (status == FT_OK) l->taken++;
+    if (status == FT_OK)
+        l->taken++;
     mirror(l);
     return status;
 }
@@ -173,8 +202,10 @@ static int fault_reserve(struct ft_link *link, const struct ft_header *h, void *
 {
     struct fault_link *l = link_of(link);
     int status = before_send(l, NULL);
-    if (status == FT_OK) status = l->owner->ops->reserve(l->inner, h, slot);
-    if (status == FT_OK) l->reserved++;
+    if (status == FT_OK)
+        status = l->owner->ops->reserve(l->inner, h, slot);
+    if (status == FT_OK)
+        l->reserved++;
     return status;
 }
 
@@ -208,12 +239,18 @@ static int fault_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct 
     struct ft_header next;
     int status = gate(l, ctx, lane, &next);
 
-    if (status != FT_OK) return status;
+    if (status != FT_OK)
+        return status;
     status = f->ops->recv(l->inner, ctx, lane, msg);
-    if (status != FT_OK) return status;
-    uint64_t keep_us = f->faults.delay_us > 0 ? draw(f, DRAW_DELAY, l->id, l->taken) % (f->faults.delay_us + 1) : 0;
-    if (hits(f, DRAW_STALL, f->faults.stall_ppm, l->id, l->taken)) keep_us += f->faults.stall_us;
-    if (keep_us > 0) l->gate_ns = ft_now_ns(f->base.config.env) + keep_us * 1000;
+    if (status != FT_OK)
+        return status;
+    uint64_t keep_us = f->faults.delay_us > 0
+                           ? draw(f, DRAW_DELAY, l->id, l->taken) % (f->faults.delay_us + 1)
+                           : 0;
+    if (hits(f, DRAW_STALL, f->faults.stall_ppm, l->id, l->taken))
+        keep_us += f->faults.stall_us;
+    if (keep_us > 0)
+        l->gate_ns = ft_now_ns(f->base.config.env) + keep_us * 1000;
     l->taken++;
     mirror(l);
     return FT_OK;
@@ -222,7 +259,8 @@ static int fault_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct 
 static void fault_expect(struct ft_link *link, const struct ft_header *h, void *to)
 {
     struct fault_link *l = link_of(link);
-    if (l->inner != NULL && l->owner->ops->expect != NULL) l->owner->ops->expect(l->inner, h, to);
+    if (l->inner != NULL && l->owner->ops->expect != NULL)
+        l->owner->ops->expect(l->inner, h, to);
 }
 
 static int fault_fetch(struct ft_link *link, struct ft_msg *msg, void *to)
@@ -241,7 +279,8 @@ static int fault_peek(struct ft_link *link, uint64_t ctx, unsigned lane, struct 
 static void fault_release(struct ft_link *link, struct ft_msg *msg)
 {
     struct fault_link *l = link_of(link);
-    if (l->inner != NULL) l->owner->ops->release(l->inner, msg);
+    if (l->inner != NULL)
+        l->owner->ops->release(l->inner, msg);
 }
 
 static bool fault_drained(struct ft_link *link)
@@ -259,46 +298,72 @@ static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, 
     for (; n < all; n++) {
         struct ft_link *inner = events[n].link;
         struct fault_link *l = inner->user;
-        if (events[n].what == FT_EVENT_ACCEPTED) l = add(f, inner, inner->peer, false);
+        if (events[n].what == FT_EVENT_ACCEPTED)
+            l = add(f, inner, inner->peer, false);
         if (l == NULL) { /* no memory to accept it */
             f->ops->disconnect(inner);
             continue;
         }
-        events[kept++] = (struct ft_event){ events[n].what, &l->base };
+        events[kept++] = (struct ft_event){events[n].what, &l->base};
     }
-    for (struct fault_link *l = f->links; l != NULL; l = l->next) mirror(l);
+    for (struct fault_link *l = f->links; l != NULL; l = l->next)
+        mirror(l);
     f->base.dropped = f->inner->dropped;
     return kept;
 }
 
-static int fault_fd(struct ft_transport *t) { return fault_of(t)->ops->fd(fault_of(t)->inner); }
+static int fault_fd(struct ft_transport *t)
+{
+    return fault_of(t)->ops->fd(fault_of(t)->inner);
+}
 
-/* While something is kept back or about to break, nothing but time will say so: then nobody may sleep. */
+/* While something is kept back or about to break, nothing but time will say so: then nobody may
+ * sleep. */
 static bool fault_arm(struct ft_transport *t, bool on)
 {
     struct fault *f = fault_of(t);
     for (struct fault_link *l = f->links; on && l != NULL; l = l->next)
-        if (l->hidden || l->tell_down || l->break_ns != 0) return false;
+        if (l->hidden || l->tell_down || l->break_ns != 0)
+            return false;
     return f->ops->arm(f->inner, on);
 }
 
-static void fault_trim(struct ft_transport *t) { fault_of(t)->ops->trim(fault_of(t)->inner); }
+static void fault_trim(struct ft_transport *t)
+{
+    fault_of(t)->ops->trim(fault_of(t)->inner);
+}
 
 /* One vtable a transport beneath, under the same name, so that both sides need not be decorated. */
-#define FAULTY(x)                                                                                            \
-    static const struct ft_transport_ops faulty_##x;                                                         \
-    static int open_##x(const struct ft_transport_config *config, struct ft_transport **out)                 \
-    {                                                                                                        \
-        return fault_open(&faulty_##x, &ft_transport_##x, config, out);                                      \
-    }                                                                                                        \
-    static const struct ft_transport_ops faulty_##x = {                                                      \
-        .name = #x, .open = open_##x, .close = fault_close, .address = fault_address,                        \
-        .reaches = fault_reaches, .connect = fault_connect, .disconnect = fault_disconnect,                  \
-        .bind = fault_bind, .unbind = fault_unbind, .send = fault_send, .reserve = fault_reserve,            \
-        .commit = fault_commit, .cancel = fault_cancel, .recv = fault_recv, .expect = fault_expect,      \
-        .fetch = fault_fetch, .peek = fault_peek,                                                            \
-        .release = fault_release, .drained = fault_drained, .poll = fault_poll, .fd = fault_fd,              \
-        .arm = fault_arm, .trim = fault_trim,                                                                \
+#define FAULTY(x)                                                                            \
+    static const struct ft_transport_ops faulty_##x;                                         \
+    static int open_##x(const struct ft_transport_config *config, struct ft_transport **out) \
+    {                                                                                        \
+        return fault_open(&faulty_##x, &ft_transport_##x, config, out);                      \
+    }                                                                                        \
+    static const struct ft_transport_ops faulty_##x = {                                      \
+        .name = #x,                                                                          \
+        .open = open_##x,                                                                    \
+        .close = fault_close,                                                                \
+        .address = fault_address,                                                            \
+        .reaches = fault_reaches,                                                            \
+        .connect = fault_connect,                                                            \
+        .disconnect = fault_disconnect,                                                      \
+        .bind = fault_bind,                                                                  \
+        .unbind = fault_unbind,                                                              \
+        .send = fault_send,                                                                  \
+        .reserve = fault_reserve,                                                            \
+        .commit = fault_commit,                                                              \
+        .cancel = fault_cancel,                                                              \
+        .recv = fault_recv,                                                                  \
+        .expect = fault_expect,                                                              \
+        .fetch = fault_fetch,                                                                \
+        .peek = fault_peek,                                                                  \
+        .release = fault_release,                                                            \
+        .drained = fault_drained,                                                            \
+        .poll = fault_poll,                                                                  \
+        .fd = fault_fd,                                                                      \
+        .arm = fault_arm,                                                                    \
+        .trim = fault_trim,                                                                  \
     };
 
 FAULTY(inproc)
@@ -309,34 +374,51 @@ int ft_transport_faulty(const struct ft_transport_ops *ops, const struct ft_tran
 {
     struct faults faults;
     int status = parse(ft_param_str(FT_PARAM_FAULT), &faults);
-    if (status != FT_OK) return status;
-    if (ops == &ft_transport_inproc) *out = &faulty_inproc;
-    else if (ops == &ft_transport_shm) *out = &faulty_shm;
-    else if (ops == &ft_transport_tcp) *out = &faulty_tcp;
-    else return ft_fail(FT_NOTSUP, "no faults can be made in transport %s", ops->name);
+    if (status != FT_OK)
+        return status;
+    if (ops == &ft_transport_inproc)
+        *out = &faulty_inproc;
+    else if (ops == &ft_transport_shm)
+        *out = &faulty_shm;
+    else if (ops == &ft_transport_tcp)
+        *out = &faulty_tcp;
+    else
+        return ft_fail(FT_NOTSUP, "no faults can be made in transport %s", ops->name);
     return FT_OK;
 }
 
 static int parse(const char *text, struct faults *out)
 {
-    static const struct { const char *name; size_t offset; uint64_t def; } known[] = {
-#define X(name, def) { #name, offsetof(struct faults, name), def },
+    static const struct {
+        const char *name;
+        size_t offset;
+        uint64_t def;
+    } known[] = {
+#define X(name, def) {#name, offsetof(struct faults, name), def},
         FAULTS(X)
 #undef X
     };
-    for (size_t i = 0; i < FT_ARRAY_LEN(known); i++) memcpy((char *)out + known[i].offset, &known[i].def, sizeof(uint64_t));
+    for (size_t i = 0; i < FT_ARRAY_LEN(known); i++)
+        memcpy((char *)out + known[i].offset, &known[i].def, sizeof(uint64_t));
     while (*text != '\0') {
         const size_t len = strcspn(text, ","), name_len = strcspn(text, "=,");
         const char *digits = text + name_len + 1;
         uint64_t value = 0;
         size_t i = 0, n = 0;
 
-        while (i < FT_ARRAY_LEN(known) && (strlen(known[i].name) != name_len || memcmp(known[i].name, text, name_len) != 0)) i++;
-        for (; name_len < len && n < len - name_len - 1 && digits[n] >= '0' && digits[n] <= '9' && n < 15; n++)
+        while (i < FT_ARRAY_LEN(known) &&
+               (strlen(known[i].name) != name_len || memcmp(known[i].name, text, name_len) != 0))
+            i++;
+        for (; name_len < len && n < len - name_len - 1 && digits[n] >= '0' && digits[n] <= '9' &&
+               n < 15;
+             n++)
             value = 10 * value + (uint64_t)(digits[n] - '0');
         if (i == FT_ARRAY_LEN(known) || n == 0 || n + name_len + 1 != len)
-            return ft_fail(FT_INVAL, "FTCCL_FAULT has '%.*s'; it takes NAME=NUMBER of seed, delay_us, stall_ppm, stall_us, drop_ppm, "
-                           "break_us, cut_after, refuse_ppm, flip_ppm, flip_after, flip_rank", (int)ft_min(len, 64), text);
+            return ft_fail(FT_INVAL,
+                           "FTCCL_FAULT has '%.*s'; it takes NAME=NUMBER of seed, delay_us, "
+                           "stall_ppm, stall_us, drop_ppm, "
+                           "break_us, cut_after, refuse_ppm, flip_ppm, flip_after, flip_rank",
+                           (int)ft_min(len, 64), text);
         memcpy((char *)out + known[i].offset, &value, sizeof(value));
         text += len + (text[len] == ',');
     }
@@ -345,7 +427,7 @@ static int parse(const char *text, struct faults *out)
 
 static uint64_t draw(const struct fault *f, enum draw what, uint64_t id, uint64_t n)
 {
-    const uint64_t of[3] = { what, id, n };
+    const uint64_t of[3] = {what, id, n};
     return ft_hash64(of, sizeof(of), f->faults.seed);
 }
 
@@ -358,26 +440,34 @@ static bool flips(const struct fault_link *l, const struct ft_header *h)
 {
     const struct fault *f = l->owner;
     const struct faults *faults = &f->faults;
-    if (h->len == 0 || (faults->flip_rank != UINT64_MAX && faults->flip_rank != (uint64_t)f->base.config.rank)) return false;
-    if (faults->flip_after > 0 && !l->flipped && l->taken >= faults->flip_after) return true;
+    if (h->len == 0 ||
+        (faults->flip_rank != UINT64_MAX && faults->flip_rank != (uint64_t)f->base.config.rank))
+        return false;
+    if (faults->flip_after > 0 && !l->flipped && l->taken >= faults->flip_after)
+        return true;
     return hits(f, DRAW_FLIP, faults->flip_ppm, l->id, l->taken);
 }
 
 static struct fault_link *add(struct fault *f, struct ft_link *inner, uint64_t peer, bool sender)
 {
     struct fault_link *l = calloc(1, sizeof(*l));
-    if (l == NULL) return NULL;
-    const uint64_t ends[2] = { sender ? f->base.config.self : peer, sender ? peer : f->base.config.self };
-    l->base = (struct ft_link){ .ops = f->base.ops, .transport = &f->base, .peer = peer, .sender = sender };
+    if (l == NULL)
+        return NULL;
+    const uint64_t ends[2] = {sender ? f->base.config.self : peer,
+                              sender ? peer : f->base.config.self};
+    l->base = (struct ft_link){
+        .ops = f->base.ops, .transport = &f->base, .peer = peer, .sender = sender};
     l->owner = f;
     l->inner = inner;
     l->id = ft_hash64(ends, sizeof(ends), 0);
     l->cut_at = f->faults.cut_after > 0 ? f->faults.cut_after : UINT64_MAX;
     for (uint64_t n = 0; f->faults.drop_ppm > 0 && n < 1000000 && n < l->cut_at; n++)
-        if (hits(f, DRAW_DROP, f->faults.drop_ppm, l->id, n)) l->cut_at = n;
+        if (hits(f, DRAW_DROP, f->faults.drop_ppm, l->id, n))
+            l->cut_at = n;
     l->next = f->links;
     f->links = l;
-    if (inner != NULL) inner->user = l;
+    if (inner != NULL)
+        inner->user = l;
     mirror(l);
     return l;
 }
@@ -386,7 +476,8 @@ static struct fault_link *add(struct fault *f, struct ft_link *inner, uint64_t p
 static void mirror(struct fault_link *l)
 {
     const struct ft_link *inner = l->inner;
-    if (inner == NULL) return;
+    if (inner == NULL)
+        return;
     l->base.state = inner->state;
     l->base.reason = inner->reason;
     l->base.orderly = inner->orderly && (l->base.sender || inner->messages != l->cut_at);
@@ -399,8 +490,10 @@ static void break_link(struct fault_link *l)
 {
     struct ft_link *inner = l->inner;
     l->inner = NULL;
-    if (inner != NULL) l->owner->ops->disconnect(inner);
-    if (l->dropped != NULL) l->dropped->status = FT_LINK;
+    if (inner != NULL)
+        l->owner->ops->disconnect(inner);
+    if (l->dropped != NULL)
+        l->dropped->status = FT_LINK;
     l->dropped = NULL;
     l->break_ns = 0;
     l->base.state = FT_LINK_DOWN;
@@ -419,12 +512,14 @@ static int own_events(struct fault *f, struct ft_event *events, int max, bool *b
             l->hidden = false;
             *busy = true;
         }
-        if (l->break_ns != 0 && now_ns >= l->break_ns && l->reserved == 0) break_link(l);
-        if (!l->tell_down || n == max) continue;
+        if (l->break_ns != 0 && now_ns >= l->break_ns && l->reserved == 0)
+            break_link(l);
+        if (!l->tell_down || n == max)
+            continue;
         l->tell_down = false;
         l->base.state = FT_LINK_DOWN;
         l->base.reason = FT_LINK;
-        events[n++] = (struct ft_event){ FT_EVENT_DOWN, &l->base };
+        events[n++] = (struct ft_event){FT_EVENT_DOWN, &l->base};
         *busy = true;
     }
     return n;
@@ -433,28 +528,35 @@ static int own_events(struct fault *f, struct ft_event *events, int max, bool *b
 /* The next message of a channel, if it is here and not kept back. */
 static int gate(struct fault_link *l, uint64_t ctx, unsigned lane, struct ft_header *h)
 {
-    if (l->inner == NULL) return FT_LINK;
+    if (l->inner == NULL)
+        return FT_LINK;
     int status = l->owner->ops->peek(l->inner, ctx, lane, h);
-    if (status != FT_OK || l->gate_ns == 0 || ft_now_ns(l->owner->base.config.env) >= l->gate_ns) return status;
+    if (status != FT_OK || l->gate_ns == 0 || ft_now_ns(l->owner->base.config.env) >= l->gate_ns)
+        return status;
     l->hidden = true;
     return FT_AGAIN;
 }
 
-/* FT_OK: the message goes on. FT_SKIPPED: it was taken and is lost. Else send's or reserve's answer; a reservation has
- * no request, so it is refused when its message would be lost. */
+/* FT_OK: the message goes on. FT_SKIPPED: it was taken and is lost. Else send's or reserve's
+ * answer; a reservation has no request, so it is refused when its message would be lost. */
 static int before_send(struct fault_link *l, struct ft_send *req)
 {
     const struct fault *f = l->owner;
-    if (l->base.state == FT_LINK_DOWN) return FT_LINK;
-    if (l->inner == NULL || l->break_ns != 0 || l->inner->state != FT_LINK_UP) return FT_AGAIN;
-    if (l->taken < l->cut_at) return FT_OK;
-    if (l->reserved > 0) return FT_AGAIN;
+    if (l->base.state == FT_LINK_DOWN)
+        return FT_LINK;
+    if (l->inner == NULL || l->break_ns != 0 || l->inner->state != FT_LINK_UP)
+        return FT_AGAIN;
+    if (l->taken < l->cut_at)
+        return FT_OK;
+    if (l->reserved > 0)
+        return FT_AGAIN;
     if (f->faults.cut_after > 0 && l->cut_at == f->faults.cut_after) {
         break_link(l);
         return FT_LINK;
     }
     l->break_ns = ft_now_ns(f->base.config.env) + f->faults.break_us * 1000;
-    if (req == NULL) return FT_AGAIN;
+    if (req == NULL)
+        return FT_AGAIN;
     req->status = FT_AGAIN;
     l->dropped = req;
     return FT_SKIPPED;

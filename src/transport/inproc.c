@@ -1,7 +1,8 @@
 /*
- * inproc.c: links between engines of one process. Slots lie in ordinary memory, in a pipe that both sides count. Engines find
- * each other in a registry under a mutex, which is taken to open, connect, accept and close, never to move a message.
- * A side that goes away marks the pipe and drops its count; the other side drains it first and goes down then.
+ * inproc.c: links between engines of one process. Slots lie in ordinary memory, in a pipe that both
+ * sides count. Engines find each other in a registry under a mutex, which is taken to open,
+ * connect, accept and close, never to move a message. A side that goes away marks the pipe and
+ * drops its count; the other side drains it first and goes down then.
  */
 #include "transport/local.h"
 
@@ -13,7 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The descriptor that wakes a transport; counted, so that a peer never writes to a number that was closed and reused. */
+/* The descriptor that wakes a transport; counted, so that a peer never writes to a number that was
+ * closed and reused. */
 struct bell {
     atomic_int users;
     int fd;
@@ -23,14 +25,16 @@ enum { SENDER, RECEIVER };
 
 struct pipe {
     atomic_int users;
-    atomic_int accepted;  /* release by the acceptor, acquire by the connector: 1, or a status that refuses */
-    atomic_int gone[2];   /* 1: with a goodbye, 2: cut. Release by the side that disconnects, acquire by the other: SENDER's,
-                           * RECEIVER's */
+    /* release by the acceptor, acquire by the connector: 1, or a status that refuses */
+    atomic_int accepted;
+    /* 1: with a goodbye, 2: cut. Release by the side that disconnects, acquire by the other:
+     * SENDER's, RECEIVER's */
+    atomic_int gone[2];
     struct bell *bell[2];
-    uint64_t from;        /* engine id of the sender */
+    uint64_t from;                 /* engine id of the sender */
     struct ft_pinned_place pinned; /* the sender's memory of the kind; no bytes: it has none */
-    bool meets;           /* the receiver has met it; before `accepted` */
-    struct pipe *next;    /* in the mailbox of the acceptor */
+    bool meets;                    /* the receiver has met it; before `accepted` */
+    struct pipe *next;             /* in the mailbox of the acceptor */
     void *memory;
     size_t len_bytes;
 };
@@ -42,11 +46,12 @@ struct inproc_link {
 
 struct inproc {
     struct ft_local local;
-    uint64_t number;       /* in the process, part of the address */
+    uint64_t number; /* in the process, part of the address */
     struct bell *bell;
-    struct inproc *next;   /* in the registry */
-    struct pipe *mailbox;  /* under the registry's lock: connections to accept */
-    atomic_int mail;       /* release with a push, acquire by poll: is there something in the mailbox */
+    struct inproc *next;  /* in the registry */
+    struct pipe *mailbox; /* under the registry's lock: connections to accept */
+    /* release with a push, acquire by poll: is there something in the mailbox */
+    atomic_int mail;
 };
 
 struct address {
@@ -58,15 +63,25 @@ static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct inproc *registry;
 static uint64_t next_number = 1;
 
-static struct inproc *inproc_of(struct ft_transport *t) { return FT_CONTAINER(t, struct inproc, local.base); }
-static struct inproc_link *inproc_link(struct ft_local_link *l) { return FT_CONTAINER(l, struct inproc_link, local); }
-static int my_side(const struct inproc_link *l) { return l->local.base.sender ? SENDER : RECEIVER; }
+static struct inproc *inproc_of(struct ft_transport *t)
+{
+    return FT_CONTAINER(t, struct inproc, local.base);
+}
+static struct inproc_link *inproc_link(struct ft_local_link *l)
+{
+    return FT_CONTAINER(l, struct inproc_link, local);
+}
+static int my_side(const struct inproc_link *l)
+{
+    return l->local.base.sender ? SENDER : RECEIVER;
+}
 
-/* ---- bells and pipes -------------------------------------------------------------------------------------------- */
+/* ---- bells and pipes ------------------------------------------------------------------------- */
 
 static void bell_drop(struct bell *b)
 {
-    if (!b || atomic_fetch_sub(&b->users, 1) != 1) return;
+    if (!b || atomic_fetch_sub(&b->users, 1) != 1)
+        return;
     ft_fd_close(&b->fd);
     free(b);
 }
@@ -74,7 +89,8 @@ static void bell_drop(struct bell *b)
 static int bell_make(struct bell **out)
 {
     struct bell *b = calloc(1, sizeof *b);
-    if (!b) return ft_fail(FT_NOMEM, "no memory for a transport");
+    if (!b)
+        return ft_fail(FT_NOMEM, "no memory for a transport");
     atomic_init(&b->users, 1);
     b->fd = ft_fd_own(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (b->fd < 0) {
@@ -95,12 +111,14 @@ static struct bell *bell_keep(struct bell *b)
 static void bell_ring(struct bell *b)
 {
     uint64_t one = 1;
-    if (b && write(b->fd, &one, sizeof one) < 0) return; /* full: it is readable already */
+    if (b && write(b->fd, &one, sizeof one) < 0)
+        return; /* full: it is readable already */
 }
 
 static void pipe_drop(struct pipe *p)
 {
-    if (atomic_fetch_sub(&p->users, 1) != 1) return;
+    if (atomic_fetch_sub(&p->users, 1) != 1)
+        return;
     bell_drop(p->bell[SENDER]);
     bell_drop(p->bell[RECEIVER]);
     munmap(p->memory, p->len_bytes);
@@ -110,9 +128,11 @@ static void pipe_drop(struct pipe *p)
 static int pipe_make(struct inproc *t, struct pipe **out)
 {
     struct pipe *p = calloc(1, sizeof *p);
-    if (!p) return ft_fail(FT_NOMEM, "no memory for a link");
+    if (!p)
+        return ft_fail(FT_NOMEM, "no memory for a link");
     p->len_bytes = ft_slots_bytes(t->local.set.chunk_bytes);
-    p->memory = mmap(NULL, p->len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    p->memory = mmap(NULL, p->len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                     0);
     if (p->memory == MAP_FAILED) {
         free(p);
         return ft_fail(FT_NOMEM, "no memory for a link");
@@ -121,7 +141,8 @@ static int pipe_make(struct inproc *t, struct pipe **out)
     atomic_init(&p->users, 1);
     p->bell[SENDER] = bell_keep(t->bell);
     p->from = t->local.base.config.self;
-    if (t->local.base.config.pinned) ft_pinned_locate(t->local.base.config.pinned, &p->pinned);
+    if (t->local.base.config.pinned)
+        ft_pinned_locate(t->local.base.config.pinned, &p->pinned);
     *out = p;
     return FT_OK;
 }
@@ -132,12 +153,13 @@ static void ring(struct ft_local_link *l)
     bell_ring(i->pipe->bell[!my_side(i)]);
 }
 
-/* ---- open, close, addresses ------------------------------------------------------------------------------------- */
+/* ---- open, close, addresses ------------------------------------------------------------------ */
 
 static int inproc_open(const struct ft_transport_config *config, struct ft_transport **out)
 {
     struct inproc *t = calloc(1, sizeof *t);
-    if (!t) return ft_fail(FT_NOMEM, "no memory for a transport");
+    if (!t)
+        return ft_fail(FT_NOMEM, "no memory for a transport");
     int rc = bell_make(&t->bell);
     if (rc) {
         free(t);
@@ -155,7 +177,8 @@ static int inproc_open(const struct ft_transport_config *config, struct ft_trans
 
 static void refuse(struct pipe *p, int status)
 {
-    atomic_store_explicit(&p->accepted, status, memory_order_release); /* pairs with poll_connecting */
+    /* pairs with poll_connecting */
+    atomic_store_explicit(&p->accepted, status, memory_order_release);
     bell_ring(p->bell[SENDER]);
     pipe_drop(p);
 }
@@ -165,10 +188,12 @@ static void inproc_disconnect(struct ft_link *link);
 static void inproc_close(struct ft_transport *base)
 {
     struct inproc *t = inproc_of(base);
-    while (t->local.links) inproc_disconnect(&t->local.links->base);
+    while (t->local.links)
+        inproc_disconnect(&t->local.links->base);
     pthread_mutex_lock(&registry_lock);
     for (struct inproc **at = &registry; *at; at = &(*at)->next) {
-        if (*at != t) continue;
+        if (*at != t)
+            continue;
         *at = t->next;
         break;
     }
@@ -187,7 +212,8 @@ static void inproc_close(struct ft_transport *base)
 static int inproc_address(struct ft_transport *base, void *buf, size_t capacity_bytes)
 {
     struct address a = {.process = ft_process_id(), .number = inproc_of(base)->number};
-    if (capacity_bytes < sizeof a) return ft_fail(FT_INVAL, "an address needs %zu bytes", sizeof a);
+    if (capacity_bytes < sizeof a)
+        return ft_fail(FT_INVAL, "an address needs %zu bytes", sizeof a);
     memcpy(buf, &a, sizeof a);
     return (int)sizeof a;
 }
@@ -196,12 +222,13 @@ static bool inproc_reaches(struct ft_transport *base, const void *address, size_
 {
     (void)base;
     struct address a;
-    if (len_bytes != sizeof a) return false;
+    if (len_bytes != sizeof a)
+        return false;
     memcpy(&a, address, sizeof a);
     return a.process == ft_process_id();
 }
 
-/* ---- connecting --------------------------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 /* Puts the pipe into the mailbox of the engine `peer`. */
 static int post(struct inproc *t, struct pipe *p, uint64_t peer, const struct address *a)
@@ -209,10 +236,14 @@ static int post(struct inproc *t, struct pipe *p, uint64_t peer, const struct ad
     struct inproc *to = NULL;
     int rc = FT_OK;
     pthread_mutex_lock(&registry_lock);
-    for (to = registry; to && to->number != a->number; to = to->next) continue;
-    if (!to || a->process != ft_process_id() || to->local.base.config.self != peer) rc = FT_LINK;
-    else if (memcmp(to->local.base.config.key, t->local.base.config.key, FT_KEY_BYTES) != 0) rc = FT_AUTH;
-    else if (to->local.set.chunk_bytes != t->local.set.chunk_bytes) rc = FT_PROTOCOL;
+    for (to = registry; to && to->number != a->number; to = to->next)
+        continue;
+    if (!to || a->process != ft_process_id() || to->local.base.config.self != peer)
+        rc = FT_LINK;
+    else if (memcmp(to->local.base.config.key, t->local.base.config.key, FT_KEY_BYTES) != 0)
+        rc = FT_AUTH;
+    else if (to->local.set.chunk_bytes != t->local.set.chunk_bytes)
+        rc = FT_PROTOCOL;
     if (rc == FT_OK) {
         p->bell[RECEIVER] = bell_keep(to->bell);
         atomic_fetch_add(&p->users, 1);
@@ -225,14 +256,17 @@ static int post(struct inproc *t, struct pipe *p, uint64_t peer, const struct ad
     return rc;
 }
 
-static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out)
+static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *address,
+                          size_t len_bytes, struct ft_link **out)
 {
     struct inproc *t = inproc_of(base);
     struct address a;
-    if (len_bytes != sizeof a) return ft_fail(FT_INVAL, "this is not an address within a process");
+    if (len_bytes != sizeof a)
+        return ft_fail(FT_INVAL, "this is not an address within a process");
     memcpy(&a, address, sizeof a);
     struct inproc_link *l = calloc(1, sizeof *l);
-    if (!l) return ft_fail(FT_NOMEM, "no memory for a link");
+    if (!l)
+        return ft_fail(FT_NOMEM, "no memory for a link");
     int rc = pipe_make(t, &l->pipe);
     if (rc) {
         free(l);
@@ -240,7 +274,8 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
     }
     l->local.ring = ring;
     ft_slots_format(&l->local.slots, l->pipe->memory, t->local.set.chunk_bytes);
-    if (ft_can_populate()) ft_slots_sparse(&l->local.slots, false);
+    if (ft_can_populate())
+        ft_slots_sparse(&l->local.slots, false);
     ft_local_link_add(&t->local, &l->local, peer, true);
     rc = ft_local_link_open(&l->local);
     if (rc) {
@@ -249,7 +284,9 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
     }
     rc = post(t, l->pipe, peer, &a);
     ft_local_link_lend(&l->local, true, ft_pull_usable());
-    if (rc) ft_local_link_down(&l->local, ft_fail(rc, "no engine of this process has that address and secret"), false);
+    if (rc)
+        ft_local_link_down(
+            &l->local, ft_fail(rc, "no engine of this process has that address and secret"), false);
     *out = &l->local.base;
     return FT_OK;
 }
@@ -257,7 +294,8 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
 static int pull(struct ft_local_link *l, uint64_t at, void *to, size_t len_bytes)
 {
     (void)l;
-    return ft_pull(getpid(), at, to, len_bytes); /* the kernel's copy, for the sender may free its memory meanwhile */
+    /* the kernel's copy, for the sender may free its memory meanwhile */
+    return ft_pull(getpid(), at, to, len_bytes);
 }
 
 static void accept_one(struct inproc *t, struct pipe *p)
@@ -271,7 +309,8 @@ static void accept_one(struct inproc *t, struct pipe *p)
     l->local.ring = ring;
     ft_local_link_add(&t->local, &l->local, p->from, false);
     int rc = ft_slots_attach(&l->local.slots, p->memory, t->local.set.chunk_bytes);
-    if (rc == FT_OK) rc = ft_local_link_open(&l->local);
+    if (rc == FT_OK)
+        rc = ft_local_link_open(&l->local);
     if (rc) {
         ft_local_link_remove(&l->local);
         free(l);
@@ -289,7 +328,8 @@ static void accept_one(struct inproc *t, struct pipe *p)
 
 static bool accept_mail(struct inproc *t)
 {
-    if (!atomic_load_explicit(&t->mail, memory_order_acquire)) return false; /* pairs with post */
+    if (!atomic_load_explicit(&t->mail, memory_order_acquire))
+        return false; /* pairs with post */
     pthread_mutex_lock(&registry_lock);
     struct pipe *mail = t->mailbox;
     t->mailbox = NULL;
@@ -306,32 +346,42 @@ static bool accept_mail(struct inproc *t)
 static void inproc_disconnect(struct ft_link *link)
 {
     struct inproc_link *l = FT_CONTAINER(link, struct inproc_link, local.base);
-    atomic_store_explicit(&l->pipe->gone[my_side(l)], link->cut ? 2 : 1, memory_order_release); /* pairs with poll_link */
+    /* pairs with poll_link */
+    atomic_store_explicit(&l->pipe->gone[my_side(l)], link->cut ? 2 : 1, memory_order_release);
     bell_ring(l->pipe->bell[!my_side(l)]);
     ft_local_link_remove(&l->local); /* it marks loans in the pipe's memory */
     pipe_drop(l->pipe);
     free(l);
 }
 
-/* ---- turning ------------------------------------------------------------------------------------------------------ */
+/* ---- turning --------------------------------------------------------------------------------- */
 
 static bool poll_connecting(struct inproc_link *l)
 {
-    int answer = atomic_load_explicit(&l->pipe->accepted, memory_order_acquire); /* pairs with accept_one and refuse */
-    if (!answer) return false;
-    if (answer > 0 && l->pipe->meets) l->local.slots.pinned = l->local.base.transport->config.pinned;
-    if (answer > 0) ft_local_link_up(&l->local);
-    else ft_local_link_down(&l->local, answer, false);
+    /* pairs with accept_one and refuse */
+    int answer = atomic_load_explicit(&l->pipe->accepted, memory_order_acquire);
+    if (!answer)
+        return false;
+    if (answer > 0 && l->pipe->meets)
+        l->local.slots.pinned = l->local.base.transport->config.pinned;
+    if (answer > 0)
+        ft_local_link_up(&l->local);
+    else
+        ft_local_link_down(&l->local, answer, false);
     return true;
 }
 
 static bool poll_link(struct inproc_link *l)
 {
-    if (l->local.base.state == FT_LINK_DOWN) return false;
+    if (l->local.base.state == FT_LINK_DOWN)
+        return false;
     bool any = l->local.base.state == FT_LINK_CONNECTING && poll_connecting(l);
-    int gone = atomic_load_explicit(&l->pipe->gone[!my_side(l)], memory_order_acquire); /* pairs with disconnect */
+    /* pairs with disconnect */
+    int gone = atomic_load_explicit(&l->pipe->gone[!my_side(l)], memory_order_acquire);
     any |= ft_local_link_poll(&l->local);
-    if (gone) ft_local_link_down(&l->local, FT_LINK, gone == 1); /* after all it had sent: it was marked then already */
+    /* after all it had sent: it was marked then already */
+    if (gone)
+        ft_local_link_down(&l->local, FT_LINK, gone == 1);
     return any || gone;
 }
 
@@ -339,21 +389,29 @@ static int inproc_poll(struct ft_transport *base, struct ft_event *events, int m
 {
     struct inproc *t = inproc_of(base);
     bool any = accept_mail(t);
-    for (struct ft_local_link *l = t->local.links; l; l = l->next) any |= poll_link(inproc_link(l));
-    if (any) *busy = true;
+    for (struct ft_local_link *l = t->local.links; l; l = l->next)
+        any |= poll_link(inproc_link(l));
+    if (any)
+        *busy = true;
     return t->local.announcements ? ft_local_announce(&t->local, events, max) : 0;
 }
 
-static int inproc_fd(struct ft_transport *base) { return inproc_of(base)->bell->fd; }
+static int inproc_fd(struct ft_transport *base)
+{
+    return inproc_of(base)->bell->fd;
+}
 
 static bool inproc_arm(struct ft_transport *base, bool on)
 {
     struct inproc *t = inproc_of(base);
     if (!on) {
         uint64_t rung;
-        if (read(t->bell->fd, &rung, sizeof rung) < 0) rung = 0; /* nobody rang */
+        if (read(t->bell->fd, &rung, sizeof rung) < 0)
+            rung = 0; /* nobody rang */
     }
-    if (on && atomic_load_explicit(&t->mail, memory_order_acquire)) return false; /* pairs with post */
+    /* pairs with post */
+    if (on && atomic_load_explicit(&t->mail, memory_order_acquire))
+        return false;
     return ft_local_arm_links(&t->local, on);
 }
 

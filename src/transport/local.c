@@ -1,11 +1,13 @@
 /*
  * local.c: links over shared slots, and their receiving side; local_send.c has the other.
  *
- * Why no channel blocks another one: descriptors are taken from the ring as they come, small payloads with them, so the
- * ring never stands still. Data slots are few; when the sender says that it lacks one (`starving`), the receiver copies
- * unclaimed messages into the landing buffers of their channels and gives their slots back. Of the slots, at most half
- * may be out as views and all but two be reserved, so that some always come round. A message is copied when it has lain
- * there for SPILL_POLLS polls under starvation, because usually it is about to be received; or when the receiver sleeps.
+ * Why no channel blocks another one: descriptors are taken from the ring as they come, small
+ * payloads with them, so the ring never stands still. Data slots are few; when the sender says that
+ * it lacks one (`starving`), the receiver copies unclaimed messages into the landing buffers of
+ * their channels and gives their slots back. Of the slots, at most half may be out as views and all
+ * but two be reserved, so that some always come round. A message is copied when it has lain there
+ * for SPILL_POLLS polls under starvation, because usually it is about to be received; or when the
+ * receiver sleeps.
  */
 #include "transport/local.h"
 
@@ -13,23 +15,42 @@
 
 #define SPILL_POLLS 200
 
-static uint32_t slot_bit(uint64_t cookie) { return cookie && cookie <= FT_SLOTS_MOST ? 1u << (cookie - 1) : 0; }
-static uint32_t loan_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST && cookie <= FT_SLOTS_MOST + FT_SLOTS_LOANS ? 1u << (cookie - FT_SLOTS_MOST - 1) : 0; }
-static uint32_t there_bit(uint64_t cookie) { return cookie > FT_SLOTS_MOST + FT_SLOTS_LOANS ? 1u << (cookie - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1) : 0; }
+static uint32_t slot_bit(uint64_t cookie)
+{
+    return cookie && cookie <= FT_SLOTS_MOST ? 1u << (cookie - 1) : 0;
+}
+static uint32_t loan_bit(uint64_t cookie)
+{
+    return cookie > FT_SLOTS_MOST && cookie <= FT_SLOTS_MOST + FT_SLOTS_LOANS
+               ? 1u << (cookie - FT_SLOTS_MOST - 1)
+               : 0;
+}
+static uint32_t there_bit(uint64_t cookie)
+{
+    return cookie > FT_SLOTS_MOST + FT_SLOTS_LOANS
+               ? 1u << (cookie - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1)
+               : 0;
+}
 
-/* ---- links ---------------------------------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
-void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops, const struct ft_transport_config *config)
+void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops,
+                   const struct ft_transport_config *config)
 {
     t->base.ops = ops;
     t->base.config = *config;
     t->pinned_most = config->chunk_bytes;
-    size_t longest = ft_can_populate() ? ft_max(config->chunk_bytes, config->first_bytes) : config->chunk_bytes;
-    t->base.config.chunk_bytes = longest; /* of slots that have pages only where a message has needed them */
+    size_t longest = ft_can_populate() ? ft_max(config->chunk_bytes, config->first_bytes)
+                                       : config->chunk_bytes;
+    /* of slots that have pages only where a message has needed them */
+    t->base.config.chunk_bytes = longest;
     ft_rxq_set_open(&t->set, longest);
 }
 
-void ft_local_close(struct ft_local *t) { ft_rxq_set_close(&t->set); }
+void ft_local_close(struct ft_local *t)
+{
+    ft_rxq_set_close(&t->set);
+}
 
 void ft_local_link_add(struct ft_local *t, struct ft_local_link *l, uint64_t peer, bool sender)
 {
@@ -40,36 +61,45 @@ void ft_local_link_add(struct ft_local *t, struct ft_local_link *l, uint64_t pee
     l->base.state = FT_LINK_CONNECTING;
     l->next = t->links;
     l->at = &t->links;
-    if (l->next) l->next->at = &l->next;
+    if (l->next)
+        l->next->at = &l->next;
     t->links = l;
 }
 
 void ft_local_wake_other(struct ft_local_link *l)
 {
     l->unrung = l->base.transport->quiet;
-    if (l->unrung) ft_local_of(l)->unrung = true;
-    else if (ft_slots_rings(&l->slots, l->base.sender)) l->ring(l);
+    if (l->unrung)
+        ft_local_of(l)->unrung = true;
+    else if (ft_slots_rings(&l->slots, l->base.sender))
+        l->ring(l);
 }
 
 static void give(struct ft_local_link *l, const struct ft_slots_return *r)
 {
-    if (l->base.state != FT_LINK_UP) return;
+    if (l->base.state != FT_LINK_UP)
+        return;
     ft_slots_give(&l->slots, r);
     ft_local_wake_other(l);
 }
 
-/* Places of windows without a slot go back at the next poll: who waits for this message's result comes first. */
+/* Places of windows without a slot go back at the next poll: who waits for this message's result
+ * comes first. */
 static void give_later(struct ft_local_link *l)
 {
-    while (l->nlater > 0) ft_slots_give(&l->slots, &l->later[--l->nlater]);
+    while (l->nlater > 0)
+        ft_slots_give(&l->slots, &l->later[--l->nlater]);
     ft_local_wake_other(l);
 }
 
 static void consumed_small(struct ft_local_link *l, const struct ft_header *h)
 {
-    if (l->base.state == FT_LINK_DOWN) return;
-    l->later[l->nlater++] = (struct ft_slots_return){.ctx = h->ctx, .lane = (uint8_t)h->lane, .consumed = 1};
-    if (l->nlater == FT_LOCAL_LATER) give_later(l);
+    if (l->base.state == FT_LINK_DOWN)
+        return;
+    l->later[l->nlater++] = (struct ft_slots_return){
+        .ctx = h->ctx, .lane = (uint8_t)h->lane, .consumed = 1};
+    if (l->nlater == FT_LOCAL_LATER)
+        give_later(l);
 }
 
 /* The receiver has done with a message: gives its slot back and a place of the window. */
@@ -81,22 +111,30 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     l->pinned &= ~slot_bit(n->cookie);
     l->borrowed &= ~loan_bit(n->cookie);
     l->there &= ~there_bit(n->cookie);
-    if (l->base.state == FT_LINK_DOWN) return;
-    if (n->cookie) give(l, &(struct ft_slots_return){.ctx = n->header.ctx, .lane = (uint8_t)n->header.lane, .slot = (uint8_t)n->cookie, .consumed = 1});
-    else consumed_small(l, &n->header);
+    if (l->base.state == FT_LINK_DOWN)
+        return;
+    if (n->cookie)
+        give(l, &(struct ft_slots_return){.ctx = n->header.ctx,
+                                          .lane = (uint8_t)n->header.lane,
+                                          .slot = (uint8_t)n->cookie,
+                                          .consumed = 1});
+    else
+        consumed_small(l, &n->header);
 }
 
 int ft_local_link_open(struct ft_local_link *l)
 {
     struct ft_rxq_set *set = &ft_local_of(l)->set;
     int rc = l->base.sender ? ft_txq_open(&l->txq, set) : ft_rxq_open(&l->rxq, set, consumed);
-    if (rc == FT_OK) l->open = true;
+    if (rc == FT_OK)
+        l->open = true;
     return rc;
 }
 
 void ft_local_link_up(struct ft_local_link *l)
 {
-    if (l->base.state != FT_LINK_CONNECTING) return;
+    if (l->base.state != FT_LINK_CONNECTING)
+        return;
     l->base.state = FT_LINK_UP;
     l->announce = true;
     ft_local_of(l)->announcements++;
@@ -111,9 +149,12 @@ void ft_local_link_lend(struct ft_local_link *l, bool arena, bool other)
 bool ft_local_link_meet(struct ft_local_link *l, int fd, const struct ft_pinned_place *place)
 {
     const struct ft_transport_config *config = &l->base.transport->config;
-    if (!config->pinned || !place->len_bytes) return false;
-    if (ft_pinned_meet(config->pinned, fd, place, &l->slots.pinned) == FT_OK) return true;
-    FT_LOG(INFO, "shm", config->rank, "messages of engine %016llx to the GPU are staged: %s", (unsigned long long)l->base.peer, ft_fail_text());
+    if (!config->pinned || !place->len_bytes)
+        return false;
+    if (ft_pinned_meet(config->pinned, fd, place, &l->slots.pinned) == FT_OK)
+        return true;
+    FT_LOG(INFO, "shm", config->rank, "messages of engine %016llx to the GPU are staged: %s",
+           (unsigned long long)l->base.peer, ft_fail_text());
     return false;
 }
 
@@ -121,12 +162,16 @@ static bool take_messages(struct ft_local_link *l);
 
 void ft_local_link_down(struct ft_local_link *l, int reason, bool orderly)
 {
-    if (l->base.state == FT_LINK_DOWN) return;
+    if (l->base.state == FT_LINK_DOWN)
+        return;
     if (l->base.state == FT_LINK_UP && l->open && reason != FT_PROTOCOL) {
-        if (l->base.sender) ft_local_take_returns(l);
-        else take_messages(l);
+        if (l->base.sender)
+            ft_local_take_returns(l);
+        else
+            take_messages(l);
     }
-    if (l->base.state == FT_LINK_DOWN) return; /* by what was taken */
+    if (l->base.state == FT_LINK_DOWN)
+        return; /* by what was taken */
     l->base.state = FT_LINK_DOWN;
     ft_local_withdraw(l, UINT32_MAX);
     l->base.reason = reason;
@@ -140,9 +185,12 @@ void ft_local_link_remove(struct ft_local_link *l)
     ft_local_of(l)->announcements -= (unsigned)l->announce + (unsigned)l->announce_down;
     ft_local_withdraw(l, UINT32_MAX);
     *l->at = l->next;
-    if (l->next) l->next->at = l->at;
-    if (l->base.sender) ft_slots_unpin(&l->slots);
-    else ft_pinned_part(l->slots.pinned);
+    if (l->next)
+        l->next->at = l->at;
+    if (l->base.sender)
+        ft_slots_unpin(&l->slots);
+    else
+        ft_pinned_part(l->slots.pinned);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     l->open = false;
@@ -178,34 +226,47 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
     ft_rxq_set_unbind(&FT_CONTAINER(base, struct ft_local, base)->set, ctx);
 }
 
-/* ---- receiving -------------------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 /* In memory of the sender's device, which this side's reaches. */
-static bool there_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const struct ft_slots_place *place, const unsigned char **at)
+static bool there_of(const struct ft_local_link *l, const struct ft_slots_desc *d,
+                     const struct ft_slots_place *place, const unsigned char **at)
 {
     const struct ft_pinned *there = ft_pinned_there(l->slots.pinned);
     uint64_t len = d->header.len;
-    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS + FT_SLOTS_THERE || (l->there & there_bit(d->slot)) || d->header.lane > FT_LANE_P2P) return false;
-    if (place->memory != FT_SLOTS_ON_DEVICE || !there || place->at > there->len_bytes || len > there->len_bytes - place->at) return false;
+    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS + FT_SLOTS_THERE ||
+        (l->there & there_bit(d->slot)) || d->header.lane > FT_LANE_P2P)
+        return false;
+    if (place->memory != FT_SLOTS_ON_DEVICE || !there || place->at > there->len_bytes ||
+        len > there->len_bytes - place->at)
+        return false;
     *at = (const unsigned char *)there->at + place->at;
     return true;
 }
 
-/* Where a message's payload lies, by the sender's word, which is checked; NULL if it is away. False: nowhere where it may be. */
-static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d, const unsigned char **at, bool *pinned)
+/* Where a message's payload lies, by the sender's word, which is checked; NULL if it is away.
+ * False: nowhere where it may be. */
+static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d,
+                       const unsigned char **at, bool *pinned)
 {
     struct ft_slots_place place;
     uint64_t len = d->header.len;
     *at = d->small;
     *pinned = false;
-    if (d->slot == 0) return len <= FT_RXQ_SMALL_BYTES;
-    if (d->slot <= l->slots.nslots) return (*at = ft_slots_payload(&l->slots, d, pinned)) && !(l->held & slot_bit(d->slot));
+    if (d->slot == 0)
+        return len <= FT_RXQ_SMALL_BYTES;
+    if (d->slot <= l->slots.nslots)
+        return (*at = ft_slots_payload(&l->slots, d, pinned)) && !(l->held & slot_bit(d->slot));
     memcpy(&place, d->small, sizeof place);
-    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS) return there_of(l, d, &place, at);
-    if (d->slot <= FT_SLOTS_MOST || (l->borrowed & loan_bit(d->slot))) return false;
+    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS)
+        return there_of(l, d, &place, at);
+    if (d->slot <= FT_SLOTS_MOST || (l->borrowed & loan_bit(d->slot)))
+        return false;
     *at = NULL;
-    if (place.memory == FT_SLOTS_ELSEWHERE) return l->pull && d->header.lane <= FT_LANE_P2P;
-    if (!l->arena || place.at > l->arena_bytes || len > l->arena_bytes - place.at) return false;
+    if (place.memory == FT_SLOTS_ELSEWHERE)
+        return l->pull && d->header.lane <= FT_LANE_P2P;
+    if (!l->arena || place.at > l->arena_bytes || len > l->arena_bytes - place.at)
+        return false;
     *at = l->arena + place.at;
     return true;
 }
@@ -215,21 +276,32 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
 {
     const unsigned char *payload;
     bool pinned;
-    if (!payload_of(l, d, &payload, &pinned)) return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
+    if (!payload_of(l, d, &payload, &pinned))
+        return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
     struct ft_rxq_node *n;
-    int rc = slot_bit(d->slot) && !pinned ? ft_slots_allocate(&l->slots, d->slot - 1, ft_min(d->header.len, l->slots.stride_bytes)) : FT_OK; /* it is, by an honest sender */
-    if (rc == FT_OK) rc = ft_rxq_admit(&l->rxq, &d->header, &n);
-    if (rc) return rc;
+    /* it is, by an honest sender */
+    int rc = slot_bit(d->slot) && !pinned
+                 ? ft_slots_allocate(&l->slots, d->slot - 1,
+                                     ft_min(d->header.len, l->slots.stride_bytes))
+                 : FT_OK;
+    if (rc == FT_OK)
+        rc = ft_rxq_admit(&l->rxq, &d->header, &n);
+    if (rc)
+        return rc;
     if (!n) {
         l->base.transport->dropped++;
-        struct ft_slots_return r = {.ctx = d->header.ctx, .lane = (uint8_t)d->header.lane, .slot = (uint8_t)d->slot, .consumed = 1};
+        struct ft_slots_return r = {.ctx = d->header.ctx,
+                                    .lane = (uint8_t)d->header.lane,
+                                    .slot = (uint8_t)d->slot,
+                                    .consumed = 1};
         give(l, &r);
         return FT_OK;
     }
     n->cookie = d->slot;
     n->data = payload;
     l->held |= slot_bit(d->slot);
-    if (pinned) l->pinned |= slot_bit(d->slot);
+    if (pinned)
+        l->pinned |= slot_bit(d->slot);
     l->borrowed |= loan_bit(d->slot);
     l->there |= there_bit(d->slot);
     if (slot_bit(d->slot)) {
@@ -237,7 +309,8 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
         l->arrived[d->slot - 1] = l->starved_polls;
     } else {
         memcpy(n->small, d->small, sizeof n->small);
-        if (!d->slot) n->data = n->small;
+        if (!d->slot)
+            n->data = n->small;
     }
     ft_rxq_ready(&l->rxq, n);
     return FT_OK;
@@ -259,15 +332,20 @@ static bool take_messages(struct ft_local_link *l)
 }
 
 /* The sender has let its slots in pinned memory go: what was read there may be anything. */
-static bool is_unpinned(const struct ft_local_link *l) { return __atomic_load_n(ft_slots_unpinned(&l->slots), __ATOMIC_ACQUIRE); }
+static bool is_unpinned(const struct ft_local_link *l)
+{
+    return __atomic_load_n(ft_slots_unpinned(&l->slots), __ATOMIC_ACQUIRE);
+}
 
-/* Moves a message out of its slot and gives the slot back, but not its place in the window; not a void one, which stays. */
+/* Moves a message out of its slot and gives the slot back, but not its place in the window; not a
+ * void one, which stays. */
 static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
 {
     uint32_t bit = 1u << (n->cookie - 1);
     unsigned char *landing = ft_rxq_landing(n);
     memcpy(landing, n->data, n->header.len);
-    if ((l->pinned & bit) && is_unpinned(l)) return;
+    if ((l->pinned & bit) && is_unpinned(l))
+        return;
     struct ft_slots_return r = {.slot = (uint8_t)n->cookie};
     n->data = landing;
     n->cookie = 0;
@@ -283,22 +361,31 @@ static bool spill_unclaimed(struct ft_local_link *l, uint32_t age)
     bool any = false;
     for (uint32_t left = l->held & ~l->claimed; left; left &= left - 1) {
         unsigned slot = (unsigned)__builtin_ctz(left);
-        if (l->starved_polls - l->arrived[slot] < age) continue;
-        if (!any) ft_slots_fed(&l->slots); /* before the slots: a sender that lacks more than these says so again */
+        if (l->starved_polls - l->arrived[slot] < age)
+            continue;
+        /* before the slots: a sender that lacks more than these says so again */
+        if (!any)
+            ft_slots_fed(&l->slots);
         any = true;
         spill(l, l->holder[slot]);
     }
     return any;
 }
 
-/* A small message that comes while it is waited for need not go through the queue, if that is empty. */
-static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d, uint64_t ctx, unsigned lane, struct ft_msg *msg)
+/* A small message that comes while it is waited for need not go through the queue, if that is
+ * empty. */
+static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d, uint64_t ctx,
+                         unsigned lane, struct ft_msg *msg)
 {
-    if (d->slot || l->at_once || ft_rxq_queued(&l->rxq, ctx, lane)) return false;
+    if (d->slot || l->at_once || ft_rxq_queued(&l->rxq, ctx, lane))
+        return false;
     msg->header = d->header;
-    atomic_signal_fence(memory_order_seq_cst); /* what is checked is the copy, which the sender cannot change any more */
-    if (msg->header.len > FT_RXQ_SMALL_BYTES || msg->header.ctx != ctx || msg->header.lane != lane) return false;
-    msg->data = memcpy(l->once, d->small, sizeof l->once); /* messages of other channels may need its descriptor before it is released */
+    /* what is checked is the copy, which the sender cannot change any more */
+    atomic_signal_fence(memory_order_seq_cst);
+    if (msg->header.len > FT_RXQ_SMALL_BYTES || msg->header.ctx != ctx || msg->header.lane != lane)
+        return false;
+    /* messages of other channels may need its descriptor before it is released */
+    msg->data = memcpy(l->once, d->small, sizeof l->once);
     msg->owner = l;
     msg->cookie = 0;
     msg->withdrawn = NULL;
@@ -311,16 +398,22 @@ static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d,
 int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
     struct ft_local_link *l = ft_local_link_of(link);
-    bool looks = l->base.transport->quiet && l->base.state == FT_LINK_UP; /* else the next poll takes what has come, of all links */
+    /* else the next poll takes what has come, of all links */
+    bool looks = l->base.transport->quiet && l->base.state == FT_LINK_UP;
     const struct ft_slots_desc *d = looks ? ft_slots_next(&l->slots) : NULL;
     int rc = FT_AGAIN;
-    if (d && recv_at_once(l, d, ctx, lane, msg)) rc = FT_OK;
-    else if (d) take_messages(l);
-    if (rc && l->open && l->rxq.queued > 0) rc = ft_rxq_recv(&l->rxq, ctx, lane, msg);
-    if (rc) return rc == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : rc;
+    if (d && recv_at_once(l, d, ctx, lane, msg))
+        rc = FT_OK;
+    else if (d)
+        take_messages(l);
+    if (rc && l->open && l->rxq.queued > 0)
+        rc = ft_rxq_recv(&l->rxq, ctx, lane, msg);
+    if (rc)
+        return rc == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : rc;
     l->base.messages++;
     l->base.bytes += msg->header.len;
-    if (!msg->cookie) return FT_OK;
+    if (!msg->cookie)
+        return FT_OK;
     struct ft_rxq_node *n = msg->owner;
     if (loan_bit(msg->cookie)) {
         msg->withdrawn = ft_slots_withdrawn(&l->slots);
@@ -334,7 +427,8 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
         msg->withdrawn_bit = 1;
         return FT_OK;
     }
-    if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2) spill(l, n);
+    if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2)
+        spill(l, n);
     msg->data = n->data;
     msg->cookie = n->cookie;
     l->claimed |= slot_bit(n->cookie);
@@ -345,19 +439,23 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     return FT_OK;
 }
 
-/* What was read counts only if the sender stood by it when it had been read, and, since a dead process's number may be another one's, was
- * alive (pull says so). The caller asks ft_msg_intact() once more before it makes anything of it. */
+/* What was read counts only if the sender stood by it when it had been read, and, since a dead
+ * process's number may be another one's, was alive (pull says so). The caller asks ft_msg_intact()
+ * once more before it makes anything of it. */
 int ft_local_fetch(struct ft_link *link, struct ft_msg *msg, void *to)
 {
     struct ft_local_link *l = ft_local_link_of(link);
     struct ft_rxq_node *n = msg->owner;
     struct ft_slots_place place;
-    if (!to) to = ft_rxq_landing(n);
+    if (!to)
+        to = ft_rxq_landing(n);
     memcpy(&place, n->small, sizeof place);
     int rc = l->pull(l, place.at, to, msg->header.len);
-    if (!ft_msg_intact(msg)) return FT_AGAIN;
+    if (!ft_msg_intact(msg))
+        return FT_AGAIN;
     if (rc) {
-        FT_LOG(INFO, "shm", l->base.transport->config.rank, "a message of %u bytes cannot be read in the memory of engine %016llx: %s",
+        FT_LOG(INFO, "shm", l->base.transport->config.rank,
+               "a message of %u bytes cannot be read in the memory of engine %016llx: %s",
                msg->header.len, (unsigned long long)l->base.peer, ft_fail_text());
         ft_local_link_down(l, rc, false);
         return FT_LINK;
@@ -386,18 +484,21 @@ void ft_local_release(struct ft_link *link, struct ft_msg *msg)
     consumed_small(l, &msg->header);
 }
 
-/* ---- turning and sleeping ----------------------------------------------------------------------------------------- */
+/* ---- turning and sleeping -------------------------------------------------------------------- */
 
 bool ft_local_link_poll(struct ft_local_link *l)
 {
-    if (l->base.state != FT_LINK_UP) return false;
+    if (l->base.state != FT_LINK_UP)
+        return false;
     if (l->base.sender) {
-        if (!l->wanted || !ft_local_take_returns(l)) return false;
+        if (!l->wanted || !ft_local_take_returns(l))
+            return false;
         l->wanted = (l->lent & ~l->withdrawn) != 0;
         return true;
     }
     bool any = take_messages(l);
-    if (!any && l->nlater && l->base.state == FT_LINK_UP) give_later(l);
+    if (!any && l->nlater && l->base.state == FT_LINK_UP)
+        give_later(l);
     if (l->base.state == FT_LINK_UP && ft_slots_starving(&l->slots)) {
         l->starved_polls++;
         any |= spill_unclaimed(l, SPILL_POLLS);
@@ -408,40 +509,56 @@ bool ft_local_link_poll(struct ft_local_link *l)
 /* Is something there already on a link that was just armed? */
 static bool has_work(struct ft_local_link *l)
 {
-    if (l->base.sender) return l->wanted && ft_slots_pending(&l->slots, true);
-    if (ft_slots_pending(&l->slots, false)) return true;
-    return ft_slots_starving(&l->slots) && spill_unclaimed(l, 0); /* nobody will receive them while we sleep */
+    if (l->base.sender)
+        return l->wanted && ft_slots_pending(&l->slots, true);
+    if (ft_slots_pending(&l->slots, false))
+        return true;
+    /* nobody will receive them while we sleep */
+    return ft_slots_starving(&l->slots) && spill_unclaimed(l, 0);
 }
 
 bool ft_local_arm_links(struct ft_local *t, bool on)
 {
     bool work = t->announcements > 0;
     for (struct ft_local_link *l = t->links; l; l = l->next) {
-        if (l->base.state != FT_LINK_UP) continue;
-        if (on && l->nlater) give_later(l);
-        if (!l->base.sender || l->wanted || !on) ft_slots_arm(&l->slots, l->base.sender, on);
-        if (on && has_work(l)) work = true;
+        if (l->base.state != FT_LINK_UP)
+            continue;
+        if (on && l->nlater)
+            give_later(l);
+        if (!l->base.sender || l->wanted || !on)
+            ft_slots_arm(&l->slots, l->base.sender, on);
+        if (on && has_work(l))
+            work = true;
     }
-    if (on && work) ft_local_arm_links(t, false);
+    if (on && work)
+        ft_local_arm_links(t, false);
     return !work;
 }
 
 void ft_local_wake(struct ft_transport *base)
 {
     struct ft_local *t = FT_CONTAINER(base, struct ft_local, base);
-    if (!t->unrung) return;
+    if (!t->unrung)
+        return;
     t->unrung = false;
     for (struct ft_local_link *l = t->links; l; l = l->next)
-        if (l->unrung && l->base.state == FT_LINK_UP) ft_local_wake_other(l);
+        if (l->unrung && l->base.state == FT_LINK_UP)
+            ft_local_wake_other(l);
 }
 
-/* Returns are fetched first if nobody waits for them: those who do are told by poll that something moved. */
+/* Returns are fetched first if nobody waits for them: those who do are told by poll that something
+ * moved. */
 void ft_local_trim(struct ft_transport *base)
 {
-    for (struct ft_local_link *l = FT_CONTAINER(base, struct ft_local, base)->links; l; l = l->next) {
-        if (!l->open) continue;
-        if (l->base.sender && l->base.state == FT_LINK_UP && !l->wanted) ft_local_take_returns(l);
-        if (l->base.sender) ft_slots_trim(&l->slots);
-        else ft_rxq_trim(&l->rxq);
+    for (struct ft_local_link *l = FT_CONTAINER(base, struct ft_local, base)->links; l;
+         l = l->next) {
+        if (!l->open)
+            continue;
+        if (l->base.sender && l->base.state == FT_LINK_UP && !l->wanted)
+            ft_local_take_returns(l);
+        if (l->base.sender)
+            ft_slots_trim(&l->slots);
+        else
+            ft_rxq_trim(&l->rxq);
     }
 }

@@ -1,24 +1,30 @@
 /*
  * local_send.c: the sending side of links over shared slots.
  *
- * Loans. A payload of LOAN_BYTES or more that lies in the arena (base/arena.c) is not copied, if the sender says that its request
- * may last: the message names its place, and the receiver reads it there. The request completes when the receiver has consumed
- * the message. A sender that cannot wait for that, because it failed or the link went down, first marks the loan as withdrawn in the
- * segment; a receiver looks at that mark after it has read, and never takes what it has read since for the message.
+ * Loans. A payload of LOAN_BYTES or more that lies in the arena (base/arena.c) is not copied, if
+ * the sender says that its request may last: the message names its place, and the receiver reads it
+ * there. The request completes when the receiver has consumed the message. A sender that cannot
+ * wait for that, because it failed or the link went down, first marks the loan as withdrawn in the
+ * segment; a receiver looks at that mark after it has read, and never takes what it has read since
+ * for the message.
  *
- * Other memory of the sender's is lent in the same way where the receiver says that it can read that (pull.h) and the sender that the payload
- * is only moved on. The receiver then has to copy it before it can use it, to where it goes or to its channel's landing.
+ * Other memory of the sender's is lent in the same way where the receiver says that it can read
+ * that (pull.h) and the sender that the payload is only moved on. The receiver then has to copy it
+ * before it can use it, to where it goes or to its channel's landing.
  */
 #include "transport/local.h"
 
 #include <string.h>
 
-#define LOAN_BYTES 16384 /* shorter payloads are copied: their sender has better things to do than to wait for the receiver */
+/* shorter payloads are copied: their sender has better things to do than to wait for the
+ * receiver */
+#define LOAN_BYTES 16384
 
 void ft_local_withdraw(struct ft_local_link *l, uint32_t loans)
 {
     loans &= l->lent & ~l->withdrawn;
-    if (!loans) return;
+    if (!loans)
+        return;
     ft_slots_withdraw(&l->slots, loans);
     l->withdrawn |= loans;
     for (; loans; loans &= loans - 1) {
@@ -32,14 +38,16 @@ static void withdraw_one(struct ft_send *req)
 {
     struct ft_local_link *l = req->link;
     for (uint32_t left = l->lent & ~l->withdrawn; left; left &= left - 1)
-        if (l->loan[__builtin_ctz(left)] == req) ft_local_withdraw(l, left & -left);
+        if (l->loan[__builtin_ctz(left)] == req)
+            ft_local_withdraw(l, left & -left);
 }
 
 /* A loan came back; false if it was not out. */
 static bool take_back(struct ft_local_link *l, unsigned number)
 {
     uint32_t bit = number < FT_SLOTS_LOANS ? 1u << number : 0;
-    if (!(l->lent & bit)) return false;
+    if (!(l->lent & bit))
+        return false;
     if (l->withdrawn & bit) {
         ft_slots_restore(&l->slots, bit);
     } else {
@@ -53,7 +61,8 @@ static bool take_back(struct ft_local_link *l, unsigned number)
 
 static bool take_there_back(struct ft_local_link *l, unsigned number)
 {
-    if (number >= FT_SLOTS_THERE || (l->slots.there_free >> number & 1)) return false;
+    if (number >= FT_SLOTS_THERE || (l->slots.there_free >> number & 1))
+        return false;
     ft_slots_there_unget(&l->slots, number);
     return true;
 }
@@ -61,10 +70,13 @@ static bool take_there_back(struct ft_local_link *l, unsigned number)
 /* A slot, a loan, or memory on the device came back. */
 static bool take_payload_back(struct ft_local_link *l, unsigned number)
 {
-    if (number > FT_SLOTS_MOST + FT_SLOTS_LOANS) return take_there_back(l, number - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1);
-    if (number > FT_SLOTS_MOST) return take_back(l, number - FT_SLOTS_MOST - 1);
+    if (number > FT_SLOTS_MOST + FT_SLOTS_LOANS)
+        return take_there_back(l, number - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1);
+    if (number > FT_SLOTS_MOST)
+        return take_back(l, number - FT_SLOTS_MOST - 1);
     unsigned slot = number - 1;
-    if (slot >= l->slots.nslots || (l->slots.free >> slot & 1)) return false;
+    if (slot >= l->slots.nslots || (l->slots.free >> slot & 1))
+        return false;
     ft_slots_unget(&l->slots, slot);
     return true;
 }
@@ -76,10 +88,12 @@ bool ft_local_take_returns(struct ft_local_link *l)
     for (unsigned i = 0; i < FT_SLOTS_RETURNS && ft_slots_collect(&l->slots, &r); i++) {
         any = true;
         if (r.slot && !take_payload_back(l, r.slot)) {
-            ft_local_link_down(l, ft_fail(FT_PROTOCOL, "a peer gave back a slot that it does not have"), false);
+            ft_local_link_down(
+                l, ft_fail(FT_PROTOCOL, "a peer gave back a slot that it does not have"), false);
             return any;
         }
-        if (r.consumed) ft_txq_put(&l->txq, r.ctx, r.lane);
+        if (r.consumed)
+            ft_txq_put(&l->txq, r.ctx, r.lane);
     }
     return any;
 }
@@ -88,10 +102,14 @@ bool ft_local_take_returns(struct ft_local_link *l)
 static int take_place(struct ft_local_link *l, const struct ft_header *h)
 {
     for (int round = 0;; round++) {
-        int rc = l->txq.outstanding < FT_SLOTS_DESCS ? ft_txq_take(&l->txq, h->ctx, h->lane) : FT_AGAIN;
-        if (rc != FT_AGAIN) return rc;
-        if (round || !ft_local_take_returns(l)) break;
-        if (l->base.state == FT_LINK_DOWN) return FT_LINK; /* by what came back */
+        int rc = l->txq.outstanding < FT_SLOTS_DESCS ? ft_txq_take(&l->txq, h->ctx, h->lane)
+                                                     : FT_AGAIN;
+        if (rc != FT_AGAIN)
+            return rc;
+        if (round || !ft_local_take_returns(l))
+            break;
+        if (l->base.state == FT_LINK_DOWN)
+            return FT_LINK; /* by what came back */
     }
     l->wanted = true;
     return FT_AGAIN;
@@ -101,10 +119,12 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
 static int take_slot(struct ft_local_link *l, const struct ft_header *h)
 {
     int slot = ft_slots_get(&l->slots);
-    if (slot < 0 && ft_local_take_returns(l)) slot = ft_slots_get(&l->slots);
+    if (slot < 0 && ft_local_take_returns(l))
+        slot = ft_slots_get(&l->slots);
     if (slot < 0) {
         l->wanted = l->starved = true;
-        if (l->base.state == FT_LINK_UP && ft_slots_starve(&l->slots)) l->ring(l);
+        if (l->base.state == FT_LINK_UP && ft_slots_starve(&l->slots))
+            l->ring(l);
         return slot;
     }
     if (l->starved) {
@@ -112,8 +132,10 @@ static int take_slot(struct ft_local_link *l, const struct ft_header *h)
         ft_slots_fed(&l->slots);
     }
     bool pins = h->lane <= FT_LANE_P2P || l->slots.at[slot];
-    int rc = pins ? ft_slots_place(&l->slots, (unsigned)slot, h->len, ft_local_of(l)->pinned_most) : ft_slots_allocate(&l->slots, (unsigned)slot, h->len);
-    if (rc == FT_OK) return slot;
+    int rc = pins ? ft_slots_place(&l->slots, (unsigned)slot, h->len, ft_local_of(l)->pinned_most)
+                  : ft_slots_allocate(&l->slots, (unsigned)slot, h->len);
+    if (rc == FT_OK)
+        return slot;
     ft_slots_unget(&l->slots, (unsigned)slot);
     ft_local_link_down(l, rc, false);
     return -1;
@@ -121,15 +143,19 @@ static int take_slot(struct ft_local_link *l, const struct ft_header *h)
 
 static int sendable(struct ft_local_link *l, const struct ft_header *h)
 {
-    if (l->base.state == FT_LINK_DOWN) return FT_LINK;
-    if (l->base.state == FT_LINK_CONNECTING) return FT_AGAIN;
+    if (l->base.state == FT_LINK_DOWN)
+        return FT_LINK;
+    if (l->base.state == FT_LINK_CONNECTING)
+        return FT_AGAIN;
     if (h->len > l->base.transport->config.chunk_bytes) {
-        return ft_fail(FT_INVAL, "a message of %u bytes on a link for at most %zu", h->len, l->base.transport->config.chunk_bytes);
+        return ft_fail(FT_INVAL, "a message of %u bytes on a link for at most %zu", h->len,
+                       l->base.transport->config.chunk_bytes);
     }
     return FT_OK;
 }
 
-static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t slot, const void *small)
+static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t slot,
+                    const void *small)
 {
     l->base.messages++;
     l->base.bytes += h->len;
@@ -138,20 +164,26 @@ static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t
 }
 
 /* Can the receiver read this payload where it lies? */
-static bool lendable(struct ft_local_link *l, const struct ft_header *h, const void *data, bool moved, struct ft_slots_place *place)
+static bool lendable(struct ft_local_link *l, const struct ft_header *h, const void *data,
+                     bool moved, struct ft_slots_place *place)
 {
     const size_t len_bytes = h->len;
     place->memory = FT_SLOTS_ARENA;
-    if (l->lends && len_bytes >= LOAN_BYTES && ft_arena_has(data, len_bytes, &place->at)) return true;
+    if (l->lends && len_bytes >= LOAN_BYTES && ft_arena_has(data, len_bytes, &place->at))
+        return true;
     *place = (struct ft_slots_place){.at = (uintptr_t)data, .memory = FT_SLOTS_ELSEWHERE};
-    return moved && h->lane <= FT_LANE_P2P && l->pulled_least && len_bytes >= l->pulled_least && ft_pull_lendable(&l->seen, data, len_bytes, ft_now_ns(l->base.transport->config.env));
+    return moved && h->lane <= FT_LANE_P2P && l->pulled_least && len_bytes >= l->pulled_least &&
+           ft_pull_lendable(&l->seen, data, len_bytes, ft_now_ns(l->base.transport->config.env));
 }
 
-/* The number of a new loan, as descriptors have it, of what lies at *place; 0: this payload is to be copied. */
-static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data, struct ft_send *req, struct ft_slots_place *place)
+/* The number of a new loan, as descriptors have it, of what lies at *place; 0: this payload is to
+ * be copied. */
+static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data,
+                     struct ft_send *req, struct ft_slots_place *place)
 {
     req->withdraw = NULL;
-    if (!req->lasts || l->lent == UINT32_MAX || !lendable(l, h, data, req->moved, place)) return 0;
+    if (!req->lasts || l->lent == UINT32_MAX || !lendable(l, h, data, req->moved, place))
+        return 0;
     unsigned number = (unsigned)__builtin_ctz(~l->lent);
     l->lent |= 1u << number;
     l->loan[number] = req;
@@ -161,12 +193,15 @@ static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const v
     return number + FT_SLOTS_MOST + 1;
 }
 
-int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
+int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data,
+                  struct ft_send *req)
 {
     struct ft_local_link *l = ft_local_link_of(link);
     int rc = sendable(l, h);
-    if (rc == FT_OK) rc = take_place(l, h);
-    if (rc) return rc;
+    if (rc == FT_OK)
+        rc = take_place(l, h);
+    if (rc)
+        return rc;
     struct ft_slots_place place;
     uint32_t slot = lend(l, h, data, req, &place);
     if (slot) {
@@ -192,8 +227,10 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
 {
     struct ft_local_link *l = ft_local_link_of(link);
     int rc = sendable(l, h);
-    if (rc == FT_OK) rc = take_place(l, h);
-    if (rc) return rc;
+    if (rc == FT_OK)
+        rc = take_place(l, h);
+    if (rc)
+        return rc;
     if (h->len <= FT_RXQ_SMALL_BYTES) {
         *slot = ft_txq_small(&l->txq, h->ctx, h->lane);
         return FT_OK;
@@ -209,18 +246,23 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
     return FT_OK;
 }
 
-/* The memory is the device's, so what cannot be seen there cannot be moved out of another one's way either: each context has enough of them for
- * all its windows, and goes through the host's memory where contexts share a link. */
+/* The memory is the device's, so what cannot be seen there cannot be moved out of another one's way
+ * either: each context has enough of them for all its windows, and goes through the host's memory
+ * where contexts share a link. */
 int ft_local_reserve_there(struct ft_link *link, const struct ft_header *h, void **slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
     int rc = sendable(l, h);
-    if (rc) return rc;
-    if (!l->slots.pinned || h->len <= FT_RXQ_SMALL_BYTES || h->len > ft_local_of(l)->pinned_most) return FT_NOTSUP;
+    if (rc)
+        return rc;
+    if (!l->slots.pinned || h->len <= FT_RXQ_SMALL_BYTES || h->len > ft_local_of(l)->pinned_most)
+        return FT_NOTSUP;
     rc = take_place(l, h);
-    if (rc) return rc;
+    if (rc)
+        return rc;
     int number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
-    if (number < 0 && ft_local_take_returns(l)) number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
+    if (number < 0 && ft_local_take_returns(l))
+        number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
     if (number < 0) {
         ft_txq_put(&l->txq, h->ctx, h->lane);
         return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_NOTSUP;
@@ -234,8 +276,11 @@ static uint32_t slot_at(const struct ft_local_link *l, const void *p)
 {
     size_t offset = (size_t)((uintptr_t)p - (uintptr_t)l->slots.data);
     for (uint32_t i = 0; l->slots.pinned && i < l->slots.nslots; i++)
-        if (l->slots.at[i] == p) return i + 1;
-    return offset < l->slots.nslots * l->slots.stride_bytes ? 1 + (uint32_t)(offset / l->slots.stride_bytes) : 0;
+        if (l->slots.at[i] == p)
+            return i + 1;
+    return offset < l->slots.nslots * l->slots.stride_bytes
+               ? 1 + (uint32_t)(offset / l->slots.stride_bytes)
+               : 0;
 }
 
 void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot)
@@ -244,12 +289,15 @@ void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot
     int there = ft_slots_there_at(&l->slots, slot);
     if (there >= 0) {
         struct ft_slots_place place = ft_slots_there_place(&l->slots, slot);
-        if (l->base.state == FT_LINK_UP) publish(l, h, (uint32_t)there + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
+        if (l->base.state == FT_LINK_UP)
+            publish(l, h, (uint32_t)there + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
         return;
     }
     uint32_t s = slot_at(l, slot);
-    if (s) l->reserved--;
-    if (l->base.state == FT_LINK_UP) publish(l, h, s, slot);
+    if (s)
+        l->reserved--;
+    if (l->base.state == FT_LINK_UP)
+        publish(l, h, s, slot);
 }
 
 void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
@@ -261,15 +309,18 @@ void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot
         l->reserved--;
         ft_slots_unget(&l->slots, s - 1);
     }
-    if (there >= 0) ft_slots_there_unget(&l->slots, (unsigned)there);
+    if (there >= 0)
+        ft_slots_there_unget(&l->slots, (unsigned)there);
     ft_txq_put(&l->txq, h->ctx, h->lane);
 }
 
 bool ft_local_drained(struct ft_link *link)
 {
     struct ft_local_link *l = ft_local_link_of(link);
-    if (!l->base.sender || !l->open || !l->txq.outstanding) return true;
-    if (l->base.state == FT_LINK_UP) ft_local_take_returns(l);
+    if (!l->base.sender || !l->open || !l->txq.outstanding)
+        return true;
+    if (l->base.state == FT_LINK_UP)
+        ft_local_take_returns(l);
     l->wanted = l->txq.outstanding != 0;
     return !l->wanted;
 }

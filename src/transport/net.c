@@ -1,7 +1,7 @@
 /*
- * Network interfaces and the few socket calls that bootstrap and the tcp transport share. Stateless; any thread. Every
- * socket is non-blocking, close-on-exec, owned (closed in a child of fork), and never raises SIGPIPE as long as it is
- * written with MSG_NOSIGNAL.
+ * Network interfaces and the few socket calls that bootstrap and the tcp transport share.
+ * Stateless; any thread. Every socket is non-blocking, close-on-exec, owned (closed in a child of
+ * fork), and never raises SIGPIPE as long as it is written with MSG_NOSIGNAL.
  */
 #include "transport/transport.h"
 
@@ -20,13 +20,18 @@
 
 #define BACKLOG 1024
 
-union any_address { struct sockaddr sa; struct sockaddr_in in; struct sockaddr_in6 in6; };
+union any_address {
+    struct sockaddr sa;
+    struct sockaddr_in in;
+    struct sockaddr_in6 in6;
+};
 
 static int list_interfaces(struct ft_net_address **out);
 static int allowed_rank(const struct ft_net_address *a, const char *order);
 static int rank_of(const struct ft_net_address *a, const char *order, int only);
 static bool link_local(const struct ft_net_address *a);
-static int fail_without(const struct ft_net_address *have, int count, const char *order, const char *family);
+static int fail_without(const struct ft_net_address *have, int count, const char *order,
+                        const char *family);
 static socklen_t to_sockaddr(const struct ft_net_address *a, union any_address *out);
 static bool from_sockaddr(const struct sockaddr *sa, struct ft_net_address *out);
 static int open_socket(int family, int *fd_out);
@@ -38,57 +43,75 @@ int ft_net_addresses(struct ft_net_address *out, int capacity)
     struct ft_net_address *have = NULL;
     int n = list_interfaces(&have);
     if (n >= 0)
-        n = ft_net_choose(have, n, ft_param_str(FT_PARAM_SOCKET_IFNAME), ft_param_str(FT_PARAM_SOCKET_FAMILY), out, capacity);
+        n = ft_net_choose(have, n, ft_param_str(FT_PARAM_SOCKET_IFNAME),
+                          ft_param_str(FT_PARAM_SOCKET_FAMILY), out, capacity);
     free(have);
     return n;
 }
 
-int ft_net_choose(const struct ft_net_address *have, int count, const char *order, const char *family,
-                  struct ft_net_address *out, int capacity)
+int ft_net_choose(const struct ft_net_address *have, int count, const char *order,
+                  const char *family, struct ft_net_address *out, int capacity)
 {
     int only = 0, found = 0, worst = 0;
 
-    if (strcmp(family, "AF_INET") == 0) only = AF_INET;
-    else if (strcmp(family, "AF_INET6") == 0) only = AF_INET6;
-    else if (family[0] != '\0') return ft_fail(FT_INVAL, "FTCCL_SOCKET_FAMILY is '%s'; it can be AF_INET or AF_INET6", family);
+    if (strcmp(family, "AF_INET") == 0)
+        only = AF_INET;
+    else if (strcmp(family, "AF_INET6") == 0)
+        only = AF_INET6;
+    else if (family[0] != '\0')
+        return ft_fail(FT_INVAL, "FTCCL_SOCKET_FAMILY is '%s'; it can be AF_INET or AF_INET6",
+                       family);
 
     /* Ranks are small numbers: a pass for each keeps the machine's own order among equals. */
     for (int i = 0; i < count; i++) {
         const int rank = rank_of(&have[i], order, only);
-        if (rank > worst) worst = rank;
+        if (rank > worst)
+            worst = rank;
     }
     for (int rank = 0; rank <= worst && found < capacity; rank++)
         for (int i = 0; i < count && found < capacity; i++)
-            if (rank_of(&have[i], order, only) == rank) out[found++] = have[i];
+            if (rank_of(&have[i], order, only) == rank)
+                out[found++] = have[i];
     return found > 0 ? found : fail_without(have, count, order, family);
 }
 
-int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint16_t port, int *fd_out)
+int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint16_t port,
+                  int *fd_out)
 {
-    struct ft_net_address where = { .family = family };
+    struct ft_net_address where = {.family = family};
     union any_address sa;
     int matching = 0, fd = -1, on = 1;
 
     for (int i = 0; i < count; i++)
-        if (addresses[i].family == family && matching++ == 0) where = addresses[i];
-    if (matching == 0) return ft_fail(FT_NOTSUP, "no network interface has an address of that family");
-    if (matching > 1) where = (struct ft_net_address){ .family = family }; /* several: all of them */
+        if (addresses[i].family == family && matching++ == 0)
+            where = addresses[i];
+    if (matching == 0)
+        return ft_fail(FT_NOTSUP, "no network interface has an address of that family");
+    /* several: all of them */
+    if (matching > 1)
+        where = (struct ft_net_address){.family = family};
     where.port = port;
 
     int status = open_socket(family, &fd);
-    if (status != FT_OK) return status;
+    if (status != FT_OK)
+        return status;
     socklen_t len = to_sockaddr(&where, &sa);
-    if (family == AF_INET6) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-    if (port != 0) (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, &sa.sa, len) != 0 || listen(fd, BACKLOG) != 0 || getsockname(fd, &sa.sa, &len) != 0) {
+    if (family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+    if (port != 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd, &sa.sa, len) != 0 || listen(fd, BACKLOG) != 0 ||
+        getsockname(fd, &sa.sa, &len) != 0) {
         char text[FT_NET_TEXT_BYTES];
-        status = ft_fail(ft_status_of_errno(errno), "cannot listen on %s: %s", ft_net_text(&where, text), strerror(errno));
+        status = ft_fail(ft_status_of_errno(errno), "cannot listen on %s: %s",
+                         ft_net_text(&where, text), strerror(errno));
         ft_fd_close(&fd);
         return status;
     }
     from_sockaddr(&sa.sa, &where);
     for (int i = 0; i < count; i++)
-        if (addresses[i].family == family) addresses[i].port = where.port;
+        if (addresses[i].family == family)
+            addresses[i].port = where.port;
     *fd_out = fd;
     return FT_OK;
 }
@@ -103,7 +126,8 @@ int ft_net_accept(int listener, int *fd_out)
             *fd_out = ft_fd_own(fd);
             return FT_OK;
         }
-        if (errno == EAGAIN || errno == EWOULDBLOCK) return FT_AGAIN;
+        if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return FT_AGAIN;
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
             return ft_fail(FT_NOFILE, "cannot take a connection: %s", strerror(errno));
         if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
@@ -120,18 +144,25 @@ int ft_net_connect(const struct ft_net_address *to, const char *congestion, int 
     const int on = 1;
     int fd = -1;
 
-    if (link_local(&target)) target.scope = own_scope(target.scope);
+    if (link_local(&target))
+        target.scope = own_scope(target.scope);
     int status = open_socket(target.family, &fd);
-    if (status != FT_OK) return status;
+    if (status != FT_OK)
+        return status;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    if (congestion != NULL) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
+    if (congestion != NULL)
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
+                         (socklen_t)strlen(congestion));
     status = bind_source(fd, target.family);
     if (status == FT_OK) {
         socklen_t len = to_sockaddr(&target, &sa);
         int rc;
-        do rc = connect(fd, &sa.sa, len); while (rc != 0 && errno == EINTR);
+        do
+            rc = connect(fd, &sa.sa, len);
+        while (rc != 0 && errno == EINTR);
         if (rc != 0 && errno != EINPROGRESS)
-            status = ft_fail(ft_status_of_errno(errno), "cannot connect to %s: %s", ft_net_text(&target, text), strerror(errno));
+            status = ft_fail(ft_status_of_errno(errno), "cannot connect to %s: %s",
+                             ft_net_text(&target, text), strerror(errno));
     }
     if (status != FT_OK) {
         ft_fd_close(&fd);
@@ -143,14 +174,17 @@ int ft_net_connect(const struct ft_net_address *to, const char *congestion, int 
 
 int ft_net_connected(int fd)
 {
-    struct pollfd p = { .fd = fd, .events = POLLOUT };
+    struct pollfd p = {.fd = fd, .events = POLLOUT};
     union any_address sa;
     socklen_t len = sizeof(int), sa_len = sizeof(sa);
     int err = 0;
 
-    if (poll(&p, 1, 0) == 0) return FT_AGAIN;
-    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0) err = errno;
-    if (err == 0 && getpeername(fd, &sa.sa, &sa_len) == 0) return FT_OK;
+    if (poll(&p, 1, 0) == 0)
+        return FT_AGAIN;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &err, &len) != 0)
+        err = errno;
+    if (err == 0 && getpeername(fd, &sa.sa, &sa_len) == 0)
+        return FT_OK;
     return ft_fail(FT_LINK, "cannot connect: %s", strerror(err != 0 ? err : ENOTCONN));
 }
 
@@ -159,20 +193,23 @@ int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity)
     char host[256];
     const char *colon = strrchr(text, ':');
     size_t len = colon != NULL ? (size_t)(colon - text) : 0;
-    struct addrinfo *list = NULL, hints = { .ai_socktype = SOCK_STREAM };
+    struct addrinfo *list = NULL, hints = {.ai_socktype = SOCK_STREAM};
     char *end = NULL;
     long port = colon != NULL ? strtol(colon + 1, &end, 10) : 0;
     int n = 0;
 
-    if (colon == NULL || len == 0 || len >= sizeof(host) || end == colon + 1 || *end != '\0' || port < 1 || port > 65535)
+    if (colon == NULL || len == 0 || len >= sizeof(host) || end == colon + 1 || *end != '\0' ||
+        port < 1 || port > 65535)
         return ft_fail(FT_INVAL, "'%s' is not an address: it should be host:port", text);
     const bool bracketed = text[0] == '[' && text[len - 1] == ']';
     memcpy(host, text + (bracketed ? 1 : 0), len - (bracketed ? 2 : 0));
     host[len - (bracketed ? 2 : 0)] = '\0';
     int rc = getaddrinfo(host, colon + 1, &hints, &list);
-    if (rc != 0) return ft_fail(FT_INVAL, "cannot find '%s': %s", host, gai_strerror(rc));
+    if (rc != 0)
+        return ft_fail(FT_INVAL, "cannot find '%s': %s", host, gai_strerror(rc));
     for (struct addrinfo *i = list; i != NULL && n < capacity; i = i->ai_next)
-        if (from_sockaddr(i->ai_addr, &out[n])) n++;
+        if (from_sockaddr(i->ai_addr, &out[n]))
+            n++;
     freeaddrinfo(list);
     return n > 0 ? n : ft_fail(FT_INVAL, "'%s' has neither an IPv4 nor an IPv6 address", host);
 }
@@ -185,16 +222,20 @@ void ft_net_pack(const struct ft_net_address *a, unsigned char wire[FT_NET_WIRE_
     wire[1] = a->loopback;
     wire[2] = (unsigned char)a->port;
     wire[3] = (unsigned char)(a->port >> 8);
-    for (int i = 0; i < 4; i++) wire[4 + i] = (unsigned char)(a->scope >> (8 * i));
+    for (int i = 0; i < 4; i++)
+        wire[4 + i] = (unsigned char)(a->scope >> (8 * i));
     memcpy(wire + 8, a->ip, a->family == AF_INET6 ? 16 : 4);
 }
 
 int ft_net_unpack(const unsigned char wire[FT_NET_WIRE_BYTES], struct ft_net_address *out)
 {
-    struct ft_net_address a = { .family = wire[0] == 6 ? AF_INET6 : AF_INET, .loopback = wire[1] != 0, .up = true };
+    struct ft_net_address a = {
+        .family = wire[0] == 6 ? AF_INET6 : AF_INET, .loopback = wire[1] != 0, .up = true};
     a.port = (uint16_t)(wire[2] | wire[3] << 8);
-    if ((wire[0] != 4 && wire[0] != 6) || a.port == 0) return ft_fail(FT_PROTOCOL, "a peer's network address makes no sense");
-    for (int i = 0; i < 4; i++) a.scope |= (uint32_t)wire[4 + i] << (8 * i);
+    if ((wire[0] != 4 && wire[0] != 6) || a.port == 0)
+        return ft_fail(FT_PROTOCOL, "a peer's network address makes no sense");
+    for (int i = 0; i < 4; i++)
+        a.scope |= (uint32_t)wire[4 + i] << (8 * i);
     memcpy(a.ip, wire + 8, wire[0] == 6 ? 16 : 4);
     *out = a;
     return FT_OK;
@@ -204,9 +245,12 @@ const char *ft_net_text(const struct ft_net_address *a, char buf[FT_NET_TEXT_BYT
 {
     char ip[INET6_ADDRSTRLEN] = "?";
     inet_ntop(a->family, a->ip, ip, sizeof(ip));
-    if (a->family == AF_INET6 && a->scope != 0) snprintf(buf, FT_NET_TEXT_BYTES, "[%s%%%u]:%u", ip, a->scope, a->port);
-    else if (a->family == AF_INET6) snprintf(buf, FT_NET_TEXT_BYTES, "[%s]:%u", ip, a->port);
-    else snprintf(buf, FT_NET_TEXT_BYTES, "%s:%u", ip, a->port);
+    if (a->family == AF_INET6 && a->scope != 0)
+        snprintf(buf, FT_NET_TEXT_BYTES, "[%s%%%u]:%u", ip, a->scope, a->port);
+    else if (a->family == AF_INET6)
+        snprintf(buf, FT_NET_TEXT_BYTES, "[%s]:%u", ip, a->port);
+    else
+        snprintf(buf, FT_NET_TEXT_BYTES, "%s:%u", ip, a->port);
     return buf;
 }
 
@@ -217,24 +261,30 @@ static int list_interfaces(struct ft_net_address **out)
     size_t most = 1;
     int n = 0;
 
-    if (getifaddrs(&list) != 0) return ft_fail(ft_status_of_errno(errno), "cannot list the network interfaces: %s", strerror(errno));
-    for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next) most++;
+    if (getifaddrs(&list) != 0)
+        return ft_fail(ft_status_of_errno(errno), "cannot list the network interfaces: %s",
+                       strerror(errno));
+    for (struct ifaddrs *i = list; i != NULL; i = i->ifa_next)
+        most++;
     struct ft_net_address *have = calloc(most, sizeof(*have));
     for (struct ifaddrs *i = list; i != NULL && have != NULL; i = i->ifa_next) {
-        if (i->ifa_addr == NULL || !from_sockaddr(i->ifa_addr, &have[n])) continue;
+        if (i->ifa_addr == NULL || !from_sockaddr(i->ifa_addr, &have[n]))
+            continue;
         have[n].up = (i->ifa_flags & IFF_UP) != 0;
         have[n].loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
         snprintf(have[n].name, sizeof(have[n].name), "%s", i->ifa_name);
         n++;
     }
     freeifaddrs(list);
-    if (have == NULL) return ft_fail(FT_NOMEM, "no memory to list the network interfaces");
+    if (have == NULL)
+        return ft_fail(FT_NOMEM, "no memory to list the network interfaces");
     *out = have;
     return n;
 }
 
-/* -1: not allowed; else lower is better. The text is a list of prefixes, of exact names after '=', or of either excluded
- * after '^'; a list that includes gives its own order. Addresses that work only on one link or machine come last. */
+/* -1: not allowed; else lower is better. The text is a list of prefixes, of exact names after '=',
+ * or of either excluded after '^'; a list that includes gives its own order. Addresses that work
+ * only on one link or machine come last. */
 static int allowed_rank(const struct ft_net_address *a, const char *order)
 {
     enum { GUEST = 64, LINK_LOCAL = 128, LOOPBACK = 256 };
@@ -246,13 +296,16 @@ static int allowed_rank(const struct ft_net_address *a, const char *order)
 
     for (list += exact ? 1 : 0; *list != '\0'; position++) {
         const size_t len = strcspn(list, ",");
-        if (len > 0 && !listed && strncmp(a->name, list, len) == 0 && (!exact || a->name[len] == '\0')) {
+        if (len > 0 && !listed && strncmp(a->name, list, len) == 0 &&
+            (!exact || a->name[len] == '\0')) {
             listed = true;
-            if (!exclude) rank = position < GUEST ? position : GUEST - 1;
+            if (!exclude)
+                rank = position < GUEST ? position : GUEST - 1;
         }
         list += len + (list[len] == ',');
     }
-    if (position > 0 && listed == exclude) return -1;
+    if (position > 0 && listed == exclude)
+        return -1;
     if ((position == 0 || exclude) && strncmp(a->name, "ib", 2) != 0)
         rank = strncmp(a->name, "docker", 6) == 0 || strncmp(a->name, "virbr", 5) == 0 ? GUEST : 1;
     return rank + (link_local(a) ? LINK_LOCAL : 0) + (a->loopback ? LOOPBACK : 0);
@@ -269,22 +322,27 @@ static bool link_local(const struct ft_net_address *a)
     return a->family == AF_INET6 && a->ip[0] == 0xfe && (a->ip[1] & 0xc0) == 0x80;
 }
 
-static int fail_without(const struct ft_net_address *have, int count, const char *order, const char *family)
+static int fail_without(const struct ft_net_address *have, int count, const char *order,
+                        const char *family)
 {
     char names[512] = "";
     size_t used = 0;
 
     for (int i = 0; i < count && used < sizeof(names) - 40; i++) {
         const char *kind = have[i].family == AF_INET6 ? "IPv6" : "IPv4";
-        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s (%s%s)", used > 0 ? ", " : "", have[i].name, kind,
+        used += (size_t)snprintf(names + used, sizeof(names) - used, "%s%s (%s%s)",
+                                 used > 0 ? ", " : "", have[i].name, kind,
                                  have[i].up ? "" : ", down");
     }
-    if (used == 0) return ft_fail(FT_INVAL, "this machine has no network interface with an address");
+    if (used == 0)
+        return ft_fail(FT_INVAL, "this machine has no network interface with an address");
     if (order[0] == '\0')
-        return ft_fail(FT_INVAL, "no network interface is up%s%s; there are: %s", family[0] != '\0' ? " with an address of family " : "",
-                       family, names);
-    return ft_fail(FT_INVAL, "FTCCL_SOCKET_IFNAME '%s' leaves no network interface that is up%s%s; there are: %s", order,
-                   family[0] != '\0' ? " with an address of family " : "", family, names);
+        return ft_fail(FT_INVAL, "no network interface is up%s%s; there are: %s",
+                       family[0] != '\0' ? " with an address of family " : "", family, names);
+    return ft_fail(
+        FT_INVAL,
+        "FTCCL_SOCKET_IFNAME '%s' leaves no network interface that is up%s%s; there are: %s", order,
+        family[0] != '\0' ? " with an address of family " : "", family, names);
 }
 
 static socklen_t to_sockaddr(const struct ft_net_address *a, union any_address *out)
@@ -313,10 +371,12 @@ static bool from_sockaddr(const struct sockaddr *sa, struct ft_net_address *out)
         memcpy(&any.in6, sa, sizeof(any.in6));
         out->port = ntohs(any.in6.sin6_port);
         memcpy(out->ip, &any.in6.sin6_addr, 16);
-        if (link_local(out)) out->scope = any.in6.sin6_scope_id;
+        if (link_local(out))
+            out->scope = any.in6.sin6_scope_id;
         return true;
     }
-    if (sa->sa_family != AF_INET) return false;
+    if (sa->sa_family != AF_INET)
+        return false;
     memcpy(&any.in, sa, sizeof(any.in));
     out->port = ntohs(any.in.sin_port);
     memcpy(out->ip, &any.in.sin_addr, 4);
@@ -327,8 +387,10 @@ static int open_socket(int family, int *fd_out)
 {
     int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0 && errno == EAFNOSUPPORT)
-        return ft_fail(FT_NOTSUP, "this machine does not speak %s", family == AF_INET6 ? "IPv6" : "IPv4");
-    if (fd < 0) return ft_fail(ft_status_of_errno(errno), "cannot open a socket: %s", strerror(errno));
+        return ft_fail(FT_NOTSUP, "this machine does not speak %s",
+                       family == AF_INET6 ? "IPv6" : "IPv4");
+    if (fd < 0)
+        return ft_fail(ft_status_of_errno(errno), "cannot open a socket: %s", strerror(errno));
     *fd_out = ft_fd_own(fd);
     return FT_OK;
 }
@@ -336,24 +398,31 @@ static int open_socket(int family, int *fd_out)
 static int bind_source(int fd, int family)
 {
     const char *text = ft_param_str(FT_PARAM_SOCKET_SOURCE);
-    struct ft_net_address source = { 0 };
+    struct ft_net_address source = {0};
     union any_address sa;
     const int on = 1;
 
-    if (text[0] == '\0') return FT_OK;
-    if (inet_pton(AF_INET, text, source.ip) == 1) source.family = AF_INET;
-    else if (inet_pton(AF_INET6, text, source.ip) == 1) source.family = AF_INET6;
-    else return ft_fail(FT_INVAL, "FTCCL_SOCKET_SOURCE is '%s', which is no IP address", text);
-    if (source.family != family) return FT_OK;
+    if (text[0] == '\0')
+        return FT_OK;
+    if (inet_pton(AF_INET, text, source.ip) == 1)
+        source.family = AF_INET;
+    else if (inet_pton(AF_INET6, text, source.ip) == 1)
+        source.family = AF_INET6;
+    else
+        return ft_fail(FT_INVAL, "FTCCL_SOCKET_SOURCE is '%s', which is no IP address", text);
+    if (source.family != family)
+        return FT_OK;
     socklen_t len = to_sockaddr(&source, &sa);
     (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
     if (bind(fd, &sa.sa, len) != 0)
-        return ft_fail(FT_INVAL, "FTCCL_SOCKET_SOURCE is '%s', which this machine cannot bind: %s", text, strerror(errno));
+        return ft_fail(FT_INVAL, "FTCCL_SOCKET_SOURCE is '%s', which this machine cannot bind: %s",
+                       text, strerror(errno));
     return FT_OK;
 }
 
-/* A link-local address names an interface of the machine that has it. Here that is the interface of the same number, if
- * it is one of ours with such an address (which it is on the same machine), else the best one that has. */
+/* A link-local address names an interface of the machine that has it. Here that is the interface of
+ * the same number, if it is one of ours with such an address (which it is on the same machine),
+ * else the best one that has. */
 static uint32_t own_scope(uint32_t given)
 {
     struct ft_net_address own[FT_NET_ADDRESSES];
@@ -361,8 +430,10 @@ static uint32_t own_scope(uint32_t given)
     uint32_t first = 0;
 
     for (int i = 0; i < n; i++) {
-        if (own[i].scope != 0 && own[i].scope == given) return given;
-        if (first == 0) first = own[i].scope;
+        if (own[i].scope != 0 && own[i].scope == given)
+            return given;
+        if (first == 0)
+            first = own[i].scope;
     }
     return first != 0 ? first : given;
 }

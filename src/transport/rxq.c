@@ -1,7 +1,8 @@
 /*
- * rxq.c: queues and windows of virtual channels. A context on a link is one block with the nodes of all its lanes; blocks
- * hang in a small hash table. Invariant: a node is FREE, or in its lane's order array (FILLING, READY), or handed out
- * (HELD); `busy` of its block counts the FILLING and HELD ones, which outlive an unbind.
+ * rxq.c: queues and windows of virtual channels. A context on a link is one block with the nodes of
+ * all its lanes; blocks hang in a small hash table. Invariant: a node is FREE, or in its lane's
+ * order array (FILLING, READY), or handed out (HELD); `busy` of its block counts the FILLING and
+ * HELD ones, which outlive an unbind.
  */
 #include "transport/rxq.h"
 
@@ -10,14 +11,16 @@
 #include <sys/mman.h>
 
 struct rx_lane {
-    struct ft_rxq_node *node;  /* as many as the window has places */
-    unsigned char *small, *large; /* landings: one of small_bytes for each node, ft_window() of chunk_bytes */
-    uint64_t free;             /* bit i: node[i] is FREE */
-    bool placed;               /* large is where it stays; and NULL, or memory that devices reach, where that is */
+    struct ft_rxq_node *node; /* as many as the window has places */
+    /* landings: one of small_bytes for each node, ft_window() of chunk_bytes */
+    unsigned char *small, *large;
+    uint64_t free; /* bit i: node[i] is FREE */
+    /* large is where it stays; and NULL, or memory that devices reach, where that is */
+    bool placed;
     void *pinned;
-    uint8_t large_free;        /* likewise */
+    uint8_t large_free; /* likewise */
     uint8_t places_free;
-    uint8_t head, queued;      /* of order[], a ring */
+    uint8_t head, queued; /* of order[], a ring */
     uint8_t order[FT_RXQ_DEEPEST];
     struct ft_header expected; /* the next message, which goes */
     void *expected_at;         /* here; NULL: none is expected, or it has begun to come */
@@ -44,7 +47,8 @@ struct ft_txq_ctx {
     _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
 };
 
-_Static_assert(FT_WINDOW_FIRST <= 8 && FT_WINDOW_COLL <= 8 && FT_WINDOW_P2P <= 8 && FT_WINDOW_CTL <= 8 && FT_WINDOW_RMA <= 8,
+_Static_assert(FT_WINDOW_FIRST <= 8 && FT_WINDOW_COLL <= 8 && FT_WINDOW_P2P <= 8 &&
+                   FT_WINDOW_CTL <= 8 && FT_WINDOW_RMA <= 8,
                "masks of large landings hold a window");
 _Static_assert(FT_RXQ_DEEPEST <= 64, "masks of nodes hold all places");
 
@@ -60,7 +64,8 @@ unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_byt
     return len_bytes <= set->small_bytes || places == window ? 1 : places / window;
 }
 
-/* Where a GPU has to do with messages nobody reads them in their senders' memory, and no lane but the first takes longer ones. */
+/* Where a GPU has to do with messages nobody reads them in their senders' memory, and no lane but
+ * the first takes longer ones. */
 size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane)
 {
     return lane == 0 || (lane <= FT_LANE_P2P && !set->pinned) ? set->first_bytes : set->chunk_bytes;
@@ -77,14 +82,17 @@ static unsigned bucket_of(uint64_t ctx)
     return (unsigned)((ctx * 0x9e3779b97f4a7c15u) >> 32) % FT_RXQ_BUCKETS;
 }
 
-/* ---- receiving ---------------------------------------------------------------------------------------------- */
+/* ---- receiving ------------------------------------------------------------------------------- */
 
 static struct ft_rxq_ctx *rx_find(struct ft_rxq *q, uint64_t ctx)
 {
-    if (q->last && q->last->ctx == ctx) return q->last;
+    if (q->last && q->last->ctx == ctx)
+        return q->last;
     struct ft_rxq_ctx *c = q->bucket[bucket_of(ctx)];
-    while (c && c->ctx != ctx) c = c->next;
-    if (c) q->last = c;
+    while (c && c->ctx != ctx)
+        c = c->next;
+    if (c)
+        q->last = c;
     return c;
 }
 
@@ -96,7 +104,8 @@ static void rx_lay_out(struct ft_rxq_ctx *c, const struct ft_rxq_set *set, size_
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
         struct rx_lane *lane = &c->lane[l];
         unsigned places = ft_rxq_places(set, l), window = (unsigned)ft_window(l);
-        *lane = (struct rx_lane){.node = &c->node[n], .large = large, .small = small, .places_free = (uint8_t)places};
+        *lane = (struct rx_lane){
+            .node = &c->node[n], .large = large, .small = small, .places_free = (uint8_t)places};
         lane->free = UINT64_MAX >> (64 - places);
         lane->large_free = (uint8_t)((1u << window) - 1);
         large += window * stride_of(set, l);
@@ -118,13 +127,18 @@ static int rx_add(struct ft_rxq *q, uint64_t ctx)
         larges_bytes += (size_t)ft_window(l) * stride_of(set, l);
     }
     struct ft_rxq_ctx *c = calloc(1, sizeof *c + nodes * sizeof c->node[0]);
-    if (!c) return ft_fail(FT_NOMEM, "no memory for a context of a link");
+    if (!c)
+        return ft_fail(FT_NOMEM, "no memory for a context of a link");
     c->ctx = ctx;
     c->landing_bytes = larges_bytes + ft_round_up(set->small_bytes, FT_CACHE_LINE) * nodes;
-    c->landing = mmap(NULL, c->landing_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    c->landing = mmap(NULL, c->landing_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (c->landing == MAP_FAILED) {
         free(c);
-        return ft_fail(FT_NOMEM, "no address space for the landing buffers of a link (%zu bytes of large ones)", larges_bytes);
+        return ft_fail(
+            FT_NOMEM,
+            "no address space for the landing buffers of a link (%zu bytes of large ones)",
+            larges_bytes);
     }
     (void)madvise(c->landing, c->landing_bytes, MADV_DONTFORK);
     rx_lay_out(c, set, larges_bytes);
@@ -136,7 +150,8 @@ static int rx_add(struct ft_rxq *q, uint64_t ctx)
 
 static void rx_free(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 {
-    for (unsigned l = 0; l < FT_LANES_ALL; l++) ft_pinned_free(set->pinned, c->lane[l].pinned);
+    for (unsigned l = 0; l < FT_LANES_ALL; l++)
+        ft_pinned_free(set->pinned, c->lane[l].pinned);
     munmap(c->landing, c->landing_bytes);
     free(c);
 }
@@ -144,9 +159,11 @@ static void rx_free(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 /* Frees an unbound block once nothing refers to it. */
 static void rx_reap(struct ft_rxq *q, struct ft_rxq_ctx *c)
 {
-    if (!c->unbound || c->busy) return;
+    if (!c->unbound || c->busy)
+        return;
     for (struct ft_rxq_ctx **at = &q->unbound; *at; at = &(*at)->next) {
-        if (*at != c) continue;
+        if (*at != c)
+            continue;
         *at = c->next;
         rx_free(q->set, c);
         return;
@@ -160,31 +177,39 @@ static void rx_consume(struct ft_rxq *q, struct ft_rxq_node *n)
     n->state = FT_RXQ_FREE;
     lane->free |= (uint64_t)1 << n->index;
     lane->places_free = (uint8_t)(lane->places_free + n->places);
-    if (n->large >= 0) lane->large_free |= (uint8_t)(1u << n->large);
+    if (n->large >= 0)
+        lane->large_free |= (uint8_t)(1u << n->large);
 }
 
-/* Nothing more goes to memory of others: what has come of a message there is kept in the link's. The rest of it is copied along. */
+/* Nothing more goes to memory of others: what has come of a message there is kept in the link's.
+ * The rest of it is copied along. */
 static void expect_none(struct rx_lane *lane)
 {
     struct ft_rxq_node *n = lane->lent;
     lane->expected_at = NULL;
     lane->lent = NULL;
-    if (n) n->data = memcpy(ft_rxq_landing(n), n->data, n->header.len);
+    if (n)
+        n->data = memcpy(ft_rxq_landing(n), n->data, n->header.len);
 }
 
 static void rx_remove(struct ft_rxq *q, uint64_t ctx)
 {
     struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
-    while (*at && (*at)->ctx != ctx) at = &(*at)->next;
+    while (*at && (*at)->ctx != ctx)
+        at = &(*at)->next;
     struct ft_rxq_ctx *c = *at;
-    if (!c) return;
+    if (!c)
+        return;
     *at = c->next;
-    if (q->last == c) q->last = NULL;
+    if (q->last == c)
+        q->last = NULL;
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
         expect_none(&c->lane[l]);
         for (unsigned i = 0; i < c->lane[l].queued; i++) {
-            struct ft_rxq_node *n = &c->lane[l].node[c->lane[l].order[(c->lane[l].head + i) % FT_RXQ_DEEPEST]];
-            if (n->state == FT_RXQ_READY) rx_consume(q, n);
+            struct ft_rxq_node *n =
+                &c->lane[l].node[c->lane[l].order[(c->lane[l].head + i) % FT_RXQ_DEEPEST]];
+            if (n->state == FT_RXQ_READY)
+                rx_consume(q, n);
         }
         q->queued -= c->lane[l].queued;
         c->lane[l].queued = 0;
@@ -195,7 +220,8 @@ static void rx_remove(struct ft_rxq *q, uint64_t ctx)
     rx_reap(q, c);
 }
 
-int ft_rxq_open(struct ft_rxq *q, struct ft_rxq_set *set, void (*consumed)(struct ft_rxq *, struct ft_rxq_node *))
+int ft_rxq_open(struct ft_rxq *q, struct ft_rxq_set *set,
+                void (*consumed)(struct ft_rxq *, struct ft_rxq_node *))
 {
     memset(q, 0, sizeof *q);
     q->set = set;
@@ -223,34 +249,43 @@ static void rx_free_all(const struct ft_rxq_set *set, struct ft_rxq_ctx **list)
 
 void ft_rxq_close(struct ft_rxq *q)
 {
-    if (!q->set) return;
+    if (!q->set)
+        return;
     for (struct ft_rxq **at = &q->set->rxqs; *at; at = &(*at)->next) {
-        if (*at != q) continue;
+        if (*at != q)
+            continue;
         *at = q->next;
         break;
     }
-    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) rx_free_all(q->set, &q->bucket[b]);
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
+        rx_free_all(q->set, &q->bucket[b]);
     rx_free_all(q->set, &q->unbound);
     q->last = NULL;
     q->set = NULL;
 }
 
-/* Before a lane's first long message: is there memory that devices reach? Only for what they have to do with. */
+/* Before a lane's first long message: is there memory that devices reach? Only for what they have
+ * to do with. */
 static void place_lane(const struct ft_rxq_set *set, struct rx_lane *lane, unsigned number)
 {
     lane->placed = true;
-    if (number > FT_LANE_P2P) return;
+    if (number > FT_LANE_P2P)
+        return;
     lane->pinned = ft_pinned_alloc(set->pinned, (size_t)ft_window(number) * stride_of(set, number));
-    if (lane->pinned) lane->large = lane->pinned;
+    if (lane->pinned)
+        lane->large = lane->pinned;
 }
 
-/* There is one: those that take a large one take so many places that no more than these fill the window. */
+/* There is one: those that take a large one take so many places that no more than these fill the
+ * window. */
 static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, struct ft_rxq_node *n)
 {
     n->large = -1;
     n->landing = lane->small + n->index * ft_round_up(set->small_bytes, FT_CACHE_LINE);
-    if (n->header.len <= set->small_bytes && set->small_bytes > 0) return;
-    if (!lane->placed) place_lane(set, lane, n->header.lane);
+    if (n->header.len <= set->small_bytes && set->small_bytes > 0)
+        return;
+    if (!lane->placed)
+        place_lane(set, lane, n->header.lane);
     n->large = (int8_t)__builtin_ctz(lane->large_free);
     n->landing = lane->large + (size_t)n->large * stride_of(set, n->header.lane);
     lane->large_free &= (uint8_t)(lane->large_free - 1);
@@ -258,9 +293,11 @@ static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, str
 
 int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
 {
-    if (h->lane >= FT_LANES_ALL) return ft_fail(FT_PROTOCOL, "a message came on lane %u, which does not exist", h->lane);
+    if (h->lane >= FT_LANES_ALL)
+        return ft_fail(FT_PROTOCOL, "a message came on lane %u, which does not exist", h->lane);
     if (h->len > ft_rxq_longest(q->set, h->lane))
-        return ft_fail(FT_PROTOCOL, "a message of %u bytes came over a link for at most %zu", h->len, ft_rxq_longest(q->set, h->lane));
+        return ft_fail(FT_PROTOCOL, "a message of %u bytes came over a link for at most %zu",
+                       h->len, ft_rxq_longest(q->set, h->lane));
     struct ft_rxq_ctx *c = rx_find(q, h->ctx);
     if (!c) {
         *out = NULL;
@@ -268,7 +305,9 @@ int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node
     }
     struct rx_lane *lane = &c->lane[h->lane];
     const unsigned places = ft_rxq_cost(q->set, h->lane, h->len);
-    if (lane->places_free < places) return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows", h->lane);
+    if (lane->places_free < places)
+        return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows",
+                       h->lane);
     struct ft_rxq_node *n = &lane->node[__builtin_ctzll(lane->free)];
     lane->free &= lane->free - 1;
     lane->places_free = (uint8_t)(lane->places_free - places);
@@ -289,21 +328,24 @@ void ft_rxq_ready(struct ft_rxq *q, struct ft_rxq_node *n)
     struct ft_rxq_ctx *c = n->home;
     n->state = FT_RXQ_READY;
     c->busy--;
-    if (!c->unbound) return;
+    if (!c->unbound)
+        return;
     rx_consume(q, n);
     rx_reap(q, c);
 }
 
 unsigned char *ft_rxq_landing(struct ft_rxq_node *n)
 {
-    if (n->large >= 0) ft_pages_use(&n->home->lane[n->header.lane].large_pages[n->large], n->header.len);
+    if (n->large >= 0)
+        ft_pages_use(&n->home->lane[n->header.lane].large_pages[n->large], n->header.len);
     return n->landing;
 }
 
 void ft_rxq_expect(struct ft_rxq *q, const struct ft_header *h, void *to)
 {
     struct ft_rxq_ctx *c = rx_find(q, h->ctx);
-    if (!c || h->lane >= FT_LANES_ALL) return;
+    if (!c || h->lane >= FT_LANES_ALL)
+        return;
     struct rx_lane *lane = &c->lane[h->lane];
     expect_none(lane);
     lane->expected = *h;
@@ -314,7 +356,8 @@ void ft_rxq_expect(struct ft_rxq *q, const struct ft_header *h, void *to)
 static bool is_expected(const struct rx_lane *lane, const struct ft_header *h, unsigned before)
 {
     const struct ft_header *want = &lane->expected;
-    return lane->expected_at && lane->queued == before && h->sig == want->sig && h->seq == want->seq && h->len == want->len;
+    return lane->expected_at && lane->queued == before && h->sig == want->sig &&
+           h->seq == want->seq && h->len == want->len;
 }
 
 bool ft_rxq_early(struct ft_rxq *q, const struct ft_header *h)
@@ -328,7 +371,8 @@ void *ft_rxq_expected(struct ft_rxq_node *n)
     struct rx_lane *lane = &n->home->lane[n->header.lane];
     void *to = lane->expected_at;
     lane->expects = is_expected(lane, &n->header, 1);
-    if (!lane->expects) return NULL;
+    if (!lane->expects)
+        return NULL;
     lane->expected_at = NULL;
     lane->lent = n;
     return to;
@@ -340,7 +384,8 @@ static void rx_trim(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
         struct rx_lane *lane = &c->lane[l];
         for (unsigned free = lane->pinned ? 0 : lane->large_free; free; free &= free - 1) {
             unsigned i = (unsigned)__builtin_ctz(free);
-            ft_pages_trim(&lane->large_pages[i], lane->large + i * stride_of(set, l), stride_of(set, l), false);
+            ft_pages_trim(&lane->large_pages[i], lane->large + i * stride_of(set, l),
+                          stride_of(set, l), false);
         }
     }
 }
@@ -348,13 +393,15 @@ static void rx_trim(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 void ft_rxq_trim(struct ft_rxq *q)
 {
     for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
-        for (struct ft_rxq_ctx *c = q->bucket[b]; c; c = c->next) rx_trim(q->set, c);
+        for (struct ft_rxq_ctx *c = q->bucket[b]; c; c = c->next)
+            rx_trim(q->set, c);
 }
 
 static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lane)
 {
     struct ft_rxq_ctx *c = rx_find(q, ctx);
-    if (!c || lane >= FT_LANES_ALL || !c->lane[lane].queued) return NULL;
+    if (!c || lane >= FT_LANES_ALL || !c->lane[lane].queued)
+        return NULL;
     struct ft_rxq_node *n = &c->lane[lane].node[c->lane[lane].order[c->lane[lane].head]];
     return n->state == FT_RXQ_READY ? n : NULL;
 }
@@ -368,7 +415,8 @@ bool ft_rxq_queued(struct ft_rxq *q, uint64_t ctx, unsigned lane)
 int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
     struct ft_rxq_node *n = rx_first(q, ctx, lane);
-    if (!n) return FT_AGAIN;
+    if (!n)
+        return FT_AGAIN;
     struct rx_lane *l = &n->home->lane[lane];
     l->expected_at = NULL;
     l->lent = NULL;
@@ -389,7 +437,8 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
 int ft_rxq_peek(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_header *header)
 {
     struct ft_rxq_node *n = rx_first(q, ctx, lane);
-    if (!n) return FT_AGAIN;
+    if (!n)
+        return FT_AGAIN;
     *header = n->header;
     return FT_OK;
 }
@@ -397,7 +446,8 @@ int ft_rxq_peek(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_header 
 void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
 {
     struct ft_rxq_node *n = msg->owner;
-    if (!n || n->state != FT_RXQ_HELD) return; /* released before */
+    if (!n || n->state != FT_RXQ_HELD)
+        return; /* released before */
     struct ft_rxq_ctx *c = n->home;
     msg->owner = NULL;
     c->busy--;
@@ -405,21 +455,25 @@ void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
     rx_reap(q, c);
 }
 
-/* ---- sending ------------------------------------------------------------------------------------------------ */
+/* ---- sending --------------------------------------------------------------------------------- */
 
 static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
 {
-    if (q->last && q->last->ctx == ctx) return q->last;
+    if (q->last && q->last->ctx == ctx)
+        return q->last;
     struct ft_txq_ctx *c = q->bucket[bucket_of(ctx)];
-    while (c && c->ctx != ctx) c = c->next;
-    if (c) q->last = c;
+    while (c && c->ctx != ctx)
+        c = c->next;
+    if (c)
+        q->last = c;
     return c;
 }
 
 static int tx_add(struct ft_txq *q, uint64_t ctx)
 {
     struct ft_txq_ctx *c = calloc(1, sizeof *c);
-    if (!c) return ft_fail(FT_NOMEM, "no memory for a context of a link");
+    if (!c)
+        return ft_fail(FT_NOMEM, "no memory for a context of a link");
     c->ctx = ctx;
     struct ft_txq_ctx **at = &q->bucket[bucket_of(ctx)];
     c->next = *at;
@@ -430,11 +484,14 @@ static int tx_add(struct ft_txq *q, uint64_t ctx)
 static void tx_remove(struct ft_txq *q, uint64_t ctx)
 {
     struct ft_txq_ctx **at = &q->bucket[bucket_of(ctx)];
-    while (*at && (*at)->ctx != ctx) at = &(*at)->next;
+    while (*at && (*at)->ctx != ctx)
+        at = &(*at)->next;
     struct ft_txq_ctx *c = *at;
-    if (!c) return;
+    if (!c)
+        return;
     *at = c->next;
-    if (q->last == c) q->last = NULL;
+    if (q->last == c)
+        q->last = NULL;
     free(c);
 }
 
@@ -456,9 +513,11 @@ int ft_txq_open(struct ft_txq *q, struct ft_rxq_set *set)
 
 void ft_txq_close(struct ft_txq *q)
 {
-    if (!q->set) return;
+    if (!q->set)
+        return;
     for (struct ft_txq **at = &q->set->txqs; *at; at = &(*at)->next) {
-        if (*at != q) continue;
+        if (*at != q)
+            continue;
         *at = q->next;
         break;
     }
@@ -475,10 +534,14 @@ void ft_txq_close(struct ft_txq *q)
 
 int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
 {
-    if (lane >= FT_LANES_ALL) return ft_fail(FT_INVAL, "lane %u does not exist", lane);
+    if (lane >= FT_LANES_ALL)
+        return ft_fail(FT_INVAL, "lane %u does not exist", lane);
     struct ft_txq_ctx *c = tx_find(q, ctx);
-    if (!c) return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here", (unsigned long long)ctx);
-    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane)) return FT_AGAIN;
+    if (!c)
+        return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here",
+                       (unsigned long long)ctx);
+    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane))
+        return FT_AGAIN;
     c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
     q->outstanding += places;
     return FT_OK;
@@ -488,7 +551,9 @@ void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned p
 {
     q->outstanding -= (unsigned)ft_min(q->outstanding, places);
     struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
-    if (c) c->outstanding[lane] = (uint8_t)(c->outstanding[lane] - ft_min(c->outstanding[lane], places));
+    if (c)
+        c->outstanding[lane] = (uint8_t)(c->outstanding[lane] -
+                                         ft_min(c->outstanding[lane], places));
 }
 
 void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
@@ -497,7 +562,7 @@ void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
     return c ? c->small[lane] : NULL;
 }
 
-/* ---- contexts of a transport ---------------------------------------------------------------------------------- */
+/* ---- contexts of a transport ----------------------------------------------------------------- */
 
 void ft_rxq_set_open(struct ft_rxq_set *set, size_t chunk_bytes)
 {
@@ -515,30 +580,38 @@ void ft_rxq_set_close(struct ft_rxq_set *set)
 int ft_rxq_set_bind(struct ft_rxq_set *set, uint64_t ctx)
 {
     for (int i = 0; i < set->count; i++) {
-        if (set->bound[i] == ctx) return ft_fail(FT_INVAL, "context %016llx is bound already", (unsigned long long)ctx);
+        if (set->bound[i] == ctx)
+            return ft_fail(FT_INVAL, "context %016llx is bound already", (unsigned long long)ctx);
     }
     if (set->count == set->capacity) {
         int capacity = set->capacity ? 2 * set->capacity : 16;
         uint64_t *bound = realloc(set->bound, (size_t)capacity * sizeof *bound);
-        if (!bound) return ft_fail(FT_NOMEM, "no memory for %d contexts", capacity);
+        if (!bound)
+            return ft_fail(FT_NOMEM, "no memory for %d contexts", capacity);
         set->bound = bound;
         set->capacity = capacity;
     }
     int rc = FT_OK;
-    for (struct ft_rxq *q = set->rxqs; q && !rc; q = q->next) rc = rx_add(q, ctx);
-    for (struct ft_txq *q = set->txqs; q && !rc; q = q->next) rc = tx_add(q, ctx);
+    for (struct ft_rxq *q = set->rxqs; q && !rc; q = q->next)
+        rc = rx_add(q, ctx);
+    for (struct ft_txq *q = set->txqs; q && !rc; q = q->next)
+        rc = tx_add(q, ctx);
     set->bound[set->count++] = ctx;
-    if (rc) ft_rxq_set_unbind(set, ctx);
+    if (rc)
+        ft_rxq_set_unbind(set, ctx);
     return rc;
 }
 
 void ft_rxq_set_unbind(struct ft_rxq_set *set, uint64_t ctx)
 {
     for (int i = 0; i < set->count; i++) {
-        if (set->bound[i] != ctx) continue;
+        if (set->bound[i] != ctx)
+            continue;
         set->bound[i] = set->bound[--set->count];
         break;
     }
-    for (struct ft_rxq *q = set->rxqs; q; q = q->next) rx_remove(q, ctx);
-    for (struct ft_txq *q = set->txqs; q; q = q->next) tx_remove(q, ctx);
+    for (struct ft_rxq *q = set->rxqs; q; q = q->next)
+        rx_remove(q, ctx);
+    for (struct ft_txq *q = set->txqs; q; q = q->next)
+        tx_remove(q, ctx);
 }

@@ -1,13 +1,14 @@
 /*
- * shm.c: links between processes of one host. The sender makes a segment without a name, and hands it to the receiver over
- * an abstract unix socket, after both have proved the job's secret there. The socket stays: its end says that the other side
- * is gone, a byte on it wakes one that sleeps. Both sides see each other's life page (base/life.c), which tells of a process's
- * end before its sockets do. Nothing is left behind by a process that is killed: segments, sockets and
- * their addresses go with the last process that has them.
+ * shm.c: links between processes of one host. The sender makes a segment without a name, and hands
+ * it to the receiver over an abstract unix socket, after both have proved the job's secret there.
+ * The socket stays: its end says that the other side is gone, a byte on it wakes one that sleeps.
+ * Both sides see each other's life page (base/life.c), which tells of a process's end before its
+ * sockets do. Nothing is left behind by a process that is killed: segments, sockets and their
+ * addresses go with the last process that has them.
  *
- * The data path makes no system call while the other side is awake; sockets are looked at every LOOK_NS, oftener while
- * connections are being set up. Connections that have not proved anything yet are at most SHM_STRANGERS, of one user, for
- * SETUP_NS each; more wait in the listener's queue.
+ * The data path makes no system call while the other side is awake; sockets are looked at every
+ * LOOK_NS, oftener while connections are being set up. Connections that have not proved anything
+ * yet are at most SHM_STRANGERS, of one user, for SETUP_NS each; more wait in the listener's queue.
  */
 #include "transport/shm.h"
 
@@ -23,10 +24,11 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define LOOK_NS 200000       /* between looks at the sockets when all is quiet */
-#define SLEEP_NS 10000000    /* longest sleep of an engine with links: no descriptor tells of a mark on a life page */
-#define LOOK_SETUP_NS 10000  /* while a connection is being set up */
-#define LOOK_POLLS 16        /* polls between looks at the clock */
+#define LOOK_NS 200000 /* between looks at the sockets when all is quiet */
+/* longest sleep of an engine with links: no descriptor tells of a mark on a life page */
+#define SLEEP_NS 10000000
+#define LOOK_SETUP_NS 10000 /* while a connection is being set up */
+#define LOOK_POLLS 16       /* polls between looks at the clock */
 #define SETUP_NS 5000000000u
 
 /* What an address says. Fixed size; everything in it is checked before use. */
@@ -38,20 +40,22 @@ struct address {
 
 static void shm_disconnect(struct ft_link *link);
 
-/* ---- sockets ------------------------------------------------------------------------------------------------------ */
+/* ---- sockets --------------------------------------------------------------------------------- */
 
 static socklen_t socket_name(struct sockaddr_un *sa, const char name[FT_SHM_NAME_BYTES])
 {
     memset(sa, 0, sizeof *sa);
     sa->sun_family = AF_UNIX;
-    memcpy(sa->sun_path + 1, name, FT_SHM_NAME_BYTES); /* the leading zero makes it abstract: no file */
+    /* the leading zero makes it abstract: no file */
+    memcpy(sa->sun_path + 1, name, FT_SHM_NAME_BYTES);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + FT_SHM_NAME_BYTES);
 }
 
 static int make_socket(int *out)
 {
     *out = ft_fd_own(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-    if (*out >= 0) return FT_OK;
+    if (*out >= 0)
+        return FT_OK;
     return ft_fail(ft_status_of_errno(errno), "socket for shared memory: %s", strerror(errno));
 }
 
@@ -59,31 +63,41 @@ int ft_shm_watch(struct ft_shm *t, struct ft_shm_socket *s, uint32_t events)
 {
     struct epoll_event ev = {.events = events, .data.ptr = s};
     int op = s->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD;
-    if (s->watched == events && events) return FT_OK;
-    if (epoll_ctl(t->epoll, op, s->fd, &ev) < 0) return ft_fail(ft_status_of_errno(errno), "epoll_ctl: %s", strerror(errno));
+    if (s->watched == events && events)
+        return FT_OK;
+    if (epoll_ctl(t->epoll, op, s->fd, &ev) < 0)
+        return ft_fail(ft_status_of_errno(errno), "epoll_ctl: %s", strerror(errno));
     s->watched = events;
     return FT_OK;
 }
 
-/* The other side learns it even if a child, forked a moment ago, still has the socket; and epoll must not tell of it then. */
+/* The other side learns it even if a child, forked a moment ago, still has the socket; and epoll
+ * must not tell of it then. */
 void ft_shm_socket_close(struct ft_shm *t, struct ft_shm_socket *s)
 {
-    if (s->fd < 0) return;
-    if (s->watched) epoll_ctl(t->epoll, EPOLL_CTL_DEL, s->fd, NULL);
+    if (s->fd < 0)
+        return;
+    if (s->watched)
+        epoll_ctl(t->epoll, EPOLL_CTL_DEL, s->fd, NULL);
     s->watched = 0;
-    if (s->kind != FT_SHM_LISTENER) shutdown(s->fd, SHUT_RDWR);
+    if (s->kind != FT_SHM_LISTENER)
+        shutdown(s->fd, SHUT_RDWR);
     ft_fd_close(&s->fd);
 }
 
 /* One byte to the other side. A full socket has bytes that were not read, so it wakes anyway. */
 void ft_shm_say(struct ft_shm_socket *s, unsigned char word)
 {
-    if (s->fd >= 0 && send(s->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
+    if (s->fd >= 0 && send(s->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        return;
 }
 
-static void ring(struct ft_local_link *l) { ft_shm_say(&FT_CONTAINER(l, struct ft_shm_link, local)->socket, FT_SHM_BELL); }
+static void ring(struct ft_local_link *l)
+{
+    ft_shm_say(&FT_CONTAINER(l, struct ft_shm_link, local)->socket, FT_SHM_BELL);
+}
 
-/* ---- open, close, addresses ----------------------------------------------------------------------------------------- */
+/* ---- open, close, addresses ------------------------------------------------------------------ */
 
 static int start_listening(struct ft_shm *t)
 {
@@ -96,11 +110,13 @@ static int start_listening(struct ft_shm *t)
         t->name[2 * i + 1] = digits[random[i] & 15];
     }
     int rc = make_socket(&t->listener.fd);
-    if (rc) return rc;
+    if (rc)
+        return rc;
     struct sockaddr_un sa;
     socklen_t len = socket_name(&sa, t->name);
     if (bind(t->listener.fd, (struct sockaddr *)&sa, len) < 0 || listen(t->listener.fd, 1024) < 0) {
-        return ft_fail(ft_status_of_errno(errno), "listening for shared memory: %s", strerror(errno));
+        return ft_fail(ft_status_of_errno(errno), "listening for shared memory: %s",
+                       strerror(errno));
     }
     t->listener.kind = FT_SHM_LISTENER;
     return ft_shm_watch(t, &t->listener, EPOLLIN);
@@ -109,19 +125,24 @@ static int start_listening(struct ft_shm *t)
 static int shm_open_transport(const struct ft_transport_config *config, struct ft_transport **out)
 {
     struct ft_shm *t = calloc(1, sizeof *t);
-    if (!t) return ft_fail(FT_NOMEM, "no memory for a transport");
+    if (!t)
+        return ft_fail(FT_NOMEM, "no memory for a transport");
     ft_local_open(&t->local, &ft_transport_shm, config);
     t->listener.fd = -1;
     t->local.base.look_ns = SLEEP_NS;
     t->spare = t->life = -1;
-    for (int i = 0; i < FT_SHM_STRANGERS; i++) t->stranger[i].socket.fd = -1;
+    for (int i = 0; i < FT_SHM_STRANGERS; i++)
+        t->stranger[i].socket.fd = -1;
     int rc = ft_life_open(&t->life);
     t->epoll = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
-    if (rc == FT_OK && t->epoll < 0) rc = ft_fail(ft_status_of_errno(errno), "epoll_create1: %s", strerror(errno));
-    if (rc == FT_OK) rc = start_listening(t);
+    if (rc == FT_OK && t->epoll < 0)
+        rc = ft_fail(ft_status_of_errno(errno), "epoll_create1: %s", strerror(errno));
+    if (rc == FT_OK)
+        rc = start_listening(t);
     if (rc == FT_OK) {
         t->spare = ft_fd_own(open("/dev/null", O_RDONLY | O_CLOEXEC));
-        if (t->spare < 0) rc = ft_fail(ft_status_of_errno(errno), "a spare descriptor: %s", strerror(errno));
+        if (t->spare < 0)
+            rc = ft_fail(ft_status_of_errno(errno), "a spare descriptor: %s", strerror(errno));
     }
     if (rc) {
         ft_transport_shm.close(&t->local.base);
@@ -134,13 +155,16 @@ static int shm_open_transport(const struct ft_transport_config *config, struct f
 static void shm_close(struct ft_transport *base)
 {
     struct ft_shm *t = FT_CONTAINER(base, struct ft_shm, local.base);
-    while (t->local.links) shm_disconnect(&t->local.links->base);
-    for (int i = 0; i < FT_SHM_STRANGERS; i++) ft_shm_socket_close(t, &t->stranger[i].socket);
+    while (t->local.links)
+        shm_disconnect(&t->local.links->base);
+    for (int i = 0; i < FT_SHM_STRANGERS; i++)
+        ft_shm_socket_close(t, &t->stranger[i].socket);
     ft_shm_socket_close(t, &t->listener);
     ft_fd_close(&t->spare);
     ft_fd_close(&t->epoll);
     ft_local_close(&t->local);
-    if (t->life >= 0) ft_life_close();
+    if (t->life >= 0)
+        ft_life_close();
     free(t);
 }
 
@@ -148,7 +172,8 @@ static int shm_address(struct ft_transport *base, void *buf, size_t capacity_byt
 {
     struct address a;
     memset(&a, 0, sizeof a);
-    if (capacity_bytes < sizeof a) return ft_fail(FT_INVAL, "an address needs %zu bytes", sizeof a);
+    if (capacity_bytes < sizeof a)
+        return ft_fail(FT_INVAL, "an address needs %zu bytes", sizeof a);
     a.host = ft_host_id();
     a.user = (uint32_t)geteuid();
     memcpy(a.name, FT_CONTAINER(base, struct ft_shm, local.base)->name, sizeof a.name);
@@ -161,12 +186,13 @@ static bool shm_reaches(struct ft_transport *base, const void *address, size_t l
 {
     (void)base;
     struct address a;
-    if (len_bytes != sizeof a) return false;
+    if (len_bytes != sizeof a)
+        return false;
     memcpy(&a, address, sizeof a);
     return a.host == ft_host_id() && a.user == (uint32_t)geteuid();
 }
 
-/* ---- connecting ------------------------------------------------------------------------------------------------------- */
+/* ---- connecting ------------------------------------------------------------------------------ */
 
 struct ft_shm_link *ft_shm_link_make(struct ft_shm *t, uint64_t peer, bool sender)
 {
@@ -187,11 +213,14 @@ static int make_segment(struct ft_shm *t, struct ft_shm_link *l)
     size_t len = ft_slots_bytes(t->local.set.chunk_bytes);
     bool sparse = ft_can_populate();
     int rc = ft_memfd("ftccl-link", len, sparse ? ft_slots_head_bytes() : len, &l->segment);
-    if (rc == FT_OK) rc = ft_map_shared(l->segment, len, &l->memory);
-    if (rc) return rc;
+    if (rc == FT_OK)
+        rc = ft_map_shared(l->segment, len, &l->memory);
+    if (rc)
+        return rc;
     l->len_bytes = len;
     ft_slots_format(&l->local.slots, l->memory, t->local.set.chunk_bytes);
-    if (sparse) ft_slots_sparse(&l->local.slots, true);
+    if (sparse)
+        ft_slots_sparse(&l->local.slots, true);
     return ft_local_link_open(&l->local);
 }
 
@@ -201,35 +230,43 @@ int ft_shm_link_dial(struct ft_shm *t, struct ft_shm_link *l)
     struct sockaddr_un sa;
     socklen_t len = socket_name(&sa, l->name);
     if (connect(l->socket.fd, (struct sockaddr *)&sa, len) < 0) {
-        if (errno == EAGAIN || errno == EINTR) return FT_AGAIN;
-        return ft_fail(FT_LINK, "the engine that listened for shared memory is gone: %s", strerror(errno));
+        if (errno == EAGAIN || errno == EINTR)
+            return FT_AGAIN;
+        return ft_fail(FT_LINK, "the engine that listened for shared memory is gone: %s",
+                       strerror(errno));
     }
     struct ft_transport_config *c = &t->local.base.config;
-    ft_auth_start(&l->auth, c->env, l->socket.fd, true, c->key, c->self, l->local.base.peer, FT_PURPOSE_SHM, 0, l->deadline_ns);
+    ft_auth_start(&l->auth, c->env, l->socket.fd, true, c->key, c->self, l->local.base.peer,
+                  FT_PURPOSE_SHM, 0, l->deadline_ns);
     l->stage = FT_SHM_AUTH;
     return ft_shm_watch(t, &l->socket, EPOLLIN | EPOLLOUT);
 }
 
-static int shm_connect(struct ft_transport *base, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out)
+static int shm_connect(struct ft_transport *base, uint64_t peer, const void *address,
+                       size_t len_bytes, struct ft_link **out)
 {
     struct ft_shm *t = FT_CONTAINER(base, struct ft_shm, local.base);
     struct address a;
-    if (len_bytes != sizeof a) return ft_fail(FT_INVAL, "this is not an address for shared memory");
+    if (len_bytes != sizeof a)
+        return ft_fail(FT_INVAL, "this is not an address for shared memory");
     memcpy(&a, address, sizeof a);
     struct ft_shm_link *l = ft_shm_link_make(t, peer, true);
-    if (!l) return FT_NOMEM;
+    if (!l)
+        return FT_NOMEM;
     t->setups++;
     l->stage = FT_SHM_DIAL;
     l->deadline_ns = ft_now_ns(t->local.base.config.env) + SETUP_NS;
     memcpy(l->name, a.name, sizeof l->name);
     int rc = make_segment(t, l);
-    if (rc == FT_OK) rc = make_socket(&l->socket.fd);
+    if (rc == FT_OK)
+        rc = make_socket(&l->socket.fd);
     if (rc) {
         shm_disconnect(&l->local.base);
         return rc;
     }
     rc = ft_shm_link_dial(t, l);
-    if (rc && rc != FT_AGAIN) ft_shm_link_lost(t, l, rc, false);
+    if (rc && rc != FT_AGAIN)
+        ft_shm_link_lost(t, l, rc, false);
     *out = &l->local.base;
     return FT_OK;
 }
@@ -237,7 +274,8 @@ static int shm_connect(struct ft_transport *base, uint64_t peer, const void *add
 /* Ends the link's set-up, whatever became of it. */
 void ft_shm_link_settle(struct ft_shm *t, struct ft_shm_link *l)
 {
-    if (l->stage != FT_SHM_READY) t->setups--;
+    if (l->stage != FT_SHM_READY)
+        t->setups--;
     l->stage = FT_SHM_READY;
     ft_fd_close(&l->segment);
 }
@@ -245,7 +283,8 @@ void ft_shm_link_settle(struct ft_shm *t, struct ft_shm_link *l)
 void ft_shm_link_lost(struct ft_shm *t, struct ft_shm_link *l, int reason, bool orderly)
 {
     ft_shm_link_settle(t, l);
-    if (l->local.base.state != FT_LINK_DOWN) l->local.base.proof = !orderly && l->life && ft_life_ended(l->life);
+    if (l->local.base.state != FT_LINK_DOWN)
+        l->local.base.proof = !orderly && l->life && ft_life_ended(l->life);
     ft_local_link_down(&l->local, reason, orderly);
     ft_shm_socket_close(t, &l->socket);
 }
@@ -254,7 +293,8 @@ static void shm_disconnect(struct ft_link *link)
 {
     struct ft_shm_link *l = FT_CONTAINER(link, struct ft_shm_link, local.base);
     struct ft_shm *t = FT_CONTAINER(link->transport, struct ft_shm, local.base);
-    if (link->state == FT_LINK_UP && !link->cut) ft_shm_say(&l->socket, FT_SHM_BYE);
+    if (link->state == FT_LINK_UP && !link->cut)
+        ft_shm_say(&l->socket, FT_SHM_BYE);
     ft_shm_link_settle(t, l);
     ft_shm_socket_close(t, &l->socket);
     ft_local_link_remove(&l->local);
@@ -264,7 +304,7 @@ static void shm_disconnect(struct ft_link *link)
     free(l);
 }
 
-/* ---- turning ------------------------------------------------------------------------------------------------------------ */
+/* ---- turning --------------------------------------------------------------------------------- */
 
 static int shm_poll(struct ft_transport *base, struct ft_event *events, int max, bool *busy)
 {
@@ -273,7 +313,8 @@ static int shm_poll(struct ft_transport *base, struct ft_event *events, int max,
     for (struct ft_local_link *l = t->local.links; l; l = l->next) {
         any |= ft_local_link_poll(l);
         /* A link that broke its protocol; its socket must not be heard any more. */
-        if (l->base.state == FT_LINK_DOWN) ft_shm_socket_close(t, &FT_CONTAINER(l, struct ft_shm_link, local)->socket);
+        if (l->base.state == FT_LINK_DOWN)
+            ft_shm_socket_close(t, &FT_CONTAINER(l, struct ft_shm_link, local)->socket);
     }
     if (t->setups || ++t->polls >= LOOK_POLLS) {
         t->polls = 0;
@@ -283,11 +324,15 @@ static int shm_poll(struct ft_transport *base, struct ft_event *events, int max,
             any |= ft_shm_look(t, now);
         }
     }
-    if (any) *busy = true;
+    if (any)
+        *busy = true;
     return t->local.announcements ? ft_local_announce(&t->local, events, max) : 0;
 }
 
-static int shm_fd(struct ft_transport *base) { return FT_CONTAINER(base, struct ft_shm, local.base)->epoll; }
+static int shm_fd(struct ft_transport *base)
+{
+    return FT_CONTAINER(base, struct ft_shm, local.base)->epoll;
+}
 
 static bool shm_arm(struct ft_transport *base, bool on)
 {
@@ -297,7 +342,9 @@ static bool shm_arm(struct ft_transport *base, bool on)
         t->polls = LOOK_POLLS;
     }
     for (struct ft_local_link *l = t->local.links; on && t->setups && l; l = l->next) {
-        if (FT_CONTAINER(l, struct ft_shm_link, local)->stage == FT_SHM_DIAL) return false; /* no event tells when to try again */
+        /* no event tells when to try again */
+        if (FT_CONTAINER(l, struct ft_shm_link, local)->stage == FT_SHM_DIAL)
+            return false;
     }
     return ft_local_arm_links(&t->local, on);
 }

@@ -1,5 +1,6 @@
 /*
- * shm: internal to the shm transport: shm.c (addresses, links, the vtable) and shm_setup.c (what happens on its sockets).
+ * shm: internal to the shm transport: shm.c (addresses, links, the vtable) and shm_setup.c (what
+ * happens on its sockets).
  */
 #ifndef FT_SHM_H
 #define FT_SHM_H
@@ -11,8 +12,12 @@
 
 /* Single bytes on the socket after the handshake. */
 enum {
-    FT_SHM_BELL = 2, FT_SHM_BYE,
-    FT_SHM_ACCEPTED = 16, FT_SHM_ARENA = 1, FT_SHM_PULLS = 2, FT_SHM_PINNED = 4, /* accepted, and added to it: which memory of the sender's can be read */
+    FT_SHM_BELL = 2,
+    FT_SHM_BYE,
+    FT_SHM_ACCEPTED = 16,
+    FT_SHM_ARENA = 1,
+    FT_SHM_PULLS = 2,
+    FT_SHM_PINNED = 4, /* accepted, and added to it: which memory of the sender's can be read */
     FT_SHM_ANSWERS = 24,
     FT_SHM_REFUSED = 64, /* minus the status */
 };
@@ -24,8 +29,9 @@ struct ft_shm_socket {
     uint32_t watched; /* epoll events; 0: not in the set */
 };
 
-/* The segment's offer, sent with its descriptor, those of the sender's life page, its arena, to read, and its pinned memory (if that one has
- * no bytes something else stands there). The receiver's life page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in the
+/* The segment's offer, sent with its descriptor, those of the sender's life page, its arena, to
+ * read, and its pinned memory (if that one has no bytes something else stands there). The
+ * receiver's life page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in the
  * sender's memory can read its messages there; without an address it lends nothing of that. */
 struct ft_shm_offer {
     uint64_t chunk_bytes, len_bytes, arena_bytes, cookie_at, cookie;
@@ -45,9 +51,9 @@ struct ft_shm_link {
     struct ft_life *life; /* of the peer's process; NULL before the set-up is done */
     void *memory;
     size_t len_bytes;
-    uint64_t cookie;      /* sender: to be read here by the receiver */
-    int pid;              /* receiver: of the sender's process, as this one sees it */
-    const void *arena;    /* receiver: the sender's */
+    uint64_t cookie;   /* sender: to be read here by the receiver */
+    int pid;           /* receiver: of the sender's process, as this one sees it */
+    const void *arena; /* receiver: the sender's */
     size_t arena_bytes;
 };
 
@@ -61,13 +67,14 @@ struct ft_shm_stranger {
 struct ft_shm {
     struct ft_local local;
     int epoll;
-    int life;                /* descriptor of this process's life page, not owned; -1 */
-    int spare;               /* given up for a moment to turn a connection away when descriptors have run out */
+    int life; /* descriptor of this process's life page, not owned; -1 */
+    /* given up for a moment to turn a connection away when descriptors have run out */
+    int spare;
     struct ft_shm_socket listener;
     char name[FT_SHM_NAME_BYTES];
-    unsigned setups;         /* strangers, and links that are being set up */
+    unsigned setups; /* strangers, and links that are being set up */
     unsigned strangers;
-    unsigned polls;          /* since the last look at the clock */
+    unsigned polls; /* since the last look at the clock */
     uint64_t looked_ns;
     struct ft_shm_stranger stranger[FT_SHM_STRANGERS];
 };

@@ -1,9 +1,11 @@
 /*
- * slots.c: the shared structure of slots.h. Every atomic in the segment is either a turn, by which one side hands an entry to
- * the other, or a flag of the sleeping protocol. That protocol is Dekker's: the waker stores a turn (or `starving`) and then
- * loads `armed`, the sleeper stores `armed` and then loads the turn (or `starving`); all four are sequentially
- * consistent, or have a fence between them, so at least one of them sees the other. On x86 that fence is the one locked
- * instruction of a message, and it waits until the line of the message has come from the other side's cache: hence a call of its own.
+ * slots.c: the shared structure of slots.h. Every atomic in the segment is either a turn, by which
+ * one side hands an entry to the other, or a flag of the sleeping protocol. That protocol is
+ * Dekker's: the waker stores a turn (or `starving`) and then loads `armed`, the sleeper stores
+ * `armed` and then loads the turn (or `starving`); all four are sequentially consistent, or have a
+ * fence between them, so at least one of them sees the other. On x86 that fence is the one locked
+ * instruction of a message, and it waits until the line of the message has come from the other
+ * side's cache: hence a call of its own.
  */
 #include "transport/slots.h"
 
@@ -12,16 +14,18 @@
 #define SEGMENT_MAGIC 0x667463636c736c31u
 
 struct ft_slots_segment {
-    _Alignas(FT_CACHE_LINE) uint64_t magic; /* these three are written before the segment is shared */
+    /* these three are written before the segment is shared */
+    _Alignas(FT_CACHE_LINE) uint64_t magic;
     uint64_t chunk_bytes;
     uint64_t nslots;
-    /* Pairs with itself across sides: set by the sender, cleared by the receiver; see the protocol above. */
+    /* Pairs with itself across sides: set by the sender, cleared by the receiver; see the protocol
+     * above. */
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t starving;
     /* Each set and cleared by its own side, cleared also by the other side when that rings. */
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t sender_armed;
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t receiver_armed;
-    /* A bit per loan. Set by the sender before it lets go of the memory; pairs with ft_msg_intact(). Cleared before a loan of that
-     * number is published again. */
+    /* A bit per loan. Set by the sender before it lets go of the memory; pairs with
+     * ft_msg_intact(). Cleared before a loan of that number is published again. */
     _Alignas(FT_CACHE_LINE) uint32_t withdrawn;
     uint32_t unpinned; /* likewise, 1: of all slots in pinned memory. Never cleared */
     _Alignas(FT_CACHE_LINE) struct ft_slots_return returned[FT_SLOTS_RETURNS];
@@ -30,16 +34,23 @@ struct ft_slots_segment {
 
 #define DATA_OFFSET ft_round_up(sizeof(struct ft_slots_segment), 4096)
 
-/* Eight slots let four lanes have two chunks each under way; small chunks get more of them, about 1 MiB in all. */
+/* Eight slots let four lanes have two chunks each under way; small chunks get more of them, about 1
+ * MiB in all. */
 static unsigned slots_for(size_t chunk_bytes)
 {
     size_t n = ((size_t)1 << 20) / ft_max(chunk_bytes, 1);
     return (unsigned)ft_min(ft_max(n, 8), FT_SLOTS_MOST);
 }
 
-static size_t stride_of(size_t chunk_bytes) { return ft_round_up(ft_max(chunk_bytes, 1), FT_CACHE_LINE); }
+static size_t stride_of(size_t chunk_bytes)
+{
+    return ft_round_up(ft_max(chunk_bytes, 1), FT_CACHE_LINE);
+}
 
-size_t ft_slots_head_bytes(void) { return DATA_OFFSET; }
+size_t ft_slots_head_bytes(void)
+{
+    return DATA_OFFSET;
+}
 
 size_t ft_slots_bytes(size_t chunk_bytes)
 {
@@ -55,7 +66,8 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
     s->nslots = slots_for(chunk_bytes);
     s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
     s->there_free = UINT32_MAX;
-    for (unsigned i = 0; i < s->nslots; i++) s->pages[i] = (struct ft_pages){(uint32_t)s->stride_bytes, (uint32_t)s->stride_bytes};
+    for (unsigned i = 0; i < s->nslots; i++)
+        s->pages[i] = (struct ft_pages){(uint32_t)s->stride_bytes, (uint32_t)s->stride_bytes};
 }
 
 void ft_slots_sparse(struct ft_slots *s, bool shared)
@@ -70,9 +82,11 @@ int ft_slots_allocate_more(struct ft_slots *s, unsigned slot, size_t len_bytes)
 {
     struct ft_pages *pages = &s->pages[slot];
     if (len_bytes > pages->there) {
-        size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)pages->there), 4096), s->stride_bytes);
+        size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)pages->there), 4096),
+                             s->stride_bytes);
         int rc = ft_populate(ft_slots_data(s, slot), want);
-        if (rc) return rc;
+        if (rc)
+            return rc;
         pages->there = (uint32_t)want;
     }
     pages->used = (uint32_t)ft_min(ft_round_up(len_bytes, 4096), pages->there);
@@ -91,40 +105,48 @@ int ft_slots_attach(struct ft_slots *s, void *memory, size_t chunk_bytes)
 {
     lay_out(s, memory, chunk_bytes);
     const struct ft_slots_segment *g = s->segment;
-    if (g->magic == SEGMENT_MAGIC && g->chunk_bytes == chunk_bytes && g->nslots == s->nslots) return FT_OK;
-    return ft_fail(FT_PROTOCOL, "a peer offers shared memory of another layout (chunks of %llu bytes, here %zu)",
+    if (g->magic == SEGMENT_MAGIC && g->chunk_bytes == chunk_bytes && g->nslots == s->nslots)
+        return FT_OK;
+    return ft_fail(FT_PROTOCOL,
+                   "a peer offers shared memory of another layout (chunks of %llu bytes, here %zu)",
                    (unsigned long long)g->chunk_bytes, chunk_bytes);
 }
 
 /* The waker's half of the protocol, after its store. */
 static bool rings(_Atomic uint32_t *armed)
 {
-    if (!atomic_load_explicit(armed, memory_order_seq_cst)) return false;
+    if (!atomic_load_explicit(armed, memory_order_seq_cst))
+        return false;
     return atomic_exchange_explicit(armed, 0, memory_order_seq_cst) != 0;
 }
 
-/* Ranks of one process may share a segment, which each of them maps elsewhere, and have memory of a device at the same address. Then the
- * sanitizer does not see that a turn hands that over. */
+/* Ranks of one process may share a segment, which each of them maps elsewhere, and have memory of a
+ * device at the same address. Then the sanitizer does not see that a turn hands that over. */
 static inline void hands_over(uint32_t slot)
 {
 #ifdef __SANITIZE_THREAD__
     static atomic_int all;
-    if (slot > FT_SLOTS_MOST + FT_SLOTS_LOANS) atomic_fetch_add(&all, 1);
+    if (slot > FT_SLOTS_MOST + FT_SLOTS_LOANS)
+        atomic_fetch_add(&all, 1);
 #endif
     (void)slot;
 }
 
-/* ---- sender ------------------------------------------------------------------------------------------------- */
+/* ---- sender ---------------------------------------------------------------------------------- */
 
 int ft_slots_get(struct ft_slots *s)
 {
-    if (!s->free) return -1;
+    if (!s->free)
+        return -1;
     int slot = __builtin_ctz(s->free); /* the lowest: few slots in use stay in the cache */
     s->free &= s->free - 1;
     return slot;
 }
 
-void ft_slots_unget(struct ft_slots *s, unsigned slot) { s->free |= 1u << slot; }
+void ft_slots_unget(struct ft_slots *s, unsigned slot)
+{
+    s->free |= 1u << slot;
+}
 
 int ft_slots_place(struct ft_slots *s, unsigned slot, size_t len_bytes, size_t most_bytes)
 {
@@ -132,15 +154,19 @@ int ft_slots_place(struct ft_slots *s, unsigned slot, size_t len_bytes, size_t m
         ft_pinned_free(s->pinned, s->at[slot]);
         s->at[slot] = NULL;
     }
-    if (s->pinned && !s->at[slot] && len_bytes <= most_bytes) s->at[slot] = ft_pinned_alloc(s->pinned, most_bytes);
+    if (s->pinned && !s->at[slot] && len_bytes <= most_bytes)
+        s->at[slot] = ft_pinned_alloc(s->pinned, most_bytes);
     return s->at[slot] ? FT_OK : ft_slots_allocate(s, slot, len_bytes);
 }
 
 int ft_slots_there_get(struct ft_slots *s, size_t most_bytes)
 {
-    if (!s->there_free || !ft_pinned_there(s->pinned)) return -1;
+    if (!s->there_free || !ft_pinned_there(s->pinned))
+        return -1;
     unsigned number = (unsigned)__builtin_ctz(s->there_free);
-    if (!s->there[number] && !(s->there[number] = ft_pinned_alloc(ft_pinned_there(s->pinned), most_bytes))) return -1;
+    if (!s->there[number] &&
+        !(s->there[number] = ft_pinned_alloc(ft_pinned_there(s->pinned), most_bytes)))
+        return -1;
     s->there_free &= s->there_free - 1;
     s->there_idle &= s->there_free;
     return (int)number;
@@ -149,29 +175,34 @@ int ft_slots_there_get(struct ft_slots *s, size_t most_bytes)
 int ft_slots_there_at(const struct ft_slots *s, const void *ptr)
 {
     for (int i = 0; s->pinned && i < FT_SLOTS_THERE; i++)
-        if (s->there[i] == ptr && ptr) return i;
+        if (s->there[i] == ptr && ptr)
+            return i;
     return -1;
 }
 
 struct ft_slots_place ft_slots_there_place(const struct ft_slots *s, const void *ptr)
 {
-    return (struct ft_slots_place){.at = (uintptr_t)ptr - (uintptr_t)ft_pinned_there(s->pinned)->at, .memory = FT_SLOTS_ON_DEVICE};
+    return (struct ft_slots_place){.at = (uintptr_t)ptr - (uintptr_t)ft_pinned_there(s->pinned)->at,
+                                   .memory = FT_SLOTS_ON_DEVICE};
 }
 
 static void there_trim(struct ft_slots *s, uint32_t which)
 {
     for (; which; which &= which - 1) {
         unsigned number = (unsigned)__builtin_ctz(which);
-        if (s->there[number]) ft_pinned_free(ft_pinned_there(s->pinned), s->there[number]);
+        if (s->there[number])
+            ft_pinned_free(ft_pinned_there(s->pinned), s->there[number]);
         s->there[number] = NULL;
     }
 }
 
 void ft_slots_unpin(struct ft_slots *s)
 {
-    if (!s->pinned) return;
+    if (!s->pinned)
+        return;
     __atomic_store_n(&s->segment->unpinned, 1, __ATOMIC_SEQ_CST);
-    (void)__atomic_load_n(&s->segment->unpinned, __ATOMIC_SEQ_CST); /* so that no later store goes before the mark */
+    /* so that no later store goes before the mark */
+    (void)__atomic_load_n(&s->segment->unpinned, __ATOMIC_SEQ_CST);
     for (unsigned i = 0; i < s->nslots; i++) {
         ft_pinned_free(s->pinned, s->at[i]);
         s->at[i] = NULL;
@@ -179,8 +210,9 @@ void ft_slots_unpin(struct ft_slots *s)
     there_trim(s, UINT32_MAX);
 }
 
-/* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for the receiver has given them back,
- * or never had them. Up to the slot's end, because a receiver may have allocated more of it than this side. */
+/* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for
+ * the receiver has given them back, or never had them. Up to the slot's end, because a receiver may
+ * have allocated more of it than this side. */
 void ft_slots_trim(struct ft_slots *s)
 {
     for (uint32_t free = s->sparse ? s->free : 0; free; free &= free - 1) {
@@ -191,7 +223,8 @@ void ft_slots_trim(struct ft_slots *s)
     s->there_idle = s->there_free;
 }
 
-void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot, const void *small)
+void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot,
+                      const void *small)
 {
     struct ft_slots_desc *d = &s->segment->desc[s->descs++ % FT_SLOTS_DESCS];
     d->header = *h;
@@ -199,30 +232,39 @@ void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t sl
     struct ft_slots_place place = {.memory = FT_SLOTS_HERE};
     if (slot && slot <= FT_SLOTS_MOST) {
         unsigned char *at = s->at[slot - 1];
-        if (at) place = (struct ft_slots_place){.at = (uint64_t)(at - (unsigned char *)s->pinned->at), .memory = FT_SLOTS_PINNED};
+        if (at)
+            place = (struct ft_slots_place){.at = (uint64_t)(at - (unsigned char *)s->pinned->at),
+                                            .memory = FT_SLOTS_PINNED};
         small = &place;
     }
-    if (!slot && h->len) memcpy(d->small, small, h->len);
-    if (slot) memcpy(d->small, small, sizeof place);
+    if (!slot && h->len)
+        memcpy(d->small, small, h->len);
+    if (slot)
+        memcpy(d->small, small, sizeof place);
     hands_over(slot);
-    atomic_store_explicit(&d->turn, s->descs, memory_order_release); /* pairs with take and pending */
+    /* pairs with take and pending */
+    atomic_store_explicit(&d->turn, s->descs, memory_order_release);
 }
 
 void ft_slots_withdraw(struct ft_slots *s, uint32_t loans)
 {
     __atomic_fetch_or(&s->segment->withdrawn, loans, __ATOMIC_SEQ_CST);
-    (void)__atomic_load_n(&s->segment->withdrawn, __ATOMIC_SEQ_CST); /* so that no later store goes before the mark */
+    /* so that no later store goes before the mark */
+    (void)__atomic_load_n(&s->segment->withdrawn, __ATOMIC_SEQ_CST);
 }
 
 void ft_slots_restore(struct ft_slots *s, uint32_t loans)
 {
-    __atomic_fetch_and(&s->segment->withdrawn, ~loans, __ATOMIC_RELAXED); /* the next publish releases it */
+    /* the next publish releases it */
+    __atomic_fetch_and(&s->segment->withdrawn, ~loans, __ATOMIC_RELAXED);
 }
 
 bool ft_slots_collect(struct ft_slots *s, struct ft_slots_return *out)
 {
     struct ft_slots_return *r = &s->segment->returned[s->returns % FT_SLOTS_RETURNS];
-    if (atomic_load_explicit(&r->turn, memory_order_acquire) != s->returns + 1) return false; /* pairs with give */
+    /* pairs with give */
+    if (atomic_load_explicit(&r->turn, memory_order_acquire) != s->returns + 1)
+        return false;
     out->ctx = r->ctx;
     out->lane = r->lane;
     out->slot = r->slot;
@@ -234,17 +276,19 @@ bool ft_slots_collect(struct ft_slots *s, struct ft_slots_return *out)
 
 bool ft_slots_starve(struct ft_slots *s)
 {
-    if (atomic_load_explicit(&s->segment->starving, memory_order_relaxed)) return false;
+    if (atomic_load_explicit(&s->segment->starving, memory_order_relaxed))
+        return false;
     atomic_store_explicit(&s->segment->starving, 1, memory_order_seq_cst); /* pairs with starving */
     return rings(&s->segment->receiver_armed);
 }
 
-/* ---- receiver ----------------------------------------------------------------------------------------------- */
+/* ---- receiver -------------------------------------------------------------------------------- */
 
 const struct ft_slots_desc *ft_slots_next(const struct ft_slots *s)
 {
     const struct ft_slots_desc *d = &s->segment->desc[s->descs % FT_SLOTS_DESCS];
-    return atomic_load_explicit(&d->turn, memory_order_acquire) == s->descs + 1 ? d : NULL; /* pairs with publish */
+    /* pairs with publish */
+    return atomic_load_explicit(&d->turn, memory_order_acquire) == s->descs + 1 ? d : NULL;
 }
 
 void ft_slots_pass(struct ft_slots *s)
@@ -256,7 +300,8 @@ void ft_slots_pass(struct ft_slots *s)
 bool ft_slots_take(struct ft_slots *s, struct ft_slots_desc *out)
 {
     const struct ft_slots_desc *d = ft_slots_next(s);
-    if (!d) return false;
+    if (!d)
+        return false;
     out->header = d->header;
     out->slot = d->slot;
     hands_over(out->slot);
@@ -274,36 +319,51 @@ void ft_slots_give(struct ft_slots *s, const struct ft_slots_return *what)
     r->consumed = what->consumed;
     r->zero = 0;
     hands_over(what->slot);
-    atomic_store_explicit(&r->turn, s->returns, memory_order_release); /* pairs with collect and pending */
+    /* pairs with collect and pending */
+    atomic_store_explicit(&r->turn, s->returns, memory_order_release);
 }
 
-const unsigned char *ft_slots_payload(const struct ft_slots *s, const struct ft_slots_desc *d, bool *pinned)
+const unsigned char *ft_slots_payload(const struct ft_slots *s, const struct ft_slots_desc *d,
+                                      bool *pinned)
 {
     struct ft_slots_place place;
     uint64_t len = d->header.len;
     memcpy(&place, d->small, sizeof place);
     *pinned = place.memory == FT_SLOTS_PINNED;
-    if (!*pinned) return place.memory == FT_SLOTS_HERE ? s->data + (d->slot - 1) * s->stride_bytes : NULL;
-    bool there = s->pinned && place.at <= s->pinned->len_bytes && len <= s->pinned->len_bytes - place.at;
+    if (!*pinned)
+        return place.memory == FT_SLOTS_HERE ? s->data + (d->slot - 1) * s->stride_bytes : NULL;
+    bool there = s->pinned && place.at <= s->pinned->len_bytes &&
+                 len <= s->pinned->len_bytes - place.at;
     return there ? (const unsigned char *)s->pinned->at + place.at : NULL;
 }
 
-uint32_t *ft_slots_unpinned(const struct ft_slots *s) { return &s->segment->unpinned; }
+uint32_t *ft_slots_unpinned(const struct ft_slots *s)
+{
+    return &s->segment->unpinned;
+}
 
-uint32_t *ft_slots_withdrawn(const struct ft_slots *s) { return &s->segment->withdrawn; }
+uint32_t *ft_slots_withdrawn(const struct ft_slots *s)
+{
+    return &s->segment->withdrawn;
+}
 
 bool ft_slots_starving(const struct ft_slots *s)
 {
-    return atomic_load_explicit(&s->segment->starving, memory_order_seq_cst) != 0; /* pairs with starve */
+    /* pairs with starve */
+    return atomic_load_explicit(&s->segment->starving, memory_order_seq_cst) != 0;
 }
 
-void ft_slots_fed(struct ft_slots *s) { atomic_store_explicit(&s->segment->starving, 0, memory_order_relaxed); }
+void ft_slots_fed(struct ft_slots *s)
+{
+    atomic_store_explicit(&s->segment->starving, 0, memory_order_relaxed);
+}
 
-/* ---- sleeping ----------------------------------------------------------------------------------------------- */
+/* ---- sleeping -------------------------------------------------------------------------------- */
 
 bool ft_slots_rings(struct ft_slots *s, bool sender)
 {
-#ifdef __SANITIZE_THREAD__ /* does not know fences; nor does it look at this protocol, which guards no data */
+/* does not know fences; nor does it look at this protocol, which guards no data */
+#ifdef __SANITIZE_THREAD__
     static atomic_int fence;
     atomic_exchange(&fence, 0);
 #else
@@ -315,14 +375,17 @@ bool ft_slots_rings(struct ft_slots *s, bool sender)
 void ft_slots_arm(struct ft_slots *s, bool sender, bool on)
 {
     _Atomic uint32_t *armed = sender ? &s->segment->sender_armed : &s->segment->receiver_armed;
-    atomic_store_explicit(armed, on, on ? memory_order_seq_cst : memory_order_relaxed); /* pairs with rings */
+    /* pairs with rings */
+    atomic_store_explicit(armed, on, on ? memory_order_seq_cst : memory_order_relaxed);
 }
 
 bool ft_slots_pending(const struct ft_slots *s, bool sender)
 {
     const struct ft_slots_segment *g = s->segment;
     if (sender) {
-        return atomic_load_explicit(&g->returned[s->returns % FT_SLOTS_RETURNS].turn, memory_order_seq_cst) == s->returns + 1;
+        return atomic_load_explicit(&g->returned[s->returns % FT_SLOTS_RETURNS].turn,
+                                    memory_order_seq_cst) == s->returns + 1;
     }
-    return atomic_load_explicit(&g->desc[s->descs % FT_SLOTS_DESCS].turn, memory_order_seq_cst) == s->descs + 1;
+    return atomic_load_explicit(&g->desc[s->descs % FT_SLOTS_DESCS].turn, memory_order_seq_cst) ==
+           s->descs + 1;
 }

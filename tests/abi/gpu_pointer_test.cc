@@ -1,7 +1,9 @@
 /*
- * Property: a buffer in a GPU's memory is refused with a sentence that says so, by every call that takes a buffer, and nothing touches
- * it; managed memory, memory that the driver knows as the host's and ordinary memory pass. In a process without CUDA nothing is asked.
- * Method: a stand-in for CUDA's driver that calls a page without access a GPU's; children, for a driver that is loaded stays.
+ * Property: a buffer in a GPU's memory is refused with a sentence that says so, by every call that
+ * takes a buffer, and nothing touches it; managed memory, memory that the driver knows as the
+ * host's and ordinary memory pass. In a process without CUDA nothing is asked. Method: a stand-in
+ * for CUDA's driver that calls a page without access a GPU's; children, for a driver that is loaded
+ * stays.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"
@@ -12,7 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace {
+namespace
+{
 
 const size_t kPage = 65536;
 
@@ -24,23 +27,29 @@ enum { kHost = 1, kDevice = 2 };
 void check(const char *name, ncclResult_t got, ncclResult_t want, ncclComm_t comm, const char *word)
 {
     const char *sentence = ncclGetLastError(comm);
-    if (got != want) printf("%s: %d, not %d: %s\n", name, got, want, sentence);
-    else if (*word && !strstr(sentence, word)) printf("%s: %s\n", name, sentence);
+    if (got != want)
+        printf("%s: %d, not %d: %s\n", name, got, want, sentence);
+    else if (*word && !strstr(sentence, word))
+        printf("%s: %s\n", name, sentence);
 }
 
 /* buffers DRIVER: every call with a buffer of each kind. Prints what is wrong, then "end". */
 CHILD(buffers)
 {
     void *driver = dlopen(arguments[0].c_str(), RTLD_NOW | RTLD_LOCAL);
-    auto set_range = driver ? reinterpret_cast<SetRange>(dlsym(driver, "standin_set_range")) : nullptr;
-    if (!set_range) return 1;
-    char *gpu = static_cast<char *>(mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    auto set_range = driver ? reinterpret_cast<SetRange>(dlsym(driver, "standin_set_range"))
+                            : nullptr;
+    if (!set_range)
+        return 1;
+    char *gpu = static_cast<char *>(
+        mmap(nullptr, kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     static int host[1024], managed[1024], known[1024];
     set_range(gpu, gpu + kPage, kDevice, 0);
     set_range(managed, managed + 1024, kDevice, 1);
     set_range(known, known + 1024, kHost, 0);
     ncclComm_t c;
-    if (ncclCommInitAll(&c, 1, nullptr) != ncclSuccess) return 1;
+    if (ncclCommInitAll(&c, 1, nullptr) != ncclSuccess)
+        return 1;
     void *handle;
     ncclWindow_t window;
     ncclRedOp_t op;
@@ -62,11 +71,15 @@ CHILD(buffers)
     REFUSED(CommRegister, c, gpu, 100, &handle);
     REFUSED(CommWindowRegister, c, gpu, 100, &window, NCCL_WIN_DEFAULT);
     REFUSED(RedOpCreatePreMulSum, &op, gpu, ncclInt32, ncclScalarDevice, c);
-    for (int *good : {host, managed, known}) check("AllReduce", ncclAllReduce(good, good, 8, ncclInt32, ncclSum, c, nullptr), ncclSuccess, c, "");
-    check("AllReduce of nothing", ncclAllReduce(gpu, gpu, 0, ncclInt32, ncclSum, c, nullptr), ncclSuccess, c, "");
+    for (int *good : {host, managed, known})
+        check("AllReduce", ncclAllReduce(good, good, 8, ncclInt32, ncclSum, c, nullptr),
+              ncclSuccess, c, "");
+    check("AllReduce of nothing", ncclAllReduce(gpu, gpu, 0, ncclInt32, ncclSum, c, nullptr),
+          ncclSuccess, c, "");
     if (ncclCommWindowRegister(c, host, sizeof host, &window, NCCL_WIN_DEFAULT) == ncclSuccess)
         REFUSED(PutSignal, gpu, 8, ncclInt32, 0, window, 0, 0, 0, 0, c, nullptr);
-    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess || ncclCommDestroy(c) != ncclSuccess) printf("%s\n", ftcclGetLastError(nullptr));
+    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess || ncclCommDestroy(c) != ncclSuccess)
+        printf("%s\n", ftcclGetLastError(nullptr));
     printf("end\n");
     return 0;
 }
@@ -89,16 +102,22 @@ CHILD(without)
 {
     ncclComm_t c;
     int value = 3;
-    if (ncclCommInitAll(&c, 1, nullptr) != ncclSuccess || ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, c, nullptr) != ncclSuccess) return 1;
-    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess || ncclCommDestroy(c) != ncclSuccess) return 1;
+    if (ncclCommInitAll(&c, 1, nullptr) != ncclSuccess ||
+        ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, c, nullptr) != ncclSuccess)
+        return 1;
+    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess || ncclCommDestroy(c) != ncclSuccess)
+        return 1;
     printf("%s\n", dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD) ? "loaded" : "not there");
     return 0;
 }
 
 TEST(GpuPointer, TheDriverIsNotLoadedByUs)
 {
-    proc::Child child("without", {}, {{"LD_LIBRARY_PATH", standin().substr(0, standin().rfind('/')) + ":" + (getenv("LD_LIBRARY_PATH") ? getenv("LD_LIBRARY_PATH") : "")}});
+    proc::Child child(
+        "without", {},
+        {{"LD_LIBRARY_PATH", standin().substr(0, standin().rfind('/')) + ":" +
+                                 (getenv("LD_LIBRARY_PATH") ? getenv("LD_LIBRARY_PATH") : "")}});
     EXPECT_EQ("not there", child.line(60));
 }
 
-}  // namespace
+} // namespace

@@ -1,7 +1,7 @@
 /*
- * Property: ftccl.h has NCCL's values and layouts, so that a program moves from one to the other by changing the prefix, and so has
- * our own nccl.h.
- * Method: static assertions, compiled twice: against NVIDIA's nccl.h, if configure found one (else 77), and against ours.
+ * Property: ftccl.h has NCCL's values and layouts, so that a program moves from one to the other by
+ * changing the prefix, and so has our own nccl.h. Method: static assertions, compiled twice:
+ * against NVIDIA's nccl.h, if configure found one (else 77), and against ours.
  */
 #include "tests/abi/nccl_header.h"
 #include <stdio.h>
@@ -16,7 +16,8 @@ int main(void)
 #include <ftccl.h>
 #include <stddef.h>
 
-#define SAME(name) _Static_assert((long long)ftccl##name == (long long)nccl##name, "value of " #name)
+#define SAME(name) \
+    _Static_assert((long long)ftccl##name == (long long)nccl##name, "value of " #name)
 SAME(Success);
 SAME(UnhandledCudaError);
 SAME(SystemError);
@@ -69,9 +70,9 @@ _Static_assert(FTCCL_UNIQUE_ID_BYTES == NCCL_UNIQUE_ID_BYTES, "unique id");
 _Static_assert(FTCCL_CONFIG_UNDEF_INT == NCCL_CONFIG_UNDEF_INT, "unset number");
 _Static_assert(FTCCL_SPLIT_NOCOLOR == NCCL_SPLIT_NOCOLOR, "no color");
 
-#define SAME_FIELD(type, name)                                                                   \
-    _Static_assert(offsetof(ftccl##type, name) == offsetof(nccl##type, name) &&                  \
-                       sizeof(((ftccl##type *)0)->name) == sizeof(((nccl##type *)0)->name),      \
+#define SAME_FIELD(type, name)                                                              \
+    _Static_assert(offsetof(ftccl##type, name) == offsetof(nccl##type, name) &&             \
+                       sizeof(((ftccl##type *)0)->name) == sizeof(((nccl##type *)0)->name), \
                    #type "." #name)
 SAME_FIELD(Config_t, size);
 SAME_FIELD(Config_t, magic);
@@ -91,13 +92,18 @@ SAME_FIELD(Config_t, shrinkShare);
 SAME_FIELD(Config_t, nvlsCTAs);
 SAME_FIELD(Config_t, nChannelsPerNetPeer);
 SAME_FIELD(Config_t, nvlinkCentricSched);
-_Static_assert(NCCL_SHRINK_ABORT == FTCCL_SHRINK_ABORT && NCCL_REVOKE_DEFAULT == FTCCL_REVOKE_DEFAULT, "flags");
-_Static_assert(NCCL_WIN_DEFAULT == FTCCL_WIN_DEFAULT && NCCL_WIN_COLL_SYMMETRIC == FTCCL_WIN_COLL_SYMMETRIC, "flags of windows");
+_Static_assert(NCCL_SHRINK_ABORT == FTCCL_SHRINK_ABORT &&
+                   NCCL_REVOKE_DEFAULT == FTCCL_REVOKE_DEFAULT,
+               "flags");
+_Static_assert(NCCL_WIN_DEFAULT == FTCCL_WIN_DEFAULT &&
+                   NCCL_WIN_COLL_SYMMETRIC == FTCCL_WIN_COLL_SYMMETRIC,
+               "flags of windows");
 #endif
 #if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 29, 0)
 SAME_FIELD(Config_t, graphUsageMode);
 SAME_FIELD(Config_t, numRmaCtx);
-_Static_assert(sizeof(ftcclWaitSignalDesc_t) == sizeof(ncclWaitSignalDesc_t), "descriptor of a wait");
+_Static_assert(sizeof(ftcclWaitSignalDesc_t) == sizeof(ncclWaitSignalDesc_t),
+               "descriptor of a wait");
 SAME_FIELD(WaitSignalDesc_t, opCnt);
 SAME_FIELD(WaitSignalDesc_t, peer);
 SAME_FIELD(WaitSignalDesc_t, sigIdx);
@@ -118,15 +124,19 @@ static const ncclSimInfo_t theirs = NCCL_SIM_INFO_INITIALIZER;
 #endif
 
 /* A cudaStream_t passes as it is. */
-static ftcclStream_t as_ours(cudaStream_t stream) { return stream; }
+static ftcclStream_t as_ours(cudaStream_t stream)
+{
+    return stream;
+}
 
 int main(void)
 {
-    if (as_ours(NULL) != NULL) return 1;
+    if (as_ours(NULL) != NULL)
+        return 1;
 #if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 22, 0)
     if (ours.magic != theirs.magic || ours.estimatedTime != theirs.estimatedTime) {
-        printf("simulation: magic %#x, estimate %g; NCCL has %#x, %g\n", ours.magic, (double)ours.estimatedTime, theirs.magic,
-               (double)theirs.estimatedTime);
+        printf("simulation: magic %#x, estimate %g; NCCL has %#x, %g\n", ours.magic,
+               (double)ours.estimatedTime, theirs.magic, (double)theirs.estimatedTime);
         return 1;
     }
 #endif

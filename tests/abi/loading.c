@@ -1,14 +1,17 @@
 /*
- * For loading_test.sh: a process that comes to its NCCL through a framework, as PyTorch does (argument: the framework), or opens the
- * file that VLLM_NCCL_SO_PATH names, as vLLM does (no argument), beside another that all see (WHEEL). Prints the version; with ours, also
- * the sum of two ranks.
+ * For loading_test.sh: a process that comes to its NCCL through a framework, as PyTorch does
+ * (argument: the framework), or opens the file that VLLM_NCCL_SO_PATH names, as vLLM does (no
+ * argument), beside another that all see (WHEEL). Prints the version; with ours, also the sum of
+ * two ranks.
  */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef int call_ints(void **, int, const int *);
-struct team { int nRanks, rank, stride; };
+struct team {
+    int nRanks, rank, stride;
+};
 typedef int call_reduce(const void *, void *, size_t, int, int, void *, void *);
 
 /* The symbol, whatever type of function it is. */
@@ -36,18 +39,23 @@ static int reduce(void *library)
     find(library, "ncclCommDestroy", &destroy);
     find(library, "ftcclStreamSynchronize", &wait); /* of libftccl, which came along */
     find(library, "ncclTeamRail", &rail);
-    if (init_all(comm, 2, NULL) || group_start()) return -1;
+    if (init_all(comm, 2, NULL) || group_start())
+        return -1;
     all = rail(comm[1]);
-    if (all.nRanks != 2 || all.rank != 1) return -2;
+    if (all.nRanks != 2 || all.rank != 1)
+        return -2;
     for (int r = 0; r < 2; r++)
-        if (all_reduce(&value[r], &value[r], 1, 2, 0, comm[r], NULL)) return -1;
-    if (group_end() || wait(NULL) || destroy(comm[0]) || destroy(comm[1])) return -1;
+        if (all_reduce(&value[r], &value[r], 1, 2, 0, comm[r], NULL))
+            return -1;
+    if (group_end() || wait(NULL) || destroy(comm[0]) || destroy(comm[1]))
+        return -1;
     return value[0] == value[1] ? value[0] : -1;
 }
 
 int main(int argc, char **argv)
 {
-    if (getenv("WHEEL") && !dlopen(getenv("WHEEL"), RTLD_NOW | RTLD_GLOBAL)) return 1;
+    if (getenv("WHEEL") && !dlopen(getenv("WHEEL"), RTLD_NOW | RTLD_GLOBAL))
+        return 1;
     const char *path = argc > 1 ? argv[1] : getenv("VLLM_NCCL_SO_PATH");
     void *library = path ? dlopen(path, RTLD_NOW) : NULL;
     if (!library) {
@@ -60,14 +68,17 @@ int main(int argc, char **argv)
         version = framework();
     } else {
         find(library, "ncclGetVersion", &get_version);
-        if (get_version(&version)) return 1;
+        if (get_version(&version))
+            return 1;
     }
     int sum = version == 20101 ? 0 : reduce(library);
     printf("%d %d\n", version, sum);
-    if (argc > 1) return 0;
+    if (argc > 1)
+        return 0;
     /* It can be let go and comes back. */
     for (int i = 0; i < 5; i++) {
-        if (dlclose(library) || dlopen(path, RTLD_NOW | RTLD_NOLOAD) || !(library = dlopen(path, RTLD_NOW)) || reduce(library) != sum) {
+        if (dlclose(library) || dlopen(path, RTLD_NOW | RTLD_NOLOAD) ||
+            !(library = dlopen(path, RTLD_NOW)) || reduce(library) != sum) {
             printf("loaded again: %d, not %d\n", library ? reduce(library) : -1, sum);
             return 1;
         }

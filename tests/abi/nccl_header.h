@@ -1,6 +1,6 @@
 /*
- * The nccl.h that a test is compiled against: ours with FT_OWN_NCCL_H, else NVIDIA's. FT_NCCL_INTERFACE: the version of its
- * declarations. FT_NO_NCCL_HEADER: there is none, and why.
+ * The nccl.h that a test is compiled against: ours with FT_OWN_NCCL_H, else NVIDIA's.
+ * FT_NCCL_INTERFACE: the version of its declarations. FT_NO_NCCL_HEADER: there is none, and why.
  */
 #ifndef FT_TESTS_NCCL_HEADER_H
 #define FT_TESTS_NCCL_HEADER_H
@@ -15,7 +15,8 @@
 #error "this is FTCCL's own nccl.h, which must not shadow NVIDIA's"
 #endif
 #else
-#define FT_NO_NCCL_HEADER "no nccl.h and cuda.h of NVIDIA's: configure --with-cuda=DIR and --with-nccl=DIR name them"
+#define FT_NO_NCCL_HEADER \
+    "no nccl.h and cuda.h of NVIDIA's: configure --with-cuda=DIR and --with-nccl=DIR name them"
 #endif
 
 #endif

@@ -1,14 +1,18 @@
 /*
- * Property: a program that knows NCCL alone works with our libnccl.so.2 on host memory: every collective, sends and receives, groups,
- * init by id, split, shrink, finalize, destroy; an abort or a death of one rank is an asynchronous error on the others, who shrink.
- * Method: such a program, compiled twice: against NVIDIA's nccl.h, if configure found one, and against ours. Its streams and waiting
- * come from ftccl.h, where NCCL has CUDA.
+ * Property: a program that knows NCCL alone works with our libnccl.so.2 on host memory: every
+ * collective, sends and receives, groups, init by id, split, shrink, finalize, destroy; an abort or
+ * a death of one rank is an asynchronous error on the others, who shrink. Method: such a program,
+ * compiled twice: against NVIDIA's nccl.h, if configure found one, and against ours. Its streams
+ * and waiting come from ftccl.h, where NCCL has CUDA.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"
 
 #ifdef FT_NO_NCCL_HEADER
-TEST(NcclProgram, Header) { GTEST_SKIP() << FT_NO_NCCL_HEADER; }
+TEST(NcclProgram, Header)
+{
+    GTEST_SKIP() << FT_NO_NCCL_HEADER;
+}
 #else
 
 #include <signal.h>
@@ -20,7 +24,8 @@ TEST(NcclProgram, Header) { GTEST_SKIP() << FT_NO_NCCL_HEADER; }
 
 #define OK(call) ASSERT_EQ(ncclSuccess, call) << ncclGetLastError(nullptr)
 
-namespace {
+namespace
+{
 
 const int kRanks = 3;
 const size_t kCount = 1000;
@@ -32,58 +37,90 @@ struct Ranks {
     std::vector<cudaStream_t> stream = std::vector<cudaStream_t>(kRanks);
     Ranks()
     {
-        EXPECT_EQ(ncclSuccess, ncclCommInitAll(comm.data(), kRanks, nullptr)) << ncclGetLastError(nullptr);
-        for (auto &s : stream) EXPECT_EQ(ftcclSuccess, ftcclStreamCreate(&s));
+        EXPECT_EQ(ncclSuccess, ncclCommInitAll(comm.data(), kRanks, nullptr))
+            << ncclGetLastError(nullptr);
+        for (auto &s : stream)
+            EXPECT_EQ(ftcclSuccess, ftcclStreamCreate(&s));
     }
     ~Ranks()
     {
-        for (auto s : stream) ftcclStreamDestroy(s);
-        for (auto c : comm) ncclCommDestroy(c);
+        for (auto s : stream)
+            ftcclStreamDestroy(s);
+        for (auto c : comm)
+            ncclCommDestroy(c);
     }
     /* One call on each rank, as one group, and its end. */
     void group(const std::function<ncclResult_t(int)> &call)
     {
         OK(ncclGroupStart());
-        for (int r = 0; r < kRanks; r++) OK(call(r));
+        for (int r = 0; r < kRanks; r++)
+            OK(call(r));
         OK(ncclGroupEnd());
-        for (auto s : stream) ASSERT_OK(ftcclStreamSynchronize(s));
+        for (auto s : stream)
+            ASSERT_OK(ftcclStreamSynchronize(s));
     }
 };
 
 /* Element i of what rank r has. */
-int given(int r, size_t i) { return 7 * r + static_cast<int>(i % 1000) - 50; }
+int given(int r, size_t i)
+{
+    return 7 * r + static_cast<int>(i % 1000) - 50;
+}
 Ints input(int r, size_t n = kCount)
 {
     Ints v(n);
-    for (size_t i = 0; i < n; i++) v[i] = given(r, i);
+    for (size_t i = 0; i < n; i++)
+        v[i] = given(r, i);
     return v;
 }
-std::vector<Ints> inputs(size_t n = kCount) { return {input(0, n), input(1, n), input(2, n)}; }
-std::vector<Ints> outputs(size_t n = kCount) { return std::vector<Ints>(kRanks, Ints(n, -1)); }
+std::vector<Ints> inputs(size_t n = kCount)
+{
+    return {input(0, n), input(1, n), input(2, n)};
+}
+std::vector<Ints> outputs(size_t n = kCount)
+{
+    return std::vector<Ints>(kRanks, Ints(n, -1));
+}
 
 Ints total(size_t n = kCount)
 {
     Ints v(n);
-    for (size_t i = 0; i < n; i++) v[i] = given(0, i) + given(1, i) + given(2, i);
+    for (size_t i = 0; i < n; i++)
+        v[i] = given(0, i) + given(1, i) + given(2, i);
     return v;
 }
-Ints block(const Ints &of, int number) { return Ints(of.begin() + number * static_cast<int>(kCount), of.begin() + (number + 1) * static_cast<int>(kCount)); }
+Ints block(const Ints &of, int number)
+{
+    return Ints(of.begin() + number * static_cast<int>(kCount),
+                of.begin() + (number + 1) * static_cast<int>(kCount));
+}
 
 TEST(NcclProgram, ReductionsGiveTheSum)
 {
     Ranks w;
     auto in = inputs();
     auto out = outputs();
-    w.group([&](int r) { return ncclAllReduce(in[r].data(), out[r].data(), kCount, ncclInt32, ncclSum, w.comm[r], w.stream[r]); });
-    for (int r = 0; r < kRanks; r++) EXPECT_EQ(total(), out[r]) << "rank " << r;
+    w.group([&](int r) {
+        return ncclAllReduce(in[r].data(), out[r].data(), kCount, ncclInt32, ncclSum, w.comm[r],
+                             w.stream[r]);
+    });
+    for (int r = 0; r < kRanks; r++)
+        EXPECT_EQ(total(), out[r]) << "rank " << r;
     out = outputs();
-    w.group([&](int r) { return ncclReduce(in[r].data(), out[r].data(), kCount, ncclInt32, ncclSum, 1, w.comm[r], w.stream[r]); });
+    w.group([&](int r) {
+        return ncclReduce(in[r].data(), out[r].data(), kCount, ncclInt32, ncclSum, 1, w.comm[r],
+                          w.stream[r]);
+    });
     EXPECT_EQ(total(), out[1]);
     EXPECT_EQ(-1, out[0][0]) << "only the root receives";
     auto wide = inputs(kRanks * kCount);
     out = outputs();
-    w.group([&](int r) { return ncclReduceScatter(wide[r].data(), out[r].data(), kCount, ncclInt32, ncclSum, w.comm[r], w.stream[r]); });
-    for (int r = 0; r < kRanks; r++) EXPECT_EQ(block(total(kRanks * kCount), r), out[r]) << "rank " << r;
+    w.group([&](int r) {
+        return ncclReduceScatter(wide[r].data(), out[r].data(), kCount, ncclInt32, ncclSum,
+                                 w.comm[r], w.stream[r]);
+    });
+    for (int r = 0; r < kRanks; r++)
+        EXPECT_EQ(block(total(kRanks * kCount), r), out[r]) << "rank " << r;
 }
 
 TEST(NcclProgram, EveryOperatorAndAnOwnOne)
@@ -92,14 +129,22 @@ TEST(NcclProgram, EveryOperatorAndAnOwnOne)
     const int want[] = {6, 6, 3, 1, 2}; // of 1, 2 and 3: sum, product, maximum, minimum, average
     for (int op = ncclSum; op <= ncclAvg; op++) {
         std::vector<Ints> v = {{1}, {2}, {3}};
-        w.group([&](int r) { return ncclAllReduce(v[r].data(), v[r].data(), 1, ncclInt32, static_cast<ncclRedOp_t>(op), w.comm[r], w.stream[r]); });
-        for (int r = 0; r < kRanks; r++) EXPECT_EQ(want[op], v[r][0]) << "operator " << op;
+        w.group([&](int r) {
+            return ncclAllReduce(v[r].data(), v[r].data(), 1, ncclInt32,
+                                 static_cast<ncclRedOp_t>(op), w.comm[r], w.stream[r]);
+        });
+        for (int r = 0; r < kRanks; r++)
+            EXPECT_EQ(want[op], v[r][0]) << "operator " << op;
     }
     std::vector<float> v = {1, 2, 3};
     std::vector<ncclRedOp_t> half(kRanks);
     float scalar = 0.5f;
-    for (int r = 0; r < kRanks; r++) OK(ncclRedOpCreatePreMulSum(&half[r], &scalar, ncclFloat32, ncclScalarHostImmediate, w.comm[r]));
-    w.group([&](int r) { return ncclAllReduce(&v[r], &v[r], 1, ncclFloat32, half[r], w.comm[r], w.stream[r]); });
+    for (int r = 0; r < kRanks; r++)
+        OK(ncclRedOpCreatePreMulSum(&half[r], &scalar, ncclFloat32, ncclScalarHostImmediate,
+                                    w.comm[r]));
+    w.group([&](int r) {
+        return ncclAllReduce(&v[r], &v[r], 1, ncclFloat32, half[r], w.comm[r], w.stream[r]);
+    });
     for (int r = 0; r < kRanks; r++) {
         EXPECT_EQ(3.0f, v[r]);
         OK(ncclRedOpDestroy(half[r], w.comm[r]));
@@ -111,30 +156,53 @@ TEST(NcclProgram, CopiesArrive)
     Ranks w;
     auto in = inputs();
     auto out = outputs();
-    w.group([&](int r) { return ncclBroadcast(in[r].data(), out[r].data(), kCount, ncclInt32, 2, w.comm[r], w.stream[r]); });
-    for (int r = 0; r < kRanks; r++) EXPECT_EQ(input(2), out[r]) << "rank " << r;
-    auto v = inputs();
-    w.group([&](int r) { return ncclBcast(v[r].data(), kCount, ncclInt32, 1, w.comm[r], w.stream[r]); });
-    for (int r = 0; r < kRanks; r++) EXPECT_EQ(input(1), v[r]) << "rank " << r;
-    auto wide = outputs(kRanks * kCount);
-    w.group([&](int r) { return ncclAllGather(in[r].data(), wide[r].data(), kCount, ncclInt32, w.comm[r], w.stream[r]); });
+    w.group([&](int r) {
+        return ncclBroadcast(in[r].data(), out[r].data(), kCount, ncclInt32, 2, w.comm[r],
+                             w.stream[r]);
+    });
     for (int r = 0; r < kRanks; r++)
-        for (int from = 0; from < kRanks; from++) EXPECT_EQ(input(from), block(wide[r], from)) << from << " to " << r;
+        EXPECT_EQ(input(2), out[r]) << "rank " << r;
+    auto v = inputs();
+    w.group([&](int r) {
+        return ncclBcast(v[r].data(), kCount, ncclInt32, 1, w.comm[r], w.stream[r]);
+    });
+    for (int r = 0; r < kRanks; r++)
+        EXPECT_EQ(input(1), v[r]) << "rank " << r;
+    auto wide = outputs(kRanks * kCount);
+    w.group([&](int r) {
+        return ncclAllGather(in[r].data(), wide[r].data(), kCount, ncclInt32, w.comm[r],
+                             w.stream[r]);
+    });
+    for (int r = 0; r < kRanks; r++)
+        for (int from = 0; from < kRanks; from++)
+            EXPECT_EQ(input(from), block(wide[r], from)) << from << " to " << r;
 }
 
 #if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 28, 0)
 TEST(NcclProgram, BlocksArrive)
 {
     Ranks w;
-    auto in = inputs(), out = outputs(), from = inputs(kRanks * kCount), to = outputs(kRanks * kCount);
-    w.group([&](int r) { return ncclAlltoAll(from[r].data(), to[r].data(), kCount, ncclInt32, w.comm[r], w.stream[r]); });
+    auto in = inputs(), out = outputs(), from = inputs(kRanks * kCount),
+         to = outputs(kRanks * kCount);
+    w.group([&](int r) {
+        return ncclAlltoAll(from[r].data(), to[r].data(), kCount, ncclInt32, w.comm[r],
+                            w.stream[r]);
+    });
     for (int r = 0; r < kRanks; r++)
-        for (int s = 0; s < kRanks; s++) EXPECT_EQ(block(from[s], r), block(to[r], s)) << s << " to " << r;
+        for (int s = 0; s < kRanks; s++)
+            EXPECT_EQ(block(from[s], r), block(to[r], s)) << s << " to " << r;
     to = outputs(kRanks * kCount);
-    w.group([&](int r) { return ncclGather(in[r].data(), to[r].data(), kCount, ncclInt32, 0, w.comm[r], w.stream[r]); });
-    for (int s = 0; s < kRanks; s++) EXPECT_EQ(input(s), block(to[0], s)) << "from " << s;
-    w.group([&](int r) { return ncclScatter(from[r].data(), out[r].data(), kCount, ncclInt32, 2, w.comm[r], w.stream[r]); });
-    for (int r = 0; r < kRanks; r++) EXPECT_EQ(block(from[2], r), out[r]) << "to " << r;
+    w.group([&](int r) {
+        return ncclGather(in[r].data(), to[r].data(), kCount, ncclInt32, 0, w.comm[r], w.stream[r]);
+    });
+    for (int s = 0; s < kRanks; s++)
+        EXPECT_EQ(input(s), block(to[0], s)) << "from " << s;
+    w.group([&](int r) {
+        return ncclScatter(from[r].data(), out[r].data(), kCount, ncclInt32, 2, w.comm[r],
+                           w.stream[r]);
+    });
+    for (int r = 0; r < kRanks; r++)
+        EXPECT_EQ(block(from[2], r), out[r]) << "to " << r;
 }
 #endif
 
@@ -149,8 +217,10 @@ TEST(NcclProgram, SendsMeetReceives)
         OK(ncclRecv(out[r].data(), kCount, ncclInt32, (r + 2) % kRanks, w.comm[r], w.stream[r]));
     }
     OK(ncclGroupEnd());
-    for (auto s : w.stream) ASSERT_OK(ftcclStreamSynchronize(s));
-    for (int r = 0; r < kRanks; r++) EXPECT_EQ(input((r + 2) % kRanks), out[r]) << "rank " << r;
+    for (auto s : w.stream)
+        ASSERT_OK(ftcclStreamSynchronize(s));
+    for (int r = 0; r < kRanks; r++)
+        EXPECT_EQ(input((r + 2) % kRanks), out[r]) << "rank " << r;
 }
 
 /* Each rank as a thread: what it does on its communicator, which is destroyed then. */
@@ -172,7 +242,8 @@ void by_id(const std::function<void(int, ncclComm_t)> &rank)
 
 int sum_of_one(ncclComm_t comm, int value)
 {
-    EXPECT_EQ(ncclSuccess, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr)) << ncclGetLastError(comm);
+    EXPECT_EQ(ncclSuccess, ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr))
+        << ncclGetLastError(comm);
     EXPECT_OK(ftcclStreamSynchronize(nullptr));
     return value;
 }
@@ -260,8 +331,10 @@ TEST(NcclProgram, AnAbortIsAnErrorOfTheOthers)
         all.wait();
         if (r > 0) {
             int value = 0;
-            ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, nullptr);
-            EXPECT_TRUE(result == ncclSuccess || result == ncclRemoteError) << result; // an abort that came first fails the call itself
+            ncclResult_t result = ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm,
+                                                nullptr);
+            EXPECT_TRUE(result == ncclSuccess || result == ncclRemoteError)
+                << result; // an abort that came first fails the call itself
             ftcclStreamSynchronize(nullptr);
             OK(ncclCommGetAsyncError(comm, &state));
             EXPECT_EQ(ncclRemoteError, state);
@@ -272,7 +345,8 @@ TEST(NcclProgram, AnAbortIsAnErrorOfTheOthers)
 }
 
 #if FT_NCCL_INTERFACE >= NCCL_VERSION(2, 27, 0)
-/* loop ID RANK: reduces with two others until that fails; then goes on with the one that is not rank 1. */
+/* loop ID RANK: reduces with two others until that fails; then goes on with the one that is not
+ * rank 1. */
 CHILD(loop)
 {
     ncclUniqueId id;
@@ -280,18 +354,26 @@ CHILD(loop)
     memcpy(&id, &given, sizeof id);
     ncclComm_t comm, rest;
     int rank = std::stoi(arguments[1]), dead = 1, value = 0, count = 0;
-    if (ncclCommInitRank(&comm, kRanks, id, rank) != ncclSuccess) return 1;
+    if (ncclCommInitRank(&comm, kRanks, id, rank) != ncclSuccess)
+        return 1;
     ncclResult_t state = ncclSuccess;
     for (int i = 0; state == ncclSuccess; i++) {
-        if (ncclAllReduce(&value, &value, 1, ncclInt32, ncclMax, comm, nullptr) == ncclSuccess) ftcclStreamSynchronize(nullptr);
-        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess) return 2;
-        if (i == 5) printf("running\n");
+        if (ncclAllReduce(&value, &value, 1, ncclInt32, ncclMax, comm, nullptr) == ncclSuccess)
+            ftcclStreamSynchronize(nullptr);
+        if (ncclCommGetAsyncError(comm, &state) != ncclSuccess)
+            return 2;
+        if (i == 5)
+            printf("running\n");
     }
     printf("%d\n", state);
-    if (ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT) != ncclSuccess) return 3;
+    if (ncclCommShrink(comm, &dead, 1, &rest, nullptr, NCCL_SHRINK_ABORT) != ncclSuccess)
+        return 3;
     value = rank + 1;
-    if (ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, rest, nullptr) != ncclSuccess) return 4;
-    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess || ncclCommCount(rest, &count) != ncclSuccess) return 5;
+    if (ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, rest, nullptr) != ncclSuccess)
+        return 4;
+    if (ftcclStreamSynchronize(nullptr) != ftcclSuccess ||
+        ncclCommCount(rest, &count) != ncclSuccess)
+        return 5;
     printf("%d of %d\n", value, count);
     return ncclCommDestroy(rest) == ncclSuccess && ncclCommAbort(comm) == ncclSuccess ? 0 : 6;
 }
@@ -301,12 +383,19 @@ TEST(NcclProgram, ADeathIsAnErrorOfTheOthersWhoShrink)
     ftcclUniqueId id;
     ASSERT_OK(ftcclGetUniqueId(&id));
     std::vector<std::unique_ptr<proc::Child>> rank;
-    for (int r = 0; r < kRanks; r++) rank.push_back(std::make_unique<proc::Child>("loop", std::vector<std::string>{proc::hex(id), std::to_string(r)}));
-    for (auto &child : rank) ASSERT_EQ("running", child->line(120));
+    for (int r = 0; r < kRanks; r++)
+        rank.push_back(std::make_unique<proc::Child>(
+            "loop", std::vector<std::string>{proc::hex(id), std::to_string(r)}));
+    for (auto &child : rank)
+        ASSERT_EQ("running", child->line(120));
     rank[1]->signal(SIGKILL);
-    for (int r : {0, 2}) EXPECT_EQ(std::to_string(ncclRemoteError), rank[static_cast<size_t>(r)]->line(120)) << "rank " << r;
-    for (int r : {0, 2}) EXPECT_EQ("4 of 2", rank[static_cast<size_t>(r)]->line(120)) << "rank " << r;
-    for (int r : {0, 2}) EXPECT_EQ(0, rank[static_cast<size_t>(r)]->wait(120)) << "rank " << r;
+    for (int r : {0, 2})
+        EXPECT_EQ(std::to_string(ncclRemoteError), rank[static_cast<size_t>(r)]->line(120))
+            << "rank " << r;
+    for (int r : {0, 2})
+        EXPECT_EQ("4 of 2", rank[static_cast<size_t>(r)]->line(120)) << "rank " << r;
+    for (int r : {0, 2})
+        EXPECT_EQ(0, rank[static_cast<size_t>(r)]->wait(120)) << "rank " << r;
 }
 #endif
 
@@ -315,9 +404,12 @@ TEST(NcclProgram, WrongCallsAreRefused)
     Ranks w;
     int v = 1;
     cudaStream_t foreign = reinterpret_cast<cudaStream_t>(&v);
-    EXPECT_EQ(ncclInvalidArgument, ncclAllReduce(&v, &v, 1, ncclInt32, ncclSum, w.comm[0], foreign)) << "a stream of somebody else";
-    EXPECT_NE(nullptr, strstr(ncclGetLastError(w.comm[0]), "stream")) << ncclGetLastError(w.comm[0]);
-    EXPECT_EQ(ncclInvalidArgument, ncclAllReduce(&v, &v, 1, ncclNumTypes, ncclSum, w.comm[0], nullptr));
+    EXPECT_EQ(ncclInvalidArgument, ncclAllReduce(&v, &v, 1, ncclInt32, ncclSum, w.comm[0], foreign))
+        << "a stream of somebody else";
+    EXPECT_NE(nullptr, strstr(ncclGetLastError(w.comm[0]), "stream"))
+        << ncclGetLastError(w.comm[0]);
+    EXPECT_EQ(ncclInvalidArgument,
+              ncclAllReduce(&v, &v, 1, ncclNumTypes, ncclSum, w.comm[0], nullptr));
     EXPECT_EQ(ncclInvalidArgument, ncclAllReduce(&v, &v, 1, ncclInt32, ncclSum, nullptr, nullptr));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.magic++;
@@ -332,11 +424,13 @@ TEST(NcclProgram, PutsArrive)
         Ints memory(kRanks, -1);
         ncclWindow_t window = nullptr;
         void *at = nullptr;
-        OK(ncclCommWindowRegister(comm, memory.data(), memory.size() * sizeof(int), &window, NCCL_WIN_DEFAULT));
+        OK(ncclCommWindowRegister(comm, memory.data(), memory.size() * sizeof(int), &window,
+                                  NCCL_WIN_DEFAULT));
         OK(ncclWinGetUserPtr(comm, window, &at));
         EXPECT_EQ(memory.data(), at);
         int value = 10 + r, to = (r + 1) % kRanks, from = (r + 2) % kRanks;
-        OK(ncclPutSignal(&value, 1, ncclInt32, to, window, static_cast<size_t>(r) * sizeof(int), 0, 0, 0, comm, nullptr));
+        OK(ncclPutSignal(&value, 1, ncclInt32, to, window, static_cast<size_t>(r) * sizeof(int), 0,
+                         0, 0, comm, nullptr));
         ncclWaitSignalDesc_t wait = {1, from, 0, 0};
         OK(ncclWaitSignal(1, &wait, comm, nullptr));
         EXPECT_OK(ftcclStreamSynchronize(nullptr));
@@ -360,7 +454,8 @@ TEST(NcclProgram, GrowTakesARankIn)
             OK(ncclCommGetUniqueId(comm, &grow));
             have = 1;
         }
-        while (!have) std::this_thread::yield();
+        while (!have)
+            std::this_thread::yield();
         OK(ncclCommGrow(comm, 3, r == 1 ? nullptr : &grow, r < 2 ? -1 : 2, &grown, nullptr));
         EXPECT_EQ(6, sum_of_one(grown, r + 1));
         OK(ncclCommDestroy(grown));
@@ -369,5 +464,5 @@ TEST(NcclProgram, GrowTakesARankIn)
 }
 #endif
 
-}  // namespace
+} // namespace
 #endif

@@ -1,11 +1,21 @@
-/* For loading_test.sh: stands for the library of a wheel (WHEEL), and for a framework that needs one (else). */
+/* For loading_test.sh: stands for the library of a wheel (WHEEL), and for a framework that needs
+ * one (else). */
 #ifdef WHEEL
-struct team { int nRanks, rank, stride; };
+struct team {
+    int nRanks, rank, stride;
+};
 int ncclGetVersion(int *version);
-int ncclGetVersion(int *version) { *version = 20101; return 0; }
+int ncclGetVersion(int *version)
+{
+    *version = 20101;
+    return 0;
+}
 /* Ours has this name too, and uses it. */
 struct team pncclTeamWorld(void *comm);
-struct team pncclTeamWorld(void *comm) { return (struct team){comm ? -1 : -2, -1, -1}; }
+struct team pncclTeamWorld(void *comm)
+{
+    return (struct team){comm ? -1 : -2, -1, -1};
+}
 #else
 int ncclGetVersion(int *version);
 int framework_version(void);

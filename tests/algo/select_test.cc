@@ -1,7 +1,7 @@
-// Properties: FTCCL_ALGO's text means what select.c says; the selection is latency-optimal for small and bandwidth-optimal
-// for large messages; costs grow with the size; the table of costs is read strictly and digested completely; plans stay
-// inside their buffers and complete beyond 2^31 elements. Method: tables of texts; plans walked step by step or run by the
-// symbolic checker.
+// Properties: FTCCL_ALGO's text means what select.c says; the selection is latency-optimal for
+// small and bandwidth-optimal for large messages; costs grow with the size; the table of costs is
+// read strictly and digested completely; plans stay inside their buffers and complete beyond 2^31
+// elements. Method: tables of texts; plans walked step by step or run by the symbolic checker.
 #include <algorithm>
 #include <cstdlib>
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@ extern "C" {
 #include "algo/choice.h"
 }
 
-namespace {
+namespace
+{
 
 // A view of n ranks on `nhosts` hosts, in blocks.
 struct World {
@@ -23,7 +24,8 @@ struct World {
 
     World(int n, int nhosts, int rank = 0) : host((size_t)n), peer((size_t)n)
     {
-        for (int r = 0; r < n; r++) host[r] = (int)((int64_t)r * nhosts / n);
+        for (int r = 0; r < n; r++)
+            host[r] = (int)((int64_t)r * nhosts / n);
         view = {1, n, rank, nhosts, host.data(), peer.data()};
         ft_tuning_default(&tuning);
         tuning.costs.cores_per_host = 64;
@@ -34,20 +36,26 @@ struct World {
         struct ft_coll coll = {kind, FT_INT8, FT_SUM, 0, bytes};
         struct ft_plan plan;
         int status = ft_algo_select(&view, &coll, &tuning, &plan);
-        return status == FT_OK ? plan.algo->name : std::string(ft_status_text(status)) + ": " + ft_fail_text();
+        return status == FT_OK ? plan.algo->name
+                               : std::string(ft_status_text(status)) + ": " + ft_fail_text();
     }
 };
 
 const struct ft_algo *find(const std::string &name)
 {
     for (int i = 0; ft_algos[i]; i++)
-        if (name == ft_algos[i]->name) return ft_algos[i];
+        if (name == ft_algos[i]->name)
+            return ft_algos[i];
     return nullptr;
 }
 
 TEST(Choice, TextsMeanWhatTheySay)
 {
-    struct { const char *text; enum ft_kind kind; const char *chosen; } table[] = {
+    struct {
+        const char *text;
+        enum ft_kind kind;
+        const char *chosen;
+    } table[] = {
         {"ring", FT_ALLREDUCE, "ring"},
         {"Ring", FT_ALLREDUCE, "ring"},
         {"TREE", FT_ALLREDUCE, "tree"},
@@ -70,16 +78,20 @@ TEST(Choice, TextsMeanWhatTheySay)
         {",,", FT_ALLREDUCE, "rd"},
     };
     World world(8, 1);
-    for (auto &row : table) EXPECT_EQ(world.select(row.kind, 8, row.text), row.chosen) << row.text;
+    for (auto &row : table)
+        EXPECT_EQ(world.select(row.kind, 8, row.text), row.chosen) << row.text;
 }
 
 TEST(Choice, WhatLeavesNothingIsRefusedByName)
 {
-    struct { const char *text, *sentence; } table[] = {
+    struct {
+        const char *text, *sentence;
+    } table[] = {
         {"rng", "'rng' is no algorithm"},
         {"ring,^tre", "'tre' is no algorithm"},
         {"allreduc:ring", "'allreduc' is no collective"},
-        {"twolevel", "FTCCL_ALGO=twolevel leaves no algorithm for AllReduce on 8 ranks and 1 hosts"},
+        {"twolevel",
+         "FTCCL_ALGO=twolevel leaves no algorithm for AllReduce on 8 ranks and 1 hosts"},
         {"allreduce:bruck", "leaves no algorithm for AllReduce"},
         {"^ring,rd,hd,tree,direct,twolevel,flat", "leaves no algorithm for AllReduce"},
         {"NVLS", "leaves no algorithm for AllReduce"},
@@ -104,7 +116,8 @@ TEST(Select, BadArgumentsAreRefused)
     World world(4, 1);
     struct ft_plan plan;
     struct ft_coll coll = {FT_ALLGATHER, FT_FLOAT64, FT_SUM, 0, SIZE_MAX / 16};
-    EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL); // 4 blocks overflow
+    EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan),
+              FT_INVAL); // 4 blocks overflow
     coll.count = 1;
     coll.root = 4;
     EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL);
@@ -116,18 +129,27 @@ TEST(Select, BadArgumentsAreRefused)
     EXPECT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_INVAL);
 }
 
-// Messages one after another of what is chosen at 8 bytes. Two ranks of different hosts need log2 n.
+// Messages one after another of what is chosen at 8 bytes. Two ranks of different hosts need log2
+// n.
 TEST(Select, SmallAllReduceTakesLogarithmicallyManyHops)
 {
     for (int n = 2; n <= 64; n++) {
         for (int nhosts : {1, n}) {
             World world(n, nhosts);
-            Case c = {find(world.select(FT_ALLREDUCE, 8)), {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 8}, world.tuning.chunk_bytes,
-                      world.tuning.chunks, world.host, InPlace::none, 2, false, 1};
+            Case c = {find(world.select(FT_ALLREDUCE, 8)),
+                      {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 8},
+                      world.tuning.chunk_bytes,
+                      world.tuning.chunks,
+                      world.host,
+                      InPlace::none,
+                      2,
+                      false,
+                      1};
             ASSERT_NE(c.algo, nullptr);
             int hops = 0, log2n = 31 - __builtin_clz((unsigned)n), folds = n & (n - 1) ? 2 : 0;
             ASSERT_EQ(check(c, &hops), "");
-            EXPECT_LE(hops, log2n + folds) << n << " ranks on " << nhosts << " hosts by " << c.algo->name;
+            EXPECT_LE(hops, log2n + folds)
+                << n << " ranks on " << nhosts << " hosts by " << c.algo->name;
         }
     }
 }
@@ -161,14 +183,20 @@ TEST(Select, LargeMessagesMoveNoMoreBytesThanNeeded)
     for (int n : {2, 3, 4, 5, 8, 12, 16, 33, 64})
         for (int nhosts : {1, n}) {
             double best = 2.0 * (n - 1) / n * (double)bytes;
-            EXPECT_LE(busiest(n, nhosts, FT_ALLREDUCE, bytes, name), best * 1.01) << n << " ranks, " << name;
+            EXPECT_LE(busiest(n, nhosts, FT_ALLREDUCE, bytes, name), best * 1.01)
+                << n << " ranks, " << name;
             size_t block = bytes / (size_t)n;
             best = (double)(n - 1) * (double)block;
-            EXPECT_LE(busiest(n, nhosts, FT_ALLGATHER, block, name), best * 1.01) << n << " ranks, " << name;
-            EXPECT_LE(busiest(n, nhosts, FT_REDUCESCATTER, block, name), best * 1.01) << n << " ranks, " << name;
-            EXPECT_LE(busiest(n, nhosts, FT_ALLTOALL, block, name), best * 1.01) << n << " ranks, " << name;
-            // An inner node of a tree sends its half of the data twice; lanes may not halve it exactly.
-            EXPECT_LE(busiest(n, nhosts, FT_BROADCAST, bytes, name), 1.55 * (double)bytes) << n << " ranks, " << name;
+            EXPECT_LE(busiest(n, nhosts, FT_ALLGATHER, block, name), best * 1.01)
+                << n << " ranks, " << name;
+            EXPECT_LE(busiest(n, nhosts, FT_REDUCESCATTER, block, name), best * 1.01)
+                << n << " ranks, " << name;
+            EXPECT_LE(busiest(n, nhosts, FT_ALLTOALL, block, name), best * 1.01)
+                << n << " ranks, " << name;
+            // An inner node of a tree sends its half of the data twice; lanes may not halve it
+            // exactly.
+            EXPECT_LE(busiest(n, nhosts, FT_BROADCAST, bytes, name), 1.55 * (double)bytes)
+                << n << " ranks, " << name;
         }
 }
 
@@ -188,11 +216,14 @@ TEST(Cost, GrowsWithTheSize)
                     double last = 0;
                     for (size_t count = 1; count < (1u << 30); count += 1 + count / 3) {
                         struct ft_coll coll = {(enum ft_kind)kind, FT_FLOAT32, FT_SUM, 0, count};
-                        if (!(ft_algos[i]->kinds >> kind & 1) || !ft_algos[i]->fits(&world.view, &coll, &world.tuning)) break;
+                        if (!(ft_algos[i]->kinds >> kind & 1) ||
+                            !ft_algos[i]->fits(&world.view, &coll, &world.tuning))
+                            break;
                         double cost = ft_algos[i]->cost_ns(&world.view, &coll, &world.tuning);
                         ASSERT_TRUE(cost > 0 && cost < 1e18 && cost >= last)
-                            << ft_algos[i]->name << " " << ft_kind_name((enum ft_kind)kind) << " n " << n << " hosts " << nhosts
-                            << " count " << count << ": " << cost << " after " << last;
+                            << ft_algos[i]->name << " " << ft_kind_name((enum ft_kind)kind) << " n "
+                            << n << " hosts " << nhosts << " count " << count << ": " << cost
+                            << " after " << last;
                         last = cost;
                     }
                 }
@@ -209,43 +240,75 @@ TEST(Cost, GrowsWhenRanksShareCores)
             << name;
 }
 
-// Ranks of a host that have only TCP, twice and four times as many as cores: what was fastest where they were measured (perf/tune),
-// or within a tenth of it.
+// Ranks of a host that have only TCP, twice and four times as many as cores: what was fastest where
+// they were measured (perf/tune), or within a tenth of it.
 TEST(Loopback, ChoosesWhatWasFastest)
 {
-    struct { enum ft_kind kind; int ranks; size_t bytes; const char *good; } table[] = {
-        {FT_ALLREDUCE, 2, 8, "rd"},           {FT_ALLREDUCE, 2, 65536, "rd"},         {FT_ALLREDUCE, 2, 16 << 20, "ring"},
-        {FT_ALLREDUCE, 4, 8, "rd"},           {FT_ALLREDUCE, 4, 4096, "rd"},          {FT_ALLREDUCE, 4, 65536, "rd hd"},
-        {FT_ALLREDUCE, 4, 512 << 10, "ring"}, {FT_ALLREDUCE, 4, 4 << 20, "ring"},     {FT_ALLREDUCE, 8, 8, "tree"},
-        {FT_ALLREDUCE, 8, 4096, "tree rd"},   {FT_ALLREDUCE, 8, 65536, "hd"},         {FT_ALLREDUCE, 8, 512 << 10, "ring"},
-        {FT_ALLREDUCE, 8, 4 << 20, "ring"},   {FT_ALLGATHER, 4, 16, "rd bruck"},      {FT_ALLGATHER, 8, 16, "rd bruck"},
-        {FT_ALLGATHER, 4, 1 << 20, "direct"}, {FT_ALLGATHER, 8, 1 << 20, "direct"},   {FT_ALLGATHER, 4, 128 << 10, "rd direct"},
-        {FT_ALLGATHER, 8, 64 << 10, "rd"},    {FT_ALLGATHER, 8, 16 << 10, "rd"},        {FT_REDUCESCATTER, 4, 16, "hd direct"},
-        {FT_REDUCESCATTER, 8, 16, "hd"},      {FT_REDUCESCATTER, 8, 128 << 10, "ring"}, {FT_ALLTOALL, 4, 16, "bruck"},
-        {FT_ALLTOALL, 8, 512, "bruck"},       {FT_ALLTOALL, 8, 128 << 10, "direct"},  {FT_BROADCAST, 4, 8, "tree"},
-        {FT_BROADCAST, 8, 8, "direct"},       {FT_BROADCAST, 4, 4 << 20, "ring direct"}, {FT_BROADCAST, 8, 4 << 20, "ring"},
+    struct {
+        enum ft_kind kind;
+        int ranks;
+        size_t bytes;
+        const char *good;
+    } table[] = {
+        {FT_ALLREDUCE, 2, 8, "rd"},
+        {FT_ALLREDUCE, 2, 65536, "rd"},
+        {FT_ALLREDUCE, 2, 16 << 20, "ring"},
+        {FT_ALLREDUCE, 4, 8, "rd"},
+        {FT_ALLREDUCE, 4, 4096, "rd"},
+        {FT_ALLREDUCE, 4, 65536, "rd hd"},
+        {FT_ALLREDUCE, 4, 512 << 10, "ring"},
+        {FT_ALLREDUCE, 4, 4 << 20, "ring"},
+        {FT_ALLREDUCE, 8, 8, "tree"},
+        {FT_ALLREDUCE, 8, 4096, "tree rd"},
+        {FT_ALLREDUCE, 8, 65536, "hd"},
+        {FT_ALLREDUCE, 8, 512 << 10, "ring"},
+        {FT_ALLREDUCE, 8, 4 << 20, "ring"},
+        {FT_ALLGATHER, 4, 16, "rd bruck"},
+        {FT_ALLGATHER, 8, 16, "rd bruck"},
+        {FT_ALLGATHER, 4, 1 << 20, "direct"},
+        {FT_ALLGATHER, 8, 1 << 20, "direct"},
+        {FT_ALLGATHER, 4, 128 << 10, "rd direct"},
+        {FT_ALLGATHER, 8, 64 << 10, "rd"},
+        {FT_ALLGATHER, 8, 16 << 10, "rd"},
+        {FT_REDUCESCATTER, 4, 16, "hd direct"},
+        {FT_REDUCESCATTER, 8, 16, "hd"},
+        {FT_REDUCESCATTER, 8, 128 << 10, "ring"},
+        {FT_ALLTOALL, 4, 16, "bruck"},
+        {FT_ALLTOALL, 8, 512, "bruck"},
+        {FT_ALLTOALL, 8, 128 << 10, "direct"},
+        {FT_BROADCAST, 4, 8, "tree"},
+        {FT_BROADCAST, 8, 8, "direct"},
+        {FT_BROADCAST, 4, 4 << 20, "ring direct"},
+        {FT_BROADCAST, 8, 4 << 20, "ring"},
     };
     for (auto &t : table) {
         World world(t.ranks, 1);
         world.tuning.costs.cores_per_host = 2;
         ft_tuning_links(&world.tuning, FT_LINKS_LOOPBACK);
         EXPECT_NE(std::string(t.good).find(world.select(t.kind, t.bytes)), std::string::npos)
-            << ft_kind_name(t.kind) << " of " << t.bytes << " on " << t.ranks << " ranks: " << world.select(t.kind, t.bytes);
+            << ft_kind_name(t.kind) << " of " << t.bytes << " on " << t.ranks
+            << " ranks: " << world.select(t.kind, t.bytes);
     }
 }
 
-// Over loopback each peer of an all-to-all has its lane, where there are several; a measured choice of lanes goes before that.
+// Over loopback each peer of an all-to-all has its lane, where there are several; a measured choice
+// of lanes goes before that.
 TEST(Plan, PeersHaveLanesOfTheirOwnOverLoopback)
 {
-    const struct { enum ft_kind kind; int ranks, lanes; } table[] = {
-        {FT_ALLTOALL, 2, 1}, {FT_ALLTOALL, 4, 4}, {FT_ALLTOALL, 20, FT_LANES}, {FT_ALLGATHER, 4, 4}, {FT_GATHER, 4, 1}, {FT_SCATTER, 4, 1},
+    const struct {
+        enum ft_kind kind;
+        int ranks, lanes;
+    } table[] = {
+        {FT_ALLTOALL, 2, 1},  {FT_ALLTOALL, 4, 4}, {FT_ALLTOALL, 20, FT_LANES},
+        {FT_ALLGATHER, 4, 4}, {FT_GATHER, 4, 1},   {FT_SCATTER, 4, 1},
     };
     for (auto &t : table) {
         World world(t.ranks, 1);
         ft_tuning_links(&world.tuning, FT_LINKS_LOOPBACK);
         struct ft_coll coll = {t.kind, FT_UINT8, FT_SUM, 0, 128 << 10};
         struct ft_plan plan;
-        if (t.kind == FT_ALLGATHER) world.tuning.choice = "direct";
+        if (t.kind == FT_ALLGATHER)
+            world.tuning.choice = "direct";
         ASSERT_EQ(FT_OK, ft_algo_select(&world.view, &coll, &world.tuning, &plan));
         EXPECT_EQ(plan.nlanes, t.lanes) << ft_kind_name(t.kind) << " on " << t.ranks << " ranks";
         struct ft_rule rule = {};
@@ -273,13 +336,16 @@ TEST(Tuning, TableIsReadStrictly)
 {
     struct ft_tuning tuning;
     ft_tuning_default(&tuning);
-    ASSERT_EQ(load(&tuning, "# measured\nlocal_latency_ns 250 # two cores\n\nremote_ns_per_byte=0.25\r\ncores_per_host 2"), 0);
+    ASSERT_EQ(load(&tuning, "# measured\nlocal_latency_ns 250 # two "
+                            "cores\n\nremote_ns_per_byte=0.25\r\ncores_per_host 2"),
+              0);
     EXPECT_EQ(tuning.costs.local_latency_ns, 250);
     EXPECT_EQ(tuning.costs.remote_ns_per_byte, 0.25);
     EXPECT_EQ(tuning.costs.cores_per_host, 2);
     uint64_t digest = ft_tuning_digest(&tuning);
-    for (const char *bad : {"local_latency 250\n", "step_ns\n", "step_ns abc\n", "step_ns 1e400\n", "step_ns nan\n", "step_ns -1\n",
-                            "step_ns 5 6\n", "local_latency_ns 0\n", "cores_per_host 0\n", "step_ns 7\nbad 1\n"})
+    for (const char *bad : {"local_latency 250\n", "step_ns\n", "step_ns abc\n", "step_ns 1e400\n",
+                            "step_ns nan\n", "step_ns -1\n", "step_ns 5 6\n",
+                            "local_latency_ns 0\n", "cores_per_host 0\n", "step_ns 7\nbad 1\n"})
         EXPECT_EQ(load(&tuning, bad), FT_INVAL) << bad;
     EXPECT_EQ(load(&tuning, std::string(1000, 'x')), FT_INVAL);
     EXPECT_EQ(ft_tuning_load(&tuning, "/nonexistent/table"), FT_INVAL);
@@ -294,29 +360,42 @@ TEST(Tuning, DigestSeesEveryField)
     all[1].chunk_bytes++;
     all[2].chunks++;
     all[3].choice = "ring";
-    for (int i = 0; i < 9; i++) (&all[4 + i].costs.local_latency_ns)[i] += 1;
+    for (int i = 0; i < 9; i++)
+        (&all[4 + i].costs.local_latency_ns)[i] += 1;
     all.push_back(base);
     all.back().costs.cores_per_host++;
     for (size_t i = 0; i < all.size(); i++)
-        for (size_t k = 0; k < i; k++) EXPECT_NE(ft_tuning_digest(&all[i]), ft_tuning_digest(&all[k])) << i << " and " << k;
+        for (size_t k = 0; k < i; k++)
+            EXPECT_NE(ft_tuning_digest(&all[i]), ft_tuning_digest(&all[k])) << i << " and " << k;
     struct ft_tuning unset = base;
     unset.choice = nullptr;
     EXPECT_EQ(ft_tuning_digest(&unset), ft_tuning_digest(&base));
 }
 
-// A measured choice holds for its ranks, hosts and bytes of the larger buffer, both ends included; the first that matches counts.
+// A measured choice holds for its ranks, hosts and bytes of the larger buffer, both ends included;
+// the first that matches counts.
 TEST(Rules, HoldWhereTheyWereMeasured)
 {
     World world(4, 1);
-    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=4 hosts=1 to=1000 algo=tree\n"
-                                  "best AllReduce ranks=4 hosts=1 from=500 algo=ring\n"
-                                  "best allgather ranks=4 hosts=1 from=4096 to=8191 algo=ring # blocks of 1 to 2 KiB\n"), FT_OK)
+    ASSERT_EQ(
+        load(&world.tuning,
+             "best allreduce ranks=4 hosts=1 to=1000 algo=tree\n"
+             "best AllReduce ranks=4 hosts=1 from=500 algo=ring\n"
+             "best allgather ranks=4 hosts=1 from=4096 to=8191 algo=ring # blocks of 1 to 2 KiB\n"),
+        FT_OK)
         << ft_fail_text();
-    struct { enum ft_kind kind; size_t bytes; const char *chosen; } table[] = {
-        {FT_ALLREDUCE, 0, "tree"}, {FT_ALLREDUCE, 1000, "tree"}, {FT_ALLREDUCE, 1001, "ring"}, {FT_ALLREDUCE, 1u << 30, "ring"},
+    struct {
+        enum ft_kind kind;
+        size_t bytes;
+        const char *chosen;
+    } table[] = {
+        {FT_ALLREDUCE, 0, "tree"},    {FT_ALLREDUCE, 1000, "tree"},
+        {FT_ALLREDUCE, 1001, "ring"}, {FT_ALLREDUCE, 1u << 30, "ring"},
         {FT_ALLGATHER, 1024, "ring"}, {FT_ALLGATHER, 2047, "ring"},
     };
-    for (auto &t : table) EXPECT_EQ(world.select(t.kind, t.bytes), t.chosen) << ft_kind_name(t.kind) << " of " << t.bytes;
+    for (auto &t : table)
+        EXPECT_EQ(world.select(t.kind, t.bytes), t.chosen)
+            << ft_kind_name(t.kind) << " of " << t.bytes;
     for (int n : {3, 5, 8}) {
         World other(n, 1), plain(n, 1);
         other.tuning.nrules = world.tuning.nrules;
@@ -327,13 +406,16 @@ TEST(Rules, HoldWhereTheyWereMeasured)
     hosts.tuning.nrules = world.tuning.nrules;
     std::copy(std::begin(world.tuning.rules), std::end(world.tuning.rules), hosts.tuning.rules);
     EXPECT_EQ(hosts.select(FT_ALLREDUCE, 8), plain.select(FT_ALLREDUCE, 8));
-    EXPECT_NE(here.select(FT_ALLGATHER, 1024), "ring") << "the costs choose the same: nothing is shown";
-    for (size_t bytes : {1023, 2048}) EXPECT_EQ(world.select(FT_ALLGATHER, bytes), here.select(FT_ALLGATHER, bytes)) << bytes;
+    EXPECT_NE(here.select(FT_ALLGATHER, 1024), "ring")
+        << "the costs choose the same: nothing is shown";
+    for (size_t bytes : {1023, 2048})
+        EXPECT_EQ(world.select(FT_ALLGATHER, bytes), here.select(FT_ALLGATHER, bytes)) << bytes;
 }
 
 TEST(Rules, HoldOverTheirTransport)
 {
-    const char *table = "best allreduce ranks=2 hosts=1 over=shm algo=tree\nbest allreduce ranks=2 hosts=1 over=tcp algo=ring\n";
+    const char *table = "best allreduce ranks=2 hosts=1 over=shm algo=tree\nbest allreduce ranks=2 "
+                        "hosts=1 over=tcp algo=ring\n";
     World local(2, 1), network(2, 1);
     ft_tuning_links(&network.tuning, FT_LINKS_SOME);
     ASSERT_EQ(load(&local.tuning, table), FT_OK);
@@ -353,25 +435,34 @@ TEST(Rules, BindOnlyWhatIsAllowedAndFits)
     EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "^ring"), "tree");
     struct ft_coll coll = {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 4096};
     for (int i = 0; ft_algos[i]; i++) { // each that does not fit here
-        if (ft_algos[i]->fits(&six.view, &coll, &six.tuning) || !(ft_algos[i]->kinds & 1u << FT_ALLREDUCE)) continue;
+        if (ft_algos[i]->fits(&six.view, &coll, &six.tuning) ||
+            !(ft_algos[i]->kinds & 1u << FT_ALLREDUCE))
+            continue;
         six.tuning.nrules = 0;
-        ASSERT_EQ(load(&six.tuning, std::string("best allreduce ranks=6 hosts=1 algo=") + ft_algos[i]->name), FT_OK);
-        EXPECT_EQ(six.select(FT_ALLREDUCE, 4096), plain_six.select(FT_ALLREDUCE, 4096)) << ft_algos[i]->name;
+        ASSERT_EQ(load(&six.tuning,
+                       std::string("best allreduce ranks=6 hosts=1 algo=") + ft_algos[i]->name),
+                  FT_OK);
+        EXPECT_EQ(six.select(FT_ALLREDUCE, 4096), plain_six.select(FT_ALLREDUCE, 4096))
+            << ft_algos[i]->name;
     }
 }
 
-// Chunks of a measured choice shape the plan, and never exceed what is configured, which is what links have room for.
+// Chunks of a measured choice shape the plan, and never exceed what is configured, which is what
+// links have room for.
 TEST(Rules, SetChunks)
 {
     World world(2, 1);
     struct ft_coll coll = {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 16u << 20};
     struct ft_plan plan;
-    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=16384 chunks=2\n"), FT_OK);
+    ASSERT_EQ(load(&world.tuning,
+                   "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=16384 chunks=2\n"),
+              FT_OK);
     ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
     EXPECT_EQ(plan.nlanes, 2);
     EXPECT_EQ(plan.piece_elems, 2 * 16384u);
     world.tuning.nrules = 0;
-    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=8388608\n"), FT_OK);
+    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=8388608\n"),
+              FT_OK);
     ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
     EXPECT_EQ(plan.nlanes, world.tuning.chunks);
     EXPECT_LE(plan.piece_elems, 2 * world.tuning.chunk_bytes);
@@ -382,15 +473,20 @@ TEST(Rules, AreReadStrictlyAndDigested)
     struct ft_tuning tuning;
     ft_tuning_default(&tuning);
     std::vector<uint64_t> digests = {ft_tuning_digest(&tuning)};
-    for (const char *bad : {"best\n", "best nothing ranks=2 hosts=1 algo=ring\n", "best allreduce ranks=2 hosts=1\n",
-                            "best allreduce hosts=1 algo=ring\n", "best allreduce ranks=2 algo=ring\n",
-                            "best allreduce ranks=2 hosts=3 algo=ring\n", "best allreduce ranks=2 hosts=1 algo=bruck\n",
-                            "best allreduce ranks=2 hosts=1 algo=magic\n", "best allreduce ranks=2 hosts=1 algo=ring from=2 to=1\n",
-                            "best allreduce ranks=2 hosts=1 algo=ring to=1K\n", "best allreduce ranks=2 hosts=1 algo=ring to\n",
-                            "best allreduce ranks=2 hosts=1 algo=ring chunks=9\n", "best send ranks=2 hosts=1 algo=ring\n",
-                            "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=1\n",
-                            "best allreduce ranks=-2 hosts=1 algo=ring\n",
-                            "best allreduce ranks=2 hosts=1 algo=ring color=3\n"})
+    for (const char *bad :
+         {"best\n", "best nothing ranks=2 hosts=1 algo=ring\n", "best allreduce ranks=2 hosts=1\n",
+          "best allreduce hosts=1 algo=ring\n", "best allreduce ranks=2 algo=ring\n",
+          "best allreduce ranks=2 hosts=3 algo=ring\n",
+          "best allreduce ranks=2 hosts=1 algo=bruck\n",
+          "best allreduce ranks=2 hosts=1 algo=magic\n",
+          "best allreduce ranks=2 hosts=1 algo=ring from=2 to=1\n",
+          "best allreduce ranks=2 hosts=1 algo=ring to=1K\n",
+          "best allreduce ranks=2 hosts=1 algo=ring to\n",
+          "best allreduce ranks=2 hosts=1 algo=ring chunks=9\n",
+          "best send ranks=2 hosts=1 algo=ring\n",
+          "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=1\n",
+          "best allreduce ranks=-2 hosts=1 algo=ring\n",
+          "best allreduce ranks=2 hosts=1 algo=ring color=3\n"})
         EXPECT_EQ(load(&tuning, bad), FT_INVAL) << bad;
     EXPECT_EQ(ft_tuning_digest(&tuning), digests[0]) << "a bad table changed something";
     std::string first = "best allreduce ranks=2 hosts=1 algo=ring", many;
@@ -399,16 +495,19 @@ TEST(Rules, AreReadStrictlyAndDigested)
         ASSERT_EQ(load(&tuning, first + more), FT_OK) << more;
         digests.push_back(ft_tuning_digest(&tuning));
     }
-    for (const char *other : {"best broadcast ranks=2 hosts=1 algo=ring", "best allreduce ranks=3 hosts=1 algo=ring",
-                              "best allreduce ranks=2 hosts=2 algo=ring", "best allreduce ranks=2 hosts=1 algo=rd"}) {
+    for (const char *other :
+         {"best broadcast ranks=2 hosts=1 algo=ring", "best allreduce ranks=3 hosts=1 algo=ring",
+          "best allreduce ranks=2 hosts=2 algo=ring", "best allreduce ranks=2 hosts=1 algo=rd"}) {
         tuning.nrules = 0;
         ASSERT_EQ(load(&tuning, other), FT_OK) << other;
         digests.push_back(ft_tuning_digest(&tuning));
     }
     for (size_t i = 0; i < digests.size(); i++)
-        for (size_t k = 0; k < i; k++) EXPECT_NE(digests[i], digests[k]) << i << " and " << k;
+        for (size_t k = 0; k < i; k++)
+            EXPECT_NE(digests[i], digests[k]) << i << " and " << k;
     tuning.nrules = 0;
-    for (int i = 0; i < FT_RULES; i++) many += first + "\n";
+    for (int i = 0; i < FT_RULES; i++)
+        many += first + "\n";
     EXPECT_EQ(load(&tuning, many), FT_OK);
     tuning.nrules = 0;
     EXPECT_EQ(load(&tuning, many + first + "\n"), FT_INVAL);
@@ -426,28 +525,37 @@ TEST(Explain, NamesCandidatesChoiceAndSteps)
     fclose(out);
     std::string said = text;
     free(text);
-    for (const char *part : {"AllReduce of 10 x float32, 8 ranks", "* hd", "  rd ", "excluded by FTCCL_ALGO", "twolevel  does not fit",
-                             "rank 0, lane 0:", "(final)"})
-        EXPECT_NE(said.find(part), std::string::npos) << "'" << part << "' is missing in:\n" << said;
+    for (const char *part :
+         {"AllReduce of 10 x float32, 8 ranks", "* hd", "  rd ", "excluded by FTCCL_ALGO",
+          "twolevel  does not fit", "rank 0, lane 0:", "(final)"})
+        EXPECT_NE(said.find(part), std::string::npos) << "'" << part << "' is missing in:\n"
+                                                      << said;
 }
 
-// Walks all steps of one rank; what is stored in OUT must lie in it and cover it without gaps or overlaps.
+// Walks all steps of one rank; what is stored in OUT must lie in it and cover it without gaps or
+// overlaps.
 void walk(const struct ft_algo *algo, enum ft_kind kind, int n, int rank, size_t count)
 {
     World world(n, 2, rank);
     world.tuning.chunk_bytes = 8 << 20;
     struct ft_coll coll = {kind, FT_FLOAT32, FT_SUM, 0, count};
     struct ft_plan plan;
-    if (!(algo->kinds >> kind & 1) || !algo->fits(&world.view, &coll, &world.tuning)) return;
+    if (!(algo->kinds >> kind & 1) || !algo->fits(&world.view, &coll, &world.tuning))
+        return;
     ASSERT_EQ(ft_algo_plan(algo, &world.view, &coll, &world.tuning, &plan), 0);
     bool has_out = (kind != FT_REDUCE && kind != FT_GATHER) || rank == 0;
     bool blocks_out = kind == FT_ALLGATHER || kind == FT_ALLTOALL || kind == FT_GATHER;
     bool blocks_in = kind == FT_REDUCESCATTER || kind == FT_ALLTOALL || kind == FT_SCATTER;
-    size_t out = has_out ? count * 4 * (blocks_out ? n : 1) : 0, in = count * 4 * (blocks_in ? n : 1);
+    size_t out = has_out ? count * 4 * (blocks_out ? n : 1) : 0,
+           in = count * 4 * (blocks_in ? n : 1);
     std::vector<std::pair<size_t, size_t>> stored;
     auto inside = [&](struct ft_ref ref, size_t len) {
-        size_t size = ref.buf == FT_BUF_IN ? in : ref.buf == FT_BUF_OUT ? out : ref.buf == FT_BUF_TMP ? plan.tmp_bytes : len;
-        ASSERT_TRUE(ref.off <= size && len <= size - ref.off) << algo->name << " " << ft_kind_name(kind) << " offset " << ref.off;
+        size_t size = ref.buf == FT_BUF_IN    ? in
+                      : ref.buf == FT_BUF_OUT ? out
+                      : ref.buf == FT_BUF_TMP ? plan.tmp_bytes
+                                              : len;
+        ASSERT_TRUE(ref.off <= size && len <= size - ref.off)
+            << algo->name << " " << ft_kind_name(kind) << " offset " << ref.off;
     };
     for (int lane = 0; lane < plan.nlanes; lane++)
         for (uint64_t i = 0; i < plan.nsteps; i++) {
@@ -456,7 +564,8 @@ void walk(const struct ft_algo *algo, enum ft_kind kind, int n, int rank, size_t
             inside(s.send, s.send_bytes);
             inside(s.src, s.len_bytes);
             inside(s.dst, s.len_bytes);
-            if (s.dst.buf == FT_BUF_OUT) stored.push_back({s.dst.off, s.len_bytes});
+            if (s.dst.buf == FT_BUF_OUT)
+                stored.push_back({s.dst.off, s.len_bytes});
         }
     std::sort(stored.begin(), stored.end());
     size_t at = 0;
@@ -471,7 +580,8 @@ TEST(Plan, CoversMoreThanTwoToThe31Elements)
 {
     for (int i = 0; ft_algos[i]; i++)
         for (int kind = 0; kind < FT_SEND; kind++)
-            for (int rank = 0; rank < 3; rank++) walk(ft_algos[i], (enum ft_kind)kind, 3, rank, (1ull << 31) + 12345);
+            for (int rank = 0; rank < 3; rank++)
+                walk(ft_algos[i], (enum ft_kind)kind, 3, rank, (1ull << 31) + 12345);
 }
 
 } // namespace

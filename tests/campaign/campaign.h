@@ -1,17 +1,17 @@
 /*
- * The fault campaign: one program that is the driver, which breaks things, and the worker, which computes and goes on.
- * Here is what both know: the page of memory they share, the calls that a worker makes, and the lines that it prints.
+ * The fault campaign: one program that is the driver, which breaks things, and the worker, which
+ * computes and goes on. Here is what both know: the page of memory they share, the calls that a
+ * worker makes, and the lines that it prints.
  *
  *   U <id>                                          the job's unique id (the worker with rank 0)
  *   M <gen> <ns> <rank> <wid>...                    in a communicator that works; ranks in order
- *   E <ns> <code> <call>                            an operation or call gave this recoverable error
- *   D <gen> <op> <done> <issued> <n> <wid>...       Shrink of communicator gen: last agreed operation, what this rank
- *                                                   had complete and begun, who had failed, and who goes on
- *   G <serial> <n> <id>                             joiners for ranks n... may come
- *   H <serial> <code> <ns>                          the grow is over
- *   X <why> <sentence>                              ends: fenced, excluded, noquorum, init, join
- *   Z <descriptors> <threads> <rss KiB>             ends in order; more than before the first communicator
- *   F <sentence>                                    something is wrong
+ *   E <ns> <code> <call>                            an operation or call gave this recoverable
+ * error D <gen> <op> <done> <issued> <n> <wid>...       Shrink of communicator gen: last agreed
+ * operation, what this rank had complete and begun, who had failed, and who goes on G <serial> <n>
+ * <id>                             joiners for ranks n... may come H <serial> <code> <ns> the grow
+ * is over X <why> <sentence>                              ends: fenced, excluded, noquorum, init,
+ * join Z <descriptors> <threads> <rss KiB>             ends in order; more than before the first
+ * communicator F <sentence>                                    something is wrong
  */
 #ifndef FT_TESTS_CAMPAIGN_H
 #define FT_TESTS_CAMPAIGN_H
@@ -23,18 +23,39 @@
 #include <string>
 #include <vector>
 
-namespace campaign {
+namespace campaign
+{
 
-#define CAMPAIGN_CALLS(X)                                                                                              \
-    X(AllReduce) X(Reduce) X(Broadcast) X(AllGather) X(ReduceScatter) X(AlltoAll) X(Gather) X(Scatter) X(SendRecv)     \
-    X(Group) X(PutSignal) X(WindowRegister) X(Split) X(Agree) X(ShrinkList) X(BigAllReduce) X(Idle) X(Init) X(Grow)    \
-    X(Finalize) X(Shrink)
+/* clang-format off */
+#define CAMPAIGN_CALLS(X) \
+    X(AllReduce) \
+    X(Reduce) \
+    X(Broadcast) \
+    X(AllGather) \
+    X(ReduceScatter) \
+    X(AlltoAll) \
+    X(Gather) \
+    X(Scatter) \
+    X(SendRecv) \
+    X(Group) \
+    X(PutSignal) \
+    X(WindowRegister) \
+    X(Split) \
+    X(Agree) \
+    X(ShrinkList) \
+    X(BigAllReduce) \
+    X(Idle) \
+    X(Init) \
+    X(Grow) \
+    X(Finalize) \
+    X(Shrink)
+/* clang-format on */
 
 enum Call {
 #define X(name) CALL_##name,
     CAMPAIGN_CALLS(X)
 #undef X
-    CALL_COUNT
+        CALL_COUNT
 };
 constexpr int RANDOM_CALLS = CALL_Init; /* those that the loop draws */
 extern const char *const call_names[CALL_COUNT];
@@ -67,8 +88,8 @@ struct World {
     std::vector<int> members; /* wids */
 };
 
-/* Makes one call, the same on all ranks because `random` is, waits, and checks what came. Returns the first error; a wrong
- * result is reported on stdout. */
+/* Makes one call, the same on all ranks because `random` is, waits, and checks what came. Returns
+ * the first error; a wrong result is reported on stdout. */
 ftcclResult_t make_call(World &world, Call call, uint64_t random);
 /* Bookkeeping around one operation that counts as a collective. */
 ftcclResult_t finish_ops(World &world, ftcclResult_t enqueued, uint64_t collectives);
@@ -79,6 +100,6 @@ uint64_t mix(uint64_t x); /* a well-mixed function of x */
 std::string to_hex(const ftcclUniqueId &id);
 ftcclUniqueId from_hex(const std::string &text);
 
-}  // namespace campaign
+} // namespace campaign
 
 #endif

@@ -4,46 +4,48 @@
 
 #include "tests/campaign/job.h"
 
-namespace campaign {
+namespace campaign
+{
 
-#define CAMPAIGN_EVENTS(X)                                  \
-    X(Kill, "SIGKILL of one")                               \
-    X(KillTwo, "SIGKILL of two at once")                    \
-    X(KillThree, "SIGKILL of three at once")                \
-    X(KillLarge, "SIGKILL of a large process")              \
-    X(KillInit, "SIGKILL during init")                      \
-    X(KillGrow, "SIGKILL of a rank during grow")            \
-    X(KillJoiner, "SIGKILL of a joiner during grow")        \
-    X(KillFinalize, "SIGKILL during finalize")              \
-    X(KillMajority, "SIGKILL of other hosts, no quorum")    \
-    X(Stop, "SIGSTOP for good")                             \
-    X(StopKill, "SIGSTOP of one, SIGKILL of another")       \
-    X(Pause, "SIGSTOP for a moment")                        \
-    X(Cut, "link of a host cut")                            \
-    X(Half, "link of a host half open")                     \
-    X(CutKill, "link cut, SIGKILL on the other side")       \
-    X(Flap, "link cut for a moment")                        \
-    X(Slow, "link slow for a second")                       \
+#define CAMPAIGN_EVENTS(X)                               \
+    X(Kill, "SIGKILL of one")                            \
+    X(KillTwo, "SIGKILL of two at once")                 \
+    X(KillThree, "SIGKILL of three at once")             \
+    X(KillLarge, "SIGKILL of a large process")           \
+    X(KillInit, "SIGKILL during init")                   \
+    X(KillGrow, "SIGKILL of a rank during grow")         \
+    X(KillJoiner, "SIGKILL of a joiner during grow")     \
+    X(KillFinalize, "SIGKILL during finalize")           \
+    X(KillMajority, "SIGKILL of other hosts, no quorum") \
+    X(Stop, "SIGSTOP for good")                          \
+    X(StopKill, "SIGSTOP of one, SIGKILL of another")    \
+    X(Pause, "SIGSTOP for a moment")                     \
+    X(Cut, "link of a host cut")                         \
+    X(Half, "link of a host half open")                  \
+    X(CutKill, "link cut, SIGKILL on the other side")    \
+    X(Flap, "link cut for a moment")                     \
+    X(Slow, "link slow for a second")                    \
     X(Grow, "grow, nothing broken")
 
 enum Kind {
 #define X(name, text) KIND_##name,
     CAMPAIGN_EVENTS(X)
 #undef X
-    KIND_COUNT
+        KIND_COUNT
 };
 extern const char *const kind_names[KIND_COUNT];
 
 struct Outcome {
     Kind kind = KIND_Kill;
-    int call = -1;                           /* that a victim was in; -1: none */
-    double detected_ms = -1, back_ms = -1;   /* the slowest rank; -1: does not apply */
+    int call = -1;                         /* that a victim was in; -1: none */
+    double detected_ms = -1, back_ms = -1; /* the slowest rank; -1: does not apply */
     size_t survivors = 0;
 };
 
 using Random = std::mt19937_64;
 
-/* One event on a job that computes. It appends to the outcomes; what is wrong is in job.failures. False: the job is over. */
+/* One event on a job that computes. It appends to the outcomes; what is wrong is in job.failures.
+ * False: the job is over. */
 bool run_event(Job &job, Net &net, Kind kind, Random &random, std::vector<Outcome> &outcomes);
 bool suits(const Job &job, Kind kind);
 /* From the start to all ranks computing; with KillInit one is killed meanwhile. */
@@ -51,6 +53,6 @@ bool run_init(Job &job, bool with_kill, Random &random, std::vector<Outcome> &ou
 /* Everybody finalizes and ends; with KillFinalize one is killed meanwhile. */
 void run_end(Job &job, bool with_kill, Random &random, std::vector<Outcome> &outcomes);
 
-}  // namespace campaign
+} // namespace campaign
 
 #endif

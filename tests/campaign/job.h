@@ -13,7 +13,8 @@
 #include "tests/campaign/campaign.h"
 #include "tests/campaign/net.h"
 
-namespace campaign {
+namespace campaign
+{
 
 using Wids = std::set<int>;
 
@@ -24,7 +25,7 @@ struct JobOptions {
     Place place = Place::Shm;
     int nranks = 2, hosts = 1;
     int op_timeout_ms = 20000, init_timeout_ms = 6000;
-    bool delays = false; /* FTCCL_FAULT */
+    bool delays = false;      /* FTCCL_FAULT */
     size_t ballast_bytes = 0; /* of the one rank that is large; 0: none */
     int ballast_wid = 0;
 };
@@ -41,30 +42,43 @@ struct Proc {
     int64_t met_ns = 0, error_ns = 0, said_ns = 0; /* last M, first E since the event, last line */
     std::string error_call, why, sentence;         /* why: of X; "end" for Z */
     std::map<uint64_t, int> grown;                 /* serial -> code */
-    bool live() const { return !killed && !reaped && why.empty(); }
+    bool live() const
+    {
+        return !killed && !reaped && why.empty();
+    }
 };
 
-class Job {
-public:
+class Job
+{
+  public:
     Job(const JobOptions &options, const Net &net);
     ~Job();
     Job(const Job &) = delete;
-    void start(int joiners, const std::string &id, int first_rank); /* workers of a new job (id "") or joiners */
-    void pump(int timeout_ms);                                      /* reads what they say and reaps the dead */
-    bool wait(double seconds, const std::function<bool()> &done);   /* false: it took longer */
+    /* workers of a new job (id "") or joiners */
+    void start(int joiners, const std::string &id, int first_rank);
+    /* reads what they say and reaps the dead */
+    void pump(int timeout_ms);
+    bool wait(double seconds, const std::function<bool()> &done); /* false: it took longer */
     void control(Control kind, int count);
     void signal(int wid, int number);
     void reset(); /* forgets errors: an event begins */
-    Proc &at(int wid) { return *procs_[static_cast<size_t>(wid)]; }
-    int started() const { return static_cast<int>(procs_.size()); }
+    Proc &at(int wid)
+    {
+        return *procs_[static_cast<size_t>(wid)];
+    }
+    int started() const
+    {
+        return static_cast<int>(procs_.size());
+    }
     Wids live() const;
-    /* All of them are in one communicator of exactly these, newer than that generation, and have computed in it. */
+    /* All of them are in one communicator of exactly these, newer than that generation, and have
+     * computed in it. */
     bool together(const Wids &group, uint64_t newer_than);
     bool computing(const Wids &group); /* all have ended two more calls since reset() */
     uint64_t gen() const;              /* the highest */
     void check_agreed(uint64_t gen);   /* when all that took part in its shrink have told */
     void fail(const std::string &text);
-    void check_leftovers(); /* of processes that ended */
+    void check_leftovers();     /* of processes that ended */
     std::string report() const; /* who is where, for a failure */
 
     const JobOptions options;
@@ -75,18 +89,20 @@ public:
     std::string id;
     Page *page = nullptr;
 
-private:
+  private:
     void spawn(const WorkerOptions &worker, int host);
     void line(Proc &proc, const std::string &text);
     void decided(const Proc &proc, std::istream &words);
     const Net &net_;
     std::vector<std::unique_ptr<Proc>> procs_;
     std::map<int, uint32_t> rounds_;
-    std::map<uint64_t, std::string> decisions_, groups_; /* by generation: the first that was told, and by whom */
-    std::map<uint64_t, uint64_t> agreed_, done_; /* last agreed operation, least number that ended somewhere */
+    /* by generation: the first that was told, and by whom */
+    std::map<uint64_t, std::string> decisions_, groups_;
+    /* last agreed operation, least number that ended somewhere */
+    std::map<uint64_t, uint64_t> agreed_, done_;
     int memory_ = -1;
 };
 
-}  // namespace campaign
+} // namespace campaign
 
 #endif

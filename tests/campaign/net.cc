@@ -1,53 +1,85 @@
-/* See net.h. Namespaces and links are made by ip(8), losses and rates by a token bucket that is too small for any packet. */
+/* See net.h. Namespaces and links are made by ip(8), losses and rates by a token bucket that is too
+ * small for any packet. */
 #include "tests/campaign/net.h"
 
 #include <unistd.h>
 
 #include <cstdlib>
 
-namespace campaign {
+namespace campaign
+{
 
-std::string Net::name(const std::string &part) const { return prefix_ + part; }
-std::string Net::port(int host) const { return "p" + std::to_string(host); }
-std::string Net::path(int host) const { return "/run/netns/" + name("h" + std::to_string(host)); }
+std::string Net::name(const std::string &part) const
+{
+    return prefix_ + part;
+}
+std::string Net::port(int host) const
+{
+    return "p" + std::to_string(host);
+}
+std::string Net::path(int host) const
+{
+    return "/run/netns/" + name("h" + std::to_string(host));
+}
 
-bool Net::run(const std::string &command) const { return system((command + " >/dev/null 2>&1").c_str()) == 0; }
+bool Net::run(const std::string &command) const
+{
+    return system((command + " >/dev/null 2>&1").c_str()) == 0;
+}
 
 Net::Net() : prefix_("ftc" + std::to_string(getpid()))
 {
     std::string hub = name("hub");
-    if (geteuid() != 0) missing_ = "not root";
-    else if (!run("ip netns add " + hub)) missing_ = "network namespaces cannot be made (ip netns)";
-    else if (!run("ip -n " + hub + " link add br0 type bridge") || !run("ip -n " + hub + " link set br0 up")) missing_ = "no bridge devices";
+    if (geteuid() != 0)
+        missing_ = "not root";
+    else if (!run("ip netns add " + hub))
+        missing_ = "network namespaces cannot be made (ip netns)";
+    else if (!run("ip -n " + hub + " link add br0 type bridge") ||
+             !run("ip -n " + hub + " link set br0 up"))
+        missing_ = "no bridge devices";
     for (int host = 0; host < HOSTS && missing_.empty(); host++) {
-        std::string ns = name("h" + std::to_string(host)), address = "10.77.0." + std::to_string(host + 1) + "/24";
-        bool made = run("ip netns add " + ns) && run("ip -n " + ns + " link add eth0 type veth peer name " + port(host) + " netns " + hub) &&
-                    run("ip -n " + ns + " addr add " + address + " dev eth0") && run("ip -n " + ns + " link set lo up") &&
-                    run("ip -n " + ns + " link set eth0 up") && run("ip -n " + hub + " link set " + port(host) + " master br0") &&
+        std::string ns = name("h" + std::to_string(host)),
+                    address = "10.77.0." + std::to_string(host + 1) + "/24";
+        bool made = run("ip netns add " + ns) &&
+                    run("ip -n " + ns + " link add eth0 type veth peer name " + port(host) +
+                        " netns " + hub) &&
+                    run("ip -n " + ns + " addr add " + address + " dev eth0") &&
+                    run("ip -n " + ns + " link set lo up") &&
+                    run("ip -n " + ns + " link set eth0 up") &&
+                    run("ip -n " + hub + " link set " + port(host) + " master br0") &&
                     run("ip -n " + hub + " link set " + port(host) + " up");
-        if (!made) missing_ = "no veth devices";
+        if (!made)
+            missing_ = "no veth devices";
     }
-    if (missing_.empty() && !run("tc -n " + hub + " qdisc add dev p0 root tbf rate 8kbit burst 60 limit 60")) missing_ = "no tc with tbf";
+    if (missing_.empty() &&
+        !run("tc -n " + hub + " qdisc add dev p0 root tbf rate 8kbit burst 60 limit 60"))
+        missing_ = "no tc with tbf";
     heal(0);
 }
 
 Net::~Net()
 {
-    for (int host = 0; host < HOSTS; host++) run("ip netns del " + name("h" + std::to_string(host)));
+    for (int host = 0; host < HOSTS; host++)
+        run("ip netns del " + name("h" + std::to_string(host)));
     run("ip netns del " + name("hub"));
 }
 
-void Net::cut(int host) const { run("ip -n " + name("hub") + " link set " + port(host) + " down"); }
+void Net::cut(int host) const
+{
+    run("ip -n " + name("hub") + " link set " + port(host) + " down");
+}
 
 void Net::half(int host, bool inbound) const
 {
-    std::string where = inbound ? name("hub") + " qdisc replace dev " + port(host) : name("h" + std::to_string(host)) + " qdisc replace dev eth0";
+    std::string where = inbound ? name("hub") + " qdisc replace dev " + port(host)
+                                : name("h" + std::to_string(host)) + " qdisc replace dev eth0";
     run("tc -n " + where + " root tbf rate 8kbit burst 60 limit 60");
 }
 
 void Net::slow(int host) const
 {
-    run("tc -n " + name("hub") + " qdisc replace dev " + port(host) + " root tbf rate 4mbit burst 100000 limit 300000");
+    run("tc -n " + name("hub") + " qdisc replace dev " + port(host) +
+        " root tbf rate 4mbit burst 100000 limit 300000");
 }
 
 void Net::heal(int host) const
@@ -57,4 +89,4 @@ void Net::heal(int host) const
     run("tc -n " + name("h" + std::to_string(host)) + " qdisc del dev eth0 root");
 }
 
-}  // namespace campaign
+} // namespace campaign

@@ -1,7 +1,8 @@
 /*
- * A worker: makes calls drawn from a seed that all ranks share, until one fails; then goes on as the manual says: Shrink, as
- * often as need be. A Shrink, Agree or Grow that meets another kind of agreement on other ranks is RemoteError for all of
- * them; so everything but a recovery begins with an Agree, and a rank to which that happens recovers.
+ * A worker: makes calls drawn from a seed that all ranks share, until one fails; then goes on as
+ * the manual says: Shrink, as often as need be. A Shrink, Agree or Grow that meets another kind of
+ * agreement on other ranks is RemoteError for all of them; so everything but a recovery begins with
+ * an Agree, and a rank to which that happens recovers.
  */
 #include <dirent.h>
 #include <malloc.h>
@@ -19,7 +20,8 @@
 
 #include "tests/campaign/campaign.h"
 
-namespace campaign {
+namespace campaign
+{
 
 #define X(name) #name,
 const char *const call_names[] = {CAMPAIGN_CALLS(X)};
@@ -59,7 +61,8 @@ ftcclUniqueId from_hex(const std::string &text)
     return id;
 }
 
-namespace {
+namespace
+{
 
 struct Worker {
     WorkerOptions options;
@@ -85,8 +88,10 @@ long entries(const char *path)
 {
     long count = 0;
     DIR *folder = opendir(path);
-    if (!folder) return -1;
-    while (dirent *entry = readdir(folder)) count += entry->d_name[0] != '.';
+    if (!folder)
+        return -1;
+    while (dirent *entry = readdir(folder))
+        count += entry->d_name[0] != '.';
     closedir(folder);
     return count;
 }
@@ -96,32 +101,43 @@ long resident_kib()
     std::ifstream status("/proc/self/status");
     for (std::string word; status >> word;) {
         long kib = 0;
-        if (word == "VmRSS:" && status >> kib) return kib;
+        if (word == "VmRSS:" && status >> kib)
+            return kib;
     }
     return -1;
 }
 
-void announce(Worker &me, Call call) { me.page->call[me.options.wid].store(static_cast<uint32_t>(call), std::memory_order_relaxed); }
+void announce(Worker &me, Call call)
+{
+    me.page->call[me.options.wid].store(static_cast<uint32_t>(call), std::memory_order_relaxed);
+}
 
 ftcclResult_t failed(const Worker &me, ftcclResult_t result, Call call)
 {
     say("E %lld %d %s", static_cast<long long>(now_ns()), result, call_names[call]);
-    if (getenv("CAMPAIGN_VERBOSE")) fprintf(stderr, "worker %d (%s): %s\n", me.options.wid, call_names[call], ftcclGetLastError(nullptr));
+    if (getenv("CAMPAIGN_VERBOSE"))
+        fprintf(stderr, "worker %d (%s): %s\n", me.options.wid, call_names[call],
+                ftcclGetLastError(nullptr));
     return result;
 }
 
-/* The first operation of a communicator: who is here, which generation, which controls were obeyed. */
+/* The first operation of a communicator: who is here, which generation, which controls were
+ * obeyed. */
 ftcclResult_t meet(Worker &me)
 {
     World &w = me.world;
-    struct Card { int64_t wid, gen, handled; };
+    struct Card {
+        int64_t wid, gen, handled;
+    };
     ftcclCommCount(w.comm, &w.n);
     ftcclCommUserRank(w.comm, &w.rank);
     w.issued = w.done = 0;
     std::vector<Card> cards(static_cast<size_t>(w.n));
     Card mine{me.options.wid, static_cast<int64_t>(w.gen), static_cast<int64_t>(me.handled)};
-    ftcclResult_t result = finish_ops(w, ftcclAllGather(&mine, cards.data(), 3, ftcclInt64, w.comm, w.stream), 1);
-    if (result != ftcclSuccess) return result;
+    ftcclResult_t result = finish_ops(
+        w, ftcclAllGather(&mine, cards.data(), 3, ftcclInt64, w.comm, w.stream), 1);
+    if (result != ftcclSuccess)
+        return result;
     w.members.clear();
     for (const Card &card : cards) {
         w.members.push_back(static_cast<int>(card.wid));
@@ -129,20 +145,27 @@ ftcclResult_t meet(Worker &me)
         me.handled = std::max(me.handled, static_cast<uint64_t>(card.handled));
     }
     int64_t one = 1;
-    result = finish_ops(w, ftcclAllReduce(&one, &one, 1, ftcclInt64, ftcclSum, w.comm, w.stream), 1);
-    if (result != ftcclSuccess) return result;
-    if (one != w.n) complain("the first sum of %d ranks is %lld", w.n, static_cast<long long>(one));
+    result = finish_ops(w, ftcclAllReduce(&one, &one, 1, ftcclInt64, ftcclSum, w.comm, w.stream),
+                        1);
+    if (result != ftcclSuccess)
+        return result;
+    if (one != w.n)
+        complain("the first sum of %d ranks is %lld", w.n, static_cast<long long>(one));
     std::string text;
-    for (int wid : w.members) text += " " + std::to_string(wid);
-    say("M %llu %lld %d%s", static_cast<unsigned long long>(w.gen), static_cast<long long>(now_ns()), w.rank, text.c_str());
+    for (int wid : w.members)
+        text += " " + std::to_string(wid);
+    say("M %llu %lld %d%s", static_cast<unsigned long long>(w.gen),
+        static_cast<long long>(now_ns()), w.rank, text.c_str());
     return ftcclSuccess;
 }
 
 [[noreturn]] void leave(Worker &me, const char *why, int status)
 {
     say("X %s %s", why, ftcclGetLastError(nullptr));
-    if (me.world.comm) ftcclCommAbort(me.world.comm);
-    if (me.world.stream) ftcclStreamDestroy(me.world.stream);
+    if (me.world.comm)
+        ftcclCommAbort(me.world.comm);
+    if (me.world.stream)
+        ftcclStreamDestroy(me.world.stream);
     fflush(stdout);
     _exit(status);
 }
@@ -156,10 +179,13 @@ void tell_decision(const Worker &me)
     ftcclCommGetLastAgreedOp(w.comm, &op);
     ftcclCommGetFailedRanks(w.comm, ranks.data(), w.n, &count);
     std::string text;
-    if (w.members.empty()) return; /* never met: it does not know who they are */
-    for (int i = 0; i < count; i++) text += " " + std::to_string(w.members[static_cast<size_t>(ranks[static_cast<size_t>(i)])]);
-    say("D %llu %llu %llu %llu %d%s", static_cast<unsigned long long>(w.gen), static_cast<unsigned long long>(op),
-        static_cast<unsigned long long>(w.done), static_cast<unsigned long long>(w.issued), count, text.c_str());
+    if (w.members.empty())
+        return; /* never met: it does not know who they are */
+    for (int i = 0; i < count; i++)
+        text += " " + std::to_string(w.members[static_cast<size_t>(ranks[static_cast<size_t>(i)])]);
+    say("D %llu %llu %llu %llu %d%s", static_cast<unsigned long long>(w.gen),
+        static_cast<unsigned long long>(op), static_cast<unsigned long long>(w.done),
+        static_cast<unsigned long long>(w.issued), count, text.c_str());
 }
 
 /* Shrinks until it is in a communicator that works. */
@@ -172,25 +198,33 @@ void recover(Worker &me)
         int flags = me.options.seed % 2 ? FTCCL_SHRINK_ABORT : FTCCL_SHRINK_DEFAULT;
         ftcclResult_t result = ftcclCommShrink(w.comm, nullptr, 0, &child, nullptr, flags);
         const char *sentence = ftcclGetLastError(nullptr);
-        if (result == ftcclRemoteError && strstr(sentence, "different calls") && ++mixed < 16) continue;
-        if (result == ftcclInvalidUsage) leave(me, strstr(sentence, "on the list") ? "excluded" : "fenced", 3);
-        if (result == ftcclSystemError) leave(me, "noquorum", 4);
+        if (result == ftcclRemoteError && strstr(sentence, "different calls") && ++mixed < 16)
+            continue;
+        if (result == ftcclInvalidUsage)
+            leave(me, strstr(sentence, "on the list") ? "excluded" : "fenced", 3);
+        if (result == ftcclSystemError)
+            leave(me, "noquorum", 4);
         if (result != ftcclSuccess) {
             complain("Shrink gives %d: %s", result, sentence);
             leave(me, "failed", 5);
         }
         tell_decision(me);
         ftcclResult_t freed = ftcclCommDestroy(w.comm);
-        if (ftcclGetErrorClass(freed) != ftcclClassSuccess && ftcclGetErrorClass(freed) != ftcclClassRecoverable)
-            complain("Destroy of a failed communicator gives %d: %s", freed, ftcclGetLastError(nullptr));
+        if (ftcclGetErrorClass(freed) != ftcclClassSuccess &&
+            ftcclGetErrorClass(freed) != ftcclClassRecoverable)
+            complain("Destroy of a failed communicator gives %d: %s", freed,
+                     ftcclGetLastError(nullptr));
         w.comm = child;
         w.gen++;
         w.members.clear();
         mixed = 0;
         result = meet(me);
-        if (result == ftcclSuccess) return;
+        if (result == ftcclSuccess)
+            return;
         failed(me, result, CALL_Shrink);
-        if (ftcclGetErrorClass(result) == ftcclClassFatal) complain("the first operation after a shrink gives %d: %s", result, ftcclGetLastError(w.comm));
+        if (ftcclGetErrorClass(result) == ftcclClassFatal)
+            complain("the first operation after a shrink gives %d: %s", result,
+                     ftcclGetLastError(w.comm));
     }
 }
 
@@ -203,24 +237,33 @@ ftcclResult_t grow(Worker &me, uint64_t control)
     ftcclResult_t result = ftcclCommAgree(w.comm, &flags);
     int dead = 0;
     ftcclCommGetFailedRanks(w.comm, nullptr, 0, &dead); /* the same everywhere, by the agreement */
-    if (result != ftcclSuccess) return result;
-    if (dead > 0) return ftcclRemoteError;
+    if (result != ftcclSuccess)
+        return result;
+    if (dead > 0)
+        return ftcclRemoteError;
     ftcclUniqueId id;
     if (w.rank == 0) {
         result = ftcclCommGetUniqueId(w.comm, &id);
-        if (result != ftcclSuccess) complain("CommGetUniqueId gives %d: %s", result, ftcclGetLastError(w.comm));
-        say("G %llu %d %s", static_cast<unsigned long long>(control >> 32), w.n, to_hex(id).c_str());
+        if (result != ftcclSuccess)
+            complain("CommGetUniqueId gives %d: %s", result, ftcclGetLastError(w.comm));
+        say("G %llu %d %s", static_cast<unsigned long long>(control >> 32), w.n,
+            to_hex(id).c_str());
     }
     ftcclComm_t child = nullptr;
     result = ftcclCommGrow(w.comm, w.n + joiners, w.rank == 0 ? &id : nullptr, -1, &child, nullptr);
     me.handled = control >> 32;
-    say("H %llu %d %lld", static_cast<unsigned long long>(me.handled), result, static_cast<long long>(now_ns()));
-    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable && !strstr(ftcclGetLastError(nullptr), "different calls"))
+    say("H %llu %d %lld", static_cast<unsigned long long>(me.handled), result,
+        static_cast<long long>(now_ns()));
+    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable &&
+        !strstr(ftcclGetLastError(nullptr), "different calls"))
         complain("Grow gives %d: %s", result, ftcclGetLastError(nullptr));
     ftcclCommGetFailedRanks(w.comm, nullptr, 0, &dead);
-    if (result != ftcclSuccess) return dead > 0 || result == ftcclInvalidUsage ? result : ftcclSuccess; /* the parent is as good as before */
+    /* the parent is as good as before */
+    if (result != ftcclSuccess)
+        return dead > 0 || result == ftcclInvalidUsage ? result : ftcclSuccess;
     ftcclResult_t freed = ftcclCommDestroy(w.comm);
-    if (ftcclGetErrorClass(freed) == ftcclClassFatal) complain("Destroy after a grow gives %d: %s", freed, ftcclGetLastError(nullptr));
+    if (ftcclGetErrorClass(freed) == ftcclClassFatal)
+        complain("Destroy after a grow gives %d: %s", freed, ftcclGetLastError(nullptr));
     w.comm = child;
     w.gen++;
     w.members.clear();
@@ -232,12 +275,15 @@ ftcclResult_t grow(Worker &me, uint64_t control)
     World &w = me.world;
     announce(me, CALL_Finalize);
     ftcclResult_t result = ftcclCommFinalize(w.comm);
-    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable) complain("Finalize gives %d: %s", result, ftcclGetLastError(w.comm));
+    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable)
+        complain("Finalize gives %d: %s", result, ftcclGetLastError(w.comm));
     result = ftcclCommDestroy(w.comm);
-    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable) complain("Destroy gives %d: %s", result, ftcclGetLastError(nullptr));
+    if (result != ftcclSuccess && ftcclGetErrorClass(result) != ftcclClassRecoverable)
+        complain("Destroy gives %d: %s", result, ftcclGetLastError(nullptr));
     ftcclStreamDestroy(w.stream);
     malloc_trim(0);
-    say("Z %ld %ld %ld", entries("/proc/self/fd") - me.descriptors, entries("/proc/self/task") - me.threads, resident_kib() - me.rss);
+    say("Z %ld %ld %ld", entries("/proc/self/fd") - me.descriptors,
+        entries("/proc/self/task") - me.threads, resident_kib() - me.rss);
     _exit(0);
 }
 
@@ -247,10 +293,14 @@ ftcclResult_t turn(Worker &me, uint64_t random, Call &call)
     World &w = me.world;
     uint64_t control = me.page->control.load(std::memory_order_acquire);
     announce(me, call = CALL_Broadcast);
-    ftcclResult_t result = finish_ops(w, ftcclBroadcast(&control, &control, 1, ftcclUint64, 0, w.comm, w.stream), 1);
-    if (result != ftcclSuccess) return result;
-    uint32_t kind = control >> 32 > me.handled ? control >> 16 & 0xffff : static_cast<uint32_t>(CONTROL_NONE);
-    if (kind == CONTROL_STOP) stop(me);
+    ftcclResult_t result = finish_ops(
+        w, ftcclBroadcast(&control, &control, 1, ftcclUint64, 0, w.comm, w.stream), 1);
+    if (result != ftcclSuccess)
+        return result;
+    uint32_t kind = control >> 32 > me.handled ? control >> 16 & 0xffff
+                                               : static_cast<uint32_t>(CONTROL_NONE);
+    if (kind == CONTROL_STOP)
+        stop(me);
     if (kind == CONTROL_GROW) {
         call = CALL_Grow;
         return grow(me, control);
@@ -270,18 +320,22 @@ void init(Worker &me)
         result = ftcclGetUniqueId(&id);
         say("U %s", to_hex(id).c_str());
     }
-    if (result == ftcclSuccess && me.options.join) result = ftcclCommGrow(nullptr, me.options.nranks, &id, me.options.rank, &w.comm, nullptr);
-    else if (result == ftcclSuccess) result = ftcclCommInitRank(&w.comm, me.options.nranks, id, me.options.rank);
+    if (result == ftcclSuccess && me.options.join)
+        result = ftcclCommGrow(nullptr, me.options.nranks, &id, me.options.rank, &w.comm, nullptr);
+    else if (result == ftcclSuccess)
+        result = ftcclCommInitRank(&w.comm, me.options.nranks, id, me.options.rank);
     if (result == ftcclSuccess) {
         w.gen = me.options.join ? 0 : 1;
         return;
     }
-    if (ftcclGetErrorClass(result) != ftcclClassRecoverable) complain("%s gives %d: %s", me.options.join ? "join" : "init", result, ftcclGetLastError(nullptr));
+    if (ftcclGetErrorClass(result) != ftcclClassRecoverable)
+        complain("%s gives %d: %s", me.options.join ? "join" : "init", result,
+                 ftcclGetLastError(nullptr));
     w.comm = nullptr;
     leave(me, me.options.join ? "join" : "init", 6);
 }
 
-}  // namespace
+} // namespace
 
 void complain(const char *format, ...)
 {
@@ -297,8 +351,10 @@ ftcclResult_t finish_ops(World &world, ftcclResult_t enqueued, uint64_t collecti
 {
     ftcclResult_t result = enqueued;
     world.issued += collectives;
-    if (result == ftcclSuccess) result = ftcclStreamSynchronize(world.stream);
-    if (result == ftcclSuccess) world.done += collectives;
+    if (result == ftcclSuccess)
+        result = ftcclStreamSynchronize(world.stream);
+    if (result == ftcclSuccess)
+        world.done += collectives;
     return result;
 }
 
@@ -306,7 +362,8 @@ ftcclResult_t finish_ops(World &world, ftcclResult_t enqueued, uint64_t collecti
 static void fill(size_t bytes)
 {
     void *memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory != MAP_FAILED) memset(memory, 1, bytes);
+    if (memory != MAP_FAILED)
+        memset(memory, 1, bytes);
 }
 
 int worker_main(const WorkerOptions &options)
@@ -314,14 +371,18 @@ int worker_main(const WorkerOptions &options)
     Worker me;
     me.options = options;
     void *page = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, options.page, 0);
-    if (page == MAP_FAILED) return 1;
+    if (page == MAP_FAILED)
+        return 1;
     me.page = static_cast<Page *>(page);
     close(options.page);
-    if (options.ballast_bytes) std::thread(fill, options.ballast_bytes).detach(); /* it ends with the process, by SIGKILL */
+    /* it ends with the process, by SIGKILL */
+    if (options.ballast_bytes)
+        std::thread(fill, options.ballast_bytes).detach();
     me.descriptors = entries("/proc/self/fd");
     me.threads = entries("/proc/self/task");
     me.rss = resident_kib();
-    if (ftcclStreamCreate(&me.world.stream) != ftcclSuccess) return 1;
+    if (ftcclStreamCreate(&me.world.stream) != ftcclSuccess)
+        return 1;
     init(me);
     if (meet(me) != ftcclSuccess) {
         failed(me, ftcclRemoteError, options.join ? CALL_Grow : CALL_Init);
@@ -336,12 +397,16 @@ int worker_main(const WorkerOptions &options)
         } else {
             failed(me, result, call);
             bool agrees = call == CALL_Agree || call == CALL_ShrinkList || call == CALL_Grow;
-            if (result == ftcclSystemError && agrees) leave(me, "noquorum", 4);
-            if (ftcclGetErrorClass(result) == ftcclClassFatal) complain("%s gives %d: %s", call_names[call], result, ftcclGetLastError(me.world.comm));
+            if (result == ftcclSystemError && agrees)
+                leave(me, "noquorum", 4);
+            if (ftcclGetErrorClass(result) == ftcclClassFatal)
+                complain("%s gives %d: %s", call_names[call], result,
+                         ftcclGetLastError(me.world.comm));
             recover(me);
         }
-        if (me.world.gen != gen) i = UINT64_MAX; /* the same from here on for ranks that joined */
+        if (me.world.gen != gen)
+            i = UINT64_MAX; /* the same from here on for ranks that joined */
     }
 }
 
-}  // namespace campaign
+} // namespace campaign

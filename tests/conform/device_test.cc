@@ -1,8 +1,9 @@
 /*
- * Property: every instruction set of the host device computes every pass as device.h says, bit for bit, and writes nothing
- * else. Method: all types, operations and numbers of sources and destinations against the plain reference of device_ref.h,
- * with random counts, misalignments, scales, divisors, aliases and streaming; canaries around the destinations. The rounding
- * of small floats is tried at every tie. A failure prints its case; FT_SEED=<seed> repeats a run.
+ * Property: every instruction set of the host device computes every pass as device.h says, bit for
+ * bit, and writes nothing else. Method: all types, operations and numbers of sources and
+ * destinations against the plain reference of device_ref.h, with random counts, misalignments,
+ * scales, divisors, aliases and streaming; canaries around the destinations. The rounding of small
+ * floats is tried at every tie. A failure prints its case; FT_SEED=<seed> repeats a run.
  */
 #include "device_cases.h"
 #include <cstdlib>
@@ -18,7 +19,8 @@ static const std::vector<const ft_host_isa *> &isas()
     static std::vector<const ft_host_isa *> list;
     if (list.empty())
         for (auto isa = ft_host_isas; *isa; isa++)
-            if ((*isa)->usable()) list.push_back(*isa);
+            if ((*isa)->usable())
+                list.push_back(*isa);
     return list;
 }
 
@@ -33,35 +35,46 @@ static void check(const Case &c, const Pool &pool, size_t at)
         memcpy(src[k].data, &pool.src[k][at * size], len);
         r.src[k] = src[k].data;
     }
-    for (int d = 0; d < r.ndst; d++) dst.emplace_back(len, c.skew_dst[d]);
-    for (size_t i = 0; i < r.count; i++) ref_element(r, want.data(), i);
+    for (int d = 0; d < r.ndst; d++)
+        dst.emplace_back(len, c.skew_dst[d]);
+    for (size_t i = 0; i < r.count; i++)
+        ref_element(r, want.data(), i);
     for (const ft_host_isa *isa : isas()) {
         for (int d = 0; d < r.ndst; d++) {
             memset(dst[d].data, 0x5a, len);
             r.dst[d] = dst[d].data;
-            if (c.alias[d] < 0) continue;
+            if (c.alias[d] < 0)
+                continue;
             memcpy(dst[d].data, src[c.alias[d]].data, len);
             r.src[c.alias[d]] = dst[d].data;
         }
         ft_host_reduce(isa, &r);
         for (int d = 0; d < r.ndst; d++) {
-            ASSERT_TRUE(dst[d].intact()) << isa->name << " wrote beyond destination " << d << ": " << describe(r);
-            if (len == 0 || memcmp(want.data(), dst[d].data, len) == 0) continue;
+            ASSERT_TRUE(dst[d].intact())
+                << isa->name << " wrote beyond destination " << d << ": " << describe(r);
+            if (len == 0 || memcmp(want.data(), dst[d].data, len) == 0)
+                continue;
             size_t i = 0;
-            while (!memcmp(&want[i * size], dst[d].data + i * size, size)) i++;
+            while (!memcmp(&want[i * size], dst[d].data + i * size, size))
+                i++;
             std::string in;
-            for (int k = 0; k < r.nsrc; k++) in += " " + hex(&pool.src[k][(at + i) * size], size);
-            FAIL() << isa->name << " " << describe(r) << "\n element " << i << " of destination " << d << ": got "
-                   << hex(dst[d].data + i * size, size) << ", want " << hex(&want[i * size], size) << " from" << in;
+            for (int k = 0; k < r.nsrc; k++)
+                in += " " + hex(&pool.src[k][(at + i) * size], size);
+            FAIL() << isa->name << " " << describe(r) << "\n element " << i << " of destination "
+                   << d << ": got " << hex(dst[d].data + i * size, size) << ", want "
+                   << hex(&want[i * size], size) << " from" << in;
         }
         for (int k = 0; k < r.nsrc; k++) {
             ASSERT_TRUE(src[k].intact()) << isa->name << " " << describe(r);
-            ASSERT_TRUE(!len || !memcmp(src[k].data, &pool.src[k][at * size], len)) << isa->name << " changed source " << k;
+            ASSERT_TRUE(!len || !memcmp(src[k].data, &pool.src[k][at * size], len))
+                << isa->name << " changed source " << k;
         }
     }
 }
 
-class EveryType : public testing::TestWithParam<int> {};
+class EveryType : public testing::TestWithParam<int>
+{
+};
 
 TEST_P(EveryType, EveryShapeGivesTheReferencesBits)
 {
@@ -73,8 +86,10 @@ TEST_P(EveryType, EveryShapeGivesTheReferencesBits)
             for (int ndst = 1; ndst <= FT_REDUCE_DSTS; ndst++) {
                 size_t counts[] = {0, 1, rng() % 8 + 1, rng() % 80 | 1, rng() % 600};
                 for (size_t count : counts) {
-                    check(Case(rng, type, (ft_red)red, nsrc, ndst, count), pool, rng() % (4096 - count));
-                    if (HasFatalFailure()) return;
+                    check(Case(rng, type, (ft_red)red, nsrc, ndst, count), pool,
+                          rng() % (4096 - count));
+                    if (HasFatalFailure())
+                        return;
                 }
             }
 }
@@ -86,17 +101,24 @@ TEST_P(EveryType, LongPassesGiveTheReferencesBits)
     Pool pool(rng, type, 20000);
     for (int i = 0; i < 60; i++) {
         int nsrc = i % 3 ? 2 : (int)(rng() % 9) + 1, ndst = i % 2 ? 1 : (int)(rng() % 3) + 1;
-        check(Case(rng, type, (ft_red)(rng() % FT_HOST_OPS), nsrc, ndst, 2000 + rng() % 8000), pool, rng() % 9000);
-        if (HasFatalFailure()) return;
+        check(Case(rng, type, (ft_red)(rng() % FT_HOST_OPS), nsrc, ndst, 2000 + rng() % 8000), pool,
+              rng() % 9000);
+        if (HasFatalFailure())
+            return;
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, EveryType, testing::Range(0, (int)FT_TYPES),
-                         [](const testing::TestParamInfo<int> &i) { return std::string(ft_type_name((ft_type)i.param)); });
+                         [](const testing::TestParamInfo<int> &i) {
+                             return std::string(ft_type_name((ft_type)i.param));
+                         });
 
-class EveryMini : public testing::TestWithParam<int> {};
+class EveryMini : public testing::TestWithParam<int>
+{
+};
 
-/* one source times one float32: the result is that float32 narrowed, in all lanes and in the tail */
+/* one source times one float32: the result is that float32 narrowed, in all lanes and in the
+ * tail */
 static ::testing::AssertionResult narrows(ft_type type, float x)
 {
     const RefFormat &f = ref_format(type);
@@ -112,15 +134,17 @@ static ::testing::AssertionResult narrows(ft_type type, float x)
     r.nsrc = r.ndst = 1;
     r.src[0] = src;
     r.dst[0] = dst;
-    for (size_t i = 0; i < r.count; i++) memcpy(src + i * size, &one, size);
+    for (size_t i = 0; i < r.count; i++)
+        memcpy(src + i * size, &one, size);
     for (const ft_host_isa *isa : isas()) {
         ft_host_reduce(isa, &r);
         for (size_t i = 0; i < r.count; i++) {
             uint32_t got = 0;
             memcpy(&got, dst + i * size, size);
             if (got != want)
-                return ::testing::AssertionFailure() << isa->name << " rounds " << std::hexfloat << x << " to 0x" << std::hex << got
-                                                     << ", want 0x" << want << ", lane " << std::dec << i;
+                return ::testing::AssertionFailure()
+                       << isa->name << " rounds " << std::hexfloat << x << " to 0x" << std::hex
+                       << got << ", want 0x" << want << ", lane " << std::dec << i;
         }
     }
     return ::testing::AssertionSuccess();
@@ -132,9 +156,12 @@ TEST_P(EveryMini, RoundsToNearestEvenAtEveryTie)
     const RefFormat &f = ref_format(type);
     for (size_t i = 0; i < f.value.size(); i++) {
         double next = i + 1 < f.value.size() ? f.value[i + 1] : 2 * f.value[i] - f.value[i - 1];
-        float mid = (float)((f.value[i] + next) / 2); /* exact but for bfloat16's smallest denormals */
-        for (float x : {(float)f.value[i], mid, std::nextafterf(mid, 0), std::nextafterf(mid, INFINITY)})
-            for (float y : {x, -x}) ASSERT_TRUE(narrows(type, y));
+        /* exact but for bfloat16's smallest denormals */
+        float mid = (float)((f.value[i] + next) / 2);
+        for (float x :
+             {(float)f.value[i], mid, std::nextafterf(mid, 0), std::nextafterf(mid, INFINITY)})
+            for (float y : {x, -x})
+                ASSERT_TRUE(narrows(type, y));
     }
 }
 
@@ -146,8 +173,10 @@ TEST_P(EveryMini, RoundsAnyFloat)
         uint32_t bits = (uint32_t)rng();
         float x;
         memcpy(&x, &bits, sizeof x);
-        if (i % 2) x = std::ldexp(std::fmod(x, 1.0f) + 1, (int)(rng() % 40) - f.bias - f.mant - 3);
-        if (i < 4) x = i == 0 ? INFINITY : i == 1 ? -INFINITY : i == 2 ? NAN : 3.4e38f;
+        if (i % 2)
+            x = std::ldexp(std::fmod(x, 1.0f) + 1, (int)(rng() % 40) - f.bias - f.mant - 3);
+        if (i < 4)
+            x = i == 0 ? INFINITY : i == 1 ? -INFINITY : i == 2 ? NAN : 3.4e38f;
         ASSERT_TRUE(narrows((ft_type)GetParam(), x)) << "FT_SEED=" << seed;
     }
 }
@@ -159,7 +188,8 @@ TEST_P(EveryMini, EveryCodeSurvives)
     const RefFormat &f = ref_format(type);
     size_t size = ft_type_size(type), n = (size_t)1 << f.bits;
     std::vector<unsigned char> src(n * size), dst(n * size);
-    for (size_t i = 0; i < n; i++) memcpy(&src[i * size], &i, size);
+    for (size_t i = 0; i < n; i++)
+        memcpy(&src[i * size], &i, size);
     ft_reduce r{};
     r.type = type;
     r.op.scaled = true;
@@ -179,8 +209,12 @@ TEST_P(EveryMini, EveryCodeSurvives)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Device, EveryMini, testing::Values((int)FT_FLOAT16, (int)FT_BFLOAT16, (int)FT_FLOAT8E4M3, (int)FT_FLOAT8E5M2),
-                         [](const testing::TestParamInfo<int> &i) { return std::string(ft_type_name((ft_type)i.param)); });
+INSTANTIATE_TEST_SUITE_P(Device, EveryMini,
+                         testing::Values((int)FT_FLOAT16, (int)FT_BFLOAT16, (int)FT_FLOAT8E4M3,
+                                         (int)FT_FLOAT8E5M2),
+                         [](const testing::TestParamInfo<int> &i) {
+                             return std::string(ft_type_name((ft_type)i.param));
+                         });
 
 #if defined(__x86_64__)
 /* A thread that flushes denormals and rounds up gets the same sums, and its settings back. */
@@ -202,7 +236,8 @@ TEST(Device, TheThreadsFloatingPointSettingsDoNotMatter)
         r.dst[0] = want;
         ft_host_reduce(isa, &r);
         r.dst[0] = got;
-        unsigned was = _mm_getcsr(), odd = 0x1f80 | 0x8040 | 0x4000; /* flush, denormals are zero, round up */
+        /* flush, denormals are zero, round up */
+        unsigned was = _mm_getcsr(), odd = 0x1f80 | 0x8040 | 0x4000;
         _mm_setcsr(odd);
         ft_host_reduce(isa, &r);
         unsigned after = _mm_getcsr();
@@ -223,7 +258,8 @@ TEST(Device, MemoryIsZeroedAndAligned)
         void *p = nullptr;
         ASSERT_EQ(device->ops->alloc(device, len, &p), FT_OK);
         EXPECT_EQ((uintptr_t)p % (len >= 2 << 20 ? 2 << 20 : 4096), 0u) << len;
-        for (size_t i = 0; i < len; i++) ASSERT_EQ(((char *)p)[i], 0);
+        for (size_t i = 0; i < len; i++)
+            ASSERT_EQ(((char *)p)[i], 0);
         memset(p, 1, len);
         EXPECT_TRUE(device->ops->owns(device, p));
         device->ops->free(device, p, len);
@@ -260,7 +296,11 @@ TEST(Device, PassesAreDoneAtOnce)
 
 TEST(Device, TheParameterChooses)
 {
-    struct { const char *name; int status; const char *says; } cases[] = {
+    struct {
+        const char *name;
+        int status;
+        const char *says;
+    } cases[] = {
         {"", FT_OK, ""}, {"host", FT_OK, ""}, {"cuda", FT_OK, ""}, {"abacus", FT_INVAL, "abacus"}};
     for (auto &c : cases) {
         ft_device *device = nullptr;
@@ -271,11 +311,15 @@ TEST(Device, TheParameterChooses)
         EXPECT_EQ(device != nullptr, c.status == FT_OK) << c.name;
         EXPECT_NE(std::string(ft_fail_text()).find(c.says), std::string::npos) << ft_fail_text();
         ft_device_close(device);
-        if (c.status != FT_OK) continue;
+        if (c.status != FT_OK)
+            continue;
         ft_device *gpu = nullptr; /* none here, which is an error only for who asks for it */
         int status = ft_device_open_gpu(ft_device_gpu_of_thread(), &gpu);
-        if (status == FT_OK && gpu) ft_device_close(gpu);
-        else EXPECT_EQ(status, strcmp(c.name, "cuda") ? FT_OK : FT_NOTSUP) << c.name << ": " << ft_fail_text();
+        if (status == FT_OK && gpu)
+            ft_device_close(gpu);
+        else
+            EXPECT_EQ(status, strcmp(c.name, "cuda") ? FT_OK : FT_NOTSUP)
+                << c.name << ": " << ft_fail_text();
     }
     unsetenv("FTCCL_DEVICE");
     ft_params_reload();
@@ -286,7 +330,8 @@ int main(int argc, char **argv)
     testing::InitGoogleTest(&argc, argv);
     seed = getenv("FT_SEED") ? strtoull(getenv("FT_SEED"), nullptr, 10) : std::random_device()();
     printf("FT_SEED=%llu; instruction sets:", (unsigned long long)seed);
-    for (const ft_host_isa *isa : isas()) printf(" %s", isa->name);
+    for (const ft_host_isa *isa : isas())
+        printf(" %s", isa->name);
     printf("\n");
     return RUN_ALL_TESTS();
 }

@@ -1,7 +1,8 @@
-// Properties: a host that vanishes without a word, with links idle or busy, brings them DOWN within seconds with FT_LINK; a stopped
-// process does not, even when its socket buffers are full, and takes everything when it goes on.
-// Method: the other host is a child in a network namespace of its own, joined by a veth pair to that of this process; it vanishes
-// when it finds no way back to us any more. Without the right to make namespaces these tests are skipped. A child that is stopped
+// Properties: a host that vanishes without a word, with links idle or busy, brings them DOWN within
+// seconds with FT_LINK; a stopped process does not, even when its socket buffers are full, and
+// takes everything when it goes on. Method: the other host is a child in a network namespace of its
+// own, joined by a veth pair to that of this process; it vanishes when it finds no way back to us
+// any more. Without the right to make namespaces these tests are skipped. A child that is stopped
 // is on the loopback interface.
 #include "tests/conform/transport.h"
 
@@ -10,30 +11,41 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-namespace {
+namespace
+{
 
 const Backend tcp = {"tcp", &ft_transport_tcp, true, ""};
 
-bool ip(const std::string &words) { return system(("ip " + words + " >/dev/null 2>&1").c_str()) == 0; }
+bool ip(const std::string &words)
+{
+    return system(("ip " + words + " >/dev/null 2>&1").c_str()) == 0;
+}
 
 /* Another engine that takes what is sent, as long as it may. */
 int other_host(int in, int out)
 {
     Child::write_to(out, std::to_string(getpid()));
-    if (Child::read_from(in) != "net") return 1;
-    if (!ip("addr add 10.77.0.2/24 dev vb") || !ip("link set vb up") || !ip("link set lo up")) return 2;
+    if (Child::read_from(in) != "net")
+        return 1;
+    if (!ip("addr add 10.77.0.2/24 dev vb") || !ip("link set vb up") || !ip("link set lo up"))
+        return 2;
     Engine e(tcp, 0xc);
-    if (!e.t || e.ops->bind(e.t, 1)) return 3;
+    if (!e.t || e.ops->bind(e.t, 1))
+        return 3;
     Child::write_to(out, e.address());
     turn({&e}, [&] { return e.accepted(); });
     ft_link *l = e.accepted();
-    if (!l) return 4;
+    if (!l)
+        return 4;
     ft_msg msg;
-    if (!turn({&e}, [&] { return l->ops->recv(l, 1, 0, &msg) == FT_OK; })) return 5;
+    if (!turn({&e}, [&] { return l->ops->recv(l, 1, 0, &msg) == FT_OK; }))
+        return 5;
     l->ops->release(l, &msg);
-    turn({&e}, [] { return false; }, 50); // says so
+    turn(
+        {&e}, [] { return false; }, 50); // says so
     Child::write_to(out, "got");
-    if (Child::read_from(in) != "vanish" || !ip("route add blackhole 10.77.0.1/32")) return 6;
+    if (Child::read_from(in) != "vanish" || !ip("route add blackhole 10.77.0.1/32"))
+        return 6;
     Child::write_to(out, "gone");
     Child::read_from(in);
     return 0;
@@ -44,19 +56,24 @@ TEST(TcpStopped, IsNotDown)
 {
     Child child([](int in, int out) {
         Engine e(tcp, 0xc);
-        if (!e.t || e.ops->bind(e.t, 1)) return 1;
+        if (!e.t || e.ops->bind(e.t, 1))
+            return 1;
         Child::write_to(out, std::to_string(getpid()));
         Child::write_to(out, e.address());
         turn({&e}, [&] { return e.accepted(); });
         ft_link *l = e.accepted();
-        if (!l) return 2;
+        if (!l)
+            return 2;
         Child::write_to(out, "up");
-        if (Child::read_from(in) != "read") return 3;
+        if (Child::read_from(in) != "read")
+            return 3;
         ft_msg msg;
         for (unsigned lane = 0; lane < 8; lane++)
             for (uint32_t seq = 1; seq <= 2; seq++) {
-                if (!turn({&e}, [&] { return l->ops->recv(l, 1, lane, &msg) == FT_OK; })) return 4;
-                if (msg.header.seq != seq || msg.header.len != 65536) return 5;
+                if (!turn({&e}, [&] { return l->ops->recv(l, 1, lane, &msg) == FT_OK; }))
+                    return 4;
+                if (msg.header.seq != seq || msg.header.len != 65536)
+                    return 5;
                 l->ops->release(l, &msg);
             }
         return 0;
@@ -79,26 +96,33 @@ TEST(TcpStopped, IsNotDown)
             r->status = FT_AGAIN;
             ASSERT_EQ(l->ops->send(l, &h, data.data(), r), FT_OK);
         }
-    EXPECT_FALSE(turn({&a}, [&] { return l->state != FT_LINK_UP; }, 6000)) << "DOWN: " << ft_fail_text();
+    EXPECT_FALSE(turn(
+        {&a}, [&] { return l->state != FT_LINK_UP; }, 6000))
+        << "DOWN: " << ft_fail_text();
     child.write("read");
     kill(pid, SIGCONT);
     turn({&a}, [&] { return l->ops->drained(l); });
     EXPECT_EQ(child.wait(), 0) << "what it was sent did not arrive";
 }
 
-class TcpSilent : public testing::Test {
+class TcpSilent : public testing::Test
+{
   protected:
     void SetUp() override
     {
         unsetenv("FTCCL_SOCKET_IFNAME");
-        if (unshare(CLONE_NEWNET) != 0) GTEST_SKIP() << "not allowed to make network namespaces";
-        if (!ip("link set lo up")) GTEST_SKIP() << "no ip command";
+        if (unshare(CLONE_NEWNET) != 0)
+            GTEST_SKIP() << "not allowed to make network namespaces";
+        if (!ip("link set lo up"))
+            GTEST_SKIP() << "no ip command";
     }
     void connect()
     {
-        child = std::make_unique<Child>([](int in, int out) { return unshare(CLONE_NEWNET) ? 9 : other_host(in, out); });
+        child = std::make_unique<Child>(
+            [](int in, int out) { return unshare(CLONE_NEWNET) ? 9 : other_host(in, out); });
         std::string pid = child->read();
-        if (!ip("link add va type veth peer name vb netns " + pid) || !ip("addr add 10.77.0.1/24 dev va") || !ip("link set va up"))
+        if (!ip("link add va type veth peer name vb netns " + pid) ||
+            !ip("addr add 10.77.0.1/24 dev va") || !ip("link set va up"))
             GTEST_SKIP() << "no veth pairs here";
         child->write("net");
         std::string to = child->read();
@@ -131,7 +155,8 @@ class TcpSilent : public testing::Test {
     void expect_down(const char *when)
     {
         uint64_t start = now_ms();
-        ASSERT_TRUE(turn({a.get()}, [&] { return a->has(l, ft_event::FT_EVENT_DOWN); }, 20000));
+        ASSERT_TRUE(turn(
+            {a.get()}, [&] { return a->has(l, ft_event::FT_EVENT_DOWN); }, 20000));
         printf("%s: down after %llu ms\n", when, (unsigned long long)(now_ms() - start));
         EXPECT_EQ(l->reason, FT_LINK);
         EXPECT_FALSE(l->orderly);
@@ -145,8 +170,10 @@ class TcpSilent : public testing::Test {
 TEST_F(TcpSilent, IdleLinkToAVanishedHost)
 {
     connect();
-    if (IsSkipped() || HasFatalFailure()) return;
-    turn({a.get()}, [] { return false; }, 300); // everything is acknowledged
+    if (IsSkipped() || HasFatalFailure())
+        return;
+    turn(
+        {a.get()}, [] { return false; }, 300); // everything is acknowledged
     vanish();
     expect_down("idle");
 }
@@ -154,10 +181,11 @@ TEST_F(TcpSilent, IdleLinkToAVanishedHost)
 TEST_F(TcpSilent, BusyLinkToAVanishedHost)
 {
     connect();
-    if (IsSkipped() || HasFatalFailure()) return;
+    if (IsSkipped() || HasFatalFailure())
+        return;
     vanish();
     ASSERT_EQ(post(2), FT_OK);
     expect_down("busy");
 }
 
-}  // namespace
+} // namespace

@@ -17,11 +17,18 @@ std::vector<Backend> all_backends()
 {
     std::vector<Backend> all(std::begin(backends), std::end(backends));
     for (Backend &b : all)
-        if (*ft_param_str(FT_PARAM_FAULT) && ft_transport_faulty(b.ops, &b.ops) != FT_OK) abort();
+        if (*ft_param_str(FT_PARAM_FAULT) && ft_transport_faulty(b.ops, &b.ops) != FT_OK)
+            abort();
     return all;
 }
-std::string backend_name(const testing::TestParamInfo<Backend> &info) { return info.param.name; }
-void PrintTo(const Backend &b, std::ostream *out) { *out << b.name; }
+std::string backend_name(const testing::TestParamInfo<Backend> &info)
+{
+    return info.param.name;
+}
+void PrintTo(const Backend &b, std::ostream *out)
+{
+    *out << b.name;
+}
 
 uint64_t now_ms()
 {
@@ -29,7 +36,9 @@ uint64_t now_ms()
     return (uint64_t)duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
-Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsigned char key, ft_pinned *pinned, size_t first_bytes) : ops(backend.ops), id(self)
+Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsigned char key,
+               ft_pinned *pinned, size_t first_bytes)
+    : ops(backend.ops), id(self)
 {
     ft_transport_config config;
     memset(&config, 0, sizeof config);
@@ -41,13 +50,15 @@ Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsign
     config.pinned = pinned;
     config.first_bytes = first_bytes;
     int rc = ops->open(&config, &t);
-    if (rc) t = nullptr;
+    if (rc)
+        t = nullptr;
     EXPECT_EQ(rc, FT_OK) << ft_fail_text();
 }
 
 void Engine::close()
 {
-    if (t) ops->close(t);
+    if (t)
+        ops->close(t);
     t = nullptr;
     accepts.clear();
 }
@@ -56,11 +67,13 @@ bool Engine::poll()
 {
     ft_event got[4];
     bool busy = false;
-    if (!t) return false;
+    if (!t)
+        return false;
     int n = ops->poll(t, got, 4, &busy);
     for (int i = 0; i < n; i++) {
         events.emplace_back(got[i].link, (int)got[i].what);
-        if (got[i].what == ft_event::FT_EVENT_ACCEPTED) accepts.push_back(got[i].link);
+        if (got[i].what == ft_event::FT_EVENT_ACCEPTED)
+            accepts.push_back(got[i].link);
     }
     return busy || n > 0;
 }
@@ -85,7 +98,8 @@ void Engine::disconnect(ft_link *link)
 {
     ops->disconnect(link);
     for (auto i = accepts.begin(); i != accepts.end(); ++i) {
-        if (*i != link) continue;
+        if (*i != link)
+            continue;
         accepts.erase(i);
         return;
     }
@@ -94,7 +108,8 @@ void Engine::disconnect(ft_link *link)
 bool Engine::has(ft_link *link, int what) const
 {
     for (auto &e : events)
-        if (e.first == link && e.second == what) return true;
+        if (e.first == link && e.second == what)
+            return true;
     return false;
 }
 
@@ -103,8 +118,10 @@ bool turn(std::vector<Engine *> engines, const std::function<bool()> &condition,
     uint64_t end = now_ms() + (uint64_t)bound_ms;
     do {
         for (int i = 0; i < 64; i++) {
-            for (Engine *e : engines) e->poll();
-            if (condition()) return true;
+            for (Engine *e : engines)
+                e->poll();
+            if (condition())
+                return true;
         }
     } while (now_ms() < end);
     return false;
@@ -139,7 +156,8 @@ void TransportTest::SetUp()
     ft_arena_base(); // its descriptors stay
     fds_before = ft_fd_count();
     std::string test = testing::UnitTest::GetInstance()->current_test_info()->name();
-    if (strstr(GetParam().gaps, test.substr(0, test.find('/')).c_str())) GTEST_SKIP() << "a known gap of " << GetParam().name;
+    if (strstr(GetParam().gaps, test.substr(0, test.find('/')).c_str()))
+        GTEST_SKIP() << "a known gap of " << GetParam().name;
 }
 
 void TransportTest::open(size_t chunk_bytes)
@@ -154,11 +172,14 @@ void TransportTest::open(size_t chunk_bytes)
 bool TransportTest::link()
 {
     ab = a->connect(b->id, b->address());
-    if (!ab) return false;
+    if (!ab)
+        return false;
     size_t before = b->accepts.size();
-    bool up = turn({a.get(), b.get()}, [&] { return ab->state != FT_LINK_CONNECTING && b->accepts.size() > before; });
+    bool up = turn({a.get(), b.get()},
+                   [&] { return ab->state != FT_LINK_CONNECTING && b->accepts.size() > before; });
     EXPECT_TRUE(up) << "no link after 5 s, state " << ab->state << " reason " << ab->reason;
-    if (!up) return false;
+    if (!up)
+        return false;
     ba = b->accepts.back();
     EXPECT_TRUE(a->has(ab, ft_event::FT_EVENT_UP));
     EXPECT_EQ(ab->state, FT_LINK_UP);
@@ -184,27 +205,33 @@ int TransportTest::send(ft_link *l, uint64_t ctx, unsigned lane, uint32_t seq, s
     ft_send req = {};
     req.status = FT_AGAIN;
     int rc = l->ops->send(l, &h, data.data(), &req);
-    if (rc != FT_OK) return rc;
-    EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return req.status != FT_AGAIN; })) << "an accepted send never completed";
+    if (rc != FT_OK)
+        return rc;
+    EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return req.status != FT_AGAIN; }))
+        << "an accepted send never completed";
     return req.status;
 }
 
 bool TransportTest::take(ft_link *l, uint64_t ctx, unsigned lane, ft_msg *msg, int bound_ms)
 {
-    return turn({a.get(), b.get()}, [&] { return l->ops->recv(l, ctx, lane, msg) == FT_OK; }, bound_ms);
+    return turn(
+        {a.get(), b.get()}, [&] { return l->ops->recv(l, ctx, lane, msg) == FT_OK; }, bound_ms);
 }
 
 bool TransportTest::expect(uint64_t ctx, unsigned lane, uint32_t seq, size_t len_bytes)
 {
     ft_msg msg;
     if (!take(ba, ctx, lane, &msg)) {
-        ADD_FAILURE() << "message " << seq << " of context " << ctx << " lane " << lane << " did not come";
+        ADD_FAILURE() << "message " << seq << " of context " << ctx << " lane " << lane
+                      << " did not come";
         return false;
     }
     ft_header want = header_of(ctx, lane, seq, (uint32_t)len_bytes);
-    EXPECT_EQ(memcmp(&want, &msg.header, sizeof want), 0) << "header of " << seq << ", got seq " << msg.header.seq;
+    EXPECT_EQ(memcmp(&want, &msg.header, sizeof want), 0)
+        << "header of " << seq << ", got seq " << msg.header.seq;
     bool same = msg.header.len == len_bytes &&
-                (len_bytes == 0 || memcmp(payload(seq, len_bytes).data(), msg.data, len_bytes) == 0);
+                (len_bytes == 0 ||
+                 memcmp(payload(seq, len_bytes).data(), msg.data, len_bytes) == 0);
     EXPECT_TRUE(same) << "payload of message " << seq << " with " << len_bytes << " bytes";
     ba->ops->release(ba, &msg);
     return same;
@@ -213,7 +240,8 @@ bool TransportTest::expect(uint64_t ctx, unsigned lane, uint32_t seq, size_t len
 Child::Child(const std::function<int(int, int)> &body)
 {
     int down[2], up[2];
-    if (pipe(down) || pipe(up)) abort();
+    if (pipe(down) || pipe(up))
+        abort();
     fflush(nullptr);
     pid = fork();
     if (pid == 0) {
@@ -236,7 +264,8 @@ Child::~Child()
 
 void Child::kill_hard()
 {
-    if (pid < 0) return;
+    if (pid < 0)
+        return;
     kill(pid, SIGKILL);
     waitpid(pid, nullptr, 0);
     pid = -1;
@@ -245,7 +274,8 @@ void Child::kill_hard()
 int Child::wait()
 {
     int status = 0;
-    if (pid < 0 || waitpid(pid, &status, 0) != pid) return -1000;
+    if (pid < 0 || waitpid(pid, &status, 0) != pid)
+        return -1000;
     pid = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
@@ -253,11 +283,13 @@ int Child::wait()
 std::string Child::read_from(int fd)
 {
     unsigned short n;
-    if (::read(fd, &n, sizeof n) != (ssize_t)sizeof n) return "";
+    if (::read(fd, &n, sizeof n) != (ssize_t)sizeof n)
+        return "";
     std::string s(n, 0);
     for (size_t done = 0; done < n;) {
         ssize_t k = ::read(fd, &s[done], n - done);
-        if (k <= 0) return "";
+        if (k <= 0)
+            return "";
         done += (size_t)k;
     }
     return s;
@@ -268,8 +300,15 @@ void Child::write_to(int fd, const std::string &s)
     unsigned short n = (unsigned short)s.size();
     std::string all((const char *)&n, sizeof n);
     all += s;
-    if (::write(fd, all.data(), all.size()) != (ssize_t)all.size()) abort();
+    if (::write(fd, all.data(), all.size()) != (ssize_t)all.size())
+        abort();
 }
 
-std::string Child::read() { return read_from(in); }
-void Child::write(const std::string &s) { write_to(out, s); }
+std::string Child::read()
+{
+    return read_from(in);
+}
+void Child::write(const std::string &s)
+{
+    write_to(out, s);
+}

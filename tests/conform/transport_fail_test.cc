@@ -1,6 +1,7 @@
-// Properties: a peer that leaves, is killed, is not there or does not know the secret leads to DOWN with its reason in bounded
-// time; what was delivered before can be read; nothing leaks, neither over many cycles nor when descriptors run out.
-// Method: two engines in this process turned by hand; killed peers are real children. Over every backend.
+// Properties: a peer that leaves, is killed, is not there or does not know the secret leads to DOWN
+// with its reason in bounded time; what was delivered before can be read; nothing leaks, neither
+// over many cycles nor when descriptors run out. Method: two engines in this process turned by
+// hand; killed peers are real children. Over every backend.
 #include "tests/conform/transport.h"
 
 #include <atomic>
@@ -12,17 +13,21 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-class TransportFail : public TransportTest {};
+class TransportFail : public TransportTest
+{
+};
 INSTANTIATE_TEST_SUITE_P(All, TransportFail, testing::ValuesIn(all_backends()), backend_name);
 
 /* In /dev/shm other processes come and go: only names with our own number count there. */
 static int entries(const char *path)
 {
     DIR *d = opendir(path);
-    if (!d) return -1;
+    if (!d)
+        return -1;
     int n = 0;
     std::string own = std::string(path) == "/dev/shm" ? "-" + std::to_string(getpid()) + "-" : "";
-    while (const dirent *entry = readdir(d)) n += own.empty() || strstr(entry->d_name, own.c_str());
+    while (const dirent *entry = readdir(d))
+        n += own.empty() || strstr(entry->d_name, own.c_str());
     closedir(d);
     return n;
 }
@@ -61,13 +66,15 @@ TEST_P(TransportFail, GoodbyeNeverOvertakesMessages)
         ASSERT_TRUE(link());
         std::atomic<bool> go(false);
         std::thread sender([&] {
-            while (!go) continue;
+            while (!go)
+                continue;
             for (uint32_t seq = 1; seq <= 8; seq++) {
                 ft_header h = header_of(1, FT_LANE_CTL, seq, 8);
                 ft_send req = {};
                 req.status = FT_AGAIN;
                 EXPECT_EQ(ab->ops->send(ab, &h, "12345678", &req), FT_OK);
-                while (req.status == FT_AGAIN) a->poll();
+                while (req.status == FT_AGAIN)
+                    a->poll();
             }
             a->disconnect(ab);
         });
@@ -107,7 +114,8 @@ TEST_P(TransportFail, CloseWithEverythingOpen)
     open(8192);
     ASSERT_TRUE(link());
     ft_link *back = b->connect(a->id, a->address());
-    ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return back->state == FT_LINK_UP && a->accepted(); }));
+    ASSERT_TRUE(
+        turn({a.get(), b.get()}, [&] { return back->state == FT_LINK_UP && a->accepted(); }));
     ft_msg view;
     ASSERT_EQ(send(ab, 1, 0, 1, 8192), FT_OK);
     ASSERT_TRUE(take(ba, 1, 0, &view));
@@ -118,7 +126,9 @@ TEST_P(TransportFail, CloseWithEverythingOpen)
     ASSERT_EQ(ab->ops->reserve(ab, &h, &slot), FT_OK);
     ASSERT_EQ(ab->ops->reserve(ab, &small, &small_slot), FT_OK);
     b->close(); // its view goes with it
-    EXPECT_TRUE(turn({a.get()}, [&] { return ab->state == FT_LINK_DOWN && a->accepted()->state == FT_LINK_DOWN; }));
+    EXPECT_TRUE(turn({a.get()}, [&] {
+        return ab->state == FT_LINK_DOWN && a->accepted()->state == FT_LINK_DOWN;
+    }));
     EXPECT_TRUE(a->accepted()->orderly);
     memset(slot, 1, 8192); // the other side is gone, the reservation's memory is not
     ab->ops->commit(ab, &h, slot);
@@ -134,7 +144,8 @@ TEST_P(TransportFail, DeadAddressGoesDown)
     uint64_t start = now_ms();
     ft_link *l = a->connect(0xb, dead);
     ASSERT_TRUE(l);
-    EXPECT_TRUE(turn({a.get()}, [&] { return a->has(l, ft_event::FT_EVENT_DOWN); }, 10000));
+    EXPECT_TRUE(turn(
+        {a.get()}, [&] { return a->has(l, ft_event::FT_EVENT_DOWN); }, 10000));
     EXPECT_EQ(l->state, FT_LINK_DOWN);
     EXPECT_EQ(l->reason, FT_LINK);
     EXPECT_FALSE(l->orderly);
@@ -153,7 +164,8 @@ TEST_P(TransportFail, WrongSecretIsRefused)
     ASSERT_EQ(stranger.ops->bind(stranger.t, 1), FT_OK);
     ft_link *l = stranger.connect(b->id, b->address());
     ASSERT_TRUE(l);
-    ASSERT_TRUE(turn({&stranger, b.get()}, [&] { return stranger.has(l, ft_event::FT_EVENT_DOWN); }));
+    ASSERT_TRUE(
+        turn({&stranger, b.get()}, [&] { return stranger.has(l, ft_event::FT_EVENT_DOWN); }));
     EXPECT_EQ(l->reason, FT_AUTH);
     EXPECT_EQ(b->accepts.size(), 0u);
     EXPECT_TRUE(b->events.empty());
@@ -167,7 +179,8 @@ TEST_P(TransportFail, WrongEngineAtTheAddress)
     ASSERT_TRUE(l);
     ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return a->has(l, ft_event::FT_EVENT_DOWN); }));
     EXPECT_TRUE(l->reason == FT_AUTH || l->reason == FT_LINK) << l->reason;
-    turn({a.get(), b.get()}, [] { return false; }, 20);
+    turn(
+        {a.get(), b.get()}, [] { return false; }, 20);
     EXPECT_EQ(b->accepts.size(), 0u);
 }
 
@@ -189,17 +202,22 @@ TEST_P(TransportFail, GivenUpWhileConnecting)
         ASSERT_TRUE(l);
         for (int i = 0; i < polls * 5; i++) {
             a->poll();
-            if (polls % 2) b->poll();
+            if (polls % 2)
+                b->poll();
         }
         a->disconnect(l);
     }
-    turn({a.get(), b.get()}, [] { return false; }, 50); // the last ones may not have been accepted yet
+    turn(
+        {a.get(), b.get()}, [] { return false; },
+        50); // the last ones may not have been accepted yet
     ASSERT_TRUE(turn({a.get(), b.get()}, [&] {
         for (ft_link *l : b->accepts)
-            if (l->state != FT_LINK_DOWN) return false;
+            if (l->state != FT_LINK_DOWN)
+                return false;
         return true;
     }));
-    for (ft_link *l : std::vector<ft_link *>(b->accepts)) b->disconnect(l);
+    for (ft_link *l : std::vector<ft_link *>(b->accepts))
+        b->disconnect(l);
     EXPECT_TRUE(link());
 }
 
@@ -217,16 +235,23 @@ TEST_P(TransportFail, ManyPeersAtOnce)
         all.push_back(peers.back().get());
     }
     uint64_t start = now_ms();
-    ASSERT_TRUE(turn(all, [&] {
-        for (ft_link *l : links)
-            if (l->state != FT_LINK_UP) return false;
-        return b->accepts.size() == links.size();
-    }, 10000)) << b->accepts.size() << " accepted";
+    ASSERT_TRUE(turn(
+        all,
+        [&] {
+            for (ft_link *l : links)
+                if (l->state != FT_LINK_UP)
+                    return false;
+            return b->accepts.size() == links.size();
+        },
+        10000))
+        << b->accepts.size() << " accepted";
     RecordProperty("ms", (int)(now_ms() - start));
-    for (ft_link *l : b->accepts) EXPECT_GE(l->peer, 100u);
+    for (ft_link *l : b->accepts)
+        EXPECT_GE(l->peer, 100u);
 }
 
-/* Can a child of this process use the transport? Shared memory starts a thread for its life page. */
+/* Can a child of this process use the transport? Shared memory starts a thread for its life
+ * page. */
 bool forks()
 {
 #ifdef __SANITIZE_THREAD__
@@ -238,22 +263,28 @@ bool forks()
 
 TEST_P(TransportFail, KilledSenderIsNoticedAndItsMessagesAreRead)
 {
-    if (!GetParam().processes) GTEST_SKIP() << "works only inside one process";
-    if (!forks()) GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts a thread";
+    if (!GetParam().processes)
+        GTEST_SKIP() << "works only inside one process";
+    if (!forks())
+        GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts a thread";
     open();
     std::string to = b->address();
     Child child([&](int in, int out) {
         Engine e(GetParam(), 0xc);
-        if (!e.t || e.ops->bind(e.t, 1)) return 1;
+        if (!e.t || e.ops->bind(e.t, 1))
+            return 1;
         ft_link *l = e.connect(0xb, to);
-        if (!l || !turn({&e}, [&] { return l->state == FT_LINK_UP; })) return 2;
+        if (!l || !turn({&e}, [&] { return l->state == FT_LINK_UP; }))
+            return 2;
         for (uint32_t seq = 1; seq <= 2; seq++) {
             ft_header h = header_of(1, 0, seq, 20000);
             ft_send req = {};
             req.status = FT_AGAIN;
             std::string data = payload(seq, 20000);
-            if (!turn({&e}, [&] { return l->ops->send(l, &h, data.data(), &req) == FT_OK; })) return 3;
-            if (!turn({&e}, [&] { return req.status == FT_OK; })) return 4;
+            if (!turn({&e}, [&] { return l->ops->send(l, &h, data.data(), &req) == FT_OK; }))
+                return 3;
+            if (!turn({&e}, [&] { return req.status == FT_OK; }))
+                return 4;
         }
         Child::write_to(out, "sent");
         Child::read_from(in); // until killed
@@ -280,15 +311,19 @@ TEST_P(TransportFail, KilledSenderIsNoticedAndItsMessagesAreRead)
 
 TEST_P(TransportFail, KilledReceiverIsNoticed)
 {
-    if (!GetParam().processes) GTEST_SKIP() << "works only inside one process";
-    if (!forks()) GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts a thread";
+    if (!GetParam().processes)
+        GTEST_SKIP() << "works only inside one process";
+    if (!forks())
+        GTEST_SKIP() << "ThreadSanitizer ends a forked child that starts a thread";
     open();
     Child child([&](int in, int out) {
         (void)in;
         Engine e(GetParam(), 0xc);
-        if (!e.t || e.ops->bind(e.t, 1)) return 1;
+        if (!e.t || e.ops->bind(e.t, 1))
+            return 1;
         Child::write_to(out, e.address());
-        turn({&e}, [] { return false; }, 30000);
+        turn(
+            {&e}, [] { return false; }, 30000);
         return 0;
     });
     ab = a->connect(0xc, child.read());
@@ -315,13 +350,16 @@ TEST_P(TransportFail, ThousandConnectionsLeaveNothing)
         if (i % 3 == 0) {
             ASSERT_EQ(send(ab, 1, 0, 1, 4096), FT_OK);
         }
-        if (i % 2) a->disconnect(ab);
+        if (i % 2)
+            a->disconnect(ab);
         b->disconnect(ba);
-        if (i % 2 == 0) a->disconnect(ab);
+        if (i % 2 == 0)
+            a->disconnect(ab);
         a->events.clear();
         b->events.clear();
     }
-    turn({a.get(), b.get()}, [&] { return entries("/proc/self/fd") == fds && entries("/dev/shm") == shm; });
+    turn({a.get(), b.get()},
+         [&] { return entries("/proc/self/fd") == fds && entries("/dev/shm") == shm; });
     EXPECT_EQ(entries("/proc/self/fd"), fds);
     EXPECT_EQ(entries("/dev/shm"), shm);
     EXPECT_EQ(ft_fd_count(), owned);
@@ -338,7 +376,8 @@ TEST_P(TransportFail, OutOfDescriptors)
         few.rlim_cur = 64;
         ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
         std::vector<int> filler;
-        for (int fd; (fd = dup(0)) >= 0;) filler.push_back(fd);
+        for (int fd; (fd = dup(0)) >= 0;)
+            filler.push_back(fd);
         for (unsigned i = 0; i < spare && !filler.empty(); i++) {
             close(filler.back());
             filler.pop_back();
@@ -356,23 +395,30 @@ TEST_P(TransportFail, OutOfDescriptors)
         ft_link *l = nullptr;
         char address[FT_ADDRESS_BYTES];
         int n = rc ? 0 : GetParam().ops->address(t[1], address, sizeof address);
-        if (rc == FT_OK) rc = GetParam().ops->connect(t[0], 2, address, (size_t)n, &l);
+        if (rc == FT_OK)
+            rc = GetParam().ops->connect(t[0], 2, address, (size_t)n, &l);
         if (rc == FT_OK) {
             uint64_t end = now_ms() + 8000;
             ft_event ev[8];
             bool busy, accepted = false;
-            while (now_ms() < end && (l->state == FT_LINK_CONNECTING || (l->state == FT_LINK_UP && !accepted))) {
+            while (now_ms() < end &&
+                   (l->state == FT_LINK_CONNECTING || (l->state == FT_LINK_UP && !accepted))) {
                 GetParam().ops->poll(t[0], ev, 8, &busy);
                 accepted |= GetParam().ops->poll(t[1], ev, 8, &busy) > 0;
             }
-            EXPECT_NE(l->state, FT_LINK_CONNECTING) << "with " << spare << " descriptors the link hangs";
-            if (l->state == FT_LINK_DOWN) rc = l->reason;
+            EXPECT_NE(l->state, FT_LINK_CONNECTING)
+                << "with " << spare << " descriptors the link hangs";
+            if (l->state == FT_LINK_DOWN)
+                rc = l->reason;
         }
-        EXPECT_TRUE(rc == FT_OK || rc == FT_NOFILE || rc == FT_LINK) << "with " << spare << " descriptors: " << rc << " " << ft_fail_text();
+        EXPECT_TRUE(rc == FT_OK || rc == FT_NOFILE || rc == FT_LINK)
+            << "with " << spare << " descriptors: " << rc << " " << ft_fail_text();
         (rc ? failures : successes)++;
         for (ft_transport *x : t)
-            if (x) GetParam().ops->close(x);
-        for (int fd : filler) close(fd);
+            if (x)
+                GetParam().ops->close(x);
+        for (int fd : filler)
+            close(fd);
         setrlimit(RLIMIT_NOFILE, &old);
         EXPECT_EQ(entries("/proc/self/fd"), before) << "leaked with " << spare << " descriptors";
         EXPECT_EQ(ft_fd_count(), owned);

@@ -1,25 +1,35 @@
-// Properties of sends that may last, from memory that the receiver can read where it lies: the request is pending until the
-// receiver has used the message, whatever ends the loan completes it, a receiver knows when the sender does not stand by the
-// memory any more, and reading there is never a crash. Transports that copy complete at once and are tried with the same calls.
-// Method: two engines in this process turned by hand, over every backend.
+// Properties of sends that may last, from memory that the receiver can read where it lies: the
+// request is pending until the receiver has used the message, whatever ends the loan completes it,
+// a receiver knows when the sender does not stand by the memory any more, and reading there is
+// never a crash. Transports that copy complete at once and are tried with the same calls. Method:
+// two engines in this process turned by hand, over every backend.
 #include "tests/conform/transport.h"
 
-class TransportLoan : public TransportTest {
+class TransportLoan : public TransportTest
+{
   protected:
     static constexpr size_t kBytes = 65536;
 
     void SetUp() override
     {
         TransportTest::SetUp();
-        if (ft_arena_alloc(8 * kBytes, &memory) != FT_OK) GTEST_SKIP() << "no memory here that others could read";
+        if (ft_arena_alloc(8 * kBytes, &memory) != FT_OK)
+            GTEST_SKIP() << "no memory here that others could read";
     }
     void TearDown() override
     {
-        if (memory) ft_arena_free(memory);
+        if (memory)
+            ft_arena_free(memory);
         TransportTest::TearDown();
     }
-    char *at(size_t i) const { return (char *)memory + i * kBytes; }
-    bool copies() const { return !strstr(GetParam().name, "shm") && !strstr(GetParam().name, "inproc"); }
+    char *at(size_t i) const
+    {
+        return (char *)memory + i * kBytes;
+    }
+    bool copies() const
+    {
+        return !strstr(GetParam().name, "shm") && !strstr(GetParam().name, "inproc");
+    }
     // Message seq from the memory's i-th part.
     int lend(unsigned lane, uint32_t seq, size_t i, ft_send *req)
     {
@@ -32,7 +42,8 @@ class TransportLoan : public TransportTest {
     }
     void some_turns()
     {
-        for (int i = 0; i < 100; i++) a->poll(), b->poll();
+        for (int i = 0; i < 100; i++)
+            a->poll(), b->poll();
     }
 
     void *memory = nullptr;
@@ -74,7 +85,8 @@ TEST_P(TransportLoan, OtherMemoryIsCopied)
     ASSERT_EQ(ab->ops->send(ab, &h, own.data(), &req), FT_OK);
     memcpy(at(0), payload(2, 4096).data(), 4096);
     ASSERT_EQ(ab->ops->send(ab, &small, at(0), &short_one), FT_OK);
-    ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return req.status == FT_OK && short_one.status == FT_OK; }));
+    ASSERT_TRUE(
+        turn({a.get(), b.get()}, [&] { return req.status == FT_OK && short_one.status == FT_OK; }));
     memset(&own[0], 0, kBytes);
     memset(at(0), 0, kBytes);
     EXPECT_TRUE(expect(1, 0, 1, kBytes));
@@ -85,7 +97,8 @@ TEST_P(TransportLoan, WithdrawnIsKnown)
 {
     open();
     ASSERT_TRUE(link());
-    if (copies()) GTEST_SKIP() << GetParam().name << " copies";
+    if (copies())
+        GTEST_SKIP() << GetParam().name << " copies";
     for (uint32_t seq = 1; seq <= 80; seq++) {
         ft_send taken, waiting;
         ft_msg msg;
@@ -121,13 +134,15 @@ TEST_P(TransportLoan, MoreThanThereAreLoans)
     for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
         for (int k = 0; k < ft_window(lane) && n < 40; k++) {
             int rc = lend(lane, (uint32_t)(lane * 100 + k), 0, &reqs[n]);
-            if (rc == FT_AGAIN) break; // no slots either
+            if (rc == FT_AGAIN)
+                break; // no slots either
             ASSERT_EQ(rc, FT_OK);
             n++;
             sent[lane]++;
         }
     some_turns();
-    for (size_t i = 0; i < n; i++) pending += reqs[i].status == FT_AGAIN;
+    for (size_t i = 0; i < n; i++)
+        pending += reqs[i].status == FT_AGAIN;
     EXPECT_EQ(pending, copies() ? 0u : 32u) << "of " << n;
     for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
         for (int k = 0; k < sent[lane]; k++) {
@@ -138,7 +153,8 @@ TEST_P(TransportLoan, MoreThanThereAreLoans)
         }
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] {
         for (size_t i = 0; i < n; i++)
-            if (reqs[i].status != FT_OK) return false;
+            if (reqs[i].status != FT_OK)
+                return false;
         return true;
     }));
 }
@@ -159,15 +175,18 @@ TEST_P(TransportLoan, CutWhilePending)
     EXPECT_EQ(waiting.status, copies() ? FT_OK : FT_LINK);
     memset(memory, 0x55, 8 * kBytes);
     EXPECT_EQ(ft_msg_intact(&view), copies());
-    ft_arena_free(memory); // and the memory goes; who still reads there finds something, whatever it is
+    ft_arena_free(
+        memory); // and the memory goes; who still reads there finds something, whatever it is
     memory = nullptr;
     unsigned sum = 0;
-    for (size_t i = 0; i < kBytes; i++) sum += ((const unsigned char *)view.data)[i];
+    for (size_t i = 0; i < kBytes; i++)
+        sum += ((const unsigned char *)view.data)[i];
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return ba->state == FT_LINK_DOWN; }));
     ba->ops->release(ba, &view);
     if (ba->ops->recv(ba, 1, 0, &late) == FT_OK) {
         EXPECT_EQ(ft_msg_intact(&late), copies());
-        for (size_t i = 0; i < kBytes; i++) sum += ((const unsigned char *)late.data)[i];
+        for (size_t i = 0; i < kBytes; i++)
+            sum += ((const unsigned char *)late.data)[i];
         ba->ops->release(ba, &late);
     }
     EXPECT_TRUE(copies() || sum == 0) << "freed memory has no pages";
@@ -184,7 +203,8 @@ TEST_P(TransportLoan, ReceiverLeavesWhilePending)
     ASSERT_TRUE(take(ba, 1, 0, &view));
     b->disconnect(ba);
     EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return ab->state == FT_LINK_DOWN; }));
-    for (auto &r : req) EXPECT_NE(r.status, FT_AGAIN);
+    for (auto &r : req)
+        EXPECT_NE(r.status, FT_AGAIN);
 }
 
 TEST_P(TransportLoan, BothLeaveWhilePending)
@@ -197,7 +217,8 @@ TEST_P(TransportLoan, BothLeaveWhilePending)
     some_turns();
     b->disconnect(ba);
     a->disconnect(ab); // before it has heard of that
-    for (auto &r : req) EXPECT_EQ(r.status, copies() ? FT_OK : FT_LINK);
+    for (auto &r : req)
+        EXPECT_EQ(r.status, copies() ? FT_OK : FT_LINK);
 }
 
 TEST_P(TransportLoan, UnboundContextGivesBack)
@@ -209,5 +230,6 @@ TEST_P(TransportLoan, UnboundContextGivesBack)
     some_turns();
     b->ops->unbind(b->t, 1);
     ASSERT_EQ(lend(0, 2, 1, &dropped), FT_OK);
-    EXPECT_TRUE(turn({a.get(), b.get()}, [&] { return waiting.status != FT_AGAIN && dropped.status != FT_AGAIN; }));
+    EXPECT_TRUE(turn({a.get(), b.get()},
+                     [&] { return waiting.status != FT_AGAIN && dropped.status != FT_AGAIN; }));
 }

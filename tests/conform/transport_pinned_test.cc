@@ -1,17 +1,21 @@
-// Properties of slots in pinned memory (base/pinned.c) between two engines that have some: what is written into a reserved slot is read
-// by the receiver where it lies, in its own mapping of it; no byte is lost when there is too little of it, when messages are longer than such
-// slots or move out of them; the memory is used again after the link, and what a receiver still holds or finds of it then is void.
-// Method: two engines in this process turned by hand, over every backend; no device: pinned memory is only memory here.
+// Properties of slots in pinned memory (base/pinned.c) between two engines that have some: what is
+// written into a reserved slot is read by the receiver where it lies, in its own mapping of it; no
+// byte is lost when there is too little of it, when messages are longer than such slots or move out
+// of them; the memory is used again after the link, and what a receiver still holds or finds of it
+// then is void. Method: two engines in this process turned by hand, over every backend; no device:
+// pinned memory is only memory here.
 #include "tests/conform/transport.h"
 
-class TransportPinned : public TransportTest {
+class TransportPinned : public TransportTest
+{
   protected:
     static constexpr size_t kChunk = 65536, kFirst = 4 * kChunk, kAll = 32 * kChunk;
 
     void SetUp() override
     {
         TransportTest::SetUp();
-        if (IsSkipped()) return;
+        if (IsSkipped())
+            return;
         ASSERT_EQ(ft_pinned_make(kAll, &mine), FT_OK);
         ASSERT_EQ(ft_pinned_make(kAll, &theirs), FT_OK);
         a = std::make_unique<Engine>(GetParam(), 0xa, kChunk, 1, mine, kFirst);
@@ -25,8 +29,10 @@ class TransportPinned : public TransportTest {
         a.reset();
         b.reset();
         for (ft_pinned *own : {mine, theirs}) {
-            if (!own) continue;
-            while (ft_pinned *met = ft_pinned_take_unkept(own, false)) ft_pinned_close(met);
+            if (!own)
+                continue;
+            while (ft_pinned *met = ft_pinned_take_unkept(own, false))
+                ft_pinned_close(met);
             EXPECT_EQ(own->met, nullptr) << "somebody still keeps it";
             void *all = ft_pinned_alloc(own, kAll);
             EXPECT_NE(all, nullptr) << "some of it was not given back";
@@ -35,21 +41,29 @@ class TransportPinned : public TransportTest {
         }
         TransportTest::TearDown();
     }
-    bool shares() const { return strstr(GetParam().name, "tcp") == nullptr; }
-    static bool inside(const ft_pinned *own, const void *p) { return own && (uintptr_t)p - (uintptr_t)own->at < own->len_bytes; }
+    bool shares() const
+    {
+        return strstr(GetParam().name, "tcp") == nullptr;
+    }
+    static bool inside(const ft_pinned *own, const void *p)
+    {
+        return own && (uintptr_t)p - (uintptr_t)own->at < own->len_bytes;
+    }
     // Message seq, written into a slot.
     int put(unsigned lane, uint32_t seq, size_t len, void **slot)
     {
         ft_header h = header_of(1, lane, seq, (uint32_t)len);
         int rc = ab->ops->reserve(ab, &h, slot);
-        if (rc != FT_OK) return rc;
+        if (rc != FT_OK)
+            return rc;
         memcpy(*slot, payload(seq, len).data(), len);
         ab->ops->commit(ab, &h, *slot);
         return rc;
     }
     bool is_message(const ft_msg &msg, uint32_t seq, size_t len)
     {
-        return msg.header.seq == seq && msg.header.len == len && memcmp(msg.data, payload(seq, len).data(), len) == 0 && ft_msg_intact(&msg);
+        return msg.header.seq == seq && msg.header.len == len &&
+               memcmp(msg.data, payload(seq, len).data(), len) == 0 && ft_msg_intact(&msg);
     }
 
     ft_pinned *mine = nullptr, *theirs = nullptr;
@@ -82,10 +96,12 @@ TEST_P(TransportPinned, NothingIsLostWhereItDoesNotFit)
     int some = 0;
     ASSERT_NE(rest, nullptr);
     while (got < 400) {
-        while (sent < 400 && put(0, sent, len[sent % 8], &slot) == FT_OK) sent++, some += inside(mine, slot);
+        while (sent < 400 && put(0, sent, len[sent % 8], &slot) == FT_OK)
+            sent++, some += inside(mine, slot);
         a->poll(), b->poll();
         ft_msg msg;
-        if (ba->ops->recv(ba, 1, 0, &msg) != FT_OK) continue;
+        if (ba->ops->recv(ba, 1, 0, &msg) != FT_OK)
+            continue;
         ASSERT_TRUE(is_message(msg, got, len[got % 8])) << "message " << got;
         ba->ops->release(ba, &msg);
         got++;
@@ -104,7 +120,8 @@ TEST_P(TransportPinned, ViewsMayBeKept)
     for (uint32_t lane = 0; lane < 8; lane++) {
         void *slot;
         ft_msg msg;
-        ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return put(lane, lane, kChunk, &slot) == FT_OK; }));
+        ASSERT_TRUE(
+            turn({a.get(), b.get()}, [&] { return put(lane, lane, kChunk, &slot) == FT_OK; }));
         ASSERT_TRUE(take(ba, 1, lane, &msg));
         held.push_back(msg);
     }
@@ -122,16 +139,19 @@ TEST_P(TransportPinned, WhatTheSenderLetsGoIsVoid)
     ASSERT_TRUE(take(ba, 1, 0, &held));
     EXPECT_TRUE(ft_msg_intact(&held));
     ASSERT_EQ(put(1, 2, kChunk, &slot), FT_OK);
-    for (int i = 0; i < 100; i++) a->poll(), b->poll();
+    for (int i = 0; i < 100; i++)
+        a->poll(), b->poll();
     ab->cut = true;
     a->disconnect(ab);
     void *again = ft_pinned_alloc(mine, kAll);
     EXPECT_TRUE(again || !shares()) << "the link has kept it";
-    if (again) memset(again, 0xee, kAll);
+    if (again)
+        memset(again, 0xee, kAll);
     ft_pinned_free(mine, again);
     EXPECT_EQ(ft_msg_intact(&held), !shares());
     if (ba->ops->recv(ba, 1, 1, &queued) == FT_OK) {
-        EXPECT_EQ(ft_msg_intact(&queued), !shares()) << "what lies there now was taken for the message";
+        EXPECT_EQ(ft_msg_intact(&queued), !shares())
+            << "what lies there now was taken for the message";
         ba->ops->release(ba, &queued);
     }
     ba->ops->release(ba, &held);

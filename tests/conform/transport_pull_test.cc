@@ -1,22 +1,27 @@
-// Properties of sends that are only moved on, from ordinary memory: the receiver finds the message away and brings it by one copy, byte
-// for byte, to where it wants it; the request is pending until it has released it; memory that cannot be read in this way is copied
-// as ever; what went away before it was read ends the link, and what the sender has withdrawn is not taken for a message.
-// Method: two engines in this process turned by hand, over the backends that pull; buffers between pages that cannot be touched.
+// Properties of sends that are only moved on, from ordinary memory: the receiver finds the message
+// away and brings it by one copy, byte for byte, to where it wants it; the request is pending until
+// it has released it; memory that cannot be read in this way is copied as ever; what went away
+// before it was read ends the link, and what the sender has withdrawn is not taken for a message.
+// Method: two engines in this process turned by hand, over the backends that pull; buffers between
+// pages that cannot be touched.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "tests/conform/transport.h"
 
-class TransportPull : public TransportTest {
+class TransportPull : public TransportTest
+{
   protected:
     static constexpr size_t kPage = 4096, kBytes = 65536;
 
     void SetUp() override
     {
         TransportTest::SetUp();
-        if (!ft_transport_pulls()) GTEST_SKIP() << "no process_vm_readv here";
-        room = (char *)mmap(nullptr, kBytes + 4 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (!ft_transport_pulls())
+            GTEST_SKIP() << "no process_vm_readv here";
+        room = (char *)mmap(nullptr, kBytes + 4 * kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                            0);
         ASSERT_NE(room, MAP_FAILED);
         ASSERT_EQ(mprotect(room + kPage, kBytes + 2 * kPage, PROT_READ | PROT_WRITE), 0);
         open();
@@ -24,7 +29,8 @@ class TransportPull : public TransportTest {
     }
     void TearDown() override
     {
-        if (room) munmap(room, kBytes + 4 * kPage);
+        if (room)
+            munmap(room, kBytes + 4 * kPage);
         TransportTest::TearDown();
     }
     // Message seq from `at`, where its payload lies already.
@@ -48,7 +54,8 @@ static std::vector<Backend> pulling()
 {
     std::vector<Backend> some;
     for (auto &backend : all_backends())
-        if (strstr(backend.name, "shm") || strstr(backend.name, "inproc")) some.push_back(backend);
+        if (strstr(backend.name, "shm") || strstr(backend.name, "inproc"))
+            some.push_back(backend);
     return some;
 }
 INSTANTIATE_TEST_SUITE_P(All, TransportPull, testing::ValuesIn(pulling()), backend_name);
@@ -57,7 +64,8 @@ TEST_P(TransportPull, ComesByteForByteToWhereItGoes)
 {
     const size_t end = kBytes + 3 * kPage; // of what may be touched
     uint32_t seq = 0;
-    for (size_t len : {(size_t)16384, (size_t)16385, (size_t)20479, (size_t)40961, kBytes - 1, kBytes})
+    for (size_t len :
+         {(size_t)16384, (size_t)16385, (size_t)20479, (size_t)40961, kBytes - 1, kBytes})
         for (size_t from : {kPage, kPage + 1, kPage + 4095, end - len - 64, end - len})
             for (int to_landing = 0; to_landing < 2; to_landing++) {
                 ft_send req;
@@ -116,10 +124,12 @@ TEST_P(TransportPull, OtherLanesAreCopied)
 TEST_P(TransportPull, MemoryThatTheKernelDoesNotReadIsCopied)
 {
     int fd = (int)syscall(SYS_memfd_secret, 0);
-    if (fd < 0 || ftruncate(fd, kBytes) < 0) GTEST_SKIP() << "no secret memory here";
+    if (fd < 0 || ftruncate(fd, kBytes) < 0)
+        GTEST_SKIP() << "no secret memory here";
     char *secret = (char *)mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    if (secret == MAP_FAILED) GTEST_SKIP() << "no secret memory here";
+    if (secret == MAP_FAILED)
+        GTEST_SKIP() << "no secret memory here";
     ft_send req;
     memcpy(secret, payload(1, kBytes).data(), kBytes);
     ASSERT_EQ(lend(0, 1, secret, kBytes, &req), FT_OK);

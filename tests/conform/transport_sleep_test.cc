@@ -1,26 +1,30 @@
-// Property: no wake-up is lost: who arms, is answered true and sleeps on the descriptor wakes when a message, a place in a
-// window, an event or the other side's end comes. Method: two threads, each with an engine of its own that sleeps whenever its
-// poll finds nothing; a sleep that lasts longer than two seconds is a lost wake-up. Over every backend.
+// Property: no wake-up is lost: who arms, is answered true and sleeps on the descriptor wakes when
+// a message, a place in a window, an event or the other side's end comes. Method: two threads, each
+// with an engine of its own that sleeps whenever its poll finds nothing; a sleep that lasts longer
+// than two seconds is a lost wake-up. Over every backend.
 #include "tests/conform/transport.h"
 
 #include <atomic>
 #include <poll.h>
 #include <thread>
 
-class TransportSleep : public TransportTest {
-protected:
+class TransportSleep : public TransportTest
+{
+  protected:
     void ping_pong(bool hushed);
 };
 INSTANTIATE_TEST_SUITE_P(All, TransportSleep, testing::ValuesIn(all_backends()), backend_name);
 
-namespace {
+namespace
+{
 
 const int lost_ms = 2000;
 
 // Polls; when there is nothing, arms and sleeps. False: a wake-up was lost.
 bool turn_or_sleep(Engine &e, uint64_t *sleeps)
 {
-    if (e.poll()) return true;
+    if (e.poll())
+        return true;
     bool ok = true;
     if (e.ops->arm(e.t, true)) {
         pollfd p = {e.ops->fd(e.t), POLLIN, 0};
@@ -37,7 +41,10 @@ struct Outcome {
     uint32_t done = 0;
 };
 
-int iterations() { return getenv("FT_TEST_SLOWDOWN") ? 5000 : 20000; }
+int iterations()
+{
+    return getenv("FT_TEST_SLOWDOWN") ? 5000 : 20000;
+}
 
 } // namespace
 
@@ -46,7 +53,8 @@ TEST_P(TransportSleep, StreamLosesNoWakeup)
 {
     open(4096);
     ASSERT_TRUE(link());
-    if (a->ops->fd(a->t) < 0) GTEST_SKIP() << "nothing to sleep on";
+    if (a->ops->fd(a->t) < 0)
+        GTEST_SKIP() << "nothing to sleep on";
     const uint32_t n = (uint32_t)iterations();
     Outcome tx, rx;
     std::thread sender([&] {
@@ -58,7 +66,8 @@ TEST_P(TransportSleep, StreamLosesNoWakeup)
             int rc = ab->ops->send(ab, &h, data.data(), &req);
             if (rc == FT_OK) {
                 tx.done++;
-                while (req.status == FT_AGAIN && !tx.lost) tx.lost = !turn_or_sleep(*a, &tx.sleeps);
+                while (req.status == FT_AGAIN && !tx.lost)
+                    tx.lost = !turn_or_sleep(*a, &tx.sleeps);
                 continue;
             }
             if (rc != FT_AGAIN) {
@@ -67,22 +76,26 @@ TEST_P(TransportSleep, StreamLosesNoWakeup)
             }
             tx.lost = !turn_or_sleep(*a, &tx.sleeps);
         }
-        while (!tx.lost && !ab->ops->drained(ab)) tx.lost = !turn_or_sleep(*a, &tx.sleeps);
+        while (!tx.lost && !ab->ops->drained(ab))
+            tx.lost = !turn_or_sleep(*a, &tx.sleeps);
     });
     std::thread receiver([&] {
         while (rx.done < n && !rx.lost) {
             ft_msg msg;
             if (ba->ops->recv(ba, 1, 0, &msg) == FT_OK) {
-                if (msg.header.seq != rx.done + 1) rx.broken = true;
+                if (msg.header.seq != rx.done + 1)
+                    rx.broken = true;
                 ba->ops->release(ba, &msg);
                 rx.done++;
             } else {
                 rx.lost = !turn_or_sleep(*b, &rx.sleeps);
             }
         }
-        // The sender may need this side to hear its last words (a transport may batch what it gives back).
+        // The sender may need this side to hear its last words (a transport may batch what it gives
+        // back).
         uint64_t end = now_ms() + 20;
-        while (now_ms() < end) b->poll();
+        while (now_ms() < end)
+            b->poll();
     });
     sender.join();
     receiver.join();
@@ -90,23 +103,26 @@ TEST_P(TransportSleep, StreamLosesNoWakeup)
     EXPECT_FALSE(rx.lost) << "the receiver slept for ever after " << rx.done;
     EXPECT_FALSE(tx.broken || rx.broken);
     EXPECT_EQ(rx.done, n);
-    printf("  %u messages, sender slept %llu times, receiver %llu times\n", n, (unsigned long long)tx.sleeps,
-           (unsigned long long)rx.sleeps);
+    printf("  %u messages, sender slept %llu times, receiver %llu times\n", n,
+           (unsigned long long)tx.sleeps, (unsigned long long)rx.sleeps);
 }
 
-// One message at a time, back and forth: every message finds the other side going to sleep. `hushed`: what is sent and released wakes it
-// only by what the engine says afterwards.
+// One message at a time, back and forth: every message finds the other side going to sleep.
+// `hushed`: what is sent and released wakes it only by what the engine says afterwards.
 void TransportSleep::ping_pong(bool hushed)
 {
     auto hush = [&](Engine &e) { e.t->quiet = hushed && e.ops->wake; };
     auto wake = [&](Engine &e) {
-        if (e.t->quiet) e.t->quiet = false, e.ops->wake(e.t);
+        if (e.t->quiet)
+            e.t->quiet = false, e.ops->wake(e.t);
     };
     open(4096);
     ASSERT_TRUE(link());
-    if (a->ops->fd(a->t) < 0) GTEST_SKIP() << "nothing to sleep on";
+    if (a->ops->fd(a->t) < 0)
+        GTEST_SKIP() << "nothing to sleep on";
     ft_link *back = b->connect(a->id, a->address());
-    ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return back->state == FT_LINK_UP && a->accepted(); }));
+    ASSERT_TRUE(
+        turn({a.get(), b.get()}, [&] { return back->state == FT_LINK_UP && a->accepted(); }));
     ft_link *from_b = a->accepted();
     const uint32_t n = (uint32_t)iterations();
     Outcome out[2];
@@ -121,9 +137,12 @@ void TransportSleep::ping_pong(bool hushed)
                     hush(e);
                     rc = to->ops->send(to, &h, "12345678", &req);
                     wake(e);
-                    for (; rc == FT_AGAIN && !o.lost; rc = to->ops->send(to, &h, "12345678", &req)) o.lost = !turn_or_sleep(e, &o.sleeps);
-                    if (rc != FT_OK) o.broken = true;
-                    while (req.status == FT_AGAIN && !o.lost) o.lost = !turn_or_sleep(e, &o.sleeps);
+                    for (; rc == FT_AGAIN && !o.lost; rc = to->ops->send(to, &h, "12345678", &req))
+                        o.lost = !turn_or_sleep(e, &o.sleeps);
+                    if (rc != FT_OK)
+                        o.broken = true;
+                    while (req.status == FT_AGAIN && !o.lost)
+                        o.lost = !turn_or_sleep(e, &o.sleeps);
                 } else {
                     ft_msg msg;
                     auto take = [&] {
@@ -132,9 +151,12 @@ void TransportSleep::ping_pong(bool hushed)
                         wake(e);
                         return rc == FT_OK;
                     };
-                    while (!take() && !o.lost) o.lost = !turn_or_sleep(e, &o.sleeps);
-                    if (o.lost) break;
-                    if (msg.header.seq != i || memcmp(msg.data, "12345678", 8) != 0) o.broken = true;
+                    while (!take() && !o.lost)
+                        o.lost = !turn_or_sleep(e, &o.sleeps);
+                    if (o.lost)
+                        break;
+                    if (msg.header.seq != i || memcmp(msg.data, "12345678", 8) != 0)
+                        o.broken = true;
                     hush(e);
                     from->ops->release(from, &msg);
                     wake(e);
@@ -143,7 +165,8 @@ void TransportSleep::ping_pong(bool hushed)
             o.done++;
         }
         uint64_t end = now_ms() + 20;
-        while (now_ms() < end) e.poll();
+        while (now_ms() < end)
+            e.poll();
     };
     std::thread other([&] { side(*b, back, ba, false, out[1]); });
     side(*a, ab, from_b, true, out[0]);
@@ -153,18 +176,26 @@ void TransportSleep::ping_pong(bool hushed)
         EXPECT_FALSE(o.broken);
         EXPECT_EQ(o.done, n);
     }
-    printf("  %u rounds, slept %llu and %llu times\n", n, (unsigned long long)out[0].sleeps, (unsigned long long)out[1].sleeps);
+    printf("  %u rounds, slept %llu and %llu times\n", n, (unsigned long long)out[0].sleeps,
+           (unsigned long long)out[1].sleeps);
 }
 
-TEST_P(TransportSleep, PingPongLosesNoWakeup) { ping_pong(false); }
+TEST_P(TransportSleep, PingPongLosesNoWakeup)
+{
+    ping_pong(false);
+}
 
-TEST_P(TransportSleep, PingPongThatWakesLaterLosesNone) { ping_pong(true); }
+TEST_P(TransportSleep, PingPongThatWakesLaterLosesNone)
+{
+    ping_pong(true);
+}
 
 // Connecting, accepting and the other side's end wake a sleeper too.
 TEST_P(TransportSleep, EventsWake)
 {
     open(4096);
-    if (a->ops->fd(a->t) < 0) GTEST_SKIP() << "nothing to sleep on";
+    if (a->ops->fd(a->t) < 0)
+        GTEST_SKIP() << "nothing to sleep on";
     Outcome oa, ob;
     std::string to = b->address();
     std::thread acceptor([&] {
@@ -172,7 +203,8 @@ TEST_P(TransportSleep, EventsWake)
         while (left && !ob.lost) {
             ob.lost = !turn_or_sleep(*b, &ob.sleeps);
             for (ft_link *l : std::vector<ft_link *>(b->accepts)) {
-                if (l->state != FT_LINK_DOWN) continue;
+                if (l->state != FT_LINK_DOWN)
+                    continue;
                 b->disconnect(l);
                 left--;
             }
@@ -180,8 +212,10 @@ TEST_P(TransportSleep, EventsWake)
     });
     for (int i = 0; i < 200 && !oa.lost; i++) {
         ft_link *l = a->connect(0xb, to);
-        while (l->state == FT_LINK_CONNECTING && !oa.lost) oa.lost = !turn_or_sleep(*a, &oa.sleeps);
-        if (l->state != FT_LINK_UP) oa.broken = true;
+        while (l->state == FT_LINK_CONNECTING && !oa.lost)
+            oa.lost = !turn_or_sleep(*a, &oa.sleeps);
+        if (l->state != FT_LINK_UP)
+            oa.broken = true;
         a->disconnect(l);
     }
     acceptor.join();
@@ -190,14 +224,16 @@ TEST_P(TransportSleep, EventsWake)
     EXPECT_FALSE(oa.broken);
 }
 
-// A receiver that sleeps with a full pool of unread messages is woken to make room for another channel.
+// A receiver that sleeps with a full pool of unread messages is woken to make room for another
+// channel.
 TEST_P(TransportSleep, StarvedSenderWakesASleepingReceiver)
 {
     open(65536);
     ASSERT_EQ(a->ops->bind(a->t, 2), FT_OK);
     ASSERT_EQ(b->ops->bind(b->t, 2), FT_OK);
     ASSERT_TRUE(link());
-    if (a->ops->fd(a->t) < 0) GTEST_SKIP() << "nothing to sleep on";
+    if (a->ops->fd(a->t) < 0)
+        GTEST_SKIP() << "nothing to sleep on";
     Outcome tx, rx;
     std::atomic<bool> done(false);
     std::thread receiver([&] {
@@ -210,7 +246,8 @@ TEST_P(TransportSleep, StarvedSenderWakesASleepingReceiver)
                 rx.lost = !turn_or_sleep(*b, &rx.sleeps);
             }
         }
-        while (!done) b->poll();
+        while (!done)
+            b->poll();
     });
     std::string data(65536, 'u');
     auto push = [&](uint64_t ctx, unsigned lane) {
@@ -218,13 +255,18 @@ TEST_P(TransportSleep, StarvedSenderWakesASleepingReceiver)
         ft_send req = {};
         req.status = FT_AGAIN;
         int rc;
-        while ((rc = ab->ops->send(ab, &h, data.data(), &req)) == FT_AGAIN && !tx.lost) tx.lost = !turn_or_sleep(*a, &tx.sleeps);
-        if (rc != FT_OK) tx.broken = true;
-        while (req.status == FT_AGAIN && !tx.lost) tx.lost = !turn_or_sleep(*a, &tx.sleeps);
+        while ((rc = ab->ops->send(ab, &h, data.data(), &req)) == FT_AGAIN && !tx.lost)
+            tx.lost = !turn_or_sleep(*a, &tx.sleeps);
+        if (rc != FT_OK)
+            tx.broken = true;
+        while (req.status == FT_AGAIN && !tx.lost)
+            tx.lost = !turn_or_sleep(*a, &tx.sleeps);
     };
     for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
-        for (int i = 0; i < ft_window(lane); i++) push(1, lane);
-    for (int i = 0; i < 200; i++) push(2, 0);
+        for (int i = 0; i < ft_window(lane); i++)
+            push(1, lane);
+    for (int i = 0; i < 200; i++)
+        push(2, 0);
     done = true;
     receiver.join();
     EXPECT_FALSE(tx.lost);

@@ -1,12 +1,14 @@
-// Measures a transport between two processes; asserts nothing. Prints the one-way latency of 8-byte messages (half of a round
-// trip, both sides polling) and the rate of 128 KiB messages that the receiver copies out. Usage: transport_speed [backend...]
+// Measures a transport between two processes; asserts nothing. Prints the one-way latency of 8-byte
+// messages (half of a round trip, both sides polling) and the rate of 128 KiB messages that the
+// receiver copies out. Usage: transport_speed [backend...]
 #include "tests/conform/transport.h"
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
-namespace {
+namespace
+{
 
 const size_t chunk = 131072;
 
@@ -28,8 +30,10 @@ struct Side {
         void *slot;
         for (;;) {
             int rc = in_place ? to->ops->reserve(to, &h, &slot) : to->ops->send(to, &h, data, &req);
-            if (rc == FT_OK) break;
-            if (rc != FT_AGAIN) exit(3);
+            if (rc == FT_OK)
+                break;
+            if (rc != FT_AGAIN)
+                exit(3);
             e.poll();
         }
         if (in_place) {
@@ -37,16 +41,20 @@ struct Side {
             to->ops->commit(to, &h, slot);
             return;
         }
-        while (req.status == FT_AGAIN) e.poll();
+        while (req.status == FT_AGAIN)
+            e.poll();
     }
 
     void recv(void *out, unsigned lane)
     {
         ft_msg msg;
         int rc;
-        while ((rc = from->ops->recv(from, 1, lane, &msg)) == FT_AGAIN) e.poll();
-        if (rc != FT_OK) exit(4);
-        if (out) memcpy(out, msg.data, msg.header.len);
+        while ((rc = from->ops->recv(from, 1, lane, &msg)) == FT_AGAIN)
+            e.poll();
+        if (rc != FT_OK)
+            exit(4);
+        if (out)
+            memcpy(out, msg.data, msg.header.len);
         from->ops->release(from, &msg);
     }
 };
@@ -59,14 +67,18 @@ void run(Side &s, bool first, const char *name)
         const int n = 2000;
         double start = now_us();
         for (int i = 0; i < n; i++) {
-            if (first) s.send(word, 8, 0, false);
+            if (first)
+                s.send(word, 8, 0, false);
             s.recv(word, 0);
-            if (!first) s.send(word, 8, 0, false);
+            if (!first)
+                s.send(word, 8, 0, false);
         }
         lat.push_back((now_us() - start) / n / 2);
     }
     std::sort(lat.begin(), lat.end());
-    if (first) printf("%s: 8 B one way: median %.3f us, best %.3f us\n", name, lat[lat.size() / 2], lat[0]);
+    if (first)
+        printf("%s: 8 B one way: median %.3f us, best %.3f us\n", name, lat[lat.size() / 2],
+               lat[0]);
     std::vector<char> from(64 << 20, 1), to(64 << 20, 2);
     for (int in_place = 0; in_place < 2; in_place++) {
         std::vector<double> rate;
@@ -75,29 +87,38 @@ void run(Side &s, bool first, const char *name)
             double start = now_us();
             for (size_t i = 0; i < n; i++) {
                 size_t at = (batch * n + i) * chunk % from.size();
-                if (first) s.send(&from[at], chunk, i % 4, in_place);
-                else s.recv(&to[at], i % 4);
+                if (first)
+                    s.send(&from[at], chunk, i % 4, in_place);
+                else
+                    s.recv(&to[at], i % 4);
             }
-            if (first) s.recv(word, 0);
-            else s.send(word, 8, 0, false);
+            if (first)
+                s.recv(word, 0);
+            else
+                s.send(word, 8, 0, false);
             rate.push_back((double)(n * chunk) / (now_us() - start) / 1e3);
         }
         std::sort(rate.begin(), rate.end());
         if (first) {
-            printf("%s: 128 KiB %s: median %.2f GB/s, best %.2f\n", name, in_place ? "reserved" : "sent", rate[rate.size() / 2],
-                   rate.back());
+            printf("%s: 128 KiB %s: median %.2f GB/s, best %.2f\n", name,
+                   in_place ? "reserved" : "sent", rate[rate.size() / 2], rate.back());
         }
     }
-    if (first) s.send(word, 8, 0, false);
-    else s.recv(word, 0);
+    if (first)
+        s.send(word, 8, 0, false);
+    else
+        s.recv(word, 0);
 }
 
-int side(const Backend &b, bool first, const std::function<std::string(const std::string &)> &exchange)
+int side(const Backend &b, bool first,
+         const std::function<std::string(const std::string &)> &exchange)
 {
     Engine e(b, first ? 1 : 2, chunk);
-    if (!e.t || e.ops->bind(e.t, 1)) return 1;
+    if (!e.t || e.ops->bind(e.t, 1))
+        return 1;
     ft_link *to = e.connect(first ? 2 : 1, exchange(e.address()));
-    if (!to || !turn({&e}, [&] { return to->state == FT_LINK_UP && e.accepted(); })) return 2;
+    if (!to || !turn({&e}, [&] { return to->state == FT_LINK_UP && e.accepted(); }))
+        return 2;
     Side s{e, to, e.accepted()};
     run(s, first, b.name);
     return 0;
@@ -108,8 +129,10 @@ int side(const Backend &b, bool first, const std::function<std::string(const std
 int main(int argc, char **argv)
 {
     for (const Backend &b : all_backends()) {
-        if (argc > 1 && std::find(argv + 1, argv + argc, std::string(b.name)) == argv + argc) continue;
-        if (!b.processes) continue;
+        if (argc > 1 && std::find(argv + 1, argv + argc, std::string(b.name)) == argv + argc)
+            continue;
+        if (!b.processes)
+            continue;
         Child child([&](int in, int out) {
             return side(b, false, [&](const std::string &mine) {
                 Child::write_to(out, mine);
@@ -121,7 +144,8 @@ int main(int argc, char **argv)
             return child.read();
         });
         int other = child.wait();
-        if (rc || other) printf("%s: failed with %d and %d\n", b.name, rc, other);
+        if (rc || other)
+            printf("%s: failed with %d and %d\n", b.name, rc, other);
     }
     return 0;
 }

@@ -1,6 +1,7 @@
-// Properties of trim(): pages that long messages took are given back when none has needed them between two calls, of slots,
-// landing buffers and buffers for reservations alike; nothing that is under way is touched, and whoever waits for room hears of it.
-// Method: two engines over every backend, turned by hand or each by a thread of its own; mincore() says which pages are there.
+// Properties of trim(): pages that long messages took are given back when none has needed them
+// between two calls, of slots, landing buffers and buffers for reservations alike; nothing that is
+// under way is touched, and whoever waits for room hears of it. Method: two engines over every
+// backend, turned by hand or each by a thread of its own; mincore() says which pages are there.
 #include <atomic>
 #include <functional>
 #include <sys/mman.h>
@@ -9,11 +10,13 @@
 
 #include "tests/conform/transport.h"
 
-namespace {
+namespace
+{
 
 constexpr size_t kChunk = 256 << 10;
 
-// Without allocations, which would be pages too: what message seq carries lies somewhere in one text.
+// Without allocations, which would be pages too: what message seq carries lies somewhere in one
+// text.
 const char *text_of(uint32_t seq)
 {
     static const std::string text = payload(1, 2 * kChunk);
@@ -27,15 +30,18 @@ size_t pages_of(const Ranges &ranges)
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     size_t n = 0;
     for (auto &r : ranges) {
-        uintptr_t from = (uintptr_t)r.first & ~(page - 1), to = ((uintptr_t)r.first + r.second + page - 1) & ~(page - 1);
+        uintptr_t from = (uintptr_t)r.first & ~(page - 1),
+                  to = ((uintptr_t)r.first + r.second + page - 1) & ~(page - 1);
         std::vector<unsigned char> there((to - from) / page);
         EXPECT_EQ(mincore((void *)from, to - from, there.data()), 0);
-        for (unsigned char p : there) n += p & 1;
+        for (unsigned char p : there)
+            n += p & 1;
     }
     return n;
 }
 
-class TransportTrim : public TransportTest {
+class TransportTrim : public TransportTest
+{
   protected:
     // By a reservation, whose place is kept.
     int write(unsigned lane, uint32_t seq, size_t len_bytes, Ranges *places)
@@ -43,9 +49,11 @@ class TransportTrim : public TransportTest {
         ft_header h = header_of(1, lane, seq, (uint32_t)len_bytes);
         void *slot;
         int rc = ab->ops->reserve(ab, &h, &slot);
-        if (rc) return rc;
+        if (rc)
+            return rc;
         memcpy(slot, text_of(seq), len_bytes);
-        if (places) (*places)[slot] = len_bytes;
+        if (places)
+            (*places)[slot] = len_bytes;
         ab->ops->commit(ab, &h, slot);
         return FT_OK;
     }
@@ -55,7 +63,8 @@ class TransportTrim : public TransportTest {
         ASSERT_TRUE(take(ba, 1, lane, &msg)) << "message " << seq << " did not come";
         EXPECT_EQ(msg.header.seq, seq);
         EXPECT_EQ(memcmp(msg.data, text_of(seq), msg.header.len), 0) << "message " << seq;
-        if (places) (*places)[msg.data] = msg.header.len;
+        if (places)
+            (*places)[msg.data] = msg.header.len;
         ba->ops->release(ba, &msg);
     }
     // As many long messages as go, then all of them are received.
@@ -65,17 +74,21 @@ class TransportTrim : public TransportTest {
         for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
             for (int i = 0; i < ft_window(lane); i++) {
                 int rc = write(lane, lane * 100 + (uint32_t)i, kChunk, places);
-                if (rc == FT_OK) sent.emplace_back(lane, lane * 100 + (uint32_t)i);
-                else ASSERT_EQ(rc, FT_AGAIN);
+                if (rc == FT_OK)
+                    sent.emplace_back(lane, lane * 100 + (uint32_t)i);
+                else
+                    ASSERT_EQ(rc, FT_AGAIN);
                 a->poll(), b->poll();
             }
-        for (auto &s : sent) read(s.first, s.second, places);
+        for (auto &s : sent)
+            read(s.first, s.second, places);
         ASSERT_GE(sent.size(), 6u);
     }
     void trim(int times)
     {
         for (int i = 0; i < times; i++) {
-            for (int k = 0; k < 100; k++) a->poll(), b->poll();
+            for (int k = 0; k < 100; k++)
+                a->poll(), b->poll();
             a->ops->trim(a->t);
             b->ops->trim(b->t);
         }
@@ -85,7 +98,8 @@ INSTANTIATE_TEST_SUITE_P(All, TransportTrim, testing::ValuesIn(all_backends()), 
 
 TEST_P(TransportTrim, MemoryGoesBack)
 {
-    if (!ft_can_populate()) GTEST_SKIP() << "slots have all their pages from the first on here";
+    if (!ft_can_populate())
+        GTEST_SKIP() << "slots have all their pages from the first on here";
     open(kChunk);
     ASSERT_TRUE(link());
     for (int round = 0; round < 3; round++) { // what was given back comes again
@@ -101,7 +115,8 @@ TEST_P(TransportTrim, MemoryGoesBack)
 
 TEST_P(TransportTrim, WhatIsInUseStays)
 {
-    if (!ft_can_populate()) GTEST_SKIP() << "slots have all their pages from the first on here";
+    if (!ft_can_populate())
+        GTEST_SKIP() << "slots have all their pages from the first on here";
     open(kChunk);
     ASSERT_TRUE(link());
     Ranges places, first;
@@ -112,7 +127,8 @@ TEST_P(TransportTrim, WhatIsInUseStays)
         trim(1);
         EXPECT_GE(pages_of(first), 4u) << "of what is used in every period";
     }
-    EXPECT_LE(pages_of(places), 12u) << "a slot, a buffer or a landing that is used keeps what is used of it";
+    EXPECT_LE(pages_of(places), 12u)
+        << "a slot, a buffer or a landing that is used keeps what is used of it";
 }
 
 TEST_P(TransportTrim, NothingUnderWayIsTouched)
@@ -128,13 +144,16 @@ TEST_P(TransportTrim, NothingUnderWayIsTouched)
         ASSERT_EQ(write(1, round, kChunk, nullptr), FT_OK);
         ASSERT_TRUE(take(ba, 1, 1, &view));
         int sent = 0;
-        while (sent < 6 && write(2 + (unsigned)sent, round, kChunk - (size_t)sent, nullptr) == FT_OK) sent++;
+        while (sent < 6 &&
+               write(2 + (unsigned)sent, round, kChunk - (size_t)sent, nullptr) == FT_OK)
+            sent++;
         EXPECT_GE(sent, 2);
         trim(3);
         EXPECT_EQ(memcmp(slot, text_of(round), kChunk), 0) << "a reservation was emptied";
         EXPECT_EQ(memcmp(view.data, text_of(round), kChunk), 0) << "a view was emptied";
         ab->ops->commit(ab, &h, slot);
-        for (int i = 0; i < sent; i++) read(2 + (unsigned)i, round, nullptr);
+        for (int i = 0; i < sent; i++)
+            read(2 + (unsigned)i, round, nullptr);
         read(FT_LANE_P2P, round, nullptr);
         ba->ops->release(ba, &view);
         trim(round % 3);
@@ -146,24 +165,32 @@ TEST_P(TransportTrim, WhoWaitsHearsOfRoom)
     open(kChunk);
     ASSERT_TRUE(link());
     uint32_t sent = 0;
-    while (sent < 64 && write(0, sent + 1, kChunk, nullptr) == FT_OK) sent++, a->poll(), b->poll();
+    while (sent < 64 && write(0, sent + 1, kChunk, nullptr) == FT_OK)
+        sent++, a->poll(), b->poll();
     ASSERT_GE(sent, 2u);
-    for (int k = 0; k < 100; k++) a->poll(), b->poll();
-    while (write(0, sent + 1, kChunk, nullptr) == FT_OK) sent++; // by now nothing moves until the other side reads
+    for (int k = 0; k < 100; k++)
+        a->poll(), b->poll();
+    while (write(0, sent + 1, kChunk, nullptr) == FT_OK)
+        sent++; // by now nothing moves until the other side reads
     for (uint32_t seq = 1; seq <= sent; seq++) {
         ft_msg msg;
-        ASSERT_TRUE(turn({b.get()}, [&] { return ba->ops->recv(ba, 1, 0, &msg) == FT_OK; })) << seq << " of " << sent;
+        ASSERT_TRUE(turn({b.get()}, [&] { return ba->ops->recv(ba, 1, 0, &msg) == FT_OK; }))
+            << seq << " of " << sent;
         ba->ops->release(ba, &msg);
     }
     bool moved = false;
-    for (int k = 0; k < 1000; k++) b->poll();
-    for (int i = 0; i < 3; i++) a->ops->trim(a->t);
-    for (int k = 0; k < 1000; k++) moved |= a->poll();
+    for (int k = 0; k < 1000; k++)
+        b->poll();
+    for (int i = 0; i < 3; i++)
+        a->ops->trim(a->t);
+    for (int k = 0; k < 1000; k++)
+        moved |= a->poll();
     EXPECT_TRUE(moved) << "whoever sleeps until something moves would sleep on";
     EXPECT_EQ(write(0, sent + 1, kChunk, nullptr), FT_OK);
 }
 
-// Each side by its own thread, both trim when they like; messages of all lengths, some of them kept for a while.
+// Each side by its own thread, both trim when they like; messages of all lengths, some of them kept
+// for a while.
 TEST_P(TransportTrim, AtAnyMoment)
 {
     open(kChunk);
@@ -173,13 +200,16 @@ TEST_P(TransportTrim, AtAnyMoment)
     unsigned seed = (unsigned)testing::UnitTest::GetInstance()->random_seed();
     SCOPED_TRACE("seed " + std::to_string(seed) + ": rerun with GTEST_RANDOM_SEED");
     std::atomic<bool> stop{false};
-    auto length = [](uint32_t seq) { return seq % 5 ? (size_t)(seq * 2654435761u >> 8) % kChunk : (size_t)seq % 64; };
+    auto length = [](uint32_t seq) {
+        return seq % 5 ? (size_t)(seq * 2654435761u >> 8) % kChunk : (size_t)seq % 64;
+    };
     const uint64_t end_ms = now_ms() + 60000;
     std::thread receiver([&, mine = seed + 1]() mutable {
         std::vector<ft_msg> held;
         for (uint32_t seq = 1; seq <= messages && now_ms() < end_ms && !stop;) {
             b->poll();
-            if (rand_r(&mine) % 64 == 0) b->ops->trim(b->t);
+            if (rand_r(&mine) % 64 == 0)
+                b->ops->trim(b->t);
             ft_msg msg;
             if (ba->ops->recv(ba, 1, seq % 8, &msg) == FT_OK) {
                 EXPECT_EQ(msg.header.seq, seq);
@@ -188,21 +218,26 @@ TEST_P(TransportTrim, AtAnyMoment)
             }
             while (!held.empty() && (rand_r(&mine) % 4 == 0 || held.size() > 5)) {
                 const ft_msg &m = held.front();
-                bool same = m.header.len == length(m.header.seq) && memcmp(m.data, text_of(m.header.seq), m.header.len) == 0;
-                EXPECT_TRUE(same) << "message " << m.header.seq << " of " << m.header.len << " bytes";
+                bool same = m.header.len == length(m.header.seq) &&
+                            memcmp(m.data, text_of(m.header.seq), m.header.len) == 0;
+                EXPECT_TRUE(same) << "message " << m.header.seq << " of " << m.header.len
+                                  << " bytes";
                 stop = stop || !same;
                 ba->ops->release(ba, &held.front());
                 held.erase(held.begin());
             }
         }
-        for (ft_msg &m : held) ba->ops->release(ba, &m);
+        for (ft_msg &m : held)
+            ba->ops->release(ba, &m);
         stop = true;
     });
     uint32_t sent = 0;
     while (!stop && now_ms() < end_ms) {
         a->poll();
-        if (rand_r(&seed) % 64 == 0) a->ops->trim(a->t);
-        if (sent < messages && write((sent + 1) % 8, sent + 1, length(sent + 1), nullptr) == FT_OK) sent++;
+        if (rand_r(&seed) % 64 == 0)
+            a->ops->trim(a->t);
+        if (sent < messages && write((sent + 1) % 8, sent + 1, length(sent + 1), nullptr) == FT_OK)
+            sent++;
     }
     receiver.join();
     EXPECT_EQ(sent, messages);

@@ -1,7 +1,9 @@
 /*
- * Property: where who launches a kernel stands until it has ended (CUDA_LAUNCH_BLOCKING=1, debuggers, compute-sanitizer), calls end when they
- * are over, also those of ranks that one thread has in a group; what nobody meets ends at the deadline or with an abort, and what cannot be
- * launched is an error of its communicator. Method: ranks as threads on the stand-in driver, which waits like that.
+ * Property: where who launches a kernel stands until it has ended (CUDA_LAUNCH_BLOCKING=1,
+ * debuggers, compute-sanitizer), calls end when they are over, also those of ranks that one thread
+ * has in a group; what nobody meets ends at the deadline or with an abort, and what cannot be
+ * launched is an error of its communicator. Method: ranks as threads on the stand-in driver, which
+ * waits like that.
  */
 #include <unistd.h>
 
@@ -10,14 +12,22 @@
 
 #include "tests/cuda/ranks.h"
 
-namespace {
+namespace
+{
 
 using namespace gpu;
 
-class GpuBlocking : public testing::Test {
-protected:
-    void SetUp() override { choose("1"); }
-    void TearDown() override { choose("0"); }
+class GpuBlocking : public testing::Test
+{
+  protected:
+    void SetUp() override
+    {
+        choose("1");
+    }
+    void TearDown() override
+    {
+        choose("0");
+    }
     static void choose(const char *value)
     {
         setenv("CUDA_LAUNCH_BLOCKING", value, 1);
@@ -28,16 +38,21 @@ protected:
 TEST_F(GpuBlocking, CallsEndOnAllRanksAlsoOfOneThread)
 {
     Job job(3, "shm", 10000);
-    for (size_t count : {static_cast<size_t>(1), static_cast<size_t>(1001), static_cast<size_t>(300007)}) reduces<float>(job, count, ftcclFloat, count % 2 == 0);
+    for (size_t count :
+         {static_cast<size_t>(1), static_cast<size_t>(1001), static_cast<size_t>(300007)})
+        reduces<float>(job, count, ftcclFloat, count % 2 == 0);
     Buffer<int> a(1000), b(1000), c(1000);
     Buffer<int> *data[] = {&a, &b, &c};
-    for (size_t r = 0; r < 3; r++) data[r]->put(std::vector<int>(1000, 1), job.stream[r]);
+    for (size_t r = 0; r < 3; r++)
+        data[r]->put(std::vector<int>(1000, 1), job.stream[r]);
     for (int round = 0; round < 4; round++) { /* each on a stream of its own, then all on one */
         EXPECT_OK(ftcclGroupStart());
         for (size_t r = 0; r < 3; r++)
-            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), 1000, ftcclInt, ftcclSum, job.comm[r], as(job.stream[round < 2 ? r : 0])));
+            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), 1000, ftcclInt, ftcclSum,
+                                     job.comm[r], as(job.stream[round < 2 ? r : 0])));
         EXPECT_OK(ftcclGroupEnd());
-        for (CUstream stream : job.stream) EXPECT_TRUE(soon([&] { return idle(stream); }));
+        for (CUstream stream : job.stream)
+            EXPECT_TRUE(soon([&] { return idle(stream); }));
     }
     for (size_t r = 0; r < 3; r++) {
         std::vector<int> got(1000);
@@ -57,12 +72,14 @@ TEST_F(GpuBlocking, ACallThatNobodyMeetsEndsAtTheDeadlineOrWithTheAbort)
         reduces<float>(job, 1000, ftcclFloat, true);
         std::thread caller([&] {
             standin_enter();
-            EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), a.n, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+            EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), a.n, ftcclFloat, ftcclSum, job.comm[0],
+                                     as(job.stream[0])));
             over = true;
         });
         if (timeout_ms < 60000) {
             EXPECT_TRUE(soon([&] { return over.load(); }, 20));
-        } else usleep(50000);
+        } else
+            usleep(50000);
         for (auto &comm : job.comm) {
             EXPECT_OK(ftcclCommAbort(comm));
             comm = nullptr;
@@ -79,7 +96,8 @@ TEST_F(GpuBlocking, AKernelThatCannotBeLaunchedIsAnErrorOfItsRank)
     Buffer<float> a(1000);
     reduces<float>(job, 1000, ftcclFloat, true);
     standin_fail("cuLaunchKernel", CUDA_ERROR_LAUNCH_FAILED, 0);
-    EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), a.n, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+    EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), a.n, ftcclFloat, ftcclSum, job.comm[0],
+                             as(job.stream[0])));
     EXPECT_TRUE(soon([&] { return job.state(0) != ftcclSuccess; }));
     EXPECT_EQ(job.state(0), ftcclUnhandledCudaError);
     EXPECT_TRUE(soon([&] { return idle(job.stream[0]); }));
@@ -89,4 +107,4 @@ TEST_F(GpuBlocking, AKernelThatCannotBeLaunchedIsAnErrorOfItsRank)
     }
 }
 
-}  // namespace
+} // namespace

@@ -1,8 +1,10 @@
 /*
- * Property: the calls work on buffers of the GPU, on the program's own streams, and on no other: results are right and in the streams'
- * order; one kernel a group and communicator, so that grouped sends and receives cannot block each other; a stream that does not move and a
- * driver that refuses end in an error within their bounds, and streams go on (release) or stand until the abort (hold). Method: ranks as
- * threads on the stand-in driver, whose device memory kills whoever touches it; processes_test has those as processes.
+ * Property: the calls work on buffers of the GPU, on the program's own streams, and on no other:
+ * results are right and in the streams' order; one kernel a group and communicator, so that grouped
+ * sends and receives cannot block each other; a stream that does not move and a driver that refuses
+ * end in an error within their bounds, and streams go on (release) or stand until the abort (hold).
+ * Method: ranks as threads on the stand-in driver, whose device memory kills whoever touches it;
+ * processes_test has those as processes.
  */
 #include <unistd.h>
 
@@ -12,17 +14,21 @@
 
 #include "tests/cuda/ranks.h"
 
-namespace {
+namespace
+{
 
 using namespace gpu;
 
-class Gpu : public testing::TestWithParam<const char *> {};
+class Gpu : public testing::TestWithParam<const char *>
+{
+};
 
 TEST_P(Gpu, AllReduceInTheStreamsOrder)
 {
     for (int n = 1; n <= 4; n++) {
         Job job(n, GetParam());
-        for (size_t count : {static_cast<size_t>(0), static_cast<size_t>(1), static_cast<size_t>(1001), static_cast<size_t>(300007)}) {
+        for (size_t count : {static_cast<size_t>(0), static_cast<size_t>(1),
+                             static_cast<size_t>(1001), static_cast<size_t>(300007)}) {
             reduces<float>(job, count, ftcclFloat, count % 2 == 0);
             reduces<int64_t>(job, count, ftcclInt64, true);
         }
@@ -47,16 +53,21 @@ TEST_P(Gpu, OtherCollectives)
         one.get(few, s);
         EXPECT_TRUE(soon([&] { return idle(s); }));
         for (int k = 0; k < n; k++)
-            EXPECT_TRUE(std::equal(got.begin() + k * static_cast<long>(count), got.begin() + (k + 1) * static_cast<long>(count), numbers<int>(count, k).begin())) << r;
+            EXPECT_TRUE(std::equal(got.begin() + k * static_cast<long>(count),
+                                   got.begin() + (k + 1) * static_cast<long>(count),
+                                   numbers<int>(count, k).begin()))
+                << r;
         std::vector<int> want = numbers<int>(count, r);
-        for (int &x : want) x *= n;
+        for (int &x : want)
+            x *= n;
         EXPECT_TRUE(few == want) << r;
         EXPECT_OK(ftcclBroadcast(one.ptr(), one.ptr(), count, ftcclInt, 1, c, as(s)));
         one.get(few, s);
         EXPECT_OK(ftcclAlltoAll(all.ptr(), all.ptr(), 0, ftcclInt, c, as(s)));
         EXPECT_TRUE(soon([&] { return idle(s); }));
         want = numbers<int>(count, 1);
-        for (int &x : want) x *= n;
+        for (int &x : want)
+            x *= n;
         EXPECT_TRUE(few == want) << r;
     });
 }
@@ -73,7 +84,8 @@ TEST_P(Gpu, AGroupOfSendsAndReceivesIsOneKernel)
         Buffer<float> mine(count), self(count), left(count), right(count), none(1);
         mine.put(numbers<float>(count, r), s);
         soon([&] { return idle(s); });
-        /* Every rank receives from both sides before it sends: with a kernel each nobody would get to sending. */
+        /* Every rank receives from both sides before it sends: with a kernel each nobody would get
+         * to sending. */
         EXPECT_OK(ftcclGroupStart());
         EXPECT_OK(ftcclRecv(left.ptr(), count, ftcclFloat, (r + n - 1) % n, c, as(s)));
         EXPECT_OK(ftcclRecv(right.ptr(), count, ftcclFloat, (r + 1) % n, c, as(s)));
@@ -91,7 +103,8 @@ TEST_P(Gpu, AGroupOfSendsAndReceivesIsOneKernel)
         EXPECT_TRUE(b == numbers<float>(count, (r + 1) % n)) << r;
         EXPECT_TRUE(d == numbers<float>(count, r)) << r;
     });
-    EXPECT_TRUE(before == STANDIN_UNKNOWN || standin_launched() - before == n) << standin_launched() - before;
+    EXPECT_TRUE(before == STANDIN_UNKNOWN || standin_launched() - before == n)
+        << standin_launched() - before;
 }
 
 TEST_P(Gpu, RanksOfOneThreadInAGroupDoNotWaitForEachOthersKernels)
@@ -100,14 +113,18 @@ TEST_P(Gpu, RanksOfOneThreadInAGroupDoNotWaitForEachOthersKernels)
     Job job(n, GetParam(), 3000);
     std::vector<std::unique_ptr<Buffer<float>>> data;
     std::vector<float> got(1000);
-    for (size_t r = 0; r < n; r++) data.push_back(std::make_unique<Buffer<float>>(got.size())), data[r]->put(std::vector<float>(got.size(), 1), job.stream[r]);
+    for (size_t r = 0; r < n; r++)
+        data.push_back(std::make_unique<Buffer<float>>(got.size())),
+            data[r]->put(std::vector<float>(got.size(), 1), job.stream[r]);
     /* Each on a stream of its own, then all on one. */
     for (int round = 0; round < 4; round++) {
         EXPECT_OK(ftcclGroupStart());
         for (size_t r = 0; r < n; r++)
-            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), got.size(), ftcclFloat, ftcclSum, job.comm[r], as(job.stream[round < 2 ? r : 0])));
+            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), got.size(), ftcclFloat,
+                                     ftcclSum, job.comm[r], as(job.stream[round < 2 ? r : 0])));
         EXPECT_OK(ftcclGroupEnd());
-        for (CUstream stream : job.stream) EXPECT_TRUE(soon([&] { return idle(stream); }));
+        for (CUstream stream : job.stream)
+            EXPECT_TRUE(soon([&] { return idle(stream); }));
     }
     for (size_t r = 0; r < n; r++) {
         data[r]->get(got, job.stream[r]);
@@ -117,20 +134,25 @@ TEST_P(Gpu, RanksOfOneThreadInAGroupDoNotWaitForEachOthersKernels)
     }
 }
 
-/* A group of small sums is one exchange, wherever each rank has its buffers: rank 0 on the GPU, rank 1 on the host, the others on both. */
+/* A group of small sums is one exchange, wherever each rank has its buffers: rank 0 on the GPU,
+ * rank 1 on the host, the others on both. */
 TEST_P(Gpu, SmallSumsOfAGroupMayLieAnywhereOnEachRank)
 {
     const size_t calls = 20, longest = 1000;
     Job job(4, GetParam());
     auto count_of = [](size_t i) { return i % 5 == 4 ? longest : i + 1; };
-    auto start_of = [](size_t i, int r) { return numbers<int>(i % 5 == 4 ? longest : i + 1, static_cast<int>(i) * 7 + r); };
+    auto start_of = [](size_t i, int r) {
+        return numbers<int>(i % 5 == 4 ? longest : i + 1, static_cast<int>(i) * 7 + r);
+    };
     job.each([&](int r) {
         CUstream s = job.stream[static_cast<size_t>(r)];
         ftcclStream_t host;
         EXPECT_OK(ftcclStreamCreate(&host));
         std::vector<std::vector<int>> here(calls), got(calls);
         std::vector<std::unique_ptr<Buffer<int>>> there, out;
-        auto on_gpu = [&](size_t i) { return r == 0 || (r > 1 && (i + static_cast<size_t>(r)) % 3 != 0); };
+        auto on_gpu = [&](size_t i) {
+            return r == 0 || (r > 1 && (i + static_cast<size_t>(r)) % 3 != 0);
+        };
         for (size_t i = 0; i < calls; i++) {
             here[i] = got[i] = start_of(i, r);
             there.push_back(std::make_unique<Buffer<int>>(count_of(i)));
@@ -140,9 +162,12 @@ TEST_P(Gpu, SmallSumsOfAGroupMayLieAnywhereOnEachRank)
         for (int round = 0; round < 3; round++) { /* out of place, then in place twice */
             EXPECT_OK(ftcclGroupStart());
             for (size_t i = 0; i < calls; i++) {
-                const int *from = on_gpu(i) ? (round == 0 ? there : out)[i]->ptr() : round == 0 ? here[i].data() : got[i].data();
-                EXPECT_OK(ftcclAllReduce(from, on_gpu(i) ? out[i]->ptr() : got[i].data(), count_of(i), ftcclInt, ftcclSum,
-                                         job.comm[static_cast<size_t>(r)], on_gpu(i) ? as(s) : host));
+                const int *from = on_gpu(i)    ? (round == 0 ? there : out)[i]->ptr()
+                                  : round == 0 ? here[i].data()
+                                               : got[i].data();
+                EXPECT_OK(ftcclAllReduce(
+                    from, on_gpu(i) ? out[i]->ptr() : got[i].data(), count_of(i), ftcclInt,
+                    ftcclSum, job.comm[static_cast<size_t>(r)], on_gpu(i) ? as(s) : host));
             }
             EXPECT_OK(ftcclGroupEnd());
         }
@@ -150,10 +175,13 @@ TEST_P(Gpu, SmallSumsOfAGroupMayLieAnywhereOnEachRank)
         for (size_t i = 0; i < calls; i++) {
             std::vector<int> want(count_of(i)), input(count_of(i));
             for (int k = 0; k < job.size(); k++)
-                for (size_t e = 0; e < want.size(); e++) want[e] += start_of(i, k)[e] * 16;
-            if (on_gpu(i)) out[i]->get(got[i], s), there[i]->get(input, s);
+                for (size_t e = 0; e < want.size(); e++)
+                    want[e] += start_of(i, k)[e] * 16;
+            if (on_gpu(i))
+                out[i]->get(got[i], s), there[i]->get(input, s);
             EXPECT_TRUE(soon([&] { return idle(s); }));
-            EXPECT_TRUE(got[i] == want) << "rank " << r << ", call " << i << ": " << got[i][0] << ", not " << want[0];
+            EXPECT_TRUE(got[i] == want)
+                << "rank " << r << ", call " << i << ": " << got[i][0] << ", not " << want[0];
             EXPECT_TRUE((on_gpu(i) ? input : here[i]) == start_of(i, r)) << "the input changed";
         }
         EXPECT_EQ(job.state(r), ftcclSuccess);
@@ -161,7 +189,8 @@ TEST_P(Gpu, SmallSumsOfAGroupMayLieAnywhereOnEachRank)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, Gpu, testing::Values("inproc", "shm", "tcp"), [](auto &i) { return std::string(i.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, Gpu, testing::Values("inproc", "shm", "tcp"),
+                         [](auto &i) { return std::string(i.param); });
 
 TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
 {
@@ -176,9 +205,13 @@ TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
         std::vector<int> got(count), want = numbers<int>(count, 0);
         data.put(want, streams[0]);
         /* Calls on one communicator run in their order, whatever their streams. */
-        for (int i = 0; i < 12; i++) EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, i % 2 ? ftcclSum : ftcclMax, c, as(streams[i % 3])));
-        for (int &x : want) x *= 64;
-        for (CUstream s : streams) EXPECT_TRUE(soon([&] { return idle(s); }));
+        for (int i = 0; i < 12; i++)
+            EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt,
+                                     i % 2 ? ftcclSum : ftcclMax, c, as(streams[i % 3])));
+        for (int &x : want)
+            x *= 64;
+        for (CUstream s : streams)
+            EXPECT_TRUE(soon([&] { return idle(s); }));
         data.get(got, streams[2]);
         EXPECT_TRUE(soon([&] { return idle(streams[2]); }));
         EXPECT_TRUE(got == want) << got[1] << " " << want[1];
@@ -186,8 +219,10 @@ TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
         Buffer<int> other(count);
         standin_block(streams[2]);
         EXPECT_OK(ftcclGroupStart());
-        EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, ftcclMax, c, as(streams[0])));
-        EXPECT_OK(ftcclAllReduce(data.ptr(), other.ptr(), count, ftcclInt, ftcclMin, c, as(streams[2])));
+        EXPECT_OK(
+            ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, ftcclMax, c, as(streams[0])));
+        EXPECT_OK(
+            ftcclAllReduce(data.ptr(), other.ptr(), count, ftcclInt, ftcclMin, c, as(streams[2])));
         EXPECT_OK(ftcclGroupEnd());
         usleep(20000);
         EXPECT_FALSE(idle(streams[0]));
@@ -203,14 +238,16 @@ TEST(GpuStreams, SeveralOfACommunicatorNullAndPerThread)
         Buffer<int> data(count);
         std::vector<int> got(count), want = numbers<int>(count, 3);
         data.put(want, nullptr);
-        EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, ftcclSum, null.comm[0], nullptr));
+        EXPECT_OK(ftcclAllReduce(data.ptr(), data.ptr(), count, ftcclInt, ftcclSum, null.comm[0],
+                                 nullptr));
         data.get(got, nullptr);
         EXPECT_TRUE(soon([&] { return idle(nullptr); }));
         EXPECT_TRUE(got == want);
     });
 }
 
-/* Memory that the GPU and the processor can both reach: managed, and the program's own once it is registered. */
+/* Memory that the GPU and the processor can both reach: managed, and the program's own once it is
+ * registered. */
 TEST(GpuStreams, ManagedAndRegisteredBuffers)
 {
     const size_t count = 100000;
@@ -219,16 +256,20 @@ TEST(GpuStreams, ManagedAndRegisteredBuffers)
         size_t k = static_cast<size_t>(r);
         CUdeviceptr at = 0;
         std::vector<int> own(count + 2048, 1);
-        uintptr_t page = (reinterpret_cast<uintptr_t>(own.data()) + 4095) / 4096 * 4096; /* pages that are its alone */
+        /* pages that are its alone */
+        uintptr_t page = (reinterpret_cast<uintptr_t>(own.data()) + 4095) / 4096 * 4096;
         int *registered = reinterpret_cast<int *>(page);
         size_t len = (count - 1024) * sizeof(int) / 4096 * 4096;
         ASSERT_EQ(cuMemAllocManaged(&at, len, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
         int *managed = reinterpret_cast<int *>(at);
         std::fill(managed, managed + len / sizeof(int), 2 + r);
-        EXPECT_CALLER(ftcclAllReduce(registered, managed, len / sizeof(int), ftcclInt, ftcclSum, job.comm[k], as(job.stream[k])));
+        EXPECT_CALLER(ftcclAllReduce(registered, managed, len / sizeof(int), ftcclInt, ftcclSum,
+                                     job.comm[k], as(job.stream[k])));
         ASSERT_EQ(cuMemHostRegister(registered, len, CU_MEMHOSTREGISTER_PORTABLE), CUDA_SUCCESS);
-        EXPECT_OK(ftcclAllReduce(managed, registered, len / sizeof(int), ftcclInt, ftcclSum, job.comm[k], as(job.stream[k])));
-        EXPECT_OK(ftcclAllReduce(registered, managed, len / sizeof(int), ftcclInt, ftcclSum, job.comm[k], as(job.stream[k])));
+        EXPECT_OK(ftcclAllReduce(managed, registered, len / sizeof(int), ftcclInt, ftcclSum,
+                                 job.comm[k], as(job.stream[k])));
+        EXPECT_OK(ftcclAllReduce(registered, managed, len / sizeof(int), ftcclInt, ftcclSum,
+                                 job.comm[k], as(job.stream[k])));
         EXPECT_TRUE(soon([&] { return idle(job.stream[k]); }));
         for (size_t i : {size_t{0}, len / sizeof(int) - 1}) {
             EXPECT_EQ(registered[i], 5) << r;
@@ -259,11 +300,15 @@ TEST(GpuStreams, HostAndDeviceBesideEachOther)
         EXPECT_EQ(here, std::vector<float>(100, 2));
         EXPECT_EQ(got, here);
         EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, host));
-        EXPECT_CALLER(ftcclAllReduce(here.data(), here.data(), 100, ftcclFloat, ftcclSum, c, as(s)));
-        EXPECT_CALLER(ftcclAllReduce(there.ptr(), here.data(), 100, ftcclFloat, ftcclSum, c, nullptr));
+        EXPECT_CALLER(
+            ftcclAllReduce(here.data(), here.data(), 100, ftcclFloat, ftcclSum, c, as(s)));
+        EXPECT_CALLER(
+            ftcclAllReduce(there.ptr(), here.data(), 100, ftcclFloat, ftcclSum, c, nullptr));
         char none;
-        if (standin_launched() != STANDIN_UNKNOWN) { /* a real driver may follow what is no stream of its */
-            EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c, reinterpret_cast<ftcclStream_t>(&none)));
+        /* a real driver may follow what is no stream of its */
+        if (standin_launched() != STANDIN_UNKNOWN) {
+            EXPECT_CALLER(ftcclAllReduce(there.ptr(), there.ptr(), 100, ftcclFloat, ftcclSum, c,
+                                         reinterpret_cast<ftcclStream_t>(&none)));
         }
         /* A scale that lies on the device. */
         Buffer<float> three(1);
@@ -279,14 +324,18 @@ TEST(GpuStreams, HostAndDeviceBesideEachOther)
     });
 }
 
-class GpuVerify : public testing::TestWithParam<const char *> {};
+class GpuVerify : public testing::TestWithParam<const char *>
+{
+};
 
 TEST_P(GpuVerify, ResultsAreComparedAndMessagesSummedUp)
 {
     const int n = 3;
     const size_t count = 200003;
     Job job(n, GetParam(), 60000, 0, FTCCL_OPTION_UNDEF, 1);
-    for (size_t k : {static_cast<size_t>(1), static_cast<size_t>(1001), static_cast<size_t>(300007)}) reduces<float>(job, k, ftcclFloat, k % 2 == 0);
+    for (size_t k :
+         {static_cast<size_t>(1), static_cast<size_t>(1001), static_cast<size_t>(300007)})
+        reduces<float>(job, k, ftcclFloat, k % 2 == 0);
     job.each([&](int r) {
         CUstream s = job.stream[static_cast<size_t>(r)];
         ftcclComm_t c = job.comm[static_cast<size_t>(r)];
@@ -296,13 +345,17 @@ TEST_P(GpuVerify, ResultsAreComparedAndMessagesSummedUp)
         EXPECT_OK(ftcclAllGather(one.ptr(), all.ptr(), count, ftcclInt, c, as(s)));
         EXPECT_OK(ftcclBroadcast(one.ptr(), one.ptr(), count, ftcclInt, 1, c, as(s)));
         EXPECT_OK(ftcclGroupStart());
-        EXPECT_OK(ftcclSend(all.ptr() + static_cast<size_t>(r) * count, count, ftcclInt, (r + 1) % n, c, as(s)));
+        EXPECT_OK(ftcclSend(all.ptr() + static_cast<size_t>(r) * count, count, ftcclInt,
+                            (r + 1) % n, c, as(s)));
         EXPECT_OK(ftcclRecv(next.ptr(), count, ftcclInt, (r + n - 1) % n, c, as(s)));
         EXPECT_OK(ftcclGroupEnd());
         all.get(got, s), next.get(few, s);
         EXPECT_TRUE(soon([&] { return idle(s); }));
         for (int k = 0; k < n; k++)
-            EXPECT_TRUE(std::equal(got.begin() + k * static_cast<long>(count), got.begin() + (k + 1) * static_cast<long>(count), numbers<int>(count, k).begin())) << r;
+            EXPECT_TRUE(std::equal(got.begin() + k * static_cast<long>(count),
+                                   got.begin() + (k + 1) * static_cast<long>(count),
+                                   numbers<int>(count, k).begin()))
+                << r;
         EXPECT_TRUE(few == numbers<int>(count, (r + n - 1) % n)) << r;
         one.get(few, s);
         EXPECT_TRUE(soon([&] { return idle(s); }));
@@ -311,7 +364,8 @@ TEST_P(GpuVerify, ResultsAreComparedAndMessagesSummedUp)
     });
 }
 
-/* A kernel stores a wrong byte. Where that goes into the result of one rank alone it is named; what it stores for all is the same everywhere. */
+/* A kernel stores a wrong byte. Where that goes into the result of one rank alone it is named; what
+ * it stores for all is the same everywhere. */
 TEST_P(GpuVerify, AResultThatIsSpoiledOnOneRankIsNamed)
 {
     int named = 0;
@@ -319,38 +373,50 @@ TEST_P(GpuVerify, AResultThatIsSpoiledOnOneRankIsNamed)
         Job job(2, GetParam(), 60000, 0, FTCCL_OPTION_UNDEF, 1);
         std::vector<std::unique_ptr<Buffer<float>>> in, out;
         for (size_t r = 0; r < 2; r++) {
-            in.push_back(std::make_unique<Buffer<float>>(size_t{100000})), out.push_back(std::make_unique<Buffer<float>>(size_t{100000}));
+            in.push_back(std::make_unique<Buffer<float>>(size_t{100000})),
+                out.push_back(std::make_unique<Buffer<float>>(size_t{100000}));
             in[r]->put(std::vector<float>(100000, 1), job.stream[r]);
         }
         standin_fail("spoil", CUDA_ERROR_UNKNOWN, nth);
         job.each([&](int r) {
             size_t k = static_cast<size_t>(r);
-            EXPECT_OK(ftcclAllReduce(in[k]->ptr(), out[k]->ptr(), 100000, ftcclFloat, ftcclSum, job.comm[k], as(job.stream[k])));
+            EXPECT_OK(ftcclAllReduce(in[k]->ptr(), out[k]->ptr(), 100000, ftcclFloat, ftcclSum,
+                                     job.comm[k], as(job.stream[k])));
             EXPECT_TRUE(soon([&] { return idle(job.stream[k]); }));
         });
         bool failed = job.state(0) != ftcclSuccess;
         EXPECT_EQ(job.state(1) != ftcclSuccess, failed);
-        if (!failed) continue;
+        if (!failed)
+            continue;
         named++;
-        EXPECT_NE(std::string(ftcclGetLastError(job.comm[0])).find("not the same"), std::string::npos) << ftcclGetLastError(job.comm[0]);
+        EXPECT_NE(std::string(ftcclGetLastError(job.comm[0])).find("not the same"),
+                  std::string::npos)
+            << ftcclGetLastError(job.comm[0]);
     }
     standin_fail("spoil", CUDA_SUCCESS, 0);
     EXPECT_GT(named, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Transports, GpuVerify, testing::Values("inproc", "shm", "tcp"), [](auto &i) { return std::string(i.param); });
+INSTANTIATE_TEST_SUITE_P(Transports, GpuVerify, testing::Values("inproc", "shm", "tcp"),
+                         [](auto &i) { return std::string(i.param); });
 
 /* A byte of what may be written meanwhile, which is all that says how far it is. */
-__attribute__((no_sanitize("thread"))) char peek(const std::vector<char> &of, size_t at) { return *static_cast<const volatile char *>(&of[at]); }
+__attribute__((no_sanitize("thread"))) char peek(const std::vector<char> &of, size_t at)
+{
+    return *static_cast<const volatile char *>(&of[at]);
+}
 
-/* What a rank sends to itself, from the GPU to the host: that the only peer of its process leaves meanwhile is nothing to it. */
+/* What a rank sends to itself, from the GPU to the host: that the only peer of its process leaves
+ * meanwhile is nothing to it. */
 TEST(GpuStreams, ASendToItselfDoesNotMindALinkThatGoes)
 {
     const size_t n = size_t{64} << 20;
     Job job(2, "shm");
     reduces<float>(job, 100, ftcclFloat, true);
     ftcclComm_t alone[2];
-    job.each([&](int r) { EXPECT_OK(ftcclCommSplit(job.comm[static_cast<size_t>(r)], r, 0, &alone[r], nullptr)); });
+    job.each([&](int r) {
+        EXPECT_OK(ftcclCommSplit(job.comm[static_cast<size_t>(r)], r, 0, &alone[r], nullptr));
+    });
     Buffer<char> there(n);
     std::vector<char> in = numbers<char>(n, 1), here(n);
     ftcclStream_t host;
@@ -361,7 +427,8 @@ TEST(GpuStreams, ASendToItselfDoesNotMindALinkThatGoes)
     EXPECT_OK(ftcclSend(there.ptr(), n, ftcclInt8, 0, alone[0], as(job.stream[0])));
     EXPECT_OK(ftcclRecv(here.data(), n, ftcclInt8, 0, alone[0], host));
     EXPECT_OK(ftcclGroupEnd());
-    EXPECT_TRUE(soon([&] { return peek(here, 0) == in[0] && peek(here, 1) == in[1]; })) << "it does not begin";
+    EXPECT_TRUE(soon([&] { return peek(here, 0) == in[0] && peek(here, 1) == in[1]; }))
+        << "it does not begin";
     EXPECT_OK(ftcclCommDestroy(alone[1]));
     EXPECT_OK(ftcclCommDestroy(job.comm[1]));
     job.comm[1] = nullptr;
@@ -380,12 +447,17 @@ TEST(GpuErrors, ADriverThatRefusesIsTheCallersErrorAndHarmsNobody)
     for (const char *call : {"cuMemHostAlloc", "cuEventRecord", "cuLaunchKernel"}) {
         const Job &who = call == std::string("cuMemHostAlloc") ? alone : job;
         standin_fail(call, CUDA_ERROR_UNKNOWN, 0);
-        EXPECT_EQ(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, who.comm[0], as(who.stream[0])), ftcclUnhandledCudaError) << call;
-        EXPECT_NE(std::string(ftcclGetLastError(nullptr)).find(call), std::string::npos) << ftcclGetLastError(nullptr);
+        EXPECT_EQ(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, who.comm[0],
+                                 as(who.stream[0])),
+                  ftcclUnhandledCudaError)
+            << call;
+        EXPECT_NE(std::string(ftcclGetLastError(nullptr)).find(call), std::string::npos)
+            << ftcclGetLastError(nullptr);
         EXPECT_EQ(job.state(0), ftcclSuccess);
     }
     standin_fail("capturing", CUDA_ERROR_UNKNOWN, 0);
-    EXPECT_CALLER(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+    EXPECT_CALLER(ftcclAllReduce(a.ptr(), a.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0],
+                                 as(job.stream[0])));
     reduces<float>(job, 1000, ftcclFloat, true);
     reduces<float>(alone, 1000, ftcclFloat, true);
 }
@@ -393,15 +465,18 @@ TEST(GpuErrors, ADriverThatRefusesIsTheCallersErrorAndHarmsNobody)
 /* Rank 1's stream stands still; the others' operations have ended. */
 struct Standing {
     Job job{3, "shm", 3000};
-    Buffer<float> a{400000}, b{400000}, c{400000}; /* more than links hold: rank 1 cannot complete alone later */
+    /* more than links hold: rank 1 cannot complete alone later */
+    Buffer<float> a{400000}, b{400000}, c{400000};
     Standing()
     {
         reduces<float>(job, 100, ftcclFloat, true);
         standin_block(job.stream[1]);
         Buffer<float> *data[] = {&a, &b, &c};
         for (size_t r = 0; r < 3; r++)
-            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), a.n, ftcclFloat, ftcclSum, job.comm[r], as(job.stream[r])));
-        EXPECT_TRUE(soon([&] { return job.state(0) != ftcclSuccess && job.state(2) != ftcclSuccess; }));
+            EXPECT_OK(ftcclAllReduce(data[r]->ptr(), data[r]->ptr(), a.n, ftcclFloat, ftcclSum,
+                                     job.comm[r], as(job.stream[r])));
+        EXPECT_TRUE(
+            soon([&] { return job.state(0) != ftcclSuccess && job.state(2) != ftcclSuccess; }));
         EXPECT_EQ(ftcclGetErrorClass(job.state(0)), ftcclClassRecoverable);
         EXPECT_EQ(ftcclGetErrorClass(job.state(2)), ftcclClassRecoverable);
         EXPECT_TRUE(soon([&] { return idle(job.stream[0]) && idle(job.stream[2]); })) << "released";
@@ -443,7 +518,8 @@ TEST(GpuErrors, AnInputInPlaceIsRestored)
     Buffer<int> a(in.size());
     reduces<int>(job, 200000, ftcclInt, true);
     a.put(in, job.stream[0]);
-    EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), in.size(), ftcclInt, ftcclSum, job.comm[0], as(job.stream[0])));
+    EXPECT_OK(ftcclAllReduce(a.ptr(), a.ptr(), in.size(), ftcclInt, ftcclSum, job.comm[0],
+                             as(job.stream[0])));
     EXPECT_TRUE(soon([&] { return job.state(0) != ftcclSuccess; }));
     a.get(got, job.stream[0]);
     EXPECT_TRUE(soon([&] { return idle(job.stream[0]); }));
@@ -458,8 +534,14 @@ TEST(GpuErrors, AnInputInPlaceIsRestored)
 struct Behind {
     const uint32_t *word = nullptr;
     Buffer<uint32_t> seen{1};
-    explicit Behind(ftcclComm_t comm) { EXPECT_OK(ftcclCommGetDeviceStatus(comm, &word)); }
-    void enqueue(CUstream stream) const { cuMemcpyAsync(seen.at, reinterpret_cast<CUdeviceptr>(word), sizeof *word, stream); }
+    explicit Behind(ftcclComm_t comm)
+    {
+        EXPECT_OK(ftcclCommGetDeviceStatus(comm, &word));
+    }
+    void enqueue(CUstream stream) const
+    {
+        cuMemcpyAsync(seen.at, reinterpret_cast<CUdeviceptr>(word), sizeof *word, stream);
+    }
     uint32_t value(CUstream stream)
     {
         std::vector<uint32_t> got(1, 7);
@@ -469,7 +551,9 @@ struct Behind {
     }
 };
 
-class GpuOnFailure : public testing::TestWithParam<int64_t> {};
+class GpuOnFailure : public testing::TestWithParam<int64_t>
+{
+};
 
 /* Rank 1 does not come. */
 TEST_P(GpuOnFailure, StreamsStandOrGoAndKernelsBehindCanTell)
@@ -493,7 +577,8 @@ TEST_P(GpuOnFailure, StreamsStandOrGoAndKernelsBehindCanTell)
         comm = nullptr;
     }
     EXPECT_EQ(behind.value(s), 1u) << "a kernel behind went on, and could not know";
-    Job next(2, "shm"); /* whose kernels must not see that failure, nor those of before the next one's success */
+    /* whose kernels must not see that failure, nor those of before the next one's success */
+    Job next(2, "shm");
     Behind fresh(next.comm[0]);
     EXPECT_NE(fresh.word, behind.word);
     fresh.enqueue(next.stream[0]);
@@ -502,10 +587,15 @@ TEST_P(GpuOnFailure, StreamsStandOrGoAndKernelsBehindCanTell)
     EXPECT_EQ(behind.value(next.stream[0]), 1u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Options, GpuOnFailure, testing::Values(int64_t{FTCCL_STREAMS_RELEASE}, int64_t{FTCCL_STREAMS_HOLD}),
-                         [](auto &i) { return i.param == FTCCL_STREAMS_HOLD ? "hold" : "release"; });
+INSTANTIATE_TEST_SUITE_P(Options, GpuOnFailure,
+                         testing::Values(int64_t{FTCCL_STREAMS_RELEASE},
+                                         int64_t{FTCCL_STREAMS_HOLD}),
+                         [](auto &i) {
+                             return i.param == FTCCL_STREAMS_HOLD ? "hold" : "release";
+                         });
 
-/* One-sided calls are for memory of the host: what is the GPU's is refused before anything is done, by each rank for itself, and harms nobody. */
+/* One-sided calls are for memory of the host: what is the GPU's is refused before anything is done,
+ * by each rank for itself, and harms nobody. */
 TEST(GpuErrors, WindowsAndPutsOfGpuMemoryAreRefusedWithASentence)
 {
     Job job(2, "shm");
@@ -516,10 +606,13 @@ TEST(GpuErrors, WindowsAndPutsOfGpuMemoryAreRefusedWithASentence)
         Buffer<int> there(64);
         ftcclWindow_t window = nullptr;
         EXPECT_CALLER(ftcclCommWindowRegister(c, there.ptr(), 256, &window, 0));
-        EXPECT_NE(std::string(ftcclGetLastError(c)).find("memory of a GPU"), std::string::npos) << ftcclGetLastError(c);
+        EXPECT_NE(std::string(ftcclGetLastError(c)).find("memory of a GPU"), std::string::npos)
+            << ftcclGetLastError(c);
         ASSERT_OK(ftcclCommWindowRegister(c, host[static_cast<size_t>(r)].data(), 256, &window, 0));
-        EXPECT_CALLER(ftcclPutSignal(there.ptr(), 64, ftcclInt, 1 - r, window, 0, 0, 0, 0, c, nullptr));
-        EXPECT_NE(std::string(ftcclGetLastError(c)).find("memory of a GPU"), std::string::npos) << ftcclGetLastError(c);
+        EXPECT_CALLER(
+            ftcclPutSignal(there.ptr(), 64, ftcclInt, 1 - r, window, 0, 0, 0, 0, c, nullptr));
+        EXPECT_NE(std::string(ftcclGetLastError(c)).find("memory of a GPU"), std::string::npos)
+            << ftcclGetLastError(c);
         EXPECT_CALLER(ftcclSignal(1 - r, 0, 0, 0, c, as(s))); /* nor on streams of CUDA's */
         std::vector<int> mine(64, r + 1);
         ftcclWaitSignalDesc_t wait = {};
@@ -539,7 +632,8 @@ TEST(GpuErrors, ABufferOfAnotherGpuIsRefused)
 {
     int count = 0;
     ASSERT_EQ(cuDeviceGetCount(&count), CUDA_SUCCESS);
-    if (count < 2) GTEST_SKIP() << "needs two GPUs";
+    if (count < 2)
+        GTEST_SKIP() << "needs two GPUs";
     Job job(1, "shm");
     job.each([&](int) {
         CUcontext other, popped;
@@ -548,9 +642,13 @@ TEST(GpuErrors, ABufferOfAnotherGpuIsRefused)
         Buffer<float> theirs(100);
         ASSERT_EQ(cuCtxPopCurrent(&popped), CUDA_SUCCESS);
         Buffer<float> ours(100);
-        EXPECT_CALLER(ftcclAllReduce(theirs.ptr(), ours.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
-        EXPECT_NE(std::string(ftcclGetLastError(job.comm[0])).find("memory of GPU 1"), std::string::npos) << ftcclGetLastError(job.comm[0]);
-        EXPECT_CALLER(ftcclAllReduce(ours.ptr(), theirs.ptr(), 100, ftcclFloat, ftcclSum, job.comm[0], as(job.stream[0])));
+        EXPECT_CALLER(ftcclAllReduce(theirs.ptr(), ours.ptr(), 100, ftcclFloat, ftcclSum,
+                                     job.comm[0], as(job.stream[0])));
+        EXPECT_NE(std::string(ftcclGetLastError(job.comm[0])).find("memory of GPU 1"),
+                  std::string::npos)
+            << ftcclGetLastError(job.comm[0]);
+        EXPECT_CALLER(ftcclAllReduce(ours.ptr(), theirs.ptr(), 100, ftcclFloat, ftcclSum,
+                                     job.comm[0], as(job.stream[0])));
         cuDevicePrimaryCtxRelease(1);
     });
 }
@@ -582,7 +680,9 @@ TEST(GpuErrors, AGroupOfSmallSumsThatFailsLeavesItsInputs)
         Buffer<int> a(in.size()), b(in.size());
         a.put(in, job.stream[0]), b.put(in, job.stream[0]);
         EXPECT_OK(ftcclGroupStart());
-        for (Buffer<int> *x : {&a, &b}) EXPECT_OK(ftcclAllReduce(x->ptr(), x->ptr(), in.size(), ftcclInt, ftcclSum, job.comm[0], as(job.stream[0])));
+        for (Buffer<int> *x : {&a, &b})
+            EXPECT_OK(ftcclAllReduce(x->ptr(), x->ptr(), in.size(), ftcclInt, ftcclSum, job.comm[0],
+                                     as(job.stream[0])));
         EXPECT_OK(ftcclGroupEnd());
         EXPECT_TRUE(soon([&] { return job.state(0) != ftcclSuccess; }));
         for (Buffer<int> *x : {&a, &b}) {
@@ -597,4 +697,4 @@ TEST(GpuErrors, AGroupOfSmallSumsThatFailsLeavesItsInputs)
     }
 }
 
-}  // namespace
+} // namespace

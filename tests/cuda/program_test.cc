@@ -1,8 +1,10 @@
 /*
- * Property: a program that is compiled against NVIDIA's nccl.h and cuda_runtime.h and knows nothing of ours runs on our libnccl.so.2 as on
- * NVIDIA's: one process with several devices, a process or thread a rank, groups, non-blocking communicators, memory of ncclMemAlloc, own
- * operators, splits, every kind of stream; a rank that aborts is an error of the others, whose streams go on. Method: such programs, in
- * the style of NVIDIA's examples, on the stand-in driver (four devices) and a stand-in runtime.
+ * Property: a program that is compiled against NVIDIA's nccl.h and cuda_runtime.h and knows nothing
+ * of ours runs on our libnccl.so.2 as on NVIDIA's: one process with several devices, a process or
+ * thread a rank, groups, non-blocking communicators, memory of ncclMemAlloc, own operators, splits,
+ * every kind of stream; a rank that aborts is an error of the others, whose streams go on. Method:
+ * such programs, in the style of NVIDIA's examples, on the stand-in driver (four devices) and a
+ * stand-in runtime.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"
@@ -13,7 +15,10 @@
 #define FT_NO_NCCL_HEADER "no cuda_runtime.h: configure --with-cuda=DIR names the toolkit"
 #endif
 #ifdef FT_NO_NCCL_HEADER
-TEST(CudaProgram, Headers) { GTEST_SKIP() << FT_NO_NCCL_HEADER; }
+TEST(CudaProgram, Headers)
+{
+    GTEST_SKIP() << FT_NO_NCCL_HEADER;
+}
 #else
 
 #include <cuda_runtime.h>
@@ -28,7 +33,8 @@ TEST(CudaProgram, Headers) { GTEST_SKIP() << FT_NO_NCCL_HEADER; }
 #define NCCL(call) ASSERT_EQ(ncclSuccess, call) << ncclGetLastError(nullptr)
 #define CUDA(call) ASSERT_EQ(cudaSuccess, call)
 
-namespace {
+namespace
+{
 
 const size_t kCount = 100003;
 using Floats = std::vector<float>;
@@ -36,7 +42,8 @@ using Floats = std::vector<float>;
 Floats input(int rank, size_t n = kCount)
 {
     Floats v(n);
-    for (size_t i = 0; i < n; i++) v[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 1000);
+    for (size_t i = 0; i < n; i++)
+        v[i] = static_cast<float>(rank + 1) * static_cast<float>(i % 1000);
     return v;
 }
 
@@ -45,7 +52,8 @@ Floats total(int n, float times = 1)
 {
     Floats v(kCount);
     for (int r = 0; r < n; r++)
-        for (size_t i = 0; i < kCount; i++) v[i] += times * static_cast<float>(r + 1) * static_cast<float>(i % 1000);
+        for (size_t i = 0; i < kCount; i++)
+            v[i] += times * static_cast<float>(r + 1) * static_cast<float>(i % 1000);
     return v;
 }
 
@@ -54,7 +62,8 @@ bool finishes(cudaStream_t stream)
 {
     double end = proc::now() + 60;
     cudaError_t error;
-    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && proc::now() < end) usleep(200);
+    while ((error = cudaStreamQuery(stream)) == cudaErrorNotReady && proc::now() < end)
+        usleep(200);
     return error == cudaSuccess;
 }
 
@@ -62,14 +71,24 @@ bool finishes(cudaStream_t stream)
 struct Buffer {
     float *at = nullptr;
     size_t n;
-    explicit Buffer(size_t count = kCount) : n(count) { EXPECT_EQ(cudaSuccess, cudaMalloc(reinterpret_cast<void **>(&at), n * sizeof(float))); }
-    explicit Buffer(const Floats &v) : Buffer(v.size()) { EXPECT_EQ(cudaSuccess, cudaMemcpy(at, v.data(), n * sizeof(float), cudaMemcpyHostToDevice)); }
+    explicit Buffer(size_t count = kCount) : n(count)
+    {
+        EXPECT_EQ(cudaSuccess, cudaMalloc(reinterpret_cast<void **>(&at), n * sizeof(float)));
+    }
+    explicit Buffer(const Floats &v) : Buffer(v.size())
+    {
+        EXPECT_EQ(cudaSuccess, cudaMemcpy(at, v.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+    }
     Buffer(const Buffer &) = delete;
-    ~Buffer() { cudaFree(at); }
+    ~Buffer()
+    {
+        cudaFree(at);
+    }
     Floats get(cudaStream_t stream) const
     {
         Floats v(n);
-        EXPECT_EQ(cudaSuccess, cudaMemcpyAsync(v.data(), at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
+        EXPECT_EQ(cudaSuccess,
+                  cudaMemcpyAsync(v.data(), at, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
         EXPECT_TRUE(finishes(stream)) << "the stream stands still";
         return v;
     }
@@ -92,13 +111,17 @@ struct Devices {
     }
     ~Devices()
     {
-        for (auto c : comm) EXPECT_EQ(ncclSuccess, ncclCommDestroy(c));
-        for (auto s : stream) EXPECT_EQ(cudaSuccess, cudaStreamDestroy(s));
+        for (auto c : comm)
+            EXPECT_EQ(ncclSuccess, ncclCommDestroy(c));
+        for (auto s : stream)
+            EXPECT_EQ(cudaSuccess, cudaStreamDestroy(s));
     }
     void reduce(const ncclRedOp_t *op = nullptr) const
     {
         NCCL(ncclGroupStart());
-        for (size_t r = 0; r < comm.size(); r++) NCCL(ncclAllReduce(in[r]->at, out[r]->at, kCount, ncclFloat, op ? op[r] : ncclSum, comm[r], stream[r]));
+        for (size_t r = 0; r < comm.size(); r++)
+            NCCL(ncclAllReduce(in[r]->at, out[r]->at, kCount, ncclFloat, op ? op[r] : ncclSum,
+                               comm[r], stream[r]));
         NCCL(ncclGroupEnd());
     }
 };
@@ -123,7 +146,8 @@ TEST(CudaProgram, DevicesWithoutAListInAnotherOrderAndNotThere)
         Devices d(4);
         NCCL(ncclCommInitAll(d.comm.data(), d.n, nullptr));
         d.reduce();
-        for (size_t r = 0; r < 4; r++) EXPECT_EQ(total(4), d.out[r]->get(d.stream[r])) << "device " << r;
+        for (size_t r = 0; r < 4; r++)
+            EXPECT_EQ(total(4), d.out[r]->get(d.stream[r])) << "device " << r;
     }
     int devs[] = {3, 1}, device = -1, none[] = {0, 4};
     ncclComm_t comm[2];
@@ -148,7 +172,8 @@ TEST(CudaProgram, OneThreadMakesItsRanksInAGroup)
     }
     NCCL(ncclGroupEnd());
     d.reduce();
-    for (size_t r = 0; r < 3; r++) EXPECT_EQ(total(3), d.out[r]->get(d.stream[r])) << "device " << r;
+    for (size_t r = 0; r < 3; r++)
+        EXPECT_EQ(total(3), d.out[r]->get(d.stream[r])) << "device " << r;
 }
 
 TEST(CudaProgram, ANonBlockingCommunicator)
@@ -161,19 +186,22 @@ TEST(CudaProgram, ANonBlockingCommunicator)
     NCCL(ncclGroupStart());
     for (int r = 0; r < d.n; r++) {
         CUDA(cudaSetDevice(r));
-        ncclResult_t result = ncclCommInitRankConfig(&d.comm[static_cast<size_t>(r)], d.n, id, r, &config);
+        ncclResult_t result = ncclCommInitRankConfig(&d.comm[static_cast<size_t>(r)], d.n, id, r,
+                                                     &config);
         ASSERT_TRUE(result == ncclSuccess || result == ncclInProgress) << result;
     }
     ncclResult_t result = ncclGroupEnd();
     ASSERT_TRUE(result == ncclSuccess || result == ncclInProgress) << result;
     double end = proc::now() + 60;
     for (auto comm : d.comm) {
-        do NCCL(ncclCommGetAsyncError(comm, &result));
+        do
+            NCCL(ncclCommGetAsyncError(comm, &result));
         while (result == ncclInProgress && proc::now() < end);
         ASSERT_EQ(ncclSuccess, result);
     }
     d.reduce();
-    for (size_t r = 0; r < 3; r++) EXPECT_EQ(total(3), d.out[r]->get(d.stream[r])) << "device " << r;
+    for (size_t r = 0; r < 3; r++)
+        EXPECT_EQ(total(3), d.out[r]->get(d.stream[r])) << "device " << r;
 }
 
 TEST(CudaProgram, GroupedSendsAndReceivesDoNotWaitForEachOther)
@@ -226,7 +254,8 @@ TEST(CudaProgram, OwnOperatorsScaleByTheHostsOrTheDevicesNumber)
     }
 }
 
-/* Each rank a thread with its own device; what it does on its communicator, which is destroyed then. */
+/* Each rank a thread with its own device; what it does on its communicator, which is destroyed
+ * then. */
 void by_id(int n, const std::function<void(int, ncclComm_t)> &rank)
 {
     ncclUniqueId id;
@@ -249,9 +278,11 @@ TEST(CudaProgram, MemoryOfItsOwnIsTheDevicesAndIsRegistered)
         NCCL(ncclMemAlloc(&memory, kCount * sizeof(float)));
         NCCL(ncclCommRegister(comm, memory, kCount * sizeof(float), &handle));
         Floats v = input(r);
-        CUDA(cudaMemcpyAsync(memory, v.data(), kCount * sizeof(float), cudaMemcpyHostToDevice, stream));
+        CUDA(cudaMemcpyAsync(memory, v.data(), kCount * sizeof(float), cudaMemcpyHostToDevice,
+                             stream));
         NCCL(ncclAllReduce(memory, memory, kCount, ncclFloat, ncclSum, comm, stream));
-        CUDA(cudaMemcpyAsync(v.data(), memory, kCount * sizeof(float), cudaMemcpyDeviceToHost, stream));
+        CUDA(cudaMemcpyAsync(v.data(), memory, kCount * sizeof(float), cudaMemcpyDeviceToHost,
+                             stream));
         EXPECT_TRUE(finishes(stream));
         EXPECT_EQ(total(2), v) << r;
         NCCL(ncclCommDeregister(comm, handle));
@@ -263,7 +294,8 @@ TEST(CudaProgram, MemoryOfItsOwnIsTheDevicesAndIsRegistered)
 TEST(CudaProgram, TheNullStreamAndTheThreadsOwn)
 {
     by_id(3, [](int r, ncclComm_t comm) {
-        for (cudaStream_t stream : {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy, cudaStreamPerThread}) {
+        for (cudaStream_t stream :
+             {static_cast<cudaStream_t>(nullptr), cudaStreamLegacy, cudaStreamPerThread}) {
             Buffer in(input(r)), out;
             NCCL(ncclAllReduce(in.at, out.at, kCount, ncclFloat, ncclSum, comm, stream));
             EXPECT_EQ(total(3), out.get(stream)) << r;
@@ -309,7 +341,8 @@ TEST(CudaProgram, EventsOrderItWithOtherStreams)
         Buffer data;
         Floats v = input(r);
         for (int i = 0; i < 5; i++) {
-            CUDA(cudaMemcpyAsync(data.at, v.data(), kCount * sizeof(float), cudaMemcpyHostToDevice, copies));
+            CUDA(cudaMemcpyAsync(data.at, v.data(), kCount * sizeof(float), cudaMemcpyHostToDevice,
+                                 copies));
             CUDA(cudaEventRecord(ready, copies));
             CUDA(cudaStreamWaitEvent(reduces, ready, 0));
             NCCL(ncclAllReduce(data.at, data.at, kCount, ncclFloat, ncclSum, comm, reduces));
@@ -346,20 +379,31 @@ TEST(CudaProgram, AStreamOfAnotherDeviceIsRefused)
 {
     Devices d(2);
     NCCL(ncclCommInitAll(d.comm.data(), d.n, nullptr));
-    EXPECT_NE(ncclSuccess, ncclAllReduce(d.in[0]->at, d.out[0]->at, kCount, ncclFloat, ncclSum, d.comm[0], d.stream[1]));
+    EXPECT_NE(ncclSuccess, ncclAllReduce(d.in[0]->at, d.out[0]->at, kCount, ncclFloat, ncclSum,
+                                         d.comm[0], d.stream[1]));
     EXPECT_STRNE("", ncclGetLastError(d.comm[0]));
     d.reduce();
-    for (size_t r = 0; r < 2; r++) EXPECT_EQ(total(2), d.out[r]->get(d.stream[r]));
+    for (size_t r = 0; r < 2; r++)
+        EXPECT_EQ(total(2), d.out[r]->get(d.stream[r]));
 }
 
-class CudaProgramOnFailure : public testing::TestWithParam<const char *> {
-protected:
-    void SetUp() override { read(GetParam()); }
-    void TearDown() override { read(nullptr); }
+class CudaProgramOnFailure : public testing::TestWithParam<const char *>
+{
+  protected:
+    void SetUp() override
+    {
+        read(GetParam());
+    }
+    void TearDown() override
+    {
+        read(nullptr);
+    }
     static void read(const char *value)
     {
-        if (value) setenv("FTCCL_ON_FAILURE", value, 1);
-        else unsetenv("FTCCL_ON_FAILURE");
+        if (value)
+            setenv("FTCCL_ON_FAILURE", value, 1);
+        else
+            unsetenv("FTCCL_ON_FAILURE");
         ftcclResetDebugInit(); /* reads the environment again */
     }
 };
@@ -380,12 +424,17 @@ TEST_P(CudaProgramOnFailure, AnAbortIsAnErrorOfTheOthersWhoseStreamsStandOrGoOn)
         Buffer in(input(r)), out;
         NCCL(ncclAllReduce(in.at, out.at, kCount, ncclFloat, ncclSum, comm, stream));
         EXPECT_EQ(total(3), out.get(stream)) << r;
-        for (done++; done < 3;) std::this_thread::yield(); /* an abort may end what runs elsewhere */
+        /* an abort may end what runs elsewhere */
+        for (done++; done < 3;)
+            std::this_thread::yield();
         if (r > 0) {
             ncclResult_t state = ncclSuccess;
-            ncclResult_t result = ncclAllReduce(in.at, out.at, kCount, ncclFloat, ncclSum, comm, stream);
-            EXPECT_TRUE(result == ncclSuccess || result == ncclRemoteError) << result; /* it may know already */
-            for (double end = proc::now() + 60; state == ncclSuccess && proc::now() < end;) NCCL(ncclCommGetAsyncError(comm, &state));
+            ncclResult_t result = ncclAllReduce(in.at, out.at, kCount, ncclFloat, ncclSum, comm,
+                                                stream);
+            /* it may know already */
+            EXPECT_TRUE(result == ncclSuccess || result == ncclRemoteError) << result;
+            for (double end = proc::now() + 60; state == ncclSuccess && proc::now() < end;)
+                NCCL(ncclCommGetAsyncError(comm, &state));
             EXPECT_EQ(ncclRemoteError, state) << ncclGetLastError(comm);
             if (release) {
                 EXPECT_TRUE(finishes(stream));
@@ -401,7 +450,8 @@ TEST_P(CudaProgramOnFailure, AnAbortIsAnErrorOfTheOthersWhoseStreamsStandOrGoOn)
     });
 }
 
-INSTANTIATE_TEST_SUITE_P(OnFailure, CudaProgramOnFailure, testing::Values(nullptr, "release"), [](auto &i) { return i.param ? "release" : "unset"; });
+INSTANTIATE_TEST_SUITE_P(OnFailure, CudaProgramOnFailure, testing::Values(nullptr, "release"),
+                         [](auto &i) { return i.param ? "release" : "unset"; });
 
 /* rank ID NRANKS RANK: a program that a launcher starts once a rank. Says how its sum came out. */
 CHILD(rank)
@@ -412,15 +462,21 @@ CHILD(rank)
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]), devices = 0;
     ncclComm_t comm;
     cudaStream_t stream;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || cudaSetDevice(rank % devices) != cudaSuccess) return 1;
-    if (cudaStreamCreate(&stream) != cudaSuccess || ncclCommInitRank(&comm, n, id, rank) != ncclSuccess) return 2;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || cudaSetDevice(rank % devices) != cudaSuccess)
+        return 1;
+    if (cudaStreamCreate(&stream) != cudaSuccess ||
+        ncclCommInitRank(&comm, n, id, rank) != ncclSuccess)
+        return 2;
     bool right = true;
     {
         Buffer in(input(rank)), out;
-        if (ncclAllReduce(in.at, out.at, kCount, ncclFloat, ncclSum, comm, stream) != ncclSuccess) return 3;
+        if (ncclAllReduce(in.at, out.at, kCount, ncclFloat, ncclSum, comm, stream) != ncclSuccess)
+            return 3;
         right = out.get(stream) == total(n);
     }
-    if (ncclCommFinalize(comm) != ncclSuccess || ncclCommDestroy(comm) != ncclSuccess || cudaStreamDestroy(stream) != cudaSuccess) return 4;
+    if (ncclCommFinalize(comm) != ncclSuccess || ncclCommDestroy(comm) != ncclSuccess ||
+        cudaStreamDestroy(stream) != cudaSuccess)
+        return 4;
     printf("%s\n", right ? "right" : "wrong");
     return 0;
 }
@@ -432,11 +488,15 @@ TEST(CudaProgram, AProcessARank)
     NCCL(ncclGetUniqueId(&made));
     memcpy(&id, &made, sizeof id);
     std::vector<std::unique_ptr<proc::Child>> rank;
-    for (int r = 0; r < 3; r++) rank.push_back(std::make_unique<proc::Child>("rank", std::vector<std::string>{proc::hex(id), "3", std::to_string(r)}));
-    for (auto &child : rank) EXPECT_EQ("right", child->line(60));
-    for (auto &child : rank) EXPECT_EQ(0, child->wait(60));
+    for (int r = 0; r < 3; r++)
+        rank.push_back(std::make_unique<proc::Child>(
+            "rank", std::vector<std::string>{proc::hex(id), "3", std::to_string(r)}));
+    for (auto &child : rank)
+        EXPECT_EQ("right", child->line(60));
+    for (auto &child : rank)
+        EXPECT_EQ(0, child->wait(60));
 }
 
-}  // namespace
+} // namespace
 
 #endif

@@ -1,8 +1,9 @@
 /*
- * Property: a queue of the CUDA device holds the user's streams from the run's place until the run is said to be over, in order, on as many
- * streams as are given; nothing it does waits for a kernel; what the driver refuses is an error with the driver's words; a stream that does not
- * move keeps nobody from closing; a kernel to which nobody speaks leaves. Method: the stand-in driver, with faults and streams that
- * stand still. All waits are bounded.
+ * Property: a queue of the CUDA device holds the user's streams from the run's place until the run
+ * is said to be over, in order, on as many streams as are given; nothing it does waits for a
+ * kernel; what the driver refuses is an error with the driver's words; a stream that does not move
+ * keeps nobody from closing; a kernel to which nobody speaks leaves. Method: the stand-in driver,
+ * with faults and streams that stand still. All waits are bounded.
  */
 #include "standin.h"
 #include <chrono>
@@ -22,13 +23,15 @@ void standin_threads(int most);
 template <class F> static bool soon(F done)
 {
     bool is = done();
-    for (auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60); !is && std::chrono::steady_clock::now() < end; is = done())
+    for (auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+         !is && std::chrono::steady_clock::now() < end; is = done())
         std::this_thread::sleep_for(std::chrono::microseconds(200));
     return is;
 }
 
-class Queue : public testing::Test {
-protected:
+class Queue : public testing::Test
+{
+  protected:
     ft_device *device = nullptr;
     ft_device_queue *queue = nullptr;
     const ft_device_queue_ops *ops = nullptr;
@@ -54,12 +57,14 @@ protected:
         cuStreamDestroy(a);
         cuStreamDestroy(b);
         cuCtxSetCurrent(nullptr);
-        if (device) ft_device_close(device);
+        if (device)
+            ft_device_close(device);
         choose("");
     }
     void close()
     {
-        if (queue) ops->close(queue);
+        if (queue)
+            ops->close(queue);
         queue = nullptr;
     }
     static void choose(const char *name)
@@ -77,10 +82,17 @@ protected:
     int behind(std::vector<CUstream> streams, uint64_t *run)
     {
         int rc = ops->after(queue, (void *const *)streams.data(), (int)streams.size(), run);
-        return rc == FT_OK ? ops->hold(queue, (void *const *)streams.data(), (int)streams.size()) : rc;
+        return rc == FT_OK ? ops->hold(queue, (void *const *)streams.data(), (int)streams.size())
+                           : rc;
     }
-    bool reached(uint64_t run) { return ops->reached(queue, nullptr, run) == FT_OK; }
-    static bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
+    bool reached(uint64_t run)
+    {
+        return ops->reached(queue, nullptr, run) == FT_OK;
+    }
+    static bool idle(CUstream stream)
+    {
+        return cuStreamQuery(stream) == CUDA_SUCCESS;
+    }
 };
 
 TEST_F(Queue, HoldsEveryStreamUntilTheRunIsOver)
@@ -89,9 +101,11 @@ TEST_F(Queue, HoldsEveryStreamUntilTheRunIsOver)
     EXPECT_EQ(run, 1u);
     ASSERT_TRUE(soon([&] { return reached(run); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD}) EXPECT_FALSE(idle(stream));
+    for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD})
+        EXPECT_FALSE(idle(stream));
     ops->signal(queue, nullptr, run);
-    for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD}) EXPECT_TRUE(soon([&] { return idle(stream); }));
+    for (CUstream stream : {a, b, (CUstream) nullptr, CU_STREAM_PER_THREAD})
+        EXPECT_TRUE(soon([&] { return idle(stream); }));
 }
 
 TEST_F(Queue, RunsBeginWhenAllTheirStreamsHaveComeAndInOrder)
@@ -104,7 +118,8 @@ TEST_F(Queue, RunsBeginWhenAllTheirStreamsHaveComeAndInOrder)
     standin_let_go(b);
     ASSERT_TRUE(soon([&] { return reached(both); }));
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(ops->reached(queue, nullptr, next), FT_AGAIN) << "the second began before the first was over";
+    EXPECT_EQ(ops->reached(queue, nullptr, next), FT_AGAIN)
+        << "the second began before the first was over";
     ops->signal(queue, nullptr, both);
     EXPECT_TRUE(soon([&] { return reached(next); }));
     ops->signal(queue, nullptr, next);
@@ -126,12 +141,14 @@ TEST_F(Queue, ClosingWaitsForNoStreamAndLosesNothing)
     standin_block(a);
     after({a});
     close();
-    EXPECT_GT(standin_live_memory(), live) << "what the kernel will look at was freed before it ran";
+    EXPECT_GT(standin_live_memory(), live)
+        << "what the kernel will look at was freed before it ran";
     standin_let_go(a);
     EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }));
     ASSERT_EQ(ops->open(device, 0, &queue), FT_OK);
     close();
-    EXPECT_TRUE(soon([&] { return standin_live_memory() == live; })) << standin_live_memory() << " allocations, were " << live;
+    EXPECT_TRUE(soon([&] { return standin_live_memory() == live; }))
+        << standin_live_memory() << " allocations, were " << live;
 }
 
 TEST_F(Queue, KernelsAreLoadedWhenTheDeviceIsOpenedAndComeFirst)
@@ -140,7 +157,8 @@ TEST_F(Queue, KernelsAreLoadedWhenTheDeviceIsOpenedAndComeFirst)
     EXPECT_TRUE(standin_is_loaded());
     ft_device *other = nullptr;
     standin_threads(256);
-    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_INVAL) << "a launch would be refused";
+    EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_INVAL)
+        << "a launch would be refused";
     EXPECT_NE(std::string(ft_fail_text()).find("256"), std::string::npos) << ft_fail_text();
 }
 
@@ -155,9 +173,11 @@ TEST_F(Queue, NothingIsFreedWhileAKernelStandsAndWhatWasClosedIsUsedAgain)
     ASSERT_EQ(ops->open(device, 0, &other), FT_OK);
     int both = standin_live_memory();
     ops->close(other);
-    EXPECT_EQ(standin_live_memory(), both) << "a queue's memory was freed while another's kernel stands";
+    EXPECT_EQ(standin_live_memory(), both)
+        << "a queue's memory was freed while another's kernel stands";
     ft_device_close(second);
-    EXPECT_EQ(standin_live_memory(), both) << "a device's memory was unpinned while a kernel stands";
+    EXPECT_EQ(standin_live_memory(), both)
+        << "a device's memory was unpinned while a kernel stands";
     standin_fail("cuMemHostAlloc", CUDA_ERROR_OUT_OF_MEMORY, 0);
     ASSERT_EQ(ops->open(device, 50000000, &other), FT_OK) << "what was closed is not used again";
     standin_fail("cuMemHostAlloc", CUDA_SUCCESS, 0);
@@ -179,11 +199,15 @@ TEST_F(Queue, NothingIsFreedWhileAKernelStandsAndWhatWasClosedIsUsedAgain)
     EXPECT_TRUE(soon([&] { return idle(a); }));
     ops->signal(queue, nullptr, later);
     close();
-    EXPECT_GE(standin_live_memory(), both) << "memory was freed although a stream that stands still has a kernel";
+    EXPECT_GE(standin_live_memory(), both)
+        << "memory was freed although a stream that stands still has a kernel";
     standin_let_go(b);
     EXPECT_TRUE(soon([&] { return idle(b); }));
-    EXPECT_TRUE(soon([&] { return ops->open(device, 0, &other) == FT_OK && (ops->close(other), standin_live_memory() == live); }))
-        << standin_live_memory() << " allocations, were " << live;
+    EXPECT_TRUE(soon([&] {
+        return ops->open(device, 0, &other) == FT_OK &&
+               (ops->close(other), standin_live_memory() == live);
+    })) << standin_live_memory()
+        << " allocations, were " << live;
 }
 
 TEST_F(Queue, AKernelToWhichNobodySpeaksLeaves)
@@ -221,7 +245,8 @@ TEST_F(Queue, APassThatIsCancelledTouchesFarMemoryNoMore)
     EXPECT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
     EXPECT_EQ(here, std::vector<unsigned char>(n, 7));
     ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, nullptr, &next), FT_AGAIN);
-    EXPECT_TRUE(soon([&] { return ops->poll(queue), next.status == FT_OK; })) << "the pieces of the cancelled pass are lost";
+    EXPECT_TRUE(soon([&] { return ops->poll(queue), next.status == FT_OK; }))
+        << "the pieces of the cancelled pass are lost";
     EXPECT_EQ(here, std::vector<unsigned char>(n, 0xdb));
     ops->signal(queue, nullptr, run);
     EXPECT_TRUE(soon([&] { return idle(a); }));
@@ -234,7 +259,8 @@ TEST_F(Queue, ManyPassesAtOnceAndAScaleOfTheDevices)
     CUdeviceptr there;
     ASSERT_EQ(cuMemAlloc(&there, n * 4 + 4), CUDA_SUCCESS);
     std::vector<float> from(n + 1), out(n);
-    for (int i = 0; i < n; i++) from[(size_t)i] = (float)i;
+    for (int i = 0; i < n; i++)
+        from[(size_t)i] = (float)i;
     from[n] = 3;
     cuMemcpy(there, (CUdeviceptr)from.data(), n * 4 + 4);
     uint64_t run = after({a});
@@ -248,10 +274,12 @@ TEST_F(Queue, ManyPassesAtOnceAndAScaleOfTheDevices)
         r.count = r.nsrc = r.ndst = 1;
         r.src[0] = (void *)(there + 4 * (CUdeviceptr)i);
         r.dst[0] = &out[(size_t)i];
-        ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, (void *)(there + 4 * n), &reqs[(size_t)i]), FT_AGAIN);
+        ASSERT_EQ(ops->reduce(queue, &r, {0, 1}, (void *)(there + 4 * n), &reqs[(size_t)i]),
+                  FT_AGAIN);
     }
     ASSERT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
-    for (int i = 0; i < n; i++) EXPECT_EQ(out[(size_t)i], 3 * (float)i);
+    for (int i = 0; i < n; i++)
+        EXPECT_EQ(out[(size_t)i], 3 * (float)i);
     ops->signal(queue, nullptr, run);
     EXPECT_TRUE(soon([&] { return idle(a); }));
     cuMemFree(there);
@@ -261,15 +289,18 @@ TEST_F(Queue, WhatTheDriverRefusesIsAnErrorInItsWords)
 {
     void *stream = a;
     uint64_t run = 0;
-    for (const char *call : {"cuCtxPushCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel"}) {
+    for (const char *call :
+         {"cuCtxPushCurrent", "cuEventRecord", "cuStreamWaitEvent", "cuLaunchKernel"}) {
         standin_fail(call, CUDA_ERROR_LAUNCH_FAILED, 0);
         EXPECT_EQ(ops->after(queue, &stream, 1, &run), FT_DEVICE) << call;
         EXPECT_NE(std::string(ft_fail_text()).find(call), std::string::npos) << ft_fail_text();
         EXPECT_EQ(run, 0u);
     }
-    standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1); /* the kernel is on its way by then */
+    /* the kernel is on its way by then */
+    standin_fail("cuEventRecord", CUDA_ERROR_LAUNCH_FAILED, 1);
     EXPECT_EQ(behind({a}, &run), FT_DEVICE);
-    EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; })) << "the kernel that nobody knows of stays";
+    EXPECT_TRUE(soon([&] { return idle(a) && standin_running() == 0; }))
+        << "the kernel that nobody knows of stays";
     uint64_t first = after({a});
     standin_fail("cuStreamWaitEvent", CUDA_ERROR_LAUNCH_FAILED, 1);
     EXPECT_EQ(behind({a}, &run), FT_DEVICE);
@@ -320,7 +351,8 @@ TEST_F(Queue, MemoryIsZeroedAndKnown)
     EXPECT_EQ(standin_live_memory(), before);
 }
 
-/* Memory of links that is pinned is not used again while a pass that nobody waits for may read or write it. */
+/* Memory of links that is pinned is not used again while a pass that nobody waits for may read or
+ * write it. */
 TEST_F(Queue, ACancelledPassKeepsPinnedMemoryFromBeingUsedAgain)
 {
     const size_t len = 100000;
@@ -337,12 +369,15 @@ TEST_F(Queue, ACancelledPassKeepsPinnedMemoryFromBeingUsedAgain)
     cuStreamSynchronize(CU_STREAM_LEGACY);
     uint64_t run = after({a});
     ft_reduce pass = {};
-    pass.type = FT_UINT8, pass.count = len, pass.nsrc = pass.ndst = 1, pass.src[0] = (void *)there, pass.dst[0] = slot;
+    pass.type = FT_UINT8, pass.count = len, pass.nsrc = pass.ndst = 1, pass.src[0] = (void *)there,
+    pass.dst[0] = slot;
     ft_device_req req = {};
-    ASSERT_EQ(ops->reduce(queue, &pass, {0, 1}, nullptr, &req), FT_AGAIN); /* the run has not begun: it stays where it is */
+    /* the run has not begun: it stays where it is */
+    ASSERT_EQ(ops->reduce(queue, &pass, {0, 1}, nullptr, &req), FT_AGAIN);
     ops->cancel(queue, &req);
     ft_pinned_free(device->pinned, slot);
-    EXPECT_EQ(ft_pinned_alloc(device->pinned, 1), nullptr) << "memory that is still going to be written was given to somebody";
+    EXPECT_EQ(ft_pinned_alloc(device->pinned, 1), nullptr)
+        << "memory that is still going to be written was given to somebody";
     EXPECT_TRUE(soon([&] { return reached(run); }));
     ops->begin(queue, nullptr, run);
     EXPECT_TRUE(soon([&] { return ops->poll(queue), ops->idle(queue); }));
@@ -372,12 +407,14 @@ TEST_F(Queue, PinnedMemoryIsGivenOutOnceAndTheDeviceDoesWithoutIt)
         ASSERT_NE(parts.back(), nullptr);
         memset(parts.back(), (int)parts.size(), len);
     }
-    for (size_t i = 0; i < parts.size(); i++) EXPECT_TRUE(parts[i][0] == (char)(i + 1) && parts[i][lens[i] - 1] == (char)(i + 1)) << i;
+    for (size_t i = 0; i < parts.size(); i++)
+        EXPECT_TRUE(parts[i][0] == (char)(i + 1) && parts[i][lens[i] - 1] == (char)(i + 1)) << i;
     EXPECT_EQ(ft_pinned_alloc(device->pinned, all - (5 << 20)), nullptr);
     ft_pinned_free(device->pinned, parts[3]);
     char *again = (char *)ft_pinned_alloc(device->pinned, 5 << 20);
     EXPECT_EQ(again, parts[3]) << "what was freed is used again";
-    for (char *part : parts) ft_pinned_free(device->pinned, part);
+    for (char *part : parts)
+        ft_pinned_free(device->pinned, part);
     EXPECT_NE(parts[0] = (char *)ft_pinned_alloc(device->pinned, all), nullptr);
     ft_pinned_free(device->pinned, parts[0]);
     EXPECT_EQ(ft_pinned_alloc(nullptr, 1), nullptr);
@@ -410,7 +447,8 @@ TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
     choose("");
     cuCtxSetCurrent(nullptr);
     EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_OK);
-    ASSERT_NE(other, nullptr) << "as for CUDA's runtime, a thread without a context has the first device's, which the program uses";
+    ASSERT_NE(other, nullptr) << "as for CUDA's runtime, a thread without a context has the first "
+                                 "device's, which the program uses";
     ft_device_close(other);
     close();
     ft_device_close(device);
@@ -441,5 +479,6 @@ TEST_F(Queue, TheDeviceIsTakenOnlyWhereItIsWantedAndWorks)
     EXPECT_EQ(standin_context_users(0), 0);
     standin_fail("cuDevicePrimaryCtxRetain", CUDA_ERROR_OUT_OF_MEMORY, 0);
     EXPECT_EQ(ft_device_open_gpu(ft_device_gpu_of_thread(), &other), FT_NOTSUP);
-    EXPECT_NE(std::string(ft_fail_text()).find("cuDevicePrimaryCtxRetain"), std::string::npos) << ft_fail_text();
+    EXPECT_NE(std::string(ft_fail_text()).find("cuDevicePrimaryCtxRetain"), std::string::npos)
+        << ft_fail_text();
 }

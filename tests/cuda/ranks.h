@@ -1,5 +1,6 @@
 /*
- * Ranks on the stand-in driver, for tests: threads with a stream and a context each, buffers of the device, waits with a bound.
+ * Ranks on the stand-in driver, for tests: threads with a stream and a context each, buffers of the
+ * device, waits with a bound.
  */
 #ifndef FT_TESTS_CUDA_RANKS_H
 #define FT_TESTS_CUDA_RANKS_H
@@ -9,37 +10,60 @@
 #include "tests/cuda/standin.h"
 #include "tests/proc/proc.h"
 
-namespace gpu {
+namespace gpu
+{
 
-template <class F>
-bool soon(F done, double seconds = 60)
+template <class F> bool soon(F done, double seconds = 60)
 {
     bool is = done();
-    for (double end = proc::now() + seconds; !is && proc::now() < end; is = done()) usleep(200);
+    for (double end = proc::now() + seconds; !is && proc::now() < end; is = done())
+        usleep(200);
     return is;
 }
 
-inline bool idle(CUstream stream) { return cuStreamQuery(stream) == CUDA_SUCCESS; }
-inline ftcclStream_t as(CUstream stream) { return reinterpret_cast<ftcclStream_t>(stream); }
+inline bool idle(CUstream stream)
+{
+    return cuStreamQuery(stream) == CUDA_SUCCESS;
+}
+inline ftcclStream_t as(CUstream stream)
+{
+    return reinterpret_cast<ftcclStream_t>(stream);
+}
 
 /* `n` elements on the device. */
-template <class T>
-struct Buffer {
+template <class T> struct Buffer {
     CUdeviceptr at = 0;
     size_t n;
-    explicit Buffer(size_t n_) : n(n_) { EXPECT_EQ(cuMemAlloc(&at, n * sizeof(T) + 1), CUDA_SUCCESS); }
-    ~Buffer() { cuMemFree(at); }
+    explicit Buffer(size_t n_) : n(n_)
+    {
+        EXPECT_EQ(cuMemAlloc(&at, n * sizeof(T) + 1), CUDA_SUCCESS);
+    }
+    ~Buffer()
+    {
+        cuMemFree(at);
+    }
     Buffer(const Buffer &) = delete;
-    T *ptr() const { return reinterpret_cast<T *>(at); }
-    void put(const std::vector<T> &from, CUstream stream) { cuMemcpyAsync(at, reinterpret_cast<CUdeviceptr>(from.data()), n * sizeof(T), stream); }
-    void get(std::vector<T> &to, CUstream stream) { cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), at, n * sizeof(T), stream); }
+    T *ptr() const
+    {
+        return reinterpret_cast<T *>(at);
+    }
+    void put(const std::vector<T> &from, CUstream stream)
+    {
+        cuMemcpyAsync(at, reinterpret_cast<CUdeviceptr>(from.data()), n * sizeof(T), stream);
+    }
+    void get(std::vector<T> &to, CUstream stream)
+    {
+        cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), at, n * sizeof(T), stream);
+    }
 };
 
 /* Ranks as threads, each with a stream of CUDA's. */
 struct Job {
     std::vector<ftcclComm_t> comm;
     std::vector<CUstream> stream;
-    Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0, int64_t on_failure = FTCCL_OPTION_UNDEF, int verify = 0) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
+    Job(int n, const char *transports, int64_t op_timeout_ms = 60000, int preserve = 0,
+        int64_t on_failure = FTCCL_OPTION_UNDEF, int verify = 0)
+        : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
     {
         ftcclUniqueId id;
         standin_enter();
@@ -54,18 +78,24 @@ struct Job {
             ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
             config.options = &options;
             EXPECT_OK(ftcclCommInitRankConfig(&comm[static_cast<size_t>(r)], n, id, r, &config));
-            EXPECT_EQ(cuStreamCreate(&stream[static_cast<size_t>(r)], CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+            EXPECT_EQ(cuStreamCreate(&stream[static_cast<size_t>(r)], CU_STREAM_NON_BLOCKING),
+                      CUDA_SUCCESS);
         });
     }
     ~Job()
     {
         each([&](int r) {
-            if (!comm[static_cast<size_t>(r)]) return;
+            if (!comm[static_cast<size_t>(r)])
+                return;
             EXPECT_OK(ftcclCommDestroy(comm[static_cast<size_t>(r)]));
         });
-        for (CUstream s : stream) cuStreamDestroy(s);
+        for (CUstream s : stream)
+            cuStreamDestroy(s);
     }
-    int size() const { return static_cast<int>(comm.size()); }
+    int size() const
+    {
+        return static_cast<int>(comm.size());
+    }
     void each(const std::function<void(int)> &f) const
     {
         proc::in_threads(size(), [&](int r) {
@@ -81,29 +111,31 @@ struct Job {
     }
 };
 
-template <class T>
-std::vector<T> numbers(size_t n, int seed)
+template <class T> std::vector<T> numbers(size_t n, int seed)
 {
     std::vector<T> out(n);
-    for (size_t i = 0; i < n; i++) out[i] = static_cast<T>((i * 7 + static_cast<size_t>(seed) * 13) % 50);
+    for (size_t i = 0; i < n; i++)
+        out[i] = static_cast<T>((i * 7 + static_cast<size_t>(seed) * 13) % 50);
     return out;
 }
 
-/* An all-reduce of every rank between copies on its stream, in place or not; the host waits once, at the end. */
-template <class T>
-void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
+/* An all-reduce of every rank between copies on its stream, in place or not; the host waits once,
+ * at the end. */
+template <class T> void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
 {
     std::vector<T> want(count);
     for (int r = 0; r < job.size(); r++) {
         std::vector<T> one = numbers<T>(count, r);
-        for (size_t i = 0; i < count; i++) want[i] = static_cast<T>(want[i] + one[i]);
+        for (size_t i = 0; i < count; i++)
+            want[i] = static_cast<T>(want[i] + one[i]);
     }
     job.each([&](int r) {
         CUstream stream = job.stream[static_cast<size_t>(r)];
         std::vector<T> in = numbers<T>(count, r), out(count), after(count);
         Buffer<T> a(count), b(count);
         a.put(in, stream);
-        EXPECT_OK(ftcclAllReduce(a.ptr(), in_place ? a.ptr() : b.ptr(), count, type, ftcclSum, job.comm[static_cast<size_t>(r)], as(stream)));
+        EXPECT_OK(ftcclAllReduce(a.ptr(), in_place ? a.ptr() : b.ptr(), count, type, ftcclSum,
+                                 job.comm[static_cast<size_t>(r)], as(stream)));
         (in_place ? a : b).get(out, stream);
         a.get(after, stream);
         EXPECT_TRUE(soon([&] { return idle(stream); }));
@@ -112,6 +144,6 @@ void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
     });
 }
 
-}  // namespace gpu
+} // namespace gpu
 
 #endif

@@ -1,6 +1,7 @@
 /*
- * What standin.h offers, on the real driver, as far as a GPU can do it: put in front of a test with that driver, so that the tests of the
- * stand-in run on a GPU (tests/gpu/run leaves out those that need the rest). A stream stands still in a host function.
+ * What standin.h offers, on the real driver, as far as a GPU can do it: put in front of a test with
+ * that driver, so that the tests of the stand-in run on a GPU (tests/gpu/run leaves out those that
+ * need the rest). A stream stands still in a host function.
  */
 #include "standin.h"
 
@@ -34,8 +35,22 @@ EXPORT void standin_let_go(CUstream stream)
     changed.notify_all();
 }
 
-EXPORT void standin_fail(const char *, CUresult, int) {}
-EXPORT int standin_launched() { return STANDIN_UNKNOWN; }
-EXPORT int standin_running() { return 0; }
-EXPORT int standin_live_memory() { return 0; }
-EXPORT int standin_context_users(int) { return STANDIN_UNKNOWN; }
+EXPORT void standin_fail(const char *, CUresult, int)
+{
+}
+EXPORT int standin_launched()
+{
+    return STANDIN_UNKNOWN;
+}
+EXPORT int standin_running()
+{
+    return 0;
+}
+EXPORT int standin_live_memory()
+{
+    return 0;
+}
+EXPORT int standin_context_users(int)
+{
+    return STANDIN_UNKNOWN;
+}

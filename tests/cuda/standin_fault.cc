@@ -15,14 +15,17 @@ CUresult standin::fault(const char *call)
 {
     std::lock_guard<std::mutex> hold(fault_lock);
     auto it = faults.find(call);
-    if (it == faults.end()) return CUDA_SUCCESS;
-    if (it->second.second-- > 0) return CUDA_SUCCESS;
+    if (it == faults.end())
+        return CUDA_SUCCESS;
+    if (it->second.second-- > 0)
+        return CUDA_SUCCESS;
     CUresult result = it->second.first;
     faults.erase(it);
     return result;
 }
 
-extern "C" __attribute__((visibility("default"))) void standin_fail(const char *call, CUresult result, int after)
+extern "C" __attribute__((visibility("default"))) void standin_fail(const char *call,
+                                                                    CUresult result, int after)
 {
     std::lock_guard<std::mutex> hold(fault_lock);
     faults[call] = {result, after};

@@ -1,8 +1,9 @@
 /*
- * The stand-in driver's graphs: a capture makes nodes of what comes on its streams; a launch runs each node in a thread of its own when those before it
- * are done; launches of one executable graph are one after another, those of two may overlap. As strict as the driver where tests need it:
- * streams that were not joined, calls that are not allowed during a capture, nodes that are named twice, CUDA calls by a
- * destructor.
+ * The stand-in driver's graphs: a capture makes nodes of what comes on its streams; a launch runs
+ * each node in a thread of its own when those before it are done; launches of one executable graph
+ * are one after another, those of two may overlap. As strict as the driver where tests need it:
+ * streams that were not joined, calls that are not allowed during a capture, nodes that are named
+ * twice, CUDA calls by a destructor.
  */
 #include "standin_graph.h"
 
@@ -15,13 +16,15 @@
 #include <thread>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
-#define MAY_FAIL(call)                                                       \
-    do {                                                                     \
-        CUresult result_ = standin::fault(call);                             \
-        if (result_ != CUDA_SUCCESS) return result_;                         \
+#define MAY_FAIL(call)                           \
+    do {                                         \
+        CUresult result_ = standin::fault(call); \
+        if (result_ != CUDA_SUCCESS)             \
+            return result_;                      \
     } while (0)
 
-namespace {
+namespace
+{
 
 std::mutex lock; /* over captures and graphs while they are made, and over counts */
 
@@ -39,7 +42,8 @@ void unref(Object *object, unsigned count)
         std::lock_guard<std::mutex> hold(lock);
         last = (object->refs -= count) == 0;
     }
-    if (!last) return;
+    if (!last)
+        return;
     std::thread(object->destroy, object->ptr).join();
     delete object;
 }
@@ -50,13 +54,15 @@ struct Graph {
     std::atomic<int> owners{1};
     ~Graph()
     {
-        for (Object *object : objects) unref(object, 1);
+        for (Object *object : objects)
+            unref(object, 1);
     }
 };
 
 void drop(Graph *graph)
 {
-    if (graph->owners.fetch_sub(1) == 1) delete graph;
+    if (graph->owners.fetch_sub(1) == 1)
+        delete graph;
 }
 
 struct Exec {
@@ -67,7 +73,8 @@ struct Exec {
 
 void drop(Exec *exec)
 {
-    if (exec->owners.fetch_sub(1) != 1) return;
+    if (exec->owners.fetch_sub(1) != 1)
+        return;
     drop(exec->graph);
     delete exec;
 }
@@ -85,17 +92,21 @@ void run(Exec *exec)
     for (auto &each : exec->graph->nodes)
         threads.emplace_back([&, node = each.get()] {
             std::unique_lock<std::mutex> hold(done_lock);
-            changed.wait(hold, [&] { return std::all_of(node->after.begin(), node->after.end(), [&](auto *before) { return done[before]; }); });
+            changed.wait(hold, [&] {
+                return std::all_of(node->after.begin(), node->after.end(),
+                                   [&](auto *before) { return done[before]; });
+            });
             hold.unlock();
             node->task();
             hold.lock();
             done[node] = true;
             changed.notify_all();
         });
-    for (auto &thread : threads) thread.join();
+    for (auto &thread : threads)
+        thread.join();
 }
 
-}  // namespace
+} // namespace
 
 struct standin::Capture {
     uint64_t id;
@@ -107,11 +118,15 @@ struct standin::Capture {
 
 static std::vector<std::weak_ptr<standin::Capture>> all;
 
-bool standin::capturing(const Place &place) { return place.capture && !place.capture->ended; }
+bool standin::capturing(const Place &place)
+{
+    return place.capture && !place.capture->ended;
+}
 
 bool standin::capture(Place &place, const std::function<void()> &task)
 {
-    if (!capturing(place)) return false;
+    if (!capturing(place))
+        return false;
     std::lock_guard<std::mutex> hold(lock);
     auto node = std::make_unique<Node>(Node{task, place.after});
     place.after = {node.get()};
@@ -121,11 +136,14 @@ bool standin::capture(Place &place, const std::function<void()> &task)
 
 bool standin::join(Place &place, const Place &event)
 {
-    if (!capturing(event)) return false;
+    if (!capturing(event))
+        return false;
     std::lock_guard<std::mutex> hold(lock);
-    if (!capturing(place)) place = {event.capture, {}};
+    if (!capturing(place))
+        place = {event.capture, {}};
     for (Node *node : event.after)
-        if (std::find(place.after.begin(), place.after.end(), node) == place.after.end()) place.after.push_back(node);
+        if (std::find(place.after.begin(), place.after.end(), node) == place.after.end())
+            place.after.push_back(node);
     return true;
 }
 
@@ -135,8 +153,10 @@ bool standin::unsafe()
     bool found = false;
     for (auto &weak : all) {
         auto each = weak.lock();
-        if (!each || each->ended || mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
-        if (each->global || each->thread == std::this_thread::get_id()) found = each->failed = true;
+        if (!each || each->ended || mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+            continue;
+        if (each->global || each->thread == std::this_thread::get_id())
+            found = each->failed = true;
     }
     return found;
 }
@@ -150,7 +170,8 @@ EXPORT CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *other)
 EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode how)
 {
     standin::Place *place = standin::place_of(stream);
-    if (!place || !stream || standin::capturing(*place)) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!place || !stream || standin::capturing(*place))
+        return CUDA_ERROR_ILLEGAL_STATE;
     std::lock_guard<std::mutex> hold(lock);
     *place = {std::make_shared<standin::Capture>(), {}};
     place->capture->id = ++captures;
@@ -168,39 +189,52 @@ static bool joined(const standin::Capture &capture, const standin::Place &end)
     while (!open.empty()) {
         standin::Node *node = open.back();
         open.pop_back();
-        if (std::find(seen.begin(), seen.end(), node) != seen.end() && std::find(end.after.begin(), end.after.end(), node) == end.after.end()) continue;
+        if (std::find(seen.begin(), seen.end(), node) != seen.end() &&
+            std::find(end.after.begin(), end.after.end(), node) == end.after.end())
+            continue;
         seen.push_back(node);
-        for (auto *before : node->after) open.push_back(before);
+        for (auto *before : node->after)
+            open.push_back(before);
     }
-    return std::all_of(capture.graph->nodes.begin(), capture.graph->nodes.end(),
-                       [&](auto &node) { return std::find(seen.begin(), seen.end(), node.get()) != seen.end(); });
+    return std::all_of(capture.graph->nodes.begin(), capture.graph->nodes.end(), [&](auto &node) {
+        return std::find(seen.begin(), seen.end(), node.get()) != seen.end();
+    });
 }
 
 EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph *out)
 {
     standin::Place *place = standin::place_of(stream);
-    if (!place || !standin::capturing(*place)) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!place || !standin::capturing(*place))
+        return CUDA_ERROR_ILLEGAL_STATE;
     CUresult result = standin::fault("cuStreamEndCapture");
     auto capture = place->capture;
     {
         std::lock_guard<std::mutex> hold(lock);
-        if (result == CUDA_SUCCESS && capture->failed) result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-        if (result == CUDA_SUCCESS && !joined(*capture, *place)) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
+        if (result == CUDA_SUCCESS && capture->failed)
+            result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+        if (result == CUDA_SUCCESS && !joined(*capture, *place))
+            result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
         capture->ended = true;
         *place = {};
     }
     *out = result == CUDA_SUCCESS ? (CUgraph)capture->graph : nullptr;
-    if (result != CUDA_SUCCESS) drop(capture->graph);
+    if (result != CUDA_SUCCESS)
+        drop(capture->graph);
     return result;
 }
 
-EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph, const CUgraphNode **after,
+EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status,
+                                          cuuint64_t *id, CUgraph *graph, const CUgraphNode **after,
                                           const CUgraphEdgeData **edges, size_t *n)
 {
     standin::Place *place = standin::place_of(stream);
-    if (!place) return CUDA_ERROR_INVALID_HANDLE;
-    *status = !standin::capturing(*place) ? CU_STREAM_CAPTURE_STATUS_NONE : place->capture->failed ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
+    if (!place)
+        return CUDA_ERROR_INVALID_HANDLE;
+    *status = !standin::capturing(*place) ? CU_STREAM_CAPTURE_STATUS_NONE
+              : place->capture->failed    ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                          : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+        return CUDA_SUCCESS;
     MAY_FAIL("cuStreamGetCaptureInfo");
     *id = place->capture->id;
     *graph = (CUgraph)place->capture->graph;
@@ -210,17 +244,23 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes, const CUgraphEdgeData *, size_t n, unsigned how)
+EXPORT CUresult cuStreamUpdateCaptureDependencies_v2(CUstream stream, CUgraphNode *nodes,
+                                                     const CUgraphEdgeData *, size_t n,
+                                                     unsigned how)
 {
     MAY_FAIL("cuStreamUpdateCaptureDependencies");
     standin::Place *place = standin::place_of(stream);
-    if (!place || !standin::capturing(*place)) return CUDA_ERROR_ILLEGAL_STATE;
+    if (!place || !standin::capturing(*place))
+        return CUDA_ERROR_ILLEGAL_STATE;
     std::lock_guard<std::mutex> hold(lock);
     std::vector<standin::Node *> after((standin::Node **)nodes, (standin::Node **)nodes + n);
     auto &dropped = place->capture->dropped;
-    if (how == CU_STREAM_SET_CAPTURE_DEPENDENCIES) dropped.insert(dropped.end(), place->after.begin(), place->after.end()), place->after.clear();
+    if (how == CU_STREAM_SET_CAPTURE_DEPENDENCIES)
+        dropped.insert(dropped.end(), place->after.begin(), place->after.end()),
+            place->after.clear();
     for (auto *node : after) {
-        if (std::find(place->after.begin(), place->after.end(), node) != place->after.end()) return CUDA_ERROR_INVALID_VALUE;
+        if (std::find(place->after.begin(), place->after.end(), node) != place->after.end())
+            return CUDA_ERROR_INVALID_VALUE;
         place->after.push_back(node);
     }
     return CUDA_SUCCESS;
@@ -258,7 +298,8 @@ EXPORT CUresult cuGraphDestroy(CUgraph graph)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *ptr, CUhostFn destroy, unsigned refs, unsigned)
+EXPORT CUresult cuUserObjectCreate(CUuserObject *out, void *ptr, CUhostFn destroy, unsigned refs,
+                                   unsigned)
 {
     MAY_FAIL("cuUserObjectCreate");
     *out = (CUuserObject) new Object{ptr, destroy, refs};
@@ -271,10 +312,12 @@ EXPORT CUresult cuUserObjectRelease(CUuserObject object, unsigned count)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags)
+EXPORT CUresult cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count,
+                                        unsigned flags)
 {
     MAY_FAIL("cuGraphRetainUserObject");
-    if (count != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE) return CUDA_ERROR_INVALID_VALUE;
+    if (count != 1 || flags != CU_GRAPH_USER_OBJECT_MOVE)
+        return CUDA_ERROR_INVALID_VALUE;
     std::lock_guard<std::mutex> hold(lock);
     ((Graph *)graph)->objects.push_back((Object *)object);
     return CUDA_SUCCESS;

@@ -1,6 +1,6 @@
 /*
- * What the stand-in's streams and its graphs know of each other. A stream that is being captured has a place in a graph: the nodes behind
- * which the next one comes. See standin_graph.cc.
+ * What the stand-in's streams and its graphs know of each other. A stream that is being captured
+ * has a place in a graph: the nodes behind which the next one comes. See standin_graph.cc.
  */
 #ifndef FT_TESTS_STANDIN_GRAPH_H
 #define FT_TESTS_STANDIN_GRAPH_H
@@ -10,18 +10,27 @@
 #include <memory>
 #include <vector>
 
-namespace standin {
+namespace standin
+{
 
-struct Node { std::function<void()> task; std::vector<Node *> after; };
+struct Node {
+    std::function<void()> task;
+    std::vector<Node *> after;
+};
 struct Capture;
-struct Place { std::shared_ptr<Capture> capture; std::vector<Node *> after; };
+struct Place {
+    std::shared_ptr<Capture> capture;
+    std::vector<Node *> after;
+};
 
 bool capturing(const Place &place); /* and the capture has not ended */
 /* The task becomes a node there. false: nothing is being captured. */
 bool capture(Place &place, const std::function<void()> &task);
-/* A stream waits for an event that was recorded there: it is captured from now on. false: the event was not captured. */
+/* A stream waits for an event that was recorded there: it is captured from now on. false: the event
+ * was not captured. */
 bool join(Place &place, const Place &event);
-/* A call that does not go together with a capture, unless its thread says that it knows; the capture fails. */
+/* A call that does not go together with a capture, unless its thread says that it knows; the
+ * capture fails. */
 bool unsafe();
 
 /* standin.cc */
@@ -29,6 +38,6 @@ CUresult fault(const char *call);
 Place *place_of(CUstream stream); /* nullptr: no stream */
 void enqueue(CUstream stream, std::function<void()> task);
 
-}  // namespace standin
+} // namespace standin
 
 #endif

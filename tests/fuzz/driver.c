@@ -1,12 +1,13 @@
 /*
- * Runs a libFuzzer target without libFuzzer: the files and folders named on the command line, else inputs made from a seed.
- * With clang the same target becomes a fuzzer:
- *   clang -fsanitize=fuzzer,address -include config.h -I src tests/fuzz/fuzz_x.c <the library's sources> -lsodium -lpthread
+ * Runs a libFuzzer target without libFuzzer: the files and folders named on the command line, else
+ * inputs made from a seed. With clang the same target becomes a fuzzer: clang
+ * -fsanitize=fuzzer,address -include config.h -I src tests/fuzz/fuzz_x.c <the library's sources>
+ * -lsodium -lpthread
  *
  *   fuzz_x [-seed=N] [-runs=N] [file or folder...]
  *
- * Made inputs are random bytes, or the previous input with a few bytes changed, so that lengths and markers repeat. When
- * a target aborts, the last line says the seed and run that repeat it.
+ * Made inputs are random bytes, or the previous input with a few bytes changed, so that lengths and
+ * markers repeat. When a target aborts, the last line says the seed and run that repeat it.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -45,7 +46,8 @@ static void run_file(const char *path)
         free(exact);
     }
     free(data);
-    if (f != NULL) fclose(f);
+    if (f != NULL)
+        fclose(f);
 }
 
 static void run_path(const char *path)
@@ -62,29 +64,35 @@ static void run_path(const char *path)
     DIR *dir = opendir(path);
     for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
         char name[4096];
-        if (e->d_name[0] == '.') continue;
+        if (e->d_name[0] == '.')
+            continue;
         snprintf(name, sizeof(name), "%s/%s", path, e->d_name);
         run_path(name);
     }
-    if (dir != NULL) closedir(dir);
+    if (dir != NULL)
+        closedir(dir);
 }
 
 static void run_made(uint64_t seed, long runs)
 {
-    unsigned char input[INPUT_BYTES] = { 0 };
+    unsigned char input[INPUT_BYTES] = {0};
     size_t size = 0;
-    printf("seed %llu, %ld runs; again with -seed=%llu -runs=%ld\n", (unsigned long long)seed, runs, (unsigned long long)seed, runs);
+    printf("seed %llu, %ld runs; again with -seed=%llu -runs=%ld\n", (unsigned long long)seed, runs,
+           (unsigned long long)seed, runs);
     fflush(stdout);
     state = seed;
     for (long i = 0; i < runs; i++) {
         if (size == 0 || next() % 4 == 0) {
             size = next() % (next() % 8 == 0 ? INPUT_BYTES : 160);
-            for (size_t at = 0; at < size; at++) input[at] = (unsigned char)next();
+            for (size_t at = 0; at < size; at++)
+                input[at] = (unsigned char)next();
         } else {
-            for (uint64_t n = 1 + next() % 4; n > 0; n--) input[next() % size] = (unsigned char)(next() % 3 == 0 ? next() : next() % 4);
+            for (uint64_t n = 1 + next() % 4; n > 0; n--)
+                input[next() % size] = (unsigned char)(next() % 3 == 0 ? next() : next() % 4);
         }
         unsigned char *exact = malloc(size > 0 ? size : 1);
-        if (exact == NULL) exit(2);
+        if (exact == NULL)
+            exit(2);
         memcpy(exact, input, size);
         LLVMFuzzerTestOneInput(exact, size);
         free(exact);
@@ -98,10 +106,12 @@ int main(int argc, char **argv)
     int paths = 0;
 
     for (int i = 1; i < argc; i++) {
-        if (sscanf(argv[i], "-seed=%llu", &seed) == 1 || sscanf(argv[i], "-runs=%ld", &runs) == 1) continue;
+        if (sscanf(argv[i], "-seed=%llu", &seed) == 1 || sscanf(argv[i], "-runs=%ld", &runs) == 1)
+            continue;
         run_path(argv[i]);
         paths++;
     }
-    if (paths == 0) run_made(seed, runs);
+    if (paths == 0)
+        run_made(seed, runs);
     return 0;
 }

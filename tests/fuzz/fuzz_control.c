@@ -1,27 +1,32 @@
 /*
- * Property: nothing that authenticated peers send to an engine makes it crash, hang, read out of bounds or hold more than a bound: not
- * the control messages between engines (agreements, GONE, ASK, TELL, QUIT, BEAT), not the notices of a communicator, not the messages
- * of its operations and commit rounds, not links that come and go. What it says itself is well formed, and every call of its
- * user ends.
- * Method: a whole engine on a transport whose other end is the input. Its first bytes choose the size, the rank, the policy, and whether
- * the rank is a survivor or a joiner; then each byte is a step: a message, made so that it is nearly right, or the news of a link, taken
- * when the engine polls (also inside a call that waits); or a call of the user. The clock moves whenever it is read.
+ * Property: nothing that authenticated peers send to an engine makes it crash, hang, read out of
+ * bounds or hold more than a bound: not the control messages between engines (agreements, GONE,
+ * ASK, TELL, QUIT, BEAT), not the notices of a communicator, not the messages of its operations and
+ * commit rounds, not links that come and go. What it says itself is well formed, and every call of
+ * its user ends. Method: a whole engine on a transport whose other end is the input. Its first
+ * bytes choose the size, the rank, the policy, and whether the rank is a survivor or a joiner; then
+ * each byte is a step: a message, made so that it is nearly right, or the news of a link, taken
+ * when the engine polls (also inside a call that waits); or a call of the user. The clock moves
+ * whenever it is read.
  */
 #include "wire.h"
 
 #include "membership/agree.h"
 
-#define SELF 1000      /* engine id of rank 0 */
-#define STRANGER 5000  /* ids of engines that nobody knows */
+#define SELF 1000     /* engine id of rank 0 */
+#define STRANGER 5000 /* ids of engines that nobody knows */
 #define RANKS_MAX 6
 #define COMMS_MAX 4
 #define FIRST_CTX 77
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* ---- the rank that is under attack ------------------------------------------------------------------------------------------- */
+/* ---- the rank that is under attack ----------------------------------------------------------- */
 
-struct facts { uint64_t ctx, epoch; uint32_t nold; }; /* as in core/grow.c */
+struct facts {
+    uint64_t ctx, epoch;
+    uint32_t nold;
+}; /* as in core/grow.c */
 
 static struct {
     struct ft_engine *engine;
@@ -38,7 +43,8 @@ static struct {
 static void remember(uint64_t ctx)
 {
     for (size_t i = 0; i < FT_ARRAY_LEN(me.ctxs); i++)
-        if (me.ctxs[i] == ctx) return;
+        if (me.ctxs[i] == ctx)
+            return;
     me.ctxs[me.nctxs++ % FT_ARRAY_LEN(me.ctxs)] = ctx;
 }
 
@@ -47,9 +53,11 @@ static uint64_t some_ctx(void)
     const unsigned which = next() % 16;
     for (int i = 0; i < me.ncomms; i++) {
         remember(me.comm[i]->ctx);
-        if (me.comm[i]->retry.ctx) remember(me.comm[i]->retry.ctx);
+        if (me.comm[i]->retry.ctx)
+            remember(me.comm[i]->retry.ctx);
     }
-    if (which >= 10 && me.ncomms > 0) return me.comm[0]->ctx;
+    if (which >= 10 && me.ncomms > 0)
+        return me.comm[0]->ctx;
     return which >= 8 ? which : me.ctxs[which];
 }
 
@@ -58,9 +66,11 @@ static struct pipe *some_pipe(void)
     const uint64_t id = SELF + next() % RANKS_MAX;
     struct pipe *any = NULL;
     for (struct pipe *p = wire->pipes; p; p = p->next) {
-        if (p->base.sender || p->base.state != FT_LINK_UP) continue;
+        if (p->base.sender || p->base.state != FT_LINK_UP)
+            continue;
         any = p;
-        if (p->base.peer == id) break;
+        if (p->base.peer == id)
+            break;
     }
     return any;
 }
@@ -68,33 +78,46 @@ static struct pipe *some_pipe(void)
 static void inject(struct pipe *p, struct ft_header header, const void *data)
 {
     struct ft_rxq_node *node;
-    if (!p) return;
-    if (ft_rxq_admit(&p->rxq, &header, &node) != FT_OK || !node) return; /* a transport would have ended the link, or dropped it */
-    if (header.len > 0) memcpy(node->landing, data, header.len);
+    if (!p)
+        return;
+    /* a transport would have ended the link, or dropped it */
+    if (ft_rxq_admit(&p->rxq, &header, &node) != FT_OK || !node)
+        return;
+    if (header.len > 0)
+        memcpy(node->landing, data, header.len);
     node->data = node->landing;
     ft_rxq_ready(&p->rxq, node);
 }
 
-/* ---- messages between engines -------------------------------------------------------------------------------------------------- */
+/* ---- messages between engines ---------------------------------------------------------------- */
 
-static void send_control(struct pipe *p, const struct ft_ctl_head *head, const void *data, size_t len)
+static void send_control(struct pipe *p, const struct ft_ctl_head *head, const void *data,
+                         size_t len)
 {
     static unsigned char bytes[CHUNK_BYTES];
-    struct ft_header header = {.ctx = FT_CTX_ENGINE, .lane = FT_LANE_CTL, .len = (uint32_t)(sizeof *head + len)};
-    if (header.len > sizeof bytes) return;
+    struct ft_header header = {
+        .ctx = FT_CTX_ENGINE, .lane = FT_LANE_CTL, .len = (uint32_t)(sizeof *head + len)};
+    if (header.len > sizeof bytes)
+        return;
     memcpy(bytes, head, sizeof *head);
-    if (len > 0) memcpy(bytes + sizeof *head, data, len);
+    if (len > 0)
+        memcpy(bytes + sizeof *head, data, len);
     header.crc = ft_verify_sum(&header, bytes);
-    if (next() % 64 == 1) header.crc ^= 1;
-    if (next() % 64 == 2) header.len = (uint32_t)ft_min(header.len, next() % 20u), header.crc = ft_verify_sum(&header, bytes);
+    if (next() % 64 == 1)
+        header.crc ^= 1;
+    if (next() % 64 == 2)
+        header.len = (uint32_t)ft_min(header.len, next() % 20u),
+        header.crc = ft_verify_sum(&header, bytes);
     inject(p, header, bytes);
 }
 
 static uint32_t some_instance(void)
 {
     const unsigned which = next() % 8;
-    if (which < 3) return FT_PACT_RETRY;
-    if (which == 3) return next() | next() << 30;
+    if (which < 3)
+        return FT_PACT_RETRY;
+    if (which == 3)
+        return next() | next() << 30;
     return (me.ncomms > 0 ? me.comm[0]->pacts : 0) + which - 4;
 }
 
@@ -104,8 +127,12 @@ static struct ft_agree_config config_of(uint64_t ctx, uint32_t instance)
     uint64_t salt[2] = {ctx, instance};
     int n = me.nranks;
     for (int i = 0; i < me.ncomms; i++)
-        if (me.comm[i]->ctx == ctx) n = me.comm[i]->view.nranks;
-    return (struct ft_agree_config){.env = &env, .nranks = n, .seed = ft_hash64(salt, sizeof salt, 0), .message_bytes = CHUNK_BYTES - sizeof(struct ft_ctl_head)};
+        if (me.comm[i]->ctx == ctx)
+            n = me.comm[i]->view.nranks;
+    return (struct ft_agree_config){.env = &env,
+                                    .nranks = n,
+                                    .seed = ft_hash64(salt, sizeof salt, 0),
+                                    .message_bytes = CHUNK_BYTES - sizeof(struct ft_ctl_head)};
 }
 
 /* Cards of joiners, or what is nearly that. */
@@ -113,11 +140,15 @@ static size_t some_blob(unsigned char *out, size_t room)
 {
     const unsigned how = next();
     size_t len = 0;
-    if (how % 4 == 0) return fill(out, ft_min(room, 300));
+    if (how % 4 == 0)
+        return fill(out, ft_min(room, 300));
     for (unsigned n = how % 4; n > 0 && room - len > FT_CARD_WIRE_MAX; n--) {
-        struct ft_card card = {.engine = next() % 4 ? 2000 + n : (uint64_t)SELF + next() % RANKS_MAX, .host = next() % 3};
+        struct ft_card card = {.engine = next() % 4 ? 2000 + n
+                                                    : (uint64_t)SELF + next() % RANKS_MAX,
+                               .host = next() % 3};
         ft_card_put(&card, "wire", &card.engine, sizeof card.engine);
-        if (how & 16) card.address_bytes = (uint32_t)fill(card.address, 40);
+        if (how & 16)
+            card.address_bytes = (uint32_t)fill(card.address, 40);
         len += ft_card_encode(out + len, &card);
     }
     return len;
@@ -126,10 +157,16 @@ static size_t some_blob(unsigned char *out, size_t room)
 static size_t some_contribution(const struct ft_agree_config *config, unsigned char *out)
 {
     static unsigned char list[RANKS_MAX], blob[CHUNK_BYTES];
-    struct ft_agree_input input = {.kind = (enum ft_agree_kind)(1 + next() % 5), .flags = next() & 64 ? next() : UINT64_MAX, .last_op = next(),
-                                   .key = (int)next() - 128, .blob = blob, .exclude = list};
-    for (int r = 0; r < config->nranks; r++) list[r] = next() % 8 == 1;
-    if (next() % 4 == 1) input.blob_bytes = (uint32_t)some_blob(blob, ft_agree_blob_room(config));
+    struct ft_agree_input input = {.kind = (enum ft_agree_kind)(1 + next() % 5),
+                                   .flags = next() & 64 ? next() : UINT64_MAX,
+                                   .last_op = next(),
+                                   .key = (int)next() - 128,
+                                   .blob = blob,
+                                   .exclude = list};
+    for (int r = 0; r < config->nranks; r++)
+        list[r] = next() % 8 == 1;
+    if (next() % 4 == 1)
+        input.blob_bytes = (uint32_t)some_blob(blob, ft_agree_blob_room(config));
     return ft_contribution_encode(out, config->nranks, &input);
 }
 
@@ -138,14 +175,23 @@ static size_t some_value(const struct ft_agree_config *config, unsigned char *ou
     static unsigned char failed[RANKS_MAX], excluded[RANKS_MAX], blob[CHUNK_BYTES];
     static int order[RANKS_MAX];
     static int64_t keys[RANKS_MAX];
-    struct ft_decision d = {.status = next() % 8 == 1 ? FT_USAGE : FT_OK, .kind = (enum ft_agree_kind)(1 + next() % 5), .nonce = next(), .failed = failed,
-                            .flags = next() & 192 ? UINT64_MAX & ~(uint64_t)10 : next(), .excluded = excluded, .order = order, .keys = keys,
-                            .first_op = next() % 8, .last_op = next() % 4 ? next() % 8 : UINT64_MAX, .blob = blob};
+    struct ft_decision d = {.status = next() % 8 == 1 ? FT_USAGE : FT_OK,
+                            .kind = (enum ft_agree_kind)(1 + next() % 5),
+                            .nonce = next(),
+                            .failed = failed,
+                            .flags = next() & 192 ? UINT64_MAX & ~(uint64_t)10 : next(),
+                            .excluded = excluded,
+                            .order = order,
+                            .keys = keys,
+                            .first_op = next() % 8,
+                            .last_op = next() % 4 ? next() % 8 : UINT64_MAX,
+                            .blob = blob};
     for (int r = 0; r < config->nranks; r++) {
         const unsigned fate = next() % 8;
         failed[r] = fate == 1;
         excluded[r] = fate == 1 || fate == 2;
-        if (!excluded[r]) order[d.nsurvivors++] = r;
+        if (!excluded[r])
+            order[d.nsurvivors++] = r;
     }
     for (unsigned k = next() % 4; k > 0 && d.nsurvivors > 1; k--) {
         const unsigned a = next() % (unsigned)d.nsurvivors, swap = (unsigned)order[a];
@@ -153,9 +199,11 @@ static size_t some_value(const struct ft_agree_config *config, unsigned char *ou
         order[0] = (int)swap;
         keys[a] = (int)next() - 128;
     }
-    if (next() % 2) d.blob_bytes = (uint32_t)some_blob(blob, ft_agree_blob_room(config));
+    if (next() % 2)
+        d.blob_bytes = (uint32_t)some_blob(blob, ft_agree_blob_room(config));
     const size_t len = ft_value_encode(out, config->nranks, &d);
-    if (next() % 8 == 1) out[next() % len] ^= (unsigned char)next();
+    if (next() % 8 == 1)
+        out[next() % len] ^= (unsigned char)next();
     return len;
 }
 
@@ -165,16 +213,27 @@ static void send_agree(struct pipe *p)
     struct ft_ctl_head head = {FT_CTL_AGREE, some_instance(), some_ctx()};
     const struct ft_agree_config config = config_of(head.ctx, head.instance);
     const unsigned what = next(), owner = next();
-    struct ft_agree_msg m = {.type = (enum ft_agree_type)(1 + what % 7), .flags = what & 8 ? FT_AGREE_WAITING : 0, .body = body,
-                             .dead = &sets[0], .unreachable = &sets[1], .fenced = &sets[2]};
+    struct ft_agree_msg m = {.type = (enum ft_agree_type)(1 + what % 7),
+                             .flags = what & 8 ? FT_AGREE_WAITING : 0,
+                             .body = body,
+                             .dead = &sets[0],
+                             .unreachable = &sets[1],
+                             .fenced = &sets[2]};
     memset(sets, 0, sizeof sets);
-    for (unsigned k = what & 16 ? next() % 4 : 0; k > 0; k--) ft_set_add(&sets[next() % 3], (int)(next() % (unsigned)config.nranks));
-    m.ballot = ft_ballot(owner % 4 == 3 ? FT_BALLOT_MAX >> FT_BALLOT_RANK_BITS : owner % 4, (int)(owner / 4 % (unsigned)config.nranks));
-    const bool value = m.type == FT_MSG_ACCEPT || m.type == FT_MSG_DECIDE || (m.type == FT_MSG_PROMISE && what & 32);
-    const bool contribution = m.type == FT_MSG_ENTER || (m.type == FT_MSG_PROMISE && !value && what & 64);
+    for (unsigned k = what & 16 ? next() % 4 : 0; k > 0; k--)
+        ft_set_add(&sets[next() % 3], (int)(next() % (unsigned)config.nranks));
+    m.ballot = ft_ballot(owner % 4 == 3 ? FT_BALLOT_MAX >> FT_BALLOT_RANK_BITS : owner % 4,
+                         (int)(owner / 4 % (unsigned)config.nranks));
+    const bool value = m.type == FT_MSG_ACCEPT || m.type == FT_MSG_DECIDE ||
+                       (m.type == FT_MSG_PROMISE && what & 32);
+    const bool contribution = m.type == FT_MSG_ENTER ||
+                              (m.type == FT_MSG_PROMISE && !value && what & 64);
     m.body_kind = value ? FT_BODY_VALUE : contribution ? FT_BODY_CONTRIBUTION : FT_BODY_NONE;
-    m.body_bytes = value ? some_value(&config, body) : contribution ? some_contribution(&config, body) : 0;
-    if (value && m.type != FT_MSG_ACCEPT) m.accepted = ft_ballot(1 + next() % 2, 0);
+    m.body_bytes = value          ? some_value(&config, body)
+                   : contribution ? some_contribution(&config, body)
+                                  : 0;
+    if (value && m.type != FT_MSG_ACCEPT)
+        m.accepted = ft_ballot(1 + next() % 2, 0);
     send_control(p, &head, bytes, ft_agree_encode(bytes, &config, &m));
 }
 
@@ -182,7 +241,8 @@ static void send_question(struct pipe *p)
 {
     struct ft_ctl_head head = {FT_CTL_ASK, 0, some_ctx()};
     unsigned char bytes[FT_CARD_WIRE_MAX];
-    struct ft_card card = {.engine = p && next() % 8 ? p->base.peer : SELF + next() % RANKS_MAX, .host = 1};
+    struct ft_card card = {.engine = p && next() % 8 ? p->base.peer : SELF + next() % RANKS_MAX,
+                           .host = 1};
     ft_card_put(&card, "wire", &card.engine, sizeof card.engine);
     send_control(p, &head, bytes, ft_card_encode(bytes, &card));
 }
@@ -192,8 +252,10 @@ static void send_answer(struct pipe *p)
 {
     struct ft_ctl_head head = {FT_CTL_TELL, next(), some_ctx()};
     int32_t words[2 + 2 * RANKS_MAX] = {next() % 4 ? FT_OK : -(int)next(), me.nranks};
-    for (int i = 0; i < me.nranks; i++) words[2 + i] = next() % 16 == 1 ? (int)next() - 8 : i;
-    send_control(p, &head, words, (size_t)(2 + me.nranks - (int)(next() % 16 == 1)) * sizeof *words);
+    for (int i = 0; i < me.nranks; i++)
+        words[2 + i] = next() % 16 == 1 ? (int)next() - 8 : i;
+    send_control(p, &head, words,
+                 (size_t)(2 + me.nranks - (int)(next() % 16 == 1)) * sizeof *words);
 }
 
 void wire_sent(const unsigned char *bytes, size_t len)
@@ -202,29 +264,43 @@ void wire_sent(const unsigned char *bytes, size_t len)
     struct ft_agree_msg m;
     must(len >= sizeof head && len <= CHUNK_BYTES, "a control message of a wrong length");
     memcpy(&head, bytes, sizeof head);
-    must(head.what >= FT_CTL_AGREE && head.what <= FT_CTL_QUIT, "an unknown control message was sent");
-    if (head.what != FT_CTL_AGREE) return;
+    must(head.what >= FT_CTL_AGREE && head.what <= FT_CTL_QUIT,
+         "an unknown control message was sent");
+    if (head.what != FT_CTL_AGREE)
+        return;
     for (const struct ft_pact *pact = me.engine->pacts; pact; pact = pact->next)
         if (pact->ctx == head.ctx && pact->instance == head.instance)
-            must(ft_agree_decode(&pact->agree->config, bytes + sizeof head, len - sizeof head, &m) == FT_OK, "a message of an agreement that is none");
+            must(ft_agree_decode(&pact->agree->config, bytes + sizeof head, len - sizeof head,
+                                 &m) == FT_OK,
+                 "a message of an agreement that is none");
 }
 
-/* ---- messages of communicators --------------------------------------------------------------------------------------------------- */
+/* ---- messages of communicators --------------------------------------------------------------- */
 
-struct notice { uint32_t what; int32_t status, culprit; uint32_t proof; uint64_t seq, sig, done; char text[392]; }; /* as in core/notice.c */
+/* as in core/notice.c */
+struct notice {
+    uint32_t what;
+    int32_t status, culprit;
+    uint32_t proof;
+    uint64_t seq, sig, done;
+    char text[392];
+};
 
 static uint64_t some_sig(const struct ft_comm *comm)
 {
     const struct ft_op *op = comm->running ? comm->head->ops : NULL;
     uint64_t sig = 0;
-    if (op && next() % 2) return (op->next && next() % 2 ? op->next : op)->sig;
-    for (int i = 0; i < 8; i++) sig = sig << 8 | next();
+    if (op && next() % 2)
+        return (op->next && next() % 2 ? op->next : op)->sig;
+    for (int i = 0; i < 8; i++)
+        sig = sig << 8 | next();
     return sig;
 }
 
 static void seal(const struct ft_comm *comm, struct ft_header *header, const void *data)
 {
-    if (comm->limits.verify && next() % 16 != 1) header->crc = ft_verify_sum(header, data);
+    if (comm->limits.verify && next() % 16 != 1)
+        header->crc = ft_verify_sum(header, data);
 }
 
 static void send_notice(struct pipe *p, const struct ft_comm *comm)
@@ -239,8 +315,10 @@ static void send_notice(struct pipe *p, const struct ft_comm *comm)
     notice.seq = next() % 4 ? comm->seq + next() % 3 : ~(uint64_t)next();
     notice.sig = some_sig(comm);
     notice.done = next();
-    if (next() % 2) memset(notice.text, (int)next(), sizeof notice.text);
-    struct ft_header header = {.ctx = comm->ctx, .lane = FT_LANE_CTL, .len = next() % 16 == 1 ? next() : sizeof notice};
+    if (next() % 2)
+        memset(notice.text, (int)next(), sizeof notice.text);
+    struct ft_header header = {
+        .ctx = comm->ctx, .lane = FT_LANE_CTL, .len = next() % 16 == 1 ? next() : sizeof notice};
     header.len = (uint32_t)ft_min(header.len, sizeof notice);
     seal(comm, &header, &notice);
     inject(p, header, &notice);
@@ -250,15 +328,20 @@ static void send_data(struct pipe *p, const struct ft_comm *comm)
 {
     static unsigned char bytes[CHUNK_BYTES];
     const unsigned lane = next(), len = next();
-    struct ft_header header = {.ctx = comm->ctx, .lane = (uint16_t)(lane % 4 ? 0 : lane / 4 % FT_LANES_ALL), .sig = some_sig(comm), .step = (uint16_t)next()};
+    struct ft_header header = {.ctx = comm->ctx,
+                               .lane = (uint16_t)(lane % 4 ? 0 : lane / 4 % FT_LANES_ALL),
+                               .sig = some_sig(comm),
+                               .step = (uint16_t)next()};
     header.seq = (uint32_t)comm->seq + next() % 3 - 1;
-    header.len = len % 4 ? (uint32_t)sizeof(uint32_t) * (len / 4) : (uint32_t)ft_min(len * 17u, sizeof bytes);
-    for (size_t i = 0; i < 16; i++) bytes[i] = (unsigned char)next();
+    header.len = len % 4 ? (uint32_t)sizeof(uint32_t) * (len / 4)
+                         : (uint32_t)ft_min(len * 17u, sizeof bytes);
+    for (size_t i = 0; i < 16; i++)
+        bytes[i] = (unsigned char)next();
     seal(comm, &header, bytes);
     inject(p, header, bytes);
 }
 
-/* ---- steps -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps ----------------------------------------------------------------------------------- */
 
 #define USER 128 /* steps from here on are the user's, unless it waits in a call */
 
@@ -282,14 +365,17 @@ static void change_link(unsigned how)
         return;
     }
     struct pipe *p = wire->pipes;
-    for (unsigned k = next() % 16; p && p->next && k > 0; k--) p = p->next;
+    for (unsigned k = next() % 16; p && p->next && k > 0; k--)
+        p = p->next;
     if (how % 4 < 2) {
         p = new_pipe(how % 4 == 0 ? SELF + next() % RANKS_MAX : STRANGER + drawn++, false);
         p->base.state = FT_LINK_UP;
         tell(p, FT_EVENT_ACCEPTED);
         return;
     }
-    if (!p || p->base.state == FT_LINK_DOWN || wire->nevents > 0) return; /* news of an accepted link come first */
+    /* news of an accepted link come first */
+    if (!p || p->base.state == FT_LINK_DOWN || wire->nevents > 0)
+        return;
     p->base.state = FT_LINK_DOWN;
     p->base.reason = next() % 4 ? FT_LINK : -(int)(next() % 24);
     p->base.orderly = how & 4;
@@ -315,22 +401,32 @@ void wire_step(void)
         send_control(p, &head, NULL, 0);
         break;
     case 2:
-        if (which % 2) send_question(p);
-        else send_answer(p);
+        if (which % 2)
+            send_question(p);
+        else
+            send_answer(p);
         break;
     case 3:
-        if (comm) send_notice(p, comm);
+        if (comm)
+            send_notice(p, comm);
         break;
     case 4:
-        if (comm) send_data(p, comm);
+        if (comm)
+            send_data(p, comm);
         break;
-    case 5: change_link(which); break;
-    case 6: now += (uint64_t)which * 1000000u; break;
-    default: send_agree(p); break;
+    case 5:
+        change_link(which);
+        break;
+    case 6:
+        now += (uint64_t)which * 1000000u;
+        break;
+    default:
+        send_agree(p);
+        break;
     }
 }
 
-/* ---- the user ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the user -------------------------------------------------------------------------------- */
 
 static void submit(struct ft_comm *comm)
 {
@@ -340,8 +436,11 @@ static void submit(struct ft_comm *comm)
     for (unsigned k = 0; k <= what / 64; k++) {
         struct ft_op *op = ft_op_new();
         must(op != NULL, "no memory");
-        op->coll = (struct ft_coll){.kind = (enum ft_kind)((what + k) % (FT_RECV + 1)), .type = FT_INT32, .count = 1 + size % 90};
-        if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV || op->coll.kind == FT_BROADCAST || op->coll.kind == FT_REDUCE)
+        op->coll = (struct ft_coll){.kind = (enum ft_kind)((what + k) % (FT_RECV + 1)),
+                                    .type = FT_INT32,
+                                    .count = 1 + size % 90};
+        if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV || op->coll.kind == FT_BROADCAST ||
+            op->coll.kind == FT_REDUCE)
             op->coll.root = (int)size % comm->view.nranks;
         op->in = me.buffer[0];
         op->out = me.buffer[1 + what % 3];
@@ -361,14 +460,18 @@ static void drop(int i)
 
 static void adopt(struct ft_comm *child)
 {
-    if (!child) return;
-    must(child->view.nranks >= 1 && child->view.nranks <= RANKS_MAX && child->view.rank >= 0 && child->view.rank < child->view.nranks,
+    if (!child)
+        return;
+    must(child->view.nranks >= 1 && child->view.nranks <= RANKS_MAX && child->view.rank >= 0 &&
+             child->view.rank < child->view.nranks,
          "a child of an impossible size");
     for (int r = 0; r < child->view.nranks; r++)
         for (int k = 0; k <= r; k++)
-            must((child->view.peer[k] == child->view.peer[r]) == (k == r) && (child->view.peer[r] == me.engine->id) == (r == child->view.rank),
+            must((child->view.peer[k] == child->view.peer[r]) == (k == r) &&
+                     (child->view.peer[r] == me.engine->id) == (r == child->view.rank),
                  "a child with the same engine twice");
-    if (me.ncomms == COMMS_MAX) drop(COMMS_MAX - 1);
+    if (me.ncomms == COMMS_MAX)
+        drop(COMMS_MAX - 1);
     me.comm[me.ncomms++] = child;
 }
 
@@ -379,18 +482,31 @@ static void reshape(struct ft_comm *comm, unsigned what)
     int list[1] = {(int)how % comm->view.nranks};
     struct ft_agree_input input = {.kind = FT_AGREE_FLAGS, .flags = how};
     const struct ft_decision *decision;
-    struct ft_shrink shrink = {.exclude = list, .count = how & 64 ? 1 : 0, .abort = how & 128, .key = 1, .name = "child", .limits = me.limits};
-    struct ft_grow grow = {.nranks = comm->view.nranks + 1 + (int)how % 2, .name = "grown", .limits = me.limits};
+    struct ft_shrink shrink = {.exclude = list,
+                               .count = how & 64 ? 1 : 0,
+                               .abort = how & 128,
+                               .key = 1,
+                               .name = "child",
+                               .limits = me.limits};
+    struct ft_grow grow = {
+        .nranks = comm->view.nranks + 1 + (int)how % 2, .name = "grown", .limits = me.limits};
     ft_engine_lock(comm->engine);
     remember(ft_pact_child_held(comm, what % 4 == 0 ? FT_AGREE_GROW : FT_AGREE_SHRINK));
     ft_engine_unlock(comm->engine);
     switch (what % 4) {
     case 0:
-        if (grow.nranks <= RANKS_MAX) ft_grow_run(comm, &grow, &child);
+        if (grow.nranks <= RANKS_MAX)
+            ft_grow_run(comm, &grow, &child);
         break;
-    case 1: ft_shrink_run(comm, &shrink, &child); break;
-    case 2: ft_split_run(comm, (int)how % 3 - 1, 0, "part", &me.limits, &child); break;
-    default: ft_comm_agree(comm, &input, &decision); break;
+    case 1:
+        ft_shrink_run(comm, &shrink, &child);
+        break;
+    case 2:
+        ft_split_run(comm, (int)how % 3 - 1, 0, "part", &me.limits, &child);
+        break;
+    default:
+        ft_comm_agree(comm, &input, &decision);
+        break;
     }
     adopt(child);
 }
@@ -399,52 +515,76 @@ static void user_step(void)
 {
     const unsigned what = next(), which = next();
     struct ft_comm *comm = me.ncomms > 0 ? me.comm[which % (unsigned)me.ncomms] : NULL;
-    if (!comm) return;
+    if (!comm)
+        return;
     switch (what / 4 % 8) {
-    case 0: ft_comm_revoke(comm, "fuzz"); break;
-    case 1:
-        if (me.ncomms > 1) drop((int)(which % (unsigned)me.ncomms));
+    case 0:
+        ft_comm_revoke(comm, "fuzz");
         break;
-    case 2: ft_comm_finalize(comm); break;
+    case 1:
+        if (me.ncomms > 1)
+            drop((int)(which % (unsigned)me.ncomms));
+        break;
+    case 2:
+        ft_comm_finalize(comm);
+        break;
     case 3:
-    case 4: reshape(comm, what); break;
-    default: submit(comm); break;
+    case 4:
+        reshape(comm, what);
+        break;
+    default:
+        submit(comm);
+        break;
     }
 }
 
-/* ---- what must hold ------------------------------------------------------------------------------------------------------------------- */
+/* ---- what must hold -------------------------------------------------------------------------- */
 
 static void check_bounds(void)
 {
     int pacts = 0, undecided = 0, peers = 0, letters = 0, growths = 0, pipes = 0;
-    if (!wire) return;
+    if (!wire)
+        return;
     for (const struct ft_pact *pact = me.engine->pacts; pact; pact = pact->next) {
         pacts++;
         undecided += pact->state == FT_AGAIN;
         must(pact->comm || ft_agree_state(pact->agree) == FT_OK, "an agreement without end");
     }
-    for (const struct ft_peer *peer = me.engine->roster; peer; peer = peer->next_known) peers++, letters += peer->letters;
-    for (const struct ft_growth *growth = me.engine->growths; growth; growth = *(struct ft_growth *const *)(const void *)growth) growths++;
-    for (const struct pipe *p = wire->pipes; p; p = p->next) pipes += p->base.state == FT_LINK_UP;
+    for (const struct ft_peer *peer = me.engine->roster; peer; peer = peer->next_known)
+        peers++, letters += peer->letters;
+    for (const struct ft_growth *growth = me.engine->growths; growth;
+         growth = *(struct ft_growth *const *)(const void *)growth)
+        growths++;
+    for (const struct pipe *p = wire->pipes; p; p = p->next)
+        pipes += p->base.state == FT_LINK_UP;
     must(undecided == me.engine->undecided, "undecided agreements are miscounted");
     must(pacts <= 64 + COMMS_MAX * 24, "agreements without bound");
-    must(me.engine->hung_up || peers <= RANKS_MAX + 8 + pipes + wire->nevents, "peers without bound");
+    must(me.engine->hung_up || peers <= RANKS_MAX + 8 + pipes + wire->nevents,
+         "peers without bound");
     must(letters == me.engine->unsent && letters <= 64 * peers, "letters without bound");
     must(growths <= 18, "grows without bound");
 }
 
 static void open_engine(void)
 {
-    struct ft_engine_config config = {.env = &env, .transports = {&wire_ops}, .id = SELF + (uint64_t)me.rank, .rank = me.rank, .heartbeat_ms = 5,
-                                      .suspect_ms = 10, .manual = true};
+    struct ft_engine_config config = {.env = &env,
+                                      .transports = {&wire_ops},
+                                      .id = SELF + (uint64_t)me.rank,
+                                      .rank = me.rank,
+                                      .heartbeat_ms = 5,
+                                      .suspect_ms = 10,
+                                      .manual = true};
     must(ft_engine_open(&config, &me.engine) == FT_OK, "no engine");
     me.engine->tuning.chunk_bytes = CHUNK_BYTES;
     me.stream = ft_stream_new();
     for (int r = 0; r < me.nranks; r++) {
         struct ft_card card = {.engine = SELF + (uint64_t)r};
-        if (r == me.rank) continue;
+        if (r == me.rank)
+            continue;
         ft_card_put(&card, "wire", &card.engine, sizeof card.engine);
-        must(ft_engine_learn(me.engine, card.engine, 1, card.address, card.address_bytes, r) == FT_OK, "no memory");
+        must(ft_engine_learn(me.engine, card.engine, 1, card.address, card.address_bytes, r) ==
+                 FT_OK,
+             "no memory");
         struct pipe *p = new_pipe(card.engine, false);
         p->base.state = FT_LINK_UP;
         tell(p, FT_EVENT_ACCEPTED);
@@ -455,10 +595,13 @@ static bool open_survivor(void)
 {
     int host[RANKS_MAX] = {0};
     uint64_t peer[RANKS_MAX];
-    for (int r = 0; r < me.nranks; r++) peer[r] = SELF + (uint64_t)r;
-    struct ft_view view = {.epoch = 1, .nranks = me.nranks, .rank = me.rank, .nhosts = 1, .host = host, .peer = peer};
+    for (int r = 0; r < me.nranks; r++)
+        peer[r] = SELF + (uint64_t)r;
+    struct ft_view view = {
+        .epoch = 1, .nranks = me.nranks, .rank = me.rank, .nhosts = 1, .host = host, .peer = peer};
     must(ft_engine_bind(me.engine, FIRST_CTX) == FT_OK, "no memory");
-    must(ft_comm_open(me.engine, &view, FIRST_CTX, "fuzz", &me.limits, &me.comm[0]) == FT_OK, "no communicator");
+    must(ft_comm_open(me.engine, &view, FIRST_CTX, "fuzz", &me.limits, &me.comm[0]) == FT_OK,
+         "no communicator");
     me.ncomms = 1;
     return true;
 }
@@ -472,13 +615,21 @@ static bool open_joiner(void)
     struct ft_table *table = calloc(1, sizeof *table + RANKS_MAX * sizeof *table->card);
     must(table != NULL, "no memory");
     table->nranks = me.nranks;
-    for (int r = 0; r < me.nranks; r++) table->card[r].engine = SELF + (uint64_t)r;
+    for (int r = 0; r < me.nranks; r++)
+        table->card[r].engine = SELF + (uint64_t)r;
     ft_card_put(&table->card[0], "grow", &facts, sizeof facts);
-    struct ft_init init = {.nranks = me.nranks, .rank = me.rank, .name = "joiner", .limits = me.limits, .cancel = &cancel, .joins = true};
+    struct ft_init init = {.nranks = me.nranks,
+                           .rank = me.rank,
+                           .name = "joiner",
+                           .limits = me.limits,
+                           .cancel = &cancel,
+                           .joins = true};
     const int rc = ft_grow_join(me.engine, &init, table, &me.comm[0]);
     free(table);
-    if (rc == FT_OK) me.ncomms = 1;
-    else ft_engine_close(me.engine);
+    if (rc == FT_OK)
+        me.ncomms = 1;
+    else
+        ft_engine_close(me.engine);
     return rc == FT_OK;
 }
 
@@ -502,20 +653,30 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(&me, 0, sizeof me);
     me.nranks = 2 + (int)(first % (RANKS_MAX - 1));
     me.rank = (int)(next() % (unsigned)me.nranks);
-    me.limits = (struct ft_comm_limits){.op_timeout_ms = 30, .init_timeout_ms = 40, .suspect_ms = 10, .min_ranks = 1, .heartbeat_ms = 5,
-                                        .verify = first & 32, .retry = first & 64};
+    me.limits = (struct ft_comm_limits){.op_timeout_ms = 30,
+                                        .init_timeout_ms = 40,
+                                        .suspect_ms = 10,
+                                        .min_ranks = 1,
+                                        .heartbeat_ms = 5,
+                                        .verify = first & 32,
+                                        .retry = first & 64};
     me.ctxs[0] = FIRST_CTX;
     open_engine();
     bool open = (first & 128) && me.rank > 0 ? open_joiner() : open_survivor();
     while (open && in.left > 0) {
-        if (*in.data >= USER) user_step();
-        else turn();
+        if (*in.data >= USER)
+            user_step();
+        else
+            turn();
         check_bounds();
     }
-    for (int i = 0; open && i < 100; i++) turn();
+    for (int i = 0; open && i < 100; i++)
+        turn();
     must(!open || !me.engine->hung_up, "strangers are not forgotten");
-    if (open) check_bounds();
-    while (me.ncomms > 0) drop(me.ncomms - 1);
+    if (open)
+        check_bounds();
+    while (me.ncomms > 0)
+        drop(me.ncomms - 1);
     must(wire == NULL, "the engine outlived its last communicator");
     ft_engine_unref(me.engine);
     ft_stream_release(me.stream);

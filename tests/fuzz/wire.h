@@ -1,6 +1,7 @@
 /*
- * The world of fuzz_control.c: the input, a clock that moves whenever it is read, and a transport whose other end is the input. What
- * the engine sends goes nowhere; what it receives is put into the links by the target.
+ * The world of fuzz_control.c: the input, a clock that moves whenever it is read, and a transport
+ * whose other end is the input. What the engine sends goes nowhere; what it receives is put into
+ * the links by the target.
  */
 #ifndef FT_FUZZ_WIRE_H
 #define FT_FUZZ_WIRE_H
@@ -20,17 +21,24 @@ void wire_sent(const unsigned char *bytes, size_t len); /* likewise: a control m
 
 static void must(bool truth, const char *what)
 {
-    if (truth) return;
+    if (truth)
+        return;
     fprintf(stderr, "fuzz_control: %s\n", what);
     abort();
 }
 
-/* ---- the input, time and chance ---------------------------------------------------------------------------------------- */
+/* ---- the input, time and chance -------------------------------------------------------------- */
 
-static struct { const uint8_t *data; size_t left; } in;
+static struct {
+    const uint8_t *data;
+    size_t left;
+} in;
 static uint64_t now, drawn;
 
-static unsigned next(void) { return in.left > 0 ? (in.left--, (unsigned)*in.data++) : 0; }
+static unsigned next(void)
+{
+    return in.left > 0 ? (in.left--, (unsigned)*in.data++) : 0;
+}
 
 static uint64_t time_ns(struct ft_env *e)
 {
@@ -41,7 +49,8 @@ static uint64_t time_ns(struct ft_env *e)
 static void draw(struct ft_env *e, void *buf, size_t len)
 {
     (void)e;
-    for (size_t i = 0; i < len; i++) ((unsigned char *)buf)[i] = (unsigned char)(++drawn * 0x9e3779b97f4a7c15u >> 56);
+    for (size_t i = 0; i < len; i++)
+        ((unsigned char *)buf)[i] = (unsigned char)(++drawn * 0x9e3779b97f4a7c15u >> 56);
 }
 
 static struct ft_env env = {time_ns, draw, NULL};
@@ -49,13 +58,17 @@ static struct ft_env env = {time_ns, draw, NULL};
 static size_t fill(void *out, size_t most)
 {
     size_t len = ft_min(next() * 3u, most);
-    for (size_t i = 0; i < len; i++) ((unsigned char *)out)[i] = (unsigned char)next();
+    for (size_t i = 0; i < len; i++)
+        ((unsigned char *)out)[i] = (unsigned char)next();
     return len;
 }
 
-/* ---- the transport ------------------------------------------------------------------------------------------------------- */
+/* ---- the transport --------------------------------------------------------------------------- */
 
-struct slot { struct slot *next; _Alignas(16) unsigned char bytes[]; };
+struct slot {
+    struct slot *next;
+    _Alignas(16) unsigned char bytes[];
+};
 
 struct pipe {
     struct ft_link base;
@@ -74,7 +87,7 @@ static struct wire {
     struct pipe *pipes;
     struct ft_event events[EVENTS_MAX];
     int nevents;
-} *wire;
+} * wire;
 
 static void consumed(struct ft_rxq *q, struct ft_rxq_node *node)
 {
@@ -86,15 +99,22 @@ static struct pipe *new_pipe(uint64_t peer, bool sender)
 {
     struct pipe *p = calloc(1, sizeof *p);
     must(p != NULL, "no memory");
-    p->base = (struct ft_link){.ops = wire->base.ops, .transport = &wire->base, .peer = peer, .sender = sender, .state = FT_LINK_CONNECTING};
-    must((sender ? ft_txq_open(&p->txq, &wire->set) : ft_rxq_open(&p->rxq, &wire->set, consumed)) == FT_OK, "no memory");
+    p->base = (struct ft_link){.ops = wire->base.ops,
+                               .transport = &wire->base,
+                               .peer = peer,
+                               .sender = sender,
+                               .state = FT_LINK_CONNECTING};
+    must((sender ? ft_txq_open(&p->txq, &wire->set) : ft_rxq_open(&p->rxq, &wire->set, consumed)) ==
+             FT_OK,
+         "no memory");
     p->next = wire->pipes;
     return wire->pipes = p;
 }
 
 static void tell(struct pipe *p, int what)
 {
-    if (wire->nevents < EVENTS_MAX) wire->events[wire->nevents++] = (struct ft_event){what, &p->base};
+    if (wire->nevents < EVENTS_MAX)
+        wire->events[wire->nevents++] = (struct ft_event){what, &p->base};
 }
 
 static int wire_open(const struct ft_transport_config *config, struct ft_transport **out)
@@ -111,23 +131,28 @@ static int wire_open(const struct ft_transport_config *config, struct ft_transpo
 static void wire_disconnect(struct ft_link *link)
 {
     struct pipe *p = (struct pipe *)link, **at = &wire->pipes;
-    while (*at && *at != p) at = &(*at)->next;
+    while (*at && *at != p)
+        at = &(*at)->next;
     must(*at != NULL, "a link that is none was closed");
     *at = p->next;
     for (int i = 0; i < wire->nevents; i++)
-        if (wire->events[i].link == link) wire->events[i--] = wire->events[--wire->nevents];
+        if (wire->events[i].link == link)
+            wire->events[i--] = wire->events[--wire->nevents];
     for (struct slot *slot = p->reserved, *after; slot; slot = after) {
         after = slot->next;
         free(slot);
     }
-    if (link->sender) ft_txq_close(&p->txq);
-    else ft_rxq_close(&p->rxq);
+    if (link->sender)
+        ft_txq_close(&p->txq);
+    else
+        ft_rxq_close(&p->rxq);
     free(p);
 }
 
 static void wire_close(struct ft_transport *t)
 {
-    while (wire->pipes) wire_disconnect(&wire->pipes->base);
+    while (wire->pipes)
+        wire_disconnect(&wire->pipes->base);
     ft_rxq_set_close(&wire->set);
     free(t);
     wire = NULL;
@@ -147,12 +172,14 @@ static bool wire_reaches(struct ft_transport *t, const void *address, size_t len
     return len == sizeof(uint64_t);
 }
 
-static int wire_connect(struct ft_transport *t, uint64_t peer, const void *address, size_t len, struct ft_link **out)
+static int wire_connect(struct ft_transport *t, uint64_t peer, const void *address, size_t len,
+                        struct ft_link **out)
 {
     (void)address;
     (void)len;
     must(peer != t->config.self, "a link to itself");
-    if (next() % 32 == 1) return FT_LINK;
+    if (next() % 32 == 1)
+        return FT_LINK;
     struct pipe *p = new_pipe(peer, true);
     p->base.state = FT_LINK_UP;
     tell(p, FT_EVENT_UP);
@@ -160,20 +187,29 @@ static int wire_connect(struct ft_transport *t, uint64_t peer, const void *addre
     return FT_OK;
 }
 
-static int wire_bind(struct ft_transport *t, uint64_t ctx) { return ft_rxq_set_bind(&((struct wire *)t)->set, ctx); }
-static void wire_unbind(struct ft_transport *t, uint64_t ctx) { ft_rxq_set_unbind(&((struct wire *)t)->set, ctx); }
+static int wire_bind(struct ft_transport *t, uint64_t ctx)
+{
+    return ft_rxq_set_bind(&((struct wire *)t)->set, ctx);
+}
+static void wire_unbind(struct ft_transport *t, uint64_t ctx)
+{
+    ft_rxq_set_unbind(&((struct wire *)t)->set, ctx);
+}
 
 static int admit(struct pipe *p, const struct ft_header *header)
 {
-    if (p->base.state != FT_LINK_UP) return p->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
+    if (p->base.state != FT_LINK_UP)
+        return p->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
     return ft_txq_take(&p->txq, header->ctx, header->lane);
 }
 
-static int wire_send(struct ft_link *link, const struct ft_header *header, const void *data, struct ft_send *req)
+static int wire_send(struct ft_link *link, const struct ft_header *header, const void *data,
+                     struct ft_send *req)
 {
     int rc = admit((struct pipe *)link, header);
     (void)data;
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     ft_txq_put(&((struct pipe *)link)->txq, header->ctx, header->lane);
     req->status = FT_OK;
     return FT_OK;
@@ -183,7 +219,8 @@ static int wire_reserve(struct ft_link *link, const struct ft_header *header, vo
 {
     struct pipe *p = (struct pipe *)link;
     int rc = admit(p, header);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct slot *slot = malloc(sizeof *slot + header->len);
     must(slot != NULL, "no memory");
     slot->next = p->reserved;
@@ -196,7 +233,8 @@ static void wire_cancel(struct ft_link *link, const struct ft_header *header, vo
 {
     struct pipe *p = (struct pipe *)link;
     struct slot **at = &p->reserved, *found;
-    while (*at && (*at)->bytes != bytes) at = &(*at)->next;
+    while (*at && (*at)->bytes != bytes)
+        at = &(*at)->next;
     must((found = *at) != NULL, "a slot that is none was given back");
     *at = found->next;
     free(found);
@@ -205,7 +243,8 @@ static void wire_cancel(struct ft_link *link, const struct ft_header *header, vo
 
 static void wire_commit(struct ft_link *link, const struct ft_header *header, void *bytes)
 {
-    if (header->ctx == FT_CTX_ENGINE) wire_sent(bytes, header->len);
+    if (header->ctx == FT_CTX_ENGINE)
+        wire_sent(bytes, header->len);
     wire_cancel(link, header, bytes);
 }
 
@@ -220,20 +259,29 @@ static int wire_peek(struct ft_link *link, uint64_t ctx, unsigned lane, struct f
     return ft_rxq_peek(&((struct pipe *)link)->rxq, ctx, lane, header);
 }
 
-static void wire_release(struct ft_link *link, struct ft_msg *msg) { ft_rxq_release(&((struct pipe *)link)->rxq, msg); }
-static bool wire_drained(struct ft_link *link) { return (void)link, true; }
+static void wire_release(struct ft_link *link, struct ft_msg *msg)
+{
+    ft_rxq_release(&((struct pipe *)link)->rxq, msg);
+}
+static bool wire_drained(struct ft_link *link)
+{
+    return (void)link, true;
+}
 
 static int wire_poll(struct ft_transport *t, struct ft_event *events, int max, bool *busy)
 {
     int n = 0;
     (void)t;
-    if (in.left > 0) wire_step();
-    for (; n < max && n < wire->nevents; n++) events[n] = wire->events[n];
+    if (in.left > 0)
+        wire_step();
+    for (; n < max && n < wire->nevents; n++)
+        events[n] = wire->events[n];
     memmove(wire->events, wire->events + n, (size_t)(wire->nevents - n) * sizeof *wire->events);
     wire->nevents -= n;
     for (int i = 0; i < n; i++) {
         struct pipe *p = (struct pipe *)events[i].link;
-        if (!p->passing) continue;
+        if (!p->passing)
+            continue;
         p->passing = false;
         p->base.state = FT_LINK_DOWN;
         p->base.reason = FT_LINK;
@@ -243,16 +291,42 @@ static int wire_poll(struct ft_transport *t, struct ft_event *events, int max, b
     return n;
 }
 
-static int wire_fd(struct ft_transport *t) { return (void)t, -1; }
-static bool wire_arm(struct ft_transport *t, bool on) { return (void)t, on; }
+static int wire_fd(struct ft_transport *t)
+{
+    return (void)t, -1;
+}
+static bool wire_arm(struct ft_transport *t, bool on)
+{
+    return (void)t, on;
+}
 
-static void wire_trim(struct ft_transport *t) { (void)t; }
+static void wire_trim(struct ft_transport *t)
+{
+    (void)t;
+}
 
 static const struct ft_transport_ops wire_ops = {
-    .name = "wire", .open = wire_open, .close = wire_close, .address = wire_address, .reaches = wire_reaches, .connect = wire_connect,
-    .disconnect = wire_disconnect, .bind = wire_bind, .unbind = wire_unbind, .send = wire_send, .reserve = wire_reserve, .commit = wire_commit,
-    .cancel = wire_cancel, .recv = wire_recv, .peek = wire_peek, .release = wire_release, .drained = wire_drained, .poll = wire_poll,
-    .fd = wire_fd, .arm = wire_arm, .trim = wire_trim,
+    .name = "wire",
+    .open = wire_open,
+    .close = wire_close,
+    .address = wire_address,
+    .reaches = wire_reaches,
+    .connect = wire_connect,
+    .disconnect = wire_disconnect,
+    .bind = wire_bind,
+    .unbind = wire_unbind,
+    .send = wire_send,
+    .reserve = wire_reserve,
+    .commit = wire_commit,
+    .cancel = wire_cancel,
+    .recv = wire_recv,
+    .peek = wire_peek,
+    .release = wire_release,
+    .drained = wire_drained,
+    .poll = wire_poll,
+    .fd = wire_fd,
+    .arm = wire_arm,
+    .trim = wire_trim,
 };
 
 #endif

@@ -1,7 +1,8 @@
 /*
- * Property: every collective gives what MPI gives, for every type and operator, 1 to 8 ranks, counts around every boundary,
- * first and last root, in place and not. Method: started by mpiexec; the unique id travels by MPI_Bcast, references are MPI's
- * own results on the same inputs. Prints one line a case and ends with the counts; the seed is the optional argument.
+ * Property: every collective gives what MPI gives, for every type and operator, 1 to 8 ranks,
+ * counts around every boundary, first and last root, in place and not. Method: started by mpiexec;
+ * the unique id travels by MPI_Bcast, references are MPI's own results on the same inputs. Prints
+ * one line a case and ends with the counts; the seed is the optional argument.
  */
 #include "mpi_suite.h"
 
@@ -15,9 +16,11 @@ void suite_wait(MPI_Request *request)
     int done = 0;
     for (unsigned turn = 0, us = 10; !done; turn++) {
         MPI_Test(request, &done, MPI_STATUS_IGNORE);
-        if (done || turn < 3) continue;
+        if (done || turn < 3)
+            continue;
         usleep(us);
-        if (us < 2000) us += us / 4 + 1;
+        if (us < 2000)
+            us += us / 4 + 1;
     }
 }
 
@@ -31,25 +34,31 @@ static double now(void)
 /* A call that fails ends the job: the other ranks could only wait for this one. */
 void suite_check(struct suite *s, ftcclResult_t result, const char *what)
 {
-    if (result == ftcclSuccess) return;
-    fprintf(stderr, "%s: %s: %s (seed %llu)\n", what, ftcclGetErrorString(result), ftcclGetLastError(s->comm),
-            (unsigned long long)s->seed);
+    if (result == ftcclSuccess)
+        return;
+    fprintf(stderr, "%s: %s: %s (seed %llu)\n", what, ftcclGetErrorString(result),
+            ftcclGetLastError(s->comm), (unsigned long long)s->seed);
     sleep(1); /* lets the launcher take the line, and others say theirs */
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-void suite_compare(struct suite *s, int type, int op, const void *got, const void *want, size_t count, const char *what)
+void suite_compare(struct suite *s, int type, int op, const void *got, const void *want,
+                   size_t count, const char *what)
 {
     size_t bad = ref_differs(type, op < ftcclNumOps ? op : ftcclSum, s->n, got, want, count);
     s->checks++;
-    if (bad == count) return;
-    if (s->failures++ >= 3) return;
+    if (bad == count)
+        return;
+    if (s->failures++ >= 3)
+        return;
     if (ref_is_float(type)) {
-        fprintf(stderr, "%s: element %zu is %g instead of %g (seed %llu)\n", what, bad, ref_get_float(type, got, bad),
-                ref_get_float(type, want, bad), (unsigned long long)s->seed);
+        fprintf(stderr, "%s: element %zu is %g instead of %g (seed %llu)\n", what, bad,
+                ref_get_float(type, got, bad), ref_get_float(type, want, bad),
+                (unsigned long long)s->seed);
     } else {
-        fprintf(stderr, "%s: element %zu is %lld instead of %lld (seed %llu)\n", what, bad, (long long)ref_get_int(type, got, bad),
-                (long long)ref_get_int(type, want, bad), (unsigned long long)s->seed);
+        fprintf(stderr, "%s: element %zu is %lld instead of %lld (seed %llu)\n", what, bad,
+                (long long)ref_get_int(type, got, bad), (long long)ref_get_int(type, want, bad),
+                (unsigned long long)s->seed);
     }
 }
 
@@ -74,16 +83,18 @@ static int run_cases(struct suite *s)
         double start = now();
         s->case_name = cases[i].name;
         s->checks = s->failures = 0;
-        if (cases[i].run) cases[i].run(s, cases[i].kind);
-        else cases[i].plain(s);
+        if (cases[i].run)
+            cases[i].run(s, cases[i].kind);
+        else
+            cases[i].plain(s);
         long mine[2] = {s->checks, s->failures}, all[2];
         MPI_Request request;
         MPI_Iallreduce(mine, all, 2, MPI_LONG, MPI_SUM, s->mpi, &request);
         suite_wait(&request);
         failed += all[1] > 0;
         if (s->rank == 0) {
-            printf("%s %-13s on %d ranks: %ld comparisons, %ld differ, %.1f s\n", all[1] ? "FAIL" : "ok  ", s->case_name, s->n, all[0],
-                   all[1], now() - start);
+            printf("%s %-13s on %d ranks: %ld comparisons, %ld differ, %.1f s\n",
+                   all[1] ? "FAIL" : "ok  ", s->case_name, s->n, all[0], all[1], now() - start);
             fflush(stdout);
         }
     }
@@ -93,7 +104,8 @@ static int run_cases(struct suite *s)
 static void *array(size_t len_bytes)
 {
     void *memory = malloc(len_bytes);
-    if (memory == NULL) MPI_Abort(MPI_COMM_WORLD, 1);
+    if (memory == NULL)
+        MPI_Abort(MPI_COMM_WORLD, 1);
     return memory;
 }
 
@@ -104,7 +116,8 @@ static int run_size(MPI_Comm mpi, int n, uint64_t seed)
     MPI_Request request;
     MPI_Comm_rank(mpi, &s.rank);
     s.case_name = "init";
-    if (s.rank == 0) suite_check(&s, ftcclGetUniqueId(&id), "GetUniqueId");
+    if (s.rank == 0)
+        suite_check(&s, ftcclGetUniqueId(&id), "GetUniqueId");
     MPI_Ibcast(&id, sizeof id, MPI_BYTE, 0, mpi, &request);
     suite_wait(&request);
     suite_check(&s, ftcclCommInitRank(&s.comm, n, id, s.rank), "CommInitRank");
@@ -138,9 +151,12 @@ int main(int argc, char **argv)
     MPI_Request request;
     MPI_Ibcast(&seed, 1, MPI_UINT64_T, 0, MPI_COMM_WORLD, &request);
     suite_wait(&request);
-    if (rank == 0) printf("seed %llu; again with: mpiexec -n %d %s %llu\n", (unsigned long long)seed, world, argv[0], (unsigned long long)seed);
+    if (rank == 0)
+        printf("seed %llu; again with: mpiexec -n %d %s %llu\n", (unsigned long long)seed, world,
+               argv[0], (unsigned long long)seed);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i] > world) continue;
+        if (sizes[i] > world)
+            continue;
         MPI_Comm part;
         MPI_Comm_split(MPI_COMM_WORLD, rank < sizes[i] ? 0 : MPI_UNDEFINED, rank, &part);
         if (part != MPI_COMM_NULL) {
@@ -151,7 +167,8 @@ int main(int argc, char **argv)
         MPI_Ibarrier(MPI_COMM_WORLD, &request);
         suite_wait(&request);
     }
-    if (rank == 0) printf("%d passed, %d failed, 0 skipped\n", total - failed, failed);
+    if (rank == 0)
+        printf("%d passed, %d failed, 0 skipped\n", total - failed, failed);
     MPI_Finalize();
     return failed > 0;
 }

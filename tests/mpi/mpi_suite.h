@@ -9,12 +9,14 @@
 
 #include "tests/common/reference.h"
 
-/* Arrays hold this much; a whole number of elements of every type and a multiple of every number of ranks used. */
+/* Arrays hold this much; a whole number of elements of every type and a multiple of every number of
+ * ranks used. */
 #define ARRAY_BYTES ((size_t)120 * 3840)
 #define CHUNK_BYTES ((size_t)131072)
 #define MAX_SIZES 32
 
-/* One communicator in both worlds, and the arrays of one data type. Everything is filled anew by suite_inputs(). */
+/* One communicator in both worlds, and the arrays of one data type. Everything is filled anew by
+ * suite_inputs(). */
 struct suite {
     MPI_Comm mpi;
     ftcclComm_t comm;
@@ -22,19 +24,24 @@ struct suite {
     int n, rank;
     uint64_t seed;
     const char *case_name;
-    long checks, failures;     /* of the case, on this rank */
-    unsigned char *all;        /* [n * ARRAY_BYTES] everybody's inputs, by MPI_Allgather */
-    unsigned char *reduced;    /* reduction of all inputs, by MPI */
-    unsigned char *want;       /* scratch */
+    long checks, failures;      /* of the case, on this rank */
+    unsigned char *all;         /* [n * ARRAY_BYTES] everybody's inputs, by MPI_Allgather */
+    unsigned char *reduced;     /* reduction of all inputs, by MPI */
+    unsigned char *want;        /* scratch */
     unsigned char *send, *recv; /* what FTCCL works on */
 };
 
 /* mpi_main.c */
-void suite_wait(MPI_Request *request); /* without spinning: MPI shares the cores with the ranks it waits for */
+/* without spinning: MPI shares the cores with the ranks it waits for */
+void suite_wait(MPI_Request *request);
 void suite_check(struct suite *s, ftcclResult_t result, const char *what);
 /* Compares elements and reports the first difference. */
-void suite_compare(struct suite *s, int type, int op, const void *got, const void *want, size_t count, const char *what);
-static inline size_t suite_capacity(int type) { return ARRAY_BYTES / ref_sizes[type]; }
+void suite_compare(struct suite *s, int type, int op, const void *got, const void *want,
+                   size_t count, const char *what);
+static inline size_t suite_capacity(int type)
+{
+    return ARRAY_BYTES / ref_sizes[type];
+}
 
 /* mpi_types.c */
 MPI_Datatype suite_mpi_type(int type); /* MPI_DATATYPE_NULL for the small floats */

@@ -1,7 +1,8 @@
 /*
- * Property: a thread may abort a communicator while another one is in Agree, Shrink, Grow or init: both calls return soon, the
- * other ranks learn it and go on, and nothing is left behind: no descriptor, thread, file in /dev/shm, handle or served id.
- * Method: ranks as threads; one of them is aborted at a random moment; one comes late, so that the others are really waiting.
+ * Property: a thread may abort a communicator while another one is in Agree, Shrink, Grow or init:
+ * both calls return soon, the other ranks learn it and go on, and nothing is left behind: no
+ * descriptor, thread, file in /dev/shm, handle or served id. Method: ranks as threads; one of them
+ * is aborted at a random moment; one comes late, so that the others are really waiting.
  */
 #include <unistd.h>
 
@@ -13,7 +14,8 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 constexpr double kSoon = 30; /* seconds; initTimeoutMs is longer */
 
@@ -34,7 +36,10 @@ ftcclConfig_t patient(int blocking = 1)
     return config;
 }
 
-void pause_us(uint64_t us) { usleep(static_cast<useconds_t>(us)); }
+void pause_us(uint64_t us)
+{
+    usleep(static_cast<useconds_t>(us));
+}
 
 /* The child of a shrink, a grow or nothing works, and goes. */
 int reduce(ftcclComm_t comm)
@@ -44,7 +49,8 @@ int reduce(ftcclComm_t comm)
     ftcclCommCount(comm, &n);
     EXPECT_OK(ftcclStreamCreate(&stream));
     ftcclResult_t result = ftcclAllReduce(&value, &value, 1, ftcclInt, ftcclSum, comm, stream);
-    if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
+    if (result == ftcclSuccess)
+        result = ftcclStreamSynchronize(stream);
     ftcclStreamDestroy(stream);
     return result == ftcclSuccess && value == n ? n : -1;
 }
@@ -56,22 +62,32 @@ struct Holdings {
     void expect_no_more() const
     {
         for (double end = proc::now() + 20; proc::now() < end && more(); usleep(10000)) {}
-        EXPECT_FALSE(more()) << proc::descriptors() - descriptors << " descriptors:" << proc::descriptor_names() << ", " << proc::threads() - threads
-                             << " threads, " << proc::shm_of(getpid()).size() - shm << " files in /dev/shm";
+        EXPECT_FALSE(more()) << proc::descriptors() - descriptors
+                             << " descriptors:" << proc::descriptor_names() << ", "
+                             << proc::threads() - threads << " threads, "
+                             << proc::shm_of(getpid()).size() - shm << " files in /dev/shm";
     }
-    bool more() const { return proc::descriptors() > descriptors || proc::threads() > threads || proc::shm_of(getpid()).size() > shm; }
+    bool more() const
+    {
+        return proc::descriptors() > descriptors || proc::threads() > threads ||
+               proc::shm_of(getpid()).size() > shm;
+    }
 };
 
 struct Dice {
     std::mt19937_64 random;
-    uint64_t operator()(uint64_t below) { return random() % below; }
+    uint64_t operator()(uint64_t below)
+    {
+        return random() % below;
+    }
 };
 
 Dice dice_of(const char *test)
 {
     const char *text = getenv("FT_SEED");
     unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
-    printf("seed %lu; replay: FT_SEED=%lu tests/proc/abort_test --gtest_filter=Abort.%s\n", seed, seed, test);
+    printf("seed %lu; replay: FT_SEED=%lu tests/proc/abort_test --gtest_filter=Abort.%s\n", seed,
+           seed, test);
     return {std::mt19937_64(seed)};
 }
 
@@ -83,7 +99,8 @@ int rounds()
 
 using Call = std::function<ftcclResult_t(proc::World &, size_t rank, ftcclComm_t *child)>;
 
-/* All ranks call; the victim is aborted meanwhile. The others end soon, shrink, and go on without it. */
+/* All ranks call; the victim is aborted meanwhile. The others end soon, shrink, and go on without
+ * it. */
 void abort_during(Dice &dice, const Call &call)
 {
     constexpr size_t n = 4;
@@ -92,7 +109,8 @@ void abort_during(Dice &dice, const Call &call)
     uint64_t when = dice(30000), late_us = 5000 + dice(20000);
     std::atomic<bool> entered{false};
     std::thread aborting([&] {
-        while (!entered) std::this_thread::yield();
+        while (!entered)
+            std::this_thread::yield();
         pause_us(when);
         double start = proc::now();
         EXPECT_OK(ftcclCommAbort(world.comm[victim]));
@@ -101,17 +119,23 @@ void abort_during(Dice &dice, const Call &call)
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         ftcclComm_t child = nullptr, next = nullptr;
-        if (i == late) pause_us(late_us);
-        if (i == victim) entered = true;
+        if (i == late)
+            pause_us(late_us);
+        if (i == victim)
+            entered = true;
         double start = proc::now();
         ftcclResult_t result = call(world, i, &child);
-        EXPECT_LT(proc::now() - start, kSoon) << "rank " << r << (i == victim ? ", which was aborted" : "") << ": " << result;
+        EXPECT_LT(proc::now() - start, kSoon)
+            << "rank " << r << (i == victim ? ", which was aborted" : "") << ": " << result;
         if (child) {
             EXPECT_OK(ftcclCommAbort(child));
         }
-        if (i == victim) return;
-        EXPECT_NE(ftcclGetErrorClass(result), ftcclClassFatal) << "rank " << r << ": " << ftcclGetLastError(world.comm[i]);
-        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &next, nullptr, FTCCL_SHRINK_DEFAULT)) << "rank " << r;
+        if (i == victim)
+            return;
+        EXPECT_NE(ftcclGetErrorClass(result), ftcclClassFatal)
+            << "rank " << r << ": " << ftcclGetLastError(world.comm[i]);
+        ASSERT_OK(ftcclCommShrink(world.comm[i], nullptr, 0, &next, nullptr, FTCCL_SHRINK_DEFAULT))
+            << "rank " << r;
         EXPECT_EQ(reduce(next), static_cast<int>(n) - 1) << "rank " << r;
         EXPECT_OK(ftcclCommDestroy(next));
     });
@@ -126,7 +150,8 @@ void repeat(const char *test, const std::function<void(Dice &)> &round)
     EXPECT_OK(ftcclGetUniqueId(&unused));
     round(dice); /* what stays for the life of the process is there */
     Holdings before;
-    for (int k = 0; k < rounds() && !testing::Test::HasFailure(); k++) round(dice);
+    for (int k = 0; k < rounds() && !testing::Test::HasFailure(); k++)
+        round(dice);
     before.expect_no_more();
 }
 
@@ -144,12 +169,14 @@ TEST(Abort, DuringShrink)
 {
     repeat("DuringShrink", [](Dice &dice) {
         abort_during(dice, [](proc::World &world, size_t rank, ftcclComm_t *child) {
-            return ftcclCommShrink(world.comm[rank], nullptr, 0, child, nullptr, FTCCL_SHRINK_DEFAULT);
+            return ftcclCommShrink(world.comm[rank], nullptr, 0, child, nullptr,
+                                   FTCCL_SHRINK_DEFAULT);
         });
     });
 }
 
-/* The root may be the one; the joiner learns what becomes of it, or that nobody is left who knows. */
+/* The root may be the one; the joiner learns what becomes of it, or that nobody is left who
+ * knows. */
 TEST(Abort, DuringGrow)
 {
     repeat("DuringGrow", [](Dice &dice) {
@@ -160,11 +187,13 @@ TEST(Abort, DuringGrow)
         std::thread joining([&] {
             ftcclComm_t comm = nullptr;
             ftcclConfig_t config = patient();
-            while (!made) std::this_thread::yield();
+            while (!made)
+                std::this_thread::yield();
             pause_us(join_us);
             double start = proc::now();
             ftcclResult_t result = ftcclCommGrow(nullptr, 5, &id, 4, &comm, &config);
-            EXPECT_LT(proc::now() - start, kSoon) << "the joiner: " << result << " " << ftcclGetLastError(nullptr);
+            EXPECT_LT(proc::now() - start, kSoon)
+                << "the joiner: " << result << " " << ftcclGetLastError(nullptr);
             if (comm) {
                 EXPECT_OK(ftcclCommAbort(comm));
             }
@@ -173,10 +202,12 @@ TEST(Abort, DuringGrow)
             ftcclResult_t result = ftcclSuccess;
             if (rank == root) {
                 result = ftcclCommGetUniqueId(world.comm[rank], &id);
-                if (result != ftcclSuccess) memset(&id, 0, sizeof id); /* aborted before it began */
+                if (result != ftcclSuccess)
+                    memset(&id, 0, sizeof id); /* aborted before it began */
                 made = true;
             }
-            return ftcclCommGrow(world.comm[rank], 5, rank == root ? &id : nullptr, -1, child, nullptr);
+            return ftcclCommGrow(world.comm[rank], 5, rank == root ? &id : nullptr, -1, child,
+                                 nullptr);
         });
         joining.join();
     });
@@ -185,7 +216,8 @@ TEST(Abort, DuringGrow)
 TEST(Abort, OfTheJoiner)
 {
     repeat("OfTheJoiner", [](Dice &dice) {
-        static ftcclOptions_t shorter = bounds(8000); /* the root waits a quarter of it for a joiner that was aborted before it came */
+        /* the root waits a quarter of it for a joiner that was aborted before it came */
+        static ftcclOptions_t shorter = bounds(8000);
         proc::World world(2, [](ftcclConfig_t &config) { config.options = &shorter; });
         ftcclUniqueId id;
         ASSERT_OK(ftcclCommGetUniqueId(world.comm[0], &id));
@@ -201,13 +233,18 @@ TEST(Abort, OfTheJoiner)
         world.each([&](int r) {
             size_t i = static_cast<size_t>(r);
             ftcclComm_t child = nullptr;
-            if (r == 1) pause_us(late_us);
+            if (r == 1)
+                pause_us(late_us);
             double start = proc::now();
-            ftcclResult_t grown = ftcclCommGrow(world.comm[i], 3, r == 0 ? &id : nullptr, -1, &child, nullptr);
-            EXPECT_LT(proc::now() - start, kSoon) << "rank " << r << ": " << ftcclGetLastError(world.comm[i]);
+            ftcclResult_t grown = ftcclCommGrow(world.comm[i], 3, r == 0 ? &id : nullptr, -1,
+                                                &child, nullptr);
+            EXPECT_LT(proc::now() - start, kSoon)
+                << "rank " << r << ": " << ftcclGetLastError(world.comm[i]);
             if (grown == ftcclSuccess) {
                 EXPECT_EQ(reduce(child), -1) << "it was aborted";
-            } else EXPECT_EQ(ftcclGetErrorClass(grown), ftcclClassRecoverable) << ftcclGetLastError(world.comm[i]);
+            } else
+                EXPECT_EQ(ftcclGetErrorClass(grown), ftcclClassRecoverable)
+                    << ftcclGetLastError(world.comm[i]);
             if (child) {
                 EXPECT_OK(ftcclCommAbort(child));
             }
@@ -217,8 +254,8 @@ TEST(Abort, OfTheJoiner)
     });
 }
 
-/* One rank of four never comes, so the others wait. They are told at once of one that had checked in; one that was aborted before
- * that never came. */
+/* One rank of four never comes, so the others wait. They are told at once of one that had checked
+ * in; one that was aborted before that never came. */
 TEST(Abort, DuringInit)
 {
     std::atomic<int> told{0}, missed{0};
@@ -230,7 +267,8 @@ TEST(Abort, DuringInit)
         uint64_t when = dice(30000);
         std::thread aborting([&] {
             ftcclComm_t handle;
-            while (!(handle = __atomic_load_n(&comm[victim], __ATOMIC_ACQUIRE))) std::this_thread::yield();
+            while (!(handle = __atomic_load_n(&comm[victim], __ATOMIC_ACQUIRE)))
+                std::this_thread::yield();
             pause_us(when);
             double start = proc::now();
             EXPECT_OK(ftcclCommAbort(handle));
@@ -239,25 +277,31 @@ TEST(Abort, DuringInit)
         proc::in_threads(3, [&](int r) {
             ftcclConfig_t config = patient(r == victim ? blocking : 1);
             static ftcclOptions_t options = bounds(2000);
-            if (r != victim) config.options = &options;
+            if (r != victim)
+                config.options = &options;
             double start = proc::now();
             ftcclResult_t result = ftcclCommInitRankConfig(&comm[r], 4, id, r, &config);
             EXPECT_LT(proc::now() - start, kSoon) << "rank " << r;
-            if (r == victim) return;
+            if (r == victim)
+                return;
             std::string sentence = ftcclGetLastError(nullptr), number = std::to_string(victim);
             EXPECT_TRUE(result == ftcclRemoteError || result == ftcclTimeout) << sentence;
-            EXPECT_NE(sentence.find(result == ftcclTimeout ? number : "rank " + number), std::string::npos) << sentence;
+            EXPECT_NE(sentence.find(result == ftcclTimeout ? number : "rank " + number),
+                      std::string::npos)
+                << sentence;
             (result == ftcclRemoteError ? told : missed)++;
         });
         aborting.join();
     });
-    printf("%d ranks were told that another one had been aborted, %d that it never came\n", told.load(), missed.load());
+    printf("%d ranks were told that another one had been aborted, %d that it never came\n",
+           told.load(), missed.load());
     ftcclComm_t alone = nullptr;
     ftcclUniqueId id;
     ASSERT_OK(ftcclGetUniqueId(&id));
     std::thread aborting([&] {
         ftcclComm_t handle;
-        while (!(handle = __atomic_load_n(&alone, __ATOMIC_ACQUIRE))) std::this_thread::yield();
+        while (!(handle = __atomic_load_n(&alone, __ATOMIC_ACQUIRE)))
+            std::this_thread::yield();
         pause_us(20000);
         EXPECT_OK(ftcclCommAbort(handle));
     });
@@ -269,9 +313,11 @@ TEST(Abort, DuringInit)
         ftcclComm_t comm = nullptr;
         ASSERT_OK(ftcclCommInitAll(&comm, 1, nullptr));
         EXPECT_TRUE(handles.insert(comm).second) << "communicator " << k;
-        if (HasFailure()) return;
+        if (HasFailure())
+            return;
     }
-    for (ftcclComm_t comm : handles) EXPECT_OK(ftcclCommDestroy(comm));
+    for (ftcclComm_t comm : handles)
+        EXPECT_OK(ftcclCommDestroy(comm));
 }
 
-}  // namespace
+} // namespace

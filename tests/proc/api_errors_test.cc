@@ -1,6 +1,7 @@
 /*
- * Property: bad input is refused with the caller's error and a sentence, changes nothing, and never crashes or hangs.
- * Method: each kind of bad input through the public header; after it the same communicator still reduces.
+ * Property: bad input is refused with the caller's error and a sentence, changes nothing, and never
+ * crashes or hangs. Method: each kind of bad input through the public header; after it the same
+ * communicator still reduces.
  */
 #include <sys/mman.h>
 
@@ -13,17 +14,28 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 const ftcclComm_t no_comm = nullptr;
 
-class Errors : public testing::Test {
-protected:
+class Errors : public testing::Test
+{
+  protected:
     proc::World world{2};
-    ftcclComm_t comm() const { return world.comm[0]; }
-    ftcclStream_t stream() const { return world.stream[0]; }
+    ftcclComm_t comm() const
+    {
+        return world.comm[0];
+    }
+    ftcclStream_t stream() const
+    {
+        return world.stream[0];
+    }
     int data[64] = {}, other[64] = {};
-    void TearDown() override { EXPECT_TRUE(world.works()); }
+    void TearDown() override
+    {
+        EXPECT_TRUE(world.works());
+    }
 };
 
 TEST_F(Errors, NullPointers)
@@ -54,8 +66,10 @@ TEST_F(Errors, NullPointers)
     EXPECT_CALLER(ftcclCommRegister(comm(), nullptr, 16, &handle));
     EXPECT_CALLER(ftcclCommRegister(comm(), data, sizeof data, nullptr));
     ftcclRedOp_t op;
-    EXPECT_CALLER(ftcclRedOpCreatePreMulSum(&op, nullptr, ftcclInt, ftcclScalarHostImmediate, comm()));
-    EXPECT_CALLER(ftcclRedOpCreatePreMulSum(nullptr, data, ftcclInt, ftcclScalarHostImmediate, comm()));
+    EXPECT_CALLER(
+        ftcclRedOpCreatePreMulSum(&op, nullptr, ftcclInt, ftcclScalarHostImmediate, comm()));
+    EXPECT_CALLER(
+        ftcclRedOpCreatePreMulSum(nullptr, data, ftcclInt, ftcclScalarHostImmediate, comm()));
     EXPECT_OK(ftcclMemFree(nullptr));
 }
 
@@ -124,7 +138,8 @@ TEST_F(Errors, UnknownTypesAndOperators)
         EXPECT_CALLER(ftcclAllGather(data, other, 1, type, comm(), stream())) << bad;
         EXPECT_CALLER(ftcclSend(data, 1, type, 1, comm(), stream())) << bad;
         ftcclRedOp_t op;
-        EXPECT_CALLER(ftcclRedOpCreatePreMulSum(&op, data, type, ftcclScalarHostImmediate, comm())) << bad;
+        EXPECT_CALLER(ftcclRedOpCreatePreMulSum(&op, data, type, ftcclScalarHostImmediate, comm()))
+            << bad;
     }
     for (int bad : {-1, static_cast<int>(ftcclNumOps), 77, INT_MAX}) {
         auto op = static_cast<ftcclRedOp_t>(bad);
@@ -150,11 +165,13 @@ TEST_F(Errors, OperatorOfAnotherTypeOrCommunicator)
 TEST_F(Errors, CountsThatOverflow)
 {
     for (size_t bad : {SIZE_MAX, SIZE_MAX / 4, SIZE_MAX / 8 + 1}) {
-        EXPECT_CALLER(ftcclAllReduce(data, data, bad, ftcclDouble, ftcclSum, comm(), stream())) << bad;
+        EXPECT_CALLER(ftcclAllReduce(data, data, bad, ftcclDouble, ftcclSum, comm(), stream()))
+            << bad;
         EXPECT_CALLER(ftcclAllGather(data, other, bad, ftcclDouble, comm(), stream())) << bad;
         EXPECT_CALLER(ftcclSend(data, bad, ftcclDouble, 1, comm(), stream())) << bad;
     }
-    EXPECT_CALLER(ftcclAllGather(data, other, SIZE_MAX / 8 - 1, ftcclDouble, comm(), stream())); /* only all blocks overflow */
+    /* only all blocks overflow */
+    EXPECT_CALLER(ftcclAllGather(data, other, SIZE_MAX / 8 - 1, ftcclDouble, comm(), stream()));
 }
 
 /* So many that the blocks of all of them, in a size_t, would be none. */
@@ -163,7 +180,8 @@ TEST_F(Errors, CountsOfManyRanks)
     ftcclComm_t made[128];
     ASSERT_EQ(ftcclCommInitAll(made, 128, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
     EXPECT_CALLER(ftcclAllGather(data, other, SIZE_MAX / 128 + 1, ftcclInt8, made[5], stream()));
-    for (ftcclComm_t comm : made) EXPECT_EQ(ftcclCommAbort(comm), ftcclSuccess);
+    for (ftcclComm_t comm : made)
+        EXPECT_EQ(ftcclCommAbort(comm), ftcclSuccess);
 }
 
 TEST_F(Errors, OverlappingBuffers)
@@ -172,7 +190,8 @@ TEST_F(Errors, OverlappingBuffers)
     EXPECT_CALLER(ftcclAllReduce(data + 1, data, 8, ftcclInt, ftcclSum, comm(), stream()));
     EXPECT_CALLER(ftcclReduce(data, data + 7, 8, ftcclInt, ftcclSum, 0, comm(), stream()));
     EXPECT_CALLER(ftcclBroadcast(data, data + 1, 8, ftcclInt, 0, comm(), stream()));
-    EXPECT_CALLER(ftcclAllGather(data + 8, data, 8, ftcclInt, comm(), stream())); /* rank 1's place on rank 0 */
+    /* rank 1's place on rank 0 */
+    EXPECT_CALLER(ftcclAllGather(data + 8, data, 8, ftcclInt, comm(), stream()));
     EXPECT_CALLER(ftcclReduceScatter(data, data + 8, 8, ftcclInt, ftcclSum, comm(), stream()));
     EXPECT_CALLER(ftcclAlltoAll(data, data + 1, 8, ftcclInt, comm(), stream()));
     EXPECT_CALLER(ftcclGather(data + 8, data, 8, ftcclInt, 0, comm(), stream()));
@@ -246,12 +265,14 @@ TEST_F(Errors, MemoryIsZeroed)
         for (bool locked : {false, true}) {
             void *memory;
             ASSERT_OK(ftcclMemAlloc(&memory, size));
-            if (locked && mlock(memory, size) != 0) GTEST_SKIP() << "mlock: " << strerror(errno);
+            if (locked && mlock(memory, size) != 0)
+                GTEST_SKIP() << "mlock: " << strerror(errno);
             memset(memory, 0x55, size);
             ASSERT_OK(ftcclMemFree(memory));
             ASSERT_OK(ftcclMemAlloc(&memory, size));
             const auto *bytes = static_cast<unsigned char *>(memory);
-            EXPECT_EQ(std::count(bytes, bytes + size, 0), static_cast<ptrdiff_t>(size)) << size << (locked ? " bytes, locked" : " bytes");
+            EXPECT_EQ(std::count(bytes, bytes + size, 0), static_cast<ptrdiff_t>(size))
+                << size << (locked ? " bytes, locked" : " bytes");
             ASSERT_OK(ftcclMemFree(memory));
         }
 }
@@ -280,12 +301,14 @@ TEST(ErrorStrings, EveryResultHasOneAndAClass)
 TEST(Configs, OutOfRangeIsRefused)
 {
     using Change = void (*)(ftcclConfig_t &);
-    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size, no_transport = no_size, hasty = no_size, long_list = no_size;
+    static ftcclOptions_t no_size = FTCCL_OPTIONS_INITIALIZER, negative = no_size,
+                          no_transport = no_size, hasty = no_size, long_list = no_size;
     no_size.size = 0;
     hasty.suspectMs = 1;
     negative.opTimeoutMs = negative.initTimeoutMs = -5;
     no_transport.transports = "carrier-pigeon";
-    long_list.transports = "inproc,shm,tcp                                                 ,tcp"; /* 64 fit, cut off it would be right */
+    /* 64 fit, cut off it would be right */
+    long_list.transports = "inproc,shm,tcp                                                 ,tcp";
     const Change changes[] = {
         [](ftcclConfig_t &c) { c.size = 0; },
         [](ftcclConfig_t &c) { c.size = 8; },
@@ -310,7 +333,8 @@ TEST(Configs, OutOfRangeIsRefused)
         ftcclComm_t comm = nullptr;
         EXPECT_CALLER(ftcclCommInitRankConfig(&comm, 1, id, 0, &config)) << "change " << number;
         EXPECT_EQ(comm, nullptr) << "change " << number;
-        if (comm != nullptr) ftcclCommDestroy(comm);
+        if (comm != nullptr)
+            ftcclCommDestroy(comm);
         number++;
     }
 }
@@ -322,7 +346,9 @@ TEST(Finalized, OnlyTheEndIsAllowed)
         auto r = static_cast<size_t>(rank);
         EXPECT_OK(ftcclCommFinalize(world.comm[r]));
         int data = 0;
-        EXPECT_EQ(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]), ftcclInvalidUsage);
+        EXPECT_EQ(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[r],
+                                 world.stream[r]),
+                  ftcclInvalidUsage);
         ftcclComm_t split;
         EXPECT_CALLER(ftcclCommSplit(world.comm[r], 0, 0, &split, nullptr));
         EXPECT_CALLER(ftcclCommFinalize(world.comm[r]));
@@ -331,4 +357,4 @@ TEST(Finalized, OnlyTheEndIsAllowed)
     });
 }
 
-}  // namespace
+} // namespace

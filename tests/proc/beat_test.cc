@@ -1,7 +1,8 @@
 /*
- * Property: a rank that is stopped while nothing happens is suspected by those that watch it, and heard again when it goes on;
- * suspicion ends nothing, and nobody else is suspected, nor is a rank that has no reason to beat any more.
- * Method: ranks as processes, SIGSTOP and SIGCONT, and what they write into their logs.
+ * Property: a rank that is stopped while nothing happens is suspected by those that watch it, and
+ * heard again when it goes on; suspicion ends nothing, and nobody else is suspected, nor is a rank
+ * that has no reason to beat any more. Method: ranks as processes, SIGSTOP and SIGCONT, and what
+ * they write into their logs.
  */
 #include <poll.h>
 #include <signal.h>
@@ -15,7 +16,8 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 /* quiet ID NRANKS RANK: a few all-reduces, then one for each line that it is told. */
 CHILD(quiet)
@@ -23,17 +25,23 @@ CHILD(quiet)
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
     ftcclComm_t comm;
     ftcclStream_t stream;
-    if (ftcclStreamCreate(&stream) != ftcclSuccess) return 1;
-    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) return 2;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess)
+        return 1;
+    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess)
+        return 2;
     char word[8];
     do {
         float one = 1;
         ftcclResult_t result = ftcclAllReduce(&one, &one, 1, ftcclFloat, ftcclSum, comm, stream);
-        if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
-        if (result == ftcclSuccess) printf("sum %g\n", static_cast<double>(one));
-        else printf("%d %s\n", result, ftcclGetLastError(comm));
+        if (result == ftcclSuccess)
+            result = ftcclStreamSynchronize(stream);
+        if (result == ftcclSuccess)
+            printf("sum %g\n", static_cast<double>(one));
+        else
+            printf("%d %s\n", result, ftcclGetLastError(comm));
     } while (scanf("%7s", word) == 1 && word[0] == 'm');
-    if (ftcclCommDestroy(comm) != ftcclSuccess) return 3;
+    if (ftcclCommDestroy(comm) != ftcclSuccess)
+        return 3;
     ftcclStreamDestroy(stream);
     return 0;
 }
@@ -48,11 +56,14 @@ std::string text_of(const std::string &path)
 bool appears(const std::string &path, const std::string &what)
 {
     for (double end = proc::now() + 30; proc::now() < end; poll(nullptr, 0, 10))
-        if (text_of(path).find(what) != std::string::npos) return true;
+        if (text_of(path).find(what) != std::string::npos)
+            return true;
     return false;
 }
 
-class Beat : public testing::TestWithParam<const char *> {};
+class Beat : public testing::TestWithParam<const char *>
+{
+};
 
 TEST_P(Beat, StoppedIsSuspectedAndHeardAgain)
 {
@@ -65,41 +76,64 @@ TEST_P(Beat, StoppedIsSuspectedAndHeardAgain)
     std::vector<std::string> log;
     for (size_t r = 0; r < n; r++) {
         log.push_back(std::string(folder) + "/" + std::to_string(r));
-        std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_DEBUG", "TRACE"},
-                                               {"FTCCL_DEBUG_FILE", log[r]},     {"FTCCL_HEARTBEAT_MS", "50"}};
-        rank.push_back(std::make_unique<proc::Child>("quiet", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)}, env));
+        std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()},
+                                               {"FTCCL_DEBUG", "TRACE"},
+                                               {"FTCCL_DEBUG_FILE", log[r]},
+                                               {"FTCCL_HEARTBEAT_MS", "50"}};
+        rank.push_back(std::make_unique<proc::Child>(
+            "quiet", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)},
+            env));
     }
-    for (auto &child : rank) EXPECT_EQ(child->line(), "sum 3");
-    for (size_t r = 0; r < n; r++) EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is heard for the first time")) << "rank " << r;
+    for (auto &child : rank)
+        EXPECT_EQ(child->line(), "sum 3");
+    for (size_t r = 0; r < n; r++)
+        EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is heard for the first time"))
+            << "rank " << r;
     rank[stopped]->signal(SIGSTOP);
     double start = proc::now();
-    for (size_t r = 0; r < n; r++) EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is suspected")) << "rank " << r << ":\n" << text_of(log[r]);
+    for (size_t r = 0; r < n; r++)
+        EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is suspected")) << "rank " << r << ":\n"
+                                                                            << text_of(log[r]);
     printf("%s: suspected by all after %.0f ms\n", GetParam(), (proc::now() - start) * 1e3);
     rank[stopped]->signal(SIGCONT);
-    for (size_t r = 0; r < n; r++) EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is heard again")) << "rank " << r << ":\n" << text_of(log[r]);
-    for (auto &child : rank) child->tell("more");
-    for (auto &child : rank) EXPECT_EQ(child->line(), "sum 3");
-    for (auto &child : rank) child->tell("end");
+    for (size_t r = 0; r < n; r++)
+        EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is heard again"))
+            << "rank " << r << ":\n"
+            << text_of(log[r]);
+    for (auto &child : rank)
+        child->tell("more");
+    for (auto &child : rank)
+        EXPECT_EQ(child->line(), "sum 3");
+    for (auto &child : rank)
+        child->tell("end");
     for (size_t r = 0; r < n; r++) {
         EXPECT_EQ(rank[r]->wait(), 0);
-        EXPECT_EQ(text_of(log[r]).find("rank 0 is suspected"), std::string::npos) << "rank " << r << ":\n" << text_of(log[r]);
-        EXPECT_EQ(text_of(log[r]).find("rank 2 is suspected"), std::string::npos) << "rank " << r << ":\n" << text_of(log[r]);
+        EXPECT_EQ(text_of(log[r]).find("rank 0 is suspected"), std::string::npos)
+            << "rank " << r << ":\n"
+            << text_of(log[r]);
+        EXPECT_EQ(text_of(log[r]).find("rank 2 is suspected"), std::string::npos)
+            << "rank " << r << ":\n"
+            << text_of(log[r]);
         unlink(log[r].c_str());
     }
     rmdir(folder);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Beat, testing::Values("shm", "tcp"), [](const auto &p) { return std::string(p.param); });
+INSTANTIATE_TEST_SUITE_P(All, Beat, testing::Values("shm", "tcp"),
+                         [](const auto &p) { return std::string(p.param); });
 
-/* leavers: five ranks in two communicators of opposite orders, of which the first is aborted: some pairs share the second, but
- * beat only by the first. */
+/* leavers: five ranks in two communicators of opposite orders, of which the first is aborted: some
+ * pairs share the second, but beat only by the first. */
 CHILD(leavers)
 {
     const int n = 5;
     std::vector<ftcclComm_t> other(n);
     {
         proc::World world(n);
-        world.each([&](int r) { ftcclCommSplit(world.comm[static_cast<size_t>(r)], 0, n - r, &other[static_cast<size_t>(r)], nullptr); });
+        world.each([&](int r) {
+            ftcclCommSplit(world.comm[static_cast<size_t>(r)], 0, n - r,
+                           &other[static_cast<size_t>(r)], nullptr);
+        });
         poll(nullptr, 0, 500);
         for (auto &comm : world.comm) {
             ftcclCommAbort(comm);
@@ -107,7 +141,8 @@ CHILD(leavers)
         }
     }
     poll(nullptr, 0, 2500);
-    for (auto comm : other) ftcclCommDestroy(comm);
+    for (auto comm : other)
+        ftcclCommDestroy(comm);
     printf("done\n");
     return 0;
 }
@@ -118,7 +153,11 @@ TEST(BeatEnds, WithoutSuspicion)
     int fd = mkstemp(log);
     ASSERT_GE(fd, 0);
     close(fd);
-    proc::Child child("leavers", {}, {{"FTCCL_DEBUG", "INFO"}, {"FTCCL_DEBUG_FILE", log}, {"FTCCL_HEARTBEAT_MS", "50"}, {"FTCCL_SUSPECT_MS", "1000"}});
+    proc::Child child("leavers", {},
+                      {{"FTCCL_DEBUG", "INFO"},
+                       {"FTCCL_DEBUG_FILE", log},
+                       {"FTCCL_HEARTBEAT_MS", "50"},
+                       {"FTCCL_SUSPECT_MS", "1000"}});
     EXPECT_EQ(child.line(), "done");
     EXPECT_EQ(child.wait(), 0);
     EXPECT_NE(text_of(log), "");
@@ -126,4 +165,4 @@ TEST(BeatEnds, WithoutSuspicion)
     unlink(log);
 }
 
-}  // namespace
+} // namespace

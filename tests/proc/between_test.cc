@@ -1,8 +1,10 @@
 /*
- * Property: an Agree or Shrink that another thread of a rank calls during its grow of the communicator fails the grow on all ranks,
- * each with a sentence, and harms nothing else: it itself succeeds, and the parent works and grows again.
- * Method: the linker puts a function of this test before the one with which a grow opens its part, when it has taken its place among
- * the agreements; there the rank's other thread makes its call, which the other ranks have made before their grow.
+ * Property: an Agree or Shrink that another thread of a rank calls during its grow of the
+ * communicator fails the grow on all ranks, each with a sentence, and harms nothing else: it itself
+ * succeeds, and the parent works and grows again. Method: the linker puts a function of this test
+ * before the one with which a grow opens its part, when it has taken its place among the
+ * agreements; there the rank's other thread makes its call, which the other ranks have made before
+ * their grow.
  */
 #include <functional>
 #include <thread>
@@ -13,19 +15,24 @@ extern "C" {
 #include "core/core.h"
 #include "core/growth.h"
 
-int __real_ft_growth_open(struct ft_engine *, const struct ft_grow_facts *, int, bool, struct ft_growth **);
-int __wrap_ft_growth_open(struct ft_engine *, const struct ft_grow_facts *, int, bool, struct ft_growth **);
+int __real_ft_growth_open(struct ft_engine *, const struct ft_grow_facts *, int, bool,
+                          struct ft_growth **);
+int __wrap_ft_growth_open(struct ft_engine *, const struct ft_grow_facts *, int, bool,
+                          struct ft_growth **);
 
 static thread_local std::function<void()> between;
 
-int __wrap_ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, int nranks, bool joins, struct ft_growth **out)
+int __wrap_ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, int nranks,
+                          bool joins, struct ft_growth **out)
 {
-    if (between) std::thread(std::exchange(between, nullptr)).join();
+    if (between)
+        std::thread(std::exchange(between, nullptr)).join();
     return __real_ft_growth_open(engine, facts, nranks, joins, out);
 }
 }
 
-namespace {
+namespace
+{
 
 const int OLD = 3;
 
@@ -49,7 +56,8 @@ void shrink(ftcclComm_t comm)
 }
 
 /* The last one joins. With a call, it comes between on that rank. */
-std::vector<ftcclResult_t> grow(const proc::World &world, int late, const Call &call, std::vector<std::string> &sentences)
+std::vector<ftcclResult_t> grow(const proc::World &world, int late, const Call &call,
+                                std::vector<std::string> &sentences)
 {
     std::vector<ftcclResult_t> results(OLD + 1);
     ftcclUniqueId id;
@@ -58,9 +66,12 @@ std::vector<ftcclResult_t> grow(const proc::World &world, int late, const Call &
     proc::in_threads(OLD + 1, [&](int thread) {
         size_t r = static_cast<size_t>(thread);
         ftcclComm_t parent = thread < OLD ? world.comm[r] : nullptr, child = nullptr;
-        if (thread == late) between = [&] { call(parent); };
-        else if (parent && call) call(parent);
-        results[r] = ftcclCommGrow(parent, OLD + 1, thread == 0 || !parent ? &id : nullptr, parent ? -1 : OLD, &child, nullptr);
+        if (thread == late)
+            between = [&] { call(parent); };
+        else if (parent && call)
+            call(parent);
+        results[r] = ftcclCommGrow(parent, OLD + 1, thread == 0 || !parent ? &id : nullptr,
+                                   parent ? -1 : OLD, &child, nullptr);
         sentences[r] = ftcclGetLastError(parent);
         EXPECT_EQ(child != nullptr, results[r] == ftcclSuccess);
         if (child) {
@@ -77,17 +88,28 @@ void comes_between(const Call &call)
         std::vector<std::string> said;
         std::vector<ftcclResult_t> results = grow(world, late, call, said);
         for (size_t r = 0; r <= OLD; r++) {
-            const char *sentence = static_cast<int>(r) == late ? "another thread called Agree or Shrink during the grow" : r < OLD ? "failed on another rank" : "grow";
+            const char *sentence = static_cast<int>(r) == late
+                                       ? "another thread called Agree or Shrink during the grow"
+                                   : r < OLD ? "failed on another rank"
+                                             : "grow";
             EXPECT_NE(results[r], ftcclSuccess) << "rank " << r << ", late is " << late;
-            EXPECT_NE(said[r].find(sentence), std::string::npos) << "rank " << r << ", late is " << late << ": " << said[r];
+            EXPECT_NE(said[r].find(sentence), std::string::npos)
+                << "rank " << r << ", late is " << late << ": " << said[r];
         }
         EXPECT_EQ(results[static_cast<size_t>(late)], ftcclInvalidUsage);
         EXPECT_TRUE(world.works());
-        for (ftcclResult_t result : grow(world, -1, nullptr, said)) EXPECT_OK(result);
+        for (ftcclResult_t result : grow(world, -1, nullptr, said))
+            EXPECT_OK(result);
     }
 }
 
-TEST(Between, AnAgreeFailsTheGrow) { comes_between(agree); }
-TEST(Between, AShrinkFailsTheGrow) { comes_between(shrink); }
+TEST(Between, AnAgreeFailsTheGrow)
+{
+    comes_between(agree);
+}
+TEST(Between, AShrinkFailsTheGrow)
+{
+    comes_between(shrink);
+}
 
-}  // namespace
+} // namespace

@@ -1,6 +1,7 @@
 /*
- * Property: communicators of every kind come, work and go within their bounds; what one leaves behind is nothing.
- * Method: ranks as threads; descriptors, threads, files in /dev/shm and resident memory compared over many cycles.
+ * Property: communicators of every kind come, work and go within their bounds; what one leaves
+ * behind is nothing. Method: ranks as threads; descriptors, threads, files in /dev/shm and resident
+ * memory compared over many cycles.
  */
 #include <unistd.h>
 
@@ -9,9 +10,11 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
-constexpr double kAtOnce = 20; /* seconds: who waits for a deadline that was not set waits for a minute */
+/* seconds: who waits for a deadline that was not set waits for a minute */
+constexpr double kAtOnce = 20;
 
 TEST(InitAll, EverySize)
 {
@@ -57,14 +60,17 @@ TEST(InitRank, AllRanksOfOneThreadInAGroup)
     ASSERT_OK(ftcclGetUniqueId(&id));
     ftcclComm_t comm[n];
     ASSERT_OK(ftcclGroupStart());
-    for (int r = 0; r < n; r++) EXPECT_OK(ftcclCommInitRank(&comm[r], n, id, r));
+    for (int r = 0; r < n; r++)
+        EXPECT_OK(ftcclCommInitRank(&comm[r], n, id, r));
     ASSERT_OK(ftcclGroupEnd());
     int data[n] = {1, 1, 1, 1};
     ASSERT_OK(ftcclGroupStart());
-    for (int r = 0; r < n; r++) EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, comm[r], nullptr));
+    for (int r = 0; r < n; r++)
+        EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, comm[r], nullptr));
     ASSERT_OK(ftcclGroupEnd());
     EXPECT_OK(ftcclStreamSynchronize(nullptr));
-    for (int v : data) EXPECT_EQ(v, n);
+    for (int v : data)
+        EXPECT_EQ(v, n);
     proc::in_threads(n, [&](int r) { EXPECT_OK(ftcclCommDestroy(comm[r])); });
 }
 
@@ -78,8 +84,10 @@ TEST(InitRank, RanksFarApartInTime)
         first_is_in = true;
         EXPECT_OK(ftcclCommInitRank(&comm[1], 2, id, 1));
     });
-    while (!first_is_in) std::this_thread::yield();
-    for (int i = 0; i < 1000; i++) std::this_thread::yield();
+    while (!first_is_in)
+        std::this_thread::yield();
+    for (int i = 0; i < 1000; i++)
+        std::this_thread::yield();
     EXPECT_OK(ftcclCommInitRank(&comm[0], 2, id, 0));
     first.join();
     proc::in_threads(2, [&](int r) { EXPECT_OK(ftcclCommDestroy(comm[r])); });
@@ -113,10 +121,12 @@ TEST(InitRank, NonBlockingComesBackAtOnce)
     }
     int data[2] = {1, 2};
     ftcclStream_t stream[2];
-    for (int r = 0; r < 2; r++) EXPECT_OK(settle(comm[r]));
+    for (int r = 0; r < 2; r++)
+        EXPECT_OK(settle(comm[r]));
     for (int r = 0; r < 2; r++) {
         ASSERT_OK(ftcclStreamCreate(&stream[r]));
-        ftcclResult_t result = ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, comm[r], stream[r]);
+        ftcclResult_t result = ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, comm[r],
+                                              stream[r]);
         EXPECT_TRUE(result == ftcclSuccess || result == ftcclInProgress) << result;
     }
     for (int r = 0; r < 2; r++) {
@@ -128,7 +138,8 @@ TEST(InitRank, NonBlockingComesBackAtOnce)
         ftcclResult_t result = ftcclCommFinalize(comm[r]);
         EXPECT_TRUE(result == ftcclSuccess || result == ftcclInProgress) << result;
     }
-    for (int r = 0; r < 2; r++) EXPECT_OK(settle(comm[r]));
+    for (int r = 0; r < 2; r++)
+        EXPECT_OK(settle(comm[r]));
     for (int r = 0; r < 2; r++) {
         EXPECT_OK(ftcclCommDestroy(comm[r]));
         EXPECT_OK(ftcclStreamDestroy(stream[r]));
@@ -155,13 +166,16 @@ TEST(InitRank, ScalableWithSeveralIds)
 {
     const int n = 6, ids = 3;
     std::vector<ftcclUniqueId> id(ids);
-    for (auto &i : id) ASSERT_OK(ftcclGetUniqueId(&i));
+    for (auto &i : id)
+        ASSERT_OK(ftcclGetUniqueId(&i));
     std::vector<ftcclComm_t> comm(n);
     proc::in_threads(n, [&](int r) {
         auto mine = id;
-        ASSERT_OK(ftcclCommInitRankScalable(&comm[static_cast<size_t>(r)], n, r, ids, mine.data(), nullptr));
+        ASSERT_OK(ftcclCommInitRankScalable(&comm[static_cast<size_t>(r)], n, r, ids, mine.data(),
+                                            nullptr));
         int sum = 1;
-        EXPECT_OK(ftcclAllReduce(&sum, &sum, 1, ftcclInt, ftcclSum, comm[static_cast<size_t>(r)], nullptr));
+        EXPECT_OK(ftcclAllReduce(&sum, &sum, 1, ftcclInt, ftcclSum, comm[static_cast<size_t>(r)],
+                                 nullptr));
         EXPECT_OK(ftcclStreamSynchronize(nullptr));
     });
     proc::in_threads(n, [&](int r) { EXPECT_OK(ftcclCommDestroy(comm[static_cast<size_t>(r)])); });
@@ -184,7 +198,8 @@ TEST(Split, ColorsKeysAndNone)
         auto r = static_cast<size_t>(rank);
         int color = rank == 5 ? FTCCL_SPLIT_NOCOLOR : rank % 2;
         part[r] = world.comm[r]; /* must be overwritten */
-        ASSERT_OK(ftcclCommSplit(world.comm[r], color, -rank, &part[r], nullptr)); /* keys turn the order round */
+        /* keys turn the order round */
+        ASSERT_OK(ftcclCommSplit(world.comm[r], color, -rank, &part[r], nullptr));
         if (rank == 5) {
             EXPECT_EQ(part[r], nullptr);
             return;
@@ -201,7 +216,8 @@ TEST(Split, ColorsKeysAndNone)
     });
     EXPECT_TRUE(world.works()); /* the parent goes on */
     world.each([&](int rank) {
-        if (rank == 5) return;
+        if (rank == 5)
+            return;
         EXPECT_OK(ftcclCommDestroy(part[static_cast<size_t>(rank)]));
     });
     EXPECT_TRUE(world.works());
@@ -267,8 +283,10 @@ TEST(End, AbortFreesThoseWhoWait)
         }
         double start = proc::now();
         std::vector<float> data(1 << 20);
-        result[r] = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclFloat, ftcclSum, world.comm[r], world.stream[r]);
-        if (result[r] == ftcclSuccess) result[r] = proc::finish(world.stream[r]);
+        result[r] = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclFloat, ftcclSum,
+                                   world.comm[r], world.stream[r]);
+        if (result[r] == ftcclSuccess)
+            result[r] = proc::finish(world.stream[r]);
         seconds[r] = proc::now() - start;
         sentence[r] = ftcclGetLastError(world.comm[r]);
     });
@@ -287,13 +305,15 @@ TEST(End, AbortFromAnotherThreadWakesTheWaiter)
     std::atomic<bool> waits{false};
     int data = 1;
     std::thread waiter([&] {
-        EXPECT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+        EXPECT_OK(
+            ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
         waits = true;
         double start = proc::now();
         EXPECT_NE(proc::finish(world.stream[0]), ftcclSuccess); /* rank 1 never calls */
         EXPECT_LT(proc::now() - start, kAtOnce);
     });
-    while (!waits) std::this_thread::yield();
+    while (!waits)
+        std::this_thread::yield();
     EXPECT_OK(ftcclCommAbort(world.comm[0]));
     waiter.join();
     ftcclCommAbort(world.comm[1]);
@@ -307,7 +327,8 @@ TEST(End, FinalizeWaitsForTheOperations)
     world.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
         for (int i = 0; i < 5; i++) {
-            EXPECT_OK(ftcclAllReduce(data[r].data(), data[r].data(), data[r].size(), ftcclFloat, ftcclSum, world.comm[r], world.stream[r]));
+            EXPECT_OK(ftcclAllReduce(data[r].data(), data[r].data(), data[r].size(), ftcclFloat,
+                                     ftcclSum, world.comm[r], world.stream[r]));
         }
         EXPECT_OK(ftcclCommFinalize(world.comm[r]));
         EXPECT_EQ(data[r].back(), 32);
@@ -353,12 +374,14 @@ TEST(Deadline, PassesWhileAnotherCommunicatorOfTheRankIsBusy)
     ftcclResult_t state = ftcclSuccess;
     ASSERT_OK(ftcclRecv(&never, 1, ftcclInt, 1, world.comm[0], world.stream[0]));
     int late = 0; /* calls after the deadline */
-    for (double end = proc::now() + 0.5; state == ftcclSuccess && late < 2000; late += proc::now() > end) {
+    for (double end = proc::now() + 0.5;
+         state == ftcclSuccess && late<2000; late += proc::now()> end) {
         ASSERT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, alone[0], world.stream[1]));
         EXPECT_OK(ftcclCommGetAsyncError(world.comm[0], &state));
     }
     EXPECT_EQ(state, ftcclTimeout);
-    for (ftcclComm_t comm : alone) EXPECT_OK(ftcclCommAbort(comm));
+    for (ftcclComm_t comm : alone)
+        EXPECT_OK(ftcclCommAbort(comm));
     for (auto &c : world.comm) {
         ftcclCommAbort(c);
         c = nullptr;
@@ -369,12 +392,14 @@ TEST(Threads, ManyOnManyCommunicators)
 {
     const int n = 4, worlds = 4;
     std::vector<std::unique_ptr<proc::World>> world;
-    for (int w = 0; w < worlds; w++) world.push_back(std::make_unique<proc::World>(n));
+    for (int w = 0; w < worlds; w++)
+        world.push_back(std::make_unique<proc::World>(n));
     proc::in_threads(n * worlds, [&](int t) {
         auto w = static_cast<size_t>(t / n), r = static_cast<size_t>(t % n);
         for (int i = 0; i < 100; i++) {
             int sum = 1;
-            ASSERT_OK(ftcclAllReduce(&sum, &sum, 1, ftcclInt, ftcclSum, world[w]->comm[r], world[w]->stream[r]));
+            ASSERT_OK(ftcclAllReduce(&sum, &sum, 1, ftcclInt, ftcclSum, world[w]->comm[r],
+                                     world[w]->stream[r]));
             ASSERT_OK(proc::finish(world[w]->stream[r]));
             ASSERT_EQ(sum, n);
         }
@@ -409,7 +434,8 @@ void cycle(int i)
     world.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
         int data = 1;
-        EXPECT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+        EXPECT_OK(
+            ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
         EXPECT_OK(proc::finish(world.stream[r]));
         if (i % 3 == 0) {
             EXPECT_OK(ftcclCommSplit(world.comm[r], 0, 0, &part[r], nullptr));
@@ -435,15 +461,21 @@ TEST(Leaks, NothingIsLeftAfterManyCycles)
 {
     const char *text = getenv("FT_CYCLES"); // 10,000 in the nightly run
     const int cycles = text ? atoi(text) : 200;
-    for (int i = 0; i < 20; i++) cycle(i);
+    for (int i = 0; i < 20; i++)
+        cycle(i);
     Holdings before;
     long memory = proc::resident_kib();
-    for (int i = 0; i < cycles && !HasFailure(); i++) cycle(i);
-    /* An id that nobody used frees its port after its bound, so some may still be open: far fewer than one a cycle. The kernel may
-     * show a thread for a moment after it was joined. */
+    for (int i = 0; i < cycles && !HasFailure(); i++)
+        cycle(i);
+    /* An id that nobody used frees its port after its bound, so some may still be open: far fewer
+     * than one a cycle. The kernel may show a thread for a moment after it was joined. */
     Holdings after;
-    auto more = [&] { return after.descriptors > before.descriptors + cycles / 10 || after.threads > before.threads + 1 || after.shm > before.shm; };
-    for (double end = proc::now() + 20; more() && proc::now() < end; usleep(10000)) after = Holdings();
+    auto more = [&] {
+        return after.descriptors > before.descriptors + cycles / 10 ||
+               after.threads > before.threads + 1 || after.shm > before.shm;
+    };
+    for (double end = proc::now() + 20; more() && proc::now() < end; usleep(10000))
+        after = Holdings();
     EXPECT_LE(after.descriptors, before.descriptors + cycles / 10);
     EXPECT_LE(after.threads, before.threads + 1);
     EXPECT_LE(after.shm, before.shm);
@@ -452,8 +484,8 @@ TEST(Leaks, NothingIsLeftAfterManyCycles)
     }
 }
 
-/* A rank that waits long tells the others where it is, also those that it never met: if one has ended its work in order, that is no
- * failure of theirs. */
+/* A rank that waits long tells the others where it is, also those that it never met: if one has
+ * ended its work in order, that is no failure of theirs. */
 TEST(Comm, WhoEndedBeforeItWasMetIsNotMissed)
 {
     for (const char *transport : {"shm", "tcp"}) {
@@ -467,7 +499,8 @@ TEST(Comm, WhoEndedBeforeItWasMetIsNotMissed)
         EXPECT_OK(ftcclRecv(&received, 1, ftcclInt, 1, world.comm[0], world.stream[0]));
         double until = proc::now() + 1; /* longer than it takes to tell */
         ftcclResult_t state = ftcclInProgress;
-        for (; proc::now() < until && state == ftcclInProgress; usleep(10000)) state = ftcclStreamQuery(world.stream[0]);
+        for (; proc::now() < until && state == ftcclInProgress; usleep(10000))
+            state = ftcclStreamQuery(world.stream[0]);
         EXPECT_EQ(state, ftcclInProgress) << ftcclGetLastError(world.comm[0]);
         EXPECT_OK(ftcclSend(&sent, 1, ftcclInt, 0, world.comm[1], world.stream[1]));
         EXPECT_OK(proc::finish(world.stream[0])) << ftcclGetLastError(world.comm[0]);
@@ -476,4 +509,4 @@ TEST(Comm, WhoEndedBeforeItWasMetIsNotMissed)
     }
 }
 
-}  // namespace
+} // namespace

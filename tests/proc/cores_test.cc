@@ -1,8 +1,9 @@
 /*
- * Property: ranks of a host count with the processors that they may run on between them, whether or not each is bound to one, and
- * with fewer than they are they do not spin; all ranks count alike, and what a tuning table says goes before.
- * Method: the linker puts functions of this test before sched_getaffinity and before a function of the library's that every
- * communicator calls when it is open; ranks are threads, each with processors of its own.
+ * Property: ranks of a host count with the processors that they may run on between them, whether or
+ * not each is bound to one, and with fewer than they are they do not spin; all ranks count alike,
+ * and what a tuning table says goes before. Method: the linker puts functions of this test before
+ * sched_getaffinity and before a function of the library's that every communicator calls when it is
+ * open; ranks are threads, each with processors of its own.
  */
 #include <atomic>
 #include <cstdio>
@@ -24,9 +25,11 @@ void __wrap_ft_quit_check(struct ft_comm *);
 
 int __wrap_sched_getaffinity(pid_t, size_t len_bytes, cpu_set_t *set)
 {
-    if (cpus.empty()) return -1;
+    if (cpus.empty())
+        return -1;
     CPU_ZERO_S(len_bytes, set);
-    for (int cpu : cpus) CPU_SET_S(size_t(cpu), len_bytes, set);
+    for (int cpu : cpus)
+        CPU_SET_S(size_t(cpu), len_bytes, set);
     return 0;
 }
 
@@ -40,10 +43,12 @@ void __wrap_ft_quit_check(struct ft_comm *comm)
 }
 }
 
-namespace {
+namespace
+{
 
 /* What ranks with these processors count with; `also` may do more with the world. */
-void expect(const std::vector<std::vector<int>> &of, int cores, int ncrowded, void (*also)(proc::World &) = nullptr)
+void expect(const std::vector<std::vector<int>> &of, int cores, int ncrowded,
+            void (*also)(proc::World &) = nullptr)
 {
     static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
     options.transports = "shm";
@@ -58,7 +63,8 @@ void expect(const std::vector<std::vector<int>> &of, int cores, int ncrowded, vo
     EXPECT_EQ(most, cores) << "not all ranks count alike";
     EXPECT_EQ(crowded, ncrowded) << "ranks that would not spin";
     EXPECT_TRUE(world.works());
-    if (also) also(world);
+    if (also)
+        also(world);
 }
 
 TEST(Cores, BoundRanksHaveTheirCoresTogether)
@@ -118,4 +124,4 @@ TEST(Cores, ATableGoesBefore)
     unlink(path);
 }
 
-}  // namespace
+} // namespace

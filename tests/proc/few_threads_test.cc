@@ -1,31 +1,39 @@
 /*
- * Property: a group that makes communicators and cannot have a thread for each of them ends at once, with that reason, and
- * leaves nothing behind: no handle, no thread, and no rank that waits for the one that never began.
- * Method: pthread_create() is wrapped and refuses the calling thread's n-th.
+ * Property: a group that makes communicators and cannot have a thread for each of them ends at
+ * once, with that reason, and leaves nothing behind: no handle, no thread, and no rank that waits
+ * for the one that never began. Method: pthread_create() is wrapped and refuses the calling
+ * thread's n-th.
  */
 #include <errno.h>
 #include <pthread.h>
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 thread_local int allowed = -1; /* threads that this thread may still make; below 0: any number */
 
-}  // namespace
+} // namespace
 
 extern "C" {
-int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg);
-int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg)
+int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                          void *arg);
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *),
+                          void *arg)
 {
-    if (allowed == 0) return EAGAIN;
-    if (allowed > 0) allowed--;
+    if (allowed == 0)
+        return EAGAIN;
+    if (allowed > 0)
+        allowed--;
     return __real_pthread_create(thread, attr, run, arg);
 }
 }
 
-namespace {
+namespace
+{
 
 TEST(FewThreads, EndTheWholeGroupAtOnce)
 {
@@ -36,7 +44,8 @@ TEST(FewThreads, EndTheWholeGroupAtOnce)
         ftcclComm_t comm[RANKS] = {};
         double begin = proc::now();
         ASSERT_OK(ftcclGroupStart());
-        for (int r = 0; r < RANKS; r++) EXPECT_OK(ftcclCommInitRank(&comm[r], RANKS, id, r));
+        for (int r = 0; r < RANKS; r++)
+            EXPECT_OK(ftcclCommInitRank(&comm[r], RANKS, id, r));
         allowed = made;
         ftcclResult_t result = ftcclGroupEnd();
         std::string sentence = ftcclGetLastError(nullptr);
@@ -44,12 +53,14 @@ TEST(FewThreads, EndTheWholeGroupAtOnce)
         EXPECT_EQ(result, ftcclSystemError) << sentence;
         EXPECT_NE(sentence.find("thread"), std::string::npos) << sentence;
         EXPECT_LT(proc::now() - begin, 10) << "the others waited for a rank that never began";
-        for (ftcclComm_t c : comm) EXPECT_EQ(c, nullptr);
+        for (ftcclComm_t c : comm)
+            EXPECT_EQ(c, nullptr);
     }
     EXPECT_TRUE(proc::World(RANKS).works());
 }
 
-/* A non-blocking call that cannot begin fails at once: there is nothing to ask GetAsyncError about. */
+/* A non-blocking call that cannot begin fails at once: there is nothing to ask GetAsyncError
+ * about. */
 TEST(FewThreads, LeaveNoHandleOfACommunicatorThatNeverBegan)
 {
     ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
@@ -74,4 +85,4 @@ TEST(FewThreads, LeaveNoHandleOfACommunicatorThatNeverBegan)
     }
 }
 
-}  // namespace
+} // namespace

@@ -1,7 +1,8 @@
 /*
- * Property: a child of fork owns nothing of the library: its calls fail cleanly as the caller's mistake, it disturbs nobody,
- * and while it lives on its parent's death is still seen at once.
- * Method: a rank in a process of its own forks and is killed; its forked child holds a pipe of the test open meanwhile.
+ * Property: a child of fork owns nothing of the library: its calls fail cleanly as the caller's
+ * mistake, it disturbs nobody, and while it lives on its parent's death is still seen at once.
+ * Method: a rank in a process of its own forks and is killed; its forked child holds a pipe of the
+ * test open meanwhile.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -18,7 +19,8 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 /* The calls that a forked child tries; returns the first that was not refused, or "". */
 std::string calls_in_child(ftcclComm_t comm, ftcclStream_t stream)
@@ -27,18 +29,30 @@ std::string calls_in_child(ftcclComm_t comm, ftcclStream_t stream)
     ftcclUniqueId id;
     ftcclComm_t made;
     ftcclResult_t state;
-    if (ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, comm, stream) != ftcclInvalidUsage) return "AllReduce";
-    if (ftcclStreamSynchronize(stream) != ftcclInvalidUsage) return "StreamSynchronize";
-    if (ftcclStreamQuery(stream) != ftcclInvalidUsage) return "StreamQuery";
-    if (ftcclCommCount(comm, &number) != ftcclInvalidUsage) return "CommCount";
-    if (ftcclCommGetAsyncError(comm, &state) != ftcclInvalidUsage) return "CommGetAsyncError";
-    if (ftcclGetUniqueId(&id) != ftcclInvalidUsage) return "GetUniqueId";
-    if (ftcclCommInitAll(&made, 1, nullptr) != ftcclInvalidUsage) return "CommInitAll";
-    if (ftcclCommSplit(comm, 0, 0, &made, nullptr) != ftcclInvalidUsage) return "CommSplit";
-    if (ftcclCommFinalize(comm) != ftcclInvalidUsage) return "CommFinalize";
-    if (ftcclCommDestroy(comm) != ftcclInvalidUsage) return "CommDestroy";
-    if (ftcclCommAbort(comm) != ftcclInvalidUsage) return "CommAbort";
-    if (ftcclGroupStart() != ftcclInvalidUsage) return "GroupStart";
+    if (ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, comm, stream) != ftcclInvalidUsage)
+        return "AllReduce";
+    if (ftcclStreamSynchronize(stream) != ftcclInvalidUsage)
+        return "StreamSynchronize";
+    if (ftcclStreamQuery(stream) != ftcclInvalidUsage)
+        return "StreamQuery";
+    if (ftcclCommCount(comm, &number) != ftcclInvalidUsage)
+        return "CommCount";
+    if (ftcclCommGetAsyncError(comm, &state) != ftcclInvalidUsage)
+        return "CommGetAsyncError";
+    if (ftcclGetUniqueId(&id) != ftcclInvalidUsage)
+        return "GetUniqueId";
+    if (ftcclCommInitAll(&made, 1, nullptr) != ftcclInvalidUsage)
+        return "CommInitAll";
+    if (ftcclCommSplit(comm, 0, 0, &made, nullptr) != ftcclInvalidUsage)
+        return "CommSplit";
+    if (ftcclCommFinalize(comm) != ftcclInvalidUsage)
+        return "CommFinalize";
+    if (ftcclCommDestroy(comm) != ftcclInvalidUsage)
+        return "CommDestroy";
+    if (ftcclCommAbort(comm) != ftcclInvalidUsage)
+        return "CommAbort";
+    if (ftcclGroupStart() != ftcclInvalidUsage)
+        return "GroupStart";
     return *ftcclGetLastError(nullptr) ? "" : "no sentence";
 }
 
@@ -51,7 +65,8 @@ TEST(Fork, CallsInTheChildFailAndTheParentGoesOn)
     pid_t pid = fork();
     if (pid == 0) {
         std::string problem = calls_in_child(world.comm[0], world.stream[0]);
-        if (write(report[1], problem.data(), problem.size()) < 0) _exit(2);
+        if (write(report[1], problem.data(), problem.size()) < 0)
+            _exit(2);
         _exit(0);
     }
     close(report[1]);
@@ -64,15 +79,18 @@ TEST(Fork, CallsInTheChildFailAndTheParentGoesOn)
     EXPECT_TRUE(world.works());
 }
 
-/* forks: again and again while two threads make mistakes, which are logged and remembered. Prints the forks whose child ended. */
+/* forks: again and again while two threads make mistakes, which are logged and remembered. Prints
+ * the forks whose child ended. */
 CHILD(forks)
 {
     ftcclComm_t comm;
-    if (ftcclCommInitAll(&comm, 1, nullptr) != ftcclSuccess) return 1;
+    if (ftcclCommInitAll(&comm, 1, nullptr) != ftcclSuccess)
+        return 1;
     std::atomic<bool> over{false};
     auto err_often = [&](ftcclComm_t of) {
         int number;
-        while (!over) ftcclCommCount(of, of ? nullptr : &number);
+        while (!over)
+            ftcclCommCount(of, of ? nullptr : &number);
     };
     std::thread one(err_often, comm), two(err_often, nullptr);
     int ended = 0;
@@ -85,7 +103,8 @@ CHILD(forks)
             _exit(refused && *ftcclGetLastError(comm) ? 0 : 1);
         }
         int status = -1;
-        if (waitpid(pid, &status, 0) != pid || status != 0) break;
+        if (waitpid(pid, &status, 0) != pid || status != 0)
+            break;
         ended++;
     }
     over = true;
@@ -102,19 +121,23 @@ TEST(Fork, WhileOthersFailLeavesNoLockInTheChild)
     EXPECT_EQ(child.wait(), 0);
 }
 
-/* Has the thread taken what was written and waits for more? Then it is not in malloc, whose locks AddressSanitizer loses in a fork. */
+/* Has the thread taken what was written and waits for more? Then it is not in malloc, whose locks
+ * AddressSanitizer loses in a fork. */
 static bool waits_for_more(int fifo, pid_t thread)
 {
     char path[64], state = '?';
     int left = 1;
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
     FILE *stat = fopen(path, "re");
-    if (!stat || fscanf(stat, "%*d (%*[^)]) %c", &state) != 1) state = '?';
-    if (stat) fclose(stat);
+    if (!stat || fscanf(stat, "%*d (%*[^)]) %c", &state) != 1)
+        state = '?';
+    if (stat)
+        fclose(stat);
     return ioctl(fifo, FIONREAD, &left) == 0 && left == 0 && state == 'S';
 }
 
-/* first FIFO: forks while another thread is in the first call of the process, held up where it reads the configuration. */
+/* first FIFO: forks while another thread is in the first call of the process, held up where it
+ * reads the configuration. */
 CHILD(first)
 {
     std::atomic<pid_t> thread{0};
@@ -124,8 +147,10 @@ CHILD(first)
         ftcclGetUniqueId(&id);
     });
     int fifo = open(arguments[0].c_str(), O_WRONLY | O_CLOEXEC); /* it has come to that */
-    if (write(fifo, "#", 1) != 1) return 1;
-    for (int looks = 0; looks < 3; looks = waits_for_more(fifo, thread) ? looks + 1 : 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (write(fifo, "#", 1) != 1)
+        return 1;
+    for (int looks = 0; looks < 3; looks = waits_for_more(fifo, thread) ? looks + 1 : 0)
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
     pid_t pid = fork();
     if (pid == 0) {
         close(fifo);
@@ -137,7 +162,8 @@ CHILD(first)
     close(fifo);
     while (waitpid(pid, &status, WNOHANG) == 0) { /* the child may read it as well */
         fifo = open(arguments[0].c_str(), O_WRONLY | O_CLOEXEC | O_NONBLOCK);
-        if (fifo >= 0) close(fifo);
+        if (fifo >= 0)
+            close(fifo);
         std::this_thread::yield();
     }
     caller.join();
@@ -157,28 +183,33 @@ TEST(Fork, DuringTheFirstCallOfAll)
     unlink(path.c_str());
 }
 
-/* parent ID RANK: reduces once, forks a child that sleeps until its stdin ends, and goes on reducing. */
+/* parent ID RANK: reduces once, forks a child that sleeps until its stdin ends, and goes on
+ * reducing. */
 CHILD(parent)
 {
     ftcclComm_t comm;
     ftcclStream_t stream;
-    if (ftcclStreamCreate(&stream) != ftcclSuccess) return 1;
-    if (ftcclCommInitRank(&comm, 3, proc::unhex(arguments[0]), std::stoi(arguments[1])) != ftcclSuccess) return 1;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess)
+        return 1;
+    if (ftcclCommInitRank(&comm, 3, proc::unhex(arguments[0]), std::stoi(arguments[1])) !=
+        ftcclSuccess)
+        return 1;
     float data[4096] = {};
     for (int i = 0;; i++) {
         ftcclResult_t result = ftcclAllReduce(data, data, 4096, ftcclFloat, ftcclSum, comm, stream);
-        if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
+        if (result == ftcclSuccess)
+            result = ftcclStreamSynchronize(stream);
         if (result != ftcclSuccess) {
             printf("%d %s\n", result, ftcclGetLastError(comm));
             ftcclCommAbort(comm);
             return 0;
         }
-        if (i != 5) continue;
+        if (i != 5)
+            continue;
         if (std::stoi(arguments[1]) == 1 && fork() == 0) {
             printf("child %d\n", getpid());
             char byte;
-            while (read(0, &byte, 1) > 0) {
-            }
+            while (read(0, &byte, 1) > 0) {}
             _exit(0);
         }
         printf("running\n");
@@ -191,10 +222,12 @@ TEST(Fork, AChildThatLivesOnDoesNotHideItsParentsDeath)
         std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", transports}};
         ftcclUniqueId id;
         ASSERT_OK(ftcclGetUniqueId(&id));
-        proc::Child zero("parent", {proc::hex(id), "0"}, env), one("parent", {proc::hex(id), "1"}, env), two("parent", {proc::hex(id), "2"}, env);
+        proc::Child zero("parent", {proc::hex(id), "0"}, env),
+            one("parent", {proc::hex(id), "1"}, env), two("parent", {proc::hex(id), "2"}, env);
         EXPECT_EQ(zero.line(), "running");
         EXPECT_EQ(two.line(), "running");
-        std::string first = one.line(), second = one.line(); /* from the parent and from its child, in any order */
+        /* from the parent and from its child, in any order */
+        std::string first = one.line(), second = one.line();
         std::string born = first[0] == 'c' ? first : second;
         ASSERT_EQ(born.substr(0, 6), "child ") << first << second;
         pid_t pid = std::stoi(born.substr(6));
@@ -211,4 +244,4 @@ TEST(Fork, AChildThatLivesOnDoesNotHideItsParentsDeath)
     }
 }
 
-}  // namespace
+} // namespace

@@ -1,7 +1,7 @@
 /*
- * Property: groups, streams and point-to-point calls in any mix complete with the right data and in the order of their
- * streams; a query never blocks.
- * Method: ranks as threads, or all ranks of a group from one thread, with values that tell who sent what.
+ * Property: groups, streams and point-to-point calls in any mix complete with the right data and in
+ * the order of their streams; a query never blocks. Method: ranks as threads, or all ranks of a
+ * group from one thread, with values that tell who sent what.
  */
 #include <unistd.h>
 
@@ -13,7 +13,8 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 TEST(Group, OneThreadDrivesAllRanks)
 {
@@ -22,11 +23,13 @@ TEST(Group, OneThreadDrivesAllRanks)
         std::vector<int> data(static_cast<size_t>(n), 1);
         ASSERT_OK(ftcclGroupStart());
         for (size_t r = 0; r < data.size(); r++) {
-            EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, world.comm[r], nullptr));
+            EXPECT_OK(
+                ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, world.comm[r], nullptr));
         }
         ASSERT_OK(ftcclGroupEnd());
         EXPECT_OK(ftcclStreamSynchronize(nullptr));
-        for (int v : data) EXPECT_EQ(v, n);
+        for (int v : data)
+            EXPECT_EQ(v, n);
     }
 }
 
@@ -37,15 +40,18 @@ TEST(Group, NestsAndEndsWithTheOutermost)
     ASSERT_OK(ftcclGroupStart());
     for (size_t r = 0; r < 2; r++) {
         ASSERT_OK(ftcclGroupStart());
-        EXPECT_OK(ftcclAllReduce(&a[r], &a[r], 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+        EXPECT_OK(
+            ftcclAllReduce(&a[r], &a[r], 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
         ASSERT_OK(ftcclGroupStart());
-        EXPECT_OK(ftcclAllReduce(&b[r], &b[r], 1, ftcclInt, ftcclMax, world.comm[r], world.stream[r]));
+        EXPECT_OK(
+            ftcclAllReduce(&b[r], &b[r], 1, ftcclInt, ftcclMax, world.comm[r], world.stream[r]));
         ASSERT_OK(ftcclGroupEnd());
         ASSERT_OK(ftcclGroupEnd());
         EXPECT_OK(ftcclStreamQuery(world.stream[r])); /* nothing is enqueued yet */
     }
     ASSERT_OK(ftcclGroupEnd());
-    for (size_t r = 0; r < 2; r++) EXPECT_OK(proc::finish(world.stream[r]));
+    for (size_t r = 0; r < 2; r++)
+        EXPECT_OK(proc::finish(world.stream[r]));
     for (size_t r = 0; r < 2; r++) {
         EXPECT_EQ(a[r], 3);
         EXPECT_EQ(b[r], 20);
@@ -70,21 +76,26 @@ TEST(Group, ManySmallReductionsAreEachThemselves)
                 std::vector<bool> in_place(calls);
                 ASSERT_OK(ftcclGroupStart());
                 for (size_t k = 0; k < calls; k++) {
-                    static const ftcclRedOp_t ops[] = {ftcclSum, ftcclSum, ftcclSum, ftcclMax, ftcclAvg};
+                    static const ftcclRedOp_t ops[] = {ftcclSum, ftcclSum, ftcclSum, ftcclMax,
+                                                       ftcclAvg};
                     op[k] = ops[dice() % 5];
                     in[k].resize(dice() % 8 ? dice() % 20 : 1500);
                     in_place[k] = dice() % 2;
-                    for (size_t e = 0; e < in[k].size(); e++) in[k][e] = static_cast<int>(e * 31 + k) * (r + 1) + round;
+                    for (size_t e = 0; e < in[k].size(); e++)
+                        in[k][e] = static_cast<int>(e * 31 + k) * (r + 1) + round;
                     out[k].assign(in[k].size(), -1);
                     alone[k] = in[k];
-                    if (in_place[k]) out[k] = in[k];
-                    EXPECT_OK(ftcclAllReduce(in_place[k] ? out[k].data() : in[k].data(), out[k].data(), in[k].size(), ftcclInt, op[k], world.comm[i],
-                                             world.stream[i]));
+                    if (in_place[k])
+                        out[k] = in[k];
+                    EXPECT_OK(ftcclAllReduce(in_place[k] ? out[k].data() : in[k].data(),
+                                             out[k].data(), in[k].size(), ftcclInt, op[k],
+                                             world.comm[i], world.stream[i]));
                 }
                 ASSERT_OK(ftcclGroupEnd());
                 ASSERT_OK(proc::finish(world.stream[i]));
                 for (size_t k = 0; k < calls; k++) {
-                    EXPECT_OK(ftcclAllReduce(alone[k].data(), alone[k].data(), alone[k].size(), ftcclInt, op[k], world.comm[i], world.stream[i]));
+                    EXPECT_OK(ftcclAllReduce(alone[k].data(), alone[k].data(), alone[k].size(),
+                                             ftcclInt, op[k], world.comm[i], world.stream[i]));
                     ASSERT_OK(proc::finish(world.stream[i]));
                     ASSERT_EQ(out[k], alone[k]) << "call " << k << " of " << calls;
                 }
@@ -100,21 +111,27 @@ TEST(Group, OfDifferentLengthsIsAMismatchAndNoHang)
     world.each([&](int r) {
         size_t i = static_cast<size_t>(r);
         ASSERT_OK(ftcclGroupStart());
-        for (int k = 0; k < 3 - r; k++) EXPECT_OK(ftcclAllReduce(&x[i][k], &x[i][k], 1, ftcclInt, ftcclSum, world.comm[i], world.stream[i]));
+        for (int k = 0; k < 3 - r; k++)
+            EXPECT_OK(ftcclAllReduce(&x[i][k], &x[i][k], 1, ftcclInt, ftcclSum, world.comm[i],
+                                     world.stream[i]));
         ASSERT_OK(ftcclGroupEnd());
-        EXPECT_EQ(proc::finish(world.stream[i]), ftcclInvalidUsage) << ftcclGetLastError(world.comm[i]);
+        EXPECT_EQ(proc::finish(world.stream[i]), ftcclInvalidUsage)
+            << ftcclGetLastError(world.comm[i]);
         std::string sentence = ftcclGetLastError(world.comm[i]);
         EXPECT_NE(sentence.find("were due"), std::string::npos) << sentence;
     });
-    EXPECT_EQ(x[0][0] + x[0][1] + x[0][2] + x[1][0] + x[1][1] + x[1][2], 21) << "inputs are as they were";
+    EXPECT_EQ(x[0][0] + x[0][1] + x[0][2] + x[1][0] + x[1][1] + x[1][2], 21)
+        << "inputs are as they were";
 }
 
-/* Calls that begin at once, calls that queue behind them and groups are one sequence on their stream, over several communicators. */
+/* Calls that begin at once, calls that queue behind them and groups are one sequence on their
+ * stream, over several communicators. */
 TEST(Stream, CallsBegunAtOnceKeepTheirOrder)
 {
     const char *text = getenv("FT_SEED");
     unsigned seed = text ? static_cast<unsigned>(atoi(text)) : std::random_device{}();
-    printf("seed %u; replay: FT_SEED=%u group_test --gtest_filter=Stream.CallsBegun*\n", seed, seed);
+    printf("seed %u; replay: FT_SEED=%u group_test --gtest_filter=Stream.CallsBegun*\n", seed,
+           seed);
     proc::World one(3), two(3);
     one.each([&](int r) {
         size_t i = static_cast<size_t>(r);
@@ -125,7 +142,8 @@ TEST(Stream, CallsBegunAtOnceKeepTheirOrder)
             ftcclStream_t stream = one.stream[i];
             unsigned what = dice() % 5;
             if (what < 2) { /* the sum of 0, 1, 2 at first, then three times as much each time */
-                EXPECT_OK(ftcclAllReduce(&x, &x, 1, ftcclUint64, ftcclSum, (what ? one : two).comm[i], stream));
+                EXPECT_OK(ftcclAllReduce(&x, &x, 1, ftcclUint64, ftcclSum,
+                                         (what ? one : two).comm[i], stream));
                 expected = first ? 3 : 3 * expected;
                 first = false;
             } else if (what == 2) {
@@ -163,14 +181,18 @@ TEST(Stream, MayBeDestroyedWhileOthersWaitForIt)
         ftcclStream_t stream;
         int mine[2] = {1, 2}, sum[2] = {};
         ASSERT_OK(ftcclStreamCreate(&stream));
-        EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclSum, world.comm[0], stream)); /* waits for rank 1 */
+        /* waits for rank 1 */
+        EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclSum, world.comm[0], stream));
         proc::in_threads(3, [&](int r) {
             if (r == 0) {
                 EXPECT_OK(ftcclStreamDestroy(stream));
             } else if (r == 1) {
-                while (ftcclStreamSynchronize(stream) == ftcclSuccess) continue; /* until it is gone */
+                /* until it is gone */
+                while (ftcclStreamSynchronize(stream) == ftcclSuccess)
+                    continue;
             } else {
-                EXPECT_OK(ftcclAllReduce(&mine[1], &sum[1], 1, ftcclInt, ftcclSum, world.comm[1], world.stream[1]));
+                EXPECT_OK(ftcclAllReduce(&mine[1], &sum[1], 1, ftcclInt, ftcclSum, world.comm[1],
+                                         world.stream[1]));
             }
         });
         EXPECT_OK(proc::finish(world.stream[1]));
@@ -184,11 +206,14 @@ TEST(Stream, WhatAFailedCommunicatorSkipsDoesNotOvertakeTheOthers)
     proc::World one(2), two(2);
     ftcclStream_t stream = one.stream[0];
     int mine[2] = {1, 2}, sum[2] = {}, skipped[3] = {};
-    EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclSum, one.comm[0], stream)); /* waits for rank 1 */
-    for (int &each : skipped) EXPECT_OK(ftcclAllReduce(&mine[0], &each, 1, ftcclInt, ftcclSum, two.comm[0], stream));
+    /* waits for rank 1 */
+    EXPECT_OK(ftcclAllReduce(&mine[0], &sum[0], 1, ftcclInt, ftcclSum, one.comm[0], stream));
+    for (int &each : skipped)
+        EXPECT_OK(ftcclAllReduce(&mine[0], &each, 1, ftcclInt, ftcclSum, two.comm[0], stream));
     EXPECT_OK(ftcclCommRevoke(two.comm[0], FTCCL_REVOKE_DEFAULT));
     ftcclResult_t seen = ftcclInProgress;
-    for (int i = 0; i < 1000 && seen == ftcclInProgress; i++, usleep(10000)) seen = ftcclStreamQuery(stream);
+    for (int i = 0; i < 1000 && seen == ftcclInProgress; i++, usleep(10000))
+        seen = ftcclStreamQuery(stream);
     EXPECT_EQ(seen, ftcclRemoteError);
     EXPECT_EQ(ftcclStreamQuery(stream), ftcclInProgress) << "the first operation has not ended";
     EXPECT_OK(ftcclAllReduce(&mine[1], &sum[1], 1, ftcclInt, ftcclSum, one.comm[1], one.stream[1]));
@@ -207,12 +232,14 @@ TEST(Group, SeveralCommunicatorsAndKinds)
 {
     const int n = 3;
     proc::World one(n), two(n);
-    std::vector<std::vector<int>> sum(n, std::vector<int>(1)), all(n, std::vector<int>(n)), from(n, std::vector<int>(1, -1));
+    std::vector<std::vector<int>> sum(n, std::vector<int>(1)), all(n, std::vector<int>(n)),
+        from(n, std::vector<int>(1, -1));
     one.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
         int mine = rank + 1, right = (rank + 1) % n, left = (rank + n - 1) % n;
         EXPECT_OK(ftcclGroupStart());
-        EXPECT_OK(ftcclAllReduce(&mine, sum[r].data(), 1, ftcclInt, ftcclSum, one.comm[r], one.stream[r]));
+        EXPECT_OK(ftcclAllReduce(&mine, sum[r].data(), 1, ftcclInt, ftcclSum, one.comm[r],
+                                 one.stream[r]));
         EXPECT_OK(ftcclRecv(from[r].data(), 1, ftcclInt, left, two.comm[r], one.stream[r]));
         EXPECT_OK(ftcclAllGather(&mine, all[r].data(), 1, ftcclInt, two.comm[r], one.stream[r]));
         EXPECT_OK(ftcclSend(&mine, 1, ftcclInt, right, two.comm[r], one.stream[r]));
@@ -269,7 +296,8 @@ TEST(PointToPoint, AnyOrderInAGroupAndToItself)
         world.each([&](int rank) {
             auto r = static_cast<size_t>(rank);
             std::mt19937 random(seed + static_cast<unsigned>(rank));
-            std::vector<std::vector<int>> out(n, std::vector<int>(count)), in(n, std::vector<int>(count, -1));
+            std::vector<std::vector<int>> out(n, std::vector<int>(count)),
+                in(n, std::vector<int>(count, -1));
             std::vector<int> calls(2 * n); /* peer, or n + peer for a receive */
             std::iota(calls.begin(), calls.end(), 0);
             std::shuffle(calls.begin(), calls.end(), random);
@@ -279,15 +307,18 @@ TEST(PointToPoint, AnyOrderInAGroupAndToItself)
                 auto p = static_cast<size_t>(peer);
                 if (c < n) {
                     std::fill(out[p].begin(), out[p].end(), rank * 100 + peer);
-                    EXPECT_OK(ftcclSend(out[p].data(), count, ftcclInt, peer, world.comm[r], world.stream[r]));
+                    EXPECT_OK(ftcclSend(out[p].data(), count, ftcclInt, peer, world.comm[r],
+                                        world.stream[r]));
                 } else {
-                    EXPECT_OK(ftcclRecv(in[p].data(), count, ftcclInt, peer, world.comm[r], world.stream[r]));
+                    EXPECT_OK(ftcclRecv(in[p].data(), count, ftcclInt, peer, world.comm[r],
+                                        world.stream[r]));
                 }
             }
             EXPECT_OK(ftcclGroupEnd());
             EXPECT_OK(proc::finish(world.stream[r]));
             for (int peer = 0; peer < n; peer++) {
-                EXPECT_EQ(in[static_cast<size_t>(peer)], std::vector<int>(count, peer * 100 + rank)) << "rank " << rank << " from " << peer;
+                EXPECT_EQ(in[static_cast<size_t>(peer)], std::vector<int>(count, peer * 100 + rank))
+                    << "rank " << rank << " from " << peer;
             }
         });
     }
@@ -304,23 +335,28 @@ TEST(PointToPoint, SeveralMessagesBetweenTwoKeepTheirOrder)
         std::iota(out.begin(), out.end(), 0);
         for (int m = 0; m < messages; m++) {
             auto i = static_cast<size_t>(m);
-            if (rank == 0) EXPECT_OK(ftcclSend(&out[i], 1, ftcclInt, 1, world.comm[r], world.stream[r]));
-            else EXPECT_OK(ftcclRecv(&in[i], 1, ftcclInt, 0, world.comm[r], world.stream[r]));
+            if (rank == 0)
+                EXPECT_OK(ftcclSend(&out[i], 1, ftcclInt, 1, world.comm[r], world.stream[r]));
+            else
+                EXPECT_OK(ftcclRecv(&in[i], 1, ftcclInt, 0, world.comm[r], world.stream[r]));
         }
         EXPECT_OK(proc::finish(world.stream[r]));
     });
-    for (int m = 0; m < messages; m++) EXPECT_EQ(in[static_cast<size_t>(m)], m);
+    for (int m = 0; m < messages; m++)
+        EXPECT_EQ(in[static_cast<size_t>(m)], m);
 }
 
 TEST(Stream, QueryDoesNotWaitAndSynchronizeDoes)
 {
     proc::World world(2);
     int data[2] = {1, 2};
-    ASSERT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+    ASSERT_OK(
+        ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
     double start = proc::now();
     EXPECT_EQ(ftcclStreamQuery(world.stream[0]), ftcclInProgress); /* rank 1 has not called */
     EXPECT_LT(proc::now() - start, 1);
-    ASSERT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[1], world.stream[1]));
+    ASSERT_OK(
+        ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[1], world.stream[1]));
     EXPECT_OK(proc::finish(world.stream[0]));
     EXPECT_OK(ftcclStreamQuery(world.stream[0]));
     EXPECT_OK(proc::finish(world.stream[1]));
@@ -333,13 +369,14 @@ TEST(Stream, QueryAloneMakesProgress)
     proc::World world(2);
     int data[2] = {1, 2};
     for (size_t r = 0; r < 2; r++) {
-        ASSERT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+        ASSERT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, world.comm[r],
+                                 world.stream[r]));
     }
     double end = proc::now() + 10;
     for (size_t r = 0; r < 2; r++) {
         ftcclResult_t result;
-        while ((result = ftcclStreamQuery(world.stream[r])) == ftcclInProgress && proc::now() < end) {
-        }
+        while ((result = ftcclStreamQuery(world.stream[r])) == ftcclInProgress &&
+               proc::now() < end) {}
         EXPECT_OK(result);
         EXPECT_EQ(data[r], 3);
     }
@@ -353,13 +390,18 @@ TEST(Stream, SeveralOfOneCommunicator)
         auto r = static_cast<size_t>(rank);
         std::vector<ftcclStream_t> stream(streams);
         std::vector<int> data(streams * rounds, rank + 1);
-        for (auto &s : stream) EXPECT_OK(ftcclStreamCreate(&s));
+        for (auto &s : stream)
+            EXPECT_OK(ftcclStreamCreate(&s));
         for (size_t i = 0; i < data.size(); i++) {
-            EXPECT_OK(ftcclAllReduce(&data[i], &data[i], 1, ftcclInt, ftcclSum, world.comm[r], stream[i % streams]));
+            EXPECT_OK(ftcclAllReduce(&data[i], &data[i], 1, ftcclInt, ftcclSum, world.comm[r],
+                                     stream[i % streams]));
         }
-        for (auto s : stream) EXPECT_OK(proc::finish(s));
-        for (int v : data) EXPECT_EQ(v, 3);
-        for (auto s : stream) EXPECT_OK(ftcclStreamDestroy(s));
+        for (auto s : stream)
+            EXPECT_OK(proc::finish(s));
+        for (int v : data)
+            EXPECT_EQ(v, 3);
+        for (auto s : stream)
+            EXPECT_OK(ftcclStreamDestroy(s));
     });
 }
 
@@ -370,11 +412,13 @@ TEST(Stream, OperationsOfOneStreamSeeEachOthersResults)
         auto r = static_cast<size_t>(rank);
         int64_t value = 1;
         for (int i = 0; i < 30; i++) {
-            EXPECT_OK(ftcclAllReduce(&value, &value, 1, ftcclInt64, ftcclSum, world.comm[r], world.stream[r]));
+            EXPECT_OK(ftcclAllReduce(&value, &value, 1, ftcclInt64, ftcclSum, world.comm[r],
+                                     world.stream[r]));
         }
         EXPECT_OK(proc::finish(world.stream[r]));
         int64_t want = 1;
-        for (int i = 0; i < 30; i++) want *= 3;
+        for (int i = 0; i < 30; i++)
+            want *= 3;
         EXPECT_EQ(value, want);
     });
 }
@@ -385,7 +429,9 @@ TEST(Stream, MoreOperationsThanAnyQueueHolds)
     world.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
         std::vector<int> data(20000, rank + 1);
-        for (auto &v : data) ASSERT_OK(ftcclAllReduce(&v, &v, 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
+        for (auto &v : data)
+            ASSERT_OK(
+                ftcclAllReduce(&v, &v, 1, ftcclInt, ftcclSum, world.comm[r], world.stream[r]));
         EXPECT_OK(proc::finish(world.stream[r]));
         EXPECT_EQ(std::count(data.begin(), data.end(), 3), static_cast<long>(data.size()));
     });
@@ -397,8 +443,10 @@ TEST(Stream, OfAnotherCommunicatorOfTheSameRank)
     int data[2] = {1, 2};
     one.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
-        EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, one.comm[r], one.stream[r]));
-        EXPECT_OK(ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, two.comm[r], one.stream[r]));
+        EXPECT_OK(
+            ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, one.comm[r], one.stream[r]));
+        EXPECT_OK(
+            ftcclAllReduce(&data[r], &data[r], 1, ftcclInt, ftcclSum, two.comm[r], one.stream[r]));
         EXPECT_OK(proc::finish(one.stream[r]));
         EXPECT_EQ(data[r], 6);
     });
@@ -409,17 +457,21 @@ TEST(EmptyOperations, CompleteWithNullBuffers)
     proc::World world(3);
     world.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
-        EXPECT_OK(ftcclAllReduce(nullptr, nullptr, 0, ftcclFloat, ftcclSum, world.comm[r], world.stream[r]));
+        EXPECT_OK(ftcclAllReduce(nullptr, nullptr, 0, ftcclFloat, ftcclSum, world.comm[r],
+                                 world.stream[r]));
         EXPECT_OK(ftcclAllGather(nullptr, nullptr, 0, ftcclFloat, world.comm[r], world.stream[r]));
         EXPECT_OK(ftcclGroupStart());
-        EXPECT_OK(ftcclSend(nullptr, 0, ftcclFloat, (rank + 1) % 3, world.comm[r], world.stream[r]));
-        EXPECT_OK(ftcclRecv(nullptr, 0, ftcclFloat, (rank + 2) % 3, world.comm[r], world.stream[r]));
+        EXPECT_OK(
+            ftcclSend(nullptr, 0, ftcclFloat, (rank + 1) % 3, world.comm[r], world.stream[r]));
+        EXPECT_OK(
+            ftcclRecv(nullptr, 0, ftcclFloat, (rank + 2) % 3, world.comm[r], world.stream[r]));
         EXPECT_OK(ftcclGroupEnd());
         EXPECT_OK(proc::finish(world.stream[r]));
     });
 }
 
-/* Its calls of the group cannot be enqueued any more: the end says so, and does none of the others'. */
+/* Its calls of the group cannot be enqueued any more: the end says so, and does none of the
+ * others'. */
 TEST(Group, CommunicatorsThatEndInAGroupTakeTheirCallsWithThem)
 {
     for (bool abort : {false, true}) {
@@ -429,7 +481,8 @@ TEST(Group, CommunicatorsThatEndInAGroupTakeTheirCallsWithThem)
         ASSERT_OK(ftcclCommInitAll(&doomed, 1, nullptr));
         ASSERT_OK(ftcclGroupStart());
         EXPECT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
-        EXPECT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+        EXPECT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[0],
+                                 world.stream[0]));
         EXPECT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
         EXPECT_OK(abort ? ftcclCommAbort(doomed) : ftcclCommDestroy(doomed));
         EXPECT_CALLER(ftcclGroupEnd());
@@ -446,7 +499,8 @@ TEST(Group, SplitsOfOneCommunicatorKeepTheirOrder)
         world.each([&](int rank) {
             ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
             config.blocking = blocking;
-            EXPECT_OK(ftcclCommSplit(world.comm[static_cast<size_t>(rank)], 0, rank, &parent[rank], &config));
+            EXPECT_OK(ftcclCommSplit(world.comm[static_cast<size_t>(rank)], 0, rank, &parent[rank],
+                                     &config));
         });
         for (int i = 0; i < 30 && !HasFailure(); i++) {
             ftcclComm_t both[2] = {}, own[2] = {};
@@ -458,7 +512,8 @@ TEST(Group, SplitsOfOneCommunicatorKeepTheirOrder)
                 EXPECT_OK(ftcclCommSplit(parent[r], 0, 1 - rank, &both[r], &config));
                 EXPECT_OK(ftcclCommSplit(parent[r], rank, 0, &own[r], &config));
                 ftcclResult_t result = ftcclGroupEnd();
-                while (result == ftcclInProgress) EXPECT_OK(ftcclCommGetAsyncError(parent[r], &result));
+                while (result == ftcclInProgress)
+                    EXPECT_OK(ftcclCommGetAsyncError(parent[r], &result));
                 EXPECT_OK(result);
             });
             for (size_t r = 0; r < 2 && !HasFailure(); r++) {
@@ -475,11 +530,13 @@ TEST(Group, SplitsOfOneCommunicatorKeepTheirOrder)
                     EXPECT_OK(ftcclCommAbort(comm));
                 }
         }
-        for (ftcclComm_t comm : parent) EXPECT_OK(ftcclCommAbort(comm));
+        for (ftcclComm_t comm : parent)
+            EXPECT_OK(ftcclCommAbort(comm));
     }
 }
 
-/* What ends a communicator does not wait for a group that another thread has open, and may never end. */
+/* What ends a communicator does not wait for a group that another thread has open, and may never
+ * end. */
 TEST(Group, CommunicatorsEndWhileAnotherThreadHasAGroupOpen)
 {
     for (bool abort : {false, true}) {
@@ -494,13 +551,17 @@ TEST(Group, CommunicatorsEndWhileAnotherThreadHasAGroupOpen)
                 if (split) {
                     EXPECT_OK(ftcclCommSplit(doomed, 0, 0, &child, nullptr));
                 } else {
-                    EXPECT_OK(ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
-                    EXPECT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+                    EXPECT_OK(
+                        ftcclAllReduce(&data[0], &data[0], 1, ftcclInt, ftcclSum, doomed, nullptr));
+                    EXPECT_OK(ftcclAllReduce(&data[1], &data[1], 1, ftcclInt, ftcclSum,
+                                             world.comm[0], world.stream[0]));
                 }
-                for (step = 1; step < 2;) std::this_thread::yield();
+                for (step = 1; step < 2;)
+                    std::this_thread::yield();
                 EXPECT_CALLER(ftcclGroupEnd());
             });
-            while (step < 1) std::this_thread::yield();
+            while (step < 1)
+                std::this_thread::yield();
             double start = proc::now();
             EXPECT_OK(abort ? ftcclCommAbort(doomed) : ftcclCommDestroy(doomed));
             EXPECT_LT(proc::now() - start, 5);
@@ -513,7 +574,8 @@ TEST(Group, CommunicatorsEndWhileAnotherThreadHasAGroupOpen)
     }
 }
 
-/* At any moment of the group; handles are used again soon. The other thread's last groups may end after it. */
+/* At any moment of the group; handles are used again soon. The other thread's last groups may end
+ * after it. */
 TEST(Group, CommunicatorsAreAbortedWhileAnotherThreadMakesGroups)
 {
     for (int round = 0; round < 50 && !HasFailure(); round++) {
@@ -524,11 +586,13 @@ TEST(Group, CommunicatorsAreAbortedWhileAnotherThreadMakesGroups)
         std::thread other([&] {
             for (ftcclResult_t result = ftcclSuccess; result == ftcclSuccess; begun = true) {
                 EXPECT_OK(ftcclGroupStart());
-                for (int &d : data) ftcclAllReduce(&d, &d, 1, ftcclInt, ftcclSum, comm, nullptr);
+                for (int &d : data)
+                    ftcclAllReduce(&d, &d, 1, ftcclInt, ftcclSum, comm, nullptr);
                 result = ftcclGroupEnd();
             }
         });
-        while (!begun) std::this_thread::yield();
+        while (!begun)
+            std::this_thread::yield();
         usleep(static_cast<useconds_t>(round % 20));
         EXPECT_OK(ftcclCommAbort(comm));
         other.join();
@@ -548,4 +612,4 @@ TEST(Group, CommunicatorsThatAreAbortedBeforeTheyAreMadeNeverAre)
     EXPECT_CALLER(ftcclGroupEnd());
 }
 
-}  // namespace
+} // namespace

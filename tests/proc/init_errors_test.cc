@@ -1,8 +1,9 @@
 /*
- * Property: a communicator that cannot be made fails on every rank within the bound, with a sentence that says why, leaves
- * nothing behind, and strangers on the port change nothing.
- * Method: garbled and used ids, contradicting ranks, bytes from strangers, missing interfaces and descriptors, each against
- * short bounds; what depends on the process (environment, limits) in a child of its own.
+ * Property: a communicator that cannot be made fails on every rank within the bound, with a
+ * sentence that says why, leaves nothing behind, and strangers on the port change nothing. Method:
+ * garbled and used ids, contradicting ranks, bytes from strangers, missing interfaces and
+ * descriptors, each against short bounds; what depends on the process (environment, limits) in a
+ * child of its own.
  */
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -20,7 +21,8 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 struct Outcome {
     ftcclResult_t result;
@@ -38,8 +40,10 @@ Outcome init(int nranks, const ftcclUniqueId &id, int rank, int bound_ms)
     ftcclComm_t comm = nullptr;
     double start = proc::now();
     ftcclResult_t result = ftcclCommInitRankConfig(&comm, nranks, id, rank, &config);
-    Outcome outcome{result, proc::now() - start, result == ftcclSuccess ? "" : ftcclGetLastError(nullptr)};
-    if (comm != nullptr) ftcclCommAbort(comm);
+    Outcome outcome{result, proc::now() - start,
+                    result == ftcclSuccess ? "" : ftcclGetLastError(nullptr)};
+    if (comm != nullptr)
+        ftcclCommAbort(comm);
     return outcome;
 }
 
@@ -59,7 +63,8 @@ TEST(GarbledId, EveryPartOfItIsDistrusted)
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937 random(seed);
     ftcclUniqueId noise;
-    for (char &c : noise.internal) c = static_cast<char>(random());
+    for (char &c : noise.internal)
+        c = static_cast<char>(random());
     expect_failed(init(2, noise, 1, 500), 3);
     for (int i = 0; i < 16; i++) {
         ftcclUniqueId id;
@@ -67,7 +72,8 @@ TEST(GarbledId, EveryPartOfItIsDistrusted)
         size_t at = random() % sizeof id.internal;
         id.internal[at] = static_cast<char>(id.internal[at] ^ (1 << random() % 8));
         SCOPED_TRACE("byte " + std::to_string(at));
-        expect_failed(init(2, id, 1, 200), 3); /* nobody else comes, so even an unimportant bit ends in the bound */
+        /* nobody else comes, so even an unimportant bit ends in the bound */
+        expect_failed(init(2, id, 1, 200), 3);
     }
 }
 
@@ -90,7 +96,8 @@ TEST(Contradiction, SameRankTwice)
     ASSERT_OK(ftcclGetUniqueId(&id));
     std::vector<Outcome> outcome(2);
     proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(2, id, 1, 1000); });
-    for (const auto &o : outcome) expect_failed(o, 4);
+    for (const auto &o : outcome)
+        expect_failed(o, 4);
 }
 
 TEST(Contradiction, OtherNumbersOfRanks)
@@ -99,18 +106,21 @@ TEST(Contradiction, OtherNumbersOfRanks)
     ASSERT_OK(ftcclGetUniqueId(&id));
     std::vector<Outcome> outcome(2);
     proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(2 + r, id, r, 1000); });
-    for (const auto &o : outcome) expect_failed(o, 4);
+    for (const auto &o : outcome)
+        expect_failed(o, 4);
 }
 
 CHILD(with_table)
 {
     ftcclComm_t comm;
-    ftcclResult_t result = ftcclCommInitRank(&comm, 2, proc::unhex(arguments[0]), std::stoi(arguments[1]));
+    ftcclResult_t result = ftcclCommInitRank(&comm, 2, proc::unhex(arguments[0]),
+                                             std::stoi(arguments[1]));
     printf("init %d %s\n", result, ftcclGetLastError(nullptr));
     return 0;
 }
 
-/* Plans are shaped by the tuning table: with measured choices on one rank alone, both learn who differs and in what. */
+/* Plans are shaped by the tuning table: with measured choices on one rank alone, both learn who
+ * differs and in what. */
 TEST(Contradiction, OtherTuningTables)
 {
     std::string path = testing::TempDir() + "ftccl_table_XXXXXX";
@@ -120,7 +130,8 @@ TEST(Contradiction, OtherTuningTables)
     close(fd);
     ftcclUniqueId id;
     ASSERT_OK(ftcclGetUniqueId(&id));
-    proc::Child with("with_table", {proc::hex(id), "0"}, {{"FTCCL_TUNE_FILE", path}}), without("with_table", {proc::hex(id), "1"});
+    proc::Child with("with_table", {proc::hex(id), "0"}, {{"FTCCL_TUNE_FILE", path}}),
+        without("with_table", {proc::hex(id), "1"});
     for (proc::Child *rank : {&with, &without}) {
         std::string line = rank->line(60);
         EXPECT_NE(line.substr(0, 7), "init 0 ") << line;
@@ -145,7 +156,8 @@ TEST(UsedId, IsRefused)
 CHILD(make_id)
 {
     ftcclUniqueId id;
-    if (ftcclGetUniqueId(&id) != ftcclSuccess) return 1;
+    if (ftcclGetUniqueId(&id) != ftcclSuccess)
+        return 1;
     printf("%s\n", proc::hex(id).c_str());
     return 0;
 }
@@ -167,7 +179,8 @@ std::vector<std::pair<int, uint16_t>> listening_ports()
     while (dirent *entry = readdir(folder)) {
         char target[256] = {};
         std::string path = std::string("/proc/self/fd/") + entry->d_name;
-        if (readlink(path.c_str(), target, sizeof target - 1) > 8 && strncmp(target, "socket:[", 8) == 0) {
+        if (readlink(path.c_str(), target, sizeof target - 1) > 8 &&
+            strncmp(target, "socket:[", 8) == 0) {
             inodes.insert(std::string(target + 8, strlen(target) - 9));
         }
     }
@@ -179,9 +192,12 @@ std::vector<std::pair<int, uint16_t>> listening_ports()
         while (std::getline(table, line)) {
             std::istringstream words(line);
             std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
-            words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
-            if (state != "0A" || inodes.count(inode) == 0) continue;
-            ports.emplace_back(family, static_cast<uint16_t>(std::stoi(local.substr(local.find(':') + 1), nullptr, 16)));
+            words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >>
+                timeout >> inode;
+            if (state != "0A" || inodes.count(inode) == 0)
+                continue;
+            ports.emplace_back(family, static_cast<uint16_t>(std::stoi(
+                                           local.substr(local.find(':') + 1), nullptr, 16)));
         }
     }
     return ports;
@@ -198,7 +214,8 @@ int connections(const std::vector<std::pair<int, uint16_t>> &ports)
             std::istringstream words(line);
             std::string number, local, remote, state;
             words >> number >> local >> remote >> state;
-            n += state == "01" && local.find(':') != std::string::npos && std::stoi(local.substr(local.find(':') + 1), nullptr, 16) == port;
+            n += state == "01" && local.find(':') != std::string::npos &&
+                 std::stoi(local.substr(local.find(':') + 1), nullptr, 16) == port;
         }
     }
     return n;
@@ -213,12 +230,16 @@ CHILD(init_rank)
     ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
     config.options = &options;
     ftcclComm_t comm = nullptr;
-    ftcclResult_t result = ftcclCommInitRankConfig(&comm, std::stoi(arguments[1]), proc::unhex(arguments[0]), std::stoi(arguments[2]), &config);
+    ftcclResult_t result = ftcclCommInitRankConfig(&comm, std::stoi(arguments[1]),
+                                                   proc::unhex(arguments[0]),
+                                                   std::stoi(arguments[2]), &config);
     printf("init %d %s\n", result, result == ftcclSuccess ? "" : ftcclGetLastError(nullptr));
-    if (result != ftcclSuccess) return 0;
+    if (result != ftcclSuccess)
+        return 0;
     int value = 1;
     result = ftcclAllReduce(&value, &value, 1, ftcclInt, ftcclSum, comm, nullptr);
-    if (result == ftcclSuccess) result = ftcclStreamSynchronize(nullptr);
+    if (result == ftcclSuccess)
+        result = ftcclStreamSynchronize(nullptr);
     printf("reduce %d %s\n", result, result == ftcclSuccess ? "" : ftcclGetLastError(nullptr));
     ftcclCommAbort(comm);
     return 0;
@@ -230,8 +251,9 @@ Children start_ranks(const std::string &id, int count, int nranks, int bound_ms)
 {
     Children rank;
     for (int r = 0; r < count; r++)
-        rank.push_back(std::make_unique<proc::Child>("init_rank", std::vector<std::string>{id, std::to_string(nranks), std::to_string(r),
-                                                                                           std::to_string(bound_ms)}));
+        rank.push_back(std::make_unique<proc::Child>(
+            "init_rank", std::vector<std::string>{id, std::to_string(nranks), std::to_string(r),
+                                                  std::to_string(bound_ms)}));
     return rank;
 }
 
@@ -243,16 +265,19 @@ TEST(Killed, RankThatHadCheckedInIsNamedAtOnce)
         ASSERT_OK(ftcclGetUniqueId(&id));
         auto ports = listening_ports();
         Children rank = start_ranks(proc::hex(id), 3, 4, 600000);
-        for (double end = proc::now() + 60; proc::now() < end && connections(ports) < 3;) usleep(10000);
+        for (double end = proc::now() + 60; proc::now() < end && connections(ports) < 3;)
+            usleep(10000);
         EXPECT_EQ(connections(ports), 3);
         sleep(1); /* a connection has checked in a few milliseconds after it was made */
         rank[victim]->signal(SIGKILL);
         double start = proc::now();
         for (size_t r = 0; r < 3; r++) {
-            if (r == victim) continue;
+            if (r == victim)
+                continue;
             std::string line = rank[r]->line(60);
             EXPECT_EQ(line.substr(0, 7), "init 6 ") << line;
-            EXPECT_NE(line.find("rank " + std::to_string(victim) + " went away"), std::string::npos) << line;
+            EXPECT_NE(line.find("rank " + std::to_string(victim) + " went away"), std::string::npos)
+                << line;
         }
         EXPECT_LT(proc::now() - start, 30);
     }
@@ -261,7 +286,8 @@ TEST(Killed, RankThatHadCheckedInIsNamedAtOnce)
 CHILD(serve_id)
 {
     ftcclUniqueId id;
-    if (ftcclGetUniqueId(&id) != ftcclSuccess) return 1;
+    if (ftcclGetUniqueId(&id) != ftcclSuccess)
+        return 1;
     printf("%s\n", proc::hex(id).c_str());
     pause();
     return 0;
@@ -277,17 +303,21 @@ TEST(Killed, ProcessThatServesTheIdIsMissedAtOnce)
     double start = proc::now();
     for (auto &child : rank) {
         std::string line = child->line(60);
-        EXPECT_NE(line.find("the process that made the unique id is gone"), std::string::npos) << line;
+        EXPECT_NE(line.find("the process that made the unique id is gone"), std::string::npos)
+            << line;
     }
     EXPECT_LT(proc::now() - start, 30);
 }
 
-/* Killed before it came, it is missed at the bound; later at once, in init or in the first operation. */
+/* Killed before it came, it is missed at the bound; later at once, in init or in the first
+ * operation. */
 TEST(Killed, AtRandomMomentsOfInit)
 {
     const char *text = getenv("FT_SEED"), *rounds = getenv("FT_ROUNDS");
     unsigned long seed = text ? strtoul(text, nullptr, 10) : std::random_device{}();
-    printf("seed %lu; replay: FT_SEED=%lu tests/proc/init_errors_test --gtest_filter=Killed.AtRandomMomentsOfInit\n", seed, seed);
+    printf("seed %lu; replay: FT_SEED=%lu tests/proc/init_errors_test "
+           "--gtest_filter=Killed.AtRandomMomentsOfInit\n",
+           seed, seed);
     std::mt19937_64 random(seed);
     int failed[3] = {}; /* in init, in the first operation, not at all */
     for (int k = 0; k < (rounds ? atoi(rounds) : 6) && !HasFailure(); k++) {
@@ -298,15 +328,20 @@ TEST(Killed, AtRandomMomentsOfInit)
         usleep(static_cast<useconds_t>(random() % (random() % 2 ? 30000 : 6000)));
         rank[victim]->signal(SIGKILL);
         for (size_t r = 0; r < 3; r++) {
-            if (r == victim) continue;
-            std::string init = rank[r]->line(60), reduce = init.substr(0, 7) == "init 0 " ? rank[r]->line(60) : "";
+            if (r == victim)
+                continue;
+            std::string init = rank[r]->line(60),
+                        reduce = init.substr(0, 7) == "init 0 " ? rank[r]->line(60) : "";
             EXPECT_NE(init, "") << "round " << k << ": rank " << r << " says nothing";
-            bool ends = !reduce.empty() || init.substr(0, 7) == "init 6 " || init.substr(0, 7) == "init 8 ";
-            EXPECT_TRUE(ends) << "round " << k << ": rank " << r << " says " << init << " " << reduce;
+            bool ends = !reduce.empty() || init.substr(0, 7) == "init 6 " ||
+                        init.substr(0, 7) == "init 8 ";
+            EXPECT_TRUE(ends) << "round " << k << ": rank " << r << " says " << init << " "
+                              << reduce;
             failed[reduce.empty() ? 0 : reduce.substr(0, 9) == "reduce 0 " ? 2 : 1]++;
         }
     }
-    printf("%d ranks failed in init, %d in the first operation, %d not at all\n", failed[0], failed[1], failed[2]);
+    printf("%d ranks failed in init, %d in the first operation, %d not at all\n", failed[0],
+           failed[1], failed[2]);
 }
 
 /* Connects and says `bytes`; the connection stays open. */
@@ -314,15 +349,19 @@ int stranger(int family, uint16_t port, const std::string &bytes)
 {
     sockaddr_in six4{};
     sockaddr_in6 six6{};
-    six4.sin_family = AF_INET, six4.sin_port = htons(port), six4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    six4.sin_family = AF_INET, six4.sin_port = htons(port),
+    six4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     six6.sin6_family = AF_INET6, six6.sin6_port = htons(port), six6.sin6_addr = in6addr_loopback;
-    auto *address = family == AF_INET ? reinterpret_cast<sockaddr *>(&six4) : reinterpret_cast<sockaddr *>(&six6);
+    auto *address = family == AF_INET ? reinterpret_cast<sockaddr *>(&six4)
+                                      : reinterpret_cast<sockaddr *>(&six6);
     int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, address, family == AF_INET ? sizeof six4 : sizeof six6) != 0) {
-        if (fd >= 0) close(fd);
+        if (fd >= 0)
+            close(fd);
         return -1;
     }
-    if (!bytes.empty()) (void)send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (!bytes.empty())
+        (void)send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     return fd;
 }
 
@@ -330,25 +369,29 @@ TEST(Strangers, OnThePortChangeNothing)
 {
     std::mt19937 random(7);
     std::string noise(70000, '\0');
-    for (char &c : noise) c = static_cast<char>(random());
-    for (const std::string &bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), noise, std::string(4096, '\xff'),
-                                     std::string("a"), std::string()}) {
+    for (char &c : noise)
+        c = static_cast<char>(random());
+    for (const std::string &bytes : {std::string("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), noise,
+                                     std::string(4096, '\xff'), std::string("a"), std::string()}) {
         ftcclUniqueId id;
         ASSERT_OK(ftcclGetUniqueId(&id));
         std::vector<int> open;
         auto ports = listening_ports();
         EXPECT_FALSE(ports.empty());
         for (auto [family, port] : ports) {
-            for (int i = 0; i < 3; i++) open.push_back(stranger(family, port, bytes));
+            for (int i = 0; i < 3; i++)
+                open.push_back(stranger(family, port, bytes));
         }
         std::vector<Outcome> outcome(2);
-        proc::in_threads(2, [&](int r) { outcome[static_cast<size_t>(r)] = init(2, id, r, 10000); });
+        proc::in_threads(2,
+                         [&](int r) { outcome[static_cast<size_t>(r)] = init(2, id, r, 10000); });
         for (const auto &o : outcome) {
             EXPECT_EQ(o.result, ftcclSuccess) << o.sentence;
             EXPECT_LT(o.seconds, 5);
         }
         for (int fd : open) {
-            if (fd >= 0) close(fd);
+            if (fd >= 0)
+                close(fd);
         }
     }
 }
@@ -358,14 +401,16 @@ CHILD(init_all)
     ftcclComm_t comm[2];
     ftcclUniqueId id;
     ftcclResult_t result = ftcclGetUniqueId(&id);
-    if (result == ftcclSuccess) result = ftcclCommInitAll(comm, 2, nullptr);
+    if (result == ftcclSuccess)
+        result = ftcclCommInitAll(comm, 2, nullptr);
     printf("%d %s\n", result, ftcclGetLastError(nullptr));
     return 0;
 }
 
 TEST(Interfaces, ThatDoNotExistAreNamed)
 {
-    proc::Child child("init_all", {}, {{"FTCCL_SOCKET_IFNAME", "=nosuch0"}, {"FTCCL_TRANSPORTS", "tcp"}});
+    proc::Child child("init_all", {},
+                      {{"FTCCL_SOCKET_IFNAME", "=nosuch0"}, {"FTCCL_TRANSPORTS", "tcp"}});
     std::string line = child.line(20);
     EXPECT_EQ(child.wait(), 0);
     EXPECT_NE(line.substr(0, 1), "0") << line;
@@ -377,8 +422,10 @@ CHILD(few_descriptors)
     ftcclComm_t comm[4];
     int failed = 0;
     /* A first round brings up what stays for the life of the process. */
-    if (ftcclCommInitAll(comm, 4, nullptr) != ftcclSuccess) return 1;
-    for (auto c : comm) ftcclCommAbort(c);
+    if (ftcclCommInitAll(comm, 4, nullptr) != ftcclSuccess)
+        return 1;
+    for (auto c : comm)
+        ftcclCommAbort(c);
     int before = proc::descriptors();
     for (int allowed = 0; allowed < 24; allowed++) {
         rlimit limit{};
@@ -388,7 +435,8 @@ CHILD(few_descriptors)
         ftcclResult_t result = ftcclCommInitAll(comm, 4, nullptr);
         std::string sentence = result == ftcclSuccess ? "" : ftcclGetLastError(nullptr);
         if (result == ftcclSuccess) {
-            for (auto c : comm) ftcclCommAbort(c);
+            for (auto c : comm)
+                ftcclCommAbort(c);
         }
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RLIMIT_NOFILE, &limit);
@@ -398,19 +446,23 @@ CHILD(few_descriptors)
             return 2;
         }
     }
-    /* Ids that were not used up keep the process's one rendezvous open: 3 descriptors, however many failures there were. */
+    /* Ids that were not used up keep the process's one rendezvous open: 3 descriptors, however many
+     * failures there were. */
     const int rendezvous = 3;
     double end = proc::now() + 5; /* what is closed by other threads may take a moment */
-    while (proc::descriptors() > before + rendezvous && proc::now() < end) usleep(1000);
+    while (proc::descriptors() > before + rendezvous && proc::now() < end)
+        usleep(1000);
     if (proc::descriptors() > before + rendezvous) {
-        printf("%d descriptors left over after %d failures:%s\n", proc::descriptors() - before, failed, proc::descriptor_names().c_str());
+        printf("%d descriptors left over after %d failures:%s\n", proc::descriptors() - before,
+               failed, proc::descriptor_names().c_str());
         return 3;
     }
     if (ftcclCommInitAll(comm, 4, nullptr) != ftcclSuccess) {
         printf("afterwards: %s\n", ftcclGetLastError(nullptr));
         return 4;
     }
-    for (auto c : comm) ftcclCommAbort(c);
+    for (auto c : comm)
+        ftcclCommAbort(c);
     printf("failed %d times\n", failed);
     return 0;
 }
@@ -423,4 +475,4 @@ TEST(Descriptors, NoneLeftIsAnErrorAndLeaksNothing)
     EXPECT_NE(line, "failed 0 times") << "the limit was never reached";
 }
 
-}  // namespace
+} // namespace

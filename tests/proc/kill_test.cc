@@ -1,8 +1,8 @@
 /*
- * Property: when a process dies in the middle of an all-reduce, every other rank gets a recoverable error quickly, can make a
- * new communicator with the rest, and nothing stays in /dev/shm but the dead rank's telemetry. A stopped process ends in the
- * operation's deadline.
- * Method: ranks as processes that report on a pipe; SIGKILL and SIGSTOP when all of them are in the loop.
+ * Property: when a process dies in the middle of an all-reduce, every other rank gets a recoverable
+ * error quickly, can make a new communicator with the rest, and nothing stays in /dev/shm but the
+ * dead rank's telemetry. A stopped process ends in the operation's deadline. Method: ranks as
+ * processes that report on a pipe; SIGKILL and SIGSTOP when all of them are in the loop.
  */
 #include <signal.h>
 #include <unistd.h>
@@ -13,41 +13,53 @@
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
-/* loop ID NRANKS RANK COUNT: reduces until it fails; then joins the id that it is told, as the rank it is told. */
+/* loop ID NRANKS RANK COUNT: reduces until it fails; then joins the id that it is told, as the rank
+ * it is told. */
 CHILD(loop)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
     std::vector<float, proc::Lendable<float>> data(std::stoul(arguments[3]));
     ftcclComm_t comm;
     ftcclStream_t stream;
-    if (ftcclStreamCreate(&stream) != ftcclSuccess) return 1;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess)
+        return 1;
     if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) {
         printf("init %s\n", ftcclGetLastError(nullptr));
         return 1;
     }
     ftcclResult_t result = ftcclSuccess;
     for (int i = 0; result == ftcclSuccess; i++) {
-        result = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclFloat, ftcclSum, comm, stream);
-        if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
-        if (i == 5) printf("running\n");
+        result = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclFloat, ftcclSum, comm,
+                                stream);
+        if (result == ftcclSuccess)
+            result = ftcclStreamSynchronize(stream);
+        if (i == 5)
+            printf("running\n");
     }
     printf("%d %s\n", result, ftcclGetLastError(comm));
     ftcclResult_t state = ftcclSuccess;
     ftcclCommGetAsyncError(comm, &state);
-    if (state != result) printf("but the communicator says %d\n", state);
+    if (state != result)
+        printf("but the communicator says %d\n", state);
     ftcclCommAbort(comm);
     char id[1024];
     int place, left;
-    if (scanf("%1000s %d %d", id, &left, &place) != 3) return 3;
-    if (ftcclCommInitRank(&comm, left, proc::unhex(id), place) != ftcclSuccess) return 4;
+    if (scanf("%1000s %d %d", id, &left, &place) != 3)
+        return 3;
+    if (ftcclCommInitRank(&comm, left, proc::unhex(id), place) != ftcclSuccess)
+        return 4;
     float one = 1;
     result = ftcclAllReduce(&one, &one, 1, ftcclFloat, ftcclSum, comm, stream);
-    if (result == ftcclSuccess) result = ftcclStreamSynchronize(stream);
-    if (result != ftcclSuccess) fprintf(stderr, "rank %d of the new communicator: %s\n", place, ftcclGetLastError(comm));
+    if (result == ftcclSuccess)
+        result = ftcclStreamSynchronize(stream);
+    if (result != ftcclSuccess)
+        fprintf(stderr, "rank %d of the new communicator: %s\n", place, ftcclGetLastError(comm));
     printf("again %g\n", static_cast<double>(one));
-    if (result != ftcclSuccess || ftcclCommDestroy(comm) != ftcclSuccess) return 5;
+    if (result != ftcclSuccess || ftcclCommDestroy(comm) != ftcclSuccess)
+        return 5;
     ftcclStreamDestroy(stream);
     return 0;
 }
@@ -60,22 +72,29 @@ struct Job {
         EXPECT_OK(ftcclGetUniqueId(&id));
         for (int r = 0; r < n; r++) {
             rank.push_back(std::make_unique<proc::Child>(
-                "loop", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r), std::to_string(count)}, env));
+                "loop",
+                std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r),
+                                         std::to_string(count)},
+                env));
         }
-        for (auto &child : rank) EXPECT_EQ(child->line(), "running");
+        for (auto &child : rank)
+            EXPECT_EQ(child->line(), "running");
     }
 };
 
-/* The survivors' results after `number` was sent to rank `victim`; returns the slowest's seconds. */
+/* The survivors' results after `number` was sent to rank `victim`; returns the slowest's
+ * seconds. */
 double hit(Job &job, int victim, int number, ftcclResult_t want)
 {
     double start = proc::now(), slowest = 0;
     job.rank[static_cast<size_t>(victim)]->signal(number);
     for (size_t r = 0; r < job.rank.size(); r++) {
-        if (static_cast<int>(r) == victim) continue;
+        if (static_cast<int>(r) == victim)
+            continue;
         std::string line = job.rank[r]->line(20);
         slowest = std::max(slowest, proc::now() - start);
-        EXPECT_EQ(line.substr(0, line.find(' ')), std::to_string(want)) << "rank " << r << ": " << line;
+        EXPECT_EQ(line.substr(0, line.find(' ')), std::to_string(want))
+            << "rank " << r << ": " << line;
         EXPECT_GT(line.size(), 10u) << "no sentence";
     }
     return slowest;
@@ -88,16 +107,19 @@ void go_on(Job &job, int victim)
     ASSERT_OK(ftcclGetUniqueId(&id));
     int left = static_cast<int>(job.rank.size()) - 1, place = 0;
     for (size_t r = 0; r < job.rank.size(); r++) {
-        if (static_cast<int>(r) == victim) continue;
+        if (static_cast<int>(r) == victim)
+            continue;
         std::ostringstream words;
         words << proc::hex(id) << " " << left << " " << place++;
         job.rank[r]->tell(words.str());
     }
     for (size_t r = 0; r < job.rank.size(); r++) {
-        if (static_cast<int>(r) == victim) continue;
+        if (static_cast<int>(r) == victim)
+            continue;
         EXPECT_EQ(job.rank[r]->line(), "again " + std::to_string(left)) << "rank " << r;
         EXPECT_EQ(job.rank[r]->wait(), 0) << "rank " << r;
-        EXPECT_EQ(proc::shm_of(job.rank[r]->pid()), std::vector<std::string>{}) << "left by rank " << r;
+        EXPECT_EQ(proc::shm_of(job.rank[r]->pid()), std::vector<std::string>{})
+            << "left by rank " << r;
     }
 }
 
@@ -107,25 +129,31 @@ struct Way {
     double bound; /* seconds; promised are 0.1 on an idle machine */
 };
 
-class Kill : public testing::TestWithParam<Way> {};
+class Kill : public testing::TestWithParam<Way>
+{
+};
 
 TEST_P(Kill, OneOfFour)
 {
     for (int victim : {0, 2}) {
         Job job(4, GetParam().count, {{"FTCCL_TRANSPORTS", GetParam().transports}});
-        if (HasFailure()) return;
+        if (HasFailure())
+            return;
         double seconds = hit(job, victim, SIGKILL, ftcclRemoteError);
         printf("rank %d killed: known everywhere after %.1f ms\n", victim, seconds * 1e3);
         EXPECT_LT(seconds, GetParam().bound);
         EXPECT_EQ(job.rank[static_cast<size_t>(victim)]->wait(), 128 + SIGKILL);
-        EXPECT_LE(proc::shm_of(job.rank[static_cast<size_t>(victim)]->pid()).size(), 1u) << "more than its telemetry";
+        EXPECT_LE(proc::shm_of(job.rank[static_cast<size_t>(victim)]->pid()).size(), 1u)
+            << "more than its telemetry";
         go_on(job, victim);
     }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Kill,
-                         testing::Values(Way{"SharedMemorySmall", "shm", 1, 1}, Way{"SharedMemoryLarge", "shm", 1 << 22, 1},
-                                         Way{"TcpSmall", "tcp", 1, 1}, Way{"TcpLarge", "tcp", 1 << 22, 1}),
+                         testing::Values(Way{"SharedMemorySmall", "shm", 1, 1},
+                                         Way{"SharedMemoryLarge", "shm", 1 << 22, 1},
+                                         Way{"TcpSmall", "tcp", 1, 1},
+                                         Way{"TcpLarge", "tcp", 1 << 22, 1}),
                          [](const auto &p) { return p.param.name; });
 
 TEST(KillWhileIdle, TheNextOperationFails)
@@ -142,7 +170,8 @@ TEST(KillWhileIdle, TheNextOperationFails)
 TEST(Stopped, ProcessEndsInTheDeadline)
 {
     Job job(3, 1 << 16, {{"FTCCL_OP_TIMEOUT_MS", "800"}});
-    if (HasFailure()) return;
+    if (HasFailure())
+        return;
     double seconds = hit(job, 1, SIGSTOP, ftcclTimeout);
     EXPECT_GT(seconds, 0.5);
     EXPECT_LT(seconds, 5);
@@ -155,7 +184,8 @@ CHILD(lonely)
 {
     ftcclComm_t comm;
     printf("up\n");
-    ftcclResult_t result = ftcclCommInitRank(&comm, std::stoi(arguments[1]), proc::unhex(arguments[0]), std::stoi(arguments[2]));
+    ftcclResult_t result = ftcclCommInitRank(&comm, std::stoi(arguments[1]),
+                                             proc::unhex(arguments[0]), std::stoi(arguments[2]));
     printf("%d %s\n", result, ftcclGetLastError(nullptr));
     return 0;
 }
@@ -165,7 +195,8 @@ TEST(KillDuringInit, EndsInTheBound)
     ftcclUniqueId id;
     ASSERT_OK(ftcclGetUniqueId(&id));
     std::map<std::string, std::string> env{{"FTCCL_INIT_TIMEOUT_MS", "1000"}};
-    proc::Child stays("lonely", {proc::hex(id), "3", "0"}, env), dies("lonely", {proc::hex(id), "3", "1"}, env);
+    proc::Child stays("lonely", {proc::hex(id), "3", "0"}, env),
+        dies("lonely", {proc::hex(id), "3", "1"}, env);
     EXPECT_EQ(stays.line(), "up");
     EXPECT_EQ(dies.line(), "up");
     dies.signal(SIGKILL);
@@ -177,4 +208,4 @@ TEST(KillDuringInit, EndsInTheBound)
     EXPECT_EQ(stays.wait(), 0);
 }
 
-}  // namespace
+} // namespace

@@ -1,12 +1,14 @@
 /*
- * Property: ranks that make different calls learn it within seconds as ftcclInvalidUsage, and the sentence names both calls.
- * Method: two or three ranks as threads that differ in one thing; a hang would end in the test's own bound.
+ * Property: ranks that make different calls learn it within seconds as ftcclInvalidUsage, and the
+ * sentence names both calls. Method: two or three ranks as threads that differ in one thing; a hang
+ * would end in the test's own bound.
  */
 #include <string>
 
 #include "tests/proc/proc.h"
 
-namespace {
+namespace
+{
 
 using Call = ftcclResult_t (*)(int *, int *, ftcclComm_t, ftcclStream_t);
 const size_t count = 1000;
@@ -18,27 +20,66 @@ struct Pair {
 };
 
 const Pair pairs[] = {
-    {"Kind", [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s); },
-     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclBroadcast(a, b, count, ftcclInt, 0, c, s); }, "llreduce", "roadcast"},
-    {"Count", [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s); },
-     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count - 1, ftcclInt, ftcclSum, c, s); }, "1000", "999"},
-    {"Type", [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s); },
-     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclFloat, ftcclSum, c, s); }, "int32", "float32"},
-    {"Operator", [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s); },
-     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclInt, ftcclMax, c, s); }, "sum", "max"},
-    {"Root", [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclReduce(a, b, count, ftcclInt, ftcclSum, 0, c, s); },
-     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclReduce(a, b, count, ftcclInt, ftcclSum, 1, c, s); }, "0", "1"},
-    {"EmptyAndNot", [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, 0, ftcclInt, ftcclSum, c, s); },
-     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) { return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s); }, "0", "1000"},
+    {"Kind",
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s);
+     },
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclBroadcast(a, b, count, ftcclInt, 0, c, s);
+     },
+     "llreduce", "roadcast"},
+    {"Count",
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s);
+     },
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count - 1, ftcclInt, ftcclSum, c, s);
+     },
+     "1000", "999"},
+    {"Type",
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s);
+     },
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclFloat, ftcclSum, c, s);
+     },
+     "int32", "float32"},
+    {"Operator",
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s);
+     },
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclInt, ftcclMax, c, s);
+     },
+     "sum", "max"},
+    {"Root",
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclReduce(a, b, count, ftcclInt, ftcclSum, 0, c, s);
+     },
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclReduce(a, b, count, ftcclInt, ftcclSum, 1, c, s);
+     },
+     "0", "1"},
+    {"EmptyAndNot",
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, 0, ftcclInt, ftcclSum, c, s);
+     },
+     [](int *a, int *b, ftcclComm_t c, ftcclStream_t s) {
+         return ftcclAllReduce(a, b, count, ftcclInt, ftcclSum, c, s);
+     },
+     "0", "1000"},
 };
 
 std::string lower(std::string text)
 {
-    for (char &c : text) c = static_cast<char>(tolower(c));
+    for (char &c : text)
+        c = static_cast<char>(tolower(c));
     return text;
 }
 
-class Mismatch : public testing::TestWithParam<std::tuple<size_t, int>> {};
+class Mismatch : public testing::TestWithParam<std::tuple<size_t, int>>
+{
+};
 
 TEST_P(Mismatch, IsNamedOnEveryRank)
 {
@@ -51,21 +92,28 @@ TEST_P(Mismatch, IsNamedOnEveryRank)
     world.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
         std::vector<int> a(count), b(count);
-        result[r] = (rank == 0 ? pair.rank0 : pair.others)(a.data(), b.data(), world.comm[r], world.stream[r]);
-        if (result[r] == ftcclSuccess) result[r] = proc::finish(world.stream[r]);
+        result[r] = (rank == 0 ? pair.rank0 : pair.others)(a.data(), b.data(), world.comm[r],
+                                                           world.stream[r]);
+        if (result[r] == ftcclSuccess)
+            result[r] = proc::finish(world.stream[r]);
         sentence[r] = lower(ftcclGetLastError(world.comm[r]));
-        /* A rank whose part was over before the difference was seen learns it from the communicator. */
+        /* A rank whose part was over before the difference was seen learns it from the
+         * communicator. */
         double end = proc::now() + 3;
         do {
             ftcclCommGetAsyncError(world.comm[r], &state[r]);
         } while (state[r] == ftcclSuccess && proc::now() < end);
-        if (sentence[r].empty()) sentence[r] = lower(ftcclGetLastError(world.comm[r]));
+        if (sentence[r].empty())
+            sentence[r] = lower(ftcclGetLastError(world.comm[r]));
     });
     EXPECT_LT(proc::now() - start, 5);
     for (size_t r = 0; r < static_cast<size_t>(n); r++) {
-        EXPECT_EQ(state[r], ftcclInvalidUsage) << "rank " << r << ", result " << result[r] << ": " << sentence[r];
-        EXPECT_NE(sentence[r].find(pair.word0), std::string::npos) << "rank " << r << ": " << sentence[r];
-        EXPECT_NE(sentence[r].find(pair.word1), std::string::npos) << "rank " << r << ": " << sentence[r];
+        EXPECT_EQ(state[r], ftcclInvalidUsage)
+            << "rank " << r << ", result " << result[r] << ": " << sentence[r];
+        EXPECT_NE(sentence[r].find(pair.word0), std::string::npos)
+            << "rank " << r << ": " << sentence[r];
+        EXPECT_NE(sentence[r].find(pair.word1), std::string::npos)
+            << "rank " << r << ": " << sentence[r];
     }
     for (auto &c : world.comm) {
         ftcclCommAbort(c);
@@ -73,9 +121,12 @@ TEST_P(Mismatch, IsNamedOnEveryRank)
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Mismatch, testing::Combine(testing::Range(size_t{0}, std::size(pairs)), testing::Values(2, 3)),
+INSTANTIATE_TEST_SUITE_P(All, Mismatch,
+                         testing::Combine(testing::Range(size_t{0}, std::size(pairs)),
+                                          testing::Values(2, 3)),
                          [](const auto &p) {
-                             return std::string(pairs[std::get<0>(p.param)].name) + "On" + std::to_string(std::get<1>(p.param));
+                             return std::string(pairs[std::get<0>(p.param)].name) + "On" +
+                                    std::to_string(std::get<1>(p.param));
                          });
 
 TEST(SendAndRecv, OfDifferentCounts)
@@ -86,16 +137,19 @@ TEST(SendAndRecv, OfDifferentCounts)
     world.each([&](int rank) {
         auto r = static_cast<size_t>(rank);
         std::vector<int> data(1000);
-        result[r] = rank == 0 ? ftcclSend(data.data(), 1000, ftcclInt, 1, world.comm[r], world.stream[r])
-                              : ftcclRecv(data.data(), 500, ftcclInt, 0, world.comm[r], world.stream[r]);
-        if (result[r] == ftcclSuccess) result[r] = proc::finish(world.stream[r]);
+        result[r] = rank == 0
+                        ? ftcclSend(data.data(), 1000, ftcclInt, 1, world.comm[r], world.stream[r])
+                        : ftcclRecv(data.data(), 500, ftcclInt, 0, world.comm[r], world.stream[r]);
+        if (result[r] == ftcclSuccess)
+            result[r] = proc::finish(world.stream[r]);
     });
     EXPECT_LT(proc::now() - start, 5);
-    EXPECT_EQ(result[1], ftcclInvalidUsage) << ftcclGetLastError(world.comm[1]); /* the receiver cannot have what it asked for */
+    /* the receiver cannot have what it asked for */
+    EXPECT_EQ(result[1], ftcclInvalidUsage) << ftcclGetLastError(world.comm[1]);
     for (auto &c : world.comm) {
         ftcclCommAbort(c);
         c = nullptr;
     }
 }
 
-}  // namespace
+} // namespace

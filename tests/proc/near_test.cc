@@ -1,8 +1,9 @@
 /*
- * Property: a communicator counts with the network's costs where ranks of a host have nothing else between them, and all its ranks
- * decide that alike, whatever each of them may use.
- * Method: the linker puts a function of this test before the library's that sets a communicator's costs; ranks are threads, each
- * with transports of its own, or processes that are told to have one pid, as two containers' may.
+ * Property: a communicator counts with the network's costs where ranks of a host have nothing else
+ * between them, and all its ranks decide that alike, whatever each of them may use. Method: the
+ * linker puts a function of this test before the library's that sets a communicator's costs; ranks
+ * are threads, each with transports of its own, or processes that are told to have one pid, as two
+ * containers' may.
  */
 #include <atomic>
 
@@ -20,21 +21,26 @@ pid_t __wrap_getpid(void);
 static std::atomic<int> local, some, loopback;
 static bool container;
 
-pid_t __wrap_getpid(void) { return container ? 1 : __real_getpid(); }
+pid_t __wrap_getpid(void)
+{
+    return container ? 1 : __real_getpid();
+}
 
 void __wrap_ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
 {
     (links == FT_LINKS_LOCAL ? local : links == FT_LINKS_SOME ? some : loopback)++;
     size_t in_flight = tuning->chunk_bytes * (size_t)tuning->chunks;
     __real_ft_tuning_links(tuning, links);
-    EXPECT_EQ(tuning->costs.local_latency_ns == tuning->costs.loopback_latency_ns, links != FT_LINKS_LOCAL);
+    EXPECT_EQ(tuning->costs.local_latency_ns == tuning->costs.loopback_latency_ns,
+              links != FT_LINKS_LOCAL);
     EXPECT_EQ(tuning->chunk_bytes * (size_t)tuning->chunks, in_flight);
     EXPECT_EQ(tuning->chunks == 1, links == FT_LINKS_LOOPBACK);
     EXPECT_EQ(tuning->peer_lanes, links == FT_LINKS_LOOPBACK);
 }
 }
 
-namespace {
+namespace
+{
 
 /* A world in which the first `odd` ranks that come have other transports than the others. */
 void count(const char *first, int odd, const char *others)
@@ -44,7 +50,9 @@ void count(const char *first, int odd, const char *others)
     options[1].transports = others;
     std::atomic<int> came{0};
     local = some = loopback = 0;
-    proc::World world(4, [&](ftcclConfig_t &config) { config.options = &options[came++ < odd ? 0 : 1]; });
+    proc::World world(4, [&](ftcclConfig_t &config) {
+        config.options = &options[came++ < odd ? 0 : 1];
+    });
     EXPECT_TRUE(world.works());
     world.each([&](int r) {
         ftcclComm_t half = nullptr;
@@ -86,7 +94,9 @@ CHILD(contained)
     container = true;
     options.transports = "inproc,tcp";
     config.options = &options;
-    if (ftcclCommInitRankConfig(&comm, 2, proc::unhex(arguments[1]), std::stoi(arguments[0]), &config) != ftcclSuccess) return 2;
+    if (ftcclCommInitRankConfig(&comm, 2, proc::unhex(arguments[1]), std::stoi(arguments[0]),
+                                &config) != ftcclSuccess)
+        return 2;
     return ftcclCommDestroy(comm) == ftcclSuccess && loopback == 1 ? 0 : 3;
 }
 
@@ -99,4 +109,4 @@ TEST(Near, ProcessesOfOnePidAreTwo)
     EXPECT_EQ(second.wait(), 0);
 }
 
-}  // namespace
+} // namespace

@@ -19,7 +19,8 @@
 
 extern char **environ;
 
-namespace proc {
+namespace proc
+{
 
 static std::map<std::string, ChildMain> &children()
 {
@@ -27,23 +28,31 @@ static std::map<std::string, ChildMain> &children()
     return table;
 }
 
-ChildEntry::ChildEntry(const char *name, ChildMain f) { children()[name] = std::move(f); }
+ChildEntry::ChildEntry(const char *name, ChildMain f)
+{
+    children()[name] = std::move(f);
+}
 
 testing::AssertionResult is_ok(const char *text, ftcclResult_t result)
 {
-    if (result == ftcclSuccess) return testing::AssertionSuccess();
-    return testing::AssertionFailure() << text << " gives " << result << " (" << ftcclGetErrorString(result)
-                                       << "): " << ftcclGetLastError(nullptr);
+    if (result == ftcclSuccess)
+        return testing::AssertionSuccess();
+    return testing::AssertionFailure()
+           << text << " gives " << result << " (" << ftcclGetErrorString(result)
+           << "): " << ftcclGetLastError(nullptr);
 }
 
 testing::AssertionResult is_caller(const char *text, ftcclResult_t result)
 {
     const char *sentence = ftcclGetLastError(nullptr);
     if (ftcclGetErrorClass(result) != ftcclClassCaller) {
-        return testing::AssertionFailure() << text << " gives " << result << " (" << ftcclGetErrorString(result)
-                                           << ") instead of the caller's mistake: " << sentence;
+        return testing::AssertionFailure()
+               << text << " gives " << result << " (" << ftcclGetErrorString(result)
+               << ") instead of the caller's mistake: " << sentence;
     }
-    if (strlen(sentence) < 10) return testing::AssertionFailure() << text << " is refused without a sentence: \"" << sentence << "\"";
+    if (strlen(sentence) < 10)
+        return testing::AssertionFailure()
+               << text << " is refused without a sentence: \"" << sentence << "\"";
     return testing::AssertionSuccess();
 }
 
@@ -57,8 +66,10 @@ double now()
 void in_threads(int n, const std::function<void(int)> &f)
 {
     std::vector<std::thread> threads;
-    for (int i = 0; i < n; i++) threads.emplace_back(f, i);
-    for (auto &thread : threads) thread.join();
+    for (int i = 0; i < n; i++)
+        threads.emplace_back(f, i);
+    for (auto &thread : threads)
+        thread.join();
 }
 
 void Meeting::wait()
@@ -77,7 +88,8 @@ void Meeting::wait()
 World::World(int n) : comm(static_cast<size_t>(n)), stream(static_cast<size_t>(n))
 {
     EXPECT_OK(ftcclCommInitAll(comm.data(), n, nullptr));
-    for (auto &s : stream) EXPECT_OK(ftcclStreamCreate(&s));
+    for (auto &s : stream)
+        EXPECT_OK(ftcclStreamCreate(&s));
 }
 
 World::World(int n, const std::function<void(ftcclConfig_t &)> &configure)
@@ -90,16 +102,19 @@ World::World(int n, const std::function<void(ftcclConfig_t &)> &configure)
         configure(config);
         EXPECT_OK(ftcclCommInitRankConfig(&comm[static_cast<size_t>(r)], n, id, r, &config));
     });
-    for (auto &s : stream) EXPECT_OK(ftcclStreamCreate(&s));
+    for (auto &s : stream)
+        EXPECT_OK(ftcclStreamCreate(&s));
 }
 
 World::~World()
 {
     each([&](int r) {
         ftcclComm_t c = comm[static_cast<size_t>(r)];
-        if (c != nullptr) ftcclCommDestroy(c);
+        if (c != nullptr)
+            ftcclCommDestroy(c);
     });
-    for (auto s : stream) ftcclStreamDestroy(s);
+    for (auto s : stream)
+        ftcclStreamDestroy(s);
 }
 
 bool World::works() const
@@ -110,19 +125,24 @@ bool World::works() const
         auto r = static_cast<size_t>(rank);
         sum[r] = rank + 1;
         result[r] = ftcclAllReduce(&sum[r], &sum[r], 1, ftcclInt, ftcclSum, comm[r], stream[r]);
-        if (result[r] == ftcclSuccess) result[r] = finish(stream[r]);
+        if (result[r] == ftcclSuccess)
+            result[r] = finish(stream[r]);
     });
     int want = size() * (size() + 1) / 2;
     for (size_t r = 0; r < comm.size(); r++) {
-        if (result[r] == ftcclSuccess && sum[r] == want) continue;
-        ADD_FAILURE() << "rank " << r << ": " << ftcclGetErrorString(result[r]) << ", sum " << sum[r] << " instead of " << want
-                      << ": " << ftcclGetLastError(comm[r]);
+        if (result[r] == ftcclSuccess && sum[r] == want)
+            continue;
+        ADD_FAILURE() << "rank " << r << ": " << ftcclGetErrorString(result[r]) << ", sum "
+                      << sum[r] << " instead of " << want << ": " << ftcclGetLastError(comm[r]);
         return false;
     }
     return true;
 }
 
-ftcclResult_t finish(ftcclStream_t stream) { return ftcclStreamSynchronize(stream); }
+ftcclResult_t finish(ftcclStream_t stream)
+{
+    return ftcclStreamSynchronize(stream);
+}
 
 std::string hex(const ftcclUniqueId &id)
 {
@@ -144,27 +164,34 @@ ftcclUniqueId unhex(const std::string &text)
     return id;
 }
 
-Child::Child(const std::string &name, const std::vector<std::string> &arguments, const std::map<std::string, std::string> &env)
+Child::Child(const std::string &name, const std::vector<std::string> &arguments,
+             const std::map<std::string, std::string> &env)
 {
     int out[2], in[2];
-    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(in, O_CLOEXEC) != 0) abort();
+    if (pipe2(out, O_CLOEXEC) != 0 || pipe2(in, O_CLOEXEC) != 0)
+        abort();
     std::vector<std::string> words{"child", "--child=" + name}, variables;
     words.insert(words.end(), arguments.begin(), arguments.end());
     for (char **e = environ; *e != nullptr; e++) {
         std::string variable(*e);
-        if (env.count(variable.substr(0, variable.find('='))) == 0) variables.push_back(variable);
+        if (env.count(variable.substr(0, variable.find('='))) == 0)
+            variables.push_back(variable);
     }
-    for (const auto &pair : env) variables.push_back(pair.first + "=" + pair.second);
+    for (const auto &pair : env)
+        variables.push_back(pair.first + "=" + pair.second);
     std::vector<char *> argv, envp;
-    for (auto &word : words) argv.push_back(word.data());
-    for (auto &variable : variables) envp.push_back(variable.data());
+    for (auto &word : words)
+        argv.push_back(word.data());
+    for (auto &variable : variables)
+        envp.push_back(variable.data());
     argv.push_back(nullptr);
     envp.push_back(nullptr);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    if (posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv.data(), envp.data()) != 0) pid_ = -1;
+    if (posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, argv.data(), envp.data()) != 0)
+        pid_ = -1;
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
     close(in[0]);
@@ -194,10 +221,12 @@ std::string Child::line(double seconds)
         }
         pollfd p{out_, POLLIN, 0};
         double left = end - now();
-        if (left <= 0 || poll(&p, 1, static_cast<int>(left * 1e3) + 1) <= 0) return "";
+        if (left <= 0 || poll(&p, 1, static_cast<int>(left * 1e3) + 1) <= 0)
+            return "";
         char bytes[4096];
         ssize_t got = read(out_, bytes, sizeof bytes);
-        if (got <= 0) return "";
+        if (got <= 0)
+            return "";
         buffer_.append(bytes, static_cast<size_t>(got));
     }
 }
@@ -206,10 +235,14 @@ void Child::tell(const std::string &text) const
 {
     std::string with = text + "\n";
     ::signal(SIGPIPE, SIG_IGN); /* one that has ended is a failure of its own */
-    if (write(in_, with.data(), with.size()) < 0) ADD_FAILURE() << "the child does not listen";
+    if (write(in_, with.data(), with.size()) < 0)
+        ADD_FAILURE() << "the child does not listen";
 }
 
-void Child::signal(int number) const { ::kill(pid_, number); }
+void Child::signal(int number) const
+{
+    ::kill(pid_, number);
+}
 
 int Child::wait(double seconds)
 {
@@ -217,9 +250,12 @@ int Child::wait(double seconds)
     int status;
     while (status_ == -1) {
         pid_t got = waitpid(pid_, &status, WNOHANG);
-        if (got == pid_) status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        else if (now() > end) return -1;
-        else poll(nullptr, 0, 1);
+        if (got == pid_)
+            status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        else if (now() > end)
+            return -1;
+        else
+            poll(nullptr, 0, 1);
     }
     return status_;
 }
@@ -228,8 +264,10 @@ static int entries(const char *path, const std::function<bool(const char *)> &wa
 {
     int count = 0;
     DIR *folder = opendir(path);
-    if (folder == nullptr) return -1;
-    while (dirent *entry = readdir(folder)) count += entry->d_name[0] != '.' && wanted(entry->d_name);
+    if (folder == nullptr)
+        return -1;
+    while (dirent *entry = readdir(folder))
+        count += entry->d_name[0] != '.' && wanted(entry->d_name);
     closedir(folder);
     return count;
 }
@@ -244,7 +282,8 @@ std::string descriptor_names()
     std::string names;
     entries("/proc/self/fd", [&](const char *name) {
         char target[256] = {};
-        if (readlink((std::string("/proc/self/fd/") + name).c_str(), target, sizeof target - 1) > 0) names += std::string(" ") + target;
+        if (readlink((std::string("/proc/self/fd/") + name).c_str(), target, sizeof target - 1) > 0)
+            names += std::string(" ") + target;
         return true;
     });
     return names;
@@ -275,15 +314,18 @@ std::vector<std::string> shm_of(pid_t pid)
     entries("/dev/shm", [&](const char *name) {
         std::string text(name);
         size_t at = text.find(number);
-        if (at == std::string::npos || text.find("ftccl") == std::string::npos) return false;
-        bool digit_before = at > 0 && isdigit(text[at - 1]), digit_after = isdigit(text[at + number.size()]);
-        if (!digit_before && !digit_after) names.push_back(text);
+        if (at == std::string::npos || text.find("ftccl") == std::string::npos)
+            return false;
+        bool digit_before = at > 0 && isdigit(text[at - 1]),
+             digit_after = isdigit(text[at + number.size()]);
+        if (!digit_before && !digit_after)
+            names.push_back(text);
         return true;
     });
     return names;
 }
 
-}  // namespace proc
+} // namespace proc
 
 int main(int argc, char **argv)
 {
@@ -291,7 +333,8 @@ int main(int argc, char **argv)
     if (argc > 1 && strncmp(argv[1], prefix, strlen(prefix)) == 0) {
         setvbuf(stdout, nullptr, _IOLBF, 0);
         auto found = proc::children().find(argv[1] + strlen(prefix));
-        if (found == proc::children().end()) return 127;
+        if (found == proc::children().end())
+            return 127;
         return found->second(std::vector<std::string>(argv + 2, argv + argc));
     }
     testing::InitGoogleTest(&argc, argv);

@@ -1,6 +1,7 @@
 /*
- * What the suites over the public header share: ranks as threads of this process, ranks as processes that can be killed,
- * and counts of what a process holds. A child is this same program, started again with --child=NAME.
+ * What the suites over the public header share: ranks as threads of this process, ranks as
+ * processes that can be killed, and counts of what a process holds. A child is this same program,
+ * started again with --child=NAME.
  */
 #ifndef FT_TESTS_PROC_H
 #define FT_TESTS_PROC_H
@@ -22,24 +23,37 @@
 /* The call is refused as the caller's mistake, with a sentence. */
 #define EXPECT_CALLER(call) EXPECT_PRED_FORMAT1(proc::is_caller, call)
 
-namespace proc {
+namespace proc
+{
 
-/* For vectors whose elements other ranks may read where they lie, if they are long: memory from ftcclMemAlloc. */
+/* For vectors whose elements other ranks may read where they lie, if they are long: memory from
+ * ftcclMemAlloc. */
 template <class T> struct Lendable {
     using value_type = T;
     Lendable() = default;
-    template <class U> explicit Lendable(const Lendable<U> &) {}
+    template <class U> explicit Lendable(const Lendable<U> &)
+    {
+    }
     T *allocate(size_t n)
     {
         void *p = nullptr;
-        if (ftcclMemAlloc(&p, n * sizeof(T)) != ftcclSuccess) throw std::bad_alloc();
+        if (ftcclMemAlloc(&p, n * sizeof(T)) != ftcclSuccess)
+            throw std::bad_alloc();
         return static_cast<T *>(p);
     }
-    void deallocate(T *p, size_t) { EXPECT_EQ(ftcclMemFree(p), ftcclSuccess); }
-    bool operator==(const Lendable &) const { return true; }
-    bool operator!=(const Lendable &) const { return false; }
+    void deallocate(T *p, size_t)
+    {
+        EXPECT_EQ(ftcclMemFree(p), ftcclSuccess);
+    }
+    bool operator==(const Lendable &) const
+    {
+        return true;
+    }
+    bool operator!=(const Lendable &) const
+    {
+        return false;
+    }
 };
-
 
 testing::AssertionResult is_ok(const char *text, ftcclResult_t result);
 testing::AssertionResult is_caller(const char *text, ftcclResult_t result);
@@ -49,14 +63,18 @@ double now(); /* seconds, monotonic */
 /* Runs f(0) ... f(n - 1) in n threads and waits for all. */
 void in_threads(int n, const std::function<void(int)> &f);
 
-/* Where n threads wait for each other, as often as they like and not over the library: who aborts or leaves would else fail what a
- * slower rank still runs, for a collective ends on each rank at its own time. */
-class Meeting {
-public:
-    explicit Meeting(int n) : size_(n) {}
+/* Where n threads wait for each other, as often as they like and not over the library: who aborts
+ * or leaves would else fail what a slower rank still runs, for a collective ends on each rank at
+ * its own time. */
+class Meeting
+{
+  public:
+    explicit Meeting(int n) : size_(n)
+    {
+    }
     void wait(); /* fails the test after a minute: somebody does not come */
 
-private:
+  private:
     std::mutex mutex_;
     std::condition_variable all_;
     int size_, here_ = 0, times_ = 0;
@@ -66,12 +84,19 @@ private:
 struct World {
     std::vector<ftcclComm_t> comm;
     std::vector<ftcclStream_t> stream;
-    explicit World(int n);                              /* InitAll */
-    World(int n, const std::function<void(ftcclConfig_t &)> &configure); /* InitRankConfig in threads */
+    explicit World(int n); /* InitAll */
+    /* InitRankConfig in threads */
+    World(int n, const std::function<void(ftcclConfig_t &)> &configure);
     ~World();
     World(const World &) = delete;
-    int size() const { return static_cast<int>(comm.size()); }
-    void each(const std::function<void(int)> &f) const { in_threads(size(), f); }
+    int size() const
+    {
+        return static_cast<int>(comm.size());
+    }
+    void each(const std::function<void(int)> &f) const
+    {
+        in_threads(size(), f);
+    }
     /* Every rank reduces once; false if one did not get the right sum. */
     bool works() const;
 };
@@ -82,10 +107,13 @@ ftcclResult_t finish(ftcclStream_t stream);
 std::string hex(const ftcclUniqueId &id);
 ftcclUniqueId unhex(const std::string &text);
 
-/* Another process of this program, running the function that CHILD(name) defines. Killed by the destructor. */
-class Child {
-public:
-    Child(const std::string &name, const std::vector<std::string> &arguments, const std::map<std::string, std::string> &env = {});
+/* Another process of this program, running the function that CHILD(name) defines. Killed by the
+ * destructor. */
+class Child
+{
+  public:
+    Child(const std::string &name, const std::vector<std::string> &arguments,
+          const std::map<std::string, std::string> &env = {});
     ~Child();
     Child(const Child &) = delete;
     /* The next line that it prints on stdout; "" at its end or after the time. */
@@ -94,9 +122,12 @@ public:
     void signal(int number) const;
     /* Its exit status, 128 + signal, or -1 after the time. */
     int wait(double seconds = 30);
-    pid_t pid() const { return pid_; }
+    pid_t pid() const
+    {
+        return pid_;
+    }
 
-private:
+  private:
     pid_t pid_ = -1;
     int out_ = -1, in_ = -1, status_ = -1;
     std::string buffer_;
@@ -106,9 +137,9 @@ using ChildMain = std::function<int(const std::vector<std::string> &)>;
 struct ChildEntry {
     ChildEntry(const char *name, ChildMain f);
 };
-#define CHILD(name)                                                             \
-    static int child_##name(const std::vector<std::string> &arguments);         \
-    static const proc::ChildEntry child_entry_##name(#name, child_##name);      \
+#define CHILD(name)                                                        \
+    static int child_##name(const std::vector<std::string> &arguments);    \
+    static const proc::ChildEntry child_entry_##name(#name, child_##name); \
     static int child_##name([[maybe_unused]] const std::vector<std::string> &arguments)
 
 /* What this process holds. */
@@ -119,6 +150,6 @@ long resident_kib();
 /* Names in /dev/shm that carry the process's number. */
 std::vector<std::string> shm_of(pid_t pid);
 
-}  // namespace proc
+} // namespace proc
 
 #endif

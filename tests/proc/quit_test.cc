@@ -1,8 +1,9 @@
 /*
- * Property: a split or shrink that fails on one rank and not on the others costs nobody a deadline: the others' child fails with a
- * recoverable error at once, and afterwards all of them go on together by a shrink of the parent.
- * Method: the linker puts functions of this test in the place of two of the library's, which fail on the rank that the test names.
- * The deadlines are far longer than what is measured, and the bound on coming to a shrink is shorter than they are: who waits
+ * Property: a split or shrink that fails on one rank and not on the others costs nobody a deadline:
+ * the others' child fails with a recoverable error at once, and afterwards all of them go on
+ * together by a shrink of the parent. Method: the linker puts functions of this test in the place
+ * of two of the library's, which fail on the rank that the test names. The deadlines are far longer
+ * than what is measured, and the bound on coming to a shrink is shorter than they are: who waits
  * for a deadline comes too late.
  */
 #include <atomic>
@@ -12,28 +13,33 @@
 extern "C" {
 #include "core/core.h"
 
-int __real_ft_comm_open(struct ft_engine *, const struct ft_view *, uint64_t, const char *, const struct ft_comm_limits *, struct ft_comm **);
-int __wrap_ft_comm_open(struct ft_engine *, const struct ft_view *, uint64_t, const char *, const struct ft_comm_limits *, struct ft_comm **);
+int __real_ft_comm_open(struct ft_engine *, const struct ft_view *, uint64_t, const char *,
+                        const struct ft_comm_limits *, struct ft_comm **);
+int __wrap_ft_comm_open(struct ft_engine *, const struct ft_view *, uint64_t, const char *,
+                        const struct ft_comm_limits *, struct ft_comm **);
 int __real_ft_engine_bind(struct ft_engine *, uint64_t);
 int __wrap_ft_engine_bind(struct ft_engine *, uint64_t);
 
 static std::atomic<int> no_open{-1}, no_bind{-1}; /* the rank on which it fails */
 
-int __wrap_ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx, const char *name, const struct ft_comm_limits *limits,
-                        struct ft_comm **out)
+int __wrap_ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx,
+                        const char *name, const struct ft_comm_limits *limits, struct ft_comm **out)
 {
-    if (engine->rank == no_open) return ft_fail(FT_NOMEM, "no memory on rank %d, says the test", engine->rank);
+    if (engine->rank == no_open)
+        return ft_fail(FT_NOMEM, "no memory on rank %d, says the test", engine->rank);
     return __real_ft_comm_open(engine, view, ctx, name, limits, out);
 }
 
 int __wrap_ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
 {
-    if (engine->rank == no_bind) return ft_fail(FT_NOMEM, "no memory on rank %d, says the test", engine->rank);
+    if (engine->rank == no_bind)
+        return ft_fail(FT_NOMEM, "no memory on rank %d, says the test", engine->rank);
     return __real_ft_engine_bind(engine, ctx);
 }
 }
 
-namespace {
+namespace
+{
 
 const int n = 4;
 const double deadline = 40; /* of an operation */
@@ -62,7 +68,8 @@ void expect_error(ftcclComm_t comm, ftcclStream_t stream, int rank, int odd)
     ftcclResult_t result = reduce(comm, stream, &sum);
     EXPECT_EQ(ftcclGetErrorClass(result), ftcclClassRecoverable) << "rank " << rank;
     std::string why = ftcclGetLastError(comm);
-    EXPECT_NE(why.find("rank " + std::to_string(odd)), std::string::npos) << "rank " << rank << ": " << why;
+    EXPECT_NE(why.find("rank " + std::to_string(odd)), std::string::npos)
+        << "rank " << rank << ": " << why;
 }
 
 void expect_works(ftcclComm_t comm, ftcclStream_t stream, int ranks)
@@ -82,9 +89,11 @@ void shrink_together(const proc::World &world, int ranks, double start)
         auto at = static_cast<size_t>(r);
         ftcclComm_t left = nullptr;
         int last = n - 1;
-        ftcclResult_t result = ftcclCommShrink(world.comm[at], &last, ranks < n, &left, nullptr, FTCCL_SHRINK_DEFAULT);
+        ftcclResult_t result = ftcclCommShrink(world.comm[at], &last, ranks < n, &left, nullptr,
+                                               FTCCL_SHRINK_DEFAULT);
         EXPECT_OK(result) << "rank " << r << ": " << ftcclGetLastError(world.comm[at]);
-        if (result != ftcclSuccess) return;
+        if (result != ftcclSuccess)
+            return;
         expect_works(left, world.stream[at], ranks);
         EXPECT_OK(ftcclCommDestroy(left));
     });
@@ -98,15 +107,21 @@ TEST(Quit, SplitThatFailsOnOneRank)
         world.each([&](int r) {
             auto at = static_cast<size_t>(r);
             ftcclComm_t child = nullptr;
-            if (r == odd) no_open = odd;
+            if (r == odd)
+                no_open = odd;
             ftcclResult_t result = ftcclCommSplit(world.comm[at], 0, r, &child, nullptr);
             EXPECT_EQ(result == ftcclSuccess, r != odd) << "rank " << r << ": " << result;
-            if (r == odd) no_open = -1;
-            if (result != ftcclSuccess) return;
+            if (r == odd)
+                no_open = -1;
+            if (result != ftcclSuccess)
+                return;
             expect_error(child, world.stream[at], r, odd);
             ftcclCommAbort(child);
         });
-        world.each([&](int r) { expect_works(world.comm[static_cast<size_t>(r)], world.stream[static_cast<size_t>(r)], n); });
+        world.each([&](int r) {
+            expect_works(world.comm[static_cast<size_t>(r)], world.stream[static_cast<size_t>(r)],
+                         n);
+        });
         shrink_together(world, n, start);
     }
 }
@@ -120,11 +135,15 @@ TEST(Quit, ShrinkThatFailsOnOneRank)
             auto at = static_cast<size_t>(r);
             ftcclComm_t child = nullptr;
             int last = n - 1;
-            if (r == odd) no_open = odd;
-            ftcclResult_t result = ftcclCommShrink(world.comm[at], &last, 1, &child, nullptr, FTCCL_SHRINK_DEFAULT);
+            if (r == odd)
+                no_open = odd;
+            ftcclResult_t result = ftcclCommShrink(world.comm[at], &last, 1, &child, nullptr,
+                                                   FTCCL_SHRINK_DEFAULT);
             EXPECT_EQ(result == ftcclSuccess, r != odd) << "rank " << r << ": " << result;
-            if (r == odd) no_open = -1;
-            if (result != ftcclSuccess) return;
+            if (r == odd)
+                no_open = -1;
+            if (result != ftcclSuccess)
+                return;
             expect_error(child, world.stream[at], r, odd);
             ftcclCommAbort(child);
         });
@@ -132,7 +151,8 @@ TEST(Quit, ShrinkThatFailsOnOneRank)
     }
 }
 
-/* Before it could listen for the others: it takes part in what they tell each other all the same. */
+/* Before it could listen for the others: it takes part in what they tell each other all the
+ * same. */
 TEST(Quit, SplitThatCannotBeginOnOneRank)
 {
     proc::World world(n, configure);
@@ -141,11 +161,15 @@ TEST(Quit, SplitThatCannotBeginOnOneRank)
     world.each([&](int r) {
         auto at = static_cast<size_t>(r);
         ftcclComm_t child = nullptr;
-        if (r == odd) no_bind = odd;
+        if (r == odd)
+            no_bind = odd;
         ftcclResult_t result = ftcclCommSplit(world.comm[at], r / 2, r, &child, nullptr);
-        if (r == odd) no_bind = -1;
-        if (r > odd) expect_works(child, world.stream[at], 2); /* another color */
-        else EXPECT_NE(result, ftcclSuccess) << "rank " << r;
+        if (r == odd)
+            no_bind = -1;
+        if (r > odd)
+            expect_works(child, world.stream[at], 2); /* another color */
+        else
+            EXPECT_NE(result, ftcclSuccess) << "rank " << r;
         if (r == 0) {
             std::string why = ftcclGetLastError(world.comm[at]);
             EXPECT_EQ(ftcclGetErrorClass(result), ftcclClassRecoverable) << why;
@@ -158,4 +182,4 @@ TEST(Quit, SplitThatCannotBeginOnOneRank)
     shrink_together(world, n, start);
 }
 
-}  // namespace
+} // namespace

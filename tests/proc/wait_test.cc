@@ -1,8 +1,10 @@
-// Property: a wait for a stream ends when its operations do, however the end falls between the waiter's looks at the stream (once a
-// waiter that looked at the wrong moment waited for ever), also when it is that of the NULL streams of many ranks. Method: two ranks as threads; a short all-reduce is enqueued, a random
-// pause lets the background thread finish it at any point of the wait that follows. A hang is ended by the test's time limit.
-// With many ranks in the process the two that compute are the oldest, the last that are looked at.
-// Replay: FT_SEED=n tests/proc/wait_test
+// Property: a wait for a stream ends when its operations do, however the end falls between the
+// waiter's looks at the stream (once a waiter that looked at the wrong moment waited for ever),
+// also when it is that of the NULL streams of many ranks. Method: two ranks as threads; a short
+// all-reduce is enqueued, a random pause lets the background thread finish it at any point of the
+// wait that follows. A hang is ended by the test's time limit. With many ranks in the process the
+// two that compute are the oldest, the last that are looked at. Replay: FT_SEED=n
+// tests/proc/wait_test
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +33,8 @@ TEST(Wait, EndsWhereverTheOperationEnds)
         ASSERT_EQ(ftcclStreamCreate(&stream), ftcclSuccess);
         for (int i = 0; i < rounds; i++) {
             int one = 1, sum = 0;
-            ASSERT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, stream), ftcclSuccess);
+            ASSERT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, stream),
+                      ftcclSuccess);
             for (volatile unsigned spin = random() % 4096; spin > 0; spin = spin - 1) {}
             ASSERT_EQ(ftcclStreamSynchronize(stream), ftcclSuccess) << ftcclGetLastError(nullptr);
             ASSERT_EQ(sum, 2) << "round " << i;
@@ -54,25 +57,31 @@ TEST(Wait, NullStreamsOfManyRanks)
     options.transports = "inproc"; // fewer descriptors
     ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
     config.options = &options;
-    ASSERT_EQ(ftcclCommInitAll(comm.data(), 2, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
+    ASSERT_EQ(ftcclCommInitAll(comm.data(), 2, nullptr), ftcclSuccess)
+        << ftcclGetLastError(nullptr);
     for (ftcclComm_t &other : others) {
         ftcclUniqueId id;
         ASSERT_EQ(ftcclGetUniqueId(&id), ftcclSuccess);
-        ASSERT_EQ(ftcclCommInitRankConfig(&other, 1, id, 0, &config), ftcclSuccess) << ftcclGetLastError(nullptr);
+        ASSERT_EQ(ftcclCommInitRankConfig(&other, 1, id, 0, &config), ftcclSuccess)
+            << ftcclGetLastError(nullptr);
     }
     ASSERT_EQ(ftcclGroupStart(), ftcclSuccess);
-    EXPECT_EQ(ftcclAllReduce(a.data(), a.data(), n, ftcclFloat, ftcclSum, comm[0], nullptr), ftcclSuccess);
-    EXPECT_EQ(ftcclAllReduce(b.data(), b.data(), n, ftcclFloat, ftcclSum, comm[1], nullptr), ftcclSuccess);
+    EXPECT_EQ(ftcclAllReduce(a.data(), a.data(), n, ftcclFloat, ftcclSum, comm[0], nullptr),
+              ftcclSuccess);
+    EXPECT_EQ(ftcclAllReduce(b.data(), b.data(), n, ftcclFloat, ftcclSum, comm[1], nullptr),
+              ftcclSuccess);
     ASSERT_EQ(ftcclGroupEnd(), ftcclSuccess);
     EXPECT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess);
     EXPECT_EQ(std::count(a.begin(), a.end(), 2), static_cast<ptrdiff_t>(n));
     EXPECT_EQ(std::count(b.begin(), b.end(), 2), static_cast<ptrdiff_t>(n));
-    for (ftcclComm_t c : comm) EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess); // before the buffers go
-    for (ftcclComm_t c : others) EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess);
+    for (ftcclComm_t c : comm)
+        EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess); // before the buffers go
+    for (ftcclComm_t c : others)
+        EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess);
 }
 
-// A thread waits for the NULL streams of the ranks on which it enqueued, however many of them have come and gone: of others it may be
-// the one that they wait for.
+// A thread waits for the NULL streams of the ranks on which it enqueued, however many of them have
+// come and gone: of others it may be the one that they wait for.
 TEST(Wait, NullStreamsOfRanksThatAreGone)
 {
     ftcclUniqueId id;
@@ -86,18 +95,23 @@ TEST(Wait, NullStreamsOfRanksThatAreGone)
         ftcclComm_t comm;
         int one = 1, sum = 0;
         for (int i = 0; i < 40 && r == 0; i++) {
-            ASSERT_EQ(ftcclCommInitAll(&comm, 1, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
-            ASSERT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, nullptr), ftcclSuccess);
+            ASSERT_EQ(ftcclCommInitAll(&comm, 1, nullptr), ftcclSuccess)
+                << ftcclGetLastError(nullptr);
+            ASSERT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, nullptr),
+                      ftcclSuccess);
             ASSERT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess);
             ASSERT_EQ(ftcclCommDestroy(comm), ftcclSuccess);
         }
-        ASSERT_EQ(ftcclCommInitRankConfig(&comm, 2, id, r, &config), ftcclSuccess) << ftcclGetLastError(nullptr);
+        ASSERT_EQ(ftcclCommInitRankConfig(&comm, 2, id, r, &config), ftcclSuccess)
+            << ftcclGetLastError(nullptr);
         if (r == 0) {
             enqueued.get_future().wait();
             EXPECT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
         }
-        EXPECT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
-        if (r == 1) enqueued.set_value();
+        EXPECT_EQ(ftcclAllReduce(&one, &sum, 1, ftcclInt, ftcclSum, comm, nullptr), ftcclSuccess)
+            << ftcclGetLastError(nullptr);
+        if (r == 1)
+            enqueued.set_value();
         EXPECT_EQ(ftcclStreamSynchronize(nullptr), ftcclSuccess) << ftcclGetLastError(nullptr);
         EXPECT_EQ(sum, 2);
         EXPECT_EQ(ftcclCommDestroy(comm), ftcclSuccess);

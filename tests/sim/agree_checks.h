@@ -6,13 +6,15 @@
 
 #include "sim/agree_world.h"
 
-namespace agree {
+namespace agree
+{
 
 inline std::vector<int> ranks_of(const std::vector<unsigned char> &set)
 {
     std::vector<int> out;
     for (size_t r = 0; r < set.size(); r++)
-        if (set[r]) out.push_back(int(r));
+        if (set[r])
+            out.push_back(int(r));
     return out;
 }
 
@@ -25,7 +27,9 @@ inline const Decided &decision(const World &w, const Ranks &ranks)
     EXPECT_EQ(w.fault_text(), "");
     for (int r : ranks) {
         EXPECT_TRUE(w.of(r)) << "rank " << r << " has not decided";
-        if (w.of(r) && w.of(ranks[0])) { EXPECT_EQ(w.of(r)->text(), w.of(ranks[0])->text()) << "rank " << r; }
+        if (w.of(r) && w.of(ranks[0])) {
+            EXPECT_EQ(w.of(r)->text(), w.of(ranks[0])->text()) << "rank " << r;
+        }
     }
     return w.of(ranks[0]) ? *w.of(ranks[0]) : none;
 }

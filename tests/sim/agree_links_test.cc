@@ -1,10 +1,11 @@
-// Property: which ranks an agreement leaves out because of broken links, and what lists and different kinds of calls mean. Method: as
-// in agree_test.cc.
+// Property: which ranks an agreement leaves out because of broken links, and what lists and
+// different kinds of calls mean. Method: as in agree_test.cc.
 #include "sim/agree_checks.h"
 
 using namespace agree;
 
-namespace {
+namespace
+{
 
 // ---- broken links ----
 
@@ -13,8 +14,10 @@ TEST(AgreeLinks, OfAPairThatDoesNotHearEachOtherTheHigherRankGoes)
     for (int who : {1, 2, 3}) { // reported by the lower, the higher, both
         World w(16, 4);
         w.cut[1][2] = w.cut[2][1] = true;
-        if (who & 1) w.learn(1, 2, FT_UNREACHABLE);
-        if (who & 2) w.learn(2, 1, FT_UNREACHABLE);
+        if (who & 1)
+            w.learn(1, 2, FT_UNREACHABLE);
+        if (who & 2)
+            w.learn(2, 1, FT_UNREACHABLE);
         w.enter_all();
         EXPECT_TRUE(w.settle(ENTER));
         EXPECT_EQ(ranks_of(decision(w, {0, 1, 2, 3}).failed), (Ranks{2}));
@@ -25,10 +28,12 @@ TEST(AgreeLinks, OneThatDiedAfterItPromisedGoesAndNotTheOneThatSaysSo)
 {
     for (bool told : {true, false}) { // whether the leader sees it too
         World w(20, 4);
-        for (int r : {0, 1, 2}) w.enter(r);
+        for (int r : {0, 1, 2})
+            w.enter(r);
         w.run(50 * MS); // the leader has the promises of these, and waits for 3
         w.kill(1);
-        if (told) w.learn(0, 1, FT_UNREACHABLE);
+        if (told)
+            w.learn(0, 1, FT_UNREACHABLE);
         w.learn(2, 1, FT_UNREACHABLE);
         w.run(SILENT / 2); // it has said so
         w.enter(3);
@@ -51,7 +56,8 @@ TEST(AgreeLinks, TheLeastAreLeftOut)
     listed.learn(1, 2, FT_UNREACHABLE);
     Input in;
     in.exclude = {1};
-    for (int r : {0, 2, 3}) listed.enter(r, in);
+    for (int r : {0, 2, 3})
+        listed.enter(r, in);
     EXPECT_TRUE(listed.settle(ENTER));
     EXPECT_EQ(decision(listed, {0, 2, 3}).order, (Ranks{0, 2, 3}));
 }
@@ -88,7 +94,8 @@ TEST(AgreeLists, AListedRankIsNotWaitedForAndIsTold)
     World w(21, 5);
     Input in;
     in.exclude = {0, 4};
-    for (int r : {1, 2, 3}) w.enter(r, in);
+    for (int r : {1, 2, 3})
+        w.enter(r, in);
     EXPECT_TRUE(w.settle(50 * MS));
     w.run(10 * MS);
     const Decided &d = decision(w, {0, 1, 2, 3, 4});
@@ -136,12 +143,16 @@ TEST(AgreeLists, FlagsTakeNoLists)
 
 TEST(AgreeLists, FromEightToTwoAliveSilentOrDead)
 {
-    for (int how = 0; how < 3; how++) { // the six: never enter; silent without a proof; some silent, some proven dead
+    for (int how = 0; how < 3;
+         how++) { // the six: never enter; silent without a proof; some silent, some proven dead
         World w(uint64_t(25 + how), 8);
-        if (how > 0) w.partition(0b00100100, true);
+        if (how > 0)
+            w.partition(0b00100100, true);
         if (how == 2) {
-            for (int r : {0, 1}) w.kill(r);
-            for (int r : {0, 1}) w.prove_all(r);
+            for (int r : {0, 1})
+                w.kill(r);
+            for (int r : {0, 1})
+                w.prove_all(r);
         }
         Input in;
         in.exclude = {0, 1, 3, 4, 6, 7};

@@ -1,5 +1,6 @@
-// The rules of an agreement, stated once more and apart from src/: what tests/model/agree.pml says about acceptors and leaders,
-// checked for every step of a simulated world. Sets of ranks are bits. A step is one line of a trace.
+// The rules of an agreement, stated once more and apart from src/: what tests/model/agree.pml says
+// about acceptors and leaders, checked for every step of a simulated world. Sets of ranks are bits.
+// A step is one line of a trace.
 #ifndef AGREE_REFEREE_H
 #define AGREE_REFEREE_H
 
@@ -8,13 +9,24 @@
 #include <string>
 #include <vector>
 
-namespace agree {
+namespace agree
+{
 
 enum class What { Enter, Proof, Kill, Send, Get, Decide };
-enum class Type { None, Enter, Prepare, Promise, Accept, Accepted, Refuse, Decide }; // of the message in Send and Get
+enum class Type {
+    None,
+    Enter,
+    Prepare,
+    Promise,
+    Accept,
+    Accepted,
+    Refuse,
+    Decide
+}; // of the message in Send and Get
 
-// Enter: `fenced` is the list. Proof: `rank` learns that `other` is dead. Send: to `other`, Get: from it. Values are hashes.
-// Decide: `ballot` is what the rank has promised, `accepted` where the value was decided, the sets are the rank's own.
+// Enter: `fenced` is the list. Proof: `rank` learns that `other` is dead. Send: to `other`, Get:
+// from it. Values are hashes. Decide: `ballot` is what the rank has promised, `accepted` where the
+// value was decided, the sets are the rank's own.
 struct Step {
     What what = What::Send;
     Type type = Type::None;
@@ -25,9 +37,12 @@ struct Step {
     static bool parse(const std::string &line, Step *out);
 };
 
-class Referee {
+class Referee
+{
   public:
-    explicit Referee(int nranks) : n(nranks), ranks(size_t(nranks)) {}
+    explicit Referee(int nranks) : n(nranks), ranks(size_t(nranks))
+    {
+    }
     std::string check(const Step &step); // empty: a legal step; else which rule it breaks
     uint64_t checked = 0;
 
@@ -45,7 +60,10 @@ class Referee {
         std::vector<uint64_t> decisions;   // of DECIDE messages that it got
         std::map<uint64_t, Lead> lead;
         bool killed = false;
-        uint32_t gone() const { return dead | fenced; }
+        uint32_t gone() const
+        {
+            return dead | fenced;
+        }
     };
     std::string sends(Rank &r, const Step &s);
     std::string prepares(Rank &r, const Step &s);
@@ -54,7 +72,8 @@ class Referee {
     std::string accepts(Rank &r, const Step &s);
     std::string decides(Rank &r, const Step &s);
     void gets(Rank &r, const Step &s);
-    bool quorum(uint32_t in, const std::vector<uint32_t> &gone, uint32_t leader_gone, int leader) const;
+    bool quorum(uint32_t in, const std::vector<uint32_t> &gone, uint32_t leader_gone,
+                int leader) const;
 
     int n;
     std::vector<Rank> ranks;

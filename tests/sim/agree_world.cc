@@ -3,22 +3,28 @@
 #include <algorithm>
 #include <cstring>
 
-namespace agree {
+namespace agree
+{
 
 bool Decided::operator==(const Decided &o) const
 {
-    return status == o.status && kind == o.kind && flags == o.flags && first_op == o.first_op && last_op == o.last_op &&
-           nonce == o.nonce && failed == o.failed && excluded == o.excluded && order == o.order && blob == o.blob;
+    return status == o.status && kind == o.kind && flags == o.flags && first_op == o.first_op &&
+           last_op == o.last_op && nonce == o.nonce && failed == o.failed &&
+           excluded == o.excluded && order == o.order && blob == o.blob;
 }
 
 std::string Decided::text() const
 {
-    std::string s = "status " + std::to_string(status) + " kind " + std::to_string(kind) + " failed ";
-    for (unsigned char c : failed) s += c ? '1' : '0';
+    std::string s = "status " + std::to_string(status) + " kind " + std::to_string(kind) +
+                    " failed ";
+    for (unsigned char c : failed)
+        s += c ? '1' : '0';
     s += " excluded ";
-    for (unsigned char c : excluded) s += c ? '1' : '0';
+    for (unsigned char c : excluded)
+        s += c ? '1' : '0';
     s += " order";
-    for (int r : order) s += " " + std::to_string(r);
+    for (int r : order)
+        s += " " + std::to_string(r);
     return s + " nonce " + std::to_string(nonce);
 }
 
@@ -33,7 +39,8 @@ std::vector<unsigned char> bytes_of(int n, int rank, const ft_agree_msg &m)
     return out;
 }
 
-World::World(uint64_t seed, int nranks) : n(nranks), state(seed * 2654435761u + 12345), referee(nranks)
+World::World(uint64_t seed, int nranks)
+    : n(nranks), state(seed * 2654435761u + 12345), referee(nranks)
 {
     const size_t k = size_t(n);
     cut.assign(k, std::vector<bool>(k));
@@ -51,7 +58,8 @@ World::World(uint64_t seed, int nranks) : n(nranks), state(seed * 2654435761u + 
         const size_t i = size_t(r);
         ports[i] = {this, r};
         config[i] = ft_agree_config{&env, n, r, 99, MESSAGE, SILENT, ENTER, send, &ports[i]};
-        if (ft_agree_open(&config[i], &machine[i]) != FT_OK) faults.push_back("ft_agree_open failed");
+        if (ft_agree_open(&config[i], &machine[i]) != FT_OK)
+            faults.push_back("ft_agree_open failed");
         const uint64_t first = now + random(10 * MS);
         at(first, [this, r] { tick(r); });
     }
@@ -59,7 +67,8 @@ World::World(uint64_t seed, int nranks) : n(nranks), state(seed * 2654435761u + 
 
 World::~World()
 {
-    for (ft_agree *a : machine) ft_agree_close(a);
+    for (ft_agree *a : machine)
+        ft_agree_close(a);
 }
 
 uint64_t World::random(uint64_t below)
@@ -71,26 +80,38 @@ uint64_t World::random(uint64_t below)
     return (x ^ (x >> 31)) % below;
 }
 
-uint64_t World::clock(ft_env *env) { return static_cast<World *>(env->ctx)->now; }
+uint64_t World::clock(ft_env *env)
+{
+    return static_cast<World *>(env->ctx)->now;
+}
 
 void World::draw(ft_env *env, void *buf, size_t len)
 {
-    for (size_t i = 0; i < len; i++) static_cast<unsigned char *>(buf)[i] = static_cast<unsigned char>(static_cast<World *>(env->ctx)->random(256));
+    for (size_t i = 0; i < len; i++)
+        static_cast<unsigned char *>(buf)[i] = static_cast<unsigned char>(
+            static_cast<World *>(env->ctx)->random(256));
 }
 
-void World::at(uint64_t when, std::function<void()> what) { events.push({when, order++, std::move(what)}); }
+void World::at(uint64_t when, std::function<void()> what)
+{
+    events.push({when, order++, std::move(what)});
+}
 
 void World::referee_says(const Step &s)
 {
-    if (keep_trace) trace.push_back(s);
+    if (keep_trace)
+        trace.push_back(s);
     const std::string wrong = referee.check(s);
-    if (!wrong.empty()) faults.push_back("at " + std::to_string(now / 1000) + " us rank " + std::to_string(s.rank) + " " + wrong + ": " + s.line());
+    if (!wrong.empty())
+        faults.push_back("at " + std::to_string(now / 1000) + " us rank " + std::to_string(s.rank) +
+                         " " + wrong + ": " + s.line());
 }
 
 static uint32_t bits(const unsigned char *set, int n)
 {
     uint32_t out = 0;
-    for (int r = 0; r < n; r++) out |= uint32_t(ft_set_has(set, r)) << r;
+    for (int r = 0; r < n; r++)
+        out |= uint32_t(ft_set_has(set, r)) << r;
     return out;
 }
 
@@ -100,7 +121,8 @@ Step World::step_of(What what, int rank, int other, const ft_agree_msg *m)
     s.what = what;
     s.rank = rank;
     s.other = other;
-    if (!m) return s;
+    if (!m)
+        return s;
     s.type = Type(int(m->type));
     s.ballot = m->ballot;
     s.accepted = m->accepted;
@@ -117,17 +139,21 @@ void World::send(void *arg, int to, const void *data, size_t len)
     const int from = port->rank;
     ft_agree_msg m;
     w->messages++;
-    if (len > MESSAGE || to < 0 || to >= w->n || to == from || ft_agree_decode(&w->config[size_t(to)], data, len, &m) != FT_OK) {
+    if (len > MESSAGE || to < 0 || to >= w->n || to == from ||
+        ft_agree_decode(&w->config[size_t(to)], data, len, &m) != FT_OK) {
         w->faults.push_back("rank " + std::to_string(from) + " sent something that is no message");
         return;
     }
-    if (m.type == FT_MSG_DECIDE) w->look(from);
+    if (m.type == FT_MSG_DECIDE)
+        w->look(from);
     w->referee_says(w->step_of(What::Send, from, to, &m));
-    if (w->drop && w->drop(from, to, m)) return;
+    if (w->drop && w->drop(from, to, m))
+        return;
     const unsigned char *bytes = static_cast<const unsigned char *>(data);
     const std::vector<unsigned char> copy(bytes, bytes + len);
     for (int times = 1 + (w->random(100) < w->twice); times > 0; times--) {
-        if (w->random(100) < w->loss || w->cut[size_t(from)][size_t(to)]) continue;
+        if (w->random(100) < w->loss || w->cut[size_t(from)][size_t(to)])
+            continue;
         const uint64_t most = w->uneven && w->random(16) == 0 ? 10 * w->delay : w->delay;
         w->at(w->now + 1 + w->random(most), [w, from, to, copy] { w->deliver(from, to, copy); });
     }
@@ -136,33 +162,44 @@ void World::send(void *arg, int to, const void *data, size_t len)
 void World::deliver(int from, int to, const std::vector<unsigned char> &bytes)
 {
     ft_agree_msg m;
-    if (!alive(to)) return;
-    if (ft_agree_decode(&config[size_t(to)], bytes.data(), bytes.size(), &m) == FT_OK) referee_says(step_of(What::Get, to, from, &m));
+    if (!alive(to))
+        return;
+    if (ft_agree_decode(&config[size_t(to)], bytes.data(), bytes.size(), &m) == FT_OK)
+        referee_says(step_of(What::Get, to, from, &m));
     ft_agree_receive(machine[size_t(to)], from, bytes.data(), bytes.size());
     look(to);
 }
 
-void World::inject(int from, int to, const std::vector<unsigned char> &bytes) { deliver(from, to, bytes); }
+void World::inject(int from, int to, const std::vector<unsigned char> &bytes)
+{
+    deliver(from, to, bytes);
+}
 
 void World::tick(int r)
 {
-    if (!alive(r)) return;
+    if (!alive(r))
+        return;
     ft_agree_tick(machine[size_t(r)]);
     look(r);
     at(now + 5 * MS + random(5 * MS), [this, r] { tick(r); });
 }
 
-// Two that live never decide differently, and as long as less than half of the ranks died, nor do the dead. The one exception are
-// lists: a side whose ranks all asked to go on without the others, and could not hear them, does so even if those do the same;
-// then nobody that lives counts on one that went with the other side.
+// Two that live never decide differently, and as long as less than half of the ranks died, nor do
+// the dead. The one exception are lists: a side whose ranks all asked to go on without the others,
+// and could not hear them, does so even if those do the same; then nobody that lives counts on one
+// that went with the other side.
 void World::compare(int r, const Decided &d)
 {
     const int dead = int(n - std::count(killed.begin(), killed.end(), 0u));
     for (auto &other : decided) {
         const Decided &o = other.second;
-        if (d == o || (killed[size_t(other.first)] && (lists || 2 * dead >= n))) continue;
-        if (lists && !(d.goes_on(r) && o.goes_on(other.first) && (d.goes_on(other.first) || o.goes_on(r)))) continue;
-        faults.push_back("rank " + std::to_string(r) + " decided " + d.text() + "\n  rank " + std::to_string(other.first) + " " + o.text());
+        if (d == o || (killed[size_t(other.first)] && (lists || 2 * dead >= n)))
+            continue;
+        if (lists &&
+            !(d.goes_on(r) && o.goes_on(other.first) && (d.goes_on(other.first) || o.goes_on(r))))
+            continue;
+        faults.push_back("rank " + std::to_string(r) + " decided " + d.text() + "\n  rank " +
+                         std::to_string(other.first) + " " + o.text());
     }
 }
 
@@ -170,11 +207,15 @@ void World::look(int r)
 {
     const size_t i = size_t(r);
     const int s = ft_agree_state(machine[i]);
-    if (entered[i] && !left[i] && s != FT_AGAIN) left[i] = now;
-    if (entered[i]) status[i] = s;
+    if (entered[i] && !left[i] && s != FT_AGAIN)
+        left[i] = now;
+    if (entered[i])
+        status[i] = s;
     const ft_decision *d = ft_agree_decision(machine[i]);
-    if ((d != nullptr) != (s == FT_OK)) faults.push_back("state and decision differ");
-    if (!d || decided.count(r)) return;
+    if ((d != nullptr) != (s == FT_OK))
+        faults.push_back("state and decision differ");
+    if (!d || decided.count(r))
+        return;
     Decided out;
     out.status = d->status;
     out.kind = d->kind;
@@ -185,7 +226,8 @@ void World::look(int r)
     out.failed.assign(d->failed, d->failed + n);
     out.excluded.assign(d->excluded, d->excluded + n);
     out.order.assign(d->order, d->order + d->nsurvivors);
-    if (d->blob_bytes > 0) out.blob.assign(static_cast<const char *>(d->blob), d->blob_bytes);
+    if (d->blob_bytes > 0)
+        out.blob.assign(static_cast<const char *>(d->blob), d->blob_bytes);
     Step step = step_of(What::Decide, r, r, nullptr);
     step.ballot = machine[i]->promised;
     step.accepted = machine[i]->accepted;
@@ -199,31 +241,42 @@ void World::look(int r)
 
 int World::enter(int r, const Input &in)
 {
-    if (!alive(r) || entered[size_t(r)]) return FT_USAGE;
+    if (!alive(r) || entered[size_t(r)])
+        return FT_USAGE;
     std::vector<unsigned char> list(static_cast<size_t>(n));
-    ft_agree_input input{in.kind, in.flags, in.last_op, in.key, in.exclude.empty() ? nullptr : list.data(), in.blob.data(), uint32_t(in.blob.size())};
+    ft_agree_input input{in.kind,
+                         in.flags,
+                         in.last_op,
+                         in.key,
+                         in.exclude.empty() ? nullptr : list.data(),
+                         in.blob.data(),
+                         uint32_t(in.blob.size())};
     Step s = step_of(What::Enter, r, r, nullptr);
     for (int k : in.exclude) {
         list[size_t(k)] = 1;
-        if (in.kind != FT_AGREE_FLAGS) s.fenced |= 1u << k;
+        if (in.kind != FT_AGREE_FLAGS)
+            s.fenced |= 1u << k;
     }
     lists |= s.fenced != 0;
     referee_says(s);
     entered[size_t(r)] = now;
     const int status_of = ft_agree_enter(machine[size_t(r)], &input);
-    if (status_of != FT_OK) entered[size_t(r)] = 0;
+    if (status_of != FT_OK)
+        entered[size_t(r)] = 0;
     look(r);
     return status_of;
 }
 
 void World::enter_all(const Input &in)
 {
-    for (int r = 0; r < n; r++) enter(r, in);
+    for (int r = 0; r < n; r++)
+        enter(r, in);
 }
 
 void World::kill(int r)
 {
-    if (!alive(r)) return;
+    if (!alive(r))
+        return;
     referee_says(step_of(What::Kill, r, r, nullptr));
     ft_agree_close(machine[size_t(r)]);
     machine[size_t(r)] = nullptr;
@@ -232,31 +285,42 @@ void World::kill(int r)
 
 void World::learn(int r, int about, ft_evidence e)
 {
-    if (!alive(r) || r == about) return;
-    if (e == FT_DEAD) referee_says(step_of(What::Proof, r, about, nullptr));
+    if (!alive(r) || r == about)
+        return;
+    if (e == FT_DEAD)
+        referee_says(step_of(What::Proof, r, about, nullptr));
     ft_agree_learn(machine[size_t(r)], about, e);
     look(r);
 }
 
-void World::prove(int dead, int to) { learn(to, dead, FT_DEAD); }
+void World::prove(int dead, int to)
+{
+    learn(to, dead, FT_DEAD);
+}
 
 void World::learn_all(int about, ft_evidence e)
 {
-    for (int r = 0; r < n; r++) learn(r, about, e);
+    for (int r = 0; r < n; r++)
+        learn(r, about, e);
 }
 
-void World::prove_all(int dead) { learn_all(dead, FT_DEAD); }
+void World::prove_all(int dead)
+{
+    learn_all(dead, FT_DEAD);
+}
 
 void World::partition(unsigned side, bool on)
 {
     for (int a = 0; a < n; a++)
         for (int b = 0; b < n; b++)
-            if ((side >> a & 1) != (side >> b & 1)) cut[size_t(a)][size_t(b)] = on;
+            if ((side >> a & 1) != (side >> b & 1))
+                cut[size_t(a)][size_t(b)] = on;
 }
 
 bool World::step(uint64_t until)
 {
-    if (events.empty() || events.top().when > until) return false;
+    if (events.empty() || events.top().when > until)
+        return false;
     Event e = events.top();
     events.pop();
     now = std::max(now, e.when);
@@ -276,9 +340,12 @@ bool World::settle(uint64_t ns)
     const uint64_t until = now + ns;
     for (;;) {
         bool all = true;
-        for (size_t r = 0; r < size_t(n); r++) all &= !machine[r] || !entered[r] || left[r];
-        if (all) return true;
-        if (!step(until)) return false;
+        for (size_t r = 0; r < size_t(n); r++)
+            all &= !machine[r] || !entered[r] || left[r];
+        if (all)
+            return true;
+        if (!step(until))
+            return false;
     }
 }
 
@@ -291,7 +358,8 @@ const Decided *World::of(int r) const
 std::string World::fault_text() const
 {
     std::string s;
-    for (auto &f : faults) s += f + "\n";
+    for (auto &f : faults)
+        s += f + "\n";
     return s;
 }
 

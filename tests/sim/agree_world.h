@@ -1,6 +1,7 @@
-// A simulated world for agreements: n machines of src/membership/agree*.c in one thread under a virtual clock, with messages that
-// are lost, delayed, doubled and overtake each other, with partitions, cut pairs, deaths and false suspicion. Everything follows
-// from one seed. Each step is shown to a Referee (agree_referee.h), who knows the protocol's rules independently.
+// A simulated world for agreements: n machines of src/membership/agree*.c in one thread under a
+// virtual clock, with messages that are lost, delayed, doubled and overtake each other, with
+// partitions, cut pairs, deaths and false suspicion. Everything follows from one seed. Each step is
+// shown to a Referee (agree_referee.h), who knows the protocol's rules independently.
 #ifndef AGREE_WORLD_H
 #define AGREE_WORLD_H
 
@@ -15,7 +16,8 @@ extern "C" {
 }
 #include "sim/agree_referee.h"
 
-namespace agree {
+namespace agree
+{
 
 constexpr uint64_t MS = 1000000, SILENT = 100 * MS, ENTER = 300 * MS;
 constexpr size_t MESSAGE = 1024;
@@ -27,7 +29,10 @@ struct Decided { // a decision that outlives its machine
     std::vector<int> order;
     std::string blob;
     bool operator==(const Decided &o) const;
-    bool goes_on(int r) const { return status == FT_OK && !excluded[size_t(r)]; }
+    bool goes_on(int r) const
+    {
+        return status == FT_OK && !excluded[size_t(r)];
+    }
     std::string text() const;
 };
 
@@ -39,10 +44,14 @@ struct Input {
     std::string blob;
 };
 
-struct Held { int from, to; std::vector<unsigned char> bytes; }; // a message that a test delivers itself
+struct Held {
+    int from, to;
+    std::vector<unsigned char> bytes;
+}; // a message that a test delivers itself
 std::vector<unsigned char> bytes_of(int n, int rank, const ft_agree_msg &m);
 
-class World {
+class World
+{
   public:
     World(uint64_t seed, int nranks);
     ~World();
@@ -52,18 +61,19 @@ class World {
     int n;
     uint64_t now = 1000 * MS;
     unsigned loss = 0, twice = 0; // percent
-    uint64_t delay = 2 * MS;      // at most; when `uneven` one message in 16 takes up to 10 times as long
+    uint64_t delay = 2 *
+                     MS; // at most; when `uneven` one message in 16 takes up to 10 times as long
     bool uneven = false;
-    std::vector<std::vector<bool>> cut; // [from][to]: nothing passes
-    std::vector<ft_agree *> machine;    // null: dead
+    std::vector<std::vector<bool>> cut;  // [from][to]: nothing passes
+    std::vector<ft_agree *> machine;     // null: dead
     std::vector<uint64_t> entered, left; // when; 0: not. Left: its state is not FT_AGAIN any more
     std::vector<int> status;             // what it left with
     std::vector<uint64_t> killed;        // when; 0: lives
     bool lists = false;                  // somebody entered with one
     std::map<int, Decided> decided;      // of the dead too
     std::function<bool(int, int, const ft_agree_msg &)> drop; // a directed test's own losses
-    std::vector<std::string> faults;     // broken rules
-    std::vector<Step> trace;             // when keep_trace
+    std::vector<std::string> faults;                          // broken rules
+    std::vector<Step> trace;                                  // when keep_trace
     bool keep_trace = false;
     uint64_t messages = 0;
 
@@ -77,7 +87,10 @@ class World {
     void learn(int r, int about, ft_evidence e);
     void learn_all(int about, ft_evidence e);
     void partition(unsigned side, bool on); // bits; nothing passes between the side and the rest
-    bool alive(int r) const { return machine[size_t(r)] != nullptr; }
+    bool alive(int r) const
+    {
+        return machine[size_t(r)] != nullptr;
+    }
     void run(uint64_t ns);
     bool settle(uint64_t ns); // until everyone alive that entered has an answer; at most so long
     void inject(int from, int to, const std::vector<unsigned char> &bytes);
@@ -85,9 +98,20 @@ class World {
     std::string fault_text() const;
 
   private:
-    struct Event { uint64_t when, order; std::function<void()> what; };
-    struct Later { bool operator()(const Event &a, const Event &b) const { return a.when != b.when ? a.when > b.when : a.order > b.order; } };
-    struct Port { World *world; int rank; };
+    struct Event {
+        uint64_t when, order;
+        std::function<void()> what;
+    };
+    struct Later {
+        bool operator()(const Event &a, const Event &b) const
+        {
+            return a.when != b.when ? a.when > b.when : a.order > b.order;
+        }
+    };
+    struct Port {
+        World *world;
+        int rank;
+    };
     static uint64_t clock(ft_env *env);
     static void draw(ft_env *env, void *buf, size_t len);
     static void send(void *arg, int to, const void *data, size_t len);

@@ -1,6 +1,7 @@
 /*
- * What follows at once on a communicator that has just come about: its ranks agree again and again, while messages are slow, links
- * break, parents are closed, and engines or the whole machine stand still. Who comes must not be left out for what others did.
+ * What follows at once on a communicator that has just come about: its ranks agree again and again,
+ * while messages are slow, links break, parents are closed, and engines or the whole machine stand
+ * still. Who comes must not be left out for what others did.
  */
 #ifndef FT_CHILD_AGREE_H
 #define FT_CHILD_AGREE_H
@@ -8,40 +9,54 @@
 #include "sim/reshape_world.h"
 
 struct Troubles {
-    uint64_t delay_ns = 20000;  // messages take up to this long
-    int cuts = 0;               // links that break
-    uint64_t asleep_ns = 0;     // one engine is not turned for so long; it may be left out, nobody else
+    uint64_t delay_ns = 20000; // messages take up to this long
+    int cuts = 0;              // links that break
+    uint64_t asleep_ns = 0; // one engine is not turned for so long; it may be left out, nobody else
     uint64_t standstill_ns = 0; // no engine is
 };
 
-class ChildAgree {
+class ChildAgree
+{
   public:
-    ChildAgree(World &w, const Troubles &t) : world(w), troubles(t) {}
+    ChildAgree(World &w, const Troubles &t) : world(w), troubles(t)
+    {
+    }
 
     // True: all that are expected came through `rounds` agreements.
     bool run(int rounds)
     {
         for (Node &node : world.nodes)
-            if (world.is_live(node) && node.comm) members.push_back({&node, 0, later(), false});
-        if (troubles.asleep_ns) asleep = &members[world.chance(members.size())];
+            if (world.is_live(node) && node.comm)
+                members.push_back({&node, 0, later(), false});
+        if (troubles.asleep_ns)
+            asleep = &members[world.chance(members.size())];
         world.sim.delay_ns = troubles.delay_ns;
-        uint64_t end = world.sim.now_ns + UINT64_C(60000000000), sleeps_at = world.sim.now_ns + world.chance(60000000), stands_at = sleeps_at;
+        uint64_t end = world.sim.now_ns + UINT64_C(60000000000),
+                 sleeps_at = world.sim.now_ns + world.chance(60000000), stands_at = sleeps_at;
         for (int still = 0; world.sim.now_ns < end && !::testing::Test::HasFailure();) {
-            if (std::all_of(members.begin(), members.end(), [&](const Member &m) { return m.done == rounds || m.out; })) return true;
+            if (std::all_of(members.begin(), members.end(),
+                            [&](const Member &m) { return m.done == rounds || m.out; }))
+                return true;
             if (troubles.standstill_ns && world.sim.now_ns >= stands_at) {
                 world.sim.now_ns += troubles.standstill_ns;
                 stands_at = UINT64_MAX;
             }
-            if (troubles.cuts > 0 && world.chance(is_asked() ? 40 : 2000) == 0) troubles.cuts -= cut();
+            if (troubles.cuts > 0 && world.chance(is_asked() ? 40 : 2000) == 0)
+                troubles.cuts -= cut();
             Member &member = members[world.chance(members.size())];
-            bool sleeps = &member == asleep && world.sim.now_ns >= sleeps_at && world.sim.now_ns < sleeps_at + troubles.asleep_ns;
+            bool sleeps = &member == asleep && world.sim.now_ns >= sleeps_at &&
+                          world.sim.now_ns < sleeps_at + troubles.asleep_ns;
             bool moved = !sleeps && ft_engine_turn(member.node->engine);
-            if (!sleeps) step(member, rounds);
+            if (!sleeps)
+                step(member, rounds);
             still = moved ? 0 : still + 1;
             world.sim.now_ns += moved ? 500 : 2000;
-            if (still <= 4 * int(members.size())) continue;
+            if (still <= 4 * int(members.size()))
+                continue;
             uint64_t next = sim_next(&world.sim);
-            if (next > world.sim.now_ns) world.sim.now_ns = next < world.sim.now_ns + 500000 ? next : world.sim.now_ns + 500000;
+            if (next > world.sim.now_ns)
+                world.sim.now_ns = next < world.sim.now_ns + 500000 ? next
+                                                                    : world.sim.now_ns + 500000;
             still = 0;
         }
         return false;
@@ -49,18 +64,30 @@ class ChildAgree {
 
     std::string text() const
     {
-        std::string out = "delay " + std::to_string(troubles.delay_ns) + " asleep " + std::to_string(troubles.asleep_ns) + " standstill " +
+        std::string out = "delay " + std::to_string(troubles.delay_ns) + " asleep " +
+                          std::to_string(troubles.asleep_ns) + " standstill " +
                           std::to_string(troubles.standstill_ns) + " ns\n";
         for (const Member &m : members)
-            out += "engine " + std::to_string(m.node->engine->id) + " rank " + std::to_string(m.node->comm->view.rank) + " of " +
-                   std::to_string(m.node->comm->view.nranks) + ": " + std::to_string(m.done) + " agreements" + (&m == asleep ? ", sleeps\n" : "\n");
+            out += "engine " + std::to_string(m.node->engine->id) + " rank " +
+                   std::to_string(m.node->comm->view.rank) + " of " +
+                   std::to_string(m.node->comm->view.nranks) + ": " + std::to_string(m.done) +
+                   " agreements" + (&m == asleep ? ", sleeps\n" : "\n");
         return out;
     }
 
   private:
-    struct Member { Node *node; int done; uint64_t come_ns; bool out; ft_pact *pact = nullptr; };
+    struct Member {
+        Node *node;
+        int done;
+        uint64_t come_ns;
+        bool out;
+        ft_pact *pact = nullptr;
+    };
 
-    uint64_t later() { return world.sim.now_ns + world.chance(world.chance(2) ? 100000000 : 1000000); }
+    uint64_t later()
+    {
+        return world.sim.now_ns + world.chance(world.chance(2) ? 100000000 : 1000000);
+    }
 
     bool is_asked() const // messages are under way
     {
@@ -69,7 +96,8 @@ class ChildAgree {
 
     bool cut()
     {
-        const Member &a = members[world.chance(members.size())], &b = members[world.chance(members.size())];
+        const Member &a = members[world.chance(members.size())],
+                     &b = members[world.chance(members.size())];
         return sim_cut(&world.sim, a.node->engine->id, b.node->engine->id);
     }
 
@@ -80,22 +108,28 @@ class ChildAgree {
             ft_comm_close(node.old.front());
             node.old.erase(node.old.begin());
         }
-        if (member.out || member.done == rounds) return;
+        if (member.out || member.done == rounds)
+            return;
         if (!member.pact) {
-            if (world.sim.now_ns >= member.come_ns) enter(member);
+            if (world.sim.now_ns >= member.come_ns)
+                enter(member);
             return;
         }
         const ft_decision *d = nullptr;
         int rc = ft_pact_result(node.comm, member.pact, &d);
-        if (rc == FT_AGAIN) return;
+        if (rc == FT_AGAIN)
+            return;
         member.pact = nullptr;
         member.done++;
         member.come_ns = later();
-        if (&member == asleep && (rc == FT_FENCED || rc == FT_NOQUORUM)) member.out = true;
-        else EXPECT_EQ(rc, FT_OK) << "engine " << node.engine->id << ": " << ft_fail_text();
+        if (&member == asleep && (rc == FT_FENCED || rc == FT_NOQUORUM))
+            member.out = true;
+        else
+            EXPECT_EQ(rc, FT_OK) << "engine " << node.engine->id << ": " << ft_fail_text();
         for (int r = 0; rc == FT_OK && r < node.comm->view.nranks; r++) {
             bool slept = asleep && node.comm->view.peer[r] == asleep->node->engine->id;
-            EXPECT_TRUE(!d->failed[r] || slept) << "rank " << r << " was left out, says engine " << node.engine->id;
+            EXPECT_TRUE(!d->failed[r] || slept)
+                << "rank " << r << " was left out, says engine " << node.engine->id;
         }
     }
 
@@ -104,8 +138,10 @@ class ChildAgree {
         ft_agree_input input{};
         input.kind = FT_AGREE_FLAGS;
         int rc = ft_pact_enter(member.node->comm, &input, &member.pact);
-        if (rc == FT_FENCED && &member == asleep) member.out = true;
-        else EXPECT_EQ(rc, FT_OK) << ft_fail_text();
+        if (rc == FT_FENCED && &member == asleep)
+            member.out = true;
+        else
+            EXPECT_EQ(rc, FT_OK) << ft_fail_text();
     }
 
     World &world;
@@ -119,10 +155,15 @@ inline Troubles draw_troubles(World &world)
     Troubles t;
     static const uint64_t delays[] = {20000, 1000000, 10000000};
     t.delay_ns = delays[world.chance(3)];
-    uint64_t silent_ns = uint64_t(world.limits.suspect_ms) * 1000000, enter_ns = uint64_t(world.limits.init_timeout_ms) * 1000000;
+    uint64_t silent_ns = uint64_t(world.limits.suspect_ms) * 1000000,
+             enter_ns = uint64_t(world.limits.init_timeout_ms) * 1000000;
     switch (world.chance(5)) {
-    case 0: t.asleep_ns = silent_ns / 2 + world.chance(3 * silent_ns); break;
-    case 1: t.standstill_ns = silent_ns / 2 + world.chance(2 * enter_ns); break;
+    case 0:
+        t.asleep_ns = silent_ns / 2 + world.chance(3 * silent_ns);
+        break;
+    case 1:
+        t.standstill_ns = silent_ns / 2 + world.chance(2 * enter_ns);
+        break;
     case 2: // the other end sees it so late that the next link is there first, and waits
         t.cuts = 1;
         t.delay_ns = delays[world.chance(2)];

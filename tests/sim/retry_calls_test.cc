@@ -1,9 +1,10 @@
-// Property: policy retry under other calls. Queues of groups on several streams go through any number of deaths, also those that
-// come while an earlier one is repaired. A rank that aborts or destroys its end at any moment counts as lost, and what it had finished
-// is what the others get. After a revoke all have failed; a shrink at any moment gives all survivors one child. A result, wherever
-// a call succeeded, is the same; a failed call leaves its input as it was. Everything ends.
-// Method: as in retry_sim_test.cc; each entry has a stream of its own where it matters which calls succeeded. Calls that block are taken
-// apart as in core, because a simulation cannot wait.
+// Property: policy retry under other calls. Queues of groups on several streams go through any
+// number of deaths, also those that come while an earlier one is repaired. A rank that aborts or
+// destroys its end at any moment counts as lost, and what it had finished is what the others get.
+// After a revoke all have failed; a shrink at any moment gives all survivors one child. A result,
+// wherever a call succeeded, is the same; a failed call leaves its input as it was. Everything
+// ends. Method: as in retry_sim_test.cc; each entry has a stream of its own where it matters which
+// calls succeeded. Calls that block are taken apart as in core, because a simulation cannot wait.
 #include "sim/retry_sim.h"
 
 #include <map>
@@ -12,14 +13,18 @@ extern "C" {
 #include "core/reshape.h"
 }
 
-namespace {
+namespace
+{
 
 enum class Mood { Works, Leaves, Gone, Comes, Shrinks, Shrunk, Out };
 
 struct World : Sim {
-    struct Entry { size_t first, count; ft_stream *stream; };
+    struct Entry {
+        size_t first, count;
+        ft_stream *stream;
+    };
     std::vector<std::vector<Entry>> entries;
-    std::vector<std::vector<int>> status;   // of each call on each rank
+    std::vector<std::vector<int>> status; // of each call on each rank
     std::vector<Mood> mood;
     std::vector<ft_comm *> child;
     std::vector<ft_shrinking> shrinking;
@@ -31,60 +36,80 @@ struct World : Sim {
     std::vector<std::vector<ft_stream *>> shared; // if there are any, entries go to one of them
 
     World(uint64_t seed, int ranks, int nstreams = 0)
-        : Sim(seed, ranks, seed % 5 == 0), entries(ranks), status(ranks), mood(ranks, Mood::Works), child(ranks), shrinking(ranks), closed(ranks), shared(ranks)
+        : Sim(seed, ranks, seed % 5 == 0), entries(ranks), status(ranks), mood(ranks, Mood::Works),
+          child(ranks), shrinking(ranks), closed(ranks), shared(ranks)
     {
         how.limits = comms[0]->limits;
         how.name = "child";
         for (auto &of_rank : shared)
-            for (int i = 0; i < nstreams; i++) of_rank.push_back(ft_stream_new());
+            for (int i = 0; i < nstreams; i++)
+                of_rank.push_back(ft_stream_new());
     }
 
     ~World()
     {
         for (int r = 0; r < n; r++) {
-            if (!closed[r]) bury(r);
-            if (child[r]) ft_comm_close(child[r]);
+            if (!closed[r])
+                bury(r);
+            if (child[r])
+                ft_comm_close(child[r]);
             for (Entry &entry : entries[r])
-                if (shared[r].empty()) ft_stream_release(entry.stream);
-            for (ft_stream *stream : shared[r]) ft_stream_release(stream);
+                if (shared[r].empty())
+                    ft_stream_release(entry.stream);
+            for (ft_stream *stream : shared[r])
+                ft_stream_release(stream);
         }
         for (int r = 0; r < n; r++) {
             ft_stream_release(streams[r]);
-            if (!closed[r]) ft_comm_close(comms[r]);
+            if (!closed[r])
+                ft_comm_close(comms[r]);
             ft_engine_unref(engines[r]);
         }
-        for (ft_comm *comm : held) ft_comm_unref(comm);
+        for (ft_comm *comm : held)
+            ft_comm_unref(comm);
         n = 0; // nothing is left for Sim to close
     }
 
     void add_calls(size_t count, int victims)
     {
-        while (calls.size() < count) add_call(sim_random(&world, 2) ? FT_ALLREDUCE : sim_random(&world, 2) ? FT_BROADCAST : FT_REDUCE);
-        for (Call &call : calls) call.root %= n - victims; // the highest ranks are hurt, so that roots live
-        for (auto &of_rank : status) of_rank.assign(count, FT_AGAIN);
+        while (calls.size() < count)
+            add_call(sim_random(&world, 2)   ? FT_ALLREDUCE
+                     : sim_random(&world, 2) ? FT_BROADCAST
+                                             : FT_REDUCE);
+        for (Call &call : calls)
+            call.root %= n - victims; // the highest ranks are hurt, so that roots live
+        for (auto &of_rank : status)
+            of_rank.assign(count, FT_AGAIN);
     }
 
     void enqueue(int r)
     {
-        ft_stream *stream = shared[r].empty() ? ft_stream_new() : shared[r][sim_random(&world, shared[r].size())];
+        ft_stream *stream = shared[r].empty() ? ft_stream_new()
+                                              : shared[r][sim_random(&world, shared[r].size())];
         size_t first = next[r];
         ft_entry *entry = ft_entry_new(&stream, 1);
-        do ft_work_add(ft_entry_work(entry, comms[r]), make_op(calls[next[r]], r));
+        do
+            ft_work_add(ft_entry_work(entry, comms[r]), make_op(calls[next[r]], r));
         while (++next[r] < calls.size() && calls[next[r]].joined);
         entries[r].push_back({first, next[r] - first, stream});
         ft_entry_submit(entry);
     }
 
-    bool is_idle(int r) const { return comms[r]->queued.load() == 0 && !comms[r]->retry.under_way.load(); }
+    bool is_idle(int r) const
+    {
+        return comms[r]->queued.load() == 0 && !comms[r]->retry.under_way.load();
+    }
 
     // ---- the parts of calls that block
 
     void abort(int r)
     {
-        if (mood[r] == Mood::Leaves || mood[r] == Mood::Gone) return;
+        if (mood[r] == Mood::Leaves || mood[r] == Mood::Gone)
+            return;
         comms[r]->leaving.store(1);
         ft_engine_lock(engines[r]);
-        ft_comm_fail(comms[r], FT_ABORTED, comms[r]->view.rank, "rank %d aborted the communicator", comms[r]->view.rank);
+        ft_comm_fail(comms[r], FT_ABORTED, comms[r]->view.rank, "rank %d aborted the communicator",
+                     comms[r]->view.rank);
         ft_engine_unlock(engines[r]);
         mood[r] = Mood::Leaves;
         next[r] = calls.size();
@@ -92,10 +117,12 @@ struct World : Sim {
 
     bool is_drained(int r) const
     {
-        if (comms[r]->verdict.load() != FT_OK) return true;
+        if (comms[r]->verdict.load() != FT_OK)
+            return true;
         for (int k = 0; k < comms[r]->view.nranks; k++) {
             ft_link *tx = k == comms[r]->view.rank ? nullptr : comms[r]->peers[k]->tx;
-            if (tx && tx->state == FT_LINK_UP && !tx->ops->drained(tx)) return false;
+            if (tx && tx->state == FT_LINK_UP && !tx->ops->drained(tx))
+                return false;
         }
         return true;
     }
@@ -111,7 +138,8 @@ struct World : Sim {
 
     void come(int r)
     {
-        if (comms[r]->queued.load() > 0 || comms[r]->retry.under_way.load()) return;
+        if (comms[r]->queued.load() > 0 || comms[r]->retry.under_way.load())
+            return;
         ft_engine_lock(engines[r]);
         comms[r]->retry.pins++;
         ft_engine_unlock(engines[r]);
@@ -123,9 +151,11 @@ struct World : Sim {
     void go_on_shrinking(int r)
     {
         const ft_decision *decision;
-        if (ft_pact_result(comms[r], shrinking[r].pact, &decision) == FT_AGAIN) return;
+        if (ft_pact_result(comms[r], shrinking[r].pact, &decision) == FT_AGAIN)
+            return;
         int rc = ft_shrink_end(comms[r], &how, &shrinking[r], FT_OK, &child[r]);
-        EXPECT_TRUE(rc == FT_OK || rc == FT_FENCED || rc == FT_NOQUORUM) << "rank " << r << ": " << ft_fail_text();
+        EXPECT_TRUE(rc == FT_OK || rc == FT_FENCED || rc == FT_NOQUORUM)
+            << "rank " << r << ": " << ft_fail_text();
         mood[r] = rc == FT_OK ? Mood::Shrunk : Mood::Out;
         ft_engine_lock(engines[r]);
         comms[r]->retry.pins--;
@@ -136,29 +166,40 @@ struct World : Sim {
     void step(int r)
     {
         if (mood[r] == Mood::Works && next[r] < calls.size() && comms[r]->verdict.load() == FT_OK) {
-            if (sim_random(&world, hurry) == 0) enqueue(r);
-        } else if (mood[r] == Mood::Works && shrinks) mood[r] = Mood::Comes;
-        else if (mood[r] == Mood::Works && destroys && is_idle(r) && is_drained(r)) close(r);
-        else if (mood[r] == Mood::Leaves && is_idle(r) && comms[r]->untold.load() == 0) close(r);
-        if (mood[r] == Mood::Comes) come(r);
-        if (mood[r] == Mood::Shrinks) go_on_shrinking(r);
+            if (sim_random(&world, hurry) == 0)
+                enqueue(r);
+        } else if (mood[r] == Mood::Works && shrinks)
+            mood[r] = Mood::Comes;
+        else if (mood[r] == Mood::Works && destroys && is_idle(r) && is_drained(r))
+            close(r);
+        else if (mood[r] == Mood::Leaves && is_idle(r) && comms[r]->untold.load() == 0)
+            close(r);
+        if (mood[r] == Mood::Comes)
+            come(r);
+        if (mood[r] == Mood::Shrinks)
+            go_on_shrinking(r);
     }
 
     bool is_over(int r) const
     {
         switch (mood[r]) {
-        case Mood::Works: return !destroys && !shrinks && is_idle(r) && (next[r] == calls.size() || comms[r]->verdict.load() != FT_OK);
+        case Mood::Works:
+            return !destroys && !shrinks && is_idle(r) &&
+                   (next[r] == calls.size() || comms[r]->verdict.load() != FT_OK);
         case Mood::Gone:
         case Mood::Shrunk:
-        case Mood::Out: return true;
-        default: return false;
+        case Mood::Out:
+            return true;
+        default:
+            return false;
         }
     }
 
     bool all_over() const
     {
         for (int r = 0; r < n; r++)
-            if (alive[r] && !is_over(r)) return false;
+            if (alive[r] && !is_over(r))
+                return false;
         return true;
     }
 
@@ -166,9 +207,12 @@ struct World : Sim {
     {
         std::string text;
         for (int r = 0; r < n; r++)
-            text += "rank " + std::to_string(r) + (alive[r] ? "" : " dead") + " mood " + std::to_string(int(mood[r])) + " call " + std::to_string(next[r]) +
-                    " queued " + std::to_string(comms[r]->queued.load()) + " of " + std::to_string(comms[r]->view.nranks) + " status " +
-                    std::to_string(comms[r]->status.load()) + " verdict " + std::to_string(comms[r]->verdict.load()) + " retry " +
+            text += "rank " + std::to_string(r) + (alive[r] ? "" : " dead") + " mood " +
+                    std::to_string(int(mood[r])) + " call " + std::to_string(next[r]) + " queued " +
+                    std::to_string(comms[r]->queued.load()) + " of " +
+                    std::to_string(comms[r]->view.nranks) + " status " +
+                    std::to_string(comms[r]->status.load()) + " verdict " +
+                    std::to_string(comms[r]->verdict.load()) + " retry " +
                     std::to_string(comms[r]->retry.under_way.load()) + ": " + comms[r]->text + "\n";
         return text;
     }
@@ -182,21 +226,25 @@ struct World : Sim {
             each(turns);
             int r = int(sim_random(&world, n));
             bool turned = alive[r] && !closed[r];
-            if (turned) step(r);
+            if (turned)
+                step(r);
             turned = turned && !closed[r];
             still = turned && ft_engine_turn(engines[r]) ? 0 : still + 1;
             world.now_ns += 20;
             if (still > 4 * n) {
                 uint64_t event = sim_next(&world);
-                if (event > world.now_ns) world.now_ns = event < world.now_ns + 1000000 ? event : world.now_ns + 500000;
+                if (event > world.now_ns)
+                    world.now_ns = event < world.now_ns + 1000000 ? event : world.now_ns + 500000;
                 still = 0;
             }
             if (world.now_ns > end) {
                 ADD_FAILURE() << "not over after 60 s of virtual time\n" << describe();
                 return;
             }
-            if (!all_over()) quiet_ns = 0;
-            else if (quiet_ns == 0) quiet_ns = world.now_ns;
+            if (!all_over())
+                quiet_ns = 0;
+            else if (quiet_ns == 0)
+                quiet_ns = world.now_ns;
         }
         collect();
     }
@@ -207,7 +255,8 @@ struct World : Sim {
             for (const Entry &entry : entries[r])
                 if (alive[r] && shared[r].empty()) {
                     int rc = ft_stream_query(entry.stream);
-                    for (size_t i = 0; i < entry.count; i++) status[r][entry.first + i] = rc;
+                    for (size_t i = 0; i < entry.count; i++)
+                        status[r][entry.first + i] = rc;
                 }
     }
 
@@ -219,23 +268,29 @@ struct World : Sim {
         return status[r][id] == FT_OK && (call.kind != FT_REDUCE || r == call.root);
     }
 
-    // Wherever the call succeeded it has one result; elsewhere nothing was spoilt. Returns who is in it.
+    // Wherever the call succeeded it has one result; elsewhere nothing was spoilt. Returns who is
+    // in it.
     unsigned check_call(size_t id, unsigned most) const
     {
         const Call &call = calls[id];
         unsigned set = 0;
         for (int r = 0; r < n; r++) {
-            if (!alive[r]) continue;
-            bool succeeded = has_result(id, r), preserved = call.inplace && call.kind != FT_BROADCAST;
+            if (!alive[r])
+                continue;
+            bool succeeded = has_result(id, r),
+                 preserved = call.inplace && call.kind != FT_BROADCAST;
             const std::vector<int32_t> &out = result(id, r);
-            if (!succeeded && !preserved) continue;
+            if (!succeeded && !preserved)
+                continue;
             for (size_t i = 1; i < out.size(); i++)
                 if (out[i] != out[0]) {
-                    ADD_FAILURE() << "call " << id << " rank " << r << ": elements differ: " << out[0] << ", " << out[i];
+                    ADD_FAILURE() << "call " << id << " rank " << r
+                                  << ": elements differ: " << out[0] << ", " << out[i];
                     return 0;
                 }
             if (!succeeded) { // one that failed in a group with it may have been complete
-                EXPECT_TRUE(out[0] == unit << r || contributors(call, out[0])) << "call " << id << " rank " << r << " spoilt its input: " << out[0];
+                EXPECT_TRUE(out[0] == unit << r || contributors(call, out[0]))
+                    << "call " << id << " rank " << r << " spoilt its input: " << out[0];
                 continue;
             }
             if (call.kind == FT_BROADCAST) {
@@ -243,9 +298,13 @@ struct World : Sim {
                 continue;
             }
             unsigned mine = contributors(call, out[0]);
-            EXPECT_TRUE(mine >> r & 1) << "call " << id << " rank " << r << ": " << out[0] << " lacks its own contribution";
-            EXPECT_EQ(mine & ~most, 0u) << "call " << id << " rank " << r << ": somebody has come back";
-            EXPECT_TRUE(set == 0 || set == mine) << "call " << id << " rank " << r << " has a result of " << mine << ", a rank before it of " << set;
+            EXPECT_TRUE(mine >> r & 1) << "call " << id << " rank " << r << ": " << out[0]
+                                       << " lacks its own contribution";
+            EXPECT_EQ(mine & ~most, 0u)
+                << "call " << id << " rank " << r << ": somebody has come back";
+            EXPECT_TRUE(set == 0 || set == mine)
+                << "call " << id << " rank " << r << " has a result of " << mine
+                << ", a rank before it of " << set;
             set = mine;
         }
         return set;
@@ -256,26 +315,31 @@ struct World : Sim {
         unsigned most = (1u << n) - 1;
         for (size_t id = 0; id < calls.size() && !testing::Test::HasFailure(); id++) {
             unsigned set = check_call(id, most);
-            if (set) most = set;
+            if (set)
+                most = set;
         }
     }
 
     void expect_success(int r)
     {
-        for (ft_stream *stream : shared[r]) EXPECT_EQ(ft_stream_query(stream), FT_OK) << "rank " << r << ": " << ft_fail_text();
+        for (ft_stream *stream : shared[r])
+            EXPECT_EQ(ft_stream_query(stream), FT_OK) << "rank " << r << ": " << ft_fail_text();
         EXPECT_EQ(comms[r]->verdict.load(), FT_OK) << "rank " << r << ": " << comms[r]->text;
         for (size_t id = 0; id < calls.size(); id++) {
             if (shared[r].empty()) {
                 EXPECT_EQ(status[r][id], FT_OK) << "call " << id << " rank " << r;
-            } else status[r][id] = FT_OK;
+            } else
+                status[r][id] = FT_OK;
         }
     }
-
 };
 
 struct Runs {
     uint64_t first = env_u64("FT_SIM_SEED", 1), count;
-    explicit Runs(uint64_t usual) : count(env_u64("FT_SIM_RUNS", usual)) { std::printf("seeds %lu to %lu\n", first, first + count - 1); }
+    explicit Runs(uint64_t usual) : count(env_u64("FT_SIM_RUNS", usual))
+    {
+        std::printf("seeds %lu to %lu\n", first, first + count - 1);
+    }
     // fn(seed): one schedule.
     void each(const std::function<void(uint64_t)> &fn) const
     {
@@ -300,16 +364,20 @@ TEST(SimRetryCalls, DeepQueuesOnSeveralStreamsAndDeathsWithinDeaths)
         int dead = 0;
         sim.play([&](uint64_t turn) {
             bool repairs = dead > 0 && sim.comms[0]->retry.under_way.load();
-            if (dead == deaths || (dead == 0 ? turn < when : !repairs || sim_random(&sim.world, 40))) return;
+            if (dead == deaths ||
+                (dead == 0 ? turn < when : !repairs || sim_random(&sim.world, 40)))
+                return;
             sim.kill(sim.n - 1 - dead++);
             nested += repairs;
         });
         fenced += left_out(sim);
         for (int r = 0; r < n; r++)
-            if (sim.alive[r]) sim.expect_success(r);
+            if (sim.alive[r])
+                sim.expect_success(r);
         sim.check_calls();
     });
-    std::printf("%lu deaths came while another was repaired; %d ranks were left out\n", nested, fenced);
+    std::printf("%lu deaths came while another was repaired; %d ranks were left out\n", nested,
+                fenced);
     EXPECT_LE(fenced, 1 + int(runs.count) / 50);
 }
 
@@ -322,12 +390,15 @@ TEST(SimRetryCalls, ARevokeEndsItForAll)
         World sim(seed, n);
         sim.hurry = seed % 2 ? 1 : 20;
         sim.add_calls(10, 1);
-        uint64_t when = sim_random(&sim.world, 2000), turn_of_revoke = when + sim_random(&sim.world, seed % 3 ? 400 : 3000);
+        uint64_t when = sim_random(&sim.world, 2000),
+                 turn_of_revoke = when + sim_random(&sim.world, seed % 3 ? 400 : 3000);
         int who = int(sim_random(&sim.world, n - 1));
         bool dies = seed % 4 != 0, revoked = false;
         sim.play([&](uint64_t turn) {
-            if (turn == when && dies) sim.kill(n - 1);
-            if (turn < turn_of_revoke || revoked) return;
+            if (turn == when && dies)
+                sim.kill(n - 1);
+            if (turn < turn_of_revoke || revoked)
+                return;
             revoked = true;
             during += sim.comms[who]->retry.under_way.load() != 0;
             ft_comm_revoke(sim.comms[who], "test");
@@ -336,7 +407,9 @@ TEST(SimRetryCalls, ARevokeEndsItForAll)
         bool early = sim.world.now_ns > 0 && revoked;
         for (int r = 0; r < n && early; r++)
             if (sim.alive[r]) {
-                EXPECT_NE(sim.comms[r]->verdict.load(), FT_OK) << "rank " << r << " does not know of the revoke\n" << sim.describe();
+                EXPECT_NE(sim.comms[r]->verdict.load(), FT_OK)
+                    << "rank " << r << " does not know of the revoke\n"
+                    << sim.describe();
             }
         sim.check_calls();
     });
@@ -352,17 +425,24 @@ TEST(SimRetryCalls, ARankThatAbortsCountsAsLost)
         World sim(seed, n);
         sim.hurry = seed % 2 ? 1 : 20;
         sim.add_calls(10, 2);
-        uint64_t when = sim_random(&sim.world, 2000), turn_of_abort = when + sim_random(&sim.world, seed % 3 ? 400 : 2000);
-        bool dies = seed % 4 != 0, ahead = seed % 3 == 0; // ahead: it has just finished what others have not
+        uint64_t when = sim_random(&sim.world, 2000),
+                 turn_of_abort = when + sim_random(&sim.world, seed % 3 ? 400 : 2000);
+        bool dies = seed % 4 != 0,
+             ahead = seed % 3 == 0; // ahead: it has just finished what others have not
         sim.play([&](uint64_t turn) {
             const ft_comm *comm = sim.comms[n - 2];
-            if (turn == when && dies) sim.kill(n - 1);
-            if (ahead && turn > when && comm->done_op > sim.comms[0]->done_op && comm->view.epoch == sim.comms[0]->view.epoch) sim.abort(n - 2);
-            if (turn == turn_of_abort && !ahead) sim.abort(n - 2);
+            if (turn == when && dies)
+                sim.kill(n - 1);
+            if (ahead && turn > when && comm->done_op > sim.comms[0]->done_op &&
+                comm->view.epoch == sim.comms[0]->view.epoch)
+                sim.abort(n - 2);
+            if (turn == turn_of_abort && !ahead)
+                sim.abort(n - 2);
         });
         fenced += left_out(sim);
         for (int r = 0; r < n - 2; r++)
-            if (sim.alive[r]) sim.expect_success(r);
+            if (sim.alive[r])
+                sim.expect_success(r);
         sim.check_calls();
     });
     std::printf("%d ranks were left out\n", fenced);
@@ -381,11 +461,13 @@ TEST(SimRetryCalls, ARankThatIsDoneMayDestroyItsEnd)
         sim.add_calls(3, 1);
         uint64_t when = 300 + sim_random(&sim.world, 1500);
         sim.play([&](uint64_t turn) {
-            if (turn == when && sim.mood[n - 1] == Mood::Works) sim.kill(n - 1);
+            if (turn == when && sim.mood[n - 1] == Mood::Works)
+                sim.kill(n - 1);
         });
         fenced += left_out(sim);
         for (int r = 0; r < n; r++)
-            if (sim.alive[r]) sim.expect_success(r);
+            if (sim.alive[r])
+                sim.expect_success(r);
         sim.check_calls();
     });
     std::printf("%d ranks were left out\n", fenced);
@@ -404,22 +486,26 @@ TEST(SimRetryCalls, AShrinkGivesAllSurvivorsOneChild)
         sim.add_calls(4, 1);
         uint64_t when = sim_random(&sim.world, 2000);
         sim.play([&](uint64_t turn) {
-            if (turn == when) sim.kill(n - 1);
+            if (turn == when)
+                sim.kill(n - 1);
         });
         fenced += left_out(sim);
         const ft_comm *first = nullptr;
         for (int r = 0; r < n; r++) {
-            if (!sim.alive[r] || sim.mood[r] != Mood::Shrunk) continue;
-            if (!first) first = sim.child[r];
+            if (!sim.alive[r] || sim.mood[r] != Mood::Shrunk)
+                continue;
+            if (!first)
+                first = sim.child[r];
             EXPECT_EQ(sim.child[r]->ctx, first->ctx) << "rank " << r;
             EXPECT_EQ(sim.child[r]->view.nranks, first->view.nranks) << "rank " << r;
             EXPECT_GE(sim.child[r]->view.nranks, __builtin_popcount(sim.living())) << "rank " << r;
         }
-        for (int r = 0; r < n; r++) fenced += sim.alive[r] && sim.mood[r] == Mood::Out;
+        for (int r = 0; r < n; r++)
+            fenced += sim.alive[r] && sim.mood[r] == Mood::Out;
         sim.check_calls();
     });
     std::printf("%d ranks were left out\n", fenced);
     EXPECT_LE(fenced, 1 + int(runs.count) / 50);
 }
 
-}  // namespace
+} // namespace

@@ -1,6 +1,7 @@
 /*
- * Engines with policy retry in the simulated world, for tests: ranks that come to their calls at random times, alone or in groups,
- * and what a result says about who contributed. Rank r contributes 60 << r, so that a sum or an average tells who is in it.
+ * Engines with policy retry in the simulated world, for tests: ranks that come to their calls at
+ * random times, alone or in groups, and what a result says about who contributed. Rank r
+ * contributes 60 << r, so that a sum or an average tells who is in it.
  */
 #ifndef FT_RETRY_SIM_H
 #define FT_RETRY_SIM_H
@@ -15,7 +16,8 @@ extern "C" {
 #include "sim/sim.h"
 }
 
-namespace {
+namespace
+{
 
 inline uint64_t env_u64(const char *name, uint64_t other)
 {
@@ -52,7 +54,8 @@ struct Sim {
         ft_comm_limits limits{2000, 1000, 200, min_ranks, 0, false, verify, true, false};
         std::vector<int> host(n);
         std::vector<uint64_t> peer(n);
-        for (int r = 0; r < n; r++) host[r] = r * 2 / n, peer[r] = 1000 + r;
+        for (int r = 0; r < n; r++)
+            host[r] = r * 2 / n, peer[r] = 1000 + r;
         ft_view view{1, n, 0, 2, host.data(), peer.data()};
         size_t chunk = 4096u << sim_random(&world, 2);
         for (int r = 0; r < n; r++) {
@@ -72,9 +75,12 @@ struct Sim {
         for (int r = 0; r < n; r++) {
             for (int k = 0; k < n; k++) {
                 ft_card card;
-                if (k == r) continue;
+                if (k == r)
+                    continue;
                 EXPECT_EQ(ft_engine_card(engines[k], &card), FT_OK);
-                EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address, card.address_bytes, k), FT_OK);
+                EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address, card.address_bytes,
+                                          k),
+                          FT_OK);
             }
             EXPECT_EQ(ft_engine_bind(engines[r], 77), FT_OK);
             ft_view mine = view;
@@ -88,7 +94,8 @@ struct Sim {
     ~Sim()
     {
         for (int r = 0; r < n; r++)
-            if (!alive[r]) bury(r);
+            if (!alive[r])
+                bury(r);
         for (int r = 0; r < n; r++) {
             ft_stream_release(streams[r]);
             ft_comm_close(comms[r]);
@@ -112,8 +119,14 @@ struct Sim {
 
     void add_call(ft_kind kind)
     {
-        Call call{kind, sim_random(&world, 2) ? FT_SUM : FT_AVG, int(sim_random(&world, n)), 1 + sim_random(&world, sim_random(&world, 2) ? 20 : 6000),
-                  sim_random(&world, 2) != 0, sim_random(&world, 3) == 0, {}, {}};
+        Call call{kind,
+                  sim_random(&world, 2) ? FT_SUM : FT_AVG,
+                  int(sim_random(&world, n)),
+                  1 + sim_random(&world, sim_random(&world, 2) ? 20 : 6000),
+                  sim_random(&world, 2) != 0,
+                  sim_random(&world, 3) == 0,
+                  {},
+                  {}};
         for (int r = 0; r < n; r++) {
             call.in.emplace_back(call.count * (kind == FT_ALLGATHER ? n : 1), unit << r);
             call.out.emplace_back(call.in[r].size(), -1);
@@ -126,7 +139,8 @@ struct Sim {
         ft_op *op = ft_op_new();
         int root = -1;
         for (int k = 0; k < comms[r]->view.nranks; k++)
-            if (comms[r]->view.peer[k] == 1000u + unsigned(call.root)) root = k;
+            if (comms[r]->view.peer[k] == 1000u + unsigned(call.root))
+                root = k;
         op->coll.kind = call.kind;
         op->coll.type = FT_INT32;
         op->coll.count = call.count;
@@ -143,7 +157,8 @@ struct Sim {
     void submit(int r)
     {
         ft_entry *entry = ft_entry_new(&streams[r], 1);
-        do ft_work_add(ft_entry_work(entry, comms[r]), make_op(calls[next[r]], r));
+        do
+            ft_work_add(ft_entry_work(entry, comms[r]), make_op(calls[next[r]], r));
         while (++next[r] < calls.size() && calls[next[r]].joined);
         ft_entry_submit(entry);
     }
@@ -151,7 +166,9 @@ struct Sim {
     bool finished() const
     {
         for (int r = 0; r < n; r++)
-            if (alive[r] && (next[r] < calls.size() || comms[r]->queued.load() > 0 || comms[r]->retry.under_way.load())) return false;
+            if (alive[r] && (next[r] < calls.size() || comms[r]->queued.load() > 0 ||
+                             comms[r]->retry.under_way.load()))
+                return false;
         return true;
     }
 
@@ -163,15 +180,18 @@ struct Sim {
         for (uint64_t turns = 0; !finished(); turns++) {
             each(turns);
             int r = int(sim_random(&world, n));
-            if (alive[r] && next[r] < calls.size() && sim_random(&world, 20) == 0) submit(r);
+            if (alive[r] && next[r] < calls.size() && sim_random(&world, 20) == 0)
+                submit(r);
             still = alive[r] && ft_engine_turn(engines[r]) ? 0 : still + 1;
             world.now_ns += 20;
             if (still > 4 * n) {
                 uint64_t event = sim_next(&world);
-                if (event > world.now_ns) world.now_ns = event < world.now_ns + 1000000 ? event : world.now_ns + 500000;
+                if (event > world.now_ns)
+                    world.now_ns = event < world.now_ns + 1000000 ? event : world.now_ns + 500000;
                 still = 0;
             }
-            if (world.now_ns > end) return false;
+            if (world.now_ns > end)
+                return false;
         }
         return true;
     }
@@ -185,39 +205,51 @@ struct Sim {
     unsigned living() const
     {
         unsigned mask = 0;
-        for (int r = 0; r < n; r++) mask |= unsigned(alive[r]) << r;
+        for (int r = 0; r < n; r++)
+            mask |= unsigned(alive[r]) << r;
         return mask;
     }
 
-    const std::vector<int32_t> &result(size_t id, int r) const { return calls[id].inplace ? calls[id].in[r] : calls[id].out[r]; }
+    const std::vector<int32_t> &result(size_t id, int r) const
+    {
+        return calls[id].inplace ? calls[id].in[r] : calls[id].out[r];
+    }
 
     /* Who is in a result; 0: nobody's. */
     unsigned contributors(const Call &call, int32_t value) const
     {
         for (unsigned mask = 1; mask < 1u << n; mask++)
-            if (value == int32_t(mask) * unit / (call.red == FT_AVG ? __builtin_popcount(mask) : 1)) return mask;
+            if (value == int32_t(mask) * unit / (call.red == FT_AVG ? __builtin_popcount(mask) : 1))
+                return mask;
         return 0;
     }
 
-    /* Every survivor has the result of one set of contributors, which is within `most`. Returns the set, 0 if the call has none. */
+    /* Every survivor has the result of one set of contributors, which is within `most`. Returns the
+     * set, 0 if the call has none. */
     unsigned check(size_t id, unsigned most) const
     {
         const Call &call = calls[id];
         unsigned set = 0;
         for (int r = 0; r < n; r++) {
-            if (!alive[r] || (call.kind == FT_REDUCE && r != call.root)) continue;
+            if (!alive[r] || (call.kind == FT_REDUCE && r != call.root))
+                continue;
             const std::vector<int32_t> &out = result(id, r);
             for (size_t i = 1; i < out.size(); i++)
-                if (out[i] != out[0]) ADD_FAILURE() << "call " << id << " rank " << r << ": elements differ: " << out[0] << ", " << out[i];
+                if (out[i] != out[0])
+                    ADD_FAILURE() << "call " << id << " rank " << r
+                                  << ": elements differ: " << out[0] << ", " << out[i];
             if (call.kind == FT_BROADCAST) {
                 EXPECT_EQ(out[0], unit << call.root) << "call " << id << " rank " << r;
                 continue;
             }
             unsigned mine = contributors(call, out[0]);
-            EXPECT_EQ(mine & living(), living()) << "call " << id << " rank " << r << " of " << n << ": " << out[0] << " lacks a survivor";
-            EXPECT_EQ(mine & ~most, 0u) << "call " << id << " rank " << r << ": somebody has come back";
+            EXPECT_EQ(mine & living(), living()) << "call " << id << " rank " << r << " of " << n
+                                                 << ": " << out[0] << " lacks a survivor";
+            EXPECT_EQ(mine & ~most, 0u)
+                << "call " << id << " rank " << r << ": somebody has come back";
             if (set) {
-                EXPECT_EQ(set, mine) << "call " << id << " rank " << r << ": not the result of the ranks before it";
+                EXPECT_EQ(set, mine)
+                    << "call " << id << " rank " << r << ": not the result of the ranks before it";
             }
             set = mine;
         }
@@ -225,22 +257,26 @@ struct Sim {
     }
 };
 
-inline std::string replay(uint64_t seed) { return "replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/retry_test"; }
+inline std::string replay(uint64_t seed)
+{
+    return "replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/retry_test";
+}
 
-/* Without proof of a death a rank that found it first may be taken for the one that is cut off, see docs/membership.md. It has
- * been told, and counts as lost. */
+/* Without proof of a death a rank that found it first may be taken for the one that is cut off, see
+ * docs/membership.md. It has been told, and counts as lost. */
 inline int left_out(Sim &sim)
 {
     int count = 0;
     for (int r = 0; r < sim.n; r++) {
         int verdict = sim.comms[r]->verdict.load();
-        if (!sim.alive[r] || (verdict != FT_FENCED && verdict != FT_NOQUORUM)) continue;
+        if (!sim.alive[r] || (verdict != FT_FENCED && verdict != FT_NOQUORUM))
+            continue;
         sim.alive[r] = false;
         count++;
     }
     return count;
 }
 
-}  // namespace
+} // namespace
 
 #endif

@@ -1,23 +1,29 @@
-// Property: with policy retry, whatever moment ranks die or a link breaks at, every call on every survivor succeeds; the result is
-// that of one set of contributors, the same on all survivors, which holds all of them and never grows from call to call; an average
-// divides by the number of that set. A call that cannot be repeated fails on all.
-// Method: whole engines under a virtual clock; ranks come to their calls at random times, alone or grouped, in place or not. Rank
-// r contributes 60 << r, so that a sum or an average tells who is in it. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/retry_test
+// Property: with policy retry, whatever moment ranks die or a link breaks at, every call on every
+// survivor succeeds; the result is that of one set of contributors, the same on all survivors,
+// which holds all of them and never grows from call to call; an average divides by the number of
+// that set. A call that cannot be repeated fails on all. Method: whole engines under a virtual
+// clock; ranks come to their calls at random times, alone or grouped, in place or not. Rank r
+// contributes 60 << r, so that a sum or an average tells who is in it. Replay one seed:
+// FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/retry_test
 #include "sim/retry_sim.h"
 
-namespace {
+namespace
+{
 
 void check_all(const Sim &sim, bool lost)
 {
     unsigned most = (1u << sim.n) - 1;
     for (int r = 0; r < sim.n; r++) {
-        if (!sim.alive[r]) continue;
+        if (!sim.alive[r])
+            continue;
         EXPECT_EQ(ft_stream_query(sim.streams[r]), FT_OK) << "rank " << r << ": " << ft_fail_text();
-        EXPECT_EQ(sim.comms[r]->verdict.load(), FT_OK) << "rank " << r << ": " << sim.comms[r]->text;
+        EXPECT_EQ(sim.comms[r]->verdict.load(), FT_OK)
+            << "rank " << r << ": " << sim.comms[r]->text;
     }
     for (size_t id = 0; id < sim.calls.size() && !testing::Test::HasFailure(); id++) {
         unsigned set = sim.check(id, most);
-        if (set) most = set;
+        if (set)
+            most = set;
         if (!lost && set) {
             EXPECT_EQ(set, (1u << sim.n) - 1) << "call " << id << ": nobody died";
         }
@@ -31,20 +37,26 @@ TEST(SimRetry, CallsSucceedWhoeverDies)
     for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
         SCOPED_TRACE(replay(seed));
         Sim sim(seed, 3 + int(seed % 4), seed % 5 == 0);
-        while (sim.calls.size() < 6) sim.add_call(sim_random(&sim.world, 2) ? FT_ALLREDUCE : sim_random(&sim.world, 2) ? FT_BROADCAST : FT_REDUCE);
+        while (sim.calls.size() < 6)
+            sim.add_call(sim_random(&sim.world, 2)   ? FT_ALLREDUCE
+                         : sim_random(&sim.world, 2) ? FT_BROADCAST
+                                                     : FT_REDUCE);
         int deaths = 1 + (sim.n > 4 && sim_random(&sim.world, 2));
         std::vector<uint64_t> when{sim_random(&sim.world, 2000), sim_random(&sim.world, 2000)};
         std::vector<int> victim{int(sim_random(&sim.world, sim.n))};
         victim.push_back((victim[0] + 1) % sim.n);
         for (Call &call : sim.calls) /* roots live */
-            while (call.root == victim[0] || call.root == victim[1]) call.root = (call.root + 1) % sim.n;
+            while (call.root == victim[0] || call.root == victim[1])
+                call.root = (call.root + 1) % sim.n;
         EXPECT_TRUE(sim.run(UINT64_C(60000000000), [&](uint64_t turn) {
             for (int k = 0; k < deaths; k++)
-                if (turn == when[k]) sim.kill(victim[k]);
+                if (turn == when[k])
+                    sim.kill(victim[k]);
         })) << "operations still pending after 60 s of virtual time";
         fenced += uint64_t(left_out(sim));
         check_all(sim, true);
-        for (int r = 0; r < sim.n; r++) shrunk += sim.alive[r] && sim.comms[r]->view.nranks < sim.n;
+        for (int r = 0; r < sim.n; r++)
+            shrunk += sim.alive[r] && sim.comms[r]->view.nranks < sim.n;
     }
     std::printf("%lu survivors went on in a smaller view, %lu were left out\n", shrunk, fenced);
     EXPECT_LE(fenced, 1 + runs / 100);
@@ -59,12 +71,14 @@ TEST(SimRetry, ABrokenLinkIsMended)
     for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
         SCOPED_TRACE(replay(seed));
         Sim sim(seed, 2 + int(seed % 5), false);
-        while (sim.calls.size() < 6) sim.add_call(sim_random(&sim.world, 2) ? FT_ALLREDUCE : FT_BROADCAST);
+        while (sim.calls.size() < 6)
+            sim.add_call(sim_random(&sim.world, 2) ? FT_ALLREDUCE : FT_BROADCAST);
         uint64_t when = sim_random(&sim.world, 1000);
         int from = int(sim_random(&sim.world, sim.n)), to = (from + 1) % sim.n;
         bool cut = false;
         EXPECT_TRUE(sim.run(UINT64_C(60000000000), [&](uint64_t turn) {
-            if (turn >= when && !cut) cut = sim_cut(&sim.world, 1000 + uint64_t(from), 1000 + uint64_t(to));
+            if (turn >= when && !cut)
+                cut = sim_cut(&sim.world, 1000 + uint64_t(from), 1000 + uint64_t(to));
         })) << "operations still pending after 60 s of virtual time";
         check_all(sim, false);
         mended += sim.comms[0]->view.epoch > 1;
@@ -75,7 +89,8 @@ TEST(SimRetry, ABrokenLinkIsMended)
     }
 }
 
-/* What cannot be repeated, a dead root and too few ranks: either all survivors have every result, or all have an error. */
+/* What cannot be repeated, a dead root and too few ranks: either all survivors have every result,
+ * or all have an error. */
 TEST(SimRetry, OtherCallsFailOnAll)
 {
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300), failures = 0;
@@ -84,18 +99,25 @@ TEST(SimRetry, OtherCallsFailOnAll)
         int n = 3 + int(seed % 4), what = int(seed / 4 % 3), victim;
         Sim sim(seed, n, false, what == 2 ? n : 1);
         victim = int(sim_random(&sim.world, n));
-        for (int i = 0; i < 6; i++) sim.add_call(what == 0 && i % 2 ? FT_ALLGATHER : what == 1 && i % 2 ? FT_BROADCAST : FT_ALLREDUCE);
-        for (Call &call : sim.calls) call.inplace = call.joined = false, call.root = victim;
+        for (int i = 0; i < 6; i++)
+            sim.add_call(what == 0 && i % 2   ? FT_ALLGATHER
+                         : what == 1 && i % 2 ? FT_BROADCAST
+                                              : FT_ALLREDUCE);
+        for (Call &call : sim.calls)
+            call.inplace = call.joined = false, call.root = victim;
         uint64_t when = sim_random(&sim.world, 600);
         std::vector<int> status(n);
         EXPECT_TRUE(sim.run(UINT64_C(60000000000), [&](uint64_t turn) {
-            if (turn == when) sim.kill(victim);
+            if (turn == when)
+                sim.kill(victim);
             for (int r = 0; r < n; r++) /* users stop at the first error */
-                if (sim.comms[r]->verdict.load() != FT_OK) sim.next[r] = sim.calls.size();
+                if (sim.comms[r]->verdict.load() != FT_OK)
+                    sim.next[r] = sim.calls.size();
         })) << "operations still pending after 60 s of virtual time";
         int failed = 0, living = 0;
         for (int r = 0; r < n; r++) {
-            if (!sim.alive[r]) continue;
+            if (!sim.alive[r])
+                continue;
             living++;
             failed += sim.comms[r]->verdict.load() != FT_OK;
             if (sim.comms[r]->verdict.load() == FT_OK) {
@@ -111,4 +133,4 @@ TEST(SimRetry, OtherCallsFailOnAll)
     }
 }
 
-}  // namespace
+} // namespace

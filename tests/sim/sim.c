@@ -1,6 +1,6 @@
 /*
- * The simulated world. Order is kept within a channel (a later message never arrives before an earlier one of the same link and
- * lane) and nowhere else.
+ * The simulated world. Order is kept within a channel (a later message never arrives before an
+ * earlier one of the same link and lane) and nowhere else.
  */
 #include "sim/sim.h"
 
@@ -17,7 +17,10 @@ struct sim_link {
     struct ft_rxq rxq;
     struct ft_txq txq;
     uint64_t last_ns[FT_LANES_ALL];
-    struct sim_slot { struct sim_slot *next; } *reserved; /* neither committed nor cancelled; the payload follows */
+    /* neither committed nor cancelled; the payload follows */
+    struct sim_slot {
+        struct sim_slot *next;
+    } * reserved;
     bool gone; /* disconnected by its engine; freed when no event refers to it */
     int refs;
 };
@@ -37,7 +40,7 @@ struct sim_event {
     struct sim_transport *to;
     struct sim_link *link; /* of `to` */
     struct ft_header header;
-    const void *data;      /* payload: a copy, or the user's buffer while req is pending */
+    const void *data; /* payload: a copy, or the user's buffer while req is pending */
     void *copy;
     struct ft_send *req;
     int reason;
@@ -46,7 +49,7 @@ struct sim_event {
 
 static struct sim_world *world;
 
-/* ---- clock and chance ------------------------------------------------------------------------------------------- */
+/* ---- clock and chance ------------------------------------------------------------------------ */
 
 static uint64_t next_random(struct sim_world *w)
 {
@@ -56,13 +59,20 @@ static uint64_t next_random(struct sim_world *w)
     return w->rng;
 }
 
-uint64_t sim_random(struct sim_world *w, uint64_t below) { return below ? (next_random(w) >> 11) % below : 0; }
+uint64_t sim_random(struct sim_world *w, uint64_t below)
+{
+    return below ? (next_random(w) >> 11) % below : 0;
+}
 
-static uint64_t sim_now(struct ft_env *env) { return ((struct sim_world *)env->ctx)->now_ns; }
+static uint64_t sim_now(struct ft_env *env)
+{
+    return ((struct sim_world *)env->ctx)->now_ns;
+}
 
 static void sim_bytes(struct ft_env *env, void *buf, size_t len_bytes)
 {
-    for (size_t i = 0; i < len_bytes; i++) ((unsigned char *)buf)[i] = (unsigned char)next_random(env->ctx);
+    for (size_t i = 0; i < len_bytes; i++)
+        ((unsigned char *)buf)[i] = (unsigned char)next_random(env->ctx);
 }
 
 void sim_start(struct sim_world *w, uint64_t seed)
@@ -78,29 +88,33 @@ void sim_start(struct sim_world *w, uint64_t seed)
 uint64_t sim_next(const struct sim_world *w)
 {
     const struct sim_event *event = w->events;
-    while (event && event->to->dead) event = event->next;
+    while (event && event->to->dead)
+        event = event->next;
     return event ? event->at_ns : UINT64_MAX;
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------- */
+/* ---- events ---------------------------------------------------------------------------------- */
 
 static void unref(struct sim_link *link)
 {
-    if (--link->refs > 0) return;
+    if (--link->refs > 0)
+        return;
     free(link);
 }
 
 static struct sim_event *schedule(enum what what, struct sim_link *link, uint64_t at_ns)
 {
     struct sim_event *event = calloc(1, sizeof *event);
-    if (!event) abort();
+    if (!event)
+        abort();
     event->what = what;
     event->link = link;
     event->to = (struct sim_transport *)link->base.transport;
     event->at_ns = at_ns;
     link->refs++;
     struct sim_event **at = &world->events;
-    while (*at && (*at)->at_ns <= at_ns) at = &(*at)->next;
+    while (*at && (*at)->at_ns <= at_ns)
+        at = &(*at)->next;
     event->next = *at;
     *at = event;
     return event;
@@ -108,21 +122,27 @@ static struct sim_event *schedule(enum what what, struct sim_link *link, uint64_
 
 static void finish(struct sim_event *event, int status)
 {
-    if (event->req) event->req->status = status;
-    if (event->copy) world->frames--;
+    if (event->req)
+        event->req->status = status;
+    if (event->copy)
+        world->frames--;
     free(event->copy);
     unref(event->link);
     free(event);
 }
 
-static uint64_t delay(void) { return world->now_ns + 100 + sim_random(world, world->delay_ns); }
+static uint64_t delay(void)
+{
+    return world->now_ns + 100 + sim_random(world, world->delay_ns);
+}
 
-/* ---- links ------------------------------------------------------------------------------------------------------------ */
+/* ---- links ----------------------------------------------------------------------------------- */
 
 static void consumed(struct ft_rxq *rxq, struct ft_rxq_node *node)
 {
     struct sim_link *rx = FT_CONTAINER(rxq, struct sim_link, rxq);
-    if (!rx->other || rx->other->gone) return;
+    if (!rx->other || rx->other->gone)
+        return;
     struct sim_event *event = schedule(CREDIT, rx->other, delay());
     event->header = node->header;
 }
@@ -130,11 +150,18 @@ static void consumed(struct ft_rxq *rxq, struct ft_rxq_node *node)
 static struct sim_link *new_link(struct sim_transport *t, uint64_t peer, bool sender)
 {
     struct sim_link *link = calloc(1, sizeof *link);
-    if (!link) abort();
-    link->base = (struct ft_link){.ops = t->base.ops, .transport = &t->base, .peer = peer, .sender = sender, .state = FT_LINK_CONNECTING};
+    if (!link)
+        abort();
+    link->base = (struct ft_link){.ops = t->base.ops,
+                                  .transport = &t->base,
+                                  .peer = peer,
+                                  .sender = sender,
+                                  .state = FT_LINK_CONNECTING};
     link->refs = 1;
-    if (sender) ft_txq_open(&link->txq, &t->set);
-    else ft_rxq_open(&link->rxq, &t->set, consumed);
+    if (sender)
+        ft_txq_open(&link->txq, &t->set);
+    else
+        ft_rxq_open(&link->rxq, &t->set, consumed);
     link->next = t->links;
     t->links = link;
     return link;
@@ -156,17 +183,21 @@ static void lose_frames(struct sim_link *tx)
 
 static void break_link(struct sim_link *tx, bool orderly, bool proof)
 {
-    if (!orderly) lose_frames(tx);
+    if (!orderly)
+        lose_frames(tx);
     if (!tx->gone && tx->base.state != FT_LINK_DOWN) {
         struct sim_event *event = schedule(DOWN, tx, world->now_ns);
         event->reason = FT_LINK;
         event->proof = proof;
     }
-    if (!tx->other || tx->other->gone || tx->other->base.state == FT_LINK_DOWN) return;
+    if (!tx->other || tx->other->gone || tx->other->base.state == FT_LINK_DOWN)
+        return;
     uint64_t at = world->now_ns;
     for (int i = 0; orderly && i < FT_LANES_ALL; i++)
-        if (tx->last_ns[i] > at) at = tx->last_ns[i];
-    if (!orderly && world->late_down_ns) at += sim_random(world, world->late_down_ns);
+        if (tx->last_ns[i] > at)
+            at = tx->last_ns[i];
+    if (!orderly && world->late_down_ns)
+        at += sim_random(world, world->late_down_ns);
     struct sim_event *event = schedule(DOWN, tx->other, at + 1);
     event->reason = FT_LINK;
     event->orderly = orderly;
@@ -177,7 +208,8 @@ bool sim_cut(struct sim_world *w, uint64_t from, uint64_t to)
 {
     for (struct sim_transport *t = w->transports; t; t = t->next)
         for (struct sim_link *link = t->links; link; link = link->next)
-            if (link->base.sender && t->base.config.self == from && link->base.peer == to && link->base.state == FT_LINK_UP) {
+            if (link->base.sender && t->base.config.self == from && link->base.peer == to &&
+                link->base.state == FT_LINK_UP) {
                 break_link(link, false, false);
                 return true;
             }
@@ -187,27 +219,32 @@ bool sim_cut(struct sim_world *w, uint64_t from, uint64_t to)
 void sim_kill(struct sim_world *w, uint64_t engine)
 {
     for (struct sim_transport *t = w->transports; t; t = t->next) {
-        if (t->base.config.self == engine) t->dead = true;
+        if (t->base.config.self == engine)
+            t->dead = true;
         for (struct sim_link *link = t->links; link; link = link->next)
-            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine)) break_link(link, false, w->proof);
+            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine))
+                break_link(link, false, w->proof);
     }
 }
 
 void sim_part(struct sim_world *w, uint64_t engine)
 {
     for (struct sim_transport *t = w->transports; t; t = t->next) {
-        if (t->base.config.self == engine) t->parted = true;
+        if (t->base.config.self == engine)
+            t->parted = true;
         for (struct sim_link *link = t->links; link; link = link->next)
-            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine)) break_link(link, false, false);
+            if (link->base.sender && (t->base.config.self == engine || link->base.peer == engine))
+                break_link(link, false, false);
     }
 }
 
-/* ---- the transport's functions --------------------------------------------------------------------------------------------- */
+/* ---- the transport's functions --------------------------------------------------------------- */
 
 static int sim_open(const struct ft_transport_config *config, struct ft_transport **out)
 {
     struct sim_transport *t = calloc(1, sizeof *t);
-    if (!t) return FT_NOMEM;
+    if (!t)
+        return FT_NOMEM;
     t->base.ops = &sim_transport_ops;
     t->base.config = *config;
     ft_rxq_set_open(&t->set, config->chunk_bytes);
@@ -222,11 +259,13 @@ static void sim_disconnect(struct ft_link *base)
     struct sim_link *link = (struct sim_link *)base;
     struct sim_transport *t = (struct sim_transport *)base->transport;
     struct sim_link **at = &t->links;
-    while (*at != link) at = &(*at)->next;
+    while (*at != link)
+        at = &(*at)->next;
     *at = link->next;
     link->gone = true;
     if (base->sender) {
-        for (struct sim_event *e = world->events; e; e = e->next) /* the user's buffers may go away now */
+        /* the user's buffers may go away now */
+        for (struct sim_event *e = world->events; e; e = e->next)
             if (e->what == DELIVER && link->other && e->link == link->other && e->req) {
                 e->copy = malloc(e->header.len + 1u);
                 memcpy(e->copy, e->data, e->header.len);
@@ -250,7 +289,8 @@ static void sim_disconnect(struct ft_link *base)
         }
         ft_rxq_close(&link->rxq);
     }
-    if (link->other) link->other->other = NULL;
+    if (link->other)
+        link->other->other = NULL;
     link->other = NULL;
     unref(link);
 }
@@ -258,7 +298,8 @@ static void sim_disconnect(struct ft_link *base)
 static void sim_close(struct ft_transport *base)
 {
     struct sim_transport *t = (struct sim_transport *)base;
-    while (t->links) sim_disconnect(&t->links->base);
+    while (t->links)
+        sim_disconnect(&t->links->base);
     ft_rxq_set_close(&t->set);
     for (struct sim_event **at = &world->events; *at;) {
         struct sim_event *event = *at;
@@ -270,14 +311,16 @@ static void sim_close(struct ft_transport *base)
         finish(event, FT_LINK);
     }
     struct sim_transport **at = &world->transports;
-    while (*at != t) at = &(*at)->next;
+    while (*at != t)
+        at = &(*at)->next;
     *at = t->next;
     free(t);
 }
 
 static int sim_address(struct ft_transport *t, void *buf, size_t capacity)
 {
-    if (capacity < sizeof t->config.self) return FT_INVAL;
+    if (capacity < sizeof t->config.self)
+        return FT_INVAL;
     memcpy(buf, &t->config.self, sizeof t->config.self);
     return (int)sizeof t->config.self;
 }
@@ -289,7 +332,8 @@ static bool sim_reaches(struct ft_transport *t, const void *address, size_t len)
     return len == sizeof(uint64_t);
 }
 
-static int sim_connect(struct ft_transport *base, uint64_t peer, const void *address, size_t len, struct ft_link **out)
+static int sim_connect(struct ft_transport *base, uint64_t peer, const void *address, size_t len,
+                       struct ft_link **out)
 {
     (void)address;
     (void)len;
@@ -299,20 +343,30 @@ static int sim_connect(struct ft_transport *base, uint64_t peer, const void *add
     return FT_OK;
 }
 
-static int sim_bind(struct ft_transport *base, uint64_t ctx) { return ft_rxq_set_bind(&((struct sim_transport *)base)->set, ctx); }
-static void sim_unbind(struct ft_transport *base, uint64_t ctx) { ft_rxq_set_unbind(&((struct sim_transport *)base)->set, ctx); }
+static int sim_bind(struct ft_transport *base, uint64_t ctx)
+{
+    return ft_rxq_set_bind(&((struct sim_transport *)base)->set, ctx);
+}
+static void sim_unbind(struct ft_transport *base, uint64_t ctx)
+{
+    ft_rxq_set_unbind(&((struct sim_transport *)base)->set, ctx);
+}
 
 static int admit(struct sim_link *link, const struct ft_header *header)
 {
-    if (link->base.state == FT_LINK_CONNECTING) return FT_AGAIN;
-    if (link->base.state == FT_LINK_DOWN || !link->other) return FT_LINK;
+    if (link->base.state == FT_LINK_CONNECTING)
+        return FT_AGAIN;
+    if (link->base.state == FT_LINK_DOWN || !link->other)
+        return FT_LINK;
     return ft_txq_take(&link->txq, header->ctx, header->lane);
 }
 
-static struct sim_event *dispatch(struct sim_link *link, const struct ft_header *header, const void *data)
+static struct sim_event *dispatch(struct sim_link *link, const struct ft_header *header,
+                                  const void *data)
 {
     uint64_t at = delay(), *last = &link->last_ns[header->lane];
-    if (at <= *last) at = *last + 1;
+    if (at <= *last)
+        at = *last + 1;
     *last = at;
     struct sim_event *event = schedule(DELIVER, link->other, at);
     event->header = *header;
@@ -325,17 +379,21 @@ static struct sim_event *dispatch(struct sim_link *link, const struct ft_header 
 static void *copied(const void *data, size_t len)
 {
     void *copy = malloc(len + 1);
-    if (!copy) abort();
-    if (len) memcpy(copy, data, len);
+    if (!copy)
+        abort();
+    if (len)
+        memcpy(copy, data, len);
     world->frames++;
     return copy;
 }
 
-static int sim_send(struct ft_link *base, const struct ft_header *header, const void *data, struct ft_send *req)
+static int sim_send(struct ft_link *base, const struct ft_header *header, const void *data,
+                    struct ft_send *req)
 {
     struct sim_link *link = (struct sim_link *)base;
     int rc = admit(link, header);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct sim_event *event = dispatch(link, header, data);
     if (world->late_copy && sim_random(world, 2)) {
         event->req = req;
@@ -351,9 +409,11 @@ static int sim_reserve(struct ft_link *base, const struct ft_header *header, voi
 {
     struct sim_link *link = (struct sim_link *)base;
     int rc = admit(link, header);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     struct sim_slot *made = malloc(sizeof *made + header->len);
-    if (!made) abort();
+    if (!made)
+        abort();
     made->next = link->reserved;
     link->reserved = made;
     world->frames++;
@@ -364,8 +424,10 @@ static int sim_reserve(struct ft_link *base, const struct ft_header *header, voi
 static struct sim_slot *take_reserved(struct sim_link *link, void *slot)
 {
     struct sim_slot **at = &link->reserved, *found;
-    while (*at && *at != (struct sim_slot *)slot - 1) at = &(*at)->next;
-    if (!(found = *at)) abort(); /* the engine gave back what is not its own */
+    while (*at && *at != (struct sim_slot *)slot - 1)
+        at = &(*at)->next;
+    if (!(found = *at))
+        abort(); /* the engine gave back what is not its own */
     *at = found->next;
     return found;
 }
@@ -400,26 +462,38 @@ static int sim_peek(struct ft_link *base, uint64_t ctx, unsigned lane, struct ft
     return ft_rxq_peek(&((struct sim_link *)base)->rxq, ctx, lane, header);
 }
 
-static void sim_release(struct ft_link *base, struct ft_msg *msg) { ft_rxq_release(&((struct sim_link *)base)->rxq, msg); }
-static bool sim_drained(struct ft_link *base) { return ((struct sim_link *)base)->txq.outstanding == 0; }
+static void sim_release(struct ft_link *base, struct ft_msg *msg)
+{
+    ft_rxq_release(&((struct sim_link *)base)->rxq, msg);
+}
+static bool sim_drained(struct ft_link *base)
+{
+    return ((struct sim_link *)base)->txq.outstanding == 0;
+}
 
-/* ---- delivery ---------------------------------------------------------------------------------------------------------------- */
+/* ---- delivery -------------------------------------------------------------------------------- */
 
 static void deliver(struct sim_event *event)
 {
     struct sim_link *rx = event->link;
     struct ft_rxq_node *node;
-    if (rx->gone) return;
-    if (ft_rxq_admit(&rx->rxq, &event->header, &node) != FT_OK) abort(); /* a window overrun would be our own mistake */
-    uint64_t head[2] = {ft_hash64(&event->header, sizeof event->header, world->trace), ft_hash64(event->data, event->header.len, 3)};
+    if (rx->gone)
+        return;
+    /* a window overrun would be our own mistake */
+    if (ft_rxq_admit(&rx->rxq, &event->header, &node) != FT_OK)
+        abort();
+    uint64_t head[2] = {ft_hash64(&event->header, sizeof event->header, world->trace),
+                        ft_hash64(event->data, event->header.len, 3)};
     world->trace = ft_hash64(head, sizeof head, world->now_ns);
     world->delivered++;
     if (!node) {
         event->to->base.dropped++;
-        if (rx->other) schedule(CREDIT, rx->other, delay())->header = event->header;
+        if (rx->other)
+            schedule(CREDIT, rx->other, delay())->header = event->header;
         return;
     }
-    if (event->header.len) memcpy(node->landing, event->data, event->header.len);
+    if (event->header.len)
+        memcpy(node->landing, event->data, event->header.len);
     if (world->flip && world->delivered >= world->flip && event->header.len) {
         node->landing[event->header.len / 2] ^= 8;
         world->flip = 0;
@@ -433,7 +507,8 @@ static void deliver(struct sim_event *event)
 static struct sim_transport *find(uint64_t engine)
 {
     struct sim_transport *t = world->transports;
-    while (t && t->base.config.self != engine) t = t->next;
+    while (t && t->base.config.self != engine)
+        t = t->next;
     return t && !t->dead ? t : NULL;
 }
 
@@ -442,7 +517,8 @@ static int accept_link(struct sim_event *event, struct ft_event *out)
 {
     struct sim_link *tx = event->link;
     struct sim_transport *peer = find(tx->base.peer);
-    if (tx->gone) return 0;
+    if (tx->gone)
+        return 0;
     if (!peer || peer->parted || event->to->parted) {
         tx->base.state = FT_LINK_DOWN;
         tx->base.reason = FT_LINK;
@@ -461,18 +537,24 @@ static int take(struct sim_event *event, struct ft_event *out)
 {
     struct sim_link *link = event->link;
     switch (event->what) {
-    case DELIVER: deliver(event); return 0;
-    case CREDIT:
-        if (!link->gone) ft_txq_put(&link->txq, event->header.ctx, event->header.lane);
+    case DELIVER:
+        deliver(event);
         return 0;
-    case ACCEPT: return accept_link(event, out);
+    case CREDIT:
+        if (!link->gone)
+            ft_txq_put(&link->txq, event->header.ctx, event->header.lane);
+        return 0;
+    case ACCEPT:
+        return accept_link(event, out);
     case UP:
-        if (link->gone || link->base.state != FT_LINK_CONNECTING) return 0;
+        if (link->gone || link->base.state != FT_LINK_CONNECTING)
+            return 0;
         link->base.state = FT_LINK_UP;
         *out = (struct ft_event){link->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED, &link->base};
         return 1;
     default:
-        if (link->gone || link->base.state == FT_LINK_DOWN) return 0;
+        if (link->gone || link->base.state == FT_LINK_DOWN)
+            return 0;
         link->base.state = FT_LINK_DOWN;
         link->base.reason = event->reason;
         link->base.orderly = event->orderly;
@@ -513,11 +595,31 @@ static bool sim_arm(struct ft_transport *t, bool on)
     return on;
 }
 
-static void sim_trim(struct ft_transport *t) { (void)t; }
+static void sim_trim(struct ft_transport *t)
+{
+    (void)t;
+}
 
 const struct ft_transport_ops sim_transport_ops = {
-    .name = "sim", .open = sim_open, .close = sim_close, .address = sim_address, .reaches = sim_reaches, .connect = sim_connect,
-    .disconnect = sim_disconnect, .bind = sim_bind, .unbind = sim_unbind, .send = sim_send, .reserve = sim_reserve, .commit = sim_commit,
-    .cancel = sim_cancel, .recv = sim_recv, .peek = sim_peek, .release = sim_release, .drained = sim_drained, .poll = sim_poll,
-    .fd = sim_fd, .arm = sim_arm, .trim = sim_trim,
+    .name = "sim",
+    .open = sim_open,
+    .close = sim_close,
+    .address = sim_address,
+    .reaches = sim_reaches,
+    .connect = sim_connect,
+    .disconnect = sim_disconnect,
+    .bind = sim_bind,
+    .unbind = sim_unbind,
+    .send = sim_send,
+    .reserve = sim_reserve,
+    .commit = sim_commit,
+    .cancel = sim_cancel,
+    .recv = sim_recv,
+    .peek = sim_peek,
+    .release = sim_release,
+    .drained = sim_drained,
+    .poll = sim_poll,
+    .fd = sim_fd,
+    .arm = sim_arm,
+    .trim = sim_trim,
 };

@@ -1,8 +1,10 @@
-// Property: under any seeded schedule of delays, reordering across channels, late reads of send buffers and cut links, whole engines
-// (the real core, algorithms and device over a simulated transport and clock) either finish every operation with the exact
-// result on every rank, or end with an error on every rank within bounds; nothing leaks; a seed replays bit by bit.
-// Method: n ranks in one thread, turned in random order under a virtual clock; random programs of collectives and grouped
-// point-to-point in int32, checked against sums computed here. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/sim_test
+// Property: under any seeded schedule of delays, reordering across channels, late reads of send
+// buffers and cut links, whole engines (the real core, algorithms and device over a simulated
+// transport and clock) either finish every operation with the exact result on every rank, or end
+// with an error on every rank within bounds; nothing leaks; a seed replays bit by bit. Method: n
+// ranks in one thread, turned in random order under a virtual clock; random programs of collectives
+// and grouped point-to-point in int32, checked against sums computed here. Replay one seed:
+// FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/sim_test
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +18,8 @@ extern "C" {
 #include "sim/sim.h"
 }
 
-namespace {
+namespace
+{
 
 uint64_t env_u64(const char *name, uint64_t other)
 {
@@ -27,7 +30,7 @@ uint64_t env_u64(const char *name, uint64_t other)
 struct Call {
     ft_coll coll;
     std::vector<std::vector<int32_t>> in, out; // by rank
-    bool inplace;                              // then operations work in `work`, and out is filled from it afterwards
+    bool inplace; // then operations work in `work`, and out is filled from it afterwards
     std::vector<std::vector<int32_t>> work;
 };
 
@@ -49,7 +52,8 @@ struct Sim {
         world.late_down_ns = sim_random(&world, 2) ? 0 : sim_random(&world, 300000);
         std::vector<int> host(n);
         std::vector<uint64_t> peer(n);
-        for (int r = 0; r < n; r++) host[r] = r * hosts / n, peer[r] = 1000 + r;
+        for (int r = 0; r < n; r++)
+            host[r] = r * hosts / n, peer[r] = 1000 + r;
         ft_view view{1, n, 0, hosts, host.data(), peer.data()};
         for (int r = 0; r < n; r++) {
             ft_engine_config config{};
@@ -72,7 +76,9 @@ struct Sim {
                 if (k != r) {
                     ft_card card;
                     EXPECT_EQ(ft_engine_card(engines[k], &card), FT_OK);
-                    EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address, card.address_bytes, k), FT_OK);
+                    EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address,
+                                              card.address_bytes, k),
+                              FT_OK);
                 }
             EXPECT_EQ(ft_engine_bind(engines[r], 77), FT_OK);
             ft_view mine = view;
@@ -109,14 +115,24 @@ struct Sim {
     void submit(int r, const std::vector<ft_op *> &ops)
     {
         ft_entry *entry = ft_entry_new(&streams[r], 1);
-        for (ft_op *op : ops) ft_work_add(ft_entry_work(entry, comms[r]), op);
+        for (ft_op *op : ops)
+            ft_work_add(ft_entry_work(entry, comms[r]), op);
         ft_entry_submit(entry);
     }
 
-    static size_t in_blocks(ft_kind k, int n) { return k == FT_REDUCESCATTER || k == FT_ALLTOALL || k == FT_SCATTER ? n : 1; }
-    static size_t out_blocks(ft_kind k, int n) { return k == FT_ALLGATHER || k == FT_ALLTOALL || k == FT_GATHER ? n : 1; }
+    static size_t in_blocks(ft_kind k, int n)
+    {
+        return k == FT_REDUCESCATTER || k == FT_ALLTOALL || k == FT_SCATTER ? n : 1;
+    }
+    static size_t out_blocks(ft_kind k, int n)
+    {
+        return k == FT_ALLGATHER || k == FT_ALLTOALL || k == FT_GATHER ? n : 1;
+    }
 
-    static int32_t input(size_t call, int rank, size_t i) { return int32_t((call * 131 + size_t(rank) * 7919 + i * 31) % 100003) - 50000; }
+    static int32_t input(size_t call, int rank, size_t i)
+    {
+        return int32_t((call * 131 + size_t(rank) * 7919 + i * 31) % 100003) - 50000;
+    }
 
     void add_collective()
     {
@@ -125,7 +141,8 @@ struct Sim {
         call.coll.kind = ft_kind(sim_random(&world, FT_SEND));
         call.coll.type = FT_INT32;
         call.coll.red = ft_red(sim_random(&world, 4));
-        bool rooted = call.coll.kind == FT_BROADCAST || call.coll.kind == FT_REDUCE || call.coll.kind == FT_GATHER || call.coll.kind == FT_SCATTER;
+        bool rooted = call.coll.kind == FT_BROADCAST || call.coll.kind == FT_REDUCE ||
+                      call.coll.kind == FT_GATHER || call.coll.kind == FT_SCATTER;
         call.coll.root = rooted ? int(sim_random(&world, n)) : 0;
         call.coll.count = sim_random(&world, 2) ? sim_random(&world, 40) : sim_random(&world, 4000);
         call.inplace = sim_random(&world, 2);
@@ -133,9 +150,11 @@ struct Sim {
         for (int r = 0; r < n; r++) {
             call.in.emplace_back(call.coll.count * in_blocks(call.coll.kind, n) + 1);
             call.out.emplace_back(call.coll.count * out_blocks(call.coll.kind, n) + 1, 0x55555555);
-            for (size_t i = 0; i < call.in[r].size(); i++) call.in[r][i] = input(id, r, i);
+            for (size_t i = 0; i < call.in[r].size(); i++)
+                call.in[r][i] = input(id, r, i);
             call.work.emplace_back(std::max(call.in[r].size(), call.out[r].size()), 0x55555555);
-            std::copy(call.in[r].begin(), call.in[r].end() - 1, call.work[r].begin() + long(in_at(call, r)));
+            std::copy(call.in[r].begin(), call.in[r].end() - 1,
+                      call.work[r].begin() + long(in_at(call, r)));
         }
         calls.push_back(std::move(call));
     }
@@ -143,17 +162,21 @@ struct Sim {
     // Where the input and the output are in the one buffer of an in-place call.
     size_t in_at(const Call &call, int r) const
     {
-        bool all = call.coll.kind == FT_ALLGATHER || (call.coll.kind == FT_GATHER && r == call.coll.root);
+        bool all = call.coll.kind == FT_ALLGATHER ||
+                   (call.coll.kind == FT_GATHER && r == call.coll.root);
         return all ? size_t(r) * call.coll.count : 0;
     }
     size_t out_at(const Call &call, int r) const
     {
-        bool all = call.coll.kind == FT_REDUCESCATTER || (call.coll.kind == FT_SCATTER && r == call.coll.root);
+        bool all = call.coll.kind == FT_REDUCESCATTER ||
+                   (call.coll.kind == FT_SCATTER && r == call.coll.root);
         return all ? size_t(r) * call.coll.count : 0;
     }
     ft_op *op_of(Call &call, int r)
     {
-        if (call.inplace) return make_op(call.coll, call.work[r].data() + in_at(call, r), call.work[r].data() + out_at(call, r));
+        if (call.inplace)
+            return make_op(call.coll, call.work[r].data() + in_at(call, r),
+                           call.work[r].data() + out_at(call, r));
         return make_op(call.coll, call.in[r].data(), call.out[r].data());
     }
 
@@ -163,10 +186,17 @@ struct Sim {
         for (int r = 1; r < n; r++) {
             int32_t x = call.in[r][i], y = int32_t(sum);
             switch (call.coll.red) {
-            case FT_SUM: sum += uint32_t(x); break;
-            case FT_PROD: sum *= uint32_t(x); break;
-            case FT_MAX: sum = uint32_t(x > y ? x : y); break;
-            default: sum = uint32_t(x < y ? x : y);
+            case FT_SUM:
+                sum += uint32_t(x);
+                break;
+            case FT_PROD:
+                sum *= uint32_t(x);
+                break;
+            case FT_MAX:
+                sum = uint32_t(x > y ? x : y);
+                break;
+            default:
+                sum = uint32_t(x < y ? x : y);
             }
         }
         return int32_t(sum);
@@ -177,13 +207,19 @@ struct Sim {
         size_t c = call.coll.count, block = c ? i / c : 0, at = c ? i % c : 0;
         switch (call.coll.kind) {
         case FT_ALLREDUCE:
-        case FT_REDUCE: return reduced(call, i);
-        case FT_BROADCAST: return call.in[call.coll.root][i];
+        case FT_REDUCE:
+            return reduced(call, i);
+        case FT_BROADCAST:
+            return call.in[call.coll.root][i];
         case FT_ALLGATHER:
-        case FT_GATHER: return call.in[block][at];
-        case FT_REDUCESCATTER: return reduced(call, size_t(r) * c + i);
-        case FT_ALLTOALL: return call.in[block][size_t(r) * c + at];
-        default: return call.in[call.coll.root][size_t(r) * c + i];
+        case FT_GATHER:
+            return call.in[block][at];
+        case FT_REDUCESCATTER:
+            return reduced(call, size_t(r) * c + i);
+        case FT_ALLTOALL:
+            return call.in[block][size_t(r) * c + at];
+        default:
+            return call.in[call.coll.root][size_t(r) * c + i];
         }
     }
 
@@ -191,12 +227,15 @@ struct Sim {
     {
         const Call &call = calls[id];
         bool only_root = call.coll.kind == FT_REDUCE || call.coll.kind == FT_GATHER;
-        if (only_root && r != call.coll.root) return;
+        if (only_root && r != call.coll.root)
+            return;
         size_t len = call.coll.count * out_blocks(call.coll.kind, n);
-        const int32_t *out = call.inplace ? call.work[r].data() + out_at(call, r) : call.out[r].data();
+        const int32_t *out = call.inplace ? call.work[r].data() + out_at(call, r)
+                                          : call.out[r].data();
         for (size_t i = 0; i < len; i++)
-            ASSERT_EQ(out[i], expected(call, r, i)) << ft_kind_name(call.coll.kind) << " count " << call.coll.count << " rank " << r
-                                                            << " of " << n << " element " << i << (call.inplace ? " in place" : "");
+            ASSERT_EQ(out[i], expected(call, r, i))
+                << ft_kind_name(call.coll.kind) << " count " << call.coll.count << " rank " << r
+                << " of " << n << " element " << i << (call.inplace ? " in place" : "");
         if (!call.inplace) {
             ASSERT_EQ(call.out[r][len], 0x55555555) << "written past the end";
         }
@@ -205,10 +244,14 @@ struct Sim {
     bool finished() const
     {
         for (int r = 0; r < n; r++)
-            if (alive[r] && atomic_load_int(&comms[r]->queued) > 0) return false;
+            if (alive[r] && atomic_load_int(&comms[r]->queued) > 0)
+                return false;
         return true;
     }
-    static int atomic_load_int(const atomic_int *p) { return p->load(); }
+    static int atomic_load_int(const atomic_int *p)
+    {
+        return p->load();
+    }
 
     // Turns random ranks until all are done. Returns false when virtual time passes the bound.
     bool run(uint64_t bound_ns, const std::function<void(uint64_t)> &each = {})
@@ -216,41 +259,57 @@ struct Sim {
         uint64_t end = world.now_ns + bound_ns, turns = 0;
         int still = 0;
         while (!finished()) {
-            if (each) each(turns++);
+            if (each)
+                each(turns++);
             int r = int(sim_random(&world, n));
             still = alive[r] && ft_engine_turn(engines[r]) ? 0 : still + 1;
             world.now_ns += 20;
             if (still > 4 * n) {
                 uint64_t next = sim_next(&world);
-                if (next > world.now_ns) world.now_ns = next < world.now_ns + 1000000 ? next : world.now_ns + 500000;
+                if (next > world.now_ns)
+                    world.now_ns = next < world.now_ns + 1000000 ? next : world.now_ns + 500000;
                 still = 0;
             }
-            if (world.now_ns > end) return false;
+            if (world.now_ns > end)
+                return false;
         }
         return true;
     }
 };
 
-struct Outcome { uint64_t trace, delivered; bool operator==(const Outcome &o) const { return trace == o.trace && delivered == o.delivered; } };
+struct Outcome {
+    uint64_t trace, delivered;
+    bool operator==(const Outcome &o) const
+    {
+        return trace == o.trace && delivered == o.delivered;
+    }
+};
 
 Outcome healthy_run(uint64_t seed, bool verify = false)
 {
-    SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+    SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                 " FT_SIM_RUNS=1 tests/sim/sim_test");
     int n = 1 + int(seed % 9), hosts = 1 + int(seed / 9 % unsigned(n));
     Sim sim(seed, n, hosts, verify);
     size_t ncalls = 1 + sim_random(&sim.world, 6);
-    for (size_t i = 0; i < ncalls; i++) sim.add_collective();
+    for (size_t i = 0; i < ncalls; i++)
+        sim.add_collective();
     bool grouped = sim_random(&sim.world, 2);
     for (int r = 0; r < n; r++) {
         std::vector<ft_op *> ops;
-        for (Call &call : sim.calls) ops.push_back(sim.op_of(call, r));
-        if (grouped) sim.submit(r, ops);
-        else for (ft_op *op : ops) sim.submit(r, {op});
+        for (Call &call : sim.calls)
+            ops.push_back(sim.op_of(call, r));
+        if (grouped)
+            sim.submit(r, ops);
+        else
+            for (ft_op *op : ops)
+                sim.submit(r, {op});
     }
     EXPECT_TRUE(sim.run(UINT64_C(20000000000))) << "not finished in 20 s of virtual time";
     for (int r = 0; r < n; r++) {
         EXPECT_EQ(sim.comms[r]->status.load(), FT_OK) << sim.comms[r]->text;
-        for (size_t id = 0; id < sim.calls.size(); id++) sim.check(id, r);
+        for (size_t id = 0; id < sim.calls.size(); id++)
+            sim.check(id, r);
     }
     return {sim.world.trace, sim.world.delivered};
 }
@@ -258,8 +317,10 @@ Outcome healthy_run(uint64_t seed, bool verify = false)
 TEST(Sim, CollectivesAreExactUnderAnySchedule)
 {
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
-    std::printf("seeds %llu to %llu\n", (unsigned long long)first, (unsigned long long)(first + runs - 1));
-    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) healthy_run(seed);
+    std::printf("seeds %llu to %llu\n", (unsigned long long)first,
+                (unsigned long long)(first + runs - 1));
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++)
+        healthy_run(seed);
 }
 
 TEST(Sim, ASeedReplaysBitByBit)
@@ -271,20 +332,23 @@ TEST(Sim, ASeedReplaysBitByBit)
     }
 }
 
-// Every pair exchanges messages of random sizes in one group, each rank naming its peers in an order of its own.
+// Every pair exchanges messages of random sizes in one group, each rank naming its peers in an
+// order of its own.
 TEST(Sim, GroupedPointToPointInAnyOrder)
 {
     for (uint64_t seed = 1; seed <= 150; seed++) {
         SCOPED_TRACE("seed " + std::to_string(seed));
         int n = 1 + int(seed % 7);
         Sim sim(seed, n, 1);
-        std::vector<std::vector<std::vector<int32_t>>> out(n, std::vector<std::vector<int32_t>>(n)), in = out;
+        std::vector<std::vector<std::vector<int32_t>>> out(n, std::vector<std::vector<int32_t>>(n)),
+            in = out;
         for (int a = 0; a < n; a++)
             for (int b = 0; b < n; b++) {
                 size_t count = sim_random(&sim.world, 500);
                 in[a][b].resize(count + 1);
                 out[b][a].assign(count + 1, -1);
-                for (size_t i = 0; i < count; i++) in[a][b][i] = Sim::input(size_t(a * n + b), a, i);
+                for (size_t i = 0; i < count; i++)
+                    in[a][b][i] = Sim::input(size_t(a * n + b), a, i);
             }
         for (int r = 0; r < n; r++) {
             std::vector<ft_op *> ops;
@@ -293,7 +357,8 @@ TEST(Sim, GroupedPointToPointInAnyOrder)
                     bool send = dir == 0;
                     size_t count = (send ? in[r][k] : out[r][k]).size() - 1;
                     ft_coll coll{send ? FT_SEND : FT_RECV, FT_INT32, FT_SUM, k, count};
-                    ft_op *op = sim.make_op(coll, send ? in[r][k].data() : nullptr, send ? nullptr : out[r][k].data());
+                    ft_op *op = sim.make_op(coll, send ? in[r][k].data() : nullptr,
+                                            send ? nullptr : out[r][k].data());
                     ops.insert(ops.begin() + long(sim_random(&sim.world, ops.size() + 1)), op);
                 }
             sim.submit(r, ops);
@@ -301,32 +366,38 @@ TEST(Sim, GroupedPointToPointInAnyOrder)
         ASSERT_TRUE(sim.run(UINT64_C(5000000000)));
         for (int a = 0; a < n; a++)
             for (int b = 0; b < n; b++)
-                for (size_t i = 0; i + 1 < in[a][b].size(); i++) ASSERT_EQ(out[b][a][i], in[a][b][i]) << a << "->" << b << " at " << i;
+                for (size_t i = 0; i + 1 < in[a][b].size(); i++)
+                    ASSERT_EQ(out[b][a][i], in[a][b][i]) << a << "->" << b << " at " << i;
     }
 }
 
-// A device that takes its time for copies of bytes, as only preserving makes them here: they are done some polls later, and until
-// then their sources must stay as they are.
+// A device that takes its time for copies of bytes, as only preserving makes them here: they are
+// done some polls later, and until then their sources must stay as they are.
 struct SlowCopies {
     ft_device device;
     ft_device_ops ops;
     ft_device *real;
     sim_world *world;
-    struct Pass { ft_reduce reduce; ft_device_req *req; };
+    struct Pass {
+        ft_reduce reduce;
+        ft_device_req *req;
+    };
     std::vector<Pass> passes;
 
     SlowCopies(ft_device *to, sim_world *in) : device(*to), ops(*to->ops), real(to), world(in)
     {
         ops.reduce = [](ft_device *d, const ft_reduce *r, ft_device_req *req) {
             SlowCopies *self = reinterpret_cast<SlowCopies *>(d);
-            if (r->type != FT_UINT8 || sim_random(self->world, 2)) return self->real->ops->reduce(self->real, r, req);
+            if (r->type != FT_UINT8 || sim_random(self->world, 2))
+                return self->real->ops->reduce(self->real, r, req);
             req->status = FT_AGAIN;
             self->passes.push_back({*r, req});
             return int(FT_AGAIN);
         };
         ops.poll = [](ft_device *d) {
             SlowCopies *self = reinterpret_cast<SlowCopies *>(d);
-            if (self->passes.empty() || sim_random(self->world, 4)) return 0;
+            if (self->passes.empty() || sim_random(self->world, 4))
+                return 0;
             Pass pass = self->passes.back();
             self->passes.pop_back();
             self->real->ops->reduce(self->real, &pass.reduce, pass.req);
@@ -352,25 +423,30 @@ void bury(Sim &sim, int r)
 bool has_input(const Sim &sim, const Call &call, int r)
 {
     bool from_root = call.coll.kind == FT_BROADCAST || call.coll.kind == FT_SCATTER;
-    if (from_root && r != call.coll.root) return true;
-    return std::equal(call.in[r].begin(), call.in[r].end() - 1, call.work[r].begin() + long(sim.in_at(call, r)));
+    if (from_root && r != call.coll.root)
+        return true;
+    return std::equal(call.in[r].begin(), call.in[r].end() - 1,
+                      call.work[r].begin() + long(sim.in_at(call, r)));
 }
 
-// With preserveInput, whatever moment a link is cut or a rank dies at: an operation that ends with an error has its input in its buffer
-// again, one that finished has its result. Alone on a stream each operation tells which; in a group its state does, looked at before every turn.
+// With preserveInput, whatever moment a link is cut or a rank dies at: an operation that ends with
+// an error has its input in its buffer again, one that finished has its result. Alone on a stream
+// each operation tells which; in a group its state does, looked at before every turn.
 TEST(Sim, InPlaceBuffersAreRestored)
 {
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 400);
     int lost = 0, kept = 0;
     for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
-        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*Restored");
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*Restored");
         int n = 2 + int(seed % 6);
         Sim sim(seed, n, 1 + int(seed / 6 % 2));
         std::vector<std::unique_ptr<SlowCopies>> slow;
         std::vector<ft_device *> device;
         while (sim.calls.size() < 4) {
             sim.add_collective();
-            if (!sim.calls.back().inplace) sim.calls.pop_back();
+            if (!sim.calls.back().inplace)
+                sim.calls.pop_back();
         }
         bool grouped = sim_random(&sim.world, 2);
         std::vector<std::vector<ft_stream *>> stream(n);
@@ -381,8 +457,10 @@ TEST(Sim, InPlaceBuffersAreRestored)
             sim.engines[r]->device = &slow[r]->device;
             sim.comms[r]->limits.preserve_input = true;
             std::vector<ft_op *> ops;
-            for (Call &call : sim.calls) ops.push_back(sim.op_of(call, r));
-            if (grouped) sim.submit(r, ops);
+            for (Call &call : sim.calls)
+                ops.push_back(sim.op_of(call, r));
+            if (grouped)
+                sim.submit(r, ops);
             for (size_t i = 0; !grouped && i < ops.size(); i++) {
                 stream[r].push_back(ft_stream_new());
                 std::swap(sim.streams[r], stream[r][i]);
@@ -396,25 +474,36 @@ TEST(Sim, InPlaceBuffersAreRestored)
         EXPECT_TRUE(sim.run(UINT64_C(30000000000), [&](uint64_t turn) {
             for (int r = 0; grouped && r < n; r++) {
                 size_t id = 0;
-                for (ft_op *op = sim.comms[r]->head ? sim.comms[r]->head->ops : nullptr; op; op = op->next) ended[r][id++] = op->state == FT_OP_DONE;
+                for (ft_op *op = sim.comms[r]->head ? sim.comms[r]->head->ops : nullptr; op;
+                     op = op->next)
+                    ended[r][id++] = op->state == FT_OP_DONE;
             }
-            if (done || turn < when) return;
-            if (kill) sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[victim] = false, done = true;
-            else done = sim_cut(&sim.world, 1000 + uint64_t(victim), 1000 + uint64_t(other));
+            if (done || turn < when)
+                return;
+            if (kill)
+                sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[victim] = false,
+                                                               done = true;
+            else
+                done = sim_cut(&sim.world, 1000 + uint64_t(victim), 1000 + uint64_t(other));
         })) << "operations still pending after 30 s of virtual time";
         for (int r = 0; r < n; r++) {
-            if (!sim.alive[r]) bury(sim, r);
+            if (!sim.alive[r])
+                bury(sim, r);
             sim.engines[r]->device = device[r];
             bool group_failed = grouped && ft_stream_query(sim.streams[r]) != FT_OK;
             for (size_t id = 0; id < sim.calls.size(); id++) {
                 bool input = has_input(sim, sim.calls[id], r);
-                bool failed = grouped ? group_failed && !ended[r][id] : ft_stream_query(stream[r][id]) != FT_OK;
+                bool failed = grouped ? group_failed && !ended[r][id]
+                                      : ft_stream_query(stream[r][id]) != FT_OK;
                 (failed ? lost : kept)++;
-                if (!failed) sim.check(id, r);
-                EXPECT_TRUE(!failed || input) << ft_kind_name(sim.calls[id].coll.kind) << " count " << sim.calls[id].coll.count << " rank "
-                                              << r << " of " << n << (grouped ? " in a group" : "");
+                if (!failed)
+                    sim.check(id, r);
+                EXPECT_TRUE(!failed || input) << ft_kind_name(sim.calls[id].coll.kind) << " count "
+                                              << sim.calls[id].coll.count << " rank " << r << " of "
+                                              << n << (grouped ? " in a group" : "");
             }
-            for (ft_stream *s : stream[r]) ft_stream_release(s);
+            for (ft_stream *s : stream[r])
+                ft_stream_release(s);
         }
     }
     std::printf("%d operations ended with an error, %d with a result\n", lost, kept);
@@ -424,41 +513,53 @@ TEST(Sim, InPlaceBuffersAreRestored)
     }
 }
 
-// A link is cut, or a rank dies, at a random turn. Every live rank ends every operation within the deadline plus the settling
-// time, a finished operation is exact, and a rank that saw no error has finished everything.
+// A link is cut, or a rank dies, at a random turn. Every live rank ends every operation within the
+// deadline plus the settling time, a finished operation is exact, and a rank that saw no error has
+// finished everything.
 TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
 {
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
     int failed = 0, survived = 0;
     for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
-        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test");
         int n = 2 + int(seed % 6);
         Sim sim(seed, n, 1 + int(seed / 6 % 2), seed / 12 % 2);
-        for (size_t i = 0; i < 4; i++) sim.add_collective();
+        for (size_t i = 0; i < 4; i++)
+            sim.add_collective();
         for (int r = 0; r < n; r++)
-            for (Call &call : sim.calls) sim.submit(r, {sim.op_of(call, r)});
+            for (Call &call : sim.calls)
+                sim.submit(r, {sim.op_of(call, r)});
         uint64_t when = sim_random(&sim.world, 400);
         bool kill = sim_random(&sim.world, 2);
         int victim = int(sim_random(&sim.world, n)), other = int(sim_random(&sim.world, n));
         bool done = false;
         ASSERT_TRUE(sim.run(UINT64_C(30000000000), [&](uint64_t turn) {
-            if (done || turn < when) return;
-            if (kill) sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[victim] = false, done = true;
-            else done = sim_cut(&sim.world, 1000 + uint64_t(victim), 1000 + uint64_t(other));
+            if (done || turn < when)
+                return;
+            if (kill)
+                sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[victim] = false,
+                                                               done = true;
+            else
+                done = sim_cut(&sim.world, 1000 + uint64_t(victim), 1000 + uint64_t(other));
         })) << "operations still pending after 30 s of virtual time";
         bool any = false;
         for (int r = 0; r < n; r++) {
-            if (!sim.alive[r]) continue;
+            if (!sim.alive[r])
+                continue;
             int status = sim.comms[r]->status.load();
             any |= status != FT_OK;
             if (status == FT_OK)
-                for (size_t id = 0; id < sim.calls.size(); id++) sim.check(id, r);
-            else EXPECT_NE(sim.comms[r]->text[0], '\0');
+                for (size_t id = 0; id < sim.calls.size(); id++)
+                    sim.check(id, r);
+            else
+                EXPECT_NE(sim.comms[r]->text[0], '\0');
         }
         (any ? failed : survived)++;
         if (kill)
             for (int r = 0; r < n; r++)
-                if (!sim.alive[r]) bury(sim, r);
+                if (!sim.alive[r])
+                    bury(sim, r);
     }
     std::printf("%d runs ended with an error, %d were done before the fault\n", failed, survived);
     if (runs >= 100) {
@@ -469,34 +570,46 @@ TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
 TEST(SimVerify, HealthyRunsRaiseNoAlarm)
 {
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
-    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) healthy_run(seed, true);
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++)
+        healthy_run(seed, true);
 }
 
-// A bit of one message changes on the way. Every rank ends with the error, unless all was over before; what is finished is exact.
+// A bit of one message changes on the way. Every rank ends with the error, unless all was over
+// before; what is finished is exact.
 TEST(SimVerify, AChangedMessageIsReportedEverywhere)
 {
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
     int caught = 0;
     for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
-        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test");
         int n = 2 + int(seed % 6);
         Sim sim(seed, n, 1, true);
-        for (size_t i = 0; i < 4; i++) sim.add_collective();
+        for (size_t i = 0; i < 4; i++)
+            sim.add_collective();
         for (int r = 0; r < n; r++)
-            for (Call &call : sim.calls) sim.submit(r, {sim.op_of(call, r)});
+            for (Call &call : sim.calls)
+                sim.submit(r, {sim.op_of(call, r)});
         uint64_t flip = sim.world.flip = 1 + sim_random(&sim.world, 100), start = sim.world.now_ns;
         ASSERT_TRUE(sim.run(UINT64_C(30000000000)));
-        EXPECT_LT(sim.world.now_ns - start, FT_NOTICE_AFTER_NS) << "somebody was not told and had to ask";
+        EXPECT_LT(sim.world.now_ns - start, FT_NOTICE_AFTER_NS)
+            << "somebody was not told and had to ask";
         bool flipped = flip && sim.world.flip == 0;
         caught += flipped;
         int told = 0;
         for (int r = 0; r < n; r++) {
             int status = sim.comms[r]->status.load();
             told += status == FT_CORRUPT;
-            ASSERT_EQ(status, status == FT_OK || !flipped ? FT_OK : FT_CORRUPT) << sim.comms[r]->text;
+            ASSERT_EQ(status, status == FT_OK || !flipped ? FT_OK : FT_CORRUPT)
+                << sim.comms[r]->text;
             if (status == FT_OK) // all that this rank has to do was over before the news came
-                for (size_t id = 0; id < sim.calls.size(); id++) sim.check(id, r);
-            else EXPECT_NE(strstr(sim.comms[r]->text, "over sim a message whose checksum does not match"), nullptr) << sim.comms[r]->text;
+                for (size_t id = 0; id < sim.calls.size(); id++)
+                    sim.check(id, r);
+            else
+                EXPECT_NE(strstr(sim.comms[r]->text,
+                                 "over sim a message whose checksum does not match"),
+                          nullptr)
+                    << sim.comms[r]->text;
         }
         EXPECT_EQ(told > 0, flipped);
     }
@@ -506,7 +619,8 @@ TEST(SimVerify, AChangedMessageIsReportedEverywhere)
     }
 }
 
-// A device that spoils what it stores: of one rank's passes that store into its result, the number `at`, with a bit changed.
+// A device that spoils what it stores: of one rank's passes that store into its result, the number
+// `at`, with a bit changed.
 struct BadDevice {
     ft_device base; // first
     ft_device *inner;
@@ -521,16 +635,26 @@ int bad_reduce(ft_device *device, const ft_reduce *pass, ft_device_req *req)
     auto *bad = reinterpret_cast<BadDevice *>(device);
     int rc = bad->inner->ops->reduce(bad->inner, pass, req);
     auto *dst = pass->ndst > 0 ? static_cast<char *>(pass->dst[0]) : nullptr;
-    if (rc != FT_OK || dst < bad->result || dst >= bad->result + bad->bytes || pass->count == 0 || bad->passes++ != bad->at) return rc;
+    if (rc != FT_OK || dst < bad->result || dst >= bad->result + bad->bytes || pass->count == 0 ||
+        bad->passes++ != bad->at)
+        return rc;
     dst[0] ^= 1;
     bad->spoiled = true;
     return rc;
 }
-int bad_poll(ft_device *) { return 0; }
-void bad_close(ft_device *device) { reinterpret_cast<BadDevice *>(device)->inner->ops->close(reinterpret_cast<BadDevice *>(device)->inner); }
+int bad_poll(ft_device *)
+{
+    return 0;
+}
+void bad_close(ft_device *device)
+{
+    reinterpret_cast<BadDevice *>(device)->inner->ops->close(
+        reinterpret_cast<BadDevice *>(device)->inner);
+}
 
-// One rank stores something else than it computed, after every checksum. Nobody finishes with results that differ: either all
-// have the same (the wrong bytes went on to everybody), or all get the error. Broadcast's leaves and AllGather name the rank.
+// One rank stores something else than it computed, after every checksum. Nobody finishes with
+// results that differ: either all have the same (the wrong bytes went on to everybody), or all get
+// the error. Broadcast's leaves and AllGather name the rank.
 TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
 {
     static ft_device_ops ops{};
@@ -538,27 +662,39 @@ TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
     uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 300);
     int caught = 0, named = 0, spread = 0;
     for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
-        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) + " FT_SIM_RUNS=1 tests/sim/sim_test");
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test");
         int n = 2 + int(seed % 6);
         Sim sim(seed, n, 1, true);
         do {
             sim.calls.clear();
             sim.add_collective();
-        } while ((sim.calls[0].coll.kind != FT_ALLREDUCE && sim.calls[0].coll.kind != FT_BROADCAST && sim.calls[0].coll.kind != FT_ALLGATHER) ||
+        } while ((sim.calls[0].coll.kind != FT_ALLREDUCE &&
+                  sim.calls[0].coll.kind != FT_BROADCAST &&
+                  sim.calls[0].coll.kind != FT_ALLGATHER) ||
                  sim.calls[0].coll.count == 0);
         Call &call = sim.calls[0];
         int victim = int(sim_random(&sim.world, n));
         ft_op *op = sim.op_of(call, victim);
-        BadDevice bad{{&ops, "bad", 0, nullptr}, sim.engines[victim]->device, static_cast<char *>(op->out), 0, sim_random(&sim.world, 3), 0, false};
+        BadDevice bad{{&ops, "bad", 0, nullptr},
+                      sim.engines[victim]->device,
+                      static_cast<char *>(op->out),
+                      0,
+                      sim_random(&sim.world, 3),
+                      0,
+                      false};
         bad.bytes = call.coll.count * Sim::out_blocks(call.coll.kind, n) * sizeof(int32_t);
         sim.engines[victim]->device = &bad.base;
-        for (int r = 0; r < n; r++) sim.submit(r, {r == victim ? op : sim.op_of(call, r)});
+        for (int r = 0; r < n; r++)
+            sim.submit(r, {r == victim ? op : sim.op_of(call, r)});
         ASSERT_TRUE(sim.run(UINT64_C(30000000000)));
         sim.engines[victim]->device = bad.inner;
         int told = 0;
         bool same = true;
         size_t len = call.coll.count * Sim::out_blocks(call.coll.kind, n);
-        auto result = [&](int r) { return call.inplace ? call.work[r].data() + sim.out_at(call, r) : call.out[r].data(); };
+        auto result = [&](int r) {
+            return call.inplace ? call.work[r].data() + sim.out_at(call, r) : call.out[r].data();
+        };
         for (int r = 0; r < n; r++) {
             told += sim.comms[r]->status.load() == FT_CORRUPT;
             same = same && std::equal(result(0), result(0) + len, result(r));
@@ -566,33 +702,43 @@ TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
         EXPECT_EQ(told, same ? 0 : n) << "told " << told << " of " << n;
         caught += told > 0;
         spread += bad.spoiled && same;
-        if (told > 0 && n > 2 && sim.comms[0]->culprit == victim) named++;
+        if (told > 0 && n > 2 && sim.comms[0]->culprit == victim)
+            named++;
         if (told > 0) {
-            EXPECT_NE(strstr(sim.comms[0]->text, "are not the same: rank "), nullptr) << sim.comms[0]->text;
+            EXPECT_NE(strstr(sim.comms[0]->text, "are not the same: rank "), nullptr)
+                << sim.comms[0]->text;
         }
     }
-    std::printf("%d runs were caught, in %d the rank was named; in %d all had the same\n", caught, named, spread);
+    std::printf("%d runs were caught, in %d the rank was named; in %d all had the same\n", caught,
+                named, spread);
     if (runs >= 100) {
         EXPECT_GT(named, 20);
     }
 }
 
-// A message is withdrawn when it is fetched, and stood by again a moment later, as a hostile sender may say: nothing came of it.
+// A message is withdrawn when it is fetched, and stood by again a moment later, as a hostile sender
+// may say: nothing came of it.
 TEST(Sim, WhatASenderStandsByAgainIsNotTaken)
 {
     static uint32_t word, in[2], out[2];
     ft_transport_ops fickle = sim_transport_ops;
     fickle.recv = [](ft_link *link, uint64_t ctx, unsigned lane, ft_msg *msg) {
-        if (int rc = sim_transport_ops.recv(link, ctx, lane, msg); rc != FT_OK || lane != 0) return rc;
-        return msg->away = true, msg->data = nullptr, msg->withdrawn = &word, msg->withdrawn_bit = 1, int(FT_OK);
+        if (int rc = sim_transport_ops.recv(link, ctx, lane, msg); rc != FT_OK || lane != 0)
+            return rc;
+        return msg->away = true, msg->data = nullptr, msg->withdrawn = &word,
+               msg->withdrawn_bit = 1, int(FT_OK);
     };
     fickle.fetch = [](ft_link *, ft_msg *, void *) -> int { return FT_AGAIN; };
     for (bool verify : {false, true}) {
         Sim sim(1, 2, 1, verify);
         for (int call = 0; call < 2; call++) {
-            if (call == 1) sim.comms[0]->peers[1]->rx->ops = &fickle;
-            for (int r = 0; r < 2; r++) sim.submit(r, {sim.make_op({FT_ALLREDUCE, FT_INT32, FT_SUM, 0, 1}, &in[r], &out[r])});
-            ASSERT_TRUE(sim.run(UINT64_C(30000000000)) && (sim.comms[0]->status.load() == FT_OK) == (call == 0));
+            if (call == 1)
+                sim.comms[0]->peers[1]->rx->ops = &fickle;
+            for (int r = 0; r < 2; r++)
+                sim.submit(r,
+                           {sim.make_op({FT_ALLREDUCE, FT_INT32, FT_SUM, 0, 1}, &in[r], &out[r])});
+            ASSERT_TRUE(sim.run(UINT64_C(30000000000)) &&
+                        (sim.comms[0]->status.load() == FT_OK) == (call == 0));
         }
     }
 }

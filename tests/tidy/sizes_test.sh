@@ -1,7 +1,6 @@
 #!/bin/sh
-# Property: no file is longer than 600 lines, no function than 60, none has more than 7 parameters (calls of the public
-# interface follow NCCL's). Method: counts lines; a function is what lies between { and } in column 0. exceptions.txt lists,
-# with the reason, what may be larger.
+# Property: no function has more than 7 parameters (calls of the public interface follow NCCL's). Method: a function is what
+# lies between { and } in column 0. exceptions.txt lists, with the reason, what may be larger.
 root=${top_srcdir:-.}
 cd "$root" || exit 1
 status=0
@@ -17,7 +16,6 @@ found=$(for file in $files; do
             head = name; sub(/\{.*/, "", head)
             word = head; sub(/ *\(.*/, "", word); sub(/.*[ *]/, "", word)
             if (head ~ /\(/ && head !~ /^ *(struct|enum|union|typedef|static const|const)[^(]*=/) {
-                if (NR - start + 1 > 60 && !(tests && word ~ /^TEST/)) print file ":" start ": " word " has " NR - start + 1 " lines"
                 list = head; sub(/[^(]*\(/, "", list); depth = 0; commas = 0
                 for (i = 1; i <= length(list); i++) {
                     c = substr(list, i, 1)
@@ -29,7 +27,7 @@ found=$(for file in $files; do
             }
             signature = ""
         }
-        END {if (NR > 600) print file ": has " NR " lines"}' "$file"
+' "$file"
 done)
 [ -n "$found" ] || exit 0
 echo "$found" >"${TMPDIR:-/tmp}/ft-sizes.$$"

@@ -1,6 +1,7 @@
-// Property: a handshake succeeds exactly when both sides know the secret and mean the same purpose and engine; everything
-// else is told apart, learns nothing, reads nothing beyond, and ends in time.
-// Method: both roles over socket pairs; attackers in the middle copy, reflect, replay and change bytes; time is a counter.
+// Property: a handshake succeeds exactly when both sides know the secret and mean the same purpose
+// and engine; everything else is told apart, learns nothing, reads nothing beyond, and ends in
+// time. Method: both roles over socket pairs; attackers in the middle copy, reflect, replay and
+// change bytes; time is a counter.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -15,12 +16,16 @@ extern "C" {
 
 static uint64_t clock_ns = 1000;
 static uint64_t counter;
-static uint64_t now(ft_env *) { return clock_ns; }
+static uint64_t now(ft_env *)
+{
+    return clock_ns;
+}
 static void random_bytes(ft_env *, void *buf, size_t n)
 {
-    for (size_t i = 0; i < n; i++) ((unsigned char *)buf)[i] = (unsigned char)(++counter * 0x9e3779b97f4a7c15u >> 56);
+    for (size_t i = 0; i < n; i++)
+        ((unsigned char *)buf)[i] = (unsigned char)(++counter * 0x9e3779b97f4a7c15u >> 56);
 }
-static ft_env env = { now, random_bytes, nullptr };
+static ft_env env = {now, random_bytes, nullptr};
 
 static const uint64_t deadline = 1u << 20;
 static const size_t hello_bytes = 48, reply_bytes = 80, claim_bytes = 56, accept_bytes = 40;
@@ -28,7 +33,10 @@ static const size_t hello_bytes = 48, reply_bytes = 80, claim_bytes = 56, accept
 struct Side {
     ft_auth auth;
     int status = FT_AGAIN;
-    int turn() { return status == FT_AGAIN ? status = ft_auth_turn(&auth) : status; }
+    int turn()
+    {
+        return status == FT_AGAIN ? status = ft_auth_turn(&auth) : status;
+    }
 };
 
 struct Options {
@@ -39,9 +47,10 @@ struct Options {
 
 static void start(Side &s, int fd, bool initiator, const Options &o)
 {
-    unsigned char key[FT_SECRET_BYTES] = { initiator ? o.initiator_key : o.acceptor_key };
-    ft_auth_start(&s.auth, &env, fd, initiator, key, initiator ? 111 : 222, initiator ? o.wanted : 0,
-                  initiator ? o.initiator_purpose : o.acceptor_purpose, initiator ? 4711 : 0, deadline);
+    unsigned char key[FT_SECRET_BYTES] = {initiator ? o.initiator_key : o.acceptor_key};
+    ft_auth_start(&s.auth, &env, fd, initiator, key, initiator ? 111 : 222,
+                  initiator ? o.wanted : 0, initiator ? o.initiator_purpose : o.acceptor_purpose,
+                  initiator ? 4711 : 0, deadline);
 }
 
 // An initiator and an acceptor, each with a socket of its own whose other end is ours.
@@ -56,7 +65,12 @@ struct Middle {
         start(i, ifd[0], true, o);
         start(a, afd[0], false, o);
     }
-    ~Middle() { for (int fd : { ifd[0], ifd[1], afd[0], afd[1] }) if (fd >= 0) close(fd); }
+    ~Middle()
+    {
+        for (int fd : {ifd[0], ifd[1], afd[0], afd[1]})
+            if (fd >= 0)
+                close(fd);
+    }
     static std::string take(int fd)
     {
         char buf[512];
@@ -65,16 +79,19 @@ struct Middle {
     }
     static void give(int fd, const std::string &s)
     {
-        if (!s.empty()) { EXPECT_EQ((ssize_t)s.size(), send(fd, s.data(), s.size(), MSG_NOSIGNAL | MSG_DONTWAIT)); }
+        if (!s.empty()) {
+            EXPECT_EQ((ssize_t)s.size(), send(fd, s.data(), s.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+        }
     }
     // Carries bytes both ways until nothing moves; at most `piece` at a time.
     void relay(size_t piece = 512)
     {
         for (int idle = 0; idle < 3; idle++) {
             i.turn(), a.turn();
-            for (auto [from, to] : { std::pair(ifd[1], afd[1]), std::pair(afd[1], ifd[1]) }) {
+            for (auto [from, to] : {std::pair(ifd[1], afd[1]), std::pair(afd[1], ifd[1])}) {
                 std::string s = take(from);
-                if (!s.empty()) idle = 0;
+                if (!s.empty())
+                    idle = 0;
                 for (size_t at = 0; at < s.size(); at += piece) {
                     give(to, s.substr(at, piece));
                     i.turn(), a.turn();
@@ -84,11 +101,14 @@ struct Middle {
     }
 };
 
-static std::string name(int status) { return ft_status_text(status); }
+static std::string name(int status)
+{
+    return ft_status_text(status);
+}
 
 TEST(Auth, SucceedsWithTheSameSecret)
 {
-    for (size_t piece : { size_t(512), size_t(1), size_t(17) }) {
+    for (size_t piece : {size_t(512), size_t(1), size_t(17)}) {
         Middle m;
         m.relay(piece);
         EXPECT_EQ(name(FT_OK), name(m.i.status)) << ft_fail_text();
@@ -107,7 +127,7 @@ TEST(Auth, RefusesWithASentenceOnBothSides)
     purpose.acceptor_purpose = FT_PURPOSE_BOOTSTRAP;
     engine.wanted = 223;
     right.wanted = 222;
-    for (const Options &o : { key, purpose, engine }) {
+    for (const Options &o : {key, purpose, engine}) {
         Middle m(o);
         m.relay();
         EXPECT_EQ(name(FT_AUTH), name(m.i.status));
@@ -196,15 +216,18 @@ TEST(Auth, AnyChangedByteFails)
         size_t seen = 0;
         for (int n = 0; n < 6; n++) {
             m.i.turn(), m.a.turn();
-            for (auto [from, to] : { std::pair(m.ifd[1], m.afd[1]), std::pair(m.afd[1], m.ifd[1]) }) {
+            for (auto [from, to] : {std::pair(m.ifd[1], m.afd[1]), std::pair(m.afd[1], m.ifd[1])}) {
                 std::string s = Middle::take(from);
-                if (at >= seen && at < seen + s.size()) s[at - seen] ^= 1;
+                if (at >= seen && at < seen + s.size())
+                    s[at - seen] ^= 1;
                 seen += s.size();
-                if (!s.empty()) (void)!send(to, s.data(), s.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+                if (!s.empty())
+                    (void)!send(to, s.data(), s.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
             }
         }
         EXPECT_FALSE(m.i.status == FT_OK && m.a.status == FT_OK) << "byte " << at;
-        if (at >= reply_bytes + hello_bytes + claim_bytes) continue; // the last message: the acceptor is done already
+        if (at >= reply_bytes + hello_bytes + claim_bytes)
+            continue; // the last message: the acceptor is done already
         EXPECT_NE(name(FT_OK), name(m.a.status)) << "byte " << at;
         EXPECT_EQ(0u, m.a.auth.peer);
     }
@@ -212,7 +235,7 @@ TEST(Auth, AnyChangedByteFails)
 
 TEST(Auth, OtherVersionsAndByteOrdersAreNamedOnBothSides)
 {
-    for (size_t at : { size_t(8), size_t(11), size_t(12), size_t(13) }) {
+    for (size_t at : {size_t(8), size_t(11), size_t(12), size_t(13)}) {
         Middle m;
         m.i.turn();
         std::string hello = Middle::take(m.ifd[1]);
@@ -220,7 +243,8 @@ TEST(Auth, OtherVersionsAndByteOrdersAreNamedOnBothSides)
         Middle::give(m.afd[1], hello.substr(0, 16)); // a version's own part may be shorter
         m.a.turn();
         EXPECT_EQ(name(FT_VERSION), name(m.a.status));
-        EXPECT_NE(nullptr, strstr(ft_fail_text(), at < 12 ? "version" : "byte order")) << ft_fail_text();
+        EXPECT_NE(nullptr, strstr(ft_fail_text(), at < 12 ? "version" : "byte order"))
+            << ft_fail_text();
         std::string reply = Middle::take(m.afd[1]);
         ASSERT_EQ(reply_bytes, reply.size()) << "so that the other side knows too";
         reply[at] ^= 1;
@@ -232,7 +256,7 @@ TEST(Auth, OtherVersionsAndByteOrdersAreNamedOnBothSides)
 
 TEST(Auth, GarbageIsRefusedAtItsFirstByte)
 {
-    for (std::string s : { "G", "FTCCM", "\n", "FTCCL\r\r" }) {
+    for (std::string s : {"G", "FTCCM", "\n", "FTCCL\r\r"}) {
         Middle m;
         m.i.turn();
         Middle::give(m.afd[1], s), Middle::give(m.ifd[1], s);
@@ -249,13 +273,16 @@ TEST(Auth, EarlyCloseIsALostLink)
         Middle m;
         for (int n = 0; n < when; n++) {
             m.i.turn(), m.a.turn();
-            Middle::give(m.afd[1], Middle::take(m.ifd[1])), Middle::give(m.ifd[1], Middle::take(m.afd[1]));
+            Middle::give(m.afd[1], Middle::take(m.ifd[1])),
+                Middle::give(m.ifd[1], Middle::take(m.afd[1]));
         }
-        if (m.i.status != FT_AGAIN || m.a.status != FT_AGAIN) continue;
+        if (m.i.status != FT_AGAIN || m.a.status != FT_AGAIN)
+            continue;
         close(m.ifd[1]), close(m.afd[1]);
         m.ifd[1] = m.afd[1] = -1;
         m.i.turn(), m.a.turn();
-        if (m.i.status == FT_AGAIN) m.i.turn();
+        if (m.i.status == FT_AGAIN)
+            m.i.turn();
         EXPECT_EQ(name(FT_LINK), name(m.i.status)) << when;
         EXPECT_EQ(name(FT_LINK), name(m.a.status)) << when;
     }
@@ -313,15 +340,17 @@ TEST(Derive, DiffersByEveryArgument)
 {
     std::vector<std::string> all;
     for (int k = 0; k < 2; k++)
-        for (const char *use : { "", "a", "links" })
-            for (uint64_t n : { uint64_t(0), uint64_t(1), uint64_t(1) << 63 }) {
-                unsigned char key[FT_SECRET_BYTES] = { (unsigned char)k }, out[FT_SECRET_BYTES], same[FT_SECRET_BYTES];
+        for (const char *use : {"", "a", "links"})
+            for (uint64_t n : {uint64_t(0), uint64_t(1), uint64_t(1) << 63}) {
+                unsigned char key[FT_SECRET_BYTES] = {(unsigned char)k}, out[FT_SECRET_BYTES],
+                              same[FT_SECRET_BYTES];
                 ft_auth_derive(out, key, use, n), ft_auth_derive(same, key, use, n);
                 EXPECT_EQ(0, memcmp(out, same, sizeof out));
                 all.emplace_back((char *)out, sizeof out);
             }
     for (size_t i = 0; i < all.size(); i++)
-        for (size_t j = 0; j < i; j++) EXPECT_NE(all[i], all[j]) << i << " " << j;
+        for (size_t j = 0; j < i; j++)
+            EXPECT_NE(all[i], all[j]) << i << " " << j;
     unsigned char a[FT_SECRET_BYTES], b[FT_SECRET_BYTES];
     ft_random_secret(a), ft_random_secret(b);
     EXPECT_NE(0, memcmp(a, b, sizeof a));

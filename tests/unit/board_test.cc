@@ -1,6 +1,8 @@
-// Properties: a sender that asks another engine's board waits until that has said, and is told yes only for what it said yes to; who is not named there, or finds
-// no board, is told no; boards that were closed are used again, all gone after more contexts than there is room for; nonsense in the memory is an answer like any other.
-// Method: pinned memory that one engine made and another one of this process has met.
+// Properties: a sender that asks another engine's board waits until that has said, and is told yes
+// only for what it said yes to; who is not named there, or finds no board, is told no; boards that
+// were closed are used again, all gone after more contexts than there is room for; nonsense in the
+// memory is an answer like any other. Method: pinned memory that one engine made and another one of
+// this process has met.
 #include <random>
 #include <vector>
 
@@ -10,10 +12,12 @@ extern "C" {
 #include "base/base.h"
 }
 
-namespace {
+namespace
+{
 
-class Board : public testing::Test {
-protected:
+class Board : public testing::Test
+{
+  protected:
     struct ft_pinned *own = nullptr, *other = nullptr, *met = nullptr;
     void SetUp() override
     {
@@ -26,12 +30,19 @@ protected:
     void TearDown() override
     {
         ft_pinned_part(met);
-        while (struct ft_pinned *gone = ft_pinned_take_unkept(other, false)) ft_pinned_close(gone);
+        while (struct ft_pinned *gone = ft_pinned_take_unkept(other, false))
+            ft_pinned_close(gone);
         ft_pinned_close(other);
         ft_pinned_close(own);
     }
-    int coll(uint64_t seq, int self = 3) const { return ft_board_ask(met, 77, self, false, seq); }
-    int receive(uint64_t seq, int self = 3) const { return ft_board_ask(met, 77, self, true, seq); }
+    int coll(uint64_t seq, int self = 3) const
+    {
+        return ft_board_ask(met, 77, self, false, seq);
+    }
+    int receive(uint64_t seq, int self = 3) const
+    {
+        return ft_board_ask(met, 77, self, true, seq);
+    }
 };
 
 TEST_F(Board, AnswersWhatItsOwnerHasSaid)
@@ -68,14 +79,17 @@ TEST_F(Board, AnswersWhatItsOwnerHasSaid)
 TEST_F(Board, RunsOutOfRoomAndGetsItBack)
 {
     uint64_t n = 1;
-    while (ft_board_open(own, n)) n++;
+    while (ft_board_open(own, n))
+        n++;
     EXPECT_GT(n, 100u);
     EXPECT_LT(n * 100, FT_PINNED_BOARD_BYTES);
     ft_board_close(own, n / 2);
     EXPECT_NE(ft_board_open(own, 1000), nullptr);
     EXPECT_EQ(ft_board_open(own, 1001), nullptr);
     EXPECT_EQ(ft_board_open(own, 0), nullptr);
-    for (int rank = 0; rank < 100; rank++) ft_board_reach(ft_board_of(own, 1000), rank); /* those that find no room are not reached */
+    /* those that find no room are not reached */
+    for (int rank = 0; rank < 100; rank++)
+        ft_board_reach(ft_board_of(own, 1000), rank);
     ft_board_ready(ft_board_of(own, 1000));
     EXPECT_EQ(ft_board_ask(met, 1000, 0, false, 1), FT_AGAIN);
     EXPECT_EQ(ft_board_ask(met, 1000, 99, false, 1), FT_NOTSUP);
@@ -86,10 +100,12 @@ TEST_F(Board, NonsenseIsAnAnswer)
     std::mt19937_64 random(testing::UnitTest::GetInstance()->random_seed());
     auto *words = static_cast<uint64_t *>(ft_pinned_boards(own));
     for (int i = 0; i < 1000; i++) {
-        for (size_t k = 0; k < FT_PINNED_BOARD_BYTES / sizeof *words; k++) words[k] = random() % 4;
-        int rc = ft_board_ask(met, random() % 4, static_cast<int>(random() % 4), random() % 2, random() % 4);
+        for (size_t k = 0; k < FT_PINNED_BOARD_BYTES / sizeof *words; k++)
+            words[k] = random() % 4;
+        int rc = ft_board_ask(met, random() % 4, static_cast<int>(random() % 4), random() % 2,
+                              random() % 4);
         EXPECT_TRUE(rc == FT_OK || rc == FT_AGAIN || rc == FT_NOTSUP) << rc;
     }
 }
 
-}  // namespace
+} // namespace

@@ -1,7 +1,9 @@
-// Property: ranks that join an existing job and the root that grows it all get one table, whoever comes first; the id carries
-// the key of the job's links; when something is wrong (a joiner missing, dead, twice, of another size or configuration, the
-// root gone or cancelled) everybody that waits learns it, named; a joiner that claims a survivor's rank is refused alone.
-// Method: joiners are threads of this process over real sockets, the root supplies and collects; a root that dies is a child.
+// Property: ranks that join an existing job and the root that grows it all get one table, whoever
+// comes first; the id carries the key of the job's links; when something is wrong (a joiner
+// missing, dead, twice, of another size or configuration, the root gone or cancelled) everybody
+// that waits learns it, named; a joiner that claims a survivor's rank is refused alone. Method:
+// joiners are threads of this process over real sockets, the root supplies and collects; a root
+// that dies is a child.
 #include "bootstrap_helpers.h"
 
 #include <signal.h>
@@ -9,8 +11,14 @@
 #include <unistd.h>
 
 static std::atomic<uint64_t> jump_ns{0};
-static uint64_t jumping_now(ft_env *) { return ft_now_ns(ft_env_real()) + jump_ns.load(); }
-static void real_random(ft_env *, void *buf, size_t n) { ft_env_real()->random(ft_env_real(), buf, n); }
+static uint64_t jumping_now(ft_env *)
+{
+    return ft_now_ns(ft_env_real()) + jump_ns.load();
+}
+static void real_random(ft_env *, void *buf, size_t n)
+{
+    ft_env_real()->random(ft_env_real(), buf, n);
+}
 static ft_env jumping = {jumping_now, real_random, nullptr};
 
 using Key = std::array<unsigned char, FT_SECRET_BYTES>;
@@ -50,7 +58,8 @@ static Outcome collect(const Id &id, double timeout_s = 20, const atomic_int *ca
     out.status = ft_bootstrap_collect(id.data(), (uint64_t)(timeout_s * 1e9), cancel, &table);
     out.seconds = now_s() - begin;
     out.text = out.status ? ft_fail_text() : "";
-    if (out.status == FT_OK) out.table.reset(table, free);
+    if (out.status == FT_OK)
+        out.table.reset(table, free);
     return out;
 }
 
@@ -58,7 +67,8 @@ static std::vector<Call> joiners(const Id &id, int survivors, int nranks, double
 {
     auto calls = calls_for({id}, nranks, timeout_s);
     calls.erase(calls.begin(), calls.begin() + survivors);
-    for (auto &c : calls) c.grow = true;
+    for (auto &c : calls)
+        c.grow = true;
     return calls;
 }
 
@@ -68,13 +78,18 @@ struct Joining {
     std::vector<std::thread> threads;
     explicit Joining(const std::vector<Call> &calls) : all(calls.size())
     {
-        for (size_t i = 0; i < calls.size(); i++) threads.emplace_back([this, i, c = calls[i]] { all[i] = join(c); });
+        for (size_t i = 0; i < calls.size(); i++)
+            threads.emplace_back([this, i, c = calls[i]] { all[i] = join(c); });
     }
-    ~Joining() { wait(); }
+    ~Joining()
+    {
+        wait();
+    }
     std::vector<Outcome> &wait()
     {
         for (auto &t : threads)
-            if (t.joinable()) t.join();
+            if (t.joinable())
+                t.join();
         return all;
     }
 };
@@ -84,9 +99,13 @@ static bool come(const Id &id, int n)
     return eventually([&] { return ft_service_arrived(ft_unique_id_nonce(id.data())) == n; });
 }
 
-class Grow : public testing::Test {
-protected:
-    void SetUp() override { before = ft_fd_count(); }
+class Grow : public testing::Test
+{
+  protected:
+    void SetUp() override
+    {
+        before = ft_fd_count();
+    }
     void TearDown() override
     {
         ft_bootstrap_stop();
@@ -100,7 +119,8 @@ protected:
     // Nothing is left once everybody was told, though nobody stopped the service.
     void expect_nothing_left()
     {
-        EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; })) << ft_unique_ids_served();
+        EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; }))
+            << ft_unique_ids_served();
         EXPECT_TRUE(eventually([&] { return ft_fd_count() == before; })) << ft_fd_count();
     }
     void expect_grown(const std::vector<Outcome> &joined, const Outcome &root, int nranks)
@@ -178,7 +198,8 @@ TEST_F(Grow, TheTableWaitsForTheRoot)
 {
     Id id = grow_id(2);
     EXPECT_EQ(FT_OK, supply(id, 2, 4).status);
-    auto joined = join_calls(joiners(id, 2, 4)); // all have their answer before the root asks for its own
+    auto joined = join_calls(
+        joiners(id, 2, 4)); // all have their answer before the root asks for its own
     Outcome root = collect(id);
     expect_grown(joined, root, 4);
     expect_nothing_left();
@@ -192,11 +213,14 @@ TEST_F(Grow, OneTooManyIsRefusedAlone)
     EXPECT_EQ(FT_OK, supply(id, 2, 4).status);
     auto calls = joiners(id, 2, 4), same = calls;
     auto joined = join_calls(calls); // the table is complete, and the root has not taken it
-    for (auto &c : calls) c.card.engine += 77;
+    for (auto &c : calls)
+        c.card.engine += 77;
     expect_all(join_calls(calls), FT_USAGE, "another process has come as rank");
-    for (auto &c : calls) c.nranks = 5;
+    for (auto &c : calls)
+        c.nranks = 5;
     expect_all(join_calls(calls), FT_USAGE, "but 4 ranks have come");
-    expect_tables({joined[0], join_calls({same[0]})[0], joined[1], joined[0]}); // whose connection broke may come again
+    expect_tables({joined[0], join_calls({same[0]})[0], joined[1],
+                   joined[0]}); // whose connection broke may come again
     expect_grown(joined, collect(id), 4);
     expect_nothing_left();
 }
@@ -207,7 +231,8 @@ TEST_F(Grow, OneAttemptAfterAnother)
     for (int round = 0; round < 100; round++) {
         SCOPED_TRACE(round);
         Id id = grow_id(2, key);
-        if (round % 3 == 0) ft_unique_id_withdraw(id.data(), "never mind");
+        if (round % 3 == 0)
+            ft_unique_id_withdraw(id.data(), "never mind");
         Joining joining(joiners(id, 2, 4));
         if (round % 3 == 0) {
             expect_all(joining.wait(), FT_PEER, "the root of the grow gave up: never mind");
@@ -235,7 +260,8 @@ TEST_F(Grow, JoinersThatNeverComeAreNamed)
     auto all = joining.wait();
     all.push_back(root);
     expect_all(all, FT_TIMEOUT, "ranks 4, 6 of 7 never came within 600 ms");
-    for (auto &one : all) EXPECT_LT(one.seconds, 5);
+    for (auto &one : all)
+        EXPECT_LT(one.seconds, 5);
 }
 
 TEST_F(Grow, NobodyComes)
@@ -244,7 +270,8 @@ TEST_F(Grow, NobodyComes)
     EXPECT_EQ(FT_OK, supply(id, 2, 3).status);
     Outcome root = collect(id, 0.2);
     EXPECT_EQ(FT_TIMEOUT, root.status);
-    EXPECT_NE(std::string::npos, root.text.find("rank 2 of 3 never came within 200 ms")) << root.text;
+    EXPECT_NE(std::string::npos, root.text.find("rank 2 of 3 never came within 200 ms"))
+        << root.text;
     expect_all(join_calls(joiners(id, 2, 3)), FT_TIMEOUT, "rank 2 of 3 never came"); // too late
     expect_nothing_left();
 }
@@ -260,7 +287,8 @@ TEST_F(Grow, RanksOfSurvivorsAreRefusedAlone)
         auto low = calls_for({id}, 5);
         low.resize(3);
         low.push_back(low[1]);
-        for (auto &c : low) c.grow = true;
+        for (auto &c : low)
+            c.grow = true;
         low[0].card.config = 1;
         low[2].nranks = 9;
         auto refused = join_calls(low);
@@ -272,7 +300,8 @@ TEST_F(Grow, RanksOfSurvivorsAreRefusedAlone)
             EXPECT_EQ(FT_OK, supply(id, 3, 5).status);
         }
         auto joined = joining.wait();
-        expect_all(join_calls({low[1]}), FT_USAGE, "rank 1 belongs to a survivor"); // nor once the table is complete
+        expect_all(join_calls({low[1]}), FT_USAGE,
+                   "rank 1 belongs to a survivor"); // nor once the table is complete
         expect_grown(joined, collect(id), 5);
         expect_nothing_left();
     }
@@ -302,8 +331,10 @@ TEST_F(Grow, DifferentSizesAndConfigurationsAreNamed)
         }
         // What the supply already knows it says; else the root learns it when it collects.
         Outcome size = supply(sizes, 2, 5), config = supply(configs, 2, 4, 43);
-        if (size.status == FT_OK) size = collect(sizes);
-        if (config.status == FT_OK) config = collect(configs);
+        if (size.status == FT_OK)
+            size = collect(sizes);
+        if (config.status == FT_OK)
+            config = collect(configs);
         auto a = joining.wait(), b = other.wait();
         a.push_back(size);
         b.push_back(config);
@@ -324,7 +355,8 @@ TEST_F(Grow, WrongKindOfId)
     expect_all(join_calls(joiners(plain, 2, 3)), FT_USAGE, "this one is for a new job");
     expect_all({supply(plain, 2, 3), collect(plain)}, FT_USAGE, "this one is for a new job");
     auto two = joiners(grow, 2, 4);
-    for (auto &c : two) c.ids.push_back(grow);
+    for (auto &c : two)
+        c.ids.push_back(grow);
     expect_all(join_calls(two), FT_USAGE, "grows by one unique id, not by 2");
     two[0].ids = two[1].ids = {plain, grow};
     two[0].grow = two[1].grow = false;
@@ -338,7 +370,8 @@ TEST_F(Grow, WrongUseOfAnIdChangesNothing)
     ft_id moved = decoded(id);
     moved.nonce++;
     ft_id_encode(elsewhere.data(), &moved);
-    expect_all({supply(elsewhere, 2, 3), collect(elsewhere)}, FT_USAGE, "this process does not serve");
+    expect_all({supply(elsewhere, 2, 3), collect(elsewhere)}, FT_USAGE,
+               "this process does not serve");
     expect_all({supply(id, 3, 4)}, FT_USAGE, "of 2 ranks, not of 3");
     expect_all({supply(id, 2, 2), supply(id, 2, 1 << 30)}, FT_INVAL, "cannot grow");
     expect_all({collect(id)}, FT_USAGE, "have not been supplied");
@@ -369,7 +402,8 @@ TEST_F(Grow, RootThatIsCancelled)
     EXPECT_LT(now_s() - begin, 1);
     EXPECT_EQ(FT_ABORTED, root.status) << root.text;
     expect_all(joining.wait(), FT_PEER, "the root of the grow gave up: ");
-    expect_all(join_calls({joiners(id, 2, 4)[1]}), FT_PEER, "the root of the grow gave up: "); // who comes late learns it too
+    expect_all(join_calls({joiners(id, 2, 4)[1]}), FT_PEER,
+               "the root of the grow gave up: "); // who comes late learns it too
     expect_nothing_left();
 }
 
@@ -384,7 +418,8 @@ TEST_F(Grow, RootThatGivesUp)
         Joining joining({joiners(id, 2, 4)[0]});
         ASSERT_TRUE(come(id, supplied ? 3 : 1));
         ft_unique_id_withdraw(id.data(), "the survivors did not agree");
-        expect_all(joining.wait(), FT_PEER, "the root of the grow gave up: the survivors did not agree");
+        expect_all(joining.wait(), FT_PEER,
+                   "the root of the grow gave up: the survivors did not agree");
         expect_all(join_calls({joiners(id, 2, 4)[1]}), FT_PEER, "the survivors did not agree");
         expect_nothing_left();
     }
@@ -393,13 +428,15 @@ TEST_F(Grow, RootThatGivesUp)
 TEST_F(Grow, OwnerThatGoesTakesItsIdsWithIt)
 {
     int one, other;
-    Id waited = grow_id(2, make_key(), &one), unused = grow_id(2, make_key(), &one), kept = grow_id(2, make_key(), &other);
+    Id waited = grow_id(2, make_key(), &one), unused = grow_id(2, make_key(), &one),
+       kept = grow_id(2, make_key(), &other);
     Joining joining({joiners(waited, 2, 4)[0]});
     ASSERT_TRUE(come(waited, 1));
     ft_unique_ids_withdraw(&one, "it was tired");
     expect_all(joining.wait(), FT_PEER, "the root of the grow gave up: it was tired");
     expect_all(join_calls({joiners(unused, 2, 4)[1]}), FT_PEER, "it was tired");
-    for (int i = 0; i < 6 && ft_unique_ids_served() > 1; i++) eventually([] { return ft_unique_ids_served() == 1; });
+    for (int i = 0; i < 6 && ft_unique_ids_served() > 1; i++)
+        eventually([] { return ft_unique_ids_served() == 1; });
     EXPECT_EQ(1, ft_unique_ids_served()) << "of the withdrawn ids something is left";
     Joining others(joiners(kept, 2, 3));
     EXPECT_EQ(FT_OK, supply(kept, 2, 3).status);
@@ -443,8 +480,10 @@ TEST_F(Grow, JoinerThatIsCancelledFailsTheGrow)
         EXPECT_EQ(FT_ABORTED, joining.wait()[0].status);
         Outcome root;
         root.status = FT_OK;
-        if (!first) root = supply(id, 2, 4); // the supply may come before the word of the joiner does
-        if (root.status == FT_OK) root = collect(id);
+        if (!first)
+            root = supply(id, 2, 4); // the supply may come before the word of the joiner does
+        if (root.status == FT_OK)
+            root = collect(id);
         expect_all({root}, FT_PEER, "rank 2 gave up before everyone had come");
     }
 }
@@ -468,10 +507,13 @@ TEST_F(Grow, UnusedIdsExpire)
 static int child_root()
 {
     Id id = grow_id(2);
-    if (write(3, id.data(), id.size()) != (ssize_t)id.size() || supply(id, 2, 4).status != FT_OK) return 1;
+    if (write(3, id.data(), id.size()) != (ssize_t)id.size() || supply(id, 2, 4).status != FT_OK)
+        return 1;
     std::thread([id] { collect(id); }).detach();
-    if (!come(id, 3) || write(3, "x", 1) != 1) return 1;
-    for (;;) pause();
+    if (!come(id, 3) || write(3, "x", 1) != 1)
+        return 1;
+    for (;;)
+        pause();
 }
 
 TEST_F(Grow, RootThatDies)
@@ -500,7 +542,8 @@ TEST_F(Grow, RootThatDies)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--child-root")) return child_root();
+    if (argc == 2 && !strcmp(argv[1], "--child-root"))
+        return child_root();
     setenv("FTCCL_DEBUG", "VERSION", 0); // the failures here are meant
     testing::InitGoogleTest(&argc, argv);
     return RUN_ALL_TESTS();

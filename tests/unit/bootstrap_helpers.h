@@ -1,4 +1,5 @@
-// What the bootstrap tests share: ranks as threads, each with its own card, and what became of them.
+// What the bootstrap tests share: ranks as threads, each with its own card, and what became of
+// them.
 #ifndef FT_BOOTSTRAP_HELPERS_H
 #define FT_BOOTSTRAP_HELPERS_H
 
@@ -27,7 +28,8 @@ struct Outcome {
 
 inline double now_s()
 {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
 }
 
 inline Id make_id()
@@ -76,7 +78,8 @@ inline Outcome join(const Call &call)
     out.status = ft_bootstrap_join(&arg, &table);
     out.seconds = now_s() - begin;
     out.text = out.status ? ft_fail_text() : "";
-    if (out.status == FT_OK) out.table.reset(table, free);
+    if (out.status == FT_OK)
+        out.table.reset(table, free);
     return out;
 }
 
@@ -84,8 +87,10 @@ inline std::vector<Outcome> join_calls(const std::vector<Call> &calls)
 {
     std::vector<Outcome> out(calls.size());
     std::vector<std::thread> threads;
-    for (size_t i = 0; i < calls.size(); i++) threads.emplace_back([&, i] { out[i] = join(calls[i]); });
-    for (auto &t : threads) t.join();
+    for (size_t i = 0; i < calls.size(); i++)
+        threads.emplace_back([&, i] { out[i] = join(calls[i]); });
+    for (auto &t : threads)
+        t.join();
     return out;
 }
 
@@ -113,7 +118,8 @@ inline void expect_tables(const std::vector<Outcome> &all)
         EXPECT_EQ(0, memcmp(first->key, t->key, sizeof t->key));
         for (int i = 0; i < t->nranks; i++) {
             ft_card want = make_card(i);
-            EXPECT_EQ(0, memcmp(&want, &t->card[i], sizeof want)) << "rank " << r << " has another card of rank " << i;
+            EXPECT_EQ(0, memcmp(&want, &t->card[i], sizeof want))
+                << "rank " << r << " has another card of rank " << i;
         }
     }
 }
@@ -122,7 +128,8 @@ inline void expect_all(const std::vector<Outcome> &all, int status, const std::s
 {
     for (size_t r = 0; r < all.size(); r++) {
         EXPECT_EQ(status, all[r].status) << "call " << r << ": " << all[r].text;
-        EXPECT_NE(std::string::npos, all[r].text.find(part)) << "call " << r << ": " << all[r].text << " lacks " << part;
+        EXPECT_NE(std::string::npos, all[r].text.find(part))
+            << "call " << r << ": " << all[r].text << " lacks " << part;
     }
 }
 
@@ -130,7 +137,8 @@ inline void expect_all(const std::vector<Outcome> &all, int status, const std::s
 inline bool eventually(const std::function<bool()> &what, double limit_s = 10)
 {
     for (double end = now_s() + limit_s; now_s() < end; std::this_thread::yield())
-        if (what()) return true;
+        if (what())
+            return true;
     return what();
 }
 

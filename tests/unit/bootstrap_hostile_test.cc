@@ -1,7 +1,9 @@
-// Property: whatever comes in on the service's port, or from a service, costs bounded memory, descriptors and time and does not
-// disturb an honest job; ids that nobody uses go away; an explicit address (FTCCL_COMM_ID) needs a secret and serves one job
-// after another. Method: seeded random bytes and hand-made malformed messages over real sockets, with and without knowledge of
-// the secret; time jumps by an injected clock. Replay: FT_SEED=<printed seed> bootstrap_hostile_test
+// Property: whatever comes in on the service's port, or from a service, costs bounded memory,
+// descriptors and time and does not disturb an honest job; ids that nobody uses go away; an
+// explicit address (FTCCL_COMM_ID) needs a secret and serves one job after another. Method: seeded
+// random bytes and hand-made malformed messages over real sockets, with and without knowledge of
+// the secret; time jumps by an injected clock. Replay: FT_SEED=<printed seed>
+// bootstrap_hostile_test
 #include "bootstrap_helpers.h"
 
 #include <arpa/inet.h>
@@ -15,12 +17,19 @@
 #include <unistd.h>
 
 static std::atomic<uint64_t> jump_ns{0};
-static uint64_t jumping_now(ft_env *) { return ft_now_ns(ft_env_real()) + jump_ns.load(); }
-static void real_random(ft_env *, void *buf, size_t n) { ft_env_real()->random(ft_env_real(), buf, n); }
+static uint64_t jumping_now(ft_env *)
+{
+    return ft_now_ns(ft_env_real()) + jump_ns.load();
+}
+static void real_random(ft_env *, void *buf, size_t n)
+{
+    ft_env_real()->random(ft_env_real(), buf, n);
+}
 static ft_env jumping = {jumping_now, real_random, nullptr};
 
-class Hostile : public testing::Test {
-protected:
+class Hostile : public testing::Test
+{
+  protected:
     void SetUp() override
     {
         const char *given = getenv("FT_SEED");
@@ -31,19 +40,22 @@ protected:
     }
     void TearDown() override
     {
-        for (const char *name : {"FTCCL_COMM_ID", "FTCCL_SECRET", "FTCCL_SECRET_FILE"}) unsetenv(name);
+        for (const char *name : {"FTCCL_COMM_ID", "FTCCL_SECRET", "FTCCL_SECRET_FILE"})
+            unsetenv(name);
         ft_params_reload();
         ft_bootstrap_stop();
         ft_bootstrap_stop();
         ft_service_set_env(nullptr);
         jump_ns = 0;
         EXPECT_EQ(before, ft_fd_count());
-        if (HasFailure()) fprintf(stderr, "replay: FT_SEED=%llu\n", (unsigned long long)seed);
+        if (HasFailure())
+            fprintf(stderr, "replay: FT_SEED=%llu\n", (unsigned long long)seed);
     }
     std::vector<unsigned char> noise(size_t most)
     {
         std::vector<unsigned char> bytes(1 + random() % most);
-        for (auto &b : bytes) b = (unsigned char)random();
+        for (auto &b : bytes)
+            b = (unsigned char)random();
         return bytes;
     }
     uint64_t seed = 0;
@@ -78,10 +90,12 @@ static int authenticated(const Id &bytes, uint64_t engine)
     EXPECT_EQ(FT_OK, ft_wait_read(&wait, fd, select, sizeof select));
     ft_auth_derive(key, id.secret, "bootstrap", id.nonce);
     ft_auth auth;
-    ft_auth_start(&auth, ft_env_real(), fd, true, key, engine, 0, FT_PURPOSE_BOOTSTRAP, 0, wait.deadline_ns);
+    ft_auth_start(&auth, ft_env_real(), fd, true, key, engine, 0, FT_PURPOSE_BOOTSTRAP, 0,
+                  wait.deadline_ns);
     int status;
     while ((status = ft_auth_turn(&auth)) == FT_AGAIN)
-        if (ft_wait_fd(&wait, fd, ft_auth_events(&auth))) break;
+        if (ft_wait_fd(&wait, fd, ft_auth_events(&auth)))
+            break;
     EXPECT_EQ(FT_OK, status);
     return fd;
 }
@@ -110,11 +124,14 @@ TEST_F(Hostile, RandomBytesDoNotDisturbAJob)
         int fd = raw_connect(id);
         unsigned char select[FT_SELECT_BYTES];
         ft_select_encode(select, FT_ANSWER_GO, random() % 2 ? to.nonce : random());
-        if (random() % 4 == 0) select[random() % 8] ^= (unsigned char)(1 << random() % 8);
-        if (random() % 4) send(fd, select, 1 + random() % sizeof select, MSG_NOSIGNAL);
+        if (random() % 4 == 0)
+            select[random() % 8] ^= (unsigned char)(1 << random() % 8);
+        if (random() % 4)
+            send(fd, select, 1 + random() % sizeof select, MSG_NOSIGNAL);
         auto bytes = noise(2000);
         send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-        if (random() % 2) shutdown(fd, SHUT_WR);
+        if (random() % 2)
+            shutdown(fd, SHUT_WR);
         ft_fd_close(&fd);
     }
     auto rest = join_calls({calls.begin() + 1, calls.end()});
@@ -127,7 +144,8 @@ TEST_F(Hostile, SilentConnectionsMakeRoom)
 {
     Id id = make_id();
     std::vector<int> silent;
-    for (int i = 0; i < 150; i++) silent.push_back(raw_connect(id));
+    for (int i = 0; i < 150; i++)
+        silent.push_back(raw_connect(id));
     int most = 0;
     std::atomic<bool> done{false};
     std::thread watch([&] {
@@ -142,7 +160,8 @@ TEST_F(Hostile, SilentConnectionsMakeRoom)
     expect_tables(all);
     EXPECT_LT(all[0].seconds, 4.5) << "waited until they were closed for their age instead";
     EXPECT_LE(most, before + 150 + 64 + 2 * 4 + 4 + 1);
-    for (int &fd : silent) ft_fd_close(&fd);
+    for (int &fd : silent)
+        ft_fd_close(&fd);
 }
 
 TEST_F(Hostile, SlowConnectionIsClosed)
@@ -172,11 +191,26 @@ TEST_F(Hostile, MalformedJoinsAreDropped)
     good.left_ms = good.bound_ms = 1000;
     good.card = make_card(2);
     unsigned char bytes[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX];
-    struct { const char *what; size_t at; uint32_t value; } broken[] = {
-        {"unknown frame", 0, 77}, {"a server's frame", 0, FT_FRAME_TABLE}, {"gigantic", 4, 0xffffffff}, {"too short", 4, 3},
-        {"another id", 8, 1}, {"no ranks", 16, 0}, {"2^31 ranks", 16, 1u << 31}, {"rank beyond", 20, 3}, {"no ids", 24, 0},
-        {"more ids than ranks", 24, 4}, {"index beyond", 28, 1}, {"another engine", 40, 5},
-        {"long text", 64, 160}, {"long address", 68, 1025}, {"shorter text", 64, 2},
+    struct {
+        const char *what;
+        size_t at;
+        uint32_t value;
+    } broken[] = {
+        {"unknown frame", 0, 77},
+        {"a server's frame", 0, FT_FRAME_TABLE},
+        {"gigantic", 4, 0xffffffff},
+        {"too short", 4, 3},
+        {"another id", 8, 1},
+        {"no ranks", 16, 0},
+        {"2^31 ranks", 16, 1u << 31},
+        {"rank beyond", 20, 3},
+        {"no ids", 24, 0},
+        {"more ids than ranks", 24, 4},
+        {"index beyond", 28, 1},
+        {"another engine", 40, 5},
+        {"long text", 64, 160},
+        {"long address", 68, 1025},
+        {"shorter text", 64, 2},
     };
     for (auto &b : broken) {
         size_t len = ft_join_encode(bytes, &good);
@@ -207,7 +241,10 @@ struct FalseService {
         ft_random_secret(id.secret);
         EXPECT_EQ(1, ft_id_encode(bytes.data(), &id));
     }
-    ~FalseService() { ft_fd_close(&listener); }
+    ~FalseService()
+    {
+        ft_fd_close(&listener);
+    }
     int accept_one()
     {
         ft_wait wait = within(5);
@@ -220,14 +257,16 @@ struct FalseService {
     int accept_member(uint32_t *join_bytes)
     {
         ft_wait wait = within(5);
-        unsigned char select[FT_SELECT_BYTES], key[FT_SECRET_BYTES], frame[FT_FRAME_BYTES], body[FT_JOIN_WIRE_MAX];
+        unsigned char select[FT_SELECT_BYTES], key[FT_SECRET_BYTES], frame[FT_FRAME_BYTES],
+            body[FT_JOIN_WIRE_MAX];
         int fd = accept_one();
         ft_frame kind;
         EXPECT_EQ(FT_OK, ft_wait_read(&wait, fd, select, sizeof select));
         EXPECT_EQ(FT_OK, ft_wait_write(&wait, fd, select, sizeof select));
         ft_auth_derive(key, id.secret, "bootstrap", id.nonce);
         ft_auth auth;
-        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_BOOTSTRAP, 0, wait.deadline_ns);
+        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_BOOTSTRAP, 0,
+                      wait.deadline_ns);
         while (ft_auth_turn(&auth) == FT_AGAIN && !ft_wait_fd(&wait, fd, ft_auth_events(&auth))) {}
         EXPECT_EQ(FT_OK, ft_wait_read(&wait, fd, frame, sizeof frame));
         EXPECT_EQ(FT_OK, ft_frame_decode(frame, &kind, join_bytes));
@@ -247,12 +286,14 @@ TEST_F(Hostile, NoiseInsteadOfAServiceIsRefused)
         int fd = service.accept_one();
         unsigned char select[FT_SELECT_BYTES];
         ft_select_encode(select, (enum ft_answer)(random() % 5), random() % 2 ? 5 : random());
-        if (random() % 2) send(fd, select, sizeof select, MSG_NOSIGNAL);
+        if (random() % 2)
+            send(fd, select, sizeof select, MSG_NOSIGNAL);
         auto bytes = noise(400);
         send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
         rank.join();
         ft_fd_close(&fd);
-        while (ft_net_accept(service.listener, &fd) == FT_OK) ft_fd_close(&fd);
+        while (ft_net_accept(service.listener, &fd) == FT_OK)
+            ft_fd_close(&fd);
         EXPECT_NE(FT_OK, got.status);
         EXPECT_LT(got.seconds, 1.8);
     }
@@ -261,19 +302,24 @@ TEST_F(Hostile, NoiseInsteadOfAServiceIsRefused)
 TEST_F(Hostile, MalformedAnswersAreRefused)
 {
     FalseService service;
-    std::vector<std::vector<unsigned char>> answers(7, std::vector<unsigned char>(FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES + 2 * FT_CARD_FIXED_BYTES));
-    auto frame = [&](size_t i, ft_frame kind, uint32_t len) { ft_frame_encode(answers[i].data(), kind, len); };
+    std::vector<std::vector<unsigned char>> answers(
+        7, std::vector<unsigned char>(FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES +
+                                      2 * FT_CARD_FIXED_BYTES));
+    auto frame = [&](size_t i, ft_frame kind, uint32_t len) {
+        ft_frame_encode(answers[i].data(), kind, len);
+    };
     auto head = [&](size_t i, uint32_t first, uint32_t count) {
         ft_table_head h{1, first, count};
         ft_table_head_encode(answers[i].data() + FT_FRAME_BYTES, &h);
     };
-    frame(0, FT_FRAME_TABLE, 80), head(0, 0, 1u << 31);      // more ranks than there are
-    frame(1, FT_FRAME_TABLE, 80), head(1, 0xffffffff, 2);    // ranks before the first
-    frame(2, FT_FRAME_TABLE, 17), head(2, 0, 2);             // ends in a card
-    frame(3, FT_FRAME_TABLE, 56), head(3, 0, 2);             // a card's text is longer than it can be
+    frame(0, FT_FRAME_TABLE, 80), head(0, 0, 1u << 31);   // more ranks than there are
+    frame(1, FT_FRAME_TABLE, 80), head(1, 0xffffffff, 2); // ranks before the first
+    frame(2, FT_FRAME_TABLE, 17), head(2, 0, 2);          // ends in a card
+    frame(3, FT_FRAME_TABLE, 56), head(3, 0, 2);          // a card's text is longer than it can be
     ft_put32(answers[3].data() + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES + 24, 1u << 30);
-    frame(4, FT_FRAME_FAIL, 8), ft_put32(answers[4].data() + FT_FRAME_BYTES, 3); // a success that failed
-    frame(5, FT_FRAME_ACK, 0);                               // not a service's word
+    frame(4, FT_FRAME_FAIL, 8),
+        ft_put32(answers[4].data() + FT_FRAME_BYTES, 3); // a success that failed
+    frame(5, FT_FRAME_ACK, 0);                           // not a service's word
     frame(6, (ft_frame)1234, 10);
     for (auto &bytes : answers) {
         Outcome got;
@@ -302,7 +348,8 @@ TEST_F(Hostile, UnusedIdsExpire)
     EXPECT_EQ(served, ft_fd_count());
     jump_ns = 260000000000u;
     EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; }));
-    EXPECT_TRUE(eventually([&] { return ft_fd_count() == before; })) << "the service did not stop by itself";
+    EXPECT_TRUE(eventually([&] { return ft_fd_count() == before; }))
+        << "the service did not stop by itself";
     Id again = make_id();
     expect_tables(join_calls(calls_for({again}, 2)));
 }
@@ -339,8 +386,10 @@ static int child_short_of_descriptors()
     close(lowest);
     limit.rlim_cur = (rlim_t)lowest + 8;
     setrlimit(RLIMIT_NOFILE, &limit);
-    if (write(3, id.data(), id.size()) != (ssize_t)id.size()) return 1;
-    for (;;) pause();
+    if (write(3, id.data(), id.size()) != (ssize_t)id.size())
+        return 1;
+    for (;;)
+        pause();
 }
 
 TEST_F(Hostile, ServiceOutOfDescriptorsTellsEverybody)
@@ -382,9 +431,11 @@ TEST_F(Hostile, NoDescriptorsForAnId)
 
 // ---- FTCCL_COMM_ID ----
 
-// An address that nobody else gets: the port stays bound, and who is to listen there may bind it too, with SO_REUSEADDR.
-class Held {
-public:
+// An address that nobody else gets: the port stays bound, and who is to listen there may bind it
+// too, with SO_REUSEADDR.
+class Held
+{
+  public:
     Held()
     {
         sockaddr_in any{};
@@ -397,19 +448,24 @@ public:
         EXPECT_EQ(0, getsockname(fd, (sockaddr *)&any, &len));
         address = "127.0.0.1:" + std::to_string(ntohs(any.sin_port));
     }
-    ~Held() { close(fd); }
+    ~Held()
+    {
+        close(fd);
+    }
     Held(const Held &) = delete;
     std::string address;
 
-private:
+  private:
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 };
 
 static void set_explicit(const std::string &address, const char *secret)
 {
     setenv("FTCCL_COMM_ID", address.c_str(), 1);
-    if (secret) setenv("FTCCL_SECRET", secret, 1);
-    else unsetenv("FTCCL_SECRET");
+    if (secret)
+        setenv("FTCCL_SECRET", secret, 1);
+    else
+        unsetenv("FTCCL_SECRET");
     ft_params_reload();
 }
 
@@ -418,15 +474,18 @@ TEST_F(Hostile, ExplicitAddressServesOneJobAfterAnother)
     Held held;
     set_explicit(held.address, "correct horse battery staple");
     auto calls = calls_for({make_id()}, 4);
-    for (auto &c : calls) c.ids = {make_id()}; // every rank makes its own
+    for (auto &c : calls)
+        c.ids = {make_id()}; // every rank makes its own
     EXPECT_EQ(0, ft_unique_ids_served());
     std::vector<std::vector<Outcome>> jobs(20, std::vector<Outcome>(4));
     std::vector<std::thread> ranks;
     for (size_t r = 0; r < 4; r++)
         ranks.emplace_back([&, r] {
-            for (auto &job : jobs) job[r] = join(calls[r]); // nobody waits for the others in between
+            for (auto &job : jobs)
+                job[r] = join(calls[r]); // nobody waits for the others in between
         });
-    for (auto &t : ranks) t.join();
+    for (auto &t : ranks)
+        t.join();
     for (size_t i = 0; i < jobs.size(); i++) {
         SCOPED_TRACE(i);
         expect_tables(jobs[i]);
@@ -487,9 +546,11 @@ TEST_F(Hostile, ExplicitAddressNeedsAGoodSecret)
     EXPECT_EQ(FT_OK, ft_unique_id_make(id.data())) << ft_fail_text();
     ft_id from_file = decoded(id);
     unsetenv("FTCCL_SECRET_FILE");
-    set_explicit("127.0.0.1:" + std::to_string(from_file.address[0].port), "correct horse battery staple");
+    set_explicit("127.0.0.1:" + std::to_string(from_file.address[0].port),
+                 "correct horse battery staple");
     EXPECT_EQ(0, memcmp(from_file.secret, decoded(make_id()).secret, FT_SECRET_BYTES));
-    for (const char *bad : {"nonsense", "host:", ":1", "127.0.0.1:0", "127.0.0.1:70000", "[::1:5"}) {
+    for (const char *bad :
+         {"nonsense", "host:", ":1", "127.0.0.1:0", "127.0.0.1:70000", "[::1:5"}) {
         setenv("FTCCL_COMM_ID", bad, 1);
         refused("FTCCL_COMM_ID");
     }
@@ -499,7 +560,8 @@ TEST_F(Hostile, ExplicitAddressNeedsAGoodSecret)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--child-short")) return child_short_of_descriptors();
+    if (argc == 2 && !strcmp(argv[1], "--child-short"))
+        return child_short_of_descriptors();
     setenv("FTCCL_DEBUG", "VERSION", 0); // the failures here are meant
     testing::InitGoogleTest(&argc, argv);
     return RUN_ALL_TESTS();

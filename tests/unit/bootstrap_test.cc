@@ -1,6 +1,7 @@
-// Property: ranks that come with the same unique id all get the same table and key; when something is wrong (a rank missing,
-// claimed twice, of another size or configuration, dead, cancelled) every rank that came learns it, named, within its bound.
-// Method: ranks are threads of this process over real sockets; deaths are real child processes that are killed.
+// Property: ranks that come with the same unique id all get the same table and key; when something
+// is wrong (a rank missing, claimed twice, of another size or configuration, dead, cancelled) every
+// rank that came learns it, named, within its bound. Method: ranks are threads of this process over
+// real sockets; deaths are real child processes that are killed.
 #include "bootstrap_helpers.h"
 
 #include <algorithm>
@@ -9,9 +10,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-class Bootstrap : public testing::Test {
-protected:
-    void SetUp() override { before = ft_fd_count(); }
+class Bootstrap : public testing::Test
+{
+  protected:
+    void SetUp() override
+    {
+        before = ft_fd_count();
+    }
     void TearDown() override
     {
         ft_bootstrap_stop();
@@ -27,11 +32,15 @@ TEST_F(Bootstrap, EveryRankGetsTheSameTable)
     for (int n = 1; n <= 16; n++) {
         SCOPED_TRACE(n);
         expect_tables(join_calls(calls_for({make_id()}, n)));
-        EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; })) << ft_unique_ids_served();
+        EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; }))
+            << ft_unique_ids_served();
     }
 }
 
-TEST_F(Bootstrap, SixtyFourThreadsAtOnce) { expect_tables(join_calls(calls_for({make_id()}, 64))); }
+TEST_F(Bootstrap, SixtyFourThreadsAtOnce)
+{
+    expect_tables(join_calls(calls_for({make_id()}, 64)));
+}
 
 TEST_F(Bootstrap, JobsDoNotShareKeys)
 {
@@ -47,9 +56,11 @@ TEST_F(Bootstrap, SeveralIdsShareTheWork)
     for (int nids : {2, 3, 5}) {
         SCOPED_TRACE(nids);
         std::vector<Id> ids;
-        for (int i = 0; i < nids; i++) ids.push_back(make_id());
+        for (int i = 0; i < nids; i++)
+            ids.push_back(make_id());
         expect_tables(join_calls(calls_for(ids, 8)));
-        EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; })) << ft_unique_ids_served();
+        EXPECT_TRUE(eventually([] { return ft_unique_ids_served() == 0; }))
+            << ft_unique_ids_served();
     }
 }
 
@@ -60,7 +71,8 @@ TEST_F(Bootstrap, MissingRanksAreNamed)
     calls.erase(calls.begin() + 3);
     auto all = join_calls(calls);
     expect_all(all, FT_TIMEOUT, "ranks 3, 5 of 8 never came within 600 ms");
-    for (auto &one : all) EXPECT_LT(one.seconds, 2.0);
+    for (auto &one : all)
+        EXPECT_LT(one.seconds, 2.0);
 }
 
 TEST_F(Bootstrap, MissingRankOfAnotherBlockIsNamed)
@@ -88,11 +100,14 @@ TEST_F(Bootstrap, DifferentConfigurationsAreBothShown)
 {
     for (int nids : {1, 2}) {
         std::vector<Id> ids;
-        for (int i = 0; i < nids; i++) ids.push_back(make_id());
+        for (int i = 0; i < nids; i++)
+            ids.push_back(make_id());
         auto calls = calls_for(ids, 4);
-        for (size_t odd = nids == 2 ? 2 : 3; odd < 4; odd++) { // with two ids a whole block: no service sees both
+        for (size_t odd = nids == 2 ? 2 : 3; odd < 4;
+             odd++) { // with two ids a whole block: no service sees both
             calls[odd].card.config = 43;
-            snprintf(calls[odd].card.config_text, sizeof calls[odd].card.config_text, "chunk=65536 chunks=4");
+            snprintf(calls[odd].card.config_text, sizeof calls[odd].card.config_text,
+                     "chunk=65536 chunks=4");
         }
         auto all = join_calls(calls);
         expect_all(all, FT_MISMATCH, "chunk=65536 chunks=4");
@@ -110,7 +125,8 @@ static void cancel_one(double *seconds)
     calls[0].cancel = &cancel;
     Outcome first, second;
     std::thread a([&] { first = join(calls[0]); }), b([&] { second = join(calls[1]); });
-    ASSERT_TRUE(eventually([&] { return ft_service_arrived(decoded(calls[0].ids[0]).nonce) == 2; }));
+    ASSERT_TRUE(
+        eventually([&] { return ft_service_arrived(decoded(calls[0].ids[0]).nonce) == 2; }));
     double begin = now_s();
     cancel.store(1);
     a.join();
@@ -124,7 +140,8 @@ static void cancel_one(double *seconds)
 TEST_F(Bootstrap, CancelledWithin200Milliseconds)
 {
     double seconds = 1;
-    for (int i = 0; i < 5 && seconds >= 0.2 && !HasFatalFailure(); i++) cancel_one(&seconds); // a busy machine may hold the thread up
+    for (int i = 0; i < 5 && seconds >= 0.2 && !HasFatalFailure(); i++)
+        cancel_one(&seconds); // a busy machine may hold the thread up
     EXPECT_LT(seconds, 0.2);
 }
 
@@ -149,7 +166,8 @@ TEST_F(Bootstrap, UsedIdIsRefused)
     expect_all(join_calls(calls_for({keep}, 1)), FT_USAGE, "already used");
 }
 
-// Not a check: bootstrap_test --gtest_also_run_disabled_tests --gtest_filter=*SetUpTime prints the times.
+// Not a check: bootstrap_test --gtest_also_run_disabled_tests --gtest_filter=*SetUpTime prints the
+// times.
 TEST_F(Bootstrap, DISABLED_SetUpTime)
 {
     for (int n : {2, 8, 32, 64, 256, 1024}) {
@@ -161,11 +179,13 @@ TEST_F(Bootstrap, DISABLED_SetUpTime)
             all.push_back(now_s() - begin);
         }
         std::sort(all.begin(), all.end());
-        printf("%5d ranks: %8.2f ms (median of %zu, %.2f to %.2f)\n", n, all[4] * 1e3, all.size(), all[0] * 1e3, all[8] * 1e3);
+        printf("%5d ranks: %8.2f ms (median of %zu, %.2f to %.2f)\n", n, all[4] * 1e3, all.size(),
+               all[0] * 1e3, all[8] * 1e3);
     }
 }
 
-// ---- other processes; a child starts with exec of this program, so that it is no child of fork for the library ----
+// ---- other processes; a child starts with exec of this program, so that it is no child of fork
+// for the library ----
 
 static pid_t spawn(const std::vector<std::string> &words, int *out)
 {
@@ -174,9 +194,11 @@ static pid_t spawn(const std::vector<std::string> &words, int *out)
     pid_t pid = fork();
     if (pid == 0) {
         dup2(pipe_fd[1], 3);
-        if (pipe_fd[1] != 3) close(pipe_fd[1]);
+        if (pipe_fd[1] != 3)
+            close(pipe_fd[1]);
         std::vector<char *> argv;
-        for (auto &w : words) argv.push_back(const_cast<char *>(w.c_str()));
+        for (auto &w : words)
+            argv.push_back(const_cast<char *>(w.c_str()));
         argv.insert(argv.begin(), const_cast<char *>("bootstrap_test"));
         argv.push_back(nullptr);
         execv("/proc/self/exe", argv.data());
@@ -248,7 +270,8 @@ TEST_F(Bootstrap, ChildOfForkHoldsNothing)
     pid_t pid = fork();
     if (pid == 0) {
         unsigned char other[FT_UNIQUE_ID_BYTES];
-        bool good = ft_fd_count() == 0 && ft_unique_id_make(other) == FT_FORKED && ft_unique_ids_served() == 0;
+        bool good = ft_fd_count() == 0 && ft_unique_id_make(other) == FT_FORKED &&
+                    ft_unique_ids_served() == 0;
         good = good && join(calls_for({id}, 2)[0]).status == FT_FORKED;
         ft_bootstrap_stop();
         _exit(good ? 0 : 1);
@@ -262,10 +285,13 @@ TEST_F(Bootstrap, ChildOfForkHoldsNothing)
 int child_makes()
 {
     Id id = make_id();
-    if (write(3, id.data(), id.size()) != (ssize_t)id.size()) return 1;
+    if (write(3, id.data(), id.size()) != (ssize_t)id.size())
+        return 1;
     eventually([&] { return ft_service_arrived(decoded(id).nonce) == 1; });
-    if (write(3, "x", 1) != 1) return 1;
-    for (;;) pause();
+    if (write(3, "x", 1) != 1)
+        return 1;
+    for (;;)
+        pause();
 }
 
 int child_joins(const char *text, int nranks, int rank)
@@ -273,7 +299,8 @@ int child_joins(const char *text, int nranks, int rank)
     Id id{};
     for (size_t i = 0; i < id.size(); i++) {
         unsigned byte;
-        if (sscanf(text + 2 * i, "%2x", &byte) != 1) return 1;
+        if (sscanf(text + 2 * i, "%2x", &byte) != 1)
+            return 1;
         id[i] = (unsigned char)byte;
     }
     join(calls_for({id}, nranks)[(size_t)rank]);
@@ -282,8 +309,10 @@ int child_joins(const char *text, int nranks, int rank)
 
 int main(int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--child-makes")) return child_makes();
-    if (argc == 5 && !strcmp(argv[1], "--child-joins")) return child_joins(argv[2], atoi(argv[3]), atoi(argv[4]));
+    if (argc == 2 && !strcmp(argv[1], "--child-makes"))
+        return child_makes();
+    if (argc == 5 && !strcmp(argv[1], "--child-joins"))
+        return child_joins(argv[2], atoi(argv[3]), atoi(argv[4]));
     setenv("FTCCL_DEBUG", "VERSION", 0); // the failures here are meant
     testing::InitGoogleTest(&argc, argv);
     return RUN_ALL_TESTS();

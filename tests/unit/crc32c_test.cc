@@ -1,5 +1,6 @@
-// Property: ft_crc32c is CRC32C, and the processor's instruction and the tables give the same for every length, address and
-// start. Method: the vectors of RFC 3720 B.4 and the usual check value; random lengths around the sizes of blocks.
+// Property: ft_crc32c is CRC32C, and the processor's instruction and the tables give the same for
+// every length, address and start. Method: the vectors of RFC 3720 B.4 and the usual check value;
+// random lengths around the sizes of blocks.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -32,13 +33,18 @@ TEST(Crc32c, InstructionAndTablesAgreeInPiecesToo)
 {
     std::mt19937 random(17);
     std::vector<unsigned char> data(40000);
-    for (auto &byte : data) byte = static_cast<unsigned char>(random());
-    for (size_t len = 0; len < 900; len++) ASSERT_EQ(ft_crc32c(0, &data[len % 9], len), ft_crc32c_table(0, &data[len % 9], len)) << len;
+    for (auto &byte : data)
+        byte = static_cast<unsigned char>(random());
+    for (size_t len = 0; len < 900; len++)
+        ASSERT_EQ(ft_crc32c(0, &data[len % 9], len), ft_crc32c_table(0, &data[len % 9], len))
+            << len;
     for (int i = 0; i < 2000; i++) {
         size_t at = random() % 5000, len = random() % 30000, cut = random() % (len + 1);
         uint32_t start = random(), whole = ft_crc32c_table(start, &data[at], len);
-        ASSERT_EQ(ft_crc32c(start, &data[at], len), whole) << "seed 17, round " << i << ": " << len << " bytes at " << at;
-        ASSERT_EQ(ft_crc32c(ft_crc32c(start, &data[at], cut), &data[at + cut], len - cut), whole) << "cut at " << cut;
+        ASSERT_EQ(ft_crc32c(start, &data[at], len), whole)
+            << "seed 17, round " << i << ": " << len << " bytes at " << at;
+        ASSERT_EQ(ft_crc32c(ft_crc32c(start, &data[at], cut), &data[at + cut], len - cut), whole)
+            << "cut at " << cut;
     }
 }
 
@@ -62,9 +68,12 @@ TEST(Crc32c, DISABLED_Speed)
             size_t rounds = std::max<size_t>((256u << 20) / len, 2);
             uint32_t crc = f(0, data.data(), len);
             auto start = std::chrono::steady_clock::now();
-            for (size_t i = 0; i < rounds; i++) crc = f(crc, data.data(), len);
+            for (size_t i = 0; i < rounds; i++)
+                crc = f(crc, data.data(), len);
             std::chrono::duration<double> s = std::chrono::steady_clock::now() - start;
-            std::printf("%9zu bytes %s %6.2f GB/s (%08x)\n", len, f == ft_crc32c ? "best " : "table", double(rounds) * double(len) / s.count() / 1e9, crc);
+            std::printf("%9zu bytes %s %6.2f GB/s (%08x)\n", len,
+                        f == ft_crc32c ? "best " : "table",
+                        double(rounds) * double(len) / s.count() / 1e9, crc);
         }
     }
 }

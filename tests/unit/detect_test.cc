@@ -1,7 +1,8 @@
-// Properties: every rank has about log2(n) watchers, watching is the reverse of being watched, and everybody hears of everybody
-// over it; a peer whose beats stop is suspected within suspect + beat + tick of our running time; one whose beats arrive within
-// `suspect` of our running time never is, however we were stopped in between; a beat ends the suspicion.
-// Method: virtual time, random pauses, periods and delays from a printed seed. Replay: FT_SEED=<seed> detect_test.
+// Properties: every rank has about log2(n) watchers, watching is the reverse of being watched, and
+// everybody hears of everybody over it; a peer whose beats stop is suspected within suspect + beat
+// + tick of our running time; one whose beats arrive within `suspect` of our running time never is,
+// however we were stopped in between; a beat ends the suspicion. Method: virtual time, random
+// pauses, periods and delays from a printed seed. Replay: FT_SEED=<seed> detect_test.
 #include <cstdlib>
 #include <random>
 #include <set>
@@ -13,7 +14,8 @@ extern "C" {
 #include "membership/membership.h"
 }
 
-namespace {
+namespace
+{
 
 const uint64_t ms = 1000000;
 
@@ -28,7 +30,10 @@ std::mt19937_64 &dice()
     return generator;
 }
 
-uint64_t pick(uint64_t low, uint64_t high) { return low + dice()() % (high - low + 1); }
+uint64_t pick(uint64_t low, uint64_t high)
+{
+    return low + dice()() % (high - low + 1);
+}
 
 TEST(Overlay, WatchersAreFewDistinctAndMutual)
 {
@@ -41,19 +46,22 @@ TEST(Overlay, WatchersAreFewDistinctAndMutual)
             EXPECT_EQ((int)watchers[(size_t)r].size(), count) << "distinct";
             EXPECT_EQ(watchers[(size_t)r].count(r), 0u) << "not itself";
             int logarithm = 0;
-            while (1 << logarithm < n) logarithm++;
+            while (1 << logarithm < n)
+                logarithm++;
             EXPECT_EQ(count, logarithm);
             count = ft_detect_watched(n, r, out, FT_WATCHERS_MAX);
             watched[(size_t)r] = std::set<int>(out, out + count);
         }
         for (int r = 0; r < n; r++) {
-            for (int w : watchers[(size_t)r]) EXPECT_EQ(watched[(size_t)w].count(r), 1u) << n << ": " << w << " watches " << r;
+            for (int w : watchers[(size_t)r])
+                EXPECT_EQ(watched[(size_t)w].count(r), 1u) << n << ": " << w << " watches " << r;
             EXPECT_EQ(watched[(size_t)r].size(), watchers[(size_t)r].size());
         }
     }
     int out[FT_WATCHERS_MAX];
     EXPECT_EQ(ft_detect_watchers(2147483647, 2147483646, out, FT_WATCHERS_MAX), 31);
-    for (int i = 0; i < 31; i++) EXPECT_TRUE(out[i] >= 0 && out[i] < 2147483646);
+    for (int i = 0; i < 31; i++)
+        EXPECT_TRUE(out[i] >= 0 && out[i] < 2147483646);
     EXPECT_EQ(ft_detect_watchers(8, 0, out, 2), 2);
 }
 
@@ -94,7 +102,8 @@ TEST(Suspicion, ClockThatStandsOrGoesBackIsHarmless)
     }
 }
 
-// We are stopped for an hour; the others are not to blame, and have a whole suspect_ns after it, less one beat.
+// We are stopped for an hour; the others are not to blame, and have a whole suspect_ns after it,
+// less one beat.
 TEST(Suspicion, OurOwnPauseIsNotCounted)
 {
     ft_detect d;
@@ -109,12 +118,14 @@ TEST(Suspicion, OurOwnPauseIsNotCounted)
     }
 }
 
-// A rank with random ticks and pauses, a peer whose beats come at random times of the rank's own running time.
+// A rank with random ticks and pauses, a peer whose beats come at random times of the rank's own
+// running time.
 TEST(Suspicion, NeverFalseAndNeverLate)
 {
     const int rounds = getenv("FT_ROUNDS") ? atoi(getenv("FT_ROUNDS")) : 300;
     for (int round = 0; round < rounds && !HasFailure(); round++) {
-        uint64_t beat = pick(1, 500) * ms, suspect = beat * pick(2, 10), now = pick(0, 1000000) * ms;
+        uint64_t beat = pick(1, 500) * ms, suspect = beat * pick(2, 10),
+                 now = pick(0, 1000000) * ms;
         uint64_t running = 0, next_beat, last_beat = 0, most_tick = pick(1, beat / ms) * ms;
         bool alive = true;
         ft_detect d;
@@ -123,9 +134,14 @@ TEST(Suspicion, NeverFalseAndNeverLate)
         ft_detect_heard(&d, &p, now);
         next_beat = pick(0, suspect);
         for (int i = 0; i < 2000; i++) {
-            uint64_t gap = pick(0, 20) == 0 ? pick(0, 100) * beat : pick(1, most_tick), counted = std::min(gap, beat);
-            while (alive && next_beat <= running + counted) { // taken at its time within the gap, as far as that is counted
-                EXPECT_FALSE(ft_detect_heard(&d, &p, now + (next_beat - running))) << "falsely suspected in round " << round;
+            uint64_t gap = pick(0, 20) == 0 ? pick(0, 100) * beat : pick(1, most_tick),
+                     counted = std::min(gap, beat);
+            while (alive &&
+                   next_beat <=
+                       running +
+                           counted) { // taken at its time within the gap, as far as that is counted
+                EXPECT_FALSE(ft_detect_heard(&d, &p, now + (next_beat - running)))
+                    << "falsely suspected in round " << round;
                 last_beat = next_beat;
                 next_beat += pick(0, suspect);
             }
@@ -133,12 +149,16 @@ TEST(Suspicion, NeverFalseAndNeverLate)
             running += counted;
             ft_detect_tick(&d, now);
             bool missed = ft_detect_missed(&d, &p);
-            EXPECT_FALSE(alive && missed) << "round " << round << ", step " << i << ": " << (running - last_beat) / ms << " of " << suspect / ms;
-            EXPECT_FALSE(missed && running > last_beat + suspect + beat) << "late in round " << round;
-            EXPECT_TRUE(alive || p.suspected || running <= last_beat + suspect) << "never, in round " << round;
-            if (alive && i == 1500) alive = false;
+            EXPECT_FALSE(alive && missed) << "round " << round << ", step " << i << ": "
+                                          << (running - last_beat) / ms << " of " << suspect / ms;
+            EXPECT_FALSE(missed && running > last_beat + suspect + beat)
+                << "late in round " << round;
+            EXPECT_TRUE(alive || p.suspected || running <= last_beat + suspect)
+                << "never, in round " << round;
+            if (alive && i == 1500)
+                alive = false;
         }
     }
 }
 
-}  // namespace
+} // namespace

@@ -1,5 +1,6 @@
-// Property: each fault of FTCCL_FAULT does what it says, both sides see it as a real loss, everything else passes, and the
-// same seed does the same again. Method: two engines over the decorated inproc transport, time is a counter.
+// Property: each fault of FTCCL_FAULT does what it says, both sides see it as a real loss,
+// everything else passes, and the same seed does the same again. Method: two engines over the
+// decorated inproc transport, time is a counter.
 #include <gtest/gtest.h>
 #include <cstring>
 #include <string>
@@ -9,9 +10,15 @@ extern "C" {
 }
 
 static uint64_t clock_ns;
-static uint64_t now(ft_env *) { return clock_ns; }
-static void random_bytes(ft_env *, void *buf, size_t n) { ft_env_real()->random(ft_env_real(), buf, n); }
-static ft_env env = { now, random_bytes, nullptr };
+static uint64_t now(ft_env *)
+{
+    return clock_ns;
+}
+static void random_bytes(ft_env *, void *buf, size_t n)
+{
+    ft_env_real()->random(ft_env_real(), buf, n);
+}
+static ft_env env = {now, random_bytes, nullptr};
 static const uint64_t ctx = 3;
 
 struct Side {
@@ -22,7 +29,8 @@ struct Side {
         ft_event ev[4];
         bool busy = false;
         int n = t->ops->poll(t, ev, 4, &busy);
-        for (int i = 0; i < n; i++) links[ev[i].what].push_back(ev[i].link);
+        for (int i = 0; i < n; i++)
+            links[ev[i].what].push_back(ev[i].link);
     }
 };
 
@@ -37,7 +45,7 @@ struct Pair {
         config.env = &env;
         config.chunk_bytes = 4096;
         EXPECT_EQ(FT_OK, ft_transport_faulty(ops, &ops)) << ft_fail_text();
-        for (Side *s : { &a, &b }) {
+        for (Side *s : {&a, &b}) {
             config.self = s == &a ? 1 : 2;
             EXPECT_EQ(FT_OK, ops->open(&config, &s->t)) << ft_fail_text();
             EXPECT_EQ(FT_OK, ops->bind(s->t, ctx));
@@ -45,15 +53,23 @@ struct Pair {
         char address[FT_ADDRESS_BYTES];
         int n = ops->address(b.t, address, sizeof address);
         EXPECT_EQ(FT_OK, ops->connect(a.t, 2, address, (size_t)n, &tx));
-        for (int i = 0; i < 100000 && (tx->state == FT_LINK_CONNECTING || (tx->state == FT_LINK_UP && b.links[0].empty())); i++) turn();
-        if (!b.links[0].empty()) rx = b.links[0][0];
+        for (int i = 0; i < 100000 && (tx->state == FT_LINK_CONNECTING ||
+                                       (tx->state == FT_LINK_UP && b.links[0].empty()));
+             i++)
+            turn();
+        if (!b.links[0].empty())
+            rx = b.links[0][0];
     }
     ~Pair()
     {
-        for (Side *s : { &a, &b }) s->t->ops->close(s->t);
+        for (Side *s : {&a, &b})
+            s->t->ops->close(s->t);
         unsetenv("FTCCL_FAULT"), ft_params_reload();
     }
-    void turn() { a.turn(), b.turn(); }
+    void turn()
+    {
+        a.turn(), b.turn();
+    }
     int send(uint32_t seq, ft_send *req)
     {
         ft_header h = {};
@@ -61,7 +77,8 @@ struct Pair {
         char data[100];
         memset(data, (int)seq, sizeof data);
         int rc = tx->ops->send(tx, &h, data, req);
-        for (int i = 0; i < 100 && rc == FT_OK && req->status == FT_AGAIN; i++) turn();
+        for (int i = 0; i < 100 && rc == FT_OK && req->status == FT_AGAIN; i++)
+            turn();
         return rc;
     }
     // Bits of the received message that are not as they were sent; -1: no message, or its status.
@@ -69,11 +86,14 @@ struct Pair {
     {
         ft_msg m;
         int rc = FT_AGAIN;
-        for (int i = 0; i < 1000 && rc == FT_AGAIN; i++) turn(), rc = rx->ops->recv(rx, ctx, 0, &m);
-        if (rc != FT_OK) return rc;
+        for (int i = 0; i < 1000 && rc == FT_AGAIN; i++)
+            turn(), rc = rx->ops->recv(rx, ctx, 0, &m);
+        if (rc != FT_OK)
+            return rc;
         EXPECT_EQ(seq, m.header.seq);
         int bits = 0;
-        for (int i = 0; i < 100; i++) bits += __builtin_popcount(((const unsigned char *)m.data)[i] ^ (seq & 0xff));
+        for (int i = 0; i < 100; i++)
+            bits += __builtin_popcount(((const unsigned char *)m.data)[i] ^ (seq & 0xff));
         rx->ops->release(rx, &m);
         return bits;
     }
@@ -92,7 +112,8 @@ TEST(Fault, NothingSetPassesEverything)
     EXPECT_EQ(50u, p.tx->messages);
     EXPECT_EQ(5000u, p.rx->bytes);
     p.tx->ops->disconnect(p.tx);
-    for (int i = 0; i < 100 && p.b.links[2].empty(); i++) p.turn();
+    for (int i = 0; i < 100 && p.b.links[2].empty(); i++)
+        p.turn();
     EXPECT_TRUE(p.rx->orderly);
 }
 
@@ -107,7 +128,8 @@ TEST(Fault, CutAfterSoManyIsALossOnBothSides)
     EXPECT_EQ(FT_LINK, p.send(5, &req));
     EXPECT_EQ(FT_LINK_DOWN, p.tx->state);
     EXPECT_EQ(FT_LINK, p.recv(5));
-    for (int i = 0; i < 100; i++) p.turn();
+    for (int i = 0; i < 100; i++)
+        p.turn();
     ASSERT_EQ(1u, p.a.links[2].size());
     ASSERT_EQ(1u, p.b.links[2].size());
     EXPECT_FALSE(p.rx->orderly);
@@ -121,7 +143,8 @@ TEST(Fault, DropHangsTheLinkThenBreaksIt)
     uint32_t sent = 0;
     for (; sent < 200; sent++) {
         ASSERT_EQ(FT_OK, p.send(sent, &req));
-        if (req.status == FT_AGAIN) break;
+        if (req.status == FT_AGAIN)
+            break;
         ASSERT_EQ(0, p.recv(sent));
     }
     ASSERT_LT(sent, 200u);
@@ -133,7 +156,8 @@ TEST(Fault, DropHangsTheLinkThenBreaksIt)
     p.turn();
     EXPECT_EQ(FT_AGAIN, req.status);
     clock_ns += 1;
-    for (int i = 0; i < 100; i++) p.turn();
+    for (int i = 0; i < 100; i++)
+        p.turn();
     EXPECT_EQ(FT_LINK, req.status) << "an accepted send completes";
     EXPECT_EQ(FT_LINK, p.recv(sent));
     EXPECT_EQ(FT_LINK, p.send(sent + 1, &next));
@@ -145,7 +169,8 @@ TEST(Fault, DelayKeepsMessagesBackForAWhile)
     Pair p("stall_ppm=1000000,stall_us=10");
     ft_send req;
     ft_msg m;
-    for (uint32_t i = 0; i < 2; i++) ASSERT_EQ(FT_OK, p.send(i, &req));
+    for (uint32_t i = 0; i < 2; i++)
+        ASSERT_EQ(FT_OK, p.send(i, &req));
     EXPECT_EQ(0, p.recv(0));
     EXPECT_EQ(FT_AGAIN, p.recv(1));
     EXPECT_EQ(FT_AGAIN, p.rx->ops->recv(p.rx, ctx, 0, &m));
@@ -166,10 +191,12 @@ TEST(Fault, FlipChangesOneBitAndTheSameOneAgain)
             run.push_back(p.recv(i));
         }
         int flipped = 0;
-        for (int b : run) flipped += b;
+        for (int b : run)
+            flipped += b;
         EXPECT_GT(flipped, 3);
         EXPECT_LT(flipped, 25);
-        for (int b : run) EXPECT_TRUE(b == 0 || b == 1) << b;
+        for (int b : run)
+            EXPECT_TRUE(b == 0 || b == 1) << b;
     }
     EXPECT_EQ(bits[0], bits[1]);
 }
@@ -202,8 +229,9 @@ TEST(Fault, AReservationOutlivesTheBreakUntilItEnds)
 TEST(Fault, BadTextIsRefusedByName)
 {
     const ft_transport_ops *ops, *list[8];
-    for (const char *bad : { "x", "delay_us", "delay_us=", "delay_us=x", "delay_us=5x", "delay=5", "seed=1,,seed=2", "seed=-1",
-                             "seed=1 ", "=5", "drop_ppm=1000000000000000000" }) {
+    for (const char *bad :
+         {"x", "delay_us", "delay_us=", "delay_us=x", "delay_us=5x", "delay=5", "seed=1,,seed=2",
+          "seed=-1", "seed=1 ", "=5", "drop_ppm=1000000000000000000"}) {
         setenv("FTCCL_FAULT", bad, 1), ft_params_reload();
         EXPECT_EQ(FT_INVAL, ft_transport_faulty(&ft_transport_tcp, &ops)) << bad;
         EXPECT_NE(nullptr, strstr(ft_fail_text(), "FTCCL_FAULT")) << ft_fail_text();

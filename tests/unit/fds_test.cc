@@ -1,6 +1,6 @@
 /*
- * Property: a descriptor that the library has taken over is closed when it is to be, and in a child of fork, even if there was no
- * memory when it was taken over. Method: allocations fail meanwhile.
+ * Property: a descriptor that the library has taken over is closed when it is to be, and in a child
+ * of fork, even if there was no memory when it was taken over. Method: allocations fail meanwhile.
  */
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,13 +11,17 @@ extern "C" {
 #include "base/base.h"
 }
 
-namespace {
+namespace
+{
 
 bool no_memory;
 
-bool is_open(int fd) { return fcntl(fd, F_GETFD) >= 0; }
+bool is_open(int fd)
+{
+    return fcntl(fd, F_GETFD) >= 0;
+}
 
-}  // namespace
+} // namespace
 
 extern "C" {
 void *__real_malloc(size_t len);
@@ -26,12 +30,22 @@ void *__real_realloc(void *from, size_t len);
 void *__wrap_malloc(size_t len);
 void *__wrap_calloc(size_t n, size_t len);
 void *__wrap_realloc(void *from, size_t len);
-void *__wrap_malloc(size_t len) { return no_memory ? nullptr : __real_malloc(len); }
-void *__wrap_calloc(size_t n, size_t len) { return no_memory ? nullptr : __real_calloc(n, len); }
-void *__wrap_realloc(void *from, size_t len) { return no_memory ? nullptr : __real_realloc(from, len); }
+void *__wrap_malloc(size_t len)
+{
+    return no_memory ? nullptr : __real_malloc(len);
+}
+void *__wrap_calloc(size_t n, size_t len)
+{
+    return no_memory ? nullptr : __real_calloc(n, len);
+}
+void *__wrap_realloc(void *from, size_t len)
+{
+    return no_memory ? nullptr : __real_realloc(from, len);
+}
 }
 
-namespace {
+namespace
+{
 
 TEST(Descriptors, AreRememberedWithoutMemory)
 {
@@ -43,7 +57,8 @@ TEST(Descriptors, AreRememberedWithoutMemory)
         ASSERT_GE(fd, least);
         EXPECT_EQ(ft_fd_count(), before + 1);
         pid_t child = fork();
-        if (child == 0) _exit(is_open(fd) ? 1 : 0);
+        if (child == 0)
+            _exit(is_open(fd) ? 1 : 0);
         int status = -1;
         ASSERT_EQ(waitpid(child, &status, 0), child);
         EXPECT_EQ(status, 0) << "the child of fork has it";
@@ -54,4 +69,4 @@ TEST(Descriptors, AreRememberedWithoutMemory)
     }
 }
 
-}  // namespace
+} // namespace

@@ -1,7 +1,8 @@
-// Properties: a process that is killed, exits without closing or runs another program is seen as ended on its life page, and
-// nothing else is: not an orderly close, not the end of a child of its own; the mark comes before its descriptors are closed,
-// however much memory it has; only sealed life pages are mapped; nothing is left behind.
-// Method: children of fork that open their page and report its descriptor, which is opened here through /proc.
+// Properties: a process that is killed, exits without closing or runs another program is seen as
+// ended on its life page, and nothing else is: not an orderly close, not the end of a child of its
+// own; the mark comes before its descriptors are closed, however much memory it has; only sealed
+// life pages are mapped; nothing is left behind. Method: children of fork that open their page and
+// report its descriptor, which is opened here through /proc.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -23,16 +24,22 @@ extern "C" {
 #include "base/base.h"
 }
 
-namespace {
+namespace
+{
 
-uint64_t now_ms() { return ft_now_ns(ft_env_real()) / 1000000; }
+uint64_t now_ms()
+{
+    return ft_now_ns(ft_env_real()) / 1000000;
+}
 
 int entries(const char *path)
 {
     int n = 0;
     DIR *folder = opendir(path);
-    while (folder && readdir(folder)) n++;
-    if (folder) closedir(folder);
+    while (folder && readdir(folder))
+        n++;
+    if (folder)
+        closedir(folder);
     return n;
 }
 
@@ -46,7 +53,8 @@ int life_threads()
         std::ifstream("/proc/self/task/" + std::string(entry->d_name) + "/comm") >> name;
         n += name == "ftccl-life";
     }
-    if (folder) closedir(folder);
+    if (folder)
+        closedir(folder);
     return n;
 }
 
@@ -54,7 +62,8 @@ int life_threads()
 bool life_threads_become(int wanted)
 {
     int n = life_threads();
-    for (uint64_t end = now_ms() + 10000; now_ms() < end && n != wanted; n = life_threads()) poll(nullptr, 0, 1);
+    for (uint64_t end = now_ms() + 10000; now_ms() < end && n != wanted; n = life_threads())
+        poll(nullptr, 0, 1);
     return n == wanted;
 }
 
@@ -62,12 +71,14 @@ int spare_out = -1; // of a child: where it says that it is done
 int order_in = -1;  // and where its orders come from
 
 // A child that opens its life page, then does as it is told; its page is mapped here.
-class Owner {
+class Owner
+{
   public:
     explicit Owner(const std::function<void()> &then)
     {
         int up[2], down[2];
-        if (pipe(up) || pipe(down)) abort();
+        if (pipe(up) || pipe(down))
+            abort();
         pid = fork();
         if (pid == 0) {
             close(up[0]);
@@ -75,10 +86,13 @@ class Owner {
             order_in = down[0];
             int fd = -1;
             char go;
-            if (ft_life_open(&fd) != FT_OK) _exit(1);
-            if (write(up[1], &fd, sizeof fd) != sizeof fd || read(down[0], &go, 1) != 1) _exit(2);
+            if (ft_life_open(&fd) != FT_OK)
+                _exit(1);
+            if (write(up[1], &fd, sizeof fd) != sizeof fd || read(down[0], &go, 1) != 1)
+                _exit(2);
             then();
-            for (;;) pause();
+            for (;;)
+                pause();
         }
         close(up[1]);
         close(down[0]);
@@ -100,10 +114,14 @@ class Owner {
         close(pipe_out);
         ft_life_unmap(life);
     }
-    void go() const { EXPECT_EQ(write(pipe_out, "g", 1), 1); }
+    void go() const
+    {
+        EXPECT_EQ(write(pipe_out, "g", 1), 1);
+    }
     bool ends(uint64_t bound_ms = 5000) const
     {
-        for (uint64_t end = now_ms() + bound_ms; now_ms() < end && !ft_life_ended(life);) poll(nullptr, 0, 1);
+        for (uint64_t end = now_ms() + bound_ms; now_ms() < end && !ft_life_ended(life);)
+            poll(nullptr, 0, 1);
         return ft_life_ended(life);
     }
     bool closed() const
@@ -117,7 +135,10 @@ class Owner {
     ft_life *life = nullptr;
 };
 
-void say_done() { (void)!write(spare_out, "d", 1); }
+void say_done()
+{
+    (void)!write(spare_out, "d", 1);
+}
 
 TEST(Life, KilledIsSeen)
 {
@@ -138,20 +159,26 @@ TEST(Life, IsFoundByItsPlaceAndByNoOther)
         (void)!write(spare_out, &mine, sizeof mine);
     });
     owner.go();
-    struct ft_life_place where {};
+    struct ft_life_place where {
+    };
     ASSERT_EQ(read(place[0], &where, sizeof where), (ssize_t)sizeof where);
     close(place[0]);
     close(place[1]);
     int descriptors = entries("/proc/self/fd");
     ft_life *life = nullptr;
     EXPECT_EQ(ft_life_find(&where, &life), FT_OK) << ft_fail_text();
-    for (int wrong = 0; wrong < 4; wrong++) { // another page, other descriptors, this process, nobody
+    for (int wrong = 0; wrong < 4;
+         wrong++) { // another page, other descriptors, this process, nobody
         struct ft_life_place bad = where;
         ft_life *none = nullptr;
-        if (wrong == 0) bad.token++;
-        if (wrong == 1) bad.fd = 0;
-        if (wrong == 2) bad.pid = (uint32_t)getpid();
-        if (wrong == 3) bad.pid = UINT32_MAX;
+        if (wrong == 0)
+            bad.token++;
+        if (wrong == 1)
+            bad.fd = 0;
+        if (wrong == 2)
+            bad.pid = (uint32_t)getpid();
+        if (wrong == 3)
+            bad.pid = UINT32_MAX;
         EXPECT_EQ(ft_life_find(&bad, &none), FT_NOTSUP) << wrong;
         EXPECT_EQ(none, nullptr);
     }
@@ -223,11 +250,13 @@ TEST(Life, ForkedChildNeitherEndsNorKeepsIt)
         }
         int status = -1;
         waitpid(short_lived, &status, 0);
-        if (status != 0) _exit(3);
+        if (status != 0)
+            _exit(3);
         if (fork() == 0) {
             char word;
             say_done();
-            while (read(order_in, &word, 1) > 0) continue; // until the test closes its end
+            while (read(order_in, &word, 1) > 0)
+                continue; // until the test closes its end
             _exit(0);
         }
     });
@@ -250,9 +279,11 @@ void kill_large(uint64_t *seen, uint64_t *closed)
     spare_out = done[1];
     Owner owner([] {
         void *at = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (at == MAP_FAILED) _exit(1);
+        if (at == MAP_FAILED)
+            _exit(1);
         madvise(at, size, MADV_NOHUGEPAGE);
-        for (size_t i = 0; i < size; i += 4096) static_cast<volatile char *>(at)[i] = 1;
+        for (size_t i = 0; i < size; i += 4096)
+            static_cast<volatile char *>(at)[i] = 1;
         say_done();
     });
     owner.go();
@@ -266,17 +297,22 @@ void kill_large(uint64_t *seen, uint64_t *closed)
     while (!*closed && ft_now_ns(ft_env_real()) - start < 10000000000u) {
         bool ended = ft_life_ended(owner.life), eof = owner.closed();
         uint64_t at = ft_now_ns(ft_env_real()) - start;
-        if (ended && !*seen) *seen = at;
-        if (eof && !*closed) *closed = at;
+        if (ended && !*seen)
+            *seen = at;
+        if (eof && !*closed)
+            *closed = at;
     }
-    printf("512 MiB: seen after %.2f ms, descriptors closed after %.2f ms\n", (double)*seen / 1e6, (double)*closed / 1e6);
+    printf("512 MiB: seen after %.2f ms, descriptors closed after %.2f ms\n", (double)*seen / 1e6,
+           (double)*closed / 1e6);
 }
 
-// The reason for it all: memory goes before descriptors do. A busy machine may show both in one look.
+// The reason for it all: memory goes before descriptors do. A busy machine may show both in one
+// look.
 TEST(Life, LargeProcessIsSeenBeforeItsDescriptorsClose)
 {
     uint64_t seen = 0, closed = 0;
-    for (int i = 0; i < 5 && (seen == 0 || seen >= closed); i++) kill_large(&seen, &closed);
+    for (int i = 0; i < 5 && (seen == 0 || seen >= closed); i++)
+        kill_large(&seen, &closed);
     EXPECT_NE(seen, 0u);
     EXPECT_LT(seen, closed);
 }
@@ -319,7 +355,8 @@ TEST(Life, ManyThreadsOpenAndClose)
                 ft_life_close();
             }
         });
-    for (auto &t : threads) t.join();
+    for (auto &t : threads)
+        t.join();
     EXPECT_EQ(ft_fd_count(), owned);
 }
 
@@ -330,7 +367,8 @@ TEST(Life, OnlyLifePagesAreMapped)
     int empty = -1, longer = -1;
     ASSERT_EQ(ft_memfd("test", page, page, &empty), FT_OK);
     ASSERT_EQ(ft_memfd("test", 2 * page, 2 * page, &longer), FT_OK);
-    int unsealed = memfd_create("test", MFD_ALLOW_SEALING | MFD_CLOEXEC), null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    int unsealed = memfd_create("test", MFD_ALLOW_SEALING | MFD_CLOEXEC),
+        null = open("/dev/null", O_RDWR | O_CLOEXEC);
     ASSERT_EQ(ftruncate(unsealed, (off_t)page), 0);
     EXPECT_EQ(ft_life_map(empty, &life), FT_PROTOCOL) << "no magic";
     EXPECT_EQ(ft_life_map(longer, &life), FT_PROTOCOL);
@@ -344,4 +382,4 @@ TEST(Life, OnlyLifePagesAreMapped)
     close(null);
 }
 
-}  // namespace
+} // namespace

@@ -1,6 +1,7 @@
-// Property: addresses are chosen as FTCCL_SOCKET_IFNAME and FTCCL_SOCKET_FAMILY say, loopback last, and a choice that leaves
-// nothing is refused with a sentence that says what there is; sockets of the chosen addresses connect over IPv4 and IPv6.
-// Method: the choice is made from a written-down machine; connections are made over this machine's loopback.
+// Property: addresses are chosen as FTCCL_SOCKET_IFNAME and FTCCL_SOCKET_FAMILY say, loopback last,
+// and a choice that leaves nothing is refused with a sentence that says what there is; sockets of
+// the chosen addresses connect over IPv4 and IPv6. Method: the choice is made from a written-down
+// machine; connections are made over this machine's loopback.
 #include <gtest/gtest.h>
 #include <arpa/inet.h>
 #include <poll.h>
@@ -12,7 +13,8 @@ extern "C" {
 #include "transport/transport.h"
 }
 
-static ft_net_address address(const char *name, const char *ip, bool up = true, bool loopback = false, uint32_t scope = 0)
+static ft_net_address address(const char *name, const char *ip, bool up = true,
+                              bool loopback = false, uint32_t scope = 0)
 {
     ft_net_address a = {};
     a.family = strchr(ip, ':') ? AF_INET6 : AF_INET;
@@ -25,18 +27,26 @@ static ft_net_address address(const char *name, const char *ip, bool up = true, 
 }
 
 static const std::vector<ft_net_address> machine = {
-    address("lo", "127.0.0.1", true, true), address("docker0", "172.17.0.1"), address("eth0", "10.0.0.1"),
-    address("eth1", "10.1.0.1", false), address("eth10", "10.2.0.1"), address("ib0", "10.3.0.1"),
-    address("lo", "::1", true, true), address("eth0", "fe80::1", true, false, 4), address("eth0", "fd00::1"),
+    address("lo", "127.0.0.1", true, true),
+    address("docker0", "172.17.0.1"),
+    address("eth0", "10.0.0.1"),
+    address("eth1", "10.1.0.1", false),
+    address("eth10", "10.2.0.1"),
+    address("ib0", "10.3.0.1"),
+    address("lo", "::1", true, true),
+    address("eth0", "fe80::1", true, false, 4),
+    address("eth0", "fd00::1"),
 };
 
 static std::string choose(const char *order, const char *family = "", int capacity = 16)
 {
     ft_net_address out[16];
     int n = ft_net_choose(machine.data(), (int)machine.size(), order, family, out, capacity);
-    if (n < 0) return ft_status_text(n);
+    if (n < 0)
+        return ft_status_text(n);
     std::string all;
-    for (int i = 0; i < n; i++) all += (i ? " " : "") + std::string(out[i].name) + (out[i].family == AF_INET6 ? "/6" : "");
+    for (int i = 0; i < n; i++)
+        all += (i ? " " : "") + std::string(out[i].name) + (out[i].family == AF_INET6 ? "/6" : "");
     return all;
 }
 
@@ -63,7 +73,8 @@ TEST(Choose, OfManyAddressesTheLastIsFound)
     std::vector<ft_net_address> many(1000, address("veth", "10.9.0.1"));
     many.push_back(address("eth0", "10.0.0.1"));
     ft_net_address out[16];
-    ASSERT_EQ(1, ft_net_choose(many.data(), (int)many.size(), "=eth0", "", out, 16)) << ft_fail_text();
+    ASSERT_EQ(1, ft_net_choose(many.data(), (int)many.size(), "=eth0", "", out, 16))
+        << ft_fail_text();
     EXPECT_STREQ("eth0", out[0].name);
 }
 
@@ -87,15 +98,17 @@ TEST(Choose, RefusalNamesWhatWasAskedAndWhatThereIs)
 
 static void converse(int family)
 {
-    ft_net_address own[2] = { address("lo", family == AF_INET ? "127.0.0.1" : "::1", true, true), address("x", "192.0.2.1") };
+    ft_net_address own[2] = {address("lo", family == AF_INET ? "127.0.0.1" : "::1", true, true),
+                             address("x", "192.0.2.1")};
     int listener = -1, client = -1, server = -1, before = ft_fd_count();
     int status = ft_net_listen(own, family == AF_INET ? 1 : 2, family, 0, &listener);
-    if (status != FT_OK && family == AF_INET6) GTEST_SKIP() << "no IPv6 here: " << ft_fail_text();
+    if (status != FT_OK && family == AF_INET6)
+        GTEST_SKIP() << "no IPv6 here: " << ft_fail_text();
     ASSERT_EQ(FT_OK, status) << ft_fail_text();
     EXPECT_NE(0, own[0].port);
     EXPECT_EQ(FT_AGAIN, ft_net_accept(listener, &server));
     ASSERT_EQ(FT_OK, ft_net_connect(&own[0], nullptr, &client)) << ft_fail_text();
-    pollfd p[2] = { { client, POLLOUT, 0 }, { listener, POLLIN, 0 } };
+    pollfd p[2] = {{client, POLLOUT, 0}, {listener, POLLIN, 0}};
     ASSERT_EQ(1, poll(&p[0], 1, 5000));
     EXPECT_EQ(FT_OK, ft_net_connected(client)) << ft_fail_text();
     ASSERT_EQ(1, poll(&p[1], 1, 5000));
@@ -114,8 +127,14 @@ static void converse(int family)
     EXPECT_EQ(before, ft_fd_count());
 }
 
-TEST(Sockets, ConnectOverIPv4) { converse(AF_INET); }
-TEST(Sockets, ConnectOverIPv6) { converse(AF_INET6); }
+TEST(Sockets, ConnectOverIPv4)
+{
+    converse(AF_INET);
+}
+TEST(Sockets, ConnectOverIPv6)
+{
+    converse(AF_INET6);
+}
 
 TEST(Sockets, SourceAddressIsBoundOrRefused)
 {
@@ -129,7 +148,7 @@ TEST(Sockets, SourceAddressIsBoundOrRefused)
     getsockname(client, (sockaddr *)&sin, &len);
     EXPECT_STREQ("127.0.0.5", inet_ntoa(sin.sin_addr));
     ft_fd_close(&client);
-    for (const char *bad : { "192.0.2.77", "eth0", "1.2.3" }) {
+    for (const char *bad : {"192.0.2.77", "eth0", "1.2.3"}) {
         setenv("FTCCL_SOCKET_SOURCE", bad, 1), ft_params_reload();
         EXPECT_EQ(FT_INVAL, ft_net_connect(&own, nullptr, &client)) << bad;
         EXPECT_NE(nullptr, strstr(ft_fail_text(), bad)) << ft_fail_text();
@@ -162,6 +181,7 @@ TEST(Resolve, NumbersNamesAndNonsense)
     EXPECT_STREQ("10.1.2.3:4711", ft_net_text(&out[0], text));
     ASSERT_EQ(1, ft_net_resolve("[::1]:80", out, 4));
     EXPECT_STREQ("[::1]:80", ft_net_text(&out[0], text));
-    for (const char *bad : { "", ":", "10.1.2.3", "10.1.2.3:", ":80", "10.1.2.3:0", "10.1.2.3:65536", "10.1.2.3:8x", "[]:80", "[:80" })
+    for (const char *bad : {"", ":", "10.1.2.3", "10.1.2.3:", ":80", "10.1.2.3:0", "10.1.2.3:65536",
+                            "10.1.2.3:8x", "[]:80", "[:80"})
         EXPECT_EQ(FT_INVAL, ft_net_resolve(bad, out, 4)) << bad;
 }

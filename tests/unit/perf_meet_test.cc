@@ -11,7 +11,8 @@
 #include <cstdlib>
 #include <string>
 
-namespace {
+namespace
+{
 
 constexpr int rounds = 2000;
 
@@ -20,7 +21,8 @@ struct File {
     File()
     {
         int fd = mkstemp(&path[0]);
-        if (fd >= 0) close(fd);
+        if (fd >= 0)
+            close(fd);
         setenv("FTCCL_PERF_MEET", path.c_str(), 1);
     }
     ~File()
@@ -30,23 +32,29 @@ struct File {
     }
 };
 
-class Meeting : public testing::TestWithParam<int> {};
+class Meeting : public testing::TestWithParam<int>
+{
+};
 
 TEST_P(Meeting, NobodyLeavesBeforeAllHaveCome)
 {
     const int n = GetParam();
     File file;
-    void *at = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *at = mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(at, MAP_FAILED);
     auto *come = new (at) std::atomic<int>(0);
     for (int i = 0; i < n; i++) {
-        if (fork() != 0) continue;
+        if (fork() != 0)
+            continue;
         struct meeting *m = nullptr;
-        if (meeting_join(&m, n) || !m) _exit(2);
+        if (meeting_join(&m, n) || !m)
+            _exit(2);
         for (int round = 1; round <= rounds; round++) {
             come->fetch_add(1);
             meeting_wait(m);
-            if (come->load() < round * n) _exit(3);
+            if (come->load() < round * n)
+                _exit(3);
         }
         meeting_leave(m);
         _exit(0);
@@ -77,7 +85,8 @@ TEST(MeetingFile, ThatIsNotThereIsSaid)
     setenv("FTCCL_PERF_MEET", "/nowhere/at/all", 1);
     testing::internal::CaptureStderr();
     EXPECT_EQ(meeting_join(&m, 2), -1);
-    EXPECT_EQ(testing::internal::GetCapturedStderr(), "FTCCL_PERF_MEET=/nowhere/at/all: No such file or directory\n");
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              "FTCCL_PERF_MEET=/nowhere/at/all: No such file or directory\n");
     unsetenv("FTCCL_PERF_MEET");
 }
 

@@ -1,5 +1,6 @@
-// Property: the perf programs take nccl-tests' options, with its defaults, and refuse anything else with a message and a
-// status. Method: table of command lines, parsed in this process; standard error is captured.
+// Property: the perf programs take nccl-tests' options, with its defaults, and refuse anything else
+// with a message and a status. Method: table of command lines, parsed in this process; standard
+// error is captured.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,18 +10,21 @@ extern "C" {
 #include "perf/perf.h"
 }
 
-namespace {
+namespace
+{
 
 int parse(std::vector<std::string> args, perf_options *o, std::string *said = nullptr)
 {
     std::vector<char *> argv;
     args.insert(args.begin(), "dir/x_perf");
-    for (std::string &a : args) argv.push_back(&a[0]);
+    for (std::string &a : args)
+        argv.push_back(&a[0]);
     argv.push_back(nullptr);
     testing::internal::CaptureStderr();
     int status = perf_options_parse(o, (int)args.size(), argv.data());
     std::string text = testing::internal::GetCapturedStderr();
-    if (said) *said = text;
+    if (said)
+        *said = text;
     return status;
 }
 
@@ -46,7 +50,10 @@ TEST(PerfOptions, Defaults)
 TEST(PerfOptions, Values)
 {
     perf_options o;
-    ASSERT_EQ(parse({"-b", "8", "-e", "1.5G", "-f", "2", "-t", "3", "--ngpus", "0x2", "-d", "bfloat16", "-o", "mulsum"}, &o), 0);
+    ASSERT_EQ(parse({"-b", "8", "-e", "1.5G", "-f", "2", "-t", "3", "--ngpus", "0x2", "-d",
+                     "bfloat16", "-o", "mulsum"},
+                    &o),
+              0);
     EXPECT_EQ(o.min_bytes, 8u);
     EXPECT_EQ(o.max_bytes, 3ull << 29);
     EXPECT_EQ(o.step_factor, 2);
@@ -54,7 +61,8 @@ TEST(PerfOptions, Values)
     EXPECT_EQ(o.ngpus, 2);
     EXPECT_EQ(o.type, ftcclBfloat16);
     EXPECT_EQ(o.op, PERF_MULSUM);
-    ASSERT_EQ(parse({"-b1k", "-e", "2MB", "-d", "all", "-o", "all", "-r", "all", "-i", "0"}, &o), 0);
+    ASSERT_EQ(parse({"-b1k", "-e", "2MB", "-d", "all", "-o", "all", "-r", "all", "-i", "0"}, &o),
+              0);
     EXPECT_EQ(o.min_bytes, 1024u);
     EXPECT_EQ(o.max_bytes, 2u << 20);
     EXPECT_EQ(o.type, PERF_ALL);
@@ -74,18 +82,36 @@ TEST(PerfOptions, Values)
 
 TEST(PerfOptions, Refused)
 {
-    const std::vector<std::vector<std::string>> usage = {
-        {"-t", "0"},      {"-g", "x"},       {"-b", "-1"},  {"-b", "1Q"},    {"-b", "8", "-e", "4"}, {"-e", ""},
-        {"-n", "0"},      {"-z", "4"},       {"-a", "5"},   {"-o", "median"}, {"-d", "float99"},      {"-r", "-2"},
-        {"-f", "0"},      {"-B", "disk"},      {"-n", "1e3"},     {"--nothing"}, {"stray"},        {"-J", "out.csv"},      {"-K", "1"},
-        {"-I", "1", "-n", "5000"},           {"-b", "1MBx"}, {"-c"}};
+    const std::vector<std::vector<std::string>> usage = {{"-t", "0"},
+                                                         {"-g", "x"},
+                                                         {"-b", "-1"},
+                                                         {"-b", "1Q"},
+                                                         {"-b", "8", "-e", "4"},
+                                                         {"-e", ""},
+                                                         {"-n", "0"},
+                                                         {"-z", "4"},
+                                                         {"-a", "5"},
+                                                         {"-o", "median"},
+                                                         {"-d", "float99"},
+                                                         {"-r", "-2"},
+                                                         {"-f", "0"},
+                                                         {"-B", "disk"},
+                                                         {"-n", "1e3"},
+                                                         {"--nothing"},
+                                                         {"stray"},
+                                                         {"-J", "out.csv"},
+                                                         {"-K", "1"},
+                                                         {"-I", "1", "-n", "5000"},
+                                                         {"-b", "1MBx"},
+                                                         {"-c"}};
     for (const auto &args : usage) {
         perf_options o;
         std::string said;
         EXPECT_EQ(parse(args, &o, &said), PERF_USAGE + 1) << args[0];
         EXPECT_FALSE(said.empty()) << args[0];
     }
-    for (const auto &args : std::vector<std::vector<std::string>>{{"-G", "1"}, {"-D", "1"}, {"-R", "2"}}) {
+    for (const auto &args :
+         std::vector<std::vector<std::string>>{{"-G", "1"}, {"-D", "1"}, {"-R", "2"}}) {
         perf_options o;
         std::string said;
         EXPECT_EQ(parse(args, &o, &said), PERF_NOT_HERE + 1) << args[0];

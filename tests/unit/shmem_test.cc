@@ -1,7 +1,8 @@
 /*
- * Property: shared memory is allocated however often signals come, and a signal does not wait until much of it is.
- * Method: posix_fallocate() is wrapped and behaves like that of Linux up to 6.x at its worst: a timer interrupts every call
- * that can be interrupted, and then nothing of it is there.
+ * Property: shared memory is allocated however often signals come, and a signal does not wait until
+ * much of it is. Method: posix_fallocate() is wrapped and behaves like that of Linux up to 6.x at
+ * its worst: a timer interrupts every call that can be interrupted, and then nothing of it is
+ * there.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -15,13 +16,14 @@ extern "C" {
 #include "base/base.h"
 }
 
-namespace {
+namespace
+{
 
 const size_t MIB = 1 << 20;
 int interrupted;
 off_t longest, sum;
 
-}  // namespace
+} // namespace
 
 extern "C" {
 int __real_posix_fallocate(int fd, off_t at, off_t len);
@@ -30,14 +32,16 @@ int __wrap_posix_fallocate(int fd, off_t at, off_t len)
 {
     sigset_t now;
     pthread_sigmask(SIG_SETMASK, nullptr, &now);
-    if (!sigismember(&now, SIGPROF) && ++interrupted < 1000) return EINTR;
+    if (!sigismember(&now, SIGPROF) && ++interrupted < 1000)
+        return EINTR;
     longest = std::max(longest, len);
     sum += len;
     return __real_posix_fallocate(fd, at, len);
 }
 }
 
-namespace {
+namespace
+{
 
 struct SharedMemory : testing::Test {
     void SetUp() override
@@ -75,4 +79,4 @@ TEST_F(SharedMemory, OfTheArenaIsAllocatedWhileSignalsCome)
     EXPECT_TRUE(ft_arena_free(memory));
 }
 
-}  // namespace
+} // namespace

@@ -22,7 +22,8 @@ static void gate(atomic_int *arrived, int round)
 {
     atomic_fetch_add(arrived, 1);
     for (int spins = 0; atomic_load(arrived) < 2 * (round + 1); spins++)
-        if (spins > 1000) sched_yield();
+        if (spins > 1000)
+            sched_yield();
 }
 
 static void take(struct ft_slots *s, bool sender)
@@ -59,17 +60,22 @@ int slots_race(bool gives, int rounds)
     pthread_t thread;
     memset(memory, 0, ft_slots_bytes(CHUNK));
     ft_slots_format(&race.side[0], memory, CHUNK);
-    if (ft_slots_attach(&race.side[1], memory, CHUNK) != FT_OK || pthread_create(&thread, NULL, sleeper, &race) != 0) abort();
+    if (ft_slots_attach(&race.side[1], memory, CHUNK) != FT_OK ||
+        pthread_create(&thread, NULL, sleeper, &race) != 0)
+        abort();
     char *rang = calloc((size_t)rounds, 1);
     for (int i = 0; i < rounds; i++) {
         gate(&race.arrived[0], i);
-        if (gives) ft_slots_give(&race.side[1], &back);
-        else ft_slots_publish(&race.side[0], &h, 0, "12345678");
+        if (gives)
+            ft_slots_give(&race.side[1], &back);
+        else
+            ft_slots_publish(&race.side[0], &h, 0, "12345678");
         rang[i] = ft_slots_rings(&race.side[gives], !gives);
         gate(&race.arrived[1], i);
     }
     pthread_join(thread, NULL);
-    for (int i = 0; i < rounds; i++) missed += !rang[i] && !race.saw[i];
+    for (int i = 0; i < rounds; i++)
+        missed += !rang[i] && !race.saw[i];
     free(rang);
     free(race.saw);
     free(memory);

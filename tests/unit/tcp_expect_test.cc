@@ -1,15 +1,17 @@
-// Property: a long message that is expected comes straight to where it goes, and no other; whoever takes back the memory that was lent
-// for it has it to himself at once, whatever the sender still sends, and the message is received whole all the same.
-// Method: a transport and a hand-made peer that sends a part, or something else than what it should.
+// Property: a long message that is expected comes straight to where it goes, and no other; whoever
+// takes back the memory that was lent for it has it to himself at once, whatever the sender still
+// sends, and the message is received whole all the same. Method: a transport and a hand-made peer
+// that sends a part, or something else than what it should.
 #include "tests/unit/tcp_fixture.h"
 
-namespace {
+namespace
+{
 
 const size_t len = 20000, part = 7001;
 
 struct Expect : testing::Test {
-    Engine b{ 2 };
-    Hand hand{ b };
+    Engine b{2};
+    Hand hand{b};
     ft_link *rx = nullptr;
     std::vector<unsigned char> to = std::vector<unsigned char>(3 * len, 0x11), untouched = to;
     void SetUp() override
@@ -17,7 +19,10 @@ struct Expect : testing::Test {
         ASSERT_TRUE(eventually([&] { return b.turn(), !b.accepted.empty(); }));
         rx = b.accepted[0];
     }
-    void expect(const ft_header &h, size_t at = 0) { tcp->expect(rx, &h, to.data() + at); }
+    void expect(const ft_header &h, size_t at = 0)
+    {
+        tcp->expect(rx, &h, to.data() + at);
+    }
     void take_back(unsigned lane = 0)
     {
         ft_header h = header(lane, 0, 0);
@@ -25,17 +30,24 @@ struct Expect : testing::Test {
         std::fill(to.begin(), to.end(), 0x22);
         untouched = to;
     }
-    void say_part(const ft_header &h, size_t from, size_t n) { hand.say(payload(h.seq, h.len).data() + from, n); }
+    void say_part(const ft_header &h, size_t from, size_t n)
+    {
+        hand.say(payload(h.seq, h.len).data() + from, n);
+    }
     void turns(int n = 20)
     {
-        for (; n > 0; n--) b.turn(), usleep(200);
+        for (; n > 0; n--)
+            b.turn(), usleep(200);
     }
     /* The next message of a lane, which is `h` with its payload; where it lay. */
     const void *takes(const ft_header &h)
     {
         ft_msg m = {};
-        EXPECT_TRUE(eventually([&] { return b.turn(), tcp->recv(rx, h.ctx, h.lane, &m) == FT_OK; }, 5)) << "message " << h.seq;
-        if (m.data == nullptr) return nullptr;
+        EXPECT_TRUE(
+            eventually([&] { return b.turn(), tcp->recv(rx, h.ctx, h.lane, &m) == FT_OK; }, 5))
+            << "message " << h.seq;
+        if (m.data == nullptr)
+            return nullptr;
         EXPECT_EQ(h.seq, m.header.seq);
         EXPECT_EQ(h.len, m.header.len);
         EXPECT_EQ(0, memcmp(payload(h.seq, h.len).data(), m.data, h.len)) << "message " << h.seq;
@@ -51,7 +63,8 @@ TEST_F(Expect, ComesStraightToWhereItGoes)
     expect(h);
     hand.say(h, len);
     EXPECT_EQ(to.data(), takes(h));
-    EXPECT_TRUE(std::equal(to.begin() + len, to.end(), untouched.begin() + len)) << "and no further";
+    EXPECT_TRUE(std::equal(to.begin() + len, to.end(), untouched.begin() + len))
+        << "and no further";
     ft_header next = header(0, 6, len);
     hand.say(next, len);
     EXPECT_NE(to.data(), takes(next)) << "once";
@@ -59,7 +72,7 @@ TEST_F(Expect, ComesStraightToWhereItGoes)
 
 TEST_F(Expect, WhatIsTakenBackInTheMiddleIsNotWritten)
 {
-    for (unsigned lane : { 0u, 3u }) {
+    for (unsigned lane : {0u, 3u}) {
         ft_header h = header(lane, 5, len);
         expect(h);
         hand.say(h);
@@ -97,7 +110,8 @@ TEST_F(Expect, WhatIsTakenBackBeforeItComesIsNotWritten)
 
 TEST_F(Expect, AnotherMessageIsNotTakenForIt)
 {
-    ft_header wanted = header(0, 5, len), others[] = { header(0, 5, 2 * len), header(0, 5, len - 1), header(0, 6, len), header(0, 5, len) };
+    ft_header wanted = header(0, 5, len), others[] = {header(0, 5, 2 * len), header(0, 5, len - 1),
+                                                      header(0, 6, len), header(0, 5, len)};
     others[3].sig = 1;
     for (const ft_header &other : others) {
         expect(wanted);
@@ -156,7 +170,7 @@ TEST_F(Expect, TheNextOfAChannelWaitsForItsPlace)
     ft_header first = header(0, 5, len), second = header(0, 6, len);
     expect(first);
     std::vector<unsigned char> all;
-    for (const ft_header &h : { first, second }) {
+    for (const ft_header &h : {first, second}) {
         auto data = payload(h.seq, h.len);
         all.insert(all.end(), (const unsigned char *)&h, (const unsigned char *)(&h + 1));
         all.insert(all.end(), data.begin(), data.end());
@@ -164,14 +178,16 @@ TEST_F(Expect, TheNextOfAChannelWaitsForItsPlace)
     hand.say(all.data(), all.size());
     EXPECT_EQ(to.data(), takes(first));
     expect(second, len);
-    EXPECT_EQ(to.data() + len, takes(second)) << "it was sent with the first, and said to be expected a turn later";
+    EXPECT_EQ(to.data() + len, takes(second))
+        << "it was sent with the first, and said to be expected a turn later";
 }
 
 TEST_F(Expect, TheNextOfAChannelComesEvenIfNobodyExpectsIt)
 {
     ft_header first = header(0, 5, len), second = header(0, 6, len), third = header(1, 7, 8);
     expect(first);
-    for (const ft_header &h : { first, second, third }) hand.say(h, h.len);
+    for (const ft_header &h : {first, second, third})
+        hand.say(h, h.len);
     takes(third);
     EXPECT_EQ(to.data(), takes(first));
     EXPECT_NE(to.data(), takes(second));

@@ -1,4 +1,5 @@
-// What the tests of the tcp transport share: engines that one thread turns, a pair with a link, and a peer made by hand.
+// What the tests of the tcp transport share: engines that one thread turns, a pair with a link, and
+// a peer made by hand.
 #ifndef FT_TESTS_TCP_FIXTURE_H
 #define FT_TESTS_TCP_FIXTURE_H
 
@@ -21,25 +22,33 @@ extern "C" {
 static const ft_transport_ops *const tcp = &ft_transport_tcp;
 static const size_t chunk = 128 * 1024;
 static const uint64_t ctx = 77;
-static const unsigned char key[FT_SECRET_BYTES] = { 1, 2, 3 };
+static const unsigned char key[FT_SECRET_BYTES] = {1, 2, 3};
 
 [[maybe_unused]] static bool eventually(const std::function<bool()> &done, int seconds = 20)
 {
     const uint64_t end = ft_now_ns(ft_env_real()) + (uint64_t)seconds * 1000000000u;
     while (!done())
-        if (ft_now_ns(ft_env_real()) > end) return false;
+        if (ft_now_ns(ft_env_real()) > end)
+            return false;
     return true;
 }
 
 // A clock that runs ten times as fast as ours, so that nobody waits for deadlines.
-static uint64_t fast_now_ns(ft_env *) { return 10 * ft_now_ns(ft_env_real()); }
-static void fast_random(ft_env *, void *buf, size_t n) { ft_env_real()->random(ft_env_real(), buf, n); }
-[[maybe_unused]] static ft_env fast = { fast_now_ns, fast_random, nullptr };
+static uint64_t fast_now_ns(ft_env *)
+{
+    return 10 * ft_now_ns(ft_env_real());
+}
+static void fast_random(ft_env *, void *buf, size_t n)
+{
+    ft_env_real()->random(ft_env_real(), buf, n);
+}
+[[maybe_unused]] static ft_env fast = {fast_now_ns, fast_random, nullptr};
 
 struct Engine {
     ft_transport *t = nullptr;
     std::vector<ft_link *> accepted, up, down;
-    explicit Engine(uint64_t id, unsigned char secret = 1, ft_env *env = ft_env_real(), size_t first_bytes = 0)
+    explicit Engine(uint64_t id, unsigned char secret = 1, ft_env *env = ft_env_real(),
+                    size_t first_bytes = 0)
     {
         ft_transport_config config = {};
         config.env = env;
@@ -52,14 +61,20 @@ struct Engine {
         EXPECT_EQ(FT_OK, tcp->open(&config, &t)) << ft_fail_text();
         EXPECT_EQ(FT_OK, tcp->bind(t, ctx));
     }
-    ~Engine() { tcp->close(t); }
+    ~Engine()
+    {
+        tcp->close(t);
+    }
     bool turn()
     {
         ft_event ev[8];
         bool busy = false;
         int n = tcp->poll(t, ev, 8, &busy);
         for (int i = 0; i < n; i++)
-            (ev[i].what == ft_event::FT_EVENT_ACCEPTED ? accepted : ev[i].what == ft_event::FT_EVENT_UP ? up : down).push_back(ev[i].link);
+            (ev[i].what == ft_event::FT_EVENT_ACCEPTED ? accepted
+             : ev[i].what == ft_event::FT_EVENT_UP     ? up
+                                                       : down)
+                .push_back(ev[i].link);
         return busy;
     }
     std::string address()
@@ -74,7 +89,9 @@ struct Engine {
         std::string a = address();
         ft_net_address out = {};
         for (size_t at = 0; at < a.size(); at += FT_NET_WIRE_BYTES)
-            if (ft_net_unpack((const unsigned char *)a.data() + at, &out) == FT_OK && out.family == family) return out;
+            if (ft_net_unpack((const unsigned char *)a.data() + at, &out) == FT_OK &&
+                out.family == family)
+                return out;
         out.family = 0;
         return out;
     }
@@ -88,18 +105,24 @@ struct Engine {
 
 struct Pair {
     int fds = ft_fd_count();
-    Engine a{ 1 }, b{ 2 };
+    Engine a{1}, b{2};
     ft_link *tx = nullptr, *rx = nullptr;
     Pair()
     {
         tx = a.connect(2, b.address());
-        EXPECT_TRUE(eventually([&] { return turn(), a.up.size() == 1 && b.accepted.size() == 1; })) << ft_fail_text();
-        if (!b.accepted.empty()) rx = b.accepted[0];
+        EXPECT_TRUE(eventually([&] { return turn(), a.up.size() == 1 && b.accepted.size() == 1; }))
+            << ft_fail_text();
+        if (!b.accepted.empty())
+            rx = b.accepted[0];
     }
-    void turn() { a.turn(), b.turn(); }
+    void turn()
+    {
+        a.turn(), b.turn();
+    }
 };
 
-[[maybe_unused]] static ft_header header(unsigned lane, uint32_t seq, size_t len, uint64_t context = ctx)
+[[maybe_unused]] static ft_header header(unsigned lane, uint32_t seq, size_t len,
+                                         uint64_t context = ctx)
 {
     ft_header h = {};
     h.ctx = context;
@@ -109,12 +132,16 @@ struct Pair {
     return h;
 }
 
-static unsigned char byte_of(uint32_t seq, size_t i) { return (unsigned char)(seq * 31 + i * 7 + i / 251); }
+static unsigned char byte_of(uint32_t seq, size_t i)
+{
+    return (unsigned char)(seq * 31 + i * 7 + i / 251);
+}
 
 [[maybe_unused]] static std::vector<unsigned char> payload(uint32_t seq, size_t len)
 {
     std::vector<unsigned char> p(len);
-    for (size_t i = 0; i < len; i++) p[i] = byte_of(seq, i);
+    for (size_t i = 0; i < len; i++)
+        p[i] = byte_of(seq, i);
     return p;
 }
 
@@ -129,18 +156,26 @@ struct Hand {
         unsigned char k[FT_SECRET_BYTES];
         memcpy(k, key, sizeof k);
         k[0] = secret;
-        if (ft_net_connect(&to, nullptr, &fd) != FT_OK) return;
+        if (ft_net_connect(&to, nullptr, &fd) != FT_OK)
+            return;
         eventually([&] { return ft_net_connected(fd) != FT_AGAIN; });
-        ft_auth_start(&auth, ft_env_real(), fd, true, k, 9, e.t->config.self, FT_PURPOSE_TCP, detail,
-                      ft_now_ns(ft_env_real()) + 10000000000u);
+        ft_auth_start(&auth, ft_env_real(), fd, true, k, 9, e.t->config.self, FT_PURPOSE_TCP,
+                      detail, ft_now_ns(ft_env_real()) + 10000000000u);
         eventually([&] { return e.turn(), (status = ft_auth_turn(&auth)) != FT_AGAIN; });
     }
-    ~Hand() { ft_fd_close(&fd); }
-    void say(const void *p, size_t n) { EXPECT_EQ((ssize_t)n, send(fd, p, n, MSG_NOSIGNAL)); }
+    ~Hand()
+    {
+        ft_fd_close(&fd);
+    }
+    void say(const void *p, size_t n)
+    {
+        EXPECT_EQ((ssize_t)n, send(fd, p, n, MSG_NOSIGNAL));
+    }
     void say(const ft_header &h, size_t n = 0)
     {
         say(&h, sizeof h);
-        if (n) say(payload(h.seq, n).data(), n);
+        if (n)
+            say(payload(h.seq, n).data(), n);
     }
 };
 

@@ -1,12 +1,12 @@
-// Property: the tcp transport bounds what strangers can hold, and answers whatever an authenticated but hostile peer says with a
-// link that is down.
-// Method: a transport and hand-made peers on plain sockets, turned by one thread.
+// Property: the tcp transport bounds what strangers can hold, and answers whatever an authenticated
+// but hostile peer says with a link that is down. Method: a transport and hand-made peers on plain
+// sockets, turned by one thread.
 #include "tests/unit/tcp_fixture.h"
 
 TEST(Hostile, TooLongIsRefused)
 {
     for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
-        for (size_t first : { (size_t)0, 2 * chunk }) {
+        for (size_t first : {(size_t)0, 2 * chunk}) {
             Engine b(2, 1, ft_env_real(), first);
             Hand hand(b);
             hand.say(header(lane, 0, (lane <= FT_LANE_P2P && first > 0 ? first : chunk) + 1));
@@ -16,7 +16,7 @@ TEST(Hostile, TooLongIsRefused)
 
 TEST(Hostile, LaneThatDoesNotExist)
 {
-    for (unsigned lane : { (unsigned)FT_LANES_ALL, 4711u, 0xfffeu }) {
+    for (unsigned lane : {(unsigned)FT_LANES_ALL, 4711u, 0xfffeu}) {
         Engine b(2);
         Hand hand(b);
         hand.say(header(lane, 0, 4), 4);
@@ -24,12 +24,17 @@ TEST(Hostile, LaneThatDoesNotExist)
     }
 }
 
-// Long messages, small ones, and one long one behind more small ones than leave its places: the receiver counts as the sender must.
+// Long messages, small ones, and one long one behind more small ones than leave its places: the
+// receiver counts as the sender must.
 TEST(Hostile, WindowOverrun)
 {
     const int small = 16, half = small / FT_WINDOW_COLL;
-    const struct { int smalls, longs, taken; } cases[] = { { 0, FT_WINDOW_COLL + 1, FT_WINDOW_COLL }, { small + 1, 0, small },
-                                                           { half + 1, 1, half + 1 }, { 1, FT_WINDOW_COLL, FT_WINDOW_COLL } };
+    const struct {
+        int smalls, longs, taken;
+    } cases[] = {{0, FT_WINDOW_COLL + 1, FT_WINDOW_COLL},
+                 {small + 1, 0, small},
+                 {half + 1, 1, half + 1},
+                 {1, FT_WINDOW_COLL, FT_WINDOW_COLL}};
     for (const auto &c : cases) {
         Engine b(2);
         Hand hand(b);
@@ -39,14 +44,16 @@ TEST(Hostile, WindowOverrun)
         }
         expect_down(b, FT_PROTOCOL);
         ft_msg m;
-        for (int i = 0; i < c.taken; i++) EXPECT_EQ(FT_OK, tcp->recv(b.down[0], ctx, 3, &m)) << "what came before stays";
+        for (int i = 0; i < c.taken; i++)
+            EXPECT_EQ(FT_OK, tcp->recv(b.down[0], ctx, 3, &m)) << "what came before stays";
         EXPECT_EQ(FT_LINK, tcp->recv(b.down[0], ctx, 3, &m));
     }
-    for (unsigned lane : { 0, FT_LANE_P2P, FT_LANE_CTL, FT_LANE_RMA }) {
+    for (unsigned lane : {0, FT_LANE_P2P, FT_LANE_CTL, FT_LANE_RMA}) {
         Engine b(2);
         Hand hand(b);
         const int most = lane == 0 ? FT_WINDOW_SMALL : lane == FT_LANE_P2P ? 16 : ft_window(lane);
-        for (int i = 0; i <= most; i++) hand.say(header(lane, (uint32_t)i, 4), 4), b.turn();
+        for (int i = 0; i <= most; i++)
+            hand.say(header(lane, (uint32_t)i, 4), 4), b.turn();
         expect_down(b, FT_PROTOCOL);
         EXPECT_EQ((uint64_t)most, b.down[0]->messages) << "lane " << lane;
     }
@@ -74,10 +81,12 @@ TEST(Hostile, NeverTakesItsCredits)
     ft_header h[64];
     uint64_t next = 4242;
     size_t gone = sizeof h;
-    // unbound contexts are dropped at the sender's pace; their credits fill its socket until that is enough
+    // unbound contexts are dropped at the sender's pace; their credits fill its socket until that
+    // is enough
     eventually([&] {
         if (gone == sizeof h) {
-            for (ft_header &x : h) x = header(0, 0, 0, next++);
+            for (ft_header &x : h)
+                x = header(0, 0, 0, next++);
             gone = 0;
         }
         ssize_t n = send(hand.fd, (char *)h + gone, sizeof h - gone, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -88,15 +97,17 @@ TEST(Hostile, NeverTakesItsCredits)
     EXPECT_STREQ(ft_status_text(FT_PROTOCOL), ft_status_text(b.down[0]->reason));
 }
 
-// The connections of a link end at the moment at which credits must be returned, in the middle of what they have brought. What was read
-// is received whole and in order; all that the others have brought is read, and contexts that nobody knows need no room for credits then.
+// The connections of a link end at the moment at which credits must be returned, in the middle of
+// what they have brought. What was read is received whole and in order; all that the others have
+// brought is read, and contexts that nobody knows need no room for credits then.
 TEST(Hostile, EndsWhileItsCreditsAreReturned)
 {
     const int most = 64; // channels with credits to return
-    for (uint32_t conns : { 1u, 2u }) {
+    for (uint32_t conns : {1u, 2u}) {
         Engine b(2);
         std::vector<Hand *> hands;
-        for (uint32_t i = 0; i < conns; i++) hands.push_back(new Hand(b, i | conns << 8));
+        for (uint32_t i = 0; i < conns; i++)
+            hands.push_back(new Hand(b, i | conns << 8));
         uint64_t unbound = 4242;
         for (uint32_t lane = 0; lane < conns; lane++) {
             std::vector<unsigned char> all;
@@ -105,9 +116,12 @@ TEST(Hostile, EndsWhileItsCreditsAreReturned)
                 for (int i = 0; i < times; i++) {
                     ft_header one = h;
                     one.sig = ~0ull; // so that none looks like a credit
-                    if (one.ctx == ctx) one.seq = seq++;
-                    else one.ctx = unbound++;
-                    all.insert(all.end(), (const unsigned char *)&one, (const unsigned char *)(&one + 1));
+                    if (one.ctx == ctx)
+                        one.seq = seq++;
+                    else
+                        one.ctx = unbound++;
+                    all.insert(all.end(), (const unsigned char *)&one,
+                               (const unsigned char *)(&one + 1));
                     all.resize(all.size() + one.len);
                 }
             };
@@ -120,7 +134,7 @@ TEST(Hostile, EndsWhileItsCreditsAreReturned)
             hands[lane]->say(all.data(), all.size());
         }
         for (Hand *hand : hands) {
-            const struct linger at_once = { 1, 0 }; // a reset
+            const struct linger at_once = {1, 0}; // a reset
             setsockopt(hand->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
             delete hand;
         }
@@ -129,18 +143,20 @@ TEST(Hostile, EndsWhileItsCreditsAreReturned)
         for (unsigned lane = 0; lane < conns; lane++) {
             ft_msg m;
             uint32_t seq = 0;
-            for (; tcp->recv(b.down[0], ctx, lane, &m) == FT_OK; seq++) EXPECT_EQ(seq, m.header.seq);
+            for (; tcp->recv(b.down[0], ctx, lane, &m) == FT_OK; seq++)
+                EXPECT_EQ(seq, m.header.seq);
             EXPECT_GE(seq, 8u) << "lane " << lane;
             got += seq;
         }
         EXPECT_GE(got, 8 + 16 * (conns - 1));
         tcp->disconnect(b.down[0]);
-        for (int i = 0; i < 100; i++) b.turn();
+        for (int i = 0; i < 100; i++)
+            b.turn();
     }
 }
 
-// A message is waited for on a connection that has said goodbye while the link lives on by its other one: when the link has gone
-// nothing is read there any more (the sanitizer sees it).
+// A message is waited for on a connection that has said goodbye while the link lives on by its
+// other one: when the link has gone nothing is read there any more (the sanitizer sees it).
 TEST(Hostile, IsWaitedForWhereItHasSaidGoodbye)
 {
     Engine b(2);
@@ -151,12 +167,14 @@ TEST(Hostile, IsWaitedForWhereItHasSaidGoodbye)
         ASSERT_TRUE(eventually([&] { return b.turn(), closed_by_peer(first.fd); }));
         ft_msg m;
         EXPECT_EQ(FT_AGAIN, tcp->recv(b.accepted[0], ctx, 0, &m));
-        for (int i = 0; i < 10; i++) b.turn();
+        for (int i = 0; i < 10; i++)
+            b.turn();
         EXPECT_TRUE(b.down.empty());
     }
     expect_down(b, FT_LINK);
     tcp->disconnect(b.down[0]);
-    for (int i = 0; i < 10; i++) b.turn();
+    for (int i = 0; i < 10; i++)
+        b.turn();
 }
 
 TEST(Hostile, CreditsForWhatWasNotSent)
@@ -174,10 +192,15 @@ TEST(Hostile, CreditsForWhatWasNotSent)
         a.connect(9, std::string((char *)wire, sizeof wire));
         ASSERT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &fd) == FT_OK; }));
         ft_auth auth;
-        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_TCP, 0, ft_now_ns(ft_env_real()) + 10000000000u);
+        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_TCP, 0,
+                      ft_now_ns(ft_env_real()) + 10000000000u);
         ASSERT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
         ASSERT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
-        struct { uint64_t c; uint16_t lane, count; uint32_t zero; } credit = { ctx, (uint16_t)(kind == 1 ? 10 : 0), (uint16_t)(kind == 2 ? 0 : 60000), 0 };
+        struct {
+            uint64_t c;
+            uint16_t lane, count;
+            uint32_t zero;
+        } credit = {ctx, (uint16_t)(kind == 1 ? 10 : 0), (uint16_t)(kind == 2 ? 0 : 60000), 0};
         ASSERT_EQ(16, send(fd, &credit, 16, MSG_NOSIGNAL));
         expect_down(a, FT_PROTOCOL);
         ft_fd_close(&fd), ft_fd_close(&listener);
@@ -187,11 +210,12 @@ TEST(Hostile, CreditsForWhatWasNotSent)
 
 TEST(Hostile, IndexOfConnectionThatMakesNoSense)
 {
-    for (uint32_t detail : { 0u, 5u | 2 << 8, 17u << 8, 255u << 8, 0xffffffffu }) {
+    for (uint32_t detail : {0u, 5u | 2 << 8, 17u << 8, 255u << 8, 0xffffffffu}) {
         Engine b(2);
         Hand hand(b, detail);
         ASSERT_EQ(FT_OK, hand.status);
-        EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(hand.fd); }, 5)) << "kept for siblings that cannot come";
+        EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(hand.fd); }, 5))
+            << "kept for siblings that cannot come";
         EXPECT_TRUE(b.accepted.empty());
     }
 }
@@ -209,15 +233,19 @@ TEST(Strangers, AreBoundedAndStarveNobody)
     int most = 0, before = ft_fd_count();
     a.connect(2, b.address());
     const uint64_t start = ft_now_ns(ft_env_real());
-    EXPECT_TRUE(eventually([&] {
-        a.turn(), b.turn();
-        most = std::max(most, ft_fd_count() - before);
-        return !a.up.empty();
-    }, 15));
-    printf("300 silent connections before it: up after %.1f s of the acceptor's clock, %d descriptors more\n",
+    EXPECT_TRUE(eventually(
+        [&] {
+            a.turn(), b.turn();
+            most = std::max(most, ft_fd_count() - before);
+            return !a.up.empty();
+        },
+        15));
+    printf("300 silent connections before it: up after %.1f s of the acceptor's clock, %d "
+           "descriptors more\n",
            (double)(ft_now_ns(ft_env_real()) - start) / 1e8, most);
     EXPECT_LE(most, 64 + 4 + 4);
-    for (int &fd : idle) ft_fd_close(&fd);
+    for (int &fd : idle)
+        ft_fd_close(&fd);
 }
 
 TEST(Strangers, GarbageIsClosedAtOnce)
@@ -250,12 +278,14 @@ TEST(Strangers, DescriptorsRunningOutIsSurvived)
     setrlimit(RLIMIT_NOFILE, &low);
     EXPECT_EQ(FT_OK, tcp->connect(a.t, 2, to.data(), to.size(), &l)) << ft_fail_text();
     const uint64_t end = ft_now_ns(ft_env_real()) + 100000000;
-    while (ft_now_ns(ft_env_real()) < end) a.turn(), b.turn();
+    while (ft_now_ns(ft_env_real()) < end)
+        a.turn(), b.turn();
     EXPECT_TRUE(a.up.empty());
     setrlimit(RLIMIT_NOFILE, &old);
     const std::string told = testing::internal::GetCapturedStderr();
     EXPECT_EQ(1, std::count(told.begin(), told.end(), '\n')) << told;
-    EXPECT_TRUE(eventually([&] { return a.turn(), b.turn(), !a.up.empty(); })) << "goes on once there are descriptors again";
+    EXPECT_TRUE(eventually([&] { return a.turn(), b.turn(), !a.up.empty(); }))
+        << "goes on once there are descriptors again";
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
-// Property: the tcp transport delivers every message once and in order whatever the socket does to the bytes.
-// Method: two transports, or a transport and a hand-made peer on a plain socket, turned by one thread.
+// Property: the tcp transport delivers every message once and in order whatever the socket does to
+// the bytes. Method: two transports, or a transport and a hand-made peer on a plain socket, turned
+// by one thread.
 #include "tests/unit/tcp_fixture.h"
 
 #include <netinet/in.h>
@@ -10,7 +11,7 @@ TEST(Tcp, EveryMessageArrivesOnceInOrderAndWhole)
     Pair p;
     ASSERT_NE(nullptr, p.rx);
     EXPECT_EQ(1u, p.rx->peer);
-    const size_t sizes[] = { 0, 1, 24, 25, 2016, 2048, 2049, 65536, chunk };
+    const size_t sizes[] = {0, 1, 24, 25, 2016, 2048, 2049, 65536, chunk};
     const uint32_t each = 200;
     uint32_t sent[FT_LANES_ALL] = {}, got[FT_LANES_ALL] = {};
     std::vector<std::vector<unsigned char>> live(FT_LANES_ALL * 16);
@@ -27,13 +28,18 @@ TEST(Tcp, EveryMessageArrivesOnceInOrderAndWhole)
                 void *at;
                 if (sent[lane] % 3 == 0) {
                     int rc = tcp->reserve(p.tx, &h, &at);
-                    if (rc == FT_OK) std::copy(data.begin(), data.end(), (unsigned char *)at), tcp->commit(p.tx, &h, at), sent[lane]++;
-                    else EXPECT_EQ(FT_AGAIN, rc);
+                    if (rc == FT_OK)
+                        std::copy(data.begin(), data.end(), (unsigned char *)at),
+                            tcp->commit(p.tx, &h, at), sent[lane]++;
+                    else
+                        EXPECT_EQ(FT_AGAIN, rc);
                 } else {
                     live[slot] = data;
                     int rc = tcp->send(p.tx, &h, live[slot].data(), &req[slot]);
-                    if (rc == FT_OK) sent[lane]++;
-                    else EXPECT_EQ(FT_AGAIN, rc);
+                    if (rc == FT_OK)
+                        sent[lane]++;
+                    else
+                        EXPECT_EQ(FT_AGAIN, rc);
                 }
             }
             ft_msg m;
@@ -42,7 +48,8 @@ TEST(Tcp, EveryMessageArrivesOnceInOrderAndWhole)
                 EXPECT_EQ(got[lane], m.header.seq);
                 EXPECT_EQ(want, m.header.len);
                 auto data = payload(got[lane], want);
-                EXPECT_TRUE(std::equal(data.begin(), data.end(), (const unsigned char *)m.data)) << lane << " " << got[lane];
+                EXPECT_TRUE(std::equal(data.begin(), data.end(), (const unsigned char *)m.data))
+                    << lane << " " << got[lane];
                 tcp->release(p.rx, &m);
                 got[lane]++;
             }
@@ -65,7 +72,8 @@ TEST(Tcp, WindowBoundsAChannelAndUnreadOnesDelayNobody)
         int n = 0;
         for (; n < 20; n++) {
             ft_header h = header(lane, (uint32_t)n, chunk);
-            if (tcp->send(p.tx, &h, data.data(), &req[n]) == FT_AGAIN) break;
+            if (tcp->send(p.tx, &h, data.data(), &req[n]) == FT_AGAIN)
+                break;
             EXPECT_TRUE(eventually([&] { return p.turn(), req[n].status == FT_OK; }));
         }
         EXPECT_EQ(ft_window(lane), n) << "lane " << lane;
@@ -75,26 +83,30 @@ TEST(Tcp, WindowBoundsAChannelAndUnreadOnesDelayNobody)
     EXPECT_FALSE(tcp->drained(p.tx));
     tcp->release(p.rx, &m);
     ft_header h = header(9, 8, 0);
-    EXPECT_TRUE(eventually([&] { return p.turn(), tcp->send(p.tx, &h, nullptr, &req[0]) == FT_OK; }));
+    EXPECT_TRUE(
+        eventually([&] { return p.turn(), tcp->send(p.tx, &h, nullptr, &req[0]) == FT_OK; }));
 }
 
-// The kernel asks a silent host for as long as FTCCL_SUSPECT_MS says, also for longer than it asks once a second, and at least three times:
-// two questions may both fall into a slow second of a link that is idle.
+// The kernel asks a silent host for as long as FTCCL_SUSPECT_MS says, also for longer than it asks
+// once a second, and at least three times: two questions may both fall into a slow second of a link
+// that is idle.
 TEST(Tcp, KeepaliveLastsAsLongAsTheSilenceThatIsBorne)
 {
-    for (int seconds : { 2, 126, 127, 128, 600, 3600 }) {
+    for (int seconds : {2, 126, 127, 128, 600, 3600}) {
         setenv("FTCCL_SUSPECT_MS", std::to_string(1000 * seconds).c_str(), 1), ft_params_reload();
         Pair p;
         int found = 0;
         for (int fd = 0; fd < 256; fd++) {
             int on = 0, idle = 0, interval = 0, probes = 0;
             socklen_t len = sizeof on;
-            if (getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len) != 0 || !on) continue;
+            if (getsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, &len) != 0 || !on)
+                continue;
             getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, &len);
             getsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, &len);
             getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, &len);
             EXPECT_GE(idle + interval * probes, seconds) << interval << " " << probes;
-            EXPECT_LE(idle + interval * probes, (seconds > 3 ? seconds : 3) + 1 + seconds / 100) << interval << " " << probes;
+            EXPECT_LE(idle + interval * probes, (seconds > 3 ? seconds : 3) + 1 + seconds / 100)
+                << interval << " " << probes;
             EXPECT_GE(probes, 3);
             found++;
         }
@@ -112,16 +124,20 @@ static std::string congestion_of(int fd)
 
 TEST(Tcp, InsideAMachineNoConnectionBeginsWithPacing)
 {
-    Engine a{ 1 }, b{ 2 };
+    Engine a{1}, b{2};
     a.connect(2, b.address());
     int listeners = 0, dialed = 0;
     for (int fd = 0; fd < 256; fd++) {
         int listens = 0;
         socklen_t len = sizeof listens;
         std::string name = congestion_of(fd);
-        if (name == "" || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) != 0) continue;
-        if (listens) EXPECT_NE("bbr", name.substr(0, 3)) << "what is accepted begins with it"; // the system's choice, or ours
-        else EXPECT_EQ("reno", name);
+        if (name == "" || getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &len) != 0)
+            continue;
+        if (listens)
+            EXPECT_NE("bbr", name.substr(0, 3))
+                << "what is accepted begins with it"; // the system's choice, or ours
+        else
+            EXPECT_EQ("reno", name);
         (listens ? listeners : dialed)++;
     }
     EXPECT_GE(listeners, 2);
@@ -139,15 +155,19 @@ TEST(Tcp, SlowReaderGetsEverythingAndCostsItsSenderNoWait)
         n = 0;
         for (uint64_t c = ctx; c < ctx + 2; c++)
             for (unsigned lane = 0; lane < FT_LANES_ALL; lane++)
-                for (int i = 0; i < ft_window(lane) && n < most; i++, n++) what(lane, c);
+                for (int i = 0; i < ft_window(lane) && n < most; i++, n++)
+                    what(lane, c);
     };
-    for (uint64_t c = ctx + 1; c < ctx + 2; c++) tcp->bind(p.a.t, c), tcp->bind(p.b.t, c);
+    for (uint64_t c = ctx + 1; c < ctx + 2; c++)
+        tcp->bind(p.a.t, c), tcp->bind(p.b.t, c);
     each([&](unsigned lane, uint64_t c) { // all windows, while the other side is not turned
         ft_header h = header(lane, n, chunk - n, c);
         data.push_back(payload(n, chunk - n));
         int rc = tcp->send(p.tx, &h, data.back().data(), &req[n]);
-        if (rc == FT_AGAIN) most = n;
-        else EXPECT_EQ(FT_OK, rc);
+        if (rc == FT_AGAIN)
+            most = n;
+        else
+            EXPECT_EQ(FT_OK, rc);
         pending += rc == FT_OK && req[n].status == FT_AGAIN;
     });
     EXPECT_GT(pending, 0u) << "the kernel took all: partial writes were not tested";
@@ -158,13 +178,15 @@ TEST(Tcp, SlowReaderGetsEverythingAndCostsItsSenderNoWait)
         EXPECT_EQ(0, memcmp(data[n].data(), m.data, data[n].size())) << "message " << n;
         tcp->release(p.rx, &m);
     });
-    for (unsigned i = 0; i < std::min(n, most); i++) EXPECT_EQ(FT_OK, req[i].status);
+    for (unsigned i = 0; i < std::min(n, most); i++)
+        EXPECT_EQ(FT_OK, req[i].status);
     EXPECT_TRUE(eventually([&] { return p.turn(), tcp->drained(p.tx); }));
     unsetenv("FTCCL_TCP_CONNECTIONS"), ft_params_reload();
 }
 
-// A receiver that asks for a message finds it in its first turn after it has come, on whichever connection that is and however
-// long nothing came there; and so do two that it asks for at once, and more.
+// A receiver that asks for a message finds it in its first turn after it has come, on whichever
+// connection that is and however long nothing came there; and so do two that it asks for at once,
+// and more.
 TEST(Tcp, WhatIsWaitedForIsReadFirst)
 {
     const unsigned most = 4;
@@ -174,49 +196,62 @@ TEST(Tcp, WhatIsWaitedForIsReadFirst)
     for (unsigned i = 0; i < most; i++) {
         from.push_back(new Engine(1 + i));
         tx.push_back(from[i]->connect(9, b.address()));
-        ASSERT_TRUE(eventually([&] { return from[i]->turn(), b.turn(), from[i]->up.size() == 1 && b.accepted.size() == i + 1; }));
+        ASSERT_TRUE(eventually([&] {
+            return from[i]->turn(), b.turn(), from[i]->up.size() == 1 && b.accepted.size() == i + 1;
+        }));
         rx.push_back(b.accepted[i]);
     }
-    struct pollfd readable = { tcp->fd(b.t), POLLIN, 0 };
+    struct pollfd readable = {tcp->fd(b.t), POLLIN, 0};
     ft_msg m;
     ft_send req = {};
     for (uint32_t seq = 0; seq < 200; seq++) {
         const unsigned waits = 1 + seq % 3, first = seq / 3 % most;
-        for (unsigned i = 0; i < waits; i++) EXPECT_EQ(FT_AGAIN, tcp->recv(rx[(first + i) % most], ctx, 0, &m));
-        for (int i = 0; i < 40; i++) b.turn(); // so that other connections are looked at rarely
+        for (unsigned i = 0; i < waits; i++)
+            EXPECT_EQ(FT_AGAIN, tcp->recv(rx[(first + i) % most], ctx, 0, &m));
+        for (int i = 0; i < 40; i++)
+            b.turn(); // so that other connections are looked at rarely
         for (unsigned i = waits; i-- > 0;) {
             const unsigned at = (first + i) % most;
             ft_header h = header(0, seq, 8);
             ASSERT_EQ(FT_OK, tcp->send(tx[at], &h, "message", &req));
             ASSERT_EQ(1, poll(&readable, 1, 20000));
             b.turn();
-            ASSERT_EQ(FT_OK, tcp->recv(rx[at], ctx, 0, &m)) << i << " of " << waits << ", message " << seq;
+            ASSERT_EQ(FT_OK, tcp->recv(rx[at], ctx, 0, &m))
+                << i << " of " << waits << ", message " << seq;
             tcp->release(rx[at], &m);
         }
-        for (Engine *e : from) e->turn(); // takes credits
+        for (Engine *e : from)
+            e->turn(); // takes credits
     }
-    for (Engine *e : from) delete e;
+    for (Engine *e : from)
+        delete e;
 }
 
-// Lanes of collectives and of sends may carry longer messages than the others; a sender refuses its own that are too long.
+// Lanes of collectives and of sends may carry longer messages than the others; a sender refuses its
+// own that are too long.
 TEST(Tcp, FirstLaneCarriesLongerMessages)
 {
     const size_t longest = 3 * chunk + 5;
     Engine a(1, 1, ft_env_real(), longest), b(2, 1, ft_env_real(), longest);
     ft_link *tx = a.connect(2, b.address());
-    ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), a.up.size() == 1 && b.accepted.size() == 1; })) << ft_fail_text();
+    ASSERT_TRUE(eventually([&] {
+        return a.turn(), b.turn(), a.up.size() == 1 && b.accepted.size() == 1;
+    })) << ft_fail_text();
     auto data = payload(1, longest + 1);
     ft_send req = {FT_OK, false, false, NULL, NULL};
     for (uint32_t seq = 0; seq < 20; seq++) {
         ft_header h = header(0, seq, longest - seq % 2);
-        ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), tcp->send(tx, &h, data.data(), &req) == FT_OK; }));
+        ASSERT_TRUE(eventually(
+            [&] { return a.turn(), b.turn(), tcp->send(tx, &h, data.data(), &req) == FT_OK; }));
         ft_msg m;
-        ASSERT_TRUE(eventually([&] { return a.turn(), b.turn(), tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK; }));
+        ASSERT_TRUE(eventually(
+            [&] { return a.turn(), b.turn(), tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK; }));
         ASSERT_EQ(h.len, m.header.len);
         EXPECT_EQ(0, memcmp(data.data(), m.data, h.len)) << "message " << seq;
         tcp->release(b.accepted[0], &m);
     }
-    const ft_header first = header(0, 99, longest + 1), other = header(FT_LANE_P2P + 1, 99, chunk + 1);
+    const ft_header first = header(0, 99, longest + 1),
+                    other = header(FT_LANE_P2P + 1, 99, chunk + 1);
     EXPECT_EQ(FT_INVAL, tcp->send(tx, &first, data.data(), &req));
     EXPECT_EQ(FT_INVAL, tcp->send(tx, &other, data.data(), &req));
     EXPECT_TRUE(a.down.empty() && b.down.empty());
@@ -231,7 +266,8 @@ TEST(Tcp, UnknownContextsAreDroppedAndTheirWindowComesBack)
     ft_send req = {FT_OK, false, false, NULL, NULL};
     EXPECT_TRUE(eventually([&] {
         ft_header h = header(sent % 4, sent, sent % 2 ? chunk : 8, 5);
-        if (req.status == FT_OK && tcp->send(p.tx, &h, data.data(), &req) == FT_OK) sent++;
+        if (req.status == FT_OK && tcp->send(p.tx, &h, data.data(), &req) == FT_OK)
+            sent++;
         p.turn();
         return sent == 100;
     }));
@@ -272,7 +308,8 @@ TEST(Tcp, ReceiverThatLeavesTakesPendingSendsDown)
     }
     tcp->disconnect(p.rx);
     expect_down(p.a, FT_LINK);
-    for (ft_send &r : req) EXPECT_NE(FT_AGAIN, r.status);
+    for (ft_send &r : req)
+        EXPECT_NE(FT_AGAIN, r.status);
     ft_header h = header(0, 2, 0);
     EXPECT_EQ(FT_LINK, tcp->send(p.tx, &h, nullptr, &req[0]));
     EXPECT_EQ(1u, p.a.down.size()) << "one event a link";
@@ -283,7 +320,8 @@ TEST(Tcp, NoDescriptorIsLeft)
     int before = ft_fd_count();
     for (int i = 0; i < 20; i++) {
         Pair p;
-        if (i % 2) tcp->disconnect(p.tx);
+        if (i % 2)
+            tcp->disconnect(p.tx);
     }
     EXPECT_EQ(before, ft_fd_count());
 }
@@ -327,7 +365,9 @@ TEST(Tcp, NextAddressIsTriedWhenOneIsRefused)
         gone = c.address().substr(0, FT_NET_WIRE_BYTES);
     }
     a.connect(2, gone + b.address().substr(0, FT_NET_WIRE_BYTES));
-    EXPECT_TRUE(eventually([&] { return a.turn(), b.turn(), a.up.size() == 1 && b.accepted.size() == 1; })) << ft_fail_text();
+    EXPECT_TRUE(eventually([&] {
+        return a.turn(), b.turn(), a.up.size() == 1 && b.accepted.size() == 1;
+    })) << ft_fail_text();
     EXPECT_TRUE(a.down.empty());
 }
 
@@ -335,7 +375,8 @@ TEST(Tcp, NonsenseForAnAddress)
 {
     Engine a(1);
     ft_link *l;
-    for (std::string bad : { std::string(), std::string("x"), std::string(FT_NET_WIRE_BYTES, '\0'), std::string(200, '\xff') }) {
+    for (std::string bad : {std::string(), std::string("x"), std::string(FT_NET_WIRE_BYTES, '\0'),
+                            std::string(200, '\xff')}) {
         EXPECT_FALSE(tcp->reaches(a.t, bad.data(), bad.size()));
         EXPECT_EQ(FT_NOTSUP, tcp->connect(a.t, 2, bad.data(), bad.size(), &l));
     }
@@ -345,12 +386,15 @@ TEST(Tcp, NonsenseForAnAddress)
 TEST(Tcp, SpeaksIPv6)
 {
     Engine b(2);
-    if (b.where(AF_INET6).family == 0) GTEST_SKIP() << "no IPv6 here";
+    if (b.where(AF_INET6).family == 0)
+        GTEST_SKIP() << "no IPv6 here";
     Hand hand(b, 1 << 8, AF_INET6);
     ASSERT_EQ(FT_OK, hand.status) << ft_fail_text();
     hand.say(header(0, 1, 8), 8);
     ft_msg m;
-    EXPECT_TRUE(eventually([&] { return b.turn(), !b.accepted.empty() && tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK; }));
+    EXPECT_TRUE(eventually([&] {
+        return b.turn(), !b.accepted.empty() && tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK;
+    }));
 }
 
 TEST(Tcp, BytesMayComeOneByOne)
@@ -368,7 +412,8 @@ TEST(Tcp, BytesMayComeOneByOne)
         hand.say(&c, 1);
         b.turn();
         ft_msg m;
-        if (b.accepted.empty() || tcp->recv(b.accepted[0], ctx, 0, &m) != FT_OK) continue;
+        if (b.accepted.empty() || tcp->recv(b.accepted[0], ctx, 0, &m) != FT_OK)
+            continue;
         EXPECT_EQ(got, m.header.seq);
         EXPECT_TRUE(got == 0 || memcmp(payload(got, got * 40).data(), m.data, got * 40) == 0);
         got++;

@@ -1,7 +1,8 @@
 /*
- * Property: telemetry files are private, bounded and removed in time, survive their process for the reader, and a hostile one
- * is refused or printed without harm. Method: real processes with SIGKILL and SIGSTOP in a directory of their own; limits by
- * RLIMIT_FSIZE and a small tmpfs; corruption under a printed seed.
+ * Property: telemetry files are private, bounded and removed in time, survive their process for the
+ * reader, and a hostile one is refused or printed without harm. Method: real processes with SIGKILL
+ * and SIGSTOP in a directory of their own; limits by RLIMIT_FSIZE and a small tmpfs; corruption
+ * under a printed seed.
  */
 #include "telemetry_fixture.h"
 
@@ -18,10 +19,12 @@
 #include <functional>
 #include <random>
 
-namespace {
+namespace
+{
 
 /* A child with a file and one running operation; `then` says how it ends or goes on. */
-template <class Then> pid_t spawn(const std::function<struct ft_telemetry *()> &open, struct ft_coll c, Then then)
+template <class Then>
+pid_t spawn(const std::function<struct ft_telemetry *()> &open, struct ft_coll c, Then then)
 {
     int pipe_fd[2];
     EXPECT_EQ(pipe(pipe_fd), 0);
@@ -33,9 +36,11 @@ template <class Then> pid_t spawn(const std::function<struct ft_telemetry *()> &
         uint32_t op = ft_telemetry_op(t, comm, 9, &c, "ring", 1);
         ft_telemetry_op_state(t, op, FT_OP_RUNNING, FT_OK, 2);
         ft_telemetry_op_wait(t, op, 7, 3);
-        if (!t || write(pipe_fd[1], "x", 1) != 1) _exit(1);
+        if (!t || write(pipe_fd[1], "x", 1) != 1)
+            _exit(1);
         then(t);
-        for (;;) pause();
+        for (;;)
+            pause();
     }
     char byte = 0;
     close(pipe_fd[1]);
@@ -44,13 +49,17 @@ template <class Then> pid_t spawn(const std::function<struct ft_telemetry *()> &
     return child;
 }
 
-class TelemetryFiles : public Telemetry {
-protected:
+class TelemetryFiles : public Telemetry
+{
+  protected:
     template <class Then> pid_t child(Then then)
     {
         return spawn([this] { return open(); }, coll(5), then);
     }
-    pid_t child() { return child([](struct ft_telemetry *) {}); }
+    pid_t child()
+    {
+        return child([](struct ft_telemetry *) {});
+    }
     std::string print(int pid, int want)
     {
         char *buf = nullptr;
@@ -62,7 +71,10 @@ protected:
         free(buf);
         return s;
     }
-    std::string path(size_t i = 0) { return dir + "/" + files().at(i); }
+    std::string path(size_t i = 0)
+    {
+        return dir + "/" + files().at(i);
+    }
     static void reap(pid_t pid)
     {
         kill(pid, SIGKILL);
@@ -127,19 +139,22 @@ TEST_F(TelemetryFiles, NoSuchProcess)
     EXPECT_EQ(print(1, FT_INVAL), "");
 }
 
-/* ---- clearing away ---- */
+/* ---- clearing away --------------------------------------------------------------------------- */
 
 TEST_F(TelemetryFiles, FilesOfTheDeadGoAfterTheirGrace)
 {
     pid_t pid = child(), alive = child();
     reap(pid);
     const struct timespec old[2] = {{1, 0}, {1, 0}};
-    for (const std::string &name : files()) ASSERT_EQ(utimensat(AT_FDCWD, (dir + "/" + name).c_str(), old, 0), 0);
-    EXPECT_EQ(ft_tm_clean(dir.c_str(), 60), 0) << "the grace counts from the mark, not from when the file was made";
+    for (const std::string &name : files())
+        ASSERT_EQ(utimensat(AT_FDCWD, (dir + "/" + name).c_str(), old, 0), 0);
+    EXPECT_EQ(ft_tm_clean(dir.c_str(), 60), 0)
+        << "the grace counts from the mark, not from when the file was made";
     EXPECT_EQ(files().size(), 2u);
     EXPECT_EQ(ft_tm_clean(dir.c_str(), 60), 0) << "the grace has not passed";
     print(pid, FT_OK);
-    for (const std::string &name : files()) ASSERT_EQ(utimensat(AT_FDCWD, (dir + "/" + name).c_str(), old, 0), 0);
+    for (const std::string &name : files())
+        ASSERT_EQ(utimensat(AT_FDCWD, (dir + "/" + name).c_str(), old, 0), 0);
     EXPECT_EQ(ft_tm_clean(dir.c_str(), 60), 1);
     ASSERT_EQ(files().size(), 1u);
     print(alive, FT_OK);
@@ -152,7 +167,8 @@ TEST_F(TelemetryFiles, ReusedPidIsTold)
     EXPECT_EQ(ft_tm_clean(dir.c_str(), 0), 0) << "its process runs";
     int fd = ::open(path().c_str(), O_RDWR);
     uint64_t start = 1; /* as if an earlier process had written it */
-    ASSERT_EQ(pwrite(fd, &start, sizeof start, offsetof(ft_tm_header, pid_start)), (ssize_t)sizeof start);
+    ASSERT_EQ(pwrite(fd, &start, sizeof start, offsetof(ft_tm_header, pid_start)),
+              (ssize_t)sizeof start);
     close(fd);
     EXPECT_NE(print(pid, FT_OK).find(": gone;"), std::string::npos);
     EXPECT_EQ(ft_tm_clean(dir.c_str(), 0), 1);
@@ -168,9 +184,12 @@ TEST_F(TelemetryFiles, OtherPidNamespacesAndForeignNamesAreLeft)
     ASSERT_EQ(pwrite(fd, &ns, sizeof ns, offsetof(ft_tm_header, pid_ns)), (ssize_t)sizeof ns);
     close(fd);
     std::string uid = std::to_string(geteuid());
-    for (std::string name : {"ftccl-" + uid + "-" + std::to_string(pid), "ftccl-" + uid + "-0" + std::to_string(pid) + "-1",
-                             "ftccl-" + uid + "--3-1", "ftccl-" + uid + "-" + std::to_string(pid) + "-1.tmp",
-                             "ftccl-" + std::to_string(geteuid() + 1) + "-" + std::to_string(pid) + "-1", std::string("other")})
+    for (std::string name :
+         {"ftccl-" + uid + "-" + std::to_string(pid),
+          "ftccl-" + uid + "-0" + std::to_string(pid) + "-1", "ftccl-" + uid + "--3-1",
+          "ftccl-" + uid + "-" + std::to_string(pid) + "-1.tmp",
+          "ftccl-" + std::to_string(geteuid() + 1) + "-" + std::to_string(pid) + "-1",
+          std::string("other")})
         std::ofstream(dir + "/" + name) << "x";
     size_t before = files().size();
     EXPECT_EQ(ft_tm_clean(dir.c_str(), 0), 0);
@@ -182,12 +201,13 @@ TEST_F(TelemetryFiles, CrashLoopsLeaveABoundedNumber)
     pid_t pid = child();
     reap(pid);
     std::string stem = "/ftccl-" + std::to_string(geteuid()) + "-" + std::to_string(pid) + "-1000";
-    for (int i = 0; i < 40; i++) std::ofstream(dir + stem + std::to_string(i)) << "no header";
+    for (int i = 0; i < 40; i++)
+        std::ofstream(dir + stem + std::to_string(i)) << "no header";
     ft_tm_clean(dir.c_str(), 60);
     EXPECT_EQ(files().size(), 32u);
 }
 
-/* ---- no space ---- */
+/* ---- no space -------------------------------------------------------------------------------- */
 
 TEST_F(TelemetryFiles, NoSpaceGivesNoHandleAndNoFile)
 {
@@ -208,14 +228,17 @@ TEST_F(TelemetryFiles, NoSpaceGivesNoHandleAndNoFile)
     EXPECT_EQ(ft_fd_count(), 0);
 }
 
-/* A tmpfs of 2 MiB holds two files: the third finds no space; when one of the two owners is dead, its file makes room. */
+/* A tmpfs of 2 MiB holds two files: the third finds no space; when one of the two owners is dead,
+ * its file makes room. */
 TEST_F(TelemetryFiles, FullTmpfs)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        if (unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) != 0) _exit(77);
+        if (unshare(geteuid() == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) != 0)
+            _exit(77);
         mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
-        if (mount("tmpfs", dir.c_str(), "tmpfs", 0, "size=2m") != 0) _exit(77);
+        if (mount("tmpfs", dir.c_str(), "tmpfs", 0, "size=2m") != 0)
+            _exit(77);
         struct ft_telemetry *a = open(), *b = open(), *c = open();
         bool full = a && b && !c;
         ft_telemetry_close(b);
@@ -227,18 +250,23 @@ TEST_F(TelemetryFiles, FullTmpfs)
     }
     int status = -1;
     waitpid(pid, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) GTEST_SKIP() << "cannot mount a tmpfs here";
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+        GTEST_SKIP() << "cannot mount a tmpfs here";
     EXPECT_EQ(status, 0);
 }
 
-/* ---- hostile files ---- */
+/* ---- hostile files --------------------------------------------------------------------------- */
 
 TEST_F(TelemetryFiles, WrongFilesAreRefusedWithAReason)
 {
     struct ft_telemetry *t = open();
     ASSERT_NE(t, nullptr);
     std::string good = ft_telemetry_path(t);
-    struct { size_t offset; uint32_t value; const char *why; } bad[] = {
+    struct {
+        size_t offset;
+        uint32_t value;
+        const char *why;
+    } bad[] = {
         {0, 0, "not a telemetry file"},
         {offsetof(ft_tm_header, version), 2, "layout version 2"},
         {offsetof(ft_tm_header, order), 0x04030201, "byte order"},
@@ -264,36 +292,43 @@ TEST_F(TelemetryFiles, WrongFilesAreRefusedWithAReason)
     ASSERT_EQ(symlink(good.c_str(), link.c_str()), 0);
     ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
     std::ofstream(cut) << "FTCCLTLM";
-    for (const std::string &name : {link, fifo, cut, dir}) EXPECT_EQ(ft_image_load(name.c_str(), &image), FT_INVAL) << name;
+    for (const std::string &name : {link, fifo, cut, dir})
+        EXPECT_EQ(ft_image_load(name.c_str(), &image), FT_INVAL) << name;
     EXPECT_EQ(ft_fd_count(), 0);
     ft_telemetry_close(t);
 }
 
-/* Random bytes anywhere behind a good header print without harm, in bounded size and only printable characters. */
+/* Random bytes anywhere behind a good header print without harm, in bounded size and only printable
+ * characters. */
 TEST_F(TelemetryFiles, CorruptRowsPrintWithoutHarm)
 {
     const char *given = getenv("FT_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, nullptr, 0) : std::random_device{}();
-    SCOPED_TRACE("replay: FT_SEED=" + std::to_string(seed) + " tests/unit/telemetry_test --gtest_filter=*CorruptRows*");
+    SCOPED_TRACE("replay: FT_SEED=" + std::to_string(seed) +
+                 " tests/unit/telemetry_test --gtest_filter=*CorruptRows*");
     std::mt19937_64 rng(seed);
     struct ft_telemetry *t = open();
     ASSERT_NE(t, nullptr);
     struct ft_coll c = coll(1);
     int comm = ft_telemetry_comm_open(t, 1, 1, 1, 0, "c");
-    for (int i = 0; i < 100; i++) ft_telemetry_op(t, comm, (uint64_t)i, &c, "ring", 1);
+    for (int i = 0; i < 100; i++)
+        ft_telemetry_op(t, comm, (uint64_t)i, &c, "ring", 1);
     std::vector<char> bytes(FT_TM_BYTES);
     for (int round = 0; round < 40; round++) {
-        std::ifstream(ft_telemetry_path(t), std::ios::binary).read(bytes.data(), (std::streamsize)bytes.size());
+        std::ifstream(ft_telemetry_path(t), std::ios::binary)
+            .read(bytes.data(), (std::streamsize)bytes.size());
         size_t n = round % 4 == 0 ? bytes.size() : 1u << rng() % 16;
         for (size_t i = 0; i < n; i++) {
             size_t at = n == bytes.size() ? i : rng() % bytes.size();
-            if (at >= offsetof(ft_tm_header, pid_start)) bytes[at] = (char)(round % 8 == 4 ? 0xff : rng());
+            if (at >= offsetof(ft_tm_header, pid_start))
+                bytes[at] = (char)(round % 8 == 4 ? 0xff : rng());
         }
         struct ft_image *image = nullptr;
         ASSERT_EQ(ft_image_parse(bytes.data(), bytes.size(), &image), FT_OK) << ft_fail_text();
         std::string out = text(image);
         EXPECT_LT(out.size(), 2u << 20);
-        for (char ch : out) ASSERT_TRUE(ch == '\n' || (ch >= ' ' && ch <= '~')) << (int)ch;
+        for (char ch : out)
+            ASSERT_TRUE(ch == '\n' || (ch >= ' ' && ch <= '~')) << (int)ch;
         ft_image_free(image);
     }
     ft_telemetry_close(t);

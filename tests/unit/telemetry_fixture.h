@@ -1,4 +1,5 @@
-/* What the telemetry tests share: a private directory, an environment with a settable clock, text of a reader's output. */
+/* What the telemetry tests share: a private directory, an environment with a settable clock, text
+ * of a reader's output. */
 #ifndef TELEMETRY_FIXTURE_H
 #define TELEMETRY_FIXTURE_H
 
@@ -18,8 +19,9 @@ extern "C" {
 #include "telemetry/format.h"
 }
 
-class Telemetry : public ::testing::Test {
-protected:
+class Telemetry : public ::testing::Test
+{
+  protected:
     std::string dir;
     static inline uint64_t clock_ns = 1000;
     struct ft_env env = {[](struct ft_env *) { return clock_ns; }, nullptr, nullptr};
@@ -32,7 +34,8 @@ protected:
     }
     void TearDown() override
     {
-        for (const std::string &name : files()) unlink((dir + "/" + name).c_str());
+        for (const std::string &name : files())
+            unlink((dir + "/" + name).c_str());
         rmdir(dir.c_str());
     }
     std::vector<std::string> files() const
@@ -40,11 +43,16 @@ protected:
         std::vector<std::string> names;
         DIR *list = opendir(dir.c_str());
         while (struct dirent *entry = list ? readdir(list) : nullptr)
-            if (entry->d_name[0] != '.') names.push_back(entry->d_name);
-        if (list) closedir(list);
+            if (entry->d_name[0] != '.')
+                names.push_back(entry->d_name);
+        if (list)
+            closedir(list);
         return names;
     }
-    struct ft_telemetry *open() { return ft_telemetry_open_in(dir.c_str(), &env, 0xabc, 0xdef); }
+    struct ft_telemetry *open()
+    {
+        return ft_telemetry_open_in(dir.c_str(), &env, 0xabc, 0xdef);
+    }
 
     using Image = std::unique_ptr<ft_image, void (*)(ft_image *)>;
     static Image load(const std::string &path)

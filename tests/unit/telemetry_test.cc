@@ -1,7 +1,8 @@
 /*
- * Property: what the engine records is what a reader of the file sees, consistent record by record, whatever the moment; and
- * the layout is the documented one. Method: write through the public calls, read the file back with the reader, compare
- * fields; tear records by hand and by a writer thread; compare offsetof with the tables of docs/telemetry-format.md.
+ * Property: what the engine records is what a reader of the file sees, consistent record by record,
+ * whatever the moment; and the layout is the documented one. Method: write through the public
+ * calls, read the file back with the reader, compare fields; tear records by hand and by a writer
+ * thread; compare offsetof with the tables of docs/telemetry-format.md.
  */
 #include "telemetry_fixture.h"
 
@@ -13,35 +14,65 @@
 #include <fstream>
 #include <map>
 
-namespace {
+namespace
+{
 
-struct Field { size_t offset, size; };
+struct Field {
+    size_t offset, size;
+};
 using Table = std::map<std::string, Field>;
 
-#define F(type, name) {#name, {offsetof(type, name), sizeof(type::name)}}
+#define F(type, name)                                \
+    {                                                \
+#name,                                       \
+        {                                            \
+            offsetof(type, name), sizeof(type::name) \
+        }                                            \
+    }
 const std::map<std::string, Table> &structs()
 {
     static const std::map<std::string, Table> all = {
-        {"Header", {F(ft_tm_header, magic), F(ft_tm_header, version), F(ft_tm_header, order), F(ft_tm_header, header_bytes),
-                    F(ft_tm_header, file_bytes), F(ft_tm_header, comm_offset), F(ft_tm_header, comm_rows),
-                    F(ft_tm_header, comm_row_bytes), F(ft_tm_header, op_offset), F(ft_tm_header, op_rows),
-                    F(ft_tm_header, op_row_bytes), F(ft_tm_header, link_offset), F(ft_tm_header, link_rows),
-                    F(ft_tm_header, link_row_bytes), F(ft_tm_header, pid), F(ft_tm_header, pid_start), F(ft_tm_header, pid_ns),
-                    F(ft_tm_header, engine), F(ft_tm_header, host), F(ft_tm_header, opened_ns),
-                    F(ft_tm_header, opened_real_ns), F(ft_tm_header, ops), F(ft_tm_header, lost_comms),
-                    F(ft_tm_header, lost_links), F(ft_tm_header, lost_ops), F(ft_tm_header, hostname),
+        {"Header", {F(ft_tm_header, magic),
+                    F(ft_tm_header, version),
+                    F(ft_tm_header, order),
+                    F(ft_tm_header, header_bytes),
+                    F(ft_tm_header, file_bytes),
+                    F(ft_tm_header, comm_offset),
+                    F(ft_tm_header, comm_rows),
+                    F(ft_tm_header, comm_row_bytes),
+                    F(ft_tm_header, op_offset),
+                    F(ft_tm_header, op_rows),
+                    F(ft_tm_header, op_row_bytes),
+                    F(ft_tm_header, link_offset),
+                    F(ft_tm_header, link_rows),
+                    F(ft_tm_header, link_row_bytes),
+                    F(ft_tm_header, pid),
+                    F(ft_tm_header, pid_start),
+                    F(ft_tm_header, pid_ns),
+                    F(ft_tm_header, engine),
+                    F(ft_tm_header, host),
+                    F(ft_tm_header, opened_ns),
+                    F(ft_tm_header, opened_real_ns),
+                    F(ft_tm_header, ops),
+                    F(ft_tm_header, lost_comms),
+                    F(ft_tm_header, lost_links),
+                    F(ft_tm_header, lost_ops),
+                    F(ft_tm_header, hostname),
                     F(ft_tm_header, program)}},
-        {"Communicator row", {F(ft_tm_comm, guard), F(ft_tm_comm, state), F(ft_tm_comm, ctx), F(ft_tm_comm, epoch),
-                              F(ft_tm_comm, nranks), F(ft_tm_comm, rank), F(ft_tm_comm, issued), F(ft_tm_comm, ended),
-                              F(ft_tm_comm, failed), F(ft_tm_comm, last_seq), F(ft_tm_comm, last_done),
-                              F(ft_tm_comm, opened_ns), F(ft_tm_comm, closed_ns), F(ft_tm_comm, name)}},
-        {"Operation record", {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq), F(ft_tm_op, ctx),
-                              F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns), F(ft_tm_op, status),
-                              F(ft_tm_op, root), F(ft_tm_op, comm), F(ft_tm_op, kind), F(ft_tm_op, type), F(ft_tm_op, red),
-                              F(ft_tm_op, state), F(ft_tm_op, algo)}},
-        {"Link row", {F(ft_tm_link, peer), F(ft_tm_link, messages), F(ft_tm_link, bytes), F(ft_tm_link, transfer_ns),
-                      F(ft_tm_link, wait_ns), F(ft_tm_link, peer_rank), F(ft_tm_link, state), F(ft_tm_link, sender),
-                      F(ft_tm_link, transport)}},
+        {"Communicator row",
+         {F(ft_tm_comm, guard), F(ft_tm_comm, state), F(ft_tm_comm, ctx), F(ft_tm_comm, epoch),
+          F(ft_tm_comm, nranks), F(ft_tm_comm, rank), F(ft_tm_comm, issued), F(ft_tm_comm, ended),
+          F(ft_tm_comm, failed), F(ft_tm_comm, last_seq), F(ft_tm_comm, last_done),
+          F(ft_tm_comm, opened_ns), F(ft_tm_comm, closed_ns), F(ft_tm_comm, name)}},
+        {"Operation record",
+         {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq),
+          F(ft_tm_op, ctx), F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns),
+          F(ft_tm_op, status), F(ft_tm_op, root), F(ft_tm_op, comm), F(ft_tm_op, kind),
+          F(ft_tm_op, type), F(ft_tm_op, red), F(ft_tm_op, state), F(ft_tm_op, algo)}},
+        {"Link row",
+         {F(ft_tm_link, peer), F(ft_tm_link, messages), F(ft_tm_link, bytes),
+          F(ft_tm_link, transfer_ns), F(ft_tm_link, wait_ns), F(ft_tm_link, peer_rank),
+          F(ft_tm_link, state), F(ft_tm_link, sender), F(ft_tm_link, transport)}},
     };
     return all;
 }
@@ -55,8 +86,10 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
     while (std::getline(doc, line)) {
         size_t offset, size;
         char name[64];
-        if (line.rfind("## ", 0) == 0) section = line.substr(3);
-        if (structs().count(section) && sscanf(line.c_str(), "| %zu | %zu | %63[a-z_] |", &offset, &size, name) == 3)
+        if (line.rfind("## ", 0) == 0)
+            section = line.substr(3);
+        if (structs().count(section) &&
+            sscanf(line.c_str(), "| %zu | %zu | %63[a-z_] |", &offset, &size, name) == 3)
             found[section][name] = {offset, size};
     }
     for (const auto &[name, fields] : structs()) {
@@ -125,7 +158,8 @@ TEST_F(Telemetry, RoundTrip)
     ft_telemetry_close(t);
 }
 
-/* The ring wraps: the oldest records go, a handle of an overwritten record touches nothing, a running one stays. */
+/* The ring wraps: the oldest records go, a handle of an overwritten record touches nothing, a
+ * running one stays. */
 TEST_F(Telemetry, RingWrapsAroundRunningOperations)
 {
     struct ft_telemetry *t = open();
@@ -136,7 +170,8 @@ TEST_F(Telemetry, RingWrapsAroundRunningOperations)
     uint32_t stuck = ft_telemetry_op(t, comm, 2, &c, "x", 1);
     ft_telemetry_op_state(t, stuck, FT_OP_RUNNING, FT_OK, 1);
     const uint64_t last = 3 * FT_TM_OPS + 7;
-    for (uint64_t seq = 3; seq <= last; seq++) ft_telemetry_op(t, comm, seq, &c, "x", seq);
+    for (uint64_t seq = 3; seq <= last; seq++)
+        ft_telemetry_op(t, comm, seq, &c, "x", seq);
     ft_telemetry_op_state(t, old, FT_OP_FAILED, FT_PEER, 9);
     ft_telemetry_op_wait(t, stuck, 6, 1);
     Image image = load(ft_telemetry_path(t));
@@ -158,14 +193,16 @@ TEST_F(Telemetry, FullTablesAreCountedAndRowsReused)
 {
     struct ft_telemetry *t = open();
     ASSERT_NE(t, nullptr);
-    for (int i = 0; i < FT_TM_COMMS; i++) EXPECT_EQ(ft_telemetry_comm_open(t, i + 1, 1, 2, 0, "c"), i);
+    for (int i = 0; i < FT_TM_COMMS; i++)
+        EXPECT_EQ(ft_telemetry_comm_open(t, i + 1, 1, 2, 0, "c"), i);
     EXPECT_EQ(ft_telemetry_comm_open(t, 100, 1, 2, 0, "c"), -1);
     struct ft_coll c = coll(1);
     uint32_t lost = ft_telemetry_op(t, -1, 1, &c, "x", 1);
     ft_telemetry_op_state(t, lost, FT_OP_DONE, FT_OK, 1);
     ft_telemetry_comm_close(t, 7);
     EXPECT_EQ(ft_telemetry_comm_open(t, 101, 1, 2, 0, "c"), 7);
-    for (int i = 0; i < FT_TM_LINKS; i++) EXPECT_EQ(ft_telemetry_link_open(t, i, i, "tcp", i % 2), i);
+    for (int i = 0; i < FT_TM_LINKS; i++)
+        EXPECT_EQ(ft_telemetry_link_open(t, i, i, "tcp", i % 2), i);
     EXPECT_EQ(ft_telemetry_link_open(t, 1, 1, "tcp", true), -1);
     ft_telemetry_link_close(t, 12);
     EXPECT_EQ(ft_telemetry_link_open(t, 5, 5, "tcp", true), 12);
@@ -192,14 +229,16 @@ TEST_F(Telemetry, EveryCallAcceptsNoFile)
     ft_telemetry_close(nullptr);
 }
 
-/* A writer that stopped inside a record leaves its guard odd: the reader ends, says so, and trusts the other records. */
+/* A writer that stopped inside a record leaves its guard odd: the reader ends, says so, and trusts
+ * the other records. */
 TEST_F(Telemetry, RecordLeftInsideAWriteIsTold)
 {
     struct ft_telemetry *t = open();
     ASSERT_NE(t, nullptr);
     int comm = ft_telemetry_comm_open(t, 1, 1, 2, 0, "");
     struct ft_coll c = coll(1);
-    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "x", 1), b = ft_telemetry_op(t, comm, 2, &c, "x", 1);
+    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "x", 1),
+             b = ft_telemetry_op(t, comm, 2, &c, "x", 1);
     int fd = ::open(ft_telemetry_path(t), O_RDWR);
     uint32_t guard = 3;
     off_t at = (off_t)(offsetof(ft_tm_file, op) + a % FT_TM_OPS * sizeof(ft_tm_op));
@@ -212,8 +251,8 @@ TEST_F(Telemetry, RecordLeftInsideAWriteIsTold)
     ft_telemetry_close(t);
 }
 
-/* While a child writes without pause, every record that the reader calls whole has fields of one moment: the writer keeps
- * seq, count and the time of creation equal. */
+/* While a child writes without pause, every record that the reader calls whole has fields of one
+ * moment: the writer keeps seq, count and the time of creation equal. */
 TEST_F(Telemetry, RecordsReadDuringWritesAreWhole)
 {
     int pipe_fd[2];
@@ -224,7 +263,8 @@ TEST_F(Telemetry, RecordsReadDuringWritesAreWhole)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         struct ft_telemetry *t = open();
         int comm = t ? ft_telemetry_comm_open(t, 1, 1, 2, 0, "") : -1;
-        if (write(pipe_fd[1], "x", 1) != 1) _exit(1);
+        if (write(pipe_fd[1], "x", 1) != 1)
+            _exit(1);
         for (uint64_t seq = 1;; seq++) {
             struct ft_coll c = coll(seq);
             uint32_t op = ft_telemetry_op(t, comm, seq, &c, "x", seq);
@@ -233,7 +273,10 @@ TEST_F(Telemetry, RecordsReadDuringWritesAreWhole)
     }
     struct Reaper { /* however the test ends */
         pid_t pid;
-        ~Reaper() { kill(pid, SIGKILL), waitpid(pid, nullptr, 0); }
+        ~Reaper()
+        {
+            kill(pid, SIGKILL), waitpid(pid, nullptr, 0);
+        }
     } reaper{child};
     char byte;
     close(pipe_fd[1]);
@@ -246,7 +289,8 @@ TEST_F(Telemetry, RecordsReadDuringWritesAreWhole)
         for (int i = 0; i < FT_TM_OPS; i++) {
             const ft_tm_op &r = image->file.op[i];
             torn += image->op_torn[i];
-            if (r.serial == 0 || image->op_torn[i]) continue;
+            if (r.serial == 0 || image->op_torn[i])
+                continue;
             whole++;
             ASSERT_EQ(r.count, r.seq) << "row " << i;
             ASSERT_EQ(r.time_ns[FT_TM_CREATED], r.seq) << "row " << i;

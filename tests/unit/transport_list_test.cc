@@ -1,5 +1,6 @@
-// Property: FTCCL_TRANSPORTS chooses transports in the order it names them, each once; nothing chooses all, best first; an unknown
-// name is an error that names it and the known ones; the list is never longer than its room. Method: texts and their outcome.
+// Property: FTCCL_TRANSPORTS chooses transports in the order it names them, each once; nothing
+// chooses all, best first; an unknown name is an error that names it and the known ones; the list
+// is never longer than its room. Method: texts and their outcome.
 #include <string>
 #include <vector>
 
@@ -13,9 +14,11 @@ static std::string chosen(const char *text, int capacity = 8)
 {
     const ft_transport_ops *out[9] = {};
     int rc = ft_transport_list(text, out, capacity);
-    if (rc) return "status " + std::to_string(rc);
+    if (rc)
+        return "status " + std::to_string(rc);
     std::string s;
-    for (int i = 0; out[i]; i++) s += (i ? "," : "") + std::string(out[i]->name);
+    for (int i = 0; out[i]; i++)
+        s += (i ? "," : "") + std::string(out[i]->name);
     return s;
 }
 
@@ -46,6 +49,7 @@ TEST(TransportList, UnknownNamesAreNamed)
 
 TEST(TransportList, RoomIsChecked)
 {
-    EXPECT_EQ(chosen("tcp,shm", 2), "status " + std::to_string(FT_INVAL)) << "two and the end need three places";
+    EXPECT_EQ(chosen("tcp,shm", 2), "status " + std::to_string(FT_INVAL))
+        << "two and the end need three places";
     EXPECT_EQ(chosen("tcp,shm", 3), "tcp,shm");
 }

@@ -1,5 +1,6 @@
-// Property: of differing digests the odd ones are named, by the majority if there is one; a signature of a comparison is told from
-// every call's and leads back to it; a changed bit of a header or payload changes a message's checksum. Method: by hand.
+// Property: of differing digests the odd ones are named, by the majority if there is one; a
+// signature of a comparison is told from every call's and leads back to it; a changed bit of a
+// header or payload changes a message's checksum. Method: by hand.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,20 +10,27 @@ extern "C" {
 #include "core/core.h"
 }
 
-struct Verdict { bool differ; int odd; std::string text; };
+struct Verdict {
+    bool differ;
+    int odd;
+    std::string text;
+};
 
 static Verdict verdict(const std::vector<uint32_t> &digests, size_t room = 256)
 {
     std::vector<char> text(room, '#');
     Verdict v{};
-    v.differ = ft_verify_differ(digests.data(), static_cast<int>(digests.size()), &v.odd, text.data(), room);
-    if (v.differ) v.text = text.data();
+    v.differ = ft_verify_differ(digests.data(), static_cast<int>(digests.size()), &v.odd,
+                                text.data(), room);
+    if (v.differ)
+        v.text = text.data();
     return v;
 }
 
 TEST(Verify, EqualDigestsAreFine)
 {
-    for (size_t n = 1; n < 9; n++) EXPECT_FALSE(verdict(std::vector<uint32_t>(n, 0xabcdef01)).differ) << n;
+    for (size_t n = 1; n < 9; n++)
+        EXPECT_FALSE(verdict(std::vector<uint32_t>(n, 0xabcdef01)).differ) << n;
 }
 
 TEST(Verify, TheOddOneOutIsNamed)
@@ -34,7 +42,8 @@ TEST(Verify, TheOddOneOutIsNamed)
             Verdict v = verdict(digests);
             EXPECT_TRUE(v.differ);
             EXPECT_EQ(v.odd, bad);
-            EXPECT_EQ(v.text, "rank " + std::to_string(bad) + " has 00001234; the other " + std::to_string(n - 1) + " ranks have 00000007");
+            EXPECT_EQ(v.text, "rank " + std::to_string(bad) + " has 00001234; the other " +
+                                  std::to_string(n - 1) + " ranks have 00000007");
         }
 }
 
@@ -58,7 +67,8 @@ TEST(Verify, WithoutMajorityNobodyIsToBlame)
 TEST(Verify, ManyRanksFitASentence)
 {
     std::vector<uint32_t> digests(1000);
-    for (size_t i = 0; i < digests.size(); i++) digests[i] = static_cast<uint32_t>(i);
+    for (size_t i = 0; i < digests.size(); i++)
+        digests[i] = static_cast<uint32_t>(i);
     Verdict v = verdict(digests);
     EXPECT_NE(v.text.find("rank 7 has"), std::string::npos) << v.text;
     EXPECT_EQ(v.text.find("rank 8 has"), std::string::npos) << v.text;
@@ -70,10 +80,12 @@ TEST(Verify, SignaturesOfComparisonsLeadBackToTheCall)
 {
     for (int kind = 0; kind < FT_KINDS; kind++) {
         ft_coll coll{};
-        coll.kind = ft_kind(kind), coll.type = FT_FLOAT32, coll.red = FT_MAX, coll.root = 3, coll.count = 1000;
+        coll.kind = ft_kind(kind), coll.type = FT_FLOAT32, coll.red = FT_MAX, coll.root = 3,
+        coll.count = 1000;
         uint64_t sig = ft_sig(&coll);
         EXPECT_EQ(ft_sig_call(sig), sig) << ft_kind_name(coll.kind);
-        if (coll.kind != FT_ALLREDUCE && coll.kind != FT_BROADCAST && coll.kind != FT_ALLGATHER) continue;
+        if (coll.kind != FT_ALLREDUCE && coll.kind != FT_BROADCAST && coll.kind != FT_ALLGATHER)
+            continue;
         EXPECT_NE(sig | FT_SIG_VERIFY, sig);
         EXPECT_EQ(ft_sig_call(sig | FT_SIG_VERIFY), sig);
         char call[128], comparing[160];
@@ -89,13 +101,16 @@ TEST(Verify, EveryBitOfHeaderAndPayloadCounts)
 {
     std::vector<unsigned char> data(100, 3);
     ft_header header{};
-    header.ctx = 7, header.sig = 8, header.seq = 9, header.len = 100, header.lane = 1, header.step = 2;
+    header.ctx = 7, header.sig = 8, header.seq = 9, header.len = 100, header.lane = 1,
+    header.step = 2;
     const uint32_t sum = ft_verify_sum(&header, data.data());
     for (size_t bit = 0; bit < 8 * offsetof(ft_header, crc); bit++) {
         ft_header other = header;
-        reinterpret_cast<unsigned char *>(&other)[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
+        reinterpret_cast<unsigned char *>(&other)[bit / 8] ^= static_cast<unsigned char>(
+            1u << bit % 8);
         other.len = ft_min(other.len, 100);
-        if (other.len == header.len && bit / 32 == offsetof(ft_header, len) / 4) continue; // more bytes than there are
+        if (other.len == header.len && bit / 32 == offsetof(ft_header, len) / 4)
+            continue; // more bytes than there are
         EXPECT_NE(ft_verify_sum(&other, data.data()), sum) << "bit " << bit;
     }
     for (size_t bit = 0; bit < 8 * data.size(); bit++) {

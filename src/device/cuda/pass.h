@@ -1,8 +1,9 @@
 /*
- * A command as all threads of a kernel execute it together: thread `unit` of `units` does its share. Written once for the kernel and
- * for its twin on the host, which the tests run. Where all operands have the same distance from an address that 16 divides, all but
- * the edges goes by words of 16 bytes, several of them in flight in each thread: few threads must keep the memory busy. Else
- * by elements, read byte by byte, for they may lie anywhere.
+ * A command as all threads of a kernel execute it together: thread `unit` of `units` does its
+ * share. Written once for the kernel and for its twin on the host, which the tests run. Where all
+ * operands have the same distance from an address that 16 divides, all but the edges goes by words
+ * of 16 bytes, several of them in flight in each thread: few threads must keep the memory busy.
+ * Else by elements, read byte by byte, for they may lie anywhere.
  */
 #ifndef FT_CUDA_PASS_H
 #define FT_CUDA_PASS_H
@@ -10,17 +11,22 @@
 #include "command.h"
 #include "numbers.h"
 
-namespace ft {
+namespace ft
+{
 
-struct alignas(16) Word { uint32_t part[4]; };
+struct alignas(16) Word {
+    uint32_t part[4];
+};
 
 template <typename T> FT_FN T load_any(uint64_t from)
 {
     T x;
 #ifdef __CUDACC__
-    if (from % sizeof(T) == 0) return *(const T *)from;
+    if (from % sizeof(T) == 0)
+        return *(const T *)from;
     unsigned char *bytes = (unsigned char *)&x;
-    for (unsigned i = 0; i < sizeof(T); i++) bytes[i] = ((const volatile unsigned char *)from)[i];
+    for (unsigned i = 0; i < sizeof(T); i++)
+        bytes[i] = ((const volatile unsigned char *)from)[i];
 #else
     memcpy(&x, (const void *)from, sizeof x);
 #endif
@@ -35,7 +41,8 @@ template <typename T> FT_FN void store_any(uint64_t to, T x)
         return;
     }
     const unsigned char *bytes = (const unsigned char *)&x;
-    for (unsigned i = 0; i < sizeof(T); i++) ((volatile unsigned char *)to)[i] = bytes[i];
+    for (unsigned i = 0; i < sizeof(T); i++)
+        ((volatile unsigned char *)to)[i] = bytes[i];
 #else
     memcpy((void *)to, &x, sizeof x);
 #endif
@@ -65,8 +72,10 @@ FT_FN void store_word(uint64_t to, const Word &w)
 FT_FN uint64_t head_of(const ft_cuda_command &c, uint64_t len, uint64_t size)
 {
     uint64_t differ = 0, head = (0 - c.src[0]) % 16;
-    for (int k = 1; k < c.nsrc; k++) differ |= c.src[k] ^ c.src[0];
-    for (int d = 0; d < c.ndst; d++) differ |= c.dst[d] ^ c.src[0];
+    for (int k = 1; k < c.nsrc; k++)
+        differ |= c.src[k] ^ c.src[0];
+    for (int d = 0; d < c.ndst; d++)
+        differ |= c.dst[d] ^ c.src[0];
     return differ % 16 != 0 || head % size != 0 || head > len ? len : head;
 }
 
@@ -75,27 +84,35 @@ template <int WORDS> FT_FN void copy_words(const ft_cuda_command &c, uint64_t at
 {
     Word word[WORDS];
 #pragma unroll
-    for (int w = 0; w < WORDS; w++) word[w] = load_word(c.src[0] + at + w * stride);
+    for (int w = 0; w < WORDS; w++)
+        word[w] = load_word(c.src[0] + at + w * stride);
     for (int d = 0; d < c.ndst; d++)
 #pragma unroll
-        for (int w = 0; w < WORDS; w++) store_word(c.dst[d] + at + w * stride, word[w]);
+        for (int w = 0; w < WORDS; w++)
+            store_word(c.dst[d] + at + w * stride, word[w]);
 }
 
 FT_FN void copy_byte(const ft_cuda_command &c, uint64_t at)
 {
     unsigned char byte = load_any<unsigned char>(c.src[0] + at);
-    for (int d = 0; d < c.ndst; d++) store_any(c.dst[d] + at, byte);
+    for (int d = 0; d < c.ndst; d++)
+        store_any(c.dst[d] + at, byte);
 }
 
 /* Of `count` bytes. */
 FT_APART inline void copy(const ft_cuda_command &c, uint64_t unit, uint64_t units)
 {
     const int in_flight = 8;
-    uint64_t len = c.count, head = head_of(c, len, 1), nwords = (len - head) / 16, stride = 16 * units, w = unit;
-    for (uint64_t at = unit; at < head; at += units) copy_byte(c, at);
-    for (; w + (in_flight - 1) * units < nwords; w += in_flight * units) copy_words<in_flight>(c, head + 16 * w, stride);
-    for (; w < nwords; w += units) copy_words<1>(c, head + 16 * w, stride);
-    for (uint64_t at = head + 16 * nwords + unit; at < len; at += units) copy_byte(c, at);
+    uint64_t len = c.count, head = head_of(c, len, 1), nwords = (len - head) / 16,
+             stride = 16 * units, w = unit;
+    for (uint64_t at = unit; at < head; at += units)
+        copy_byte(c, at);
+    for (; w + (in_flight - 1) * units < nwords; w += in_flight * units)
+        copy_words<in_flight>(c, head + 16 * w, stride);
+    for (; w < nwords; w += units)
+        copy_words<1>(c, head + 16 * w, stride);
+    for (uint64_t at = head + 16 * nwords + unit; at < len; at += units)
+        copy_byte(c, at);
 }
 
 template <int TYPE, int RED> struct Pass {
@@ -103,7 +120,8 @@ template <int TYPE, int RED> struct Pass {
     typedef typename N::raw raw;
     typedef typename N::value value;
     static const int per_word = 16 / sizeof(raw);
-    static const int in_flight = sizeof(raw) == 1 ? 1 : 4; /* a byte takes four times as much room in registers */
+    /* a byte takes four times as much room in registers */
+    static const int in_flight = sizeof(raw) == 1 ? 1 : 4;
 
     static FT_FN value scale_of(const ft_cuda_command &c)
     {
@@ -113,14 +131,18 @@ template <int TYPE, int RED> struct Pass {
     static FT_APART void element(const ft_cuda_command &c, uint64_t at, value by)
     {
         value sum = N::widen(load_any<raw>(c.src[0] + at));
-        if (c.scaled & 1) sum = N::scale(sum, by);
+        if (c.scaled & 1)
+            sum = N::scale(sum, by);
         for (int k = 1; k < c.nsrc; k++) {
             value x = N::widen(load_any<raw>(c.src[k] + at));
-            if (c.scaled >> k & 1) x = N::scale(x, by);
+            if (c.scaled >> k & 1)
+                x = N::scale(x, by);
             sum = N::template combine<RED>(sum, x);
         }
-        if (c.divisor > 1) sum = N::divide(sum, c.divisor);
-        for (int d = 0; d < c.ndst; d++) store_any<raw>(c.dst[d] + at, N::narrow(sum));
+        if (c.divisor > 1)
+            sum = N::divide(sum, c.divisor);
+        for (int d = 0; d < c.ndst; d++)
+            store_any<raw>(c.dst[d] + at, N::narrow(sum));
     }
 
     static FT_FN void widen(value (&out)[per_word], const Word &word, bool scaled, value by)
@@ -130,61 +152,83 @@ template <int TYPE, int RED> struct Pass {
 #pragma unroll
         for (int i = 0; i < per_word; i++) {
             out[i] = N::widen(each[i]);
-            if (scaled) out[i] = N::scale(out[i], by);
+            if (scaled)
+                out[i] = N::scale(out[i], by);
         }
     }
 
     /* Words at `at`, `at + stride`, ... */
-    template <int WORDS> static FT_FN void words(const ft_cuda_command &c, uint64_t at, uint64_t stride, value by)
+    template <int WORDS>
+    static FT_FN void words(const ft_cuda_command &c, uint64_t at, uint64_t stride, value by)
     {
         value sum[WORDS][per_word], x[per_word];
         Word word[WORDS];
 #pragma unroll
-        for (int w = 0; w < WORDS; w++) word[w] = load_word(c.src[0] + at + w * stride);
+        for (int w = 0; w < WORDS; w++)
+            word[w] = load_word(c.src[0] + at + w * stride);
 #pragma unroll
-        for (int w = 0; w < WORDS; w++) widen(sum[w], word[w], c.scaled & 1, by);
+        for (int w = 0; w < WORDS; w++)
+            widen(sum[w], word[w], c.scaled & 1, by);
         for (int k = 1; k < c.nsrc; k++) {
 #pragma unroll
-            for (int w = 0; w < WORDS; w++) word[w] = load_word(c.src[k] + at + w * stride);
+            for (int w = 0; w < WORDS; w++)
+                word[w] = load_word(c.src[k] + at + w * stride);
 #pragma unroll
             for (int w = 0; w < WORDS; w++) {
                 widen(x, word[w], c.scaled >> k & 1, by);
 #pragma unroll
-                for (int i = 0; i < per_word; i++) sum[w][i] = N::template combine<RED>(sum[w][i], x[i]);
+                for (int i = 0; i < per_word; i++)
+                    sum[w][i] = N::template combine<RED>(sum[w][i], x[i]);
             }
         }
 #pragma unroll
         for (int w = 0; w < WORDS; w++) {
             raw each[per_word];
 #pragma unroll
-            for (int i = 0; i < per_word; i++) each[i] = N::narrow(sum[w][i]);
+            for (int i = 0; i < per_word; i++)
+                each[i] = N::narrow(sum[w][i]);
             memcpy(&word[w], each, sizeof each);
         }
         for (int d = 0; d < c.ndst; d++)
 #pragma unroll
-            for (int w = 0; w < WORDS; w++) store_word(c.dst[d] + at + w * stride, word[w]);
+            for (int w = 0; w < WORDS; w++)
+                store_word(c.dst[d] + at + w * stride, word[w]);
     }
 
     /* Averages of integers go by elements: divisions of all of a word would double the kernel. */
     static FT_APART void run(const ft_cuda_command &c, uint64_t unit, uint64_t units)
     {
-        uint64_t len = c.count * sizeof(raw), head = c.divisor > 1 ? len : head_of(c, len, sizeof(raw)), nwords = (len - head) / 16, tail = head + 16 * nwords;
+        uint64_t len = c.count * sizeof(raw),
+                 head = c.divisor > 1 ? len : head_of(c, len, sizeof(raw)),
+                 nwords = (len - head) / 16, tail = head + 16 * nwords;
         value by = c.scaled ? scale_of(c) : value();
-        for (uint64_t at = unit * sizeof(raw); at < head; at += units * sizeof(raw)) element(c, at, by);
+        for (uint64_t at = unit * sizeof(raw); at < head; at += units * sizeof(raw))
+            element(c, at, by);
         uint64_t w = unit, stride = 16 * units;
-        for (; w + (in_flight - 1) * units < nwords; w += in_flight * units) words<in_flight>(c, head + 16 * w, stride, by);
-        for (; w < nwords; w += units) words<1>(c, head + 16 * w, stride, by);
-        for (uint64_t at = tail + unit * sizeof(raw); at < len; at += units * sizeof(raw)) element(c, at, by);
+        for (; w + (in_flight - 1) * units < nwords; w += in_flight * units)
+            words<in_flight>(c, head + 16 * w, stride, by);
+        for (; w < nwords; w += units)
+            words<1>(c, head + 16 * w, stride, by);
+        for (uint64_t at = tail + unit * sizeof(raw); at < len; at += units * sizeof(raw))
+            element(c, at, by);
     }
 };
 
 template <int TYPE> FT_FN void pass_of(const ft_cuda_command &c, uint64_t unit, uint64_t units)
 {
     switch (c.red) {
-    case SUM: Pass<TYPE, SUM>::run(c, unit, units); break;
-    case PROD: Pass<TYPE, PROD>::run(c, unit, units); break;
-    case MAX: Pass<TYPE, MAX>::run(c, unit, units); break;
-    default: Pass<TYPE, MIN>::run(c, unit, units); break;
+    case SUM:
+        Pass<TYPE, SUM>::run(c, unit, units);
+        break;
+    case PROD:
+        Pass<TYPE, PROD>::run(c, unit, units);
+        break;
+    case MAX:
+        Pass<TYPE, MAX>::run(c, unit, units);
+        break;
+    default:
+        Pass<TYPE, MIN>::run(c, unit, units);
+        break;
     }
 }
 
@@ -196,59 +240,98 @@ FT_FN void execute(const ft_cuda_command &c, uint64_t unit, uint64_t units)
         return;
     }
     switch (c.type) {
-    case INT8: pass_of<INT8>(c, unit, units); break;
-    case UINT8: pass_of<UINT8>(c, unit, units); break;
-    case INT32: pass_of<INT32>(c, unit, units); break;
-    case UINT32: pass_of<UINT32>(c, unit, units); break;
-    case INT64: pass_of<INT64>(c, unit, units); break;
-    case UINT64: pass_of<UINT64>(c, unit, units); break;
-    case FLOAT16: pass_of<FLOAT16>(c, unit, units); break;
-    case FLOAT32: pass_of<FLOAT32>(c, unit, units); break;
-    case FLOAT64: pass_of<FLOAT64>(c, unit, units); break;
-    case BFLOAT16: pass_of<BFLOAT16>(c, unit, units); break;
-    case FLOAT8E4M3: pass_of<FLOAT8E4M3>(c, unit, units); break;
-    default: pass_of<FLOAT8E5M2>(c, unit, units); break;
+    case INT8:
+        pass_of<INT8>(c, unit, units);
+        break;
+    case UINT8:
+        pass_of<UINT8>(c, unit, units);
+        break;
+    case INT32:
+        pass_of<INT32>(c, unit, units);
+        break;
+    case UINT32:
+        pass_of<UINT32>(c, unit, units);
+        break;
+    case INT64:
+        pass_of<INT64>(c, unit, units);
+        break;
+    case UINT64:
+        pass_of<UINT64>(c, unit, units);
+        break;
+    case FLOAT16:
+        pass_of<FLOAT16>(c, unit, units);
+        break;
+    case FLOAT32:
+        pass_of<FLOAT32>(c, unit, units);
+        break;
+    case FLOAT64:
+        pass_of<FLOAT64>(c, unit, units);
+        break;
+    case BFLOAT16:
+        pass_of<BFLOAT16>(c, unit, units);
+        break;
+    case FLOAT8E4M3:
+        pass_of<FLOAT8E4M3>(c, unit, units);
+        break;
+    default:
+        pass_of<FLOAT8E5M2>(c, unit, units);
+        break;
     }
 }
 
 /* Which run a block works for. */
-struct Run { const ft_cuda_gate *gate; uint64_t number; };
+struct Run {
+    const ft_cuda_gate *gate;
+    uint64_t number;
+};
 
-/* A kernel of a graph starts: one bell's. `mine` is its block. A bell whose runs are all over rings no more: nobody asks for it. The Host has take(), which adds one for all of the device and returns what
- * was there, load() (acquire), store() (release), now_ns() and pause(). */
-template <typename Host> FT_FN uint64_t take_ticket(ft_cuda_control *control, ft_cuda_bell *bell, uint64_t id, unsigned mine)
+/* A kernel of a graph starts: one bell's. `mine` is its block. A bell whose runs are all over rings
+ * no more: nobody asks for it. The Host has take(), which adds one for all of the device and
+ * returns what was there, load() (acquire), store() (release), now_ns() and pause(). */
+template <typename Host>
+FT_FN uint64_t take_ticket(ft_cuda_control *control, ft_cuda_bell *bell, uint64_t id, unsigned mine)
 {
-    if (Host::load(&bell->gate.ended) == FT_CUDA_MUTE) return FT_CUDA_MUTE;
+    if (Host::load(&bell->gate.ended) == FT_CUDA_MUTE)
+        return FT_CUDA_MUTE;
     uint64_t ticket = Host::take(&bell->tickets[mine]) + 1;
-    if (mine != 0) return ticket;
+    if (mine != 0)
+        return ticket;
     uint64_t ring = Host::take(&control->rings);
     Host::store(&control->rang[ring % FT_CUDA_RINGS], (ring / FT_CUDA_RINGS + 1) << 32 | id);
     return ticket;
 }
 
-/* What the first thread of a block waits for, before anything of the queue is its own: 1: its run begins; 0: it is over; -1: nobody spoke
- * to the kernel for bound_ns (0: no bound), so the process that drives it is gone or stuck. */
+/* What the first thread of a block waits for, before anything of the queue is its own: 1: its run
+ * begins; 0: it is over; -1: nobody spoke to the kernel for bound_ns (0: no bound), so the process
+ * that drives it is gone or stuck. */
 template <typename Host> FT_FN int wait_begin(Run run, uint64_t bound_ns)
 {
     uint64_t since = Host::now_ns();
     for (;;) {
-        if (Host::load(&run.gate->ended) >= run.number) return 0;
-        if (Host::load(&run.gate->begun) >= run.number) return 1;
-        if (bound_ns && Host::now_ns() - since > bound_ns) return -1;
+        if (Host::load(&run.gate->ended) >= run.number)
+            return 0;
+        if (Host::load(&run.gate->begun) >= run.number)
+            return 1;
+        if (bound_ns && Host::now_ns() - since > bound_ns)
+            return -1;
         Host::pause();
     }
 }
 
-/* And then: 1: the command after `done` is there. A command of a later run is posted after the end of this one, so who sees the command
- * in the order of these loads sees the end too. */
-template <typename Host> FT_FN int wait_command(const ft_cuda_control *control, Run run, uint64_t done, uint64_t bound_ns)
+/* And then: 1: the command after `done` is there. A command of a later run is posted after the end
+ * of this one, so who sees the command in the order of these loads sees the end too. */
+template <typename Host>
+FT_FN int wait_command(const ft_cuda_control *control, Run run, uint64_t done, uint64_t bound_ns)
 {
     uint64_t since = Host::now_ns();
     for (;;) {
         uint64_t posted = Host::load(&control->posted);
-        if (Host::load(&run.gate->ended) >= run.number) return 0;
-        if (posted > done) return 1;
-        if (bound_ns && Host::now_ns() - since > bound_ns) return -1;
+        if (Host::load(&run.gate->ended) >= run.number)
+            return 0;
+        if (posted > done)
+            return 1;
+        if (bound_ns && Host::now_ns() - since > bound_ns)
+            return -1;
         Host::pause();
     }
 }

@@ -1,8 +1,9 @@
 /*
- * A queue: the kernels of one communicator, one a group of calls, on a stream of their own between events on the user's streams. While
- * kernels run the engine speaks to them through mapped memory alone: a call of the driver's could wait for a lock that is held by somebody who
- * waits for the kernel. Operands that the device cannot reach are copied by the processor to and from pinned pieces; a pass is cut so that
- * these copies, the kernel and the links work at the same time.
+ * A queue: the kernels of one communicator, one a group of calls, on a stream of their own between
+ * events on the user's streams. While kernels run the engine speaks to them through mapped memory
+ * alone: a call of the driver's could wait for a lock that is held by somebody who waits for the
+ * kernel. Operands that the device cannot reach are copied by the processor to and from pinned
+ * pieces; a pass is cut so that these copies, the kernel and the links work at the same time.
  */
 #include "device/cuda/cuda.h"
 
@@ -13,7 +14,7 @@
 
 #define STAGE_BYTES (FT_CUDA_PIECE + FT_CACHE_LINE)
 
-/* ---- open and close ----------------------------------------------------------------------------------------------------- */
+/* ---- open and close -------------------------------------------------------------------------- */
 
 static void forget_late(struct ft_device_queue *queue);
 
@@ -23,11 +24,16 @@ void ft_cuda_free_queue(struct ft_device_queue *queue)
     const struct ft_cuda_driver *driver = cuda->driver;
     ft_cuda_unlist(queue);
     if (ft_cuda_enter(cuda) == FT_OK) {
-        if (queue->before) driver->cuEventDestroy(queue->before);
-        if (queue->behind) driver->cuEventDestroy(queue->behind);
-        if (queue->stream) driver->cuStreamDestroy(queue->stream);
-        if (queue->control) forget_late(queue), driver->cuMemFreeHost(queue->control);
-        if (queue->stages) driver->cuMemFreeHost(queue->stages);
+        if (queue->before)
+            driver->cuEventDestroy(queue->before);
+        if (queue->behind)
+            driver->cuEventDestroy(queue->behind);
+        if (queue->stream)
+            driver->cuStreamDestroy(queue->stream);
+        if (queue->control)
+            forget_late(queue), driver->cuMemFreeHost(queue->control);
+        if (queue->stages)
+            driver->cuMemFreeHost(queue->stages);
         ft_cuda_free_bells(queue);
         ft_cuda_leave(cuda);
     }
@@ -35,18 +41,23 @@ void ft_cuda_free_queue(struct ft_device_queue *queue)
     free(queue);
 }
 
-int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here, CUdeviceptr *there)
+int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here,
+                CUdeviceptr *there)
 {
-    int rc = FT_CUDA(driver, cuMemHostAlloc, here, len_bytes, CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
+    int rc = FT_CUDA(driver, cuMemHostAlloc, here, len_bytes,
+                     CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
     return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, there, *here, 0) : rc;
 }
 
-/* Where all that a GPU has is full of a program's kernels, the few blocks of ours come first when one ends: all ranks wait for them. */
+/* Where all that a GPU has is full of a program's kernels, the few blocks of ours come first when
+ * one ends: all ranks wait for them. */
 static int make_stream(const struct ft_cuda_driver *driver, CUstream *out)
 {
     int least = 0, greatest = 0;
     int rc = FT_CUDA(driver, cuCtxGetStreamPriorityRange, &least, &greatest);
-    return rc == FT_OK ? FT_CUDA(driver, cuStreamCreateWithPriority, out, CU_STREAM_NON_BLOCKING, greatest) : rc;
+    return rc == FT_OK
+               ? FT_CUDA(driver, cuStreamCreateWithPriority, out, CU_STREAM_NON_BLOCKING, greatest)
+               : rc;
 }
 
 static int make_queue(struct ft_device_queue *queue)
@@ -54,16 +65,22 @@ static int make_queue(struct ft_device_queue *queue)
     const struct ft_cuda_driver *driver = queue->cuda->driver;
     void *control = NULL, *stages = NULL;
     int rc = ft_cuda_enter(queue->cuda);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     rc = make_stream(driver, &queue->stream);
-    if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->before, CU_EVENT_DISABLE_TIMING);
-    if (rc == FT_OK) rc = FT_CUDA(driver, cuEventCreate, &queue->behind, CU_EVENT_DISABLE_TIMING);
-    if (rc == FT_OK) rc = ft_cuda_map(driver, sizeof *queue->control, &control, &queue->control_there);
-    if (rc == FT_OK) rc = ft_cuda_map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
+    if (rc == FT_OK)
+        rc = FT_CUDA(driver, cuEventCreate, &queue->before, CU_EVENT_DISABLE_TIMING);
+    if (rc == FT_OK)
+        rc = FT_CUDA(driver, cuEventCreate, &queue->behind, CU_EVENT_DISABLE_TIMING);
+    if (rc == FT_OK)
+        rc = ft_cuda_map(driver, sizeof *queue->control, &control, &queue->control_there);
+    if (rc == FT_OK)
+        rc = ft_cuda_map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
     queue->control = control;
     queue->stages = stages;
     ft_cuda_leave(queue->cuda);
-    if (queue->control) memset(queue->control, 0, sizeof *queue->control);
+    if (queue->control)
+        memset(queue->control, 0, sizeof *queue->control);
     return rc;
 }
 
@@ -87,13 +104,16 @@ static void renew(struct ft_device_queue *queue)
 static int new_queue(struct ft_cuda_device *cuda, struct ft_device_queue **out)
 {
     struct ft_device_queue *queue = calloc(1, sizeof *queue);
-    if (!queue) return ft_fail(FT_NOMEM, "no memory for a queue of the CUDA device");
+    if (!queue)
+        return ft_fail(FT_NOMEM, "no memory for a queue of the CUDA device");
     queue->cuda = cuda;
     atomic_fetch_add_explicit(&cuda->refs, 1, memory_order_relaxed);
     int rc = make_queue(queue);
     ft_cuda_list(queue);
-    if (rc == FT_OK) *out = queue;
-    else ft_cuda_free_queue(queue);
+    if (rc == FT_OK)
+        *out = queue;
+    else
+        ft_cuda_free_queue(queue);
     return rc;
 }
 
@@ -102,12 +122,15 @@ static int queue_open(struct ft_device *device, uint64_t silence_ns, struct ft_d
     struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
     struct ft_device_queue *queue = ft_cuda_take_left(cuda);
     ft_cuda_reap();
-    if (queue) renew(queue);
+    if (queue)
+        renew(queue);
     int rc = queue ? FT_OK : new_queue(cuda, &queue);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     queue->silence_ns = silence_ns;
     queue->nfree = 0;
-    for (int i = 0; i < FT_CUDA_STAGES; i++) queue->free_stage[queue->nfree++] = (unsigned char)i;
+    for (int i = 0; i < FT_CUDA_STAGES; i++)
+        queue->free_stage[queue->nfree++] = (unsigned char)i;
     *out = queue;
     return FT_OK;
 }
@@ -117,22 +140,28 @@ static void queue_close(struct ft_device_queue *queue)
     ft_cuda_store(&queue->control->calls.ended, FT_CUDA_MUTE);
     ft_cuda_mute(queue, NULL);
     ft_cuda_word_close(queue);
-    FT_LOG(INFO, "net", -1, "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they lay, %llu of them in memory of GPUs", queue->cuda->name,
-           (unsigned long long)queue->staged_bytes, (unsigned long long)queue->direct_bytes, (unsigned long long)queue->there_bytes);
+    FT_LOG(INFO, "net", -1,
+           "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they "
+           "lay, %llu of them in memory of GPUs",
+           queue->cuda->name, (unsigned long long)queue->staged_bytes,
+           (unsigned long long)queue->direct_bytes, (unsigned long long)queue->there_bytes);
     ft_cuda_leave_queue(queue);
     ft_cuda_reap();
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------------------- */
+/* ---- runs ------------------------------------------------------------------------------------ */
 
 static int check_streams(const struct ft_device_queue *queue, void *const *streams, int n)
 {
     for (int i = 0; i < n; i++) {
         CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
         int rc = FT_CUDA(queue->cuda->driver, cuStreamIsCapturing, (CUstream)streams[i], &capture);
-        if (rc != FT_OK) return ft_fail(FT_INVAL, "%p is not a stream of this process and context", streams[i]);
+        if (rc != FT_OK)
+            return ft_fail(FT_INVAL, "%p is not a stream of this process and context", streams[i]);
         if (capture != CU_STREAM_CAPTURE_STATUS_NONE)
-            return ft_fail(FT_NOTSUP, "the stream %p is being captured: the capture began during this call", streams[i]);
+            return ft_fail(FT_NOTSUP,
+                           "the stream %p is being captured: the capture began during this call",
+                           streams[i]);
     }
     return FT_OK;
 }
@@ -143,7 +172,8 @@ static int put_behind(struct ft_device_queue *queue, void *const *streams, int n
     int rc = FT_OK;
     for (int i = 0; i < n && rc == FT_OK; i++) {
         rc = FT_CUDA(driver, cuEventRecord, queue->before, (CUstream)streams[i]);
-        if (rc == FT_OK) rc = FT_CUDA(driver, cuStreamWaitEvent, queue->stream, queue->before, 0);
+        if (rc == FT_OK)
+            rc = FT_CUDA(driver, cuStreamWaitEvent, queue->stream, queue->before, 0);
     }
     return rc;
 }
@@ -153,15 +183,19 @@ static int launch(struct ft_device_queue *queue, uint64_t run)
     const struct ft_cuda_device *cuda = queue->cuda;
     CUdeviceptr none = 0;
     void *arguments[] = {&queue->control_there, &run, &queue->silence_ns, &none};
-    return FT_CUDA(cuda->driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1, 1, 0, queue->stream, arguments, NULL);
+    return FT_CUDA(cuda->driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1,
+                   1, 0, queue->stream, arguments, NULL);
 }
 
 static void end_calls(struct ft_device_queue *queue, uint64_t run)
 {
     uint64_t *ended = &queue->control->calls.ended, was = __atomic_load_n(ended, __ATOMIC_SEQ_CST);
-    if (atomic_load(&queue->nobodys) == run + 1) run++;
-    while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-    if (atomic_load(&queue->nobodys) == run + 1) end_calls(queue, run + 1); /* said meanwhile */
+    if (atomic_load(&queue->nobodys) == run + 1)
+        run++;
+    while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_SEQ_CST,
+                                                     __ATOMIC_SEQ_CST)) {}
+    if (atomic_load(&queue->nobodys) == run + 1)
+        end_calls(queue, run + 1); /* said meanwhile */
 }
 
 static void queue_signal(struct ft_device_queue *queue, struct ft_device_bell *bell, uint64_t run)
@@ -171,7 +205,8 @@ static void queue_signal(struct ft_device_queue *queue, struct ft_device_bell *b
         return;
     }
     uint64_t *ended = &ft_cuda_bell_shared(bell)->gate.ended, was = *ended;
-    if (was >= run) return;
+    if (was >= run)
+        return;
     ft_cuda_store(ended, run);
     atomic_fetch_add(&queue->rings_over, run - was);
 }
@@ -180,32 +215,43 @@ static void queue_begin(struct ft_device_queue *queue, struct ft_device_bell *be
 {
     queue->runs_bell = bell;
     queue->runs_number = run;
-    ft_cuda_store(bell ? &ft_cuda_bell_shared(bell)->gate.begun : &queue->control->calls.begun, run);
+    ft_cuda_store(bell ? &ft_cuda_bell_shared(bell)->gate.begun : &queue->control->calls.begun,
+                  run);
 }
 
-/* A kernel was launched but streams do not wait for it: nobody knows of the run, so it ends with the one before it. */
+/* A kernel was launched but streams do not wait for it: nobody knows of the run, so it ends with
+ * the one before it. */
 static void give_up(struct ft_device_queue *queue, uint64_t run)
 {
     atomic_store(&queue->nobodys, run);
-    if (__atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST) + 1 == run) end_calls(queue, run);
+    if (__atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST) + 1 == run)
+        end_calls(queue, run);
 }
 
 /* That run still waits for the one before it, and there can be one of them only. */
 static bool has_nobodys(const struct ft_device_queue *queue)
 {
-    return atomic_load(&queue->nobodys) > __atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST);
+    return atomic_load(&queue->nobodys) >
+           __atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST);
 }
 
 /* The next run, behind the streams: launched now or announced. Entered. */
-static int next_run(struct ft_device_queue *queue, void *const *streams, int n, bool now, uint64_t *run)
+static int next_run(struct ft_device_queue *queue, void *const *streams, int n, bool now,
+                    uint64_t *run)
 {
     uint64_t next = atomic_load(&queue->launched) + 1;
     int rc = check_streams(queue, streams, n);
-    if (rc == FT_OK && has_nobodys(queue)) rc = ft_fail(FT_DEVICE, "an earlier call failed half-way: the groups before it must end first");
-    if (rc == FT_OK) rc = put_behind(queue, streams, n);
-    if (rc == FT_OK && now) rc = launch(queue, next);
-    if (rc != FT_OK) return rc;
-    if (now) atomic_store(&queue->issued, next);
+    if (rc == FT_OK && has_nobodys(queue))
+        rc = ft_fail(FT_DEVICE,
+                     "an earlier call failed half-way: the groups before it must end first");
+    if (rc == FT_OK)
+        rc = put_behind(queue, streams, n);
+    if (rc == FT_OK && now)
+        rc = launch(queue, next);
+    if (rc != FT_OK)
+        return rc;
+    if (now)
+        atomic_store(&queue->issued, next);
     atomic_store(&queue->launched, *run = next); /* from here on somebody has to end it */
     return FT_OK;
 }
@@ -213,7 +259,8 @@ static int next_run(struct ft_device_queue *queue, void *const *streams, int n, 
 static int queue_after(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
 {
     int rc = ft_cuda_enter(queue->cuda);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     rc = next_run(queue, streams, n, true, run);
     ft_cuda_leave(queue->cuda);
     return rc;
@@ -222,7 +269,8 @@ static int queue_after(struct ft_device_queue *queue, void *const *streams, int 
 static int queue_announce(struct ft_device_queue *queue, void *const *streams, int n, uint64_t *run)
 {
     int rc = ft_cuda_enter(queue->cuda);
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     rc = next_run(queue, streams, n, false, run);
     ft_cuda_leave(queue->cuda);
     return rc;
@@ -231,13 +279,15 @@ static int queue_announce(struct ft_device_queue *queue, void *const *streams, i
 /* In the order of the numbers. Who has an earlier one is in here too, or comes. */
 static int queue_launch(struct ft_device_queue *queue, uint64_t run)
 {
-    while (atomic_load(&queue->issued) + 1 < run) usleep(50);
+    while (atomic_load(&queue->issued) + 1 < run)
+        usleep(50);
     int rc = ft_cuda_enter(queue->cuda);
     if (rc == FT_OK) {
         rc = launch(queue, run);
         ft_cuda_leave(queue->cuda);
     }
-    if (rc != FT_OK) atomic_store(&queue->refused, run);
+    if (rc != FT_OK)
+        atomic_store(&queue->refused, run);
     atomic_store(&queue->issued, run);
     return rc;
 }
@@ -248,50 +298,67 @@ static int queue_hold(struct ft_device_queue *queue, void *const *streams, int n
     int rc = ft_cuda_enter(queue->cuda);
     if (rc == FT_OK) {
         rc = FT_CUDA(driver, cuEventRecord, queue->behind, queue->stream);
-        for (int i = 0; i < n && rc == FT_OK; i++) rc = FT_CUDA(driver, cuStreamWaitEvent, (CUstream)streams[i], queue->behind, 0);
+        for (int i = 0; i < n && rc == FT_OK; i++)
+            rc = FT_CUDA(driver, cuStreamWaitEvent, (CUstream)streams[i], queue->behind, 0);
         ft_cuda_leave(queue->cuda);
     }
-    if (rc != FT_OK) give_up(queue, atomic_load(&queue->launched));
+    if (rc != FT_OK)
+        give_up(queue, atomic_load(&queue->launched));
     return rc;
 }
 
-static bool is_expired(const struct ft_device_queue *queue, const struct ft_device_bell *bell, uint64_t run)
+static bool is_expired(const struct ft_device_queue *queue, const struct ft_device_bell *bell,
+                       uint64_t run)
 {
-    return ft_cuda_load(bell ? &ft_cuda_bell_shared(bell)->expired : &queue->control->block[0].expired) >= run;
+    return ft_cuda_load(bell ? &ft_cuda_bell_shared(bell)->expired
+                             : &queue->control->block[0].expired) >= run;
 }
 
 /* A bell that has rung has been reached. */
-static int queue_reached(struct ft_device_queue *queue, const struct ft_device_bell *bell, uint64_t run)
+static int queue_reached(struct ft_device_queue *queue, const struct ft_device_bell *bell,
+                         uint64_t run)
 {
-    if (queue->failed) return FT_DEVICE;
-    if (!bell && atomic_load(&queue->refused) == run) return ft_fail(FT_DEVICE, "a kernel could not be launched");
-    if (!bell && ft_cuda_load(&queue->control->block[0].started) < run) return FT_AGAIN;
-    return !is_expired(queue, bell, run) ? FT_OK : ft_fail(FT_DEVICE, "a kernel gave up because nothing was heard from the engine for %llu ms",
-                                                           (unsigned long long)(queue->silence_ns / 1000000));
+    if (queue->failed)
+        return FT_DEVICE;
+    if (!bell && atomic_load(&queue->refused) == run)
+        return ft_fail(FT_DEVICE, "a kernel could not be launched");
+    if (!bell && ft_cuda_load(&queue->control->block[0].started) < run)
+        return FT_AGAIN;
+    return !is_expired(queue, bell, run)
+               ? FT_OK
+               : ft_fail(FT_DEVICE,
+                         "a kernel gave up because nothing was heard from the engine for %llu ms",
+                         (unsigned long long)(queue->silence_ns / 1000000));
 }
 
-/* ---- passes ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- passes ---------------------------------------------------------------------------------- */
 
 static int count_far(const struct ft_device_req *req)
 {
-    return __builtin_popcount(req->far.src & ((1u << req->pass.nsrc) - 1)) + __builtin_popcount(req->far.dst & ((1u << req->pass.ndst) - 1));
+    return __builtin_popcount(req->far.src & ((1u << req->pass.nsrc) - 1)) +
+           __builtin_popcount(req->far.dst & ((1u << req->pass.ndst) - 1));
 }
 
-/* Where operands lie differently towards 16 bytes the kernel goes by elements: pieces lie as the first operand of the device's does. */
+/* Where operands lie differently towards 16 bytes the kernel goes by elements: pieces lie as the
+ * first operand of the device's does. */
 static size_t skew_of(const struct ft_device_req *req, size_t at)
 {
     for (int k = 0; k < req->pass.nsrc; k++)
-        if (!(req->far.src >> k & 1)) return ((uintptr_t)req->pass.src[k] + at) % 16;
+        if (!(req->far.src >> k & 1))
+            return ((uintptr_t)req->pass.src[k] + at) % 16;
     for (int d = 0; d < req->pass.ndst; d++)
-        if (!(req->far.dst >> d & 1)) return ((uintptr_t)req->pass.dst[d] + at) % 16;
+        if (!(req->far.dst >> d & 1))
+            return ((uintptr_t)req->pass.dst[d] + at) % 16;
     return 0;
 }
 
-/* Memory of a link's that is pinned need not be staged, unless it lies so that the kernel would go by elements; that of a device cannot be. */
+/* Memory of a link's that is pinned need not be staged, unless it lies so that the kernel would go
+ * by elements; that of a device cannot be. */
 static bool reaches(struct ft_device_queue *queue, const void *at, size_t len, size_t skew)
 {
     enum ft_pinned_kind kind = ft_pinned_has(at, len);
-    if (kind == FT_PINNED_DEVICE) queue->there_bytes += len;
+    if (kind == FT_PINNED_DEVICE)
+        queue->there_bytes += len;
     return kind == FT_PINNED_DEVICE || (kind == FT_PINNED_HOST && (uintptr_t)at % 16 == skew);
 }
 
@@ -301,9 +368,11 @@ static void reach_links(struct ft_device_queue *queue, struct ft_device_req *req
     size_t len = pass->count * ft_type_size(pass->type), skew = skew_of(req, 0);
     struct ft_device_far far = req->far;
     for (int k = 0; k < pass->nsrc; k++)
-        if ((far.src >> k & 1) && reaches(queue, pass->src[k], len, skew)) far.src &= ~(1u << k);
+        if ((far.src >> k & 1) && reaches(queue, pass->src[k], len, skew))
+            far.src &= ~(1u << k);
     for (int d = 0; d < pass->ndst; d++)
-        if ((far.dst >> d & 1) && reaches(queue, pass->dst[d], len, skew)) far.dst &= ~(1u << d);
+        if ((far.dst >> d & 1) && reaches(queue, pass->dst[d], len, skew))
+            far.dst &= ~(1u << d);
     int before = count_far(req);
     req->far = far;
     queue->staged_bytes += (uint64_t)count_far(req) * len;
@@ -311,13 +380,18 @@ static void reach_links(struct ft_device_queue *queue, struct ft_device_req *req
     req->direct = count_far(req) < before;
 }
 
-static size_t stage_at(const struct ft_cuda_posted *posted, int i, size_t skew) { return posted->stage[i] * STAGE_BYTES + skew; }
+static size_t stage_at(const struct ft_cuda_posted *posted, int i, size_t skew)
+{
+    return posted->stage[i] * STAGE_BYTES + skew;
+}
 
-static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *posted, struct ft_cuda_command *command)
+static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *posted,
+                         struct ft_cuda_command *command)
 {
     const struct ft_device_req *req = posted->req;
     const struct ft_reduce *pass = &req->pass;
-    size_t size = ft_type_size(pass->type), at = posted->at * size, len = posted->count * size, skew = skew_of(req, at);
+    size_t size = ft_type_size(pass->type), at = posted->at * size, len = posted->count * size,
+           skew = skew_of(req, at);
     bool copies = pass->nsrc == 1 && !pass->scaled && !(pass->divide && pass->op.divisor > 1);
     int n = 0;
     memset(command, 0, sizeof *command);
@@ -332,13 +406,15 @@ static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *p
     command->scale_from = (uintptr_t)req->scale_from;
     for (int k = 0; k < pass->nsrc; k++) {
         command->src[k] = (uintptr_t)pass->src[k] + at;
-        if (!(req->far.src >> k & 1)) continue;
+        if (!(req->far.src >> k & 1))
+            continue;
         size_t stage = stage_at(posted, n++, skew);
         memcpy(queue->stages + stage, (const char *)pass->src[k] + at, len);
         command->src[k] = queue->stages_there + stage;
     }
     for (int d = 0; d < pass->ndst; d++)
-        command->dst[d] = req->far.dst >> d & 1 ? queue->stages_there + stage_at(posted, n++, skew) : (uintptr_t)pass->dst[d] + at;
+        command->dst[d] = req->far.dst >> d & 1 ? queue->stages_there + stage_at(posted, n++, skew)
+                                                : (uintptr_t)pass->dst[d] + at;
 }
 
 /* One command, if there is room; the pass leaves the list with its last one. */
@@ -347,32 +423,47 @@ static bool post_one(struct ft_device_queue *queue)
     struct ft_device_req *req = queue->first;
     uint64_t next = queue->control->posted;
     int far = req ? count_far(req) : 0;
-    if (!req || next - queue->done == FT_CUDA_RING || far > queue->nfree) return false;
+    if (!req || next - queue->done == FT_CUDA_RING || far > queue->nfree)
+        return false;
     size_t most = far ? FT_CUDA_PIECE / ft_type_size(req->pass.type) : req->pass.count;
     struct ft_cuda_posted *posted = &queue->posted[next % FT_CUDA_RING];
-    *posted = (struct ft_cuda_posted){.req = req, .at = req->posted, .count = ft_min(most, req->pass.count - req->posted), .nstages = far,
-                                       .direct = req->direct};
-    for (int i = 0; i < far; i++) posted->stage[i] = queue->free_stage[--queue->nfree];
+    *posted = (struct ft_cuda_posted){.req = req,
+                                      .at = req->posted,
+                                      .count = ft_min(most, req->pass.count - req->posted),
+                                      .nstages = far,
+                                      .direct = req->direct};
+    for (int i = 0; i < far; i++)
+        posted->stage[i] = queue->free_stage[--queue->nfree];
     fill_command(queue, posted, &queue->control->ring[next % FT_CUDA_RING]);
     req->posted += posted->count;
     if (req->posted == req->pass.count) {
         queue->first = req->next;
-        if (!queue->first) queue->last = NULL;
+        if (!queue->first)
+            queue->last = NULL;
     }
     ft_cuda_store(&queue->control->posted, next + 1);
     return true;
 }
 
-static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *pass, struct ft_device_far far, const void *scale_from,
-                        struct ft_device_req *req)
+static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *pass,
+                        struct ft_device_far far, const void *scale_from, struct ft_device_req *req)
 {
-    assert(pass->nsrc >= 1 && pass->nsrc <= FT_CUDA_OPERANDS && pass->ndst >= 1 && pass->ndst <= FT_CUDA_OPERANDS);
-    if (queue->failed) return FT_DEVICE;
-    if (!pass->count) return req->status = FT_OK;
-    *req = (struct ft_device_req){.status = FT_AGAIN, .pass = *pass, .far = far, .scale_from = scale_from, .left = pass->count};
+    assert(pass->nsrc >= 1 && pass->nsrc <= FT_CUDA_OPERANDS && pass->ndst >= 1 &&
+           pass->ndst <= FT_CUDA_OPERANDS);
+    if (queue->failed)
+        return FT_DEVICE;
+    if (!pass->count)
+        return req->status = FT_OK;
+    *req = (struct ft_device_req){.status = FT_AGAIN,
+                                  .pass = *pass,
+                                  .far = far,
+                                  .scale_from = scale_from,
+                                  .left = pass->count};
     reach_links(queue, req);
-    if (queue->last) queue->last->next = req;
-    else queue->first = req;
+    if (queue->last)
+        queue->last->next = req;
+    else
+        queue->first = req;
     queue->last = req;
     while (post_one(queue)) {}
     return FT_AGAIN;
@@ -381,16 +472,22 @@ static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *p
 static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted)
 {
     struct ft_device_req *req = posted->req;
-    for (int i = 0; i < posted->nstages; i++) queue->free_stage[queue->nfree++] = posted->stage[i];
-    if (posted->late) ft_pinned_late(-1);
-    if (!req) return;
+    for (int i = 0; i < posted->nstages; i++)
+        queue->free_stage[queue->nfree++] = posted->stage[i];
+    if (posted->late)
+        ft_pinned_late(-1);
+    if (!req)
+        return;
     const struct ft_reduce *pass = &req->pass;
     size_t size = ft_type_size(pass->type), at = posted->at * size, skew = skew_of(req, at);
     int n = __builtin_popcount(req->far.src & ((1u << pass->nsrc) - 1));
     for (int d = 0; d < pass->ndst; d++)
-        if (req->far.dst >> d & 1) memcpy((char *)pass->dst[d] + at, queue->stages + stage_at(posted, n++, skew), posted->count * size);
+        if (req->far.dst >> d & 1)
+            memcpy((char *)pass->dst[d] + at, queue->stages + stage_at(posted, n++, skew),
+                   posted->count * size);
     req->left -= posted->count;
-    if (req->left == 0) req->status = FT_OK;
+    if (req->left == 0)
+        req->status = FT_OK;
 }
 
 /* No kernel executes what is in the ring any more. */
@@ -398,7 +495,8 @@ static void forget_late(struct ft_device_queue *queue)
 {
     for (uint64_t i = queue->done; i < queue->control->posted; i++) {
         struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
-        if (posted->late) ft_pinned_late(-1);
+        if (posted->late)
+            ft_pinned_late(-1);
         posted->late = false;
     }
 }
@@ -413,7 +511,8 @@ static void fail_all(struct ft_device_queue *queue)
     queue->first = queue->last = NULL;
     for (uint64_t i = queue->done; i < queue->control->posted; i++) {
         struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
-        if (posted->req) posted->req->status = FT_DEVICE;
+        if (posted->req)
+            posted->req->status = FT_DEVICE;
         posted->req = NULL;
     }
     forget_late(queue);
@@ -423,39 +522,53 @@ static int queue_poll(struct ft_device_queue *queue)
 {
     uint64_t done = UINT64_MAX;
     int moved = 0;
-    if (queue->failed || (!queue->first && queue->done == queue->control->posted)) return 0;
+    if (queue->failed || (!queue->first && queue->done == queue->control->posted))
+        return 0;
     bool expired = queue->runs_bell && is_expired(queue, queue->runs_bell, queue->runs_number);
     for (unsigned b = 0; b < queue->cuda->blocks; b++) {
         const struct ft_cuda_block *block = &queue->control->block[b];
         uint64_t here = ft_cuda_load(&block->done);
-        if (here < done) done = here;
+        if (here < done)
+            done = here;
         expired |= ft_cuda_load(&block->expired) != 0;
     }
-    for (; queue->done < done; queue->done++, moved++) collect(queue, &queue->posted[queue->done % FT_CUDA_RING]);
-    while (post_one(queue)) moved++;
-    if (expired && queue->done < queue->control->posted) fail_all(queue); /* nobody executes what is left */
+    for (; queue->done < done; queue->done++, moved++)
+        collect(queue, &queue->posted[queue->done % FT_CUDA_RING]);
+    while (post_one(queue))
+        moved++;
+    /* nobody executes what is left */
+    if (expired && queue->done < queue->control->posted)
+        fail_all(queue);
     return moved;
 }
 
 static void queue_cancel(struct ft_device_queue *queue, struct ft_device_req *req)
 {
-    if (req->status != FT_AGAIN) return;
+    if (req->status != FT_AGAIN)
+        return;
     queue->last = NULL;
     for (struct ft_device_req **at = &queue->first; *at;) {
-        if (*at == req) *at = req->next;
-        else queue->last = *at, at = &(*at)->next;
+        if (*at == req)
+            *at = req->next;
+        else
+            queue->last = *at, at = &(*at)->next;
     }
     for (uint64_t i = queue->done; i < queue->control->posted; i++) {
         struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
-        if (posted->req != req) continue;
+        if (posted->req != req)
+            continue;
         posted->req = NULL;
         posted->late = posted->direct;
-        if (posted->late) ft_pinned_late(1);
+        if (posted->late)
+            ft_pinned_late(1);
     }
     req->status = FT_ABORTED;
 }
 
-static bool queue_idle(const struct ft_device_queue *queue) { return queue->failed || (!queue->first && queue->done == queue->control->posted); }
+static bool queue_idle(const struct ft_device_queue *queue)
+{
+    return queue->failed || (!queue->first && queue->done == queue->control->posted);
+}
 
 const struct ft_device_queue_ops ft_cuda_queue_ops = {
     .open = queue_open,

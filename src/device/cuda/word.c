@@ -1,6 +1,7 @@
 /*
- * Words of pinned memory that tell kernels of the user's whether a communicator has failed. Such a kernel may run after the communicator's
- * end, so pages stay for the life of the process, and only a word that is still 0 is given to the next queue.
+ * Words of pinned memory that tell kernels of the user's whether a communicator has failed. Such a
+ * kernel may run after the communicator's end, so pages stay for the life of the process, and only
+ * a word that is still 0 is given to the next queue.
  */
 #include "device/cuda/cuda.h"
 
@@ -19,7 +20,8 @@ static int make_page(const struct ft_cuda_driver *driver)
     void *here;
     CUdeviceptr there;
     struct ft_cuda_word *words = calloc(PAGE_WORDS, sizeof *words);
-    if (!words) return ft_fail(FT_NOMEM, "no memory for status words");
+    if (!words)
+        return ft_fail(FT_NOMEM, "no memory for status words");
     int rc = ft_cuda_map(driver, PAGE_BYTES, &here, &there);
     if (rc != FT_OK) {
         free(words);
@@ -27,7 +29,8 @@ static int make_page(const struct ft_cuda_driver *driver)
     }
     memset(here, 0, PAGE_BYTES);
     for (size_t i = 0; i < PAGE_WORDS; i++) {
-        words[i] = (struct ft_cuda_word){unused, (uint32_t *)here + i, there + i * sizeof(uint32_t)};
+        words[i] = (struct ft_cuda_word){unused, (uint32_t *)here + i,
+                                         there + i * sizeof(uint32_t)};
         unused = &words[i];
     }
     return FT_OK;
@@ -38,7 +41,8 @@ int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t 
     int rc = queue->word ? FT_OK : ft_cuda_enter(queue->cuda);
     if (rc == FT_OK && !queue->word) {
         pthread_mutex_lock(&lock);
-        if (!unused) rc = make_page(queue->cuda->driver);
+        if (!unused)
+            rc = make_page(queue->cuda->driver);
         if (rc == FT_OK) {
             queue->word = unused;
             unused = unused->next;
@@ -46,7 +50,8 @@ int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t 
         pthread_mutex_unlock(&lock);
         ft_cuda_leave(queue->cuda);
     }
-    if (rc != FT_OK) return rc;
+    if (rc != FT_OK)
+        return rc;
     *here = queue->word->here;
     *there = (const uint32_t *)(uintptr_t)queue->word->there;
     return FT_OK;
@@ -56,7 +61,8 @@ void ft_cuda_word_close(struct ft_device_queue *queue)
 {
     struct ft_cuda_word *word = queue->word;
     queue->word = NULL;
-    if (!word || __atomic_load_n(word->here, __ATOMIC_RELAXED) != 0) return;
+    if (!word || __atomic_load_n(word->here, __ATOMIC_RELAXED) != 0)
+        return;
     pthread_mutex_lock(&lock);
     word->next = unused;
     unused = word;

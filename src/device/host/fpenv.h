@@ -1,7 +1,7 @@
 /*
- * The floating-point environment of one pass. A program may run its threads with denormals flushed to zero, another
- * rounding or traps; the sums must not depend on that. Entering costs one read of the control register when it holds the
- * defaults, which is nearly always.
+ * The floating-point environment of one pass. A program may run its threads with denormals flushed
+ * to zero, another rounding or traps; the sums must not depend on that. Entering costs one read of
+ * the control register when it holds the defaults, which is nearly always.
  */
 #ifndef FT_DEVICE_FPENV_H
 #define FT_DEVICE_FPENV_H
@@ -15,30 +15,40 @@
 static inline uint64_t ft_fpenv_enter(void)
 {
     uint32_t now = __builtin_ia32_stmxcsr();
-    if ((now & ~FT_MXCSR_FLAGS) != FT_MXCSR_DEFAULT) __builtin_ia32_ldmxcsr(FT_MXCSR_DEFAULT);
+    if ((now & ~FT_MXCSR_FLAGS) != FT_MXCSR_DEFAULT)
+        __builtin_ia32_ldmxcsr(FT_MXCSR_DEFAULT);
     return now;
 }
 
 static inline void ft_fpenv_leave(uint64_t was)
 {
-    if ((was & ~FT_MXCSR_FLAGS) != FT_MXCSR_DEFAULT) __builtin_ia32_ldmxcsr((uint32_t)was);
+    if ((was & ~FT_MXCSR_FLAGS) != FT_MXCSR_DEFAULT)
+        __builtin_ia32_ldmxcsr((uint32_t)was);
 }
 #elif defined(__aarch64__)
 static inline uint64_t ft_fpenv_enter(void)
 {
     uint64_t now;
     __asm__ volatile("mrs %0, fpcr" : "=r"(now));
-    if (now) __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
+    if (now)
+        __asm__ volatile("msr fpcr, %0" : : "r"((uint64_t)0));
     return now;
 }
 
 static inline void ft_fpenv_leave(uint64_t was)
 {
-    if (was) __asm__ volatile("msr fpcr, %0" : : "r"(was));
+    if (was)
+        __asm__ volatile("msr fpcr, %0" : : "r"(was));
 }
 #else
-static inline uint64_t ft_fpenv_enter(void) { return 0; }
-static inline void ft_fpenv_leave(uint64_t was) { (void)was; }
+static inline uint64_t ft_fpenv_enter(void)
+{
+    return 0;
+}
+static inline void ft_fpenv_leave(uint64_t was)
+{
+    (void)was;
+}
 #endif
 
 #endif

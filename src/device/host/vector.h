@@ -1,15 +1,17 @@
 /*
- * The vector kernels, written once with the compilers' vector types and compiled once per instruction set. The including
- * file sets FT_VEC (bytes of a vector) and the target, and defines the few things that differ:
- *   part_load, part_store   the first n <= FT_VEC bytes of a vector from and to memory
- *   stream_vec, half, quarter   aligned non-temporal stores; FT_STREAMS 0: there are none
- *   stream_fence            orders those stores before later ones
- *   u16_widen, u8_widen     half or a quarter of a vector to 32-bit lanes; u16_narrow and u8_narrow: back (no overflow)
- *   f16_widen, f16_narrow   half a vector of float16 to a vector of float32 and back, rounding to nearest even
- * Everything is inlined into kernels whose type and operation are constants, so that no switch survives.
+ * The vector kernels, written once with the compilers' vector types and compiled once per
+ * instruction set. The including file sets FT_VEC (bytes of a vector) and the target, and defines
+ * the few things that differ: part_load, part_store   the first n <= FT_VEC bytes of a vector from
+ * and to memory stream_vec, half, quarter   aligned non-temporal stores; FT_STREAMS 0: there are
+ * none stream_fence            orders those stores before later ones u16_widen, u8_widen     half
+ * or a quarter of a vector to 32-bit lanes; u16_narrow and u8_narrow: back (no overflow) f16_widen,
+ * f16_narrow   half a vector of float16 to a vector of float32 and back, rounding to nearest even
+ * Everything is inlined into kernels whose type and operation are constants, so that no switch
+ * survives.
  *
- * A kernel reads each source once and writes each destination once: it keeps BLOCK vectors in registers while it goes
- * through the sources. float16, bfloat16 and the 8-bit floats take half or a quarter of a vector in memory.
+ * A kernel reads each source once and writes each destination once: it keeps BLOCK vectors in
+ * registers while it goes through the sources. float16, bfloat16 and the 8-bit floats take half or
+ * a quarter of a vector in memory.
  */
 #include "device/host/host.h"
 #include "device/host/minifloat.h"
@@ -61,18 +63,32 @@ INLINE quarter_u8 u8_narrow(vec_u32 v);
 INLINE vec f16_widen(half_u16 h);
 INLINE half_u16 f16_narrow(vec x);
 
-/* ---- lanes ----------------------------------------------------------------------------------------------------- */
+/* ---- lanes ----------------------------------------------------------------------------------- */
 
-INLINE vec select_bits(vec mask, vec a, vec b) { return (a & mask) | (b & ~mask); }
-INLINE vec splat_u32(uint32_t x) { return (vec)((vec_u32){0} + x); }
-INLINE vec splat_u64(uint64_t x) { return (vec)((vec_u64){0} + x); }
+INLINE vec select_bits(vec mask, vec a, vec b)
+{
+    return (a & mask) | (b & ~mask);
+}
+INLINE vec splat_u32(uint32_t x)
+{
+    return (vec)((vec_u32){0} + x);
+}
+INLINE vec splat_u64(uint64_t x)
+{
+    return (vec)((vec_u64){0} + x);
+}
 
 INLINE size_t lane_bytes(enum ft_type type) /* of one vector, in memory */
 {
     switch (type) {
-    case FT_FLOAT16: case FT_BFLOAT16: return FT_VEC / 2;
-    case FT_FLOAT8E4M3: case FT_FLOAT8E5M2: return FT_VEC / 4;
-    default: return FT_VEC;
+    case FT_FLOAT16:
+    case FT_BFLOAT16:
+        return FT_VEC / 2;
+    case FT_FLOAT8E4M3:
+    case FT_FLOAT8E5M2:
+        return FT_VEC / 4;
+    default:
+        return FT_VEC;
     }
 }
 
@@ -98,7 +114,8 @@ INLINE vec_u32 mini_narrow(struct ft_minifloat f, vec x)
     vec_u32 mag = (vec_u32)x & 0x7fffffffu, sign = (vec_u32)x >> 31 << f.sign;
     vec_f32 magic = (vec_f32)splat_u32(ft_mini_magic(f));
     vec_u32 small = (vec_u32)((vec_f32)mag + magic) - ft_mini_magic(f);
-    vec_u32 normal = ((mag + ((1u << (shift - 1)) - 1) + (mag >> shift & 1)) >> shift) - ((uint32_t)(127 - f.bias) << f.mant);
+    vec_u32 normal = ((mag + ((1u << (shift - 1)) - 1) + (mag >> shift & 1)) >> shift) -
+                     ((uint32_t)(127 - f.bias) << f.mant);
     vec code = select_bits((vec)((vec_i32)mag < (128 - f.bias) << 23), (vec)small, (vec)normal);
     code = select_bits((vec)((vec_i32)code > (int32_t)f.top), splat_u32(f.top), code);
     code |= (vec)sign;
@@ -115,49 +132,68 @@ INLINE half_u16 bf16_narrow(vec x)
 INLINE vec vec_load(enum ft_type type, const char *p)
 {
     switch (type) {
-    case FT_FLOAT16: return f16_widen((half_u16)*(const any_half *)p);
-    case FT_BFLOAT16: return (vec)(u16_widen((half_u16)*(const any_half *)p) << 16);
-    case FT_FLOAT8E4M3: return mini_widen(FT_MINI_E4M3, u8_widen((quarter_u8)*(const any_quarter *)p));
-    case FT_FLOAT8E5M2: return mini_widen(FT_MINI_E5M2, u8_widen((quarter_u8)*(const any_quarter *)p));
-    default: return (vec)*(const any_vec *)p;
+    case FT_FLOAT16:
+        return f16_widen((half_u16) * (const any_half *)p);
+    case FT_BFLOAT16:
+        return (vec)(u16_widen((half_u16) * (const any_half *)p) << 16);
+    case FT_FLOAT8E4M3:
+        return mini_widen(FT_MINI_E4M3, u8_widen((quarter_u8) * (const any_quarter *)p));
+    case FT_FLOAT8E5M2:
+        return mini_widen(FT_MINI_E5M2, u8_widen((quarter_u8) * (const any_quarter *)p));
+    default:
+        return (vec) * (const any_vec *)p;
     }
 }
 
 INLINE void half_store(char *p, half_u16 v, bool stream)
 {
-    if (stream) stream_half(p, v);
-    else *(any_half *)p = (any_half)v;
+    if (stream)
+        stream_half(p, v);
+    else
+        *(any_half *)p = (any_half)v;
 }
 
 INLINE void quarter_store(char *p, vec_u32 code, bool stream)
 {
     quarter_u8 v = u8_narrow(code);
-    if (stream) stream_quarter(p, v);
-    else *(any_quarter *)p = (any_quarter)v;
+    if (stream)
+        stream_quarter(p, v);
+    else
+        *(any_quarter *)p = (any_quarter)v;
 }
 
 INLINE void vec_store(enum ft_type type, char *p, vec v, bool stream)
 {
     switch (type) {
-    case FT_FLOAT16: half_store(p, f16_narrow(v), stream); break;
-    case FT_BFLOAT16: half_store(p, bf16_narrow(v), stream); break;
-    case FT_FLOAT8E4M3: quarter_store(p, mini_narrow(FT_MINI_E4M3, v), stream); break;
-    case FT_FLOAT8E5M2: quarter_store(p, mini_narrow(FT_MINI_E5M2, v), stream); break;
+    case FT_FLOAT16:
+        half_store(p, f16_narrow(v), stream);
+        break;
+    case FT_BFLOAT16:
+        half_store(p, bf16_narrow(v), stream);
+        break;
+    case FT_FLOAT8E4M3:
+        quarter_store(p, mini_narrow(FT_MINI_E4M3, v), stream);
+        break;
+    case FT_FLOAT8E5M2:
+        quarter_store(p, mini_narrow(FT_MINI_E5M2, v), stream);
+        break;
     default:
-        if (stream) stream_vec(p, v);
-        else *(any_vec *)p = (any_vec)v;
+        if (stream)
+            stream_vec(p, v);
+        else
+            *(any_vec *)p = (any_vec)v;
     }
 }
 
-/* ---- arithmetic -------------------------------------------------------------------------------------------------- */
+/* ---- arithmetic ------------------------------------------------------------------------------ */
 
 /* As f32_extreme in scalar.c. All ones is a NaN, made canonical later. */
-#define EXTREME_FLOAT(F, I)                                                                                    \
-    do {                                                                                                       \
-        vec equal = (vec)((F)a == (F)b), nan = (vec)(((F)a != (F)a) | ((F)b != (F)b));                         \
-        vec first = max ? (vec)((F)a > (F)b) : (vec)((F)a < (F)b);                                             \
-        vec other = max ? b & (a | ~equal) : b | (a & equal);                                                  \
-        return select_bits(first, a, other) | nan;                                                             \
+#define EXTREME_FLOAT(F, I)                                                            \
+    do {                                                                               \
+        vec equal = (vec)((F)a == (F)b), nan = (vec)(((F)a != (F)a) | ((F)b != (F)b)); \
+        vec first = max ? (vec)((F)a > (F)b) : (vec)((F)a < (F)b);                     \
+        vec other = max ? b & (a | ~equal) : b | (a & equal);                          \
+        return select_bits(first, a, other) | nan;                                     \
     } while (0)
 
 #define EXTREME_INT(T) return select_bits(max ? (vec)((T)a > (T)b) : (vec)((T)a < (T)b), a, b)
@@ -165,14 +201,22 @@ INLINE void vec_store(enum ft_type type, char *p, vec v, bool stream)
 INLINE vec vec_extreme(enum ft_type type, vec a, vec b, bool max)
 {
     switch (type) {
-    case FT_INT8: EXTREME_INT(vec_i8);
-    case FT_UINT8: EXTREME_INT(vec);
-    case FT_INT32: EXTREME_INT(vec_i32);
-    case FT_UINT32: EXTREME_INT(vec_u32);
-    case FT_INT64: EXTREME_INT(vec_i64);
-    case FT_UINT64: EXTREME_INT(vec_u64);
-    case FT_FLOAT64: EXTREME_FLOAT(vec_f64, vec_i64);
-    default: EXTREME_FLOAT(vec_f32, vec_i32);
+    case FT_INT8:
+        EXTREME_INT(vec_i8);
+    case FT_UINT8:
+        EXTREME_INT(vec);
+    case FT_INT32:
+        EXTREME_INT(vec_i32);
+    case FT_UINT32:
+        EXTREME_INT(vec_u32);
+    case FT_INT64:
+        EXTREME_INT(vec_i64);
+    case FT_UINT64:
+        EXTREME_INT(vec_u64);
+    case FT_FLOAT64:
+        EXTREME_FLOAT(vec_f64, vec_i64);
+    default:
+        EXTREME_FLOAT(vec_f32, vec_i32);
     }
 }
 
@@ -180,35 +224,56 @@ INLINE vec vec_extreme(enum ft_type type, vec a, vec b, bool max)
 
 INLINE vec vec_combine(enum ft_type type, enum ft_red red, vec a, vec b)
 {
-    if (red == FT_MAX || red == FT_MIN) return vec_extreme(type, a, b, red == FT_MAX);
+    if (red == FT_MAX || red == FT_MIN)
+        return vec_extreme(type, a, b, red == FT_MAX);
     switch (type) {
-    case FT_INT8: case FT_UINT8: ARITHMETIC(vec);
-    case FT_INT32: case FT_UINT32: ARITHMETIC(vec_u32);
-    case FT_INT64: case FT_UINT64: ARITHMETIC(vec_u64);
-    case FT_FLOAT64: ARITHMETIC(vec_f64);
-    default: ARITHMETIC(vec_f32);
+    case FT_INT8:
+    case FT_UINT8:
+        ARITHMETIC(vec);
+    case FT_INT32:
+    case FT_UINT32:
+        ARITHMETIC(vec_u32);
+    case FT_INT64:
+    case FT_UINT64:
+        ARITHMETIC(vec_u64);
+    case FT_FLOAT64:
+        ARITHMETIC(vec_f64);
+    default:
+        ARITHMETIC(vec_f32);
     }
 }
 
 INLINE vec vec_scale_of(enum ft_type type, const struct ft_redop *op)
 {
     switch (type) {
-    case FT_INT8: case FT_UINT8: return (vec){0} + (uint8_t)op->scale.u64;
-    case FT_INT32: case FT_UINT32: return splat_u32((uint32_t)op->scale.u64);
-    case FT_INT64: case FT_UINT64: case FT_FLOAT64: return splat_u64(op->scale.u64);
-    default: return splat_u32(ft_f32_bits(op->scale.f32));
+    case FT_INT8:
+    case FT_UINT8:
+        return (vec){0} + (uint8_t)op->scale.u64;
+    case FT_INT32:
+    case FT_UINT32:
+        return splat_u32((uint32_t)op->scale.u64);
+    case FT_INT64:
+    case FT_UINT64:
+    case FT_FLOAT64:
+        return splat_u64(op->scale.u64);
+    default:
+        return splat_u32(ft_f32_bits(op->scale.f32));
     }
 }
 
-/* The float average by division, and one NaN for all: which operand's payload survives is up to the processor. */
+/* The float average by division, and one NaN for all: which operand's payload survives is up to the
+ * processor. */
 INLINE vec vec_finish(const struct pass *p, vec v)
 {
-    if (!ft_type_is_float(p->type)) return v;
+    if (!ft_type_is_float(p->type))
+        return v;
     if (p->type == FT_FLOAT64) {
-        if (p->divide) v = (vec)((vec_f64)v / (vec_f64)p->divisor);
+        if (p->divide)
+            v = (vec)((vec_f64)v / (vec_f64)p->divisor);
         return select_bits((vec)((vec_f64)v != (vec_f64)v), splat_u64(FT_F64_NAN), v);
     }
-    if (p->divide) v = (vec)((vec_f32)v / (vec_f32)p->divisor);
+    if (p->divide)
+        v = (vec)((vec_f32)v / (vec_f32)p->divisor);
     return select_bits((vec)((vec_f32)v != (vec_f32)v), splat_u32(FT_F32_NAN), v);
 }
 
@@ -216,12 +281,13 @@ INLINE vec vec_divisor_of(enum ft_type type, uint32_t divisor)
 {
     double wide = divisor;
     uint64_t bits;
-    if (type != FT_FLOAT64) return splat_u32(ft_f32_bits((float)divisor));
+    if (type != FT_FLOAT64)
+        return splat_u32(ft_f32_bits((float)divisor));
     memcpy(&bits, &wide, sizeof bits);
     return splat_u64(bits);
 }
 
-/* ---- loops --------------------------------------------------------------------------------------------------------- */
+/* ---- loops ----------------------------------------------------------------------------------- */
 
 /* n vectors from byte `at` on. */
 INLINE void pass_vectors(const struct pass *p, size_t at, int n)
@@ -229,24 +295,29 @@ INLINE void pass_vectors(const struct pass *p, size_t at, int n)
     const struct ft_reduce *r = p->r;
     size_t step = lane_bytes(p->type);
     vec acc[BLOCK];
-    UNROLLED for (int u = 0; u < n; u++) acc[u] = vec_load(p->type, (const char *)r->src[0] + at + (size_t)u * step);
+    UNROLLED for (int u = 0; u < n; u++)
+        acc[u] = vec_load(p->type, (const char *)r->src[0] + at + (size_t)u * step);
     if (r->scaled & 1)
-        UNROLLED for (int u = 0; u < n; u++) acc[u] = vec_combine(p->type, FT_PROD, acc[u], p->scale);
+        UNROLLED for (int u = 0; u < n; u++)
+            acc[u] = vec_combine(p->type, FT_PROD, acc[u], p->scale);
     for (int k = 1; k < r->nsrc; k++) {
         const char *src = (const char *)r->src[k] + at;
         vec v[BLOCK];
         UNROLLED for (int u = 0; u < n; u++) v[u] = vec_load(p->type, src + (size_t)u * step);
         if (r->scaled >> k & 1)
-            UNROLLED for (int u = 0; u < n; u++) v[u] = vec_combine(p->type, FT_PROD, v[u], p->scale);
+            UNROLLED for (int u = 0; u < n; u++)
+                v[u] = vec_combine(p->type, FT_PROD, v[u], p->scale);
         UNROLLED for (int u = 0; u < n; u++) acc[u] = vec_combine(p->type, p->red, acc[u], v[u]);
     }
     UNROLLED for (int u = 0; u < n; u++) acc[u] = vec_finish(p, acc[u]);
     for (int d = 0; d < r->ndst; d++) {
         char *dst = (char *)r->dst[d] + at;
         if (p->streams >> d & 1)
-            UNROLLED for (int u = 0; u < n; u++) vec_store(p->type, dst + (size_t)u * step, acc[u], true);
+            UNROLLED for (int u = 0; u < n; u++)
+                vec_store(p->type, dst + (size_t)u * step, acc[u], true);
         else
-            UNROLLED for (int u = 0; u < n; u++) vec_store(p->type, dst + (size_t)u * step, acc[u], false);
+            UNROLLED for (int u = 0; u < n; u++)
+                vec_store(p->type, dst + (size_t)u * step, acc[u], false);
     }
 }
 
@@ -261,23 +332,29 @@ INLINE void pass_edge(const struct pass *p, size_t at, size_t n)
 {
     const struct ft_reduce *r = p->r;
     vec acc = edge_load(p->type, (const char *)r->src[0] + at, n), raw = {0};
-    if (r->scaled & 1) acc = vec_combine(p->type, FT_PROD, acc, p->scale);
+    if (r->scaled & 1)
+        acc = vec_combine(p->type, FT_PROD, acc, p->scale);
     for (int k = 1; k < r->nsrc; k++) {
         vec v = edge_load(p->type, (const char *)r->src[k] + at, n);
-        if (r->scaled >> k & 1) v = vec_combine(p->type, FT_PROD, v, p->scale);
+        if (r->scaled >> k & 1)
+            v = vec_combine(p->type, FT_PROD, v, p->scale);
         acc = vec_combine(p->type, p->red, acc, v);
     }
     vec_store(p->type, (char *)&raw, vec_finish(p, acc), false);
-    for (int d = 0; d < r->ndst; d++) part_store((char *)r->dst[d] + at, raw, n);
+    for (int d = 0; d < r->ndst; d++)
+        part_store((char *)r->dst[d] + at, raw, n);
 }
 
 INLINE void kernel_run(const struct ft_reduce *r, enum ft_type type, enum ft_red red)
 {
     size_t step = lane_bytes(type), len = r->count * ft_host_size(type), head = 0, at = 0;
     struct pass p = {.r = r, .type = type, .red = red, .divide = r->divide && r->op.divisor > 1};
-    if (r->scaled) p.scale = vec_scale_of(type, &r->op);
-    if (p.divide) p.divisor = vec_divisor_of(type, r->op.divisor);
-    if (FT_STREAMS && r->streaming) p.streams = ft_host_streams(r, len, &head);
+    if (r->scaled)
+        p.scale = vec_scale_of(type, &r->op);
+    if (p.divide)
+        p.divisor = vec_divisor_of(type, r->op.divisor);
+    if (FT_STREAMS && r->streaming)
+        p.streams = ft_host_streams(r, len, &head);
     while (at < len) {
         size_t left = (at < head ? head : len) - at;
         if (left < step) {
@@ -290,10 +367,12 @@ INLINE void kernel_run(const struct ft_reduce *r, enum ft_type type, enum ft_red
             at += step;
         } else {
             size_t end = at + left / (BLOCK * step) * (BLOCK * step);
-            for (; at < end; at += BLOCK * step) pass_vectors(&p, at, BLOCK);
+            for (; at < end; at += BLOCK * step)
+                pass_vectors(&p, at, BLOCK);
         }
     }
-    if (p.streams) stream_fence();
+    if (p.streams)
+        stream_fence();
 }
 
 FT_HOST_TYPES(FT_HOST_KERNELS_OF)

@@ -1,6 +1,7 @@
 /*
- * The bytes of one connection. Nothing here blocks or allocates after tcp_conn_open(); what a peer says is checked before
- * it is used, and a message is read only into the place that its channel's window keeps for it.
+ * The bytes of one connection. Nothing here blocks or allocates after tcp_conn_open(); what a peer
+ * says is checked before it is used, and a message is read only into the place that its channel's
+ * window keeps for it.
  */
 #include "transport/tcp/tcp.h"
 
@@ -13,9 +14,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define READS_A_TURN 16       /* then the others have their turn */
-#define WRITE_AT_ONCE 16      /* messages given to the kernel in one call */
-#define WRITE_COPIED 512      /* longest payload that is copied behind its header first */
+#define READS_A_TURN 16  /* then the others have their turn */
+#define WRITE_AT_ONCE 16 /* messages given to the kernel in one call */
+#define WRITE_COPIED 512 /* longest payload that is copied behind its header first */
 
 static void arrived(struct tcp_conn *c);
 static bool is_full(int err);
@@ -40,20 +41,22 @@ struct tcp_conn *tcp_conn_open(struct tcp *t, int fd, enum tcp_conn_state state,
     c->state = state;
     c->since_ns = ft_now_ns(t->base.config.env);
     c->wanted = sender ? EPOLLOUT : EPOLLIN;
-    struct epoll_event ev = { .events = c->wanted, .data.ptr = c };
+    struct epoll_event ev = {.events = c->wanted, .data.ptr = c};
     if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
         free(c->out);
         free(c);
         return NULL;
     }
-    if (sender) t->nclogged++;
+    if (sender)
+        t->nclogged++;
     return c;
 }
 
 /* None is left to return. */
 static void no_credits(struct tcp_conn *c)
 {
-    if (c->due) c->tcp->ndue--;
+    if (c->due)
+        c->tcp->ndue--;
     c->due = false;
     c->ncredits = 0;
     c->tcp->ncredits--;
@@ -61,84 +64,110 @@ static void no_credits(struct tcp_conn *c)
 
 void tcp_conn_close(struct tcp_conn *c)
 {
-    if (c->state == TCP_SHUT) return;
+    if (c->state == TCP_SHUT)
+        return;
     c->state = TCP_SHUT;
     arrived(c);
-    if (c->wanted & EPOLLOUT) c->tcp->nclogged--;
-    if (c->ncredits > 0) no_credits(c);
+    if (c->wanted & EPOLLOUT)
+        c->tcp->nclogged--;
+    if (c->ncredits > 0)
+        no_credits(c);
     /* Closing alone is not enough while a child of fork still has the descriptor. */
-    if (c->fd >= 0) epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    if (c->fd >= 0)
+        epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     ft_fd_close(&c->fd);
 }
 
 void tcp_conn_want(struct tcp_conn *c, uint32_t events)
 {
-    struct epoll_event ev = { .events = events, .data.ptr = c };
-    if (c->wanted == events || c->state == TCP_SHUT) return;
-    if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev) != 0) return;
+    struct epoll_event ev = {.events = events, .data.ptr = c};
+    if (c->wanted == events || c->state == TCP_SHUT)
+        return;
+    if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_MOD, c->fd, &ev) != 0)
+        return;
     c->tcp->nclogged += (events & EPOLLOUT ? 1u : 0u) - (c->wanted & EPOLLOUT ? 1u : 0u);
     c->wanted = events;
 }
 
-/* recv() and send() without what makes them cancellation points, which costs a twentieth of a small message. */
-static ssize_t receive(int fd, void *buf, size_t len_bytes) { return syscall(SYS_recvfrom, fd, buf, len_bytes, MSG_DONTWAIT, NULL, NULL); }
+/* recv() and send() without what makes them cancellation points, which costs a twentieth of a small
+ * message. */
+static ssize_t receive(int fd, void *buf, size_t len_bytes)
+{
+    return syscall(SYS_recvfrom, fd, buf, len_bytes, MSG_DONTWAIT, NULL, NULL);
+}
 
 static ssize_t transmit(int fd, const void *buf, size_t len_bytes)
 {
     return syscall(SYS_sendto, fd, buf, len_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 }
 
-/* Where the next byte of a payload goes; NULL: it is dropped. Its message may be moved between two reads. */
+/* Where the next byte of a payload goes; NULL: it is dropped. Its message may be moved between two
+ * reads. */
 static unsigned char *body_of(const struct tcp_conn *c)
 {
     const struct ft_rxq_node *node = c->node;
-    return node != NULL ? (unsigned char *)(uintptr_t)node->data + (node->header.len - c->body_left) : NULL;
+    return node != NULL ? (unsigned char *)(uintptr_t)node->data + (node->header.len - c->body_left)
+                        : NULL;
 }
 
 /* The rest of a message's payload and what follows it, in one call. *room: bytes asked for. */
 static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
 {
     const size_t ahead = sizeof(c->ahead) - c->have;
-    struct iovec iov[2] = { { c->node != NULL ? body_of(c) : c->tcp->scratch, body_bytes }, { c->ahead + c->have, ahead } };
-    struct msghdr m = { .msg_iov = iov, .msg_iovlen = body_bytes < c->body_left ? 1 : 2 }; /* 1: more to drop before the next header */
+    struct iovec iov[2] = {{c->node != NULL ? body_of(c) : c->tcp->scratch, body_bytes},
+                           {c->ahead + c->have, ahead}};
+    /* 1: more to drop before the next header */
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = body_bytes < c->body_left ? 1 : 2};
 
     *room = body_bytes + (m.msg_iovlen == 2 ? ahead : 0);
-    return body_bytes > 0 ? recvmsg(c->fd, &m, MSG_DONTWAIT) : receive(c->fd, iov[1].iov_base, ahead);
+    return body_bytes > 0 ? recvmsg(c->fd, &m, MSG_DONTWAIT)
+                          : receive(c->fd, iov[1].iov_base, ahead);
 }
 
 static int read_some(struct tcp_conn *c, bool *moved)
 {
     if (c->early) {
         int status = parse_messages(c);
-        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT) return status;
+        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT)
+            return status;
     }
     for (int i = 0; i < READS_A_TURN; i++) {
-        const size_t body_bytes = c->node != NULL ? c->body_left : ft_min(c->body_left, sizeof(c->tcp->scratch));
+        const size_t body_bytes = c->node != NULL ? c->body_left
+                                                  : ft_min(c->body_left, sizeof(c->tcp->scratch));
         size_t room;
         const ssize_t n = take(c, body_bytes, &room);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return FT_OK;
-        if (n < 0) return lost(errno);
-        if (n == 0) return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return FT_OK;
+        if (n < 0)
+            return lost(errno);
+        if (n == 0)
+            return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
 
         *moved = true;
         const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);
         if (of_body > 0) {
             c->body_left -= of_body;
-            if (c->body_left == 0) end_message(c);
+            if (c->body_left == 0)
+                end_message(c);
         }
         c->have += got - of_body;
         int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
-        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT || c->early) return status;
-        if (got < room) return FT_OK;
+        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT || c->early)
+            return status;
+        if (got < room)
+            return FT_OK;
     }
     return FT_OK;
 }
 
-/* A message that is dropped may end the link, which reads the rest of all its connections: not of this one, in the middle of a read. */
+/* A message that is dropped may end the link, which reads the rest of all its connections: not of
+ * this one, in the middle of a read. */
 int tcp_conn_read(struct tcp_conn *c, bool *moved)
 {
-    if (c->reading) return FT_OK;
+    if (c->reading)
+        return FT_OK;
     c->reading = true;
     int status = read_some(c, moved);
     c->reading = false;
@@ -151,56 +180,75 @@ int tcp_conn_write(struct tcp_conn *c, bool *moved)
 }
 
 /* The queue has a free place: the caller looked. */
-int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *data, struct ft_send *req, int buffer)
+int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *data,
+                  struct ft_send *req, int buffer)
 {
     struct tcp_out *o = &c->out[(c->out_head + c->out_count) % TCP_QUEUE];
     bool moved;
 
-    *o = (struct tcp_out){ .header = *h, .data = data, .req = req, .buffer = buffer };
-    if (req != NULL) req->status = FT_AGAIN;
-    if (c->out_count++ > 0) return FT_OK;
+    *o = (struct tcp_out){.header = *h, .data = data, .req = req, .buffer = buffer};
+    if (req != NULL)
+        req->status = FT_AGAIN;
+    if (c->out_count++ > 0)
+        return FT_OK;
     int status = write_messages(c, &moved);
-    if (status != FT_OK) c->out_count = 0;
+    if (status != FT_OK)
+        c->out_count = 0;
     return status;
 }
 
-/* Credits are kept back as long as the sender has half its window left, else until a turn finds nothing to do; see tcp_poll(). */
+/* Credits are kept back as long as the sender has half its window left, else until a turn finds
+ * nothing to do; see tcp_poll(). */
 void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned places)
 {
     unsigned i = c->ncredits;
 
-    if (c->state != TCP_OPEN || c->link->failing) return;
-    while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane)) i--;
-    if ((i > 1 || (i == 1 && c->credit_done == 0)) && c->credits[i - 1].count < UINT16_MAX - places) { /* not one that is half gone */
+    if (c->state != TCP_OPEN || c->link->failing)
+        return;
+    while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane))
+        i--;
+    /* not one that is half gone */
+    if ((i > 1 || (i == 1 && c->credit_done == 0)) &&
+        c->credits[i - 1].count < UINT16_MAX - places) {
         c->credits[i - 1].count = (uint16_t)(c->credits[i - 1].count + places);
     } else {
-        if (c->ncredits == 0) c->credit_age = 0, c->tcp->ncredits++;
+        if (c->ncredits == 0)
+            c->credit_age = 0, c->tcp->ncredits++;
         i = ++c->ncredits;
-        c->credits[i - 1] = (struct tcp_credit){ .ctx = ctx, .lane = (uint16_t)lane, .count = (uint16_t)places };
+        c->credits[i - 1] = (struct tcp_credit){
+            .ctx = ctx, .lane = (uint16_t)lane, .count = (uint16_t)places};
     }
-    if (!c->due && (lane > FT_LANE_P2P || 2u * c->credits[i - 1].count >= ft_rxq_places(&c->tcp->set, lane))) c->due = true, c->tcp->ndue++;
-    if (c->ncredits < TCP_CREDITS) return;
+    if (!c->due &&
+        (lane > FT_LANE_P2P || 2u * c->credits[i - 1].count >= ft_rxq_places(&c->tcp->set, lane)))
+        c->due = true, c->tcp->ndue++;
+    if (c->ncredits < TCP_CREDITS)
+        return;
     int status = tcp_conn_return_credits(c);
     if (status == FT_OK && c->ncredits == TCP_CREDITS)
         status = ft_fail(FT_PROTOCOL, "the other side sends messages but does not take credits");
-    if (status != FT_OK) tcp_link_down(c->link, status);
+    if (status != FT_OK)
+        tcp_link_down(c->link, status);
 }
 
 int tcp_conn_return_credits(struct tcp_conn *c)
 {
-    if (c->ncredits == 0) return FT_OK;
+    if (c->ncredits == 0)
+        return FT_OK;
     const size_t len = c->ncredits * sizeof(c->credits[0]) - c->credit_done;
     ssize_t n = transmit(c->fd, (char *)c->credits + c->credit_done, len);
-    if (n < 0 && !is_full(errno) && errno != EINTR) return lost(errno);
+    if (n < 0 && !is_full(errno) && errno != EINTR)
+        return lost(errno);
     c->credit_done += n > 0 ? (size_t)n : 0;
     c->wrote = true;
 
     const unsigned gone = (unsigned)(c->credit_done / sizeof(c->credits[0]));
     c->credit_done %= sizeof(c->credits[0]);
     c->ncredits -= gone;
-    if (gone > 0 && c->ncredits > 0) memmove(c->credits, c->credits + gone, c->ncredits * sizeof(c->credits[0]));
+    if (gone > 0 && c->ncredits > 0)
+        memmove(c->credits, c->credits + gone, c->ncredits * sizeof(c->credits[0]));
     c->credit_age = 0;
-    if (c->ncredits == 0) no_credits(c);
+    if (c->ncredits == 0)
+        no_credits(c);
     tcp_conn_want(c, c->ncredits > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return FT_OK;
 }
@@ -208,12 +256,14 @@ int tcp_conn_return_credits(struct tcp_conn *c)
 /* Only between messages; if the socket has no room, the other side sees a lost link instead. */
 void tcp_conn_say_goodbye(struct tcp_conn *c)
 {
-    const struct ft_header last = { .lane = TCP_GOODBYE };
-    const struct tcp_credit last_credit = { .lane = TCP_GOODBYE };
+    const struct ft_header last = {.lane = TCP_GOODBYE};
+    const struct tcp_credit last_credit = {.lane = TCP_GOODBYE};
 
-    if (c->state != TCP_OPEN) return;
+    if (c->state != TCP_OPEN)
+        return;
     if (c->link->base.sender) {
-        if (c->out_count == 0) (void)!send(c->fd, &last, sizeof(last), MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (c->out_count == 0)
+            (void)!send(c->fd, &last, sizeof(last), MSG_DONTWAIT | MSG_NOSIGNAL);
     } else if (tcp_conn_return_credits(c) == FT_OK && c->ncredits == 0) {
         (void)!send(c->fd, &last_credit, sizeof(last_credit), MSG_DONTWAIT | MSG_NOSIGNAL);
     }
@@ -222,7 +272,9 @@ void tcp_conn_say_goodbye(struct tcp_conn *c)
 void tcp_conn_await(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
-    if (c->awaited || t->nawaited == TCP_AWAITED || c->state != TCP_OPEN) return; /* not open: it has said goodbye before its siblings */
+    /* not open: it has said goodbye before its siblings */
+    if (c->awaited || t->nawaited == TCP_AWAITED || c->state != TCP_OPEN)
+        return;
     t->awaited[t->nawaited++] = c;
     c->awaited = true;
 }
@@ -239,19 +291,25 @@ void tcp_conn_drop_queue(struct tcp_conn *c, int status)
 static void arrived(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
-    if (!c->awaited) return;
+    if (!c->awaited)
+        return;
     unsigned i = 0;
-    while (t->awaited[i] != c) i++;
+    while (t->awaited[i] != c)
+        i++;
     t->awaited[i] = t->awaited[--t->nawaited];
     c->awaited = false;
 }
 
 /* Nothing can be written now. */
-static bool is_full(int err) { return err == EAGAIN || err == EWOULDBLOCK || err == ENOBUFS; }
+static bool is_full(int err)
+{
+    return err == EAGAIN || err == EWOULDBLOCK || err == ENOBUFS;
+}
 
 static int lost(int err)
 {
-    return ft_fail(ft_status_of_errno(err) == FT_NOMEM ? FT_NOMEM : FT_LINK, "a connection broke: %s", strerror(err));
+    return ft_fail(ft_status_of_errno(err) == FT_NOMEM ? FT_NOMEM : FT_LINK,
+                   "a connection broke: %s", strerror(err));
 }
 
 /* Takes whole headers, and what there is of the last one's payload, out of ahead[]. */
@@ -262,7 +320,8 @@ static int parse_messages(struct tcp_conn *c)
 
     while (c->body_left == 0 && c->have - at >= sizeof(h)) {
         memcpy(&h, c->ahead + at, sizeof(h));
-        if (h.len > TCP_READ_BYTES && !c->early && !c->link->failing && ft_rxq_early(&c->link->rxq, &h)) {
+        if (h.len > TCP_READ_BYTES && !c->early && !c->link->failing &&
+            ft_rxq_early(&c->link->rxq, &h)) {
             c->early = true;
             break;
         }
@@ -273,16 +332,21 @@ static int parse_messages(struct tcp_conn *c)
             break;
         }
         int status = begin_message(c, &h);
-        if (status != FT_OK) return status;
+        if (status != FT_OK)
+            return status;
         const size_t here = ft_min(c->body_left, c->have - at);
-        if (c->node != NULL && here > 0) memcpy(body_of(c), c->ahead + at, here);
+        if (c->node != NULL && here > 0)
+            memcpy(body_of(c), c->ahead + at, here);
         at += here;
         c->body_left -= here;
-        if (c->body_left == 0) end_message(c);
+        if (c->body_left == 0)
+            end_message(c);
     }
     c->have -= at;
-    if (at > 0 && c->have > 0) memmove(c->ahead, c->ahead + at, c->have);
-    if (c->goodbye) tcp_link_goodbye(c);
+    if (at > 0 && c->have > 0)
+        memmove(c->ahead, c->ahead + at, c->have);
+    if (c->goodbye)
+        tcp_link_goodbye(c);
     return FT_OK;
 }
 
@@ -290,16 +354,19 @@ static int begin_message(struct tcp_conn *c, const struct ft_header *h)
 {
     struct tcp_link *l = c->link;
     if (h->lane < FT_LANES_ALL && l->conn[h->lane % l->nconns] != c)
-        return ft_fail(FT_PROTOCOL, "a message for lane %u came over the wrong connection", h->lane);
+        return ft_fail(FT_PROTOCOL, "a message for lane %u came over the wrong connection",
+                       h->lane);
     int status = ft_rxq_admit(&l->rxq, h, &c->node);
-    if (status != FT_OK) return status;
+    if (status != FT_OK)
+        return status;
     c->body_left = h->len;
     if (c->node == NULL) {
         c->dropping = *h;
         return FT_OK;
     }
     c->node->data = ft_rxq_expected(c->node);
-    if (c->node->data == NULL) c->node->data = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : ft_rxq_landing(c->node);
+    if (c->node->data == NULL)
+        c->node->data = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : ft_rxq_landing(c->node);
     return FT_OK;
 }
 
@@ -309,7 +376,8 @@ static void end_message(struct tcp_conn *c)
     c->node = NULL;
     if (node == NULL) {
         c->tcp->base.dropped++;
-        tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane, ft_rxq_cost(&c->tcp->set, c->dropping.lane, c->dropping.len));
+        tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane,
+                        ft_rxq_cost(&c->tcp->set, c->dropping.lane, c->dropping.len));
         return;
     }
     c->link->base.messages++;
@@ -329,14 +397,17 @@ static int parse_credits(struct tcp_conn *c)
             c->goodbye = true;
             continue;
         }
-        if (credit.lane >= FT_LANES_ALL || credit.count == 0 || credit.count > c->link->txq.outstanding || credit.zero != 0)
+        if (credit.lane >= FT_LANES_ALL || credit.count == 0 ||
+            credit.count > c->link->txq.outstanding || credit.zero != 0)
             return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
         ft_txq_put_places(&c->link->txq, credit.ctx, credit.lane, credit.count);
         arrived(c);
     }
     c->have -= at;
-    if (at > 0 && c->have > 0) memmove(c->ahead, c->ahead + at, c->have);
-    if (c->goodbye) tcp_link_goodbye(c);
+    if (at > 0 && c->have > 0)
+        memmove(c->ahead, c->ahead + at, c->have);
+    if (c->goodbye)
+        tcp_link_goodbye(c);
     return FT_OK;
 }
 
@@ -345,7 +416,8 @@ static ssize_t give_small(struct tcp_conn *c, const struct tcp_out *o, size_t *t
 {
     unsigned char bytes[sizeof(o->header) + WRITE_COPIED];
     memcpy(bytes, &o->header, sizeof(o->header));
-    if (o->header.len > 0) memcpy(bytes + sizeof(o->header), o->data, o->header.len);
+    if (o->header.len > 0)
+        memcpy(bytes + sizeof(o->header), o->data, o->header.len);
     *total = sizeof(o->header) + o->header.len - c->out_done;
     return transmit(c->fd, bytes + c->out_done, *total);
 }
@@ -354,18 +426,21 @@ static ssize_t give_small(struct tcp_conn *c, const struct tcp_out *o, size_t *t
 static ssize_t give(struct tcp_conn *c, size_t *total)
 {
     struct iovec iov[2 * WRITE_AT_ONCE];
-    struct msghdr m = { .msg_iov = iov };
+    struct msghdr m = {.msg_iov = iov};
     size_t skip = c->out_done;
 
-    if (c->out_count == 1 && c->out[c->out_head].header.len <= WRITE_COPIED) return give_small(c, &c->out[c->out_head], total);
+    if (c->out_count == 1 && c->out[c->out_head].header.len <= WRITE_COPIED)
+        return give_small(c, &c->out[c->out_head], total);
     *total = 0;
     for (unsigned i = 0; i < c->out_count && i < WRITE_AT_ONCE; i++) {
         struct tcp_out *o = &c->out[(c->out_head + i) % TCP_QUEUE];
         const size_t of_header = ft_min(skip, sizeof(o->header)), of_data = skip - of_header;
         if (of_header < sizeof(o->header))
-            iov[m.msg_iovlen++] = (struct iovec){ (char *)&o->header + of_header, sizeof(o->header) - of_header };
+            iov[m.msg_iovlen++] = (struct iovec){(char *)&o->header + of_header,
+                                                 sizeof(o->header) - of_header};
         if (of_data < o->header.len)
-            iov[m.msg_iovlen++] = (struct iovec){ (char *)(uintptr_t)o->data + of_data, o->header.len - of_data };
+            iov[m.msg_iovlen++] = (struct iovec){(char *)(uintptr_t)o->data + of_data,
+                                                 o->header.len - of_data};
         *total += sizeof(o->header) + o->header.len - skip;
         skip = 0;
     }
@@ -377,12 +452,16 @@ static int write_messages(struct tcp_conn *c, bool *moved)
     while (c->out_count > 0) {
         size_t total;
         const ssize_t n = give(c, &total);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && is_full(errno)) break;
-        if (n < 0) return lost(errno);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && is_full(errno))
+            break;
+        if (n < 0)
+            return lost(errno);
         *moved = c->wrote = true;
         finish_writing(c, (size_t)n);
-        if ((size_t)n < total) break;
+        if ((size_t)n < total)
+            break;
     }
     tcp_conn_want(c, c->out_count > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return FT_OK;
@@ -394,7 +473,8 @@ static void finish_writing(struct tcp_conn *c, size_t bytes)
     while (c->out_count > 0) {
         struct tcp_out *o = &c->out[c->out_head];
         const size_t whole = sizeof(o->header) + o->header.len;
-        if (c->out_done < whole) return;
+        if (c->out_done < whole)
+            return;
         c->out_done -= whole;
         complete(c, o, FT_OK);
         c->out_head = (c->out_head + 1) % TCP_QUEUE;
@@ -404,8 +484,10 @@ static void finish_writing(struct tcp_conn *c, size_t bytes)
 
 static void complete(struct tcp_conn *c, struct tcp_out *o, int status)
 {
-    if (o->req != NULL) o->req->status = status;
-    if (o->buffer >= 0) c->link->buffers_free |= 1u << o->buffer;
+    if (o->req != NULL)
+        o->req->status = status;
+    if (o->buffer >= 0)
+        c->link->buffers_free |= 1u << o->buffer;
     o->req = NULL;
     o->buffer = -1;
 }

@@ -1,7 +1,8 @@
 /*
- * Links and how they come to be. The sender dials all connections of a link at one address of the peer, then the next
- * address if that fails; the receiver keeps authenticated connections until all of one link are there. Whoever has not
- * proved itself is bounded in number and time, and the rest of the world waits in the kernel's queue.
+ * Links and how they come to be. The sender dials all connections of a link at one address of the
+ * peer, then the next address if that fails; the receiver keeps authenticated connections until all
+ * of one link are there. Whoever has not proved itself is bounded in number and time, and the rest
+ * of the world waits in the kernel's queue.
  */
 #include "transport/tcp/tcp.h"
 
@@ -14,9 +15,18 @@
 #include <sys/socket.h>
 
 /* ft_auth's detail: index and number of the connection, and which of the peer's links it is for */
-static uint32_t detail_of(int index, int count, uint16_t generation) { return (uint32_t)(index | count << 8) | (uint32_t)generation << 16; }
-static int detail_index(uint32_t detail) { return (int)(detail & 0xff); }
-static int detail_count(uint32_t detail) { return (int)(detail >> 8 & 0xff); }
+static uint32_t detail_of(int index, int count, uint16_t generation)
+{
+    return (uint32_t)(index | count << 8) | (uint32_t)generation << 16;
+}
+static int detail_index(uint32_t detail)
+{
+    return (int)(detail & 0xff);
+}
+static int detail_count(uint32_t detail)
+{
+    return (int)(detail >> 8 & 0xff);
+}
 
 static bool elsewhere(int status);
 static int dial(struct tcp_link *l);
@@ -34,7 +44,8 @@ static void listen_again(struct tcp *t, bool on);
 static void retire(struct tcp_conn *c);
 static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count);
 
-int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address, size_t len_bytes, struct ft_link **out)
+int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address,
+                     size_t len_bytes, struct ft_link **out)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     const unsigned char *wire = address;
@@ -42,20 +53,26 @@ int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *
     struct tcp_link *l = link_open(t, peer, true, nconns);
     int status = FT_OK;
 
-    if (l == NULL) return ft_fail(FT_NOMEM, "no memory for a link");
-    for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes && l->naddresses < FT_NET_ADDRESSES; at += FT_NET_WIRE_BYTES) {
+    if (l == NULL)
+        return ft_fail(FT_NOMEM, "no memory for a link");
+    for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes && l->naddresses < FT_NET_ADDRESSES;
+         at += FT_NET_WIRE_BYTES) {
         struct ft_net_address a;
-        if (ft_net_unpack(wire + at, &a) != FT_OK) continue;
+        if (ft_net_unpack(wire + at, &a) != FT_OK)
+            continue;
         for (int i = 0; i < t->naddresses; i++) {
-            if (t->address[i].family != a.family) continue;
+            if (t->address[i].family != a.family)
+                continue;
             l->address[l->naddresses++] = a;
             break;
         }
     }
-    if (l->naddresses == 0) status = ft_fail(FT_NOTSUP, "the peer has no address that this machine can reach");
+    if (l->naddresses == 0)
+        status = ft_fail(FT_NOTSUP, "the peer has no address that this machine can reach");
     l->deadline_ns = ft_now_ns(t->base.config.env) + TCP_CONNECT_NS;
     t->nmaking++;
-    if (status == FT_OK) status = dial(l);
+    if (status == FT_OK)
+        status = dial(l);
     if (elsewhere(status) && l->naddresses > 0) { /* reported like a later failure */
         tcp_link_down(l, FT_LINK);
         status = FT_OK;
@@ -73,7 +90,8 @@ void tcp_link_free(struct tcp_link *l)
     struct tcp *t = l->tcp;
     struct tcp_link **at = &t->links;
 
-    if (l->base.state == FT_LINK_CONNECTING) t->nmaking--;
+    if (l->base.state == FT_LINK_CONNECTING)
+        t->nmaking--;
     for (int i = 0; i < l->nconns; i++)
         if (l->conn[i] != NULL) {
             tcp_conn_drop_queue(l->conn[i], FT_LINK);
@@ -81,37 +99,49 @@ void tcp_link_free(struct tcp_link *l)
             free(l->conn[i]->out);
             free(l->conn[i]);
         }
-    while (*at != NULL && *at != l) at = &(*at)->next;
-    if (*at != NULL) *at = l->next;
+    while (*at != NULL && *at != l)
+        at = &(*at)->next;
+    if (*at != NULL)
+        *at = l->next;
     if (l->queued) {
         struct tcp_link **event = &t->event_first, *previous = NULL;
-        while (*event != l) previous = *event, event = &previous->event_next;
+        while (*event != l)
+            previous = *event, event = &previous->event_next;
         *event = l->event_next;
-        if (t->event_last == l) t->event_last = previous;
+        if (t->event_last == l)
+            t->event_last = previous;
     }
-    if (l->base.sender) ft_txq_close(&l->txq);
-    else ft_rxq_close(&l->rxq);
+    if (l->base.sender)
+        ft_txq_close(&l->txq);
+    else
+        ft_rxq_close(&l->rxq);
     ft_unmap(l->buffers, l->buffers != NULL ? TCP_BUFFERS * t->buffer_bytes : 0);
-    for (int i = 0; i < TCP_BUFFERS; i++) ft_pinned_free(t->base.config.pinned, l->pinned[i]);
+    for (int i = 0; i < TCP_BUFFERS; i++)
+        ft_pinned_free(t->base.config.pinned, l->pinned[i]);
     free(l);
 }
 
 void tcp_link_down(struct tcp_link *l, int reason)
 {
-    if (l->base.state == FT_LINK_DOWN || l->failing) return;
-    FT_LOG(INFO, "net", l->tcp->base.config.rank, "tcp link %s engine %016" PRIx64 " is down: %s", l->base.sender ? "to" : "from",
-           l->base.peer, l->base.orderly ? "the other side closed it" : ft_fail_text());
+    if (l->base.state == FT_LINK_DOWN || l->failing)
+        return;
+    FT_LOG(INFO, "net", l->tcp->base.config.rank, "tcp link %s engine %016" PRIx64 " is down: %s",
+           l->base.sender ? "to" : "from", l->base.peer,
+           l->base.orderly ? "the other side closed it" : ft_fail_text());
     /* What the other connections have brought already can still be received. */
     l->failing = true;
     for (int i = 0; i < l->nconns && !l->base.sender; i++) {
         bool moved;
-        if (l->conn[i] != NULL && l->conn[i]->state == TCP_OPEN) (void)tcp_conn_read(l->conn[i], &moved);
+        if (l->conn[i] != NULL && l->conn[i]->state == TCP_OPEN)
+            (void)tcp_conn_read(l->conn[i], &moved);
     }
-    if (l->base.state == FT_LINK_CONNECTING) l->tcp->nmaking--;
+    if (l->base.state == FT_LINK_CONNECTING)
+        l->tcp->nmaking--;
     l->base.state = FT_LINK_DOWN;
     l->base.reason = reason;
     for (int i = 0; i < l->nconns; i++) {
-        if (l->conn[i] == NULL) continue;
+        if (l->conn[i] == NULL)
+            continue;
         tcp_conn_drop_queue(l->conn[i], FT_LINK);
         tcp_conn_close(l->conn[i]);
     }
@@ -120,10 +150,13 @@ void tcp_link_down(struct tcp_link *l, int reason)
 
 void tcp_link_trim(struct tcp_link *l)
 {
-    if (!l->base.sender) return ft_rxq_trim(&l->rxq);
+    if (!l->base.sender)
+        return ft_rxq_trim(&l->rxq);
     for (uint32_t free = l->buffers_free; free != 0; free &= free - 1) {
         const int i = __builtin_ctz(free);
-        if (l->pinned[i] == NULL) ft_pages_trim(&l->pages[i], l->buffers + (size_t)i * l->tcp->buffer_bytes, l->tcp->buffer_bytes, false);
+        if (l->pinned[i] == NULL)
+            ft_pages_trim(&l->pages[i], l->buffers + (size_t)i * l->tcp->buffer_bytes,
+                          l->tcp->buffer_bytes, false);
     }
 }
 
@@ -137,19 +170,21 @@ unsigned char *tcp_link_buffer(struct tcp_link *l, int i, unsigned lane)
     return l->pinned[i] != NULL ? l->pinned[i] : l->buffers + (size_t)i * l->tcp->buffer_bytes;
 }
 
-/* A sender is done with a connection once it has said so on it, and with the link once it has on all. A receiver that
- * says it takes nothing more, on any. */
+/* A sender is done with a connection once it has said so on it, and with the link once it has on
+ * all. A receiver that says it takes nothing more, on any. */
 void tcp_link_goodbye(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
     bool all = true;
 
-    for (int i = 0; i < l->nconns && !l->base.sender; i++) all = all && l->conn[i]->goodbye;
+    for (int i = 0; i < l->nconns && !l->base.sender; i++)
+        all = all && l->conn[i]->goodbye;
     if (!all) {
         tcp_conn_close(c);
         return;
     }
-    if (l->base.state == FT_LINK_CONNECTING) return making_failed(l, ft_fail(FT_LINK, "the other side is closing"));
+    if (l->base.state == FT_LINK_CONNECTING)
+        return making_failed(l, ft_fail(FT_LINK, "the other side is closing"));
     l->base.orderly = true;
     tcp_link_down(l, FT_LINK);
 }
@@ -160,16 +195,27 @@ void tcp_conn_event(struct tcp_conn *c, uint32_t events, bool *moved)
 
     switch (c->state) {
     case TCP_DIALING:
-    case TCP_PROVING: prove(c, moved); return;
-    case TCP_JOINED: retire(c); return; /* it is watched for nothing but its end */
-    case TCP_SHUT: return;
-    case TCP_OPEN: break;
+    case TCP_PROVING:
+        prove(c, moved);
+        return;
+    case TCP_JOINED:
+        retire(c);
+        return; /* it is watched for nothing but its end */
+    case TCP_SHUT:
+        return;
+    case TCP_OPEN:
+        break;
     }
-    if (events & EPOLLOUT) status = tcp_conn_write(c, moved);
-    if (status == FT_OK && c->state == TCP_OPEN && (events & ~(uint32_t)EPOLLOUT)) status = tcp_conn_read(c, moved);
-    if (status == FT_OK) return;
-    if (c->link->base.state == FT_LINK_CONNECTING) making_failed(c->link, status);
-    else tcp_link_down(c->link, status);
+    if (events & EPOLLOUT)
+        status = tcp_conn_write(c, moved);
+    if (status == FT_OK && c->state == TCP_OPEN && (events & ~(uint32_t)EPOLLOUT))
+        status = tcp_conn_read(c, moved);
+    if (status == FT_OK)
+        return;
+    if (c->link->base.state == FT_LINK_CONNECTING)
+        making_failed(c->link, status);
+    else
+        tcp_link_down(c->link, status);
 }
 
 void tcp_accept(struct tcp *t, int listener, bool *moved)
@@ -178,11 +224,15 @@ void tcp_accept(struct tcp *t, int listener, bool *moved)
     for (int i = 0; i < TCP_UNKNOWN_MAX; i++) {
         const uint64_t now_ns = ft_now_ns(config->env);
         int fd = -1;
-        if (t->nunknown >= TCP_UNKNOWN_MAX && !make_room(t, now_ns)) return listen_again(t, false);
+        if (t->nunknown >= TCP_UNKNOWN_MAX && !make_room(t, now_ns))
+            return listen_again(t, false);
         int status = ft_net_accept(listener, &fd);
-        if (status == FT_AGAIN) return;
-        if (status != FT_OK) { /* the connection stays in the kernel until there is a descriptor for it */
-            if (!t->short_told) FT_LOG(WARN, "net", config->rank, "%s", ft_fail_text());
+        if (status == FT_AGAIN)
+            return;
+        /* the connection stays in the kernel until there is a descriptor for it */
+        if (status != FT_OK) {
+            if (!t->short_told)
+                FT_LOG(WARN, "net", config->rank, "%s", ft_fail_text());
             t->short_told = true;
             (void)make_room(t, now_ns);
             return listen_again(t, false);
@@ -193,7 +243,8 @@ void tcp_accept(struct tcp *t, int listener, bool *moved)
             ft_fd_close(&fd);
             return;
         }
-        ft_auth_start(&c->auth, config->env, fd, false, config->key, config->self, 0, FT_PURPOSE_TCP, 0, now_ns + TCP_UNKNOWN_NS);
+        ft_auth_start(&c->auth, config->env, fd, false, config->key, config->self, 0,
+                      FT_PURPOSE_TCP, 0, now_ns + TCP_UNKNOWN_NS);
         c->next = t->unknown;
         t->unknown = c;
         t->nunknown++;
@@ -206,25 +257,30 @@ void tcp_check_deadlines(struct tcp *t, uint64_t now_ns, bool *moved)
 {
     for (struct tcp_conn *c = t->unknown, *next; c != NULL; c = next) {
         next = c->next;
-        if (now_ns - c->since_ns >= TCP_UNKNOWN_NS) retire(c);
+        if (now_ns - c->since_ns >= TCP_UNKNOWN_NS)
+            retire(c);
     }
     for (struct tcp_conn *c = t->joined, *next; c != NULL; c = next) {
         next = c->next;
-        if (now_ns - c->since_ns >= TCP_CONNECT_NS) retire(c);
+        if (now_ns - c->since_ns >= TCP_CONNECT_NS)
+            retire(c);
     }
     for (struct tcp_link *l = t->links, *next; l != NULL && t->nmaking > 0; l = next) {
         next = l->next;
-        if (l->base.state != FT_LINK_CONNECTING || now_ns < l->try_deadline_ns) continue;
+        if (l->base.state != FT_LINK_CONNECTING || now_ns < l->try_deadline_ns)
+            continue;
         making_failed(l, ft_fail(FT_TIMEOUT, "a peer did not answer in time"));
         *moved = true;
     }
-    if (!t->listening && (t->nunknown < TCP_UNKNOWN_MAX || make_room(t, now_ns))) listen_again(t, true);
+    if (!t->listening && (t->nunknown < TCP_UNKNOWN_MAX || make_room(t, now_ns)))
+        listen_again(t, true);
 }
 
 /* Failures that another address of the peer may not have. */
 static bool elsewhere(int status)
 {
-    return status == FT_LINK || status == FT_TIMEOUT || status == FT_PROTOCOL || status == FT_SYSTEM || status == FT_NOTSUP;
+    return status == FT_LINK || status == FT_TIMEOUT || status == FT_PROTOCOL ||
+           status == FT_SYSTEM || status == FT_NOTSUP;
 }
 
 /* Starts with the next address that can be dialled at all. */
@@ -233,7 +289,8 @@ static int dial(struct tcp_link *l)
     int status = FT_LINK;
     while (l->address_next < l->naddresses) {
         status = dial_next(l);
-        if (!elsewhere(status)) return status;
+        if (!elsewhere(status))
+            return status;
     }
     return status;
 }
@@ -241,7 +298,8 @@ static int dial(struct tcp_link *l)
 static int dial_next(struct tcp_link *l)
 {
     struct tcp *t = l->tcp;
-    const uint64_t now_ns = ft_now_ns(t->base.config.env), left_ns = l->deadline_ns > now_ns ? l->deadline_ns - now_ns : 0;
+    const uint64_t now_ns = ft_now_ns(t->base.config.env),
+                   left_ns = l->deadline_ns > now_ns ? l->deadline_ns - now_ns : 0;
     const struct ft_net_address *to = &l->address[l->address_next];
     int status = FT_OK;
 
@@ -252,7 +310,8 @@ static int dial_next(struct tcp_link *l)
     for (int i = 0; i < l->nconns && status == FT_OK; i++) {
         int fd = -1;
         status = ft_net_connect(to, tcp_congestion(t, to), &fd);
-        if (status != FT_OK) break;
+        if (status != FT_OK)
+            break;
         struct tcp_conn *c = tcp_conn_open(t, fd, TCP_DIALING, true);
         if (c == NULL) {
             ft_fd_close(&fd);
@@ -261,11 +320,13 @@ static int dial_next(struct tcp_link *l)
         }
         c->link = l;
         l->conn[i] = c;
-        ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key, t->base.config.self, l->base.peer,
-                      FT_PURPOSE_TCP, detail_of(i, l->nconns, t->generation), l->try_deadline_ns);
+        ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key,
+                      t->base.config.self, l->base.peer, FT_PURPOSE_TCP,
+                      detail_of(i, l->nconns, t->generation), l->try_deadline_ns);
     }
     for (int i = 0; i < l->nconns && status != FT_OK; i++)
-        if (l->conn[i] != NULL) retire(l->conn[i]);
+        if (l->conn[i] != NULL)
+            retire(l->conn[i]);
     return status;
 }
 
@@ -273,9 +334,12 @@ static int dial_next(struct tcp_link *l)
 static void making_failed(struct tcp_link *l, int status)
 {
     for (int i = 0; i < l->nconns; i++)
-        if (l->conn[i] != NULL) retire(l->conn[i]);
-    if (elsewhere(status) && l->address_next < l->naddresses) status = dial(l);
-    if (status == FT_OK) return;
+        if (l->conn[i] != NULL)
+            retire(l->conn[i]);
+    if (elsewhere(status) && l->address_next < l->naddresses)
+        status = dial(l);
+    if (status == FT_OK)
+        return;
     tcp_link_down(l, elsewhere(status) && status != FT_PROTOCOL ? FT_LINK : status);
 }
 
@@ -292,18 +356,23 @@ static void prove(struct tcp_conn *c, bool *moved)
     int status = FT_OK;
     if (c->state == TCP_DIALING) {
         status = ft_net_connected(c->fd);
-        if (status == FT_AGAIN) return;
-        if (status == FT_OK) c->state = TCP_PROVING;
+        if (status == FT_AGAIN)
+            return;
+        if (status == FT_OK)
+            c->state = TCP_PROVING;
         *moved = true;
     }
-    if (status == FT_OK) status = ft_auth_turn(&c->auth);
+    if (status == FT_OK)
+        status = ft_auth_turn(&c->auth);
     if (status == FT_AGAIN) {
         tcp_conn_want(c, (uint32_t)ft_auth_events(&c->auth));
         return;
     }
     *moved = true;
-    if (status == FT_OK) return proved(c);
-    if (c->link != NULL) return making_failed(c->link, status);
+    if (status == FT_OK)
+        return proved(c);
+    if (c->link != NULL)
+        return making_failed(c->link, status);
     FT_LOG(INFO, "net", c->tcp->base.config.rank, "refused a tcp connection: %s", ft_fail_text());
     retire(c);
 }
@@ -312,10 +381,12 @@ static void proved(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
     tcp_tune(c->tcp, c->fd, l == NULL);
-    if (l == NULL) return join(c);
+    if (l == NULL)
+        return join(c);
     c->state = TCP_OPEN;
     tcp_conn_want(c, EPOLLIN);
-    if (++l->nopen < l->nconns) return;
+    if (++l->nopen < l->nconns)
+        return;
     l->tcp->nmaking--;
     made(l);
 }
@@ -325,10 +396,12 @@ static void join(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
     const int count = detail_count(c->auth.detail);
-    struct tcp_conn *siblings[TCP_CONNS_MAX] = { NULL };
+    struct tcp_conn *siblings[TCP_CONNS_MAX] = {NULL};
     int found = 0;
 
-    if (count < 1 || count > TCP_CONNS_MAX || detail_index(c->auth.detail) >= count || t->njoined >= TCP_JOINED_MAX) return retire(c);
+    if (count < 1 || count > TCP_CONNS_MAX || detail_index(c->auth.detail) >= count ||
+        t->njoined >= TCP_JOINED_MAX)
+        return retire(c);
     unlist(&t->unknown, c, &t->nunknown);
     c->next = t->joined;
     t->joined = c;
@@ -336,21 +409,28 @@ static void join(struct tcp_conn *c)
     c->state = TCP_JOINED;
     tcp_conn_want(c, 0);
     for (struct tcp_conn *s = t->joined; s != NULL; s = s->next) {
-        if (s->auth.peer != c->auth.peer || (s->auth.detail ^ c->auth.detail) & ~0xffu) continue;
-        if (siblings[detail_index(s->auth.detail)] != NULL) return retire(c); /* the same one twice */
+        if (s->auth.peer != c->auth.peer || (s->auth.detail ^ c->auth.detail) & ~0xffu)
+            continue;
+        /* the same one twice */
+        if (siblings[detail_index(s->auth.detail)] != NULL)
+            return retire(c);
         siblings[detail_index(s->auth.detail)] = s;
         found++;
     }
-    if (found < count) return;
-    if (make_receiver(t, siblings, count) != NULL) return;
+    if (found < count)
+        return;
+    if (make_receiver(t, siblings, count) != NULL)
+        return;
     FT_LOG(WARN, "net", t->base.config.rank, "refused a tcp link: %s", ft_fail_text());
-    for (int i = 0; i < count; i++) retire(siblings[i]);
+    for (int i = 0; i < count; i++)
+        retire(siblings[i]);
 }
 
 static struct tcp_link *make_receiver(struct tcp *t, struct tcp_conn *conns[], int count)
 {
     struct tcp_link *l = link_open(t, conns[0]->auth.peer, false, count);
-    if (l == NULL) return NULL;
+    if (l == NULL)
+        return NULL;
     for (int i = 0; i < count; i++) {
         unlist(&t->joined, conns[i], &t->njoined);
         conns[i]->state = TCP_OPEN;
@@ -375,12 +455,15 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
     struct tcp_link *l = calloc(1, sizeof(*l));
     int status = FT_NOMEM;
 
-    if (l == NULL) return NULL;
-    l->base = (struct ft_link){ .ops = t->base.ops, .transport = &t->base, .peer = peer, .sender = sender };
+    if (l == NULL)
+        return NULL;
+    l->base = (struct ft_link){
+        .ops = t->base.ops, .transport = &t->base, .peer = peer, .sender = sender};
     l->tcp = t;
     l->nconns = nconns;
     if (sender) {
-        void *at = mmap(NULL, TCP_BUFFERS * t->buffer_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *at = mmap(NULL, TCP_BUFFERS * t->buffer_bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (at != MAP_FAILED) {
             (void)madvise(at, TCP_BUFFERS * t->buffer_bytes, MADV_DONTFORK);
             l->buffers = at;
@@ -404,11 +487,14 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
 static void announce(struct tcp_link *l)
 {
     struct tcp *t = l->tcp;
-    if (l->queued) return;
+    if (l->queued)
+        return;
     l->queued = true;
     l->event_next = NULL;
-    if (t->event_last != NULL) t->event_last->event_next = l;
-    else t->event_first = l;
+    if (t->event_last != NULL)
+        t->event_last->event_next = l;
+    else
+        t->event_first = l;
     t->event_last = l;
 }
 
@@ -417,8 +503,10 @@ static bool make_room(struct tcp *t, uint64_t now_ns)
 {
     struct tcp_conn *oldest = t->unknown;
     for (struct tcp_conn *c = t->unknown; c != NULL; c = c->next)
-        if (c->since_ns <= oldest->since_ns) oldest = c;
-    if (oldest == NULL || now_ns - oldest->since_ns < TCP_UNKNOWN_CROWDED_NS) return false;
+        if (c->since_ns <= oldest->since_ns)
+            oldest = c;
+    if (oldest == NULL || now_ns - oldest->since_ns < TCP_UNKNOWN_CROWDED_NS)
+        return false;
     retire(oldest);
     return true;
 }
@@ -427,19 +515,22 @@ static void listen_again(struct tcp *t, bool on)
 {
     t->listening = on;
     for (int i = 0; i < 2; i++) {
-        struct epoll_event ev = { .events = on ? EPOLLIN : 0, .data.ptr = &t->listener[i] };
-        if (t->listener[i] >= 0) (void)epoll_ctl(t->epoll_fd, EPOLL_CTL_MOD, t->listener[i], &ev);
+        struct epoll_event ev = {.events = on ? EPOLLIN : 0, .data.ptr = &t->listener[i]};
+        if (t->listener[i] >= 0)
+            (void)epoll_ctl(t->epoll_fd, EPOLL_CTL_MOD, t->listener[i], &ev);
     }
 }
 
-/* Closes a connection that is no part of a finished link; its memory goes at the end of the turn. */
+/* Closes a connection that is no part of a finished link; its memory goes at the end of the
+ * turn. */
 static void retire(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
     unlist(&t->unknown, c, &t->nunknown);
     unlist(&t->joined, c, &t->njoined);
     for (int i = 0; c->link != NULL && i < c->link->nconns; i++)
-        if (c->link->conn[i] == c) c->link->conn[i] = NULL;
+        if (c->link->conn[i] == c)
+            c->link->conn[i] = NULL;
     tcp_conn_close(c);
     c->link = NULL;
     c->next = t->dead;
@@ -448,8 +539,10 @@ static void retire(struct tcp_conn *c)
 
 static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count)
 {
-    while (*list != NULL && *list != c) list = &(*list)->next;
-    if (*list == NULL) return;
+    while (*list != NULL && *list != c)
+        list = &(*list)->next;
+    if (*list == NULL)
+        return;
     *list = c->next;
     (*count)--;
 }

@@ -1,8 +1,10 @@
 /*
- * Silent hosts: one that vanished answers nothing, while the kernel of a stopped process still does. What is idle is asked by
- * the kernel (keepalive). While bytes wait for their acknowledgement the kernel asks nothing but sends them again, for a
- * quarter of an hour; TCP_USER_TIMEOUT would end that, but since Linux 5.11 also a connection whose other side merely does not
- * read. So we look ourselves, from time to time, how long ago the last answer came, on connections that were written to.
+ * Silent hosts: one that vanished answers nothing, while the kernel of a stopped process still
+ * does. What is idle is asked by the kernel (keepalive). While bytes wait for their acknowledgement
+ * the kernel asks nothing but sends them again, for a quarter of an hour; TCP_USER_TIMEOUT would
+ * end that, but since Linux 5.11 also a connection whose other side merely does not read. So we
+ * look ourselves, from time to time, how long ago the last answer came, on connections that were
+ * written to.
  */
 #include "transport/tcp/tcp.h"
 
@@ -19,16 +21,24 @@
 #ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; elsewhere it stays at two minutes */
 #define TCP_RTO_MAX_MS 44
 #endif
-#define UNANSWERED 3    /* least number of repetitions or probes without an answer: two a second apart may both fall into a short break */
+/* least number of repetitions or probes without an answer: two a second apart may both fall into a
+ * short break */
+#define UNANSWERED 3
 
-uint64_t tcp_silence_look_ns(const struct tcp *t) { return t->base.config.suspect_ms * 1000000 / LOOKS; }
+uint64_t tcp_silence_look_ns(const struct tcp *t)
+{
+    return t->base.config.suspect_ms * 1000000 / LOOKS;
+}
 
-/* Probes are a second apart, more where the kernel would not send so many; the shortest silence that can be told is four. After a slow
- * time the kernel would wait for seconds before it repeats what a short break lost, which looks like silence. */
+/* Probes are a second apart, more where the kernel would not send so many; the shortest silence
+ * that can be told is four. After a slow time the kernel would wait for seconds before it repeats
+ * what a short break lost, which looks like silence. */
 void tcp_silence_tune(const struct tcp *t, int fd)
 {
-    const int on = 1, second = 1, repeat_ms = REPEAT_MS, seconds = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
-    const int apart = 1 + seconds / PROBES_MOST, probes = (int)ft_max((seconds + apart - 1) / apart, UNANSWERED);
+    const int on = 1, second = 1, repeat_ms = REPEAT_MS,
+              seconds = (int)ft_max(t->base.config.suspect_ms / 1000, 2);
+    const int apart = 1 + seconds / PROBES_MOST,
+              probes = (int)ft_max((seconds + apart - 1) / apart, UNANSWERED);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof(second));
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &apart, sizeof(apart));
@@ -47,25 +57,34 @@ static bool is_silent(const struct tcp *t, struct tcp_conn *c)
         c->wrote = false;
         return false;
     }
-    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return false;
-    return info.tcpi_last_ack_recv >= t->base.config.suspect_ms && (info.tcpi_retransmits >= UNANSWERED || info.tcpi_probes >= UNANSWERED);
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return false;
+    return info.tcpi_last_ack_recv >= t->base.config.suspect_ms &&
+           (info.tcpi_retransmits >= UNANSWERED || info.tcpi_probes >= UNANSWERED);
 }
 
 void tcp_check_silence(struct tcp *t, bool *moved)
 {
-    if (++t->polls < POLLS_A_LOOK) return;
+    if (++t->polls < POLLS_A_LOOK)
+        return;
     t->polls = 0;
     const uint64_t now_ns = ft_now_ns(t->base.config.env);
-    if (now_ns < t->silence_ns) return;
+    if (now_ns < t->silence_ns)
+        return;
     t->silence_ns = now_ns + t->base.look_ns;
     for (struct tcp_link *l = t->links; l != NULL; l = l->next) {
         for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) {
-            if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(t, l->conn[i])) continue;
-            tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms", (unsigned long long)t->base.config.suspect_ms));
+            if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(t, l->conn[i]))
+                continue;
+            tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms",
+                                     (unsigned long long)t->base.config.suspect_ms));
             *moved = true;
         }
     }
 }
 
 /* The engine was asleep: the next turn looks. */
-void tcp_silence_awake(struct tcp *t) { t->polls = POLLS_A_LOOK; }
+void tcp_silence_awake(struct tcp *t)
+{
+    t->polls = POLLS_A_LOOK;
+}

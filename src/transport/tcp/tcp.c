@@ -1,6 +1,7 @@
 /*
- * The tcp transport: its turn and its operations. One epoll descriptor watches the listeners and all connections, level
- * triggered, so that whatever is left unread in the kernel keeps it readable.
+ * The tcp transport: its turn and its operations. One epoll descriptor watches the listeners and
+ * all connections, level triggered, so that whatever is left unread in the kernel keeps it
+ * readable.
  */
 #include "transport/tcp/tcp.h"
 
@@ -11,10 +12,13 @@
 #include <sys/epoll.h>
 
 #define EVENTS_A_TURN 32
-#define TURNS_WITHOUT_EPOLL 16 /* most, while it is known which connections will bring the next messages */
-#define READ_AT_ONCE 2         /* of these at most so many are read without asking epoll */
-#define CREDIT_TURNS 4         /* credits that are due are kept back for at most so many busy turns */
-#define KEEP_TURNS 256         /* those that are not, for so many turns of any kind, and not into sleep */
+/* most, while it is known which connections will bring the next messages */
+#define TURNS_WITHOUT_EPOLL 16
+#define READ_AT_ONCE 2 /* of these at most so many are read without asking epoll */
+/* credits that are due are kept back for at most so many busy turns */
+#define CREDIT_TURNS 4
+/* those that are not, for so many turns of any kind, and not into sleep */
+#define KEEP_TURNS 256
 
 static void turn_epoll(struct tcp *t, bool *moved)
 {
@@ -32,14 +36,18 @@ static void turn_epoll(struct tcp *t, bool *moved)
     }
 }
 
-/* Those that are due when a turn finds nothing to do, so that an answer goes out before them; all with `idle`. */
+/* Those that are due when a turn finds nothing to do, so that an answer goes out before them; all
+ * with `idle`. */
 static void return_credits(struct tcp *t, bool idle, bool all)
 {
     for (struct tcp_link *l = t->links; l != NULL && t->ncredits > 0; l = l->next) {
-        if (l->base.sender || l->base.state != FT_LINK_UP) continue;
+        if (l->base.sender || l->base.state != FT_LINK_UP)
+            continue;
         for (int i = 0; i < l->nconns; i++) {
             struct tcp_conn *c = l->conn[i];
-            if (c->ncredits == 0 || (!all && (!c->due || (!idle && ++c->credit_age < CREDIT_TURNS)))) continue;
+            if (c->ncredits == 0 ||
+                (!all && (!c->due || (!idle && ++c->credit_age < CREDIT_TURNS))))
+                continue;
             int status = tcp_conn_return_credits(c);
             if (status != FT_OK) {
                 tcp_link_down(l, status);
@@ -66,15 +74,18 @@ static int take_events(struct tcp *t, struct ft_event *events, int max)
         struct tcp_link *l = t->event_first;
         if (l->announce) {
             l->announce = false;
-            events[n++] = (struct ft_event){ l->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED, &l->base };
+            events[n++] = (struct ft_event){l->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED,
+                                            &l->base};
         }
         if (l->base.state == FT_LINK_DOWN && !l->announced_down) {
-            if (n == max) break;
+            if (n == max)
+                break;
             l->announced_down = true;
-            events[n++] = (struct ft_event){ FT_EVENT_DOWN, &l->base };
+            events[n++] = (struct ft_event){FT_EVENT_DOWN, &l->base};
         }
         t->event_first = l->event_next;
-        if (t->event_first == NULL) t->event_last = NULL;
+        if (t->event_first == NULL)
+            t->event_last = NULL;
         l->queued = false;
     }
     return n;
@@ -87,12 +98,17 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
 
     const bool known = t->nawaited > 0 && t->nawaited <= READ_AT_ONCE;
     for (unsigned i = known ? t->nawaited : 0; i-- > 0;)
-        if (i < t->nawaited) tcp_conn_event(t->awaited[i], EPOLLIN, &moved); /* those before may have left, or ended others' links */
-    if (!known || t->nclogged > 0 || ++t->skipped >= t->skip) turn_epoll(t, &moved);
+        if (i < t->nawaited)
+            tcp_conn_event(t->awaited[i], EPOLLIN,
+                           &moved); /* those before may have left, or ended others' links */
+    if (!known || t->nclogged > 0 || ++t->skipped >= t->skip)
+        turn_epoll(t, &moved);
     if (t->ncredits > 0) {
         const bool all = ++t->kept >= KEEP_TURNS;
-        if (all) t->kept = 0;
-        if (all || t->ndue > 0) return_credits(t, !moved, all);
+        if (all)
+            t->kept = 0;
+        if (all || t->ndue > 0)
+            return_credits(t, !moved, all);
     }
     if (t->unknown != NULL || t->joined != NULL || t->nmaking > 0 || !t->listening) {
         const uint64_t now_ns = ft_now_ns(t->base.config.env);
@@ -104,7 +120,8 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
     tcp_check_silence(t, &moved);
     reap(t);
     const int n = t->event_first != NULL ? take_events(t, events, max) : 0;
-    if (moved || n > 0) *busy = true;
+    if (moved || n > 0)
+        *busy = true;
     return n;
 }
 
@@ -113,10 +130,13 @@ static void tcp_disconnect(struct ft_link *link)
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     bool moved;
 
-    /* Credits that nobody has read would make close() reset the connection and with it lose the goodbye. */
+    /* Credits that nobody has read would make close() reset the connection and with it lose the
+     * goodbye. */
     for (int i = 0; i < l->nconns && l->base.sender; i++)
-        if (l->base.state == FT_LINK_UP) (void)tcp_conn_read(l->conn[i], &moved);
-    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP && !l->base.cut; i++) tcp_conn_say_goodbye(l->conn[i]);
+        if (l->base.state == FT_LINK_UP)
+            (void)tcp_conn_read(l->conn[i], &moved);
+    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP && !l->base.cut; i++)
+        tcp_conn_say_goodbye(l->conn[i]);
     tcp_link_free(l);
 }
 
@@ -124,8 +144,10 @@ static void tcp_close(struct ft_transport *transport)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
 
-    while (t->links != NULL) tcp_disconnect(&t->links->base);
-    for (struct tcp_conn **list = &t->unknown; list != NULL; list = list == &t->unknown ? &t->joined : NULL)
+    while (t->links != NULL)
+        tcp_disconnect(&t->links->base);
+    for (struct tcp_conn **list = &t->unknown; list != NULL;
+         list = list == &t->unknown ? &t->joined : NULL)
         while (*list != NULL) {
             struct tcp_conn *c = *list;
             *list = c->next;
@@ -143,19 +165,23 @@ static void tcp_close(struct ft_transport *transport)
 
 static int open_listeners(struct tcp *t)
 {
-    static const int families[2] = { AF_INET, AF_INET6 };
+    static const int families[2] = {AF_INET, AF_INET6};
     int status = FT_NOTSUP, kept = 0;
 
     for (int i = 0; i < 2; i++) {
         int rc = ft_net_listen(t->address, t->naddresses, families[i], 0, &t->listener[i]);
-        struct epoll_event ev = { .events = EPOLLIN, .data.ptr = &t->listener[i] };
+        struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &t->listener[i]};
         if (rc == FT_OK && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->listener[i], &ev) != 0)
-            rc = ft_fail(ft_status_of_errno(errno), "epoll does not take a listener: %s", strerror(errno));
-        if (rc == FT_OK) tcp_tune_listener(t, t->listener[i]);
-        if (status != FT_OK && (rc != FT_NOTSUP || i == 0)) status = rc;
+            rc = ft_fail(ft_status_of_errno(errno), "epoll does not take a listener: %s",
+                         strerror(errno));
+        if (rc == FT_OK)
+            tcp_tune_listener(t, t->listener[i]);
+        if (status != FT_OK && (rc != FT_NOTSUP || i == 0))
+            status = rc;
     }
     for (int i = 0; i < t->naddresses; i++)
-        if (t->address[i].port != 0) t->address[kept++] = t->address[i];
+        if (t->address[i].port != 0)
+            t->address[kept++] = t->address[i];
     t->naddresses = kept;
     t->listening = true;
     return status;
@@ -164,25 +190,32 @@ static int open_listeners(struct tcp *t)
 static int tcp_open(const struct ft_transport_config *config, struct ft_transport **out)
 {
     struct tcp *t = calloc(1, sizeof(*t));
-    if (t == NULL) return ft_fail(FT_NOMEM, "no memory for the tcp transport");
+    if (t == NULL)
+        return ft_fail(FT_NOMEM, "no memory for the tcp transport");
     t->base.ops = &ft_transport_tcp;
     t->base.config = *config;
-    if (t->base.config.suspect_ms == 0) t->base.config.suspect_ms = (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS);
+    if (t->base.config.suspect_ms == 0)
+        t->base.config.suspect_ms = (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS);
     t->base.look_ns = tcp_silence_look_ns(t);
     t->listener[0] = t->listener[1] = -1;
     t->skip = 1;
     ft_rxq_set_open(&t->set, config->chunk_bytes);
     t->set.pinned = config->pinned;
-    if (config->first_bytes > config->chunk_bytes) t->set.first_bytes = config->first_bytes;
+    if (config->first_bytes > config->chunk_bytes)
+        t->set.first_bytes = config->first_bytes;
     t->set.first = TCP_PLACES_FIRST;
     t->set.places = TCP_PLACES;
     t->set.small_bytes = TCP_SMALL_BYTES;
     t->buffer_bytes = ft_round_up(ft_max(t->set.first_bytes, 1), 4096);
     config->env->random(config->env, &t->generation, sizeof(t->generation));
     t->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
-    int status = t->epoll_fd >= 0 ? FT_OK : ft_fail(ft_status_of_errno(errno), "cannot make an epoll descriptor: %s", strerror(errno));
-    if (status == FT_OK) t->naddresses = status = ft_net_addresses(t->address, FT_NET_ADDRESSES);
-    if (status > 0) status = open_listeners(t);
+    int status = t->epoll_fd >= 0 ? FT_OK
+                                  : ft_fail(ft_status_of_errno(errno),
+                                            "cannot make an epoll descriptor: %s", strerror(errno));
+    if (status == FT_OK)
+        t->naddresses = status = ft_net_addresses(t->address, FT_NET_ADDRESSES);
+    if (status > 0)
+        status = open_listeners(t);
     if (status != FT_OK) {
         t->naddresses = 0;
         tcp_close(&t->base);
@@ -197,9 +230,11 @@ static int tcp_address(struct ft_transport *transport, void *buf, size_t capacit
     const struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     size_t len = 0;
 
-    for (int i = 0; i < t->naddresses && len + FT_NET_WIRE_BYTES <= capacity_bytes; i++, len += FT_NET_WIRE_BYTES)
+    for (int i = 0; i < t->naddresses && len + FT_NET_WIRE_BYTES <= capacity_bytes;
+         i++, len += FT_NET_WIRE_BYTES)
         ft_net_pack(&t->address[i], (unsigned char *)buf + len);
-    return len > 0 ? (int)len : ft_fail(FT_INVAL, "no room for a tcp address in %zu bytes", capacity_bytes);
+    return len > 0 ? (int)len
+                   : ft_fail(FT_INVAL, "no room for a tcp address in %zu bytes", capacity_bytes);
 }
 
 static bool tcp_reaches(struct ft_transport *transport, const void *address, size_t len_bytes)
@@ -209,9 +244,11 @@ static bool tcp_reaches(struct ft_transport *transport, const void *address, siz
     struct ft_net_address a;
 
     for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes; at += FT_NET_WIRE_BYTES) {
-        if (ft_net_unpack(wire + at, &a) != FT_OK) continue;
+        if (ft_net_unpack(wire + at, &a) != FT_OK)
+            continue;
         for (int i = 0; i < t->naddresses; i++)
-            if (t->address[i].family == a.family) return true;
+            if (t->address[i].family == a.family)
+                return true;
     }
     return false;
 }
@@ -226,19 +263,26 @@ static void tcp_unbind(struct ft_transport *transport, uint64_t ctx)
     ft_rxq_set_unbind(&FT_CONTAINER(transport, struct tcp, base)->set, ctx);
 }
 
-/* The connection for a message, with one of its window and a place in its queue; NULL and why not. */
+/* The connection for a message, with one of its window and a place in its queue; NULL and why
+ * not. */
 static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int *status)
 {
-    *status = l->base.state == FT_LINK_UP ? FT_OK : l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
-    if (*status != FT_OK) return NULL;
+    *status = l->base.state == FT_LINK_UP     ? FT_OK
+              : l->base.state == FT_LINK_DOWN ? FT_LINK
+                                              : FT_AGAIN;
+    if (*status != FT_OK)
+        return NULL;
     if (h->len > ft_rxq_longest(&l->tcp->set, h->lane)) {
         *status = ft_fail(FT_INVAL, "a message of %u bytes is longer than a chunk", h->len);
         return NULL;
     }
     struct tcp_conn *c = l->conn[h->lane % l->nconns];
     const unsigned places = h->lane < FT_LANES_ALL ? ft_rxq_cost(&l->tcp->set, h->lane, h->len) : 1;
-    *status = c->out_count + c->out_reserved < TCP_QUEUE ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places) : FT_AGAIN;
-    if (*status == FT_AGAIN) tcp_conn_await(c);
+    *status = c->out_count + c->out_reserved < TCP_QUEUE
+                  ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places)
+                  : FT_AGAIN;
+    if (*status == FT_AGAIN)
+        tcp_conn_await(c);
     return *status == FT_OK ? c : NULL;
 }
 
@@ -248,13 +292,15 @@ static void give_back(struct tcp_link *l, const struct ft_header *h)
     ft_txq_put_places(&l->txq, h->ctx, h->lane, ft_rxq_cost(&l->tcp->set, h->lane, h->len));
 }
 
-static int tcp_send(struct ft_link *link, const struct ft_header *h, const void *data, struct ft_send *req)
+static int tcp_send(struct ft_link *link, const struct ft_header *h, const void *data,
+                    struct ft_send *req)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     int status;
     struct tcp_conn *c = admit(l, h, &status);
 
-    if (c == NULL) return status;
+    if (c == NULL)
+        return status;
     status = tcp_conn_send(c, h, data, req, -1);
     if (status != FT_OK) {
         give_back(l, h);
@@ -271,9 +317,11 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     int status;
 
-    if (l->base.state == FT_LINK_UP && l->buffers_free == 0) return FT_AGAIN;
+    if (l->base.state == FT_LINK_UP && l->buffers_free == 0)
+        return FT_AGAIN;
     struct tcp_conn *c = admit(l, h, &status);
-    if (c == NULL) return status;
+    if (c == NULL)
+        return status;
     const int buffer = __builtin_ctz(l->buffers_free);
     l->buffers_free &= ~(1u << buffer);
     c->out_reserved++;
@@ -287,7 +335,8 @@ static int unreserve(struct tcp_link *l, const struct ft_header *h, void *slot)
 {
     l->conn[h->lane % l->nconns]->out_reserved--;
     for (int i = 0; i < TCP_BUFFERS; i++)
-        if (l->pinned[i] == slot) return i;
+        if (l->pinned[i] == slot)
+            return i;
     return (int)((size_t)((unsigned char *)slot - l->buffers) / l->tcp->buffer_bytes);
 }
 
@@ -302,7 +351,8 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
 
-    if (l->base.state != FT_LINK_UP) return tcp_cancel(link, h, slot);
+    if (l->base.state != FT_LINK_UP)
+        return tcp_cancel(link, h, slot);
     const int buffer = unreserve(l, h, slot);
     int status = tcp_conn_send(l->conn[h->lane % l->nconns], h, slot, NULL, buffer);
     if (status != FT_OK) {
@@ -314,11 +364,14 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
     l->base.bytes += h->len;
 }
 
-/* Somebody waits for a message of this channel: its connection is read first. Letters, notices and puts are looked for on all. */
+/* Somebody waits for a message of this channel: its connection is read first. Letters, notices and
+ * puts are looked for on all. */
 static int none_here(struct tcp_link *l, unsigned lane)
 {
-    if (l->base.state == FT_LINK_DOWN) return FT_LINK;
-    if (l->base.state == FT_LINK_UP && lane <= FT_LANE_P2P) tcp_conn_await(l->conn[lane % (unsigned)l->nconns]);
+    if (l->base.state == FT_LINK_DOWN)
+        return FT_LINK;
+    if (l->base.state == FT_LINK_UP && lane <= FT_LANE_P2P)
+        tcp_conn_await(l->conn[lane % (unsigned)l->nconns]);
     return FT_AGAIN;
 }
 
@@ -365,13 +418,17 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
         return true;
     }
     return_credits(t, true, true);
-    while (t->nawaited > 0) t->awaited[--t->nawaited]->awaited = false; /* who still waits says so again */
+    /* who still waits says so again */
+    while (t->nawaited > 0)
+        t->awaited[--t->nawaited]->awaited = false;
     return t->event_first == NULL;
 }
 
 static void tcp_trim(struct ft_transport *transport)
 {
-    for (struct tcp_link *l = FT_CONTAINER(transport, struct tcp, base)->links; l != NULL; l = l->next) tcp_link_trim(l);
+    for (struct tcp_link *l = FT_CONTAINER(transport, struct tcp, base)->links; l != NULL;
+         l = l->next)
+        tcp_link_trim(l);
 }
 
 const struct ft_transport_ops ft_transport_tcp = {
