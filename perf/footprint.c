@@ -31,14 +31,14 @@ static struct {
 } want = {8, 7, 16 << 20, false, false};
 
 /* Shared by all ranks. */
-struct board {
+struct readiness {
     pthread_barrier_t barrier;
     atomic_int wrong;
     ftcclUniqueId id;
     double begin_ms, made_ms[RANKS_MAX], used_ms[RANKS_MAX]; /* of a round */
     double round_made_ms[ROUNDS_MAX], round_used_ms[ROUNDS_MAX];
 };
-static struct board *board;
+static struct readiness *readiness;
 static pid_t pids[RANKS_MAX];
 
 static double now_ms(void)
@@ -53,13 +53,13 @@ static void must(ftcclResult_t result, const char *what)
     if (result == ftcclSuccess)
         return;
     fprintf(stderr, "%s: %s: %s\n", what, ftcclGetErrorString(result), ftcclGetLastError(NULL));
-    atomic_store(&board->wrong, 1);
+    atomic_store(&readiness->wrong, 1);
     exit(1);
 }
 
 static void meet(void)
 {
-    pthread_barrier_wait(&board->barrier);
+    pthread_barrier_wait(&readiness->barrier);
 }
 
 struct rank {
@@ -88,12 +88,12 @@ static void cross(struct rank *r)
 static void open_comm(struct rank *r)
 {
     if (r->rank == 0)
-        must(ftcclGetUniqueId(&board->id), "GetUniqueId");
+        must(ftcclGetUniqueId(&readiness->id), "GetUniqueId");
     meet();
     if (r->rank == 0)
-        board->begin_ms = now_ms();
+        readiness->begin_ms = now_ms();
     meet();
-    must(ftcclCommInitRank(&r->comm, want.n, board->id, r->rank), "CommInitRank");
+    must(ftcclCommInitRank(&r->comm, want.n, readiness->id, r->rank), "CommInitRank");
 }
 
 static double latest(const double *at)
@@ -101,20 +101,20 @@ static double latest(const double *at)
     double most = 0;
     for (int i = 0; i < want.n; i++)
         most = at[i] > most ? at[i] : most;
-    return most - board->begin_ms;
+    return most - readiness->begin_ms;
 }
 
 static void time_rounds(struct rank *r)
 {
     for (int i = 0; i < want.rounds; i++) {
         open_comm(r);
-        board->made_ms[r->rank] = now_ms();
+        readiness->made_ms[r->rank] = now_ms();
         reduce(r, sizeof *r->send);
-        board->used_ms[r->rank] = now_ms();
+        readiness->used_ms[r->rank] = now_ms();
         meet();
         if (r->rank == 0) {
-            board->round_made_ms[i] = latest(board->made_ms);
-            board->round_used_ms[i] = latest(board->used_ms);
+            readiness->round_made_ms[i] = latest(readiness->made_ms);
+            readiness->round_used_ms[i] = latest(readiness->used_ms);
         }
         must(ftcclCommDestroy(r->comm), "CommDestroy");
     }
@@ -202,7 +202,7 @@ static bool run(void)
             good = false;
         }
     }
-    return good && !board->wrong;
+    return good && !readiness->wrong;
 }
 
 static int ascending(const void *a, const void *b)
@@ -250,20 +250,21 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: footprint [-t] [-w] [-n RANKS] [-k ROUNDS] [-b BYTES]\n");
         return 2;
     }
-    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED)
+    readiness = mmap(NULL, sizeof *readiness, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                     -1, 0);
+    if (readiness == MAP_FAILED)
         return 1;
     pids[0] = getpid();
     pthread_barrierattr_t between;
     pthread_barrierattr_init(&between);
     pthread_barrierattr_setpshared(&between, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&board->barrier, &between, (unsigned)want.n);
+    pthread_barrier_init(&readiness->barrier, &between, (unsigned)want.n);
     if (!run())
         return 1;
     if (want.stages)
         return 0;
     printf("%d ranks as %s, median of %d: made %.2f ms, first all-reduce after %.2f ms\n", want.n,
-           want.threads ? "threads" : "processes", want.rounds, median(board->round_made_ms),
-           median(board->round_used_ms));
+           want.threads ? "threads" : "processes", want.rounds, median(readiness->round_made_ms),
+           median(readiness->round_used_ms));
     return 0;
 }

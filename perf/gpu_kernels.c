@@ -27,7 +27,7 @@ static const struct shape {
     const char *name;
     enum ft_type type;
     int nsrc, ndst;
-    struct ft_device_far far;
+    struct ft_device_staged far;
 } shapes[] = {
     {"copy", FT_UINT8, 1, 1, {0, 0}},
     {"sum of 2", FT_FLOAT32, 2, 1, {0, 0}},
@@ -103,8 +103,8 @@ static void wait_idle(const struct bench *b)
 }
 
 /* The same pass again and again: whoever comes last writes what all write. */
-static double passes_s(const struct bench *b, const struct ft_reduce *pass, struct ft_device_far to,
-                       int n)
+static double passes_s(const struct bench *b, const struct ft_reduce *pass,
+                       struct ft_device_staged to, int n)
 {
     static struct ft_device_req reqs[ITERATIONS_MAX];
     double start = now_s(CLOCK_MONOTONIC);
@@ -147,11 +147,11 @@ static void bench_commands(const struct bench *b)
                              .count = 4,
                              .src = {near[0], near[1]},
                              .dst = {near[2]}};
-    double once_s = passes_s(b, &pass, (struct ft_device_far){0, 0}, 1),
+    double once_s = passes_s(b, &pass, (struct ft_device_staged){0, 0}, 1),
            start = now_s(CLOCK_MONOTONIC);
     int n = iterations_for(once_s);
     for (int i = 0; i < n; i++)
-        passes_s(b, &pass, (struct ft_device_far){0, 0}, 1);
+        passes_s(b, &pass, (struct ft_device_staged){0, 0}, 1);
     printf("round trip,float32,%s,16,%.3f,,\n", b->blocks,
            (now_s(CLOCK_MONOTONIC) - start) / n * 1e6);
     static struct ft_device_req reqs[32]; /* fewer than the ring has room for: nothing waits */
@@ -160,7 +160,7 @@ static void bench_commands(const struct bench *b)
     for (int i = 0; i < rounds; i++) {
         double from_s = now_s(CLOCK_THREAD_CPUTIME_ID);
         for (size_t k = 0; k < FT_ARRAY_LEN(reqs); k++)
-            b->ops->reduce(b->queue, &pass, (struct ft_device_far){0, 0}, NULL, &reqs[k]);
+            b->ops->reduce(b->queue, &pass, (struct ft_device_staged){0, 0}, NULL, &reqs[k]);
         posts_s += now_s(CLOCK_THREAD_CPUTIME_ID) - from_s;
         wait_idle(b);
     }

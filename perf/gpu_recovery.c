@@ -38,13 +38,13 @@ struct times {
     int held, right;
 };
 /* Shared by the processes of a round. */
-static struct board {
+static struct readiness {
     _Atomic int id_is_set, warm, again_is_set;
     ftcclUniqueId id, again;
     double killed;
     int victim;
     struct times times[RANKS_MAX];
-} * board;
+} * readiness;
 
 static float *data, *host;
 static void *stream;
@@ -112,7 +112,7 @@ static void reduce_until_error(ftcclComm_t comm)
     double end = now_ms() + STEP_MS;
     for (int i = 0; result == ftcclSuccess && error == ftcclSuccess; i++) {
         if (i == WARM_UP) {
-            atomic_fetch_add(&board->warm, 1);
+            atomic_fetch_add(&readiness->warm, 1);
             end += STEP_MS;
         }
         if (now_ms() > end)
@@ -124,19 +124,19 @@ static void reduce_until_error(ftcclComm_t comm)
         if (error == ftcclSuccess)
             must(ftcclCommGetAsyncError(comm, &error), "CommGetAsyncError");
     }
-    board->times[self].error = now_ms();
+    readiness->times[self].error = now_ms();
 }
 
 static ftcclComm_t join_anew(void)
 {
     ftcclComm_t comm;
-    int rank = self - (self > board->victim), first = board->victim == 0;
+    int rank = self - (self > readiness->victim), first = readiness->victim == 0;
     if (self == first) {
-        must(ftcclGetUniqueId(&board->again), "GetUniqueId");
-        atomic_store(&board->again_is_set, 1);
+        must(ftcclGetUniqueId(&readiness->again), "GetUniqueId");
+        atomic_store(&readiness->again_is_set, 1);
     }
-    wait_for(&board->again_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n - 1, board->again, rank),
+    wait_for(&readiness->again_is_set, 1);
+    must(ftcclCommInitRank(&comm, want.n - 1, readiness->again, rank),
          "CommInitRank of those that are left");
     return comm;
 }
@@ -148,12 +148,12 @@ static ftcclResult_t shrink(ftcclComm_t comm, ftcclComm_t *left)
 
 static ftcclComm_t go_on(ftcclComm_t comm)
 {
-    struct times *t = &board->times[self];
+    struct times *t = &readiness->times[self];
     ftcclComm_t left = NULL;
     bool release = !strcmp(want.how, "release"), abort = !strcmp(want.how, "abort");
     if (!release)
         t->held = !idle_within(HELD_MS);
-    t->from = release ? board->killed : now_ms();
+    t->from = release ? readiness->killed : now_ms();
     if (abort)
         must(ftcclCommAbort(comm), "CommAbort");
     else if (!release) {
@@ -185,13 +185,13 @@ static void rank_main(int rank)
         give_up("memory", "there is none");
     write_ones();
     if (rank == 0) {
-        must(ftcclGetUniqueId(&board->id), "GetUniqueId");
-        atomic_store(&board->id_is_set, 1);
+        must(ftcclGetUniqueId(&readiness->id), "GetUniqueId");
+        atomic_store(&readiness->id_is_set, 1);
     }
-    wait_for(&board->id_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n, board->id, rank), "CommInitRank");
+    wait_for(&readiness->id_is_set, 1);
+    must(ftcclCommInitRank(&comm, want.n, readiness->id, rank), "CommInitRank");
     reduce_until_error(comm);
-    struct times *t = &board->times[rank];
+    struct times *t = &readiness->times[rank];
     ftcclComm_t left = go_on(comm);
     write_ones();
     must(ftcclAllReduce(data, data, count(), ftcclFloat, ftcclSum, left, (ftcclStream_t)stream),
@@ -235,11 +235,11 @@ static bool print_round(int round)
 {
     bool good = true;
     for (int r = 0; r < want.n; r++) {
-        const struct times *t = &board->times[r];
-        if (r == board->victim)
+        const struct times *t = &readiness->times[r];
+        if (r == readiness->victim)
             continue;
-        printf("%s,%d,%d,%.3f,%.3f,%.3f,%s,%s\n", want.how, round, r, t->error - board->killed,
-               t->free - t->from, t->again - board->killed, t->held ? "yes" : "no",
+        printf("%s,%d,%d,%.3f,%.3f,%.3f,%s,%s\n", want.how, round, r, t->error - readiness->killed,
+               t->free - t->from, t->again - readiness->killed, t->held ? "yes" : "no",
                t->right ? "yes" : "no");
         good &= t->right;
     }
@@ -251,25 +251,25 @@ static bool round_of(int round)
 {
     pid_t pid[RANKS_MAX];
     bool good = true;
-    memset(board, 0, sizeof *board);
-    board->victim = rand() % want.n;
+    memset(readiness, 0, sizeof *readiness);
+    readiness->victim = rand() % want.n;
     fflush(stdout);
     for (int r = 0; r < want.n; r++)
         if ((pid[r] = fork()) == 0)
             rank_main(r);
     self = -1;
     for (double end = now_ms() + 3 * STEP_MS;
-         atomic_load(&board->warm) < want.n && now_ms() < end && good;) {
+         atomic_load(&readiness->warm) < want.n && now_ms() < end && good;) {
         usleep(1000);
         for (int r = 0; r < want.n; r++)
             good &= !has_ended(pid[r]);
     }
     usleep((useconds_t)(rand() % 5000));
-    board->killed = now_ms();
-    kill(pid[board->victim], SIGKILL);
-    good &= atomic_load(&board->warm) == want.n;
+    readiness->killed = now_ms();
+    kill(pid[readiness->victim], SIGKILL);
+    good &= atomic_load(&readiness->warm) == want.n;
     for (int r = 0; r < want.n; r++)
-        good &= ended_well(pid[r]) || r == board->victim;
+        good &= ended_well(pid[r]) || r == readiness->victim;
     return good && print_round(round);
 }
 
@@ -308,8 +308,9 @@ int main(int argc, char **argv)
         return 2;
     }
     srand(want.seed);
-    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED)
+    readiness = mmap(NULL, sizeof *readiness, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                     -1, 0);
+    if (readiness == MAP_FAILED)
         return 1;
     int failed = 0;
     printf("how,round,rank,error_ms,free_ms,again_ms,held,right\n");

@@ -20,7 +20,7 @@
 #define MEMORY_CHOICE "host, device or pinned"
 #endif
 
-/* letter, long name, field, lowest, highest, argument, help */
+/* control message, long name, field, lowest, highest, argument, help */
 #define INT_OPTIONS(X)                                                                            \
     X('t', "nthreads", nthreads, 1, 1024, "N", "threads of this process, each with -g ranks (1)") \
     X('g', "ngpus", ngpus, 1, 1024, "N", "ranks of each thread (1)")                              \
@@ -74,8 +74,8 @@ static void print_help(const char *program)
     printf("  -%c, --%-22s %s\n", 'B', "buffers host|device|pinned",
            "where buffers lie: device and pinned are the GPU's (" MEMORY_NAME ")");
     printf("  -%c, --%-22s %s\n", 'J', "output_file FILE.json", "results as JSON");
-#define X(letter, name, field, low, high, arg, help) \
-    printf("  -%c, --%-22s %s\n", letter, name " " arg, help);
+#define X(message, name, field, low, high, arg, help) \
+    printf("  -%c, --%-22s %s\n", message, name " " arg, help);
     INT_OPTIONS(X)
 #undef X
     printf("  -%c, --%-22s %s\n", 'h', "help", "this text");
@@ -142,10 +142,10 @@ static bool parse_size(const char *text, size_t *out)
 }
 
 /* One option. 0, or the exit status plus 1. */
-static int take(struct perf_options *o, int letter, const char *program)
+static int take(struct perf_options *o, int message, const char *program)
 {
     int factor;
-    switch (letter) {
+    switch (message) {
 #define X(l, name, field, low, high, arg, help)        \
     case l:                                            \
         return parse_int(optarg, low, high, &o->field) \
@@ -242,7 +242,7 @@ static int check(struct perf_options *o, const char *program)
 int perf_options_parse(struct perf_options *o, int argc, char **argv)
 {
     static const struct option longs[] = {
-#define X(letter, name, field, low, high, arg, help) {name, required_argument, NULL, letter},
+#define X(message, name, field, low, high, arg, help) {name, required_argument, NULL, message},
         INT_OPTIONS(X)
 #undef X
             {"minbytes", required_argument, NULL, 'b'},
@@ -274,13 +274,13 @@ int perf_options_parse(struct perf_options *o, int argc, char **argv)
                                .cta_policy = -1,
                                .device_ctas = 16};
     const char *slash = strrchr(argv[0], '/'), *program = slash ? slash + 1 : argv[0];
-    int letter, status = 0;
+    int message, status = 0;
     optind = 1;
     while (!status &&
-           (letter = getopt_long(
+           (message = getopt_long(
                 argc, argv, "t:g:b:e:i:f:n:m:w:N:p:c:o:d:r:z:y:T:G:C:S:J:a:R:x:D:V:M:u:I:K:B:h",
                 longs, NULL)) != -1)
-        status = take(o, letter, program);
+        status = take(o, message, program);
     if (!status && optind < argc) {
         fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
         status = PERF_USAGE + 1;

@@ -53,25 +53,25 @@ static int parse_long(const char *text, long low, long high, long *out)
     return 1;
 }
 
-static int take(struct peer_options *o, int letter)
+static int take(struct peer_options *o, int message)
 {
     long value;
-    int okay = letter == 'b'   ? parse_size(optarg, &o->min_bytes)
-               : letter == 'e' ? parse_size(optarg, &o->max_bytes)
-               : letter == 'f' ? parse_long(optarg, 2, 1 << 20, &o->factor)
-               : letter == 't' ? parse_long(optarg, 1, 1024, &o->ranks)
-               : letter == '?'
+    int okay = message == 'b'   ? parse_size(optarg, &o->min_bytes)
+               : message == 'e' ? parse_size(optarg, &o->max_bytes)
+               : message == 'f' ? parse_long(optarg, 2, 1 << 20, &o->factor)
+               : message == 't' ? parse_long(optarg, 1, 1024, &o->ranks)
+               : message == '?'
                    ? 0
-                   : parse_long(optarg, letter == 'n', letter == 'z' ? 3 : INT_MAX, &value);
+                   : parse_long(optarg, message == 'n', message == 'z' ? 3 : INT_MAX, &value);
     if (!okay)
         return 0;
-    if (letter == 'n')
+    if (message == 'n')
         o->iters = (int)value;
-    if (letter == 'w')
+    if (message == 'w')
         o->warmup_iters = (int)value;
-    if (letter == 'z')
+    if (message == 'z')
         o->blocking = (int)value;
-    if (letter == 'c')
+    if (message == 'c')
         o->check = (int)value;
     return 1;
 }
@@ -84,9 +84,9 @@ int peer_options_parse(struct peer_options *o, int argc, char **argv)
                                .iters = 20,
                                .warmup_iters = 1,
                                .check = 1};
-    int letter, okay = 1;
-    while (okay && (letter = getopt(argc, argv, "b:e:f:n:w:z:c:t:")) != -1)
-        okay = take(o, letter);
+    int message, okay = 1;
+    while (okay && (message = getopt(argc, argv, "b:e:f:n:w:z:c:t:")) != -1)
+        okay = take(o, message);
     for (int kind = 0; okay && optind < argc && kind < PEER_KINDS; kind++)
         if (!strcmp(argv[optind], kinds[kind]))
             o->kind = (enum peer_kind)kind;

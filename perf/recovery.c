@@ -34,12 +34,12 @@ static struct {
 } want = {8, 30, 1 << 20, 0, 1, false};
 
 /* Shared by all processes of a round. */
-struct board {
+struct readiness {
     _Atomic int id_is_set, warm, wanted, joiner_waits, wrong;
     ftcclUniqueId id, grow_id;
     double killed, failed[RANKS_MAX], shrunk[RANKS_MAX], back[RANKS_MAX], paused[RANKS_MAX];
 };
-static struct board *board;
+static struct readiness *readiness;
 
 static double now_ms(void)
 {
@@ -59,7 +59,7 @@ static void must(ftcclResult_t result, const char *what)
     if (result == ftcclSuccess)
         return;
     fprintf(stderr, "%s: %s: %s\n", what, ftcclGetErrorString(result), ftcclGetLastError(NULL));
-    atomic_fetch_add(&board->wrong, 1);
+    atomic_fetch_add(&readiness->wrong, 1);
     exit(1);
 }
 
@@ -83,7 +83,7 @@ static ftcclResult_t reduce(ftcclComm_t comm, int *wants)
     *wants = (int)data[0];
     for (size_t i = 1; i < count; i++)
         if (data[i] != (float)n) {
-            atomic_fetch_add(&board->wrong, 1);
+            atomic_fetch_add(&readiness->wrong, 1);
             break;
         }
     return result;
@@ -96,15 +96,15 @@ static void survive(ftcclComm_t comm, int rank)
     ftcclResult_t result = ftcclSuccess;
     for (int i = 0; result == ftcclSuccess; i++) {
         if (i == WARM_UP)
-            atomic_fetch_add(&board->warm, 1);
+            atomic_fetch_add(&readiness->warm, 1);
         wants = 0;
         result = reduce(comm, &wants);
     }
-    board->failed[rank] = now_ms();
+    readiness->failed[rank] = now_ms();
     must(ftcclCommShrink(comm, NULL, 0, &left, NULL, FTCCL_SHRINK_DEFAULT), "CommShrink");
-    board->shrunk[rank] = now_ms();
+    readiness->shrunk[rank] = now_ms();
     must(reduce(left, &wants), "the all-reduce after the shrink");
-    board->back[rank] = now_ms();
+    readiness->back[rank] = now_ms();
     must(ftcclCommDestroy(comm), "CommDestroy");
     must(ftcclCommDestroy(left), "CommDestroy");
 }
@@ -116,18 +116,18 @@ static void grow(ftcclComm_t comm, int rank)
     int wants = 0;
     for (int i = 0; wants == 0; i++) {
         if (rank == 0 && i == WARM_UP) {
-            must(ftcclCommGetUniqueId(comm, &board->grow_id), "CommGetUniqueId");
-            atomic_store(&board->wanted, 1);
+            must(ftcclCommGetUniqueId(comm, &readiness->grow_id), "CommGetUniqueId");
+            atomic_store(&readiness->wanted, 1);
         }
-        wants = rank == 0 && atomic_load(&board->joiner_waits);
+        wants = rank == 0 && atomic_load(&readiness->joiner_waits);
         must(reduce(comm, &wants), "AllReduce");
     }
     double start = now_ms();
-    must(ftcclCommGrow(comm, want.n + 1, rank == 0 ? &board->grow_id : NULL, -1, &more, NULL),
+    must(ftcclCommGrow(comm, want.n + 1, rank == 0 ? &readiness->grow_id : NULL, -1, &more, NULL),
          "CommGrow");
-    board->shrunk[rank] = now_ms() - start;
+    readiness->shrunk[rank] = now_ms() - start;
     must(reduce(more, &wants), "the all-reduce after the grow");
-    board->paused[rank] = now_ms() - start;
+    readiness->paused[rank] = now_ms() - start;
     must(ftcclCommDestroy(comm), "CommDestroy");
     must(ftcclCommDestroy(more), "CommDestroy");
 }
@@ -136,8 +136,8 @@ static void join(void)
 {
     ftcclComm_t comm;
     int wants = 0;
-    wait_for(&board->wanted, 1);
-    must(ftcclCommGrow(NULL, want.n + 1, &board->grow_id, want.n, &comm, NULL),
+    wait_for(&readiness->wanted, 1);
+    must(ftcclCommGrow(NULL, want.n + 1, &readiness->grow_id, want.n, &comm, NULL),
          "CommGrow of the joiner");
     must(reduce(comm, &wants), "the joiner's all-reduce");
     must(ftcclCommDestroy(comm), "CommDestroy");
@@ -156,11 +156,11 @@ static void rank_main(int rank, bool heavy)
         exit(0);
     }
     if (rank == 0) {
-        must(ftcclGetUniqueId(&board->id), "GetUniqueId");
-        atomic_store(&board->id_is_set, 1);
+        must(ftcclGetUniqueId(&readiness->id), "GetUniqueId");
+        atomic_store(&readiness->id_is_set, 1);
     }
-    wait_for(&board->id_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n, board->id, rank), "CommInitRank");
+    wait_for(&readiness->id_is_set, 1);
+    must(ftcclCommInitRank(&comm, want.n, readiness->id, rank), "CommInitRank");
     if (want.grow)
         grow(comm, rank);
     else
@@ -184,19 +184,19 @@ static double latest(const double *at, int but)
 static bool round_of(struct times *times)
 {
     pid_t pid[RANKS_MAX + 1];
-    memset(board, 0, sizeof *board);
+    memset(readiness, 0, sizeof *readiness);
     int victim = want.grow ? -1 : rand() % want.n, all = want.n + want.grow;
     for (int r = 0; r < all; r++)
         if ((pid[r] = fork()) == 0)
             rank_main(r, r == victim);
     if (want.grow) {
-        wait_for(&board->wanted, 1);
+        wait_for(&readiness->wanted, 1);
         usleep(JOINER_WAITS_US); /* the joiner has come to the rendezvous while the others reduce */
-        atomic_store(&board->joiner_waits, 1);
+        atomic_store(&readiness->joiner_waits, 1);
     } else {
-        wait_for(&board->warm, want.n);
+        wait_for(&readiness->warm, want.n);
         usleep((useconds_t)(rand() % 5000));
-        board->killed = now_ms();
+        readiness->killed = now_ms();
         kill(pid[victim], SIGKILL);
     }
     bool good = true;
@@ -205,11 +205,11 @@ static bool round_of(struct times *times)
         waitpid(pid[r], &status, 0);
         good &= r == victim || status == 0;
     }
-    double from = want.grow ? 0 : board->killed;
-    *times = (struct times){latest(board->failed, victim) - from,
-                            latest(board->shrunk, victim) - from,
-                            latest(want.grow ? board->paused : board->back, victim) - from};
-    return good && !board->wrong;
+    double from = want.grow ? 0 : readiness->killed;
+    *times = (struct times){latest(readiness->failed, victim) - from,
+                            latest(readiness->shrunk, victim) - from,
+                            latest(want.grow ? readiness->paused : readiness->back, victim) - from};
+    return good && !readiness->wrong;
 }
 
 static int ascending(const void *a, const void *b)
@@ -268,8 +268,9 @@ int main(int argc, char **argv)
         return 2;
     }
     srand(want.seed);
-    board = mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (board == MAP_FAILED)
+    readiness = mmap(NULL, sizeof *readiness, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
+                     -1, 0);
+    if (readiness == MAP_FAILED)
         return 1;
     for (int i = 0; i < want.rounds; i++)
         if (!round_of(&times[i])) {

@@ -126,10 +126,10 @@ static void fold_step(const struct ft_plan *plan, int lane, const struct ft_piec
                       struct ft_step *s)
 {
     int partner = plan->param[FOLDED];
-    bool away = plan->param[VIRTUAL] < 0, before = p->k == 0;
+    bool unfetched = plan->param[VIRTUAL] < 0, before = p->k == 0;
     if (partner < 0)
         return;
-    if (away == before) {
+    if (unfetched == before) {
         s->send = ft_at(before ? FT_BUF_IN : FT_BUF_OUT, p->off);
         s->send_bytes = p->len;
         ft_send_to(s, partner);

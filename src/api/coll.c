@@ -193,14 +193,14 @@ static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t 
         return FT_AGAIN;
     if (handle && ft_stream_enter(handle, &stream) != FT_OK)
         return FT_AGAIN;
-    struct ft_op *op = ft_direct_begin(comm->core, stream, &call->coll, call->op);
-    int rc = !op                        ? FT_AGAIN
-             : comm->core->direct.again ? refill_op(comm, call, op)
-                                        : fill_op(comm, call, op, handle);
+    struct ft_op *op = ft_fast_begin(comm->core, stream, &call->coll, call->op);
+    int rc = !op                      ? FT_AGAIN
+             : comm->core->fast.again ? refill_op(comm, call, op)
+                                      : fill_op(comm, call, op, handle);
     if (rc == FT_OK)
-        ft_direct_run(comm->core, stream);
+        ft_fast_run(comm->core, stream);
     else if (op)
-        ft_direct_cancel(comm->core);
+        ft_fast_cancel(comm->core);
     if (handle)
         ft_stream_leave(handle);
     else if (rc == FT_OK)

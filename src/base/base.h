@@ -297,7 +297,7 @@ bool ft_depopulate(void *addr, size_t len_bytes, bool shared);
 /* Of a buffer whose owner gives back what it does not need: bytes that were used since the last
  * trim, and that may have pages. */
 struct ft_pages {
-    uint32_t used, there;
+    uint32_t used, present;
 };
 static inline void ft_pages_use(struct ft_pages *pages, size_t len_bytes)
 {
@@ -336,8 +336,8 @@ struct ft_pinned {
     bool refused;   /* met: the device would not have it */
     int keepers;    /* met: links and communicators */
     bool on_device; /* no processor touches it */
-    /* memory of its owner's device, as this side's device reaches it: see ft_pinned_there() */
-    struct ft_pinned *there;
+    /* memory of its owner's device, as this side's device reaches it: see ft_pinned_devmem() */
+    struct ft_pinned *devmem;
     struct ft_pinned *next, *met;
     struct ft_extent *extents; /* allocated, by place */
 };
@@ -383,13 +383,13 @@ struct ft_pinned_offered {
 };
 /* of a device; NULL: no memory for it */
 struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes);
-void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *there, const void *handle);
-void ft_pinned_set_there(struct ft_pinned *, struct ft_pinned *there);
+void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *devmem, const void *handle);
+void ft_pinned_set_devmem(struct ft_pinned *, struct ft_pinned *devmem);
 /* NULL: it is not reached, or there is none */
-static inline struct ft_pinned *ft_pinned_there(const struct ft_pinned *pinned)
+static inline struct ft_pinned *ft_pinned_devmem(const struct ft_pinned *pinned)
 {
-    /* pairs with ft_pinned_set_there() */
-    return pinned ? __atomic_load_n(&pinned->there, __ATOMIC_ACQUIRE) : NULL;
+    /* pairs with ft_pinned_set_devmem() */
+    return pinned ? __atomic_load_n(&pinned->devmem, __ATOMIC_ACQUIRE) : NULL;
 }
 /* no bytes: nothing, or nothing that can be */
 void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out);
@@ -398,54 +398,58 @@ void ft_pinned_opens(const struct ft_pinned *met);
 bool ft_pinned_was_opened(const struct ft_pinned *own);
 /* before the pinned memory: what an owner writes for all who have met it, */
 #define FT_PINNED_PAGE_BYTES 65536
-#define FT_PINNED_BOARD_BYTES (FT_PINNED_PAGE_BYTES - 256) /* and of that what board.c has */
-void *ft_pinned_boards(const struct ft_pinned *);
+#define FT_PINNED_READINESS_BYTES \
+    (FT_PINNED_PAGE_BYTES - 256) /* and of that what readiness.c has */
+void *ft_pinned_readiness_area(const struct ft_pinned *);
 
-/* ---- where the buffers of running operations lie (board.c) ----------------------------------- */
+/* ---- where the buffers of running operations lie (readiness.c)
+ * ----------------------------------- */
 
 /* An engine's, in its pinned memory, one for each context that it knows, from bind to unbind. With
- * the engine held. NULL: no room, and others are told nothing. */
-struct ft_board;
-struct ft_board *ft_board_open(const struct ft_pinned *own, uint64_t ctx);
-struct ft_board *ft_board_of(const struct ft_pinned *own, uint64_t ctx);
-void ft_board_close(const struct ft_pinned *own, uint64_t ctx);
+ * the the caller holds the engine. NULL: no room, and others are told nothing. */
+struct ft_readiness;
+struct ft_readiness *ft_readiness_open(const struct ft_pinned *own, uint64_t ctx);
+struct ft_readiness *ft_readiness_of(const struct ft_pinned *own, uint64_t ctx);
+void ft_readiness_close(const struct ft_pinned *own, uint64_t ctx);
 /* This side's device reaches messages that the rank has in its device's memory. ready: and no
  * others'. */
-void ft_board_reach(struct ft_board *, int rank);
-void ft_board_ready(struct ft_board *);
+void ft_readiness_reach(struct ft_readiness *, int rank);
+void ft_readiness_ready(struct ft_readiness *);
 /* Collectives up to this number, or the receive of that number from a rank, have been reached; are
  * their buffers on the device? */
-void ft_board_say(struct ft_board *, uint64_t seq, bool on_device);
-void ft_board_say_receive(struct ft_board *, int from, uint64_t seq, bool on_device);
+void ft_readiness_say(struct ft_readiness *, uint64_t seq, bool on_device);
+void ft_readiness_say_receive(struct ft_readiness *, int from, uint64_t seq, bool on_device);
 /* Does the owner of met memory take messages of this rank for an operation on its device? FT_OK.
  * FT_NOTSUP: no. FT_AGAIN: it has not come to the operation, and will say. What it wrote is taken
  * for no more than a hint. */
-int ft_board_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive, uint64_t seq);
+int ft_readiness_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
+                     uint64_t seq);
 
-/* ---- life and death of processes (life.c) ---------------------------------------------------- */
+/* ---- life and death of processes (liveness.c)
+ * ---------------------------------------------------- */
 
-/* This process's life page, counted; *fd stays ours and is valid until the matching close. It says
- * nothing any more when the last user has closed it. */
-int ft_life_open(int *fd);
-void ft_life_close(void);
+/* This process's liveness page, counted; *fd stays ours and is valid until the matching close. It
+ * says nothing any more when the last user has closed it. */
+int ft_liveness_open(int *fd);
+void ft_liveness_close(void);
 /* Another process's page, from its descriptor, which the caller keeps. ended: the process has ended
  * (or runs another program now), however that happened: proof of death, within a fraction of a
  * millisecond. False proves nothing. */
-struct ft_life;
-int ft_life_map(int fd, struct ft_life **out);
+struct ft_liveness;
+int ft_liveness_map(int fd, struct ft_liveness **out);
 /* Where processes of this host find a page, as bytes that may travel; the token tells it from
  * others that have come to the same place since. find: FT_NOTSUP if it cannot be seen from here:
  * another user's, in another container, this process's own, or gone. */
-struct ft_life_place {
+struct ft_liveness_place {
     uint32_t pid, fd;
     uint64_t token;
 };
-void ft_life_locate(struct ft_life_place *out); /* of this process's page, which is open */
-int ft_life_find(const struct ft_life_place *, struct ft_life **out);
-bool ft_life_ended(const struct ft_life *);
+void ft_liveness_locate(struct ft_liveness_place *out); /* of this process's page, which is open */
+int ft_liveness_find(const struct ft_liveness_place *, struct ft_liveness **out);
+bool ft_liveness_ended(const struct ft_liveness *);
 /* the process lives, and uses the library: proof of life until now */
-bool ft_life_held(const struct ft_life *);
-void ft_life_unmap(struct ft_life *); /* NULL is allowed */
+bool ft_liveness_held(const struct ft_liveness *);
+void ft_liveness_unmap(struct ft_liveness *); /* NULL is allowed */
 
 /* ---- small things ---------------------------------------------------------------------------- */
 

@@ -36,8 +36,8 @@ struct head {
     uint64_t token;
     struct ft_pinned_offered offer;
 };
-_Static_assert(sizeof(struct head) <= FT_PINNED_PAGE_BYTES - FT_PINNED_BOARD_BYTES,
-               "boards are behind it");
+_Static_assert(sizeof(struct head) <= FT_PINNED_PAGE_BYTES - FT_PINNED_READINESS_BYTES,
+               "readiness tables are behind it");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -118,7 +118,7 @@ void ft_pinned_hide(struct ft_pinned *chunk)
 
 void ft_pinned_close(struct ft_pinned *chunk)
 {
-    assert(!chunk->extents && !chunk->shown && !chunk->met && !chunk->there);
+    assert(!chunk->extents && !chunk->shown && !chunk->met && !chunk->devmem);
     if (chunk->at && !chunk->on_device)
         ft_unmap(head_of(chunk), HEAD + chunk->len_bytes);
     ft_fd_close(&chunk->fd);
@@ -135,8 +135,8 @@ void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out)
                                     .token = own->token};
 }
 
-/* As with life pages: only what has the right name is opened, and should it change in between, the
- * open does not wait. */
+/* As with liveness pages: only what has the right name is opened, and should it change in between,
+ * the open does not wait. */
 static int open_place(const struct ft_pinned_place *place)
 {
     static const char name[] = "/memfd:" NAME;
@@ -228,29 +228,29 @@ struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all)
 
 struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes)
 {
-    struct ft_pinned *there = calloc(1, sizeof *there);
-    if (!there)
+    struct ft_pinned *devmem = calloc(1, sizeof *devmem);
+    if (!devmem)
         return ft_fail(FT_NOMEM, "no memory for a device's"), NULL;
-    there->at = at;
-    there->len_bytes = len_bytes;
-    there->fd = -1;
-    there->on_device = true;
-    return there;
+    devmem->at = at;
+    devmem->len_bytes = len_bytes;
+    devmem->fd = -1;
+    devmem->on_device = true;
+    return devmem;
 }
 
-void ft_pinned_set_there(struct ft_pinned *pinned, struct ft_pinned *there)
+void ft_pinned_set_devmem(struct ft_pinned *pinned, struct ft_pinned *devmem)
 {
-    __atomic_store_n(&pinned->there, there, __ATOMIC_RELEASE);
+    __atomic_store_n(&pinned->devmem, devmem, __ATOMIC_RELEASE);
 }
 
-void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *there, const void *handle)
+void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *devmem, const void *handle)
 {
     struct ft_pinned_offered *offer = &head_of(own)->offer;
     if (handle)
         memcpy(offer->handle, handle, sizeof offer->handle);
     offer->has_handle = handle != NULL;
-    offer->len_bytes = there->len_bytes; /* nobody has met it yet */
-    ft_pinned_set_there(own, there);
+    offer->len_bytes = devmem->len_bytes; /* nobody has met it yet */
+    ft_pinned_set_devmem(own, devmem);
 }
 
 void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out)
@@ -273,9 +273,9 @@ bool ft_pinned_was_opened(const struct ft_pinned *own)
     return __atomic_load_n(&head_of(own)->offer.opened, __ATOMIC_SEQ_CST) != 0;
 }
 
-void *ft_pinned_boards(const struct ft_pinned *chunk)
+void *ft_pinned_readiness_area(const struct ft_pinned *chunk)
 {
-    return (char *)chunk->at - FT_PINNED_BOARD_BYTES;
+    return (char *)chunk->at - FT_PINNED_READINESS_BYTES;
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */

@@ -104,10 +104,10 @@ bool ft_depopulate(void *addr, size_t len_bytes, bool shared)
 void ft_pages_trim(struct ft_pages *pages, void *buffer, size_t len_bytes, bool shared)
 {
     size_t used = pages->used;
-    if (used < pages->there &&
+    if (used < pages->present &&
         !ft_depopulate((unsigned char *)buffer + used, len_bytes - used, shared))
         return;
-    *pages = (struct ft_pages){.there = (uint32_t)used};
+    *pages = (struct ft_pages){.present = (uint32_t)used};
 }
 
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out)

@@ -1,3 +1,14 @@
-src_libftcore_la_SOURCES += src/core/core.h src/core/stream.h src/core/direct.h src/core/control.h src/core/reshape.h src/core/op.c src/core/stream.c src/core/exec.c src/core/p2p.c src/core/comm.c src/core/direct.c src/core/fuse.c src/core/card.c src/core/preserve.c \
-	src/core/control.c src/core/beat.c src/core/lives.c src/core/pact.c src/core/reshape.c src/core/quit.c src/core/growth.h src/core/growth.c src/core/grow.c src/core/grow_join.c \
-	src/core/rma.c src/core/verify.c src/core/retry.c src/core/notice.c src/core/engine.c src/core/drive.c src/core/init.c src/core/near.c src/core/cores.c src/core/gpu.h src/core/gpu.c src/core/blocking.c src/core/graph.c
+# The core's three floors; calls go down only: group -> run -> engine (tests/tidy/calls_test.sh).
+src_libftcore_la_SOURCES += src/core/core.h \
+	$(engine_sources) $(run_sources) $(group_sources)
+engine_sources = src/core/engine/control.h src/core/engine/engine.c src/core/engine/drive.c \
+	src/core/engine/control.c src/core/engine/heartbeat.c src/core/engine/death_watch.c \
+	src/core/engine/endpoint.c src/core/engine/cores.c src/core/engine/locality.c
+run_sources = src/core/run/stream.h src/core/run/fast_path.h src/core/run/gpu.h src/core/run/op.c \
+	src/core/run/stream.c src/core/run/lanes.c src/core/run/p2p.c src/core/run/rma.c \
+	src/core/run/fast_path.c src/core/run/fuse.c src/core/run/preserve.c src/core/run/verify.c \
+	src/core/run/gpu.c src/core/run/gpu_blocking.c src/core/run/graph.c
+group_sources = src/core/group/reshape.h src/core/group/growth.h src/core/group/comm.c \
+	src/core/group/notice.c src/core/group/agreement.c src/core/group/retry.c \
+	src/core/group/reshape.c src/core/group/abandoned.c src/core/group/growth.c \
+	src/core/group/grow.c src/core/group/grow_join.c src/core/group/init.c

@@ -22,8 +22,8 @@
 #define FT_QUEUE_MAX 4096
 #define FT_HISTORY 64 /* calls remembered for naming a mismatch */
 #define FT_PLAN_CACHE 64
-/* an engine looks for letters, notices and puts every so many turns; if nothing moves at the clock
- * too */
+/* an engine looks for control messages, notices and puts every so many turns; if nothing moves at
+ * the clock too */
 #define FT_TURNS_OFTEN 16
 /* and at the clock while things move, and at transports without links; a multiple of the above */
 #define FT_TURNS_RARELY 64
@@ -136,10 +136,11 @@ static inline uint64_t ft_sig_call(uint64_t sig)
 /* "AllReduce(count 4, float32, sum)" */
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes);
 
-#include "core/stream.h"
-#include "core/gpu.h"
+#include "core/run/stream.h"
+#include "core/run/gpu.h"
 
-/* ---- communicators (comm.c, preserve.c, verify.c, exec.c, p2p.c, notice.c, init.c) ----------- */
+/* ---- communicators (comm.c, preserve.c, verify.c, lanes.c, p2p.c, notice.c, init.c) -----------
+ */
 
 /* HELD: the next operation compares a result that other lanes still work on; like an IDLE lane,
  * this one is at no step. */
@@ -198,7 +199,7 @@ struct ft_gone {
     uint32_t decided;
 };
 
-#include "core/direct.h"
+#include "core/run/fast_path.h"
 
 struct ft_comm_limits {
     int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms;
@@ -224,7 +225,7 @@ struct ft_comm {
     struct ft_work *head, *tail; /* groups in call order; the head may be running */
     atomic_int queued;           /* works submitted and not finished */
     bool running;
-    struct ft_direct direct;
+    struct ft_fast fast;
     uint64_t seq; /* collectives started */
     struct ft_lane lanes[FT_LANES];
     int nlanes;                   /* of them that the running work uses */
@@ -247,7 +248,7 @@ struct ft_comm {
     struct ft_plan comparing; /* of every comparison; algo is NULL before the first */
 
     /* where it says what of its operations is on the GPU; NULL: nobody can see that */
-    struct ft_board *board;
+    struct ft_readiness *readiness;
     /* its queue on the GPU, from its first operation there on; read with acquire */
     struct ft_comm_gpu *gpu;
     atomic_int let_go; /* streams that a failure holds go on */
@@ -273,7 +274,7 @@ struct ft_comm {
     /* collectives that are complete here, and on every live rank as far as was agreed */
     uint64_t done_op, agreed_op;
     /* agreements that this rank's user has come to; the last that was decided */
-    uint32_t pacts, decided;
+    uint32_t agreements, decided;
     unsigned char *failed; /* [nranks] 1: agreed to be dead */
     /* there was an agreement: `failed` is what counts, also if it is empty */
     bool agreed;
@@ -288,11 +289,11 @@ struct ft_comm {
         int pins;             /* calls of users under way that count on the view */
         /* a failure that no repetition helps; sends, receives, puts or signals passed in this
          * view */
-        bool never, direct;
+        bool never, p2p_passed;
         int ends; /* a failure that came meanwhile and ends it; FT_OK: none */
         /* of the next view, while it is bound; since when an abort waits for the agreement */
         uint64_t ctx, leaving_ns;
-        struct ft_pact *pact; /* NULL: not entered; then whether it was decided */
+        struct ft_agreement *agreement; /* NULL: not entered; then whether it was decided */
         bool decided;
         /* ranks that the last change of view left out, as they were before it */
         int *lost, nlost;
@@ -312,7 +313,7 @@ struct ft_comm {
  * ready for them. */
 int ft_engine_bind(struct ft_engine *engine, uint64_t ctx);
 void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx);
-/* these two by who holds the engine */
+/* these two the caller holds the engine */
 int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx);
 void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx);
 /* Makes the communicator of a bound context. Copies view's arrays. The caller gets the one
@@ -340,7 +341,7 @@ void ft_comm_retire(struct ft_comm *comm, int status); /* the head work is over 
 bool ft_comm_turn(struct ft_comm *comm);               /* one turn; true if something moved */
 /* The head work is of a call that was made before, see direct.c: starts it, and ends it if what it
  * receives comes soon. */
-void ft_comm_again(struct ft_comm *comm, int looks);
+void ft_comm_repeat(struct ft_comm *comm, int looks);
 void ft_comm_tick(struct ft_comm *comm, uint64_t now_ns);
 void ft_comm_peer_down(struct ft_comm *comm, struct ft_peer *peer, const struct ft_link *link);
 /* The plan for a collective, from the cache when it was seen before. Any thread that holds the
@@ -353,14 +354,14 @@ void ft_preserve_start(struct ft_comm *comm);
 bool ft_preserve_save(struct ft_comm *comm);
 bool ft_preserve_restore(struct ft_comm *comm); /* a turn of it; true: nothing is left to restore */
 void ft_preserve_free(struct ft_comm *comm);    /* the side buffer */
-bool ft_exec_turn(struct ft_comm *comm);        /* lanes */
-void ft_exec_start(struct ft_comm *comm);       /* the head work begins */
+bool ft_lanes_turn(struct ft_comm *comm);       /* lanes */
+void ft_lanes_start(struct ft_comm *comm);      /* the head work begins */
 /* starts the steps of the repeat that is loaded, and sends */
-void ft_exec_again(struct ft_comm *comm, struct ft_op *op);
-void ft_exec_drop(struct ft_comm *comm); /* releases views and reservations after a failure */
-void ft_exec_over(struct ft_comm *comm); /* no lane is at a step any more: all is settled */
-bool ft_exec_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
-bool ft_exec_pending_to(const struct ft_comm *comm, int rank);
+void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op);
+void ft_lanes_drop(struct ft_comm *comm); /* releases views and reservations after a failure */
+void ft_lanes_over(struct ft_comm *comm); /* no lane is at a step any more: all is settled */
+bool ft_lanes_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
+bool ft_lanes_pending_to(const struct ft_comm *comm, int rank);
 bool ft_p2p_turn(struct ft_comm *comm);
 void ft_p2p_start(struct ft_comm *comm, struct ft_op *op);
 /* Whom the running work waits for, in words (text may be NULL), and in which operation; -1
@@ -375,7 +376,8 @@ struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size
 bool ft_rma_receive(struct ft_comm *comm);
 bool ft_rma_turn(struct ft_comm *comm);
 struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
-struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id); /* engine held */
+struct ft_window *ft_window_find(const struct ft_comm *comm,
+                                 uint64_t id); /* the caller holds the engine */
 int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out);
 /* false: there is none at that address, perhaps no more */
 bool ft_window_remove(struct ft_comm *comm, const void *window);
@@ -416,7 +418,7 @@ bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, 
  * writes at most capacity. */
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);
 /* A link of the peer goes: what the communicator holds of it is given back first. */
-void ft_exec_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link);
+void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link);
 
 bool ft_notice_turn(struct ft_comm *comm);      /* takes control messages, sends due ones */
 void ft_notice_broadcast(struct ft_comm *comm); /* the comm's failure goes to every rank */
@@ -437,9 +439,9 @@ struct ft_init {
     struct ft_device_gpu gpu; /* of the user's thread */
 };
 int ft_init_run(const struct ft_init *init, struct ft_comm **out);
-/* Settings of a communicator that must be the same on all its ranks: into the digest of a card, and
- * as flags whose bitwise AND over the ranks is 0 where they differ. */
-void ft_card_settings(struct ft_card *card, const struct ft_comm_limits *limits);
+/* Settings of a communicator that must be the same on all its ranks: into the digest of an
+ * endpoint, and as flags whose bitwise AND over the ranks is 0 where they differ. */
+void ft_endpoint_settings(struct ft_endpoint *endpoint, const struct ft_comm_limits *limits);
 static inline uint64_t ft_settings_flags(const struct ft_comm_limits *limits)
 {
     return (limits->verify ? 1 : 2) | (limits->retry ? 4 : 8);
@@ -491,11 +493,12 @@ struct ft_shape {
 struct ft_shape ft_comm_shape(struct ft_comm *comm, int root);
 int ft_comm_nranks(const struct ft_comm *comm), ft_comm_rank(const struct ft_comm *comm);
 
-/* ---- agreements (pact.c) --------------------------------------------------------------------- */
+/* ---- agreements (agreement.c)
+ * --------------------------------------------------------------------- */
 
 /* One agreement of a communicator: membership's state machine and whom it talks to. */
-struct ft_pact {
-    struct ft_pact *next;
+struct ft_agreement {
+    struct ft_agreement *next;
     uint64_t ctx; /* of the communicator, and its number there, from 1 */
     uint32_t instance;
     /* ft_agree_state(); release after the consequences were drawn, acquire by the waiting user */
@@ -516,27 +519,29 @@ int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input,
                   const struct ft_decision **out);
 /* Its parts: this rank comes to the agreement; it is over, or this rank waits no longer
  * (FT_ABORTED, FT_TIMEOUT); what came of it (FT_AGAIN: nothing yet). Only the wait blocks. */
-int ft_pact_enter(struct ft_comm *comm, const struct ft_agree_input *input, struct ft_pact **out);
-int ft_pact_wait(const struct ft_comm *comm, struct ft_pact *pact);
-int ft_pact_result(const struct ft_comm *comm, const struct ft_pact *pact,
-                   const struct ft_decision **out);
-/* By who holds the engine: the next agreement and the child that it makes, by its context, belong
- * together, whatever other threads call. */
-int ft_pact_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,
-                            struct ft_pact **out);
-uint64_t ft_pact_child_held(const struct ft_comm *comm, enum ft_agree_kind kind);
-/* To come to one, with the engine held and the agreement's number: FT_PACT_RETRY is each context's
- * own of policy retry, apart from those to which users come. */
-#define FT_PACT_RETRY UINT32_MAX
-int ft_pact_enter_held(struct ft_comm *comm, uint32_t instance, const struct ft_agree_input *input,
-                       struct ft_pact **out);
+int ft_agreement_enter(struct ft_comm *comm, const struct ft_agree_input *input,
+                       struct ft_agreement **out);
+int ft_agreement_wait(const struct ft_comm *comm, struct ft_agreement *agreement);
+int ft_agreement_result(const struct ft_comm *comm, const struct ft_agreement *agreement,
+                        const struct ft_decision **out);
+/* the caller holds the engine: the next agreement and the child that it makes, by its context,
+ * belong together, whatever other threads call. */
+int ft_agreement_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,
+                                 struct ft_agreement **out);
+uint64_t ft_agreement_child_held(const struct ft_comm *comm, enum ft_agree_kind kind);
+/* To come to one, with the the caller holds the engine and the agreement's number:
+ * FT_AGREEMENT_RETRY is each context's own of policy retry, apart from those to which users come.
+ */
+#define FT_AGREEMENT_RETRY UINT32_MAX
+int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
+                            const struct ft_agree_input *input, struct ft_agreement **out);
 struct ft_ctl_head;
-void ft_pact_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
-                     const void *data, size_t len_bytes);
-void ft_pact_tick(struct ft_engine *engine);
+void ft_agreement_receive(struct ft_engine *engine, struct ft_peer *peer,
+                          const struct ft_ctl_head *head, const void *data, size_t len_bytes);
+void ft_agreement_tick(struct ft_engine *engine);
 /* the communicator closes, or leaves its context for that of its next view */
-void ft_pact_detach(struct ft_comm *comm, bool moves);
-void ft_pact_close(struct ft_engine *engine);
+void ft_agreement_detach(struct ft_comm *comm, bool moves);
+void ft_agreement_close(struct ft_engine *engine);
 
 /* ---- the engine (engine.c, drive.c) ---------------------------------------------------------- */
 
@@ -556,11 +561,11 @@ struct ft_peer {
     bool redialled;   /* dialled again after it was lost or left */
     bool unreachable; /* and that failed */
     bool dead;        /* its process has ended: proven */
-    /* of its process, if that is another one of this host; see lives.c */
-    struct ft_life *life;
+    /* of its process, if that is another one of this host; see death_watch.c */
+    struct ft_liveness *liveness;
     bool ended; /* and it was seen to have ended */
     /* what it has for its links, if both have a GPU: kept while it is in a communicator; see
-     * near.c */
+     * locality.c */
     struct ft_pinned *pinned;
     bool suspected;        /* its heartbeats do not come */
     bool fenced;           /* declared dead by agreement: it may only be told so */
@@ -569,7 +574,7 @@ struct ft_peer {
     bool beating;          /* it gets ours */
     bool told;             /* we know of it by others, not only by its own word */
     bool odd;              /* it said what nobody understands, and people know */
-    int letters;           /* in the outbox */
+    int queued_messages;   /* in the outbox */
     unsigned breaks;       /* sending links that went down, also before they were up */
     uint64_t blocked;      /* round of the outbox in which its link took nothing */
     int rank;              /* in the first communicator, for people; -1 unknown */
@@ -579,7 +584,7 @@ struct ft_peer {
         uint64_t bytes, transfer_ns, wait_ns;
     } tx_time, rx_time;
     uint32_t address_bytes;
-    unsigned char *address; /* packed card */
+    unsigned char *address; /* packed endpoint */
 };
 
 struct ft_engine_config {
@@ -616,14 +621,14 @@ struct ft_engine {
     struct ft_peer *roster;     /* all of them */
     bool hung_up;               /* some that nobody knows may have gone */
     bool alive;                 /* others can see the end of this process */
-    int lives;                  /* peers whose life pages are seen */
-    struct ft_letter *outbox, **outbox_end;
-    unsigned char *letter;         /* [chunk_bytes] the control message being taken */
+    int watched_lives;          /* peers whose liveness pages are seen */
+    struct ft_ctl_message *outbox, **outbox_end;
+    unsigned char *ctl_buffer;     /* [chunk_bytes] the control message being taken */
     uint64_t rounds;               /* of the outbox */
     struct ft_detect detect;       /* heartbeats: time and bounds */
     uint64_t beat_ns, beat_rounds; /* last time ours were sent; how often */
-    atomic_int unsent;             /* letters; relaxed, for who waits for none */
-    struct ft_pact *pacts;
+    atomic_int unsent;             /* control messages; relaxed, for who waits for none */
+    struct ft_agreement *agreements;
     int undecided; /* of them */
     struct ft_growth *growths;
     /* of the last communicators that were closed */
@@ -634,11 +639,11 @@ struct ft_engine {
     } closed[64];
     unsigned nclosed;
     /* the last children that peers gave up */
-    struct ft_quit {
+    struct ft_abandoned_child {
         uint64_t ctx;
         const struct ft_peer *peer;
-    } quits[64];
-    unsigned nquits;
+    } abandoned[64];
+    unsigned nabandoned;
     struct ft_comm *comms;
 
     pthread_mutex_t drive; /* who holds it is the driver */
@@ -679,38 +684,39 @@ void ft_engine_close(struct ft_engine *engine);
 struct ft_stream *ft_engine_null_stream(struct ft_engine *engine);
 void ft_engine_ref(struct ft_engine *engine);
 void ft_engine_unref(struct ft_engine *engine); /* frees the struct with the last one */
-/* This rank's card for the bootstrap, from its transports' addresses. */
-int ft_engine_card(struct ft_engine *engine, struct ft_card *card);
-/* near.c: this rank's part of a card; false: it is full. What a communicator's ranks have between
- * them; FT_NOMEM. */
-bool ft_near_card(const struct ft_engine *engine, struct ft_card *card);
-int ft_near_links(const struct ft_comm *comm, enum ft_links *links);
+/* This rank's endpoint for the bootstrap, from its transports' addresses. */
+int ft_engine_endpoint(struct ft_engine *engine, struct ft_endpoint *endpoint);
+/* locality.c: this rank's part of an endpoint; false: it is full. What a communicator's ranks have
+ * between them; FT_NOMEM. */
+bool ft_locality_endpoint(const struct ft_engine *engine, struct ft_endpoint *endpoint);
+int ft_locality_links(const struct ft_comm *comm, enum ft_links *links);
 /* Pinned memory of a communicator's ranks is mapped, and the GPU reads it. reach: of those that
  * have come, and what those left that no communicator has any more goes. These two not by who holds
  * the engine; they may block. part: no communicator has the peer. */
-void ft_near_pinned(struct ft_comm *comm);
-void ft_near_reach(struct ft_engine *engine);
+void ft_locality_pinned(struct ft_comm *comm);
+void ft_locality_reach(struct ft_engine *engine);
 /* Whose messages this rank's GPU takes from their GPU's memory is told to all; and, of collectives
  * that have been reached, or of the receive that is next from a rank, whether the GPU has their
- * buffers. Engine held. */
-void ft_near_board(struct ft_comm *comm);
-void ft_near_say(struct ft_comm *comm);
-void ft_near_say_receive(struct ft_comm *comm, int rank);
-void ft_near_part(struct ft_peer *peer);
-bool ft_near_has_pinned(const struct ft_comm *comm); /* a rank has some */
+ * buffers. The caller holds the engine. */
+void ft_readiness_attach(struct ft_comm *comm);
+void ft_readiness_tell(struct ft_comm *comm);
+void ft_readiness_tell_receive(struct ft_comm *comm, int rank);
+void ft_locality_part(struct ft_peer *peer);
+bool ft_locality_has_pinned(const struct ft_comm *comm); /* a rank has some */
 /* do all ranks say that the others may read their memory? Slow if one says so. After
- * ft_near_links() */
-enum ft_pulls ft_near_pulls(const struct ft_comm *comm);
+ * ft_locality_links() */
+enum ft_pulls ft_locality_pulls(const struct ft_comm *comm);
 /* cores.c: the same for the cores that ranks of a host have between them; FT_NOMEM. */
 void ft_cores_open(struct ft_engine *engine);
-bool ft_cores_card(const struct ft_engine *engine, struct ft_card *card);
+bool ft_cores_endpoint(const struct ft_engine *engine, struct ft_endpoint *endpoint);
 int ft_cores_count(struct ft_comm *comm);
 /* Adds a named part, or replaces it; false: it does not fit. */
-bool ft_card_put(struct ft_card *card, const char *name, const void *data, size_t len_bytes);
-/* The named part of a card's address; NULL: none, or the card is malformed. */
-const unsigned char *ft_card_part(const unsigned char *card, size_t card_bytes, const char *name,
-                                  size_t *len_bytes);
-/* Finds or makes the peer. Engine held. */
+bool ft_endpoint_put(struct ft_endpoint *endpoint, const char *name, const void *data,
+                     size_t len_bytes);
+/* The named part of an endpoint's address; NULL: none, or the endpoint is malformed. */
+const unsigned char *ft_endpoint_part(const unsigned char *endpoint, size_t endpoint_bytes,
+                                      const char *name, size_t *len_bytes);
+/* Finds or makes the peer. The caller holds the engine. */
 struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id);
 int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const void *address,
                     uint32_t len_bytes, int rank);
@@ -742,14 +748,14 @@ void ft_engine_stop_thread(struct ft_engine *engine);
 bool ft_engine_wait(struct ft_engine *first, bool (*done)(void *), void *arg, uint64_t bound_ns);
 /* after a submission: one turn if nobody drives, else wake a sleeper */
 void ft_engine_kick(struct ft_engine *engine);
-/* after a communicator came or went. Engine held */
+/* after a communicator came or went. The caller holds the engine */
 void ft_engine_count_local(struct ft_engine *engine);
 /* Calls fn for each engine that the process has now, holding a reference. */
 void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg);
 void ft_engine_enlist(struct ft_engine *engine);
 void ft_engine_delist(struct ft_engine *engine);
 
-#include "core/control.h"
-#include "core/reshape.h"
+#include "core/engine/control.h"
+#include "core/group/reshape.h"
 
 #endif

@@ -1,7 +1,8 @@
 /*
  * device: moves and reduces data. The host device works synchronously on ordinary memory with the
  * CPU's vector units; a device with streams (a GPU) works on queues, one a communicator, and
- * completes passes later. Called by core with the engine held, where a slot does not say otherwise.
+ * completes passes later. Called by core with the the caller holds the engine, where a slot does
+ * not say otherwise.
  */
 #ifndef FT_DEVICE_H
 #define FT_DEVICE_H
@@ -32,7 +33,7 @@ struct ft_reduce {
 
 /* Operands of a pass on a queue that the device cannot reach, such as a link's memory: bit k stands
  * for src[k] or dst[k]. They go through memory of the queue's that it can. */
-struct ft_device_far {
+struct ft_device_staged {
     uint32_t src, dst;
 };
 
@@ -41,7 +42,7 @@ struct ft_device_req {
     int status; /* FT_AGAIN until done */
     struct ft_device_req *next;
     struct ft_reduce pass;
-    struct ft_device_far far;
+    struct ft_device_staged staged;
     const void *scale_from;
     bool direct;         /* operands that are not the device's are reached where they lie */
     size_t posted, left; /* elements handed over, and not done */
@@ -71,7 +72,7 @@ struct ft_device_ops {
      * there is no other device. Likewise. */
     int (*only)(struct ft_device *, const void *ptr);
     /* Starts one pass. FT_OK: done already. FT_AGAIN: req->status changes in a later poll; sources
-     * and destinations stay untouched until then. Engine held, never blocks. */
+     * and destinations stay untouched until then. The caller holds the engine, never blocks. */
     int (*reduce)(struct ft_device *, const struct ft_reduce *, struct ft_device_req *req);
     int (*poll)(struct ft_device *); /* collects finished passes; returns how many */
     /* What other engines have pinned and this one has met (ft_pinned_meet()) is reached from now
@@ -125,8 +126,9 @@ struct ft_device_queue_ops {
     /* Starts a pass: FT_AGAIN, and req->status changes in a later poll. Passes under way must not
      * depend on each other. scale_from: where the device finds the scale, NULL: in the pass. Never
      * blocks and takes no lock of the driver's; so do the next three. */
-    int (*reduce)(struct ft_device_queue *, const struct ft_reduce *, struct ft_device_far far,
-                  const void *scale_from, struct ft_device_req *req);
+    int (*reduce)(struct ft_device_queue *, const struct ft_reduce *,
+                  struct ft_device_staged staged, const void *scale_from,
+                  struct ft_device_req *req);
     int (*poll)(struct ft_device_queue *); /* how many passes or pieces of them moved */
     /* Idempotent. Operands that are staged are not touched any more; those in pinned memory
      * (base/pinned.c) until the queue is idle. */
@@ -136,7 +138,7 @@ struct ft_device_queue_ops {
     /* A word that this side writes and kernels, also the user's, may read: 0 at first. *there is
      * its address for them. The queue's until close, and then for good if it is not 0. May block;
      * one thread at a time. */
-    int (*word)(struct ft_device_queue *, uint32_t **here, const uint32_t **there);
+    int (*word)(struct ft_device_queue *, uint32_t **here, const uint32_t **dev_ptr);
 
     /* Streams that are being captured. FT_OK: all of them are, into one graph. FT_AGAIN: none is.
      * FT_INVAL. */

@@ -13,7 +13,7 @@
 #define FT_SELECT_BYTES 16
 #define FT_FRAME_BYTES 8
 #define FT_JOIN_FIXED_BYTES 32
-#define FT_JOIN_WIRE_MAX (FT_JOIN_FIXED_BYTES + FT_CARD_WIRE_MAX)
+#define FT_JOIN_WIRE_MAX (FT_JOIN_FIXED_BYTES + FT_ENDPOINT_WIRE_MAX)
 #define FT_FAIL_TEXT_MAX 511
 #define FT_FAIL_WIRE_MAX (4 + FT_FAIL_TEXT_MAX)
 #define FT_TABLE_FIXED_BYTES 16
@@ -55,7 +55,8 @@ struct ft_join_msg {
     uint64_t nonce;
     uint32_t nranks, rank, nids, index; /* index: of this id among nids */
     uint32_t left_ms, bound_ms;         /* of the rank's time: what is left, and what it had */
-    struct ft_card card; /* only if the rank belongs to this id's block; a stranger only fetches */
+    struct ft_endpoint
+        endpoint; /* only if the rank belongs to this id's block; a stranger only fetches */
 };
 struct ft_table_head {
     uint64_t salt;
@@ -108,8 +109,8 @@ size_t ft_table_head_encode(unsigned char out[FT_TABLE_FIXED_BYTES], const struc
 /* Decodes a TABLE frame's payload as it comes in: put at most ft_table_room() bytes behind
  * have_bytes of buf, then take. */
 struct ft_table_reader {
-    struct ft_card *card;      /* [head.count] */
-    struct ft_table_head head; /* first and count as they must be; salt valid after FT_OK */
+    struct ft_endpoint *endpoint; /* [head.count] */
+    struct ft_table_head head;    /* first and count as they must be; salt valid after FT_OK */
     bool head_seen;
     uint32_t ncards;
     size_t left_bytes, have_bytes; /* of the payload still to come; in buf */
@@ -128,7 +129,7 @@ struct ft_gathered {
     uint64_t config;
     uint32_t bytes;
     unsigned char wire[];
-}; /* a rank's card */
+}; /* a rank's endpoint */
 enum ft_gather_state { FT_GATHER_EMPTY, FT_GATHER_OPEN, FT_GATHER_FULL, FT_GATHER_FAILED };
 struct ft_gather {
     struct ft_gather *next;
@@ -140,9 +141,9 @@ struct ft_gather {
     unsigned char key[FT_SECRET_BYTES]; /* for connections about this id */
     enum ft_gather_state state;
     uint32_t nranks, nids, index, first, count, arrived;
-    uint32_t first_rank;       /* who came first: the one the others are compared with */
-    struct ft_gathered **card; /* [count] */
-    unsigned char *told;       /* a bit for each rank that needs no answer any more */
+    uint32_t first_rank;           /* who came first: the one the others are compared with */
+    struct ft_gathered **endpoint; /* [count] */
+    unsigned char *told;           /* a bit for each rank that needs no answer any more */
     uint32_t ntold;
     uint32_t bound_ms; /* of the rank whose time ends first */
     /* EMPTY: forget, OPEN: give up, FULL and FAILED: forget even if not all were told */
@@ -164,9 +165,9 @@ static inline bool ft_gather_settled(const struct ft_gather *g)
  * status and fail text: FT_AGAIN from a settled explicit gather, FT_USAGE for a survivor's rank of
  * a grow or one that another process has in a full gather, FT_NOMEM. */
 int ft_gather_add(struct ft_gather *, const struct ft_join_msg *, uint64_t now_ns);
-/* The cards of all survivors of a grow; may settle it. Nobody waits for an answer in their name,
- * but ft_service_collect() takes one in that of rank 0. */
-void ft_gather_supply(struct ft_gather *, uint32_t nranks, const struct ft_card *card,
+/* The endpoints of all survivors of a grow; may settle it. Nobody waits for an answer in their
+ * name, but ft_service_collect() takes one in that of rank 0. */
+void ft_gather_supply(struct ft_gather *, uint32_t nranks, const struct ft_endpoint *endpoint,
                       uint64_t now_ns);
 /* Whoever's time ends first ends the gather. */
 void ft_gather_bound(struct ft_gather *, uint64_t due_ns, uint32_t bound_ms);
@@ -192,10 +193,11 @@ void ft_service_withdraw_all(const void *owner, const char *why); /* all that ar
 /* A job of one rank: its id, if this process serves it, is used up without any network. FT_USAGE if
  * it was before. */
 int ft_service_consume(uint64_t nonce);
-/* The survivors' cards of a grow, `count` of them. FT_USAGE: not the number that the id was made
- * for, supplied before, or not served here; else why the grow has failed already, or fails by
+/* The survivors' endpoints of a grow, `count` of them. FT_USAGE: not the number that the id was
+ * made for, supplied before, or not served here; else why the grow has failed already, or fails by
  * this. */
-int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_card *card, uint32_t count);
+int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_endpoint *endpoint,
+                      uint32_t count);
 /* Waits for a supplied grow to settle. *answer: a copy of the TABLE frame, the caller's to free().
  * FT_ABORTED fails it. */
 int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *cancel,

@@ -219,7 +219,7 @@ static int turn_join(struct ft_service *s, struct ft_conn *c, uint64_t now_ns)
     if (kind != FT_FRAME_JOIN || ft_join_decode(c->in + FT_FRAME_BYTES, len, &msg) != FT_OK)
         return FT_PROTOCOL;
     bool member = ft_block_of(msg.nranks, msg.nids, msg.rank) == msg.index;
-    if (msg.nonce != c->nonce || (member && msg.card.engine != c->auth.peer))
+    if (msg.nonce != c->nonce || (member && msg.endpoint.engine != c->auth.peer))
         return FT_PROTOCOL;
     struct ft_gather *g = ft_service_find(s, c->nonce);
     ft_frame_encode(joined, FT_FRAME_JOINED, 0);

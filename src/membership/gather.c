@@ -1,7 +1,7 @@
 /*
- * What has been collected for one unique id: who came, with which card, and what everybody is told
- * in the end. No sockets and no locks: the service calls it under its own. Invariant: once settled
- * (FULL or FAILED) the answer never changes, so that whoever asks later learns the same.
+ * What has been collected for one unique id: who came, with which endpoint, and what everybody is
+ * told in the end. No sockets and no locks: the service calls it under its own. Invariant: once
+ * settled (FULL or FAILED) the answer never changes, so that whoever asks later learns the same.
  */
 #include "membership/bootstrap.h"
 
@@ -25,17 +25,17 @@ struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_
     return g;
 }
 
-static void drop_cards(struct ft_gather *g)
+static void drop_endpoints(struct ft_gather *g)
 {
-    for (uint32_t i = 0; g->card && i < g->count; i++)
-        free(g->card[i]);
-    free(g->card);
-    g->card = NULL;
+    for (uint32_t i = 0; g->endpoint && i < g->count; i++)
+        free(g->endpoint[i]);
+    free(g->endpoint);
+    g->endpoint = NULL;
 }
 
 void ft_gather_free(struct ft_gather *g)
 {
-    drop_cards(g);
+    drop_endpoints(g);
     free(g->told);
     free(g->answer);
     free(g);
@@ -56,7 +56,7 @@ bool ft_gather_tell(struct ft_gather *g, uint32_t rank)
 static void settle_failed(struct ft_gather *g, uint64_t now_ns, int status, const char *text)
 {
     static unsigned char bare[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX];
-    drop_cards(g);
+    drop_endpoints(g);
     g->answer = malloc(sizeof bare);
     g->answer_bytes = g->answer ? ft_fail_encode(g->answer, status, text) : 0;
     g->state = FT_GATHER_FAILED;
@@ -84,7 +84,7 @@ void ft_gather_timeout(struct ft_gather *g, uint64_t now_ns)
     size_t n = 0;
     uint32_t missing = 0;
     for (uint32_t i = 0; i < g->count; i++) {
-        if (g->card && g->card[i])
+        if (g->endpoint && g->endpoint[i])
             continue;
         if (missing < NAMED)
             n += (size_t)snprintf(names + n, sizeof names - n, "%s%u", missing ? ", " : "",
@@ -97,12 +97,12 @@ void ft_gather_timeout(struct ft_gather *g, uint64_t now_ns)
                    missing == 1 ? "" : "s", names, g->nranks, g->bound_ms);
 }
 
-/* All cards one after another, the same bytes for everybody. */
+/* All endpoints one after another, the same bytes for everybody. */
 static void settle_full(struct ft_gather *g, uint64_t now_ns)
 {
     size_t len = FT_TABLE_FIXED_BYTES;
     for (uint32_t i = 0; i < g->count; i++)
-        len += g->card[i]->bytes;
+        len += g->endpoint[i]->bytes;
     unsigned char *answer = malloc(FT_FRAME_BYTES + len);
     if (!answer) {
         ft_gather_fail(
@@ -115,10 +115,10 @@ static void settle_full(struct ft_gather *g, uint64_t now_ns)
     size_t n = ft_frame_encode(answer, FT_FRAME_TABLE, len);
     n += ft_table_head_encode(answer + n, &head);
     for (uint32_t i = 0; i < g->count; i++) {
-        memcpy(answer + n, g->card[i]->wire, g->card[i]->bytes);
-        n += g->card[i]->bytes;
+        memcpy(answer + n, g->endpoint[i]->wire, g->endpoint[i]->bytes);
+        n += g->endpoint[i]->bytes;
     }
-    drop_cards(g);
+    drop_endpoints(g);
     g->answer = answer;
     g->answer_bytes = n;
     g->state = FT_GATHER_FULL;
@@ -129,10 +129,10 @@ static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
 {
     uint32_t first, count;
     ft_block(msg->nranks, msg->nids, msg->index, &first, &count);
-    g->card = calloc(count, sizeof *g->card);
+    g->endpoint = calloc(count, sizeof *g->endpoint);
     g->told = calloc(msg->nranks / 8 + 1, 1);
-    if (!g->card || !g->told) {
-        drop_cards(g);
+    if (!g->endpoint || !g->told) {
+        drop_endpoints(g);
         free(g->told);
         g->told = NULL;
         return ft_fail(FT_NOMEM, "the process that serves the unique id has no memory for %u ranks",
@@ -154,29 +154,29 @@ static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
 static void compare_config(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
     uint32_t other = 0;
-    while (other < g->count && !g->card[other])
+    while (other < g->count && !g->endpoint[other])
         other++;
-    if (other == g->count || g->card[other]->config == msg->card.config)
+    if (other == g->count || g->endpoint[other]->config == msg->endpoint.config)
         return;
-    struct ft_card theirs;
-    if (ft_card_decode(g->card[other]->wire, g->card[other]->bytes, &theirs) <= 0)
+    struct ft_endpoint theirs;
+    if (ft_endpoint_decode(g->endpoint[other]->wire, g->endpoint[other]->bytes, &theirs) <= 0)
         return;
     ft_gather_fail(g, now_ns, FT_MISMATCH,
                    "rank %u has another configuration than rank %u: \"%s\" against \"%s\"",
-                   msg->rank, g->first + other, msg->card.config_text, theirs.config_text);
+                   msg->rank, g->first + other, msg->endpoint.config_text, theirs.config_text);
 }
 
-static int keep_card(struct ft_gather *g, const struct ft_join_msg *msg)
+static int keep_endpoint(struct ft_gather *g, const struct ft_join_msg *msg)
 {
-    unsigned char wire[FT_CARD_WIRE_MAX];
-    size_t bytes = ft_card_encode(wire, &msg->card);
-    struct ft_gathered *card = malloc(sizeof *card + bytes);
-    if (!card)
+    unsigned char wire[FT_ENDPOINT_WIRE_MAX];
+    size_t bytes = ft_endpoint_encode(wire, &msg->endpoint);
+    struct ft_gathered *endpoint = malloc(sizeof *endpoint + bytes);
+    if (!endpoint)
         return ft_fail(FT_NOMEM, "the process that serves the unique id is out of memory");
-    card->config = msg->card.config;
-    card->bytes = (uint32_t)bytes;
-    memcpy(card->wire, wire, bytes);
-    g->card[msg->rank - g->first] = card;
+    endpoint->config = msg->endpoint.config;
+    endpoint->bytes = (uint32_t)bytes;
+    memcpy(endpoint->wire, wire, bytes);
+    g->endpoint[msg->rank - g->first] = endpoint;
     g->arrived++;
     return FT_OK;
 }
@@ -192,10 +192,10 @@ void ft_gather_bound(struct ft_gather *g, uint64_t due_ns, uint32_t bound_ms)
 /* Of a rank in the table. */
 static uint64_t engine_of(const struct ft_gather *g, uint32_t rank)
 {
-    const unsigned char *card = g->answer + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES;
+    const unsigned char *endpoint = g->answer + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES;
     for (uint32_t r = g->first; r < rank; r++)
-        card += FT_CARD_FIXED_BYTES + ft_get32(card + 24) + ft_get32(card + 28);
-    return ft_get64(card);
+        endpoint += FT_ENDPOINT_FIXED_BYTES + ft_get32(endpoint + 24) + ft_get32(endpoint + 28);
+    return ft_get64(endpoint);
 }
 
 /* After the end: the one whose connection broke comes again, another one of the same number is not
@@ -214,7 +214,7 @@ static int add_late(const struct ft_gather *g, const struct ft_join_msg *msg)
     /* another id's, which only fetches */
     if (msg->rank < g->first || msg->rank - g->first >= g->count)
         return FT_OK;
-    if (engine_of(g, msg->rank) == msg->card.engine)
+    if (engine_of(g, msg->rank) == msg->endpoint.engine)
         return FT_OK;
     return ft_fail(FT_USAGE,
                    "another process has come as rank %u already, and all %u ranks are complete",
@@ -241,14 +241,14 @@ static int add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_
     ft_gather_bound(g, now_ns + msg->left_ms * UINT64_C(1000000), msg->bound_ms);
     if (msg->rank < g->first || msg->rank - g->first >= g->count)
         return FT_OK;
-    if (g->card[msg->rank - g->first]) {
+    if (g->endpoint[msg->rank - g->first]) {
         ft_gather_fail(g, now_ns, FT_USAGE, "two processes claim rank %u", msg->rank);
         return FT_OK;
     }
     compare_config(g, msg, now_ns);
     if (ft_gather_settled(g))
         return FT_OK;
-    int status = keep_card(g, msg);
+    int status = keep_endpoint(g, msg);
     if (status)
         return status;
     if (g->arrived == g->count)
@@ -265,7 +265,7 @@ int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t n
     return add(g, msg, now_ns);
 }
 
-void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_card *card,
+void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_endpoint *endpoint,
                       uint64_t now_ns)
 {
     uint32_t linger_ms = (uint32_t)ft_min(g->linger_ns / 1000000, UINT32_MAX);
@@ -278,7 +278,7 @@ void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_card
     g->supplied = true;
     for (uint32_t r = 0; !status && r < g->survivors && !ft_gather_settled(g); r++) {
         msg.rank = r;
-        msg.card = card[r];
+        msg.endpoint = endpoint[r];
         status = add(g, &msg, now_ns);
     }
     if (status) {

@@ -1,8 +1,8 @@
 /*
  * The root's side of a grow: ranks that join an existing job find it by an id that carries the key
- * of the job's links. The root serves the id, supplies the cards of all survivors and collects the
- * table once the joiners have come, without a connection of its own. Invariant: whatever ends an
- * attempt, joiners learn it from the same gather.
+ * of the job's links. The root serves the id, supplies the endpoints of all survivors and collects
+ * the table once the joiners have come, without a connection of its own. Invariant: whatever ends
+ * an attempt, joiners learn it from the same gather.
  */
 #include "membership/bootstrap.h"
 
@@ -61,7 +61,7 @@ void ft_unique_ids_withdraw(const void *owner, const char *why)
 }
 
 int ft_bootstrap_supply(const unsigned char bytes[FT_UNIQUE_ID_BYTES], int nranks,
-                        const struct ft_card *cards, int count)
+                        const struct ft_endpoint *endpoints, int count)
 {
     struct ft_id id;
     int status = decode_grow(&id, bytes);
@@ -69,16 +69,16 @@ int ft_bootstrap_supply(const unsigned char bytes[FT_UNIQUE_ID_BYTES], int nrank
         status = ft_fail(FT_INVAL, "%d ranks cannot grow to %d (at most %u ranks)", count, nranks,
                          FT_RANKS_MAX);
     for (int i = 0; !status && i < count; i++)
-        if (cards[i].address_bytes > FT_CARD_BYTES)
-            status = ft_fail(FT_INTERNAL, "a card's addresses have %u bytes, at most %d fit",
-                             cards[i].address_bytes, FT_CARD_BYTES);
+        if (endpoints[i].address_bytes > FT_ENDPOINT_BYTES)
+            status = ft_fail(FT_INTERNAL, "an endpoint's addresses have %u bytes, at most %d fit",
+                             endpoints[i].address_bytes, FT_ENDPOINT_BYTES);
     if (!status)
-        status = ft_service_supply(id.nonce, (uint32_t)nranks, cards, (uint32_t)count);
+        status = ft_service_supply(id.nonce, (uint32_t)nranks, endpoints, (uint32_t)count);
     sodium_memzero(&id, sizeof id);
     return status;
 }
 
-/* The frame is our own service's, but its cards are what the joiners sent. */
+/* The frame is our own service's, but its endpoints are what the joiners sent. */
 static int read_table(const unsigned char *frame, const struct ft_id *id, struct ft_table *table)
 {
     struct ft_table_reader r;
@@ -89,7 +89,7 @@ static int read_table(const unsigned char *frame, const struct ft_id *id, struct
         return status;
     memset(&r, 0, offsetof(struct ft_table_reader, buf));
     r.head.count = (uint32_t)table->nranks;
-    r.card = table->card;
+    r.endpoint = table->endpoint;
     r.left_bytes = len;
     const unsigned char *from = frame + FT_FRAME_BYTES;
     for (size_t got = 0; (status = ft_table_take(&r, got)) == FT_AGAIN; from += got) {
@@ -112,7 +112,7 @@ int ft_bootstrap_collect(const unsigned char bytes[FT_UNIQUE_ID_BYTES], uint64_t
         status = ft_service_collect(id.nonce, timeout_ns, cancel, &frame);
     if (!status) {
         uint32_t nranks = ft_get32(frame + FT_FRAME_BYTES + 12);
-        table = calloc(1, sizeof *table + nranks * sizeof table->card[0]);
+        table = calloc(1, sizeof *table + nranks * sizeof table->endpoint[0]);
         if (table)
             table->nranks = (int)nranks;
         status = table ? read_table(frame, &id, table)

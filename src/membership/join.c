@@ -1,8 +1,8 @@
 /*
- * The client: a rank hands its card to the service of its unique id and blocks until it has
+ * The client: a rank hands its endpoint to the service of its unique id and blocks until it has
  * everybody's. With several ids a rank registers with the one of its block and fetches the others'
  * parts afterwards. Every wait is bounded and cancellable; a failure before the service has
- * confirmed the card (JOINED) may be retried, afterwards it is final.
+ * confirmed the endpoint (JOINED) may be retried, afterwards it is final.
  */
 #include "membership/bootstrap.h"
 
@@ -106,8 +106,8 @@ static int authenticate(struct joiner *j, const struct ft_wait *w)
     unsigned char key[FT_SECRET_BYTES];
     int status;
     ft_auth_derive(key, j->id.secret, "bootstrap", j->id.nonce);
-    ft_auth_start(&auth, w->env, j->fd, true, key, j->arg->card->engine, 0, FT_PURPOSE_BOOTSTRAP, 0,
-                  w->deadline_ns);
+    ft_auth_start(&auth, w->env, j->fd, true, key, j->arg->endpoint->engine, 0,
+                  FT_PURPOSE_BOOTSTRAP, 0, w->deadline_ns);
     while ((status = ft_auth_turn(&auth)) == FT_AGAIN) {
         status = ft_wait_fd(w, j->fd, ft_auth_events(&auth));
         if (status)
@@ -143,7 +143,7 @@ static int present(struct joiner *j, const struct ft_wait *w)
         .index = j->index,
         .left_ms = (uint32_t)(left_ns / 1000000),
         .bound_ms = bound_ms(j),
-        .card = *j->arg->card,
+        .endpoint = *j->arg->endpoint,
     };
     enum ft_frame kind;
     uint32_t len;
@@ -235,7 +235,7 @@ static int read_table(struct joiner *j, const struct ft_wait *w, uint32_t len)
     memset(&r, 0, offsetof(struct ft_table_reader, buf));
     ft_block((uint32_t)j->arg->nranks, (uint32_t)j->arg->nids, j->index, &r.head.first,
              &r.head.count);
-    r.card = j->table->card + r.head.first;
+    r.endpoint = j->table->endpoint + r.head.first;
     r.left_bytes = len;
     while ((status = ft_table_take(&r, got)) == FT_AGAIN) {
         status = ft_wait_some(w, j->fd, r.buf + r.have_bytes, ft_table_room(&r), &got);
@@ -348,9 +348,9 @@ static int check_arguments(const struct ft_join *arg)
     if (arg->nids < 1 || arg->nids > arg->nranks)
         return ft_fail(FT_INVAL, "%d unique ids for %d ranks are not possible", arg->nids,
                        arg->nranks);
-    if (arg->card->address_bytes > FT_CARD_BYTES)
-        return ft_fail(FT_INTERNAL, "a card's addresses have %u bytes, at most %d fit",
-                       arg->card->address_bytes, FT_CARD_BYTES);
+    if (arg->endpoint->address_bytes > FT_ENDPOINT_BYTES)
+        return ft_fail(FT_INTERNAL, "an endpoint's addresses have %u bytes, at most %d fit",
+                       arg->endpoint->address_bytes, FT_ENDPOINT_BYTES);
     for (int i = 0; i < arg->nids; i++) {
         struct ft_id id;
         int status = ft_id_decode(&id, arg->ids[i]);
@@ -400,10 +400,10 @@ static int serve_explicit(struct joiner *j)
 static int compare_blocks(const struct ft_table *table)
 {
     for (int r = 1; r < table->nranks; r++)
-        if (table->card[r].config != table->card[0].config)
+        if (table->endpoint[r].config != table->endpoint[0].config)
             return ft_fail(FT_MISMATCH,
                            "rank %d has another configuration than rank 0: \"%s\" against \"%s\"",
-                           r, table->card[r].config_text, table->card[0].config_text);
+                           r, table->endpoint[r].config_text, table->endpoint[0].config_text);
     return FT_OK;
 }
 
@@ -416,7 +416,7 @@ static int collect(struct joiner *j)
     if (status)
         return status;
     if (arg->nranks == 1 && !first.grow) {
-        j->table->card[0] = *arg->card;
+        j->table->endpoint[0] = *arg->endpoint;
         j->wait.env->random(j->wait.env, &j->salt[0], sizeof j->salt[0]);
         status = first.explicit_address ? FT_OK : ft_service_consume(first.nonce);
     } else {
@@ -445,7 +445,7 @@ int ft_bootstrap_join(const struct ft_join *arg, struct ft_table **out)
         return status;
     struct joiner j = {.arg = arg, .wait = {.env = ft_env_real(), .cancel = arg->cancel}, .fd = -1};
     j.wait.deadline_ns = ft_now_ns(j.wait.env) + arg->timeout_ns;
-    j.table = calloc(1, sizeof *j.table + (size_t)arg->nranks * sizeof j.table->card[0]);
+    j.table = calloc(1, sizeof *j.table + (size_t)arg->nranks * sizeof j.table->endpoint[0]);
     j.salt = calloc((size_t)arg->nids, sizeof *j.salt);
     if (j.table && j.salt) {
         j.table->nranks = arg->nranks;

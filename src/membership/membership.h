@@ -10,31 +10,31 @@
 #include "base/base.h"
 
 #define FT_UNIQUE_ID_BYTES 128
-#define FT_CARD_BYTES 1024
+#define FT_ENDPOINT_BYTES 1024
 
 /* What a rank tells the others. `config` is a digest of everything that must be equal (parameters,
  * tuning, version), `config_text` the same for people, so that a mismatch can be named. */
-struct ft_card {
+struct ft_endpoint {
     uint64_t engine, host, config;
     char config_text[160];
     uint32_t address_bytes;
-    unsigned char address[FT_CARD_BYTES]; /* transports' addresses, packed by core */
+    unsigned char address[FT_ENDPOINT_BYTES]; /* transports' addresses, packed by core */
 };
 
-#define FT_CARD_TEXT_MAX 159
-#define FT_CARD_FIXED_BYTES 32
-#define FT_CARD_WIRE_MAX (FT_CARD_FIXED_BYTES + FT_CARD_TEXT_MAX + FT_CARD_BYTES)
+#define FT_ENDPOINT_TEXT_MAX 159
+#define FT_ENDPOINT_FIXED_BYTES 32
+#define FT_ENDPOINT_WIRE_MAX (FT_ENDPOINT_FIXED_BYTES + FT_ENDPOINT_TEXT_MAX + FT_ENDPOINT_BYTES)
 /* bytes written */
-size_t ft_card_encode(unsigned char out[FT_CARD_WIRE_MAX], const struct ft_card *);
+size_t ft_endpoint_encode(unsigned char out[FT_ENDPOINT_WIRE_MAX], const struct ft_endpoint *);
 /* > 0: bytes taken. 0: there is more to come. FT_PROTOCOL. */
-int ft_card_decode(const unsigned char *in, size_t len_bytes, struct ft_card *);
+int ft_endpoint_decode(const unsigned char *in, size_t len_bytes, struct ft_endpoint *);
 
 struct ft_table {
     int nranks;
     /* for the links of this job, derived from the id's secret */
     unsigned char key[FT_SECRET_BYTES];
     uint64_t job; /* first context id, derived likewise */
-    struct ft_card card[];
+    struct ft_endpoint endpoint[];
 };
 
 /* Fills 128 bytes: addresses, port, secret. Starts the service if need be. FT_NOFILE, FT_SYSTEM.
@@ -57,7 +57,7 @@ struct ft_join {
     const unsigned char (*ids)[FT_UNIQUE_ID_BYTES];
     int nids;
     int nranks, rank;
-    const struct ft_card *card;
+    const struct ft_endpoint *endpoint;
     uint64_t timeout_ns;
     const atomic_int *cancel; /* another thread's abort; looked at at least every 50 ms */
     /* a joiner of a grow: one id, made by ft_unique_id_grow(); else none such. FT_USAGE */
@@ -71,7 +71,7 @@ struct ft_join {
 int ft_bootstrap_join(const struct ft_join *, struct ft_table **out);
 /* ---- ranks that join an existing job (grow.c). One of the survivors, the root, makes the id and
  * serves it; joiners call ft_bootstrap_join() with it, before or after the root has supplied the
- * survivors' cards. An id is good for one attempt. ---- */
+ * survivors' endpoints. An id is good for one attempt. ---- */
 
 /* Like ft_unique_id_make(), for joiners of a job of `survivors` ranks whose links have this key.
  * FTCCL_COMM_ID has no say. Whoever has the id knows the job's key. `owner` is an address by which
@@ -86,14 +86,14 @@ void ft_unique_id_withdraw(const unsigned char id[FT_UNIQUE_ID_BYTES], const cha
 /* The owner goes: the same for all its ids that were not used. A few seconds later nothing of them
  * is left. */
 void ft_unique_ids_withdraw(const void *owner, const char *why);
-/* Any thread of the process that made the id. `cards` are those of ranks 0 to count - 1, all
+/* Any thread of the process that made the id. `endpoints` are those of ranks 0 to count - 1, all
  * survivors; joiners have the ranks from there to nranks - 1, and one that claims a lower one is
  * refused alone. Does not wait. FT_USAGE: not a grow's id, made for another number of survivors,
  * used before, or made elsewhere: such a call changes nothing. Otherwise the grow has failed for
  * joiners too: FT_MISMATCH, FT_PEER (a joiner died), FT_USAGE (of two joiners, or of sizes),
  * FT_NOMEM. */
 int ft_bootstrap_supply(const unsigned char id[FT_UNIQUE_ID_BYTES], int nranks,
-                        const struct ft_card *cards, int count);
+                        const struct ft_endpoint *endpoints, int count);
 /* Then blocks until every joiner has come, a failure or the bound: FT_TIMEOUT names those that
  * never came. Joiners learn of a failure whatever it is, FT_ABORTED (*cancel, looked at every 50
  * ms) too. The table is the caller's to free(). */

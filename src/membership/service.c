@@ -395,7 +395,8 @@ static int find_grow(uint64_t nonce, struct ft_gather **out)
     return FT_OK;
 }
 
-int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_card *card, uint32_t count)
+int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_endpoint *endpoint,
+                      uint32_t count)
 {
     struct ft_gather *g = NULL;
     pthread_mutex_lock(&lock);
@@ -407,7 +408,7 @@ int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_card *car
     if (!status && g->supplied)
         status = ft_fail(FT_USAGE, "this unique id is already in use by another grow");
     if (!status) {
-        ft_gather_supply(g, nranks, card, clock_ns());
+        ft_gather_supply(g, nranks, endpoint, clock_ns());
         if (g->state == FT_GATHER_FAILED)
             status = ft_gather_verdict(g);
         gather_changed(g);
@@ -452,7 +453,7 @@ int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *ca
     pthread_mutex_lock(&lock);
     int status = find_grow(nonce, &g);
     if (!status && !g->supplied && !ft_gather_settled(g))
-        status = ft_fail(FT_USAGE, "the survivors' cards have not been supplied");
+        status = ft_fail(FT_USAGE, "the survivors' endpoints have not been supplied");
     if (!status) {
         ft_gather_bound(g, clock_ns() + timeout_ns,
                         (uint32_t)ft_min(timeout_ns / 1000000, UINT32_MAX));

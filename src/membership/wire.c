@@ -76,18 +76,19 @@ int ft_frame_decode(const unsigned char in[FT_FRAME_BYTES], enum ft_frame *kind,
     return FT_OK;
 }
 
-size_t ft_card_encode(unsigned char out[FT_CARD_WIRE_MAX], const struct ft_card *card)
+size_t ft_endpoint_encode(unsigned char out[FT_ENDPOINT_WIRE_MAX],
+                          const struct ft_endpoint *endpoint)
 {
-    size_t text = strnlen(card->config_text, FT_CARD_TEXT_MAX);
-    size_t address = ft_min(card->address_bytes, FT_CARD_BYTES);
-    ft_put64(out, card->engine);
-    ft_put64(out + 8, card->host);
-    ft_put64(out + 16, card->config);
+    size_t text = strnlen(endpoint->config_text, FT_ENDPOINT_TEXT_MAX);
+    size_t address = ft_min(endpoint->address_bytes, FT_ENDPOINT_BYTES);
+    ft_put64(out, endpoint->engine);
+    ft_put64(out + 8, endpoint->host);
+    ft_put64(out + 16, endpoint->config);
     ft_put32(out + 24, (uint32_t)text);
     ft_put32(out + 28, (uint32_t)address);
-    memcpy(out + FT_CARD_FIXED_BYTES, card->config_text, text);
-    memcpy(out + FT_CARD_FIXED_BYTES + text, card->address, address);
-    return FT_CARD_FIXED_BYTES + text + address;
+    memcpy(out + FT_ENDPOINT_FIXED_BYTES, endpoint->config_text, text);
+    memcpy(out + FT_ENDPOINT_FIXED_BYTES + text, endpoint->address, address);
+    return FT_ENDPOINT_FIXED_BYTES + text + address;
 }
 
 /* Text that ends up in somebody's log or terminal: no control characters. */
@@ -98,23 +99,23 @@ static void copy_text(char *to, const unsigned char *from, size_t len_bytes)
     to[len_bytes] = '\0';
 }
 
-int ft_card_decode(const unsigned char *in, size_t len_bytes, struct ft_card *card)
+int ft_endpoint_decode(const unsigned char *in, size_t len_bytes, struct ft_endpoint *endpoint)
 {
-    if (len_bytes < FT_CARD_FIXED_BYTES)
+    if (len_bytes < FT_ENDPOINT_FIXED_BYTES)
         return 0;
     uint32_t text = ft_get32(in + 24), address = ft_get32(in + 28);
-    if (text > FT_CARD_TEXT_MAX || address > FT_CARD_BYTES)
+    if (text > FT_ENDPOINT_TEXT_MAX || address > FT_ENDPOINT_BYTES)
         return FT_PROTOCOL;
-    if (len_bytes < FT_CARD_FIXED_BYTES + text + address)
+    if (len_bytes < FT_ENDPOINT_FIXED_BYTES + text + address)
         return 0;
-    memset(card, 0, sizeof *card);
-    card->engine = ft_get64(in);
-    card->host = ft_get64(in + 8);
-    card->config = ft_get64(in + 16);
-    copy_text(card->config_text, in + FT_CARD_FIXED_BYTES, text);
-    card->address_bytes = address;
-    memcpy(card->address, in + FT_CARD_FIXED_BYTES + text, address);
-    return (int)(FT_CARD_FIXED_BYTES + text + address);
+    memset(endpoint, 0, sizeof *endpoint);
+    endpoint->engine = ft_get64(in);
+    endpoint->host = ft_get64(in + 8);
+    endpoint->config = ft_get64(in + 16);
+    copy_text(endpoint->config_text, in + FT_ENDPOINT_FIXED_BYTES, text);
+    endpoint->address_bytes = address;
+    memcpy(endpoint->address, in + FT_ENDPOINT_FIXED_BYTES + text, address);
+    return (int)(FT_ENDPOINT_FIXED_BYTES + text + address);
 }
 
 size_t ft_join_encode(unsigned char out[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX],
@@ -130,7 +131,7 @@ size_t ft_join_encode(unsigned char out[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX],
     ft_put32(p + 28, msg->bound_ms);
     size_t len = FT_JOIN_FIXED_BYTES;
     if (ft_block_of(msg->nranks, msg->nids, msg->rank) == msg->index)
-        len += ft_card_encode(p + len, &msg->card);
+        len += ft_endpoint_encode(p + len, &msg->endpoint);
     return ft_frame_encode(out, FT_FRAME_JOIN, len) + len;
 }
 
@@ -152,7 +153,7 @@ int ft_join_decode(const unsigned char *in, size_t len_bytes, struct ft_join_msg
     if (ft_block_of(msg->nranks, msg->nids, msg->rank) != msg->index)
         return len_bytes == FT_JOIN_FIXED_BYTES ? FT_OK : FT_PROTOCOL;
     size_t rest = len_bytes - FT_JOIN_FIXED_BYTES;
-    int took = ft_card_decode(in + FT_JOIN_FIXED_BYTES, rest, &msg->card);
+    int took = ft_endpoint_decode(in + FT_JOIN_FIXED_BYTES, rest, &msg->endpoint);
     return took > 0 && (size_t)took == rest ? FT_OK : FT_PROTOCOL;
 }
 
@@ -208,7 +209,7 @@ int ft_table_take(struct ft_table_reader *r, size_t new_bytes)
         if (!r->head_seen) {
             took = take_head(r);
         } else {
-            took = ft_card_decode(r->buf + at, r->have_bytes - at, &r->card[r->ncards]);
+            took = ft_endpoint_decode(r->buf + at, r->have_bytes - at, &r->endpoint[r->ncards]);
             r->ncards += took > 0;
         }
         if (took < 0)

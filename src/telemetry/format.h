@@ -110,7 +110,8 @@ struct ft_tm_name {
     unsigned n;
 };
 bool ft_tm_name_parse(const char *name, struct ft_tm_name *out); /* false: not one of ours */
-/* State letter and start time of a process from /proc/<pid>/stat; false if there is none. */
+/* State control message and start time of a process from /proc/<pid>/stat; false if there is none.
+ */
 bool ft_tm_process(int pid, char *state, uint64_t *start);
 uint64_t ft_tm_pid_ns(void); /* 0 if unknown */
 /* Removes this user's files in dir whose process is gone. A file is first marked (mode 0400) when

@@ -1,7 +1,7 @@
 /*
- * Writing records. All calls for one rank are made with its engine held, so there is one writer;
- * readers are other processes that map or read the file at any moment. The guard of a record is
- * what they check (format.h).
+ * Writing records. All calls for one rank are made with its the caller holds the engine, so there
+ * is one writer; readers are other processes that map or read the file at any moment. The guard of
+ * a record is what they check (format.h).
  *
  * An operation that runs keeps its record however many are enqueued behind it: the ring steps over
  * records in RUNNING or DRAINING, at most one of each row of the communicator table and channel, so

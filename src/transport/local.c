@@ -25,7 +25,7 @@ static uint32_t loan_bit(uint64_t cookie)
                ? 1u << (cookie - FT_SLOTS_MOST - 1)
                : 0;
 }
-static uint32_t there_bit(uint64_t cookie)
+static uint32_t devmem_bit(uint64_t cookie)
 {
     return cookie > FT_SLOTS_MOST + FT_SLOTS_LOANS
                ? 1u << (cookie - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1)
@@ -110,7 +110,7 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     l->claimed &= ~slot_bit(n->cookie);
     l->pinned &= ~slot_bit(n->cookie);
     l->borrowed &= ~loan_bit(n->cookie);
-    l->there &= ~there_bit(n->cookie);
+    l->devmem &= ~devmem_bit(n->cookie);
     if (l->base.state == FT_LINK_DOWN)
         return;
     if (n->cookie)
@@ -229,18 +229,18 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* In memory of the sender's device, which this side's reaches. */
-static bool there_of(const struct ft_local_link *l, const struct ft_slots_desc *d,
-                     const struct ft_slots_place *place, const unsigned char **at)
+static bool devmem_of(const struct ft_local_link *l, const struct ft_slots_desc *d,
+                      const struct ft_slots_place *place, const unsigned char **at)
 {
-    const struct ft_pinned *there = ft_pinned_there(l->slots.pinned);
+    const struct ft_pinned *devmem = ft_pinned_devmem(l->slots.pinned);
     uint64_t len = d->header.len;
-    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS + FT_SLOTS_THERE ||
-        (l->there & there_bit(d->slot)) || d->header.lane > FT_LANE_P2P)
+    if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS + FT_SLOTS_DEVMEM ||
+        (l->devmem & devmem_bit(d->slot)) || d->header.lane > FT_LANE_P2P)
         return false;
-    if (place->memory != FT_SLOTS_ON_DEVICE || !there || place->at > there->len_bytes ||
-        len > there->len_bytes - place->at)
+    if (place->memory != FT_SLOTS_ON_DEVICE || !devmem || place->at > devmem->len_bytes ||
+        len > devmem->len_bytes - place->at)
         return false;
-    *at = (const unsigned char *)there->at + place->at;
+    *at = (const unsigned char *)devmem->at + place->at;
     return true;
 }
 
@@ -259,7 +259,7 @@ static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc
         return (*at = ft_slots_payload(&l->slots, d, pinned)) && !(l->held & slot_bit(d->slot));
     memcpy(&place, d->small, sizeof place);
     if (d->slot > FT_SLOTS_MOST + FT_SLOTS_LOANS)
-        return there_of(l, d, &place, at);
+        return devmem_of(l, d, &place, at);
     if (d->slot <= FT_SLOTS_MOST || (l->borrowed & loan_bit(d->slot)))
         return false;
     *at = NULL;
@@ -303,7 +303,7 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     if (pinned)
         l->pinned |= slot_bit(d->slot);
     l->borrowed |= loan_bit(d->slot);
-    l->there |= there_bit(d->slot);
+    l->devmem |= devmem_bit(d->slot);
     if (slot_bit(d->slot)) {
         l->holder[d->slot - 1] = n;
         l->arrived[d->slot - 1] = l->starved_polls;
@@ -389,7 +389,7 @@ static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d,
     msg->owner = l;
     msg->cookie = 0;
     msg->withdrawn = NULL;
-    msg->away = msg->there = false;
+    msg->unfetched = msg->devmem = false;
     l->at_once = true;
     ft_slots_pass(&l->slots);
     return true;
@@ -418,11 +418,11 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     if (loan_bit(msg->cookie)) {
         msg->withdrawn = ft_slots_withdrawn(&l->slots);
         msg->withdrawn_bit = loan_bit(msg->cookie);
-        msg->away = !msg->data;
+        msg->unfetched = !msg->data;
         return FT_OK;
     }
-    msg->there = there_bit(msg->cookie) != 0;
-    if (msg->there) {
+    msg->devmem = devmem_bit(msg->cookie) != 0;
+    if (msg->devmem) {
         msg->withdrawn = ft_slots_unpinned(&l->slots);
         msg->withdrawn_bit = 1;
         return FT_OK;
@@ -461,7 +461,7 @@ int ft_local_fetch(struct ft_link *link, struct ft_msg *msg, void *to)
         return FT_LINK;
     }
     msg->data = to;
-    msg->away = false;
+    msg->unfetched = false;
     return FT_OK;
 }
 

@@ -43,7 +43,7 @@ struct ft_local_link {
     size_t arena_bytes;
     uint32_t pinned; /* a bit per slot: its message lies in pinned memory */
     /* a bit per piece of memory on the sender's device: its message is here */
-    uint32_t there;
+    uint32_t devmem;
     /* of the sender's other memory, FT_LINK; NULL: none */
     int (*pull)(struct ft_local_link *, uint64_t at, void *to, size_t len_bytes);
     bool at_once;                           /* a message is out that went past the queue, */
@@ -111,7 +111,7 @@ void ft_local_unbind(struct ft_transport *, uint64_t ctx);
 int ft_local_send(struct ft_link *, const struct ft_header *, const void *data,
                   struct ft_send *req);
 int ft_local_reserve(struct ft_link *, const struct ft_header *, void **slot);
-int ft_local_reserve_there(struct ft_link *, const struct ft_header *, void **slot);
+int ft_local_reserve_devmem(struct ft_link *, const struct ft_header *, void **slot);
 void ft_local_commit(struct ft_link *, const struct ft_header *, void *slot);
 void ft_local_cancel(struct ft_link *, const struct ft_header *, void *slot);
 int ft_local_recv(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *msg);

@@ -59,11 +59,11 @@ static bool take_back(struct ft_local_link *l, unsigned number)
     return true;
 }
 
-static bool take_there_back(struct ft_local_link *l, unsigned number)
+static bool take_devmem_back(struct ft_local_link *l, unsigned number)
 {
-    if (number >= FT_SLOTS_THERE || (l->slots.there_free >> number & 1))
+    if (number >= FT_SLOTS_DEVMEM || (l->slots.devmem_free >> number & 1))
         return false;
-    ft_slots_there_unget(&l->slots, number);
+    ft_slots_devmem_unget(&l->slots, number);
     return true;
 }
 
@@ -71,7 +71,7 @@ static bool take_there_back(struct ft_local_link *l, unsigned number)
 static bool take_payload_back(struct ft_local_link *l, unsigned number)
 {
     if (number > FT_SLOTS_MOST + FT_SLOTS_LOANS)
-        return take_there_back(l, number - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1);
+        return take_devmem_back(l, number - FT_SLOTS_MOST - FT_SLOTS_LOANS - 1);
     if (number > FT_SLOTS_MOST)
         return take_back(l, number - FT_SLOTS_MOST - 1);
     unsigned slot = number - 1;
@@ -115,7 +115,7 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
     return FT_AGAIN;
 }
 
-/* Control letters do not make slots pinned: messages of the GPU want that memory. */
+/* Control control messages do not make slots pinned: messages of the GPU want that memory. */
 static int take_slot(struct ft_local_link *l, const struct ft_header *h)
 {
     int slot = ft_slots_get(&l->slots);
@@ -249,7 +249,7 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
 /* The memory is the device's, so what cannot be seen there cannot be moved out of another one's way
  * either: each context has enough of them for all its windows, and goes through the host's memory
  * where contexts share a link. */
-int ft_local_reserve_there(struct ft_link *link, const struct ft_header *h, void **slot)
+int ft_local_reserve_devmem(struct ft_link *link, const struct ft_header *h, void **slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
     int rc = sendable(l, h);
@@ -260,14 +260,14 @@ int ft_local_reserve_there(struct ft_link *link, const struct ft_header *h, void
     rc = take_place(l, h);
     if (rc)
         return rc;
-    int number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
+    int number = ft_slots_devmem_get(&l->slots, ft_local_of(l)->pinned_most);
     if (number < 0 && ft_local_take_returns(l))
-        number = ft_slots_there_get(&l->slots, ft_local_of(l)->pinned_most);
+        number = ft_slots_devmem_get(&l->slots, ft_local_of(l)->pinned_most);
     if (number < 0) {
         ft_txq_put(&l->txq, h->ctx, h->lane);
         return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_NOTSUP;
     }
-    *slot = l->slots.there[number];
+    *slot = l->slots.devmem[number];
     return FT_OK;
 }
 
@@ -286,11 +286,11 @@ static uint32_t slot_at(const struct ft_local_link *l, const void *p)
 void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
-    int there = ft_slots_there_at(&l->slots, slot);
-    if (there >= 0) {
-        struct ft_slots_place place = ft_slots_there_place(&l->slots, slot);
+    int devmem = ft_slots_devmem_at(&l->slots, slot);
+    if (devmem >= 0) {
+        struct ft_slots_place place = ft_slots_devmem_place(&l->slots, slot);
         if (l->base.state == FT_LINK_UP)
-            publish(l, h, (uint32_t)there + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
+            publish(l, h, (uint32_t)devmem + FT_SLOTS_MOST + FT_SLOTS_LOANS + 1, &place);
         return;
     }
     uint32_t s = slot_at(l, slot);
@@ -303,14 +303,14 @@ void ft_local_commit(struct ft_link *link, const struct ft_header *h, void *slot
 void ft_local_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
-    int there = ft_slots_there_at(&l->slots, slot);
-    uint32_t s = there < 0 ? slot_at(l, slot) : 0;
+    int devmem = ft_slots_devmem_at(&l->slots, slot);
+    uint32_t s = devmem < 0 ? slot_at(l, slot) : 0;
     if (s) {
         l->reserved--;
         ft_slots_unget(&l->slots, s - 1);
     }
-    if (there >= 0)
-        ft_slots_there_unget(&l->slots, (unsigned)there);
+    if (devmem >= 0)
+        ft_slots_devmem_unget(&l->slots, (unsigned)devmem);
     ft_txq_put(&l->txq, h->ctx, h->lane);
 }
 

@@ -430,7 +430,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     msg->owner = n;
     msg->cookie = n->cookie;
     msg->withdrawn = NULL;
-    msg->away = msg->there = false;
+    msg->unfetched = msg->devmem = false;
     return FT_OK;
 }
 

@@ -2,9 +2,9 @@
  * shm.c: links between processes of one host. The sender makes a segment without a name, and hands
  * it to the receiver over an abstract unix socket, after both have proved the job's secret there.
  * The socket stays: its end says that the other side is gone, a byte on it wakes one that sleeps.
- * Both sides see each other's life page (base/life.c), which tells of a process's end before its
- * sockets do. Nothing is left behind by a process that is killed: segments, sockets and their
- * addresses go with the last process that has them.
+ * Both sides see each other's liveness page (base/liveness.c), which tells of a process's end
+ * before its sockets do. Nothing is left behind by a process that is killed: segments, sockets and
+ * their addresses go with the last process that has them.
  *
  * The data path makes no system call while the other side is awake; sockets are looked at every
  * LOOK_NS, oftener while connections are being set up. Connections that have not proved anything
@@ -25,7 +25,7 @@
 #include <unistd.h>
 
 #define LOOK_NS 200000 /* between looks at the sockets when all is quiet */
-/* longest sleep of an engine with links: no descriptor tells of a mark on a life page */
+/* longest sleep of an engine with links: no descriptor tells of a mark on a liveness page */
 #define SLEEP_NS 10000000
 #define LOOK_SETUP_NS 10000 /* while a connection is being set up */
 #define LOOK_POLLS 16       /* polls between looks at the clock */
@@ -130,10 +130,10 @@ static int shm_open_transport(const struct ft_transport_config *config, struct f
     ft_local_open(&t->local, &ft_transport_shm, config);
     t->listener.fd = -1;
     t->local.base.look_ns = SLEEP_NS;
-    t->spare = t->life = -1;
+    t->spare = t->liveness = -1;
     for (int i = 0; i < FT_SHM_STRANGERS; i++)
         t->stranger[i].socket.fd = -1;
-    int rc = ft_life_open(&t->life);
+    int rc = ft_liveness_open(&t->liveness);
     t->epoll = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
     if (rc == FT_OK && t->epoll < 0)
         rc = ft_fail(ft_status_of_errno(errno), "epoll_create1: %s", strerror(errno));
@@ -163,8 +163,8 @@ static void shm_close(struct ft_transport *base)
     ft_fd_close(&t->spare);
     ft_fd_close(&t->epoll);
     ft_local_close(&t->local);
-    if (t->life >= 0)
-        ft_life_close();
+    if (t->liveness >= 0)
+        ft_liveness_close();
     free(t);
 }
 
@@ -284,7 +284,7 @@ void ft_shm_link_lost(struct ft_shm *t, struct ft_shm_link *l, int reason, bool 
 {
     ft_shm_link_settle(t, l);
     if (l->local.base.state != FT_LINK_DOWN)
-        l->local.base.proof = !orderly && l->life && ft_life_ended(l->life);
+        l->local.base.proof = !orderly && l->liveness && ft_liveness_ended(l->liveness);
     ft_local_link_down(&l->local, reason, orderly);
     ft_shm_socket_close(t, &l->socket);
 }
@@ -300,7 +300,7 @@ static void shm_disconnect(struct ft_link *link)
     ft_local_link_remove(&l->local);
     ft_unmap(l->memory, l->len_bytes);
     ft_unmap((void *)(uintptr_t)l->arena, l->arena_bytes);
-    ft_life_unmap(l->life);
+    ft_liveness_unmap(l->liveness);
     free(l);
 }
 
@@ -361,7 +361,7 @@ const struct ft_transport_ops ft_transport_shm = {
     .unbind = ft_local_unbind,
     .send = ft_local_send,
     .reserve = ft_local_reserve,
-    .reserve_there = ft_local_reserve_there,
+    .reserve_devmem = ft_local_reserve_devmem,
     .commit = ft_local_commit,
     .cancel = ft_local_cancel,
     .recv = ft_local_recv,

@@ -29,10 +29,10 @@ struct ft_shm_socket {
     uint32_t watched; /* epoll events; 0: not in the set */
 };
 
-/* The segment's offer, sent with its descriptor, those of the sender's life page, its arena, to
+/* The segment's offer, sent with its descriptor, those of the sender's liveness page, its arena, to
  * read, and its pinned memory (if that one has no bytes something else stands there). The
- * receiver's life page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in the
- * sender's memory can read its messages there; without an address it lends nothing of that. */
+ * receiver's liveness page comes with FT_SHM_ACCEPTED. Whoever can read the cookie where it lies in
+ * the sender's memory can read its messages there; without an address it lends nothing of that. */
 struct ft_shm_offer {
     uint64_t chunk_bytes, len_bytes, arena_bytes, cookie_at, cookie;
     struct ft_pinned_place pinned;
@@ -47,8 +47,8 @@ struct ft_shm_link {
     struct ft_auth auth;
     uint64_t deadline_ns; /* of the set-up */
     char name[FT_SHM_NAME_BYTES];
-    int segment;          /* until it was handed over */
-    struct ft_life *life; /* of the peer's process; NULL before the set-up is done */
+    int segment;                  /* until it was handed over */
+    struct ft_liveness *liveness; /* of the peer's process; NULL before the set-up is done */
     void *memory;
     size_t len_bytes;
     uint64_t cookie;   /* sender: to be read here by the receiver */
@@ -67,7 +67,7 @@ struct ft_shm_stranger {
 struct ft_shm {
     struct ft_local local;
     int epoll;
-    int life; /* descriptor of this process's life page, not owned; -1 */
+    int liveness; /* descriptor of this process's liveness page, not owned; -1 */
     /* given up for a moment to turn a connection away when descriptors have run out */
     int spare;
     struct ft_shm_socket listener;

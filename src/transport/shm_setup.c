@@ -159,14 +159,14 @@ static int check_offer(const struct ft_shm_offer *offer, size_t chunk_bytes)
                    (unsigned long long)offer->chunk_bytes, chunk_bytes);
 }
 
-/* Says yes, with this process's life page. The first byte on a socket always fits. */
+/* Says yes, with this process's liveness page. The first byte on a socket always fits. */
 static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
     unsigned char word = FT_SHM_ACCEPTED | (l->arena ? FT_SHM_ARENA : 0) |
                          (l->local.pull ? FT_SHM_PULLS : 0) |
                          (l->local.slots.pinned ? FT_SHM_PINNED : 0);
     struct iovec iov = {.iov_base = &word, .iov_len = 1};
-    int rc = send_with_fds(l->socket.fd, &iov, &t->life, 1);
+    int rc = send_with_fds(l->socket.fd, &iov, &t->liveness, 1);
     return rc == FT_AGAIN ? FT_LINK : rc;
 }
 
@@ -190,13 +190,13 @@ static int borrow(struct ft_shm *t, struct ft_shm_link *l, int fd, size_t arena_
     return FT_OK;
 }
 
-/* Only of the process whose life page this is: a dead one's number may be another one's, whose
+/* Only of the process whose liveness page this is: a dead one's number may be another one's, whose
  * memory is no message. */
 static int pull(struct ft_local_link *local, uint64_t at, void *to, size_t len_bytes)
 {
     struct ft_shm_link *l = FT_CONTAINER(local, struct ft_shm_link, local);
     int rc = ft_pull(l->pid, at, to, len_bytes);
-    return ft_life_held(l->life) ? rc : ft_fail(FT_LINK, "the process has ended");
+    return ft_liveness_held(l->liveness) ? rc : ft_fail(FT_LINK, "the process has ended");
 }
 
 /* Can this process read the sender's memory? It has when it has seen the cookie. */
@@ -238,7 +238,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
     if (!l)
         return FT_NOMEM;
     l->stage = FT_SHM_READY;
-    rc = ft_life_map(fd[LIFE], &l->life);
+    rc = ft_liveness_map(fd[LIFE], &l->liveness);
     if (rc == FT_OK)
         rc = ft_map_shared(fd[SEGMENT], len, &l->memory);
     if (rc == FT_OK) {
@@ -333,13 +333,13 @@ static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
         ft_pinned_locate(pinned, &offer.pinned);
     struct iovec iov = {.iov_base = &offer, .iov_len = sizeof offer};
     const int fd[FDS] = {[SEGMENT] = l->segment,
-                         [LIFE] = t->life,
-                         [ARENA] = arena < 0 ? t->life : arena,
-                         [PINNED] = pinned ? pinned->fd : t->life};
+                         [LIFE] = t->liveness,
+                         [ARENA] = arena < 0 ? t->liveness : arena,
+                         [PINNED] = pinned ? pinned->fd : t->liveness};
     return send_with_fds(l->socket.fd, &iov, fd, FDS);
 }
 
-/* A yes comes with the life page of the other side, a no alone. */
+/* A yes comes with the liveness page of the other side, a no alone. */
 static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
 {
     unsigned char word = 0;
@@ -358,7 +358,7 @@ static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
     int fd = -1;
     int rc = read_with_fds(l->socket.fd, &iov, &fd, 1);
     if (rc == FT_OK)
-        rc = ft_life_map(fd, &l->life);
+        rc = ft_liveness_map(fd, &l->liveness);
     if (rc == FT_OK)
         ft_local_link_lend(&l->local, word & FT_SHM_ARENA, word & FT_SHM_PULLS);
     if (rc == FT_OK && (word & FT_SHM_PINNED))
@@ -494,7 +494,7 @@ static bool look_at_life(struct ft_shm *t)
     bool any = false;
     for (struct ft_local_link *p = t->local.links; p; p = p->next) {
         struct ft_shm_link *l = FT_CONTAINER(p, struct ft_shm_link, local);
-        if (p->base.state != FT_LINK_UP || !ft_life_ended(l->life))
+        if (p->base.state != FT_LINK_UP || !ft_liveness_ended(l->liveness))
             continue;
         any = true;
         /* it may have said goodbye */

@@ -65,7 +65,7 @@ static void lay_out(struct ft_slots *s, void *memory, size_t chunk_bytes)
     s->stride_bytes = stride_of(chunk_bytes);
     s->nslots = slots_for(chunk_bytes);
     s->free = s->nslots == 32 ? UINT32_MAX : (1u << s->nslots) - 1;
-    s->there_free = UINT32_MAX;
+    s->devmem_free = UINT32_MAX;
     for (unsigned i = 0; i < s->nslots; i++)
         s->pages[i] = (struct ft_pages){(uint32_t)s->stride_bytes, (uint32_t)s->stride_bytes};
 }
@@ -81,15 +81,15 @@ void ft_slots_sparse(struct ft_slots *s, bool shared)
 int ft_slots_allocate_more(struct ft_slots *s, unsigned slot, size_t len_bytes)
 {
     struct ft_pages *pages = &s->pages[slot];
-    if (len_bytes > pages->there) {
-        size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)pages->there), 4096),
+    if (len_bytes > pages->present) {
+        size_t want = ft_min(ft_round_up(ft_max(len_bytes, 2 * (size_t)pages->present), 4096),
                              s->stride_bytes);
         int rc = ft_populate(ft_slots_data(s, slot), want);
         if (rc)
             return rc;
-        pages->there = (uint32_t)want;
+        pages->present = (uint32_t)want;
     }
-    pages->used = (uint32_t)ft_min(ft_round_up(len_bytes, 4096), pages->there);
+    pages->used = (uint32_t)ft_min(ft_round_up(len_bytes, 4096), pages->present);
     return FT_OK;
 }
 
@@ -159,40 +159,41 @@ int ft_slots_place(struct ft_slots *s, unsigned slot, size_t len_bytes, size_t m
     return s->at[slot] ? FT_OK : ft_slots_allocate(s, slot, len_bytes);
 }
 
-int ft_slots_there_get(struct ft_slots *s, size_t most_bytes)
+int ft_slots_devmem_get(struct ft_slots *s, size_t most_bytes)
 {
-    if (!s->there_free || !ft_pinned_there(s->pinned))
+    if (!s->devmem_free || !ft_pinned_devmem(s->pinned))
         return -1;
-    unsigned number = (unsigned)__builtin_ctz(s->there_free);
-    if (!s->there[number] &&
-        !(s->there[number] = ft_pinned_alloc(ft_pinned_there(s->pinned), most_bytes)))
+    unsigned number = (unsigned)__builtin_ctz(s->devmem_free);
+    if (!s->devmem[number] &&
+        !(s->devmem[number] = ft_pinned_alloc(ft_pinned_devmem(s->pinned), most_bytes)))
         return -1;
-    s->there_free &= s->there_free - 1;
-    s->there_idle &= s->there_free;
+    s->devmem_free &= s->devmem_free - 1;
+    s->devmem_idle &= s->devmem_free;
     return (int)number;
 }
 
-int ft_slots_there_at(const struct ft_slots *s, const void *ptr)
+int ft_slots_devmem_at(const struct ft_slots *s, const void *ptr)
 {
-    for (int i = 0; s->pinned && i < FT_SLOTS_THERE; i++)
-        if (s->there[i] == ptr && ptr)
+    for (int i = 0; s->pinned && i < FT_SLOTS_DEVMEM; i++)
+        if (s->devmem[i] == ptr && ptr)
             return i;
     return -1;
 }
 
-struct ft_slots_place ft_slots_there_place(const struct ft_slots *s, const void *ptr)
+struct ft_slots_place ft_slots_devmem_place(const struct ft_slots *s, const void *ptr)
 {
-    return (struct ft_slots_place){.at = (uintptr_t)ptr - (uintptr_t)ft_pinned_there(s->pinned)->at,
+    return (struct ft_slots_place){.at = (uintptr_t)ptr -
+                                         (uintptr_t)ft_pinned_devmem(s->pinned)->at,
                                    .memory = FT_SLOTS_ON_DEVICE};
 }
 
-static void there_trim(struct ft_slots *s, uint32_t which)
+static void devmem_trim(struct ft_slots *s, uint32_t which)
 {
     for (; which; which &= which - 1) {
         unsigned number = (unsigned)__builtin_ctz(which);
-        if (s->there[number])
-            ft_pinned_free(ft_pinned_there(s->pinned), s->there[number]);
-        s->there[number] = NULL;
+        if (s->devmem[number])
+            ft_pinned_free(ft_pinned_devmem(s->pinned), s->devmem[number]);
+        s->devmem[number] = NULL;
     }
 }
 
@@ -207,7 +208,7 @@ void ft_slots_unpin(struct ft_slots *s)
         ft_pinned_free(s->pinned, s->at[i]);
         s->at[i] = NULL;
     }
-    there_trim(s, UINT32_MAX);
+    devmem_trim(s, UINT32_MAX);
 }
 
 /* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for
@@ -219,8 +220,8 @@ void ft_slots_trim(struct ft_slots *s)
         unsigned i = (unsigned)__builtin_ctz(free);
         ft_pages_trim(&s->pages[i], s->data + i * s->stride_bytes, s->stride_bytes, s->shared);
     }
-    there_trim(s, s->there_idle);
-    s->there_idle = s->there_free;
+    devmem_trim(s, s->devmem_idle);
+    s->devmem_idle = s->devmem_free;
 }
 
 void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t slot,
@@ -332,9 +333,9 @@ const unsigned char *ft_slots_payload(const struct ft_slots *s, const struct ft_
     *pinned = place.memory == FT_SLOTS_PINNED;
     if (!*pinned)
         return place.memory == FT_SLOTS_HERE ? s->data + (d->slot - 1) * s->stride_bytes : NULL;
-    bool there = s->pinned && place.at <= s->pinned->len_bytes &&
-                 len <= s->pinned->len_bytes - place.at;
-    return there ? (const unsigned char *)s->pinned->at + place.at : NULL;
+    bool devmem = s->pinned && place.at <= s->pinned->len_bytes &&
+                  len <= s->pinned->len_bytes - place.at;
+    return devmem ? (const unsigned char *)s->pinned->at + place.at : NULL;
 }
 
 uint32_t *ft_slots_unpinned(const struct ft_slots *s)

@@ -22,7 +22,7 @@
 #define FT_SLOTS_LOANS 32
 /* payloads that lie in the memory of the sender's device: these numbers follow the loans. All
  * windows of a context together */
-#define FT_SLOTS_THERE 32
+#define FT_SLOTS_DEVMEM 32
 
 /* Where a payload lies that is not in the segment: from the beginning of the arena of the sender's
  * process or of its pinned memory, or elsewhere in its memory, at an address. With a slot, where
@@ -85,8 +85,8 @@ struct ft_slots {
     unsigned char *at[FT_SLOTS_MOST]; /* sender: where; NULL: in the segment */
     /* Sender: pieces of memory on the device, which goes along with the pinned one; none yet: NULL.
      * And which of them no message has. */
-    unsigned char *there[FT_SLOTS_THERE];
-    uint32_t there_free, there_idle; /* idle: free since the trim before */
+    unsigned char *devmem[FT_SLOTS_DEVMEM];
+    uint32_t devmem_free, devmem_idle; /* idle: free since the trim before */
 };
 
 /* Bytes of a segment for messages of at most chunk_bytes, and of what lies before its slots. */
@@ -118,12 +118,12 @@ void ft_slots_unget(struct ft_slots *, unsigned slot);
 int ft_slots_place(struct ft_slots *, unsigned slot, size_t len_bytes, size_t most_bytes);
 /* A piece of memory on the device for messages up to most_bytes, that no message has: its number,
  * from 0; -1: there is none. And the number of the one at an address; -1. */
-int ft_slots_there_get(struct ft_slots *, size_t most_bytes);
-int ft_slots_there_at(const struct ft_slots *, const void *ptr);
-struct ft_slots_place ft_slots_there_place(const struct ft_slots *, const void *ptr);
-static inline void ft_slots_there_unget(struct ft_slots *s, unsigned number)
+int ft_slots_devmem_get(struct ft_slots *, size_t most_bytes);
+int ft_slots_devmem_at(const struct ft_slots *, const void *ptr);
+struct ft_slots_place ft_slots_devmem_place(const struct ft_slots *, const void *ptr);
+static inline void ft_slots_devmem_unget(struct ft_slots *s, unsigned number)
 {
-    s->there_free |= 1u << number;
+    s->devmem_free |= 1u << number;
 }
 /* Slots in pinned memory and on the device are void from now on, and that is used for something
  * else. */

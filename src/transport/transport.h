@@ -5,12 +5,12 @@
  * that a channel nobody reads never delays another one: ft_window() of any size and, where the
  * transport can, up to FT_WINDOW_SMALL small ones.
  *
- * Rules. All calls are made with the engine held and never block. An accepted send completes
- * exactly once: its req->status leaves FT_AGAIN in that call or in a later poll; when a link goes
- * down all its pending sends complete with FT_LINK. A transport reports that a link is down; it
- * never declares a peer dead. Messages for a context that is not bound are counted, dropped and
- * given back to the sender's window. What a link delivered before it went down can still be
- * received.
+ * Rules. All calls are made with the the caller holds the engine and never block. An accepted send
+ * completes exactly once: its req->status leaves FT_AGAIN in that call or in a later poll; when a
+ * link goes down all its pending sends complete with FT_LINK. A transport reports that a link is
+ * down; it never declares a peer dead. Messages for a context that is not bound are counted,
+ * dropped and given back to the sender's window. What a link delivered before it went down can
+ * still be received.
  */
 #ifndef FT_TRANSPORT_H
 #define FT_TRANSPORT_H
@@ -86,10 +86,10 @@ struct ft_msg {
     uint64_t cookie; /* likewise */
     /* data is NULL until fetch has brought the payload, which still lies with the sender; only on
      * lanes up to FT_LANE_P2P */
-    bool away;
+    bool unfetched;
     /* data is memory of the sender's device: this side's device reads it, and nothing else;
      * likewise */
-    bool there;
+    bool devmem;
     /* NULL: the payload is nobody else's; else a word in which the bit says that the sender does
      * not */
     uint32_t *withdrawn;
@@ -195,7 +195,7 @@ struct ft_transport_ops {
     int (*reserve)(struct ft_link *, const struct ft_header *, void **slot);
     /* The same in memory of this side's device, for a receiver whose device takes it there.
      * FT_NOTSUP: no room; reserve it. NULL: it has no such memory. */
-    int (*reserve_there)(struct ft_link *, const struct ft_header *, void **slot);
+    int (*reserve_devmem)(struct ft_link *, const struct ft_header *, void **slot);
     void (*commit)(struct ft_link *, const struct ft_header *, void *slot);
     void (*cancel)(struct ft_link *, const struct ft_header *, void *slot);
     /* The next message of a channel, if it is here. FT_AGAIN: none. FT_LINK: none and none will

@@ -132,17 +132,17 @@ ftcclResult_t meet(Worker &me)
     ftcclCommCount(w.comm, &w.n);
     ftcclCommUserRank(w.comm, &w.rank);
     w.issued = w.done = 0;
-    std::vector<Card> cards(static_cast<size_t>(w.n));
+    std::vector<Card> endpoints(static_cast<size_t>(w.n));
     Card mine{me.options.wid, static_cast<int64_t>(w.gen), static_cast<int64_t>(me.handled)};
     ftcclResult_t result = finish_ops(
-        w, ftcclAllGather(&mine, cards.data(), 3, ftcclInt64, w.comm, w.stream), 1);
+        w, ftcclAllGather(&mine, endpoints.data(), 3, ftcclInt64, w.comm, w.stream), 1);
     if (result != ftcclSuccess)
         return result;
     w.members.clear();
-    for (const Card &card : cards) {
-        w.members.push_back(static_cast<int>(card.wid));
-        w.gen = std::max(w.gen, static_cast<uint64_t>(card.gen));
-        me.handled = std::max(me.handled, static_cast<uint64_t>(card.handled));
+    for (const Card &endpoint : endpoints) {
+        w.members.push_back(static_cast<int>(endpoint.wid));
+        w.gen = std::max(w.gen, static_cast<uint64_t>(endpoint.gen));
+        me.handled = std::max(me.handled, static_cast<uint64_t>(endpoint.handled));
     }
     int64_t one = 1;
     result = finish_ops(w, ftcclAllReduce(&one, &one, 1, ftcclInt64, ftcclSum, w.comm, w.stream),

@@ -190,7 +190,7 @@ static int memory(size_t len, int seals, bool formatted)
     return fd;
 }
 
-/* A life page, or what comes in its place. */
+/* A liveness page, or what comes in its place. */
 static int life_of(enum offer what)
 {
     int fd;
@@ -198,8 +198,8 @@ static int life_of(enum offer what)
         return memory(ft_slots_bytes(CHUNK), F_SEAL_SHRINK | F_SEAL_GROW, true);
     if (what == NULL_LIFE)
         return open("/dev/null", O_RDWR);
-    CHECK(ft_life_open(&fd) == FT_OK);
-    ft_life_close(); /* the engine has it too */
+    CHECK(ft_liveness_open(&fd) == FT_OK);
+    ft_liveness_close(); /* the engine has it too */
     return dup(fd);
 }
 
@@ -364,13 +364,13 @@ static void reach_there(void)
     struct ft_pinned *met =
         FT_CONTAINER(accepted, struct ft_shm_link, local.base)->local.slots.pinned;
     if (met && rnd() % 4)
-        ft_pinned_set_there(met, ft_pinned_over(on_device, sizeof on_device));
+        ft_pinned_set_devmem(met, ft_pinned_over(on_device, sizeof on_device));
 }
 
 static void close_met(struct ft_pinned *met)
 {
-    struct ft_pinned *over = ft_pinned_there(met);
-    ft_pinned_set_there(met, NULL);
+    struct ft_pinned *over = ft_pinned_devmem(met);
+    ft_pinned_set_devmem(met, NULL);
     if (over)
         ft_pinned_close(over);
     ft_pinned_close(met);
@@ -461,7 +461,7 @@ static void raw_publish(struct raw *r)
     r->slots.pinned = NULL;
 }
 
-static uint32_t sum, received, away, far;
+static uint32_t sum, received, unfetched, far;
 
 static void receive_some(void)
 {
@@ -473,21 +473,21 @@ static void receive_some(void)
             continue;
         received++;
         CHECK(m.header.len <= CHUNK);
-        if (m.there) {
+        if (m.devmem) {
             size_t at = (size_t)((const char *)m.data - on_device);
             CHECK(at < sizeof on_device && m.header.len <= sizeof on_device - at && m.withdrawn &&
                   m.header.lane <= FT_LANE_P2P);
             far++;
         }
-        if (m.away) {
+        if (m.unfetched) {
             static char there[CHUNK];
             int rc = accepted->ops->fetch(accepted, &m, rnd() % 2 ? there : NULL);
-            away++;
-            CHECK(rc == FT_OK     ? !m.away && m.data
+            unfetched++;
+            CHECK(rc == FT_OK     ? !m.unfetched && m.data
                   : rc == FT_LINK ? accepted->state == FT_LINK_DOWN
                                   : rc == FT_AGAIN && !ft_msg_intact(&m));
         }
-        for (uint32_t k = 0; k < m.header.len && !m.away; k++)
+        for (uint32_t k = 0; k < m.header.len && !m.unfetched; k++)
             sum += ((const unsigned char *)m.data)[k];
         if (nheld < 16 && rnd() % 4 == 0)
             held[nheld++] = m;
@@ -556,7 +556,7 @@ static void corrupted_memory_is_survived(int rounds)
     CHECK(ft_fd_count() == before);
     printf("%d rounds, %d links ended, %u messages received, %u of them away, %u on a device, "
            "checksum %u\n",
-           rounds, ended, received, away, far, sum);
+           rounds, ended, received, unfetched, far, sum);
 }
 
 /* ---- what a receiver may give back ----------------------------------------------------------- */
@@ -601,7 +601,7 @@ static void sink_open(struct sink *k)
     k->memory = mmap(NULL, ft_slots_bytes(CHUNK), PROT_READ | PROT_WRITE, MAP_SHARED, fd[0], 0);
     CHECK(k->memory != MAP_FAILED);
     unsigned char word = (unsigned char)(rnd() % 16 ? FT_SHM_ACCEPTED + rnd() % 8 : rnd());
-    int from = rnd() % 16 ? 1 : 0; /* mostly its own life page comes back */
+    int from = rnd() % 16 ? 1 : 0; /* mostly its own liveness page comes back */
     hand_over(k->socket, &word, 1, fd + from, rnd() % 16 ? 1 : (int)(rnd() % (3 - (uint32_t)from)));
     for (int i = 0; i < 4; i++)
         close(fd[i]);

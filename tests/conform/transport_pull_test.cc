@@ -74,11 +74,11 @@ TEST_P(TransportPull, ComesByteForByteToWhereItGoes)
                 memcpy(room + from, sent.data(), len);
                 ASSERT_EQ(lend(seq % 9, seq, room + from, len, &req), FT_OK);
                 ASSERT_TRUE(take(ba, 1, seq % 9, &msg));
-                ASSERT_TRUE(msg.away);
+                ASSERT_TRUE(msg.unfetched);
                 ASSERT_EQ(msg.data, nullptr);
                 room[from + len / 2] ^= 1, sent[len / 2] ^= 1; // no copy lies between
                 ASSERT_EQ(ba->ops->fetch(ba, &msg, to_landing ? nullptr : &got[1]), FT_OK);
-                ASSERT_FALSE(msg.away);
+                ASSERT_FALSE(msg.unfetched);
                 EXPECT_TRUE(ft_msg_intact(&msg));
                 EXPECT_EQ(memcmp(msg.data, sent.data(), len), 0) << len << " bytes from " << from;
                 if (!to_landing) {
@@ -116,7 +116,7 @@ TEST_P(TransportPull, OtherLanesAreCopied)
     ASSERT_EQ(lend(FT_LANE_RMA, 1, room + kPage, kBytes, &req), FT_OK);
     ft_msg msg;
     ASSERT_TRUE(take(ba, 1, FT_LANE_RMA, &msg));
-    EXPECT_FALSE(msg.away);
+    EXPECT_FALSE(msg.unfetched);
     ba->ops->release(ba, &msg);
 }
 
@@ -146,7 +146,7 @@ TEST_P(TransportPull, MemoryThatIsGoneEndsTheLink)
     memcpy(room + kPage, payload(1, kBytes).data(), kBytes);
     ASSERT_EQ(lend(0, 1, room + kPage, kBytes, &req), FT_OK);
     ASSERT_TRUE(take(ba, 1, 0, &msg));
-    ASSERT_TRUE(msg.away);
+    ASSERT_TRUE(msg.unfetched);
     ASSERT_EQ(mprotect(room + 5 * kPage, kPage, PROT_NONE), 0);
     std::string got(kBytes, 0);
     EXPECT_EQ(ba->ops->fetch(ba, &msg, &got[0]), FT_LINK);

@@ -138,7 +138,7 @@ void EveryType::check(std::mt19937_64 &rng, const Case &c, const Pool &pool, siz
     for (size_t i = 0; i < r.count; i++)
         ref_element(r, want.data(), i);
     std::vector<Operand> src, dst;
-    ft_device_far far = {(uint32_t)rng(), (uint32_t)rng()};
+    ft_device_staged far = {(uint32_t)rng(), (uint32_t)rng()};
     if (rng() % 4 == 0)
         far = {0, 0};
     /* an aliased operand is far as source and destination or as neither */

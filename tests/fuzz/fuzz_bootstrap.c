@@ -84,7 +84,8 @@ static void try_join(const uint8_t *data, size_t len_bytes)
     if (msg.rank >= msg.nranks || msg.nranks > FT_RANKS_MAX || msg.nids < 1 ||
         msg.index >= msg.nids)
         complain("an impossible join");
-    if (strlen(msg.card.config_text) > FT_CARD_TEXT_MAX || msg.card.address_bytes > FT_CARD_BYTES)
+    if (strlen(msg.endpoint.config_text) > FT_ENDPOINT_TEXT_MAX ||
+        msg.endpoint.address_bytes > FT_ENDPOINT_BYTES)
         complain("an impossible card");
     size_t n = ft_join_encode(once, &msg);
     if (!decode_join(once, n, &msg) || ft_join_encode(twice, &msg) != n ||
@@ -107,7 +108,7 @@ static void try_fail(const uint8_t *data, size_t len_bytes)
     accepted[TARGET_FAIL]++;
 }
 
-/* The number of cards and the sizes of the pieces come from the input too. */
+/* The number of endpoints and the sizes of the pieces come from the input too. */
 static void try_table(const uint8_t *data, size_t len_bytes)
 {
     static struct ft_table_reader r;
@@ -117,8 +118,8 @@ static void try_table(const uint8_t *data, size_t len_bytes)
     data += 2;
     len_bytes -= 2;
     memset(&r, 0, offsetof(struct ft_table_reader, buf));
-    r.card = calloc(count, sizeof *r.card);
-    if (!r.card)
+    r.endpoint = calloc(count, sizeof *r.endpoint);
+    if (!r.endpoint)
         return;
     r.head.count = count;
     r.left_bytes = len_bytes;
@@ -136,7 +137,7 @@ static void try_table(const uint8_t *data, size_t len_bytes)
     if (status == FT_OK && r.left_bytes + r.have_bytes > 0)
         complain("a table that is complete before its frame ends");
     accepted[TARGET_TABLE] += status == FT_OK;
-    free(r.card);
+    free(r.endpoint);
 }
 
 static void check_gather(struct ft_gather *g)
@@ -157,8 +158,8 @@ static void check_gather(struct ft_gather *g)
     if (g->state != FT_GATHER_FULL)
         return;
     memset(&r, 0, offsetof(struct ft_table_reader, buf));
-    r.card = calloc(g->count, sizeof *r.card);
-    if (!r.card)
+    r.endpoint = calloc(g->count, sizeof *r.endpoint);
+    if (!r.endpoint)
         return;
     r.head.first = g->first;
     r.head.count = g->count;
@@ -172,13 +173,13 @@ static void check_gather(struct ft_gather *g)
     if (status != FT_OK)
         complain("an answer that no rank understands");
     accepted[TARGET_GATHER]++;
-    free(r.card);
+    free(r.endpoint);
 }
 
 /* Four bytes a step: what happens, and to whom. */
 static void try_gather(const uint8_t *data, size_t len_bytes)
 {
-    static struct ft_card survivor[3];
+    static struct ft_endpoint survivor[3];
     struct ft_id id = {.nonce = 1, .explicit_address = len_bytes > 0 && data[0] & 1};
     if (len_bytes > 3 && !id.explicit_address && data[3] & 1)
         id.survivors = 1 + data[3] / 2 % FT_ARRAY_LEN(survivor);
@@ -204,8 +205,8 @@ static void try_gather(const uint8_t *data, size_t len_bytes)
             msg.nids = nids;
             msg.index = nids > 1 ? 1 : 0;
             msg.left_ms = msg.bound_ms = data[3];
-            msg.card.config = data[3] == 255;
-            msg.card.address_bytes = data[3];
+            msg.endpoint.config = data[3] == 255;
+            msg.endpoint.address_bytes = data[3];
             (void)ft_gather_add(g, &msg, now_ns);
         }
         check_gather(g);
@@ -241,12 +242,12 @@ static uint32_t draw(uint32_t below)
     return (uint32_t)(state >> 33) % below;
 }
 
-static struct ft_card some_card(void)
+static struct ft_endpoint some_endpoint(void)
 {
-    struct ft_card card = {
+    struct ft_endpoint endpoint = {
         .engine = draw(UINT_MAX), .host = 1, .config = 2, .address_bytes = draw(200)};
-    snprintf(card.config_text, sizeof card.config_text, "chunk=%u", draw(1u << 20));
-    return card;
+    snprintf(endpoint.config_text, sizeof endpoint.config_text, "chunk=%u", draw(1u << 20));
+    return endpoint;
 }
 
 /* A good message for the target; returns its length. */
@@ -265,7 +266,7 @@ static size_t good_input(uint8_t *out, unsigned target)
         ft_select_encode(out + n, FT_ANSWER_GO, draw(UINT_MAX));
         n += FT_SELECT_BYTES;
     } else if (target == TARGET_JOIN) {
-        struct ft_join_msg msg = {.nranks = 1 + draw(64), .nids = 1, .card = some_card()};
+        struct ft_join_msg msg = {.nranks = 1 + draw(64), .nids = 1, .endpoint = some_endpoint()};
         msg.rank = draw(msg.nranks);
         n += ft_join_encode(out + n, &msg);
     } else if (target == TARGET_FAIL) {
@@ -279,8 +280,8 @@ static size_t good_input(uint8_t *out, unsigned target)
         out[n++] = (uint8_t)draw(256);
         n += ft_table_head_encode(out + n, &head);
         for (uint32_t i = 0; i < head.count; i++) {
-            struct ft_card card = some_card();
-            n += ft_card_encode(out + n, &card);
+            struct ft_endpoint endpoint = some_endpoint();
+            n += ft_endpoint_encode(out + n, &endpoint);
         }
     } else {
         uint32_t nranks = draw(16);

@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 struct facts {
     uint64_t ctx, epoch;
     uint32_t nold;
-}; /* as in core/grow.c */
+}; /* as in core/group/grow.c */
 
 static struct {
     struct ft_engine *engine;
@@ -115,10 +115,10 @@ static uint32_t some_instance(void)
 {
     const unsigned which = next() % 8;
     if (which < 3)
-        return FT_PACT_RETRY;
+        return FT_AGREEMENT_RETRY;
     if (which == 3)
         return next() | next() << 30;
-    return (me.ncomms > 0 ? me.comm[0]->pacts : 0) + which - 4;
+    return (me.ncomms > 0 ? me.comm[0]->agreements : 0) + which - 4;
 }
 
 /* The agreement's configuration as its ranks have it. */
@@ -135,21 +135,21 @@ static struct ft_agree_config config_of(uint64_t ctx, uint32_t instance)
                                     .message_bytes = CHUNK_BYTES - sizeof(struct ft_ctl_head)};
 }
 
-/* Cards of joiners, or what is nearly that. */
+/* Endpoints of joiners, or what is nearly that. */
 static size_t some_blob(unsigned char *out, size_t room)
 {
     const unsigned how = next();
     size_t len = 0;
     if (how % 4 == 0)
         return fill(out, ft_min(room, 300));
-    for (unsigned n = how % 4; n > 0 && room - len > FT_CARD_WIRE_MAX; n--) {
-        struct ft_card card = {.engine = next() % 4 ? 2000 + n
-                                                    : (uint64_t)SELF + next() % RANKS_MAX,
-                               .host = next() % 3};
-        ft_card_put(&card, "wire", &card.engine, sizeof card.engine);
+    for (unsigned n = how % 4; n > 0 && room - len > FT_ENDPOINT_WIRE_MAX; n--) {
+        struct ft_endpoint endpoint = {.engine = next() % 4 ? 2000 + n
+                                                            : (uint64_t)SELF + next() % RANKS_MAX,
+                                       .host = next() % 3};
+        ft_endpoint_put(&endpoint, "wire", &endpoint.engine, sizeof endpoint.engine);
         if (how & 16)
-            card.address_bytes = (uint32_t)fill(card.address, 40);
-        len += ft_card_encode(out + len, &card);
+            endpoint.address_bytes = (uint32_t)fill(endpoint.address, 40);
+        len += ft_endpoint_encode(out + len, &endpoint);
     }
     return len;
 }
@@ -240,11 +240,11 @@ static void send_agree(struct pipe *p)
 static void send_question(struct pipe *p)
 {
     struct ft_ctl_head head = {FT_CTL_ASK, 0, some_ctx()};
-    unsigned char bytes[FT_CARD_WIRE_MAX];
-    struct ft_card card = {.engine = p && next() % 8 ? p->base.peer : SELF + next() % RANKS_MAX,
-                           .host = 1};
-    ft_card_put(&card, "wire", &card.engine, sizeof card.engine);
-    send_control(p, &head, bytes, ft_card_encode(bytes, &card));
+    unsigned char bytes[FT_ENDPOINT_WIRE_MAX];
+    struct ft_endpoint endpoint = {
+        .engine = p && next() % 8 ? p->base.peer : SELF + next() % RANKS_MAX, .host = 1};
+    ft_endpoint_put(&endpoint, "wire", &endpoint.engine, sizeof endpoint.engine);
+    send_control(p, &head, bytes, ft_endpoint_encode(bytes, &endpoint));
 }
 
 /* An answer to a joiner: status, number, the places in their order. */
@@ -264,20 +264,21 @@ void wire_sent(const unsigned char *bytes, size_t len)
     struct ft_agree_msg m;
     must(len >= sizeof head && len <= CHUNK_BYTES, "a control message of a wrong length");
     memcpy(&head, bytes, sizeof head);
-    must(head.what >= FT_CTL_AGREE && head.what <= FT_CTL_QUIT,
+    must(head.what >= FT_CTL_AGREE && head.what <= FT_CTL_ABANDONED,
          "an unknown control message was sent");
     if (head.what != FT_CTL_AGREE)
         return;
-    for (const struct ft_pact *pact = me.engine->pacts; pact; pact = pact->next)
-        if (pact->ctx == head.ctx && pact->instance == head.instance)
-            must(ft_agree_decode(&pact->agree->config, bytes + sizeof head, len - sizeof head,
+    for (const struct ft_agreement *agreement = me.engine->agreements; agreement;
+         agreement = agreement->next)
+        if (agreement->ctx == head.ctx && agreement->instance == head.instance)
+            must(ft_agree_decode(&agreement->agree->config, bytes + sizeof head, len - sizeof head,
                                  &m) == FT_OK,
                  "a message of an agreement that is none");
 }
 
 /* ---- messages of communicators --------------------------------------------------------------- */
 
-/* as in core/notice.c */
+/* as in core/group/notice.c */
 struct notice {
     uint32_t what;
     int32_t status, culprit;
@@ -491,7 +492,7 @@ static void reshape(struct ft_comm *comm, unsigned what)
     struct ft_grow grow = {
         .nranks = comm->view.nranks + 1 + (int)how % 2, .name = "grown", .limits = me.limits};
     ft_engine_lock(comm->engine);
-    remember(ft_pact_child_held(comm, what % 4 == 0 ? FT_AGREE_GROW : FT_AGREE_SHRINK));
+    remember(ft_agreement_child_held(comm, what % 4 == 0 ? FT_AGREE_GROW : FT_AGREE_SHRINK));
     ft_engine_unlock(comm->engine);
     switch (what % 4) {
     case 0:
@@ -542,26 +543,29 @@ static void user_step(void)
 
 static void check_bounds(void)
 {
-    int pacts = 0, undecided = 0, peers = 0, letters = 0, growths = 0, pipes = 0;
+    int agreements = 0, undecided = 0, peers = 0, queued_messages = 0, growths = 0, pipes = 0;
     if (!wire)
         return;
-    for (const struct ft_pact *pact = me.engine->pacts; pact; pact = pact->next) {
-        pacts++;
-        undecided += pact->state == FT_AGAIN;
-        must(pact->comm || ft_agree_state(pact->agree) == FT_OK, "an agreement without end");
+    for (const struct ft_agreement *agreement = me.engine->agreements; agreement;
+         agreement = agreement->next) {
+        agreements++;
+        undecided += agreement->state == FT_AGAIN;
+        must(agreement->comm || ft_agree_state(agreement->agree) == FT_OK,
+             "an agreement without end");
     }
     for (const struct ft_peer *peer = me.engine->roster; peer; peer = peer->next_known)
-        peers++, letters += peer->letters;
+        peers++, queued_messages += peer->queued_messages;
     for (const struct ft_growth *growth = me.engine->growths; growth;
          growth = *(struct ft_growth *const *)(const void *)growth)
         growths++;
     for (const struct pipe *p = wire->pipes; p; p = p->next)
         pipes += p->base.state == FT_LINK_UP;
     must(undecided == me.engine->undecided, "undecided agreements are miscounted");
-    must(pacts <= 64 + COMMS_MAX * 24, "agreements without bound");
+    must(agreements <= 64 + COMMS_MAX * 24, "agreements without bound");
     must(me.engine->hung_up || peers <= RANKS_MAX + 8 + pipes + wire->nevents,
          "peers without bound");
-    must(letters == me.engine->unsent && letters <= 64 * peers, "letters without bound");
+    must(queued_messages == me.engine->unsent && queued_messages <= 64 * peers,
+         "letters without bound");
     must(growths <= 18, "grows without bound");
 }
 
@@ -578,14 +582,14 @@ static void open_engine(void)
     me.engine->tuning.chunk_bytes = CHUNK_BYTES;
     me.stream = ft_stream_new();
     for (int r = 0; r < me.nranks; r++) {
-        struct ft_card card = {.engine = SELF + (uint64_t)r};
+        struct ft_endpoint endpoint = {.engine = SELF + (uint64_t)r};
         if (r == me.rank)
             continue;
-        ft_card_put(&card, "wire", &card.engine, sizeof card.engine);
-        must(ft_engine_learn(me.engine, card.engine, 1, card.address, card.address_bytes, r) ==
-                 FT_OK,
+        ft_endpoint_put(&endpoint, "wire", &endpoint.engine, sizeof endpoint.engine);
+        must(ft_engine_learn(me.engine, endpoint.engine, 1, endpoint.address,
+                             endpoint.address_bytes, r) == FT_OK,
              "no memory");
-        struct pipe *p = new_pipe(card.engine, false);
+        struct pipe *p = new_pipe(endpoint.engine, false);
         p->base.state = FT_LINK_UP;
         tell(p, FT_EVENT_ACCEPTED);
     }
@@ -612,12 +616,12 @@ static bool open_joiner(void)
     struct facts facts;
     memset(&facts, 0, sizeof facts);
     facts = (struct facts){FIRST_CTX, 2, 1 + next() % (unsigned)me.nranks};
-    struct ft_table *table = calloc(1, sizeof *table + RANKS_MAX * sizeof *table->card);
+    struct ft_table *table = calloc(1, sizeof *table + RANKS_MAX * sizeof *table->endpoint);
     must(table != NULL, "no memory");
     table->nranks = me.nranks;
     for (int r = 0; r < me.nranks; r++)
-        table->card[r].engine = SELF + (uint64_t)r;
-    ft_card_put(&table->card[0], "grow", &facts, sizeof facts);
+        table->endpoint[r].engine = SELF + (uint64_t)r;
+    ft_endpoint_put(&table->endpoint[0], "grow", &facts, sizeof facts);
     struct ft_init init = {.nranks = me.nranks,
                            .rank = me.rank,
                            .name = "joiner",

@@ -13,7 +13,7 @@
 
 extern "C" {
 #include "core/core.h"
-#include "core/growth.h"
+#include "core/group/growth.h"
 
 int __real_ft_growth_open(struct ft_engine *, const struct ft_grow_facts *, int, bool,
                           struct ft_growth **);

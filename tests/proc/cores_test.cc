@@ -20,8 +20,8 @@ static thread_local std::vector<int> cpus; /* of this rank; none: the machine ca
 static std::atomic<int> fewest, most, crowded;
 
 int __wrap_sched_getaffinity(pid_t, size_t, cpu_set_t *);
-void __real_ft_quit_check(struct ft_comm *);
-void __wrap_ft_quit_check(struct ft_comm *);
+void __real_ft_abandoned_check(struct ft_comm *);
+void __wrap_ft_abandoned_check(struct ft_comm *);
 
 int __wrap_sched_getaffinity(pid_t, size_t len_bytes, cpu_set_t *set)
 {
@@ -33,13 +33,13 @@ int __wrap_sched_getaffinity(pid_t, size_t len_bytes, cpu_set_t *set)
     return 0;
 }
 
-void __wrap_ft_quit_check(struct ft_comm *comm)
+void __wrap_ft_abandoned_check(struct ft_comm *comm)
 {
     int cores = comm->tuning.costs.cores_per_host;
     for (int seen = fewest; cores < seen && !fewest.compare_exchange_weak(seen, cores);) {}
     for (int seen = most; cores > seen && !most.compare_exchange_weak(seen, cores);) {}
     crowded += comm->engine->crowded;
-    __real_ft_quit_check(comm);
+    __real_ft_abandoned_check(comm);
 }
 }
 

@@ -426,7 +426,7 @@ CHILD(many_joiners)
     return testing::Test::HasFailure();
 }
 
-/* With the smallest messages the cards of forty are too many at once. */
+/* With the smallest messages the endpoints of forty are too many at once. */
 TEST(Grow, MoreJoinersThanAMessageHoldsAreRefused)
 {
     proc::Child child("many_joiners", {}, {{"FTCCL_CHUNK_BYTES", "4096"}});

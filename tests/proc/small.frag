@@ -25,12 +25,12 @@ TESTS += tests/proc/rma_test
 tests_proc_rma_test_SOURCES = tests/proc/rma_test.cc
 tests_proc_rma_test_CPPFLAGS = $(gtest_cppflags)
 tests_proc_rma_test_LDADD = src/libftccl.la $(gtest_libs)
-check_PROGRAMS += tests/proc/quit_test
-TESTS += tests/proc/quit_test
-tests_proc_quit_test_SOURCES = tests/proc/quit_test.cc
-tests_proc_quit_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_proc_quit_test_LDFLAGS = -Wl,--wrap=ft_comm_open -Wl,--wrap=ft_engine_bind
-tests_proc_quit_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/abandoned_test
+TESTS += tests/proc/abandoned_test
+tests_proc_abandoned_test_SOURCES = tests/proc/abandoned_test.cc
+tests_proc_abandoned_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_abandoned_test_LDFLAGS = -Wl,--wrap=ft_comm_open -Wl,--wrap=ft_engine_bind
+tests_proc_abandoned_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/few_threads_test
 TESTS += tests/proc/few_threads_test
 tests_proc_few_threads_test_SOURCES = tests/proc/few_threads_test.cc
@@ -48,17 +48,17 @@ tests_proc_between_test_SOURCES = tests/proc/between_test.cc
 tests_proc_between_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_between_test_LDFLAGS = -Wl,--wrap=ft_growth_open
 tests_proc_between_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
-check_PROGRAMS += tests/proc/near_test
-TESTS += tests/proc/near_test
-tests_proc_near_test_SOURCES = tests/proc/near_test.cc
-tests_proc_near_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_proc_near_test_LDFLAGS = -Wl,--wrap=ft_tuning_links -Wl,--wrap=getpid
-tests_proc_near_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/locality_test
+TESTS += tests/proc/locality_test
+tests_proc_locality_test_SOURCES = tests/proc/locality_test.cc
+tests_proc_locality_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_locality_test_LDFLAGS = -Wl,--wrap=ft_tuning_links -Wl,--wrap=getpid
+tests_proc_locality_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/cores_test
 TESTS += tests/proc/cores_test
 tests_proc_cores_test_SOURCES = tests/proc/cores_test.cc
 tests_proc_cores_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_proc_cores_test_LDFLAGS = -Wl,--wrap=sched_getaffinity -Wl,--wrap=ft_quit_check
+tests_proc_cores_test_LDFLAGS = -Wl,--wrap=sched_getaffinity -Wl,--wrap=ft_abandoned_check
 tests_proc_cores_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/wait_test
 TESTS += tests/proc/wait_test

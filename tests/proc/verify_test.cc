@@ -121,7 +121,8 @@ TEST_P(Flip, IsNamedOnEveryRank)
     const auto &[transport, kind, count] = GetParam();
     Env fault("FTCCL_FAULT", "seed=3,flip_after=20,flip_rank=1");
     Options options(transport, 1);
-    /* the message that is changed is one of the calls'; a letter that is would be repeated */
+    /* the message that is changed is one of the calls'; a control message that is would be repeated
+     */
     options.options.heartbeatMs = 0;
     proc::World world(n, options.set());
     world.each([&, kind = kind, count = count, transport = transport](int rank) {

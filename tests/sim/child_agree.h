@@ -81,7 +81,7 @@ class ChildAgree
         int done;
         uint64_t come_ns;
         bool out;
-        ft_pact *pact = nullptr;
+        ft_agreement *agreement = nullptr;
     };
 
     uint64_t later()
@@ -91,7 +91,8 @@ class ChildAgree
 
     bool is_asked() const // messages are under way
     {
-        return std::any_of(members.begin(), members.end(), [](const Member &m) { return m.pact; });
+        return std::any_of(members.begin(), members.end(),
+                           [](const Member &m) { return m.agreement; });
     }
 
     bool cut()
@@ -110,16 +111,16 @@ class ChildAgree
         }
         if (member.out || member.done == rounds)
             return;
-        if (!member.pact) {
+        if (!member.agreement) {
             if (world.sim.now_ns >= member.come_ns)
                 enter(member);
             return;
         }
         const ft_decision *d = nullptr;
-        int rc = ft_pact_result(node.comm, member.pact, &d);
+        int rc = ft_agreement_result(node.comm, member.agreement, &d);
         if (rc == FT_AGAIN)
             return;
-        member.pact = nullptr;
+        member.agreement = nullptr;
         member.done++;
         member.come_ns = later();
         if (&member == asleep && (rc == FT_FENCED || rc == FT_NOQUORUM))
@@ -137,7 +138,7 @@ class ChildAgree
     {
         ft_agree_input input{};
         input.kind = FT_AGREE_FLAGS;
-        int rc = ft_pact_enter(member.node->comm, &input, &member.pact);
+        int rc = ft_agreement_enter(member.node->comm, &input, &member.agreement);
         if (rc == FT_FENCED && &member == asleep)
             member.out = true;
         else

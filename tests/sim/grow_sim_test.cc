@@ -152,12 +152,12 @@ struct GrowWorld : World {
     ft_table *read_table(const ft_gather *g)
     {
         auto *table = static_cast<ft_table *>(
-            calloc(1, sizeof(ft_table) + g->nranks * sizeof(ft_card)));
+            calloc(1, sizeof(ft_table) + g->nranks * sizeof(ft_endpoint)));
         table->nranks = int(g->nranks);
         const unsigned char *at = g->answer + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES;
         for (int r = 0; r < table->nranks; r++) {
-            int used = ft_card_decode(at, size_t(g->answer + g->answer_bytes - at),
-                                      &table->card[r]);
+            int used = ft_endpoint_decode(at, size_t(g->answer + g->answer_bytes - at),
+                                          &table->endpoint[r]);
             EXPECT_GT(used, 0);
             at += used;
         }
@@ -256,10 +256,10 @@ struct GrowWorld : World {
             enter_grow(node, FT_OK);
             return;
         }
-        std::vector<ft_card> cards(static_cast<size_t>(n));
-        ASSERT_EQ(ft_grow_cards(node.comm, &part.how, &part.growing, cards.data()), FT_OK)
+        std::vector<ft_endpoint> endpoints(static_cast<size_t>(n));
+        ASSERT_EQ(ft_grow_endpoints(node.comm, &part.how, &part.growing, endpoints.data()), FT_OK)
             << ft_fail_text();
-        ft_gather_supply(attempt.gather, uint32_t(part.how.nranks), cards.data(), sim.now_ns);
+        ft_gather_supply(attempt.gather, uint32_t(part.how.nranks), endpoints.data(), sim.now_ns);
         ft_gather_bound(attempt.gather, sim.now_ns + 250 * Ms, 250);
         reach(node, Gathering);
     }
@@ -311,7 +311,7 @@ struct GrowWorld : World {
             return;
         }
         ASSERT_EQ(rc, FT_OK) << ft_fail_text();
-        node.pact = part.growing.pact;
+        node.agreement = part.growing.agreement;
         reach(node, Agreeing);
     }
 
@@ -381,11 +381,12 @@ struct GrowWorld : World {
         msg.nonce = g->nonce, msg.nranks = uint32_t(n + attempt_of(node).njoiners),
         msg.rank = uint32_t(part.place), msg.nids = 1;
         msg.left_ms = msg.bound_ms = 1000;
-        ASSERT_EQ(ft_engine_card(node.engine, &msg.card), FT_OK);
+        ASSERT_EQ(ft_engine_endpoint(node.engine, &msg.endpoint), FT_OK);
         if (part.keyed) {
-            ASSERT_TRUE(ft_card_put(&msg.card, FT_CARD_KEY, &part.key, sizeof part.key));
+            ASSERT_TRUE(
+                ft_endpoint_put(&msg.endpoint, FT_ENDPOINT_KEY, &part.key, sizeof part.key));
         }
-        ft_card_settings(&msg.card, &limits);
+        ft_endpoint_settings(&msg.endpoint, &limits);
         ASSERT_EQ(ft_gather_add(g, &msg, sim.now_ns), FT_OK) << ft_fail_text();
         part.at_ns = 0;
         reach(node, Waiting);
@@ -412,10 +413,10 @@ struct GrowWorld : World {
         }
         part.table = read_table(g);
         for (int r = 0; r < part.table->nranks; r++) {
-            const ft_card &card = part.table->card[r];
-            if (card.engine != node.engine->id)
-                ft_engine_learn(node.engine, card.engine, card.host, card.address,
-                                card.address_bytes, r);
+            const ft_endpoint &endpoint = part.table->endpoint[r];
+            if (endpoint.engine != node.engine->id)
+                ft_engine_learn(node.engine, endpoint.engine, endpoint.host, endpoint.address,
+                                endpoint.address_bytes, r);
         }
         ASSERT_EQ(ft_grow_join_begin(node.engine, part.table, &part.joining), FT_OK)
             << ft_fail_text();

@@ -186,19 +186,19 @@ TEST(Reshape, WhoDidNotComeOnceIsNotWaitedForAgain)
                      " FT_SIM_RUNS=1 tests/sim/reshape_sim_test --gtest_filter=*WaitedForAgain");
         World world(seed, 3 + int(seed % 5));
         Node &absent = world.some();
-        std::vector<ft_pact *> pacts(world.nodes.size());
+        std::vector<ft_agreement *> agreements(world.nodes.size());
         auto all_enter = [&](ft_agree_kind kind) {
             ft_agree_input input{};
             input.kind = kind;
-            for (size_t i = 0; i < pacts.size(); i++) {
+            for (size_t i = 0; i < agreements.size(); i++) {
                 if (&world.nodes[i] == &absent)
                     continue;
-                ASSERT_EQ(ft_pact_enter(world.nodes[i].comm, &input, &pacts[i]), FT_OK);
+                ASSERT_EQ(ft_agreement_enter(world.nodes[i].comm, &input, &agreements[i]), FT_OK);
             }
         };
         auto all_decided = [&] {
-            return std::all_of(pacts.begin(), pacts.end(), [](ft_pact *pact) {
-                return !pact || atomic_load(&pact->state) != FT_AGAIN;
+            return std::all_of(agreements.begin(), agreements.end(), [](ft_agreement *agreement) {
+                return !agreement || atomic_load(&agreement->state) != FT_AGAIN;
             });
         };
         for (Node &node : world.nodes)
@@ -210,11 +210,12 @@ TEST(Reshape, WhoDidNotComeOnceIsNotWaitedForAgain)
         EXPECT_TRUE(world.run_until(nullptr, 3000000000, all_decided));
         EXPECT_LT(world.sim.now_ns - since, uint64_t(world.limits.suspect_ms) * 1000000 / 2)
             << "rank " << (&absent - world.nodes.data()) << " of " << world.n;
-        for (size_t i = 0; i < pacts.size(); i++) {
+        for (size_t i = 0; i < agreements.size(); i++) {
             const ft_decision *d = nullptr;
-            if (!pacts[i])
+            if (!agreements[i])
                 continue;
-            ASSERT_EQ(ft_pact_result(world.nodes[i].comm, pacts[i], &d), FT_OK) << ft_fail_text();
+            ASSERT_EQ(ft_agreement_result(world.nodes[i].comm, agreements[i], &d), FT_OK)
+                << ft_fail_text();
             EXPECT_EQ(d->nsurvivors, world.n - 1);
         }
     }
@@ -234,15 +235,16 @@ TEST(Reshape, AUserWaitsOnWhenTheMachineStoodStillForLongerThanTheBound)
     World world(1, 3);
     ft_agree_input input{};
     input.kind = FT_AGREE_FLAGS;
-    std::vector<ft_pact *> pacts(3);
+    std::vector<ft_agreement *> agreements(3);
     for (size_t r = 0; r < 3; r++)
-        ASSERT_EQ(ft_pact_enter(world.nodes[r].comm, &input, &pacts[r]), FT_OK);
+        ASSERT_EQ(ft_agreement_enter(world.nodes[r].comm, &input, &agreements[r]), FT_OK);
     world.sim.env.now_ns = jumping_clock;
     clock_reads = 0;
     for (size_t r = 0; r < 3; r++) { // turns the others' engines too
         const ft_decision *d = nullptr;
-        EXPECT_EQ(ft_pact_wait(world.nodes[r].comm, pacts[r]), FT_OK) << ft_fail_text();
-        ASSERT_EQ(ft_pact_result(world.nodes[r].comm, pacts[r], &d), FT_OK) << ft_fail_text();
+        EXPECT_EQ(ft_agreement_wait(world.nodes[r].comm, agreements[r]), FT_OK) << ft_fail_text();
+        ASSERT_EQ(ft_agreement_result(world.nodes[r].comm, agreements[r], &d), FT_OK)
+            << ft_fail_text();
         EXPECT_EQ(d->nsurvivors, 3);
     }
     EXPECT_GT(clock_reads, 20u);
@@ -264,25 +266,25 @@ TEST(Reshape, WhoWasLeftOutOfAChildIsLeftOutOfItsParentToo)
         world.plain = true;
         split(world, 1);
         Node &absent = world.some();
-        std::vector<ft_pact *> pacts(world.nodes.size());
+        std::vector<ft_agreement *> agreements(world.nodes.size());
         std::vector<ft_comm *> parents(world.nodes.size());
         ft_agree_input input{};
         input.kind = FT_AGREE_FLAGS;
-        for (size_t i = 0; i < pacts.size(); i++) {
+        for (size_t i = 0; i < agreements.size(); i++) {
             std::swap(parents[i], world.nodes[i].old[0]);
             world.nodes[i].old.clear();
             world.nodes[i].state = State::Come, world.nodes[i].come_ns = UINT64_MAX;
             if (&world.nodes[i] == &absent)
                 continue;
-            ASSERT_EQ(ft_pact_enter(world.nodes[i].comm, &input, &pacts[i]), FT_OK);
+            ASSERT_EQ(ft_agreement_enter(world.nodes[i].comm, &input, &agreements[i]), FT_OK);
         }
         auto all_decided = [&] {
-            return std::all_of(pacts.begin(), pacts.end(), [](ft_pact *pact) {
-                return !pact || atomic_load(&pact->state) != FT_AGAIN;
+            return std::all_of(agreements.begin(), agreements.end(), [](ft_agreement *agreement) {
+                return !agreement || atomic_load(&agreement->state) != FT_AGAIN;
             });
         };
         ASSERT_TRUE(world.run_until(nullptr, 1500000000, all_decided));
-        for (size_t i = 0; i < pacts.size(); i++) {
+        for (size_t i = 0; i < agreements.size(); i++) {
             Node &node = world.nodes[i];
             if (world.chance(2))
                 node.old.push_back(node.comm); // closed later

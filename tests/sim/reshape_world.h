@@ -37,7 +37,7 @@ struct Node {
     int round = 0;
     bool pending = false, listed = false;
     uint64_t come_ns = 0, entered_ns = 0;
-    ft_pact *pact = nullptr;
+    ft_agreement *agreement = nullptr;
     ft_shrinking shrinking{};
     ft_shrink how{};
     int list[1] = {0};
@@ -133,12 +133,12 @@ struct World {
     {
         Node &node = nodes[size_t(r)];
         for (int k = 0; k < n; k++) {
-            ft_card card;
+            ft_endpoint endpoint;
             if (k == r)
                 continue;
-            EXPECT_EQ(ft_engine_card(nodes[size_t(k)].engine, &card), FT_OK);
-            EXPECT_EQ(ft_engine_learn(node.engine, id_of(k), 1, card.address, card.address_bytes,
-                                      k),
+            EXPECT_EQ(ft_engine_endpoint(nodes[size_t(k)].engine, &endpoint), FT_OK);
+            EXPECT_EQ(ft_engine_learn(node.engine, id_of(k), 1, endpoint.address,
+                                      endpoint.address_bytes, k),
                       FT_OK);
         }
         view.rank = r;
@@ -257,12 +257,12 @@ struct World {
         if (sim.now_ns < node.come_ns)
             return;
         node.entered_ns = sim.now_ns;
-        bool agrees = dice(node.comm, 3) % 3 == 0 && node.comm->pacts == 0;
+        bool agrees = dice(node.comm, 3) % 3 == 0 && node.comm->agreements == 0;
         if (agrees) {
             ft_agree_input input{};
             input.kind = FT_AGREE_FLAGS;
             input.flags = ~(UINT64_C(1) << node.comm->view.rank);
-            int rc = ft_pact_enter(node.comm, &input, &node.pact);
+            int rc = ft_agreement_enter(node.comm, &input, &node.agreement);
             node.state = State::Agree;
             if (rc == FT_FENCED)
                 leave(node, rc); // it has learned the outcome of a later one
@@ -283,7 +283,7 @@ struct World {
             return;
         }
         ASSERT_EQ(rc, FT_OK) << ft_fail_text();
-        node.pact = node.shrinking.pact;
+        node.agreement = node.shrinking.agreement;
         node.state = State::Shrink;
     }
 
@@ -292,7 +292,7 @@ struct World {
     bool decided(const Node &node, int *rc)
     {
         const ft_decision *d = nullptr;
-        *rc = ft_pact_result(node.comm, node.pact, &d);
+        *rc = ft_agreement_result(node.comm, node.agreement, &d);
         EXPECT_LT(sim.now_ns - node.entered_ns, UINT64_C(3700000000)) << "an agreement without end";
         if (*rc == FT_AGAIN)
             return false;
@@ -302,7 +302,7 @@ struct World {
         for (int r = 0; r < node.comm->view.nranks; r++)
             now.push_back(d->failed[r] * 2 + d->excluded[r]);
         now.push_back(int(d->flags & 0xff));
-        Outcome &outcome = decisions[{node.comm->ctx, node.pact->instance}];
+        Outcome &outcome = decisions[{node.comm->ctx, node.agreement->instance}];
         auto is_dead = [](const Node *who) { return who->state == State::Dead; };
         if (std::all_of(outcome.seen_by.begin(), outcome.seen_by.end(), is_dead))
             outcome.what = now;

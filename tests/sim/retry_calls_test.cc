@@ -10,7 +10,7 @@
 #include <map>
 
 extern "C" {
-#include "core/reshape.h"
+#include "core/group/reshape.h"
 }
 
 namespace
@@ -151,7 +151,7 @@ struct World : Sim {
     void go_on_shrinking(int r)
     {
         const ft_decision *decision;
-        if (ft_pact_result(comms[r], shrinking[r].pact, &decision) == FT_AGAIN)
+        if (ft_agreement_result(comms[r], shrinking[r].agreement, &decision) == FT_AGAIN)
             return;
         int rc = ft_shrink_end(comms[r], &how, &shrinking[r], FT_OK, &child[r]);
         EXPECT_TRUE(rc == FT_OK || rc == FT_FENCED || rc == FT_NOQUORUM)

@@ -74,12 +74,12 @@ struct Sim {
         }
         for (int r = 0; r < n; r++) {
             for (int k = 0; k < n; k++) {
-                ft_card card;
+                ft_endpoint endpoint;
                 if (k == r)
                     continue;
-                EXPECT_EQ(ft_engine_card(engines[k], &card), FT_OK);
-                EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address, card.address_bytes,
-                                          k),
+                EXPECT_EQ(ft_engine_endpoint(engines[k], &endpoint), FT_OK);
+                EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, endpoint.address,
+                                          endpoint.address_bytes, k),
                           FT_OK);
             }
             EXPECT_EQ(ft_engine_bind(engines[r], 77), FT_OK);

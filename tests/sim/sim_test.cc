@@ -74,10 +74,10 @@ struct Sim {
             engines[r]->tuning.chunks = chunks;
             for (int k = 0; k < n; k++)
                 if (k != r) {
-                    ft_card card;
-                    EXPECT_EQ(ft_engine_card(engines[k], &card), FT_OK);
-                    EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, card.address,
-                                              card.address_bytes, k),
+                    ft_endpoint endpoint;
+                    EXPECT_EQ(ft_engine_endpoint(engines[k], &endpoint), FT_OK);
+                    EXPECT_EQ(ft_engine_learn(engines[r], peer[k], 1, endpoint.address,
+                                              endpoint.address_bytes, k),
                               FT_OK);
                 }
             EXPECT_EQ(ft_engine_bind(engines[r], 77), FT_OK);
@@ -725,7 +725,7 @@ TEST(Sim, WhatASenderStandsByAgainIsNotTaken)
     fickle.recv = [](ft_link *link, uint64_t ctx, unsigned lane, ft_msg *msg) {
         if (int rc = sim_transport_ops.recv(link, ctx, lane, msg); rc != FT_OK || lane != 0)
             return rc;
-        return msg->away = true, msg->data = nullptr, msg->withdrawn = &word,
+        return msg->unfetched = true, msg->data = nullptr, msg->withdrawn = &word,
                msg->withdrawn_bit = 1, int(FT_OK);
     };
     fickle.fetch = [](ft_link *, ft_msg *, void *) -> int { return FT_AGAIN; };

@@ -12,10 +12,10 @@ include tests/unit/tcp.frag
 include tests/unit/info.frag
 include tests/unit/perf.frag
 include tests/unit/transport_list.frag
-include tests/unit/life.frag
+include tests/unit/liveness.frag
 include tests/unit/fds.frag
 include tests/unit/slots.frag
 include tests/unit/shmem.frag
-include tests/unit/board.frag
+include tests/unit/readiness.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag

@@ -40,12 +40,12 @@ static Id grow_id(int survivors, const Key &key = make_key(), const void *owner 
 static Outcome supply(const Id &id, int survivors, int nranks, uint64_t config = 42)
 {
     Outcome out;
-    std::vector<ft_card> cards;
+    std::vector<ft_endpoint> endpoints;
     for (int r = 0; r < survivors; r++) {
-        cards.push_back(make_card(r));
-        cards.back().config = config;
+        endpoints.push_back(make_endpoint(r));
+        endpoints.back().config = config;
     }
-    out.status = ft_bootstrap_supply(id.data(), nranks, cards.data(), survivors);
+    out.status = ft_bootstrap_supply(id.data(), nranks, endpoints.data(), survivors);
     out.text = out.status ? ft_fail_text() : "";
     return out;
 }
@@ -214,7 +214,7 @@ TEST_F(Grow, OneTooManyIsRefusedAlone)
     auto calls = joiners(id, 2, 4), same = calls;
     auto joined = join_calls(calls); // the table is complete, and the root has not taken it
     for (auto &c : calls)
-        c.card.engine += 77;
+        c.endpoint.engine += 77;
     expect_all(join_calls(calls), FT_USAGE, "another process has come as rank");
     for (auto &c : calls)
         c.nranks = 5;
@@ -289,7 +289,7 @@ TEST_F(Grow, RanksOfSurvivorsAreRefusedAlone)
         low.push_back(low[1]);
         for (auto &c : low)
             c.grow = true;
-        low[0].card.config = 1;
+        low[0].endpoint.config = 1;
         low[2].nranks = 9;
         auto refused = join_calls(low);
         expect_all(refused, FT_USAGE, "belongs to a survivor");

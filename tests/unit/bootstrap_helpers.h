@@ -1,4 +1,4 @@
-// What the bootstrap tests share: ranks as threads, each with its own card, and what became of
+// What the bootstrap tests share: ranks as threads, each with its own endpoint, and what became of
 // them.
 #ifndef FT_BOOTSTRAP_HELPERS_H
 #define FT_BOOTSTRAP_HELPERS_H
@@ -40,22 +40,22 @@ inline Id make_id()
     return id;
 }
 
-inline ft_card make_card(int rank)
+inline ft_endpoint make_endpoint(int rank)
 {
-    ft_card card{};
-    card.engine = 1000 + (uint64_t)rank;
-    card.host = 7;
-    card.config = 42;
-    snprintf(card.config_text, sizeof card.config_text, "chunk=131072 chunks=4");
-    card.address_bytes = (uint32_t)(rank * 37 % 1024);
-    memset(card.address, rank + 1, card.address_bytes);
-    return card;
+    ft_endpoint endpoint{};
+    endpoint.engine = 1000 + (uint64_t)rank;
+    endpoint.host = 7;
+    endpoint.config = 42;
+    snprintf(endpoint.config_text, sizeof endpoint.config_text, "chunk=131072 chunks=4");
+    endpoint.address_bytes = (uint32_t)(rank * 37 % 1024);
+    memset(endpoint.address, rank + 1, endpoint.address_bytes);
+    return endpoint;
 }
 
 struct Call {
     std::vector<Id> ids;
     int nranks = 1, rank = 0;
-    ft_card card{};
+    ft_endpoint endpoint{};
     double timeout_s = 20;
     const atomic_int *cancel = nullptr;
     bool grow = false;
@@ -70,7 +70,7 @@ inline Outcome join(const Call &call)
     arg.nids = (int)call.ids.size();
     arg.nranks = call.nranks;
     arg.rank = call.rank;
-    arg.card = &call.card;
+    arg.endpoint = &call.endpoint;
     arg.timeout_ns = (uint64_t)(call.timeout_s * 1e9);
     arg.cancel = call.cancel;
     arg.grow = call.grow;
@@ -102,7 +102,7 @@ inline std::vector<Call> calls_for(const std::vector<Id> &ids, int nranks, doubl
         c.ids = ids;
         c.nranks = nranks;
         c.rank = r;
-        c.card = make_card(r);
+        c.endpoint = make_endpoint(r);
         c.timeout_s = timeout_s;
     }
     return calls;
@@ -117,8 +117,8 @@ inline void expect_tables(const std::vector<Outcome> &all)
         EXPECT_EQ(first->job, t->job);
         EXPECT_EQ(0, memcmp(first->key, t->key, sizeof t->key));
         for (int i = 0; i < t->nranks; i++) {
-            ft_card want = make_card(i);
-            EXPECT_EQ(0, memcmp(&want, &t->card[i], sizeof want))
+            ft_endpoint want = make_endpoint(i);
+            EXPECT_EQ(0, memcmp(&want, &t->endpoint[i], sizeof want))
                 << "rank " << r << " has another card of rank " << i;
         }
     }

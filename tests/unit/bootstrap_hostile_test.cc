@@ -189,7 +189,7 @@ TEST_F(Hostile, MalformedJoinsAreDropped)
     good.rank = 2;
     good.nids = 1;
     good.left_ms = good.bound_ms = 1000;
-    good.card = make_card(2);
+    good.endpoint = make_endpoint(2);
     unsigned char bytes[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX];
     struct {
         const char *what;
@@ -215,7 +215,7 @@ TEST_F(Hostile, MalformedJoinsAreDropped)
     for (auto &b : broken) {
         size_t len = ft_join_encode(bytes, &good);
         ft_put32(bytes + b.at, b.value);
-        int fd = authenticated(id, good.card.engine);
+        int fd = authenticated(id, good.endpoint.engine);
         EXPECT_EQ((ssize_t)len, send(fd, bytes, len, MSG_NOSIGNAL));
         EXPECT_TRUE(closed_by_peer(fd)) << b.what;
         ft_fd_close(&fd);
@@ -304,7 +304,7 @@ TEST_F(Hostile, MalformedAnswersAreRefused)
     FalseService service;
     std::vector<std::vector<unsigned char>> answers(
         7, std::vector<unsigned char>(FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES +
-                                      2 * FT_CARD_FIXED_BYTES));
+                                      2 * FT_ENDPOINT_FIXED_BYTES));
     auto frame = [&](size_t i, ft_frame kind, uint32_t len) {
         ft_frame_encode(answers[i].data(), kind, len);
     };
@@ -314,8 +314,8 @@ TEST_F(Hostile, MalformedAnswersAreRefused)
     };
     frame(0, FT_FRAME_TABLE, 80), head(0, 0, 1u << 31);   // more ranks than there are
     frame(1, FT_FRAME_TABLE, 80), head(1, 0xffffffff, 2); // ranks before the first
-    frame(2, FT_FRAME_TABLE, 17), head(2, 0, 2);          // ends in a card
-    frame(3, FT_FRAME_TABLE, 56), head(3, 0, 2);          // a card's text is longer than it can be
+    frame(2, FT_FRAME_TABLE, 17), head(2, 0, 2);          // ends in an endpoint
+    frame(3, FT_FRAME_TABLE, 56), head(3, 0, 2); // an endpoint's text is longer than it can be
     ft_put32(answers[3].data() + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES + 24, 1u << 30);
     frame(4, FT_FRAME_FAIL, 8),
         ft_put32(answers[4].data() + FT_FRAME_BYTES, 3); // a success that failed

@@ -105,8 +105,8 @@ TEST_F(Bootstrap, DifferentConfigurationsAreBothShown)
         auto calls = calls_for(ids, 4);
         for (size_t odd = nids == 2 ? 2 : 3; odd < 4;
              odd++) { // with two ids a whole block: no service sees both
-            calls[odd].card.config = 43;
-            snprintf(calls[odd].card.config_text, sizeof calls[odd].card.config_text,
+            calls[odd].endpoint.config = 43;
+            snprintf(calls[odd].endpoint.config_text, sizeof calls[odd].endpoint.config_text,
                      "chunk=65536 chunks=4");
         }
         auto all = join_calls(calls);
@@ -148,7 +148,7 @@ TEST_F(Bootstrap, CancelledWithin200Milliseconds)
 TEST_F(Bootstrap, LateRankLearnsOfTheFailure)
 {
     auto calls = calls_for({make_id()}, 4);
-    calls[1].card.config = 9;
+    calls[1].endpoint.config = 9;
     std::vector<Call> early(calls.begin(), calls.begin() + 2), late(calls.begin() + 2, calls.end());
     expect_all(join_calls(early), FT_MISMATCH, "rank");
     EXPECT_EQ(1, ft_unique_ids_served());

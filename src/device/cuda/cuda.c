@@ -126,13 +126,13 @@ static int load_kernel(struct ft_cuda_device *cuda)
 static int show(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
 {
     const struct ft_cuda_driver *driver = cuda->driver;
-    CUdeviceptr there = 0;
+    CUdeviceptr dev_ptr = 0;
     int rc = FT_CUDA(driver, cuMemHostRegister, chunk->at, chunk->len_bytes,
                      CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP);
     if (rc != FT_OK)
         return rc;
-    rc = FT_CUDA(driver, cuMemHostGetDevicePointer, &there, chunk->at, 0);
-    if (rc == FT_OK && there != (uintptr_t)chunk->at)
+    rc = FT_CUDA(driver, cuMemHostGetDevicePointer, &dev_ptr, chunk->at, 0);
+    if (rc == FT_OK && dev_ptr != (uintptr_t)chunk->at)
         rc = ft_fail(FT_NOTSUP, "pinned memory has another address on the device");
     if (rc == FT_OK)
         rc = ft_pinned_show(chunk);

@@ -1,8 +1,8 @@
 /*
  * The CUDA device's inside. cuda.c opens the device; queue.c holds streams and feeds kernels;
- * left.c frees them when no kernel stands; graph.c puts kernels into graphs; word.c tells kernels
- * of the user's what has failed; driver.c finds libcuda. What a queue and its kernels share is in
- * command.h.
+ * deferred_free.c frees them when no kernel stands; graph.c puts kernels into graphs; word.c tells
+ * kernels of the user's what has failed; driver.c finds libcuda. What a queue and its kernels share
+ * is in command.h.
  */
 #ifndef FT_DEVICE_CUDA_H
 #define FT_DEVICE_CUDA_H
@@ -33,7 +33,7 @@ struct ft_cuda_device {
     unsigned blocks, threads;
     atomic_int refs;          /* the opener and its queues */
     pthread_mutex_t reaching; /* one thread a time in reach(); never taken by who holds an engine */
-    struct ft_cuda_device *next; /* among those that nobody has any more, see left.c */
+    struct ft_cuda_device *next; /* among those that nobody has any more, see deferred_free.c */
     char name[96];
 };
 
@@ -46,7 +46,7 @@ int ft_cuda_enter(const struct ft_cuda_device *cuda);
 void ft_cuda_leave(const struct ft_cuda_device *cuda);
 /* Host-pinned memory and its address on the device; freed by cuMemFreeHost(). Entered. */
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here,
-                CUdeviceptr *there);
+                CUdeviceptr *dev_ptr);
 
 /* share.c: memory of the GPU's for messages, which goes along with the device's pinned memory. Of
  * others: where this device reaches it. Neither is an error: without it messages go through the
@@ -69,7 +69,7 @@ struct ft_cuda_posted {
 struct ft_cuda_word {
     struct ft_cuda_word *next;
     uint32_t *here;
-    CUdeviceptr there;
+    CUdeviceptr dev_ptr;
 };
 
 struct ft_device_queue {
@@ -79,10 +79,10 @@ struct ft_device_queue {
     CUstream stream;        /* the kernels' own */
     CUevent before, behind; /* the user's streams have come to the run; the run is over */
     struct ft_cuda_control *control;
-    CUdeviceptr control_there; /* its address on the device */
+    CUdeviceptr control_dev_ptr; /* its address on the device */
     /* [FT_CUDA_STAGES] of FT_CUDA_PIECE and a little, for alignment */
     char *stages;
-    CUdeviceptr stages_there;
+    CUdeviceptr stages_dev_ptr;
     struct ft_cuda_word *word; /* NULL: nobody has asked for one */
     uint64_t silence_ns;
     /* runs, or announced; written by who calls after() or announce() */
@@ -95,7 +95,7 @@ struct ft_device_queue {
     struct ft_cuda_posted posted[FT_CUDA_RING];
     /* of operands that are not the user's: copied, and reached in pinned memory and in that of a
      * device */
-    uint64_t staged_bytes, direct_bytes, there_bytes;
+    uint64_t staged_bytes, direct_bytes, devmem_bytes;
     struct ft_device_req *first, *last; /* passes of which something is still to be posted */
     unsigned char free_stage[FT_CUDA_STAGES];
     int nfree;
@@ -131,11 +131,11 @@ static inline void ft_cuda_store(uint64_t *to, uint64_t value)
     __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
 
-int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t **there);
+int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t **dev_ptr);
 void ft_cuda_word_close(struct ft_device_queue *queue);
 
-/* ---- left.c: what is left behind, and when it may be freed. Any thread; those that free may wait
- * and are not for who holds an engine ---- */
+/* ---- deferred_free.c: what is left behind, and when it may be freed. Any thread; those that free
+ * may wait and are not for who holds an engine ---- */
 
 /* a kernel of this process is on a device or on its way there, and need not leave soon: freeing or
  * unpinning could wait for it */

@@ -18,7 +18,7 @@ struct bell {
     struct ft_device_bell base;
     struct ft_device_queue *queue;
     struct ft_cuda_bell *shared;
-    CUdeviceptr there;
+    CUdeviceptr dev_ptr;
     uint64_t id;
     atomic_int state;
     uint64_t rang; /* rings seen by the engine */
@@ -56,10 +56,11 @@ static int add_bells(struct ft_device_queue *queue)
 {
     struct ft_cuda_bells *bells = calloc(1, sizeof *bells);
     void *here = NULL;
-    CUdeviceptr there = 0;
+    CUdeviceptr dev_ptr = 0;
     if (!bells)
         return ft_fail(FT_NOMEM, "no memory for a kernel in a graph");
-    int rc = ft_cuda_map(queue->cuda->driver, FT_CUDA_BELLS * sizeof *bells->shared, &here, &there);
+    int rc = ft_cuda_map(queue->cuda->driver, FT_CUDA_BELLS * sizeof *bells->shared, &here,
+                         &dev_ptr);
     if (rc != FT_OK) {
         if (here)
             queue->cuda->driver->cuMemFreeHost(here);
@@ -70,7 +71,7 @@ static int add_bells(struct ft_device_queue *queue)
     for (unsigned i = 0; i < FT_CUDA_BELLS; i++)
         bells->bell[i] = (struct bell){.queue = queue,
                                        .shared = &bells->shared[i],
-                                       .there = there + i * sizeof *bells->shared,
+                                       .dev_ptr = dev_ptr + i * sizeof *bells->shared,
                                        .id = queue->nbells + i};
     atomic_store_explicit(&queue->bells[queue->nbells / FT_CUDA_BELLS], bells,
                           memory_order_release);
@@ -272,7 +273,7 @@ static int launch(struct bell *bell, void *const *streams, int n, struct ft_cuda
     struct ft_device_queue *queue = bell->queue;
     const struct ft_cuda_device *cuda = queue->cuda;
     const struct ft_cuda_driver *driver = cuda->driver;
-    void *arguments[] = {&queue->control_there, &bell->id, &queue->silence_ns, &bell->there};
+    void *arguments[] = {&queue->control_dev_ptr, &bell->id, &queue->silence_ns, &bell->dev_ptr};
     struct capture at;
     int rc = FT_OK;
     for (int i = 1; i < n && rc == FT_OK; i++) {

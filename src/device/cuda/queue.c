@@ -42,11 +42,11 @@ void ft_cuda_free_queue(struct ft_device_queue *queue)
 }
 
 int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **here,
-                CUdeviceptr *there)
+                CUdeviceptr *dev_ptr)
 {
     int rc = FT_CUDA(driver, cuMemHostAlloc, here, len_bytes,
                      CU_MEMHOSTALLOC_DEVICEMAP | CU_MEMHOSTALLOC_PORTABLE);
-    return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, there, *here, 0) : rc;
+    return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, dev_ptr, *here, 0) : rc;
 }
 
 /* Where all that a GPU has is full of a program's kernels, the few blocks of ours come first when
@@ -73,9 +73,9 @@ static int make_queue(struct ft_device_queue *queue)
     if (rc == FT_OK)
         rc = FT_CUDA(driver, cuEventCreate, &queue->behind, CU_EVENT_DISABLE_TIMING);
     if (rc == FT_OK)
-        rc = ft_cuda_map(driver, sizeof *queue->control, &control, &queue->control_there);
+        rc = ft_cuda_map(driver, sizeof *queue->control, &control, &queue->control_dev_ptr);
     if (rc == FT_OK)
-        rc = ft_cuda_map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_there);
+        rc = ft_cuda_map(driver, FT_CUDA_STAGES * STAGE_BYTES, &stages, &queue->stages_dev_ptr);
     queue->control = control;
     queue->stages = stages;
     ft_cuda_leave(queue->cuda);
@@ -94,7 +94,7 @@ static void renew(struct ft_device_queue *queue)
     atomic_store(&queue->issued, 0);
     atomic_store(&queue->refused, 0);
     atomic_store(&queue->nobodys, 0);
-    queue->done = queue->staged_bytes = queue->direct_bytes = queue->there_bytes = 0;
+    queue->done = queue->staged_bytes = queue->direct_bytes = queue->devmem_bytes = 0;
     queue->first = queue->last = NULL;
     queue->failed = false;
     queue->runs_bell = NULL;
@@ -144,7 +144,7 @@ static void queue_close(struct ft_device_queue *queue)
            "a queue of %s closes: of messages it staged %llu bytes and reached %llu where they "
            "lay, %llu of them in memory of GPUs",
            queue->cuda->name, (unsigned long long)queue->staged_bytes,
-           (unsigned long long)queue->direct_bytes, (unsigned long long)queue->there_bytes);
+           (unsigned long long)queue->direct_bytes, (unsigned long long)queue->devmem_bytes);
     ft_cuda_leave_queue(queue);
     ft_cuda_reap();
 }
@@ -182,7 +182,7 @@ static int launch(struct ft_device_queue *queue, uint64_t run)
 {
     const struct ft_cuda_device *cuda = queue->cuda;
     CUdeviceptr none = 0;
-    void *arguments[] = {&queue->control_there, &run, &queue->silence_ns, &none};
+    void *arguments[] = {&queue->control_dev_ptr, &run, &queue->silence_ns, &none};
     return FT_CUDA(cuda->driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1,
                    1, 0, queue->stream, arguments, NULL);
 }
@@ -333,10 +333,10 @@ static int queue_reached(struct ft_device_queue *queue, const struct ft_device_b
 
 /* ---- passes ---------------------------------------------------------------------------------- */
 
-static int count_far(const struct ft_device_req *req)
+static int count_staged(const struct ft_device_req *req)
 {
-    return __builtin_popcount(req->far.src & ((1u << req->pass.nsrc) - 1)) +
-           __builtin_popcount(req->far.dst & ((1u << req->pass.ndst) - 1));
+    return __builtin_popcount(req->staged.src & ((1u << req->pass.nsrc) - 1)) +
+           __builtin_popcount(req->staged.dst & ((1u << req->pass.ndst) - 1));
 }
 
 /* Where operands lie differently towards 16 bytes the kernel goes by elements: pieces lie as the
@@ -344,10 +344,10 @@ static int count_far(const struct ft_device_req *req)
 static size_t skew_of(const struct ft_device_req *req, size_t at)
 {
     for (int k = 0; k < req->pass.nsrc; k++)
-        if (!(req->far.src >> k & 1))
+        if (!(req->staged.src >> k & 1))
             return ((uintptr_t)req->pass.src[k] + at) % 16;
     for (int d = 0; d < req->pass.ndst; d++)
-        if (!(req->far.dst >> d & 1))
+        if (!(req->staged.dst >> d & 1))
             return ((uintptr_t)req->pass.dst[d] + at) % 16;
     return 0;
 }
@@ -358,7 +358,7 @@ static bool reaches(struct ft_device_queue *queue, const void *at, size_t len, s
 {
     enum ft_pinned_kind kind = ft_pinned_has(at, len);
     if (kind == FT_PINNED_DEVICE)
-        queue->there_bytes += len;
+        queue->devmem_bytes += len;
     return kind == FT_PINNED_DEVICE || (kind == FT_PINNED_HOST && (uintptr_t)at % 16 == skew);
 }
 
@@ -366,18 +366,18 @@ static void reach_links(struct ft_device_queue *queue, struct ft_device_req *req
 {
     const struct ft_reduce *pass = &req->pass;
     size_t len = pass->count * ft_type_size(pass->type), skew = skew_of(req, 0);
-    struct ft_device_far far = req->far;
+    struct ft_device_staged staged = req->staged;
     for (int k = 0; k < pass->nsrc; k++)
-        if ((far.src >> k & 1) && reaches(queue, pass->src[k], len, skew))
-            far.src &= ~(1u << k);
+        if ((staged.src >> k & 1) && reaches(queue, pass->src[k], len, skew))
+            staged.src &= ~(1u << k);
     for (int d = 0; d < pass->ndst; d++)
-        if ((far.dst >> d & 1) && reaches(queue, pass->dst[d], len, skew))
-            far.dst &= ~(1u << d);
-    int before = count_far(req);
-    req->far = far;
-    queue->staged_bytes += (uint64_t)count_far(req) * len;
-    queue->direct_bytes += (uint64_t)(before - count_far(req)) * len;
-    req->direct = count_far(req) < before;
+        if ((staged.dst >> d & 1) && reaches(queue, pass->dst[d], len, skew))
+            staged.dst &= ~(1u << d);
+    int before = count_staged(req);
+    req->staged = staged;
+    queue->staged_bytes += (uint64_t)count_staged(req) * len;
+    queue->direct_bytes += (uint64_t)(before - count_staged(req)) * len;
+    req->direct = count_staged(req) < before;
 }
 
 static size_t stage_at(const struct ft_cuda_posted *posted, int i, size_t skew)
@@ -406,15 +406,16 @@ static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *p
     command->scale_from = (uintptr_t)req->scale_from;
     for (int k = 0; k < pass->nsrc; k++) {
         command->src[k] = (uintptr_t)pass->src[k] + at;
-        if (!(req->far.src >> k & 1))
+        if (!(req->staged.src >> k & 1))
             continue;
         size_t stage = stage_at(posted, n++, skew);
         memcpy(queue->stages + stage, (const char *)pass->src[k] + at, len);
-        command->src[k] = queue->stages_there + stage;
+        command->src[k] = queue->stages_dev_ptr + stage;
     }
     for (int d = 0; d < pass->ndst; d++)
-        command->dst[d] = req->far.dst >> d & 1 ? queue->stages_there + stage_at(posted, n++, skew)
-                                                : (uintptr_t)pass->dst[d] + at;
+        command->dst[d] = req->staged.dst >> d & 1
+                              ? queue->stages_dev_ptr + stage_at(posted, n++, skew)
+                              : (uintptr_t)pass->dst[d] + at;
 }
 
 /* One command, if there is room; the pass leaves the list with its last one. */
@@ -422,17 +423,17 @@ static bool post_one(struct ft_device_queue *queue)
 {
     struct ft_device_req *req = queue->first;
     uint64_t next = queue->control->posted;
-    int far = req ? count_far(req) : 0;
-    if (!req || next - queue->done == FT_CUDA_RING || far > queue->nfree)
+    int staged = req ? count_staged(req) : 0;
+    if (!req || next - queue->done == FT_CUDA_RING || staged > queue->nfree)
         return false;
-    size_t most = far ? FT_CUDA_PIECE / ft_type_size(req->pass.type) : req->pass.count;
+    size_t most = staged ? FT_CUDA_PIECE / ft_type_size(req->pass.type) : req->pass.count;
     struct ft_cuda_posted *posted = &queue->posted[next % FT_CUDA_RING];
     *posted = (struct ft_cuda_posted){.req = req,
                                       .at = req->posted,
                                       .count = ft_min(most, req->pass.count - req->posted),
-                                      .nstages = far,
+                                      .nstages = staged,
                                       .direct = req->direct};
-    for (int i = 0; i < far; i++)
+    for (int i = 0; i < staged; i++)
         posted->stage[i] = queue->free_stage[--queue->nfree];
     fill_command(queue, posted, &queue->control->ring[next % FT_CUDA_RING]);
     req->posted += posted->count;
@@ -446,7 +447,8 @@ static bool post_one(struct ft_device_queue *queue)
 }
 
 static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *pass,
-                        struct ft_device_far far, const void *scale_from, struct ft_device_req *req)
+                        struct ft_device_staged staged, const void *scale_from,
+                        struct ft_device_req *req)
 {
     assert(pass->nsrc >= 1 && pass->nsrc <= FT_CUDA_OPERANDS && pass->ndst >= 1 &&
            pass->ndst <= FT_CUDA_OPERANDS);
@@ -456,7 +458,7 @@ static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *p
         return req->status = FT_OK;
     *req = (struct ft_device_req){.status = FT_AGAIN,
                                   .pass = *pass,
-                                  .far = far,
+                                  .staged = staged,
                                   .scale_from = scale_from,
                                   .left = pass->count};
     reach_links(queue, req);
@@ -480,9 +482,9 @@ static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted
         return;
     const struct ft_reduce *pass = &req->pass;
     size_t size = ft_type_size(pass->type), at = posted->at * size, skew = skew_of(req, at);
-    int n = __builtin_popcount(req->far.src & ((1u << pass->nsrc) - 1));
+    int n = __builtin_popcount(req->staged.src & ((1u << pass->nsrc) - 1));
     for (int d = 0; d < pass->ndst; d++)
-        if (req->far.dst >> d & 1)
+        if (req->staged.dst >> d & 1)
             memcpy((char *)pass->dst[d] + at, queue->stages + stage_at(posted, n++, skew),
                    posted->count * size);
     req->left -= posted->count;

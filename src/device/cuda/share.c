@@ -45,7 +45,7 @@ static void drop(struct share *share)
 }
 
 /* Is it still the same? A context may have been reset. */
-static bool is_there(const struct share *share)
+static bool is_devmem(const struct share *share)
 {
     unsigned long long id = 0;
     return share->driver->cuPointerGetAttribute(&id, CU_POINTER_ATTRIBUTE_BUFFER_ID, share->at) ==
@@ -59,7 +59,7 @@ static struct share *left_over(const struct ft_cuda_device *cuda, size_t len_byt
         next = share->next;
         if (share->users > 0 || share->context != cuda->context)
             continue;
-        if (!is_there(share))
+        if (!is_devmem(share))
             drop(share);
         else if (share->len_bytes == len_bytes)
             return share;
@@ -140,10 +140,10 @@ static int take(struct ft_cuda_device *cuda, size_t len_bytes, struct share **ou
 static int offer(struct ft_cuda_device *cuda, const struct share *share)
 {
     CUipcMemHandle handle;
-    struct ft_pinned *there = ft_pinned_over((void *)(uintptr_t)share->at, share->len_bytes);
-    int rc = there ? ft_pinned_show(there) : FT_NOMEM;
+    struct ft_pinned *devmem = ft_pinned_over((void *)(uintptr_t)share->at, share->len_bytes);
+    int rc = devmem ? ft_pinned_show(devmem) : FT_NOMEM;
     if (rc != FT_OK) {
-        free(there);
+        free(devmem);
         return rc;
     }
     rc = FT_CUDA(cuda->driver, cuIpcGetMemHandle, &handle, share->at);
@@ -151,7 +151,7 @@ static int offer(struct ft_cuda_device *cuda, const struct share *share)
         FT_LOG(INFO, "init", -1,
                "GPUs of other processes do not reach messages in the memory of %s: %s", cuda->name,
                ft_fail_text());
-    ft_pinned_offer(cuda->base.pinned, there, rc == FT_OK ? &handle : NULL);
+    ft_pinned_offer(cuda->base.pinned, devmem, rc == FT_OK ? &handle : NULL);
     return FT_OK;
 }
 
@@ -227,17 +227,17 @@ void ft_cuda_share_meet(struct ft_cuda_device *cuda, struct ft_pinned *other)
     struct share *ours;
     CUdeviceptr at = 0;
     ft_pinned_look(other, &offered);
-    if (offered.len_bytes == 0 || !ft_pinned_there(cuda->base.pinned))
+    if (offered.len_bytes == 0 || !ft_pinned_devmem(cuda->base.pinned))
         return;
     pthread_mutex_lock(&lock);
     int rc = reach(cuda, other, &offered, &at, &ours);
     if (rc == FT_OK) {
-        struct ft_pinned *there = ft_pinned_over((void *)(uintptr_t)at, offered.len_bytes);
-        rc = there ? ft_pinned_show(there) : FT_NOMEM;
+        struct ft_pinned *devmem = ft_pinned_over((void *)(uintptr_t)at, offered.len_bytes);
+        rc = devmem ? ft_pinned_show(devmem) : FT_NOMEM;
         if (rc == FT_OK)
-            ft_pinned_set_there(other, there);
+            ft_pinned_set_devmem(other, devmem);
         else
-            free(there), unreach(cuda, at, ours);
+            free(devmem), unreach(cuda, at, ours);
     }
     pthread_mutex_unlock(&lock);
     if (rc != FT_OK)
@@ -247,16 +247,16 @@ void ft_cuda_share_meet(struct ft_cuda_device *cuda, struct ft_pinned *other)
 
 void ft_cuda_unshare(struct ft_cuda_device *cuda, struct ft_pinned *chunk)
 {
-    struct ft_pinned *there = ft_pinned_there(chunk);
-    if (!there)
+    struct ft_pinned *devmem = ft_pinned_devmem(chunk);
+    if (!devmem)
         return;
     pthread_mutex_lock(&lock);
     struct share *ours = share_of(chunk->token);
     if (ours && chunk == cuda->base.pinned)
         ours->opened |= ft_pinned_was_opened(chunk);
-    ft_pinned_set_there(chunk, NULL);
-    ft_pinned_hide(there);
-    unreach(cuda, (CUdeviceptr)(uintptr_t)there->at, ours);
-    ft_pinned_close(there);
+    ft_pinned_set_devmem(chunk, NULL);
+    ft_pinned_hide(devmem);
+    unreach(cuda, (CUdeviceptr)(uintptr_t)devmem->at, ours);
+    ft_pinned_close(devmem);
     pthread_mutex_unlock(&lock);
 }

@@ -18,11 +18,11 @@ static struct ft_cuda_word *unused;
 static int make_page(const struct ft_cuda_driver *driver)
 {
     void *here;
-    CUdeviceptr there;
+    CUdeviceptr dev_ptr;
     struct ft_cuda_word *words = calloc(PAGE_WORDS, sizeof *words);
     if (!words)
         return ft_fail(FT_NOMEM, "no memory for status words");
-    int rc = ft_cuda_map(driver, PAGE_BYTES, &here, &there);
+    int rc = ft_cuda_map(driver, PAGE_BYTES, &here, &dev_ptr);
     if (rc != FT_OK) {
         free(words);
         return rc;
@@ -30,13 +30,13 @@ static int make_page(const struct ft_cuda_driver *driver)
     memset(here, 0, PAGE_BYTES);
     for (size_t i = 0; i < PAGE_WORDS; i++) {
         words[i] = (struct ft_cuda_word){unused, (uint32_t *)here + i,
-                                         there + i * sizeof(uint32_t)};
+                                         dev_ptr + i * sizeof(uint32_t)};
         unused = &words[i];
     }
     return FT_OK;
 }
 
-int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t **there)
+int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t **dev_ptr)
 {
     int rc = queue->word ? FT_OK : ft_cuda_enter(queue->cuda);
     if (rc == FT_OK && !queue->word) {
@@ -53,7 +53,7 @@ int ft_cuda_word(struct ft_device_queue *queue, uint32_t **here, const uint32_t 
     if (rc != FT_OK)
         return rc;
     *here = queue->word->here;
-    *there = (const uint32_t *)(uintptr_t)queue->word->there;
+    *dev_ptr = (const uint32_t *)(uintptr_t)queue->word->dev_ptr;
     return FT_OK;
 }
 

@@ -364,8 +364,8 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
     l->base.bytes += h->len;
 }
 
-/* Somebody waits for a message of this channel: its connection is read first. Letters, notices and
- * puts are looked for on all. */
+/* Somebody waits for a message of this channel: its connection is read first. Control messages,
+ * notices and puts are looked for on all. */
 static int none_here(struct tcp_link *l, unsigned lane)
 {
     if (l->base.state == FT_LINK_DOWN)

@@ -23,17 +23,17 @@ union any_address {
 /* Both ends have the same address. */
 static bool is_local(int fd)
 {
-    union any_address here, there;
-    socklen_t here_len = sizeof(here), there_len = sizeof(there);
+    union any_address here, devmem;
+    socklen_t here_len = sizeof(here), devmem_len = sizeof(devmem);
 
-    if (getsockname(fd, &here.sa, &here_len) != 0 || getpeername(fd, &there.sa, &there_len) != 0)
+    if (getsockname(fd, &here.sa, &here_len) != 0 || getpeername(fd, &devmem.sa, &devmem_len) != 0)
         return false;
-    if (here.sa.sa_family != there.sa.sa_family)
+    if (here.sa.sa_family != devmem.sa.sa_family)
         return false;
     if (here.sa.sa_family == AF_INET)
-        return here.in.sin_addr.s_addr == there.in.sin_addr.s_addr;
+        return here.in.sin_addr.s_addr == devmem.in.sin_addr.s_addr;
     return here.sa.sa_family == AF_INET6 &&
-           memcmp(&here.in6.sin6_addr, &there.in6.sin6_addr, sizeof(here.in6.sin6_addr)) == 0;
+           memcmp(&here.in6.sin6_addr, &devmem.in6.sin6_addr, sizeof(here.in6.sin6_addr)) == 0;
 }
 
 static void choose(int fd, const char *congestion)

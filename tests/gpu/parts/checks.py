@@ -16,12 +16,12 @@ FREE_MS = 100  # after a kill, or after abort or shrink, a stream is free within
 NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*", "GpuErrors.AStatusWordThatCannotBeHad", "*.AResultThatIsSpoiled*"],
                  "blocking_test": ["*.AKernelThatCannot*"],
                  "processes_test": [], "links_test": ["*.GoesWithTheRank*", "*.MayBeRefused*"],
-                 "there_test": ["*.ADriverMayRefuse*"],
+                 "devmem_test": ["*.ADriverMayRefuse*"],
                  "graph_test": ["*.WhatTheDriverRefuses*"],
                  "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*", "*.PinnedMemoryIsGivenOut*",
                                 "*.MemoryForAProgram*", "*.KernelsAreLoaded*"]}
 TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm:Gpu*.*", "blocking_test": "*", "processes_test": "OnFailure/GpuKill.*/release",
-        "links_test": "Bytes/GpuLinks.*/shm_16M", "there_test": "*.BuffersMayLieAnywhere*", "graph_test": "Graph*.*:*/Graphs.*/inproc", "queue_test": "*"}
+        "links_test": "Bytes/GpuLinks.*/shm_16M", "devmem_test": "*.BuffersMayLieAnywhere*", "graph_test": "Graph*.*:*/Graphs.*/inproc", "queue_test": "*"}
 SUITE_S = 25  # that one test suite may take on a GPU, at least
 
 
@@ -73,7 +73,7 @@ MEMCHECK = ["--tool", "memcheck", "--report-api-errors", "no"]
 
 
 def device(rig):
-    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("blocking_test", 25), ("processes_test", 60), ("links_test", 40), ("there_test", 60), ("graph_test", 60)):
+    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("blocking_test", 25), ("processes_test", 60), ("links_test", 40), ("devmem_test", 60), ("graph_test", 60)):
         if rig.has_time(name, 5):
             gtest(rig, name, seconds)
 

@@ -1,0 +1,174 @@
+/*
+ * Messages between engines, on the control lane of a context that lives as long as the engine:
+ * agreements, heartbeats, and questions about communicators that may be closed already. They may be
+ * lost with a link; who needs an answer asks again. Everything received is bytes from outside and
+ * is checked by the file that takes it.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* messages waiting for one peer; later ones are dropped: their senders repeat them */
+#define OUTBOX_MAX 64
+
+struct ft_ctl_message {
+    struct ft_ctl_message *next;
+    struct ft_peer *peer;
+    uint32_t len_bytes;
+    /* peer->breaks when it was written: it goes with the link that it was for */
+    unsigned breaks;
+    unsigned char bytes[]; /* head and payload */
+};
+
+void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
+                     const void *data, size_t len_bytes)
+{
+    size_t total = sizeof *head + len_bytes;
+    struct ft_ctl_message *message = peer->queued_messages < OUTBOX_MAX &&
+                                             total <= engine->tuning.chunk_bytes
+                                         ? malloc(sizeof *message + total)
+                                         : NULL;
+    if (!message)
+        return;
+    *message = (struct ft_ctl_message){
+        .peer = peer, .len_bytes = (uint32_t)total, .breaks = peer->breaks};
+    memcpy(message->bytes, head, sizeof *head);
+    if (len_bytes)
+        memcpy(message->bytes + sizeof *head, data, len_bytes);
+    *engine->outbox_end = message;
+    engine->outbox_end = &message->next;
+    peer->queued_messages++;
+    atomic_fetch_add_explicit(&engine->unsent, 1, memory_order_relaxed);
+}
+
+/* FT_AGAIN: later. Anything else: sent, or it never can be. A lost peer is dialled again: only its
+ * link may have broken. */
+static int deliver_message(struct ft_engine *engine, const struct ft_ctl_message *message)
+{
+    struct ft_link *link;
+    if (message->breaks != message->peer->breaks)
+        return FT_LINK;
+    int rc = ft_engine_redial(engine, message->peer, &link);
+    if (rc != FT_OK)
+        return rc;
+    struct ft_header header = {
+        .ctx = FT_CTX_ENGINE, .lane = FT_LANE_CTL, .len = message->len_bytes};
+    void *slot;
+    rc = link->ops->reserve(link, &header, &slot);
+    if (rc != FT_OK)
+        return rc;
+    memcpy(slot, message->bytes, message->len_bytes);
+    /* always: an agreement must not rest on a flipped bit */
+    header.crc = ft_verify_sum(&header, message->bytes);
+    link->ops->commit(link, &header, slot);
+    return FT_OK;
+}
+
+static bool flush_outbox(struct ft_engine *engine)
+{
+    bool moved = false;
+    struct ft_ctl_message **at = &engine->outbox;
+    engine->rounds++; /* one that has to wait keeps the later ones of its peer in order */
+    while (*at) {
+        struct ft_ctl_message *message = *at;
+        struct ft_peer *peer = message->peer;
+        if (peer->blocked == engine->rounds || deliver_message(engine, message) == FT_AGAIN) {
+            peer->blocked = engine->rounds;
+            at = &message->next;
+            continue;
+        }
+        *at = message->next;
+        peer->queued_messages--;
+        atomic_fetch_sub_explicit(&engine->unsent, 1, memory_order_relaxed);
+        free(message);
+        moved = true;
+    }
+    engine->outbox_end = at;
+    return moved;
+}
+
+static void dispatch_message(struct ft_engine *engine, struct ft_peer *peer, const void *data,
+                             size_t len_bytes)
+{
+    struct ft_ctl_head head;
+    if (len_bytes < sizeof head)
+        return;
+    memcpy(&head, data, sizeof head);
+    const unsigned char *payload = (const unsigned char *)data + sizeof head;
+    size_t left = len_bytes - sizeof head;
+    switch (head.what) {
+    case FT_CTL_AGREE:
+    case FT_CTL_GONE:
+        ft_agreement_receive(engine, peer, &head, payload, left);
+        break;
+    case FT_CTL_ASK:
+    case FT_CTL_TELL:
+        ft_grow_receive(engine, peer, &head, payload, left);
+        break;
+    case FT_CTL_ABANDONED:
+        ft_abandoned_receive(engine, peer, &head);
+        break;
+    case FT_CTL_BEAT:
+        ft_heartbeat_receive(engine, peer, &head);
+        break;
+    default:
+        if (!peer->odd)
+            FT_LOG(WARN, "net", engine->rank,
+                   "unknown control message %u from rank %d ignored, as later ones are", head.what,
+                   peer->rank);
+        peer->odd = true;
+    }
+}
+
+/* The message is copied first: taking it may close the link. A few a turn: a peer that never stops
+ * must not hold the engine. */
+static bool receive_messages(struct ft_engine *engine, struct ft_peer *peer)
+{
+    bool moved = false;
+    struct ft_msg msg;
+    for (int n = 0; n < FT_WINDOW_CTL && peer->rx &&
+                    peer->rx->ops->recv(peer->rx, FT_CTX_ENGINE, FT_LANE_CTL, &msg) == FT_OK;
+         n++) {
+        size_t len = ft_min(msg.header.len, engine->tuning.chunk_bytes);
+        memcpy(engine->ctl_buffer, msg.data, len);
+        peer->rx->ops->release(peer->rx, &msg);
+        moved = true;
+        /* its sender repeats it */
+        if (msg.header.crc != ft_verify_sum(&msg.header, engine->ctl_buffer))
+            continue;
+        dispatch_message(engine, peer, engine->ctl_buffer, len);
+    }
+    return moved;
+}
+
+bool ft_control_turn(struct ft_engine *engine)
+{
+    bool moved = false;
+    if (engine->turns % FT_TURNS_OFTEN == 0)
+        for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
+            moved |= receive_messages(engine, peer);
+    return engine->outbox ? flush_outbox(engine) || moved : moved;
+}
+
+int ft_control_open(struct ft_engine *engine)
+{
+    engine->outbox_end = &engine->outbox;
+    engine->ctl_buffer = malloc(engine->tuning.chunk_bytes);
+    int rc = engine->ctl_buffer ? FT_OK : ft_fail(FT_NOMEM, "no memory for an engine");
+    for (int i = 0; i < engine->ntransports && rc == FT_OK; i++)
+        rc = engine->transports[i]->ops->bind(engine->transports[i], FT_CTX_ENGINE);
+    return rc;
+}
+
+void ft_control_close(struct ft_engine *engine)
+{
+    for (struct ft_ctl_message *message = engine->outbox, *next; message; message = next) {
+        next = message->next;
+        free(message);
+    }
+    engine->outbox = NULL;
+    engine->outbox_end = &engine->outbox;
+    free(engine->ctl_buffer);
+    engine->ctl_buffer = NULL;
+}

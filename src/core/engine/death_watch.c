@@ -1,0 +1,97 @@
+/*
+ * Liveness pages (base/liveness.c) of the peers on this host, whatever links there are to them:
+ * proof of death in milliseconds however large a process was. The endpoint says where a page is;
+ * who cannot see it, in another container for example, does without.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+#define PART "life" /* of an endpoint: struct ft_liveness_place */
+
+void ft_death_watch_open(struct ft_engine *engine)
+{
+    int fd;
+    engine->alive = ft_liveness_open(&fd) == FT_OK;
+    if (!engine->alive)
+        FT_LOG(INFO, "net", engine->rank, "without a liveness page: %s", ft_fail_text());
+}
+
+void ft_death_watch_close(struct ft_engine *engine)
+{
+    for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
+        ft_liveness_unmap(peer->liveness);
+        peer->liveness = NULL;
+    }
+    engine->watched_lives = 0;
+    if (engine->alive)
+        ft_liveness_close();
+    engine->alive = false;
+}
+
+bool ft_death_watch_endpoint(const struct ft_engine *engine, struct ft_endpoint *endpoint)
+{
+    struct ft_liveness_place place;
+    if (!engine->alive)
+        return true;
+    ft_liveness_locate(&place);
+    return ft_endpoint_put(endpoint, PART, &place, sizeof place);
+}
+
+void ft_death_watch_learn(struct ft_engine *engine, struct ft_peer *peer)
+{
+    size_t len;
+    struct ft_liveness_place place;
+    const unsigned char *part = ft_endpoint_part(peer->address, peer->address_bytes, PART, &len);
+    if (!engine->alive || peer->liveness || peer->dead || peer->host != engine->host || !part ||
+        len != sizeof place)
+        return;
+    memcpy(&place, part, sizeof place);
+    if (ft_liveness_find(&place, &peer->liveness) == FT_OK)
+        engine->watched_lives++;
+    else
+        FT_LOG(TRACE, "net", engine->rank, "rank %d: %s", peer->rank, ft_fail_text());
+}
+
+/* A goodbye that it said before holds: then nobody waits for it. */
+static void mark_dead(struct ft_engine *engine, struct ft_peer *peer)
+{
+    struct ft_link down = {.peer = peer->id, .reason = FT_LINK, .proof = true};
+    peer->dead = true;
+    if (peer->departed)
+        return;
+    peer->lost = true;
+    FT_LOG(INFO, "net", engine->rank, "rank %d is dead: its process has ended", peer->rank);
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+        ft_comm_peer_down(comm, peer, &down);
+    if (peer->tx)
+        ft_engine_cut_link(engine, peer, peer->tx);
+}
+
+const char *ft_death_watch_why(struct ft_peer *peer, int status)
+{
+    if (peer->departed)
+        return "it has left";
+    peer->dead |= peer->liveness && ft_liveness_ended(peer->liveness);
+    return peer->dead ? "its process has ended" : ft_status_text(status);
+}
+
+/* What a process sent before it ended is taken first: there is a tick between seeing its end and
+ * drawing the consequences. */
+void ft_death_watch_tick(struct ft_engine *engine)
+{
+    for (struct ft_peer *peer = engine->watched_lives > 0 ? engine->roster : NULL; peer;
+         peer = peer->next_known) {
+        if (!peer->liveness)
+            continue;
+        bool seen = peer->ended;
+        peer->ended = ft_liveness_ended(peer->liveness);
+        if (!peer->dead && !(seen && peer->ended))
+            continue;
+        if (!peer->dead)
+            mark_dead(engine, peer);
+        ft_liveness_unmap(peer->liveness);
+        peer->liveness = NULL;
+        engine->watched_lives--;
+    }
+}

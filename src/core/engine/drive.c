@@ -1,0 +1,356 @@
+/*
+ * Who turns an engine. One driver at a time, the holder of engine->drive: a thread that waits for a
+ * result turns the engine itself; a background thread does when nobody waits. A driver without
+ * anything to do sleeps in epoll with the lock held; `sleeping` tells others that a byte to the
+ * eventfd is needed. While user threads keep driving, the background thread only naps, so that a
+ * blocking call needs no system call.
+ */
+#include "core/core.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NAP_NS 200000 /* the background thread's look while users drive */
+/* when there is no work, or they have driven for so many looks: each costs a turn on their core */
+#define LONG_NAP_NS 1000000
+#define SHORT_NAPS 5
+/* a waiting driver's while the GPU has work, or has started it by itself a moment ago */
+#define GPU_NAP_NS 50000
+#define REPLAYS_NS 100000000u /* that moment: replays come in rows */
+#define REPLAY_MS 1           /* longest sleep with groups that graphs hold */
+#define SLEEP_BUSY_MS 10      /* longest sleep with work under way: deadlines are looked at */
+#define SLEEP_IDLE_MS 1000
+/* longest sleep with peers whose liveness pages are seen: no descriptor tells of a mark */
+#define DEATH_WATCH_MS 10
+#define IDLE_TURNS 2 /* in vain before the background thread sleeps */
+#define SPIN_DEFAULT_NS 1000000u
+#define TURNS_A_HOLD 8   /* idle turns of a waiting thread before it lets go of the engine */
+#define SPINS_A_YIELD 16 /* holds between yields of the core */
+/* with more ranks than cores: so many idle turns, each giving the core away, then sleep */
+#define YIELDS 32
+
+/* ---- the process's engines ------------------------------------------------------------------- */
+
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct ft_engine *list;
+static uint64_t numbers;  /* of engines so far; under list_lock */
+static atomic_int listed; /* relaxed: how many; a hint */
+
+void ft_engine_enlist(struct ft_engine *engine)
+{
+    pthread_mutex_lock(&list_lock);
+    engine->number = numbers++;
+    engine->next = list;
+    list = engine;
+    atomic_fetch_add_explicit(&listed, 1, memory_order_relaxed);
+    pthread_mutex_unlock(&list_lock);
+}
+
+void ft_engine_delist(struct ft_engine *engine)
+{
+    pthread_mutex_lock(&list_lock);
+    for (struct ft_engine **at = &list; *at; at = &(*at)->next)
+        if (*at == engine) {
+            *at = engine->next;
+            atomic_fetch_sub_explicit(&listed, 1, memory_order_relaxed);
+            break;
+        }
+    pthread_mutex_unlock(&list_lock);
+}
+
+#define EACH_AT_ONCE 64
+
+/* The list is in order of the numbers, newest first, whoever comes and goes meanwhile. */
+void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg)
+{
+    struct ft_engine *some[EACH_AT_ONCE];
+    uint64_t before = UINT64_MAX;
+    for (int n = EACH_AT_ONCE; n == EACH_AT_ONCE;) {
+        n = 0;
+        pthread_mutex_lock(&list_lock);
+        for (struct ft_engine *engine = list; engine && n < EACH_AT_ONCE; engine = engine->next) {
+            if (engine->number >= before)
+                continue;
+            ft_engine_ref(engine);
+            some[n++] = engine;
+        }
+        pthread_mutex_unlock(&list_lock);
+        if (n > 0)
+            before = some[n - 1]->number;
+        for (int i = 0; i < n; i++) {
+            fn(some[i], arg);
+            ft_engine_unref(some[i]);
+        }
+    }
+}
+
+/* ---- lock, wake, sleep ----------------------------------------------------------------------- */
+
+static void ring(struct ft_engine *engine)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&engine->inbox_lock); /* the descriptor is closed under it */
+    if (engine->event_fd >= 0)
+        while (write(engine->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
+    pthread_mutex_unlock(&engine->inbox_lock);
+}
+
+void ft_engine_wake(struct ft_engine *engine)
+{
+    if (atomic_load(&engine->sleeping))
+        ring(engine); /* pairs with the store in ft_sleep() */
+}
+
+void ft_engine_lock(struct ft_engine *engine)
+{
+    if (pthread_mutex_trylock(&engine->drive) == 0)
+        return;
+    atomic_fetch_add(&engine->wanted, 1);
+    ft_engine_wake(engine);
+    pthread_mutex_lock(&engine->drive);
+    atomic_fetch_sub(&engine->wanted, 1);
+}
+
+void ft_engine_unlock(struct ft_engine *engine)
+{
+    pthread_mutex_unlock(&engine->drive);
+}
+
+static void forget_ring(struct ft_engine *engine)
+{
+    uint64_t count;
+    while (read(engine->event_fd, &count, sizeof count) < 0 && errno == EINTR) {}
+}
+
+/* Not longer than to the next heartbeat, and than the transports with links allow, some of whose
+ * news no descriptor tells. */
+static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
+{
+    int beat_ms = (int)(engine->detect.beat_ns / 1000000);
+    if (engine->watched_lives > 0 && timeout_ms > DEATH_WATCH_MS)
+        timeout_ms = DEATH_WATCH_MS;
+    if (engine->captured > 0 && timeout_ms > REPLAY_MS)
+        timeout_ms = REPLAY_MS;
+    if (beat_ms > 0 && engine->comms && beat_ms < timeout_ms)
+        timeout_ms = beat_ms;
+    for (int i = 0; i < engine->ntransports; i++) {
+        int look_ms = (int)(engine->transports[i]->look_ns / 1000000);
+        if (look_ms > 0 && engine->links[i] > 0 && look_ms < timeout_ms)
+            timeout_ms = look_ms;
+    }
+    return timeout_ms;
+}
+
+/* The GPU wakes nobody: while it has works of this engine's a driver that has nothing to do looks
+ * again soon. */
+static bool rest_for_gpu(struct ft_engine *engine)
+{
+    bool replays = engine->captured > 0 && engine->replayed_ns &&
+                   ft_now_ns(engine->env) - engine->replayed_ns < REPLAYS_NS;
+    if (!replays && !atomic_load_explicit(&engine->gpu_works, memory_order_relaxed))
+        return false;
+    struct timespec time = {0, GPU_NAP_NS};
+    struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
+    if (ppoll(&fd, 1, &time, NULL) > 0)
+        forget_ring(engine);             /* or the next rest is none */
+    engine->turns |= FT_TURNS_OFTEN - 1; /* the next turn asks the communicators */
+    return true;
+}
+
+/* Sleeps with the the caller holds the engine until a peer or another thread does something; true
+ * if somebody did, false if time passed. `mine`: how many of `wanted` are the caller. */
+static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
+{
+    if (rest_for_gpu(engine))
+        return false;
+    /* pairs with ft_engine_wake(): either it sees this, or we see its work */
+    atomic_store(&engine->sleeping, 1);
+    bool quiet = !atomic_load(&engine->inbox_count) && atomic_load(&engine->wanted) <= mine &&
+                 !atomic_load(&engine->stop);
+    for (int i = 0; i < engine->ntransports; i++)
+        if (quiet && !engine->transports[i]->ops->arm(engine->transports[i], true))
+            quiet = false;
+    struct epoll_event events[8];
+    bool woken = !quiet || epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events),
+                                      bounded_ms(engine, timeout_ms)) != 0;
+    for (int i = 0; i < engine->ntransports; i++)
+        engine->transports[i]->ops->arm(engine->transports[i], false);
+    atomic_store(&engine->sleeping, 0);
+    if (woken)
+        forget_ring(engine);
+    engine->turns |= FT_TURNS_RARELY - 1; /* the next turn looks at everything */
+    return woken;
+}
+
+/* ---- the background thread ------------------------------------------------------------------- */
+
+static void nap(struct ft_engine *engine, int naps)
+{
+    bool short_one = naps < SHORT_NAPS &&
+                     atomic_load_explicit(&engine->active, memory_order_relaxed);
+    struct timespec time = {0, short_one ? NAP_NS : LONG_NAP_NS};
+    struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
+    if (ppoll(&fd, 1, &time, NULL) > 0)
+        forget_ring(engine);
+}
+
+static void *background(void *arg)
+{
+    struct ft_engine *engine = arg;
+    int idle = 0, naps = 0;
+    while (!atomic_load(&engine->stop)) {
+        bool users = atomic_load(&engine->wanted) > 0 ||
+                     atomic_exchange_explicit(&engine->user_drove, 0, memory_order_relaxed);
+        if (users || pthread_mutex_trylock(&engine->drive) != 0) {
+            nap(engine, naps++);
+            continue;
+        }
+        naps = 0;
+        idle = ft_engine_turn(engine) ? 0 : idle + 1;
+        if (idle > IDLE_TURNS) {
+            bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
+            bool woken = sleep_held(engine, active ? SLEEP_BUSY_MS : SLEEP_IDLE_MS, 0);
+            idle = woken ? 0 : IDLE_TURNS; /* after a look in vain it sleeps again */
+        }
+        pthread_mutex_unlock(&engine->drive);
+    }
+    return NULL;
+}
+
+int ft_engine_start_thread(struct ft_engine *engine)
+{
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old); /* the user's signals are the user's */
+    int err = pthread_create(&engine->thread, NULL, background, engine);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (err)
+        return ft_fail(ft_status_of_errno(err == EAGAIN ? ENOMEM : err),
+                       "cannot start the engine's thread: %s", strerror(err));
+    engine->thread_running = true;
+    return FT_OK;
+}
+
+void ft_engine_stop_thread(struct ft_engine *engine)
+{
+    if (!engine->thread_running)
+        return;
+    engine->thread_running = false;
+    atomic_store(&engine->stop, 1);
+    ring(engine);
+    pthread_join(engine->thread, NULL);
+}
+
+/* ---- waiting --------------------------------------------------------------------------------- */
+
+static uint64_t spin_budget_ns(const struct ft_engine *engine)
+{
+    int64_t us = ft_param_int(FT_PARAM_SPIN_US);
+    if (us >= 0)
+        return (uint64_t)us * 1000;
+    return atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 0 : SPIN_DEFAULT_NS;
+}
+
+struct help {
+    struct ft_engine *but;
+    bool moved;
+};
+
+static void help_one(struct ft_engine *engine, void *arg)
+{
+    struct help *help = arg;
+    if (engine == help->but || pthread_mutex_trylock(&engine->drive) != 0)
+        return;
+    help->moved |= ft_engine_turn(engine);
+    pthread_mutex_unlock(&engine->drive);
+}
+
+/* Other ranks of this process may need this very thread to get on. */
+static bool help_others(struct ft_engine *but)
+{
+    struct help help = {but, false};
+    if (atomic_load_explicit(&listed, memory_order_relaxed) <= 1)
+        return false;
+    ft_engine_each(help_one, &help);
+    return help.moved;
+}
+
+struct patience {
+    uint64_t spin_ns, since_ns;
+    int idle;
+};
+
+/* Nothing moved: spin on, give the core away, or sleep. */
+static void be_patient(struct ft_engine *engine, struct patience *patience)
+{
+    patience->idle++;
+    if (patience->spin_ns == 0) {
+        if (patience->idle > YIELDS)
+            sleep_held(engine, SLEEP_BUSY_MS, 1);
+        else
+            sched_yield();
+        return;
+    }
+    if (patience->idle % SPINS_A_YIELD) {
+        /* as long as a turn: not while the peer is about to answer */
+        if (patience->idle > SPINS_A_YIELD)
+            ft_cpu_relax();
+        return;
+    }
+    sched_yield(); /* somebody else's work may need this core */
+    uint64_t now = ft_now_ns(engine->env);
+    if (patience->idle == SPINS_A_YIELD)
+        patience->since_ns = now;
+    if (now - patience->since_ns > patience->spin_ns)
+        sleep_held(engine, SLEEP_BUSY_MS, 1);
+}
+
+bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, uint64_t bound_ns)
+{
+    if (done(arg))
+        return true;
+    struct patience patience = {.spin_ns = spin_budget_ns(engine)};
+    uint64_t end = bound_ns ? ft_now_ns(engine->env) + bound_ns : UINT64_MAX;
+    bool ok = false;
+    atomic_fetch_add(&engine->wanted, 1);
+    atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
+    for (unsigned n = 1; !ok; n++) {
+        bool moved = false;
+        if (pthread_mutex_trylock(&engine->drive) == 0) {
+            int turns = patience.spin_ns ? TURNS_A_HOLD : 1;
+            for (int i = 0; i < turns && !moved; i++)
+                moved = ft_engine_turn(engine);
+            /* done() may itself try the lock, so it is asked without it. */
+            if (!moved)
+                be_patient(engine, &patience);
+            else
+                patience.idle = 0;
+            pthread_mutex_unlock(&engine->drive);
+        } else {
+            ft_engine_wake(engine);
+            sched_yield();
+        }
+        ok = done(arg);
+        if (!ok && !moved && n % 4 == 0 && help_others(engine))
+            patience.idle = 0;
+        if (!ok && !moved && end != UINT64_MAX && ft_now_ns(engine->env) > end)
+            break;
+    }
+    atomic_fetch_sub(&engine->wanted, 1);
+    return ok;
+}
+
+void ft_engine_kick(struct ft_engine *engine)
+{
+    if (pthread_mutex_trylock(&engine->drive) == 0) {
+        ft_engine_turn(engine);
+        pthread_mutex_unlock(&engine->drive);
+    } else
+        ft_engine_wake(engine);
+}

@@ -1,0 +1,84 @@
+/*
+ * endpoint.c: what a rank tells the others of itself at the bootstrap. An endpoint's address is a
+ * list of parts, each with a name and a length: one for each transport, and facts.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+#define NAME_BYTES 8
+
+/* A part that is there already goes: an endpoint that came from an earlier grow has that one's
+ * facts. */
+static void remove_part(struct ft_endpoint *endpoint, const char *name)
+{
+    size_t len;
+    const unsigned char *part = ft_endpoint_part(endpoint->address, endpoint->address_bytes, name,
+                                                 &len);
+    if (!part)
+        return;
+    size_t from = (size_t)(part - endpoint->address) - NAME_BYTES - 2,
+           to = (size_t)(part - endpoint->address) + len;
+    memmove(endpoint->address + from, endpoint->address + to, endpoint->address_bytes - to);
+    endpoint->address_bytes -= (uint32_t)(to - from);
+}
+
+bool ft_endpoint_put(struct ft_endpoint *endpoint, const char *name, const void *data,
+                     size_t len_bytes)
+{
+    remove_part(endpoint, name);
+    unsigned char *at = endpoint->address + endpoint->address_bytes;
+    if (sizeof endpoint->address - endpoint->address_bytes < NAME_BYTES + 2 + len_bytes)
+        return false;
+    uint16_t len = (uint16_t)len_bytes;
+    memset(at, 0, NAME_BYTES);
+    memcpy(at, name, strnlen(name, NAME_BYTES));
+    memcpy(at + NAME_BYTES, &len, sizeof len);
+    memcpy(at + NAME_BYTES + 2, data, len_bytes);
+    endpoint->address_bytes += (uint32_t)(NAME_BYTES + 2 + len_bytes);
+    return true;
+}
+
+int ft_engine_endpoint(struct ft_engine *engine, struct ft_endpoint *endpoint)
+{
+    memset(endpoint, 0, sizeof *endpoint);
+    endpoint->engine = engine->id;
+    endpoint->host = engine->host;
+    struct ft_tuning same = engine->tuning;
+    same.costs.cores_per_host = 0; /* hosts may differ: a communicator counts with the fewest */
+    endpoint->config = ft_tuning_digest(&same);
+    snprintf(endpoint->config_text, sizeof endpoint->config_text,
+             "chunk_bytes=%zu chunks=%d table=%08x algo=%.48s", same.chunk_bytes, same.chunks,
+             (unsigned)ft_tuning_table_digest(&same), same.choice);
+    if (!ft_cores_endpoint(engine, endpoint))
+        return ft_fail(FT_INTERNAL, "processors do not fit an endpoint");
+    for (int i = 0; i < engine->ntransports; i++) {
+        struct ft_transport *transport = engine->transports[i];
+        unsigned char address[FT_ADDRESS_BYTES];
+        int len = transport->ops->address(transport, address, sizeof address);
+        if (len < 0)
+            return len;
+        if (!ft_endpoint_put(endpoint, transport->ops->name, address, (size_t)len))
+            return ft_fail(FT_INTERNAL, "addresses do not fit an endpoint");
+    }
+    return ft_death_watch_endpoint(engine, endpoint) && ft_locality_endpoint(engine, endpoint)
+               ? FT_OK
+               : ft_fail(FT_INTERNAL, "a liveness page does not fit an endpoint");
+}
+
+const unsigned char *ft_endpoint_part(const unsigned char *endpoint, size_t endpoint_bytes,
+                                      const char *name, size_t *len_bytes)
+{
+    for (size_t at = 0; at + NAME_BYTES + 2 <= endpoint_bytes;) {
+        uint16_t len;
+        memcpy(&len, endpoint + at + NAME_BYTES, sizeof len);
+        if (at + NAME_BYTES + 2 + len > endpoint_bytes)
+            return NULL;
+        if (!strncmp((const char *)endpoint + at, name, NAME_BYTES)) {
+            *len_bytes = len;
+            return endpoint + at + NAME_BYTES + 2;
+        }
+        at += NAME_BYTES + 2 + (size_t)len;
+    }
+    return NULL;
+}

@@ -1,0 +1,96 @@
+/*
+ * Heartbeats: every rank says to about log2(n) others of each of its communicators that it lives,
+ * and is suspected by those that do not hear it. Suspicion ends nothing; it is evidence for
+ * agreements and for people. Beats go over links of their own where the operations have none, which
+ * are made when a communicator has lived for a beat. A rank that has no reason to beat any more
+ * says so once.
+ */
+#include "core/core.h"
+
+enum { BEAT, LAST_BEAT }; /* ft_ctl_head.instance */
+
+void ft_heartbeat_open(struct ft_engine *engine, int64_t heartbeat_ms, int64_t suspect_ms)
+{
+    uint64_t beat_ns = (uint64_t)heartbeat_ms * 1000000u,
+             suspect_ns = (uint64_t)suspect_ms * 1000000u;
+    ft_detect_open(&engine->detect, beat_ns, suspect_ns > 2 * beat_ns ? suspect_ns : 2 * beat_ns,
+                   ft_now_ns(engine->env));
+}
+
+static void send_beat(struct ft_engine *engine, struct ft_peer *peer, uint32_t what)
+{
+    struct ft_ctl_head head = {.what = FT_CTL_BEAT, .instance = what};
+    ft_control_send(engine, peer, &head, NULL, 0);
+}
+
+/* Those who are to hear of us by this communicator. */
+static void mark_watchers(const struct ft_comm *comm, uint64_t round)
+{
+    int watcher[FT_WATCHERS_MAX];
+    int n = ft_detect_watchers(comm->view.nranks, comm->view.rank, watcher, FT_WATCHERS_MAX);
+    for (int i = 0; i < n; i++)
+        if (!comm->gone[watcher[i]].left)
+            comm->peers[watcher[i]]->beat_round = round;
+}
+
+/* One to whom nothing can be said, or need not be. A lost peer is dialled again by those that have
+ * a question. */
+static bool needs_no_beat(const struct ft_peer *peer)
+{
+    return peer->dead || peer->departed || peer->lost || peer->fenced;
+}
+
+static void send_beats(struct ft_engine *engine, uint64_t now)
+{
+    uint64_t round = ++engine->beat_rounds;
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+        if (now - comm->opened_ns >= engine->detect.beat_ns)
+            mark_watchers(comm, round);
+    for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
+        bool due = peer->beat_round == round && !needs_no_beat(peer);
+        /* a control message that waits will do as well */
+        if (due && peer->queued_messages == 0)
+            send_beat(engine, peer, BEAT);
+        else if (!due && peer->beating && peer->tx && !needs_no_beat(peer))
+            send_beat(engine, peer, LAST_BEAT);
+        peer->beating = due;
+    }
+}
+
+static void look_for_silence(struct ft_engine *engine)
+{
+    for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
+        if (needs_no_beat(peer))
+            peer->pulse.watched = false;
+        if (!ft_detect_missed(&engine->detect, &peer->pulse))
+            continue;
+        peer->suspected = true;
+        FT_LOG(INFO, "net", engine->rank, "rank %d is suspected: no heartbeat for %llu ms",
+               peer->rank, (unsigned long long)(engine->detect.suspect_ns / 1000000));
+    }
+}
+
+void ft_heartbeat_tick(struct ft_engine *engine, uint64_t now)
+{
+    if (engine->detect.beat_ns == 0)
+        return;
+    ft_detect_tick(&engine->detect, now);
+    if (now - engine->beat_ns < engine->detect.beat_ns)
+        return;
+    engine->beat_ns = now;
+    send_beats(engine, now);
+    look_for_silence(engine);
+}
+
+void ft_heartbeat_receive(struct ft_engine *engine, struct ft_peer *peer,
+                          const struct ft_ctl_head *head)
+{
+    if (!peer->pulse.watched)
+        FT_LOG(TRACE, "net", engine->rank,
+               "rank %d is heard for the first time, or after its last beat", peer->rank);
+    if (ft_detect_heard(&engine->detect, &peer->pulse, ft_now_ns(engine->env)))
+        FT_LOG(INFO, "net", engine->rank, "rank %d is heard again", peer->rank);
+    peer->suspected = false;
+    if (head->instance == LAST_BEAT)
+        peer->pulse.watched = false;
+}

@@ -1,0 +1,532 @@
+/*
+ * Agreements of communicators: carries messages between membership's state machines and the
+ * engines, tells them what is known of the ranks, and draws the consequences of a decision. An
+ * agreement outlives its communicator for a while: a rank whose last message was lost must still be
+ * answered.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define AGREEMENTS_KEPT 64 /* of closed communicators */
+#define AGREEMENTS_PAST 16 /* of an open communicator, with the latest */
+/* agreements of a communicator that others may begin before this rank comes to them */
+#define AGREEMENTS_AHEAD 4
+#define FENCED_TEXT                                                                                \
+    "the other ranks took rank %d for dead and agreed to go on without it; it can come back only " \
+    "as a new rank"
+/* on top of the protocol's own bounds: a machine too busy to turn the engine */
+#define SETTLE_MS 5000
+
+/* ---- finding and making ---------------------------------------------------------------------- */
+
+static struct ft_agreement *find_agreement(const struct ft_engine *engine, uint64_t ctx,
+                                           uint32_t instance)
+{
+    struct ft_agreement *agreement = engine->agreements;
+    while (agreement && (agreement->ctx != ctx || agreement->instance != instance))
+        agreement = agreement->next;
+    return agreement;
+}
+
+static void free_agreement(struct ft_agreement *agreement)
+{
+    ft_agree_close(agreement->agree);
+    free(agreement->peers);
+    free(agreement->known);
+    free(agreement);
+}
+
+static void send_message(void *arg, int to, const void *data, size_t len_bytes)
+{
+    struct ft_agreement *agreement = arg;
+    struct ft_ctl_head head = {FT_CTL_AGREE, agreement->instance, agreement->ctx};
+    ft_control_send(agreement->engine, agreement->peers[to], &head, data, len_bytes);
+}
+
+static int make_agreement(struct ft_comm *comm, uint32_t instance, struct ft_agreement **out)
+{
+    struct ft_engine *engine = comm->engine;
+    size_t n = (size_t)comm->view.nranks;
+    uint64_t salt[2] = {comm->ctx, instance};
+    struct ft_agreement *agreement = calloc(1, sizeof *agreement);
+    if (!agreement)
+        return ft_fail(FT_NOMEM, "no memory for an agreement");
+    *agreement = (struct ft_agreement){.ctx = comm->ctx,
+                                       .instance = instance,
+                                       .engine = engine,
+                                       .comm = comm,
+                                       .nranks = comm->view.nranks,
+                                       .peers = malloc(n * sizeof *agreement->peers),
+                                       .known = calloc(n, 1)};
+    atomic_store(&agreement->state, FT_AGAIN);
+    struct ft_agree_config config = {.env = engine->env,
+                                     .nranks = comm->view.nranks,
+                                     .rank = comm->view.rank,
+                                     .seed = ft_hash64(salt, sizeof salt, 0),
+                                     .message_bytes = engine->tuning.chunk_bytes -
+                                                      sizeof(struct ft_ctl_head),
+                                     .silent_ns = (uint64_t)comm->limits.suspect_ms * 1000000u,
+                                     .enter_ns = (uint64_t)comm->limits.init_timeout_ms * 1000000u,
+                                     .send = send_message,
+                                     .arg = agreement};
+    int rc = agreement->peers && agreement->known ? ft_agree_open(&config, &agreement->agree)
+                                                  : ft_fail(FT_NOMEM, "no memory for an agreement");
+    if (rc != FT_OK) {
+        free_agreement(agreement);
+        return rc;
+    }
+    memcpy(agreement->peers, comm->peers, n * sizeof *agreement->peers);
+    agreement->next = engine->agreements;
+    engine->agreements = agreement;
+    engine->undecided++;
+    *out = agreement;
+    return FT_OK;
+}
+
+/* ---- what is known of the ranks -------------------------------------------------------------- */
+
+/* A rank that destroyed its end counts as dead in what it took no part in: it said then which
+ * agreements it knew. One that may have decided this one may be going on without us. */
+static bool has_gone(const struct ft_agreement *agreement, const struct ft_gone *gone)
+{
+    if (!gone->left)
+        return false;
+    if (agreement->instance == FT_AGREEMENT_RETRY)
+        return !gone->retried && gone->decided <= agreement->comm->decided;
+    return agreement->instance > gone->decided;
+}
+
+/* The end of a link is no proof, with a goodbye neither: the others may have decided without this
+ * rank and closed the old communicator. Who is still there can be asked: it knows the decision, or
+ * says that there is none. Whom we fenced, by an agreement of whatever communicator, is never
+ * linked to again: it is not waited for, though its engine may answer. */
+static enum ft_evidence evidence_of(const struct ft_agreement *agreement, int rank)
+{
+    const struct ft_peer *peer = agreement->peers[rank];
+    if (peer->dead || (agreement->comm && has_gone(agreement, &agreement->comm->gone[rank])))
+        return FT_DEAD;
+    if (peer->unreachable || peer->fenced)
+        return FT_UNREACHABLE;
+    return peer->suspected ? FT_SILENT : FT_ALIVE;
+}
+
+static void tell_evidence(struct ft_agreement *agreement)
+{
+    for (int r = 0; r < agreement->nranks; r++) {
+        if (!agreement->peers[r])
+            continue;
+        enum ft_evidence now = evidence_of(agreement, r);
+        if (agreement->known[r] == now)
+            continue;
+        agreement->known[r] = (unsigned char)now;
+        ft_agree_learn(agreement->agree, r, now);
+    }
+}
+
+/* ---- consequences ---------------------------------------------------------------------------- */
+
+/* Nothing that a fenced rank does may reach us any more: its links go, for every communicator on
+ * them. It can connect again, to be told. */
+static void fence_peer(struct ft_engine *engine, struct ft_peer *peer)
+{
+    struct ft_link down = {.peer = peer->id, .reason = FT_PEER};
+    peer->fenced = true;
+    if (peer->tx)
+        ft_engine_cut_link(engine, peer, peer->tx);
+    ft_engine_drop_next(engine, peer);
+    if (peer->rx)
+        ft_engine_cut_link(engine, peer, peer->rx);
+    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+        ft_comm_peer_down(comm, peer, &down);
+}
+
+/* It destroyed its end, which makes it dead here and nowhere else: it does nothing more in this
+ * communicator, and may be needed in others. */
+static bool has_only_left(const struct ft_comm *comm, int rank)
+{
+    return (comm->gone[rank].left || comm->gone[rank].asked) && !comm->peers[rank]->dead;
+}
+
+static void apply_decision(struct ft_comm *comm, const struct ft_decision *decision)
+{
+    int me = comm->view.rank, first = -1;
+    if (decision->status != FT_OK)
+        return;
+    if (decision->failed[me]) {
+        comm->fenced = true;
+        ft_comm_fail(comm, FT_FENCED, me, FENCED_TEXT, me);
+        return;
+    }
+    for (int r = 0; r < comm->view.nranks; r++) {
+        if (!decision->failed[r])
+            continue;
+        comm->failed[r] = 1;
+        if (first < 0)
+            first = r;
+        comm->quiet = true; /* everybody learns it from the agreement */
+        ft_comm_fail(comm, FT_PEER, r, "the ranks agreed that rank %d is dead", r);
+    }
+    for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
+        if (decision->failed[r] && !comm->peers[r]->fenced && !has_only_left(comm, r))
+            fence_peer(comm->engine, comm->peers[r]);
+    comm->agreed = true;
+    if (decision->first_op > comm->agreed_op)
+        comm->agreed_op = decision->first_op;
+}
+
+/* Draws the consequences once. */
+static void settle_agreement(struct ft_agreement *agreement)
+{
+    int state = ft_agree_state(agreement->agree);
+    if (state == FT_AGAIN ||
+        atomic_load_explicit(&agreement->state, memory_order_relaxed) != FT_AGAIN)
+        return;
+    if (state == FT_OK && agreement->comm) {
+        if (agreement->instance == FT_AGREEMENT_RETRY)
+            agreement->comm->retry.decided = true;
+        else if (agreement->instance > agreement->comm->decided)
+            agreement->comm->decided = agreement->instance;
+        apply_decision(agreement->comm, ft_agree_decision(agreement->agree));
+    }
+    agreement->engine->undecided--;
+    atomic_store_explicit(&agreement->state, state, memory_order_release);
+}
+
+/* ---- the engine's side ----------------------------------------------------------------------- */
+
+static int rank_of(struct ft_peer *const *peers, int nranks, const struct ft_peer *peer)
+{
+    int r = nranks - 1;
+    while (r >= 0 && peers[r] != peer)
+        r--;
+    return r;
+}
+
+static void say_gone(struct ft_engine *engine, struct ft_peer *peer, uint32_t instance,
+                     const struct ft_closed *closed)
+{
+    struct ft_ctl_head head = {FT_CTL_GONE, instance, closed->ctx};
+    ft_control_send(engine, peer, &head, &closed->decided, sizeof closed->decided);
+}
+
+/* The communicator was closed here before this agreement was decided: this rank has left, and says
+ * so. One that it decided and has forgotten is another matter: whoever asks that late may have been
+ * left out, and gets no answer. Nor does who asks for a view that this rank has left for the next
+ * one. */
+static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx,
+                        uint32_t instance)
+{
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++) {
+        const struct ft_closed *closed = &engine->closed[i];
+        if (closed->ctx != ctx)
+            continue;
+        bool left = instance == FT_AGREEMENT_RETRY ? !closed->retried
+                                                   : !closed->moved && instance > closed->decided;
+        if (left)
+            say_gone(engine, peer, instance, closed);
+        return;
+    }
+}
+
+/* It answers for agreements of users by their number; of the one of policy retry also this rank
+ * must know what it knew. */
+static bool is_gone_for(const struct ft_agreement *agreement, const void *data, size_t len_bytes)
+{
+    uint32_t decided;
+    if (len_bytes != sizeof decided || !agreement->comm)
+        return false;
+    memcpy(&decided, data, sizeof decided);
+    return has_gone(agreement, &(struct ft_gone){.left = true, .decided = decided});
+}
+
+/* Is it one that this rank could come to? */
+static bool may_enter(const struct ft_comm *comm, uint32_t instance)
+{
+    if (instance == FT_AGREEMENT_RETRY)
+        return comm->limits.retry;
+    return instance > comm->agreements && instance - comm->agreements <= AGREEMENTS_AHEAD;
+}
+
+/* A message for an agreement that this rank has not begun: it takes part from now on, or says that
+ * it never will. Others that go on without somebody have left its communicator's context. */
+static struct ft_agreement *find_or_begin_agreement(struct ft_engine *engine, struct ft_peer *peer,
+                                                    const struct ft_ctl_head *head)
+{
+    struct ft_agreement *agreement = find_agreement(engine, head->ctx, head->instance);
+    if (agreement)
+        return agreement;
+    struct ft_comm *comm = engine->comms;
+    while (comm && comm->ctx != head->ctx)
+        comm = comm->next;
+    if (!comm) {
+        answer_late(engine, peer, head->ctx, head->instance);
+        return NULL;
+    }
+    if (comm->fenced || rank_of(comm->peers, comm->view.nranks, peer) < 0 ||
+        !may_enter(comm, head->instance) ||
+        make_agreement(comm, head->instance, &agreement) != FT_OK)
+        return NULL;
+    if (head->instance == FT_AGREEMENT_RETRY) {
+        comm->quiet = true;
+        ft_comm_fail(comm, FT_PEER, -1, "rank %d lost a rank and wants to go on without it",
+                     peer->rank);
+    }
+    return agreement;
+}
+
+void ft_agreement_receive(struct ft_engine *engine, struct ft_peer *peer,
+                          const struct ft_ctl_head *head, const void *data, size_t len_bytes)
+{
+    struct ft_agreement *agreement = head->what == FT_CTL_GONE
+                                         ? find_agreement(engine, head->ctx, head->instance)
+                                         : find_or_begin_agreement(engine, peer, head);
+    int from = agreement ? rank_of(agreement->peers, agreement->nranks, peer) : -1;
+    if (from < 0)
+        return;
+    if (head->what == FT_CTL_GONE) {
+        if (!is_gone_for(agreement, data, len_bytes))
+            return;
+        agreement->comm->gone[from].asked = true;
+        ft_agree_learn(agreement->agree, from, FT_DEAD);
+    } else {
+        tell_evidence(agreement);
+        ft_agree_receive(agreement->agree, from, data, len_bytes);
+    }
+    settle_agreement(agreement);
+}
+
+void ft_agreement_tick(struct ft_engine *engine)
+{
+    for (struct ft_agreement *agreement = engine->agreements; agreement && engine->undecided;
+         agreement = agreement->next) {
+        if (atomic_load_explicit(&agreement->state, memory_order_relaxed) != FT_AGAIN)
+            continue;
+        tell_evidence(agreement);
+        ft_agree_tick(agreement->agree);
+        settle_agreement(agreement);
+    }
+}
+
+/* The communicator goes: what it agreed on is kept for those that ask late. */
+void ft_agreement_detach(struct ft_comm *comm, bool moves)
+{
+    struct ft_engine *engine = comm->engine;
+    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){
+        comm->ctx, comm->decided, comm->retry.decided, moves};
+    if (comm->retry.ctx)
+        engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){
+            .ctx = comm->retry.ctx};
+    int kept = 0;
+    for (struct ft_agreement **at = &engine->agreements; *at;) {
+        struct ft_agreement *agreement = *at;
+        if (agreement->comm == comm)
+            agreement->comm = NULL;
+        bool undecided = ft_agree_state(agreement->agree) != FT_OK;
+        if (agreement->comm || (!undecided && ++kept <= AGREEMENTS_KEPT)) {
+            at = &agreement->next;
+            continue;
+        }
+        if (atomic_load_explicit(&agreement->state, memory_order_relaxed) == FT_AGAIN)
+            engine->undecided--;
+        *at = agreement->next;
+        free_agreement(agreement);
+    }
+}
+
+void ft_agreement_close(struct ft_engine *engine)
+{
+    for (struct ft_agreement *agreement = engine->agreements, *next; agreement; agreement = next) {
+        next = agreement->next;
+        free_agreement(agreement);
+    }
+    engine->agreements = NULL;
+    engine->undecided = 0;
+}
+
+/* Nobody is so far behind that it asks for these: later ones were decided with it or without it. */
+static void forget_past(struct ft_comm *comm)
+{
+    for (struct ft_agreement **at = &comm->engine->agreements; *at;) {
+        struct ft_agreement *agreement = *at;
+        bool over = atomic_load_explicit(&agreement->state, memory_order_relaxed) != FT_AGAIN;
+        if (agreement->comm != comm || !over || agreement->instance == FT_AGREEMENT_RETRY ||
+            agreement->instance + AGREEMENTS_PAST > comm->agreements) {
+            at = &agreement->next;
+            continue;
+        }
+        *at = agreement->next;
+        free_agreement(agreement);
+    }
+}
+
+/* ---- the user's side ------------------------------------------------------------------------- */
+
+/* A user that waits; the bound is in this process's own time, as those of the agreement are. */
+struct waiting {
+    struct ft_agreement *agreement;
+    uint64_t looked_ns, most_ns, ran_ns, bound_ns;
+};
+
+static bool is_over(const struct ft_agreement *agreement)
+{
+    return atomic_load_explicit(&agreement->state, memory_order_acquire) != FT_AGAIN ||
+           atomic_load(&agreement->comm->leaving);
+}
+
+static bool waits_no_longer(void *arg)
+{
+    struct waiting *waiting = arg;
+    uint64_t now = ft_now_ns(waiting->agreement->engine->env), gap = now - waiting->looked_ns;
+    waiting->ran_ns += ft_min(gap, waiting->most_ns);
+    waiting->looked_ns = now;
+    return is_over(waiting->agreement) || waiting->ran_ns >= waiting->bound_ns;
+}
+
+/* Whether only links broke, or communicators were closed, shows while the ranks agree. */
+static void redial_lost(const struct ft_agreement *agreement)
+{
+    struct ft_link *link;
+    for (int r = 0; r < agreement->nranks; r++)
+        if (agreement->peers[r] && (agreement->peers[r]->lost || agreement->peers[r]->departed))
+            ft_engine_redial(agreement->engine, agreement->peers[r], &link);
+}
+
+uint64_t ft_agreement_child_held(const struct ft_comm *comm, enum ft_agree_kind kind)
+{
+    uint64_t salt[2] = {comm->agreements + 1, kind};
+    return ft_hash64(salt, sizeof salt, comm->ctx);
+}
+
+int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
+                            const struct ft_agree_input *input, struct ft_agreement **out)
+{
+    struct ft_agreement *agreement = find_agreement(comm->engine, comm->ctx, instance);
+    int rc = agreement ? FT_OK : make_agreement(comm, instance, &agreement);
+    if (rc != FT_OK)
+        return rc;
+    struct ft_agree_input with = *input;
+    if (with.last_op < comm->done_op)
+        with.last_op = comm->done_op;
+    *out = agreement;
+    redial_lost(agreement);
+    tell_evidence(agreement);
+    rc = ft_agree_enter(agreement->agree, &with);
+    settle_agreement(agreement);
+    return rc;
+}
+
+int ft_agreement_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,
+                                 struct ft_agreement **out)
+{
+    *out = NULL;
+    const struct ft_agreement *next = find_agreement(comm->engine, comm->ctx, comm->agreements + 1);
+    bool out_of_it = comm->fenced && !(next && ft_agree_state(next->agree) == FT_OK);
+    int rc = out_of_it ? ft_fail(FT_FENCED, FENCED_TEXT, comm->view.rank)
+                       : ft_agreement_enter_held(comm, comm->agreements + 1, input, out);
+    if (*out)
+        comm->agreements++;
+    forget_past(comm);
+    return rc;
+}
+
+int ft_agreement_enter(struct ft_comm *comm, const struct ft_agree_input *input,
+                       struct ft_agreement **out)
+{
+    ft_engine_lock(comm->engine);
+    int rc = ft_agreement_enter_next_held(comm, input, out);
+    ft_engine_unlock(comm->engine);
+    return rc;
+}
+
+/* Names who called what. */
+static int fail_mixed(const struct ft_decision *decision)
+{
+    static const char *const call[] = {
+        [FT_AGREE_FLAGS] = "Agree", [FT_AGREE_SHRINK] = "Shrink", [FT_AGREE_GROW] = "Grow"};
+    char who[256] = "";
+    size_t used = 0;
+    for (size_t kind = FT_AGREE_FLAGS; kind < FT_ARRAY_LEN(call); kind++) {
+        bool named = false;
+        for (int i = 0; i < decision->nsurvivors && used + 48 < sizeof who; i++) {
+            if (decision->keys[i] != (int64_t)kind)
+                continue;
+            if (!named)
+                used += (size_t)snprintf(who + used, sizeof who - used, "%s%s on rank ",
+                                         used ? "; " : "", call[kind]);
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", named ? ", " : "",
+                                     decision->order[i]);
+            named = true;
+        }
+    }
+    return ft_fail(FT_MIXED,
+                   "the ranks made different calls of Agree, Shrink and Grow, which came to "
+                   "nothing and may be repeated: %s",
+                   who);
+}
+
+/* Why this rank has no part in what was agreed, as a status with its sentence. */
+static int judge_decision(const struct ft_comm *comm, const struct ft_decision *decision)
+{
+    int me = comm->view.rank;
+    if (decision->status == FT_MIXED)
+        return fail_mixed(decision);
+    if (decision->status != FT_OK)
+        return ft_fail(decision->status, "the lists of the ranks exclude every rank");
+    if (decision->failed[me])
+        return ft_fail(FT_FENCED, FENCED_TEXT, me);
+    if (decision->excluded[me])
+        return ft_fail(FT_FENCED,
+                       "rank %d is on the list of ranks to exclude that another rank gave", me);
+    return FT_OK;
+}
+
+int ft_agreement_result(const struct ft_comm *comm, const struct ft_agreement *agreement,
+                        const struct ft_decision **out)
+{
+    int rc = atomic_load_explicit(&agreement->state, memory_order_acquire);
+    if (rc == FT_AGAIN)
+        return rc;
+    if (rc == FT_NOQUORUM)
+        return ft_fail(rc,
+                       "rank %d can reach too few of the %d ranks to go on: the others may be "
+                       "going on without it",
+                       comm->view.rank, comm->view.nranks);
+    if (rc != FT_OK)
+        return ft_fail(rc, "rank %d: the agreement failed: %s", comm->view.rank,
+                       ft_status_text(rc));
+    *out = ft_agree_decision(agreement->agree);
+    return judge_decision(comm, *out);
+}
+
+int ft_agreement_wait(const struct ft_comm *comm, struct ft_agreement *agreement)
+{
+    uint64_t bound_ms = (uint64_t)(comm->limits.init_timeout_ms + 8 * comm->limits.suspect_ms +
+                                   SETTLE_MS);
+    struct waiting waiting = {
+        .agreement = agreement,
+        .looked_ns = ft_now_ns(comm->engine->env),
+        .bound_ns = bound_ms * 1000000u,
+        .most_ns = ft_agree_gap_ns((uint64_t)comm->limits.suspect_ms * 1000000u)};
+    ft_engine_wait(comm->engine, waits_no_longer, &waiting, 0);
+    if (atomic_load(&comm->leaving))
+        return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
+    return is_over(agreement) ? FT_OK
+                              : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms",
+                                        comm->view.rank, (unsigned long long)bound_ms);
+}
+
+int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input,
+                  const struct ft_decision **out)
+{
+    struct ft_agreement *agreement = NULL;
+    ft_retry_pin(comm);
+    int rc = ft_agreement_enter(comm, input, &agreement);
+    if (rc == FT_OK)
+        rc = ft_agreement_wait(comm, agreement);
+    if (rc == FT_OK)
+        rc = ft_agreement_result(comm, agreement, out);
+    ft_retry_unpin(comm);
+    return rc;
+}

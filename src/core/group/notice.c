@@ -1,0 +1,253 @@
+/*
+ * Notices between the ranks of a communicator, on its control channel: FAIL tells why it ended,
+ * ANNOUNCE where an operation that does not move is (so that different calls are found even when
+ * their messages never meet), BYE that a rank destroyed its end. A notice is bytes from outside:
+ * sizes, ranks and states are checked before use.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+enum { TELL_FAIL = 1, TELL_ANNOUNCE = 2, TELL_BYE = 4 };
+
+struct notice {
+    uint32_t what; /* one of the above */
+    int32_t status;
+    int32_t culprit;
+    uint32_t proof; /* FAIL: 1: the culprit's process has ended, seen on its host */
+    /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of
+     * policy retry is */
+    uint64_t seq, sig;
+    uint64_t done; /* FAIL, BYE: the last operation that is complete there */
+    char text[392];
+};
+
+static void queue_notice(struct ft_comm *comm, int rank, unsigned what)
+{
+    if (rank == comm->view.rank || (comm->notices[rank] & what))
+        return;
+    if (!comm->notices[rank])
+        comm->notices_left++;
+    comm->notices[rank] |= (unsigned char)what;
+    atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
+}
+
+static void unqueue_notice(struct ft_comm *comm, int rank, unsigned what)
+{
+    comm->notices[rank] &= (unsigned char)~what;
+    if (!comm->notices[rank])
+        comm->notices_left--;
+    atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
+}
+
+void ft_notice_broadcast(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (r != comm->culprit || comm->status == FT_MISMATCH || comm->status == FT_CORRUPT)
+            queue_notice(comm, r, TELL_FAIL);
+}
+
+void ft_notice_announce(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        if (peer && (peer->tx || comm->view.nranks <= FT_ANNOUNCE_ALL))
+            queue_notice(comm, r, TELL_ANNOUNCE);
+    }
+    int rank = ft_work_waits_for(comm, NULL, 0).rank;
+    if (rank >= 0)
+        queue_notice(comm, rank, TELL_ANNOUNCE);
+}
+
+static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsigned what)
+{
+    memset(notice, 0, sizeof *notice);
+    notice->what = what;
+    notice->status = comm->status;
+    notice->culprit = comm->culprit;
+    const struct ft_peer *culprit = comm->culprit >= 0 ? comm->peers[comm->culprit] : NULL;
+    if (what == TELL_BYE) {
+        notice->seq = comm->decided;
+        notice->sig = comm->retry.decided;
+    }
+    if (what != TELL_ANNOUNCE)
+        notice->done = comm->done_op;
+    notice->proof = what == TELL_FAIL && culprit && culprit->dead;
+    if (what == TELL_FAIL)
+        snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1,
+                 comm->text);
+    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL;
+         op && what == TELL_ANNOUNCE; op = op->next) {
+        if (op->state != FT_OP_RUNNING || !ft_kind_is_collective(op->coll.kind))
+            continue;
+        notice->seq = op->seq;
+        notice->sig = op->sig;
+        break;
+    }
+}
+
+/* FT_AGAIN: later. Anything else: told, or there is nobody to tell. */
+static int send_notice(struct ft_comm *comm, int rank, unsigned what, bool connect)
+{
+    struct ft_peer *peer = comm->peers[rank];
+    struct ft_link *link = peer->tx;
+    if (!link && (!connect || peer->lost || peer->departed))
+        return FT_PEER;
+    int rc = ft_engine_link(comm->engine, peer, &link);
+    if (rc != FT_OK)
+        return rc;
+    struct ft_header header = {.ctx = comm->ctx, .lane = FT_LANE_CTL, .len = sizeof(struct notice)};
+    void *slot;
+    rc = link->ops->reserve(link, &header, &slot);
+    if (rc != FT_OK)
+        return rc;
+    struct notice notice;
+    fill_notice(comm, &notice, what);
+    memcpy(slot, &notice, sizeof notice);
+    ft_verify_seal(comm, &header, slot);
+    link->ops->commit(link, &header, slot);
+    return FT_OK;
+}
+
+/* Who heard of a failure passes it on to ranks at distances of powers of two: n log n messages, and
+ * who told it first may die. */
+static bool is_relay(const struct ft_comm *comm, int rank)
+{
+    int n = comm->view.nranks, distance = (rank - comm->view.rank + n) % n;
+    return distance > 0 && (distance & (distance - 1)) == 0;
+}
+
+static bool send_due_notices(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int r = 0; r < comm->view.nranks && comm->notices_left; r++)
+        for (unsigned what = TELL_FAIL; comm->notices[r] && what <= TELL_BYE; what <<= 1) {
+            if (!(comm->notices[r] & what))
+                continue;
+            bool connect = what == TELL_ANNOUNCE ||
+                           (what == TELL_FAIL && (!comm->quiet || is_relay(comm, r)));
+            if (send_notice(comm, r, what, connect) == FT_AGAIN)
+                continue;
+            unqueue_notice(comm, r, what);
+            moved = true;
+        }
+    return moved;
+}
+
+void ft_notice_bye(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (r != comm->view.rank && comm->peers[r]->tx && comm->peers[r]->tx->state == FT_LINK_UP)
+            send_notice(comm, r, TELL_BYE, false);
+}
+
+bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig)
+{
+    if (comm->status != FT_OK)
+        return true;
+    uint64_t mine = comm->history[seq % FT_HISTORY].sig;
+    sig = ft_sig_call(sig);
+    if (seq == 0 || comm->history[seq % FT_HISTORY].seq != seq || mine == sig)
+        return false;
+    char here[128], there[128];
+    ft_sig_text(mine, here, sizeof here);
+    ft_sig_text(sig, there, sizeof there);
+    ft_comm_fail(comm, FT_MISMATCH, peer,
+                 "ranks made different calls as operation %llu: rank %d %s, rank %d %s",
+                 (unsigned long long)seq, comm->view.rank, here, peer, there);
+    return true;
+}
+
+static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
+{
+    notice->text[sizeof notice->text - 1] = '\0';
+    for (char *p = notice->text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+    int culprit = notice->culprit >= 0 && notice->culprit < comm->view.nranks ? notice->culprit
+                                                                              : -1;
+    bool kept = notice->status == FT_MISMATCH || notice->status == FT_TIMEOUT ||
+                notice->status == FT_REVOKED || notice->status == FT_CORRUPT;
+    int status = kept ? notice->status : FT_PEER;
+    comm->quiet = true;
+    ft_comm_fail(comm, status, culprit, "%s (told by rank %d)", notice->text, from);
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (r != from && r != comm->view.rank && r != culprit &&
+            (comm->peers[r]->tx || is_relay(comm, r)))
+            queue_notice(comm, r, TELL_FAIL);
+}
+
+/* Proof of a death travels with the notice, also to those that knew of a failure already. */
+static void take_proof(struct ft_comm *comm, const struct notice *notice)
+{
+    if (notice->proof && notice->culprit >= 0 && notice->culprit < comm->view.nranks &&
+        notice->culprit != comm->view.rank)
+        comm->peers[notice->culprit]->dead = true;
+}
+
+/* What was committed there is committed everywhere, and who said so may be gone when the ranks
+ * agree. Nobody can have committed what did not begin here. */
+static void take_committed(struct ft_comm *comm, const struct notice *notice)
+{
+    if (notice->done <= comm->seq && notice->done > comm->retry.told_op)
+        comm->retry.told_op = notice->done;
+}
+
+static void take_notice(struct ft_comm *comm, int from, struct notice *notice)
+{
+    if (notice->what != TELL_ANNOUNCE)
+        take_committed(comm, notice);
+    switch (notice->what) {
+    case TELL_FAIL:
+        take_proof(comm, notice);
+        if (comm->status == FT_OK)
+            take_fail(comm, from, notice);
+        break;
+    case TELL_ANNOUNCE:
+        if (comm->status != FT_OK)
+            queue_notice(comm, from, TELL_FAIL);
+        comm->announced[from].seq = notice->seq;
+        comm->announced[from].sig = notice->sig;
+        comm->any_announced = true;
+        ft_mismatch_check(comm, from, notice->seq, notice->sig);
+        break;
+    case TELL_BYE:
+        comm->gone[from] = (struct ft_gone){.left = true,
+                                            .retried = notice->sig != 0,
+                                            .decided = (uint32_t)ft_min(notice->seq, UINT32_MAX)};
+        break;
+    default:
+        if (!comm->peers[from]->odd)
+            FT_LOG(WARN, "net", comm->view.rank,
+                   "unknown notice %u from rank %d ignored, as later ones are", notice->what, from);
+        comm->peers[from]->odd = true;
+    }
+}
+
+static bool receive_notices(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
+        struct ft_msg msg;
+        for (int n = 0;
+             n < FT_WINDOW_CTL && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK;
+             n++) {
+            struct notice notice;
+            bool good = ft_verify_ok(comm, r, &msg, NULL, 0) && msg.header.len == sizeof notice;
+            if (good)
+                memcpy(&notice, msg.data, sizeof notice);
+            rx->ops->release(rx, &msg);
+            if (good)
+                take_notice(comm, r, &notice);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+bool ft_notice_turn(struct ft_comm *comm)
+{
+    bool moved = receive_notices(comm);
+    return comm->notices_left ? send_due_notices(comm) || moved : moved;
+}

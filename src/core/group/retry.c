@@ -1,0 +1,393 @@
+/*
+ * Policy retry: a communicator that loses a rank goes on with the others inside the call. Every
+ * collective is followed by a commit round (verify.c), so what is done on one rank has its data on
+ * all. The engine itself, without the user, ends what is in flight, agrees with the other ranks on
+ * who is left and on the last operation that anybody has committed, and takes the new view under a
+ * context of its own: interrupted operations up to that one are done, later ones begin again. Each
+ * context has one such agreement, in which every rank of a failed communicator takes part, also one
+ * that cannot go on: then nobody does.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+/* flags of the agreement; the second: for this rank no deadline has passed */
+enum { MAY_GO_ON = 1, NOT_LATE = 2 };
+
+/* an aborted communicator waits this long for an agreement that it has entered */
+#define LEAVE_NS 1000000000u
+
+static bool is_under_way(const struct ft_comm *comm)
+{
+    return atomic_load_explicit(&comm->retry.under_way, memory_order_acquire) != 0;
+}
+
+/* ---- what can be repeated -------------------------------------------------------------------- */
+
+static bool can_repeat(const struct ft_op *op)
+{
+    enum ft_kind kind = op->verifies ? op->verifies->coll.kind : op->coll.kind;
+    return kind == FT_ALLREDUCE || kind == FT_REDUCE || kind == FT_BROADCAST;
+}
+
+bool ft_retry_applies(const struct ft_comm *comm, int status)
+{
+    const struct ft_retry *retry = &comm->retry;
+    if (!comm->limits.retry || (status != FT_PEER && status != FT_TIMEOUT))
+        return false;
+    if (retry->never || retry->pins || retry->p2p_passed || comm->windows ||
+        atomic_load(&comm->leaving))
+        return false;
+    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op; op = op->next)
+        if (op->state == FT_OP_RUNNING && !can_repeat(op))
+            return false;
+    return true;
+}
+
+bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op)
+{
+    if (op->epoch == comm->view.epoch)
+        return true;
+    bool rooted = op->coll.kind == FT_BROADCAST || op->coll.kind == FT_REDUCE;
+    int root = 0;
+    while (rooted && root < comm->view.nranks && comm->view.peer[root] != op->root_id)
+        root++;
+    if (can_repeat(op) && root < comm->view.nranks) {
+        op->coll.root = root;
+        op->epoch = comm->view.epoch;
+        return true;
+    }
+    comm->retry.never = true;
+    ft_comm_fail(
+        comm, FT_PEER, -1,
+        can_repeat(op)
+            ? "the root of a %s has failed"
+            : "a %s was called before the communicator lost a rank, and does not fit it any more",
+        ft_kind_name(op->coll.kind));
+    return false;
+}
+
+/* ---- for other threads ----------------------------------------------------------------------- */
+
+static bool is_steady(void *arg)
+{
+    return !is_under_way(arg);
+}
+
+void ft_retry_pin(struct ft_comm *comm)
+{
+    for (bool pinned = !comm->limits.retry; !pinned;) {
+        /* ends with the agreement, which has a bound */
+        ft_engine_wait(comm->engine, is_steady, comm, 0);
+        ft_engine_lock(comm->engine);
+        pinned = is_steady(comm);
+        comm->retry.pins += pinned;
+        ft_engine_unlock(comm->engine);
+    }
+}
+
+void ft_retry_unpin(struct ft_comm *comm)
+{
+    if (!comm->limits.retry)
+        return;
+    ft_engine_lock(comm->engine);
+    comm->retry.pins--;
+    ft_engine_unlock(comm->engine);
+}
+
+int ft_comm_nranks(const struct ft_comm *comm)
+{
+    return atomic_load_explicit(&comm->nranks, memory_order_relaxed);
+}
+
+int ft_comm_rank(const struct ft_comm *comm)
+{
+    return atomic_load_explicit(&comm->rank, memory_order_relaxed);
+}
+
+struct ft_shape ft_comm_shape(struct ft_comm *comm, int root)
+{
+    if (!comm->limits.retry)
+        return (struct ft_shape){.nranks = ft_comm_nranks(comm), .rank = ft_comm_rank(comm)};
+    pthread_mutex_lock(&comm->text_lock);
+    const struct ft_view *view = &comm->view;
+    struct ft_shape shape = {.nranks = view->nranks, .rank = view->rank, .epoch = view->epoch};
+    if (root >= 0 && root < view->nranks)
+        shape.root_id = view->peer[root];
+    pthread_mutex_unlock(&comm->text_lock);
+    return shape;
+}
+
+/* ---- the new view ---------------------------------------------------------------------------- */
+
+/* Hosts are numbered in the order of their first rank. */
+static void number_hosts(struct ft_view *view)
+{
+    int *host = (int *)(uintptr_t)view->host;
+    view->nhosts = 0;
+    for (int i = 0; i < view->nranks; i++) {
+        if (host[i] < 0)
+            continue;
+        int old = host[i], number = view->nhosts++;
+        for (int k = i; k < view->nranks; k++)
+            if (host[k] == old)
+                host[k] = -1 - number;
+    }
+    for (int i = 0; i < view->nranks; i++)
+        host[i] = -1 - host[i];
+}
+
+static void release_peer(struct ft_engine *engine, struct ft_peer *peer)
+{
+    if (--peer->users > 0)
+        return;
+    ft_locality_part(peer);
+    if (peer->tx)
+        ft_engine_drop_link(engine, peer, peer->tx);
+}
+
+/* The survivors keep their order; the arrays have room. */
+static void leave_out_ranks(struct ft_comm *comm, const unsigned char *excluded)
+{
+    struct ft_view *view = &comm->view;
+    int *host = (int *)(uintptr_t)view->host, n = 0, old = view->nranks, me = view->rank, lost = 0;
+    uint64_t *peer = (uint64_t *)(uintptr_t)view->peer;
+    pthread_mutex_lock(&comm->text_lock);
+    for (int r = 0; r < old; r++) {
+        if (excluded[r]) {
+            comm->retry.lost[lost++] = r;
+            release_peer(comm->engine, comm->peers[r]);
+            continue;
+        }
+        if (r == me)
+            view->rank = n;
+        host[n] = host[r];
+        peer[n] = peer[r];
+        comm->peers[n++] = comm->peers[r];
+    }
+    view->nranks = n;
+    view->epoch++;
+    number_hosts(view);
+    comm->culprit = -1;
+    pthread_mutex_unlock(&comm->text_lock);
+    if (lost > 0)
+        comm->retry.nlost = lost;
+    atomic_store_explicit(&comm->nranks, n, memory_order_relaxed);
+    atomic_store_explicit(&comm->rank, view->rank, memory_order_relaxed);
+}
+
+/* What the communicator remembers of its ranks and plans. */
+static void forget_view(struct ft_comm *comm)
+{
+    size_t n = (size_t)comm->view.nranks;
+    memset(comm->lanes, 0, sizeof comm->lanes);
+    memset(comm->sends, 0, n * sizeof *comm->sends);
+    memset(comm->recvs, 0, n * sizeof *comm->recvs);
+    memset(comm->signals, 0, n * sizeof *comm->signals);
+    memset(comm->announced, 0, n * sizeof *comm->announced);
+    memset(comm->history, 0, sizeof comm->history);
+    memset(comm->notices, 0, n);
+    memset(comm->gone, 0, n * sizeof *comm->gone);
+    memset(comm->failed, 0, n);
+    comm->notices_left = 0;
+    atomic_store_explicit(&comm->untold, 0, memory_order_relaxed);
+    comm->announced_self = comm->any_announced = comm->quiet = false;
+    comm->retry.told_op = 0;
+    for (int i = 0; i < FT_PLAN_CACHE; i++)
+        comm->plans[i].valid = false;
+    comm->last_plan = NULL;
+    comm->comparing.algo = NULL;
+    comm->draining_ns = 0;
+}
+
+static void change_view(struct ft_comm *comm, const struct ft_decision *decision)
+{
+    struct ft_engine *engine = comm->engine;
+    uint64_t old = comm->ctx;
+    forget_view(comm);
+    leave_out_ranks(comm, decision->excluded);
+    comm->seq = comm->done_op = comm->agreed_op = decision->last_op;
+    uint64_t next = comm->retry.ctx;
+    comm->retry.ctx = 0;
+    comm->retry.agreement = NULL;
+    ft_agreement_detach(comm, true);
+    comm->retry.decided = false;
+    ft_engine_unbind_held(engine, old);
+    comm->ctx = next;
+    ft_readiness_attach(comm);
+    if (engine->telemetry) {
+        ft_telemetry_comm_close(engine->telemetry, comm->row);
+        comm->row = ft_telemetry_comm_open(engine->telemetry, next, comm->view.epoch,
+                                           comm->view.nranks, comm->view.rank, comm->name);
+    }
+    ft_engine_count_local(engine);
+    atomic_store_explicit(&comm->status, FT_OK, memory_order_relaxed);
+    atomic_store_explicit(&comm->retry.under_way, 0, memory_order_release);
+}
+
+/* Who has a rank's commit round complete knows that all have their data: also this one. */
+static void finish_committed(struct ft_comm *comm, uint64_t last_op)
+{
+    for (struct ft_op *op = comm->head->ops; op; op = op->next) {
+        if (op->state != FT_OP_DRAINING || op->seq > last_op)
+            continue;
+        if (!op->verifies && op->lanes_left > 0)
+            ft_comm_fail(comm, FT_INTERNAL, comm->view.rank,
+                         "operation %llu was committed before rank %d had its result",
+                         (unsigned long long)op->seq, comm->view.rank);
+        else
+            ft_op_finish(op);
+    }
+}
+
+/* The rest of the running work begins again; its deadline only if a rank was lost, so that a link
+ * that breaks again and again does not keep it for ever. */
+static void rewind_work(struct ft_comm *comm, bool shrunk)
+{
+    struct ft_work *work = comm->head;
+    work->nops = work->ops_left = 0;
+    work->last = NULL;
+    if (shrunk)
+        work->deadline_ns = 0;
+    ft_lanes_over(comm); /* before the operations go that the lanes were at */
+    for (struct ft_op **at = &work->ops, *op; (op = *at) != NULL;) {
+        if (op->verifies || op->state == FT_OP_DONE) {
+            *at = op->next;
+            ft_op_free(op);
+            continue;
+        }
+        if (op->state == FT_OP_DRAINING)
+            ft_op_move(op, FT_OP_QUEUED, FT_OK);
+        op->status = FT_OK;
+        work->last = op;
+        work->nops++;
+        work->ops_left++;
+        at = &op->next;
+    }
+    comm->running = false;
+    if (!work->ops)
+        ft_comm_retire(comm, FT_OK);
+}
+
+/* A link that broke between two that live is made anew; one that failed meanwhile is a failure of
+ * the new view. What came on it for that view, why its sender left for example, is taken before it
+ * goes. */
+static void mend_links(struct ft_comm *comm)
+{
+    ft_notice_turn(comm);
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        struct ft_link *link;
+        if (!peer || (!peer->dead && !peer->lost && !peer->departed))
+            continue;
+        if (peer->rx && peer->rx->state == FT_LINK_DOWN)
+            ft_engine_drop_link(comm->engine, peer, peer->rx);
+        int rc = ft_engine_redial(comm->engine, peer, &link);
+        if (rc == FT_OK || rc == FT_AGAIN)
+            peer->lost = peer->departed = false;
+        else
+            ft_comm_fail(comm, FT_PEER, r, "rank %d lost rank %d: %s", comm->view.rank, r,
+                         ft_status_text(rc));
+    }
+}
+
+/* True: something moved. */
+static bool go_on(struct ft_comm *comm, const struct ft_decision *decision)
+{
+    if (!ft_comm_settle(comm))
+        return false;
+    if (comm->running) {
+        finish_committed(comm, decision->last_op);
+        if (!ft_preserve_restore(comm))
+            return true;
+    }
+    int before = comm->view.nranks, ends = comm->retry.ends;
+    char text[sizeof comm->text];
+    memcpy(text, comm->text, sizeof text);
+    comm->retry.ends = FT_OK;
+    change_view(comm, decision);
+    FT_LOG(INFO, "init", comm->view.rank,
+           "%d of %d ranks go on as communicator %016llx after operation %llu", comm->view.nranks,
+           before, (unsigned long long)comm->ctx, (unsigned long long)comm->done_op);
+    if (comm->running)
+        rewind_work(comm, comm->view.nranks < before);
+    if (ends != FT_OK)
+        ft_comm_fail(comm, ends, -1, "%s", text);
+    if (comm->view.nranks < comm->limits.min_ranks)
+        ft_comm_fail(comm, FT_NOQUORUM, -1, "%d ranks are left, fewer than minRanks %lld",
+                     comm->view.nranks, (long long)comm->limits.min_ranks);
+    mend_links(comm);
+    return true;
+}
+
+/* ---- the agreement --------------------------------------------------------------------------- */
+
+static bool give_up(struct ft_comm *comm)
+{
+    struct ft_retry *retry = &comm->retry;
+    if (retry->ends != FT_OK)
+        atomic_store_explicit(&comm->status, retry->ends, memory_order_relaxed);
+    if (retry->ctx)
+        ft_engine_unbind_held(comm->engine, retry->ctx);
+    retry->ctx = 0;
+    atomic_store_explicit(&comm->verdict, comm->status, memory_order_release);
+    atomic_store_explicit(&retry->under_way, 0, memory_order_release);
+    return true;
+}
+
+static bool enter_agreement(struct ft_comm *comm)
+{
+    struct ft_retry *retry = &comm->retry;
+    bool may = is_under_way(comm) && retry->ends == FT_OK;
+    uint64_t salt[2] = {comm->view.epoch + 1, FT_AGREE_RETRY};
+    uint64_t ctx = ft_hash64(salt, sizeof salt, comm->ctx);
+    may = may && ft_engine_bind_held(comm->engine, ctx) == FT_OK;
+    if (may)
+        retry->ctx = ctx;
+    struct ft_agree_input input = {.kind = FT_AGREE_RETRY,
+                                   .key = comm->view.rank,
+                                   .last_op = retry->told_op,
+                                   .flags = (may ? MAY_GO_ON : 0) |
+                                            (comm->status != FT_TIMEOUT ? NOT_LATE : 0)};
+    int rc = ft_agreement_enter_held(comm, FT_AGREEMENT_RETRY, &input, &retry->agreement);
+    return is_under_way(comm) && (!may || rc != FT_OK) ? give_up(comm) : true;
+}
+
+static bool goes_on(const struct ft_comm *comm, const struct ft_decision *decision)
+{
+    if (!decision || decision->status != FT_OK || decision->excluded[comm->view.rank] ||
+        !(decision->flags & MAY_GO_ON))
+        return false;
+    return decision->nsurvivors < comm->view.nranks || (decision->flags & NOT_LATE);
+}
+
+bool ft_retry_turn(struct ft_comm *comm)
+{
+    struct ft_retry *retry = &comm->retry;
+    bool leaving = atomic_load(&comm->leaving), under_way = is_under_way(comm);
+    if (!retry->agreement && !leaving && comm->view.nranks > 1)
+        return enter_agreement(comm);
+    if (!under_way)
+        return false;
+    if (!retry->agreement)
+        return give_up(comm);
+    ft_comm_settle(comm);
+    int state = atomic_load_explicit(&retry->agreement->state, memory_order_relaxed);
+    if (state == FT_AGAIN) {
+        if (leaving && retry->leaving_ns == 0)
+            retry->leaving_ns = ft_now_ns(comm->engine->env);
+        return leaving && ft_now_ns(comm->engine->env) - retry->leaving_ns > LEAVE_NS
+                   ? give_up(comm)
+                   : false;
+    }
+    const struct ft_decision *decision = state == FT_OK ? ft_agree_decision(retry->agreement->agree)
+                                                        : NULL;
+    if (goes_on(comm, decision))
+        return go_on(comm, decision);
+    if (state == FT_NOQUORUM)
+        ft_comm_fail(comm, FT_NOQUORUM, -1,
+                     "rank %d can reach too few of the %d ranks to go on: the others may be going "
+                     "on without it",
+                     comm->view.rank, comm->view.nranks);
+    return give_up(comm);
+}

@@ -1,0 +1,226 @@
+/*
+ * direct.c: a collective that meets an idle stream and an idle communicator. The calling thread
+ * begins it at once, in structs that belong to the communicator, and turns the engine. If it ends
+ * within that turn, as it does when the peers were first, it has never been in a queue; else it
+ * takes its place on the stream like any other, and whoever turns the engine ends it.
+ */
+#include "core/core.h"
+
+/* for the messages of a call that repeats itself, before the engine is turned: about a
+ * microsecond */
+#define LOOKS 100
+/* at most, for turns of the engine, so that calls without a wait between them need not queue behind
+ * one that came late; */
+#define CATCH_UP_NS 50000
+#define CATCH_UP_IDLE 32  /* turns in a row without progress end it, */
+#define CATCH_UP_AGAIN 32 /* and so many calls do not try again if it was in vain */
+/* longer messages may be lent, and their plans are no matter beside their bytes */
+#define REPEAT_BYTES 4096
+
+/* ---- calls that repeat themselves ------------------------------------------------------------ */
+
+/* Its scratch must be there, too. */
+static bool is_same(const struct ft_fast *fast, const struct ft_repeat *repeat,
+                    const struct ft_coll *coll, int red)
+{
+    const struct ft_coll *last = &repeat->coll;
+    return repeat->valid && repeat->plan.tmp_bytes <= fast->op.tmp_bytes && repeat->red == red &&
+           last->kind == coll->kind && last->type == coll->type && last->count == coll->count &&
+           last->root == coll->root;
+}
+
+static void load_repeat(struct ft_comm *comm, struct ft_repeat *repeat)
+{
+    struct ft_op *op = &comm->fast.op;
+    ft_op_reset(op);
+    op->coll = repeat->coll;
+    op->redop = repeat->redop;
+    op->plan = repeat->plan;
+    op->sig = repeat->sig;
+    comm->fast.loaded = repeat;
+}
+
+static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
+{
+    struct ft_fast *fast = &comm->fast;
+    if (fast->loaded && is_same(fast, fast->loaded, coll, red))
+        return true;
+    for (struct ft_repeat *repeat = fast->repeats; repeat < fast->repeats + FT_REPEATS; repeat++) {
+        if (!is_same(fast, repeat, coll, red))
+            continue;
+        load_repeat(comm, repeat);
+        return true;
+    }
+    return false;
+}
+
+/* The operation that has just ended is kept, if its messages were short and on one lane. The user's
+ * own operators are not: another one may have the same number later. */
+static void keep_repeat(struct ft_comm *comm)
+{
+    struct ft_fast *fast = &comm->fast;
+    const struct ft_op *op = &fast->op;
+    const struct ft_plan *plan = &op->plan;
+    bool one = plan->nlanes == 1 && plan->nsteps <= FT_REPEAT_STEPS,
+         is_short = op->coll.count * plan->esize <= REPEAT_BYTES;
+    if (!one || !is_short || plan->tmp_bytes > op->tmp_bytes || fast->red >= FT_REDS ||
+        comm->limits.preserve_input)
+        return;
+    struct ft_repeat *repeat = &fast->repeats[fast->nrepeats++ % FT_REPEATS];
+    *repeat = (struct ft_repeat){.valid = true,
+                                 .red = fast->red,
+                                 .sig = op->sig,
+                                 .coll = op->coll,
+                                 .redop = op->redop,
+                                 .plan = *plan};
+    for (uint64_t i = 0; i < plan->nsteps; i++)
+        ft_plan_step(plan, 0, i, &repeat->steps[i]);
+    fast->loaded = repeat;
+}
+
+/* ---- from the call to its end ---------------------------------------------------------------- */
+
+/* Is a short collective the next to end? */
+static bool is_short_next(const struct ft_comm *comm)
+{
+    const struct ft_op *next = comm->head ? comm->head->ops : NULL;
+    return next && ft_kind_is_collective(next->coll.kind) &&
+           next->coll.count <= REPEAT_BYTES / ft_type_size(next->coll.type);
+}
+
+/* A short call that could not end at once is on the stream, and perhaps others behind it. Over a
+ * network turns are dear. */
+static void catch_up(struct ft_comm *comm, const struct ft_stream *stream)
+{
+    struct ft_engine *engine = comm->engine;
+    if (comm->fast.skips > 0 && comm->fast.skips--)
+        return;
+    if (!comm->tuning.local_links || comm->view.nhosts > 1 ||
+        atomic_load_explicit(&engine->crowded, memory_order_relaxed))
+        return;
+    uint64_t end = ft_now_ns(engine->env) + CATCH_UP_NS;
+    for (int idle = 0; idle < CATCH_UP_IDLE && is_short_next(comm) && ft_now_ns(engine->env) < end;)
+        idle = ft_engine_turn(engine) ? 0 : idle + 1;
+    if (!ft_stream_is_idle(stream))
+        comm->fast.skips = CATCH_UP_AGAIN;
+}
+
+struct ft_op *ft_fast_begin(struct ft_comm *comm, const struct ft_stream *stream,
+                            const struct ft_coll *coll, int red)
+{
+    struct ft_engine *engine = comm->engine;
+    struct ft_fast *fast = &comm->fast;
+    if (comm->limits.verify || comm->limits.retry || pthread_mutex_trylock(&engine->drive) != 0)
+        return NULL;
+    if (!ft_stream_is_idle(stream))
+        catch_up(comm, stream);
+    bool idle = ft_stream_is_idle(stream) && !comm->head && comm->status == FT_OK &&
+                !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
+    /* pairs with ft_fast_over() */
+    if (idle && !atomic_load_explicit(&fast->queued, memory_order_acquire)) {
+        fast->again = load_same(comm, coll, red);
+        fast->red = red;
+        if (!fast->again)
+            ft_op_reset(&fast->op), fast->loaded = NULL;
+        return &fast->op;
+    }
+    pthread_mutex_unlock(&engine->drive);
+    return NULL;
+}
+
+void ft_fast_cancel(struct ft_comm *comm)
+{
+    pthread_mutex_unlock(&comm->engine->drive);
+}
+
+/* Peers that sleep are woken when this call has its result, or has to wait for it. */
+static void hush_wakeups(struct ft_engine *engine)
+{
+    for (int i = 0; i < engine->ntransports; i++)
+        engine->transports[i]->quiet = engine->transports[i]->ops->wake != NULL;
+}
+
+static void wake_peers(struct ft_engine *engine)
+{
+    for (int i = 0; i < engine->ntransports; i++) {
+        if (!engine->transports[i]->quiet)
+            continue;
+        engine->transports[i]->quiet = false;
+        engine->transports[i]->ops->wake(engine->transports[i]);
+    }
+}
+
+static void run_repeat(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    hush_wakeups(engine);
+    ft_comm_repeat(comm, atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 1 : LOOKS);
+    wake_peers(engine);
+}
+
+void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
+{
+    struct ft_engine *engine = comm->engine;
+    struct ft_fast *fast = &comm->fast;
+    struct ft_entry *entry = &fast->entry;
+    struct ft_work *work = &entry->first_work;
+    if (fast->again) { /* the rest is as it was */
+        work->next = NULL;
+        work->deadline_ns = 0;
+        work->ops_left = 1;
+        fast->op.work = work;
+        fast->op.status = FT_OK;
+    } else {
+        *work = (struct ft_work){.comm = comm, .entry = entry};
+        ft_work_add(work, &fast->op);
+    }
+    entry->nstreams = 0;
+    fast->op.state = FT_OP_QUEUED;
+    fast->unqueued = true;
+    comm->head = comm->tail = work;
+    if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed))
+        atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
+    engine->stuck = false;
+    if (fast->again)
+        run_repeat(comm);
+    else
+        ft_comm_turn(comm); /* what it sends leaves first */
+    /* even if all calls end at once it hears of others */
+    bool looks = (engine->turns + 1) % FT_TURNS_RARELY == 0;
+    if (fast->unqueued || looks)
+        ft_engine_turn(engine);
+    else
+        engine->turns++;
+    if (fast->unqueued) {
+        fast->unqueued = false;
+        atomic_store_explicit(&fast->queued, 1, memory_order_relaxed);
+        ft_entry_begun(entry, stream);
+    } else if (fast->status != FT_OK)
+        ft_stream_fail(stream, fast->status, comm);
+    pthread_mutex_unlock(&engine->drive);
+}
+
+bool ft_fast_ended(struct ft_comm *comm, const struct ft_work *work, int status)
+{
+    struct ft_fast *fast = &comm->fast;
+    if (work != &fast->entry.first_work)
+        return false;
+    ft_op_trim(&fast->op);
+    if (status == FT_OK && !fast->again)
+        keep_repeat(comm);
+    if (!fast->unqueued)
+        return false;
+    fast->unqueued = false;
+    fast->status = status;
+    return true;
+}
+
+bool ft_fast_over(struct ft_entry *entry)
+{
+    struct ft_comm *comm = entry->works ? entry->works->comm : NULL;
+    if (!comm || entry != &comm->fast.entry)
+        return false;
+    atomic_store_explicit(&comm->fast.queued, 0, memory_order_release);
+    ft_comm_unref(comm);
+    return true;
+}

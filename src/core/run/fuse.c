@@ -1,0 +1,199 @@
+/*
+ * fuse.c: small AllReduces that a group holds one after another become one operation over a buffer
+ * with all their inputs, and so cost one exchange together. Which ones do follows from the calls
+ * and settings alone, not from where buffers lie, so that all ranks fuse the same. A member keeps
+ * its number, its state and its record; its result is copied out when the whole is done, its input
+ * is untouched until then. The whole is the host's: what members have on the GPU is fetched before
+ * its first step and brought back after its last.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define MEMBER_BYTES 4096 /* larger ones gain nothing */
+
+static size_t bytes_of(const struct ft_op *op)
+{
+    return op->coll.count * ft_type_size(op->coll.type);
+}
+
+static bool is_small(const struct ft_op *op)
+{
+    return op->coll.kind == FT_ALLREDUCE && !op->redop.scaled && !op->scale_from &&
+           op->coll.count > 0 && bytes_of(op) <= MEMBER_BYTES;
+}
+
+static bool are_alike(const struct ft_op *a, const struct ft_op *b)
+{
+    return a->coll.type == b->coll.type && a->coll.red == b->coll.red;
+}
+
+/* The run of members from *at on becomes one operation in their place. */
+static int fuse_run(struct ft_work *work, struct ft_op **at, struct ft_op *last, size_t bytes,
+                    int members)
+{
+    struct ft_op *first = *at, *whole = ft_op_new();
+    char *buffer = whole ? aligned_alloc(FT_CACHE_LINE, ft_round_up(bytes, FT_CACHE_LINE)) : NULL;
+    if (!buffer) {
+        if (whole)
+            ft_op_free(whole);
+        return ft_fail(FT_NOMEM, "no memory for %d operations of a group", members);
+    }
+    whole->coll = first->coll;
+    whole->coll.count = bytes / ft_type_size(first->coll.type);
+    whole->redop = first->redop;
+    whole->in = whole->out = whole->joint = buffer;
+    whole->members = first;
+    whole->work = work;
+    whole->state = FT_OP_QUEUED;
+    whole->next = last->next;
+    last->next = NULL;
+    *at = whole;
+    if (work->last == last)
+        work->last = whole;
+    work->nops -= members - 1;
+    work->ops_left -= members - 1;
+    for (const struct ft_op *op = first; op; op = op->next) {
+        if (op->gpu)
+            work->gathers = true;
+        else
+            memcpy(buffer, op->in, bytes_of(op));
+        buffer += bytes_of(op);
+    }
+    return FT_OK;
+}
+
+int ft_fuse(struct ft_comm *comm, struct ft_work *work)
+{
+    size_t most = comm->tuning.chunk_bytes;
+    int rc = FT_OK;
+    if (work->nops < 2 || comm->limits.verify || comm->limits.retry)
+        return FT_OK;
+    for (struct ft_op **at = &work->ops; *at && rc == FT_OK; at = &(*at)->next) {
+        struct ft_op *last = *at;
+        size_t bytes = bytes_of(last);
+        int members = 1;
+        if (!is_small(last))
+            continue;
+        for (; last->next && is_small(last->next) && are_alike(*at, last->next) &&
+               bytes + bytes_of(last->next) <= most;
+             members++) {
+            last = last->next;
+            bytes += bytes_of(last);
+        }
+        if (members > 1)
+            rc = fuse_run(work, at, last, bytes, members);
+    }
+    return rc;
+}
+
+/* ---- members on the GPU ---------------------------------------------------------------------- */
+
+/* Starts the copies between such members and the joint buffer. */
+static void copy_members(struct ft_comm *comm, struct ft_op *whole, bool out)
+{
+    char *at = whole->joint;
+    for (struct ft_op *op = whole->members; op; at += bytes_of(op), op = op->next) {
+        if (!op->gpu)
+            continue;
+        struct ft_reduce pass = {.type = FT_UINT8,
+                                 .count = bytes_of(op),
+                                 .nsrc = 1,
+                                 .ndst = 1,
+                                 .src = {out ? at : op->in},
+                                 .dst = {out ? op->out : at}};
+        op->gpu->busy = true;
+        op->gpu->send.req.status = ft_gpu_pass(comm, op, &pass,
+                                               (struct ft_device_staged){.src = out, .dst = !out},
+                                               &op->gpu->send.req);
+    }
+}
+
+/* Are its copies over? */
+static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
+{
+    for (const struct ft_op *op = whole->members; op; op = op->next) {
+        if (!op->gpu || !op->gpu->busy)
+            continue;
+        int rc = op->gpu->send.req.status;
+        if (rc == FT_AGAIN)
+            return false;
+        if (rc != FT_OK)
+            ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s",
+                         comm->view.rank, ft_status_text(rc));
+        op->gpu->busy = rc != FT_OK; /* a failed one is never over */
+        if (rc != FT_OK)
+            return false;
+    }
+    return true;
+}
+
+void ft_fuse_gather(struct ft_comm *comm)
+{
+    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (op->members)
+            copy_members(comm, op, false);
+}
+
+bool ft_fuse_gathered(struct ft_comm *comm)
+{
+    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (op->members && !is_copied(comm, op))
+            return false;
+    comm->head->gathers = false;
+    return true;
+}
+
+bool ft_fuse_deliver(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (struct ft_op *op = comm->head->ops; op; op = op->next) {
+        if (!op->leaves || !is_copied(comm, op))
+            continue;
+        op->leaves = false;
+        comm->head->leaving--;
+        ft_op_done(op);
+        moved = true;
+    }
+    return moved;
+}
+
+void ft_fuse_drop(struct ft_comm *comm)
+{
+    for (struct ft_op *op = comm->running ? comm->head->ops : NULL; op; op = op->next)
+        for (struct ft_op *member = op->leaves ? NULL : op->members; member; member = member->next)
+            if (member->gpu && member->gpu->busy)
+                comm->gpu->ops->cancel(comm->gpu->queue, &member->gpu->send.req);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole)
+{
+    const char *at = whole->joint;
+    bool wait = false;
+    for (struct ft_op *op = whole->members; op; op = op->next) {
+        wait |= op->gpu != NULL;
+        if (!op->gpu)
+            memcpy(op->out, at, bytes_of(op));
+        at += bytes_of(op);
+    }
+    if (!wait)
+        return true;
+    copy_members(comm, whole, true);
+    whole->leaves = true;
+    comm->head->leaving++;
+    return false;
+}
+
+void ft_fuse_free(struct ft_op *whole)
+{
+    for (struct ft_op *op = whole->members, *next; op; op = next) {
+        next = op->next;
+        ft_op_free(op);
+    }
+    whole->members = NULL;
+    free(whole->joint);
+    whole->joint = NULL;
+}

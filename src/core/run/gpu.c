@@ -1,0 +1,547 @@
+/*
+ * Operations on buffers of the GPU. Each group of calls is one run of the communicator's queue: it
+ * begins when the user's streams have come to it and holds them until the work is over. What a step
+ * reads and writes in user buffers the GPU does; links are the CPU's, so messages go through slots
+ * and landing buffers that the queue stages. Everything a pass uses of a link is given back before
+ * the link goes.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DIGEST_BYTES ((size_t)256 << 10) /* of a result, fetched at once */
+/* a shorter message is not worth waiting for where it may lie */
+#define WAIT_BYTES 16384
+#define GIVE_UP_NS UINT64_C(10000000000) /* a GPU that has not done its passes by then will not */
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Release by open_queue(), so that who sees it sees all of it. */
+static struct ft_comm_gpu *gpu_of(const struct ft_comm *comm)
+{
+    return __atomic_load_n(&comm->gpu, __ATOMIC_ACQUIRE);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Kernels leave by themselves when the engine has been silent for longer than any operation may
+ * take. */
+static uint64_t silence_ns(const struct ft_comm *comm)
+{
+    return comm->limits.op_timeout_ms > 0
+               ? (uint64_t)(2 * comm->limits.op_timeout_ms + 10000) * 1000000u
+               : 0;
+}
+
+static int open_queue(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = calloc(1, sizeof *gpu);
+    struct ft_stream *order = ft_stream_new();
+    if (gpu && comm->limits.verify)
+        gpu->digest.piece = malloc(DIGEST_BYTES);
+    bool room = gpu && order && (gpu->digest.piece || !comm->limits.verify);
+    int rc = room ? FT_OK : ft_fail(FT_NOMEM, "no memory for a communicator's queue on the GPU");
+    if (rc == FT_OK) {
+        gpu->ops = comm->engine->gpu->ops->queue;
+        gpu->order = order;
+        rc = gpu->ops->open(comm->engine->gpu, silence_ns(comm), &gpu->queue);
+    }
+    if (rc == FT_OK) {
+        __atomic_store_n(&comm->gpu, gpu, __ATOMIC_RELEASE);
+        return FT_OK;
+    }
+    if (order)
+        ft_stream_release(order);
+    if (gpu)
+        free(gpu->digest.piece);
+    free(gpu);
+    return rc;
+}
+
+static int need_queue(struct ft_comm *comm)
+{
+    if (gpu_of(comm))
+        return FT_OK;
+    pthread_mutex_lock(&open_lock);
+    int rc = gpu_of(comm) ? FT_OK : open_queue(comm);
+    pthread_mutex_unlock(&open_lock);
+    return rc;
+}
+
+/* Before any stream goes on: kernels behind the failed operation can know. */
+static void tell_kernels(const struct ft_comm *comm, struct ft_comm_gpu *gpu)
+{
+    if (gpu->word && comm->verdict != FT_OK)
+        __atomic_store_n(gpu->word, 1, __ATOMIC_RELEASE);
+}
+
+void ft_gpu_ready(struct ft_comm *comm)
+{
+    if (!comm->engine->gpu || need_queue(comm) == FT_OK)
+        return;
+    FT_LOG(INFO, "init", comm->view.rank,
+           "the communicator has no queue on the GPU, and its first call there tries again: %s",
+           ft_fail_text());
+}
+
+int ft_gpu_word(struct ft_comm *comm, const uint32_t **out)
+{
+    uint32_t *host_ptr;
+    const uint32_t *dev_ptr;
+    if (!comm->engine->gpu)
+        return ft_fail(FT_USAGE, "CommGetDeviceStatus: the communicator has no GPU");
+    int rc = need_queue(comm);
+    if (rc != FT_OK)
+        return rc;
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    pthread_mutex_lock(&open_lock);
+    rc = gpu->ops->word(gpu->queue, &host_ptr, &dev_ptr);
+    pthread_mutex_unlock(&open_lock);
+    if (rc != FT_OK)
+        return rc;
+    ft_engine_lock(comm->engine);
+    gpu->word = host_ptr;
+    tell_kernels(comm, gpu);
+    ft_engine_unlock(comm->engine);
+    *out = dev_ptr;
+    return FT_OK;
+}
+
+bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr)
+{
+    struct ft_device *gpu = comm->engine->gpu;
+    return gpu && ptr && gpu->ops->owns(gpu, ptr);
+}
+
+static int check_buffer(struct ft_device *gpu, const struct ft_op *op, const char *which,
+                        const void *ptr, bool owned, bool host_stream)
+{
+    int only = ptr && owned && gpu->ops->only ? gpu->ops->only(gpu, ptr) : -1;
+    if (!ptr)
+        return FT_OK;
+    if (only >= 0 && only != gpu->number)
+        return ft_fail(FT_INVAL,
+                       "%s: the %s buffer %p is memory of GPU %d, and this rank of the "
+                       "communicator is on GPU %d",
+                       ft_kind_name(op->coll.kind), which, ptr, only, gpu->number);
+    if (host_stream && owned)
+        return ft_fail(FT_INVAL,
+                       "%s: the %s buffer %p is the GPU's: it goes with a stream of CUDA's or "
+                       "NULL, not with one of ftcclStreamCreate()",
+                       ft_kind_name(op->coll.kind), which, ptr);
+    if (!host_stream && !owned)
+        return ft_fail(FT_INVAL,
+                       "%s: the %s buffer %p is not memory that the GPU can reach, and its stream "
+                       "or other buffer is the GPU's",
+                       ft_kind_name(op->coll.kind), which, ptr);
+    return FT_OK;
+}
+
+int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
+{
+    if (!comm->engine->gpu)
+        return FT_OK;
+    bool in = ft_gpu_owns(comm, call.in), out = ft_gpu_owns(comm, call.out),
+         scale = ft_gpu_owns(comm, op->scale_from);
+    bool wanted = in || out || (call.stream && !call.host_stream);
+    if (!wanted && scale)
+        return ft_fail(FT_INVAL, "%s: the operator's scalar is the GPU's, the buffers are not",
+                       ft_kind_name(op->coll.kind));
+    if (!wanted)
+        return FT_OK;
+    int rc = check_buffer(comm->engine->gpu, op, "send", call.in, in, call.host_stream);
+    if (rc == FT_OK)
+        rc = check_buffer(comm->engine->gpu, op, "receive", call.out, out, call.host_stream);
+    if (rc == FT_OK)
+        rc = need_queue(comm);
+    if (rc == FT_OK && !(op->gpu = calloc(1, sizeof *op->gpu)))
+        rc = ft_fail(FT_NOMEM, "no memory for an operation");
+    if (rc != FT_OK)
+        return rc;
+    op->gpu->stream = call.stream;
+    if (scale) {
+        op->gpu->scale_from = op->scale_from;
+        op->scale_from = NULL;
+    }
+    return FT_OK;
+}
+
+struct ft_stream *ft_gpu_order(const struct ft_comm *comm)
+{
+    ft_stream_ref(gpu_of(comm)->order);
+    return gpu_of(comm)->order;
+}
+
+size_t ft_gpu_most_streams(const struct ft_entry *entry)
+{
+    size_t most = 0;
+    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->has_gpu)
+            most = ft_max(most, (size_t)work->nops);
+    return most;
+}
+
+void **ft_gpu_room(size_t n, void *few[FT_GPU_FEW])
+{
+    void **room = n <= FT_GPU_FEW ? few : malloc(n * sizeof *room);
+    if (!room)
+        ft_fail(FT_NOMEM, "no memory for a group of %zu operations", n);
+    return room;
+}
+
+int ft_gpu_streams(const struct ft_work *work, void **streams)
+{
+    int n = 0;
+    for (const struct ft_op *op = work->ops; op; op = op->next) {
+        int k = 0;
+        if (!op->gpu)
+            continue;
+        while (k < n && streams[k] != op->gpu->stream)
+            k++;
+        if (k == n)
+            streams[n++] = op->gpu->stream;
+    }
+    return n;
+}
+
+/* The group's kernels run side by side, so all are launched before any stream waits for one: two
+ * communicators may share a stream. When one cannot be launched others may have been: their works
+ * are submitted, and fail when they begin. */
+static int launch_all(struct ft_entry *entry, void **streams)
+{
+    int rc = FT_OK, launched = 0;
+    for (struct ft_work *work = entry->works; work && rc == FT_OK; work = work->next_in_entry) {
+        struct ft_comm_gpu *gpu = work->has_gpu ? gpu_of(work->comm) : NULL;
+        if (gpu)
+            rc = gpu->ops->after(gpu->queue, streams, ft_gpu_streams(work, streams), &work->run);
+    }
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
+        if (!work->run)
+            continue;
+        struct ft_comm_gpu *gpu = gpu_of(work->comm);
+        int held = gpu->ops->hold(gpu->queue, streams, ft_gpu_streams(work, streams));
+        if (held != FT_OK)
+            rc = held, work->run = 0;
+        else
+            launched++;
+    }
+    return launched > 0 ? FT_OK : rc;
+}
+
+int ft_gpu_launch(struct ft_entry *entry, struct ft_gpu_later **later)
+{
+    size_t most = ft_gpu_most_streams(entry);
+    if (most == 0)
+        return FT_OK;
+    bool blocks = ft_gpu_launches_block();
+    void *few[FT_GPU_FEW], **streams = ft_gpu_room(most, few);
+    int rc = blocks    ? ft_gpu_announce(entry, later)
+             : streams ? launch_all(entry, streams)
+                       : FT_NOMEM;
+    if (streams != few)
+        free(streams);
+    if (rc != FT_OK)
+        return rc;
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->has_gpu)
+            atomic_fetch_add_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
+    return FT_OK;
+}
+
+void ft_gpu_close(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    if (!gpu)
+        return;
+    ft_graph_close(comm);
+    gpu->ops->close(gpu->queue);
+    ft_stream_release(gpu->order);
+    free(gpu->digest.piece);
+    free(gpu);
+    comm->gpu = NULL;
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+int ft_gpu_reached(const struct ft_work *work)
+{
+    const struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    if (!work->run)
+        return ft_fail(FT_DEVICE, "the group's kernels could not be launched");
+    return gpu->ops->reached(gpu->queue, work->bell, work->run);
+}
+
+void ft_gpu_begin(struct ft_work *work)
+{
+    struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    gpu->ops->begin(gpu->queue, work->bell, work->run);
+}
+
+static bool holds(const struct ft_comm *comm)
+{
+    return comm->limits.hold && !atomic_load(&comm->let_go);
+}
+
+void ft_gpu_over(struct ft_work *work, int status)
+{
+    struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    if (!work->has_gpu)
+        return;
+    atomic_fetch_sub_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
+    if (!work->run)
+        return;
+    tell_kernels(work->comm, gpu);
+    bool hold = status != FT_OK && holds(work->comm);
+    if (!hold)
+        gpu->ops->signal(gpu->queue, work->bell, work->run);
+    else if (!work->bell)
+        gpu->held = work->run;
+    if (work->bell)
+        ft_graph_over(work);
+}
+
+/* let_go first: who comes to ft_gpu_over() or ft_gpu_failed() later sees it. */
+void ft_gpu_let_go(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    atomic_store(&comm->let_go, 1);
+    if (gpu)
+        tell_kernels(comm, gpu);
+    if (gpu && gpu->held)
+        gpu->ops->signal(gpu->queue, NULL, gpu->held);
+}
+
+void ft_gpu_failed(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    if (!gpu || gpu->muted)
+        return;
+    tell_kernels(comm, gpu);
+    if (holds(comm))
+        return;
+    gpu->muted = true;
+    gpu->ops->mute(gpu->queue, NULL);
+}
+
+bool ft_gpu_poll(struct ft_comm *comm)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    return gpu && gpu->ops->poll(gpu->queue) > 0;
+}
+
+bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns)
+{
+    const struct ft_comm_gpu *gpu = gpu_of(comm);
+    return !gpu || gpu->ops->idle(gpu->queue) || draining_ns > GIVE_UP_NS;
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass,
+                struct ft_device_staged staged, struct ft_device_req *req)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    return gpu->ops->reduce(gpu->queue, pass, staged, pass->scaled ? op->gpu->scale_from : NULL,
+                            req);
+}
+
+/* Cannot the operation end before its receivers have come to it? What they have to say then costs
+ * no time. */
+static bool waits_anyway(const struct ft_comm *comm, const struct ft_op *op)
+{
+    size_t chunk = comm->engine->tuning.chunk_bytes,
+           bytes = op->coll.count * ft_type_size(op->coll.type);
+    switch (op->coll.kind) {
+    case FT_SEND:
+        return bytes > FT_WINDOW_P2P * chunk;
+    case FT_BROADCAST:
+    case FT_REDUCE:
+    case FT_SCATTER:
+    case FT_GATHER:
+        return bytes > (size_t)FT_LANES * FT_WINDOW_FIRST * chunk;
+    default:
+        return true; /* all send to all */
+    }
+}
+
+int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank,
+                   const struct ft_header *header, void **slot)
+{
+    const struct ft_pinned *other = comm->peers[rank]->pinned;
+    struct ft_link *link = comm->peers[rank]->tx;
+    int rc = FT_NOTSUP;
+    if (op->gpu && comm->readiness && other && link->ops->reserve_devmem && !comm->limits.verify)
+        rc = ft_readiness_ask(other, comm->ctx, comm->view.rank, op->coll.kind == FT_SEND, op->seq);
+    if (rc == FT_AGAIN && header->len >= WAIT_BYTES && waits_anyway(comm, op))
+        return FT_AGAIN;
+    if (rc == FT_OK)
+        rc = link->ops->reserve_devmem(link, header, slot);
+    else
+        rc = FT_NOTSUP;
+    return rc == FT_NOTSUP ? link->ops->reserve(link, header, slot) : rc;
+}
+
+bool ft_gpu_takes(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_msg *msg)
+{
+    bool is_its = msg->header.seq == (uint32_t)op->seq && msg->header.sig == op->sig;
+    if (!msg->devmem || (!comm->limits.verify && (op->gpu || !is_its)))
+        return true;
+    ft_comm_fail(comm, FT_PROTOCOL, rank,
+                 "rank %d sent a message in its GPU's memory to rank %d, whose operation %llu is "
+                 "not on its GPU",
+                 rank, comm->view.rank, (unsigned long long)op->seq);
+    return false;
+}
+
+int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link,
+               const struct ft_reduce *pass, struct ft_gpu_send *send)
+{
+    if (!send->slot) {
+        struct ft_reduce into = *pass;
+        void *slot;
+        int rc = ft_gpu_reserve(comm, op, send->to, &send->header, &slot);
+        if (rc != FT_OK)
+            return rc;
+        into.dst[0] = slot;
+        rc = ft_gpu_pass(comm, op, &into, (struct ft_device_staged){.src = send->staged, .dst = 1},
+                         &send->req);
+        if (rc != FT_OK && rc != FT_AGAIN) {
+            link->ops->cancel(link, &send->header, slot);
+            return rc;
+        }
+        send->slot = slot;
+    }
+    if (send->req.status == FT_AGAIN)
+        return FT_AGAIN;
+    void *slot = send->slot;
+    send->slot = NULL;
+    if (send->req.status == FT_OK)
+        ft_verify_seal(comm, &send->header, slot);
+    if (send->req.status == FT_OK)
+        link->ops->commit(link, &send->header, slot);
+    else
+        link->ops->cancel(link, &send->header, slot);
+    return send->req.status;
+}
+
+/* The next piece of the result that is summed up, if there is one. */
+static void fetch_piece(struct ft_comm *comm, struct ft_gpu_sum *digest, size_t len_bytes)
+{
+    size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
+    digest->req.status = FT_OK;
+    if (len == 0)
+        return;
+    struct ft_reduce pass = {.type = FT_UINT8,
+                             .count = len,
+                             .nsrc = 1,
+                             .ndst = 1,
+                             .src = {(char *)digest->of->out + digest->at},
+                             .dst = {digest->piece}};
+    digest->req.status = ft_gpu_pass(comm, digest->of, &pass, (struct ft_device_staged){.dst = 1},
+                                     &digest->req);
+}
+
+bool ft_gpu_digest(struct ft_comm *comm, const struct ft_op *of, size_t len_bytes, uint32_t *crc)
+{
+    struct ft_gpu_sum *digest = &gpu_of(comm)->digest;
+    if (!digest->of) {
+        digest->of = of;
+        digest->at = 0;
+        digest->crc = 0;
+        fetch_piece(comm, digest, len_bytes);
+    }
+    while (digest->req.status == FT_OK && digest->at < len_bytes) {
+        size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
+        digest->crc = ft_crc32c(digest->crc, digest->piece, len);
+        digest->at += len;
+        fetch_piece(comm, digest, len_bytes);
+    }
+    int rc = digest->req.status;
+    if (rc == FT_AGAIN)
+        return false;
+    digest->of = NULL;
+    *crc = digest->crc;
+    if (rc != FT_OK)
+        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
+                     ft_status_text(rc));
+    return rc == FT_OK;
+}
+
+static void drop_digest(struct ft_comm_gpu *gpu)
+{
+    if (gpu->digest.of)
+        gpu->ops->cancel(gpu->queue, &gpu->digest.req);
+    gpu->digest.of = NULL;
+}
+
+static void drop_send(struct ft_comm_gpu *gpu, struct ft_gpu_send *send, struct ft_link *link)
+{
+    gpu->ops->cancel(gpu->queue, &send->req);
+    if (link)
+        link->ops->cancel(link, &send->header, send->slot);
+    send->slot = NULL;
+}
+
+/* Does the pass under way read or write memory of the link's? */
+static bool involves(const struct ft_comm *comm, const struct ft_lane *lane,
+                     const struct ft_link *link)
+{
+    for (int k = 0; k < lane->step->nrecv; k++)
+        if (comm->peers[lane->step->recv_from[k]]->rx == link)
+            return true;
+    for (int k = 0; k < lane->step->nfwd; k++)
+        if (comm->peers[lane->step->fwd_to[k]]->tx == link)
+            return true;
+    return false;
+}
+
+static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_lane *lane,
+                      const struct ft_link *only)
+{
+    if (!ft_lane_is_at_step(lane) || !lane->op->gpu)
+        return;
+    for (int k = 0; k < lane->step->nsend; k++) {
+        struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes][k];
+        struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
+        if (send->slot && (!only || only == link))
+            drop_send(gpu, send, link);
+    }
+    /* its messages and slots are the executor's */
+    if (lane->phase == FT_LANE_REDUCING && (!only || involves(comm, lane, only)))
+        gpu->ops->cancel(gpu->queue, &lane->req);
+}
+
+static void drop_peer(struct ft_comm *comm, struct ft_comm_gpu *gpu, int rank,
+                      const struct ft_link *only)
+{
+    struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
+    struct ft_peer *peer = comm->peers[rank];
+    /* no peer: what this rank sends to itself needs no link */
+    if (only && (!peer || (only != peer->tx && only != peer->rx)))
+        return;
+    if (send && send->gpu && send->gpu->send.slot && (!only || only == peer->tx))
+        drop_send(gpu, &send->gpu->send, peer->tx);
+    /* to this rank itself */
+    if (send && send->gpu && send->gpu->busy)
+        gpu->ops->cancel(gpu->queue, &send->gpu->send.req);
+    if (!recv || !recv->gpu || !recv->gpu->busy || (only && only != peer->rx))
+        return;
+    gpu->ops->cancel(gpu->queue, &recv->gpu->send.req);
+    if (peer && peer->rx)
+        peer->rx->ops->release(peer->rx, &recv->gpu->msg);
+    recv->gpu->busy = false;
+}
+
+void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)
+{
+    struct ft_comm_gpu *gpu = gpu_of(comm);
+    if (!gpu)
+        return;
+    if (!link)
+        ft_fuse_drop(comm), drop_digest(gpu);
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+        drop_lane(comm, gpu, lane, link);
+    for (int r = 0; r < comm->view.nranks; r++)
+        drop_peer(comm, gpu, r, link);
+}

@@ -1,0 +1,745 @@
+/*
+ * The executor of collectives: each lane of a communicator walks through the steps of its work's
+ * operations. A step's sends and receives proceed side by side; when all messages are here and all
+ * forwards have a slot, one pass of the device combines them; the step is over when nothing it sent
+ * refers to user memory any more. Lanes never wait for each other.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STEPS_A_TURN 64 /* so that one lane does not starve the others */
+/* of a shorter message the second copy is cheaper than saying where it goes */
+#define EXPECTED_BYTES 4096
+
+static char *resolve(const struct ft_op *op, struct ft_ref ref)
+{
+    switch (ref.buf) {
+    case FT_BUF_IN:
+        return (char *)(uintptr_t)op->in + ref.off;
+    case FT_BUF_OUT:
+        return (char *)op->out + ref.off;
+    case FT_BUF_TMP:
+        return op->tmp + ref.off;
+    default:
+        return NULL;
+    }
+}
+
+static bool is_collective(const struct ft_op *op)
+{
+    return ft_kind_is_collective(op->coll.kind);
+}
+
+static int lane_number(const struct ft_comm *comm, const struct ft_lane *lane)
+{
+    return (int)(lane - comm->lanes);
+}
+
+static bool is_empty(const struct ft_step *step)
+{
+    bool sends = step->nsend > 0 && step->send_bytes > 0;
+    return !sends && step->len_bytes == 0;
+}
+
+static void finish_op(struct ft_comm *comm, struct ft_op *op)
+{
+    if (op->verifies)
+        ft_verify_compare(comm, op);
+    else if (!ft_verify_follows(op))
+        ft_op_finish(op);
+}
+
+/* Whether the operation can begin on this lane: a comparison begins when its collective is over on
+ * all lanes. */
+static bool begins(struct ft_comm *comm, struct ft_op *op)
+{
+    if (!op->verifies || op->begun)
+        return true;
+    return op->verifies->lanes_left == 0 && ft_verify_digest(comm, op);
+}
+
+/* A call that repeats itself has its steps at hand. */
+static const struct ft_step *step_at(const struct ft_comm *comm, struct ft_lane *lane)
+{
+    const struct ft_repeat *repeat = comm->fast.loaded;
+    if (repeat)
+        return &repeat->steps[lane->index];
+    ft_plan_step(&lane->op->plan, lane_number(comm, lane), lane->index, &lane->planned);
+    return &lane->planned;
+}
+
+/* The lane's next step, of this or a later operation of the work. */
+static void advance_lane(struct ft_comm *comm, struct ft_lane *lane)
+{
+    int number = lane_number(comm, lane);
+    lane->phase = FT_LANE_IDLE;
+    while (lane->op) {
+        struct ft_op *op = lane->op;
+        bool mine = is_collective(op) && number < op->plan.nlanes;
+        if (mine && !begins(comm, op)) {
+            lane->phase = FT_LANE_HELD;
+            return;
+        }
+        for (; mine && lane->index < op->plan.nsteps; lane->index++) {
+            lane->step = step_at(comm, lane);
+            if (is_empty(lane->step))
+                continue;
+            lane->sent = lane->received = lane->reserved = 0;
+            lane->sealed = lane->expects = false;
+            lane->phase = FT_LANE_EXCHANGE;
+            if (comm->engine->telemetry && !comm->fast.loaded)
+                ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
+                                     lane->step->nrecv > 0 ? lane->step->recv_from[0] : -1);
+            return;
+        }
+        struct ft_op *next = op->next;
+        lane->index = 0;
+        lane->op = next;
+        if (mine && --op->lanes_left == 0)
+            finish_op(comm, op);
+    }
+}
+
+static struct ft_header header_of(const struct ft_comm *comm, const struct ft_lane *lane,
+                                  size_t len_bytes)
+{
+    return (struct ft_header){.ctx = comm->ctx,
+                              .sig = lane->op->sig,
+                              .seq = (uint32_t)lane->op->seq,
+                              .len = (uint32_t)len_bytes,
+                              .lane = (uint16_t)lane_number(comm, lane),
+                              .step = (uint16_t)lane->index};
+}
+
+static int fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
+{
+    char call[128];
+    ft_sig_text(op->sig, call, sizeof call);
+    bool process = ft_status_lost(status) == FT_LOST_PROCESS;
+    ft_comm_fail(comm, process ? status : FT_PEER, rank,
+                 "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank, call,
+                 (unsigned long long)op->seq, ft_death_watch_why(comm->peers[rank], status));
+    return FT_PEER;
+}
+
+/* The link on which to send to a rank. FT_AGAIN while it connects. */
+static int link_to(struct ft_comm *comm, const struct ft_op *op, int rank, struct ft_link **link)
+{
+    int rc = ft_engine_link(comm->engine, comm->peers[rank], link);
+    return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
+}
+
+/* A step's message is the same for all its receivers, and for all attempts to hand it over. */
+static void seal_message(const struct ft_comm *comm, struct ft_lane *lane, struct ft_header *header,
+                         const void *data)
+{
+    if (!comm->limits.verify)
+        return;
+    if (!lane->sealed)
+        lane->crc = ft_verify_sum(header, data);
+    lane->sealed = true;
+    header->crc = lane->crc;
+}
+
+static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
+{
+    struct ft_op *op = lane->op;
+    const struct ft_ref *from = &lane->step->send;
+    struct ft_gpu_send *send = &comm->gpu->sends[lane_number(comm, lane)][k];
+    struct ft_reduce pass = {.type = op->coll.type,
+                             .op = op->redop,
+                             .scaled = op->redop.scaled && from->buf == FT_BUF_IN,
+                             .nsrc = 1,
+                             .ndst = 1,
+                             .count = lane->step->send_bytes / op->plan.esize,
+                             .src = {resolve(op, *from)}};
+    if (!send->slot) {
+        send->header = header_of(comm, lane, lane->step->send_bytes);
+        send->staged = from->buf == FT_BUF_TMP;
+        send->to = lane->step->send_to[k];
+    }
+    int rc = ft_gpu_put(comm, op, link, &pass, send);
+    if (rc == FT_OK)
+        lane->sends[k].status = FT_OK;
+    if (rc == FT_DEVICE)
+        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
+                     ft_status_text(rc));
+    return rc;
+}
+
+/* Does storing the result change bytes that the step sends? Not if it puts what it sends where that
+ * is. */
+static bool overwrites_sent(const struct ft_lane *lane)
+{
+    const struct ft_step *step = lane->step;
+    if (step->nsend == 0 || step->dst.buf == FT_BUF_NONE)
+        return false;
+    uintptr_t from = (uintptr_t)resolve(lane->op, step->send),
+              to = (uintptr_t)resolve(lane->op, step->dst);
+    bool stays = step->nrecv == 0 && from == to && step->src.buf == step->send.buf &&
+                 step->src.off == step->send.off;
+    return !stays && from < to + step->len_bytes && to < from + step->send_bytes;
+}
+
+/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for
+ * that: two ranks that exchange in place would wait for each other. */
+static bool may_last(const struct ft_lane *lane)
+{
+    return (lane->step->flags & FT_STEP_MEETS) && !overwrites_sent(lane);
+}
+
+/* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's
+ * slot. */
+static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
+{
+    struct ft_op *op = lane->op;
+    int rank = lane->step->send_to[k];
+    struct ft_link *link;
+    int rc = link_to(comm, op, rank, &link);
+    if (rc != FT_OK)
+        return rc;
+    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
+    const char *data = resolve(op, lane->step->send);
+    if (op->gpu) {
+        rc = send_from_gpu(comm, lane, k, link);
+    } else if (!(op->redop.scaled && lane->step->send.buf == FT_BUF_IN)) {
+        lane->sends[k].status = FT_AGAIN;
+        lane->sends[k].lasts = may_last(lane);
+        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind) &&
+                               (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
+        seal_message(comm, lane, &header, data);
+        rc = link->ops->send(link, &header, data, &lane->sends[k]);
+    } else {
+        void *slot;
+        rc = link->ops->reserve(link, &header, &slot);
+        if (rc == FT_OK) {
+            struct ft_reduce pass = {.type = op->coll.type,
+                                     .op = op->redop,
+                                     .scaled = 1,
+                                     .nsrc = 1,
+                                     .ndst = 1,
+                                     .count = lane->step->send_bytes / op->plan.esize,
+                                     .src = {data},
+                                     .dst = {slot}};
+            struct ft_device_req req;
+            rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            ft_verify_seal(comm, &header, slot);
+            link->ops->commit(link, &header, slot);
+            lane->sends[k].status = FT_OK;
+        }
+    }
+    return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
+}
+
+/* Where the messages of a step go as they are; NULL: something is made of them first. */
+static char *moves_to(const struct ft_lane *lane)
+{
+    const struct ft_step *step = lane->step;
+    bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE &&
+                 step->dst.buf != FT_BUF_NONE;
+    bool divides = (step->flags & FT_STEP_FINAL) && lane->op->redop.divisor > 1;
+    return moves && !divides ? resolve(lane->op, step->dst) : NULL;
+}
+
+/* A long message that has not come yet may come straight to where it goes, unless it must be
+ * checked before. What is forwarded, too, is read from the link's memory, which stays in the
+ * caches, and stored past them. */
+static void expect_message(struct ft_comm *comm, struct ft_lane *lane, struct ft_link *rx)
+{
+    if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || lane->step->nfwd > 0 ||
+        !rx->ops->expect)
+        return;
+    if (comm->limits.verify || overwrites_sent(lane))
+        return;
+    char *to = moves_to(lane);
+    if (!to)
+        return;
+    struct ft_header header = header_of(comm, lane, lane->step->len_bytes);
+    rx->ops->expect(rx, &header, to);
+    lane->expects = true;
+}
+
+/* The memory that a link was lent is its owner's again. */
+static void expect_no_message(struct ft_comm *comm, struct ft_lane *lane)
+{
+    struct ft_link *rx = lane->expects ? comm->peers[lane->step->recv_from[0]]->rx : NULL;
+    struct ft_header header = {.ctx = comm->ctx, .lane = (uint16_t)lane_number(comm, lane)};
+    if (rx)
+        rx->ops->expect(rx, &header, NULL);
+    lane->expects = false;
+}
+
+/* Takes the k-th message, if it is here and is the one that this step expects. */
+static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
+{
+    struct ft_op *op = lane->op;
+    int rank = lane->step->recv_from[k];
+    struct ft_peer *peer = comm->peers[rank];
+    struct ft_msg *msg = &lane->msgs[k];
+    if (!peer->rx)
+        return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
+    int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
+    if (rc == FT_AGAIN) {
+        expect_message(comm, lane, peer->rx);
+        return rc;
+    }
+    if (rc != FT_OK)
+        return fail_peer(comm, op, rank, rc);
+    if (msg->unfetched && (comm->limits.verify || !moves_to(lane)))
+        rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
+    if (rc == FT_LINK) {
+        peer->rx->ops->release(peer->rx, msg);
+        return fail_peer(comm, op, rank, rc);
+    }
+    /* its sender has failed, and tells it in another way */
+    if (rc == FT_AGAIN || !ft_msg_intact(msg)) {
+        peer->rx->ops->release(peer->rx, msg);
+        return FT_AGAIN;
+    }
+    if (!ft_gpu_takes(comm, op, rank, msg) || !ft_verify_ok(comm, rank, msg, op, lane->index)) {
+        peer->rx->ops->release(peer->rx, msg);
+        return FT_CORRUPT;
+    }
+    const struct ft_header *got = &msg->header;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step->len_bytes)
+        return FT_OK;
+    struct ft_header header = *got;
+    peer->rx->ops->release(peer->rx, msg);
+    uint64_t seq = op->seq + (uint64_t)(int64_t)(int32_t)(header.seq - (uint32_t)op->seq);
+    if (!ft_mismatch_check(comm, rank, seq, header.sig))
+        ft_comm_fail(comm, FT_MISMATCH, rank,
+                     "operation %llu: rank %d sent %u bytes in its step %u of operation %llu where "
+                     "%zu bytes were due in step %llu",
+                     (unsigned long long)op->seq, rank, header.len, header.step,
+                     (unsigned long long)seq, lane->step->len_bytes,
+                     (unsigned long long)lane->index);
+    return FT_MISMATCH;
+}
+
+/* Space for the result in the link to each fwd_to. */
+static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
+{
+    for (int k = 0; k < lane->step->nfwd; k++) {
+        if (lane->reserved & 1u << k)
+            continue;
+        struct ft_link *link;
+        int rank = lane->step->fwd_to[k];
+        if (link_to(comm, lane->op, rank, &link) != FT_OK)
+            return false;
+        lane->headers[k] = header_of(comm, lane, lane->step->len_bytes);
+        int rc = ft_gpu_reserve(comm, lane->op, rank, &lane->headers[k], &lane->slots[k]);
+        if (rc == FT_AGAIN)
+            return false;
+        if (rc != FT_OK) {
+            fail_peer(comm, lane->op, rank, rc);
+            return false;
+        }
+        lane->reserved |= 1u << k;
+    }
+    return true;
+}
+
+static bool sends_complete(const struct ft_lane *lane)
+{
+    for (int k = 0; k < lane->step->nsend; k++)
+        if ((lane->sent & 1u << k) && lane->sends[k].status == FT_AGAIN)
+            return false;
+    return true;
+}
+
+/* Would storing the result change bytes that a pending send still reads? */
+static bool overwrites_send(const struct ft_lane *lane)
+{
+    return overwrites_sent(lane) && !sends_complete(lane);
+}
+
+/* Only what is used is written: a small message has no time for the rest. */
+static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
+{
+    const struct ft_step *step = lane->step;
+    const struct ft_op *op = lane->op;
+    bool final = step->flags & FT_STEP_FINAL, from_input = step->src.buf == FT_BUF_IN;
+    pass->type = op->coll.type;
+    pass->op = op->redop;
+    pass->scaled = op->redop.scaled && from_input ? 1u << step->src_at : 0;
+    pass->divide = final && op->redop.divisor > 1;
+    pass->streaming = op->cold_result && step->dst.buf == FT_BUF_OUT;
+    pass->count = step->len_bytes / op->plan.esize;
+    pass->nsrc = pass->ndst = 0;
+    for (int k = 0; k <= step->nrecv; k++) {
+        if (k == step->src_at && step->src.buf != FT_BUF_NONE)
+            pass->src[pass->nsrc++] = resolve(op, step->src);
+        if (k < step->nrecv)
+            pass->src[pass->nsrc++] = lane->msgs[k].data;
+    }
+    if (step->dst.buf != FT_BUF_NONE)
+        pass->dst[pass->ndst++] = resolve(op, step->dst);
+    for (int k = 0; k < step->nfwd; k++)
+        pass->dst[pass->ndst++] = lane->slots[k];
+}
+
+/* A message that its sender has withdrawn while it was read: nothing is made of it, and the step
+ * waits for the word of what has failed there. */
+static bool all_intact(struct ft_comm *comm, struct ft_lane *lane)
+{
+    bool intact = true;
+    for (int k = 0; k < lane->step->nrecv; k++) {
+        if (!(lane->received & 1u << k) || ft_msg_intact(&lane->msgs[k]))
+            continue;
+        struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
+        if (link)
+            link->ops->release(link, &lane->msgs[k]);
+        lane->received &= ~(1u << k);
+        intact = false;
+    }
+    if (!intact)
+        lane->phase = FT_LANE_EXCHANGE;
+    return intact;
+}
+
+static void commit_step(struct ft_comm *comm, struct ft_lane *lane)
+{
+    if (!all_intact(comm, lane))
+        return;
+    /* what is forwarded is not what the step sent, and is the same in all slots */
+    lane->sealed = false;
+    for (int k = 0; k < lane->step->nfwd; k++) {
+        /* its link went while the device worked; there may be another one by now */
+        if (!(lane->reserved & 1u << k))
+            continue;
+        struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
+        seal_message(comm, lane, &lane->headers[k], lane->slots[k]);
+        link->ops->commit(link, &lane->headers[k], lane->slots[k]);
+    }
+    for (int k = 0; k < lane->step->nrecv; k++) {
+        struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
+        if (lane->received & 1u << k)
+            link->ops->release(link, &lane->msgs[k]);
+    }
+    lane->received = lane->reserved = 0;
+    lane->phase = FT_LANE_SETTLE;
+}
+
+/* The pass is over. */
+static void pass_done(struct ft_comm *comm, struct ft_lane *lane)
+{
+    int rc = lane->req.status;
+    if (rc == FT_OK)
+        commit_step(comm, lane);
+    else
+        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
+                     ft_status_text(rc));
+}
+
+/* Of a pass as fill_pass() makes it: the GPU reaches what is the user's. */
+static struct ft_device_staged staged_of(const struct ft_lane *lane)
+{
+    const struct ft_step *step = lane->step;
+    struct ft_device_staged staged = {.src = ~0u, .dst = ~0u};
+    if (step->src.buf == FT_BUF_IN || step->src.buf == FT_BUF_OUT)
+        staged.src &= ~(1u << step->src_at);
+    if (step->dst.buf == FT_BUF_IN || step->dst.buf == FT_BUF_OUT)
+        staged.dst &= ~1u;
+    return staged;
+}
+
+/* The message comes straight to where it goes. False: it does not come. */
+static bool fetch_message(struct ft_comm *comm, struct ft_lane *lane)
+{
+    int rank = lane->step->recv_from[0];
+    struct ft_link *rx = comm->peers[rank]->rx;
+    int rc = rx ? rx->ops->fetch(rx, &lane->msgs[0], moves_to(lane)) : FT_LINK;
+    if (rc == FT_LINK)
+        fail_peer(comm, lane->op, rank, rc);
+    if (rc == FT_AGAIN)
+        all_intact(comm, lane);
+    return rc == FT_OK;
+}
+
+static bool combine_step(struct ft_comm *comm, struct ft_lane *lane)
+{
+    if (lane->step->len_bytes == 0) {
+        lane->phase = FT_LANE_SETTLE;
+        return true;
+    }
+    if (overwrites_send(lane) || !reserve_forwards(comm, lane))
+        return false;
+    if (lane->step->nrecv == 1 && lane->msgs[0].unfetched && !fetch_message(comm, lane))
+        return false;
+    struct ft_reduce pass;
+    fill_pass(lane, &pass);
+    bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 &&
+                                      pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
+    lane->req.status = nothing ? FT_OK
+                       : lane->op->gpu
+                           ? ft_gpu_pass(comm, lane->op, &pass, staged_of(lane), &lane->req)
+                           : comm->engine->device->ops->reduce(comm->engine->device, &pass,
+                                                               &lane->req);
+    if (lane->req.status == FT_AGAIN)
+        lane->phase = FT_LANE_REDUCING;
+    else
+        pass_done(comm, lane);
+    return true;
+}
+
+static bool send_all(struct ft_comm *comm, struct ft_lane *lane, int nsend)
+{
+    bool moved = false;
+    for (int k = 0; k < nsend; k++)
+        if (!(lane->sent & 1u << k) && send_one(comm, lane, k) == FT_OK)
+            lane->sent |= 1u << k, moved = true;
+    return moved;
+}
+
+static bool recv_all(struct ft_comm *comm, struct ft_lane *lane, int nrecv)
+{
+    bool moved = false;
+    for (int k = 0; k < nrecv && comm->status == FT_OK; k++)
+        if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK)
+            lane->received |= 1u << k, moved = true;
+    return moved;
+}
+
+static bool exchange_step(struct ft_comm *comm, struct ft_lane *lane)
+{
+    const struct ft_step *step = lane->step;
+    int nsend = step->send_bytes > 0 ? step->nsend : 0,
+        nrecv = step->len_bytes > 0 ? step->nrecv : 0;
+    bool moved = send_all(comm, lane, nsend);
+    moved |= recv_all(comm, lane, nrecv);
+    if (comm->status != FT_OK || lane->sent != (1u << nsend) - 1 ||
+        lane->received != (1u << nrecv) - 1)
+        return moved;
+    return combine_step(comm, lane) || moved;
+}
+
+static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
+{
+    bool moved = false;
+    for (int n = 0; n < STEPS_A_TURN && comm->status == FT_OK; n++) {
+        if (lane->phase == FT_LANE_HELD) {
+            advance_lane(comm, lane);
+            if (lane->phase == FT_LANE_HELD)
+                return moved;
+            moved = true;
+        }
+        if (lane->phase == FT_LANE_EXCHANGE)
+            moved |= exchange_step(comm, lane);
+        if (lane->phase == FT_LANE_REDUCING && lane->req.status != FT_AGAIN)
+            pass_done(comm, lane), moved = true;
+        if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane))
+            return moved;
+        lane->index++;
+        advance_lane(comm, lane);
+        moved = true;
+    }
+    return moved;
+}
+
+bool ft_lanes_turn(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int i = 0; i < comm->nlanes && comm->status == FT_OK; i++)
+        if (comm->lanes[i].phase != FT_LANE_IDLE)
+            moved |= lane_turn(comm, &comm->lanes[i]);
+    return moved;
+}
+
+/* What no link takes now is left to the lane's turns. */
+static void send_repeat(struct ft_comm *comm, struct ft_lane *lane)
+{
+    struct ft_op *op = lane->op;
+    const char *data = resolve(op, lane->step->send);
+    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
+    int nsend = lane->step->send_bytes > 0 ? lane->step->nsend : 0;
+    for (int k = 0; k < nsend; k++) {
+        struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
+        if (!link || link->state != FT_LINK_UP)
+            continue;
+        lane->sends[k].status = FT_AGAIN;
+        lane->sends[k].lasts = lane->sends[k].moved = false;
+        if (link->ops->send(link, &header, data, &lane->sends[k]) == FT_OK)
+            lane->sent |= 1u << k;
+    }
+}
+
+void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op)
+{
+    struct ft_lane *lane = &comm->lanes[0];
+    comm->nlanes = 1;
+    lane->op = op;
+    lane->index = 0;
+    lane->step = comm->fast.loaded->steps;
+    lane->sent = lane->received = lane->reserved = 0;
+    lane->sealed = lane->expects = false;
+    lane->phase = FT_LANE_EXCHANGE;
+    op->lanes_left = 1;
+    if (!op->redop.scaled)
+        send_repeat(comm, lane); /* else the lane's turn sends */
+}
+
+void ft_lanes_start(struct ft_comm *comm)
+{
+    comm->nlanes = 0;
+    comm->fast.loaded = NULL;
+    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
+        if (is_collective(op) && op->plan.nlanes > comm->nlanes)
+            comm->nlanes = op->plan.nlanes;
+    for (int i = 0; i < comm->nlanes; i++) {
+        comm->lanes[i].op = comm->head->ops;
+        comm->lanes[i].index = 0;
+    }
+    for (int i = 0; i < comm->nlanes; i++)
+        advance_lane(comm, &comm->lanes[i]);
+}
+
+void ft_lanes_drop(struct ft_comm *comm)
+{
+    ft_gpu_drop(comm, NULL);
+    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+        for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
+            ft_send_withdraw(&op->sends[k]);
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
+        if (!ft_lane_is_at_step(lane))
+            continue;
+        expect_no_message(comm, lane);
+        for (int k = 0; k < lane->step->nrecv; k++) {
+            struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
+            if ((lane->received & 1u << k) && link)
+                link->ops->release(link, &lane->msgs[k]);
+        }
+        for (int k = 0; k < lane->step->nfwd; k++) {
+            struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
+            if ((lane->reserved & 1u << k) && link)
+                link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
+        }
+        lane->received = lane->reserved = 0;
+        for (int k = 0; k < lane->step->nsend; k++)
+            if (lane->sent & 1u << k)
+                ft_send_withdraw(&lane->sends[k]);
+    }
+}
+
+void ft_lanes_over(struct ft_comm *comm)
+{
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+        lane->phase = FT_LANE_IDLE;
+}
+
+void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link)
+{
+    ft_gpu_drop(comm, link);
+    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
+        if (!ft_lane_is_at_step(lane))
+            continue;
+        if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer)
+            lane->expects = false;
+        for (int k = 0; k < lane->step->nrecv && link == peer->rx; k++) {
+            if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer)
+                continue;
+            link->ops->release(link, &lane->msgs[k]);
+            lane->received &= ~(1u << k);
+        }
+        for (int k = 0; k < lane->step->nfwd && link == peer->tx; k++) {
+            if (!(lane->reserved & 1u << k) || comm->peers[lane->step->fwd_to[k]] != peer)
+                continue;
+            link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
+            lane->reserved &= ~(1u << k);
+        }
+    }
+}
+
+bool ft_lanes_pending_to(const struct ft_comm *comm, int rank)
+{
+    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+        for (int k = 0; ft_lane_is_at_step(lane) && k < lane->step->nsend; k++)
+            if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank &&
+                lane->sends[k].status == FT_AGAIN)
+                return true;
+    for (const struct ft_op *op = comm->head ? comm->head->ops : NULL; op; op = op->next)
+        for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
+            if (op->sends[k].status == FT_AGAIN)
+                return true;
+    return false;
+}
+
+bool ft_lanes_settled(const struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (ft_lanes_pending_to(comm, r))
+            return false;
+    return true;
+}
+
+/* The rank that keeps a lane from going on; -1: none. */
+static int lane_waits_for(const struct ft_lane *lane, bool *sends)
+{
+    const struct ft_step *step = lane->step;
+    *sends = false;
+    for (int k = 0; k < step->nrecv; k++)
+        if (!(lane->received & 1u << k))
+            return step->recv_from[k];
+    *sends = true;
+    for (int k = 0; k < step->nsend; k++)
+        if (!(lane->sent & 1u << k) || lane->sends[k].status == FT_AGAIN)
+            return step->send_to[k];
+    for (int k = 0; k < step->nfwd; k++)
+        if (!(lane->reserved & 1u << k))
+            return step->fwd_to[k];
+    return -1;
+}
+
+static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *text,
+                                              size_t len_bytes)
+{
+    struct ft_blocker wait = {.rank = -1};
+    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0;
+         lane++) {
+        if (!ft_lane_is_at_step(lane))
+            continue;
+        wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends),
+                                   .sends = wait.sends,
+                                   .op = lane->op,
+                                   .step = lane->index};
+        if (!text)
+            continue;
+        char call[128];
+        ft_sig_text(lane->op->sig, call, sizeof call);
+        snprintf(text, len_bytes, "rank %d %s rank %d in step %llu of %s, operation %llu (%s)",
+                 comm->view.rank, wait.sends ? "sends to" : "waits for", wait.rank,
+                 (unsigned long long)lane->index, call, (unsigned long long)lane->op->seq,
+                 lane->op->plan.algo->name);
+    }
+    return wait;
+}
+
+static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    for (int r = 0; r < comm->view.nranks; r++) {
+        const struct ft_op *op = comm->recvs[r].head ? comm->recvs[r].head : comm->sends[r].head;
+        if (!op)
+            continue;
+        bool sends = op->coll.kind == FT_SEND;
+        if (text)
+            snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done",
+                     comm->view.rank, sends ? "sends to" : "receives from", r,
+                     (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
+                     op->offset);
+        return (struct ft_blocker){.rank = r, .sends = sends, .op = op, .step = op->offset};
+    }
+    return (struct ft_blocker){.rank = -1};
+}
+
+struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    struct ft_blocker wait = collective_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0)
+        wait = p2p_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0 && comm->running && comm->head->has_rma)
+        wait = ft_rma_waits_for(comm, text, len_bytes);
+    if (wait.rank < 0 && text)
+        snprintf(text, len_bytes, "rank %d waits for its own operations", comm->view.rank);
+    return wait;
+}

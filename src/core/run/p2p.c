@@ -1,0 +1,309 @@
+/*
+ * Sends and receives. For each peer and direction a queue: the k-th send meets the k-th receive,
+ * and only the first unfinished one of a queue moves. All queues progress side by side, so the
+ * order of peers in a group does not matter. A rank's sends to itself are copied to its receives.
+ */
+#include "core/core.h"
+
+#include <string.h>
+
+/* Longest message. */
+static size_t chunk_of(const struct ft_comm *comm)
+{
+    return comm->tuning.pulls ? ft_tuning_chunk(&comm->tuning, FT_SEND)
+                              : comm->engine->tuning.chunk_bytes;
+}
+
+static size_t bytes_of(const struct ft_op *op)
+{
+    return op->coll.count * ft_type_size(op->coll.type);
+}
+
+void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
+{
+    struct ft_p2p *queue = op->coll.kind == FT_SEND ? &comm->sends[op->coll.root]
+                                                    : &comm->recvs[op->coll.root];
+    op->seq = ++queue->seq;
+    op->next_p2p = NULL;
+    if (queue->tail)
+        queue->tail->next_p2p = op;
+    else
+        queue->head = op;
+    queue->tail = op;
+    if (queue->head == op && op->coll.kind == FT_RECV)
+        ft_readiness_tell_receive(comm, op->coll.root);
+}
+
+static void pop(struct ft_p2p *queue)
+{
+    struct ft_op *op = queue->head;
+    queue->head = op->next_p2p;
+    if (!queue->head)
+        queue->tail = NULL;
+    ft_op_finish(op);
+}
+
+static void lost(struct ft_comm *comm, const struct ft_op *op, int status)
+{
+    int rank = op->coll.root;
+    bool process = ft_status_lost(status) == FT_LOST_PROCESS;
+    ft_comm_fail(comm, process ? status : FT_PEER, rank,
+                 "rank %d lost rank %d during a %s of %zu %s: %s", comm->view.rank, rank,
+                 op->coll.kind == FT_SEND ? "send" : "receive", op->coll.count,
+                 ft_type_name(op->coll.type), ft_death_watch_why(comm->peers[rank], status));
+}
+
+static bool sends_complete(const struct ft_op *op)
+{
+    for (int k = 0; k < FT_WINDOW_P2P; k++)
+        if (op->sends[k].status == FT_AGAIN)
+            return false;
+    return true;
+}
+
+/* All of it has been taken by the link, or by the receiver, who may have left then. */
+static bool is_sent(const struct ft_op *op, size_t total)
+{
+    bool sent = op->begun && op->offset == total;
+    for (int k = 0; k < FT_WINDOW_P2P; k++)
+        sent &= op->sends[k].status == FT_OK;
+    return sent;
+}
+
+static struct ft_reduce copy_of(const void *from, void *to, size_t len_bytes)
+{
+    return (struct ft_reduce){
+        .type = FT_UINT8, .count = len_bytes, .nsrc = 1, .ndst = 1, .src = {from}, .dst = {to}};
+}
+
+/* Hands chunks to the link until it or the operation has enough. An operation of no bytes sends one
+ * empty message. */
+static bool send_turn(struct ft_comm *comm, int rank)
+{
+    struct ft_p2p *queue = &comm->sends[rank];
+    struct ft_op *op = queue->head;
+    size_t total = bytes_of(op), chunk = chunk_of(comm);
+    struct ft_link *link;
+    int rc = is_sent(op, total) ? FT_OK : ft_engine_link(comm->engine, comm->peers[rank], &link);
+    bool moved = false;
+    while (rc == FT_OK && (op->offset < total || !op->begun)) {
+        int k = 0;
+        while (k < FT_WINDOW_P2P && op->sends[k].status == FT_AGAIN)
+            k++;
+        if (k == FT_WINDOW_P2P)
+            break;
+        size_t len = ft_min(chunk, total - op->offset);
+        struct ft_header header = {.ctx = comm->ctx,
+                                   .sig = op->sig,
+                                   .seq = (uint32_t)op->seq,
+                                   .len = (uint32_t)len,
+                                   .lane = FT_LANE_P2P,
+                                   .step = (uint16_t)(op->offset / chunk)};
+        if (comm->limits.verify && !op->sealed && !(op->gpu && len > 0))
+            op->crc = ft_verify_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
+        header.crc = op->crc;
+        op->sends[k].status = FT_AGAIN;
+        /* a shorter one ends before it is received */
+        op->sends[k].lasts = total > FT_WINDOW_P2P * comm->engine->tuning.chunk_bytes;
+        op->sends[k].moved = true;
+        if (op->gpu && len > 0) {
+            struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, len);
+            if (!op->gpu->send.slot)
+                op->gpu->send.header = header, op->gpu->send.to = rank;
+            rc = ft_gpu_put(comm, op, link, &pass, &op->gpu->send);
+            op->sends[k].status = FT_OK; /* once it is in the slot it is the link's */
+        } else
+            rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
+        if (rc != FT_OK)
+            op->sends[k].status = FT_OK;
+        else
+            op->offset += len, op->begun = true, op->sealed = false, moved = true;
+    }
+    if (rc != FT_OK && rc != FT_AGAIN) {
+        lost(comm, op, rc);
+        return true;
+    }
+    if (op->begun && op->offset == total && sends_complete(op))
+        pop(queue), moved = true;
+    return moved;
+}
+
+static bool expected(struct ft_comm *comm, const struct ft_op *op, const struct ft_header *got)
+{
+    size_t left = bytes_of(op) - op->offset;
+    if (got->sig == op->sig && got->seq == (uint32_t)op->seq &&
+        got->len == ft_min(left, chunk_of(comm)))
+        return true;
+    char theirs[128], mine[128];
+    ft_sig_text(got->sig, theirs, sizeof theirs);
+    ft_sig_text(op->sig, mine, sizeof mine);
+    ft_comm_fail(comm, FT_MISMATCH, op->coll.root,
+                 "message %llu from rank %d to rank %d: rank %d called %s, rank %d receives %s",
+                 (unsigned long long)op->seq, op->coll.root, comm->view.rank, op->coll.root, theirs,
+                 comm->view.rank, mine);
+    return false;
+}
+
+/* The GPU takes a message from the link's memory, which is kept meanwhile. */
+static void start_receiving(struct ft_comm *comm, struct ft_op *op, const struct ft_msg *msg)
+{
+    struct ft_reduce pass = copy_of(msg->data, (char *)op->out + op->offset, msg->header.len);
+    op->gpu->msg = *msg;
+    op->gpu->busy = op->begun = true;
+    op->gpu->send.req.status = ft_gpu_pass(comm, op, &pass, (struct ft_device_staged){.src = 1},
+                                           &op->gpu->send.req);
+}
+
+/* False: not yet, or it failed. */
+static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
+{
+    int rc = op->gpu->send.req.status;
+    if (rc == FT_AGAIN)
+        return false;
+    op->gpu->busy = false;
+    /* its sender has failed, and tells it in another way */
+    if (rc == FT_OK && !ft_msg_intact(&op->gpu->msg)) {
+        if (rx)
+            rx->ops->release(rx, &op->gpu->msg);
+        return false;
+    }
+    op->offset += op->gpu->msg.header.len;
+    if (rx)
+        rx->ops->release(rx, &op->gpu->msg);
+    if (rc != FT_OK)
+        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
+                     ft_status_text(rc));
+    return rc == FT_OK;
+}
+
+/* A message that is away comes straight to where it goes, if nothing has to be done with it
+ * before. */
+static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *rx,
+                 struct ft_msg *msg, bool expected)
+{
+    bool first = comm->limits.verify || op->gpu;
+    if (!msg->unfetched || first == expected)
+        return FT_OK;
+    return rx->ops->fetch(rx, msg, first ? NULL : (char *)op->out + op->offset);
+}
+
+static bool recv_turn(struct ft_comm *comm, int rank)
+{
+    struct ft_p2p *queue = &comm->recvs[rank];
+    struct ft_op *op = queue->head;
+    struct ft_peer *peer = comm->peers[rank];
+    size_t total = bytes_of(op);
+    bool moved = false;
+    while (op->offset < total || !op->begun) {
+        struct ft_msg msg;
+        if (op->gpu && op->gpu->busy) {
+            if (!received(comm, op, peer->rx))
+                return moved;
+            moved = true;
+            continue;
+        }
+        int rc = peer->rx ? peer->rx->ops->recv(peer->rx, comm->ctx, FT_LANE_P2P, &msg)
+                 : peer->departed || peer->lost ? FT_PEER
+                                                : FT_AGAIN;
+        if (rc == FT_AGAIN)
+            return moved;
+        if (rc != FT_OK) {
+            lost(comm, op, rc);
+            return true;
+        }
+        rc = fetch(comm, op, peer->rx, &msg, false);
+        bool good = rc == FT_OK && ft_gpu_takes(comm, op, rank, &msg) &&
+                    ft_verify_ok(comm, rank, &msg, op, op->offset) &&
+                    expected(comm, op, &msg.header);
+        if (good)
+            rc = fetch(comm, op, peer->rx, &msg, true);
+        if (rc != FT_OK) {
+            peer->rx->ops->release(peer->rx, &msg);
+            if (rc != FT_AGAIN)
+                lost(comm, op, rc);
+            return moved;
+        }
+        if (good && op->gpu && msg.header.len > 0) {
+            start_receiving(comm, op, &msg);
+            moved = true;
+            continue;
+        }
+        if (good && msg.header.len > 0) {
+            struct ft_reduce pass = copy_of(msg.data, (char *)op->out + op->offset, msg.header.len);
+            struct ft_device_req req;
+            if (msg.data != pass.dst[0])
+                comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+            if (!ft_msg_intact(&msg)) {
+                peer->rx->ops->release(peer->rx, &msg);
+                return moved;
+            }
+            op->offset += msg.header.len;
+        }
+        peer->rx->ops->release(peer->rx, &msg);
+        if (!good)
+            return true;
+        op->begun = moved = true;
+    }
+    pop(queue);
+    ft_readiness_tell_receive(comm, rank);
+    return true;
+}
+
+static bool self_copied(struct ft_comm *comm, struct ft_op *send, struct ft_op *recv)
+{
+    struct ft_op *op = recv->gpu ? recv : send;
+    struct ft_device_req *req = &op->gpu->send.req;
+    if (!op->gpu->busy && bytes_of(send) > 0 && recv->out != send->in) {
+        struct ft_reduce pass = copy_of(send->in, recv->out, bytes_of(send));
+        op->gpu->busy = true;
+        req->status = ft_gpu_pass(
+            comm, op, &pass, (struct ft_device_staged){.src = !send->gpu, .dst = !recv->gpu}, req);
+    }
+    if (op->gpu->busy && req->status == FT_AGAIN)
+        return false;
+    if (op->gpu->busy && req->status != FT_OK)
+        ft_comm_fail(comm, req->status, comm->view.rank, "the device of rank %d failed: %s",
+                     comm->view.rank, ft_status_text(req->status));
+    op->gpu->busy = false;
+    return comm->status == FT_OK;
+}
+
+static bool self_turn(struct ft_comm *comm, int rank)
+{
+    struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
+    if (!send || !recv)
+        return false;
+    if (send->sig != recv->sig) {
+        char s[128], r[128];
+        ft_sig_text(send->sig, s, sizeof s);
+        ft_sig_text(recv->sig, r, sizeof r);
+        ft_comm_fail(comm, FT_MISMATCH, rank, "rank %d sends %s to itself and receives %s", rank, s,
+                     r);
+        return true;
+    }
+    if (!send->gpu && !recv->gpu)
+        memmove(recv->out, send->in, bytes_of(send));
+    else if (!self_copied(comm, send, recv))
+        return false;
+    pop(&comm->sends[rank]);
+    pop(&comm->recvs[rank]);
+    return true;
+}
+
+bool ft_p2p_turn(struct ft_comm *comm)
+{
+    bool moved = false;
+    int self = comm->view.rank;
+    for (int r = 0; r < comm->view.nranks && comm->status == FT_OK; r++) {
+        if (r == self) {
+            while (comm->status == FT_OK && self_turn(comm, r))
+                moved = true;
+            continue;
+        }
+        if (comm->sends[r].head)
+            moved |= send_turn(comm, r);
+        if (comm->status == FT_OK && comm->recvs[r].head)
+            moved |= recv_turn(comm, r);
+    }
+    return moved;
+}

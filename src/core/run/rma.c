@@ -1,0 +1,196 @@
+/*
+ * One-sided puts and signals (NCCL's PutSignal, Signal, WaitSignal). A put's messages travel on a
+ * channel of their own; the receiver's engine checks each against the window it names and copies it
+ * there, whatever its user is doing, so nobody stores into another's memory. The last message of a
+ * put, or a message without data, counts as a signal.
+ */
+#include "core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* in header.step; header.seq is the window's number, header.sig the offset there */
+#define SIGNAL 1
+
+struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id)
+{
+    struct ft_window *window = comm->windows;
+    while (window && window->id != id)
+        window = window->next;
+    return window;
+}
+
+int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out)
+{
+    struct ft_window *window = calloc(1, sizeof *window);
+    if (!window)
+        return ft_fail(FT_NOMEM, "no memory for a window");
+    ft_engine_lock(comm->engine);
+    *window = (struct ft_window){
+        .next = comm->windows, .id = ++comm->window_ids, .base = base, .len_bytes = len_bytes};
+    comm->windows = window;
+    ft_engine_unlock(comm->engine);
+    *out = window;
+    return FT_OK;
+}
+
+bool ft_window_remove(struct ft_comm *comm, const void *handle)
+{
+    ft_engine_lock(comm->engine);
+    struct ft_window **at = &comm->windows;
+    while (*at && (const void *)*at != handle)
+        at = &(*at)->next;
+    struct ft_window *window = *at;
+    if (window)
+        *at = window->next;
+    ft_engine_unlock(comm->engine);
+    if (!window)
+        return false;
+    free(window->sizes);
+    free(window);
+    return true;
+}
+
+/* ---- the target's side ----------------------------------------------------------------------- */
+
+static void take_message(struct ft_comm *comm, int from, const struct ft_msg *msg)
+{
+    const struct ft_header *header = &msg->header;
+    uint64_t offset = header->sig;
+    struct ft_window *window = ft_window_find(comm, header->seq);
+    if (header->len > 0 &&
+        (!window || offset > window->len_bytes || header->len > window->len_bytes - offset)) {
+        ft_comm_fail(
+            comm, FT_PROTOCOL, from,
+            "rank %d put %u bytes at %llu of window %u of rank %d, which does not hold them", from,
+            header->len, (unsigned long long)offset, header->seq, comm->view.rank);
+        return;
+    }
+    if (header->len > 0)
+        memcpy((char *)window->base + offset, msg->data, header->len);
+    if (header->step & SIGNAL)
+        comm->signals[from]++;
+}
+
+bool ft_rma_receive(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (int r = 0; r < comm->view.nranks && comm->status == FT_OK; r++) {
+        struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
+        struct ft_msg msg;
+        while (rx && comm->status == FT_OK &&
+               rx->ops->recv(rx, comm->ctx, FT_LANE_RMA, &msg) == FT_OK) {
+            if (ft_verify_ok(comm, r, &msg, NULL, 0))
+                take_message(comm, r, &msg);
+            rx->ops->release(rx, &msg);
+            moved = true;
+        }
+    }
+    return moved;
+}
+
+/* ---- the origin's side ----------------------------------------------------------------------- */
+
+static int put_to_self(struct ft_comm *comm, struct ft_op *op, size_t total)
+{
+    struct ft_window *window = ft_window_find(comm, op->window);
+    if (total > 0 && !window)
+        return FT_USAGE; /* deregistered meanwhile */
+    if (total > 0)
+        memmove((char *)window->base + op->window_offset, op->in, total);
+    comm->signals[comm->view.rank]++;
+    op->offset = total;
+    op->begun = true;
+    return FT_OK;
+}
+
+/* FT_OK: all is handed over. */
+static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
+{
+    size_t total = op->coll.count * ft_type_size(op->coll.type),
+           chunk = comm->engine->tuning.chunk_bytes;
+    if (op->coll.root == comm->view.rank && !op->begun)
+        return put_to_self(comm, op, total);
+    if (op->begun && op->offset == total)
+        return FT_OK;
+    struct ft_link *link;
+    int rc = ft_engine_link(comm->engine, comm->peers[op->coll.root], &link);
+    while (rc == FT_OK && (op->offset < total || !op->begun)) {
+        size_t len = ft_min(chunk, total - op->offset);
+        struct ft_header header = {.ctx = comm->ctx,
+                                   .sig = op->window_offset + op->offset,
+                                   .seq = (uint32_t)op->window,
+                                   .len = (uint32_t)len,
+                                   .lane = FT_LANE_RMA,
+                                   .step = op->offset + len == total ? SIGNAL : 0};
+        void *slot;
+        rc = link->ops->reserve(link, &header, &slot);
+        if (rc != FT_OK)
+            break;
+        if (len > 0)
+            memcpy(slot, (const char *)op->in + op->offset, len);
+        ft_verify_seal(comm, &header, slot);
+        link->ops->commit(link, &header, slot);
+        op->offset += len;
+        op->begun = *moved = true;
+    }
+    return rc;
+}
+
+static bool wait_signals(struct ft_comm *comm, struct ft_op *op)
+{
+    for (int i = 0; i < op->nwaits; i++)
+        if (comm->signals[op->waits[i].peer] < op->waits[i].count)
+            return false;
+    for (int i = 0; i < op->nwaits; i++)
+        comm->signals[op->waits[i].peer] -= op->waits[i].count;
+    return true;
+}
+
+bool ft_rma_turn(struct ft_comm *comm)
+{
+    bool moved = ft_rma_receive(comm);
+    memset(comm->puts_wait, 0, (size_t)comm->view.nranks);
+    for (struct ft_op *op = comm->head->ops; op && comm->status == FT_OK; op = op->next) {
+        bool puts = op->coll.kind == FT_PUT;
+        if (op->state != FT_OP_RUNNING || (!puts && op->coll.kind != FT_WAIT))
+            continue;
+        if (puts && comm->puts_wait[op->coll.root])
+            continue;
+        int rc = puts ? put(comm, op, &moved) : wait_signals(comm, op) ? FT_OK : FT_AGAIN;
+        /* what is shorter might still find room */
+        if (puts && rc == FT_AGAIN)
+            comm->puts_wait[op->coll.root] = true;
+        if (rc == FT_OK)
+            ft_op_finish(op), moved = true;
+        else if (rc != FT_AGAIN)
+            ft_comm_fail(comm,
+                         rc == FT_USAGE || ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER,
+                         op->coll.root,
+                         rc == FT_USAGE
+                             ? "rank %d put into a window of rank %d that it had deregistered: %s"
+                             : "rank %d lost rank %d during a put: %s",
+                         comm->view.rank, op->coll.root,
+                         rc == FT_USAGE ? ft_status_text(rc)
+                                        : ft_death_watch_why(comm->peers[op->coll.root], rc));
+    }
+    return moved;
+}
+
+struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    for (const struct ft_op *op = comm->head->ops; op; op = op->next) {
+        if (op->state != FT_OP_RUNNING || (op->coll.kind != FT_PUT && op->coll.kind != FT_WAIT))
+            continue;
+        bool sends = op->coll.kind == FT_PUT;
+        int rank = op->coll.root;
+        for (int i = 0; i < op->nwaits; i++)
+            if (comm->signals[op->waits[i].peer] < op->waits[i].count)
+                rank = op->waits[i].peer;
+        if (text)
+            snprintf(text, len_bytes, "rank %d %s rank %d", comm->view.rank,
+                     sends ? "puts to" : "waits for a signal of", rank);
+        return (struct ft_blocker){.rank = rank, .sends = sends, .op = op, .step = op->offset};
+    }
+    return (struct ft_blocker){.rank = -1};
+}
