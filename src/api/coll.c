@@ -139,12 +139,12 @@ static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op 
 
 static int check_alive(struct ft_comm *core)
 {
-    int rc = atomic_load_explicit(&core->verdict, memory_order_acquire);
+    int rc = atomic_load_explicit(&core->failure.verdict, memory_order_acquire);
     if (rc == FT_OK)
         return FT_OK;
-    pthread_mutex_lock(&core->text_lock);
-    ft_fail(rc, "the communicator has failed: %s", core->text);
-    pthread_mutex_unlock(&core->text_lock);
+    pthread_mutex_lock(&core->failure.lock);
+    ft_fail(rc, "the communicator has failed: %s", core->failure.text);
+    pthread_mutex_unlock(&core->failure.lock);
     return rc;
 }
 
@@ -188,14 +188,14 @@ static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op
 /* Where nothing else is under way a collective begins here and now. FT_AGAIN: it has to queue. */
 static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t handle)
 {
-    struct ft_stream *stream = comm->core->engine->null_stream;
+    struct ft_stream *stream = comm->core->engine->run->null_stream;
     if (ft_group_is_open() || !ft_kind_is_collective(call->coll.kind))
         return FT_AGAIN;
     if (handle && ft_stream_enter(handle, &stream) != FT_OK)
         return FT_AGAIN;
     struct ft_op *op = ft_fast_begin(comm->core, stream, &call->coll, call->op);
     int rc = !op                      ? FT_AGAIN
-             : comm->core->fast.again ? refill_op(comm, call, op)
+             : comm->core->fast->again ? refill_op(comm, call, op)
                                       : fill_op(comm, call, op, handle);
     if (rc == FT_OK)
         ft_fast_run(comm->core, stream);

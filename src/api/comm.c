@@ -531,7 +531,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *
     else {
         int status = atomic_load_explicit(&comm->error, memory_order_acquire);
         if (status == FT_OK && comm->core)
-            status = atomic_load_explicit(&comm->core->verdict, memory_order_acquire);
+            status = atomic_load_explicit(&comm->core->failure.verdict, memory_order_acquire);
         *asyncError = ft_result(status);
     }
     ftcclResult_t result = ft_return(comm, rc);

@@ -119,10 +119,10 @@ FT_EXPORT const char *ftcclGetLastError(ftcclComm_t comm)
                                    FT_HANDLE_INIT
                                ? NULL
                                : comm->core;
-    if (core && atomic_load_explicit(&core->verdict, memory_order_acquire) != FT_OK) {
-        pthread_mutex_lock(&core->text_lock);
-        memcpy(text, core->text, sizeof text);
-        pthread_mutex_unlock(&core->text_lock);
+    if (core && atomic_load_explicit(&core->failure.verdict, memory_order_acquire) != FT_OK) {
+        pthread_mutex_lock(&core->failure.lock);
+        memcpy(text, core->failure.text, sizeof text);
+        pthread_mutex_unlock(&core->failure.lock);
     } else {
         pthread_mutex_lock(&comm->lock);
         memcpy(text, comm->text, sizeof text);

@@ -24,7 +24,7 @@ static int find(ftcclComm_t comm, ftcclWindow_t win, int peer, struct found *out
 {
     struct ft_comm *core = comm->core;
     ft_engine_lock(core->engine);
-    const struct ft_window *window = core->windows;
+    const struct ft_window *window = core->rma.windows;
     while (window && (const void *)window != (void *)win)
         window = window->next;
     bool there = window && window->sizes;

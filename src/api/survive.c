@@ -45,7 +45,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *seq
         rc = ft_fail(FT_INVAL, "CommGetLastAgreedOp: sequence is NULL");
     else {
         ft_engine_lock(comm->core->engine);
-        *sequence = comm->core->agreed_op;
+        *sequence = comm->core->group->agreed_op;
         ft_engine_unlock(comm->core->engine);
     }
     return leave(comm, rc);

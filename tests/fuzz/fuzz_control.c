@@ -53,8 +53,8 @@ static uint64_t some_ctx(void)
     const unsigned which = next() % 16;
     for (int i = 0; i < me.ncomms; i++) {
         remember(me.comm[i]->ctx);
-        if (me.comm[i]->retry.ctx)
-            remember(me.comm[i]->retry.ctx);
+        if (me.comm[i]->group->retry.ctx)
+            remember(me.comm[i]->group->retry.ctx);
     }
     if (which >= 10 && me.ncomms > 0)
         return me.comm[0]->ctx;
@@ -102,12 +102,12 @@ static void send_control(struct pipe *p, const struct ft_ctl_head *head, const v
     memcpy(bytes, head, sizeof *head);
     if (len > 0)
         memcpy(bytes + sizeof *head, data, len);
-    header.crc = ft_verify_sum(&header, bytes);
+    header.crc = ft_message_sum(&header, bytes);
     if (next() % 64 == 1)
         header.crc ^= 1;
     if (next() % 64 == 2)
         header.len = (uint32_t)ft_min(header.len, next() % 20u),
-        header.crc = ft_verify_sum(&header, bytes);
+        header.crc = ft_message_sum(&header, bytes);
     inject(p, header, bytes);
 }
 
@@ -118,7 +118,7 @@ static uint32_t some_instance(void)
         return FT_AGREEMENT_RETRY;
     if (which == 3)
         return next() | next() << 30;
-    return (me.ncomms > 0 ? me.comm[0]->agreements : 0) + which - 4;
+    return (me.ncomms > 0 ? me.comm[0]->group->agreements : 0) + which - 4;
 }
 
 /* The agreement's configuration as its ranks have it. */
@@ -268,7 +268,7 @@ void wire_sent(const unsigned char *bytes, size_t len)
          "an unknown control message was sent");
     if (head.what != FT_CTL_AGREE)
         return;
-    for (const struct ft_agreement *agreement = me.engine->agreements; agreement;
+    for (const struct ft_agreement *agreement = me.engine->group->agreements; agreement;
          agreement = agreement->next)
         if (agreement->ctx == head.ctx && agreement->instance == head.instance)
             must(ft_agree_decode(&agreement->agree->config, bytes + sizeof head, len - sizeof head,
@@ -289,7 +289,7 @@ struct notice {
 
 static uint64_t some_sig(const struct ft_comm *comm)
 {
-    const struct ft_op *op = comm->running ? comm->head->ops : NULL;
+    const struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL;
     uint64_t sig = 0;
     if (op && next() % 2)
         return (op->next && next() % 2 ? op->next : op)->sig;
@@ -301,7 +301,7 @@ static uint64_t some_sig(const struct ft_comm *comm)
 static void seal(const struct ft_comm *comm, struct ft_header *header, const void *data)
 {
     if (comm->limits.verify && next() % 16 != 1)
-        header->crc = ft_verify_sum(header, data);
+        header->crc = ft_message_sum(header, data);
 }
 
 static void send_notice(struct pipe *p, const struct ft_comm *comm)
@@ -313,7 +313,7 @@ static void send_notice(struct pipe *p, const struct ft_comm *comm)
     notice.status = -(int)(next() % 32);
     notice.culprit = (int)next() % (RANKS_MAX + 4) - 2;
     notice.proof = next() % 4 == 1;
-    notice.seq = next() % 4 ? comm->seq + next() % 3 : ~(uint64_t)next();
+    notice.seq = next() % 4 ? comm->calls.seq + next() % 3 : ~(uint64_t)next();
     notice.sig = some_sig(comm);
     notice.done = next();
     if (next() % 2)
@@ -333,7 +333,7 @@ static void send_data(struct pipe *p, const struct ft_comm *comm)
                                .lane = (uint16_t)(lane % 4 ? 0 : lane / 4 % FT_LANES_ALL),
                                .sig = some_sig(comm),
                                .step = (uint16_t)next()};
-    header.seq = (uint32_t)comm->seq + next() % 3 - 1;
+    header.seq = (uint32_t)comm->calls.seq + next() % 3 - 1;
     header.len = len % 4 ? (uint32_t)sizeof(uint32_t) * (len / 4)
                          : (uint32_t)ft_min(len * 17u, sizeof bytes);
     for (size_t i = 0; i < 16; i++)
@@ -546,7 +546,7 @@ static void check_bounds(void)
     int agreements = 0, undecided = 0, peers = 0, queued_messages = 0, growths = 0, pipes = 0;
     if (!wire)
         return;
-    for (const struct ft_agreement *agreement = me.engine->agreements; agreement;
+    for (const struct ft_agreement *agreement = me.engine->group->agreements; agreement;
          agreement = agreement->next) {
         agreements++;
         undecided += agreement->state == FT_AGAIN;
@@ -555,12 +555,12 @@ static void check_bounds(void)
     }
     for (const struct ft_peer *peer = me.engine->roster; peer; peer = peer->next_known)
         peers++, queued_messages += peer->queued_messages;
-    for (const struct ft_growth *growth = me.engine->growths; growth;
+    for (const struct ft_growth *growth = me.engine->group->growths; growth;
          growth = *(struct ft_growth *const *)(const void *)growth)
         growths++;
     for (const struct pipe *p = wire->pipes; p; p = p->next)
         pipes += p->base.state == FT_LINK_UP;
-    must(undecided == me.engine->undecided, "undecided agreements are miscounted");
+    must(undecided == me.engine->group->undecided, "undecided agreements are miscounted");
     must(agreements <= 64 + COMMS_MAX * 24, "agreements without bound");
     must(me.engine->hung_up || peers <= RANKS_MAX + 8 + pipes + wire->nevents,
          "peers without bound");
@@ -578,7 +578,7 @@ static void open_engine(void)
                                       .heartbeat_ms = 5,
                                       .suspect_ms = 10,
                                       .manual = true};
-    must(ft_engine_open(&config, &me.engine) == FT_OK, "no engine");
+    must(ft_rank_open(&config, &me.engine) == FT_OK, "no engine");
     me.engine->tuning.chunk_bytes = CHUNK_BYTES;
     me.stream = ft_stream_new();
     for (int r = 0; r < me.nranks; r++) {
@@ -633,7 +633,7 @@ static bool open_joiner(void)
     if (rc == FT_OK)
         me.ncomms = 1;
     else
-        ft_engine_close(me.engine);
+        ft_rank_close(me.engine);
     return rc == FT_OK;
 }
 
@@ -641,7 +641,7 @@ static void turn(void)
 {
     me.engine->turns |= 63; /* it looks at everything */
     ft_engine_lock(me.engine);
-    ft_engine_turn(me.engine);
+    ft_rank_turn(me.engine);
     ft_engine_unlock(me.engine);
 }
 

@@ -46,7 +46,7 @@ class ChildAgree
             Member &member = members[world.chance(members.size())];
             bool sleeps = &member == asleep && world.sim.now_ns >= sleeps_at &&
                           world.sim.now_ns < sleeps_at + troubles.asleep_ns;
-            bool moved = !sleeps && ft_engine_turn(member.node->engine);
+            bool moved = !sleeps && ft_rank_turn(member.node->engine);
             if (!sleeps)
                 step(member, rounds);
             still = moved ? 0 : still + 1;
@@ -105,7 +105,8 @@ class ChildAgree
     void step(Member &member, int rounds)
     {
         Node &node = *member.node;
-        if (!node.old.empty() && world.chance(1000) == 0 && !node.old.front()->queued.load()) {
+        if (!node.old.empty() && world.chance(1000) == 0 &&
+            !node.old.front()->works.queued.load()) {
             ft_comm_close(node.old.front());
             node.old.erase(node.old.begin());
         }

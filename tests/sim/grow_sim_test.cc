@@ -450,7 +450,7 @@ struct GrowWorld : World {
 
     void finish(Node &node)
     {
-        ft_engine_close(node.engine);
+        ft_rank_close(node.engine);
         node.state = State::Out;
     }
 
@@ -598,7 +598,7 @@ TEST(Grow, NobodyThatComesToTheNextAgreementIsLeftOut)
              turns < 400000 && !std::all_of(world.nodes.begin(), world.nodes.end(), is_grown);
              turns++) {
             Node &node = world.some();
-            bool moved = node.engine->ntransports && ft_engine_turn(node.engine);
+            bool moved = node.engine->ntransports && ft_rank_turn(node.engine);
             world.step(node);
             world.sim.now_ns += moved ? 200 : 2000;
         }

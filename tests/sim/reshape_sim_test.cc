@@ -99,7 +99,7 @@ TEST(Reshape, WhoWasLeftOutNeverGoesOnAlone)
             << "parents are not closed\n"
             << describe(world);
         for (uint64_t k = world.chance(100); k > 0; k--)
-            ft_engine_turn(out.engine), world.sim.now_ns += 1000;
+            ft_rank_turn(out.engine), world.sim.now_ns += 1000;
         sim_part(&world.sim, out.engine->id);
         out.come_ns = world.sim.now_ns + world.chance(2000000);
         EXPECT_TRUE(world.run_until(nullptr, 10000000000, [&] { return out.state == State::Out; }))

@@ -93,7 +93,7 @@ struct World {
             if (node.comm)
                 ft_comm_close(node.comm);
             else if (node.engine->ntransports)
-                ft_engine_close(node.engine); // never had a communicator
+                ft_rank_close(node.engine); // never had a communicator
             ft_stream_release(node.stream);
             ft_engine_unref(node.engine);
         }
@@ -123,7 +123,7 @@ struct World {
         config.id = id_of(r);
         config.rank = r;
         config.manual = true;
-        EXPECT_EQ(ft_engine_open(&config, &node.engine), FT_OK) << ft_fail_text();
+        EXPECT_EQ(ft_rank_open(&config, &node.engine), FT_OK) << ft_fail_text();
         node.engine->tuning.chunk_bytes = chunk;
         node.engine->host = 1;
         node.stream = ft_stream_new();
@@ -150,11 +150,11 @@ struct World {
     void bury(Node &node, ft_comm *comm)
     {
         ft_engine_lock(node.engine);
-        if (comm->queued.load())
+        if (comm->works.queued.load())
             ft_comm_fail(comm, FT_ABORTED, -1, "the end");
-        for (int k = 0; k < 1000 && comm->queued.load(); k++) {
+        for (int k = 0; k < 1000 && comm->works.queued.load(); k++) {
             sim.now_ns += 100000000;
-            ft_engine_turn(node.engine);
+            ft_rank_turn(node.engine);
         }
         ft_engine_unlock(node.engine);
     }
@@ -224,9 +224,9 @@ struct World {
 
     void compute(Node &node)
     {
-        if (node.comm->queued.load() > 0)
+        if (node.comm->works.queued.load() > 0)
             return;
-        if (node.comm->status.load() != FT_OK) {
+        if (node.comm->failure.status.load() != FT_OK) {
             node.pending = false;
             come(node);
             return;
@@ -257,7 +257,7 @@ struct World {
         if (sim.now_ns < node.come_ns)
             return;
         node.entered_ns = sim.now_ns;
-        bool agrees = dice(node.comm, 3) % 3 == 0 && node.comm->agreements == 0;
+        bool agrees = dice(node.comm, 3) % 3 == 0 && node.comm->group->agreements == 0;
         if (agrees) {
             ft_agree_input input{};
             input.kind = FT_AGREE_FLAGS;
@@ -318,7 +318,7 @@ struct World {
         EXPECT_TRUE(rc == FT_FENCED || rc == FT_NOQUORUM)
             << ft_status_text(rc) << ": " << ft_fail_text();
         node.state = State::Out;
-        if (!node.comm->fenced)
+        if (!node.comm->group->fenced)
             return;
         ft_shrinking again;
         EXPECT_EQ(ft_shrink_begin(node.comm, &node.how, &again), FT_FENCED)
@@ -384,7 +384,7 @@ struct World {
             shrink(node);
             break;
         case State::Done:
-            if (node.comm->status.load() != FT_OK)
+            if (node.comm->failure.status.load() != FT_OK)
                 come(node);
             break;
         case State::Grow:
@@ -397,7 +397,7 @@ struct World {
             ft_comm_close(node.old.front());
             node.old.erase(node.old.begin());
         }
-        if (node.state == State::Out && node.comm && node.comm->queued.load() == 0 &&
+        if (node.state == State::Out && node.comm && node.comm->works.queued.load() == 0 &&
             chance(500) == 0) {
             while (!node.old.empty())
                 ft_comm_close(node.old.back()), node.old.pop_back();
@@ -433,7 +433,7 @@ struct World {
             kill(a);
         } else if (is_live(a) && a.engine->id != b.engine->id) {
             ft_peer *peer = ft_engine_peer(a.engine, b.engine->id);
-            peer->suspected = what == 3;
+            peer->heartbeat.suspected = what == 3;
         }
     }
 
@@ -441,7 +441,7 @@ struct World {
     {
         return std::all_of(nodes.begin(), nodes.end(), [&](const Node &node) {
             return !is_live(node) ||
-                   (node.state == State::Done && node.comm->status.load() == FT_OK);
+                   (node.state == State::Done && node.comm->failure.status.load() == FT_OK);
         });
     }
 
@@ -455,7 +455,7 @@ struct World {
                 if (&node == asleep || node.state == State::Dead || !node.comm)
                     continue;
                 for (int k = 0; k < 16; k++)
-                    moved |= ft_engine_turn(node.engine);
+                    moved |= ft_rank_turn(node.engine);
                 step(node);
             }
             sim.now_ns += moved ? 200 + chance(2000) : 500000;
@@ -476,7 +476,7 @@ struct World {
                 hurt(), faults--, fault_in = chance(chance(2) ? 300 : 6000);
             Node &node = some();
             bool moved = node.state != State::Dead && node.engine->ntransports &&
-                         ft_engine_turn(node.engine);
+                         ft_rank_turn(node.engine);
             if (node.state != State::Dead)
                 step(node);
             still = moved ? 0 : still + 1;
@@ -509,7 +509,7 @@ inline std::string describe(const World &world)
             text += " round " + std::to_string(node.round) + " epoch " +
                     std::to_string(node.comm->view.epoch) + " of " +
                     std::to_string(node.comm->view.nranks) + " ctx " +
-                    std::to_string(node.comm->ctx % 1000) + ": " + node.comm->text;
+                    std::to_string(node.comm->ctx % 1000) + ": " + node.comm->failure.text;
         text += "\n";
     }
     return text;

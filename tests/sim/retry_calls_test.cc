@@ -97,7 +97,7 @@ struct World : Sim {
 
     bool is_idle(int r) const
     {
-        return comms[r]->queued.load() == 0 && !comms[r]->retry.under_way.load();
+        return comms[r]->works.queued.load() == 0 && ft_comm_state(comms[r]) != FT_COMM_RETRYING;
     }
 
     // ---- the parts of calls that block
@@ -106,7 +106,7 @@ struct World : Sim {
     {
         if (mood[r] == Mood::Leaves || mood[r] == Mood::Gone)
             return;
-        comms[r]->leaving.store(1);
+        comms[r]->failure.leaving.store(1);
         ft_engine_lock(engines[r]);
         ft_comm_fail(comms[r], FT_ABORTED, comms[r]->view.rank, "rank %d aborted the communicator",
                      comms[r]->view.rank);
@@ -117,7 +117,7 @@ struct World : Sim {
 
     bool is_drained(int r) const
     {
-        if (comms[r]->verdict.load() != FT_OK)
+        if (comms[r]->failure.verdict.load() != FT_OK)
             return true;
         for (int k = 0; k < comms[r]->view.nranks; k++) {
             ft_link *tx = k == comms[r]->view.rank ? nullptr : comms[r]->peers[k]->tx;
@@ -138,10 +138,10 @@ struct World : Sim {
 
     void come(int r)
     {
-        if (comms[r]->queued.load() > 0 || comms[r]->retry.under_way.load())
+        if (comms[r]->works.queued.load() > 0 || ft_comm_state(comms[r]) == FT_COMM_RETRYING)
             return;
         ft_engine_lock(engines[r]);
-        comms[r]->retry.pins++;
+        comms[r]->failure.pins++;
         ft_engine_unlock(engines[r]);
         how.key = comms[r]->view.rank;
         EXPECT_EQ(ft_shrink_begin(comms[r], &how, &shrinking[r]), FT_OK) << ft_fail_text();
@@ -158,21 +158,22 @@ struct World : Sim {
             << "rank " << r << ": " << ft_fail_text();
         mood[r] = rc == FT_OK ? Mood::Shrunk : Mood::Out;
         ft_engine_lock(engines[r]);
-        comms[r]->retry.pins--;
+        comms[r]->failure.pins--;
         ft_engine_unlock(engines[r]);
     }
 
     // A rank's user: what it does next. Users stop at the first error.
     void step(int r)
     {
-        if (mood[r] == Mood::Works && next[r] < calls.size() && comms[r]->verdict.load() == FT_OK) {
+        if (mood[r] == Mood::Works && next[r] < calls.size() &&
+            comms[r]->failure.verdict.load() == FT_OK) {
             if (sim_random(&world, hurry) == 0)
                 enqueue(r);
         } else if (mood[r] == Mood::Works && shrinks)
             mood[r] = Mood::Comes;
         else if (mood[r] == Mood::Works && destroys && is_idle(r) && is_drained(r))
             close(r);
-        else if (mood[r] == Mood::Leaves && is_idle(r) && comms[r]->untold.load() == 0)
+        else if (mood[r] == Mood::Leaves && is_idle(r) && comms[r]->failure.untold.load() == 0)
             close(r);
         if (mood[r] == Mood::Comes)
             come(r);
@@ -185,7 +186,7 @@ struct World : Sim {
         switch (mood[r]) {
         case Mood::Works:
             return !destroys && !shrinks && is_idle(r) &&
-                   (next[r] == calls.size() || comms[r]->verdict.load() != FT_OK);
+                   (next[r] == calls.size() || comms[r]->failure.verdict.load() != FT_OK);
         case Mood::Gone:
         case Mood::Shrunk:
         case Mood::Out:
@@ -209,11 +210,12 @@ struct World : Sim {
         for (int r = 0; r < n; r++)
             text += "rank " + std::to_string(r) + (alive[r] ? "" : " dead") + " mood " +
                     std::to_string(int(mood[r])) + " call " + std::to_string(next[r]) + " queued " +
-                    std::to_string(comms[r]->queued.load()) + " of " +
+                    std::to_string(comms[r]->works.queued.load()) + " of " +
                     std::to_string(comms[r]->view.nranks) + " status " +
-                    std::to_string(comms[r]->status.load()) + " verdict " +
-                    std::to_string(comms[r]->verdict.load()) + " retry " +
-                    std::to_string(comms[r]->retry.under_way.load()) + ": " + comms[r]->text + "\n";
+                    std::to_string(comms[r]->failure.status.load()) + " verdict " +
+                    std::to_string(comms[r]->failure.verdict.load()) + " retry " +
+                    std::to_string(ft_comm_state(comms[r]) == FT_COMM_RETRYING) + ": " +
+                    comms[r]->failure.text + "\n";
         return text;
     }
 
@@ -229,7 +231,7 @@ struct World : Sim {
             if (turned)
                 step(r);
             turned = turned && !closed[r];
-            still = turned && ft_engine_turn(engines[r]) ? 0 : still + 1;
+            still = turned && ft_rank_turn(engines[r]) ? 0 : still + 1;
             world.now_ns += 20;
             if (still > 4 * n) {
                 uint64_t event = sim_next(&world);
@@ -324,7 +326,8 @@ struct World : Sim {
     {
         for (ft_stream *stream : shared[r])
             EXPECT_EQ(ft_stream_query(stream), FT_OK) << "rank " << r << ": " << ft_fail_text();
-        EXPECT_EQ(comms[r]->verdict.load(), FT_OK) << "rank " << r << ": " << comms[r]->text;
+        EXPECT_EQ(comms[r]->failure.verdict.load(), FT_OK)
+            << "rank " << r << ": " << comms[r]->failure.text;
         for (size_t id = 0; id < calls.size(); id++) {
             if (shared[r].empty()) {
                 EXPECT_EQ(status[r][id], FT_OK) << "call " << id << " rank " << r;
@@ -363,7 +366,7 @@ TEST(SimRetryCalls, DeepQueuesOnSeveralStreamsAndDeathsWithinDeaths)
         uint64_t when = sim_random(&sim.world, 3000);
         int dead = 0;
         sim.play([&](uint64_t turn) {
-            bool repairs = dead > 0 && sim.comms[0]->retry.under_way.load();
+            bool repairs = dead > 0 && ft_comm_state(sim.comms[0]) == FT_COMM_RETRYING;
             if (dead == deaths ||
                 (dead == 0 ? turn < when : !repairs || sim_random(&sim.world, 40)))
                 return;
@@ -400,14 +403,14 @@ TEST(SimRetryCalls, ARevokeEndsItForAll)
             if (turn < turn_of_revoke || revoked)
                 return;
             revoked = true;
-            during += sim.comms[who]->retry.under_way.load() != 0;
+            during += ft_comm_state(sim.comms[who]) == FT_COMM_RETRYING;
             ft_comm_revoke(sim.comms[who], "test");
         });
         left_out(sim);
         bool early = sim.world.now_ns > 0 && revoked;
         for (int r = 0; r < n && early; r++)
             if (sim.alive[r]) {
-                EXPECT_NE(sim.comms[r]->verdict.load(), FT_OK)
+                EXPECT_NE(sim.comms[r]->failure.verdict.load(), FT_OK)
                     << "rank " << r << " does not know of the revoke\n"
                     << sim.describe();
             }
@@ -433,7 +436,7 @@ TEST(SimRetryCalls, ARankThatAbortsCountsAsLost)
             const ft_comm *comm = sim.comms[n - 2];
             if (turn == when && dies)
                 sim.kill(n - 1);
-            if (ahead && turn > when && comm->done_op > sim.comms[0]->done_op &&
+            if (ahead && turn > when && comm->calls.done > sim.comms[0]->calls.done &&
                 comm->view.epoch == sim.comms[0]->view.epoch)
                 sim.abort(n - 2);
             if (turn == turn_of_abort && !ahead)

@@ -66,7 +66,7 @@ struct Sim {
             config.rank = r;
             config.manual = true;
             ft_engine *engine = nullptr;
-            EXPECT_EQ(ft_engine_open(&config, &engine), FT_OK) << ft_fail_text();
+            EXPECT_EQ(ft_rank_open(&config, &engine), FT_OK) << ft_fail_text();
             engine->tuning.chunk_bytes = chunk;
             engines.push_back(engine);
             streams.push_back(ft_stream_new());
@@ -107,12 +107,12 @@ struct Sim {
 
     void bury(int r)
     {
-        comms[r]->leaving.store(1);
+        comms[r]->failure.leaving.store(1);
         ft_engine_lock(engines[r]);
         ft_comm_fail(comms[r], FT_ABORTED, r, "dead");
-        for (int k = 0; k < 1000 && comms[r]->queued.load(); k++) {
+        for (int k = 0; k < 1000 && comms[r]->works.queued.load(); k++) {
             world.now_ns += 100000000;
-            ft_engine_turn(engines[r]);
+            ft_rank_turn(engines[r]);
         }
         ft_engine_unlock(engines[r]);
     }
@@ -166,8 +166,8 @@ struct Sim {
     bool finished() const
     {
         for (int r = 0; r < n; r++)
-            if (alive[r] && (next[r] < calls.size() || comms[r]->queued.load() > 0 ||
-                             comms[r]->retry.under_way.load()))
+            if (alive[r] && (next[r] < calls.size() || comms[r]->works.queued.load() > 0 ||
+                             ft_comm_state(comms[r]) == FT_COMM_RETRYING))
                 return false;
         return true;
     }
@@ -182,7 +182,7 @@ struct Sim {
             int r = int(sim_random(&world, n));
             if (alive[r] && next[r] < calls.size() && sim_random(&world, 20) == 0)
                 submit(r);
-            still = alive[r] && ft_engine_turn(engines[r]) ? 0 : still + 1;
+            still = alive[r] && ft_rank_turn(engines[r]) ? 0 : still + 1;
             world.now_ns += 20;
             if (still > 4 * n) {
                 uint64_t event = sim_next(&world);
@@ -268,7 +268,7 @@ inline int left_out(Sim &sim)
 {
     int count = 0;
     for (int r = 0; r < sim.n; r++) {
-        int verdict = sim.comms[r]->verdict.load();
+        int verdict = sim.comms[r]->failure.verdict.load();
         if (!sim.alive[r] || (verdict != FT_FENCED && verdict != FT_NOQUORUM))
             continue;
         sim.alive[r] = false;

@@ -17,8 +17,8 @@ void check_all(const Sim &sim, bool lost)
         if (!sim.alive[r])
             continue;
         EXPECT_EQ(ft_stream_query(sim.streams[r]), FT_OK) << "rank " << r << ": " << ft_fail_text();
-        EXPECT_EQ(sim.comms[r]->verdict.load(), FT_OK)
-            << "rank " << r << ": " << sim.comms[r]->text;
+        EXPECT_EQ(sim.comms[r]->failure.verdict.load(), FT_OK)
+            << "rank " << r << ": " << sim.comms[r]->failure.text;
     }
     for (size_t id = 0; id < sim.calls.size() && !testing::Test::HasFailure(); id++) {
         unsigned set = sim.check(id, most);
@@ -111,7 +111,7 @@ TEST(SimRetry, OtherCallsFailOnAll)
             if (turn == when)
                 sim.kill(victim);
             for (int r = 0; r < n; r++) /* users stop at the first error */
-                if (sim.comms[r]->verdict.load() != FT_OK)
+                if (sim.comms[r]->failure.verdict.load() != FT_OK)
                     sim.next[r] = sim.calls.size();
         })) << "operations still pending after 60 s of virtual time";
         int failed = 0, living = 0;
@@ -119,8 +119,8 @@ TEST(SimRetry, OtherCallsFailOnAll)
             if (!sim.alive[r])
                 continue;
             living++;
-            failed += sim.comms[r]->verdict.load() != FT_OK;
-            if (sim.comms[r]->verdict.load() == FT_OK) {
+            failed += sim.comms[r]->failure.verdict.load() != FT_OK;
+            if (sim.comms[r]->failure.verdict.load() == FT_OK) {
                 EXPECT_EQ(ft_stream_query(sim.streams[r]), FT_OK) << "rank " << r;
             }
         }

@@ -63,7 +63,7 @@ struct Sim {
             config.rank = r;
             config.manual = true;
             ft_engine *engine = nullptr;
-            EXPECT_EQ(ft_engine_open(&config, &engine), FT_OK) << ft_fail_text();
+            EXPECT_EQ(ft_rank_open(&config, &engine), FT_OK) << ft_fail_text();
             engines.push_back(engine);
         }
         size_t chunk = 64u << sim_random(&world, 4);
@@ -244,7 +244,7 @@ struct Sim {
     bool finished() const
     {
         for (int r = 0; r < n; r++)
-            if (alive[r] && atomic_load_int(&comms[r]->queued) > 0)
+            if (alive[r] && atomic_load_int(&comms[r]->works.queued) > 0)
                 return false;
         return true;
     }
@@ -262,7 +262,7 @@ struct Sim {
             if (each)
                 each(turns++);
             int r = int(sim_random(&world, n));
-            still = alive[r] && ft_engine_turn(engines[r]) ? 0 : still + 1;
+            still = alive[r] && ft_rank_turn(engines[r]) ? 0 : still + 1;
             world.now_ns += 20;
             if (still > 4 * n) {
                 uint64_t next = sim_next(&world);
@@ -307,7 +307,7 @@ Outcome healthy_run(uint64_t seed, bool verify = false)
     }
     EXPECT_TRUE(sim.run(UINT64_C(20000000000))) << "not finished in 20 s of virtual time";
     for (int r = 0; r < n; r++) {
-        EXPECT_EQ(sim.comms[r]->status.load(), FT_OK) << sim.comms[r]->text;
+        EXPECT_EQ(sim.comms[r]->failure.status.load(), FT_OK) << sim.comms[r]->failure.text;
         for (size_t id = 0; id < sim.calls.size(); id++)
             sim.check(id, r);
     }
@@ -412,9 +412,9 @@ void bury(Sim &sim, int r)
 {
     ft_engine_lock(sim.engines[r]);
     ft_comm_fail(sim.comms[r], FT_ABORTED, r, "dead");
-    for (int k = 0; k < 1000 && sim.comms[r]->queued.load(); k++) {
+    for (int k = 0; k < 1000 && sim.comms[r]->works.queued.load(); k++) {
         sim.world.now_ns += 100000000;
-        ft_engine_turn(sim.engines[r]);
+        ft_rank_turn(sim.engines[r]);
     }
     ft_engine_unlock(sim.engines[r]);
 }
@@ -474,8 +474,8 @@ TEST(Sim, InPlaceBuffersAreRestored)
         EXPECT_TRUE(sim.run(UINT64_C(30000000000), [&](uint64_t turn) {
             for (int r = 0; grouped && r < n; r++) {
                 size_t id = 0;
-                for (ft_op *op = sim.comms[r]->head ? sim.comms[r]->head->ops : nullptr; op;
-                     op = op->next)
+                for (ft_op *op = sim.comms[r]->works.head ? sim.comms[r]->works.head->ops : nullptr;
+                     op; op = op->next)
                     ended[r][id++] = op->state == FT_OP_DONE;
             }
             if (done || turn < when)
@@ -547,13 +547,13 @@ TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
         for (int r = 0; r < n; r++) {
             if (!sim.alive[r])
                 continue;
-            int status = sim.comms[r]->status.load();
+            int status = sim.comms[r]->failure.status.load();
             any |= status != FT_OK;
             if (status == FT_OK)
                 for (size_t id = 0; id < sim.calls.size(); id++)
                     sim.check(id, r);
             else
-                EXPECT_NE(sim.comms[r]->text[0], '\0');
+                EXPECT_NE(sim.comms[r]->failure.text[0], '\0');
         }
         (any ? failed : survived)++;
         if (kill)
@@ -598,18 +598,18 @@ TEST(SimVerify, AChangedMessageIsReportedEverywhere)
         caught += flipped;
         int told = 0;
         for (int r = 0; r < n; r++) {
-            int status = sim.comms[r]->status.load();
+            int status = sim.comms[r]->failure.status.load();
             told += status == FT_CORRUPT;
             ASSERT_EQ(status, status == FT_OK || !flipped ? FT_OK : FT_CORRUPT)
-                << sim.comms[r]->text;
+                << sim.comms[r]->failure.text;
             if (status == FT_OK) // all that this rank has to do was over before the news came
                 for (size_t id = 0; id < sim.calls.size(); id++)
                     sim.check(id, r);
             else
-                EXPECT_NE(strstr(sim.comms[r]->text,
+                EXPECT_NE(strstr(sim.comms[r]->failure.text,
                                  "over sim a message whose checksum does not match"),
                           nullptr)
-                    << sim.comms[r]->text;
+                    << sim.comms[r]->failure.text;
         }
         EXPECT_EQ(told > 0, flipped);
     }
@@ -696,17 +696,17 @@ TEST(SimVerify, AResultThatDiffersIsReportedEverywhere)
             return call.inplace ? call.work[r].data() + sim.out_at(call, r) : call.out[r].data();
         };
         for (int r = 0; r < n; r++) {
-            told += sim.comms[r]->status.load() == FT_CORRUPT;
+            told += sim.comms[r]->failure.status.load() == FT_CORRUPT;
             same = same && std::equal(result(0), result(0) + len, result(r));
         }
         EXPECT_EQ(told, same ? 0 : n) << "told " << told << " of " << n;
         caught += told > 0;
         spread += bad.spoiled && same;
-        if (told > 0 && n > 2 && sim.comms[0]->culprit == victim)
+        if (told > 0 && n > 2 && sim.comms[0]->failure.culprit == victim)
             named++;
         if (told > 0) {
-            EXPECT_NE(strstr(sim.comms[0]->text, "are not the same: rank "), nullptr)
-                << sim.comms[0]->text;
+            EXPECT_NE(strstr(sim.comms[0]->failure.text, "are not the same: rank "), nullptr)
+                << sim.comms[0]->failure.text;
         }
     }
     std::printf("%d runs were caught, in %d the rank was named; in %d all had the same\n", caught,
@@ -738,7 +738,7 @@ TEST(Sim, WhatASenderStandsByAgainIsNotTaken)
                 sim.submit(r,
                            {sim.make_op({FT_ALLREDUCE, FT_INT32, FT_SUM, 0, 1}, &in[r], &out[r])});
             ASSERT_TRUE(sim.run(UINT64_C(30000000000)) &&
-                        (sim.comms[0]->status.load() == FT_OK) == (call == 0));
+                        (sim.comms[0]->failure.status.load() == FT_OK) == (call == 0));
         }
     }
 }

@@ -103,7 +103,7 @@ TEST(Verify, EveryBitOfHeaderAndPayloadCounts)
     ft_header header{};
     header.ctx = 7, header.sig = 8, header.seq = 9, header.len = 100, header.lane = 1,
     header.step = 2;
-    const uint32_t sum = ft_verify_sum(&header, data.data());
+    const uint32_t sum = ft_message_sum(&header, data.data());
     for (size_t bit = 0; bit < 8 * offsetof(ft_header, crc); bit++) {
         ft_header other = header;
         reinterpret_cast<unsigned char *>(&other)[bit / 8] ^= static_cast<unsigned char>(
@@ -111,13 +111,13 @@ TEST(Verify, EveryBitOfHeaderAndPayloadCounts)
         other.len = ft_min(other.len, 100);
         if (other.len == header.len && bit / 32 == offsetof(ft_header, len) / 4)
             continue; // more bytes than there are
-        EXPECT_NE(ft_verify_sum(&other, data.data()), sum) << "bit " << bit;
+        EXPECT_NE(ft_message_sum(&other, data.data()), sum) << "bit " << bit;
     }
     for (size_t bit = 0; bit < 8 * data.size(); bit++) {
         data[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
-        EXPECT_NE(ft_verify_sum(&header, data.data()), sum) << "payload bit " << bit;
+        EXPECT_NE(ft_message_sum(&header, data.data()), sum) << "payload bit " << bit;
         data[bit / 8] ^= static_cast<unsigned char>(1u << bit % 8);
     }
     header.crc = sum; // is no part of itself
-    EXPECT_EQ(ft_verify_sum(&header, data.data()), sum);
+    EXPECT_EQ(ft_message_sum(&header, data.data()), sum);
 }

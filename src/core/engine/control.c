@@ -4,7 +4,7 @@
  * lost with a link; who needs an answer asks again. Everything received is bytes from outside and
  * is checked by the file that takes it.
  */
-#include "core/core.h"
+#include "core/engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +20,12 @@ struct ft_ctl_message {
     unsigned breaks;
     unsigned char bytes[]; /* head and payload */
 };
+
+uint32_t ft_message_sum(const struct ft_header *header, const void *data)
+{
+    uint32_t crc = ft_crc32c(0, header, offsetof(struct ft_header, crc));
+    return header->len > 0 ? ft_crc32c(crc, data, header->len) : crc;
+}
 
 void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
                      const void *data, size_t len_bytes)
@@ -60,12 +66,12 @@ static int deliver_message(struct ft_engine *engine, const struct ft_ctl_message
         return rc;
     memcpy(slot, message->bytes, message->len_bytes);
     /* always: an agreement must not rest on a flipped bit */
-    header.crc = ft_verify_sum(&header, message->bytes);
+    header.crc = ft_message_sum(&header, message->bytes);
     link->ops->commit(link, &header, slot);
     return FT_OK;
 }
 
-static bool flush_outbox(struct ft_engine *engine)
+bool ft_control_flush(struct ft_engine *engine)
 {
     bool moved = false;
     struct ft_ctl_message **at = &engine->outbox;
@@ -88,67 +94,33 @@ static bool flush_outbox(struct ft_engine *engine)
     return moved;
 }
 
-static void dispatch_message(struct ft_engine *engine, struct ft_peer *peer, const void *data,
-                             size_t len_bytes)
+void ft_control_unknown(struct ft_engine *engine, struct ft_peer *peer, uint32_t what)
 {
-    struct ft_ctl_head head;
-    if (len_bytes < sizeof head)
-        return;
-    memcpy(&head, data, sizeof head);
-    const unsigned char *payload = (const unsigned char *)data + sizeof head;
-    size_t left = len_bytes - sizeof head;
-    switch (head.what) {
-    case FT_CTL_AGREE:
-    case FT_CTL_GONE:
-        ft_agreement_receive(engine, peer, &head, payload, left);
-        break;
-    case FT_CTL_ASK:
-    case FT_CTL_TELL:
-        ft_grow_receive(engine, peer, &head, payload, left);
-        break;
-    case FT_CTL_ABANDONED:
-        ft_abandoned_receive(engine, peer, &head);
-        break;
-    case FT_CTL_BEAT:
-        ft_heartbeat_receive(engine, peer, &head);
-        break;
-    default:
-        if (!peer->odd)
-            FT_LOG(WARN, "net", engine->rank,
-                   "unknown control message %u from rank %d ignored, as later ones are", head.what,
-                   peer->rank);
-        peer->odd = true;
-    }
+    if (!peer->odd)
+        FT_LOG(WARN, "net", engine->rank,
+               "unknown control message %u from rank %d ignored, as later ones are", what,
+               peer->rank);
+    peer->odd = true;
 }
 
-/* The message is copied first: taking it may close the link. A few a turn: a peer that never stops
- * must not hold the engine. */
-static bool receive_messages(struct ft_engine *engine, struct ft_peer *peer)
+/* The message is copied first: taking it may close the link. One that is too short, or whose
+ * checksum does not match, comes as a message about nothing: its sender repeats it. */
+bool ft_control_receive(struct ft_engine *engine, struct ft_peer *peer, struct ft_ctl_in *in)
 {
-    bool moved = false;
+    ft_engine_assert_held(engine);
     struct ft_msg msg;
-    for (int n = 0; n < FT_WINDOW_CTL && peer->rx &&
-                    peer->rx->ops->recv(peer->rx, FT_CTX_ENGINE, FT_LANE_CTL, &msg) == FT_OK;
-         n++) {
-        size_t len = ft_min(msg.header.len, engine->tuning.chunk_bytes);
-        memcpy(engine->ctl_buffer, msg.data, len);
-        peer->rx->ops->release(peer->rx, &msg);
-        moved = true;
-        /* its sender repeats it */
-        if (msg.header.crc != ft_verify_sum(&msg.header, engine->ctl_buffer))
-            continue;
-        dispatch_message(engine, peer, engine->ctl_buffer, len);
-    }
-    return moved;
-}
-
-bool ft_control_turn(struct ft_engine *engine)
-{
-    bool moved = false;
-    if (engine->turns % FT_TURNS_OFTEN == 0)
-        for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
-            moved |= receive_messages(engine, peer);
-    return engine->outbox ? flush_outbox(engine) || moved : moved;
+    if (!peer->rx || peer->rx->ops->recv(peer->rx, FT_CTX_ENGINE, FT_LANE_CTL, &msg) != FT_OK)
+        return false;
+    size_t len = ft_min(msg.header.len, engine->tuning.chunk_bytes);
+    memcpy(engine->ctl_buffer, msg.data, len);
+    peer->rx->ops->release(peer->rx, &msg);
+    memset(in, 0, sizeof *in);
+    if (len < sizeof in->head || msg.header.crc != ft_message_sum(&msg.header, engine->ctl_buffer))
+        return true;
+    memcpy(&in->head, engine->ctl_buffer, sizeof in->head);
+    in->data = engine->ctl_buffer + sizeof in->head;
+    in->len_bytes = len - sizeof in->head;
+    return true;
 }
 
 int ft_control_open(struct ft_engine *engine)

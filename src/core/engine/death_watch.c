@@ -3,7 +3,7 @@
  * proof of death in milliseconds however large a process was. The endpoint says where a page is;
  * who cannot see it, in another container for example, does without.
  */
-#include "core/core.h"
+#include "core/engine/internal.h"
 
 #include <string.h>
 
@@ -20,10 +20,10 @@ void ft_death_watch_open(struct ft_engine *engine)
 void ft_death_watch_close(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
-        ft_liveness_unmap(peer->liveness);
-        peer->liveness = NULL;
+        ft_liveness_unmap(peer->watch.page);
+        peer->watch.page = NULL;
     }
-    engine->watched_lives = 0;
+    engine->watched = 0;
     if (engine->alive)
         ft_liveness_close();
     engine->alive = false;
@@ -43,12 +43,12 @@ void ft_death_watch_learn(struct ft_engine *engine, struct ft_peer *peer)
     size_t len;
     struct ft_liveness_place place;
     const unsigned char *part = ft_endpoint_part(peer->address, peer->address_bytes, PART, &len);
-    if (!engine->alive || peer->liveness || peer->dead || peer->host != engine->host || !part ||
-        len != sizeof place)
+    if (!engine->alive || peer->watch.page || peer->state == FT_PEER_DEAD ||
+        peer->host != engine->host || !part || len != sizeof place)
         return;
     memcpy(&place, part, sizeof place);
-    if (ft_liveness_find(&place, &peer->liveness) == FT_OK)
-        engine->watched_lives++;
+    if (ft_liveness_find(&place, &peer->watch.page) == FT_OK)
+        engine->watched++;
     else
         FT_LOG(TRACE, "net", engine->rank, "rank %d: %s", peer->rank, ft_fail_text());
 }
@@ -56,42 +56,49 @@ void ft_death_watch_learn(struct ft_engine *engine, struct ft_peer *peer)
 /* A goodbye that it said before holds: then nobody waits for it. */
 static void mark_dead(struct ft_engine *engine, struct ft_peer *peer)
 {
-    struct ft_link down = {.peer = peer->id, .reason = FT_LINK, .proof = true};
-    peer->dead = true;
-    if (peer->departed)
+    if (peer->departed) {
+        ft_peer_move(engine, peer, FT_PEER_DEAD);
         return;
-    peer->lost = true;
+    }
     FT_LOG(INFO, "net", engine->rank, "rank %d is dead: its process has ended", peer->rank);
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
-        ft_comm_peer_down(comm, peer, &down);
-    if (peer->tx)
-        ft_engine_cut_link(engine, peer, peer->tx);
+    ft_peer_lost(engine, peer, FT_LINK, true);
+    if (!peer->tx)
+        return;
+    peer->tx->cut = true;
+    ft_peer_link_ends(engine, peer, true);
 }
 
-const char *ft_death_watch_why(struct ft_peer *peer, int status)
+bool ft_death_watch_ended(const struct ft_peer *peer)
+{
+    return peer->watch.page && ft_liveness_ended(peer->watch.page);
+}
+
+const char *ft_death_watch_why(struct ft_engine *engine, struct ft_peer *peer, int status)
 {
     if (peer->departed)
         return "it has left";
-    peer->dead |= peer->liveness && ft_liveness_ended(peer->liveness);
-    return peer->dead ? "its process has ended" : ft_status_text(status);
+    if (ft_death_watch_ended(peer))
+        ft_peer_move(engine, peer, FT_PEER_DEAD);
+    return peer->state == FT_PEER_DEAD ? "its process has ended" : ft_status_text(status);
 }
 
 /* What a process sent before it ended is taken first: there is a tick between seeing its end and
  * drawing the consequences. */
 void ft_death_watch_tick(struct ft_engine *engine)
 {
-    for (struct ft_peer *peer = engine->watched_lives > 0 ? engine->roster : NULL; peer;
+    for (struct ft_peer *peer = engine->watched > 0 ? engine->roster : NULL; peer;
          peer = peer->next_known) {
-        if (!peer->liveness)
+        if (!peer->watch.page)
             continue;
-        bool seen = peer->ended;
-        peer->ended = ft_liveness_ended(peer->liveness);
-        if (!peer->dead && !(seen && peer->ended))
+        bool seen = peer->watch.ended;
+        peer->watch.ended = ft_liveness_ended(peer->watch.page);
+        bool dead = peer->state == FT_PEER_DEAD;
+        if (!dead && !(seen && peer->watch.ended))
             continue;
-        if (!peer->dead)
+        if (!dead)
             mark_dead(engine, peer);
-        ft_liveness_unmap(peer->liveness);
-        peer->liveness = NULL;
-        engine->watched_lives--;
+        ft_liveness_unmap(peer->watch.page);
+        peer->watch.page = NULL;
+        engine->watched--;
     }
 }

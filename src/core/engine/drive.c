@@ -5,8 +5,9 @@
  * eventfd is needed. While user threads keep driving, the background thread only naps, so that a
  * blocking call needs no system call.
  */
-#include "core/core.h"
+#include "core/engine/engine.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <poll.h>
 #include <sched.h>
@@ -107,18 +108,47 @@ void ft_engine_wake(struct ft_engine *engine)
         ring(engine); /* pairs with the store in ft_sleep() */
 }
 
+/* Who holds the lock is written down only where ft_engine_assert_held() looks. */
+static void note_driver(struct ft_engine *engine, bool held)
+{
+#if defined(FT_CHECK_LOCKS)
+    engine->driver = pthread_self();
+    engine->driven = held;
+#else
+    (void)engine, (void)held;
+#endif
+}
+
+void ft_engine_check_held(const struct ft_engine *engine, const char *where)
+{
+    if (engine->driven && pthread_equal(engine->driver, pthread_self()))
+        return;
+    fprintf(stderr, "%s: the calling thread does not hold the engine\n", where);
+    assert(!"the caller must hold the engine");
+}
+
+bool ft_engine_trylock(struct ft_engine *engine)
+{
+    if (pthread_mutex_trylock(&engine->drive) != 0)
+        return false;
+    note_driver(engine, true);
+    return true;
+}
+
 void ft_engine_lock(struct ft_engine *engine)
 {
-    if (pthread_mutex_trylock(&engine->drive) == 0)
+    if (ft_engine_trylock(engine))
         return;
     atomic_fetch_add(&engine->wanted, 1);
     ft_engine_wake(engine);
     pthread_mutex_lock(&engine->drive);
+    note_driver(engine, true);
     atomic_fetch_sub(&engine->wanted, 1);
 }
 
 void ft_engine_unlock(struct ft_engine *engine)
 {
+    note_driver(engine, false);
     pthread_mutex_unlock(&engine->drive);
 }
 
@@ -133,11 +163,11 @@ static void forget_ring(struct ft_engine *engine)
 static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 {
     int beat_ms = (int)(engine->detect.beat_ns / 1000000);
-    if (engine->watched_lives > 0 && timeout_ms > DEATH_WATCH_MS)
+    if (engine->watched > 0 && timeout_ms > DEATH_WATCH_MS)
         timeout_ms = DEATH_WATCH_MS;
     if (engine->captured > 0 && timeout_ms > REPLAY_MS)
         timeout_ms = REPLAY_MS;
-    if (beat_ms > 0 && engine->comms && beat_ms < timeout_ms)
+    if (beat_ms > 0 && engine->users > 0 && beat_ms < timeout_ms)
         timeout_ms = beat_ms;
     for (int i = 0; i < engine->ntransports; i++) {
         int look_ms = (int)(engine->transports[i]->look_ns / 1000000);
@@ -207,18 +237,18 @@ static void *background(void *arg)
     while (!atomic_load(&engine->stop)) {
         bool users = atomic_load(&engine->wanted) > 0 ||
                      atomic_exchange_explicit(&engine->user_drove, 0, memory_order_relaxed);
-        if (users || pthread_mutex_trylock(&engine->drive) != 0) {
+        if (users || !ft_engine_trylock(engine)) {
             nap(engine, naps++);
             continue;
         }
         naps = 0;
-        idle = ft_engine_turn(engine) ? 0 : idle + 1;
+        idle = engine->turn(engine) ? 0 : idle + 1;
         if (idle > IDLE_TURNS) {
             bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
             bool woken = sleep_held(engine, active ? SLEEP_BUSY_MS : SLEEP_IDLE_MS, 0);
             idle = woken ? 0 : IDLE_TURNS; /* after a look in vain it sleeps again */
         }
-        pthread_mutex_unlock(&engine->drive);
+        ft_engine_unlock(engine);
     }
     return NULL;
 }
@@ -237,8 +267,9 @@ int ft_engine_start_thread(struct ft_engine *engine)
     return FT_OK;
 }
 
-void ft_engine_stop_thread(struct ft_engine *engine)
+void ft_engine_stop(struct ft_engine *engine)
 {
+    ft_engine_delist(engine);
     if (!engine->thread_running)
         return;
     engine->thread_running = false;
@@ -265,10 +296,10 @@ struct help {
 static void help_one(struct ft_engine *engine, void *arg)
 {
     struct help *help = arg;
-    if (engine == help->but || pthread_mutex_trylock(&engine->drive) != 0)
+    if (engine == help->but || !ft_engine_trylock(engine))
         return;
-    help->moved |= ft_engine_turn(engine);
-    pthread_mutex_unlock(&engine->drive);
+    help->moved |= engine->turn(engine);
+    ft_engine_unlock(engine);
 }
 
 /* Other ranks of this process may need this very thread to get on. */
@@ -322,16 +353,16 @@ bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, u
     atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
     for (unsigned n = 1; !ok; n++) {
         bool moved = false;
-        if (pthread_mutex_trylock(&engine->drive) == 0) {
+        if (ft_engine_trylock(engine)) {
             int turns = patience.spin_ns ? TURNS_A_HOLD : 1;
             for (int i = 0; i < turns && !moved; i++)
-                moved = ft_engine_turn(engine);
+                moved = engine->turn(engine);
             /* done() may itself try the lock, so it is asked without it. */
             if (!moved)
                 be_patient(engine, &patience);
             else
                 patience.idle = 0;
-            pthread_mutex_unlock(&engine->drive);
+            ft_engine_unlock(engine);
         } else {
             ft_engine_wake(engine);
             sched_yield();
@@ -348,9 +379,9 @@ bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, u
 
 void ft_engine_kick(struct ft_engine *engine)
 {
-    if (pthread_mutex_trylock(&engine->drive) == 0) {
-        ft_engine_turn(engine);
-        pthread_mutex_unlock(&engine->drive);
+    if (ft_engine_trylock(engine)) {
+        engine->turn(engine);
+        ft_engine_unlock(engine);
     } else
         ft_engine_wake(engine);
 }

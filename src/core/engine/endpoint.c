@@ -2,7 +2,7 @@
  * endpoint.c: what a rank tells the others of itself at the bootstrap. An endpoint's address is a
  * list of parts, each with a name and a length: one for each transport, and facts.
  */
-#include "core/core.h"
+#include "core/engine/engine.h"
 
 #include <string.h>
 
@@ -81,4 +81,12 @@ const unsigned char *ft_endpoint_part(const unsigned char *endpoint, size_t endp
         at += NAME_BYTES + 2 + (size_t)len;
     }
     return NULL;
+}
+
+const unsigned char *ft_peer_part(const struct ft_peer *peer, const char *name, size_t *len_bytes)
+{
+    *len_bytes = 0;
+    if (!peer->address)
+        return NULL;
+    return ft_endpoint_part(peer->address, peer->address_bytes, name, len_bytes);
 }

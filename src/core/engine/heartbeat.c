@@ -5,7 +5,7 @@
  * are made when a communicator has lived for a beat. A rank that has no reason to beat any more
  * says so once.
  */
-#include "core/core.h"
+#include "core/engine/engine.h"
 
 enum { BEAT, LAST_BEAT }; /* ft_ctl_head.instance */
 
@@ -23,37 +23,40 @@ static void send_beat(struct ft_engine *engine, struct ft_peer *peer, uint32_t w
     ft_control_send(engine, peer, &head, NULL, 0);
 }
 
-/* Those who are to hear of us by this communicator. */
-static void mark_watchers(const struct ft_comm *comm, uint64_t round)
+bool ft_heartbeat_due(struct ft_engine *engine)
 {
-    int watcher[FT_WATCHERS_MAX];
-    int n = ft_detect_watchers(comm->view.nranks, comm->view.rank, watcher, FT_WATCHERS_MAX);
-    for (int i = 0; i < n; i++)
-        if (!comm->gone[watcher[i]].left)
-            comm->peers[watcher[i]]->beat_round = round;
+    if (engine->detect.beat_ns == 0)
+        return false;
+    ft_detect_tick(&engine->detect, engine->ticked_ns);
+    if (engine->ticked_ns - engine->beat_ns < engine->detect.beat_ns)
+        return false;
+    engine->beat_ns = engine->ticked_ns;
+    engine->beat_rounds++;
+    return true;
+}
+
+void ft_heartbeat_mark(struct ft_engine *engine, struct ft_peer *peer)
+{
+    peer->heartbeat.round = engine->beat_rounds;
 }
 
 /* One to whom nothing can be said, or need not be. A lost peer is dialled again by those that have
  * a question. */
 static bool needs_no_beat(const struct ft_peer *peer)
 {
-    return peer->dead || peer->departed || peer->lost || peer->fenced;
+    return ft_peer_is_gone(peer) || peer->departed;
 }
 
-static void send_beats(struct ft_engine *engine, uint64_t now)
+static void send_beats(struct ft_engine *engine)
 {
-    uint64_t round = ++engine->beat_rounds;
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
-        if (now - comm->opened_ns >= engine->detect.beat_ns)
-            mark_watchers(comm, round);
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
-        bool due = peer->beat_round == round && !needs_no_beat(peer);
+        bool due = peer->heartbeat.round == engine->beat_rounds && !needs_no_beat(peer);
         /* a control message that waits will do as well */
         if (due && peer->queued_messages == 0)
             send_beat(engine, peer, BEAT);
-        else if (!due && peer->beating && peer->tx && !needs_no_beat(peer))
+        else if (!due && peer->heartbeat.sends && peer->tx && !needs_no_beat(peer))
             send_beat(engine, peer, LAST_BEAT);
-        peer->beating = due;
+        peer->heartbeat.sends = due;
     }
 }
 
@@ -61,36 +64,31 @@ static void look_for_silence(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
         if (needs_no_beat(peer))
-            peer->pulse.watched = false;
-        if (!ft_detect_missed(&engine->detect, &peer->pulse))
+            peer->heartbeat.pulse.watched = false;
+        if (!ft_detect_missed(&engine->detect, &peer->heartbeat.pulse))
             continue;
-        peer->suspected = true;
+        peer->heartbeat.suspected = true;
         FT_LOG(INFO, "net", engine->rank, "rank %d is suspected: no heartbeat for %llu ms",
                peer->rank, (unsigned long long)(engine->detect.suspect_ns / 1000000));
     }
 }
 
-void ft_heartbeat_tick(struct ft_engine *engine, uint64_t now)
+void ft_heartbeat_send(struct ft_engine *engine)
 {
-    if (engine->detect.beat_ns == 0)
-        return;
-    ft_detect_tick(&engine->detect, now);
-    if (now - engine->beat_ns < engine->detect.beat_ns)
-        return;
-    engine->beat_ns = now;
-    send_beats(engine, now);
+    ft_engine_assert_held(engine);
+    send_beats(engine);
     look_for_silence(engine);
 }
 
 void ft_heartbeat_receive(struct ft_engine *engine, struct ft_peer *peer,
                           const struct ft_ctl_head *head)
 {
-    if (!peer->pulse.watched)
+    if (!peer->heartbeat.pulse.watched)
         FT_LOG(TRACE, "net", engine->rank,
                "rank %d is heard for the first time, or after its last beat", peer->rank);
-    if (ft_detect_heard(&engine->detect, &peer->pulse, ft_now_ns(engine->env)))
+    if (ft_detect_heard(&engine->detect, &peer->heartbeat.pulse, ft_now_ns(engine->env)))
         FT_LOG(INFO, "net", engine->rank, "rank %d is heard again", peer->rank);
-    peer->suspected = false;
+    peer->heartbeat.suspected = false;
     if (head->instance == LAST_BEAT)
-        peer->pulse.watched = false;
+        peer->heartbeat.pulse.watched = false;
 }

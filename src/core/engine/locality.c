@@ -4,7 +4,7 @@
  * over TCP, and their communicator chooses its algorithms for that. Decided from endpoints alone,
  * so that all ranks of a communicator decide alike.
  */
-#include "core/core.h"
+#include "core/engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -53,15 +53,13 @@ bool ft_locality_endpoint(const struct ft_engine *engine, struct ft_endpoint *en
 }
 
 /* Who shares memory with rank r; 0: unknown. */
-static uint64_t where_is(const struct ft_comm *comm, int r)
+static uint64_t where_is(const struct ft_ranks *ranks, int r)
 {
-    const struct ft_peer *peer = comm->peers[r];
     uint64_t where = 0;
-    size_t len = 0;
-    if (r == comm->view.rank)
-        return neighbourhood(comm->engine);
-    const unsigned char *part =
-        peer->address ? ft_endpoint_part(peer->address, peer->address_bytes, PART, &len) : NULL;
+    size_t len;
+    if (r == ranks->view->rank)
+        return neighbourhood(ranks->engine);
+    const unsigned char *part = ft_peer_part(ranks->peer[r], PART, &len);
     if (part && len == sizeof where)
         memcpy(&where, part, sizeof where);
     return where;
@@ -87,9 +85,9 @@ static enum ft_links links_of(uint64_t *where, int n)
                                         : FT_LINKS_SOME;
 }
 
-int ft_locality_links(const struct ft_comm *comm, enum ft_links *links)
+int ft_locality_links(const struct ft_ranks *ranks, enum ft_links *links)
 {
-    const struct ft_view *view = &comm->view;
+    const struct ft_view *view = ranks->view;
     *links = FT_LINKS_LOCAL;
     if (view->nhosts >= view->nranks)
         return FT_OK;
@@ -98,12 +96,12 @@ int ft_locality_links(const struct ft_comm *comm, enum ft_links *links)
         return ft_fail(FT_NOMEM, "no memory for %d ranks", view->nranks);
     if (view->nhosts == 1) {
         for (int r = 0; r < view->nranks; r++)
-            where[r] = where_is(comm, r);
+            where[r] = where_is(ranks, r);
         *links = links_of(where, view->nranks);
     }
     /* the first of each host, and the others of it */
     for (int r = 0; r < view->nranks && view->nhosts > 1; r++) {
-        uint64_t here = where_is(comm, r), *first = &where[view->host[r]];
+        uint64_t here = where_is(ranks, r), *first = &where[view->host[r]];
         if (*first == 0)
             *first = here;
         if (here != *first)
@@ -113,31 +111,23 @@ int ft_locality_links(const struct ft_comm *comm, enum ft_links *links)
     return FT_OK;
 }
 
-bool ft_locality_has_pinned(const struct ft_comm *comm)
+bool ft_locality_has_pinned(const struct ft_ranks *ranks)
 {
     size_t len;
-    bool any = comm->engine->gpu && comm->engine->gpu->pinned;
-    for (int r = 0; !any && r < comm->view.nranks; r++) {
-        const struct ft_peer *peer = comm->peers[r];
-        any = r != comm->view.rank && peer->address &&
-              ft_endpoint_part(peer->address, peer->address_bytes, PINNED_PART, &len) != NULL;
-    }
+    bool any = ranks->engine->gpu && ranks->engine->gpu->pinned;
+    for (int r = 0; !any && r < ranks->view->nranks; r++)
+        any = r != ranks->view->rank && ft_peer_part(ranks->peer[r], PINNED_PART, &len) != NULL;
     return any;
 }
 
-enum ft_pulls ft_locality_pulls(const struct ft_comm *comm)
+enum ft_pulls ft_locality_pulls(const struct ft_ranks *ranks)
 {
-    bool may = comm->view.nhosts == 1 && comm->tuning.local_links;
-    enum ft_pulls all = may ? pulls_here(comm->engine) : FT_PULLS_NONE;
-    for (int r = 0; all && r < comm->view.nranks; r++) {
-        const struct ft_peer *peer = comm->peers[r];
-        size_t len = 0;
-        if (r == comm->view.rank)
+    enum ft_pulls all = pulls_here(ranks->engine);
+    for (int r = 0; all && r < ranks->view->nranks; r++) {
+        size_t len;
+        if (r == ranks->view->rank)
             continue;
-        const unsigned char *part = peer->address
-                                        ? ft_endpoint_part(peer->address, peer->address_bytes,
-                                                           PULL_PART, &len)
-                                        : NULL;
+        const unsigned char *part = ft_peer_part(ranks->peer[r], PULL_PART, &len);
         if (!part || len != 1 || (*part != FT_PULLS && *part != FT_PULLS_SLOW))
             all = FT_PULLS_NONE;
         else if (*part == FT_PULLS_SLOW)
@@ -150,12 +140,11 @@ enum ft_pulls ft_locality_pulls(const struct ft_comm *comm)
  * processor copies. */
 static bool map_pinned_of(struct ft_engine *engine, struct ft_peer *peer)
 {
-    size_t len = 0;
+    size_t len;
     struct ft_pinned_place place;
-    const unsigned char *part = peer->address ? ft_endpoint_part(peer->address, peer->address_bytes,
-                                                                 PINNED_PART, &len)
-                                              : NULL;
-    if (peer->pinned || peer->dead || peer->host != engine->host || !part || len != sizeof place)
+    const unsigned char *part = ft_peer_part(peer, PINNED_PART, &len);
+    if (peer->pinned || peer->state == FT_PEER_DEAD || peer->host != engine->host || !part ||
+        len != sizeof place)
         return false;
     memcpy(&place, part, sizeof place);
     if (ft_pinned_meet(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK)
@@ -165,62 +154,19 @@ static bool map_pinned_of(struct ft_engine *engine, struct ft_peer *peer)
     return false;
 }
 
-void ft_locality_pinned(struct ft_comm *comm)
+void ft_locality_pinned(const struct ft_ranks *ranks)
 {
-    struct ft_engine *engine = comm->engine;
+    struct ft_engine *engine = ranks->engine;
     bool met = false;
     if (!engine->gpu || !engine->gpu->pinned)
         return;
     ft_engine_lock(engine);
-    for (int r = 0; r < comm->view.nranks; r++)
-        if (comm->peers[r])
-            met |= map_pinned_of(engine, comm->peers[r]) || comm->peers[r]->pinned;
+    for (int r = 0; r < ranks->view->nranks; r++)
+        if (ranks->peer[r])
+            met |= map_pinned_of(engine, ranks->peer[r]) || ranks->peer[r]->pinned;
     ft_engine_unlock(engine);
     if (met)
         ft_locality_reach(engine); /* also what another communicator has met that opens just now */
-    ft_engine_lock(engine);
-    ft_readiness_attach(comm);
-    ft_engine_unlock(engine);
-}
-
-void ft_readiness_attach(struct ft_comm *comm)
-{
-    const struct ft_pinned *pinned = comm->engine->gpu ? comm->engine->gpu->pinned : NULL;
-    comm->readiness = pinned ? ft_readiness_of(pinned, comm->ctx) : NULL;
-    if (!comm->readiness)
-        return;
-    for (int r = 0; r < comm->view.nranks; r++) {
-        if (comm->peers[r] && ft_pinned_devmem(comm->peers[r]->pinned))
-            ft_readiness_reach(comm->readiness, r);
-    }
-    ft_readiness_ready(comm->readiness);
-}
-
-/* Of all that the running work has: where some are on the GPU and some are not, none is said to be.
- * What is summed up for checksums or together is the host's on every rank, and nobody asks. */
-void ft_readiness_tell(struct ft_comm *comm)
-{
-    uint64_t last = 0;
-    bool on_device = !comm->limits.verify;
-    if (!comm->readiness)
-        return;
-    for (const struct ft_op *op = comm->head->ops; op; op = op->next) {
-        if (!ft_kind_is_collective(op->coll.kind) || op->verifies)
-            continue;
-        last = ft_max(last, op->seq);
-        if (!op->members)
-            on_device &= op->gpu != NULL;
-    }
-    if (last > 0)
-        ft_readiness_say(comm->readiness, last, on_device);
-}
-
-void ft_readiness_tell_receive(struct ft_comm *comm, int rank)
-{
-    const struct ft_op *next = comm->recvs[rank].head;
-    if (comm->readiness && next)
-        ft_readiness_say_receive(comm->readiness, rank, next->seq,
-                                 next->gpu && !comm->limits.verify);
 }
 
 void ft_locality_reach(struct ft_engine *engine)

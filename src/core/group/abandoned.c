@@ -3,7 +3,7 @@
  * another, which then must not be waited for. Who gives up tells the ranks of the parent; those
  * that have the child fail it, those that open it later remember.
  */
-#include "core/core.h"
+#include "core/group/group.h"
 
 static bool needs_telling(const struct ft_comm *parent, int rank)
 {
@@ -31,10 +31,10 @@ void ft_child_abandon(struct ft_comm *parent, uint64_t ctx)
     ft_fail(FT_PEER, "%s", why);
 }
 
-static void fail_abandoned(struct ft_comm *comm, const struct ft_peer *peer)
+static void fail_abandoned(struct ft_comm *comm, uint64_t id)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (comm->peers[r] == peer)
+        if (comm->peers[r] && comm->peers[r]->id == id)
             ft_comm_fail(comm, FT_PEER, r,
                          "rank %d could not make this communicator: its call failed where that of "
                          "rank %d did not",
@@ -44,17 +44,17 @@ static void fail_abandoned(struct ft_comm *comm, const struct ft_peer *peer)
 void ft_abandoned_receive(struct ft_engine *engine, struct ft_peer *peer,
                           const struct ft_ctl_head *head)
 {
-    engine->abandoned[engine->nabandoned++ % FT_ARRAY_LEN(engine->abandoned)] =
-        (struct ft_abandoned_child){head->ctx, peer};
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
+    engine->group->abandoned[engine->group->nabandoned++ % FT_ARRAY_LEN(engine->group->abandoned)] =
+        (struct ft_abandoned_child){head->ctx, peer->id};
+    for (struct ft_comm *comm = engine->run->comms; comm; comm = comm->next)
         if (comm->ctx == head->ctx)
-            fail_abandoned(comm, peer);
+            fail_abandoned(comm, peer->id);
 }
 
 void ft_abandoned_check(struct ft_comm *comm)
 {
     const struct ft_engine *engine = comm->engine;
-    for (size_t i = 0; i < FT_ARRAY_LEN(engine->abandoned); i++)
-        if (engine->abandoned[i].peer && engine->abandoned[i].ctx == comm->ctx)
-            fail_abandoned(comm, engine->abandoned[i].peer);
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->group->abandoned); i++)
+        if (engine->group->abandoned[i].peer && engine->group->abandoned[i].ctx == comm->ctx)
+            fail_abandoned(comm, engine->group->abandoned[i].peer);
 }

@@ -4,7 +4,7 @@
  * agreement outlives its communicator for a while: a rank whose last message was lost must still be
  * answered.
  */
-#include "core/core.h"
+#include "core/group/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@
 static struct ft_agreement *find_agreement(const struct ft_engine *engine, uint64_t ctx,
                                            uint32_t instance)
 {
-    struct ft_agreement *agreement = engine->agreements;
+    struct ft_agreement *agreement = engine->group->agreements;
     while (agreement && (agreement->ctx != ctx || agreement->instance != instance))
         agreement = agreement->next;
     return agreement;
@@ -78,9 +78,9 @@ static int make_agreement(struct ft_comm *comm, uint32_t instance, struct ft_agr
         return rc;
     }
     memcpy(agreement->peers, comm->peers, n * sizeof *agreement->peers);
-    agreement->next = engine->agreements;
-    engine->agreements = agreement;
-    engine->undecided++;
+    agreement->next = engine->group->agreements;
+    engine->group->agreements = agreement;
+    engine->group->undecided++;
     *out = agreement;
     return FT_OK;
 }
@@ -94,7 +94,7 @@ static bool has_gone(const struct ft_agreement *agreement, const struct ft_gone 
     if (!gone->left)
         return false;
     if (agreement->instance == FT_AGREEMENT_RETRY)
-        return !gone->retried && gone->decided <= agreement->comm->decided;
+        return !gone->retried && gone->decided <= agreement->comm->group->decided;
     return agreement->instance > gone->decided;
 }
 
@@ -105,11 +105,12 @@ static bool has_gone(const struct ft_agreement *agreement, const struct ft_gone 
 static enum ft_evidence evidence_of(const struct ft_agreement *agreement, int rank)
 {
     const struct ft_peer *peer = agreement->peers[rank];
-    if (peer->dead || (agreement->comm && has_gone(agreement, &agreement->comm->gone[rank])))
+    if (peer->state == FT_PEER_DEAD ||
+        (agreement->comm && has_gone(agreement, &agreement->comm->group->gone[rank])))
         return FT_DEAD;
-    if (peer->unreachable || peer->fenced)
+    if (peer->state == FT_PEER_UNREACHABLE || peer->state == FT_PEER_FENCED)
         return FT_UNREACHABLE;
-    return peer->suspected ? FT_SILENT : FT_ALIVE;
+    return peer->heartbeat.suspected ? FT_SILENT : FT_ALIVE;
 }
 
 static void tell_evidence(struct ft_agreement *agreement)
@@ -131,22 +132,21 @@ static void tell_evidence(struct ft_agreement *agreement)
  * them. It can connect again, to be told. */
 static void fence_peer(struct ft_engine *engine, struct ft_peer *peer)
 {
-    struct ft_link down = {.peer = peer->id, .reason = FT_PEER};
-    peer->fenced = true;
+    ft_peer_move(engine, peer, FT_PEER_FENCED);
     if (peer->tx)
-        ft_engine_cut_link(engine, peer, peer->tx);
-    ft_engine_drop_next(engine, peer);
+        ft_link_cut(engine, peer, peer->tx);
+    ft_engine_close_next(engine, peer);
     if (peer->rx)
-        ft_engine_cut_link(engine, peer, peer->rx);
-    for (struct ft_comm *comm = engine->comms; comm; comm = comm->next)
-        ft_comm_peer_down(comm, peer, &down);
+        ft_link_cut(engine, peer, peer->rx);
+    ft_peer_lost(engine, peer, FT_PEER, false);
 }
 
 /* It destroyed its end, which makes it dead here and nowhere else: it does nothing more in this
  * communicator, and may be needed in others. */
 static bool has_only_left(const struct ft_comm *comm, int rank)
 {
-    return (comm->gone[rank].left || comm->gone[rank].asked) && !comm->peers[rank]->dead;
+    return (comm->group->gone[rank].left || comm->group->gone[rank].asked) &&
+           comm->peers[rank]->state != FT_PEER_DEAD;
 }
 
 static void apply_decision(struct ft_comm *comm, const struct ft_decision *decision)
@@ -155,25 +155,26 @@ static void apply_decision(struct ft_comm *comm, const struct ft_decision *decis
     if (decision->status != FT_OK)
         return;
     if (decision->failed[me]) {
-        comm->fenced = true;
+        comm->group->fenced = true;
         ft_comm_fail(comm, FT_FENCED, me, FENCED_TEXT, me);
         return;
     }
     for (int r = 0; r < comm->view.nranks; r++) {
         if (!decision->failed[r])
             continue;
-        comm->failed[r] = 1;
+        comm->group->failed[r] = 1;
         if (first < 0)
             first = r;
-        comm->quiet = true; /* everybody learns it from the agreement */
+        comm->failure.quiet = true; /* everybody learns it from the agreement */
         ft_comm_fail(comm, FT_PEER, r, "the ranks agreed that rank %d is dead", r);
     }
     for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
-        if (decision->failed[r] && !comm->peers[r]->fenced && !has_only_left(comm, r))
+        if (decision->failed[r] && comm->peers[r]->state != FT_PEER_FENCED &&
+            !has_only_left(comm, r))
             fence_peer(comm->engine, comm->peers[r]);
-    comm->agreed = true;
-    if (decision->first_op > comm->agreed_op)
-        comm->agreed_op = decision->first_op;
+    comm->group->agreed = true;
+    if (decision->first_op > comm->group->agreed_op)
+        comm->group->agreed_op = decision->first_op;
 }
 
 /* Draws the consequences once. */
@@ -185,12 +186,12 @@ static void settle_agreement(struct ft_agreement *agreement)
         return;
     if (state == FT_OK && agreement->comm) {
         if (agreement->instance == FT_AGREEMENT_RETRY)
-            agreement->comm->retry.decided = true;
-        else if (agreement->instance > agreement->comm->decided)
-            agreement->comm->decided = agreement->instance;
+            agreement->comm->group->retry.decided = true;
+        else if (agreement->instance > agreement->comm->group->decided)
+            agreement->comm->group->decided = agreement->instance;
         apply_decision(agreement->comm, ft_agree_decision(agreement->agree));
     }
-    agreement->engine->undecided--;
+    agreement->engine->group->undecided--;
     atomic_store_explicit(&agreement->state, state, memory_order_release);
 }
 
@@ -218,8 +219,8 @@ static void say_gone(struct ft_engine *engine, struct ft_peer *peer, uint32_t in
 static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx,
                         uint32_t instance)
 {
-    for (size_t i = 0; i < FT_ARRAY_LEN(engine->closed); i++) {
-        const struct ft_closed *closed = &engine->closed[i];
+    for (size_t i = 0; i < FT_ARRAY_LEN(engine->group->closed); i++) {
+        const struct ft_closed *closed = &engine->group->closed[i];
         if (closed->ctx != ctx)
             continue;
         bool left = instance == FT_AGREEMENT_RETRY ? !closed->retried
@@ -246,7 +247,8 @@ static bool may_enter(const struct ft_comm *comm, uint32_t instance)
 {
     if (instance == FT_AGREEMENT_RETRY)
         return comm->limits.retry;
-    return instance > comm->agreements && instance - comm->agreements <= AGREEMENTS_AHEAD;
+    return instance > comm->group->agreements &&
+           instance - comm->group->agreements <= AGREEMENTS_AHEAD;
 }
 
 /* A message for an agreement that this rank has not begun: it takes part from now on, or says that
@@ -257,19 +259,19 @@ static struct ft_agreement *find_or_begin_agreement(struct ft_engine *engine, st
     struct ft_agreement *agreement = find_agreement(engine, head->ctx, head->instance);
     if (agreement)
         return agreement;
-    struct ft_comm *comm = engine->comms;
+    struct ft_comm *comm = engine->run->comms;
     while (comm && comm->ctx != head->ctx)
         comm = comm->next;
     if (!comm) {
         answer_late(engine, peer, head->ctx, head->instance);
         return NULL;
     }
-    if (comm->fenced || rank_of(comm->peers, comm->view.nranks, peer) < 0 ||
+    if (comm->group->fenced || rank_of(comm->peers, comm->view.nranks, peer) < 0 ||
         !may_enter(comm, head->instance) ||
         make_agreement(comm, head->instance, &agreement) != FT_OK)
         return NULL;
     if (head->instance == FT_AGREEMENT_RETRY) {
-        comm->quiet = true;
+        comm->failure.quiet = true;
         ft_comm_fail(comm, FT_PEER, -1, "rank %d lost a rank and wants to go on without it",
                      peer->rank);
     }
@@ -277,30 +279,31 @@ static struct ft_agreement *find_or_begin_agreement(struct ft_engine *engine, st
 }
 
 void ft_agreement_receive(struct ft_engine *engine, struct ft_peer *peer,
-                          const struct ft_ctl_head *head, const void *data, size_t len_bytes)
+                          const struct ft_ctl_in *in)
 {
-    struct ft_agreement *agreement = head->what == FT_CTL_GONE
-                                         ? find_agreement(engine, head->ctx, head->instance)
-                                         : find_or_begin_agreement(engine, peer, head);
+    const struct ft_ctl_head *head = &in->head;
+    bool gone = head->what == FT_CTL_GONE;
+    struct ft_agreement *agreement = gone ? find_agreement(engine, head->ctx, head->instance)
+                                          : find_or_begin_agreement(engine, peer, head);
     int from = agreement ? rank_of(agreement->peers, agreement->nranks, peer) : -1;
     if (from < 0)
         return;
-    if (head->what == FT_CTL_GONE) {
-        if (!is_gone_for(agreement, data, len_bytes))
+    if (gone) {
+        if (!is_gone_for(agreement, in->data, in->len_bytes))
             return;
-        agreement->comm->gone[from].asked = true;
+        agreement->comm->group->gone[from].asked = true;
         ft_agree_learn(agreement->agree, from, FT_DEAD);
     } else {
         tell_evidence(agreement);
-        ft_agree_receive(agreement->agree, from, data, len_bytes);
+        ft_agree_receive(agreement->agree, from, in->data, in->len_bytes);
     }
     settle_agreement(agreement);
 }
 
 void ft_agreement_tick(struct ft_engine *engine)
 {
-    for (struct ft_agreement *agreement = engine->agreements; agreement && engine->undecided;
-         agreement = agreement->next) {
+    for (struct ft_agreement *agreement = engine->group->agreements;
+         agreement && engine->group->undecided; agreement = agreement->next) {
         if (atomic_load_explicit(&agreement->state, memory_order_relaxed) != FT_AGAIN)
             continue;
         tell_evidence(agreement);
@@ -313,13 +316,13 @@ void ft_agreement_tick(struct ft_engine *engine)
 void ft_agreement_detach(struct ft_comm *comm, bool moves)
 {
     struct ft_engine *engine = comm->engine;
-    engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){
-        comm->ctx, comm->decided, comm->retry.decided, moves};
-    if (comm->retry.ctx)
-        engine->closed[engine->nclosed++ % FT_ARRAY_LEN(engine->closed)] = (struct ft_closed){
-            .ctx = comm->retry.ctx};
+    engine->group->closed[engine->group->nclosed++ % FT_ARRAY_LEN(engine->group->closed)] =
+        (struct ft_closed){comm->ctx, comm->group->decided, comm->group->retry.decided, moves};
+    if (comm->group->retry.ctx)
+        engine->group->closed[engine->group->nclosed++ % FT_ARRAY_LEN(engine->group->closed)] =
+            (struct ft_closed){.ctx = comm->group->retry.ctx};
     int kept = 0;
-    for (struct ft_agreement **at = &engine->agreements; *at;) {
+    for (struct ft_agreement **at = &engine->group->agreements; *at;) {
         struct ft_agreement *agreement = *at;
         if (agreement->comm == comm)
             agreement->comm = NULL;
@@ -329,7 +332,7 @@ void ft_agreement_detach(struct ft_comm *comm, bool moves)
             continue;
         }
         if (atomic_load_explicit(&agreement->state, memory_order_relaxed) == FT_AGAIN)
-            engine->undecided--;
+            engine->group->undecided--;
         *at = agreement->next;
         free_agreement(agreement);
     }
@@ -337,22 +340,23 @@ void ft_agreement_detach(struct ft_comm *comm, bool moves)
 
 void ft_agreement_close(struct ft_engine *engine)
 {
-    for (struct ft_agreement *agreement = engine->agreements, *next; agreement; agreement = next) {
+    for (struct ft_agreement *agreement = engine->group->agreements, *next; agreement;
+         agreement = next) {
         next = agreement->next;
         free_agreement(agreement);
     }
-    engine->agreements = NULL;
-    engine->undecided = 0;
+    engine->group->agreements = NULL;
+    engine->group->undecided = 0;
 }
 
 /* Nobody is so far behind that it asks for these: later ones were decided with it or without it. */
 static void forget_past(struct ft_comm *comm)
 {
-    for (struct ft_agreement **at = &comm->engine->agreements; *at;) {
+    for (struct ft_agreement **at = &comm->engine->group->agreements; *at;) {
         struct ft_agreement *agreement = *at;
         bool over = atomic_load_explicit(&agreement->state, memory_order_relaxed) != FT_AGAIN;
         if (agreement->comm != comm || !over || agreement->instance == FT_AGREEMENT_RETRY ||
-            agreement->instance + AGREEMENTS_PAST > comm->agreements) {
+            agreement->instance + AGREEMENTS_PAST > comm->group->agreements) {
             at = &agreement->next;
             continue;
         }
@@ -372,7 +376,7 @@ struct waiting {
 static bool is_over(const struct ft_agreement *agreement)
 {
     return atomic_load_explicit(&agreement->state, memory_order_acquire) != FT_AGAIN ||
-           atomic_load(&agreement->comm->leaving);
+           atomic_load(&agreement->comm->failure.leaving);
 }
 
 static bool waits_no_longer(void *arg)
@@ -384,18 +388,23 @@ static bool waits_no_longer(void *arg)
     return is_over(waiting->agreement) || waiting->ran_ns >= waiting->bound_ns;
 }
 
+static bool is_cut_off(const struct ft_peer *peer)
+{
+    return peer->departed || peer->state == FT_PEER_LOST || peer->state == FT_PEER_UNREACHABLE;
+}
+
 /* Whether only links broke, or communicators were closed, shows while the ranks agree. */
 static void redial_lost(const struct ft_agreement *agreement)
 {
     struct ft_link *link;
     for (int r = 0; r < agreement->nranks; r++)
-        if (agreement->peers[r] && (agreement->peers[r]->lost || agreement->peers[r]->departed))
+        if (agreement->peers[r] && is_cut_off(agreement->peers[r]))
             ft_engine_redial(agreement->engine, agreement->peers[r], &link);
 }
 
 uint64_t ft_agreement_child_held(const struct ft_comm *comm, enum ft_agree_kind kind)
 {
-    uint64_t salt[2] = {comm->agreements + 1, kind};
+    uint64_t salt[2] = {comm->group->agreements + 1, kind};
     return ft_hash64(salt, sizeof salt, comm->ctx);
 }
 
@@ -407,8 +416,8 @@ int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
     if (rc != FT_OK)
         return rc;
     struct ft_agree_input with = *input;
-    if (with.last_op < comm->done_op)
-        with.last_op = comm->done_op;
+    if (with.last_op < comm->calls.done)
+        with.last_op = comm->calls.done;
     *out = agreement;
     redial_lost(agreement);
     tell_evidence(agreement);
@@ -421,12 +430,13 @@ int ft_agreement_enter_next_held(struct ft_comm *comm, const struct ft_agree_inp
                                  struct ft_agreement **out)
 {
     *out = NULL;
-    const struct ft_agreement *next = find_agreement(comm->engine, comm->ctx, comm->agreements + 1);
-    bool out_of_it = comm->fenced && !(next && ft_agree_state(next->agree) == FT_OK);
+    const struct ft_agreement *next = find_agreement(comm->engine, comm->ctx,
+                                                     comm->group->agreements + 1);
+    bool out_of_it = comm->group->fenced && !(next && ft_agree_state(next->agree) == FT_OK);
     int rc = out_of_it ? ft_fail(FT_FENCED, FENCED_TEXT, comm->view.rank)
-                       : ft_agreement_enter_held(comm, comm->agreements + 1, input, out);
+                       : ft_agreement_enter_held(comm, comm->group->agreements + 1, input, out);
     if (*out)
-        comm->agreements++;
+        comm->group->agreements++;
     forget_past(comm);
     return rc;
 }
@@ -510,7 +520,7 @@ int ft_agreement_wait(const struct ft_comm *comm, struct ft_agreement *agreement
         .bound_ns = bound_ms * 1000000u,
         .most_ns = ft_agree_gap_ns((uint64_t)comm->limits.suspect_ms * 1000000u)};
     ft_engine_wait(comm->engine, waits_no_longer, &waiting, 0);
-    if (atomic_load(&comm->leaving))
+    if (atomic_load(&comm->failure.leaving))
         return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
     return is_over(agreement) ? FT_OK
                               : ft_fail(FT_TIMEOUT, "rank %d: no agreement within %llu ms",

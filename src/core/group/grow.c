@@ -65,7 +65,7 @@ int ft_grow_begin(struct ft_comm *parent, const struct ft_grow *how, struct ft_g
     memset(&facts, 0, sizeof facts);
     ft_engine_lock(parent->engine);
     facts.ctx = ft_agreement_child_held(parent, FT_AGREE_GROW);
-    growing->instance = parent->agreements + 1;
+    growing->instance = parent->group->agreements + 1;
     ft_engine_unlock(parent->engine);
     facts.epoch = parent->view.epoch + 1;
     facts.nold = (uint32_t)nold;
@@ -159,7 +159,7 @@ static int look_for(struct ft_engine *engine, const struct ft_growing *growing)
         struct ft_peer *peer = ft_engine_peer(engine, growing->joiners[i].engine);
         if (ft_growth_has(growth->askers, growth->asked, peer->id))
             continue;
-        if (peer->dead || peer->unreachable)
+        if (peer->state == FT_PEER_DEAD || peer->state == FT_PEER_UNREACHABLE)
             return ft_fail(FT_PEER, "rank %d came to the rendezvous, and is gone",
                            growth->nold + i);
         ft_growth_tell(engine, peer, growth);
@@ -171,17 +171,17 @@ static int look_for(struct ft_engine *engine, const struct ft_growing *growing)
 int ft_grow_met(struct ft_comm *parent, struct ft_growing *growing)
 {
     struct ft_engine *engine = parent->engine;
-    if (atomic_load(&parent->leaving))
+    if (atomic_load(&parent->failure.leaving))
         return ft_fail(FT_ABORTED, "rank %d aborted the communicator", parent->view.rank);
     uint64_t now = ft_now_ns(engine->env);
     int asked = atomic_load_explicit(&growing->growth->asked, memory_order_acquire);
     bool due = asked != growing->asked || now - growing->looked_ns >= FT_GROW_ASK_NS;
-    if (!due || pthread_mutex_trylock(&engine->drive) != 0)
+    if (!due || !ft_engine_trylock(engine))
         return FT_AGAIN;
     growing->asked = asked;
     growing->looked_ns = now;
     int rc = look_for(engine, growing);
-    pthread_mutex_unlock(&engine->drive);
+    ft_engine_unlock(engine);
     return rc;
 }
 
@@ -223,7 +223,7 @@ static int meet_joiners(struct ft_comm *parent, const struct ft_grow *how,
     if (rc == FT_OK)
         rc = ft_bootstrap_supply(*how->id, how->nranks, endpoints, nold);
     if (rc == FT_OK)
-        rc = ft_bootstrap_collect(*how->id, bound_ns, &parent->leaving, &table);
+        rc = ft_bootstrap_collect(*how->id, bound_ns, &parent->failure.leaving, &table);
     free(endpoints);
     if (rc != FT_OK)
         return rc;
@@ -247,7 +247,7 @@ static int enter(struct ft_comm *parent, const struct ft_grow *how, struct ft_gr
                                    .blob = blob};
     ft_engine_lock(parent->engine);
     /* the child's context is that of another agreement */
-    if (growing->met == FT_OK && growing->instance != parent->agreements + 1) {
+    if (growing->met == FT_OK && growing->instance != parent->group->agreements + 1) {
         growing->met = FT_USAGE;
         snprintf(growing->why, sizeof growing->why,
                  "another thread called Agree or Shrink during the grow");
@@ -401,8 +401,8 @@ static bool is_turn(void *arg)
 {
     struct turn *turn = arg;
     int nobody = 0;
-    turn->mine = atomic_compare_exchange_strong(&turn->parent->growing, &nobody, 1);
-    return turn->mine || atomic_load(&turn->parent->leaving);
+    turn->mine = atomic_compare_exchange_strong(&turn->parent->group->growing, &nobody, 1);
+    return turn->mine || atomic_load(&turn->parent->failure.leaving);
 }
 
 /* Threads of one rank that grow a communicator at once do so one after another. */
@@ -412,7 +412,7 @@ int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_com
     *out = NULL;
     ft_engine_wait(parent->engine, is_turn, &turn,
                    (uint64_t)parent->limits.init_timeout_ms * 1000000u);
-    if (!turn.mine && atomic_load(&parent->leaving))
+    if (!turn.mine && atomic_load(&parent->failure.leaving))
         return ft_fail(FT_ABORTED, "rank %d aborted the communicator", parent->view.rank);
     if (!turn.mine)
         return ft_fail(FT_TIMEOUT,
@@ -421,6 +421,6 @@ int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_com
     ft_retry_pin(parent);
     int rc = grow(parent, how, out);
     ft_retry_unpin(parent);
-    atomic_store(&parent->growing, 0);
+    atomic_store(&parent->group->growing, 0);
     return rc;
 }

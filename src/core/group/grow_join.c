@@ -62,7 +62,8 @@ static int look(const struct ft_joining *joining, bool *yes)
         const struct ft_peer *peer = ft_engine_peer(joining->engine,
                                                     joining->table->endpoint[r].engine);
         *yes |= growth->told[r] == FT_SAID_YES;
-        open += growth->told[r] == FT_SAID_NOTHING && !peer->dead && !peer->unreachable;
+        open += growth->told[r] == FT_SAID_NOTHING && peer->state != FT_PEER_DEAD &&
+                peer->state != FT_PEER_UNREACHABLE;
     }
     return open > 0 ? FT_AGAIN : *yes ? FT_OK : FT_PEER;
 }
@@ -90,12 +91,12 @@ int ft_grow_join_turn(struct ft_joining *joining)
         return ft_fail(FT_PEER, "the survivors could not grow: %s", ft_status_text(status));
     uint64_t now = ft_now_ns(engine->env);
     bool yes, due = now - joining->asked_ns >= FT_GROW_ASK_NS;
-    if ((!due && heard == joining->heard) || pthread_mutex_trylock(&engine->drive) != 0)
+    if ((!due && heard == joining->heard) || !ft_engine_trylock(engine))
         return FT_AGAIN;
     int rc = look(joining, &yes);
     if (due && rc != FT_OK)
         ask(joining);
-    pthread_mutex_unlock(&engine->drive);
+    ft_engine_unlock(engine);
     if (due)
         joining->asked_ns = now;
     joining->heard = heard;

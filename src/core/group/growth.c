@@ -27,9 +27,9 @@ static void free_growth(struct ft_growth *growth)
     free(growth);
 }
 
-static struct ft_growth *find(const struct ft_engine *engine, uint64_t ctx)
+static struct ft_growth *find_growth(const struct ft_engine *engine, uint64_t ctx)
 {
-    struct ft_growth *growth = engine->growths;
+    struct ft_growth *growth = engine->group->growths;
     while (growth && growth->ctx != ctx)
         growth = growth->next;
     return growth;
@@ -55,8 +55,8 @@ int ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, 
         return ft_fail(FT_NOMEM, "no memory to grow");
     }
     ft_engine_lock(engine);
-    growth->next = engine->growths;
-    engine->growths = growth;
+    growth->next = engine->group->growths;
+    engine->group->growths = growth;
     ft_engine_unlock(engine);
     *out = growth;
     return FT_OK;
@@ -64,11 +64,11 @@ int ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, 
 
 void ft_grow_close(struct ft_engine *engine)
 {
-    for (struct ft_growth *growth = engine->growths, *next; growth; growth = next) {
+    for (struct ft_growth *growth = engine->group->growths, *next; growth; growth = next) {
         next = growth->next;
         free_growth(growth);
     }
-    engine->growths = NULL;
+    engine->group->growths = NULL;
 }
 
 /* ---- questions and answers ------------------------------------------------------------------- */
@@ -113,19 +113,12 @@ static void learn_asker(struct ft_engine *engine, struct ft_peer *peer, const vo
     peer->told = false;
 }
 
-bool ft_grow_asks(const struct ft_engine *engine, uint64_t id)
-{
-    const struct ft_growth *growth = engine->growths;
-    while (growth && !ft_growth_has(growth->askers, growth->asked, id))
-        growth = growth->next;
-    return growth != NULL;
-}
-
 static void take_question(struct ft_engine *engine, struct ft_peer *peer, struct ft_growth *growth)
 {
     int n = atomic_load_explicit(&growth->asked, memory_order_relaxed);
     if (!ft_growth_has(growth->askers, n, peer->id) && n < 2 * (growth->nranks - growth->nold)) {
         growth->askers[n] = peer->id;
+        peer->askers++;
         atomic_store_explicit(&growth->asked, n + 1, memory_order_release);
     }
     if (growth->status != FT_AGAIN && peer->address)
@@ -171,18 +164,28 @@ static void take_answer(struct ft_growth *growth, int from, const unsigned char 
     atomic_fetch_add_explicit(&growth->heard, 1, memory_order_release);
 }
 
-void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
-                     const void *data, size_t len_bytes)
+void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_in *in)
 {
-    struct ft_growth *growth = find(engine, head->ctx);
+    struct ft_growth *growth = find_growth(engine, in->head.ctx);
     if (!growth)
         return; /* not here yet: the joiner asks again */
-    if (head->what == FT_CTL_TELL && growth->joining)
-        take_answer(growth, peer->rank, data, len_bytes);
-    if (head->what != FT_CTL_ASK || growth->joining)
+    if (in->head.what == FT_CTL_TELL && growth->joining)
+        take_answer(growth, peer->rank, in->data, in->len_bytes);
+    if (in->head.what != FT_CTL_ASK || growth->joining)
         return;
-    learn_asker(engine, peer, data, len_bytes);
+    learn_asker(engine, peer, in->data, in->len_bytes);
     take_question(engine, peer, growth);
+}
+
+/* The engines that asked may be forgotten. */
+static void let_askers_go(struct ft_engine *engine, const struct ft_growth *growth)
+{
+    for (int i = 0; i < growth->asked; i++) {
+        struct ft_peer *peer = ft_engine_peer(engine, growth->askers[i]);
+        if (peer)
+            peer->askers--;
+    }
+    engine->hung_up = true;
 }
 
 /* A record is dropped when many later ones have come. */
@@ -199,13 +202,14 @@ void ft_growth_conclude(struct ft_engine *engine, struct ft_growth *growth, int 
             ft_growth_tell(engine, peer, growth);
     }
     int kept = 0;
-    for (struct ft_growth **at = &engine->growths; *at;) {
+    for (struct ft_growth **at = &engine->group->growths; *at;) {
         struct ft_growth *old = *at;
         if (++kept <= GROWTHS_KEPT || old->status == FT_AGAIN) {
             at = &old->next;
             continue;
         }
         *at = old->next;
+        let_askers_go(engine, old);
         free_growth(old);
     }
     ft_engine_unlock(engine);

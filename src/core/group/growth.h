@@ -5,7 +5,7 @@
 #ifndef FT_GROWTH_H
 #define FT_GROWTH_H
 
-#include "core/core.h"
+#include "core/group/group.h"
 
 #define FT_GROW_ASK_NS 20000000u /* between a joiner's questions */
 #define FT_GROW_PART "grow"      /* of the first survivor's endpoint: the facts */

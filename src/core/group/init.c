@@ -2,7 +2,7 @@
  * How the first communicator of an engine begins: by unique ids, through the bootstrap. Runs in a
  * user's or helper thread and blocks within the init bound.
  */
-#include "core/core.h"
+#include "core/group/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static int open_engine(const struct ft_init *init, struct ft_engine **out)
     if (rc != FT_OK)
         return rc;
     config.id = new_id(config.env);
-    return ft_engine_open(&config, out);
+    return ft_rank_open(&config, out);
 }
 
 /* The first context of a job: known before anybody answers, so that no message can come too
@@ -148,7 +148,7 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out)
                          : open_first(init, engine, table, ctx, out);
     free(table);
     if (rc != FT_OK)
-        ft_engine_close(engine);
+        ft_rank_close(engine);
     else
         FT_LOG(INFO, "init", init->rank, "communicator %016llx of %d ranks on %d hosts is ready",
                (unsigned long long)(*out)->ctx, (*out)->view.nranks, (*out)->view.nhosts);

@@ -4,7 +4,7 @@
  * their messages never meet), BYE that a rank destroyed its end. A notice is bytes from outside:
  * sizes, ranks and states are checked before use.
  */
-#include "core/core.h"
+#include "core/group/group.h"
 
 #include <string.h>
 
@@ -24,26 +24,27 @@ struct notice {
 
 static void queue_notice(struct ft_comm *comm, int rank, unsigned what)
 {
-    if (rank == comm->view.rank || (comm->notices[rank] & what))
+    if (rank == comm->view.rank || (comm->group->notices[rank] & what))
         return;
-    if (!comm->notices[rank])
-        comm->notices_left++;
-    comm->notices[rank] |= (unsigned char)what;
-    atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
+    if (!comm->group->notices[rank])
+        comm->group->notices_left++;
+    comm->group->notices[rank] |= (unsigned char)what;
+    atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
 }
 
 static void unqueue_notice(struct ft_comm *comm, int rank, unsigned what)
 {
-    comm->notices[rank] &= (unsigned char)~what;
-    if (!comm->notices[rank])
-        comm->notices_left--;
-    atomic_store_explicit(&comm->untold, comm->notices_left, memory_order_relaxed);
+    comm->group->notices[rank] &= (unsigned char)~what;
+    if (!comm->group->notices[rank])
+        comm->group->notices_left--;
+    atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
 }
 
 void ft_notice_broadcast(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != comm->culprit || comm->status == FT_MISMATCH || comm->status == FT_CORRUPT)
+        if (r != comm->failure.culprit || comm->failure.status == FT_MISMATCH ||
+            comm->failure.status == FT_CORRUPT)
             queue_notice(comm, r, TELL_FAIL);
 }
 
@@ -63,20 +64,21 @@ static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsig
 {
     memset(notice, 0, sizeof *notice);
     notice->what = what;
-    notice->status = comm->status;
-    notice->culprit = comm->culprit;
-    const struct ft_peer *culprit = comm->culprit >= 0 ? comm->peers[comm->culprit] : NULL;
+    notice->status = comm->failure.status;
+    notice->culprit = comm->failure.culprit;
+    const struct ft_peer *culprit = comm->failure.culprit >= 0 ? comm->peers[comm->failure.culprit]
+                                                               : NULL;
     if (what == TELL_BYE) {
-        notice->seq = comm->decided;
-        notice->sig = comm->retry.decided;
+        notice->seq = comm->group->decided;
+        notice->sig = comm->group->retry.decided;
     }
     if (what != TELL_ANNOUNCE)
-        notice->done = comm->done_op;
-    notice->proof = what == TELL_FAIL && culprit && culprit->dead;
+        notice->done = comm->calls.done;
+    notice->proof = what == TELL_FAIL && culprit && culprit->state == FT_PEER_DEAD;
     if (what == TELL_FAIL)
         snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1,
-                 comm->text);
-    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL;
+                 comm->failure.text);
+    for (const struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL;
          op && what == TELL_ANNOUNCE; op = op->next) {
         if (op->state != FT_OP_RUNNING || !ft_kind_is_collective(op->coll.kind))
             continue;
@@ -91,7 +93,7 @@ static int send_notice(struct ft_comm *comm, int rank, unsigned what, bool conne
 {
     struct ft_peer *peer = comm->peers[rank];
     struct ft_link *link = peer->tx;
-    if (!link && (!connect || peer->lost || peer->departed))
+    if (!link && (!connect || ft_peer_is_gone(peer) || peer->departed))
         return FT_PEER;
     int rc = ft_engine_link(comm->engine, peer, &link);
     if (rc != FT_OK)
@@ -120,12 +122,12 @@ static bool is_relay(const struct ft_comm *comm, int rank)
 static bool send_due_notices(struct ft_comm *comm)
 {
     bool moved = false;
-    for (int r = 0; r < comm->view.nranks && comm->notices_left; r++)
-        for (unsigned what = TELL_FAIL; comm->notices[r] && what <= TELL_BYE; what <<= 1) {
-            if (!(comm->notices[r] & what))
+    for (int r = 0; r < comm->view.nranks && comm->group->notices_left; r++)
+        for (unsigned what = TELL_FAIL; comm->group->notices[r] && what <= TELL_BYE; what <<= 1) {
+            if (!(comm->group->notices[r] & what))
                 continue;
             bool connect = what == TELL_ANNOUNCE ||
-                           (what == TELL_FAIL && (!comm->quiet || is_relay(comm, r)));
+                           (what == TELL_FAIL && (!comm->failure.quiet || is_relay(comm, r)));
             if (send_notice(comm, r, what, connect) == FT_AGAIN)
                 continue;
             unqueue_notice(comm, r, what);
@@ -141,23 +143,6 @@ void ft_notice_bye(struct ft_comm *comm)
             send_notice(comm, r, TELL_BYE, false);
 }
 
-bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig)
-{
-    if (comm->status != FT_OK)
-        return true;
-    uint64_t mine = comm->history[seq % FT_HISTORY].sig;
-    sig = ft_sig_call(sig);
-    if (seq == 0 || comm->history[seq % FT_HISTORY].seq != seq || mine == sig)
-        return false;
-    char here[128], there[128];
-    ft_sig_text(mine, here, sizeof here);
-    ft_sig_text(sig, there, sizeof there);
-    ft_comm_fail(comm, FT_MISMATCH, peer,
-                 "ranks made different calls as operation %llu: rank %d %s, rank %d %s",
-                 (unsigned long long)seq, comm->view.rank, here, peer, there);
-    return true;
-}
-
 static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
 {
     notice->text[sizeof notice->text - 1] = '\0';
@@ -169,7 +154,7 @@ static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
     bool kept = notice->status == FT_MISMATCH || notice->status == FT_TIMEOUT ||
                 notice->status == FT_REVOKED || notice->status == FT_CORRUPT;
     int status = kept ? notice->status : FT_PEER;
-    comm->quiet = true;
+    comm->failure.quiet = true;
     ft_comm_fail(comm, status, culprit, "%s (told by rank %d)", notice->text, from);
     for (int r = 0; r < comm->view.nranks; r++)
         if (r != from && r != comm->view.rank && r != culprit &&
@@ -182,15 +167,15 @@ static void take_proof(struct ft_comm *comm, const struct notice *notice)
 {
     if (notice->proof && notice->culprit >= 0 && notice->culprit < comm->view.nranks &&
         notice->culprit != comm->view.rank)
-        comm->peers[notice->culprit]->dead = true;
+        ft_peer_move(comm->engine, comm->peers[notice->culprit], FT_PEER_DEAD);
 }
 
 /* What was committed there is committed everywhere, and who said so may be gone when the ranks
  * agree. Nobody can have committed what did not begin here. */
 static void take_committed(struct ft_comm *comm, const struct notice *notice)
 {
-    if (notice->done <= comm->seq && notice->done > comm->retry.told_op)
-        comm->retry.told_op = notice->done;
+    if (notice->done <= comm->calls.seq && notice->done > comm->group->retry.told_op)
+        comm->group->retry.told_op = notice->done;
 }
 
 static void take_notice(struct ft_comm *comm, int from, struct notice *notice)
@@ -200,21 +185,22 @@ static void take_notice(struct ft_comm *comm, int from, struct notice *notice)
     switch (notice->what) {
     case TELL_FAIL:
         take_proof(comm, notice);
-        if (comm->status == FT_OK)
+        if (comm->failure.status == FT_OK)
             take_fail(comm, from, notice);
         break;
     case TELL_ANNOUNCE:
-        if (comm->status != FT_OK)
+        if (comm->failure.status != FT_OK)
             queue_notice(comm, from, TELL_FAIL);
-        comm->announced[from].seq = notice->seq;
-        comm->announced[from].sig = notice->sig;
-        comm->any_announced = true;
+        comm->calls.announced[from].seq = notice->seq;
+        comm->calls.announced[from].sig = notice->sig;
+        comm->calls.any_announced = true;
         ft_mismatch_check(comm, from, notice->seq, notice->sig);
         break;
     case TELL_BYE:
-        comm->gone[from] = (struct ft_gone){.left = true,
-                                            .retried = notice->sig != 0,
-                                            .decided = (uint32_t)ft_min(notice->seq, UINT32_MAX)};
+        comm->group->gone[from] = (struct ft_gone){.left = true,
+                                                   .retried = notice->sig != 0,
+                                                   .decided = (uint32_t)ft_min(notice->seq,
+                                                                               UINT32_MAX)};
         break;
     default:
         if (!comm->peers[from]->odd)
@@ -249,5 +235,13 @@ static bool receive_notices(struct ft_comm *comm)
 bool ft_notice_turn(struct ft_comm *comm)
 {
     bool moved = receive_notices(comm);
-    return comm->notices_left ? send_due_notices(comm) || moved : moved;
+    return comm->group->notices_left ? send_due_notices(comm) || moved : moved;
+}
+
+void ft_notice_reset(struct ft_comm *comm)
+{
+    size_t n = (size_t)comm->view.nranks;
+    memset(comm->group->notices, 0, n);
+    memset(comm->group->gone, 0, n * sizeof *comm->group->gone);
+    comm->group->notices_left = 0;
 }

@@ -3,7 +3,7 @@
  * in a user's or helper thread and blocks within the init bound. The child's context is known, and
  * bound, before any rank can know that there is a child: no message of it can come too early.
  */
-#include "core/core.h"
+#include "core/group/group.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -132,9 +132,9 @@ static int split(struct ft_comm *parent, int color, int key, const char *name,
     struct choice *all = calloc(n, sizeof *all);
     int *members = calloc(n, sizeof *members);
     /* the exchange of the n-th child is the n-th, whatever other threads split */
-    pthread_mutex_lock(&parent->split_lock);
+    pthread_mutex_lock(&parent->group->split_lock);
     ft_engine_lock(engine);
-    uint32_t child = ++parent->children;
+    uint32_t child = ++parent->group->children;
     ft_engine_unlock(engine);
     int32_t salt[2] = {(int32_t)child, color};
     uint64_t ctx = ft_hash64(salt, sizeof salt, parent->ctx);
@@ -148,7 +148,7 @@ static int split(struct ft_comm *parent, int color, int key, const char *name,
         stream = begin_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t),
                                 FT_SPLIT_MARK);
     }
-    pthread_mutex_unlock(&parent->split_lock);
+    pthread_mutex_unlock(&parent->group->split_lock);
     int told = end_exchange(stream);
     rc = bound ? told : ft_fail(FT_NOMEM, "no memory for a split");
     if (rc == FT_OK && color >= 0)
@@ -184,7 +184,7 @@ int ft_split_run(struct ft_comm *parent, int color, int key, const char *name,
 
 static bool has_no_work(void *arg)
 {
-    return atomic_load_explicit(&((struct ft_comm *)arg)->queued, memory_order_acquire) == 0;
+    return atomic_load_explicit(&((struct ft_comm *)arg)->works.queued, memory_order_acquire) == 0;
 }
 
 /* Operations under way end first: by themselves, or as revoked ones if the caller says so. */

@@ -4,7 +4,7 @@
 #ifndef FT_RESHAPE_H
 #define FT_RESHAPE_H
 
-#include "core/core.h"
+#include "core/group/group.h"
 
 /* Shrink: who is left makes a communicator of its own over the links it has. Blocks; see
  * ftcclCommShrink(). */
@@ -85,9 +85,7 @@ int ft_grow_join_begin(struct ft_engine *engine, const struct ft_table *table,
 int ft_grow_join_turn(struct ft_joining *joining);
 int ft_grow_join_end(struct ft_joining *joining, const struct ft_grow *how, int rc,
                      struct ft_comm **out);
-void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_head *head,
-                     const void *data, size_t len_bytes);
-bool ft_grow_asks(const struct ft_engine *engine, uint64_t id); /* is it a joiner that has asked? */
+void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_in *in);
 void ft_grow_close(struct ft_engine *engine);
 #define FT_ENDPOINT_KEY "key" /* part of a joiner's endpoint: its rankKey, if it has one */
 

@@ -7,7 +7,7 @@
  * context has one such agreement, in which every rank of a failed communicator takes part, also one
  * that cannot go on: then nobody does.
  */
-#include "core/core.h"
+#include "core/group/group.h"
 
 #include <string.h>
 
@@ -19,52 +19,7 @@ enum { MAY_GO_ON = 1, NOT_LATE = 2 };
 
 static bool is_under_way(const struct ft_comm *comm)
 {
-    return atomic_load_explicit(&comm->retry.under_way, memory_order_acquire) != 0;
-}
-
-/* ---- what can be repeated -------------------------------------------------------------------- */
-
-static bool can_repeat(const struct ft_op *op)
-{
-    enum ft_kind kind = op->verifies ? op->verifies->coll.kind : op->coll.kind;
-    return kind == FT_ALLREDUCE || kind == FT_REDUCE || kind == FT_BROADCAST;
-}
-
-bool ft_retry_applies(const struct ft_comm *comm, int status)
-{
-    const struct ft_retry *retry = &comm->retry;
-    if (!comm->limits.retry || (status != FT_PEER && status != FT_TIMEOUT))
-        return false;
-    if (retry->never || retry->pins || retry->p2p_passed || comm->windows ||
-        atomic_load(&comm->leaving))
-        return false;
-    for (const struct ft_op *op = comm->running ? comm->head->ops : NULL; op; op = op->next)
-        if (op->state == FT_OP_RUNNING && !can_repeat(op))
-            return false;
-    return true;
-}
-
-bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op)
-{
-    if (op->epoch == comm->view.epoch)
-        return true;
-    bool rooted = op->coll.kind == FT_BROADCAST || op->coll.kind == FT_REDUCE;
-    int root = 0;
-    while (rooted && root < comm->view.nranks && comm->view.peer[root] != op->root_id)
-        root++;
-    if (can_repeat(op) && root < comm->view.nranks) {
-        op->coll.root = root;
-        op->epoch = comm->view.epoch;
-        return true;
-    }
-    comm->retry.never = true;
-    ft_comm_fail(
-        comm, FT_PEER, -1,
-        can_repeat(op)
-            ? "the root of a %s has failed"
-            : "a %s was called before the communicator lost a rank, and does not fit it any more",
-        ft_kind_name(op->coll.kind));
-    return false;
+    return ft_comm_state(comm) == FT_COMM_RETRYING;
 }
 
 /* ---- for other threads ----------------------------------------------------------------------- */
@@ -81,7 +36,7 @@ void ft_retry_pin(struct ft_comm *comm)
         ft_engine_wait(comm->engine, is_steady, comm, 0);
         ft_engine_lock(comm->engine);
         pinned = is_steady(comm);
-        comm->retry.pins += pinned;
+        comm->failure.pins += pinned;
         ft_engine_unlock(comm->engine);
     }
 }
@@ -91,31 +46,8 @@ void ft_retry_unpin(struct ft_comm *comm)
     if (!comm->limits.retry)
         return;
     ft_engine_lock(comm->engine);
-    comm->retry.pins--;
+    comm->failure.pins--;
     ft_engine_unlock(comm->engine);
-}
-
-int ft_comm_nranks(const struct ft_comm *comm)
-{
-    return atomic_load_explicit(&comm->nranks, memory_order_relaxed);
-}
-
-int ft_comm_rank(const struct ft_comm *comm)
-{
-    return atomic_load_explicit(&comm->rank, memory_order_relaxed);
-}
-
-struct ft_shape ft_comm_shape(struct ft_comm *comm, int root)
-{
-    if (!comm->limits.retry)
-        return (struct ft_shape){.nranks = ft_comm_nranks(comm), .rank = ft_comm_rank(comm)};
-    pthread_mutex_lock(&comm->text_lock);
-    const struct ft_view *view = &comm->view;
-    struct ft_shape shape = {.nranks = view->nranks, .rank = view->rank, .epoch = view->epoch};
-    if (root >= 0 && root < view->nranks)
-        shape.root_id = view->peer[root];
-    pthread_mutex_unlock(&comm->text_lock);
-    return shape;
 }
 
 /* ---- the new view ---------------------------------------------------------------------------- */
@@ -143,7 +75,7 @@ static void release_peer(struct ft_engine *engine, struct ft_peer *peer)
         return;
     ft_locality_part(peer);
     if (peer->tx)
-        ft_engine_drop_link(engine, peer, peer->tx);
+        ft_link_drop(engine, peer, peer->tx);
 }
 
 /* The survivors keep their order; the arrays have room. */
@@ -152,10 +84,10 @@ static void leave_out_ranks(struct ft_comm *comm, const unsigned char *excluded)
     struct ft_view *view = &comm->view;
     int *host = (int *)(uintptr_t)view->host, n = 0, old = view->nranks, me = view->rank, lost = 0;
     uint64_t *peer = (uint64_t *)(uintptr_t)view->peer;
-    pthread_mutex_lock(&comm->text_lock);
+    pthread_mutex_lock(&comm->failure.lock);
     for (int r = 0; r < old; r++) {
         if (excluded[r]) {
-            comm->retry.lost[lost++] = r;
+            comm->group->lost[lost++] = r;
             release_peer(comm->engine, comm->peers[r]);
             continue;
         }
@@ -168,10 +100,10 @@ static void leave_out_ranks(struct ft_comm *comm, const unsigned char *excluded)
     view->nranks = n;
     view->epoch++;
     number_hosts(view);
-    comm->culprit = -1;
-    pthread_mutex_unlock(&comm->text_lock);
+    comm->failure.culprit = -1;
+    pthread_mutex_unlock(&comm->failure.lock);
     if (lost > 0)
-        comm->retry.nlost = lost;
+        comm->group->nlost = lost;
     atomic_store_explicit(&comm->nranks, n, memory_order_relaxed);
     atomic_store_explicit(&comm->rank, view->rank, memory_order_relaxed);
 }
@@ -179,25 +111,10 @@ static void leave_out_ranks(struct ft_comm *comm, const unsigned char *excluded)
 /* What the communicator remembers of its ranks and plans. */
 static void forget_view(struct ft_comm *comm)
 {
-    size_t n = (size_t)comm->view.nranks;
-    memset(comm->lanes, 0, sizeof comm->lanes);
-    memset(comm->sends, 0, n * sizeof *comm->sends);
-    memset(comm->recvs, 0, n * sizeof *comm->recvs);
-    memset(comm->signals, 0, n * sizeof *comm->signals);
-    memset(comm->announced, 0, n * sizeof *comm->announced);
-    memset(comm->history, 0, sizeof comm->history);
-    memset(comm->notices, 0, n);
-    memset(comm->gone, 0, n * sizeof *comm->gone);
-    memset(comm->failed, 0, n);
-    comm->notices_left = 0;
-    atomic_store_explicit(&comm->untold, 0, memory_order_relaxed);
-    comm->announced_self = comm->any_announced = comm->quiet = false;
-    comm->retry.told_op = 0;
-    for (int i = 0; i < FT_PLAN_CACHE; i++)
-        comm->plans[i].valid = false;
-    comm->last_plan = NULL;
-    comm->comparing.algo = NULL;
-    comm->draining_ns = 0;
+    ft_run_reset(comm);
+    ft_notice_reset(comm);
+    memset(comm->group->failed, 0, (size_t)comm->view.nranks);
+    comm->group->retry.told_op = 0;
 }
 
 static void change_view(struct ft_comm *comm, const struct ft_decision *decision)
@@ -206,12 +123,12 @@ static void change_view(struct ft_comm *comm, const struct ft_decision *decision
     uint64_t old = comm->ctx;
     forget_view(comm);
     leave_out_ranks(comm, decision->excluded);
-    comm->seq = comm->done_op = comm->agreed_op = decision->last_op;
-    uint64_t next = comm->retry.ctx;
-    comm->retry.ctx = 0;
-    comm->retry.agreement = NULL;
+    comm->calls.seq = comm->calls.done = comm->group->agreed_op = decision->last_op;
+    uint64_t next = comm->group->retry.ctx;
+    comm->group->retry.ctx = 0;
+    comm->group->retry.agreement = NULL;
     ft_agreement_detach(comm, true);
-    comm->retry.decided = false;
+    comm->group->retry.decided = false;
     ft_engine_unbind_held(engine, old);
     comm->ctx = next;
     ft_readiness_attach(comm);
@@ -221,14 +138,14 @@ static void change_view(struct ft_comm *comm, const struct ft_decision *decision
                                            comm->view.nranks, comm->view.rank, comm->name);
     }
     ft_engine_count_local(engine);
-    atomic_store_explicit(&comm->status, FT_OK, memory_order_relaxed);
-    atomic_store_explicit(&comm->retry.under_way, 0, memory_order_release);
+    atomic_store_explicit(&comm->failure.status, FT_OK, memory_order_relaxed);
+    ft_comm_move(comm, FT_COMM_OPEN);
 }
 
 /* Who has a rank's commit round complete knows that all have their data: also this one. */
 static void finish_committed(struct ft_comm *comm, uint64_t last_op)
 {
-    for (struct ft_op *op = comm->head->ops; op; op = op->next) {
+    for (struct ft_op *op = comm->works.head->ops; op; op = op->next) {
         if (op->state != FT_OP_DRAINING || op->seq > last_op)
             continue;
         if (!op->verifies && op->lanes_left > 0)
@@ -244,7 +161,7 @@ static void finish_committed(struct ft_comm *comm, uint64_t last_op)
  * that breaks again and again does not keep it for ever. */
 static void rewind_work(struct ft_comm *comm, bool shrunk)
 {
-    struct ft_work *work = comm->head;
+    struct ft_work *work = comm->works.head;
     work->nops = work->ops_left = 0;
     work->last = NULL;
     if (shrunk)
@@ -264,9 +181,15 @@ static void rewind_work(struct ft_comm *comm, bool shrunk)
         work->ops_left++;
         at = &op->next;
     }
-    comm->running = false;
+    comm->works.running = false;
     if (!work->ops)
         ft_comm_retire(comm, FT_OK);
+}
+
+static void reopen_peer(struct ft_engine *engine, struct ft_peer *peer)
+{
+    peer->departed = false;
+    ft_peer_move(engine, peer, FT_PEER_OPEN);
 }
 
 /* A link that broke between two that live is made anew; one that failed meanwhile is a failure of
@@ -278,13 +201,13 @@ static void mend_links(struct ft_comm *comm)
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_peer *peer = comm->peers[r];
         struct ft_link *link;
-        if (!peer || (!peer->dead && !peer->lost && !peer->departed))
+        if (!peer || (!ft_peer_is_gone(peer) && !peer->departed))
             continue;
         if (peer->rx && peer->rx->state == FT_LINK_DOWN)
-            ft_engine_drop_link(comm->engine, peer, peer->rx);
+            ft_link_drop(comm->engine, peer, peer->rx);
         int rc = ft_engine_redial(comm->engine, peer, &link);
         if (rc == FT_OK || rc == FT_AGAIN)
-            peer->lost = peer->departed = false;
+            reopen_peer(comm->engine, peer);
         else
             ft_comm_fail(comm, FT_PEER, r, "rank %d lost rank %d: %s", comm->view.rank, r,
                          ft_status_text(rc));
@@ -296,20 +219,20 @@ static bool go_on(struct ft_comm *comm, const struct ft_decision *decision)
 {
     if (!ft_comm_settle(comm))
         return false;
-    if (comm->running) {
+    if (comm->works.running) {
         finish_committed(comm, decision->last_op);
         if (!ft_preserve_restore(comm))
             return true;
     }
-    int before = comm->view.nranks, ends = comm->retry.ends;
-    char text[sizeof comm->text];
-    memcpy(text, comm->text, sizeof text);
-    comm->retry.ends = FT_OK;
+    int before = comm->view.nranks, ends = comm->failure.ends;
+    char text[sizeof comm->failure.text];
+    memcpy(text, comm->failure.text, sizeof text);
+    comm->failure.ends = FT_OK;
     change_view(comm, decision);
     FT_LOG(INFO, "init", comm->view.rank,
            "%d of %d ranks go on as communicator %016llx after operation %llu", comm->view.nranks,
-           before, (unsigned long long)comm->ctx, (unsigned long long)comm->done_op);
-    if (comm->running)
+           before, (unsigned long long)comm->ctx, (unsigned long long)comm->calls.done);
+    if (comm->works.running)
         rewind_work(comm, comm->view.nranks < before);
     if (ends != FT_OK)
         ft_comm_fail(comm, ends, -1, "%s", text);
@@ -324,21 +247,21 @@ static bool go_on(struct ft_comm *comm, const struct ft_decision *decision)
 
 static bool give_up(struct ft_comm *comm)
 {
-    struct ft_retry *retry = &comm->retry;
-    if (retry->ends != FT_OK)
-        atomic_store_explicit(&comm->status, retry->ends, memory_order_relaxed);
+    struct ft_retry *retry = &comm->group->retry;
+    if (comm->failure.ends != FT_OK)
+        atomic_store_explicit(&comm->failure.status, comm->failure.ends, memory_order_relaxed);
     if (retry->ctx)
         ft_engine_unbind_held(comm->engine, retry->ctx);
     retry->ctx = 0;
-    atomic_store_explicit(&comm->verdict, comm->status, memory_order_release);
-    atomic_store_explicit(&retry->under_way, 0, memory_order_release);
+    atomic_store_explicit(&comm->failure.verdict, comm->failure.status, memory_order_release);
+    ft_comm_move(comm, FT_COMM_FAILED);
     return true;
 }
 
 static bool enter_agreement(struct ft_comm *comm)
 {
-    struct ft_retry *retry = &comm->retry;
-    bool may = is_under_way(comm) && retry->ends == FT_OK;
+    struct ft_retry *retry = &comm->group->retry;
+    bool may = is_under_way(comm) && comm->failure.ends == FT_OK;
     uint64_t salt[2] = {comm->view.epoch + 1, FT_AGREE_RETRY};
     uint64_t ctx = ft_hash64(salt, sizeof salt, comm->ctx);
     may = may && ft_engine_bind_held(comm->engine, ctx) == FT_OK;
@@ -348,7 +271,7 @@ static bool enter_agreement(struct ft_comm *comm)
                                    .key = comm->view.rank,
                                    .last_op = retry->told_op,
                                    .flags = (may ? MAY_GO_ON : 0) |
-                                            (comm->status != FT_TIMEOUT ? NOT_LATE : 0)};
+                                            (comm->failure.status != FT_TIMEOUT ? NOT_LATE : 0)};
     int rc = ft_agreement_enter_held(comm, FT_AGREEMENT_RETRY, &input, &retry->agreement);
     return is_under_way(comm) && (!may || rc != FT_OK) ? give_up(comm) : true;
 }
@@ -363,8 +286,8 @@ static bool goes_on(const struct ft_comm *comm, const struct ft_decision *decisi
 
 bool ft_retry_turn(struct ft_comm *comm)
 {
-    struct ft_retry *retry = &comm->retry;
-    bool leaving = atomic_load(&comm->leaving), under_way = is_under_way(comm);
+    struct ft_retry *retry = &comm->group->retry;
+    bool leaving = atomic_load(&comm->failure.leaving), under_way = is_under_way(comm);
     if (!retry->agreement && !leaving && comm->view.nranks > 1)
         return enter_agreement(comm);
     if (!under_way)

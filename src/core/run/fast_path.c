@@ -4,7 +4,7 @@
  * within that turn, as it does when the peers were first, it has never been in a queue; else it
  * takes its place on the stream like any other, and whoever turns the engine ends it.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 /* for the messages of a call that repeats itself, before the engine is turned: about a
  * microsecond */
@@ -31,18 +31,18 @@ static bool is_same(const struct ft_fast *fast, const struct ft_repeat *repeat,
 
 static void load_repeat(struct ft_comm *comm, struct ft_repeat *repeat)
 {
-    struct ft_op *op = &comm->fast.op;
+    struct ft_op *op = &comm->fast->op;
     ft_op_reset(op);
     op->coll = repeat->coll;
     op->redop = repeat->redop;
     op->plan = repeat->plan;
     op->sig = repeat->sig;
-    comm->fast.loaded = repeat;
+    comm->fast->loaded = repeat;
 }
 
 static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
 {
-    struct ft_fast *fast = &comm->fast;
+    struct ft_fast *fast = comm->fast;
     if (fast->loaded && is_same(fast, fast->loaded, coll, red))
         return true;
     for (struct ft_repeat *repeat = fast->repeats; repeat < fast->repeats + FT_REPEATS; repeat++) {
@@ -58,7 +58,7 @@ static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
  * own operators are not: another one may have the same number later. */
 static void keep_repeat(struct ft_comm *comm)
 {
-    struct ft_fast *fast = &comm->fast;
+    struct ft_fast *fast = comm->fast;
     const struct ft_op *op = &fast->op;
     const struct ft_plan *plan = &op->plan;
     bool one = plan->nlanes == 1 && plan->nsteps <= FT_REPEAT_STEPS,
@@ -83,7 +83,7 @@ static void keep_repeat(struct ft_comm *comm)
 /* Is a short collective the next to end? */
 static bool is_short_next(const struct ft_comm *comm)
 {
-    const struct ft_op *next = comm->head ? comm->head->ops : NULL;
+    const struct ft_op *next = comm->works.head ? comm->works.head->ops : NULL;
     return next && ft_kind_is_collective(next->coll.kind) &&
            next->coll.count <= REPEAT_BYTES / ft_type_size(next->coll.type);
 }
@@ -93,28 +93,28 @@ static bool is_short_next(const struct ft_comm *comm)
 static void catch_up(struct ft_comm *comm, const struct ft_stream *stream)
 {
     struct ft_engine *engine = comm->engine;
-    if (comm->fast.skips > 0 && comm->fast.skips--)
+    if (comm->fast->skips > 0 && comm->fast->skips--)
         return;
     if (!comm->tuning.local_links || comm->view.nhosts > 1 ||
         atomic_load_explicit(&engine->crowded, memory_order_relaxed))
         return;
     uint64_t end = ft_now_ns(engine->env) + CATCH_UP_NS;
     for (int idle = 0; idle < CATCH_UP_IDLE && is_short_next(comm) && ft_now_ns(engine->env) < end;)
-        idle = ft_engine_turn(engine) ? 0 : idle + 1;
+        idle = engine->turn(engine) ? 0 : idle + 1;
     if (!ft_stream_is_idle(stream))
-        comm->fast.skips = CATCH_UP_AGAIN;
+        comm->fast->skips = CATCH_UP_AGAIN;
 }
 
 struct ft_op *ft_fast_begin(struct ft_comm *comm, const struct ft_stream *stream,
                             const struct ft_coll *coll, int red)
 {
     struct ft_engine *engine = comm->engine;
-    struct ft_fast *fast = &comm->fast;
-    if (comm->limits.verify || comm->limits.retry || pthread_mutex_trylock(&engine->drive) != 0)
+    struct ft_fast *fast = comm->fast;
+    if (comm->limits.verify || comm->limits.retry || !ft_engine_trylock(engine))
         return NULL;
     if (!ft_stream_is_idle(stream))
         catch_up(comm, stream);
-    bool idle = ft_stream_is_idle(stream) && !comm->head && comm->status == FT_OK &&
+    bool idle = ft_stream_is_idle(stream) && !comm->works.head && comm->failure.status == FT_OK &&
                 !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
     /* pairs with ft_fast_over() */
     if (idle && !atomic_load_explicit(&fast->queued, memory_order_acquire)) {
@@ -124,13 +124,13 @@ struct ft_op *ft_fast_begin(struct ft_comm *comm, const struct ft_stream *stream
             ft_op_reset(&fast->op), fast->loaded = NULL;
         return &fast->op;
     }
-    pthread_mutex_unlock(&engine->drive);
+    ft_engine_unlock(engine);
     return NULL;
 }
 
 void ft_fast_cancel(struct ft_comm *comm)
 {
-    pthread_mutex_unlock(&comm->engine->drive);
+    ft_engine_unlock(comm->engine);
 }
 
 /* Peers that sleep are woken when this call has its result, or has to wait for it. */
@@ -161,7 +161,7 @@ static void run_repeat(struct ft_comm *comm)
 void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
 {
     struct ft_engine *engine = comm->engine;
-    struct ft_fast *fast = &comm->fast;
+    struct ft_fast *fast = comm->fast;
     struct ft_entry *entry = &fast->entry;
     struct ft_work *work = &entry->first_work;
     if (fast->again) { /* the rest is as it was */
@@ -177,18 +177,18 @@ void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
     entry->nstreams = 0;
     fast->op.state = FT_OP_QUEUED;
     fast->unqueued = true;
-    comm->head = comm->tail = work;
+    comm->works.head = comm->works.tail = work;
     if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed))
         atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
     engine->stuck = false;
     if (fast->again)
         run_repeat(comm);
     else
-        ft_comm_turn(comm); /* what it sends leaves first */
+        ft_run_turn(comm); /* what it sends leaves first */
     /* even if all calls end at once it hears of others */
     bool looks = (engine->turns + 1) % FT_TURNS_RARELY == 0;
     if (fast->unqueued || looks)
-        ft_engine_turn(engine);
+        engine->turn(engine);
     else
         engine->turns++;
     if (fast->unqueued) {
@@ -197,12 +197,12 @@ void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
         ft_entry_begun(entry, stream);
     } else if (fast->status != FT_OK)
         ft_stream_fail(stream, fast->status, comm);
-    pthread_mutex_unlock(&engine->drive);
+    ft_engine_unlock(engine);
 }
 
 bool ft_fast_ended(struct ft_comm *comm, const struct ft_work *work, int status)
 {
-    struct ft_fast *fast = &comm->fast;
+    struct ft_fast *fast = comm->fast;
     if (work != &fast->entry.first_work)
         return false;
     ft_op_trim(&fast->op);
@@ -218,9 +218,9 @@ bool ft_fast_ended(struct ft_comm *comm, const struct ft_work *work, int status)
 bool ft_fast_over(struct ft_entry *entry)
 {
     struct ft_comm *comm = entry->works ? entry->works->comm : NULL;
-    if (!comm || entry != &comm->fast.entry)
+    if (!comm || entry != &comm->fast->entry)
         return false;
-    atomic_store_explicit(&comm->fast.queued, 0, memory_order_release);
+    atomic_store_explicit(&comm->fast->queued, 0, memory_order_release);
     ft_comm_unref(comm);
     return true;
 }

@@ -6,7 +6,7 @@
  * is untouched until then. The whole is the host's: what members have on the GPU is fetched before
  * its first step and brought back after its last.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -131,28 +131,28 @@ static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
 
 void ft_fuse_gather(struct ft_comm *comm)
 {
-    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+    for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
         if (op->members)
             copy_members(comm, op, false);
 }
 
 bool ft_fuse_gathered(struct ft_comm *comm)
 {
-    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
+    for (const struct ft_op *op = comm->works.head->ops; op; op = op->next)
         if (op->members && !is_copied(comm, op))
             return false;
-    comm->head->gathers = false;
+    comm->works.head->gathers = false;
     return true;
 }
 
 bool ft_fuse_deliver(struct ft_comm *comm)
 {
     bool moved = false;
-    for (struct ft_op *op = comm->head->ops; op; op = op->next) {
+    for (struct ft_op *op = comm->works.head->ops; op; op = op->next) {
         if (!op->leaves || !is_copied(comm, op))
             continue;
         op->leaves = false;
-        comm->head->leaving--;
+        comm->works.head->leaving--;
         ft_op_done(op);
         moved = true;
     }
@@ -161,7 +161,7 @@ bool ft_fuse_deliver(struct ft_comm *comm)
 
 void ft_fuse_drop(struct ft_comm *comm)
 {
-    for (struct ft_op *op = comm->running ? comm->head->ops : NULL; op; op = op->next)
+    for (struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL; op; op = op->next)
         for (struct ft_op *member = op->leaves ? NULL : op->members; member; member = member->next)
             if (member->gpu && member->gpu->busy)
                 comm->gpu->ops->cancel(comm->gpu->queue, &member->gpu->send.req);
@@ -183,7 +183,7 @@ bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole)
         return true;
     copy_members(comm, whole, true);
     whole->leaves = true;
-    comm->head->leaving++;
+    comm->works.head->leaving++;
     return false;
 }
 

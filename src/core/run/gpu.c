@@ -5,7 +5,7 @@
  * and landing buffers that the queue stages. Everything a pass uses of a link is given back before
  * the link goes.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static int need_queue(struct ft_comm *comm)
 /* Before any stream goes on: kernels behind the failed operation can know. */
 static void tell_kernels(const struct ft_comm *comm, struct ft_comm_gpu *gpu)
 {
-    if (gpu->word && comm->verdict != FT_OK)
+    if (gpu->word && comm->failure.verdict != FT_OK)
         __atomic_store_n(gpu->word, 1, __ATOMIC_RELEASE);
 }
 
@@ -502,7 +502,7 @@ static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_l
     if (!ft_lane_is_at_step(lane) || !lane->op->gpu)
         return;
     for (int k = 0; k < lane->step->nsend; k++) {
-        struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes][k];
+        struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes.at][k];
         struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
         if (send->slot && (!only || only == link))
             drop_send(gpu, send, link);
@@ -515,7 +515,7 @@ static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_l
 static void drop_peer(struct ft_comm *comm, struct ft_comm_gpu *gpu, int rank,
                       const struct ft_link *only)
 {
-    struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
+    struct ft_op *send = comm->p2p.sends[rank].head, *recv = comm->p2p.recvs[rank].head;
     struct ft_peer *peer = comm->peers[rank];
     /* no peer: what this rank sends to itself needs no link */
     if (only && (!peer || (only != peer->tx && only != peer->rx)))
@@ -540,7 +540,7 @@ void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)
         return;
     if (!link)
         ft_fuse_drop(comm), drop_digest(gpu);
-    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
         drop_lane(comm, gpu, lane, link);
     for (int r = 0; r < comm->view.nranks; r++)
         drop_peer(comm, gpu, r, link);

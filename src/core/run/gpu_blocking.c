@@ -5,7 +5,7 @@
  * a group may wait for each other. Then the user's thread goes on, and its streams have nothing to
  * wait for but the past.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 

@@ -6,7 +6,7 @@
  * not been reached yet, one before it is over. So a replay goes before all calls that wait. What is
  * kept is forgotten when no graph has it any more.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 
@@ -146,17 +146,17 @@ static int add_op(struct ft_work *work, const struct ft_captured_op *kept)
 /* Behind what runs and replays that rang before. */
 static void enqueue(struct ft_comm *comm, struct ft_work *work)
 {
-    struct ft_work *after = comm->running ? comm->head : NULL,
-                   *next = after ? after->next : comm->head;
+    struct ft_work *after = comm->works.running ? comm->works.head : NULL,
+                   *next = after ? after->next : comm->works.head;
     for (; next && next->bell; next = next->next)
         after = next;
     work->next = next;
     if (after)
         after->next = work;
     else
-        comm->head = work;
+        comm->works.head = work;
     if (!next)
-        comm->tail = work;
+        comm->works.tail = work;
 }
 
 static int replay(struct ft_comm *comm, struct ft_captured *captured, uint64_t run)
@@ -176,7 +176,7 @@ static int replay(struct ft_comm *comm, struct ft_captured *captured, uint64_t r
     captured->works++;
     atomic_store_explicit(&entry->works_left, 1, memory_order_relaxed);
     atomic_store_explicit(&entry->slots_left, 1, memory_order_relaxed);
-    atomic_fetch_add_explicit(&comm->queued, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&comm->works.queued, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->engine->gpu_works, 1, memory_order_relaxed);
     comm->engine->replayed_ns = ft_now_ns(comm->engine->env);
     enqueue(comm, work);
@@ -214,7 +214,7 @@ bool ft_graph_turn(struct ft_comm *comm)
     bool moved = false;
     if (!gpu || !gpu->captured)
         return false;
-    while (comm->status == FT_OK && (bell = gpu->ops->rung(gpu->queue, &run))) {
+    while (comm->failure.status == FT_OK && (bell = gpu->ops->rung(gpu->queue, &run))) {
         moved = true;
         if (replay(comm, bell->owner, run) != FT_OK)
             ft_comm_fail(comm, FT_NOMEM, comm->view.rank,

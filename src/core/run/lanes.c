@@ -4,7 +4,7 @@
  * forwards have a slot, one pass of the device combines them; the step is over when nothing it sent
  * refers to user memory any more. Lanes never wait for each other.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static bool is_collective(const struct ft_op *op)
 
 static int lane_number(const struct ft_comm *comm, const struct ft_lane *lane)
 {
-    return (int)(lane - comm->lanes);
+    return (int)(lane - comm->lanes.at);
 }
 
 static bool is_empty(const struct ft_step *step)
@@ -63,7 +63,7 @@ static bool begins(struct ft_comm *comm, struct ft_op *op)
 /* A call that repeats itself has its steps at hand. */
 static const struct ft_step *step_at(const struct ft_comm *comm, struct ft_lane *lane)
 {
-    const struct ft_repeat *repeat = comm->fast.loaded;
+    const struct ft_repeat *repeat = comm->fast->loaded;
     if (repeat)
         return &repeat->steps[lane->index];
     ft_plan_step(&lane->op->plan, lane_number(comm, lane), lane->index, &lane->planned);
@@ -89,7 +89,7 @@ static void advance_lane(struct ft_comm *comm, struct ft_lane *lane)
             lane->sent = lane->received = lane->reserved = 0;
             lane->sealed = lane->expects = false;
             lane->phase = FT_LANE_EXCHANGE;
-            if (comm->engine->telemetry && !comm->fast.loaded)
+            if (comm->engine->telemetry && !comm->fast->loaded)
                 ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
                                      lane->step->nrecv > 0 ? lane->step->recv_from[0] : -1);
             return;
@@ -113,22 +113,11 @@ static struct ft_header header_of(const struct ft_comm *comm, const struct ft_la
                               .step = (uint16_t)lane->index};
 }
 
-static int fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
-{
-    char call[128];
-    ft_sig_text(op->sig, call, sizeof call);
-    bool process = ft_status_lost(status) == FT_LOST_PROCESS;
-    ft_comm_fail(comm, process ? status : FT_PEER, rank,
-                 "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank, call,
-                 (unsigned long long)op->seq, ft_death_watch_why(comm->peers[rank], status));
-    return FT_PEER;
-}
-
 /* The link on which to send to a rank. FT_AGAIN while it connects. */
 static int link_to(struct ft_comm *comm, const struct ft_op *op, int rank, struct ft_link **link)
 {
     int rc = ft_engine_link(comm->engine, comm->peers[rank], link);
-    return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
+    return rc == FT_OK || rc == FT_AGAIN ? rc : ft_comm_fail_peer(comm, op, rank, rc);
 }
 
 /* A step's message is the same for all its receivers, and for all attempts to hand it over. */
@@ -138,7 +127,7 @@ static void seal_message(const struct ft_comm *comm, struct ft_lane *lane, struc
     if (!comm->limits.verify)
         return;
     if (!lane->sealed)
-        lane->crc = ft_verify_sum(header, data);
+        lane->crc = ft_message_sum(header, data);
     lane->sealed = true;
     header->crc = lane->crc;
 }
@@ -230,7 +219,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
             lane->sends[k].status = FT_OK;
         }
     }
-    return rc == FT_OK || rc == FT_AGAIN ? rc : fail_peer(comm, op, rank, rc);
+    return rc == FT_OK || rc == FT_AGAIN ? rc : ft_comm_fail_peer(comm, op, rank, rc);
 }
 
 /* Where the messages of a step go as they are; NULL: something is made of them first. */
@@ -279,19 +268,19 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     struct ft_peer *peer = comm->peers[rank];
     struct ft_msg *msg = &lane->msgs[k];
     if (!peer->rx)
-        return peer->departed || peer->lost ? fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
+        return ft_peer_is_gone(peer) ? ft_comm_fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
     int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
     if (rc == FT_AGAIN) {
         expect_message(comm, lane, peer->rx);
         return rc;
     }
     if (rc != FT_OK)
-        return fail_peer(comm, op, rank, rc);
+        return ft_comm_fail_peer(comm, op, rank, rc);
     if (msg->unfetched && (comm->limits.verify || !moves_to(lane)))
         rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
     if (rc == FT_LINK) {
         peer->rx->ops->release(peer->rx, msg);
-        return fail_peer(comm, op, rank, rc);
+        return ft_comm_fail_peer(comm, op, rank, rc);
     }
     /* its sender has failed, and tells it in another way */
     if (rc == FT_AGAIN || !ft_msg_intact(msg)) {
@@ -333,7 +322,7 @@ static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
         if (rc == FT_AGAIN)
             return false;
         if (rc != FT_OK) {
-            fail_peer(comm, lane->op, rank, rc);
+            ft_comm_fail_peer(comm, lane->op, rank, rc);
             return false;
         }
         lane->reserved |= 1u << k;
@@ -452,7 +441,7 @@ static bool fetch_message(struct ft_comm *comm, struct ft_lane *lane)
     struct ft_link *rx = comm->peers[rank]->rx;
     int rc = rx ? rx->ops->fetch(rx, &lane->msgs[0], moves_to(lane)) : FT_LINK;
     if (rc == FT_LINK)
-        fail_peer(comm, lane->op, rank, rc);
+        ft_comm_fail_peer(comm, lane->op, rank, rc);
     if (rc == FT_AGAIN)
         all_intact(comm, lane);
     return rc == FT_OK;
@@ -496,7 +485,7 @@ static bool send_all(struct ft_comm *comm, struct ft_lane *lane, int nsend)
 static bool recv_all(struct ft_comm *comm, struct ft_lane *lane, int nrecv)
 {
     bool moved = false;
-    for (int k = 0; k < nrecv && comm->status == FT_OK; k++)
+    for (int k = 0; k < nrecv && comm->failure.status == FT_OK; k++)
         if (!(lane->received & 1u << k) && recv_one(comm, lane, k) == FT_OK)
             lane->received |= 1u << k, moved = true;
     return moved;
@@ -509,7 +498,7 @@ static bool exchange_step(struct ft_comm *comm, struct ft_lane *lane)
         nrecv = step->len_bytes > 0 ? step->nrecv : 0;
     bool moved = send_all(comm, lane, nsend);
     moved |= recv_all(comm, lane, nrecv);
-    if (comm->status != FT_OK || lane->sent != (1u << nsend) - 1 ||
+    if (comm->failure.status != FT_OK || lane->sent != (1u << nsend) - 1 ||
         lane->received != (1u << nrecv) - 1)
         return moved;
     return combine_step(comm, lane) || moved;
@@ -518,7 +507,7 @@ static bool exchange_step(struct ft_comm *comm, struct ft_lane *lane)
 static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
 {
     bool moved = false;
-    for (int n = 0; n < STEPS_A_TURN && comm->status == FT_OK; n++) {
+    for (int n = 0; n < STEPS_A_TURN && comm->failure.status == FT_OK; n++) {
         if (lane->phase == FT_LANE_HELD) {
             advance_lane(comm, lane);
             if (lane->phase == FT_LANE_HELD)
@@ -541,9 +530,9 @@ static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
 bool ft_lanes_turn(struct ft_comm *comm)
 {
     bool moved = false;
-    for (int i = 0; i < comm->nlanes && comm->status == FT_OK; i++)
-        if (comm->lanes[i].phase != FT_LANE_IDLE)
-            moved |= lane_turn(comm, &comm->lanes[i]);
+    for (int i = 0; i < comm->lanes.n && comm->failure.status == FT_OK; i++)
+        if (comm->lanes.at[i].phase != FT_LANE_IDLE)
+            moved |= lane_turn(comm, &comm->lanes.at[i]);
     return moved;
 }
 
@@ -567,11 +556,11 @@ static void send_repeat(struct ft_comm *comm, struct ft_lane *lane)
 
 void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op)
 {
-    struct ft_lane *lane = &comm->lanes[0];
-    comm->nlanes = 1;
+    struct ft_lane *lane = &comm->lanes.at[0];
+    comm->lanes.n = 1;
     lane->op = op;
     lane->index = 0;
-    lane->step = comm->fast.loaded->steps;
+    lane->step = comm->fast->loaded->steps;
     lane->sent = lane->received = lane->reserved = 0;
     lane->sealed = lane->expects = false;
     lane->phase = FT_LANE_EXCHANGE;
@@ -582,26 +571,26 @@ void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op)
 
 void ft_lanes_start(struct ft_comm *comm)
 {
-    comm->nlanes = 0;
-    comm->fast.loaded = NULL;
-    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
-        if (is_collective(op) && op->plan.nlanes > comm->nlanes)
-            comm->nlanes = op->plan.nlanes;
-    for (int i = 0; i < comm->nlanes; i++) {
-        comm->lanes[i].op = comm->head->ops;
-        comm->lanes[i].index = 0;
+    comm->lanes.n = 0;
+    comm->fast->loaded = NULL;
+    for (const struct ft_op *op = comm->works.head->ops; op; op = op->next)
+        if (is_collective(op) && op->plan.nlanes > comm->lanes.n)
+            comm->lanes.n = op->plan.nlanes;
+    for (int i = 0; i < comm->lanes.n; i++) {
+        comm->lanes.at[i].op = comm->works.head->ops;
+        comm->lanes.at[i].index = 0;
     }
-    for (int i = 0; i < comm->nlanes; i++)
-        advance_lane(comm, &comm->lanes[i]);
+    for (int i = 0; i < comm->lanes.n; i++)
+        advance_lane(comm, &comm->lanes.at[i]);
 }
 
 void ft_lanes_drop(struct ft_comm *comm)
 {
     ft_gpu_drop(comm, NULL);
-    for (struct ft_op *op = comm->head->ops; op; op = op->next)
+    for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
             ft_send_withdraw(&op->sends[k]);
-    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
+    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++) {
         if (!ft_lane_is_at_step(lane))
             continue;
         expect_no_message(comm, lane);
@@ -624,14 +613,14 @@ void ft_lanes_drop(struct ft_comm *comm)
 
 void ft_lanes_over(struct ft_comm *comm)
 {
-    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
         lane->phase = FT_LANE_IDLE;
 }
 
 void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link)
 {
     ft_gpu_drop(comm, link);
-    for (struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++) {
+    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++) {
         if (!ft_lane_is_at_step(lane))
             continue;
         if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer)
@@ -653,12 +642,13 @@ void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft
 
 bool ft_lanes_pending_to(const struct ft_comm *comm, int rank)
 {
-    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES; lane++)
+    for (const struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
         for (int k = 0; ft_lane_is_at_step(lane) && k < lane->step->nsend; k++)
             if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank &&
                 lane->sends[k].status == FT_AGAIN)
                 return true;
-    for (const struct ft_op *op = comm->head ? comm->head->ops : NULL; op; op = op->next)
+    for (const struct ft_op *op = comm->works.head ? comm->works.head->ops : NULL; op;
+         op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
             if (op->sends[k].status == FT_AGAIN)
                 return true;
@@ -673,73 +663,27 @@ bool ft_lanes_settled(const struct ft_comm *comm)
     return true;
 }
 
-/* The rank that keeps a lane from going on; -1: none. */
-static int lane_waits_for(const struct ft_lane *lane, bool *sends)
+void ft_lanes_reset(struct ft_comm *comm)
 {
-    const struct ft_step *step = lane->step;
-    *sends = false;
-    for (int k = 0; k < step->nrecv; k++)
-        if (!(lane->received & 1u << k))
-            return step->recv_from[k];
-    *sends = true;
-    for (int k = 0; k < step->nsend; k++)
-        if (!(lane->sent & 1u << k) || lane->sends[k].status == FT_AGAIN)
-            return step->send_to[k];
-    for (int k = 0; k < step->nfwd; k++)
-        if (!(lane->reserved & 1u << k))
-            return step->fwd_to[k];
-    return -1;
+    memset(comm->lanes.at, 0, sizeof comm->lanes.at);
 }
 
-static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *text,
-                                              size_t len_bytes)
+/* ---- links that go --------------------------------------------------------------------------- */
+
+void ft_link_give_back(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
-    struct ft_blocker wait = {.rank = -1};
-    for (const struct ft_lane *lane = comm->lanes; lane < comm->lanes + FT_LANES && wait.rank < 0;
-         lane++) {
-        if (!ft_lane_is_at_step(lane))
-            continue;
-        wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends),
-                                   .sends = wait.sends,
-                                   .op = lane->op,
-                                   .step = lane->index};
-        if (!text)
-            continue;
-        char call[128];
-        ft_sig_text(lane->op->sig, call, sizeof call);
-        snprintf(text, len_bytes, "rank %d %s rank %d in step %llu of %s, operation %llu (%s)",
-                 comm->view.rank, wait.sends ? "sends to" : "waits for", wait.rank,
-                 (unsigned long long)lane->index, call, (unsigned long long)lane->op->seq,
-                 lane->op->plan.algo->name);
-    }
-    return wait;
+    for (struct ft_comm *comm = link ? engine->run->comms : NULL; comm; comm = comm->next)
+        ft_lanes_forget(comm, peer, link);
 }
 
-static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+void ft_link_drop(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
-    for (int r = 0; r < comm->view.nranks; r++) {
-        const struct ft_op *op = comm->recvs[r].head ? comm->recvs[r].head : comm->sends[r].head;
-        if (!op)
-            continue;
-        bool sends = op->coll.kind == FT_SEND;
-        if (text)
-            snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done",
-                     comm->view.rank, sends ? "sends to" : "receives from", r,
-                     (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
-                     op->offset);
-        return (struct ft_blocker){.rank = r, .sends = sends, .op = op, .step = op->offset};
-    }
-    return (struct ft_blocker){.rank = -1};
+    ft_link_give_back(engine, peer, link);
+    ft_engine_close_link(engine, peer, link);
 }
 
-struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+void ft_link_cut(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
-    struct ft_blocker wait = collective_waits_for(comm, text, len_bytes);
-    if (wait.rank < 0)
-        wait = p2p_waits_for(comm, text, len_bytes);
-    if (wait.rank < 0 && comm->running && comm->head->has_rma)
-        wait = ft_rma_waits_for(comm, text, len_bytes);
-    if (wait.rank < 0 && text)
-        snprintf(text, len_bytes, "rank %d waits for its own operations", comm->view.rank);
-    return wait;
+    link->cut = true;
+    ft_link_drop(engine, peer, link);
 }

@@ -2,7 +2,7 @@
  * Operations: the pool they come from, the one function that changes their state, and the signature
  * that names a call.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>

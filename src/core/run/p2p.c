@@ -3,7 +3,7 @@
  * and only the first unfinished one of a queue moves. All queues progress side by side, so the
  * order of peers in a group does not matter. A rank's sends to itself are copied to its receives.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <string.h>
 
@@ -21,8 +21,8 @@ static size_t bytes_of(const struct ft_op *op)
 
 void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
 {
-    struct ft_p2p *queue = op->coll.kind == FT_SEND ? &comm->sends[op->coll.root]
-                                                    : &comm->recvs[op->coll.root];
+    struct ft_p2p *queue = op->coll.kind == FT_SEND ? &comm->p2p.sends[op->coll.root]
+                                                    : &comm->p2p.recvs[op->coll.root];
     op->seq = ++queue->seq;
     op->next_p2p = NULL;
     if (queue->tail)
@@ -50,7 +50,8 @@ static void lost(struct ft_comm *comm, const struct ft_op *op, int status)
     ft_comm_fail(comm, process ? status : FT_PEER, rank,
                  "rank %d lost rank %d during a %s of %zu %s: %s", comm->view.rank, rank,
                  op->coll.kind == FT_SEND ? "send" : "receive", op->coll.count,
-                 ft_type_name(op->coll.type), ft_death_watch_why(comm->peers[rank], status));
+                 ft_type_name(op->coll.type),
+                 ft_death_watch_why(comm->engine, comm->peers[rank], status));
 }
 
 static bool sends_complete(const struct ft_op *op)
@@ -80,7 +81,7 @@ static struct ft_reduce copy_of(const void *from, void *to, size_t len_bytes)
  * empty message. */
 static bool send_turn(struct ft_comm *comm, int rank)
 {
-    struct ft_p2p *queue = &comm->sends[rank];
+    struct ft_p2p *queue = &comm->p2p.sends[rank];
     struct ft_op *op = queue->head;
     size_t total = bytes_of(op), chunk = chunk_of(comm);
     struct ft_link *link;
@@ -100,7 +101,7 @@ static bool send_turn(struct ft_comm *comm, int rank)
                                    .lane = FT_LANE_P2P,
                                    .step = (uint16_t)(op->offset / chunk)};
         if (comm->limits.verify && !op->sealed && !(op->gpu && len > 0))
-            op->crc = ft_verify_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
+            op->crc = ft_message_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
         header.crc = op->crc;
         op->sends[k].status = FT_AGAIN;
         /* a shorter one ends before it is received */
@@ -189,7 +190,7 @@ static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *r
 
 static bool recv_turn(struct ft_comm *comm, int rank)
 {
-    struct ft_p2p *queue = &comm->recvs[rank];
+    struct ft_p2p *queue = &comm->p2p.recvs[rank];
     struct ft_op *op = queue->head;
     struct ft_peer *peer = comm->peers[rank];
     size_t total = bytes_of(op);
@@ -203,8 +204,8 @@ static bool recv_turn(struct ft_comm *comm, int rank)
             continue;
         }
         int rc = peer->rx ? peer->rx->ops->recv(peer->rx, comm->ctx, FT_LANE_P2P, &msg)
-                 : peer->departed || peer->lost ? FT_PEER
-                                                : FT_AGAIN;
+                 : ft_peer_is_gone(peer) ? FT_PEER
+                                         : FT_AGAIN;
         if (rc == FT_AGAIN)
             return moved;
         if (rc != FT_OK) {
@@ -265,12 +266,12 @@ static bool self_copied(struct ft_comm *comm, struct ft_op *send, struct ft_op *
         ft_comm_fail(comm, req->status, comm->view.rank, "the device of rank %d failed: %s",
                      comm->view.rank, ft_status_text(req->status));
     op->gpu->busy = false;
-    return comm->status == FT_OK;
+    return comm->failure.status == FT_OK;
 }
 
 static bool self_turn(struct ft_comm *comm, int rank)
 {
-    struct ft_op *send = comm->sends[rank].head, *recv = comm->recvs[rank].head;
+    struct ft_op *send = comm->p2p.sends[rank].head, *recv = comm->p2p.recvs[rank].head;
     if (!send || !recv)
         return false;
     if (send->sig != recv->sig) {
@@ -285,8 +286,8 @@ static bool self_turn(struct ft_comm *comm, int rank)
         memmove(recv->out, send->in, bytes_of(send));
     else if (!self_copied(comm, send, recv))
         return false;
-    pop(&comm->sends[rank]);
-    pop(&comm->recvs[rank]);
+    pop(&comm->p2p.sends[rank]);
+    pop(&comm->p2p.recvs[rank]);
     return true;
 }
 
@@ -294,16 +295,23 @@ bool ft_p2p_turn(struct ft_comm *comm)
 {
     bool moved = false;
     int self = comm->view.rank;
-    for (int r = 0; r < comm->view.nranks && comm->status == FT_OK; r++) {
+    for (int r = 0; r < comm->view.nranks && comm->failure.status == FT_OK; r++) {
         if (r == self) {
-            while (comm->status == FT_OK && self_turn(comm, r))
+            while (comm->failure.status == FT_OK && self_turn(comm, r))
                 moved = true;
             continue;
         }
-        if (comm->sends[r].head)
+        if (comm->p2p.sends[r].head)
             moved |= send_turn(comm, r);
-        if (comm->status == FT_OK && comm->recvs[r].head)
+        if (comm->failure.status == FT_OK && comm->p2p.recvs[r].head)
             moved |= recv_turn(comm, r);
     }
     return moved;
+}
+
+void ft_p2p_reset(struct ft_comm *comm)
+{
+    size_t n = (size_t)comm->view.nranks;
+    memset(comm->p2p.sends, 0, n * sizeof *comm->p2p.sends);
+    memset(comm->p2p.recvs, 0, n * sizeof *comm->p2p.recvs);
 }

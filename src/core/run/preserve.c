@@ -4,7 +4,7 @@
  * last, when nothing of it is in flight. A turn copies a piece, so that a large buffer keeps nobody
  * waiting. Works run one after another: one side buffer a communicator is enough.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #define PIECE_BYTES ((size_t)1 << 20) /* copied in one turn */
 /* works from this size on are copied past the caches, as their results are stored */
@@ -51,7 +51,7 @@ static void rewind_to(struct ft_comm *comm, enum ft_preserve_state state)
 {
     struct ft_preserve *p = &comm->preserve;
     p->state = state;
-    p->op = comm->head->ops;
+    p->op = comm->works.head->ops;
     p->side_at = p->op_at = 0;
 }
 
@@ -60,7 +60,7 @@ void ft_preserve_start(struct ft_comm *comm)
     struct ft_preserve *p = &comm->preserve;
     const struct ft_device_ops *device = comm->engine->device->ops;
     size_t need = 0;
-    for (const struct ft_op *op = comm->head->ops; op; op = op->next)
+    for (const struct ft_op *op = comm->works.head->ops; op; op = op->next)
         need += overwritten(comm, op).len_bytes;
     if (need == 0)
         return;

@@ -4,7 +4,7 @@
  * there, whatever its user is doing, so nobody stores into another's memory. The last message of a
  * put, or a message without data, counts as a signal.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id)
 {
-    struct ft_window *window = comm->windows;
+    struct ft_window *window = comm->rma.windows;
     while (window && window->id != id)
         window = window->next;
     return window;
@@ -27,8 +27,8 @@ int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_
         return ft_fail(FT_NOMEM, "no memory for a window");
     ft_engine_lock(comm->engine);
     *window = (struct ft_window){
-        .next = comm->windows, .id = ++comm->window_ids, .base = base, .len_bytes = len_bytes};
-    comm->windows = window;
+        .next = comm->rma.windows, .id = ++comm->rma.ids, .base = base, .len_bytes = len_bytes};
+    comm->rma.windows = window;
     ft_engine_unlock(comm->engine);
     *out = window;
     return FT_OK;
@@ -37,7 +37,7 @@ int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_
 bool ft_window_remove(struct ft_comm *comm, const void *handle)
 {
     ft_engine_lock(comm->engine);
-    struct ft_window **at = &comm->windows;
+    struct ft_window **at = &comm->rma.windows;
     while (*at && (const void *)*at != handle)
         at = &(*at)->next;
     struct ft_window *window = *at;
@@ -69,16 +69,16 @@ static void take_message(struct ft_comm *comm, int from, const struct ft_msg *ms
     if (header->len > 0)
         memcpy((char *)window->base + offset, msg->data, header->len);
     if (header->step & SIGNAL)
-        comm->signals[from]++;
+        comm->rma.signals[from]++;
 }
 
 bool ft_rma_receive(struct ft_comm *comm)
 {
     bool moved = false;
-    for (int r = 0; r < comm->view.nranks && comm->status == FT_OK; r++) {
+    for (int r = 0; r < comm->view.nranks && comm->failure.status == FT_OK; r++) {
         struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
         struct ft_msg msg;
-        while (rx && comm->status == FT_OK &&
+        while (rx && comm->failure.status == FT_OK &&
                rx->ops->recv(rx, comm->ctx, FT_LANE_RMA, &msg) == FT_OK) {
             if (ft_verify_ok(comm, r, &msg, NULL, 0))
                 take_message(comm, r, &msg);
@@ -98,7 +98,7 @@ static int put_to_self(struct ft_comm *comm, struct ft_op *op, size_t total)
         return FT_USAGE; /* deregistered meanwhile */
     if (total > 0)
         memmove((char *)window->base + op->window_offset, op->in, total);
-    comm->signals[comm->view.rank]++;
+    comm->rma.signals[comm->view.rank]++;
     op->offset = total;
     op->begun = true;
     return FT_OK;
@@ -140,52 +140,52 @@ static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
 static bool wait_signals(struct ft_comm *comm, struct ft_op *op)
 {
     for (int i = 0; i < op->nwaits; i++)
-        if (comm->signals[op->waits[i].peer] < op->waits[i].count)
+        if (comm->rma.signals[op->waits[i].peer] < op->waits[i].count)
             return false;
     for (int i = 0; i < op->nwaits; i++)
-        comm->signals[op->waits[i].peer] -= op->waits[i].count;
+        comm->rma.signals[op->waits[i].peer] -= op->waits[i].count;
     return true;
 }
 
 bool ft_rma_turn(struct ft_comm *comm)
 {
     bool moved = ft_rma_receive(comm);
-    memset(comm->puts_wait, 0, (size_t)comm->view.nranks);
-    for (struct ft_op *op = comm->head->ops; op && comm->status == FT_OK; op = op->next) {
+    memset(comm->rma.puts_wait, 0, (size_t)comm->view.nranks);
+    for (struct ft_op *op = comm->works.head->ops; op && comm->failure.status == FT_OK;
+         op = op->next) {
         bool puts = op->coll.kind == FT_PUT;
         if (op->state != FT_OP_RUNNING || (!puts && op->coll.kind != FT_WAIT))
             continue;
-        if (puts && comm->puts_wait[op->coll.root])
+        if (puts && comm->rma.puts_wait[op->coll.root])
             continue;
         int rc = puts ? put(comm, op, &moved) : wait_signals(comm, op) ? FT_OK : FT_AGAIN;
         /* what is shorter might still find room */
         if (puts && rc == FT_AGAIN)
-            comm->puts_wait[op->coll.root] = true;
+            comm->rma.puts_wait[op->coll.root] = true;
         if (rc == FT_OK)
             ft_op_finish(op), moved = true;
         else if (rc != FT_AGAIN)
-            ft_comm_fail(comm,
-                         rc == FT_USAGE || ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER,
-                         op->coll.root,
-                         rc == FT_USAGE
-                             ? "rank %d put into a window of rank %d that it had deregistered: %s"
-                             : "rank %d lost rank %d during a put: %s",
-                         comm->view.rank, op->coll.root,
-                         rc == FT_USAGE ? ft_status_text(rc)
-                                        : ft_death_watch_why(comm->peers[op->coll.root], rc));
+            ft_comm_fail(
+                comm, rc == FT_USAGE || ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER,
+                op->coll.root,
+                rc == FT_USAGE ? "rank %d put into a window of rank %d that it had deregistered: %s"
+                               : "rank %d lost rank %d during a put: %s",
+                comm->view.rank, op->coll.root,
+                rc == FT_USAGE ? ft_status_text(rc)
+                               : ft_death_watch_why(comm->engine, comm->peers[op->coll.root], rc));
     }
     return moved;
 }
 
 struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
 {
-    for (const struct ft_op *op = comm->head->ops; op; op = op->next) {
+    for (const struct ft_op *op = comm->works.head->ops; op; op = op->next) {
         if (op->state != FT_OP_RUNNING || (op->coll.kind != FT_PUT && op->coll.kind != FT_WAIT))
             continue;
         bool sends = op->coll.kind == FT_PUT;
         int rank = op->coll.root;
         for (int i = 0; i < op->nwaits; i++)
-            if (comm->signals[op->waits[i].peer] < op->waits[i].count)
+            if (comm->rma.signals[op->waits[i].peer] < op->waits[i].count)
                 rank = op->waits[i].peer;
         if (text)
             snprintf(text, len_bytes, "rank %d %s rank %d", comm->view.rank,
@@ -193,4 +193,20 @@ struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_
         return (struct ft_blocker){.rank = rank, .sends = sends, .op = op, .step = op->offset};
     }
     return (struct ft_blocker){.rank = -1};
+}
+
+void ft_rma_reset(struct ft_comm *comm)
+{
+    memset(comm->rma.signals, 0, (size_t)comm->view.nranks * sizeof *comm->rma.signals);
+}
+
+void ft_rma_close(struct ft_comm *comm)
+{
+    for (struct ft_window *window = comm->rma.windows, *next; window; window = next) {
+        next = window->next;
+        free(window->sizes);
+        free(window);
+    }
+    free(comm->rma.signals);
+    free(comm->rma.puts_wait);
 }

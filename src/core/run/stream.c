@@ -4,12 +4,22 @@
  * submissions, so that the order on streams and the order on communicators can never cross and
  * dead-lock.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 static pthread_mutex_t submit_lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct ft_stream *ft_engine_null_stream(struct ft_engine *engine)
+{
+    pthread_mutex_lock(&engine->inbox_lock);
+    struct ft_stream *stream = engine->run->null_stream;
+    if (stream)
+        ft_stream_ref(stream);
+    pthread_mutex_unlock(&engine->inbox_lock);
+    return stream;
+}
 
 struct ft_stream *ft_stream_new(void)
 {
@@ -47,7 +57,7 @@ static void note_error(struct ft_stream *stream, int status, const struct ft_com
         return;
     atomic_store_explicit(&stream->error, status, memory_order_relaxed);
     snprintf(stream->text, sizeof stream->text, "%.*s", (int)sizeof stream->text - 1,
-             culprit ? culprit->text : "");
+             culprit ? culprit->failure.text : "");
 }
 
 void ft_stream_fail(struct ft_stream *stream, int status, const struct ft_comm *culprit)
@@ -163,7 +173,7 @@ static bool has_room(void *arg)
 {
     const struct ft_comm *comm = arg;
     int most = __atomic_load_n(&comm->gpu, __ATOMIC_RELAXED) ? FT_GPU_QUEUE_MAX : FT_QUEUE_MAX;
-    return atomic_load_explicit(&comm->queued, memory_order_relaxed) < most;
+    return atomic_load_explicit(&comm->works.queued, memory_order_relaxed) < most;
 }
 
 /* A full queue makes the caller turn the engine. The operations ahead have deadlines; without any
@@ -205,7 +215,7 @@ void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream)
     atomic_store_explicit(&entry->status, FT_OK, memory_order_relaxed);
     atomic_store_explicit(&entry->works_left, 1, memory_order_relaxed);
     atomic_store_explicit(&entry->slots_left, 2, memory_order_relaxed);
-    atomic_fetch_add_explicit(&work->comm->queued, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
     take_tickets(entry);
 }
 
@@ -237,16 +247,16 @@ int ft_entry_submit(struct ft_entry *entry)
     for (struct ft_work *work = entry->works, *next; work; work = next) {
         next = work->next_in_entry;
         struct ft_engine *engine = work->comm->engine;
-        atomic_fetch_add_explicit(&work->comm->queued, 1, memory_order_relaxed);
+        atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
         for (struct ft_op *op = work->ops; op; op = op->next)
             op->state = FT_OP_QUEUED;
         pthread_mutex_lock(&engine->inbox_lock);
         work->next = NULL;
-        if (engine->inbox_tail)
-            engine->inbox_tail->next = work;
+        if (engine->run->inbox_tail)
+            engine->run->inbox_tail->next = work;
         else
-            engine->inbox = work;
-        engine->inbox_tail = work;
+            engine->run->inbox = work;
+        engine->run->inbox_tail = work;
         atomic_store(&engine->inbox_count, 1);
         pthread_mutex_unlock(&engine->inbox_lock);
         if (nengines < FT_KICK_MAX)
@@ -313,13 +323,13 @@ void ft_entry_work_done(struct ft_work *work, int status)
     int none = FT_OK;
     if (status != FT_OK)
         atomic_compare_exchange_strong(&entry->status, &none, status);
-    atomic_fetch_sub_explicit(&work->comm->queued, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&work->comm->works.queued, 1, memory_order_release);
     if (atomic_fetch_sub_explicit(&entry->works_left, 1, memory_order_acq_rel) != 1)
         return;
     status = atomic_load_explicit(&entry->status, memory_order_relaxed);
     const struct ft_comm *culprit = NULL;
     for (const struct ft_work *each = entry->works; each && !culprit; each = each->next_in_entry)
-        if (atomic_load_explicit(&each->comm->verdict, memory_order_acquire) == status)
+        if (atomic_load_explicit(&each->comm->failure.verdict, memory_order_acquire) == status)
             culprit = each->comm;
     int holds = 1;
     for (int i = 0; i < entry->nstreams; i++)

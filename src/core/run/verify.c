@@ -8,7 +8,7 @@
  * who has all digests knows that all ranks are done with the data; without verify the digests are
  * nought.
  */
-#include "core/core.h"
+#include "core/run/run.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -16,12 +16,6 @@
 #define NAMED_MOST 8 /* ranks in a sentence */
 
 /* ---- messages -------------------------------------------------------------------------------- */
-
-uint32_t ft_verify_sum(const struct ft_header *header, const void *data)
-{
-    uint32_t crc = ft_crc32c(0, header, offsetof(struct ft_header, crc));
-    return header->len > 0 ? ft_crc32c(crc, data, header->len) : crc;
-}
 
 /* What a message was for, as its receiver sees it. */
 static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *buf,
@@ -44,7 +38,7 @@ static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *
 bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg,
                        const struct ft_op *op, uint64_t step)
 {
-    if (msg->header.crc == ft_verify_sum(&msg->header, msg->data))
+    if (msg->header.crc == ft_message_sum(&msg->header, msg->data))
         return true;
     char what[256];
     purpose(op, msg->header.lane, step, what, sizeof what);
@@ -75,14 +69,14 @@ static const struct ft_coll digest_gather = {.kind = FT_ALLGATHER, .type = FT_UI
 
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan)
 {
-    if (!comm->comparing.algo) {
+    if (!comm->digests.plan.algo) {
         struct ft_tuning tuning = comm->tuning;
         tuning.choice = "";
-        int rc = ft_algo_select(&comm->view, &digest_gather, &tuning, &comm->comparing);
+        int rc = ft_algo_select(&comm->view, &digest_gather, &tuning, &comm->digests.plan);
         if (rc != FT_OK)
             return rc;
     }
-    *plan = comm->comparing;
+    *plan = comm->digests.plan;
     return FT_OK;
 }
 
@@ -100,14 +94,14 @@ bool ft_verify_follows(const struct ft_op *op)
 
 static int make_room(struct ft_comm *comm, size_t digests)
 {
-    if (digests <= comm->ndigests)
+    if (digests <= comm->digests.room)
         return FT_OK;
-    free(comm->digests);
-    comm->ndigests = 0;
-    comm->digests = calloc(digests, sizeof *comm->digests);
-    if (!comm->digests)
+    free(comm->digests.all);
+    comm->digests.room = 0;
+    comm->digests.all = calloc(digests, sizeof *comm->digests.all);
+    if (!comm->digests.all)
         return ft_fail(FT_NOMEM, "no memory for %zu digests", digests);
-    comm->ndigests = digests;
+    comm->digests.room = digests;
     return FT_OK;
 }
 
@@ -121,7 +115,7 @@ int ft_verify_add(struct ft_comm *comm, struct ft_work *work)
     int rc = make_room(comm, count * n);
     if (rc != FT_OK)
         return rc;
-    uint32_t *all = comm->digests;
+    uint32_t *all = comm->digests.all;
     for (struct ft_op *op = work->ops; op; op = op->next) {
         if (!is_followed(comm, op))
             continue;
@@ -168,7 +162,7 @@ void ft_verify_compare(struct ft_comm *comm, struct ft_op *op)
     if (!comm->limits.verify ||
         !ft_verify_differ(op->out, comm->view.nranks, &odd, text, sizeof text)) {
         if (comm->limits.retry)
-            comm->done_op = op->seq;
+            comm->calls.done = op->seq;
         ft_op_finish(op->verifies);
         ft_op_finish(op);
         return;

@@ -1,0 +1,310 @@
+/*
+ * Links: one for each direction between two engines, over the first transport that reaches the
+ * peer. They are shared by all communicators, which hold views and slots of them: so a link that
+ * ends is closed only when the floor above has given these back (ft_engine_news_done()).
+ */
+#include "core/engine/internal.h"
+
+#define EVENTS 16
+/* a link that its sender has replaced is taken for broken after this time */
+#define NEXT_LINK_NS 100000000u
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+static int index_of(const struct ft_engine *engine, const struct ft_transport *transport)
+{
+    int i = 0;
+    while (i < engine->ntransports - 1 && engine->transports[i] != transport)
+        i++;
+    return i;
+}
+
+static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
+{
+    int rc = FT_NOTSUP;
+    for (int i = 0; i < engine->ntransports; i++) {
+        struct ft_transport *transport = engine->transports[i];
+        size_t len;
+        const unsigned char *address = ft_peer_part(peer, transport->ops->name, &len);
+        if (!address || !transport->ops->reaches(transport, address, len))
+            continue;
+        rc = transport->ops->connect(transport, peer->id, address, len, &peer->tx);
+        if (rc != FT_OK)
+            continue; /* shared memory may be full where TCP still works */
+        engine->links[i]++;
+        if (engine->telemetry)
+            peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
+                                                  transport->ops->name, true);
+        return FT_OK;
+    }
+    return rc == FT_NOTSUP ? ft_fail(FT_PEER, "no common transport reaches rank %d", peer->rank)
+                           : rc;
+}
+
+int ft_engine_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
+{
+    return !peer->tx && ft_peer_is_gone(peer) ? FT_PEER : ft_engine_redial(engine, peer, out);
+}
+
+int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_link **out)
+{
+    ft_engine_assert_held(engine);
+    if (!peer->tx) {
+        if (peer->state == FT_PEER_DEAD)
+            return FT_PEER;
+        peer->redialled = ft_peer_is_gone(peer) && !ft_peer_is_fenced(peer);
+        int rc = connect_to(engine, peer);
+        if (rc != FT_OK) {
+            if (peer->redialled)
+                ft_peer_move(engine, peer, FT_PEER_UNREACHABLE);
+            return rc;
+        }
+    }
+    *out = peer->tx;
+    return peer->tx->state == FT_LINK_UP           ? FT_OK
+           : peer->tx->state == FT_LINK_CONNECTING ? FT_AGAIN
+                                                   : FT_LINK;
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+/* A link goes; what its transport said of it in the same breath is void. */
+static void disconnect_link(struct ft_engine *engine, struct ft_link *link)
+{
+    for (int i = 0; i < engine->nevents; i++)
+        if (engine->events[i].link == link)
+            engine->events[i].link = NULL;
+    engine->links[index_of(engine, link->transport)]--;
+    link->ops->disconnect(link);
+}
+
+void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    ft_engine_assert_held(engine);
+    int *row = link == peer->tx ? &peer->tx_row : &peer->rx_row;
+    if (engine->telemetry) {
+        struct ft_link_time *time = link == peer->tx ? &peer->tx_time : &peer->rx_time;
+        ft_telemetry_link_count(engine->telemetry, *row, link->messages, link->bytes,
+                                time->transfer_ns, time->wait_ns);
+        ft_telemetry_link_close(engine->telemetry, *row);
+    }
+    *row = -1;
+    link->cut |= ft_peer_is_fenced(peer); /* it may only be told that it is, never that we left */
+    if (link == peer->tx) {
+        peer->tx = NULL;
+        peer->breaks++;
+    }
+    if (link == peer->rx)
+        peer->rx = NULL;
+    disconnect_link(engine, link);
+}
+
+void ft_engine_close_next(struct ft_engine *engine, struct ft_peer *peer)
+{
+    if (!peer->next_rx)
+        return;
+    peer->next_rx->cut = true; /* its sender would take a goodbye for our leaving */
+    disconnect_link(engine, peer->next_rx);
+    peer->next_rx = NULL;
+    engine->waiting--;
+}
+
+/* ---- what transports say --------------------------------------------------------------------- */
+
+static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    peer->rx = link;
+    peer->met = true;
+    if (engine->telemetry)
+        peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
+                                              link->ops->name, false);
+}
+
+/* One link a direction. The end of the one that the peer has replaced may come later than the new
+ * one: that waits for it, so that what the end means for communicators is seen before what they say
+ * next. */
+static void on_accepted(struct ft_engine *engine, struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    engine->links[index_of(engine, link->transport)]++;
+    if (!peer) {
+        disconnect_link(engine, link);
+        return;
+    }
+    if (!peer->rx) {
+        receive_on(engine, peer, link);
+        return;
+    }
+    ft_engine_close_next(engine, peer);
+    peer->next_rx = link;
+    peer->next_rx_ns = ft_now_ns(engine->env);
+    engine->waiting++;
+    if (peer->rx->state == FT_LINK_DOWN)
+        ft_peer_link_ends(engine, peer, false);
+}
+
+static void on_up(struct ft_engine *engine, const struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    if (!peer)
+        return;
+    peer->redialled = false;
+    peer->met = true;
+    if (peer->state == FT_PEER_LOST || peer->state == FT_PEER_UNREACHABLE)
+        ft_peer_move(engine, peer, peer->departed ? FT_PEER_LEFT : FT_PEER_OPEN);
+}
+
+static void on_lost(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    link->proof |= peer->state == FT_PEER_DEAD || ft_death_watch_ended(peer);
+    FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s",
+           link->sender ? "to" : "from", peer->rank, link->ops->name,
+           link->proof ? "its process has ended" : ft_status_text(link->reason));
+    /* One that was never met may have ended its work in order: only who needs it fails, when it
+     * comes to that. */
+    if (peer->met || link->proof)
+        ft_peer_lost(engine, peer, link->reason, link->proof);
+    else
+        ft_peer_move(engine, peer, FT_PEER_LOST);
+}
+
+/* A receiving link that is down stays, so that what it has delivered can still be taken; unless
+ * there is another one. */
+static void on_down(struct ft_engine *engine, struct ft_link *link)
+{
+    struct ft_peer *peer = ft_engine_peer(engine, link->peer);
+    if (!peer)
+        return;
+    if (link == peer->next_rx) {
+        ft_engine_close_next(engine, peer);
+        return;
+    }
+    engine->hung_up |= !peer->told;
+    if (link->orderly || peer->departed) {
+        peer->departed = true;
+        ft_peer_move(engine, peer, FT_PEER_LEFT);
+    } else {
+        on_lost(engine, peer, link);
+    }
+    if (peer->redialled && link == peer->tx)
+        ft_peer_move(engine, peer, FT_PEER_UNREACHABLE);
+    if (link == peer->tx || (link == peer->rx && peer->next_rx))
+        ft_peer_link_ends(engine, peer, link == peer->tx);
+}
+
+void ft_engine_news_done(struct ft_engine *engine, struct ft_peer *peer,
+                         const struct ft_peer_news *news)
+{
+    struct ft_link *next = peer->next_rx;
+    if (news->tx_end && peer->tx)
+        ft_engine_close_link(engine, peer, peer->tx);
+    if (!news->rx_end || !next)
+        return;
+    if (peer->rx) {
+        peer->rx->cut = true;
+        ft_engine_close_link(engine, peer, peer->rx);
+    }
+    peer->next_rx = NULL;
+    engine->waiting--;
+    receive_on(engine, peer, next);
+}
+
+/* The end of a replaced link does not come: its other side is gone all the same. */
+void ft_links_take_overdue(struct ft_engine *engine)
+{
+    for (struct ft_peer *peer = engine->roster; peer && engine->waiting; peer = peer->next_known) {
+        if (!peer->next_rx || engine->ticked_ns - peer->next_rx_ns < NEXT_LINK_NS)
+            continue;
+        ft_peer_lost(engine, peer, FT_LINK, false);
+        ft_peer_link_ends(engine, peer, false);
+    }
+}
+
+bool ft_engine_poll(struct ft_engine *engine)
+{
+    bool busy = false;
+    for (int i = 0; i < engine->ntransports; i++) {
+        struct ft_transport *transport = engine->transports[i];
+        if (engine->links[i] == 0 && engine->turns % FT_TURNS_RARELY != 0)
+            continue;
+        struct ft_event events[EVENTS];
+        engine->events = events;
+        engine->nevents = transport->ops->poll(transport, events, EVENTS, &busy);
+        for (int k = 0; k < engine->nevents; k++) {
+            busy = true;
+            if (!events[k].link)
+                continue;
+            if (events[k].what == FT_EVENT_ACCEPTED)
+                on_accepted(engine, events[k].link);
+            else if (events[k].what == FT_EVENT_UP)
+                on_up(engine, events[k].link);
+            else
+                on_down(engine, events[k].link);
+        }
+        engine->nevents = 0;
+    }
+    return busy;
+}
+
+/* ---- contexts -------------------------------------------------------------------------------- */
+
+int ft_engine_bind_held(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_assert_held(engine);
+    int rc = FT_OK, i = 0;
+    for (; i < engine->ntransports && rc == FT_OK; i++)
+        rc = engine->transports[i]->ops->bind(engine->transports[i], ctx);
+    if (rc != FT_OK)
+        for (int k = 0; k < i - 1; k++)
+            engine->transports[k]->ops->unbind(engine->transports[k], ctx);
+    if (rc == FT_OK && engine->gpu && engine->gpu->pinned)
+        ft_readiness_open(engine->gpu->pinned, ctx);
+    return rc;
+}
+
+int ft_engine_bind(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_lock(engine);
+    int rc = ft_engine_bind_held(engine, ctx);
+    ft_engine_unlock(engine);
+    return rc;
+}
+
+void ft_engine_unbind_held(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_assert_held(engine);
+    if (engine->gpu && engine->gpu->pinned)
+        ft_readiness_close(engine->gpu->pinned, ctx);
+    for (int i = 0; i < engine->ntransports; i++)
+        engine->transports[i]->ops->unbind(engine->transports[i], ctx);
+}
+
+void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_lock(engine);
+    ft_engine_unbind_held(engine, ctx);
+    ft_engine_unlock(engine);
+}
+
+/* ---- telemetry ------------------------------------------------------------------------------- */
+
+/* A tick in which bytes moved is charged to the link as transfer time. */
+static void count_link(struct ft_engine *engine, const struct ft_link *link,
+                       struct ft_link_time *time, int row)
+{
+    if (link->bytes != time->bytes)
+        time->transfer_ns += engine->ticked_ns - engine->ticked_before_ns;
+    time->bytes = link->bytes;
+    ft_telemetry_link_count(engine->telemetry, row, link->messages, link->bytes, time->transfer_ns,
+                            time->wait_ns);
+}
+
+void ft_links_count(struct ft_engine *engine)
+{
+    for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
+        if (peer->tx)
+            count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
+        if (peer->rx)
+            count_link(engine, peer->rx, &peer->rx_time, peer->rx_row);
+    }
+}

@@ -1,0 +1,139 @@
+/*
+ * A communicator as the run floor has it: its parts, how they are made, reset for another view and
+ * freed, and its state. How communicators come about and end is the group floor's.
+ */
+#include "core/run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int ft_run_open(struct ft_comm *comm, const struct ft_view *view)
+{
+    size_t n = (size_t)view->nranks;
+    int *host = malloc(n * sizeof *host);
+    uint64_t *peer = malloc(n * sizeof *peer);
+    comm->view = *view;
+    comm->view.host = host;
+    comm->view.peer = peer;
+    comm->peers = calloc(n, sizeof *comm->peers);
+    comm->p2p.sends = calloc(n, sizeof *comm->p2p.sends);
+    comm->p2p.recvs = calloc(n, sizeof *comm->p2p.recvs);
+    comm->calls.announced = calloc(n, sizeof *comm->calls.announced);
+    comm->plans.slots = calloc(FT_PLAN_CACHE, sizeof *comm->plans.slots);
+    comm->rma.signals = calloc(n, sizeof *comm->rma.signals);
+    comm->rma.puts_wait = calloc(n, sizeof *comm->rma.puts_wait);
+    comm->fast = calloc(1, sizeof *comm->fast);
+    if (!host || !peer || !comm->peers || !comm->p2p.sends || !comm->p2p.recvs ||
+        !comm->calls.announced || !comm->plans.slots || !comm->rma.signals ||
+        !comm->rma.puts_wait || !comm->fast)
+        return ft_fail(FT_NOMEM, "no memory for a communicator of %zu ranks", n);
+    memcpy(host, view->host, n * sizeof *host);
+    memcpy(peer, view->peer, n * sizeof *peer);
+    atomic_store(&comm->nranks, view->nranks);
+    atomic_store(&comm->rank, view->rank);
+    return FT_OK;
+}
+
+void ft_run_reset(struct ft_comm *comm)
+{
+    ft_lanes_reset(comm);
+    ft_p2p_reset(comm);
+    ft_rma_reset(comm);
+    ft_calls_reset(comm);
+    ft_plans_reset(comm);
+    comm->digests.plan.algo = NULL;
+    comm->works.announced = comm->failure.quiet = comm->failure.fresh = false;
+    comm->works.draining_ns = 0;
+    atomic_store_explicit(&comm->failure.untold, 0, memory_order_relaxed);
+}
+
+static void free_comm(struct ft_comm *comm)
+{
+    free((void *)(uintptr_t)comm->view.host);
+    free((void *)(uintptr_t)comm->view.peer);
+    free(comm->peers);
+    free(comm->p2p.sends);
+    free(comm->p2p.recvs);
+    free(comm->calls.announced);
+    free(comm->plans.slots);
+    free(comm->digests.all);
+    ft_rma_close(comm);
+    if (comm->fast)
+        free(comm->fast->op.tmp);
+    free(comm->fast);
+    pthread_mutex_destroy(&comm->failure.lock);
+    if (comm->engine)
+        ft_engine_unref(comm->engine);
+    free(comm->group);
+    free(comm);
+}
+
+void ft_comm_ref(struct ft_comm *comm)
+{
+    atomic_fetch_add_explicit(&comm->refs, 1, memory_order_relaxed);
+}
+
+void ft_comm_unref(struct ft_comm *comm)
+{
+    if (atomic_fetch_sub_explicit(&comm->refs, 1, memory_order_acq_rel) == 1)
+        free_comm(comm);
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+
+/* Legal moves: row = from, bit = to. */
+static const unsigned moves[FT_COMM_STATES] = {
+    [FT_COMM_OPEN] = 1u << FT_COMM_RETRYING | 1u << FT_COMM_FAILED,
+    [FT_COMM_RETRYING] = 1u << FT_COMM_OPEN | 1u << FT_COMM_FAILED,
+    [FT_COMM_FAILED] = 0,
+};
+
+const char *ft_comm_state_name(enum ft_comm_state state)
+{
+    static const char *const names[FT_COMM_STATES] = {"open", "retrying", "failed"};
+    return (unsigned)state < FT_COMM_STATES ? names[state] : "?";
+}
+
+enum ft_comm_state ft_comm_state(const struct ft_comm *comm)
+{
+    return (enum ft_comm_state)atomic_load_explicit(&comm->state, memory_order_acquire);
+}
+
+void ft_comm_move(struct ft_comm *comm, enum ft_comm_state to)
+{
+    ft_engine_assert_held(comm->engine);
+    enum ft_comm_state from = ft_comm_state(comm);
+    if (!(moves[from] & 1u << to)) {
+        FT_LOG(WARN, "init", comm->view.rank, "internal error: communicator %016llx: %s -> %s",
+               (unsigned long long)comm->ctx, ft_comm_state_name(from), ft_comm_state_name(to));
+        return;
+    }
+    FT_LOG(TRACE, "init", comm->view.rank, "communicator %016llx: %s -> %s",
+           (unsigned long long)comm->ctx, ft_comm_state_name(from), ft_comm_state_name(to));
+    atomic_store_explicit(&comm->state, to, memory_order_release);
+}
+
+/* ---- for other threads ----------------------------------------------------------------------- */
+
+int ft_comm_nranks(const struct ft_comm *comm)
+{
+    return atomic_load_explicit(&comm->nranks, memory_order_relaxed);
+}
+
+int ft_comm_rank(const struct ft_comm *comm)
+{
+    return atomic_load_explicit(&comm->rank, memory_order_relaxed);
+}
+
+struct ft_shape ft_comm_shape(struct ft_comm *comm, int root)
+{
+    if (!comm->limits.retry)
+        return (struct ft_shape){.nranks = ft_comm_nranks(comm), .rank = ft_comm_rank(comm)};
+    pthread_mutex_lock(&comm->failure.lock);
+    const struct ft_view *view = &comm->view;
+    struct ft_shape shape = {.nranks = view->nranks, .rank = view->rank, .epoch = view->epoch};
+    if (root >= 0 && root < view->nranks)
+        shape.root_id = view->peer[root];
+    pthread_mutex_unlock(&comm->failure.lock);
+    return shape;
+}

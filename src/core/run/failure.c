@@ -1,0 +1,115 @@
+/*
+ * How a communicator fails: the first failure wins, its sentence is kept, and with policy retry it
+ * may not be for good. The group floor looks at failure.fresh in its turn and tells the peers.
+ */
+#include "core/run/run.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+/* ---- what can be repeated -------------------------------------------------------------------- */
+
+static bool can_repeat(const struct ft_op *op)
+{
+    enum ft_kind kind = op->verifies ? op->verifies->coll.kind : op->coll.kind;
+    return kind == FT_ALLREDUCE || kind == FT_REDUCE || kind == FT_BROADCAST;
+}
+
+/* Does policy retry apply to a failure that has just been found? */
+static bool may_retry(const struct ft_comm *comm, int status)
+{
+    const struct ft_failure *failure = &comm->failure;
+    if (!comm->limits.retry || (status != FT_PEER && status != FT_TIMEOUT))
+        return false;
+    if (failure->never || failure->pins || failure->p2p_passed || comm->rma.windows ||
+        atomic_load(&failure->leaving))
+        return false;
+    const struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL;
+    for (; op; op = op->next)
+        if (op->state == FT_OP_RUNNING && !can_repeat(op))
+            return false;
+    return true;
+}
+
+bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op)
+{
+    if (op->epoch == comm->view.epoch)
+        return true;
+    bool rooted = op->coll.kind == FT_BROADCAST || op->coll.kind == FT_REDUCE;
+    int root = 0;
+    while (rooted && root < comm->view.nranks && comm->view.peer[root] != op->root_id)
+        root++;
+    if (can_repeat(op) && root < comm->view.nranks) {
+        op->coll.root = root;
+        op->epoch = comm->view.epoch;
+        return true;
+    }
+    comm->failure.never = true;
+    ft_comm_fail(
+        comm, FT_PEER, -1,
+        can_repeat(op)
+            ? "the root of a %s has failed"
+            : "a %s was called before the communicator lost a rank, and does not fit it any more",
+        ft_kind_name(op->coll.kind));
+    return false;
+}
+
+/* ---- failing --------------------------------------------------------------------------------- */
+
+static void keep_sentence(struct ft_failure *failure, int culprit, const char *text)
+{
+    pthread_mutex_lock(&failure->lock);
+    snprintf(failure->text, sizeof failure->text, "%s", text);
+    failure->culprit = culprit;
+    pthread_mutex_unlock(&failure->lock);
+}
+
+/* The status is written before the state, the sentence before the verdict. */
+static void begin_failure(struct ft_comm *comm, int status, bool retries)
+{
+    struct ft_failure *failure = &comm->failure;
+    if (!failure->quiet) {
+        failure->fresh = true;
+        atomic_store_explicit(&failure->untold, 1, memory_order_relaxed);
+    }
+    atomic_store_explicit(&failure->status, status, memory_order_relaxed);
+    comm->engine->stuck = false;
+    ft_comm_move(comm, retries ? FT_COMM_RETRYING : FT_COMM_FAILED);
+    if (!retries)
+        atomic_store_explicit(&failure->verdict, status, memory_order_release);
+}
+
+void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
+{
+    ft_engine_assert_held(comm->engine);
+    struct ft_failure *failure = &comm->failure;
+    bool retries = may_retry(comm, status), again = failure->status != FT_OK;
+    bool retrying = ft_comm_state(comm) == FT_COMM_RETRYING;
+    if (again && (!retrying || retries || failure->ends != FT_OK))
+        return;
+    char text[sizeof failure->text];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    keep_sentence(failure, culprit, text);
+    if (again) {
+        failure->ends = status;
+        return;
+    }
+    begin_failure(comm, status, retries);
+    FT_LOG(INFO, "init", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx,
+           text);
+}
+
+int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
+{
+    char call[128];
+    ft_sig_text(op->sig, call, sizeof call);
+    bool process = ft_status_lost(status) == FT_LOST_PROCESS;
+    ft_comm_fail(comm, process ? status : FT_PEER, rank,
+                 "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank, call,
+                 (unsigned long long)op->seq,
+                 ft_death_watch_why(comm->engine, comm->peers[rank], status));
+    return FT_PEER;
+}

@@ -1,0 +1,353 @@
+/*
+ * The works of a communicator, one for each group of calls: they come from the inbox, start in call
+ * order, are prepared (inputs saved and fetched), walk through their steps, and end; or they drain
+ * after a failure.
+ */
+#include "core/run/run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* a failed communicator waits this long for its transfers, then cuts their links */
+#define SETTLE_NS 1000000000u
+
+/* ---- from users ------------------------------------------------------------------------------ */
+
+bool ft_run_take_inbox(struct ft_engine *engine)
+{
+    if (!atomic_load_explicit(&engine->inbox_count, memory_order_relaxed))
+        return false;
+    pthread_mutex_lock(&engine->inbox_lock);
+    struct ft_work *work = engine->run->inbox;
+    engine->run->inbox = engine->run->inbox_tail = NULL;
+    atomic_store_explicit(&engine->inbox_count, 0, memory_order_relaxed);
+    pthread_mutex_unlock(&engine->inbox_lock);
+    for (struct ft_work *next; work; work = next) {
+        next = work->next;
+        work->next = NULL;
+        struct ft_works *works = &work->comm->works;
+        if (works->tail)
+            works->tail->next = work;
+        else
+            works->head = work;
+        works->tail = work;
+    }
+    return true;
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+/* Results from so many bytes on are stored past the caches: see
+ * docs/decisions/0005-streaming-stores.md. In place the bytes that are overwritten have just been
+ * read. */
+#define COLD_BYTES (2u << 20)
+
+static bool has_cold_result(const struct ft_comm *comm, const struct ft_op *op)
+{
+    enum ft_kind kind = op->coll.kind;
+    bool one_block = kind == FT_ALLREDUCE || kind == FT_BROADCAST || kind == FT_REDUCE;
+    size_t bytes = op->coll.count * op->plan.esize * (one_block ? 1 : (size_t)comm->view.nranks);
+    uintptr_t in = (uintptr_t)op->in, out = (uintptr_t)op->out;
+    return bytes >= COLD_BYTES && (out < in || out - in >= bytes);
+}
+
+static int start_collective(struct ft_comm *comm, struct ft_op *op)
+{
+    struct ft_coll plain = op->coll;
+    /* there it only marks what the exchange is for */
+    if (plain.kind == FT_ALLGATHER)
+        plain.root = 0;
+    int rc = op->verifies ? ft_verify_plan(comm, &op->plan) : ft_comm_plan(comm, &plain, &op->plan);
+    if (rc != FT_OK)
+        return rc;
+    if (ft_kind_reduces(op->coll.kind) && op->coll.red == FT_AVG)
+        ft_redop_average(&op->redop, op->coll.type, comm->view.nranks);
+    if (op->scale_from)
+        ft_redop_read_scale(&op->redop, op->coll.type, op->scale_from);
+    if (!op->members)
+        op->seq = op->verifies ? op->verifies->seq : ++comm->calls.seq;
+    op->cold_result = has_cold_result(comm, op);
+    op->lanes_left = op->plan.nsteps > 0 ? op->plan.nlanes : 0;
+    if (op->plan.nsteps == 0)
+        op->plan.nlanes = 0;
+    ft_calls_note(comm, op);
+    if (op->plan.tmp_bytes <= op->tmp_bytes)
+        return FT_OK;
+    free(op->tmp);
+    op->tmp_bytes = 0;
+    op->tmp = aligned_alloc(FT_CACHE_LINE, ft_round_up(op->plan.tmp_bytes, FT_CACHE_LINE));
+    if (!op->tmp)
+        return ft_fail(FT_NOMEM, "no memory for %zu bytes of scratch", op->plan.tmp_bytes);
+    op->tmp_bytes = op->plan.tmp_bytes;
+    return FT_OK;
+}
+
+static void record_op(struct ft_comm *comm, struct ft_op *op, const struct ft_algo *algo,
+                      uint64_t now)
+{
+    struct ft_telemetry *telemetry = comm->engine->telemetry;
+    if (op->verifies)
+        op->record = op->verifies->record;
+    else if (telemetry)
+        op->record = ft_telemetry_op(telemetry, comm->row, op->seq, &op->coll,
+                                     algo ? algo->name : "", now);
+}
+
+static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
+{
+    bool collective = ft_kind_is_collective(op->coll.kind);
+    if (comm->limits.retry && !op->verifies && !ft_retry_translate(comm, op))
+        return;
+    comm->failure.p2p_passed |= !collective;
+    op->sig = op->verifies ? op->verifies->sig | FT_SIG_VERIFY : ft_sig(&op->coll);
+    if (op->coll.kind == FT_SEND || op->coll.kind == FT_RECV)
+        ft_p2p_start(comm, op);
+    for (struct ft_op *member = op->members; member; member = member->next)
+        member->seq = op->seq = ++comm->calls.seq;
+    int rc = collective ? start_collective(comm, op) : FT_OK;
+    for (struct ft_op *member = op->members; member; member = member->next)
+        record_op(comm, member, op->plan.algo, now);
+    if (op->members)
+        op->record = op->members->record; /* tells whom all of them wait for */
+    else
+        record_op(comm, op, op->plan.algo, now);
+    ft_op_move(op, FT_OP_RUNNING, FT_OK);
+    if (rc != FT_OK)
+        ft_comm_fail(comm, rc, comm->view.rank, "%s", ft_fail_text());
+    else if (collective)
+        ft_calls_check_announced(comm, op);
+}
+
+static void start_steps(struct ft_comm *comm)
+{
+    ft_readiness_tell(comm);
+    ft_lanes_start(comm);
+    for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
+        if (op->state == FT_OP_RUNNING && op->lanes_left == 0 && op->plan.algo &&
+            !ft_verify_follows(op))
+            ft_op_finish(op);
+}
+
+static bool is_prepared(const struct ft_comm *comm)
+{
+    return comm->preserve.state != FT_PRESERVE_SAVING && !comm->works.head->gathers;
+}
+
+/* Inputs are saved and fetched, before the first step. */
+static bool prepare_work(struct ft_comm *comm)
+{
+    bool saved = comm->preserve.state != FT_PRESERVE_SAVING || ft_preserve_save(comm);
+    bool gathered = comm->failure.status == FT_OK &&
+                    (!comm->works.head->gathers || ft_fuse_gathered(comm));
+    return saved && gathered;
+}
+
+static uint64_t start_clock(struct ft_comm *comm)
+{
+    struct ft_work *work = comm->works.head;
+    uint64_t now = ft_now_ns(comm->engine->env);
+    comm->works.running = true;
+    comm->works.progress_ns = now;
+    comm->works.announced = false;
+    work->started_ns = now;
+    if (comm->limits.op_timeout_ms > 0 && work->deadline_ns == 0)
+        work->deadline_ns = now + (uint64_t)comm->limits.op_timeout_ms * 1000000u;
+    return now;
+}
+
+static void start_work(struct ft_comm *comm)
+{
+    struct ft_work *work = comm->works.head;
+    uint64_t now = start_clock(comm);
+    if (ft_fuse(comm, work) != FT_OK)
+        ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
+    if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK)
+        ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
+    int reached = work->has_gpu ? ft_gpu_reached(work) : FT_OK;
+    if (reached != FT_OK)
+        ft_comm_fail(comm, reached, comm->view.rank, "rank %d: %s", comm->view.rank,
+                     ft_fail_text());
+    else if (work->has_gpu)
+        ft_gpu_begin(work);
+    for (struct ft_op *op = work->ops; op && comm->failure.status == FT_OK; op = op->next)
+        start_op(comm, op, now);
+    if (comm->limits.preserve_input && comm->failure.status == FT_OK)
+        ft_preserve_start(comm);
+    if (work->gathers && comm->failure.status == FT_OK)
+        ft_fuse_gather(comm);
+    if (comm->failure.status == FT_OK && is_prepared(comm))
+        start_steps(comm);
+}
+
+void ft_op_done(struct ft_op *op)
+{
+    ft_op_move(op, FT_OP_DONE, FT_OK);
+    op->work->ops_left--;
+}
+
+void ft_op_finish(struct ft_op *op)
+{
+    if (!op->members || ft_fuse_finish(op->work->comm, op))
+        ft_op_done(op);
+}
+
+void ft_comm_retire(struct ft_comm *comm, int status)
+{
+    struct ft_work *work = comm->works.head;
+    comm->works.head = work->next;
+    if (!comm->works.head)
+        comm->works.tail = NULL;
+    comm->works.running = false;
+    comm->preserve.state = FT_PRESERVE_NONE;
+    ft_gpu_over(work, status);
+    if (!ft_fast_ended(comm, work, status))
+        ft_entry_work_done(work, status);
+}
+
+/* A turn of the work that runs; true: it is over. */
+static bool turn_head(struct ft_comm *comm, bool *moved)
+{
+    bool step = comm->failure.status == FT_OK && ft_lanes_turn(comm);
+    if (comm->failure.status == FT_OK && comm->works.head->has_p2p)
+        step |= ft_p2p_turn(comm);
+    if (comm->failure.status == FT_OK && comm->works.head->has_rma)
+        step |= ft_rma_turn(comm);
+    if (comm->failure.status == FT_OK && comm->works.head->leaving)
+        step |= ft_fuse_deliver(comm);
+    *moved |= step || comm->failure.status != FT_OK;
+    if (step)
+        comm->works.stalled = false;
+    if (comm->failure.status != FT_OK || comm->works.head->ops_left > 0)
+        return false;
+    comm->calls.done = comm->calls.seq; /* all that have started */
+    ft_comm_retire(comm, FT_OK);
+    return true;
+}
+
+void ft_comm_repeat(struct ft_comm *comm, int looks)
+{
+    struct ft_op *op = comm->works.head->ops;
+    op->seq = ++comm->calls.seq;
+    ft_calls_note(comm, op);
+    if (comm->readiness)
+        ft_readiness_tell(comm);
+    ft_lanes_repeat(comm, op);
+    record_op(comm, op, op->plan.algo, start_clock(comm));
+    ft_op_move(op, FT_OP_RUNNING, FT_OK);
+    ft_calls_check_announced(comm, op);
+    for (bool moved = false; looks > 0 && !turn_head(comm, &moved); looks--) {}
+}
+
+bool ft_run_turn(struct ft_comm *comm)
+{
+    bool moved = false;
+    /* a few groups a turn; other communicators wait meanwhile */
+    for (int n = 0; n < 16 && comm->works.head; n++) {
+        if (!comm->works.running) {
+            if (!ft_entry_ready(comm->works.head->entry))
+                return moved;
+            start_work(comm);
+            moved = true;
+        }
+        if (comm->failure.status == FT_OK && !is_prepared(comm)) {
+            bool saving = comm->preserve.state == FT_PRESERVE_SAVING;
+            comm->works.stalled = false;
+            if (!prepare_work(comm))
+                return saving || moved;
+            start_steps(comm);
+        }
+        if (!turn_head(comm, &moved))
+            return moved;
+    }
+    return moved;
+}
+
+/* ---- after a failure ------------------------------------------------------------------------- */
+
+/* A peer that takes nothing holds our buffers: its link goes, for every communicator on it. */
+static void cut_pending_links(struct ft_comm *comm)
+{
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        if (!peer || !peer->tx || !ft_lanes_pending_to(comm, r))
+            continue;
+        ft_link_cut(comm->engine, peer, peer->tx);
+        ft_peer_lost(comm->engine, peer, FT_LINK, false);
+    }
+}
+
+bool ft_comm_settle(struct ft_comm *comm)
+{
+    uint64_t now = ft_now_ns(comm->engine->env);
+    if (!comm->works.running)
+        return true;
+    if (comm->works.draining_ns == 0) {
+        comm->works.draining_ns = now;
+        for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
+            if (op->state == FT_OP_RUNNING)
+                ft_op_move(op, FT_OP_DRAINING, comm->failure.status);
+        comm->works.dropped = false;
+    }
+    /* it may read and write slots of links, which others use too */
+    if (!ft_gpu_idle(comm, now - comm->works.draining_ns))
+        return false;
+    if (!comm->works.dropped)
+        ft_lanes_drop(comm);
+    comm->works.dropped = true;
+    if (ft_lanes_settled(comm))
+        return true;
+    if (now - comm->works.draining_ns < SETTLE_NS)
+        return false;
+    cut_pending_links(comm);
+    return ft_lanes_settled(comm);
+}
+
+/* Ends the running work once nothing of it is in flight, and skips the queued ones. */
+bool ft_run_drain(struct ft_comm *comm)
+{
+    if (!ft_comm_settle(comm))
+        return false;
+    if (comm->works.running) {
+        ft_fuse_deliver(comm); /* the device is idle: they have all come */
+        if (!ft_preserve_restore(comm))
+            return true;
+        ft_lanes_over(comm);
+        ft_p2p_reset(comm);
+        for (struct ft_op *op = comm->works.head->ops; op; op = op->next) {
+            if (op->state == FT_OP_DRAINING)
+                ft_op_move(op, FT_OP_FAILED, comm->failure.status);
+            if (op->state == FT_OP_QUEUED)
+                ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
+        }
+        ft_comm_retire(comm, comm->failure.status);
+    }
+    while (comm->works.head) {
+        for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
+            ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
+        ft_comm_retire(comm, comm->failure.status);
+    }
+    return true;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+/* A tick without progress is charged to the link that the work waits for. */
+static void record_wait(struct ft_comm *comm, uint64_t ns)
+{
+    struct ft_blocker wait = ft_work_waits_for(comm, NULL, 0);
+    struct ft_peer *peer = wait.rank >= 0 ? comm->peers[wait.rank] : NULL;
+    if (peer)
+        *(wait.sends ? &peer->tx_time.wait_ns : &peer->rx_time.wait_ns) += ns;
+    if (comm->engine->telemetry && wait.op)
+        ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record, wait.step, wait.rank);
+}
+
+void ft_run_tick(struct ft_comm *comm)
+{
+    const struct ft_engine *engine = comm->engine;
+    if (!comm->works.stalled)
+        comm->works.progress_ns = engine->ticked_ns;
+    else if (comm->works.running)
+        record_wait(comm, engine->ticked_ns - engine->ticked_before_ns);
+    comm->works.stalled = true; /* until a turn moves something */
+}
