@@ -194,9 +194,9 @@ static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t 
     if (handle && ft_stream_enter(handle, &stream) != FT_OK)
         return FT_AGAIN;
     struct ft_op *op = ft_fast_begin(comm->core, stream, &call->coll, call->op);
-    int rc = !op                      ? FT_AGAIN
+    int rc = !op                       ? FT_AGAIN
              : comm->core->fast->again ? refill_op(comm, call, op)
-                                      : fill_op(comm, call, op, handle);
+                                       : fill_op(comm, call, op, handle);
     if (rc == FT_OK)
         ft_fast_run(comm->core, stream);
     else if (op)

@@ -1,6 +1,6 @@
 /*
- * core: communicators, operations, and the engine that turns them, in three floors on which calls go
- * down only: group -> run -> engine. Other folders include this header.
+ * core: communicators, operations, and the engine that turns them, in three floors on which calls
+ * go down only: group -> run -> engine. Other folders include this header.
  */
 #ifndef FT_CORE_H
 #define FT_CORE_H

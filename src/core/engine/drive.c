@@ -12,6 +12,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <time.h>
@@ -35,6 +36,22 @@
 #define SPINS_A_YIELD 16 /* holds between yields of the core */
 /* with more ranks than cores: so many idle turns, each giving the core away, then sleep */
 #define YIELDS 32
+
+/* ---- references ------------------------------------------------------------------------------ */
+
+void ft_engine_ref(struct ft_engine *engine)
+{
+    atomic_fetch_add_explicit(&engine->refs, 1, memory_order_relaxed);
+}
+
+void ft_engine_unref(struct ft_engine *engine)
+{
+    if (atomic_fetch_sub_explicit(&engine->refs, 1, memory_order_acq_rel) != 1)
+        return;
+    pthread_mutex_destroy(&engine->drive);
+    pthread_mutex_destroy(&engine->inbox_lock);
+    free(engine);
+}
 
 /* ---- the process's engines ------------------------------------------------------------------- */
 

@@ -39,33 +39,6 @@ bool ft_endpoint_put(struct ft_endpoint *endpoint, const char *name, const void 
     return true;
 }
 
-int ft_engine_endpoint(struct ft_engine *engine, struct ft_endpoint *endpoint)
-{
-    memset(endpoint, 0, sizeof *endpoint);
-    endpoint->engine = engine->id;
-    endpoint->host = engine->host;
-    struct ft_tuning same = engine->tuning;
-    same.costs.cores_per_host = 0; /* hosts may differ: a communicator counts with the fewest */
-    endpoint->config = ft_tuning_digest(&same);
-    snprintf(endpoint->config_text, sizeof endpoint->config_text,
-             "chunk_bytes=%zu chunks=%d table=%08x algo=%.48s", same.chunk_bytes, same.chunks,
-             (unsigned)ft_tuning_table_digest(&same), same.choice);
-    if (!ft_cores_endpoint(engine, endpoint))
-        return ft_fail(FT_INTERNAL, "processors do not fit an endpoint");
-    for (int i = 0; i < engine->ntransports; i++) {
-        struct ft_transport *transport = engine->transports[i];
-        unsigned char address[FT_ADDRESS_BYTES];
-        int len = transport->ops->address(transport, address, sizeof address);
-        if (len < 0)
-            return len;
-        if (!ft_endpoint_put(endpoint, transport->ops->name, address, (size_t)len))
-            return ft_fail(FT_INTERNAL, "addresses do not fit an endpoint");
-    }
-    return ft_death_watch_endpoint(engine, endpoint) && ft_locality_endpoint(engine, endpoint)
-               ? FT_OK
-               : ft_fail(FT_INTERNAL, "a liveness page does not fit an endpoint");
-}
-
 const unsigned char *ft_endpoint_part(const unsigned char *endpoint, size_t endpoint_bytes,
                                       const char *name, size_t *len_bytes)
 {

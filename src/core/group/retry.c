@@ -221,7 +221,7 @@ static bool go_on(struct ft_comm *comm, const struct ft_decision *decision)
         return false;
     if (comm->works.running) {
         finish_committed(comm, decision->last_op);
-        if (!ft_preserve_restore(comm))
+        if (!ft_run_restore(comm))
             return true;
     }
     int before = comm->view.nranks, ends = comm->failure.ends;

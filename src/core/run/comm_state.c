@@ -34,17 +34,13 @@ int ft_run_open(struct ft_comm *comm, const struct ft_view *view)
     return FT_OK;
 }
 
-void ft_run_reset(struct ft_comm *comm)
+static void free_windows(struct ft_comm *comm)
 {
-    ft_lanes_reset(comm);
-    ft_p2p_reset(comm);
-    ft_rma_reset(comm);
-    ft_calls_reset(comm);
-    ft_plans_reset(comm);
-    comm->digests.plan.algo = NULL;
-    comm->works.announced = comm->failure.quiet = comm->failure.fresh = false;
-    comm->works.draining_ns = 0;
-    atomic_store_explicit(&comm->failure.untold, 0, memory_order_relaxed);
+    for (struct ft_window *window = comm->rma.windows, *next; window; window = next) {
+        next = window->next;
+        free(window->sizes);
+        free(window);
+    }
 }
 
 static void free_comm(struct ft_comm *comm)
@@ -57,7 +53,9 @@ static void free_comm(struct ft_comm *comm)
     free(comm->calls.announced);
     free(comm->plans.slots);
     free(comm->digests.all);
-    ft_rma_close(comm);
+    free_windows(comm);
+    free(comm->rma.signals);
+    free(comm->rma.puts_wait);
     if (comm->fast)
         free(comm->fast->op.tmp);
     free(comm->fast);

@@ -116,7 +116,7 @@ struct ft_op *ft_fast_begin(struct ft_comm *comm, const struct ft_stream *stream
         catch_up(comm, stream);
     bool idle = ft_stream_is_idle(stream) && !comm->works.head && comm->failure.status == FT_OK &&
                 !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
-    /* pairs with ft_fast_over() */
+    /* pairs with ft_entry_free() */
     if (idle && !atomic_load_explicit(&fast->queued, memory_order_acquire)) {
         fast->again = load_same(comm, coll, red);
         fast->red = red;
@@ -194,7 +194,7 @@ void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
     if (fast->unqueued) {
         fast->unqueued = false;
         atomic_store_explicit(&fast->queued, 1, memory_order_relaxed);
-        ft_entry_begun(entry, stream);
+        ft_entry_begun(entry, stream, &fast->queued);
     } else if (fast->status != FT_OK)
         ft_stream_fail(stream, fast->status, comm);
     ft_engine_unlock(engine);
@@ -212,15 +212,5 @@ bool ft_fast_ended(struct ft_comm *comm, const struct ft_work *work, int status)
         return false;
     fast->unqueued = false;
     fast->status = status;
-    return true;
-}
-
-bool ft_fast_over(struct ft_entry *entry)
-{
-    struct ft_comm *comm = entry->works ? entry->works->comm : NULL;
-    if (!comm || entry != &comm->fast->entry)
-        return false;
-    atomic_store_explicit(&comm->fast->queued, 0, memory_order_release);
-    ft_comm_unref(comm);
     return true;
 }

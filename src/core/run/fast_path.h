@@ -42,6 +42,5 @@ void ft_fast_cancel(struct ft_comm *comm);
 void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream);
 /* true: it was one within its call */
 bool ft_fast_ended(struct ft_comm *comm, const struct ft_work *work, int status);
-bool ft_fast_over(struct ft_entry *entry); /* true: it was one of these, whose structs stay */
 
 #endif

@@ -64,7 +64,7 @@ static int fuse_run(struct ft_work *work, struct ft_op **at, struct ft_op *last,
     return FT_OK;
 }
 
-int ft_fuse(struct ft_comm *comm, struct ft_work *work)
+static int fuse(struct ft_comm *comm, struct ft_work *work)
 {
     size_t most = comm->tuning.chunk_bytes;
     int rc = FT_OK;
@@ -129,15 +129,20 @@ static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
     return true;
 }
 
-void ft_fuse_gather(struct ft_comm *comm)
+static void gather(struct ft_comm *comm)
 {
+    if (!comm->works.head->gathers)
+        return;
     for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
         if (op->members)
             copy_members(comm, op, false);
 }
 
-bool ft_fuse_gathered(struct ft_comm *comm)
+static bool is_gathered(struct ft_comm *comm, bool *moved)
 {
+    (void)moved;
+    if (!comm->works.head->gathers)
+        return true;
     for (const struct ft_op *op = comm->works.head->ops; op; op = op->next)
         if (op->members && !is_copied(comm, op))
             return false;
@@ -145,9 +150,11 @@ bool ft_fuse_gathered(struct ft_comm *comm)
     return true;
 }
 
-bool ft_fuse_deliver(struct ft_comm *comm)
+static bool deliver(struct ft_comm *comm)
 {
     bool moved = false;
+    if (comm->works.head->leaving == 0)
+        return false;
     for (struct ft_op *op = comm->works.head->ops; op; op = op->next) {
         if (!op->leaves || !is_copied(comm, op))
             continue;
@@ -169,7 +176,7 @@ void ft_fuse_drop(struct ft_comm *comm)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole)
+static bool finish_fused(struct ft_comm *comm, struct ft_op *whole)
 {
     const char *at = whole->joint;
     bool wait = false;
@@ -187,13 +194,17 @@ bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole)
     return false;
 }
 
-void ft_fuse_free(struct ft_op *whole)
+void ft_op_finish(struct ft_op *op)
 {
-    for (struct ft_op *op = whole->members, *next; op; op = next) {
-        next = op->next;
-        ft_op_free(op);
-    }
-    whole->members = NULL;
-    free(whole->joint);
-    whole->joint = NULL;
+    if (!op->members || finish_fused(op->work->comm, op))
+        ft_op_done(op);
 }
+
+static void begin(struct ft_comm *comm, struct ft_work *work)
+{
+    if (fuse(comm, work) != FT_OK)
+        ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
+}
+
+const struct ft_stage ft_fuse_stage = {
+    .begin = begin, .start = gather, .prepare = is_gathered, .deliver = deliver};

@@ -272,8 +272,15 @@ int ft_gpu_reached(const struct ft_work *work)
     return gpu->ops->reached(gpu->queue, work->bell, work->run);
 }
 
-void ft_gpu_begin(struct ft_work *work)
+static void begin(struct ft_comm *comm, struct ft_work *work)
 {
+    if (!work->has_gpu)
+        return;
+    int rc = ft_gpu_reached(work);
+    if (rc != FT_OK) {
+        ft_comm_fail(comm, rc, comm->view.rank, "rank %d: %s", comm->view.rank, ft_fail_text());
+        return;
+    }
     struct ft_comm_gpu *gpu = gpu_of(work->comm);
     gpu->ops->begin(gpu->queue, work->bell, work->run);
 }
@@ -283,7 +290,7 @@ static bool holds(const struct ft_comm *comm)
     return comm->limits.hold && !atomic_load(&comm->let_go);
 }
 
-void ft_gpu_over(struct ft_work *work, int status)
+static void over(struct ft_work *work, int status)
 {
     struct ft_comm_gpu *gpu = gpu_of(work->comm);
     if (!work->has_gpu)
@@ -301,7 +308,7 @@ void ft_gpu_over(struct ft_work *work, int status)
         ft_graph_over(work);
 }
 
-/* let_go first: who comes to ft_gpu_over() or ft_gpu_failed() later sees it. */
+/* let_go first: who comes to the stage's end or ft_gpu_failed() later sees it. */
 void ft_gpu_let_go(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
@@ -330,11 +337,13 @@ bool ft_gpu_poll(struct ft_comm *comm)
     return gpu && gpu->ops->poll(gpu->queue) > 0;
 }
 
-bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns)
+static bool is_idle(const struct ft_comm *comm, uint64_t draining_ns)
 {
     const struct ft_comm_gpu *gpu = gpu_of(comm);
     return !gpu || gpu->ops->idle(gpu->queue) || draining_ns > GIVE_UP_NS;
 }
+
+const struct ft_stage ft_gpu_stage = {.begin = begin, .settle = is_idle, .over = over};
 
 /* ---- passes ---------------------------------------------------------------------------------- */
 
@@ -539,7 +548,7 @@ void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)
     if (!gpu)
         return;
     if (!link)
-        ft_fuse_drop(comm), drop_digest(gpu);
+        drop_digest(gpu);
     for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
         drop_lane(comm, gpu, lane, link);
     for (int r = 0; r < comm->view.nranks; r++)

@@ -110,13 +110,10 @@ void ft_gpu_close(struct ft_comm *comm);
  * ----------------------------------------------------------------- */
 
 int ft_gpu_reached(const struct ft_work *work); /* FT_AGAIN: its streams have not come to it */
-void ft_gpu_begin(struct ft_work *work);
-void ft_gpu_over(struct ft_work *work, int status); /* its streams go on, or are held */
-void ft_gpu_let_go(struct ft_comm *comm);           /* what is held goes on */
+void ft_gpu_let_go(struct ft_comm *comm);       /* what is held goes on */
 /* nothing of it runs any more: replays go on, or are held. Idempotent */
 void ft_gpu_failed(struct ft_comm *comm);
 bool ft_gpu_poll(struct ft_comm *comm);
-bool ft_gpu_idle(const struct ft_comm *comm, uint64_t draining_ns);
 /* A pass of an operation with gpu. */
 int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass,
                 struct ft_device_staged staged, struct ft_device_req *req);

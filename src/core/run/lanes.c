@@ -587,6 +587,7 @@ void ft_lanes_start(struct ft_comm *comm)
 void ft_lanes_drop(struct ft_comm *comm)
 {
     ft_gpu_drop(comm, NULL);
+    ft_fuse_drop(comm);
     for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
             ft_send_withdraw(&op->sends[k]);

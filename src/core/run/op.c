@@ -69,10 +69,21 @@ void ft_op_trim(struct ft_op *op)
     op->tmp_bytes = 0;
 }
 
+static void free_members(struct ft_op *whole)
+{
+    for (struct ft_op *op = whole->members, *next; op; op = next) {
+        next = op->next;
+        ft_op_free(op);
+    }
+    whole->members = NULL;
+    free(whole->joint);
+    whole->joint = NULL;
+}
+
 void ft_op_free(struct ft_op *op)
 {
     ft_op_trim(op);
-    ft_fuse_free(op);
+    free_members(op);
     free(op->waits);
     free(op->gpu);
     op->waits = NULL;
@@ -114,6 +125,12 @@ void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
     /* the clock was read a moment ago */
     uint64_t now = to == FT_OP_RUNNING ? op->work->started_ns : ft_now_ns(engine->env);
     ft_telemetry_op_state(engine->telemetry, op->record, (int)to, op->status, now);
+}
+
+void ft_op_done(struct ft_op *op)
+{
+    ft_op_move(op, FT_OP_DONE, FT_OK);
+    op->work->ops_left--;
 }
 
 /* kind:4 type:4 red:3 root:17 count:36 */

@@ -55,8 +55,10 @@ static void rewind_to(struct ft_comm *comm, enum ft_preserve_state state)
     p->side_at = p->op_at = 0;
 }
 
-void ft_preserve_start(struct ft_comm *comm)
+static void start(struct ft_comm *comm)
 {
+    if (!comm->limits.preserve_input)
+        return;
     struct ft_preserve *p = &comm->preserve;
     const struct ft_device_ops *device = comm->engine->device->ops;
     size_t need = 0;
@@ -126,8 +128,11 @@ static int copy_some(struct ft_comm *comm)
     return p->req.status;
 }
 
-bool ft_preserve_save(struct ft_comm *comm)
+static bool save(struct ft_comm *comm, bool *moved)
 {
+    if (comm->preserve.state != FT_PRESERVE_SAVING)
+        return true;
+    *moved = true;
     int rc = copy_some(comm);
     if (rc == FT_OK)
         comm->preserve.state = FT_PRESERVE_SAVED;
@@ -137,7 +142,7 @@ bool ft_preserve_save(struct ft_comm *comm)
     return rc == FT_OK;
 }
 
-bool ft_preserve_restore(struct ft_comm *comm)
+static bool restore(struct ft_comm *comm)
 {
     struct ft_preserve *p = &comm->preserve;
     if (p->state == FT_PRESERVE_NONE)
@@ -155,6 +160,15 @@ bool ft_preserve_restore(struct ft_comm *comm)
     p->state = FT_PRESERVE_NONE;
     return true;
 }
+
+static void over(struct ft_work *work, int status)
+{
+    (void)status;
+    work->comm->preserve.state = FT_PRESERVE_NONE;
+}
+
+const struct ft_stage ft_preserve_stage = {
+    .start = start, .prepare = save, .restore = restore, .over = over};
 
 void ft_preserve_free(struct ft_comm *comm)
 {

@@ -199,14 +199,3 @@ void ft_rma_reset(struct ft_comm *comm)
 {
     memset(comm->rma.signals, 0, (size_t)comm->view.nranks * sizeof *comm->rma.signals);
 }
-
-void ft_rma_close(struct ft_comm *comm)
-{
-    for (struct ft_window *window = comm->rma.windows, *next; window; window = next) {
-        next = window->next;
-        free(window->sizes);
-        free(window);
-    }
-    free(comm->rma.signals);
-    free(comm->rma.puts_wait);
-}

@@ -192,6 +192,7 @@ struct ft_works {
     struct ft_work *head, *tail;
     atomic_int queued; /* submitted and not finished */
     bool running;
+    bool prepared;        /* the running work's steps have begun */
     bool stalled;         /* nothing moved since the last tick */
     bool announced;       /* the running work has told others where it is */
     bool dropped;         /* a failed work holds nothing of links any more */
@@ -369,6 +370,7 @@ void ft_run_tick(struct ft_comm *comm); /* the slow part: how long the work has 
 void ft_comm_repeat(struct ft_comm *comm, int looks);
 bool ft_comm_settle(struct ft_comm *comm); /* true: nothing of the running work is in flight */
 bool ft_run_drain(struct ft_comm *comm);   /* a failed one's works end; true: something moved */
+bool ft_run_restore(struct ft_comm *comm); /* a turn of putting inputs back; true: all are */
 void ft_comm_retire(struct ft_comm *comm, int status); /* the head work is over */
 void ft_op_finish(struct ft_op *op);                   /* its steps are over */
 /* and its result is where it belongs: counts it off its work */
@@ -404,22 +406,36 @@ void ft_p2p_start(struct ft_comm *comm, struct ft_op *op);
 bool ft_rma_receive(struct ft_comm *comm);
 bool ft_rma_turn(struct ft_comm *comm);
 void ft_rma_reset(struct ft_comm *comm);
-void ft_rma_close(struct ft_comm *comm);
 struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
 struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id); /* engine held */
 int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out);
 /* false: there is none at that address, perhaps no more */
 bool ft_window_remove(struct ft_comm *comm, const void *window);
 
-/* ---- what surrounds the steps: preserve, verify, fuse ---------------------------------------- */
+/* ---- stages: what surrounds the steps of a work (preserve, verify, fuse, gpu) ---------------- */
 
-/* of the head work; state: is there anything to save? */
-void ft_preserve_start(struct ft_comm *comm);
-/* a turn of it; true: all is saved, the steps may begin */
-bool ft_preserve_save(struct ft_comm *comm);
-bool ft_preserve_restore(struct ft_comm *comm); /* a turn of it; true: nothing is left to restore */
-void ft_preserve_free(struct ft_comm *comm);    /* the side buffer */
+/* Called by work.c, in the order of its table, for every work that runs on its own queue or on a
+ * stream; a stage that has nothing to do for a work says so at once. A slot may be NULL. */
+struct ft_stage {
+    /* Before the operations start: merges or adds operations, tells the device. Fails comm. */
+    void (*begin)(struct ft_comm *comm, struct ft_work *work);
+    /* The operations have their plans: begins what must be over before the first step. */
+    void (*start)(struct ft_comm *comm);
+    /* A turn of that; true: it is over, or there was none. *moved: it did something. */
+    bool (*prepare)(struct ft_comm *comm, bool *moved);
+    /* Results that are on their way; true: one has come. */
+    bool (*deliver)(struct ft_comm *comm);
+    /* After a failure, that many ns ago; true: nothing of the work is in flight there. */
+    bool (*settle)(const struct ft_comm *comm, uint64_t draining_ns);
+    /* A turn of putting back what the failed work has overwritten; true: nothing is left to do. */
+    bool (*restore)(struct ft_comm *comm);
+    /* The work has ended with that status. */
+    void (*over)(struct ft_work *work, int status);
+};
+extern const struct ft_stage ft_fuse_stage, ft_verify_stage, ft_gpu_stage, ft_preserve_stage;
 
+void ft_preserve_free(struct ft_comm *comm); /* the side buffer */
+void ft_fuse_drop(struct ft_comm *comm); /* what is still being fetched is not wanted any more */
 /* What a receiver does before it uses a message: false if its checksum does not match, then comm
  * has failed. `op` is NULL for what is no operation's here. */
 bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg,
@@ -435,8 +451,6 @@ static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_
 {
     return !comm->limits.verify || ft_verify_message(comm, from, msg, op, step);
 }
-/* the comparisons and commit rounds that its collectives need */
-int ft_verify_add(struct ft_comm *comm, struct ft_work *work);
 /* of a comparison; FTCCL_ALGO is for calls of the user's */
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan);
 /* the next operation of its work compares its result */
@@ -448,17 +462,6 @@ void ft_verify_compare(struct ft_comm *comm, struct ft_op *op);
 /* Tells in words which of the ranks' digests differ. True: some do; *odd is the first that has not
  * what most have, -1 if no value is that of most. */
 bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, size_t len_bytes);
-int ft_fuse(struct ft_comm *comm, struct ft_work *work); /* before the work starts. FT_NOMEM */
-/* gives the members their results; false: some are on their way */
-bool ft_fuse_finish(struct ft_comm *comm, struct ft_op *whole);
-/* Of the head work. Before its first step: fetches what members have on the GPU, and asks whether
- * it is all there. */
-void ft_fuse_gather(struct ft_comm *comm);
-bool ft_fuse_gathered(struct ft_comm *comm);
-/* results on their way: true if one has come, also after a failure */
-bool ft_fuse_deliver(struct ft_comm *comm);
-void ft_fuse_drop(struct ft_comm *comm); /* what is still being fetched is not wanted any more */
-void ft_fuse_free(struct ft_op *whole);  /* its members and buffer */
 
 /* ---- readiness of a GPU's buffers (readiness.c) ---------------------------------------------- */
 

@@ -103,8 +103,12 @@ void ft_entry_free(struct ft_entry *entry)
 {
     for (int i = 0; i < entry->nstreams; i++)
         ft_stream_release(entry->on[i].stream);
-    if (ft_fast_over(entry))
+    if (entry->in_use) { /* the communicator's own: its structs stay */
+        struct ft_comm *comm = entry->works->comm;
+        atomic_store_explicit(entry->in_use, 0, memory_order_release);
+        ft_comm_unref(comm);
         return;
+    }
     for (struct ft_work *work = entry->works, *next; work; work = next) {
         next = work->next_in_entry;
         for (struct ft_op *op = work->ops, *after; op; op = after) {
@@ -203,9 +207,10 @@ static void take_tickets(struct ft_entry *entry)
     }
 }
 
-void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream)
+void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream, atomic_int *in_use)
 {
     struct ft_work *work = &entry->first_work;
+    entry->in_use = in_use;
     ft_comm_ref(work->comm);
     ft_stream_ref(stream);
     entry->first = (struct ft_slot){.stream = stream, .entry = entry};

@@ -52,6 +52,8 @@ struct ft_entry {
     /* on streams that have not come past it, and one while it ends; the last one frees it */
     atomic_int slots_left;
     atomic_int status;
+    /* one whose structs belong to a communicator: becomes 0 when it is over; else NULL */
+    atomic_int *in_use;
     int nworks, nstreams;
     struct ft_work *works;     /* linked by next_in_entry */
     struct ft_slot *on;        /* [nstreams] */
@@ -82,7 +84,7 @@ struct ft_entry *ft_entry_new(struct ft_stream *const *streams, int nstreams); /
 void ft_entry_free(struct ft_entry *entry); /* one that was not submitted, or is done */
 /* An entry of one work that runs already takes its place on the stream. The caller holds the
  * engine. */
-void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream);
+void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream, atomic_int *in_use);
 /* The entry's work on a communicator, made at first use. NULL: no memory. */
 struct ft_work *ft_entry_work(struct ft_entry *entry, struct ft_comm *comm);
 void ft_work_add(struct ft_work *work, struct ft_op *op);

@@ -105,7 +105,7 @@ static int make_room(struct ft_comm *comm, size_t digests)
     return FT_OK;
 }
 
-int ft_verify_add(struct ft_comm *comm, struct ft_work *work)
+static int add_comparisons(struct ft_comm *comm, struct ft_work *work)
 {
     size_t n = (size_t)comm->view.nranks, count = 0;
     for (const struct ft_op *op = work->ops; op; op = op->next)
@@ -139,6 +139,14 @@ int ft_verify_add(struct ft_comm *comm, struct ft_work *work)
     }
     return FT_OK;
 }
+
+static void begin(struct ft_comm *comm, struct ft_work *work)
+{
+    if ((comm->limits.verify || comm->limits.retry) && add_comparisons(comm, work) != FT_OK)
+        ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
+}
+
+const struct ft_stage ft_verify_stage = {.begin = begin};
 
 bool ft_verify_digest(struct ft_comm *comm, struct ft_op *op)
 {

@@ -11,6 +11,10 @@
 /* a failed communicator waits this long for its transfers, then cuts their links */
 #define SETTLE_NS 1000000000u
 
+/* In this order: fused operations are compared as one, and what they add is preserved. */
+static const struct ft_stage *const stages[] = {&ft_fuse_stage, &ft_verify_stage, &ft_gpu_stage,
+                                                &ft_preserve_stage};
+
 /* ---- from users ------------------------------------------------------------------------------ */
 
 bool ft_run_take_inbox(struct ft_engine *engine)
@@ -128,18 +132,16 @@ static void start_steps(struct ft_comm *comm)
             ft_op_finish(op);
 }
 
-static bool is_prepared(const struct ft_comm *comm)
+/* What has to be over before the first step. True: it is. */
+static bool prepare_work(struct ft_comm *comm, bool *moved)
 {
-    return comm->preserve.state != FT_PRESERVE_SAVING && !comm->works.head->gathers;
-}
-
-/* Inputs are saved and fetched, before the first step. */
-static bool prepare_work(struct ft_comm *comm)
-{
-    bool saved = comm->preserve.state != FT_PRESERVE_SAVING || ft_preserve_save(comm);
-    bool gathered = comm->failure.status == FT_OK &&
-                    (!comm->works.head->gathers || ft_fuse_gathered(comm));
-    return saved && gathered;
+    bool prepared = true;
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->prepare && comm->failure.status == FT_OK)
+            prepared &= stages[i]->prepare(comm, moved);
+    if (!prepared)
+        comm->works.stalled = false;
+    return prepared && comm->failure.status == FT_OK;
 }
 
 static uint64_t start_clock(struct ft_comm *comm)
@@ -159,36 +161,15 @@ static void start_work(struct ft_comm *comm)
 {
     struct ft_work *work = comm->works.head;
     uint64_t now = start_clock(comm);
-    if (ft_fuse(comm, work) != FT_OK)
-        ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
-    if ((comm->limits.verify || comm->limits.retry) && ft_verify_add(comm, work) != FT_OK)
-        ft_comm_fail(comm, FT_NOMEM, comm->view.rank, "%s", ft_fail_text());
-    int reached = work->has_gpu ? ft_gpu_reached(work) : FT_OK;
-    if (reached != FT_OK)
-        ft_comm_fail(comm, reached, comm->view.rank, "rank %d: %s", comm->view.rank,
-                     ft_fail_text());
-    else if (work->has_gpu)
-        ft_gpu_begin(work);
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->begin && comm->failure.status == FT_OK)
+            stages[i]->begin(comm, work);
     for (struct ft_op *op = work->ops; op && comm->failure.status == FT_OK; op = op->next)
         start_op(comm, op, now);
-    if (comm->limits.preserve_input && comm->failure.status == FT_OK)
-        ft_preserve_start(comm);
-    if (work->gathers && comm->failure.status == FT_OK)
-        ft_fuse_gather(comm);
-    if (comm->failure.status == FT_OK && is_prepared(comm))
-        start_steps(comm);
-}
-
-void ft_op_done(struct ft_op *op)
-{
-    ft_op_move(op, FT_OP_DONE, FT_OK);
-    op->work->ops_left--;
-}
-
-void ft_op_finish(struct ft_op *op)
-{
-    if (!op->members || ft_fuse_finish(op->work->comm, op))
-        ft_op_done(op);
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->start && comm->failure.status == FT_OK)
+            stages[i]->start(comm);
+    comm->works.prepared = false;
 }
 
 void ft_comm_retire(struct ft_comm *comm, int status)
@@ -198,10 +179,20 @@ void ft_comm_retire(struct ft_comm *comm, int status)
     if (!comm->works.head)
         comm->works.tail = NULL;
     comm->works.running = false;
-    comm->preserve.state = FT_PRESERVE_NONE;
-    ft_gpu_over(work, status);
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->over)
+            stages[i]->over(work, status);
     if (!ft_fast_ended(comm, work, status))
         ft_entry_work_done(work, status);
+}
+
+static bool deliver(struct ft_comm *comm)
+{
+    bool moved = false;
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->deliver)
+            moved |= stages[i]->deliver(comm);
+    return moved;
 }
 
 /* A turn of the work that runs; true: it is over. */
@@ -212,8 +203,8 @@ static bool turn_head(struct ft_comm *comm, bool *moved)
         step |= ft_p2p_turn(comm);
     if (comm->failure.status == FT_OK && comm->works.head->has_rma)
         step |= ft_rma_turn(comm);
-    if (comm->failure.status == FT_OK && comm->works.head->leaving)
-        step |= ft_fuse_deliver(comm);
+    if (comm->failure.status == FT_OK)
+        step |= deliver(comm);
     *moved |= step || comm->failure.status != FT_OK;
     if (step)
         comm->works.stalled = false;
@@ -231,6 +222,7 @@ void ft_comm_repeat(struct ft_comm *comm, int looks)
     ft_calls_note(comm, op);
     if (comm->readiness)
         ft_readiness_tell(comm);
+    comm->works.prepared = true;
     ft_lanes_repeat(comm, op);
     record_op(comm, op, op->plan.algo, start_clock(comm));
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
@@ -249,11 +241,10 @@ bool ft_run_turn(struct ft_comm *comm)
             start_work(comm);
             moved = true;
         }
-        if (comm->failure.status == FT_OK && !is_prepared(comm)) {
-            bool saving = comm->preserve.state == FT_PRESERVE_SAVING;
-            comm->works.stalled = false;
-            if (!prepare_work(comm))
-                return saving || moved;
+        if (!comm->works.prepared && comm->failure.status == FT_OK) {
+            if (!prepare_work(comm, &moved))
+                return moved;
+            comm->works.prepared = true;
             start_steps(comm);
         }
         if (!turn_head(comm, &moved))
@@ -288,9 +279,10 @@ bool ft_comm_settle(struct ft_comm *comm)
                 ft_op_move(op, FT_OP_DRAINING, comm->failure.status);
         comm->works.dropped = false;
     }
-    /* it may read and write slots of links, which others use too */
-    if (!ft_gpu_idle(comm, now - comm->works.draining_ns))
-        return false;
+    /* a device may read and write slots of links, which others use too */
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->settle && !stages[i]->settle(comm, now - comm->works.draining_ns))
+            return false;
     if (!comm->works.dropped)
         ft_lanes_drop(comm);
     comm->works.dropped = true;
@@ -303,13 +295,22 @@ bool ft_comm_settle(struct ft_comm *comm)
 }
 
 /* Ends the running work once nothing of it is in flight, and skips the queued ones. */
+bool ft_run_restore(struct ft_comm *comm)
+{
+    bool restored = true;
+    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+        if (stages[i]->restore)
+            restored &= stages[i]->restore(comm);
+    return restored;
+}
+
 bool ft_run_drain(struct ft_comm *comm)
 {
     if (!ft_comm_settle(comm))
         return false;
     if (comm->works.running) {
-        ft_fuse_deliver(comm); /* the device is idle: they have all come */
-        if (!ft_preserve_restore(comm))
+        deliver(comm); /* the device is idle: they have all come */
+        if (!ft_run_restore(comm))
             return true;
         ft_lanes_over(comm);
         ft_p2p_reset(comm);
@@ -350,4 +351,19 @@ void ft_run_tick(struct ft_comm *comm)
     else if (comm->works.running)
         record_wait(comm, engine->ticked_ns - engine->ticked_before_ns);
     comm->works.stalled = true; /* until a turn moves something */
+}
+
+/* ---- another view ---------------------------------------------------------------------------- */
+
+void ft_run_reset(struct ft_comm *comm)
+{
+    ft_lanes_reset(comm);
+    ft_p2p_reset(comm);
+    ft_rma_reset(comm);
+    ft_calls_reset(comm);
+    ft_plans_reset(comm);
+    comm->digests.plan.algo = NULL;
+    comm->works.announced = comm->failure.quiet = comm->failure.fresh = false;
+    comm->works.draining_ns = 0;
+    atomic_store_explicit(&comm->failure.untold, 0, memory_order_relaxed);
 }
