@@ -1,13 +1,12 @@
-"""Draws a comparison's JSON as SVG: usage plot.py FILE.json. One file for each way between the ranks; for each collective and
+"""Draws a comparison's JSON as SVG, for perf/compare --draw: usage plot.py FILE.json. One file for each way between the ranks; for each collective and
 number of ranks the bus bandwidth and the time of one call against the size, with the machine's limit."""
-import json
 import os
 import sys
 
 sys.dont_write_bytecode = True
 if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from measuring import table  # noqa: E402
+from measuring import results, table  # noqa: E402
 from measuring.programs import LIBRARIES, NAMES  # noqa: E402
 
 COLORS = {"ftccl": "#c1272d", "mpich": "#0071bc", "openmpi": "#009245", "gloo": "#f7931e"}
@@ -69,8 +68,7 @@ def draw(result, transport, path):
 
 def main():
     path = sys.argv[1]
-    with open(path) as file:
-        result = json.load(file)
+    result = results.load(path)
     for transport in dict.fromkeys(row["transport"] for row in result["rows"]):
         out = "%s-%s.svg" % (path[:-5] if path.endswith(".json") else path, transport)
         draw(result, transport, out)

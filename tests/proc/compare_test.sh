@@ -1,8 +1,9 @@
 #!/bin/sh
 # Properties of perf/compare: it measures every library that is installed, with a time in every cell (or that it was too slow on
-# a busy machine); what stands in its file is not measured again; interrupted, it leaves its file and no process; programs that measure
-# say when what they print does not arrive. Method: one tiny case of --quick with one round; the same command again; a signal while
-# it works; a full disk. Without the others only FTCCL is measured.
+# a busy machine); what stands in its file is not measured again; the file's table can be shown again, and drawn when asked for;
+# interrupted, it leaves its file and no process; programs that measure say when what they print does not arrive. Method: one tiny
+# case of --quick with one round; the same command again; a signal while it works; a full disk. Without the others only FTCCL is
+# measured.
 command -v python3 >/dev/null 2>&1 || { echo "no python3"; exit 77; }
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -47,7 +48,16 @@ assert [who for who in row["libraries"] if who != "gloo"] == expected, row["libr
 assert ("gloo" in row["libraries"]) == os.path.exists("/usr/include/gloo/context.h"), row["libraries"].keys()
 assert row["limit_s"] > 0 and d["machine"]["cores"] > 0 and len(d["sessions"]) == 1, d
 END
-! grep -q '^drawn: ' "$dir/out" || grep -q '<svg' "$dir/a-tcp.svg" || fail 'no plot'
+grep '^all_reduce' "$dir/out" >"$dir/line"
+"$compare" --show "$dir/a.json" >"$dir/out" 2>&1 || fail 'not shown again'
+grep '^all_reduce' "$dir/out" | cmp -s - "$dir/line" || fail 'shown otherwise than printed'
+# Pictures are drawn when asked for, and only then.
+[ -z "$(ls "$dir"/*.svg 2>/dev/null)" ] || fail 'a picture that nobody asked for'
+if "$compare" --draw "$dir/a.json" >"$dir/out" 2>&1; then
+    grep -q '<svg' "$dir/a-tcp.svg" || fail 'no picture'
+else
+    grep -q '^not drawn: no matplotlib' "$dir/out" || fail 'not drawn'
+fi
 
 rows() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["rows"])' "$1"; }
 rows "$dir/a.json" >"$dir/before"

@@ -1,5 +1,5 @@
 # Rules about the tree itself.
 tidy_tests = tests/tidy/includes_test.sh tests/tidy/sizes_test.sh tests/tidy/format_test.sh tests/tidy/words_test.sh tests/tidy/headers_test.sh \
-	tests/tidy/manual_test.sh tests/tidy/count_test.sh tests/tidy/nccl_test.sh
+	tests/tidy/manual_test.sh tests/tidy/count_test.sh tests/tidy/nccl_test.sh tests/tidy/status_test.sh tests/tidy/results_test.sh
 TESTS += $(tidy_tests)
-EXTRA_DIST += $(tidy_tests) tests/tidy/exceptions.txt
+EXTRA_DIST += $(tidy_tests) tests/tidy/exceptions.txt tests/tidy/path_files tests/tidy/path_files.c

@@ -1,5 +1,6 @@
-"""Property: perf/compare's arithmetic: sizes, medians, ratios, bandwidths, limits, what is printed where a figure is missing.
-Method: rows made by hand, results computed by hand."""
+"""Property: perf/compare's arithmetic: sizes, medians, ratios, bandwidths, limits, what is printed where a figure is missing; the
+form of its files. Method: rows made by hand, results computed by hand."""
+import json
 import os
 import sys
 import tempfile
@@ -7,7 +8,7 @@ import unittest
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.environ["top_srcdir"], "perf"))
-from measuring import cases, table  # noqa: E402
+from measuring import cases, results, table  # noqa: E402
 from measuring.programs import CHECK_BYTES, CHECK_CALLS, adopt_orphans, right_way, run_bounded  # noqa: E402
 
 
@@ -100,6 +101,28 @@ class Limits(unittest.TestCase):
                   {"transport": "shm", "ranks": 2, "values": [["copy", 8, 4.0], ["round_us", 0, 5.0]]},
                   {"transport": "tcp", "ranks": 2, "values": [["copy", 8, 9.0]]}]
         self.assertEqual(table.merged(passes, "shm", 2), {"copy": {8: 4.0}, "round_us": {0: 2.0}})
+
+
+class Files(unittest.TestCase):
+    result = {"machine": {"cores": 2}, "sizes": [8, 64], "none": [], "rows": [{"a": [1, 2]}, {"a": {"b": 0.5}}],
+              "parts": {"setup": {"load": 1.5, "rows": [{"c": "d"}]}}}
+
+    def test_a_line_for_each_record(self):
+        self.assertEqual(results.text_of(self.result).split("\n"), [
+            '{', ' "machine": {"cores":2},', ' "sizes": [8,64],', ' "none": [],', ' "rows": [', '  {"a":[1,2]},', '  {"a":{"b":0.5}}',
+            ' ],', ' "parts": {', '  "setup": {', '   "load": 1.5,', '   "rows": [', '    {"c":"d"}', '   ]', '  }', ' }', '}'])
+
+    def test_what_is_saved_is_loaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "new", "a.json")
+            results.save(path, self.result)
+            self.assertEqual(results.load(path), self.result)
+            self.assertEqual(os.listdir(os.path.dirname(path)), ["a.json"])
+
+    def test_digits(self):
+        self.assertEqual(results.rounded({"s": [8.090682199999999e-07, 123456789, (2.0, "x", None)]}),
+                         {"s": [8.090682e-07, 123456789, [2.0, "x", None]]})
+        self.assertEqual(json.loads(results.text_of(results.rounded([1 / 3]))), [0.3333333])
 
 
 class Bounds(unittest.TestCase):
