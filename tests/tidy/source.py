@@ -54,12 +54,15 @@ def signature(head):
     """The name and the number of parameters that a declaration gives, or None and 0 if it is not one of a function."""
     at = 0
     while at < len(head):
-        if head[at].text in ("__attribute__", "alignas", "__declspec") and at + 1 < len(head):
-            at = skip_group(head, at + 1)
-            continue
         if head[at].text == "(" and at > 0 and re.match(r"[A-Za-z_]", head[at - 1].text):
-            name, arguments = head[at - 1].text, split(head[at + 1:skip_group(head, at) - 1])
-            return named_by_macro(name, arguments) if name.isupper() else (name, len(arguments))
+            name, end = head[at - 1].text, skip_group(head, at)
+            arguments = split(head[at + 1:end - 1])
+            if name.isupper() and end == len(head):
+                return named_by_macro(name, arguments)
+            if not name.isupper() and name != "alignas" and not name.startswith("__"):
+                return name, len(arguments)
+            at = end  # an attribute, or a macro for the type
+            continue
         at += 1
     return None, 0
 
