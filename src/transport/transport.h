@@ -48,7 +48,7 @@ static inline int ft_window(unsigned lane)
  * peers of another one. */
 struct ft_header {
     uint64_t ctx; /* the communicator and its epoch */
-    uint64_t sig; /* of the call, see core/op.c */
+    uint64_t sig; /* of the call, see core/run/op.c */
     uint32_t seq; /* of the operation in its communicator, modulo 2^32 */
     uint32_t len; /* bytes of payload, at most the transport's chunk_bytes */
     uint16_t lane;
