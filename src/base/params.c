@@ -123,6 +123,19 @@ static void parse_int(int id, const char *text, const char *from)
     ints[id] = value;
 }
 
+/* The text of a parameter and the name under which it was found; NULL: nothing sets it. */
+static const char *find_text(int id, const char *from_file, const char **name)
+{
+    const struct param *p = &table[id];
+    const char *text = getenv(*name = p->env);
+    if (!text && *p->alias)
+        text = getenv(*name = p->alias);
+    if (text)
+        return text;
+    *name = p->env;
+    return from_file || p->kind == INT ? from_file : other_default[id].text;
+}
+
 static void load(void)
 {
     char *file[FT_PARAM_COUNT] = {0};
@@ -133,18 +146,12 @@ static void load(void)
     read_file(conf && *conf ? conf : "/etc/nccl.conf", conf && *conf, file);
     for (int id = 0; id < FT_PARAM_COUNT; id++) {
         const struct param *p = &table[id];
-        const char *from = p->env, *text = getenv(p->env);
-        if (!text && *p->alias)
-            text = getenv(from = p->alias);
-        if (!text)
-            from = p->env, text = file[id];
-        if (!text && p->kind == STR)
-            text = other_default[id].text;
+        const char *name, *text = find_text(id, file[id], &name);
         ints[id] = default_of(id);
         if (text && p->kind == STR)
             strs[id] = strdup(text);
         if (text && p->kind == INT && *text)
-            parse_int(id, text, from);
+            parse_int(id, text, name);
         free(file[id]);
     }
     loading = changing = false;
