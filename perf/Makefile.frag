@@ -6,7 +6,7 @@ perf_sources = perf/api.h perf/api.c perf/perf.h perf/options.c perf/types.c per
 perf_libperf_la_SOURCES = $(perf_sources)
 perf_libperf_la_LIBADD = perf/libgpu.la src/libftccl.la -lm
 
-pkglibexec_PROGRAMS = perf/all_reduce_perf perf/all_gather_perf perf/broadcast_perf perf/reduce_perf \
+bin_PROGRAMS += perf/all_reduce_perf perf/all_gather_perf perf/broadcast_perf perf/reduce_perf \
 	perf/reduce_scatter_perf perf/alltoall_perf perf/alltoallv_perf perf/gather_perf perf/scatter_perf \
 	perf/sendrecv_perf perf/hypercube_perf
 perf_all_reduce_perf_SOURCES = perf/all_reduce.c

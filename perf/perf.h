@@ -246,6 +246,8 @@ void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int 
 /* r NULL: no such form */
 void perf_table_body(const struct perf_team *t, const struct perf_result *r, bool out_of_place);
 void perf_table_end(const struct perf_team *t);
+/* before an error, by any thread of any process: ends a line that is begun */
+void perf_table_break(void);
 void perf_table_close(const struct perf_team *t, const struct perf_totals *totals, double min_bw);
 
 /* A JSON writer: values go where the last key or list left off. All are no-ops while no file is

@@ -1,12 +1,15 @@
 /* The table in nccl-tests' layout, and the same as JSON. Only thread 0 of process 0 calls anything
- * here. */
+ * here but perf_table_break(). */
 #include "perf.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
+
+static atomic_bool line_open; /* relaxed: perf_table_break() may come from any thread */
 
 bool perf_is_writer(const struct perf_team *t, int thread)
 {
@@ -152,6 +155,7 @@ void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int 
     const char *op_name = t->op->reduces ? perf_op_name(op) : "none";
     if (!isatty(STDOUT_FILENO) && isatty(STDERR_FILENO))
         fprintf(stderr, "\r%s_perf: %zu bytes ...", t->op->name, bytes);
+    atomic_store_explicit(&line_open, true, memory_order_relaxed);
     printf("%12zu  %12zu  %8s  %6s  %6d", bytes, count, perf_type_name(type), op_name, root);
     if (isatty(STDOUT_FILENO))
         fflush(stdout); /* the line shows how far it is */
@@ -238,8 +242,18 @@ void perf_table_end(const struct perf_team *t)
         printf("%21s", text);
     printf("\n");
     fflush(stdout);
+    atomic_store_explicit(&line_open, false, memory_order_relaxed);
     member_int("actual_iterations", t->o->iters);
     perf_json_end();
+}
+
+/* On a terminal the caller looks for a new line itself: others may have written there since. */
+void perf_table_break(void)
+{
+    bool mine = atomic_exchange_explicit(&line_open, false, memory_order_relaxed);
+    if (mine && !(isatty(STDOUT_FILENO) && isatty(STDERR_FILENO)))
+        printf("\n");
+    fflush(stdout);
 }
 
 static void memory_report(const struct perf_team *t)

@@ -9,9 +9,18 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #define LINE_BYTES 128
+
+/* What to print so that the next word begins a line of the terminal, wherever its cursor is: spaces
+ * for a whole line less one end in the next line, unless this one was empty. */
+static int spaces_to_new_line(void)
+{
+    struct winsize size;
+    return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1 : 0;
+}
 
 void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result)
 {
@@ -21,9 +30,10 @@ void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result)
     const char *why = CCL(GetLastError)(NULL);
     if (!why || !*why)
         why = r && r->comm ? CCL(GetLastError)(r->comm) : "";
-    fflush(stdout);
-    fprintf(stderr, "\nrank %d: %s: %s%s%s\n", r ? r->rank : -1, what, CCL(GetErrorString)(result),
-            *why ? ": " : "", why);
+    perf_table_break();
+    int spaces = spaces_to_new_line();
+    fprintf(stderr, "%*s%srank %d: %s: %s%s%s\n", spaces, "", spaces ? "\r" : "", r ? r->rank : -1,
+            what, CCL(GetErrorString)(result), *why ? ": " : "", why);
     _exit(PERF_FAILED);
 }
 

@@ -24,20 +24,20 @@ need() {
 
 build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev"
-test_packages="clang-format libgtest-dev mpich libmpich-dev groff-base man-db procps"
+test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps python3"
 nightly_packages="spin"
 compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev python3 python3-matplotlib iproute2" # perf/compare
 
 jobs=$(nproc 2>/dev/null || echo 2)
 
-# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build, quiet unless it fails.
+# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build, quiet unless it fails; its log is build.log there.
 build() {
     directory=$1
     shift
     mkdir -p "$directory"
-    if ! (cd "$directory" && "$top/configure" --quiet "$@" && make -s -j"$jobs") >"$directory.log" 2>&1; then
-        tail -n 60 "$directory.log" >&2
-        echo "the build in $directory failed; its log is $directory.log" >&2
+    if ! (cd "$directory" && "$top/configure" --quiet "$@" && make -s -j"$jobs") >"$directory/build.log" 2>&1; then
+        tail -n 60 "$directory/build.log" >&2
+        echo "the build in $directory failed; its log is $directory/build.log" >&2
         return 1
     fi
 }

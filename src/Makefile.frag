@@ -3,7 +3,13 @@
 include_HEADERS = include/ftccl.h
 pkgconfigdir = $(libdir)/pkgconfig
 pkgconfig_DATA = ftccl.pc
-EXTRA_DIST += src/ftccl.map
+cmakedir = $(libdir)/cmake/ftccl
+cmake_DATA = ftccl-config.cmake ftccl-config-version.cmake
+EXTRA_DIST += src/ftccl.map src/ftccl-config.cmake.in
+CLEANFILES += ftccl-config.cmake
+# Made here and not by configure, so that the folder is a path and no variable of the shell.
+ftccl-config.cmake: src/ftccl-config.cmake.in Makefile
+	$(AM_V_GEN)sed 's|[@]includedir[@]|$(includedir)|' $(srcdir)/src/ftccl-config.cmake.in >$@
 
 noinst_LTLIBRARIES += src/libftcore.la
 src_libftcore_la_SOURCES =

@@ -84,6 +84,31 @@ static int check(const struct plan_request *request)
     return FT_OK;
 }
 
+/* What a communicator counts with whose ranks may use the transports of FTCCL_TRANSPORTS. */
+static int count_links(struct ft_tuning *tuning, int nhosts)
+{
+    const struct ft_transport_ops *list[FT_TRANSPORTS_MAX + 1], *network = NULL;
+    bool local = false, pulls = ft_transport_pulls();
+    int status = ft_transport_list(ft_param_str(FT_PARAM_TRANSPORTS), list, FT_ARRAY_LEN(list));
+    if (status)
+        return status;
+    for (int i = 0; list[i]; i++) {
+        bool outside = list[i]->caps.scope == FT_SCOPE_NETWORK;
+        if (outside && !network)
+            network = list[i];
+        local |= !outside;
+        pulls &= outside || list[i]->caps.pulls;
+    }
+    if (network)
+        ft_tuning_network(tuning, network->name, network->caps.rdma, network->caps.costs);
+    ft_tuning_links(tuning, local        ? FT_LINKS_LOCAL
+                            : nhosts > 1 ? FT_LINKS_SOME
+                                         : FT_LINKS_LOOPBACK);
+    if (tuning->local_links && nhosts == 1 && pulls)
+        tuning->pulls = ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
+    return FT_OK;
+}
+
 int info_plan(FILE *out, const struct plan_request *request)
 {
     struct ft_coll coll = {.red = FT_SUM};
@@ -94,15 +119,11 @@ int info_plan(FILE *out, const struct plan_request *request)
     if (!status)
         status = find_type(request->type, &coll.type);
     if (!status)
-        status = ft_tuning_read(&tuning);
+        status = ft_tuning_read(&tuning, ft_transport_is_network);
+    if (!status)
+        status = count_links(&tuning, request->nhosts);
     if (status)
         return status;
-    bool network = !strcmp(ft_param_str(FT_PARAM_TRANSPORTS), "tcp");
-    ft_tuning_links(&tuning, !network              ? FT_LINKS_LOCAL
-                             : request->nhosts > 1 ? FT_LINKS_SOME
-                                                   : FT_LINKS_LOOPBACK);
-    if (tuning.local_links && request->nhosts == 1 && ft_transport_pulls())
-        tuning.pulls = ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
     if (coll.kind == FT_SEND || coll.kind == FT_RECV)
         return ft_fail(FT_USAGE, "a send or receive needs no plan");
     int n = request->nranks;

@@ -75,8 +75,10 @@ struct ft_rule {
     int8_t kind, algo;    /* algo: index into ft_algos */
 };
 #define FT_RULES 384
-/* where a rule holds: with local links, without, or both */
-enum ft_over { FT_OVER_ALL, FT_OVER_SHM, FT_OVER_TCP };
+/* Where a rule holds: everywhere; where ranks of a host share memory; where they have nothing but a
+ * network, which is TCP, any, or number over - FT_OVER_NAMED of the names that the table has. */
+enum ft_over { FT_OVER_ALL, FT_OVER_SHM, FT_OVER_TCP, FT_OVER_NETWORK, FT_OVER_NAMED };
+#define FT_NETWORKS 8 /* most names */
 
 /* Can what is only moved be read in its sender's memory, by one copy of its receiver's? Slow: two
  * copies by way of a slot take less of a core. */
@@ -102,24 +104,38 @@ struct ft_tuning {
         int cores_per_host; /* ranks beyond it share: costs are scaled up */
     } costs;
     enum ft_pulls pulls; /* a communicator's, too */
+    /* The network between the ranks: an enum ft_over, and whether its endpoint moves the bytes. Not
+     * digested: a communicator's, see ft_tuning_network() */
+    int network;
+    bool rdma;
     /* ranks of one host need not go over the network; not digested: it is a communicator's, see
      * ft_tuning_links() */
     bool local_links;
     /* an AlltoAll's or AllGather's peers have a lane each, however few `chunks`: all lanes take
      * messages as long; likewise */
     bool peer_lanes;
+    unsigned given; /* costs that the table sets, by their place in it */
+    /* may a table name this network? NULL: TCP alone */
+    bool (*is_network)(const char *name);
+    int nnetworks;
+    char networks[FT_NETWORKS][FT_TRANSPORT_NAME_BYTES]; /* padded with zeros */
     int nrules;
     struct ft_rule rules[FT_RULES]; /* the first nrules */
 };
 void ft_tuning_default(struct ft_tuning *tuning);
-/* The defaults, what the parameters say, and the table that FTCCL_TUNE_FILE names. */
-int ft_tuning_read(struct ft_tuning *tuning);
+/* The defaults, what the parameters say, and the table that FTCCL_TUNE_FILE names, in which names
+ * of networks stand that is_network knows. */
+int ft_tuning_read(struct ft_tuning *tuning, bool (*is_network)(const char *name));
+/* A communicator's network: rules over this name hold, and its costs where the table sets none
+ * (NULL: those of TCP). Before ft_tuning_links(). */
+void ft_tuning_network(struct ft_tuning *tuning, const char *name, bool rdma,
+                       const struct ft_network_costs *costs);
 /* What a communicator counts with, the same on all its ranks. With FT_LINKS_SOME a message inside a
  * host costs what one over loopback does, because two ranks of a host have nothing else. With
- * FT_LINKS_LOOPBACK all ranks are on one host and have nothing else: there nothing is on its way
- * while a core computes, and a message costs more than its bytes up to a good length, so that what
- * `chunks` lanes would have in flight goes as one message (of at most FT_CHUNK_MOST) on one
- * lane. */
+ * FT_LINKS_LOOPBACK all ranks are on one host and have nothing else: there, but for RDMA, nothing
+ * is on its way while a core computes, and a message costs more than its bytes up to a good length,
+ * so that what `chunks` lanes would have in flight goes as one message (of at most FT_CHUNK_MOST)
+ * on one lane. */
 enum ft_links { FT_LINKS_LOCAL, FT_LINKS_SOME, FT_LINKS_LOOPBACK };
 void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links);
 #define FT_CHUNK_MOST (8u << 20)

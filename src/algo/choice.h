@@ -22,6 +22,10 @@ bool ft_word_is(const char *text, size_t len, const char *name);
 
 /* What follows "best" in a line that strtok_r() is taking apart; appends to the tuning's rules. */
 int ft_rule_parse(struct ft_tuning *, const char *path, int line, char **rest);
+/* What "over=" means with that word, or -1. A network that the table names is noted. */
+int ft_over_of(struct ft_tuning *, const char *name);
+/* That of a network; FT_OVER_NETWORK: the table does not name it. */
+int ft_over_network(const struct ft_tuning *, const char *name);
 /* The first that matches, or NULL. */
 const struct ft_rule *ft_rule_find(const struct ft_tuning *, const struct ft_view *,
                                    const struct ft_coll *);

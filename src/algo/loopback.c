@@ -1,9 +1,9 @@
 /*
- * Costs of ranks of one host that have nothing but TCP between them. Everything is time of a core:
- * whoever sends carries the message through the receiver's side of the stack, so a message costs
- * more than the time until it is there, and with more ranks than cores what counts is the work of
- * all, not that of the rank on whose way the others wait. Measured:
- * docs/decisions/0004-default-costs.md.
+ * Costs of ranks of one host that have nothing but TCP between them, or another network whose bytes
+ * a core moves. Everything is time of a core: whoever sends carries the message through the
+ * receiver's side of the stack, so a message costs more than the time until it is there, and with
+ * more ranks than cores what counts is the work of all, not that of the rank on whose way the
+ * others wait. Measured: docs/decisions/0004-default-costs.md.
  */
 #include "algo/parts.h"
 

@@ -2,8 +2,9 @@
  * Measured choices: the lines "best ..." of a tuning table. Where one matches a collective, the
  * selection takes its algorithm whatever the costs predict. The first that matches counts. Ranks
  * and hosts must be those of the line: what was measured on 4 ranks says nothing about 6. A line
- * "over=shm" (or tcp) holds only where ranks of one host have other transports than TCP (or have
- * not).
+ * "over=shm" holds only where ranks of one host share memory. "over=" with the name of a network
+ * (tcp) holds only where they have nothing but that one, and "over=network" where they have nothing
+ * but a network, whichever.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -63,6 +64,29 @@ static bool set(struct ft_rule *rule, const char *name, const char *text)
     return false;
 }
 
+int ft_over_network(const struct ft_tuning *tuning, const char *name)
+{
+    if (!strcmp(name, "tcp"))
+        return FT_OVER_TCP;
+    for (int i = 0; i < tuning->nnetworks; i++)
+        if (!strncmp(tuning->networks[i], name, sizeof tuning->networks[i]))
+            return FT_OVER_NAMED + i;
+    return FT_OVER_NETWORK;
+}
+
+int ft_over_of(struct ft_tuning *tuning, const char *name)
+{
+    if (!strcmp(name, "shm"))
+        return FT_OVER_SHM;
+    int over = ft_over_network(tuning, name);
+    if (over != FT_OVER_NETWORK || !strcmp(name, "network"))
+        return over;
+    if (!tuning->is_network || !tuning->is_network(name) || tuning->nnetworks == FT_NETWORKS)
+        return -1;
+    memcpy(tuning->networks[tuning->nnetworks], name, strnlen(name, FT_TRANSPORT_NAME_BYTES));
+    return FT_OVER_NAMED + tuning->nnetworks++;
+}
+
 int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **rest)
 {
     struct ft_rule rule = {.to_bytes = UINT64_MAX, .algo = -1};
@@ -73,8 +97,9 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     rule.kind = (int8_t)kind;
     while ((name = strtok_r(NULL, " \t=", rest))) {
         const char *value = strtok_r(NULL, " \t=", rest);
-        if (value && !strcmp(name, "over") && (!strcmp(value, "shm") || !strcmp(value, "tcp")))
-            rule.over = *value == 's' ? FT_OVER_SHM : FT_OVER_TCP;
+        int over = value && !strcmp(name, "over") ? ft_over_of(tuning, value) : -1;
+        if (over >= 0)
+            rule.over = (int8_t)over;
         else if (!value || !set(&rule, name, value))
             return ft_fail(FT_INVAL, "%s:%d: %s=%s is not known here or out of its range", path,
                            line, name, value ? value : "");
@@ -103,6 +128,15 @@ static uint64_t size_of(const struct ft_view *view, const struct ft_coll *coll)
     return whole ? bytes : bytes * (uint64_t)view->nranks;
 }
 
+static bool holds_over(const struct ft_rule *rule, const struct ft_tuning *tuning)
+{
+    if (rule->over == FT_OVER_ALL)
+        return true;
+    if (tuning->local_links || rule->over == FT_OVER_SHM)
+        return tuning->local_links && rule->over == FT_OVER_SHM;
+    return rule->over == FT_OVER_NETWORK || rule->over == tuning->network;
+}
+
 const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct ft_view *view,
                                    const struct ft_coll *coll)
 {
@@ -111,7 +145,7 @@ const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct 
         const struct ft_rule *rule = &tuning->rules[i];
         if (rule->kind == (int)coll->kind && rule->nranks == view->nranks &&
             rule->nhosts == view->nhosts && rule->from_bytes <= bytes && bytes <= rule->to_bytes &&
-            (rule->over == FT_OVER_ALL || (rule->over == FT_OVER_SHM) == tuning->local_links))
+            holds_over(rule, tuning))
             return rule;
     }
     return NULL;

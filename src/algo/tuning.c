@@ -26,6 +26,26 @@
 #define CROWD 0.1
 #define TINY_BYTES 24 /* travel in one cache line between ranks of a host */
 
+/* Measured: docs/decisions/0004-default-costs.md. Those of networks over TCP. */
+static const struct ft_costs default_costs = {
+    .local_latency_ns = 600,
+    .local_ns_per_byte = 0.115,
+    .remote_latency_ns = 15000,
+    .remote_ns_per_byte = 0.5,
+    .loopback_latency_ns = 1400,
+    .loopback_ns_per_byte = 0.14,
+    .loopback_message_ns = 2300,
+    .reduce_ns_per_byte = 0.04,
+    .step_ns = 700,
+};
+
+/* One bit for each cost: what a table has given. */
+enum {
+#define X(item, low, high) PLACE_##item,
+    FT_ITEMS(X)
+#undef X
+};
+
 void ft_tuning_default(struct ft_tuning *tuning)
 {
     *tuning = (struct ft_tuning){
@@ -34,21 +54,10 @@ void ft_tuning_default(struct ft_tuning *tuning)
         .chunks = 4,
         .choice = "",
         .local_links = true,
-        .costs =
-            {
-                /* measured: docs/decisions/0004-default-costs.md */
-                .local_latency_ns = 600,
-                .local_ns_per_byte = 0.115,
-                .remote_latency_ns = 15000,
-                .remote_ns_per_byte = 0.5,
-                .loopback_latency_ns = 1400,
-                .loopback_ns_per_byte = 0.14,
-                .loopback_message_ns = 2300,
-                .reduce_ns_per_byte = 0.04,
-                .step_ns = 700,
-                .cores_per_host = ft_cores(),
-            },
+        .network = FT_OVER_TCP,
+        .costs = default_costs,
     };
+    tuning->costs.cores_per_host = ft_cores();
 }
 
 /* Sets the item `name`; false when there is none of that name or the value is out of its range. */
@@ -57,6 +66,7 @@ static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
 #define X(item, low, high)                        \
     if (strcmp(name, #item) == 0) {               \
         tuning->costs.item = value;               \
+        tuning->given |= 1u << PLACE_##item;      \
         return value >= (low) && value <= (high); \
     }
     FT_ITEMS(X)
@@ -113,9 +123,10 @@ int ft_tuning_load(struct ft_tuning *tuning, const char *path)
     return status;
 }
 
-int ft_tuning_read(struct ft_tuning *tuning)
+int ft_tuning_read(struct ft_tuning *tuning, bool (*is_network)(const char *name))
 {
     ft_tuning_default(tuning);
+    tuning->is_network = is_network;
     tuning->chunk_bytes = tuning->several_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
     tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
     tuning->choice = ft_param_str(FT_PARAM_ALGO);
@@ -135,6 +146,24 @@ size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind)
                                                    : tuning->chunk_bytes;
 }
 
+void ft_tuning_network(struct ft_tuning *tuning, const char *name, bool rdma,
+                       const struct ft_network_costs *costs)
+{
+    tuning->network = ft_over_network(tuning, name);
+    tuning->rdma = rdma;
+    if (!costs)
+        return;
+#define TAKE(item, of_network)                 \
+    if (!(tuning->given & 1u << PLACE_##item)) \
+        tuning->costs.item = costs->of_network;
+    TAKE(remote_latency_ns, latency_ns)
+    TAKE(remote_ns_per_byte, ns_per_byte)
+    TAKE(loopback_latency_ns, loopback_latency_ns)
+    TAKE(loopback_ns_per_byte, loopback_ns_per_byte)
+    TAKE(loopback_message_ns, loopback_message_ns)
+#undef TAKE
+}
+
 void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
 {
     tuning->local_links = links == FT_LINKS_LOCAL;
@@ -142,11 +171,23 @@ void ft_tuning_links(struct ft_tuning *tuning, enum ft_links links)
         return;
     tuning->costs.local_latency_ns = tuning->costs.loopback_latency_ns;
     tuning->costs.local_ns_per_byte = tuning->costs.loopback_ns_per_byte;
-    if (links != FT_LINKS_LOOPBACK)
+    if (links != FT_LINKS_LOOPBACK || tuning->rdma)
         return;
     tuning->chunk_bytes = ft_tuning_first_bytes(tuning);
     tuning->chunks = 1;
     tuning->peer_lanes = true;
+}
+
+/* Costs that the table gives although they are the defaults: they hold over every network. */
+static unsigned given_defaults(const struct ft_tuning *tuning)
+{
+    unsigned same = 0;
+#define X(item, low, high)                        \
+    if (tuning->costs.item == default_costs.item) \
+        same |= 1u << PLACE_##item;
+    FT_ITEMS(X)
+#undef X
+    return same & tuning->given;
 }
 
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
@@ -159,6 +200,12 @@ uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
     MIX(tuning->chunks)
     FT_ITEMS(X)
     MIX(tuning->costs.cores_per_host)
+    unsigned same = given_defaults(tuning);
+    if (same)
+        MIX(same)
+    if (tuning->nnetworks > 0)
+        digest = ft_hash64(tuning->networks, (size_t)tuning->nnetworks * sizeof tuning->networks[0],
+                           digest);
     if (tuning->nrules > 0)
         digest = ft_hash64(tuning->rules, (size_t)tuning->nrules * sizeof *tuning->rules, digest);
 #undef X
@@ -185,7 +232,7 @@ double ft_work_sharing(const struct ft_view *view, const struct ft_tuning *tunin
 double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning,
                   const struct ft_work *work)
 {
-    if (!tuning->local_links && view->nhosts == 1)
+    if (!tuning->local_links && !tuning->rdma && view->nhosts == 1)
         return ft_work_loopback_ns(view, tuning, work);
     const struct ft_costs *c = &tuning->costs;
     double shared = ft_work_sharing(view, tuning);

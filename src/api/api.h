@@ -30,8 +30,8 @@ struct ft_premul {
 
 struct ft_registration {
     struct ft_registration *next;
-    void *addr;
-    size_t len_bytes;
+    struct ft_memory memory;
+    bool known; /* transports are told of it: it is the host's */
 };
 
 struct ftcclComm {
@@ -82,6 +82,9 @@ void ft_comm_wait_users(ftcclComm_t comm); /* those inside have left */
 /* A live handle's stream, its use counted until leave. FT_INVAL. */
 int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out);
 void ft_stream_leave(ftcclStream_t handle);
+
+/* The communicator ends: what is still registered with it is no more (mem.c). */
+void ft_registrations_end(ftcclComm_t comm);
 
 /* ---- what libnccl.so.2 has of this library beyond ftccl.h (shim.c); exported as FTCCL_PRIVATE
  * ---- */

@@ -126,15 +126,14 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
     return rc;
 }
 
-/* NCCL names its socket transport "Socket". */
+/* The name of a network of ours, or NCCL's for it. */
 static int take_net_name(struct ftcclComm *to, const char *name)
 {
-    if (strcmp(name, "tcp") && strcmp(name, "Socket") && strcmp(name, "socket"))
-        return ft_fail(FT_INVAL, "config.netName is %s; this build has tcp (also called Socket)",
-                       name);
-    if (!*to->transports)
-        snprintf(to->transports, sizeof to->transports, "inproc,shm,tcp");
-    return FT_OK;
+    char list[sizeof to->transports];
+    int rc = ft_transport_only_network(name, list, sizeof list);
+    if (rc == FT_OK && !*to->transports)
+        memcpy(to->transports, list, sizeof list);
+    return rc;
 }
 
 /* What the configuration says, over what `to` already holds (defaults or the parent's). Callers of
@@ -497,6 +496,7 @@ static int end(ftcclComm_t comm, bool abort_it)
         if (rc == FT_TIMEOUT)
             ft_comm_abort(comm->core);
         ft_comm_close(comm->core);
+        ft_registrations_end(comm); /* no operation refers to it any more */
     }
     comm->core = NULL;
     ft_comm_handle_end(comm);

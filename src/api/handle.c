@@ -86,11 +86,6 @@ ftcclComm_t ft_comm_handle_new(void)
 
 void ft_comm_handle_free(ftcclComm_t comm)
 {
-    for (struct ft_registration *r = comm->registrations, *next; r; r = next) {
-        next = r->next;
-        free(r);
-    }
-    comm->registrations = NULL;
     free(comm->ops);
     comm->ops = NULL;
     comm->nops = 0;

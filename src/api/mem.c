@@ -11,8 +11,7 @@
 
 struct allocation {
     struct allocation *next;
-    void *ptr;
-    size_t len_bytes;
+    struct ft_memory memory; /* known to all engines, if it is the host's */
     struct ft_device_gpu gpu;
 };
 
@@ -27,21 +26,23 @@ static bool of_gpu(struct ft_device_gpu gpu)
 
 static int allocate(void **ptr, size_t size, struct ft_device_gpu gpu)
 {
-    struct allocation *a = malloc(sizeof *a);
+    struct allocation *a = calloc(1, sizeof *a);
     int rc = !a            ? FT_NOMEM
-             : of_gpu(gpu) ? ft_device_gpu_alloc(gpu, size, &a->ptr)
-                           : ft_device_host.alloc(NULL, size, &a->ptr);
+             : of_gpu(gpu) ? ft_device_gpu_alloc(gpu, size, &a->memory.addr)
+                           : ft_device_host.alloc(NULL, size, &a->memory.addr);
     if (rc != FT_OK) {
         free(a);
         return rc == FT_NOMEM ? ft_fail(rc, "MemAlloc: no memory for %zu bytes", size) : rc;
     }
-    a->len_bytes = size;
+    a->memory.len_bytes = size;
     a->gpu = gpu;
+    if (!of_gpu(gpu))
+        ft_memory_reg(&a->memory);
     pthread_mutex_lock(&lock);
     a->next = allocations;
     allocations = a;
     pthread_mutex_unlock(&lock);
-    *ptr = a->ptr;
+    *ptr = a->memory.addr;
     return FT_OK;
 }
 
@@ -77,7 +78,7 @@ FT_EXPORT ftcclResult_t ftcclMemFree(void *ptr)
         return ftcclSuccess;
     pthread_mutex_lock(&lock);
     struct allocation **at = &allocations, *a;
-    while (*at && (*at)->ptr != ptr)
+    while (*at && (*at)->memory.addr != ptr)
         at = &(*at)->next;
     if ((a = *at))
         *at = a->next;
@@ -86,10 +87,12 @@ FT_EXPORT ftcclResult_t ftcclMemFree(void *ptr)
         return ft_return(
             NULL, ft_fail(FT_INVAL, "MemFree: %p was not allocated by MemAlloc, or is free already",
                           ptr));
-    if (of_gpu(a->gpu))
-        ft_device_gpu_free(a->gpu, a->ptr);
-    else
-        ft_device_host.free(NULL, a->ptr, a->len_bytes);
+    if (of_gpu(a->gpu)) {
+        ft_device_gpu_free(a->gpu, ptr);
+    } else {
+        ft_memory_unreg(&a->memory);
+        ft_device_host.free(NULL, ptr, a->memory.len_bytes);
+    }
     free(a);
     return ftcclSuccess;
 }
@@ -102,6 +105,43 @@ static bool is_mapped(const void *buff, size_t size)
            msync((void *)from, (uintptr_t)buff + size - from, MS_ASYNC) == 0;
 }
 
+/* Of the host, or of the GPU (*of_gpu), whose memory no transport is told of. */
+static int check_registered(ftcclComm_t comm, void *buff, size_t size, bool *of_gpu)
+{
+    *of_gpu = ft_gpu_owns(comm->core, buff);
+    int rc = *of_gpu ? FT_OK : ft_device_check("CommRegister", buff);
+    if (rc == FT_OK && !*of_gpu && !is_mapped(buff, size))
+        rc = ft_fail(FT_INVAL, "CommRegister: %p to %p is not memory of this process", buff,
+                     (void *)((char *)buff + size));
+    return rc;
+}
+
+static void keep_registration(ftcclComm_t comm, struct ft_registration *r)
+{
+    if (r->known)
+        ft_memory_reg(&r->memory);
+    pthread_mutex_lock(&comm->lock);
+    r->next = comm->registrations;
+    comm->registrations = r;
+    pthread_mutex_unlock(&comm->lock);
+}
+
+static void end_registration(struct ft_registration *r)
+{
+    if (r->known)
+        ft_memory_unreg(&r->memory);
+    free(r);
+}
+
+void ft_registrations_end(ftcclComm_t comm)
+{
+    for (struct ft_registration *r = comm->registrations, *next; r; r = next) {
+        next = r->next;
+        end_registration(r);
+    }
+    comm->registrations = NULL;
+}
+
 FT_EXPORT ftcclResult_t ftcclCommRegister(const ftcclComm_t comm, void *buff, size_t size,
                                           void **handle)
 {
@@ -111,22 +151,18 @@ FT_EXPORT ftcclResult_t ftcclCommRegister(const ftcclComm_t comm, void *buff, si
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     struct ft_registration *r = NULL;
+    bool on_gpu = false;
     if (!handle || !buff || size == 0)
         rc = ft_fail(FT_INVAL, "CommRegister: buff or handle is NULL, or size is 0");
-    else if (!ft_gpu_owns(comm->core, buff)) {
-        rc = ft_device_check("CommRegister", buff);
-        if (rc == FT_OK && !is_mapped(buff, size))
-            rc = ft_fail(FT_INVAL, "CommRegister: %p to %p is not memory of this process", buff,
-                         (void *)((char *)buff + size));
-    }
-    if (rc == FT_OK && !(r = malloc(sizeof *r)))
+    else
+        rc = check_registered(comm, buff, size, &on_gpu);
+    if (rc == FT_OK && !(r = calloc(1, sizeof *r)))
         rc = ft_fail(FT_NOMEM, "no memory for a registration");
     if (rc == FT_OK) {
-        *r = (struct ft_registration){NULL, buff, size};
-        pthread_mutex_lock(&comm->lock);
-        r->next = comm->registrations;
-        comm->registrations = r;
-        pthread_mutex_unlock(&comm->lock);
+        r->memory = (struct ft_memory){
+            .engine = comm->core->engine, .addr = buff, .len_bytes = size};
+        r->known = !on_gpu;
+        keep_registration(comm, r);
         *handle = r;
     }
     ftcclResult_t result = ft_return(comm, rc);
@@ -152,7 +188,8 @@ FT_EXPORT ftcclResult_t ftcclCommDeregister(const ftcclComm_t comm, void *handle
     if (!found)
         rc = ft_fail(FT_INVAL, "CommDeregister: %p is not a registration of this communicator",
                      handle);
-    free(found);
+    else
+        end_registration(found);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;

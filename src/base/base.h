@@ -197,6 +197,16 @@ struct ft_view {
     const uint64_t *peer;
 };
 
+#define FT_TRANSPORT_NAME_BYTES 8 /* of a transport's name, on endpoints and in tuning tables */
+
+/* What a plan counts with for a network: a message of n bytes takes latency + n * per byte. */
+struct ft_network_costs {
+    double latency_ns, ns_per_byte; /* between hosts */
+    /* between ranks of one host that have nothing but this network */
+    double loopback_latency_ns, loopback_ns_per_byte;
+    double loopback_message_ns; /* there: what sending and receiving one takes a core */
+};
+
 /* ---- injected environment -------------------------------------------------------------------- */
 
 /* Time and randomness enter through here, so that a test can be a simulation; sockets enter as

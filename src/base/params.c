@@ -1,7 +1,7 @@
 /*
  * The value of each parameter: environment, then NCCL's alias, then the configuration file, then
- * the default. The only file that calls getenv. Read once under a lock; afterwards readers are
- * wait-free.
+ * the default. The only file that reads the environment; names in it that look like a parameter's
+ * and are none are told once. Read once under a lock; afterwards readers are wait-free.
  */
 #include "base/base.h"
 
@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum kind { INT, STR };
 
@@ -27,6 +28,15 @@ static const struct param {
 #undef X
 };
 
+#define PREFIX "FTCCL_"
+enum { PREFIX_LEN = sizeof PREFIX - 1, NAME_LEN = 40 };
+
+/* Variables that are no parameters: of ftccl-run, the perf programs and the tests. */
+static const char *const of_programs[] = {
+    "FTCCL_UNIQUE_ID", "FTCCL_RESTART",   "FTCCL_RUN_START",
+    "FTCCL_RUN",       "FTCCL_PERF_MEET", "FTCCL_PERF_ALLTOALLV_SPREAD",
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* release in load(), acquire in value(): the two arrays below are complete */
 static atomic_int loaded;
@@ -37,7 +47,8 @@ static struct {
     int64_t value;
     const char *text;
 } other_default[FT_PARAM_COUNT];
-static bool changing; /* under the lock: the arrays are not what they were or are to be */
+static atomic_int told_unknown; /* relaxed: one thread tells */
+static bool changing;           /* under the lock: the arrays are not what they were or are to be */
 static _Thread_local bool loading;
 
 /* A thread that held the lock at fork is not there to give it back, nor to finish what it had
@@ -112,6 +123,19 @@ static void parse_int(int id, const char *text, const char *from)
     ints[id] = value;
 }
 
+/* The text of a parameter and the name under which it was found; NULL: nothing sets it. */
+static const char *find_text(int id, const char *from_file, const char **name)
+{
+    const struct param *p = &table[id];
+    const char *text = getenv(*name = p->env);
+    if (!text && *p->alias)
+        text = getenv(*name = p->alias);
+    if (text)
+        return text;
+    *name = p->env;
+    return from_file || p->kind == INT ? from_file : other_default[id].text;
+}
+
 static void load(void)
 {
     char *file[FT_PARAM_COUNT] = {0};
@@ -122,18 +146,12 @@ static void load(void)
     read_file(conf && *conf ? conf : "/etc/nccl.conf", conf && *conf, file);
     for (int id = 0; id < FT_PARAM_COUNT; id++) {
         const struct param *p = &table[id];
-        const char *from = p->env, *text = getenv(p->env);
-        if (!text && *p->alias)
-            text = getenv(from = p->alias);
-        if (!text)
-            from = p->env, text = file[id];
-        if (!text && p->kind == STR)
-            text = other_default[id].text;
+        const char *name, *text = find_text(id, file[id], &name);
         ints[id] = default_of(id);
         if (text && p->kind == STR)
             strs[id] = strdup(text);
         if (text && p->kind == INT && *text)
-            parse_int(id, text, from);
+            parse_int(id, text, name);
         free(file[id]);
     }
     loading = changing = false;
@@ -142,6 +160,77 @@ static void load(void)
 bool ft_params_loading(void)
 {
     return loading;
+}
+
+/* Levenshtein's: letters to insert, to leave out or to replace. Names longer than NAME_LEN differ
+ * in everything. */
+static size_t distance(const char *a, const char *b)
+{
+    size_t row[NAME_LEN + 1];
+    size_t m = strlen(a), n = strlen(b);
+    if (m > NAME_LEN || n > NAME_LEN)
+        return m + n;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= m; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t replaced = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = row[j];
+            row[j] = ft_min(ft_min(row[j], row[j - 1]) + 1, replaced);
+        }
+    }
+    return row[n];
+}
+
+static bool is_known(const char *name)
+{
+    for (int id = 0; id < FT_PARAM_COUNT; id++)
+        if (!strcmp(name, table[id].env))
+            return true;
+    for (size_t i = 0; i < FT_ARRAY_LEN(of_programs); i++)
+        if (!strcmp(name, of_programs[i]))
+            return true;
+    return false;
+}
+
+/* The parameter whose name, or NCCL's name for it, is nearest; NULL if none is near. */
+static const char *nearest(const char *name)
+{
+    const char *rest = name + PREFIX_LEN, *found = NULL;
+    size_t best = strlen(rest) / 3 + 2;
+    for (int id = 0; id < FT_PARAM_COUNT; id++) {
+        const struct param *p = &table[id];
+        if (strncmp(p->env, PREFIX, PREFIX_LEN))
+            continue;
+        size_t d = distance(rest, p->env + PREFIX_LEN);
+        if (*p->alias)
+            d = ft_min(d, distance(rest, p->alias + sizeof "NCCL_" - 1));
+        if (d < best) {
+            best = d;
+            found = p->env;
+        }
+    }
+    return found;
+}
+
+/* Once in a process. Nothing is held: the log asks for parameters itself. */
+static void tell_unknown(void)
+{
+    if (atomic_exchange_explicit(&told_unknown, 1, memory_order_relaxed))
+        return;
+    for (char **entry = environ; entry && *entry; entry++) {
+        char name[PREFIX_LEN + NAME_LEN + 1];
+        if (strncmp(*entry, PREFIX, PREFIX_LEN))
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(*entry, "="), *entry);
+        if (is_known(name))
+            continue;
+        const char *meant = nearest(name);
+        FT_LOG(WARN, "init", -1, "unknown variable %s in the environment%s%s%s", name,
+               meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+    }
 }
 
 static void ensure_loaded(void)
@@ -154,6 +243,7 @@ static void ensure_loaded(void)
         atomic_store_explicit(&loaded, 1, memory_order_release);
     }
     pthread_mutex_unlock(&lock);
+    tell_unknown();
 }
 
 int64_t ft_param_int(enum ft_param_id id)
@@ -199,6 +289,7 @@ void ft_params_reload(void)
     }
     atomic_store_explicit(&loaded, 1, memory_order_release);
     pthread_mutex_unlock(&lock);
+    tell_unknown();
 }
 
 static void change_default(int id, int64_t value, const char *text)

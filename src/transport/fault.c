@@ -14,6 +14,7 @@
 #include "transport/transport.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -333,42 +334,85 @@ static void fault_trim(struct ft_transport *t)
     fault_of(t)->ops->trim(fault_of(t)->inner);
 }
 
-/* One vtable a transport beneath, under the same name, so that both sides need not be decorated. */
-#define FAULTY(x)                                                                            \
-    static const struct ft_transport_ops faulty_##x;                                         \
-    static int open_##x(const struct ft_transport_config *config, struct ft_transport **out) \
-    {                                                                                        \
-        return fault_open(&faulty_##x, &ft_transport_##x, config, out);                      \
-    }                                                                                        \
-    static const struct ft_transport_ops faulty_##x = {                                      \
-        .name = #x,                                                                          \
-        .open = open_##x,                                                                    \
-        .close = fault_close,                                                                \
-        .address = fault_address,                                                            \
-        .reaches = fault_reaches,                                                            \
-        .connect = fault_connect,                                                            \
-        .disconnect = fault_disconnect,                                                      \
-        .bind = fault_bind,                                                                  \
-        .unbind = fault_unbind,                                                              \
-        .send = fault_send,                                                                  \
-        .reserve = fault_reserve,                                                            \
-        .commit = fault_commit,                                                              \
-        .cancel = fault_cancel,                                                              \
-        .recv = fault_recv,                                                                  \
-        .expect = fault_expect,                                                              \
-        .fetch = fault_fetch,                                                                \
-        .peek = fault_peek,                                                                  \
-        .release = fault_release,                                                            \
-        .drained = fault_drained,                                                            \
-        .poll = fault_poll,                                                                  \
-        .fd = fault_fd,                                                                      \
-        .arm = fault_arm,                                                                    \
-        .trim = fault_trim,                                                                  \
-    };
+/* Memory is registered beneath; nothing of it is kept here. */
+static int fault_reg(struct ft_transport *t, void *addr, size_t len_bytes, void **out)
+{
+    return fault_of(t)->ops->reg(fault_of(t)->inner, addr, len_bytes, out);
+}
+static void fault_unreg(struct ft_transport *t, void *registered)
+{
+    fault_of(t)->ops->unreg(fault_of(t)->inner, registered);
+}
 
-FAULTY(inproc)
-FAULTY(shm)
-FAULTY(tcp)
+static const struct ft_transport_ops fault_ops = {
+    .close = fault_close,
+    .address = fault_address,
+    .reaches = fault_reaches,
+    .connect = fault_connect,
+    .disconnect = fault_disconnect,
+    .bind = fault_bind,
+    .unbind = fault_unbind,
+    .send = fault_send,
+    .reserve = fault_reserve,
+    .commit = fault_commit,
+    .cancel = fault_cancel,
+    .recv = fault_recv,
+    .expect = fault_expect,
+    .fetch = fault_fetch,
+    .peek = fault_peek,
+    .release = fault_release,
+    .drained = fault_drained,
+    .poll = fault_poll,
+    .fd = fault_fd,
+    .arm = fault_arm,
+    .trim = fault_trim,
+    .reg = fault_reg,
+    .unreg = fault_unreg,
+};
+
+/* One vtable for each transport that was decorated, with its name and capabilities, so that both
+ * sides need not be. They stay: engines refer to them. */
+#define DECORATED(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+static pthread_mutex_t decorated_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    const struct ft_transport_ops *beneath; /* NULL: free */
+    struct ft_transport_ops ops;
+} decorated[FT_TRANSPORTS_MAX];
+
+#define X(i)                                                                                 \
+    static int open_##i(const struct ft_transport_config *config, struct ft_transport **out) \
+    {                                                                                        \
+        return fault_open(&decorated[i].ops, decorated[i].beneath, config, out);             \
+    }
+DECORATED(X)
+#undef X
+
+#define X(i) open_##i,
+static int (*const opens[])(const struct ft_transport_config *,
+                            struct ft_transport **) = {DECORATED(X)};
+#undef X
+_Static_assert(FT_ARRAY_LEN(opens) == FT_TRANSPORTS_MAX, "an open for each decorated transport");
+
+static const struct ft_transport_ops *decorate(const struct ft_transport_ops *ops)
+{
+    const struct ft_transport_ops *found = NULL;
+    pthread_mutex_lock(&decorated_lock);
+    size_t i = 0;
+    while (i < FT_TRANSPORTS_MAX && decorated[i].beneath && decorated[i].beneath != ops)
+        i++;
+    if (i < FT_TRANSPORTS_MAX && !decorated[i].beneath) {
+        decorated[i].beneath = ops;
+        decorated[i].ops = fault_ops;
+        decorated[i].ops.open = opens[i];
+        decorated[i].ops.name = ops->name;
+        decorated[i].ops.nccl_name = ops->nccl_name;
+        decorated[i].ops.caps = ops->caps;
+    }
+    if (i < FT_TRANSPORTS_MAX)
+        found = &decorated[i].ops;
+    pthread_mutex_unlock(&decorated_lock);
+    return found;
+}
 
 int ft_transport_faulty(const struct ft_transport_ops *ops, const struct ft_transport_ops **out)
 {
@@ -376,14 +420,11 @@ int ft_transport_faulty(const struct ft_transport_ops *ops, const struct ft_tran
     int status = parse(ft_param_str(FT_PARAM_FAULT), &faults);
     if (status != FT_OK)
         return status;
-    if (ops == &ft_transport_inproc)
-        *out = &faulty_inproc;
-    else if (ops == &ft_transport_shm)
-        *out = &faulty_shm;
-    else if (ops == &ft_transport_tcp)
-        *out = &faulty_tcp;
-    else
-        return ft_fail(FT_NOTSUP, "no faults can be made in transport %s", ops->name);
+    const struct ft_transport_ops *faulty = decorate(ops);
+    if (!faulty)
+        return ft_fail(FT_NOTSUP, "no faults can be made in more than %d transports",
+                       FT_TRANSPORTS_MAX);
+    *out = faulty;
     return FT_OK;
 }
 

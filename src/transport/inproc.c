@@ -417,6 +417,7 @@ static bool inproc_arm(struct ft_transport *base, bool on)
 
 const struct ft_transport_ops ft_transport_inproc = {
     .name = "inproc",
+    .caps = {.scope = FT_SCOPE_PROCESS, .pulls = true},
     .open = inproc_open,
     .close = inproc_close,
     .address = inproc_address,

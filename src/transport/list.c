@@ -6,6 +6,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <strings.h>
 
 /* Best first: the first that reaches a peer is used. */
 static const struct ft_transport_ops *const known[] = {
@@ -78,6 +79,52 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
     return FT_OK;
 }
 
+bool ft_transport_is_network(const char *name)
+{
+    const struct ft_transport_ops *ops = find(name, strlen(name));
+    return ops && ops->caps.scope == FT_SCOPE_NETWORK;
+}
+
+static bool is_called(const struct ft_transport_ops *ops, const char *name)
+{
+    return !strcmp(name, ops->name) || (ops->nccl_name && !strcasecmp(name, ops->nccl_name));
+}
+
+static int unknown_network(const char *name)
+{
+    char have[128] = "";
+    size_t used = 0;
+    for (size_t i = 0; i < FT_ARRAY_LEN(known) && used < sizeof have; i++) {
+        const struct ft_transport_ops *ops = known[i];
+        if (ops->caps.scope != FT_SCOPE_NETWORK)
+            continue;
+        used += (size_t)snprintf(have + used, sizeof have - used, "%s%s", used ? ", " : "",
+                                 ops->name);
+        if (ops->nccl_name && used < sizeof have)
+            used += (size_t)snprintf(have + used, sizeof have - used, " (also called %s)",
+                                     ops->nccl_name);
+    }
+    return ft_fail(FT_INVAL, "config.netName is %s; this build has %s", name, have);
+}
+
+int ft_transport_only_network(const char *name, char *out, size_t capacity_bytes)
+{
+    bool found = false;
+    size_t used = 0;
+    *out = '\0';
+    for (size_t i = 0; i < FT_ARRAY_LEN(known); i++) {
+        bool network = known[i]->caps.scope == FT_SCOPE_NETWORK;
+        if (network && !is_called(known[i], name))
+            continue;
+        found |= network;
+        used += (size_t)snprintf(out + used, capacity_bytes - used, "%s%s", used ? "," : "",
+                                 known[i]->name);
+        if (used >= capacity_bytes)
+            return ft_fail(FT_INTERNAL, "no room for the names of transports");
+    }
+    return found ? FT_OK : unknown_network(name);
+}
+
 bool ft_transport_pulls(void)
 {
     return ft_pull_usable();
@@ -88,12 +135,26 @@ bool ft_transport_pulls_slowly(void)
     return ft_pull_is_slow();
 }
 
+static void describe(FILE *out, const struct ft_transport_ops *ops)
+{
+    static const char *const reach[] = {[FT_SCOPE_NETWORK] = "hosts of a network",
+                                        [FT_SCOPE_HOST] = "processes of one host",
+                                        [FT_SCOPE_PROCESS] = "ranks of one process"};
+    const struct ft_transport_caps *caps = &ops->caps;
+    fprintf(out, "transport %s: joins %s%s%s%s\n", ops->name, reach[caps->scope],
+            caps->rdma ? ", RDMA" : "", caps->pulls ? ", reads in the sender's memory" : "",
+            caps->registers ? ", registers memory" : "");
+}
+
 void ft_transport_describe(FILE *out)
 {
     fprintf(out, "transports:");
     for (size_t i = 0; i < FT_ARRAY_LEN(known); i++)
         fprintf(out, " %s", known[i]->name);
-    fprintf(out, "\nhost: %016" PRIx64 " (peers with the same one use shared memory)\n",
+    fprintf(out, "\n");
+    for (size_t i = 0; i < FT_ARRAY_LEN(known); i++)
+        describe(out, known[i]);
+    fprintf(out, "host: %016" PRIx64 " (peers with the same one use shared memory)\n",
             ft_host_id());
     ft_pull_describe(out);
     struct ft_net_address address[FT_NET_ADDRESSES];

@@ -351,6 +351,7 @@ static bool shm_arm(struct ft_transport *base, bool on)
 
 const struct ft_transport_ops ft_transport_shm = {
     .name = "shm",
+    .caps = {.scope = FT_SCOPE_HOST, .pulls = true},
     .open = shm_open_transport,
     .close = shm_close,
     .address = shm_address,

@@ -5,12 +5,12 @@
  * that a channel nobody reads never delays another one: ft_window() of any size and, where the
  * transport can, up to FT_WINDOW_SMALL small ones.
  *
- * Rules. All calls are made with the the caller holds the engine and never block. An accepted send
- * completes exactly once: its req->status leaves FT_AGAIN in that call or in a later poll; when a
- * link goes down all its pending sends complete with FT_LINK. A transport reports that a link is
- * down; it never declares a peer dead. Messages for a context that is not bound are counted,
- * dropped and given back to the sender's window. What a link delivered before it went down can
- * still be received.
+ * Rules. All calls but reg and unreg are made with the the caller holds the engine and never block.
+ * An accepted send completes exactly once: its req->status leaves FT_AGAIN in that call or in a
+ * later poll; when a link goes down all its pending sends complete with FT_LINK. A transport
+ * reports that a link is down; it never declares a peer dead. Messages for a context that is not
+ * bound are counted, dropped and given back to the sender's window. What a link delivered before it
+ * went down can still be received.
  */
 #ifndef FT_TRANSPORT_H
 #define FT_TRANSPORT_H
@@ -48,7 +48,7 @@ static inline int ft_window(unsigned lane)
  * peers of another one. */
 struct ft_header {
     uint64_t ctx; /* the communicator and its epoch */
-    uint64_t sig; /* of the call, see core/sig.c */
+    uint64_t sig; /* of the call, see core/run/op.c */
     uint32_t seq; /* of the operation in its communicator, modulo 2^32 */
     uint32_t len; /* bytes of payload, at most the transport's chunk_bytes */
     uint16_t lane;
@@ -158,9 +158,34 @@ struct ft_transport {
 };
 
 #define FT_ADDRESS_BYTES 256 /* most bytes of one transport's address */
+#define FT_TRANSPORTS_MAX 8  /* that one engine opens */
+
+/* Whom the links of a transport can join. A transport that does not say is a network: nobody takes
+ * it for shared memory. */
+enum ft_scope {
+    FT_SCOPE_NETWORK, /* hosts, and ranks of one host by the same way */
+    FT_SCOPE_HOST,    /* processes of one host, through memory that they share */
+    FT_SCOPE_PROCESS, /* ranks of one process */
+};
+
+/* What a transport is. Constants, read when an engine or a communicator opens and never for an
+ * operation. Whoever chooses asks these; a name is for people, endpoints and tables. */
+struct ft_transport_caps {
+    enum ft_scope scope;
+    /* of a network: its endpoint moves the bytes, a core only starts and ends messages */
+    bool rdma;
+    /* a receiver reads messages that it only moves on in their sender's memory, see fetch */
+    bool pulls;
+    /* messages from and to memory that was registered take a shorter way, see reg */
+    bool registers;
+    /* of a network; NULL: plans count with what was measured over TCP */
+    const struct ft_network_costs *costs;
+};
 
 struct ft_transport_ops {
-    const char *name;
+    const char *name;      /* at most FT_TRANSPORT_NAME_BYTES */
+    const char *nccl_name; /* what NCCL calls such a network (config.netName); NULL: nothing */
+    struct ft_transport_caps caps;
     /* Opens listeners and buffers. FT_NOTSUP: not usable on this machine (says why by ft_fail). */
     int (*open)(const struct ft_transport_config *, struct ft_transport **out);
     /* Closes every link and frees everything; idempotent links are gone afterwards. Never
@@ -220,6 +245,18 @@ struct ft_transport_ops {
     /* Makes progress, completes sends, writes up to max events; returns their number. Sets *busy if
      * anything moved. */
     int (*poll)(struct ft_transport *, struct ft_event *events, int max, bool *busy);
+    /* Only where caps.registers says so. From now until unreg the user may send from this memory of
+     * the host and receive into it: a transport whose hardware must know memory tells it. A thread
+     * of the user calls it without the engine. It may block. Turns of the engine go on meanwhile,
+     * but no other reg or unreg of this transport. Ranges may overlap, or come again. *out is the
+     * transport's; unreg frees it. After a failure (FT_NOMEM, FT_NOTSUP, FT_SYSTEM, with a
+     * sentence) the memory can be used as before: its messages go as those of memory that is not
+     * registered. */
+    int (*reg)(struct ft_transport *, void *addr, size_t len_bytes, void **out);
+    /* After it neither this side nor a peer's hardware touches the memory. No message from or to it
+     * is under way, but on links that are down. Called as reg, and for all that is left before
+     * close. It may block, and cannot fail. */
+    void (*unreg)(struct ft_transport *, void *registered);
     /* For sleeping: a descriptor that becomes readable when a peer did something after arm(on)
      * answered true. arm(off) when awake again. arm(on) answers false when something is already
      * there. -1: nothing to wait on (others wake us). */
@@ -240,6 +277,11 @@ int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transpo
 /* Those that FTCCL_TRANSPORTS allows, best first, NULL-terminated; FT_INVAL names an unknown one.
  * With FTCCL_FAULT set each is wrapped by the fault transport. */
 int ft_transport_list(const char *list, const struct ft_transport_ops **out, int capacity);
+/* Is that the name of a network that this build has? */
+bool ft_transport_is_network(const char *name);
+/* The text of FTCCL_TRANSPORTS for all transports inside a host and for one network, by its name or
+ * NCCL's. FT_INVAL names those that there are. */
+int ft_transport_only_network(const char *name, char *out, size_t capacity_bytes);
 /* May others of this host read this process's memory, as far as it can tell? Links find out for
  * themselves. */
 bool ft_transport_pulls(void);

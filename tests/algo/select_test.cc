@@ -425,6 +425,109 @@ TEST(Rules, HoldOverTheirTransport)
     EXPECT_EQ(load(&local.tuning, "best allreduce ranks=2 hosts=1 over=air algo=tree\n"), FT_INVAL);
 }
 
+// "over=" is a network's name or a class; names are those of networks that the build has.
+TEST(Rules, MatchNetworksByNameOrByClass)
+{
+    auto known = [](const char *name) { return !strcmp(name, "air") || !strcmp(name, "water"); };
+    struct {
+        const char *lines, *network;
+        enum ft_links links;
+        const char *chosen; // nullptr: what is chosen without a table
+    } table[] = {
+        {"over=air algo=tree", "air", FT_LINKS_LOOPBACK, "tree"},
+        {"over=air algo=tree", "air", FT_LINKS_SOME, "tree"},
+        {"over=air algo=tree", "air", FT_LINKS_LOCAL, nullptr},
+        {"over=air algo=tree", "water", FT_LINKS_LOOPBACK, nullptr},
+        {"over=air algo=tree", "tcp", FT_LINKS_LOOPBACK, nullptr},
+        {"over=tcp algo=tree", "air", FT_LINKS_LOOPBACK, nullptr},
+        {"over=tcp algo=tree", "tcp", FT_LINKS_LOOPBACK, "tree"},
+        {"over=shm algo=tree", "air", FT_LINKS_LOOPBACK, nullptr},
+        {"over=shm algo=tree", "air", FT_LINKS_LOCAL, "tree"},
+        {"over=network algo=tree", "air", FT_LINKS_SOME, "tree"},
+        {"over=network algo=tree", "tcp", FT_LINKS_LOOPBACK, "tree"},
+        {"over=network algo=tree", "tcp", FT_LINKS_LOCAL, nullptr},
+        {"over=water algo=ring/over=air algo=tree/over=network algo=hd", "air", FT_LINKS_LOOPBACK,
+         "tree"},
+        {"over=water algo=ring/over=air algo=tree/over=network algo=hd", "fire", FT_LINKS_LOOPBACK,
+         "hd"},
+        {"over=network algo=hd/over=air algo=tree", "air", FT_LINKS_LOOPBACK, "hd"},
+    };
+    for (auto &t : table) {
+        std::string text = t.lines;
+        for (size_t at = 0; (at = text.find('/')) != std::string::npos;)
+            text.replace(at, 1, "\nbest allreduce ranks=4 hosts=1 ");
+        World world(4, 1), plain(4, 1);
+        world.tuning.is_network = known;
+        ASSERT_EQ(load(&world.tuning, "best allreduce ranks=4 hosts=1 " + text + "\n"), FT_OK)
+            << ft_fail_text();
+        for (World *w : {&world, &plain}) {
+            ft_tuning_network(&w->tuning, t.network, true, nullptr);
+            ft_tuning_links(&w->tuning, t.links);
+        }
+        EXPECT_NE(plain.select(FT_ALLREDUCE, 8), "tree") << "nothing is shown";
+        EXPECT_EQ(world.select(FT_ALLREDUCE, 8),
+                  t.chosen ? t.chosen : plain.select(FT_ALLREDUCE, 8))
+            << t.lines << " over " << t.network << ", links " << t.links;
+    }
+    World world(4, 1);
+    world.tuning.is_network = known;
+    EXPECT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 over=fire algo=tree\n"),
+              FT_INVAL);
+    std::string nine;
+    for (int i = 0; i <= FT_NETWORKS; i++)
+        nine += "best allreduce ranks=2 hosts=1 over=n" + std::to_string(i) + " algo=tree\n";
+    world.tuning.is_network = [](const char *) { return true; };
+    EXPECT_EQ(load(&world.tuning, nine), FT_INVAL) << "more names than there is room for";
+}
+
+// A network's own costs hold where the table sets none, and nothing else of a plan's costs changes.
+TEST(Tuning, NetworksHaveCostsOfTheirOwn)
+{
+    const struct ft_network_costs own = {1, 2, 3, 4, 5};
+    struct ft_tuning plain, over_tcp, fabric, given, same;
+    for (struct ft_tuning *tuning : {&plain, &over_tcp, &fabric, &given, &same})
+        ft_tuning_default(tuning);
+    ft_tuning_network(&over_tcp, "tcp", false, nullptr);
+    EXPECT_EQ(memcmp(&plain.costs, &over_tcp.costs, sizeof plain.costs), 0);
+    ft_tuning_network(&fabric, "air", true, &own);
+    EXPECT_EQ(fabric.costs.remote_latency_ns, 1);
+    EXPECT_EQ(fabric.costs.remote_ns_per_byte, 2);
+    EXPECT_EQ(fabric.costs.loopback_latency_ns, 3);
+    EXPECT_EQ(fabric.costs.loopback_ns_per_byte, 4);
+    EXPECT_EQ(fabric.costs.loopback_message_ns, 5);
+    EXPECT_EQ(fabric.costs.local_latency_ns, plain.costs.local_latency_ns);
+    EXPECT_EQ(fabric.costs.step_ns, plain.costs.step_ns);
+    ASSERT_EQ(load(&given, "remote_latency_ns 77\n"), FT_OK);
+    ft_tuning_network(&given, "air", true, &own);
+    EXPECT_EQ(given.costs.remote_latency_ns, 77);
+    EXPECT_EQ(given.costs.remote_ns_per_byte, 2);
+    // what a table says holds also if it says what is true of TCP, so ranks must agree on it
+    std::string line = "remote_latency_ns " + std::to_string(plain.costs.remote_latency_ns) + "\n";
+    ASSERT_EQ(load(&same, line), FT_OK);
+    EXPECT_NE(ft_tuning_digest(&same), ft_tuning_digest(&plain));
+    ft_tuning_network(&same, "air", true, &own);
+    EXPECT_EQ(same.costs.remote_latency_ns, plain.costs.remote_latency_ns);
+}
+
+// Ranks whose tables name different networks count as different.
+TEST(Tuning, DigestSeesNamesOfNetworks)
+{
+    auto all = [](const char *) { return true; };
+    uint64_t digests[4];
+    const char *over[4] = {"air", "fire", "tcp", "network"};
+    for (int i = 0; i < 4; i++) {
+        struct ft_tuning tuning;
+        ft_tuning_default(&tuning);
+        tuning.is_network = all;
+        ASSERT_EQ(load(&tuning, "best allreduce ranks=4 hosts=1 algo=tree over=" +
+                                    std::string(over[i]) + "\n"),
+                  FT_OK);
+        digests[i] = ft_tuning_digest(&tuning);
+        for (int k = 0; k < i; k++)
+            EXPECT_NE(digests[i], digests[k]) << over[i] << " and " << over[k];
+    }
+}
+
 // FTCCL_ALGO goes before a measured choice, and one whose algorithm does not fit is not followed.
 TEST(Rules, BindOnlyWhatIsAllowedAndFits)
 {

@@ -1,12 +1,17 @@
 // Properties: messages of every size arrive once, whole and in the order of their channel; channels
 // and contexts do not hold each other up; windows close and open again; reservations, unbound
-// contexts, peek and drained() keep their promises. Method: two engines in this process, turned by
-// hand, over every backend.
+// contexts, peek and drained() keep their promises; a transport is what it declares, and those that
+// register memory do so beside turns. Method: two engines in this process, turned by hand, over
+// every backend.
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
+#include "tests/common/fabric.h"
 #include "tests/conform/transport.h"
 
 using testing::Values;
@@ -418,4 +423,88 @@ TEST_P(TransportData, BothDirectionsAtOnce)
         },
         20000));
     EXPECT_EQ(from[0]->ops->recv(ab, 1, 0, nullptr), FT_AGAIN) << "a sending side receives nothing";
+}
+
+TEST_P(TransportData, IsWhatItDeclares)
+{
+    const ft_transport_ops *ops = GetParam().ops;
+    const ft_transport_caps &caps = ops->caps;
+    EXPECT_LE(strlen(ops->name), (size_t)FT_TRANSPORT_NAME_BYTES);
+    EXPECT_EQ(caps.scope == FT_SCOPE_PROCESS, !GetParam().processes);
+    if (caps.scope != FT_SCOPE_NETWORK) {
+        EXPECT_FALSE(caps.rdma) << "only a network has such cards";
+        EXPECT_EQ(caps.costs, nullptr) << "inside a host plans count with one set of costs";
+        EXPECT_EQ(ops->nccl_name, nullptr);
+    }
+    EXPECT_TRUE(!caps.pulls || ops->fetch);
+    EXPECT_TRUE(!caps.registers || (ops->reg && ops->unreg));
+}
+
+// Every backend that registers memory, and one that tests have.
+class TransportMemory : public TransportTest
+{
+};
+static std::vector<Backend> registering()
+{
+    std::vector<Backend> all, some = all_backends();
+    for (const Backend &b : some)
+        if (b.ops->caps.registers)
+            all.push_back(b);
+    Backend fabric = {"fabric", &fabric::ops, true, ""};
+    if (*ft_param_str(FT_PARAM_FAULT) && ft_transport_faulty(fabric.ops, &fabric.ops) != FT_OK)
+        abort();
+    all.push_back(fabric);
+    return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, TransportMemory, testing::ValuesIn(registering()), backend_name);
+
+TEST_P(TransportMemory, RangesOverlapAndComeAgain)
+{
+    open();
+    ASSERT_TRUE(link());
+    std::vector<char> memory(1 << 20);
+    void *registered[4] = {};
+    size_t from[4] = {0, 4096, 0, 1};
+    for (int i = 0; i < 4; i++)
+        ASSERT_EQ(a->ops->reg(a->t, &memory[from[i]], memory.size() - from[i], &registered[i]),
+                  FT_OK)
+            << ft_fail_text();
+    for (int i : {2, 0, 3, 1}) {
+        std::string data = payload((uint32_t)i + 1, 60000);
+        memcpy(&memory[8192], data.data(), data.size());
+        ft_header h = header_of(1, 0, (uint32_t)i + 1, 60000);
+        ft_send req = {};
+        ASSERT_EQ(ab->ops->send(ab, &h, &memory[8192], &req), FT_OK);
+        ASSERT_TRUE(expect(1, 0, (uint32_t)i + 1, 60000));
+        ASSERT_TRUE(turn({a.get(), b.get()}, [&] { return req.status != FT_AGAIN; }));
+        a->ops->unreg(a->t, registered[i]);
+        memset(&memory[8192], 0, data.size()); // it is the user's alone again
+    }
+    ASSERT_EQ(send(ab, 1, 0, 9, 60000), FT_OK) << "memory that is not registered any more";
+    ASSERT_TRUE(expect(1, 0, 9, 60000));
+}
+
+TEST_P(TransportMemory, RegistersBesideTurns)
+{
+    open();
+    ASSERT_TRUE(link());
+    std::atomic<bool> over{false};
+    std::vector<char> memory(1 << 20);
+    int times = 0, failures = 0;
+    std::thread user([&] {
+        for (; times < 200 || !over; times++) {
+            void *registered = nullptr;
+            if (a->ops->reg(a->t, &memory[times % 4096], 500000, &registered) == FT_OK)
+                a->ops->unreg(a->t, registered);
+            else
+                failures++;
+        }
+    });
+    for (uint32_t seq = 1; seq <= 300; seq++) {
+        EXPECT_EQ(send(ab, 1, 0, seq, 30000), FT_OK);
+        EXPECT_TRUE(expect(1, 0, seq, 30000));
+    }
+    over = true;
+    user.join();
+    EXPECT_EQ(failures, 0) << "of " << times;
 }

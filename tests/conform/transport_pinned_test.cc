@@ -43,7 +43,7 @@ class TransportPinned : public TransportTest
     }
     bool shares() const
     {
-        return strstr(GetParam().name, "tcp") == nullptr;
+        return GetParam().ops->caps.scope != FT_SCOPE_NETWORK;
     }
     static bool inside(const ft_pinned *own, const void *p)
     {

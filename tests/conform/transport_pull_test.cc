@@ -54,7 +54,7 @@ static std::vector<Backend> pulling()
 {
     std::vector<Backend> some;
     for (auto &backend : all_backends())
-        if (strstr(backend.name, "shm") || strstr(backend.name, "inproc"))
+        if (backend.ops->caps.pulls)
             some.push_back(backend);
     return some;
 }

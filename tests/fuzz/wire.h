@@ -307,6 +307,7 @@ static void wire_trim(struct ft_transport *t)
 
 static const struct ft_transport_ops wire_ops = {
     .name = "wire",
+    .caps = {.scope = FT_SCOPE_HOST, .pulls = true},
     .open = wire_open,
     .close = wire_close,
     .address = wire_address,

@@ -54,6 +54,12 @@ tests_proc_locality_test_SOURCES = tests/proc/locality_test.cc
 tests_proc_locality_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_locality_test_LDFLAGS = -Wl,--wrap=ft_tuning_links -Wl,--wrap=getpid
 tests_proc_locality_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+check_PROGRAMS += tests/proc/fabric_test
+TESTS += tests/proc/fabric_test
+tests_proc_fabric_test_SOURCES = tests/proc/fabric_test.cc tests/common/fabric.h
+tests_proc_fabric_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_fabric_test_LDFLAGS = -Wl,--wrap=ft_transport_list -Wl,--wrap=ft_tuning_links
+tests_proc_fabric_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/cores_test
 TESTS += tests/proc/cores_test
 tests_proc_cores_test_SOURCES = tests/proc/cores_test.cc

@@ -602,6 +602,7 @@ static void sim_trim(struct ft_transport *t)
 
 const struct ft_transport_ops sim_transport_ops = {
     .name = "sim",
+    .caps = {.scope = FT_SCOPE_HOST, .pulls = true},
     .open = sim_open,
     .close = sim_close,
     .address = sim_address,

@@ -19,3 +19,4 @@ include tests/unit/shmem.frag
 include tests/unit/readiness.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
+include tests/unit/params.frag

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <string>
 #include <vector>
+
+#include "tests/common/fabric.h"
+
 extern "C" {
 #include "transport/transport.h"
 }
@@ -243,4 +246,37 @@ TEST(Fault, BadTextIsRefusedByName)
     unsetenv("FTCCL_FAULT"), ft_params_reload();
     ASSERT_EQ(FT_OK, ft_transport_list("tcp", list, 8));
     EXPECT_EQ(&ft_transport_tcp, list[0]);
+}
+
+// Whatever a transport declares is true of it with faults too, and what it is told of memory comes
+// through. There may be any transport beneath, each has its own.
+TEST(Fault, DeclaresWhatIsBeneath)
+{
+    char memory[64];
+    void *registered = nullptr;
+    fabric::reset();
+    Pair fabric("seed=5", &fabric::ops), tcp("seed=5", &ft_transport_tcp),
+        shm("seed=5", &ft_transport_shm);
+    const ft_transport_ops *ops = fabric.a.t->ops;
+    EXPECT_NE(ops, &fabric::ops);
+    EXPECT_STREQ(ops->name, "fabric");
+    EXPECT_STREQ(ops->nccl_name, "Fabric");
+    EXPECT_EQ(ops->caps.scope, FT_SCOPE_NETWORK);
+    EXPECT_TRUE(ops->caps.rdma && ops->caps.registers);
+    EXPECT_FALSE(ops->caps.pulls);
+    EXPECT_EQ(ops->caps.costs, &fabric::costs);
+    EXPECT_EQ(tcp.a.t->ops->caps.registers, false);
+    EXPECT_EQ(shm.a.t->ops->caps.scope, FT_SCOPE_HOST);
+    EXPECT_TRUE(shm.a.t->ops->caps.pulls);
+    ASSERT_EQ(FT_OK, ops->reg(fabric.a.t, memory, sizeof memory, &registered));
+    EXPECT_TRUE(fabric::knows(memory, sizeof memory));
+    ops->unreg(fabric.a.t, registered);
+    EXPECT_FALSE(fabric::knows(memory, 1));
+    fabric::refuses = true;
+    EXPECT_EQ(FT_NOMEM, ops->reg(fabric.a.t, memory, sizeof memory, &registered));
+    const ft_transport_ops *again = nullptr;
+    setenv("FTCCL_FAULT", "seed=5", 1), ft_params_reload();
+    EXPECT_EQ(FT_OK, ft_transport_faulty(&fabric::ops, &again));
+    EXPECT_EQ(again, ops) << "one for each transport";
+    unsetenv("FTCCL_FAULT"), ft_params_reload();
 }

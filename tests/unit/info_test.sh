@@ -21,6 +21,8 @@ expect 0 'FTCCL_SECRET=(set)'
 expect 0 'optional libraries:' -v
 expect 0 '^devices:' --devices
 expect 0 '^transports:' --transports
+expect 0 '^transport shm: joins processes of one host, reads in the sender.s memory' --transports
+expect 0 '^transport tcp: joins hosts of a network$' --transports
 expect 0 '^topology' -T
 expect 0 '^FTCCL_CHUNK_BYTES=131072' -p
 expect 0 '^.B FTCCL_CHUNK_BYTES' -p --man

@@ -1,6 +1,7 @@
 // Property: FTCCL_TRANSPORTS chooses transports in the order it names them, each once; nothing
 // chooses all, best first; an unknown name is an error that names it and the known ones; the list
-// is never longer than its room. Method: texts and their outcome.
+// is never longer than its room. config.netName names one network, by our name or NCCL's. Method:
+// texts and their outcome.
 #include <string>
 #include <vector>
 
@@ -52,4 +53,21 @@ TEST(TransportList, RoomIsChecked)
     EXPECT_EQ(chosen("tcp,shm", 2), "status " + std::to_string(FT_INVAL))
         << "two and the end need three places";
     EXPECT_EQ(chosen("tcp,shm", 3), "tcp,shm");
+}
+
+TEST(TransportList, OneNetworkOfAll)
+{
+    char text[64];
+    for (const char *name : {"tcp", "Socket", "socket"}) {
+        EXPECT_EQ(ft_transport_only_network(name, text, sizeof text), FT_OK) << name;
+        EXPECT_STREQ(text, "inproc,shm,tcp") << name;
+    }
+    for (const char *name : {"shm", "inproc", "TCP", "", "carrier-pigeon"}) {
+        EXPECT_EQ(ft_transport_only_network(name, text, sizeof text), FT_INVAL) << name;
+        EXPECT_EQ(ft_fail_text(), "config.netName is " + std::string(name) +
+                                      "; this build has tcp (also called Socket)");
+    }
+    EXPECT_TRUE(ft_transport_is_network("tcp"));
+    for (const char *name : {"shm", "inproc", "Socket", ""})
+        EXPECT_FALSE(ft_transport_is_network(name)) << name;
 }

@@ -122,7 +122,7 @@ static void ring(struct ft_engine *engine)
 void ft_engine_wake(struct ft_engine *engine)
 {
     if (atomic_load(&engine->sleeping))
-        ring(engine); /* pairs with the store in ft_sleep() */
+        ring(engine); /* pairs with the store in sleep_held() */
 }
 
 /* Who holds the lock is written down only where ft_engine_assert_held() looks. */

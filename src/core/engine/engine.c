@@ -65,7 +65,7 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
 static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
 {
     ft_cores_open(engine);
-    int rc = ft_tuning_read(&engine->tuning);
+    int rc = ft_tuning_read(&engine->tuning, ft_transport_is_network);
     if (rc == FT_OK && !config->manual)
         rc = open_sleep(engine);
     if (rc == FT_OK)
@@ -103,12 +103,14 @@ int ft_engine_open(struct ft_engine *engine, const struct ft_engine_config *conf
     int rc = open_all(engine, config);
     if (rc != FT_OK)
         return rc;
+    ft_memory_join(engine);
     ft_engine_enlist(engine);
     return config->manual ? FT_OK : ft_engine_start_thread(engine);
 }
 
 void ft_engine_close(struct ft_engine *engine)
 {
+    ft_memory_leave(engine);
     ft_engine_lock(engine);
     ft_control_close(engine);
     ft_death_watch_close(engine);

@@ -20,7 +20,6 @@
 #include <pthread.h>
 #include <sched.h>
 
-#define FT_TRANSPORTS_MAX 4
 /* An engine looks for control messages, notices and puts every so many turns. If nothing moves, it
  * looks at the clock that often, too. */
 #define FT_TURNS_OFTEN 16
@@ -170,8 +169,9 @@ struct ft_engine_config {
 };
 
 struct ft_engine {
-    struct ft_engine *next; /* in the process's list */
-    uint64_t number;        /* in the order in which they joined it */
+    struct ft_engine *next;             /* in the process's list */
+    struct ft_engine *next_registering; /* in memory.c */
+    uint64_t number;                    /* in the order in which they joined the list */
     struct ft_env *env;
     uint64_t id, host;
     int rank;
@@ -360,6 +360,8 @@ void ft_engine_count_local(struct ft_engine *engine);
  * FT_NOMEM. */
 bool ft_locality_endpoint(const struct ft_engine *engine, struct ft_endpoint *endpoint);
 int ft_locality_links(const struct ft_ranks *ranks, enum ft_links *links);
+/* The network that all ranks have, of several the one that rank 0 takes; NULL: none in common. */
+const struct ft_transport_ops *ft_locality_network(const struct ft_ranks *ranks);
 bool ft_locality_has_pinned(const struct ft_ranks *ranks); /* a rank has some */
 /* do all ranks say that the others may read their memory? Slow if one says so. All are of one host
  * and share memory. */
@@ -370,5 +372,23 @@ enum ft_pulls ft_locality_pulls(const struct ft_ranks *ranks);
 void ft_locality_pinned(const struct ft_ranks *ranks);
 void ft_locality_reach(struct ft_engine *engine);
 void ft_locality_part(struct ft_peer *peer);
+
+/* ---- memory of the user that transports know (memory.c) -------------------------------------- */
+
+/* From reg to unreg; embedded in its owner, who sets what follows `next`. The caller holds no
+ * engine; all of these may block. They do not fail: see reg of transport.h. */
+struct ft_memory {
+    struct ft_memory *next;
+    struct ft_engine *engine; /* the only one that knows it; NULL: all of the process */
+    void *addr;
+    size_t len_bytes;
+    struct ft_memory_key *keys; /* the module's */
+};
+void ft_memory_reg(struct ft_memory *memory);
+void ft_memory_unreg(struct ft_memory *memory);
+/* join: an engine's transports are open, and learn of the process's memory. leave: they close, no
+ * operation is under way, and they forget all. */
+void ft_memory_join(struct ft_engine *engine);
+void ft_memory_leave(struct ft_engine *engine);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * Which ranks of a host have more than the network between them. Every rank's endpoint says, in a
  * part of its own, with whom it shares memory; ranks of one host that say different things talk
- * over TCP, and their communicator chooses its algorithms for that. Decided from endpoints alone,
- * so that all ranks of a communicator decide alike.
+ * over a network, and their communicator chooses its algorithms for that. Decided from endpoints
+ * and from what transports declare, so that all ranks of a communicator decide alike.
  */
 #include "core/engine/engine.h"
 
@@ -19,11 +19,10 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
 {
     bool process = false;
     for (int i = 0; i < engine->ntransports; i++) {
-        const char *name = engine->transports[i]->ops->name;
-        if (!strcmp(name, "inproc"))
-            process = true;
-        else if (strcmp(name, "tcp") != 0)
+        enum ft_scope scope = engine->transports[i]->ops->caps.scope;
+        if (scope == FT_SCOPE_HOST)
             return engine->host;
+        process |= scope == FT_SCOPE_PROCESS;
     }
     uint64_t self[2] = {engine->host, process ? ft_process_id() : engine->id};
     return ft_hash64(self, sizeof self, process ? 1 : 2);
@@ -32,7 +31,12 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
 /* An engine that a simulation turns measures nothing: its seed tells everything. */
 static enum ft_pulls pulls_here(const struct ft_engine *engine)
 {
-    if (engine->gpu || !ft_transport_pulls())
+    bool pulls = !engine->gpu && ft_transport_pulls();
+    for (int i = 0; i < engine->ntransports; i++) {
+        const struct ft_transport_caps *caps = &engine->transports[i]->ops->caps;
+        pulls &= caps->pulls || caps->scope == FT_SCOPE_NETWORK;
+    }
+    if (!pulls)
         return FT_PULLS_NONE;
     return !engine->manual && ft_transport_pulls_slowly() ? FT_PULLS_SLOW : FT_PULLS;
 }
@@ -109,6 +113,42 @@ int ft_locality_links(const struct ft_ranks *ranks, enum ft_links *links)
     }
     free(where);
     return FT_OK;
+}
+
+/* The earlier a transport stands on a rank's endpoint, the sooner the rank takes it. -1: it has
+ * none of that name. */
+static ptrdiff_t place_on_endpoint(const struct ft_ranks *ranks, int r, int transport)
+{
+    const char *name = ranks->engine->transports[transport]->ops->name;
+    size_t len;
+    if (r == ranks->view->rank)
+        return transport;
+    const unsigned char *part = ft_peer_part(ranks->peer[r], name, &len);
+    return part ? part - ranks->peer[r]->address : -1;
+}
+
+static bool all_have(const struct ft_ranks *ranks, int transport)
+{
+    for (int r = 0; r < ranks->view->nranks; r++)
+        if (place_on_endpoint(ranks, r, transport) < 0)
+            return false;
+    return true;
+}
+
+/* Of several networks the one that rank 0 takes: its endpoint is the same for all. */
+const struct ft_transport_ops *ft_locality_network(const struct ft_ranks *ranks)
+{
+    const struct ft_transport_ops *chosen = NULL;
+    ptrdiff_t best = PTRDIFF_MAX;
+    for (int i = 0; i < ranks->engine->ntransports; i++) {
+        const struct ft_transport_ops *ops = ranks->engine->transports[i]->ops;
+        ptrdiff_t place = place_on_endpoint(ranks, 0, i);
+        if (ops->caps.scope != FT_SCOPE_NETWORK || place >= best || !all_have(ranks, i))
+            continue;
+        chosen = ops;
+        best = place;
+    }
+    return chosen;
 }
 
 bool ft_locality_has_pinned(const struct ft_ranks *ranks)

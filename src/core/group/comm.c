@@ -77,6 +77,9 @@ static int tune(struct ft_comm *comm)
     int rc = ft_cores_fewest(&ranks, &tuning->costs.cores_per_host);
     if (rc == FT_OK)
         rc = ft_locality_links(&ranks, &links);
+    const struct ft_transport_ops *network = ft_locality_network(&ranks);
+    if (network)
+        ft_tuning_network(tuning, network->name, network->caps.rdma, network->caps.costs);
     ft_tuning_links(tuning, links);
     if (rc == FT_OK && comm->view.nhosts == 1 && tuning->local_links)
         tuning->pulls = ft_locality_pulls(&ranks);

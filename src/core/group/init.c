@@ -25,7 +25,7 @@ static int open_engine(const struct ft_init *init, struct ft_engine **out)
                                       .suspect_ms = init->limits.suspect_ms,
                                       .gpu = init->gpu};
     const char *list = init->transports ? init->transports : ft_param_str(FT_PARAM_TRANSPORTS);
-    int rc = ft_transport_list(list, config.transports, FT_TRANSPORTS_MAX);
+    int rc = ft_transport_list(list, config.transports, FT_ARRAY_LEN(config.transports));
     if (rc < 0)
         return rc;
     rc = ft_unique_id_key(init->ids[0], config.key);

@@ -316,7 +316,7 @@ struct ft_run_state {
 /* with a reference; NULL: the engine is closed */
 struct ft_stream *ft_engine_null_stream(struct ft_engine *engine);
 
-/* ---- a communicator as this floor sees it (run_comm.c) --------------------------------------- */
+/* ---- a communicator as this floor sees it (comm_state.c) ------------------------------------- */
 
 /* Makes its parts for the view, whose arrays are copied. FT_NOMEM; the caller unrefs it then. */
 int ft_run_open(struct ft_comm *comm, const struct ft_view *view);

@@ -71,7 +71,7 @@ static inline __attribute__((always_inline)) size_t ft_host_size(enum ft_type ty
     }
 }
 
-/* Fills a table from kernels named by FT_HOST_KERNELS. */
+/* Fills a table from kernels named by FT_HOST_KERNELS_OF. */
 /* clang-format off */
 #define FT_HOST_TYPES(X) \
     X(INT8) \

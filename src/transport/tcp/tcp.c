@@ -433,6 +433,8 @@ static void tcp_trim(struct ft_transport *transport)
 
 const struct ft_transport_ops ft_transport_tcp = {
     .name = "tcp",
+    .nccl_name = "Socket",
+    .caps = {.scope = FT_SCOPE_NETWORK},
     .open = tcp_open,
     .close = tcp_close,
     .address = tcp_address,
