@@ -1,7 +1,8 @@
 /*
- * The table of parameters, the only place where one is named. `ftccl-info -p` and the manual page
- * are generated from it. X(id, environment name, kind, default, lowest, highest, unit, NCCL's name
- * or "", help); strings ignore the range.
+ * The table of parameters. No other place names one. `ftccl-info -p` and the manual page are
+ * generated from it.
+ * X(id, environment name, kind, default, lowest, highest, unit, NCCL's name or "", help)
+ * The range does not apply to strings.
  */
 #ifndef FT_PARAMS_H
 #define FT_PARAMS_H
@@ -19,7 +20,7 @@
       "silence after which a rank or its host is suspected, TCP gives up a link, and an "          \
       "agreement goes on without it")                                                              \
     X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                            \
-      "how often a rank says to log2(n) others that it lives; 0: never")                           \
+      "interval between heartbeats, which a rank sends to log2(n) others; 0: never")               \
     X(FAILURE_POLICY, "FTCCL_FAILURE_POLICY", STR, "report", 0, 0, "", "",                         \
       "retry: AllReduce, Reduce and Broadcast go on with the live ranks inside the call; the "     \
       "same on all ranks")                                                                         \
