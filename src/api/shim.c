@@ -1,19 +1,20 @@
 /*
- * What libnccl.so.2 needs to know or to change here that no program should: the log's form,
- * defaults, sentences of its own.
+ * Functions that only libnccl.so.2 may use: they change the log's form and defaults, and report
+ * errors of its own.
  */
 #include "api/api.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 
-/* frameworks that know NCCL compile and evaluate between two calls for longer than a minute */
+/* programs written for NCCL compile or evaluate between two calls, which takes longer than a
+ * minute */
 #define OP_TIMEOUT_MS 1800000
 
 FT_EXPORT void ft_shim_attach(void)
 {
     ft_param_set_default(FT_PARAM_OP_TIMEOUT_MS, OP_TIMEOUT_MS);
-    /* as with NCCL nothing behind a failed operation runs on half a result */
+    /* as with NCCL, no work after a failed operation on its stream runs on an incomplete result */
     ft_param_set_default_text(FT_PARAM_ON_FAILURE, "hold");
     ft_log_like_nccl();
 }
@@ -29,7 +30,7 @@ FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *f
     return rc == FT_OK ? ft_refuse(comm, ft_fail(status, "%s", text)) : ft_refuse(NULL, rc);
 }
 
-/* Finalize waits for operations that end; these have been told to. */
+/* Revokes, and then waits in finalize until all operations have ended. */
 static int run_revoke(struct ft_job *job)
 {
     ft_comm_revoke(job->comm->core, "ncclCommRevoke");
