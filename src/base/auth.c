@@ -40,7 +40,7 @@ _Static_assert(REPLY_BYTES + ACCEPT_BYTES <= sizeof(((struct ft_auth *)0)->mine)
 _Static_assert(HELLO_BYTES + CLAIM_BYTES <= sizeof(((struct ft_auth *)0)->mine),
                "the initiator's transcript fits");
 
-/* A failed handshake keeps its status, which is negative, in place of a stage. */
+/* After a failure `stage` has the status, which is negative. */
 enum stage {
     I_HELLO,
     I_REPLY,

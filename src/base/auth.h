@@ -39,7 +39,7 @@ void ft_auth_start(struct ft_auth *, struct ft_env *, int fd, bool initiator,
  * FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_TIMEOUT or FT_LINK the caller closes the connection. Reads
  * no byte beyond the handshake. */
 int ft_auth_turn(struct ft_auth *);
-short ft_auth_events(const struct ft_auth *); /* POLLIN or POLLOUT */
+short ft_auth_events(const struct ft_auth *); /* the event to wait for: POLLIN or POLLOUT */
 
 /* Derives 32 bytes from a secret for one use ("links", "id", ...) and a number. */
 void ft_auth_derive(unsigned char out[FT_SECRET_BYTES], const unsigned char key[FT_SECRET_BYTES],

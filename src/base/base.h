@@ -5,7 +5,8 @@
 #ifndef FT_BASE_H
 #define FT_BASE_H
 
-#ifdef __cplusplus /* tests include this inside extern "C"; gcc's <stdatomic.h> is not C++ */
+/* tests include this inside extern "C", and gcc's <stdatomic.h> is not valid C++ */
+#ifdef __cplusplus
 extern "C++" {
 #include <atomic>
 using std::atomic_int;
@@ -47,9 +48,9 @@ static inline size_t ft_round_up(size_t n, size_t multiple)
 enum ft_lost {
     FT_LOST_NOTHING, /* nothing is lost: try again or wait */
     FT_LOST_CALL,    /* the call: the caller made a mistake, and the call had no effect */
-    FT_LOST_OP,      /* this operation */
-    FT_LOST_LINK,    /* this link; the peer may be reachable another way */
-    FT_LOST_PEER,    /* this peer */
+    FT_LOST_OP,      /* the operation */
+    FT_LOST_LINK,    /* the link; the peer may be reachable over another one */
+    FT_LOST_PEER,    /* the peer */
     FT_LOST_COMM,    /* the communicator */
     FT_LOST_PROCESS, /* the process: it cannot go on */
 };
@@ -166,7 +167,7 @@ enum ft_kind {
     FT_KINDS
 };
 const char *ft_kind_name(enum ft_kind kind);
-/* Collectives come first: everything before FT_SEND. */
+/* All kinds before FT_SEND are collectives. */
 static inline bool ft_kind_is_collective(enum ft_kind kind)
 {
     return kind < FT_SEND;
@@ -225,8 +226,9 @@ static inline uint64_t ft_now_ns(struct ft_env *env)
  * file, the default. Values are read once, at the first use. A value out of range gives one
  * warning, and the default is used. */
 int64_t ft_param_int(enum ft_param_id id);
-const char *ft_param_str(enum ft_param_id id); /* "" when unset */
-void ft_params_reload(void);                   /* for tests that change the environment */
+const char *ft_param_str(enum ft_param_id id); /* returns "" if unset */
+/* reads all values again; for tests that change the environment */
+void ft_params_reload(void);
 /* True while this thread reads the parameters. It must not ask for a value now: it would wait for
  * itself. */
 bool ft_params_loading(void);
@@ -292,7 +294,7 @@ void ft_unmap(void *addr, size_t len_bytes);
  * nobody can truncate it while it is mapped. Its first allocated_bytes are allocated. Returns
  * FT_PROTOCOL or FT_NOSPACE with a sentence if the check fails. */
 int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes);
-bool ft_can_populate(void); /* Linux 5.14 */
+bool ft_can_populate(void); /* needs Linux 5.14 */
 /* Allocates all pages of a mapping that overlap the range. Returns FT_OK or FT_NOSPACE. */
 int ft_populate(void *addr, size_t len_bytes);
 /* Gives the whole pages within the range back to the kernel; they then read as zeros. If `shared`,

@@ -63,7 +63,7 @@ static void *holder(void *arg)
     entry.next = &list.list;
     list.futex_offset = (long)((intptr_t)&own->word - (intptr_t)&entry);
     bool robust = syscall(SYS_set_robust_list, &list, sizeof list) == 0;
-    /* for ft_liveness_ended() */
+    /* ft_liveness_ended() reads it */
     if (robust)
         atomic_store_explicit(&own->word, (unsigned)syscall(SYS_gettid), memory_order_release);
     sem_post(&held);
@@ -132,7 +132,7 @@ static void after_in_parent(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The page is not mapped here and its descriptor is closed, see fork.c. */
+/* The child has not mapped the page, and fork.c closes its descriptor. */
 static void after_in_child(void)
 {
     users = 0;
