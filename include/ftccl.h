@@ -61,11 +61,11 @@ typedef struct {
 typedef enum {
     ftcclSuccess = 0,
     ftcclUnhandledCudaError = 1, /* the device failed */
-    /* out of memory, descriptors or shared memory; a system call failed */
+    /* a system call failed, or memory, descriptors or shared memory ran out */
     ftcclSystemError = 2,
     ftcclInternalError = 3, /* a bug in the library */
     ftcclInvalidArgument = 4,
-    ftcclInvalidUsage = 5, /* also: ranks made different calls */
+    ftcclInvalidUsage = 5, /* also if ranks made different calls */
     ftcclRemoteError = 6,  /* a peer or the connection to it was lost */
     ftcclInProgress = 7,
     ftcclTimeout = 8, /* a deadline passed */
@@ -113,8 +113,8 @@ typedef enum {
 #define FTCCL_OPTION_UNDEF INT64_MIN
 typedef struct {
     size_t size;
-    int64_t opTimeoutMs;    /* deadline of one operation from the moment it runs; 0: none */
-    int64_t initTimeoutMs;  /* bound of init, split, finalize, destroy */
+    int64_t opTimeoutMs;    /* deadline of one operation, from the moment when it runs; 0: none */
+    int64_t initTimeoutMs;  /* time limit of init, split, finalize and destroy */
     const char *transports; /* ordered list, e.g. "shm,tcp"; NULL: FTCCL_TRANSPORTS */
     /* 1: restore inputs after a failure, see "Input buffers" below; 0: do not */
     int64_t preserveInput;
@@ -429,7 +429,7 @@ ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signalDescs, ftc
 
 /* ---- streams of the host --------------------------------------------------------------------- */
 
-/* Ordered queues of operations. A group is one entry of its stream. */
+/* Makes an ordered queue of operations. A group is one entry of its stream. */
 ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream);
 /* Waits for all enqueued operations, at most as long as their deadlines, and then frees the
  * stream. */

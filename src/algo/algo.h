@@ -77,7 +77,7 @@ struct ft_rule {
     uint32_t chunk_bytes; /* 0: the configured value, which is also the maximum */
     int8_t chunks;        /* 0: the configured value */
     int8_t over;          /* enum ft_over */
-    int8_t kind, algo;    /* algo: index into ft_algos */
+    int8_t kind, algo;    /* kind: enum ft_kind; algo: index into ft_algos */
 };
 #define FT_RULES 384
 /* when a rule applies: if ranks of a host have other transports than TCP (SHM), if not (TCP), or

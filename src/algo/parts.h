@@ -112,7 +112,7 @@ static inline void ft_fwd_to(struct ft_step *s, int peer)
 
 /* The work on the critical path of the rank that finishes last. */
 struct ft_work {
-    double hops_local, hops_remote;   /* messages waited for one after another */
+    double hops_local, hops_remote;   /* messages that are waited for, one after another */
     double bytes_local, bytes_remote; /* bytes through the busiest rank's links of each kind */
     /* messages from other hosts that arrive at the same time as those waited for */
     double crowd;

@@ -18,7 +18,7 @@ struct member {
 static _Thread_local struct group {
     int depth;
     int error;      /* the first error of the calls inside */
-    char text[512]; /* its sentence */
+    char text[512]; /* the sentence of that error */
     struct member *members;
     int nmembers, capacity;
     struct ft_job *jobs, **jobs_end;

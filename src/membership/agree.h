@@ -135,7 +135,7 @@ struct ft_agree {
     unsigned char *dead;        /* ranks that anyone has proved dead; their messages are ignored */
     /* silent ranks on the lists of all others; their messages are ignored until the decision */
     unsigned char *fenced;
-    unsigned char *listed;  /* union of the lists of those that entered */
+    unsigned char *listed;  /* union of the lists of all ranks that entered */
     unsigned char *scratch; /* buffer for the message to send: message_bytes */
     /* this rank's own set of unreachable ranks, computed for each message */
     unsigned char *mine;
@@ -149,8 +149,9 @@ struct ft_agree {
     uint64_t ballot, best;
     struct ft_bytes proposal;
 
-    uint64_t now_ns, looked_ns;    /* this rank's own time, and the clock when it was updated */
-    uint64_t known_ns, entered_ns; /* 0: not yet */
+    uint64_t now_ns, looked_ns; /* this rank's own time, and the clock when it was updated */
+    /* when it first heard of the agreement; when its user entered; 0: not yet */
+    uint64_t known_ns, entered_ns;
     uint64_t round_seen;
     uint64_t repeat_at_ns, repeat_ns; /* when requests are repeated */
     uint64_t lead_at_ns;              /* when to take over if there is no progress */

@@ -87,7 +87,7 @@ static const struct field {
                                     FIELD(maxP2pPeers, NCCL_VERSION(2, 30, 0))
                                         FIELD(graphStreamOrdering, NCCL_VERSION(2, 30, 5))};
 
-/* ftcclConfig_t has the same fields in the same places. */
+/* ftcclConfig_t has the same fields at the same offsets. */
 #define SAME_PLACE(name) \
     _Static_assert(offsetof(ncclConfig_t, name) == offsetof(ftcclConfig_t, name), #name)
 SAME_PLACE(blocking);

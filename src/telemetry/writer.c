@@ -146,7 +146,7 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
 static struct ft_tm_op *find_op(struct ft_telemetry *t, uint32_t op)
 {
     if (!t || op == NO_OP || op < FT_TM_OPS)
-        return NULL; /* generations count from 1 */
+        return NULL; /* generations count from 1, so a valid handle is at least FT_TM_OPS */
     struct ft_tm_op *r = &t->file->op[op % FT_TM_OPS];
     return r->id == op ? r : NULL;
 }

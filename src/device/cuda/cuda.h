@@ -171,7 +171,7 @@ bool ft_cuda_is_gone(const struct ft_device_bell *bell);
 void ft_cuda_forget(struct ft_device_bell *bell);
 void ft_cuda_mute(struct ft_device_queue *queue, struct ft_device_bell *only);
 struct ft_cuda_bell *ft_cuda_bell_shared(const struct ft_device_bell *bell);
-void ft_cuda_free_bells(struct ft_device_queue *queue); /* entered */
+void ft_cuda_free_bells(struct ft_device_queue *queue); /* the caller has entered */
 /* marks all bells unused; no graph contains one any more */
 void ft_cuda_renew_bells(struct ft_device_queue *queue);
 

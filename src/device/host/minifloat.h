@@ -21,7 +21,7 @@ struct ft_minifloat {
     int sign;     /* position of the sign bit */
     uint32_t top; /* overflows become this: infinity, or e4m3's largest finite value */
     uint32_t nan;
-    bool inf; /* has infinities and NaNs as IEEE 754 does; e4m3 has the single NaN 0x7f */
+    bool inf; /* it has infinities and NaNs as in IEEE 754; e4m3 has the single NaN 0x7f */
 };
 
 #define FT_MINI_F16         \
@@ -46,9 +46,9 @@ static inline float ft_f32_of_bits(uint32_t bits)
     return x;
 }
 
-/* The power of two that is the format's smallest denormal, and the one whose last mantissa bit is
- * worth that much: adding it to a smaller number rounds that number to a multiple of the smallest
- * denormal. Both as float32 bits. */
+/* ft_mini_tiny() is the format's smallest denormal. ft_mini_magic() is the power of two whose last
+ * mantissa bit has that value: adding it to a smaller number rounds that number to a multiple of
+ * the smallest denormal. Both are returned as float32 bits. */
 static inline uint32_t ft_mini_tiny(struct ft_minifloat f)
 {
     return (uint32_t)(127 + 1 - f.bias - f.mant) << 23;
