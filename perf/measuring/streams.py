@@ -1,4 +1,4 @@
-"""What becomes of a program whose output does not arrive."""
+"""The exit of a program whose output cannot be written."""
 import errno
 import os
 import select
@@ -26,7 +26,7 @@ def ended(main):
 
 
 def is_of_stdout(error):
-    """An error of a file names it."""
+    """Adds the name of the file to its error."""
     if error.errno != errno.EPIPE:
         return error.errno == errno.ENOSPC and error.filename is None
     poll = select.poll()
