@@ -1,5 +1,5 @@
-"""Draws a comparison's JSON as SVG: usage plot.py FILE.json. One file for each way between the ranks; for each collective and
-number of ranks the bus bandwidth and the time of one call against the size, with the machine's limit."""
+"""Draws the JSON of a comparison as SVG: usage plot.py FILE.json. It makes one file per transport. For each collective and number
+of ranks it draws the bus bandwidth and the time of one call against the size, with the machine's limit."""
 import json
 import os
 import sys

@@ -43,7 +43,7 @@ def choose(sizes):
 
 
 def spans(chosen):
-    """Returns [(from, to, way)]. Each size represents the sizes that are nearer to it, by ratio, than to its neighbours; the ends are open."""
+    """Returns [(from, to, way)]. Each size represents the sizes that are nearer to it than to its neighbours, by ratio."""
     found = []
     for i, (size, way) in enumerate(chosen):
         low = 0 if i == 0 else found[-1][1] + 1

@@ -1,5 +1,5 @@
-"""The arithmetic of a comparison, and its table. A row is what perf/compare keeps of a case: for each library and mode the
-times of all rounds, or why there are none."""
+"""The arithmetic of a comparison, and its table. A row is the data that perf/compare keeps for a case: for each library and mode
+the times of all rounds, or the reason why there are none."""
 import math
 import statistics
 
@@ -43,7 +43,7 @@ def best_ratio(row, mode):
 # ---- limits ----------------------------------------------------------------------------------------------------------------------
 
 def merged(passes, transport, ranks):
-    """Returns {name: {bytes: best value of all passes}}: what the machine can do at best. For the time of a round the best is the lowest."""
+    """Returns {name: {bytes: best value of all passes}}. For the time of a round the best is the lowest."""
     best = {}
     for found in passes:
         for name, size, value in found["values"] if (found["transport"], found["ranks"]) == (transport, ranks) else []:
@@ -65,8 +65,8 @@ def at_size(limits, names, size):
 
 
 def limit_s(case, limits):
-    """The least time that the machine's own rates allow: each byte that a rank must get is copied or added once, or sent
-    around a ring; and no collective takes fewer rounds than information needs to reach everybody. None if not measured."""
+    """The lowest time that the machine's own rates allow: each byte that a rank must get is copied or added once, or sent around
+    a ring; and a collective takes at least as many rounds as information needs to reach all ranks. None if not measured."""
     part = case.bytes * (case.ranks - 1) / case.ranks
     if case.transport == "tcp":
         chained = case.collective == "broadcast"
