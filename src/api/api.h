@@ -74,16 +74,16 @@ void ft_comm_handle_end(ftcclComm_t comm);
  * if it is not. */
 int ft_comm_enter(ftcclComm_t comm);
 void ft_comm_leave(ftcclComm_t comm);
-/* Of a call in an open group. After ft_comm_keep() the call waits for the end of its group, which
- * may never come. So no one waits for the call, and it uses only the handle. ft_comm_take() counts
- * it as inside again; it returns false if the communicator has been destroyed or aborted
- * meanwhile. */
-void ft_comm_keep(ftcclComm_t comm);
-bool ft_comm_take(ftcclComm_t comm);
+/* Of a call in an open group. After ft_comm_leave_to_group() the call waits for the end of its
+ * group, which may never come. So no one waits for the call, and it uses only the handle.
+ * ft_comm_enter_from_group() counts it as inside again; it returns false if the communicator has
+ * been destroyed or aborted meanwhile. */
+void ft_comm_leave_to_group(ftcclComm_t comm);
+bool ft_comm_enter_from_group(ftcclComm_t comm);
 /* As ft_comm_enter(), and also checks that the communicator is ready for operations. */
 int ft_comm_enter_ready(ftcclComm_t comm);
 /* marks the handle dead; FT_INVAL if it was already */
-int ft_comm_kill(ftcclComm_t comm);
+int ft_comm_mark_dead(ftcclComm_t comm);
 void ft_comm_wait_users(ftcclComm_t comm); /* waits until all calls inside have left */
 
 /* Returns the stream of a live handle and counts a use until ft_stream_leave(). FT_INVAL if the
@@ -160,12 +160,12 @@ void ft_job_drop(struct ft_job *job); /* the group failed before the job ran */
 bool ft_group_is_open(void);
 /* The communicator ends: removes its members from the thread's group, and releases their uses, for
  * which its end would wait. */
-void ft_group_give_up(ftcclComm_t comm);
+void ft_group_remove_comm(ftcclComm_t comm);
 /* Adds an operation to the thread's group, or submits it as a group of its own. Consumes op and the
  * caller's use of comm. */
 ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op *op);
 /* Ends a call that failed: records the error in the open group, whose End will return it, and
  * releases the use of comm (comm may be NULL). */
-ftcclResult_t ft_refuse(ftcclComm_t comm, int status);
+ftcclResult_t ft_fail_call(ftcclComm_t comm, int status);
 
 #endif

@@ -217,7 +217,7 @@ static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t s
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, &call, stream);
     if (rc == FT_OK)
         ft_comm_leave(comm);
@@ -232,7 +232,7 @@ static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t s
         return ft_group_add(comm, stream, op);
     if (op)
         ft_op_free(op);
-    return ft_refuse(comm, rc);
+    return ft_fail_call(comm, rc);
 }
 
 #define COLL(KIND, COUNT, ROOT)                                                          \

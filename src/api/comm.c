@@ -220,7 +220,7 @@ static int run_init(struct ft_job *job)
     if (rc != FT_OK && comm->blocking && job->newcomm) {
         *job->newcomm = NULL;
         /* otherwise another thread aborts the communicator, and frees the handle */
-        job->failed_alone = ft_comm_kill(comm) == FT_OK;
+        job->failed_alone = ft_comm_mark_dead(comm) == FT_OK;
     }
     return rc;
 }
@@ -229,7 +229,7 @@ void ft_job_drop(struct ft_job *job)
 {
     if (job->run == run_init && job->newcomm)
         *job->newcomm = NULL;
-    if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK)
+    if (job->run == run_init && ft_comm_mark_dead(job->comm) == FT_OK)
         job->failed_alone = true;
 }
 
@@ -307,7 +307,7 @@ static ftcclResult_t init(const struct want *want)
         rc = make_init_job(want, &job);
     if (rc == FT_OK)
         return ft_job_start(job);
-    return ft_refuse(NULL, rc);
+    return ft_fail_call(NULL, rc);
 }
 
 FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
@@ -420,7 +420,7 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a split");
@@ -434,7 +434,7 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     }
     if (rc != FT_OK) {
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     job->run = run_split;
     job->newcomm = newcomm;
@@ -475,12 +475,12 @@ static int end_comm(ftcclComm_t comm, bool abort_it)
         rc = ft_comm_enter(comm);
     if (rc != FT_OK)
         return rc;
-    rc = ft_comm_kill(comm);
+    rc = ft_comm_mark_dead(comm);
     if (rc != FT_OK) {
         ft_comm_leave(comm);
         return rc;
     }
-    ft_group_give_up(comm);
+    ft_group_remove_comm(comm);
     if (abort_it)
         atomic_store(&comm->cancel, 1);
     bool aborted = abort_it &&

@@ -33,7 +33,7 @@ static void note_error(int status)
     snprintf(group.text, sizeof group.text, "%.*s", (int)sizeof group.text - 1, ft_fail_text());
 }
 
-ftcclResult_t ft_refuse(ftcclComm_t comm, int status)
+ftcclResult_t ft_fail_call(ftcclComm_t comm, int status)
 {
     note_error(status);
     ftcclResult_t result = ft_return(comm, status);
@@ -155,7 +155,7 @@ ftcclResult_t ft_job_start(struct ft_job *job)
             group.jobs_end = &group.jobs;
         *group.jobs_end = job;
         group.jobs_end = &job->next;
-        ft_comm_keep(job->comm);
+        ft_comm_leave_to_group(job->comm);
         return ftcclSuccess;
     }
     if (!job->comm->blocking)
@@ -342,13 +342,13 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
         ft_null_stream_used(comm->core->engine);
     if (rc != FT_OK) {
         ft_op_free(op);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     if (group.depth == 0)
         return ft_return(NULL, submit(&member, 1));
     rc = add_member(&member);
     if (rc == FT_OK)
-        ft_comm_keep(comm);
+        ft_comm_leave_to_group(comm);
     else {
         note_error(rc);
         drop_member(&member);
@@ -362,13 +362,13 @@ static int fail_ended(void)
                    "a communicator was destroyed or aborted in the group that has calls of it");
 }
 
-void ft_group_give_up(ftcclComm_t comm)
+void ft_group_remove_comm(ftcclComm_t comm)
 {
     int kept = 0, before = group.nmembers;
     bool any = false;
     for (int i = 0; i < before; i++) {
         if (group.members[i].comm == comm) {
-            ft_comm_take(comm);
+            ft_comm_enter_from_group(comm);
             drop_member(&group.members[i]);
         } else
             group.members[kept++] = group.members[i];
@@ -379,7 +379,7 @@ void ft_group_give_up(ftcclComm_t comm)
         if (job->comm == comm) {
             *at = job->next;
             group.jobs_end = at;
-            ft_comm_take(comm);
+            ft_comm_enter_from_group(comm);
             discard_chain(job);
             any = true;
         } else
@@ -417,9 +417,9 @@ static bool take_all(void)
 {
     bool all = true;
     for (int i = 0; i < group.nmembers; i++)
-        all &= ft_comm_take(group.members[i].comm);
+        all &= ft_comm_enter_from_group(group.members[i].comm);
     for (struct ft_job *job = group.jobs; job; job = job->next)
-        all &= ft_comm_take(job->comm);
+        all &= ft_comm_enter_from_group(job->comm);
     return all;
 }
 

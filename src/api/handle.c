@@ -110,8 +110,8 @@ int ft_comm_enter(ftcclComm_t comm)
     int n = atomic_load_explicit(&ncomm_slabs, memory_order_acquire);
     if (!in_slabs((void *const *)comm_slabs, n, sizeof *comm, comm))
         return ft_fail(FT_INVAL, "%p is not a communicator", (void *)comm);
-    /* pairs with ft_comm_kill(): either it waits for this call, or this call sees that the handle
-     * is dead */
+    /* pairs with ft_comm_mark_dead(): either it waits for this call, or this call sees that the
+     * handle is dead */
     atomic_fetch_add(&comm->users, INSIDE);
     if (atomic_load(&comm->live))
         return FT_OK;
@@ -132,12 +132,12 @@ void ft_comm_leave(ftcclComm_t comm)
         free_if_last(comm);
 }
 
-void ft_comm_keep(ftcclComm_t comm)
+void ft_comm_leave_to_group(ftcclComm_t comm)
 {
     atomic_fetch_add(&comm->users, KEPT - INSIDE);
 }
 
-bool ft_comm_take(ftcclComm_t comm)
+bool ft_comm_enter_from_group(ftcclComm_t comm)
 {
     atomic_fetch_sub(&comm->users, KEPT - INSIDE); /* the same order as in ft_comm_enter() */
     return atomic_load(&comm->live);
@@ -160,7 +160,7 @@ int ft_comm_enter_ready(ftcclComm_t comm)
     return rc;
 }
 
-int ft_comm_kill(ftcclComm_t comm)
+int ft_comm_mark_dead(ftcclComm_t comm)
 {
     int one = 1;
     if (atomic_compare_exchange_strong(&comm->live, &one, 0))

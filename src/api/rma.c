@@ -27,11 +27,11 @@ static int find_window(ftcclComm_t comm, ftcclWindow_t win, int peer, struct fou
     const struct ft_window *window = core->windows;
     while (window && (const void *)window != (void *)win)
         window = window->next;
-    bool there = window && window->sizes;
-    if (there)
+    bool exists = window && window->sizes;
+    if (exists)
         *out = (struct found){window->id, window->base, window->sizes[peer]};
     ft_engine_unlock(core->engine);
-    return there ? FT_OK : fail_unknown(win);
+    return exists ? FT_OK : fail_unknown(win);
 }
 
 /* Exchanges the sizes of all ranks. It also guarantees that all ranks have the window before any of
@@ -73,7 +73,7 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a window");
@@ -85,7 +85,7 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
         rc = ft_device_check("CommWindowRegister", buff);
     if (rc != FT_OK) {
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     *job = (struct ft_job){
         .comm = comm, .run = run_register, .buffer = buff, .len_bytes = size, .window = win};
@@ -173,13 +173,13 @@ static ftcclResult_t enqueue_put(const struct put *put, ftcclComm_t comm, ftcclS
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     rc = check_put(comm, put, &window);
     struct ft_op *op = rc == FT_OK ? ft_op_new() : NULL;
     if (rc == FT_OK && !op)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK)
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     op->coll = put->coll;
     op->in = put->in;
     op->epoch = ft_comm_shape(comm->core, -1).epoch;
@@ -194,7 +194,7 @@ FT_EXPORT ftcclResult_t ftcclPutSignal(const void *localbuff, size_t count,
                                        unsigned int flags, ftcclComm_t comm, ftcclStream_t stream)
 {
     if (!peerWin)
-        return ft_refuse(NULL, ft_fail(FT_INVAL, "PutSignal: the window is NULL"));
+        return ft_fail_call(NULL, ft_fail(FT_INVAL, "PutSignal: the window is NULL"));
     struct put put = {localbuff, {FT_PUT, (enum ft_type)datatype, FT_SUM, peer, count},
                       peerWin,   peerWinOffset,
                       sigIdx,    ctx,
@@ -243,14 +243,14 @@ FT_EXPORT ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signal
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     rc = take_waits(comm, nDesc, signalDescs, &waits);
     struct ft_op *op = rc == FT_OK ? ft_op_new() : NULL;
     if (rc == FT_OK && !op)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK) {
         free(waits);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     op->coll = (struct ft_coll){.kind = FT_WAIT, .type = FT_INT8, .count = (size_t)nDesc};
     op->epoch = ft_comm_shape(comm->core, -1).epoch;

@@ -27,7 +27,7 @@ FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *f
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     int rc = comm ? ft_comm_enter(comm) : FT_OK;
-    return rc == FT_OK ? ft_refuse(comm, ft_fail(status, "%s", text)) : ft_refuse(NULL, rc);
+    return rc == FT_OK ? ft_fail_call(comm, ft_fail(status, "%s", text)) : ft_fail_call(NULL, rc);
 }
 
 /* Revokes, and then waits in finalize until all operations have ended. */
@@ -45,7 +45,7 @@ FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a revoke");
@@ -54,7 +54,7 @@ FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
                      flags);
     if (rc != FT_OK) {
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     *job = (struct ft_job){.comm = comm, .run = run_revoke};
     return ft_job_start(job);

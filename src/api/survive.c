@@ -123,7 +123,7 @@ FT_EXPORT ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int coun
 {
     int rc = enter_comm(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     rc = job ? check_shrink(exclude, count, newcomm, flags)
              : ft_fail(FT_NOMEM, "no memory for a shrink");
@@ -139,7 +139,7 @@ FT_EXPORT ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int coun
         if (job)
             free(job->exclude);
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     job->run = run_shrink;
     job->newcomm = newcomm;
@@ -190,7 +190,7 @@ static ftcclResult_t grow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id,
 {
     int rc = enter_comm(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     rc = !newcomm ? ft_fail(FT_INVAL, "CommGrow: newcomm is NULL")
          : job    ? FT_OK
@@ -209,7 +209,7 @@ static ftcclResult_t grow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id,
         if (job)
             free(job->ids);
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     job->run = run_grow;
     job->newcomm = newcomm;
@@ -221,9 +221,9 @@ FT_EXPORT ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclU
                                       int rank, ftcclComm_t *newcomm, ftcclConfig_t *config)
 {
     if (comm && rank != -1)
-        return ft_refuse(NULL, ft_fail(FT_INVAL,
-                                       "CommGrow: rank is %d; a rank of the communicator passes -1",
-                                       rank));
+        return ft_fail_call(
+            NULL,
+            ft_fail(FT_INVAL, "CommGrow: rank is %d; a rank of the communicator passes -1", rank));
     return comm ? grow(comm, nranks, id, newcomm, config)
                 : ft_comm_join(newcomm, nranks, rank, id, config);
 }

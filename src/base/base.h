@@ -370,19 +370,20 @@ struct ft_pinned_place {
     uint64_t len_bytes, token;
 };
 void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out);
-/* Maps another engine's chunk, or finds the existing mapping, and keeps it until ft_pinned_part().
- * It uses the descriptor `fd`, or opens the chunk through /proc if fd is -1. Returns FT_NOTSUP if
- * it cannot be seen from here. A thread that may call the driver shows it to the device later. */
-int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *,
-                   struct ft_pinned **out);
-void ft_pinned_part(struct ft_pinned *other); /* NULL is allowed */
+/* Maps another engine's chunk, or finds the existing mapping, and keeps it until
+ * ft_pinned_release(). It uses the descriptor `fd`, or opens the chunk through /proc if fd is -1.
+ * Returns FT_NOTSUP if it cannot be seen from here. A thread that may call the driver shows it to
+ * the device later. */
+int ft_pinned_map(struct ft_pinned *own, int fd, const struct ft_pinned_place *,
+                  struct ft_pinned **out);
+void ft_pinned_release(struct ft_pinned *other); /* NULL is allowed */
 /* a met chunk that is neither shown nor refused; NULL if none */
 struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own);
 /* Removes one met chunk that nobody keeps (or any one, if `all`) and returns it. The caller hides
  * and closes it. Returns NULL if there is none. */
 struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all);
 /* Allocates page-aligned memory that is not zeroed. Returns NULL if there is no room, or while
- * ft_pinned_late() forbids it. */
+ * ft_pinned_add_late_passes() forbids it. */
 void *ft_pinned_alloc(struct ft_pinned *, size_t len_bytes);
 void ft_pinned_free(struct ft_pinned *, void *ptr); /* NULL is allowed */
 /* Tells whether the range lies in a shown chunk of this process, and of which kind. Any thread may
@@ -391,7 +392,7 @@ enum ft_pinned_kind { FT_PINNED_NONE, FT_PINNED_HOST, FT_PINNED_DEVICE };
 enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes);
 /* Adds `more`, which may be negative, to the number of abandoned passes of devices that may still
  * read or write freed memory. ft_pinned_alloc() fails while that number is not 0. */
-void ft_pinned_late(int more);
+void ft_pinned_add_late_passes(int more);
 
 /* The offer: device memory that an engine provides together with its own pinned chunk, for messages
  * that no CPU has to read. An engine that maps the chunk finds the offer in it. The handle lets the
@@ -403,7 +404,7 @@ struct ft_pinned_offered {
     unsigned char handle[FT_PINNED_HANDLE_BYTES];
 };
 /* Describes a device's memory. Returns NULL if memory runs out. */
-struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes);
+struct ft_pinned *ft_pinned_of_devmem(void *at, size_t len_bytes);
 void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *devmem, const void *handle);
 void ft_pinned_set_devmem(struct ft_pinned *, struct ft_pinned *devmem);
 /* NULL: there is none, or this side's device cannot access it */
@@ -413,10 +414,10 @@ static inline struct ft_pinned *ft_pinned_devmem(const struct ft_pinned *pinned)
     return pinned ? __atomic_load_n(&pinned->devmem, __ATOMIC_ACQUIRE) : NULL;
 }
 /* Reads the offer of a met chunk. len_bytes is 0 if there is no offer, or if it is invalid. */
-void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out);
-/* The opener of a handle calls ft_pinned_opens() first. ft_pinned_was_opened() tells the owner
- * whether anybody did. */
-void ft_pinned_opens(const struct ft_pinned *met);
+void ft_pinned_read_offer(const struct ft_pinned *met, struct ft_pinned_offered *out);
+/* The opener of a handle calls ft_pinned_mark_opened() first. ft_pinned_was_opened() tells the
+ * owner whether anybody did. */
+void ft_pinned_mark_opened(const struct ft_pinned *met);
 bool ft_pinned_was_opened(const struct ft_pinned *own);
 /* The page before the pinned memory. Its owner writes it, and everyone who mapped the chunk reads
  * it. */
@@ -432,21 +433,21 @@ void *ft_pinned_readiness_area(const struct ft_pinned *);
  * returns NULL if there is no room; then the peers learn nothing and send through host memory. */
 struct ft_readiness;
 struct ft_readiness *ft_readiness_open(const struct ft_pinned *own, uint64_t ctx);
-struct ft_readiness *ft_readiness_of(const struct ft_pinned *own, uint64_t ctx);
+struct ft_readiness *ft_readiness_find(const struct ft_pinned *own, uint64_t ctx);
 void ft_readiness_close(const struct ft_pinned *own, uint64_t ctx);
-/* ft_readiness_reach(): this side's device can access the messages that `rank` keeps in its
- * device's memory. ft_readiness_ready(): the list of such ranks is complete. */
-void ft_readiness_reach(struct ft_readiness *, int rank);
-void ft_readiness_ready(struct ft_readiness *);
+/* ft_readiness_add_rank(): this side's device can access the messages that `rank` keeps in its
+ * device's memory. ft_readiness_set_complete(): the list of such ranks is complete. */
+void ft_readiness_add_rank(struct ft_readiness *, int rank);
+void ft_readiness_set_complete(struct ft_readiness *);
 /* This engine has reached all collectives up to number `seq`, or the receive number `seq` from rank
  * `from`. on_device: the operation's buffers are in device memory. */
-void ft_readiness_say(struct ft_readiness *, uint64_t seq, bool on_device);
-void ft_readiness_say_receive(struct ft_readiness *, int from, uint64_t seq, bool on_device);
+void ft_readiness_publish(struct ft_readiness *, uint64_t seq, bool on_device);
+void ft_readiness_publish_receive(struct ft_readiness *, int from, uint64_t seq, bool on_device);
 /* Asks whether the owner of a met chunk accepts messages of this rank in device memory, for the
  * operation `seq`. Returns FT_OK if yes, FT_NOTSUP if no, and FT_AGAIN if the owner has not reached
  * the operation yet. The answer is only a hint: a peer may have written anything. */
-int ft_readiness_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
-                     uint64_t seq);
+int ft_readiness_query(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
+                       uint64_t seq);
 
 /* ---- liveness of processes (liveness.c) ------------------------------------------------------ */
 
@@ -472,7 +473,7 @@ void ft_liveness_locate(struct ft_liveness_place *out); /* the page must be open
 int ft_liveness_find(const struct ft_liveness_place *, struct ft_liveness **out);
 bool ft_liveness_ended(const struct ft_liveness *);
 /* The process is alive and uses the library: proof of life at this moment. */
-bool ft_liveness_held(const struct ft_liveness *);
+bool ft_liveness_alive(const struct ft_liveness *);
 void ft_liveness_unmap(struct ft_liveness *); /* NULL is allowed */
 
 /* ---- small things ---------------------------------------------------------------------------- */

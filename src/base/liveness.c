@@ -235,7 +235,7 @@ bool ft_liveness_ended(const struct ft_liveness *life)
             FUTEX_OWNER_DIED) != 0;
 }
 
-bool ft_liveness_held(const struct ft_liveness *life)
+bool ft_liveness_alive(const struct ft_liveness *life)
 {
     unsigned word = atomic_load_explicit(&((struct ft_liveness *)(uintptr_t)life)->word,
                                          memory_order_acquire);

@@ -50,7 +50,7 @@ static struct {
     struct ft_pinned *chunk;
 } chunks[CHUNKS];
 static atomic_int nchunks; /* entries of the table that were ever used */
-static atomic_int late;    /* see ft_pinned_late() */
+static atomic_int late;    /* see ft_pinned_add_late_passes() */
 
 static struct head *head_of(const struct ft_pinned *chunk)
 {
@@ -175,8 +175,8 @@ static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place
     return FT_OK;
 }
 
-int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *place,
-                   struct ft_pinned **out)
+int ft_pinned_map(struct ft_pinned *own, int fd, const struct ft_pinned_place *place,
+                  struct ft_pinned **out)
 {
     struct ft_pinned *found;
     int rc = FT_OK;
@@ -195,7 +195,7 @@ int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *
     return rc;
 }
 
-void ft_pinned_part(struct ft_pinned *other)
+void ft_pinned_release(struct ft_pinned *other)
 {
     if (!other)
         return;
@@ -229,7 +229,7 @@ struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all)
 
 /* ---- device memory --------------------------------------------------------------------------- */
 
-struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes)
+struct ft_pinned *ft_pinned_of_devmem(void *at, size_t len_bytes)
 {
     struct ft_pinned *devmem = calloc(1, sizeof *devmem);
     if (!devmem)
@@ -256,7 +256,7 @@ void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *devmem, const void
     ft_pinned_set_devmem(own, devmem);
 }
 
-void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out)
+void ft_pinned_read_offer(const struct ft_pinned *met, struct ft_pinned_offered *out)
 {
     const struct ft_pinned_offered *offer = &head_of(met)->offer;
     out->len_bytes = offer->len_bytes;
@@ -268,7 +268,7 @@ void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out)
         out->len_bytes = 0;
 }
 
-void ft_pinned_opens(const struct ft_pinned *met)
+void ft_pinned_mark_opened(const struct ft_pinned *met)
 {
     __atomic_store_n(&head_of(met)->offer.opened, 1, __ATOMIC_SEQ_CST);
 }
@@ -342,7 +342,7 @@ enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes)
     return FT_PINNED_NONE;
 }
 
-void ft_pinned_late(int more)
+void ft_pinned_add_late_passes(int more)
 {
     atomic_fetch_add(&late, more);
 }

@@ -59,42 +59,42 @@ struct ft_readiness *ft_readiness_open(const struct ft_pinned *own, uint64_t ctx
     return readiness;
 }
 
-struct ft_readiness *ft_readiness_of(const struct ft_pinned *own, uint64_t ctx)
+struct ft_readiness *ft_readiness_find(const struct ft_pinned *own, uint64_t ctx)
 {
     return ctx ? find_table(own, ctx) : NULL;
 }
 
 void ft_readiness_close(const struct ft_pinned *own, uint64_t ctx)
 {
-    struct ft_readiness *readiness = ft_readiness_of(own, ctx);
+    struct ft_readiness *readiness = ft_readiness_find(own, ctx);
     if (readiness)
         atomic_store_explicit(&readiness->ctx, 0, memory_order_release);
 }
 
-void ft_readiness_reach(struct ft_readiness *readiness, int rank)
+void ft_readiness_add_rank(struct ft_readiness *readiness, int rank)
 {
     for (int i = 0; i < RANKS; i++) {
-        uint64_t there = atomic_load_explicit(&readiness->from[i].rank, memory_order_relaxed),
+        uint64_t present = atomic_load_explicit(&readiness->from[i].rank, memory_order_relaxed),
                  wanted = (uint64_t)rank + 1;
-        if (there == 0)
+        if (present == 0)
             atomic_store_explicit(&readiness->from[i].rank, wanted, memory_order_release);
-        if (there == 0 || there == wanted)
+        if (present == 0 || present == wanted)
             return;
     }
 }
 
-void ft_readiness_ready(struct ft_readiness *readiness)
+void ft_readiness_set_complete(struct ft_readiness *readiness)
 {
     atomic_store_explicit(&readiness->ready, 1, memory_order_release);
 }
 
-void ft_readiness_say(struct ft_readiness *readiness, uint64_t seq, bool on_device)
+void ft_readiness_publish(struct ft_readiness *readiness, uint64_t seq, bool on_device)
 {
     atomic_store_explicit(&readiness->collectives, word_of(seq, on_device), memory_order_release);
 }
 
-void ft_readiness_say_receive(struct ft_readiness *readiness, int from, uint64_t seq,
-                              bool on_device)
+void ft_readiness_publish_receive(struct ft_readiness *readiness, int from, uint64_t seq,
+                                  bool on_device)
 {
     for (int i = 0; i < RANKS; i++)
         if (atomic_load_explicit(&readiness->from[i].rank, memory_order_relaxed) ==
@@ -103,10 +103,10 @@ void ft_readiness_say_receive(struct ft_readiness *readiness, int from, uint64_t
                                   memory_order_release);
 }
 
-int ft_readiness_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
-                     uint64_t seq)
+int ft_readiness_query(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
+                       uint64_t seq)
 {
-    const struct ft_readiness *readiness = ft_readiness_of(other, ctx);
+    const struct ft_readiness *readiness = ft_readiness_find(other, ctx);
     int i = 0;
     if (!readiness)
         return FT_NOTSUP;

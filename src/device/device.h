@@ -84,7 +84,7 @@ struct ft_device_ops {
      * holds the engine. Never blocks. */
     int (*reduce)(struct ft_device *, const struct ft_reduce *, struct ft_device_req *req);
     int (*poll)(struct ft_device *); /* collects finished passes and returns their number */
-    /* Makes the pinned memory of other engines that this engine has met (ft_pinned_meet())
+    /* Makes the pinned memory of other engines that this engine has met (ft_pinned_map())
      * accessible to the device, where the driver allows it. Also unregisters met memory that nobody
      * keeps, once no pass can read it. May block, so the caller must not hold the engine. NULL: the
      * device cannot access such memory. */

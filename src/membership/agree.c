@@ -133,7 +133,7 @@ bool ft_agree_can_lead(const struct ft_agree *a)
 
 /* Sets the time of the next attempt to lead. It grows with the number of candidates before this
  * rank and with failed attempts, and has a random part. */
-void ft_agree_moved(struct ft_agree *a)
+void ft_agree_restart_wait(struct ft_agree *a)
 {
     const uint64_t silent = a->config.silent_ns;
     uint64_t ahead = 0, chance;
@@ -208,7 +208,7 @@ int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
     a->entered_ns = ft_agree_now(a);
     if (a->decision)
         return FT_OK;
-    ft_agree_moved(a);
+    ft_agree_restart_wait(a);
     a->repeat_ns = ft_min(REPEAT_MOST_NS / 12, a->config.silent_ns / 16 + 1);
     a->repeat_at_ns = a->entered_ns + a->repeat_ns;
     if (a->phase != FT_FOLLOW)
@@ -230,7 +230,7 @@ static void add_dead(struct ft_agree *a, int from, const unsigned char *dead)
         more = true;
     }
     if (more)
-        ft_agree_more_gone(a);
+        ft_agree_gone_changed(a);
 }
 
 static void note_unreachable(struct ft_agree *a, int from, const unsigned char *set)
@@ -283,7 +283,7 @@ void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
     if (evidence == FT_DEAD) {
         ft_set_add(a->dead, rank);
         if (!a->decision)
-            ft_agree_more_gone(a);
+            ft_agree_gone_changed(a);
     }
     if (!a->decision)
         ft_agree_tick(a);

@@ -179,7 +179,7 @@ bool ft_agree_missing(const struct ft_agree *, int rank);    /* no reason to wai
 /* a leader asks it whether it is alive */
 void ft_agree_doubt(struct ft_agree *, int rank);
 /* some rank makes progress: restart the wait */
-void ft_agree_moved(struct ft_agree *);
+void ft_agree_restart_wait(struct ft_agree *);
 bool ft_agree_can_lead(const struct ft_agree *); /* true if it is this rank's turn */
 /* Stores a rank's contribution after a check. Only the first counts. */
 void ft_agree_contribute(struct ft_agree *, int rank, const unsigned char *data, size_t len_bytes);
@@ -192,7 +192,7 @@ void ft_agree_lead(struct ft_agree *);    /* starts a ballot above all ballots s
 void ft_agree_advance(struct ft_agree *); /* the leader checks whether it can go on */
 void ft_agree_handle(struct ft_agree *, int from, const struct ft_agree_msg *);
 /* `dead` or `fenced` grew: nobody has acknowledged the new sets */
-void ft_agree_more_gone(struct ft_agree *);
+void ft_agree_gone_changed(struct ft_agree *);
 
 /* agree_value.c */
 /* true if those that promised (or accepted) are a quorum */

@@ -97,7 +97,7 @@ static void start_phase(struct ft_agree *a, enum ft_agree_phase phase)
     ft_agree_broadcast(a);
 }
 
-void ft_agree_more_gone(struct ft_agree *a)
+void ft_agree_gone_changed(struct ft_agree *a)
 {
     for (int r = 0; r < a->config.nranks; r++)
         a->peer[r].acked = r == self(a);
@@ -150,7 +150,7 @@ static bool fence_listed(struct ft_agree *a)
         return false;
     for (size_t i = 0; i < a->set_bytes; i++)
         a->fenced[i] |= mine.list[i];
-    ft_agree_more_gone(a);
+    ft_agree_gone_changed(a);
     return true;
 }
 
@@ -232,7 +232,7 @@ static void on_refuse(struct ft_agree *a, const struct ft_agree_msg *m)
         return;
     a->phase = FT_FOLLOW;
     a->rival = m->ballot;
-    ft_agree_moved(a);
+    ft_agree_restart_wait(a);
 }
 
 /* ---- the acceptor ---------------------------------------------------------------------------- */
@@ -253,7 +253,7 @@ static void adopt_fence(struct ft_agree *a, int leader, const unsigned char *fen
         return;
     for (size_t i = 0; i < a->set_bytes; i++)
         a->fenced[i] |= fenced[i];
-    ft_agree_more_gone(a);
+    ft_agree_gone_changed(a);
 }
 
 /* Follows the sender's ballot. Returns false if the ballot is refused. */
@@ -268,7 +268,7 @@ static bool follow_ballot(struct ft_agree *a, int from, const struct ft_agree_ms
     a->phase = FT_FOLLOW;
     a->rival = m->ballot;
     if (m->ballot > a->promised || m->flags & FT_AGREE_WAITING)
-        ft_agree_moved(a);
+        ft_agree_restart_wait(a);
     a->promised = m->ballot;
     adopt_fence(a, from, m->fenced);
     return true;
@@ -288,7 +288,7 @@ static void on_accept(struct ft_agree *a, int from, const struct ft_agree_msg *m
         if (ft_bytes_set(&a->value, m->body, m->body_bytes) != FT_OK)
             return;
         a->accepted = m->ballot;
-        ft_agree_moved(a);
+        ft_agree_restart_wait(a);
     }
     ft_agree_send(a, from, FT_MSG_ACCEPTED);
 }

@@ -177,7 +177,7 @@ int ft_gather_add(struct ft_gather *, const struct ft_join_msg *, uint64_t now_n
  * answer; ft_service_collect() takes the answer of rank 0. */
 void ft_gather_supply(struct ft_gather *, uint32_t nranks, const struct ft_endpoint *endpoint,
                       uint64_t now_ns);
-/* Moves the end of the gather forward, if due_ns is earlier than the present one. */
+/* Makes the gather end at due_ns, if that is earlier than its present end. */
 void ft_gather_bound(struct ft_gather *, uint64_t due_ns, uint32_t bound_ms);
 /* for a settled gather: FT_OK, or the reason of the failure with the sentence */
 int ft_gather_verdict(const struct ft_gather *);
@@ -187,7 +187,7 @@ void ft_gather_fail(struct ft_gather *, uint64_t now_ns, int status, const char 
 /* the sentence names the missing ranks */
 void ft_gather_timeout(struct ft_gather *, uint64_t now_ns);
 /* this rank needs no answer any more; returns true if no rank is left to be told */
-bool ft_gather_tell(struct ft_gather *, uint32_t rank);
+bool ft_gather_mark_told(struct ft_gather *, uint32_t rank);
 
 /* ---- service, as id.c and join.c use it; any thread ------------------------------------------ */
 

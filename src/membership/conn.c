@@ -61,7 +61,7 @@ void ft_conn_drop(struct ft_service *s, struct ft_conn *c)
     link_into(&s->dead, c); /* an event of this batch may still point here */
 }
 
-void ft_conn_bury(struct ft_service *s)
+void ft_conn_free_dropped(struct ft_service *s)
 {
     for (struct ft_conn *c; (c = s->dead);) {
         unlink_conn(c);
@@ -253,7 +253,7 @@ static void finish_conn(struct ft_service *s, struct ft_conn *c)
     uint32_t rank = c->rank;
     bool refused = c->out == c->in;
     ft_conn_drop(s, c);
-    if (g && !refused && ft_gather_tell(g, rank))
+    if (g && !refused && ft_gather_mark_told(g, rank))
         ft_service_forget(s, g);
 }
 

@@ -42,7 +42,7 @@ void ft_gather_free(struct ft_gather *g)
     free(g);
 }
 
-bool ft_gather_tell(struct ft_gather *g, uint32_t rank)
+bool ft_gather_mark_told(struct ft_gather *g, uint32_t rank)
 {
     if (!g->told || rank >= g->nranks)
         return false;
@@ -148,7 +148,7 @@ static int open_gather(struct ft_gather *g, const struct ft_join_msg *msg)
     g->due_ns = UINT64_MAX;
     g->state = FT_GATHER_OPEN;
     for (uint32_t r = 1; r < g->survivors; r++)
-        ft_gather_tell(g, r);
+        ft_gather_mark_told(g, r);
     return FT_OK;
 }
 

@@ -92,7 +92,7 @@ static void close_all(struct ft_service *s)
         ft_service_forget(s, s->gathers);
     while (s->early)
         ft_conn_drop(s, s->early);
-    ft_conn_bury(s);
+    ft_conn_free_dropped(s);
     for (int i = 0; i < FT_LISTENERS; i++)
         ft_fd_close(&s->listener[i].fd);
     ft_fd_close(&s->wake);
@@ -317,7 +317,7 @@ static void withdraw_locked(struct ft_gather *g, const char *why)
 /* The root of a grow needs no answer any more. In the gather, rank 0 represents the root. */
 static void root_told(struct ft_gather *g)
 {
-    if (ft_gather_tell(g, 0))
+    if (ft_gather_mark_told(g, 0))
         ft_service_forget(&service, g);
 }
 
@@ -597,7 +597,7 @@ static void *service_main(void *arg)
         for (int i = 0; i < n; i++)
             handle_event(s, &event[i], now_ns);
         pthread_cond_broadcast(&settled);
-        ft_conn_bury(s);
+        ft_conn_free_dropped(s);
     }
     close_all(s);
     pthread_mutex_unlock(&lock);

@@ -75,8 +75,9 @@ void ft_service_forget(struct ft_service *, struct ft_gather *);
 bool ft_conn_has_room(struct ft_service *, uint64_t now_ns);
 void ft_conn_open(struct ft_service *, int fd, uint64_t now_ns);
 void ft_conn_turn(struct ft_service *, struct ft_conn *, uint32_t events, uint64_t now_ns);
-void ft_conn_drop(struct ft_service *, struct ft_conn *); /* closes it; ft_conn_bury() frees it */
-void ft_conn_bury(struct ft_service *);
+void ft_conn_drop(struct ft_service *,
+                  struct ft_conn *); /* closes it; ft_conn_free_dropped() frees it */
+void ft_conn_free_dropped(struct ft_service *);
 void ft_conn_expire(struct ft_service *, uint64_t now_ns, uint64_t *next_ns);
 void ft_conn_answer_all(struct ft_service *, struct ft_gather *); /* the gather has settled */
 

@@ -195,7 +195,7 @@ static void try_gather(const uint8_t *data, size_t len_bytes)
         if (data[0] % 16 == 15 && g->state == FT_GATHER_OPEN)
             ft_gather_timeout(g, now_ns);
         if (data[0] % 16 == 13)
-            ft_gather_tell(g, who);
+            ft_gather_mark_told(g, who);
         if (data[0] % 16 == 12 && g->survivors && !g->supplied && nranks > g->survivors)
             ft_gather_supply(g, nranks, survivor, now_ns);
         if (data[0] % 16 < 13 && who < nranks && nids <= nranks) {

@@ -158,7 +158,7 @@ static bool map_pinned_of(struct ft_engine *engine, struct ft_peer *peer)
     if (peer->pinned || peer->dead || peer->host != engine->host || !part || len != sizeof place)
         return false;
     memcpy(&place, part, sizeof place);
-    if (ft_pinned_meet(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK)
+    if (ft_pinned_map(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK)
         return true;
     FT_LOG(INFO, "net", engine->rank, "messages of rank %d to the GPU are staged: %s", peer->rank,
            ft_fail_text());
@@ -186,14 +186,14 @@ void ft_locality_pinned(struct ft_comm *comm)
 void ft_readiness_attach(struct ft_comm *comm)
 {
     const struct ft_pinned *pinned = comm->engine->gpu ? comm->engine->gpu->pinned : NULL;
-    comm->readiness = pinned ? ft_readiness_of(pinned, comm->ctx) : NULL;
+    comm->readiness = pinned ? ft_readiness_find(pinned, comm->ctx) : NULL;
     if (!comm->readiness)
         return;
     for (int r = 0; r < comm->view.nranks; r++) {
         if (comm->peers[r] && ft_pinned_devmem(comm->peers[r]->pinned))
-            ft_readiness_reach(comm->readiness, r);
+            ft_readiness_add_rank(comm->readiness, r);
     }
-    ft_readiness_ready(comm->readiness);
+    ft_readiness_set_complete(comm->readiness);
 }
 
 /* Of all that the running work has: where some are on the GPU and some are not, none is said to be.
@@ -212,15 +212,15 @@ void ft_readiness_tell(struct ft_comm *comm)
             on_device &= op->gpu != NULL;
     }
     if (last > 0)
-        ft_readiness_say(comm->readiness, last, on_device);
+        ft_readiness_publish(comm->readiness, last, on_device);
 }
 
 void ft_readiness_tell_receive(struct ft_comm *comm, int rank)
 {
     const struct ft_op *next = comm->recvs[rank].head;
     if (comm->readiness && next)
-        ft_readiness_say_receive(comm->readiness, rank, next->seq,
-                                 next->gpu && !comm->limits.verify);
+        ft_readiness_publish_receive(comm->readiness, rank, next->seq,
+                                     next->gpu && !comm->limits.verify);
 }
 
 void ft_locality_reach(struct ft_engine *engine)
@@ -231,6 +231,6 @@ void ft_locality_reach(struct ft_engine *engine)
 
 void ft_locality_part(struct ft_peer *peer)
 {
-    ft_pinned_part(peer->pinned);
+    ft_pinned_release(peer->pinned);
     peer->pinned = NULL;
 }

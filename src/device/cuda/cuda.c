@@ -185,7 +185,7 @@ static void cuda_reach(struct ft_device *device)
                    "the pinned memory of a peer is not reached, and its messages are staged: %s",
                    ft_fail_text());
     }
-    while (ft_cuda_quiet(cuda) && !ft_cuda_kernel_pending() &&
+    while (ft_cuda_commands_done(cuda) && !ft_cuda_kernel_pending() &&
            (other = ft_pinned_take_unkept(device->pinned, false)))
         hide_chunk(cuda, other);
     pthread_mutex_unlock(&cuda->reaching);

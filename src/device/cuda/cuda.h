@@ -148,7 +148,7 @@ void ft_cuda_word_close(struct ft_device_queue *queue);
 bool ft_cuda_kernel_pending(void);
 /* Returns true if no kernel reads or writes memory for a command that was posted before this
  * call. */
-bool ft_cuda_quiet(const struct ft_cuda_device *cuda);
+bool ft_cuda_commands_done(const struct ft_cuda_device *cuda);
 void ft_cuda_list(struct ft_device_queue *queue);
 void ft_cuda_unlist(struct ft_device_queue *queue);
 void ft_cuda_defer_queue(struct ft_device_queue *queue); /* defers freeing a closed queue */

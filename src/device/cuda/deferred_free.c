@@ -68,7 +68,7 @@ static bool has_done(const struct ft_device_queue *queue)
     return true;
 }
 
-bool ft_cuda_quiet(const struct ft_cuda_device *cuda)
+bool ft_cuda_commands_done(const struct ft_cuda_device *cuda)
 {
     bool quiet = true;
     pthread_mutex_lock(&deferred_lock);

@@ -479,7 +479,7 @@ static void collect_command(struct ft_device_queue *queue, struct ft_cuda_posted
     for (int i = 0; i < posted->nstages; i++)
         queue->free_stage[queue->nfree++] = posted->stage[i];
     if (posted->late)
-        ft_pinned_late(-1);
+        ft_pinned_add_late_passes(-1);
     if (!req)
         return;
     const struct ft_reduce *pass = &req->pass;
@@ -500,7 +500,7 @@ static void forget_late(struct ft_device_queue *queue)
     for (uint64_t i = queue->done; i < queue->control->posted; i++) {
         struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
         if (posted->late)
-            ft_pinned_late(-1);
+            ft_pinned_add_late_passes(-1);
         posted->late = false;
     }
 }
@@ -564,7 +564,7 @@ static void queue_cancel(struct ft_device_queue *queue, struct ft_device_req *re
         posted->req = NULL;
         posted->late = posted->direct;
         if (posted->late)
-            ft_pinned_late(1);
+            ft_pinned_add_late_passes(1);
     }
     req->status = FT_ABORTED;
 }

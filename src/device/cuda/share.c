@@ -140,7 +140,7 @@ static int take_share(struct ft_cuda_device *cuda, size_t len_bytes, struct shar
 static int offer_share(struct ft_cuda_device *cuda, const struct share *share)
 {
     CUipcMemHandle handle;
-    struct ft_pinned *devmem = ft_pinned_over((void *)(uintptr_t)share->at, share->len_bytes);
+    struct ft_pinned *devmem = ft_pinned_of_devmem((void *)(uintptr_t)share->at, share->len_bytes);
     int rc = devmem ? ft_pinned_show(devmem) : FT_NOMEM;
     if (rc != FT_OK) {
         free(devmem);
@@ -209,7 +209,7 @@ static int reach_share(struct ft_cuda_device *cuda, const struct ft_pinned *othe
     if (!offered->has_handle)
         return ft_fail(FT_NOTSUP, "its driver gives no handle of it");
     memcpy(&handle, offered->handle, sizeof handle);
-    ft_pinned_opens(other);
+    ft_pinned_mark_opened(other);
     return FT_CUDA(cuda->driver, cuIpcOpenMemHandle, at, handle,
                    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
@@ -227,13 +227,13 @@ void ft_cuda_share_meet(struct ft_cuda_device *cuda, struct ft_pinned *other)
     struct ft_pinned_offered offered;
     struct share *ours;
     CUdeviceptr at = 0;
-    ft_pinned_look(other, &offered);
+    ft_pinned_read_offer(other, &offered);
     if (offered.len_bytes == 0 || !ft_pinned_devmem(cuda->base.pinned))
         return;
     pthread_mutex_lock(&lock);
     int rc = reach_share(cuda, other, &offered, &at, &ours);
     if (rc == FT_OK) {
-        struct ft_pinned *devmem = ft_pinned_over((void *)(uintptr_t)at, offered.len_bytes);
+        struct ft_pinned *devmem = ft_pinned_of_devmem((void *)(uintptr_t)at, offered.len_bytes);
         rc = devmem ? ft_pinned_show(devmem) : FT_NOMEM;
         if (rc == FT_OK)
             ft_pinned_set_devmem(other, devmem);
