@@ -1,30 +1,31 @@
 /*
- * FTCCL: fault-tolerant collective communication with NCCL's interface. The one public header, C99
- * and C++11 clean.
+ * FTCCL: fault-tolerant collective communication with NCCL's interface. This is the only public
+ * header. It is valid C99 and C++11.
  *
- * Names, argument order, types and enum values are those of NCCL 2.30's nccl.h with the prefix
- * `ftccl`. What is said here holds for all calls unless a call says otherwise:
+ * Names, argument order, types and enum values are those of NCCL 2.30's nccl.h, with the prefix
+ * `ftccl`. The following holds for all calls unless a call says otherwise:
  *
- * - A call that returns ftcclResult_t gives ftcclSuccess, ftcclInProgress (non-blocking
- * communicators only) or an error; ftcclGetErrorClass() says what an error means for the
- * communicator and ftcclGetLastError() explains it in a sentence. ftcclInvalidArgument and
- * ftcclInvalidUsage mean that nothing happened to the communicator.
+ * - A call that returns ftcclResult_t returns ftcclSuccess, ftcclInProgress (only for non-blocking
+ *   communicators) or an error. ftcclGetErrorClass() tells what an error means for the
+ *   communicator, and ftcclGetLastError() explains it in a sentence. After ftcclInvalidArgument or
+ *   ftcclInvalidUsage from a call, the communicator is unchanged.
  * - Collectives, sends and receives only enqueue: they return at once, and the operation runs when
- * its stream reaches it. Its deadline (option opTimeoutMs) counts from that moment. Errors of
- * operations surface in ftcclStreamSynchronize(), ftcclStreamQuery() and ftcclCommGetAsyncError().
- * Buffers must stay valid and untouched until the stream has passed.
+ *   its stream reaches it. Its deadline (option opTimeoutMs) counts from that moment. Errors of
+ *   operations are returned by ftcclStreamSynchronize(), ftcclStreamQuery() and
+ *   ftcclCommGetAsyncError(). Buffers must stay valid, and the caller must not touch them, until
+ *   the stream has passed the operation.
  * - Operations of one communicator run in the order of the calls on it. All ranks must make the
- * same collective calls in the same order with the same arguments; calls that differ are found and
- * named (ftcclInvalidUsage), they do not hang.
+ *   same collective calls in the same order with the same arguments. Calls that differ are detected
+ *   and named (ftcclInvalidUsage); they do not hang.
  * - Every wait is bounded: init, split, finalize and destroy by initTimeoutMs, operations by
- * opTimeoutMs, agree, shrink and grow by initTimeoutMs and a few times suspectMs.
- * - Any thread may use any communicator; calls on one communicator from several threads at once are
- * serialised, and their order is then the caller's responsibility (it must agree on all ranks).
- *   Threads of one rank that split a communicator at once all get their child: the n-th CommSplit
- * of each rank belongs together. Those that grow it do so one after another, and an Agree or Shrink
- * meanwhile fails the grow on all ranks, see ftcclCommGrow().
- * - In a child of fork() every call gives ftcclInvalidUsage; the communicators belong to the
- * parent.
+ *   opTimeoutMs, agree, shrink and grow by initTimeoutMs and a few times suspectMs.
+ * - Any thread may use any communicator. Calls on one communicator from several threads at once are
+ *   serialised; the caller makes sure that their order is the same on all ranks. If several threads
+ *   of one rank split a communicator at once, each gets its child: the n-th CommSplit calls of all
+ *   ranks belong together. Threads that grow a communicator do so one after another, and an Agree
+ *   or Shrink in between makes the grow fail on all ranks: see ftcclCommGrow().
+ * - In a child of fork() every call returns ftcclInvalidUsage; the communicators belong to the
+ *   parent.
  */
 #ifndef FTCCL_H_
 #define FTCCL_H_
@@ -48,7 +49,8 @@ extern "C" {
 typedef struct ftcclComm *ftcclComm_t;
 #define FTCCL_COMM_NULL NULL
 
-/* A cudaStream_t passes as it is. NULL is the communicator's rank's own NULL stream. */
+/* A cudaStream_t is accepted without conversion. NULL means the NULL stream of the communicator's
+ * rank. */
 typedef struct CUstream_st *ftcclStream_t;
 
 #define FTCCL_UNIQUE_ID_BYTES 128
@@ -59,12 +61,12 @@ typedef struct {
 typedef enum {
     ftcclSuccess = 0,
     ftcclUnhandledCudaError = 1, /* the device failed */
-    /* out of memory, descriptors or shared memory; a system call failed */
+    /* a system call failed, or memory, descriptors or shared memory ran out */
     ftcclSystemError = 2,
-    ftcclInternalError = 3, /* a mistake of the library */
+    ftcclInternalError = 3, /* a bug in the library */
     ftcclInvalidArgument = 4,
-    ftcclInvalidUsage = 5, /* also: ranks made different calls */
-    ftcclRemoteError = 6,  /* a peer or the way to it was lost */
+    ftcclInvalidUsage = 5, /* also if ranks made different calls */
+    ftcclRemoteError = 6,  /* a peer or the connection to it was lost */
     ftcclInProgress = 7,
     ftcclTimeout = 8, /* a deadline passed */
     ftcclNumResults = 9
@@ -76,7 +78,7 @@ typedef enum {
     ftcclMax = 2,
     ftcclMin = 3,
     ftcclAvg = 4,
-    ftcclNumOps = 5, /* the least value of an operator made by ftcclRedOpCreatePreMulSum() */
+    ftcclNumOps = 5, /* the lowest value of an operator made by ftcclRedOpCreatePreMulSum() */
     ftcclMaxRedOp = 0x7fffffff
 } ftcclRedOp_t;
 
@@ -106,26 +108,27 @@ typedef enum {
     ftcclScalarHostImmediate = 1 /* the scalar is read before the call returns */
 } ftcclScalarResidence_t;
 
-/* FTCCL's own settings; size is sizeof(ftcclOptions_t). A field of FTCCL_OPTION_UNDEF takes the
- * parameter's value. */
+/* FTCCL's own settings; `size` is sizeof(ftcclOptions_t). A field with the value FTCCL_OPTION_UNDEF
+ * takes the value of its parameter. */
 #define FTCCL_OPTION_UNDEF INT64_MIN
 typedef struct {
     size_t size;
-    int64_t opTimeoutMs;    /* deadline of one operation from the moment it runs; 0: none */
-    int64_t initTimeoutMs;  /* bound of init, split, finalize, destroy */
+    int64_t opTimeoutMs;    /* deadline of one operation, from the moment when it runs; 0: none */
+    int64_t initTimeoutMs;  /* time limit of init, split, finalize and destroy */
     const char *transports; /* ordered list, e.g. "shm,tcp"; NULL: FTCCL_TRANSPORTS */
-    int64_t preserveInput;  /* 1: see below, "Input buffers"; 0: not */
-    /* 1: messages carry checksums, results are compared; the same on all ranks */
+    /* 1: restore inputs after a failure, see "Input buffers" below; 0: do not */
+    int64_t preserveInput;
+    /* 1: messages have checksums, and ranks compare results; the same on all ranks */
     int64_t verify;
-    /* orders the ranks of a shrunk or grown communicator: by key, then old rank; default: the old
-     * rank, joiners after them */
+    /* Orders the ranks of a shrunk or grown communicator: by key, then by old rank. Default: the
+     * old rank, joiners last. */
     int64_t rankKey;
-    int64_t minRanks; /* fewer live ranks than this: a shrink fails for good */
-    /* how often a rank says to log2(n) others that it lives; 0: never. Of the rank: taken at
-     * init */
+    int64_t minRanks; /* with fewer live ranks than this, a shrink fails for good */
+    /* Interval between heartbeats, which a rank sends to log2(n) others; 0: never. It belongs to
+     * the rank and is set at init. */
     int64_t heartbeatMs;
-    /* silence after which a rank or host is suspected, from 50; links take it at init, agreements
-     * always */
+    /* Silence after which a rank or host is suspected; at least 50. Links take the value at init,
+     * agreements always. */
     int64_t suspectMs;
     /* FTCCL_POLICY_...: see below, "Failure policy"; the same on all ranks */
     int64_t failurePolicy;
@@ -140,10 +143,10 @@ typedef struct {
     }
 #define FTCCL_POLICY_REPORT 0
 #define FTCCL_POLICY_RETRY 1
-/* they go on; GetAsyncError and the device's status word tell before they do */
+/* Streams go on; before they do, GetAsyncError and the device's status word report the failure. */
 #define FTCCL_STREAMS_RELEASE 0
-/* they stand until abort, revoke or shrink, but no longer than 10 s and twice the operations'
- * deadline */
+/* Streams stop until abort, revoke or shrink, but no longer than 10 s and twice the operations'
+ * deadline. */
 #define FTCCL_STREAMS_HOLD 1
 
 #define FTCCL_CONFIG_UNDEF_INT INT_MIN
@@ -154,9 +157,9 @@ typedef struct {
 #define FTCCL_REVOKE_DEFAULT 0
 #define FTCCL_UNDEF_FLOAT (-1.0f)
 
-/* NCCL's fields in NCCL's order, then FTCCL's options. Must be initialised with
- * FTCCL_CONFIG_INITIALIZER. Fields about CTAs, clusters, NVLink, collnet, RMA contexts and graphs
- * are checked for range and have no effect on host memory. */
+/* NCCL's fields in NCCL's order, then FTCCL's options. Initialise it with FTCCL_CONFIG_INITIALIZER.
+ * Fields about CTAs, clusters, NVLink, collnet, RMA contexts and graphs are checked for range; they
+ * have no effect on host memory. */
 typedef struct {
     size_t size;
     unsigned int magic;
@@ -165,7 +168,7 @@ typedef struct {
     int cgaClusterSize;
     int minCTAs;
     int maxCTAs;
-    const char *netName; /* name of a transport: the only one used between machines; NULL: any */
+    const char *netName; /* name of the only transport to use between machines; NULL: any */
     int splitShare;
     int trafficClass; /* TOS byte of TCP connections */
     const char *commName;
@@ -179,7 +182,7 @@ typedef struct {
     int numRmaCtx;
     int maxP2pPeers;
     int graphStreamOrdering;
-    const ftcclOptions_t *options; /* NULL: the parameters' values */
+    const ftcclOptions_t *options; /* NULL: use the values of the parameters */
 } ftcclConfig_t;
 
 #define FTCCL_CONFIG_MAGIC 0xf7cc1c0fu
@@ -198,7 +201,7 @@ typedef struct {
     size_t size;
     unsigned int magic;
     unsigned int version;
-    float estimatedTime; /* seconds, by the cost model */
+    float estimatedTime; /* in seconds, from the cost model */
 } ftcclSimInfo_t;
 #define FTCCL_SIM_INFO_MAGIC 0x74685283u
 #define FTCCL_SIM_INFO_INITIALIZER                                                          \
@@ -208,20 +211,21 @@ typedef struct {
 
 /* ---- version and errors ---------------------------------------------------------------------- */
 
-/* *version becomes FTCCL_VERSION_CODE of the library. */
+/* Sets *version to FTCCL_VERSION_CODE of the library. */
 ftcclResult_t ftcclGetVersion(int *version);
 
-/* A constant string for each code; never NULL. */
+/* Returns a constant string for each code; never NULL. */
 const char *ftcclGetErrorString(ftcclResult_t result);
 
-/* The last error of the communicator in a sentence that names the rank, the peer and the operation;
- * with NULL the last error of the calling thread. "" if there was none. Valid until the next call
- * on comm (or of the thread). */
+/* Returns the last error of the communicator, as a sentence that names the rank, the peer and the
+ * operation. With NULL it returns the last error of the calling thread. Returns "" if there was
+ * none. The string is valid until the next call on comm (or of the thread). */
 const char *ftcclGetLastError(ftcclComm_t comm);
 
-/* What a result means for the communicator. Caller: nothing happened to it. Recoverable: it is lost
- * but this rank is sound. Fatal: this rank has to go; its peers see a recoverable error. A mismatch
- * of calls is reported as ftcclInvalidUsage by GetAsyncError and ends the communicator. */
+/* What a result means for the communicator. Caller: the call had no effect. Recoverable: the
+ * communicator is lost, but this rank can go on. Fatal: this rank cannot go on; its peers get a
+ * recoverable error. If ranks made different calls, GetAsyncError returns ftcclInvalidUsage, and
+ * the communicator is lost. */
 typedef enum {
     ftcclClassSuccess,
     ftcclClassInProgress,
@@ -231,146 +235,157 @@ typedef enum {
 } ftcclErrorClass_t;
 ftcclErrorClass_t ftcclGetErrorClass(ftcclResult_t result);
 
-/* *asyncError: the first error of the communicator, ftcclInProgress while a non-blocking call is
- * under way, else ftcclSuccess. Never blocks; safe from another thread during any call. */
+/* *asyncError is set to the first error of the communicator, to ftcclInProgress while a
+ * non-blocking call is in progress, or else to ftcclSuccess. Never blocks. Another thread may call
+ * it during any call. */
 ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *asyncError);
 
 /* ---- communicators --------------------------------------------------------------------------- */
 
-/* Fills an id that every rank passes to init, once. It carries addresses of this process, which
- * serves the rendezvous until all ranks have come or a bound has passed, and the job's secret: hand
- * it only to the job's own ranks. Does not wait. */
+/* Makes an id that every rank passes to init once. It contains the addresses of this process, which
+ * serves the rendezvous until all ranks have come or a time limit has passed, and the job's secret:
+ * give it only to the job's own ranks. Does not wait. */
 ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId);
 
-/* Makes a communicator of nranks ranks; this is number `rank`. Blocks until all have come (bound:
- * initTimeoutMs; the sentence names the missing), unless config->blocking is 0 or inside a group,
- * where it completes by ftcclGroupEnd(). One thread may make several ranks in a group. *comm is set
- * on success (and at once if non-blocking). */
+/* Makes a communicator of nranks ranks; this rank has the number `rank`. Blocks until all ranks
+ * have come, at most initTimeoutMs; the error text then names the missing ranks. It does not block
+ * if config->blocking is 0, nor inside a group, where ftcclGroupEnd() completes it. One thread may
+ * make several ranks in a group. *comm is set on success (at once if non-blocking). */
 ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank);
 ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId, int rank,
                                       ftcclConfig_t *config);
 
-/* The same with nId ids made by different processes, in the same order on all ranks, which share
- * the rendezvous. */
+/* The same with nId ids, made by different processes, which share the work of the rendezvous. All
+ * ranks pass them in the same order. */
 ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nranks, int myrank, int nId,
                                         ftcclUniqueId *commIds, ftcclConfig_t *config);
 
-/* ndev ranks in this process; comm has room for ndev handles. In a thread that has a GPU rank i is
- * for buffers of the GPU devlist[i], without a devlist of GPU i modulo their number; several ranks
- * may name one. On host memory each device number must be 0 or greater and is only remembered. */
+/* Makes ndev ranks in this process; comm has room for ndev handles. If the calling thread has a
+ * GPU, rank i is for buffers of GPU devlist[i], or, without a devlist, of GPU i modulo the number
+ * of GPUs; several ranks may name the same GPU. On host memory each device number must be 0 or
+ * greater, and is only stored. */
 ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist);
 
-/* Every rank of comm calls it. Ranks of one color (>= 0) form a communicator, ordered by key, then
- * by old rank; those with FTCCL_SPLIT_NOCOLOR get NULL. The links to the peers are shared with
- * comm. config NULL: as comm. The n-th split of comm is that of all ranks, whichever thread calls
- * it: threads that split at once with different colors must be in one order on all ranks. */
+/* Every rank of comm calls this. Ranks with the same color (>= 0) form a communicator, ordered by
+ * key, then by old rank. Ranks with FTCCL_SPLIT_NOCOLOR get NULL. The new communicator shares the
+ * links to peers with comm. With config NULL it has the settings of comm. The n-th split of comm is
+ * the same split on all ranks, whichever thread calls it: threads that split at once with different
+ * colors must do so in the same order on all ranks. */
 ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm,
                              ftcclConfig_t *config);
 
 /* ---- going on after a failure: see docs/fault-tolerance.md ----------------------------------- */
 
-/* The live ranks of comm, without the failed ones and those on a list, become a communicator; comm
- * stays to be destroyed. Every live rank calls it. exclude == NULL with count 0: only those that
- * have failed are left out. Ranks may pass different lists: the union is left out; if that is
- * everybody, all get InvalidUsage and nothing changes. The failed set, the order (rankKey, then old
- * rank) and the last complete operation are agreed on, also if more ranks die meanwhile. Pending
- * operations end first; with FTCCL_SHRINK_ABORT they are revoked on all ranks. Links between
- * survivors are kept. A rank that lives but does not come within initTimeoutMs is left out. Bound:
- * initTimeoutMs for pending operations and initTimeoutMs and a few seconds for the agreement, for
- * non-blocking communicators in the background. Errors: InvalidUsage also for a rank that the
- * others left out (its sentence says so; it can only come back as a new rank); RemoteError when
- * other ranks called Agree or Grow instead: nothing came of it, on any rank, and all call the same
- * now; SystemError without quorum, or with fewer than minRanks ranks left. A group of one is
- * fine. */
+/* Makes a communicator of the live ranks of comm, without failed ranks and without those on a list;
+ * comm remains until it is destroyed. Every live rank calls this. With exclude NULL and count 0,
+ * only failed ranks are left out. Ranks may pass different lists: the union is left out. If that is
+ * every rank, all get InvalidUsage and nothing changes. The ranks agree on the failed set, on the
+ * order (rankKey, then old rank) and on the last complete operation, even if more ranks die
+ * meanwhile. Pending operations end first; with FTCCL_SHRINK_ABORT they are revoked on all ranks.
+ * Links between survivors are kept. A rank that is alive but does not call this within
+ * initTimeoutMs is left out.
+ *
+ * Blocks at most initTimeoutMs for pending operations, and initTimeoutMs and a few seconds for the
+ * agreement. For non-blocking communicators this happens in the background. Errors: InvalidUsage
+ * also for a rank that the others left out (the error text says so; it can only come back as a new
+ * rank); RemoteError if other ranks called Agree or Grow instead (the call then had no effect on
+ * any rank, and all must now make the same call); SystemError if there is no quorum, or fewer than
+ * minRanks ranks are left. A group of one rank is valid. */
 ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int count, ftcclComm_t *newcomm,
                               ftcclConfig_t *config, int flags);
 
-/* Ends the pending operations of comm with RemoteError on every live rank; queued ones are skipped.
- * Returns at once. Then Agree, Shrink, Destroy and Abort are what comm is good for. flags:
- * FTCCL_REVOKE_DEFAULT. */
+/* Ends the pending operations of comm with RemoteError on every live rank; queued operations are
+ * skipped. Returns at once. Afterwards only Agree, Shrink, Destroy and Abort are useful on comm.
+ * flags: FTCCL_REVOKE_DEFAULT. */
 ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags);
 
-/* *flags becomes the bitwise AND over the live ranks: the same on each of them, as is the failed
- * set, even if ranks die meanwhile. Works on a failed communicator, and beside running operations.
- * Every live rank makes the same sequence of Agree, Shrink and Grow calls. Blocks: initTimeoutMs
- * and a few seconds at most. Errors: as ftcclCommShrink(). */
+/* Sets *flags to the bitwise AND over the live ranks. The result and the failed set are the same on
+ * each of them, even if ranks die meanwhile. Works on a failed communicator, and in parallel to
+ * running operations. Every live rank makes the same sequence of Agree, Shrink and Grow calls.
+ * Blocks at most initTimeoutMs and a few seconds. Errors: as ftcclCommShrink(). */
 ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags);
 
-/* An id for one grow of comm, made by one of its ranks (the root), which hands it to the joiners
- * and passes it to its own ftcclCommGrow(). It carries the job's secret. An id that was not used
- * goes with comm: joiners learn it at once. Does not wait. */
+/* Makes an id for one grow of comm. One rank of comm (the root) makes it, sends it to the joiners,
+ * and passes it to its own ftcclCommGrow(). It contains the job's secret. If comm ends before the
+ * id was used, joiners get an error at once. Does not wait. */
 ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *uniqueId);
 
-/* A communicator of the ranks of comm and of joiners, nranks in all. Ranks of comm pass -1 as rank,
- * and NULL as id but for the root; a joiner passes NULL as comm and a rank from the old size to
- * nranks-1, each another. The order is by rankKey, then that rank. comm stays usable during the
- * call and after it, whether it succeeds or not. The ranks of comm agree on the outcome, so that
- * the new communicator is on all of them or on none; joiners may be started long before. An id
- * serves one attempt. Blocks: the root waits for the joiners up to half of initTimeoutMs, the
- * others for the root; non-blocking communicators do it in the background. Errors: Timeout when
- * joiners did not come, RemoteError when a rank of comm died or a joiner went away; a joiner gets
- * RemoteError when the grow failed, or when no rank of comm is left that could tell it. A used id,
- * one of another job and one rank claimed twice are InvalidUsage on the ranks that see it, and fail
- * the grow on all. Threads of one rank that call it at once do so one after another, each waiting
- * up to initTimeoutMs for its turn; which of them gets which child may differ between ranks. Agree
- * and Shrink by another thread during a grow succeed, and the grow fails on all ranks: InvalidUsage
- * where they came in between. In a group the calls of one communicator run in their order. */
+/* Makes a communicator of the ranks of comm and of joiners, nranks in all. Ranks of comm pass -1 as
+ * rank, and all but the root pass NULL as id. A joiner passes NULL as comm and a rank from the old
+ * size to nranks-1, different from the other joiners' ranks. The order is by rankKey, then by that
+ * rank. comm remains usable during and after the call, whether it succeeds or not. The ranks of
+ * comm agree on the outcome, so all of them get the new communicator or none does. Joiners may
+ * start long before. An id is good for one attempt.
+ *
+ * Blocks: the root waits for the joiners at most half of initTimeoutMs; the other ranks wait for
+ * the root. Non-blocking communicators do this in the background. Errors: Timeout if joiners did
+ * not come; RemoteError if a rank of comm died or a joiner went away. A joiner gets RemoteError if
+ * the grow failed, or if no rank of comm is left that could tell it. A used id, an id of another
+ * job, or a rank that is claimed twice gives InvalidUsage on the ranks that see it, and makes the
+ * grow fail on all.
+ *
+ * Threads of one rank that call it at once do so one after another; each waits at most
+ * initTimeoutMs for its turn. Which of them gets which child may differ between ranks. If another
+ * thread calls Agree or Shrink during a grow, that call succeeds and the grow fails on all ranks,
+ * with InvalidUsage where the call came in between. In a group the calls of one communicator run in
+ * their order. */
 ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id, int rank,
                             ftcclComm_t *newcomm, ftcclConfig_t *config);
 
-/* The ranks of comm that have failed: after Agree, Shrink or Grow the agreed set, the same on every
- * live rank; before that what this rank knows; with FTCCL_POLICY_RETRY, if none has failed since,
- * those of the last loss as they were before it. Writes at most capacity of them; *count is always
- * the full number. Does not block. */
+/* Returns the ranks of comm that have failed. After Agree, Shrink or Grow this is the agreed set,
+ * the same on every live rank; before that it is what this rank knows. With FTCCL_POLICY_RETRY, if
+ * no rank has failed since the last loss, it is the ranks of that loss, with their numbers before
+ * it. Writes at most `capacity` ranks; *count is always the full number. Does not block. */
 ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, int capacity, int *count);
 
-/* Number of the last collective that is complete on every live rank, as of the last Agree, Shrink
- * or Grow of comm; counted from 1 in call order, with CommSplit and CommWindowRegister, without
- * sends and receives. 0: none. Does not block. */
+/* Returns the number of the last collective that is complete on every live rank, as of the last
+ * Agree, Shrink or Grow of comm. Collectives count from 1 in call order, including CommSplit and
+ * CommWindowRegister, without sends and receives. 0: none. Does not block. */
 ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *sequence);
 
-/* Waits until every operation of comm on this rank has ended and peers have taken what was sent to
- * them. Afterwards only Destroy, Abort, GetAsyncError, GetLastError, Count and UserRank are
- * allowed. */
+/* Waits until every operation of comm on this rank has ended, and until peers have received what
+ * was sent to them. Afterwards only Destroy, Abort, GetAsyncError, GetLastError, Count and UserRank
+ * are allowed. */
 ftcclResult_t ftcclCommFinalize(ftcclComm_t comm);
 
-/* Finalize, if it was not called, and free. Peers are told; it raises nothing on an idle
- * communicator of theirs. The handle is dead afterwards, whatever is returned. */
+/* Calls Finalize if that was not done, and frees comm. Peers are told; an idle communicator of a
+ * peer gets no error. The handle is invalid afterwards, whatever the call returns. */
 ftcclResult_t ftcclCommDestroy(ftcclComm_t comm);
 
-/* Ends pending operations with an error and frees at once. Safe from another thread during any call
- * on comm. Peers that wait for this rank in an operation get ftcclRemoteError. */
+/* Ends pending operations with an error and frees comm at once. Another thread may call it during
+ * any call on comm. Peers that wait for this rank in an operation get ftcclRemoteError. */
 ftcclResult_t ftcclCommAbort(ftcclComm_t comm);
 
 ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count);
 ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank);
-/* The number of the GPU whose buffers the communicator takes. Without one the device number given
- * to InitAll, else 0. */
+/* The number of the GPU whose buffers the communicator accepts. Without a GPU it is the device
+ * number given to InitAll, or 0. */
 ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device);
 
-/* *status becomes the address of a word that kernels on the communicator's GPU and the host can
- * read: 0, and 1 from when the communicator has failed (or was aborted or revoked), before the
- * streams of its operations go on. A kernel behind a collective, such as an optimizer's step, can
- * look at it and do nothing. The same word for each call. The word of a communicator that has
- * failed keeps its value as long as the process lives; one that is destroyed without a failure
- * gives its word back: nothing may read it then. The first call takes memory, and may wait for
- * kernels on the GPU. ftcclInvalidUsage without a GPU. */
+/* Sets *status to the address of a word that kernels on the communicator's GPU and the host can
+ * read. The word is 0. It becomes 1 when the communicator has failed (or was aborted or revoked),
+ * before the streams of its operations go on. A kernel after a collective, such as an optimizer's
+ * step, can read it and do nothing. Every call returns the same word. The word of a failed
+ * communicator keeps its value as long as the process lives. If a communicator is destroyed without
+ * a failure, its word is reused, and nothing may read it then. The first call allocates memory, and
+ * may wait for kernels on the GPU. ftcclInvalidUsage without a GPU. */
 ftcclResult_t ftcclCommGetDeviceStatus(ftcclComm_t comm, const uint32_t **status);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Zeroed page-aligned memory. From 64 KiB on, other ranks of this host read it where it lies when
- * it is a send buffer, instead of a copy; it is then shared memory, all of it taken at once, and a
- * child of fork does not have it (where there is no such memory it is ordinary one, in huge pages).
- * What a collective sends must not change before it is over, as ever; memory may be freed at any
- * time after that, also after a failure. NULL and size 0 are allowed in MemFree and MemAlloc.
- * MemFree of anything else than a MemAlloc result gives ftcclInvalidArgument. */
+/* Allocates zeroed, page-aligned memory. If the size is 64 KiB or more, other ranks of this host
+ * read it in place when it is a send buffer, without a copy. It is then shared memory: all of it is
+ * allocated at once, and a child of fork does not have it. Where shared memory is not available, it
+ * is ordinary memory in huge pages. As always, the data that a collective sends must not change
+ * before the collective has ended. Memory may be freed at any time after that, also after a
+ * failure. MemAlloc accepts size 0, and MemFree accepts NULL. MemFree of any other pointer that
+ * MemAlloc did not return gives ftcclInvalidArgument. */
 ftcclResult_t ftcclMemAlloc(void **ptr, size_t size);
 ftcclResult_t ftcclMemFree(void *ptr);
 
-/* Remembers a buffer that operations will use; on host memory no operation needs it. The range must
- * be readable memory of this process. Deregister with the handle; destroying the communicator
- * releases what is left. */
+/* Registers a buffer that operations will use; on host memory no operation needs this. The range
+ * must be readable memory of this process. Deregister it with the handle; destroying the
+ * communicator deregisters the rest. */
 ftcclResult_t ftcclCommRegister(const ftcclComm_t comm, void *buff, size_t size, void **handle);
 ftcclResult_t ftcclCommDeregister(const ftcclComm_t comm, void *handle);
 
@@ -380,113 +395,116 @@ typedef struct ftcclWindow *ftcclWindow_t;
 #define FTCCL_WIN_DEFAULT 0x00
 #define FTCCL_WIN_COLL_SYMMETRIC 0x01
 
-/* Every rank of comm calls it with a buffer of its own (sizes may differ, also 0) that others may
- * put into until Deregister. Blocks until all have; bound: the operation's deadline. winFlags: one
- * of the above. */
+/* Every rank of comm calls this with a buffer of its own (sizes may differ, and may be 0). Other
+ * ranks may put into the buffer until Deregister. Blocks until all ranks have called it, at most
+ * the deadline of an operation. winFlags: one of the above. */
 ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, size_t size, ftcclWindow_t *win,
                                       int winFlags);
-/* Local. No rank may still put into it. */
+/* Local. The caller makes sure that no rank still puts into the window. */
 ftcclResult_t ftcclCommWindowDeregister(ftcclComm_t comm, ftcclWindow_t win);
-/* *ptr becomes the buffer given to Register. */
+/* Sets *ptr to the buffer given to Register. */
 ftcclResult_t ftcclWinGetUserPtr(ftcclComm_t comm, ftcclWindow_t win, void **ptr);
 
 /* Copies count elements of localbuff to peer's buffer of peerWin, peerWinOffset bytes from its
- * start, then gives peer one signal. Enqueued on the stream; complete there when localbuff may be
- * used again. sigIdx, ctx and flags must be 0, as in NCCL. */
+ * start, and then gives peer one signal. Enqueued on the stream; it is complete there when
+ * localbuff may be reused. sigIdx, ctx and flags must be 0, as in NCCL. */
 ftcclResult_t ftcclPutSignal(const void *localbuff, size_t count, ftcclDataType_t datatype,
                              int peer, ftcclWindow_t peerWin, size_t peerWinOffset, int sigIdx,
                              int ctx, unsigned int flags, ftcclComm_t comm, ftcclStream_t stream);
-/* One signal without data; it arrives after what this rank put to peer before. */
+/* Gives peer one signal without data. It arrives after everything that this rank has put to peer
+ * before. */
 ftcclResult_t ftcclSignal(int peer, int sigIdx, int ctx, unsigned int flags, ftcclComm_t comm,
                           ftcclStream_t stream);
 
-/* opCnt signals from peer. */
+/* opCnt signals from peer */
 typedef struct {
     int opCnt;
     int peer;
     int sigIdx;
     int ctx;
 } ftcclWaitSignalDesc_t;
-/* The stream waits until all have come, and takes them. */
+/* The stream waits until all these signals have arrived, and consumes them. */
 ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signalDescs, ftcclComm_t comm,
                               ftcclStream_t stream);
 
 /* ---- streams of the host --------------------------------------------------------------------- */
 
-/* Ordered queues of operations. A group is one entry of its stream. */
+/* Makes an ordered queue of operations. A group is one entry of its stream. */
 ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream);
-/* Waits for what is enqueued (bounded by the operations' deadlines), then frees. */
+/* Waits for all enqueued operations, at most as long as their deadlines, and then frees the
+ * stream. */
 ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream);
-/* ftcclInProgress, ftcclSuccess, or the first error since the last Query or Synchronize that
- * returned one. Does not block. */
+/* Returns ftcclInProgress, ftcclSuccess, or the first error since the last Query or Synchronize
+ * that returned one. Does not block. */
 ftcclResult_t ftcclStreamQuery(ftcclStream_t stream);
-/* Waits for everything enqueued so far, at most as long as the operations' deadlines; returns the
- * first error since the last call. NULL waits for the NULL streams of the ranks on which this
- * thread has enqueued, or, in a thread that has enqueued on none, of all ranks that live in the
+/* Waits for everything enqueued so far, at most as long as the operations' deadlines. Returns the
+ * first error since the last Query or Synchronize that returned one. NULL means the NULL streams of
+ * the ranks on which this thread has enqueued, or, if it has enqueued on none, of all ranks of the
  * process. */
 ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream);
 
 /* ---- reduction operators --------------------------------------------------------------------- */
 
-/* An operator for comm and datatype that multiplies each rank's input by *scalar (of the type
- * datatype) and sums. */
+/* Makes an operator for comm and datatype. It multiplies each rank's input by *scalar (of type
+ * datatype) and then sums. */
 ftcclResult_t ftcclRedOpCreatePreMulSum(ftcclRedOp_t *op, void *scalar, ftcclDataType_t datatype,
                                         ftcclScalarResidence_t residence, ftcclComm_t comm);
-/* Operations already enqueued with it are not affected. */
+/* Operations that are already enqueued with the operator are not affected. */
 ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm);
 
-/* ---- collectives
- * --------------------------------------------------------------------------------------------------------------
+/* ---- collectives -----------------------------------------------------------------------------
  *
- * Counts are in elements. Pointers need no alignment. Memory of a GPU is refused
- * (ftcclInvalidUsage), if CUDA's driver was in the process when the rank's first communicator was
- * made. Out of place the send buffer is never written. A buffer may be NULL where it is not used or
- * the count is 0. Buffers that overlap in another way than the one given as "in place" are refused.
- * Rounding: 8- and 16-bit floats are summed in float32 within a step and rounded to nearest even
- * after it; e4m3 saturates, e5m2 overflows to infinity; integers wrap. Avg multiplies floats by
- * 1/nranks before summing and divides integers after (truncating). The result is bit-identical on
- * all ranks and from run to run of the same plan.
+ * Counts are in elements. Pointers need no alignment. Memory of a GPU that the communicator does
+ * not use is refused (ftcclInvalidUsage), if CUDA's driver was in the process when the rank's first
+ * communicator was made. Out of place, the send buffer is never written. A buffer may be NULL if it
+ * is not used or the count is 0. Buffers that overlap in another way than documented as "in place"
+ * are refused. Rounding: 8-bit and 16-bit floats are summed in float32 within a step and rounded to
+ * nearest even after it; e4m3 saturates, e5m2 overflows to infinity; integers wrap. Avg multiplies
+ * floats by 1/nranks before it sums, and divides integers after it (truncating). The result is
+ * bitwise equal on all ranks, and from run to run of the same plan.
  *
- * Input buffers. A failed operation leaves anything in its output. With option preserveInput what
- * was input too, in place, is afterwards bit for bit as it was when the operation began, so that
- * the call can be repeated, on another communicator, once the buffers of others are in the same
- * state. It is there again when the error shows, also after Abort and a passed deadline; the rest
- * of the output is undefined. Operations that never began wrote nothing. An operation that finished
- * keeps its result, also in a group of which another failed, and even if its peers lost theirs:
- * with one collective at a time on a stream, ftcclStreamSynchronize() tells which. The input of
- * collectives is meant; it is preserved only if no other operation of the group writes to it. The
- * cost is a copy of the overwritten input before the first step (all of it for AllReduce, AlltoAll
- * and Reduce at root, this rank's block for ReduceScatter; nothing for the others, which keep their
- * input in place) and as much memory, taken by the first such group, grown when a larger one comes
- * and kept as long as the communicator; if there is none, the operation fails with ftcclSystemError
- * and nothing was written. Inherited by Split like other options; ranks may differ in it.
+ * Input buffers. The output of a failed operation is undefined. With option preserveInput, data
+ * that was input too (in place) has afterwards bit for bit the value that it had when the operation
+ * began. So the call can be repeated on another communicator, once the other ranks' buffers are in
+ * the same state. The input is restored before the error is reported, also after Abort and after a
+ * deadline; the rest of the output is undefined. Operations that never began wrote nothing. An
+ * operation that has completed keeps its result, even if another operation of its group failed, and
+ * even if its peers lost theirs: with one collective at a time on a stream,
+ * ftcclStreamSynchronize() tells which. This concerns the input of collectives, and only if no
+ * other operation of the group writes to it. The cost is a copy of the overwritten input before the
+ * first step: all of it for AllReduce, AlltoAll and Reduce at root, this rank's block for
+ * ReduceScatter, nothing for the others, which keep their input in place. The copy needs as much
+ * memory. The first such group allocates it, a larger group enlarges it, and it is kept as long as
+ * the communicator. If there is no memory, the operation fails with ftcclSystemError and writes
+ * nothing. Split inherits the option like other options; ranks may differ in it.
  *
  * Failure policy. With FTCCL_POLICY_RETRY a communicator that loses a rank goes on with the live
- * ones, inside the calls: AllReduce, Reduce and Broadcast succeed on all survivors with the same
- * result. It is that of the old ranks if any rank had finished the operation, else the operation
- * begins again without the lost ones; preserveInput is implied. Every collective ends with a commit
- * round over all ranks, which costs its latency. Afterwards, and perhaps before the call returns,
- * CommCount and CommUserRank are new (the order stays), Avg divides by those who contributed,
- * GetFailedRanks gives the lost ranks as they were numbered before, and GetAsyncError was success
- * throughout. A root is a rank of the view in which its call was made: ranks that may call before
- * and after the change should take roots that it does not renumber. Ranks that aborted or destroyed
- * their end count as lost; a broken link between live ranks is made anew. Reported as without the
- * policy, on all ranks and for good: a root that is lost; other collectives when they run or wait
- * in the queue (those made afterwards are ordinary calls of the smaller communicator); any loss
- * once sends, receives, puts or windows were used, or while a rank is in Agree, Split, Shrink, Grow
- * or WindowRegister; fewer ranks than minRanks, no quorum, different calls, a deadline that passes
- * while all live. Children are communicators of their own. */
+ * ranks, inside the calls. AllReduce, Reduce and Broadcast succeed on all survivors with the same
+ * result. It is the result of the old ranks if any rank had completed the operation; otherwise the
+ * operation starts again without the lost ranks. The policy implies preserveInput. Every collective
+ * ends with a commit round over all ranks, which costs its latency. Afterwards, and perhaps before
+ * the call returns, CommCount and CommUserRank have new values (the order stays), Avg divides by
+ * the number of contributors, and GetFailedRanks returns the lost ranks with their old numbers.
+ * GetAsyncError returns success throughout. A root is a rank of the view in which its call was
+ * made. Ranks that may make the call before and after the change should use roots whose number the
+ * change keeps. Ranks that aborted or destroyed their communicator count as lost. A broken link
+ * between live ranks is established again. The following failures are reported as without the
+ * policy, on all ranks and for good: the loss of a root; other collectives that run or are queued
+ * at the loss (later ones are ordinary calls of the smaller communicator); any loss after sends,
+ * receives, puts or windows were used, or while a rank is in Agree, Split, Shrink, Grow or
+ * WindowRegister; fewer ranks than minRanks; no quorum; different calls; a deadline that passes
+ * while all ranks are alive. Children are separate communicators. */
 
 /* recvbuff[i] = op over ranks of sendbuff[i]. In place: sendbuff == recvbuff. */
 ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, size_t count,
                              ftcclDataType_t datatype, ftcclRedOp_t op, ftcclComm_t comm,
                              ftcclStream_t stream);
-/* The same, result at root only; recvbuff is unused elsewhere. */
+/* As AllReduce, with the result at root only; the other ranks do not use recvbuff. */
 ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t count,
                           ftcclDataType_t datatype, ftcclRedOp_t op, int root, ftcclComm_t comm,
                           ftcclStream_t stream);
-/* root's sendbuff to everybody's recvbuff; sendbuff is unused elsewhere. In place: sendbuff ==
- * recvbuff. */
+/* Copies root's sendbuff to every rank's recvbuff; the other ranks do not use sendbuff. In place:
+ * sendbuff == recvbuff. */
 ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                              ftcclDataType_t datatype, int root, ftcclComm_t comm,
                              ftcclStream_t stream);
@@ -501,8 +519,8 @@ ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, size_t sendco
 ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
                                  ftcclDataType_t datatype, ftcclRedOp_t op, ftcclComm_t comm,
                                  ftcclStream_t stream);
-/* Both nranks * count: block j of sendbuff goes to rank j's block `rank`. In place: sendbuff ==
- * recvbuff. */
+/* Both buffers: nranks * count. Block j of sendbuff goes to block `rank` of rank j's recvbuff. In
+ * place: sendbuff == recvbuff. */
 ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size_t count,
                             ftcclDataType_t datatype, ftcclComm_t comm, ftcclStream_t stream);
 /* recvbuff (root only): nranks * count. In place: sendbuff == recvbuff + root * count at root. */
@@ -514,32 +532,32 @@ ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count,
                            ftcclDataType_t datatype, int root, ftcclComm_t comm,
                            ftcclStream_t stream);
 
-/* The k-th send from a to b on a communicator meets b's k-th receive from a; count and type must be
- * equal. Inside a group all sends and receives progress together, in any order of peers, also to
- * and from the rank itself. Outside a group a send or receive to the rank itself gives
- * ftcclInvalidUsage. */
+/* The k-th send from rank a to rank b on a communicator matches the k-th receive of b from a; count
+ * and type must be equal. Inside a group all sends and receives make progress together, in any
+ * order of peers, also between a rank and itself. Outside a group, a send or receive to the rank
+ * itself gives ftcclInvalidUsage. */
 ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype, int peer,
                         ftcclComm_t comm, ftcclStream_t stream);
 ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer,
                         ftcclComm_t comm, ftcclStream_t stream);
 
-/* ---- groups
- * ----------------------------------------------------------------------------------------------------------------------
+/* ---- groups ----------------------------------------------------------------------------------
  *
- * Calls of this thread between Start and End become one entry of their streams and are enqueued by
- * the outermost End. Groups nest, may hold several communicators and any mix of collectives and
- * point-to-point. Calls of one group are not ordered among each other: none may read what another
- * one writes; all ranks make the same groups of collectives. Communicators may be made in a group,
- * not mixed with operations. If a call in the group failed, or a communicator was destroyed or
- * aborted after its call, End returns the error and nothing is enqueued. */
+ * Calls of this thread between Start and End become one entry of their streams; the outermost End
+ * enqueues it. Groups nest. They may contain several communicators, and any mix of collectives and
+ * point-to-point calls. The calls of one group have no order: none may read what another one
+ * writes. All ranks make the same groups of collectives. A group may make communicators, but not
+ * together with operations. If a call in the group failed, or a communicator was destroyed or
+ * aborted after its call, End returns the error and enqueues nothing. */
 ftcclResult_t ftcclGroupStart(void);
 ftcclResult_t ftcclGroupEnd(void);
-/* Instead of End: enqueues nothing and fills simInfo->estimatedTime from the cost model. simInfo
- * may be NULL; one that was not initialised is an invalid argument, and ends the group too. */
+/* Call it instead of End: it enqueues nothing, and sets simInfo->estimatedTime from the cost model.
+ * simInfo may be NULL. If it was not initialised, that is an invalid argument, and the group ends
+ * too. */
 ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo);
 
-/* Forgets the debug level and file, to be read again from the environment. Deprecated in NCCL, kept
- * for its callers. */
+/* Reads the debug level and file from the environment again at the next use. NCCL has deprecated
+ * it; it is kept for existing callers. */
 void ftcclResetDebugInit(void);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /*
- * alltoallv_perf: every rank sends the same total, but more to ranks that are farther in number.
+ * alltoallv_perf: every rank sends the same total, but more to ranks with a more distant number.
  * The spread (0: equal blocks, 1: fully by distance) comes from FTCCL_PERF_ALLTOALLV_SPREAD or
- * NCCL_TESTS_ALLTOALLV_SPREAD. No in-place form.
+ * NCCL_TESTS_ALLTOALLV_SPREAD. There is no in-place form.
  */
 #include "perf.h"
 
@@ -11,7 +11,7 @@ static double spread(void)
 {
     static _Atomic double value = -1;
     if (value >= 0)
-        return value; /* threads may compute it twice */
+        return value; /* several threads may compute it; the value is the same */
     const char *text = getenv("FTCCL_PERF_ALLTOALLV_SPREAD");
     if (!text)
         text = getenv("NCCL_TESTS_ALLTOALLV_SPREAD");
@@ -20,7 +20,8 @@ static double spread(void)
     return value;
 }
 
-/* Elements that src sends to dst, when the mean block has `count`; whole multiples of 16 bytes. */
+/* Number of elements that src sends to dst if the mean block has `count`; a multiple of 16
+ * bytes. */
 static size_t peer_count(int src, int dst, int nranks, size_t count, size_t type_size)
 {
     if (nranks == 1)
@@ -45,7 +46,7 @@ static void layout(struct perf_layout *l, size_t count, size_t type_size, int nr
     l->send = l->recv = 0;
     for (int i = 0; i < nranks; i++)
         l->send += peer_count(0, i, nranks, l->param, type_size);
-    l->recv = l->send; /* the weights are the same round the circle */
+    l->recv = l->send; /* every rank has the same weights, only rotated */
 }
 
 static CCL(Result_t) run(const struct perf_call *c, int step)

@@ -1,5 +1,5 @@
-/* What api.h promises: FTCCL on host memory by its own streams, and either library on the GPU by
- * CUDA's. */
+/* Implements api.h: FTCCL on host memory with its own streams, and either library on the GPU with
+ * CUDA's streams. */
 #include "api.h"
 #include "gpu.h"
 
@@ -24,7 +24,8 @@ void api_enter(void)
 
 /* ---- the GPU --------------------------------------------------------------------------------- */
 
-/* A stream tells nothing of the library's errors, and may stand for ever in one that has failed. */
+/* Polls both the stream and the communicator: a stream does not report errors of the library, and
+ * may never end after one. */
 static CCL(Result_t) wait_on_gpu(CCL(Comm_t) comm, api_stream stream)
 {
     for (unsigned turn = 0;; turn++) {
@@ -158,7 +159,7 @@ void api_mem_free(void *ptr)
         gpu_free(ptr, where == API_PINNED);
 }
 
-/* ftcclMemAlloc() has no memory of the GPU: what is registered there is plain memory. */
+/* ftcclMemAlloc() does not allocate GPU memory, so plain GPU memory is registered. */
 CCL(Result_t) api_buffer_alloc(void **ptr, size_t bytes, int registered)
 {
     if (where != API_HOST)
@@ -180,7 +181,7 @@ void api_buffer_free(void *ptr, int registered)
 
 void api_config_timeout(CCL(Config_t) * config, int seconds)
 {
-    /* the library reads it during init only */
+    /* the library reads it only during init */
     static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
     if (seconds <= 0)
         return;

@@ -1,8 +1,8 @@
 /*
- * The library under measurement, as the programs see it: names by CCL(), so that another library
- * with the same calls can stand here, and what is not the same everywhere (streams, memory,
- * timeouts) as functions of api.c. With FT_PERF_NCCL it is whatever libnccl.so.2 is loaded, on
- * memory of the GPU.
+ * The library that is measured. The programs name its calls by CCL(), so that another library with
+ * the same calls can be used. Things that differ between libraries (streams, memory, timeouts) are
+ * functions of api.c. With FT_PERF_NCCL it is the libnccl.so.2 that is loaded, with memory of the
+ * GPU.
  */
 #ifndef FT_PERF_API_H
 #define FT_PERF_API_H
@@ -29,16 +29,15 @@ typedef cudaStream_t api_stream;
 #define CCL_VERSION_CODE FTCCL_VERSION_CODE
 #define CCL_UNIQUE_ID_BYTES FTCCL_UNIQUE_ID_BYTES
 #define CCL_CONFIG_INITIALIZER FTCCL_CONFIG_INITIALIZER
-#define CCL_TAKES_RUNS_ID 1 /* the unique id that ftccl-run makes is one of this library's */
+#define CCL_TAKES_RUNS_ID 1 /* this library accepts the unique id that ftccl-run makes */
 typedef CCL(Stream_t) api_stream;
 #endif
 
-/* Where buffers lie: in ordinary memory, on the GPU, or in memory of the host that the GPU reads
- * and writes. */
+/* Where buffers are: in ordinary memory, on the GPU, or in host memory that the GPU can access. */
 enum api_memory { API_HOST, API_DEVICE, API_PINNED };
 
-/* Before anything else; 0, or -1 after a message. api_enter(): every further thread, before its
- * first call. */
+/* api_open() must be called first. It returns 0, or -1 after a message. Every further thread calls
+ * api_enter() first. */
 int api_open(enum api_memory memory);
 void api_enter(void);
 
@@ -49,17 +48,18 @@ CCL(Result_t) api_stream_sync(CCL(Comm_t) comm, api_stream stream);
 
 CCL(Result_t) api_mem_alloc(void **ptr, size_t bytes);
 void api_mem_free(void *ptr);
-/* What is measured: memory as api_open() was told, or for registered buffers the library's. */
+/* The buffers that are measured: memory of the kind given to api_open(), or, for registered
+ * buffers, the library's own. */
 CCL(Result_t) api_buffer_alloc(void **ptr, size_t bytes, int registered);
 void api_buffer_free(void *ptr, int registered);
-/* Between a buffer of the library and ordinary memory. Nothing may be running on the buffer. */
+/* Copies between a buffer and ordinary memory. No operation may use the buffer meanwhile. */
 void api_mem_write(void *buffer, const void *from, size_t bytes);
 void api_mem_read(void *to, const void *buffer, size_t bytes);
 const char *api_mem_name(void);
-double api_gpu_bytes(void); /* memory of the GPU that is free; 0 if buffers do not lie there */
+double api_gpu_bytes(void); /* free memory of the GPU; 0 if buffers are not there */
 
-/* Every operation of a communicator made with config ends after so many seconds; 0 leaves the
- * library's own bound. NCCL has none. */
+/* Limits every operation of a communicator made with config to so many seconds; 0 keeps the
+ * library's own limit. NCCL has none. */
 void api_config_timeout(CCL(Config_t) * config, int seconds);
 
 #endif

@@ -1,9 +1,9 @@
 /*
- * How the unique id reaches all processes. By ftccl-run: in FTCCL_UNIQUE_ID, if it is the library's
+ * How all processes get the unique id. With ftccl-run: from FTCCL_UNIQUE_ID, if it is the library's
  * own. Across machines: every process makes it from FTCCL_COMM_ID and the secret. On one machine:
- * rank 0 leaves it in a private file that is named after the launcher's process, which all ranks
- * descend from. A file holds its writer's process number and start time, so that one that a dead
- * job left behind is not believed.
+ * rank 0 writes it to a private file that is named after the launcher's process, the ancestor of
+ * all ranks. The file contains its writer's process number and start time, so that a file of a dead
+ * job is detected.
  */
 #include "perf.h"
 
@@ -81,8 +81,8 @@ static int process_read(int pid, struct process *p)
                : -1;
 }
 
-/* The launcher's process on this machine if there is a known one above us (a shell may stand
- * between), else our parent. */
+/* Finds a known launcher among our ancestors (a shell may be in between), or else uses our
+ * parent. */
 static int launcher_find(struct process *p)
 {
     static const char *const names[] = {"hydra_pmi_proxy", "slurmstepd", "orted",  "prted",
@@ -98,7 +98,7 @@ static int launcher_find(struct process *p)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* A directory that is ours alone. */
+/* Makes a directory that only this user can access. */
 static int directory(char *dir, size_t len)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -126,7 +126,7 @@ static int write_file(const char *name, const CCL(UniqueId) * id)
         return -1;
     to_hex(id, hex);
     snprintf(temp, sizeof temp, "%s.%d", name, getpid());
-    unlink(temp); /* of a dead process with our number */
+    unlink(temp); /* a file of a dead process that had our number */
     int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool ok = fd >= 0 && dprintf(fd, "%d %llu %s\n", self.pid, self.start, hex) > 0;
     if (fd >= 0 && close(fd))
@@ -140,7 +140,7 @@ static int write_file(const char *name, const CCL(UniqueId) * id)
     return -1;
 }
 
-/* 0: read. 1: not there, or left behind by a job that is gone. */
+/* Returns 0 if it was read, and 1 if it does not exist or belongs to a job that is gone. */
 static int read_file(const char *name, CCL(UniqueId) * id)
 {
     char text[HEX_BYTES + 64], hex[HEX_BYTES + 1];
@@ -182,9 +182,9 @@ static int by_file(const struct perf_launch *l, CCL(UniqueId) * id)
     return -1;
 }
 
-/* ---- the ways -------------------------------------------------------------------------------- */
+/* ---- the three methods ----------------------------------------------------------------------- */
 
-/* torchrun's store has MASTER_PORT; ours is another one that follows from it. */
+/* torchrun's store uses MASTER_PORT; this uses another port that is derived from it. */
 static bool torchrun_address(const struct perf_launch *l)
 {
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");

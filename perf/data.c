@@ -1,11 +1,10 @@
 /*
- * Inputs whose reduced result does not depend on the order of the reduction, so that it can be
- * demanded bit by bit: integers wrap; floats are small integers whose sum of magnitudes the type
- * represents exactly, or, for products, signs and a few factors 2 and 1/2. Averages that have to be
- * rounded come from one contributor (small types) or positive ones.
- *
- * Element i of rank r is a function of (i, r, rep) alone; `word` of an element is shared by all
- * ranks, so that an expected result costs one hash and a multiplication per rank.
+ * Inputs whose reduction gives the same result in any order, so that the result can be compared bit
+ * by bit. Integers wrap. Floats are small integers whose sum of magnitudes the type represents
+ * exactly; for products they are signs and a few factors 2 and 1/2. For averages that must be
+ * rounded, either one rank contributes (small types) or all values are positive. Element i of rank
+ * r is a function of (i, r, rep) only. All ranks share the `word` of an element, so an expected
+ * result costs one hash and one multiplication per rank.
  */
 #include "perf.h"
 
@@ -13,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-#define TABLE_LIMIT 2048 /* integers up to this have their encoding in a table */
+#define TABLE_LIMIT 2048 /* encodings of integers up to this are in a table */
 
 static uint64_t word(const struct perf_data *d, size_t i)
 {
@@ -28,7 +27,7 @@ static uint64_t rank_word(uint64_t w, int rank)
     return x ^ x >> 31;
 }
 
-/* 0 to n-1 out of the upper half of a word. */
+/* Maps the upper half of a word to 0 .. n-1. */
 static int below(uint64_t x, int n)
 {
     return (int)((x >> 32) * (uint64_t)n >> 32);
@@ -44,8 +43,8 @@ static bool is_16_or_8(int type)
     return perf_type_size(type) <= 2;
 }
 
-/* How the average is made of floats: exactly, or by one contributor, or by positive numbers with a
- * tolerance. */
+/* How averages of floats are made testable: exact values, one contributor, or positive numbers with
+ * a tolerance. */
 enum average { EXACT, ONE, POSITIVE };
 static enum average average_kind(const struct perf_data *d)
 {
@@ -79,7 +78,7 @@ static uint64_t integer(const struct perf_data *d, int rank, uint64_t w)
         return (uint64_t)below(x, (int)(most / (uint64_t)d->nranks) + 1);
     }
     if (d->op == CCL(Prod))
-        x |= 1; /* even factors would soon make all products 0 */
+        x |= 1; /* odd, because even factors would soon make all products 0 */
     return truncate_to(d->type, x);
 }
 
@@ -119,14 +118,14 @@ static uint64_t integer_reduced(const struct perf_data *d, uint64_t w)
 
 /* ---- floats ---------------------------------------------------------------------------------- */
 
-/* The largest integer up to which the type has all. */
+/* The largest n for which the type represents all integers up to n. */
 static int exact_limit(int type)
 {
     int digits = perf_type_digits(type);
     return digits > 11 ? TABLE_LIMIT : 1 << digits;
 }
 
-/* Magnitudes of all ranks sum up to at most `limit`. */
+/* The magnitudes of all ranks add up to at most `limit`. */
 static double bounded(const struct perf_data *d, int rank, uint64_t w, int limit)
 {
     uint64_t x = rank_word(w, rank);
@@ -215,7 +214,7 @@ static double real_reduced(const struct perf_data *d, uint64_t w)
     return d->op == CCL(Avg) ? acc / d->nranks : acc;
 }
 
-/* ---- what the others use --------------------------------------------------------------------- */
+/* ---- interface ------------------------------------------------------------------------------- */
 
 uint64_t perf_data_scalar(const struct perf_data *d, int rank)
 {
@@ -238,7 +237,8 @@ static uint64_t load(int type, const void *in, size_t i)
     return bits;
 }
 
-/* Small integers, which nearly all values are, without arithmetic. Filled per thread and type. */
+/* Looks up small integers, which are nearly all values, in a table that is filled per thread and
+ * type. */
 static uint64_t float_bits(int type, double v)
 {
     static _Thread_local uint16_t table[2 * TABLE_LIMIT + 1];
@@ -261,7 +261,7 @@ void perf_data_input(const struct perf_data *d, int rank, bool reduced, size_t f
     for (size_t i = 0; i < count; i++) {
         uint64_t w = word(d, from + i), bits;
         if (!reduced)
-            bits = rank_word(w, rank); /* any bits: nobody computes with them */
+            bits = rank_word(w, rank); /* any bits: no arithmetic is done with them */
         else if (is_float)
             bits = float_bits(d->type, real(d, rank, w));
         else
@@ -280,7 +280,8 @@ void perf_data_reduced(const struct perf_data *d, size_t from, size_t count, voi
     }
 }
 
-/* Floats in their order, neighbours one apart; both zeros are 0. */
+/* Maps floats to integers in the same order; adjacent floats differ by one, and both zeros are
+ * 0. */
 static int64_t ordered(int type, uint64_t bits)
 {
     int64_t magnitude = (int64_t)(bits & ~(1ull << (8 * perf_type_size(type) - 1)));

@@ -1,11 +1,13 @@
 /*
- * What a communicator costs before it is used: time to set up, and memory. Ranks are processes, or
- * threads of one (-t). footprint [-t] [-n RANKS] [-k ROUNDS] [-b BYTES]   times of ROUNDS set-ups:
- * until the slowest rank has its communicator, and until it has its first all-reduce footprint -w
- * ...                                   stops at stages for whoever wants to look (perf/scaling):
- * prints "at STAGE PID...", and goes on at a line on the standard input. Stages: before, made,
- * small (all-reduce of 8 bytes), large (of BYTES), crossed (all-to-all of BYTES). The buffers are
- * there from the first on.
+ * Measures what a communicator costs before it is used: the time to set it up, and its memory.
+ * Ranks are processes, or threads of one process (-t).
+ *   footprint [-t] [-n RANKS] [-k ROUNDS] [-b BYTES]
+ *     prints the times of ROUNDS set-ups: until the slowest rank has its communicator, and until
+ *     it has completed its first all-reduce.
+ *   footprint -w ...
+ *     stops at stages, so that perf/scaling can examine the processes: it prints "at STAGE PID..."
+ *     and goes on when it reads a line. Stages: before, made, small (all-reduce of 8 bytes), large
+ *     (of BYTES), crossed (all-to-all of BYTES). The buffers exist from the first stage on.
  */
 #include <ftccl.h>
 
@@ -31,14 +33,14 @@ static struct {
 } want = {8, 7, 16 << 20, false, false};
 
 /* Shared by all ranks. */
-struct readiness {
+struct shared {
     pthread_barrier_t barrier;
     atomic_int wrong;
     ftcclUniqueId id;
-    double begin_ms, made_ms[RANKS_MAX], used_ms[RANKS_MAX]; /* of a round */
+    double begin_ms, made_ms[RANKS_MAX], used_ms[RANKS_MAX]; /* of one round */
     double round_made_ms[ROUNDS_MAX], round_used_ms[ROUNDS_MAX];
 };
-static struct readiness *readiness;
+static struct shared *shared;
 static pid_t pids[RANKS_MAX];
 
 static double now_ms(void)
@@ -53,13 +55,13 @@ static void must(ftcclResult_t result, const char *what)
     if (result == ftcclSuccess)
         return;
     fprintf(stderr, "%s: %s: %s\n", what, ftcclGetErrorString(result), ftcclGetLastError(NULL));
-    atomic_store(&readiness->wrong, 1);
+    atomic_store(&shared->wrong, 1);
     exit(1);
 }
 
 static void meet(void)
 {
-    pthread_barrier_wait(&readiness->barrier);
+    pthread_barrier_wait(&shared->barrier);
 }
 
 struct rank {
@@ -88,12 +90,12 @@ static void cross(struct rank *r)
 static void open_comm(struct rank *r)
 {
     if (r->rank == 0)
-        must(ftcclGetUniqueId(&readiness->id), "GetUniqueId");
+        must(ftcclGetUniqueId(&shared->id), "GetUniqueId");
     meet();
     if (r->rank == 0)
-        readiness->begin_ms = now_ms();
+        shared->begin_ms = now_ms();
     meet();
-    must(ftcclCommInitRank(&r->comm, want.n, readiness->id, r->rank), "CommInitRank");
+    must(ftcclCommInitRank(&r->comm, want.n, shared->id, r->rank), "CommInitRank");
 }
 
 static double latest(const double *at)
@@ -101,27 +103,27 @@ static double latest(const double *at)
     double most = 0;
     for (int i = 0; i < want.n; i++)
         most = at[i] > most ? at[i] : most;
-    return most - readiness->begin_ms;
+    return most - shared->begin_ms;
 }
 
 static void time_rounds(struct rank *r)
 {
     for (int i = 0; i < want.rounds; i++) {
         open_comm(r);
-        readiness->made_ms[r->rank] = now_ms();
+        shared->made_ms[r->rank] = now_ms();
         reduce(r, sizeof *r->send);
-        readiness->used_ms[r->rank] = now_ms();
+        shared->used_ms[r->rank] = now_ms();
         meet();
         if (r->rank == 0) {
-            readiness->round_made_ms[i] = latest(readiness->made_ms);
-            readiness->round_used_ms[i] = latest(readiness->used_ms);
+            shared->round_made_ms[i] = latest(shared->made_ms);
+            shared->round_used_ms[i] = latest(shared->used_ms);
         }
         must(ftcclCommDestroy(r->comm), "CommDestroy");
     }
 }
 
-/* Where somebody may look: all ranks stand still. Rank 0 is in the first process, which has the
- * list. */
+/* A stage: all ranks wait, so that others can examine them. Rank 0 is in the first process, which
+ * has the list. */
 static void stage(const struct rank *r, const char *name)
 {
     meet();
@@ -158,7 +160,8 @@ static void *rank_main(void *arg)
     struct rank r = {.rank = *(int *)arg, .send = malloc(want.bytes), .recv = malloc(want.bytes)};
     if (!r.send || !r.recv)
         exit(1);
-    memset(r.send, 1, want.bytes); /* with 0 it would become a calloc, which takes no memory */
+    /* with 0 the compiler would make it a calloc, which touches no memory */
+    memset(r.send, 1, want.bytes);
     memset(r.recv, 1, want.bytes);
     must(ftcclStreamCreate(&r.stream), "StreamCreate");
     if (want.stages)
@@ -171,7 +174,8 @@ static void *rank_main(void *arg)
     return NULL;
 }
 
-/* The parent is no rank: it would hand its memory down. False if one failed. */
+/* The parent is not a rank, because children would inherit its memory. Returns false if a rank
+ * failed. */
 static bool run(void)
 {
     static int rank[RANKS_MAX];
@@ -183,7 +187,7 @@ static bool run(void)
         good &= pthread_create(&thread[i], NULL, rank_main, &rank[i]) == 0;
     for (int i = 0; i < want.n && want.threads && good; i++)
         pthread_join(thread[i], NULL);
-    /* rank 0 is the last: it inherits the numbers of all others */
+    /* rank 0 is started last, so it knows the process numbers of all others */
     for (int i = want.n - 1; i >= 0 && !want.threads; i--) {
         pids[i] = fork();
         if (pids[i] < 0)
@@ -196,13 +200,13 @@ static bool run(void)
     }
     for (int left = want.threads ? 0 : want.n; left > 0; left--) {
         int status;
-        if (wait(&status) < 0 || status) { /* the others wait for it at the barrier */
+        if (wait(&status) < 0 || status) { /* the other ranks would wait for it at the barrier */
             for (int i = 0; i < want.n; i++)
                 kill(pids[i], SIGKILL);
             good = false;
         }
     }
-    return good && !readiness->wrong;
+    return good && !shared->wrong;
 }
 
 static int ascending(const void *a, const void *b)
@@ -250,21 +254,20 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: footprint [-t] [-w] [-n RANKS] [-k ROUNDS] [-b BYTES]\n");
         return 2;
     }
-    readiness = mmap(NULL, sizeof *readiness, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                     -1, 0);
-    if (readiness == MAP_FAILED)
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
         return 1;
     pids[0] = getpid();
     pthread_barrierattr_t between;
     pthread_barrierattr_init(&between);
     pthread_barrierattr_setpshared(&between, PTHREAD_PROCESS_SHARED);
-    pthread_barrier_init(&readiness->barrier, &between, (unsigned)want.n);
+    pthread_barrier_init(&shared->barrier, &between, (unsigned)want.n);
     if (!run())
         return 1;
     if (want.stages)
         return 0;
     printf("%d ranks as %s, median of %d: made %.2f ms, first all-reduce after %.2f ms\n", want.n,
-           want.threads ? "threads" : "processes", want.rounds, median(readiness->round_made_ms),
-           median(readiness->round_used_ms));
+           want.threads ? "threads" : "processes", want.rounds, median(shared->round_made_ms),
+           median(shared->round_used_ms));
     return 0;
 }

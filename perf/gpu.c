@@ -1,4 +1,4 @@
-/* What gpu.h promises, by the driver's calls. Their declarations are here, so that cuda.h is not
+/* Implements gpu.h with the driver's calls. It declares them itself, so that cuda.h is not
  * needed. */
 #include "gpu.h"
 

@@ -1,10 +1,11 @@
 /*
- * What the GPU's kernel reaches by number of blocks, against the device's own copy: gpu_kernels [-b
- * BYTES] [-B BLOCKS,...] [-s SECONDS]. Prints CSV. gbps counts bytes read plus bytes written;
- * of_copy is its ratio to the driver's copy within the device, measured between the cases. "to
- * host" and "from host" go through pinned pieces and the processor, as messages do. A round trip is
- * one command of 16 bytes from its post to when the engine would see it done; a post is the
- * processor's time for one of many.
+ * Measures the bandwidth of the GPU's kernel by number of blocks, relative to the device's own
+ * copy:
+ *   gpu_kernels [-b BYTES] [-B BLOCKS,...] [-s SECONDS]
+ * It prints CSV. gbps counts bytes read plus bytes written. of_copy is the ratio to the driver's
+ * copy within the device, which is measured between the cases. "to host" and "from host" go through
+ * pinned stages and the CPU, as messages do. A round trip is one command of 16 bytes, from its post
+ * until the engine can see that it is done. A post is the CPU time for one of many commands.
  */
 #include "device/device.h"
 #include "gpu.h"
@@ -42,7 +43,8 @@ static const struct shape {
     {"sum with host", FT_FLOAT32, 2, 1, {2, 0}},
 };
 
-/* two sources, two destinations; memory that the GPU cannot reach: from, to */
+/* near: two sources, two destinations. far: memory that the GPU cannot access, source and
+ * destination. */
 static char *near[4], *far[2];
 static void *stream;
 
@@ -102,7 +104,8 @@ static void wait_idle(const struct bench *b)
             exit(1);
 }
 
-/* The same pass again and again: whoever comes last writes what all write. */
+/* Repeats the same pass. Several passes may write the same destination, because they write the same
+ * values. */
 static double passes_s(const struct bench *b, const struct ft_reduce *pass,
                        struct ft_device_staged to, int n)
 {
@@ -154,7 +157,7 @@ static void bench_commands(const struct bench *b)
         passes_s(b, &pass, (struct ft_device_staged){0, 0}, 1);
     printf("round trip,float32,%s,16,%.3f,,\n", b->blocks,
            (now_s(CLOCK_MONOTONIC) - start) / n * 1e6);
-    static struct ft_device_req reqs[32]; /* fewer than the ring has room for: nothing waits */
+    static struct ft_device_req reqs[32]; /* fewer than the ring has room for, so no post waits */
     double posts_s = 0;
     int rounds = n / 32 + 1;
     for (int i = 0; i < rounds; i++) {

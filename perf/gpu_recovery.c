@@ -1,11 +1,11 @@
 /*
- * A rank is killed while an all-reduce on the GPU is in flight: how long the others' streams are
- * not free, and whether the next all-reduce of those that are left is right. gpu_recovery
- * release|abort|shrink [-n RANKS] [-k ROUNDS] [-b BYTES] [-s SEED]: what frees the streams. For
- * release free_ms counts from the kill. For abort and shrink the streams are held till then; it
- * counts from the call of abort, and from the return of shrink, by which the others have agreed who
- * is left. Prints CSV, a line for each survivor. Status 1: a round failed, which a line on stderr
- * says.
+ * Kills a rank while an all-reduce on the GPU is in flight. Measures how long the streams of the
+ * others are blocked, and checks the next all-reduce of the remaining ranks.
+ *   gpu_recovery release|abort|shrink [-n RANKS] [-k ROUNDS] [-b BYTES] [-s SEED]
+ * The argument says what releases the streams. For release, free_ms counts from the kill. For abort
+ * and shrink the streams are held until then; free_ms counts from the call of abort, or from the
+ * return of shrink, by which the others have agreed on the survivors. It prints CSV, one line per
+ * survivor. Status 1: a round failed, and a line on stderr says why.
  */
 #include "gpu.h"
 
@@ -23,8 +23,8 @@
 
 #define RANKS_MAX 16
 #define WARM_UP 5
-#define STEP_MS 20000 /* nothing a survivor does takes longer */
-#define HELD_MS 30    /* a held stream stands at least as long */
+#define STEP_MS 20000 /* no step of a survivor takes longer */
+#define HELD_MS 30    /* a held stream is blocked for at least this time */
 
 static struct {
     const char *how;
@@ -38,13 +38,13 @@ struct times {
     int held, right;
 };
 /* Shared by the processes of a round. */
-static struct readiness {
+static struct shared {
     _Atomic int id_is_set, warm, again_is_set;
     ftcclUniqueId id, again;
     double killed;
     int victim;
     struct times times[RANKS_MAX];
-} * readiness;
+} * shared;
 
 static float *data, *host;
 static void *stream;
@@ -104,7 +104,7 @@ static void write_ones(void)
     gpu_copy(data, host, want.bytes);
 }
 
-/* All-reduces until one fails. The result of a maximum is its input, so that they follow each other
+/* Runs all-reduces until one fails. The result of a maximum is its input, so they follow each other
  * without a pause. */
 static void reduce_until_error(ftcclComm_t comm)
 {
@@ -112,7 +112,7 @@ static void reduce_until_error(ftcclComm_t comm)
     double end = now_ms() + STEP_MS;
     for (int i = 0; result == ftcclSuccess && error == ftcclSuccess; i++) {
         if (i == WARM_UP) {
-            atomic_fetch_add(&readiness->warm, 1);
+            atomic_fetch_add(&shared->warm, 1);
             end += STEP_MS;
         }
         if (now_ms() > end)
@@ -124,19 +124,19 @@ static void reduce_until_error(ftcclComm_t comm)
         if (error == ftcclSuccess)
             must(ftcclCommGetAsyncError(comm, &error), "CommGetAsyncError");
     }
-    readiness->times[self].error = now_ms();
+    shared->times[self].error = now_ms();
 }
 
 static ftcclComm_t join_anew(void)
 {
     ftcclComm_t comm;
-    int rank = self - (self > readiness->victim), first = readiness->victim == 0;
+    int rank = self - (self > shared->victim), first = shared->victim == 0;
     if (self == first) {
-        must(ftcclGetUniqueId(&readiness->again), "GetUniqueId");
-        atomic_store(&readiness->again_is_set, 1);
+        must(ftcclGetUniqueId(&shared->again), "GetUniqueId");
+        atomic_store(&shared->again_is_set, 1);
     }
-    wait_for(&readiness->again_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n - 1, readiness->again, rank),
+    wait_for(&shared->again_is_set, 1);
+    must(ftcclCommInitRank(&comm, want.n - 1, shared->again, rank),
          "CommInitRank of those that are left");
     return comm;
 }
@@ -148,12 +148,12 @@ static ftcclResult_t shrink(ftcclComm_t comm, ftcclComm_t *left)
 
 static ftcclComm_t go_on(ftcclComm_t comm)
 {
-    struct times *t = &readiness->times[self];
+    struct times *t = &shared->times[self];
     ftcclComm_t left = NULL;
     bool release = !strcmp(want.how, "release"), abort = !strcmp(want.how, "abort");
     if (!release)
         t->held = !idle_within(HELD_MS);
-    t->from = release ? readiness->killed : now_ms();
+    t->from = release ? shared->killed : now_ms();
     if (abort)
         must(ftcclCommAbort(comm), "CommAbort");
     else if (!release) {
@@ -185,13 +185,13 @@ static void rank_main(int rank)
         give_up("memory", "there is none");
     write_ones();
     if (rank == 0) {
-        must(ftcclGetUniqueId(&readiness->id), "GetUniqueId");
-        atomic_store(&readiness->id_is_set, 1);
+        must(ftcclGetUniqueId(&shared->id), "GetUniqueId");
+        atomic_store(&shared->id_is_set, 1);
     }
-    wait_for(&readiness->id_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n, readiness->id, rank), "CommInitRank");
+    wait_for(&shared->id_is_set, 1);
+    must(ftcclCommInitRank(&comm, want.n, shared->id, rank), "CommInitRank");
     reduce_until_error(comm);
-    struct times *t = &readiness->times[rank];
+    struct times *t = &shared->times[rank];
     ftcclComm_t left = go_on(comm);
     write_ones();
     must(ftcclAllReduce(data, data, count(), ftcclFloat, ftcclSum, left, (ftcclStream_t)stream),
@@ -204,7 +204,7 @@ static void rank_main(int rank)
     for (size_t i = 0; i < count(); i++)
         t->right &= host[i] == (float)(want.n - 1);
     must(ftcclCommDestroy(left), "CommDestroy");
-    _Exit(0); /* the driver is left as it is: that is the others' way out too */
+    _Exit(0); /* the driver is not shut down; the other ranks exit in the same way */
 }
 
 /* ---- a round --------------------------------------------------------------------------------- */
@@ -215,7 +215,7 @@ static bool has_ended(pid_t pid)
     return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0;
 }
 
-/* Within the time that the slowest way takes, else killed. */
+/* Waits for a process, for as long as the slowest method takes, and then kills it. */
 static bool ended_well(pid_t pid)
 {
     int status;
@@ -235,11 +235,11 @@ static bool print_round(int round)
 {
     bool good = true;
     for (int r = 0; r < want.n; r++) {
-        const struct times *t = &readiness->times[r];
-        if (r == readiness->victim)
+        const struct times *t = &shared->times[r];
+        if (r == shared->victim)
             continue;
-        printf("%s,%d,%d,%.3f,%.3f,%.3f,%s,%s\n", want.how, round, r, t->error - readiness->killed,
-               t->free - t->from, t->again - readiness->killed, t->held ? "yes" : "no",
+        printf("%s,%d,%d,%.3f,%.3f,%.3f,%s,%s\n", want.how, round, r, t->error - shared->killed,
+               t->free - t->from, t->again - shared->killed, t->held ? "yes" : "no",
                t->right ? "yes" : "no");
         good &= t->right;
     }
@@ -251,25 +251,25 @@ static bool round_of(int round)
 {
     pid_t pid[RANKS_MAX];
     bool good = true;
-    memset(readiness, 0, sizeof *readiness);
-    readiness->victim = rand() % want.n;
+    memset(shared, 0, sizeof *shared);
+    shared->victim = rand() % want.n;
     fflush(stdout);
     for (int r = 0; r < want.n; r++)
         if ((pid[r] = fork()) == 0)
             rank_main(r);
     self = -1;
     for (double end = now_ms() + 3 * STEP_MS;
-         atomic_load(&readiness->warm) < want.n && now_ms() < end && good;) {
+         atomic_load(&shared->warm) < want.n && now_ms() < end && good;) {
         usleep(1000);
         for (int r = 0; r < want.n; r++)
             good &= !has_ended(pid[r]);
     }
     usleep((useconds_t)(rand() % 5000));
-    readiness->killed = now_ms();
-    kill(pid[readiness->victim], SIGKILL);
-    good &= atomic_load(&readiness->warm) == want.n;
+    shared->killed = now_ms();
+    kill(pid[shared->victim], SIGKILL);
+    good &= atomic_load(&shared->warm) == want.n;
     for (int r = 0; r < want.n; r++)
-        good &= ended_well(pid[r]) || r == readiness->victim;
+        good &= ended_well(pid[r]) || r == shared->victim;
     return good && print_round(round);
 }
 
@@ -308,9 +308,8 @@ int main(int argc, char **argv)
         return 2;
     }
     srand(want.seed);
-    readiness = mmap(NULL, sizeof *readiness, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                     -1, 0);
-    if (readiness == MAP_FAILED)
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
         return 1;
     int failed = 0;
     printf("how,round,rank,error_ms,free_ms,again_ms,held,right\n");

@@ -1,6 +1,6 @@
 /*
- * hypercube_perf: an all-gather by recursive doubling, out of sends and receives. In step k a rank
- * exchanges the 2^k blocks it has with the rank whose number differs in bit k.
+ * hypercube_perf: an all-gather by recursive doubling, made of sends and receives. In step k a rank
+ * exchanges its 2^k blocks with the rank whose number differs in bit k.
  */
 #include "perf.h"
 
@@ -20,7 +20,7 @@ static CCL(Result_t) run(const struct perf_call *c, int step)
     char *own = c->recv + (size_t)c->rank * block_bytes;
     const char *from = step ? c->recv + (size_t)mine * block_bytes : c->send;
     CCL(Result_t) result = CCL(GroupStart)();
-    if (step == 0 && own != c->send) { /* the own block goes the same way */
+    if (step == 0 && own != c->send) { /* this rank's own block is handled in the same way */
         if (result == CCL(Success))
             result = CCL(Send)(c->send, c->count, c->type, c->rank, c->comm, c->stream);
         if (result == CCL(Success))

@@ -1,4 +1,4 @@
-/* A JSON writer that knows only what comes next: it keeps one bit for each level that is open. */
+/* A JSON writer. Its only state is one bit for each open level. */
 #include "perf.h"
 
 #include <math.h>

@@ -1,10 +1,11 @@
 /*
- * Measures the host device's kernels against memcpy: kernels [MIB [ROUNDS]] (default 64 MiB an
- * operand, 15 rounds). Every round runs every case once, so that whatever else the machine does
- * hits all of them alike; the table gives medians of GB/s (bytes read plus bytes written by the
- * program, 1e9, per second of processor time: what other programs take does not count) and their
- * ratio to memcpy's of the same run. `loop` is the plainest loop that reads two float32 arrays and
- * writes their sum past the caches: the limit for sums of two.
+ * Measures the host device's kernels against memcpy:
+ *   kernels [MIB [ROUNDS]] (default: 64 MiB per operand, 15 rounds)
+ * Every round runs every case once, so that other load on the machine affects all cases alike. The
+ * table has medians of GB/s (bytes read plus bytes written by the program, 1e9, per second of CPU
+ * time, so that time of other programs does not count), and their ratio to memcpy's of the same
+ * run. `loop` is the simplest loop that reads two float32 arrays and writes their sum with
+ * non-temporal stores: the limit for sums of two arrays.
  */
 #include "device/host/host.h"
 #include <stdlib.h>
@@ -135,8 +136,8 @@ int main(int argc, char **argv)
         return 2;
     for (int i = 0; i < 4; i++) {
         void *mem;
-        /* Apart by an odd number of lines, so that loads and stores do not collide in the low
-         * address bits. */
+        /* The buffers are an odd number of cache lines apart, so that loads and stores do not
+         * collide in the low address bits. */
         if (device->ops->alloc(device, len_bytes + 4096, &mem) != FT_OK)
             return 2;
         buf[i] = (float *)(void *)((char *)mem + i * 17 * FT_CACHE_LINE);

@@ -1,12 +1,12 @@
-/* Who started this process and as which one: from the environment that the launchers set. */
+/* Finds the launcher of this process, and its rank, from the environment that the launchers set. */
 #include "perf.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Alternatives in the order in which they are believed: what is nearest to the program comes first,
- * so that ftccl-run or torchrun inside a Slurm job wins over Slurm. `needs` must be set too. */
+/* Known launchers, most specific first: ftccl-run or torchrun inside a Slurm job takes precedence
+ * over Slurm. `needs` must be set too. */
 static const struct launcher {
     const char *how, *rank, *size, *local_size, *needs;
 } launchers[] = {
@@ -15,7 +15,7 @@ static const struct launcher {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
      NULL},
     {"MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", NULL},
-    /* A batch script has SLURM_PROCID too, but is no step of several tasks. */
+    /* A batch script has SLURM_PROCID too, but it is not a step with several tasks. */
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, "SLURM_STEP_ID"},
     {"environment", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "FTCCL_COMM_ID"},
 };

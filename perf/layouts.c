@@ -1,5 +1,5 @@
-/* Shapes of buffers and results that several operations share. Blocks are whole multiples of 16
- * elements of one byte, as in nccl-tests, so that its sizes and ours are the same. */
+/* Shapes of buffers and results that several operations share. As in nccl-tests, blocks are
+ * multiples of 16 one-byte elements, so that both use the same sizes. */
 #include "perf.h"
 
 static size_t block(size_t count, size_t type_size, int nranks)

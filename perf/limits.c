@@ -1,16 +1,23 @@
 /*
- * What the machine can do without any library, each by P processes at once, as a yardstick beside
- * what libraries reach. perf/compare compiles and runs it in the same run. usage: limits shm|tcp
- * PROCESSES BYTES... Prints lines "name bytes value". GB/s are of bytes written by one process (the
- * mean over the processes), for arrays (or messages) of so many bytes; bytes are 0 where a value
- * has no size: shm: copy, copy_stream   memcpy, and a loop with stores past the caches, from own
- * memory to own memory copy_others         the better of the two while process 0 rests, as the root
- * of a broadcast does add, add_stream     the sum of two arrays into a third pull the neighbour's
- * array, mapped here, and an own one are summed into a third past the caches: an all-reduce of two
- * processes that nobody has to wait in readv               process_vm_readv() out of the
- * neighbour's memory round_us            every process writes a word that its neighbour waits for
- *   tcp: ring, chain         every process sends to the next while it receives from the one before;
- * chain: not the last to the first round_us            the same with 8 bytes
+ * Measures what the machine can do without any library, with P processes at once, as a reference
+ * for the libraries. perf/compare compiles it and runs it in the same run.
+ *
+ * usage: limits shm|tcp PROCESSES BYTES...
+ *
+ * Prints lines "name bytes value". GB/s count bytes written by one process (the mean over the
+ * processes), for arrays or messages of that size. `bytes` is 0 if a value has no size:
+ *   shm:  copy, copy_stream  memcpy, and a loop with non-temporal stores, within own memory
+ *         copy_others        the better of the two while process 0 rests, as the root of a
+ *                            broadcast does
+ *         add, add_stream    the sum of two arrays into a third
+ *         pull               the neighbour's array, mapped here, and an own one are summed into a
+ *                            third with non-temporal stores: an all-reduce of two processes in
+ *                            which no process waits
+ *         readv              process_vm_readv() from the neighbour's memory
+ *         round_us           every process writes a word for which its neighbour waits
+ *   tcp:  ring, chain        every process sends to the next while it receives from the previous
+ *                            one; chain: the last does not send to the first
+ *         round_us           the same with 8 bytes
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -36,12 +43,14 @@
 
 #define PROCESSES_MAX 64
 #define ROUNDS 5
-#define WORK_BYTES (32u << 20)  /* of one round of a measurement */
-#define WORDS 20000             /* rounds of a latency */
-#define ROUND_BYTES 8           /* of a round over TCP */
-#define SPINS 2000              /* before the core is offered to others */
-#define YIELDS 32               /* before a crowded process sleeps */
-#define CALL_BYTES (512u << 10) /* of an exchange over TCP: more under way leaves the caches */
+#define WORK_BYTES (32u << 20) /* bytes per round of a measurement */
+#define WORDS 20000            /* rounds of a latency measurement */
+#define ROUND_BYTES 8          /* bytes of a round over TCP */
+#define SPINS 2000             /* spins before it yields the core */
+/* yields before a process sleeps if there are more processes than cores */
+#define YIELDS 32
+/* bytes per call over TCP: with more, the data would leave the caches */
+#define CALL_BYTES (512u << 10)
 
 /* Shared by all processes. */
 struct meeting {
@@ -87,7 +96,7 @@ static void meet(void)
         sched_yield();
 }
 
-/* The mean of a value over the processes that have one, printed by the first. */
+/* Prints the mean of a value over the processes that have one; the first process prints it. */
 static double report(const char *name, size_t bytes, double mine)
 {
     double sum = 0;
@@ -161,7 +170,7 @@ static void add_stream(const struct arrays *x)
 #endif
 
 #ifdef STEP
-/* Its arrays' first one is the neighbour's; only two processes have all of the sum then. */
+/* x's first array is the neighbour's. Only with two processes the result is the complete sum. */
 static void pull(const struct arrays *x)
 {
     add_stream(x);
@@ -184,7 +193,7 @@ static void readv_neighbour(const struct arrays *x)
     }
 }
 
-/* GB/s of this process; 0 when it rests or may not. */
+/* GB/s of this process; 0 if it rests or must not run. */
 static double rate(void (*run)(const struct arrays *), const struct arrays *x, int rests)
 {
     double took_s[ROUNDS];
@@ -212,8 +221,8 @@ static float *array(size_t bytes, int value)
     return memory;
 }
 
-/* Memory that all processes map, as memory from ftcclMemAlloc() is; it was made before the first
- * fork. */
+/* Uses memory that all processes map, as memory from ftcclMemAlloc() is; it was made before the
+ * first fork. */
 static void pull_neighbours(const struct arrays *own, size_t room)
 {
 #ifdef STEP
@@ -278,8 +287,8 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Sends and receives so many bytes at the same time; what has no connection has nothing to do. It
- * looks again for a while before it sleeps, as who measures a limit would. */
+/* Sends and receives so many bytes at the same time; a process without a connection does nothing.
+ * It polls for a while before it sleeps, because this measures a limit. */
 static void exchange(int out, int in, size_t bytes)
 {
     size_t sent = out < 0 ? bytes : 0, got = in < 0 ? bytes : 0;
@@ -325,7 +334,7 @@ static void stream(size_t bytes)
     piece = malloc(bytes);
     if (!piece)
         exit(1);
-    memset(piece, 1, bytes); /* pages of its own: those of zeros are one */
+    memset(piece, 1, bytes); /* write it, because pages of zeros are all the same page */
     double ring_s = exchanges_s(to_next, from_last, bytes, repeats);
     if (bytes == ROUND_BYTES)
         report("round_us", 0, ring_s * 1e6);
@@ -351,7 +360,7 @@ static void connect_ring(const int *listeners)
         (from_last = accept(listeners[me], NULL, NULL)) < 0)
         exit(1);
     setsockopt(to_next, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    /* others pace what stays in the machine */
+    /* other algorithms limit the rate even within one machine */
     setsockopt(to_next, IPPROTO_TCP, TCP_CONGESTION, "reno", 4);
 }
 
@@ -416,7 +425,7 @@ int main(int argc, char **argv)
             exit(0);
         }
     while (wait(&status) > 0) {
-        /* they would wait for it */
+        /* the other processes would wait for it */
         for (int i = 0; status && !failed && i < processes; i++)
             kill(pids[i], SIGKILL);
         failed |= status != 0;

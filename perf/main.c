@@ -1,4 +1,4 @@
-/* From the command line to the exit status: what all perf programs do around their operation. */
+/* The common part of all perf programs, from the command line to the exit status. */
 #include "perf.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static int run_threads(struct perf_team *t, int argc, char **argv, struct perf_t
         threads[i] = (struct thread){.t = t, .number = i, .argc = argc, .argv = argv};
         if (i > 0 && pthread_create(&ids[i], NULL, thread_main, &threads[i])) {
             fprintf(stderr, "cannot start thread %d\n", i);
-            _Exit(PERF_FAILED); /* the others wait at a barrier */
+            _Exit(PERF_FAILED); /* the other threads wait at a barrier */
         }
     }
     thread_main(&threads[0]);
@@ -83,7 +83,7 @@ static int run_threads(struct perf_team *t, int argc, char **argv, struct perf_t
     return 0;
 }
 
-/* What the numbers of ranks and the options rule out. 0, or the exit status. */
+/* Checks the number of ranks against the options. Returns 0, or the exit status. */
 static int check(const struct perf_options *o, const struct perf_op *op,
                  const struct perf_launch *l)
 {

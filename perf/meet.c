@@ -1,6 +1,6 @@
 /*
- * Not a pthread barrier: that sleeps, and those who wake first would wait for the others within the
- * next call's time.
+ * A spinning barrier. A pthread barrier sleeps, and the processes that wake first would wait for
+ * the others within the time of the next call.
  */
 #include "meet.h"
 
@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SPINS 2000 /* before the core is offered to others */
-#define LOOKS 1024 /* turns between two looks at the clock */
+#define SPINS 2000 /* spins before it yields the core */
+#define LOOKS 1024 /* turns between two reads of the clock */
 #define JOIN_S 30
 #define WAIT_S 90
 
@@ -30,7 +30,7 @@ struct shared {
 struct meeting {
     struct shared *shared;
     unsigned n, target;
-    unsigned spins; /* none with more processes than cores */
+    unsigned spins; /* 0 if there are more processes than cores */
 };
 
 static double now_s(void)

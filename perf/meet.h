@@ -1,7 +1,8 @@
 /*
- * Where the processes of a machine meet between timed calls, without a library: how ranks leave a
- * library's own barrier, and how far apart, is part of what is timed next. The file that
- * FTCCL_PERF_MEET names (empty at first, for one run) has a counter that all map.
+ * A barrier for the processes of a machine between timed calls, without a library. A library's own
+ * barrier would affect the time of the next call, because ranks leave it at different times. The
+ * file named by FTCCL_PERF_MEET (empty at first, for one run) contains a counter that all processes
+ * map.
  */
 #ifndef FT_MEET_H
 #define FT_MEET_H
@@ -12,11 +13,11 @@ extern "C" {
 
 struct meeting;
 
-/* Waits until n processes have come to the file, at most half a minute. *out is NULL where no file
- * is named. 0, or -1 after a message. */
+/* Waits until n processes have opened the file, at most half a minute. *out is NULL if no file is
+ * named. Returns 0, or -1 after a message. */
 int meeting_join(struct meeting **out, int n);
-/* Waits until all have called it as often. A process that waits for a minute and a half ends, after
- * a message: one of the others has. */
+/* Waits until all processes have called it equally often. A process that waits for a minute and a
+ * half ends with a message, because another process must have ended. */
 void meeting_wait(struct meeting *m);
 void meeting_leave(struct meeting *m); /* NULL: nothing */
 

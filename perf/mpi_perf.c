@@ -1,5 +1,5 @@
-/* What FTCCL's perf programs measure, with an MPI. usage: mpiexec -n N mpi_perf COLLECTIVE
- * [OPTION]..., see peer.h. */
+/* Measures the same as FTCCL's perf programs, with an MPI library. usage: mpiexec -n N mpi_perf
+ * COLLECTIVE [OPTION]..., see peer.h. */
 #include "peer.h"
 
 #include <mpi.h>

@@ -20,7 +20,7 @@
 #define MEMORY_CHOICE "host, device or pinned"
 #endif
 
-/* control message, long name, field, lowest, highest, argument, help */
+/* letter, long name, field, lowest, highest, argument, help */
 #define INT_OPTIONS(X)                                                                            \
     X('t', "nthreads", nthreads, 1, 1024, "N", "threads of this process, each with -g ranks (1)") \
     X('g', "ngpus", ngpus, 1, 1024, "N", "ranks of each thread (1)")                              \
@@ -74,8 +74,8 @@ static void print_help(const char *program)
     printf("  -%c, --%-22s %s\n", 'B', "buffers host|device|pinned",
            "where buffers lie: device and pinned are the GPU's (" MEMORY_NAME ")");
     printf("  -%c, --%-22s %s\n", 'J', "output_file FILE.json", "results as JSON");
-#define X(message, name, field, low, high, arg, help) \
-    printf("  -%c, --%-22s %s\n", message, name " " arg, help);
+#define X(letter, name, field, low, high, arg, help) \
+    printf("  -%c, --%-22s %s\n", letter, name " " arg, help);
     INT_OPTIONS(X)
 #undef X
     printf("  -%c, --%-22s %s\n", 'h', "help", "this text");
@@ -95,7 +95,7 @@ static int complain(const char *program, const char *option, const char *value, 
     return PERF_USAGE + 1;
 }
 
-/* enum api_memory, or -1. NCCL works on no other memory than the GPU's. */
+/* Returns an enum api_memory, or -1. NCCL works only on memory of the GPU. */
 static int find_memory(const char *text)
 {
     static const char *const names[] = {
@@ -141,11 +141,11 @@ static bool parse_size(const char *text, size_t *out)
     return true;
 }
 
-/* One option. 0, or the exit status plus 1. */
-static int take(struct perf_options *o, int message, const char *program)
+/* Applies one option. Returns 0, or the exit status plus 1. */
+static int take(struct perf_options *o, int letter, const char *program)
 {
     int factor;
-    switch (message) {
+    switch (letter) {
 #define X(l, name, field, low, high, arg, help)        \
     case l:                                            \
         return parse_int(optarg, low, high, &o->field) \
@@ -195,7 +195,7 @@ static int take(struct perf_options *o, int message, const char *program)
         print_help(program);
         return PERF_OK + 1;
     default:
-        return PERF_USAGE + 1; /* getopt has said it */
+        return PERF_USAGE + 1; /* getopt has printed a message */
     }
 }
 
@@ -216,8 +216,8 @@ static int check(struct perf_options *o, const char *program)
         return PERF_USAGE + 1;
     }
     if (o->step_factor <= 1 && !o->step_bytes)
-        o->step_bytes = o->max_bytes + 1; /* one size */
-    /* 0 times anything stays 0 */
+        o->step_bytes = o->max_bytes + 1; /* only one size */
+    /* 0 times the factor would stay 0 */
     if (o->step_factor > 1 && !o->min_bytes)
         o->min_bytes = 1;
     if (o->per_iter && o->iters > PERF_REDUCE_MAX) {
@@ -228,7 +228,7 @@ static int check(struct perf_options *o, const char *program)
         fprintf(stderr, "%s: -K must leave an iteration and needs -I 1\n", program);
         return PERF_USAGE + 1;
     }
-    /* a host stream records no events: the end is seen by waiting */
+    /* a host stream has no events, so the end is found by waiting */
     if (o->per_iter && !o->blocking)
         o->blocking = 2;
     size_t len = o->output_file ? strlen(o->output_file) : 0;
@@ -242,7 +242,7 @@ static int check(struct perf_options *o, const char *program)
 int perf_options_parse(struct perf_options *o, int argc, char **argv)
 {
     static const struct option longs[] = {
-#define X(message, name, field, low, high, arg, help) {name, required_argument, NULL, message},
+#define X(letter, name, field, low, high, arg, help) {name, required_argument, NULL, letter},
         INT_OPTIONS(X)
 #undef X
             {"minbytes", required_argument, NULL, 'b'},
@@ -274,13 +274,13 @@ int perf_options_parse(struct perf_options *o, int argc, char **argv)
                                .cta_policy = -1,
                                .device_ctas = 16};
     const char *slash = strrchr(argv[0], '/'), *program = slash ? slash + 1 : argv[0];
-    int message, status = 0;
+    int letter, status = 0;
     optind = 1;
     while (!status &&
-           (message = getopt_long(
+           (letter = getopt_long(
                 argc, argv, "t:g:b:e:i:f:n:m:w:N:p:c:o:d:r:z:y:T:G:C:S:J:a:R:x:D:V:M:u:I:K:B:h",
                 longs, NULL)) != -1)
-        status = take(o, message, program);
+        status = take(o, letter, program);
     if (!status && optind < argc) {
         fprintf(stderr, "%s: unexpected argument '%s'\n", program, argv[optind]);
         status = PERF_USAGE + 1;

@@ -1,5 +1,5 @@
-/* The options, the table, the loop and the check of the programs that measure other libraries; see
- * peer.h. */
+/* The options, the table, the timed loop and the check of the programs that measure other
+ * libraries: see peer.h. */
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -13,8 +13,8 @@
 #include <time.h>
 
 #define MOST_BYTES ((size_t)INT_MAX) /* MPI counts elements by int */
-#define PAGE_BYTES 4096              /* at most */
-/* of the check's inputs, from 0; sums of small integers are exact */
+#define PAGE_BYTES 4096              /* largest page */
+/* inputs of the check are 0 to VALUES - 1; sums of small integers are exact */
 #define VALUES 1021
 
 static const char *const kinds[PEER_KINDS] = {"all_reduce", "all_gather", "reduce_scatter",
@@ -53,25 +53,25 @@ static int parse_long(const char *text, long low, long high, long *out)
     return 1;
 }
 
-static int take(struct peer_options *o, int message)
+static int take(struct peer_options *o, int letter)
 {
     long value;
-    int okay = message == 'b'   ? parse_size(optarg, &o->min_bytes)
-               : message == 'e' ? parse_size(optarg, &o->max_bytes)
-               : message == 'f' ? parse_long(optarg, 2, 1 << 20, &o->factor)
-               : message == 't' ? parse_long(optarg, 1, 1024, &o->ranks)
-               : message == '?'
+    int okay = letter == 'b'   ? parse_size(optarg, &o->min_bytes)
+               : letter == 'e' ? parse_size(optarg, &o->max_bytes)
+               : letter == 'f' ? parse_long(optarg, 2, 1 << 20, &o->factor)
+               : letter == 't' ? parse_long(optarg, 1, 1024, &o->ranks)
+               : letter == '?'
                    ? 0
-                   : parse_long(optarg, message == 'n', message == 'z' ? 3 : INT_MAX, &value);
+                   : parse_long(optarg, letter == 'n', letter == 'z' ? 3 : INT_MAX, &value);
     if (!okay)
         return 0;
-    if (message == 'n')
+    if (letter == 'n')
         o->iters = (int)value;
-    if (message == 'w')
+    if (letter == 'w')
         o->warmup_iters = (int)value;
-    if (message == 'z')
+    if (letter == 'z')
         o->blocking = (int)value;
-    if (message == 'c')
+    if (letter == 'c')
         o->check = (int)value;
     return 1;
 }
@@ -84,9 +84,9 @@ int peer_options_parse(struct peer_options *o, int argc, char **argv)
                                .iters = 20,
                                .warmup_iters = 1,
                                .check = 1};
-    int message, okay = 1;
-    while (okay && (message = getopt(argc, argv, "b:e:f:n:w:z:c:t:")) != -1)
-        okay = take(o, message);
+    int letter, okay = 1;
+    while (okay && (letter = getopt(argc, argv, "b:e:f:n:w:z:c:t:")) != -1)
+        okay = take(o, letter);
     for (int kind = 0; okay && optind < argc && kind < PEER_KINDS; kind++)
         if (!strcmp(argv[optind], kinds[kind]))
             o->kind = (enum peer_kind)kind;
@@ -130,7 +130,8 @@ static struct peer_call call_for(const struct peer_library *l, enum peer_kind ki
     struct peer_call c = {.kind = kind, .count = elements, .total = elements};
     if (!in_blocks(kind))
         return c;
-    c.count = elements / nranks & ~(size_t)3; /* blocks of whole 16 bytes, as in nccl-tests */
+    /* blocks are multiples of 16 bytes, as in nccl-tests */
+    c.count = elements / nranks & ~(size_t)3;
     c.total = c.count * nranks;
     return c;
 }
@@ -165,8 +166,8 @@ static float expected(const struct peer_library *l, const struct peer_call *c, s
     return sum;
 }
 
-/* Wrong elements on all ranks. Afterwards the buffers hold zeros again: a library that works in
- * place adds to them for ever. */
+/* Counts wrong elements on all ranks. Afterwards the buffers contain zeros again: a library that
+ * works in place would add to them for ever. */
 static double check(struct peer_library *l, const struct peer_call *c)
 {
     double wrong = 0;
@@ -192,7 +193,7 @@ static double now_s(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Seconds of one call, the mean over the ranks. */
+/* Measures the seconds of one call; returns the mean over the ranks. */
 static double measure(struct peer_library *l, const struct peer_call *c,
                       const struct peer_options *o)
 {
@@ -241,9 +242,9 @@ static void print_line(const struct peer_library *l, const struct peer_call *c, 
     fflush(stdout);
 }
 
-/* Zeros, in pages of their own: compilers make calloc() of malloc() and memset(), whose pages are
- * all one page of the system's until they are written, and who reads that reads it in the first
- * cache. */
+/* Allocates zeroed memory with pages of its own. Compilers turn malloc() and memset() into
+ * calloc(), whose pages are all the system's one zero page until they are written. Reading that
+ * page would measure the first-level cache. */
 static float *make_buffer(size_t bytes)
 {
     char *at = malloc(bytes);

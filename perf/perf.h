@@ -1,7 +1,7 @@
 /*
- * The perf programs: nccl-tests' options and table for one collective each. A program is a struct
- * perf_op and a call of perf_main(); everything else is shared. Ranks are numbered by process, then
- * thread, then buffer pair in the thread ("GPU" in the options' words).
+ * The perf programs. Each has nccl-tests' options and table for one collective. A program is a
+ * struct perf_op and a call of perf_main(); everything else is shared. Ranks are numbered by
+ * process, then by thread, then by buffer pair in the thread (which the options call "GPU").
  */
 #ifndef FT_PERF_H
 #define FT_PERF_H
@@ -20,12 +20,12 @@ enum { PERF_OK = 0, PERF_FAILED = 1, PERF_USAGE = 2, PERF_NOT_HERE = 3 }; /* exi
 /* ---- options.c ------------------------------------------------------------------------------- */
 
 #define PERF_ALL (-1)
-#define PERF_MULSUM CCL(NumOps) /* stands for operators made by RedOpCreatePreMulSum */
+#define PERF_MULSUM CCL(NumOps) /* means an operator made by RedOpCreatePreMulSum */
 
 struct perf_options {
     int nthreads, ngpus;
     size_t min_bytes, max_bytes, step_bytes;
-    long step_factor; /* over 1: factor, else step_bytes */
+    long step_factor; /* used if over 1; else step_bytes */
     int iters, agg_iters, warmup_iters, run_cycles, check;
     int op, type, root; /* or PERF_ALL */
     int memory;         /* enum api_memory */
@@ -36,28 +36,28 @@ struct perf_options {
     const char *output_file;
 };
 
-/* 0, or the exit status plus 1 after the reason was printed (--help: to stdout). */
+/* Returns 0, or the exit status plus 1 after it has printed the reason (--help: to stdout). */
 int perf_options_parse(struct perf_options *o, int argc, char **argv);
 
 /* ---- types.c --------------------------------------------------------------------------------- */
 
 size_t perf_type_size(int type);
 const char *perf_type_name(int type);
-int perf_type_find(const char *name); /* also the names of C; -2: unknown */
+int perf_type_find(const char *name); /* accepts names of C types too; -2: unknown */
 const char *perf_op_name(int op);
 int perf_op_find(const char *name);
 bool perf_type_is_float(int type);
 bool perf_type_is_signed(int type);
-/* bits of the significand, the hidden one counted; floats only */
+/* bits of the significand, including the hidden bit; floats only */
 int perf_type_digits(int type);
 uint64_t perf_float_bits(int type, double value); /* rounded to nearest even; e4m3 saturates */
 
 /* ---- operations ------------------------------------------------------------------------------ */
 
-/* In elements. In place the send (or receive) buffer of rank r begins offset * r into the other
- * one. */
+/* Lengths in elements. In place, the send (or receive) buffer of rank r begins offset * r elements
+ * into the other buffer. */
 struct perf_layout {
-    size_t send, recv, param; /* param: what the call gets as count */
+    size_t send, recv, param; /* param: the count argument of the call */
     size_t send_inplace, recv_inplace;
 };
 
@@ -72,8 +72,8 @@ struct perf_call {
     api_stream stream;
 };
 
-/* A part of a rank's expected result: `count` elements from recvbuff[at], either reduced over all
- * ranks' inputs from element `from`, or a copy of rank `source`'s. */
+/* A part of a rank's expected result: `count` elements from recvbuff[at]. They are either the
+ * reduction over all ranks' inputs from element `from`, or a copy of the input of rank `source`. */
 struct perf_block {
     size_t at, from, count;
     int source; /* -1: reduced */
@@ -81,16 +81,17 @@ struct perf_block {
 
 struct perf_op {
     const char *name;
-    bool reduces, rooted, in_place; /* in_place: has such a form */
-    bool power_of_two;              /* runs on 2^k ranks only */
+    bool reduces, rooted, in_place; /* in_place: it has an in-place form */
+    bool power_of_two;              /* needs 2^k ranks */
     void (*layout)(struct perf_layout *l, size_t count, size_t type_size, int nranks);
-    int (*nsteps)(int nranks); /* NULL: 1. Steps depend on each other and never share a group */
+    /* number of steps; NULL: 1. Steps depend on each other and never share a group. */
+    int (*nsteps)(int nranks);
     CCL(Result_t) (*run)(const struct perf_call *c, int step);
-    /* How many blocks rank expects; block i goes to *b. Roots and roles come in c (rank, nranks,
-     * root, count, type_size). */
+    /* Returns the number of blocks that a rank expects; block i is written to *b. c gives rank,
+     * nranks, root, count and type_size. */
     int (*nblocks)(const struct perf_call *c);
     void (*block)(const struct perf_call *c, int i, struct perf_block *b);
-    /* Bandwidths of nccl-tests: bytes that count for algbw, and busbw / algbw. */
+    /* As in nccl-tests: the bytes that count for algbw, and the ratio busbw / algbw. */
     double (*alg_bytes)(const struct perf_call *c, const struct perf_layout *l);
     double (*bus_factor)(int nranks);
 };
@@ -98,13 +99,13 @@ struct perf_op {
 int perf_main(const struct perf_op *op, int argc, char **argv);
 
 /* layouts.c: shapes that several operations share */
-/* count everywhere */
+/* `count` elements on every rank */
 void perf_layout_same(struct perf_layout *l, size_t count, size_t type_size, int nranks);
-/* 1 block to nranks */
+/* one block in, nranks blocks out */
 void perf_layout_gather(struct perf_layout *l, size_t count, size_t type_size, int nranks);
-/* nranks blocks to 1 */
+/* nranks blocks in, one block out */
 void perf_layout_scatter(struct perf_layout *l, size_t count, size_t type_size, int nranks);
-/* nranks to nranks */
+/* nranks blocks in and out */
 void perf_layout_all(struct perf_layout *l, size_t count, size_t type_size, int nranks);
 int perf_one_block(const struct perf_call *c);
 int perf_every_block(const struct perf_call *c);
@@ -126,9 +127,10 @@ struct perf_launch {
     int local_procs; /* processes of the job on this machine; 0: unknown */
 };
 
-/* 0, or -1 after a message: the environment is contradictory. */
+/* Returns 0, or -1 after a message if the environment is contradictory. */
 int perf_launch_find(struct perf_launch *l);
-/* The same id in all processes. -1 after a message. perf_bootstrap_done(): all have it. */
+/* perf_bootstrap_id() gives all processes the same id, or returns -1 after a message.
+ * perf_bootstrap_done(): all processes have it. */
 int perf_bootstrap_id(const struct perf_launch *l, CCL(UniqueId) * id);
 void perf_bootstrap_done(void);
 
@@ -148,16 +150,16 @@ struct perf_team {
     const struct perf_options *o;
     const struct perf_op *op;
     struct perf_launch launch;
-    int nranks, nlocal; /* of the communicator; of this process */
+    int nranks, nlocal; /* ranks of the communicator; ranks of this process */
     struct perf_rank *local;
     size_t max_bytes, buffer_bytes;
     CCL(UniqueId) id;
     double *shared; /* [nthreads][PERF_REDUCE_MAX]: for reductions between threads */
     pthread_barrier_t barrier;
-    struct meeting *meeting; /* of the processes, where FTCCL_PERF_MEET names one */
+    struct meeting *meeting; /* barrier of the processes, if FTCCL_PERF_MEET names one */
 };
 
-/* Ends the process with a message about the rank: peers see it as lost. Safe from any thread. */
+/* Ends the process with a message about the rank; peers see it as lost. Any thread may call it. */
 void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result)
     __attribute__((noreturn));
 static inline void perf_must(const struct perf_rank *r, const char *what, CCL(Result_t) result)
@@ -165,29 +167,28 @@ static inline void perf_must(const struct perf_rank *r, const char *what, CCL(Re
     if (result != CCL(Success))
         perf_die(r, what, result);
 }
-/* Numbers the ranks and gets the unique id. -1 after a message. */
+/* Numbers the ranks and gets the unique id. Returns -1 after a message. */
 int perf_team_open(struct perf_team *t, const struct perf_options *o, const struct perf_op *op);
-/* communicators and streams of a thread; -1: of all */
+/* makes the communicators and streams of a thread; -1: of all threads */
 void perf_team_init(struct perf_team *t, int thread);
-/* after agreeing on max_bytes; every thread calls it */
+/* allocates buffers after all have agreed on max_bytes; every thread calls it */
 void perf_team_buffers(struct perf_team *t, int thread);
-/* the table's lines about ranks; every thread calls it */
+/* prints the table's lines about ranks; every thread calls it */
 void perf_team_report(struct perf_team *t, int thread);
 void perf_team_close(struct perf_team *t);
 
 #define PERF_REDUCE_MAX 4096
 enum perf_reduce { PERF_RANK0, PERF_AVG, PERF_MIN, PERF_MAX, PERF_SUM };
-/* Over all threads of all processes; every thread calls it. n <= PERF_REDUCE_MAX. Also a
- * barrier. */
+/* Reduces over all threads of all processes; every thread calls it. n <= PERF_REDUCE_MAX. It is
+ * also a barrier. */
 void perf_reduce(struct perf_team *t, int thread, double *values, int n, enum perf_reduce how);
 void perf_barrier(struct perf_team *t, int thread);
-/* a barrier between timed calls: by the meeting if there is one */
+/* a barrier between timed calls; uses `meeting` if there is one */
 void perf_meet(struct perf_team *t, int thread);
 
 /* ---- verify.c -------------------------------------------------------------------------------- */
 
-/* Input of `rank`, elements [from, from + count), in a form that any order of reduction brings to
- * the same result. */
+/* Input of `rank`, elements [from, from + count). Any order of reduction gives the same result. */
 struct perf_data {
     int type, op, nranks;
     uint64_t rep;
@@ -195,16 +196,18 @@ struct perf_data {
 void perf_data_input(const struct perf_data *d, int rank, bool reduced, size_t from, size_t count,
                      void *out);
 void perf_data_reduced(const struct perf_data *d, size_t from, size_t count, void *out);
-uint64_t perf_data_scalar(const struct perf_data *d, int rank); /* of mulsum, in the type's bits */
-/* Elements of got that are not those of want; averages that have to be rounded may differ in the
- * last place. */
+/* the scalar of mulsum, encoded in the type */
+uint64_t perf_data_scalar(const struct perf_data *d, int rank);
+/* Number of elements of `got` that differ from `want`. Averages that must be rounded may differ in
+ * the last place. */
 size_t perf_data_compare(const struct perf_data *d, bool reduced, const void *got, const void *want,
                          size_t count);
 
-#define PERF_GUARD_BYTES 64 /* after each buffer's used part, checked with the data */
+/* bytes after the used part of each buffer, which are checked with the data */
+#define PERF_GUARD_BYTES 64
 struct perf_buffers {
-    char *send, *recv; /* as the call gets them */
-    /* the receive side's buffer and the first byte after what an operation may write */
+    char *send, *recv; /* the arguments of the call */
+    /* the receive buffer, and the first byte after the part that an operation may write */
     char *base, *end;
     bool in_place;
 };
@@ -228,8 +231,8 @@ struct perf_result {
     struct perf_stats stats;
 };
 
-/* All sizes for one type, operator and root; every thread calls it. Thread 0 of process 0 gets the
- * sums. */
+/* Runs all sizes for one type, operator and root; every thread calls it. Thread 0 of process 0 gets
+ * the sums. */
 struct perf_totals {
     double wrong, bus_bw;
     int nlines;
@@ -243,21 +246,21 @@ void perf_table_rank(int rank, const char *line); /* line: "PID HOST" */
 void perf_table_header(const struct perf_team *t);
 void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int type, int op,
                      int root);
-/* r NULL: no such form */
+/* r NULL: the operation has no such form */
 void perf_table_body(const struct perf_team *t, const struct perf_result *r, bool out_of_place);
 void perf_table_end(const struct perf_team *t);
 /* before an error, by any thread of any process: ends a line that is begun */
 void perf_table_break(void);
 void perf_table_close(const struct perf_team *t, const struct perf_totals *totals, double min_bw);
 
-/* A JSON writer: values go where the last key or list left off. All are no-ops while no file is
- * open. */
+/* A JSON writer: a value follows the last key or list element. All functions are no-ops if no file
+ * is open. */
 int perf_json_open(const char *path);
 void perf_json_close(void);
 void perf_json_key(const char *name);
 void perf_json_open_object(void);
 void perf_json_open_list(void);
-void perf_json_end(void); /* of the innermost object or list */
+void perf_json_end(void); /* ends the innermost object or list */
 void perf_json_str(const char *text);
 void perf_json_num(double value);
 void perf_json_int(long long value);

@@ -1,10 +1,13 @@
 /*
- * How long a failure and a replacement hold up the others. Ranks are processes that reduce in a
- * loop. recovery kill [-n RANKS] [-k ROUNDS] [-b BYTES] [-g GIB]   one is killed (it has GIB of
- * memory in use): times from the kill until the last survivor had the error, had shrunk, and had
- * its next all-reduce recovery grow [-n RANKS] [-k ROUNDS] [-b BYTES]            one joins RANKS
- * others: how long they do not reduce Prints median, 99th percentile and maximum over the rounds,
- * of the slowest rank in each. Seeded by -s.
+ * Measures how long a failure, and a replacement, delay the other ranks. Ranks are processes that
+ * reduce in a loop.
+ *   recovery kill [-n RANKS] [-k ROUNDS] [-b BYTES] [-g GIB]
+ *     One rank is killed (it has GIB of memory in use). Times from the kill until the last
+ *     survivor had the error, had shrunk, and had completed its next all-reduce.
+ *   recovery grow [-n RANKS] [-k ROUNDS] [-b BYTES]
+ *     One rank joins RANKS others. Time in which these do not reduce.
+ * It prints median, 99th percentile and maximum over the rounds, of the slowest rank in each round.
+ * -s sets the seed.
  */
 #include <ftccl.h>
 
@@ -34,12 +37,12 @@ static struct {
 } want = {8, 30, 1 << 20, 0, 1, false};
 
 /* Shared by all processes of a round. */
-struct readiness {
+struct shared {
     _Atomic int id_is_set, warm, wanted, joiner_waits, wrong;
     ftcclUniqueId id, grow_id;
     double killed, failed[RANKS_MAX], shrunk[RANKS_MAX], back[RANKS_MAX], paused[RANKS_MAX];
 };
-static struct readiness *readiness;
+static struct shared *shared;
 
 static double now_ms(void)
 {
@@ -59,14 +62,14 @@ static void must(ftcclResult_t result, const char *what)
     if (result == ftcclSuccess)
         return;
     fprintf(stderr, "%s: %s: %s\n", what, ftcclGetErrorString(result), ftcclGetLastError(NULL));
-    atomic_fetch_add(&readiness->wrong, 1);
+    atomic_fetch_add(&shared->wrong, 1);
     exit(1);
 }
 
 static float *data;
 static ftcclStream_t stream;
 
-/* Sums ones; element 0 counts the ranks that want something, *wants. */
+/* Sums ones. Element 0 counts the ranks that want to grow, in *wants. */
 static ftcclResult_t reduce(ftcclComm_t comm, int *wants)
 {
     int n;
@@ -83,7 +86,7 @@ static ftcclResult_t reduce(ftcclComm_t comm, int *wants)
     *wants = (int)data[0];
     for (size_t i = 1; i < count; i++)
         if (data[i] != (float)n) {
-            atomic_fetch_add(&readiness->wrong, 1);
+            atomic_fetch_add(&shared->wrong, 1);
             break;
         }
     return result;
@@ -96,38 +99,38 @@ static void survive(ftcclComm_t comm, int rank)
     ftcclResult_t result = ftcclSuccess;
     for (int i = 0; result == ftcclSuccess; i++) {
         if (i == WARM_UP)
-            atomic_fetch_add(&readiness->warm, 1);
+            atomic_fetch_add(&shared->warm, 1);
         wants = 0;
         result = reduce(comm, &wants);
     }
-    readiness->failed[rank] = now_ms();
+    shared->failed[rank] = now_ms();
     must(ftcclCommShrink(comm, NULL, 0, &left, NULL, FTCCL_SHRINK_DEFAULT), "CommShrink");
-    readiness->shrunk[rank] = now_ms();
+    shared->shrunk[rank] = now_ms();
     must(reduce(left, &wants), "the all-reduce after the shrink");
-    readiness->back[rank] = now_ms();
+    shared->back[rank] = now_ms();
     must(ftcclCommDestroy(comm), "CommDestroy");
     must(ftcclCommDestroy(left), "CommDestroy");
 }
 
-/* Rank 0 says when to grow; all see it in the result of the same all-reduce. */
+/* Rank 0 decides when to grow; all ranks see it in the result of the same all-reduce. */
 static void grow(ftcclComm_t comm, int rank)
 {
     ftcclComm_t more;
     int wants = 0;
     for (int i = 0; wants == 0; i++) {
         if (rank == 0 && i == WARM_UP) {
-            must(ftcclCommGetUniqueId(comm, &readiness->grow_id), "CommGetUniqueId");
-            atomic_store(&readiness->wanted, 1);
+            must(ftcclCommGetUniqueId(comm, &shared->grow_id), "CommGetUniqueId");
+            atomic_store(&shared->wanted, 1);
         }
-        wants = rank == 0 && atomic_load(&readiness->joiner_waits);
+        wants = rank == 0 && atomic_load(&shared->joiner_waits);
         must(reduce(comm, &wants), "AllReduce");
     }
     double start = now_ms();
-    must(ftcclCommGrow(comm, want.n + 1, rank == 0 ? &readiness->grow_id : NULL, -1, &more, NULL),
+    must(ftcclCommGrow(comm, want.n + 1, rank == 0 ? &shared->grow_id : NULL, -1, &more, NULL),
          "CommGrow");
-    readiness->shrunk[rank] = now_ms() - start;
+    shared->shrunk[rank] = now_ms() - start;
     must(reduce(more, &wants), "the all-reduce after the grow");
-    readiness->paused[rank] = now_ms() - start;
+    shared->paused[rank] = now_ms() - start;
     must(ftcclCommDestroy(comm), "CommDestroy");
     must(ftcclCommDestroy(more), "CommDestroy");
 }
@@ -136,8 +139,8 @@ static void join(void)
 {
     ftcclComm_t comm;
     int wants = 0;
-    wait_for(&readiness->wanted, 1);
-    must(ftcclCommGrow(NULL, want.n + 1, &readiness->grow_id, want.n, &comm, NULL),
+    wait_for(&shared->wanted, 1);
+    must(ftcclCommGrow(NULL, want.n + 1, &shared->grow_id, want.n, &comm, NULL),
          "CommGrow of the joiner");
     must(reduce(comm, &wants), "the joiner's all-reduce");
     must(ftcclCommDestroy(comm), "CommDestroy");
@@ -156,11 +159,11 @@ static void rank_main(int rank, bool heavy)
         exit(0);
     }
     if (rank == 0) {
-        must(ftcclGetUniqueId(&readiness->id), "GetUniqueId");
-        atomic_store(&readiness->id_is_set, 1);
+        must(ftcclGetUniqueId(&shared->id), "GetUniqueId");
+        atomic_store(&shared->id_is_set, 1);
     }
-    wait_for(&readiness->id_is_set, 1);
-    must(ftcclCommInitRank(&comm, want.n, readiness->id, rank), "CommInitRank");
+    wait_for(&shared->id_is_set, 1);
+    must(ftcclCommInitRank(&comm, want.n, shared->id, rank), "CommInitRank");
     if (want.grow)
         grow(comm, rank);
     else
@@ -184,19 +187,19 @@ static double latest(const double *at, int but)
 static bool round_of(struct times *times)
 {
     pid_t pid[RANKS_MAX + 1];
-    memset(readiness, 0, sizeof *readiness);
+    memset(shared, 0, sizeof *shared);
     int victim = want.grow ? -1 : rand() % want.n, all = want.n + want.grow;
     for (int r = 0; r < all; r++)
         if ((pid[r] = fork()) == 0)
             rank_main(r, r == victim);
     if (want.grow) {
-        wait_for(&readiness->wanted, 1);
-        usleep(JOINER_WAITS_US); /* the joiner has come to the rendezvous while the others reduce */
-        atomic_store(&readiness->joiner_waits, 1);
+        wait_for(&shared->wanted, 1);
+        usleep(JOINER_WAITS_US); /* let the joiner reach the rendezvous while the others reduce */
+        atomic_store(&shared->joiner_waits, 1);
     } else {
-        wait_for(&readiness->warm, want.n);
+        wait_for(&shared->warm, want.n);
         usleep((useconds_t)(rand() % 5000));
-        readiness->killed = now_ms();
+        shared->killed = now_ms();
         kill(pid[victim], SIGKILL);
     }
     bool good = true;
@@ -205,11 +208,11 @@ static bool round_of(struct times *times)
         waitpid(pid[r], &status, 0);
         good &= r == victim || status == 0;
     }
-    double from = want.grow ? 0 : readiness->killed;
-    *times = (struct times){latest(readiness->failed, victim) - from,
-                            latest(readiness->shrunk, victim) - from,
-                            latest(want.grow ? readiness->paused : readiness->back, victim) - from};
-    return good && !readiness->wrong;
+    double from = want.grow ? 0 : shared->killed;
+    *times = (struct times){latest(shared->failed, victim) - from,
+                            latest(shared->shrunk, victim) - from,
+                            latest(want.grow ? shared->paused : shared->back, victim) - from};
+    return good && !shared->wrong;
 }
 
 static int ascending(const void *a, const void *b)
@@ -268,9 +271,8 @@ int main(int argc, char **argv)
         return 2;
     }
     srand(want.seed);
-    readiness = mmap(NULL, sizeof *readiness, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                     -1, 0);
-    if (readiness == MAP_FAILED)
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
         return 1;
     for (int i = 0; i < want.rounds; i++)
         if (!round_of(&times[i])) {

@@ -1,6 +1,6 @@
 /*
- * Times and verifies. All threads of all processes run the same sequence. The timed loop calls the
- * operation and, where the options ask for it, waits; nothing else.
+ * Measures and verifies. All threads of all processes run the same sequence. The timed loop only
+ * calls the operation and, if the options require it, waits.
  */
 #include "perf.h"
 
@@ -9,16 +9,16 @@
 #include <string.h>
 #include <time.h>
 
-/* One thread's view of one line of the table. */
+/* The data of one thread for one line of the table. */
 struct bench {
     struct perf_team *t;
-    int thread, n, nsteps; /* ranks of the thread; steps of the operation */
+    int thread, n, nsteps; /* n: ranks of the thread; nsteps: steps of the operation */
     struct perf_rank *ranks;
     struct perf_call *calls;      /* [n] */
     struct perf_buffers *buffers; /* [n] */
     struct perf_layout layout;
     int type, op, root;
-    /* iterations walk through the buffers, as in nccl-tests, so that caches help less */
+    /* iterations use different parts of the buffers, as in nccl-tests, so that caches help less */
     size_t total_bytes, nshifts;
     double *iter_s; /* [iters] with -I, else NULL */
 };
@@ -32,7 +32,7 @@ static double now_s(void)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Buffers and arguments for a size. In place, one side lies in the other side's buffer. */
+/* Sets buffers and arguments for a size. In place, one buffer is part of the other. */
 static void prepare(struct bench *b, size_t bytes, bool in_place)
 {
     const struct perf_team *t = b->t;
@@ -92,7 +92,7 @@ static void finish(struct bench *b)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Seconds of one operation; *calls_s: of the calls alone. */
+/* Returns the seconds of one operation. *calls_s: the time of the calls alone. */
 static double timed_loop(struct bench *b, double *calls_s)
 {
     const struct perf_options *o = b->t->o;
@@ -173,12 +173,13 @@ static double verify(struct bench *b, bool in_place)
             b->calls[i].recv = b->buffers[i].recv;
             perf_verify_fill(t->op, &b->calls[i], &b->layout, &d, &b->buffers[i]);
         }
-        perf_barrier(b->t, b->thread); /* a rank's buffer may be read as soon as a peer starts */
+        /* a peer may read a rank's buffer as soon as the peer starts */
+        perf_barrier(b->t, b->thread);
         start(b, 0);
         finish(b);
         for (int i = 0; i < b->n; i++) {
             size_t n = perf_verify_check(t->op, &b->calls[i], &b->layout, &d, &b->buffers[i]);
-            /* also if their sum goes wrong */
+            /* even if their sum is wrong */
             if (n)
                 fprintf(stderr, "rank %d: %zu wrong elements\n", b->ranks[i].rank, n);
             wrong += (double)n;

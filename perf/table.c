@@ -1,5 +1,5 @@
-/* The table in nccl-tests' layout, and the same as JSON. Only thread 0 of process 0 calls anything
- * here but perf_table_break(). */
+/* The table in nccl-tests' layout, and the same data as JSON. Only thread 0 of process 0 calls
+ * these functions. */
 #include "perf.h"
 
 #include <stdatomic.h>
@@ -158,7 +158,7 @@ void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int 
     atomic_store_explicit(&line_open, true, memory_order_relaxed);
     printf("%12zu  %12zu  %8s  %6s  %6d", bytes, count, perf_type_name(type), op_name, root);
     if (isatty(STDOUT_FILENO))
-        fflush(stdout); /* the line shows how far it is */
+        fflush(stdout); /* so that the line shows the progress */
     perf_json_open_object();
     member_int("size", (long long)bytes);
     member_int("count", (long long)count);
@@ -169,7 +169,7 @@ void perf_table_line(const struct perf_team *t, size_t bytes, size_t count, int 
     member_int("root", root);
 }
 
-/* As many decimals as fit. */
+/* Formats a number with as many decimals as fit. */
 static const char *fitting(double value, int width, char text[32])
 {
     for (int decimals = 2; decimals >= 0; decimals--)

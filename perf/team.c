@@ -1,7 +1,7 @@
 /*
- * The ranks of this process and what they need: communicators, streams, buffers, and reductions of
- * small numbers over all threads of all processes. Each thread owns its ranks from init to close;
- * what threads share is written by one between two barriers.
+ * The ranks of this process, with their communicators, streams and buffers, and reductions of small
+ * numbers over all threads of all processes. Each thread owns its ranks from init to close. Data
+ * that threads share is written by one thread between two barriers.
  */
 #include "meet.h"
 #include "perf.h"
@@ -24,7 +24,7 @@ static int spaces_to_new_line(void)
 
 void perf_die(const struct perf_rank *r, const char *what, CCL(Result_t) result)
 {
-    /* never released: the first error is the one to see */
+    /* never released, so that only the first error is printed */
     static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&once);
     const char *why = CCL(GetLastError)(NULL);
@@ -57,7 +57,7 @@ int perf_team_open(struct perf_team *t, const struct perf_options *o, const stru
     return t->launch.nprocs > 1 ? meeting_join(&t->meeting, t->launch.nprocs) : 0;
 }
 
-/* The ranks of a thread: *first and the number. */
+/* Returns the ranks of a thread: *first, and their number. */
 static int thread_ranks(const struct perf_team *t, int thread, struct perf_rank **first)
 {
     *first = t->local + (thread < 0 ? 0 : thread * t->o->ngpus);
@@ -87,7 +87,7 @@ void perf_team_init(struct perf_team *t, int thread)
     }
 }
 
-/* Written once, so that no page is the system's shared page of zeros. */
+/* Writes the buffer once, so that no page is the system's shared page of zeros. */
 static void touch(char *buffer, size_t bytes)
 {
     static const char zeros[65536];
@@ -95,8 +95,8 @@ static void touch(char *buffer, size_t bytes)
         api_mem_write(buffer + at, zeros, bytes - at < sizeof zeros ? bytes - at : sizeof zeros);
 }
 
-/* Bytes of memory for buffers that are free on this machine, shared by its processes; huge if that
- * is not known. */
+/* Bytes of free memory for buffers on this machine, which its processes share; a huge value if
+ * unknown. */
 static double free_bytes(const struct perf_team *t)
 {
     double kib = api_gpu_bytes() / 1024;
@@ -121,7 +121,7 @@ static void agree_max_bytes(struct perf_team *t, int thread)
         if (thread == 0)
             t->max_bytes = (size_t)most;
     }
-    perf_barrier(t, thread); /* max_bytes is the same for all threads after it */
+    perf_barrier(t, thread); /* after it max_bytes is the same for all threads */
 }
 
 void perf_team_buffers(struct perf_team *t, int thread)
@@ -157,7 +157,7 @@ void perf_team_close(struct perf_team *t)
         if (r->recv_handle)
             CCL(CommDeregister)(r->comm, r->recv_handle);
     }
-    CCL(GroupStart)(); /* one after the other they would wait for each other */
+    CCL(GroupStart)(); /* without a group each would wait for the next one */
     for (int i = 0; i < t->nlocal; i++)
         if (t->local[i].comm)
             CCL(CommDestroy)(t->local[i].comm);
@@ -186,8 +186,8 @@ static double combine(double a, double b, enum perf_reduce how)
     return a + b;
 }
 
-/* Over processes, by the communicator itself: the process's first rank brings the values, the
- * others nothing. */
+/* Reduces over processes with the communicator itself: the process's first rank contributes the
+ * values, its other ranks nothing. */
 static void reduce_processes(struct perf_team *t, int thread, double *values, int n,
                              enum perf_reduce how)
 {
@@ -225,7 +225,7 @@ void perf_reduce(struct perf_team *t, int thread, double *values, int n, enum pe
         for (int i = 1; how != PERF_RANK0 && i < t->o->nthreads; i++)
             values[k] = combine(values[k], t->shared[(size_t)i * PERF_REDUCE_MAX + (size_t)k], how);
     }
-    pthread_barrier_wait(&t->barrier); /* all have read */
+    pthread_barrier_wait(&t->barrier); /* all threads have read the values */
     if (t->launch.nprocs > 1)
         reduce_processes(t, thread, values, n, how);
     if (how == PERF_AVG)
@@ -251,7 +251,7 @@ void perf_meet(struct perf_team *t, int thread)
     pthread_barrier_wait(&t->barrier);
 }
 
-/* ---- who is where ---------------------------------------------------------------------------- */
+/* ---- report of the ranks --------------------------------------------------------------------- */
 
 void perf_team_report(struct perf_team *t, int thread)
 {

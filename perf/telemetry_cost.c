@@ -1,8 +1,8 @@
 /*
- * What recording costs: one operation record with three changes of state and its wait updates, over
- * and over through the whole ring. Prints the median and the worst of several rounds; the target is
- * under 50 ns a small operation. The clock is not read in the loop: the engine has the time
- * already.
+ * Measures the cost of telemetry: one operation record with three changes of state and its wait
+ * updates, repeated over the whole ring. It prints the median and the worst of several rounds. The
+ * target is less than 50 ns per small operation. The loop does not read the clock, because the
+ * engine already has the time.
  */
 #include "telemetry/telemetry.h"
 
@@ -10,7 +10,7 @@
 
 #define ROUNDS 31
 #define OPS 100000
-#define WAITS 2 /* of a small operation between two ranks */
+#define WAITS 2 /* wait updates of a small operation between two ranks */
 
 static int ascending(const void *a, const void *b)
 {

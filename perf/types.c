@@ -1,5 +1,5 @@
-/* Names and sizes of types and operators as nccl-tests writes them, and the small floats'
- * encodings. */
+/* Names and sizes of types and operators in nccl-tests' spelling, and the encodings of small
+ * floats. */
 #include "perf.h"
 
 #include <math.h>
@@ -98,9 +98,9 @@ uint64_t perf_float_bits(int type, double value)
     if (value == 0)
         return sign;
     frexp(value, &exponent);
-    /* below: subnormal, with the least exponent */
+    /* below the range: subnormal, with the lowest exponent */
     exponent = exponent - 1 < 1 - bias ? 1 - bias : exponent - 1;
-    /* of the last place; round to nearest even */
+    /* units of the last place; rounded to nearest even */
     double units = nearbyint(ldexp(value, m - exponent));
     /* A hidden bit adds 1 to the exponent field; a carry out of the significand does too. */
     uint64_t bits = ((uint64_t)(exponent + bias - 1) << m) + (uint64_t)units;

@@ -1,7 +1,7 @@
 /*
- * Fills the buffers before a checked call and compares them after it: every expected block, that
- * the receive side's buffer was not written after its end, and that out of place the send buffer is
- * as it was. Works in pieces, so that no buffer as large as the result is needed.
+ * Fills the buffers before a checked call and compares them after it: every expected block; that
+ * nothing was written after the end of the receive buffer; and, out of place, that the send buffer
+ * is unchanged. It works in pieces, so it needs no buffer as large as the result.
  */
 #include "perf.h"
 

@@ -1,7 +1,7 @@
 /*
- * ftccl-info: what this build is, what it finds on this machine, what it would do, and what a
- * running, stopped or killed process was doing. Exit status 0, 1 when what was asked for is not
- * there, 2 for a usage error.
+ * ftccl-info: shows this build, what it finds on this machine, the plan of a collective, and the
+ * telemetry and memory of a process, which may be running, stopped or dead. Exit status: 0; 1 if
+ * what was asked for does not exist; 2 for a usage error.
  */
 #include "info.h"
 #include "streams.h"

@@ -1,11 +1,9 @@
 /*
  * ftccl-run: starts N ranks of a program on this machine, kills or stops some of them at given
- * times, and ends with the first status that is not zero.
- *
- * One thread, one poll loop over a signalfd, the pipes of -l and the next planned event. Every rank
- * leads a process group of its own. A rank that ended stays unreaped until its group has been
- * killed, so that a signal to the group can never meet another process that was given the same
- * number.
+ * times, and exits with the first status that is not zero. It has one thread and one poll loop over
+ * a signalfd, the pipes of -l and the next planned event. Every rank leads a process group of its
+ * own. A rank that has ended is not reaped until its group has been killed. So a signal to the
+ * group can never reach another process that got the same number.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -29,20 +27,22 @@
 #include "run.h"
 #include "streams.h"
 
-#define LINE_BYTES 8192 /* longer lines of -l come out in pieces */
+#define LINE_BYTES 8192 /* with -l, longer lines are printed in pieces */
 #define RESTARTS_MAX 10
-#define FINISH_NS 5000000000ull /* a rank that does not end this long after SIGKILL is given up */
+/* ftccl-run stops waiting for a rank that has not ended this long after SIGKILL */
+#define FINISH_NS 5000000000ull
 
 struct pipe_end {
     int fd, to;  /* -1: closed; STDOUT_FILENO or STDERR_FILENO */
-    bool unread; /* nobody reads where it goes */
+    bool unread; /* the reader of `to` has gone */
     size_t len_bytes;
     char line[LINE_BYTES];
 };
 
 struct rank {
     pid_t pid;
-    bool started, ended, excused; /* excused: killed or stopped by us, its status does not count */
+    /* excused: ftccl-run has killed or stopped it, so its status does not count */
+    bool started, ended, excused;
     bool stopped;
     int status, restarts;
     struct pipe_end *out, *err; /* with -l */
@@ -55,7 +55,8 @@ static cpu_set_t *places; /* per rank; NULL: anywhere */
 static uint64_t start_ns;
 static int first_status;
 static int nforwarded;
-static bool unread; /* the output of a rank, and so the rank may have ended for that */
+/* the output of some rank has no reader, and the rank may have ended for that reason */
+static bool unread;
 static sigset_t blocked, original;
 static struct rlimit nofile;
 
@@ -74,7 +75,7 @@ static void signal_rank(const struct rank *r, int sig)
 
 /* ---- start ----------------------------------------------------------------------------------- */
 
-/* Between fork and exec: only calls that a signal handler may make. */
+/* Runs between fork and exec, so it makes only async-signal-safe calls. */
 static void become_rank(int rank, pid_t parent, int out, int err)
 {
     setpgid(0, 0);
@@ -128,7 +129,7 @@ static void start_rank(int i)
         if (!first_status)
             first_status = 1;
     } else {
-        setpgid(pid, pid); /* here too: whoever comes first */
+        setpgid(pid, pid); /* both parent and child do this, whichever runs first */
         r->pid = pid;
         r->started = true;
     }
@@ -140,7 +141,7 @@ static void start_rank(int i)
 
 /* ---- output of -l ---------------------------------------------------------------------------- */
 
-/* 0 or an errno. */
+/* Returns 0 or an errno. */
 static int put(int to, const char *data, size_t len_bytes)
 {
     while (len_bytes > 0) {
@@ -160,8 +161,8 @@ static int put(int to, const char *data, size_t len_bytes)
     return 0;
 }
 
-/* Where nobody reads, the rank's pipe is closed: its next write ends it, as one to the real stdout
- * would. When the disk is full the ranks go on. */
+/* If the reader has gone, the rank's pipe is closed: its next write ends it, as a write to the real
+ * stdout would. If the disk is full, the ranks go on. */
 static void cannot_write(struct pipe_end *end, int err)
 {
     static bool told;
@@ -196,7 +197,7 @@ static void pipe_close(int rank, struct pipe_end *end)
     end->fd = -1;
 }
 
-/* Passes on the whole lines that have come; closes at end of file. */
+/* Prints the complete lines that have arrived. Closes the pipe at end of file. */
 static void pipe_read(int rank, struct pipe_end *end)
 {
     while (end->fd >= 0) {
@@ -243,7 +244,8 @@ static void free_pipes(int rank)
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-/* The rank's group has nobody left who could outlive it; its own entry goes last. */
+/* Kills the rank's group, and then reaps the rank, whose process entry kept the group's number in
+ * use. */
 static void reap(int i)
 {
     struct rank *r = &ranks[i];
@@ -293,7 +295,7 @@ static void take_signals(int sigfd)
     while (read(sigfd, &info, sizeof info) == (ssize_t)sizeof info) {
         if (info.ssi_signo == SIGCHLD)
             continue;
-        int sig = nforwarded++ ? SIGKILL : (int)info.ssi_signo; /* who insists means it */
+        int sig = nforwarded++ ? SIGKILL : (int)info.ssi_signo; /* a second signal kills */
         for (int i = 0; i < opt.nranks; i++) {
             signal_rank(&ranks[i], sig);
             signal_rank(&ranks[i], SIGCONT);
@@ -302,7 +304,8 @@ static void take_signals(int sigfd)
     look_for_ended();
 }
 
-/* Carries out what is due; returns when the next is, 0 if nothing is planned. */
+/* Carries out the events that are due. Returns the time of the next event, or 0 if none is
+ * planned. */
 static uint64_t run_events(void)
 {
     uint64_t next_ns = 0;
@@ -331,7 +334,8 @@ static uint64_t run_events(void)
     return next_ns;
 }
 
-/* Ranks that still run. Those that were stopped for good do not count: nothing will wake them. */
+/* Number of ranks that still run, without ranks that were stopped for good, which nothing will
+ * wake. */
 static int running(void)
 {
     int n = 0;
@@ -358,10 +362,10 @@ static void turn(struct pollfd *polls, int sigfd, int timeout_ms)
         if (polls[i + 1].revents)
             pipe_read(rank, ranks[rank].err);
     }
-    take_signals(sigfd); /* last: a restart changes the pipes */
+    take_signals(sigfd); /* last, because a restart changes the pipes */
 }
 
-/* Stopped ranks and what ranks left behind in their groups. */
+/* Ends stopped ranks and the processes that ranks left in their groups. */
 static void finish(void)
 {
     for (int i = 0; i < opt.nranks; i++)
@@ -380,7 +384,7 @@ static void finish(void)
     }
 }
 
-/* Room for the pipes here; the ranks get the limit as it was. */
+/* Raises the limit of descriptors for the pipes; ranks get the old limit. */
 static void raise_nofile(void)
 {
     getrlimit(RLIMIT_NOFILE, &nofile);

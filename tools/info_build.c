@@ -1,6 +1,6 @@
 /*
- * The build and the parameters. Nothing here depends on when or where it was built, so that builds
- * are reproducible.
+ * Prints the build and the parameters. Nothing here depends on time or place of the build, so
+ * builds are reproducible.
  */
 #include "info.h"
 
@@ -82,7 +82,8 @@ void info_params_changed(FILE *out)
         fputs("  none\n", out);
 }
 
-/* Text of a manual page: no hyphenation of names and numbers, no accidental requests. */
+/* Prints text of a manual page without hyphenation of names and numbers, and without accidental
+ * requests. */
 static void put_roff(FILE *out, const char *text)
 {
     for (const char *p = text; *p; p++) {

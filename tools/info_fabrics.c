@@ -1,6 +1,5 @@
 /*
- * What is on the machine that this build does not use: RDMA devices, libfabric providers, the CUDA
- * driver.
+ * Lists hardware that this build does not use: RDMA devices, libfabric providers, the CUDA driver.
  */
 #include "info.h"
 
@@ -45,7 +44,8 @@ static void print_verbs(FILE *out)
 #ifdef FT_HAVE_LIBFABRIC
 #include <rdma/fabric.h>
 
-/* One provider has an entry for each domain, address format and endpoint type. */
+/* True if the provider was listed before: it has an entry for each domain, address format and
+ * endpoint type. */
 static bool named_before(const struct fi_info *list, const struct fi_info *end)
 {
     for (; list != end; list = list->next)
@@ -75,7 +75,7 @@ static void print_libfabric(FILE *out)
 }
 #endif
 
-/* The driver is never linked; loading it changes nothing on the device. */
+/* Loads the driver, which is never linked. Loading it changes nothing on the device. */
 static void print_cuda(FILE *out)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);

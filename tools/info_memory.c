@@ -1,10 +1,10 @@
 /*
- * What FTCCL takes of memory in a process that runs, read from /proc/PID/smaps. A link's shared
- * memory lies in two processes: half of it counts here. Its pages count when they are allocated,
- * whether this process has touched them or not; those that long messages took go when none has come
- * for a while (FTCCL_TRIM_MS), so an idle process shows less than a busy one. What is on the heap
- * cannot be told from the program's own; perf/scaling takes the difference that a communicator
- * makes.
+ * Prints the memory that FTCCL uses in a running process, read from /proc/PID/smaps. A link's
+ * shared memory belongs to two processes, so half of it counts here. Its pages count when they are
+ * allocated, whether or not this process has touched them. Pages that long messages used are freed
+ * when no long message has come for a while (FTCCL_TRIM_MS), so an idle process shows less than a
+ * busy one. FTCCL's memory on the heap cannot be told from the program's; perf/scaling measures how
+ * much a communicator adds.
  */
 #include "info.h"
 
@@ -18,7 +18,7 @@ struct sum {
     uint64_t bytes;
 };
 
-/* The part of the name in a line of smaps that opens a mapping. */
+/* Finds the kind of a mapping by its name in a line of smaps. */
 static int sort_of(const char *line)
 {
     if (strstr(line, "/memfd:ftccl-link"))
@@ -28,7 +28,7 @@ static int sort_of(const char *line)
     return strstr(line, "/dev/shm/ftccl-") ? RECORDS : OTHER;
 }
 
-/* Bytes allocated for the file that is mapped at "FROM-TO"; 0 where only root may ask. */
+/* Bytes allocated for the file that is mapped at "FROM-TO"; 0 if only root may read that. */
 static uint64_t allocated(int pid, const char *line)
 {
     char path[128];
@@ -68,7 +68,7 @@ int info_memory(FILE *out, int pid)
         return ft_fail(FT_INVAL, "no process %d, or not one of this user", pid);
     struct sum sums[OTHER + 1] = {0};
     int sort = OTHER;
-    uint64_t known = 0; /* of the mapping at hand, allocated in its file */
+    uint64_t known = 0; /* bytes allocated in the file of the present mapping */
     while (fgets(line, sizeof line, maps)) {
         unsigned long long from, to, size_kib;
         if (sscanf(line, "%llx-%llx ", &from, &to) == 2) {

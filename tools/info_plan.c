@@ -1,5 +1,5 @@
 /*
- * What a collective would do, without running it: the same selection that a communicator makes, for
+ * Shows what a collective would do, without running it: the same selection as a communicator's, for
  * a made-up view.
  */
 #include "info.h"
@@ -37,7 +37,7 @@ bool info_size_parse(const char *text, size_t *bytes)
     return true;
 }
 
-/* "all-reduce", "AllReduce" and "allreduce" are one. */
+/* Compares names so that "all-reduce", "AllReduce" and "allreduce" are equal. */
 static bool same_word(const char *a, const char *b)
 {
     for (;; a++, b++) {

@@ -1,5 +1,5 @@
 /*
- * The machine: by hwloc when built with it, else the little that /sys tells directly.
+ * Prints the machine, from hwloc if it is built in, otherwise a few facts from /sys.
  */
 #include "info.h"
 
@@ -27,7 +27,7 @@ static void print_memory(FILE *out, hwloc_topology_t topology)
                 hwloc_bitmap_weight(node->cpuset));
 }
 
-/* The NUMA node that a device hangs on, -1 if all are alike. */
+/* The NUMA node to which a device is attached; -1 if it is equally near to all. */
 static int locality(hwloc_topology_t topology, hwloc_obj_t device)
 {
     hwloc_obj_t near = hwloc_get_non_io_ancestor_obj(topology, device);
@@ -90,7 +90,7 @@ void info_topology(FILE *out)
 #include <dirent.h>
 #include <string.h>
 
-/* First line of a file, "" if there is none. */
+/* Returns the first line of a file, or "" if there is none. */
 static const char *line_of(const char *path, char *buf, int len)
 {
     buf[0] = '\0';

@@ -1,8 +1,8 @@
 /*
- * On which processors the ranks of ftccl-run run. The plan is made before the first rank starts,
- * from the cores that this process itself may use, in the order of the machine's topology:
- * neighbours in rank are neighbours there. By hwloc when built with it; processor numbers alone do
- * not tell which of them share a core or a memory.
+ * Chooses the CPUs on which the ranks of ftccl-run run. The plan is made before the first rank
+ * starts. It uses the cores that this process may use, in the order of the machine's topology, so
+ * neighbouring ranks run on neighbouring cores. It uses hwloc if that is built in, because CPU
+ * numbers alone do not tell which CPUs share a core or a memory.
  */
 #include "run.h"
 
@@ -16,14 +16,15 @@
 #endif
 
 struct core {
-    cpu_set_t cpus; /* of it, those that may be used */
-    int node;       /* NUMA node, as the topology counts them; -1: none */
+    cpu_set_t cpus; /* CPUs of the core that may be used */
+    int node;       /* NUMA node, in the topology's numbering; -1: none */
 };
 
 struct machine {
     int ncores;
-    struct core *core; /* those of a node beside each other */
-    bool here;         /* this one, not the description of another that hwloc was given */
+    struct core *core; /* cores of one node are adjacent */
+    /* the topology is that of this machine, and not of a file that hwloc was given */
+    bool here;
 };
 
 /* ---- the machine ----------------------------------------------------------------------------- */
@@ -41,7 +42,8 @@ static bool add_core(struct machine *m, const cpu_set_t *cpus, int node)
 }
 
 #ifdef FT_HAVE_HWLOC
-/* Memory without processors is no core's, of two at the same processors the first counts. */
+/* Finds the NUMA node of a core. Memory without CPUs belongs to no core. If two nodes have the same
+ * CPUs, the first one counts. */
 static int node_of(hwloc_topology_t topology, hwloc_obj_t core)
 {
     hwloc_obj_t node = NULL;
@@ -97,7 +99,7 @@ static bool find_cores(struct machine *m, const cpu_set_t *allowed)
 
 struct range {
     int from, to;
-}; /* of cores */
+}; /* a range of cores */
 
 /* The cores of the same node as this one. */
 static struct range node_around(const struct machine *m, int core)
@@ -131,7 +133,7 @@ static int round_up(int a, int b)
     return (a + b - 1) / b;
 }
 
-/* Whole nodes where there are enough, else cores of one node. */
+/* Gives a rank whole nodes if there are enough, otherwise cores of one node. */
 static struct range share_of(const struct machine *m, int rank, int nranks)
 {
     int nnodes = count_nodes(m);
@@ -202,9 +204,9 @@ cpu_set_t *run_bind_plan(const struct run_options *opt)
     return sets;
 }
 
-/* ---- telling --------------------------------------------------------------------------------- */
+/* ---- report ---------------------------------------------------------------------------------- */
 
-/* As in the kernel's lists: 0-3,8. */
+/* Prints a set of CPUs in the format of the kernel's lists: 0-3,8. */
 static void print_set(FILE *out, const cpu_set_t *set)
 {
     const char *before = "";

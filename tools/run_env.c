@@ -1,8 +1,8 @@
 /*
- * What a rank of ftccl-run finds in its environment. The rendezvous is served by ftccl-run itself:
- * the unique id is made here and handed down in hex, so no port has to be guessed. MASTER_ADDR and
- * MASTER_PORT, which torch wants, are set unless they are there; the port stays bound here (without
- * listening) so that nobody else is given it.
+ * Makes the environment of the ranks of ftccl-run. ftccl-run serves the rendezvous itself: it makes
+ * the unique id and passes it in hex, so no port has to be guessed. It sets MASTER_ADDR and
+ * MASTER_PORT, which torch needs, unless they are set. It keeps that port bound (without
+ * listening), so that no other program gets it.
  */
 #include "run.h"
 
@@ -79,7 +79,8 @@ static void unique_id_hex(char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1])
         snprintf(hex + 2 * i, 3, "%02x", (unsigned)(unsigned char)id.internal[i]);
 }
 
-/* A port of the loopback that both we and a later listener with SO_REUSEADDR may bind; 0: none. */
+/* Binds a port of the loopback interface that a later listener with SO_REUSEADDR can bind too. 0:
+ * none. */
 static int hold_port(struct run_env *env)
 {
     struct sockaddr_in addr = {.sin_family = AF_INET,

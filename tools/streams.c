@@ -11,7 +11,7 @@ static const char *name;
 
 static void check_stdout(void)
 {
-    int err = fflush(stdout) ? errno : 0; /* of an earlier write it is gone */
+    int err = fflush(stdout) ? errno : 0; /* the errno of an earlier write is lost */
     if (!err && !ferror(stdout))
         return;
     fprintf(stderr, "%s: cannot write%s%s\n", name, err ? ": " : "", err ? strerror(err) : "");
@@ -21,7 +21,7 @@ static void check_stdout(void)
 void streams_open(const char *program)
 {
     name = program;
-    /* opened the wrong way round: use of them fails as if they were closed */
+    /* opened in the wrong direction, so that using them fails as if they were closed */
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
         if (fcntl(fd, F_GETFD) < 0 &&
             open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) != fd)

@@ -2,9 +2,9 @@
 #ifndef FT_TOOLS_STREAMS_H
 #define FT_TOOLS_STREAMS_H
 
-/* First in main. Those that are closed are taken, so that no file of ours comes to their place; at
- * the end of the process its status is 1, with a sentence, if what it printed has not all
- * arrived. */
+/* Call it first in main. It occupies standard streams that are closed, so that no file of ours gets
+ * their number. If not everything that was printed could be written, the process ends with status 1
+ * and a sentence. */
 void streams_open(const char *program);
 
 #endif

@@ -1,13 +1,13 @@
 /*
- * NCCL's interface, 2.30.7, for programs that are compiled against FTCCL's libnccl.so.2. Nothing of
- * CUDA is needed. A program that was compiled against NVIDIA's header runs with the library too, so
- * that this one is for machines that do not have it.
+ * NCCL's interface, version 2.30.7, for programs that are compiled for FTCCL's libnccl.so.2. It
+ * needs nothing of CUDA. A program that was compiled with NVIDIA's header runs with the library
+ * too, so this header is for machines without NVIDIA's.
  *
- * What the calls do is said in ftccl.h: ncclX does what ftcclX does there, and a ncclComm_t is a
- * ftcclComm_t, so that the calls of ftccl.h that NCCL does not have may be used on it, after a
- * cast. docs/nccl-compatibility.md has what differs. NCCL_VERSION_CODE is the version whose
- * promises the library keeps, not that of the declarations. All calls are also there as pncclX, for
- * tools that put their own ncclX in front.
+ * ftccl.h documents the calls: ncclX does what ftcclX does. A ncclComm_t is a ftcclComm_t: after a
+ * cast, the calls of ftccl.h that NCCL does not have may be used on it. docs/nccl-compatibility.md
+ * lists the differences. NCCL_VERSION_CODE is the version whose behaviour the library has, not the
+ * version of the declarations. All calls also exist as pncclX, for tools that define their own
+ * ncclX.
  */
 #ifndef NCCL_H_
 #define NCCL_H_
@@ -23,7 +23,7 @@
 #define NCCL_VERSION(X, Y, Z) \
     (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 #define NCCL_VERSION_CODE NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH)
-#define FTCCL_NCCL_INTERFACE NCCL_VERSION(2, 30, 7) /* of these declarations */
+#define FTCCL_NCCL_INTERFACE NCCL_VERSION(2, 30, 7) /* the version of these declarations */
 
 #ifdef __cplusplus
 extern "C" {
@@ -31,7 +31,7 @@ extern "C" {
 
 /* ---- types ----------------------------------------------------------------------------------- */
 
-#ifndef __DRIVER_TYPES_H__ /* CUDA's header that has it too */
+#ifndef __DRIVER_TYPES_H__ /* this header of CUDA declares it too */
 typedef struct CUstream_st *cudaStream_t;
 #endif
 
@@ -53,7 +53,7 @@ typedef enum {
     ncclInvalidUsage = 5,
     ncclRemoteError = 6,
     ncclInProgress = 7,
-    ncclTimeout = 8, /* only to callers that know it: docs/nccl-compatibility.md */
+    ncclTimeout = 8, /* returned only to callers that know it: docs/nccl-compatibility.md */
     ncclNumResults = 9
 } ncclResult_t;
 
@@ -169,7 +169,7 @@ typedef struct {
 
 typedef struct ncclParamHandle *ncclParamHandle_t;
 
-/* Of a communicator's ranks: nRanks of them, stride apart, of which this is number rank. */
+/* A team: nRanks ranks of a communicator, `stride` apart; this rank is number `rank` of them. */
 struct ncclTeam {
     int nRanks, rank, stride;
 };
@@ -287,7 +287,8 @@ FTCCL_NCCL_CALL(ncclTeam_t, TeamRail, (ncclComm_t comm))
 FTCCL_NCCL_CALL(int, TeamRankToWorld, (ncclComm_t comm, ncclTeam_t team, int rank))
 FTCCL_NCCL_CALL(int, TeamRankToLsa, (ncclComm_t comm, ncclTeam_t team, int rank))
 
-/* These are not to be had: they give ncclInvalidUsage and a sentence in ncclGetLastError(). */
+/* These are not supported: they return ncclInvalidUsage and set a sentence for
+ * ncclGetLastError(). */
 FTCCL_NCCL_CALL(ncclResult_t, ParamBind, (ncclParamHandle_t * out, const char *key))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetI8, (ncclParamHandle_t h, int8_t *out))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetI16, (ncclParamHandle_t h, int16_t *out))
@@ -302,7 +303,7 @@ FTCCL_NCCL_CALL(ncclResult_t, ParamGet, (ncclParamHandle_t h, void *out, int max
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetParameter,
                 (const char *key, const char **value, int *valueLen))
 FTCCL_NCCL_CALL(ncclResult_t, ParamGetAllParameterKeys, (const char ***table, int *tableLen))
-FTCCL_NCCL_CALL(void, ParamDumpAll, (void)) /* says so in the log */
+FTCCL_NCCL_CALL(void, ParamDumpAll, (void)) /* the log says that it is not supported */
 
 #undef FTCCL_NCCL_CALL
 

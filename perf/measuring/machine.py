@@ -1,4 +1,4 @@
-"""What machine this is, and what it can do without any library."""
+"""The machine, and what it can do without any library."""
 import os
 import platform
 import re
@@ -32,7 +32,7 @@ def versions(programs):
 
 
 def identity():
-    """What must be the same for results to stand in one table: the machine, and where ranks meet between calls."""
+    """Data that must be equal if results share a table: the machine, and how ranks synchronise between calls."""
     return {"meeting": "one counter", "processor": first_line(["lscpu"], r"Model name:\s*(.*)"), "cores": os.cpu_count(),
             "l2": first_line(["lscpu"], r"L2 cache:\s*(.*)"), "l3": first_line(["lscpu"], r"L3 cache:\s*(.*)"),
             "hypervisor": first_line(["lscpu"], r"Hypervisor vendor:\s*(.*)"), "kernel": platform.release().split("-")[0],
@@ -44,7 +44,7 @@ def session():
 
 
 def limits(programs, transport, ranks, sizes):
-    """One pass: a list of [name, bytes, value]; empty where it could not be measured."""
+    """Measures once. Returns a list of [name, bytes, value]; it is empty if nothing could be measured."""
     if "limits" not in programs.peers:
         return []
     argv = [programs.peers["limits"], transport, str(ranks)] + [str(s) for s in sorted({max(s, LEAST_BYTES) for s in sizes})]

@@ -17,7 +17,7 @@ def microseconds(_, seconds):
 
 
 def draw_panel(axes, rows, value):
-    """`value`: from a case and seconds to what is drawn."""
+    """`value`: computes what is drawn from a case and seconds."""
     for who in LIBRARIES:
         points = [(row["bytes"], value(table.case_in(row), table.median_s(row, who, "blocking")))
                   for row in rows if table.median_s(row, who, "blocking")]

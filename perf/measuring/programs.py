@@ -23,7 +23,7 @@ GRACE_S = 5             # between asking a program to end and killing it
 PR_SET_CHILD_SUBREAPER = 36
 CHECK_BYTES, CHECK_CALLS = 1 << 20, 20
 
-# Beside what the command line says. Debian's MPICH talks by UCX, and by its own shared memory unless told otherwise.
+# Settings in addition to the command line. Debian's MPICH uses UCX, and its own shared memory unless that is switched off.
 ENVIRONMENT = {
     ("ftccl", "shm"): {"FTCCL_TRANSPORTS": "shm"},
     ("ftccl", "tcp"): {"FTCCL_TRANSPORTS": "tcp"},
@@ -32,7 +32,7 @@ ENVIRONMENT = {
 
 
 class Failure(Exception):
-    """A run without a result; `status` says why: too slow, n/a or failed."""
+    """A run without a result. `status` is the reason: too slow, n/a or failed."""
 
     def __init__(self, status, reason):
         super().__init__(reason)
@@ -49,7 +49,7 @@ def find_build(given):
 
 
 def compile_one(out, commands, sources):
-    """None, or why it could not be made. What is newer than its sources stays."""
+    """Builds a program unless it is newer than its sources. Returns None, or the reason of a failure."""
     if os.path.exists(out) and all(os.path.getmtime(out) >= os.path.getmtime(source) for source in sources):
         return None
     for command in commands:
@@ -60,7 +60,7 @@ def compile_one(out, commands, sources):
 
 
 def compile_peers(folder, wanted):
-    """{name: path} of what could be made, and sentences about what could not."""
+    """Returns {name: path} of the programs that were built, and sentences about those that were not."""
     os.makedirs(folder, exist_ok=True)
     made, missing = {}, []
     cc, cxx = shutil.which("cc") or shutil.which("gcc"), shutil.which("c++") or shutil.which("g++")
@@ -88,7 +88,7 @@ def compile_peers(folder, wanted):
 
 
 class Programs:
-    """Where everything is. `seconds` bounds one run."""
+    """The paths of all programs. `seconds` is the time limit of one run."""
 
     def __init__(self, build, wanted, seconds):
         self.build, self.seconds = build, seconds
@@ -113,7 +113,7 @@ class Programs:
         return ["mpiexec." + who] + mpi_options(who, case) + ["-n", str(case.ranks), self.peers[who], case.collective] + options
 
     def seconds_of(self, who, output, case):
-        """Of one call, as the program reports it."""
+        """The seconds of one call, as the program reports them."""
         if who == "ftccl":
             with open(self.json) as file:
                 row = json.load(file)["results"][0]
@@ -126,7 +126,7 @@ class Programs:
         return took_us * 1e-6
 
     def measure(self, who, case, mode, iterations, warmups, check=0):
-        """Seconds of one call, and of the whole run. Raises Failure."""
+        """Returns the seconds of one call and of the whole run. Raises Failure."""
         if who == "gloo" and case.transport != "tcp":
             raise Failure("n/a", "Gloo has no shared memory")
         environment = dict(os.environ, **ENVIRONMENT.get((who, case.transport), {}), **(self.extra if who == "ftccl" else {}),
@@ -148,10 +148,10 @@ class Programs:
             if who == "ftccl" and os.path.exists(self.json):
                 os.unlink(self.json)
 
-    # ---- do they go where they should? -----------------------------------------------------------------------------------------
+    # ---- does the data take the right way? -------------------------------------------------------------------------------------
 
     def loopback_bytes(self, who, transport):
-        """Bytes over the loopback interface of a network namespace of its own; None where there can be none."""
+        """Counts bytes over the loopback interface in a separate network namespace. Returns None if that is not possible."""
         case = case_of("all_reduce", 2, CHECK_BYTES, transport)
         script = "ip link set lo up && \"$@\" >/dev/null 2>&1 && awk '/lo:/ {print $2}' /proc/net/dev"
         argv = ["unshare", "-rn", "sh", "-c", script, "sh"] + self.command(who, case, "pipelined", CHECK_CALLS, 0)
@@ -164,7 +164,7 @@ class Programs:
 
 
 def right_way(transport, count):
-    """Each of two ranks sends a vector once in each call. Over TCP all of that is seen, else almost nothing is."""
+    """Each of two ranks sends a vector once per call. Over TCP the interface counts all of it, otherwise almost nothing."""
     payload = 2 * CHECK_BYTES * CHECK_CALLS
     return count >= payload if transport == "tcp" else count < payload // 10
 
@@ -183,7 +183,7 @@ def mpi_options(who, case):
 # ---- processes ---------------------------------------------------------------------------------------------------------------
 
 def adopt_orphans():
-    """Ranks whose launcher was killed become this process's children, so that they can be found."""
+    """Makes ranks whose launcher was killed children of this process, so that they can be found."""
     try:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     except (OSError, AttributeError):
@@ -191,7 +191,7 @@ def adopt_orphans():
 
 
 def end_leftovers():
-    """Ends whatever children there still are, and their children after them."""
+    """Ends all remaining children, and then their children."""
     while True:
         try:
             with open("/proc/self/task/%d/children" % os.getpid()) as file:
@@ -209,7 +209,7 @@ def end_leftovers():
 
 
 def run_bounded(argv, environment, seconds):
-    """(status, stdout, stderr); the status is None when the time was over."""
+    """Returns (status, stdout, stderr). The status is None if the time limit was reached."""
     process = subprocess.Popen(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                text=True, start_new_session=True)
     try:

@@ -1,4 +1,4 @@
-"""What perf/tune makes of its times: the fastest way to do each case, and the lines of a tuning table (docs/algorithms.md)."""
+"""Evaluates the times of perf/tune: the fastest way to do each case, and the lines of a tuning table (docs/algorithms.md)."""
 import collections
 import math
 import statistics
@@ -25,13 +25,13 @@ def way_of(text):
 
 
 def medians(times):
-    """{way: seconds} of {way: [seconds]}; a way that was cut in a round has too few and is left out."""
+    """Maps {way: [seconds]} to {way: seconds}. Leaves out a way with too few rounds."""
     rounds = max((len(all_s) for all_s in times.values()), default=0)
     return {way: statistics.median(all_s) for way, all_s in times.items() if all_s and len(all_s) * 2 > rounds}
 
 
 def choose(sizes):
-    """[(bytes, way)] of [(bytes, {way: seconds})], by size."""
+    """Maps [(bytes, {way: seconds})] to [(bytes, fastest way)], ordered by size."""
     chosen, last = [], None
     for size, took in sorted(sizes, key=lambda item: item[0]):
         if not took:
@@ -43,7 +43,7 @@ def choose(sizes):
 
 
 def spans(chosen):
-    """[(from, to, way)]: each size stands for those nearer to it than to its neighbours, by ratio; the ends are open."""
+    """Returns [(from, to, way)]. Each size represents the sizes that are nearer to it than to its neighbours, by ratio."""
     found = []
     for i, (size, way) in enumerate(chosen):
         low = 0 if i == 0 else found[-1][1] + 1
@@ -56,7 +56,7 @@ def spans(chosen):
 
 
 def lines(collective, ranks, transport, chosen):
-    """Of a tuning table. The ranks of one machine are one host, whatever is between them."""
+    """Makes a line of a tuning table. The ranks of one machine are one host, whatever connects them."""
     for low, high, way in spans(chosen):
         parts = ["best", KIND[collective], "ranks=%d" % ranks, "hosts=1", "over=%s" % transport, "from=%d" % low]
         parts += ["to=%d" % high] if high is not None else []

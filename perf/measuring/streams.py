@@ -1,4 +1,4 @@
-"""What becomes of a program whose output does not arrive."""
+"""The exit of a program whose output cannot be written."""
 import errno
 import os
 import select
@@ -9,8 +9,8 @@ STDOUT = 1
 
 
 def ended(main):
-    """The status of the program whose main() this is, as main() says; 1 and a sentence if what it printed cannot be written. As of
-    any program that is ended by SIGPIPE, and nothing said, if nobody reads it."""
+    """Runs main() and returns the exit status of the program. Returns 1, with a sentence, if its output cannot be written. If
+    nobody reads the output, the program ends silently, as by SIGPIPE."""
     if sys.stdout is None:
         return told("it is closed")
     try:
@@ -26,7 +26,7 @@ def ended(main):
 
 
 def is_of_stdout(error):
-    """An error of a file names it."""
+    """Adds the name of the file to its error."""
     if error.errno != errno.EPIPE:
         return error.errno == errno.ENOSPC and error.filename is None
     poll = select.poll()

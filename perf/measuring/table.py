@@ -1,5 +1,5 @@
-"""The arithmetic of a comparison, and its table. A row is what perf/compare keeps of a case: for each library and mode the
-times of all rounds, or why there are none."""
+"""The arithmetic of a comparison, and its table. A row is the data that perf/compare keeps for a case: for each library and mode
+the times of all rounds, or the reason why there are none."""
 import math
 import statistics
 
@@ -11,7 +11,7 @@ GOOD = "ok"
 
 
 def bus_factor(collective, ranks):
-    """busbw over algbw, of nccl-tests (doc/PERFORMANCE.md there)."""
+    """The ratio busbw / algbw, as in nccl-tests (see its doc/PERFORMANCE.md)."""
     others = (ranks - 1) / ranks
     return {"all_reduce": 2 * others, "broadcast": 1}.get(collective, others)
 
@@ -30,20 +30,20 @@ def median_s(row, who, mode):
 
 
 def ratio(row, who, mode):
-    """How many times as long the other takes: above 1 FTCCL is faster. None without both."""
+    """The other's time divided by FTCCL's: above 1 FTCCL is faster. None if one of them is missing."""
     ours, theirs = median_s(row, "ftccl", mode), median_s(row, who, mode)
     return theirs / ours if ours and theirs else None
 
 
 def best_ratio(row, mode):
-    """Against the fastest of the others that finished."""
+    """The ratio to the fastest of the other libraries that finished."""
     return min((r for r in (ratio(row, who, mode) for who in OTHERS) if r), default=None)
 
 
 # ---- limits ----------------------------------------------------------------------------------------------------------------------
 
 def merged(passes, transport, ranks):
-    """{name: {bytes: best value of all passes}}: what the machine could do at its best moment. A round's time is a least one."""
+    """Returns {name: {bytes: best value of all passes}}. For the time of a round the best is the lowest."""
     best = {}
     for found in passes:
         for name, size, value in found["values"] if (found["transport"], found["ranks"]) == (transport, ranks) else []:
@@ -54,7 +54,7 @@ def merged(passes, transport, ranks):
 
 
 def at_size(limits, names, size):
-    """The best rate, in bytes/s, of those names at the size that was measured nearest."""
+    """The best rate of these names, in bytes/s, at the nearest size that was measured."""
     rates = []
     for name in names:
         known = limits.get(name)
@@ -65,8 +65,8 @@ def at_size(limits, names, size):
 
 
 def limit_s(case, limits):
-    """The least time that the machine's own rates allow: each byte that a rank must get is copied or added once, or sent
-    around a ring; and no collective takes fewer rounds than information needs to reach everybody. None if not measured."""
+    """The lowest time that the machine's own rates allow: each byte that a rank must get is copied or added once, or sent around
+    a ring; and a collective takes at least as many rounds as information needs to reach all ranks. None if not measured."""
     part = case.bytes * (case.ranks - 1) / case.ranks
     if case.transport == "tcp":
         chained = case.collective == "broadcast"
@@ -123,7 +123,7 @@ def line(row):
 
 
 def summary(rows):
-    """Sentences: in how many cases FTCCL is no slower, and the worst."""
+    """Returns sentences: in how many cases FTCCL is not slower, and the worst case."""
     lines = []
     for mode, words in (("blocking", "one call at a time"), ("pipelined", "one after another")):
         known = [(best_ratio(row, mode), row) for row in rows if best_ratio(row, mode)]

@@ -1,7 +1,7 @@
 /*
  * Bruck et al. 1997: AllGather and AlltoAll of small blocks in ceil(log2 n) rounds for any number
- * of ranks, through scratch. Fits where a round's blocks, at most half of all, are one message. One
- * lane.
+ * of ranks, with scratch memory. It fits if the blocks of a round, at most half of all, fit in one
+ * message. It uses one lane.
  */
 #include "algo/parts.h"
 
@@ -11,14 +11,14 @@ static bool bruck_fits(const struct ft_view *view, const struct ft_coll *coll,
     return view->nranks > 2 && ft_half_fits(view, coll, tuning);
 }
 
-/* Blocks i with bit j set, of n. */
+/* Number of blocks i < n whose bit j is set. */
 static int blocks_of_round(int n, int j)
 {
     int size = 1 << j, over = n % (2 * size) - size;
     return n / (2 * size) * size + (over > 0 ? over : 0);
 }
 
-/* Runs of adjacent blocks with bit j set: [size, 2 size), [3 size, 4 size), ... */
+/* Number of runs of adjacent blocks whose bit j is set: [size, 2 size), [3 size, 4 size), ... */
 static int runs_of_round(int n, int j)
 {
     int size = 1 << j;
@@ -39,13 +39,13 @@ static double bruck_cost_ns(const struct ft_view *view, const struct ft_coll *co
     double n = view->nranks, block = (double)coll->count * (double)ft_type_size(coll->type);
     int rounds = ft_log2_ceil(view->nranks);
     struct ft_work work = ft_work_doubling(view, tuning, rounds, 0);
-    if (view->nhosts > 1) { /* distances are of ranks in their own order, around the ring */
+    if (view->nhosts > 1) { /* partners are found by rank number around the ring, not by host */
         work.hops_remote = rounds;
         work.hops_local = 0;
     }
     if (coll->kind == FT_ALLGATHER) {
         ft_work_add_bytes(view, &work, (n - 1) * block);
-        work.copied = n * block; /* out of the scratch */
+        work.copied = n * block; /* copied from the scratch memory to OUT */
         work.steps += work.copies = 3;
     } else {
         double moved = 0;
@@ -70,7 +70,7 @@ static int bruck_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
         plan->tmp_bytes = (size_t)n * block;
     } else {
         ft_plan_one_piece(plan, (uint64_t)alltoall_steps(n));
-        /* blocks, then what is packed for sending, then what came */
+        /* the blocks, then the packed blocks to send, then the received blocks */
         plan->tmp_bytes = (size_t)n * block + 2 * half;
     }
     return FT_OK;
@@ -83,8 +83,9 @@ static void copy(struct ft_step *s, struct ft_ref src, struct ft_ref dst, size_t
     s->len_bytes = len_bytes;
 }
 
-/* Scratch block i is that of rank r + i. Step 0 sends the own one, step t receives round t - 1 (and
- * first sends it, from the second round on), the last two turn the scratch into place. */
+/* Scratch block i belongs to rank r + i. Step 0 sends this rank's block. Step t receives round t -
+ * 1; from the second round on it first sends what this rank has. The last two steps copy the
+ * scratch blocks to their places in OUT. */
 static void allgather_step(const struct ft_plan *plan, int t, struct ft_step *s)
 {
     int n = plan->view->nranks, rank = plan->view->rank, rounds = ft_log2_ceil(n);
@@ -113,7 +114,7 @@ static void allgather_step(const struct ft_plan *plan, int t, struct ft_step *s)
     }
 }
 
-/* Step t of round j: packs the runs, exchanges, unpacks the runs. */
+/* Step t of round j: it packs the runs, exchanges them, then unpacks them. */
 static void alltoall_round(const struct ft_plan *plan, int j, int t, struct ft_step *s)
 {
     int n = plan->view->nranks, rank = plan->view->rank, size = 1 << j, runs = runs_of_round(n, j);
@@ -136,8 +137,8 @@ static void alltoall_round(const struct ft_plan *plan, int j, int t, struct ft_s
         copy(s, ft_at(FT_BUF_TMP, arrived + (size_t)(run * size) * block), at, len);
 }
 
-/* Scratch block i starts as the one for rank r + i; round j moves those with bit j set 2^j ranks
- * on; in the end block i is the one from rank r - i. */
+/* Scratch block i starts as the block for rank r + i. Round j moves the blocks whose bit j is set
+ * by 2^j ranks. At the end block i is the block from rank r - i. */
 static void alltoall_step(const struct ft_plan *plan, int t, struct ft_step *s)
 {
     int n = plan->view->nranks, rank = plan->view->rank;

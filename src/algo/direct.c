@@ -1,26 +1,29 @@
 /*
- * Everybody with everybody, one hop. AlltoAll, Gather and Scatter for any number of ranks; the
- * other kinds where one step reaches all peers (n <= FT_STEP_PEERS + 1). AllReduce is a direct
- * ReduceScatter followed by a direct AllGather, two hops and no more bytes than a ring; each part
- * is reduced by one rank in one pass.
+ * Direct: each rank exchanges messages with all others, in one hop. AlltoAll, Gather and Scatter
+ * work for any number of ranks. The other kinds need a step that reaches all peers (n <=
+ * FT_STEP_PEERS + 1). AllReduce is a direct ReduceScatter followed by a direct AllGather: two hops,
+ * and no more bytes than a ring. One rank reduces each part, in one pass.
  */
 #include "algo/parts.h"
 
-/* blocks of so much, or of an eighth of a chunk, are worth a wait for the one that reads them */
+/* Shortest block that receivers read from the sender's memory: this, or an eighth of a chunk if
+ * that is less. The sender has to wait for the reader, and a shorter block is not worth that. */
 #define PULLED_BYTES 16384
-/* times as much with more ranks than cores, where everybody reads from everybody */
+/* factor on that length if there are more ranks than cores and every rank reads from every other */
 #define PULLED_CROWDED 4
-#define PULLED_COST 0.6 /* of a byte; a slot's is copied twice */
-/* the same where reading is slow; a part of it only for the first of the ranks on a core, for the
- * others find the bytes in its cache: */
+/* cost of a byte that is read so, relative to one that is copied into a slot and out of it */
+#define PULLED_COST 0.6
+/* The same factor where such reads are slow. PULLED_FIRST is the part of it that only the first
+ * rank on a core pays: later ranks find the bytes in the core's cache. */
 #define PULLED_SLOW 2.55
 #define PULLED_FIRST 0.74
-/* blocks up to here are all sent before any is waited for, on one lane: a lane costs more than
- * their bytes */
+/* Blocks up to this length are all sent before any is waited for, on one lane: further lanes would
+ * cost more than the bytes. */
 #define SHORT_BYTES 4096
 #define KINDS_ANY_N (FT_KIND_BIT(FT_ALLTOALL) | FT_KIND_BIT(FT_GATHER) | FT_KIND_BIT(FT_SCATTER))
 
-/* plan->param: of the kinds for any number of ranks; an AllGather's steps are one peer's each */
+/* plan->param. ONE_LANE: for AlltoAll, Gather and Scatter, the blocks are short. JOBS: each step of
+ * an AllGather is the exchange with one peer. */
 enum { ONE_LANE, JOBS };
 
 static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll,
@@ -32,14 +35,15 @@ static bool direct_fits(const struct ft_view *view, const struct ft_coll *coll,
     return (KINDS_ANY_N & FT_KIND_BIT(coll->kind)) || view->nranks <= FT_STEP_PEERS + 1;
 }
 
-/* Does each receiver copy its messages out of the sender's memory? Then an AllGather is jobs like
- * an AlltoAll's, for such a message has to be taken in the step in which it is sent. */
+/* Returns true if each receiver copies its messages from the sender's memory. Then an AllGather is
+ * split into jobs, as an AlltoAll is: such a message must be received in the step in which it is
+ * sent. */
 static bool is_pulled(const struct ft_view *view, const struct ft_coll *coll,
                       const struct ft_tuning *tuning)
 {
     if (!tuning->pulls || ft_kind_reduces(coll->kind))
         return false;
-    /* a broadcast's bytes would go through a slot for each receiver */
+    /* a broadcast would copy its bytes into a slot for each receiver, so it still gains */
     if (tuning->pulls == FT_PULLS_SLOW && coll->kind != FT_BROADCAST)
         return false;
     bool crowded = ft_work_sharing(view, tuning) > 1 &&
@@ -54,7 +58,8 @@ static bool is_short(const struct ft_coll *coll, const struct ft_tuning *tuning)
            coll->count <= ft_min(SHORT_BYTES, tuning->chunk_bytes) / ft_type_size(coll->type);
 }
 
-/* Is an AllGather jobs for lanes, whose messages are read straight to where they go? */
+/* Returns true if an AllGather is split into jobs on several lanes, so that messages are received
+ * directly into their destination. */
 static bool is_spread(const struct ft_view *view, const struct ft_coll *coll,
                       const struct ft_tuning *tuning)
 {
@@ -73,7 +78,7 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
                              const struct ft_tuning *tuning)
 {
     double n = view->nranks, block = (double)coll->count * (double)ft_type_size(coll->type);
-    double hops = 1, rounds = n - 1; /* rounds: messages of the busiest rank */
+    double hops = 1, rounds = n - 1; /* rounds: number of messages of the busiest rank */
     double bytes = (n - 1) * block;
     struct ft_work work = {.flows = ft_host_size_max(view), .several = n > 2};
     switch (coll->kind) {
@@ -97,12 +102,12 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
         break;
     case FT_ALLTOALL:
         if (tuning->chunks == 1 && !is_short(coll, tuning))
-            hops = rounds; /* peer after peer */
+            hops = rounds; /* one peer after another */
         break;
     default:
         break;
     }
-    /* share of the peers on other hosts, at most */
+    /* largest share of a rank's peers that are on other hosts */
     double outside = n > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0;
     if (view->nhosts > 1 && outside <= 0)
         outside = 1 / (n - 1);
@@ -118,12 +123,11 @@ static double direct_cost_ns(const struct ft_view *view, const struct ft_coll *c
     bool pulled = is_pulled(view, coll, tuning);
     if (pulled)
         work.bytes_local *= pulled_cost(view, tuning);
-    if (pulled && coll->kind == FT_BROADCAST) { /* all that receive it work at the same time */
+    if (pulled && coll->kind == FT_BROADCAST) { /* all receivers work at the same time */
         work.bytes_local /= n - 1;
         work.steps /= n - 1;
-    } else if (work.flows == 1 && view->nhosts == 1 &&
-               tuning->local_links) { /* the root works, the others have little to do and leave it a
-                                         core */
+    } else if (work.flows == 1 && view->nhosts == 1 && tuning->local_links) {
+        /* the root does nearly all the work, so the other ranks leave it a core */
         work.bytes_local /= ft_work_sharing(view, tuning);
         work.steps /= ft_work_sharing(view, tuning);
     }
@@ -181,8 +185,8 @@ static void recv_all(const struct ft_plan *plan, struct ft_step *s)
         ft_recv_from(s, ft_wrap(plan->view->rank - d, plan->view->nranks));
 }
 
-/* Steps 0..n-2 send the peers their blocks, the first of them puts the own one to its place; then
- * theirs come. */
+/* Steps 0..n-2 send the peers their blocks; the first of them also copies this rank's own block.
+ * The later steps receive the peers' blocks. */
 static void short_alltoall_step(const struct ft_plan *plan, const struct ft_piece *p,
                                 struct ft_step *s)
 {
@@ -205,7 +209,7 @@ static void short_alltoall_step(const struct ft_plan *plan, const struct ft_piec
     s->dst = ft_at(FT_BUF_OUT, (size_t)rank * p->len);
 }
 
-/* Round k pairs rank r with k - r, so that a pair exchanges its two blocks in one step and may do
+/* Round k pairs rank r with rank k - r. So a pair exchanges its two blocks in one step, and may do
  * so in place. */
 static void alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
@@ -225,7 +229,7 @@ static void alltoall_step(const struct ft_plan *plan, const struct ft_piece *p, 
     ft_recv_from(s, partner);
 }
 
-/* Job k is the rank k places after the root. */
+/* Job k moves the block of the rank k places after the root. */
 static void gather_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int root = plan->coll.root, peer = ft_wrap(root + (int64_t)p->k, plan->view->nranks);
@@ -264,8 +268,9 @@ static void scatter_step(const struct ft_plan *plan, const struct ft_piece *p, s
     }
 }
 
-/* Steps 0..n-2 send the peers their parts, the last of them reduces the own part; an AllReduce then
- * spreads it. */
+/* Steps 0..n-2 send the peers their parts; the last of them reduces this rank's part. In an
+ * AllReduce that step also sends the result to all, and the later steps receive the other
+ * results. */
 static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     bool all = plan->coll.kind == FT_ALLREDUCE;
@@ -286,7 +291,7 @@ static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, 
     ft_send_to(s, of);
     if (k < n - 2)
         return;
-    /* with more ranks the parts are sent before any is received */
+    /* with more ranks the parts are sent before any of them is received */
     if (n == 2)
         s->flags = FT_STEP_MEETS;
     struct ft_range own = all ? ft_piece_part(plan, p, (size_t)n, (size_t)rank)
@@ -300,8 +305,8 @@ static void reducing_step(const struct ft_plan *plan, const struct ft_piece *p, 
         fwd_all(plan, s);
 }
 
-/* Job k passes the own block to the rank k + 1 places on; the last one puts it to its place at
- * home. */
+/* Job k sends this rank's block to the rank k + 1 places after it. The last job copies the block
+ * within this rank. */
 static void shift_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int n = plan->view->nranks, d = (int)p->k + 1, of = ft_wrap(plan->view->rank - d, n);

@@ -1,4 +1,4 @@
-/* Prints what the selection would do and what the chosen plan's steps are, for `ftccl-info
+/* Prints the candidates of the selection and the steps of the chosen plan, for `ftccl-info
  * --plan`. */
 #include "algo/choice.h"
 #include "algo/parts.h"

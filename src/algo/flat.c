@@ -1,8 +1,8 @@
 /*
- * Flat: everybody sends all it has to everybody, and combines n operands by itself. One hop, the
- * fewest that there can be, for small AllReduces of few ranks: with more ranks than cores a hop is
- * a turn of everybody on a core. All ranks combine in the order of their numbers, so that all
- * results are the same bit by bit.
+ * Flat: each rank sends its whole input to all others, and each rank reduces n operands itself. It
+ * takes one hop, the minimum, so it is for small AllReduces of few ranks. With more ranks than
+ * cores, each hop costs every rank a turn on a core. All ranks combine in the order of their rank
+ * numbers, so all results are bitwise equal.
  */
 #include "algo/parts.h"
 
@@ -17,7 +17,7 @@ static double flat_cost_ns(const struct ft_view *view, const struct ft_coll *col
                            const struct ft_tuning *tuning)
 {
     double n = view->nranks, bytes = (double)coll->count * (double)ft_type_size(coll->type);
-    /* share of the peers on other hosts, at most */
+    /* largest share of a rank's peers that are on other hosts */
     double outside = view->nhosts > 1 ? (n - ft_host_size_max(view)) / (n - 1) : 0;
     if (view->nhosts > 1 && outside <= 0)
         outside = 1 / (n - 1);

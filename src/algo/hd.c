@@ -1,8 +1,9 @@
 /*
- * Halving and doubling (Rabenseifner; Thakur, Rabenseifner and Gropp 2005). AllReduce: log2 rounds
- * that halve what a rank is responsible for, then log2 rounds back, so 2 log2(p) messages and no
- * more bytes than a ring; neighbours exchange the long messages. Ranks beyond a power of two fold
- * as in rd.c. ReduceScatter where n is a power of two and half of the input fits into one message.
+ * Halving and doubling (Rabenseifner; Thakur, Rabenseifner and Gropp 2005). AllReduce takes log2(p)
+ * rounds that halve the part for which a rank is responsible, then log2(p) rounds back. That is 2
+ * log2(p) messages and no more bytes than a ring. Neighbours exchange the longest messages. Ranks
+ * beyond a power of two are folded as in rd.c. ReduceScatter fits if n is a power of two and half
+ * of the input fits in one message.
  */
 #include "algo/parts.h"
 
@@ -11,7 +12,7 @@ enum { VIRTUAL, FOLDED }; /* plan->param, as in rd.c */
 static bool hd_fits(const struct ft_view *view, const struct ft_coll *coll,
                     const struct ft_tuning *tuning)
 {
-    /* the ring is the same with two ranks and better with three */
+    /* with two ranks a ring does the same, and with three it is better */
     if (view->nranks < 4)
         return false;
     if (coll->kind == FT_ALLREDUCE)
@@ -27,7 +28,7 @@ static double hd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
     if (coll->kind == FT_REDUCESCATTER) {
         struct ft_work scatter = ft_work_doubling(view, tuning, rounds, 0);
         ft_work_add_bytes(view, &scatter, bytes * (p - 1) / p);
-        scatter.reduced = 2 * bytes * (p - 1) / p; /* what is sent next is stored first */
+        scatter.reduced = 2 * bytes * (p - 1) / p; /* each round stores what the next one sends */
         return ft_work_ns(view, tuning, &scatter);
     }
     int folds = p == view->nranks ? 0 : 2;
@@ -37,7 +38,7 @@ static double hd_cost_ns(const struct ft_view *view, const struct ft_coll *coll,
     work.bytes_local += folds * bytes;
     work.steps += (folds + 2 * rounds) * (ft_messages(tuning, bytes / 2) - 1) + folds;
     work.reduced = bytes * (p - 1) / p + folds / 2 * bytes;
-    /* halves are stored before they are sent: two more passes than a ring */
+    /* halves are stored before they are sent: two more passes over memory than a ring */
     work.reduced += 2 * bytes * (p - 1) / p;
     return ft_work_ns(view, tuning, &work);
 }
@@ -62,8 +63,8 @@ static int hd_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     return FT_OK;
 }
 
-/* What place v is responsible for after `rounds` halvings of the piece: bit j of v says which half
- * round j kept. */
+/* The range for which place v is responsible after `rounds` halvings of the piece. Bit j of v tells
+ * which half it keeps in round j. */
 static struct ft_range window(const struct ft_plan *plan, const struct ft_piece *p, int v,
                               int rounds)
 {
@@ -77,8 +78,9 @@ static struct ft_range window(const struct ft_plan *plan, const struct ft_piece 
     return (struct ft_range){first * plan->esize, elems * plan->esize};
 }
 
-/* Round j of the halving: the half that the partner keeps goes there, its share of ours comes. The
- * last round's result is final and is already what the first round of the doubling sends. */
+/* Round j of the halving. This rank sends the half that the partner keeps, and receives the
+ * partner's share of its own half. The result of the last round is final, and it is what the first
+ * round of the doubling sends. */
 static void halve_step(const struct ft_plan *plan, int lane, const struct ft_piece *p, int j,
                        struct ft_step *s)
 {
@@ -103,7 +105,7 @@ static void halve_step(const struct ft_plan *plan, int lane, const struct ft_pie
     ft_fwd_to(s, partner);
 }
 
-/* Undoes round j of the halving. */
+/* The doubling that reverses round j of the halving: partners exchange their halves. */
 static void double_step(const struct ft_plan *plan, const struct ft_piece *p, int j,
                         struct ft_step *s)
 {
@@ -121,15 +123,15 @@ static void double_step(const struct ft_plan *plan, const struct ft_piece *p, in
     ft_send_to(s, partner);
 }
 
-/* Folding before and after the rounds, on both sides. */
+/* The folding steps before and after the rounds, for both ranks of a pair. */
 static void fold_step(const struct ft_plan *plan, int lane, const struct ft_piece *p,
                       struct ft_step *s)
 {
     int partner = plan->param[FOLDED];
-    bool unfetched = plan->param[VIRTUAL] < 0, before = p->k == 0;
+    bool folded_away = plan->param[VIRTUAL] < 0, before = p->k == 0;
     if (partner < 0)
         return;
-    if (unfetched == before) {
+    if (folded_away == before) {
         s->send = ft_at(before ? FT_BUF_IN : FT_BUF_OUT, p->off);
         s->send_bytes = p->len;
         ft_send_to(s, partner);
@@ -143,8 +145,8 @@ static void fold_step(const struct ft_plan *plan, int lane, const struct ft_piec
         s->src = ft_at(FT_BUF_IN, p->off);
 }
 
-/* Block windows by rank: round j pairs ranks n / 2^(j+1) apart, so that windows are whole runs of
- * blocks. */
+/* Halving by whole blocks. Round j pairs ranks that are n / 2^(j+1) apart, so each part is a run of
+ * adjacent blocks. */
 static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece *p,
                                struct ft_step *s)
 {

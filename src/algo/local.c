@@ -1,5 +1,5 @@
-/* One rank alone: the collective is a copy from IN to OUT, with scale and divisor. Fits nothing
- * else. */
+/* A communicator of one rank: the collective is a copy from IN to OUT, with scale and divisor. It
+ * fits no other case. */
 #include "algo/parts.h"
 
 static bool local_fits(const struct ft_view *view, const struct ft_coll *coll,

@@ -1,24 +1,25 @@
 /*
- * Costs of ranks of one host that have nothing but TCP between them, or another network whose bytes
- * a core moves. Everything is time of a core: whoever sends carries the message through the
- * receiver's side of the stack, so a message costs more than the time until it is there, and with
- * more ranks than cores what counts is the work of all, not that of the rank on whose way the
- * others wait. Measured: docs/decisions/0004-default-costs.md.
+ * Costs for ranks of one host that have only TCP between them. All costs are CPU time: the sender
+ * also executes the receiver's side of the network stack, so a message costs more than the time
+ * until it arrives. With more ranks than cores, the sum of all ranks' work counts, not the work of
+ * the rank on the critical path. Measured: docs/decisions/0004-default-costs.md.
  */
 #include "algo/parts.h"
 
 #define COPY_NS 200 /* a step without a message */
-/* a message of so many bytes is longer on its way than its bytes say, by */
+/* extra latency of a message of LONG_BYTES or more, beyond its cost per byte; less in proportion
+ * for shorter ones */
 #define LONG_BYTES 65536
 #define LONG_NS 1700
-/* until a receiver has its core: for each hop, times the square of the other ranks that a core
- * has */
+/* time until a receiver gets its core: per hop, times the square of the number of other ranks per
+ * core */
 #define WAIT_NS 550
-#define SEVERAL_MESSAGES 1.3 /* a message where a rank has several peers at once */
-#define SEVERAL_BYTES 2      /* a byte there */
-/* what all ranks have under way at once goes through the caches up to here, */
+/* factor on the cost of a message if a rank has several peers at the same time */
+#define SEVERAL_MESSAGES 1.3
+#define SEVERAL_BYTES 2 /* factor on the cost of a byte in the same case */
+/* up to this number of bytes under way on all ranks together, copies stay in the caches */
 #define CACHED_BYTES 300e3
-#define SPILLED_BYTES 900e3 /* and so many bytes later it costs SPILLED times more */
+#define SPILLED_BYTES 900e3 /* after this many more bytes, a byte costs SPILLED times more */
 #define SPILLED 2
 
 static double at_least_one(double x)
@@ -31,7 +32,7 @@ static double each_hop(const struct ft_work *work)
     return (work->bytes_local - work->copied) / at_least_one(work->hops_local);
 }
 
-/* How many times as much a byte costs as in the caches. */
+/* Factor on the cost of a byte because copies no longer stay in the caches. */
 static double spilled(const struct ft_view *view, const struct ft_tuning *tuning,
                       const struct ft_work *work, double share)
 {

@@ -1,13 +1,13 @@
 /*
- * Order of the ranks along rings and chains: host by host, within a host by rank, so that a ring
- * enters and leaves each host once. Without tables, O(nranks log nhosts); where the ranks already
- * lie host by host a position is the rank itself.
+ * The order of the ranks along rings and chains: host by host, and within a host by rank. So a ring
+ * enters and leaves each host once. It needs no tables and takes O(nranks log nhosts) time. If the
+ * ranks are already numbered host by host, a position equals the rank.
  */
 #include <string.h>
 
 #include "algo/parts.h"
 
-#define HOSTS_AT_ONCE 256 /* counters on the stack */
+#define HOSTS_AT_ONCE 256 /* number of counters kept on the stack */
 
 static bool is_contiguous(const struct ft_view *view)
 {
@@ -26,7 +26,7 @@ int ft_order_pos(const struct ft_view *view, int rank)
     return pos;
 }
 
-/* Ranks on hosts below `host`. */
+/* Number of ranks on hosts with a number below `host`. */
 static int ranks_below(const struct ft_view *view, int host)
 {
     int count = 0;
@@ -39,7 +39,7 @@ int ft_order_rank(const struct ft_view *view, int pos)
 {
     if (view->nhosts <= 1 || is_contiguous(view))
         return pos;
-    int host = 0, beyond = view->nhosts; /* the position lies on one of [host, beyond) */
+    int host = 0, beyond = view->nhosts; /* the position is on one of the hosts [host, beyond) */
     while (beyond - host > 1) {
         int middle = host + (beyond - host) / 2;
         if (ranks_below(view, middle) <= pos)

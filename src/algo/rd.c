@@ -1,13 +1,14 @@
 /*
- * Recursive doubling (Thakur, Rabenseifner and Gropp 2005): log2 rounds in which pairs exchange all
- * they have. AllReduce for any number of ranks: with n = p + rest, p a power of two, the first 2 *
- * rest positions fold in pairs before and unfold after. Both sides of a pair combine the same two
- * operands, so all results are the same bit by bit. AllGather where n is a power of two and half of
- * the result fits into one message.
+ * Recursive doubling (Thakur, Rabenseifner and Gropp 2005): log2 rounds in which pairs of ranks
+ * exchange all they have. AllReduce works for any number of ranks: with n = p + rest and p a power
+ * of two, the first 2 * rest positions are folded in pairs before the rounds and unfolded after
+ * them. Both ranks of a pair combine the same two operands, so all results are bitwise equal.
+ * AllGather fits if n is a power of two and half of the result fits in one message.
  */
 #include "algo/parts.h"
 
-/* plan->param: place among the p (-1: folded away), folding partner or -1 */
+/* plan->param: the place among the p ranks (-1: folded away), and the rank of the folding partner
+ * (-1: none) */
 enum { VIRTUAL, FOLDED };
 
 static bool rd_fits(const struct ft_view *view, const struct ft_coll *coll,
@@ -56,7 +57,7 @@ static int rd_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     return FT_OK;
 }
 
-/* A position that is folded away gives its input at first and gets the result at last. */
+/* A rank that is folded away sends its input first and receives the result last. */
 static void folded_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     if (p->k == 0) {
@@ -70,8 +71,8 @@ static void folded_step(const struct ft_plan *plan, const struct ft_piece *p, st
     }
 }
 
-/* Round j receives from partner j, adds and forwards to partner j + 1 at once; the sum is kept in
- * scratch between rounds. */
+/* Round j receives from partner j, adds, and forwards the sum to partner j + 1 at once. The sum is
+ * kept in scratch memory between rounds. */
 static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft_piece *p,
                            struct ft_step *s)
 {
@@ -106,8 +107,8 @@ static void allreduce_step(const struct ft_plan *plan, int lane, const struct ft
         ft_fwd_to(s, plan->param[FOLDED]);
 }
 
-/* Step 0 places the own block and sends it; step t receives what partner t - 1 has gathered, and
- * first sends the like. */
+/* Step 0 copies this rank's block to its place and sends it. Step t receives the blocks that
+ * partner t - 1 has gathered; from the second round on it first sends its own gathered blocks. */
 static void allgather_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     size_t block = plan->coll.count * plan->esize;

@@ -1,9 +1,9 @@
 /*
- * Rings and chains. AllReduce follows FTAR (FT-HSDP, section 4.2): partitions of S x C x N bytes, S
- * being a message, C the lanes and N the ranks; in each lane 2N - 2 steps, the last reduce step
- * storing the result and forwarding it at once. ReduceScatter and AllGather are its halves.
- * Broadcast and Reduce are chains that start or end at the root. The order along the ring is
- * ft_order_rank()'s: each host is entered and left once.
+ * Rings and chains. AllReduce follows FTAR (FT-HSDP, section 4.2): partitions of S x C x N bytes,
+ * where S is the length of a message, C the number of lanes and N the number of ranks. Each lane
+ * takes 2N - 2 steps. The last reduce step stores the result and forwards it at once. ReduceScatter
+ * and AllGather are the two halves of it. Broadcast and Reduce are chains that start or end at the
+ * root. ft_order_rank() gives the order along the ring: it enters and leaves each host once.
  */
 #include "algo/parts.h"
 
@@ -33,8 +33,8 @@ static double ring_cost_ns(const struct ft_view *view, const struct ft_coll *col
     case FT_ALLGATHER:
         work = ft_work_rounds(view, tuning, n - 1, count_bytes);
         break;
-    /* chains: the last rank gets its first message after n - 1 hops, the others follow at the
-     * link's pace */
+    /* Chains: the last rank gets its first message after n - 1 hops. The following messages arrive
+     * at the speed of the link. */
     default: {
         double first = count_bytes < (double)tuning->chunk_bytes ? count_bytes
                                                                  : (double)tuning->chunk_bytes;
@@ -78,8 +78,8 @@ static int ring_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     return FT_OK;
 }
 
-/* Position q sends part q and, k hops later, handles part q - 1 - k: up to k = n - 2 it adds its
- * own operand, from there on the part is finished. */
+/* Position q first sends part q. In step k it handles part q - 1 - k. Up to k = n - 2 it adds its
+ * own operand; after that the part is finished. */
 static void allreduce_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int n = plan->view->nranks, k = (int)p->k, pos = plan->param[POS];
@@ -104,7 +104,7 @@ static void allreduce_step(const struct ft_plan *plan, const struct ft_piece *p,
         ft_fwd_to(s, plan->param[NEXT]);
 }
 
-/* The block of the rank at position b starts at b + 1 and ends at b. */
+/* The block of the rank at position b starts its way at position b + 1 and ends it at b. */
 static void reducescatter_step(const struct ft_plan *plan, const struct ft_piece *p,
                                struct ft_step *s)
 {
@@ -165,7 +165,8 @@ static void broadcast_step(const struct ft_plan *plan, const struct ft_piece *p,
 static void reduce_step(const struct ft_plan *plan, const struct ft_piece *p, struct ft_step *s)
 {
     int root = plan->coll.root;
-    if (plan->param[PREV] == root) { /* the chain starts here; with two ranks it ends at the next */
+    /* the chain starts here; with two ranks it ends at the next rank */
+    if (plan->param[PREV] == root) {
         s->send = ft_at(FT_BUF_IN, p->off);
         s->send_bytes = p->len;
         s->flags = FT_STEP_MEETS;

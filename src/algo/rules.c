@@ -1,10 +1,9 @@
 /*
- * Measured choices: the lines "best ..." of a tuning table. Where one matches a collective, the
- * selection takes its algorithm whatever the costs predict. The first that matches counts. Ranks
- * and hosts must be those of the line: what was measured on 4 ranks says nothing about 6. A line
- * "over=shm" holds only where ranks of one host share memory. "over=" with the name of a network
- * (tcp) holds only where they have nothing but that one, and "over=network" where they have nothing
- * but a network, whichever.
+ * Measured choices: the lines "best ..." of a tuning table. If a line matches a collective, the
+ * selection uses its algorithm and ignores predicted costs. The first line that matches wins. The
+ * numbers of ranks and hosts must equal those of the line: a measurement on 4 ranks says nothing
+ * about 6. A line with "over=shm" applies only if ranks of one host have another transport than
+ * TCP; a line with "over=tcp" only if they have not.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -31,7 +30,7 @@ static int kind_of(const char *name)
     return -1;
 }
 
-/* A whole number in [low, high], or -1. */
+/* Parses a whole number in [low, high]. Returns -1 if it is not one. */
 static int64_t number(const char *text, int64_t low, int64_t high)
 {
     char *end;
@@ -40,8 +39,8 @@ static int64_t number(const char *text, int64_t low, int64_t high)
     return end == text || *end || errno || value < low || value > high ? -1 : value;
 }
 
-/* One "name=value" behind the collective; false: no such name, or no such value. */
-static bool set(struct ft_rule *rule, const char *name, const char *text)
+/* Sets one "name=value" of a line. Returns false if the name is unknown or the value is bad. */
+static bool set_item(struct ft_rule *rule, const char *name, const char *text)
 {
     int64_t value;
     if (!strcmp(name, "algo"))
@@ -100,7 +99,7 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
         int over = value && !strcmp(name, "over") ? ft_over_of(tuning, value) : -1;
         if (over >= 0)
             rule.over = (int8_t)over;
-        else if (!value || !set(&rule, name, value))
+        else if (!value || !set_item(&rule, name, value))
             return ft_fail(FT_INVAL, "%s:%d: %s=%s is not known here or out of its range", path,
                            line, name, value ? value : "");
     }
@@ -119,7 +118,7 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     return FT_OK;
 }
 
-/* Bytes of the larger buffer. */
+/* Bytes of the larger of the two buffers. */
 static uint64_t size_of(const struct ft_view *view, const struct ft_coll *coll)
 {
     uint64_t bytes = coll->count * ft_type_size(coll->type);

@@ -1,10 +1,12 @@
 /*
- * The registry and the selection: what a tuning table says was fastest, else by predicted cost,
- * among the algorithms that do the kind, fit the view and are allowed by FTCCL_ALGO. That text is a
- * list of names separated by commas, of which "kind:name" opens a part for one kind that a
- * semicolon or the next kind closes; ^ before a list (or a name) excludes. A part for a kind
- * replaces the general one there. NCCL's texts have the same meaning; of its algorithms those that
- * FTCCL does not have are allowed and never chosen. Upper and lower case are the same.
+ * The registry of algorithms and the selection. Candidates are the algorithms that do the kind, fit
+ * the view and are allowed by FTCCL_ALGO. If a tuning table names the fastest one, it is used;
+ * otherwise the one with the lowest predicted cost.
+ *
+ * FTCCL_ALGO is a list of names separated by commas. "kind:name" opens a part for one kind; a
+ * semicolon or the next kind closes it. ^ before a list (or a name) excludes. For its kind, such a
+ * part replaces the general one. NCCL's texts have the same meaning. Algorithms of NCCL that FTCCL
+ * does not have are accepted and never chosen. Case is ignored.
  */
 #include <string.h>
 #include <strings.h>
@@ -58,7 +60,7 @@ static int kind_index(struct token name)
     return -1;
 }
 
-/* One name of a list. */
+/* Adds one name of a list to a part. */
 static int choice_add(struct ft_choice *part, struct token name, bool exclude)
 {
     int i = algo_index(name);
@@ -114,8 +116,8 @@ int ft_choice_parse(const char *text, struct ft_choice parts[FT_CHOICE_PARTS])
     return FT_OK;
 }
 
-/* A general list binds only kinds that one of its algorithms can do: "tree" says nothing about
- * AlltoAll. */
+/* A general list restricts only kinds that one of its algorithms can do. For example, "tree" does
+ * not restrict AlltoAll. */
 static bool part_binds(const struct ft_choice *part, enum ft_kind kind)
 {
     for (int i = 0; ft_algos[i]; i++)
@@ -127,7 +129,7 @@ static bool part_binds(const struct ft_choice *part, enum ft_kind kind)
 bool ft_choice_allows(const struct ft_choice parts[FT_CHOICE_PARTS], enum ft_kind kind, int algo)
 {
     if (ft_algos[algo] == &ft_algo_local)
-        return true; /* for one rank there is nothing to choose */
+        return true; /* a single rank has no choice */
     bool own = parts[kind].given;
     const struct ft_choice *part = &parts[own ? (int)kind : FT_CHOICE_GENERAL];
     if (part->excluded & 1u << algo)

@@ -1,8 +1,8 @@
 /*
- * The common splitting of a collective: a vector of elements becomes pieces, a piece is sent as
- * `parts` messages of at most chunk_bytes, and lane l works on pieces l, l + nlanes, ... All
- * boundaries are at elements, and the result depends on nothing but nranks, the collective and the
- * tuning, so that all ranks cut alike.
+ * The common splitting of a collective. A vector of elements becomes pieces. A piece is sent as
+ * `parts` messages of at most chunk_bytes. Lane l works on pieces l, l + nlanes, ... All boundaries
+ * are between elements. The result depends only on nranks, the collective and the tuning, so all
+ * ranks cut in the same way.
  */
 #include "algo/parts.h"
 
@@ -21,7 +21,7 @@ static size_t chunk_elems(size_t bytes, size_t esize)
     return ft_max(bytes / esize, 1);
 }
 
-/* A length in elements, up to whole cache lines if it is long. */
+/* Rounds a length in elements up to whole cache lines if it is long. */
 static size_t align_elems(size_t elems, size_t esize)
 {
     return elems >= ALIGN_FROM_BYTES / esize ? ft_round_up(elems, LINE_BYTES / esize) : elems;
@@ -32,16 +32,16 @@ static size_t lanes_wanted(const struct ft_tuning *tuning)
     return tuning->chunks < 1 ? 1 : ft_min((size_t)tuning->chunks, FT_LANES);
 }
 
-/* Pieces of `parts` messages each for at least `lanes` lanes, if that leaves the messages long
+/* Chooses pieces of `parts` messages each, at least `lanes` of them if the messages remain long
  * enough. */
 static void cut(struct ft_plan *plan, const struct ft_tuning *tuning, size_t elems, size_t parts,
                 size_t lanes)
 {
     size_t chunk = chunk_elems(plan->pulled ? ft_tuning_first_bytes(tuning) : tuning->chunk_bytes,
                                plan->esize);
-    /* pulled: no second copy could be under way meanwhile */
+    /* pulled: shorter messages gain nothing, because no second copy could run in parallel */
     size_t least = plan->pulled ? chunk : ft_max(chunk / FT_SMALLEST_SHARE, 1);
-    size_t share = div_up(elems, parts); /* elements of one part, of all pieces together */
+    size_t share = div_up(elems, parts); /* elements of one part, summed over all pieces */
     size_t pieces = div_up(share, chunk);
     plan->split_elems = elems;
     if (pieces < lanes)
@@ -67,7 +67,7 @@ void ft_plan_split_items(struct ft_plan *plan, const struct ft_tuning *tuning, s
                          uint64_t items)
 {
     bool all = plan->coll.kind == FT_ALLTOALL || plan->coll.kind == FT_ALLGATHER;
-    /* with one peer the second lane would copy at home */
+    /* with one peer, the second lane would only do the local copy */
     bool each = tuning->peer_lanes && all && items > 2;
     size_t lanes = each ? ft_min(items, FT_LANES) : lanes_wanted(tuning);
     cut(plan, tuning, elems, 1, div_up(lanes, items));
@@ -76,7 +76,7 @@ void ft_plan_split_items(struct ft_plan *plan, const struct ft_tuning *tuning, s
     plan->nsteps = div_up(plan->npieces * items, (size_t)plan->nlanes);
 }
 
-/* Bytes of piece p->index. */
+/* Sets the byte range of piece p->index. Returns false if there is no such piece. */
 static bool piece_range(const struct ft_plan *plan, struct ft_piece *p)
 {
     if (p->index >= plan->npieces)

@@ -1,24 +1,25 @@
 /*
- * Double binary trees (Sanders, Speck and Traeff 2009). The root has one child in each of two trees
- * over the other ranks; a rank that is an inner node of one tree is a leaf of the other, so that
- * both halves of the data use all links. Even lanes work on the first tree, odd ones on the second.
- * AllReduce goes up to position 0 and down again, and takes the next piece up before it waits for
- * the last one to come down; Broadcast and Reduce use one way.
+ * Double binary trees (Sanders, Speck and Traeff 2009). There are two trees over all ranks but the
+ * root, and the root has one child in each. An inner node of one tree is a leaf of the other, so
+ * both halves of the data use all links. Even lanes use the first tree, odd lanes the second.
+ * AllReduce goes up to position 0 and down again. It sends the next piece up before it waits for
+ * the previous piece to come down. Broadcast and Reduce go one way.
  */
 #include "algo/parts.h"
 
-/* of a broadcast over TCP within a host: inner nodes have more work than others at the same time */
+/* Factor on the bytes of a Broadcast or Reduce over TCP within a host: inner nodes have more work
+ * than others at the same time. */
 #define TREE_BYTES 1.2
 
-enum { POS }; /* plan->param: distance from the root in the order of ranks */
+enum { POS }; /* plan->param: this rank's distance from the root in the order of ranks */
 
 /* One rank's neighbours in one tree; -1: none. */
 struct node {
     int parent, nchildren, child[2];
 };
 
-/* Nodes 1..size of a tree whose in-order numbering is 1..size: level of x = its trailing zeros, so
- * odd ones are leaves. */
+/* A tree with nodes 1..size, numbered in order. The level of node x is its number of trailing zero
+ * bits, so odd nodes are leaves. */
 static int tree_parent(int x, int size)
 {
     do {
@@ -48,8 +49,8 @@ static int tree_top(int size)
     return 1 << ft_log2_floor(size);
 }
 
-/* The second tree is the first one mirrored, or shifted by one where mirroring keeps odd numbers
- * odd. */
+/* The second tree is the first one mirrored if size is even. If size is odd, mirroring would keep
+ * odd numbers odd, so it is the first one shifted by one. */
 static int to_second(int x, int size)
 {
     return size % 2 == 0 ? size + 1 - x : x % size + 1;
@@ -93,8 +94,8 @@ static double tree_cost_ns(const struct ft_view *view, const struct ft_coll *col
     double bytes = (double)coll->count * (double)ft_type_size(coll->type);
     double first = bytes < (double)tuning->chunk_bytes ? bytes : (double)tuning->chunk_bytes;
     int ways = coll->kind == FT_ALLREDUCE ? 2 : 1, depth = 1 + ft_log2_floor(view->nranks - 1);
-    /* The first piece goes through every level, the others follow; a node passes its own input and
-     * two children's. */
+    /* The first piece passes every level; the others follow behind it. A node handles its own input
+     * and those of two children. */
     struct ft_work work = ft_work_doubling(view, tuning, ways * depth, 0);
     work.hops_remote = view->nhosts > 1 ? ways * (1 + ft_log2_floor(view->nhosts)) : 0;
     if (work.hops_remote > ways * depth)
@@ -162,7 +163,7 @@ static void down_step(const struct ft_plan *plan, const struct ft_piece *p, cons
 {
     bool root = node->parent < 0;
     if (root && plan->coll.kind == FT_ALLREDUCE)
-        return; /* already sent on the way up */
+        return; /* it has already forwarded the result in up_step() */
     s->len_bytes = p->len;
     s->dst = ft_at(FT_BUF_OUT, p->off);
     if (root) {
@@ -176,8 +177,8 @@ static void down_step(const struct ft_plan *plan, const struct ft_piece *p, cons
         ft_fwd_to(s, tree_rank(plan, node->child[i]));
 }
 
-/* Order of a lane's steps in an AllReduce of m pieces: up 0, up 1, down 0, up 2, down 1, ..., down
- * m - 1. Returns the index as if each piece went up and down in turn. */
+/* Maps a step of a lane to its index in the order "each piece up, then down". The lane's own order
+ * for an AllReduce of m pieces is: up 0, up 1, down 0, up 2, down 1, ..., down m - 1. */
 static uint64_t overlapped(uint64_t index, uint64_t nsteps)
 {
     if (index == 0 || index == nsteps - 1)

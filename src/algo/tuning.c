@@ -1,5 +1,5 @@
 /*
- * Costs: their defaults, the table of measured ones that replaces them, the digest by which ranks
+ * Costs: the defaults, the table of measured costs that replaces them, the digest by which ranks
  * compare them at initialisation, and the sum that turns an algorithm's work into predicted
  * nanoseconds.
  */
@@ -22,9 +22,9 @@
     X(step_ns, 0, 1e9)
 
 #define LINE_CHARS 256
-/* what a remote message costs its receiver when others are on their way, in latencies */
+/* cost for the receiver of a remote message that arrives beside others, as a part of its latency */
 #define CROWD 0.1
-#define TINY_BYTES 24 /* travel in one cache line between ranks of a host */
+#define TINY_BYTES 24 /* such a message takes one cache line between ranks of a host */
 
 /* Measured: docs/decisions/0004-default-costs.md. Those of networks over TCP. */
 static const struct ft_costs default_costs = {
@@ -60,7 +60,7 @@ void ft_tuning_default(struct ft_tuning *tuning)
     tuning->costs.cores_per_host = ft_cores();
 }
 
-/* Sets the item `name`; false when there is none of that name or the value is out of its range. */
+/* Sets the item `name`. Returns false if there is no such item or the value is out of its range. */
 static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
 {
 #define X(item, low, high)                        \
@@ -77,7 +77,7 @@ static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
     return true;
 }
 
-/* One line "name value" or "best ..."; blank lines and what follows a # are skipped. */
+/* Parses one line, "name value" or "best ...". Blank lines and text after a # are skipped. */
 static int tuning_line(struct ft_tuning *tuning, const char *path, int number, char *line)
 {
     line[strcspn(line, "#\r\n")] = 0;
@@ -105,7 +105,7 @@ int ft_tuning_load(struct ft_tuning *tuning, const char *path)
     FILE *file = fopen(path, "re");
     if (!file)
         return ft_fail(FT_INVAL, "tuning table %s: %s", path, strerror(errno));
-    struct ft_tuning loaded = *tuning; /* stays as it was when the table is bad */
+    struct ft_tuning loaded = *tuning; /* a bad table leaves *tuning unchanged */
     char line[LINE_CHARS];
     int status = FT_OK;
     for (int number = 1; status == FT_OK && fgets(line, sizeof line, file); number++) {
@@ -237,7 +237,7 @@ double ft_work_ns(const struct ft_view *view, const struct ft_tuning *tuning,
     const struct ft_costs *c = &tuning->costs;
     double shared = ft_work_sharing(view, tuning);
     double flows = work->flows > 1 ? work->flows : 1;
-    /* until the receiver has its core, of those that share it */
+    /* factor on a hop: the receiver waits for its core while other ranks use it */
     double turns = tuning->local_links ? (1 + shared) / 2 : 1;
     double message_ns = tuning->local_links ? 0 : c->loopback_message_ns;
     double cpu = work->hops_local * (turns * c->local_latency_ns + message_ns) +

@@ -1,18 +1,20 @@
 /*
- * AllReduce in two levels: each host reduces to a leader, the leaders run FTAR's ring, each leader
- * spreads the result in its host. The levels are fused: at each step of the ring a leader combines,
- * in one pass, what came around with its own operand and those of its host, and what is finished
- * goes around and down at once. Inside a host ranks form a tree with up to FANOUT children. Each
- * piece has its own leader, so that the hosts' ranks share the work. Hosts may differ in size.
+ * AllReduce in two levels: the ranks of a host reduce to a leader, the leaders run FTAR's ring, and
+ * each leader distributes the result in its host. The levels are fused: in each step of the ring a
+ * leader combines in one pass the message from the ring, its own operand and those of its host. It
+ * forwards finished data around the ring and down to its host at once. The ranks of a host form a
+ * tree with up to FANOUT children per node. Each piece has another leader, so the ranks of a host
+ * share the work. Hosts may have different numbers of ranks.
  *
- * With H hosts a piece has H parts and 2H steps. Host h starts part h; after t hops it handles part
- * h - t.
+ * With H hosts a piece has H parts and takes 2H steps. Host h starts part h. After t hops it
+ * handles part h - t.
  */
 #include "algo/parts.h"
 
-#define FANOUT (FT_STEP_PEERS - 1) /* a leader's step has the ring's neighbour besides */
+#define FANOUT (FT_STEP_PEERS - 1) /* a leader's step also has its neighbour on the ring */
 
-enum { MEMBER, SIZE }; /* plan->param: place of this rank among those of its host, their number */
+/* plan->param: this rank's place among the ranks of its host, and their number */
+enum { MEMBER, SIZE };
 
 static bool twolevel_fits(const struct ft_view *view, const struct ft_coll *coll,
                           const struct ft_tuning *tuning)
@@ -31,7 +33,7 @@ static double twolevel_cost_ns(const struct ft_view *view, const struct ft_coll 
     double children = size - 1 < FANOUT ? size - 1 : FANOUT;
     struct ft_work work = ft_work_rounds(view, tuning, 2 * hosts - 2, bytes / hosts);
     work.hops_local = 2 * depth;
-    /* each rank gives its input once and takes the result once, shared by the leaders */
+    /* each rank sends its input once and receives the result once; the leaders share this work */
     work.bytes_local = 2 * bytes;
     work.reduced = (children + 1) * bytes / (size < 2 ? 1 : size) + bytes;
     work.steps += 2 * depth * (1 + children) * ft_messages(tuning, bytes);
@@ -49,7 +51,7 @@ static int twolevel_plan(struct ft_plan *plan, const struct ft_tuning *tuning)
     return FT_OK;
 }
 
-/* The rank that is `member` places after the first one of its host, cyclically. */
+/* The rank that is `member` places after the first rank of its host, modulo the host's size. */
 static int host_rank(const struct ft_view *view, int host, uint64_t member)
 {
     uint64_t left = member % (uint64_t)ft_host_size(view, host);
@@ -85,8 +87,8 @@ static struct ft_range part_after(const struct ft_plan *plan, const struct ft_pi
     return ft_piece_part(plan, p, (size_t)hosts, (size_t)ft_wrap(host - hops, hosts));
 }
 
-/* Steps 0..H-1 add the host's operands to what comes around, the last of them finishes a part; the
- * others pass it on. */
+/* Steps 0..H-1 add the host's operands to the message from the ring; the last of them finishes a
+ * part. Later steps forward finished parts. */
 static void leader_step(const struct ft_plan *plan, const struct ft_piece *p,
                         const struct place *place, struct ft_step *s)
 {
@@ -121,8 +123,8 @@ static void leader_step(const struct ft_plan *plan, const struct ft_piece *p,
         ft_fwd_to(s, place->child[i]);
 }
 
-/* Steps 0..H-1 give the leader its operands in the order in which it wants them, the others take
- * what is finished. */
+/* Steps 0..H-1 send the leader its operands, in the order in which it uses them. Later steps
+ * receive finished parts. */
 static void member_step(const struct ft_plan *plan, const struct ft_piece *p,
                         const struct place *place, struct ft_step *s)
 {

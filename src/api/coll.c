@@ -1,6 +1,6 @@
 /*
- * The collectives, sends and receives: arguments become a struct ft_op, which joins the thread's
- * group.
+ * The collectives, sends and receives. The arguments become a struct ft_op, which joins the
+ * thread's group.
  */
 #include "api/api.h"
 
@@ -23,8 +23,8 @@ static bool is_rooted(enum ft_kind kind)
     return kind == FT_BROADCAST || kind == FT_REDUCE || kind == FT_GATHER || kind == FT_SCATTER;
 }
 
-/* Bytes of the two buffers on this rank; 0: not used here. Where in place is: in == out + in_off or
- * out == in + out_off. */
+/* Bytes of the two buffers on this rank; 0: the buffer is not used here. A call is in place if in
+ * == out + in_off or out == in + out_off. */
 struct extent {
     size_t in, out, in_off, out_off;
 };
@@ -76,7 +76,8 @@ static int check_buffers(const struct call *call, struct extent extent)
         ft_kind_name(call->coll.kind), call->in, call->out);
 }
 
-/* Whose memory the buffers are. Operations on those of the GPU get what they need for it. */
+/* Finds out whether the buffers are host memory or memory of the GPU, and prepares operations on
+ * the latter. */
 static int find_memory(ftcclComm_t comm, const struct call *call, struct ft_op *op,
                        ftcclStream_t stream, struct extent extent)
 {
@@ -113,7 +114,8 @@ static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op 
     const char *name = ft_kind_name(call->coll.kind);
     if (call->op >= 0 && call->op < FT_REDS) {
         op->coll.red = (enum ft_red)call->op;
-        /* an average becomes a sum when it starts and the number of contributors is known */
+        /* an average becomes a sum when the operation starts, because only then the number of
+         * contributors is known */
         op->redop.red = op->coll.red;
         return FT_OK;
     }
@@ -127,7 +129,7 @@ static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op 
         rc = ft_fail(FT_INVAL, "%s: the operator was made for %s, not %s", name,
                      ft_type_name(comm->ops[at].type), ft_type_name(call->coll.type));
     else {
-        op->coll.red = FT_REDS; /* named premulsum */
+        op->coll.red = FT_REDS; /* ft_red_name() calls it premulsum */
         op->redop = comm->ops[at].redop;
         op->scale_from = comm->ops[at].from;
     }
@@ -172,7 +174,7 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
     return rc == FT_OK ? find_memory(comm, call, op, stream, extent) : rc;
 }
 
-/* The last call once more, with other buffers. */
+/* Prepares the same call as the last one, with other buffers. */
 static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op)
 {
     struct extent extent = extent_of(&call->coll, ft_comm_nranks(comm->core),
@@ -185,7 +187,8 @@ static int refill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op
     return rc;
 }
 
-/* Where nothing else is under way a collective begins here and now. FT_AGAIN: it has to queue. */
+/* If nothing else is in progress, a collective begins here at once. Returns FT_AGAIN if it has to
+ * be queued. */
 static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t handle)
 {
     struct ft_stream *stream = comm->core->engine->run->null_stream;
@@ -214,7 +217,7 @@ static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t s
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     rc = comm->core->engine->gpu ? FT_AGAIN : run_at_once(comm, &call, stream);
     if (rc == FT_OK)
         ft_comm_leave(comm);
@@ -229,7 +232,7 @@ static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t s
         return ft_group_add(comm, stream, op);
     if (op)
         ft_op_free(op);
-    return ft_refuse(comm, rc);
+    return ft_fail_call(comm, rc);
 }
 
 #define COLL(KIND, COUNT, ROOT)                                                          \

@@ -1,5 +1,5 @@
 /*
- * Communicators: making, asking, ending.
+ * Communicators: creation, queries, destruction.
  */
 #include "api/api.h"
 
@@ -60,7 +60,7 @@ static int check_bound(const char *name, int64_t value, int64_t lowest)
                    (long long)value, (long long)lowest);
 }
 
-/* Callers of an older and shorter struct are understood. */
+/* Applies the options. Accepts the older and shorter struct of an older caller. */
 static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
 {
     if (options->size < offsetof(ftcclOptions_t, transports))
@@ -136,8 +136,8 @@ static int take_net_name(struct ftcclComm *to, const char *name)
     return rc;
 }
 
-/* What the configuration says, over what `to` already holds (defaults or the parent's). Callers of
- * an older and shorter struct are understood. */
+/* Applies the configuration to `to`, which already has the defaults or the parent's settings.
+ * Accepts the older and shorter struct of an older caller. */
 static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
 {
     if (!config)
@@ -162,7 +162,7 @@ static int take_config(struct ftcclComm *to, const ftcclConfig_t *config)
     return FT_OK;
 }
 
-/* Of a parameter with two values; another one is taken for `no`. */
+/* Reads a parameter that has two values. Any other value counts as `no`. */
 static bool is_chosen(enum ft_param_id id, const char *name, const char *yes, const char *no)
 {
     const char *value = ft_param_str(id);
@@ -215,11 +215,11 @@ static int run_init(struct ft_job *job)
     int rc = ft_init_run(&init, &comm->core);
     atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD,
                           memory_order_release);
-    /* A blocking caller gets no handle of a communicator that could not be made. */
+    /* A blocking caller gets no handle if the communicator could not be made. */
     if (rc != FT_OK && comm->blocking && job->newcomm) {
         *job->newcomm = NULL;
-        /* else another thread aborts it, and frees it */
-        job->failed_alone = ft_comm_kill(comm) == FT_OK;
+        /* otherwise another thread aborts the communicator, and frees the handle */
+        job->failed_alone = ft_comm_mark_dead(comm) == FT_OK;
     }
     return rc;
 }
@@ -228,7 +228,7 @@ void ft_job_drop(struct ft_job *job)
 {
     if (job->run == run_init && job->newcomm)
         *job->newcomm = NULL;
-    if (job->run == run_init && ft_comm_kill(job->comm) == FT_OK)
+    if (job->run == run_init && ft_comm_mark_dead(job->comm) == FT_OK)
         job->failed_alone = true;
 }
 
@@ -238,7 +238,7 @@ struct want {
     const ftcclUniqueId *ids;
     const ftcclConfig_t *config;
     bool joins;
-    struct ft_device_gpu gpu; /* none: the thread's */
+    struct ft_device_gpu gpu; /* none: use the thread's GPU */
 };
 
 static int check_want(const struct want *want)
@@ -290,7 +290,7 @@ static int make_init_job(const struct want *want, struct ft_job **out)
         .joins = want->joins,
         .gpu = want->gpu.context || want->gpu.numbered ? want->gpu : ft_device_gpu_of_thread()};
     ft_comm_enter(comm);
-    /* another thread may wait for it in order to abort */
+    /* another thread may wait for the handle in order to abort */
     __atomic_store_n(want->out, comm, __ATOMIC_RELEASE);
     *out = job;
     return FT_OK;
@@ -306,7 +306,7 @@ static ftcclResult_t init(const struct want *want)
         rc = make_init_job(want, &job);
     if (rc == FT_OK)
         return ft_job_start(job);
-    return ft_refuse(NULL, rc);
+    return ft_fail_call(NULL, rc);
 }
 
 FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
@@ -348,7 +348,7 @@ FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int 
     for (int i = 0; devlist && i < ndev && rc == FT_OK; i++)
         if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus))
             rc = ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]);
-    /* before the id, whose port would stay for a while */
+    /* check before the id is made: its port would stay open for a while */
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     ftcclResult_t result = ftcclGetUniqueId(&id);
@@ -419,7 +419,7 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a split");
@@ -433,7 +433,7 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     }
     if (rc != FT_OK) {
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     job->run = run_split;
     job->newcomm = newcomm;
@@ -442,7 +442,7 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
     return ft_job_start(job);
 }
 
-/* ---- the end --------------------------------------------------------------------------------- */
+/* ---- finalize, destroy, abort ---------------------------------------------------------------- */
 
 static int run_finalize(struct ft_job *job)
 {
@@ -467,25 +467,25 @@ FT_EXPORT ftcclResult_t ftcclCommFinalize(ftcclComm_t comm)
     return ft_job_start(job);
 }
 
-static int end(ftcclComm_t comm, bool abort_it)
+static int end_comm(ftcclComm_t comm, bool abort_it)
 {
     int rc = ft_enter_library();
     if (rc == FT_OK)
         rc = ft_comm_enter(comm);
     if (rc != FT_OK)
         return rc;
-    rc = ft_comm_kill(comm);
+    rc = ft_comm_mark_dead(comm);
     if (rc != FT_OK) {
         ft_comm_leave(comm);
         return rc;
     }
-    ft_group_give_up(comm);
+    ft_group_remove_comm(comm);
     if (abort_it)
         atomic_store(&comm->cancel, 1);
     bool aborted = abort_it &&
                    atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT;
     if (aborted && comm->core)
-        ft_comm_abort(comm->core); /* ends the waits of those inside */
+        ft_comm_abort(comm->core); /* ends the waits of the calls inside */
     ft_comm_leave(comm);
     ft_comm_wait_users(comm);
     if (comm->core) {
@@ -503,19 +503,19 @@ static int end(ftcclComm_t comm, bool abort_it)
     return rc;
 }
 
-/* The state of a failed communicator was told before; destroying it is no new failure. */
+/* The failure of a communicator has been reported before, so destroying it returns success. */
 FT_EXPORT ftcclResult_t ftcclCommDestroy(ftcclComm_t comm)
 {
-    int rc = end(comm, false);
+    int rc = end_comm(comm, false);
     return ft_return(NULL, ft_status_lost(rc) == FT_LOST_CALL || rc == FT_TIMEOUT ? rc : FT_OK);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommAbort(ftcclComm_t comm)
 {
-    return ft_return(NULL, end(comm, true));
+    return ft_return(NULL, end_comm(comm, true));
 }
 
-/* ---- questions ------------------------------------------------------------------------------- */
+/* ---- queries --------------------------------------------------------------------------------- */
 
 FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *asyncError)
 {
@@ -541,8 +541,8 @@ FT_EXPORT ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *
 
 enum question { NRANKS, RANK, DEVICE };
 
-/* Before the communicator is ready: what was asked for. */
-static int answer(const struct ftcclComm *comm, enum question what)
+/* Before the communicator is ready it returns the values that init requested. */
+static int answer_question(const struct ftcclComm *comm, enum question what)
 {
     bool ready = atomic_load_explicit(&comm->state, memory_order_acquire) != FT_HANDLE_INIT &&
                  comm->core;
@@ -553,7 +553,7 @@ static int answer(const struct ftcclComm *comm, enum question what)
     return ready ? ft_comm_rank(comm->core) : comm->rank;
 }
 
-static ftcclResult_t ask(ftcclComm_t comm, int *out, enum question what)
+static ftcclResult_t ask_comm(ftcclComm_t comm, int *out, enum question what)
 {
     int rc = ft_enter_library();
     if (rc == FT_OK)
@@ -563,7 +563,7 @@ static ftcclResult_t ask(ftcclComm_t comm, int *out, enum question what)
     if (!out)
         rc = ft_fail(FT_INVAL, "the result's address is NULL");
     else
-        *out = answer(comm, what);
+        *out = answer_question(comm, what);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
@@ -571,15 +571,15 @@ static ftcclResult_t ask(ftcclComm_t comm, int *out, enum question what)
 
 FT_EXPORT ftcclResult_t ftcclCommCount(const ftcclComm_t comm, int *count)
 {
-    return ask(comm, count, NRANKS);
+    return ask_comm(comm, count, NRANKS);
 }
 FT_EXPORT ftcclResult_t ftcclCommUserRank(const ftcclComm_t comm, int *rank)
 {
-    return ask(comm, rank, RANK);
+    return ask_comm(comm, rank, RANK);
 }
 FT_EXPORT ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device)
 {
-    return ask(comm, device, DEVICE);
+    return ask_comm(comm, device, DEVICE);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommGetDeviceStatus(ftcclComm_t comm, const uint32_t **status)

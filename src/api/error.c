@@ -1,5 +1,5 @@
 /*
- * Codes, classes and sentences.
+ * Result codes, error classes and error texts.
  */
 #include "api/api.h"
 
@@ -110,7 +110,7 @@ FT_EXPORT ftcclErrorClass_t ftcclGetErrorClass(ftcclResult_t result)
 FT_EXPORT const char *ftcclGetLastError(ftcclComm_t comm)
 {
     static _Thread_local char text[512];
-    /* what a communicator of the parent has may be locked for ever */
+    /* in a child of fork the locks of the parent's communicator may be locked for ever */
     if (!comm || ft_forked() || ft_comm_enter(comm) != FT_OK) {
         snprintf(text, sizeof text, "%.*s", (int)sizeof text - 1, ft_fail_text());
         return text;

@@ -1,6 +1,6 @@
 /*
- * Groups: what a thread calls between GroupStart and GroupEnd. Operations become one entry on their
- * streams; management calls (init, split) run side by side in threads. Outside a group every
+ * Groups: the calls of a thread between GroupStart and GroupEnd. Operations become one entry on
+ * their streams. Management calls (init, split) run in parallel threads. Outside a group every
  * operation is a group of its own.
  */
 #include "api/api.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* each keeps the handle, a reference, the op */
+/* An operation of a group. It owns a use of the handle, a reference to the stream, and the op. */
 struct member {
     ftcclComm_t comm;
     struct ft_stream *stream;
@@ -17,15 +17,15 @@ struct member {
 
 static _Thread_local struct group {
     int depth;
-    int error;      /* the first of the calls inside */
-    char text[512]; /* its sentence */
+    int error;      /* the first error of the calls inside */
+    char text[512]; /* the sentence of that error */
     struct member *members;
     int nmembers, capacity;
     struct ft_job *jobs, **jobs_end;
 } group;
 
-/* A call inside the group failed: its End will say so. */
-static void note(int status)
+/* Records that a call inside the group failed; GroupEnd will return the error. */
+static void note_error(int status)
 {
     if (group.depth == 0 || group.error != FT_OK)
         return;
@@ -33,9 +33,9 @@ static void note(int status)
     snprintf(group.text, sizeof group.text, "%.*s", (int)sizeof group.text - 1, ft_fail_text());
 }
 
-ftcclResult_t ft_refuse(ftcclComm_t comm, int status)
+ftcclResult_t ft_fail_call(ftcclComm_t comm, int status)
 {
-    note(status);
+    note_error(status);
     ftcclResult_t result = ft_return(comm, status);
     if (comm)
         ft_comm_leave(comm);
@@ -75,16 +75,16 @@ static void free_chain(struct ft_job *job)
     }
 }
 
-/* The calls of the job and of those after it can never run. */
-static void discard(struct ft_job *job)
+/* Drops a job and the jobs after it, which will never run. */
+static void discard_chain(struct ft_job *job)
 {
     for (struct ft_job *j = job; j; j = j->then)
         ft_job_drop(j);
     free_chain(job);
 }
 
-/* Calls of one communicator run in their order, which is the same on all ranks. Returns the first
- * that failed, or NULL. */
+/* Runs the calls of one communicator in their order, which is the same on all ranks. Returns the
+ * first that failed, or NULL. */
 static struct ft_job *run_chain(struct ft_job *job)
 {
     struct ft_job *failed = NULL;
@@ -96,8 +96,8 @@ static struct ft_job *run_chain(struct ft_job *job)
     return failed;
 }
 
-/* The blocking jobs of a group. When one fails the others are cancelled, or they would wait for its
- * rank until their bound; the group's error is then that of the first. */
+/* The blocking jobs of a group. When one fails, the others are cancelled: otherwise they would wait
+ * for its rank until their time limit. The group then returns the error of the first. */
 struct ft_job_set {
     struct ft_job *jobs;
     struct ft_job *_Atomic failed;
@@ -129,13 +129,14 @@ static void *detached_job(void *arg)
     return NULL;
 }
 
-/* A non-blocking communicator's job: the call returns, GetAsyncError tells how it went. */
+/* Starts the job of a non-blocking communicator. The call returns at once, and GetAsyncError gives
+ * the result. */
 static int detach_job(struct ft_job *job)
 {
     pthread_attr_t attr;
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    /* GetAsyncError tells of the latest call */
+    /* GetAsyncError reports the latest call only */
     atomic_store_explicit(&job->comm->error, FT_OK, memory_order_relaxed);
     atomic_fetch_add_explicit(&job->comm->busy, 1, memory_order_relaxed);
     int err = pthread_create(&job->thread, &attr, detached_job, job);
@@ -143,7 +144,7 @@ static int detach_job(struct ft_job *job)
     if (err == 0)
         return FT_AGAIN;
     atomic_fetch_sub_explicit(&job->comm->busy, 1, memory_order_relaxed);
-    discard(job);
+    discard_chain(job);
     return ft_fail(FT_SYSTEM, "cannot start a thread: %s", strerror(err));
 }
 
@@ -154,7 +155,7 @@ ftcclResult_t ft_job_start(struct ft_job *job)
             group.jobs_end = &group.jobs;
         *group.jobs_end = job;
         group.jobs_end = &job->next;
-        ft_comm_keep(job->comm);
+        ft_comm_leave_to_group(job->comm);
         return ftcclSuccess;
     }
     if (!job->comm->blocking)
@@ -165,8 +166,8 @@ ftcclResult_t ft_job_start(struct ft_job *job)
     return ft_result(status);
 }
 
-/* A job that gets no thread never runs, nor do those after it; the others would wait for its
- * rank. */
+/* Starts the threads of blocking jobs. If a job gets no thread, it and the jobs after it never run,
+ * and the others are cancelled, because they would wait for its rank. */
 static int start_joined(struct ft_job_set *set)
 {
     int err = 0;
@@ -184,7 +185,7 @@ static int start_joined(struct ft_job_set *set)
                    strerror(err));
 }
 
-/* One job of each communicator stays in the list. */
+/* Chains the jobs of each communicator; only the first one stays in the list. */
 static void chain_jobs(struct ft_job *jobs)
 {
     for (struct ft_job **at = &jobs->next, *job; (job = *at) != NULL;) {
@@ -217,7 +218,7 @@ static int run_jobs(struct ft_job *jobs)
     for (struct ft_job *job = jobs, *next; job; job = next) {
         next = job->next;
         if (job->comm->blocking && !job->started)
-            discard(job);
+            discard_chain(job);
         else if (job->comm->blocking)
             free_chain(job);
         else {
@@ -239,7 +240,7 @@ static void drop_member(struct member *member)
     ft_comm_leave(member->comm);
 }
 
-/* A rank's sends to itself must meet receives of the same group. */
+/* Sends of a rank to itself must match receives of the same group. */
 static int check_self(const struct member *members, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -341,33 +342,33 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
         ft_null_stream_used(comm->core->engine);
     if (rc != FT_OK) {
         ft_op_free(op);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     if (group.depth == 0)
         return ft_return(NULL, submit(&member, 1));
     rc = add_member(&member);
     if (rc == FT_OK)
-        ft_comm_keep(comm);
+        ft_comm_leave_to_group(comm);
     else {
-        note(rc);
+        note_error(rc);
         drop_member(&member);
     }
     return ft_return(NULL, rc);
 }
 
-static int ended(void)
+static int fail_ended(void)
 {
     return ft_fail(FT_USAGE,
                    "a communicator was destroyed or aborted in the group that has calls of it");
 }
 
-void ft_group_give_up(ftcclComm_t comm)
+void ft_group_remove_comm(ftcclComm_t comm)
 {
     int kept = 0, before = group.nmembers;
     bool any = false;
     for (int i = 0; i < before; i++) {
         if (group.members[i].comm == comm) {
-            ft_comm_take(comm);
+            ft_comm_enter_from_group(comm);
             drop_member(&group.members[i]);
         } else
             group.members[kept++] = group.members[i];
@@ -378,14 +379,14 @@ void ft_group_give_up(ftcclComm_t comm)
         if (job->comm == comm) {
             *at = job->next;
             group.jobs_end = at;
-            ft_comm_take(comm);
-            discard(job);
+            ft_comm_enter_from_group(comm);
+            discard_chain(job);
             any = true;
         } else
             at = &job->next;
     }
     if (any || kept < before)
-        note(ended());
+        note_error(fail_ended());
 }
 
 /* ---- start and end --------------------------------------------------------------------------- */
@@ -398,26 +399,27 @@ FT_EXPORT ftcclResult_t ftcclGroupStart(void)
     return ft_return(NULL, rc);
 }
 
-static void forget(void)
+static void clear_group(void)
 {
     for (int i = 0; i < group.nmembers; i++)
         drop_member(&group.members[i]);
     for (struct ft_job *job = group.jobs, *next; job; job = next) {
         next = job->next;
-        discard(job);
+        discard_chain(job);
     }
     free(group.members);
     memset(&group, 0, sizeof group);
 }
 
-/* The group's calls use their communicators again. false: one of these has ended. */
+/* Counts the group's calls as inside their communicators again. Returns false if one of these has
+ * ended. */
 static bool take_all(void)
 {
     bool all = true;
     for (int i = 0; i < group.nmembers; i++)
-        all &= ft_comm_take(group.members[i].comm);
+        all &= ft_comm_enter_from_group(group.members[i].comm);
     for (struct ft_job *job = group.jobs; job; job = job->next)
-        all &= ft_comm_take(job->comm);
+        all &= ft_comm_enter_from_group(job->comm);
     return all;
 }
 
@@ -435,7 +437,7 @@ static int leave_group(bool *outermost)
     else if (group.jobs && group.nmembers)
         rc = ft_fail(FT_USAGE, "a group makes communicators or enqueues operations, not both");
     else if (!all)
-        rc = ended();
+        rc = fail_ended();
     return rc;
 }
 
@@ -446,7 +448,7 @@ FT_EXPORT ftcclResult_t ftcclGroupEnd(void)
     if (!outermost)
         return ft_return(NULL, rc);
     if (rc != FT_OK) {
-        forget();
+        clear_group();
         return ft_return(NULL, rc);
     }
     struct group taken = group;
@@ -487,7 +489,7 @@ FT_EXPORT ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo)
         rc = ft_fail(
             FT_INVAL,
             "GroupSimulateEnd: simInfo was not initialised with FTCCL_SIM_INFO_INITIALIZER");
-        note(rc);
+        note_error(rc);
     }
     if (!outermost)
         return ft_return(NULL, rc);
@@ -496,6 +498,6 @@ FT_EXPORT ftcclResult_t ftcclGroupSimulateEnd(ftcclSimInfo_t *simInfo)
         ns += cost_of(&group.members[i]);
     if (simInfo && rc == FT_OK)
         simInfo->estimatedTime = (float)(ns * 1e-9);
-    forget();
+    clear_group();
     return ft_return(NULL, rc);
 }

@@ -1,7 +1,7 @@
 /*
- * Handles of communicators and streams. Both come from slabs that live as long as the process and
- * are reused oldest first, so a stale handle is almost always found out; a pointer from elsewhere
- * always is.
+ * Handles of communicators and streams. Both come from slabs that live as long as the process. The
+ * handle that was freed first is reused first, so a stale handle is almost always detected. A
+ * pointer that is not a handle is always detected.
  */
 #include "api/api.h"
 
@@ -12,9 +12,11 @@
 #define PER_SLAB 64
 #define SLABS 1024
 
-#define INSIDE UINT64_C(1)       /* in a communicator's users: a call or a job that uses it now */
-#define KEPT (UINT64_C(1) << 32) /* one of a group that is still open */
-#define OVER (UINT64_C(1) << 63) /* it has ended: whoever lets go last frees the handle */
+/* counts in `users`: a call or job that uses the communicator now */
+#define INSIDE UINT64_C(1)
+#define KEPT (UINT64_C(1) << 32) /* counts in `users`: a member of an open group */
+/* flag in `users`: the communicator has ended, and the last user frees the handle */
+#define OVER (UINT64_C(1) << 63)
 
 struct stream_handle {
     atomic_int live, users;
@@ -25,10 +27,10 @@ struct stream_handle {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ftcclComm *comm_slabs[SLABS], *free_comms, **free_comms_end = &free_comms;
 static struct stream_handle *stream_slabs[SLABS], *free_streams, **free_streams_end = &free_streams;
-/* release after the slab is in place, acquire by lookups */
+/* stored with release after the slab is in place, loaded with acquire by lookups */
 static atomic_int ncomm_slabs, nstream_slabs;
 
-/* Inline, so that the division is by a constant. */
+/* Inline, so that the compiler divides by a constant. */
 static inline __attribute__((always_inline)) bool in_slabs(void *const *slabs, int nslabs,
                                                            size_t size, const void *handle)
 {
@@ -103,7 +105,8 @@ int ft_comm_enter(ftcclComm_t comm)
     int n = atomic_load_explicit(&ncomm_slabs, memory_order_acquire);
     if (!in_slabs((void *const *)comm_slabs, n, sizeof *comm, comm))
         return ft_fail(FT_INVAL, "%p is not a communicator", (void *)comm);
-    /* pairs with ft_comm_kill(): either it waits for us, or we see it dead */
+    /* pairs with ft_comm_mark_dead(): either it waits for this call, or this call sees that the
+     * handle is dead */
     atomic_fetch_add(&comm->users, INSIDE);
     if (atomic_load(&comm->live))
         return FT_OK;
@@ -124,14 +127,14 @@ void ft_comm_leave(ftcclComm_t comm)
         free_if_last(comm);
 }
 
-void ft_comm_keep(ftcclComm_t comm)
+void ft_comm_leave_to_group(ftcclComm_t comm)
 {
     atomic_fetch_add(&comm->users, KEPT - INSIDE);
 }
 
-bool ft_comm_take(ftcclComm_t comm)
+bool ft_comm_enter_from_group(ftcclComm_t comm)
 {
-    atomic_fetch_sub(&comm->users, KEPT - INSIDE); /* as ft_comm_enter() */
+    atomic_fetch_sub(&comm->users, KEPT - INSIDE); /* the same order as in ft_comm_enter() */
     return atomic_load(&comm->live);
 }
 
@@ -152,7 +155,7 @@ int ft_comm_enter_ready(ftcclComm_t comm)
     return rc;
 }
 
-int ft_comm_kill(ftcclComm_t comm)
+int ft_comm_mark_dead(ftcclComm_t comm)
 {
     int one = 1;
     if (atomic_compare_exchange_strong(&comm->live, &one, 0))
@@ -160,7 +163,7 @@ int ft_comm_kill(ftcclComm_t comm)
     return ft_fail(FT_INVAL, "the communicator %p has been destroyed", (void *)comm);
 }
 
-/* Calls inside end within their own bounds. */
+/* Every call inside is bounded, so this wait is bounded too. */
 void ft_comm_wait_users(ftcclComm_t comm)
 {
     while (atomic_load(&comm->users) % KEPT >= INSIDE)
@@ -195,7 +198,8 @@ int ft_stream_enter(ftcclStream_t handle, struct ft_stream **out)
     int n = atomic_load_explicit(&nstream_slabs, memory_order_acquire);
     if (!in_slabs((void *const *)stream_slabs, n, sizeof *h, h))
         return ft_fail(FT_INVAL, "%p is not a stream of ftcclStreamCreate()", (void *)handle);
-    /* pairs with StreamDestroy: either it waits for us, or we see it dead */
+    /* pairs with ftcclStreamDestroy(): either it waits for this call, or this call sees that the
+     * handle is dead */
     atomic_fetch_add(&h->users, 1);
     if (atomic_load(&h->live)) {
         *out = h->stream;
@@ -258,7 +262,7 @@ FT_EXPORT ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream)
         return ft_return(NULL,
                          ft_fail(FT_INVAL, "the stream %p has been destroyed", (void *)stream));
     rc = ft_stream_wait(held);
-    /* calls inside wait for no more than we did */
+    /* the calls inside wait for the same operations, which have ended */
     while (atomic_load_explicit(&h->users, memory_order_acquire) > 0)
         sched_yield();
     ft_stream_release(held);

@@ -18,7 +18,7 @@ struct allocation {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct allocation *allocations;
 
-/* Of the GPU if one is given, else of the host. */
+/* True if a GPU is given; otherwise the memory is host memory. */
 static bool of_gpu(struct ft_device_gpu gpu)
 {
     return gpu.context || gpu.numbered;
@@ -97,7 +97,7 @@ FT_EXPORT ftcclResult_t ftcclMemFree(void *ptr)
     return ftcclSuccess;
 }
 
-/* Is every page of the range mapped? */
+/* Returns true if every page of the range is mapped. */
 static bool is_mapped(const void *buff, size_t size)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)buff & ~(page - 1);

@@ -1,40 +1,41 @@
 /*
  * Windows, puts and signals. A window's handle is looked up among those of the communicator before
- * it is followed.
+ * it is dereferenced.
  */
 #include "api/api.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* What a call needs of a window; nothing refers to the window itself, which another thread may
+/* The data of a window that a call needs. It does not refer to the window, which another thread may
  * deregister. */
 struct found {
     uint64_t id;
     void *base;
     size_t size;
-}; /* of the peer's window */
+}; /* size: of the peer's window */
 
-static int unknown(ftcclWindow_t win)
+static int fail_unknown(ftcclWindow_t win)
 {
     return ft_fail(FT_INVAL, "%p is not a window of this communicator", (void *)win);
 }
 
-static int find(ftcclComm_t comm, ftcclWindow_t win, int peer, struct found *out)
+static int find_window(ftcclComm_t comm, ftcclWindow_t win, int peer, struct found *out)
 {
     struct ft_comm *core = comm->core;
     ft_engine_lock(core->engine);
     const struct ft_window *window = core->rma.windows;
     while (window && (const void *)window != (void *)win)
         window = window->next;
-    bool there = window && window->sizes;
-    if (there)
+    bool exists = window && window->sizes;
+    if (exists)
         *out = (struct found){window->id, window->base, window->sizes[peer]};
     ft_engine_unlock(core->engine);
-    return there ? FT_OK : unknown(win);
+    return exists ? FT_OK : fail_unknown(win);
 }
 
-/* Everybody's size, which also makes sure that everybody has the window before anybody puts. */
+/* Exchanges the sizes of all ranks. It also guarantees that all ranks have the window before any of
+ * them puts. */
 static int exchange_sizes(struct ft_comm *core, struct ft_window *window)
 {
     uint64_t *sizes = calloc((size_t)core->view.nranks, sizeof *sizes);
@@ -72,7 +73,7 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a window");
@@ -84,7 +85,7 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
         rc = ft_device_check("CommWindowRegister", buff);
     if (rc != FT_OK) {
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     *job = (struct ft_job){
         .comm = comm, .run = run_register, .buffer = buff, .len_bytes = size, .window = win};
@@ -99,7 +100,7 @@ FT_EXPORT ftcclResult_t ftcclCommWindowDeregister(ftcclComm_t comm, ftcclWindow_
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     if (!ft_window_remove(comm->core, win))
-        rc = unknown(win);
+        rc = fail_unknown(win);
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
@@ -113,7 +114,7 @@ FT_EXPORT ftcclResult_t ftcclWinGetUserPtr(ftcclComm_t comm, ftcclWindow_t win, 
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
-    rc = ptr ? find(comm, win, 0, &found) : ft_fail(FT_INVAL, "WinGetUserPtr: ptr is NULL");
+    rc = ptr ? find_window(comm, win, 0, &found) : ft_fail(FT_INVAL, "WinGetUserPtr: ptr is NULL");
     if (rc == FT_OK)
         *ptr = found.base;
     ftcclResult_t result = ft_return(comm, rc);
@@ -132,7 +133,7 @@ struct put {
     unsigned flags;
 };
 
-/* *window: the number of the window; 0: a signal alone. */
+/* Checks a put. *window is the number of the window, or 0 for a signal alone. */
 static int check_put(ftcclComm_t comm, const struct put *put, uint64_t *window)
 {
     const char *name = put->win ? "PutSignal" : "Signal";
@@ -150,7 +151,7 @@ static int check_put(ftcclComm_t comm, const struct put *put, uint64_t *window)
         return ft_fail(FT_INVAL, "PutSignal: %d is not a data type", (int)put->coll.type);
     if (put->coll.count && !put->in)
         return ft_fail(FT_INVAL, "PutSignal: the local buffer is NULL");
-    int rc = find(comm, put->win, put->coll.root, &found);
+    int rc = find_window(comm, put->win, put->coll.root, &found);
     if (rc == FT_OK && put->coll.count)
         rc = ft_device_check(name, put->in);
     if (rc != FT_OK)
@@ -172,13 +173,13 @@ static ftcclResult_t enqueue_put(const struct put *put, ftcclComm_t comm, ftcclS
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     rc = check_put(comm, put, &window);
     struct ft_op *op = rc == FT_OK ? ft_op_new() : NULL;
     if (rc == FT_OK && !op)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK)
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     op->coll = put->coll;
     op->in = put->in;
     op->epoch = ft_comm_shape(comm->core, -1).epoch;
@@ -193,7 +194,7 @@ FT_EXPORT ftcclResult_t ftcclPutSignal(const void *localbuff, size_t count,
                                        unsigned int flags, ftcclComm_t comm, ftcclStream_t stream)
 {
     if (!peerWin)
-        return ft_refuse(NULL, ft_fail(FT_INVAL, "PutSignal: the window is NULL"));
+        return ft_fail_call(NULL, ft_fail(FT_INVAL, "PutSignal: the window is NULL"));
     struct put put = {localbuff, {FT_PUT, (enum ft_type)datatype, FT_SUM, peer, count},
                       peerWin,   peerWinOffset,
                       sigIdx,    ctx,
@@ -242,14 +243,14 @@ FT_EXPORT ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signal
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     rc = take_waits(comm, nDesc, signalDescs, &waits);
     struct ft_op *op = rc == FT_OK ? ft_op_new() : NULL;
     if (rc == FT_OK && !op)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK) {
         free(waits);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     op->coll = (struct ft_coll){.kind = FT_WAIT, .type = FT_INT8, .count = (size_t)nDesc};
     op->epoch = ft_comm_shape(comm->core, -1).epoch;

@@ -1,19 +1,20 @@
 /*
- * What libnccl.so.2 needs to know or to change here that no program should: the log's form,
- * defaults, sentences of its own.
+ * Functions that only libnccl.so.2 may use: they change the log's form and defaults, and report
+ * errors of its own.
  */
 #include "api/api.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 
-/* frameworks that know NCCL compile and evaluate between two calls for longer than a minute */
+/* programs written for NCCL compile or evaluate between two calls, which takes longer than a
+ * minute */
 #define OP_TIMEOUT_MS 1800000
 
 FT_EXPORT void ft_shim_attach(void)
 {
     ft_param_set_default(FT_PARAM_OP_TIMEOUT_MS, OP_TIMEOUT_MS);
-    /* as with NCCL nothing behind a failed operation runs on half a result */
+    /* as with NCCL, no work after a failed operation on its stream runs on an incomplete result */
     ft_param_set_default_text(FT_PARAM_ON_FAILURE, "hold");
     ft_log_like_nccl();
 }
@@ -26,10 +27,10 @@ FT_EXPORT ftcclResult_t ft_shim_fail(ftcclComm_t comm, int status, const char *f
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     int rc = comm ? ft_comm_enter(comm) : FT_OK;
-    return rc == FT_OK ? ft_refuse(comm, ft_fail(status, "%s", text)) : ft_refuse(NULL, rc);
+    return rc == FT_OK ? ft_fail_call(comm, ft_fail(status, "%s", text)) : ft_fail_call(NULL, rc);
 }
 
-/* Finalize waits for operations that end; these have been told to. */
+/* Revokes, and then waits in finalize until all operations have ended. */
 static int run_revoke(struct ft_job *job)
 {
     ft_comm_revoke(job->comm->core, "ncclCommRevoke");
@@ -44,7 +45,7 @@ FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a revoke");
@@ -53,7 +54,7 @@ FT_EXPORT ftcclResult_t ft_shim_revoke(ftcclComm_t comm, int flags)
                      flags);
     if (rc != FT_OK) {
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     *job = (struct ft_job){.comm = comm, .run = run_revoke};
     return ft_job_start(job);

@@ -1,19 +1,19 @@
 /*
- * Going on after a failure: who has failed, agreeing, revoking, shrinking and growing.
+ * The calls after a failure: failed ranks, agree, revoke, shrink and grow.
  */
 #include "api/api.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Enters a communicator that may be used, also a failed one. */
-static int enter(ftcclComm_t comm)
+/* Enters a communicator that may be used, even one that has failed. */
+static int enter_comm(ftcclComm_t comm)
 {
     int rc = ft_enter_library();
     return rc == FT_OK ? ft_comm_enter_ready(comm) : rc;
 }
 
-static ftcclResult_t leave(ftcclComm_t comm, int rc)
+static ftcclResult_t leave_comm(ftcclComm_t comm, int rc)
 {
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
@@ -23,7 +23,7 @@ static ftcclResult_t leave(ftcclComm_t comm, int rc)
 FT_EXPORT ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, int capacity,
                                                 int *count)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     if (!count || capacity < 0 || (capacity > 0 && !ranks))
@@ -33,12 +33,12 @@ FT_EXPORT ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, in
         *count = ft_comm_failed(comm->core, ranks, capacity);
         ft_engine_unlock(comm->core->engine);
     }
-    return leave(comm, rc);
+    return leave_comm(comm, rc);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *sequence)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     if (!sequence)
@@ -48,12 +48,12 @@ FT_EXPORT ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *seq
         *sequence = comm->core->group->agreed_op;
         ft_engine_unlock(comm->core->engine);
     }
-    return leave(comm, rc);
+    return leave_comm(comm, rc);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     const struct ft_decision *decision;
@@ -66,12 +66,12 @@ FT_EXPORT ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags)
         if (rc == FT_OK)
             *flags = decision->flags;
     }
-    return leave(comm, rc);
+    return leave_comm(comm, rc);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     if (flags != FTCCL_REVOKE_DEFAULT)
@@ -79,7 +79,7 @@ FT_EXPORT ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags)
                      flags);
     else
         ft_comm_revoke(comm->core, "ftcclCommRevoke");
-    return leave(comm, rc);
+    return leave_comm(comm, rc);
 }
 
 /* ---- shrink ---------------------------------------------------------------------------------- */
@@ -121,9 +121,9 @@ static int check_shrink(const int *exclude, int count, const ftcclComm_t *newcom
 FT_EXPORT ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int count,
                                         ftcclComm_t *newcomm, ftcclConfig_t *config, int flags)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     rc = job ? check_shrink(exclude, count, newcomm, flags)
              : ft_fail(FT_NOMEM, "no memory for a shrink");
@@ -139,7 +139,7 @@ FT_EXPORT ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int coun
         if (job)
             free(job->exclude);
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     job->run = run_shrink;
     job->newcomm = newcomm;
@@ -152,7 +152,7 @@ FT_EXPORT ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int coun
 
 FT_EXPORT ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *uniqueId)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     if (!uniqueId)
@@ -161,7 +161,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetUniqueId(ftcclComm_t comm, ftcclUniqueId *un
         rc = ft_unique_id_grow((unsigned char *)uniqueId->internal,
                                comm->core->engine->transports[0]->config.key,
                                ft_comm_nranks(comm->core), comm->core);
-    return leave(comm, rc);
+    return leave_comm(comm, rc);
 }
 
 static int run_grow(struct ft_job *job)
@@ -188,9 +188,9 @@ static int run_grow(struct ft_job *job)
 static ftcclResult_t grow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id,
                           ftcclComm_t *newcomm, const ftcclConfig_t *config)
 {
-    int rc = enter(comm);
+    int rc = enter_comm(comm);
     if (rc != FT_OK)
-        return ft_refuse(NULL, rc);
+        return ft_fail_call(NULL, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     rc = !newcomm ? ft_fail(FT_INVAL, "CommGrow: newcomm is NULL")
          : job    ? FT_OK
@@ -209,7 +209,7 @@ static ftcclResult_t grow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id,
         if (job)
             free(job->ids);
         free(job);
-        return ft_refuse(comm, rc);
+        return ft_fail_call(comm, rc);
     }
     job->run = run_grow;
     job->newcomm = newcomm;
@@ -221,9 +221,9 @@ FT_EXPORT ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclU
                                       int rank, ftcclComm_t *newcomm, ftcclConfig_t *config)
 {
     if (comm && rank != -1)
-        return ft_refuse(NULL, ft_fail(FT_INVAL,
-                                       "CommGrow: rank is %d; a rank of the communicator passes -1",
-                                       rank));
+        return ft_fail_call(
+            NULL,
+            ft_fail(FT_INVAL, "CommGrow: rank is %d; a rank of the communicator passes -1", rank));
     return comm ? grow(comm, nranks, id, newcomm, config)
                 : ft_comm_join(newcomm, nranks, rank, id, config);
 }

@@ -1,16 +1,16 @@
 /*
- * The arena: one shared file without a name that all memory of ftcclMemAlloc() from FT_ARENA_LEAST
- * bytes on comes from, so that other processes of this host can read it where it lies. The file is
- * as long as the machine's memory, but has pages only where memory is allocated; its length is
- * sealed. Others are handed a descriptor that cannot write. Freed memory loses its pages at once,
- * in the mappings of others too. Who reads a place without pages finds zeros, and the kernel makes
- * a page for it: a member of the job that lends what it never allocated costs the machine memory,
- * and the reader gets SIGBUS where there is none left. A member that is not hostile lends only what
- * is allocated.
+ * The arena: one shared file without a name. ftcclMemAlloc() takes all memory of FT_ARENA_LEAST
+ * bytes or more from it, so other processes of this host can read that memory in place. The file is
+ * as long as the machine's memory, but it has pages only where memory is allocated. Its length is
+ * sealed. Other processes get a descriptor that cannot write. Freed memory loses its pages at once,
+ * also in other processes' mappings. A reader of a place without pages finds zeros, and the kernel
+ * creates a page for it. So a hostile member of the job that lends memory it never allocated costs
+ * the machine memory, and the reader gets SIGBUS if none is left. Other members lend only allocated
+ * memory.
  *
  * Without an arena (FTCCL_LEND=0, an old kernel, no /proc, limits on address space or file sizes)
- * everything works by copies. A program that locks all its memory would get all pages of every
- * arena, its own and those of others: it needs FTCCL_LEND=0. Thread-safe.
+ * messages are copied instead. A program that locks all its memory would allocate all pages of
+ * every arena that it maps, its own and those of others: it needs FTCCL_LEND=0. Thread-safe.
  */
 #include "base/base.h"
 
@@ -35,8 +35,8 @@ struct extent {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct extent *extents; /* allocated, by place */
-static char *base;             /* written once, before `once` is over; NULL: there is no arena */
+static struct extent *extents; /* allocated extents, ordered by address */
+static char *base;             /* written once, inside pthread_once; NULL: there is no arena */
 static size_t arena_bytes;
 static int file = -1, reader = -1;
 
@@ -70,7 +70,7 @@ static void make(void)
     if (make_file(len))
         at = mmap(NULL, len + HUGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
                   0);
-    if (at != MAP_FAILED) { /* at a huge page's boundary */
+    if (at != MAP_FAILED) { /* align to a huge page */
         char *aligned = (char *)ft_round_up((uintptr_t)at, HUGE_PAGE);
         size_t before = (size_t)(aligned - (char *)at);
         if (before)
@@ -87,12 +87,13 @@ static void make(void)
         return;
     }
     madvise(at, len, MADV_HUGEPAGE);
-    madvise(at, len, MADV_DONTDUMP); /* what is allocated is dumped */
+    /* core dumps contain only allocated extents: see ft_arena_alloc() */
+    madvise(at, len, MADV_DONTDUMP);
     arena_bytes = len;
     base = at;
 }
 
-/* Nothing of it is inherited over fork, as nothing of the library is. */
+/* A child of fork has no arena: it inherits nothing of the library. */
 static bool ready(void)
 {
     pthread_once(&once, make);
@@ -121,7 +122,8 @@ bool ft_arena_has(const void *ptr, size_t len_bytes, uint64_t *offset)
     return true;
 }
 
-/* The first gap that is long enough; huge lengths begin at huge pages. */
+/* First fit: the first gap that is long enough. Extents of HUGE_PAGE or more are aligned to
+ * HUGE_PAGE. */
 static int place(size_t len, struct extent *e)
 {
     size_t align = len >= HUGE_PAGE ? HUGE_PAGE : (size_t)sysconf(_SC_PAGESIZE), at = 0;
@@ -145,8 +147,8 @@ static void take_out(const struct extent *e)
     *link = e->next;
 }
 
-/* The pages are there before anybody reads or writes them: no signal when memory is short, no
- * faults later. */
+/* The pages are allocated before anybody reads or writes them, so a lack of memory raises no
+ * signal, and no page fault follows later. */
 int ft_arena_alloc(size_t len_bytes, void **out)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -165,7 +167,7 @@ int ft_arena_alloc(size_t len_bytes, void **out)
         *out = base + e->at;
         return FT_OK;
     }
-    if (rc == FT_OK) { /* some of the pages may have come */
+    if (rc == FT_OK) { /* the failed call may have allocated some pages */
         madvise(base + e->at, len, MADV_REMOVE);
         pthread_mutex_lock(&lock);
         take_out(e);
@@ -185,9 +187,10 @@ bool ft_arena_free(void *ptr)
     while (e && e->at != at)
         e = e->next;
     if (e) {
-        /* pages that the program has locked would stay, with what is in them */
+        /* locked pages would stay, with their content */
         munlock(base + at, e->len_bytes);
-        madvise(base + at, e->len_bytes, MADV_REMOVE); /* before somebody else gets the place */
+        /* before the extent can be allocated again */
+        madvise(base + at, e->len_bytes, MADV_REMOVE);
         madvise(base + at, e->len_bytes, MADV_DONTDUMP);
         take_out(e);
     }

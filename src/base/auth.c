@@ -1,17 +1,18 @@
 /*
- * The handshake of auth.h. Four messages; `mine` and `theirs` keep all that was sent and received,
- * in order, and every proof is a keyed BLAKE2b over a label of its own and both transcripts so far:
+ * The handshake of auth.h. It has four messages. `mine` and `theirs` keep all bytes sent and
+ * received, in order. Every proof is a keyed BLAKE2b over a label of its own and both transcripts
+ * so far:
  *
  *   initiator -> acceptor   hello: magic, version, byte order, nonce
  *   acceptor  -> initiator  hello, proof "acceptor"
  *   initiator -> acceptor   engine id, wanted peer, detail, proof "initiator"
  *   acceptor  -> initiator  engine id, proof "accepted"
  *
- * The labels keep a proof from being sent back (reflection), the nonces from being used again
- * (replay), and the key is derived for one purpose, so that a connection for one use cannot be
- * relayed into another. An engine id travels only after the other side has proved itself. Who
- * refuses sends zeros where the proof belongs, so that both sides can tell a wrong key from a lost
- * link.
+ * The labels prevent reflection: a proof cannot be sent back to its author. The nonces prevent
+ * replay. The key is derived for one purpose, so nobody can relay a connection for one use into
+ * another use. A side sends its engine id only after the other side has proved itself. A side that
+ * refuses sends zeros in place of the proof, so that the other side can tell a wrong key from a
+ * lost link.
  */
 #include "base/base.h"
 
@@ -39,7 +40,7 @@ _Static_assert(REPLY_BYTES + ACCEPT_BYTES <= sizeof(((struct ft_auth *)0)->mine)
 _Static_assert(HELLO_BYTES + CLAIM_BYTES <= sizeof(((struct ft_auth *)0)->mine),
                "the initiator's transcript fits");
 
-/* A failed handshake keeps its status, which is negative, in place of a stage. */
+/* After a failure `stage` has the status, which is negative. */
 enum stage {
     I_HELLO,
     I_REPLY,
@@ -52,7 +53,7 @@ enum stage {
     DONE
 };
 
-/* Of each stage: whether it sends, and where its message begins and ends in the transcript of that
+/* For each stage: whether it sends, and where its message begins and ends in the transcript of that
  * direction. */
 static const struct {
     bool sends;
@@ -150,7 +151,8 @@ void ft_random_secret(unsigned char out[FT_SECRET_BYTES])
     randombytes_buf(out, FT_SECRET_BYTES);
 }
 
-/* Moves what the socket takes or gives of the current message; FT_OK when something moved. */
+/* Sends or receives as much of the current message as the socket allows. Returns FT_OK if it made
+ * progress. */
 static int turn_once(struct ft_auth *a)
 {
     const size_t from = stages[a->stage].from, want = stages[a->stage].to - from - a->done_bytes;
@@ -180,8 +182,8 @@ static int turn_once(struct ft_auth *a)
     return finish_stage(a);
 }
 
-/* Looks at as much of the other side's hello as has come: garbage is refused at its first wrong
- * byte. */
+/* Checks the part of the other side's hello that has arrived, so that garbage is refused at its
+ * first wrong byte. */
 static int check_prefix(struct ft_auth *a, size_t have)
 {
     const unsigned char *t = a->theirs;
@@ -207,7 +209,7 @@ static int finish_stage(struct ft_auth *a)
     case I_HELLO:
     case A_REPLY:
     case I_CLAIM:
-        break; /* sent: the answer comes */
+        break; /* sent; the next stage receives the answer */
     case I_REPLY:
         status = check_reply(a);
         break;
@@ -314,8 +316,8 @@ static void write_accept(struct ft_auth *a)
           accept + 8);
 }
 
-/* Sends the message of that stage with zeros for its proof, as far as the socket takes it at once:
- * a courtesy. */
+/* Sends the message of stage `with` with zeros in place of the proof, as far as the socket takes it
+ * at once. It only helps the other side to name the reason; errors are ignored. */
 static void refuse(struct ft_auth *a, enum stage with)
 {
     (void)!send(a->fd, a->mine + stages[with].from, stages[with].to - stages[with].from,
@@ -338,7 +340,7 @@ static void prove(const struct ft_auth *a, const char *label, size_t initiator_b
     sodium_memzero(&state, sizeof(state));
 }
 
-/* Is the proof that follows the proven bytes in the other side's transcript right? */
+/* Checks the proof that follows the hashed bytes in the other side's transcript. */
 static bool proved(const struct ft_auth *a, const char *label, size_t initiator_bytes,
                    size_t acceptor_bytes)
 {

@@ -1,11 +1,12 @@
 /*
- * base: status, parameters, log, time, fork safety and the plain types that every other folder
- * shares. It knows nothing of the rest of the library; everything else may include it.
+ * base: status, parameters, log, time, fork safety and the plain types that all other folders
+ * share. It includes nothing from the rest of the library. Every other folder may include it.
  */
 #ifndef FT_BASE_H
 #define FT_BASE_H
 
-#ifdef __cplusplus /* tests include this inside extern "C"; gcc's <stdatomic.h> is not C++ */
+/* tests include this inside extern "C", and gcc's <stdatomic.h> is not valid C++ */
+#ifdef __cplusplus
 extern "C++" {
 #include <atomic>
 using std::atomic_int;
@@ -42,19 +43,19 @@ static inline size_t ft_round_up(size_t n, size_t multiple)
 
 /* ---- status ---------------------------------------------------------------------------------- */
 
-/* What is lost when a call answers with the status; recovery switches on this, never on single
- * codes. */
+/* What is lost when a call returns this status. Recovery code switches on this group, never on
+ * single statuses. */
 enum ft_lost {
-    FT_LOST_NOTHING, /* try again or wait */
-    FT_LOST_CALL,    /* the caller's mistake; nothing happened */
-    FT_LOST_OP,      /* this operation */
-    FT_LOST_LINK,    /* this link; the peer may be reachable another way */
-    FT_LOST_PEER,    /* this peer */
+    FT_LOST_NOTHING, /* nothing is lost: try again or wait */
+    FT_LOST_CALL,    /* the call: the caller made a mistake, and the call had no effect */
+    FT_LOST_OP,      /* the operation */
+    FT_LOST_LINK,    /* the link; the peer may be reachable over another one */
+    FT_LOST_PEER,    /* the peer */
     FT_LOST_COMM,    /* the communicator */
-    FT_LOST_PROCESS, /* this process has to go */
+    FT_LOST_PROCESS, /* the process: it cannot go on */
 };
 
-/* name, value, what is lost, text */
+/* X(name, value, what is lost, text) */
 #define FT_STATUSES(X)                                                                        \
     X(OK, 0, NOTHING, "success")                                                              \
     X(AGAIN, -1, NOTHING, "not now")                                                          \
@@ -91,13 +92,13 @@ enum ft_status {
 
 const char *ft_status_text(int status);
 enum ft_lost ft_status_lost(int status);
-/* The status of a failed system call: ENOMEM, EMFILE/ENFILE, ENOSPC, connection errors and the rest
- * told apart. */
+/* Maps errno to a status: FT_NOMEM, FT_NOFILE, FT_NOSPACE, FT_LINK, FT_TIMEOUT, FT_AGAIN, or
+ * FT_SYSTEM for the rest. */
 int ft_status_of_errno(int err);
 
 /* ---- collectives as data --------------------------------------------------------------------- */
 
-/* Values are NCCL's (ncclDataType_t). */
+/* The values equal those of NCCL's ncclDataType_t. */
 enum ft_type {
     FT_INT8,
     FT_UINT8,
@@ -120,31 +121,33 @@ static inline bool ft_type_is_float(enum ft_type type)
     return type >= FT_FLOAT16;
 }
 
-/* one element of a float type of at most 32 bits */
+/* Converts one element of a float type of at most 32 bits. Returns 0 for any other type. */
 float ft_scalar_to_float(enum ft_type type, const void *from);
 
-/* Values are NCCL's (ncclRedOp_t). PreMulSum is FT_SUM with a scale, see struct ft_redop. */
+/* The values equal those of NCCL's ncclRedOp_t. PreMulSum is FT_SUM with a scale: see struct
+ * ft_redop. */
 enum ft_red { FT_SUM, FT_PROD, FT_MAX, FT_MIN, FT_AVG, FT_REDS };
 const char *ft_red_name(enum ft_red red);
 
-/* How elements combine. Each rank's own input is multiplied by `scale` (in the type's arithmetic:
- * float for the 8- and 16-bit floats) when it is first read; the finished sum is divided by
- * `divisor` (integer average, truncating). */
+/* How elements are reduced. Each rank multiplies its own input by `scale` when it reads the input
+ * for the first time. The product is computed in the element type, or in float for 8-bit and 16-bit
+ * floats. The finished sum is divided by `divisor` (integer average, which truncates). */
 struct ft_redop {
-    /* SUM, PROD, MAX or MIN: an average has become a scale (floats: 1/n, as NCCL) or a divisor */
+    /* SUM, PROD, MAX or MIN. An average is stored as SUM with a scale (floats: 1/n, as in NCCL) or
+     * with a divisor (integers). */
     enum ft_red red;
     bool scaled;
-    /* f64: FLOAT64; f32: other floats; i64/u64: ints */
+    /* f64 is for FLOAT64, f32 for the other floats, i64 and u64 for integers */
     union {
         double f64;
         float f32;
         int64_t i64;
         uint64_t u64;
     } scale;
-    uint32_t divisor; /* 0 or 1: none */
+    uint32_t divisor; /* 0 or 1: no division */
 };
 
-/* Sets scale from one element of the type. */
+/* Sets the scale from one element of the type. */
 void ft_redop_read_scale(struct ft_redop *redop, enum ft_type type, const void *scalar);
 void ft_redop_average(struct ft_redop *redop, enum ft_type type, int contributors);
 
@@ -164,7 +167,7 @@ enum ft_kind {
     FT_KINDS
 };
 const char *ft_kind_name(enum ft_kind kind);
-/* Collectives come first: everything before FT_SEND. */
+/* All kinds before FT_SEND are collectives. */
 static inline bool ft_kind_is_collective(enum ft_kind kind)
 {
     return kind < FT_SEND;
@@ -174,26 +177,27 @@ static inline bool ft_kind_reduces(enum ft_kind kind)
     return kind == FT_ALLREDUCE || kind == FT_REDUCE || kind == FT_REDUCESCATTER;
 }
 
-/* A collective without its buffers. `count` is NCCL's argument: for AllGather, ReduceScatter,
- * AlltoAll, Gather and Scatter the elements of one rank's block. `root` is the peer of a send or
- * receive. */
+/* A collective without its buffers. `count` is the count argument of NCCL's call. For AllGather,
+ * ReduceScatter, AlltoAll, Gather and Scatter it is the number of elements in one rank's block.
+ * `root` is the root rank, or the peer of a send or receive. */
 struct ft_coll {
     enum ft_kind kind;
     enum ft_type type;
-    enum ft_red red; /* as the user called it (FT_AVG stays FT_AVG); only for kinds that reduce */
+    /* the operator that the user passed (FT_AVG stays FT_AVG); only for kinds that reduce */
+    enum ft_red red;
     int root;
     size_t count;
 };
 
-/* Who takes part: one position of one communicator. Producers (bootstrap, split, later shrink and
- * grow) fill it in, algorithms read it. host[r] numbers the machines from 0 in order of their
- * lowest rank, so that every rank has identical arrays. */
+/* The members of one communicator, seen from one rank. Bootstrap, split, shrink and grow fill it
+ * in; algorithms read it. host[r] is the machine of rank r. Machines are numbered from 0 in the
+ * order of their lowest rank, so every rank has the same arrays. */
 struct ft_view {
     uint64_t epoch;
     int nranks, rank;
     int nhosts;
     const int *host; /* [nranks] */
-    /* [nranks] engine id of each rank: the name under which transports know it */
+    /* [nranks] The engine id of each rank. Transports identify a peer by its engine id. */
     const uint64_t *peer;
 };
 
@@ -209,14 +213,14 @@ struct ft_network_costs {
 
 /* ---- injected environment -------------------------------------------------------------------- */
 
-/* Time and randomness enter through here, so that a test can be a simulation; sockets enter as
- * transports. */
+/* Source of time and random bytes. A test passes its own, so that it can simulate a whole run.
+ * Sockets are replaced in the same way, by a transport. */
 struct ft_env {
     uint64_t (*now_ns)(struct ft_env *);
     void (*random)(struct ft_env *, void *buf, size_t len_bytes);
     void *ctx;
 };
-struct ft_env *ft_env_real(void); /* CLOCK_MONOTONIC and the kernel's generator */
+struct ft_env *ft_env_real(void); /* uses CLOCK_MONOTONIC and getrandom() */
 static inline uint64_t ft_now_ns(struct ft_env *env)
 {
     return env->now_ns(env);
@@ -228,32 +232,35 @@ static inline uint64_t ft_now_ns(struct ft_env *env)
 
 #include "params.h" /* the table: enum ft_param_id and its X-macro */
 
-/* The value as set by the environment (FTCCL_X, then NCCL's alias, then the configuration file),
- * else the default. Read once at first use; a value out of range is reported once and the default
- * stands. */
+/* The value of a parameter. The order is: the variable FTCCL_X, NCCL's alias, the configuration
+ * file, the default. Values are read once, at the first use. A value out of range gives one
+ * warning, and the default is used. */
 int64_t ft_param_int(enum ft_param_id id);
-const char *ft_param_str(enum ft_param_id id); /* "" when unset */
-void ft_params_reload(void);                   /* for tests that change the environment */
-/* in this thread: whoever asks for a value now would wait for itself */
+const char *ft_param_str(enum ft_param_id id); /* returns "" if unset */
+/* reads all values again; for tests that change the environment */
+void ft_params_reload(void);
+/* True while this thread reads the parameters. It must not ask for a value now: it would wait for
+ * itself. */
 bool ft_params_loading(void);
-/* Another default for this process, from now on. */
+/* Changes the default for this process from now on. */
 void ft_param_set_default(enum ft_param_id id, int64_t value);
-void ft_param_set_default_text(enum ft_param_id id, const char *text); /* a constant */
-/* the table: name, value, default, range, alias, help */
+/* the text must live as long as the process */
+void ft_param_set_default_text(enum ft_param_id id, const char *text);
+/* Prints the table: name, value, default, range, alias and help of each parameter. */
 void ft_params_print(FILE *out);
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
 enum ft_log_level { FT_LOG_NONE, FT_LOG_VERSION, FT_LOG_WARN, FT_LOG_INFO, FT_LOG_TRACE };
-/* Written to stderr or the file of FTCCL_DEBUG_FILE (NCCL's %h and %p patterns), never to stdout.
- * The subsystem is a short word: "init", "net", "shm", ..., "coll" for single calls;
- * FTCCL_DEBUG_SUBSYS chooses among them. `rank` is -1 where none is known. */
+/* Writes one line to stderr or to the file FTCCL_DEBUG_FILE (NCCL's %h and %p patterns work), never
+ * to stdout. `subsys` is a short word: "init", "net", "shm", ...; "coll" is for lines about single
+ * calls. FTCCL_DEBUG_SUBSYS selects subsystems. `rank` is -1 if it is unknown. */
 void ft_log_write(enum ft_log_level level, const char *subsys, int rank, const char *fmt, ...)
     FT_PRINTF(4, 5);
 bool ft_log_on(enum ft_log_level level);
-bool ft_log_shows(enum ft_log_level level, const char *subsys); /* of that subsystem too */
-void ft_log_reset(void); /* reads level and file again at next use */
-/* from now on: lines as NCCL writes them, and none unless a level was asked for */
+bool ft_log_shows(enum ft_log_level level, const char *subsys); /* also checks the subsystem */
+void ft_log_reset(void); /* the level and the file are read again at the next use */
+/* From now on, lines have NCCL's form. Nothing is logged unless the user sets a level. */
 void ft_log_like_nccl(void);
 #define FT_LOG(level, subsys, rank, ...)                             \
     do {                                                             \
@@ -261,51 +268,53 @@ void ft_log_like_nccl(void);
             ft_log_write(FT_LOG_##level, subsys, rank, __VA_ARGS__); \
     } while (0)
 
-/* The sentence that ftcclGetLastError(NULL) gives: one per thread, set by whoever detects. Returns
- * `status`. */
+/* Stores the sentence that ftcclGetLastError(NULL) returns. There is one per thread. The function
+ * that detects an error sets it. Returns `status`. */
 int ft_fail(int status, const char *fmt, ...) FT_PRINTF(2, 3);
-#define FT_FAIL_BYTES 1024 /* of a sentence with its end */
+#define FT_FAIL_BYTES 1024 /* size of a sentence with its terminating NUL */
 const char *ft_fail_text(void);
 void ft_fail_clear(void);
 
 /* ---- fork safety and descriptors ------------------------------------------------------------- */
 
-/* Descriptors that the library owns. In a child of fork all of them are closed; mappings are never
- * inherited because ft_map_shared() marks them MADV_DONTFORK. */
-/* remembers fd (>= 0), sets close-on-exec; returns fd. Never fails: -1 passes through */
+/* The descriptors that the library owns. A child of fork closes all of them. A child does not
+ * inherit mappings either: ft_map_shared() marks them MADV_DONTFORK. */
+/* Registers fd as ours, sets close-on-exec and returns fd. Never fails. Returns a negative fd
+ * unchanged. */
 int ft_fd_own(int fd);
-void ft_fd_close(int *fd); /* closes and forgets; *fd becomes -1; no-op on -1 */
-int ft_fd_count(void);     /* how many are owned now; for leak tests */
-bool ft_forked(void);      /* true in a child of a process that had used the library */
-/* random; of this process alone, not of its children. Pids are not: each container counts its
- * own */
+void ft_fd_close(int *fd); /* closes and unregisters; sets *fd to -1; no-op on -1 */
+int ft_fd_count(void);     /* number of registered descriptors; for leak tests */
+bool ft_forked(void);      /* true in a child of fork if the parent had used the library */
+/* A random number that identifies this process; a child of fork gets another one. A pid would not
+ * do, because each container numbers its processes separately. */
 uint64_t ft_process_id(void);
-/* this process uses the library; called before anything is made, and before a lock is taken that a
- * child would miss */
+/* Records that this process uses the library. Call it before the library creates anything, and
+ * before it takes a lock that a child of fork would find locked. */
 void ft_fork_guard(void);
 
-/* posix_fallocate() that signals do not keep from ending. An errno, or 0. */
+/* posix_fallocate() that completes even if signals arrive. Returns 0 or an errno. */
 int ft_allocate(int fd, uint64_t at, size_t len_bytes);
-/* A shared file without a name (memfd), of which the first allocated_bytes are allocated up front
- * so that a lack of memory gives FT_NOSPACE, not SIGBUS. What lies beyond is for ft_populate(),
- * before it is touched, where ft_can_populate(). */
+/* Creates a shared file without a name (memfd). The first allocated_bytes are allocated now, so
+ * that a lack of memory gives FT_NOSPACE and not SIGBUS later. Call ft_populate() on the rest
+ * before it is touched, if ft_can_populate(). */
 int ft_memfd(const char *name, size_t len_bytes, size_t allocated_bytes, int *fd_out);
 int ft_map_shared(int fd, size_t len_bytes, void **addr_out);
 void ft_unmap(void *addr, size_t len_bytes);
-/* Is a received descriptor such a file of this length: sealed, so that it cannot be cut off under a
- * mapping, and really there, its first allocated_bytes at least? FT_PROTOCOL or FT_NOSPACE with a
- * sentence. */
+/* Checks a descriptor that a peer sent. It must be a shared file of this length and sealed, so that
+ * nobody can truncate it while it is mapped. Its first allocated_bytes are allocated. Returns
+ * FT_PROTOCOL or FT_NOSPACE with a sentence if the check fails. */
 int ft_memfd_check(int fd, size_t len_bytes, size_t allocated_bytes);
-bool ft_can_populate(void); /* Linux 5.14 */
-/* the pages of a mapping around it are there when it returns FT_OK; else FT_NOSPACE */
+bool ft_can_populate(void); /* needs Linux 5.14 */
+/* Allocates all pages of a mapping that overlap the range. Returns FT_OK or FT_NOSPACE. */
 int ft_populate(void *addr, size_t len_bytes);
-/* The whole pages within are given back and read as zeros from then on: those of a shared file for
- * all who map it, of private memory for this process. False: the kernel does not, for example
- * because the memory is locked. */
+/* Gives the whole pages within the range back to the kernel; they then read as zeros. If `shared`,
+ * they are the pages of a shared file, and all processes that map it lose them; otherwise they are
+ * private memory of this process. Returns false if the kernel refuses, for example because the
+ * memory is locked. */
 bool ft_depopulate(void *addr, size_t len_bytes, bool shared);
 
-/* Of a buffer whose owner gives back what it does not need: bytes that were used since the last
- * trim, and that may have pages. */
+/* Use of a buffer whose owner gives unused pages back. `used`: bytes used since the last trim.
+ * `present`: bytes that may have pages. */
 struct ft_pages {
     uint32_t used, present;
 };
@@ -314,163 +323,181 @@ static inline void ft_pages_use(struct ft_pages *pages, size_t len_bytes)
     if (pages->used < len_bytes)
         pages->used = (uint32_t)len_bytes;
 }
-/* Nobody reads or writes the buffer: what was not used since the trim before goes. */
+/* Gives back the pages that were not used since the last trim. The caller makes sure that nobody
+ * reads or writes the buffer meanwhile. */
 void ft_pages_trim(struct ft_pages *, void *buffer, size_t len_bytes, bool shared);
 
-/* ---- memory that others of this host read where it lies (arena.c) ---------------------------- */
+/* ---- memory that other processes of this host read in place (arena.c) ------------------------ */
 
-#define FT_ARENA_LEAST ((size_t)64 << 10) /* shorter allocations do not come from it */
-/* Zeroed memory, all of it there. FT_NOTSUP: too short or no arena here; FT_NOMEM. */
+#define FT_ARENA_LEAST ((size_t)64 << 10) /* shorter allocations do not use the arena */
+/* Allocates zeroed memory with all its pages. Returns FT_NOTSUP if the length is below
+ * FT_ARENA_LEAST or there is no arena, and FT_NOMEM if there is no memory. */
 int ft_arena_alloc(size_t len_bytes, void **out);
-bool ft_arena_free(void *ptr); /* false: not from the arena */
-/* Is the range inside the arena, and where? Any thread, no lock. */
+bool ft_arena_free(void *ptr); /* returns false if ptr is not from the arena */
+/* Returns true if the range lies in the arena, and sets its offset. Any thread may call this; it
+ * takes no lock. */
 bool ft_arena_has(const void *ptr, size_t len_bytes, uint64_t *offset);
-/* The arena's file, for others to read, and its length; it stays ours. -1: there is none. */
+/* A descriptor of the arena for other processes, which can only read through it, and the arena's
+ * length. The library keeps ownership. Returns -1 if there is no arena. */
 int ft_arena_file(size_t *len_bytes);
-const void *ft_arena_base(void); /* NULL: there is none */
-/* Another process's arena, from a descriptor that came from outside and stays the caller's:
- * checked, sealed, read-only. ft_unmap() it. Reading a page that its owner has never allocated
- * makes one, and raises SIGBUS if there is no memory for it. */
+const void *ft_arena_base(void); /* NULL if there is no arena */
+/* Maps the arena of another process read-only. The descriptor comes from a peer, so this function
+ * checks it; the caller keeps it. Unmap with ft_unmap(). Reading a page that the owner has never
+ * allocated creates the page, and raises SIGBUS if there is no memory for it. */
 int ft_arena_map(int fd, size_t len_bytes, const void **out);
 
-/* ---- memory of the host that a device reaches (pinned.c) ------------------------------------- */
+/* ---- host memory that a device can access (pinned.c) ----------------------------------------- */
 
-/* An engine's own, or, in its list `met`, another engine's as this one maps it. Or memory of a
+/* A chunk of pinned memory. It is of one of three kinds: an engine's own chunk; another engine's
+ * chunk that this engine has mapped ("met"), in the list `met` of its own chunk; or memory of a
  * device. */
 struct ft_pinned {
     void *at;
     size_t len_bytes;
     uint64_t token;
-    int fd;         /* its own; -1 */
-    bool shown;     /* every device of the process reaches it at this address */
-    bool refused;   /* met: the device would not have it */
-    int keepers;    /* met: links and communicators */
-    bool on_device; /* no processor touches it */
-    /* memory of its owner's device, as this side's device reaches it: see ft_pinned_devmem() */
+    int fd;         /* only of an own chunk, else -1 */
+    bool shown;     /* every device of this process can access it at this address */
+    bool refused;   /* met only: the device refused to register it */
+    int keepers;    /* met only: number of links and communicators that use it */
+    bool on_device; /* device memory: the CPU must not access it */
+    /* Memory of the owner's device, at the address by which this side's device accesses it. Use
+     * ft_pinned_devmem(). */
     struct ft_pinned *devmem;
     struct ft_pinned *next, *met;
-    struct ft_extent *extents; /* allocated, by place */
+    struct ft_extent *extents; /* allocated extents, ordered by address */
 };
-/* Shared memory, all of it there, that no device reaches yet: who made it shows it to its device
- * and says so. FT_NOMEM, FT_NOSPACE. */
+/* Creates shared memory with all its pages. No device can access it yet: the caller registers it
+ * with its device and then calls ft_pinned_show(). Returns FT_NOMEM or FT_NOSPACE on failure. */
 int ft_pinned_make(size_t len_bytes, struct ft_pinned **out);
-int ft_pinned_show(struct ft_pinned *);  /* FT_NOSPACE: too many have */
-void ft_pinned_hide(struct ft_pinned *); /* no device reaches it any more; idempotent */
-/* hidden; nothing of it is allocated, and for an own one nothing is met any more */
+int ft_pinned_show(struct ft_pinned *);  /* FT_NOSPACE: the table of shown chunks is full */
+void ft_pinned_hide(struct ft_pinned *); /* no device can access it any more; idempotent */
+/* Frees a chunk. It must be hidden and have no allocated extent. An own chunk must have no met
+ * chunk left. */
 void ft_pinned_close(struct ft_pinned *);
-/* Where others of this host find an own one, as bytes that may travel. */
+/* The place of an own chunk, in a form that can be sent to other processes of this host. */
 struct ft_pinned_place {
     uint32_t pid, fd;
     uint64_t len_bytes, token;
 };
 void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out);
-/* Another engine's, kept until part: from a descriptor, or for -1 through /proc: FT_NOTSUP if it
- * cannot be seen from here. Shown later, by who may call the driver. */
-int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *,
-                   struct ft_pinned **out);
-void ft_pinned_part(struct ft_pinned *other);               /* NULL is allowed */
-struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own); /* the next of those met; NULL: none */
-/* The next that nobody keeps, or of all, is the caller's to hide and to close; NULL: none. */
+/* Maps another engine's chunk, or finds the existing mapping, and keeps it until
+ * ft_pinned_release(). It uses the descriptor `fd`, or opens the chunk through /proc if fd is -1.
+ * Returns FT_NOTSUP if it cannot be seen from here. A thread that may call the driver shows it to
+ * the device later. */
+int ft_pinned_map(struct ft_pinned *own, int fd, const struct ft_pinned_place *,
+                  struct ft_pinned **out);
+void ft_pinned_release(struct ft_pinned *other); /* NULL is allowed */
+/* a met chunk that is neither shown nor refused; NULL if none */
+struct ft_pinned *ft_pinned_unshown(struct ft_pinned *own);
+/* Removes one met chunk that nobody keeps (or any one, if `all`) and returns it. The caller hides
+ * and closes it. Returns NULL if there is none. */
 struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all);
-/* page-aligned, not zeroed; NULL: there is not so much, or none at all */
+/* Allocates page-aligned memory that is not zeroed. Returns NULL if there is no room, or while
+ * ft_pinned_add_late_passes() forbids it. */
 void *ft_pinned_alloc(struct ft_pinned *, size_t len_bytes);
 void ft_pinned_free(struct ft_pinned *, void *ptr); /* NULL is allowed */
-/* Is it in anybody's? Any thread, no lock; of memory that is in use. */
+/* Tells whether the range lies in a shown chunk of this process, and of which kind. Any thread may
+ * call this; it takes no lock. The memory must be in use. */
 enum ft_pinned_kind { FT_PINNED_NONE, FT_PINNED_HOST, FT_PINNED_DEVICE };
 enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes);
-/* So many more passes (or fewer, if negative) that nobody waits for may still read or write memory
- * that was freed: until there are none nothing is allocated. */
-void ft_pinned_late(int more);
+/* Adds `more`, which may be negative, to the number of abandoned passes of devices that may still
+ * read or write freed memory. ft_pinned_alloc() fails while that number is not 0. */
+void ft_pinned_add_late_passes(int more);
 
-/* Memory of a device that goes along with an own one: messages lie there that no processor has to
- * see. Who meets the pinned memory finds the offer in it. The handle is for other processes'
- * drivers; NULL: they cannot reach it. */
+/* The offer: device memory that an engine provides together with its own pinned chunk, for messages
+ * that no CPU has to read. An engine that maps the chunk finds the offer in it. The handle lets the
+ * drivers of other processes open the memory; NULL means that they cannot. */
 #define FT_PINNED_HANDLE_BYTES 64
 struct ft_pinned_offered {
     uint64_t len_bytes;
     uint32_t has_handle, opened;
     unsigned char handle[FT_PINNED_HANDLE_BYTES];
 };
-/* of a device; NULL: no memory for it */
-struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes);
+/* Describes a device's memory. Returns NULL if memory runs out. */
+struct ft_pinned *ft_pinned_of_devmem(void *at, size_t len_bytes);
 void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *devmem, const void *handle);
 void ft_pinned_set_devmem(struct ft_pinned *, struct ft_pinned *devmem);
-/* NULL: it is not reached, or there is none */
+/* NULL: there is none, or this side's device cannot access it */
 static inline struct ft_pinned *ft_pinned_devmem(const struct ft_pinned *pinned)
 {
     /* pairs with ft_pinned_set_devmem() */
     return pinned ? __atomic_load_n(&pinned->devmem, __ATOMIC_ACQUIRE) : NULL;
 }
-/* no bytes: nothing, or nothing that can be */
-void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out);
-/* Who opens the handle says so before; has anybody ever? */
-void ft_pinned_opens(const struct ft_pinned *met);
+/* Reads the offer of a met chunk. len_bytes is 0 if there is no offer, or if it is invalid. */
+void ft_pinned_read_offer(const struct ft_pinned *met, struct ft_pinned_offered *out);
+/* The opener of a handle calls ft_pinned_mark_opened() first. ft_pinned_was_opened() tells the
+ * owner whether anybody did. */
+void ft_pinned_mark_opened(const struct ft_pinned *met);
 bool ft_pinned_was_opened(const struct ft_pinned *own);
-/* before the pinned memory: what an owner writes for all who have met it, */
+/* The page before the pinned memory. Its owner writes it, and everyone who mapped the chunk reads
+ * it. */
 #define FT_PINNED_PAGE_BYTES 65536
 #define FT_PINNED_READINESS_BYTES \
-    (FT_PINNED_PAGE_BYTES - 256) /* and of that what readiness.c has */
+    (FT_PINNED_PAGE_BYTES - 256) /* the part of that page that readiness.c uses */
 void *ft_pinned_readiness_area(const struct ft_pinned *);
 
-/* ---- where the buffers of running operations lie (readiness.c)
- * ----------------------------------- */
+/* ---- where the buffers of running operations lie (readiness.c) ------------------------------- */
 
-/* An engine's, in its pinned memory, one for each context that it knows, from bind to unbind. With
- * the the caller holds the engine. NULL: no room, and others are told nothing. */
+/* The readiness tables of an engine lie in its pinned memory: one per context, from
+ * ft_readiness_open() to ft_readiness_close(). The caller holds the engine. ft_readiness_open()
+ * returns NULL if there is no room; then the peers learn nothing and send through host memory. */
 struct ft_readiness;
 struct ft_readiness *ft_readiness_open(const struct ft_pinned *own, uint64_t ctx);
-struct ft_readiness *ft_readiness_of(const struct ft_pinned *own, uint64_t ctx);
+struct ft_readiness *ft_readiness_find(const struct ft_pinned *own, uint64_t ctx);
 void ft_readiness_close(const struct ft_pinned *own, uint64_t ctx);
-/* This side's device reaches messages that the rank has in its device's memory. ready: and no
- * others'. */
-void ft_readiness_reach(struct ft_readiness *, int rank);
-void ft_readiness_ready(struct ft_readiness *);
-/* Collectives up to this number, or the receive of that number from a rank, have been reached; are
- * their buffers on the device? */
-void ft_readiness_say(struct ft_readiness *, uint64_t seq, bool on_device);
-void ft_readiness_say_receive(struct ft_readiness *, int from, uint64_t seq, bool on_device);
-/* Does the owner of met memory take messages of this rank for an operation on its device? FT_OK.
- * FT_NOTSUP: no. FT_AGAIN: it has not come to the operation, and will say. What it wrote is taken
- * for no more than a hint. */
-int ft_readiness_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
-                     uint64_t seq);
+/* ft_readiness_add_rank(): this side's device can access the messages that `rank` keeps in its
+ * device's memory. ft_readiness_set_complete(): the list of such ranks is complete. */
+void ft_readiness_add_rank(struct ft_readiness *, int rank);
+void ft_readiness_set_complete(struct ft_readiness *);
+/* This engine has reached all collectives up to number `seq`, or the receive number `seq` from rank
+ * `from`. on_device: the operation's buffers are in device memory. */
+void ft_readiness_publish(struct ft_readiness *, uint64_t seq, bool on_device);
+void ft_readiness_publish_receive(struct ft_readiness *, int from, uint64_t seq, bool on_device);
+/* Asks whether the owner of a met chunk accepts messages of this rank in device memory, for the
+ * operation `seq`. Returns FT_OK if yes, FT_NOTSUP if no, and FT_AGAIN if the owner has not reached
+ * the operation yet. The answer is only a hint: a peer may have written anything. */
+int ft_readiness_query(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
+                       uint64_t seq);
 
-/* ---- life and death of processes (liveness.c)
- * ---------------------------------------------------- */
+/* ---- liveness of processes (liveness.c) ------------------------------------------------------ */
 
-/* This process's liveness page, counted; *fd stays ours and is valid until the matching close. It
- * says nothing any more when the last user has closed it. */
+/* Opens this process's liveness page and counts its users. The library keeps *fd, which is valid
+ * until the matching close. After the last close the page says nothing about the process. */
 int ft_liveness_open(int *fd);
 void ft_liveness_close(void);
-/* Another process's page, from its descriptor, which the caller keeps. ended: the process has ended
- * (or runs another program now), however that happened: proof of death, within a fraction of a
- * millisecond. False proves nothing. */
+/* ft_liveness_map() maps another process's page; the caller keeps the descriptor.
+ * ft_liveness_ended() returns true if that process has ended, for whatever reason, or has executed
+ * another program. It is proof of death, and is true within a fraction of a millisecond. False
+ * proves nothing. */
 struct ft_liveness;
 int ft_liveness_map(int fd, struct ft_liveness **out);
-/* Where processes of this host find a page, as bytes that may travel; the token tells it from
- * others that have come to the same place since. find: FT_NOTSUP if it cannot be seen from here:
- * another user's, in another container, this process's own, or gone. */
+/* The place of a liveness page, in a form that can be sent to other processes of this host. The
+ * token tells the page from another one that took the same place later. ft_liveness_find() returns
+ * FT_NOTSUP if the page cannot be seen from here: it belongs to another user or another container,
+ * is this process's own, or is gone. */
 struct ft_liveness_place {
     uint32_t pid, fd;
     uint64_t token;
 };
-void ft_liveness_locate(struct ft_liveness_place *out); /* of this process's page, which is open */
+void ft_liveness_locate(struct ft_liveness_place *out); /* the page must be open */
 int ft_liveness_find(const struct ft_liveness_place *, struct ft_liveness **out);
 bool ft_liveness_ended(const struct ft_liveness *);
-/* the process lives, and uses the library: proof of life until now */
-bool ft_liveness_held(const struct ft_liveness *);
+/* The process is alive and uses the library: proof of life at this moment. */
+bool ft_liveness_alive(const struct ft_liveness *);
 void ft_liveness_unmap(struct ft_liveness *); /* NULL is allowed */
 
 /* ---- small things ---------------------------------------------------------------------------- */
 
-/* keyed by seed, not cryptographic */
+/* A hash keyed by seed. Not cryptographic. */
 uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed);
-/* CRC32C of what `crc` is the sum of (0: nothing), then data. The second always goes by table. */
+/* CRC32C of the data appended to data whose CRC32C is `crc` (0: no data before). ft_crc32c_table()
+ * always uses the table and never the processor's instruction. */
 uint32_t ft_crc32c(uint32_t crc, const void *data, size_t len_bytes);
 uint32_t ft_crc32c_table(uint32_t crc, const void *data, size_t len_bytes);
-/* boot id + network namespace, or FTCCL_HOSTID hashed: equal means shared memory works */
+/* Identity of this machine: a hash of boot id and network namespace, or of FTCCL_HOSTID. Processes
+ * with equal ids can share memory. */
 uint64_t ft_host_id(void);
-int ft_cores(void); /* processors this process may run on */
+int ft_cores(void); /* number of CPUs that this process may use */
 static inline void ft_cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

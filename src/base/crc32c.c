@@ -1,8 +1,9 @@
 /*
- * CRC32C (Castagnoli; the polynomial of iSCSI, RFC 3720 appendix B.4): with the processor's
- * instruction where it has one, else by tables of eight bytes. The instruction has a latency of
- * three cycles and a throughput of one, so three blocks are summed side by side and joined: a
- * checksum is linear, and appending a block of zeros is a table of its own.
+ * CRC32C (Castagnoli; the polynomial of iSCSI, RFC 3720 appendix B.4). It uses the processor's
+ * instruction if there is one, else tables that take eight bytes at a time. The instruction has a
+ * latency of three cycles and a throughput of one, so three blocks are summed in parallel and then
+ * joined. Joining works because a checksum is linear: tables give the effect of appending a block
+ * of zeros.
  */
 #include "base/base.h"
 
@@ -17,15 +18,15 @@
 #include <sys/auxv.h>
 #endif
 
-#define POLYNOMIAL 0x82f63b78u /* bits reversed */
-#define LONG_BYTES 2048        /* one of the three blocks */
+#define POLYNOMIAL 0x82f63b78u /* the polynomial with its bits reversed */
+#define LONG_BYTES 2048        /* length of each of the three blocks */
 #define SHORT_BYTES 128
 
 typedef uint32_t sum_fn(uint32_t state, const unsigned char *p, size_t len_bytes);
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t table[8][256];
-/* a state after so many zeros, by its bytes */
+/* [byte of the state][its value]: the state after LONG_BYTES or SHORT_BYTES zeros */
 static uint32_t past_long[4][256], past_short[4][256];
 static sum_fn *best;
 
@@ -61,7 +62,7 @@ static void fill_past(uint32_t past[4][256], size_t zeros)
                 past[i >> 8][i & 255] ^= bit[8 * (i >> 8) + (uint32_t)b];
 }
 
-/* Three blocks at a time, each a chain of instructions of its own. */
+/* Three blocks at a time. Each block is an independent chain of instructions. */
 #define BLOCKS(len, past)                                                        \
     for (; len_bytes >= 3 * (len); p += 3 * (len), len_bytes -= 3 * (len)) {     \
         word_t a = state, b = 0, c = 0;                                          \

@@ -1,5 +1,5 @@
 /*
- * The real environment: the monotonic clock and the kernel's random numbers.
+ * The real environment: the monotonic clock and the kernel's random numbers. Tests replace it.
  */
 #include "base/base.h"
 

@@ -1,8 +1,8 @@
 /*
- * What a child of fork may keep: nothing. A data loader's child that held a socket open would hide
- * its parent's death for as long as it lives, so every descriptor of the library is remembered here
- * and closed in the child. Mappings are marked MADV_DONTFORK where they are made. The lock is held
- * across fork, so that the child sees a consistent table.
+ * A child of fork keeps nothing of the library. A data loader's child that held a socket open would
+ * hide its parent's death as long as the child lives. So every descriptor of the library is
+ * registered here and closed in the child. Mappings are marked MADV_DONTFORK where they are made.
+ * The lock is held across fork, so that the child sees a consistent table.
  */
 #include "base/base.h"
 
@@ -10,17 +10,19 @@
 #include <pthread.h>
 #include <unistd.h>
 
-/* Descriptors up to Linux's usual limit; those beyond are not kept from a child that does not exec.
- * Not allocated: a descriptor that cannot be remembered could not be closed either. */
+/* Descriptors up to Linux's usual limit are registered. A larger one stays open in a child that
+ * does not exec. The table is static: if it had to be allocated, a descriptor that could not be
+ * registered could not be closed in a child either. */
 #define REMEMBERED (1 << 20)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static unsigned char owned[REMEMBERED / 8]; /* a bit per descriptor */
-static int top, count;                      /* all that are remembered are below top */
+static unsigned char owned[REMEMBERED / 8]; /* one bit per descriptor */
+static int top, count;                      /* all registered descriptors are below top */
 enum use { UNUSED, USED, FORKED };
-static atomic_int use;      /* relaxed: a child sees what its parent had done before the fork */
-static uint64_t process_id; /* 0: nobody has asked yet */
-static pid_t process_pid;   /* whose it is */
+/* relaxed: a child sees everything that its parent had done before the fork */
+static atomic_int use;
+static uint64_t process_id; /* 0: not chosen yet */
+static pid_t process_pid;   /* the process for which process_id was chosen */
 
 bool ft_forked(void)
 {
@@ -49,14 +51,14 @@ static void after_in_child(void)
     for (int i = 0; i < top; i += 8)
         owned[i / 8] = 0;
     top = count = 0;
-    process_id = 0; /* the child may have its parent's pid, in a namespace of its own */
+    process_id = 0; /* a child in its own pid namespace may have its parent's pid */
     if (atomic_load_explicit(&use, memory_order_relaxed) == USED)
         atomic_store_explicit(&use, FORKED, memory_order_relaxed);
     pthread_mutex_unlock(&lock);
 }
 
-/* When the library is loaded: the first call would come too late for a fork that another thread has
- * begun. */
+/* Runs when the library is loaded. To do it in the first call would be too late for a fork that
+ * another thread has begun. */
 __attribute__((constructor)) static void install(void)
 {
     pthread_atfork(before, after_in_parent, after_in_child);
@@ -72,7 +74,7 @@ void ft_fork_guard(void)
 uint64_t ft_process_id(void)
 {
     pthread_mutex_lock(&lock);
-    /* a child whose handlers did not run, as with _Fork(3) */
+    /* in a child whose atfork handlers did not run, as after _Fork(3) */
     if (process_pid != getpid())
         process_id = 0;
     process_pid = getpid();
@@ -112,7 +114,8 @@ void ft_fd_close(int *fd)
         owned[old / 8] &= (unsigned char)~(1 << old % 8);
         count--;
     }
-    /* under the lock: a fork in between would close a stranger's descriptor of the same number */
+    /* under the lock: otherwise a child of a concurrent fork would close an unrelated descriptor of
+     * the same number */
     if (remembered || (old >= REMEMBERED && !ft_forked()))
         close(old);
     pthread_mutex_unlock(&lock);

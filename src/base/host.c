@@ -1,5 +1,5 @@
 /*
- * What machine this is, and hashing.
+ * The identity of this machine, the number of its CPUs, and a hash function.
  */
 #include "base/base.h"
 
@@ -9,8 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* FNV-1a over 8 bits at a time with a final avalanche (Stafford's variant 13); inputs here are a
- * few dozen bytes. */
+/* FNV-1a, byte by byte, with a final avalanche (Stafford's variant 13). It is for inputs of a few
+ * dozen bytes. */
 uint64_t ft_hash64(const void *data, size_t len_bytes, uint64_t seed)
 {
     const unsigned char *p = data;
@@ -37,7 +37,8 @@ uint64_t ft_host_id(void)
     if (!boot[0])
         gethostname(boot, sizeof boot - 1);
     struct stat ns = {0};
-    /* abstract sockets, over which shared memory is passed, end at the namespace */
+    /* Shared memory is passed over abstract sockets, which work only within one network
+     * namespace. */
     stat("/proc/self/ns/net", &ns);
     uint64_t inode = ns.st_ino;
     return ft_hash64(&inode, sizeof inode, ft_hash64(boot, strlen(boot), 2));

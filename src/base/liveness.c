@@ -1,14 +1,14 @@
 /*
- * liveness.c: proof of death for the other processes of this host. A process that uses the library
- * has one page of shared memory with a robust futex in it, held by a small thread of ours. However
- * the process ends, the kernel marks the futex of the dying thread first of all; sockets and pidfds
- * tell only after the process's memory has been torn down, which takes a second for ten gigabytes.
- * Peers map the page, handed over on a socket or found through /proc, and look at the mark; nothing
- * else in it is believed.
+ * liveness.c: proof of death for processes of this host. A process that uses the library has one
+ * page of shared memory. The page contains a robust futex, which a small thread of the library
+ * holds. However the process ends, the kernel marks the futex of the dying thread before anything
+ * else. Sockets and pidfds tell it only after the kernel has torn down the process's memory, which
+ * takes a second for ten gigabytes. Peers map the page: they get its descriptor on a socket, or
+ * find it through /proc. They read the mark and trust nothing else in the page.
  *
- * The list of robust futexes is our own (set_robust_list(2)) and lies in private memory, so that
- * the page has one word of a fixed layout, whatever the C library, and a peer that writes into it
- * cannot mislead the kernel. The lock is held across fork; the child starts without a page.
+ * The library has its own list of robust futexes (set_robust_list(2)), in private memory. So the
+ * page has one word of a fixed layout, whatever the C library is, and a peer that writes into the
+ * page cannot mislead the kernel. The lock is held across fork; the child starts without a page.
  */
 #include "base/base.h"
 
@@ -30,31 +30,31 @@
 
 struct ft_liveness {
     uint64_t magic, token;
-    /* thread id while in use, 0 before and after, FUTEX_OWNER_DIED set by the kernel */
+    /* the holder's thread id while in use, 0 before and after; the kernel sets FUTEX_OWNER_DIED */
     atomic_uint word;
 };
-_Static_assert(sizeof(struct ft_liveness) == 24, "struct ft_life is shared between processes");
+_Static_assert(sizeof(struct ft_liveness) == 24, "struct ft_liveness is shared between processes");
 _Static_assert(sizeof(atomic_uint) == 4, "a futex has 32 bits");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int users, page_fd = -1;
 static struct ft_liveness *page;
 static pthread_t thread;
-static sem_t held, leave;
+static sem_t held, stop;
 
 static size_t page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- the own page ---------------------------------------------------------------------------- */
+/* ---- this process's page --------------------------------------------------------------------- */
 
 static void wait_for(sem_t *sem)
 {
     while (sem_wait(sem) != 0 && errno == EINTR) {}
 }
 
-/* Holds the futex from the first post to the last. */
+/* The holder thread. It owns the futex until the last user closes the page. */
 static void *holder(void *arg)
 {
     struct ft_liveness *own = arg;
@@ -63,14 +63,14 @@ static void *holder(void *arg)
     entry.next = &list.list;
     list.futex_offset = (long)((intptr_t)&own->word - (intptr_t)&entry);
     bool robust = syscall(SYS_set_robust_list, &list, sizeof list) == 0;
-    /* for ft_liveness_ended() */
+    /* ft_liveness_ended() reads it */
     if (robust)
         atomic_store_explicit(&own->word, (unsigned)syscall(SYS_gettid), memory_order_release);
     sem_post(&held);
-    wait_for(&leave);
+    wait_for(&stop);
     atomic_store_explicit(&own->word, 0, memory_order_release);
     if (robust)
-        syscall(SYS_set_robust_list, NULL, sizeof list); /* it lies on this stack */
+        syscall(SYS_set_robust_list, NULL, sizeof list); /* the list is on this stack */
     return NULL;
 }
 
@@ -79,13 +79,14 @@ static int start_holder(void)
     pthread_attr_t attr;
     sigset_t all, old;
     sem_init(&held, 0, 0);
-    sem_init(&leave, 0, 0);
+    sem_init(&stop, 0, 0);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, ft_max(STACK_BYTES, (size_t)PTHREAD_STACK_MIN));
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* the user's signals are the user's */
+    /* the user's signal handlers must not run on this thread */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     int err = pthread_create(&thread, &attr, holder, page);
-    /* much thread-local memory: such a stack is too small */
+    /* the program has much thread-local memory, so this stack is too small */
     if (err == EINVAL)
         err = pthread_create(&thread, NULL, holder, page);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -131,7 +132,7 @@ static void after_in_parent(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The page is not mapped here and its descriptor is closed, see fork.c. */
+/* The child has not mapped the page, and fork.c closes its descriptor. */
 static void after_in_child(void)
 {
     users = 0;
@@ -140,7 +141,8 @@ static void after_in_child(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Later than that of fork.c: then its lock is taken after ours before a fork too. */
+/* This is registered after the handler of fork.c. So before a fork the lock of fork.c is taken
+ * after this one, in the same order as elsewhere. */
 static void guard(void)
 {
     pthread_atfork(before_fork, after_in_parent, after_in_child);
@@ -165,10 +167,10 @@ void ft_liveness_close(void)
 {
     pthread_mutex_lock(&lock);
     if (users > 0 && --users == 0) {
-        sem_post(&leave);
+        sem_post(&stop);
         pthread_join(thread, NULL);
         sem_destroy(&held);
-        sem_destroy(&leave);
+        sem_destroy(&stop);
         drop_page();
     }
     pthread_mutex_unlock(&lock);
@@ -182,7 +184,7 @@ void ft_liveness_locate(struct ft_liveness_place *out)
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- pages of others ------------------------------------------------------------------------- */
+/* ---- pages of other processes ---------------------------------------------------------------- */
 
 int ft_liveness_map(int fd, struct ft_liveness **out)
 {
@@ -195,14 +197,14 @@ int ft_liveness_map(int fd, struct ft_liveness **out)
     madvise(life, page_bytes(), MADV_DONTFORK);
     if (life->magic != MAGIC) {
         ft_liveness_unmap(life);
-        return ft_fail(FT_PROTOCOL, "a peer's life page is something else");
+        return ft_fail(FT_PROTOCOL, "a peer's liveness page is not valid");
     }
     *out = life;
     return FT_OK;
 }
 
-/* What the kernel lets a process of the same user see of another one's descriptors. Only what has
- * the right name is opened, and should it change in between, the open does not wait. */
+/* The kernel lets a process open the descriptors of another process of the same user. Only a file
+ * with the right name is opened. If the file is replaced in between, the open does not block. */
 int ft_liveness_find(const struct ft_liveness_place *place, struct ft_liveness **out)
 {
     static const char name[] = "/memfd:" NAME;
@@ -221,7 +223,8 @@ int ft_liveness_find(const struct ft_liveness_place *place, struct ft_liveness *
     }
     if (rc == FT_OK)
         ft_liveness_unmap(life);
-    return ft_fail(FT_NOTSUP, "the life page of process %u cannot be seen from here", place->pid);
+    return ft_fail(FT_NOTSUP, "the liveness page of process %u cannot be seen from here",
+                   place->pid);
 }
 
 bool ft_liveness_ended(const struct ft_liveness *life)
@@ -232,7 +235,7 @@ bool ft_liveness_ended(const struct ft_liveness *life)
             FUTEX_OWNER_DIED) != 0;
 }
 
-bool ft_liveness_held(const struct ft_liveness *life)
+bool ft_liveness_alive(const struct ft_liveness *life)
 {
     unsigned word = atomic_load_explicit(&((struct ft_liveness *)(uintptr_t)life)->word,
                                          memory_order_acquire);

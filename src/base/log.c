@@ -1,7 +1,7 @@
 /*
- * The log: one line a call, to stderr or the file of FTCCL_DEBUG_FILE, as "host:pid:tid [rank]
- * FTCCL LEVEL subsystem: text" or, for libnccl.so.2, as NCCL has it: "host:pid:tid [device] NCCL
- * LEVEL text". Never on stdout unless the user names /dev/stdout.
+ * The log. Each call writes one line to stderr or to the file FTCCL_DEBUG_FILE. The form is
+ * "host:pid:tid [rank] FTCCL LEVEL subsystem: text", or NCCL's form in libnccl.so.2: "host:pid:tid
+ * [device] NCCL LEVEL text". Nothing goes to stdout unless the user names /dev/stdout.
  */
 #include "base/base.h"
 
@@ -16,20 +16,22 @@
 
 static const char *const level_names[] = {"NONE", "VERSION", "WARN", "INFO", "TRACE"};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* opened once, under the lock; stderr when no file was asked for or it cannot be opened */
+/* opened once, under the lock; NULL (stderr) if no file was asked for or it cannot be opened */
 static FILE *file;
 
-static atomic_int cached = -1; /* the level; relaxed: every thread computes the same */
-static atomic_int like_nccl;   /* relaxed: a line is in one form or the other */
+/* the level, -1: not read; relaxed, because every thread computes the same value */
+static atomic_int cached = -1;
+static atomic_int like_nccl; /* relaxed: each line has one form or the other */
 
-/* A thread that held the lock at fork is not there to give it back. */
+/* The child makes a new lock: the thread that held the old one at fork does not exist in the
+ * child. */
 static void after_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
 }
 
-/* When the library is loaded: a thread that writes its first line during a fork would come too
- * late. */
+/* Runs when the library is loaded. To do it at the first line would be too late if another thread
+ * forks then. */
 __attribute__((constructor)) static void install(void)
 {
     pthread_atfork(NULL, NULL, after_in_child);
@@ -49,7 +51,7 @@ bool ft_log_on(enum ft_log_level level)
 {
     int on = atomic_load_explicit(&cached, memory_order_relaxed);
     if (on < 0) {
-        /* While the parameters are being read their own warnings pass. */
+        /* The parameters are being read: let their warnings through. */
         if (ft_params_loading())
             return level <= FT_LOG_WARN;
         const char *text = ft_param_str(FT_PARAM_DEBUG);
@@ -70,7 +72,8 @@ void ft_log_like_nccl(void)
     ft_log_reset();
 }
 
-/* A list of names; after ^ of those that are not meant. */
+/* Tells whether a comma-separated list contains subsys or ALL. A list that begins with ^ excludes
+ * its names. */
 static bool is_listed(const char *list, const char *subsys)
 {
     bool invert = *list == '^';
@@ -116,8 +119,8 @@ static void open_file(const char *pattern)
         setvbuf(file, NULL, _IOLBF, 0);
 }
 
-/* NCCL names the device of the calling thread; on host memory there is but number 0. The lines of
- * single calls have no prefix, so that what reads NCCL's reads them. */
+/* NCCL prints the device of the calling thread; FTCCL always prints 0. Lines of subsystem "coll"
+ * have no prefix, so that programs that parse NCCL's log can parse them. */
 static void write_like_nccl(FILE *to, const char *where, enum ft_log_level level,
                             const char *subsys, const char *text)
 {

@@ -1,7 +1,7 @@
 /*
- * The value of each parameter: environment, then NCCL's alias, then the configuration file, then
- * the default. The only file that reads the environment; names in it that look like a parameter's
- * and are none are told once. Read once under a lock; afterwards readers are wait-free.
+ * The value of each parameter. The order is: environment, NCCL's alias, configuration file,
+ * default. This is the only file that calls getenv. Values are read once under a lock; afterwards
+ * readers do not wait.
  */
 #include "base/base.h"
 
@@ -38,21 +38,22 @@ static const char *const of_programs[] = {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* release in load(), acquire in value(): the two arrays below are complete */
+/* stored with release after load(), read with acquire in ensure_loaded(): the two arrays below are
+ * complete */
 static atomic_int loaded;
 static int64_t ints[FT_PARAM_COUNT];
-static char *strs[FT_PARAM_COUNT]; /* NULL: the default; replaced only by ft_params_reload() */
+static char *strs[FT_PARAM_COUNT]; /* NULL: the default; only ft_params_reload() replaces a value */
 static struct {
     bool set;
     int64_t value;
     const char *text;
 } other_default[FT_PARAM_COUNT];
 static atomic_int told_unknown; /* relaxed: one thread tells */
-static bool changing;           /* under the lock: the arrays are not what they were or are to be */
+static bool changing;           /* protected by the lock; true while the arrays are being changed */
 static _Thread_local bool loading;
 
-/* A thread that held the lock at fork is not there to give it back, nor to finish what it had
- * begun. */
+/* The thread that held the lock at fork does not exist in the child. The child makes a new lock,
+ * and reads all values again if that thread was changing them. */
 static void after_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
@@ -63,13 +64,13 @@ static void after_in_child(void)
     atomic_store_explicit(&loaded, 0, memory_order_relaxed);
 }
 
-/* When the library is loaded: the first value may be read during a fork. */
+/* Runs when the library is loaded, because the first value may be read during a fork. */
 __attribute__((constructor)) static void install(void)
 {
     pthread_atfork(NULL, NULL, after_in_child);
 }
 
-/* NAME=value lines; '#' starts a comment. The names are FTCCL's or NCCL's. */
+/* Reads lines of the form NAME=value; '#' starts a comment. A name is FTCCL's or NCCL's. */
 static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_COUNT])
 {
     FILE *file = fopen(path, "re");
@@ -258,7 +259,7 @@ const char *ft_param_str(enum ft_param_id id)
     return strs[id] ? strs[id] : table[id].def_str;
 }
 
-/* Values that were handed out stay readable: engines hold pointers to them. */
+/* Keeps a replaced value allocated, because engines hold pointers to it. */
 static void retire(char *text)
 {
     static struct retired {

@@ -1,7 +1,8 @@
 /*
- * The table of parameters, the only place where one is named. `ftccl-info -p` and the manual page
- * are generated from it. X(id, environment name, kind, default, lowest, highest, unit, NCCL's name
- * or "", help); strings ignore the range.
+ * The table of parameters. No other place names one. `ftccl-info -p` and the manual page are
+ * generated from it.
+ * X(id, environment name, kind, default, lowest, highest, unit, NCCL's name or "", help)
+ * The range does not apply to strings.
  */
 #ifndef FT_PARAMS_H
 #define FT_PARAMS_H
@@ -11,41 +12,41 @@
       "deadline of one operation from the moment its stream reaches it; 0 means none; "            \
       "libnccl.so.2: 1800000")                                                                     \
     X(INIT_TIMEOUT_MS, "FTCCL_INIT_TIMEOUT_MS", INT, 60000, 1, 86400000, "ms", "",                 \
-      "bound of init, split, finalize and destroy")                                                \
+      "time limit of init, split, finalize and destroy")                                           \
     X(PRESERVE_INPUT, "FTCCL_PRESERVE_INPUT", INT, 0, 0, 1, "", "",                                \
-      "1: a buffer that is input and output gets its input back when its operation fails; costs "  \
-      "a copy")                                                                                    \
+      "1: if an operation fails, a buffer that is both input and output gets its input back; "     \
+      "costs a copy")                                                                              \
     X(SUSPECT_MS, "FTCCL_SUSPECT_MS", INT, 2000, 50, 3600000, "ms", "",                            \
       "silence after which a rank or its host is suspected, TCP gives up a link, and an "          \
       "agreement goes on without it")                                                              \
     X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                            \
-      "how often a rank says to log2(n) others that it lives; 0: never")                           \
+      "interval between heartbeats, which a rank sends to log2(n) others; 0: never")               \
     X(FAILURE_POLICY, "FTCCL_FAILURE_POLICY", STR, "report", 0, 0, "", "",                         \
       "retry: AllReduce, Reduce and Broadcast go on with the live ranks inside the call; the "     \
       "same on all ranks")                                                                         \
     X(MIN_RANKS, "FTCCL_MIN_RANKS", INT, 1, 1, 1048576, "", "",                                    \
-      "fewer live ranks than this: a shrink fails for good")                                       \
+      "with fewer live ranks than this, a shrink fails for good")                                  \
     X(CHUNK_BYTES, "FTCCL_CHUNK_BYTES", INT, 131072, 4096, 8388608, "bytes", "NCCL_BUFFSIZE",      \
-      "S of the FTAR paper: largest message on a link, size of a link's slot; the same on all "    \
-      "ranks")                                                                                     \
+      "S of the FTAR paper: longest message on a link, and size of a link's slot; the same on "    \
+      "all ranks")                                                                                 \
     X(CHUNKS, "FTCCL_CHUNKS", INT, 4, 1, 8, "", "",                                                \
-      "C of the FTAR paper: chunks in flight per peer and collective, one a lane; the same on "    \
+      "C of the FTAR paper: chunks in flight per peer and collective, one per lane; the same on "  \
       "all ranks")                                                                                 \
     X(ALGO, "FTCCL_ALGO", STR, "", 0, 0, "", "NCCL_ALGO",                                          \
       "algorithm for all collectives (ring) or per kind (allreduce:tree,allgather:ring); ^x "      \
       "excludes x")                                                                                \
     X(LEND, "FTCCL_LEND", INT, 1, 0, 1, "", "",                                                    \
-      "ranks of a host read large messages in each other's ftcclMemAlloc memory; 0 for programs "  \
-      "that call mlockall()")                                                                      \
+      "1: ranks of a host read large messages from each other's ftcclMemAlloc memory; 0 for "      \
+      "programs that call mlockall()")                                                             \
     X(CMA, "FTCCL_CMA", INT, 16384, 0, 8388608, "bytes", "",                                       \
-      "messages of a host from this length on that are only moved are read in the sender's "       \
+      "shortest message within a host that, if it is only moved, is read from the sender's "       \
       "memory (process_vm_readv); 0: never")                                                       \
     X(CMA_SLOW, "FTCCL_CMA_SLOW", INT, -1, -1, 1, "", "",                                          \
-      "1: such reading is slow on this machine and done only where it still gains; 0: it is not; " \
-      "-1: measured at the first communicator")                                                    \
+      "1: such reads are slow on this machine, and are used only where they still gain; 0: they "  \
+      "are not slow; -1: measured at the first communicator")                                      \
     X(TRIM_MS, "FTCCL_TRIM_MS", INT, 1000, 0, 3600000, "ms", "",                                   \
-      "memory that long messages took is given back when none has needed it for so long, or up "   \
-      "to twice that; 0: never")                                                                   \
+      "memory that long messages used is freed when none has needed it for this time, or up to "   \
+      "twice that; 0: never")                                                                      \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                       \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")               \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")    \
@@ -54,22 +55,23 @@
       "shrink; libnccl.so.2: hold")                                                                \
     X(CUDA_BLOCKS, "FTCCL_CUDA_BLOCKS", INT, 2, 1, 64, "", "",                                     \
       "blocks of the kernel that copies and reduces while operations on GPU buffers run; each "    \
-      "takes a multiprocessor")                                                                    \
+      "uses a multiprocessor")                                                                     \
     X(CUDA_IPC, "FTCCL_CUDA_IPC", INT, 1, 0, 1, "", "",                                            \
-      "messages between GPUs of a machine lie in the sender's GPU's memory, where the receiver's " \
-      "reaches that; 0: in pinned memory")                                                         \
+      "1: messages between GPUs of a machine are kept in the memory of the sender's GPU if the "   \
+      "receiver's GPU can access it; 0: in pinned memory")                                         \
     X(CUDA_LAUNCH_BLOCKING, "CUDA_LAUNCH_BLOCKING", INT, 0, 0, 1, "", "",                          \
-      "CUDA's: 1: a launch waits for its kernel, so a call on GPU buffers returns when it is "     \
-      "over on all ranks")                                                                         \
+      "CUDA's variable: with 1 a launch waits for its kernel, so a call on GPU buffers returns "   \
+      "when it is complete on all ranks")                                                          \
     X(CUDA_PINNED_BYTES, "FTCCL_CUDA_PINNED_BYTES", INT, 16777216, 0, 1 << 30, "bytes", "",        \
-      "pinned memory of a rank with a GPU for the buffers of its links, and as much of the GPU's " \
-      "(FTCCL_CUDA_IPC); what does not fit is copied once more")                                   \
+      "pinned memory for the link buffers of a rank with a GPU, and as much of the GPU's memory "  \
+      "(FTCCL_CUDA_IPC); messages that do not fit are copied once more")                           \
     X(P2P_DISABLE, "FTCCL_P2P_DISABLE", INT, 0, 0, 1, "", "NCCL_P2P_DISABLE",                      \
-      "1: as FTCCL_CUDA_IPC=0")                                                                    \
+      "1: the same as FTCCL_CUDA_IPC=0")                                                           \
     X(CUDA_THREADS, "FTCCL_CUDA_THREADS", INT, 512, 32, 512, "", "",                               \
-      "threads of such a block, a multiple of 32")                                                 \
+      "threads per block of that kernel, a multiple of 32")                                        \
     X(HOSTID, "FTCCL_HOSTID", STR, "", 0, 0, "", "NCCL_HOSTID",                                    \
-      "identity of this machine; ranks with different ones do not use shared memory between them") \
+      "identity of this machine; ranks with different values do not use shared memory with each "  \
+      "other")                                                                                     \
     X(SOCKET_IFNAME, "FTCCL_SOCKET_IFNAME", STR, "", 0, 0, "", "NCCL_SOCKET_IFNAME",               \
       "interfaces by prefix (eth,ib), =exact, ^excluded; empty: any that is up, loopback last")    \
     X(SOCKET_FAMILY, "FTCCL_SOCKET_FAMILY", STR, "", 0, 0, "", "NCCL_SOCKET_FAMILY",               \
@@ -77,16 +79,17 @@
     X(SOCKET_SOURCE, "FTCCL_SOCKET_SOURCE", STR, "", 0, 0, "", "",                                 \
       "source address that outgoing TCP connections bind to")                                      \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",        \
-      "TCP connections a peer and direction; large messages are spread over them")                 \
+      "TCP connections per peer and direction; large messages are spread over them")               \
     X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG",                                       \
       "NONE, VERSION, WARN, INFO or TRACE; empty: WARN; libnccl.so.2: NONE")                       \
     X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                        \
       "where the log goes; %h is the host's name, %p the process; empty: stderr")                  \
     X(DEBUG_SUBSYS, "FTCCL_DEBUG_SUBSYS", STR, "", 0, 0, "", "NCCL_DEBUG_SUBSYS",                  \
-      "what INFO and TRACE are about: INIT, COLL, NET, SHM, ..., ALL; ^A,B leaves out; empty: "    \
-      "all but COLL")                                                                              \
+      "subsystems of INFO and TRACE: INIT, COLL, NET, SHM, ..., ALL; ^A,B excludes; empty: all "   \
+      "but COLL")                                                                                  \
     X(NCCL_VERSION, "FTCCL_NCCL_VERSION", STR, "", 0, 0, "", "",                                   \
-      "what libnccl.so.2 says its version is, as 2.28.9; empty: that whose promises it keeps")     \
+      "the version that libnccl.so.2 reports, such as 2.28.9; empty: the version that it "         \
+      "implements")                                                                                \
     X(COMM_BLOCKING, "FTCCL_COMM_BLOCKING", INT, -1, -1, 1, "", "NCCL_COMM_BLOCKING",              \
       "1 or 0 overrides config.blocking")                                                          \
     X(COMM_ID, "FTCCL_COMM_ID", STR, "", 0, 0, "", "NCCL_COMM_ID",                                 \
@@ -96,7 +99,7 @@
       "the job's secret, at least 16 characters, used with COMM_ID")                               \
     X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "",                                     \
       "file that holds the job's secret (mode 0600)")                                              \
-    X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no record file in /dev/shm")         \
+    X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no telemetry file in /dev/shm")      \
     X(VERIFY, "FTCCL_VERIFY", INT, 0, 0, 1, "", "",                                                \
       "1: every message carries a CRC32C, and ranks compare results that are the same on all; "    \
       "the same on all ranks")                                                                     \
@@ -104,7 +107,7 @@
       "how long a waiting call spins before it sleeps; -1: 1000 with a core for each local rank, " \
       "else 0")                                                                                    \
     X(TUNE_FILE, "FTCCL_TUNE_FILE", STR, "", 0, 0, "", "",                                         \
-      "table of measured choices and costs for the selection; the same on all ranks")              \
+      "file with measured choices and costs for the selection; the same on all ranks")             \
     X(CONF_FILE, "FTCCL_CONF_FILE", STR, "", 0, 0, "", "NCCL_CONF_FILE",                           \
       "file of NAME=value lines; empty: /etc/nccl.conf")                                           \
     X(FAULT, "FTCCL_FAULT", STR, "", 0, 0, "", "",                                                 \

@@ -1,13 +1,13 @@
 /*
- * Memory of the host that a device reads and writes where it lies. A device gives some when it is
- * opened, and the transports of its engine take the buffers of their links from it as long as there
- * is any, so that what the device has to do with a message it does in the link's own memory.
- * Allocating makes no call of a driver's: an engine does it while kernels run. Thread-safe.
+ * Pinned memory: host memory that a device can read and write in place. A device provides a chunk
+ * when it is opened. The transports of its engine allocate the buffers of their links from it while
+ * there is room, so the device can work on a message in the link's own buffer. Allocation never
+ * calls the driver, because an engine allocates while kernels run. Thread-safe.
  *
- * It is a file without a name, which engines of this host that have a GPU too map ("meet"), each
- * for itself, and show to their device: what the owner has put there for them they read there. They
- * never write into it, but for a word by which they say that they have opened memory of its device.
- * Met memory stays mapped until nobody keeps it and the device has let go of it.
+ * A chunk is a file without a name. Other engines of this host that have a GPU map ("meet") it and
+ * register it with their device, so that they read messages where the owner has put them. They do
+ * not write into it, except for one word, which says that they have opened the owner's device
+ * memory. A met chunk stays mapped until nobody keeps it and the device has unregistered it.
  */
 #include "base/base.h"
 
@@ -22,16 +22,19 @@
 
 #define ALIGN ((size_t)4096)
 #define HEAD ((size_t)FT_PINNED_PAGE_BYTES)
-/* of open devices, and of those that they have met; later ones have none, or are not reached */
+/* Chunks of open devices and the chunks that they have met. When the table is full, further devices
+ * get no chunk, and further chunks are not met. */
 #define CHUNKS 512
 #define NAME "ftccl-pinned"
-#define MET_MOST ((size_t)1 << 30) /* of one other: as much as FTCCL_CUDA_PINNED_BYTES may say */
+/* largest met chunk: the largest value of FTCCL_CUDA_PINNED_BYTES */
+#define MET_MOST ((size_t)1 << 30)
 
 struct ft_extent {
     struct ft_extent *next;
     size_t at, len_bytes;
 };
-/* the file begins so. token: what was found at a place is what its owner spoke of */
+/* The head of the file. The token tells the reader whether this is the chunk that the owner
+ * announced. */
 struct head {
     uint64_t token;
     struct ft_pinned_offered offer;
@@ -46,8 +49,8 @@ static struct {
     atomic_bool on_device;
     struct ft_pinned *chunk;
 } chunks[CHUNKS];
-static atomic_int nchunks; /* of the table that were ever used */
-static atomic_int late;    /* see ft_pinned_late() */
+static atomic_int nchunks; /* entries of the table that were ever used */
+static atomic_int late;    /* see ft_pinned_add_late_passes() */
 
 static struct head *head_of(const struct ft_pinned *chunk)
 {
@@ -125,7 +128,7 @@ void ft_pinned_close(struct ft_pinned *chunk)
     free(chunk);
 }
 
-/* ---- of others ------------------------------------------------------------------------------- */
+/* ---- chunks of other engines ----------------------------------------------------------------- */
 
 void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out)
 {
@@ -135,8 +138,8 @@ void ft_pinned_locate(const struct ft_pinned *own, struct ft_pinned_place *out)
                                     .token = own->token};
 }
 
-/* As with liveness pages: only what has the right name is opened, and should it change in between,
- * the open does not wait. */
+/* As for liveness pages: only a file with the right name is opened, and the open does not block if
+ * it is replaced in between. */
 static int open_place(const struct ft_pinned_place *place)
 {
     static const char name[] = "/memfd:" NAME;
@@ -172,8 +175,8 @@ static int map_other(struct ft_pinned *own, int fd, const struct ft_pinned_place
     return FT_OK;
 }
 
-int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *place,
-                   struct ft_pinned **out)
+int ft_pinned_map(struct ft_pinned *own, int fd, const struct ft_pinned_place *place,
+                  struct ft_pinned **out)
 {
     struct ft_pinned *found;
     int rc = FT_OK;
@@ -192,7 +195,7 @@ int ft_pinned_meet(struct ft_pinned *own, int fd, const struct ft_pinned_place *
     return rc;
 }
 
-void ft_pinned_part(struct ft_pinned *other)
+void ft_pinned_release(struct ft_pinned *other)
 {
     if (!other)
         return;
@@ -224,9 +227,9 @@ struct ft_pinned *ft_pinned_take_unkept(struct ft_pinned *own, bool all)
     return other;
 }
 
-/* ---- memory of devices ----------------------------------------------------------------------- */
+/* ---- device memory --------------------------------------------------------------------------- */
 
-struct ft_pinned *ft_pinned_over(void *at, size_t len_bytes)
+struct ft_pinned *ft_pinned_of_devmem(void *at, size_t len_bytes)
 {
     struct ft_pinned *devmem = calloc(1, sizeof *devmem);
     if (!devmem)
@@ -249,22 +252,23 @@ void ft_pinned_offer(struct ft_pinned *own, struct ft_pinned *devmem, const void
     if (handle)
         memcpy(offer->handle, handle, sizeof offer->handle);
     offer->has_handle = handle != NULL;
-    offer->len_bytes = devmem->len_bytes; /* nobody has met it yet */
+    offer->len_bytes = devmem->len_bytes; /* safe: nobody has mapped the chunk yet */
     ft_pinned_set_devmem(own, devmem);
 }
 
-void ft_pinned_look(const struct ft_pinned *met, struct ft_pinned_offered *out)
+void ft_pinned_read_offer(const struct ft_pinned *met, struct ft_pinned_offered *out)
 {
     const struct ft_pinned_offered *offer = &head_of(met)->offer;
     out->len_bytes = offer->len_bytes;
     out->has_handle = offer->has_handle;
     memcpy(out->handle, offer->handle, sizeof out->handle);
-    atomic_signal_fence(memory_order_seq_cst); /* what is checked is the copy */
+    /* the peer may change the offer, so check the copy */
+    atomic_signal_fence(memory_order_seq_cst);
     if (out->len_bytes % ALIGN != 0 || out->len_bytes > 2 * MET_MOST)
         out->len_bytes = 0;
 }
 
-void ft_pinned_opens(const struct ft_pinned *met)
+void ft_pinned_mark_opened(const struct ft_pinned *met)
 {
     __atomic_store_n(&head_of(met)->offer.opened, 1, __ATOMIC_SEQ_CST);
 }
@@ -278,9 +282,9 @@ void *ft_pinned_readiness_area(const struct ft_pinned *chunk)
     return (char *)chunk->at - FT_PINNED_READINESS_BYTES;
 }
 
-/* ---- pieces ---------------------------------------------------------------------------------- */
+/* ---- allocation ------------------------------------------------------------------------------ */
 
-/* The first gap that is long enough. */
+/* First fit: places the extent in the first gap that is long enough. */
 static bool place(struct ft_pinned *chunk, size_t len, struct ft_extent *e)
 {
     size_t at = 0;
@@ -338,7 +342,7 @@ enum ft_pinned_kind ft_pinned_has(const void *ptr, size_t len_bytes)
     return FT_PINNED_NONE;
 }
 
-void ft_pinned_late(int more)
+void ft_pinned_add_late_passes(int more)
 {
     atomic_fetch_add(&late, more);
 }

@@ -1,31 +1,33 @@
 /*
- * Readiness tables: what an engine says of the operations that it has come to, to those that have
- * met its pinned memory: are its buffers on the device, which can read messages where no processor
- * can? A sender that knows puts them there; one that does not, or is told no, sends through the
- * host's memory. So nobody ever has to give back a message that it cannot read.
+ * Readiness tables. An engine with a GPU tells the engines that have mapped its pinned memory which
+ * operations it has reached, and whether their buffers are on the device. A device can read
+ * messages that lie where no CPU can read them. A sender that knows that the receiver's buffers are
+ * on the device puts its messages into device memory. A sender that does not know, or that reads a
+ * no, sends through host memory. So a receiver never gets a message that it cannot read.
  *
- * Each word has one writer, the engine that owns the memory, and stands for itself: no other data
- * depends on it. A reader believes nothing: what it reads decides where its message lies, never
- * whether the receiver checks it.
+ * Each word has one writer, the engine that owns the memory, and is complete by itself: no other
+ * data depends on it. A reader does not trust what it reads. The word only decides where the reader
+ * puts its message; the receiver checks every message anyway.
  */
 #include "base/base.h"
 
 #include <string.h>
 
-/* of others on the machine that a context has; messages of more go through the host's memory */
+/* Entries for peers of this machine in one context. Messages of further peers go through host
+ * memory. */
 #define RANKS 30
 
-/* A word is a number, and above bit 0, which says whether the device has the buffers. */
+/* A word holds a sequence number above bit 0. Bit 0 says whether the buffers are on the device. */
 struct ft_readiness {
-    _Atomic uint64_t ctx;   /* 0: unused. Release by open() */
-    _Atomic uint64_t ready; /* the ranks that follow are all */
+    _Atomic uint64_t ctx;   /* 0: unused; stored with release by ft_readiness_open() */
+    _Atomic uint64_t ready; /* 1: the list of ranks below is complete */
     _Atomic uint64_t collectives;
     uint64_t unused;
     struct {
         _Atomic uint64_t rank, receives;
-    } from[RANKS]; /* rank: 1 + it; 0: nobody */
+    } from[RANKS]; /* rank: 1 + the rank; 0: unused entry */
 };
-/* contexts that an engine has at the same time */
+/* number of tables: contexts that an engine can have at the same time */
 #define READINESS (FT_PINNED_READINESS_BYTES / sizeof(struct ft_readiness))
 
 static struct ft_readiness *readiness_area_of(const struct ft_pinned *chunk)
@@ -33,7 +35,7 @@ static struct ft_readiness *readiness_area_of(const struct ft_pinned *chunk)
     return ft_pinned_readiness_area(chunk);
 }
 
-static struct ft_readiness *find(const struct ft_pinned *chunk, uint64_t ctx)
+static struct ft_readiness *find_table(const struct ft_pinned *chunk, uint64_t ctx)
 {
     for (struct ft_readiness *readiness = readiness_area_of(chunk), *end = readiness + READINESS;
          readiness < end; readiness++)
@@ -49,7 +51,7 @@ static uint64_t word_of(uint64_t seq, bool on_device)
 
 struct ft_readiness *ft_readiness_open(const struct ft_pinned *own, uint64_t ctx)
 {
-    struct ft_readiness *readiness = ctx ? find(own, 0) : NULL;
+    struct ft_readiness *readiness = ctx ? find_table(own, 0) : NULL;
     if (!readiness)
         return NULL;
     memset(readiness, 0, sizeof *readiness);
@@ -57,42 +59,42 @@ struct ft_readiness *ft_readiness_open(const struct ft_pinned *own, uint64_t ctx
     return readiness;
 }
 
-struct ft_readiness *ft_readiness_of(const struct ft_pinned *own, uint64_t ctx)
+struct ft_readiness *ft_readiness_find(const struct ft_pinned *own, uint64_t ctx)
 {
-    return ctx ? find(own, ctx) : NULL;
+    return ctx ? find_table(own, ctx) : NULL;
 }
 
 void ft_readiness_close(const struct ft_pinned *own, uint64_t ctx)
 {
-    struct ft_readiness *readiness = ft_readiness_of(own, ctx);
+    struct ft_readiness *readiness = ft_readiness_find(own, ctx);
     if (readiness)
         atomic_store_explicit(&readiness->ctx, 0, memory_order_release);
 }
 
-void ft_readiness_reach(struct ft_readiness *readiness, int rank)
+void ft_readiness_add_rank(struct ft_readiness *readiness, int rank)
 {
     for (int i = 0; i < RANKS; i++) {
-        uint64_t there = atomic_load_explicit(&readiness->from[i].rank, memory_order_relaxed),
+        uint64_t present = atomic_load_explicit(&readiness->from[i].rank, memory_order_relaxed),
                  wanted = (uint64_t)rank + 1;
-        if (there == 0)
+        if (present == 0)
             atomic_store_explicit(&readiness->from[i].rank, wanted, memory_order_release);
-        if (there == 0 || there == wanted)
+        if (present == 0 || present == wanted)
             return;
     }
 }
 
-void ft_readiness_ready(struct ft_readiness *readiness)
+void ft_readiness_set_complete(struct ft_readiness *readiness)
 {
     atomic_store_explicit(&readiness->ready, 1, memory_order_release);
 }
 
-void ft_readiness_say(struct ft_readiness *readiness, uint64_t seq, bool on_device)
+void ft_readiness_publish(struct ft_readiness *readiness, uint64_t seq, bool on_device)
 {
     atomic_store_explicit(&readiness->collectives, word_of(seq, on_device), memory_order_release);
 }
 
-void ft_readiness_say_receive(struct ft_readiness *readiness, int from, uint64_t seq,
-                              bool on_device)
+void ft_readiness_publish_receive(struct ft_readiness *readiness, int from, uint64_t seq,
+                                  bool on_device)
 {
     for (int i = 0; i < RANKS; i++)
         if (atomic_load_explicit(&readiness->from[i].rank, memory_order_relaxed) ==
@@ -101,10 +103,10 @@ void ft_readiness_say_receive(struct ft_readiness *readiness, int from, uint64_t
                                   memory_order_release);
 }
 
-int ft_readiness_ask(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
-                     uint64_t seq)
+int ft_readiness_query(const struct ft_pinned *other, uint64_t ctx, int self, bool receive,
+                       uint64_t seq)
 {
-    const struct ft_readiness *readiness = ft_readiness_of(other, ctx);
+    const struct ft_readiness *readiness = ft_readiness_find(other, ctx);
     int i = 0;
     if (!readiness)
         return FT_NOTSUP;

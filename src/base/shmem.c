@@ -1,6 +1,6 @@
 /*
- * Shared memory without a name: nothing to clean up after a kill, allocated up front, not inherited
- * over fork.
+ * Shared memory without a name: no file is left behind after a kill. Memory is allocated up front,
+ * and a child of fork does not inherit it.
  */
 #include "base/base.h"
 
@@ -14,14 +14,15 @@
 #include <unistd.h>
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* not in older headers */
+#define MADV_POPULATE_WRITE 23 /* older headers lack it */
 #endif
 
-/* bytes; a signal waits for them, some milliseconds \ / */
+/* bytes per fallocate; signals stay blocked for the milliseconds that this takes */
 #define ALLOCATED_AT_ONCE ((size_t)8 << 20)
 
-/* Many kernels give all pages back when a signal comes in between, so that a profiler's timer would
- * keep a large file from ever being allocated. */
+/* Many kernels free all pages again when a signal interrupts fallocate. A profiler's timer would
+ * then prevent a large file from ever being allocated. So this allocates in pieces with signals
+ * blocked. */
 int ft_allocate(int fd, uint64_t at, size_t len_bytes)
 {
     sigset_t all, before;

@@ -1,6 +1,6 @@
 /*
- * Statuses and the sentence that explains the last failure of a thread. Called from everywhere;
- * owns one small buffer a thread and allocates nothing.
+ * Statuses, and the sentence that explains the last failure in a thread. Any code may call this. It
+ * has one small buffer per thread and allocates nothing.
  */
 #include "base/base.h"
 

@@ -1,5 +1,5 @@
 /*
- * Names and sizes of the types, operations and collectives; the order is that of the enums in
+ * Names and sizes of the types, operators and collectives. The order is that of the enums in
  * base.h.
  */
 #include "base/base.h"
@@ -36,7 +36,8 @@ const char *ft_kind_name(enum ft_kind kind)
     return (unsigned)kind < FT_KINDS ? name[kind] : "?";
 }
 
-/* Sign, then `exponent` bits with the usual bias, then `mantissa` bits. */
+/* Decodes a small float: a sign bit, then `exponent` bits with the usual bias, then `mantissa`
+ * bits. */
 static float decode(unsigned bits, int exponent, int mantissa, bool has_infinity)
 {
     unsigned e = bits >> mantissa & ((1u << exponent) - 1), m = bits & ((1u << mantissa) - 1),

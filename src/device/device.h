@@ -1,8 +1,8 @@
 /*
  * device: moves and reduces data. The host device works synchronously on ordinary memory with the
- * CPU's vector units; a device with streams (a GPU) works on queues, one a communicator, and
- * completes passes later. Called by core with the the caller holds the engine, where a slot does
- * not say otherwise.
+ * CPU's vector units. A device with streams (a GPU) works on queues, one per communicator, and
+ * completes passes later. Core calls it and holds the engine during each call, unless a slot says
+ * otherwise.
  */
 #ifndef FT_DEVICE_H
 #define FT_DEVICE_H
@@ -12,17 +12,18 @@
 #define FT_REDUCE_SRCS 9
 #define FT_REDUCE_DSTS 9
 
-/* One pass: dst[*][i] = divide(combine over k of src[k][i] * (scaled bit k ? scale : 1)). nsrc == 1
- * copies. A destination may be the very same address as a source, else they do not overlap.
- * Pointers may be unaligned. 8- and 16-bit floats are widened to float32, combined in the order
- * src[0], src[1], ... and rounded once, to nearest even; e4m3 saturates to its largest finite
- * value, e5m2 overflows to infinity, NaN stays NaN. Integers wrap. Max and min of a NaN are NaN. */
+/* One pass: dst[*][i] = divide(combine over k of src[k][i] * (scaled bit k ? scale : 1)). If nsrc
+ * == 1 it copies. A destination may have the same address as a source; otherwise they must not
+ * overlap. Pointers may be unaligned. 8-bit and 16-bit floats are widened to float32, combined in
+ * the order src[0], src[1], ... and rounded once, to nearest even. e4m3 saturates to its largest
+ * finite value, e5m2 overflows to infinity, and NaN stays NaN. Integers wrap. The max or min of a
+ * NaN and any value is NaN. */
 struct ft_reduce {
     enum ft_type type;
     struct ft_redop op;
     uint32_t scaled; /* bit k: src[k] is multiplied by op.scale (op.scaled must be set) */
     bool divide;     /* divide by op.divisor */
-    /* bit d: dst[d] is not in the caches and will not be read soon: non-temporal stores may be
+    /* bit d: dst[d] is not in the caches and will not be read soon, so non-temporal stores may be
      * used */
     uint32_t streaming;
     size_t count; /* elements */
@@ -31,21 +32,23 @@ struct ft_reduce {
     void *dst[FT_REDUCE_DSTS];
 };
 
-/* Operands of a pass on a queue that the device cannot reach, such as a link's memory: bit k stands
- * for src[k] or dst[k]. They go through memory of the queue's that it can. */
+/* Operands of a pass on a queue that the device cannot access, such as the memory of a link. Bit k
+ * stands for src[k] or dst[k]. The queue copies them through memory of its own that the device can
+ * access. */
 struct ft_device_staged {
     uint32_t src, dst;
 };
 
-/* A pass under way; embedded in its owner. The device's but for status. */
+/* A pass in progress. The struct is embedded in its owner. Only `status` is for the owner; the
+ * device uses the rest. */
 struct ft_device_req {
     int status; /* FT_AGAIN until done */
     struct ft_device_req *next;
     struct ft_reduce pass;
     struct ft_device_staged staged;
     const void *scale_from;
-    bool direct;         /* operands that are not the device's are reached where they lie */
-    size_t posted, left; /* elements handed over, and not done */
+    bool direct;         /* the device accesses operands in host memory in place */
+    size_t posted, left; /* elements that were posted, and elements that are not done */
 };
 
 struct ft_device_queue;
@@ -53,147 +56,168 @@ struct ft_device_queue;
 struct ft_device {
     const struct ft_device_ops *ops;
     const char *name; /* "host avx512", ... */
-    int number;       /* among the GPUs of this process; 0 */
-    /* memory of the host that it reaches, for links that are closed before it; NULL: none */
+    int number;       /* number among the GPUs of this process; 0 for the host device */
+    /* host memory that the device can access, for links, which are closed before the device; NULL:
+     * none */
     struct ft_pinned *pinned;
 };
 
 struct ft_device_ops {
     const char *name;
-    /* May block (loads drivers, kernels). FT_NOTSUP: no such device here. */
+    /* Opens the device. May block (it loads drivers and kernels). Returns FT_NOTSUP if there is no
+     * such device here. */
     int (*open)(struct ft_device **out);
     void (*close)(struct ft_device *);
-    /* Memory that every path likes best; zeroed, page-aligned. May block. */
+    /* Allocates zeroed, page-aligned memory of the kind that is fastest on every path. May
+     * block. */
     int (*alloc)(struct ft_device *, size_t len_bytes, void **out);
     void (*free)(struct ft_device *, void *ptr, size_t len_bytes);
-    /* Does the device work on this address? Any thread, does not block. */
+    /* Returns true if the device works on this address. Any thread may call it; it does not
+     * block. */
     bool (*owns)(struct ft_device *, const void *ptr);
-    /* Of such an address: the number of the only GPU that has the memory; -1: all reach it. NULL:
-     * there is no other device. Likewise. */
+    /* For an address that the device owns: the number of the only GPU that can access the memory,
+     * or -1 if all can. Any thread may call it; it does not block. NULL: there is no second
+     * device. */
     int (*only)(struct ft_device *, const void *ptr);
-    /* Starts one pass. FT_OK: done already. FT_AGAIN: req->status changes in a later poll; sources
-     * and destinations stay untouched until then. The caller holds the engine, never blocks. */
+    /* Starts one pass. Returns FT_OK if it is already done. Returns FT_AGAIN if req->status will
+     * change in a later poll; until then nobody may touch sources and destinations. The caller
+     * holds the engine. Never blocks. */
     int (*reduce)(struct ft_device *, const struct ft_reduce *, struct ft_device_req *req);
-    int (*poll)(struct ft_device *); /* collects finished passes; returns how many */
-    /* What other engines have pinned and this one has met (ft_pinned_meet()) is reached from now
-     * on, where that works; what nobody keeps any more goes when no pass can read it. May block:
-     * for a thread that does not hold the engine. NULL: it reaches nothing of the kind. */
+    int (*poll)(struct ft_device *); /* collects finished passes and returns their number */
+    /* Makes the pinned memory of other engines that this engine has met (ft_pinned_map())
+     * accessible to the device, where the driver allows it. Also unregisters met memory that nobody
+     * keeps, once no pass can read it. May block, so the caller must not hold the engine. NULL: the
+     * device cannot access such memory. */
     void (*reach)(struct ft_device *);
-    /* NULL: the device has no streams; then the slots above do its work, else these */
+    /* NULL: the device has no streams, and the slots above do its work. Otherwise these slots
+     * do. */
     const struct ft_device_queue_ops *queue;
 };
 
 /*
- * A group of calls that a CUDA graph holds. Each start of the graph rings, and is a run of its own;
- * its runs are numbered apart from those of calls. Lives until `forget`.
+ * A bell: a group of calls that was captured into a CUDA graph. Each launch of the graph starts one
+ * run of the group; the bell "rings" then, which tells the engine. Each bell numbers its runs
+ * itself, apart from the runs of calls. A bell lives until `forget`.
  */
 struct ft_device_bell {
-    void *owner; /* the caller's */
+    void *owner; /* for the caller's use */
 };
 
 /*
- * A queue holds the user's streams while a group of calls runs: a run begins when they have come to
- * it and ends when it is said to. Runs of a queue are in order, those of graphs in the order in
- * which they are begun. Passes go to the run that has begun last and has not ended. Where a run is
- * named, `bell` is NULL for one of calls.
+ * A queue holds the user's streams while a group of calls runs. A run is one execution of a group.
+ * It can begin when all its streams have reached it, and it ends when the engine says so. Runs of
+ * calls are in order; runs of graphs are in the order in which they begin. A pass belongs to the
+ * run that began last and has not ended. Where a slot takes a run, `bell` is NULL for a run of
+ * calls.
  */
 struct ft_device_queue_ops {
-    /* Both may block and are for a thread that does not hold the engine. silence_ns: runs end by
-     * themselves when nothing is heard from the engine for that time; 0: never. Close ends all
-     * runs; what the device still uses is freed when it no longer does. */
+    /* Open and close a queue. Both may block, and the caller must not hold the engine. silence_ns:
+     * if the engine sends nothing for that time, runs end by themselves; 0: never. Close ends all
+     * runs. Memory that the device still uses is freed when the device no longer uses it. */
     int (*open)(struct ft_device *, uint64_t silence_ns, struct ft_device_queue **out);
     void (*close)(struct ft_device_queue *);
-    /* Puts a run behind all that is on these streams of the user's. *run counts from 1. Any thread,
-     * one at a time; may block for as long as the driver's own queue is full. */
+    /* Enqueues a run after all work on these streams of the user. *run counts from 1. Any thread
+     * may call it, one at a time. It may block while the driver's own queue is full. */
     int (*after)(struct ft_device_queue *, void *const *streams, int nstreams, uint64_t *run);
-    /* after() in two parts, where a launch waits for its kernel: announce() is all of it but the
-     * launch, which comes when the engine knows of the run. An error of launch(): the run is
-     * refused, and reached() says so. Any thread, also side by side for several runs. */
+    /* after() in two parts, for launches that wait for their kernel. announce() does everything
+     * except the launch; launch() follows when the engine knows of the run. If launch() fails, the
+     * run is refused, and reached() returns the error. Any thread may call them, also in parallel
+     * for several runs. */
     int (*announce)(struct ft_device_queue *, void *const *streams, int nstreams, uint64_t *run);
     int (*launch)(struct ft_device_queue *, uint64_t run);
-    /* What comes on these streams later is behind the last run. On an error the run is nobody's and
-     * ends by itself. As after(), and apart from it so that no run of a group is behind another
-     * whose streams it shares. */
+    /* Makes later work on these streams wait for the last run. After an error nobody owns the run,
+     * and it ends by itself. Called as after(), but separately, so that no run of a group waits for
+     * another run of the group with which it shares streams. */
     int (*hold)(struct ft_device_queue *, void *const *streams, int nstreams);
-    /* FT_AGAIN: the streams have not come to the run yet. FT_OK, or FT_DEVICE. Never blocks. */
+    /* Returns FT_AGAIN while the streams have not reached the run; then FT_OK, or FT_DEVICE on
+     * failure. Never blocks. */
     int (*reached)(struct ft_device_queue *, const struct ft_device_bell *bell, uint64_t run);
-    /* It has been reached, and no other run is under way: what is done from now on is its. Never
-     * blocks. */
+    /* Begins a run: later passes belong to it. The caller makes sure that the run is reached and
+     * that no other run is in progress. Never blocks. */
     void (*begin)(struct ft_device_queue *, struct ft_device_bell *bell, uint64_t run);
-    /* The run is over, also one that has not begun; idempotent. Runs of calls: any thread. Never
-     * blocks. Passes under way may be lost. */
+    /* Ends a run, even one that has not begun. Idempotent. For runs of calls any thread may call
+     * it. Never blocks. Passes in progress may be lost. */
     void (*signal)(struct ft_device_queue *, struct ft_device_bell *bell, uint64_t run);
-    /* Starts a pass: FT_AGAIN, and req->status changes in a later poll. Passes under way must not
-     * depend on each other. scale_from: where the device finds the scale, NULL: in the pass. Never
-     * blocks and takes no lock of the driver's; so do the next three. */
+    /* Starts a pass. Returns FT_AGAIN, and req->status changes in a later poll. Passes in progress
+     * must not depend on each other. scale_from: device address of the scale; NULL: the pass
+     * contains it. Never blocks and takes no lock of the driver. The same holds for the next three
+     * slots. */
     int (*reduce)(struct ft_device_queue *, const struct ft_reduce *,
                   struct ft_device_staged staged, const void *scale_from,
                   struct ft_device_req *req);
-    int (*poll)(struct ft_device_queue *); /* how many passes or pieces of them moved */
-    /* Idempotent. Operands that are staged are not touched any more; those in pinned memory
-     * (base/pinned.c) until the queue is idle. */
+    /* returns how many passes, or pieces of them, made progress */
+    int (*poll)(struct ft_device_queue *);
+    /* Cancels a pass. Idempotent. Staged operands are not touched any more. Operands in pinned
+     * memory (base/pinned.c) may be touched until the queue is idle. */
     void (*cancel)(struct ft_device_queue *, struct ft_device_req *req);
-    /* nothing that was started still reads or writes memory */
+    /* returns true if no pass that was started still reads or writes memory */
     bool (*idle)(const struct ft_device_queue *);
-    /* A word that this side writes and kernels, also the user's, may read: 0 at first. *there is
-     * its address for them. The queue's until close, and then for good if it is not 0. May block;
-     * one thread at a time. */
+    /* Returns a status word that the engine writes and that kernels, also the user's kernels, may
+     * read. It is 0 at first. *dev_ptr is its address on the device. The word belongs to the queue
+     * until close; if it is not 0 then, it is never reused. May block. One thread at a time may
+     * call it. */
     int (*word)(struct ft_device_queue *, uint32_t **here, const uint32_t **dev_ptr);
 
-    /* Streams that are being captured. FT_OK: all of them are, into one graph. FT_AGAIN: none is.
-     * FT_INVAL. */
+    /* Returns FT_OK if all streams are being captured into one graph, FT_AGAIN if none is being
+     * captured, and FT_INVAL otherwise. */
     int (*capturing)(struct ft_device_queue *, void *const *streams, int nstreams);
-    /* Puts a kernel into the graph behind all that is captured on the streams, and behind earlier
-     * kernels of the queue there. Any thread; does not wait for streams. No graph that has it runs
-     * before the capture has ended. */
+    /* Captures a kernel into the graph, after all work captured on the streams and after earlier
+     * kernels of this queue in the graph. Any thread may call it; it does not wait for streams. No
+     * graph that contains the kernel runs before the capture has ended. */
     int (*capture)(struct ft_device_queue *, void *const *streams, int nstreams,
                    struct ft_device_bell **out);
-    /* What is captured later on these streams, with which the n-th bell of a group was captured, is
-     * behind its kernel. Apart from capture() so that kernels of one group are side by side. */
+    /* Makes later captures on these streams depend on the n-th bell's kernel. These streams are
+     * those with which that bell of a group was captured. It is separate from capture(), so that
+     * the kernels of one group can run in parallel. */
     int (*captured)(struct ft_device_bell *const *bells, int nth, void *const *streams,
                     int nstreams);
-    /* A bell that has rung since it was asked last, and the number of this run; NULL: none. The
-     * next five never block either. */
+    /* Returns a bell that has rung, once per ring, and the number of its run; NULL if there is
+     * none. This slot and the next four never block. */
     struct ft_device_bell *(*rung)(struct ft_device_queue *, uint64_t *run);
-    uint64_t (*gone)(const struct ft_device_queue *); /* bells so far that no graph has any more */
-    bool (*is_gone)(const struct ft_device_bell *);   /* it rings no more */
-    void (*forget)(struct ft_device_bell *);          /* then */
-    /* All runs of the queue's bells, or of one, are over, whenever they ring. Any thread. */
+    /* number of bells so far that no graph contains any more */
+    uint64_t (*gone)(const struct ft_device_queue *);
+    bool (*is_gone)(const struct ft_device_bell *); /* no graph contains this bell any more */
+    void (*forget)(struct ft_device_bell *);        /* frees such a bell */
+    /* Ends all runs of all the queue's bells, or of `only` one bell, now and in the future. Any
+     * thread may call it. */
     void (*mute)(struct ft_device_queue *, struct ft_device_bell *only);
 };
 
 extern const struct ft_device_ops ft_device_host;
 
-/* The host device; FT_INVAL: FTCCL_DEVICE names none. */
+/* Opens the host device. Returns FT_INVAL if FTCCL_DEVICE names no device. */
 int ft_device_open(struct ft_device **out);
-/* A GPU to be opened: that of a context of the program's; without one that of a number, by its
- * primary context; else none. */
+/* Selects a GPU: the GPU of the program's context; without a context, the GPU `number` with its
+ * primary context if `numbered`; otherwise no GPU. */
 struct ft_device_gpu {
     void *context;
     bool numbered;
     int number;
 };
-/* The calling thread's: of its context, or, as for CUDA's runtime, the first one if the program
- * uses that. None with FTCCL_DEVICE=host; the first one with cuda if there is no context. */
+/* The calling thread's GPU: that of its context, or, as CUDA's runtime does, the first GPU if the
+ * program uses its primary context. With FTCCL_DEVICE=host there is none. With FTCCL_DEVICE=cuda
+ * and no context it is the first GPU. */
 struct ft_device_gpu ft_device_gpu_of_thread(void);
-/* The one of this number, in the thread's context if that is on it. count: how many there are; 0
- * where the thread has none. */
+/* ft_device_gpu_numbered() selects the GPU of this number, with the thread's context if that is on
+ * this GPU. ft_device_gpu_count() returns the number of GPUs, or 0 if the calling thread has
+ * none. */
 struct ft_device_gpu ft_device_gpu_numbered(int number);
 int ft_device_gpu_count(void);
-/* *out is NULL where there is no driver or no such GPU; with FTCCL_DEVICE=cuda that is
- * FT_NOTSUP. */
+/* Opens a GPU. Without a driver or such a GPU, *out is NULL; with FTCCL_DEVICE=cuda that case
+ * returns FT_NOTSUP. */
 int ft_device_open_gpu(struct ft_device_gpu which, struct ft_device **out);
-/* Memory of that GPU for a program, apart from any device that is open. May block. Freed with the
- * same `which`. */
+/* Allocates memory of that GPU for a program, independent of any open device. May block. Free it
+ * with the same `which`. */
 int ft_device_gpu_alloc(struct ft_device_gpu which, size_t len_bytes, void **out);
 void ft_device_gpu_free(struct ft_device_gpu which, void *ptr);
 void ft_device_close(struct ft_device *);
-/* FT_NOTSUP, with a sentence that names the call: memory of a GPU, on which no device of this build
- * works. Any thread, does not block; NULL is fine. find_driver, when a rank is made: whether the
- * process has loaded what a GPU needs is looked up then. */
+/* ft_device_check() returns FT_NOTSUP, with a sentence that names the call, if ptr is memory of a
+ * GPU on which no device of this build works. Any thread may call it; it does not block; NULL is
+ * allowed. ft_device_find_driver() is called when a rank is created: it looks up whether the
+ * process has loaded the GPU's driver. */
 int ft_device_check(const char *call, const void *ptr);
 void ft_device_find_driver(void);
-/* Names of the devices and instruction sets found here, for ftccl-info. */
+/* Prints the devices and instruction sets found here, for ftccl-info. */
 void ft_device_describe(FILE *out);
 
 #endif

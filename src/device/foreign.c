@@ -1,18 +1,20 @@
 /*
- * Memory that belongs to a device which is not used. A buffer on a GPU looks like any other address
- * until it is touched; the one who knows is CUDA's driver, and only a process that has loaded it
- * can have such a buffer. For calls and communicators that work without the CUDA device.
+ * Detects memory of a device that the communicator does not use. A buffer on a GPU looks like any
+ * other address until it is touched. CUDA's driver knows, and only a process that has loaded the
+ * driver can have such a buffer. This check is for calls and communicators that work without the
+ * CUDA device.
  */
 #include "device/device.h"
 
 #include <dlfcn.h>
 
-/* What is used of the driver's interface, from its documentation; 0 is success. */
+/* The part of the driver's interface that is used here, from its documentation; 0 means success. */
 typedef int pointer_attribute(void *data, int attribute, unsigned long long pointer);
 enum { MEMORY_TYPE = 2, IS_MANAGED = 8 }; /* attributes */
 enum { ON_DEVICE = 2, ARRAY = 3 };        /* memory types */
 
-/* Relaxed: the driver's function, which stays, or NULL; the library is not let go. */
+/* The driver's function, or NULL. Relaxed: the function stays valid, because the library is never
+ * closed. */
 static _Atomic(pointer_attribute *) ask;
 
 void ft_device_find_driver(void)
@@ -28,7 +30,7 @@ static bool is_on_device(const void *ptr)
 {
     pointer_attribute *get = atomic_load_explicit(&ask, memory_order_relaxed);
     int type = 0;
-    unsigned char managed[4] = {0}; /* a boolean, which the processor can touch too */
+    unsigned char managed[4] = {0}; /* a boolean: managed memory, which the CPU can access too */
     if (!get || !ptr || get(&type, MEMORY_TYPE, (uintptr_t)ptr) != 0 ||
         (type != ON_DEVICE && type != ARRAY))
         return false;

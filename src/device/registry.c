@@ -1,6 +1,6 @@
 /*
- * The devices of this build. The host device is always there, for buffers in ordinary memory; the
- * GPU beside it if there is one.
+ * The devices of this build. The host device always exists, for buffers in ordinary memory. A GPU
+ * is used in addition if there is one.
  */
 #include "device/cuda/open.h"
 #include "device/host/host.h"
@@ -87,7 +87,7 @@ void ft_device_gpu_free(struct ft_device_gpu which, void *ptr)
     ft_cuda_free(which, ptr);
 }
 
-/* An absent GPU is not an error unless it was asked for by name. */
+/* A missing GPU is an error only if the user asked for it by name. */
 int ft_device_open_gpu(struct ft_device_gpu which, struct ft_device **out)
 {
     *out = NULL;

@@ -1,8 +1,8 @@
 /*
- * An agreement's instance and its time: who leads when, what is repeated, when this side gives up.
- * core opens one for each time the ranks of a view have to agree, feeds it with messages, evidence
- * and ticks, and sends what it says. The ballots themselves are in agree_ballot.c. Invariant: once
- * there is a decision it never changes, and whoever asks is told.
+ * The instance of an agreement and its time: who leads when, what is repeated, when this side gives
+ * up. Core opens an instance each time the ranks of a view have to agree. Core passes it messages,
+ * evidence and ticks, and sends its messages. The ballots are in agree_ballot.c. Invariant: a
+ * decision never changes, and every rank that asks is told.
  */
 #include "membership/agree.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define REPEAT_MOST_NS 250000000u
-/* times silent_ns after enter_ns: the end of all waiting, whatever happens */
+/* all waiting ends enter_ns + GIVE_UP_SILENT * silent_ns after this rank has entered */
 #define GIVE_UP_SILENT 8
 
 static int self(const struct ft_agree *a)
@@ -63,9 +63,9 @@ void ft_agree_close(struct ft_agree *a)
     free(a);
 }
 
-/* Time in which this process did not run says nothing of the others: it has not read what they
- * sent, and they may have stood still too, with the whole machine. Of each gap only so much counts
- * that a silence is one of many ticks. */
+/* Time in which this process did not run is no evidence against others: it has not read their
+ * messages, and perhaps the whole machine stood still. Each gap counts only up to a limit, so that
+ * a silence consists of many ticks. */
 static void pass_time(struct ft_agree *a)
 {
     const uint64_t now = ft_now_ns(a->config.env), gap = now - a->looked_ns;
@@ -81,7 +81,7 @@ bool ft_agree_unanswered(const struct ft_agree *a, int rank)
     return asked != 0 && ft_agree_now(a) - asked >= a->config.silent_ns;
 }
 
-/* A rank that only the detector calls silent gets a moment to prove it wrong. */
+/* If only the heartbeat detector suspects a rank, the rank gets a short time to answer. */
 bool ft_agree_missing(const struct ft_agree *a, int rank)
 {
     const struct ft_agree_peer *p = &a->peer[rank];
@@ -91,8 +91,8 @@ bool ft_agree_missing(const struct ft_agree *a, int rank)
            ft_agree_now(a) - p->asked_ns >= a->config.silent_ns / 4;
 }
 
-/* It may have died after it promised: then it is the one that fails, not the one that cannot reach
- * it. */
+/* The rank may have died after it promised. Then it is the rank that failed, not the rank that
+ * cannot reach it. */
 void ft_agree_doubt(struct ft_agree *a, int rank)
 {
     a->peer[rank].doubted = true;
@@ -100,7 +100,7 @@ void ft_agree_doubt(struct ft_agree *a, int rank)
         ft_agree_send(a, rank, FT_MSG_PREPARE);
 }
 
-/* Answers, as far as this rank knows. */
+/* True if the rank answers, as far as this rank knows. */
 static bool responds(const struct ft_agree *a, int r)
 {
     if (r == self(a))
@@ -116,8 +116,8 @@ static int candidate(const struct ft_agree *a)
     return r;
 }
 
-/* One that has not entered only leads when asked and first in line. One that was stopped by a rival
- * gives it time. */
+/* A rank that has not entered leads only if it is asked and is the first candidate. A rank that a
+ * rival stopped gives the rival time. */
 bool ft_agree_can_lead(const struct ft_agree *a)
 {
     if (a->gave_up || !(a->entered_ns || a->wanted))
@@ -131,8 +131,9 @@ bool ft_agree_can_lead(const struct ft_agree *a)
     return candidate(a) == self(a);
 }
 
-/* Grows with the ranks in front and with failed attempts, and differs by chance. */
-void ft_agree_moved(struct ft_agree *a)
+/* Sets the time of the next attempt to lead. It grows with the number of candidates before this
+ * rank and with failed attempts, and has a random part. */
+void ft_agree_restart_wait(struct ft_agree *a)
 {
     const uint64_t silent = a->config.silent_ns;
     uint64_t ahead = 0, chance;
@@ -146,7 +147,7 @@ void ft_agree_moved(struct ft_agree *a)
 
 /* ---- what comes in --------------------------------------------------------------------------- */
 
-static void know(struct ft_agree *a)
+static void note_known(struct ft_agree *a)
 {
     if (a->known_ns == 0)
         a->known_ns = ft_agree_now(a);
@@ -165,9 +166,9 @@ void ft_agree_contribute(struct ft_agree *a, int rank, const unsigned char *data
         a->listed[i] |= c.list[i];
 }
 
-/* To who should lead, to who does, and to one more each time: somebody knows the decision if there
- * is one. */
-static void ask(struct ft_agree *a)
+/* Asks the rank that should lead, the rank that leads, and one more rank each time. If there is a
+ * decision, one of them knows it. */
+static void ask_for_decision(struct ft_agree *a)
 {
     const int first = candidate(a), leader = a->promised ? ft_ballot_rank(a->promised) : first;
     if (first != self(a))
@@ -180,14 +181,14 @@ static void ask(struct ft_agree *a)
         ft_agree_send(a, a->next_asked, FT_MSG_ENTER);
 }
 
-static void repeat(struct ft_agree *a)
+static void repeat_requests(struct ft_agree *a)
 {
     a->repeat_ns = ft_min(2 * a->repeat_ns, ft_min(REPEAT_MOST_NS, a->config.silent_ns / 8 + 1));
     a->repeat_at_ns = ft_agree_now(a) + a->repeat_ns;
     if (a->phase != FT_FOLLOW)
         ft_agree_broadcast(a);
     else
-        ask(a);
+        ask_for_decision(a);
 }
 
 int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
@@ -203,11 +204,11 @@ int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
     free(bytes);
     if (!a->peer[self(a)].entered)
         return FT_NOMEM;
-    know(a);
+    note_known(a);
     a->entered_ns = ft_agree_now(a);
     if (a->decision)
         return FT_OK;
-    ft_agree_moved(a);
+    ft_agree_restart_wait(a);
     a->repeat_ns = ft_min(REPEAT_MOST_NS / 12, a->config.silent_ns / 16 + 1);
     a->repeat_at_ns = a->entered_ns + a->repeat_ns;
     if (a->phase != FT_FOLLOW)
@@ -215,7 +216,7 @@ int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
     else if (ft_agree_can_lead(a))
         ft_agree_lead(a);
     else
-        ask(a);
+        ask_for_decision(a);
     return FT_OK;
 }
 
@@ -229,7 +230,7 @@ static void add_dead(struct ft_agree *a, int from, const unsigned char *dead)
         more = true;
     }
     if (more)
-        ft_agree_more_gone(a);
+        ft_agree_gone_changed(a);
 }
 
 static void note_unreachable(struct ft_agree *a, int from, const unsigned char *set)
@@ -263,7 +264,7 @@ void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len
     }
     if (ft_set_has(a->fenced, from))
         return;
-    know(a);
+    note_known(a);
     add_dead(a, from, m.dead);
     note_unreachable(a, from, m.unreachable);
     if (m.body_kind == FT_BODY_CONTRIBUTION)
@@ -282,7 +283,7 @@ void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
     if (evidence == FT_DEAD) {
         ft_set_add(a->dead, rank);
         if (!a->decision)
-            ft_agree_more_gone(a);
+            ft_agree_gone_changed(a);
     }
     if (!a->decision)
         ft_agree_tick(a);
@@ -290,7 +291,7 @@ void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* Could there be a quorum of those that answer? */
+/* True if the ranks that answer could be a quorum. */
 static bool is_possible(const struct ft_agree *a)
 {
     const struct ft_agree_peer *me = &a->peer[self(a)];
@@ -334,7 +335,7 @@ void ft_agree_tick(struct ft_agree *a)
     if (a->decision || a->gave_up || !(a->entered_ns || a->phase != FT_FOLLOW))
         return;
     if (ft_agree_now(a) >= a->repeat_at_ns)
-        repeat(a);
+        repeat_requests(a);
 }
 
 int ft_agree_state(const struct ft_agree *a)

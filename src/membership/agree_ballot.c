@@ -1,8 +1,8 @@
 /*
  * The ballots of an agreement: what this rank promises and accepts, and the ballot that it leads.
- * Invariants: a rank never answers a ballot below the one it promised; a leader proposes the value
- * of the highest ballot that a quorum's promises name, and one of its own only if they name none;
- * what a dead or fenced rank sends is not heard once it is known to be that.
+ * Invariants: a rank never answers a ballot lower than the one it promised. A leader proposes the
+ * value of the highest ballot that a quorum's promises name, and a value of its own only if they
+ * name none. Messages of a rank are ignored once it is known to be dead or fenced.
  */
 #include "membership/agree.h"
 
@@ -67,7 +67,7 @@ void ft_agree_send(struct ft_agree *a, int to, enum ft_agree_type type)
     a->config.send(a->config.arg, to, a->scratch, ft_agree_encode(a->scratch, &a->config, &m));
 }
 
-/* Those that promised are told again as well: that keeps them from taking over while this rank
+/* Ranks that have promised get the message again, so that they do not take over while this rank
  * waits for others. */
 void ft_agree_broadcast(struct ft_agree *a)
 {
@@ -97,7 +97,7 @@ static void start_phase(struct ft_agree *a, enum ft_agree_phase phase)
     ft_agree_broadcast(a);
 }
 
-void ft_agree_more_gone(struct ft_agree *a)
+void ft_agree_gone_changed(struct ft_agree *a)
 {
     for (int r = 0; r < a->config.nranks; r++)
         a->peer[r].acked = r == self(a);
@@ -127,7 +127,7 @@ static void decide(struct ft_agree *a, const unsigned char *value, size_t len_by
                    uint64_t ballot)
 {
     struct ft_decision *d = ft_value_decode(a->config.nranks, value, len_bytes);
-    /* there will be another message */
+    /* on failure, another message will come */
     if (!d || ft_bytes_set(&a->value, value, len_bytes) != FT_OK) {
         free(d);
         return;
@@ -137,9 +137,8 @@ static void decide(struct ft_agree *a, const unsigned char *value, size_t len_by
     a->decision = d;
 }
 
-/* A quorum is out of reach: those that everyone else wants out and that are silent need not be
- * asked. */
-static bool fence(struct ft_agree *a)
+/* No quorum is possible yet. Silent ranks that all others want to leave out need not be asked. */
+static bool fence_listed(struct ft_agree *a)
 {
     struct ft_contribution mine;
     const struct ft_bytes *own = &a->peer[self(a)].contribution;
@@ -151,7 +150,7 @@ static bool fence(struct ft_agree *a)
         return false;
     for (size_t i = 0; i < a->set_bytes; i++)
         a->fenced[i] |= mine.list[i];
-    ft_agree_more_gone(a);
+    ft_agree_gone_changed(a);
     return true;
 }
 
@@ -180,13 +179,13 @@ void ft_agree_advance(struct ft_agree *a)
 {
     if (a->phase == FT_PREPARE) {
         if (!ft_agree_quorum(a, false) && ft_agree_complete(a))
-            fence(a);
+            fence_listed(a);
         if (ft_agree_quorum(a, false))
             propose(a);
     }
     if (a->phase == FT_ACCEPT) {
         if (!ft_agree_quorum(a, true) && listed_are_done(a))
-            fence(a);
+            fence_listed(a);
         if (!ft_agree_quorum(a, true))
             return;
         decide(a, a->value.data, a->value.len, a->ballot);
@@ -233,12 +232,12 @@ static void on_refuse(struct ft_agree *a, const struct ft_agree_msg *m)
         return;
     a->phase = FT_FOLLOW;
     a->rival = m->ballot;
-    ft_agree_moved(a);
+    ft_agree_restart_wait(a);
 }
 
 /* ---- the acceptor ---------------------------------------------------------------------------- */
 
-/* A leader may have ranks fenced that this rank's own user wants out. */
+/* A leader may fence ranks that this rank's own user wants to leave out. */
 static void adopt_fence(struct ft_agree *a, int leader, const unsigned char *fenced)
 {
     const struct ft_agree_peer *me = &a->peer[self(a)];
@@ -254,11 +253,11 @@ static void adopt_fence(struct ft_agree *a, int leader, const unsigned char *fen
         return;
     for (size_t i = 0; i < a->set_bytes; i++)
         a->fenced[i] |= fenced[i];
-    ft_agree_more_gone(a);
+    ft_agree_gone_changed(a);
 }
 
-/* false: the ballot is refused. */
-static bool follow(struct ft_agree *a, int from, const struct ft_agree_msg *m)
+/* Follows the sender's ballot. Returns false if the ballot is refused. */
+static bool follow_ballot(struct ft_agree *a, int from, const struct ft_agree_msg *m)
 {
     if (ft_ballot_rank(m->ballot) != from)
         return false;
@@ -269,7 +268,7 @@ static bool follow(struct ft_agree *a, int from, const struct ft_agree_msg *m)
     a->phase = FT_FOLLOW;
     a->rival = m->ballot;
     if (m->ballot > a->promised || m->flags & FT_AGREE_WAITING)
-        ft_agree_moved(a);
+        ft_agree_restart_wait(a);
     a->promised = m->ballot;
     adopt_fence(a, from, m->fenced);
     return true;
@@ -277,24 +276,24 @@ static bool follow(struct ft_agree *a, int from, const struct ft_agree_msg *m)
 
 static void on_prepare(struct ft_agree *a, int from, const struct ft_agree_msg *m)
 {
-    if (follow(a, from, m) && a->accepted != m->ballot)
+    if (follow_ballot(a, from, m) && a->accepted != m->ballot)
         ft_agree_send(a, from, FT_MSG_PROMISE);
 }
 
 static void on_accept(struct ft_agree *a, int from, const struct ft_agree_msg *m)
 {
-    if (!follow(a, from, m))
+    if (!follow_ballot(a, from, m))
         return;
     if (a->accepted != m->ballot) {
         if (ft_bytes_set(&a->value, m->body, m->body_bytes) != FT_OK)
             return;
         a->accepted = m->ballot;
-        ft_agree_moved(a);
+        ft_agree_restart_wait(a);
     }
     ft_agree_send(a, from, FT_MSG_ACCEPTED);
 }
 
-/* Always answered, so that who asks sees that this rank lives. */
+/* It always answers, so that the sender sees that this rank is alive. */
 static void on_enter(struct ft_agree *a, int from)
 {
     a->wanted = true;

@@ -1,7 +1,7 @@
 /*
- * When a leader may go on, and what it then proposes: who promised or accepted is counted here, who
- * came is turned into a value. Everything follows from the contributions and the evidence, so that
- * a test can say what must come out.
+ * When a leader may go on, and which value it then proposes. This file counts the ranks that
+ * promised or accepted, and computes a value from the ranks that entered. The result depends only
+ * on the contributions and the evidence, so a test can predict it.
  */
 #include "membership/agree.h"
 
@@ -15,9 +15,10 @@ static bool contribution_of(const struct ft_agree *a, int r, struct ft_contribut
            ft_contribution_decode(c, a->config.nranks, b->data, b->len) == FT_OK;
 }
 
-/* More than half of all ranks; or half of them with rank 0; or all that are not gone for good, if
- * each of those said in this ballot that it does not hear the gone any more. Dead ranks stay in the
- * count of the first two: docs/membership.md shows how leaving them out gives two values. */
+/* A quorum is one of three sets: more than half of all ranks; half of all ranks including rank 0;
+ * or all ranks that are not gone, if each of them has said in this ballot that it ignores the gone
+ * ranks. Dead ranks count as members in the first two cases. docs/membership.md shows how two
+ * values could be decided otherwise. */
 bool ft_agree_quorum(const struct ft_agree *a, bool accepted)
 {
     const int n = a->config.nranks;
@@ -78,7 +79,8 @@ static bool reports(const struct ft_agree *a, int x, int y)
     return a->peer[x].unreachable && ft_set_has(a->peer[x].unreachable, y);
 }
 
-/* How many of those that are left each rank does not hear, or is not heard by. */
+/* Counts for each remaining rank the remaining ranks that it cannot reach or that cannot reach
+ * it. */
 static void count_broken(const struct ft_agree *a, const unsigned char *failed,
                          const unsigned char *excluded, int *pairs)
 {
@@ -97,9 +99,9 @@ static void count_broken(const struct ft_agree *a, const unsigned char *failed,
     }
 }
 
-/* Of each pair that does not hear each other one is left out: first whoever has most such pairs,
- * the higher one of equals. For pairs that share no rank, and for one rank that is cut off from
- * several, that is the least possible. */
+/* Leaves out one rank of each pair that cannot reach each other. The rank with most such pairs goes
+ * first; among equals the highest rank. If pairs share no rank, or if one rank is cut off from
+ * several, this leaves out the least possible number of ranks. */
 static void leave_out_broken(const struct ft_agree *a, unsigned char *failed,
                              const unsigned char *excluded, int *pairs)
 {
@@ -115,8 +117,9 @@ static void leave_out_broken(const struct ft_agree *a, unsigned char *failed,
     }
 }
 
-/* Who came, and who is on a list of one of them. */
-static void collect(const struct ft_agree *a, unsigned char *failed, unsigned char *excluded)
+/* Determines which ranks did not enter, and which ranks are on a list of one that did. */
+static void collect_entered(const struct ft_agree *a, unsigned char *failed,
+                            unsigned char *excluded)
 {
     struct ft_contribution c;
     for (int r = 0; r < a->config.nranks; r++) {
@@ -127,7 +130,8 @@ static void collect(const struct ft_agree *a, unsigned char *failed, unsigned ch
         for (int k = 0; k < a->config.nranks; k++)
             excluded[k] |= ft_set_has(c.list, k);
     }
-    for (int r = 0; r < a->config.nranks; r++) /* who is left out on purpose need not come */
+    /* a rank that is left out on purpose need not enter */
+    for (int r = 0; r < a->config.nranks; r++)
         if (excluded[r] && !ft_set_has(a->dead, r) && !ft_agree_missing(a, r))
             failed[r] = 0;
 }
@@ -140,9 +144,9 @@ static int count_left(int n, const unsigned char *failed, const unsigned char *e
     return left;
 }
 
-/* Different kinds among those that would be left, or nobody left: an error for all, and no list
- * counts. */
-static void judge(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
+/* If the remaining ranks called different kinds, or if no rank remains, the decision is an error
+ * for all, and no list counts. */
+static void check_kinds(const struct ft_agree *a, struct ft_decision *d, unsigned char *excluded)
 {
     const int n = a->config.nranks;
     struct ft_contribution c;
@@ -163,8 +167,8 @@ static void judge(const struct ft_agree *a, struct ft_decision *d, unsigned char
                       !contribution_of(a, r, &c);
 }
 
-/* From the survivors. */
-static void fill_in(const struct ft_agree *a, struct ft_decision *d)
+/* Combines the inputs of the survivors. */
+static void combine_inputs(const struct ft_agree *a, struct ft_decision *d)
 {
     struct ft_contribution c;
     d->flags = d->first_op = UINT64_MAX;
@@ -233,10 +237,10 @@ int ft_agree_compute(struct ft_agree *a, struct ft_bytes *value)
     if (failed && order && keys && places && out) {
         struct ft_decision d = {
             .status = FT_OK, .failed = failed, .excluded = excluded, .order = order, .keys = keys};
-        collect(a, failed, excluded);
+        collect_entered(a, failed, excluded);
         leave_out_broken(a, failed, excluded, order);
-        judge(a, &d, excluded);
-        fill_in(a, &d);
+        check_kinds(a, &d, excluded);
+        combine_inputs(a, &d);
         d.nsurvivors = put_in_order(a, excluded, places, &d);
         d.nonce = make_nonce(a);
         status = d.nsurvivors == 0

@@ -1,7 +1,7 @@
 /*
- * The formats of an agreement, see docs/membership.md: little endian; every length, rank and set is
- * checked before it is used. No input or output here; the fuzzer and the tests call these decoders
- * directly.
+ * The formats of an agreement: see docs/membership.md. Little endian. Every length, rank and set is
+ * checked before it is used. This file does no input or output; the fuzzer and the tests call its
+ * decoders directly.
  */
 #include "membership/agree.h"
 #include "membership/bootstrap.h"
@@ -27,7 +27,7 @@ bool ft_set_within(const unsigned char *a, const unsigned char *b, size_t bytes)
     return true;
 }
 
-/* No members beyond the last rank. */
+/* Checks that the set has no member beyond the last rank. */
 static bool set_is_good(const unsigned char *set, int nranks)
 {
     return nranks % 8 == 0 || !(set[nranks / 8] >> nranks % 8);

@@ -1,7 +1,7 @@
 /*
- * bootstrap: what the files of this folder share. wire.c holds the formats (docs/wire-protocol.md)
- * and does no input or output; gather.c what has been collected for one id; service.c the thread
- * that serves; dial.c and join.c the client.
+ * Private to membership: what the files of the bootstrap share. wire.c has the formats
+ * (docs/wire-protocol.md) and does no input or output. gather.c keeps what has been collected for
+ * one id. service.c is the thread that serves ids. dial.c and join.c are the client.
  */
 #ifndef FT_BOOTSTRAP_H
 #define FT_BOOTSTRAP_H
@@ -21,22 +21,22 @@
 /* ---- unique id ------------------------------------------------------------------------------- */
 
 struct ft_id {
-    bool explicit_address; /* FTCCL_COMM_ID: rank 0 serves it when it joins, every time anew */
-    /* for ranks that join an existing job: the secret is the key of its links */
+    bool explicit_address; /* from FTCCL_COMM_ID: rank 0 serves it, each time it joins */
+    /* for ranks that join an existing job: the secret is the key of the job's links */
     bool grow;
-    /* grow: how many ranks there are already; only the process that serves the id knows */
+    /* grow: number of existing ranks; set only in the process that serves the id */
     uint32_t survivors;
-    const void *owner; /* likewise: who has it withdrawn with itself; NULL: nobody */
+    const void *owner; /* set likewise: the owner that withdraws the id when it ends; NULL: none */
     int naddresses;
     struct ft_net_address address[FT_NET_ADDRESSES];
     uint64_t nonce;
     unsigned char secret[FT_SECRET_BYTES];
 };
-/* as many addresses as fit; their number */
+/* writes as many addresses as fit and returns their number */
 int ft_id_encode(unsigned char out[FT_UNIQUE_ID_BYTES], const struct ft_id *);
-/* FT_INVAL, FT_VERSION with a sentence */
+/* returns FT_INVAL or FT_VERSION with a sentence */
 int ft_id_decode(struct ft_id *, const unsigned char id[FT_UNIQUE_ID_BYTES]);
-/* FTCCL_COMM_ID and the secret; FT_USAGE with a sentence */
+/* makes an id of FTCCL_COMM_ID and the secret; FT_USAGE with a sentence */
 int ft_id_from_environment(struct ft_id *);
 
 /* ---- formats --------------------------------------------------------------------------------- */
@@ -53,10 +53,12 @@ enum ft_frame {
 
 struct ft_join_msg {
     uint64_t nonce;
-    uint32_t nranks, rank, nids, index; /* index: of this id among nids */
-    uint32_t left_ms, bound_ms;         /* of the rank's time: what is left, and what it had */
+    uint32_t nranks, rank, nids, index; /* index: number of this id among nids */
+    /* left_ms: the rest of the rank's time limit; bound_ms: the whole limit */
+    uint32_t left_ms, bound_ms;
     struct ft_endpoint
-        endpoint; /* only if the rank belongs to this id's block; a stranger only fetches */
+        /* Only if the rank belongs to this id's block. Other ranks only fetch the block. */
+        endpoint;
 };
 struct ft_table_head {
     uint64_t salt;
@@ -82,14 +84,16 @@ static inline void ft_put64(unsigned char *p, uint64_t v)
     ft_put32(p + 4, (uint32_t)(v >> 32));
 }
 
-/* Ranks of id number `index` out of nids: contiguous, the first ones hold one more. */
+/* The block of ranks of id number `index` of nids. Blocks are contiguous; the first ones have one
+ * rank more. */
 void ft_block(uint32_t nranks, uint32_t nids, uint32_t index, uint32_t *first, uint32_t *count);
 uint32_t ft_block_of(uint32_t nranks, uint32_t nids, uint32_t rank);
 
-/* Encoders return the bytes written, decoders 0 or FT_PROTOCOL, unless said otherwise. */
+/* Unless said otherwise, encoders return the number of bytes written, and decoders return 0 or
+ * FT_PROTOCOL. */
 void ft_select_encode(unsigned char out[FT_SELECT_BYTES], enum ft_answer answer, uint64_t nonce);
-/* Both directions. FT_PROTOCOL: not ours. FT_VERSION: another version (nonce and answer are then
- * undefined). */
+/* For both directions. FT_PROTOCOL: this is not FTCCL. FT_VERSION: another version; nonce and
+ * answer are then undefined. */
 int ft_select_decode(const unsigned char in[FT_SELECT_BYTES], enum ft_answer *answer,
                      uint64_t *nonce);
 size_t ft_frame_encode(unsigned char out[FT_FRAME_BYTES], enum ft_frame kind, size_t len_bytes);
@@ -106,21 +110,23 @@ int ft_fail_decode(const unsigned char *in, size_t len_bytes, int *status,
                    char text[FT_FAIL_TEXT_MAX + 1]);
 size_t ft_table_head_encode(unsigned char out[FT_TABLE_FIXED_BYTES], const struct ft_table_head *);
 
-/* Decodes a TABLE frame's payload as it comes in: put at most ft_table_room() bytes behind
- * have_bytes of buf, then take. */
+/* Decodes the payload of a TABLE frame as it arrives. The caller puts at most ft_table_room() bytes
+ * after the have_bytes in buf, and then calls ft_table_take(). */
 struct ft_table_reader {
     struct ft_endpoint *endpoint; /* [head.count] */
-    struct ft_table_head head;    /* first and count as they must be; salt valid after FT_OK */
+    /* the caller sets the expected first and count; salt is valid after FT_OK */
+    struct ft_table_head head;
     bool head_seen;
-    uint32_t ncards;
-    size_t left_bytes, have_bytes; /* of the payload still to come; in buf */
+    uint32_t nendpoints;
+    /* left_bytes: bytes of the payload not yet received; have_bytes: bytes in buf */
+    size_t left_bytes, have_bytes;
     unsigned char buf[16384];
 };
 static inline size_t ft_table_room(const struct ft_table_reader *r)
 {
     return ft_min(r->left_bytes, sizeof r->buf - r->have_bytes);
 }
-/* FT_OK: complete. FT_AGAIN: more. FT_PROTOCOL */
+/* returns FT_OK: complete; FT_AGAIN: more bytes are needed; or FT_PROTOCOL */
 int ft_table_take(struct ft_table_reader *, size_t new_bytes);
 
 /* ---- what has been collected for one id ------------------------------------------------------ */
@@ -129,31 +135,32 @@ struct ft_gathered {
     uint64_t config;
     uint32_t bytes;
     unsigned char wire[];
-}; /* a rank's endpoint */
+}; /* the endpoint of one rank, encoded */
 enum ft_gather_state { FT_GATHER_EMPTY, FT_GATHER_OPEN, FT_GATHER_FULL, FT_GATHER_FAILED };
 struct ft_gather {
     struct ft_gather *next;
     bool explicit_address, supplied;
-    /* grow: ranks below come by ft_gather_supply() only; 0: not a grow */
+    /* grow: ranks below this number come from ft_gather_supply() only; 0: not a grow */
     uint32_t survivors;
-    const void *owner; /* of the id; only compared */
+    const void *owner; /* owner of the id; only compared */
     uint64_t nonce;
-    unsigned char key[FT_SECRET_BYTES]; /* for connections about this id */
+    unsigned char key[FT_SECRET_BYTES]; /* key for connections about this id */
     enum ft_gather_state state;
     uint32_t nranks, nids, index, first, count, arrived;
-    uint32_t first_rank;           /* who came first: the one the others are compared with */
+    uint32_t first_rank;           /* the rank that came first; errors compare others with it */
     struct ft_gathered **endpoint; /* [count] */
-    unsigned char *told;           /* a bit for each rank that needs no answer any more */
+    unsigned char *told;           /* one bit per rank that needs no answer any more */
     uint32_t ntold;
-    uint32_t bound_ms; /* of the rank whose time ends first */
-    /* EMPTY: forget, OPEN: give up, FULL and FAILED: forget even if not all were told */
+    uint32_t bound_ms; /* time limit of the rank whose time ends first */
+    /* When this time comes: EMPTY is forgotten; OPEN times out; FULL and FAILED are forgotten even
+     * if some ranks were not told. */
     uint64_t due_ns;
-    /* how long a settled one is kept for those that have not been told */
+    /* how long a settled gather is kept for ranks that have not been told */
     uint64_t linger_ns;
-    int status;            /* FAILED: why */
-    unsigned char *answer; /* FULL and FAILED: the frame that everybody gets */
+    int status;            /* FAILED: the reason */
+    unsigned char *answer; /* FULL and FAILED: the frame that every rank gets */
     size_t answer_bytes;
-    struct ft_conn *waiting; /* service's: connections bound to this gather */
+    struct ft_conn *waiting; /* used by the service: the connections that belong to this gather */
 };
 struct ft_gather *ft_gather_new(const struct ft_id *, uint64_t now_ns, uint64_t linger_ns);
 void ft_gather_free(struct ft_gather *);
@@ -161,56 +168,60 @@ static inline bool ft_gather_settled(const struct ft_gather *g)
 {
     return g->state >= FT_GATHER_FULL;
 }
-/* FT_OK: counted (and perhaps settled: FULL, or FAILED for all). Otherwise only this rank gets the
- * status and fail text: FT_AGAIN from a settled explicit gather, FT_USAGE for a survivor's rank of
- * a grow or one that another process has in a full gather, FT_NOMEM. */
+/* Adds a rank. FT_OK: the rank was counted, and the gather may have settled: FULL, or FAILED for
+ * all. Any other status is for this rank only, with a sentence: FT_AGAIN from a settled explicit
+ * gather; FT_USAGE for a survivor's rank of a grow, or for a rank that another process has in a
+ * full gather; FT_NOMEM. */
 int ft_gather_add(struct ft_gather *, const struct ft_join_msg *, uint64_t now_ns);
-/* The endpoints of all survivors of a grow; may settle it. Nobody waits for an answer in their
- * name, but ft_service_collect() takes one in that of rank 0. */
+/* Adds the endpoints of all survivors of a grow; may settle it. The survivors do not wait for an
+ * answer; ft_service_collect() takes the answer of rank 0. */
 void ft_gather_supply(struct ft_gather *, uint32_t nranks, const struct ft_endpoint *endpoint,
                       uint64_t now_ns);
-/* Whoever's time ends first ends the gather. */
+/* Makes the gather end at due_ns, if that is earlier than its present end. */
 void ft_gather_bound(struct ft_gather *, uint64_t due_ns, uint32_t bound_ms);
-/* of a settled one: FT_OK, or why it failed with the sentence */
+/* for a settled gather: FT_OK, or the reason of the failure with the sentence */
 int ft_gather_verdict(const struct ft_gather *);
-/* Settles it as failed for all, unless it is settled. */
+/* Settles the gather as failed for all ranks, unless it is settled. */
 void ft_gather_fail(struct ft_gather *, uint64_t now_ns, int status, const char *fmt, ...)
     FT_PRINTF(4, 5);
-void ft_gather_timeout(struct ft_gather *, uint64_t now_ns); /* names who is missing */
-/* true once nobody is left to be told */
-bool ft_gather_tell(struct ft_gather *, uint32_t rank);
+/* the sentence names the missing ranks */
+void ft_gather_timeout(struct ft_gather *, uint64_t now_ns);
+/* this rank needs no answer any more; returns true if no rank is left to be told */
+bool ft_gather_mark_told(struct ft_gather *, uint32_t rank);
 
 /* ---- service, as id.c and join.c use it; any thread ------------------------------------------ */
 
-/* Serves the id from now on. A plain one gets its addresses here; an explicit one must have them.
- * FT_AGAIN: the explicit one is still being served for an earlier call. FT_NOFILE, FT_NOMEM,
- * FT_SYSTEM, FT_INVAL (interfaces). */
+/* Serves the id from now on. A plain id gets its addresses here; an explicit id must have them.
+ * FT_AGAIN: this process still serves the explicit id for an earlier call. Also FT_NOFILE,
+ * FT_NOMEM, FT_SYSTEM, FT_INVAL (interfaces). */
 int ft_service_add(struct ft_id *);
-/* The rank 0 of an explicit id or the root of a grow gave up: who came or comes now learns it.
- * No-op once it is settled. */
+/* Rank 0 of an explicit id, or the root of a grow, gave up. Ranks that have come or come now learn
+ * it. No-op if it is settled. */
 void ft_service_withdraw(uint64_t nonce, const char *why);
-void ft_service_withdraw_all(const void *owner, const char *why); /* all that are not settled */
-/* A job of one rank: its id, if this process serves it, is used up without any network. FT_USAGE if
- * it was before. */
+/* all ids of the owner that are not settled */
+void ft_service_withdraw_all(const void *owner, const char *why);
+/* A job of one rank: marks its id as used, without a network, if this process serves it. FT_USAGE
+ * if it was used before. */
 int ft_service_consume(uint64_t nonce);
-/* The survivors' endpoints of a grow, `count` of them. FT_USAGE: not the number that the id was
- * made for, supplied before, or not served here; else why the grow has failed already, or fails by
- * this. */
+/* Supplies the `count` endpoints of the survivors of a grow. FT_USAGE: `count` is not the number
+ * for which the id was made, or they were supplied before, or this process does not serve the id.
+ * Any other status is the reason why the grow has failed. */
 int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_endpoint *endpoint,
                       uint32_t count);
-/* Waits for a supplied grow to settle. *answer: a copy of the TABLE frame, the caller's to free().
- * FT_ABORTED fails it. */
+/* Waits until a supplied grow settles. *answer is a copy of the TABLE frame; the caller frees it
+ * with free(). FT_ABORTED makes the grow fail. */
 int ft_service_collect(uint64_t nonce, uint64_t timeout_ns, const atomic_int *cancel,
                        unsigned char **answer);
-/* one of the last FT_USED_IDS that this process served to the end */
+/* true if the id is one of the last FT_USED_IDS that this process served to the end */
 bool ft_service_used(uint64_t nonce);
-/* ranks of the id's block that have checked in and wait; -1: not served here */
+/* number of ranks of the id's block that have joined and wait; -1: not served here */
 int ft_service_arrived(uint64_t nonce);
-void ft_service_set_env(struct ft_env *); /* for tests, before the first id; NULL: the real one */
+/* for tests, before the first id; NULL: the real environment */
+void ft_service_set_env(struct ft_env *);
 
 /* ---- client ---------------------------------------------------------------------------------- */
 
-/* The table's key and first context, from the first id and the salts of all. */
+/* Derives the table's key and first context from the first id and the salts of all ids. */
 void ft_table_derive(struct ft_table *, const struct ft_id *first, const uint64_t *salt, int nids);
 
 struct ft_wait {
@@ -218,14 +229,15 @@ struct ft_wait {
     uint64_t deadline_ns;
     const atomic_int *cancel;
 };
-/* All: FT_OK, FT_TIMEOUT, FT_ABORTED, FT_LINK (end of stream or reset). The socket is
- * non-blocking. */
+/* Each function returns FT_OK, FT_TIMEOUT, FT_ABORTED or FT_LINK (end of stream or reset). The
+ * socket is non-blocking. */
 int ft_wait_fd(const struct ft_wait *, int fd, short events);
 int ft_wait_read(const struct ft_wait *, int fd, void *buf, size_t len_bytes);
 int ft_wait_write(const struct ft_wait *, int fd, const void *buf, size_t len_bytes);
-/* at least one byte */
+/* reads at least one byte */
 int ft_wait_some(const struct ft_wait *, int fd, void *buf, size_t capacity_bytes, size_t *got);
-/* *fd is owned by ft_fd_own. FT_PEER: refused or unreachable; FT_NOFILE, FT_SYSTEM. */
+/* Connects. *fd is registered with ft_fd_own(). FT_PEER: refused or unreachable; also FT_NOFILE,
+ * FT_SYSTEM. */
 int ft_wait_connect(const struct ft_wait *, const struct ft_net_address *, int *fd);
 int ft_wait_sleep(const struct ft_wait *, uint64_t ns);
 

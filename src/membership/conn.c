@@ -1,8 +1,8 @@
 /*
- * A connection to the service, from its first byte to its last: SELECT names an id, AUTH proves
- * knowledge of its secret, JOIN says who it is, WAIT until the id settles, REPLY until the answer
- * is acknowledged. Before JOIN is complete nothing is allocated but this one struct, and its number
- * and age are bounded.
+ * A connection to the service. SELECT names an id, AUTH proves knowledge of its secret, JOIN gives
+ * the rank and its endpoint, WAIT lasts until the id settles, and REPLY until the answer is
+ * acknowledged. Before JOIN is complete, only this struct is allocated, and the number and age of
+ * such connections are bounded.
  */
 #include "membership/service.h"
 
@@ -53,7 +53,7 @@ void ft_conn_drop(struct ft_service *s, struct ft_conn *c)
     if (c->stage < FT_CONN_WAIT)
         s->nearly--;
     unlink_conn(c);
-    /* closing is not enough while a child of fork still has the descriptor */
+    /* closing does not remove it from epoll while a child of fork still has the descriptor */
     epoll_ctl(s->epoll, EPOLL_CTL_DEL, c->fd, NULL);
     ft_fd_close(&c->fd);
     c->stage = FT_CONN_DEAD;
@@ -61,7 +61,7 @@ void ft_conn_drop(struct ft_service *s, struct ft_conn *c)
     link_into(&s->dead, c); /* an event of this batch may still point here */
 }
 
-void ft_conn_bury(struct ft_service *s)
+void ft_conn_free_dropped(struct ft_service *s)
 {
     for (struct ft_conn *c; (c = s->dead);) {
         unlink_conn(c);
@@ -94,7 +94,7 @@ void ft_conn_expire(struct ft_service *s, uint64_t now_ns, uint64_t *next_ns)
     }
 }
 
-static void watch(struct ft_service *s, struct ft_conn *c, uint32_t events)
+static void watch_conn(struct ft_service *s, struct ft_conn *c, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = c};
     if (events == c->events)
@@ -103,7 +103,7 @@ static void watch(struct ft_service *s, struct ft_conn *c, uint32_t events)
     epoll_ctl(s->epoll, EPOLL_CTL_MOD, c->fd, &event);
 }
 
-/* FT_OK: in[] holds want_bytes. FT_AGAIN. FT_LINK: the stream ended. */
+/* Returns FT_OK when in[] has want_bytes, FT_AGAIN, or FT_LINK when the stream has ended. */
 static int read_until(struct ft_conn *c, size_t want_bytes)
 {
     while (c->in_done < want_bytes) {
@@ -119,8 +119,8 @@ static int read_until(struct ft_conn *c, size_t want_bytes)
     return FT_OK;
 }
 
-/* For the few bytes that a fresh socket's buffer always takes; one that does not is not worth
- * keeping. */
+/* Writes a few bytes, which the buffer of a new socket always accepts. The caller drops a
+ * connection that does not accept them. */
 static bool write_small(struct ft_conn *c, const void *data, size_t len_bytes)
 {
     return send(c->fd, data, len_bytes, MSG_NOSIGNAL) == (ssize_t)len_bytes;
@@ -158,10 +158,10 @@ static int turn_auth(struct ft_service *s, struct ft_conn *c)
 {
     int status = ft_auth_turn(&c->auth);
     if (status == FT_AGAIN)
-        watch(s, c, ft_auth_events(&c->auth) & POLLOUT ? EPOLLIN | EPOLLOUT : EPOLLIN);
+        watch_conn(s, c, ft_auth_events(&c->auth) & POLLOUT ? EPOLLIN | EPOLLOUT : EPOLLIN);
     if (status)
         return status;
-    watch(s, c, EPOLLIN);
+    watch_conn(s, c, EPOLLIN);
     c->stage = FT_CONN_JOIN;
     return FT_OK;
 }
@@ -173,7 +173,7 @@ static void enter_reply(struct ft_service *s, struct ft_conn *c, const unsigned 
     c->out = out;
     c->out_bytes = len_bytes;
     c->out_done = 0;
-    watch(s, c, EPOLLIN | EPOLLOUT);
+    watch_conn(s, c, EPOLLIN | EPOLLOUT);
 }
 
 void ft_conn_answer_all(struct ft_service *s, struct ft_gather *g)
@@ -183,8 +183,8 @@ void ft_conn_answer_all(struct ft_service *s, struct ft_gather *g)
             enter_reply(s, c, g->answer, g->answer_bytes);
 }
 
-/* Written at once: a gather that is forgotten meanwhile takes its connections with it. */
-static void refuse(struct ft_service *s, struct ft_conn *c, int status)
+/* Writes at once: if the gather is forgotten meanwhile, its connections are closed. */
+static void refuse_join(struct ft_service *s, struct ft_conn *c, int status)
 {
     size_t len = ft_fail_encode(c->in, status, ft_fail_text());
     enter_reply(s, c, c->in, len);
@@ -192,7 +192,8 @@ static void refuse(struct ft_service *s, struct ft_conn *c, int status)
         c->out_done = len;
 }
 
-/* The frame's header first: its length says how much to read, and has been checked against in[]. */
+/* Reads the header of a frame first. Its length has been checked against in[] before that many
+ * bytes are read. */
 static int read_frame(struct ft_conn *c, enum ft_frame *kind, uint32_t *len_bytes)
 {
     int status = read_until(c, FT_FRAME_BYTES);
@@ -237,7 +238,7 @@ static int turn_join(struct ft_service *s, struct ft_conn *c, uint64_t now_ns)
     if (g->due_ns < s->next_ns)
         s->next_ns = g->due_ns;
     if (status)
-        refuse(s, c, status);
+        refuse_join(s, c, status);
     else if (settled)
         enter_reply(s, c, g->answer, g->answer_bytes);
     else if (ft_gather_settled(g))
@@ -245,18 +246,18 @@ static int turn_join(struct ft_service *s, struct ft_conn *c, uint64_t now_ns)
     return FT_OK;
 }
 
-/* The rank needs nothing any more, whatever became of it. */
-static void finish(struct ft_service *s, struct ft_conn *c)
+/* The rank needs no answer any more, whatever happened. */
+static void finish_conn(struct ft_service *s, struct ft_conn *c)
 {
     struct ft_gather *g = c->gather;
     uint32_t rank = c->rank;
     bool refused = c->out == c->in;
     ft_conn_drop(s, c);
-    if (g && !refused && ft_gather_tell(g, rank))
+    if (g && !refused && ft_gather_mark_told(g, rank))
         ft_service_forget(s, g);
 }
 
-/* A waiting rank has nothing to say but that it leaves. */
+/* The only message of a waiting rank is that it leaves. */
 static void turn_wait(struct ft_service *s, struct ft_conn *c, uint64_t now_ns)
 {
     struct ft_gather *g = c->gather;
@@ -275,7 +276,7 @@ static void turn_wait(struct ft_service *s, struct ft_conn *c, uint64_t now_ns)
     if (g->due_ns < s->next_ns)
         s->next_ns = g->due_ns;
     ft_conn_answer_all(s, g);
-    finish(s, c);
+    finish_conn(s, c);
 }
 
 static void turn_reply(struct ft_service *s, struct ft_conn *c, uint32_t events)
@@ -287,20 +288,20 @@ static void turn_reply(struct ft_service *s, struct ft_conn *c, uint32_t events)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
             break;
         if (n <= 0) {
-            finish(s, c);
+            finish_conn(s, c);
             return;
         }
         c->out_done += (size_t)n;
     }
     if (c->out_done == c->out_bytes)
-        watch(s, c, EPOLLIN);
+        watch_conn(s, c, EPOLLIN);
     if (!c->out_bytes || events & (EPOLLIN | EPOLLHUP | EPOLLERR)) {
         unsigned char spare[FT_FRAME_BYTES];
         ssize_t n = recv(c->fd, spare, sizeof spare, 0);
         bool nothing = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
-        /* an acknowledgement, the end, or noise: all mean done */
+        /* an acknowledgement, the end of the stream, or anything else: the rank is done */
         if (!c->out_bytes || !nothing)
-            finish(s, c);
+            finish_conn(s, c);
     }
 }
 

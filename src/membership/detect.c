@@ -1,13 +1,13 @@
 /*
- * detect.c: who watches whom, and suspicion by heartbeats that do not come. Pure bookkeeping for
- * the engine, which sends and receives them. Time is our own running time: when our tick comes
- * late, because this process was stopped or starved, at most one heartbeat of the gap counts, so
- * that a rank that wakes up does not suspect all others.
+ * detect.c: which rank watches which, and suspicion when heartbeats do not arrive. It only does the
+ * bookkeeping; the engine sends and receives heartbeats. Time is this process's own running time.
+ * If a tick comes late because this process was stopped or did not get a CPU, the gap counts as one
+ * heartbeat interval at most. So a rank that wakes up does not suspect all others.
  */
 #include "membership/membership.h"
 
-/* Ranks rank + 2^k are told apart by k as long as 2^k < nranks. */
-static int overlay(int nranks, int rank, int sign, int *out, int capacity)
+/* Lists the ranks at distance 2^k. They are all different as long as 2^k < nranks. */
+static int list_neighbours(int nranks, int rank, int sign, int *out, int capacity)
 {
     int n = 0;
     for (int64_t step = 1; step < nranks && n < capacity; step *= 2)
@@ -17,11 +17,11 @@ static int overlay(int nranks, int rank, int sign, int *out, int capacity)
 
 int ft_detect_watchers(int nranks, int rank, int *out, int capacity)
 {
-    return overlay(nranks, rank, 1, out, capacity);
+    return list_neighbours(nranks, rank, 1, out, capacity);
 }
 int ft_detect_watched(int nranks, int rank, int *out, int capacity)
 {
-    return overlay(nranks, rank, -1, out, capacity);
+    return list_neighbours(nranks, rank, -1, out, capacity);
 }
 
 void ft_detect_open(struct ft_detect *detect, uint64_t beat_ns, uint64_t suspect_ns,

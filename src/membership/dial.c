@@ -1,6 +1,7 @@
 /*
- * Blocking input and output for the thread that joins: every wait ends at a deadline and looks at
- * the caller's cancel flag at least every 50 ms. Sockets are non-blocking and owned (ft_fd_own).
+ * Blocking input and output for the thread that joins. Every wait ends at a deadline, and reads the
+ * caller's cancel flag at least every 50 ms. Sockets are non-blocking and registered with
+ * ft_fd_own().
  */
 #include "membership/bootstrap.h"
 
@@ -10,11 +11,11 @@
 
 #define SLICE_NS UINT64_C(50000000)
 
-/* Nanoseconds until the next look at the flag; 0: over, with the reason in *status. */
+/* Nanoseconds until the next read of the flag; 0: the wait is over, with the reason in *status. */
 static uint64_t slice(const struct ft_wait *w, int *status)
 {
     uint64_t now_ns = ft_now_ns(w->env);
-    /* pairs with who aborts */
+    /* pairs with the store of the thread that aborts */
     if (w->cancel && atomic_load_explicit(w->cancel, memory_order_acquire))
         *status = FT_ABORTED;
     else if (now_ns >= w->deadline_ns)

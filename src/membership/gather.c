@@ -1,7 +1,8 @@
 /*
- * What has been collected for one unique id: who came, with which endpoint, and what everybody is
- * told in the end. No sockets and no locks: the service calls it under its own. Invariant: once
- * settled (FULL or FAILED) the answer never changes, so that whoever asks later learns the same.
+ * What has been collected for one unique id: which ranks came, with which endpoints, and the answer
+ * for all of them. No sockets and no locks: the service calls it while it holds its own lock.
+ * Invariant: once a gather is settled (FULL or FAILED), its answer never changes, so ranks that ask
+ * later get the same answer.
  */
 #include "membership/bootstrap.h"
 
@@ -41,7 +42,7 @@ void ft_gather_free(struct ft_gather *g)
     free(g);
 }
 
-bool ft_gather_tell(struct ft_gather *g, uint32_t rank)
+bool ft_gather_mark_told(struct ft_gather *g, uint32_t rank)
 {
     if (!g->told || rank >= g->nranks)
         return false;
@@ -52,7 +53,7 @@ bool ft_gather_tell(struct ft_gather *g, uint32_t rank)
     return ft_gather_settled(g) && g->ntold == g->nranks;
 }
 
-/* A failure that finds no memory for its sentence is told without one. */
+/* If there is no memory for the sentence, the failure is reported without it. */
 static void settle_failed(struct ft_gather *g, uint64_t now_ns, int status, const char *text)
 {
     static unsigned char bare[FT_FRAME_BYTES + FT_FAIL_WIRE_MAX];
@@ -97,7 +98,7 @@ void ft_gather_timeout(struct ft_gather *g, uint64_t now_ns)
                    missing == 1 ? "" : "s", names, g->nranks, g->bound_ms);
 }
 
-/* All endpoints one after another, the same bytes for everybody. */
+/* Builds the answer: all endpoints, one after another, the same bytes for every rank. */
 static void settle_full(struct ft_gather *g, uint64_t now_ns)
 {
     size_t len = FT_TABLE_FIXED_BYTES;
@@ -125,7 +126,7 @@ static void settle_full(struct ft_gather *g, uint64_t now_ns)
     g->due_ns = now_ns + g->linger_ns;
 }
 
-static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
+static int open_gather(struct ft_gather *g, const struct ft_join_msg *msg)
 {
     uint32_t first, count;
     ft_block(msg->nranks, msg->nids, msg->index, &first, &count);
@@ -147,7 +148,7 @@ static int open_for(struct ft_gather *g, const struct ft_join_msg *msg)
     g->due_ns = UINT64_MAX;
     g->state = FT_GATHER_OPEN;
     for (uint32_t r = 1; r < g->survivors; r++)
-        ft_gather_tell(g, r);
+        ft_gather_mark_told(g, r);
     return FT_OK;
 }
 
@@ -189,7 +190,7 @@ void ft_gather_bound(struct ft_gather *g, uint64_t due_ns, uint32_t bound_ms)
     g->bound_ms = bound_ms;
 }
 
-/* Of a rank in the table. */
+/* The engine id of a rank in the table. */
 static uint64_t engine_of(const struct ft_gather *g, uint32_t rank)
 {
     const unsigned char *endpoint = g->answer + FT_FRAME_BYTES + FT_TABLE_FIXED_BYTES;
@@ -198,9 +199,9 @@ static uint64_t engine_of(const struct ft_gather *g, uint32_t rank)
     return ft_get64(endpoint);
 }
 
-/* After the end: the one whose connection broke comes again, another one of the same number is not
- * in the table. */
-static int add_late(const struct ft_gather *g, const struct ft_join_msg *msg)
+/* A rank joins after the gather has settled. A rank whose connection broke may come again. Another
+ * process with the same rank is not in the table, and is refused. */
+static int add_late_rank(const struct ft_gather *g, const struct ft_join_msg *msg)
 {
     if (g->explicit_address)
         return ft_fail(FT_AGAIN, "the previous job is still ending");
@@ -211,7 +212,7 @@ static int add_late(const struct ft_gather *g, const struct ft_join_msg *msg)
             FT_USAGE,
             "rank %u says %u ranks and unique id %u of %u, but %u ranks have come by id %u of %u",
             msg->rank, msg->nranks, msg->index, msg->nids, g->nranks, g->index, g->nids);
-    /* another id's, which only fetches */
+    /* a rank of another id, which only fetches this block */
     if (msg->rank < g->first || msg->rank - g->first >= g->count)
         return FT_OK;
     if (engine_of(g, msg->rank) == msg->endpoint.engine)
@@ -221,12 +222,12 @@ static int add_late(const struct ft_gather *g, const struct ft_join_msg *msg)
                    msg->rank, msg->nranks);
 }
 
-static int add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
+static int add_rank(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t now_ns)
 {
     if (ft_gather_settled(g))
-        return add_late(g, msg);
+        return add_late_rank(g, msg);
     if (g->state == FT_GATHER_EMPTY) {
-        int status = open_for(g, msg);
+        int status = open_gather(g, msg);
         if (status)
             return status;
     }
@@ -262,7 +263,7 @@ int ft_gather_add(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t n
         return ft_fail(FT_USAGE, "rank %u belongs to a survivor", msg->rank);
     if (g->survivors && msg->nids != 1)
         return ft_fail(FT_USAGE, "a communicator grows by one unique id, not by %u", msg->nids);
-    return add(g, msg, now_ns);
+    return add_rank(g, msg, now_ns);
 }
 
 void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_endpoint *endpoint,
@@ -279,7 +280,7 @@ void ft_gather_supply(struct ft_gather *g, uint32_t nranks, const struct ft_endp
     for (uint32_t r = 0; !status && r < g->survivors && !ft_gather_settled(g); r++) {
         msg.rank = r;
         msg.endpoint = endpoint[r];
-        status = add(g, &msg, now_ns);
+        status = add_rank(g, &msg, now_ns);
     }
     if (status) {
         char why[FT_FAIL_TEXT_MAX];

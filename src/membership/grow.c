@@ -1,7 +1,7 @@
 /*
- * The root's side of a grow: ranks that join an existing job find it by an id that carries the key
- * of the job's links. The root serves the id, supplies the endpoints of all survivors and collects
- * the table once the joiners have come, without a connection of its own. Invariant: whatever ends
+ * The root's side of a grow. Ranks that join an existing job find it by an id that contains the key
+ * of the job's links. The root serves the id, supplies the endpoints of all survivors, and collects
+ * the table when the joiners have come; it needs no connection for that. Invariant: whatever ends
  * an attempt, joiners learn it from the same gather.
  */
 #include "membership/bootstrap.h"
@@ -78,7 +78,7 @@ int ft_bootstrap_supply(const unsigned char bytes[FT_UNIQUE_ID_BYTES], int nrank
     return status;
 }
 
-/* The frame is our own service's, but its endpoints are what the joiners sent. */
+/* The frame comes from this process's service, but its endpoints come from the joiners. */
 static int read_table(const unsigned char *frame, const struct ft_id *id, struct ft_table *table)
 {
     struct ft_table_reader r;

@@ -1,7 +1,7 @@
 /*
- * The 128 bytes that a job's ranks are given: where to ask, a number that tells ids of one port
- * apart, a secret and a checksum. Layout in docs/wire-protocol.md. Whoever has the bytes may join,
- * so they are never logged.
+ * The unique id: 128 bytes that all ranks of a job get. They contain addresses, a nonce that
+ * distinguishes ids of one port, a secret and a checksum. docs/wire-protocol.md has the layout.
+ * Whoever has the bytes may join, so they are never logged.
  */
 #include "membership/bootstrap.h"
 
@@ -25,7 +25,7 @@ enum {
 enum { FLAG_EXPLICIT = 1, FLAG_GROW = 2, SECRET_CHARS_MIN = 16 };
 static const unsigned char id_magic[4] = {'F', 'T', 'i', 'd'};
 
-/* SipHash-2-4 under a fixed public key: finds damage, proves nothing. */
+/* SipHash-2-4 with a fixed public key: it detects damage and proves nothing. */
 static void checksum(unsigned char out[8], const unsigned char id[FT_UNIQUE_ID_BYTES])
 {
     static const unsigned char key[crypto_shorthash_KEYBYTES] = "FTCCL unique id";
@@ -117,8 +117,8 @@ int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
     return FT_OK;
 }
 
-/* A file that others can read or write holds no secret. Returns its length without trailing space,
- * or a status. */
+/* A secret file must not be readable or writable by other users. Returns the length without
+ * trailing white space, or a status. */
 static int read_secret_file(const char *path, char *text, size_t capacity_bytes)
 {
     struct stat st;
@@ -170,7 +170,8 @@ static int secret_from_environment(unsigned char secret[FT_SECRET_BYTES])
     return status;
 }
 
-/* The nonce is the port: a wrong secret must fail as such, not as an unknown id. */
+/* The nonce is the port, so that a wrong secret gives an authentication error and not an unknown
+ * id. */
 int ft_id_from_environment(struct ft_id *id)
 {
     memset(id, 0, sizeof *id);

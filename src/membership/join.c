@@ -1,8 +1,8 @@
 /*
- * The client: a rank hands its endpoint to the service of its unique id and blocks until it has
- * everybody's. With several ids a rank registers with the one of its block and fetches the others'
- * parts afterwards. Every wait is bounded and cancellable; a failure before the service has
- * confirmed the endpoint (JOINED) may be retried, afterwards it is final.
+ * The client: a rank sends its endpoint to the service of its unique id and blocks until it has the
+ * endpoints of all ranks. With several ids a rank registers with the id of its block and then
+ * fetches the parts of the other ids. Every wait is bounded and can be cancelled. A failure before
+ * the service has confirmed the endpoint (JOINED) may be retried; later failures are final.
  */
 #include "membership/bootstrap.h"
 
@@ -11,26 +11,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* the service names who is missing; it gets this long after our own bound */
+/* after its own time limit a rank waits this long for the service, whose answer names missing
+ * ranks */
 #define GRACE_NS UINT64_C(1000000000)
-#define RETRY_NS UINT64_C(2000000) /* doubles until it is */
+#define RETRY_NS UINT64_C(2000000) /* doubles up to RETRY_MOST_NS */
 #define RETRY_MOST_NS UINT64_C(64000000)
-/* per address, if there are others; doubles each round */
+/* time per address if there are several; doubles each round */
 #define FIRST_TRY_NS UINT64_C(1000000000)
-#define LISTEN_NS UINT64_C(2000000000) /* how long rank 0 waits for its port to become free */
+#define LISTEN_NS UINT64_C(2000000000) /* how long rank 0 waits until its port is free */
 
 struct joiner {
     const struct ft_join *arg;
-    struct ft_wait wait; /* until our bound */
+    struct ft_wait wait; /* ends at this rank's time limit */
     struct ft_table *table;
     uint64_t *salt;  /* [nids] */
-    struct ft_id id; /* the one being asked */
+    struct ft_id id; /* the id whose service is being asked */
     uint64_t pause_ns;
     uint32_t index;
     int fd;
 };
 
-/* What a round over all addresses has seen. */
+/* The results of one round over all addresses. */
 struct tries {
     int gone, slow, other;
     char why[400];
@@ -130,7 +131,7 @@ static int read_fail(const struct ft_wait *w, int fd, uint32_t len)
     return status ? status : ft_fail(reason, "%s", text);
 }
 
-static int present(struct joiner *j, const struct ft_wait *w)
+static int send_endpoint(struct joiner *j, const struct ft_wait *w)
 {
     unsigned char bytes[FT_FRAME_BYTES + FT_JOIN_WIRE_MAX];
     uint64_t now_ns = ft_now_ns(w->env),
@@ -172,13 +173,13 @@ static int try_address(struct joiner *j, const struct ft_net_address *to, uint64
     if (!status)
         status = authenticate(j, &w);
     if (!status)
-        status = present(j, &w);
+        status = send_endpoint(j, &w);
     if (status)
         ft_fd_close(&j->fd);
     return status;
 }
 
-/* Sets *final and returns its status when there is nothing to wait for; FT_AGAIN: another round. */
+/* Tries all addresses once. Returns a final status, or FT_AGAIN if another round makes sense. */
 static int try_all(struct joiner *j, uint64_t limit_ns, struct tries *t)
 {
     memset(t, 0, sizeof *t);
@@ -207,7 +208,7 @@ static int try_all(struct joiner *j, uint64_t limit_ns, struct tries *t)
     return FT_AGAIN;
 }
 
-static int reach(struct joiner *j)
+static int reach_service(struct joiner *j)
 {
     struct tries t;
     for (uint64_t limit_ns = FIRST_TRY_NS;; limit_ns *= 2) {
@@ -250,9 +251,9 @@ static int read_table(struct joiner *j, const struct ft_wait *w, uint32_t len)
     return FT_OK;
 }
 
-/* Lets the service tell the others why this rank goes; if it does not get through they see the
- * connection end. */
-static void leave(struct joiner *j, int status)
+/* Tells the service why this rank leaves, so that it can tell the others. If the message is lost,
+ * they see the end of the connection. */
+static void send_leave(struct joiner *j, int status)
 {
     unsigned char bytes[FT_FRAME_BYTES + 4];
     struct ft_wait now = {.env = j->wait.env, .deadline_ns = 0};
@@ -283,15 +284,15 @@ static int await_answer(struct joiner *j)
     if (status == FT_PROTOCOL)
         return ft_fail(status, "the process that made the unique id sent a malformed answer");
     if (status == FT_TIMEOUT) {
-        leave(j, status);
+        send_leave(j, status);
         return fail_timeout(j, "the connection stands but is silent");
     }
     if (status == FT_ABORTED)
-        leave(j, status);
+        send_leave(j, status);
     return status;
 }
 
-static int ask(struct joiner *j, uint32_t index)
+static int ask_service(struct joiner *j, uint32_t index)
 {
     int status = ft_id_decode(&j->id, j->arg->ids[index]);
     j->index = index;
@@ -299,7 +300,7 @@ static int ask(struct joiner *j, uint32_t index)
     if (status)
         return status;
     for (;;) {
-        status = reach(j);
+        status = reach_service(j);
         if (status)
             return status;
         status = await_answer(j);
@@ -314,10 +315,11 @@ static int ask(struct joiner *j, uint32_t index)
     }
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- the whole join -------------------------------------------------------------------------- */
 
-/* The job's key and first context: from the first id's secret and every service's salt, so that the
- * same id (an explicit one) never gives the same twice. A grow keeps the key of its job. */
+/* Derives the job's key and first context from the first id's secret and every service's salt. So
+ * an id that is used again (an explicit one) never gives the same values twice. A grow keeps the
+ * key of its job. */
 void ft_table_derive(struct ft_table *table, const struct ft_id *first, const uint64_t *salt,
                      int nids)
 {
@@ -375,7 +377,7 @@ static int check_arguments(const struct ft_join *arg)
     return FT_OK;
 }
 
-/* Rank 0 of an explicit id is its service. */
+/* Rank 0 serves an explicit id itself. */
 static int serve_explicit(struct joiner *j)
 {
     struct ft_wait busy = j->wait, listen = j->wait;
@@ -396,7 +398,8 @@ static int serve_explicit(struct joiner *j)
     }
 }
 
-/* Each block has been compared by its service; blocks are compared here, by every rank alike. */
+/* Each service has compared its own block. Here every rank compares the blocks, with the same
+ * result. */
 static int compare_blocks(const struct ft_table *table)
 {
     for (int r = 1; r < table->nranks; r++)
@@ -407,7 +410,7 @@ static int compare_blocks(const struct ft_table *table)
     return FT_OK;
 }
 
-static int collect(struct joiner *j)
+static int collect_table(struct joiner *j)
 {
     const struct ft_join *arg = j->arg;
     uint32_t nids = (uint32_t)arg->nids;
@@ -426,7 +429,7 @@ static int collect(struct joiner *j)
         if (serves)
             status = serve_explicit(j);
         for (uint32_t i = 0; !status && i < nids; i++)
-            status = ask(j, (own + i) % nids);
+            status = ask_service(j, (own + i) % nids);
         if (status && serves)
             ft_service_withdraw(first.nonce, ft_status_text(status));
         if (!status && nids > 1)
@@ -449,7 +452,7 @@ int ft_bootstrap_join(const struct ft_join *arg, struct ft_table **out)
     j.salt = calloc((size_t)arg->nids, sizeof *j.salt);
     if (j.table && j.salt) {
         j.table->nranks = arg->nranks;
-        status = collect(&j);
+        status = collect_table(&j);
     } else {
         status = ft_fail(FT_NOMEM, "no memory for a table of %d ranks", arg->nranks);
     }

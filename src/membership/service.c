@@ -1,8 +1,8 @@
 /*
- * One thread and one port for all unique ids of a process. It starts with the first id and ends by
- * itself when none is left; whatever it owns is guarded by `lock`, which nobody holds while
- * waiting. `life` serialises starting and stopping and is always taken first. A child of fork never
- * gets here: its calls fail before.
+ * The service: one thread and one port for all unique ids of a process. The thread starts with the
+ * first id and ends when no id is left. `lock` protects everything the service owns; nobody holds
+ * it while waiting. `lifecycle` serialises starting and stopping, and is always taken before
+ * `lock`. A child of fork never gets here: its calls fail earlier.
  */
 #include "membership/service.h"
 
@@ -19,10 +19,11 @@
 enum { EVENTS = 64, NAP_MS = 500, CANCEL_MS = 50 };
 #define ACCEPT_PAUSE_NS UINT64_C(20000000)
 
-static pthread_mutex_t life = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t lifecycle = PTHREAD_MUTEX_INITIALIZER, lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_t thread;
-static bool to_be_joined; /* guarded by life */
-/* with lock: a gather may have settled or gone; for ft_service_collect() */
+static bool to_be_joined; /* protected by `lifecycle` */
+/* used with `lock`: signalled when a gather may have settled or gone; ft_service_collect() waits
+ * for it */
 static pthread_cond_t settled;
 static pthread_once_t settled_once = PTHREAD_ONCE_INIT;
 static bool running, stopping;
@@ -91,7 +92,7 @@ static void close_all(struct ft_service *s)
         ft_service_forget(s, s->gathers);
     while (s->early)
         ft_conn_drop(s, s->early);
-    ft_conn_bury(s);
+    ft_conn_free_dropped(s);
     for (int i = 0; i < FT_LISTENERS; i++)
         ft_fd_close(&s->listener[i].fd);
     ft_fd_close(&s->wake);
@@ -101,8 +102,8 @@ static void close_all(struct ft_service *s)
     pthread_cond_broadcast(&settled);
 }
 
-/* With `life` held and `lock` not: the thread needs it to end. */
-static void reap(void)
+/* The caller holds `lifecycle` but not `lock`, which the thread needs to end. */
+static void join_thread(void)
 {
     if (to_be_joined)
         pthread_join(thread, NULL);
@@ -142,18 +143,18 @@ void ft_bootstrap_stop(void)
 {
     if (ft_forked())
         return;
-    pthread_mutex_lock(&life);
+    pthread_mutex_lock(&lifecycle);
     pthread_mutex_lock(&lock);
     stopping = true;
     if (running)
         eventfd_write(service.wake, 1);
     pthread_mutex_unlock(&lock);
-    reap();
-    pthread_mutex_unlock(&life);
+    join_thread();
+    pthread_mutex_unlock(&lifecycle);
 }
 
-/* The thread's code must not go away under it when the library is unloaded; at exit nothing is left
- * to be joined. */
+/* Stops the thread when the library is unloaded, so that its code does not disappear while it
+ * runs. */
 __attribute__((destructor)) static void stop_at_exit(void)
 {
     ft_bootstrap_stop();
@@ -206,7 +207,7 @@ static int listen_on(struct ft_service *s, struct ft_net_address *address, int n
                   : ft_fail(FT_NOTSUP, "this machine has no address to serve a unique id on");
 }
 
-/* The addresses whose family could be listened on. */
+/* Listens, and keeps the addresses whose family works. */
 static int listen_plain(struct ft_service *s)
 {
     if (s->naddresses)
@@ -263,7 +264,7 @@ static int add_locked(struct ft_service *s, struct ft_id *id)
     return FT_OK;
 }
 
-/* A condition that does not follow jumps of the wall clock. */
+/* A condition variable on the monotonic clock, so that jumps of the wall clock do not matter. */
 static void make_settled(void)
 {
     pthread_condattr_t attr;
@@ -278,11 +279,11 @@ int ft_service_add(struct ft_id *id)
     int status = FT_OK;
     ft_fork_guard();
     pthread_once(&settled_once, make_settled);
-    pthread_mutex_lock(&life);
+    pthread_mutex_lock(&lifecycle);
     pthread_mutex_lock(&lock);
     if (!running) {
         pthread_mutex_unlock(&lock);
-        reap();
+        join_thread();
         pthread_mutex_lock(&lock);
         status = open_thread(&service);
     }
@@ -291,12 +292,12 @@ int ft_service_add(struct ft_id *id)
     if (running)
         eventfd_write(service.wake, 1);
     pthread_mutex_unlock(&lock);
-    pthread_mutex_unlock(&life);
+    pthread_mutex_unlock(&lifecycle);
     return status;
 }
 
-/* A caller's thread has changed a gather: what everybody gets is sent, and the service's thread
- * looks at what is due. */
+/* A caller's thread has changed a gather. If it has settled, the answer is sent to all that wait.
+ * The service's thread checks what is due. */
 static void gather_changed(struct ft_gather *g)
 {
     if (ft_gather_settled(g))
@@ -313,10 +314,10 @@ static void withdraw_locked(struct ft_gather *g, const char *why)
     gather_changed(g);
 }
 
-/* The root of a grow needs nothing any more; rank 0 stands for it. */
+/* The root of a grow needs no answer any more. In the gather, rank 0 represents the root. */
 static void root_told(struct ft_gather *g)
 {
-    if (ft_gather_tell(g, 0))
+    if (ft_gather_mark_told(g, 0))
         ft_service_forget(&service, g);
 }
 
@@ -331,8 +332,8 @@ void ft_service_withdraw(uint64_t nonce, const char *why)
     pthread_mutex_unlock(&lock);
 }
 
-/* Whoever comes soon still learns why; then the id is forgotten, and with the last one the port is
- * closed. */
+/* Ranks that come soon still learn the reason. Then the ids are forgotten, and after the last id
+ * the port is closed. */
 void ft_service_withdraw_all(const void *owner, const char *why)
 {
     pthread_mutex_lock(&lock);
@@ -419,8 +420,8 @@ int ft_service_supply(uint64_t nonce, uint32_t nranks, const struct ft_endpoint 
     return status;
 }
 
-/* With `lock` held. The gather's own bound ends it: the service's thread lives as long as there is
- * one. */
+/* The caller holds `lock`. The wait is bounded by the gather's own time limit: the service's thread
+ * lives as long as there is a gather. */
 static int await_settled(uint64_t nonce, const atomic_int *cancel, struct ft_gather **out)
 {
     for (;;) {
@@ -433,7 +434,7 @@ static int await_settled(uint64_t nonce, const atomic_int *cancel, struct ft_gat
                            "the unique id was withdrawn while the grow waited for those that join");
         if (ft_gather_settled(g))
             return FT_OK;
-        /* pairs with who aborts */
+        /* pairs with the store of the thread that aborts */
         if (cancel && atomic_load_explicit(cancel, memory_order_acquire)) {
             withdraw_locked(g, ft_status_text(FT_ABORTED));
             return ft_fail(FT_ABORTED, "aborted while the grow waited for those that join");
@@ -484,8 +485,8 @@ static void watch_listeners(struct ft_service *s, uint32_t events)
     }
 }
 
-/* Out of descriptors for longer than a moment: a job that needs them can never complete, so
- * everybody is told why. */
+/* Descriptors have been exhausted for some time. A job that needs more can never complete, so all
+ * ranks are told the reason. */
 static void tell_nofile(struct ft_service *s, uint64_t now_ns)
 {
     for (struct ft_gather *g = s->gathers; g; g = g->next) {
@@ -531,7 +532,7 @@ static void accept_some(struct ft_service *s, struct ft_listener *listener, uint
     }
 }
 
-/* Also finds the next moment at which something is due. */
+/* Handles gathers that are due, and finds the time at which the next one is due. */
 static void expire_gathers(struct ft_service *s, uint64_t now_ns)
 {
     s->next_ns = UINT64_MAX;
@@ -560,7 +561,7 @@ static int nap_ms(struct ft_service *s, uint64_t now_ns)
     return next_ns <= now_ns ? 0 : (int)((next_ns - now_ns) / 1000000 + 1);
 }
 
-static void handle(struct ft_service *s, const struct epoll_event *event, uint64_t now_ns)
+static void handle_event(struct ft_service *s, const struct epoll_event *event, uint64_t now_ns)
 {
     char *what = event->data.ptr;
     if (!what) {
@@ -594,9 +595,9 @@ static void *service_main(void *arg)
         pthread_mutex_lock(&lock);
         now_ns = clock_ns();
         for (int i = 0; i < n; i++)
-            handle(s, &event[i], now_ns);
+            handle_event(s, &event[i], now_ns);
         pthread_cond_broadcast(&settled);
-        ft_conn_bury(s);
+        ft_conn_free_dropped(s);
     }
     close_all(s);
     pthread_mutex_unlock(&lock);

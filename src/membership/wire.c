@@ -1,7 +1,7 @@
 /*
- * The formats of the bootstrap protocol, see docs/wire-protocol.md: little endian, every length and
- * every count checked before it is used. No input or output here; the fuzzer calls these decoders
- * directly.
+ * The formats of the bootstrap protocol: see docs/wire-protocol.md. Little endian. Every length and
+ * count is checked before it is used. This file does no input or output; the fuzzer calls its
+ * decoders directly.
  */
 #include "membership/bootstrap.h"
 
@@ -91,7 +91,7 @@ size_t ft_endpoint_encode(unsigned char out[FT_ENDPOINT_WIRE_MAX],
     return FT_ENDPOINT_FIXED_BYTES + text + address;
 }
 
-/* Text that ends up in somebody's log or terminal: no control characters. */
+/* Copies text that may reach a log or a terminal, without control characters. */
 static void copy_text(char *to, const unsigned char *from, size_t len_bytes)
 {
     for (size_t i = 0; i < len_bytes; i++)
@@ -205,12 +205,12 @@ int ft_table_take(struct ft_table_reader *r, size_t new_bytes)
     int took = 1;
     r->have_bytes += new_bytes;
     r->left_bytes -= new_bytes;
-    while (took > 0 && (!r->head_seen || r->ncards < r->head.count)) {
+    while (took > 0 && (!r->head_seen || r->nendpoints < r->head.count)) {
         if (!r->head_seen) {
             took = take_head(r);
         } else {
-            took = ft_endpoint_decode(r->buf + at, r->have_bytes - at, &r->endpoint[r->ncards]);
-            r->ncards += took > 0;
+            took = ft_endpoint_decode(r->buf + at, r->have_bytes - at, &r->endpoint[r->nendpoints]);
+            r->nendpoints += took > 0;
         }
         if (took < 0)
             return FT_PROTOCOL;

@@ -1,5 +1,6 @@
 /*
- * The calls that ftccl.h has too: arguments become ftccl.h's types, results NCCL's.
+ * The calls that ftccl.h has too. Arguments are converted to ftccl.h's types, and results to
+ * NCCL's.
  */
 #include "nccl/shim.h"
 
@@ -13,7 +14,8 @@
         return ft_nccl_result(ftccl##name(__VA_ARGS__)); \
     }
 
-/* With a configuration, which is passed on as `given`. on: the communicator that is called. */
+/* As MAP, for calls with a configuration, which the arguments name `given`. on: the communicator of
+ * the call. */
 #define MAP_CONFIG(name, parameters, on, ...)                                                \
     CALL(ncclResult_t, name, parameters)                                                     \
     {                                                                                        \
@@ -22,14 +24,14 @@
         return ft_nccl_result(result == ftcclSuccess ? ftccl##name(__VA_ARGS__) : result);   \
     }
 
-/* Operations are shown in the log, one line a call. */
-#define MAP_OPERATION(name, parameters, from, to, elements, op_or_0, root_or_0, ...)       \
-    CALL(ncclResult_t, name, parameters)                                                   \
-    {                                                                                      \
-        if (ft_shim_log_on())                                                              \
-            show(&(struct shown){#name, from, to, elements, (int)datatype, (int)(op_or_0), \
-                                 root_or_0, comm, stream});                                \
-        return ft_nccl_result(ftccl##name(__VA_ARGS__));                                   \
+/* As MAP, and logs one line per call. */
+#define MAP_OPERATION(name, parameters, from, to, elements, op_or_0, root_or_0, ...)           \
+    CALL(ncclResult_t, name, parameters)                                                       \
+    {                                                                                          \
+        if (ft_shim_log_on())                                                                  \
+            log_call(&(struct shown){#name, from, to, elements, (int)datatype, (int)(op_or_0), \
+                                     root_or_0, comm, stream});                                \
+        return ft_nccl_result(ftccl##name(__VA_ARGS__));                                       \
     }
 
 struct shown {
@@ -41,7 +43,7 @@ struct shown {
     cudaStream_t stream;
 };
 
-static void show(const struct shown *s)
+static void log_call(const struct shown *s)
 {
     int nranks = 0;
     ftcclCommCount(C(s->comm), &nranks);
@@ -101,7 +103,7 @@ MAP(CommCount, (const ncclComm_t comm, int *count), C(comm), count)
 MAP(CommCuDevice, (const ncclComm_t comm, int *device), C(comm), device)
 MAP(CommUserRank, (const ncclComm_t comm, int *rank), C(comm), rank)
 
-/* NCCL takes no communicator for one that is gone. */
+/* NCCL treats NULL as a communicator that is already gone. */
 CALL(ncclResult_t, CommFinalize, (ncclComm_t comm))
 {
     return comm ? ft_nccl_result(ftcclCommFinalize(C(comm))) : ncclSuccess;
@@ -127,7 +129,7 @@ CALL(ncclResult_t, CommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyncError
                   result = ftcclCommGetAsyncError(C(comm), asyncError ? &found : NULL);
     if (result != ftcclSuccess)
         return ft_nccl_result(result);
-    /* who revokes knows of the failure */
+    /* a program that revokes already knows of the failure */
     bool over = found != ftcclSuccess && found != ftcclInProgress && ft_shim_is_revoked(C(comm));
     *asyncError = over ? ncclSuccess : ft_nccl_result(found);
     return ncclSuccess;
@@ -138,7 +140,7 @@ CALL(const char *, GetErrorString, (ncclResult_t result))
     return ftcclGetErrorString((ftcclResult_t)result);
 }
 
-/* NCCL's is that of the last call, whichever communicator is given. */
+/* NCCL returns the text of the last call, for any communicator. */
 CALL(const char *, GetLastError, (ncclComm_t comm))
 {
     const char *text = ftcclGetLastError(C(comm));
@@ -149,7 +151,7 @@ CALL(void, ResetDebugInit, (void))
 {
     ftcclResetDebugInit();
 }
-FT_EXPORT void ncclResetDebugInitInternal(void); /* exported by NCCL too, without a declaration */
+FT_EXPORT void ncclResetDebugInitInternal(void); /* NCCL exports it too, without a declaration */
 FT_EXPORT void ncclResetDebugInitInternal(void)
 {
     ftcclResetDebugInit();
@@ -157,8 +159,8 @@ FT_EXPORT void ncclResetDebugInitInternal(void)
 
 /* ---- memory, windows, operators -------------------------------------------------------------- */
 
-/* NCCL gives NULL for what it did not register, and takes it back: only the communicator
- * matters. */
+/* NCCL returns NULL as handle if it did not register the buffer, and accepts that NULL here. Only
+ * the communicator is checked. */
 static ncclResult_t nothing_registered(ncclComm_t comm)
 {
     int rank;
@@ -241,7 +243,7 @@ MAP(WaitSignal, (int nDesc, ncclWaitSignalDesc_t *signalDescs, END), nDesc,
 MAP(GroupStart, (void), )
 MAP(GroupEnd, (void), )
 
-/* NCCL estimates in microseconds. An inner End estimates nothing. */
+/* NCCL's estimate is in microseconds. An inner End estimates nothing. */
 CALL(ncclResult_t, GroupSimulateEnd, (ncclSimInfo_t * simInfo))
 {
     ftcclSimInfo_t ours;

@@ -1,6 +1,6 @@
 /*
- * What kernels, tuners and NCCL's own tools use: teams and properties are told; what needs a
- * communicator inside a kernel, or NCCL's own parameters, is not to be had and says so.
+ * Calls for kernels, tuners and NCCL's own tools. Teams and properties work. Calls that need a
+ * communicator inside a kernel, or NCCL's own parameters, return an error that says so.
  */
 #include "nccl/shim.h"
 
@@ -13,8 +13,8 @@ static ncclResult_t refuse(ncclComm_t comm, const char *call, const char *why)
     return ft_nccl_result(ft_shim_fail(ft_nccl_comm(comm), FT_NOTSUP, "nccl%s: %s", call, why));
 }
 
-/* nccl.h does not declare what belongs to NCCL's headers for kernels; types that are only pointed
- * to are not needed. */
+/* nccl.h does not declare the functions of NCCL's headers for kernels. Types that are only used
+ * through pointers need no definition. */
 #define DECLARE(type, name, parameters) \
     type nccl##name parameters;         \
     type pnccl##name parameters;
@@ -87,7 +87,7 @@ CALL(void, ParamDumpAll, (void))
 
 /* ---- teams ----------------------------------------------------------------------------------- */
 
-/* All ranks. Of a communicator that cannot be asked: nobody. */
+/* The team of all ranks. An invalid communicator gives an empty team. */
 CALL(ncclTeam_t, TeamWorld, (ncclComm_t comm))
 {
     ncclTeam_t team = {0, 0, 1};
@@ -97,8 +97,8 @@ CALL(ncclTeam_t, TeamWorld, (ncclComm_t comm))
     return team;
 }
 
-/* Ranks whose memory a kernel could load from: each alone. So the rail, one rank of each such team,
- * is all of them. */
+/* The ranks whose memory a kernel could load from: each rank is alone. So the rail team, which has
+ * one rank of each such team, contains all ranks. */
 CALL(ncclTeam_t, TeamLsa, (ncclComm_t comm))
 {
     return pncclTeamWorld(comm).nRanks > 0 ? (ncclTeam_t){1, 0, 1} : (ncclTeam_t){0, 0, 0};
@@ -108,23 +108,23 @@ CALL(ncclTeam_t, TeamRail, (ncclComm_t comm))
     return pncclTeamWorld(comm);
 }
 
-/* Where rank `rank` of a team of this rank is in another team of this rank, at whose place `self`
- * this rank is. */
-static int place(int self, ncclTeam_t team, int rank)
+/* Converts a rank of `team` to its rank in another team. This rank has the number `self` in that
+ * other team. */
+static int rank_in_team(int self, ncclTeam_t team, int rank)
 {
     return self + (rank - team.rank) * team.stride;
 }
 
 CALL(int, TeamRankToWorld, (ncclComm_t comm, ncclTeam_t team, int rank))
 {
-    return place(pncclTeamWorld(comm).rank, team, rank);
+    return rank_in_team(pncclTeamWorld(comm).rank, team, rank);
 }
 CALL(int, TeamRankToLsa, (ncclComm_t comm, ncclTeam_t team, int rank))
 {
-    return place(pncclTeamLsa(comm).rank, team, rank);
+    return rank_in_team(pncclTeamLsa(comm).rank, team, rank);
 }
 
-/* Slots of 8 bytes for as many elements. */
+/* Number of 8-byte slots for so many elements. */
 DECLARE(int, LLA2ACalcSlots, (int maxElts, int maxEltSize))
 CALL(int, LLA2ACalcSlots, (int maxElts, int maxEltSize))
 {
@@ -133,7 +133,7 @@ CALL(int, LLA2ACalcSlots, (int maxElts, int maxEltSize))
 
 /* ---- properties ------------------------------------------------------------------------------ */
 
-/* NCCL's, which has grown from 2.29.2 (up to ginType) to 2.29.7. */
+/* NCCL's struct; it grew from 2.29.2 (up to ginType) to 2.29.7. */
 typedef struct ncclCommProperties {
     size_t size;
     unsigned int magic;
@@ -173,7 +173,7 @@ CALL(ncclResult_t, CommQueryProperties, (ncclComm_t comm, ncclCommProperties_t *
     return ncclSuccess;
 }
 
-/* No memory of a GPU is held. */
+/* FTCCL holds no GPU memory that this call counts. */
 CALL(ncclResult_t, CommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value))
 {
     int rank;

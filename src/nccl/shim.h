@@ -1,7 +1,8 @@
 /*
- * nccl: libnccl.so.2, NCCL's calls and structs mapped onto ftccl.h. A ncclComm_t is a ftcclComm_t.
- * calls.c has what ftccl.h has too, device.c what kernels and NCCL's own tools use, versions.c what
- * depends on the NCCL that a caller was compiled against.
+ * nccl: libnccl.so.2, which maps NCCL's calls and structs onto ftccl.h. A ncclComm_t is a
+ * ftcclComm_t. calls.c has the calls that ftccl.h has too. device.c has the calls for kernels and
+ * for NCCL's own tools. versions.c has everything that depends on the version of NCCL with which
+ * the caller was compiled.
  */
 #ifndef FT_NCCL_SHIM_H
 #define FT_NCCL_SHIM_H
@@ -10,8 +11,8 @@
 
 #include <ftccl/nccl.h>
 
-/* pncclX is the function and ncclX a weak name of it, as in NCCL, so that tools can put their own
- * ncclX in front. */
+/* pncclX is the function and ncclX a weak alias of it, as in NCCL, so that a tool can define its
+ * own ncclX. */
 #define CALL(type, name, parameters)                                                  \
     FT_EXPORT __attribute__((weak, alias("pnccl" #name))) type nccl##name parameters; \
     FT_EXPORT type pnccl##name parameters
@@ -21,11 +22,12 @@ static inline ftcclComm_t ft_nccl_comm(ncclComm_t comm)
     return (ftcclComm_t)(void *)comm;
 }
 
-/* NCCL's code; a timeout only for callers that know it. */
+/* Maps a result to NCCL's code. ncclTimeout is only for callers that know it. */
 ncclResult_t ft_nccl_result(ftcclResult_t result);
-/* The configuration of a caller of any version. comm: for whose call it is, or NULL. */
+/* Converts the configuration of a caller compiled with any version. comm: the communicator of the
+ * call, for its error text, or NULL. */
 ftcclResult_t ft_nccl_config(ftcclComm_t comm, const ncclConfig_t *config, ftcclConfig_t *out);
-/* The log says once in a process what this is. */
+/* Logs the version once per process. */
 void ft_nccl_announce(void);
 
 #endif

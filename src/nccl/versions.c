@@ -1,6 +1,6 @@
 /*
- * What depends on versions: the one that is claimed, configurations of older callers, and results
- * that they do not know.
+ * Everything that depends on versions: the version that is claimed, the configurations of older
+ * callers, and results that they do not know.
  */
 #include "nccl/shim.h"
 
@@ -9,7 +9,8 @@
 
 #define KNOWS_TIMEOUT NCCL_VERSION(2, 29, 0)
 
-/* version of the oldest configuration seen, 0: none; relaxed: it stands alone */
+/* version of the oldest configuration seen; 0: none; relaxed, because no other data depends on
+ * it */
 static atomic_uint oldest;
 
 __attribute__((constructor)) static void attach(void)
@@ -19,7 +20,7 @@ __attribute__((constructor)) static void attach(void)
 
 /* ---- the version that is claimed ------------------------------------------------------------- */
 
-static int claimed(void)
+static int claimed_version(void)
 {
     const char *text = ft_shim_version();
     int major, minor, patch;
@@ -39,14 +40,14 @@ CALL(ncclResult_t, GetVersion, (int *version))
 {
     if (!version)
         return ft_nccl_result(ft_shim_fail(NULL, FT_INVAL, "GetVersion: version is NULL"));
-    *version = claimed();
+    *version = claimed_version();
     return ncclSuccess;
 }
 
 void ft_nccl_announce(void)
 {
     char text[32];
-    int code = claimed();
+    int code = claimed_version();
     snprintf(text, sizeof text, "%d.%d.%d", code / 10000, code / 100 % 100, code % 100);
     ft_shim_announce(text);
 }
@@ -58,14 +59,14 @@ ncclResult_t ft_nccl_result(ftcclResult_t result)
     if (result != ftcclTimeout)
         return (ncclResult_t)result;
     unsigned version = atomic_load_explicit(&oldest, memory_order_relaxed);
-    return (version ? version : (unsigned)claimed()) < KNOWS_TIMEOUT ? ncclRemoteError
-                                                                     : ncclTimeout;
+    return (version ? version : (unsigned)claimed_version()) < KNOWS_TIMEOUT ? ncclRemoteError
+                                                                             : ncclTimeout;
 }
 
 /* ---- configurations -------------------------------------------------------------------------- */
 
-/* Which NCCL brought a field. Its size alone does not tell: new ones have filled what was
- * padding. */
+/* The version of NCCL that introduced each field. The size of the struct is not enough: new fields
+ * have replaced padding. */
 static const struct field {
     const char *name;
     size_t at, size;
@@ -86,7 +87,7 @@ static const struct field {
                                     FIELD(maxP2pPeers, NCCL_VERSION(2, 30, 0))
                                         FIELD(graphStreamOrdering, NCCL_VERSION(2, 30, 5))};
 
-/* ftcclConfig_t has the same fields in the same places. */
+/* ftcclConfig_t has the same fields at the same offsets. */
 #define SAME_PLACE(name) \
     _Static_assert(offsetof(ncclConfig_t, name) == offsetof(ftcclConfig_t, name), #name)
 SAME_PLACE(blocking);

@@ -1,7 +1,7 @@
 /*
- * Telemetry files as files: creating and removing one's own, clearing away those of processes that
- * are gone. A killed rank leaves its file for the reader; the next rank that opens one on this
- * machine marks it, and a later one removes it.
+ * Telemetry files as files: creates and removes this process's files, and removes files of
+ * processes that are gone. A killed rank leaves its file for the reader. The next rank on this
+ * machine that opens a file marks it, and a later one removes it.
  */
 #include "writer.h"
 
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define GRACE_S 60
-#define KEEP_DEAD 32 /* bounds what crashing jobs leave behind: 25 MiB */
+#define KEEP_DEAD 32 /* bounds the space that crashed jobs occupy: 25 MiB */
 #define NAME_TRIES 4096
 
 bool ft_tm_name_parse(const char *name, struct ft_tm_name *out)
@@ -30,7 +30,8 @@ bool ft_tm_name_parse(const char *name, struct ft_tm_name *out)
         return false;
     char again[64];
     snprintf(again, sizeof again, "ftccl-%u-%d-%u", out->uid, out->pid, out->n);
-    return !strcmp(again, name) && out->pid > 0; /* refuses signs, spaces and leading zeros */
+    /* this comparison refuses signs, spaces and leading zeros */
+    return !strcmp(again, name) && out->pid > 0;
 }
 
 bool ft_tm_process(int pid, char *state, uint64_t *start)
@@ -45,7 +46,7 @@ bool ft_tm_process(int pid, char *state, uint64_t *start)
     if (len <= 0)
         return false;
     text[len] = '\0';
-    char *p = strrchr(text, ')'); /* the program's name may hold anything */
+    char *p = strrchr(text, ')'); /* the program's name may contain any character */
     if (!p || p[1] != ' ' || !p[2])
         return false;
     *state = p[2];
@@ -66,11 +67,11 @@ uint64_t ft_tm_pid_ns(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
-/* ---- clearing away --------------------------------------------------------------------------- */
+/* ---- removing old files ---------------------------------------------------------------------- */
 
-/* Gone for certain? A file of another pid namespace (a container that shares /dev/shm) cannot be
- * judged from here; one without a header belonged to a process that died while it made the file, or
- * makes it now. */
+/* Returns true if the owner is certainly gone. A file of another pid namespace (a container that
+ * shares /dev/shm) cannot be judged from here. A file without a header belongs to a process that
+ * died while it created the file, or that creates it now. */
 static bool owner_gone(int fd, int pid)
 {
     struct ft_tm_header header;
@@ -89,7 +90,7 @@ static bool owner_gone(int fd, int pid)
     return state == 'Z' || state == 'X' || start != header.pid_start;
 }
 
-/* 1: removed. Marks on first sight. */
+/* Marks the file of a dead process, or removes it. Returns 1 if it was removed. */
 static int clean_one(int dir, const char *name, int pid, int grace_s, int *dead)
 {
     int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -129,11 +130,11 @@ int ft_tm_clean(const char *dir, int grace_s)
     return removed;
 }
 
-/* ---- making one ------------------------------------------------------------------------------ */
+/* ---- creating a file ------------------------------------------------------------------------- */
 
-static int create(const char *dir, char *path, size_t len)
+static int create_file(const char *dir, char *path, size_t len)
 {
-    static unsigned next; /* a number is not reused within the process; atomically counted */
+    static unsigned next; /* atomic; no number is used twice within the process */
     for (int try = 0; try < NAME_TRIES; try++) {
         unsigned n = __atomic_fetch_add(&next, 1, __ATOMIC_RELAXED);
         snprintf(path, len, "%s/ftccl-%u-%d-%u", dir, (unsigned)geteuid(), (int)getpid(),
@@ -145,14 +146,14 @@ static int create(const char *dir, char *path, size_t len)
     return -1;
 }
 
-/* Creates, allocates and maps; returns errno's value. */
-static int make(struct ft_telemetry *t, const char *dir)
+/* Creates, allocates and maps the file. Returns 0 or an errno. */
+static int make_file(struct ft_telemetry *t, const char *dir)
 {
-    int fd = ft_fd_own(create(dir, t->path, sizeof t->path));
+    int fd = ft_fd_own(create_file(dir, t->path, sizeof t->path));
     if (fd < 0)
         return errno;
     void *map = NULL;
-    int err = fchmod(fd, 0600) < 0 ? errno : 0; /* whatever the umask took */
+    int err = fchmod(fd, 0600) < 0 ? errno : 0; /* independent of the umask */
     while (err == 0 && fallocate(fd, 0, 0, (off_t)FT_TM_BYTES) < 0 && (err = errno) == EINTR)
         err = 0;
     if (err == 0 && ft_map_shared(fd, FT_TM_BYTES, &map) != FT_OK)
@@ -194,7 +195,8 @@ static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t en
     gethostname(h->hostname, sizeof h->hostname - 1);
     strncpy(h->program, program_invocation_short_name, sizeof h->program - 1);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    memcpy(h->magic, FT_TM_MAGIC, sizeof h->magic); /* last: a file with its magic has a header */
+    /* written last: a file that has its magic has a complete header */
+    memcpy(h->magic, FT_TM_MAGIC, sizeof h->magic);
 }
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -207,9 +209,9 @@ struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *env, u
     if (!t)
         return NULL;
     ft_tm_clean(dir, GRACE_S);
-    int err = make(t, dir);
+    int err = make_file(t, dir);
     if ((err == ENOSPC || err == ENOMEM) && ft_tm_clean(dir, 0) > 0)
-        err = make(t, dir);
+        err = make_file(t, dir);
     if (err) {
         FT_LOG(WARN, "telemetry", -1,
                "no records of this rank: cannot make a file of %zu bytes in %s: %s", FT_TM_BYTES,
@@ -227,10 +229,12 @@ struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *env, u
     return t;
 }
 
-/* A rank that exits without closing leaves no file; one that is killed does, for the reader. */
+/* A process that exits without closing leaves no file. A process that is killed leaves its file for
+ * the reader. */
 __attribute__((destructor)) static void unlink_at_exit(void)
 {
-    /* nothing of it is this process's, and the lock is as it was at the fork */
+    /* a child of fork owns none of these files, and the lock has the state that it had at the
+     * fork */
     if (ft_forked())
         return;
     pthread_mutex_lock(&open_lock);

@@ -1,12 +1,13 @@
 /*
- * The layout of a telemetry file, version 1; docs/telemetry-format.md says the same for other
- * programs and a test compares the two. Private to this folder and its tests. All integers are in
- * the writer's byte order, which `order` tells.
+ * The layout of a telemetry file, version 1. docs/telemetry-format.md describes the same for other
+ * programs, and a test compares the two. Private to this folder and its tests. All integers are in
+ * the writer's byte order, which the field `order` shows.
  *
- * Communicator rows and operation records open with a guard: odd while the writer is inside. A
- * reader that finds the same even guard before and after its copy has a consistent record; a writer
- * that was killed or stopped inside leaves it odd. Link rows and the header's counters have no
- * guard: each field is one aligned store, fields of one row may be of slightly different ages.
+ * Communicator rows and operation records begin with a guard, which is odd while the writer changes
+ * the record. A reader that finds the same even guard before and after its copy has a consistent
+ * record. A writer that is killed or stopped in between leaves the guard odd. Link rows and the
+ * header's counters have no guard: each field is one aligned store, and the fields of one row may
+ * be of slightly different ages.
  */
 #ifndef FT_TELEMETRY_FORMAT_H
 #define FT_TELEMETRY_FORMAT_H
@@ -18,10 +19,10 @@
 #define FT_TM_VERSION 1u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
-#define FT_TM_OPS 4096 /* a power of two: a handle's low bits are the slot */
+#define FT_TM_OPS 4096 /* a power of two: the low bits of a handle are the slot */
 #define FT_TM_LINKS 4096
 
-enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* state of a communicator or link row */
+enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* states of a communicator or link row */
 
 struct ft_tm_header {
     char magic[8];
@@ -32,13 +33,13 @@ struct ft_tm_header {
     uint32_t op_offset, op_rows, op_row_bytes;
     uint32_t link_offset, link_rows, link_row_bytes;
     uint32_t pid;
-    uint64_t pid_start; /* field 22 of /proc/<pid>/stat: tells a reused pid */
+    uint64_t pid_start; /* field 22 of /proc/<pid>/stat: detects a reused pid */
     uint64_t pid_ns;    /* inode of /proc/self/ns/pid */
     uint64_t engine, host;
-    uint64_t opened_ns; /* by the clock that stamps the records (CLOCK_MONOTONIC) */
+    uint64_t opened_ns; /* by the clock of all time stamps in the file (CLOCK_MONOTONIC) */
     uint64_t opened_real_ns;
     uint64_t ops; /* operations recorded so far */
-    /* rows refused, operations of refused communicators */
+    /* rows that did not fit, and operations of communicators that did not fit */
     uint64_t lost_comms, lost_links, lost_ops;
     char hostname[64];
     char program[32];
@@ -50,10 +51,10 @@ struct ft_tm_comm {
     uint32_t state;
     uint64_t ctx, epoch;
     int32_t nranks, rank;
-    /* operations recorded, ended in any way, ended other than DONE */
+    /* number of operations recorded; ended in any way; ended other than DONE */
     uint64_t issued, ended, failed;
-    uint64_t last_seq;  /* of the last operation recorded */
-    uint64_t last_done; /* highest sequence that ended DONE */
+    uint64_t last_seq;  /* sequence number of the last operation recorded */
+    uint64_t last_done; /* highest sequence number that ended DONE */
     uint64_t opened_ns, closed_ns;
     char name[40];
 };
@@ -63,16 +64,17 @@ enum { FT_TM_CREATED, FT_TM_QUEUED, FT_TM_STARTED, FT_TM_DRAINING, FT_TM_ENDED, 
 
 struct ft_tm_op {
     uint32_t guard;
-    uint32_t id;     /* handle: generation of the slot << 12 | slot */
-    uint64_t serial; /* from 1, in the order of recording; 0: never used */
-    uint64_t seq;    /* in its communicator */
+    uint32_t id;     /* handle: generation of the slot * FT_TM_OPS + slot */
+    uint64_t serial; /* counts from 1, in the order of recording; 0: never used */
+    uint64_t seq;    /* sequence number in its communicator */
     uint64_t ctx;
     uint64_t count;
-    uint64_t wait; /* step << 24 | peer + 1: one store, never torn; outside the guard */
+    /* step << 24 | peer + 1; always one store, so never torn; not covered by the guard */
+    uint64_t wait;
     uint64_t time_ns[FT_TM_TIMES]; /* 0: not reached */
     int32_t status;
     int32_t root;
-    uint16_t comm; /* row */
+    uint16_t comm; /* row of its communicator */
     uint8_t kind, type, red, state;
     char algo[26];
 };
@@ -102,23 +104,25 @@ _Static_assert(FT_TM_BYTES <= 1 << 20, "at most 1 MiB a rank");
 #define FT_TM_PEER_BITS 24
 #define FT_TM_PEER_MASK ((1u << FT_TM_PEER_BITS) - 1)
 
-/* ---- files (file.c): where they are, whose they are ------------------------------------------ */
+/* ---- files (file.c): their names and their owners -------------------------------------------- */
 
 struct ft_tm_name {
     unsigned uid;
     int pid;
     unsigned n;
 };
-bool ft_tm_name_parse(const char *name, struct ft_tm_name *out); /* false: not one of ours */
-/* State control message and start time of a process from /proc/<pid>/stat; false if there is none.
- */
+/* false: not the name of a telemetry file */
+bool ft_tm_name_parse(const char *name, struct ft_tm_name *out);
+/* State character and start time of a process, from /proc/<pid>/stat. Returns false if there is no
+ * such process. */
 bool ft_tm_process(int pid, char *state, uint64_t *start);
 uint64_t ft_tm_pid_ns(void); /* 0 if unknown */
-/* Removes this user's files in dir whose process is gone. A file is first marked (mode 0400) when
- * its process is found gone, and removed by a call that finds the mark older than grace_s; more
- * than 32 of them lose their grace. Returns how many. */
+/* Removes this user's files in `dir` whose process is gone. A call that finds the process gone
+ * first marks the file (mode 0400). A later call removes it if the mark is older than grace_s. If
+ * there are more than 32 such files, the rest are removed at once. Returns the number of files
+ * removed. */
 int ft_tm_clean(const char *dir, int grace_s);
-/* ft_telemetry_open in another directory. */
+/* ft_telemetry_open() for another directory. */
 struct ft_telemetry *ft_telemetry_open_in(const char *dir, struct ft_env *, uint64_t engine,
                                           uint64_t host);
 const char *ft_telemetry_path(const struct ft_telemetry *);
@@ -126,16 +130,16 @@ const char *ft_telemetry_path(const struct ft_telemetry *);
 /* ---- images (reader.c): a checked copy of a file --------------------------------------------- */
 
 struct ft_image {
-    /* strings are terminated and printable, enums may still be anything */
+    /* strings are terminated and printable; enums may still have any value */
     struct ft_tm_file file;
-    /* caught inside a write: fields may not belong together */
+    /* 1: the copy was taken during a write, so its fields may not belong together */
     unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS];
-    int fd; /* -1: from memory */
+    int fd; /* -1: the image comes from memory */
 };
-/* Opens and copies a file. The image is the caller's, ft_image_free(). FT_INVAL: malformed, with a
- * sentence; FT_SYSTEM. */
+/* Opens a file and copies it. The caller frees the image with ft_image_free(). FT_INVAL: malformed,
+ * with a sentence; FT_SYSTEM. */
 int ft_image_load(const char *path, struct ft_image **out);
-/* The same from bytes, for the fuzzer. */
+/* Makes an image of bytes, for the fuzzer. */
 int ft_image_parse(const void *data, size_t len_bytes, struct ft_image **out);
 void ft_image_free(struct ft_image *);
 void ft_image_print(FILE *out, const struct ft_image *, uint64_t now_ns);

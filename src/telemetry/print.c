@@ -1,7 +1,7 @@
 /*
- * Text of an image for people: who the process is, its communicators, the operations that have not
- * ended and the last that have, its links. Enum values come from the file and are named through
- * functions that accept any number.
+ * Prints an image as text for people: the process, its communicators, the operations that have not
+ * ended and the last ones that have, and its links. Enum values come from the file, so the
+ * functions that name them accept any number.
  */
 #include "format.h"
 
@@ -14,8 +14,8 @@
 #define LAST_ENDED 16
 #define MOST_RUNNING 64
 
-/* 1.5 s, 23.0 ms, ... into buf of 24. */
-static const char *span(char *buf, uint64_t from_ns, uint64_t to_ns)
+/* Writes a time span such as "1.5 s" or "23.0 ms" to buf, which has 24 bytes. */
+static const char *format_span(char *buf, uint64_t from_ns, uint64_t to_ns)
 {
     if (from_ns == 0 || to_ns < from_ns)
         return "-";
@@ -68,8 +68,8 @@ static void print_process(FILE *out, const struct ft_tm_header *h, uint64_t now_
     fprintf(out,
             "process %u (%s) on %s: %s; opened %s, %s ago; engine %016" PRIx64 ", host %016" PRIx64
             "\n",
-            h->pid, h->program, h->hostname, process_text(h), when, span(age, h->opened_ns, now_ns),
-            h->engine, h->host);
+            h->pid, h->program, h->hostname, process_text(h), when,
+            format_span(age, h->opened_ns, now_ns), h->engine, h->host);
     fprintf(out, "  %" PRIu64 " operations recorded", h->ops);
     if (h->lost_comms)
         fprintf(out, "; %" PRIu64 " communicators and %" PRIu64 " operations not (table full)",
@@ -132,8 +132,8 @@ static void print_op(FILE *out, const struct ft_tm_op *r, bool torn, uint64_t no
     if (r->status != FT_OK)
         fprintf(out, " (%s)", ft_status_text(r->status));
     fprintf(out, "; waited %s, ran %s",
-            span(queued, t[FT_TM_CREATED], t[FT_TM_STARTED] ? t[FT_TM_STARTED] : end),
-            span(ran, t[FT_TM_STARTED], end));
+            format_span(queued, t[FT_TM_CREATED], t[FT_TM_STARTED] ? t[FT_TM_STARTED] : end),
+            format_span(ran, t[FT_TM_STARTED], end));
     int peer = (int)(r->wait & FT_TM_PEER_MASK) - 1;
     if (!op_ended(r) && t[FT_TM_STARTED]) {
         fprintf(out, "; at step %" PRIu64, r->wait >> FT_TM_PEER_BITS);

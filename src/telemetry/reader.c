@@ -1,7 +1,7 @@
 /*
- * Copies of telemetry files, taken from outside and checked before use. The file is read, not
- * mapped: its owner may truncate it at any moment. Nothing in it is trusted: sizes must be exactly
- * this version's, strings are cut and made printable, numbers that index or name something are
+ * Copies telemetry files and checks the copies before use. A file is read and not mapped, because
+ * its owner may truncate it at any time. Nothing in it is trusted: sizes must be exactly those of
+ * this version, strings are cut and made printable, and numbers that index or name something are
  * checked where they are used.
  */
 #include "format.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* of one record that is being written; a running writer leaves it within 100 ns */
+/* attempts to read one record that is being written; a running writer finishes it within 100 ns */
 #define RETRIES 8
 
 static uint32_t guard_at(const void *row)
@@ -36,7 +36,7 @@ static int read_all(int fd, void *buf, size_t len_bytes, size_t off)
             return ft_fail(FT_INVAL, "the file is cut off at %zu bytes", off + done);
         done += (size_t)n;
     }
-    /* orders one copy before the next; pairs with the guards' release stores */
+    /* orders one copy before the next one; pairs with the release stores of the guards */
     __atomic_thread_fence(__ATOMIC_ACQUIRE);
     return FT_OK;
 }
@@ -56,14 +56,14 @@ static bool reread(int fd, size_t off, void *row, size_t len_bytes)
     return false;
 }
 
-/* One table in the three copies. */
+/* The position of one table, which is the same in all three copies. */
 struct table {
     size_t off, nrows, row_bytes;
     unsigned char *torn;
 };
 
-static void settle(struct ft_image *image, const void *before, const void *after,
-                   const struct table *table)
+static void settle_table(struct ft_image *image, const void *before, const void *after,
+                         const struct table *table)
 {
     for (size_t i = 0; i < table->nrows; i++) {
         size_t off = table->off + i * table->row_bytes;
@@ -83,8 +83,8 @@ static void settle_all(struct ft_image *image, const struct ft_tm_file *before,
                                 sizeof(struct ft_tm_comm), image->comm_torn};
     const struct table ops = {offsetof(struct ft_tm_file, op), FT_TM_OPS, sizeof(struct ft_tm_op),
                               image->op_torn};
-    settle(image, before, after, &comms);
-    settle(image, before, after, &ops);
+    settle_table(image, before, after, &comms);
+    settle_table(image, before, after, &ops);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -185,7 +185,7 @@ int ft_image_parse(const void *data, size_t len_bytes, struct ft_image **out)
 static int open_file(const char *path, int *fd)
 {
     struct stat st;
-    /* a pipe would wait for its writer */
+    /* O_NONBLOCK: opening a pipe would wait for its writer */
     *fd = ft_fd_own(open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (*fd < 0)
         return ft_fail(FT_INVAL, "cannot open: %s", strerror(errno));
@@ -199,7 +199,8 @@ static int open_file(const char *path, int *fd)
     return FT_OK;
 }
 
-/* Three copies: guards, rows, guards. Rows that changed meanwhile are read again one by one. */
+/* Makes three copies: guards, rows, guards. Rows that changed in between are read again one by
+ * one. */
 int ft_image_load(const char *path, struct ft_image **out)
 {
     struct ft_image *image = image_new();

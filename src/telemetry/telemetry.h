@@ -1,8 +1,8 @@
 /*
- * telemetry: the writing side, one file a rank in /dev/shm (layout in docs/telemetry-format.md),
- * and the reader that ftccl-info and later tools use. The engine writes with plain and release
- * stores; a reader needs nothing from the process and works on a stopped or dead one. A rank
- * without a file (FTCCL_TELEMETRY=0, /dev/shm full) gets a NULL handle, which every call accepts.
+ * telemetry: the writer of one file per rank in /dev/shm (layout in docs/telemetry-format.md), and
+ * the reader that ftccl-info uses. The engine writes with plain and release stores. A reader needs
+ * no help of the process, so it works on a stopped or dead one. A rank without a file
+ * (FTCCL_TELEMETRY=0, /dev/shm full) gets a NULL handle, which every function accepts.
  */
 #ifndef FT_TELEMETRY_H
 #define FT_TELEMETRY_H
@@ -11,41 +11,42 @@
 
 struct ft_telemetry;
 
-/* Creates /dev/shm/ftccl-<uid>-<pid>-<n> (0600, allocated up front, at most 1 MiB) and removes
- * files whose process is gone since more than a minute. NULL when there is no space or it is
- * switched off: said once in the log. */
+/* Creates /dev/shm/ftccl-<uid>-<pid>-<n> (mode 0600, allocated up front, at most 1 MiB), and
+ * removes files whose process has been gone for more than a minute. Returns NULL if there is no
+ * space (one warning in the log) or if telemetry is off. */
 struct ft_telemetry *ft_telemetry_open(struct ft_env *, uint64_t engine, uint64_t host);
-/* removes the file; a killed rank's stays for the reader */
+/* removes the file; the file of a killed rank stays for the reader */
 void ft_telemetry_close(struct ft_telemetry *);
 
-/* A row of the communicator table; -1 if full (then nothing of that communicator is recorded). */
+/* Adds a row to the communicator table and returns it. -1: the table is full; then nothing of that
+ * communicator is recorded. */
 int ft_telemetry_comm_open(struct ft_telemetry *, uint64_t ctx, uint64_t epoch, int nranks,
                            int rank, const char *name);
 void ft_telemetry_comm_close(struct ft_telemetry *, int comm);
 
-/* One record of the operation ring; returns its index, which later calls take. Old records are
- * overwritten, except those of running operations; later calls for an overwritten one do
- * nothing. */
+/* Writes one record in the ring of operations and returns its handle for later calls. Old records
+ * are overwritten, except those of running operations. Later calls with the handle of an
+ * overwritten record do nothing. */
 uint32_t ft_telemetry_op(struct ft_telemetry *, int comm, uint64_t seq, const struct ft_coll *,
                          const char *algo, uint64_t now_ns);
-/* enum ft_op_state */
+/* state: enum ft_op_state */
 void ft_telemetry_op_state(struct ft_telemetry *, uint32_t op, int state, int status,
                            uint64_t now_ns);
-/* What it is doing now: step and the rank waited for (-1 none). A few plain stores: called on the
- * data path. */
+/* Records the present step of an operation, and the rank for which it waits (-1: none). A few plain
+ * stores: the data path calls it. */
 void ft_telemetry_op_wait(struct ft_telemetry *, uint32_t op, uint64_t step, int peer);
 
-/* A row for one link: the peer's rank in its first communicator, the transport, direction. -1 if
- * full. */
+/* Adds a row for one link: the peer's engine id, its rank in its first communicator, the transport,
+ * and the direction. -1: the table is full. */
 int ft_telemetry_link_open(struct ft_telemetry *, uint64_t peer, int peer_rank,
                            const char *transport, bool sender);
-/* The link's totals since it was opened (not increments): four stores, as often or as seldom as the
- * caller likes. */
+/* Sets the link's totals since it was opened (not increments). Four stores; the caller chooses how
+ * often. */
 void ft_telemetry_link_count(struct ft_telemetry *, int link, uint64_t messages, uint64_t bytes,
                              uint64_t transfer_ns, uint64_t wait_ns);
 void ft_telemetry_link_close(struct ft_telemetry *, int link);
 
-/* Operation states, one list for engine and readers. */
+/* The states of an operation, for the engine and for readers. */
 #define FT_OP_STATES(X) X(NEW) X(QUEUED) X(RUNNING) X(DRAINING) X(DONE) X(FAILED) X(SKIPPED)
 enum ft_op_state {
 #define X(name) FT_OP_##name,
@@ -55,8 +56,9 @@ enum ft_op_state {
 };
 const char *ft_op_state_name(int state);
 
-/* The reader: prints every file of the process (tables, last operations, links) as text. FT_INVAL:
- * no such file or not ours; a malformed file is refused with what is wrong, never trusted. */
+/* Prints every telemetry file of a process as text: tables, last operations, links. FT_INVAL: there
+ * is no such file, it belongs to another user, or it is malformed; the sentence says what is
+ * wrong. */
 int ft_telemetry_print(FILE *out, int pid);
 
 #endif

@@ -1,12 +1,12 @@
 /*
- * Writing records. All calls for one rank are made with its the caller holds the engine, so there
- * is one writer; readers are other processes that map or read the file at any moment. The guard of
- * a record is what they check (format.h).
+ * Writes records. The caller of each function holds the rank's engine, so there is one writer.
+ * Readers are other processes that map or read the file at any time. They check the guard of a
+ * record (format.h).
  *
- * An operation that runs keeps its record however many are enqueued behind it: the ring steps over
- * records in RUNNING or DRAINING, at most one of each row of the communicator table and channel, so
- * within MAX_STEP_OVER. What the process reads back from its own file is bounded before use:
- * another process of the user may have written there.
+ * An operation that runs keeps its record, however many operations are enqueued after it: the ring
+ * skips records in RUNNING or DRAINING. There is at most one such record per row of the
+ * communicator table and channel, so MAX_STEP_OVER is enough. What the process reads from its own
+ * file is checked before use: another process of the user may have written there.
  */
 #include "writer.h"
 
@@ -14,13 +14,13 @@
 
 #define NO_OP UINT32_MAX
 #define MAX_STEP_OVER 256
-#define LAST_GENERATION (UINT32_MAX / FT_TM_OPS - 1) /* NO_OP is never a handle */
+#define LAST_GENERATION (UINT32_MAX / FT_TM_OPS - 1) /* so that NO_OP is never a handle */
 
-/* Between the two, plain stores. The fence keeps them behind the odd guard, the release store
- * before the even one. */
+/* guard_enter() and guard_leave() enclose plain stores. The fence keeps these stores after the odd
+ * guard, and the release store keeps them before the even guard. */
 static inline void guard_enter(uint32_t *guard)
 {
-#ifdef __SANITIZE_THREAD__ /* does not know fences */
+#ifdef __SANITIZE_THREAD__ /* the thread sanitizer does not understand fences */
     __atomic_exchange_n(guard, *guard | 1, __ATOMIC_SEQ_CST);
 #else
     __atomic_store_n(guard, *guard | 1, __ATOMIC_RELAXED);
@@ -130,7 +130,8 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     r->red = (uint8_t)coll->red;
     r->state = FT_OP_NEW;
     if (algo != t->algo_from)
-        copy_text(t->algo, sizeof t->algo, algo); /* names are constants */
+        /* names are constants, so equal pointers mean equal names */
+        copy_text(t->algo, sizeof t->algo, algo);
     t->algo_from = algo;
     memcpy(r->algo, t->algo, sizeof r->algo);
     uint32_t id = r->id;
@@ -141,11 +142,11 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     return id;
 }
 
-/* NULL if the record has been overwritten since. */
-static struct ft_tm_op *find(struct ft_telemetry *t, uint32_t op)
+/* Returns the record of a handle, or NULL if it has been overwritten. */
+static struct ft_tm_op *find_op(struct ft_telemetry *t, uint32_t op)
 {
     if (!t || op == NO_OP || op < FT_TM_OPS)
-        return NULL; /* generations count from 1 */
+        return NULL; /* generations count from 1, so a valid handle is at least FT_TM_OPS */
     struct ft_tm_op *r = &t->file->op[op % FT_TM_OPS];
     return r->id == op ? r : NULL;
 }
@@ -163,7 +164,7 @@ static int time_of(int state)
 void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int status,
                            uint64_t now_ns)
 {
-    struct ft_tm_op *r = find(t, op);
+    struct ft_tm_op *r = find_op(t, op);
     if (!r)
         return;
     guard_enter(&r->guard);
@@ -175,7 +176,7 @@ void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int s
         return;
     struct ft_tm_comm *c = &t->file->comm[r->comm % FT_TM_COMMS];
     if (c->ctx != r->ctx)
-        return; /* the row has a new owner */
+        return; /* another communicator has the row now */
     store64(&c->ended, c->ended + 1);
     if (state != FT_OP_DONE)
         store64(&c->failed, c->failed + 1);
@@ -185,7 +186,7 @@ void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int s
 
 void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, uint64_t step, int peer)
 {
-    struct ft_tm_op *r = find(t, op);
+    struct ft_tm_op *r = find_op(t, op);
     if (r)
         store64(&r->wait, step << FT_TM_PEER_BITS | ((uint32_t)(peer + 1) & FT_TM_PEER_MASK));
 }
@@ -202,7 +203,8 @@ int ft_telemetry_link_open(struct ft_telemetry *t, uint64_t peer, int peer_rank,
         struct ft_tm_link *l = &t->file->link[row];
         if (l->state == FT_TM_OPEN)
             continue;
-        __atomic_store_n(&l->state, FT_TM_FREE, __ATOMIC_RELAXED); /* readers skip it meanwhile */
+        /* readers skip the row while it is FREE */
+        __atomic_store_n(&l->state, FT_TM_FREE, __ATOMIC_RELAXED);
         store64(&l->messages, 0);
         store64(&l->bytes, 0);
         store64(&l->transfer_ns, 0);

@@ -1,5 +1,5 @@
 /*
- * The writer's own state, shared by file.c and writer.c.
+ * The state of the writer, shared by file.c and writer.c.
  */
 #ifndef FT_TELEMETRY_WRITER_H
 #define FT_TELEMETRY_WRITER_H
@@ -11,14 +11,14 @@
 struct ft_telemetry {
     struct ft_tm_file *file;
     struct ft_env *env;
-    uint64_t serial; /* operations recorded */
-    uint32_t next;   /* slot that the next one takes, if nothing runs there */
+    uint64_t serial; /* number of operations recorded */
+    uint32_t next;   /* slot of the next operation, unless an operation that runs has it */
     int next_comm, next_link;
-    /* the name of the latest operation's algorithm, and its copy as records have it */
+    /* the name of the latest operation's algorithm, and its copy in the form of a record */
     const char *algo_from;
     char algo[sizeof((struct ft_tm_op *)NULL)->algo];
     pid_t pid;
-    struct ft_telemetry *others; /* open in this process */
+    struct ft_telemetry *others; /* next file that is open in this process */
     char path[128];
 };
 

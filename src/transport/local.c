@@ -151,7 +151,7 @@ bool ft_local_link_meet(struct ft_local_link *l, int fd, const struct ft_pinned_
     const struct ft_transport_config *config = &l->base.transport->config;
     if (!config->pinned || !place->len_bytes)
         return false;
-    if (ft_pinned_meet(config->pinned, fd, place, &l->slots.pinned) == FT_OK)
+    if (ft_pinned_map(config->pinned, fd, place, &l->slots.pinned) == FT_OK)
         return true;
     FT_LOG(INFO, "shm", config->rank, "messages of engine %016llx to the GPU are staged: %s",
            (unsigned long long)l->base.peer, ft_fail_text());
@@ -190,7 +190,7 @@ void ft_local_link_remove(struct ft_local_link *l)
     if (l->base.sender)
         ft_slots_unpin(&l->slots);
     else
-        ft_pinned_part(l->slots.pinned);
+        ft_pinned_release(l->slots.pinned);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     l->open = false;

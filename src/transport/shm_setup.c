@@ -196,7 +196,7 @@ static int pull(struct ft_local_link *local, uint64_t at, void *to, size_t len_b
 {
     struct ft_shm_link *l = FT_CONTAINER(local, struct ft_shm_link, local);
     int rc = ft_pull(l->pid, at, to, len_bytes);
-    return ft_liveness_held(l->liveness) ? rc : ft_fail(FT_LINK, "the process has ended");
+    return ft_liveness_alive(l->liveness) ? rc : ft_fail(FT_LINK, "the process has ended");
 }
 
 /* Can this process read the sender's memory? It has when it has seen the cookie. */

@@ -5,7 +5,7 @@
  * that a channel nobody reads never delays another one: ft_window() of any size and, where the
  * transport can, up to FT_WINDOW_SMALL small ones.
  *
- * Rules. All calls but reg and unreg are made with the the caller holds the engine and never block.
+ * Rules. All calls but reg and unreg are made by a caller that holds the engine, and never block.
  * An accepted send completes exactly once: its req->status leaves FT_AGAIN in that call or in a
  * later poll; when a link goes down all its pending sends complete with FT_LINK. A transport
  * reports that a link is down; it never declares a peer dead. Messages for a context that is not

@@ -364,7 +364,7 @@ static void reach_there(void)
     struct ft_pinned *met =
         FT_CONTAINER(accepted, struct ft_shm_link, local.base)->local.slots.pinned;
     if (met && rnd() % 4)
-        ft_pinned_set_devmem(met, ft_pinned_over(on_device, sizeof on_device));
+        ft_pinned_set_devmem(met, ft_pinned_of_devmem(on_device, sizeof on_device));
 }
 
 static void close_met(struct ft_pinned *met)

@@ -86,7 +86,7 @@ static void try_join(const uint8_t *data, size_t len_bytes)
         complain("an impossible join");
     if (strlen(msg.endpoint.config_text) > FT_ENDPOINT_TEXT_MAX ||
         msg.endpoint.address_bytes > FT_ENDPOINT_BYTES)
-        complain("an impossible card");
+        complain("an impossible endpoint");
     size_t n = ft_join_encode(once, &msg);
     if (!decode_join(once, n, &msg) || ft_join_encode(twice, &msg) != n ||
         memcmp(once, twice, n) != 0)
@@ -132,8 +132,8 @@ static void try_table(const uint8_t *data, size_t len_bytes)
         memcpy(r.buf + r.have_bytes, data, got);
         data += got;
     }
-    if (status == FT_OK && r.ncards != count)
-        complain("a table that is complete without all cards");
+    if (status == FT_OK && r.nendpoints != count)
+        complain("a table that is complete without all endpoints");
     if (status == FT_OK && r.left_bytes + r.have_bytes > 0)
         complain("a table that is complete before its frame ends");
     accepted[TARGET_TABLE] += status == FT_OK;
@@ -195,7 +195,7 @@ static void try_gather(const uint8_t *data, size_t len_bytes)
         if (data[0] % 16 == 15 && g->state == FT_GATHER_OPEN)
             ft_gather_timeout(g, now_ns);
         if (data[0] % 16 == 13)
-            ft_gather_tell(g, who);
+            ft_gather_mark_told(g, who);
         if (data[0] % 16 == 12 && g->survivors && !g->supplied && nranks > g->survivors)
             ft_gather_supply(g, nranks, survivor, now_ns);
         if (data[0] % 16 < 13 && who < nranks && nids <= nranks) {

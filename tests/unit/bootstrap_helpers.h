@@ -119,7 +119,7 @@ inline void expect_tables(const std::vector<Outcome> &all)
         for (int i = 0; i < t->nranks; i++) {
             ft_endpoint want = make_endpoint(i);
             EXPECT_EQ(0, memcmp(&want, &t->endpoint[i], sizeof want))
-                << "rank " << r << " has another card of rank " << i;
+                << "rank " << r << " has another endpoint of rank " << i;
         }
     }
 }

@@ -25,11 +25,11 @@ class Board : public testing::Test
         ASSERT_EQ(ft_pinned_make(65536, &own), FT_OK);
         ASSERT_EQ(ft_pinned_make(65536, &other), FT_OK);
         ft_pinned_locate(own, &place);
-        ASSERT_EQ(ft_pinned_meet(other, own->fd, &place, &met), FT_OK);
+        ASSERT_EQ(ft_pinned_map(other, own->fd, &place, &met), FT_OK);
     }
     void TearDown() override
     {
-        ft_pinned_part(met);
+        ft_pinned_release(met);
         while (struct ft_pinned *gone = ft_pinned_take_unkept(other, false))
             ft_pinned_close(gone);
         ft_pinned_close(other);
@@ -37,11 +37,11 @@ class Board : public testing::Test
     }
     int coll(uint64_t seq, int self = 3) const
     {
-        return ft_readiness_ask(met, 77, self, false, seq);
+        return ft_readiness_query(met, 77, self, false, seq);
     }
     int receive(uint64_t seq, int self = 3) const
     {
-        return ft_readiness_ask(met, 77, self, true, seq);
+        return ft_readiness_query(met, 77, self, true, seq);
     }
 };
 
@@ -50,22 +50,22 @@ TEST_F(Board, AnswersWhatItsOwnerHasSaid)
     EXPECT_EQ(coll(1), FT_NOTSUP);
     struct ft_readiness *readiness = ft_readiness_open(own, 77);
     ASSERT_NE(readiness, nullptr);
-    EXPECT_EQ(ft_readiness_of(own, 77), readiness);
+    EXPECT_EQ(ft_readiness_find(own, 77), readiness);
     EXPECT_EQ(coll(1), FT_AGAIN) << "it does not know yet whom it reaches";
-    ft_readiness_say(readiness, 5, true);
+    ft_readiness_publish(readiness, 5, true);
     EXPECT_EQ(coll(1), FT_AGAIN);
-    ft_readiness_reach(readiness, 3);
-    ft_readiness_reach(readiness, 0);
-    ft_readiness_ready(readiness);
+    ft_readiness_add_rank(readiness, 3);
+    ft_readiness_add_rank(readiness, 0);
+    ft_readiness_set_complete(readiness);
     EXPECT_EQ(coll(5), FT_OK);
     EXPECT_EQ(coll(4), FT_OK) << "earlier in the same group";
     EXPECT_EQ(coll(6), FT_AGAIN);
     EXPECT_EQ(coll(5, 1), FT_NOTSUP) << "that rank's memory is not reached";
     EXPECT_EQ(coll(5, 0), FT_OK);
-    ft_readiness_say(readiness, 6, false);
+    ft_readiness_publish(readiness, 6, false);
     EXPECT_EQ(coll(6), FT_NOTSUP);
     EXPECT_EQ(receive(1), FT_AGAIN);
-    ft_readiness_say_receive(readiness, 3, 2, true);
+    ft_readiness_publish_receive(readiness, 3, 2, true);
     EXPECT_EQ(receive(2), FT_OK);
     EXPECT_EQ(receive(1), FT_NOTSUP) << "that receive is over";
     EXPECT_EQ(receive(3), FT_AGAIN);
@@ -89,10 +89,10 @@ TEST_F(Board, RunsOutOfRoomAndGetsItBack)
     EXPECT_EQ(ft_readiness_open(own, 0), nullptr);
     /* those that find no room are not reached */
     for (int rank = 0; rank < 100; rank++)
-        ft_readiness_reach(ft_readiness_of(own, 1000), rank);
-    ft_readiness_ready(ft_readiness_of(own, 1000));
-    EXPECT_EQ(ft_readiness_ask(met, 1000, 0, false, 1), FT_AGAIN);
-    EXPECT_EQ(ft_readiness_ask(met, 1000, 99, false, 1), FT_NOTSUP);
+        ft_readiness_add_rank(ft_readiness_find(own, 1000), rank);
+    ft_readiness_set_complete(ft_readiness_find(own, 1000));
+    EXPECT_EQ(ft_readiness_query(met, 1000, 0, false, 1), FT_AGAIN);
+    EXPECT_EQ(ft_readiness_query(met, 1000, 99, false, 1), FT_NOTSUP);
 }
 
 TEST_F(Board, NonsenseIsAnAnswer)
@@ -102,8 +102,8 @@ TEST_F(Board, NonsenseIsAnAnswer)
     for (int i = 0; i < 1000; i++) {
         for (size_t k = 0; k < FT_PINNED_READINESS_BYTES / sizeof *words; k++)
             words[k] = random() % 4;
-        int rc = ft_readiness_ask(met, random() % 4, static_cast<int>(random() % 4), random() % 2,
-                                  random() % 4);
+        int rc = ft_readiness_query(met, random() % 4, static_cast<int>(random() % 4), random() % 2,
+                                    random() % 4);
         EXPECT_TRUE(rc == FT_OK || rc == FT_AGAIN || rc == FT_NOTSUP) << rc;
     }
 }

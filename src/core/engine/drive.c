@@ -211,7 +211,7 @@ static bool rest_for_gpu(struct ft_engine *engine)
     return true;
 }
 
-/* Sleeps with the the caller holds the engine until a peer or another thread does something; true
+/* The caller holds the engine, and sleeps until a peer or another thread does something; true
  * if somebody did, false if time passed. `mine`: how many of `wanted` are the caller. */
 static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
 {

@@ -187,7 +187,7 @@ static bool map_pinned_of(struct ft_engine *engine, struct ft_peer *peer)
         len != sizeof place)
         return false;
     memcpy(&place, part, sizeof place);
-    if (ft_pinned_meet(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK)
+    if (ft_pinned_map(engine->gpu->pinned, -1, &place, &peer->pinned) == FT_OK)
         return true;
     FT_LOG(INFO, "net", engine->rank, "messages of rank %d to the GPU are staged: %s", peer->rank,
            ft_fail_text());
@@ -217,6 +217,6 @@ void ft_locality_reach(struct ft_engine *engine)
 
 void ft_locality_part(struct ft_peer *peer)
 {
-    ft_pinned_part(peer->pinned);
+    ft_pinned_release(peer->pinned);
     peer->pinned = NULL;
 }

@@ -189,7 +189,7 @@ int ft_agreement_result(const struct ft_comm *comm, const struct ft_agreement *a
 int ft_agreement_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,
                                  struct ft_agreement **out);
 uint64_t ft_agreement_child_held(const struct ft_comm *comm, enum ft_agree_kind kind);
-/* To come to one, with the the caller holds the engine and the agreement's number:
+/* Enters the agreement of that number; the caller holds the engine.
  * FT_AGREEMENT_RETRY is each context's own of policy retry, apart from those to which users come.
  */
 #define FT_AGREEMENT_RETRY UINT32_MAX

@@ -35,7 +35,7 @@ struct ft_fast {
 };
 
 /* If the stream, the communicator and its engine have nothing else to do: an operation to fill,
- * with the the caller holds the engine until it is run or cancelled. NULL: it has to queue. */
+ * and the caller holds the engine until it is run or cancelled. NULL: it has to queue. */
 struct ft_op *ft_fast_begin(struct ft_comm *comm, const struct ft_stream *stream,
                             const struct ft_coll *coll, int red);
 void ft_fast_cancel(struct ft_comm *comm);

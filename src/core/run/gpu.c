@@ -381,7 +381,8 @@ int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank,
     struct ft_link *link = comm->peers[rank]->tx;
     int rc = FT_NOTSUP;
     if (op->gpu && comm->readiness && other && link->ops->reserve_devmem && !comm->limits.verify)
-        rc = ft_readiness_ask(other, comm->ctx, comm->view.rank, op->coll.kind == FT_SEND, op->seq);
+        rc = ft_readiness_query(other, comm->ctx, comm->view.rank, op->coll.kind == FT_SEND,
+                                op->seq);
     if (rc == FT_AGAIN && header->len >= WAIT_BYTES && waits_anyway(comm, op))
         return FT_AGAIN;
     if (rc == FT_OK)

@@ -8,14 +8,14 @@
 void ft_readiness_attach(struct ft_comm *comm)
 {
     const struct ft_pinned *pinned = comm->engine->gpu ? comm->engine->gpu->pinned : NULL;
-    comm->readiness = pinned ? ft_readiness_of(pinned, comm->ctx) : NULL;
+    comm->readiness = pinned ? ft_readiness_find(pinned, comm->ctx) : NULL;
     if (!comm->readiness)
         return;
     for (int r = 0; r < comm->view.nranks; r++) {
         if (comm->peers[r] && ft_pinned_devmem(comm->peers[r]->pinned))
-            ft_readiness_reach(comm->readiness, r);
+            ft_readiness_add_rank(comm->readiness, r);
     }
-    ft_readiness_ready(comm->readiness);
+    ft_readiness_set_complete(comm->readiness);
 }
 
 /* Of all that the running work has: where some are on the GPU and some are not, none is said to be.
@@ -34,13 +34,13 @@ void ft_readiness_tell(struct ft_comm *comm)
             on_device &= op->gpu != NULL;
     }
     if (last > 0)
-        ft_readiness_say(comm->readiness, last, on_device);
+        ft_readiness_publish(comm->readiness, last, on_device);
 }
 
 void ft_readiness_tell_receive(struct ft_comm *comm, int rank)
 {
     const struct ft_op *next = comm->p2p.recvs[rank].head;
     if (comm->readiness && next)
-        ft_readiness_say_receive(comm->readiness, rank, next->seq,
-                                 next->gpu && !comm->limits.verify);
+        ft_readiness_publish_receive(comm->readiness, rank, next->seq,
+                                     next->gpu && !comm->limits.verify);
 }

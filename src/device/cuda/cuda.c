@@ -1,6 +1,6 @@
 /*
- * The CUDA device: the GPU of a context of the program's. Kernels are loaded then, so that nothing
- * has to be while an operation runs.
+ * The CUDA device: the GPU of the program's context. Opening it loads all kernels, so that nothing
+ * has to be loaded while an operation runs.
  */
 #include "device/cuda/cuda.h"
 #include "device/cuda/open.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* this thread's mode, for the time in which it is ours */
+/* the capture mode that this thread had before ft_cuda_enter() */
 static _Thread_local CUstreamCaptureMode outside;
 
 int ft_cuda_enter(const struct ft_cuda_device *cuda)
@@ -27,7 +27,7 @@ void ft_cuda_leave(const struct ft_cuda_device *cuda)
     cuda->driver->cuCtxPopCurrent(&popped);
 }
 
-/* ---- which ----------------------------------------------------------------------------------- */
+/* ---- selection ------------------------------------------------------------------------------- */
 
 struct ft_device_gpu ft_cuda_of_thread(bool load)
 {
@@ -66,7 +66,7 @@ int ft_cuda_count(void)
                : 0;
 }
 
-/* The context; one of a number is retained. */
+/* Returns the context. The primary context of a numbered GPU is retained. */
 static int take_context(const struct ft_cuda_driver *driver, struct ft_device_gpu which,
                         CUcontext *out)
 {
@@ -95,8 +95,8 @@ static int find_device(struct ft_cuda_device *cuda, struct ft_device_gpu which)
     return rc;
 }
 
-/* All of it, which the driver may else put off till the first launch: that would then wait for the
- * kernels of other ranks of the process. */
+/* Loads the kernel completely. The driver may otherwise defer that to the first launch, and the
+ * launch would then wait for kernels of other ranks of the process. */
 static int load_kernel(struct ft_cuda_device *cuda)
 {
     char gpu[64] = "";
@@ -122,8 +122,8 @@ static int load_kernel(struct ft_cuda_device *cuda)
     return rc;
 }
 
-/* The device reaches it from now on, at the same address; entered. */
-static int show(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
+/* Registers a chunk with the device, at the same address, and shows it. Entered. */
+static int show_chunk(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
 {
     const struct ft_cuda_driver *driver = cuda->driver;
     CUdeviceptr dev_ptr = 0;
@@ -141,7 +141,7 @@ static int show(const struct ft_cuda_device *cuda, struct ft_pinned *chunk)
     return rc;
 }
 
-static void hide(struct ft_cuda_device *cuda, struct ft_pinned *chunk)
+static void hide_chunk(struct ft_cuda_device *cuda, struct ft_pinned *chunk)
 {
     ft_cuda_unshare(cuda, chunk);
     if (chunk->shown)
@@ -149,9 +149,9 @@ static void hide(struct ft_cuda_device *cuda, struct ft_pinned *chunk)
     ft_pinned_close(chunk);
 }
 
-/* Buffers of links may lie in pinned memory: there the device gets at messages without a copy by
- * the processor. Without it everything works by copies. */
-static void give_pinned(struct ft_cuda_device *cuda)
+/* Creates pinned memory for the buffers of links. There the device accesses messages without a copy
+ * by the CPU. Without pinned memory every message is staged. */
+static void make_pinned(struct ft_cuda_device *cuda)
 {
     size_t want = (size_t)ft_param_int(FT_PARAM_CUDA_PINNED_BYTES);
     struct ft_pinned *own = NULL;
@@ -159,7 +159,7 @@ static void give_pinned(struct ft_cuda_device *cuda)
         return;
     int rc = ft_pinned_make(want, &own);
     if (rc == FT_OK)
-        rc = show(cuda, own);
+        rc = show_chunk(cuda, own);
     if (rc == FT_OK)
         cuda->base.pinned = own, ft_cuda_share(cuda);
     else
@@ -177,7 +177,7 @@ static void cuda_reach(struct ft_device *device)
         return;
     pthread_mutex_lock(&cuda->reaching);
     while ((other = ft_pinned_unshown(device->pinned))) {
-        other->refused = show(cuda, other) != FT_OK;
+        other->refused = show_chunk(cuda, other) != FT_OK;
         if (!other->refused)
             ft_cuda_share_meet(cuda, other);
         else
@@ -185,9 +185,9 @@ static void cuda_reach(struct ft_device *device)
                    "the pinned memory of a peer is not reached, and its messages are staged: %s",
                    ft_fail_text());
     }
-    while (ft_cuda_quiet(cuda) && !ft_cuda_stands() &&
+    while (ft_cuda_commands_done(cuda) && !ft_cuda_kernel_pending() &&
            (other = ft_pinned_take_unkept(device->pinned, false)))
-        hide(cuda, other);
+        hide_chunk(cuda, other);
     pthread_mutex_unlock(&cuda->reaching);
     ft_cuda_leave(cuda);
 }
@@ -214,7 +214,7 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
         ft_cuda_device_release(cuda);
         return rc;
     }
-    give_pinned(cuda);
+    make_pinned(cuda);
     *out = &cuda->base;
     return FT_OK;
 }
@@ -222,7 +222,7 @@ int ft_cuda_open(struct ft_device_gpu which, struct ft_device **out)
 void ft_cuda_device_release(struct ft_cuda_device *cuda)
 {
     if (atomic_fetch_sub_explicit(&cuda->refs, 1, memory_order_acq_rel) == 1)
-        ft_cuda_leave_device(cuda);
+        ft_cuda_defer_device(cuda);
 }
 
 void ft_cuda_free_device(struct ft_cuda_device *cuda)
@@ -230,9 +230,9 @@ void ft_cuda_free_device(struct ft_cuda_device *cuda)
     if (cuda->module && ft_cuda_enter(cuda) == FT_OK) {
         struct ft_pinned *own = cuda->base.pinned, *other;
         while (own && (other = ft_pinned_take_unkept(own, true)))
-            hide(cuda, other);
+            hide_chunk(cuda, other);
         if (own)
-            hide(cuda, own);
+            hide_chunk(cuda, own);
         cuda->driver->cuModuleUnload(cuda->module);
         ft_cuda_leave(cuda);
     }
@@ -271,7 +271,8 @@ int ft_cuda_alloc(struct ft_device_gpu which, size_t len_bytes, void **out)
     return rc;
 }
 
-/* A context that was retained for the memory is retained once more to get at it. */
+/* The context was retained for the memory; take_context() retains it again. So it is released
+ * twice. */
 void ft_cuda_free(struct ft_device_gpu which, void *ptr)
 {
     const struct ft_cuda_driver *driver;
@@ -314,7 +315,7 @@ static void cuda_free(struct ft_device *device, void *ptr, size_t len_bytes)
     ft_cuda_leave(cuda);
 }
 
-/* Device, managed and host-registered memory; the driver knows nothing of the rest. */
+/* True for device, managed and host-registered memory; the driver does not know other memory. */
 static bool cuda_owns(struct ft_device *device, const void *ptr)
 {
     const struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);

@@ -1,5 +1,5 @@
 /*
- * Loads libcuda.so.1. No driver is not an error: the device is absent then.
+ * Loads libcuda.so.1. A missing driver is not an error: there is no CUDA device then.
  */
 #include "device/cuda/cuda.h"
 
@@ -8,7 +8,7 @@
 
 #define LIBRARY "libcuda.so.1"
 #define QUOTED(x) #x
-#define SYMBOL(x) QUOTED(x) /* after cuda.h has put the version behind the name */
+#define SYMBOL(x) QUOTED(x) /* expands the name first, because cuda.h adds the version to it */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_cuda_driver driver;

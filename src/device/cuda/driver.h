@@ -1,6 +1,6 @@
 /*
- * The driver's calls that the device uses, found in libcuda.so.1 when a device is opened for the
- * first time. Nothing is linked to it.
+ * The driver's functions that the device uses. They are looked up in libcuda.so.1 when a device is
+ * opened for the first time. Nothing is linked with that library.
  */
 #ifndef FT_CUDA_DRIVER_H
 #define FT_CUDA_DRIVER_H
@@ -8,7 +8,7 @@
 #include <cuda.h>
 #include <stdbool.h>
 
-/* The names stand for the versions that cuda.h defines them to. */
+/* cuda.h defines each name to its current version. */
 /* clang-format off */
 #define FT_CUDA_CALLS(X) \
     X(cuInit) \
@@ -66,10 +66,10 @@ struct ft_cuda_driver {
 #undef X
 };
 
-/* The driver, initialised. `load`: also if nothing in this process has loaded it yet. FT_NOTSUP
- * with a sentence: there is none. */
+/* Returns the initialised driver. `load`: load it even if nothing in this process has loaded it
+ * yet. Returns FT_NOTSUP with a sentence if there is none. */
 int ft_cuda_driver(bool load, const struct ft_cuda_driver **out);
-/* FT_OK, or the status of a call that failed, with a sentence that names it. */
+/* Returns FT_OK, or a status with a sentence that names the failed call. */
 int ft_cuda_check(const struct ft_cuda_driver *driver, CUresult result, const char *call);
 #define FT_CUDA(driver, call, ...) ft_cuda_check((driver), (driver)->call(__VA_ARGS__), #call)
 

@@ -1,17 +1,18 @@
 /*
- * Kernels in CUDA graphs: the calls of a group whose streams are being captured become one kernel
- * of the graph, with a bell by which each of its starts is told from mapped memory, since no call
- * of ours is made then. The kernel is captured on a stream of the user's: the queue's own would
- * stay in the capture until that ends. Bells belong to the queue, which is freed after all graphs
- * that have one: a user object of each graph tells.
+ * Kernels in CUDA graphs. If the streams of a group are being captured, its calls become one kernel
+ * of the graph, with a bell. Each launch of the kernel rings the bell through mapped memory,
+ * because no function of the library is called then. The kernel is captured on the user's stream:
+ * the queue's own stream would stay in the capture until the capture ends. Bells belong to the
+ * queue. The queue is freed after all graphs that contain one; a user object in each graph tells
+ * that.
  */
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* UNUSED: free. HELD: a graph has it. GONE: none has, and its owner has not forgotten it. ORPHAN:
- * it never had an owner. */
+/* UNUSED: free. HELD: a graph contains it. GONE: no graph contains it, and its owner has not
+ * forgotten it. ORPHAN: a graph may contain it, and it never had an owner. */
 enum state { UNUSED, HELD, GONE, ORPHAN };
 
 struct bell {
@@ -21,7 +22,7 @@ struct bell {
     CUdeviceptr dev_ptr;
     uint64_t id;
     atomic_int state;
-    uint64_t rang; /* rings seen by the engine */
+    uint64_t rang; /* number of rings that the engine has seen */
     CUgraphNode node;
 };
 
@@ -31,17 +32,17 @@ struct ft_cuda_bells {
     struct bell bell[FT_CUDA_BELLS];
 };
 
-/* captures are rare; the engine takes it never */
+/* captures are rare, and the engine never takes it */
 static pthread_mutex_t capture_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct bell *of(const struct ft_device_bell *bell)
+static struct bell *bell_of_base(const struct ft_device_bell *bell)
 {
     return FT_CONTAINER((struct ft_device_bell *)(uintptr_t)bell, struct bell, base);
 }
 
 struct ft_cuda_bell *ft_cuda_bell_shared(const struct ft_device_bell *bell)
 {
-    return of(bell)->shared;
+    return bell_of_base(bell)->shared;
 }
 
 static struct bell *bell_of(const struct ft_device_queue *queue, uint64_t id)
@@ -99,14 +100,14 @@ void ft_cuda_renew_bells(struct ft_device_queue *queue)
     memset(queue->chains, 0, sizeof queue->chains);
 }
 
-/* One that nobody uses, as new. */
+/* Takes an unused bell and resets it. */
 static int take_bell(struct ft_device_queue *queue, struct bell **out)
 {
     struct bell *bell = NULL;
     for (unsigned id = 0; id < queue->nbells && atomic_load(&queue->unused_bells) > 0 && !bell;
          id++) {
         bell = bell_of(queue, id);
-        /* pairs with who has forgotten it */
+        /* pairs with mark_unused() */
         if (atomic_load_explicit(&bell->state, memory_order_acquire) != UNUSED)
             bell = NULL;
         else
@@ -131,35 +132,36 @@ static int take_bell(struct ft_device_queue *queue, struct bell **out)
     return FT_OK;
 }
 
-static void unuse(struct bell *bell)
+static void mark_unused(struct bell *bell)
 {
     atomic_store_explicit(&bell->state, UNUSED, memory_order_release);
     atomic_fetch_add(&bell->queue->unused_bells, 1);
 }
 
-/* By a thread of the driver's that may call no CUDA. The queue may be freed once it is counted. */
+/* Called by a thread of the driver, which must not call CUDA. After the count has increased, the
+ * queue may be freed. */
 static void no_graph_has_it(void *arg)
 {
     struct bell *bell = arg;
     struct ft_device_queue *queue = bell->queue;
     if (atomic_exchange(&bell->state, GONE) == ORPHAN)
-        unuse(bell);
+        mark_unused(bell);
     atomic_fetch_add_explicit(&queue->gone, 1, memory_order_acq_rel);
 }
 
-/* The capture failed, and nobody but perhaps a graph knows of the bell. */
-static void abandon(struct bell *bell)
+/* The capture failed: no owner knows of the bell, but a graph may contain it. */
+static void abandon_bell(struct bell *bell)
 {
     int held = HELD;
     ft_cuda_mute(bell->queue, &bell->base);
     if (!atomic_compare_exchange_strong(&bell->state, &held, ORPHAN))
-        unuse(bell);
+        mark_unused(bell);
 }
 
 /* ---- captures -------------------------------------------------------------------------------- */
 
-/* What a stream would be captured behind. The arrays are the driver's, until the next call for the
- * stream. */
+/* The nodes on which the next capture on a stream would depend. The arrays belong to the driver,
+ * and are valid until the next call for the stream. */
 struct capture {
     CUstreamCaptureStatus status;
     cuuint64_t id;
@@ -169,7 +171,7 @@ struct capture {
     size_t n;
 };
 
-static int look_at(const struct ft_cuda_driver *driver, void *stream, struct capture *at)
+static int read_capture(const struct ft_cuda_driver *driver, void *stream, struct capture *at)
 {
     *at = (struct capture){.status = CU_STREAM_CAPTURE_STATUS_NONE};
     return FT_CUDA(driver, cuStreamGetCaptureInfo_v3, (CUstream)stream, &at->status, &at->id,
@@ -180,7 +182,7 @@ static int check_capture(const struct ft_cuda_driver *driver, void *const *strea
 {
     struct capture first = {0}, at;
     for (int i = 0; i < n; i++) {
-        if (look_at(driver, streams[i], &at) != FT_OK)
+        if (read_capture(driver, streams[i], &at) != FT_OK)
             return ft_fail(FT_INVAL, "%p is not a stream of this process and context", streams[i]);
         if (at.status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
             return ft_fail(FT_INVAL, "the capture of the stream %p has failed before this call",
@@ -206,8 +208,8 @@ int ft_cuda_capturing(struct ft_device_queue *queue, void *const *streams, int n
     return rc;
 }
 
-/* The bell lives as long as the graph and what is made of it. */
-static int tie(struct bell *bell, CUgraph graph)
+/* Ties the bell's life to the graph and to everything that is made of the graph. */
+static int tie_to_graph(struct bell *bell, CUgraph graph)
 {
     const struct ft_cuda_driver *driver = bell->queue->cuda->driver;
     CUuserObject object;
@@ -224,8 +226,8 @@ static int tie(struct bell *bell, CUgraph graph)
     return rc;
 }
 
-/* The queue's last kernel in the graph. With more captures than these under way at once the kernels
- * of the oldest are in the order of its streams alone. */
+/* The record of the queue's last kernel in a capture. If more captures than FT_CUDA_CAPTURES run at
+ * once, the kernels of the oldest one are ordered only by its streams. */
 static struct ft_cuda_chain *chain_of(struct ft_device_queue *queue, cuuint64_t capture)
 {
     for (unsigned i = 0; i < FT_CUDA_CAPTURES; i++)
@@ -236,8 +238,9 @@ static struct ft_cuda_chain *chain_of(struct ft_device_queue *queue, cuuint64_t 
     return oldest;
 }
 
-static int depend(const struct ft_cuda_driver *driver, void *stream, const CUgraphNode *nodes,
-                  const CUgraphEdgeData *edges, size_t n, unsigned how)
+static int set_dependencies(const struct ft_cuda_driver *driver, void *stream,
+                            const CUgraphNode *nodes, const CUgraphEdgeData *edges, size_t n,
+                            unsigned how)
 {
     return FT_CUDA(driver, cuStreamUpdateCaptureDependencies_v2, (CUstream)stream,
                    (CUgraphNode *)(uintptr_t)nodes, edges, n, how);
@@ -251,24 +254,25 @@ static bool is_among(CUgraphNode node, const CUgraphNode *nodes, size_t n)
     return false;
 }
 
-/* The stream is behind these too. A node may not be named twice. */
-static int follow(const struct ft_cuda_driver *driver, void *stream, const CUgraphNode *nodes,
-                  const CUgraphEdgeData *edges, size_t n)
+/* Adds these nodes to the dependencies of the stream. A node must not be named twice. */
+static int follow_nodes(const struct ft_cuda_driver *driver, void *stream, const CUgraphNode *nodes,
+                        const CUgraphEdgeData *edges, size_t n)
 {
     int rc = FT_OK;
     for (size_t i = 0; i < n && rc == FT_OK; i++) {
         struct capture at;
-        rc = look_at(driver, stream, &at);
+        rc = read_capture(driver, stream, &at);
         if (rc == FT_OK && !is_among(nodes[i], at.nodes, at.n))
-            rc = depend(driver, stream, &nodes[i], edges ? &edges[i] : NULL, 1,
-                        CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
+            rc = set_dependencies(driver, stream, &nodes[i], edges ? &edges[i] : NULL, 1,
+                                  CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
     }
     return rc;
 }
 
-/* The kernel, on the first stream, behind what is on all of them and behind the queue's kernel
- * before it. */
-static int launch(struct bell *bell, void *const *streams, int n, struct ft_cuda_chain *chain)
+/* Captures the kernel on the first stream. It depends on all work on all streams, and on the
+ * queue's previous kernel in the graph. */
+static int capture_kernel(struct bell *bell, void *const *streams, int n,
+                          struct ft_cuda_chain *chain)
 {
     struct ft_device_queue *queue = bell->queue;
     const struct ft_cuda_device *cuda = queue->cuda;
@@ -277,17 +281,17 @@ static int launch(struct bell *bell, void *const *streams, int n, struct ft_cuda
     struct capture at;
     int rc = FT_OK;
     for (int i = 1; i < n && rc == FT_OK; i++) {
-        rc = look_at(driver, streams[i], &at);
+        rc = read_capture(driver, streams[i], &at);
         if (rc == FT_OK)
-            rc = follow(driver, streams[0], at.nodes, at.edges, at.n);
+            rc = follow_nodes(driver, streams[0], at.nodes, at.edges, at.n);
     }
     if (rc == FT_OK && chain->last)
-        rc = follow(driver, streams[0], &chain->last, NULL, 1);
+        rc = follow_nodes(driver, streams[0], &chain->last, NULL, 1);
     if (rc == FT_OK)
         rc = FT_CUDA(driver, cuLaunchKernel, cuda->kernel, cuda->blocks, 1, 1, cuda->threads, 1, 1,
                      0, (CUstream)streams[0], arguments, NULL);
     if (rc == FT_OK)
-        rc = look_at(driver, streams[0], &at);
+        rc = read_capture(driver, streams[0], &at);
     if (rc == FT_OK && at.n != 1)
         rc = ft_fail(FT_DEVICE,
                      "the driver has put a kernel into a graph, and the stream %p depends on %zu "
@@ -298,13 +302,13 @@ static int launch(struct bell *bell, void *const *streams, int n, struct ft_cuda
     return rc;
 }
 
-/* What the first stream was behind before is what it is behind again: kernels of other
- * communicators of the group come beside. */
-static int capture(struct bell *bell, void *const *streams, int n)
+/* Captures the kernel and then restores the dependencies of the first stream, so that kernels of
+ * other communicators of the group run in parallel to it. */
+static int capture_bell(struct bell *bell, void *const *streams, int n)
 {
     const struct ft_cuda_driver *driver = bell->queue->cuda->driver;
     struct capture before;
-    int rc = look_at(driver, streams[0], &before);
+    int rc = read_capture(driver, streams[0], &before);
     if (rc != FT_OK)
         return rc;
     CUgraphNode *nodes = calloc(before.n + 1, sizeof *nodes);
@@ -314,12 +318,12 @@ static int capture(struct bell *bell, void *const *streams, int n)
             memcpy(nodes, before.nodes, before.n * sizeof *nodes);
         if (edges && before.n > 0)
             memcpy(edges, before.edges, before.n * sizeof *edges);
-        rc = tie(bell, before.graph);
+        rc = tie_to_graph(bell, before.graph);
         if (rc == FT_OK)
-            rc = launch(bell, streams, n, chain_of(bell->queue, before.id));
+            rc = capture_kernel(bell, streams, n, chain_of(bell->queue, before.id));
         if (rc == FT_OK)
-            rc = depend(driver, streams[0], nodes, edges, before.n,
-                        CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+            rc = set_dependencies(driver, streams[0], nodes, edges, before.n,
+                                  CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     } else {
         atomic_store(&bell->state, GONE);
         rc = ft_fail(FT_NOMEM, "no memory for a kernel in a graph");
@@ -338,8 +342,8 @@ int ft_cuda_capture(struct ft_device_queue *queue, void *const *streams, int n,
         return rc;
     pthread_mutex_lock(&capture_lock);
     rc = take_bell(queue, &bell);
-    if (rc == FT_OK && (rc = capture(bell, streams, n)) != FT_OK)
-        abandon(bell);
+    if (rc == FT_OK && (rc = capture_bell(bell, streams, n)) != FT_OK)
+        abandon_bell(bell);
     pthread_mutex_unlock(&capture_lock);
     ft_cuda_leave(queue->cuda);
     if (rc == FT_OK)
@@ -347,31 +351,32 @@ int ft_cuda_capture(struct ft_device_queue *queue, void *const *streams, int n,
     return rc;
 }
 
-/* Does the stream come behind a kernel of the group already? */
+/* Returns true if the stream already depends on a kernel of the group. */
 static bool follows_one(const struct capture *at, struct ft_device_bell *const *bells, int n)
 {
     for (int i = 0; i < n; i++)
-        if (is_among(of(bells[i])->node, at->nodes, at->n))
+        if (is_among(bell_of_base(bells[i])->node, at->nodes, at->n))
             return true;
     return false;
 }
 
-/* The kernel is behind all that the stream was behind, so the kernel alone is what is named:
- * dependencies do not pile up. */
+/* The kernel depends on everything that the stream depended on, so the stream needs to depend on
+ * the kernel only. Dependencies do not accumulate. */
 int ft_cuda_captured(struct ft_device_bell *const *bells, int nth, void *const *streams, int n)
 {
-    const struct bell *bell = of(bells[nth]);
+    const struct bell *bell = bell_of_base(bells[nth]);
     const struct ft_cuda_device *cuda = bell->queue->cuda;
     int rc = ft_cuda_enter(cuda);
     if (rc != FT_OK)
         return rc;
     for (int i = 0; i < n && rc == FT_OK; i++) {
         struct capture at;
-        rc = look_at(cuda->driver, streams[i], &at);
+        rc = read_capture(cuda->driver, streams[i], &at);
         if (rc == FT_OK)
-            rc = depend(cuda->driver, streams[i], &bell->node, NULL, 1,
-                        follows_one(&at, bells, nth) ? CU_STREAM_ADD_CAPTURE_DEPENDENCIES
-                                                     : CU_STREAM_SET_CAPTURE_DEPENDENCIES);
+            rc = set_dependencies(cuda->driver, streams[i], &bell->node, NULL, 1,
+                                  follows_one(&at, bells, nth)
+                                      ? CU_STREAM_ADD_CAPTURE_DEPENDENCIES
+                                      : CU_STREAM_SET_CAPTURE_DEPENDENCIES);
     }
     ft_cuda_leave(cuda);
     return rc;
@@ -398,18 +403,18 @@ uint64_t ft_cuda_gone(const struct ft_device_queue *queue)
 
 bool ft_cuda_is_gone(const struct ft_device_bell *bell)
 {
-    return atomic_load_explicit(&of(bell)->state, memory_order_acquire) == GONE;
+    return atomic_load_explicit(&bell_of_base(bell)->state, memory_order_acquire) == GONE;
 }
 
 void ft_cuda_forget(struct ft_device_bell *bell)
 {
-    unuse(of(bell));
+    mark_unused(bell_of_base(bell));
 }
 
 void ft_cuda_mute(struct ft_device_queue *queue, struct ft_device_bell *only)
 {
     if (only)
-        ft_cuda_store(&of(only)->shared->gate.ended, FT_CUDA_MUTE);
+        ft_cuda_store(&bell_of_base(only)->shared->gate.ended, FT_CUDA_MUTE);
     else
         atomic_store(&queue->muted, true);
     for (size_t i = 0; i < FT_ARRAY_LEN(queue->bells) && !only; i++) {

@@ -1,6 +1,6 @@
 /*
- * The kernels as nvcc made them: machine code for each architecture that configure was told, and
- * PTX for later ones.
+ * The kernels as nvcc compiled them: machine code for each architecture that configure was given,
+ * and PTX for later ones.
  */
 #include "device/cuda/cuda.h"
 

@@ -1,7 +1,7 @@
 /*
- * The kernel: one for each group of calls on a communicator. It executes commands from a ring in
- * host-pinned memory until it is told that the group is over, and so holds its stream as long as
- * the group lasts. Its blocks do not wait for each other.
+ * The kernel. Each group of calls on a communicator launches one. It executes commands from a ring
+ * in host-pinned memory until the engine ends the group, and so it holds its stream as long as the
+ * group runs. Its thread blocks do not wait for each other.
  */
 #include "pass.h"
 
@@ -18,8 +18,8 @@ struct Device {
     {
         asm volatile("st.release.sys.global.u64 [%0], %1;" : : "l"(to), "l"(x) : "memory");
     }
-    /* Other devices and the processor only read what is counted so: atomic on this device is
-     * enough, also in the host's memory. */
+    /* Other devices and the CPU only read these counters, so an atomic for this device is enough,
+     * also in host memory. */
     static __device__ __forceinline__ uint64_t take(uint64_t *counter)
     {
         return atomicAdd((unsigned long long *)counter, 1ull);
@@ -36,8 +36,8 @@ struct Device {
     }
 };
 
-/* `bell` is NULL for the run `number` of a call; else the kernel is one of a graph's, and `number`
- * says which bell it is. */
+/* For a run of calls `bell` is NULL, and `number` is the run. For a captured kernel `number` is the
+ * bell's id. */
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     ft_cuda_kernel(ft_cuda_control *control, uint64_t number, uint64_t bound_ns, ft_cuda_bell *bell)
 {
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     }
     __syncthreads();
     bool begun = said > 0;
-    __syncthreads(); /* all have read it */
+    __syncthreads(); /* all threads have read `said` */
     while (begun) {
         if (threadIdx.x == 0)
             said = ft::wait_command<Device>(control, run, done, bound_ns);

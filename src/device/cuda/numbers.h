@@ -1,8 +1,8 @@
 /*
- * The types and operations of a pass, for the kernel and its twin on the host: the same results,
- * bit for bit, as the reference kernels in device/host/scalar.c (docs/device-host.md has the
- * rules). Number<type> has the value's form in memory (raw) and in registers (value), and how one
- * becomes the other. Compiled with contraction off and without flushing of denormals.
+ * The types and operations of a pass, for the kernel and for its version on the host. The results
+ * equal those of the reference kernels in device/host/scalar.c bit for bit (docs/device-host.md has
+ * the rules). Number<type> defines the form of a value in memory (raw) and in registers (value),
+ * and converts between them. Compiled without contraction and without flushing of denormals.
  */
 #ifndef FT_CUDA_NUMBERS_H
 #define FT_CUDA_NUMBERS_H
@@ -12,7 +12,7 @@
 
 #ifdef __CUDACC__
 #define FT_FN __device__ __forceinline__
-/* compiled by itself: one function of all types and operations takes minutes */
+/* a function of its own: one function for all types and operations would compile for minutes */
 #define FT_APART __device__ __noinline__
 #else
 #define FT_FN inline __attribute__((always_inline))
@@ -57,8 +57,8 @@ template <int RED, typename T, typename U> FT_FN T int_combine(T a, T b)
     return a < b ? a : b;
 }
 
-/* U: unsigned and at least as wide as int, so that nothing overflows; D: in which the average is
- * divided. */
+/* U is unsigned and at least as wide as int, so nothing overflows. The average is divided in type
+ * D. */
 template <typename T, typename U, typename D> struct Integer {
     typedef T raw;
     typedef T value;
@@ -88,7 +88,7 @@ template <typename T, typename U, typename D> struct Integer {
     }
 };
 
-/* Equal numbers other than zeros have equal bits; +0 is larger than -0. */
+/* Numbers that are equal and not zero have equal bits. +0 counts as larger than -0. */
 template <typename F, typename B> FT_FN F extreme(F a, F b, bool max, B nan)
 {
     if (a != a || b != b)
@@ -129,13 +129,13 @@ struct Float32 : Floating<float, uint32_t, 0x7fc00000u> {
     }
 };
 
-/* A format with fewer exponent bits than float32; `TOP` is what overflows become. */
+/* A format with fewer exponent bits than float32. Overflows become `TOP`. */
 template <typename R, int MANT, int BIAS, int SIGN, uint32_t TOP, uint32_t NAN_CODE, bool INF>
 struct Small : Float32 {
     typedef R raw;
     /* the smallest denormal */
     static const uint32_t tiny = (uint32_t)(127 + 1 - BIAS - MANT) << 23;
-    /* what is added to it is rounded to a multiple of tiny */
+    /* adding this rounds a number to a multiple of tiny */
     static const uint32_t magic = tiny + (23u << 23);
     static FT_FN float widen(R code)
     {
@@ -182,8 +182,8 @@ template <> struct Number<INT64> : Integer<int64_t, uint64_t, int64_t> {
 };
 template <> struct Number<UINT64> : Integer<uint64_t, uint64_t, uint64_t> {
 };
-/* The GPU's own conversions round as ours do and are one instruction; ours would take longer than
- * the memory. */
+/* The GPU's own conversion rounds in the same way and takes one instruction. Our conversion would
+ * take longer than the memory access. */
 template <> struct Number<FLOAT16> : Small<uint16_t, 10, 15, 15, 0x7c00, 0x7e00, true> {
 #ifdef __CUDACC__
     static FT_FN float widen(uint16_t code)

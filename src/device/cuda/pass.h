@@ -1,9 +1,9 @@
 /*
- * A command as all threads of a kernel execute it together: thread `unit` of `units` does its
- * share. Written once for the kernel and for its twin on the host, which the tests run. Where all
- * operands have the same distance from an address that 16 divides, all but the edges goes by words
- * of 16 bytes, several of them in flight in each thread: few threads must keep the memory busy.
- * Else by elements, read byte by byte, for they may lie anywhere.
+ * Executes a command with all threads of a kernel: thread `unit` of `units` does its share. The
+ * code is the same for the kernel and for its version on the host, which the tests run. If all
+ * operands have the same alignment modulo 16, all bytes but the edges are processed in words of 16
+ * bytes, several of them in flight per thread: few threads have to keep the memory busy. Otherwise
+ * it works on single elements, read byte by byte because they may be unaligned.
  */
 #ifndef FT_CUDA_PASS_H
 #define FT_CUDA_PASS_H
@@ -68,7 +68,7 @@ FT_FN void store_word(uint64_t to, const Word &w)
 #endif
 }
 
-/* Bytes before the first word; all of them where there is none. */
+/* Number of bytes before the first word; all bytes if words cannot be used. */
 FT_FN uint64_t head_of(const ft_cuda_command &c, uint64_t len, uint64_t size)
 {
     uint64_t differ = 0, head = (0 - c.src[0]) % 16;
@@ -79,7 +79,7 @@ FT_FN uint64_t head_of(const ft_cuda_command &c, uint64_t len, uint64_t size)
     return differ % 16 != 0 || head % size != 0 || head > len ? len : head;
 }
 
-/* Words at `at`, `at + stride`, ... as they are. */
+/* Copies words at `at`, `at + stride`, ... */
 template <int WORDS> FT_FN void copy_words(const ft_cuda_command &c, uint64_t at, uint64_t stride)
 {
     Word word[WORDS];
@@ -99,7 +99,7 @@ FT_FN void copy_byte(const ft_cuda_command &c, uint64_t at)
         store_any(c.dst[d] + at, byte);
 }
 
-/* Of `count` bytes. */
+/* Copies `count` bytes. */
 FT_APART inline void copy(const ft_cuda_command &c, uint64_t unit, uint64_t units)
 {
     const int in_flight = 8;
@@ -120,7 +120,7 @@ template <int TYPE, int RED> struct Pass {
     typedef typename N::raw raw;
     typedef typename N::value value;
     static const int per_word = 16 / sizeof(raw);
-    /* a byte takes four times as much room in registers */
+    /* an 8-bit element takes four times as much space in registers */
     static const int in_flight = sizeof(raw) == 1 ? 1 : 4;
 
     static FT_FN value scale_of(const ft_cuda_command &c)
@@ -157,7 +157,7 @@ template <int TYPE, int RED> struct Pass {
         }
     }
 
-    /* Words at `at`, `at + stride`, ... */
+    /* Reduces words at `at`, `at + stride`, ... */
     template <int WORDS>
     static FT_FN void words(const ft_cuda_command &c, uint64_t at, uint64_t stride, value by)
     {
@@ -195,7 +195,8 @@ template <int TYPE, int RED> struct Pass {
                 store_word(c.dst[d] + at + w * stride, word[w]);
     }
 
-    /* Averages of integers go by elements: divisions of all of a word would double the kernel. */
+    /* Integer averages are computed element by element: dividing all elements of a word would
+     * double the kernel's size. */
     static FT_APART void run(const ft_cuda_command &c, uint64_t unit, uint64_t units)
     {
         uint64_t len = c.count * sizeof(raw),
@@ -232,7 +233,7 @@ template <int TYPE> FT_FN void pass_of(const ft_cuda_command &c, uint64_t unit, 
     }
 }
 
-/* A copy comes as UINT8: it moves bits. */
+/* A copy has type UINT8: it moves bits. */
 FT_FN void execute(const ft_cuda_command &c, uint64_t unit, uint64_t units)
 {
     if (c.nsrc == 1 && c.type == UINT8 && !c.scaled && c.divisor <= 1) {
@@ -279,15 +280,15 @@ FT_FN void execute(const ft_cuda_command &c, uint64_t unit, uint64_t units)
     }
 }
 
-/* Which run a block works for. */
+/* The run for which a block works. */
 struct Run {
     const ft_cuda_gate *gate;
     uint64_t number;
 };
 
-/* A kernel of a graph starts: one bell's. `mine` is its block. A bell whose runs are all over rings
- * no more: nobody asks for it. The Host has take(), which adds one for all of the device and
- * returns what was there, load() (acquire), store() (release), now_ns() and pause(). */
+/* A captured kernel starts, for one bell; `mine` is its thread block. A muted bell does not ring:
+ * nobody waits for it. Host provides take(), which adds one for all threads of the device and
+ * returns the old value, load() (acquire), store() (release), now_ns() and pause(). */
 template <typename Host>
 FT_FN uint64_t take_ticket(ft_cuda_control *control, ft_cuda_bell *bell, uint64_t id, unsigned mine)
 {
@@ -301,9 +302,9 @@ FT_FN uint64_t take_ticket(ft_cuda_control *control, ft_cuda_bell *bell, uint64_
     return ticket;
 }
 
-/* What the first thread of a block waits for, before anything of the queue is its own: 1: its run
- * begins; 0: it is over; -1: nobody spoke to the kernel for bound_ns (0: no bound), so the process
- * that drives it is gone or stuck. */
+/* The first thread of a block waits here until its run begins. It touches nothing of the queue
+ * before. Returns 1: the run has begun; 0: the run is over; -1: the engine was silent for bound_ns
+ * (0: no bound), so its process is gone or stuck. */
 template <typename Host> FT_FN int wait_begin(Run run, uint64_t bound_ns)
 {
     uint64_t since = Host::now_ns();
@@ -318,8 +319,9 @@ template <typename Host> FT_FN int wait_begin(Run run, uint64_t bound_ns)
     }
 }
 
-/* And then: 1: the command after `done` is there. A command of a later run is posted after the end
- * of this one, so who sees the command in the order of these loads sees the end too. */
+/* Then it waits for commands. Returns 1: the command after `done` is there; 0 and -1 as above. A
+ * command of a later run is posted after this run has ended. So, with this order of the loads, a
+ * block that sees such a command also sees the end. */
 template <typename Host>
 FT_FN int wait_command(const ft_cuda_control *control, Run run, uint64_t done, uint64_t bound_ns)
 {

@@ -1,9 +1,9 @@
 /*
- * A queue: the kernels of one communicator, one a group of calls, on a stream of their own between
- * events on the user's streams. While kernels run the engine speaks to them through mapped memory
- * alone: a call of the driver's could wait for a lock that is held by somebody who waits for the
- * kernel. Operands that the device cannot reach are copied by the processor to and from pinned
- * pieces; a pass is cut so that these copies, the kernel and the links work at the same time.
+ * A queue: the kernels of one communicator, one per group of calls. They run on a stream of their
+ * own, between events on the user's streams. While a kernel runs, the engine communicates with it
+ * through mapped memory only: a call of the driver could wait for a lock whose holder waits for the
+ * kernel. The CPU copies operands that the device cannot access to and from pinned stages. A pass
+ * is cut into pieces, so that these copies, the kernel and the links work in parallel.
  */
 #include "device/cuda/cuda.h"
 
@@ -49,8 +49,8 @@ int ft_cuda_map(const struct ft_cuda_driver *driver, size_t len_bytes, void **he
     return rc == FT_OK ? FT_CUDA(driver, cuMemHostGetDevicePointer, dev_ptr, *here, 0) : rc;
 }
 
-/* Where all that a GPU has is full of a program's kernels, the few blocks of ours come first when
- * one ends: all ranks wait for them. */
+/* The stream has the highest priority. If the program's kernels fill the GPU, our few blocks start
+ * first when one of them ends, because all ranks wait for our blocks. */
 static int make_stream(const struct ft_cuda_driver *driver, CUstream *out)
 {
     int least = 0, greatest = 0;
@@ -84,8 +84,8 @@ static int make_queue(struct ft_device_queue *queue)
     return rc;
 }
 
-/* One whose kernels have all left, as new. */
-static void renew(struct ft_device_queue *queue)
+/* Resets a queue for reuse, after all its kernels have exited. */
+static void reset_queue(struct ft_device_queue *queue)
 {
     forget_late(queue);
     memset(queue->control, 0, sizeof *queue->control);
@@ -93,7 +93,7 @@ static void renew(struct ft_device_queue *queue)
     atomic_store(&queue->launched, 0);
     atomic_store(&queue->issued, 0);
     atomic_store(&queue->refused, 0);
-    atomic_store(&queue->nobodys, 0);
+    atomic_store(&queue->unowned, 0);
     queue->done = queue->staged_bytes = queue->direct_bytes = queue->devmem_bytes = 0;
     queue->first = queue->last = NULL;
     queue->failed = false;
@@ -120,10 +120,10 @@ static int new_queue(struct ft_cuda_device *cuda, struct ft_device_queue **out)
 static int queue_open(struct ft_device *device, uint64_t silence_ns, struct ft_device_queue **out)
 {
     struct ft_cuda_device *cuda = FT_CONTAINER(device, struct ft_cuda_device, base);
-    struct ft_device_queue *queue = ft_cuda_take_left(cuda);
+    struct ft_device_queue *queue = ft_cuda_take_closed(cuda);
     ft_cuda_reap();
     if (queue)
-        renew(queue);
+        reset_queue(queue);
     int rc = queue ? FT_OK : new_queue(cuda, &queue);
     if (rc != FT_OK)
         return rc;
@@ -145,7 +145,7 @@ static void queue_close(struct ft_device_queue *queue)
            "lay, %llu of them in memory of GPUs",
            queue->cuda->name, (unsigned long long)queue->staged_bytes,
            (unsigned long long)queue->direct_bytes, (unsigned long long)queue->devmem_bytes);
-    ft_cuda_leave_queue(queue);
+    ft_cuda_defer_queue(queue);
     ft_cuda_reap();
 }
 
@@ -190,12 +190,12 @@ static int launch(struct ft_device_queue *queue, uint64_t run)
 static void end_calls(struct ft_device_queue *queue, uint64_t run)
 {
     uint64_t *ended = &queue->control->calls.ended, was = __atomic_load_n(ended, __ATOMIC_SEQ_CST);
-    if (atomic_load(&queue->nobodys) == run + 1)
+    if (atomic_load(&queue->unowned) == run + 1)
         run++;
     while (was < run && !__atomic_compare_exchange_n(ended, &was, run, false, __ATOMIC_SEQ_CST,
                                                      __ATOMIC_SEQ_CST)) {}
-    if (atomic_load(&queue->nobodys) == run + 1)
-        end_calls(queue, run + 1); /* said meanwhile */
+    if (atomic_load(&queue->unowned) == run + 1)
+        end_calls(queue, run + 1); /* queue_hold() has set it meanwhile */
 }
 
 static void queue_signal(struct ft_device_queue *queue, struct ft_device_bell *bell, uint64_t run)
@@ -219,29 +219,30 @@ static void queue_begin(struct ft_device_queue *queue, struct ft_device_bell *be
                   run);
 }
 
-/* A kernel was launched but streams do not wait for it: nobody knows of the run, so it ends with
- * the one before it. */
-static void give_up(struct ft_device_queue *queue, uint64_t run)
+/* A kernel was launched, but the streams do not wait for it, and the caller does not know of the
+ * run. So the run ends together with the run before it. */
+static void give_up_run(struct ft_device_queue *queue, uint64_t run)
 {
-    atomic_store(&queue->nobodys, run);
+    atomic_store(&queue->unowned, run);
     if (__atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST) + 1 == run)
         end_calls(queue, run);
 }
 
-/* That run still waits for the one before it, and there can be one of them only. */
-static bool has_nobodys(const struct ft_device_queue *queue)
+/* Returns true if such a run still waits for the run before it. There can be only one. */
+static bool has_unowned_run(const struct ft_device_queue *queue)
 {
-    return atomic_load(&queue->nobodys) >
+    return atomic_load(&queue->unowned) >
            __atomic_load_n(&queue->control->calls.ended, __ATOMIC_SEQ_CST);
 }
 
-/* The next run, behind the streams: launched now or announced. Entered. */
+/* Creates the next run after the work on the streams, and launches it now or only announces it.
+ * Entered. */
 static int next_run(struct ft_device_queue *queue, void *const *streams, int n, bool now,
                     uint64_t *run)
 {
     uint64_t next = atomic_load(&queue->launched) + 1;
     int rc = check_streams(queue, streams, n);
-    if (rc == FT_OK && has_nobodys(queue))
+    if (rc == FT_OK && has_unowned_run(queue))
         rc = ft_fail(FT_DEVICE,
                      "an earlier call failed half-way: the groups before it must end first");
     if (rc == FT_OK)
@@ -252,7 +253,7 @@ static int next_run(struct ft_device_queue *queue, void *const *streams, int n, 
         return rc;
     if (now)
         atomic_store(&queue->issued, next);
-    atomic_store(&queue->launched, *run = next); /* from here on somebody has to end it */
+    atomic_store(&queue->launched, *run = next); /* from here on the caller has to end the run */
     return FT_OK;
 }
 
@@ -276,7 +277,8 @@ static int queue_announce(struct ft_device_queue *queue, void *const *streams, i
     return rc;
 }
 
-/* In the order of the numbers. Who has an earlier one is in here too, or comes. */
+/* Launches runs in the order of their numbers. The thread that announced an earlier run is in this
+ * function too, or is about to call it. */
 static int queue_launch(struct ft_device_queue *queue, uint64_t run)
 {
     while (atomic_load(&queue->issued) + 1 < run)
@@ -303,7 +305,7 @@ static int queue_hold(struct ft_device_queue *queue, void *const *streams, int n
         ft_cuda_leave(queue->cuda);
     }
     if (rc != FT_OK)
-        give_up(queue, atomic_load(&queue->launched));
+        give_up_run(queue, atomic_load(&queue->launched));
     return rc;
 }
 
@@ -314,7 +316,7 @@ static bool is_expired(const struct ft_device_queue *queue, const struct ft_devi
                              : &queue->control->block[0].expired) >= run;
 }
 
-/* A bell that has rung has been reached. */
+/* A bell that has rung counts as reached. */
 static int queue_reached(struct ft_device_queue *queue, const struct ft_device_bell *bell,
                          uint64_t run)
 {
@@ -339,8 +341,8 @@ static int count_staged(const struct ft_device_req *req)
            __builtin_popcount(req->staged.dst & ((1u << req->pass.ndst) - 1));
 }
 
-/* Where operands lie differently towards 16 bytes the kernel goes by elements: pieces lie as the
- * first operand of the device's does. */
+/* The alignment modulo 16 for stages: that of the first operand that is not staged. If operands had
+ * different alignments, the kernel would work on single elements. */
 static size_t skew_of(const struct ft_device_req *req, size_t at)
 {
     for (int k = 0; k < req->pass.nsrc; k++)
@@ -352,9 +354,9 @@ static size_t skew_of(const struct ft_device_req *req, size_t at)
     return 0;
 }
 
-/* Memory of a link's that is pinned need not be staged, unless it lies so that the kernel would go
- * by elements; that of a device cannot be. */
-static bool reaches(struct ft_device_queue *queue, const void *at, size_t len, size_t skew)
+/* Returns true if a link's memory need not be staged. Pinned host memory is staged only if its
+ * alignment would make the kernel work on single elements. Device memory cannot be staged. */
+static bool can_reach(struct ft_device_queue *queue, const void *at, size_t len, size_t skew)
 {
     enum ft_pinned_kind kind = ft_pinned_has(at, len);
     if (kind == FT_PINNED_DEVICE)
@@ -368,10 +370,10 @@ static void reach_links(struct ft_device_queue *queue, struct ft_device_req *req
     size_t len = pass->count * ft_type_size(pass->type), skew = skew_of(req, 0);
     struct ft_device_staged staged = req->staged;
     for (int k = 0; k < pass->nsrc; k++)
-        if ((staged.src >> k & 1) && reaches(queue, pass->src[k], len, skew))
+        if ((staged.src >> k & 1) && can_reach(queue, pass->src[k], len, skew))
             staged.src &= ~(1u << k);
     for (int d = 0; d < pass->ndst; d++)
-        if ((staged.dst >> d & 1) && reaches(queue, pass->dst[d], len, skew))
+        if ((staged.dst >> d & 1) && can_reach(queue, pass->dst[d], len, skew))
             staged.dst &= ~(1u << d);
     int before = count_staged(req);
     req->staged = staged;
@@ -418,7 +420,7 @@ static void fill_command(struct ft_device_queue *queue, struct ft_cuda_posted *p
                               : (uintptr_t)pass->dst[d] + at;
 }
 
-/* One command, if there is room; the pass leaves the list with its last one. */
+/* Posts one command if there is room. Removes the pass from the list with its last command. */
 static bool post_one(struct ft_device_queue *queue)
 {
     struct ft_device_req *req = queue->first;
@@ -471,13 +473,13 @@ static int queue_reduce(struct ft_device_queue *queue, const struct ft_reduce *p
     return FT_AGAIN;
 }
 
-static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted)
+static void collect_command(struct ft_device_queue *queue, struct ft_cuda_posted *posted)
 {
     struct ft_device_req *req = posted->req;
     for (int i = 0; i < posted->nstages; i++)
         queue->free_stage[queue->nfree++] = posted->stage[i];
     if (posted->late)
-        ft_pinned_late(-1);
+        ft_pinned_add_late_passes(-1);
     if (!req)
         return;
     const struct ft_reduce *pass = &req->pass;
@@ -492,13 +494,13 @@ static void collect(struct ft_device_queue *queue, struct ft_cuda_posted *posted
         req->status = FT_OK;
 }
 
-/* No kernel executes what is in the ring any more. */
+/* Forgets cancelled commands. No kernel executes the ring any more. */
 static void forget_late(struct ft_device_queue *queue)
 {
     for (uint64_t i = queue->done; i < queue->control->posted; i++) {
         struct ft_cuda_posted *posted = &queue->posted[i % FT_CUDA_RING];
         if (posted->late)
-            ft_pinned_late(-1);
+            ft_pinned_add_late_passes(-1);
         posted->late = false;
     }
 }
@@ -535,10 +537,10 @@ static int queue_poll(struct ft_device_queue *queue)
         expired |= ft_cuda_load(&block->expired) != 0;
     }
     for (; queue->done < done; queue->done++, moved++)
-        collect(queue, &queue->posted[queue->done % FT_CUDA_RING]);
+        collect_command(queue, &queue->posted[queue->done % FT_CUDA_RING]);
     while (post_one(queue))
         moved++;
-    /* nobody executes what is left */
+    /* no kernel executes the remaining commands */
     if (expired && queue->done < queue->control->posted)
         fail_all(queue);
     return moved;
@@ -562,7 +564,7 @@ static void queue_cancel(struct ft_device_queue *queue, struct ft_device_req *re
         posted->req = NULL;
         posted->late = posted->direct;
         if (posted->late)
-            ft_pinned_late(1);
+            ft_pinned_add_late_passes(1);
     }
     req->status = FT_ABORTED;
 }

@@ -1,17 +1,17 @@
 /*
- * Memory of a GPU's where its rank puts messages for the GPUs of other ranks of the machine.
- * Allocated when the device is opened, by a call of its own and whole pages of the driver's, so
- * that a handle leads to nothing else. In its process others use the address itself, counted; other
- * processes open the driver's handle. Those may have it open when its owner has closed its device,
- * and the driver forbids that it be freed then: such memory stays, and the next device of the
- * context takes it.
+ * GPU memory in which a rank puts messages for the GPUs of other ranks of the machine. It is
+ * allocated when the device is opened, by an allocation of its own in whole driver pages, so that
+ * its handle gives access to nothing else. Other engines of the process use the address itself, and
+ * are counted. Other processes open the driver's handle. Such a process may have the handle open
+ * when the owner closes its device, and the driver then forbids freeing the memory. So the memory
+ * stays allocated, and the next device of the context reuses it.
  */
 #include "device/cuda/cuda.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* the driver hands out parts of such pieces, and its handles are for pieces */
+/* the driver allocates from pieces of this size, and a handle covers a whole piece */
 #define WHOLE ((size_t)2 << 20)
 
 _Static_assert(sizeof(CUipcMemHandle) == FT_PINNED_HANDLE_BYTES, "a handle fits the offer");
@@ -21,21 +21,21 @@ struct share {
     const struct ft_cuda_driver *driver;
     CUcontext context;
     CUdevice number;
-    bool primary; /* the context is retained while there are users */
+    bool primary; /* the primary context is retained while there are users */
     CUdeviceptr at;
     size_t len_bytes;
-    unsigned long long id; /* the driver's, of this very allocation */
-    uint64_t token;        /* of the pinned memory that it goes with */
-    int users;             /* its owner, and others of this process */
-    bool opened;           /* by other processes, at any time */
+    unsigned long long id; /* the driver's id of this allocation */
+    uint64_t token;        /* token of the pinned memory to which it belongs */
+    int users;             /* number of users: the owner, and other engines of this process */
+    bool opened;           /* another process has ever opened it */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct share *shares;
 
-/* ---- allocations; entered, with the lock ----------------------------------------------------- */
+/* ---- allocations; the caller has entered and holds the lock ---------------------------------- */
 
-static void drop(struct share *share)
+static void drop_share(struct share *share)
 {
     struct share **at = &shares;
     while (*at != share)
@@ -44,7 +44,7 @@ static void drop(struct share *share)
     free(share);
 }
 
-/* Is it still the same? A context may have been reset. */
+/* Returns true if the allocation still exists. The context may have been reset. */
 static bool is_devmem(const struct share *share)
 {
     unsigned long long id = 0;
@@ -53,21 +53,21 @@ static bool is_devmem(const struct share *share)
            id == share->id;
 }
 
-static struct share *left_over(const struct ft_cuda_device *cuda, size_t len_bytes)
+static struct share *find_left_over(const struct ft_cuda_device *cuda, size_t len_bytes)
 {
     for (struct share *share = shares, *next; share; share = next) {
         next = share->next;
         if (share->users > 0 || share->context != cuda->context)
             continue;
         if (!is_devmem(share))
-            drop(share);
+            drop_share(share);
         else if (share->len_bytes == len_bytes)
             return share;
     }
     return NULL;
 }
 
-static int allocate(const struct ft_cuda_device *cuda, size_t len_bytes, struct share **out)
+static int allocate_share(const struct ft_cuda_device *cuda, size_t len_bytes, struct share **out)
 {
     struct share *share = calloc(1, sizeof *share);
     if (!share)
@@ -92,7 +92,7 @@ static int allocate(const struct ft_cuda_device *cuda, size_t len_bytes, struct 
     return FT_OK;
 }
 
-static void let_go(struct share *share)
+static void release_share(struct share *share)
 {
     const struct ft_cuda_driver *driver = share->driver;
     CUcontext popped;
@@ -105,7 +105,7 @@ static void let_go(struct share *share)
     if (!share->opened && driver->cuCtxPushCurrent(share->context) == CUDA_SUCCESS) {
         driver->cuMemFree(share->at);
         driver->cuCtxPopCurrent(&popped);
-        drop(share);
+        drop_share(share);
     }
     if (primary)
         driver->cuDevicePrimaryCtxRelease(number);
@@ -119,13 +119,13 @@ static struct share *share_of(uint64_t token)
     return share;
 }
 
-/* ---- one's own ------------------------------------------------------------------------------- */
+/* ---- this device's memory -------------------------------------------------------------------- */
 
-static int take(struct ft_cuda_device *cuda, size_t len_bytes, struct share **out)
+static int take_share(struct ft_cuda_device *cuda, size_t len_bytes, struct share **out)
 {
     CUcontext context;
-    struct share *share = left_over(cuda, len_bytes);
-    int rc = share ? FT_OK : allocate(cuda, len_bytes, &share);
+    struct share *share = find_left_over(cuda, len_bytes);
+    int rc = share ? FT_OK : allocate_share(cuda, len_bytes, &share);
     if (rc != FT_OK)
         return rc;
     share->users = 1;
@@ -136,11 +136,11 @@ static int take(struct ft_cuda_device *cuda, size_t len_bytes, struct share **ou
     return FT_OK;
 }
 
-/* Other processes get at it where the driver gives a handle. */
-static int offer(struct ft_cuda_device *cuda, const struct share *share)
+/* Offers the memory to other engines. Other processes can use it if the driver gives a handle. */
+static int offer_share(struct ft_cuda_device *cuda, const struct share *share)
 {
     CUipcMemHandle handle;
-    struct ft_pinned *devmem = ft_pinned_over((void *)(uintptr_t)share->at, share->len_bytes);
+    struct ft_pinned *devmem = ft_pinned_of_devmem((void *)(uintptr_t)share->at, share->len_bytes);
     int rc = devmem ? ft_pinned_show(devmem) : FT_NOMEM;
     if (rc != FT_OK) {
         free(devmem);
@@ -161,19 +161,19 @@ void ft_cuda_share(struct ft_cuda_device *cuda)
     if (!ft_param_int(FT_PARAM_CUDA_IPC) || ft_param_int(FT_PARAM_P2P_DISABLE))
         return;
     pthread_mutex_lock(&lock);
-    int rc = take(cuda, ft_round_up(cuda->base.pinned->len_bytes, WHOLE), &share);
-    if (rc == FT_OK && (rc = offer(cuda, share)) != FT_OK)
-        let_go(share);
+    int rc = take_share(cuda, ft_round_up(cuda->base.pinned->len_bytes, WHOLE), &share);
+    if (rc == FT_OK && (rc = offer_share(cuda, share)) != FT_OK)
+        release_share(share);
     if (rc != FT_OK)
         FT_LOG(INFO, "init", -1, "messages between GPUs go through the host's memory: %s",
                ft_fail_text());
     pthread_mutex_unlock(&lock);
 }
 
-/* ---- others' --------------------------------------------------------------------------------- */
+/* ---- memory of other devices ----------------------------------------------------------------- */
 
-/* Of another device of this process. Peer access stays when it is there: it may be the
- * program's. */
+/* Enables access to the memory of another device of this process. Peer access is never disabled:
+ * the program may use it too. */
 static int reach_peer(const struct ft_cuda_device *cuda, const struct share *share)
 {
     int can = 0;
@@ -191,9 +191,10 @@ static int reach_peer(const struct ft_cuda_device *cuda, const struct share *sha
                : ft_cuda_check(cuda->driver, result, "cuCtxEnablePeerAccess");
 }
 
-/* *ours: of this process, and counted. */
-static int reach(struct ft_cuda_device *cuda, const struct ft_pinned *other,
-                 const struct ft_pinned_offered *offered, CUdeviceptr *at, struct share **ours)
+/* Makes the memory accessible. *ours: the share, if it belongs to this process; it is counted. */
+static int reach_share(struct ft_cuda_device *cuda, const struct ft_pinned *other,
+                       const struct ft_pinned_offered *offered, CUdeviceptr *at,
+                       struct share **ours)
 {
     CUipcMemHandle handle;
     struct share *share = share_of(other->token);
@@ -208,15 +209,15 @@ static int reach(struct ft_cuda_device *cuda, const struct ft_pinned *other,
     if (!offered->has_handle)
         return ft_fail(FT_NOTSUP, "its driver gives no handle of it");
     memcpy(&handle, offered->handle, sizeof handle);
-    ft_pinned_opens(other);
+    ft_pinned_mark_opened(other);
     return FT_CUDA(cuda->driver, cuIpcOpenMemHandle, at, handle,
                    CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
 }
 
-static void unreach(struct ft_cuda_device *cuda, CUdeviceptr at, struct share *ours)
+static void unreach_share(struct ft_cuda_device *cuda, CUdeviceptr at, struct share *ours)
 {
     if (ours)
-        let_go(ours);
+        release_share(ours);
     else
         cuda->driver->cuIpcCloseMemHandle(at);
 }
@@ -226,18 +227,18 @@ void ft_cuda_share_meet(struct ft_cuda_device *cuda, struct ft_pinned *other)
     struct ft_pinned_offered offered;
     struct share *ours;
     CUdeviceptr at = 0;
-    ft_pinned_look(other, &offered);
+    ft_pinned_read_offer(other, &offered);
     if (offered.len_bytes == 0 || !ft_pinned_devmem(cuda->base.pinned))
         return;
     pthread_mutex_lock(&lock);
-    int rc = reach(cuda, other, &offered, &at, &ours);
+    int rc = reach_share(cuda, other, &offered, &at, &ours);
     if (rc == FT_OK) {
-        struct ft_pinned *devmem = ft_pinned_over((void *)(uintptr_t)at, offered.len_bytes);
+        struct ft_pinned *devmem = ft_pinned_of_devmem((void *)(uintptr_t)at, offered.len_bytes);
         rc = devmem ? ft_pinned_show(devmem) : FT_NOMEM;
         if (rc == FT_OK)
             ft_pinned_set_devmem(other, devmem);
         else
-            free(devmem), unreach(cuda, at, ours);
+            free(devmem), unreach_share(cuda, at, ours);
     }
     pthread_mutex_unlock(&lock);
     if (rc != FT_OK)
@@ -256,7 +257,7 @@ void ft_cuda_unshare(struct ft_cuda_device *cuda, struct ft_pinned *chunk)
         ours->opened |= ft_pinned_was_opened(chunk);
     ft_pinned_set_devmem(chunk, NULL);
     ft_pinned_hide(devmem);
-    unreach(cuda, (CUdeviceptr)(uintptr_t)devmem->at, ours);
+    unreach_share(cuda, (CUdeviceptr)(uintptr_t)devmem->at, ours);
     ft_pinned_close(devmem);
     pthread_mutex_unlock(&lock);
 }

@@ -1,7 +1,7 @@
 /*
- * Words of pinned memory that tell kernels of the user's whether a communicator has failed. Such a
- * kernel may run after the communicator's end, so pages stay for the life of the process, and only
- * a word that is still 0 is given to the next queue.
+ * Status words in pinned memory. They tell the user's kernels whether a communicator has failed.
+ * Such a kernel may run after the communicator's end, so pages stay for the life of the process.
+ * Only a word that is still 0 is reused.
  */
 #include "device/cuda/cuda.h"
 
@@ -14,7 +14,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_cuda_word *unused;
 
-/* Entered. */
+/* Adds a page of words. Entered. */
 static int make_page(const struct ft_cuda_driver *driver)
 {
     void *here;

@@ -1,5 +1,5 @@
 /*
- * The vector kernels for x86-64 with AVX2 and F16C: 32-byte vectors.
+ * The vector kernels for x86-64 with AVX2 and F16C: vectors of 32 bytes.
  */
 #include "device/host/host.h"
 
@@ -20,7 +20,7 @@ INLINE vec part_load(const char *p, size_t n)
 {
     vec v = {0};
     uint64_t eight;
-    /* a small message; a copy of variable size would stall the load that follows */
+    /* A small message. A memcpy of variable length would stall the load that follows. */
     if (n == sizeof eight) {
         memcpy(&eight, p, sizeof eight);
         return (vec)(vec_u64){eight};
@@ -58,7 +58,7 @@ INLINE vec_u32 u16_widen(half_u16 v)
 }
 INLINE half_u16 u16_narrow(vec_u32 v)
 {
-    __m256i words = _mm256_packus_epi32((__m256i)v, (__m256i)v); /* of each half, twice */
+    __m256i words = _mm256_packus_epi32((__m256i)v, (__m256i)v); /* the words of each half, twice */
     return (half_u16)_mm256_castsi256_si128(_mm256_permute4x64_epi64(words, 8));
 }
 INLINE vec_u32 u8_widen(quarter_u8 v)

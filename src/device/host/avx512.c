@@ -1,5 +1,6 @@
 /*
- * The vector kernels for x86-64 with AVX-512 (F, BW, DQ, VL): 64-byte vectors, masked edges.
+ * The vector kernels for x86-64 with AVX-512 (F, BW, DQ, VL): vectors of 64 bytes, masks at the
+ * edges.
  */
 #include "device/host/host.h"
 

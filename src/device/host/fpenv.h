@@ -1,7 +1,7 @@
 /*
- * The floating-point environment of one pass. A program may run its threads with denormals flushed
- * to zero, another rounding or traps; the sums must not depend on that. Entering costs one read of
- * the control register when it holds the defaults, which is nearly always.
+ * The floating-point environment of one pass. A thread of the program may flush denormals to zero,
+ * use another rounding mode or enable traps; the sums must not depend on that. If the control
+ * register has its default value, as nearly always, entering costs one read of it.
  */
 #ifndef FT_DEVICE_FPENV_H
 #define FT_DEVICE_FPENV_H

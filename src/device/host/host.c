@@ -1,6 +1,6 @@
 /*
- * The host device: ordinary memory, reduced at once by the calling thread with the best vector
- * kernels that the processor has. Stateless after open; any number of engines share the one device.
+ * The host device: the calling thread reduces ordinary memory at once, with the best vector kernels
+ * that the processor has. It has no state after open; any number of engines share one device.
  */
 #include "device/host/host.h"
 #include "device/host/fpenv.h"
@@ -48,8 +48,9 @@ static size_t page_round(size_t len_bytes)
     return len_bytes > SIZE_MAX - page ? 0 : ft_round_up(ft_max(len_bytes, 1), page);
 }
 
-/* Memory that other processes can read where it lies, where there is such. Else, from the size of a
- * huge page on, memory begins at one: the mapping is made larger by that much and trimmed. */
+/* Allocates from the arena if possible, so that other processes can read the memory in place.
+ * Otherwise it maps memory; from the size of a huge page on it is aligned to one: the mapping is
+ * made longer by a huge page and trimmed. */
 static int host_alloc(struct ft_device *device, size_t len_bytes, void **out)
 {
     (void)device;
@@ -88,7 +89,7 @@ static bool host_owns(struct ft_device *device, const void *ptr)
     return ptr != NULL;
 }
 
-/* Elements of `tile` divided in place, truncating towards zero. */
+/* Divides the elements of `tile` in place, truncating towards zero. */
 #define DIVIDE(T, W)                               \
     for (size_t i = 0; i < count; i++) {           \
         T x;                                       \
@@ -114,7 +115,7 @@ static void tile_divide(enum ft_type type, char *tile, size_t count, uint32_t di
     }
 }
 
-/* An integer average: the sum of a tile goes to the stack, is divided there and copied out. */
+/* An integer average. The sum of a tile goes to the stack, is divided there and copied out. */
 static void reduce_tiles(const struct ft_host_isa *isa, const struct ft_reduce *r)
 {
     char tile[TILE_BYTES] __attribute__((aligned(FT_CACHE_LINE)));
@@ -135,9 +136,9 @@ static void reduce_tiles(const struct ft_host_isa *isa, const struct ft_reduce *
     }
 }
 
-/* Bits are moved as they are, NaNs too. Without non-temporal stores the C library's copy is the
- * best there is; with several destinations it goes by tiles, so that the source comes from memory
- * once. */
+/* Copies bits unchanged, also those of NaNs. Without non-temporal stores the C library's copy is
+ * the fastest. With several destinations the copy goes by tiles, so that the source is read from
+ * memory once. */
 static void copy(const struct ft_host_isa *isa, const struct ft_reduce *r)
 {
     size_t len_bytes = r->count * ft_type_size(r->type),

@@ -1,6 +1,6 @@
 /*
- * The host device's inside: one table of kernels per instruction set. All tables give the same bits
- * for the same pass; the one in scalar.c is the reference. Used by host.c, the kernels and the
+ * Private to the host device: one table of kernels per instruction set. All tables give the same
+ * bits for the same pass; the reference is scalar.c. Used by host.c, the kernels and the
  * conformance tests.
  */
 #ifndef FT_DEVICE_HOST_H
@@ -10,13 +10,13 @@
 
 #define FT_HOST_OPS 4 /* sum, prod, max, min */
 
-/* Takes any valid pass except one with an integer division (host.c's tiles do that). count may be
- * 0. */
+/* Executes any valid pass except one with an integer division, which host.c does in tiles. count
+ * may be 0. */
 typedef void ft_host_kernel(const struct ft_reduce *);
 
 struct ft_host_isa {
     const char *name;
-    bool (*usable)(void); /* does this processor have it? */
+    bool (*usable)(void); /* does this processor have the instruction set? */
     bool streams;         /* has non-temporal stores */
     ft_host_kernel *kernel[FT_TYPES][FT_HOST_OPS];
 };
@@ -24,17 +24,17 @@ struct ft_host_isa {
 extern const struct ft_host_isa ft_host_avx512, ft_host_avx2, ft_host_sse2, ft_host_neon,
     ft_host_scalar;
 
-/* Best first, scalar last, NULL after it; not all of them are usable here. */
+/* Best first, scalar last, then NULL. This processor may lack some of them. */
 extern const struct ft_host_isa *const ft_host_isas[];
 
-/* One pass with a given instruction set, whatever the device has chosen. */
+/* Executes one pass with the given instruction set instead of the device's. */
 void ft_host_reduce(const struct ft_host_isa *, const struct ft_reduce *);
 
-/* Below this a pass uses ordinary stores even if it may stream. */
+/* a shorter pass uses ordinary stores even if it may stream */
 #define FT_HOST_STREAM_BYTES 4096
 
-/* Which of the streaming destinations (bit d) can take aligned non-temporal stores of whole cache
- * lines once `*head` bytes of the pass's `len` are done. */
+/* Returns the streaming destinations (bit d) that can take aligned non-temporal stores of whole
+ * cache lines after the first `*head` of the pass's `len` bytes. */
 static inline uint32_t ft_host_streams(const struct ft_reduce *r, size_t len, size_t *head)
 {
     uint32_t streams = 0, wanted = r->streaming & ((1u << r->ndst) - 1);
@@ -50,7 +50,7 @@ static inline uint32_t ft_host_streams(const struct ft_reduce *r, size_t len, si
     return streams;
 }
 
-/* A constant where the type is one. */
+/* The size of an element. It is a compile-time constant if the type is one. */
 static inline __attribute__((always_inline)) size_t ft_host_size(enum ft_type type)
 {
     switch (type) {
@@ -71,7 +71,8 @@ static inline __attribute__((always_inline)) size_t ft_host_size(enum ft_type ty
     }
 }
 
-/* Fills a table from kernels named by FT_HOST_KERNELS_OF. */
+/* Macros that define the kernels of all types (FT_HOST_KERNELS_OF) and fill a table with them
+ * (FT_HOST_ROW). */
 /* clang-format off */
 #define FT_HOST_TYPES(X) \
     X(INT8) \

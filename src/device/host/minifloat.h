@@ -1,7 +1,7 @@
 /*
- * The 8- and 16-bit floats in terms of float32, one value at a time and in integer arithmetic, so
- * that every machine gets the same bits. The vector kernels use the same constants; the rounding
- * rules are in docs/device-host.md.
+ * The 8-bit and 16-bit floats in terms of float32, one value at a time and in integer arithmetic,
+ * so every machine gets the same bits. The vector kernels use the same constants.
+ * docs/device-host.md has the rounding rules.
  */
 #ifndef FT_DEVICE_MINIFLOAT_H
 #define FT_DEVICE_MINIFLOAT_H
@@ -10,18 +10,18 @@
 #include <string.h>
 
 #define FT_F32_INF 0x7f800000u
-#define FT_F32_NAN 0x7fc00000u /* the NaN that every combination gives */
+#define FT_F32_NAN 0x7fc00000u /* every reduction that gives NaN gives this NaN */
 #define FT_F64_INF 0x7ff0000000000000u
 #define FT_F64_NAN 0x7ff8000000000000u
 
-/* A format with fewer exponent bits than float32. bfloat16 is not one: it is the upper half of a
- * float32. */
+/* A format with fewer exponent bits than float32. bfloat16 is not such a format: it is the upper
+ * half of a float32. */
 struct ft_minifloat {
     int mant, bias;
     int sign;     /* position of the sign bit */
-    uint32_t top; /* what overflows becomes this: infinity, or e4m3's largest finite value */
+    uint32_t top; /* overflows become this: infinity, or e4m3's largest finite value */
     uint32_t nan;
-    bool inf; /* has infinities and NaNs as IEEE 754 does; e4m3 has the single NaN 0x7f */
+    bool inf; /* it has infinities and NaNs as in IEEE 754; e4m3 has the single NaN 0x7f */
 };
 
 #define FT_MINI_F16         \
@@ -46,9 +46,9 @@ static inline float ft_f32_of_bits(uint32_t bits)
     return x;
 }
 
-/* The power of two that is the format's smallest denormal, and the one whose last mantissa bit is
- * worth that much: adding it to a smaller number rounds that number to a multiple of the smallest
- * denormal. Both as float32 bits. */
+/* ft_mini_tiny() is the format's smallest denormal. ft_mini_magic() is the power of two whose last
+ * mantissa bit has that value: adding it to a smaller number rounds that number to a multiple of
+ * the smallest denormal. Both are returned as float32 bits. */
 static inline uint32_t ft_mini_tiny(struct ft_minifloat f)
 {
     return (uint32_t)(127 + 1 - f.bias - f.mant) << 23;
@@ -72,7 +72,7 @@ static inline float ft_mini_widen(struct ft_minifloat f, uint32_t code)
     return ft_f32_of_bits(bits | sign);
 }
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static inline uint32_t ft_mini_narrow(struct ft_minifloat f, float x)
 {
     uint32_t bits = ft_f32_bits(x), mag = bits & 0x7fffffffu, sign = bits >> 31 << f.sign, code;

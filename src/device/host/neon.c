@@ -1,5 +1,5 @@
 /*
- * The vector kernels for 64-bit ARM: 16-byte vectors; its stores are never non-temporal.
+ * The vector kernels for 64-bit ARM: vectors of 16 bytes, no non-temporal stores.
  */
 #include "device/host/host.h"
 

@@ -1,6 +1,6 @@
 /*
- * The reference kernels: one element after another, plain C, any processor. The vector kernels give
- * the same bits.
+ * The reference kernels: one element after another, in plain C, for any processor. The vector
+ * kernels give the same bits.
  */
 #include "device/host/host.h"
 #include "device/host/minifloat.h"
@@ -90,7 +90,7 @@ static inline __attribute__((always_inline)) void num_store(enum ft_type type, c
     }
 }
 
-/* +0 is larger than -0; equal numbers other than zeros have equal bits. */
+/* +0 counts as larger than -0. Numbers that are equal and not zero have equal bits. */
 static inline float f32_extreme(float a, float b, bool max)
 {
     if (a != a || b != b)
@@ -145,7 +145,7 @@ static inline __attribute__((always_inline)) union num num_scale(enum ft_type ty
     if (type == FT_FLOAT64)
         return (union num){.f64 = v.f64 * op->scale.f64};
     v.u64 *= op->scale.u64;
-    /* An integer of fewer bits wraps before it is compared. */
+    /* A shorter integer wraps before it is compared. */
     switch (type) {
     case FT_INT8:
         return (union num){.u64 = (uint64_t)(int8_t)v.u64};

@@ -1,5 +1,5 @@
 /*
- * The vector kernels for every x86-64: 16-byte vectors, float16 by integer arithmetic.
+ * The vector kernels for every x86-64: vectors of 16 bytes, float16 by integer arithmetic.
  */
 #include "device/host/host.h"
 
@@ -13,7 +13,7 @@ INLINE vec part_load(const char *p, size_t n)
 {
     vec v = {0};
     uint64_t eight;
-    /* a small message; a copy of variable size would stall the load that follows */
+    /* A small message. A memcpy of variable length would stall the load that follows. */
     if (n == sizeof eight) {
         memcpy(&eight, p, sizeof eight);
         return (vec)(vec_u64){eight};
@@ -50,7 +50,7 @@ INLINE vec_u32 u16_widen(half_u16 v)
 }
 INLINE half_u16 u16_narrow(vec_u32 v)
 {
-    /* signed, so that packing keeps the bits */
+    /* sign-extended, so that packing keeps the bits */
     __m128i same = _mm_srai_epi32(_mm_slli_epi32((__m128i)v, 16), 16);
     return (half_u16)_mm_cvtsi128_si64(_mm_packs_epi32(same, same));
 }

@@ -1,13 +1,16 @@
 /*
  * The vector kernels, written once with the compilers' vector types and compiled once per
  * instruction set. The including file sets FT_VEC (bytes of a vector) and the target, and defines
- * the few things that differ: part_load, part_store   the first n <= FT_VEC bytes of a vector from
- * and to memory stream_vec, half, quarter   aligned non-temporal stores; FT_STREAMS 0: there are
- * none stream_fence            orders those stores before later ones u16_widen, u8_widen     half
- * or a quarter of a vector to 32-bit lanes; u16_narrow and u8_narrow: back (no overflow) f16_widen,
- * f16_narrow   half a vector of float16 to a vector of float32 and back, rounding to nearest even
- * Everything is inlined into kernels whose type and operation are constants, so that no switch
- * survives.
+ * the few functions that differ:
+ *   part_load, part_store: load and store the first n <= FT_VEC bytes of a vector;
+ *   stream_vec, stream_half, stream_quarter: aligned non-temporal stores (FT_STREAMS 0: none);
+ *   stream_fence: orders those stores before later ones;
+ *   u16_widen, u8_widen: convert half or a quarter of a vector to 32-bit lanes;
+ *   u16_narrow, u8_narrow: the reverse (no overflow);
+ *   f16_widen, f16_narrow: convert half a vector of float16 to a vector of float32, and the
+ *   reverse, which rounds to nearest even.
+ * Everything is inlined into kernels whose type and operation are constants, so that the compiler
+ * removes all switches.
  *
  * A kernel reads each source once and writes each destination once: it keeps BLOCK vectors in
  * registers while it goes through the sources. float16, bfloat16 and the 8-bit floats take half or
@@ -18,7 +21,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define BLOCK 4
-/* Vectors in an array stay in registers only when its loops are unrolled. */
+/* The compiler keeps an array of vectors in registers only if its loops are unrolled. */
 #ifdef __clang__
 #define UNROLLED _Pragma("clang loop unroll(full)")
 #else
@@ -35,7 +38,7 @@ typedef float vec_f32 __attribute__((vector_size(FT_VEC)));
 typedef double vec_f64 __attribute__((vector_size(FT_VEC)));
 typedef uint16_t half_u16 __attribute__((vector_size(FT_VEC / 2), may_alias));
 typedef uint8_t quarter_u8 __attribute__((vector_size(FT_VEC / 4), may_alias));
-/* The same anywhere in memory. */
+/* The same types without alignment. */
 typedef uint8_t any_vec __attribute__((vector_size(FT_VEC), may_alias, aligned(1)));
 typedef uint16_t any_half __attribute__((vector_size(FT_VEC / 2), may_alias, aligned(1)));
 typedef uint8_t any_quarter __attribute__((vector_size(FT_VEC / 4), may_alias, aligned(1)));
@@ -78,7 +81,7 @@ INLINE vec splat_u64(uint64_t x)
     return (vec)((vec_u64){0} + x);
 }
 
-INLINE size_t lane_bytes(enum ft_type type) /* of one vector, in memory */
+INLINE size_t lane_bytes(enum ft_type type) /* bytes in memory that fill one vector */
 {
     switch (type) {
     case FT_FLOAT16:
@@ -122,7 +125,7 @@ INLINE vec_u32 mini_narrow(struct ft_minifloat f, vec x)
     return (vec_u32)select_bits((vec)((vec_i32)mag > (int32_t)FT_F32_INF), splat_u32(f.nan), code);
 }
 
-/* NaNs are the canonical one already; see vec_finish. */
+/* vec_finish() has made all NaNs canonical. */
 INLINE half_u16 bf16_narrow(vec x)
 {
     vec_u32 bits = (vec_u32)x;
@@ -187,7 +190,7 @@ INLINE void vec_store(enum ft_type type, char *p, vec v, bool stream)
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-/* As f32_extreme in scalar.c. All ones is a NaN, made canonical later. */
+/* As f32_extreme() in scalar.c. A result of all ones is a NaN; vec_finish() makes it canonical. */
 #define EXTREME_FLOAT(F, I)                                                            \
     do {                                                                               \
         vec equal = (vec)((F)a == (F)b), nan = (vec)(((F)a != (F)a) | ((F)b != (F)b)); \
@@ -261,8 +264,8 @@ INLINE vec vec_scale_of(enum ft_type type, const struct ft_redop *op)
     }
 }
 
-/* The float average by division, and one NaN for all: which operand's payload survives is up to the
- * processor. */
+/* Divides a float average, and replaces every NaN by the canonical one: which operand's payload
+ * survives depends on the processor. */
 INLINE vec vec_finish(const struct pass *p, vec v)
 {
     if (!ft_type_is_float(p->type))
@@ -289,7 +292,7 @@ INLINE vec vec_divisor_of(enum ft_type type, uint32_t divisor)
 
 /* ---- loops ----------------------------------------------------------------------------------- */
 
-/* n vectors from byte `at` on. */
+/* Reduces n vectors from byte `at` on. */
 INLINE void pass_vectors(const struct pass *p, size_t at, int n)
 {
     const struct ft_reduce *r = p->r;
@@ -327,7 +330,7 @@ INLINE vec edge_load(enum ft_type type, const char *p, size_t n)
     return vec_load(type, (const char *)&raw);
 }
 
-/* n bytes, at most one vector's, from byte `at` on. */
+/* Reduces n bytes from byte `at` on, at most one vector. */
 INLINE void pass_edge(const struct pass *p, size_t at, size_t n)
 {
     const struct ft_reduce *r = p->r;
