@@ -26,6 +26,7 @@ include tests/cuda/Makefile.frag
 include tests/gpu/Makefile.frag
 include tests/sim/Makefile.frag
 include tests/proc/Makefile.frag
+include tests/nomem/Makefile.frag
 include tests/abi/Makefile.frag
 include tests/mpi/Makefile.frag
 include tests/fuzz/Makefile.frag
@@ -40,12 +41,12 @@ include tests/tidy/Makefile.frag
 # A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
 checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
 	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
-not_threads = tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
+not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/tcp_expect_test \
 	tests/unit/transport_list_test tests/unit/verify_test \
 	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
 fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
-memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests))
+memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests)) $(nomem_program)
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))

@@ -70,6 +70,15 @@ __attribute__((constructor)) static void install(void)
     pthread_atfork(NULL, NULL, after_in_child);
 }
 
+/* Returns a copy, or NULL without memory: then the log says that the default counts. */
+static char *keep_value(const char *name, const char *value)
+{
+    char *copy = strdup(value);
+    if (!copy)
+        FT_LOG(WARN, "init", -1, "no memory for the value of %s: its default counts", name);
+    return copy;
+}
+
 /* Reads lines of the form NAME=value; '#' starts a comment. A name is FTCCL's or NCCL's. */
 static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_COUNT])
 {
@@ -94,7 +103,7 @@ static void read_file(const char *path, bool must_exist, char *found[FT_PARAM_CO
         for (int id = 0; id < FT_PARAM_COUNT; id++)
             if (!found[id] && (!strcmp(name, table[id].env) ||
                                (*table[id].alias && !strcmp(name, table[id].alias))))
-                found[id] = strdup(value);
+                found[id] = keep_value(name, value);
     }
     fclose(file);
 }
@@ -150,7 +159,7 @@ static void load(void)
         const char *name, *text = find_text(id, file[id], &name);
         ints[id] = default_of(id);
         if (text && p->kind == STR)
-            strs[id] = strdup(text);
+            strs[id] = keep_value(name, text);
         if (text && p->kind == INT && *text)
             parse_int(id, text, name);
         free(file[id]);

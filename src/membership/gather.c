@@ -228,8 +228,10 @@ static int add_rank(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t
         return add_late_rank(g, msg);
     if (g->state == FT_GATHER_EMPTY) {
         int status = open_gather(g, msg);
-        if (status)
-            return status;
+        if (status) {
+            ft_gather_fail(g, now_ns, status, "%s", ft_fail_text());
+            return FT_OK;
+        }
     }
     if (msg->nranks != g->nranks || msg->nids != g->nids || msg->index != g->index) {
         ft_gather_fail(g, now_ns, FT_USAGE,
@@ -250,9 +252,9 @@ static int add_rank(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t
     if (ft_gather_settled(g))
         return FT_OK;
     int status = keep_endpoint(g, msg);
-    if (status)
-        return status;
-    if (g->arrived == g->count)
+    if (status) /* a rank that is turned away does not come again: nobody need wait for it */
+        ft_gather_fail(g, now_ns, status, "%s", ft_fail_text());
+    else if (g->arrived == g->count)
         settle_full(g, now_ns);
     return FT_OK;
 }

@@ -132,8 +132,8 @@ static int open_thread(struct ft_service *s)
     }
     if (err) {
         close_all(s);
-        return ft_fail(ft_status_of_errno(err), "cannot start the service for unique ids: %s",
-                       strerror(err));
+        return ft_fail(ft_status_of_errno(err == EAGAIN ? ENOMEM : err),
+                       "cannot start the service for unique ids: %s", strerror(err));
     }
     running = to_be_joined = true;
     return FT_OK;

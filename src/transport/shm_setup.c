@@ -350,8 +350,10 @@ static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
         return ft_fail(FT_LINK, "the other side hung up before it accepted the link");
     int status = FT_SHM_REFUSED - (int)word;
     bool accepted = word >= FT_SHM_ACCEPTED && word < FT_SHM_ANSWERS;
+    /* What ran out there has not run out here. */
     if (!accepted && status >= FT_FORKED && status < FT_AGAIN)
-        return ft_fail(status, "the other side refused the link: %s", ft_status_text(status));
+        return ft_fail(ft_status_lost(status) == FT_LOST_PROCESS ? FT_LINK : status,
+                       "the other side refused the link: %s", ft_status_text(status));
     if (!accepted)
         return ft_fail(FT_PROTOCOL, "the other side answered a link with byte %u", word);
     struct iovec iov = {.iov_base = &word, .iov_len = 1};

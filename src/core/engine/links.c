@@ -128,6 +128,7 @@ static void on_accepted(struct ft_engine *engine, struct ft_link *link)
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
     engine->links[index_of(engine, link->transport)]++;
     if (!peer) {
+        link->cut = true; /* its sender would take a goodbye for our leaving */
         disconnect_link(engine, link);
         return;
     }

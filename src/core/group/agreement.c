@@ -75,7 +75,7 @@ static int make_agreement(struct ft_comm *comm, uint32_t instance, struct ft_agr
                                                   : ft_fail(FT_NOMEM, "no memory for an agreement");
     if (rc != FT_OK) {
         free_agreement(agreement);
-        return rc;
+        return ft_fail(rc, "an agreement cannot begin: %s", ft_status_text(rc));
     }
     memcpy(agreement->peers, comm->peers, n * sizeof *agreement->peers);
     agreement->next = engine->group->agreements;
@@ -423,7 +423,7 @@ int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
     tell_evidence(agreement);
     rc = ft_agree_enter(agreement->agree, &with);
     settle_agreement(agreement);
-    return rc;
+    return rc == FT_OK ? rc : ft_fail(rc, "cannot enter an agreement: %s", ft_status_text(rc));
 }
 
 int ft_agreement_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,

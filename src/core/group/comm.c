@@ -48,24 +48,30 @@ static struct ft_comm *new_comm(const struct ft_view *view, const struct ft_comm
     return NULL;
 }
 
-static int hold_peers(struct ft_comm *comm)
+static int find_peers(struct ft_comm *comm)
 {
-    struct ft_engine *engine = comm->engine;
-    int rc = FT_OK;
     for (int r = 0; r < comm->view.nranks; r++) {
         if (r == comm->view.rank)
             continue;
-        struct ft_peer *peer = comm->peers[r] = ft_engine_peer(engine, comm->view.peer[r]);
-        if (!peer) {
-            rc = FT_NOMEM;
+        comm->peers[r] = ft_engine_peer(comm->engine, comm->view.peer[r]);
+        if (!comm->peers[r])
+            return ft_fail(FT_NOMEM, "no memory for %d peers", comm->view.nranks);
+    }
+    return FT_OK;
+}
+
+static void hold_peers(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    for (int r = 0; r < comm->view.nranks; r++) {
+        struct ft_peer *peer = comm->peers[r];
+        if (!peer)
             continue;
-        }
         peer->users++;
         peer->told = true;
         if (ft_engine_forgive(engine, peer) && peer->rx && peer->rx->state == FT_LINK_DOWN)
             ft_link_drop(engine, peer, peer->rx);
     }
-    return rc;
 }
 
 /* How its ranks plan: all decide alike, from the same endpoints. */
@@ -74,28 +80,33 @@ static int tune(struct ft_comm *comm)
     struct ft_ranks ranks = {comm->engine, &comm->view, comm->peers};
     enum ft_links links = FT_LINKS_LOCAL;
     struct ft_tuning *tuning = &comm->tuning;
+    *tuning = comm->engine->tuning;
     int rc = ft_cores_fewest(&ranks, &tuning->costs.cores_per_host);
     if (rc == FT_OK)
         rc = ft_locality_links(&ranks, &links);
+    if (rc != FT_OK)
+        return rc;
     const struct ft_transport_ops *network = ft_locality_network(&ranks);
     if (network)
         ft_tuning_network(tuning, network->name, network->caps.rdma, network->caps.costs);
     ft_tuning_links(tuning, links);
-    if (rc == FT_OK && comm->view.nhosts == 1 && tuning->local_links)
+    if (comm->view.nhosts == 1 && tuning->local_links)
         tuning->pulls = ft_locality_pulls(&ranks);
     /* with pinned memory, long messages have room on one lane */
     tuning->peer_lanes &= !ft_locality_has_pinned(&ranks);
-    return rc;
+    return FT_OK;
 }
 
+/* Nobody sees the communicator before it has all its peers. The caller holds the engine. */
 static int attach(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
-    ft_engine_lock(engine);
-    comm->tuning = engine->tuning;
-    int rc = hold_peers(comm);
+    int rc = find_peers(comm);
     if (rc == FT_OK)
         rc = tune(comm);
+    if (rc != FT_OK)
+        return rc;
+    hold_peers(comm);
     comm->row = engine->telemetry
                     ? ft_telemetry_comm_open(engine->telemetry, comm->ctx, comm->view.epoch,
                                              comm->view.nranks, comm->view.rank, comm->name)
@@ -105,10 +116,8 @@ static int attach(struct ft_comm *comm)
     engine->run->comms = comm;
     engine->users++;
     ft_engine_count_local(engine);
-    if (rc == FT_OK)
-        ft_abandoned_check(comm);
-    ft_engine_unlock(engine);
-    return rc;
+    ft_abandoned_check(comm);
+    return FT_OK;
 }
 
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx,
@@ -121,10 +130,12 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
     snprintf(comm->name, sizeof comm->name, "%s", name ? name : "");
     ft_engine_ref(engine);
     comm->engine = engine;
+    ft_engine_lock(engine);
     int rc = attach(comm);
+    ft_engine_unlock(engine);
     if (rc != FT_OK) {
-        ft_comm_close(comm);
-        return ft_fail(rc, "no memory for %d peers", view->nranks);
+        ft_comm_unref(comm);
+        return rc;
     }
     ft_locality_pinned(&(struct ft_ranks){engine, &comm->view, comm->peers});
     ft_engine_lock(engine);
@@ -249,6 +260,16 @@ static bool is_idle(void *arg)
            ft_comm_state(comm) != FT_COMM_RETRYING;
 }
 
+/* Peers that end too wait for word of what this rank has taken, which a transport may keep back
+ * until its driver sleeps: on a crowded machine that is seconds. */
+static void tell_taken(struct ft_engine *engine)
+{
+    for (int i = 0; i < engine->ntransports && !engine->manual; i++) {
+        engine->transports[i]->ops->arm(engine->transports[i], true);
+        engine->transports[i]->ops->arm(engine->transports[i], false);
+    }
+}
+
 /* Links that nobody but this communicator uses are about to be closed: what was sent on them must
  * have been taken. */
 static bool is_drained(void *arg)
@@ -259,6 +280,7 @@ static bool is_drained(void *arg)
     if (!ft_engine_trylock(comm->engine))
         return false;
     bool all = true;
+    tell_taken(comm->engine);
     for (int r = 0; r < comm->view.nranks; r++) {
         struct ft_link *tx = r == comm->view.rank ? NULL : comm->peers[r]->tx;
         if (tx && tx->state == FT_LINK_UP && comm->peers[r]->users == 1)

@@ -76,7 +76,7 @@ static struct ft_stream *begin_exchange(struct ft_comm *comm, int32_t *all, size
 static int end_exchange(struct ft_stream *stream)
 {
     if (!stream)
-        return FT_NOMEM;
+        return ft_fail(FT_NOMEM, "no memory for an exchange between the ranks");
     int rc = ft_stream_wait(stream);
     ft_stream_release(stream);
     return rc;

@@ -163,6 +163,15 @@ static void tcp_close(struct ft_transport *transport)
     free(t);
 }
 
+/* Nobody looks at it: who dialled it would wait for an answer. */
+static void drop_listener(struct tcp *t, int i, int family)
+{
+    ft_fd_close(&t->listener[i]);
+    for (int k = 0; k < t->naddresses; k++)
+        if (t->address[k].family == family)
+            t->address[k].port = 0;
+}
+
 static int open_listeners(struct tcp *t)
 {
     static const int families[2] = {AF_INET, AF_INET6};
@@ -171,9 +180,11 @@ static int open_listeners(struct tcp *t)
     for (int i = 0; i < 2; i++) {
         int rc = ft_net_listen(t->address, t->naddresses, families[i], 0, &t->listener[i]);
         struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &t->listener[i]};
-        if (rc == FT_OK && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->listener[i], &ev) != 0)
+        if (rc == FT_OK && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, t->listener[i], &ev) != 0) {
             rc = ft_fail(ft_status_of_errno(errno), "epoll does not take a listener: %s",
                          strerror(errno));
+            drop_listener(t, i, families[i]);
+        }
         if (rc == FT_OK)
             tcp_tune_listener(t, t->listener[i]);
         if (status != FT_OK && (rc != FT_NOTSUP || i == 0))

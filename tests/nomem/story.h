@@ -1,0 +1,72 @@
+/*
+ * What the ranks of a run do, as threads of one process or as processes: a story, then a fresh
+ * communicator. They share a readiness table, in memory that outlives them; what each met is on it.
+ */
+#ifndef FT_TESTS_NOMEM_STORY_H
+#define FT_TESTS_NOMEM_STORY_H
+
+#include <ftccl.h>
+#include <pthread.h>
+
+#include <functional>
+#include <vector>
+
+#include "tests/nomem/fail.h"
+
+namespace nomem
+{
+
+enum { RANKS = 3, STEPS = 64 };
+
+/* What one rank met. */
+struct Outcome {
+    /* of the first call that failed, ftcclSuccess if none has; its step and sentence */
+    ftcclResult_t result;
+    char step[32], text[400];
+    ftcclResult_t fresh; /* the same of the fresh communicator */
+    char fresh_step[32], fresh_text[400];
+    double slowest_s, fresh_s;
+    char slowest[32];
+    char wrong[200]; /* a result that no failure excuses */
+};
+
+/* What a process holds at its end. */
+struct Held {
+    int descriptors, threads, names, leaks;
+    char list[1000];
+};
+
+struct Board {
+    pthread_barrier_t barrier;
+    ftcclUniqueId id[4];
+    bool has_id[4];
+    Outcome rank[RANKS];
+    Held held[RANKS];
+    long calls[CLASSES];
+    char failed_call[400];
+};
+
+struct Run {
+    const char *name;
+    Class which;
+    long n; /* 0: none fails */
+    bool threads;
+    int victim; /* the rank whose process fails; with threads any may */
+    Board *readiness;
+};
+
+class Rank;
+struct Story {
+    const char *name;
+    const char *env[8]; /* name, value, ... */
+    bool armed_init;    /* the first communicator's init is part of what fails */
+    void (*tell)(Rank &);
+};
+extern const std::vector<Story> stories;
+
+/* Runs the story as one rank, or all ranks if they are threads; ends with what is held. */
+void live(const Run &run, const Story &story, int rank);
+
+} // namespace nomem
+
+#endif
