@@ -69,11 +69,11 @@ build-fast build-memory build-threads build-bare: build-%: config.h
 build-all: config.h
 	$(MAKE) $(AM_MAKEFLAGS) all-am
 	$(MAKE) $(AM_MAKEFLAGS) check-build
-# The precompiled header, before every object of a googletest program.
+# The precompiled header, before every object of a googletest program; it is all that says that they depend on config.h.
 if HAVE_PCH
 tests/common/all.h.gch: $(top_srcdir)/tests/common/all.h config.h
 	$(AM_V_GEN)$(MKDIR_P) tests/common && $(CXX) $(DEFS) $(AM_CPPFLAGS) $(GTEST_CFLAGS) $(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) -x c++-header -o $@ $(top_srcdir)/tests/common/all.h
-$(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)),$($(subst /,_,$(program))_OBJECTS)): | tests/common/all.h.gch
+$(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)),$($(subst /,_,$(program))_OBJECTS)): tests/common/all.h.gch
 CLEANFILES += tests/common/all.h.gch
 endif
 # When tests run in parallel these two run after all others and alone, one after the other: they keep every core busy.
