@@ -30,12 +30,13 @@ compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev pyth
 
 jobs=$(nproc 2>/dev/null || echo 2)
 
-# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build, quiet unless it fails; its log is build.log there.
+# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build of $build_target (all), quiet unless it fails; its log is
+# build.log there.
 build() {
     directory=$1
     shift
     mkdir -p "$directory"
-    if ! (cd "$directory" && "$top/configure" --quiet "$@" && make -s -j"$jobs") >"$directory/build.log" 2>&1; then
+    if ! (cd "$directory" && "$top/configure" --quiet "$@" && make -s -j"$jobs" "${build_target:-all}") >"$directory/build.log" 2>&1; then
         tail -n 60 "$directory/build.log" >&2
         echo "the build in $directory failed; its log is $directory/build.log" >&2
         return 1

@@ -3,8 +3,12 @@
 # convenience library, so that it is compiled once.
 # googletest programs take gtest_cppflags and gtest_libs and stand inside `if HAVE_GTEST`.
 SLOW_TESTS =
-gtest_cppflags = $(AM_CPPFLAGS) $(GTEST_CFLAGS)
+# tests/common/all.h, with googletest and the standard library's headers, is compiled once and goes in front of each of them. A
+# program with another -O or -f than the rest reads the header itself: gcc looks for all.h.gch first and for all.h after it.
+all_h = -Itests/common -I$(top_srcdir)/tests/common -include all.h
+gtest_cppflags = $(all_h) $(AM_CPPFLAGS) $(GTEST_CFLAGS)
 gtest_libs = $(GTEST_LIBS) -lgtest_main -lpthread
+EXTRA_DIST += tests/common/all.h
 
 TEST_EXTENSIONS = .sh
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh
@@ -51,8 +55,28 @@ threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
-check-fast check-memory check-threads check-bare: all
-	$($(@:check-%=%)_draws) $(MAKE) $(AM_MAKEFLAGS) check TESTS="$($(@:check-%=%)_tests)" check_PROGRAMS="$(filter $($(@:check-%=%)_tests),$(check_PROGRAMS))"
+# What check-memory, check-threads and check-bare build: not the perf programs, of which their tests need one.
+without_perf = pkglibexec_PROGRAMS= noinst_PROGRAMS="$(filter-out perf/%,$(noinst_PROGRAMS)) perf/footprint" \
+	noinst_LTLIBRARIES="$(filter-out perf/%,$(noinst_LTLIBRARIES))"
+memory_build = $(without_perf)
+threads_build = $(without_perf)
+bare_build = $(without_perf)
+# A part with all that it needs, without running it: `make build-memory`; scripts/test does that while other tests run.
+check-fast check-memory check-threads check-bare: check-%: build-%
+	$($*_draws) $(MAKE) $(AM_MAKEFLAGS) check $($*_build) TESTS="$($*_tests)" check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
+build-fast build-memory build-threads build-bare: build-%: config.h
+	$(MAKE) $(AM_MAKEFLAGS) all-am $($*_build)
+	$(MAKE) $(AM_MAKEFLAGS) check-build $($*_build) check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
+build-all: config.h
+	$(MAKE) $(AM_MAKEFLAGS) all-am
+	$(MAKE) $(AM_MAKEFLAGS) check-build
+# The precompiled header, before every object of a googletest program; it is all that says that they depend on config.h.
+if HAVE_PCH
+tests/common/all.h.gch: $(top_srcdir)/tests/common/all.h config.h
+	$(AM_V_GEN)$(MKDIR_P) tests/common && $(CXX) $(DEFS) $(AM_CPPFLAGS) $(GTEST_CFLAGS) $(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) -x c++-header -o $@ $(top_srcdir)/tests/common/all.h
+$(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)),$($(subst /,_,$(program))_OBJECTS)): tests/common/all.h.gch
+CLEANFILES += tests/common/all.h.gch
+endif
 # When tests run in parallel these two run after all others and alone, one after the other: they keep every core busy.
 tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log tests/campaign/campaign_test.log,$(TEST_LOGS))
 tests/campaign/campaign_test.log: $(filter-out tests/campaign/campaign_test.log,$(TEST_LOGS))
@@ -68,4 +92,4 @@ simulation = tests/sim/agree_test
 endif
 check-model: $(simulation)
 	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
-.PHONY: check-build check-fast check-memory check-threads check-bare check-nightly check-model
+.PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast build-memory build-threads build-bare check-nightly check-model

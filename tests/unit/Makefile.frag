@@ -2,7 +2,7 @@
 if HAVE_GTEST
 check_PROGRAMS += tests/unit/net_test
 tests_unit_net_test_SOURCES = tests/unit/net_test.cc
-tests_unit_net_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS)
+tests_unit_net_test_CPPFLAGS = $(gtest_cppflags)
 tests_unit_net_test_LDADD = src/libftcore.la $(GTEST_LIBS) -lgtest_main
 TESTS += tests/unit/net_test
 endif
