@@ -2,6 +2,7 @@
  * how). It stands in front of each googletest program; a file still includes what it uses. */
 #ifndef FT_TESTS_ALL_H
 #define FT_TESTS_ALL_H
+#ifdef __cplusplus /* C files of a googletest program get the same flags */
 #include <config.h>
 
 #include <gtest/gtest.h>
@@ -18,4 +19,6 @@
 #include <string>
 #include <thread>
 #include <vector>
+#endif
+
 #endif
