@@ -46,6 +46,8 @@ void ft_notice_broadcast(struct ft_comm *comm)
         if (r != comm->failure.culprit || comm->failure.status == FT_MISMATCH ||
             comm->failure.status == FT_CORRUPT)
             queue_notice(comm, r, TELL_FAIL);
+    /* perhaps there is nobody to tell */
+    atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
 }
 
 void ft_notice_announce(struct ft_comm *comm)
