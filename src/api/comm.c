@@ -492,7 +492,7 @@ static int end_comm(ftcclComm_t comm, bool abort_it)
         if (abort_it && !aborted)
             ft_comm_abort(comm->core);
         if (!abort_it && atomic_load(&comm->state) == FT_HANDLE_READY)
-            rc = ft_comm_finalize(comm->core);
+            rc = ft_comm_flush(comm->core);
         if (rc == FT_TIMEOUT)
             ft_comm_abort(comm->core);
         ft_comm_close(comm->core);

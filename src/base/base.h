@@ -485,6 +485,22 @@ bool ft_liveness_ended(const struct ft_liveness *);
 /* The process is alive and uses the library: proof of life at this moment. */
 bool ft_liveness_alive(const struct ft_liveness *);
 void ft_liveness_unmap(struct ft_liveness *); /* NULL is allowed */
+/* What ended a communicator, as its process knew it. */
+struct ft_cause {
+    uint64_t ctx;
+    int32_t status;
+    int32_t origin; /* rank with which it began, -1 unknown */
+    char text[232];
+};
+/* Written on this process's page, if it has one, where others of this host read it, also after its
+ * end. Of a communicator the first counts; those of the last FT_LIVENESS_CAUSES are kept. */
+#define FT_LIVENESS_CAUSES 15
+void ft_liveness_write(const struct ft_cause *cause);
+/* What the page's process wrote of a communicator; false: nothing. Bytes from outside, but for the
+ * text, which ends and can be printed. */
+bool ft_liveness_read(const struct ft_liveness *, uint64_t ctx, struct ft_cause *out);
+/* A sentence that came from outside: ended, and without control characters. */
+void ft_text_clean(char *text, size_t len_bytes);
 
 /* ---- small things ---------------------------------------------------------------------------- */
 

@@ -4,7 +4,9 @@
  * holds. However the process ends, the kernel marks the futex of the dying thread before anything
  * else. Sockets and pidfds tell it only after the kernel has torn down the process's memory, which
  * takes a second for ten gigabytes. Peers map the page: they get its descriptor on a socket, or
- * find it through /proc. They read the mark and trust nothing else in the page.
+ * find it through /proc, and read the mark. The rest of the page has the process's last words: what
+ * ended its communicators, written before any other rank can see that. Readers take them as what a
+ * peer said; they prove nothing.
  *
  * The library has its own list of robust futexes (set_robust_list(2)), in private memory. So the
  * page has one word of a fixed layout, whatever the C library is, and a peer that writes into the
@@ -19,6 +21,7 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <signal.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -32,12 +35,21 @@ struct ft_liveness {
     uint64_t magic, token;
     /* the holder's thread id while in use, 0 before and after; the kernel sets FUTEX_OWNER_DIED */
     atomic_uint word;
+    uint32_t zero;
+    struct words {
+        /* odd while it is written, 0 before */
+        atomic_uint version;
+        uint32_t zero;
+        struct ft_cause cause;
+    } words[FT_LIVENESS_CAUSES];
 };
-_Static_assert(sizeof(struct ft_liveness) == 24, "struct ft_liveness is shared between processes");
+_Static_assert(offsetof(struct ft_liveness, words) == 24 && sizeof(struct ft_liveness) == 3864,
+               "struct ft_liveness is shared between processes");
 _Static_assert(sizeof(atomic_uint) == 4, "a futex has 32 bits");
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int users, page_fd = -1;
+static unsigned written; /* causes on the page so far */
 static struct ft_liveness *page;
 static pthread_t thread;
 static sem_t held, stop;
@@ -113,6 +125,7 @@ static int make_page(void)
     if (rc == FT_OK)
         rc = ft_map_shared(page_fd, page_bytes(), &at);
     page = at;
+    written = 0;
     if (rc == FT_OK) {
         page->magic = MAGIC;
         ft_env_real()->random(ft_env_real(), &page->token, sizeof page->token);
@@ -184,6 +197,29 @@ void ft_liveness_locate(struct ft_liveness_place *out)
     pthread_mutex_unlock(&lock);
 }
 
+static bool is_written(uint64_t ctx)
+{
+    for (unsigned i = 0; i < ft_min(written, FT_LIVENESS_CAUSES); i++)
+        if (page->words[i].cause.ctx == ctx)
+            return true;
+    return false;
+}
+
+void ft_liveness_write(const struct ft_cause *cause)
+{
+    pthread_mutex_lock(&lock);
+    if (page && !is_written(cause->ctx)) {
+        struct words *at = &page->words[written++ % FT_LIVENESS_CAUSES];
+        unsigned version = atomic_load_explicit(&at->version, memory_order_relaxed);
+        /* these two pair with those of ft_liveness_read() */
+        atomic_store_explicit(&at->version, version + 1, memory_order_relaxed);
+        atomic_thread_fence(memory_order_release);
+        at->cause = *cause;
+        atomic_store_explicit(&at->version, version + 2, memory_order_release);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
 /* ---- pages of other processes ---------------------------------------------------------------- */
 
 int ft_liveness_map(int fd, struct ft_liveness **out)
@@ -245,4 +281,22 @@ bool ft_liveness_alive(const struct ft_liveness *life)
 void ft_liveness_unmap(struct ft_liveness *life)
 {
     ft_unmap(life, page_bytes());
+}
+
+/* A process that ends while it writes leaves an odd version. */
+bool ft_liveness_read(const struct ft_liveness *life, uint64_t ctx, struct ft_cause *out)
+{
+    for (unsigned i = 0; i < FT_LIVENESS_CAUSES; i++) {
+        struct words *at = &((struct ft_liveness *)(uintptr_t)life)->words[i];
+        unsigned version = atomic_load_explicit(&at->version, memory_order_acquire);
+        if (version == 0 || version % 2 != 0)
+            continue;
+        *out = at->cause;
+        atomic_thread_fence(memory_order_acquire);
+        if (atomic_load_explicit(&at->version, memory_order_relaxed) != version || out->ctx != ctx)
+            continue;
+        ft_text_clean(out->text, sizeof out->text);
+        return true;
+    }
+    return false;
 }

@@ -88,3 +88,11 @@ void ft_fail_clear(void)
 {
     sentence[0] = '\0';
 }
+
+void ft_text_clean(char *text, size_t len_bytes)
+{
+    text[len_bytes - 1] = '\0';
+    for (char *p = text; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 0x7f)
+            *p = '?';
+}

@@ -58,6 +58,7 @@ void ft_agree_close(struct ft_agree *a)
     free(a->peer);
     free(a->scratch);
     free(a->value.data);
+    free(a->coming.data);
     free(a->proposal.data);
     free(a->decision);
     free(a);
@@ -105,7 +106,9 @@ static bool responds(const struct ft_agree *a, int r)
 {
     if (r == self(a))
         return true;
-    return !ft_agree_is_gone(a, r) && a->peer[r].evidence == FT_ALIVE && !ft_agree_unanswered(a, r);
+    const enum ft_evidence evidence = a->peer[r].evidence;
+    return !ft_agree_is_gone(a, r) && (evidence == FT_ALIVE || evidence == FT_REDIALLED) &&
+           !ft_agree_unanswered(a, r);
 }
 
 static int candidate(const struct ft_agree *a)
@@ -114,6 +117,16 @@ static int candidate(const struct ft_agree *a)
     while (!responds(a, r))
         r++;
     return r;
+}
+
+/* Of two ranks that lost each other the lower one leads first, and leaves out the other. */
+static bool yields(const struct ft_agree *a)
+{
+    for (int r = 0; r < self(a); r++)
+        if (a->peer[r].cut_off && !ft_agree_is_gone(a, r) &&
+            ft_agree_now(a) - a->peer[r].redialled_ns < a->config.silent_ns / 16)
+            return true;
+    return false;
 }
 
 /* A rank that has not entered leads only if it is asked and is the first candidate. A rank that a
@@ -128,7 +141,7 @@ bool ft_agree_can_lead(const struct ft_agree *a)
     const bool cut_off = a->rival && a->peer[rival].evidence == FT_UNREACHABLE;
     if (a->rival && !ft_agree_is_gone(a, rival) && !(cut_off && ft_agree_now(a) >= a->lead_soon_ns))
         return false;
-    return candidate(a) == self(a);
+    return candidate(a) == self(a) && !yields(a);
 }
 
 /* Sets the time of the next attempt to lead. It grows with the number of candidates before this
@@ -191,20 +204,11 @@ static void repeat_requests(struct ft_agree *a)
         ask_for_decision(a);
 }
 
-int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
+static int enter_with(struct ft_agree *a, const unsigned char *data, size_t len_bytes)
 {
-    const int n = a->config.nranks;
-    pass_time(a);
-    if (in->blob_bytes > ft_agree_blob_room(&a->config))
-        return FT_NOTSUP;
-    unsigned char *bytes = malloc(ft_contribution_bytes(n) + in->blob_bytes);
-    if (!bytes)
-        return FT_NOMEM;
-    ft_agree_contribute(a, self(a), bytes, ft_contribution_encode(bytes, n, in));
-    free(bytes);
+    ft_agree_contribute(a, self(a), data, len_bytes);
     if (!a->peer[self(a)].entered)
         return FT_NOMEM;
-    note_known(a);
     a->entered_ns = ft_agree_now(a);
     if (a->decision)
         return FT_OK;
@@ -218,6 +222,52 @@ int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
     else
         ask_for_decision(a);
     return FT_OK;
+}
+
+/* A value that is computed before a rank has reported its broken link leaves nobody out. */
+static bool may_be_cut_off(const struct ft_agree *a)
+{
+    for (int r = 0; r < a->config.nranks; r++)
+        if (a->peer[r].evidence == FT_REDIALLED && !ft_agree_is_gone(a, r))
+            return true;
+    return false;
+}
+
+int ft_agree_enter(struct ft_agree *a, const struct ft_agree_input *in)
+{
+    const int n = a->config.nranks;
+    pass_time(a);
+    if (in->blob_bytes > ft_agree_blob_room(&a->config))
+        return FT_NOTSUP;
+    unsigned char *bytes = malloc(ft_contribution_bytes(n) + in->blob_bytes);
+    if (!bytes)
+        return FT_NOMEM;
+    const size_t len = ft_contribution_encode(bytes, n, in);
+    note_known(a);
+    const int status = may_be_cut_off(a) ? ft_bytes_set(&a->coming, bytes, len)
+                                         : enter_with(a, bytes, len);
+    free(bytes);
+    return status;
+}
+
+/* A peer to which no new link came up in time is unreachable. When all are known, this rank
+ * enters. */
+static void end_redials(struct ft_agree *a)
+{
+    for (int r = 0; r < a->config.nranks; r++) {
+        struct ft_agree_peer *p = &a->peer[r];
+        if (p->evidence != FT_REDIALLED ||
+            ft_agree_now(a) - p->redialled_ns < a->config.silent_ns / 4)
+            continue;
+        p->evidence = FT_UNREACHABLE;
+        p->cut_off = true;
+        p->redialled_ns = ft_agree_now(a);
+        ft_agree_doubt(a, r);
+    }
+    if (a->coming.len == 0 || may_be_cut_off(a) ||
+        enter_with(a, a->coming.data, a->coming.len) != FT_OK)
+        return;
+    a->coming.len = 0;
 }
 
 static void add_dead(struct ft_agree *a, int from, const unsigned char *dead)
@@ -278,6 +328,8 @@ void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
     if (rank < 0 || rank >= a->config.nranks || rank == self(a) || ft_set_has(a->dead, rank))
         return;
     a->peer[rank].evidence = evidence == FT_DEAD ? FT_ALIVE : evidence;
+    a->peer[rank].redialled_ns = ft_agree_now(a);
+    a->peer[rank].cut_off = false;
     if (evidence == FT_UNREACHABLE && !a->decision)
         ft_agree_doubt(a, rank);
     if (evidence == FT_DEAD) {
@@ -326,6 +378,7 @@ void ft_agree_tick(struct ft_agree *a)
     pass_time(a);
     if (a->decision || a->known_ns == 0)
         return;
+    end_redials(a);
     if (a->phase != FT_FOLLOW)
         ft_agree_advance(a);
     else if (ft_agree_can_lead(a))

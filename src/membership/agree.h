@@ -123,6 +123,9 @@ struct ft_agree_peer {
     /* some rank reports it as unreachable, and it has not been heard since */
     bool doubted;
     uint64_t asked_ns; /* time since when an answer is due; 0: none is due */
+    /* time since when the evidence is REDIALLED, or since the redial was in vain */
+    uint64_t redialled_ns;
+    bool cut_off; /* the redial was in vain: the peer may live, and may lead */
     struct ft_bytes contribution;
     unsigned char *unreachable; /* the set that it reported last; NULL: empty */
 };
@@ -143,6 +146,8 @@ struct ft_agree {
     /* state of the acceptor; `value` is the value of ballot `accepted` */
     uint64_t promised, accepted;
     struct ft_bytes value;
+    /* own contribution while this rank does not know yet whom it can reach; else empty */
+    struct ft_bytes coming;
 
     enum ft_agree_phase phase; /* state of the leader of `ballot` */
     /* best: while preparing, the ballot of `proposal`; 0: no promise names an accepted value */

@@ -110,8 +110,10 @@ void ft_bootstrap_stop(void);
 /* ---- agreement (agree.c; the protocol and its argument: docs/membership.md) ------------------ */
 
 /* What a rank knows about another rank. Only DEAD is proof: an exit seen on the same host, or an
- * authenticated goodbye. The others are suspicion and may be taken back. */
-enum ft_evidence { FT_ALIVE, FT_SILENT, FT_UNREACHABLE, FT_DEAD };
+ * authenticated goodbye. The others are suspicion and may be taken back. REDIALLED: the link to it
+ * was lost and is being made anew; it becomes UNREACHABLE after a quarter of silent_ns, and this
+ * rank does not enter before. */
+enum ft_evidence { FT_ALIVE, FT_SILENT, FT_UNREACHABLE, FT_DEAD, FT_REDIALLED };
 
 enum ft_agree_kind {
     FT_AGREE_FLAGS = 1,

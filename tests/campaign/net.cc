@@ -82,6 +82,19 @@ void Net::slow(int host) const
         " root tbf rate 4mbit burst 100000 limit 300000");
 }
 
+/* They go to an address of the link that nobody has. */
+void Net::part(int from, int to) const
+{
+    run("ip -n " + name("h" + std::to_string(from)) + " neigh replace 10.77.0." +
+        std::to_string(to + 1) + " lladdr 02:00:00:00:00:99 dev eth0 nud permanent");
+}
+
+void Net::join(int from, int to) const
+{
+    run("ip -n " + name("h" + std::to_string(from)) + " neigh del 10.77.0." +
+        std::to_string(to + 1) + " dev eth0");
+}
+
 void Net::heal(int host) const
 {
     run("ip -n " + name("hub") + " link set " + port(host) + " up");

@@ -23,6 +23,8 @@ class Net
     void cut(int host) const;
     void half(int host, bool inbound) const; /* packets of one direction are lost */
     void slow(int host) const;               /* 4 Mbit/s */
+    void part(int from, int to) const;       /* packets from one to the other are lost */
+    void join(int from, int to) const;
     void heal(int host) const;
 
   private:

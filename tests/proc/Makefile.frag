@@ -3,7 +3,7 @@ include tests/proc/perf.frag
 if HAVE_GTEST
 proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test tests/proc/coll_test \
 	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/death_test tests/proc/beat_test tests/proc/fork_test \
-	tests/proc/shrink_test tests/proc/grow_test tests/proc/fence_test
+	tests/proc/shrink_test tests/proc/grow_test tests/proc/fence_test tests/proc/cause_test tests/proc/part_test
 check_PROGRAMS += $(proc_tests)
 TESTS += $(proc_tests)
 check_LTLIBRARIES += tests/proc/libproc.la
@@ -46,6 +46,17 @@ tests_proc_beat_test_LDADD = $(proc_ldadd)
 tests_proc_fence_test_SOURCES = tests/proc/fence_test.cc
 tests_proc_fence_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_fence_test_LDADD = $(proc_ldadd)
+tests_proc_cause_test_SOURCES = tests/proc/cause_test.cc
+tests_proc_cause_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_cause_test_LDADD = $(proc_ldadd)
+tests_proc_part_test_SOURCES = tests/proc/part_test.cc tests/campaign/net.cc tests/campaign/net.h
+tests_proc_part_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_part_test_LDADD = $(proc_ldadd)
+SLOW_TESTS += tests/proc/cause_test tests/proc/part_test
+# A thousand faults after which everyone exits at the first error; `make check` has 15 s of it.
+check-cause: tests/proc/cause_test
+	FT_CAUSE_RUNS=1000 tests/proc/cause_test
+.PHONY: check-cause
 tests_proc_fork_test_SOURCES = tests/proc/fork_test.cc
 tests_proc_fork_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_fork_test_LDADD = $(proc_ldadd)

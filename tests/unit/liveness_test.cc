@@ -317,6 +317,48 @@ TEST(Life, LargeProcessIsSeenBeforeItsDescriptorsClose)
     EXPECT_LT(seen, closed);
 }
 
+struct ft_cause cause_of(uint64_t ctx, int origin)
+{
+    struct ft_cause cause = {ctx, FT_PEER, origin, ""};
+    snprintf(cause.text, sizeof cause.text, "rank 1 lost rank %d\n", origin);
+    return cause;
+}
+
+// What ended a communicator: the first word counts, it outlives the process, and control characters
+// do not.
+TEST(Life, CausesOutliveTheProcess)
+{
+    int done[2];
+    ASSERT_EQ(pipe(done), 0);
+    spare_out = done[1];
+    Owner owner([] {
+        for (int origin = 2; origin < 4; origin++) {
+            struct ft_cause cause = cause_of(77, origin);
+            ft_liveness_write(&cause);
+        }
+        for (uint64_t ctx = 100; ctx < 100 + FT_LIVENESS_CAUSES - 1; ctx++) {
+            struct ft_cause cause = cause_of(ctx, 5);
+            ft_liveness_write(&cause);
+        }
+        say_done();
+    });
+    struct ft_cause cause;
+    EXPECT_FALSE(ft_liveness_read(owner.life, 77, &cause));
+    owner.go();
+    char word;
+    ASSERT_EQ(read(done[0], &word, 1), 1);
+    kill(owner.pid, SIGKILL);
+    ASSERT_TRUE(owner.ends());
+    ASSERT_TRUE(ft_liveness_read(owner.life, 77, &cause));
+    EXPECT_EQ(cause.origin, 2);
+    EXPECT_EQ(cause.status, FT_PEER);
+    EXPECT_STREQ(cause.text, "rank 1 lost rank 2?");
+    EXPECT_TRUE(ft_liveness_read(owner.life, 100 + FT_LIVENESS_CAUSES - 2, &cause));
+    EXPECT_FALSE(ft_liveness_read(owner.life, 78, &cause));
+    close(done[0]);
+    close(done[1]);
+}
+
 TEST(Life, CountedAndLeavesNothing)
 {
     int fd = -1, again = -1;

@@ -97,6 +97,8 @@ void ft_death_watch_tick(struct ft_engine *engine)
             continue;
         if (!dead)
             mark_dead(engine, peer);
+        if (peer->has_news) /* the floor above reads its page for the cause */
+            continue;
         ft_liveness_unmap(peer->watch.page);
         peer->watch.page = NULL;
         engine->watched--;

@@ -110,6 +110,8 @@ static enum ft_evidence evidence_of(const struct ft_agreement *agreement, int ra
         return FT_DEAD;
     if (peer->state == FT_PEER_UNREACHABLE || peer->state == FT_PEER_FENCED)
         return FT_UNREACHABLE;
+    if (peer->redialled)
+        return FT_REDIALLED;
     return peer->heartbeat.suspected ? FT_SILENT : FT_ALIVE;
 }
 

@@ -151,10 +151,12 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
 {
     int n = 0, lost = 0;
+    int verdict = comm->failure.verdict;
+    int blamed = verdict == FT_PEER || verdict == FT_TIMEOUT ? comm->failure.culprit : -1;
     for (int r = 0; r < comm->view.nranks; r++) {
         const struct ft_peer *peer = comm->peers[r];
         bool failed = comm->group->agreed ? comm->group->failed[r]
-                                          : peer && ft_peer_has_failed(peer);
+                                          : peer && (ft_peer_has_failed(peer) || r == blamed);
         if (failed && n++ < capacity)
             ranks[n - 1] = r;
     }
@@ -172,7 +174,7 @@ void ft_comm_peer_lost(struct ft_comm *comm, const struct ft_peer *peer, int rea
     if (rank == comm->view.nranks || comm->failure.status != FT_OK)
         return;
     int status = ft_status_lost(reason) == FT_LOST_PROCESS ? reason : FT_PEER;
-    ft_comm_fail(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
+    ft_comm_lost(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
                  proof ? "its process has ended" : ft_status_text(reason));
 }
 
@@ -298,7 +300,7 @@ static bool is_posted(void *arg)
            0;
 }
 
-int ft_comm_finalize(struct ft_comm *comm)
+int ft_comm_flush(struct ft_comm *comm)
 {
     uint64_t bound = (uint64_t)comm->limits.init_timeout_ms * 1000000u;
     if (!ft_engine_wait(comm->engine, is_idle, comm, bound))
@@ -309,7 +311,13 @@ int ft_comm_finalize(struct ft_comm *comm)
                        "peers of rank %d did not take what was sent to them within %lld ms",
                        ft_comm_rank(comm), (long long)comm->limits.init_timeout_ms);
     ft_engine_wait(comm->engine, is_posted, comm, FLUSH_NS);
-    return comm->failure.verdict;
+    return FT_OK;
+}
+
+int ft_comm_finalize(struct ft_comm *comm)
+{
+    int rc = ft_comm_flush(comm);
+    return rc == FT_OK ? comm->failure.verdict : rc;
 }
 
 static bool is_told(void *arg)

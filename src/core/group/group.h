@@ -89,7 +89,8 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
                  const char *name, const struct ft_comm_limits *limits, struct ft_comm **out);
 /* Waits (bounded) until its works are finished and peers have taken what was sent. Then only close
  * is legal. */
-int ft_comm_finalize(struct ft_comm *comm);
+int ft_comm_flush(struct ft_comm *comm);
+int ft_comm_finalize(struct ft_comm *comm); /* and returns how the communicator ended */
 /* Ends what is pending with FT_ABORTED and tells the peers. Does not wait. */
 void ft_comm_abort(struct ft_comm *comm);
 /* Ends what is pending with FT_REVOKED, on every rank. Does not wait. */

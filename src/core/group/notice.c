@@ -78,7 +78,7 @@ static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsig
         notice->done = comm->calls.done;
     notice->proof = what == TELL_FAIL && culprit && culprit->state == FT_PEER_DEAD;
     if (what == TELL_FAIL)
-        snprintf(notice->text, sizeof notice->text, "%.*s", (int)sizeof notice->text - 1,
+        snprintf(notice->text, sizeof notice->text, "%.*s", (int)comm->failure.cause_bytes,
                  comm->failure.text);
     for (const struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL;
          op && what == TELL_ANNOUNCE; op = op->next) {
@@ -147,19 +147,12 @@ void ft_notice_bye(struct ft_comm *comm)
 
 static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
 {
-    notice->text[sizeof notice->text - 1] = '\0';
-    for (char *p = notice->text; *p; p++)
-        if ((unsigned char)*p < ' ' || *p == 0x7f)
-            *p = '?';
-    int culprit = notice->culprit >= 0 && notice->culprit < comm->view.nranks ? notice->culprit
-                                                                              : -1;
-    bool kept = notice->status == FT_MISMATCH || notice->status == FT_TIMEOUT ||
-                notice->status == FT_REVOKED || notice->status == FT_CORRUPT;
-    int status = kept ? notice->status : FT_PEER;
+    ft_text_clean(notice->text, sizeof notice->text);
+    struct ft_told told = ft_told_check(comm, from, notice->status, notice->culprit);
     comm->failure.quiet = true;
-    ft_comm_fail(comm, status, culprit, "%s (told by rank %d)", notice->text, from);
+    ft_comm_fail_told(comm, told.status, told.origin, from, notice->text);
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != from && r != comm->view.rank && r != culprit &&
+        if (r != from && r != comm->view.rank && r != told.origin &&
             (comm->peers[r]->tx || is_relay(comm, r)))
             queue_notice(comm, r, TELL_FAIL);
 }

@@ -56,18 +56,35 @@ bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op)
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
-static void keep_sentence(struct ft_failure *failure, int culprit, const char *text)
+/* Who told it stands behind the sentence once, however many passed it on. */
+static void keep_sentence(struct ft_failure *failure, int culprit, int teller, const char *text)
 {
+    char told[32] = "";
+    if (teller >= 0)
+        snprintf(told, sizeof told, " (told by rank %d)", teller);
     pthread_mutex_lock(&failure->lock);
-    snprintf(failure->text, sizeof failure->text, "%s", text);
+    failure->cause_bytes = ft_min(strlen(text), sizeof failure->text - sizeof told);
+    snprintf(failure->text, sizeof failure->text, "%.*s%s", (int)failure->cause_bytes, text, told);
     failure->culprit = culprit;
     pthread_mutex_unlock(&failure->lock);
 }
 
-/* The status is written before the state, the sentence before the verdict. */
+/* What this rank knows outlives its process: on its liveness page, before anybody can see that it
+ * failed. */
+static void write_cause(const struct ft_comm *comm, int status)
+{
+    struct ft_cause cause = {.ctx = comm->ctx, .status = status, .origin = comm->failure.culprit};
+    snprintf(cause.text, sizeof cause.text, "%.*s", (int)comm->failure.cause_bytes,
+             comm->failure.text);
+    ft_liveness_write(&cause);
+}
+
+/* The sentence is there before the cause, the status before the state, and both before the
+ * verdict. */
 static void begin_failure(struct ft_comm *comm, int status, bool retries)
 {
     struct ft_failure *failure = &comm->failure;
+    write_cause(comm, status);
     if (!failure->quiet) {
         failure->fresh = true;
         atomic_store_explicit(&failure->untold, 1, memory_order_relaxed);
@@ -79,7 +96,7 @@ static void begin_failure(struct ft_comm *comm, int status, bool retries)
         atomic_store_explicit(&failure->verdict, status, memory_order_release);
 }
 
-void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
+void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text)
 {
     ft_engine_assert_held(comm->engine);
     struct ft_failure *failure = &comm->failure;
@@ -87,19 +104,66 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
     bool retrying = ft_comm_state(comm) == FT_COMM_RETRYING;
     if (again && (!retrying || retries || failure->ends != FT_OK))
         return;
-    char text[sizeof failure->text];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
-    keep_sentence(failure, culprit, text);
+    keep_sentence(failure, culprit, teller, text);
     if (again) {
         failure->ends = status;
         return;
     }
     begin_failure(comm, status, retries);
     FT_LOG(INFO, "init", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx,
-           text);
+           failure->text);
+}
+
+void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
+{
+    char text[sizeof comm->failure.text];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    ft_comm_fail_told(comm, status, culprit, -1, text);
+}
+
+/* ---- the first cause ------------------------------------------------------------------------- */
+
+/* A rank is not believed more than it can know: not, for example, that this rank has no memory. If
+ * it lost this rank, it is the one that is lost here. */
+struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int origin)
+{
+    bool kept = status == FT_MISMATCH || status == FT_TIMEOUT || status == FT_REVOKED ||
+                status == FT_CORRUPT;
+    bool known = origin >= 0 && origin < comm->view.nranks;
+    struct ft_told told = {.status = kept ? status : FT_PEER, .origin = known ? origin : -1};
+    if (!kept && told.origin == comm->view.rank)
+        told.origin = from;
+    return told;
+}
+
+/* True: the rank's process had written why its communicator failed, and comm fails for that. */
+static bool fail_by_page(struct ft_comm *comm, int rank)
+{
+    const struct ft_peer *peer = comm->peers[rank];
+    struct ft_cause cause;
+    if (!peer || !peer->watch.page || !ft_liveness_read(peer->watch.page, comm->ctx, &cause))
+        return false;
+    struct ft_told told = ft_told_check(comm, rank, cause.status, cause.origin);
+    ft_comm_fail_told(comm, told.status, told.origin, rank, cause.text);
+    return true;
+}
+
+/* The page of the lost rank is asked first: it is the nearest to the cause. */
+void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...)
+{
+    char text[sizeof comm->failure.text];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    bool known = comm->failure.status != FT_OK || fail_by_page(comm, rank);
+    for (int r = 0; r < comm->view.nranks && !known; r++)
+        known = fail_by_page(comm, r);
+    if (!known || comm->failure.ends == FT_OK)
+        ft_comm_fail_told(comm, status, rank, -1, text);
 }
 
 int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
@@ -107,7 +171,7 @@ int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, in
     char call[128];
     ft_sig_text(op->sig, call, sizeof call);
     bool process = ft_status_lost(status) == FT_LOST_PROCESS;
-    ft_comm_fail(comm, process ? status : FT_PEER, rank,
+    ft_comm_lost(comm, process ? status : FT_PEER, rank,
                  "rank %d lost rank %d during %s, operation %llu: %s", comm->view.rank, rank, call,
                  (unsigned long long)op->seq,
                  ft_death_watch_why(comm->engine, comm->peers[rank], status));

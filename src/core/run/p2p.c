@@ -47,7 +47,7 @@ static void lost(struct ft_comm *comm, const struct ft_op *op, int status)
 {
     int rank = op->coll.root;
     bool process = ft_status_lost(status) == FT_LOST_PROCESS;
-    ft_comm_fail(comm, process ? status : FT_PEER, rank,
+    ft_comm_lost(comm, process ? status : FT_PEER, rank,
                  "rank %d lost rank %d during a %s of %zu %s: %s", comm->view.rank, rank,
                  op->coll.kind == FT_SEND ? "send" : "receive", op->coll.count,
                  ft_type_name(op->coll.type),

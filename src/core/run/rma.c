@@ -164,15 +164,14 @@ bool ft_rma_turn(struct ft_comm *comm)
             comm->rma.puts_wait[op->coll.root] = true;
         if (rc == FT_OK)
             ft_op_finish(op), moved = true;
+        else if (rc == FT_USAGE)
+            ft_comm_fail(comm, rc, op->coll.root,
+                         "rank %d put into a window of rank %d that it had deregistered: %s",
+                         comm->view.rank, op->coll.root, ft_status_text(rc));
         else if (rc != FT_AGAIN)
-            ft_comm_fail(
-                comm, rc == FT_USAGE || ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER,
-                op->coll.root,
-                rc == FT_USAGE ? "rank %d put into a window of rank %d that it had deregistered: %s"
-                               : "rank %d lost rank %d during a put: %s",
-                comm->view.rank, op->coll.root,
-                rc == FT_USAGE ? ft_status_text(rc)
-                               : ft_death_watch_why(comm->engine, comm->peers[op->coll.root], rc));
+            ft_comm_lost(comm, ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER, op->coll.root,
+                         "rank %d lost rank %d during a put: %s", comm->view.rank, op->coll.root,
+                         ft_death_watch_why(comm->engine, comm->peers[op->coll.root], rc));
     }
     return moved;
 }

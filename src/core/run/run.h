@@ -257,6 +257,7 @@ struct ft_failure {
     int culprit;          /* rank that is to blame, -1 unknown */
     pthread_mutex_t lock; /* of culprit, text and the view, for other threads */
     char text[512];
+    size_t cause_bytes; /* of text: the sentence without who told it */
     bool quiet;         /* it came from a peer: a few are told, not all */
     bool fresh;         /* the group floor has not seen it */
     atomic_int untold;  /* notices that have not left; more than 0 while `fresh`, unless `quiet` */
@@ -346,6 +347,15 @@ void ft_link_give_back(struct ft_engine *engine, struct ft_peer *peer, struct ft
  * peers in its next turn. The caller holds the engine. */
 void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
     FT_PRINTF(4, 5);
+/* The same by the word of another rank; teller -1: by this rank's own. */
+void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text);
+/* A rank was lost. If a liveness page tells an earlier cause, then that is why comm fails. */
+void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...) FT_PRINTF(4, 5);
+/* A rank said why its communicator failed: bytes from outside, but for the end of the text. */
+struct ft_told {
+    int status, origin;
+};
+struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int origin);
 /* Operations of the communicator lost this peer. Returns the status for the caller. */
 int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status);
 /* The operation that starts now was perhaps called for an earlier view: it means the same ranks.

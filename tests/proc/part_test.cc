@@ -1,0 +1,139 @@
+/*
+ * Property: where two ranks that live cannot reach each other any more, both ways or one way, and
+ * all others can, the first Shrink leaves one of the two out, the higher one where both have
+ * noticed it, and the others compute within a second of their error. Method: a process in each of
+ * four network namespaces; packets between two of them are sent to nobody; every rank calls Shrink
+ * at its error and reduces.
+ */
+#include <fcntl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+
+#include "tests/campaign/net.h"
+#include "tests/proc/proc.h"
+
+namespace
+{
+
+ftcclResult_t reduce(ftcclComm_t comm)
+{
+    static std::vector<float> data(1000);
+    ftcclResult_t result = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclFloat,
+                                          ftcclSum, comm, nullptr);
+    return result == ftcclSuccess ? ftcclStreamSynchronize(nullptr) : result;
+}
+
+/* host NAMESPACE NRANKS RANK: reduces until it fails, shrinks, reduces 50 times, tells how long
+ * that took and how many are left. */
+CHILD(host)
+{
+    int ns = open(arguments[0].c_str(), O_RDONLY | O_CLOEXEC), n = std::stoi(arguments[1]),
+        rank = std::stoi(arguments[2]);
+    if (ns < 0 || setns(ns, CLONE_NEWNET) != 0)
+        return 3;
+    char hex[1024];
+    ftcclUniqueId id;
+    if (rank == 0) {
+        if (ftcclGetUniqueId(&id) != ftcclSuccess)
+            return 4;
+        printf("%s\n", proc::hex(id).c_str());
+    } else {
+        if (!fgets(hex, sizeof hex, stdin))
+            return 5;
+        id = proc::unhex(hex);
+    }
+    ftcclComm_t comm, child;
+    if (ftcclCommInitRank(&comm, n, id, rank) != ftcclSuccess)
+        return 6;
+    ftcclResult_t result = ftcclSuccess;
+    for (int step = 0; result == ftcclSuccess; step++) {
+        result = reduce(comm);
+        if (step == 2)
+            printf("ready\n");
+    }
+    double failed = proc::now(), first = 0;
+    std::string why = ftcclGetLastError(comm);
+    result = ftcclCommShrink(comm, nullptr, 0, &child, nullptr, FTCCL_SHRINK_DEFAULT);
+    if (result != ftcclSuccess) {
+        printf("out %s\n", ftcclGetLastError(comm));
+        return 0;
+    }
+    for (int step = 0; step < 50 && result == ftcclSuccess; step++) {
+        result = reduce(child);
+        if (step == 0)
+            first = proc::now() - failed;
+    }
+    int left = 0;
+    ftcclCommCount(child, &left);
+    printf("%s %d %.3f %s\n", result == ftcclSuccess ? "good" : "bad", left, first,
+           result == ftcclSuccess ? why.c_str() : ftcclGetLastError(child));
+    fgets(hex, sizeof hex, stdin); // its end is not to disturb the others
+    return 0;
+}
+
+struct Cut {
+    int low, high;
+    bool forth, back;
+};
+
+void PrintTo(const Cut &cut, std::ostream *out)
+{
+    *out << cut.low << (cut.back ? "<" : "-") << (cut.forth ? ">" : "-") << cut.high;
+}
+
+class Part : public testing::TestWithParam<Cut>
+{
+};
+
+TEST_P(Part, TheFirstShrinkLeavesOneOut)
+{
+    const int n = campaign::Net::HOSTS;
+    const Cut cut = GetParam();
+    campaign::Net net;
+    if (!net.missing().empty())
+        GTEST_SKIP() << net.missing();
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    for (int r = 0; r < n; r++)
+        rank.push_back(std::make_unique<proc::Child>(
+            "host", std::vector<std::string>{net.path(r), std::to_string(n), std::to_string(r)},
+            std::map<std::string, std::string>{{"FTCCL_TRANSPORTS", "tcp"}}));
+    std::string id = rank[0]->line();
+    for (int r = 1; r < n; r++)
+        rank[static_cast<size_t>(r)]->tell(id);
+    for (auto &child : rank)
+        ASSERT_EQ(child->line(), "ready");
+    if (cut.forth)
+        net.part(cut.low, cut.high);
+    if (cut.back)
+        net.part(cut.high, cut.low);
+    int out = -1;
+    for (int r = 0; r < n; r++) {
+        std::string line = rank[static_cast<size_t>(r)]->line(60);
+        printf("rank %d: %s\n", r, line.c_str());
+        if ((r == cut.low || r == cut.high) && line.substr(0, 3) == "out" && out < 0) {
+            out = r;
+            continue;
+        }
+        char word[8] = "";
+        int left = 0;
+        double seconds = 1e9;
+        EXPECT_EQ(sscanf(line.c_str(), "%7s %d %lf", word, &left, &seconds), 3) << line;
+        EXPECT_STREQ(word, "good") << line;
+        EXPECT_EQ(left, n - 1) << line;
+        EXPECT_LT(seconds, 1.0 * (getenv("FT_TEST_SLOWDOWN") ? 3 : 1)) << line;
+    }
+    EXPECT_NE(out, -1) << "both went on";
+    if (cut.forth && cut.back) {
+        EXPECT_EQ(out, cut.high);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(, Part,
+                         testing::Values(Cut{1, 2, true, true}, Cut{0, 1, true, true},
+                                         Cut{0, 3, true, true}, Cut{0, 1, true, false},
+                                         Cut{2, 3, false, true}));
+
+} // namespace
