@@ -6,6 +6,7 @@ engine_sources = src/core/engine/engine.h src/core/engine/internal.h src/core/en
 	src/core/engine/endpoint.c src/core/engine/cores.c src/core/engine/locality.c \
 	src/core/engine/memory.c
 run_sources = src/core/run/run.h src/core/run/stream.h src/core/run/fast_path.h src/core/run/gpu.h \
+	src/core/run/verify.h \
 	src/core/run/comm_state.c src/core/run/failure.c src/core/run/calls.c src/core/run/plans.c \
 	src/core/run/op.c src/core/run/stream.c src/core/run/work.c src/core/run/waits.c \
 	src/core/run/lanes.c src/core/run/p2p.c src/core/run/rma.c src/core/run/fast_path.c \
