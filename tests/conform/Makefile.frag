@@ -61,7 +61,7 @@ tests_conform_transport_speed_LDADD = tests/conform/libtransport.la src/libftcor
 check_PROGRAMS += tests/conform/device_test
 TESTS += tests/conform/device_test
 tests_conform_device_test_SOURCES = tests/conform/device_test.cc tests/conform/device_cases.h tests/conform/device_ref.h
-tests_conform_device_test_CXXFLAGS = $(AM_CXXFLAGS) $(FT_CODE_SANITIZER) $(GTEST_CFLAGS) -O1 -ffp-contract=off
+tests_conform_device_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS) -O1 -ffp-contract=off
 tests_conform_device_test_LDADD = src/libftcore.la $(GTEST_LIBS) -lpthread
 endif
 

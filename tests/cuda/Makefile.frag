@@ -11,7 +11,7 @@ tests_cuda_libcuda_la_SOURCES += tests/cuda/standin_peer.cc tests/cuda/standin_p
 # more.cc puts its own in front of that launch.
 tests_cuda_libcuda_la_CPPFLAGS = -I$(top_srcdir)/src $(CUDA_CPPFLAGS) -DcuLaunchKernel=standin_launch_kernel
 $(tests_cuda_libcuda_la_OBJECTS): $(top_srcdir)/tests/cuda/Makefile.frag # that flag
-tests_cuda_libcuda_la_CXXFLAGS = $(AM_CXXFLAGS) $(FT_CODE_SANITIZER) -O1 -ffp-contract=off -Wno-unknown-pragmas
+tests_cuda_libcuda_la_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off -Wno-unknown-pragmas
 tests_cuda_libcuda_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -shrext .so.1
 # On a GPU (tests/gpu/run) the real driver and this stand in front of it.
 check_LTLIBRARIES += tests/cuda/libreal.la
@@ -28,7 +28,7 @@ check_PROGRAMS += tests/cuda/pass_test
 TESTS += tests/cuda/pass_test
 tests_cuda_pass_test_SOURCES = tests/cuda/pass_test.cc
 tests_cuda_pass_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_pass_test_CXXFLAGS = $(AM_CXXFLAGS) $(FT_CODE_SANITIZER) -O1 -ffp-contract=off
+tests_cuda_pass_test_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off
 tests_cuda_pass_test_LDADD = $(cuda_ldadd)
 check_PROGRAMS += tests/cuda/queue_test
 TESTS += tests/cuda/queue_test
