@@ -379,6 +379,8 @@ void ft_agree_tick(struct ft_agree *a)
     if (a->decision || a->known_ns == 0)
         return;
     end_redials(a);
+    if (a->decision) /* this rank has entered, and its value was the last that was missing */
+        return;
     if (a->phase != FT_FOLLOW)
         ft_agree_advance(a);
     else if (ft_agree_can_lead(a))
