@@ -92,4 +92,4 @@ simulation = tests/sim/agree_test
 endif
 check-model: $(simulation)
 	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
-.PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast build-memory build-threads build-bare check-nightly check-model
+.PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast build-memory build-threads build-bare check-nightly check-model check-cause

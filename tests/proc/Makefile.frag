@@ -56,7 +56,6 @@ SLOW_TESTS += tests/proc/cause_test tests/proc/part_test
 # A thousand faults after which everyone exits at the first error; `make check` has 15 s of it.
 check-cause: tests/proc/cause_test
 	FT_CAUSE_RUNS=1000 tests/proc/cause_test
-.PHONY: check-cause
 tests_proc_fork_test_SOURCES = tests/proc/fork_test.cc
 tests_proc_fork_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_fork_test_LDADD = $(proc_ldadd)
