@@ -162,8 +162,7 @@ void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, .
     bool known = comm->failure.status != FT_OK || fail_by_page(comm, rank);
     for (int r = 0; r < comm->view.nranks && !known; r++)
         known = fail_by_page(comm, r);
-    if (!known || comm->failure.ends == FT_OK)
-        ft_comm_fail_told(comm, status, rank, -1, text);
+    ft_comm_fail_told(comm, status, rank, -1, text); /* the first failure wins */
 }
 
 int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)
