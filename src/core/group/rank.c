@@ -59,7 +59,7 @@ static void take_news(struct ft_engine *engine)
 {
     struct ft_peer_news news;
     struct ft_peer *peer;
-    while ((peer = ft_engine_next_news(engine, &news)) != NULL) {
+    while (engine->news && (peer = ft_engine_next_news(engine, &news)) != NULL) {
         for (struct ft_comm *comm = news.lost ? engine->run->comms : NULL; comm; comm = comm->next)
             ft_comm_peer_lost(comm, peer, news.reason, news.proof);
         if (news.tx_end)
@@ -94,7 +94,7 @@ static void take_message(struct ft_engine *engine, struct ft_peer *peer, const s
     }
 }
 
-/* A few messages of each peer: one that never stops must not hold the engine. */
+/* Takes a few messages of each peer, so that a peer that never stops does not hold the engine. */
 static bool take_messages(struct ft_engine *engine)
 {
     struct ft_ctl_in in;

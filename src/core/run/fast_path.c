@@ -168,6 +168,7 @@ void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
         work->next = NULL;
         work->deadline_ns = 0;
         work->ops_left = 1;
+        work->repeats = true;
         fast->op.work = work;
         fast->op.status = FT_OK;
     } else {

@@ -37,6 +37,7 @@ struct ft_work {
     struct ft_op *ops, *last;
     int nops, ops_left;
     bool has_p2p, has_rma, has_gpu;
+    bool repeats; /* a call that the fast path kept: no stage began */
     bool gathers; /* fused operations wait for inputs from the GPU */
     /* fused operations that are done, and whose results are on their way there */
     int leaving;

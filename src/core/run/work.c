@@ -179,7 +179,7 @@ void ft_comm_retire(struct ft_comm *comm, int status)
     if (!comm->works.head)
         comm->works.tail = NULL;
     comm->works.running = false;
-    for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
+    for (size_t i = 0; !work->repeats && i < FT_ARRAY_LEN(stages); i++)
         if (stages[i]->over)
             stages[i]->over(work, status);
     if (!ft_fast_ended(comm, work, status))
@@ -203,7 +203,7 @@ static bool turn_head(struct ft_comm *comm, bool *moved)
         step |= ft_p2p_turn(comm);
     if (comm->failure.status == FT_OK && comm->works.head->has_rma)
         step |= ft_rma_turn(comm);
-    if (comm->failure.status == FT_OK)
+    if (comm->failure.status == FT_OK && !comm->works.head->repeats)
         step |= deliver(comm);
     *moved |= step || comm->failure.status != FT_OK;
     if (step)
