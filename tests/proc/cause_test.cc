@@ -199,7 +199,11 @@ struct Tally {
 
 using Job = std::vector<std::unique_ptr<proc::Child>>;
 
-bool start(const Run &run, Job &job)
+/*
+ * Starts the job and waits until every rank is ready. The rank that makes another call may make it
+ * before a slow one has said that it is ready: that one fails, and words has what it said.
+ */
+bool start(const Run &run, Job &job, std::vector<std::string> &words)
 {
     for (int r = 0; r < run.nranks; r++) {
         Member m{run.nranks,  r, run.count, run.quick, r == run.victim ? run.odd_step : -1,
@@ -212,8 +216,12 @@ bool start(const Run &run, Job &job)
     for (size_t r = 1; r < job.size() && !id.empty(); r++)
         job[r]->tell(id);
     bool ready = !id.empty();
-    for (auto &child : job)
-        ready = ready && child->line(60) == "ready";
+    for (size_t r = 0; r < job.size() && ready; r++) {
+        std::string line = job[r]->line(60);
+        if (line != "ready" && run.fault == Fault::Mismatch)
+            words[r] = line;
+        ready = line == "ready" || !words[r].empty();
+    }
     return ready;
 }
 
@@ -233,7 +241,8 @@ void play(const Run &run, Tally &tally, uint64_t seed, size_t number)
 {
     Job job;
     std::string wrong, said;
-    bool ready = start(run, job);
+    std::vector<std::string> early(static_cast<size_t>(run.nranks));
+    bool ready = start(run, job, early);
     if (!ready)
         wrong = "  the job did not start\n";
     else
@@ -242,8 +251,9 @@ void play(const Run &run, Tally &tally, uint64_t seed, size_t number)
     for (int r = 0; r < run.nranks && ready; r++) {
         if (!speaks(run, r))
             continue;
-        proc::Child &child = *job[static_cast<size_t>(r)];
-        std::string line = child.line(60);
+        auto at = static_cast<size_t>(r);
+        proc::Child &child = *job[at];
+        std::string line = early[at].empty() ? child.line(60) : early[at];
         if (line.empty())
             line = "(nothing; it ended with " + std::to_string(child.wait(0.1)) + ")";
         std::string why = judge(run, line);
