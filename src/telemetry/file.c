@@ -183,6 +183,9 @@ static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t en
     h->op_row_bytes = sizeof(struct ft_tm_op);
     h->link_offset = offsetof(struct ft_tm_file, link);
     h->link_rows = FT_TM_LINKS;
+    h->event_offset = offsetof(struct ft_tm_file, event);
+    h->event_rows = FT_TM_EVENTS;
+    h->event_row_bytes = sizeof(struct ft_tm_event);
     h->link_row_bytes = sizeof(struct ft_tm_link);
     h->pid = (uint32_t)getpid();
     if (!ft_tm_process((int)h->pid, &state, &h->pid_start))

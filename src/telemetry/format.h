@@ -1,13 +1,13 @@
 /*
- * The layout of a telemetry file, version 1. docs/telemetry-format.md describes the same for other
+ * The layout of a telemetry file, version 2. docs/telemetry-format.md describes the same for other
  * programs, and a test compares the two. Private to this folder and its tests. All integers are in
  * the writer's byte order, which the field `order` shows.
  *
- * Communicator rows and operation records begin with a guard, which is odd while the writer changes
- * the record. A reader that finds the same even guard before and after its copy has a consistent
- * record. A writer that is killed or stopped in between leaves the guard odd. Link rows and the
- * header's counters have no guard: each field is one aligned store, and the fields of one row may
- * be of slightly different ages.
+ * Communicator rows, operation records and events begin with a guard, which is odd while the writer
+ * changes the record. A reader that finds the same even guard before and after its copy has a
+ * consistent record. A writer that is killed or stopped in between leaves the guard odd. Link rows
+ * and the header's counters have no guard: each field is one aligned store, and the fields of one
+ * row may be of slightly different ages.
  */
 #ifndef FT_TELEMETRY_FORMAT_H
 #define FT_TELEMETRY_FORMAT_H
@@ -16,11 +16,12 @@
 
 #define FT_TM_DIR "/dev/shm"
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
-#define FT_TM_VERSION 1u
+#define FT_TM_VERSION 2u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
 #define FT_TM_OPS 4096 /* a power of two: the low bits of a handle are the slot */
 #define FT_TM_LINKS 4096
+#define FT_TM_EVENTS 1024
 
 enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* states of a communicator or link row */
 
@@ -43,7 +44,8 @@ struct ft_tm_header {
     uint64_t lost_comms, lost_links, lost_ops;
     char hostname[64];
     char program[32];
-    unsigned char reserved[3856];
+    uint32_t event_offset, event_rows, event_row_bytes;
+    unsigned char reserved[3844];
 };
 
 struct ft_tm_comm {
@@ -87,11 +89,25 @@ struct ft_tm_link {
     char transport[18];
 };
 
+/* The n-th event, counted from 0, is in slot n % FT_TM_EVENTS. */
+struct ft_tm_event {
+    uint32_t guard;
+    uint8_t what;     /* enum ft_moved */
+    uint8_t from, to; /* the state that it left, and the one that it has now */
+    uint8_t reserved;
+    uint64_t serial; /* counts from 1; 0: never used */
+    uint64_t time_ns;
+    uint64_t id;  /* engine id of the peer, or context of the communicator */
+    int32_t rank; /* of the peer in its first communicator, or of this rank in the communicator */
+    int32_t status;
+};
+
 struct ft_tm_file {
     struct ft_tm_header header;
     struct ft_tm_comm comm[FT_TM_COMMS];
     struct ft_tm_op op[FT_TM_OPS];
     struct ft_tm_link link[FT_TM_LINKS];
+    struct ft_tm_event event[FT_TM_EVENTS];
 };
 #define FT_TM_BYTES sizeof(struct ft_tm_file)
 
@@ -99,6 +115,7 @@ _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
 _Static_assert(sizeof(struct ft_tm_comm) == 128, "communicator row");
 _Static_assert(sizeof(struct ft_tm_op) == 128, "operation record");
 _Static_assert(sizeof(struct ft_tm_link) == 64, "link row");
+_Static_assert(sizeof(struct ft_tm_event) == 40, "event");
 _Static_assert(FT_TM_BYTES <= 1 << 20, "at most 1 MiB a rank");
 
 #define FT_TM_PEER_BITS 24
@@ -133,7 +150,7 @@ struct ft_image {
     /* strings are terminated and printable; enums may still have any value */
     struct ft_tm_file file;
     /* 1: the copy was taken during a write, so its fields may not belong together */
-    unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS];
+    unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS], event_torn[FT_TM_EVENTS];
     int fd; /* -1: the image comes from memory */
 };
 /* Opens a file and copies it. The caller frees the image with ft_image_free(). FT_INVAL: malformed,

@@ -1,7 +1,7 @@
 /*
  * Prints an image as text for people: the process, its communicators, the operations that have not
- * ended and the last ones that have, and its links. Enum values come from the file, so the
- * functions that name them accept any number.
+ * ended and the last ones that have, its links, and the last events. Enum values come from the
+ * file, so the functions that name them accept any number.
  */
 #include "format.h"
 
@@ -13,6 +13,7 @@
 
 #define LAST_ENDED 16
 #define MOST_RUNNING 64
+#define LAST_EVENTS 64
 
 /* Writes a time span such as "1.5 s" or "23.0 ms" to buf, which has 24 bytes. */
 static const char *format_span(char *buf, uint64_t from_ns, uint64_t to_ns)
@@ -188,12 +189,53 @@ static void print_links(FILE *out, const struct ft_image *image)
     }
 }
 
+/* ---- events ---------------------------------------------------------------------------------- */
+
+static int by_time(const void *a, const void *b)
+{
+    const struct ft_tm_event *x = *(const struct ft_tm_event *const *)a,
+                             *y = *(const struct ft_tm_event *const *)b;
+    return x->serial < y->serial ? -1 : x->serial > y->serial;
+}
+
+static void print_event(FILE *out, const struct ft_tm_event *e, bool torn, uint64_t now_ns)
+{
+    char age[24];
+    fprintf(out, "    %s ago: ", format_span(age, e->time_ns, now_ns));
+    if (e->what == FT_MOVED_PEER)
+        fprintf(out, "rank %d (engine %016" PRIx64 "): %s -> %s", e->rank, e->id,
+                ft_peer_state_name(e->from), ft_peer_state_name(e->to));
+    else if (e->what == FT_MOVED_COMM)
+        fprintf(out, "communicator %016" PRIx64 ": %s -> %s", e->id, ft_comm_state_name(e->from),
+                ft_comm_state_name(e->to));
+    else
+        fprintf(out, "event %u of %016" PRIx64, e->what, e->id);
+    if (e->status != FT_OK)
+        fprintf(out, " (%s)", ft_status_text(e->status));
+    fprintf(out, "%s\n", torn ? " (caught inside a write)" : "");
+}
+
+static void print_events(FILE *out, const struct ft_image *image, uint64_t now_ns)
+{
+    const struct ft_tm_event *list[FT_TM_EVENTS];
+    size_t n = 0;
+    for (int i = 0; i < FT_TM_EVENTS; i++)
+        if (image->file.event[i].serial != 0 || image->event_torn[i])
+            list[n++] = &image->file.event[i];
+    qsort(list, n, sizeof *list, by_time);
+    size_t first = n > LAST_EVENTS ? n - LAST_EVENTS : 0;
+    fprintf(out, "  events: the last %zu of %zu in the ring\n", n - first, n);
+    for (size_t i = first; i < n; i++)
+        print_event(out, list[i], image->event_torn[list[i] - image->file.event], now_ns);
+}
+
 void ft_image_print(FILE *out, const struct ft_image *image, uint64_t now_ns)
 {
     print_process(out, &image->file.header, now_ns);
     print_comms(out, image);
     print_ops(out, image, now_ns);
     print_links(out, image);
+    print_events(out, image, now_ns);
 }
 
 /* ---- all files of a process ------------------------------------------------------------------ */

@@ -83,8 +83,11 @@ static void settle_all(struct ft_image *image, const struct ft_tm_file *before,
                                 sizeof(struct ft_tm_comm), image->comm_torn};
     const struct table ops = {offsetof(struct ft_tm_file, op), FT_TM_OPS, sizeof(struct ft_tm_op),
                               image->op_torn};
+    const struct table events = {offsetof(struct ft_tm_file, event), FT_TM_EVENTS,
+                                 sizeof(struct ft_tm_event), image->event_torn};
     settle_table(image, before, after, &comms);
     settle_table(image, before, after, &ops);
+    settle_table(image, before, after, &events);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -113,6 +116,9 @@ static int check_header(const struct ft_tm_header *h)
         {"link_offset", h->link_offset, offsetof(struct ft_tm_file, link)},
         {"link_rows", h->link_rows, FT_TM_LINKS},
         {"link_row_bytes", h->link_row_bytes, sizeof(struct ft_tm_link)},
+        {"event_offset", h->event_offset, offsetof(struct ft_tm_file, event)},
+        {"event_rows", h->event_rows, FT_TM_EVENTS},
+        {"event_row_bytes", h->event_row_bytes, sizeof(struct ft_tm_event)},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++)
         if (field[i].is != field[i].want)

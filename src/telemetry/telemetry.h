@@ -46,6 +46,41 @@ void ft_telemetry_link_count(struct ft_telemetry *, int link, uint64_t messages,
                              uint64_t transfer_ns, uint64_t wait_ns);
 void ft_telemetry_link_close(struct ft_telemetry *, int link);
 
+/* The states of a peer, for the engine and for readers. Later ones say more. */
+#define FT_PEER_STATE_NAMES(X)                                                                  \
+    X(OPEN, "open") /* nothing speaks against a link to it */                                   \
+    X(LOST, "lost") /* a link was lost without a goodbye, and none has come up since */         \
+    X(LEFT, "left") /* it said goodbye: no communicator there needs us; it may live on */       \
+    X(UNREACHABLE, "unreachable") /* it was dialled again after it was lost or left, in vain */ \
+    X(FENCED, "fenced")           /* declared dead by agreement: it may only be told so */      \
+    X(DEAD, "dead")               /* its process has ended: proven */
+enum ft_peer_state {
+#define X(name, text) FT_PEER_##name,
+    FT_PEER_STATE_NAMES(X)
+#undef X
+        FT_PEER_STATES
+};
+const char *ft_peer_state_name(int state);
+
+/* The states of a communicator, for the engine and for readers. */
+#define FT_COMM_STATE_NAMES(X)                                                                \
+    X(OPEN, "open")                                                                           \
+    X(RETRYING, "retrying") /* policy retry: from a failure to what the ranks agreed on it */ \
+    X(FAILED, "failed")     /* for good: its works drain, later ones are skipped */
+enum ft_comm_state {
+#define X(name, text) FT_COMM_##name,
+    FT_COMM_STATE_NAMES(X)
+#undef X
+        FT_COMM_STATES
+};
+const char *ft_comm_state_name(int state);
+
+/* Records that a peer or a communicator went from one state to another. id: the peer's engine id,
+ * or the communicator's context. status: why, FT_OK if nothing failed. */
+enum ft_moved { FT_MOVED_PEER = 1, FT_MOVED_COMM };
+void ft_telemetry_event(struct ft_telemetry *, enum ft_moved what, uint64_t id, int rank, int from,
+                        int to, int status);
+
 /* The states of an operation, for the engine and for readers. */
 #define FT_OP_STATES(X) X(NEW) X(QUEUED) X(RUNNING) X(DRAINING) X(DONE) X(FAILED) X(SKIPPED)
 enum ft_op_state {

@@ -239,6 +239,48 @@ void ft_telemetry_link_close(struct ft_telemetry *t, int link)
         __atomic_store_n(&t->file->link[link].state, FT_TM_CLOSED, __ATOMIC_RELEASE);
 }
 
+/* ---- events ---------------------------------------------------------------------------------- */
+
+void ft_telemetry_event(struct ft_telemetry *t, enum ft_moved what, uint64_t id, int rank, int from,
+                        int to, int status)
+{
+    if (!t)
+        return;
+    struct ft_tm_event *e = &t->file->event[t->events++ % FT_TM_EVENTS];
+    guard_enter(&e->guard);
+    e->what = (uint8_t)what;
+    e->from = (uint8_t)from;
+    e->to = (uint8_t)to;
+    e->serial = t->events;
+    e->time_ns = ft_now_ns(t->env);
+    e->id = id;
+    e->rank = rank;
+    e->status = status;
+    guard_leave(&e->guard);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+const char *ft_peer_state_name(int state)
+{
+    static const char *const name[FT_PEER_STATES] = {
+#define X(name, text) text,
+        FT_PEER_STATE_NAMES(X)
+#undef X
+    };
+    return (unsigned)state < FT_PEER_STATES ? name[state] : "?";
+}
+
+const char *ft_comm_state_name(int state)
+{
+    static const char *const name[FT_COMM_STATES] = {
+#define X(name, text) text,
+        FT_COMM_STATE_NAMES(X)
+#undef X
+    };
+    return (unsigned)state < FT_COMM_STATES ? name[state] : "?";
+}
+
 const char *ft_op_state_name(int state)
 {
     static const char *const name[FT_OP_STATE_COUNT] = {

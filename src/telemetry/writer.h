@@ -12,6 +12,7 @@ struct ft_telemetry {
     struct ft_tm_file *file;
     struct ft_env *env;
     uint64_t serial; /* number of operations recorded */
+    uint64_t events; /* number of events recorded */
     uint32_t next;   /* slot of the next operation, unless an operation that runs has it */
     int next_comm, next_link;
     /* the name of the latest operation's algorithm, and its copy in the form of a record */

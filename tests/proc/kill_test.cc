@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <memory>
+#include <regex>
 #include <sstream>
 
 #include "tests/proc/proc.h"
@@ -44,11 +45,11 @@ CHILD(loop)
     ftcclCommGetAsyncError(comm, &state);
     if (state != result)
         printf("but the communicator says %d\n", state);
-    ftcclCommAbort(comm);
     char id[1024];
     int place, left;
     if (scanf("%1000s %d %d", id, &left, &place) != 3)
         return 3;
+    ftcclCommAbort(comm);
     if (ftcclCommInitRank(&comm, left, proc::unhex(id), place) != ftcclSuccess)
         return 4;
     float one = 1;
@@ -100,6 +101,23 @@ double hit(Job &job, int victim, int number, ftcclResult_t want)
     return slowest;
 }
 
+/* The telemetry of a rank says that the communicator failed, and that the victim is gone. */
+void expect_events(pid_t pid, int victim)
+{
+    std::string text, command = "./tools/ftccl-info --pid " + std::to_string(pid);
+    FILE *pipe = popen(command.c_str(), "r");
+    ASSERT_NE(pipe, nullptr);
+    char line[512];
+    while (fgets(line, sizeof line, pipe) != nullptr)
+        text += line;
+    EXPECT_EQ(pclose(pipe), 0) << text;
+    std::regex dead("ago: rank " + std::to_string(victim) +
+                    " \\(engine [0-9a-f]+\\): .* -> (dead|lost)"),
+        failed("ago: communicator [0-9a-f]+: open -> failed \\(");
+    EXPECT_TRUE(std::regex_search(text, dead)) << text;
+    EXPECT_TRUE(std::regex_search(text, failed)) << text;
+}
+
 /* The survivors make a communicator among themselves and end in order. */
 void go_on(Job &job, int victim)
 {
@@ -145,6 +163,7 @@ TEST_P(Kill, OneOfFour)
         EXPECT_EQ(job.rank[static_cast<size_t>(victim)]->wait(), 128 + SIGKILL);
         EXPECT_LE(proc::shm_of(job.rank[static_cast<size_t>(victim)]->pid()).size(), 1u)
             << "more than its telemetry";
+        expect_events(job.rank[1]->pid(), victim);
         go_on(job, victim);
     }
 }

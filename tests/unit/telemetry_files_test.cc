@@ -268,11 +268,12 @@ TEST_F(TelemetryFiles, WrongFilesAreRefusedWithAReason)
         const char *why;
     } bad[] = {
         {0, 0, "not a telemetry file"},
-        {offsetof(ft_tm_header, version), 2, "layout version 2"},
+        {offsetof(ft_tm_header, version), 1, "layout version 1"},
         {offsetof(ft_tm_header, order), 0x04030201, "byte order"},
         {offsetof(ft_tm_header, op_rows), 0xffffffff, "op_rows"},
         {offsetof(ft_tm_header, link_offset), 0xfffffff0, "link_offset"},
         {offsetof(ft_tm_header, comm_row_bytes), 0, "comm_row_bytes"},
+        {offsetof(ft_tm_header, event_rows), 2000, "event_rows"},
         {offsetof(ft_tm_header, pid), 0x80000000, "pid"},
     };
     for (auto &b : bad) {
@@ -320,7 +321,10 @@ TEST_F(TelemetryFiles, CorruptRowsPrintWithoutHarm)
         size_t n = round % 4 == 0 ? bytes.size() : 1u << rng() % 16;
         for (size_t i = 0; i < n; i++) {
             size_t at = n == bytes.size() ? i : rng() % bytes.size();
-            if (at >= offsetof(ft_tm_header, pid_start))
+            bool checked = at < offsetof(ft_tm_header, pid_start) ||
+                           (at >= offsetof(ft_tm_header, event_offset) &&
+                            at < offsetof(ft_tm_header, reserved));
+            if (!checked)
                 bytes[at] = (char)(round % 8 == 4 ? 0xff : rng());
         }
         struct ft_image *image = nullptr;

@@ -58,7 +58,10 @@ const std::map<std::string, Table> &structs()
                     F(ft_tm_header, lost_links),
                     F(ft_tm_header, lost_ops),
                     F(ft_tm_header, hostname),
-                    F(ft_tm_header, program)}},
+                    F(ft_tm_header, program),
+                    F(ft_tm_header, event_offset),
+                    F(ft_tm_header, event_rows),
+                    F(ft_tm_header, event_row_bytes)}},
         {"Communicator row",
          {F(ft_tm_comm, guard), F(ft_tm_comm, state), F(ft_tm_comm, ctx), F(ft_tm_comm, epoch),
           F(ft_tm_comm, nranks), F(ft_tm_comm, rank), F(ft_tm_comm, issued), F(ft_tm_comm, ended),
@@ -73,6 +76,10 @@ const std::map<std::string, Table> &structs()
          {F(ft_tm_link, peer), F(ft_tm_link, messages), F(ft_tm_link, bytes),
           F(ft_tm_link, transfer_ns), F(ft_tm_link, wait_ns), F(ft_tm_link, peer_rank),
           F(ft_tm_link, state), F(ft_tm_link, sender), F(ft_tm_link, transport)}},
+        {"Event",
+         {F(ft_tm_event, guard), F(ft_tm_event, what), F(ft_tm_event, from), F(ft_tm_event, to),
+          F(ft_tm_event, serial), F(ft_tm_event, time_ns), F(ft_tm_event, id), F(ft_tm_event, rank),
+          F(ft_tm_event, status)}},
     };
     return all;
 }
@@ -99,9 +106,10 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 798720u);
+    EXPECT_EQ(sizeof(ft_tm_file), 839680u);
     EXPECT_EQ(offsetof(ft_tm_file, op), 12288u);
     EXPECT_EQ(offsetof(ft_tm_file, link), 536576u);
+    EXPECT_EQ(offsetof(ft_tm_file, event), 798720u);
 }
 
 TEST_F(Telemetry, RoundTrip)
@@ -215,6 +223,30 @@ TEST_F(Telemetry, FullTablesAreCountedAndRowsReused)
     ft_telemetry_close(t);
 }
 
+/* The ring keeps the latest events; the text names their states. */
+TEST_F(Telemetry, EventsAreKeptInOrder)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    for (int i = 0; i < FT_TM_EVENTS; i++)
+        ft_telemetry_event(t, FT_MOVED_PEER, 7, i, FT_PEER_OPEN, FT_PEER_LOST, FT_OK);
+    ft_telemetry_event(t, FT_MOVED_PEER, 0x1234, 3, FT_PEER_LOST, FT_PEER_DEAD, FT_OK);
+    ft_telemetry_event(t, FT_MOVED_COMM, 0x77, 2, FT_COMM_OPEN, FT_COMM_FAILED, FT_LINK);
+    Image image = load(ft_telemetry_path(t));
+    EXPECT_EQ(image->file.event[0].serial, FT_TM_EVENTS + 1u);
+    EXPECT_EQ(image->file.event[1].serial, FT_TM_EVENTS + 2u);
+    EXPECT_EQ(image->file.event[1].status, FT_LINK);
+    EXPECT_EQ(image->file.event[2].serial, 3u);
+    EXPECT_EQ(image->file.event[2].rank, 2);
+    std::string said = text(image.get());
+    size_t dead = said.find("rank 3 (engine 0000000000001234): lost -> dead"),
+           failed = said.find("communicator 0000000000000077: open -> failed (");
+    EXPECT_NE(dead, std::string::npos) << said;
+    EXPECT_NE(failed, std::string::npos) << said;
+    EXPECT_LT(dead, failed);
+    ft_telemetry_close(t);
+}
+
 TEST_F(Telemetry, EveryCallAcceptsNoFile)
 {
     struct ft_coll c = coll(1);
@@ -226,6 +258,7 @@ TEST_F(Telemetry, EveryCallAcceptsNoFile)
     EXPECT_EQ(ft_telemetry_link_open(nullptr, 1, 1, "x", true), -1);
     ft_telemetry_link_count(nullptr, 0, 1, 1, 1, 1);
     ft_telemetry_link_close(nullptr, 0);
+    ft_telemetry_event(nullptr, FT_MOVED_PEER, 1, 1, 0, 1, FT_OK);
     ft_telemetry_close(nullptr);
 }
 

@@ -31,18 +31,6 @@ struct ft_engine;
 
 /* ---- peers (peer.c) -------------------------------------------------------------------------- */
 
-/* What is known of a peer. Later states say more; see ft_peer_move(). */
-enum ft_peer_state {
-    FT_PEER_OPEN, /* nothing speaks against a link to it */
-    FT_PEER_LOST, /* a link was lost without a goodbye, and none has come up since */
-    FT_PEER_LEFT, /* it said goodbye: no communicator there needs us; its process may go on */
-    FT_PEER_UNREACHABLE, /* it was dialled again after it was lost or had left, in vain */
-    FT_PEER_FENCED,      /* declared dead by agreement: it may only be told so */
-    FT_PEER_DEAD,        /* its process has ended: proven */
-    FT_PEER_STATES
-};
-const char *ft_peer_state_name(enum ft_peer_state state);
-
 /* What happened to a peer since the floor above looked last. */
 struct ft_peer_news {
     bool lost;   /* ft_peer_lost(): communicators with it fail */

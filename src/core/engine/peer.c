@@ -22,20 +22,15 @@ static const unsigned moves[FT_PEER_STATES] = {
     [FT_PEER_DEAD] = 0,
 };
 
-const char *ft_peer_state_name(enum ft_peer_state state)
-{
-    static const char *const names[FT_PEER_STATES] = {"open",        "lost",   "left",
-                                                      "unreachable", "fenced", "dead"};
-    return (unsigned)state < FT_PEER_STATES ? names[state] : "?";
-}
-
 bool ft_peer_move(struct ft_engine *engine, struct ft_peer *peer, enum ft_peer_state to)
 {
     ft_engine_assert_held(engine);
     if (!(moves[peer->state] & 1u << to))
         return false;
     FT_LOG(TRACE, "net", engine->rank, "rank %d: %s -> %s", peer->rank,
-           ft_peer_state_name(peer->state), ft_peer_state_name(to));
+           ft_peer_state_name((int)peer->state), ft_peer_state_name((int)to));
+    ft_telemetry_event(engine->telemetry, FT_MOVED_PEER, peer->id, peer->rank, (int)peer->state,
+                       (int)to, FT_OK);
     peer->state = to;
     return true;
 }

@@ -86,12 +86,6 @@ static const unsigned moves[FT_COMM_STATES] = {
     [FT_COMM_FAILED] = 0,
 };
 
-const char *ft_comm_state_name(enum ft_comm_state state)
-{
-    static const char *const names[FT_COMM_STATES] = {"open", "retrying", "failed"};
-    return (unsigned)state < FT_COMM_STATES ? names[state] : "?";
-}
-
 enum ft_comm_state ft_comm_state(const struct ft_comm *comm)
 {
     return (enum ft_comm_state)atomic_load_explicit(&comm->state, memory_order_acquire);
@@ -103,11 +97,15 @@ void ft_comm_move(struct ft_comm *comm, enum ft_comm_state to)
     enum ft_comm_state from = ft_comm_state(comm);
     if (!(moves[from] & 1u << to)) {
         FT_LOG(WARN, "init", comm->view.rank, "internal error: communicator %016llx: %s -> %s",
-               (unsigned long long)comm->ctx, ft_comm_state_name(from), ft_comm_state_name(to));
+               (unsigned long long)comm->ctx, ft_comm_state_name((int)from),
+               ft_comm_state_name((int)to));
         return;
     }
     FT_LOG(TRACE, "init", comm->view.rank, "communicator %016llx: %s -> %s",
-           (unsigned long long)comm->ctx, ft_comm_state_name(from), ft_comm_state_name(to));
+           (unsigned long long)comm->ctx, ft_comm_state_name((int)from),
+           ft_comm_state_name((int)to));
+    ft_telemetry_event(comm->engine->telemetry, FT_MOVED_COMM, comm->ctx, comm->view.rank,
+                       (int)from, (int)to, atomic_load(&comm->failure.status));
     atomic_store_explicit(&comm->state, to, memory_order_release);
 }
 

@@ -241,14 +241,6 @@ struct ft_rma {
         puts_wait; /* [nranks] a put found no room in this turn: later ones of its work wait, too */
 };
 
-/* Where a communicator stands. */
-enum ft_comm_state {
-    FT_COMM_OPEN,
-    FT_COMM_RETRYING, /* policy retry: between a failure and what the ranks agreed on it */
-    FT_COMM_FAILED,   /* for good: its works drain, later ones are skipped */
-    FT_COMM_STATES
-};
-
 /* Why it failed, and what speaks against repeating (failure.c). */
 struct ft_failure {
     atomic_int status; /* FT_OK, or what ended the view; for the engine */
@@ -267,8 +259,6 @@ struct ft_failure {
     bool p2p_passed;    /* sends, receives, puts or signals passed in this view */
     int ends; /* a failure that came while the ranks agreed, and ends it for good; FT_OK: none */
 };
-
-const char *ft_comm_state_name(enum ft_comm_state state);
 
 struct ft_group; /* what the group floor keeps for each communicator */
 
