@@ -179,8 +179,47 @@ static bool may_last(const struct ft_lane *lane)
     return (lane->step->flags & FT_STEP_MEETS) && !overwrites_sent(lane);
 }
 
-/* Sends step->send to the k-th peer. An input that the operation scales is scaled into the link's
- * slot. */
+/* Sends the step's data to the k-th peer as it is. */
+static int send_plain(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
+{
+    const struct ft_op *op = lane->op;
+    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
+    const char *data = resolve(op, lane->step->send);
+    struct ft_send *send = &lane->sends[k];
+    send->status = FT_AGAIN;
+    send->lasts = may_last(lane);
+    send->moved = !ft_kind_reduces(op->coll.kind) &&
+                  (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
+    seal_message(comm, lane, &header, data);
+    return link->ops->send(link, &header, data, send);
+}
+
+/* Scales the step's data into a slot of the link to the k-th peer. */
+static int send_scaled(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
+{
+    const struct ft_op *op = lane->op;
+    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
+    void *slot;
+    int rc = link->ops->reserve(link, &header, &slot);
+    if (rc != FT_OK)
+        return rc;
+    struct ft_reduce pass = {.type = op->coll.type,
+                             .op = op->redop,
+                             .scaled = 1,
+                             .nsrc = 1,
+                             .ndst = 1,
+                             .count = lane->step->send_bytes / op->plan.esize,
+                             .src = {resolve(op, lane->step->send)},
+                             .dst = {slot}};
+    struct ft_device_req req;
+    rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+    ft_verify_seal(comm, &header, slot);
+    link->ops->commit(link, &header, slot);
+    lane->sends[k].status = FT_OK;
+    return rc;
+}
+
+/* Sends step->send to the k-th peer. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
     struct ft_op *op = lane->op;
@@ -189,36 +228,12 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     int rc = link_to(comm, op, rank, &link);
     if (rc != FT_OK)
         return rc;
-    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
-    const char *data = resolve(op, lane->step->send);
-    if (op->gpu) {
+    if (op->gpu)
         rc = send_from_gpu(comm, lane, k, link);
-    } else if (!(op->redop.scaled && lane->step->send.buf == FT_BUF_IN)) {
-        lane->sends[k].status = FT_AGAIN;
-        lane->sends[k].lasts = may_last(lane);
-        lane->sends[k].moved = !ft_kind_reduces(op->coll.kind) &&
-                               (op->plan.pulled || comm->tuning.pulls != FT_PULLS_SLOW);
-        seal_message(comm, lane, &header, data);
-        rc = link->ops->send(link, &header, data, &lane->sends[k]);
-    } else {
-        void *slot;
-        rc = link->ops->reserve(link, &header, &slot);
-        if (rc == FT_OK) {
-            struct ft_reduce pass = {.type = op->coll.type,
-                                     .op = op->redop,
-                                     .scaled = 1,
-                                     .nsrc = 1,
-                                     .ndst = 1,
-                                     .count = lane->step->send_bytes / op->plan.esize,
-                                     .src = {data},
-                                     .dst = {slot}};
-            struct ft_device_req req;
-            rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
-            ft_verify_seal(comm, &header, slot);
-            link->ops->commit(link, &header, slot);
-            lane->sends[k].status = FT_OK;
-        }
-    }
+    else if (op->redop.scaled && lane->step->send.buf == FT_BUF_IN)
+        rc = send_scaled(comm, lane, k, link);
+    else
+        rc = send_plain(comm, lane, k, link);
     return rc == FT_OK || rc == FT_AGAIN ? rc : ft_comm_fail_peer(comm, op, rank, rc);
 }
 
@@ -260,51 +275,73 @@ static void expect_no_message(struct ft_comm *comm, struct ft_lane *lane)
     lane->expects = false;
 }
 
-/* Takes the k-th message, if it is here and is the one that this step expects. */
-static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
+static bool is_of_step(const struct ft_lane *lane, const struct ft_header *got)
 {
-    struct ft_op *op = lane->op;
-    int rank = lane->step->recv_from[k];
-    struct ft_peer *peer = comm->peers[rank];
-    struct ft_msg *msg = &lane->msgs[k];
-    if (!peer->rx)
-        return ft_peer_is_gone(peer) ? ft_comm_fail_peer(comm, op, rank, FT_PEER) : FT_AGAIN;
-    int rc = peer->rx->ops->recv(peer->rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
-    if (rc == FT_AGAIN) {
-        expect_message(comm, lane, peer->rx);
-        return rc;
-    }
-    if (rc != FT_OK)
-        return ft_comm_fail_peer(comm, op, rank, rc);
-    if (msg->unfetched && (comm->limits.verify || !moves_to(lane)))
-        rc = peer->rx->ops->fetch(peer->rx, msg, NULL);
-    if (rc == FT_LINK) {
-        peer->rx->ops->release(peer->rx, msg);
-        return ft_comm_fail_peer(comm, op, rank, rc);
-    }
-    /* its sender has failed, and tells it in another way */
-    if (rc == FT_AGAIN || !ft_msg_intact(msg)) {
-        peer->rx->ops->release(peer->rx, msg);
-        return FT_AGAIN;
-    }
-    if (!ft_gpu_takes(comm, op, rank, msg) || !ft_verify_ok(comm, rank, msg, op, lane->index)) {
-        peer->rx->ops->release(peer->rx, msg);
-        return FT_CORRUPT;
-    }
-    const struct ft_header *got = &msg->header;
-    if (got->sig == op->sig && got->seq == (uint32_t)op->seq && got->len == lane->step->len_bytes)
-        return FT_OK;
-    struct ft_header header = *got;
-    peer->rx->ops->release(peer->rx, msg);
-    uint64_t seq = op->seq + (uint64_t)(int64_t)(int32_t)(header.seq - (uint32_t)op->seq);
-    if (!ft_mismatch_check(comm, rank, seq, header.sig))
+    const struct ft_op *op = lane->op;
+    return got->sig == op->sig && got->seq == (uint32_t)op->seq &&
+           got->len == lane->step->len_bytes;
+}
+
+/* A rank sent a message that this step does not expect: the communicator fails. */
+static void fail_unexpected(struct ft_comm *comm, const struct ft_lane *lane, int rank,
+                            const struct ft_header *got)
+{
+    const struct ft_op *op = lane->op;
+    uint64_t seq = op->seq + (uint64_t)(int64_t)(int32_t)(got->seq - (uint32_t)op->seq);
+    if (!ft_mismatch_check(comm, rank, seq, got->sig))
         ft_comm_fail(comm, FT_MISMATCH, rank,
                      "operation %llu: rank %d sent %u bytes in its step %u of operation %llu where "
                      "%zu bytes were due in step %llu",
-                     (unsigned long long)op->seq, rank, header.len, header.step,
+                     (unsigned long long)op->seq, rank, got->len, got->step,
                      (unsigned long long)seq, lane->step->len_bytes,
                      (unsigned long long)lane->index);
-    return FT_MISMATCH;
+}
+
+/* Makes sure that the k-th message can be read, and that the step expects it. After any other
+ * answer than FT_OK the caller releases the message. */
+static int check_message(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *rx)
+{
+    const struct ft_op *op = lane->op;
+    int rank = lane->step->recv_from[k], rc = FT_OK;
+    struct ft_msg *msg = &lane->msgs[k];
+    if (msg->unfetched && (comm->limits.verify || !moves_to(lane)))
+        rc = rx->ops->fetch(rx, msg, NULL);
+    if (rc == FT_LINK)
+        return rc;
+    /* The sender has withdrawn the message: it has failed, and another message tells why. */
+    if (rc == FT_AGAIN || !ft_msg_intact(msg))
+        return FT_AGAIN;
+    if (!ft_gpu_takes(comm, op, rank, msg) || !ft_verify_ok(comm, rank, msg, op, lane->index))
+        return FT_CORRUPT;
+    return is_of_step(lane, &msg->header) ? FT_OK : FT_MISMATCH;
+}
+
+/* Takes the k-th message, if it is here and is the one that this step expects. */
+static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
+{
+    int rank = lane->step->recv_from[k];
+    struct ft_peer *peer = comm->peers[rank];
+    struct ft_link *rx = peer->rx;
+    struct ft_msg *msg = &lane->msgs[k];
+    if (!rx)
+        return ft_peer_is_gone(peer) ? ft_comm_fail_peer(comm, lane->op, rank, FT_PEER) : FT_AGAIN;
+    int rc = rx->ops->recv(rx, comm->ctx, (unsigned)lane_number(comm, lane), msg);
+    if (rc == FT_AGAIN) {
+        expect_message(comm, lane, rx);
+        return rc;
+    }
+    if (rc != FT_OK)
+        return ft_comm_fail_peer(comm, lane->op, rank, rc);
+    rc = check_message(comm, lane, k, rx);
+    if (rc == FT_OK)
+        return rc;
+    struct ft_header header = msg->header;
+    rx->ops->release(rx, msg);
+    if (rc == FT_LINK)
+        return ft_comm_fail_peer(comm, lane->op, rank, rc);
+    if (rc == FT_MISMATCH)
+        fail_unexpected(comm, lane, rank, &header);
+    return rc;
 }
 
 /* Space for the result in the link to each fwd_to. */
@@ -584,6 +621,27 @@ void ft_lanes_start(struct ft_comm *comm)
         advance_lane(comm, &comm->lanes.at[i]);
 }
 
+/* Gives back what the lane's step holds of links, and withdraws what it sent. */
+static void drop_step(struct ft_comm *comm, struct ft_lane *lane)
+{
+    const struct ft_step *step = lane->step;
+    expect_no_message(comm, lane);
+    for (int k = 0; k < step->nrecv; k++) {
+        struct ft_link *link = comm->peers[step->recv_from[k]]->rx;
+        if ((lane->received & 1u << k) && link)
+            link->ops->release(link, &lane->msgs[k]);
+    }
+    for (int k = 0; k < step->nfwd; k++) {
+        struct ft_link *link = comm->peers[step->fwd_to[k]]->tx;
+        if ((lane->reserved & 1u << k) && link)
+            link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
+    }
+    lane->received = lane->reserved = 0;
+    for (int k = 0; k < step->nsend; k++)
+        if (lane->sent & 1u << k)
+            ft_send_withdraw(&lane->sends[k]);
+}
+
 void ft_lanes_drop(struct ft_comm *comm)
 {
     ft_gpu_drop(comm, NULL);
@@ -591,25 +649,9 @@ void ft_lanes_drop(struct ft_comm *comm)
     for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
             ft_send_withdraw(&op->sends[k]);
-    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++) {
-        if (!ft_lane_is_at_step(lane))
-            continue;
-        expect_no_message(comm, lane);
-        for (int k = 0; k < lane->step->nrecv; k++) {
-            struct ft_link *link = comm->peers[lane->step->recv_from[k]]->rx;
-            if ((lane->received & 1u << k) && link)
-                link->ops->release(link, &lane->msgs[k]);
-        }
-        for (int k = 0; k < lane->step->nfwd; k++) {
-            struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
-            if ((lane->reserved & 1u << k) && link)
-                link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
-        }
-        lane->received = lane->reserved = 0;
-        for (int k = 0; k < lane->step->nsend; k++)
-            if (lane->sent & 1u << k)
-                ft_send_withdraw(&lane->sends[k]);
-    }
+    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
+        if (ft_lane_is_at_step(lane))
+            drop_step(comm, lane);
 }
 
 void ft_lanes_over(struct ft_comm *comm)

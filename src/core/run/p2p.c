@@ -77,6 +77,71 @@ static struct ft_reduce copy_of(const void *from, void *to, size_t len_bytes)
         .type = FT_UINT8, .count = len_bytes, .nsrc = 1, .ndst = 1, .src = {from}, .dst = {to}};
 }
 
+static struct ft_send *find_free_send(struct ft_op *op)
+{
+    for (int k = 0; k < FT_WINDOW_P2P; k++)
+        if (op->sends[k].status != FT_AGAIN)
+            return &op->sends[k];
+    return NULL;
+}
+
+/* A chunk has the same checksum for all attempts to hand it over. */
+static void seal_chunk(const struct ft_comm *comm, struct ft_op *op, const struct ft_header *header,
+                       const void *data)
+{
+    if (!comm->limits.verify || op->sealed)
+        return;
+    op->crc = ft_message_sum(header, data);
+    op->sealed = true;
+}
+
+/* The GPU copies a chunk into the link's memory. Once it is there, it is the link's. */
+static int send_from_gpu(struct ft_comm *comm, struct ft_op *op, struct ft_link *link,
+                         const struct ft_header *header)
+{
+    struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, header->len);
+    if (!op->gpu->send.slot) {
+        op->gpu->send.header = *header;
+        op->gpu->send.to = op->coll.root;
+    }
+    return ft_gpu_put(comm, op, link, &pass, &op->gpu->send);
+}
+
+/* Hands the next chunk to the link. FT_AGAIN: the link has no place, or all requests are
+ * pending. */
+static int send_chunk(struct ft_comm *comm, struct ft_op *op, struct ft_link *link, size_t chunk)
+{
+    struct ft_send *send = find_free_send(op);
+    if (!send)
+        return FT_AGAIN;
+    size_t total = bytes_of(op), len = ft_min(chunk, total - op->offset);
+    const char *data = (const char *)op->in + op->offset;
+    bool by_gpu = op->gpu && len > 0;
+    struct ft_header header = {.ctx = comm->ctx,
+                               .sig = op->sig,
+                               .seq = (uint32_t)op->seq,
+                               .len = (uint32_t)len,
+                               .lane = FT_LANE_P2P,
+                               .step = (uint16_t)(op->offset / chunk)};
+    if (!by_gpu)
+        seal_chunk(comm, op, &header, data);
+    header.crc = op->crc;
+    send->status = FT_AGAIN;
+    /* A shorter operation may end before the receiver has taken it. */
+    send->lasts = total > FT_WINDOW_P2P * comm->engine->tuning.chunk_bytes;
+    send->moved = true;
+    int rc = by_gpu ? send_from_gpu(comm, op, link, &header)
+                    : link->ops->send(link, &header, data, send);
+    if (by_gpu || rc != FT_OK)
+        send->status = FT_OK;
+    if (rc != FT_OK)
+        return rc;
+    op->offset += len;
+    op->begun = true;
+    op->sealed = false;
+    return FT_OK;
+}
+
 /* Hands chunks to the link until it or the operation has enough. An operation of no bytes sends one
  * empty message. */
 static bool send_turn(struct ft_comm *comm, int rank)
@@ -88,44 +153,17 @@ static bool send_turn(struct ft_comm *comm, int rank)
     int rc = is_sent(op, total) ? FT_OK : ft_engine_link(comm->engine, comm->peers[rank], &link);
     bool moved = false;
     while (rc == FT_OK && (op->offset < total || !op->begun)) {
-        int k = 0;
-        while (k < FT_WINDOW_P2P && op->sends[k].status == FT_AGAIN)
-            k++;
-        if (k == FT_WINDOW_P2P)
-            break;
-        size_t len = ft_min(chunk, total - op->offset);
-        struct ft_header header = {.ctx = comm->ctx,
-                                   .sig = op->sig,
-                                   .seq = (uint32_t)op->seq,
-                                   .len = (uint32_t)len,
-                                   .lane = FT_LANE_P2P,
-                                   .step = (uint16_t)(op->offset / chunk)};
-        if (comm->limits.verify && !op->sealed && !(op->gpu && len > 0))
-            op->crc = ft_message_sum(&header, (const char *)op->in + op->offset), op->sealed = true;
-        header.crc = op->crc;
-        op->sends[k].status = FT_AGAIN;
-        /* a shorter one ends before it is received */
-        op->sends[k].lasts = total > FT_WINDOW_P2P * comm->engine->tuning.chunk_bytes;
-        op->sends[k].moved = true;
-        if (op->gpu && len > 0) {
-            struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, len);
-            if (!op->gpu->send.slot)
-                op->gpu->send.header = header, op->gpu->send.to = rank;
-            rc = ft_gpu_put(comm, op, link, &pass, &op->gpu->send);
-            op->sends[k].status = FT_OK; /* once it is in the slot it is the link's */
-        } else
-            rc = link->ops->send(link, &header, (const char *)op->in + op->offset, &op->sends[k]);
-        if (rc != FT_OK)
-            op->sends[k].status = FT_OK;
-        else
-            op->offset += len, op->begun = true, op->sealed = false, moved = true;
+        rc = send_chunk(comm, op, link, chunk);
+        moved |= rc == FT_OK;
     }
     if (rc != FT_OK && rc != FT_AGAIN) {
         lost(comm, op, rc);
         return true;
     }
-    if (op->begun && op->offset == total && sends_complete(op))
-        pop(queue), moved = true;
+    if (op->begun && op->offset == total && sends_complete(op)) {
+        pop(queue);
+        moved = true;
+    }
     return moved;
 }
 
@@ -188,6 +226,64 @@ static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *r
     return rx->ops->fetch(rx, msg, first ? NULL : (char *)op->out + op->offset);
 }
 
+/* Whether this is the message that the operation expects. If not, the communicator has failed. */
+static bool accepts(struct ft_comm *comm, const struct ft_op *op, const struct ft_msg *msg)
+{
+    return ft_gpu_takes(comm, op, op->coll.root, msg) &&
+           ft_verify_ok(comm, op->coll.root, msg, op, op->offset) &&
+           expected(comm, op, &msg->header);
+}
+
+/* The next message, ready to be read. FT_AGAIN: none is here. FT_MISMATCH: it is another one, and
+ * the communicator has failed. */
+static int next_message(struct ft_comm *comm, const struct ft_op *op, struct ft_link *rx,
+                        struct ft_msg *msg)
+{
+    int rc = rx->ops->recv(rx, comm->ctx, FT_LANE_P2P, msg);
+    if (rc != FT_OK)
+        return rc;
+    rc = fetch(comm, op, rx, msg, false);
+    if (rc == FT_OK)
+        rc = accepts(comm, op, msg) ? fetch(comm, op, rx, msg, true) : FT_MISMATCH;
+    if (rc != FT_OK)
+        rx->ops->release(rx, msg);
+    return rc;
+}
+
+/* Copies the message to its place. False: the sender withdrew it meanwhile. */
+static bool copy_message(struct ft_comm *comm, struct ft_op *op, const struct ft_msg *msg)
+{
+    struct ft_reduce pass = copy_of(msg->data, (char *)op->out + op->offset, msg->header.len);
+    struct ft_device_req req;
+    if (msg->data != pass.dst[0])
+        comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
+    if (!ft_msg_intact(msg))
+        return false;
+    op->offset += msg->header.len;
+    return true;
+}
+
+/* Receives the next chunk, or starts the GPU on it. FT_AGAIN: nothing is here. After another error
+ * the communicator has failed. */
+static int recv_chunk(struct ft_comm *comm, struct ft_op *op, const struct ft_peer *peer)
+{
+    struct ft_link *rx = peer->rx;
+    struct ft_msg msg;
+    int rc = rx ? next_message(comm, op, rx, &msg) : ft_peer_is_gone(peer) ? FT_PEER : FT_AGAIN;
+    if (rc != FT_OK && rc != FT_AGAIN && rc != FT_MISMATCH)
+        lost(comm, op, rc);
+    if (rc != FT_OK)
+        return rc;
+    if (op->gpu && msg.header.len > 0) {
+        start_receiving(comm, op, &msg);
+        return FT_OK;
+    }
+    bool intact = msg.header.len == 0 || copy_message(comm, op, &msg);
+    rx->ops->release(rx, &msg);
+    op->begun |= intact;
+    return intact ? FT_OK : FT_AGAIN;
+}
+
 static bool recv_turn(struct ft_comm *comm, int rank)
 {
     struct ft_p2p *queue = &comm->p2p.recvs[rank];
@@ -196,54 +292,14 @@ static bool recv_turn(struct ft_comm *comm, int rank)
     size_t total = bytes_of(op);
     bool moved = false;
     while (op->offset < total || !op->begun) {
-        struct ft_msg msg;
-        if (op->gpu && op->gpu->busy) {
-            if (!received(comm, op, peer->rx))
-                return moved;
-            moved = true;
-            continue;
-        }
-        int rc = peer->rx ? peer->rx->ops->recv(peer->rx, comm->ctx, FT_LANE_P2P, &msg)
-                 : ft_peer_is_gone(peer) ? FT_PEER
-                                         : FT_AGAIN;
-        if (rc == FT_AGAIN)
-            return moved;
-        if (rc != FT_OK) {
-            lost(comm, op, rc);
-            return true;
-        }
-        rc = fetch(comm, op, peer->rx, &msg, false);
-        bool good = rc == FT_OK && ft_gpu_takes(comm, op, rank, &msg) &&
-                    ft_verify_ok(comm, rank, &msg, op, op->offset) &&
-                    expected(comm, op, &msg.header);
-        if (good)
-            rc = fetch(comm, op, peer->rx, &msg, true);
-        if (rc != FT_OK) {
-            peer->rx->ops->release(peer->rx, &msg);
-            if (rc != FT_AGAIN)
-                lost(comm, op, rc);
-            return moved;
-        }
-        if (good && op->gpu && msg.header.len > 0) {
-            start_receiving(comm, op, &msg);
-            moved = true;
-            continue;
-        }
-        if (good && msg.header.len > 0) {
-            struct ft_reduce pass = copy_of(msg.data, (char *)op->out + op->offset, msg.header.len);
-            struct ft_device_req req;
-            if (msg.data != pass.dst[0])
-                comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
-            if (!ft_msg_intact(&msg)) {
-                peer->rx->ops->release(peer->rx, &msg);
-                return moved;
-            }
-            op->offset += msg.header.len;
-        }
-        peer->rx->ops->release(peer->rx, &msg);
-        if (!good)
-            return true;
-        op->begun = moved = true;
+        int rc;
+        if (op->gpu && op->gpu->busy)
+            rc = received(comm, op, peer->rx) ? FT_OK : FT_AGAIN;
+        else
+            rc = recv_chunk(comm, op, peer);
+        if (rc != FT_OK)
+            return moved || rc != FT_AGAIN;
+        moved = true;
     }
     pop(queue);
     ft_readiness_tell_receive(comm, rank);

@@ -104,11 +104,33 @@ static int put_to_self(struct ft_comm *comm, struct ft_op *op, size_t total)
     return FT_OK;
 }
 
+/* Hands the next chunk of a put to the link. FT_AGAIN: the link has no place for it now. */
+static int put_chunk(struct ft_comm *comm, struct ft_op *op, struct ft_link *link, size_t total)
+{
+    size_t len = ft_min(comm->engine->tuning.chunk_bytes, total - op->offset);
+    struct ft_header header = {.ctx = comm->ctx,
+                               .sig = op->window_offset + op->offset,
+                               .seq = (uint32_t)op->window,
+                               .len = (uint32_t)len,
+                               .lane = FT_LANE_RMA,
+                               .step = op->offset + len == total ? SIGNAL : 0};
+    void *slot;
+    int rc = link->ops->reserve(link, &header, &slot);
+    if (rc != FT_OK)
+        return rc;
+    if (len > 0)
+        memcpy(slot, (const char *)op->in + op->offset, len);
+    ft_verify_seal(comm, &header, slot);
+    link->ops->commit(link, &header, slot);
+    op->offset += len;
+    op->begun = true;
+    return FT_OK;
+}
+
 /* FT_OK: all is handed over. */
 static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
 {
-    size_t total = op->coll.count * ft_type_size(op->coll.type),
-           chunk = comm->engine->tuning.chunk_bytes;
+    size_t total = op->coll.count * ft_type_size(op->coll.type);
     if (op->coll.root == comm->view.rank && !op->begun)
         return put_to_self(comm, op, total);
     if (op->begun && op->offset == total)
@@ -116,23 +138,8 @@ static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
     struct ft_link *link;
     int rc = ft_engine_link(comm->engine, comm->peers[op->coll.root], &link);
     while (rc == FT_OK && (op->offset < total || !op->begun)) {
-        size_t len = ft_min(chunk, total - op->offset);
-        struct ft_header header = {.ctx = comm->ctx,
-                                   .sig = op->window_offset + op->offset,
-                                   .seq = (uint32_t)op->window,
-                                   .len = (uint32_t)len,
-                                   .lane = FT_LANE_RMA,
-                                   .step = op->offset + len == total ? SIGNAL : 0};
-        void *slot;
-        rc = link->ops->reserve(link, &header, &slot);
-        if (rc != FT_OK)
-            break;
-        if (len > 0)
-            memcpy(slot, (const char *)op->in + op->offset, len);
-        ft_verify_seal(comm, &header, slot);
-        link->ops->commit(link, &header, slot);
-        op->offset += len;
-        op->begun = *moved = true;
+        rc = put_chunk(comm, op, link, total);
+        *moved |= rc == FT_OK;
     }
     return rc;
 }
@@ -147,31 +154,48 @@ static bool wait_signals(struct ft_comm *comm, struct ft_op *op)
     return true;
 }
 
+static void fail_put(struct ft_comm *comm, const struct ft_op *op, int rc)
+{
+    int rank = op->coll.root;
+    if (rc == FT_USAGE)
+        ft_comm_fail(comm, rc, rank,
+                     "rank %d put into a window of rank %d that it had deregistered: %s",
+                     comm->view.rank, rank, ft_status_text(rc));
+    else
+        ft_comm_lost(comm, ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER, rank,
+                     "rank %d lost rank %d during a put: %s", comm->view.rank, rank,
+                     ft_death_watch_why(comm->engine, comm->peers[rank], rc));
+}
+
+/* Moves one put or wait. A put that found no room stops the later puts to the same rank: a shorter
+ * one might still find room and overtake it. */
+static bool op_turn(struct ft_comm *comm, struct ft_op *op)
+{
+    bool moved = false, puts = op->coll.kind == FT_PUT;
+    if (puts && comm->rma.puts_wait[op->coll.root])
+        return false;
+    int rc = puts ? put(comm, op, &moved) : wait_signals(comm, op) ? FT_OK : FT_AGAIN;
+    if (puts && rc == FT_AGAIN)
+        comm->rma.puts_wait[op->coll.root] = true;
+    if (rc == FT_AGAIN)
+        return moved;
+    if (rc != FT_OK) {
+        fail_put(comm, op, rc);
+        return moved;
+    }
+    ft_op_finish(op);
+    return true;
+}
+
 bool ft_rma_turn(struct ft_comm *comm)
 {
     bool moved = ft_rma_receive(comm);
     memset(comm->rma.puts_wait, 0, (size_t)comm->view.nranks);
     for (struct ft_op *op = comm->works.head->ops; op && comm->failure.status == FT_OK;
          op = op->next) {
-        bool puts = op->coll.kind == FT_PUT;
-        if (op->state != FT_OP_RUNNING || (!puts && op->coll.kind != FT_WAIT))
-            continue;
-        if (puts && comm->rma.puts_wait[op->coll.root])
-            continue;
-        int rc = puts ? put(comm, op, &moved) : wait_signals(comm, op) ? FT_OK : FT_AGAIN;
-        /* what is shorter might still find room */
-        if (puts && rc == FT_AGAIN)
-            comm->rma.puts_wait[op->coll.root] = true;
-        if (rc == FT_OK)
-            ft_op_finish(op), moved = true;
-        else if (rc == FT_USAGE)
-            ft_comm_fail(comm, rc, op->coll.root,
-                         "rank %d put into a window of rank %d that it had deregistered: %s",
-                         comm->view.rank, op->coll.root, ft_status_text(rc));
-        else if (rc != FT_AGAIN)
-            ft_comm_lost(comm, ft_status_lost(rc) == FT_LOST_PROCESS ? rc : FT_PEER, op->coll.root,
-                         "rank %d lost rank %d during a put: %s", comm->view.rank, op->coll.root,
-                         ft_death_watch_why(comm->engine, comm->peers[op->coll.root], rc));
+        bool is_rma = op->coll.kind == FT_PUT || op->coll.kind == FT_WAIT;
+        if (is_rma && op->state == FT_OP_RUNNING)
+            moved |= op_turn(comm, op);
     }
     return moved;
 }
