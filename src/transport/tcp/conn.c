@@ -124,42 +124,49 @@ static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
                           : receive(c->fd, iov[1].iov_base, ahead);
 }
 
+static int no_bytes(ssize_t n)
+{
+    if (n == 0)
+        return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
+    return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK ? FT_OK : lost(errno);
+}
+
+/* Reads once and takes what came. *more: the kernel may have more of it. */
+static int read_once(struct tcp_conn *c, bool *moved, bool *more)
+{
+    const size_t body_bytes = c->node != NULL ? c->body_left
+                                              : ft_min(c->body_left, sizeof(c->tcp->scratch));
+    size_t room;
+    const ssize_t n = take(c, body_bytes, &room);
+    *more = n < 0 && errno == EINTR;
+    if (n <= 0)
+        return no_bytes(n);
+
+    *moved = true;
+    const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);
+    if (of_body > 0) {
+        c->body_left -= of_body;
+        if (c->body_left == 0)
+            end_message(c);
+    }
+    c->have += got - of_body;
+    int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
+    *more = got == room && !c->goodbye && c->state != TCP_SHUT && !c->early;
+    return status;
+}
+
 static int read_some(struct tcp_conn *c, bool *moved)
 {
+    int status = FT_OK;
+    bool more = true;
     if (c->early) {
-        int status = parse_messages(c);
-        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT)
+        status = parse_messages(c);
+        if (c->goodbye || c->state == TCP_SHUT)
             return status;
     }
-    for (int i = 0; i < READS_A_TURN; i++) {
-        const size_t body_bytes = c->node != NULL ? c->body_left
-                                                  : ft_min(c->body_left, sizeof(c->tcp->scratch));
-        size_t room;
-        const ssize_t n = take(c, body_bytes, &room);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-            return FT_OK;
-        if (n < 0)
-            return lost(errno);
-        if (n == 0)
-            return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
-
-        *moved = true;
-        const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);
-        if (of_body > 0) {
-            c->body_left -= of_body;
-            if (c->body_left == 0)
-                end_message(c);
-        }
-        c->have += got - of_body;
-        int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
-        if (status != FT_OK || c->goodbye || c->state == TCP_SHUT || c->early)
-            return status;
-        if (got < room)
-            return FT_OK;
-    }
-    return FT_OK;
+    for (int i = 0; i < READS_A_TURN && more && status == FT_OK; i++)
+        status = read_once(c, moved, &more);
+    return status;
 }
 
 /* A message that is dropped may end the link, which reads the rest of all its connections: not of
@@ -197,30 +204,42 @@ int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *dat
     return status;
 }
 
+/* Adds places to the channel's credit, or begins a new one. A credit of which a part has been
+ * written cannot grow. The caller knows that a free one is left. */
+static struct tcp_credit *add_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane,
+                                     unsigned places)
+{
+    unsigned i = c->ncredits;
+    while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane))
+        i--;
+    if (i > 1 || (i == 1 && c->credit_done == 0)) {
+        struct tcp_credit *credit = &c->credits[i - 1];
+        if (credit->count < UINT16_MAX - places) {
+            credit->count = (uint16_t)(credit->count + places);
+            return credit;
+        }
+    }
+    if (c->ncredits == 0) {
+        c->credit_age = 0;
+        c->tcp->ncredits++;
+    }
+    struct tcp_credit *credit = &c->credits[c->ncredits++];
+    *credit = (struct tcp_credit){.ctx = ctx, .lane = (uint16_t)lane, .count = (uint16_t)places};
+    return credit;
+}
+
 /* Credits are kept back as long as the sender has half its window left, else until a turn finds
  * nothing to do; see tcp_poll(). */
 void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned places)
 {
-    unsigned i = c->ncredits;
-
     if (c->state != TCP_OPEN || c->link->failing)
         return;
-    while (i > 0 && (c->credits[i - 1].ctx != ctx || c->credits[i - 1].lane != lane))
-        i--;
-    /* not one that is half gone */
-    if ((i > 1 || (i == 1 && c->credit_done == 0)) &&
-        c->credits[i - 1].count < UINT16_MAX - places) {
-        c->credits[i - 1].count = (uint16_t)(c->credits[i - 1].count + places);
-    } else {
-        if (c->ncredits == 0)
-            c->credit_age = 0, c->tcp->ncredits++;
-        i = ++c->ncredits;
-        c->credits[i - 1] = (struct tcp_credit){
-            .ctx = ctx, .lane = (uint16_t)lane, .count = (uint16_t)places};
-    }
+    const struct tcp_credit *credit = add_credit(c, ctx, lane, places);
     if (!c->due &&
-        (lane > FT_LANE_P2P || 2u * c->credits[i - 1].count >= ft_rxq_places(&c->tcp->set, lane)))
-        c->due = true, c->tcp->ndue++;
+        (lane > FT_LANE_P2P || 2u * credit->count >= ft_rxq_places(&c->tcp->set, lane))) {
+        c->due = true;
+        c->tcp->ndue++;
+    }
     if (c->ncredits < TCP_CREDITS)
         return;
     int status = tcp_conn_return_credits(c);

@@ -31,6 +31,7 @@ static int detail_count(uint32_t detail)
 static bool elsewhere(int status);
 static int dial(struct tcp_link *l);
 static int dial_next(struct tcp_link *l);
+static void retire_conns(struct tcp_link *l);
 static void making_failed(struct tcp_link *l, int status);
 static void made(struct tcp_link *l);
 static void prove(struct tcp_conn *c, bool *moved);
@@ -295,10 +296,30 @@ static int dial(struct tcp_link *l)
     return status;
 }
 
-static int dial_next(struct tcp_link *l)
+/* Starts the i-th connection of a link. */
+static int dial_conn(struct tcp_link *l, int i, const struct ft_net_address *to)
 {
     struct tcp *t = l->tcp;
-    const uint64_t now_ns = ft_now_ns(t->base.config.env),
+    int fd = -1;
+    int status = ft_net_connect(to, tcp_congestion(t, to), &fd);
+    if (status != FT_OK)
+        return status;
+    struct tcp_conn *c = tcp_conn_open(t, fd, TCP_DIALING, true);
+    if (c == NULL) {
+        ft_fd_close(&fd);
+        return ft_fail(FT_NOMEM, "no memory for a connection");
+    }
+    c->link = l;
+    l->conn[i] = c;
+    ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key, t->base.config.self,
+                  l->base.peer, FT_PURPOSE_TCP, detail_of(i, l->nconns, t->generation),
+                  l->try_deadline_ns);
+    return FT_OK;
+}
+
+static int dial_next(struct tcp_link *l)
+{
+    const uint64_t now_ns = ft_now_ns(l->tcp->base.config.env),
                    left_ns = l->deadline_ns > now_ns ? l->deadline_ns - now_ns : 0;
     const struct ft_net_address *to = &l->address[l->address_next];
     int status = FT_OK;
@@ -306,36 +327,25 @@ static int dial_next(struct tcp_link *l)
     l->try_deadline_ns = now_ns + left_ns / (uint64_t)(l->naddresses - l->address_next);
     l->address_next++;
     l->nopen = 0;
-    t->generation++;
-    for (int i = 0; i < l->nconns && status == FT_OK; i++) {
-        int fd = -1;
-        status = ft_net_connect(to, tcp_congestion(t, to), &fd);
-        if (status != FT_OK)
-            break;
-        struct tcp_conn *c = tcp_conn_open(t, fd, TCP_DIALING, true);
-        if (c == NULL) {
-            ft_fd_close(&fd);
-            status = ft_fail(FT_NOMEM, "no memory for a connection");
-            break;
-        }
-        c->link = l;
-        l->conn[i] = c;
-        ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key,
-                      t->base.config.self, l->base.peer, FT_PURPOSE_TCP,
-                      detail_of(i, l->nconns, t->generation), l->try_deadline_ns);
-    }
-    for (int i = 0; i < l->nconns && status != FT_OK; i++)
+    l->tcp->generation++;
+    for (int i = 0; i < l->nconns && status == FT_OK; i++)
+        status = dial_conn(l, i, to);
+    if (status != FT_OK)
+        retire_conns(l);
+    return status;
+}
+
+static void retire_conns(struct tcp_link *l)
+{
+    for (int i = 0; i < l->nconns; i++)
         if (l->conn[i] != NULL)
             retire(l->conn[i]);
-    return status;
 }
 
 /* This address did not do; a peer that refuses us for what we are is not asked again elsewhere. */
 static void making_failed(struct tcp_link *l, int status)
 {
-    for (int i = 0; i < l->nconns; i++)
-        if (l->conn[i] != NULL)
-            retire(l->conn[i]);
+    retire_conns(l);
     if (elsewhere(status) && l->address_next < l->naddresses)
         status = dial(l);
     if (status == FT_OK)

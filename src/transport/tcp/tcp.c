@@ -91,32 +91,49 @@ static int take_events(struct tcp *t, struct ft_event *events, int max)
     return n;
 }
 
+/* Reads the connections that are expected to bring the next messages, without asking epoll. */
+static void read_awaited(struct tcp *t, bool *moved)
+{
+    /* An event may shorten the list: the connection left it, or others' links ended. */
+    for (unsigned i = t->nawaited; i-- > 0;)
+        if (i < t->nawaited)
+            tcp_conn_event(t->awaited[i], EPOLLIN, moved);
+}
+
+static void turn_credits(struct tcp *t, bool idle)
+{
+    if (t->ncredits == 0)
+        return;
+    const bool all = ++t->kept >= KEEP_TURNS;
+    if (all)
+        t->kept = 0;
+    if (all || t->ndue > 0)
+        return_credits(t, idle, all);
+}
+
+static void turn_deadlines(struct tcp *t, bool *moved)
+{
+    if (t->unknown == NULL && t->joined == NULL && t->nmaking == 0 && t->listening)
+        return;
+    const uint64_t now_ns = ft_now_ns(t->base.config.env);
+    if (now_ns < t->tick_ns)
+        return;
+    t->tick_ns = now_ns + TCP_TICK_NS;
+    tcp_check_deadlines(t, now_ns, moved);
+}
+
 static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int max, bool *busy)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     bool moved = false;
 
     const bool known = t->nawaited > 0 && t->nawaited <= READ_AT_ONCE;
-    for (unsigned i = known ? t->nawaited : 0; i-- > 0;)
-        if (i < t->nawaited)
-            tcp_conn_event(t->awaited[i], EPOLLIN,
-                           &moved); /* those before may have left, or ended others' links */
+    if (known)
+        read_awaited(t, &moved);
     if (!known || t->nclogged > 0 || ++t->skipped >= t->skip)
         turn_epoll(t, &moved);
-    if (t->ncredits > 0) {
-        const bool all = ++t->kept >= KEEP_TURNS;
-        if (all)
-            t->kept = 0;
-        if (all || t->ndue > 0)
-            return_credits(t, !moved, all);
-    }
-    if (t->unknown != NULL || t->joined != NULL || t->nmaking > 0 || !t->listening) {
-        const uint64_t now_ns = ft_now_ns(t->base.config.env);
-        if (now_ns >= t->tick_ns) {
-            t->tick_ns = now_ns + TCP_TICK_NS;
-            tcp_check_deadlines(t, now_ns, &moved);
-        }
-    }
+    turn_credits(t, !moved);
+    turn_deadlines(t, &moved);
     tcp_check_silence(t, &moved);
     reap(t);
     const int n = t->event_first != NULL ? take_events(t, events, max) : 0;
