@@ -17,31 +17,37 @@ static int check_range(const char *field, int value, int lowest, int highest)
     return ft_fail(FT_INVAL, "config.%s is %d, not from %d to %d", field, value, lowest, highest);
 }
 
+/* Fields of the configuration whose values have limits. */
+static const struct {
+    const char *name;
+    size_t offset;
+    int lowest, highest;
+} limited_field[] = {
+    {"blocking", offsetof(ftcclConfig_t, blocking), 0, 1},
+    {"cgaClusterSize", offsetof(ftcclConfig_t, cgaClusterSize), 0, 8},
+    {"minCTAs", offsetof(ftcclConfig_t, minCTAs), 1, 1024},
+    {"maxCTAs", offsetof(ftcclConfig_t, maxCTAs), 1, 1024},
+    {"splitShare", offsetof(ftcclConfig_t, splitShare), 0, 1},
+    {"trafficClass", offsetof(ftcclConfig_t, trafficClass), 0, INT_MAX},
+    {"collnetEnable", offsetof(ftcclConfig_t, collnetEnable), 0, 1},
+    {"CTAPolicy", offsetof(ftcclConfig_t, CTAPolicy), 0, 3},
+    {"shrinkShare", offsetof(ftcclConfig_t, shrinkShare), 0, 1},
+    {"nvlsCTAs", offsetof(ftcclConfig_t, nvlsCTAs), 0, INT_MAX},
+    {"nChannelsPerNetPeer", offsetof(ftcclConfig_t, nChannelsPerNetPeer), 0, INT_MAX},
+    {"nvlinkCentricSched", offsetof(ftcclConfig_t, nvlinkCentricSched), 0, 1},
+    {"graphUsageMode", offsetof(ftcclConfig_t, graphUsageMode), 0, 2},
+    {"numRmaCtx", offsetof(ftcclConfig_t, numRmaCtx), 0, INT_MAX},
+    {"maxP2pPeers", offsetof(ftcclConfig_t, maxP2pPeers), 0, INT_MAX},
+    {"graphStreamOrdering", offsetof(ftcclConfig_t, graphStreamOrdering), 0, 1},
+};
+
 static int check_fields(const ftcclConfig_t *c)
 {
-    const struct {
-        const char *name;
-        int value, lowest, highest;
-    } field[] = {
-        {"blocking", c->blocking, 0, 1},
-        {"cgaClusterSize", c->cgaClusterSize, 0, 8},
-        {"minCTAs", c->minCTAs, 1, 1024},
-        {"maxCTAs", c->maxCTAs, 1, 1024},
-        {"splitShare", c->splitShare, 0, 1},
-        {"trafficClass", c->trafficClass, 0, INT_MAX},
-        {"collnetEnable", c->collnetEnable, 0, 1},
-        {"CTAPolicy", c->CTAPolicy, 0, 3},
-        {"shrinkShare", c->shrinkShare, 0, 1},
-        {"nvlsCTAs", c->nvlsCTAs, 0, INT_MAX},
-        {"nChannelsPerNetPeer", c->nChannelsPerNetPeer, 0, INT_MAX},
-        {"nvlinkCentricSched", c->nvlinkCentricSched, 0, 1},
-        {"graphUsageMode", c->graphUsageMode, 0, 2},
-        {"numRmaCtx", c->numRmaCtx, 0, INT_MAX},
-        {"maxP2pPeers", c->maxP2pPeers, 0, INT_MAX},
-        {"graphStreamOrdering", c->graphStreamOrdering, 0, 1},
-    };
-    for (size_t i = 0; i < FT_ARRAY_LEN(field); i++) {
-        int rc = check_range(field[i].name, field[i].value, field[i].lowest, field[i].highest);
+    for (size_t i = 0; i < FT_ARRAY_LEN(limited_field); i++) {
+        int value, rc;
+        memcpy(&value, (const char *)c + limited_field[i].offset, sizeof value);
+        rc = check_range(limited_field[i].name, value, limited_field[i].lowest,
+                         limited_field[i].highest);
         if (rc != FT_OK)
             return rc;
     }
@@ -60,6 +66,58 @@ static int check_bound(const char *name, int64_t value, int64_t lowest)
                    (long long)value, (long long)lowest);
 }
 
+/* Sets *to, if the user has set the option. */
+static int take_bound(const char *name, int64_t value, int64_t lowest, int64_t *to)
+{
+    if (value == FTCCL_OPTION_UNDEF)
+        return FT_OK;
+    int rc = check_bound(name, value, lowest);
+    if (rc == FT_OK)
+        *to = value;
+    return rc;
+}
+
+/* The same for an option whose values are 0 and 1; `names` is what the user calls them. */
+static int take_choice(const char *name, int64_t value, const char *names, bool *to)
+{
+    if (value == FTCCL_OPTION_UNDEF)
+        return FT_OK;
+    if (value != 0 && value != 1)
+        return ft_fail(FT_INVAL, "options.%s is %lld, not %s", name, (long long)value, names);
+    *to = value == 1;
+    return FT_OK;
+}
+_Static_assert(FTCCL_POLICY_REPORT == 0 && FTCCL_POLICY_RETRY == 1, "take_choice() needs it");
+_Static_assert(FTCCL_STREAMS_RELEASE == 0 && FTCCL_STREAMS_HOLD == 1, "take_choice() needs it");
+
+static int take_bounds(struct ft_comm_limits *limits, const ftcclOptions_t *o)
+{
+    int rc = take_bound("opTimeoutMs", o->opTimeoutMs, 0, &limits->op_timeout_ms);
+    if (rc == FT_OK)
+        rc = take_bound("initTimeoutMs", o->initTimeoutMs, 1, &limits->init_timeout_ms);
+    if (rc == FT_OK)
+        rc = take_bound("minRanks", o->minRanks, 1, &limits->min_ranks);
+    if (rc == FT_OK)
+        rc = take_bound("suspectMs", o->suspectMs, 50, &limits->suspect_ms);
+    if (rc == FT_OK)
+        rc = take_bound("heartbeatMs", o->heartbeatMs, 0, &limits->heartbeat_ms);
+    return rc;
+}
+
+static int take_choices(struct ft_comm_limits *limits, const ftcclOptions_t *o)
+{
+    int rc = take_choice("preserveInput", o->preserveInput, "0 or 1", &limits->preserve_input);
+    if (rc == FT_OK)
+        rc = take_choice("verify", o->verify, "0 or 1", &limits->verify);
+    if (rc == FT_OK)
+        rc = take_choice("failurePolicy", o->failurePolicy,
+                         "FTCCL_POLICY_REPORT or FTCCL_POLICY_RETRY", &limits->retry);
+    if (rc == FT_OK)
+        rc = take_choice("onFailure", o->onFailure, "FTCCL_STREAMS_RELEASE or FTCCL_STREAMS_HOLD",
+                         &limits->hold);
+    return rc;
+}
+
 /* Applies the options. Accepts the older and shorter struct of an older caller. */
 static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
 {
@@ -69,60 +127,15 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
                        options->size);
     ftcclOptions_t o = FTCCL_OPTIONS_INITIALIZER;
     memcpy(&o, options, ft_min(options->size, sizeof o));
-    int rc = FT_OK;
-    if (o.opTimeoutMs != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("opTimeoutMs", o.opTimeoutMs, 0);
-        to->limits.op_timeout_ms = o.opTimeoutMs;
-    }
-    if (rc == FT_OK && o.initTimeoutMs != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("initTimeoutMs", o.initTimeoutMs, 1);
-        to->limits.init_timeout_ms = o.initTimeoutMs;
-    }
-    if (rc == FT_OK && o.preserveInput != FTCCL_OPTION_UNDEF) {
-        if (o.preserveInput != 0 && o.preserveInput != 1)
-            rc = ft_fail(FT_INVAL, "options.preserveInput is %lld, not 0 or 1",
-                         (long long)o.preserveInput);
-        to->limits.preserve_input = o.preserveInput == 1;
-    }
-    if (rc == FT_OK && o.verify != FTCCL_OPTION_UNDEF) {
-        if (o.verify != 0 && o.verify != 1)
-            rc = ft_fail(FT_INVAL, "options.verify is %lld, not 0 or 1", (long long)o.verify);
-        to->limits.verify = o.verify == 1;
-    }
-    if (rc == FT_OK && o.failurePolicy != FTCCL_OPTION_UNDEF) {
-        if (o.failurePolicy != FTCCL_POLICY_REPORT && o.failurePolicy != FTCCL_POLICY_RETRY)
-            rc = ft_fail(
-                FT_INVAL,
-                "options.failurePolicy is %lld, not FTCCL_POLICY_REPORT or FTCCL_POLICY_RETRY",
-                (long long)o.failurePolicy);
-        to->limits.retry = o.failurePolicy == FTCCL_POLICY_RETRY;
-    }
+    to->rank_key = o.rankKey;
+    int rc = take_bounds(&to->limits, &o);
+    if (rc == FT_OK)
+        rc = take_choices(&to->limits, &o);
     if (rc == FT_OK && o.transports &&
         snprintf(to->transports, sizeof to->transports, "%s", o.transports) >=
             (int)sizeof to->transports)
         rc = ft_fail(FT_INVAL, "options.transports is longer than %zu characters",
                      sizeof to->transports - 1);
-    if (rc == FT_OK && o.minRanks != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("minRanks", o.minRanks, 1);
-        to->limits.min_ranks = o.minRanks;
-    }
-    if (rc == FT_OK && o.suspectMs != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("suspectMs", o.suspectMs, 50);
-        to->limits.suspect_ms = o.suspectMs;
-    }
-    if (rc == FT_OK && o.heartbeatMs != FTCCL_OPTION_UNDEF) {
-        rc = check_bound("heartbeatMs", o.heartbeatMs, 0);
-        to->limits.heartbeat_ms = o.heartbeatMs;
-    }
-    if (rc == FT_OK && o.onFailure != FTCCL_OPTION_UNDEF) {
-        if (o.onFailure != FTCCL_STREAMS_RELEASE && o.onFailure != FTCCL_STREAMS_HOLD)
-            rc = ft_fail(
-                FT_INVAL,
-                "options.onFailure is %lld, not FTCCL_STREAMS_RELEASE or FTCCL_STREAMS_HOLD",
-                (long long)o.onFailure);
-        to->limits.hold = o.onFailure == FTCCL_STREAMS_HOLD;
-    }
-    to->rank_key = o.rankKey;
     return rc;
 }
 
@@ -338,6 +351,14 @@ FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nran
     return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config, false, {0}});
 }
 
+static int check_devices(const int *devlist, int ndev, int gpus)
+{
+    for (int i = 0; i < ndev; i++)
+        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus))
+            return ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]);
+    return FT_OK;
+}
+
 FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist)
 {
     ftcclUniqueId id;
@@ -345,10 +366,9 @@ FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int 
         return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1",
                                        ndev));
     int rc = ft_enter_library(), gpus = rc == FT_OK ? ft_device_gpu_count() : 0;
-    for (int i = 0; devlist && i < ndev && rc == FT_OK; i++)
-        if (devlist[i] < 0 || (gpus > 0 && devlist[i] >= gpus))
-            rc = ft_fail(FT_INVAL, "CommInitAll: there is no device %d", devlist[i]);
-    /* check before the id is made: its port would stay open for a while */
+    if (rc == FT_OK && devlist)
+        rc = check_devices(devlist, ndev, gpus);
+    /* An id has an open port for a while: all checks come before it is made. */
     if (rc != FT_OK)
         return ft_return(NULL, rc);
     ftcclResult_t result = ftcclGetUniqueId(&id);

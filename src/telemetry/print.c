@@ -144,29 +144,60 @@ static void print_op(FILE *out, const struct ft_tm_op *r, bool torn, uint64_t no
     fprintf(out, "%s\n", torn ? " (caught inside a write)" : "");
 }
 
+/* The operations in the ring, the oldest first. Returns their number. */
+static size_t list_ops(const struct ft_image *image, const struct ft_tm_op **list)
+{
+    size_t n = 0;
+    for (int i = 0; i < FT_TM_OPS; i++)
+        if (op_used(image, i))
+            list[n++] = &image->file.op[i];
+    qsort(list, n, sizeof *list, by_serial);
+    return n;
+}
+
+static bool is_torn(const struct ft_image *image, const struct ft_tm_op *op)
+{
+    return image->op_torn[op - image->file.op];
+}
+
+static void print_running(FILE *out, const struct ft_image *image, const struct ft_tm_op **list,
+                          size_t n, uint64_t now_ns)
+{
+    size_t running = 0, shown = 0;
+    for (size_t i = 0; i < n; i++)
+        running += !op_ended(list[i]);
+    fprintf(out, "  not ended: %zu\n", running);
+    for (size_t i = 0; i < n && shown < MOST_RUNNING; i++) {
+        if (op_ended(list[i]))
+            continue;
+        print_op(out, list[i], is_torn(image, list[i]), now_ns);
+        shown++;
+    }
+    if (running > shown)
+        fprintf(out, "    and %zu more\n", running - shown);
+}
+
+static void print_ended(FILE *out, const struct ft_image *image, const struct ft_tm_op **list,
+                        size_t n, uint64_t now_ns)
+{
+    size_t left = 0;
+    for (size_t i = 0; i < n; i++)
+        left += op_ended(list[i]);
+    fprintf(out, "  ended: the last %zu of %zu in the ring\n",
+            left < LAST_ENDED ? left : LAST_ENDED, left);
+    for (size_t i = 0; i < n; i++)
+        if (op_ended(list[i]) && left-- <= LAST_ENDED)
+            print_op(out, list[i], is_torn(image, list[i]), now_ns);
+}
+
 static void print_ops(FILE *out, const struct ft_image *image, uint64_t now_ns)
 {
     const struct ft_tm_op **list = calloc(FT_TM_OPS, sizeof *list);
     if (!list)
         return;
-    size_t n = 0, running = 0, ended = 0, shown = 0;
-    for (int i = 0; i < FT_TM_OPS; i++)
-        if (op_used(image, i))
-            list[n++] = &image->file.op[i];
-    qsort(list, n, sizeof *list, by_serial);
-    for (size_t i = 0; i < n; i++)
-        op_ended(list[i]) ? ended++ : running++;
-    fprintf(out, "  not ended: %zu\n", running);
-    for (size_t i = 0; i < n && shown < MOST_RUNNING; i++)
-        if (!op_ended(list[i]) && ++shown)
-            print_op(out, list[i], image->op_torn[list[i] - image->file.op], now_ns);
-    if (running > shown)
-        fprintf(out, "    and %zu more\n", running - shown);
-    fprintf(out, "  ended: the last %zu of %zu in the ring\n",
-            ended < LAST_ENDED ? ended : LAST_ENDED, ended);
-    for (size_t i = 0; i < n; i++)
-        if (op_ended(list[i]) && ended-- <= LAST_ENDED)
-            print_op(out, list[i], image->op_torn[list[i] - image->file.op], now_ns);
+    size_t n = list_ops(image, list);
+    print_running(out, image, list, n, now_ns);
+    print_ended(out, image, list, n, now_ns);
     free(list);
 }
 

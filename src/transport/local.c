@@ -271,34 +271,21 @@ static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc
     return true;
 }
 
-/* One message into its channel. A status only for what an honest sender never does. */
-static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
+/* Gives back at once what a message of an unbound context holds. */
+static void drop_message(struct ft_local_link *l, const struct ft_slots_desc *d)
 {
-    const unsigned char *payload;
-    bool pinned;
-    if (!payload_of(l, d, &payload, &pinned))
-        return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
-    struct ft_rxq_node *n;
-    /* it is, by an honest sender */
-    int rc = slot_bit(d->slot) && !pinned
-                 ? ft_slots_allocate(&l->slots, d->slot - 1,
-                                     ft_min(d->header.len, l->slots.stride_bytes))
-                 : FT_OK;
-    if (rc == FT_OK)
-        rc = ft_rxq_admit(&l->rxq, &d->header, &n);
-    if (rc)
-        return rc;
-    if (!n) {
-        l->base.transport->dropped++;
-        struct ft_slots_return r = {.ctx = d->header.ctx,
-                                    .lane = (uint8_t)d->header.lane,
-                                    .slot = (uint8_t)d->slot,
-                                    .consumed = 1};
-        give(l, &r);
-        return FT_OK;
-    }
-    n->cookie = d->slot;
-    n->data = payload;
+    l->base.transport->dropped++;
+    struct ft_slots_return r = {.ctx = d->header.ctx,
+                                .lane = (uint8_t)d->header.lane,
+                                .slot = (uint8_t)d->slot,
+                                .consumed = 1};
+    give(l, &r);
+}
+
+/* Notes where the message lies until it is released. */
+static void hold_payload(struct ft_local_link *l, const struct ft_slots_desc *d,
+                         struct ft_rxq_node *n, bool pinned)
+{
     l->held |= slot_bit(d->slot);
     if (pinned)
         l->pinned |= slot_bit(d->slot);
@@ -307,11 +294,37 @@ static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
     if (slot_bit(d->slot)) {
         l->holder[d->slot - 1] = n;
         l->arrived[d->slot - 1] = l->starved_polls;
-    } else {
-        memcpy(n->small, d->small, sizeof n->small);
-        if (!d->slot)
-            n->data = n->small;
+        return;
     }
+    memcpy(n->small, d->small, sizeof n->small);
+    if (!d->slot)
+        n->data = n->small;
+}
+
+/* Puts a message into its channel. An error is something that an honest sender never does. */
+static int take_message(struct ft_local_link *l, const struct ft_slots_desc *d)
+{
+    const unsigned char *payload;
+    bool pinned;
+    if (!payload_of(l, d, &payload, &pinned))
+        return ft_fail(FT_PROTOCOL, "a peer sent a message from a slot that it does not have");
+    struct ft_rxq_node *n;
+    int rc = FT_OK;
+    /* An honest sender has allocated these pages, so this costs nothing. */
+    if (slot_bit(d->slot) && !pinned)
+        rc = ft_slots_allocate(&l->slots, d->slot - 1,
+                               ft_min(d->header.len, l->slots.stride_bytes));
+    if (rc == FT_OK)
+        rc = ft_rxq_admit(&l->rxq, &d->header, &n);
+    if (rc)
+        return rc;
+    if (!n) {
+        drop_message(l, d);
+        return FT_OK;
+    }
+    n->cookie = d->slot;
+    n->data = payload;
+    hold_payload(l, d, n, pinned);
     ft_rxq_ready(&l->rxq, n);
     return FT_OK;
 }
@@ -395,26 +408,47 @@ static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d,
     return true;
 }
 
-int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg *msg)
+static int next_message(struct ft_local_link *l, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
-    struct ft_local_link *l = ft_local_link_of(link);
-    /* else the next poll takes what has come, of all links */
+    /* While the transport is not quiet, the next poll takes what has come on all links. */
     bool looks = l->base.transport->quiet && l->base.state == FT_LINK_UP;
     const struct ft_slots_desc *d = looks ? ft_slots_next(&l->slots) : NULL;
     int rc = FT_AGAIN;
     if (d && recv_at_once(l, d, ctx, lane, msg))
-        rc = FT_OK;
-    else if (d)
+        return FT_OK;
+    if (d)
         take_messages(l);
-    if (rc && l->open && l->rxq.queued > 0)
+    if (l->open && l->rxq.queued > 0)
         rc = ft_rxq_recv(&l->rxq, ctx, lane, msg);
+    return rc == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : rc;
+}
+
+/* Gives the message its slot until release. If half of the slots are taken in this way, the message
+ * moves to other memory, so that the sender has slots. */
+static void claim_slot(struct ft_local_link *l, struct ft_msg *msg)
+{
+    struct ft_rxq_node *n = msg->owner;
+    if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2)
+        spill(l, n);
+    msg->data = n->data;
+    msg->cookie = n->cookie;
+    l->claimed |= slot_bit(n->cookie);
+    if (l->pinned & slot_bit(n->cookie)) {
+        msg->withdrawn = ft_slots_unpinned(&l->slots);
+        msg->withdrawn_bit = 1;
+    }
+}
+
+int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg *msg)
+{
+    struct ft_local_link *l = ft_local_link_of(link);
+    int rc = next_message(l, ctx, lane, msg);
     if (rc)
-        return rc == FT_AGAIN && l->base.state == FT_LINK_DOWN ? FT_LINK : rc;
+        return rc;
     l->base.messages++;
     l->base.bytes += msg->header.len;
     if (!msg->cookie)
         return FT_OK;
-    struct ft_rxq_node *n = msg->owner;
     if (loan_bit(msg->cookie)) {
         msg->withdrawn = ft_slots_withdrawn(&l->slots);
         msg->withdrawn_bit = loan_bit(msg->cookie);
@@ -425,17 +459,8 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     if (msg->devmem) {
         msg->withdrawn = ft_slots_unpinned(&l->slots);
         msg->withdrawn_bit = 1;
-        return FT_OK;
-    }
-    if ((unsigned)__builtin_popcount(l->claimed) >= l->slots.nslots / 2)
-        spill(l, n);
-    msg->data = n->data;
-    msg->cookie = n->cookie;
-    l->claimed |= slot_bit(n->cookie);
-    if (l->pinned & slot_bit(n->cookie)) {
-        msg->withdrawn = ft_slots_unpinned(&l->slots);
-        msg->withdrawn_bit = 1;
-    }
+    } else
+        claim_slot(l, msg);
     return FT_OK;
 }
 

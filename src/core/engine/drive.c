@@ -360,6 +360,27 @@ static void be_patient(struct ft_engine *engine, struct patience *patience)
         sleep_held(engine, SLEEP_BUSY_MS, 1);
 }
 
+/* Turns the engine until something moves, or rests if nothing does. If another thread drives, it
+ * only wakes that thread. */
+static bool drive(struct ft_engine *engine, struct patience *patience)
+{
+    bool moved = false;
+    if (!ft_engine_trylock(engine)) {
+        ft_engine_wake(engine);
+        sched_yield();
+        return false;
+    }
+    int turns = patience->spin_ns ? TURNS_A_HOLD : 1;
+    for (int i = 0; i < turns && !moved; i++)
+        moved = engine->turn(engine);
+    if (!moved)
+        be_patient(engine, patience);
+    else
+        patience->idle = 0;
+    ft_engine_unlock(engine);
+    return moved;
+}
+
 bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, uint64_t bound_ns)
 {
     if (done(arg))
@@ -370,25 +391,14 @@ bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, u
     atomic_fetch_add(&engine->wanted, 1);
     atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
     for (unsigned n = 1; !ok; n++) {
-        bool moved = false;
-        if (ft_engine_trylock(engine)) {
-            int turns = patience.spin_ns ? TURNS_A_HOLD : 1;
-            for (int i = 0; i < turns && !moved; i++)
-                moved = engine->turn(engine);
-            /* done() may itself try the lock, so it is asked without it. */
-            if (!moved)
-                be_patient(engine, &patience);
-            else
-                patience.idle = 0;
-            ft_engine_unlock(engine);
-        } else {
-            ft_engine_wake(engine);
-            sched_yield();
-        }
+        bool moved = drive(engine, &patience);
+        /* done() may itself try the lock, so the caller does not hold the engine here. */
         ok = done(arg);
-        if (!ok && !moved && n % 4 == 0 && help_others(engine))
+        if (ok || moved)
+            continue;
+        if (n % 4 == 0 && help_others(engine))
             patience.idle = 0;
-        if (!ok && !moved && end != UINT64_MAX && ft_now_ns(engine->env) > end)
+        if (end != UINT64_MAX && ft_now_ns(engine->env) > end)
             break;
     }
     atomic_fetch_sub(&engine->wanted, 1);

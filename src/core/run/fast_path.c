@@ -158,9 +158,9 @@ static void run_repeat(struct ft_comm *comm)
     wake_peers(engine);
 }
 
-void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
+/* Makes the operation the only work of its communicator. */
+static void enqueue_alone(struct ft_comm *comm)
 {
-    struct ft_engine *engine = comm->engine;
     struct ft_fast *fast = comm->fast;
     struct ft_entry *entry = &fast->entry;
     struct ft_work *work = &entry->first_work;
@@ -179,26 +179,40 @@ void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
     fast->op.state = FT_OP_QUEUED;
     fast->unqueued = true;
     comm->works.head = comm->works.tail = work;
+}
+
+/* Turns the communicator alone first, so that its messages leave before the turn of the engine. */
+static void turn_once(struct ft_comm *comm)
+{
+    struct ft_engine *engine = comm->engine;
+    struct ft_fast *fast = comm->fast;
     if (!atomic_load_explicit(&engine->user_drove, memory_order_relaxed))
         atomic_store_explicit(&engine->user_drove, 1, memory_order_relaxed);
     engine->stuck = false;
     if (fast->again)
         run_repeat(comm);
     else
-        ft_run_turn(comm); /* what it sends leaves first */
-    /* even if all calls end at once it hears of others */
+        ft_run_turn(comm);
+    /* Even if all calls end at once, the engine sometimes looks for other messages. */
     bool looks = (engine->turns + 1) % FT_TURNS_RARELY == 0;
     if (fast->unqueued || looks)
         engine->turn(engine);
     else
         engine->turns++;
+}
+
+void ft_fast_run(struct ft_comm *comm, struct ft_stream *stream)
+{
+    struct ft_fast *fast = comm->fast;
+    enqueue_alone(comm);
+    turn_once(comm);
     if (fast->unqueued) {
         fast->unqueued = false;
         atomic_store_explicit(&fast->queued, 1, memory_order_relaxed);
-        ft_entry_begun(entry, stream, &fast->queued);
+        ft_entry_begun(&fast->entry, stream, &fast->queued);
     } else if (fast->status != FT_OK)
         ft_stream_fail(stream, fast->status, comm);
-    ft_engine_unlock(engine);
+    ft_engine_unlock(comm->engine);
 }
 
 bool ft_fast_ended(struct ft_comm *comm, const struct ft_work *work, int status)

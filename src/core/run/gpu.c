@@ -522,25 +522,39 @@ static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_l
         gpu->ops->cancel(gpu->queue, &lane->req);
 }
 
+static void drop_first_send(struct ft_comm_gpu *gpu, struct ft_op *send, struct ft_link *tx,
+                            const struct ft_link *only)
+{
+    if (!send || !send->gpu)
+        return;
+    if (send->gpu->send.slot && (!only || only == tx))
+        drop_send(gpu, &send->gpu->send, tx);
+    /* A send is busy only if this rank sends to itself. */
+    if (send->gpu->busy)
+        gpu->ops->cancel(gpu->queue, &send->gpu->send.req);
+}
+
+static void drop_first_receive(struct ft_comm_gpu *gpu, struct ft_op *recv, struct ft_link *rx)
+{
+    if (!recv || !recv->gpu || !recv->gpu->busy)
+        return;
+    gpu->ops->cancel(gpu->queue, &recv->gpu->send.req);
+    if (rx)
+        rx->ops->release(rx, &recv->gpu->msg);
+    recv->gpu->busy = false;
+}
+
 static void drop_peer(struct ft_comm *comm, struct ft_comm_gpu *gpu, int rank,
                       const struct ft_link *only)
 {
-    struct ft_op *send = comm->p2p.sends[rank].head, *recv = comm->p2p.recvs[rank].head;
-    struct ft_peer *peer = comm->peers[rank];
-    /* no peer: what this rank sends to itself needs no link */
-    if (only && (!peer || (only != peer->tx && only != peer->rx)))
+    /* There is no peer, and no link, for what this rank sends to itself. */
+    const struct ft_peer *peer = comm->peers[rank];
+    struct ft_link *tx = peer ? peer->tx : NULL, *rx = peer ? peer->rx : NULL;
+    if (only && only != tx && only != rx)
         return;
-    if (send && send->gpu && send->gpu->send.slot && (!only || only == peer->tx))
-        drop_send(gpu, &send->gpu->send, peer->tx);
-    /* to this rank itself */
-    if (send && send->gpu && send->gpu->busy)
-        gpu->ops->cancel(gpu->queue, &send->gpu->send.req);
-    if (!recv || !recv->gpu || !recv->gpu->busy || (only && only != peer->rx))
-        return;
-    gpu->ops->cancel(gpu->queue, &recv->gpu->send.req);
-    if (peer && peer->rx)
-        peer->rx->ops->release(peer->rx, &recv->gpu->msg);
-    recv->gpu->busy = false;
+    drop_first_send(gpu, comm->p2p.sends[rank].head, tx, only);
+    if (!only || only == rx)
+        drop_first_receive(gpu, comm->p2p.recvs[rank].head, rx);
 }
 
 void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)

@@ -55,13 +55,32 @@ static bool has_cold_result(const struct ft_comm *comm, const struct ft_op *op)
     return bytes >= COLD_BYTES && (out < in || out - in >= bytes);
 }
 
-static int start_collective(struct ft_comm *comm, struct ft_op *op)
+static int plan_op(struct ft_comm *comm, struct ft_op *op)
 {
     struct ft_coll plain = op->coll;
-    /* there it only marks what the exchange is for */
+    /* The root of an AllGather only says what the exchange is for. */
     if (plain.kind == FT_ALLGATHER)
         plain.root = 0;
-    int rc = op->verifies ? ft_verify_plan(comm, &op->plan) : ft_comm_plan(comm, &plain, &op->plan);
+    return op->verifies ? ft_verify_plan(comm, &op->plan) : ft_comm_plan(comm, &plain, &op->plan);
+}
+
+/* Makes the scratch memory as large as the plan needs. */
+static int reserve_scratch(struct ft_op *op)
+{
+    if (op->plan.tmp_bytes <= op->tmp_bytes)
+        return FT_OK;
+    free(op->tmp);
+    op->tmp_bytes = 0;
+    op->tmp = aligned_alloc(FT_CACHE_LINE, ft_round_up(op->plan.tmp_bytes, FT_CACHE_LINE));
+    if (!op->tmp)
+        return ft_fail(FT_NOMEM, "no memory for %zu bytes of scratch", op->plan.tmp_bytes);
+    op->tmp_bytes = op->plan.tmp_bytes;
+    return FT_OK;
+}
+
+static int start_collective(struct ft_comm *comm, struct ft_op *op)
+{
+    int rc = plan_op(comm, op);
     if (rc != FT_OK)
         return rc;
     if (ft_kind_reduces(op->coll.kind) && op->coll.red == FT_AVG)
@@ -75,15 +94,7 @@ static int start_collective(struct ft_comm *comm, struct ft_op *op)
     if (op->plan.nsteps == 0)
         op->plan.nlanes = 0;
     ft_calls_note(comm, op);
-    if (op->plan.tmp_bytes <= op->tmp_bytes)
-        return FT_OK;
-    free(op->tmp);
-    op->tmp_bytes = 0;
-    op->tmp = aligned_alloc(FT_CACHE_LINE, ft_round_up(op->plan.tmp_bytes, FT_CACHE_LINE));
-    if (!op->tmp)
-        return ft_fail(FT_NOMEM, "no memory for %zu bytes of scratch", op->plan.tmp_bytes);
-    op->tmp_bytes = op->plan.tmp_bytes;
-    return FT_OK;
+    return reserve_scratch(op);
 }
 
 static void record_op(struct ft_comm *comm, struct ft_op *op, const struct ft_algo *algo,
