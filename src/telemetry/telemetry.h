@@ -46,14 +46,20 @@ void ft_telemetry_link_count(struct ft_telemetry *, int link, uint64_t messages,
                              uint64_t transfer_ns, uint64_t wait_ns);
 void ft_telemetry_link_close(struct ft_telemetry *, int link);
 
-/* The states of a peer, for the engine and for readers. Later ones say more. */
-#define FT_PEER_STATE_NAMES(X)                                                                  \
-    X(OPEN, "open") /* nothing speaks against a link to it */                                   \
-    X(LOST, "lost") /* a link was lost without a goodbye, and none has come up since */         \
-    X(LEFT, "left") /* it said goodbye: no communicator there needs us; it may live on */       \
-    X(UNREACHABLE, "unreachable") /* it was dialled again after it was lost or left, in vain */ \
-    X(FENCED, "fenced")           /* declared dead by agreement: it may only be told so */      \
-    X(DEAD, "dead")               /* its process has ended: proven */
+/* What an engine knows about a peer, for the engine and for readers. Later states are more certain.
+ *
+ * open: nothing prevents a link to it. lost: a link broke without a goodbye, and none has come up
+ * since. left: it said goodbye; no communicator there needs this rank, and its process may go on.
+ * unreachable: it was dialled again after it was lost or had left, without success. fenced:
+ * declared dead by agreement; it may only be told so. dead: its process has ended, this is
+ * proven. */
+#define FT_PEER_STATE_NAMES(X)    \
+    X(OPEN, "open")               \
+    X(LOST, "lost")               \
+    X(LEFT, "left")               \
+    X(UNREACHABLE, "unreachable") \
+    X(FENCED, "fenced")           \
+    X(DEAD, "dead")
 enum ft_peer_state {
 #define X(name, text) FT_PEER_##name,
     FT_PEER_STATE_NAMES(X)
@@ -62,11 +68,10 @@ enum ft_peer_state {
 };
 const char *ft_peer_state_name(int state);
 
-/* The states of a communicator, for the engine and for readers. */
-#define FT_COMM_STATE_NAMES(X)                                                                \
-    X(OPEN, "open")                                                                           \
-    X(RETRYING, "retrying") /* policy retry: from a failure to what the ranks agreed on it */ \
-    X(FAILED, "failed")     /* for good: its works drain, later ones are skipped */
+/* The states of a communicator, for the engine and for readers. retrying: with policy retry, from a
+ * failure until the ranks have agreed on it. failed: for good; its works drain, and later ones are
+ * skipped. */
+#define FT_COMM_STATE_NAMES(X) X(OPEN, "open") X(RETRYING, "retrying") X(FAILED, "failed")
 enum ft_comm_state {
 #define X(name, text) FT_COMM_##name,
     FT_COMM_STATE_NAMES(X)

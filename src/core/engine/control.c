@@ -1,22 +1,23 @@
 /*
  * Messages between engines, on the control lane of a context that lives as long as the engine:
- * agreements, heartbeats, and questions about communicators that may be closed already. They may be
- * lost with a link; who needs an answer asks again. Everything received is bytes from outside and
- * is checked by the file that takes it.
+ * agreements, heartbeats, and questions about communicators that may already be closed. A message
+ * may be lost with its link; a sender that needs an answer repeats its question. What arrives is
+ * bytes from outside. The file that takes a message checks it.
  */
 #include "core/engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* messages waiting for one peer; later ones are dropped: their senders repeat them */
+/* Most messages that wait for one peer. Later ones are dropped; their senders repeat them. */
 #define OUTBOX_MAX 64
 
 struct ft_ctl_message {
     struct ft_ctl_message *next;
     struct ft_peer *peer;
     uint32_t len_bytes;
-    /* peer->breaks when it was written: it goes with the link that it was for */
+    /* The value of peer->breaks when the message was written. The message is dropped with the link
+     * it was written for. */
     unsigned breaks;
     unsigned char bytes[]; /* head and payload */
 };
@@ -48,8 +49,8 @@ void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struc
     atomic_fetch_add_explicit(&engine->unsent, 1, memory_order_relaxed);
 }
 
-/* FT_AGAIN: later. Anything else: sent, or it never can be. A lost peer is dialled again: only its
- * link may have broken. */
+/* FT_AGAIN: try later. Any other status: the message is sent, or can never be sent. The function
+ * dials a lost peer again, because perhaps only its link broke. */
 static int deliver_message(struct ft_engine *engine, const struct ft_ctl_message *message)
 {
     struct ft_link *link;
@@ -65,7 +66,7 @@ static int deliver_message(struct ft_engine *engine, const struct ft_ctl_message
     if (rc != FT_OK)
         return rc;
     memcpy(slot, message->bytes, message->len_bytes);
-    /* always: an agreement must not rest on a flipped bit */
+    /* Control messages always have a checksum: an agreement must not rest on a flipped bit. */
     header.crc = ft_message_sum(&header, message->bytes);
     link->ops->commit(link, &header, slot);
     return FT_OK;
@@ -75,7 +76,8 @@ bool ft_control_flush(struct ft_engine *engine)
 {
     bool moved = false;
     struct ft_ctl_message **at = &engine->outbox;
-    engine->rounds++; /* one that has to wait keeps the later ones of its peer in order */
+    /* A message that waits also delays later messages to its peer, so they stay in order. */
+    engine->rounds++;
     while (*at) {
         struct ft_ctl_message *message = *at;
         struct ft_peer *peer = message->peer;
@@ -103,8 +105,8 @@ void ft_control_unknown(struct ft_engine *engine, struct ft_peer *peer, uint32_t
     peer->odd = true;
 }
 
-/* The message is copied first: taking it may close the link. One that is too short, or whose
- * checksum does not match, comes as a message about nothing: its sender repeats it. */
+/* Copies the message first, because processing it may close the link. If the message is too short
+ * or its checksum does not match, head.what is 0. Its sender will repeat it. */
 bool ft_control_receive(struct ft_engine *engine, struct ft_peer *peer, struct ft_ctl_in *in)
 {
     ft_engine_assert_held(engine);

@@ -1,8 +1,9 @@
 /*
- * How many cores the ranks of a host have between them. Every rank's endpoint says on which
- * processors it may run, because ranks that mpiexec, srun or ftccl-run has bound each to a core of
- * its own see one core each and share none. A number of cores that a tuning table gives goes before
- * what is found. A communicator counts from endpoints alone, so that all its ranks count alike.
+ * How many cores the ranks of a host have together. mpiexec, srun or ftccl-run may bind each rank
+ * to a core of its own; then each rank sees one core, and the ranks share none. So every rank
+ * writes into its endpoint on which processors it may run. If a tuning table gives a number of
+ * cores, that number is used. All ranks of a communicator must count alike, so they count from
+ * endpoints alone.
  */
 #include "core/engine/engine.h"
 
@@ -10,7 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* of an endpoint: struct facts, without the bytes of `cpus` that are zero at its end */
+/* Name of the part of an endpoint. It holds struct core_facts without the zero bytes at the end of
+ * `cpus`. */
 #define PART "cores"
 
 struct core_facts {
@@ -18,8 +20,8 @@ struct core_facts {
     cpu_set_t cpus;
 };
 
-/* Of the ranks of one host. `given`: the least number that is not just a rank's own processors; 0:
- * none. */
+/* A sum over the ranks of one host. `given` is the least number of cores that a tuning table gives;
+ * 0: none gives one. */
 struct core_sum {
     cpu_set_t cpus;
     uint32_t given;
@@ -71,14 +73,14 @@ static void add_cores(struct core_sum *sum, const struct core_facts *facts)
         sum->given = facts->cores;
 }
 
-/* INT_MAX: unknown. */
+/* Returns INT_MAX if the number is unknown. */
 static int cores_of(const struct core_sum *sum)
 {
     size_t found = (size_t)CPU_COUNT(&sum->cpus);
     return (int)ft_min(found ? found : INT_MAX, sum->given ? sum->given : INT_MAX);
 }
 
-/* Plans must be the same on all ranks, so they count with the smallest host. */
+/* Plans must be the same on all ranks, so all ranks use the number of the smallest host. */
 int ft_cores_fewest(const struct ft_ranks *ranks, int *cores)
 {
     const struct ft_view *view = ranks->view;

@@ -1,13 +1,14 @@
 /*
- * Liveness pages (base/liveness.c) of the peers on this host, whatever links there are to them:
- * proof of death in milliseconds however large a process was. The endpoint says where a page is;
- * who cannot see it, in another container for example, does without.
+ * Watches the liveness pages (base/liveness.c) of the peers on this host, over whatever transport
+ * they are linked. A page proves within milliseconds that a process has ended, even a large one.
+ * The endpoint says where a page is. A process that cannot see the page, for example in another
+ * container, works without it.
  */
 #include "core/engine/internal.h"
 
 #include <string.h>
 
-#define PART "life" /* of an endpoint: struct ft_liveness_place */
+#define PART "life" /* Name of the part of an endpoint. It holds struct ft_liveness_place. */
 
 void ft_death_watch_open(struct ft_engine *engine)
 {
@@ -53,7 +54,7 @@ void ft_death_watch_learn(struct ft_engine *engine, struct ft_peer *peer)
         FT_LOG(TRACE, "net", engine->rank, "rank %d: %s", peer->rank, ft_fail_text());
 }
 
-/* A goodbye that it said before holds: then nobody waits for it. */
+/* If the peer said goodbye before, that stays true: then nobody waits for it. */
 static void mark_dead(struct ft_engine *engine, struct ft_peer *peer)
 {
     if (peer->departed) {
@@ -82,8 +83,8 @@ const char *ft_death_watch_why(struct ft_engine *engine, struct ft_peer *peer, i
     return peer->state == FT_PEER_DEAD ? "its process has ended" : ft_status_text(status);
 }
 
-/* What a process sent before it ended is taken first: there is a tick between seeing its end and
- * drawing the consequences. */
+/* First the engine takes what a process sent before it ended. Therefore one tick lies between
+ * seeing the end and acting on it. */
 void ft_death_watch_tick(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->watched > 0 ? engine->roster : NULL; peer;
@@ -97,7 +98,7 @@ void ft_death_watch_tick(struct ft_engine *engine)
             continue;
         if (!dead)
             mark_dead(engine, peer);
-        if (peer->has_news) /* the floor above reads its page for the cause */
+        if (peer->has_news) /* The floor above reads the peer's liveness page for the cause. */
             continue;
         ft_liveness_unmap(peer->watch.page);
         peer->watch.page = NULL;

@@ -1,9 +1,9 @@
 /*
- * Who turns an engine. One driver at a time, the holder of engine->drive: a thread that waits for a
- * result turns the engine itself; a background thread does when nobody waits. A driver without
- * anything to do sleeps in epoll with the lock held; `sleeping` tells others that a byte to the
- * eventfd is needed. While user threads keep driving, the background thread only naps, so that a
- * blocking call needs no system call.
+ * Decides which thread turns an engine. The driver is the thread that holds engine->drive; there is
+ * one at a time. A thread that waits for a result turns the engine itself. If no thread waits, a
+ * background thread turns it. A driver that has nothing to do sleeps in epoll and keeps the lock.
+ * `sleeping` tells other threads that they must write to the eventfd to wake it. While user threads
+ * drive, the background thread only naps, so that a blocking call needs no system call.
  */
 #include "core/engine/engine.h"
 
@@ -18,23 +18,26 @@
 #include <time.h>
 #include <unistd.h>
 
-#define NAP_NS 200000 /* the background thread's look while users drive */
-/* when there is no work, or they have driven for so many looks: each costs a turn on their core */
+#define NAP_NS 200000 /* nap of the background thread while user threads drive */
+/* The nap when there is no work, or when user threads have driven for SHORT_NAPS naps. Each nap
+ * costs a turn on their core. */
 #define LONG_NAP_NS 1000000
 #define SHORT_NAPS 5
-/* a waiting driver's while the GPU has work, or has started it by itself a moment ago */
+/* The nap of a waiting driver while the GPU has work, or shortly after a graph replayed. */
 #define GPU_NAP_NS 50000
-#define REPLAYS_NS 100000000u /* that moment: replays come in rows */
-#define REPLAY_MS 1           /* longest sleep with groups that graphs hold */
-#define SLEEP_BUSY_MS 10      /* longest sleep with work under way: deadlines are looked at */
+#define REPLAYS_NS 100000000u /* "shortly": replays often come in series */
+#define REPLAY_MS 1           /* longest sleep while graphs hold groups */
+#define SLEEP_BUSY_MS 10      /* longest sleep with work in progress: deadlines are checked */
 #define SLEEP_IDLE_MS 1000
-/* longest sleep with peers whose liveness pages are seen: no descriptor tells of a mark */
+/* The longest sleep while the engine watches liveness pages: no descriptor reports that the kernel
+ * has marked a page. */
 #define DEATH_WATCH_MS 10
-#define IDLE_TURNS 2 /* in vain before the background thread sleeps */
+#define IDLE_TURNS 2 /* turns without progress before the background thread sleeps */
 #define SPIN_DEFAULT_NS 1000000u
-#define TURNS_A_HOLD 8   /* idle turns of a waiting thread before it lets go of the engine */
-#define SPINS_A_YIELD 16 /* holds between yields of the core */
-/* with more ranks than cores: so many idle turns, each giving the core away, then sleep */
+#define TURNS_A_HOLD 8   /* idle turns of a waiting thread before it releases the engine */
+#define SPINS_A_YIELD 16 /* holds of the engine between two calls of sched_yield() */
+/* With more ranks than cores: idle turns, each with a sched_yield(), before a waiting thread
+ * sleeps. */
 #define YIELDS 32
 
 /* ---- references ------------------------------------------------------------------------------ */
@@ -57,8 +60,8 @@ void ft_engine_unref(struct ft_engine *engine)
 
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_engine *list;
-static uint64_t numbers;  /* of engines so far; under list_lock */
-static atomic_int listed; /* relaxed: how many; a hint */
+static uint64_t numbers;  /* of engines opened so far; under list_lock */
+static atomic_int listed; /* number of engines in the list; relaxed, a hint */
 
 void ft_engine_enlist(struct ft_engine *engine)
 {
@@ -84,7 +87,7 @@ void ft_engine_delist(struct ft_engine *engine)
 
 #define EACH_AT_ONCE 64
 
-/* The list is in order of the numbers, newest first, whoever comes and goes meanwhile. */
+/* The list is always ordered by number, newest first, even if engines join and leave meanwhile. */
 void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg)
 {
     struct ft_engine *some[EACH_AT_ONCE];
@@ -113,7 +116,7 @@ void ft_engine_each(void (*fn)(struct ft_engine *, void *), void *arg)
 static void ring(struct ft_engine *engine)
 {
     uint64_t one = 1;
-    pthread_mutex_lock(&engine->inbox_lock); /* the descriptor is closed under it */
+    pthread_mutex_lock(&engine->inbox_lock); /* the descriptor is closed under this lock */
     if (engine->event_fd >= 0)
         while (write(engine->event_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     pthread_mutex_unlock(&engine->inbox_lock);
@@ -125,7 +128,7 @@ void ft_engine_wake(struct ft_engine *engine)
         ring(engine); /* pairs with the store in sleep_held() */
 }
 
-/* Who holds the lock is written down only where ft_engine_assert_held() looks. */
+/* Builds without FT_CHECK_LOCKS do not record the driver. */
 static void note_driver(struct ft_engine *engine, bool held)
 {
 #if defined(FT_CHECK_LOCKS)
@@ -139,7 +142,7 @@ static void note_driver(struct ft_engine *engine, bool held)
 void ft_engine_check_held(const struct ft_engine *engine, const char *where)
 {
     bool held = engine->driven && pthread_equal(engine->driver, pthread_self());
-    if (held || engine->manual) /* a simulation has one thread, and takes no lock */
+    if (held || engine->manual) /* a simulation has one thread and takes no lock */
         return;
     fprintf(stderr, "%s: the calling thread does not hold the engine\n", where);
     assert(!"the caller must hold the engine");
@@ -176,8 +179,8 @@ static void forget_ring(struct ft_engine *engine)
     while (read(engine->event_fd, &count, sizeof count) < 0 && errno == EINTR) {}
 }
 
-/* Not longer than to the next heartbeat, and than the transports with links allow, some of whose
- * news no descriptor tells. */
+/* Limits a sleep to the next heartbeat and to the look_ns of transports with links: no descriptor
+ * reports some of their news. */
 static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 {
     int beat_ms = (int)(engine->detect.beat_ns / 1000000);
@@ -195,8 +198,8 @@ static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
     return timeout_ms;
 }
 
-/* The GPU wakes nobody: while it has works of this engine's a driver that has nothing to do looks
- * again soon. */
+/* The GPU wakes no thread. While it has work of this engine, an idle driver naps and looks
+ * again. */
 static bool rest_for_gpu(struct ft_engine *engine)
 {
     bool replays = engine->captured > 0 && engine->replayed_ns &&
@@ -206,18 +209,20 @@ static bool rest_for_gpu(struct ft_engine *engine)
     struct timespec time = {0, GPU_NAP_NS};
     struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
     if (ppoll(&fd, 1, &time, NULL) > 0)
-        forget_ring(engine);             /* or the next rest is none */
-    engine->turns |= FT_TURNS_OFTEN - 1; /* the next turn asks the communicators */
+        forget_ring(engine);             /* otherwise the next rest ends at once */
+    engine->turns |= FT_TURNS_OFTEN - 1; /* the next turn also asks the communicators */
     return true;
 }
 
-/* The caller holds the engine, and sleeps until a peer or another thread does something; true
- * if somebody did, false if time passed. `mine`: how many of `wanted` are the caller. */
+/* Sleeps until a peer or another thread does something. The caller holds the engine. Returns true
+ * if something happened, false if the time passed. `mine` says how many of `wanted` are the
+ * caller's. */
 static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
 {
     if (rest_for_gpu(engine))
         return false;
-    /* pairs with ft_engine_wake(): either it sees this, or we see its work */
+    /* Pairs with ft_engine_wake(): either that call sees this store, or this thread sees the
+     * caller's work. */
     atomic_store(&engine->sleeping, 1);
     bool quiet = !atomic_load(&engine->inbox_count) && atomic_load(&engine->wanted) <= mine &&
                  !atomic_load(&engine->stop);
@@ -264,7 +269,7 @@ static void *background(void *arg)
         if (idle > IDLE_TURNS) {
             bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
             bool woken = sleep_held(engine, active ? SLEEP_BUSY_MS : SLEEP_IDLE_MS, 0);
-            idle = woken ? 0 : IDLE_TURNS; /* after a look in vain it sleeps again */
+            idle = woken ? 0 : IDLE_TURNS; /* it found nothing: sleep again at once */
         }
         ft_engine_unlock(engine);
     }
@@ -275,7 +280,8 @@ int ft_engine_start_thread(struct ft_engine *engine)
 {
     sigset_t all, old;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old); /* the user's signals are the user's */
+    /* the user's signals must not arrive in this thread */
+    pthread_sigmask(SIG_SETMASK, &all, &old);
     int err = pthread_create(&engine->thread, NULL, background, engine);
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (err)
@@ -320,7 +326,7 @@ static void help_one(struct ft_engine *engine, void *arg)
     ft_engine_unlock(engine);
 }
 
-/* Other ranks of this process may need this very thread to get on. */
+/* Turns the process's other engines: their ranks may need this thread to make progress. */
 static bool help_others(struct ft_engine *but)
 {
     struct help help = {but, false};
@@ -335,7 +341,7 @@ struct patience {
     int idle;
 };
 
-/* Nothing moved: spin on, give the core away, or sleep. */
+/* Nothing moved: spins, gives up the core, or sleeps. */
 static void be_patient(struct ft_engine *engine, struct patience *patience)
 {
     patience->idle++;
@@ -347,12 +353,13 @@ static void be_patient(struct ft_engine *engine, struct patience *patience)
         return;
     }
     if (patience->idle % SPINS_A_YIELD) {
-        /* as long as a turn: not while the peer is about to answer */
+        /* A pause is as long as a turn, so the first ones, when the peer may answer at any moment,
+         * have none. */
         if (patience->idle > SPINS_A_YIELD)
             ft_cpu_relax();
         return;
     }
-    sched_yield(); /* somebody else's work may need this core */
+    sched_yield(); /* another process or thread may need this core */
     uint64_t now = ft_now_ns(engine->env);
     if (patience->idle == SPINS_A_YIELD)
         patience->since_ns = now;

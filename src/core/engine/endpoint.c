@@ -1,6 +1,7 @@
 /*
- * endpoint.c: what a rank tells the others of itself at the bootstrap. An endpoint's address is a
- * list of parts, each with a name and a length: one for each transport, and facts.
+ * Endpoints: what a rank tells the others about itself at the bootstrap. The address of an endpoint
+ * is a list of parts, each with a name and a length. Every transport has a part; other parts hold
+ * facts about the rank.
  */
 #include "core/engine/engine.h"
 
@@ -8,8 +9,7 @@
 
 #define NAME_BYTES 8
 
-/* A part that is there already goes: an endpoint that came from an earlier grow has that one's
- * facts. */
+/* An endpoint that came from an earlier grow still has the parts of that grow. */
 static void remove_part(struct ft_endpoint *endpoint, const char *name)
 {
     size_t len;

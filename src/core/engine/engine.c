@@ -1,6 +1,6 @@
 /*
- * The engine of one rank: how it opens and closes, and its slow part of a turn. Who turns it, and
- * when it sleeps, is drive.c.
+ * Opens and closes the engine of one rank, and does the slow part of its turns. drive.c decides who
+ * turns it and when it sleeps.
  */
 #include "core/engine/internal.h"
 
@@ -127,7 +127,7 @@ void ft_engine_close(struct ft_engine *engine)
     engine->telemetry = NULL;
     ft_engine_unlock(engine);
     ft_fd_close(&engine->epoll_fd);
-    pthread_mutex_lock(&engine->inbox_lock); /* others may be writing to it */
+    pthread_mutex_lock(&engine->inbox_lock); /* other threads may be writing to it */
     ft_fd_close(&engine->event_fd);
     pthread_mutex_unlock(&engine->inbox_lock);
 }
@@ -141,7 +141,7 @@ int ft_engine_endpoint(struct ft_engine *engine, struct ft_endpoint *endpoint)
     endpoint->engine = engine->id;
     endpoint->host = engine->host;
     struct ft_tuning same = engine->tuning;
-    same.costs.cores_per_host = 0; /* hosts may differ: a communicator counts with the fewest */
+    same.costs.cores_per_host = 0; /* hosts may differ: a communicator uses its smallest number */
     endpoint->config = ft_tuning_digest(&same);
     snprintf(endpoint->config_text, sizeof endpoint->config_text,
              "chunk_bytes=%zu chunks=%d table=%08x algo=%.48s", same.chunk_bytes, same.chunks,

@@ -1,13 +1,13 @@
 /*
- * Heartbeats: every rank says to about log2(n) others of each of its communicators that it lives,
- * and is suspected by those that do not hear it. Suspicion ends nothing; it is evidence for
- * agreements and for people. Beats go over links of their own where the operations have none, which
- * are made when a communicator has lived for a beat. A rank that has no reason to beat any more
- * says so once.
+ * Heartbeats. Every rank tells about log2(n) other ranks of each of its communicators that it is
+ * alive. A rank that does not hear an expected heartbeat suspects the sender. A suspicion ends
+ * nothing: it is evidence for agreements and a hint for people. If no operation has made a link,
+ * heartbeats make one when the communicator has lived for one period. A rank that has no more
+ * reason to send says so once.
  */
 #include "core/engine/engine.h"
 
-enum { BEAT, LAST_BEAT }; /* ft_ctl_head.instance */
+enum { BEAT, LAST_BEAT }; /* values of ft_ctl_head.instance */
 
 void ft_heartbeat_open(struct ft_engine *engine, int64_t heartbeat_ms, int64_t suspect_ms)
 {
@@ -40,8 +40,8 @@ void ft_heartbeat_mark(struct ft_engine *engine, struct ft_peer *peer)
     peer->heartbeat.round = engine->beat_rounds;
 }
 
-/* One to whom nothing can be said, or need not be. A lost peer is dialled again by those that have
- * a question. */
+/* A peer that cannot be reached, or that need not hear from this rank. Whoever has a question for a
+ * lost peer dials it again. */
 static bool needs_no_beat(const struct ft_peer *peer)
 {
     return ft_peer_is_gone(peer) || peer->departed;
@@ -51,7 +51,7 @@ static void send_beats(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
         bool due = peer->heartbeat.round == engine->beat_rounds && !needs_no_beat(peer);
-        /* a control message that waits will do as well */
+        /* a control message that already waits also shows that this rank is alive */
         if (due && peer->queued_messages == 0)
             send_beat(engine, peer, BEAT);
         else if (!due && peer->heartbeat.sends && peer->tx && !needs_no_beat(peer))

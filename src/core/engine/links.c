@@ -1,12 +1,13 @@
 /*
- * Links: one for each direction between two engines, over the first transport that reaches the
- * peer. They are shared by all communicators, which hold views and slots of them: so a link that
- * ends is closed only when the floor above has given these back (ft_engine_news_done()).
+ * Links between two engines: one for each direction, over the first transport that reaches the
+ * peer. All communicators share them and hold views and slots of them. So a link that ended is
+ * closed only after the floor above has given these back (ft_engine_news_done()).
  */
 #include "core/engine/internal.h"
 
 #define EVENTS 16
-/* a link that its sender has replaced is taken for broken after this time */
+/* If a peer has replaced a link and its end does not come within this time, the old link counts as
+ * broken. */
 #define NEXT_LINK_NS 100000000u
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -30,7 +31,7 @@ static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
             continue;
         rc = transport->ops->connect(transport, peer->id, address, len, &peer->tx);
         if (rc != FT_OK)
-            continue; /* shared memory may be full where TCP still works */
+            continue; /* shared memory may be full, and TCP may still work */
         engine->links[i]++;
         if (engine->telemetry)
             peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
@@ -68,7 +69,7 @@ int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_l
 
 /* ---- closing --------------------------------------------------------------------------------- */
 
-/* A link goes; what its transport said of it in the same breath is void. */
+/* Closes a link, and drops the events that its transport reported for it in the same poll. */
 static void disconnect_link(struct ft_engine *engine, struct ft_link *link)
 {
     for (int i = 0; i < engine->nevents; i++)
@@ -89,7 +90,8 @@ void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct
         ft_telemetry_link_close(engine->telemetry, *row);
     }
     *row = -1;
-    link->cut |= ft_peer_is_fenced(peer); /* it may only be told that it is, never that we left */
+    /* a goodbye would tell the fenced peer that this rank left */
+    link->cut |= ft_peer_is_fenced(peer);
     if (link == peer->tx) {
         peer->tx = NULL;
         peer->breaks++;
@@ -103,7 +105,7 @@ void ft_engine_close_next(struct ft_engine *engine, struct ft_peer *peer)
 {
     if (!peer->next_rx)
         return;
-    peer->next_rx->cut = true; /* its sender would take a goodbye for our leaving */
+    peer->next_rx->cut = true; /* its sender would understand a goodbye as this rank's leaving */
     disconnect_link(engine, peer->next_rx);
     peer->next_rx = NULL;
     engine->waiting--;
@@ -120,15 +122,15 @@ static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft
                                               link->ops->name, false);
 }
 
-/* One link a direction. The end of the one that the peer has replaced may come later than the new
- * one: that waits for it, so that what the end means for communicators is seen before what they say
- * next. */
+/* There is one link per direction. The end of a link that the peer has replaced may be seen later
+ * than the new link. Then the new link waits for that end, so that communicators learn of the end
+ * before they read later messages. */
 static void on_accepted(struct ft_engine *engine, struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
     engine->links[index_of(engine, link->transport)]++;
     if (!peer) {
-        link->cut = true; /* its sender would take a goodbye for our leaving */
+        link->cut = true; /* its sender would understand a goodbye as this rank's leaving */
         disconnect_link(engine, link);
         return;
     }
@@ -161,16 +163,16 @@ static void on_lost(struct ft_engine *engine, struct ft_peer *peer, struct ft_li
     FT_LOG(INFO, "net", engine->rank, "link %s rank %d over %s is down: %s",
            link->sender ? "to" : "from", peer->rank, link->ops->name,
            link->proof ? "its process has ended" : ft_status_text(link->reason));
-    /* One that was never met may have ended its work in order: only who needs it fails, when it
-     * comes to that. */
+    /* A peer that no link ever reached may have ended its work in order. Then only those fail that
+     * need it later. */
     if (peer->met || link->proof)
         ft_peer_lost(engine, peer, link->reason, link->proof);
     else
         ft_peer_move(engine, peer, FT_PEER_LOST);
 }
 
-/* A receiving link that is down stays, so that what it has delivered can still be taken; unless
- * there is another one. */
+/* A receiving link that is down stays, so that its delivered messages can still be taken, unless a
+ * new link waits. */
 static void on_down(struct ft_engine *engine, struct ft_link *link)
 {
     struct ft_peer *peer = ft_engine_peer(engine, link->peer);
@@ -210,7 +212,7 @@ void ft_engine_news_done(struct ft_engine *engine, struct ft_peer *peer,
     receive_on(engine, peer, next);
 }
 
-/* The end of a replaced link does not come: its other side is gone all the same. */
+/* The end of a replaced link did not come in time: its other side is gone all the same. */
 void ft_links_take_overdue(struct ft_engine *engine)
 {
     for (struct ft_peer *peer = engine->roster; peer && engine->waiting; peer = peer->next_known) {
@@ -289,7 +291,7 @@ void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
 
 /* ---- telemetry ------------------------------------------------------------------------------- */
 
-/* A tick in which bytes moved is charged to the link as transfer time. */
+/* If bytes moved in this tick, the whole tick counts as transfer time of the link. */
 static void count_link(struct ft_engine *engine, const struct ft_link *link,
                        struct ft_link_time *time, int row)
 {

@@ -1,8 +1,8 @@
 /*
- * Which ranks of a host have more than the network between them. Every rank's endpoint says, in a
- * part of its own, with whom it shares memory; ranks of one host that say different things talk
- * over a network, and their communicator chooses its algorithms for that. Decided from endpoints
- * and from what transports declare, so that all ranks of a communicator decide alike.
+ * Finds which ranks of a host can share memory. Every rank's endpoint says in a part of its own
+ * with which ranks it shares memory. If ranks of one host say different things, they talk over a
+ * network, and their communicator chooses algorithms for that. The decision uses only endpoints and
+ * the capabilities of transports, so all ranks of a communicator decide alike.
  */
 #include "core/engine/engine.h"
 
@@ -10,11 +10,14 @@
 #include <string.h>
 
 #define PART "near"
-#define PINNED_PART "pinned" /* where its neighbours find what its GPU writes for them */
-/* an enum ft_pulls: its neighbours may read this rank's memory, and its buffers are there */
+/* where the other ranks of the host find what this rank's GPU writes for them */
+#define PINNED_PART "pinned"
+/* An enum ft_pulls: whether other ranks of the host may read this rank's memory, where its buffers
+ * are. */
 #define PULL_PART "pull"
 
-/* One number for all who share memory: those of a host, of a process, or nobody else. */
+/* A number that is the same for all ranks that share memory: those of a host, or of a process.
+ * Otherwise it is this rank's alone. */
 static uint64_t neighbourhood(const struct ft_engine *engine)
 {
     bool process = false;
@@ -28,7 +31,7 @@ static uint64_t neighbourhood(const struct ft_engine *engine)
     return ft_hash64(self, sizeof self, process ? 1 : 2);
 }
 
-/* An engine that a simulation turns measures nothing: its seed tells everything. */
+/* An engine in a simulation measures nothing, because its run must depend on its seed alone. */
 static enum ft_pulls pulls_here(const struct ft_engine *engine)
 {
     bool pulls = !engine->gpu && ft_transport_pulls();
@@ -56,7 +59,7 @@ bool ft_locality_endpoint(const struct ft_engine *engine, struct ft_endpoint *en
     return ft_endpoint_put(endpoint, PART, &here, sizeof here);
 }
 
-/* Who shares memory with rank r; 0: unknown. */
+/* The group of ranks with which rank r shares memory. 0: unknown. */
 static uint64_t where_is(const struct ft_ranks *ranks, int r)
 {
     uint64_t where = 0;
@@ -77,7 +80,7 @@ static int compare_places(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* One host. Everybody shares memory with everybody, or nobody with anybody? */
+/* For the ranks of one host: does everybody share memory with everybody, or nobody with anybody? */
 static enum ft_links links_of(uint64_t *where, int n)
 {
     int same = 0;
@@ -103,7 +106,7 @@ int ft_locality_links(const struct ft_ranks *ranks, enum ft_links *links)
             where[r] = where_is(ranks, r);
         *links = links_of(where, view->nranks);
     }
-    /* the first of each host, and the others of it */
+    /* r is the first rank of a host; the inner loop finds the others of it */
     for (int r = 0; r < view->nranks && view->nhosts > 1; r++) {
         uint64_t here = where_is(ranks, r), *first = &where[view->host[r]];
         if (*first == 0)
@@ -115,8 +118,8 @@ int ft_locality_links(const struct ft_ranks *ranks, enum ft_links *links)
     return FT_OK;
 }
 
-/* The earlier a transport stands on a rank's endpoint, the sooner the rank takes it. -1: it has
- * none of that name. */
+/* The place of a transport in a rank's endpoint: the rank prefers earlier ones. -1: the rank does
+ * not have it. */
 static ptrdiff_t place_on_endpoint(const struct ft_ranks *ranks, int r, int transport)
 {
     const char *name = ranks->engine->transports[transport]->ops->name;
@@ -135,7 +138,8 @@ static bool all_have(const struct ft_ranks *ranks, int transport)
     return true;
 }
 
-/* Of several networks the one that rank 0 takes: its endpoint is the same for all. */
+/* If there are several networks, all ranks take the one that rank 0 prefers: they all have its
+ * endpoint. */
 const struct ft_transport_ops *ft_locality_network(const struct ft_ranks *ranks)
 {
     const struct ft_transport_ops *chosen = NULL;
@@ -176,8 +180,8 @@ enum ft_pulls ft_locality_pulls(const struct ft_ranks *ranks)
     return all;
 }
 
-/* Those of other hosts, without a GPU or that cannot be seen from here send through memory that the
- * processor copies. */
+/* If a rank is on another host, has no GPU, or cannot be seen from here, its messages go through
+ * memory that the processor copies. */
 static bool map_pinned_of(struct ft_engine *engine, struct ft_peer *peer)
 {
     size_t len;
@@ -206,7 +210,7 @@ void ft_locality_pinned(const struct ft_ranks *ranks)
             met |= map_pinned_of(engine, ranks->peer[r]) || ranks->peer[r]->pinned;
     ft_engine_unlock(engine);
     if (met)
-        ft_locality_reach(engine); /* also what another communicator has met that opens just now */
+        ft_locality_reach(engine); /* also for a communicator that is opening now */
 }
 
 void ft_locality_reach(struct ft_engine *engine)

@@ -1,26 +1,27 @@
 /*
- * Memory of the user that transports know: what ftcclMemAlloc() gave, for every engine of the
- * process, and what was registered with a communicator, for its engine. Only engines with a
- * transport that registers memory join; without one this is a list and nothing else. Threads of the
- * user come here without an engine, and may block in a transport; one lock keeps them apart.
+ * User memory that transports know: memory of ftcclMemAlloc(), for every engine of the process, and
+ * memory registered with a communicator, for its engine. Only engines with a transport that
+ * registers memory join; without such a transport this is only a list. Threads of the user call
+ * these functions without holding an engine, and may block in a transport. One lock serialises
+ * them.
  */
 #include "core/engine/engine.h"
 
 #include <stdlib.h>
 
-/* One transport's word for one range. */
+/* One transport's registration of one range. */
 struct ft_memory_key {
     struct ft_memory_key *next;
     struct ft_engine *engine;
     struct ft_transport *transport;
-    void *registered; /* the transport's own */
+    void *registered; /* belongs to the transport */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct ft_memory *memories;
-static struct ft_engine *engines; /* those that joined */
+static struct ft_engine *engines; /* engines that have joined */
 
-/* NULL with a sentence: the transport does without. */
+/* Returns NULL, with a sentence, if the transport works without the registration. */
 static struct ft_memory_key *make_key(struct ft_transport *transport,
                                       const struct ft_memory *memory)
 {
@@ -55,7 +56,7 @@ static void reg(struct ft_engine *engine, struct ft_memory *memory)
     }
 }
 
-/* The keys of one engine; NULL: all. */
+/* Ends the registrations of one engine. NULL: of all engines. */
 static void unreg(struct ft_memory *memory, const struct ft_engine *engine)
 {
     for (struct ft_memory_key **at = &memory->keys, *key; (key = *at);) {

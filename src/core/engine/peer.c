@@ -1,7 +1,7 @@
 /*
- * Peers: other ranks' engines as this one sees them, their states, and the news of them that the
- * floor above has not taken yet. News are collected per peer, so there is no queue that could
- * overflow: a second loss adds at most its proof to the first.
+ * Peers: the engines of other ranks as this engine knows them, their states, and their news until
+ * the floor above takes them. News are kept per peer, so no queue can overflow: a second loss adds
+ * at most its proof to the first.
  */
 #include "core/engine/internal.h"
 
@@ -12,7 +12,7 @@
 
 #define TO(state) (1u << FT_PEER_##state)
 
-/* Legal moves: row = from, bit = to. */
+/* Legal moves: the row is the old state, the bit is the new state. */
 static const unsigned moves[FT_PEER_STATES] = {
     [FT_PEER_OPEN] = TO(LOST) | TO(LEFT) | TO(UNREACHABLE) | TO(FENCED) | TO(DEAD),
     [FT_PEER_LOST] = TO(OPEN) | TO(UNREACHABLE) | TO(FENCED) | TO(DEAD),

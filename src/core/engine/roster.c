@@ -1,6 +1,7 @@
 /*
- * Who is known: a peer is learned from its endpoint, and forgotten when nobody can refer to it any
- * more. Any number of strangers may connect, one after another: only those that are there count.
+ * The roster of known peers. The engine learns a peer from its endpoint, and forgets it when
+ * nothing can refer to it any more. Any number of strangers may connect one after another; only
+ * those that are connected now use memory.
  */
 #include "core/engine/internal.h"
 
@@ -28,8 +29,8 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
     return FT_OK;
 }
 
-/* Nobody can refer to it any more: it is in no communicator, nobody told us of it, it asks for
- * none, and it has hung up. */
+/* True if nothing can refer to the peer any more: it is in no communicator, no other rank told
+ * about it, it asks about no grow, and it has hung up. */
 static bool is_past(const struct ft_peer *peer)
 {
     if (peer->told || peer->users > 0 || peer->queued_messages > 0 || peer->askers > 0 ||
@@ -51,7 +52,6 @@ static void forget_peer(struct ft_engine *engine, struct ft_peer **known)
     free(peer);
 }
 
-/* Any number of engines may come, one after another: only those that are there count. */
 void ft_peer_forget_past(struct ft_engine *engine)
 {
     engine->hung_up = false;
@@ -59,7 +59,8 @@ void ft_peer_forget_past(struct ft_engine *engine)
         if (is_past(*at))
             forget_peer(engine, at);
         else {
-            engine->hung_up |= !(*at)->told && (*at)->queued_messages > 0; /* gone soon */
+            /* it can be forgotten once its messages are sent */
+            engine->hung_up |= !(*at)->told && (*at)->queued_messages > 0;
             at = &(*at)->next_known;
         }
     }
