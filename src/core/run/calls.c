@@ -1,6 +1,7 @@
 /*
- * Calls that differ between ranks: every message carries the signature of its call, and a rank that
- * waits long tells where it is. Both are compared with this rank's own calls of late.
+ * Finds calls that differ between ranks. Every message carries the signature of its call, and a
+ * rank that waits for long tells the others in which call it is. Both are compared with the calls
+ * that this rank made recently.
  */
 #include "core/run/run.h"
 

@@ -1,6 +1,6 @@
 /*
- * A communicator as the run floor has it: its parts, how they are made, reset for another view and
- * freed, and its state. How communicators come about and end is the group floor's.
+ * A communicator as the run floor knows it: its state and its parts, and how the parts are made,
+ * reset for another view, and freed. The group floor decides when communicators begin and end.
  */
 #include "core/run/run.h"
 
@@ -79,7 +79,7 @@ void ft_comm_unref(struct ft_comm *comm)
 
 /* ---- state ----------------------------------------------------------------------------------- */
 
-/* Legal moves: row = from, bit = to. */
+/* Legal moves: the row is the old state, the bit is the new state. */
 static const unsigned moves[FT_COMM_STATES] = {
     [FT_COMM_OPEN] = 1u << FT_COMM_RETRYING | 1u << FT_COMM_FAILED,
     [FT_COMM_RETRYING] = 1u << FT_COMM_OPEN | 1u << FT_COMM_FAILED,

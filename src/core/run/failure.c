@@ -1,6 +1,6 @@
 /*
- * How a communicator fails: the first failure wins, its sentence is kept, and with policy retry it
- * may not be for good. The group floor looks at failure.fresh in its turn and tells the peers.
+ * How a communicator fails. The first failure wins, and its sentence is kept. With policy retry a
+ * failure may not be final. In its turn the group floor looks at failure.fresh and tells the peers.
  */
 #include "core/run/run.h"
 
@@ -15,7 +15,7 @@ static bool can_repeat(const struct ft_op *op)
     return kind == FT_ALLREDUCE || kind == FT_REDUCE || kind == FT_BROADCAST;
 }
 
-/* Does policy retry apply to a failure that has just been found? */
+/* Whether policy retry may repeat after this failure. */
 static bool may_retry(const struct ft_comm *comm, int status)
 {
     const struct ft_failure *failure = &comm->failure;
@@ -56,7 +56,8 @@ bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op)
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
-/* Who told it stands behind the sentence once, however many passed it on. */
+/* The sentence ends with the rank that told it. That is written once, even if several ranks passed
+ * it on. */
 static void keep_sentence(struct ft_failure *failure, int culprit, int teller, const char *text)
 {
     char told[32] = "";
@@ -69,8 +70,8 @@ static void keep_sentence(struct ft_failure *failure, int culprit, int teller, c
     pthread_mutex_unlock(&failure->lock);
 }
 
-/* What this rank knows outlives its process: on its liveness page, before anybody can see that it
- * failed. */
+/* Writes the cause to the liveness page, where it outlives the process, before any rank can see
+ * this failure. */
 static void write_cause(const struct ft_comm *comm, int status)
 {
     struct ft_cause cause = {.ctx = comm->ctx, .status = status, .origin = comm->failure.culprit};
@@ -79,7 +80,7 @@ static void write_cause(const struct ft_comm *comm, int status)
     ft_liveness_write(&cause);
 }
 
-/* The sentence is there before the cause, the status before the state, and both before the
+/* Order: the sentence is written before the cause, the status before the state, and both before the
  * verdict. */
 static void begin_failure(struct ft_comm *comm, int status, bool retries)
 {
@@ -126,8 +127,8 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
 
 /* ---- the first cause ------------------------------------------------------------------------- */
 
-/* A rank is not believed more than it can know: not, for example, that this rank has no memory. If
- * it lost this rank, it is the one that is lost here. */
+/* A rank is believed only what it can know. It cannot know, for example, that this rank has no
+ * memory. If it says that it lost this rank, then here it counts as the lost one. */
 struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int origin)
 {
     bool kept = status == FT_MISMATCH || status == FT_TIMEOUT || status == FT_REVOKED ||
@@ -139,7 +140,8 @@ struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, i
     return told;
 }
 
-/* True: the rank's process had written why its communicator failed, and comm fails for that. */
+/* Reads why the rank's communicator failed from its liveness page. True: the page has a cause, and
+ * comm fails for it. */
 static bool fail_by_page(struct ft_comm *comm, int rank)
 {
     const struct ft_peer *peer = comm->peers[rank];
@@ -151,7 +153,7 @@ static bool fail_by_page(struct ft_comm *comm, int rank)
     return true;
 }
 
-/* The page of the lost rank is asked first: it is the nearest to the cause. */
+/* Asks the page of the lost rank first, because that rank is nearest to the cause. */
 void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...)
 {
     char text[sizeof comm->failure.text];

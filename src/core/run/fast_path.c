@@ -1,25 +1,25 @@
 /*
- * direct.c: a collective that meets an idle stream and an idle communicator. The calling thread
- * begins it at once, in structs that belong to the communicator, and turns the engine. If it ends
- * within that turn, as it does when the peers were first, it has never been in a queue; else it
- * takes its place on the stream like any other, and whoever turns the engine ends it.
+ * The fast path: a collective whose stream and communicator have nothing else to do. The calling
+ * thread starts it at once, in structs that belong to the communicator, and turns the engine. If
+ * the operation ends in that turn, as it does when the peers came first, it never enters a queue.
+ * Otherwise it takes its place on the stream like any other operation, and the driver ends it.
  */
 #include "core/run/run.h"
 
-/* for the messages of a call that repeats itself, before the engine is turned: about a
- * microsecond */
+/* How often a repeated call looks for its messages before it turns the engine: about a
+ * microsecond. */
 #define LOOKS 100
-/* at most, for turns of the engine, so that calls without a wait between them need not queue behind
- * one that came late; */
+/* The longest time for turns before a call, so that calls without a wait between them need not
+ * queue behind one that came late. */
 #define CATCH_UP_NS 50000
-#define CATCH_UP_IDLE 32  /* turns in a row without progress end it, */
-#define CATCH_UP_AGAIN 32 /* and so many calls do not try again if it was in vain */
-/* longer messages may be lent, and their plans are no matter beside their bytes */
+#define CATCH_UP_IDLE 32  /* turns in a row without progress end that time early */
+#define CATCH_UP_AGAIN 32 /* after such turns were in vain, this many calls do not try */
+/* Longer messages may be lent, and their planning costs little compared with moving their bytes. */
 #define REPEAT_BYTES 4096
 
 /* ---- calls that repeat themselves ------------------------------------------------------------ */
 
-/* Its scratch must be there, too. */
+/* The scratch memory must also be large enough. */
 static bool is_same(const struct ft_fast *fast, const struct ft_repeat *repeat,
                     const struct ft_coll *coll, int red)
 {
@@ -54,8 +54,8 @@ static bool load_same(struct ft_comm *comm, const struct ft_coll *coll, int red)
     return false;
 }
 
-/* The operation that has just ended is kept, if its messages were short and on one lane. The user's
- * own operators are not: another one may have the same number later. */
+/* Keeps the operation that just ended, if its messages were short and used one lane. It does not
+ * keep user-defined operators, because later another one may have the same number. */
 static void keep_repeat(struct ft_comm *comm)
 {
     struct ft_fast *fast = comm->fast;
@@ -80,7 +80,7 @@ static void keep_repeat(struct ft_comm *comm)
 
 /* ---- from the call to its end ---------------------------------------------------------------- */
 
-/* Is a short collective the next to end? */
+/* Whether the next operation to end is a short collective. */
 static bool is_short_next(const struct ft_comm *comm)
 {
     const struct ft_op *next = comm->works.head ? comm->works.head->ops : NULL;
@@ -88,8 +88,8 @@ static bool is_short_next(const struct ft_comm *comm)
            next->coll.count <= REPEAT_BYTES / ft_type_size(next->coll.type);
 }
 
-/* A short call that could not end at once is on the stream, and perhaps others behind it. Over a
- * network turns are dear. */
+/* A short call that could not end at once is on the stream, perhaps with others behind it. Turns
+ * the engine so that they end. Not over a network: there turns are expensive. */
 static void catch_up(struct ft_comm *comm, const struct ft_stream *stream)
 {
     struct ft_engine *engine = comm->engine;
@@ -133,7 +133,7 @@ void ft_fast_cancel(struct ft_comm *comm)
     ft_engine_unlock(comm->engine);
 }
 
-/* Peers that sleep are woken when this call has its result, or has to wait for it. */
+/* Peers that sleep are woken when this call has its result, or must wait for it. */
 static void hush_wakeups(struct ft_engine *engine)
 {
     for (int i = 0; i < engine->ntransports; i++)
@@ -164,7 +164,7 @@ static void enqueue_alone(struct ft_comm *comm)
     struct ft_fast *fast = comm->fast;
     struct ft_entry *entry = &fast->entry;
     struct ft_work *work = &entry->first_work;
-    if (fast->again) { /* the rest is as it was */
+    if (fast->again) { /* the other fields have not changed */
         work->next = NULL;
         work->deadline_ns = 0;
         work->ops_left = 1;

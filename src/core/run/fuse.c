@@ -1,17 +1,17 @@
 /*
- * fuse.c: small AllReduces that a group holds one after another become one operation over a buffer
- * with all their inputs, and so cost one exchange together. Which ones do follows from the calls
- * and settings alone, not from where buffers lie, so that all ranks fuse the same. A member keeps
- * its number, its state and its record; its result is copied out when the whole is done, its input
- * is untouched until then. The whole is the host's: what members have on the GPU is fetched before
- * its first step and brought back after its last.
+ * Fuses small AllReduces that stand one after another in a group: one operation, over a buffer with
+ * all their inputs, does them in one exchange. The choice depends on the calls and settings alone
+ * and not on where buffers lie, so all ranks fuse the same calls. A member keeps its number, its
+ * state and its record. Its input stays as it is until the whole operation is done; then its result
+ * is copied out. The whole operation uses host memory: what members have on the GPU is fetched
+ * before the first step, and brought back after the last.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define MEMBER_BYTES 4096 /* larger ones gain nothing */
+#define MEMBER_BYTES 4096 /* fusing longer inputs gains nothing */
 
 static size_t bytes_of(const struct ft_op *op)
 {
@@ -29,7 +29,7 @@ static bool are_alike(const struct ft_op *a, const struct ft_op *b)
     return a->coll.type == b->coll.type && a->coll.red == b->coll.red;
 }
 
-/* The run of members from *at on becomes one operation in their place. */
+/* Replaces the members from *at to `last` with one operation. */
 static int fuse_run(struct ft_work *work, struct ft_op **at, struct ft_op *last, size_t bytes,
                     int members)
 {
@@ -90,7 +90,7 @@ static int fuse(struct ft_comm *comm, struct ft_work *work)
 
 /* ---- members on the GPU ---------------------------------------------------------------------- */
 
-/* Starts the copies between such members and the joint buffer. */
+/* Starts the copies between members on the GPU and the joint buffer. */
 static void copy_members(struct ft_comm *comm, struct ft_op *whole, bool out)
 {
     char *at = whole->joint;
@@ -110,7 +110,7 @@ static void copy_members(struct ft_comm *comm, struct ft_op *whole, bool out)
     }
 }
 
-/* Are its copies over? */
+/* Whether all copies of its members are over. */
 static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
 {
     for (const struct ft_op *op = whole->members; op; op = op->next) {
@@ -122,7 +122,7 @@ static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
         if (rc != FT_OK)
             ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s",
                          comm->view.rank, ft_status_text(rc));
-        op->gpu->busy = rc != FT_OK; /* a failed one is never over */
+        op->gpu->busy = rc != FT_OK; /* a failed copy counts as never over */
         if (rc != FT_OK)
             return false;
     }

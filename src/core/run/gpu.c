@@ -1,23 +1,25 @@
 /*
- * Operations on buffers of the GPU. Each group of calls is one run of the communicator's queue: it
- * begins when the user's streams have come to it and holds them until the work is over. What a step
- * reads and writes in user buffers the GPU does; links are the CPU's, so messages go through slots
- * and landing buffers that the queue stages. Everything a pass uses of a link is given back before
- * the link goes.
+ * Operations on buffers of the GPU. Each group of calls is one run of the communicator's queue. A
+ * run begins when the user's streams have reached it, and holds them until the work is over. The
+ * GPU reads and writes the user's buffers. The CPU drives the links, so messages pass through slots
+ * and landing buffers that the queue stages. Before a link is closed, everything that passes use of
+ * it is given back.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define DIGEST_BYTES ((size_t)256 << 10) /* of a result, fetched at once */
-/* a shorter message is not worth waiting for where it may lie */
+#define DIGEST_BYTES ((size_t)256 << 10) /* bytes of a result that are fetched at once */
+/* For a shorter message, waiting until the receiver has said where it may lie costs more than it
+ * gains. */
 #define WAIT_BYTES 16384
-#define GIVE_UP_NS UINT64_C(10000000000) /* a GPU that has not done its passes by then will not */
+/* a GPU that has not finished its passes by then never will */
+#define GIVE_UP_NS UINT64_C(10000000000)
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Release by open_queue(), so that who sees it sees all of it. */
+/* open_queue() stores it with release, so a thread that sees the pointer sees what it points to. */
 static struct ft_comm_gpu *gpu_of(const struct ft_comm *comm)
 {
     return __atomic_load_n(&comm->gpu, __ATOMIC_ACQUIRE);
@@ -25,8 +27,7 @@ static struct ft_comm_gpu *gpu_of(const struct ft_comm *comm)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* Kernels leave by themselves when the engine has been silent for longer than any operation may
- * take. */
+/* If the engine is silent for longer than any operation may take, kernels end by themselves. */
 static uint64_t silence_ns(const struct ft_comm *comm)
 {
     return comm->limits.op_timeout_ms > 0
@@ -69,7 +70,8 @@ static int need_queue(struct ft_comm *comm)
     return rc;
 }
 
-/* Before any stream goes on: kernels behind the failed operation can know. */
+/* To be called before any stream goes on, so that kernels after the failed operation can know of
+ * the failure. */
 static void tell_kernels(const struct ft_comm *comm, struct ft_comm_gpu *gpu)
 {
     if (gpu->word && comm->failure.verdict != FT_OK)
@@ -205,9 +207,9 @@ int ft_gpu_streams(const struct ft_work *work, void **streams)
     return n;
 }
 
-/* The group's kernels run side by side, so all are launched before any stream waits for one: two
- * communicators may share a stream. When one cannot be launched others may have been: their works
- * are submitted, and fail when they begin. */
+/* The kernels of a group run concurrently, and two communicators may share a stream. So all are
+ * launched before any stream waits for one. If one launch fails, others may already have succeeded:
+ * their works are submitted, and fail when they begin. */
 static int launch_all(struct ft_entry *entry, void **streams)
 {
     int rc = FT_OK, launched = 0;
@@ -308,7 +310,7 @@ static void over(struct ft_work *work, int status)
         ft_graph_over(work);
 }
 
-/* let_go first: who comes to the stage's end or ft_gpu_failed() later sees it. */
+/* Sets let_go first: then a thread that reaches `over` or ft_gpu_failed() later sees it. */
 void ft_gpu_let_go(struct ft_comm *comm)
 {
     struct ft_comm_gpu *gpu = gpu_of(comm);
@@ -355,8 +357,8 @@ int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_re
                             req);
 }
 
-/* Cannot the operation end before its receivers have come to it? What they have to say then costs
- * no time. */
+/* Whether the operation cannot end before its receivers have reached it. If so, waiting for their
+ * readiness costs no time. */
 static bool waits_anyway(const struct ft_comm *comm, const struct ft_op *op)
 {
     size_t chunk = comm->engine->tuning.chunk_bytes,
@@ -370,7 +372,7 @@ static bool waits_anyway(const struct ft_comm *comm, const struct ft_op *op)
     case FT_GATHER:
         return bytes > (size_t)FT_LANES * FT_WINDOW_FIRST * chunk;
     default:
-        return true; /* all send to all */
+        return true; /* every rank sends to every rank */
     }
 }
 
@@ -435,7 +437,7 @@ int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *lin
     return send->req.status;
 }
 
-/* The next piece of the result that is summed up, if there is one. */
+/* Fetches the next piece of the result for its checksum, if one is left. */
 static void fetch_piece(struct ft_comm *comm, struct ft_gpu_sum *digest, size_t len_bytes)
 {
     size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
@@ -493,7 +495,7 @@ static void drop_send(struct ft_comm_gpu *gpu, struct ft_gpu_send *send, struct 
     send->slot = NULL;
 }
 
-/* Does the pass under way read or write memory of the link's? */
+/* Whether the current pass reads or writes memory of the link. */
 static bool involves(const struct ft_comm *comm, const struct ft_lane *lane,
                      const struct ft_link *link)
 {
@@ -517,7 +519,7 @@ static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_l
         if (send->slot && (!only || only == link))
             drop_send(gpu, send, link);
     }
-    /* its messages and slots are the executor's */
+    /* lanes.c gives back its messages and slots */
     if (lane->phase == FT_LANE_REDUCING && (!only || involves(comm, lane, only)))
         gpu->ops->cancel(gpu->queue, &lane->req);
 }

@@ -1,26 +1,26 @@
 /*
- * Operations on buffers of the GPU: the queue that a communicator has on it, the passes of its
- * steps, messages and inputs. See gpu.c; part of core.h.
+ * Operations on buffers of the GPU: the queue of a communicator there, and the passes of its steps,
+ * messages and inputs. See gpu.c; part of run.h.
  */
 #ifndef FT_GPU_H
 #define FT_GPU_H
 
-/* groups waiting on a communicator with a queue: the driver's own queue, where a call would wait,
- * is longer */
+/* Most groups that wait on a communicator with a queue. The driver's own queue, where a call would
+ * block, is longer. */
 #define FT_GPU_QUEUE_MAX 128
 
-/* A message on its way from the GPU into a link's slot; slot is NULL when there is none, and the
- * rest is then the caller's to set. */
+/* A message on its way from the GPU into a slot of a link. slot is NULL if there is none; then the
+ * caller sets the other fields. */
 struct ft_gpu_send {
     struct ft_device_req req;
     struct ft_header header;
-    int to;      /* rank */
-    bool staged; /* it comes from memory that the GPU cannot reach */
+    int to;      /* rank of the receiver */
+    bool staged; /* the GPU cannot reach the memory it comes from */
     void *slot;
 };
 
-/* The result of a collective on the GPU, fetched piece by piece for its checksum; of is NULL if
- * there is none. */
+/* The result of a collective on the GPU, which is fetched piece by piece for its checksum. of is
+ * NULL if there is none. */
 struct ft_gpu_sum {
     const struct ft_op *of;
     size_t at;
@@ -29,11 +29,11 @@ struct ft_gpu_sum {
     struct ft_device_req req;
 };
 
-/* A group of calls on one communicator that a CUDA graph holds; see graph.c. */
+/* A group of calls on one communicator that a CUDA graph contains; see graph.c. */
 struct ft_captured {
     struct ft_captured *next;
     struct ft_device_bell *bell;
-    int works; /* of its replays, not over */
+    int works; /* works of its replays that are not over */
     int nops;
     struct ft_captured_op {
         struct ft_coll coll;
@@ -44,38 +44,39 @@ struct ft_captured {
     } ops[];
 };
 
-/* Of an operation whose buffers the GPU can reach, and only of those. */
+/* Belongs to each operation whose buffers the GPU can reach, and to no other. */
 struct ft_op_gpu {
-    void *stream;            /* the user's */
-    const void *scale_from;  /* where the GPU finds the scale; NULL: in the operator */
-    struct ft_gpu_send send; /* p2p; a receive has the request alone */
-    struct ft_msg msg;       /* held while a receive's pass runs */
-    bool busy;               /* which it does */
+    void *stream;            /* the user's stream */
+    const void *scale_from;  /* where the GPU reads the scale; NULL: the operator has it */
+    struct ft_gpu_send send; /* for sends and receives; a receive uses only the request */
+    struct ft_msg msg;       /* held while the pass of a receive runs */
+    bool busy;               /* that pass runs */
 };
 
 struct ft_comm_gpu {
     const struct ft_device_queue_ops *ops;
     struct ft_device_queue *queue;
-    /* entries with works on the queue: those of one communicator run in call order whatever their
-     * streams */
+    /* Entries with works on the queue, as a stream of their own: the works of a communicator run in
+     * call order, whatever streams they are on. */
     struct ft_stream *order;
-    uint64_t held;                /* the last run that a failure has left to hold its streams */
-    struct ft_captured *captured; /* groups that graphs hold */
-    uint64_t gone;                /* how many no graph had any more when that was looked at last */
-    /* tells kernels of the user's that the communicator has failed; NULL: nobody has asked */
+    uint64_t held;                /* the last run that holds its streams because it failed */
+    struct ft_captured *captured; /* groups that CUDA graphs contain */
+    uint64_t gone;                /* groups that had lost their graph, at the last look */
+    /* The word that tells the user's kernels of a failure of the communicator. NULL: nobody asked
+     * for it. */
     uint32_t *word;
-    bool muted; /* the communicator has failed: replays do nothing and hold nobody */
+    bool muted; /* the communicator has failed: replays do nothing and hold no stream */
     struct ft_gpu_send sends[FT_LANES][FT_STEP_PEERS];
     struct ft_gpu_sum digest;
 };
 
 /* ---- by the user's thread -------------------------------------------------------------------- */
 
-/* Makes what calls on the GPU need, when the communicator is opened: once kernels run, the driver
- * may wait for them before it gives memory. */
+/* To be called when a communicator opens: makes what calls on the GPU need. Later, while kernels
+ * run, the driver may wait for them before it gives memory. */
 void ft_gpu_ready(struct ft_comm *comm);
-/* Are the call's buffers the GPU's? Then op->gpu is made. NULL: a buffer is not used here.
- * host_stream: the stream is one of ours. FT_INVAL, FT_NOTSUP, FT_NOMEM, FT_DEVICE. */
+/* Makes op->gpu if the buffers of the call are on the GPU. A NULL buffer is not used on this rank.
+ * host_stream: `stream` is an ftccl stream. FT_INVAL, FT_NOTSUP, FT_NOMEM, FT_DEVICE. */
 struct ft_gpu_call {
     const void *in, *out;
     void *stream;
@@ -83,66 +84,69 @@ struct ft_gpu_call {
 };
 int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call);
 bool ft_gpu_owns(const struct ft_comm *comm, const void *ptr);
-struct ft_stream *ft_gpu_order(const struct ft_comm *comm); /* with a reference */
-/* Puts each of the entry's works that are on the GPU behind the streams of its operations.
- * Submissions are ordered by the caller. An error: none of them has begun. *later: kernels that are
- * still to be launched, once the entry is submitted, or NULL. */
+struct ft_stream *ft_gpu_order(const struct ft_comm *comm); /* returns a reference */
+/* Queues each work of the entry that is on the GPU behind the streams of its operations. The caller
+ * orders submissions. After an error none of the works has begun. *later: kernels to launch after
+ * the entry is submitted, or NULL. */
 struct ft_gpu_later;
 int ft_gpu_launch(struct ft_entry *entry, struct ft_gpu_later **later);
-/* gpu_blocking.c: launches wait for their kernels. launch_later frees; a run whose kernel cannot be
- * launched fails when it would begin. */
+/* gpu_blocking.c: launches that block until their kernels have ended. launch_later frees its
+ * argument. A run whose kernel cannot be launched fails when it begins. */
 bool ft_gpu_launches_block(void);
 int ft_gpu_announce(struct ft_entry *entry, struct ft_gpu_later **out);
 void ft_gpu_launch_later(struct ft_gpu_later *later);
-/* The streams that the work's operations name, each once; those of other communicators of its group
- * may be another GPU's. There is room for one of each operation. */
+/* The streams of the work's operations, each once. Streams of other communicators of the group may
+ * belong to another GPU. `streams` must have room for one stream per operation. */
 int ft_gpu_streams(const struct ft_work *work, void **streams);
-/* that any of its works can have; 0: none is on the GPU */
+/* Most streams that any work of the entry can have. 0: none is on the GPU. */
 size_t ft_gpu_most_streams(const struct ft_entry *entry);
-/* Room for so many: `few`, or memory to be freed if it is not that; NULL with a sentence. */
+/* Room for n pointers: `few`, or memory that the caller frees if it is not `few`. NULL: no memory,
+ * with a sentence. */
 #define FT_GPU_FEW 8
 void **ft_gpu_room(size_t n, void *few[FT_GPU_FEW]);
-/* where kernels find its status word. FT_USAGE: it has no GPU */
+/* Where kernels find the status word of the communicator. FT_USAGE: it has no GPU. */
 int ft_gpu_word(struct ft_comm *comm, const uint32_t **out);
 void ft_gpu_close(struct ft_comm *comm);
 
-/* ---- the caller holds the engine
- * ----------------------------------------------------------------- */
+/* ---- the caller holds the engine --------------------------------------------------------------
+ */
 
-int ft_gpu_reached(const struct ft_work *work); /* FT_AGAIN: its streams have not come to it */
-void ft_gpu_let_go(struct ft_comm *comm);       /* what is held goes on */
-/* nothing of it runs any more: replays go on, or are held. Idempotent */
+/* FT_AGAIN: the streams have not reached the work */
+int ft_gpu_reached(const struct ft_work *work);
+void ft_gpu_let_go(struct ft_comm *comm); /* streams that a failure holds go on */
+/* No run is in progress any more: from now on replays do nothing, or are held. Idempotent. */
 void ft_gpu_failed(struct ft_comm *comm);
 bool ft_gpu_poll(struct ft_comm *comm);
-/* A pass of an operation with gpu. */
+/* A pass of an operation that has op->gpu. */
 int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass,
                 struct ft_device_staged staged, struct ft_device_req *req);
-/* A slot of the sending link to a rank, for a message of the operation: in memory of this side's
- * GPU if the receiver's takes it there. As reserve(); FT_AGAIN also until the receiver has said
- * that. And can what has come be read for the operation, if it is its message at all? False: comm
- * has failed. */
+/* ft_gpu_reserve: reserves a slot of the sending link to a rank for a message of the operation, in
+ * this GPU's memory if the receiver's GPU takes it there. Like reserve(); also FT_AGAIN until the
+ * receiver has told. ft_gpu_takes: whether the operation can read a message that came, if the
+ * message is its own; false: comm has failed. */
 int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank,
                    const struct ft_header *header, void **slot);
 bool ft_gpu_takes(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_msg *msg);
-/* A message into a slot of the link, by and by: FT_AGAIN until it is committed. Other statuses: the
- * link's, or FT_DEVICE. */
+/* Moves a message into a slot of the link, over several calls: FT_AGAIN until it is committed.
+ * Otherwise a status of the link, or FT_DEVICE. */
 int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link,
                const struct ft_reduce *pass, struct ft_gpu_send *send);
-/* The checksum of an operation's result; false: not yet, ask again, or comm has failed. One
+/* The checksum of an operation's result. False: not yet, call again, or comm has failed. Only one
  * operation at a time. */
 bool ft_gpu_digest(struct ft_comm *comm, const struct ft_op *of, size_t len_bytes, uint32_t *crc);
-/* Gives back what passes hold of a link, or of all (NULL). */
+/* Gives back what passes hold of a link. NULL: of all links. */
 void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link);
 
 /* ---- CUDA graphs (graph.c) ------------------------------------------------------------------- */
 
-/* If streams of the entry's works are being captured: the calls become part of the graph, and the
- * entry is freed. FT_AGAIN: they are not. Any other status: the entry is the caller's, and its
- * kernels that are in the graph already do nothing. By the user's thread. */
+/* If the streams of the entry are being captured, the calls become part of the graph, and the entry
+ * is freed. FT_AGAIN: they are not being captured. After any other status the caller keeps the
+ * entry, and its kernels that are already in the graph do nothing. Called by the user's thread. */
 int ft_graph_capture(struct ft_entry *entry);
-/* starts of kernels in graphs become works. The caller holds the engine, as below */
+/* Makes works of the kernels that graphs have started. The caller holds the engine. */
 bool ft_graph_turn(struct ft_comm *comm);
-void ft_graph_over(const struct ft_work *work); /* of such a work */
-void ft_graph_close(struct ft_comm *comm);      /* without the engine */
+/* a work of a replay is over; the caller holds the engine */
+void ft_graph_over(const struct ft_work *work);
+void ft_graph_close(struct ft_comm *comm); /* the caller does not hold the engine */
 
 #endif

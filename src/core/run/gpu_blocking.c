@@ -1,22 +1,22 @@
 /*
- * CUDA_LAUNCH_BLOCKING=1: who launches a kernel stands until that has ended, for debuggers and
- * tools. The engine has to know of a group's runs before their kernels come, so these are announced
- * with the group and launched after it; each but the first in a thread of its own, since kernels of
- * a group may wait for each other. Then the user's thread goes on, and its streams have nothing to
- * wait for but the past.
+ * CUDA_LAUNCH_BLOCKING=1, for debuggers and tools: a launch blocks until its kernel has ended. The
+ * engine must know the runs of a group before their kernels arrive, so runs are announced with the
+ * group, and launched after its submission. Every kernel but the first is launched by a thread of
+ * its own, since kernels of a group may wait for each other. Then the user's thread goes on, and
+ * its streams have nothing left to wait for.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
 
-/* Whoever called keeps the communicators; the works may be over and gone. */
+/* The caller keeps the communicators; the works may already be over and freed. */
 struct later {
     const struct ft_device_queue_ops *ops;
     struct ft_device_queue *queue;
     uint64_t run;
     void **streams;
     int nstreams, status;
-    bool started; /* the thread */
+    bool started; /* the thread runs */
     pthread_t thread;
 };
 
@@ -64,7 +64,7 @@ int ft_gpu_announce(struct ft_entry *entry, struct ft_gpu_later **out)
         rc = prepare(work, &later->one[later->n++]);
         announced += rc == FT_OK;
     }
-    /* As with launches: works without a run fail when they begin, the others have been put behind
+    /* As with launches: works without a run fail when they begin; the others are queued behind
      * their streams. */
     if (announced > 0)
         *out = later;

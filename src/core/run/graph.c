@@ -1,10 +1,11 @@
 /*
- * CUDA graphs: a group of calls on streams that are being captured is kept, and its kernel becomes
- * part of the graph. No call is made when the graph runs, so the kernel rings; the engine, which
- * looks often enough while a graph holds anything, makes a work of each ring, in the order in which
- * it sees them. That is the order of the user's streams: a call behind a replay on its stream has
- * not been reached yet, one before it is over. So a replay goes before all calls that wait. What is
- * kept is forgotten when no graph has it any more.
+ * CUDA graphs. If the streams of a group of calls are being captured, the group is kept, and its
+ * kernel becomes part of the graph. No call is made when the graph runs, so the kernel rings a
+ * bell. While a graph contains a group, the engine looks at the bells often, and makes a work of
+ * each ring, in the order in which it sees them. That is the order of the user's streams: a call
+ * behind a replay on its stream is not reached before the replay is over, and a call before it is
+ * already over. So a replay is queued before all calls that wait. When no graph contains a group
+ * any more, it is forgotten.
  */
 #include "core/run/run.h"
 
@@ -12,7 +13,7 @@
 
 /* ---- captures, by the user's thread ---------------------------------------------------------- */
 
-/* FT_OK: all works' streams are being captured. FT_AGAIN: none is. */
+/* FT_OK: the streams of all works are being captured. FT_AGAIN: none is. */
 static int check_works(const struct ft_entry *entry, void **streams)
 {
     int captured = 0, others = 0;
@@ -51,7 +52,7 @@ static struct ft_captured *keep(const struct ft_work *work)
     return captured;
 }
 
-/* The communicator may have failed since the call was checked. */
+/* The communicator may have failed after the call was checked. */
 static void enlist(struct ft_comm *comm, struct ft_captured *captured)
 {
     struct ft_comm_gpu *gpu = comm->gpu;
@@ -80,8 +81,8 @@ static int capture_one(struct ft_work *work, void **streams, struct ft_device_be
     return FT_OK;
 }
 
-/* The kernels of a group are side by side, for ranks need not name its communicators in the same
- * order. */
+/* The kernels of a group are parallel nodes of the graph, because ranks may name the group's
+ * communicators in different orders. */
 static int capture_all(struct ft_entry *entry, void **streams, struct ft_device_bell **bells)
 {
     int rc = check_works(entry, streams), n = 0, nth = 0;
@@ -143,7 +144,7 @@ static int add_op(struct ft_work *work, const struct ft_captured_op *kept)
     return FT_OK;
 }
 
-/* Behind what runs and replays that rang before. */
+/* Puts the work behind the running one and behind replays that rang earlier. */
 static void enqueue(struct ft_comm *comm, struct ft_work *work)
 {
     struct ft_work *after = comm->works.running ? comm->works.head : NULL,

@@ -1,16 +1,17 @@
 /*
- * The executor of collectives: each lane of a communicator walks through the steps of its work's
- * operations. A step's sends and receives proceed side by side; when all messages are here and all
- * forwards have a slot, one pass of the device combines them; the step is over when nothing it sent
- * refers to user memory any more. Lanes never wait for each other.
+ * The executor of collectives. Each lane of a communicator walks through the steps of its work's
+ * operations. The sends and receives of a step proceed concurrently. When all messages have come
+ * and all forwards have a slot, one pass of the device combines them. A step is over when nothing
+ * it sent refers to user memory any more. Lanes never wait for each other, except that a comparison
+ * waits until all lanes have finished its collective.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define STEPS_A_TURN 64 /* so that one lane does not starve the others */
-/* of a shorter message the second copy is cheaper than saying where it goes */
+#define STEPS_A_TURN 64 /* limits the steps of one turn, so that other lanes get theirs */
+/* For a shorter message, a second copy is cheaper than telling the link where the message goes. */
 #define EXPECTED_BYTES 4096
 
 static char *resolve(const struct ft_op *op, struct ft_ref ref)
@@ -51,8 +52,8 @@ static void finish_op(struct ft_comm *comm, struct ft_op *op)
         ft_op_finish(op);
 }
 
-/* Whether the operation can begin on this lane: a comparison begins when its collective is over on
- * all lanes. */
+/* Whether the operation can begin on this lane. A comparison of results begins when its collective
+ * is over on all lanes. */
 static bool begins(struct ft_comm *comm, struct ft_op *op)
 {
     if (!op->verifies || op->begun)
@@ -60,7 +61,7 @@ static bool begins(struct ft_comm *comm, struct ft_op *op)
     return op->verifies->lanes_left == 0 && ft_verify_digest(comm, op);
 }
 
-/* A call that repeats itself has its steps at hand. */
+/* A repeated call has stored its steps. */
 static const struct ft_step *step_at(const struct ft_comm *comm, struct ft_lane *lane)
 {
     const struct ft_repeat *repeat = comm->fast->loaded;
@@ -70,7 +71,7 @@ static const struct ft_step *step_at(const struct ft_comm *comm, struct ft_lane 
     return &lane->planned;
 }
 
-/* The lane's next step, of this or a later operation of the work. */
+/* Moves the lane to its next step, in this or a later operation of the work. */
 static void advance_lane(struct ft_comm *comm, struct ft_lane *lane)
 {
     int number = lane_number(comm, lane);
@@ -113,14 +114,15 @@ static struct ft_header header_of(const struct ft_comm *comm, const struct ft_la
                               .step = (uint16_t)lane->index};
 }
 
-/* The link on which to send to a rank. FT_AGAIN while it connects. */
+/* Finds the link on which to send to a rank. FT_AGAIN: it connects. */
 static int link_to(struct ft_comm *comm, const struct ft_op *op, int rank, struct ft_link **link)
 {
     int rc = ft_engine_link(comm->engine, comm->peers[rank], link);
     return rc == FT_OK || rc == FT_AGAIN ? rc : ft_comm_fail_peer(comm, op, rank, rc);
 }
 
-/* A step's message is the same for all its receivers, and for all attempts to hand it over. */
+/* A step's message has the same checksum for all receivers, and for all attempts to hand it
+ * over. */
 static void seal_message(const struct ft_comm *comm, struct ft_lane *lane, struct ft_header *header,
                          const void *data)
 {
@@ -158,8 +160,8 @@ static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, stru
     return rc;
 }
 
-/* Does storing the result change bytes that the step sends? Not if it puts what it sends where that
- * is. */
+/* Whether storing the result changes bytes that the step sends. It does not if the result is what
+ * the step sends, at the same place. */
 static bool overwrites_sent(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
@@ -172,8 +174,8 @@ static bool overwrites_sent(const struct ft_lane *lane)
     return !stays && from < to + step->len_bytes && to < from + step->send_bytes;
 }
 
-/* May a send stay pending until its receiver has used it? Not if this step's result has to wait for
- * that: two ranks that exchange in place would wait for each other. */
+/* Whether a send may stay pending until the receiver has used it. It may not if the step's result
+ * must wait for that: two ranks that exchange in place would wait for each other. */
 static bool may_last(const struct ft_lane *lane)
 {
     return (lane->step->flags & FT_STEP_MEETS) && !overwrites_sent(lane);
@@ -219,7 +221,6 @@ static int send_scaled(struct ft_comm *comm, struct ft_lane *lane, int k, struct
     return rc;
 }
 
-/* Sends step->send to the k-th peer. */
 static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 {
     struct ft_op *op = lane->op;
@@ -237,7 +238,8 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     return rc == FT_OK || rc == FT_AGAIN ? rc : ft_comm_fail_peer(comm, op, rank, rc);
 }
 
-/* Where the messages of a step go as they are; NULL: something is made of them first. */
+/* Where the step's only message goes unchanged. NULL: the step combines its messages with something
+ * first. */
 static char *moves_to(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
@@ -247,9 +249,9 @@ static char *moves_to(const struct ft_lane *lane)
     return moves && !divides ? resolve(lane->op, step->dst) : NULL;
 }
 
-/* A long message that has not come yet may come straight to where it goes, unless it must be
- * checked before. What is forwarded, too, is read from the link's memory, which stays in the
- * caches, and stored past them. */
+/* A long message that has not come yet may be received directly at its destination, unless it must
+ * be checked first. A message that is also forwarded is better received into the link's memory:
+ * that stays in the caches, and the destination is stored past them. */
 static void expect_message(struct ft_comm *comm, struct ft_lane *lane, struct ft_link *rx)
 {
     if (lane->expects || lane->step->len_bytes < EXPECTED_BYTES || lane->step->nfwd > 0 ||
@@ -265,7 +267,7 @@ static void expect_message(struct ft_comm *comm, struct ft_lane *lane, struct ft
     lane->expects = true;
 }
 
-/* The memory that a link was lent is its owner's again. */
+/* Takes back the memory at which the link may write a message. */
 static void expect_no_message(struct ft_comm *comm, struct ft_lane *lane)
 {
     struct ft_link *rx = lane->expects ? comm->peers[lane->step->recv_from[0]]->rx : NULL;
@@ -282,7 +284,7 @@ static bool is_of_step(const struct ft_lane *lane, const struct ft_header *got)
            got->len == lane->step->len_bytes;
 }
 
-/* A rank sent a message that this step does not expect: the communicator fails. */
+/* The communicator fails, because a rank sent a message that this step does not expect. */
 static void fail_unexpected(struct ft_comm *comm, const struct ft_lane *lane, int rank,
                             const struct ft_header *got)
 {
@@ -344,7 +346,7 @@ static int recv_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     return rc;
 }
 
-/* Space for the result in the link to each fwd_to. */
+/* Reserves a slot for the result in the link to each fwd_to. */
 static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
 {
     for (int k = 0; k < lane->step->nfwd; k++) {
@@ -375,13 +377,14 @@ static bool sends_complete(const struct ft_lane *lane)
     return true;
 }
 
-/* Would storing the result change bytes that a pending send still reads? */
+/* Whether storing the result changes bytes that a pending send still reads. */
 static bool overwrites_send(const struct ft_lane *lane)
 {
     return overwrites_sent(lane) && !sends_complete(lane);
 }
 
-/* Only what is used is written: a small message has no time for the rest. */
+/* Writes only the fields that are used: for a small message, clearing the whole struct takes too
+ * long. */
 static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
 {
     const struct ft_step *step = lane->step;
@@ -406,8 +409,8 @@ static void fill_pass(const struct ft_lane *lane, struct ft_reduce *pass)
         pass->dst[pass->ndst++] = lane->slots[k];
 }
 
-/* A message that its sender has withdrawn while it was read: nothing is made of it, and the step
- * waits for the word of what has failed there. */
+/* If a sender has withdrawn a message while it was read, the step drops what it made of it, and
+ * waits until it learns what failed there. */
 static bool all_intact(struct ft_comm *comm, struct ft_lane *lane)
 {
     bool intact = true;
@@ -429,10 +432,11 @@ static void commit_step(struct ft_comm *comm, struct ft_lane *lane)
 {
     if (!all_intact(comm, lane))
         return;
-    /* what is forwarded is not what the step sent, and is the same in all slots */
+    /* The checksum of what the step sent does not fit what it forwards. The latter is the same in
+     * all slots. */
     lane->sealed = false;
     for (int k = 0; k < lane->step->nfwd; k++) {
-        /* its link went while the device worked; there may be another one by now */
+        /* the link closed while the device worked; another one may be open now */
         if (!(lane->reserved & 1u << k))
             continue;
         struct ft_link *link = comm->peers[lane->step->fwd_to[k]]->tx;
@@ -448,7 +452,6 @@ static void commit_step(struct ft_comm *comm, struct ft_lane *lane)
     lane->phase = FT_LANE_SETTLE;
 }
 
-/* The pass is over. */
 static void pass_done(struct ft_comm *comm, struct ft_lane *lane)
 {
     int rc = lane->req.status;
@@ -459,7 +462,7 @@ static void pass_done(struct ft_comm *comm, struct ft_lane *lane)
                      ft_status_text(rc));
 }
 
-/* Of a pass as fill_pass() makes it: the GPU reaches what is the user's. */
+/* Which operands of the pass of fill_pass() the GPU cannot reach. It reaches the user's buffers. */
 static struct ft_device_staged staged_of(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
@@ -471,7 +474,7 @@ static struct ft_device_staged staged_of(const struct ft_lane *lane)
     return staged;
 }
 
-/* The message comes straight to where it goes. False: it does not come. */
+/* Receives the message directly at its destination. False: it did not come. */
 static bool fetch_message(struct ft_comm *comm, struct ft_lane *lane)
 {
     int rank = lane->step->recv_from[0];
@@ -573,7 +576,7 @@ bool ft_lanes_turn(struct ft_comm *comm)
     return moved;
 }
 
-/* What no link takes now is left to the lane's turns. */
+/* Sends what the links accept now. The lane's turns send the rest. */
 static void send_repeat(struct ft_comm *comm, struct ft_lane *lane)
 {
     struct ft_op *op = lane->op;
@@ -603,7 +606,7 @@ void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op)
     lane->phase = FT_LANE_EXCHANGE;
     op->lanes_left = 1;
     if (!op->redop.scaled)
-        send_repeat(comm, lane); /* else the lane's turn sends */
+        send_repeat(comm, lane); /* otherwise the lane's turn sends */
 }
 
 void ft_lanes_start(struct ft_comm *comm)

@@ -1,6 +1,5 @@
 /*
- * Operations: the pool they come from, the one function that changes their state, and the signature
- * that names a call.
+ * Operations: their pool, the one function that changes their state, and the signature of a call.
  */
 #include "core/run/run.h"
 
@@ -8,7 +7,7 @@
 #include <string.h>
 
 #define POOL_MAX 8192
-#define TMP_KEPT_BYTES (1u << 20) /* larger scratch buffers are not kept in the pool */
+#define TMP_KEPT_BYTES (1u << 20) /* the pool does not keep larger scratch buffers */
 
 /* ---- pools: structs that are used again, so that the data path does not allocate ------------- */
 
@@ -95,13 +94,13 @@ void ft_op_free(struct ft_op *op)
     free(op);
 }
 
-/* Legal moves: row = from, bit = to. */
+/* Legal moves: the row is the old state, the bit is the new state. */
 static const unsigned char moves[FT_OP_STATE_COUNT] = {
     [FT_OP_NEW] = 1 << FT_OP_QUEUED,
     [FT_OP_QUEUED] = 1 << FT_OP_RUNNING | 1 << FT_OP_SKIPPED,
     [FT_OP_RUNNING] = 1 << FT_OP_DONE | 1 << FT_OP_DRAINING,
     [FT_OP_DRAINING] = 1 << FT_OP_FAILED | 1 << FT_OP_QUEUED |
-                       1 << FT_OP_DONE, /* the latter two by policy retry */
+                       1 << FT_OP_DONE, /* policy retry makes the latter two moves */
 };
 
 void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
@@ -119,10 +118,10 @@ void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
     op->state = to;
     if (status != FT_OK)
         op->status = status;
-    /* the record is the collective's, or the members' */
+    /* The record belongs to the collective, or to the members. */
     if (!engine->telemetry || op->verifies || op->members)
         return;
-    /* the clock was read a moment ago */
+    /* For RUNNING, the clock was read just before. */
     uint64_t now = to == FT_OP_RUNNING ? op->work->started_ns : ft_now_ns(engine->env);
     ft_telemetry_op_state(engine->telemetry, op->record, (int)to, op->status, now);
 }
@@ -133,7 +132,7 @@ void ft_op_done(struct ft_op *op)
     op->work->ops_left--;
 }
 
-/* kind:4 type:4 red:3 root:17 count:36 */
+/* Bits of a signature: kind 4, type 4, red 3, root 17, count 36. */
 #define SIG_COUNT_MAX ((UINT64_C(1) << 36) - 1)
 
 uint64_t ft_sig(const struct ft_coll *coll)

@@ -1,13 +1,14 @@
 /*
- * Sends and receives. For each peer and direction a queue: the k-th send meets the k-th receive,
- * and only the first unfinished one of a queue moves. All queues progress side by side, so the
- * order of peers in a group does not matter. A rank's sends to itself are copied to its receives.
+ * Sends and receives. There is a queue for each peer and direction. The k-th send to a rank meets
+ * the k-th receive there, and only the first unfinished operation of a queue moves. All queues
+ * progress concurrently, so the order of peers in a group does not matter. A rank's sends to itself
+ * are copied to its receives.
  */
 #include "core/run/run.h"
 
 #include <string.h>
 
-/* Longest message. */
+/* The longest message. */
 static size_t chunk_of(const struct ft_comm *comm)
 {
     return comm->tuning.pulls ? ft_tuning_chunk(&comm->tuning, FT_SEND)
@@ -62,7 +63,7 @@ static bool sends_complete(const struct ft_op *op)
     return true;
 }
 
-/* All of it has been taken by the link, or by the receiver, who may have left then. */
+/* Whether the link has taken all messages, or the receiver has, which may have left since. */
 static bool is_sent(const struct ft_op *op, size_t total)
 {
     bool sent = op->begun && op->offset == total;
@@ -183,7 +184,8 @@ static bool expected(struct ft_comm *comm, const struct ft_op *op, const struct 
     return false;
 }
 
-/* The GPU takes a message from the link's memory, which is kept meanwhile. */
+/* Starts a pass of the GPU that reads the message from the link's memory. The message is kept until
+ * the pass is over. */
 static void start_receiving(struct ft_comm *comm, struct ft_op *op, const struct ft_msg *msg)
 {
     struct ft_reduce pass = copy_of(msg->data, (char *)op->out + op->offset, msg->header.len);
@@ -193,14 +195,14 @@ static void start_receiving(struct ft_comm *comm, struct ft_op *op, const struct
                                            &op->gpu->send.req);
 }
 
-/* False: not yet, or it failed. */
+/* Ends that pass. False: it still runs, or the communicator has failed. */
 static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
 {
     int rc = op->gpu->send.req.status;
     if (rc == FT_AGAIN)
         return false;
     op->gpu->busy = false;
-    /* its sender has failed, and tells it in another way */
+    /* The sender has withdrawn the message: it has failed, and another message tells why. */
     if (rc == FT_OK && !ft_msg_intact(&op->gpu->msg)) {
         if (rx)
             rx->ops->release(rx, &op->gpu->msg);
@@ -215,8 +217,8 @@ static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
     return rc == FT_OK;
 }
 
-/* A message that is away comes straight to where it goes, if nothing has to be done with it
- * before. */
+/* Brings a message that lies in the sender's memory: directly to its destination, unless it must be
+ * checked or passed to the GPU first. */
 static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *rx,
                  struct ft_msg *msg, bool expected)
 {

@@ -1,5 +1,5 @@
 /*
- * Plans of a communicator's collectives: chosen once by algo, then found by the collective.
+ * The plans of a communicator's collectives. algo makes each once; later calls find it in a cache.
  */
 #include "core/run/run.h"
 
@@ -11,7 +11,8 @@ static bool same_coll(const struct ft_coll *a, const struct ft_coll *b)
 
 int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_plan *plan)
 {
-    struct ft_plan_slot *slot = comm->plans.last; /* programs repeat themselves */
+    /* programs repeat their calls, so the last plan is tried first */
+    struct ft_plan_slot *slot = comm->plans.last;
     if (!slot || !slot->valid || !same_coll(&slot->coll, coll)) {
         uint64_t key[3] = {(uint64_t)coll->kind << 32 | (uint64_t)coll->type << 16 |
                                (uint64_t)coll->red,

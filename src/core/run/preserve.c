@@ -1,13 +1,13 @@
 /*
- * preserveInput: a copy of the input that running operations overwrite, from which it is restored
- * when they fail. Called by comm.c: a work is saved before its first step and restored after its
- * last, when nothing of it is in flight. A turn copies a piece, so that a large buffer keeps nobody
- * waiting. Works run one after another: one side buffer a communicator is enough.
+ * Option preserveInput: keeps a copy of the inputs that running operations overwrite, and restores
+ * them after a failure. It is a stage of works: work.c saves before the first step, and restores
+ * when nothing of the work is in flight. Each turn copies one piece, so a large buffer delays
+ * nobody. Works run one after another, so one side buffer per communicator is enough.
  */
 #include "core/run/run.h"
 
-#define PIECE_BYTES ((size_t)1 << 20) /* copied in one turn */
-/* works from this size on are copied past the caches, as their results are stored */
+#define PIECE_BYTES ((size_t)1 << 20) /* bytes copied in one turn */
+/* Larger works are copied past the caches, as their results are stored. */
 #define COLD_BYTES ((size_t)2 << 20)
 
 struct range {
@@ -15,14 +15,15 @@ struct range {
     size_t len_bytes;
 };
 
-/* The bytes that are input and output of the operation on this rank. In place, AllGather,
- * Broadcast, Gather and Scatter store nothing else there than what is there already. */
+/* The bytes that are both input and output of the operation on this rank. In place, AllGather,
+ * Broadcast, Gather and Scatter store there only what is there already. */
 static struct range overwritten(const struct ft_comm *comm, const struct ft_op *op)
 {
     size_t one = op->coll.count * ft_type_size(op->coll.type),
            all = one * (size_t)comm->view.nranks, in_bytes, out_bytes;
+    /* The outputs of members are not written before the whole operation is done. */
     if (op->members)
-        return (struct range){NULL, 0}; /* theirs are not written before all is done */
+        return (struct range){NULL, 0};
     switch (op->coll.kind) {
     case FT_ALLREDUCE:
         in_bytes = out_bytes = one;
@@ -82,8 +83,8 @@ static void start(struct ft_comm *comm)
     rewind_to(comm, FT_PRESERVE_SAVING);
 }
 
-/* The operation whose buffer is copied next; NULL: all are copied. Those that are done keep their
- * results. */
+/* Finds the operation whose buffer is copied next. NULL: all are copied. Operations that are done
+ * keep their results. */
 static const struct ft_op *next_op(const struct ft_comm *comm, struct ft_preserve *p,
                                    struct range *range)
 {
@@ -97,7 +98,7 @@ static const struct ft_op *next_op(const struct ft_comm *comm, struct ft_preserv
     return NULL;
 }
 
-/* One turn's copying, from or to the operations' buffers; FT_AGAIN: there is more. */
+/* Copies one piece from or to the buffers of the operations. FT_AGAIN: there is more. */
 static int copy_some(struct ft_comm *comm)
 {
     struct ft_preserve *p = &comm->preserve;
@@ -149,7 +150,7 @@ static bool restore(struct ft_comm *comm)
         return true;
     if (p->state == FT_PRESERVE_SAVED)
         rewind_to(comm, FT_PRESERVE_RESTORING);
-    /* while saving nothing was overwritten */
+    /* While inputs were being saved, none was overwritten. */
     int rc = p->state == FT_PRESERVE_RESTORING ? copy_some(comm) : p->req.status;
     if (rc == FT_AGAIN)
         return false;

@@ -1,7 +1,7 @@
 /*
- * What a rank tells the others of its GPU, in the readiness table that its pinned memory has for
- * the communicator: whose messages it takes from their GPU's memory, and which operations have
- * their buffers on it.
+ * What a rank tells the others about its GPU. The readiness table is in its pinned memory, one for
+ * each communicator. It says whose messages this rank takes from their GPU's memory, and which
+ * operations have their buffers on the GPU.
  */
 #include "core/run/run.h"
 
@@ -18,8 +18,9 @@ void ft_readiness_attach(struct ft_comm *comm)
     ft_readiness_set_complete(comm->readiness);
 }
 
-/* Of all that the running work has: where some are on the GPU and some are not, none is said to be.
- * What is summed up for checksums or together is the host's on every rank, and nobody asks. */
+/* Tells of all operations of the running work. If only some of them are on the GPU, the table says
+ * that none is. Fused operations and comparisons use host memory on every rank, so nobody asks
+ * about them. */
 void ft_readiness_tell(struct ft_comm *comm)
 {
     uint64_t last = 0;

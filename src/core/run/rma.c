@@ -1,15 +1,15 @@
 /*
- * One-sided puts and signals (NCCL's PutSignal, Signal, WaitSignal). A put's messages travel on a
- * channel of their own; the receiver's engine checks each against the window it names and copies it
- * there, whatever its user is doing, so nobody stores into another's memory. The last message of a
- * put, or a message without data, counts as a signal.
+ * One-sided puts and signals (NCCL's PutSignal, Signal, WaitSignal). The messages of a put travel
+ * on a channel of their own. The receiver's engine checks each message against the window that it
+ * names, and copies it there, whatever the user does meanwhile. So no rank writes into another
+ * one's memory. The last message of a put, or a message without data, counts as a signal.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* in header.step; header.seq is the window's number, header.sig the offset there */
+/* A flag in header.step. header.seq is the number of the window, header.sig the offset in it. */
 #define SIGNAL 1
 
 struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id)
@@ -95,7 +95,7 @@ static int put_to_self(struct ft_comm *comm, struct ft_op *op, size_t total)
 {
     struct ft_window *window = ft_window_find(comm, op->window);
     if (total > 0 && !window)
-        return FT_USAGE; /* deregistered meanwhile */
+        return FT_USAGE; /* it was deregistered after the call */
     if (total > 0)
         memmove((char *)window->base + op->window_offset, op->in, total);
     comm->rma.signals[comm->view.rank]++;
@@ -127,7 +127,7 @@ static int put_chunk(struct ft_comm *comm, struct ft_op *op, struct ft_link *lin
     return FT_OK;
 }
 
-/* FT_OK: all is handed over. */
+/* FT_OK: all chunks are handed over. */
 static int put(struct ft_comm *comm, struct ft_op *op, bool *moved)
 {
     size_t total = op->coll.count * ft_type_size(op->coll.type);
@@ -167,8 +167,8 @@ static void fail_put(struct ft_comm *comm, const struct ft_op *op, int rc)
                      ft_death_watch_why(comm->engine, comm->peers[rank], rc));
 }
 
-/* Moves one put or wait. A put that found no room stops the later puts to the same rank: a shorter
- * one might still find room and overtake it. */
+/* Moves one put or wait. A put that found no room also stops later puts to the same rank: a shorter
+ * one might find room and overtake it. */
 static bool op_turn(struct ft_comm *comm, struct ft_op *op)
 {
     bool moved = false, puts = op->coll.kind == FT_PUT;

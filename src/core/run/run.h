@@ -1,24 +1,24 @@
 /*
  * run: the middle floor of core. It runs operations: streams and the groups of calls on them, the
- * lanes that walk through a collective's steps, point-to-point, one-sided calls, the fast path, and
- * what may surround the steps of a piece of work (preserve, fuse, verify, the GPU). It knows a
- * communicator as a queue of works with a view and a failure; how communicators come about, what
- * they tell each other and how they survive is the group floor's, which is called from here never.
+ * lanes that walk through the steps of a collective, point-to-point and one-sided operations, the
+ * fast path, and the stages around the steps of a work (preserve, fuse, verify, the GPU). Here a
+ * communicator is a queue of works with a view and a failure. The group floor makes communicators,
+ * talks to the other ranks and survives failures; nothing here calls it.
  *
  * The way of an operation: api -> ft_entry_submit() -> inbox -> comm->works -> lanes or p2p -> link
- * -> ft_op_done() -> stream. All of a communicator's state is touched with its engine held; the
- * exceptions are atomic and say so.
+ * -> ft_op_done() -> stream. Whoever touches the state of a communicator holds its engine. The
+ * exceptions are atomic, and their comments say so.
  */
 #ifndef FT_RUN_H
 #define FT_RUN_H
 
 #include "core/engine/engine.h"
 
-/* groups waiting on one communicator; the caller of one more turns the engine first */
+/* Most groups that wait on one communicator. A caller that adds one more turns the engine first. */
 #define FT_QUEUE_MAX 4096
-#define FT_HISTORY 64 /* calls remembered for naming a mismatch */
+#define FT_HISTORY 64 /* recent calls that are kept to name a mismatch */
 #define FT_PLAN_CACHE 64
-/* engines of one group that its caller turns itself; the others are woken */
+/* Most engines of one group that the caller turns itself; it wakes the others. */
 #define FT_KICK_MAX 16
 
 struct ft_comm;
@@ -26,7 +26,8 @@ struct ft_work;
 
 /* ---- pools (op.c) ---------------------------------------------------------------------------- */
 
-/* Freed structs of one kind; the first word of a freed one is the link. Any thread. */
+/* A pool of freed structs of one kind. The first word of a freed struct links it. Any thread may
+ * use it. */
 struct ft_pooled {
     struct ft_pooled *next;
 };
@@ -35,8 +36,10 @@ struct ft_pool {
     struct ft_pooled *free;
     int count;
 };
-void *ft_pool_get(struct ft_pool *pool); /* as it was freed but for the first word; NULL: empty */
-bool ft_pool_put(struct ft_pool *pool, void *item); /* false: full, the caller frees it */
+/* Returns a struct as it was freed, except for the first word. NULL: the pool is empty. */
+void *ft_pool_get(struct ft_pool *pool);
+/* false: the pool is full, and the caller frees the struct */
+bool ft_pool_put(struct ft_pool *pool, void *item);
 
 /* ---- operations (op.c) ----------------------------------------------------------------------- */
 
@@ -46,41 +49,43 @@ struct ft_op {
     struct ft_work *work;
     struct ft_coll coll;
     struct ft_redop redop;
-    /* ftcclScalarDevice: where the scale is read when the operation starts; else NULL */
+    /* ftcclScalarDevice: the scale is read here when the operation starts. Otherwise NULL. */
     const void *scale_from;
     const void *in;
     void *out;
-    /* collectives: number in the communicator; p2p: number between the two ranks */
+    /* Collectives: number in the communicator. Sends and receives: number between the two ranks. */
     uint64_t seq, sig;
     enum ft_op_state state;
     int status;
-    uint32_t record;     /* telemetry */
-    struct ft_plan plan; /* collectives */
+    uint32_t record;     /* of telemetry */
+    struct ft_plan plan; /* of collectives */
     int lanes_left;
-    char *tmp; /* kept with the pooled struct; tmp_bytes is its size */
+    char *tmp; /* scratch memory of tmp_bytes, kept with the struct in the pool */
     size_t tmp_bytes;
-    size_t offset; /* p2p: bytes handed to or taken from the link */
-    /* what it stores in `out` is larger than caches and was not read before */
+    size_t offset; /* sends, receives and puts: bytes handed to the link or taken from it */
+    /* The result is larger than the caches, and its memory was not read before. */
     bool cold_result;
-    /* p2p: the first message, perhaps empty, has passed; comparing: the own digest is there */
+    /* Sends and receives: the first message, perhaps an empty one, has passed. Comparisons: this
+     * rank's digest is there. */
     bool begun;
-    bool sealed; /* p2p: crc is that of the next message, which found no room yet */
+    bool sealed; /* sends: crc is the checksum of the next message, which found no room yet */
     uint32_t crc;
-    /* operations of a group that this one does together, see fuse.c; NULL: none */
+    /* Operations of a group that this one fuses, see fuse.c. NULL: none. */
     struct ft_op *members;
-    char *joint; /* their inputs, then their results */
-    bool leaves; /* it is done, and results are on their way to the GPU */
-    /* its buffers are the GPU's; NULL: the host's. Freed with the operation */
+    char *joint; /* the inputs of the members, later their results */
+    bool leaves; /* the fused operation is done, and results are on their way to the GPU */
+    /* Set if the buffers are on the GPU; NULL: on the host. Freed with the operation. */
     struct ft_op_gpu *gpu;
-    /* the collective before it, whose result this one compares; NULL: a call of the user's */
+    /* A comparison: the collective whose results it compares. NULL: a call of the user. */
     struct ft_op *verifies;
-    /* policy retry: the view for which it was called, and the engine of its root there */
+    /* Policy retry: the view in which the user made the call, and the engine of the root there. */
     uint64_t epoch, root_id;
     struct ft_send sends[FT_WINDOW_P2P];
-    /* put: number of the window, which may be deregistered before it runs; 0: a signal alone */
+    /* put: number of the window, which may be deregistered before the put runs. 0: only a
+     * signal. */
     uint64_t window;
     uint64_t window_offset; /* bytes */
-    /* WaitSignal; freed with the operation */
+    /* of WaitSignal; freed with the operation */
     struct ft_signal_wait {
         int peer;
         uint64_t count;
@@ -88,37 +93,37 @@ struct ft_op {
     int nwaits;
 };
 
-/* A window of one-sided puts; every rank of the communicator has one of the same number. */
+/* A window of one-sided puts. Every rank of the communicator has one of the same number. */
 struct ft_window {
     struct ft_window *next;
     uint64_t id;
     void *base;
     size_t len_bytes;
-    uint64_t *sizes; /* [nranks] of the ranks' windows; NULL while it is registered */
+    uint64_t *sizes; /* [nranks] bytes of each rank's window; NULL while it is being registered */
 };
 
-/* Moves an operation on; the only place where its state changes. */
+/* Changes the state of an operation; no other function does. */
 void ft_op_move(struct ft_op *op, enum ft_op_state to, int status);
-struct ft_op *ft_op_new(void);      /* from the pool; NULL: no memory */
-void ft_op_reset(struct ft_op *op); /* as new, but for its scratch */
+struct ft_op *ft_op_new(void);      /* takes a struct from the pool; NULL: no memory */
+void ft_op_reset(struct ft_op *op); /* like new, but keeps its scratch */
 void ft_op_free(struct ft_op *op);
-void ft_op_trim(struct ft_op *op); /* gives scratch back that is too large to be kept */
+void ft_op_trim(struct ft_op *op); /* frees scratch that is too large to be kept */
 
-/* The signature of a call: kind, type, operation, root and count in 64 bits, so that a peer's call
- * can be named. Counts from 2^36-1 up look alike. A receive has the signature of the send it
- * meets. */
-#define FT_SPLIT_MARK 1  /* root of the AllGather with which a split exchanges colors */
-#define FT_WINDOW_MARK 2 /* ... with which a window is registered */
+/* The signature of a call: kind, type, operator, root and count in 64 bits, so that a peer's call
+ * can be named. Counts from 2^36-1 on have the same signature. A receive has the signature of the
+ * matching send. */
+#define FT_SPLIT_MARK 1  /* root of the AllGather that exchanges the colors of a split */
+#define FT_WINDOW_MARK 2 /* root of the AllGather that registers a window */
 uint64_t ft_sig(const struct ft_coll *coll);
-/* An operation that compares results has the signature of their collective with these bits; no kind
- * has both of them. */
+/* The signature of a comparison is that of its collective, with these bits added. No kind has both
+ * bits. */
 #define FT_SIG_VERIFY UINT64_C(12)
 _Static_assert(FT_KINDS <= 12, "kinds are told from FT_SIG_VERIFY");
 static inline uint64_t ft_sig_call(uint64_t sig)
 {
     return (sig & FT_SIG_VERIFY) == FT_SIG_VERIFY ? sig & ~FT_SIG_VERIFY : sig;
 }
-/* "AllReduce(count 4, float32, sum)" */
+/* For example "AllReduce(count 4, float32, sum)". */
 void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes);
 
 #include "core/run/stream.h"
@@ -126,20 +131,22 @@ void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes);
 
 /* ---- parts of a communicator ----------------------------------------------------------------- */
 
-/* HELD: the next operation compares a result that other lanes still work on; like an IDLE lane,
- * this one is at no step. */
+/* HELD: the next operation compares a result on which other lanes still work. An IDLE or HELD lane
+ * is at no step. */
 enum ft_phase { FT_LANE_IDLE, FT_LANE_HELD, FT_LANE_EXCHANGE, FT_LANE_REDUCING, FT_LANE_SETTLE };
 
-/* One lane of a communicator: walks through the steps of the work's collectives. */
+/* One lane of a communicator. It walks through the steps of the work's collectives. */
 struct ft_lane {
     enum ft_phase phase;
     struct ft_op *op;
     uint64_t index;
     const struct ft_step *step;
-    struct ft_step planned;            /* `step` points here, or to one of a repeat's */
-    unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k], fwd_to[k] */
-    bool expects;                      /* the link may write the step's message where it goes */
-    bool sealed;                       /* crc is that of what the step sends */
+    /* `step` points here, or to a stored step of a repeated call */
+    struct ft_step planned;
+    unsigned sent, received, reserved; /* bit k: done for send_to[k], recv_from[k] or fwd_to[k] */
+    /* the link may write the step's message directly to its destination */
+    bool expects;
+    bool sealed; /* crc is the checksum of what the step sends */
     uint32_t crc;
     struct ft_send sends[FT_STEP_PEERS];
     struct ft_msg msgs[FT_STEP_PEERS];
@@ -156,9 +163,9 @@ static inline bool ft_lane_is_at_step(const struct ft_lane *lane)
 struct ft_p2p {
     struct ft_op *head, *tail;
     uint64_t seq;
-}; /* one peer and direction */
+}; /* for one peer and direction */
 
-/* Memory of one device that holds copies of inputs, and how far the copying is; see preserve.c. */
+/* Memory that holds copies of inputs, and how far the copying has come; see preserve.c. */
 enum ft_preserve_state {
     FT_PRESERVE_NONE,
     FT_PRESERVE_SAVING,
@@ -170,14 +177,16 @@ struct ft_preserve {
     bool streaming;
     char *side;
     size_t side_bytes;
-    const struct ft_op *op; /* copied next, from op_at of its range on, at side_at */
+    /* The operation that is copied next. op_at: bytes of its range that are done; side_at: the same
+     * in the side buffer. */
+    const struct ft_op *op;
     size_t op_at, side_at;
     struct ft_device_req req;
 };
 
 struct ft_lanes {
     struct ft_lane at[FT_LANES];
-    int n; /* of them that the running work uses */
+    int n; /* those that the running work uses */
 };
 
 #include "core/run/fast_path.h"
@@ -187,38 +196,39 @@ struct ft_comm_limits {
     bool preserve_input, verify, retry, hold;
 };
 
-/* Its groups in call order; the head may be running (work.c). */
+/* The works of a communicator in call order. The first one may be running (work.c). */
 struct ft_works {
     struct ft_work *head, *tail;
     atomic_int queued; /* submitted and not finished */
     bool running;
-    bool prepared;        /* the running work's steps have begun */
-    bool stalled;         /* nothing moved since the last tick */
-    bool announced;       /* the running work has told others where it is */
+    bool prepared;        /* the steps of the running work have begun */
+    bool stalled;         /* nothing has moved since the last tick */
+    bool announced;       /* the running work has told the others where it is */
     bool dropped;         /* a failed work holds nothing of links any more */
-    uint64_t progress_ns; /* when the running work last moved, as the engine saw it */
-    uint64_t draining_ns; /* since when a failed work waits for its transfers; 0: it does not */
+    uint64_t progress_ns; /* when the running work last made progress, as far as the engine saw */
+    /* since when a failed work has waited for its transfers; 0: it does not */
+    uint64_t draining_ns;
 };
 
-/* Calls so far, to find ranks that made different ones (calls.c). */
+/* The calls of this rank and of its peers, to find ranks that made different calls (calls.c). */
 struct ft_calls {
     uint64_t seq;  /* collectives started */
-    uint64_t done; /* collectives that are complete here */
+    uint64_t done; /* collectives that are complete on this rank */
     struct ft_call {
         uint64_t seq, sig;
     } history[FT_HISTORY];
-    struct ft_call *announced; /* [nranks] latest word of each peer */
+    struct ft_call *announced; /* [nranks] the last call that each peer told */
     bool any_announced;
 };
 
-/* Plans by collective (plans.c). */
+/* Plans, found by their collective (plans.c). */
 struct ft_plans {
     struct ft_plan_slot {
         struct ft_coll coll;
         bool valid;
         struct ft_plan plan;
     } * slots;                 /* [FT_PLAN_CACHE] */
-    struct ft_plan_slot *last; /* NULL at first */
+    struct ft_plan_slot *last; /* the last one found; NULL at first */
 };
 
 struct ft_p2p_queues {
@@ -228,57 +238,61 @@ struct ft_p2p_queues {
 /* Digests of results (verify.c). */
 struct ft_digests {
     uint32_t *all;       /* [nranks] for each comparison of the running work */
-    size_t room;         /* so many */
+    size_t room;         /* comparisons for which there is room */
     struct ft_plan plan; /* of every comparison; algo is NULL before the first */
 };
 
 /* One-sided calls (rma.c). */
 struct ft_rma {
     struct ft_window *windows;
-    uint64_t ids;      /* given to windows so far */
-    uint64_t *signals; /* [nranks] that came and were not waited for */
-    bool *
-        puts_wait; /* [nranks] a put found no room in this turn: later ones of its work wait, too */
+    uint64_t ids;      /* numbers given to windows so far */
+    uint64_t *signals; /* [nranks] signals that came and that no wait has consumed */
+    /* [nranks] a put found no room in this turn, so later puts of its work wait, too */
+    bool *puts_wait;
 };
 
-/* Why it failed, and what speaks against repeating (failure.c). */
+/* Why the communicator failed, and what prevents a repetition (failure.c). */
 struct ft_failure {
-    atomic_int status; /* FT_OK, or what ended the view; for the engine */
-    /* FT_OK, or what ended it for good; release with text, acquire by readers */
+    atomic_int status; /* FT_OK, or why the view ended. For the engine. */
+    /* FT_OK, or why the communicator failed for good. Stored with release after the text; readers
+     * use acquire. */
     atomic_int verdict;
-    int culprit;          /* rank that is to blame, -1 unknown */
-    pthread_mutex_t lock; /* of culprit, text and the view, for other threads */
+    int culprit;          /* the rank that caused it; -1: unknown */
+    pthread_mutex_t lock; /* protects culprit, text and the view for other threads */
     char text[512];
-    size_t cause_bytes; /* of text: the sentence without who told it */
-    bool quiet;         /* it came from a peer: a few are told, not all */
-    bool fresh;         /* the group floor has not seen it */
-    atomic_int untold;  /* notices that have not left; more than 0 while `fresh`, unless `quiet` */
+    size_t cause_bytes; /* bytes of text without the part that says who told it */
+    bool quiet;         /* a peer told it: this rank tells only a few others */
+    bool fresh;         /* the group floor has not seen it yet */
+    /* Notices that have not left. More than 0 while `fresh` is set, unless `quiet` is. */
+    atomic_int untold;
     atomic_int leaving; /* aborted: waits for agreements end */
-    int pins;           /* calls of users under way that count on the view: no repetition */
-    bool never;         /* a failure that no repetition helps */
-    bool p2p_passed;    /* sends, receives, puts or signals passed in this view */
-    int ends; /* a failure that came while the ranks agreed, and ends it for good; FT_OK: none */
+    /* calls of users in progress that rely on the view: they prevent a repetition */
+    int pins;
+    bool never;      /* no repetition can help */
+    bool p2p_passed; /* sends, receives, puts or signals were done in this view */
+    /* A failure that came during the agreement and ends the communicator for good. FT_OK: none. */
+    int ends;
 };
 
-struct ft_group; /* what the group floor keeps for each communicator */
+struct ft_group; /* what the group floor keeps per communicator */
 
 struct ft_comm {
     struct ft_comm *next; /* in the engine's list */
     struct ft_engine *engine;
     struct ft_group *group;
     atomic_int refs;
-    atomic_int state; /* enum ft_comm_state, changed by ft_comm_move() alone; relaxed */
+    atomic_int state; /* enum ft_comm_state. Only ft_comm_move() changes it. Relaxed. */
     uint64_t ctx;
     uint64_t opened_ns;
     char name[32];
     struct ft_view view;    /* owns its arrays */
-    struct ft_peer **peers; /* [nranks], own rank: NULL */
+    struct ft_peer **peers; /* [nranks]; NULL for this rank */
     struct ft_comm_limits limits;
-    struct ft_tuning tuning; /* the engine's, for the fewest cores that any of its hosts has */
-    int device;              /* as given to InitAll */
+    struct ft_tuning tuning; /* like the engine's, but for the host with the fewest cores */
+    int device;              /* as given to ftcclCommInitAll() */
     bool blocking;
-    int row;                 /* telemetry */
-    atomic_int nranks, rank; /* of view, for other threads; relaxed */
+    int row;                 /* of telemetry */
+    atomic_int nranks, rank; /* copies from view for other threads; relaxed */
 
     struct ft_works works;
     struct ft_calls calls;
@@ -290,93 +304,101 @@ struct ft_comm {
     struct ft_preserve preserve; /* of the running work */
     struct ft_digests digests;
     struct ft_failure failure;
-    /* The GPU's part: its queue there, from the first operation there on, read with acquire; where
-     * it tells what of its operations is on the GPU, NULL: nobody can see that; and whether streams
-     * that a failure holds go on. */
+    /* The GPU's part. gpu: its queue, made with the first operation on the GPU; read with acquire.
+     * readiness: where this rank tells which of its operations are on the GPU; NULL: no rank can
+     * see that. let_go: streams that a failure holds go on. */
     struct ft_comm_gpu *gpu;
     struct ft_readiness *readiness;
     atomic_int let_go;
 };
 
-/* What this floor keeps for each engine. */
+/* What this floor keeps per engine. */
 struct ft_run_state {
     struct ft_comm *comms;
-    struct ft_work *inbox, *inbox_tail; /* under the engine's inbox_lock */
-    struct ft_stream *null_stream;      /* the same */
+    struct ft_work *inbox, *inbox_tail; /* inbox_lock of the engine protects them */
+    struct ft_stream *null_stream;      /* likewise */
 };
-/* with a reference; NULL: the engine is closed */
+/* Returns a reference. NULL: the engine is closed. */
 struct ft_stream *ft_engine_null_stream(struct ft_engine *engine);
 
 /* ---- a communicator as this floor sees it (comm_state.c) ------------------------------------- */
 
-/* Makes its parts for the view, whose arrays are copied. FT_NOMEM; the caller unrefs it then. */
+/* Makes the parts of the communicator for the view, and copies its arrays. FT_NOMEM: the caller
+ * then unrefs the communicator. */
 int ft_run_open(struct ft_comm *comm, const struct ft_view *view);
-/* What the parts remember of a view goes: the ranks take another one. */
+/* Clears what the parts remember of a view, because the ranks take another one. */
 void ft_run_reset(struct ft_comm *comm);
 void ft_comm_ref(struct ft_comm *comm);
-void ft_comm_unref(struct ft_comm *comm); /* frees it with the last one */
-/* Moves a communicator on; the only place where its state changes. */
+void ft_comm_unref(struct ft_comm *comm); /* the last reference frees it */
+/* Changes the state of a communicator; no other function does. */
 void ft_comm_move(struct ft_comm *comm, enum ft_comm_state to);
-enum ft_comm_state ft_comm_state(const struct ft_comm *comm); /* any thread */
+enum ft_comm_state ft_comm_state(const struct ft_comm *comm); /* any thread may call it */
 int ft_comm_nranks(const struct ft_comm *comm), ft_comm_rank(const struct ft_comm *comm);
-/* The view as a call of another thread sees it; root_id is that of a rank, 0 if it has none. */
+/* The view as a call in another thread sees it. root_id: engine id of a rank; 0: there is no such
+ * rank. */
 struct ft_shape {
     int nranks, rank;
     uint64_t epoch, root_id;
 };
 struct ft_shape ft_comm_shape(struct ft_comm *comm, int root);
-/* A link of the peer goes: what communicators hold of it is given back, then it is closed. cut: as
- * if it had broken: a peer that was told goodbye would take us for dead. */
+/* Closes a link of the peer, after every communicator has given back what it holds of the link.
+ * ft_link_cut() closes it without a goodbye, as if it had broken: a peer that gets a goodbye would
+ * take this rank for dead. */
 void ft_link_drop(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 void ft_link_cut(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 void ft_link_give_back(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link);
 
 /* ---- failure (failure.c) --------------------------------------------------------------------- */
 
-/* The first failure wins; its sentence is kept; pending operations end; the group floor tells the
- * peers in its next turn. The caller holds the engine. */
+/* The communicator fails. The first failure wins, and its sentence is kept. Pending operations end.
+ * The group floor tells the peers in its next turn. The caller holds the engine. */
 void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
     FT_PRINTF(4, 5);
-/* The same by the word of another rank; teller -1: by this rank's own. */
+/* The same, as another rank told it. teller -1: this rank found it. */
 void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text);
-/* A rank was lost. If a liveness page tells an earlier cause, then that is why comm fails. */
+/* A rank was lost. If a liveness page has an earlier cause, comm fails for that cause. */
 void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...) FT_PRINTF(4, 5);
-/* A rank said why its communicator failed: bytes from outside, but for the end of the text. */
+/* What a rank says about the failure of its communicator. These are bytes from outside; only the
+ * end of the text is checked. */
 struct ft_told {
     int status, origin;
 };
 struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int origin);
-/* Operations of the communicator lost this peer. Returns the status for the caller. */
+/* Operations of the communicator lost this peer. Returns the status that the caller returns. */
 int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status);
-/* The operation that starts now was perhaps called for an earlier view: it means the same ranks.
- * false: that cannot be, and the communicator has failed. */
+/* The operation that starts now may have been called for an earlier view. Makes it name the same
+ * ranks in this view. False: that is not possible, and the communicator has failed. */
 bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op);
 
 /* ---- calls that differ (calls.c) ------------------------------------------------------------- */
 
-void ft_calls_note(struct ft_comm *comm, const struct ft_op *op); /* it starts */
-/* true: the call differs from this rank's, comm has failed */
+void ft_calls_note(struct ft_comm *comm, const struct ft_op *op); /* the operation starts */
+/* True: the peer's call differs from this rank's, and comm has failed. */
 bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig);
 void ft_calls_check_announced(struct ft_comm *comm, const struct ft_op *op);
 void ft_calls_reset(struct ft_comm *comm);
 
 /* ---- works (work.c) -------------------------------------------------------------------------- */
 
-bool ft_run_take_inbox(struct ft_engine *engine); /* what users left, into the queues */
-bool ft_run_turn(struct ft_comm *comm);           /* a turn of a communicator that has not failed */
-void ft_run_tick(struct ft_comm *comm); /* the slow part: how long the work has stood still */
-/* The head work is of a call that was made before, see fast_path.c: starts it, and ends it if what
- * it receives comes soon. */
+bool ft_run_take_inbox(struct ft_engine *engine); /* moves what users left into the queues */
+/* one turn of a communicator that has not failed */
+bool ft_run_turn(struct ft_comm *comm);
+/* the slow part of a turn: measures how long the work has stood still */
+void ft_run_tick(struct ft_comm *comm);
+/* The first work repeats an earlier call, see fast_path.c. Starts it, and ends it if its messages
+ * come soon. */
 void ft_comm_repeat(struct ft_comm *comm, int looks);
 bool ft_comm_settle(struct ft_comm *comm); /* true: nothing of the running work is in flight */
-bool ft_run_drain(struct ft_comm *comm);   /* a failed one's works end; true: something moved */
-bool ft_run_restore(struct ft_comm *comm); /* a turn of putting inputs back; true: all are */
-void ft_comm_retire(struct ft_comm *comm, int status); /* the head work is over */
-void ft_op_finish(struct ft_op *op);                   /* its steps are over */
-/* and its result is where it belongs: counts it off its work */
+/* Ends the works of a failed communicator. True: something moved. */
+bool ft_run_drain(struct ft_comm *comm);
+/* One turn of restoring inputs. True: all are restored. */
+bool ft_run_restore(struct ft_comm *comm);
+void ft_comm_retire(struct ft_comm *comm, int status); /* the first work is over */
+void ft_op_finish(struct ft_op *op);                   /* the steps of the operation are over */
+/* Its result is in place, too: counts the operation off its work. */
 void ft_op_done(struct ft_op *op);
-/* Whom the running work waits for, in words (text may be NULL), and in which operation; -1
- * unknown (waits.c). */
+/* For which rank the running work waits (-1: unknown), in which operation, and a text that says so
+ * (may be NULL); see waits.c. */
 struct ft_blocker {
     int rank;
     bool sends;
@@ -384,59 +406,64 @@ struct ft_blocker {
     uint64_t step;
 };
 struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
-/* The plan for a collective, from the cache when it was seen before (plans.c). */
+/* The plan for a collective. The cache has it if the same collective came before (plans.c). */
 int ft_comm_plan(struct ft_comm *comm, const struct ft_coll *coll, struct ft_plan *plan);
 void ft_plans_reset(struct ft_comm *comm);
 /* ---- lanes (lanes.c), point-to-point (p2p.c), one-sided calls (rma.c) ------------------------ */
 
 bool ft_lanes_turn(struct ft_comm *comm);
-void ft_lanes_start(struct ft_comm *comm); /* the head work begins */
-/* starts the steps of the repeat that is loaded, and sends */
+void ft_lanes_start(struct ft_comm *comm); /* the first work begins */
+/* Starts the steps of the repeated call that is loaded, and sends. */
 void ft_lanes_repeat(struct ft_comm *comm, struct ft_op *op);
-void ft_lanes_drop(struct ft_comm *comm); /* releases views and reservations after a failure */
-void ft_lanes_over(struct ft_comm *comm); /* no lane is at a step any more: all is settled */
+void ft_lanes_drop(struct ft_comm *comm); /* after a failure: releases views and reservations */
+/* takes all lanes from their steps, when everything has settled */
+void ft_lanes_over(struct ft_comm *comm);
 bool ft_lanes_settled(const struct ft_comm *comm); /* no pending send refers to user memory */
 bool ft_lanes_pending_to(const struct ft_comm *comm, int rank);
-/* A link of the peer goes: what the communicator holds of it is given back first. */
+/* A link of the peer is about to close: gives back what the communicator holds of it. */
 void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link);
 void ft_lanes_reset(struct ft_comm *comm);
 bool ft_p2p_turn(struct ft_comm *comm);
-void ft_p2p_reset(struct ft_comm *comm); /* nothing is queued */
+void ft_p2p_reset(struct ft_comm *comm); /* the queues must be empty */
 void ft_p2p_start(struct ft_comm *comm, struct ft_op *op);
 bool ft_rma_receive(struct ft_comm *comm);
 bool ft_rma_turn(struct ft_comm *comm);
 void ft_rma_reset(struct ft_comm *comm);
 struct ft_blocker ft_rma_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes);
-struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id); /* engine held */
+/* the caller holds the engine */
+struct ft_window *ft_window_find(const struct ft_comm *comm, uint64_t id);
 int ft_window_add(struct ft_comm *comm, void *base, size_t len_bytes, struct ft_window **out);
-/* false: there is none at that address, perhaps no more */
+/* False: there is no such window, perhaps because it was removed before. */
 bool ft_window_remove(struct ft_comm *comm, const void *window);
 
 /* ---- stages: what surrounds the steps of a work (preserve, verify, fuse, gpu) ---------------- */
 
-/* Called by work.c, in the order of its table, for every work that runs on its own queue or on a
- * stream; a stage that has nothing to do for a work says so at once. A slot may be NULL. */
+/* A stage of a work. work.c calls the stages in the order of its table for every work, on its own
+ * queue or on a stream. A stage without anything to do for a work returns at once. A function may
+ * be NULL. */
 struct ft_stage {
-    /* Before the operations start: merges or adds operations, tells the device. Fails comm. */
+    /* Before the operations start: merges or adds operations, and tells the device. On an error
+     * comm fails. */
     void (*begin)(struct ft_comm *comm, struct ft_work *work);
-    /* The operations have their plans: begins what must be over before the first step. */
+    /* The operations have their plans. Starts what must be over before the first step. */
     void (*start)(struct ft_comm *comm);
-    /* A turn of that; true: it is over, or there was none. *moved: it did something. */
+    /* One turn of what `start` began. True: it is over, or there was none. *moved: it did
+     * something. */
     bool (*prepare)(struct ft_comm *comm, bool *moved);
-    /* Results that are on their way; true: one has come. */
+    /* Brings results to their place. True: one has arrived. */
     bool (*deliver)(struct ft_comm *comm);
-    /* After a failure, that many ns ago; true: nothing of the work is in flight there. */
+    /* draining_ns after a failure: true if nothing of the work is in flight here. */
     bool (*settle)(const struct ft_comm *comm, uint64_t draining_ns);
-    /* A turn of putting back what the failed work has overwritten; true: nothing is left to do. */
+    /* One turn of restoring what the failed work has overwritten. True: nothing is left to do. */
     bool (*restore)(struct ft_comm *comm);
-    /* The work has ended with that status. */
+    /* The work has ended with this status. */
     void (*over)(struct ft_work *work, int status);
 };
 extern const struct ft_stage ft_fuse_stage, ft_verify_stage, ft_gpu_stage, ft_preserve_stage;
 
-void ft_preserve_free(struct ft_comm *comm); /* the side buffer */
-void ft_fuse_drop(struct ft_comm *comm); /* what is still being fetched is not wanted any more */
-/* With verify on, a message carries its checksum. */
+void ft_preserve_free(struct ft_comm *comm); /* frees the side buffer */
+void ft_fuse_drop(struct ft_comm *comm);     /* drops inputs that are still being fetched */
+/* With option verify, a message carries its checksum. */
 static inline void ft_verify_seal(const struct ft_comm *comm, struct ft_header *header,
                                   const void *data)
 {
@@ -448,9 +475,9 @@ static inline void ft_verify_seal(const struct ft_comm *comm, struct ft_header *
 
 /* ---- readiness of a GPU's buffers (readiness.c) ---------------------------------------------- */
 
-/* Whose messages this rank's GPU takes from their GPU's memory is told to all; and, of collectives
- * that have been reached, or of the receive that is next from a rank, whether the GPU has their
- * buffers. The caller holds the engine. */
+/* Tells all ranks whose messages this rank's GPU takes from their GPU's memory. For collectives
+ * that have been reached, and for the next receive from a rank, it tells whether their buffers are
+ * on the GPU. The caller holds the engine. */
 void ft_readiness_attach(struct ft_comm *comm);
 void ft_readiness_tell(struct ft_comm *comm);
 void ft_readiness_tell_receive(struct ft_comm *comm, int rank);

@@ -1,8 +1,7 @@
 /*
- * Host streams and the entries on them. A stream hands out tickets; an entry runs when each of its
- * streams has finished as many entries as its ticket says. One process-wide lock orders
- * submissions, so that the order on streams and the order on communicators can never cross and
- * dead-lock.
+ * Host streams and their entries. A stream gives each entry a ticket. An entry runs when each of
+ * its streams has finished as many entries as the ticket says. One lock of the process orders
+ * submissions, so the order on streams and the order on communicators can never cross and deadlock.
  */
 #include "core/run/run.h"
 
@@ -67,7 +66,7 @@ void ft_stream_fail(struct ft_stream *stream, int status, const struct ft_comm *
     pthread_mutex_unlock(&stream->lock);
 }
 
-/* To the caller, once. Under the lock. */
+/* Tells the caller the error once. The caller holds the stream's lock. */
 static int take_error_locked(struct ft_stream *stream)
 {
     int error = atomic_load_explicit(&stream->error, memory_order_relaxed);
@@ -103,7 +102,7 @@ void ft_entry_free(struct ft_entry *entry)
 {
     for (int i = 0; i < entry->nstreams; i++)
         ft_stream_release(entry->on[i].stream);
-    if (entry->in_use) { /* the communicator's own: its structs stay */
+    if (entry->in_use) { /* of the fast path: the communicator keeps the structs */
         struct ft_comm *comm = entry->works->comm;
         atomic_store_explicit(entry->in_use, 0, memory_order_release);
         ft_comm_unref(comm);
@@ -180,8 +179,9 @@ static bool has_room(void *arg)
     return atomic_load_explicit(&comm->works.queued, memory_order_relaxed) < most;
 }
 
-/* A full queue makes the caller turn the engine. The operations ahead have deadlines; without any
- * the wait still ends with the communicator, because a failure empties the queue. */
+/* If a queue is full, the caller turns the engine until there is room. The operations in the queue
+ * have deadlines. Without deadlines the wait still ends with the communicator, because a failure
+ * empties the queue. */
 static void wait_for_room(const struct ft_entry *entry)
 {
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
@@ -311,7 +311,8 @@ int ft_entry_submit(struct ft_entry *entry)
     return FT_OK;
 }
 
-/* n of its holds; all of them, as nearly always, cost no locked instruction. */
+/* Releases n holds of the entry. If these are all holds, as nearly always, that needs no locked
+ * instruction. */
 static void release_holds(struct ft_entry *entry, int n)
 {
     /* pairs with the release of other holds */
@@ -320,9 +321,10 @@ static void release_holds(struct ft_entry *entry, int n)
         ft_entry_free(entry);
 }
 
-/* The entry has ended, perhaps before earlier ones of its stream: those of a communicator that
- * failed do not wait for their turn. The stream goes on to the first that has not; its engines have
- * something to do. True: it came past this one, whose hold the caller lets go. */
+/* Takes the place of an ended entry off its stream. An entry may end before earlier ones of the
+ * stream, because those of a failed communicator do not wait. The stream advances to the first
+ * entry that has not ended, and wakes its engines. True: the stream has passed this entry, and the
+ * caller must release its hold. */
 static bool pop_slot(struct ft_slot *slot, int status, const struct ft_comm *culprit)
 {
     struct ft_stream *stream = slot->stream;
@@ -367,7 +369,7 @@ void ft_entry_work_done(struct ft_work *work, int status)
     int holds = 1;
     for (int i = 0; i < entry->nstreams; i++)
         holds += pop_slot(&entry->on[i], status, culprit);
-    /* waiters */
+    /* wakes threads that wait for the entry */
     for (work = entry->works; work && entry->nworks > 1; work = work->next_in_entry)
         ft_engine_wake(work->comm->engine);
     release_holds(entry, holds);
@@ -393,15 +395,16 @@ static bool has_reached(void *arg)
     return atomic_load_explicit(&until->stream->done, memory_order_acquire) >= until->done;
 }
 
-/* What a waiter looks at, taken under one lock. */
+/* What a waiter needs to know of a stream, read under one lock. */
 struct stream_look {
     uint64_t next, done;
     int error;
     struct ft_engine *engine;
 };
 
-/* The engine is the first unfinished entry's, with a reference; NULL: nothing unfinished. The error
- * is taken when all before ticket `all` is done; UINT64_MAX: everything that has a ticket. */
+/* engine: that of the first unfinished entry, with a reference; NULL: nothing is unfinished. The
+ * error is taken when all entries before ticket `all` are done; UINT64_MAX: all entries with a
+ * ticket. */
 static void look_at(struct ft_stream *stream, uint64_t all, struct stream_look *look)
 {
     pthread_mutex_lock(&stream->lock);
@@ -436,9 +439,9 @@ int ft_stream_wait(struct ft_stream *stream)
     }
 }
 
-/* Which NULL streams a thread means: those of the ranks it enqueued on. With a rank a thread,
- * waiting for the others' too would wait for operations that only this thread's next call can
- * complete. */
+/* The NULL streams that a thread means: those of the ranks on which it enqueued. If every rank has
+ * a thread, waiting for the streams of other ranks would wait for operations that only this
+ * thread's next call can complete. */
 static _Thread_local struct {
     uint64_t engine[32];
     int n;

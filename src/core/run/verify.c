@@ -1,23 +1,23 @@
 /*
- * Silent corruption is caught and named (option verify). Every message carries a CRC32C of its
- * header and payload, made by the sender from what it hands to the link and checked by the receiver
- * before a byte is used. A collective whose result is the same on all ranks is followed by an
- * operation that the user does not see: it gathers a digest of every rank's result, and the
- * collective is done when they have been compared. It has the number of its collective and a
- * signature of its own. With policy retry every collective has one: it is the commit round, since
- * who has all digests knows that all ranks are done with the data; without verify the digests are
- * nought.
+ * Option verify: finds silent corruption, and names the rank. Every message carries a CRC32C of its
+ * header and payload. The sender computes it from what it hands to the link, and the receiver
+ * checks it before it uses a byte. After a collective whose result is the same on all ranks, an
+ * operation that the user does not see gathers a digest of every rank's result; the collective is
+ * done when these have been compared. That operation has the number of its collective, and a
+ * signature of its own. With policy retry every collective has such an operation, as its commit
+ * round: a rank that has all digests knows that all ranks are done with the data. Without option
+ * verify these digests are 0.
  */
 #include "core/run/run.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
 
-#define NAMED_MOST 8 /* ranks in a sentence */
+#define NAMED_MOST 8 /* most ranks that a sentence names */
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* What a message was for, as its receiver sees it. */
+/* Says in words what a message was for, as its receiver sees it. */
 static void purpose(const struct ft_op *op, unsigned lane, uint64_t step, char *buf,
                     size_t len_bytes)
 {
@@ -61,7 +61,7 @@ static size_t result_bytes(const struct ft_comm *comm, const struct ft_coll *col
     case FT_ALLGATHER:
         return bytes * (size_t)comm->view.nranks;
     default:
-        return 0; /* not the same on all ranks */
+        return 0; /* its result is not the same on all ranks */
     }
 }
 
@@ -182,8 +182,8 @@ void ft_verify_compare(struct ft_comm *comm, struct ft_op *op)
 
 /* ---- who differs ----------------------------------------------------------------------------- */
 
-/* The value of more than half of the ranks, if there is one (the vote of Boyer and Moore, 1981, and
- * a count). */
+/* The value that more than half of the ranks have, if there is one (the vote of Boyer and Moore,
+ * 1981, and a count). */
 static bool majority(const uint32_t *digest, int nranks, uint32_t *value)
 {
     int votes = 0, count = 0;

@@ -4,8 +4,8 @@
 #ifndef FT_VERIFY_H
 #define FT_VERIFY_H
 
-/* What a receiver does before it uses a message: false if its checksum does not match, then comm
- * has failed. `op` is NULL for what is no operation's here. */
+/* Checks a message before the receiver uses it. False: the checksum does not match, and comm has
+ * failed. `op` is NULL if the message belongs to no operation of this rank. */
 bool ft_verify_message(struct ft_comm *comm, int from, const struct ft_msg *msg,
                        const struct ft_op *op, uint64_t step);
 static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_msg *msg,
@@ -13,16 +13,17 @@ static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_
 {
     return !comm->limits.verify || ft_verify_message(comm, from, msg, op, step);
 }
-/* of a comparison; FTCCL_ALGO is for calls of the user's */
+/* The plan of comparisons. FTCCL_ALGO does not apply to it. */
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan);
-/* the next operation of its work compares its result */
+/* True: the next operation of its work compares its result. */
 bool ft_verify_follows(const struct ft_op *op);
-/* a comparison begins: this rank's result is there. False: on the GPU, ask again */
+/* A comparison begins: takes the digest of this rank's result. False: the result is still on the
+ * GPU, call again. */
 bool ft_verify_digest(struct ft_comm *comm, struct ft_op *op);
-/* all digests are here: both are done, or comm has failed */
+/* All digests are here: both operations are done, or comm has failed. */
 void ft_verify_compare(struct ft_comm *comm, struct ft_op *op);
-/* Tells in words which of the ranks' digests differ. True: some do; *odd is the first that has not
- * what most have, -1 if no value is that of most. */
+/* Says in words which ranks have other digests. True: some have; *odd is the first rank that
+ * differs from the majority, or -1 if no value has a majority. */
 bool ft_verify_differ(const uint32_t *digest, int nranks, int *odd, char *text, size_t len_bytes);
 
 #endif

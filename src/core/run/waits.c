@@ -1,9 +1,10 @@
 /*
- * Whom the running work waits for: for people, telemetry, and notices to ranks that are behind.
+ * For which rank the running work waits. This is for people, for telemetry, and for notices to
+ * ranks that are behind.
  */
 #include "core/run/run.h"
 
-/* The rank that keeps a lane from going on; -1: none. */
+/* The rank for which a lane waits. -1: none. */
 static int lane_waits_for(const struct ft_lane *lane, bool *sends)
 {
     const struct ft_step *step = lane->step;

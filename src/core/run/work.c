@@ -1,17 +1,18 @@
 /*
- * The works of a communicator, one for each group of calls: they come from the inbox, start in call
- * order, are prepared (inputs saved and fetched), walk through their steps, and end; or they drain
- * after a failure.
+ * The works of a communicator, one for each group of calls. They come from the inbox and start in
+ * call order. Stages prepare them (save and fetch inputs), lanes walk through their steps, and they
+ * end. After a failure they drain.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* a failed communicator waits this long for its transfers, then cuts their links */
+/* How long a failed communicator waits for its transfers before it cuts their links. */
 #define SETTLE_NS 1000000000u
 
-/* In this order: fused operations are compared as one, and what they add is preserved. */
+/* The order matters: fused operations are compared as one, and inputs of added operations are
+ * preserved. */
 static const struct ft_stage *const stages[] = {&ft_fuse_stage, &ft_verify_stage, &ft_gpu_stage,
                                                 &ft_preserve_stage};
 
@@ -41,9 +42,8 @@ bool ft_run_take_inbox(struct ft_engine *engine)
 
 /* ---- starting -------------------------------------------------------------------------------- */
 
-/* Results from so many bytes on are stored past the caches: see
- * docs/decisions/0005-streaming-stores.md. In place the bytes that are overwritten have just been
- * read. */
+/* Longer results are stored past the caches: see docs/decisions/0005-streaming-stores.md. In place
+ * they are not, because the overwritten bytes have just been read. */
 #define COLD_BYTES (2u << 20)
 
 static bool has_cold_result(const struct ft_comm *comm, const struct ft_op *op)
@@ -123,7 +123,7 @@ static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
     for (struct ft_op *member = op->members; member; member = member->next)
         record_op(comm, member, op->plan.algo, now);
     if (op->members)
-        op->record = op->members->record; /* tells whom all of them wait for */
+        op->record = op->members->record; /* it says for whom all members wait */
     else
         record_op(comm, op, op->plan.algo, now);
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
@@ -143,7 +143,7 @@ static void start_steps(struct ft_comm *comm)
             ft_op_finish(op);
 }
 
-/* What has to be over before the first step. True: it is. */
+/* Turns the stages that must be over before the first step. True: they are. */
 static bool prepare_work(struct ft_comm *comm, bool *moved)
 {
     bool prepared = true;
@@ -206,7 +206,7 @@ static bool deliver(struct ft_comm *comm)
     return moved;
 }
 
-/* A turn of the work that runs; true: it is over. */
+/* One turn of the running work. True: it is over. */
 static bool turn_head(struct ft_comm *comm, bool *moved)
 {
     bool step = comm->failure.status == FT_OK && ft_lanes_turn(comm);
@@ -221,7 +221,7 @@ static bool turn_head(struct ft_comm *comm, bool *moved)
         comm->works.stalled = false;
     if (comm->failure.status != FT_OK || comm->works.head->ops_left > 0)
         return false;
-    comm->calls.done = comm->calls.seq; /* all that have started */
+    comm->calls.done = comm->calls.seq; /* all collectives that have started */
     ft_comm_retire(comm, FT_OK);
     return true;
 }
@@ -244,7 +244,7 @@ void ft_comm_repeat(struct ft_comm *comm, int looks)
 bool ft_run_turn(struct ft_comm *comm)
 {
     bool moved = false;
-    /* a few groups a turn; other communicators wait meanwhile */
+    /* Only a few groups per turn, because other communicators wait meanwhile. */
     for (int n = 0; n < 16 && comm->works.head; n++) {
         if (!comm->works.running) {
             if (!ft_entry_ready(comm->works.head->entry))
@@ -266,7 +266,8 @@ bool ft_run_turn(struct ft_comm *comm)
 
 /* ---- after a failure ------------------------------------------------------------------------- */
 
-/* A peer that takes nothing holds our buffers: its link goes, for every communicator on it. */
+/* A peer that takes no data keeps our buffers in use. Its link is cut, for every communicator on
+ * it. */
 static void cut_pending_links(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++) {
@@ -290,7 +291,7 @@ bool ft_comm_settle(struct ft_comm *comm)
                 ft_op_move(op, FT_OP_DRAINING, comm->failure.status);
         comm->works.dropped = false;
     }
-    /* a device may read and write slots of links, which others use too */
+    /* A device may still read and write slots of links, which other communicators use, too. */
     for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
         if (stages[i]->settle && !stages[i]->settle(comm, now - comm->works.draining_ns))
             return false;
@@ -305,7 +306,6 @@ bool ft_comm_settle(struct ft_comm *comm)
     return ft_lanes_settled(comm);
 }
 
-/* Ends the running work once nothing of it is in flight, and skips the queued ones. */
 bool ft_run_restore(struct ft_comm *comm)
 {
     bool restored = true;
@@ -320,7 +320,7 @@ bool ft_run_drain(struct ft_comm *comm)
     if (!ft_comm_settle(comm))
         return false;
     if (comm->works.running) {
-        deliver(comm); /* the device is idle: they have all come */
+        deliver(comm); /* the device is idle, so all results have arrived */
         if (!ft_run_restore(comm))
             return true;
         ft_lanes_over(comm);
@@ -343,7 +343,7 @@ bool ft_run_drain(struct ft_comm *comm)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-/* A tick without progress is charged to the link that the work waits for. */
+/* If a tick passed without progress, its time counts for the link on which the work waits. */
 static void record_wait(struct ft_comm *comm, uint64_t ns)
 {
     struct ft_blocker wait = ft_work_waits_for(comm, NULL, 0);
