@@ -1,15 +1,15 @@
 /*
- * fault: a decorator that makes the links of another transport slow, lossy or short-lived, as
- * FTCCL_FAULT says. It keeps the contract of transport.h, so that whatever it does could have
- * happened to the transport beneath.
+ * fault: a transport that wraps another one, and makes its links slow, lossy or short-lived, as
+ * FTCCL_FAULT says. It keeps the contract of transport.h: everything it does could also happen to
+ * the inner transport.
  *
- * All draws are functions of the seed, the two engines and the number of the message on its link: a
- * run with the same text and the same traffic does the same. The receiving side knows by that where
- * the sending side cuts a link, and reports the end as a loss although the transport beneath said
- * goodbye; so FTCCL_FAULT must be the same on both sides.
+ * Each random draw is a function of the seed, the two engines and the number of the message on its
+ * link. So a run with the same text and the same traffic does the same. From the draws the
+ * receiving side also knows where the sending side cuts a link, and reports a loss although the
+ * inner transport said goodbye. Therefore FTCCL_FAULT must be the same on both sides.
  *
- * Delays are made where messages are received: after each, the link's next one is kept back for a
- * while.
+ * Delays happen where messages are received: after each message, the next one of the link is held
+ * back for a while.
  */
 #include "transport/transport.h"
 
@@ -40,8 +40,8 @@ struct faults {
 };
 
 struct fault {
-    struct ft_transport base;           /* first */
-    const struct ft_transport_ops *ops; /* beneath */
+    struct ft_transport base;           /* must be the first field */
+    const struct ft_transport_ops *ops; /* of the inner transport */
     struct ft_transport *inner;
     struct faults faults;
     struct fault_link *links;
@@ -49,20 +49,20 @@ struct fault {
 };
 
 struct fault_link {
-    struct ft_link base; /* first */
+    struct ft_link base; /* must be the first field */
     struct fault *owner;
     struct fault_link *next;
-    struct ft_link *inner; /* NULL: refused or broken */
-    uint64_t id;           /* for the draws */
+    struct ft_link *inner; /* the inner link; NULL: refused or broken */
+    uint64_t id;           /* input of the draws */
     uint64_t taken;        /* messages sent or received so far */
-    uint64_t cut_at;       /* messages that pass; UINT64_MAX: all */
-    uint64_t gate_ns;      /* nothing is received before */
-    uint64_t break_ns;     /* a message was dropped: down then; 0: no */
+    uint64_t cut_at;       /* messages that pass before the cut; UINT64_MAX: all pass */
+    uint64_t gate_ns;      /* nothing is received before this time */
+    uint64_t break_ns;     /* when a link goes down that dropped a message; 0: never */
     struct ft_send *dropped;
-    int reserved;   /* slots out: while there are any, the link beneath has to stay */
-    bool flipped;   /* flip_after has had its message */
-    bool hidden;    /* something may have been kept back */
-    bool tell_down; /* an event of our own */
+    int reserved;   /* slots that are reserved: while there are any, the inner link must stay */
+    bool flipped;   /* flip_after has changed its message */
+    bool hidden;    /* a message may be held back */
+    bool tell_down; /* this transport must report DOWN itself */
 };
 
 enum draw { DRAW_DELAY, DRAW_STALL, DRAW_DROP, DRAW_REFUSE, DRAW_FLIP, DRAW_BIT };
@@ -159,7 +159,7 @@ static int fault_connect(struct ft_transport *t, uint64_t peer, const void *addr
             f->ops->disconnect(inner);
         return ft_fail(FT_NOMEM, "no memory for a link");
     }
-    l->tell_down = refused; /* in the next turn */
+    l->tell_down = refused; /* the next turn reports it */
     *out = &l->base;
     return FT_OK;
 }
@@ -301,7 +301,7 @@ static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, 
         struct fault_link *l = inner->user;
         if (events[n].what == FT_EVENT_ACCEPTED)
             l = add(f, inner, inner->peer, false);
-        if (l == NULL) { /* no memory to accept it */
+        if (l == NULL) { /* there is no memory to accept the link */
             f->ops->disconnect(inner);
             continue;
         }
@@ -318,8 +318,8 @@ static int fault_fd(struct ft_transport *t)
     return fault_of(t)->ops->fd(fault_of(t)->inner);
 }
 
-/* While something is kept back or about to break, nothing but time will say so: then nobody may
- * sleep. */
+/* While a message is held back, or a link is about to break, no descriptor will report it. So the
+ * engine must not sleep. */
 static bool fault_arm(struct ft_transport *t, bool on)
 {
     struct fault *f = fault_of(t);
@@ -334,7 +334,7 @@ static void fault_trim(struct ft_transport *t)
     fault_of(t)->ops->trim(fault_of(t)->inner);
 }
 
-/* Memory is registered beneath; nothing of it is kept here. */
+/* The inner transport registers memory; this one keeps nothing. */
 static int fault_reg(struct ft_transport *t, void *addr, size_t len_bytes, void **out)
 {
     return fault_of(t)->ops->reg(fault_of(t)->inner, addr, len_bytes, out);
@@ -370,12 +370,12 @@ static const struct ft_transport_ops fault_ops = {
     .unreg = fault_unreg,
 };
 
-/* One vtable for each transport that was decorated, with its name and capabilities, so that both
- * sides need not be. They stay: engines refer to them. */
+/* A table of functions for each transport that was wrapped, with its name and capabilities, so that
+ * the other side need not be wrapped. The tables are never freed: engines refer to them. */
 #define DECORATED(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 static pthread_mutex_t decorated_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
-    const struct ft_transport_ops *beneath; /* NULL: free */
+    const struct ft_transport_ops *beneath; /* the inner transport; NULL: this entry is free */
     struct ft_transport_ops ops;
 } decorated[FT_TRANSPORTS_MAX];
 
@@ -513,7 +513,7 @@ static struct fault_link *add(struct fault *f, struct ft_link *inner, uint64_t p
     return l;
 }
 
-/* What the engine reads of a link is that of the link beneath. */
+/* Copies what the engine reads of a link from the inner link. */
 static void mirror(struct fault_link *l)
 {
     const struct ft_link *inner = l->inner;
@@ -542,7 +542,8 @@ static void break_link(struct fault_link *l)
     l->tell_down = true;
 }
 
-/* Reports what happened to links by our own doing, and lets hidden messages be seen again. */
+/* Reports the events that this transport caused, and lets held messages be received when their time
+ * has come. */
 static int own_events(struct fault *f, struct ft_event *events, int max, bool *busy)
 {
     int n = 0;
@@ -566,7 +567,7 @@ static int own_events(struct fault *f, struct ft_event *events, int max, bool *b
     return n;
 }
 
-/* The next message of a channel, if it is here and not kept back. */
+/* The next message of a channel, if it has come and is not held back. */
 static int gate(struct fault_link *l, uint64_t ctx, unsigned lane, struct ft_header *h)
 {
     if (l->inner == NULL)
@@ -578,8 +579,8 @@ static int gate(struct fault_link *l, uint64_t ctx, unsigned lane, struct ft_hea
     return FT_AGAIN;
 }
 
-/* FT_OK: the message goes on. FT_SKIPPED: it was taken and is lost. Else send's or reserve's
- * answer; a reservation has no request, so it is refused when its message would be lost. */
+/* FT_OK: the message goes on. FT_SKIPPED: it was accepted and is lost. Otherwise the answer of send
+ * or reserve. A reservation has no request, so it is refused if its message would be lost. */
 static int before_send(struct fault_link *l, struct ft_send *req)
 {
     const struct fault *f = l->owner;

@@ -1,8 +1,8 @@
 /*
- * inproc.c: links between engines of one process. Slots lie in ordinary memory, in a pipe that both
- * sides count. Engines find each other in a registry under a mutex, which is taken to open,
- * connect, accept and close, never to move a message. A side that goes away marks the pipe and
- * drops its count; the other side drains it first and goes down then.
+ * inproc: links between engines of one process. The slots lie in ordinary memory, in a pipe that
+ * counts the two sides that use it. Engines find each other in a registry. Its mutex is locked to
+ * open, connect, accept and close, but never to move a message. A side that goes away marks the
+ * pipe and releases it. The other side first drains the pipe, and then goes down.
  */
 #include "transport/local.h"
 
@@ -14,8 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The descriptor that wakes a transport; counted, so that a peer never writes to a number that was
- * closed and reused. */
+/* The descriptor that wakes a transport. It is counted, so that a peer never writes to a number
+ * that was closed and used again. */
 struct bell {
     atomic_int users;
     int fd;
@@ -25,15 +25,16 @@ enum { SENDER, RECEIVER };
 
 struct pipe {
     atomic_int users;
-    /* release by the acceptor, acquire by the connector: 1, or a status that refuses */
+    /* 1, or the status with which the acceptor refuses. The acceptor stores with release; the
+     * connector loads with acquire. */
     atomic_int accepted;
-    /* 1: with a goodbye, 2: cut. Release by the side that disconnects, acquire by the other:
-     * SENDER's, RECEIVER's */
+    /* 1: after a goodbye, 2: cut. The side that disconnects stores with release; the other loads
+     * with acquire. [SENDER], [RECEIVER] */
     atomic_int gone[2];
     struct bell *bell[2];
     uint64_t from;                 /* engine id of the sender */
-    struct ft_pinned_place pinned; /* the sender's memory of the kind; no bytes: it has none */
-    bool meets;                    /* the receiver has met it; before `accepted` */
+    struct ft_pinned_place pinned; /* the sender's pinned memory; 0 bytes: it has none */
+    bool meets;                    /* the receiver has mapped it; written before `accepted` */
     struct pipe *next;             /* in the mailbox of the acceptor */
     void *memory;
     size_t len_bytes;
@@ -46,11 +47,12 @@ struct inproc_link {
 
 struct inproc {
     struct ft_local local;
-    uint64_t number; /* in the process, part of the address */
+    uint64_t number; /* unique in the process, part of the address */
     struct bell *bell;
     struct inproc *next;  /* in the registry */
-    struct pipe *mailbox; /* under the registry's lock: connections to accept */
-    /* release with a push, acquire by poll: is there something in the mailbox */
+    struct pipe *mailbox; /* connections to accept; under the registry's lock */
+    /* Whether the mailbox may have something. A push stores with release; poll loads with
+     * acquire. */
     atomic_int mail;
 };
 
@@ -112,7 +114,7 @@ static void bell_ring(struct bell *b)
 {
     uint64_t one = 1;
     if (b && write(b->fd, &one, sizeof one) < 0)
-        return; /* full: it is readable already */
+        return; /* the counter is full, so the descriptor is readable already */
 }
 
 static void pipe_drop(struct pipe *p)
@@ -294,7 +296,7 @@ static int inproc_connect(struct ft_transport *base, uint64_t peer, const void *
 static int pull(struct ft_local_link *l, uint64_t at, void *to, size_t len_bytes)
 {
     (void)l;
-    /* the kernel's copy, for the sender may free its memory meanwhile */
+    /* the kernel copies, because the sender may free its memory meanwhile */
     return ft_pull(getpid(), at, to, len_bytes);
 }
 
@@ -349,7 +351,7 @@ static void inproc_disconnect(struct ft_link *link)
     /* pairs with poll_link */
     atomic_store_explicit(&l->pipe->gone[my_side(l)], link->cut ? 2 : 1, memory_order_release);
     bell_ring(l->pipe->bell[!my_side(l)]);
-    ft_local_link_remove(&l->local); /* it marks loans in the pipe's memory */
+    ft_local_link_remove(&l->local); /* this marks loans in the pipe's memory */
     pipe_drop(l->pipe);
     free(l);
 }
@@ -379,7 +381,7 @@ static bool poll_link(struct inproc_link *l)
     /* pairs with disconnect */
     int gone = atomic_load_explicit(&l->pipe->gone[!my_side(l)], memory_order_acquire);
     any |= ft_local_link_poll(&l->local);
-    /* after all it had sent: it was marked then already */
+    /* The mark came after all messages that the other side had sent. */
     if (gone)
         ft_local_link_down(&l->local, FT_LINK, gone == 1);
     return any || gone;
@@ -407,7 +409,7 @@ static bool inproc_arm(struct ft_transport *base, bool on)
     if (!on) {
         uint64_t rung;
         if (read(t->bell->fd, &rung, sizeof rung) < 0)
-            rung = 0; /* nobody rang */
+            rung = 0; /* nobody has rung */
     }
     /* pairs with post */
     if (on && atomic_load_explicit(&t->mail, memory_order_acquire))

@@ -1,5 +1,5 @@
 /*
- * list.c: the transports that this build has, and the choice among them.
+ * The transports of this build, and how one is chosen.
  */
 #include "transport/transport.h"
 #include "transport/pull.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Best first: the first that reaches a peer is used. */
+/* Best first: an engine uses the first one that reaches a peer. */
 static const struct ft_transport_ops *const known[] = {
     &ft_transport_inproc,
     &ft_transport_shm,

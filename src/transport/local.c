@@ -1,13 +1,13 @@
 /*
- * local.c: links over shared slots, and their receiving side; local_send.c has the other.
+ * Links over shared slots, and their receiving side; local_send.c has the sending side.
  *
- * Why no channel blocks another one: descriptors are taken from the ring as they come, small
- * payloads with them, so the ring never stands still. Data slots are few; when the sender says that
- * it lacks one (`starving`), the receiver copies unclaimed messages into the landing buffers of
- * their channels and gives their slots back. Of the slots, at most half may be out as views and all
- * but two be reserved, so that some always come round. A message is copied when it has lain there
- * for SPILL_POLLS polls under starvation, because usually it is about to be received; or when the
- * receiver sleeps.
+ * Why no channel blocks another one: the receiver takes descriptors from the ring as they come, and
+ * small payloads with them, so the ring always moves. There are few data slots. When the sender
+ * says that it has no free slot (`starving`), the receiver copies unclaimed messages into the
+ * landing buffers of their channels, and gives their slots back. At most half of the slots may be
+ * in use as views, and all but two may be reserved, so some slots always become free. A message is
+ * copied only after it has been there for SPILL_POLLS polls under starvation, because usually it
+ * will be received soon; or when the receiver goes to sleep.
  */
 #include "transport/local.h"
 
@@ -42,7 +42,7 @@ void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops,
     t->pinned_most = config->chunk_bytes;
     size_t longest = ft_can_populate() ? ft_max(config->chunk_bytes, config->first_bytes)
                                        : config->chunk_bytes;
-    /* of slots that have pages only where a message has needed them */
+    /* A slot has memory pages only after a message needed them. */
     t->base.config.chunk_bytes = longest;
     ft_rxq_set_open(&t->set, longest);
 }
@@ -83,8 +83,8 @@ static void give(struct ft_local_link *l, const struct ft_slots_return *r)
     ft_local_wake_other(l);
 }
 
-/* Places of windows without a slot go back at the next poll: who waits for this message's result
- * comes first. */
+/* Gives places of the window that have no slot back at the next poll: the thread that waits for
+ * this message's result comes first. */
 static void give_later(struct ft_local_link *l)
 {
     while (l->nlater > 0)
@@ -102,7 +102,7 @@ static void consumed_small(struct ft_local_link *l, const struct ft_header *h)
         give_later(l);
 }
 
-/* The receiver has done with a message: gives its slot back and a place of the window. */
+/* The receiver has finished with a message: gives its slot and its places in the window back. */
 static void consumed(struct ft_rxq *q, struct ft_rxq_node *n)
 {
     struct ft_local_link *l = FT_CONTAINER(q, struct ft_local_link, rxq);
@@ -171,7 +171,7 @@ void ft_local_link_down(struct ft_local_link *l, int reason, bool orderly)
             take_messages(l);
     }
     if (l->base.state == FT_LINK_DOWN)
-        return; /* by what was taken */
+        return; /* what was taken has brought it down */
     l->base.state = FT_LINK_DOWN;
     ft_local_withdraw(l, UINT32_MAX);
     l->base.reason = reason;
@@ -228,7 +228,7 @@ void ft_local_unbind(struct ft_transport *base, uint64_t ctx)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* In memory of the sender's device, which this side's reaches. */
+/* Whether the payload lies in memory of the sender's device that this side's device can reach. */
 static bool devmem_of(const struct ft_local_link *l, const struct ft_slots_desc *d,
                       const struct ft_slots_place *place, const unsigned char **at)
 {
@@ -244,8 +244,8 @@ static bool devmem_of(const struct ft_local_link *l, const struct ft_slots_desc 
     return true;
 }
 
-/* Where a message's payload lies, by the sender's word, which is checked; NULL if it is away.
- * False: nowhere where it may be. */
+/* Finds where a message's payload lies: checks what the sender says. *at NULL: it must be pulled.
+ * False: the sender named a place that it may not use. */
 static bool payload_of(const struct ft_local_link *l, const struct ft_slots_desc *d,
                        const unsigned char **at, bool *pinned)
 {
@@ -344,14 +344,14 @@ static bool take_messages(struct ft_local_link *l)
     return any;
 }
 
-/* The sender has let its slots in pinned memory go: what was read there may be anything. */
+/* The sender has withdrawn its slots in pinned memory: what was read there may be wrong. */
 static bool is_unpinned(const struct ft_local_link *l)
 {
     return __atomic_load_n(ft_slots_unpinned(&l->slots), __ATOMIC_ACQUIRE);
 }
 
-/* Moves a message out of its slot and gives the slot back, but not its place in the window; not a
- * void one, which stays. */
+/* Copies a message out of its slot, and gives the slot back, but not its place in the window. A
+ * withdrawn message stays where it is. */
 static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
 {
     uint32_t bit = 1u << (n->cookie - 1);
@@ -368,7 +368,8 @@ static void spill(struct ft_local_link *l, struct ft_rxq_node *n)
     give(l, &r);
 }
 
-/* Spills unclaimed messages that are here for `age` polls under starvation. */
+/* Copies unclaimed messages out of their slots that have been there for `age` polls under
+ * starvation. */
 static bool spill_unclaimed(struct ft_local_link *l, uint32_t age)
 {
     bool any = false;
@@ -376,7 +377,8 @@ static bool spill_unclaimed(struct ft_local_link *l, uint32_t age)
         unsigned slot = (unsigned)__builtin_ctz(left);
         if (l->starved_polls - l->arrived[slot] < age)
             continue;
-        /* before the slots: a sender that lacks more than these says so again */
+        /* Clears the mark before it gives the slots back: a sender that needs more slots sets it
+         * again. */
         if (!any)
             ft_slots_fed(&l->slots);
         any = true;
@@ -385,7 +387,7 @@ static bool spill_unclaimed(struct ft_local_link *l, uint32_t age)
     return any;
 }
 
-/* A small message that comes while it is waited for need not go through the queue, if that is
+/* A small message that arrives while a caller waits for it is delivered directly, if its queue is
  * empty. */
 static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d, uint64_t ctx,
                          unsigned lane, struct ft_msg *msg)
@@ -393,11 +395,11 @@ static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d,
     if (d->slot || l->at_once || ft_rxq_queued(&l->rxq, ctx, lane))
         return false;
     msg->header = d->header;
-    /* what is checked is the copy, which the sender cannot change any more */
+    /* The copy is checked, which the sender cannot change any more. */
     atomic_signal_fence(memory_order_seq_cst);
     if (msg->header.len > FT_RXQ_SMALL_BYTES || msg->header.ctx != ctx || msg->header.lane != lane)
         return false;
-    /* messages of other channels may need its descriptor before it is released */
+    /* Messages of other channels may need its descriptor before it is released. */
     msg->data = memcpy(l->once, d->small, sizeof l->once);
     msg->owner = l;
     msg->cookie = 0;
@@ -410,7 +412,7 @@ static bool recv_at_once(struct ft_local_link *l, const struct ft_slots_desc *d,
 
 static int next_message(struct ft_local_link *l, uint64_t ctx, unsigned lane, struct ft_msg *msg)
 {
-    /* While the transport is not quiet, the next poll takes what has come on all links. */
+    /* If the transport is not quiet, the next poll takes the messages of all links. */
     bool looks = l->base.transport->quiet && l->base.state == FT_LINK_UP;
     const struct ft_slots_desc *d = looks ? ft_slots_next(&l->slots) : NULL;
     int rc = FT_AGAIN;
@@ -464,9 +466,9 @@ int ft_local_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_m
     return FT_OK;
 }
 
-/* What was read counts only if the sender stood by it when it had been read, and, since a dead
- * process's number may be another one's, was alive (pull says so). The caller asks ft_msg_intact()
- * once more before it makes anything of it. */
+/* The bytes count only if the sender had not withdrawn the message after they were read. The sender
+ * must also have been alive (pull checks that), because its process number may since belong to
+ * another process. The caller asks ft_msg_intact() once more before it uses the bytes. */
 int ft_local_fetch(struct ft_link *link, struct ft_msg *msg, void *to)
 {
     struct ft_local_link *l = ft_local_link_of(link);
@@ -531,14 +533,14 @@ bool ft_local_link_poll(struct ft_local_link *l)
     return any;
 }
 
-/* Is something there already on a link that was just armed? */
+/* Whether a link that was just armed has something to do already. */
 static bool has_work(struct ft_local_link *l)
 {
     if (l->base.sender)
         return l->wanted && ft_slots_pending(&l->slots, true);
     if (ft_slots_pending(&l->slots, false))
         return true;
-    /* nobody will receive them while we sleep */
+    /* nobody receives messages while this side sleeps */
     return ft_slots_starving(&l->slots) && spill_unclaimed(l, 0);
 }
 
@@ -571,8 +573,8 @@ void ft_local_wake(struct ft_transport *base)
             ft_local_wake_other(l);
 }
 
-/* Returns are fetched first if nobody waits for them: those who do are told by poll that something
- * moved. */
+/* Takes returns first, if no caller waits for them. Callers that wait learn from poll that
+ * something moved. */
 void ft_local_trim(struct ft_transport *base)
 {
     for (struct ft_local_link *l = FT_CONTAINER(base, struct ft_local, base)->links; l;

@@ -1,7 +1,7 @@
 /*
- * local: links over slots.h, what inproc and shm have in common: everything but how the two sides
- * find, wake and lose each other. The functions named after slots of struct ft_transport_ops stand
- * in both tables as they are.
+ * local: links over slots.h. This is what inproc and shm have in common: everything except how the
+ * two sides find, wake and lose each other. Functions named like members of struct ft_transport_ops
+ * stand in both tables.
  */
 #ifndef FT_LOCAL_H
 #define FT_LOCAL_H
@@ -10,58 +10,59 @@
 #include "transport/rxq.h"
 #include "transport/slots.h"
 
-/* half of the window of lane 0, where short collectives go: their sender need not wait for a
- * poll */
+/* Half of the window of lane 0, which short collectives use: so their sender need not wait for a
+ * poll. */
 #define FT_LOCAL_LATER 4
 
 struct ft_local_link {
     struct ft_link base;
     struct ft_slots slots;
-    struct ft_slots_return later[FT_LOCAL_LATER]; /* receiver: not given back yet */
+    struct ft_slots_return later[FT_LOCAL_LATER]; /* receiver: returns not given yet */
     int nlater;
-    /* wakes the other side, which sleeps; not called when DOWN */
+    /* wakes the other side, which sleeps; not called on a DOWN link */
     void (*ring)(struct ft_local_link *);
-    struct ft_local_link *next, **at; /* all links of the transport */
-    /* something was published or given since the other side was last woken if it slept */
+    struct ft_local_link *next, **at; /* in the list of the transport's links */
+    /* Something was published or given back since the last check whether the other side sleeps. */
     bool unrung;
     bool open;                    /* slots and queue are in use */
-    bool announce, announce_down; /* events to be told: ACCEPTED or UP, and DOWN */
-    /* sender */
+    bool announce, announce_down; /* events to report: ACCEPTED or UP, and DOWN */
+    /* of the sender: */
     struct ft_txq txq;
-    bool wanted;       /* somebody waits for returns */
-    bool starved;      /* the last search for a slot failed */
-    unsigned reserved; /* slots of reservations */
-    bool lends;        /* the receiver reads this process's arena */
-    /* and pulls messages of so many bytes out of its other memory; 0: it does not */
+    bool wanted;       /* a caller waits for returns */
+    bool starved;      /* the last call found no free slot */
+    unsigned reserved; /* number of slots in reservations */
+    bool lends;        /* the receiver can read this process's arena */
+    /* The receiver pulls messages of at least so many bytes out of this process's other memory. 0:
+     * it does not. */
     size_t pulled_least;
     struct ft_pull_seen seen;
-    uint32_t lent, withdrawn; /* a bit per loan: out; and of those, given up */
+    uint32_t lent, withdrawn; /* a bit per loan: in use; and of these, withdrawn */
     struct ft_send *loan[FT_SLOTS_LOANS];
-    /* receiver */
+    /* of the receiver: */
     struct ft_rxq rxq;
-    const unsigned char *arena; /* the sender's, read-only; NULL: it lends nothing */
+    const unsigned char *arena; /* the sender's arena, read-only; NULL: the sender lends nothing */
     size_t arena_bytes;
     uint32_t pinned; /* a bit per slot: its message lies in pinned memory */
-    /* a bit per piece of memory on the sender's device: its message is here */
+    /* A bit per piece of memory on the sender's device: its message is here. */
     uint32_t devmem;
-    /* of the sender's other memory, FT_LINK; NULL: none */
+    /* Reads the sender's other memory; FT_LINK. NULL: not possible. */
     int (*pull)(struct ft_local_link *, uint64_t at, void *to, size_t len_bytes);
-    bool at_once;                           /* a message is out that went past the queue, */
-    unsigned char once[FT_RXQ_SMALL_BYTES]; /* this one */
+    bool at_once;                           /* a message is in use that bypassed the queue: */
+    unsigned char once[FT_RXQ_SMALL_BYTES]; /* this is its payload */
     uint32_t borrowed;                      /* a bit per loan: its message is here */
-    uint32_t held, claimed; /* a bit per slot: its message is here; and a view of it is out */
+    uint32_t held, claimed; /* a bit per slot: its message is here; a view of it is in use */
     struct ft_rxq_node *holder[FT_SLOTS_MOST];
-    uint32_t starved_polls;          /* counts polls that found the sender starving */
-    uint32_t arrived[FT_SLOTS_MOST]; /* starved_polls when the slot's message came */
+    uint32_t starved_polls;          /* number of polls that found the sender starving */
+    uint32_t arrived[FT_SLOTS_MOST]; /* value of starved_polls when the slot's message came */
 };
 
 struct ft_local {
     struct ft_transport base;
     struct ft_rxq_set set;
     struct ft_local_link *links;
-    size_t pinned_most;     /* bytes of the longest message whose slot may lie in pinned memory */
-    unsigned announcements; /* links with something to announce */
-    bool unrung;            /* a link may be */
+    size_t pinned_most;     /* longest message whose slot may lie in pinned memory, in bytes */
+    unsigned announcements; /* number of events that links have to report */
+    bool unrung;            /* unrung is set on a link */
 };
 
 static inline struct ft_local_link *ft_local_link_of(struct ft_link *l)
@@ -75,35 +76,38 @@ static inline struct ft_local *ft_local_of(struct ft_local_link *l)
 
 void ft_local_open(struct ft_local *, const struct ft_transport_ops *,
                    const struct ft_transport_config *);
-void ft_local_close(struct ft_local *); /* when no link is left */
+void ft_local_close(struct ft_local *); /* only when no link is left */
 
-/* A link enters the transport's list as CONNECTING. */
+/* Adds a link to the transport's list as CONNECTING. */
 void ft_local_link_add(struct ft_local *, struct ft_local_link *, uint64_t peer, bool sender);
-/* Its memory is there; makes the queue. */
+/* To be called when the link's memory is there: makes its queues. */
 int ft_local_link_open(struct ft_local_link *);
-void ft_local_link_up(struct ft_local_link *); /* and announces it */
-/* Sender: from now on memory is lent instead of copied, where the caller of send allows it: of the
- * arena, other memory. */
+void ft_local_link_up(struct ft_local_link *); /* makes it UP and announces that */
+/* Sender: from now on memory is lent instead of copied, if the caller of send allows it. arena:
+ * memory of the arena; other: other memory. */
 void ft_local_link_lend(struct ft_local_link *, bool arena, bool other);
-/* The sender's pinned memory, from a descriptor or for -1 where it is found: kept if it can be met.
- * Sender: its own, when the receiver has met it. */
+/* Maps the sender's pinned memory, from a descriptor, or for -1 where this process finds it.
+ * Returns whether it could be mapped. The sender calls it for its own memory once the receiver has
+ * mapped that. */
 bool ft_local_link_meet(struct ft_local_link *, int fd, const struct ft_pinned_place *);
-/* What has arrived is taken first, unless `reason` is FT_PROTOCOL. Only the first call counts. */
+/* First takes what has arrived, unless `reason` is FT_PROTOCOL. Only the first call has an
+ * effect. */
 void ft_local_link_down(struct ft_local_link *, int reason, bool orderly);
-void ft_local_link_remove(struct ft_local_link *); /* from the list, queues freed */
-/* The other side, if it sleeps; not now, if the engine is about to say ft_transport_ops.wake(). */
+void ft_local_link_remove(struct ft_local_link *); /* takes it off the list, and frees its queues */
+/* Wakes the other side if it sleeps; later, if the engine is about to call
+ * ft_transport_ops.wake(). */
 void ft_local_wake_other(struct ft_local_link *);
-/* Sender: what the receiver has given back, of a link that is UP; true if anything was. The link
- * may be DOWN by it. */
+/* Sender: takes what the receiver has given back on an UP link. True: something came. The call may
+ * bring the link DOWN. */
 bool ft_local_take_returns(struct ft_local_link *);
-/* Sender: ends loans without waiting for the receiver: first the mark, then the sender may do with
- * the memory what it likes. Their numbers stay taken until the receiver has given them back. */
+/* Sender: ends loans without waiting for the receiver. After the mark is set, the sender may use
+ * the memory again. The loans' numbers stay in use until the receiver has given them back. */
 void ft_local_withdraw(struct ft_local_link *, uint32_t loans);
-/* Moves messages and returns; true if anything did. */
+/* Moves messages and returns. True: something moved. */
 bool ft_local_link_poll(struct ft_local_link *);
-/* Writes pending announcements; the number written. */
+/* Writes at most max events to report. Returns their number. */
 int ft_local_announce(struct ft_local *, struct ft_event *events, int max);
-/* Arms all links; false, and nothing armed, if something is there already. */
+/* Arms or disarms all links. If one has something to do already, arms none and returns false. */
 bool ft_local_arm_links(struct ft_local *, bool on);
 
 int ft_local_bind(struct ft_transport *, uint64_t ctx);

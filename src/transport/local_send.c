@@ -1,23 +1,22 @@
 /*
- * local_send.c: the sending side of links over shared slots.
+ * The sending side of links over shared slots.
  *
- * Loans. A payload of LOAN_BYTES or more that lies in the arena (base/arena.c) is not copied, if
- * the sender says that its request may last: the message names its place, and the receiver reads it
- * there. The request completes when the receiver has consumed the message. A sender that cannot
- * wait for that, because it failed or the link went down, first marks the loan as withdrawn in the
- * segment; a receiver looks at that mark after it has read, and never takes what it has read since
- * for the message.
+ * Loans. If a payload of LOAN_BYTES or more lies in the arena (base/arena.c), and the caller allows
+ * its request to last, the payload is not copied. The message names its place, and the receiver
+ * reads it there. The request completes when the receiver has consumed the message. A sender that
+ * cannot wait for that, because it failed or the link went down, first marks the loan as withdrawn
+ * in the segment. The receiver looks at that mark after it has read, and drops what it read if the
+ * mark is set.
  *
- * Other memory of the sender's is lent in the same way where the receiver says that it can read
- * that (pull.h) and the sender that the payload is only moved on. The receiver then has to copy it
- * before it can use it, to where it goes or to its channel's landing.
+ * Other memory of the sender is lent in the same way, if the receiver says that it can read that
+ * memory (pull.h), and the caller says that the payload is only moved. The receiver must copy such
+ * a payload before it can use it: to its destination, or to the landing buffer of its channel.
  */
 #include "transport/local.h"
 
 #include <string.h>
 
-/* shorter payloads are copied: their sender has better things to do than to wait for the
- * receiver */
+/* Shorter payloads are copied: that is cheaper than waiting for the receiver. */
 #define LOAN_BYTES 16384
 
 void ft_local_withdraw(struct ft_local_link *l, uint32_t loans)
@@ -42,7 +41,7 @@ static void withdraw_one(struct ft_send *req)
             ft_local_withdraw(l, left & -left);
 }
 
-/* A loan came back; false if it was not out. */
+/* Ends a loan that the receiver gave back. False: there was no such loan. */
 static bool take_back(struct ft_local_link *l, unsigned number)
 {
     uint32_t bit = number < FT_SLOTS_LOANS ? 1u << number : 0;
@@ -67,7 +66,7 @@ static bool take_devmem_back(struct ft_local_link *l, unsigned number)
     return true;
 }
 
-/* A slot, a loan, or memory on the device came back. */
+/* The receiver gave back a slot, a loan, or memory on the device. */
 static bool take_payload_back(struct ft_local_link *l, unsigned number)
 {
     if (number > FT_SLOTS_MOST + FT_SLOTS_LOANS)
@@ -98,7 +97,7 @@ bool ft_local_take_returns(struct ft_local_link *l)
     return any;
 }
 
-/* A place in the window of the channel and a descriptor. */
+/* Takes a place in the window of the channel, and a descriptor. */
 static int take_place(struct ft_local_link *l, const struct ft_header *h)
 {
     for (int round = 0;; round++) {
@@ -109,13 +108,13 @@ static int take_place(struct ft_local_link *l, const struct ft_header *h)
         if (round || !ft_local_take_returns(l))
             break;
         if (l->base.state == FT_LINK_DOWN)
-            return FT_LINK; /* by what came back */
+            return FT_LINK; /* what came back has brought it down */
     }
     l->wanted = true;
     return FT_AGAIN;
 }
 
-/* Control control messages do not make slots pinned: messages of the GPU want that memory. */
+/* Control messages do not use pinned slots: messages of the GPU need that memory. */
 static int take_slot(struct ft_local_link *l, const struct ft_header *h)
 {
     int slot = ft_slots_get(&l->slots);
@@ -163,7 +162,7 @@ static void publish(struct ft_local_link *l, const struct ft_header *h, uint32_t
     ft_local_wake_other(l);
 }
 
-/* Can the receiver read this payload where it lies? */
+/* Whether the receiver can read this payload where it lies. */
 static bool lendable(struct ft_local_link *l, const struct ft_header *h, const void *data,
                      bool moved, struct ft_slots_place *place)
 {
@@ -176,8 +175,8 @@ static bool lendable(struct ft_local_link *l, const struct ft_header *h, const v
            ft_pull_lendable(&l->seen, data, len_bytes, ft_now_ns(l->base.transport->config.env));
 }
 
-/* The number of a new loan, as descriptors have it, of what lies at *place; 0: this payload is to
- * be copied. */
+/* Makes a loan of the payload, which lies at *place. Returns its number as descriptors have it; 0:
+ * the payload must be copied. */
 static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const void *data,
                      struct ft_send *req, struct ft_slots_place *place)
 {
@@ -246,9 +245,9 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
     return FT_OK;
 }
 
-/* The memory is the device's, so what cannot be seen there cannot be moved out of another one's way
- * either: each context has enough of them for all its windows, and goes through the host's memory
- * where contexts share a link. */
+/* Memory on the device cannot be moved elsewhere by the receiver's CPU, so a message there may hold
+ * it for long. Each context has enough of it for all its windows. If contexts share a link, they
+ * use host memory when it is exhausted. */
 int ft_local_reserve_devmem(struct ft_link *link, const struct ft_header *h, void **slot)
 {
     struct ft_local_link *l = ft_local_link_of(link);
@@ -271,7 +270,7 @@ int ft_local_reserve_devmem(struct ft_link *link, const struct ft_header *h, voi
     return FT_OK;
 }
 
-/* The number of the data slot at an address, 0 if it is none. */
+/* The number of the data slot at an address. 0: it is not a slot. */
 static uint32_t slot_at(const struct ft_local_link *l, const void *p)
 {
     size_t offset = (size_t)((uintptr_t)p - (uintptr_t)l->slots.data);

@@ -1,7 +1,8 @@
 /*
- * Network interfaces and the few socket calls that bootstrap and the tcp transport share.
- * Stateless; any thread. Every socket is non-blocking, close-on-exec, owned (closed in a child of
- * fork), and never raises SIGPIPE as long as it is written with MSG_NOSIGNAL.
+ * Network interfaces, and the few socket calls that the bootstrap and the tcp transport share.
+ * There is no state; any thread may call these functions. Every socket is non-blocking,
+ * close-on-exec, and owned (closed in a child of fork). It raises no SIGPIPE if it is written with
+ * MSG_NOSIGNAL.
  */
 #include "transport/transport.h"
 
@@ -62,7 +63,7 @@ int ft_net_choose(const struct ft_net_address *have, int count, const char *orde
         return ft_fail(FT_INVAL, "FTCCL_SOCKET_FAMILY is '%s'; it can be AF_INET or AF_INET6",
                        family);
 
-    /* Ranks are small numbers: a pass for each keeps the machine's own order among equals. */
+    /* Ranks are small numbers. One pass for each keeps the machine's order among equal ones. */
     for (int i = 0; i < count; i++) {
         const int rank = rank_of(&have[i], order, only);
         if (rank > worst)
@@ -87,7 +88,7 @@ int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint1
             where = addresses[i];
     if (matching == 0)
         return ft_fail(FT_NOTSUP, "no network interface has an address of that family");
-    /* several: all of them */
+    /* If there are several addresses, it listens on all. */
     if (matching > 1)
         where = (struct ft_net_address){.family = family};
     where.port = port;
@@ -214,7 +215,7 @@ int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity)
     return n > 0 ? n : ft_fail(FT_INVAL, "'%s' has neither an IPv4 nor an IPv6 address", host);
 }
 
-/* family (4 or 6), loopback, port and scope in little-endian order, address */
+/* Family (4 or 6), loopback, port and scope in little-endian order, then the address. */
 void ft_net_pack(const struct ft_net_address *a, unsigned char wire[FT_NET_WIRE_BYTES])
 {
     memset(wire, 0, FT_NET_WIRE_BYTES);
@@ -254,7 +255,7 @@ const char *ft_net_text(const struct ft_net_address *a, char buf[FT_NET_TEXT_BYT
     return buf;
 }
 
-/* All of them: *out is the caller's to free. */
+/* All interfaces. The caller frees *out. */
 static int list_interfaces(struct ft_net_address **out)
 {
     struct ifaddrs *list;
@@ -282,9 +283,9 @@ static int list_interfaces(struct ft_net_address **out)
     return n;
 }
 
-/* -1: not allowed; else lower is better. The text is a list of prefixes, of exact names after '=',
- * or of either excluded after '^'; a list that includes gives its own order. Addresses that work
- * only on one link or machine come last. */
+/* Returns -1 if the address is not allowed; otherwise a lower number is better. The text is a list
+ * of prefixes; names after '=' must match exactly; either is excluded after '^'. A list that
+ * includes gives its own order. Addresses that work only on one link or machine come last. */
 static int allowed_rank(const struct ft_net_address *a, const char *order)
 {
     enum { GUEST = 64, LINK_LOCAL = 128, LOOPBACK = 256 };
@@ -311,7 +312,7 @@ static int allowed_rank(const struct ft_net_address *a, const char *order)
     return rank + (link_local(a) ? LINK_LOCAL : 0) + (a->loopback ? LOOPBACK : 0);
 }
 
-/* The same; `only` is a family, or 0 for both. */
+/* Like allowed_rank(), for one family; `only` 0: for both. */
 static int rank_of(const struct ft_net_address *a, const char *order, int only)
 {
     return a->up && (only == 0 || a->family == only) ? allowed_rank(a, order) : -1;
@@ -420,9 +421,10 @@ static int bind_source(int fd, int family)
     return FT_OK;
 }
 
-/* A link-local address names an interface of the machine that has it. Here that is the interface of
- * the same number, if it is one of ours with such an address (which it is on the same machine),
- * else the best one that has. */
+/* The scope of a link-local address is the number of an interface on the machine that has the
+ * address. If this machine has a link-local address on the interface of that number, as it does if
+ * it is the same machine, that interface is used. Otherwise the best one with a link-local
+ * address. */
 static uint32_t own_scope(uint32_t given)
 {
     struct ft_net_address own[FT_NET_ADDRESSES];

@@ -1,5 +1,5 @@
 /*
- * pull.c: see pull.h. One call of the kernel's moves at most PULL_BYTES.
+ * Reads memory of another process; see pull.h. One system call moves at most PULL_BYTES.
  */
 #include "transport/pull.h"
 
@@ -13,10 +13,12 @@
 
 #define PULL_BYTES ((size_t)1 << 20)
 #define SEEN_NS 100000000u
-/* in the core's own cache, where what loses most is the kernel's way to the pages */
+/* It fits into the core's own cache. There the kernel's way to the pages costs most, compared with
+ * the copy. */
 #define PROBE_BYTES ((size_t)64 << 10)
-#define PROBES 8 /* the fastest counts: others may want the core */
-/* times as long as memcpy: 5 to 6 on virtual Zen 3, 2.3 on Sapphire Rapids */
+#define PROBES 8 /* the fastest one counts, because other processes may need the core */
+/* A pull is slow if it takes this many times as long as memcpy: 5 to 6 on virtual Zen 3, 2.3 on
+ * Sapphire Rapids. */
 #define SLOW 3
 
 static bool readable(const void *data, size_t len_bytes)
@@ -27,8 +29,8 @@ static bool readable(const void *data, size_t len_bytes)
     return process_vm_readv(getpid(), &here, 1, there, 2, 0) == (ssize_t)sizeof ends;
 }
 
-/* Of Yama, see Documentation/admin-guide/LSM/Yama.rst of the kernel: from 1 on only parents, and
- * those with a privilege. */
+/* The level of the Yama security module, see Documentation/admin-guide/LSM/Yama.rst of the kernel.
+ * From 1 on, only parents and privileged processes may read. */
 static int yama_scope(void)
 {
     int scope = 0;
@@ -47,7 +49,7 @@ bool ft_pull_usable(void)
            (geteuid() == 0 || (yama_scope() == 0 && prctl(PR_GET_DUMPABLE) == 1));
 }
 
-/* read_ns 0: unknown */
+/* read_ns 0: unknown. */
 static struct {
     pthread_once_t once;
     uint64_t copy_ns, read_ns;
@@ -85,7 +87,8 @@ bool ft_pull_is_slow(void)
     return probe.read_ns > SLOW * probe.copy_ns;
 }
 
-/* Ranges that touch become one: a long buffer is looked at once in each SEEN_NS, piece by piece. */
+/* Ranges that touch are joined, so a long buffer is checked once in each SEEN_NS, even if it is
+ * sent in pieces. */
 bool ft_pull_lendable(struct ft_pull_seen *seen, const void *data, size_t len_bytes,
                       uint64_t now_ns)
 {

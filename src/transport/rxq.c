@@ -1,8 +1,8 @@
 /*
- * rxq.c: queues and windows of virtual channels. A context on a link is one block with the nodes of
- * all its lanes; blocks hang in a small hash table. Invariant: a node is FREE, or in its lane's
- * order array (FILLING, READY), or handed out (HELD); `busy` of its block counts the FILLING and
- * HELD ones, which outlive an unbind.
+ * Queues and windows of virtual channels. A context on a link has one block with the nodes of all
+ * its lanes; blocks are in a small hash table. Invariant: a node is FREE, or in its lane's order
+ * array (FILLING, READY), or handed out (HELD). `busy` of a block counts its FILLING and HELD
+ * nodes, which survive an unbind.
  */
 #include "transport/rxq.h"
 
@@ -11,21 +11,22 @@
 #include <sys/mman.h>
 
 struct rx_lane {
-    struct ft_rxq_node *node; /* as many as the window has places */
-    /* landings: one of small_bytes for each node, ft_window() of chunk_bytes */
+    struct ft_rxq_node *node; /* one for each place of the window */
+    /* Landing buffers: one of small_bytes for each node, and ft_window() of chunk_bytes. */
     unsigned char *small, *large;
     uint64_t free; /* bit i: node[i] is FREE */
-    /* large is where it stays; and NULL, or memory that devices reach, where that is */
+    /* placed: `large` does not move any more. pinned: NULL, or memory that devices can reach, in
+     * which `large` lies. */
     bool placed;
     void *pinned;
-    uint8_t large_free; /* likewise */
+    uint8_t large_free; /* bit i: the i-th large landing is free */
     uint8_t places_free;
-    uint8_t head, queued; /* of order[], a ring */
+    uint8_t head, queued; /* of order[], which is a ring */
     uint8_t order[FT_RXQ_DEEPEST];
-    struct ft_header expected; /* the next message, which goes */
-    void *expected_at;         /* here; NULL: none is expected, or it has begun to come */
-    struct ft_rxq_node *lent;  /* it lies there, or a part of it does */
-    bool expects;              /* the last one that came was expected */
+    struct ft_header expected; /* the next message, to be received */
+    void *expected_at;         /* here; NULL: no message is expected, or it has begun to come */
+    struct ft_rxq_node *lent;  /* the message that lies there, perhaps only a part of it */
+    bool expects;              /* the last message that came was expected */
     struct ft_pages large_pages[8];
 };
 
@@ -64,14 +65,13 @@ unsigned ft_rxq_cost(const struct ft_rxq_set *set, unsigned lane, size_t len_byt
     return len_bytes <= set->small_bytes || places == window ? 1 : places / window;
 }
 
-/* Where a GPU has to do with messages nobody reads them in their senders' memory, and no lane but
- * the first takes longer ones. */
+/* If a GPU handles messages, they are not pulled, and only the first lane takes longer ones. */
 size_t ft_rxq_longest(const struct ft_rxq_set *set, unsigned lane)
 {
     return lane == 0 || (lane <= FT_LANE_P2P && !set->pinned) ? set->first_bytes : set->chunk_bytes;
 }
 
-/* From one landing to the next. */
+/* Bytes from one landing buffer to the next. */
 static size_t stride_of(const struct ft_rxq_set *set, unsigned lane)
 {
     return ft_max(ft_round_up(ft_rxq_longest(set, lane), FT_CACHE_LINE), FT_CACHE_LINE);
@@ -96,7 +96,7 @@ static struct ft_rxq_ctx *rx_find(struct ft_rxq *q, uint64_t ctx)
     return c;
 }
 
-/* Large landings lie first, each lane's together, then the small ones. */
+/* The large landing buffers come first, those of a lane together; then the small ones. */
 static void rx_lay_out(struct ft_rxq_ctx *c, const struct ft_rxq_set *set, size_t larges_bytes)
 {
     unsigned n = 0;
@@ -181,8 +181,8 @@ static void rx_consume(struct ft_rxq *q, struct ft_rxq_node *n)
         lane->large_free |= (uint8_t)(1u << n->large);
 }
 
-/* Nothing more goes to memory of others: what has come of a message there is kept in the link's.
- * The rest of it is copied along. */
+/* From now on nothing is written to the caller's memory. A message that has begun to arrive there
+ * is copied to the link's memory, with the part that has not come yet. */
 static void expect_none(struct rx_lane *lane)
 {
     struct ft_rxq_node *n = lane->lent;
@@ -264,8 +264,8 @@ void ft_rxq_close(struct ft_rxq *q)
     q->set = NULL;
 }
 
-/* Before a lane's first long message: is there memory that devices reach? Only for what they have
- * to do with. */
+/* Before the first long message of a lane: tries to put its landing buffers into memory that
+ * devices can reach. Only lanes with data need that. */
 static void place_lane(const struct ft_rxq_set *set, struct rx_lane *lane, unsigned number)
 {
     lane->placed = true;
@@ -276,8 +276,8 @@ static void place_lane(const struct ft_rxq_set *set, struct rx_lane *lane, unsig
         lane->large = lane->pinned;
 }
 
-/* There is one: those that take a large one take so many places that no more than these fill the
- * window. */
+/* One is always free: a message that needs a large landing buffer takes so many places that the
+ * window has no room for more of them. */
 static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, struct ft_rxq_node *n)
 {
     n->large = -1;
@@ -352,7 +352,7 @@ void ft_rxq_expect(struct ft_rxq *q, const struct ft_header *h, void *to)
     lane->expected_at = to;
 }
 
-/* Is it, with so many queued before it? */
+/* Whether the message is the expected one, if `before` messages are queued before it. */
 static bool is_expected(const struct rx_lane *lane, const struct ft_header *h, unsigned before)
 {
     const struct ft_header *want = &lane->expected;
@@ -447,7 +447,7 @@ void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
 {
     struct ft_rxq_node *n = msg->owner;
     if (!n || n->state != FT_RXQ_HELD)
-        return; /* released before */
+        return; /* it was released before */
     struct ft_rxq_ctx *c = n->home;
     msg->owner = NULL;
     c->busy--;

@@ -1,14 +1,15 @@
 /*
- * shm.c: links between processes of one host. The sender makes a segment without a name, and hands
- * it to the receiver over an abstract unix socket, after both have proved the job's secret there.
- * The socket stays: its end says that the other side is gone, a byte on it wakes one that sleeps.
- * Both sides see each other's liveness page (base/liveness.c), which tells of a process's end
- * before its sockets do. Nothing is left behind by a process that is killed: segments, sockets and
- * their addresses go with the last process that has them.
+ * shm: links between processes of one host. The sender makes a segment without a name, and passes
+ * it to the receiver over an abstract unix socket, after both have proved there that they know the
+ * job's secret. The socket stays open. Its end means that the other side is gone; a byte on it
+ * wakes a side that sleeps. Each side sees the other's liveness page (base/liveness.c), which shows
+ * the end of a process earlier than its sockets. A killed process leaves nothing behind: segments,
+ * sockets and their addresses disappear with the last process that has them.
  *
- * The data path makes no system call while the other side is awake; sockets are looked at every
- * LOOK_NS, oftener while connections are being set up. Connections that have not proved anything
- * yet are at most SHM_STRANGERS, of one user, for SETUP_NS each; more wait in the listener's queue.
+ * While the other side is awake, the data path makes no system call. The sockets are polled every
+ * LOOK_NS, and more often while connections are being set up. Connections that have not proved the
+ * secret are limited: SHM_STRANGERS of them, of one user, for SETUP_NS each. More wait in the
+ * listener's queue.
  */
 #include "transport/shm.h"
 
@@ -24,14 +25,15 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define LOOK_NS 200000 /* between looks at the sockets when all is quiet */
-/* longest sleep of an engine with links: no descriptor tells of a mark on a liveness page */
+#define LOOK_NS 200000 /* between two polls of the sockets when nothing else happens */
+/* The longest sleep of an engine with links, because no descriptor reports a mark on a liveness
+ * page. */
 #define SLEEP_NS 10000000
 #define LOOK_SETUP_NS 10000 /* while a connection is being set up */
-#define LOOK_POLLS 16       /* polls between looks at the clock */
+#define LOOK_POLLS 16       /* polls between two looks at the clock */
 #define SETUP_NS 5000000000u
 
-/* What an address says. Fixed size; everything in it is checked before use. */
+/* The contents of an address. Its size is fixed; everything in it is checked before use. */
 struct address {
     uint64_t host;
     uint32_t user;
@@ -46,7 +48,7 @@ static socklen_t socket_name(struct sockaddr_un *sa, const char name[FT_SHM_NAME
 {
     memset(sa, 0, sizeof *sa);
     sa->sun_family = AF_UNIX;
-    /* the leading zero makes it abstract: no file */
+    /* A leading zero byte makes the address abstract: there is no file. */
     memcpy(sa->sun_path + 1, name, FT_SHM_NAME_BYTES);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + FT_SHM_NAME_BYTES);
 }
@@ -71,8 +73,8 @@ int ft_shm_watch(struct ft_shm *t, struct ft_shm_socket *s, uint32_t events)
     return FT_OK;
 }
 
-/* The other side learns it even if a child, forked a moment ago, still has the socket; and epoll
- * must not tell of it then. */
+/* A child that was forked a moment ago may still have the socket. Even then the other side must
+ * learn of the end, and epoll must not report the socket any more. */
 void ft_shm_socket_close(struct ft_shm *t, struct ft_shm_socket *s)
 {
     if (s->fd < 0)
@@ -85,7 +87,8 @@ void ft_shm_socket_close(struct ft_shm *t, struct ft_shm_socket *s)
     ft_fd_close(&s->fd);
 }
 
-/* One byte to the other side. A full socket has bytes that were not read, so it wakes anyway. */
+/* Sends one byte to the other side. If the socket is full, it has unread bytes, which wake the
+ * other side anyway. */
 void ft_shm_say(struct ft_shm_socket *s, unsigned char word)
 {
     if (s->fd >= 0 && send(s->fd, &word, 1, MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
@@ -181,7 +184,7 @@ static int shm_address(struct ft_transport *base, void *buf, size_t capacity_byt
     return (int)sizeof a;
 }
 
-/* The same host, and the same user: others are turned away at the socket. */
+/* True for the same host and the same user. Other users are refused at the socket. */
 static bool shm_reaches(struct ft_transport *base, const void *address, size_t len_bytes)
 {
     (void)base;
@@ -224,7 +227,7 @@ static int make_segment(struct ft_shm *t, struct ft_shm_link *l)
     return ft_local_link_open(&l->local);
 }
 
-/* Tries to reach the listener; its queue may be full for a while. */
+/* Tries to connect to the listener. Its queue may be full for a while. */
 int ft_shm_link_dial(struct ft_shm *t, struct ft_shm_link *l)
 {
     struct sockaddr_un sa;
@@ -271,7 +274,7 @@ static int shm_connect(struct ft_transport *base, uint64_t peer, const void *add
     return FT_OK;
 }
 
-/* Ends the link's set-up, whatever became of it. */
+/* Ends the set-up of the link, whatever its result. */
 void ft_shm_link_settle(struct ft_shm *t, struct ft_shm_link *l)
 {
     if (l->stage != FT_SHM_READY)
@@ -312,7 +315,7 @@ static int shm_poll(struct ft_transport *base, struct ft_event *events, int max,
     bool any = false;
     for (struct ft_local_link *l = t->local.links; l; l = l->next) {
         any |= ft_local_link_poll(l);
-        /* A link that broke its protocol; its socket must not be heard any more. */
+        /* The link broke its protocol. What its socket says must not be read any more. */
         if (l->base.state == FT_LINK_DOWN)
             ft_shm_socket_close(t, &FT_CONTAINER(l, struct ft_shm_link, local)->socket);
     }
@@ -337,12 +340,12 @@ static int shm_fd(struct ft_transport *base)
 static bool shm_arm(struct ft_transport *base, bool on)
 {
     struct ft_shm *t = FT_CONTAINER(base, struct ft_shm, local.base);
-    if (!on) { /* what woke us is on a socket: the next poll looks there */
+    if (!on) { /* what woke the engine is on a socket: the next poll looks there */
         t->looked_ns = 0;
         t->polls = LOOK_POLLS;
     }
     for (struct ft_local_link *l = t->local.links; on && t->setups && l; l = l->next) {
-        /* no event tells when to try again */
+        /* No event tells when to dial again. */
         if (FT_CONTAINER(l, struct ft_shm_link, local)->stage == FT_SHM_DIAL)
             return false;
     }

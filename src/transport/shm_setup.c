@@ -1,7 +1,7 @@
 /*
- * shm_setup.c: what happens on the sockets of the shm transport. A stranger proves itself, offers a
- * segment and becomes a receiving link; a sending link goes DIAL, AUTH, OFFER, ANSWER and is up.
- * All bytes here come from outside.
+ * What happens on the sockets of the shm transport. A stranger proves that it knows the secret,
+ * offers a segment, and becomes a receiving link. A sending link goes through DIAL, AUTH, OFFER and
+ * ANSWER, and is UP. All bytes that are read here come from outside.
  */
 #include "transport/shm.h"
 #include "transport/pull.h"
@@ -33,7 +33,7 @@ static void stranger_drop(struct ft_shm *t, struct ft_shm_stranger *s)
         ft_shm_watch(t, &t->listener, EPOLLIN);
 }
 
-/* Only processes of the same user: they could read this one's memory anyway. */
+/* Only processes of the same user may connect: these could read this process's memory anyway. */
 static bool same_user(int fd)
 {
     struct ucred who;
@@ -53,7 +53,7 @@ static void stranger_start(struct ft_shm *t, int fd, uint64_t now_ns)
     ft_auth_start(&s->auth, c->env, fd, false, c->key, c->self, 0, FT_PURPOSE_SHM, 0,
                   s->deadline_ns);
     t->setups++;
-    /* no events: the others wait */
+    /* epoll watches the listener no more: other connections wait in its queue */
     if (++t->strangers == FT_SHM_STRANGERS)
         ft_shm_watch(t, &t->listener, EPOLLONESHOT);
     if (!same_user(fd) || ft_shm_watch(t, &s->socket, EPOLLIN) != FT_OK)
@@ -76,7 +76,8 @@ static bool accept_strangers(struct ft_shm *t, uint64_t now_ns)
             break;
         FT_LOG(WARN, "shm", t->local.base.config.rank,
                "out of file descriptors: a connection was turned away");
-        /* else the connection would wait in the queue and the listener stay readable */
+        /* Otherwise the connection would wait in the queue, and the listener would stay
+         * readable. */
         ft_fd_close(&t->spare);
         fd = ft_fd_own(accept4(t->listener.fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         ft_fd_close(&fd);
@@ -86,7 +87,8 @@ static bool accept_strangers(struct ft_shm *t, uint64_t now_ns)
     return any;
 }
 
-/* Bytes with `want` descriptors; FT_AGAIN if they are not here. Owns nothing on failure. */
+/* Reads bytes with `want` descriptors. FT_AGAIN: they have not come. After a failure the caller
+ * owns no descriptor. */
 static int read_with_fds(int socket, struct iovec *iov, int *fd, int want)
 {
     union {
@@ -159,7 +161,8 @@ static int check_offer(const struct ft_shm_offer *offer, size_t chunk_bytes)
                    (unsigned long long)offer->chunk_bytes, chunk_bytes);
 }
 
-/* Says yes, with this process's liveness page. The first byte on a socket always fits. */
+/* Sends FT_SHM_ACCEPTED with this process's liveness page. The first byte on a socket always
+ * fits. */
 static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
 {
     unsigned char word = FT_SHM_ACCEPTED | (l->arena ? FT_SHM_ARENA : 0) |
@@ -170,11 +173,11 @@ static int accept_offer(struct ft_shm *t, struct ft_shm_link *l)
     return rc == FT_AGAIN ? FT_LINK : rc;
 }
 
-/* What a stranger hands over. */
+/* The descriptors that a stranger passes. */
 enum { SEGMENT, LIFE, ARENA, PINNED, FDS };
 
-/* The sender's memory, to read. Where it cannot be mapped its payloads are copied as they are
- * without; what is no arena refuses the link. */
+/* Maps the sender's arena, to read it. If it cannot be mapped, its payloads are copied as if there
+ * were none. If it is not an arena, the link is refused. */
 static int borrow(struct ft_shm *t, struct ft_shm_link *l, int fd, size_t arena_bytes)
 {
     int rc = arena_bytes && ft_param_int(FT_PARAM_LEND) ? ft_arena_map(fd, arena_bytes, &l->arena)
@@ -190,8 +193,8 @@ static int borrow(struct ft_shm *t, struct ft_shm_link *l, int fd, size_t arena_
     return FT_OK;
 }
 
-/* Only of the process whose liveness page this is: a dead one's number may be another one's, whose
- * memory is no message. */
+/* Reads only while the process of the link's liveness page is alive. After its death another
+ * process may have the same number, and its memory is not the message. */
 static int pull(struct ft_local_link *local, uint64_t at, void *to, size_t len_bytes)
 {
     struct ft_shm_link *l = FT_CONTAINER(local, struct ft_shm_link, local);
@@ -199,7 +202,7 @@ static int pull(struct ft_local_link *local, uint64_t at, void *to, size_t len_b
     return ft_liveness_alive(l->liveness) ? rc : ft_fail(FT_LINK, "the process has ended");
 }
 
-/* Can this process read the sender's memory? It has when it has seen the cookie. */
+/* Tests whether this process can read the sender's memory: it can if it reads the right cookie. */
 static void try_to_pull(struct ft_shm *t, struct ft_shm_link *l, int socket,
                         const struct ft_shm_offer *offer)
 {
@@ -223,7 +226,7 @@ static void try_to_pull(struct ft_shm *t, struct ft_shm_link *l, int socket,
             l->pid, rc ? ft_fail_text() : "it is another process's");
 }
 
-/* Makes a receiving link of it; the stranger's socket becomes the link's. */
+/* Makes a receiving link of a stranger, whose socket becomes the link's. */
 static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
                  const struct ft_shm_offer *offer)
 {
@@ -258,7 +261,7 @@ static int adopt(struct ft_shm *t, struct ft_shm_stranger *s, const int fd[FDS],
         l->socket.kind = FT_SHM_LINK;
         rc = accept_offer(t, l);
         if (rc != FT_OK)
-            l->socket.fd = -1; /* stays the stranger's */
+            l->socket.fd = -1; /* the stranger keeps it */
     }
     if (rc) {
         ft_transport_shm.disconnect(&l->local.base);
@@ -339,7 +342,7 @@ static int send_offer(struct ft_shm *t, struct ft_shm_link *l)
     return send_with_fds(l->socket.fd, &iov, fd, FDS);
 }
 
-/* A yes comes with the liveness page of the other side, a no alone. */
+/* An acceptance comes with the other side's liveness page, a refusal without. */
 static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
 {
     unsigned char word = 0;
@@ -350,7 +353,7 @@ static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
         return ft_fail(FT_LINK, "the other side hung up before it accepted the link");
     int status = FT_SHM_REFUSED - (int)word;
     bool accepted = word >= FT_SHM_ACCEPTED && word < FT_SHM_ANSWERS;
-    /* What ran out there has not run out here. */
+    /* What the other side has run out of, this side may still have. */
     if (!accepted && status >= FT_FORKED && status < FT_AGAIN)
         return ft_fail(ft_status_lost(status) == FT_LOST_PROCESS ? FT_LINK : status,
                        "the other side refused the link: %s", ft_status_text(status));
@@ -369,7 +372,7 @@ static int read_answer(struct ft_shm *t, struct ft_shm_link *l)
     return rc;
 }
 
-/* One step of the set-up of a sending link; FT_OK moved on. */
+/* One step of the set-up of a sending link. FT_OK: it has moved on. */
 static int setup_step(struct ft_shm *t, struct ft_shm_link *l)
 {
     int rc = FT_INTERNAL;
@@ -419,7 +422,7 @@ static bool setup_turn(struct ft_shm *t, struct ft_shm_link *l)
     return any;
 }
 
-/* Words of the other side on an established link, until they end. */
+/* Reads the words of the other side on an established link, until there are no more. */
 static bool listen_to(struct ft_shm *t, struct ft_shm_link *l)
 {
     unsigned char word[64];
@@ -460,13 +463,13 @@ static bool dispatch(struct ft_shm *t, struct ft_shm_socket *s, uint64_t now_ns)
     if (s->kind == FT_SHM_LISTENER)
         return accept_strangers(t, now_ns);
     if (s->fd < 0)
-        return false; /* closed by an earlier event of the same batch */
+        return false; /* an earlier event of this poll has closed it */
     if (s->kind == FT_SHM_STRANGER)
         return stranger_turn(t, FT_CONTAINER(s, struct ft_shm_stranger, socket));
     return link_turn(t, FT_CONTAINER(s, struct ft_shm_link, socket));
 }
 
-/* Deadlines, and dials that found the other side's queue full. */
+/* Checks deadlines, and dials again where the other side's queue was full. */
 static bool look_at_setups(struct ft_shm *t, uint64_t now_ns)
 {
     bool any = false;
@@ -490,7 +493,7 @@ static bool look_at_setups(struct ft_shm *t, uint64_t now_ns)
     return any;
 }
 
-/* Links whose peer's process has ended. */
+/* Finds links whose peer's process has ended. */
 static bool look_at_life(struct ft_shm *t)
 {
     bool any = false;
@@ -499,7 +502,7 @@ static bool look_at_life(struct ft_shm *t)
         if (p->base.state != FT_LINK_UP || !ft_liveness_ended(l->liveness))
             continue;
         any = true;
-        /* it may have said goodbye */
+        /* it may have said goodbye before it ended */
         for (int i = 0; i < LAST_WORDS && p->base.state == FT_LINK_UP && listen_to(t, l); i++) {}
         if (p->base.state == FT_LINK_UP)
             ft_shm_link_lost(t, l, ft_fail(FT_LINK, "the process of a peer has ended"), false);

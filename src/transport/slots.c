@@ -1,11 +1,11 @@
 /*
- * slots.c: the shared structure of slots.h. Every atomic in the segment is either a turn, by which
- * one side hands an entry to the other, or a flag of the sleeping protocol. That protocol is
- * Dekker's: the waker stores a turn (or `starving`) and then loads `armed`, the sleeper stores
- * `armed` and then loads the turn (or `starving`); all four are sequentially consistent, or have a
- * fence between them, so at least one of them sees the other. On x86 that fence is the one locked
- * instruction of a message, and it waits until the line of the message has come from the other
- * side's cache: hence a call of its own.
+ * The shared structure of slots.h. Every atomic in the segment is either a turn, by which one side
+ * hands an entry to the other, or a flag of the sleeping protocol. That protocol is Dekker's. The
+ * waker stores a turn (or `starving`), then loads `armed`. The sleeper stores `armed`, then loads
+ * the turn (or `starving`). All four are sequentially consistent, or have a fence between them, so
+ * at least one side sees the other. On x86 that fence is the only locked instruction of a message.
+ * It waits until the message's cache line has come from the other side, so it is a call of its own
+ * (ft_slots_rings()).
  */
 #include "transport/slots.h"
 
@@ -14,27 +14,27 @@
 #define SEGMENT_MAGIC 0x667463636c736c31u
 
 struct ft_slots_segment {
-    /* these three are written before the segment is shared */
+    /* These three are written before the segment is shared. */
     _Alignas(FT_CACHE_LINE) uint64_t magic;
     uint64_t chunk_bytes;
     uint64_t nslots;
-    /* Pairs with itself across sides: set by the sender, cleared by the receiver; see the protocol
-     * above. */
+    /* The sender sets it, and the receiver clears it; see the protocol above. */
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t starving;
-    /* Each set and cleared by its own side, cleared also by the other side when that rings. */
+    /* Each side sets and clears its own flag. The other side also clears it when it wakes that
+     * side. */
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t sender_armed;
     _Alignas(FT_CACHE_LINE) _Atomic uint32_t receiver_armed;
-    /* A bit per loan. Set by the sender before it lets go of the memory; pairs with
-     * ft_msg_intact(). Cleared before a loan of that number is published again. */
+    /* A bit per loan. The sender sets it before it uses the memory for something else; pairs with
+     * ft_msg_intact(). It is cleared before a loan of that number is published again. */
     _Alignas(FT_CACHE_LINE) uint32_t withdrawn;
-    uint32_t unpinned; /* likewise, 1: of all slots in pinned memory. Never cleared */
+    uint32_t unpinned; /* likewise, with value 1, for all slots in pinned memory; never cleared */
     _Alignas(FT_CACHE_LINE) struct ft_slots_return returned[FT_SLOTS_RETURNS];
     _Alignas(FT_CACHE_LINE) struct ft_slots_desc desc[FT_SLOTS_DESCS];
 };
 
 #define DATA_OFFSET ft_round_up(sizeof(struct ft_slots_segment), 4096)
 
-/* Eight slots let four lanes have two chunks each under way; small chunks get more of them, about 1
+/* Eight slots let four lanes have two chunks each in flight. Small chunks get more slots, about 1
  * MiB in all. */
 static unsigned slots_for(size_t chunk_bytes)
 {
@@ -77,7 +77,8 @@ void ft_slots_sparse(struct ft_slots *s, bool shared)
     s->shared = shared;
 }
 
-/* At least as much again as there is, so that growing messages do not stop at every page. */
+/* Allocates at least as much again as there is, so that growing messages do not stop at every
+ * page. */
 int ft_slots_allocate_more(struct ft_slots *s, unsigned slot, size_t len_bytes)
 {
     struct ft_pages *pages = &s->pages[slot];
@@ -120,8 +121,9 @@ static bool rings(_Atomic uint32_t *armed)
     return atomic_exchange_explicit(armed, 0, memory_order_seq_cst) != 0;
 }
 
-/* Ranks of one process may share a segment, which each of them maps elsewhere, and have memory of a
- * device at the same address. Then the sanitizer does not see that a turn hands that over. */
+/* Ranks of one process may map the same segment at different addresses, and have device memory at
+ * the same address. Then ThreadSanitizer does not see that a turn hands this memory over; this
+ * tells it. */
 static inline void hands_over(uint32_t slot)
 {
 #ifdef __SANITIZE_THREAD__
@@ -138,7 +140,8 @@ int ft_slots_get(struct ft_slots *s)
 {
     if (!s->free)
         return -1;
-    int slot = __builtin_ctz(s->free); /* the lowest: few slots in use stay in the cache */
+    /* the lowest: so few slots are in use, and they stay in the cache */
+    int slot = __builtin_ctz(s->free);
     s->free &= s->free - 1;
     return slot;
 }
@@ -202,7 +205,7 @@ void ft_slots_unpin(struct ft_slots *s)
     if (!s->pinned)
         return;
     __atomic_store_n(&s->segment->unpinned, 1, __ATOMIC_SEQ_CST);
-    /* so that no later store goes before the mark */
+    /* No later store may become visible before the mark. */
     (void)__atomic_load_n(&s->segment->unpinned, __ATOMIC_SEQ_CST);
     for (unsigned i = 0; i < s->nslots; i++) {
         ft_pinned_free(s->pinned, s->at[i]);
@@ -211,9 +214,9 @@ void ft_slots_unpin(struct ft_slots *s)
     devmem_trim(s, UINT32_MAX);
 }
 
-/* Only of free slots: nobody writes into them, for that is this side, and nobody reads them, for
- * the receiver has given them back, or never had them. Up to the slot's end, because a receiver may
- * have allocated more of it than this side. */
+/* Trims only free slots. Nobody writes into those, because only this side does. Nobody reads them,
+ * because the receiver has given them back or never had them. It trims up to the slot's end,
+ * because the receiver may have allocated more of the slot than this side. */
 void ft_slots_trim(struct ft_slots *s)
 {
     for (uint32_t free = s->sparse ? s->free : 0; free; free &= free - 1) {
@@ -250,13 +253,13 @@ void ft_slots_publish(struct ft_slots *s, const struct ft_header *h, uint32_t sl
 void ft_slots_withdraw(struct ft_slots *s, uint32_t loans)
 {
     __atomic_fetch_or(&s->segment->withdrawn, loans, __ATOMIC_SEQ_CST);
-    /* so that no later store goes before the mark */
+    /* No later store may become visible before the mark. */
     (void)__atomic_load_n(&s->segment->withdrawn, __ATOMIC_SEQ_CST);
 }
 
 void ft_slots_restore(struct ft_slots *s, uint32_t loans)
 {
-    /* the next publish releases it */
+    /* The next publish releases it. */
     __atomic_fetch_and(&s->segment->withdrawn, ~loans, __ATOMIC_RELAXED);
 }
 
@@ -363,7 +366,8 @@ void ft_slots_fed(struct ft_slots *s)
 
 bool ft_slots_rings(struct ft_slots *s, bool sender)
 {
-/* does not know fences; nor does it look at this protocol, which guards no data */
+/* ThreadSanitizer does not know fences. It does not check this protocol either, which guards no
+ * data. */
 #ifdef __SANITIZE_THREAD__
     static atomic_int fence;
     atomic_exchange(&fence, 0);

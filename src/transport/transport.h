@@ -1,27 +1,27 @@
 /*
- * transport: moves messages over links. A link is simplex (the sender connects), belongs to two
- * engines and is shared by all communicators between them. On a link every (context, lane) pair is
- * a virtual channel of its own: first in first out, with a fixed window of unconsumed messages, so
- * that a channel nobody reads never delays another one: ft_window() of any size and, where the
- * transport can, up to FT_WINDOW_SMALL small ones.
+ * transport: moves messages over links. A link goes in one direction: the side that connects sends.
+ * It belongs to two engines, and all communicators between them share it. On a link every (context,
+ * lane) pair is a virtual channel of its own. A channel is first in first out, with a fixed window
+ * of unconsumed messages, so a channel that nobody reads never delays another one. The window is
+ * ft_window() messages of any size and, if the transport can, up to FT_WINDOW_SMALL small ones.
  *
- * Rules. All calls but reg and unreg are made by a caller that holds the engine, and never block.
- * An accepted send completes exactly once: its req->status leaves FT_AGAIN in that call or in a
- * later poll; when a link goes down all its pending sends complete with FT_LINK. A transport
- * reports that a link is down; it never declares a peer dead. Messages for a context that is not
- * bound are counted, dropped and given back to the sender's window. What a link delivered before it
- * went down can still be received.
+ * Rules. For all calls except reg and unreg the caller holds the engine, and they never block. An
+ * accepted send completes exactly once: req->status leaves FT_AGAIN in that call or in a later
+ * poll. When a link goes down, all its pending sends complete with FT_LINK. A transport reports
+ * that a link is down; it never declares a peer dead. Messages for a context that is not bound are
+ * counted and dropped, and the sender gets their place in the window back. Messages that a link
+ * delivered before it went down can still be received.
  */
 #ifndef FT_TRANSPORT_H
 #define FT_TRANSPORT_H
 
 #include "base/base.h"
 
-#define FT_LANE_P2P 8  /* lanes 0..7 carry collectives, this one sends and receives */
+#define FT_LANE_P2P 8  /* sends and receives; lanes 0..7 carry collectives */
 #define FT_LANE_CTL 9  /* notices between engines */
 #define FT_LANE_RMA 10 /* one-sided puts and signals */
 #define FT_LANES_ALL 11
-/* of lane 0, the only one of small collectives: places come back eight at a time */
+/* Lane 0 is the only lane of small collectives. Its places come back eight at a time. */
 #define FT_WINDOW_FIRST 8
 #define FT_WINDOW_COLL 2
 #define FT_WINDOW_P2P 4
@@ -44,33 +44,35 @@ static inline int ft_window(unsigned lane)
     }
 }
 
-/* What travels with each message; transports carry it as it is. Native byte order: a link refuses
- * peers of another one. */
+/* Travels with each message; transports carry it unchanged. Native byte order: a link refuses peers
+ * of the other byte order. */
 struct ft_header {
-    uint64_t ctx; /* the communicator and its epoch */
-    uint64_t sig; /* of the call, see core/run/op.c */
-    uint32_t seq; /* of the operation in its communicator, modulo 2^32 */
+    uint64_t ctx; /* the context: the communicator and its epoch */
+    uint64_t sig; /* signature of the call, see core/run/op.c */
+    uint32_t seq; /* number of the operation in its communicator, modulo 2^32 */
     uint32_t len; /* bytes of payload, at most the transport's chunk_bytes */
     uint16_t lane;
     uint16_t step; /* modulo 2^16 */
-    uint32_t crc;  /* with verify: CRC32C of what stands before it and of the payload; else 0 */
+    /* Option verify: CRC32C of the fields before it and of the payload. Otherwise 0. */
+    uint32_t crc;
 };
 _Static_assert(sizeof(struct ft_header) == 32, "struct ft_header is a wire format");
 
-/* Embedded in its owner. Zeroed before its first use; `lasts` and `moved` may be set before each
- * send. */
+/* A pending send, embedded in its owner. Zeroed before its first use; `lasts` and `moved` may be
+ * set before each send. */
 struct ft_send {
     int status; /* FT_AGAIN while pending */
-    /* it may stay pending until the receiver has used the message: a transport need not copy the
-     * payload */
+    /* The send may stay pending until the receiver has used the message, so the transport need not
+     * copy the payload. */
     bool lasts;
-    /* and the receiver only moves the payload on: it may have to bring it itself, see fetch */
+    /* As well, the receiver only moves the payload on: it may have to bring the payload itself, see
+     * fetch. */
     bool moved;
-    /* Set by a transport that did so, NULL else: gives the message up at once. The request
-     * completes with FT_LINK; what the receiver reads from then on it does not take for the
-     * message, see ft_msg_intact(). */
+    /* Set by a transport that uses `lasts` or `moved`; otherwise NULL. Ends the send at once: the
+     * request completes with FT_LINK, and the receiver drops what it reads from then on, see
+     * ft_msg_intact(). */
     void (*withdraw)(struct ft_send *);
-    void *link; /* the transport's own */
+    void *link; /* for the transport */
 };
 static inline void ft_send_withdraw(struct ft_send *req)
 {
@@ -78,31 +80,31 @@ static inline void ft_send_withdraw(struct ft_send *req)
         req->withdraw(req);
 }
 
-/* A received message: a view of a slot or landing buffer, valid until release. */
+/* A received message: a view of a slot or a landing buffer, valid until release. */
 struct ft_msg {
     struct ft_header header;
     const void *data;
-    void *owner;     /* the transport's own */
-    uint64_t cookie; /* likewise */
-    /* data is NULL until fetch has brought the payload, which still lies with the sender; only on
-     * lanes up to FT_LANE_P2P */
+    void *owner;     /* for the transport */
+    uint64_t cookie; /* for the transport */
+    /* data is NULL until fetch has brought the payload from the sender's memory. Only on lanes up
+     * to FT_LANE_P2P. */
     bool unfetched;
-    /* data is memory of the sender's device: this side's device reads it, and nothing else;
-     * likewise */
+    /* data is memory of the sender's device; only this side's device may read it. Only on lanes up
+     * to FT_LANE_P2P. */
     bool devmem;
-    /* NULL: the payload is nobody else's; else a word in which the bit says that the sender does
-     * not */
+    /* A word in which withdrawn_bit says that the sender has withdrawn the message. NULL: it
+     * cannot. */
     uint32_t *withdrawn;
-    uint32_t withdrawn_bit; /* stand by it any more */
+    uint32_t withdrawn_bit;
 };
 
-/* Was what has been read from the view until now the message? False: whatever was made of it is
- * void; release it and wait, the sender has failed. */
+/* Whether the bytes read from the view until now were the message. False: the sender has failed;
+ * the caller drops what it made of them, releases the message and waits. */
 static inline bool ft_msg_intact(const struct ft_msg *msg)
 {
     if (!msg->withdrawn)
         return true;
-    /* No plain load: the reads of the payload must be over before this one. Pairs with
+    /* Not a plain load: all reads of the payload must be finished before it. Pairs with
      * ft_slots_withdraw(). */
     return !(__atomic_fetch_or(msg->withdrawn, 0, __ATOMIC_ACQ_REL) & msg->withdrawn_bit);
 }
@@ -115,15 +117,14 @@ struct ft_link {
     uint64_t peer; /* engine id of the other side, authenticated */
     bool sender;   /* this side sends */
     enum ft_link_state state;
-    int reason;   /* why DOWN: FT_LINK, FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_NOFILE, ... */
-    bool orderly; /* DOWN after the other side said goodbye */
-    /* set before disconnect: the other side is not to be told goodbye, for it this is a broken
-     * link */
+    int reason;   /* why it is DOWN: FT_LINK, FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_NOFILE, ... */
+    bool orderly; /* DOWN after a goodbye of the other side */
+    /* To be set before disconnect: the other side gets no goodbye, and sees a broken link. */
     bool cut;
-    /* DOWN because the peer's process has ended: proof of death; set before the event */
+    /* DOWN because the peer's process has ended, which is proof of death. Set before the event. */
     bool proof;
-    uint64_t messages, bytes; /* accepted or delivered, for telemetry */
-    void *user;               /* the engine's */
+    uint64_t messages, bytes; /* accepted or delivered; for telemetry */
+    void *user;               /* for the engine */
 };
 
 struct ft_event {
@@ -134,209 +135,213 @@ struct ft_event {
 #define FT_KEY_BYTES 32
 struct ft_transport_config {
     struct ft_env *env;
-    uint64_t self;                   /* this engine's id */
-    unsigned char key[FT_KEY_BYTES]; /* the job's secret; every connection proves it first (P9) */
-    size_t chunk_bytes;              /* largest message; the same on both ends of a link */
-    /* the same on the lanes where data goes, where it may be more; 0: as chunk_bytes */
+    uint64_t self; /* this engine's id */
+    /* the job's secret, which both sides of a connection must prove first (P9) */
+    unsigned char key[FT_KEY_BYTES];
+    size_t chunk_bytes; /* longest message in bytes, the same on both ends of a link */
+    /* The same for lanes with data, which may carry longer messages. 0: chunk_bytes. */
     size_t first_bytes;
-    int rank; /* for log lines; -1 unknown */
-    /* where buffers for long messages should lie if there is room; NULL: anywhere */
+    int rank; /* for log lines; -1: unknown */
+    /* Where buffers for long messages should lie, if there is room. NULL: anywhere. */
     struct ft_pinned *pinned;
-    /* silence after which a host counts as gone; 0: by parameter */
+    /* Silence after which a host counts as gone. 0: the parameter FTCCL_SUSPECT_MS. */
     uint64_t suspect_ms;
 };
 
 struct ft_transport {
     const struct ft_transport_ops *ops;
     struct ft_transport_config config;
-    uint64_t dropped; /* messages of unbound contexts */
-    /* the engine looks for a few messages alone: recv takes them without a poll, and nobody need be
-     * woken until wake() */
+    uint64_t dropped; /* number of messages of unbound contexts */
+    /* The engine looks only for a few messages: recv takes them without a poll, and no peer is
+     * woken before wake(). */
     bool quiet;
-    /* while it has links it must be polled this often, also by those that sleep; 0: no need */
+    /* Longest time between polls of a transport with links, also while the engine sleeps. 0: no
+     * limit. */
     uint64_t look_ns;
 };
 
 #define FT_ADDRESS_BYTES 256 /* most bytes of one transport's address */
-#define FT_TRANSPORTS_MAX 8  /* that one engine opens */
+#define FT_TRANSPORTS_MAX 8  /* most transports that one engine opens */
 
-/* Whom the links of a transport can join. A transport that does not say is a network: nobody takes
- * it for shared memory. */
+/* Which ranks a link of the transport can join. The default is a network: nobody takes it for
+ * shared memory. */
 enum ft_scope {
-    FT_SCOPE_NETWORK, /* hosts, and ranks of one host by the same way */
-    FT_SCOPE_HOST,    /* processes of one host, through memory that they share */
+    FT_SCOPE_NETWORK, /* hosts; ranks of one host in the same way */
+    FT_SCOPE_HOST,    /* processes of one host, through shared memory */
     FT_SCOPE_PROCESS, /* ranks of one process */
 };
 
-/* What a transport is. Constants, read when an engine or a communicator opens and never for an
- * operation. Whoever chooses asks these; a name is for people, endpoints and tables. */
+/* What a transport is capable of. These are constants, read when an engine or a communicator opens,
+ * never for an operation. Code that chooses a transport asks these; names are for people, endpoints
+ * and tables. */
 struct ft_transport_caps {
     enum ft_scope scope;
-    /* of a network: its endpoint moves the bytes, a core only starts and ends messages */
+    /* A network whose endpoint moves the bytes: a core only starts and ends messages. */
     bool rdma;
-    /* a receiver reads messages that it only moves on in their sender's memory, see fetch */
+    /* A receiver can read messages in their sender's memory, if it only moves them on; see
+     * fetch. */
     bool pulls;
-    /* messages from and to memory that was registered take a shorter way, see reg */
+    /* Messages from and to registered memory take a faster way; see reg. */
     bool registers;
-    /* of a network; NULL: plans count with what was measured over TCP */
+    /* Costs of a network. NULL: plans use what was measured over TCP. */
     const struct ft_network_costs *costs;
 };
 
 struct ft_transport_ops {
     const char *name;      /* at most FT_TRANSPORT_NAME_BYTES */
-    const char *nccl_name; /* what NCCL calls such a network (config.netName); NULL: nothing */
+    const char *nccl_name; /* NCCL's name for such a network (config.netName); NULL: none */
     struct ft_transport_caps caps;
-    /* Opens listeners and buffers. FT_NOTSUP: not usable on this machine (says why by ft_fail). */
+    /* Opens listeners and buffers. FT_NOTSUP: not usable on this machine; ft_fail() has the
+     * reason. */
     int (*open)(const struct ft_transport_config *, struct ft_transport **out);
-    /* Closes every link and frees everything; idempotent links are gone afterwards. Never
+    /* Closes every link and frees everything; link pointers are invalid afterwards. Never
      * blocks. */
     void (*close)(struct ft_transport *);
-    /* Writes what a peer needs to connect here; returns its length or a status. */
+    /* Writes what a peer needs in order to connect here. Returns its length in bytes, or a
+     * status. */
     int (*address)(struct ft_transport *, void *buf, size_t capacity_bytes);
-    /* Can this address be reached by this transport from here (same process, same host, some
-     * route)? Local decision. */
+    /* Whether this transport can reach the address from here (same process, same host, some route).
+     * Asks no other process. */
     bool (*reaches)(struct ft_transport *, const void *address, size_t len_bytes);
-    /* Starts a link towards the engine `peer`; it is CONNECTING and becomes UP or DOWN by a later
-     * event. The other side gets ACCEPTED after authentication. Sends on a CONNECTING link answer
-     * FT_AGAIN. */
+    /* Starts a link to the engine `peer`. The link is CONNECTING, and an event tells when it
+     * becomes UP or DOWN. The other side gets ACCEPTED after authentication. On a CONNECTING link,
+     * sends return FT_AGAIN. */
     int (*connect)(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes,
                    struct ft_link **out);
-    /* Local, immediate. Says goodbye if the link is UP and not `cut`. Frees the link: the pointer
-     * is dead afterwards. */
+    /* Takes effect at once. Says goodbye if the link is UP and not `cut`. Frees the link: the
+     * pointer is invalid afterwards. */
     void (*disconnect)(struct ft_link *);
-    /* Contexts that this engine knows. bind allocates what messages of ctx need on every link;
-     * FT_NOMEM. Unbind drops what has arrived for it; views handed out stay valid until
-     * released. */
+    /* bind: allocates what messages of ctx need on every link; FT_NOMEM. unbind: drops what has
+     * arrived for ctx; views that are in use stay valid until they are released. */
     int (*bind)(struct ft_transport *, uint64_t ctx);
     void (*unbind)(struct ft_transport *, uint64_t ctx);
-    /* FT_OK: accepted, data stays untouched until req completes: soon, whatever the receiver does,
-     * unless req->lasts. FT_AGAIN: window or buffers full, or connecting. FT_LINK: down.
-     * Zero-length messages are allowed. */
+    /* FT_OK: accepted; data must stay unchanged until req completes. That is soon, whatever the
+     * receiver does, unless req->lasts. FT_AGAIN: the window or the buffers are full, or the link
+     * connects. FT_LINK: down. A message may have no payload. */
     int (*send)(struct ft_link *, const struct ft_header *, const void *data, struct ft_send *req);
-    /* Space for a message to be written in place: FT_OK and *slot of header->len bytes, to be
-     * committed or cancelled in the same or a later turn; at most one reservation a channel at a
-     * time. Commit cannot fail and needs no req; its header, which is the one that travels, may
-     * differ from reserve's in crc. */
+    /* reserve: memory for a message that the caller writes in place. FT_OK: *slot has header->len
+     * bytes, which the caller commits or cancels in this turn or a later one. A channel has at most
+     * one reservation at a time. commit cannot fail and needs no req; its header is the one that
+     * travels, and may have another crc. */
     int (*reserve)(struct ft_link *, const struct ft_header *, void **slot);
-    /* The same in memory of this side's device, for a receiver whose device takes it there.
-     * FT_NOTSUP: no room; reserve it. NULL: it has no such memory. */
+    /* Like reserve, in memory of this side's device, for a receiver whose device can read it there.
+     * FT_NOTSUP: no room; use reserve. NULL: the transport has no such memory. */
     int (*reserve_devmem)(struct ft_link *, const struct ft_header *, void **slot);
     void (*commit)(struct ft_link *, const struct ft_header *, void *slot);
     void (*cancel)(struct ft_link *, const struct ft_header *, void *slot);
-    /* The next message of a channel, if it is here. FT_AGAIN: none. FT_LINK: none and none will
-     * come. */
+    /* Takes the next message of a channel. FT_AGAIN: none is here. FT_LINK: none is here, and none
+     * will come. */
     int (*recv)(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_msg *msg);
-    /* The caller waits for the next message of a channel: if it is `header`'s (sig, seq and len),
-     * and nothing of it has come yet, the transport may put its payload to `to`, which is then the
-     * data of recv's view. Until recv has given a message of the channel, or expect(link, header,
-     * NULL): after that nothing is written there, and what has come of the message is kept
-     * elsewhere. NULL: it receives into its own memory alone. */
+    /* The caller waits for the next message of a channel. If that has the header's sig, seq and
+     * len, and nothing of it has come yet, the transport may write its payload to `to`, which then
+     * is the data of recv's view. This ends when recv has returned a message of the channel, or
+     * with expect(link, header, NULL): then nothing is written to `to` any more, and what has come
+     * of the message is kept elsewhere. NULL: the transport receives only into its own memory. */
     void (*expect)(struct ft_link *, const struct ft_header *, void *to);
-    /* Copies the payload of a message that is `away`, out of the memory of the sender's process,
-     * and sets data: to `to`, which must hold it, or for NULL to memory of the link's. FT_AGAIN:
-     * the sender does not stand by it any more; release it and wait. FT_LINK: it cannot be read;
-     * the link is down. NULL: no message is away here. */
+    /* Copies the payload of an `unfetched` message out of the memory of the sender's process, and
+     * sets data. It copies to `to`, which must be large enough; NULL: to memory of the link.
+     * FT_AGAIN: the sender has withdrawn the message; the caller releases it and waits. FT_LINK: it
+     * cannot be read, and the link is down. NULL: no message is unfetched here. */
     int (*fetch)(struct ft_link *, struct ft_msg *msg, void *to);
-    /* Looks at it without taking it. */
+    /* Reads the header of the next message, and does not take it. Returns like recv. */
     int (*peek)(struct ft_link *, uint64_t ctx, unsigned lane, struct ft_header *header);
     void (*release)(struct ft_link *, struct ft_msg *msg);
-    /* True when the other side has consumed everything sent on this link. */
+    /* True when the other side has consumed everything that was sent on this link. */
     bool (*drained)(struct ft_link *);
-    /* Makes progress, completes sends, writes up to max events; returns their number. Sets *busy if
-     * anything moved. */
+    /* Makes progress, completes sends, and writes up to max events. Returns their number. Sets
+     * *busy if anything moved. */
     int (*poll)(struct ft_transport *, struct ft_event *events, int max, bool *busy);
-    /* Only where caps.registers says so. From now until unreg the user may send from this memory of
-     * the host and receive into it: a transport whose hardware must know memory tells it. A thread
-     * of the user calls it without the engine. It may block. Turns of the engine go on meanwhile,
-     * but no other reg or unreg of this transport. Ranges may overlap, or come again. *out is the
-     * transport's; unreg frees it. After a failure (FT_NOMEM, FT_NOTSUP, FT_SYSTEM, with a
-     * sentence) the memory can be used as before: its messages go as those of memory that is not
-     * registered. */
+    /* Only if caps.registers is set. From now until unreg the user may send from this host memory
+     * and receive into it; a transport whose hardware must know memory registers it. A thread of
+     * the user calls it and does not hold the engine. It may block. Meanwhile the engine's turns go
+     * on, but no other reg or unreg of this transport runs. Ranges may overlap or repeat. *out
+     * belongs to the transport; unreg frees it. After a failure (FT_NOMEM, FT_NOTSUP, FT_SYSTEM,
+     * with a sentence) the memory can be used as unregistered memory. */
     int (*reg)(struct ft_transport *, void *addr, size_t len_bytes, void **out);
-    /* After it neither this side nor a peer's hardware touches the memory. No message from or to it
-     * is under way, but on links that are down. Called as reg, and for all that is left before
-     * close. It may block, and cannot fail. */
+    /* Afterwards neither this side nor a peer's hardware touches the memory. No message from or to
+     * it may be in flight, except on links that are down. Called like reg, and before close for
+     * everything that is still registered. It may block, and cannot fail. */
     void (*unreg)(struct ft_transport *, void *registered);
-    /* For sleeping: a descriptor that becomes readable when a peer did something after arm(on)
-     * answered true. arm(off) when awake again. arm(on) answers false when something is already
-     * there. -1: nothing to wait on (others wake us). */
+    /* For sleeping. fd: a descriptor that becomes readable when a peer did something after arm(on)
+     * returned true; -1: there is none, and other threads wake the engine. arm(on): false if
+     * something is there already. arm(off): the engine is awake again. */
     int (*fd)(struct ft_transport *);
     bool (*arm)(struct ft_transport *, bool on);
-    /* Gives back memory that long messages have taken and none has needed since the call before. */
+    /* Gives back memory that long messages have taken, and that none has needed since the last
+     * call. */
     void (*trim)(struct ft_transport *);
-    /* Wakes those that sleep of what was sent or released while the transport was quiet. NULL: it
-     * does not know that. */
+    /* Wakes peers that sleep, for what was sent or released while the transport was quiet. NULL:
+     * the transport is never quiet. */
     void (*wake)(struct ft_transport *);
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;
-/* The same transport with the faults of FTCCL_FAULT in its links; FT_INVAL with a sentence when
- * that cannot be understood. */
+/* The same transport with the faults of FTCCL_FAULT in its links. FT_INVAL with a sentence: that
+ * text is wrong. */
 int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transport_ops **out);
 
-/* Those that FTCCL_TRANSPORTS allows, best first, NULL-terminated; FT_INVAL names an unknown one.
- * With FTCCL_FAULT set each is wrapped by the fault transport. */
+/* The transports that FTCCL_TRANSPORTS allows, best first, NULL-terminated. FT_INVAL names an
+ * unknown one. If FTCCL_FAULT is set, the fault transport wraps each. */
 int ft_transport_list(const char *list, const struct ft_transport_ops **out, int capacity);
-/* Is that the name of a network that this build has? */
+/* Whether this build has a network of that name. */
 bool ft_transport_is_network(const char *name);
-/* The text of FTCCL_TRANSPORTS for all transports inside a host and for one network, by its name or
- * NCCL's. FT_INVAL names those that there are. */
+/* Writes a text for FTCCL_TRANSPORTS that allows all transports inside a host, and one network by
+ * its name or NCCL's. FT_INVAL names the networks that exist. */
 int ft_transport_only_network(const char *name, char *out, size_t capacity_bytes);
-/* May others of this host read this process's memory, as far as it can tell? Links find out for
- * themselves. */
+/* Whether other processes of this host may read this process's memory, as far as it can tell. Each
+ * link tests it. */
 bool ft_transport_pulls(void);
 bool ft_transport_pulls_slowly(void); /* see ft_pull_is_slow() */
-/* names, interfaces and addresses found here, for ftccl-info */
+/* Prints names, interfaces and addresses of this machine, for ftccl-info. */
 void ft_transport_describe(FILE *out);
 
 /* ---- network interfaces ---------------------------------------------------------------------- */
 
-#define FT_NET_ADDRESSES 8   /* most addresses a process offers; later ones are left out */
-#define FT_NET_WIRE_BYTES 24 /* one address on the wire */
+#define FT_NET_ADDRESSES 8   /* most addresses that a process offers; later ones are left out */
+#define FT_NET_WIRE_BYTES 24 /* bytes of one address on the wire */
 #define FT_NET_TEXT_BYTES 80
 #define FT_NET_NAME_BYTES 16
 
-/* An IP address and TCP port. Link-local IPv6 addresses carry the interface's number on the machine
- * that has them. */
+/* An IP address and a TCP port. For a link-local IPv6 address, scope is the interface's number on
+ * the machine that has the address. */
 struct ft_net_address {
     int family; /* AF_INET or AF_INET6 */
     uint16_t port;
     uint32_t scope;
-    unsigned char ip[16]; /* network order; AF_INET uses the first 4 */
+    unsigned char ip[16]; /* in network order; AF_INET uses the first 4 bytes */
     bool up, loopback;
-    char name[FT_NET_NAME_BYTES]; /* of the interface; "" if it came over the wire */
+    char name[FT_NET_NAME_BYTES]; /* of the interface; "" if the address came over the wire */
 };
 
 /* This machine's addresses that FTCCL_SOCKET_IFNAME and FTCCL_SOCKET_FAMILY allow, best first,
- * loopback last; returns how many. FT_INVAL with a sentence that says what there is when they leave
- * none or cannot be understood. */
+ * loopback last. Returns their number. FT_INVAL: they allow none or are wrong; the sentence says
+ * what there is. */
 int ft_net_addresses(struct ft_net_address *out, int capacity);
-/* The choice alone, from any list: for tests. `order` is FTCCL_SOCKET_IFNAME's text, `family`
- * FTCCL_SOCKET_FAMILY's. */
+/* Only the choice, from any list, for tests. `order` is a text like FTCCL_SOCKET_IFNAME, `family`
+ * one like FTCCL_SOCKET_FAMILY. */
 int ft_net_choose(const struct ft_net_address *have, int count, const char *order,
                   const char *family, struct ft_net_address *out, int capacity);
-/* A non-blocking listening socket for those of the addresses that are of the family; port 0 takes a
- * free one, and it is written into them. FT_NOTSUP when there are none. Owned (ft_fd_own): close it
- * with ft_fd_close(). */
+/* Makes a non-blocking listening socket for those addresses that are of the family. Port 0 takes a
+ * free port, which is written into them. FT_NOTSUP: there are no such addresses. The socket is
+ * owned (ft_fd_own): close it with ft_fd_close(). */
 int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint16_t port,
                   int *fd_out);
-/* The next connection of a listener: non-blocking, TCP_NODELAY, owned. FT_AGAIN: none now.
- * FT_NOFILE: one waits, but there is no descriptor for it. Connections that broke before they were
- * taken are skipped. */
+/* Accepts the next connection of a listener: non-blocking, TCP_NODELAY, owned. FT_AGAIN: none
+ * waits. FT_NOFILE: one waits, but no descriptor is free. Skips connections that broke before they
+ * were accepted. */
 int ft_net_accept(int listener, int *fd_out);
-/* Starts a connection from FTCCL_SOCKET_SOURCE, if that is set and of the same family, with the
- * congestion control of that name; NULL: the system's choice. The socket (non-blocking,
- * TCP_NODELAY, owned) becomes writable when it is established or has failed; ft_net_connected()
- * then tells which. */
+/* Starts a connection, from FTCCL_SOCKET_SOURCE if that is set and of the same family. `congestion`
+ * names the congestion control; NULL: the system's choice. The socket (non-blocking, TCP_NODELAY,
+ * owned) becomes writable when it is established or has failed; ft_net_connected() says which. */
 int ft_net_connect(const struct ft_net_address *to, const char *congestion, int *fd_out);
 int ft_net_connected(int fd); /* FT_OK, FT_AGAIN, or FT_LINK with a sentence */
-/* "host:port", "1.2.3.4:port" or "[v6%scope]:port". Blocks in the resolver when it is a name.
- * Number found or FT_INVAL. */
+/* Accepts "host:port", "1.2.3.4:port" or "[v6%scope]:port". Blocks in the resolver if it is a name.
+ * Returns the number of addresses, or FT_INVAL. */
 int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity);
 void ft_net_pack(const struct ft_net_address *, unsigned char wire[FT_NET_WIRE_BYTES]);
-/* FT_PROTOCOL */
+/* FT_PROTOCOL: these are not the bytes of an address. */
 int ft_net_unpack(const unsigned char wire[FT_NET_WIRE_BYTES], struct ft_net_address *out);
-/* "10.0.0.1:4711", "[fe80::1%2]:4711" */
+/* For example "10.0.0.1:4711" or "[fe80::1%2]:4711". */
 const char *ft_net_text(const struct ft_net_address *, char buf[FT_NET_TEXT_BYTES]);
 
 #endif

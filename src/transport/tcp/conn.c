@@ -1,7 +1,7 @@
 /*
- * The bytes of one connection. Nothing here blocks or allocates after tcp_conn_open(); what a peer
- * says is checked before it is used, and a message is read only into the place that its channel's
- * window keeps for it.
+ * The bytes of one connection. After tcp_conn_open(), nothing here blocks or allocates memory. What
+ * a peer says is checked before it is used. A message is read only into the place that its
+ * channel's window has for it.
  */
 #include "transport/tcp/tcp.h"
 
@@ -14,9 +14,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define READS_A_TURN 16  /* then the others have their turn */
-#define WRITE_AT_ONCE 16 /* messages given to the kernel in one call */
-#define WRITE_COPIED 512 /* longest payload that is copied behind its header first */
+#define READS_A_TURN 16  /* afterwards other connections have their turn */
+#define WRITE_AT_ONCE 16 /* most messages passed to the kernel in one call */
+#define WRITE_COPIED 512 /* longest payload that is first copied behind its header */
 
 static void arrived(struct tcp_conn *c);
 static bool is_full(int err);
@@ -52,7 +52,7 @@ struct tcp_conn *tcp_conn_open(struct tcp *t, int fd, enum tcp_conn_state state,
     return c;
 }
 
-/* None is left to return. */
+/* The last credit has been returned. */
 static void no_credits(struct tcp_conn *c)
 {
     if (c->due)
@@ -72,7 +72,7 @@ void tcp_conn_close(struct tcp_conn *c)
         c->tcp->nclogged--;
     if (c->ncredits > 0)
         no_credits(c);
-    /* Closing alone is not enough while a child of fork still has the descriptor. */
+    /* If a child of fork still has the descriptor, closing it does not remove it from epoll. */
     if (c->fd >= 0)
         epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     ft_fd_close(&c->fd);
@@ -89,8 +89,8 @@ void tcp_conn_want(struct tcp_conn *c, uint32_t events)
     c->wanted = events;
 }
 
-/* recv() and send() without what makes them cancellation points, which costs a twentieth of a small
- * message. */
+/* System calls instead of recv() and send(). Those are cancellation points, which costs a twentieth
+ * of a small message's time. */
 static ssize_t receive(int fd, void *buf, size_t len_bytes)
 {
     return syscall(SYS_recvfrom, fd, buf, len_bytes, MSG_DONTWAIT, NULL, NULL);
@@ -101,8 +101,8 @@ static ssize_t transmit(int fd, const void *buf, size_t len_bytes)
     return syscall(SYS_sendto, fd, buf, len_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 }
 
-/* Where the next byte of a payload goes; NULL: it is dropped. Its message may be moved between two
- * reads. */
+/* Where the next byte of a payload goes. NULL: it is dropped. The destination may change between
+ * two reads. */
 static unsigned char *body_of(const struct tcp_conn *c)
 {
     const struct ft_rxq_node *node = c->node;
@@ -110,13 +110,14 @@ static unsigned char *body_of(const struct tcp_conn *c)
                         : NULL;
 }
 
-/* The rest of a message's payload and what follows it, in one call. *room: bytes asked for. */
+/* Reads the rest of a message's payload and what follows it, in one call. *room: bytes that were
+ * asked for. */
 static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
 {
     const size_t ahead = sizeof(c->ahead) - c->have;
     struct iovec iov[2] = {{c->node != NULL ? body_of(c) : c->tcp->scratch, body_bytes},
                            {c->ahead + c->have, ahead}};
-    /* 1: more to drop before the next header */
+    /* 1: bytes to drop are left before the next header */
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = body_bytes < c->body_left ? 1 : 2};
 
     *room = body_bytes + (m.msg_iovlen == 2 ? ahead : 0);
@@ -131,7 +132,7 @@ static int no_bytes(ssize_t n)
     return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK ? FT_OK : lost(errno);
 }
 
-/* Reads once and takes what came. *more: the kernel may have more of it. */
+/* Reads once, and processes what came. *more: the kernel may have more bytes. */
 static int read_once(struct tcp_conn *c, bool *moved, bool *more)
 {
     const size_t body_bytes = c->node != NULL ? c->body_left
@@ -169,8 +170,8 @@ static int read_some(struct tcp_conn *c, bool *moved)
     return status;
 }
 
-/* A message that is dropped may end the link, which reads the rest of all its connections: not of
- * this one, in the middle of a read. */
+/* A dropped message may end the link. That reads what is left on all its connections, but must not
+ * read this one again, in the middle of a read. */
 int tcp_conn_read(struct tcp_conn *c, bool *moved)
 {
     if (c->reading)
@@ -186,7 +187,7 @@ int tcp_conn_write(struct tcp_conn *c, bool *moved)
     return c->link->base.sender ? write_messages(c, moved) : tcp_conn_return_credits(c);
 }
 
-/* The queue has a free place: the caller looked. */
+/* The caller has checked that the queue has a free place. */
 int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *data,
                   struct ft_send *req, int buffer)
 {
@@ -228,8 +229,8 @@ static struct tcp_credit *add_credit(struct tcp_conn *c, uint64_t ctx, unsigned 
     return credit;
 }
 
-/* Credits are kept back as long as the sender has half its window left, else until a turn finds
- * nothing to do; see tcp_poll(). */
+/* A credit waits as long as the sender has half of its window left. After that it is due, and waits
+ * until a turn finds nothing to do; see tcp_poll(). */
 void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned places)
 {
     if (c->state != TCP_OPEN || c->link->failing)
@@ -272,7 +273,7 @@ int tcp_conn_return_credits(struct tcp_conn *c)
     return FT_OK;
 }
 
-/* Only between messages; if the socket has no room, the other side sees a lost link instead. */
+/* Only between two messages. If the socket has no room, the other side sees a lost link instead. */
 void tcp_conn_say_goodbye(struct tcp_conn *c)
 {
     const struct ft_header last = {.lane = TCP_GOODBYE};
@@ -291,7 +292,7 @@ void tcp_conn_say_goodbye(struct tcp_conn *c)
 void tcp_conn_await(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
-    /* not open: it has said goodbye before its siblings */
+    /* not TCP_OPEN: it has said goodbye before the link's other connections */
     if (c->awaited || t->nawaited == TCP_AWAITED || c->state != TCP_OPEN)
         return;
     t->awaited[t->nawaited++] = c;
@@ -319,7 +320,7 @@ static void arrived(struct tcp_conn *c)
     c->awaited = false;
 }
 
-/* Nothing can be written now. */
+/* The socket cannot take bytes now. */
 static bool is_full(int err)
 {
     return err == EAGAIN || err == EWOULDBLOCK || err == ENOBUFS;
@@ -331,7 +332,7 @@ static int lost(int err)
                    "a connection broke: %s", strerror(err));
 }
 
-/* Takes whole headers, and what there is of the last one's payload, out of ahead[]. */
+/* Processes the whole headers in ahead[], and what ahead[] has of the last one's payload. */
 static int parse_messages(struct tcp_conn *c)
 {
     size_t at = 0;
@@ -430,7 +431,7 @@ static int parse_credits(struct tcp_conn *c)
     return FT_OK;
 }
 
-/* One small message alone, from one piece of memory: so the call is cheaper. */
+/* Writes one small message from one piece of memory, because that call is cheaper. */
 static ssize_t give_small(struct tcp_conn *c, const struct tcp_out *o, size_t *total)
 {
     unsigned char bytes[sizeof(o->header) + WRITE_COPIED];
@@ -441,7 +442,7 @@ static ssize_t give_small(struct tcp_conn *c, const struct tcp_out *o, size_t *t
     return transmit(c->fd, bytes + c->out_done, *total);
 }
 
-/* The first messages of the queue, or what is left of them. *total: their bytes. */
+/* Writes the first messages of the queue, or what is left of them. *total: their bytes. */
 static ssize_t give(struct tcp_conn *c, size_t *total)
 {
     struct iovec iov[2 * WRITE_AT_ONCE];

@@ -1,8 +1,8 @@
 /*
- * Links and how they come to be. The sender dials all connections of a link at one address of the
- * peer, then the next address if that fails; the receiver keeps authenticated connections until all
- * of one link are there. Whoever has not proved itself is bounded in number and time, and the rest
- * of the world waits in the kernel's queue.
+ * Links, and how they are made. The sender dials all connections of a link at one address of the
+ * peer. If that fails, it tries the next address. The receiver keeps authenticated connections
+ * until all connections of a link have come. Unauthenticated connections are limited in number and
+ * time; more of them wait in the kernel's queue.
  */
 #include "transport/tcp/tcp.h"
 
@@ -14,7 +14,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-/* ft_auth's detail: index and number of the connection, and which of the peer's links it is for */
+/* The detail of ft_auth: index and number of connections, and which of the peer's links the
+ * connection is for. */
 static uint32_t detail_of(int index, int count, uint16_t generation)
 {
     return (uint32_t)(index | count << 8) | (uint32_t)generation << 16;
@@ -74,7 +75,7 @@ int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *
     t->nmaking++;
     if (status == FT_OK)
         status = dial(l);
-    if (elsewhere(status) && l->naddresses > 0) { /* reported like a later failure */
+    if (elsewhere(status) && l->naddresses > 0) { /* it is reported like a later failure */
         tcp_link_down(l, FT_LINK);
         status = FT_OK;
     }
@@ -129,7 +130,7 @@ void tcp_link_down(struct tcp_link *l, int reason)
     FT_LOG(INFO, "net", l->tcp->base.config.rank, "tcp link %s engine %016" PRIx64 " is down: %s",
            l->base.sender ? "to" : "from", l->base.peer,
            l->base.orderly ? "the other side closed it" : ft_fail_text());
-    /* What the other connections have brought already can still be received. */
+    /* What the other connections have already delivered can still be received. */
     l->failing = true;
     for (int i = 0; i < l->nconns && !l->base.sender; i++) {
         bool moved;
@@ -161,7 +162,8 @@ void tcp_link_trim(struct tcp_link *l)
     }
 }
 
-/* Where it lies is decided when it is used first for what devices have to do with. */
+/* Its place is chosen when it is first used on a lane with data: if possible, where devices can
+ * reach it. */
 unsigned char *tcp_link_buffer(struct tcp_link *l, int i, unsigned lane)
 {
     if (lane <= FT_LANE_P2P && !(l->placed & 1u << i)) {
@@ -171,8 +173,8 @@ unsigned char *tcp_link_buffer(struct tcp_link *l, int i, unsigned lane)
     return l->pinned[i] != NULL ? l->pinned[i] : l->buffers + (size_t)i * l->tcp->buffer_bytes;
 }
 
-/* A sender is done with a connection once it has said so on it, and with the link once it has on
- * all. A receiver that says it takes nothing more, on any. */
+/* After a sender's goodbye on a connection, nothing more comes there. After its goodbyes on all
+ * connections, the link ends. A receiver that says goodbye on any connection takes nothing more. */
 void tcp_link_goodbye(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
@@ -201,7 +203,7 @@ void tcp_conn_event(struct tcp_conn *c, uint32_t events, bool *moved)
         return;
     case TCP_JOINED:
         retire(c);
-        return; /* it is watched for nothing but its end */
+        return; /* now epoll reports only its end */
     case TCP_SHUT:
         return;
     case TCP_OPEN:
@@ -230,7 +232,7 @@ void tcp_accept(struct tcp *t, int listener, bool *moved)
         int status = ft_net_accept(listener, &fd);
         if (status == FT_AGAIN)
             return;
-        /* the connection stays in the kernel until there is a descriptor for it */
+        /* The connection stays in the kernel until there is a descriptor for it. */
         if (status != FT_OK) {
             if (!t->short_told)
                 FT_LOG(WARN, "net", config->rank, "%s", ft_fail_text());
@@ -277,14 +279,14 @@ void tcp_check_deadlines(struct tcp *t, uint64_t now_ns, bool *moved)
         listen_again(t, true);
 }
 
-/* Failures that another address of the peer may not have. */
+/* Whether another address of the peer may not have this failure. */
 static bool elsewhere(int status)
 {
     return status == FT_LINK || status == FT_TIMEOUT || status == FT_PROTOCOL ||
            status == FT_SYSTEM || status == FT_NOTSUP;
 }
 
-/* Starts with the next address that can be dialled at all. */
+/* Starts to dial the next address that can be dialled at all. */
 static int dial(struct tcp_link *l)
 {
     int status = FT_LINK;
@@ -342,7 +344,8 @@ static void retire_conns(struct tcp_link *l)
             retire(l->conn[i]);
 }
 
-/* This address did not do; a peer that refuses us for what we are is not asked again elsewhere. */
+/* This address failed. If the peer refused this rank for what it is, other addresses are not
+ * tried. */
 static void making_failed(struct tcp_link *l, int status)
 {
     retire_conns(l);
@@ -360,7 +363,7 @@ static void made(struct tcp_link *l)
     announce(l);
 }
 
-/* A connection that is dialled or has to prove itself. */
+/* Goes on with a connection that is being dialled or authenticated. */
 static void prove(struct tcp_conn *c, bool *moved)
 {
     int status = FT_OK;
@@ -401,7 +404,8 @@ static void proved(struct tcp_conn *c)
     made(l);
 }
 
-/* An accepted connection: a link comes to be with the last of its siblings. */
+/* Authentication of an accepted connection is complete. With the last connection of a link, the
+ * link is made. */
 static void join(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
@@ -421,7 +425,7 @@ static void join(struct tcp_conn *c)
     for (struct tcp_conn *s = t->joined; s != NULL; s = s->next) {
         if (s->auth.peer != c->auth.peer || (s->auth.detail ^ c->auth.detail) & ~0xffu)
             continue;
-        /* the same one twice */
+        /* the same connection came twice */
         if (siblings[detail_index(s->auth.detail)] != NULL)
             return retire(c);
         siblings[detail_index(s->auth.detail)] = s;
@@ -493,7 +497,7 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
     return l;
 }
 
-/* Puts the link on the list that tcp_poll() reports from. */
+/* Puts the link on the list from which tcp_poll() reports. */
 static void announce(struct tcp_link *l)
 {
     struct tcp *t = l->tcp;
@@ -508,7 +512,7 @@ static void announce(struct tcp_link *l)
     t->event_last = l;
 }
 
-/* Closes the unknown connection that has taken longest, if that is too long while others wait. */
+/* Closes the oldest unknown connection, if it has lasted too long while others wait. */
 static bool make_room(struct tcp *t, uint64_t now_ns)
 {
     struct tcp_conn *oldest = t->unknown;
@@ -531,7 +535,7 @@ static void listen_again(struct tcp *t, bool on)
     }
 }
 
-/* Closes a connection that is no part of a finished link; its memory goes at the end of the
+/* Closes a connection that belongs to no complete link. Its memory is freed at the end of the
  * turn. */
 static void retire(struct tcp_conn *c)
 {

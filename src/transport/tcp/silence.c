@@ -1,10 +1,10 @@
 /*
- * Silent hosts: one that vanished answers nothing, while the kernel of a stopped process still
- * does. What is idle is asked by the kernel (keepalive). While bytes wait for their acknowledgement
- * the kernel asks nothing but sends them again, for a quarter of an hour; TCP_USER_TIMEOUT would
- * end that, but since Linux 5.11 also a connection whose other side merely does not read. So we
- * look ourselves, from time to time, how long ago the last answer came, on connections that were
- * written to.
+ * Finds silent hosts. A host that vanished answers nothing, while the kernel of a stopped process
+ * still answers. On an idle connection the kernel sends probes (keepalive). While bytes wait for
+ * their acknowledgement, the kernel sends no probes, but repeats the bytes for a quarter of an
+ * hour. TCP_USER_TIMEOUT would end that; but since Linux 5.11 it also ends a connection whose other
+ * side only does not read. So this file looks from time to time, on connections that were written
+ * to, how long ago the last answer came.
  */
 #include "transport/tcp/tcp.h"
 
@@ -14,15 +14,15 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
-#define LOOKS 8         /* in the time of silence that ends a link */
-#define POLLS_A_LOOK 64 /* polls between looks at the clock */
-#define PROBES_MOST 127 /* that Linux sends */
-#define REPEAT_MS 1000  /* longest time between repetitions, the least that may be set */
-#ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; elsewhere it stays at two minutes */
+#define LOOKS 8         /* number of looks in the time of silence that ends a link */
+#define POLLS_A_LOOK 64 /* polls between two looks at the clock */
+#define PROBES_MOST 127 /* most probes that Linux sends */
+#define REPEAT_MS 1000  /* longest time between repetitions; the least that can be set */
+#ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; older kernels keep two minutes */
 #define TCP_RTO_MAX_MS 44
 #endif
-/* least number of repetitions or probes without an answer: two a second apart may both fall into a
- * short break */
+/* The least number of repetitions or probes without an answer. Two of them, a second apart, may
+ * both fall into a short break. */
 #define UNANSWERED 3
 
 uint64_t tcp_silence_look_ns(const struct tcp *t)
@@ -30,9 +30,9 @@ uint64_t tcp_silence_look_ns(const struct tcp *t)
     return t->base.config.suspect_ms * 1000000 / LOOKS;
 }
 
-/* Probes are a second apart, more where the kernel would not send so many; the shortest silence
- * that can be told is four. After a slow time the kernel would wait for seconds before it repeats
- * what a short break lost, which looks like silence. */
+/* Probes come every second, or less often if the kernel would not send so many. The shortest
+ * silence that this finds is four seconds. REPEAT_MS: after a slow phase the kernel would wait for
+ * seconds before it repeats what a short break lost, and that looks like silence. */
 void tcp_silence_tune(const struct tcp *t, int fd)
 {
     const int on = 1, second = 1, repeat_ms = REPEAT_MS,
@@ -46,7 +46,7 @@ void tcp_silence_tune(const struct tcp *t, int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &repeat_ms, sizeof(repeat_ms));
 }
 
-/* Nothing has been heard for too long although answers are due. */
+/* True: answers are due, and none has come for too long. */
 static bool is_silent(const struct tcp *t, struct tcp_conn *c)
 {
     struct tcp_info info;
@@ -83,7 +83,7 @@ void tcp_check_silence(struct tcp *t, bool *moved)
     }
 }
 
-/* The engine was asleep: the next turn looks. */
+/* The engine was asleep, so the next turn looks. */
 void tcp_silence_awake(struct tcp *t)
 {
     t->polls = POLLS_A_LOOK;

@@ -1,6 +1,6 @@
 /*
  * The tcp transport: its turn and its operations. One epoll descriptor watches the listeners and
- * all connections, level triggered, so that whatever is left unread in the kernel keeps it
+ * all connections. It is level triggered: a connection with unread bytes in the kernel stays
  * readable.
  */
 #include "transport/tcp/tcp.h"
@@ -12,12 +12,13 @@
 #include <sys/epoll.h>
 
 #define EVENTS_A_TURN 32
-/* most, while it is known which connections will bring the next messages */
+/* Most turns without epoll, while it is known which connections will bring the next messages. */
 #define TURNS_WITHOUT_EPOLL 16
-#define READ_AT_ONCE 2 /* of these at most so many are read without asking epoll */
-/* credits that are due are kept back for at most so many busy turns */
+#define READ_AT_ONCE 2 /* most of these connections that are read without asking epoll */
+/* Busy turns for which credits that are due wait at most. */
 #define CREDIT_TURNS 4
-/* those that are not, for so many turns of any kind, and not into sleep */
+/* Turns of any kind for which other credits wait at most. They never wait while the engine
+ * sleeps. */
 #define KEEP_TURNS 256
 
 static void turn_epoll(struct tcp *t, bool *moved)
@@ -25,7 +26,7 @@ static void turn_epoll(struct tcp *t, bool *moved)
     struct epoll_event ev[EVENTS_A_TURN];
     const int n = epoll_wait(t->epoll_fd, ev, EVENTS_A_TURN, 0);
 
-    /* The others are looked at the more rarely, the longer nothing comes from them. */
+    /* The longer nothing comes from the other connections, the less often epoll is asked. */
     t->skipped = 0;
     t->skip = n > 0 ? 1 : (unsigned)ft_min(2 * t->skip, TURNS_WITHOUT_EPOLL);
     for (int i = 0; i < n; i++) {
@@ -36,8 +37,8 @@ static void turn_epoll(struct tcp *t, bool *moved)
     }
 }
 
-/* Those that are due when a turn finds nothing to do, so that an answer goes out before them; all
- * with `idle`. */
+/* Returns credits. `all`: all of them. Otherwise those that are due, if the turn is `idle` or they
+ * have waited long: so an answer leaves before them. */
 static void return_credits(struct tcp *t, bool idle, bool all)
 {
     for (struct tcp_link *l = t->links; l != NULL && t->ncredits > 0; l = l->next) {
@@ -94,7 +95,7 @@ static int take_events(struct tcp *t, struct ft_event *events, int max)
 /* Reads the connections that are expected to bring the next messages, without asking epoll. */
 static void read_awaited(struct tcp *t, bool *moved)
 {
-    /* An event may shorten the list: the connection left it, or others' links ended. */
+    /* An event may shorten the list: it may take its own connection off, or end other links. */
     for (unsigned i = t->nawaited; i-- > 0;)
         if (i < t->nawaited)
             tcp_conn_event(t->awaited[i], EPOLLIN, moved);
@@ -147,8 +148,7 @@ static void tcp_disconnect(struct ft_link *link)
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     bool moved;
 
-    /* Credits that nobody has read would make close() reset the connection and with it lose the
-     * goodbye. */
+    /* close() with unread credits would reset the connection, and the goodbye would be lost. */
     for (int i = 0; i < l->nconns && l->base.sender; i++)
         if (l->base.state == FT_LINK_UP)
             (void)tcp_conn_read(l->conn[i], &moved);
@@ -180,7 +180,7 @@ static void tcp_close(struct ft_transport *transport)
     free(t);
 }
 
-/* Nobody looks at it: who dialled it would wait for an answer. */
+/* Epoll does not watch it, so a peer that dials it would wait for an answer. */
 static void drop_listener(struct tcp *t, int i, int family)
 {
     ft_fd_close(&t->listener[i]);
@@ -291,7 +291,7 @@ static void tcp_unbind(struct ft_transport *transport, uint64_t ctx)
     ft_rxq_set_unbind(&FT_CONTAINER(transport, struct tcp, base)->set, ctx);
 }
 
-/* The connection for a message, with one of its window and a place in its queue; NULL and why
+/* Finds the connection for a message, and takes its places in the window. NULL: *status says why
  * not. */
 static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int *status)
 {
@@ -314,7 +314,7 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
     return *status == FT_OK ? c : NULL;
 }
 
-/* The places of a message that was not sent after all. */
+/* Gives back the places of a message that was not sent after all. */
 static void give_back(struct tcp_link *l, const struct ft_header *h)
 {
     ft_txq_put_places(&l->txq, h->ctx, h->lane, ft_rxq_cost(&l->tcp->set, h->lane, h->len));
@@ -358,7 +358,7 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     return FT_OK;
 }
 
-/* Ends a reservation: its buffer's index. */
+/* Ends a reservation. Returns the number of its buffer. */
 static int unreserve(struct tcp_link *l, const struct ft_header *h, void *slot)
 {
     l->conn[h->lane % l->nconns]->out_reserved--;
@@ -392,8 +392,8 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
     l->base.bytes += h->len;
 }
 
-/* Somebody waits for a message of this channel: its connection is read first. Control messages,
- * notices and puts are looked for on all. */
+/* A caller waits for a message of this channel, so its connection is read first. Control messages,
+ * notices and puts are looked for on all connections. */
 static int none_here(struct tcp_link *l, unsigned lane)
 {
     if (l->base.state == FT_LINK_DOWN)
@@ -446,7 +446,7 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
         return true;
     }
     return_credits(t, true, true);
-    /* who still waits says so again */
+    /* callers that still wait will say so again */
     while (t->nawaited > 0)
         t->awaited[--t->nawaited]->awaited = false;
     return t->event_first == NULL;

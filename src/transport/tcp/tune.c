@@ -1,9 +1,9 @@
 /*
- * Socket options of a connection that has proved itself. What a network needs stays the system's
- * choice. Between two processes of one machine there is no network: nothing is lost, and a
- * congestion control that measures the path and paces what it sends (BBR) only finds out how slowly
- * this very job happened to read. There the kernel's plain one is used, from the first packet on: a
- * connection that has once begun with BBR is paced by a timer for ever, whatever it is given later.
+ * Socket options of an authenticated connection. Over a network, the system's settings stay.
+ * Between two processes of one machine nothing is ever lost. There a congestion control that
+ * measures the path and paces what it sends (BBR) only measures how slowly this job happened to
+ * read. So such connections use the kernel's plain congestion control, from the first packet on: if
+ * a connection has once begun with BBR, a timer paces it for ever, whatever is set later.
  */
 #include "transport/tcp/tcp.h"
 
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define PLAIN "reno" /* always there, and every process may choose it */
+#define PLAIN "reno" /* always available, and every process may choose it */
 
 union any_address {
     struct sockaddr sa;
@@ -20,7 +20,7 @@ union any_address {
     struct sockaddr_in6 in6;
 };
 
-/* Both ends have the same address. */
+/* True if both ends have the same address. */
 static bool is_local(int fd)
 {
     union any_address here, devmem;
@@ -41,8 +41,9 @@ static void choose(int fd, const char *congestion)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
 }
 
-/* What it accepts begins with its own, before anybody knows where that comes from. Others than BBR
- * stay: what their peers do on the way (ECN) is settled then, too. */
+/* A connection begins with the listener's congestion control, before anybody knows from where it
+ * comes. Only BBR is replaced: with others, what the peers do on the way (ECN) is also decided at
+ * that moment. */
 void tcp_tune_listener(struct tcp *t, int fd)
 {
     char name[sizeof(t->paced)] = "";
