@@ -1,8 +1,8 @@
 /*
- * Property: what libnccl.so.2 changes in libftccl when it is loaded: the deadline's default, also
- * after parameters were read, and neither what the environment says nor other defaults; the log is
- * silent unless asked and can be narrowed. Method: the call that its constructor makes, beside the
- * parameters themselves.
+ * Property: loading libnccl.so.2 changes only the default of the deadline in libftccl, even if
+ * parameters were read before. It changes neither what the environment says nor other defaults. The
+ * log is silent unless asked for, and can be narrowed. Method: the test makes the call that the
+ * library's constructor makes, and looks at the parameters.
  */
 #include <gtest/gtest.h>
 #include <cstdlib>

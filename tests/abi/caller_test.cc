@@ -1,10 +1,10 @@
 /*
- * Property: callers of any version of NCCL are understood: their configurations are read as far as
- * their version goes, results that they do not know are not given to them, the version that is
- * claimed can be overridden; what is not to be had is refused by name; ftccl's calls work on NCCL's
- * communicators; the log has NCCL's form and is silent unless asked. Method: configurations cut to
- * each version's size, with bytes after it that every check would refuse; children with the
- * environment of each case.
+ * Property: callers of any version of NCCL are understood. Their configurations are read as far as
+ * their version goes. They do not get result codes that they do not know. The version that the
+ * library claims can be overridden. What is not supported is refused by name. The calls of ftccl
+ * work on NCCL's communicators. The log has NCCL's form and is silent unless asked for. Method:
+ * configurations cut to the size of each version, followed by bytes that every check would refuse;
+ * a child process with the environment of each case.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"

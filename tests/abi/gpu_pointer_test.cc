@@ -1,9 +1,9 @@
 /*
- * Property: a buffer in a GPU's memory is refused with a sentence that says so, by every call that
- * takes a buffer, and nothing touches it; managed memory, memory that the driver knows as the
- * host's and ordinary memory pass. In a process without CUDA nothing is asked. Method: a stand-in
- * for CUDA's driver that calls a page without access a GPU's; children, for a driver that is loaded
- * stays.
+ * Property: every call that takes a buffer refuses a buffer in a GPU's memory with a sentence that
+ * says so, and nothing touches the buffer. Managed memory, host memory that the driver knows, and
+ * ordinary memory pass. In a process without CUDA, nothing is asked. Method: a stand-in for CUDA's
+ * driver says that a page without access belongs to a GPU. Each case is a child process, because a
+ * loaded driver stays loaded.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"

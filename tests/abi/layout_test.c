@@ -1,7 +1,7 @@
 /*
- * Property: ftccl.h has NCCL's values and layouts, so that a program moves from one to the other by
- * changing the prefix, and so has our own nccl.h. Method: static assertions, compiled twice:
- * against NVIDIA's nccl.h, if configure found one (else 77), and against ours.
+ * Property: ftccl.h has NCCL's values and layouts, so a program moves from one to the other by
+ * changing the prefix. Our own nccl.h has them, too. Method: static assertions, compiled twice:
+ * against NVIDIA's nccl.h if configure found one (else exit status 77), and against ours.
  */
 #include "tests/abi/nccl_header.h"
 #include <stdio.h>

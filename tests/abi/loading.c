@@ -1,8 +1,8 @@
 /*
- * For loading_test.sh: a process that comes to its NCCL through a framework, as PyTorch does
- * (argument: the framework), or opens the file that VLLM_NCCL_SO_PATH names, as vLLM does (no
- * argument), beside another that all see (WHEEL). Prints the version; with ours, also the sum of
- * two ranks.
+ * For loading_test.sh: a process that gets its NCCL through a framework, as PyTorch does (the
+ * argument names the framework), or opens the file that VLLM_NCCL_SO_PATH names, as vLLM does (no
+ * argument). Another NCCL is visible to the whole process (WHEEL). Prints the version and, with our
+ * library, also the sum of two ranks.
  */
 #include <dlfcn.h>
 #include <stdio.h>

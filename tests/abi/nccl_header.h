@@ -1,6 +1,7 @@
 /*
- * The nccl.h that a test is compiled against: ours with FT_OWN_NCCL_H, else NVIDIA's.
- * FT_NCCL_INTERFACE: the version of its declarations. FT_NO_NCCL_HEADER: there is none, and why.
+ * The nccl.h against which a test is compiled: ours if FT_OWN_NCCL_H is set, else NVIDIA's.
+ * FT_NCCL_INTERFACE is the version of its declarations. FT_NO_NCCL_HEADER is set if there is none,
+ * and says why.
  */
 #ifndef FT_TESTS_NCCL_HEADER_H
 #define FT_TESTS_NCCL_HEADER_H

@@ -1,9 +1,9 @@
 /*
- * Property: a program that knows NCCL alone works with our libnccl.so.2 on host memory: every
- * collective, sends and receives, groups, init by id, split, shrink, finalize, destroy; an abort or
- * a death of one rank is an asynchronous error on the others, who shrink. Method: such a program,
- * compiled twice: against NVIDIA's nccl.h, if configure found one, and against ours. Its streams
- * and waiting come from ftccl.h, where NCCL has CUDA.
+ * Property: a program that knows only NCCL works with our libnccl.so.2 on host memory: every
+ * collective, sends and receives, groups, init by id, split, shrink, finalize, destroy. If one rank
+ * aborts or dies, the others get an asynchronous error and shrink. Method: such a program, compiled
+ * twice: against NVIDIA's nccl.h if configure found one, and against ours. Where NCCL needs CUDA,
+ * for streams and waiting, it uses ftccl.h.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"

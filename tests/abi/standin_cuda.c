@@ -1,6 +1,5 @@
 /*
- * Stands for CUDA's driver, libcuda.so.1, in tests: it knows the ranges of addresses that a test
- * has told it of.
+ * A stand-in for CUDA's driver, libcuda.so.1. It knows the address ranges that a test has told it.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* For loading_test.sh: stands for the library of a wheel (WHEEL), and for a framework that needs
- * one (else). */
+/* For loading_test.sh: a stand-in for the library of a wheel (WHEEL), or for a framework that needs
+ * one. */
 #ifdef WHEEL
 struct team {
     int nRanks, rank, stride;

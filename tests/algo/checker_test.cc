@@ -1,5 +1,6 @@
-// Property: the symbolic checker refuses what it exists to refuse. Method: algorithms with one
-// mistake each, planned for real and run; a correct one shows that nothing else is wrong with them.
+// Property: the symbolic checker refuses every mistake that it is made to find. Method: algorithms
+// with one mistake each are planned and run. A correct algorithm shows that nothing else is wrong
+// with them.
 #include <cstring>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
-// Property: every algorithm, for every kind it does, every number of ranks from 1 to 64 and sampled
-// counts, chunks, roots, host layouts and placements, brings each contribution to each place
-// exactly once, in the same order of operations on all ranks, without deadlock and within the
-// seam's rules. Method: symbolic execution of all ranks, see checker.h.
+// Property: every algorithm brings each contribution to each place exactly once, in the same order
+// of operations on all ranks, without deadlock and within the rules of algo.h. This holds for every
+// kind it supports, for 1 to 64 ranks, and for sampled counts, chunks, roots, host layouts and
+// placements. Method: symbolic execution of all ranks, see checker.h.
 #include <chrono>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,8 @@
-// Properties: FTCCL_ALGO's text means what select.c says; the selection is latency-optimal for
-// small and bandwidth-optimal for large messages; costs grow with the size; the table of costs is
-// read strictly and digested completely; plans stay inside their buffers and complete beyond 2^31
-// elements. Method: tables of texts; plans walked step by step or run by the symbolic checker.
+// Properties: the text of FTCCL_ALGO means what select.c says. The selection is optimal in latency
+// for small messages and in bandwidth for large ones. Costs grow with the size. The table of costs
+// is parsed strictly, and its digest covers all of it. Plans stay inside their buffers, and
+// complete beyond 2^31 elements. Method: tables of texts; plans walked step by step, or run by the
+// symbolic checker.
 #include <algorithm>
 #include <cstdlib>
 #include <gtest/gtest.h>

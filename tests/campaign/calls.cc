@@ -1,4 +1,4 @@
-/* The calls of a worker. Every value is a function of (random, rank, index), so that each result is
+/* The calls of a worker. Every value is a function of (random, rank, index), so each result is
  * known exactly. */
 #include <unistd.h>
 

@@ -1,12 +1,12 @@
 /*
- * Property: whatever is broken during whatever call, the ranks that are left learn it in a bounded
- * time, agree on who is left, compute exact sums again and leak nothing; who was left out ends.
+ * Property: whatever breaks during whatever call, the remaining ranks learn it in bounded time,
+ * agree on who remains, compute exact sums again, and leak nothing. Ranks that were left out end.
  * Method: jobs of 2 to 16 processes on one host and across network namespaces, and events in them,
  * all drawn from a seed.
  *
- *   campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES] [--list]
- * ends after so many events or seconds, whichever comes first. --job runs one job of a seed again,
- * --list prints each event. Each kind of event counts as one test.
+ * campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES] [--list] ends after that
+ * many events or seconds, whichever comes first. --job repeats one job of a seed. --list prints
+ * each event. Each kind of event counts as one test.
  */
 #include <getopt.h>
 #include <signal.h>

@@ -57,17 +57,18 @@ enum Call {
 #undef X
         CALL_COUNT
 };
-constexpr int RANDOM_CALLS = CALL_Init; /* those that the loop draws */
+constexpr int RANDOM_CALLS = CALL_Init; /* random draws use only the calls before this one */
 extern const char *const call_names[CALL_COUNT];
 
 enum Control : uint32_t { CONTROL_NONE, CONTROL_GROW, CONTROL_STOP };
 constexpr int MAX_WORKERS = 512; /* of one job, over its whole life */
 
-/* Written by the driver (control) and by the workers (call), read by the other side at any time. */
+/* Shared memory. The driver writes `control`, the workers write `call`; the other side reads at any
+ * time. */
 struct Page {
     std::atomic<uint64_t> control; /* serial << 32 | kind << 16 | number of joiners */
     std::atomic<uint32_t> call[MAX_WORKERS];
-    std::atomic<uint32_t> rounds[MAX_WORKERS]; /* calls that ended well */
+    std::atomic<uint32_t> rounds[MAX_WORKERS]; /* calls that ended successfully */
 };
 
 struct WorkerOptions {
@@ -75,28 +76,28 @@ struct WorkerOptions {
     bool join = false;
     uint64_t seed = 0;
     size_t ballast_bytes = 0;
-    std::string id; /* hex; "": rank 0 makes one */
+    std::string id; /* hexadecimal; "": rank 0 makes one */
 };
 int worker_main(const WorkerOptions &options);
 
-/* A communicator and what this rank has done on it. */
+/* A communicator, and what this rank has done on it. */
 struct World {
     ftcclComm_t comm = nullptr;
     ftcclStream_t stream = nullptr;
     int n = 0, rank = -1;
     uint64_t gen = 0, issued = 0, done = 0;
-    std::vector<int> members; /* wids */
+    std::vector<int> members; /* worker numbers */
 };
 
-/* Makes one call, the same on all ranks because `random` is, waits, and checks what came. Returns
- * the first error; a wrong result is reported on stdout. */
+/* Makes one call, waits, and checks the data. The call is the same on all ranks, because `random`
+ * is. Returns the first error; reports a wrong result on stdout. */
 ftcclResult_t make_call(World &world, Call call, uint64_t random);
-/* Bookkeeping around one operation that counts as a collective. */
+/* Counts an operation that the library counts as a collective, and waits for it. */
 ftcclResult_t finish_ops(World &world, ftcclResult_t enqueued, uint64_t collectives);
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 int64_t now_ns();
-uint64_t mix(uint64_t x); /* a well-mixed function of x */
+uint64_t mix(uint64_t x); /* a well-mixed hash of x */
 std::string to_hex(const ftcclUniqueId &id);
 ftcclUniqueId from_hex(const std::string &text);
 

@@ -1,7 +1,7 @@
 /*
- * See events.h. What must happen follows from the rule of quorum; an exit is proven if another rank
- * of the same host goes on that may share memory with it. When several faults overlap, the ranks
- * may also take them one after the other; both are right.
+ * See events.h. The rule of quorum says what must happen. An exit is proven if another rank of the
+ * same host that may share memory with it survives. If several faults overlap, the ranks may also
+ * handle them one after another; both results are right.
  */
 #include "tests/campaign/events.h"
 

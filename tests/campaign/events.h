@@ -1,4 +1,4 @@
-/* The events of the campaign: what is broken, who should go on, how long it took. */
+/* The events of the campaign: what breaks, who should go on, and how long it took. */
 #ifndef FT_TESTS_CAMPAIGN_EVENTS_H
 #define FT_TESTS_CAMPAIGN_EVENTS_H
 
@@ -37,20 +37,20 @@ extern const char *const kind_names[KIND_COUNT];
 
 struct Outcome {
     Kind kind = KIND_Kill;
-    int call = -1;                         /* that a victim was in; -1: none */
-    double detected_ms = -1, back_ms = -1; /* the slowest rank; -1: does not apply */
+    int call = -1;                         /* the call in which a victim was; -1: none */
+    double detected_ms = -1, back_ms = -1; /* times of the slowest rank; -1: does not apply */
     size_t survivors = 0;
 };
 
 using Random = std::mt19937_64;
 
-/* One event on a job that computes. It appends to the outcomes; what is wrong is in job.failures.
+/* Runs one event on a job that computes. Appends to the outcomes; job.failures has what went wrong.
  * False: the job is over. */
 bool run_event(Job &job, Net &net, Kind kind, Random &random, std::vector<Outcome> &outcomes);
 bool suits(const Job &job, Kind kind);
-/* From the start to all ranks computing; with KillInit one is killed meanwhile. */
+/* From the start until all ranks compute. With KillInit, a rank is killed meanwhile. */
 bool run_init(Job &job, bool with_kill, Random &random, std::vector<Outcome> &outcomes);
-/* Everybody finalizes and ends; with KillFinalize one is killed meanwhile. */
+/* All ranks finalize and end. With KillFinalize, a rank is killed meanwhile. */
 void run_end(Job &job, bool with_kill, Random &random, std::vector<Outcome> &outcomes);
 
 } // namespace campaign

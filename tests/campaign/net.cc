@@ -1,5 +1,5 @@
-/* See net.h. Namespaces and links are made by ip(8), losses and rates by a token bucket that is too
- * small for any packet. */
+/* See net.h. ip(8) makes the namespaces and links. A token bucket that is too small for any packet
+ * makes losses and rates. */
 #include "tests/campaign/net.h"
 
 #include <unistd.h>

@@ -1,5 +1,5 @@
-/* Hosts of the campaign as network namespaces: each has one link to a bridge, which can be cut,
- * half or whole, or made slow. */
+/* Hosts of the campaign as network namespaces. Each has one link to a bridge, which can be cut in
+ * one or both directions, or made slow. */
 #ifndef FT_TESTS_CAMPAIGN_NET_H
 #define FT_TESTS_CAMPAIGN_NET_H
 
@@ -18,12 +18,12 @@ class Net
     const std::string &missing() const
     {
         return missing_;
-    }                                 /* why there are none; "": there are */
-    std::string path(int host) const; /* to setns() into */
+    }                                 /* why there are no namespaces; "": there are */
+    std::string path(int host) const; /* for setns() */
     void cut(int host) const;
-    void half(int host, bool inbound) const; /* packets of one direction are lost */
-    void slow(int host) const;               /* 4 Mbit/s */
-    void part(int from, int to) const;       /* packets from one to the other are lost */
+    void half(int host, bool inbound) const; /* loses the packets of one direction */
+    void slow(int host) const;               /* limits the rate to 4 Mbit/s */
+    void part(int from, int to) const;       /* loses the packets from one host to the other */
     void join(int from, int to) const;
     void heal(int host) const;
 
@@ -31,7 +31,7 @@ class Net
     std::string name(const std::string &part) const;
     std::string port(int host) const;
     bool run(const std::string &command) const;
-    const std::string prefix_; /* the driver's process: asked in children too */
+    const std::string prefix_; /* of the driver's process; children also use it */
     std::string missing_;
 };
 

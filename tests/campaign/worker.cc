@@ -1,8 +1,8 @@
 /*
- * A worker: makes calls drawn from a seed that all ranks share, until one fails; then goes on as
- * the manual says: Shrink, as often as need be. A Shrink, Agree or Grow that meets another kind of
- * agreement on other ranks is RemoteError for all of them; so everything but a recovery begins with
- * an Agree, and a rank to which that happens recovers.
+ * A worker. It makes calls, drawn from a seed that all ranks share, until one fails. Then it goes
+ * on as the manual says: Shrink, as often as needed. If a Shrink, Agree or Grow meets another kind
+ * of agreement on other ranks, all of them get RemoteError. So everything except a recovery begins
+ * with an Agree, and a rank that gets this error recovers.
  */
 #include <dirent.h>
 #include <malloc.h>

@@ -1,8 +1,8 @@
-/* What nearly every test in C++ includes, precompiled once in a build (tests/Makefile.frag says
- * how). It stands in front of each googletest program; a file still includes what it uses. */
+/* What nearly every C++ test includes, precompiled once per build (see tests/Makefile.frag). It is
+ * included before each googletest program; a file still includes what it uses. */
 #ifndef FT_TESTS_ALL_H
 #define FT_TESTS_ALL_H
-#ifdef __cplusplus /* C files of a googletest program get the same flags */
+#ifdef __cplusplus /* C files of a googletest program are compiled with the same flags */
 #include <config.h>
 
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 /*
- * A network of another name, for tests: TCP underneath, declared as RDMA with costs of its own and
- * with memory that is better registered. It counts registrations, and messages from registered
- * memory, and refuses when it is told to.
+ * A network with another name, for tests. It runs over TCP, but declares RDMA, its own costs, and
+ * that registered memory is faster. It counts registrations and messages from registered memory,
+ * and refuses registrations when a test says so.
  */
 #ifndef FT_TESTS_FABRIC_H
 #define FT_TESTS_FABRIC_H
@@ -20,10 +20,10 @@ namespace fabric
 inline const ft_network_costs costs = {2500, 0.08, 1100, 0.09, 300};
 
 inline std::mutex lock;
-inline std::map<int *, std::pair<const char *, size_t>> ranges; /* by what unreg gets */
+inline std::map<int *, std::pair<const char *, size_t>> ranges; /* the key is what unreg gets */
 inline std::atomic<int> regs{0}, unregs{0}, from_registered{0}, from_others{0};
 inline std::atomic<bool> refuses{false};
-/* called in reg, before anything is known */
+/* Called in reg, before the memory is recorded. */
 inline void (*in_reg)() = nullptr;
 
 inline void reset()
@@ -51,7 +51,7 @@ inline void unreg(ft_transport *, void *registered)
     std::lock_guard<std::mutex> held(lock);
     int *id = static_cast<int *>(registered);
     if (ranges.erase(id) != 1)
-        abort(); /* it was not registered, or is gone already */
+        abort(); /* it was not registered, or was unregistered before */
     delete id;
     unregs++;
 }
@@ -95,7 +95,7 @@ inline int open(const ft_transport_config *config, ft_transport **out)
 {
     int rc = ft_transport_tcp.open(config, out);
     if (rc == FT_OK)
-        (*out)->ops = &ops; /* of its links, too */
+        (*out)->ops = &ops; /* also used by its links */
     return rc;
 }
 

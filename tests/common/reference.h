@@ -1,7 +1,7 @@
 /*
- * What a collective should give, computed the slow and plain way; shared by the suites in one
- * process and under MPI. C that is also C++; every function is static. Independent of the library:
- * its types and operators enter as numbers.
+ * The results of collectives, computed in the slow and plain way. Tests in one process and under
+ * MPI share it. It is C and C++; every function is static. It does not depend on the library: types
+ * and operators are numbers.
  */
 #ifndef FT_TESTS_REFERENCE_H
 #define FT_TESTS_REFERENCE_H
@@ -27,7 +27,7 @@ static inline int ref_is_signed(int type)
     return type == ftcclInt8 || type == ftcclInt32 || type == ftcclInt64;
 }
 
-/* Bits of exponent and mantissa of the small floats; e4m3 has no infinity and one more binade than
+/* Bits of exponent and mantissa of the small floats. e4m3 has no infinity, and one more binade than
  * IEEE would give it. */
 static inline void ref_format(int type, int *exponent_bits, int *mantissa_bits)
 {
@@ -56,7 +56,7 @@ static inline double ref_decode(int type, unsigned bits)
     return sign * (e == 0 ? ldexp(m, 1 - bias - mb) : ldexp((1 << mb) + m, e - bias - mb));
 }
 
-/* Round to nearest even; e4m3 saturates, the others overflow to infinity. */
+/* Rounds to nearest even. e4m3 saturates; the others overflow to infinity. */
 static inline unsigned ref_encode(int type, double x)
 {
     int eb, mb, e;
@@ -77,7 +77,7 @@ static inline unsigned ref_encode(int type, double x)
     e -= 1;
     if (e < 1 - bias)
         e = 1 - bias;
-    /* may carry into the exponent: the sum below is still right */
+    /* It may carry into the exponent. The sum below is still right. */
     unsigned m = (unsigned)nearbyint(ldexp(a, mb - e));
     unsigned bits = m < (1u << mb) ? m : (((unsigned)(e + bias) << mb) + (m - (1u << mb)));
     if (type == ftcclFloat8e4m3)
@@ -119,7 +119,7 @@ static inline void ref_put_float(int type, void *array, size_t i, double x)
         ((uint8_t *)array)[i] = (uint8_t)ref_encode(type, x);
 }
 
-/* Integers as their 64-bit extension. */
+/* Integers extended to 64 bits. */
 static inline uint64_t ref_get_int(int type, const void *array, size_t i)
 {
     uint64_t v = 0;
@@ -144,7 +144,7 @@ static inline uint64_t ref_mix(uint64_t x)
 }
 
 /* Inputs whose sums, products and averages over up to 8 ranks are exact in every order: small
- * integers for floats (as few as the type's mantissa allows), all bits for integers. */
+ * integers for floats (as few as the mantissa allows), all bits for integers. */
 static inline void ref_fill(int type, int op, void *array, size_t count, uint64_t seed)
 {
     for (size_t i = 0; i < count; i++) {
@@ -214,9 +214,9 @@ static inline void ref_reduce(int type, int op, int nranks, const void *const *i
     ref_put_int(type, result, to, v);
 }
 
-/* The first element that differs, or count. Averages of floats over a number of ranks that is not a
- * power of two are rounded on the way: there two units in the last place for each rank are
- * allowed. */
+/* The index of the first element that differs, or count. Averages of floats over a number of ranks
+ * that is not a power of two are rounded on the way. For these, two units in the last place per
+ * rank are allowed. */
 static inline size_t ref_differs(int type, int op, int nranks, const void *got, const void *want,
                                  size_t count)
 {
@@ -237,7 +237,7 @@ static inline size_t ref_differs(int type, int op, int nranks, const void *got, 
             return i;
         double g = ref_get_float(type, got, i), w = ref_get_float(type, want, i);
         if (g == w)
-            continue; /* zeros of either sign */
+            continue; /* zeros may have either sign */
         if (exact || !(fabs(g - w) <= 2 * nranks * ldexp(fabs(w) > 1 ? fabs(w) : 1, -mb)))
             return i;
     }

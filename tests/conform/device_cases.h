@@ -1,6 +1,7 @@
 /*
  * Random passes for the conformance tests of devices: types, operations, misalignments, scales,
- * divisors, aliases, streaming; and the sources that they share. The including test sets `seed`.
+ * divisors, aliases and streaming. It also has the sources that they share. The including test sets
+ * `seed`.
  */
 #ifndef FT_DEVICE_CASES_H
 #define FT_DEVICE_CASES_H
@@ -19,7 +20,7 @@ struct Guarded {
     unsigned char *mem, *data;
     size_t len;
 
-    /* at: with that much around it, else it is allocated */
+    /* at: memory with that much space around it; nullptr: the buffer is allocated */
     Guarded(size_t len_, size_t skew, unsigned char *at = nullptr)
         : own(at ? nullptr : new unsigned char[len_ + 3 * PAD]), mem(at ? at : own.get()), len(len_)
     {
@@ -101,11 +102,12 @@ inline void random_scale(std::mt19937_64 &rng, ft_reduce &r)
         r.op.scale.u64 = rng() >> (rng() % 64);
 }
 
-/* One case: expected values first, then the same pass with every instruction set. */
+/* One case. First the expected values are computed; then the same pass runs with every instruction
+ * set. */
 struct Case {
     ft_reduce r{};
     size_t skew_src[FT_REDUCE_SRCS]{}, skew_dst[FT_REDUCE_DSTS]{};
-    int alias[FT_REDUCE_DSTS]; /* the source at the same address, or -1 */
+    int alias[FT_REDUCE_DSTS]; /* number of the source at the same address, or -1 */
 
     Case(std::mt19937_64 &rng, ft_type type, ft_red red, int nsrc, int ndst, size_t count)
     {
@@ -132,14 +134,16 @@ struct Case {
                 s = common;
         for (int d = 0; d < FT_REDUCE_DSTS; d++)
             alias[d] = -1;
-        /* Several destinations may not be one address, so source k can only be destination k. */
+        /* Two destinations must not have the same address, so source k can only alias destination
+         * k. */
         for (int d = 0; d < ndst && d < nsrc; d++)
             if (rng() % 6 == 0)
                 alias[d] = d;
     }
 };
 
-/* Sources that later cases share: filling them anew each time would take most of the time. */
+/* Sources that later cases share, because filling new ones each time would take most of the
+ * time. */
 struct Pool {
     size_t len;
     std::vector<std::vector<unsigned char>> src;
@@ -151,7 +155,7 @@ struct Pool {
             for (size_t i = 0; i < len; i += ft_type_size(type))
                 random_element(rng, type, &s[i]);
         }
-        /* equal elements */
+        /* some equal elements */
         for (size_t i = 0; i + 64 < len; i += 640)
             memcpy(&src[1][i], &src[0][i], 64);
     }

@@ -1,6 +1,6 @@
 /*
- * What a device has to compute, written as slowly and plainly as possible and sharing nothing with
- * the kernels: formats are lists of their values, rounding is a search in the list, a pass is a
+ * What a device must compute, written as slowly and plainly as possible. It shares nothing with the
+ * kernels: a format is a list of its values, rounding is a search in that list, and a pass is a
  * loop over elements.
  */
 #ifndef FT_DEVICE_REF_H
@@ -19,9 +19,9 @@ extern "C" {
 /* A binary floating-point format by its definition. */
 struct RefFormat {
     int mant, bias, bits;
-    bool inf;                  /* false: all-ones is the only NaN and overflow saturates */
-    uint32_t nan;              /* the NaN that a combination gives */
-    std::vector<double> value; /* of the non-negative finite codes, ascending */
+    bool inf;                  /* false: all-ones is the only NaN, and overflow saturates */
+    uint32_t nan;              /* the NaN that a combination returns */
+    std::vector<double> value; /* values of the non-negative finite codes, ascending */
 
     RefFormat(int mant_, int exp_bits, int bias_, bool inf_, uint32_t nan_)
         : mant(mant_), bias(bias_), bits(1 + exp_bits + mant_), inf(inf_), nan(nan_)
@@ -47,9 +47,9 @@ struct RefFormat {
             return nan;
         uint32_t sign = std::signbit(x) ? 1u << (bits - 1) : 0, n = (uint32_t)value.size();
         x = std::fabs(x);
-        /* One step beyond the largest value, where infinity would lie if it were finite. */
+        /* One step beyond the largest value, where infinity would be if it were finite. */
         double beyond = 2 * value[n - 1] - value[n - 2];
-        uint32_t lo = 0, hi = n; /* value[lo] <= x < value[hi] */
+        uint32_t lo = 0, hi = n; /* invariant: value[lo] <= x < value[hi] */
         if (x >= beyond)
             return sign | (inf ? n : n - 1);
         while (hi - lo > 1)
@@ -153,7 +153,7 @@ template <class T> void ref_int(const ft_reduce &r, void *out, size_t i)
     ref_put<T>(out, i, (T)sum);
 }
 
-/* One element of a pass into `out`. */
+/* Computes one element of a pass into `out`. */
 inline void ref_element(const ft_reduce &r, void *out, size_t i)
 {
     size_t size = ft_type_size(r.type);

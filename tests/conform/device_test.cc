@@ -1,9 +1,9 @@
 /*
- * Property: every instruction set of the host device computes every pass as device.h says, bit for
- * bit, and writes nothing else. Method: all types, operations and numbers of sources and
+ * Property: with every instruction set, the host device computes every pass as device.h says, bit
+ * for bit, and writes nothing else. Method: all types, operations and numbers of sources and
  * destinations against the plain reference of device_ref.h, with random counts, misalignments,
- * scales, divisors, aliases and streaming; canaries around the destinations. The rounding of small
- * floats is tried at every tie. A failure prints its case; FT_SEED=<seed> repeats a run.
+ * scales, divisors, aliases and streaming; canaries are around the destinations. The rounding of
+ * small floats is tested at every tie. A failure prints its case; FT_SEED=<seed> repeats a run.
  */
 #include "device_cases.h"
 #include <cstdlib>

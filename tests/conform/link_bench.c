@@ -1,9 +1,9 @@
 /*
- * What a transport's link costs over what lies beneath it: 8-byte round trips and the rate of
- * one-way chunks between two processes of this machine, next to a bare TCP socket over loopback in
- * the same run. For people; asserts nothing.
+ * Measures what a transport's link costs: 8-byte round trips and the rate of one-way chunks between
+ * two processes of this machine, and next to it, in the same run, a bare TCP socket over loopback.
+ * The numbers are for people; it asserts nothing.
  *
- *   link_bench [transport] [chunk bytes]
+ * link_bench [transport] [chunk bytes]
  */
 #include "transport/transport.h"
 

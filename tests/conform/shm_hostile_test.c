@@ -1,8 +1,8 @@
 /*
- * Property: whatever a peer says on the socket of the shm transport, hands over, or writes into
- * shared memory, an engine does not crash, hang, keep descriptors or deliver more than a chunk; and
- * honest peers still get in. Method: a hand-made peer, which knows the secret where that is needed,
- * against one engine in this process; corruption is random from a printed seed. Replay:
+ * Property: whatever a peer says on the socket of the shm transport, passes over it, or writes into
+ * shared memory, an engine does not crash, hang, keep descriptors, or deliver more than a chunk;
+ * and honest peers can still connect. Method: a hand-made peer, which knows the secret where that
+ * is needed, against one engine in this process. Corruption is random from a printed seed. Replay:
  * FT_SEED=<seed> shm_hostile_test. FT_ROUNDS sets the number of rounds.
  */
 #include "transport/shm.h"

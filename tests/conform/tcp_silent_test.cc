@@ -1,9 +1,9 @@
-// Properties: a host that vanishes without a word, with links idle or busy, brings them DOWN within
-// seconds with FT_LINK; a stopped process does not, even when its socket buffers are full, and
-// takes everything when it goes on. Method: the other host is a child in a network namespace of its
-// own, joined by a veth pair to that of this process; it vanishes when it finds no way back to us
-// any more. Without the right to make namespaces these tests are skipped. A child that is stopped
-// is on the loopback interface.
+// Properties: if a host vanishes without a word, its links, idle or busy, go DOWN with FT_LINK
+// within seconds. The links of a stopped process do not, even if its socket buffers are full, and
+// it receives everything when it goes on. Method: the other host is a child process in its own
+// network namespace, which a veth pair joins to the namespace of this process. It vanishes by
+// losing its route to us. Without the right to make namespaces these tests are skipped. The child
+// that is stopped uses the loopback interface.
 #include "tests/conform/transport.h"
 
 #include <sched.h>

@@ -1,6 +1,6 @@
-// The conformance suite of transports: what every backend promises in src/transport/transport.h. A
-// backend joins by a row of backends[] in transport.cc; the programs transport_*_test.cc run
-// everything over every row.
+// The conformance suite of transports: it tests what src/transport/transport.h promises for every
+// backend. A backend joins with a row of backends[] in transport.cc. The programs
+// transport_*_test.cc run everything over every row.
 #ifndef CONFORM_TRANSPORT_H
 #define CONFORM_TRANSPORT_H
 
@@ -19,15 +19,15 @@ extern "C" {
 struct Backend {
     const char *name;
     const ft_transport_ops *ops;
-    bool processes;   // works between processes
-    const char *gaps; // known ones: names of tests that are skipped, to be closed
+    bool processes;   // it works between processes
+    const char *gaps; // known gaps: names of tests that are skipped until the gap is closed
 };
 
 extern const Backend backends[];
 std::vector<Backend> all_backends();
 std::string backend_name(const testing::TestParamInfo<Backend> &);
 
-// One engine's transport, with its events as they came.
+// The transport of one engine, with its events in the order in which they came.
 class Engine
 {
   public:
@@ -39,7 +39,7 @@ class Engine
     }
     Engine(const Engine &) = delete;
     void close();
-    bool poll(); // one turn; true if anything moved
+    bool poll(); // One turn. True: something moved.
     std::string address();
     ft_link *connect(uint64_t peer, const std::string &address);
     void disconnect(ft_link *);
@@ -56,15 +56,15 @@ class Engine
     std::vector<std::pair<ft_link *, int>> events;
 };
 
-// Turns the engines until the condition holds; false after `bound_ms` of the real clock.
+// Turns the engines until the condition holds. False: bound_ms of the real clock passed before.
 bool turn(std::vector<Engine *> engines, const std::function<bool()> &condition,
           int bound_ms = 5000);
 uint64_t now_ms();
 
 ft_header header_of(uint64_t ctx, unsigned lane, uint32_t seq, uint32_t len);
-std::string payload(uint32_t seq, size_t len_bytes); // what message seq carries
+std::string payload(uint32_t seq, size_t len_bytes); // the payload of message seq
 
-// Two engines with one link from a to b and context 1 bound on both.
+// Two engines with one link from a to b, and context 1 bound on both.
 class TransportTest : public testing::TestWithParam<Backend>
 {
   protected:
@@ -72,26 +72,27 @@ class TransportTest : public testing::TestWithParam<Backend>
     void TearDown() override;
     void open(size_t chunk_bytes = 65536);
     bool link(); // connects a to b
-    // One message of context ctx; FT_OK, FT_AGAIN, FT_LINK. The request must complete at once or
-    // within turns.
+    // Sends one message of context ctx. Returns FT_OK, FT_AGAIN or FT_LINK. The request must
+    // complete at once or within some turns.
     int send(ft_link *, uint64_t ctx, unsigned lane, uint32_t seq, size_t len_bytes);
-    // Takes and checks message seq of a channel; false and a failure if it is not there within the
-    // bound.
+    // Takes and checks message seq of a channel. Returns false, with a failure, if it does not come
+    // within the bound.
     bool expect(uint64_t ctx, unsigned lane, uint32_t seq, size_t len_bytes);
     bool take(ft_link *, uint64_t ctx, unsigned lane, ft_msg *, int bound_ms = 5000);
 
     std::unique_ptr<Engine> a, b;
-    ft_link *ab = nullptr, *ba = nullptr; // a's sending side, b's receiving side of the same link
+    // the sending side on a, and the receiving side on b, of the same link
+    ft_link *ab = nullptr, *ba = nullptr;
     int fds_before = 0;
 };
 
-// A child process that runs a function with a pipe to and from it.
+// A child process that runs a function, with a pipe in each direction.
 class Child
 {
   public:
     explicit Child(const std::function<int(int in, int out)> &body);
     ~Child();
-    std::string read(); // one line-like record: length byte, then bytes; "" at the end
+    std::string read(); // reads one record: a length byte, then the bytes; "" at the end
     void write(const std::string &);
     void kill_hard();
     int wait(); // exit status, or -signal

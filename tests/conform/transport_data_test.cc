@@ -1,8 +1,8 @@
-// Properties: messages of every size arrive once, whole and in the order of their channel; channels
-// and contexts do not hold each other up; windows close and open again; reservations, unbound
-// contexts, peek and drained() keep their promises; a transport is what it declares, and those that
-// register memory do so beside turns. Method: two engines in this process, turned by hand, over
-// every backend.
+// Properties: messages of every size arrive once, complete, and in the order of their channel.
+// Channels and contexts do not delay each other. Windows close and open again. Reservations,
+// unbound contexts, peek and drained() keep their promises. A transport has the capabilities that
+// it declares; one that registers memory does so while turns go on. Method: two engines in this
+// process, turned by hand, over every backend.
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

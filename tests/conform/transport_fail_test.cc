@@ -1,7 +1,7 @@
-// Properties: a peer that leaves, is killed, is not there or does not know the secret leads to DOWN
-// with its reason in bounded time; what was delivered before can be read; nothing leaks, neither
-// over many cycles nor when descriptors run out. Method: two engines in this process turned by
-// hand; killed peers are real children. Over every backend.
+// Properties: if a peer leaves, is killed, does not exist or does not know the secret, the link
+// goes DOWN with the right reason in bounded time. What was delivered before can be read. Nothing
+// leaks, neither over many cycles nor when no descriptor is left. Method: two engines in this
+// process, turned by hand; killed peers are real child processes. Over every backend.
 #include "tests/conform/transport.h"
 
 #include <atomic>

@@ -1,8 +1,8 @@
-// Properties of sends that may last, from memory that the receiver can read where it lies: the
-// request is pending until the receiver has used the message, whatever ends the loan completes it,
-// a receiver knows when the sender does not stand by the memory any more, and reading there is
-// never a crash. Transports that copy complete at once and are tried with the same calls. Method:
-// two engines in this process turned by hand, over every backend.
+// Properties of sends that may last, from memory that the receiver can read in place. The request
+// is pending until the receiver has used the message. Whatever ends the loan completes the request.
+// A receiver can see that the sender has withdrawn the message. Reading it never crashes.
+// Transports that copy complete at once; the same calls are tested with them. Method: two engines
+// in this process, turned by hand, over every backend.
 #include "tests/conform/transport.h"
 
 class TransportLoan : public TransportTest

@@ -1,9 +1,9 @@
-// Properties of slots in pinned memory (base/pinned.c) between two engines that have some: what is
-// written into a reserved slot is read by the receiver where it lies, in its own mapping of it; no
-// byte is lost when there is too little of it, when messages are longer than such slots or move out
-// of them; the memory is used again after the link, and what a receiver still holds or finds of it
-// then is void. Method: two engines in this process turned by hand, over every backend; no device:
-// pinned memory is only memory here.
+// Properties of slots in pinned memory (base/pinned.c) between two engines that have some. The
+// receiver reads in place, through its own mapping, what the sender wrote into a reserved slot. No
+// byte is lost if there is too little pinned memory, or if messages are longer than such slots or
+// move out of them. After the link the memory is used again, and what a receiver still holds of it
+// then is void. Method: two engines in this process, turned by hand, over every backend. There is
+// no device: pinned memory is only memory here.
 #include "tests/conform/transport.h"
 
 class TransportPinned : public TransportTest

@@ -1,9 +1,9 @@
-// Properties of sends that are only moved on, from ordinary memory: the receiver finds the message
-// away and brings it by one copy, byte for byte, to where it wants it; the request is pending until
-// it has released it; memory that cannot be read in this way is copied as ever; what went away
-// before it was read ends the link, and what the sender has withdrawn is not taken for a message.
-// Method: two engines in this process turned by hand, over the backends that pull; buffers between
-// pages that cannot be touched.
+// Properties of sends from ordinary memory whose payload is only moved on. The receiver gets an
+// unfetched message, and brings it with one copy, byte for byte, to its destination. The request is
+// pending until the receiver has released the message. Memory that cannot be read in this way is
+// copied as usual. If the memory disappears before it was read, the link goes down. If the sender
+// withdraws a message, the receiver does not use it. Method: two engines in this process, turned by
+// hand, over the backends that pull; buffers lie between pages that cannot be touched.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>

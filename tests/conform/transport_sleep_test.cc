@@ -1,6 +1,6 @@
-// Property: no wake-up is lost: who arms, is answered true and sleeps on the descriptor wakes when
-// a message, a place in a window, an event or the other side's end comes. Method: two threads, each
-// with an engine of its own that sleeps whenever its poll finds nothing; a sleep that lasts longer
+// Property: no wake-up is lost. A side that arms with success and sleeps on the descriptor wakes
+// when a message, a place in a window, an event or the end of the other side comes. Method: two
+// threads, each with its own engine, which sleeps whenever its poll finds nothing. A sleep of more
 // than two seconds is a lost wake-up. Over every backend.
 #include "tests/conform/transport.h"
 

@@ -1,6 +1,6 @@
-// Measures a transport between two processes; asserts nothing. Prints the one-way latency of 8-byte
-// messages (half of a round trip, both sides polling) and the rate of 128 KiB messages that the
-// receiver copies out. Usage: transport_speed [backend...]
+// Measures a transport between two processes; it asserts nothing. Prints the one-way latency of
+// 8-byte messages (half of a round trip, while both sides poll), and the rate of 128 KiB messages
+// that the receiver copies out. Usage: transport_speed [backend...]
 #include "tests/conform/transport.h"
 
 #include <algorithm>

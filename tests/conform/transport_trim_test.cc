@@ -1,7 +1,7 @@
-// Properties of trim(): pages that long messages took are given back when none has needed them
-// between two calls, of slots, landing buffers and buffers for reservations alike; nothing that is
-// under way is touched, and whoever waits for room hears of it. Method: two engines over every
-// backend, turned by hand or each by a thread of its own; mincore() says which pages are there.
+// Properties of trim(): pages that long messages took are given back if no message has needed them
+// between two calls. This holds for slots, landing buffers and buffers for reservations. Nothing in
+// flight is touched, and a side that waits for room hears of it. Method: two engines over every
+// backend, turned by hand or each by its own thread. mincore() says which pages exist.
 #include <atomic>
 #include <functional>
 #include <sys/mman.h>

@@ -1,7 +1,8 @@
 /*
- * What a GPU does not tell and does not promise, over the stand-in driver: put in front of a test,
- * so that tests/gpu/run --dry-run finds those which would fail on a GPU for asking it (real.cc
- * answers the same there). Memory of the device begins with other bytes.
+ * Hides what a real GPU does not tell and does not promise. It is linked before the stand-in
+ * driver, so that tests/gpu/run --dry-run finds the tests that would fail on a GPU because they ask
+ * for it (real.cc gives the same answers there). Also, memory of the device begins with other bytes
+ * than zeros.
  */
 #include "standin.h"
 

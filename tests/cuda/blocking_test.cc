@@ -1,9 +1,9 @@
 /*
- * Property: where who launches a kernel stands until it has ended (CUDA_LAUNCH_BLOCKING=1,
- * debuggers, compute-sanitizer), calls end when they are over, also those of ranks that one thread
- * has in a group; what nobody meets ends at the deadline or with an abort, and what cannot be
- * launched is an error of its communicator. Method: ranks as threads on the stand-in driver, which
- * waits like that.
+ * Property: if a launch blocks until its kernel has ended (CUDA_LAUNCH_BLOCKING=1, debuggers,
+ * compute-sanitizer), calls still end when they are over, also calls for several ranks in a group
+ * of one thread. A call that no other rank makes ends at the deadline or with an abort. A kernel
+ * that cannot be launched is an error of its communicator. Method: ranks as threads on the stand-in
+ * driver, which blocks in the same way.
  */
 #include <unistd.h>
 

@@ -1,12 +1,12 @@
 /*
- * Property: messages between GPUs of a machine lie in the sender's GPU's memory, all of them where
- * both sides' buffers are on GPUs that reach each other, and none where a processor has to see
- * them: buffers of the host on either side, checksums. What a driver refuses, or a rank does not
- * want, goes through the host's memory. Results are right wherever each rank's buffers lie, and
- * what a killed rank's memory took is given back. Method: ranks as processes on the stand-in
- * driver, where memory of a device is out of the program's reach, and as threads on several devices
- * of it; the log says how many bytes went which way. Random calls from a printed seed:
- * FT_SEED=<seed> there_test. FT_ROUNDS sets how many.
+ * Property: messages between GPUs of a machine lie in the memory of the sender's GPU, all of them
+ * if the buffers of both sides are on GPUs that reach each other. None does if a CPU must see the
+ * message: for buffers of the host on either side, and for checksums. What a driver refuses, or a
+ * rank does not want, goes through host memory. Results are right wherever each rank's buffers lie.
+ * The memory of a killed rank is given back. Method: ranks as processes on the stand-in driver,
+ * where a program cannot access memory of a device, and as threads on several of its devices. The
+ * log says how many bytes went which way. Random calls come from a printed seed: FT_SEED=<seed>
+ * devmem_test. FT_ROUNDS sets their number.
  */
 #include <signal.h>
 #include <unistd.h>

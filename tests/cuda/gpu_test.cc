@@ -1,10 +1,10 @@
 /*
- * Property: the calls work on buffers of the GPU, on the program's own streams, and on no other:
- * results are right and in the streams' order; one kernel a group and communicator, so that grouped
- * sends and receives cannot block each other; a stream that does not move and a driver that refuses
- * end in an error within their bounds, and streams go on (release) or stand until the abort (hold).
- * Method: ranks as threads on the stand-in driver, whose device memory kills whoever touches it;
- * processes_test has those as processes.
+ * Property: the calls work on buffers of the GPU, on the program's own streams and on no other.
+ * Results are right and in the order of the streams. There is one kernel per group and
+ * communicator, so grouped sends and receives cannot block each other. A stream that does not move
+ * and a driver that refuses end in an error within their bounds; then streams go on (release) or
+ * stop until the abort (hold). Method: ranks as threads on the stand-in driver, whose device memory
+ * kills a process that touches it; processes_test has ranks as processes.
  */
 #include <unistd.h>
 

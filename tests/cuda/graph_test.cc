@@ -1,10 +1,10 @@
 /*
  * Property: calls on streams that are being captured become part of the CUDA graph, and each launch
- * of it does what the calls would do, in the order of the streams; a graph holds its communicator's
- * memory, and nothing else of it: destroyed in either order, thrown away, or with a rank that dies,
- * streams go on (release) or stand until the abort (hold), and errors are told. Method: ranks as
- * threads and as processes on the stand-in driver's graphs, which run nodes without an order
- * between them at the same time.
+ * of the graph does what the calls would do, in the order of the streams. A graph keeps its
+ * communicator's memory, and nothing else of it. Whether graph or communicator is destroyed first,
+ * or a rank dies, streams go on (release) or stop until the abort (hold), and errors are reported.
+ * Method: ranks as threads and as processes on the stand-in driver, whose graphs run unordered
+ * nodes concurrently.
  */
 #include <signal.h>
 

@@ -1,9 +1,9 @@
 /*
- * Property: the GPU takes messages from where they lie and puts them where they go, in pinned
- * memory of the links, its own and that of other ranks of the machine; only what finds no room
- * there, or what a driver refuses, is staged. Memory of ranks that are gone is let go. Method:
- * ranks on the stand-in driver, as processes whose log is read, and as threads whose driver's
- * memory is counted.
+ * Property: the GPU reads messages where they lie and writes them where they go, in pinned memory
+ * of the links, both its own and that of other ranks of the machine. Only messages without room
+ * there, or what a driver refuses, are staged. Memory of ranks that are gone is released. Method:
+ * ranks on the stand-in driver, as processes whose log is read, and as threads whose use of the
+ * driver's memory is counted.
  */
 #include <unistd.h>
 

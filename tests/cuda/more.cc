@@ -1,8 +1,8 @@
 /*
- * Calls of the stand-in driver that need nothing of its inside. Attributes of a function: asking
- * loads it, as in CUDA, where it else may stay out of the device till its first launch. Priorities
- * of streams. Managed memory: the program's, registered. With CUDA_LAUNCH_BLOCKING=1 a launch waits
- * for its kernel.
+ * Calls of the stand-in driver that need none of its internals. Attributes of a function: asking
+ * for one loads the function, as in CUDA; otherwise it may stay out of the device until its first
+ * launch. Priorities of streams. Managed memory: memory of the program, registered. With
+ * CUDA_LAUNCH_BLOCKING=1 a launch waits for its kernel.
  */
 #include <cuda.h> /* where cuLaunchKernel is another name, that of the stand-in's own */
 #undef cuLaunchKernel

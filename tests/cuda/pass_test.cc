@@ -1,8 +1,9 @@
 /*
- * Property: the CUDA device computes every pass as device.h says, with the bits that the host
- * device gives, and writes nothing else, wherever the operands lie. Method: the random cases of the
- * host's conformance test, run by the kernel's twin on the stand-in; each operand is memory of the
- * device or far from it by chance; canaries around both. FT_SEED=<seed> repeats a run.
+ * Property: the CUDA device computes every pass as device.h says, with the same bits as the host
+ * device, and writes nothing else, wherever the operands lie. Method: the random cases of the host
+ * device's conformance test, run by the twin of the kernel on the stand-in driver. Each operand is
+ * randomly in memory of the device or elsewhere; canaries are around both. FT_SEED=<seed> repeats a
+ * run.
  */
 #include "standin.h"
 #include "tests/conform/device_cases.h"

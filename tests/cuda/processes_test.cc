@@ -1,8 +1,8 @@
 /*
- * Property: a rank that dies while operations on the GPU's buffers run is an error of the others
- * within their bounds, whose streams go on (release) or stand until the abort (hold), or with the
- * policy retry no error: they go on with the right sums. Method: ranks as processes on the stand-in
- * driver, that are killed.
+ * Property: if a rank dies while operations on buffers of the GPU run, the others get an error
+ * within their bounds, and their streams go on (release) or stop until the abort (hold). With
+ * policy retry they get no error, and go on with the right sums. Method: ranks as processes on the
+ * stand-in driver; some are killed.
  */
 #include <signal.h>
 #include <unistd.h>

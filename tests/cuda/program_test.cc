@@ -1,10 +1,10 @@
 /*
- * Property: a program that is compiled against NVIDIA's nccl.h and cuda_runtime.h and knows nothing
- * of ours runs on our libnccl.so.2 as on NVIDIA's: one process with several devices, a process or
- * thread a rank, groups, non-blocking communicators, memory of ncclMemAlloc, own operators, splits,
- * every kind of stream; a rank that aborts is an error of the others, whose streams go on. Method:
- * such programs, in the style of NVIDIA's examples, on the stand-in driver (four devices) and a
- * stand-in runtime.
+ * Property: a program that is compiled against NVIDIA's nccl.h and cuda_runtime.h, and knows
+ * nothing of ftccl, runs on our libnccl.so.2 as on NVIDIA's: one process with several devices, one
+ * process or thread per rank, groups, non-blocking communicators, memory of ncclMemAlloc,
+ * user-defined operators, splits, and every kind of stream. If a rank aborts, the others get an
+ * error, and their streams go on. Method: such programs, in the style of NVIDIA's examples, on the
+ * stand-in driver (four devices) and a stand-in runtime.
  */
 #include "tests/abi/nccl_header.h"
 #include "tests/proc/proc.h"

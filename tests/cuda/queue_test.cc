@@ -1,9 +1,9 @@
 /*
- * Property: a queue of the CUDA device holds the user's streams from the run's place until the run
- * is said to be over, in order, on as many streams as are given; nothing it does waits for a
- * kernel; what the driver refuses is an error with the driver's words; a stream that does not move
- * keeps nobody from closing; a kernel to which nobody speaks leaves. Method: the stand-in driver,
- * with faults and streams that stand still. All waits are bounded.
+ * Property: a queue of the CUDA device holds the user's streams from the place of a run until the
+ * run is declared over, in order, on any number of streams. Nothing it does waits for a kernel. If
+ * the driver refuses something, the error has the driver's words. A stream that does not move does
+ * not prevent closing. A kernel to which nobody speaks ends. Method: the stand-in driver, with
+ * faults and blocked streams. All waits are bounded.
  */
 #include "standin.h"
 #include <chrono>

@@ -1,6 +1,6 @@
 /*
  * Ranks on the stand-in driver, for tests: threads with a stream and a context each, buffers of the
- * device, waits with a bound.
+ * device, and waits with a bound.
  */
 #ifndef FT_TESTS_CUDA_RANKS_H
 #define FT_TESTS_CUDA_RANKS_H
@@ -57,7 +57,7 @@ template <class T> struct Buffer {
     }
 };
 
-/* Ranks as threads, each with a stream of CUDA's. */
+/* Ranks as threads, each with a CUDA stream. */
 struct Job {
     std::vector<ftcclComm_t> comm;
     std::vector<CUstream> stream;
@@ -119,7 +119,7 @@ template <class T> std::vector<T> numbers(size_t n, int seed)
     return out;
 }
 
-/* An all-reduce of every rank between copies on its stream, in place or not; the host waits once,
+/* Each rank copies in, reduces and copies out on its stream, in place or not. The host waits once,
  * at the end. */
 template <class T> void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
 {

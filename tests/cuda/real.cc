@@ -1,7 +1,7 @@
 /*
- * What standin.h offers, on the real driver, as far as a GPU can do it: put in front of a test with
- * that driver, so that the tests of the stand-in run on a GPU (tests/gpu/run leaves out those that
- * need the rest). A stream stands still in a host function.
+ * The functions of standin.h for the real driver, as far as a GPU can do them. Linked before a test
+ * together with that driver, so that tests of the stand-in run on a GPU (tests/gpu/run leaves out
+ * tests that need the other functions). A host function blocks a stream.
  */
 #include "standin.h"
 

@@ -1,7 +1,7 @@
 /*
- * A stand-in for CUDA's runtime, libcudart, over the stand-in driver: what program_test calls of
- * it. As in the real one a thread that has named no device works on the first, whose primary
- * context it takes then.
+ * A stand-in for CUDA's runtime, libcudart, over the stand-in driver: the calls that program_test
+ * makes. As in the real runtime, a thread that has named no device uses the first one, and then
+ * retains its primary context.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

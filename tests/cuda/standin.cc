@@ -1,8 +1,9 @@
 /*
- * The stand-in driver, see standin.h. Four devices, each with its primary context alone. Memory of
- * a device is a memfd: its address for the program is reserved without access, kernels and copies
- * use a second mapping of the same bytes. A kernel's blocks are threads, its threads are one after
- * another in them; the twin executes the very source of the kernel (device/cuda/pass.h).
+ * The stand-in driver, see standin.h. It has four devices, each with only its primary context.
+ * Memory of a device is a memfd. Its address in the program is reserved without access; kernels and
+ * copies use a second mapping of the same bytes. The blocks of a kernel are threads, which run the
+ * kernel's threads one after another. The twin executes the same source as the kernel
+ * (device/cuda/pass.h).
  */
 #include "standin.h"
 #include "standin_graph.h"

@@ -1,5 +1,5 @@
 /*
- * The stand-in driver's faults: calls that fail on request.
+ * The stand-in driver's faults: calls that fail when a test says so.
  */
 #include "standin.h"
 #include "standin_graph.h"

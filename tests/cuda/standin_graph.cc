@@ -1,9 +1,9 @@
 /*
- * The stand-in driver's graphs: a capture makes nodes of what comes on its streams; a launch runs
- * each node in a thread of its own when those before it are done; launches of one executable graph
- * are one after another, those of two may overlap. As strict as the driver where tests need it:
- * streams that were not joined, calls that are not allowed during a capture, nodes that are named
- * twice, CUDA calls by a destructor.
+ * The stand-in driver's graphs. A capture makes a node of everything enqueued on its streams. A
+ * launch runs each node in its own thread when the nodes before it are done. Launches of one
+ * executable graph run one after another; those of two may overlap. It is as strict as the driver
+ * where tests need it: it refuses streams that were not joined, calls that are not allowed during a
+ * capture, nodes that are named twice, and CUDA calls by a destructor.
  */
 #include "standin_graph.h"
 

@@ -1,6 +1,6 @@
 /*
- * What the stand-in's streams and its graphs know of each other. A stream that is being captured
- * has a place in a graph: the nodes behind which the next one comes. See standin_graph.cc.
+ * What the stand-in's streams and graphs know of each other. A stream that is being captured has a
+ * place in a graph: the nodes after which the next one comes. See standin_graph.cc.
  */
 #ifndef FT_TESTS_STANDIN_GRAPH_H
 #define FT_TESTS_STANDIN_GRAPH_H
@@ -23,13 +23,13 @@ struct Place {
     std::vector<Node *> after;
 };
 
-bool capturing(const Place &place); /* and the capture has not ended */
-/* The task becomes a node there. false: nothing is being captured. */
+bool capturing(const Place &place); /* the capture has not ended */
+/* Makes a node of the task there. False: nothing is being captured. */
 bool capture(Place &place, const std::function<void()> &task);
-/* A stream waits for an event that was recorded there: it is captured from now on. false: the event
- * was not captured. */
+/* A stream waits for an event that was recorded at `event`, so it is captured from now on. False:
+ * the event was not captured. */
 bool join(Place &place, const Place &event);
-/* A call that does not go together with a capture, unless its thread says that it knows; the
+/* A call that is not allowed during a capture, unless its thread has said that it allows this. The
  * capture fails. */
 bool unsafe();
 

@@ -1,8 +1,8 @@
 /*
- * The stand-in driver's memory between devices and processes. A handle says where the file of the
- * memory is, in a process of this machine; as with the driver, one's own handles cannot be opened,
- * and a file stays as long as somebody has it. Devices reach each other's memory once a context has
- * been told to.
+ * Memory of the stand-in driver that other devices and processes access. A handle says where the
+ * file of the memory is, in a process of this machine. As with the driver, a process cannot open
+ * its own handles, and a file exists as long as a process has it. A device can access another one's
+ * memory after a context was told to.
  */
 #include "standin_peer.h"
 #include "standin.h"

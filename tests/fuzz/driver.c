@@ -1,13 +1,13 @@
 /*
- * Runs a libFuzzer target without libFuzzer: the files and folders named on the command line, else
- * inputs made from a seed. With clang the same target becomes a fuzzer: clang
+ * Runs a libFuzzer target without libFuzzer, on the files and folders named on the command line, or
+ * on inputs made from a seed. With clang the same target becomes a fuzzer: clang
  * -fsanitize=fuzzer,address -include config.h -I src tests/fuzz/fuzz_x.c <the library's sources>
  * -lsodium -lpthread
  *
- *   fuzz_x [-seed=N] [-runs=N] [file or folder...]
+ * fuzz_x [-seed=N] [-runs=N] [file or folder...]
  *
- * Made inputs are random bytes, or the previous input with a few bytes changed, so that lengths and
- * markers repeat. When a target aborts, the last line says the seed and run that repeat it.
+ * A made input is random bytes, or the previous input with a few bytes changed, so that lengths and
+ * markers repeat. If a target aborts, the last line says the seed and run that repeat it.
  */
 #include <dirent.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /*
- * Property: no bytes from a peer make an agreement crash, read or write out of bounds, grow without
- * limit, send something that is no message, or change a decision once there is one. Method: the
- * input's first bytes choose the size and the rank; then each byte is a step: raw bytes, bytes
- * behind a good head (no mutation would find magic, seed and lengths), a message whose body is
- * really a contribution or a value, an entry, evidence, or time that passes.
+ * Property: no bytes from a peer make an agreement crash, access memory out of bounds, grow without
+ * limit, send something that is not a message, or change a decision. Method: the first bytes of the
+ * input choose the size and the rank. Then each byte is a step: raw bytes, bytes after a good head
+ * (no mutation would find magic, seed and lengths), a message whose body is really a contribution
+ * or a value, an entry, evidence, or time that passes.
  */
 #include "membership/agree.h"
 #include "membership/bootstrap.h"

@@ -1,8 +1,8 @@
 /*
- * Property: no bytes make the handshake crash, hang, read beyond its end or succeed without the
- * secret. Method: the input's first byte says what it is: bytes for an initiator, bytes for an
+ * Property: no bytes make the handshake crash, hang, read beyond its end, or succeed without the
+ * secret. Method: the first byte of the input says what it is: bytes for an initiator, bytes for an
  * acceptor, or a real handshake between the two in which the input cuts the stream into pieces and
- * changes bytes of it. Nonces and time are counters, so an input always does the same.
+ * changes bytes. Nonces and time are counters, so an input always does the same.
  */
 #include "base/base.h"
 

@@ -1,10 +1,10 @@
 /*
  * Property: no bytes make the decoders of the bootstrap protocol (unique id, select, join, fail,
- * table) read or write out of bounds, and what they accept is what an encoder makes; no order of
- * joins, losses and timeouts brings what is gathered for an id into a state that it cannot answer
- * from. Method: the first byte chooses the decoder, the rest is its input. With libFuzzer
- * (-fsanitize=fuzzer -DFT_LIBFUZZER) it mutates the inputs; alone, good messages are mutated under
- * a seed: fuzz_bootstrap [RUNS [SEED]] (FT_FUZZ_SECONDS makes it as many as fit), or fuzz_bootstrap
+ * table) access memory out of bounds, and what they accept is what an encoder makes. No order of
+ * joins, losses and timeouts brings the gather of an id into a state from which it cannot answer.
+ * Method: the first byte chooses the decoder, the rest is its input. libFuzzer (-fsanitize=fuzzer
+ * -DFT_LIBFUZZER) mutates the inputs. Without it, good messages are mutated under a seed:
+ * fuzz_bootstrap [RUNS [SEED]] (FT_FUZZ_SECONDS: as many as fit into that time); fuzz_bootstrap
  * FILE... replays.
  */
 #include "membership/bootstrap.h"

@@ -1,13 +1,12 @@
 /*
  * Property: nothing that authenticated peers send to an engine makes it crash, hang, read out of
- * bounds or hold more than a bound: not the control messages between engines (agreements, GONE,
- * ASK, TELL, QUIT, BEAT), not the notices of a communicator, not the messages of its operations and
- * commit rounds, not links that come and go. What it says itself is well formed, and every call of
- * its user ends. Method: a whole engine on a transport whose other end is the input. Its first
- * bytes choose the size, the rank, the policy, and whether the rank is a survivor or a joiner; then
- * each byte is a step: a message, made so that it is nearly right, or the news of a link, taken
- * when the engine polls (also inside a call that waits); or a call of the user. The clock moves
- * whenever it is read.
+ * bounds, or hold more than a bound: control messages between engines (agreements, GONE, ASK, TELL,
+ * ABANDONED, BEAT), notices of a communicator, messages of its operations and commit rounds, and
+ * links that come and go. What the engine sends is well formed, and every call of its user ends.
+ * Method: a whole engine on a transport whose other end is the input. The first bytes choose the
+ * size, the rank, the policy, and whether the rank is a survivor or a joiner. Then each byte is a
+ * step: a message that is nearly right, an event of a link, which the engine gets when it polls
+ * (also inside a call that waits), or a call of the user. The clock advances whenever it is read.
  */
 #include "wire.h"
 

@@ -1,10 +1,10 @@
 /*
  * Property: no bytes in a telemetry file make its reader crash, hang, or print control characters
- * or without bound. Method: a good file with pieces overwritten, which is what an input describes:
- * a mode byte, then pieces of (offset, 3 bytes; length, 1 byte; the bytes). Mode 0 takes the rest
- * as the whole file. With libFuzzer (-fsanitize=fuzzer -DFT_LIBFUZZER) it mutates the inputs;
- * alone, inputs come from a seed: fuzz_telemetry [RUNS [SEED]] (FT_FUZZ_SECONDS makes it as many as
- * fit), or fuzz_telemetry FILE... replays.
+ * or without bound. Method: a good file with pieces overwritten. An input describes them: a mode
+ * byte, then pieces of (offset, 3 bytes; length, 1 byte; the bytes). With mode 0, the rest is the
+ * whole file. libFuzzer (-fsanitize=fuzzer -DFT_LIBFUZZER) mutates the inputs. Without it, inputs
+ * come from a seed: fuzz_telemetry [RUNS [SEED]] (FT_FUZZ_SECONDS: as many as fit into that time);
+ * fuzz_telemetry FILE... replays.
  */
 #include "telemetry/format.h"
 

@@ -1,7 +1,7 @@
 /*
- * The world of fuzz_control.c: the input, a clock that moves whenever it is read, and a transport
- * whose other end is the input. What the engine sends goes nowhere; what it receives is put into
- * the links by the target.
+ * The world of fuzz_control.c: the input, a clock that advances whenever it is read, and a
+ * transport whose other end is the input. What the engine sends is dropped. The target puts what
+ * the engine receives into the links.
  */
 #ifndef FT_FUZZ_WIRE_H
 #define FT_FUZZ_WIRE_H
@@ -14,10 +14,11 @@
 
 #define CHUNK_BYTES 4096
 #define EVENTS_MAX 64
-#define TICK_NS 50000 /* by which the clock moves when it is read */
+#define TICK_NS 50000 /* ns by which the clock advances when it is read */
 
-void wire_step(void); /* the target's: once a poll while there is input */
-void wire_sent(const unsigned char *bytes, size_t len); /* likewise: a control message leaves */
+void wire_step(void); /* Given by the target; called once per poll while there is input. */
+/* Given by the target; called for each control message that the engine sends. */
+void wire_sent(const unsigned char *bytes, size_t len);
 
 static void must(bool truth, const char *what)
 {
@@ -76,7 +77,7 @@ struct pipe {
     struct ft_rxq rxq;
     struct ft_txq txq;
     struct slot *reserved;
-    bool passing; /* goes down once the engine has it */
+    bool passing; /* it goes down after the engine has accepted it */
 };
 
 static const struct ft_transport_ops wire_ops;

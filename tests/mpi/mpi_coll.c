@@ -1,4 +1,4 @@
-/* The cases of the MPI suite: each runs one collective over types, operators, counts, roots, in
+/* The cases of the MPI suite. Each runs one collective over types, operators, counts and roots, in
  * place and not. */
 #include <stdio.h>
 

@@ -1,8 +1,9 @@
 /*
- * Property: every collective gives what MPI gives, for every type and operator, 1 to 8 ranks,
- * counts around every boundary, first and last root, in place and not. Method: started by mpiexec;
- * the unique id travels by MPI_Bcast, references are MPI's own results on the same inputs. Prints
- * one line a case and ends with the counts; the seed is the optional argument.
+ * Property: every collective gives the same result as MPI, for every type and operator, 1 to 8
+ * ranks, counts around every boundary, first and last root, in place and not. Method: started by
+ * mpiexec. MPI_Bcast distributes the unique id, and the references are MPI's own results on the
+ * same inputs. Prints one line per case, and the counts at the end. The optional argument is the
+ * seed.
  */
 #include "mpi_suite.h"
 

@@ -9,14 +9,14 @@
 
 #include "tests/common/reference.h"
 
-/* Arrays hold this much; a whole number of elements of every type and a multiple of every number of
+/* Size of the arrays: a whole number of elements of every type, and a multiple of every number of
  * ranks used. */
 #define ARRAY_BYTES ((size_t)120 * 3840)
 #define CHUNK_BYTES ((size_t)131072)
 #define MAX_SIZES 32
 
-/* One communicator in both worlds, and the arrays of one data type. Everything is filled anew by
- * suite_inputs(). */
+/* One communicator in both libraries, and the arrays of one data type. suite_inputs() fills all of
+ * them. */
 struct suite {
     MPI_Comm mpi;
     ftcclComm_t comm;
@@ -25,14 +25,14 @@ struct suite {
     uint64_t seed;
     const char *case_name;
     long checks, failures;      /* of the case, on this rank */
-    unsigned char *all;         /* [n * ARRAY_BYTES] everybody's inputs, by MPI_Allgather */
+    unsigned char *all;         /* [n * ARRAY_BYTES] the inputs of all ranks, by MPI_Allgather */
     unsigned char *reduced;     /* reduction of all inputs, by MPI */
     unsigned char *want;        /* scratch */
-    unsigned char *send, *recv; /* what FTCCL works on */
+    unsigned char *send, *recv; /* buffers for FTCCL */
 };
 
 /* mpi_main.c */
-/* without spinning: MPI shares the cores with the ranks it waits for */
+/* Waits without spinning, because MPI shares the cores with the ranks for which it waits. */
 void suite_wait(MPI_Request *request);
 void suite_check(struct suite *s, ftcclResult_t result, const char *what);
 /* Compares elements and reports the first difference. */
@@ -47,9 +47,9 @@ static inline size_t suite_capacity(int type)
 MPI_Datatype suite_mpi_type(int type); /* MPI_DATATYPE_NULL for the small floats */
 const unsigned char *suite_input(const struct suite *s, int rank);
 void suite_inputs(struct suite *s, int type, int op);
-/* s->reduced becomes op over the inputs. */
+/* Reduces the inputs with op into s->reduced. */
 void suite_reference(struct suite *s, int type, int op);
-/* Counts around every boundary such that blocks * count elements fit. */
+/* Counts around every boundary for which blocks * count elements fit. */
 int suite_counts(const struct suite *s, int type, size_t blocks, size_t counts[MAX_SIZES]);
 
 /* mpi_coll.c: the cases */

@@ -1,7 +1,7 @@
 /*
- * Inputs and references of the MPI suite. What MPI can reduce is reduced by MPI; for the 8- and
- * 16-bit floats the inputs that MPI gathered are reduced by tests/common/reference.h, each rank a
- * slice. A reference is made once for the longest count: those of shorter counts are its beginning.
+ * Inputs and references of the MPI suite. MPI reduces the types that it knows. For the 8- and
+ * 16-bit floats, tests/common/reference.h reduces the inputs that MPI gathered, a slice on each
+ * rank. A reference is made once, for the longest count; those of shorter counts are its beginning.
  */
 #include "mpi_suite.h"
 

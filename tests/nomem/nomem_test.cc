@@ -1,14 +1,14 @@
 /*
- * Property: where a process runs out of memory, descriptors, room in shared memory or threads once,
- * at any call of the library, nothing crashes, hangs or leaks. The rank on which it fails goes on,
- * or has an error of class fatal; the others go on, or have a recoverable error within seconds; and
- * a new communicator of all of them works at once. Method: the n-th call of a class fails (fail.h)
- * while ranks tell a story (story.h), in processes of their own for each n: as threads, or as
- * processes of which one fails, over shared memory and over TCP.
- * `make check` draws one n of each class for each story, way and failing rank by FT_SEED.
- * FT_NOMEM=all takes all (`make check-nomem`), FT_NOMEM=calls:tcp:1:memory:37 one: the story, the
- * way, the rank that fails, the class and n. Only the first words are all that begin with them.
- * FT_NOMEM_JOBS: runs under way at a time. FT_NOMEM_VERBOSE=1: what came of each.
+ * Property: if a process once runs out of memory, descriptors, room in shared memory or threads, at
+ * any call of the library, nothing crashes, hangs or leaks. The rank on which the call fails goes
+ * on, or gets an error of class fatal. The other ranks go on, or get a recoverable error within
+ * seconds. A new communicator of all of them works at once. Method: the n-th call of a class fails
+ * (fail.h) while ranks run a story (story.h), in separate processes for each n: as threads, or as
+ * processes of which one fails, over shared memory and over TCP. `make check` draws one n of each
+ * class for each story, way and failing rank by FT_SEED. FT_NOMEM=all runs all (`make
+ * check-nomem`). FT_NOMEM=calls:tcp:1:memory:37 runs one: the story, the way, the failing rank, the
+ * class and n; the first words alone run all that begin with them. FT_NOMEM_JOBS: runs at the same
+ * time. FT_NOMEM_VERBOSE=1 prints the result of each.
  */
 #include <poll.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /*
  * What the ranks of a run do, as threads of one process or as processes: a story, then a fresh
- * communicator. They share a readiness table, in memory that outlives them; what each met is on it.
+ * communicator. Each rank writes what it met into memory that they share and that outlives them.
  */
 #ifndef FT_TESTS_NOMEM_STORY_H
 #define FT_TESTS_NOMEM_STORY_H
@@ -18,12 +18,12 @@ namespace nomem
 
 enum { RANKS = 3, STEPS = 64 };
 
-/* What one rank met. */
+/* What happened to one rank. */
 struct Outcome {
-    /* of the first call that failed, ftcclSuccess if none has; its step and sentence */
+    /* The first call that failed, with its step and sentence; ftcclSuccess if none failed. */
     ftcclResult_t result;
     char step[32], text[400];
-    ftcclResult_t fresh; /* the same of the fresh communicator */
+    ftcclResult_t fresh; /* the same for the fresh communicator */
     char fresh_step[32], fresh_text[400];
     double slowest_s, fresh_s;
     char slowest[32];
@@ -51,7 +51,7 @@ struct Run {
     Class which;
     long n; /* 0: none fails */
     bool threads;
-    int victim; /* the rank whose process fails; with threads any may */
+    int victim; /* the rank whose process fails; with threads, any rank may */
     Board *readiness;
 };
 
@@ -59,12 +59,13 @@ class Rank;
 struct Story {
     const char *name;
     const char *env[8]; /* name, value, ... */
-    bool armed_init;    /* the first communicator's init is part of what fails */
+    bool armed_init;    /* the init of the first communicator can also fail */
     void (*tell)(Rank &);
 };
 extern const std::vector<Story> stories;
 
-/* Runs the story as one rank, or all ranks if they are threads; ends with what is held. */
+/* Runs the story as one rank, or as all ranks if they are threads. At the end, records what is
+ * held. */
 void live(const Run &run, const Story &story, int rank);
 
 } // namespace nomem

@@ -1,10 +1,10 @@
 /*
- * Property: a split or shrink that fails on one rank and not on the others costs nobody a deadline:
- * the others' child fails with a recoverable error at once, and afterwards all of them go on
- * together by a shrink of the parent. Method: the linker puts functions of this test in the place
- * of two of the library's, which fail on the rank that the test names. The deadlines are far longer
- * than what is measured, and the bound on coming to a shrink is shorter than they are: who waits
- * for a deadline comes too late.
+ * Property: if a split or shrink fails on one rank and not on the others, no rank waits for a
+ * deadline. The children of the other ranks fail at once with a recoverable error, and then all
+ * ranks go on together by a shrink of the parent. Method: the linker replaces two functions of the
+ * library by functions of this test, which fail on the rank that the test names. The deadlines are
+ * much longer than the measured times, and the bound for coming to the shrink is shorter than they
+ * are, so a rank that waits for a deadline comes too late.
  */
 #include <atomic>
 

@@ -1,8 +1,8 @@
 /*
- * Property: a thread may abort a communicator while another one is in Agree, Shrink, Grow or init:
- * both calls return soon, the other ranks learn it and go on, and nothing is left behind: no
- * descriptor, thread, file in /dev/shm, handle or served id. Method: ranks as threads; one of them
- * is aborted at a random moment; one comes late, so that the others are really waiting.
+ * Property: a thread may abort a communicator while another thread is in Agree, Shrink, Grow or
+ * init. Both calls return soon, the other ranks learn of it and go on, and nothing is left behind:
+ * no descriptor, thread, file in /dev/shm, handle or served id. Method: ranks as threads; one of
+ * them is aborted at a random moment. One rank comes late, so the others are really waiting.
  */
 #include <unistd.h>
 

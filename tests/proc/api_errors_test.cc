@@ -1,6 +1,6 @@
 /*
  * Property: bad input is refused with the caller's error and a sentence, changes nothing, and never
- * crashes or hangs. Method: each kind of bad input through the public header; after it the same
+ * crashes or hangs. Method: each kind of bad input through the public header; afterwards the same
  * communicator still reduces.
  */
 #include <sys/mman.h>

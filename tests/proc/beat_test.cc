@@ -1,8 +1,8 @@
 /*
- * Property: a rank that is stopped while nothing happens is suspected by those that watch it, and
- * heard again when it goes on; suspicion ends nothing, and nobody else is suspected, nor is a rank
- * that has no reason to beat any more. Method: ranks as processes, SIGSTOP and SIGCONT, and what
- * they write into their logs.
+ * Property: a rank that is stopped while nothing happens is suspected by its watchers, and no
+ * longer when it goes on. A suspicion ends nothing. No other rank is suspected, not even one that
+ * has no reason to send heartbeats any more. Method: ranks as processes, SIGSTOP and SIGCONT, and
+ * what they write into their logs.
  */
 #include <poll.h>
 #include <signal.h>

@@ -1,10 +1,10 @@
 /*
- * Property: an Agree or Shrink that another thread of a rank calls during its grow of the
- * communicator fails the grow on all ranks, each with a sentence, and harms nothing else: it itself
- * succeeds, and the parent works and grows again. Method: the linker puts a function of this test
- * before the one with which a grow opens its part, when it has taken its place among the
- * agreements; there the rank's other thread makes its call, which the other ranks have made before
- * their grow.
+ * Property: if another thread of a rank calls Agree or Shrink during the rank's grow of the same
+ * communicator, the grow fails on all ranks, each with a sentence. Nothing else is harmed: the
+ * other call succeeds, and the parent works and grows again. Method: the linker puts a function of
+ * this test before the function with which a grow begins, when the grow has taken its place among
+ * the agreements. There the rank's other thread makes its call, which the other ranks have made
+ * before their grow.
  */
 #include <functional>
 #include <thread>

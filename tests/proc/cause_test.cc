@@ -1,14 +1,13 @@
 /*
- * Property: the first cause wins on every rank of a host. Where every process exits at its first
- * error, as most programs do, each of them names the rank that was killed, or the one that made
- * another call (and which, unless its next call came first), never a messenger. Method: jobs of 2
- * to 8 processes over shared memory and TCP, and one fault in each, all drawn from a seed. Hosts
- * that are cut off and stopped processes are not drawn: there a rank may still blame the one that
- * told it.
+ * Property: the first cause wins on every rank of a host. If every process exits at its first
+ * error, as most programs do, each process names the rank that was killed, or the rank that made
+ * another call (also which call, unless its next call came first). It never names a rank that only
+ * passed the news on. Method: jobs of 2 to 8 processes over shared memory and TCP with one fault
+ * each, all drawn from a seed. Hosts that are cut off and stopped processes are not drawn: there a
+ * rank may still blame the one that told it.
  *
- * FT_CAUSE_SEED: of all draws. FT_CAUSE_RUN: this one run alone. FT_CAUSE_RUNS and
- * FT_CAUSE_SECONDS: it ends after so many, whichever comes first. FT_CAUSE_JOBS: so many at the
- * same time.
+ * FT_CAUSE_SEED: of all draws. FT_CAUSE_RUN: only this run. FT_CAUSE_RUNS and FT_CAUSE_SECONDS: the
+ * test ends after so many, whichever comes first. FT_CAUSE_JOBS: runs at the same time.
  */
 #include <poll.h>
 #include <signal.h>

@@ -1,8 +1,8 @@
 /*
  * Property: every collective gives the reference's result on every rank, for every type and
- * operator, in place and not, for counts around every boundary and pointers without alignment;
- * nothing else is written, no send buffer changes. Method: ranks as threads of this process;
- * results against tests/common/reference.h, with guards before and after.
+ * operator, in place and not, for counts around every boundary and unaligned pointers. Nothing else
+ * is written, and no send buffer changes. Method: ranks as threads of this process; results are
+ * compared with tests/common/reference.h, with guards before and after.
  */
 #include <algorithm>
 #include <cstdlib>

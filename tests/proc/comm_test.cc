@@ -1,7 +1,7 @@
 /*
- * Property: communicators of every kind come, work and go within their bounds; what one leaves
- * behind is nothing. Method: ranks as threads; descriptors, threads, files in /dev/shm and resident
- * memory compared over many cycles.
+ * Property: communicators of every kind are made, work and end within their bounds, and leave
+ * nothing behind. Method: ranks as threads; descriptors, threads, files in /dev/shm and resident
+ * memory are compared over many cycles.
  */
 #include <unistd.h>
 

@@ -1,9 +1,9 @@
 /*
- * Property: ranks of a host count with the processors that they may run on between them, whether or
- * not each is bound to one, and with fewer than they are they do not spin; all ranks count alike,
- * and what a tuning table says goes before. Method: the linker puts functions of this test before
- * sched_getaffinity and before a function of the library's that every communicator calls when it is
- * open; ranks are threads, each with processors of its own.
+ * Property: the ranks of a host count the processors on which they may run together, whether or not
+ * each is bound to one. With fewer processors than ranks they do not spin. All ranks count alike,
+ * and a tuning table overrides what they find. Method: the linker puts functions of this test
+ * before sched_getaffinity, and before a function of the library that every communicator calls when
+ * it is open. Ranks are threads, each with its own processors.
  */
 #include <atomic>
 #include <cstdio>

@@ -1,9 +1,9 @@
 /*
- * Property: on one host a killed process is known to the others before the kernel has torn down its
- * memory, that is before any of its descriptors closes; how large it was and what links there are
- * does not matter. It is proof, so that one of two goes on. Method: ranks as processes in a loop of
- * all-reduces over shared memory or TCP; one of them has touched much memory and is killed. The
- * kernel closes the highest descriptor of a dead process first: a pipe is put there, and the
+ * Property: on one host, the others know of a killed process before the kernel has torn down its
+ * memory, that is, before any of its descriptors closes. Its size and the kind of links do not
+ * matter. This is proof of death, so one rank of two goes on. Method: ranks as processes in a loop
+ * of AllReduces over shared memory or TCP; one of them has touched much memory and is killed. The
+ * kernel closes the highest descriptor of a dead process first. That is a pipe here, and the
  * survivors must report before it ends. FT_DEATH_MIB sets the large size.
  */
 #include <fcntl.h>

@@ -1,10 +1,10 @@
 /*
- * Property: a result that a link reads straight into from its socket is right byte for byte when a
- * call reports it as done; when the call fails because a rank dies or stops, the buffer is the
- * caller's alone from then on, even while the sender, run on, still sends. Method: ranks as
- * processes that exchange messages longer than a socket holds; SIGKILL and SIGSTOP at many moments.
- * After the failure the survivors fill their results with a pattern, and look whether it stays
- * while the stopped one goes on.
+ * Property: if a link reads a result from its socket directly into the user's buffer, the result is
+ * right, byte for byte, when a call reports it as done. If the call fails because a rank dies or
+ * stops, the buffer belongs to the caller alone from then on, even while the sender, after SIGCONT,
+ * still sends. Method: ranks as processes that exchange messages longer than a socket holds;
+ * SIGKILL and SIGSTOP at many moments. After the failure the survivors fill their results with a
+ * pattern, and check that it stays while the stopped rank goes on.
  */
 #include <signal.h>
 #include <unistd.h>

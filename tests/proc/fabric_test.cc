@@ -1,11 +1,11 @@
 /*
- * Property: whoever chooses asks what a transport declares, not its name. A network that nobody has
- * heard of, which declares RDMA, is planned as that network with its own costs, and never as shared
- * memory; all ranks decide alike, whatever each of them may use. Memory that the user allocated or
- * registered is registered with a transport that asks for it, and with nobody else; it is forgotten
- * before it is freed; a refusal is no failure. Method: the linker puts functions of this test
- * before the library's that list transports, which then has the network of tests/common/fabric.h,
- * and that set a communicator's costs; ranks are threads.
+ * Property: code that chooses a transport asks what it declares, not its name. An unknown network
+ * that declares RDMA is planned as that network with its own costs, and never as shared memory. All
+ * ranks decide alike, whatever each of them may use. Memory that the user allocated or registered
+ * is registered with a transport that asks for it, and with no other; it is unregistered before it
+ * is freed; a refusal is no failure. Method: the linker puts functions of this test before those of
+ * the library that list transports, which then include the network of tests/common/fabric.h, and
+ * that set the costs of a communicator. Ranks are threads.
  */
 #include <atomic>
 #include <cstring>

@@ -1,10 +1,10 @@
 /*
- * Property: a rank that is stopped for longer than the others wait for it is left out; when it runs
- * again it learns that, in the middle of whatever it was doing, harms nobody, and can come back as
- * a new rank. When all are stopped nobody is left out. Method: processes that reduce in a loop;
- * SIGSTOP at a random moment, SIGCONT after the others have gone on; the others check every sum
- * before, during and after, and destroy the old communicator with success. Processes that agree in
- * a loop; SIGSTOP of two, then of the others, which wait for these.
+ * Property: a rank that is stopped for longer than the others wait is left out. When it runs again,
+ * it learns that, whatever it was doing, harms no other rank, and can come back as a new rank. If
+ * all ranks are stopped, none is left out. Method: processes that reduce in a loop; SIGSTOP at a
+ * random moment, SIGCONT after the others have gone on. The others check every sum before, during
+ * and after, and destroy the old communicator with success. Other processes agree in a loop; two
+ * are stopped, then the others, which wait for these.
  */
 #include <poll.h>
 #include <signal.h>

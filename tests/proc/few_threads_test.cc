@@ -1,8 +1,8 @@
 /*
- * Property: a group that makes communicators and cannot have a thread for each of them ends at
- * once, with that reason, and leaves nothing behind: no handle, no thread, and no rank that waits
- * for the one that never began. Method: pthread_create() is wrapped and refuses the calling
- * thread's n-th.
+ * Property: if a group that makes communicators cannot have a thread for each of them, it ends at
+ * once with that reason, and leaves nothing behind: no handle, no thread, and no rank that waits
+ * for the one that never began. Method: pthread_create() is wrapped, and refuses the calling
+ * thread's n-th call.
  */
 #include <errno.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /*
- * Property: a child of fork owns nothing of the library: its calls fail cleanly as the caller's
- * mistake, it disturbs nobody, and while it lives on its parent's death is still seen at once.
- * Method: a rank in a process of its own forks and is killed; its forked child holds a pipe of the
- * test open meanwhile.
+ * Property: a child of fork owns nothing of the library. Its calls fail cleanly as the caller's
+ * mistake, and it disturbs no other process. While it lives on, its parent's death is still seen at
+ * once. Method: a rank in its own process forks and is killed; its forked child meanwhile holds a
+ * pipe of the test open.
  */
 #include <fcntl.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /*
- * Property: groups, streams and point-to-point calls in any mix complete with the right data and in
- * the order of their streams; a query never blocks. Method: ranks as threads, or all ranks of a
- * group from one thread, with values that tell who sent what.
+ * Property: groups, streams and point-to-point calls in any mix complete with the right data, in
+ * the order of their streams. A query never blocks. Method: ranks as threads, or all ranks of a
+ * group from one thread, with values that tell which rank sent what.
  */
 #include <unistd.h>
 

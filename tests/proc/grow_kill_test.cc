@@ -1,9 +1,10 @@
 /*
- * Property: ranks of the parent and joiners may be killed or stopped at any moment of a grow, the
- * one with the id too: the call ends within its bound on all that run, either all of them have the
- * new communicator or none has, joiners are told why not, and those of the parent go on: with the
- * parent if nobody of it died, else by a shrink. Method: processes; SIGKILL or SIGSTOP at a random
- * moment from before the first contact to after the end, to one or two of them.
+ * Property: ranks of the parent and joiners may be killed or stopped at any moment of a grow,
+ * including the rank with the id. The call ends within its bound on all that run. Either all of
+ * them have the new communicator or none has. Joiners are told why not. The ranks of the parent go
+ * on: with the parent if none of its ranks died, else by a shrink. Method: processes; SIGKILL or
+ * SIGSTOP to one or two of them, at a random moment from before the first contact until after the
+ * end.
  */
 #include <signal.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
 /*
- * Property: a communicator grows by any number of joiners, or stays as it was: the parent can be
- * used during and after the call whatever comes of it; ranks are ordered as the callers say;
- * reshaping many times leaks nothing. Method: ranks and joiners as threads; joiners that never
- * come; random shrinks and grows.
+ * Property: a communicator grows by any number of joiners, or stays as it was. Whatever happens,
+ * the parent can be used during and after the call. Ranks are ordered as the callers say. Repeated
+ * reshaping leaks nothing. Method: ranks and joiners as threads; joiners that never come; random
+ * shrinks and grows.
  */
 #include <algorithm>
 #include <atomic>

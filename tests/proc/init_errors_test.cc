@@ -1,9 +1,9 @@
 /*
  * Property: a communicator that cannot be made fails on every rank within the bound, with a
- * sentence that says why, leaves nothing behind, and strangers on the port change nothing. Method:
+ * sentence that says why, and leaves nothing behind. Strangers on the port change nothing. Method:
  * garbled and used ids, contradicting ranks, bytes from strangers, missing interfaces and
- * descriptors, each against short bounds; what depends on the process (environment, limits) in a
- * child of its own.
+ * descriptors, each against short bounds. What depends on the process (environment, limits) runs in
+ * its own child process.
  */
 #include <arpa/inet.h>
 #include <dirent.h>

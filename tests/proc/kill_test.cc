@@ -1,8 +1,8 @@
 /*
- * Property: when a process dies in the middle of an all-reduce, every other rank gets a recoverable
- * error quickly, can make a new communicator with the rest, and nothing stays in /dev/shm but the
- * dead rank's telemetry. A stopped process ends in the operation's deadline. Method: ranks as
- * processes that report on a pipe; SIGKILL and SIGSTOP when all of them are in the loop.
+ * Property: if a process dies in the middle of an AllReduce, every other rank gets a recoverable
+ * error quickly and can make a new communicator with the rest, and only the dead rank's telemetry
+ * stays in /dev/shm. If a process is stopped, the operation's deadline ends the call. Method: ranks
+ * as processes that report on a pipe; SIGKILL and SIGSTOP when all of them are in the loop.
  */
 #include <signal.h>
 #include <unistd.h>

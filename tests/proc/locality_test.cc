@@ -1,9 +1,9 @@
 /*
- * Property: a communicator counts with the network's costs where ranks of a host have nothing else
- * between them, and all its ranks decide that alike, whatever each of them may use. Method: the
- * linker puts a function of this test before the library's that sets a communicator's costs; ranks
- * are threads, each with transports of its own, or processes that are told to have one pid, as two
- * containers' may.
+ * Property: if ranks of a host have only the network between them, their communicator uses the
+ * network's costs. All its ranks decide that alike, whatever each of them may use. Method: the
+ * linker puts a function of this test before the one of the library that sets a communicator's
+ * costs. Ranks are threads, each with its own transports, or processes that are told to have the
+ * same pid, as in two containers.
  */
 #include <atomic>
 

@@ -1,7 +1,7 @@
 /*
- * Property: ranks that make different calls learn it within seconds as ftcclInvalidUsage, and the
- * sentence names both calls. Method: two or three ranks as threads that differ in one thing; a hang
- * would end in the test's own bound.
+ * Property: ranks that make different calls get ftcclInvalidUsage within seconds, and the sentence
+ * names both calls. Method: two or three ranks as threads that differ in one thing. The test's own
+ * bound ends a hang.
  */
 #include <string>
 

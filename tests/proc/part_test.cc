@@ -1,9 +1,9 @@
 /*
- * Property: where two ranks that live cannot reach each other any more, both ways or one way, and
- * all others can, the first Shrink leaves one of the two out, the higher one where both have
- * noticed it, and the others compute within a second of their error. Method: a process in each of
- * four network namespaces; packets between two of them are sent to nobody; every rank calls Shrink
- * at its error and reduces.
+ * Property: two live ranks cannot reach each other any more, in one or both directions, and all
+ * others can. Then the first Shrink leaves one of the two out (the higher rank if both have noticed
+ * it), and the others compute within a second after their error. Method: one process in each of
+ * four network namespaces; packets between two of them are dropped. Every rank calls Shrink at its
+ * error, and reduces.
  */
 #include <fcntl.h>
 #include <sched.h>

@@ -1,9 +1,8 @@
 /*
- * Property: no send buffer is written out of place, by any algorithm and for any type; with
- * preserveInput the buffers of an in-place all-reduce that a death interrupts hold their input
- * again, bit for bit, on every survivor; the copies are given back. Method: send buffers that the
- * processor refuses to write to, in a child; ranks as processes of which one kills itself while it
- * reduces.
+ * Property: no algorithm writes a send buffer out of place, for any type. With preserveInput, after
+ * a death interrupts an in-place AllReduce, the buffers of every survivor hold their input again,
+ * bit for bit, and the copies are freed. Method: send buffers to which the processor refuses to
+ * write, in a child process; ranks as processes of which one kills itself while it reduces.
  */
 #include <signal.h>
 #include <sys/mman.h>

@@ -1,7 +1,7 @@
 /*
- * What the suites over the public header share: ranks as threads of this process, ranks as
- * processes that can be killed, and counts of what a process holds. A child is this same program,
- * started again with --child=NAME.
+ * What the tests over the public header share: ranks as threads of this process, ranks as processes
+ * that can be killed, and counts of what a process holds. A child is this same program, started
+ * again with --child=NAME.
  */
 #ifndef FT_TESTS_PROC_H
 #define FT_TESTS_PROC_H
@@ -26,8 +26,7 @@
 namespace proc
 {
 
-/* For vectors whose elements other ranks may read where they lie, if they are long: memory from
- * ftcclMemAlloc. */
+/* Memory from ftcclMemAlloc for vectors. If they are long, other ranks may read them in place. */
 template <class T> struct Lendable {
     using value_type = T;
     Lendable() = default;
@@ -63,16 +62,16 @@ double now(); /* seconds, monotonic */
 /* Runs f(0) ... f(n - 1) in n threads and waits for all. */
 void in_threads(int n, const std::function<void(int)> &f);
 
-/* Where n threads wait for each other, as often as they like and not over the library: who aborts
- * or leaves would else fail what a slower rank still runs, for a collective ends on each rank at
- * its own time. */
+/* A barrier for n threads, any number of times, without the library. A collective ends on each rank
+ * at its own time, so a rank that aborts or leaves after it would fail what a slower rank still
+ * runs. */
 class Meeting
 {
   public:
     explicit Meeting(int n) : size_(n)
     {
     }
-    void wait(); /* fails the test after a minute: somebody does not come */
+    void wait(); /* after a minute, fails the test: a thread did not come */
 
   private:
     std::mutex mutex_;
@@ -80,12 +79,12 @@ class Meeting
     int size_, here_ = 0, times_ = 0;
 };
 
-/* One communicator of n ranks in this process, each with a stream; destroyed by the destructor. */
+/* One communicator of n ranks in this process, each with a stream. The destructor destroys it. */
 struct World {
     std::vector<ftcclComm_t> comm;
     std::vector<ftcclStream_t> stream;
-    explicit World(int n); /* InitAll */
-    /* InitRankConfig in threads */
+    explicit World(int n); /* by ftcclCommInitAll() */
+    /* By ftcclCommInitRankConfig() in threads. */
     World(int n, const std::function<void(ftcclConfig_t &)> &configure);
     ~World();
     World(const World &) = delete;
@@ -97,18 +96,18 @@ struct World {
     {
         in_threads(size(), f);
     }
-    /* Every rank reduces once; false if one did not get the right sum. */
+    /* Every rank reduces once. False: a rank did not get the right sum. */
     bool works() const;
 };
 
-/* Waits for the stream and returns its first error. */
+/* Waits for the stream, and returns its first error. */
 ftcclResult_t finish(ftcclStream_t stream);
 
 std::string hex(const ftcclUniqueId &id);
 ftcclUniqueId unhex(const std::string &text);
 
-/* Another process of this program, running the function that CHILD(name) defines. Killed by the
- * destructor. */
+/* Another process of this program, which runs the function that CHILD(name) defines. The destructor
+ * kills it. */
 class Child
 {
   public:
@@ -116,7 +115,7 @@ class Child
           const std::map<std::string, std::string> &env = {});
     ~Child();
     Child(const Child &) = delete;
-    /* The next line that it prints on stdout; "" at its end or after the time. */
+    /* The next line of its stdout; "": at its end, or after the time. */
     std::string line(double seconds = 30);
     void tell(const std::string &text) const; /* writes a line to its stdin */
     void signal(int number) const;
@@ -147,7 +146,7 @@ int descriptors();
 std::string descriptor_names();
 int threads();
 long resident_kib();
-/* Names in /dev/shm that carry the process's number. */
+/* Names in /dev/shm that contain the process's number. */
 std::vector<std::string> shm_of(pid_t pid);
 
 } // namespace proc

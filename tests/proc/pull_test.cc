@@ -1,9 +1,10 @@
 /*
- * Property: long messages that are read in another process's memory are what their sender put there
- * or the operation fails: what a call reports as done is right byte for byte while ranks are
- * killed, whatever the time; the others hear of it quickly; a rank that may not read others' memory
- * any more fails recoverably. Method: ranks as processes that repeat collectives with new contents
- * and look at every result; SIGKILL at many moments; a system call filter in one of them.
+ * Property: a long message that is read from another process's memory is what its sender put there,
+ * or the operation fails. What a call reports as done is right, byte for byte, even if ranks are
+ * killed at that moment. The other ranks learn of it quickly. A rank that loses the right to read
+ * the memory of others fails recoverably. Method: ranks as processes that repeat collectives with
+ * new contents, and check every result; SIGKILL at many moments; a system call filter in one of
+ * them.
  */
 #include <linux/filter.h>
 #include <linux/seccomp.h>

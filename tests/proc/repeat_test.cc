@@ -1,9 +1,8 @@
-// Property: short collectives that are called again and again give the same results as if each were
-// the first, whatever comes between them, and they fail as others do. Method: ranks as threads make
-// the same random calls, of few shapes and more than are remembered, with operators of the user's
-// that come and go under the same numbers, groups and long calls between them; every result is
-// checked. Then the mistakes: another count on one rank, a missing buffer.
-// Replay: FT_SEED=n tests/proc/repeat_test
+// Property: repeated short collectives give the same results as if each were the first, whatever
+// comes between them, and they fail like others. Method: ranks as threads make the same random
+// calls: a few shapes, but more than are remembered, user-defined operators that come and go under
+// the same numbers, and groups and long calls between them. Every result is checked. Then the
+// mistakes: another count on one rank, a missing buffer. Replay: FT_SEED=n tests/proc/repeat_test
 #include "tests/proc/proc.h"
 
 #include <atomic>

@@ -1,11 +1,11 @@
 /*
- * Property: with failurePolicy retry, ranks that are killed while the others abort, revoke, agree,
- * shrink, split, grow or destroy keep nobody waiting: every call ends, results are those of one set
- * of ranks everywhere, and the survivors shrink to one communicator of all of them. A rank that
- * aborts from another thread costs the others no call. Method: ranks as processes that reduce in
- * groups on two streams, several calls ahead; one or two kill themselves after a random time, about
- * when the others come to the call in question. Rank r contributes 2^r, so that results tell who is
- * in them. Replay: FT_RETRY_SEED=n FT_RETRY_KILLS=1 tests/proc/retry_calls_test
+ * Property: with failurePolicy retry, if ranks are killed while the others abort, revoke, agree,
+ * shrink, split, grow or destroy, no rank waits for them. Every call ends, results are those of one
+ * set of ranks everywhere, and the survivors shrink to one communicator of all of them. If a thread
+ * aborts a rank, no call of the other ranks fails. Method: ranks as processes that reduce in groups
+ * on two streams, several calls ahead. One or two kill themselves after a random time, at about the
+ * moment of the call in question. Rank r contributes 2^r, so results tell which ranks are in them.
+ * Replay: FT_RETRY_SEED=n FT_RETRY_KILLS=1 tests/proc/retry_calls_test
  */
 #include <signal.h>
 #include <unistd.h>

@@ -1,11 +1,11 @@
 /*
- * Property: with failurePolicy retry a rank that is killed at any moment costs the others no call:
- * all succeed, in and out of place, with the same result of the ranks of one view on every
- * survivor; an average divides by their number; count, rank and the lost ranks are told. What
- * cannot be repeated is reported. Method: ranks as processes in a loop of reductions of which one
- * is killed after a random time, hundreds of times. Rank r contributes 2^r in one half of the
- * buffer and 60 * 2^r averaged in the next call, so that results tell who is in them. Replay:
- * FT_RETRY_SEED=n FT_RETRY_KILLS=1 tests/proc/retry_test
+ * Property: with failurePolicy retry, if a rank is killed at any moment, no call of the others
+ * fails. All calls succeed, in and out of place, with the same result, of the ranks of one view, on
+ * every survivor. An average divides by their number. The library tells count, rank and the lost
+ * ranks. What cannot be repeated is reported. Method: ranks as processes in a loop of reductions;
+ * one is killed after a random time, hundreds of times. Rank r contributes 2^r in one half of the
+ * buffer, and 60 * 2^r, averaged, in the next call, so results tell which ranks are in them.
+ * Replay: FT_RETRY_SEED=n FT_RETRY_KILLS=1 tests/proc/retry_test
  */
 #include <signal.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
-// Property: puts land exactly where they should and a signal arrives only after the data it
-// follows; bad windows, offsets and indexes are refused and touch nothing. Method: ranks as threads
-// of one process through the public header; every rank puts a pattern to every rank (itself too),
-// waits for everybody's signals and compares its window byte by byte.
+// Property: puts arrive exactly where they should, and a signal arrives only after the data that it
+// follows. Bad windows, offsets and indexes are refused and touch nothing. Method: ranks as threads
+// of one process through the public header. Every rank puts a pattern to every rank (itself, too),
+// waits for the signals of all ranks, and compares its window byte by byte.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 

@@ -1,8 +1,8 @@
 /*
- * Property: after a failure the live ranks agree on who failed and on the last complete operation,
- * shrink to a communicator that works, keep their other communicators and their links, and a rank
- * that was left out is told so. Method: ranks as threads that abort or stay away, ranks as
- * processes that are killed or stopped.
+ * Property: after a failure the live ranks agree on which ranks failed and on the last complete
+ * operation, and shrink to a communicator that works. They keep their other communicators and their
+ * links. A rank that was left out is told so. Method: ranks as threads that abort or stay away;
+ * ranks as processes that are killed or stopped.
  */
 #include <signal.h>
 

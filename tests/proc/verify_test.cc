@@ -1,9 +1,9 @@
 /*
- * Property: with verify on, a bit that changes on the way is reported on every rank as a
+ * Property: with option verify, a bit that changes on the way is reported on every rank as a
  * recoverable error that names sender and transport, for every collective, send and put on every
- * transport; without it nobody notices. Healthy runs raise no alarm, NaNs included. Ranks that
- * differ in the option learn it by name at init and split. Method: ranks as threads; FTCCL_FAULT
- * changes one bit of a message of rank 1 after its checksum was made.
+ * transport. Without the option, no rank notices. Healthy runs raise no alarm, even with NaNs.
+ * Ranks that differ in the option learn it, with its name, at init and split. Method: ranks as
+ * threads; FTCCL_FAULT changes one bit of a message of rank 1 after its checksum was made.
  */
 #include <algorithm>
 #include <atomic>

@@ -1,10 +1,9 @@
-// Property: a wait for a stream ends when its operations do, however the end falls between the
-// waiter's looks at the stream (once a waiter that looked at the wrong moment waited for ever),
-// also when it is that of the NULL streams of many ranks. Method: two ranks as threads; a short
-// all-reduce is enqueued, a random pause lets the background thread finish it at any point of the
-// wait that follows. A hang is ended by the test's time limit. With many ranks in the process the
-// two that compute are the oldest, the last that are looked at. Replay: FT_SEED=n
-// tests/proc/wait_test
+// Property: a wait for a stream ends when its operations end, at whatever moment between the
+// waiter's looks at the stream that is (once, a waiter that looked at the wrong moment waited for
+// ever). This also holds for the NULL stream with many ranks. Method: two ranks as threads. A short
+// AllReduce is enqueued, and a random pause lets the background thread finish it at any point of
+// the wait that follows. The test's time limit ends a hang. With many ranks in the process, the two
+// that compute are the oldest, which the wait looks at last. Replay: FT_SEED=n tests/proc/wait_test
 #include <gtest/gtest.h>
 
 #include <algorithm>

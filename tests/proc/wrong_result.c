@@ -1,5 +1,5 @@
-/* Preloaded by perf_test.sh: breaks one operation, so that the programs' verification can be seen
- * to find it. */
+/* Preloaded by perf_test.sh: breaks one operation, to show that the programs' verification finds
+ * it. */
 #include <dlfcn.h>
 #include <ftccl.h>
 #include <string.h>

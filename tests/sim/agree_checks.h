@@ -1,4 +1,4 @@
-// What the tests of agreements say about decisions.
+// Checks of decisions that the tests of agreements share.
 #ifndef FT_AGREE_CHECKS_H
 #define FT_AGREE_CHECKS_H
 
@@ -20,7 +20,7 @@ inline std::vector<int> ranks_of(const std::vector<unsigned char> &set)
 
 using Ranks = std::vector<int>;
 
-// The one decision of those ranks, all of which must have one.
+// The one decision of these ranks, all of which must have one.
 inline const Decided &decision(const World &w, const Ranks &ranks)
 {
     static const Decided none;

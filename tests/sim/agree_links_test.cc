@@ -1,5 +1,5 @@
-// Property: which ranks an agreement leaves out because of broken links, and what lists and
-// different kinds of calls mean. Method: as in agree_test.cc.
+// Property: which ranks an agreement leaves out because of broken links, and the effect of lists
+// and of different kinds of calls. Method: as in agree_test.cc.
 #include "sim/agree_checks.h"
 
 using namespace agree;

@@ -1,6 +1,6 @@
-// The rules of an agreement, stated once more and apart from src/: what tests/model/agree.pml says
-// about acceptors and leaders, checked for every step of a simulated world. Sets of ranks are bits.
-// A step is one line of a trace.
+// The rules of an agreement, written a second time and independent of src/: what
+// tests/model/agree.pml says about acceptors and leaders. They are checked for every step of a
+// simulated world. Sets of ranks are bits. A step is one line of a trace.
 #ifndef AGREE_REFEREE_H
 #define AGREE_REFEREE_H
 
@@ -22,11 +22,11 @@ enum class Type {
     Accepted,
     Refuse,
     Decide
-}; // of the message in Send and Get
+}; // of the message, for Send and Get
 
-// Enter: `fenced` is the list. Proof: `rank` learns that `other` is dead. Send: to `other`, Get:
-// from it. Values are hashes. Decide: `ballot` is what the rank has promised, `accepted` where the
-// value was decided, the sets are the rank's own.
+// Enter: `fenced` is the list. Proof: `rank` learns that `other` is dead. Send: to `other`; Get:
+// from it. Values are hashes. Decide: `ballot` is what the rank has promised, `accepted` is where
+// the value was decided, and the sets are the rank's own.
 struct Step {
     What what = What::Send;
     Type type = Type::None;
@@ -43,7 +43,7 @@ class Referee
     explicit Referee(int nranks) : n(nranks), ranks(size_t(nranks))
     {
     }
-    std::string check(const Step &step); // empty: a legal step; else which rule it breaks
+    std::string check(const Step &step); // "": a legal step; else the rule that it breaks
     uint64_t checked = 0;
 
   private:
@@ -55,7 +55,7 @@ class Referee
     struct Rank {
         uint64_t promised = 0, accepted = 0, value = 0, decided = 0;
         uint32_t dead = 0, fenced = 0, list = 0;
-        uint64_t asked = 0;                // the highest ballot that it got a PREPARE for
+        uint64_t asked = 0;                // the highest ballot for which it got a PREPARE
         std::map<uint64_t, uint64_t> told; // ACCEPT messages that it got: ballot and value
         std::vector<uint64_t> decisions;   // of DECIDE messages that it got
         std::map<uint64_t, Lead> lead;

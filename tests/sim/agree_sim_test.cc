@@ -1,8 +1,8 @@
-// Property: whatever is lost, delayed, doubled, cut, suspected or killed, ranks that live never
-// decide differently; each message obeys the protocol's rules as agree_referee.cc states them once
-// more; everyone that entered has an answer within bounds; a decision follows from what was
-// brought; whoever can form a quorum does; healthy ranks are not excluded. Method: random schedules
-// of 1 to 9 real machines under a virtual clock. FT_SIM_SEED and FT_SIM_RUNS choose them;
+// Property: whatever is lost, delayed, duplicated, cut, suspected or killed, live ranks never
+// decide differently. Each message obeys the rules of the protocol, which agree_referee.cc states a
+// second time. Every rank that entered has an answer within bounds. A decision follows from the
+// contributions. Ranks that can form a quorum do so. Healthy ranks are not excluded. Method: random
+// schedules of 1 to 9 real machines under a virtual clock. FT_SIM_SEED and FT_SIM_RUNS choose them;
 // FT_SIM_TRACE=file writes the steps of all of them.
 #include <gtest/gtest.h>
 

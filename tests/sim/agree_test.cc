@@ -1,7 +1,7 @@
-// Property: each rule of an agreement alone: who is excluded and when, which side may go on, what a
-// decision contains, that hostile bytes and late messages change nothing. Method: real machines in
-// a simulated world (agree_world.h) with exactly the faults that the rule is about; the schedules
-// that show why a looser rule would be wrong are written out.
+// Property: each rule of an agreement alone: which rank is excluded and when, which side may go on,
+// what a decision contains, and that hostile bytes and late messages change nothing. Method: real
+// machines in a simulated world (agree_world.h) with exactly the faults that the rule is about. The
+// schedules that show why a looser rule would be wrong are written out.
 #include <cstring>
 
 #include "sim/agree_checks.h"

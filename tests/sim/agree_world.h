@@ -1,7 +1,7 @@
 // A simulated world for agreements: n machines of src/membership/agree*.c in one thread under a
-// virtual clock, with messages that are lost, delayed, doubled and overtake each other, with
+// virtual clock, with messages that are lost, delayed, duplicated and reordered, and with
 // partitions, cut pairs, deaths and false suspicion. Everything follows from one seed. Each step is
-// shown to a Referee (agree_referee.h), who knows the protocol's rules independently.
+// shown to a Referee (agree_referee.h), which knows the protocol's rules independently.
 #ifndef AGREE_WORLD_H
 #define AGREE_WORLD_H
 
@@ -22,7 +22,7 @@ namespace agree
 constexpr uint64_t MS = 1000000, SILENT = 100 * MS, ENTER = 300 * MS;
 constexpr size_t MESSAGE = 1024;
 
-struct Decided { // a decision that outlives its machine
+struct Decided { // a decision, which outlives its machine
     int status = 0, kind = 0;
     uint64_t flags = 0, first_op = 0, last_op = 0, nonce = 0;
     std::vector<unsigned char> failed, excluded;
@@ -60,20 +60,23 @@ class World
 
     int n;
     uint64_t now = 1000 * MS;
-    unsigned loss = 0, twice = 0; // percent
+    unsigned loss = 0, twice = 0; // in percent
     uint64_t delay = 2 *
-                     MS; // at most; when `uneven` one message in 16 takes up to 10 times as long
+                     // the longest delay; with `uneven`, one message in 16 takes up to 10 times as
+                     // long
+                     MS;
     bool uneven = false;
-    std::vector<std::vector<bool>> cut;  // [from][to]: nothing passes
-    std::vector<ft_agree *> machine;     // null: dead
-    std::vector<uint64_t> entered, left; // when; 0: not. Left: its state is not FT_AGAIN any more
-    std::vector<int> status;             // what it left with
-    std::vector<uint64_t> killed;        // when; 0: lives
-    bool lists = false;                  // somebody entered with one
-    std::map<int, Decided> decided;      // of the dead too
-    std::function<bool(int, int, const ft_agree_msg &)> drop; // a directed test's own losses
+    std::vector<std::vector<bool>> cut; // [from][to]: no message passes
+    std::vector<ft_agree *> machine;    // null: the rank is dead
+    // The time; 0: not yet. left: its state is not FT_AGAIN any more.
+    std::vector<uint64_t> entered, left;
+    std::vector<int> status;                                  // its final status
+    std::vector<uint64_t> killed;                             // the time; 0: it lives
+    bool lists = false;                                       // a rank entered with a list
+    std::map<int, Decided> decided;                           // also of dead ranks
+    std::function<bool(int, int, const ft_agree_msg &)> drop; // losses that a directed test adds
     std::vector<std::string> faults;                          // broken rules
-    std::vector<Step> trace;                                  // when keep_trace
+    std::vector<Step> trace;                                  // only with keep_trace
     bool keep_trace = false;
     uint64_t messages = 0;
 
@@ -81,18 +84,20 @@ class World
     void at(uint64_t when, std::function<void()> what);
     int enter(int r, const Input &in = Input());
     void enter_all(const Input &in = Input());
-    void kill(int r); // without proof
+    void kill(int r); // without proof of death
     void prove(int dead, int to);
     void prove_all(int dead);
     void learn(int r, int about, ft_evidence e);
     void learn_all(int about, ft_evidence e);
-    void partition(unsigned side, bool on); // bits; nothing passes between the side and the rest
+    // side: bits of ranks; no message passes between the side and the rest
+    void partition(unsigned side, bool on);
     bool alive(int r) const
     {
         return machine[size_t(r)] != nullptr;
     }
     void run(uint64_t ns);
-    bool settle(uint64_t ns); // until everyone alive that entered has an answer; at most so long
+    // runs until every live rank that entered has an answer, at most for that time
+    bool settle(uint64_t ns);
     void inject(int from, int to, const std::vector<unsigned char> &bytes);
     const Decided *of(int r) const;
     std::string fault_text() const;

@@ -1,7 +1,7 @@
 /*
- * What follows at once on a communicator that has just come about: its ranks agree again and again,
- * while messages are slow, links break, parents are closed, and engines or the whole machine stand
- * still. Who comes must not be left out for what others did.
+ * What happens at once on a new communicator: its ranks agree again and again, while messages are
+ * slow, links break, parents are closed, and engines or the whole machine stand still. A rank that
+ * takes part must not be left out because of what others did.
  */
 #ifndef FT_CHILD_AGREE_H
 #define FT_CHILD_AGREE_H
@@ -9,10 +9,10 @@
 #include "sim/reshape_world.h"
 
 struct Troubles {
-    uint64_t delay_ns = 20000; // messages take up to this long
-    int cuts = 0;              // links that break
-    uint64_t asleep_ns = 0; // one engine is not turned for so long; it may be left out, nobody else
-    uint64_t standstill_ns = 0; // no engine is
+    uint64_t delay_ns = 20000; // longest delay of messages
+    int cuts = 0;              // number of links that break
+    uint64_t asleep_ns = 0; // one engine is not turned for so long; only its rank may be left out
+    uint64_t standstill_ns = 0; // no engine is turned for so long
 };
 
 class ChildAgree
@@ -22,7 +22,7 @@ class ChildAgree
     {
     }
 
-    // True: all that are expected came through `rounds` agreements.
+    // True: all expected ranks came through `rounds` agreements.
     bool run(int rounds)
     {
         for (Node &node : world.nodes)
@@ -89,7 +89,7 @@ class ChildAgree
         return world.sim.now_ns + world.chance(world.chance(2) ? 100000000 : 1000000);
     }
 
-    bool is_asked() const // messages are under way
+    bool is_asked() const // messages are in flight
     {
         return std::any_of(members.begin(), members.end(),
                            [](const Member &m) { return m.agreement; });
@@ -166,12 +166,12 @@ inline Troubles draw_troubles(World &world)
     case 1:
         t.standstill_ns = silent_ns / 2 + world.chance(2 * enter_ns);
         break;
-    case 2: // the other end sees it so late that the next link is there first, and waits
+    case 2: // the other end sees it so late that the next link comes first, and waits
         t.cuts = 1;
         t.delay_ns = delays[world.chance(2)];
         world.sim.late_down_ns = 150000000;
         break;
-    default: // some question and its answer must come through
+    default: // a question and its answer must come through
         t.cuts = int(world.chance(t.delay_ns > 1000000 ? 3 : 3 * world.nodes.size()));
         break;
     }

@@ -1,11 +1,11 @@
-// Property: a grow comes about on all live ranks of the parent and on all joiners, with one order
-// of the ranks, or on none of them, whoever dies, whatever links are cut and whoever gives up at
-// any stage of it; joiners hear nothing else than what was agreed; if it fails the parent can be
-// used as before, to compute, to grow again and to shrink; every wait ends within its bound and
-// nothing leaks. Method: whole engines under a virtual clock, as in reshape_sim_test. The
-// rendezvous is the real gather.c, by which the root's service decides who has come and what all
-// are told; its sockets and thread are not simulated: a connection is a call, an answer a random
-// delay, and who dies is missed at once. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1
+// Property: a grow succeeds on all live ranks of the parent and on all joiners, with one order of
+// the ranks, or on none of them, whichever ranks die or give up and whatever links are cut, at any
+// stage. Joiners hear nothing else than what was agreed. If the grow fails, the parent can be used
+// as before, to compute, to grow again and to shrink. Every wait ends within its bound, and nothing
+// leaks. Method: whole engines under a virtual clock, as in reshape_sim_test. The rendezvous is the
+// real gather.c, which decides for the root's service which ranks have come and what all are told.
+// Its sockets and thread are not simulated: a connection is a call, an answer takes a random delay,
+// and a death is noticed at once. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1
 // tests/sim/grow_sim_test
 #include "sim/child_agree.h"
 

@@ -1,13 +1,13 @@
-// Property: whatever links are cut, ranks killed (with or without proof), suspected in vain or
-// late, at any moment, also while the others agree: the live ranks that go on have the same
-// decisions and one communicator, its collectives are exact (so nothing of an older communicator
-// reaches it), every agreement ends within its bound, and nothing leaks. Where every death is
-// proven and nobody is suspected, all live ranks go on together. A rank that the others left out,
-// on purpose and without its knowledge, never goes on alone when it comes, whatever of their words
-// and goodbyes it got before the network parted. Method: whole engines in one thread under a
-// virtual clock. Ranks compute, and when their communicator fails they agree on flags (sometimes)
-// and shrink, again and again; now and then they shrink unforced. Replay one seed: FT_SIM_SEED=n
-// FT_SIM_RUNS=1 tests/sim/reshape_sim_test
+// Property: links are cut, and ranks are killed (with or without proof), falsely suspected or late,
+// at any moment, even during an agreement. Then the live ranks that go on have the same decisions
+// and one communicator, and its collectives are exact (so nothing of an older communicator reaches
+// it). Every agreement ends within its bound, and nothing leaks. If every death is proven and no
+// rank is suspected, all live ranks go on together. A rank that the others left out, on purpose and
+// without its knowledge, never goes on alone when it comes, whatever messages and goodbyes it got
+// before the network parted. Method: whole engines in one thread under a virtual clock. Ranks
+// compute; when their communicator fails, they agree on flags (sometimes) and shrink, again and
+// again. Sometimes they shrink without a failure. Replay one seed: FT_SIM_SEED=n FT_SIM_RUNS=1
+// tests/sim/reshape_sim_test
 #include "sim/child_agree.h"
 
 namespace

@@ -1,7 +1,7 @@
 /*
- * Whole engines in one thread under a virtual clock: ranks that compute, and when their
- * communicator fails agree on flags (sometimes) and shrink, again and again, while links are cut
- * and ranks die; and what must be the same for all of them.
+ * Whole engines in one thread under a virtual clock. The ranks compute; when their communicator
+ * fails, they agree on flags (sometimes) and shrink, again and again, while links are cut and ranks
+ * die. It also checks what must be the same for all of them.
  */
 #ifndef FT_RESHAPE_WORLD_H
 #define FT_RESHAPE_WORLD_H
@@ -47,8 +47,8 @@ struct World {
     sim_world sim;
     uint64_t seed;
     int n, shrinks = 0, fenced = 0, no_quorum = 0;
-    bool plain = false; // no unforced shrinks
-    bool harsh;         // suspicion, deaths without proof and ranks that come too late
+    bool plain = false; // only shrinks after a failure
+    bool harsh;         // also suspicion, deaths without proof, and ranks that come too late
     std::vector<Node> nodes;
     std::map<uint64_t, std::vector<uint64_t>> children; // engines of each context, by rank
     struct Outcome {
@@ -56,10 +56,10 @@ struct World {
         std::vector<const Node *> seen_by;
     };
     std::map<std::pair<uint64_t, uint32_t>, Outcome> decisions;
-    uint64_t fault_in = 0; // turns
+    uint64_t fault_in = 0; // turns until the next fault
     ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false, false, false};
 
-    // Joiners come behind the n ranks of the first communicator.
+    // Joiners have the numbers after the n ranks of the first communicator.
     World(uint64_t s, int ranks, int joiners = 0)
         : seed(s), n(ranks), nodes(size_t(ranks + joiners))
     {
@@ -93,7 +93,7 @@ struct World {
             if (node.comm)
                 ft_comm_close(node.comm);
             else if (node.engine->ntransports)
-                ft_rank_close(node.engine); // never had a communicator
+                ft_rank_close(node.engine); // it never had a communicator
             ft_stream_release(node.stream);
             ft_engine_unref(node.engine);
         }
@@ -146,7 +146,7 @@ struct World {
         EXPECT_EQ(ft_comm_open(node.engine, &view, 77, "sim", &limits, &node.comm), FT_OK);
     }
 
-    // Ends what a rank was doing, so that its memory can be given back.
+    // Ends what a rank was doing, so that its memory can be freed.
     void bury(Node &node, ft_comm *comm)
     {
         ft_engine_lock(node.engine);
@@ -161,7 +161,7 @@ struct World {
 
     // ---- what a rank does
 
-    // One of a round's addends: nothing that is sent in another round or communicator has the same
+    // An addend of one round. Nothing that is sent in another round or communicator has the same
     // sums.
     static int32_t addend(uint64_t ctx, int round, uint64_t engine, size_t i)
     {

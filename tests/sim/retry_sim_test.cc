@@ -1,10 +1,10 @@
-// Property: with policy retry, whatever moment ranks die or a link breaks at, every call on every
-// survivor succeeds; the result is that of one set of contributors, the same on all survivors,
-// which holds all of them and never grows from call to call; an average divides by the number of
-// that set. A call that cannot be repeated fails on all. Method: whole engines under a virtual
-// clock; ranks come to their calls at random times, alone or grouped, in place or not. Rank r
-// contributes 60 << r, so that a sum or an average tells who is in it. Replay one seed:
-// FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/retry_test
+// Property: with policy retry, at whatever moment ranks die or a link breaks, every call on every
+// survivor succeeds. The result is that of one set of contributors, the same on all survivors. That
+// set contains all survivors, and never grows from call to call. An average divides by the size of
+// the set. A call that cannot be repeated fails on all ranks. Method: whole engines under a virtual
+// clock. Ranks come to their calls at random times; the calls are alone or grouped, in place or
+// not. Rank r contributes 60 << r, so a sum or an average tells which ranks are in it. Replay one
+// seed: FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/retry_test
 #include "sim/retry_sim.h"
 
 namespace

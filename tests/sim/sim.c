@@ -1,6 +1,6 @@
 /*
- * The simulated world. Order is kept within a channel (a later message never arrives before an
- * earlier one of the same link and lane) and nowhere else.
+ * The simulated world. Order is kept only within a channel: a later message never arrives before an
+ * earlier one of the same link and lane.
  */
 #include "sim/sim.h"
 

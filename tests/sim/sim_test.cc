@@ -1,9 +1,9 @@
 // Property: under any seeded schedule of delays, reordering across channels, late reads of send
 // buffers and cut links, whole engines (the real core, algorithms and device over a simulated
 // transport and clock) either finish every operation with the exact result on every rank, or end
-// with an error on every rank within bounds; nothing leaks; a seed replays bit by bit. Method: n
+// with an error on every rank within bounds. Nothing leaks. A seed replays bit by bit. Method: n
 // ranks in one thread, turned in random order under a virtual clock; random programs of collectives
-// and grouped point-to-point in int32, checked against sums computed here. Replay one seed:
+// and grouped point-to-point calls in int32, checked against sums computed here. Replay one seed:
 // FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/sim_test
 #include <gtest/gtest.h>
 

@@ -1,9 +1,10 @@
 /*
- * path_files.c: which functions a call runs. tests/tidy/path_files loads it before a program that
- * was compiled with -finstrument-functions, which then calls the two hooks below. A call begins
- * when PATH_ENTRY (an address) is entered and lasts until the same thread enters it again. Counted
- * is, for each function, in how many calls it ran in the thread that makes the calls. At the end
- * of the process lines "address calls" go to PATH_OUT.pid, the first one with the number of calls.
+ * Finds which functions a call runs. tests/tidy/path_files preloads it into a program that was
+ * compiled with -finstrument-functions, which calls the two hooks below. A call begins when
+ * PATH_ENTRY (an address) is entered, and lasts until the same thread enters it again. For each
+ * function it counts in how many calls the function ran in the thread that makes the calls. At the
+ * end of the process, lines "address calls" go to PATH_OUT.pid; the first line has the number of
+ * calls.
  */
 #include <stdio.h>
 #include <stdlib.h>

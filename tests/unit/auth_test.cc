@@ -1,7 +1,7 @@
-// Property: a handshake succeeds exactly when both sides know the secret and mean the same purpose
-// and engine; everything else is told apart, learns nothing, reads nothing beyond, and ends in
-// time. Method: both roles over socket pairs; attackers in the middle copy, reflect, replay and
-// change bytes; time is a counter.
+// Property: a handshake succeeds exactly if both sides know the secret and mean the same purpose
+// and engine. Any other case is told apart, learns nothing, reads nothing beyond the handshake, and
+// ends in time. Method: both roles over socket pairs; attackers in the middle copy, reflect, replay
+// and change bytes; time is a counter.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/ioctl.h>

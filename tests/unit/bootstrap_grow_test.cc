@@ -1,9 +1,9 @@
-// Property: ranks that join an existing job and the root that grows it all get one table, whoever
-// comes first; the id carries the key of the job's links; when something is wrong (a joiner
-// missing, dead, twice, of another size or configuration, the root gone or cancelled) everybody
-// that waits learns it, named; a joiner that claims a survivor's rank is refused alone. Method:
-// joiners are threads of this process over real sockets, the root supplies and collects; a root
-// that dies is a child.
+// Property: ranks that join an existing job and the root that grows it all get one table, whichever
+// comes first. The id carries the key of the job's links. If something is wrong (a joiner missing,
+// dead, twice, of another size or configuration, the root gone or cancelled), every rank that waits
+// learns it, with a name. A joiner that claims a survivor's rank is refused alone. Method: joiners
+// are threads of this process over real sockets; the root supplies and collects. A root that dies
+// is a child process.
 #include "bootstrap_helpers.h"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-// What the bootstrap tests share: ranks as threads, each with its own endpoint, and what became of
-// them.
+// What the bootstrap tests share: ranks as threads, each with its own endpoint, and the result of
+// each.
 #ifndef FT_BOOTSTRAP_HELPERS_H
 #define FT_BOOTSTRAP_HELPERS_H
 
@@ -133,7 +133,7 @@ inline void expect_all(const std::vector<Outcome> &all, int status, const std::s
     }
 }
 
-// Waits for what another thread is about to do; true if it came.
+// Waits for something that another thread is about to do. True: it happened.
 inline bool eventually(const std::function<bool()> &what, double limit_s = 10)
 {
     for (double end = now_s() + limit_s; now_s() < end; std::this_thread::yield())
@@ -149,7 +149,7 @@ inline ft_id decoded(const Id &id)
     return out;
 }
 
-// A connection to an id's service that says only what the test tells it to.
+// A connection to an id's service that says only what the test tells it to say.
 inline int raw_connect(const Id &id)
 {
     ft_id to = decoded(id);

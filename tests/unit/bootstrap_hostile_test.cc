@@ -1,9 +1,8 @@
-// Property: whatever comes in on the service's port, or from a service, costs bounded memory,
-// descriptors and time and does not disturb an honest job; ids that nobody uses go away; an
-// explicit address (FTCCL_COMM_ID) needs a secret and serves one job after another. Method: seeded
-// random bytes and hand-made malformed messages over real sockets, with and without knowledge of
-// the secret; time jumps by an injected clock. Replay: FT_SEED=<printed seed>
-// bootstrap_hostile_test
+// Property: whatever comes to the service's port, or from a service, costs bounded memory,
+// descriptors and time, and does not disturb an honest job. Ids that no rank uses are removed. An
+// explicit address (FTCCL_COMM_ID) needs a secret, and serves one job after another. Method: seeded
+// random bytes and hand-made malformed messages over real sockets, with and without the secret; an
+// injected clock makes time jump. Replay: FT_SEED=<printed seed> bootstrap_hostile_test
 #include "bootstrap_helpers.h"
 
 #include <arpa/inet.h>

@@ -1,6 +1,6 @@
-// Property: ranks that come with the same unique id all get the same table and key; when something
-// is wrong (a rank missing, claimed twice, of another size or configuration, dead, cancelled) every
-// rank that came learns it, named, within its bound. Method: ranks are threads of this process over
+// Property: ranks with the same unique id all get the same table and key. If something is wrong (a
+// rank missing, claimed twice, of another size or configuration, dead, cancelled), every rank that
+// came learns it, with a name, within its bound. Method: ranks are threads of this process over
 // real sockets; deaths are real child processes that are killed.
 #include "bootstrap_helpers.h"
 

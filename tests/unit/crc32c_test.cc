@@ -1,6 +1,6 @@
-// Property: ft_crc32c is CRC32C, and the processor's instruction and the tables give the same for
-// every length, address and start. Method: the vectors of RFC 3720 B.4 and the usual check value;
-// random lengths around the sizes of blocks.
+// Property: ft_crc32c computes CRC32C. The processor's instruction and the tables give the same for
+// every length, address and start value. Method: the vectors of RFC 3720 B.4 and the usual check
+// value; random lengths around the sizes of blocks.
 #include <gtest/gtest.h>
 
 #include <chrono>

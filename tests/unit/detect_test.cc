@@ -1,8 +1,9 @@
 // Properties: every rank has about log2(n) watchers, watching is the reverse of being watched, and
-// everybody hears of everybody over it; a peer whose beats stop is suspected within suspect + beat
-// + tick of our running time; one whose beats arrive within `suspect` of our running time never is,
-// however we were stopped in between; a beat ends the suspicion. Method: virtual time, random
-// pauses, periods and delays from a printed seed. Replay: FT_SEED=<seed> detect_test.
+// all ranks hear of all over it. A peer whose heartbeats stop is suspected within suspect + beat +
+// tick of this process's running time. A peer whose heartbeats arrive within `suspect` of that time
+// is never suspected, however this process was stopped in between. A heartbeat ends the suspicion.
+// Method: virtual time; random pauses, periods and delays from a printed seed. Replay:
+// FT_SEED=<seed> detect_test.
 #include <cstdlib>
 #include <random>
 #include <set>

@@ -1,6 +1,6 @@
-// Property: each fault of FTCCL_FAULT does what it says, both sides see it as a real loss,
-// everything else passes, and the same seed does the same again. Method: two engines over the
-// decorated inproc transport, time is a counter.
+// Property: each fault of FTCCL_FAULT does what its description says, and both sides see it as a
+// real loss. Everything else passes, and the same seed does the same again. Method: two engines
+// over the inproc transport with faults; time is a counter.
 #include <gtest/gtest.h>
 #include <cstring>
 #include <string>

@@ -1,6 +1,6 @@
 /*
- * Property: a descriptor that the library has taken over is closed when it is to be, and in a child
- * of fork, even if there was no memory when it was taken over. Method: allocations fail meanwhile.
+ * Property: a descriptor that the library has taken over is closed at its time, and in a child of
+ * fork, even if there was no memory when it was taken over. Method: allocations fail meanwhile.
  */
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
-// Properties: a process that is killed, exits without closing or runs another program is seen as
-// ended on its liveness page, and nothing else is: not an orderly close, not the end of a child of
-// its own; the mark comes before its descriptors are closed, however much memory it has; only
-// sealed liveness pages are mapped; nothing is left behind. Method: children of fork that open
-// their page and report its descriptor, which is opened here through /proc.
+// Properties: if a process is killed, exits without closing, or runs another program, its liveness
+// page shows that it has ended. Nothing else does: neither an orderly close nor the end of its
+// child. The mark comes before its descriptors are closed, however much memory it has. Only sealed
+// liveness pages are mapped. Nothing is left behind. Method: children of fork open their page and
+// report its descriptor, which is opened here through /proc.
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>

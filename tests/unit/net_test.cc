@@ -1,7 +1,7 @@
-// Property: addresses are chosen as FTCCL_SOCKET_IFNAME and FTCCL_SOCKET_FAMILY say, loopback last,
-// and a choice that leaves nothing is refused with a sentence that says what there is; sockets of
-// the chosen addresses connect over IPv4 and IPv6. Method: the choice is made from a written-down
-// machine; connections are made over this machine's loopback.
+// Property: addresses are chosen as FTCCL_SOCKET_IFNAME and FTCCL_SOCKET_FAMILY say, loopback last.
+// A choice that leaves nothing is refused with a sentence that says what there is. Sockets of the
+// chosen addresses connect over IPv4 and IPv6. Method: the choice is made from a recorded machine;
+// connections use this machine's loopback.
 #include <gtest/gtest.h>
 #include <arpa/inet.h>
 #include <poll.h>

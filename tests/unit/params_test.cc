@@ -1,7 +1,7 @@
 /*
- * Property: a variable FTCCL_... that no program looks at is told once in a process, with the
- * nearest parameter if one is near and never with its value; known ones are not. Method: a child
- * process sets it, asks for parameters several times, and its stderr is read.
+ * Property: a variable FTCCL_... that no program reads is reported once per process, with the
+ * nearest parameter if one is near, and never with its value. Known variables are not reported.
+ * Method: a child process sets it and reads parameters several times; this test reads its stderr.
  */
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-// Property: the perf programs' inputs reduce to the expected result in every order, and a result
-// that lacks a rank, counts one twice or holds another element is found. Method: reduces the inputs
-// of random rank counts along random trees, rounding after each step as the type does, and
-// compares; then plants those mistakes. Prints seed and replays with FT_SEED.
+// Property: the inputs of the perf programs reduce to the expected result in every order. A result
+// that lacks a rank, counts one twice, or holds another element is found. Method: reduces the
+// inputs of random numbers of ranks along random trees, rounds after each step as the type does,
+// and compares; then plants those mistakes. Prints its seed; FT_SEED replays.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
-// Property: the perf programs take nccl-tests' options, with its defaults, and refuse anything else
-// with a message and a status. Method: table of command lines, parsed in this process; standard
-// error is captured.
+// Property: the perf programs accept the options of nccl-tests, with their defaults, and refuse
+// anything else with a message and a status. Method: a table of command lines, parsed in this
+// process; standard error is captured.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,8 +1,8 @@
-// Properties: a sender that asks another engine's readiness table waits until that has said, and is
-// told yes only for what it said yes to; who is not named there, or finds no readiness table, is
-// told no; readiness tables that were closed are used again, all gone after more contexts than
-// there is room for; nonsense in the memory is an answer like any other. Method: pinned memory that
-// one engine made and another one of this process has met.
+// Properties: a sender that asks another engine's readiness table waits until that engine has
+// written there, and gets a yes only for what the engine said yes to. A sender that the table does
+// not name, or that finds no table, gets a no. Closed tables are used again; after more contexts
+// than there is room for, all are free again. Nonsense in the memory is an answer like any other.
+// Method: pinned memory of one engine that another engine of this process has mapped.
 #include <random>
 #include <vector>
 

@@ -1,8 +1,8 @@
 /*
- * Property: shared memory is allocated however often signals come, and a signal does not wait until
- * much of it is. Method: posix_fallocate() is wrapped and behaves like that of Linux up to 6.x at
- * its worst: a timer interrupts every call that can be interrupted, and then nothing of it is
- * there.
+ * Property: shared memory is allocated however often signals come, and a signal need not wait until
+ * much of it is allocated. Method: posix_fallocate() is wrapped, and behaves like that of Linux up
+ * to 6.x at its worst: a timer interrupts every call that can be interrupted, and then nothing is
+ * allocated.
  */
 #include <errno.h>
 #include <fcntl.h>

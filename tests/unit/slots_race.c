@@ -1,4 +1,4 @@
-/* Two threads for slots_test.cc, in C, as the header with the atomics is. */
+/* Two threads for slots_test.cc. In C, like the header with the atomics. */
 #include "tests/unit/slots_race.h"
 
 #include "transport/slots.h"

@@ -6,8 +6,8 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* In how many of the rounds neither side saw the other: one publishes, or gives back, while the
- * other goes to sleep. */
+/* Returns in how many rounds neither side saw the other. In a round one side publishes, or gives
+ * back, while the other goes to sleep. */
 int slots_race(bool gives, int rounds);
 #ifdef __cplusplus
 }

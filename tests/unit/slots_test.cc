@@ -1,7 +1,7 @@
-// Property: of one side that publishes and asks whether the other sleeps, and the other, that says
-// it sleeps and looks once more, at least one sees what the other did; so it is for what is given
-// back. Method: two threads do so at the same time again and again, a spin apart that grows and
-// shrinks.
+// Property: one side publishes and asks whether the other sleeps; the other says that it sleeps and
+// looks once more. At least one of them sees what the other did. The same holds for what is given
+// back. Method: two threads do this at the same time again and again, with a pause between them
+// that grows and shrinks.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -1,7 +1,7 @@
-// Property: a long message that is expected comes straight to where it goes, and no other; whoever
-// takes back the memory that was lent for it has it to himself at once, whatever the sender still
-// sends, and the message is received whole all the same. Method: a transport and a hand-made peer
-// that sends a part, or something else than what it should.
+// Property: a long message that is expected comes directly to its destination, and no other does. A
+// caller that takes the lent memory back has it to itself at once, whatever the sender still sends,
+// and the message is still received completely. Method: a transport and a hand-made peer that sends
+// a part, or something else than it should.
 #include "tests/unit/tcp_fixture.h"
 
 namespace

@@ -1,5 +1,5 @@
 // What the tests of the tcp transport share: engines that one thread turns, a pair with a link, and
-// a peer made by hand.
+// a hand-made peer.
 #ifndef FT_TESTS_TCP_FIXTURE_H
 #define FT_TESTS_TCP_FIXTURE_H
 
@@ -33,7 +33,7 @@ static const unsigned char key[FT_SECRET_BYTES] = {1, 2, 3};
     return true;
 }
 
-// A clock that runs ten times as fast as ours, so that nobody waits for deadlines.
+// A clock that runs ten times as fast as the real one, so that no test waits long for deadlines.
 static uint64_t fast_now_ns(ft_env *)
 {
     return 10 * ft_now_ns(ft_env_real());
@@ -145,7 +145,7 @@ static unsigned char byte_of(uint32_t seq, size_t i)
     return p;
 }
 
-// A peer made by hand: an authenticated plain socket that says what it likes.
+// A hand-made peer: an authenticated plain socket on which the test sends what it likes.
 struct Hand {
     int fd = -1;
     int status = FT_AGAIN;

@@ -1,5 +1,5 @@
-// Property: the tcp transport bounds what strangers can hold, and answers whatever an authenticated
-// but hostile peer says with a link that is down. Method: a transport and hand-made peers on plain
+// Property: the tcp transport limits what strangers can hold. Whatever an authenticated but hostile
+// peer says, the answer is a link that goes down. Method: a transport and hand-made peers on plain
 // sockets, turned by one thread.
 #include "tests/unit/tcp_fixture.h"
 

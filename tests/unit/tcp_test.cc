@@ -1,6 +1,6 @@
-// Property: the tcp transport delivers every message once and in order whatever the socket does to
-// the bytes. Method: two transports, or a transport and a hand-made peer on a plain socket, turned
-// by one thread.
+// Property: the tcp transport delivers every message once and in order, however the socket cuts the
+// bytes. Method: two transports, or a transport and a hand-made peer on a plain socket, turned by
+// one thread.
 #include "tests/unit/tcp_fixture.h"
 
 #include <netinet/in.h>

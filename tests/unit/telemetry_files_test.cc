@@ -1,7 +1,7 @@
 /*
- * Property: telemetry files are private, bounded and removed in time, survive their process for the
- * reader, and a hostile one is refused or printed without harm. Method: real processes with SIGKILL
- * and SIGSTOP in a directory of their own; limits by RLIMIT_FSIZE and a small tmpfs; corruption
+ * Property: telemetry files are private, bounded, and removed in time. They survive their process
+ * for the reader. A hostile file is refused or printed without harm. Method: real processes with
+ * SIGKILL and SIGSTOP in their own directory; limits by RLIMIT_FSIZE and a small tmpfs; corruption
  * under a printed seed.
  */
 #include "telemetry_fixture.h"

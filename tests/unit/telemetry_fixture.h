@@ -1,5 +1,5 @@
-/* What the telemetry tests share: a private directory, an environment with a settable clock, text
- * of a reader's output. */
+/* What the telemetry tests share: a private directory, an environment with a clock that can be set,
+ * and the text of a reader's output. */
 #ifndef TELEMETRY_FIXTURE_H
 #define TELEMETRY_FIXTURE_H
 

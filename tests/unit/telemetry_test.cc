@@ -1,8 +1,8 @@
 /*
- * Property: what the engine records is what a reader of the file sees, consistent record by record,
- * whatever the moment; and the layout is the documented one. Method: write through the public
- * calls, read the file back with the reader, compare fields; tear records by hand and by a writer
- * thread; compare offsetof with the tables of docs/telemetry-format.md.
+ * Property: a reader of the file sees what the engine recorded, consistent for each record, at any
+ * moment. The layout is the documented one. Method: write through the public calls, read the file
+ * back with the reader, and compare fields; tear records by hand and by a writer thread; compare
+ * offsetof with the tables of docs/telemetry-format.md.
  */
 #include "telemetry_fixture.h"
 

@@ -1,7 +1,7 @@
-// Property: FTCCL_TRANSPORTS chooses transports in the order it names them, each once; nothing
-// chooses all, best first; an unknown name is an error that names it and the known ones; the list
-// is never longer than its room. config.netName names one network, by our name or NCCL's. Method:
-// texts and their outcome.
+// Property: FTCCL_TRANSPORTS chooses transports in the order in which it names them, each once. An
+// empty text chooses all, best first. An unknown name is an error that names it and the known ones.
+// The list is never longer than its room. config.netName names one network, by our name or NCCL's.
+// Method: texts and their results.
 #include <string>
 #include <vector>
 

@@ -1,6 +1,6 @@
-// Property: of differing digests the odd ones are named, by the majority if there is one; a
-// signature of a comparison is told from every call's and leads back to it; a changed bit of a
-// header or payload changes a message's checksum. Method: by hand.
+// Property: if digests differ, the odd ones are named, by the majority if there is one. The
+// signature of a comparison differs from every call's and leads back to its collective. A changed
+// bit of a header or payload changes a message's checksum. Method: cases written by hand.
 #include <gtest/gtest.h>
 
 #include <string>
