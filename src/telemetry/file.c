@@ -165,12 +165,8 @@ static int make_file(struct ft_telemetry *t, const char *dir)
     return err;
 }
 
-static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)
+static void write_layout(struct ft_tm_header *h)
 {
-    struct ft_tm_header *h = &t->file->header;
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
-    char state;
     h->version = FT_TM_VERSION;
     h->order = FT_TM_ORDER;
     h->header_bytes = sizeof *h;
@@ -183,10 +179,19 @@ static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t en
     h->op_row_bytes = sizeof(struct ft_tm_op);
     h->link_offset = offsetof(struct ft_tm_file, link);
     h->link_rows = FT_TM_LINKS;
+    h->link_row_bytes = sizeof(struct ft_tm_link);
     h->event_offset = offsetof(struct ft_tm_file, event);
     h->event_rows = FT_TM_EVENTS;
     h->event_row_bytes = sizeof(struct ft_tm_event);
-    h->link_row_bytes = sizeof(struct ft_tm_link);
+}
+
+static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)
+{
+    struct ft_tm_header *h = &t->file->header;
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    char state;
+    write_layout(h);
     h->pid = (uint32_t)getpid();
     if (!ft_tm_process((int)h->pid, &state, &h->pid_start))
         h->pid_start = 0;
