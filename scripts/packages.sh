@@ -30,8 +30,8 @@ compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev pyth
 
 jobs=$(nproc 2>/dev/null || echo 2)
 
-# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build of $build_target (all), quiet unless it fails; its log is
-# build.log there.
+# build DIRECTORY CONFIGURE-ARGUMENT...: an out-of-tree build of $build_target (all), quiet unless
+# it fails; its log is build.log there.
 build() {
     directory=$1
     shift

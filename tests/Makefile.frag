@@ -3,8 +3,9 @@
 # convenience library, so that it is compiled once.
 # googletest programs take gtest_cppflags and gtest_libs and stand inside `if HAVE_GTEST`.
 SLOW_TESTS =
-# tests/common/all.h, with googletest and the standard library's headers, is compiled once and goes in front of each of them. A
-# program with another -O or -f than the rest reads the header itself: gcc looks for all.h.gch first and for all.h after it.
+# tests/common/all.h, with googletest and the standard library's headers, is compiled once and goes
+# in front of each of them. A program with another -O or -f than the rest reads the header itself:
+# gcc looks for all.h.gch first and for all.h after it.
 all_h = -Itests/common -I$(top_srcdir)/tests/common -include all.h
 gtest_cppflags = $(all_h) $(AM_CPPFLAGS) $(GTEST_CFLAGS)
 gtest_libs = $(GTEST_LIBS) -lgtest_main -lpthread
@@ -55,13 +56,15 @@ threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
 	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
-# What check-memory, check-threads and check-bare build: not the perf programs, of which their tests need one.
+# What check-memory, check-threads and check-bare build: not the perf programs, of which their tests
+# need one.
 without_perf = pkglibexec_PROGRAMS= noinst_PROGRAMS="$(filter-out perf/%,$(noinst_PROGRAMS)) perf/footprint" \
 	noinst_LTLIBRARIES="$(filter-out perf/%,$(noinst_LTLIBRARIES))"
 memory_build = $(without_perf)
 threads_build = $(without_perf)
 bare_build = $(without_perf)
-# A part with all that it needs, without running it: `make build-memory`; scripts/test does that while other tests run.
+# A part with all that it needs, without running it: `make build-memory`; scripts/test does that
+# while other tests run.
 check-fast check-memory check-threads check-bare: check-%: build-%
 	$($*_draws) $(MAKE) $(AM_MAKEFLAGS) check $($*_build) TESTS="$($*_tests)" check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
 build-fast build-memory build-threads build-bare: build-%: config.h
@@ -70,7 +73,8 @@ build-fast build-memory build-threads build-bare: build-%: config.h
 build-all: config.h
 	$(MAKE) $(AM_MAKEFLAGS) all-am
 	$(MAKE) $(AM_MAKEFLAGS) check-build
-# The precompiled header, before every object of a googletest program; it is all that says that they depend on config.h.
+# The precompiled header, before every object of a googletest program; it is all that says that they
+# depend on config.h.
 if HAVE_PCH
 tests/common/all.h.gch: $(top_srcdir)/tests/common/all.h config.h
 	$(AM_V_GEN)$(MKDIR_P) tests/common && $(CXX) $(DEFS) $(AM_CPPFLAGS) $(GTEST_CFLAGS) $(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) -x c++-header -o $@ $(top_srcdir)/tests/common/all.h

@@ -23,7 +23,8 @@ GRACE_S = 5             # between asking a program to end and killing it
 PR_SET_CHILD_SUBREAPER = 36
 CHECK_BYTES, CHECK_CALLS = 1 << 20, 20
 
-# Settings in addition to the command line. Debian's MPICH uses UCX, and its own shared memory unless that is switched off.
+# Settings in addition to the command line. Debian's MPICH uses UCX, and its own shared memory
+# unless that is switched off.
 ENVIRONMENT = {
     ("ftccl", "shm"): {"FTCCL_TRANSPORTS": "shm"},
     ("ftccl", "tcp"): {"FTCCL_TRANSPORTS": "tcp"},
@@ -148,7 +149,7 @@ class Programs:
             if who == "ftccl" and os.path.exists(self.json):
                 os.unlink(self.json)
 
-    # ---- does the data take the right way? -------------------------------------------------------------------------------------
+    # ---- does the data take the right way? -------------------------------------------------------
 
     def loopback_bytes(self, who, transport):
         """Counts bytes over the loopback interface in a separate network namespace. Returns None if that is not possible."""

@@ -1,7 +1,8 @@
 # The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
 # for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
 EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/blind.cc tests/cuda/more.cc tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/blocking_test.cc tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
-EXTRA_DIST += tests/cuda/standin_peer.cc tests/cuda/standin_peer.h tests/cuda/standin_fault.cc tests/cuda/devmem_test.cc
+EXTRA_DIST += tests/cuda/standin_peer.cc tests/cuda/standin_peer.h tests/cuda/standin_fault.cc \
+	tests/cuda/devmem_test.cc
 if HAVE_CUDA
 if HAVE_GTEST
 cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
@@ -56,7 +57,8 @@ check_PROGRAMS += tests/cuda/devmem_test
 TESTS += tests/cuda/devmem_test
 tests_cuda_devmem_test_SOURCES = tests/cuda/devmem_test.cc
 tests_cuda_devmem_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_devmem_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+tests_cuda_devmem_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 check_PROGRAMS += tests/cuda/graph_test
 TESTS += tests/cuda/graph_test
 tests_cuda_graph_test_SOURCES = tests/cuda/graph_test.cc

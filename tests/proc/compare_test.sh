@@ -1,9 +1,10 @@
 #!/bin/sh
-# Properties of perf/compare: it measures every library that is installed, with a time in every cell (or that it was too slow on
-# a busy machine); what stands in its file is not measured again; the file's table can be shown again, and drawn when asked for;
-# interrupted, it leaves its file and no process; programs that measure say when what they print does not arrive. Method: one tiny
-# case of --quick with one round; the same command again; a signal while it works; a full disk. Without the others only FTCCL is
-# measured.
+# Properties of perf/compare: it measures every library that is installed, with a time in every cell
+# (or that it was too slow on a busy machine); what stands in its file is not measured again; the
+# file's table can be shown again, and drawn when asked for; interrupted, it leaves its file and no
+# process; programs that measure say when what they print does not arrive. Method: one tiny case of
+# --quick with one round; the same command again; a signal while it works; a full disk. Without the
+# others only FTCCL is measured.
 command -v python3 >/dev/null 2>&1 || { echo "no python3"; exit 77; }
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT

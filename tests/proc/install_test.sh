@@ -1,7 +1,8 @@
 #!/bin/sh
-# Property: `make install` gives what a program needs: header, library, files for pkg-config and CMake; the program of the README
-# builds with them alone and prints the sums; and what a user calls lies in one folder, the perf programs too. Method: an
-# installation below the build directory, a compiler, CMake if it is there, and the program.
+# Property: `make install` gives what a program needs: header, library, files for pkg-config and
+# CMake; the program of the README builds with them alone and prints the sums; and what a user calls
+# lies in one folder, the perf programs too. Method: an installation below the build directory, a
+# compiler, CMake if it is there, and the program.
 set -eu
 prefix=$top_builddir/test-install
 rm -rf "$prefix" "$prefix-moved"
@@ -30,7 +31,8 @@ done
 # As a user calls them: found by PATH.
 PATH=$prefix/bin:$PATH LD_LIBRARY_PATH=$prefix/lib timeout 60 ftccl-run -n 2 all_reduce_perf -b 8 -e 8 -n 2 -w 1 >"$prefix/table" ||
     { echo "all_reduce_perf of the installation failed"; exit 1; }
-# with_cmake ASKED STATUS: whether a project that asks find_package for this finds it; if it does it is built and run.
+# with_cmake ASKED STATUS: whether a project that asks find_package for this finds it; if it does it
+# is built and run.
 with_cmake() {
     rm -rf "$prefix/cmake-build"
     cmake -S "$prefix/cmake-project" -B "$prefix/cmake-build" -DCMAKE_PREFIX_PATH="$moved" -DASKED="$1" >"$prefix/cmake.log" 2>&1 &&

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Property: every C and C++ file is laid out as .clang-format says, so width and style are the same everywhere. Method:
-# clang-format 14 (Debian 12's) compares each file with its own output; other versions differ in small things.
+# Property: every C and C++ file is laid out as .clang-format says, so width and style are the same
+# everywhere. Method: clang-format 14 (Debian 12's) compares each file with its own output; other
+# versions differ in small things.
 root=${top_srcdir:-.}
 cd "$root" || exit 1
 case $(clang-format --version 2>/dev/null) in

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Properties: what was measured is kept as compact text: no pictures in the tree, JSON with a line for each record, and the README
-# of perf/results names every file there; no document names a file of perf/results that does not exist. Method: lists of files;
-# each JSON file beside what perf/measuring/results.py makes of it; names found by grep.
+# Properties: what was measured is kept as compact text: no pictures in the tree, JSON with a line
+# for each record, and the README of perf/results names every file there; no document names a file
+# of perf/results that does not exist. Method: lists of files; each JSON file beside what
+# perf/measuring/results.py makes of it; names found by grep.
 root=${top_srcdir:-.}
 cd "$root" || exit 1
 [ -d perf/results ] || { echo "SKIP: the results are not part of a released archive"; exit 77; }

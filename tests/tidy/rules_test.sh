@@ -1,6 +1,6 @@
 #!/bin/sh
-# Property: the rules about the tree find what they are for. Method: small trees with one fault each, which the rule must name, and
-# none, which it must pass.
+# Property: the rules about the tree find what they are for. Method: small trees with one fault
+# each, which the rule must name, and none, which it must pass.
 here=$(cd "$(dirname "$0")" && pwd) || exit 99
 command -v python3 >/dev/null 2>&1 || { echo "SKIP: there is no python3"; exit 77; }
 top_srcdir=$(mktemp -d) || exit 99

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Property: a function has at most 300 tokens, a complexity of 15 and 7 parameters (calls of the public interface follow NCCL's);
-# in tests, 600 tokens and a complexity of 25. Method: tests/tidy/measure counts them. exceptions.txt lists, with the reason,
-# what may be larger; a line of it that nothing needs is a fault.
+# Property: a function has at most 300 tokens, a complexity of 15 and 7 parameters (calls of the
+# public interface follow NCCL's); in tests, 600 tokens and a complexity of 25. Method:
+# tests/tidy/measure counts them. exceptions.txt lists, with the reason, what may be larger; a line
+# of it that nothing needs is a fault.
 root=${top_srcdir:-.}
 here=$(cd "$(dirname "$0")" && pwd) || exit 1
 cd "$root" || exit 1

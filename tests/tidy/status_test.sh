@@ -1,7 +1,8 @@
 #!/bin/sh
-# Properties: docs/status.md is what scripts/status makes of docs/status.json; every row has all fields, a verdict of the known ones
-# and a run with a machine, and what nobody measured says so. Method: the page is made again and compared; data with one mistake
-# each must be refused, by a sentence that names it.
+# Properties: docs/status.md is what scripts/status makes of docs/status.json; every row has all
+# fields, a verdict of the known ones and a run with a machine, and what nobody measured says so.
+# Method: the page is made again and compared; data with one mistake each must be refused, by a
+# sentence that names it.
 root=${top_srcdir:-.}
 cd "$root" || exit 1
 command -v python3 >/dev/null 2>&1 || { echo "SKIP: no python3"; exit 77; }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Properties: the environment is read in one file; the library never prints on stdout, never exits, never installs a signal
-# handler; variables that programs here look at are known to it; no reminders are left in the code. Method: greps.
+# Properties: the environment is read in one file; the library never prints on stdout, never exits,
+# never installs a signal handler; variables that programs here look at are known to it; no
+# reminders are left in the code. Method: greps.
 root=${top_srcdir:-.}
 cd "$root" || exit 1
 status=0
@@ -28,7 +29,8 @@ library=$(find src -name '*.[ch]' | sort)
     none "the library installs a signal handler" "[^A-Za-z_](signal|sigaction) *[(][A-Z]" $library
     none "an unbounded or unsafe call" "[^A-Za-z_](strcpy|strcat|sprintf|vsprintf|gets|alloca) *[(]" $library
 }
-# What a program here asks the environment for must not be told of as unknown; of_programs in params.c names what is no parameter.
+# What a program here asks the environment for must not be told of as unknown; of_programs in
+# params.c names what is no parameter.
 for name in $(grep -rhoE '(get|set)env\("FTCCL_[A-Z0-9_]+"' tools perf tests examples --include='*.[ch]' --include='*.cc' | cut -d'"' -f2 | sort -u); do
     grep -qF "\"$name\"" src/base/params.h src/base/params.c || { echo "$name is a variable that src/base/params.c does not know"; status=1; }
 done
