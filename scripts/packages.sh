@@ -36,7 +36,8 @@ build() {
     directory=$1
     shift
     mkdir -p "$directory"
-    if ! (cd "$directory" && "$top/configure" --quiet "$@" && make -s -j"$jobs" "${build_target:-all}") >"$directory/build.log" 2>&1; then
+    if ! (cd "$directory" && "$top/configure" --quiet "$@" &&
+        make -s -j"$jobs" "${build_target:-all}") >"$directory/build.log" 2>&1; then
         tail -n 60 "$directory/build.log" >&2
         echo "the build in $directory failed; its log is $directory/build.log" >&2
         return 1

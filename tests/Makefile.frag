@@ -46,7 +46,8 @@ include tests/tidy/Makefile.frag
 # A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
 checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
 	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
-not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
+not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% \
+    tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/tcp_expect_test \
 	tests/unit/transport_list_test tests/unit/verify_test \
 	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
@@ -58,7 +59,8 @@ bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_tes
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
 # What check-memory, check-threads and check-bare build: not the perf programs, of which their tests
 # need one.
-without_perf = pkglibexec_PROGRAMS= noinst_PROGRAMS="$(filter-out perf/%,$(noinst_PROGRAMS)) perf/footprint" \
+without_perf = pkglibexec_PROGRAMS= \
+    noinst_PROGRAMS="$(filter-out perf/%,$(noinst_PROGRAMS)) perf/footprint" \
 	noinst_LTLIBRARIES="$(filter-out perf/%,$(noinst_LTLIBRARIES))"
 memory_build = $(without_perf)
 threads_build = $(without_perf)
@@ -66,10 +68,12 @@ bare_build = $(without_perf)
 # A part with all that it needs, without running it: `make build-memory`; scripts/test does that
 # while other tests run.
 check-fast check-memory check-threads check-bare: check-%: build-%
-	$($*_draws) $(MAKE) $(AM_MAKEFLAGS) check $($*_build) TESTS="$($*_tests)" check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
+	$($*_draws) $(MAKE) $(AM_MAKEFLAGS) check $($*_build) TESTS="$($*_tests)" \
+		check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
 build-fast build-memory build-threads build-bare: build-%: config.h
 	$(MAKE) $(AM_MAKEFLAGS) all-am $($*_build)
-	$(MAKE) $(AM_MAKEFLAGS) check-build $($*_build) check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
+	$(MAKE) $(AM_MAKEFLAGS) check-build $($*_build) \
+		check_PROGRAMS="$(filter $($*_tests),$(check_PROGRAMS))"
 build-all: config.h
 	$(MAKE) $(AM_MAKEFLAGS) all-am
 	$(MAKE) $(AM_MAKEFLAGS) check-build
@@ -77,7 +81,9 @@ build-all: config.h
 # depend on config.h.
 if HAVE_PCH
 tests/common/all.h.gch: $(top_srcdir)/tests/common/all.h config.h
-	$(AM_V_GEN)$(MKDIR_P) tests/common && $(CXX) $(DEFS) $(AM_CPPFLAGS) $(GTEST_CFLAGS) $(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) -x c++-header -o $@ $(top_srcdir)/tests/common/all.h
+	$(AM_V_GEN)$(MKDIR_P) tests/common && $(CXX) $(DEFS) $(AM_CPPFLAGS) $(GTEST_CFLAGS) \
+		$(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) -x c++-header -o $@ \
+		$(top_srcdir)/tests/common/all.h
 $(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)),$($(subst /,_,$(program))_OBJECTS)): tests/common/all.h.gch
 CLEANFILES += tests/common/all.h.gch
 endif
@@ -96,4 +102,5 @@ simulation = tests/sim/agree_test
 endif
 check-model: $(simulation)
 	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
-.PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast build-memory build-threads build-bare check-nightly check-model check-cause
+.PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast \
+    build-memory build-threads build-bare check-nightly check-model check-cause

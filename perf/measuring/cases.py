@@ -1,4 +1,5 @@
-"""The cases that are measured. A case is a collective, a number of ranks, a size and the connection between the ranks."""
+"""The cases that are measured. A case is a collective, a number of ranks, a size and the connection
+between the ranks."""
 import argparse
 import collections
 import re
@@ -36,7 +37,8 @@ def listed(kind, allowed=None):
 
 
 def case_of(collective, ranks, size, transport):
-    """Rounds the size up to what the programs can do: blocks are multiples of 16 bytes, as in nccl-tests."""
+    """Rounds the size up to what the programs can do: blocks are multiples of 16 bytes, as in
+    nccl-tests."""
     step = 4 if collective in ("all_reduce", "broadcast") else 16 * ranks
     return Case(collective, ranks, max(step, (size + step - 1) // step * step), transport)
 

@@ -32,7 +32,8 @@ def versions(programs):
 
 
 def identity():
-    """Data that must be equal if results share a table: the machine, and how ranks synchronise between calls."""
+    """Data that must be equal if results share a table: the machine, and how ranks synchronise
+    between calls."""
     return {"meeting": "one counter", "processor": first_line(["lscpu"], r"Model name:\s*(.*)"), "cores": os.cpu_count(),
             "l2": first_line(["lscpu"], r"L2 cache:\s*(.*)"), "l3": first_line(["lscpu"], r"L3 cache:\s*(.*)"),
             "hypervisor": first_line(["lscpu"], r"Hypervisor vendor:\s*(.*)"), "kernel": platform.release().split("-")[0],
@@ -44,7 +45,8 @@ def session():
 
 
 def limits(programs, transport, ranks, sizes):
-    """Measures once. Returns a list of [name, bytes, value]; it is empty if nothing could be measured."""
+    """Measures once. Returns a list of [name, bytes, value]; it is empty if nothing could be
+    measured."""
     if "limits" not in programs.peers:
         return []
     argv = [programs.peers["limits"], transport, str(ranks)] + [str(s) for s in sorted({max(s, LEAST_BYTES) for s in sizes})]

@@ -1,5 +1,6 @@
-"""Draws a comparison's JSON as SVG, for perf/compare --draw: usage plot.py FILE.json. One file for each way between the ranks; for each collective and
-number of ranks the bus bandwidth and the time of one call against the size, with the machine's limit."""
+"""Draws a comparison's JSON as SVG, for perf/compare --draw: usage plot.py FILE.json. One file for
+each way between the ranks; for each collective and number of ranks the bus bandwidth and the time
+of one call against the size, with the machine's limit."""
 import os
 import sys
 

@@ -50,7 +50,8 @@ def find_build(given):
 
 
 def compile_one(out, commands, sources):
-    """Builds a program unless it is newer than its sources. Returns None, or the reason of a failure."""
+    """Builds a program unless it is newer than its sources. Returns None, or the reason of a
+    failure."""
     if os.path.exists(out) and all(os.path.getmtime(out) >= os.path.getmtime(source) for source in sources):
         return None
     for command in commands:
@@ -61,7 +62,8 @@ def compile_one(out, commands, sources):
 
 
 def compile_peers(folder, wanted):
-    """Returns {name: path} of the programs that were built, and sentences about those that were not."""
+    """Returns {name: path} of the programs that were built, and sentences about those that were
+    not."""
     os.makedirs(folder, exist_ok=True)
     made, missing = {}, []
     cc, cxx = shutil.which("cc") or shutil.which("gcc"), shutil.which("c++") or shutil.which("g++")
@@ -152,7 +154,8 @@ class Programs:
     # ---- does the data take the right way? -------------------------------------------------------
 
     def loopback_bytes(self, who, transport):
-        """Counts bytes over the loopback interface in a separate network namespace. Returns None if that is not possible."""
+        """Counts bytes over the loopback interface in a separate network namespace. Returns None if
+        that is not possible."""
         case = case_of("all_reduce", 2, CHECK_BYTES, transport)
         script = "ip link set lo up && \"$@\" >/dev/null 2>&1 && awk '/lo:/ {print $2}' /proc/net/dev"
         argv = ["unshare", "-rn", "sh", "-c", script, "sh"] + self.command(who, case, "pipelined", CHECK_CALLS, 0)
@@ -165,7 +168,8 @@ class Programs:
 
 
 def right_way(transport, count):
-    """Each of two ranks sends a vector once per call. Over TCP the interface counts all of it, otherwise almost nothing."""
+    """Each of two ranks sends a vector once per call. Over TCP the interface counts all of it,
+    otherwise almost nothing."""
     payload = 2 * CHECK_BYTES * CHECK_CALLS
     return count >= payload if transport == "tcp" else count < payload // 10
 

@@ -1,4 +1,5 @@
-"""Evaluates the times of perf/tune: the fastest way to do each case, and the lines of a tuning table (docs/algorithms.md)."""
+"""Evaluates the times of perf/tune: the fastest way to do each case, and the lines of a tuning
+table (docs/algorithms.md)."""
 import collections
 import math
 import statistics
@@ -43,7 +44,8 @@ def choose(sizes):
 
 
 def spans(chosen):
-    """Returns [(from, to, way)]. Each size represents the sizes that are nearer to it than to its neighbours, by ratio."""
+    """Returns [(from, to, way)]. Each size represents the sizes that are nearer to it than to its
+    neighbours, by ratio."""
     found = []
     for i, (size, way) in enumerate(chosen):
         low = 0 if i == 0 else found[-1][1] + 1
@@ -56,7 +58,8 @@ def spans(chosen):
 
 
 def lines(collective, ranks, transport, chosen):
-    """Makes a line of a tuning table. The ranks of one machine are one host, whatever connects them."""
+    """Makes a line of a tuning table. The ranks of one machine are one host, whatever connects
+    them."""
     for low, high, way in spans(chosen):
         parts = ["best", KIND[collective], "ranks=%d" % ranks, "hosts=1", "over=%s" % transport, "from=%d" % low]
         parts += ["to=%d" % high] if high is not None else []

@@ -9,8 +9,9 @@ STDOUT = 1
 
 
 def ended(main):
-    """Runs main() and returns the exit status of the program. Returns 1, with a sentence, if its output cannot be written. If
-    nobody reads the output, the program ends silently, as by SIGPIPE."""
+    """Runs main() and returns the exit status of the program. Returns 1, with a sentence, if its
+    output cannot be written. If nobody reads the output, the program ends silently, as by
+    SIGPIPE."""
     if sys.stdout is None:
         return told("it is closed")
     try:

@@ -1,5 +1,5 @@
-"""The arithmetic of a comparison, and its table. A row is the data that perf/compare keeps for a case: for each library and mode
-the times of all rounds, or the reason why there are none."""
+"""The arithmetic of a comparison, and its table. A row is the data that perf/compare keeps for a
+case: for each library and mode the times of all rounds, or the reason why there are none."""
 import math
 import statistics
 
@@ -30,7 +30,8 @@ def median_s(row, who, mode):
 
 
 def ratio(row, who, mode):
-    """The other's time divided by FTCCL's: above 1 FTCCL is faster. None if one of them is missing."""
+    """The other's time divided by FTCCL's: above 1 FTCCL is faster. None if one of them is
+    missing."""
     ours, theirs = median_s(row, "ftccl", mode), median_s(row, who, mode)
     return theirs / ours if ours and theirs else None
 
@@ -43,7 +44,8 @@ def best_ratio(row, mode):
 # ---- limits ----------------------------------------------------------------------------------------------------------------------
 
 def merged(passes, transport, ranks):
-    """Returns {name: {bytes: best value of all passes}}. For the time of a round the best is the lowest."""
+    """Returns {name: {bytes: best value of all passes}}. For the time of a round the best is the
+    lowest."""
     best = {}
     for found in passes:
         for name, size, value in found["values"] if (found["transport"], found["ranks"]) == (transport, ranks) else []:
@@ -65,8 +67,9 @@ def at_size(limits, names, size):
 
 
 def limit_s(case, limits):
-    """The lowest time that the machine's own rates allow: each byte that a rank must get is copied or added once, or sent around
-    a ring; and a collective takes at least as many rounds as information needs to reach all ranks. None if not measured."""
+    """The lowest time that the machine's own rates allow: each byte that a rank must get is copied
+    or added once, or sent around a ring; and a collective takes at least as many rounds as
+    information needs to reach all ranks. None if not measured."""
     part = case.bytes * (case.ranks - 1) / case.ranks
     if case.transport == "tcp":
         chained = case.collective == "broadcast"

@@ -9,7 +9,8 @@ src_libftcore_la_LIBADD += src/libftdevice.la
 
 # The GPU's kernels: machine code for the architectures of --with-cuda-arch and PTX of the last one, embedded as they are.
 cuda_sources = src/device/cuda/cuda.h src/device/cuda/driver.h src/device/cuda/command.h src/device/cuda/cuda.c src/device/cuda/driver.c \
-	src/device/cuda/queue.c src/device/cuda/deferred_free.c src/device/cuda/graph.c src/device/cuda/word.c src/device/cuda/share.c src/device/cuda/image.c
+	src/device/cuda/queue.c src/device/cuda/deferred_free.c src/device/cuda/graph.c \
+	src/device/cuda/word.c src/device/cuda/share.c src/device/cuda/image.c
 kernel_sources = src/device/cuda/kernel.cu src/device/cuda/pass.h src/device/cuda/numbers.h src/device/cuda/command.h
 EXTRA_DIST += $(kernel_sources) $(cuda_sources)
 if HAVE_CUDA

@@ -10,7 +10,8 @@ trap 'rm -rf "$prefix" "$prefix-moved"' EXIT
 command -v pkg-config >/dev/null || { echo "no pkg-config"; exit 77; }
 case ${FT_SANITIZER:-} in ?*) echo "the sanitizers' build is not for installing"; exit 77 ;; esac
 env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s -C "$top_builddir" install prefix="$prefix" exec_prefix="$prefix" libdir="$prefix/lib" includedir="$prefix/include" \
-    bindir="$prefix/bin" mandir="$prefix/share/man" pkgconfigdir="$prefix/lib/pkgconfig" cmakedir="$prefix/lib/cmake/ftccl" DESTDIR= >/dev/null 2>&1 ||
+    bindir="$prefix/bin" mandir="$prefix/share/man" pkgconfigdir="$prefix/lib/pkgconfig" \
+        cmakedir="$prefix/lib/cmake/ftccl" DESTDIR= >/dev/null 2>&1 ||
     { echo "make install failed"; exit 1; }
 # The pkg-config file names the prefix of configure; that of this installation is given here.
 PKG_CONFIG_PATH=$prefix/lib/pkgconfig
@@ -24,21 +25,28 @@ ${CC:-cc} -Wall -Wextra -Werror "$top_srcdir/examples/elastic_allreduce.c" -o "$
 got=$(LD_LIBRARY_PATH="$prefix/lib" timeout 60 "$prefix/hello")
 want=$(printf 'rank 0 has 10\nrank 1 has 10\nrank 2 has 10\nrank 3 has 10')
 [ "$got" = "$want" ] || { echo "the program printed: $got"; exit 1; }
-for program in ftccl-run ftccl-info all_reduce_perf all_gather_perf broadcast_perf reduce_perf reduce_scatter_perf alltoall_perf \
+for program in ftccl-run ftccl-info all_reduce_perf all_gather_perf broadcast_perf reduce_perf \
+    reduce_scatter_perf alltoall_perf \
     alltoallv_perf gather_perf scatter_perf sendrecv_perf hypercube_perf; do
     [ -x "$prefix/bin/$program" ] || { echo "$program is not in bin"; exit 1; }
 done
 # As a user calls them: found by PATH.
-PATH=$prefix/bin:$PATH LD_LIBRARY_PATH=$prefix/lib timeout 60 ftccl-run -n 2 all_reduce_perf -b 8 -e 8 -n 2 -w 1 >"$prefix/table" ||
+PATH=$prefix/bin:$PATH LD_LIBRARY_PATH=$prefix/lib timeout 60 ftccl-run -n 2 all_reduce_perf \
+    -b 8 -e 8 -n 2 -w 1 >"$prefix/table" ||
     { echo "all_reduce_perf of the installation failed"; exit 1; }
 # with_cmake ASKED STATUS: whether a project that asks find_package for this finds it; if it does it
 # is built and run.
 with_cmake() {
     rm -rf "$prefix/cmake-build"
-    cmake -S "$prefix/cmake-project" -B "$prefix/cmake-build" -DCMAKE_PREFIX_PATH="$moved" -DASKED="$1" >"$prefix/cmake.log" 2>&1 &&
+    cmake -S "$prefix/cmake-project" -B "$prefix/cmake-build" -DCMAKE_PREFIX_PATH="$moved" \
+        -DASKED="$1" >"$prefix/cmake.log" 2>&1 &&
         cmake --build "$prefix/cmake-build" >>"$prefix/cmake.log" 2>&1 &&
         got=$(timeout 60 "$prefix/cmake-build/hello") && [ "$got" = "$want" ] && found=0 || found=1
-    [ $found -eq "$2" ] || { cat "$prefix/cmake.log"; echo "find_package(ftccl $1): $found, wanted $2"; exit 1; }
+    [ $found -eq "$2" ] || {
+        cat "$prefix/cmake.log"
+        echo "find_package(ftccl $1): $found, wanted $2"
+        exit 1
+    }
 }
 if command -v cmake >/dev/null 2>&1; then
     mkdir "$prefix/cmake-project"
@@ -46,7 +54,8 @@ if command -v cmake >/dev/null 2>&1; then
     cat >"$prefix/cmake-project/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.16)
 project(hello C)
-find_package(ftccl ${ASKED} REQUIRED CONFIG NO_CMAKE_SYSTEM_PATH NO_CMAKE_PACKAGE_REGISTRY NO_SYSTEM_ENVIRONMENT_PATH)
+find_package(ftccl ${ASKED} REQUIRED CONFIG NO_CMAKE_SYSTEM_PATH NO_CMAKE_PACKAGE_REGISTRY
+             NO_SYSTEM_ENVIRONMENT_PATH)
 add_executable(hello hello.c)
 target_link_libraries(hello ftccl::ftccl)
 END

@@ -99,9 +99,17 @@ fi
 
 fails 'a killed rank is seen by the others' 1 '^rank [02]: ' env FTCCL_INIT_TIMEOUT_MS=20000 $run -n 3 --kill 1@0.7 \
     ./perf/all_reduce_perf -b 1K -e 1K -n 100000000 -c 0
-grep -q '^$' "$dir/out" && { echo "FAIL a killed rank is seen by the others: empty lines in:"; cat "$dir/out"; failed=1; }
+grep -q '^$' "$dir/out" && {
+    echo "FAIL a killed rank is seen by the others: empty lines in:"
+    cat "$dir/out"
+    failed=1
+}
 # The error of the rank that writes the table ends a line that it has begun.
-grep -qE '^ +[0-9].*rank 0: ' "$dir/out" && { echo "FAIL a killed rank is seen by the others: the error shares a line in:"; cat "$dir/out"; failed=1; }
+grep -qE '^ +[0-9].*rank 0: ' "$dir/out" && {
+    echo "FAIL a killed rank is seen by the others: the error shares a line in:"
+    cat "$dir/out"
+    failed=1
+}
 fails 'a stopped rank runs into the deadline of -T' 1 '^rank [02]: .*timed out' env FTCCL_INIT_TIMEOUT_MS=20000 $run -n 3 --stop 1@0.5 \
     ./perf/all_reduce_perf -b 1K -e 1K -n 100000000 -c 0 -T 2
 fails 'several machines without an address' 1 'several machines' env RANK=0 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1 \

@@ -8,5 +8,6 @@ case $(clang-format --version 2>/dev/null) in
 *"version 14."*) ;;
 *) echo "SKIP: clang-format 14 is not installed"; exit 77 ;;
 esac
-find src tools perf tests examples include -name '*.c' -o -name '*.h' -o -name '*.cc' -o -name '*.cu' |
+find src tools perf tests examples include -name '*.c' -o -name '*.h' -o -name '*.cc' \
+    -o -name '*.cu' |
     xargs clang-format --dry-run --Werror

@@ -1,8 +1,10 @@
 """
-Complains about comments and pages that name a file or a function that does not exist. usage: names.py DIR
+Complains about comments and pages that name a file or a function that does not exist. usage:
+names.py DIR
 
-A file is a word such as exec.c, core/exec.c or docs/membership.md: it exists if some file of the tree has that path or ends so. A
-function is a word such as ft_op_move, sleep_held() or ftcclAllReduce: it exists if that word stands in the tree outside comments.
+A file is a word such as exec.c, core/exec.c or docs/membership.md: it exists if some file of the
+tree has that path or ends so. A function is a word such as ft_op_move, sleep_held() or
+ftcclAllReduce: it exists if that word stands in the tree outside comments.
 """
 import os
 import re
@@ -16,7 +18,8 @@ FILE = re.compile(r"(?<![\w./<*-])(?:[\w-]+/)*[\w-]+\.(?:cc|cpp|cu|c|h|md|py|sh|
 FUNCTION = re.compile(r"(?<!\w)(ft_[a-z0-9_]*[a-z0-9](?![\w.])|p?ftccl[A-Z][a-z]\w*|[a-z]+_\w+(?=\(\)))")
 FOLDERS = ("src", "tools", "perf", "tests", "examples", "include")
 # What the build makes, what others have, and what stands for any name.
-ELSEWHERE = {"config.h", "cuda.h", "cuda_runtime.h", "folder/folder.h", "tests/fuzz/fuzz_x.c", "prog.c", "program.c", "train.py",
+ELSEWHERE = {"config.h", "cuda.h", "cuda_runtime.h", "folder/folder.h", "tests/fuzz/fuzz_x.c",
+             "prog.c", "program.c", "train.py",
              "INCLUDEDIR/ftccl/nccl.h"}
 
 
@@ -66,7 +69,8 @@ class Tree:
 
     def faults(self):
         for path, first, text in self.said:
-            for kind, pattern, known in (("file", FILE, self.ends), ("function", FUNCTION, self.words)):
+            for kind, pattern, known in (("file", FILE, self.ends),
+                                         ("function", FUNCTION, self.words)):
                 for match in pattern.finditer(text):
                     if match.group() not in known:
                         yield f"{path}:{first + text.count(chr(10), 0, match.start())}: there is no {kind} {match.group()}"

@@ -15,13 +15,15 @@ done
 for path in perf/results/*; do
     file=$(basename "$path")
     case $file in README.md | *.svg) continue ;; esac
-    grep -qF "($file)" perf/results/README.md || complain "$path: perf/results/README.md does not name it"
+    grep -qF "($file)" perf/results/README.md ||
+        complain "$path: perf/results/README.md does not name it"
 done
 for file in $(grep -oE '\]\([a-z0-9.-]+\)' perf/results/README.md | tr -d '])('); do
     [ -e "perf/results/$file" ] || complain "perf/results/README.md: there is no $file"
 done
-for name in $(grep -ohE 'perf/results/[A-Za-z0-9._-]*[A-Za-z0-9]' README.md docs/*.md docs/decisions/*.md man/* |
-    sort -u); do
+named=$(grep -ohE 'perf/results/[A-Za-z0-9._-]*[A-Za-z0-9]' README.md docs/*.md \
+    docs/decisions/*.md man/* | sort -u)
+for name in $named; do
     [ -e "$name" ] || complain "a document names $name, which does not exist"
 done
 python3 - perf/results/*.json <<'END' || status=1
@@ -29,8 +31,10 @@ import sys
 sys.dont_write_bytecode = True
 sys.path.insert(0, "perf")
 from measuring import results
-paths = [path for path in sys.argv[1:] if "/status-" not in path]  # scripts/status has a form of its own
-bad = [path for path in paths if open(path).read() != results.text_of(results.rounded(results.load(path))) + "\n"]
+# scripts/status has a form of its own
+paths = [path for path in sys.argv[1:] if "/status-" not in path]
+bad = [path for path in paths
+       if open(path).read() != results.text_of(results.rounded(results.load(path))) + "\n"]
 for path in bad:
     print("%s: not in the form that perf/measuring/results.py writes" % path)
 sys.exit(1 if bad else 0)

@@ -20,13 +20,15 @@ awk '
         if ($5 > 7 && $2 !~ /^p?n?(ft)?ccl[A-Z]/) much = much ", " $5 " parameters"
         if (much != "") print place[1] " " $2 " " $1 " " $2 " has " substr(much, 3)
     }' "$work/functions" | sort >"$work/found"
-awk '!/^#/ && NF {if (NF < 3) print "no reason: " $0; print $1 " " $2}' tests/tidy/exceptions.txt | sort >"$work/excepted"
+awk '!/^#/ && NF {if (NF < 3) print "no reason: " $0; print $1 " " $2}' tests/tidy/exceptions.txt |
+    sort >"$work/excepted"
 status=0
 grep '^no reason' "$work/excepted" && status=1
 while read -r file name rest; do
     grep -qxF "$file $name" "$work/excepted" || { echo "$rest"; status=1; }
 done <"$work/found"
 while read -r file name; do
-    grep -qF "$file $name " "$work/found" || { echo "tests/tidy/exceptions.txt: $file $name needs no exception"; status=1; }
+    grep -qF "$file $name " "$work/found" ||
+        { echo "tests/tidy/exceptions.txt: $file $name needs no exception"; status=1; }
 done <"$work/excepted"
 exit $status

@@ -1,7 +1,9 @@
 """
-Reads C and C++ sources for the rules about the tree: their tokens, comments and functions, and which file calls which.
+Reads C and C++ sources for the rules about the tree: their tokens, comments and functions, and
+which file calls which.
 
-It looks at each file alone, without expanding macros: a macro's name is a token, its body belongs to no function.
+It looks at each file alone, without expanding macros: a macro's name is a token, its body belongs
+to no function.
 """
 import os
 import re
@@ -16,19 +18,22 @@ TOKEN = re.compile(
     |(?P<sign>\.\.\.|<<=|>>=|->\*?|\+\+|--|<<|>>|[<>=!+\-*/%&|^]=|&&|\|\||\#\#|::|[^\s\\])""",
     re.X | re.S)
 BRANCHES = {"if", "for", "while", "case", "catch", "&&", "||", "?"}
-NOT_CALLS = {"if", "for", "while", "switch", "return", "sizeof", "defined", "__attribute__", "alignof", "_Alignof"}
+NOT_CALLS = {"if", "for", "while", "switch", "return", "sizeof", "defined", "__attribute__",
+             "alignof", "_Alignof"}
 SUFFIXES = (".c", ".h", ".cc", ".cpp", ".cu")
 
 
 class Token:
-    """A word, number, string or sign, with the line that it begins in; directive: it belongs to a line that begins with #."""
+    """A word, number, string or sign, with the line that it begins in; directive: it belongs to a
+    line that begins with #."""
 
     def __init__(self, text, line, directive):
         self.text, self.line, self.directive = text, line, directive
 
 
 class Function:
-    """tokens counts from the first word of the declaration to the closing brace; complexity is McCabe's: 1 and the branches."""
+    """tokens counts from the first word of the declaration to the closing brace; complexity is
+    McCabe's: 1 and the branches."""
 
     def __init__(self, file, head, first_line):
         self.file, self.line = file, first_line
@@ -51,7 +56,8 @@ def skip_group(tokens, at):
 
 
 def signature(head):
-    """The name and the number of parameters that a declaration gives, or None and 0 if it is not one of a function."""
+    """The name and the number of parameters that a declaration gives, or None and 0 if it is not
+    one of a function."""
     at = 0
     while at < len(head):
         if head[at].text == "(" and at > 0 and re.match(r"[A-Za-z_]", head[at - 1].text):
@@ -73,7 +79,8 @@ def split(tokens):
         return []
     depth, parts = 0, [[]]
     for token in tokens:
-        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(token.text, 0)
+        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1,
+                  ">": -1}.get(token.text, 0)
         if token.text == "," and depth == 0:
             parts.append([])
         else:
@@ -93,7 +100,8 @@ def named_by_macro(macro, arguments):
 def is_macro_alone(head):
     """A macro at the place of a declaration that needs no semicolon after it."""
     texts = [token.text for token in head]
-    return (len(head) > 2 and texts[0].isupper() and texts[1] == "(" and skip_group(head, 1) == len(head)
+    return (len(head) > 2 and texts[0].isupper() and texts[1] == "("
+            and skip_group(head, 1) == len(head)
             and texts.count("(") == texts.count(")"))
 
 
@@ -132,7 +140,8 @@ class Source:
 
 
 class Parser:
-    """Finds the functions of a file by its braces. Of #if and #else both count, and the braces go on as after the #if."""
+    """Finds the functions of a file by its braces. Of #if and #else both count, and the braces go
+    on as after the #if."""
 
     def __init__(self, source):
         self.source = source
@@ -181,7 +190,8 @@ class Parser:
             depth += {"(": 1, ")": -1}.get(word, 0)
             assigned |= word == "=" and depth == 0 and words[at - 1] != "operator"
         name, _ = signature(head)
-        is_member = name and ":" in words and words[-1] not in (")", "const", "override", "noexcept")
+        is_member = name and ":" in words and words[-1] not in (")", "const", "override",
+                                                                "noexcept")
         if assigned or is_member or (words and words[0] == "enum" and not name):
             return "initializer"
         if not name:
@@ -197,14 +207,16 @@ class Parser:
         function.tokens += 1
         function.last_line = token.line
         function.complexity += token.text in BRANCHES
-        if after and after.text == "(" and re.match(r"[A-Za-z_]", token.text) and token.text not in NOT_CALLS:
+        if after and after.text == "(" and (
+                    re.match(r"[A-Za-z_]", token.text) and token.text not in NOT_CALLS):
             function.calls.add(token.text)
 
 
 def tree_files(root):
     """All files of the tree: git's where it has them, else what lies there."""
     try:
-        listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=True, text=True).stdout
+        listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True,
+                                check=True, text=True).stdout
         files = [f for f in listed.split("\0") if f and os.path.isfile(os.path.join(root, f))]
     except (OSError, subprocess.CalledProcessError):
         files = []
@@ -221,7 +233,8 @@ def sources(root, folders, suffixes=SUFFIXES):
     found = []
     for top in folders:
         for folder, _, names in os.walk(os.path.join(root, top)):
-            found += [os.path.relpath(os.path.join(folder, n), root) for n in names if n.endswith(suffixes)]
+            found += [os.path.relpath(os.path.join(folder, n), root) for n in names
+                      if n.endswith(suffixes)]
     return [Source(root, path) for path in sorted(found)]
 
 
@@ -243,7 +256,8 @@ def call_graph(files):
 
 
 def cycles(graph):
-    """The sets of more than one node that all reach each other, largest first (Tarjan's algorithm)."""
+    """The sets of more than one node that all reach each other, largest first (Tarjan's
+    algorithm)."""
     index, low, stack, found = {}, {}, [], []
 
     def visit(node):

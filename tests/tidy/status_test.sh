@@ -20,7 +20,10 @@ scripts/status perf/results/status-earlier.json >/dev/null || status=1
 
 # refused SENTENCE EXPRESSION: EXPRESSION spoils the data d.
 refused() {
-    python3 -c 'import json, sys; d = json.load(open("docs/status.json")); exec(sys.argv[1]); print(json.dumps(d))' "$2" >"$dir/bad"
+    python3 -c 'import json, sys
+d = json.load(open("docs/status.json"))
+exec(sys.argv[1])
+print(json.dumps(d))' "$2" >"$dir/bad"
     if scripts/status "$dir/bad" >"$dir/page" 2>"$dir/said"; then
         echo "accepted: $2"
         status=1

@@ -31,8 +31,11 @@ library=$(find src -name '*.[ch]' | sort)
 }
 # What a program here asks the environment for must not be told of as unknown; of_programs in
 # params.c names what is no parameter.
-for name in $(grep -rhoE '(get|set)env\("FTCCL_[A-Z0-9_]+"' tools perf tests examples --include='*.[ch]' --include='*.cc' | cut -d'"' -f2 | sort -u); do
-    grep -qF "\"$name\"" src/base/params.h src/base/params.c || { echo "$name is a variable that src/base/params.c does not know"; status=1; }
+asked=$(grep -rhoE '(get|set)env\("FTCCL_[A-Z0-9_]+"' tools perf tests examples \
+    --include='*.[ch]' --include='*.cc' | cut -d'"' -f2 | sort -u)
+for name in $asked; do
+    grep -qF "\"$name\"" src/base/params.h src/base/params.c ||
+        { echo "$name is a variable that src/base/params.c does not know"; status=1; }
 done
 sources=$(find src tools perf tests examples include scripts -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cpp' -o -name '*.py' \
     -o -name '*.sh' -o -path 'scripts/*' \) ! -name words_test.sh | sort)

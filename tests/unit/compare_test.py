@@ -1,5 +1,6 @@
-"""Property: perf/compare's arithmetic: sizes, medians, ratios, bandwidths, limits, what is printed where a figure is missing; the
-form of its files. Method: rows made by hand, results computed by hand."""
+"""Property: perf/compare's arithmetic: sizes, medians, ratios, bandwidths, limits, what is printed
+where a figure is missing; the form of its files. Method: rows made by hand, results computed by
+hand."""
 import json
 import os
 import sys
@@ -104,13 +105,16 @@ class Limits(unittest.TestCase):
 
 
 class Files(unittest.TestCase):
-    result = {"machine": {"cores": 2}, "sizes": [8, 64], "none": [], "rows": [{"a": [1, 2]}, {"a": {"b": 0.5}}],
+    result = {"machine": {"cores": 2}, "sizes": [8, 64], "none": [],
+              "rows": [{"a": [1, 2]}, {"a": {"b": 0.5}}],
               "parts": {"setup": {"load": 1.5, "rows": [{"c": "d"}]}}}
 
     def test_a_line_for_each_record(self):
         self.assertEqual(results.text_of(self.result).split("\n"), [
-            '{', ' "machine": {"cores":2},', ' "sizes": [8,64],', ' "none": [],', ' "rows": [', '  {"a":[1,2]},', '  {"a":{"b":0.5}}',
-            ' ],', ' "parts": {', '  "setup": {', '   "load": 1.5,', '   "rows": [', '    {"c":"d"}', '   ]', '  }', ' }', '}'])
+            '{', ' "machine": {"cores":2},', ' "sizes": [8,64],', ' "none": [],', ' "rows": [',
+            '  {"a":[1,2]},', '  {"a":{"b":0.5}}',
+            ' ],', ' "parts": {', '  "setup": {', '   "load": 1.5,', '   "rows": [',
+            '    {"c":"d"}', '   ]', '  }', ' }', '}'])
 
     def test_what_is_saved_is_loaded(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +124,8 @@ class Files(unittest.TestCase):
             self.assertEqual(os.listdir(os.path.dirname(path)), ["a.json"])
 
     def test_digits(self):
-        self.assertEqual(results.rounded({"s": [8.090682199999999e-07, 123456789, (2.0, "x", None)]}),
+        self.assertEqual(results.rounded({"s": [8.090682199999999e-07, 123456789,
+                                                (2.0, "x", None)]}),
                          {"s": [8.090682e-07, 123456789, [2.0, "x", None]]})
         self.assertEqual(json.loads(results.text_of(results.rounded([1 / 3]))), [0.3333333])
 

@@ -21,7 +21,8 @@ NEEDS_STANDIN = {"pass_test": [], "gpu_test": ["GpuErrors.ADriverThatRefuses*", 
                  "queue_test": ["*.WhatTheDriverRefuses*", "*.MemoryIsZeroedAndKnown", "*.TheDeviceIsTaken*", "*.ClosingWaitsForNoStream*", "*.PinnedMemoryIsGivenOut*",
                                 "*.MemoryForAProgram*", "*.KernelsAreLoaded*"]}
 TINY = {"pass_test": "*EveryShape*/float32", "gpu_test": "Transports/Gpu.*/shm:Gpu*.*", "blocking_test": "*", "processes_test": "OnFailure/GpuKill.*/release",
-        "links_test": "Bytes/GpuLinks.*/shm_16M", "devmem_test": "*.BuffersMayLieAnywhere*", "graph_test": "Graph*.*:*/Graphs.*/inproc", "queue_test": "*"}
+        "links_test": "Bytes/GpuLinks.*/shm_16M", "devmem_test": "*.BuffersMayLieAnywhere*",
+        "graph_test": "Graph*.*:*/Graphs.*/inproc", "queue_test": "*"}
 SUITE_S = 25  # that one test suite may take on a GPU, at least
 
 
@@ -73,7 +74,9 @@ MEMCHECK = ["--tool", "memcheck", "--report-api-errors", "no"]
 
 
 def device(rig):
-    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60), ("blocking_test", 25), ("processes_test", 60), ("links_test", 40), ("devmem_test", 60), ("graph_test", 60)):
+    for name, seconds in (("pass_test", 60), ("queue_test", 40), ("gpu_test", 60),
+                          ("blocking_test", 25), ("processes_test", 60), ("links_test", 40),
+                          ("devmem_test", 60), ("graph_test", 60)):
         if rig.has_time(name, 5):
             gtest(rig, name, seconds)
 
