@@ -57,8 +57,10 @@ echo 'int ft_low(void);' | write src/core/engine/engine.h
 echo 'int ft_high(void);' | write src/core/run/run.h
 expect 0 'largest cycle of calls in src/core: 0 of 2' calls_test.sh
 echo 'int ft_low(void) { return ft_high(); }' | write src/core/engine/low.c
-expect 1 'src/core/engine/low.c: calls ft_high of src/core/run/high.c; src/core/engine may not call src/core/run' calls_test.sh
-expect 1 'largest cycle of calls in src/core: 2 of 2 files with functions: engine/low.c run/high.c' calls_test.sh
+expect 1 'src/core/engine/low.c: calls ft_high of src/core/run/high.c; src/core/engine may not call src/core/run' \
+    calls_test.sh
+expect 1 'largest cycle of calls in src/core: 2 of 2 files with functions: engine/low.c run/high.c' \
+    calls_test.sh
 echo 'static int ft_high(void) { return 0; } int ft_low(void) { return ft_high(); }' |
     write src/core/engine/low.c
 expect 0 '0 of 2' calls_test.sh

@@ -91,7 +91,8 @@ def split(tokens):
 def named_by_macro(macro, arguments):
     """TEST(Suite, Name) or CALL(type, name, (parameters))."""
     words = [part[0].text for part in arguments if len(part) == 1]
-    parameters = arguments[-1][1:-1] if arguments and arguments[-1] and arguments[-1][0].text == "(" else []
+    has_list = arguments and arguments[-1] and arguments[-1][0].text == "("
+    parameters = arguments[-1][1:-1] if has_list else []
     if macro.startswith("TEST"):
         return ".".join(words), 0
     return (words[-1] if words else macro), len(split(parameters))
@@ -146,7 +147,8 @@ class Parser:
     def __init__(self, source):
         self.source = source
         self.head = []      # since the last ; or brace outside functions
-        self.scopes = []    # what each open brace is: "scope" (struct, namespace), "skip" (initializer), or a Function
+        # What each open brace is: "scope" (struct, namespace), "skip" (initializer), or a Function.
+        self.scopes = []
         self.branches = []  # of #if: the open braces at its begin
 
     def functions(self):
