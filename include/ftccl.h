@@ -134,12 +134,16 @@ typedef struct {
     int64_t failurePolicy;
     /* FTCCL_STREAMS_...: what streams of a GPU do when an operation on them fails */
     int64_t onFailure;
+    /* 1: the communicator is for sends and receives of host memory only, and they do not wait for
+     * each other in call order: see ftcclSend(). 0: call order, as in NCCL. The same on all
+     * ranks. */
+    int64_t concurrentP2p;
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                 \
     {                                                                                             \
         sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, \
             FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,       \
-            FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF                            \
+            FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF        \
     }
 #define FTCCL_POLICY_REPORT 0
 #define FTCCL_POLICY_RETRY 1
@@ -246,6 +250,14 @@ ftcclResult_t ftcclCommGetAsyncError(ftcclComm_t comm, ftcclResult_t *asyncError
  * serves the rendezvous until all ranks have come or a time limit has passed, and the job's secret:
  * give it only to the job's own ranks. Does not wait. */
 ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId);
+
+/* As ftcclGetUniqueId(), but the id is served until a communicator was made with it, or until
+ * ftcclUniqueIdRelease(), however long that takes; FTCCL_COMM_ID is ignored. For processes that
+ * publish how they can be reached long before it is known who comes. */
+ftcclResult_t ftcclUniqueIdKeep(ftcclUniqueId *uniqueId);
+/* Ends the service of an id of ftcclUniqueIdKeep() in the process that made it. Ranks that come
+ * with the id get an error at once. An id that was used or released is accepted. */
+ftcclResult_t ftcclUniqueIdRelease(const ftcclUniqueId *uniqueId);
 
 /* Makes a communicator of nranks ranks; this rank has the number `rank`. Blocks until all ranks
  * have come, at most initTimeoutMs; the error text then names the missing ranks. It does not block
@@ -536,11 +548,23 @@ ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_t count,
 /* The k-th send from rank a to rank b on a communicator matches the k-th receive of b from a; count
  * and type must be equal. Inside a group all sends and receives make progress together, in any
  * order of peers, also between a rank and itself. Outside a group, a send or receive to the rank
- * itself gives ftcclInvalidUsage. */
+ * itself gives ftcclInvalidUsage.
+ *
+ * With option concurrentP2p each send and receive begins when its stream reaches it, whatever other
+ * streams wait for: a receive that nobody answers holds up only its own stream. Messages between
+ * two ranks in one direction match in the order in which they begin. Such a communicator refuses
+ * collectives, windows and CommSplit (ftcclInvalidUsage). A rank may send to itself outside a
+ * group.
+ */
 ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype, int peer,
                         ftcclComm_t comm, ftcclStream_t stream);
 ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer,
                         ftcclComm_t comm, ftcclStream_t stream);
+
+/* Sets *arrived to 1 if a message from peer has arrived that no receive was called for: the next
+ * receive from peer will take it. Sets it to 0 if none has, or if a receive from peer is pending.
+ * Does not block. If the communicator has failed, it returns the error. */
+ftcclResult_t ftcclProbe(ftcclComm_t comm, int peer, int *arrived);
 
 /* ---- groups ----------------------------------------------------------------------------------
  *

@@ -82,6 +82,8 @@ void ft_comm_leave_to_group(ftcclComm_t comm);
 bool ft_comm_enter_from_group(ftcclComm_t comm);
 /* As ft_comm_enter(), and also checks that the communicator is ready for operations. */
 int ft_comm_enter_ready(ftcclComm_t comm);
+/* FT_USAGE: the communicator has option concurrentP2p, and the call is no send or receive. */
+int ft_comm_takes(ftcclComm_t comm, enum ft_kind kind, const char *call);
 /* marks the handle dead; FT_INVAL if it was already */
 int ft_comm_mark_dead(ftcclComm_t comm);
 void ft_comm_wait_users(ftcclComm_t comm); /* waits until all calls inside have left */

@@ -150,6 +150,14 @@ static int check_alive(struct ft_comm *core)
     return rc;
 }
 
+int ft_comm_takes(ftcclComm_t comm, enum ft_kind kind, const char *call)
+{
+    if (!comm->limits.concurrent || kind == FT_SEND || kind == FT_RECV)
+        return FT_OK;
+    return ft_fail(FT_USAGE, "%s: a communicator with concurrentP2p takes only sends and receives",
+                   call);
+}
+
 static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
                    ftcclStream_t stream)
 {
@@ -158,6 +166,8 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
     int rc = check_coll(&call->coll, shape.nranks);
     if (rc == FT_OK)
         extent = extent_of(&call->coll, shape.nranks, shape.rank), rc = check_buffers(call, extent);
+    if (rc == FT_OK)
+        rc = ft_comm_takes(comm, call->coll.kind, ft_kind_name(call->coll.kind));
     if (rc == FT_OK)
         rc = check_alive(comm->core);
     if (rc != FT_OK)
@@ -397,4 +407,29 @@ FT_EXPORT ftcclResult_t ftcclRedOpDestroy(ftcclRedOp_t op, ftcclComm_t comm)
     ftcclResult_t result = ft_return(comm, rc);
     ft_comm_leave(comm);
     return result;
+}
+
+FT_EXPORT ftcclResult_t ftcclProbe(ftcclComm_t comm, int peer, int *arrived)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK)
+        rc = ft_comm_enter_ready(comm);
+    if (rc != FT_OK)
+        return ft_fail_call(NULL, rc);
+    struct ft_comm *core = comm->core;
+    if (!arrived)
+        rc = ft_fail(FT_INVAL, "Probe: arrived is NULL");
+    else if (peer < 0 || peer >= ft_comm_nranks(core))
+        rc = ft_fail(FT_INVAL, "Probe: peer %d is not a rank of a communicator of %d", peer,
+                     ft_comm_nranks(core));
+    else
+        rc = check_alive(core);
+    if (rc != FT_OK)
+        return ft_fail_call(comm, rc);
+    ft_engine_lock(core->engine);
+    core->engine->turn(core->engine);
+    *arrived = ft_p2p_probe(core, peer);
+    ft_engine_unlock(core->engine);
+    ft_comm_leave(comm);
+    return ft_return(NULL, FT_OK);
 }

@@ -115,6 +115,8 @@ static int take_choices(struct ft_comm_limits *limits, const ftcclOptions_t *o)
     if (rc == FT_OK)
         rc = take_choice("onFailure", o->onFailure, "FTCCL_STREAMS_RELEASE or FTCCL_STREAMS_HOLD",
                          &limits->hold);
+    if (rc == FT_OK)
+        rc = take_choice("concurrentP2p", o->concurrentP2p, "0 or 1", &limits->concurrent);
     return rc;
 }
 
@@ -332,6 +334,26 @@ FT_EXPORT ftcclResult_t ftcclGetUniqueId(ftcclUniqueId *uniqueId)
     return ft_return(NULL, rc);
 }
 
+FT_EXPORT ftcclResult_t ftcclUniqueIdKeep(ftcclUniqueId *uniqueId)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK && !uniqueId)
+        rc = ft_fail(FT_INVAL, "UniqueIdKeep: uniqueId is NULL");
+    if (rc == FT_OK)
+        rc = ft_unique_id_keep((unsigned char *)uniqueId->internal);
+    return ft_return(NULL, rc);
+}
+
+FT_EXPORT ftcclResult_t ftcclUniqueIdRelease(const ftcclUniqueId *uniqueId)
+{
+    int rc = ft_enter_library();
+    if (rc == FT_OK && !uniqueId)
+        rc = ft_fail(FT_INVAL, "UniqueIdRelease: uniqueId is NULL");
+    if (rc == FT_OK)
+        rc = ft_unique_id_release((const unsigned char *)uniqueId->internal);
+    return ft_return(NULL, rc);
+}
+
 FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId,
                                           int rank)
 {
@@ -447,6 +469,8 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
         rc = ft_fail(FT_INVAL, "CommSplit: newcomm is NULL");
     else if (color < 0 && color != FTCCL_SPLIT_NOCOLOR)
         rc = ft_fail(FT_INVAL, "CommSplit: color %d", color);
+    else
+        rc = ft_comm_takes(comm, FT_ALLGATHER, "CommSplit");
     if (rc == FT_OK) {
         job->comm = comm;
         rc = ft_job_settings(job, config);

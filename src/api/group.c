@@ -246,7 +246,7 @@ static int check_self(const struct member *members, int n)
     for (int i = 0; i < n; i++) {
         const struct member *m = &members[i];
         bool self = (m->op->coll.kind == FT_SEND || m->op->coll.kind == FT_RECV) &&
-                    m->op->coll.root == ft_comm_rank(m->comm->core);
+                    !m->comm->limits.concurrent && m->op->coll.root == ft_comm_rank(m->comm->core);
         if (!self)
             continue;
         int balance = 0;

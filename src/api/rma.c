@@ -74,6 +74,9 @@ FT_EXPORT ftcclResult_t ftcclCommWindowRegister(ftcclComm_t comm, void *buff, si
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
         return ft_fail_call(NULL, rc);
+    rc = ft_comm_takes(comm, FT_PUT, "CommWindowRegister");
+    if (rc != FT_OK)
+        return ft_fail_call(comm, rc);
     struct ft_job *job = calloc(1, sizeof *job);
     if (!job)
         rc = ft_fail(FT_NOMEM, "no memory for a window");
@@ -174,7 +177,9 @@ static ftcclResult_t enqueue_put(const struct put *put, ftcclComm_t comm, ftcclS
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
         return ft_fail_call(NULL, rc);
-    rc = check_put(comm, put, &window);
+    rc = ft_comm_takes(comm, FT_PUT, "Signal");
+    if (rc == FT_OK)
+        rc = check_put(comm, put, &window);
     struct ft_op *op = rc == FT_OK ? ft_op_new() : NULL;
     if (rc == FT_OK && !op)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
@@ -244,7 +249,9 @@ FT_EXPORT ftcclResult_t ftcclWaitSignal(int nDesc, ftcclWaitSignalDesc_t *signal
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
         return ft_fail_call(NULL, rc);
-    rc = take_waits(comm, nDesc, signalDescs, &waits);
+    rc = ft_comm_takes(comm, FT_WAIT, "WaitSignal");
+    if (rc == FT_OK)
+        rc = take_waits(comm, nDesc, signalDescs, &waits);
     struct ft_op *op = rc == FT_OK ? ft_op_new() : NULL;
     if (rc == FT_OK && !op)
         rc = ft_fail(FT_NOMEM, "no memory for an operation");

@@ -26,6 +26,7 @@ struct ft_id {
     bool grow;
     /* grow: number of existing ranks; set only in the process that serves the id */
     uint32_t survivors;
+    bool kept;         /* set likewise: it is served however long nobody comes */
     const void *owner; /* set likewise: the owner that withdraws the id when it ends; NULL: none */
     int naddresses;
     struct ft_net_address address[FT_NET_ADDRESSES];

@@ -21,7 +21,7 @@ struct ft_gather *ft_gather_new(const struct ft_id *id, uint64_t now_ns, uint64_
     g->owner = id->owner;
     g->nonce = id->nonce;
     g->linger_ns = linger_ns;
-    g->due_ns = now_ns + linger_ns;
+    g->due_ns = id->kept ? UINT64_MAX : now_ns + linger_ns;
     ft_auth_derive(g->key, id->secret, "bootstrap", id->nonce);
     return g;
 }

@@ -104,6 +104,7 @@ int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
     id->explicit_address = flags == FLAG_EXPLICIT;
     id->grow = flags == FLAG_GROW;
     id->survivors = 0;
+    id->kept = false;
     id->owner = NULL;
     id->naddresses = n;
     id->nonce = ft_get64(in + AT_NONCE);
@@ -196,6 +197,34 @@ int ft_unique_id_check(const unsigned char bytes[FT_UNIQUE_ID_BYTES])
     return ft_id_decode(&id, bytes);
 }
 
+static int serve_new(struct ft_id *id)
+{
+    ft_random_secret(id->secret);
+    ft_env_real()->random(ft_env_real(), &id->nonce, sizeof id->nonce);
+    return ft_service_add(id);
+}
+
+int ft_unique_id_keep(unsigned char bytes[FT_UNIQUE_ID_BYTES])
+{
+    struct ft_id id = {.kept = true};
+    if (ft_forked())
+        return ft_fail(FT_FORKED, "a unique id cannot be made in a child of fork");
+    int status = serve_new(&id);
+    if (status == FT_OK)
+        ft_id_encode(bytes, &id);
+    return status;
+}
+
+int ft_unique_id_release(const unsigned char bytes[FT_UNIQUE_ID_BYTES])
+{
+    struct ft_id id;
+    int status = ft_forked() ? ft_fail(FT_FORKED, "the id belongs to the parent of the fork")
+                             : ft_id_decode(&id, bytes);
+    if (status == FT_OK)
+        ft_service_withdraw(id.nonce, "the process that made the id released it");
+    return status;
+}
+
 int ft_unique_id_make(unsigned char bytes[FT_UNIQUE_ID_BYTES])
 {
     struct ft_id id;
@@ -207,9 +236,7 @@ int ft_unique_id_make(unsigned char bytes[FT_UNIQUE_ID_BYTES])
             return status;
     } else {
         memset(&id, 0, sizeof id);
-        ft_random_secret(id.secret);
-        ft_env_real()->random(ft_env_real(), &id.nonce, sizeof id.nonce);
-        int status = ft_service_add(&id);
+        int status = serve_new(&id);
         if (status)
             return status;
     }

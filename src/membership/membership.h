@@ -42,6 +42,10 @@ struct ft_table {
  * FT_NOFILE or FT_SYSTEM on failure. If FTCCL_COMM_ID is set, it is the address, and the secret
  * comes from FTCCL_SECRET or FTCCL_SECRET_FILE; then rank 0 serves the id when it joins. */
 int ft_unique_id_make(unsigned char id[FT_UNIQUE_ID_BYTES]);
+/* The same, but FTCCL_COMM_ID is ignored, and the id is served until it is used or released. */
+int ft_unique_id_keep(unsigned char id[FT_UNIQUE_ID_BYTES]);
+/* Those who come for the id from now on are told that it was released. */
+int ft_unique_id_release(const unsigned char id[FT_UNIQUE_ID_BYTES]);
 /* Checks that the id is one of FTCCL's (magic, version, checksum). Returns FT_INVAL or FT_VERSION
  * with a sentence if it is not. */
 int ft_unique_id_check(const unsigned char id[FT_UNIQUE_ID_BYTES]);

@@ -4,7 +4,7 @@ if HAVE_GTEST
 proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test tests/proc/coll_test \
 	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/death_test tests/proc/beat_test tests/proc/fork_test \
 	tests/proc/shrink_test tests/proc/grow_test tests/proc/fence_test tests/proc/cause_test \
-	tests/proc/part_test
+	tests/proc/part_test tests/proc/concurrent_test
 check_PROGRAMS += $(proc_tests)
 TESTS += $(proc_tests)
 check_LTLIBRARIES += tests/proc/libproc.la
@@ -35,6 +35,9 @@ tests_proc_kill_test_LDADD = $(proc_ldadd)
 tests_proc_death_test_SOURCES = tests/proc/death_test.cc
 tests_proc_death_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_death_test_LDADD = $(proc_ldadd)
+tests_proc_concurrent_test_SOURCES = tests/proc/concurrent_test.cc
+tests_proc_concurrent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_concurrent_test_LDADD = $(proc_ldadd)
 tests_proc_shrink_test_SOURCES = tests/proc/shrink_test.cc
 tests_proc_shrink_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_shrink_test_LDADD = $(proc_ldadd)

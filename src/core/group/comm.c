@@ -227,7 +227,7 @@ bool ft_comm_is_active(const struct ft_comm *comm)
 
 static void watch_deadline(struct ft_comm *comm, uint64_t now)
 {
-    struct ft_work *work = comm->works.head;
+    uint64_t deadline_ns = ft_run_deadline_ns(comm);
     char what[256];
     if (!comm->works.announced && now - comm->works.progress_ns > FT_NOTICE_AFTER_NS) {
         comm->works.announced = true;
@@ -238,7 +238,7 @@ static void watch_deadline(struct ft_comm *comm, uint64_t now)
         else
             ft_notice_announce(comm);
     }
-    if (work->deadline_ns && now > work->deadline_ns && comm->failure.status == FT_OK) {
+    if (deadline_ns && now > deadline_ns && comm->failure.status == FT_OK) {
         int culprit = ft_work_waits_for(comm, what, sizeof what).rank;
         ft_comm_fail(comm, FT_TIMEOUT, culprit, "%s; not done within %lld ms", what,
                      (long long)comm->limits.op_timeout_ms);
@@ -356,6 +356,7 @@ static void detach_comm(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
     ft_agreement_detach(comm, false);
+    ft_p2p_reset(comm);
     for (struct ft_comm **at = &engine->run->comms; *at; at = &(*at)->next)
         if (*at == comm) {
             *at = comm->next;

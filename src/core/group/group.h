@@ -132,11 +132,11 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out);
 void ft_endpoint_settings(struct ft_endpoint *endpoint, const struct ft_comm_limits *limits);
 static inline uint64_t ft_settings_flags(const struct ft_comm_limits *limits)
 {
-    return (limits->verify ? 1 : 2) | (limits->retry ? 4 : 8);
+    return (limits->verify ? 1 : 2) | (limits->retry ? 4 : 8) | (limits->concurrent ? 16 : 32);
 }
 static inline bool ft_settings_same(uint64_t flags)
 {
-    return (flags & 3) && (flags & 12);
+    return (flags & 3) && (flags & 12) && (flags & 48);
 }
 /* Everybody's item of `words` 32-bit words, by an AllGather in call order with the communicator's
  * other operations; mine is all[rank * words]. `mark` tells kinds of exchanges apart in

@@ -318,8 +318,8 @@ static int judge(const struct ft_comm *parent, struct ft_growing *growing,
         if (decision->excluded[r])
             return ft_fail(FT_PEER, "rank %d died during the grow", r);
     if (!ft_settings_same(decision->flags >> 1))
-        return ft_fail(FT_MISMATCH,
-                       "CommGrow: the ranks have different settings of verify or failurePolicy");
+        return ft_fail(FT_MISMATCH, "CommGrow: the ranks have different settings of verify, "
+                                    "failurePolicy or concurrentP2p");
     if (!(decision->flags & 1))
         return ft_fail(FT_TIMEOUT, "the grow failed on another rank, whose sentence says why");
     if (decision->blob_bytes == 0)

@@ -92,7 +92,8 @@ void ft_endpoint_settings(struct ft_endpoint *endpoint, const struct ft_comm_lim
     uint64_t both[2] = {endpoint->config, ft_settings_flags(limits)};
     endpoint->config = ft_hash64(both, sizeof both, 0);
     snprintf(endpoint->config_text + at, sizeof endpoint->config_text - at,
-             " verify=%d failure_policy=%s", limits->verify, limits->retry ? "retry" : "report");
+             " verify=%d failure_policy=%s%s", limits->verify, limits->retry ? "retry" : "report",
+             limits->concurrent ? " concurrent_p2p=1" : "");
 }
 
 static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_table **table)

@@ -181,7 +181,7 @@ static void rewind_work(struct ft_comm *comm, bool shrunk)
         work->ops_left++;
         at = &op->next;
     }
-    comm->works.running = false;
+    comm->works.running = work->started = false;
     if (!work->ops)
         ft_comm_retire(comm, FT_OK);
 }

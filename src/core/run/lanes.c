@@ -649,7 +649,7 @@ void ft_lanes_drop(struct ft_comm *comm)
 {
     ft_gpu_drop(comm, NULL);
     ft_fuse_drop(comm);
-    for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
+    for (struct ft_op *op = ft_run_first_op(comm); op; op = ft_run_next_op(op))
         for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
             ft_send_withdraw(&op->sends[k]);
     for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
@@ -693,8 +693,7 @@ bool ft_lanes_pending_to(const struct ft_comm *comm, int rank)
             if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank &&
                 lane->sends[k].status == FT_AGAIN)
                 return true;
-    for (const struct ft_op *op = comm->works.head ? comm->works.head->ops : NULL; op;
-         op = op->next)
+    for (const struct ft_op *op = ft_run_first_op(comm); op; op = ft_run_next_op(op))
         for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
             if (op->sends[k].status == FT_AGAIN)
                 return true;
@@ -718,8 +717,10 @@ void ft_lanes_reset(struct ft_comm *comm)
 
 void ft_link_give_back(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
-    for (struct ft_comm *comm = link ? engine->run->comms : NULL; comm; comm = comm->next)
+    for (struct ft_comm *comm = link ? engine->run->comms : NULL; comm; comm = comm->next) {
         ft_lanes_forget(comm, peer, link);
+        ft_p2p_forget(comm, link);
+    }
 }
 
 void ft_link_drop(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)

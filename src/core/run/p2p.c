@@ -236,12 +236,51 @@ static bool accepts(struct ft_comm *comm, const struct ft_op *op, const struct f
            expected(comm, op, &msg->header);
 }
 
+/* What a probe found, or what the link has. */
+static int take_message(struct ft_comm *comm, int rank, struct ft_link *rx, struct ft_msg *msg)
+{
+    struct ft_p2p *queue = &comm->p2p.recvs[rank];
+    if (!queue->rx)
+        return rx->ops->recv(rx, comm->ctx, FT_LANE_P2P, msg);
+    *msg = queue->probed;
+    queue->rx = NULL;
+    return FT_OK;
+}
+
+bool ft_p2p_probe(struct ft_comm *comm, int rank)
+{
+    ft_engine_assert_held(comm->engine);
+    struct ft_p2p *queue = &comm->p2p.recvs[rank];
+    struct ft_link *rx = rank == comm->view.rank ? NULL : comm->peers[rank]->rx;
+    if (comm->failure.status != FT_OK || queue->head)
+        return false;
+    if (rank == comm->view.rank)
+        return comm->p2p.sends[rank].head != NULL;
+    if (!queue->rx && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_P2P, &queue->probed) == FT_OK)
+        queue->rx = rx;
+    return queue->rx != NULL;
+}
+
+static void release_probed(struct ft_p2p *queue)
+{
+    if (queue->rx)
+        queue->rx->ops->release(queue->rx, &queue->probed);
+    queue->rx = NULL;
+}
+
+void ft_p2p_forget(struct ft_comm *comm, const struct ft_link *link)
+{
+    for (int r = 0; r < comm->view.nranks; r++)
+        if (comm->p2p.recvs[r].rx == link)
+            release_probed(&comm->p2p.recvs[r]);
+}
+
 /* The next message, ready to be read. FT_AGAIN: none is here. FT_MISMATCH: it is another one, and
  * the communicator has failed. */
 static int next_message(struct ft_comm *comm, const struct ft_op *op, struct ft_link *rx,
                         struct ft_msg *msg)
 {
-    int rc = rx->ops->recv(rx, comm->ctx, FT_LANE_P2P, msg);
+    int rc = take_message(comm, op->coll.root, rx, msg);
     if (rc != FT_OK)
         return rc;
     rc = fetch(comm, op, rx, msg, false);
@@ -370,6 +409,8 @@ bool ft_p2p_turn(struct ft_comm *comm)
 void ft_p2p_reset(struct ft_comm *comm)
 {
     size_t n = (size_t)comm->view.nranks;
+    for (int r = 0; r < comm->view.nranks; r++)
+        release_probed(&comm->p2p.recvs[r]);
     memset(comm->p2p.sends, 0, n * sizeof *comm->p2p.sends);
     memset(comm->p2p.recvs, 0, n * sizeof *comm->p2p.recvs);
 }

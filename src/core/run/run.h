@@ -163,6 +163,9 @@ static inline bool ft_lane_is_at_step(const struct ft_lane *lane)
 struct ft_p2p {
     struct ft_op *head, *tail;
     uint64_t seq;
+    /* of receives: a message that a probe found, and that no receive has taken; rx NULL: none */
+    struct ft_link *rx;
+    struct ft_msg probed;
 }; /* for one peer and direction */
 
 /* Memory that holds copies of inputs, and how far the copying has come; see preserve.c. */
@@ -194,9 +197,11 @@ struct ft_lanes {
 struct ft_comm_limits {
     int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms;
     bool preserve_input, verify, retry, hold;
+    bool concurrent; /* sends and receives only, which do not wait for each other */
 };
 
-/* The works of a communicator in call order. The first one may be running (work.c). */
+/* The works of a communicator in call order (work.c). The first one may be running; on a concurrent
+ * communicator, any of them. */
 struct ft_works {
     struct ft_work *head, *tail;
     atomic_int queued; /* submitted and not finished */
@@ -388,6 +393,11 @@ void ft_run_tick(struct ft_comm *comm);
 /* The first work repeats an earlier call, see fast_path.c. Starts it, and ends it if its messages
  * come soon. */
 void ft_comm_repeat(struct ft_comm *comm, int looks);
+/* The operations of the works that have started: the first, and the one after op; NULL: none. */
+struct ft_op *ft_run_first_op(const struct ft_comm *comm);
+struct ft_op *ft_run_next_op(const struct ft_op *op);
+/* The earliest deadline of the works that have started; 0: none has one. */
+uint64_t ft_run_deadline_ns(const struct ft_comm *comm);
 bool ft_comm_settle(struct ft_comm *comm); /* true: nothing of the running work is in flight */
 /* Ends the works of a failed communicator. True: something moved. */
 bool ft_run_drain(struct ft_comm *comm);
@@ -424,7 +434,11 @@ bool ft_lanes_pending_to(const struct ft_comm *comm, int rank);
 void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link);
 void ft_lanes_reset(struct ft_comm *comm);
 bool ft_p2p_turn(struct ft_comm *comm);
-void ft_p2p_reset(struct ft_comm *comm); /* the queues must be empty */
+/* True: a message from the rank has arrived, and no receive has been called for it. It waits for
+ * the next one. */
+bool ft_p2p_probe(struct ft_comm *comm, int rank);
+void ft_p2p_forget(struct ft_comm *comm, const struct ft_link *link); /* the link goes */
+void ft_p2p_reset(struct ft_comm *comm); /* drops what is queued and kept */
 void ft_p2p_start(struct ft_comm *comm, struct ft_op *op);
 bool ft_rma_receive(struct ft_comm *comm);
 bool ft_rma_turn(struct ft_comm *comm);

@@ -224,88 +224,60 @@ void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream, atomic_int
     take_tickets(entry);
 }
 
-/* The engines that a submission wakes or turns at its end. */
-struct kicks {
-    struct ft_engine *engines[FT_KICK_MAX];
-    int n;
-};
-
-/* Takes a reference to the engine of each work. Returns whether there are several engines. */
-static bool ref_engines(const struct ft_entry *entry)
-{
-    const struct ft_engine *last = NULL;
-    bool several = false;
-    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
-        several |= last && last != work->comm->engine;
-        last = work->comm->engine;
-        ft_engine_ref(work->comm->engine);
-    }
-    return several;
-}
-
-static void unref_engines(const struct ft_entry *entry)
-{
-    for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
-        ft_engine_unref(work->comm->engine);
-}
-
-static void put_in_inbox(struct ft_engine *engine, struct ft_work *work)
-{
-    atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
-    for (struct ft_op *op = work->ops; op; op = op->next)
-        op->state = FT_OP_QUEUED;
-    pthread_mutex_lock(&engine->inbox_lock);
-    work->next = NULL;
-    if (engine->run->inbox_tail)
-        engine->run->inbox_tail->next = work;
-    else
-        engine->run->inbox = work;
-    engine->run->inbox_tail = work;
-    atomic_store(&engine->inbox_count, 1);
-    pthread_mutex_unlock(&engine->inbox_lock);
-}
-
-/* Once the last work is in an inbox, another thread may finish and free the entry. */
-static void hand_over(struct ft_entry *entry, struct kicks *kicks)
-{
-    for (struct ft_work *work = entry->works, *next; work; work = next) {
-        next = work->next_in_entry;
-        struct ft_engine *engine = work->comm->engine;
-        put_in_inbox(engine, work);
-        if (kicks->n < FT_KICK_MAX)
-            kicks->engines[kicks->n++] = engine;
-        else {
-            ft_engine_wake(engine);
-            ft_engine_unref(engine);
-        }
-    }
-}
-
 int ft_entry_submit(struct ft_entry *entry)
 {
     wait_for_room(entry);
+    struct ft_engine *only = NULL;
+    bool several = false;
     atomic_store_explicit(&entry->works_left, entry->nworks, memory_order_relaxed);
     atomic_store_explicit(&entry->slots_left, entry->nstreams + 1, memory_order_relaxed);
-    bool several = ref_engines(entry);
-    struct kicks kicks;
-    kicks.n = 0;
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
+        several |= only && only != work->comm->engine;
+        only = work->comm->engine;
+        ft_engine_ref(only);
+    }
+    struct ft_engine *engines[FT_KICK_MAX];
+    int nengines = 0;
     struct ft_gpu_later *later = NULL;
     pthread_mutex_lock(&submit_lock);
     int rc = ft_gpu_launch(entry, &later);
     if (rc != FT_OK) {
         pthread_mutex_unlock(&submit_lock);
-        unref_engines(entry);
+        for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
+            ft_engine_unref(work->comm->engine);
         return rc;
     }
     take_tickets(entry);
-    hand_over(entry, &kicks);
-    pthread_mutex_unlock(&submit_lock);
-    for (int i = 0; i < kicks.n; i++) {
-        if (several || later)
-            ft_engine_wake(kicks.engines[i]);
+    /* Once the last work is in an inbox the entry may be finished and freed by another thread. */
+    for (struct ft_work *work = entry->works, *next; work; work = next) {
+        next = work->next_in_entry;
+        struct ft_engine *engine = work->comm->engine;
+        atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
+        for (struct ft_op *op = work->ops; op; op = op->next)
+            op->state = FT_OP_QUEUED;
+        pthread_mutex_lock(&engine->inbox_lock);
+        work->next = NULL;
+        if (engine->run->inbox_tail)
+            engine->run->inbox_tail->next = work;
         else
-            ft_engine_kick(kicks.engines[i]);
-        ft_engine_unref(kicks.engines[i]);
+            engine->run->inbox = work;
+        engine->run->inbox_tail = work;
+        atomic_store(&engine->inbox_count, 1);
+        pthread_mutex_unlock(&engine->inbox_lock);
+        if (nengines < FT_KICK_MAX)
+            engines[nengines++] = engine;
+        else {
+            ft_engine_wake(engine);
+            ft_engine_unref(engine);
+        }
+    }
+    pthread_mutex_unlock(&submit_lock);
+    for (int i = 0; i < nengines; i++) {
+        if (several || later)
+            ft_engine_wake(engines[i]);
+        else
+            ft_engine_kick(engines[i]);
+        ft_engine_unref(engines[i]);
     }
     ft_gpu_launch_later(later);
     return FT_OK;

@@ -39,6 +39,7 @@ struct ft_work {
     struct ft_op *ops, *last;
     int nops, ops_left;
     bool has_p2p, has_rma, has_gpu;
+    bool started;
     bool repeats; /* a call that the fast path kept: no stage has begun */
     bool gathers; /* fused operations wait for inputs from the GPU */
     /* Number of fused operations that are done and whose results are on their way to the GPU. */

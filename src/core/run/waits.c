@@ -46,22 +46,31 @@ static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *
     return wait;
 }
 
-static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+/* Of the operations that are first in their queues, the one with the earliest deadline. */
+static const struct ft_op *most_urgent(const struct ft_comm *comm)
 {
+    const struct ft_op *first = NULL;
     for (int r = 0; r < comm->view.nranks; r++) {
         const struct ft_op *op = comm->p2p.recvs[r].head ? comm->p2p.recvs[r].head
                                                          : comm->p2p.sends[r].head;
-        if (!op)
-            continue;
-        bool sends = op->coll.kind == FT_SEND;
-        if (text)
-            snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done",
-                     comm->view.rank, sends ? "sends to" : "receives from", r,
-                     (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
-                     op->offset);
-        return (struct ft_blocker){.rank = r, .sends = sends, .op = op, .step = op->offset};
+        if (op && (!first || op->work->deadline_ns < first->work->deadline_ns))
+            first = op;
     }
-    return (struct ft_blocker){.rank = -1};
+    return first;
+}
+
+static struct ft_blocker p2p_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)
+{
+    const struct ft_op *op = most_urgent(comm);
+    if (!op)
+        return (struct ft_blocker){.rank = -1};
+    bool sends = op->coll.kind == FT_SEND;
+    if (text)
+        snprintf(text, len_bytes, "rank %d %s rank %d: message %llu, %zu of %s, %zu bytes done",
+                 comm->view.rank, sends ? "sends to" : "receives from", op->coll.root,
+                 (unsigned long long)op->seq, op->coll.count, ft_type_name(op->coll.type),
+                 op->offset);
+    return (struct ft_blocker){.rank = op->coll.root, .sends = sends, .op = op, .step = op->offset};
 }
 
 struct ft_blocker ft_work_waits_for(const struct ft_comm *comm, char *text, size_t len_bytes)

@@ -155,13 +155,13 @@ static bool prepare_work(struct ft_comm *comm, bool *moved)
     return prepared && comm->failure.status == FT_OK;
 }
 
-static uint64_t start_clock(struct ft_comm *comm)
+static uint64_t start_clock(struct ft_comm *comm, struct ft_work *work)
 {
-    struct ft_work *work = comm->works.head;
     uint64_t now = ft_now_ns(comm->engine->env);
     comm->works.running = true;
     comm->works.progress_ns = now;
     comm->works.announced = false;
+    work->started = true;
     work->started_ns = now;
     if (comm->limits.op_timeout_ms > 0 && work->deadline_ns == 0)
         work->deadline_ns = now + (uint64_t)comm->limits.op_timeout_ms * 1000000u;
@@ -171,7 +171,7 @@ static uint64_t start_clock(struct ft_comm *comm)
 static void start_work(struct ft_comm *comm)
 {
     struct ft_work *work = comm->works.head;
-    uint64_t now = start_clock(comm);
+    uint64_t now = start_clock(comm, work);
     for (size_t i = 0; i < FT_ARRAY_LEN(stages); i++)
         if (stages[i]->begin && comm->failure.status == FT_OK)
             stages[i]->begin(comm, work);
@@ -183,18 +183,25 @@ static void start_work(struct ft_comm *comm)
     comm->works.prepared = false;
 }
 
-void ft_comm_retire(struct ft_comm *comm, int status)
+/* Ends the work behind `before`; NULL: the head. */
+static void retire(struct ft_comm *comm, struct ft_work *before, int status)
 {
-    struct ft_work *work = comm->works.head;
-    comm->works.head = work->next;
-    if (!comm->works.head)
-        comm->works.tail = NULL;
-    comm->works.running = false;
+    struct ft_works *works = &comm->works;
+    struct ft_work *work = before ? before->next : works->head;
+    *(before ? &before->next : &works->head) = work->next;
+    if (!work->next)
+        works->tail = before;
+    works->running = false;
     for (size_t i = 0; !work->repeats && i < FT_ARRAY_LEN(stages); i++)
         if (stages[i]->over)
             stages[i]->over(work, status);
     if (!ft_fast_ended(comm, work, status))
         ft_entry_work_done(work, status);
+}
+
+void ft_comm_retire(struct ft_comm *comm, int status)
+{
+    retire(comm, NULL, status);
 }
 
 static bool deliver(struct ft_comm *comm)
@@ -235,15 +242,56 @@ void ft_comm_repeat(struct ft_comm *comm, int looks)
         ft_readiness_tell(comm);
     comm->works.prepared = true;
     ft_lanes_repeat(comm, op);
-    record_op(comm, op, op->plan.algo, start_clock(comm));
+    record_op(comm, op, op->plan.algo, start_clock(comm, op->work));
     ft_op_move(op, FT_OP_RUNNING, FT_OK);
     ft_calls_check_announced(comm, op);
     for (bool moved = false; looks > 0 && !turn_head(comm, &moved); looks--) {}
 }
 
+/* ---- a concurrent communicator --------------------------------------------------------------- */
+
+static void start_concurrent(struct ft_comm *comm, struct ft_work *work)
+{
+    uint64_t now = start_clock(comm, work);
+    for (struct ft_op *op = work->ops; op && comm->failure.status == FT_OK; op = op->next)
+        start_op(comm, op, now);
+}
+
+/* Each work starts when its streams reach it, and ends when its operations are done, whatever the
+ * others do. The queues of point-to-point operations keep the order between two ranks. */
+static bool turn_concurrent(struct ft_comm *comm)
+{
+    bool moved = false, running = false;
+    for (struct ft_work *work = comm->works.head; work; work = work->next) {
+        if (work->started || comm->failure.status != FT_OK || !ft_entry_ready(work->entry))
+            continue;
+        start_concurrent(comm, work);
+        moved = true;
+    }
+    if (comm->works.running && comm->failure.status == FT_OK)
+        moved |= ft_p2p_turn(comm);
+    if (moved)
+        comm->works.stalled = false;
+    if (comm->failure.status != FT_OK)
+        return true;
+    for (struct ft_work *before = NULL, *work = comm->works.head, *next; work; work = next) {
+        next = work->next;
+        if (work->started && work->ops_left == 0) {
+            retire(comm, before, FT_OK);
+            continue;
+        }
+        running |= work->started;
+        before = work;
+    }
+    comm->works.running = running;
+    return moved;
+}
+
 bool ft_run_turn(struct ft_comm *comm)
 {
     bool moved = false;
+    if (comm->limits.concurrent)
+        return turn_concurrent(comm);
     /* Only a few groups per turn, because other communicators wait meanwhile. */
     for (int n = 0; n < 16 && comm->works.head; n++) {
         if (!comm->works.running) {
@@ -262,6 +310,37 @@ bool ft_run_turn(struct ft_comm *comm)
             return moved;
     }
     return moved;
+}
+
+/* ---- what has started ------------------------------------------------------------------------ */
+
+static struct ft_work *next_started(struct ft_work *work)
+{
+    while (work && !work->started)
+        work = work->next;
+    return work;
+}
+
+struct ft_op *ft_run_first_op(const struct ft_comm *comm)
+{
+    const struct ft_work *work = next_started(comm->works.head);
+    return work ? work->ops : NULL;
+}
+
+struct ft_op *ft_run_next_op(const struct ft_op *op)
+{
+    const struct ft_work *work = op->next ? NULL : next_started(op->work->next);
+    return op->next ? op->next : work ? work->ops : NULL;
+}
+
+uint64_t ft_run_deadline_ns(const struct ft_comm *comm)
+{
+    uint64_t first = 0;
+    for (struct ft_work *work = next_started(comm->works.head); work;
+         work = next_started(work->next))
+        if (work->deadline_ns && (first == 0 || work->deadline_ns < first))
+            first = work->deadline_ns;
+    return first;
 }
 
 /* ---- after a failure ------------------------------------------------------------------------- */
@@ -286,7 +365,7 @@ bool ft_comm_settle(struct ft_comm *comm)
         return true;
     if (comm->works.draining_ns == 0) {
         comm->works.draining_ns = now;
-        for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
+        for (struct ft_op *op = ft_run_first_op(comm); op; op = ft_run_next_op(op))
             if (op->state == FT_OP_RUNNING)
                 ft_op_move(op, FT_OP_DRAINING, comm->failure.status);
         comm->works.dropped = false;
@@ -325,17 +404,14 @@ bool ft_run_drain(struct ft_comm *comm)
             return true;
         ft_lanes_over(comm);
         ft_p2p_reset(comm);
+    }
+    while (comm->works.head) {
         for (struct ft_op *op = comm->works.head->ops; op; op = op->next) {
             if (op->state == FT_OP_DRAINING)
                 ft_op_move(op, FT_OP_FAILED, comm->failure.status);
             if (op->state == FT_OP_QUEUED)
                 ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
         }
-        ft_comm_retire(comm, comm->failure.status);
-    }
-    while (comm->works.head) {
-        for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
-            ft_op_move(op, FT_OP_SKIPPED, FT_SKIPPED);
         ft_comm_retire(comm, comm->failure.status);
     }
     return true;
