@@ -455,6 +455,10 @@ ftcclResult_t ftcclStreamQuery(ftcclStream_t stream);
  * the ranks on which this thread has enqueued, or, if it has enqueued on none, of all ranks of the
  * process. */
 ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream);
+/* As Synchronize, but returns ftcclInProgress if the stream is not done after timeoutMs; it may
+ * take some 10 ms longer. Unlike Query it makes operations progress. For callers that look at
+ * something else in between, as an interpreter does at its signals. */
+ftcclResult_t ftcclStreamWait(ftcclStream_t stream, int timeoutMs);
 
 /* ---- reduction operators --------------------------------------------------------------------- */
 

@@ -278,7 +278,7 @@ FT_EXPORT ftcclResult_t ftcclStreamQuery(ftcclStream_t stream)
     struct ft_stream *held;
     int rc = ft_enter_library();
     if (rc == FT_OK && !stream)
-        return ft_return(NULL, ft_null_streams(false));
+        return ft_return(NULL, ft_null_streams(false, 0));
     if (rc == FT_OK)
         rc = ft_stream_enter(stream, &held);
     if (rc != FT_OK)
@@ -288,17 +288,29 @@ FT_EXPORT ftcclResult_t ftcclStreamQuery(ftcclStream_t stream)
     return ft_return(NULL, rc);
 }
 
-FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
+static ftcclResult_t wait_for_stream(ftcclStream_t stream, uint64_t end_ns)
 {
     struct ft_stream *held;
     int rc = ft_enter_library();
     if (rc == FT_OK && !stream)
-        return ft_return(NULL, ft_null_streams(true));
+        return ft_return(NULL, ft_null_streams(true, end_ns));
     if (rc == FT_OK)
         rc = ft_stream_enter(stream, &held);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
-    rc = ft_stream_wait(held);
+    rc = ft_stream_wait_until(held, end_ns);
     ft_stream_leave(stream);
     return ft_return(NULL, rc);
+}
+
+FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
+{
+    return wait_for_stream(stream, UINT64_MAX);
+}
+
+FT_EXPORT ftcclResult_t ftcclStreamWait(ftcclStream_t stream, int timeoutMs)
+{
+    if (timeoutMs < 0)
+        return ft_return(NULL, ft_fail(FT_INVAL, "StreamWait: a time limit of %d ms", timeoutMs));
+    return wait_for_stream(stream, ft_now_ns(ft_env_real()) + (uint64_t)timeoutMs * 1000000);
 }

@@ -238,6 +238,7 @@ TEST_F(Errors, FreedHandles)
     EXPECT_CALLER(ftcclCommDestroy(comm));
     EXPECT_CALLER(ftcclCommAbort(comm));
     EXPECT_CALLER(ftcclStreamQuery(stream));
+    EXPECT_CALLER(ftcclStreamWait(stream, 1));
     EXPECT_CALLER(ftcclStreamDestroy(stream));
     EXPECT_CALLER(ftcclAllReduce(data, data, 1, ftcclInt, ftcclSum, this->comm(), stream));
     void *memory;

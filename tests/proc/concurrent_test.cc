@@ -101,51 +101,54 @@ TEST_P(Concurrent, ToOneself)
     });
 }
 
-/* Every rank has a number of messages for every other; it makes its calls in an order of its own,
- * each on its own stream, and waits for them in another. */
+struct Call {
+    int peer, sends, value = 0;
+    std::vector<int> data;
+    std::unique_ptr<Stream> stream;
+};
+
+/* For each peer so many sends and receives, in a random order. The k-th message of a pair has a
+ * value and a length of its own. */
+std::vector<Call> draw_calls(int rank, int nranks, int messages, unsigned seed)
+{
+    static const size_t lengths[] = {0, 1, 60, 5000, 300000};
+    std::vector<Call> calls;
+    for (int i = 0; i < nranks * messages * 2; i++)
+        calls.push_back({i / (2 * messages), i % 2, 0, {}, nullptr});
+    std::mt19937 random(seed + 7919u * (unsigned)rank);
+    std::shuffle(calls.begin(), calls.end(), random);
+    std::map<std::pair<int, int>, int> count;
+    for (Call &call : calls) {
+        int from = call.sends ? rank : call.peer, to = call.sends ? call.peer : rank;
+        call.value = from * 10000 + to * 100 + count[{call.peer, call.sends}]++;
+        std::mt19937 length(seed + (unsigned)call.value);
+        call.data.assign(lengths[length() % 5], call.sends ? call.value : -1);
+    }
+    return calls;
+}
+
+/* Every rank makes its calls in an order of its own, each on its own stream, and waits for them in
+ * another. */
 TEST_P(Concurrent, RandomOrders)
 {
     const char *given = getenv("FT_SEED");
     unsigned seed = given ? (unsigned)strtoul(given, nullptr, 0) : std::random_device{}();
     SCOPED_TRACE("replay: FT_SEED=" + std::to_string(seed) +
                  " tests/proc/concurrent_test --gtest_filter=*RandomOrders*");
-    const int n = 4, messages = 6;
-    proc::World world(n, with(GetParam()));
-    auto length = [&](int from, int to, int k) {
-        static const size_t lengths[] = {0, 1, 60, 5000, 300000};
-        return lengths[std::mt19937(seed + (unsigned)(from * 1000 + to * 100 + k))() % 5];
-    };
+    proc::World world(4, with(GetParam()));
     world.each([&](int r) {
-        std::mt19937 random(seed + 7919u * (unsigned)r);
-        std::vector<std::pair<int, int>> calls; /* peer, and whether it is a send */
-        for (int peer = 0; peer < n; peer++)
-            for (int k = 0; k < 2 * messages; k++)
-                calls.push_back({peer, k % 2});
-        std::shuffle(calls.begin(), calls.end(), random);
-        std::vector<std::vector<int>> data(calls.size());
-        std::vector<Stream> streams(calls.size());
-        int sent[n] = {}, received[n] = {};
-        std::vector<int> value(calls.size());
-        for (size_t i = 0; i < calls.size(); i++) {
-            auto [peer, sends] = calls[i];
-            int k = sends ? sent[peer]++ : received[peer]++;
-            int from = sends ? r : peer, to = sends ? peer : r;
-            value[i] = from * 10000 + to * 100 + k;
-            data[i].assign(length(from, to, k), sends ? value[i] : -1);
-            if (sends)
-                EXPECT_OK(ftcclSend(data[i].data(), data[i].size(), ftcclInt, peer, world.comm[r],
-                                    streams[i].handle));
-            else
-                EXPECT_OK(ftcclRecv(data[i].data(), data[i].size(), ftcclInt, peer, world.comm[r],
-                                    streams[i].handle));
+        std::vector<Call> calls = draw_calls(r, world.size(), 6, seed);
+        for (Call &call : calls) {
+            call.stream = std::make_unique<Stream>();
+            EXPECT_OK(call.sends ? ftcclSend(call.data.data(), call.data.size(), ftcclInt,
+                                             call.peer, world.comm[r], call.stream->handle)
+                                 : ftcclRecv(call.data.data(), call.data.size(), ftcclInt,
+                                             call.peer, world.comm[r], call.stream->handle));
         }
-        std::vector<size_t> order(calls.size());
-        for (size_t i = 0; i < order.size(); i++)
-            order[i] = i;
-        std::shuffle(order.begin(), order.end(), random);
-        for (size_t i : order) {
-            EXPECT_OK(ftcclStreamSynchronize(streams[i].handle));
-            EXPECT_EQ(data[i], std::vector<int>(data[i].size(), value[i])) << "rank " << r;
+        std::shuffle(calls.begin(), calls.end(), std::mt19937(seed + (unsigned)r));
+        for (Call &call : calls) {
+            EXPECT_OK(ftcclStreamSynchronize(call.stream->handle));
+            EXPECT_EQ(call.data, std::vector<int>(call.data.size(), call.value)) << "rank " << r;
         }
     });
 }

@@ -35,6 +35,8 @@ std::string calls_in_child(ftcclComm_t comm, ftcclStream_t stream)
         return "StreamSynchronize";
     if (ftcclStreamQuery(stream) != ftcclInvalidUsage)
         return "StreamQuery";
+    if (ftcclStreamWait(stream, 1000) != ftcclInvalidUsage)
+        return "StreamWait";
     if (ftcclCommCount(comm, &number) != ftcclInvalidUsage)
         return "CommCount";
     if (ftcclCommGetAsyncError(comm, &state) != ftcclInvalidUsage)

@@ -79,6 +79,47 @@ TEST(Wait, NullStreamsOfManyRanks)
         EXPECT_EQ(ftcclCommDestroy(c), ftcclSuccess);
 }
 
+// A wait with a time limit returns InProgress after it and ends nothing; a later one sees the end.
+// The limit is small against the pause of the other rank, which ends by a promise, not by time.
+TEST(Wait, WithATimeLimit)
+{
+    ftcclUniqueId id;
+    std::promise<void> waited;
+    ASSERT_EQ(ftcclGetUniqueId(&id), ftcclSuccess);
+    auto rank = [&](int r) {
+        ftcclComm_t comm;
+        ftcclStream_t stream;
+        int one = 1, sums[2] = {0, 0};
+        ASSERT_EQ(ftcclCommInitRank(&comm, 2, id, r), ftcclSuccess) << ftcclGetLastError(nullptr);
+        ASSERT_EQ(ftcclStreamCreate(&stream), ftcclSuccess);
+        EXPECT_EQ(ftcclStreamWait(stream, 0), ftcclSuccess);
+        EXPECT_EQ(ftcclStreamWait(stream, -1), ftcclInvalidArgument);
+        if (r == 1)
+            waited.get_future().wait();
+        ftcclStream_t streams[] = {stream, nullptr};
+        for (int i = 0; i < 2; i++)
+            EXPECT_EQ(ftcclAllReduce(&one, &sums[i], 1, ftcclInt, ftcclSum, comm, streams[i]),
+                      ftcclSuccess)
+                << ftcclGetLastError(nullptr);
+        for (int ms : {0, 1, 20})
+            for (ftcclStream_t s : streams)
+                if (r == 0) {
+                    EXPECT_EQ(ftcclStreamWait(s, ms), ftcclInProgress) << ms << " ms";
+                }
+        if (r == 0)
+            waited.set_value();
+        for (ftcclStream_t s : streams)
+            EXPECT_EQ(ftcclStreamWait(s, 60000), ftcclSuccess) << ftcclGetLastError(nullptr);
+        EXPECT_EQ(sums[0], 2);
+        EXPECT_EQ(sums[1], 2);
+        EXPECT_EQ(ftcclStreamDestroy(stream), ftcclSuccess);
+        EXPECT_EQ(ftcclCommDestroy(comm), ftcclSuccess);
+    };
+    std::thread other(rank, 1);
+    rank(0);
+    other.join();
+}
+
 // A thread waits for the NULL streams of the ranks on which it enqueued, however many of them have
 // come and gone: of others it may be the one that they wait for.
 TEST(Wait, NullStreamsOfRanksThatAreGone)

@@ -224,60 +224,88 @@ void ft_entry_begun(struct ft_entry *entry, struct ft_stream *stream, atomic_int
     take_tickets(entry);
 }
 
-int ft_entry_submit(struct ft_entry *entry)
-{
-    wait_for_room(entry);
-    struct ft_engine *only = NULL;
-    bool several = false;
-    atomic_store_explicit(&entry->works_left, entry->nworks, memory_order_relaxed);
-    atomic_store_explicit(&entry->slots_left, entry->nstreams + 1, memory_order_relaxed);
-    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
-        several |= only && only != work->comm->engine;
-        only = work->comm->engine;
-        ft_engine_ref(only);
-    }
+/* The engines that a submission wakes or turns at its end. */
+struct kicks {
     struct ft_engine *engines[FT_KICK_MAX];
-    int nengines = 0;
-    struct ft_gpu_later *later = NULL;
-    pthread_mutex_lock(&submit_lock);
-    int rc = ft_gpu_launch(entry, &later);
-    if (rc != FT_OK) {
-        pthread_mutex_unlock(&submit_lock);
-        for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
-            ft_engine_unref(work->comm->engine);
-        return rc;
+    int n;
+};
+
+/* Takes a reference to the engine of each work. Returns whether there are several engines. */
+static bool ref_engines(const struct ft_entry *entry)
+{
+    const struct ft_engine *last = NULL;
+    bool several = false;
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
+        several |= last && last != work->comm->engine;
+        last = work->comm->engine;
+        ft_engine_ref(work->comm->engine);
     }
-    take_tickets(entry);
-    /* Once the last work is in an inbox the entry may be finished and freed by another thread. */
+    return several;
+}
+
+static void unref_engines(const struct ft_entry *entry)
+{
+    for (struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        ft_engine_unref(work->comm->engine);
+}
+
+static void put_in_inbox(struct ft_engine *engine, struct ft_work *work)
+{
+    atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
+    for (struct ft_op *op = work->ops; op; op = op->next)
+        op->state = FT_OP_QUEUED;
+    pthread_mutex_lock(&engine->inbox_lock);
+    work->next = NULL;
+    if (engine->run->inbox_tail)
+        engine->run->inbox_tail->next = work;
+    else
+        engine->run->inbox = work;
+    engine->run->inbox_tail = work;
+    atomic_store(&engine->inbox_count, 1);
+    pthread_mutex_unlock(&engine->inbox_lock);
+}
+
+/* Once the last work is in an inbox, another thread may finish and free the entry. */
+static void hand_over(struct ft_entry *entry, struct kicks *kicks)
+{
     for (struct ft_work *work = entry->works, *next; work; work = next) {
         next = work->next_in_entry;
         struct ft_engine *engine = work->comm->engine;
-        atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
-        for (struct ft_op *op = work->ops; op; op = op->next)
-            op->state = FT_OP_QUEUED;
-        pthread_mutex_lock(&engine->inbox_lock);
-        work->next = NULL;
-        if (engine->run->inbox_tail)
-            engine->run->inbox_tail->next = work;
-        else
-            engine->run->inbox = work;
-        engine->run->inbox_tail = work;
-        atomic_store(&engine->inbox_count, 1);
-        pthread_mutex_unlock(&engine->inbox_lock);
-        if (nengines < FT_KICK_MAX)
-            engines[nengines++] = engine;
+        put_in_inbox(engine, work);
+        if (kicks->n < FT_KICK_MAX)
+            kicks->engines[kicks->n++] = engine;
         else {
             ft_engine_wake(engine);
             ft_engine_unref(engine);
         }
     }
+}
+
+int ft_entry_submit(struct ft_entry *entry)
+{
+    wait_for_room(entry);
+    atomic_store_explicit(&entry->works_left, entry->nworks, memory_order_relaxed);
+    atomic_store_explicit(&entry->slots_left, entry->nstreams + 1, memory_order_relaxed);
+    bool several = ref_engines(entry);
+    struct kicks kicks;
+    kicks.n = 0;
+    struct ft_gpu_later *later = NULL;
+    pthread_mutex_lock(&submit_lock);
+    int rc = ft_gpu_launch(entry, &later);
+    if (rc != FT_OK) {
+        pthread_mutex_unlock(&submit_lock);
+        unref_engines(entry);
+        return rc;
+    }
+    take_tickets(entry);
+    hand_over(entry, &kicks);
     pthread_mutex_unlock(&submit_lock);
-    for (int i = 0; i < nengines; i++) {
+    for (int i = 0; i < kicks.n; i++) {
         if (several || later)
-            ft_engine_wake(engines[i]);
+            ft_engine_wake(kicks.engines[i]);
         else
-            ft_engine_kick(engines[i]);
-        ft_engine_unref(engines[i]);
+            ft_engine_kick(kicks.engines[i]);
+        ft_engine_unref(kicks.engines[i]);
     }
     ft_gpu_launch_later(later);
     return FT_OK;
@@ -394,6 +422,21 @@ static void look_at(struct ft_stream *stream, uint64_t all, struct stream_look *
 
 int ft_stream_wait(struct ft_stream *stream)
 {
+    return ft_stream_wait_until(stream, UINT64_MAX);
+}
+
+/* As ft_engine_wait(), which knows no end at once. */
+static bool wait_until(struct ft_engine *engine, struct until *until, uint64_t end_ns)
+{
+    uint64_t now = end_ns == UINT64_MAX ? 0 : ft_now_ns(ft_env_real());
+    return ft_engine_wait(engine, has_reached, until,
+                          end_ns == UINT64_MAX ? 0
+                          : end_ns > now       ? end_ns - now
+                                               : 1);
+}
+
+int ft_stream_wait_until(struct ft_stream *stream, uint64_t end_ns)
+{
     struct stream_look look;
     if (ft_stream_is_idle(stream))
         return FT_OK;
@@ -404,8 +447,10 @@ int ft_stream_wait(struct ft_stream *stream)
         if (!look.engine)
             continue;
         struct until until = {stream, look.done + 1};
-        ft_engine_wait(look.engine, has_reached, &until, 0);
+        bool reached = wait_until(look.engine, &until, end_ns);
         ft_engine_unref(look.engine);
+        if (!reached)
+            return FT_AGAIN;
         if (until.done >= look.next && ft_stream_is_idle(stream))
             return FT_OK;
     }
@@ -461,6 +506,7 @@ static bool is_meant(const struct ft_engine *engine)
 
 struct nulls {
     bool wait;
+    uint64_t end_ns;
     int first;
 };
 
@@ -470,15 +516,15 @@ static void null_one(struct ft_engine *engine, void *arg)
     struct ft_stream *stream = is_meant(engine) ? ft_engine_null_stream(engine) : NULL;
     if (!stream)
         return;
-    int rc = nulls->wait ? ft_stream_wait(stream) : ft_stream_query(stream);
+    int rc = nulls->wait ? ft_stream_wait_until(stream, nulls->end_ns) : ft_stream_query(stream);
     if (nulls->first == FT_OK || nulls->first == FT_AGAIN)
         nulls->first = rc != FT_OK ? rc : nulls->first;
     ft_stream_release(stream);
 }
 
-int ft_null_streams(bool wait)
+int ft_null_streams(bool wait, uint64_t end_ns)
 {
-    struct nulls nulls = {wait, FT_OK};
+    struct nulls nulls = {wait, end_ns, FT_OK};
     ft_engine_each(null_one, &nulls);
     return nulls.first;
 }

@@ -75,11 +75,14 @@ void ft_stream_fail(struct ft_stream *stream, int status, const struct ft_comm *
 void ft_stream_ref(struct ft_stream *stream);
 void ft_stream_release(struct ft_stream *stream);
 /* The NULL streams of the ranks on which this thread enqueued, or of all ranks of the process if it
- * never did. Waits for them, or returns FT_AGAIN if one is busy. Returns the first error. */
+ * never did. Waits for them until end_ns, or asks. FT_AGAIN: one is busy. Returns the first error.
+ */
 void ft_null_stream_used(const struct ft_engine *engine);
-int ft_null_streams(bool wait);
+int ft_null_streams(bool wait, uint64_t end_ns);
 int ft_stream_query(struct ft_stream *stream); /* FT_OK, FT_AGAIN or the first error */
 int ft_stream_wait(struct ft_stream *stream);  /* blocks; the deadlines of its entries bound it */
+/* The same, but returns FT_AGAIN at end_ns; UINT64_MAX: only the deadlines bound it. */
+int ft_stream_wait_until(struct ft_stream *stream, uint64_t end_ns);
 bool ft_entry_ready(const struct ft_entry *entry);
 /* Gives the entry its tickets, and hands its works to their engines. Wakes or turns engines as
  * needed; may block while a queue is full. Consumes the entry. After an error the caller keeps the
