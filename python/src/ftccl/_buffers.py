@@ -106,11 +106,20 @@ def _check_layout(name: str, contiguous: bool, readonly: bool, written: bool) ->
         raise _refuse(name, "is read-only, and the operation would write to it")
 
 
+def _address(view: memoryview) -> Any:
+    """Without what from_buffer() exports of the view: the garbage collector crashes on a view that it clears in a cycle
+    while it is exported."""
+    return ffi.cast("char *", ffi.from_buffer(view))
+
+
 def _read_view(view: memoryview, name: str, written: bool) -> Raw:
     if not view.c_contiguous or (written and view.readonly):
         _check_layout(name, view.c_contiguous, view.readonly, written)
     form = view.format
-    return ffi.from_buffer(view), view.nbytes, _by_format.get(form), view, "format %r" % form
+    code = _by_format.get(form)
+    if code is None and "O" in form:  # whatever dtype= says: these are pointers
+        raise _refuse(name, "has Python objects as elements")
+    return _address(view), view.nbytes, code, view, "format %r" % form
 
 
 def _read_buffer(buffer: Any, name: str, written: bool) -> Raw:
@@ -131,7 +140,7 @@ def _read_numpy(array: Any, name: str, written: bool) -> Raw:
         raise _refuse(name, "has Python objects as elements")
     _check_layout(name, array.flags.c_contiguous, not array.flags.writeable, written)
     view = memoryview(array.reshape(-1).view("uint8"))
-    return ffi.from_buffer(view), view.nbytes, _by_name.get(array.dtype.name), view, "dtype " + array.dtype.name
+    return _address(view), view.nbytes, _by_name.get(array.dtype.name), view, "dtype " + array.dtype.name
 
 
 _torch_types: Dict[Any, Optional[int]] = {}

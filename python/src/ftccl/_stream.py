@@ -144,7 +144,8 @@ class Stream:
         """Frees the stream now or, if operations are under way, later; never blocks."""
         handle, self._handle = getattr(self, "_handle", None), ffi.NULL
         if handle:
-            _left_over.append((handle, self._holds))
+            holds, self._holds = self._holds, {}
+            _left_over.append((handle, holds))
             _close_left_over()
 
 
