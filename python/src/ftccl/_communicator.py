@@ -8,9 +8,9 @@ from ._buffers import NOTHING, DType, span
 from ._config import Config
 from ._errors import FtcclError, InvalidArgument, InvalidUsage
 from ._lib import ffi, lib
-from ._lifetime import Making, end_orphans, enlist
+from ._lifetime import Making, enlist, generation, is_foreign, make_all
 from ._operations import Operations, RedOp
-from ._stream import Stream, complete, group, open_group
+from ._stream import Stream, group, open_group
 from ._waits import in_helper, wait_communicator
 
 _Child = TypeVar("_Child")
@@ -92,12 +92,12 @@ class Communicator(Operations):
 
     def _start(self, stream: Optional[Stream]) -> None:
         self._handle = ffi.NULL
-        self._orphans: List[Making] = []
+        self._made_in = generation()
         self._kept: Set[Any] = set()  # windows and registrations
         self.stream: Stream = stream  # type: ignore[assignment]
 
     def _init(self, operation: str, call: Any) -> None:
-        _make(Making(operation, "ftcclComm_t *", None, self), call)
+        _make(Making(operation, "ftcclComm_t *", None, self, call))
 
     def _adopt(self, handle: Any) -> None:
         self._handle = handle
@@ -111,7 +111,7 @@ class Communicator(Operations):
         if wanted:
             child = Communicator.__new__(Communicator)
             child._start(self.stream)
-        _make(Making(operation, "ftcclComm_t *", self, child), call)
+        _make(Making(operation, "ftcclComm_t *", self, child, call))
         return child
 
     def split(self, color: Optional[int], key: int = 0, config: Optional[Config] = None,
@@ -250,42 +250,52 @@ class Communicator(Operations):
         """Waits until every operation of this rank has ended and peers have received what was sent, at most
         init_timeout_ms. Afterwards only destroy(), abort(), error, size and rank are allowed."""
         handle = self._require()
-        result = lib.ftcclCommFinalize(handle)
-        sentence = None
-        if result == lib.ftcclInProgress:
-            result = wait_communicator(handle)
-            sentence = _errors.last_error(handle)
+
+        def call() -> Tuple[int, str]:
+            result = lib.ftcclCommFinalize(handle)
+            if result != lib.ftcclInProgress:
+                return result, _errors.last_error() if result != lib.ftcclSuccess else ""
+            return wait_communicator(handle), _errors.last_error(handle)
+
+        result, sentence = in_helper(call)
         if result != lib.ftcclSuccess:
             raise _errors.make(result, "CommFinalize", sentence, self, self.failed_ranks)
 
     def destroy(self) -> None:
         """Finalizes if that was not done, and frees the communicator; nothing if it has ended. A failure that was
         reported before is not raised again."""
-        if not self._handle:
+        if not self._handle or self._is_foreign():
             return
-        wait_communicator(self._handle)  # a call that Ctrl-C left behind
         try:
-            self.finalize()
+            if self._failure() is None:
+                self.finalize()
         except _errors.Timeout:
             self.abort()
             raise
         except FtcclError:
-            pass
-        end_orphans(self._orphans)
-        self._kept.clear()
+            pass  # it was finalized before, or failed now, which GetAsyncError of the peers tells too
         handle, self._handle = self._handle, ffi.NULL
+        self._kept.clear()
         if handle:
             _errors.check(lib.ftcclCommDestroy(handle), "CommDestroy")
 
     def abort(self) -> None:
         """Ends pending operations with an error and frees the communicator at once; nothing if it has ended. Any thread
         may call it during any call. Peers that wait for this rank get RemoteError."""
+        if self._is_foreign():
+            return
         handle, self._handle = self._handle, ffi.NULL
         if handle:
             result = lib.ftcclCommAbort(handle)
-            end_orphans(self._orphans)
             self._kept.clear()
             _errors.check(result, "CommAbort")
+
+    def _is_foreign(self) -> bool:
+        """Whether it is that of the parent of a fork; it then has ended here, and nothing is done to it."""
+        if not is_foreign(self._made_in):
+            return False
+        self._handle = ffi.NULL
+        return True
 
     def __enter__(self) -> "Communicator":
         return self
@@ -298,7 +308,7 @@ class Communicator(Operations):
             self.abort()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None):
+        if getattr(self, "_handle", None) and not self._is_foreign():
             warnings.warn("a communicator was neither destroyed nor aborted; it is aborted now", ResourceWarning,
                           source=self)
             self.abort()
@@ -323,8 +333,8 @@ class Communicator(Operations):
         memory = NOTHING if buffer is None else span(buffer, "buffer", True, "uint8")
         flags = lib.FTCCL_WIN_COLL_SYMMETRIC if symmetric else lib.FTCCL_WIN_DEFAULT
         window = Window(self, memory)
-        _make(Making("CommWindowRegister", "ftcclWindow_t *", self, window),
-              lambda out: lib.ftcclCommWindowRegister(handle, memory.pointer, memory.count, out, flags))
+        _make(Making("CommWindowRegister", "ftcclWindow_t *", self, window,
+                     lambda out: lib.ftcclCommWindowRegister(handle, memory.pointer, memory.count, out, flags)))
         return window
 
     def pre_mul_sum(self, scalar: Any, dtype: DType = None) -> "RedOp":
@@ -333,20 +343,12 @@ class Communicator(Operations):
         return RedOp(self, scalar, dtype)
 
 
-def _make(making: Making, call: Any) -> None:
-    """Makes the call that fills making.out; outside a group, waits for its end."""
-    try:
-        result = call(making.out)
-        if result != lib.ftcclSuccess and result != lib.ftcclInProgress:
-            making.over = True
-            raise _errors.make(result, making.operation, None, making.parent)
-    except BaseException:
-        making.abandon()
-        raise
+def _make(making: Making) -> None:
+    """Now, or at the end of the open group."""
     if open_group.depth:
         open_group.pending.append(making)
     else:
-        complete([making], None)
+        make_all([making])
 
 
 class _Kept:

@@ -39,8 +39,7 @@ _options = {"op_timeout_ms": "opTimeoutMs", "init_timeout_ms": "initTimeoutMs", 
 
 
 def make(config: Optional[Config], options: dict) -> Tuple[Any, List[Any]]:
-    """The C struct of a Config with some of its fields given by name, and what keeps its strings alive. Communicators of
-    this package never block in C, so that Ctrl-C can end every wait."""
+    """The C struct of a Config with some of its fields given by name, and what keeps its strings alive."""
     config = dataclasses.replace(config or Config(), **options)
     made, fields = ffi.new("ftcclConfig_t *"), ffi.new("ftcclOptions_t *")
     lib.ftpy_config_init(made)
@@ -62,6 +61,5 @@ def make(config: Optional[Config], options: dict) -> Tuple[Any, List[Any]]:
         made.netName = text(config.net_name)
     if config.traffic_class is not None:
         made.trafficClass = config.traffic_class
-    made.blocking = 0
     made.options = fields
     return made, keep

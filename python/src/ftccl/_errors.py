@@ -103,7 +103,7 @@ def _culprit(sentence: str, failed_ranks: Tuple[int, ...]) -> Optional[int]:
 
 
 def _operation(sentence: str) -> Optional[str]:
-    named = re.search(r"\b(?:[A-Z][A-Za-z]+ of [^,:;]*(?:, )?)?operation \d+", sentence)
+    named = re.search(r"\b(?:[A-Z]\w+\([^()]*\), )?operation \d+", sentence)
     return named.group(0) if named else None
 
 

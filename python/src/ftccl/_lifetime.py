@@ -1,20 +1,34 @@
-"""What is alive: communicators that the interpreter's exit aborts, and those that a call is still making."""
+"""What is alive: what the interpreter's exit aborts, what belongs to the parent of a fork, and calls that make
+communicators or windows, which Ctrl-C may leave behind."""
 import atexit
 import os
+import threading
+import time
 import weakref
-from typing import Any, List, Optional
+from typing import Any, Callable, List, Tuple
 
 from . import _errors
 from ._errors import FtcclError
 from ._lib import ffi, lib
-from ._waits import wait_communicator
+from ._waits import in_helper, wait_communicator
 
 _alive: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_generation = 0
 
 
-def enlist(one: Any) -> None:
-    """`one.abort()` will be called when the interpreter exits, if it still lives."""
+def enlist(one: Any) -> int:
+    """`one.abort()` will be called when the interpreter exits, if it still lives. Returns what is_foreign() takes."""
     _alive.add(one)
+    return _generation
+
+
+def generation() -> int:
+    return _generation
+
+
+def is_foreign(made_in: int) -> bool:
+    """Whether this is a child of fork, and the thing the parent's."""
+    return made_in != _generation
 
 
 @atexit.register
@@ -26,57 +40,61 @@ def _abort_all() -> None:
             pass  # it has ended meanwhile
 
 
-def _forget_all() -> None:
-    """In a child of fork: what there is belongs to the parent."""
-    global _alive
+def _begin_child() -> None:
+    global _alive, _generation
     _alive = weakref.WeakSet()
+    _generation += 1
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_begin_child)
+
+_PUBLISHED_S = 1.0  # how long an init that has begun may take to say its handle
 
 
 class Making:
-    """A communicator or window that a call makes. `out` is where the library stores its handle, and lives as long as the
-    call may store it. parent: the communicator that makes it; None: an init."""
+    """A communicator or window that a call makes. `out` is where the library stores its handle. parent: the communicator
+    that makes it; None: an init, whose handle is there from its beginning, so that it can be aborted."""
 
-    def __init__(self, operation: str, kind: str, parent: Any, child: Any) -> None:
-        self.operation = operation
+    def __init__(self, operation: str, kind: str, parent: Any, child: Any, call: Callable[[Any], int]) -> None:
+        self.operation, self.parent, self.child, self.call = operation, parent, child, call
         self.out = ffi.new(kind)
-        self.parent = parent
-        self.child = child
-        self.over = False  # nothing of it is under way
+        self.started = self.over = self.abandoned = False
+        self._lock = threading.Lock()
         enlist(self)
 
-    def wait(self) -> Optional[FtcclError]:
-        """Waits for the end; the child then has its handle. Returns the error, if it failed."""
-        handle = self.parent._handle if self.parent is not None else self.out[0]
-        if not handle:
-            return None  # the call was discarded, which the group's error tells
-        result = wait_communicator(handle)
+    def start(self) -> int:
+        self.started = True
+        return lib.ftcclSuccess if self.abandoned else self.call(self.out)
+
+    def finish(self) -> None:
+        """The call has ended."""
         self.over = True
-        if result != lib.ftcclSuccess:
-            failed = self.parent.failed_ranks if self.parent is not None else ()
-            return _errors.make(result, self.operation, _errors.last_error(handle), self.parent, failed)
+        if self.abandoned:
+            self._end()
+
+    def adopt(self) -> None:
+        _alive.discard(self)
         if self.child is not None:
             self.child._adopt(self.out[0])
-        _alive.discard(self)
-        return None
 
     def abandon(self) -> None:
-        """The child is not wanted any more, whether the call has ended or not."""
+        """Nobody wants it any more, whether the call has ended, is under way in another thread or has not begun."""
+        self.abandoned = True
         _alive.discard(self)
-        if self.parent is None or self.over:
-            self.end()
-        else:
-            self.parent._orphans.append(self)
         if self.child is not None:
             self.child._adopt(ffi.NULL)
+        if self.parent is None:
+            end = time.monotonic() + _PUBLISHED_S
+            while self.started and not self.over and not self.out[0] and time.monotonic() < end:
+                time.sleep(0.0001)
+        if self.parent is None or self.over:
+            self._end()
 
     abort = abandon
 
-    def end(self) -> None:
-        """The call is over, or that of an init; what it made goes."""
-        handle, self.out[0] = self.out[0], ffi.NULL
+    def _end(self) -> None:
+        with self._lock:
+            handle, self.out[0] = self.out[0], ffi.NULL
         if handle and ffi.typeof(self.out) is _comm_out:
             lib.ftcclCommAbort(handle)
 
@@ -84,6 +102,47 @@ class Making:
 _comm_out = ffi.typeof("ftcclComm_t *")
 
 
-def end_orphans(orphans: List[Making]) -> None:
-    while orphans:
-        orphans.pop().end()
+def make_all(makings: List[Making]) -> None:
+    """Makes the calls, several as a group of the library, and waits for them. If one fails or Ctrl-C comes, all go."""
+    try:
+        result, sentence = in_helper(lambda: _run(makings))
+    except BaseException:
+        for making in makings:
+            making.abandon()
+        raise
+    if result == lib.ftcclSuccess:
+        for making in makings:
+            making.adopt()
+        return
+    for making in makings:
+        making.abandon()
+    parent = makings[0].parent
+    raise _errors.make(result, makings[0].operation, sentence, parent, parent.failed_ranks if parent is not None else ())
+
+
+def _run(makings: List[Making]) -> Tuple[int, str]:
+    several = len(makings) > 1
+    result = lib.ftcclGroupStart() if several else lib.ftcclSuccess
+    for making in makings:
+        result = making.start()
+    if several:
+        result = lib.ftcclGroupEnd()
+    sentence = _errors.last_error() if result != lib.ftcclSuccess else ""
+    if result == lib.ftcclInProgress:
+        result, sentence = _wait_all(makings)
+    for making in makings:
+        making.finish()
+    return result, sentence
+
+
+def _wait_all(makings: List[Making]) -> Tuple[int, str]:
+    """Of communicators that NCCL_COMM_BLOCKING=0 has made non-blocking."""
+    first, sentence = lib.ftcclSuccess, ""
+    for making in makings:
+        handle = making.parent._handle if making.parent is not None else making.out[0]
+        result = wait_communicator(handle)
+        if making.parent is not None and making.out[0]:
+            continue  # the result was the failure of the parent
+        if first == lib.ftcclSuccess and result != lib.ftcclSuccess:
+            first, sentence = result, _errors.last_error(handle)
+    return first, sentence

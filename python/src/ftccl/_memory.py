@@ -1,6 +1,9 @@
 """Memory that other ranks of the host read in place."""
+from typing import Any
+
 from ._errors import InvalidArgument, make
 from ._lib import ffi, lib
+from ._lifetime import generation, is_foreign
 
 
 def mem_alloc(nbytes: int) -> memoryview:
@@ -13,5 +16,11 @@ def mem_alloc(nbytes: int) -> memoryview:
     result = lib.ftcclMemAlloc(pointer, nbytes)
     if result != lib.ftcclSuccess:
         raise make(result, "MemAlloc")
-    memory = ffi.gc(ffi.cast("char *", pointer[0]), lib.ftcclMemFree, nbytes)
+    made_in = generation()
+
+    def free(memory: Any) -> None:
+        if not is_foreign(made_in):
+            lib.ftcclMemFree(memory)
+
+    memory = ffi.gc(ffi.cast("char *", pointer[0]), free, nbytes)
     return memoryview(ffi.buffer(memory, nbytes)).cast("B")

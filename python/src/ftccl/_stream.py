@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Type
 from . import _errors
 from ._errors import FtcclError, InvalidUsage
 from ._lib import ffi, lib
+from ._lifetime import Making, generation, is_foreign, make_all
 from ._waits import wait_stream
 
 # A stream with as many operations under way makes its caller wait until they have ended.
@@ -39,6 +40,7 @@ class Stream:
         self._handle = ffi.NULL
         self._holds: Dict[int, _Hold] = {}
         self._stashed: Optional[FtcclError] = None
+        self._made_in = generation()
         _close_left_over()
         handle = ffi.new("ftcclStream_t *")
         _errors.check(lib.ftcclStreamCreate(handle), "StreamCreate")
@@ -143,18 +145,18 @@ class Stream:
     def _leave(self) -> None:
         """Frees the stream now or, if operations are under way, later; never blocks."""
         handle, self._handle = getattr(self, "_handle", None), ffi.NULL
-        if handle:
+        if handle and not is_foreign(self._made_in):
             holds, self._holds = self._holds, {}
-            _left_over.append((handle, holds))
+            _left_over.append((handle, holds, self._made_in))
             _close_left_over()
 
 
-_left_over: List[Tuple[Any, Dict[int, _Hold]]] = []
+_left_over: List[Tuple[Any, Dict[int, _Hold], int]] = []
 
 
 def _close_left_over() -> None:
     for one in list(_left_over):
-        if lib.ftcclStreamQuery(one[0]) != lib.ftcclInProgress:
+        if not is_foreign(one[2]) and lib.ftcclStreamQuery(one[0]) != lib.ftcclInProgress:
             try:
                 _left_over.remove(one)
             except ValueError:  # another thread was faster
@@ -170,7 +172,7 @@ class _Open(threading.local):
     depth = 0
     broken = False
     holds: List[Tuple[Stream, _Hold]] = []
-    pending: List[Any] = []  # communicators and windows that the end of the group makes
+    pending: List[Making] = []  # what the end of the group makes
 
 
 open_group = _Open()
@@ -224,37 +226,29 @@ class group:
 
     def _end(self) -> None:
         holds, pending = open_group.holds, open_group.pending
+        if holds and pending:
+            _discard()
+            raise InvalidUsage("GroupEnd: a group makes communicators or enqueues operations, not both")
         open_group.holds, open_group.pending = [], []
         result = lib.ftcclGroupEnd()
         if result != lib.ftcclSuccess and result != lib.ftcclInProgress:
-            failure: Optional[FtcclError] = _errors.make(result, "GroupEnd")
             for stream, hold in holds:
                 stream._drop(hold)
-        else:
-            failure = None
-            for _, hold in holds:
-                hold.number = next(_numbers)
-        complete(pending, failure)
-
-
-def complete(pending: List[Any], failure: Optional[FtcclError]) -> None:
-    """Waits for all that the group makes; if one fails, those that were made go, and the first error is raised."""
-    try:
-        for one in pending:
-            error = one.wait()
-            failure = failure or error
-    except BaseException:
-        for one in pending:
-            one.abandon()
-        raise
-    if failure is not None:
-        for one in pending:
-            one.abandon()
-        raise failure
+            for one in pending:
+                one.abandon()
+            raise _errors.make(result, "GroupEnd")
+        for _, hold in holds:
+            hold.number = next(_numbers)
+        if pending:
+            make_all(pending)
 
 
 def _discard() -> None:
     lib.ftcclGroupSimulateEnd(ffi.NULL)
+    _forget()
+
+
+def _forget() -> None:
     for stream, hold in open_group.holds:
         stream._drop(hold)
     for one in open_group.pending:
@@ -286,11 +280,7 @@ class simulate:
         lib.ftpy_sim_info_init(info)
         result = lib.ftcclGroupSimulateEnd(info)
         failure = None if kind else _errors.make(result, "GroupSimulateEnd") if result != lib.ftcclSuccess else None
-        for stream, hold in open_group.holds:
-            stream._drop(hold)
-        for one in open_group.pending:
-            one.abandon()
-        open_group.holds, open_group.pending = [], []
+        _forget()
         if failure is not None:
             raise failure
         self.seconds = float(info.estimatedTime)

@@ -22,7 +22,8 @@ def wait_stream(handle: Any) -> int:
 
 
 def wait_communicator(handle: Any) -> int:
-    """Waits for the end of the call that a non-blocking communicator makes, and returns its result."""
+    """Waits for the end of the call that a non-blocking communicator makes, and returns its result. There are such only
+    if NCCL_COMM_BLOCKING says so."""
     error = ffi.new("ftcclResult_t *", lib.ftcclInProgress)
     result = lib.ftcclSuccess
     while result == lib.ftcclSuccess and error[0] == lib.ftcclInProgress:
