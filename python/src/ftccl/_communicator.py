@@ -74,8 +74,8 @@ class Communicator(Operations):
         structs = ffi.new("ftcclUniqueId[]", max(len(ids), 1))
         for i, one in enumerate(ids):
             UniqueId(one)._fill(ffi.addressof(structs, i))
-        made, keep = _config.make(config, options)
-        self._init("CommInitRank", lambda out: lib.ftcclCommInitRankScalable(out, nranks, rank, len(ids), structs, made))
+        made = _config.make(config, options)
+        self._init("CommInitRank", lambda out: lib.ftcclCommInitRankScalable(out, nranks, rank, len(ids), structs, made.pointer))
 
     @classmethod
     def join(cls, nranks: int, unique_id: bytes, rank: int, config: Optional[Config] = None,
@@ -86,8 +86,8 @@ class Communicator(Operations):
         self._start(Stream())
         struct = ffi.new("ftcclUniqueId *")
         UniqueId(unique_id)._fill(struct)
-        made, keep = _config.make(config, options)
-        self._init("CommGrow", lambda out: lib.ftcclCommGrow(ffi.NULL, nranks, struct, rank, out, made))
+        made = _config.make(config, options)
+        self._init("CommGrow", lambda out: lib.ftcclCommGrow(ffi.NULL, nranks, struct, rank, out, made.pointer))
         return self
 
     def _start(self, stream: Optional[Stream]) -> None:
@@ -119,9 +119,9 @@ class Communicator(Operations):
         """Ranks with the same color (0 or more) form a communicator, ordered by key, then by rank; None: in none, and
         None is returned. Every rank calls this; blocks until all have."""
         handle = self._require()
-        made, keep = _config.make(config, options)
+        made = _config.make(config, options)
         number = lib.FTCCL_SPLIT_NOCOLOR if color is None else color
-        return self._child("CommSplit", lambda out: lib.ftcclCommSplit(handle, number, key, out, made),
+        return self._child("CommSplit", lambda out: lib.ftcclCommSplit(handle, number, key, out, made.pointer),
                            wanted=color is not None)
 
     def shrink(self, exclude: Iterable[int] = (), *, abort: bool = False, config: Optional[Config] = None,
@@ -133,8 +133,9 @@ class Communicator(Operations):
         ranks = list(exclude)
         array = ffi.new("int[]", ranks) if ranks else ffi.NULL
         flags = lib.FTCCL_SHRINK_ABORT if abort else lib.FTCCL_SHRINK_DEFAULT
-        made, keep = _config.make(config, options)
-        return self._child("CommShrink", lambda out: lib.ftcclCommShrink(handle, array, len(ranks), out, made, flags))
+        made = _config.make(config, options)
+        return self._child("CommShrink", lambda out: lib.ftcclCommShrink(handle, array, len(ranks), out, made.pointer,
+                                                                            flags))
 
     def grow(self, nranks: int, unique_id: Optional[bytes] = None, config: Optional[Config] = None,
              **options: Any) -> "Communicator":
@@ -146,8 +147,8 @@ class Communicator(Operations):
         if unique_id is not None:
             struct = ffi.new("ftcclUniqueId *")
             UniqueId(unique_id)._fill(struct)
-        made, keep = _config.make(config, options)
-        return self._child("CommGrow", lambda out: lib.ftcclCommGrow(handle, nranks, struct, -1, out, made))
+        made = _config.make(config, options)
+        return self._child("CommGrow", lambda out: lib.ftcclCommGrow(handle, nranks, struct, -1, out, made.pointer))
 
     def get_unique_id(self) -> UniqueId:
         """Makes an id for one grow of this communicator. Does not wait."""

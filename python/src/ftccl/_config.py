@@ -1,6 +1,6 @@
 """Settings of a communicator."""
 import dataclasses
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from ._lib import ffi, lib
 
@@ -38,8 +38,15 @@ _options = {"op_timeout_ms": "opTimeoutMs", "init_timeout_ms": "initTimeoutMs", 
             "suspect_ms": "suspectMs", "retry": "failurePolicy", "hold_streams": "onFailure"}
 
 
-def make(config: Optional[Config], options: dict) -> Tuple[Any, List[Any]]:
-    """The C struct of a Config with some of its fields given by name, and what keeps its strings alive."""
+class Struct:
+    """The C struct of a Config, with the memory that it points to."""
+
+    def __init__(self, pointer: Any, kept: List[Any]) -> None:
+        self.pointer, self.kept = pointer, kept
+
+
+def make(config: Optional[Config], options: Dict[str, Any]) -> Struct:
+    """Of a Config with some of its fields given by name."""
     config = dataclasses.replace(config or Config(), **options)
     made, fields = ffi.new("ftcclConfig_t *"), ffi.new("ftcclOptions_t *")
     lib.ftpy_config_init(made)
@@ -62,4 +69,4 @@ def make(config: Optional[Config], options: dict) -> Tuple[Any, List[Any]]:
     if config.traffic_class is not None:
         made.trafficClass = config.traffic_class
     made.options = fields
-    return made, keep
+    return Struct(made, keep)

@@ -123,6 +123,12 @@ def make(code: int, operation: str, sentence: Optional[str] = None, communicator
     return kind("%s: %s" % (operation, sentence), code, operation, communicator, failed_ranks)
 
 
+def of_call(code: int, operation: str, communicator: Any) -> FtcclError:
+    """The exception of a call on a communicator that this thread has made."""
+    sentence = last_error()  # before another call changes it
+    return make(code, operation, sentence, communicator, communicator.failed_ranks)
+
+
 def check(code: int, operation: str) -> None:
     """Raises the exception of a call's result; success and "in progress" pass."""
     if code != lib.ftcclSuccess and code != lib.ftcclInProgress:

@@ -108,7 +108,7 @@ class Operations:
 
     def _check(self, result: int, operation: str) -> None:
         if result != lib.ftcclSuccess and result != lib.ftcclInProgress:
-            raise _errors.make(result, operation, None, self)
+            raise _errors.of_call(result, operation, self)
 
     def _enqueue(self, operation: str, things: Any, stream: Optional[Stream], call: Callable[..., int],
                  *arguments: Any) -> None:

@@ -185,7 +185,7 @@ def enqueue(stream: Stream, things: Tuple[Any, ...], operation: str, call: Calla
     result = call(*arguments)
     if result != lib.ftcclSuccess and result != lib.ftcclInProgress:
         stream._drop(hold)
-        raise _errors.make(result, operation, None, things[0])
+        raise _errors.of_call(result, operation, things[0])
     if open_group.depth:
         open_group.holds.append((stream, hold))
     else:
