@@ -37,20 +37,35 @@ def interrupted(function_name, call):
 
 
 def held():
-    """Threads and descriptors of this process."""
-    return len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd"))
+    """Threads and descriptors of this process, without the idle memory that the library keeps for the next
+    communicator."""
+    descriptors = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            descriptors += "ftccl-arena" not in os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass  # that of listdir()
+    return len(os.listdir("/proc/self/task")), descriptors
+
+
+def held_at_first():
+    """The same, after what the library keeps for the process has been made."""
+    ftccl.Communicator(1, ftccl.get_unique_id(), 0).destroy()
+    return held()
 
 
 def settles_at(before):
-    """Whether threads and descriptors go back to what they were."""
-    end = time.monotonic() + WAIT_S / 3
-    while held() > before and time.monotonic() < end:
+    """Empty if threads and descriptors go back to what they were, else what they are and were."""
+    end = time.monotonic() + 20
+    while any(now > then for now, then in zip(held(), before)):
+        if time.monotonic() > end:
+            return [held(), before]
         time.sleep(0.01)
-    return [held(), before] if held()[0] > before[0] or held()[1] > before[1] else []
+    return []
 
 
 def interrupt_synchronize(identity, nranks, rank):
-    before = held()
+    before = held_at_first()
     took = []
     try:
         with ftccl.Communicator(nranks, identity, rank) as comm:
@@ -82,7 +97,7 @@ def test_interrupt_synchronize():
 
 
 def interrupt_init(identity, nranks, rank):
-    before = held()
+    before = held_at_first()
     took = interrupted("in_helper", lambda: ftccl.Communicator(nranks, identity, rank))
     return [took < PROMPT_S or took, settles_at(before)]
 
@@ -97,7 +112,7 @@ def interrupt_group_init(identity, nranks, rank):
             for one in range(2):
                 ftccl.Communicator(nranks, identity, one)
 
-    before = held()
+    before = held_at_first()
     took = interrupted("in_helper", make)
     return [took < PROMPT_S or took, settles_at(before)]
 
@@ -108,7 +123,7 @@ def test_interrupt_group_init():
 
 def interrupt_management(identity, nranks, rank, call):
     """split, shrink, agree or finalize while the other rank does nothing."""
-    before = held()
+    before = held_at_first()
     comm = ftccl.Communicator(nranks, identity, rank)
     if call == "finalize":
         comm.all_reduce(np.ones(1000))
@@ -132,7 +147,8 @@ def test_interrupt_management(call):
     identity = ftccl.get_unique_id()
     peer = Process(idle, identity, 2, 1)
     status, result, err = Process(interrupt_management, identity, 2, 0, call).end()
-    assert (status, result, err) == (0, [True, True, []], "")
+    # the signal may come before the helper's call, which then finds no communicator and says so in the log
+    assert (status, result) == (0, [True, True, []]) and "Traceback" not in err, err
     peer.process.communicate("\n", timeout=WAIT_S)
 
 
@@ -175,7 +191,7 @@ def exit_in_the_middle(identity, nranks, rank, how):
 def test_exit_in_the_middle(how, status):
     got = in_processes(2, exit_in_the_middle, how)
     assert got[0][0] == status, got[0]
-    assert "as planned" in got[0][2] if how == "exception" else got[0][2] in ("", ) or "Traceback" not in got[0][2]
+    assert ("as planned" in got[0][2]) == (how == "exception") and "Fatal" not in got[0][2], got[0][2]
     assert got[1][0] == 0 and got[1][1] in (0, "no error"), got[1]
 
 

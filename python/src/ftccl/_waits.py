@@ -36,15 +36,21 @@ def in_helper(call: Callable[[], _T]) -> _T:
     if threading.current_thread() is not threading.main_thread():
         return call()
     results: List[_T] = []
+    left = threading.Event()
     done = threading.Lock()
     done.acquire()
 
     def run() -> None:
         try:
-            results.append(call())
+            if not left.is_set():
+                results.append(call())
         finally:
             done.release()
 
-    threading.Thread(target=run, name="ftccl", daemon=True).start()
-    done.acquire()
+    try:
+        threading.Thread(target=run, name="ftccl", daemon=True).start()
+        done.acquire()
+    except BaseException:
+        left.set()
+        raise
     return results[0]
