@@ -37,6 +37,7 @@ include tests/mpi/Makefile.frag
 include tests/fuzz/Makefile.frag
 include tests/campaign/Makefile.frag
 include tests/tidy/Makefile.frag
+include tests/python/Makefile.frag
 
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones

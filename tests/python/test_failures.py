@@ -144,7 +144,9 @@ def test_different_calls_are_named():
         with pytest.raises(ftccl.InvalidUsage, match="different calls") as raised:
             comm.synchronize()
         assert raised.value.operation == "operation 1", raised.value.operation
+        over.wait(60)  # a rank that leaves may be what the other one sees first
 
+    over = threading.Barrier(2)
     in_threads(2, rank_of)
 
 

@@ -107,9 +107,10 @@ TEST(UnknownVariable, IsNotToldWhoWantsNoLog)
 
 TEST(UnknownVariable, IsNoneThatIsKnown)
 {
-    Variables all = {{"FTCCL_UNIQUE_ID", "1"}, {"FTCCL_RESTART", "1"},
-                     {"FTCCL_RUN_START", "1"}, {"FTCCL_PERF_MEET", "1"},
-                     {"FTCCLX", "1"},          {"NCCL_NEVER_HEARD_OF", "1"}};
+    Variables all = {{"FTCCL_UNIQUE_ID", "1"},    {"FTCCL_RESTART", "1"},
+                     {"FTCCL_RUN_START", "1"},    {"FTCCL_PERF_MEET", "1"},
+                     {"FTCCL_PREFIX", "/opt"},    {"FTCCLX", "1"},
+                     {"NCCL_NEVER_HEARD_OF", "1"}};
 #define INT(name, def) all.push_back({name, std::to_string(def)});
 #define STR(name, def) all.push_back({name, def});
 #define X(id, name, kind, def, lo, hi, unit, alias, help) kind(name, def)

@@ -19,7 +19,7 @@ from ._config import Config
 from ._errors import (DeviceError, ErrorClass, FtcclError, InternalError, InvalidArgument, InvalidUsage, RemoteError, Result,
                       SystemError_, Timeout)
 from ._launch import Launch, find_launch, init_from_env
-from ._lib import lib as _lib
+from ._lib import lib as _library
 from ._memory import mem_alloc
 from ._operations import RedOp, ReduceOp
 from ._stream import Stream, group, simulate
@@ -30,7 +30,7 @@ SUM, PROD, MAX, MIN, AVG = ReduceOp.SUM, ReduceOp.PROD, ReduceOp.MAX, ReduceOp.M
 
 def reset_debug() -> None:
     """Reads the debug level and file from the environment again at the next use."""
-    _lib.ftcclResetDebugInit()
+    _library.ftcclResetDebugInit()
 
 
 __all__ = [

@@ -47,7 +47,7 @@ _HINT = ("; FTCCL has int8, uint8, int32, uint32, int64, uint64, float16, float3
 class Span(NamedTuple):
     """Memory as a call needs it. `owner` keeps it alive."""
     pointer: Any
-    count: int
+    elements: int
     dtype: int
     owner: Any
 
@@ -246,15 +246,15 @@ def same(send: Span, recv: Span, times: int, call: str, why: str) -> None:
     """Refuses a receive buffer that does not have `times` as many elements as the send buffer, of its type."""
     if send.dtype != recv.dtype:
         raise InvalidArgument("%s: send has %s, recv has %s" % (call, type_name(send.dtype), type_name(recv.dtype)))
-    if recv.count != times * send.count:
+    if recv.elements != times * send.elements:
         raise InvalidArgument("%s: recv has %d elements where %s: send has %d, so recv must have %d" %
-                              (call, recv.count, why, send.count, times * send.count))
+                              (call, recv.elements, why, send.elements, times * send.elements))
 
 
 def part(whole: Span, parts: int, index: int, name: str, call: str) -> Span:
     """Block `index` of a buffer of as many equal blocks as there are ranks."""
-    if whole.count % parts:
+    if whole.elements % parts:
         raise InvalidArgument("%s: %s has %d elements, which cannot be divided into equal blocks for %d ranks" %
-                              (call, name, whole.count, parts))
-    count = whole.count // parts
+                              (call, name, whole.elements, parts))
+    count = whole.elements // parts
     return Span(whole.pointer + index * count * SIZES[whole.dtype], count, whole.dtype, whole.owner)

@@ -90,11 +90,11 @@ class Communicator(Operations):
         self._init("CommGrow", lambda out: lib.ftcclCommGrow(ffi.NULL, nranks, struct, rank, out, made.pointer))
         return self
 
-    def _start(self, stream: Optional[Stream]) -> None:
+    def _start(self, stream: Stream) -> None:
         self._handle = ffi.NULL
         self._made_in = generation()
         self._kept: Set[Any] = set()  # windows and registrations
-        self.stream: Stream = stream  # type: ignore[assignment]
+        self.stream = stream
 
     def _init(self, operation: str, call: Any) -> None:
         _make(Making(operation, "ftcclComm_t *", None, self, call))
@@ -106,11 +106,9 @@ class Communicator(Operations):
 
     # ---- children ----------------------------------------------------------------------------------------------------
 
-    def _child(self, operation: str, call: Any, wanted: bool = True) -> Any:
-        child = None
-        if wanted:
-            child = Communicator.__new__(Communicator)
-            child._start(self.stream)
+    def _child(self, operation: str, call: Any) -> "Communicator":
+        child = Communicator.__new__(Communicator)
+        child._start(self.stream)
         _make(Making(operation, "ftcclComm_t *", self, child, call))
         return child
 
@@ -120,9 +118,11 @@ class Communicator(Operations):
         None is returned. Every rank calls this; blocks until all have."""
         handle = self._require()
         made = _config.make(config, options)
-        number = lib.FTCCL_SPLIT_NOCOLOR if color is None else color
-        return self._child("CommSplit", lambda out: lib.ftcclCommSplit(handle, number, key, out, made.pointer),
-                           wanted=color is not None)
+        if color is not None:
+            return self._child("CommSplit", lambda out: lib.ftcclCommSplit(handle, color, key, out, made.pointer))
+        _make(Making("CommSplit", "ftcclComm_t *", self, None, lambda out: lib.ftcclCommSplit(
+            handle, lib.FTCCL_SPLIT_NOCOLOR, key, out, made.pointer)))
+        return None
 
     def shrink(self, exclude: Iterable[int] = (), *, abort: bool = False, config: Optional[Config] = None,
                **options: Any) -> "Communicator":
@@ -221,7 +221,7 @@ class Communicator(Operations):
     def _number(self, call: Any, operation: str) -> int:
         number = ffi.new("int *")
         self._check(call(self._require(), number), operation)
-        return number[0]
+        return int(number[0])
 
     @property
     def size(self) -> int:
@@ -324,7 +324,7 @@ class Communicator(Operations):
         """Registers a buffer that operations will use; on host memory no operation needs this."""
         memory = span(buffer, "buffer", False, "uint8")
         handle = ffi.new("void **")
-        self._check(lib.ftcclCommRegister(self._require(), memory.pointer, memory.count, handle), "CommRegister")
+        self._check(lib.ftcclCommRegister(self._require(), memory.pointer, memory.elements, handle), "CommRegister")
         return Registration(self, handle[0], memory)
 
     def window(self, buffer: Any = None, *, symmetric: bool = False) -> "Window":
@@ -335,7 +335,7 @@ class Communicator(Operations):
         flags = lib.FTCCL_WIN_COLL_SYMMETRIC if symmetric else lib.FTCCL_WIN_DEFAULT
         window = Window(self, memory)
         _make(Making("CommWindowRegister", "ftcclWindow_t *", self, window,
-                     lambda out: lib.ftcclCommWindowRegister(handle, memory.pointer, memory.count, out, flags)))
+                     lambda out: lib.ftcclCommWindowRegister(handle, memory.pointer, memory.elements, out, flags)))
         return window
 
     def pre_mul_sum(self, scalar: Any, dtype: DType = None) -> "RedOp":

@@ -109,7 +109,7 @@ def _operation(sentence: str) -> Optional[str]:
 
 def last_error(handle: Any = ffi.NULL) -> str:
     """The library's sentence about the communicator, or about the last call of this thread."""
-    return ffi.string(lib.ftcclGetLastError(handle)).decode("utf-8", "replace")
+    return str(ffi.string(lib.ftcclGetLastError(handle)).decode("utf-8", "replace"))
 
 
 def make(code: int, operation: str, sentence: Optional[str] = None, communicator: Any = None,

@@ -6,6 +6,8 @@ except ImportError as error:
         "ftccl cannot load its extension module or the library libftccl.so.0 (%s). Install FTCCL and then this package"
         " again; if the library has moved since, LD_LIBRARY_PATH can name its folder." % error) from error
 
+__all__ = ["ffi", "lib"]
+
 
 def _check_version() -> None:
     version = ffi.new("int *")

@@ -51,8 +51,8 @@ class RedOp:
             memory = span(scalar, "scalar", False, dtype)
             self.dtype = memory.dtype
             residence = lib.ftcclScalarDevice
-        if memory.count != 1:
-            raise InvalidArgument("pre_mul_sum: scalar has %d elements, not one" % memory.count)
+        if memory.elements != 1:
+            raise InvalidArgument("pre_mul_sum: scalar has %d elements, not one" % memory.elements)
         self._communicator, self._memory = communicator, memory
         made = ffi.new("ftcclRedOp_t *")
         communicator._check(lib.ftcclRedOpCreatePreMulSum(made, ffi.cast("void *", memory.pointer), self.dtype, residence,
@@ -97,9 +97,14 @@ class Operations:
     """
     _handle: Any
     stream: Stream
-    size: int
-    rank: int
-    failed_ranks: Any
+
+    @property
+    def size(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def rank(self) -> int:
+        raise NotImplementedError
 
     def _require(self) -> Any:
         if not self._handle:
@@ -130,7 +135,7 @@ class Operations:
             target = span(recv, "recv", True, dtype)
             same(source, target, 1, "all_reduce", "both have the same number")
         self._enqueue("AllReduce", (source, target, op), stream, lib.ftcclAllReduce, source.pointer, target.pointer,
-                      source.count, source.dtype, _value_of(op, source.dtype, self))
+                      source.elements, source.dtype, _value_of(op, source.dtype, self))
         return send if recv is None else recv
 
     def reduce(self, send: Any, recv: Any = None, op: AnyOp = ReduceOp.SUM, *, root: int = 0,
@@ -143,7 +148,7 @@ class Operations:
             target = span(recv, "recv", True, dtype)
             same(source, target, 1, "reduce", "both have the same number")
         self._enqueue("Reduce", (source, target, op), stream, lib.ftcclReduce, source.pointer,
-                      target.pointer if at_root else ffi.NULL, source.count, source.dtype,
+                      target.pointer if at_root else ffi.NULL, source.elements, source.dtype,
                       _value_of(op, source.dtype, self), root)
         return send if recv is None else recv
 
@@ -161,7 +166,7 @@ class Operations:
                 source = span(send, "send", False, dtype)
                 same(source, target, 1, "broadcast", "both have the same number")
         self._enqueue("Broadcast", (source, target), stream, lib.ftcclBroadcast, source.pointer, target.pointer,
-                      target.count, target.dtype, root)
+                      target.elements, target.dtype, root)
         return send if recv is None else recv
 
     def all_gather(self, send: Any, recv: Any, *, stream: Optional[Stream] = None, dtype: DType = None) -> Any:
@@ -175,7 +180,7 @@ class Operations:
             source = span(send, "send", False, dtype)
             same(source, target, size, "all_gather", "%d ranks have a block each" % size)
         self._enqueue("AllGather", (source, target), stream, lib.ftcclAllGather, source.pointer, target.pointer,
-                      source.count, source.dtype)
+                      source.elements, source.dtype)
         return recv
 
     def reduce_scatter(self, send: Any, recv: Any = None, op: AnyOp = ReduceOp.SUM, *, stream: Optional[Stream] = None,
@@ -185,16 +190,16 @@ class Operations:
         source = span(send, "send", recv is None, dtype)
         target = part(source, self.size, self.rank, "send", "reduce_scatter")
         if recv is not None:
-            count, target = target.count, span(recv, "recv", True, dtype)
-            same(source._replace(count=count), target, 1, "reduce_scatter", "it is one block of send, and a block of")
+            block, target = target, span(recv, "recv", True, dtype)
+            same(block, target, 1, "reduce_scatter", "it is one block of send, and a block of")
         self._enqueue("ReduceScatter", (source, target, op), stream, lib.ftcclReduceScatter, source.pointer,
-                      target.pointer, target.count, source.dtype, _value_of(op, source.dtype, self))
+                      target.pointer, target.elements, source.dtype, _value_of(op, source.dtype, self))
         return send if recv is None else recv
 
     def all_to_all(self, send: Any, recv: Any = None, *, stream: Optional[Stream] = None, dtype: DType = None) -> Any:
         """Block j of send goes to block `rank` of rank j's recv; both have a block for each rank."""
         source = span(send, "send", recv is None, dtype)
-        count, target = part(source, self.size, 0, "send", "all_to_all").count, source
+        count, target = part(source, self.size, 0, "send", "all_to_all").elements, source
         if recv is not None:
             target = span(recv, "recv", True, dtype)
             same(source, target, 1, "all_to_all", "both have the same number")
@@ -216,7 +221,7 @@ class Operations:
             source = span(send, "send", False, dtype)
             if at_root:
                 same(source, target, self.size, "gather", "every rank has a block")
-        self._enqueue("Gather", (source, target), stream, lib.ftcclGather, source.pointer, target.pointer, source.count,
+        self._enqueue("Gather", (source, target), stream, lib.ftcclGather, source.pointer, target.pointer, source.elements,
                       source.dtype, root)
         return recv
 
@@ -235,7 +240,7 @@ class Operations:
             if at_root:
                 block = part(source, self.size, root, "send", "scatter")
                 same(block, target, 1, "scatter", "it is one block of send, and a block of")
-        self._enqueue("Scatter", (source, target), stream, lib.ftcclScatter, source.pointer, target.pointer, target.count,
+        self._enqueue("Scatter", (source, target), stream, lib.ftcclScatter, source.pointer, target.pointer, target.elements,
                       target.dtype, root)
         return send if recv is None else recv
 
@@ -250,12 +255,12 @@ class Operations:
     def send(self, buffer: Any, peer: int, *, stream: Optional[Stream] = None, dtype: DType = None) -> None:
         """The k-th send from a rank to another matches the k-th receive of that one from it."""
         source = span(buffer, "buffer", False, dtype)
-        self._enqueue("Send", source, stream, lib.ftcclSend, source.pointer, source.count, source.dtype, peer)
+        self._enqueue("Send", source, stream, lib.ftcclSend, source.pointer, source.elements, source.dtype, peer)
 
     def recv(self, buffer: Any, peer: int, *, stream: Optional[Stream] = None, dtype: DType = None) -> Any:
         """Receives what peer sends; number and type of the elements must be equal."""
         target = span(buffer, "buffer", True, dtype)
-        self._enqueue("Recv", target, stream, lib.ftcclRecv, target.pointer, target.count, target.dtype, peer)
+        self._enqueue("Recv", target, stream, lib.ftcclRecv, target.pointer, target.elements, target.dtype, peer)
         return buffer
 
     def put_signal(self, buffer: Any, peer: int, window: Any, offset: int = 0, *, stream: Optional[Stream] = None,
@@ -263,7 +268,7 @@ class Operations:
         """Copies the buffer into peer's part of the window, `offset` bytes from its start, and gives peer one signal.
         The stream has passed it when the buffer may be reused."""
         source = span(buffer, "buffer", False, dtype)
-        self._enqueue("PutSignal", (source, window), stream, lib.ftcclPutSignal, source.pointer, source.count,
+        self._enqueue("PutSignal", (source, window), stream, lib.ftcclPutSignal, source.pointer, source.elements,
                       source.dtype, peer, window._handle, offset, 0, 0, 0)
 
     def signal(self, peer: int, *, stream: Optional[Stream] = None) -> None:

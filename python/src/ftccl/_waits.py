@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 def wait_stream(handle: Any) -> int:
     """As ftcclStreamSynchronize()."""
-    result = lib.ftcclStreamWait(handle, SLICE_MS)
+    result: int = lib.ftcclStreamWait(handle, SLICE_MS)
     while result == lib.ftcclInProgress:
         result = lib.ftcclStreamWait(handle, SLICE_MS)
     return result
@@ -25,10 +25,10 @@ def wait_communicator(handle: Any) -> int:
     """Waits for the end of the call that a non-blocking communicator makes, and returns its result. There are such only
     if NCCL_COMM_BLOCKING says so."""
     error = ffi.new("ftcclResult_t *", lib.ftcclInProgress)
-    result = lib.ftcclSuccess
+    result: int = lib.ftcclSuccess
     while result == lib.ftcclSuccess and error[0] == lib.ftcclInProgress:
         result = lib.ftpy_comm_wait(handle, SLICE_MS, error)
-    return result if result != lib.ftcclSuccess else error[0]
+    return result if result != lib.ftcclSuccess else int(error[0])
 
 
 def in_helper(call: Callable[[], _T]) -> _T:
