@@ -36,6 +36,7 @@ static const char *const of_programs[] = {
     "FTCCL_UNIQUE_ID", "FTCCL_RESTART",   "FTCCL_RUN_START",
     "FTCCL_RUN",       "FTCCL_PERF_MEET", "FTCCL_PERF_ALLTOALLV_SPREAD",
     "FTCCL_PREFIX", /* where the Python package's build looks for the library */
+    "FTCCL_TORCH_CACHE", /* where ftccl.torch keeps what it built */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

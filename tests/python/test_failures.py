@@ -24,8 +24,12 @@ def reduce_ones(comm):
 def survivor(identity, nranks, rank, victim):
     comm = ftccl.Communicator(nranks, identity, rank)
     told = [reduce_ones(comm)]
-    if rank == victim:
+    if rank == victim:  # it may be the first to have the sum: it waits until the others have it
+        for other in set(range(nranks)) - {rank}:
+            comm.recv(bytearray(1), other)
+        comm.synchronize()
         os.kill(os.getpid(), signal.SIGKILL)
+    comm.send(b"1", victim)
     try:
         for _ in range(1000):  # the first one to fail is the first that needs the victim
             reduce_ones(comm)

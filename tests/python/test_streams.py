@@ -178,6 +178,42 @@ def test_send_and_recv_between_threads():
     assert in_threads(2, rank_of)[1] == list(range(10))
 
 
+def test_concurrent_sends_and_receives():
+    """Both ranks receive before they send, on different streams; a probe tells of a message and does not take it."""
+    def rank_of(comm):
+        got, mine = bytearray(4), bytes([comm.rank] * 4)
+        with ftccl.Stream() as one, ftccl.Stream() as two:
+            comm.recv(got, 1 - comm.rank, stream=one)
+            comm.send(mine, 1 - comm.rank, stream=two)
+            one.synchronize()
+            two.synchronize()
+            if comm.rank == 0:
+                comm.send(b"more", 1, stream=two)
+                two.synchronize()
+            else:
+                while not comm.probe(0):
+                    pass
+                assert comm.probe(0)
+                comm.recv(bytearray(4), 0, stream=one)
+                one.synchronize()
+            with pytest.raises(ftccl.InvalidUsage, match="only sends and receives"):
+                comm.all_reduce(np.zeros(1, np.float32))
+        return bytes(got)
+
+    assert in_threads(2, rank_of, concurrent_p2p=True) == [bytes([1] * 4), bytes(4)]
+
+
+def test_kept_id():
+    """It is served until it is released, and then those who come are told."""
+    identity = ftccl.keep_unique_id()
+    with ftccl.Communicator(1, identity, 0) as comm:
+        assert comm.rank == 0
+    released = ftccl.keep_unique_id()
+    ftccl.release_unique_id(released)
+    with pytest.raises(ftccl.FtcclError, match="released"):
+        ftccl.Communicator(2, released, 1)
+
+
 def test_windows():
     def rank_of(comm):
         mine = np.zeros(8, "int32")

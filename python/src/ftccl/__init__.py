@@ -14,7 +14,7 @@ waits and raises their errors. Every call releases the GIL, every wait is bounde
 FtcclError with code, error_class, culprit and failed_ranks. ftccl.h documents each call of the library.
 """
 from ._buffers import DataType
-from ._communicator import Communicator, Registration, UniqueId, Window, get_unique_id, init_all
+from ._communicator import Communicator, Registration, UniqueId, Window, get_unique_id, init_all, keep_unique_id, release_unique_id
 from ._config import Config
 from ._errors import (DeviceError, ErrorClass, FtcclError, InternalError, InvalidArgument, InvalidUsage, RemoteError, Result,
                       SystemError_, Timeout)
@@ -37,5 +37,6 @@ __all__ = [
     "AVG", "Communicator", "Config", "DataType", "DeviceError", "ErrorClass", "FtcclError", "InternalError",
     "InvalidArgument", "InvalidUsage", "Launch", "MAX", "MIN", "PROD", "RedOp", "ReduceOp", "Registration", "RemoteError",
     "Result", "SUM", "Stream", "SystemError_", "Timeout", "UniqueId", "Window", "__version__", "find_launch",
-    "get_unique_id", "group", "init_all", "init_from_env", "mem_alloc", "reset_debug", "simulate",
+    "get_unique_id", "group", "init_all", "init_from_env", "keep_unique_id", "mem_alloc", "release_unique_id",
+    "reset_debug", "simulate",
 ]

@@ -44,6 +44,20 @@ def get_unique_id() -> UniqueId:
     return _id_of(struct)
 
 
+def keep_unique_id() -> UniqueId:
+    """As `get_unique_id()`, but the id is served until it is used or released, however long nobody comes."""
+    struct = ffi.new("ftcclUniqueId *")
+    _errors.check(lib.ftcclUniqueIdKeep(struct), "UniqueIdKeep")
+    return _id_of(struct)
+
+
+def release_unique_id(unique_id: bytes) -> None:
+    """Ends the service of an id of `keep_unique_id()`: who comes with it gets an error at once."""
+    struct = ffi.new("ftcclUniqueId *")
+    UniqueId(unique_id)._fill(struct)
+    _errors.check(lib.ftcclUniqueIdRelease(struct), "UniqueIdRelease")
+
+
 def init_all(nranks: int, config: Optional[Config] = None, **options: Any) -> List["Communicator"]:
     """All ranks of a communicator in this process. Their calls go into a `group()`, or each rank has a thread."""
     identity = get_unique_id()

@@ -15,7 +15,8 @@ class Config:
     compare results. rank_key: orders the ranks of a shrunk or grown communicator. min_ranks: with fewer live ranks a
     shrink fails for good. heartbeat_ms, suspect_ms: interval, and silence after which a host is suspected.
     retry: a communicator that loses a rank repeats the operation without it. hold_streams: what streams of a GPU do on
-    a failure. name: in logs. net_name: the only transport between machines. traffic_class: TOS byte of TCP.
+    a failure. concurrent_p2p: the communicator is for sends and receives only, and those on different streams do not
+    wait for each other. name: in logs. net_name: the only transport between machines. traffic_class: TOS byte of TCP.
     """
     op_timeout_ms: Optional[int] = None
     init_timeout_ms: Optional[int] = None
@@ -28,6 +29,7 @@ class Config:
     suspect_ms: Optional[int] = None
     retry: Optional[bool] = None
     hold_streams: Optional[bool] = None
+    concurrent_p2p: Optional[bool] = None
     name: Optional[str] = None
     net_name: Optional[str] = None
     traffic_class: Optional[int] = None
@@ -35,7 +37,8 @@ class Config:
 
 _options = {"op_timeout_ms": "opTimeoutMs", "init_timeout_ms": "initTimeoutMs", "preserve_input": "preserveInput",
             "verify": "verify", "rank_key": "rankKey", "min_ranks": "minRanks", "heartbeat_ms": "heartbeatMs",
-            "suspect_ms": "suspectMs", "retry": "failurePolicy", "hold_streams": "onFailure"}
+            "suspect_ms": "suspectMs", "retry": "failurePolicy", "hold_streams": "onFailure",
+            "concurrent_p2p": "concurrentP2p"}
 
 
 class Struct:

@@ -263,6 +263,12 @@ class Operations:
         self._enqueue("Recv", target, stream, lib.ftcclRecv, target.pointer, target.elements, target.dtype, peer)
         return buffer
 
+    def probe(self, peer: int) -> bool:
+        """True if a message from peer has arrived that no receive was called for. Does not block."""
+        arrived = ffi.new("int *")
+        self._check(lib.ftcclProbe(self._require(), peer, arrived), "Probe")
+        return bool(arrived[0])
+
     def put_signal(self, buffer: Any, peer: int, window: Any, offset: int = 0, *, stream: Optional[Stream] = None,
                    dtype: DType = None) -> None:
         """Copies the buffer into peer's part of the window, `offset` bytes from its start, and gives peer one signal.
