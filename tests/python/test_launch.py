@@ -56,7 +56,7 @@ def test_example_survives():
     folder = os.environ.get("FT_PYTHON_SOURCE")
     if program is None or folder is None:
         pytest.skip("no ftccl-run, or FT_PYTHON_SOURCE does not name the sources")
-    done = subprocess.run([program, "-n", "3", "--kill", "1@0.7", sys.executable, folder + "/examples/all_reduce.py", "1.5"],
+    done = subprocess.run([program, "-n", "3", "--kill", "1@4", sys.executable, folder + "/examples/all_reduce.py", "7"],
                           capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.stdout.count("lost rank 1") == 2 and " of 2: " in done.stdout, done.stdout + done.stderr
 
