@@ -33,9 +33,9 @@ enum { PREFIX_LEN = sizeof PREFIX - 1, NAME_LEN = 40 };
 
 /* Variables that are no parameters: of ftccl-run, the perf programs and the tests. */
 static const char *const of_programs[] = {
-    "FTCCL_UNIQUE_ID", "FTCCL_RESTART",   "FTCCL_RUN_START",
-    "FTCCL_RUN",       "FTCCL_PERF_MEET", "FTCCL_PERF_ALLTOALLV_SPREAD",
-    "FTCCL_PREFIX", /* where the Python package's build looks for the library */
+    "FTCCL_UNIQUE_ID",   "FTCCL_RESTART",   "FTCCL_RUN_START",
+    "FTCCL_RUN",         "FTCCL_PERF_MEET", "FTCCL_PERF_ALLTOALLV_SPREAD",
+    "FTCCL_PREFIX",      /* where the Python package's build looks for the library */
     "FTCCL_TORCH_CACHE", /* where ftccl.torch keeps what it built */
 };
 
