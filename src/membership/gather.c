@@ -63,7 +63,8 @@ static void settle_failed(struct ft_gather *g, uint64_t now_ns, int status, cons
     g->state = FT_GATHER_FAILED;
     g->status = status;
     g->due_ns = now_ns + g->linger_ns;
-    FT_LOG(WARN, "init", -1, "bootstrap of %u ranks failed: %s", g->nranks, text);
+    if (g->nranks > 0) /* else nobody has come */
+        FT_LOG(WARN, "init", -1, "bootstrap of %u ranks failed: %s", g->nranks, text);
 }
 
 void ft_gather_fail(struct ft_gather *g, uint64_t now_ns, int status, const char *fmt, ...)
