@@ -4,7 +4,23 @@ python_dist = python/MANIFEST.in python/README.md python/ftccl_build.py python/p
 	python/examples/all_reduce.py python/src/ftccl/__init__.py python/src/ftccl/_buffers.py python/src/ftccl/_communicator.py \
 	python/src/ftccl/_config.py python/src/ftccl/_errors.py python/src/ftccl/_ftccl.pyi python/src/ftccl/_launch.py \
 	python/src/ftccl/_lib.py python/src/ftccl/_lifetime.py python/src/ftccl/_memory.py python/src/ftccl/_operations.py \
-	python/src/ftccl/_stream.py python/src/ftccl/_version.py python/src/ftccl/_waits.py python/src/ftccl/py.typed
+	python/src/ftccl/_stream.py python/src/ftccl/_version.py python/src/ftccl/_waits.py python/src/ftccl/py.typed \
+	python/src/ftccl/torch/__init__.py \
+	python/src/ftccl/torch/build.py \
+	python/src/ftccl/torch/csrc/backend.cpp \
+	python/src/ftccl/torch/csrc/backend.hpp \
+	python/src/ftccl/torch/csrc/bind.cpp \
+	python/src/ftccl/torch/csrc/handles.cpp \
+	python/src/ftccl/torch/csrc/handles.hpp \
+	python/src/ftccl/torch/csrc/library.cpp \
+	python/src/ftccl/torch/csrc/library.hpp \
+	python/src/ftccl/torch/csrc/mailbox.cpp \
+	python/src/ftccl/torch/csrc/mailbox.hpp \
+	python/src/ftccl/torch/csrc/reconfigure.cpp \
+	python/src/ftccl/torch/csrc/tensors.cpp \
+	python/src/ftccl/torch/csrc/tensors.hpp \
+	python/src/ftccl/torch/csrc/work.cpp \
+	python/src/ftccl/torch/csrc/work.hpp
 EXTRA_DIST += $(python_dist)
 with_python = @with_python@
 install-exec-hook:

@@ -1,0 +1,206 @@
+"""Properties: the c10d backend "ftccl" gives what torch.distributed promises: collectives of all types, messages with
+tags in any order, DDP; failures name the rank; a group that is reconfigured shrinks, grows, merges and survives SIGKILL.
+Method: ranks as processes of this file over a FileStore; the expected values are computed from the ranks."""
+import datetime
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+dist = torch.distributed
+ftccl_torch = pytest.importorskip("ftccl.torch")
+
+WAIT_S = 120
+
+
+def start(rank, size, path, **options):
+    store = dist.FileStore(path, size)
+    dist.init_process_group("ftccl", store=store, rank=rank, world_size=size,
+                            timeout=datetime.timedelta(seconds=60), **options)
+    return store
+
+
+def collectives(rank, size, path):
+    start(rank, size, path)
+    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bfloat16, torch.float16):
+        x = torch.full((5,), rank + 1, dtype=dtype)
+        dist.all_reduce(x)
+        assert x.tolist() == [size * (size + 1) // 2] * 5, dtype
+    x = torch.tensor([1 << rank], dtype=torch.int16)
+    dist.all_reduce(x, op=dist.ReduceOp.BOR)
+    assert x.item() == (1 << size) - 1
+    x = torch.tensor([rank == 0, True])
+    dist.all_reduce(x, op=dist.ReduceOp.PRODUCT)
+    assert x.tolist() == [size == 1, True]
+    x = torch.full((2,), complex(rank, 1))
+    dist.all_reduce(x)
+    assert x.tolist() == [complex(size * (size - 1) // 2, size)] * 2
+    x = torch.arange(12.0).reshape(3, 4).t()
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    torch.testing.assert_close(x, torch.arange(12.0).reshape(3, 4).t())
+    out = [torch.empty(3) for _ in range(size)]
+    dist.all_gather(out, torch.full((3,), float(rank)))
+    assert [t[0].item() for t in out] == list(range(size))
+    one = torch.empty(2 * size)
+    dist.all_gather_into_tensor(one, torch.full((2,), float(rank)))
+    assert one.tolist() == [r for r in range(size) for _ in range(2)]
+    part = torch.empty(2)
+    dist.reduce_scatter_tensor(part, torch.arange(2.0 * size))
+    assert part.tolist() == [2.0 * rank * size, (2.0 * rank + 1) * size]
+    rows = [r + 1 for r in range(size)]
+    got = torch.empty((rank + 1) * size)
+    dist.all_to_all_single(got, torch.full((sum(rows),), float(rank)), [rank + 1] * size, rows)
+    assert got.tolist() == [float(r) for r in range(size) for _ in range(rank + 1)]
+    root = torch.full((2,), float(rank))
+    dist.broadcast(root, size - 1)
+    assert root.tolist() == [size - 1.0] * 2
+    gathered = [torch.empty(1) for _ in range(size)] if rank == 0 else None
+    dist.gather(torch.tensor([float(rank)]), gathered)
+    assert rank or [t.item() for t in gathered] == list(range(size))
+    dist.scatter(part, [torch.full((2,), float(r)) for r in range(size)] if rank == 0 else None)
+    assert part.tolist() == [float(rank)] * 2
+    dist.barrier()
+    dist.monitored_barrier()
+    group = dist.new_group(list(range(size - 1)))
+    if rank < size - 1:
+        x = torch.ones(1)
+        dist.all_reduce(x, group=group)
+        assert x.item() == size - 1
+    words = [None] * size
+    dist.all_gather_object(words, {"rank": rank})
+    assert words == [{"rank": r} for r in range(size)]
+    dist.destroy_process_group()
+
+
+def messages(rank, size, path):
+    start(rank, size, path)
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for count in (1, 50, 1 << 20):
+        got = torch.empty(count)
+        works = [dist.isend(torch.full((count,), float(rank)), after), dist.irecv(got, before)]
+        for work in works:
+            work.wait()
+        assert got[0].item() == got[-1].item() == before
+    one, two = torch.empty(70000), torch.empty(3)
+    sends = [dist.isend(torch.full((70000,), 1.0), after, tag=1), dist.isend(torch.full((3,), 2.0), after, tag=2)]
+    dist.recv(two, before, tag=2)
+    dist.recv(one, before, tag=1)
+    assert two.tolist() == [2.0] * 3 and one[-1].item() == 1.0
+    for work in sends:
+        work.wait()
+    if rank == 0:
+        seen = set()
+        for _ in range(size - 1):
+            x = torch.empty(1)
+            source = dist.recv(x)
+            assert x.item() == source
+            seen.add(source)
+        assert seen == set(range(1, size))
+    else:
+        dist.send(torch.tensor([float(rank)]), 0)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def ddp(rank, size, path):
+    start(rank, size, path)
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    alone = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+    alone.load_state_dict(model.state_dict())
+    data = torch.randn(4 * size, 8)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0001)
+    wrapped(data[4 * rank:4 * rank + 4]).pow(2).mean().backward()
+    alone(data).pow(2).mean().backward()
+    for mine, whole in zip(model.parameters(), alone.parameters()):
+        torch.testing.assert_close(mine.grad, whole.grad)
+    dist.destroy_process_group()
+
+
+def refused(rank, size, path):
+    start(rank, size, path)
+    with pytest.raises(ValueError, match="dense"):
+        dist.all_reduce(torch.eye(3).to_sparse())
+    with pytest.raises(ValueError, match="average"):
+        dist.all_reduce(torch.tensor([True]), op=dist.ReduceOp.AVG)
+    with pytest.raises(ValueError, match="share memory"):
+        dist.all_reduce(torch.ones(1).expand(4))
+    with pytest.raises(RuntimeError, match=r"rank 0.*rank 1|rank 1.*rank 0|different calls"):
+        dist.all_reduce(torch.ones(rank + 1))
+    dist.destroy_process_group()
+
+
+def reconfigured(rank, size, path):
+    store = start(rank, size, path, enable_reconfigure=True)
+
+    def collect(key, ranks):
+        store.set("%s_%d" % (key, rank), dist._get_reconfigure_handle())
+        return [store.get("%s_%d" % (key, r)).decode() for r in ranks]
+
+    def become(uuid, handles):
+        dist._reconfigure(uuid, handles, timeout=datetime.timedelta(seconds=60)).wait()
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        assert x.tolist() == [float(len(handles))] * 3 and dist.get_world_size() == len(handles)
+
+    everybody = range(size)
+    become(1, collect("first", everybody))
+    become(2, collect("same", everybody))
+    handles = collect("shrink", everybody)
+    if rank < size - 1:
+        become(3, handles[:-1])
+    become(4, collect("grow", everybody)[::-1])
+    assert dist.get_rank() == size - 1 - rank
+    become(10 + rank, [dist._get_reconfigure_handle()])
+    become(5, set(collect("all", everybody)))
+    handles = collect("split", everybody)
+    become(6 + rank % 2, handles[rank % 2::2])
+    become(8, collect("merge", everybody))
+    with pytest.raises(RuntimeError, match="already used"):
+        dist._reconfigure(8, handles)
+    with pytest.raises(ValueError, match="not a handle"):
+        dist._reconfigure(9, ["rubbish"])
+    dist.barrier()
+    store.set("ready_%d" % rank, "1")
+    if rank == 0:  # the process that made the last communicator's id, and the store's first
+        store.wait(["ready_%d" % r for r in everybody])
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="lost rank 0"):
+        while True:
+            dist.all_reduce(torch.ones(1))
+    become(20, collect("after", everybody[1:]))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["collectives", "messages", "ddp", "refused"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_group(name, size, tmp_path):
+    run(name, size, tmp_path, [0] * size)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_reconfigure(size, tmp_path):
+    if not hasattr(dist, "_reconfigure"):
+        pytest.skip("this torch has no reconfigure")
+    run("reconfigured", size, tmp_path, [-signal.SIGKILL] + [0] * (size - 1))
+
+
+def run(name, size, folder, ends):
+    ftccl_torch.build.load()  # once, before the ranks need it
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    ranks = [subprocess.Popen([sys.executable, __file__, name, str(rank), str(size), str(folder / "store")],
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+             for rank in range(size)]
+    try:
+        said = [process.communicate(timeout=WAIT_S)[0] for process in ranks]
+        assert [process.returncode for process in ranks] == ends, "\n".join(said)
+    finally:
+        for process in ranks:
+            process.kill()
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
