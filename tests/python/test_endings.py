@@ -156,8 +156,6 @@ def exit_in_the_middle(identity, nranks, rank, how):
     comm = ftccl.Communicator(nranks, identity, rank)
     x = np.ones(1 << 20)
     if rank == 1:
-        comm.all_reduce(np.ones(1))
-        comm.synchronize()
         try:
             comm.all_reduce(x)
             comm.synchronize()
@@ -165,8 +163,6 @@ def exit_in_the_middle(identity, nranks, rank, how):
             comm.abort()
             return error.culprit
         return "no error"
-    comm.all_reduce(np.ones(1))
-    comm.synchronize()
     stream = ftccl.Stream()
     comm.all_reduce(x, stream=stream)
     second = np.ones(1)
