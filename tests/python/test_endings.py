@@ -118,7 +118,8 @@ def interrupt_group_init(identity, nranks, rank):
 
 
 def test_interrupt_group_init():
-    assert Process(interrupt_group_init, ftccl.get_unique_id(), 3, 0).end() == (0, [True, []], "")
+    status, result, err = Process(interrupt_group_init, ftccl.get_unique_id(), 3, 0).end()
+    assert (status, result) == (0, [True, []]) and "Traceback" not in err, err
 
 
 def interrupt_management(identity, nranks, rank, call):

@@ -24,9 +24,9 @@ def reduce_ones(comm):
 def survivor(identity, nranks, rank, victim):
     comm = ftccl.Communicator(nranks, identity, rank)
     told = [reduce_ones(comm)]
-    if rank == victim:  # it may be the first to have the sum: it waits until the others have it
-        for other in set(range(nranks)) - {rank}:
-            comm.recv(bytearray(1), other)
+    if rank == victim:  # it dies when the others have that sum too
+        for peer in set(range(nranks)) - {victim}:
+            comm.recv(bytearray(1), peer)
         comm.synchronize()
         os.kill(os.getpid(), signal.SIGKILL)
     comm.send(b"1", victim)
@@ -188,7 +188,6 @@ def test_policy_retry():
 
 def retrying(identity, nranks, rank):
     with ftccl.Communicator(nranks, identity, rank, retry=True) as comm:
-        reduce_ones(comm)
         if rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         result = reduce_ones(comm)

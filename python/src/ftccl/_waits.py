@@ -1,8 +1,7 @@
 """Waits that Ctrl-C can end.
 
 The C calls release the GIL, but Python handles a signal only between two of them, in the main thread. So a wait is a
-row of short ones; calls that cannot be made short run in a helper thread while the main thread waits for a lock, which
-signals interrupt.
+row of short ones; calls that cannot be made short run in a helper thread while the main thread waits for a lock.
 """
 import threading
 from typing import Any, Callable, List, TypeVar
@@ -49,7 +48,9 @@ def in_helper(call: Callable[[], _T]) -> _T:
 
     try:
         threading.Thread(target=run, name="ftccl", daemon=True).start()
-        done.acquire()
+        # in slices: a signal that another thread gets, or that comes just before the wait, does not end it
+        while not done.acquire(timeout=SLICE_MS / 1000):
+            pass
     except BaseException:
         left.set()
         raise
