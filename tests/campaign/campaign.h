@@ -3,15 +3,26 @@
  * computes and goes on. Here is what both know: the page of memory they share, the calls that a
  * worker makes, and the lines that it prints.
  *
- *   U <id>                                          the job's unique id (the worker with rank 0)
- *   M <gen> <ns> <rank> <wid>...                    in a communicator that works; ranks in order
- *   E <ns> <code> <call>                            an operation or call gave this recoverable
- * error D <gen> <op> <done> <issued> <n> <wid>...       Shrink of communicator gen: last agreed
- * operation, what this rank had complete and begun, who had failed, and who goes on G <serial> <n>
- * <id>                             joiners for ranks n... may come H <serial> <code> <ns> the grow
- * is over X <why> <sentence>                              ends: fenced, excluded, noquorum, init,
- * join Z <descriptors> <threads> <rss KiB>             ends in order; more than before the first
- * communicator F <sentence>                                    something is wrong
+ * U <id>                         the job's unique id (the worker with rank 0)
+ *
+ * M <gen> <ns> <rank> <wid>...   in a communicator that works; ranks in order
+ *
+ * E <ns> <code> <call> <text>    an operation or call gave this recoverable error
+ *
+ * D <gen> <op> <done> <issued> <n> <wid>...
+ *                                Shrink of communicator gen: last agreed operation, what this rank
+ *                                had complete and begun, who had failed, and who goes on
+ *
+ * G <serial> <n> <id>            joiners for ranks n... may come
+ *
+ * H <serial> <code> <ns>         the grow is over
+ *
+ * X <why> <text>                 ends: fenced, excluded, noquorum, init, join
+ *
+ * Z <descriptors> <threads> <rss KiB>
+ *                                ends in order; more than before the first communicator
+ *
+ * F <text>                       something is wrong
  */
 #ifndef FT_TESTS_CAMPAIGN_H
 #define FT_TESTS_CAMPAIGN_H

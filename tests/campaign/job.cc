@@ -233,8 +233,10 @@ void Job::line(Proc &proc, const std::string &text)
         int64_t ns = 0;
         std::string call;
         words >> ns >> code >> call;
-        if (!proc.error_ns)
+        if (!proc.error_ns) {
             proc.error_ns = ns, proc.error_call = call;
+            std::getline(words, proc.error_sentence);
+        }
         break;
     }
     case 'D':
@@ -384,7 +386,7 @@ std::string Job::report() const
         out << "    worker " << proc->wid << " pid " << proc->pid << " host " << proc->host
             << (proc->killed ? " killed" : "") << (proc->stopped ? " stopped" : "")
             << " generation " << proc->gen << " in " << (call < CALL_COUNT ? call_names[call] : "?")
-            << (proc->error_ns ? ", error in " + proc->error_call : "")
+            << (proc->error_ns ? ", error in " + proc->error_call + ":" + proc->error_sentence : "")
             << (proc->why.empty() ? "" : ", left: " + proc->why + proc->sentence) << ", members";
         for (int wid : proc->members)
             out << ' ' << wid;

@@ -43,8 +43,9 @@ struct Proc {
     std::vector<int> members;
     /* times of its last M line, of its first E line since the event, and of its last line */
     int64_t met_ns = 0, error_ns = 0, said_ns = 0;
-    std::string error_call, why, sentence; /* why: from its X line; "end" after a Z line */
-    std::map<uint64_t, int> grown;         /* from serial to code */
+    std::string error_call, error_sentence, why,
+        sentence;                  /* why: from its X line; "end" after a Z line */
+    std::map<uint64_t, int> grown; /* from serial to code */
     bool live() const
     {
         return !killed && !reaped && why.empty();

@@ -112,12 +112,10 @@ void announce(Worker &me, Call call)
     me.page->call[me.options.wid].store(static_cast<uint32_t>(call), std::memory_order_relaxed);
 }
 
-ftcclResult_t failed(const Worker &me, ftcclResult_t result, Call call)
+ftcclResult_t failed(ftcclResult_t result, Call call)
 {
-    say("E %lld %d %s", static_cast<long long>(now_ns()), result, call_names[call]);
-    if (getenv("CAMPAIGN_VERBOSE"))
-        fprintf(stderr, "worker %d (%s): %s\n", me.options.wid, call_names[call],
-                ftcclGetLastError(nullptr));
+    say("E %lld %d %s %s", static_cast<long long>(now_ns()), result, call_names[call],
+        ftcclGetLastError(nullptr));
     return result;
 }
 
@@ -221,7 +219,7 @@ void recover(Worker &me)
         result = meet(me);
         if (result == ftcclSuccess)
             return;
-        failed(me, result, CALL_Shrink);
+        failed(result, CALL_Shrink);
         if (ftcclGetErrorClass(result) == ftcclClassFatal)
             complain("the first operation after a shrink gives %d: %s", result,
                      ftcclGetLastError(w.comm));
@@ -385,7 +383,7 @@ int worker_main(const WorkerOptions &options)
         return 1;
     init(me);
     if (meet(me) != ftcclSuccess) {
-        failed(me, ftcclRemoteError, options.join ? CALL_Grow : CALL_Init);
+        failed(ftcclRemoteError, options.join ? CALL_Grow : CALL_Init);
         recover(me);
     }
     for (uint64_t i = 0;; i++) {
@@ -395,7 +393,7 @@ int worker_main(const WorkerOptions &options)
         if (result == ftcclSuccess) {
             me.page->rounds[options.wid].fetch_add(1, std::memory_order_relaxed);
         } else {
-            failed(me, result, call);
+            failed(result, call);
             bool agrees = call == CALL_Agree || call == CALL_ShrinkList || call == CALL_Grow;
             if (result == ftcclSystemError && agrees)
                 leave(me, "noquorum", 4);

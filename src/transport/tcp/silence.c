@@ -24,6 +24,13 @@
 /* The least number of repetitions or probes without an answer. Two of them, a second apart, may
  * both fall into a short break. */
 #define UNANSWERED 3
+/* The last repetition must have left in the last LATE_MS of the time of silence, or after it, and
+ * have waited ANSWER_MS. An earlier one may have been the last that a break of the link swallowed.
+ * Without such a repetition (the kernel sends none, or seldom), the silence must be LONGER_MS
+ * longer. */
+#define LATE_MS 500
+#define ANSWER_MS 250
+#define LONGER_MS 1000
 
 uint64_t tcp_silence_look_ns(const struct tcp *t)
 {
@@ -59,8 +66,12 @@ static bool is_silent(const struct tcp *t, struct tcp_conn *c)
     }
     if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
         return false;
-    return info.tcpi_last_ack_recv >= t->base.config.suspect_ms &&
-           (info.tcpi_retransmits >= UNANSWERED || info.tcpi_probes >= UNANSWERED);
+    if (info.tcpi_retransmits < UNANSWERED && info.tcpi_probes < UNANSWERED)
+        return false;
+    const uint64_t suspect_ms = t->base.config.suspect_ms, silent_ms = info.tcpi_last_ack_recv;
+    const uint64_t waited_ms = info.tcpi_last_data_sent;
+    const bool asked_late = waited_ms >= ANSWER_MS && silent_ms + LATE_MS >= suspect_ms + waited_ms;
+    return silent_ms >= suspect_ms + (asked_late ? 0 : LONGER_MS);
 }
 
 void tcp_check_silence(struct tcp *t, bool *moved)
