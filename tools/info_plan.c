@@ -112,6 +112,7 @@ static int count_links(struct ft_tuning *tuning, int nhosts)
 int info_plan(FILE *out, const struct plan_request *request)
 {
     struct ft_coll coll = {.red = FT_SUM};
+    struct ft_rules rules;
     struct ft_tuning tuning;
     int status = check(request);
     if (!status)
@@ -119,7 +120,7 @@ int info_plan(FILE *out, const struct plan_request *request)
     if (!status)
         status = find_type(request->type, &coll.type);
     if (!status)
-        status = ft_tuning_read(&tuning, ft_transport_is_network);
+        status = ft_tuning_read(&tuning, &rules, ft_transport_is_network);
     if (!status)
         status = count_links(&tuning, request->nhosts);
     if (status)

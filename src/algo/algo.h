@@ -85,6 +85,16 @@ struct ft_rule {
 enum ft_over { FT_OVER_ALL, FT_OVER_SHM, FT_OVER_TCP, FT_OVER_NETWORK, FT_OVER_NAMED };
 #define FT_NETWORKS 8 /* most names */
 
+/* The measured choices of a table. A process has one; tunings point at it. */
+struct ft_rules {
+    /* may a table name this network? NULL: TCP alone */
+    bool (*is_network)(const char *name);
+    int nnetworks;
+    char networks[FT_NETWORKS][FT_TRANSPORT_NAME_BYTES]; /* padded with zeros */
+    int nrules;
+    struct ft_rule rule[FT_RULES]; /* the first nrules are valid */
+};
+
 /* Can a receiver read a message that is only moved directly from its sender's memory, with one
  * copy? FT_PULLS_SLOW: yes, but such a read takes more CPU time than two copies through a slot. */
 enum ft_pulls { FT_PULLS_NONE, FT_PULLS, FT_PULLS_SLOW };
@@ -122,17 +132,14 @@ struct ft_tuning {
      * All lanes then take messages of the same length. Set per communicator, not part of the
      * digest. */
     bool peer_lanes;
-    unsigned given; /* costs that the table sets, by their place in it */
-    /* may a table name this network? NULL: TCP alone */
-    bool (*is_network)(const char *name);
-    int nnetworks;
-    char networks[FT_NETWORKS][FT_TRANSPORT_NAME_BYTES]; /* padded with zeros */
-    int nrules;
-    struct ft_rule rules[FT_RULES]; /* the first nrules are valid */
+    unsigned given;               /* costs that the table sets, by their place in it */
+    const struct ft_rules *rules; /* of the table; NULL: none */
 };
 void ft_tuning_default(struct ft_tuning *tuning);
-/* Reads the defaults, then the parameters, then the table that FTCCL_TUNE_FILE names. */
-int ft_tuning_read(struct ft_tuning *tuning, bool (*is_network)(const char *name));
+/* Reads the defaults, then the parameters, then the table that FTCCL_TUNE_FILE names, its measured
+ * choices into *rules. */
+int ft_tuning_read(struct ft_tuning *tuning, struct ft_rules *rules,
+                   bool (*is_network)(const char *name));
 /* A communicator's network: rules over this name hold, and its costs where the table sets none
  * (NULL: those of TCP). Before ft_tuning_links(). */
 void ft_tuning_network(struct ft_tuning *tuning, const char *name, bool rdma,
@@ -152,9 +159,10 @@ size_t ft_tuning_first_bytes(const struct ft_tuning *tuning);
 /* longest message of a collective of this kind */
 size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind);
 /* Reads a table written by perf/tune. Its lines are "name value" for costs and "best KIND ranks=N
- * hosts=N ..." for measured choices (see docs/algorithms.md). An unknown name or a bad value gives
- * FT_INVAL and a sentence that quotes it. */
-int ft_tuning_load(struct ft_tuning *tuning, const char *path);
+ * hosts=N ..." for measured choices (see docs/algorithms.md), which are added to *rules. *rules
+ * must outlive the tuning and its copies. An unknown name or a bad value gives FT_INVAL and a
+ * sentence that quotes it. */
+int ft_tuning_load(struct ft_tuning *tuning, struct ft_rules *rules, const char *path);
 uint64_t ft_tuning_digest(const struct ft_tuning *tuning);
 /* digest of the values that a table sets; people compare it */
 uint64_t ft_tuning_table_digest(const struct ft_tuning *tuning);

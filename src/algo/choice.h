@@ -22,12 +22,12 @@ bool ft_choice_allows(const struct ft_choice parts[FT_CHOICE_PARTS], enum ft_kin
 bool ft_word_is(const char *text, size_t len, const char *name);
 
 /* Parses the rest of a line after "best", which strtok_r() is taking apart, and appends a rule to
- * the tuning. Returns FT_INVAL with a sentence if the line is wrong. */
-int ft_rule_parse(struct ft_tuning *, const char *path, int line, char **rest);
+ * the rules. Returns FT_INVAL with a sentence if the line is wrong. */
+int ft_rule_parse(struct ft_rules *, const char *path, int line, char **rest);
 /* What "over=" means with that word, or -1. A network that the table names is noted. */
-int ft_over_of(struct ft_tuning *, const char *name);
+int ft_over_of(struct ft_rules *, const char *name);
 /* That of a network; FT_OVER_NETWORK: the table does not name it. */
-int ft_over_network(const struct ft_tuning *, const char *name);
+int ft_over_network(const struct ft_rules *, const char *name);
 /* Returns the first rule that matches, or NULL. */
 const struct ft_rule *ft_rule_find(const struct ft_tuning *, const struct ft_view *,
                                    const struct ft_coll *);

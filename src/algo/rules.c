@@ -63,30 +63,30 @@ static bool set_item(struct ft_rule *rule, const char *name, const char *text)
     return false;
 }
 
-int ft_over_network(const struct ft_tuning *tuning, const char *name)
+int ft_over_network(const struct ft_rules *rules, const char *name)
 {
     if (!strcmp(name, "tcp"))
         return FT_OVER_TCP;
-    for (int i = 0; i < tuning->nnetworks; i++)
-        if (!strncmp(tuning->networks[i], name, sizeof tuning->networks[i]))
+    for (int i = 0; rules && i < rules->nnetworks; i++)
+        if (!strncmp(rules->networks[i], name, sizeof rules->networks[i]))
             return FT_OVER_NAMED + i;
     return FT_OVER_NETWORK;
 }
 
-int ft_over_of(struct ft_tuning *tuning, const char *name)
+int ft_over_of(struct ft_rules *rules, const char *name)
 {
     if (!strcmp(name, "shm"))
         return FT_OVER_SHM;
-    int over = ft_over_network(tuning, name);
+    int over = ft_over_network(rules, name);
     if (over != FT_OVER_NETWORK || !strcmp(name, "network"))
         return over;
-    if (!tuning->is_network || !tuning->is_network(name) || tuning->nnetworks == FT_NETWORKS)
+    if (!rules->is_network || !rules->is_network(name) || rules->nnetworks == FT_NETWORKS)
         return -1;
-    memcpy(tuning->networks[tuning->nnetworks], name, strnlen(name, FT_TRANSPORT_NAME_BYTES));
-    return FT_OVER_NAMED + tuning->nnetworks++;
+    memcpy(rules->networks[rules->nnetworks], name, strnlen(name, FT_TRANSPORT_NAME_BYTES));
+    return FT_OVER_NAMED + rules->nnetworks++;
 }
 
-int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **rest)
+int ft_rule_parse(struct ft_rules *rules, const char *path, int line, char **rest)
 {
     struct ft_rule rule = {.to_bytes = UINT64_MAX, .algo = -1};
     char *name = strtok_r(NULL, " \t=", rest);
@@ -96,7 +96,7 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     rule.kind = (int8_t)kind;
     while ((name = strtok_r(NULL, " \t=", rest))) {
         const char *value = strtok_r(NULL, " \t=", rest);
-        int over = value && !strcmp(name, "over") ? ft_over_of(tuning, value) : -1;
+        int over = value && !strcmp(name, "over") ? ft_over_of(rules, value) : -1;
         if (over >= 0)
             rule.over = (int8_t)over;
         else if (!value || !set_item(&rule, name, value))
@@ -112,9 +112,9 @@ int ft_rule_parse(struct ft_tuning *tuning, const char *path, int line, char **r
     if (!(ft_algos[rule.algo]->kinds & FT_KIND_BIT(kind)))
         return ft_fail(FT_INVAL, "%s:%d: algorithm %s does no %s", path, line,
                        ft_algos[rule.algo]->name, ft_kind_name((enum ft_kind)kind));
-    if (tuning->nrules == FT_RULES)
+    if (rules->nrules == FT_RULES)
         return ft_fail(FT_INVAL, "%s:%d: more than %d measured choices", path, line, FT_RULES);
-    tuning->rules[tuning->nrules++] = rule;
+    rules->rule[rules->nrules++] = rule;
     return FT_OK;
 }
 
@@ -140,8 +140,9 @@ const struct ft_rule *ft_rule_find(const struct ft_tuning *tuning, const struct 
                                    const struct ft_coll *coll)
 {
     uint64_t bytes = size_of(view, coll);
-    for (int i = 0; i < tuning->nrules; i++) {
-        const struct ft_rule *rule = &tuning->rules[i];
+    const struct ft_rules *rules = tuning->rules;
+    for (int i = 0; rules && i < rules->nrules; i++) {
+        const struct ft_rule *rule = &rules->rule[i];
         if (rule->kind == (int)coll->kind && rule->nranks == view->nranks &&
             rule->nhosts == view->nhosts && rule->from_bytes <= bytes && bytes <= rule->to_bytes &&
             holds_over(rule, tuning))

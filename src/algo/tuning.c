@@ -78,7 +78,8 @@ static bool tuning_set(struct ft_tuning *tuning, const char *name, double value)
 }
 
 /* Parses one line, "name value" or "best ...". Blank lines and text after a # are skipped. */
-static int tuning_line(struct ft_tuning *tuning, const char *path, int number, char *line)
+static int tuning_line(struct ft_tuning *tuning, struct ft_rules *rules, const char *path,
+                       int number, char *line)
 {
     line[strcspn(line, "#\r\n")] = 0;
     char *rest, *end;
@@ -86,7 +87,7 @@ static int tuning_line(struct ft_tuning *tuning, const char *path, int number, c
     if (!name)
         return FT_OK;
     if (!strcmp(name, "best"))
-        return ft_rule_parse(tuning, path, number, &rest);
+        return ft_rule_parse(rules, path, number, &rest);
     char *text = strtok_r(NULL, " \t=", &rest);
     if (!text)
         return ft_fail(FT_INVAL, "%s:%d: '%s' has no value", path, number, name);
@@ -100,12 +101,14 @@ static int tuning_line(struct ft_tuning *tuning, const char *path, int number, c
     return FT_OK;
 }
 
-int ft_tuning_load(struct ft_tuning *tuning, const char *path)
+int ft_tuning_load(struct ft_tuning *tuning, struct ft_rules *rules, const char *path)
 {
     FILE *file = fopen(path, "re");
     if (!file)
         return ft_fail(FT_INVAL, "tuning table %s: %s", path, strerror(errno));
-    struct ft_tuning loaded = *tuning; /* a bad table leaves *tuning unchanged */
+    /* a bad table changes nothing */
+    struct ft_tuning loaded = *tuning;
+    struct ft_rules found = *rules;
     char line[LINE_CHARS];
     int status = FT_OK;
     for (int number = 1; status == FT_OK && fgets(line, sizeof line, file); number++) {
@@ -113,25 +116,29 @@ int ft_tuning_load(struct ft_tuning *tuning, const char *path)
             status = ft_fail(FT_INVAL, "%s:%d: line is longer than %d characters", path, number,
                              LINE_CHARS - 2);
         else
-            status = tuning_line(&loaded, path, number, line);
+            status = tuning_line(&loaded, &found, path, number, line);
     }
     if (status == FT_OK && ferror(file))
         status = ft_fail(FT_INVAL, "tuning table %s cannot be read", path);
     fclose(file);
-    if (status == FT_OK)
-        *tuning = loaded;
-    return status;
+    if (status != FT_OK)
+        return status;
+    *rules = found;
+    *tuning = loaded;
+    tuning->rules = rules;
+    return FT_OK;
 }
 
-int ft_tuning_read(struct ft_tuning *tuning, bool (*is_network)(const char *name))
+int ft_tuning_read(struct ft_tuning *tuning, struct ft_rules *rules,
+                   bool (*is_network)(const char *name))
 {
     ft_tuning_default(tuning);
-    tuning->is_network = is_network;
+    *rules = (struct ft_rules){.is_network = is_network};
     tuning->chunk_bytes = tuning->several_bytes = (size_t)ft_param_int(FT_PARAM_CHUNK_BYTES);
     tuning->chunks = (int)ft_param_int(FT_PARAM_CHUNKS);
     tuning->choice = ft_param_str(FT_PARAM_ALGO);
     const char *table = ft_param_str(FT_PARAM_TUNE_FILE);
-    return *table ? ft_tuning_load(tuning, table) : FT_OK;
+    return *table ? ft_tuning_load(tuning, rules, table) : FT_OK;
 }
 
 size_t ft_tuning_first_bytes(const struct ft_tuning *tuning)
@@ -149,7 +156,7 @@ size_t ft_tuning_chunk(const struct ft_tuning *tuning, enum ft_kind kind)
 void ft_tuning_network(struct ft_tuning *tuning, const char *name, bool rdma,
                        const struct ft_network_costs *costs)
 {
-    tuning->network = ft_over_network(tuning, name);
+    tuning->network = ft_over_network(tuning->rules, name);
     tuning->rdma = rdma;
     if (!costs)
         return;
@@ -203,11 +210,12 @@ uint64_t ft_tuning_digest(const struct ft_tuning *tuning)
     unsigned same = given_defaults(tuning);
     if (same)
         MIX(same)
-    if (tuning->nnetworks > 0)
-        digest = ft_hash64(tuning->networks, (size_t)tuning->nnetworks * sizeof tuning->networks[0],
+    const struct ft_rules *rules = tuning->rules;
+    if (rules && rules->nnetworks > 0)
+        digest = ft_hash64(rules->networks, (size_t)rules->nnetworks * sizeof rules->networks[0],
                            digest);
-    if (tuning->nrules > 0)
-        digest = ft_hash64(tuning->rules, (size_t)tuning->nrules * sizeof *tuning->rules, digest);
+    if (rules && rules->nrules > 0)
+        digest = ft_hash64(rules->rule, (size_t)rules->nrules * sizeof rules->rule[0], digest);
 #undef X
 #undef MIX
     return digest;

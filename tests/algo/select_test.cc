@@ -21,6 +21,7 @@ struct World {
     std::vector<int> host;
     std::vector<uint64_t> peer;
     struct ft_view view;
+    struct ft_rules rules = {};
     struct ft_tuning tuning;
 
     World(int n, int nhosts, int rank = 0) : host((size_t)n), peer((size_t)n)
@@ -321,24 +322,26 @@ TEST(Plan, PeersHaveLanesOfTheirOwnOverLoopback)
 }
 
 // Writes `text` to a file of its own, loads it, removes it.
-int load(struct ft_tuning *tuning, const std::string &text)
+int load(struct ft_tuning *tuning, struct ft_rules *rules, const std::string &text)
 {
     std::string path = testing::TempDir() + "ftccl_tune_XXXXXX";
     int fd = mkstemp(path.data());
     EXPECT_GE(fd, 0);
     EXPECT_EQ(write(fd, text.data(), text.size()), (ssize_t)text.size());
     close(fd);
-    int status = ft_tuning_load(tuning, path.c_str());
+    int status = ft_tuning_load(tuning, rules, path.c_str());
     unlink(path.c_str());
     return status;
 }
 
 TEST(Tuning, TableIsReadStrictly)
 {
+    struct ft_rules rules = {};
     struct ft_tuning tuning;
     ft_tuning_default(&tuning);
-    ASSERT_EQ(load(&tuning, "# measured\nlocal_latency_ns 250 # two "
-                            "cores\n\nremote_ns_per_byte=0.25\r\ncores_per_host 2"),
+    ASSERT_EQ(load(&tuning, &rules,
+                   "# measured\nlocal_latency_ns 250 # two "
+                   "cores\n\nremote_ns_per_byte=0.25\r\ncores_per_host 2"),
               0);
     EXPECT_EQ(tuning.costs.local_latency_ns, 250);
     EXPECT_EQ(tuning.costs.remote_ns_per_byte, 0.25);
@@ -347,9 +350,9 @@ TEST(Tuning, TableIsReadStrictly)
     for (const char *bad : {"local_latency 250\n", "step_ns\n", "step_ns abc\n", "step_ns 1e400\n",
                             "step_ns nan\n", "step_ns -1\n", "step_ns 5 6\n",
                             "local_latency_ns 0\n", "cores_per_host 0\n", "step_ns 7\nbad 1\n"})
-        EXPECT_EQ(load(&tuning, bad), FT_INVAL) << bad;
-    EXPECT_EQ(load(&tuning, std::string(1000, 'x')), FT_INVAL);
-    EXPECT_EQ(ft_tuning_load(&tuning, "/nonexistent/table"), FT_INVAL);
+        EXPECT_EQ(load(&tuning, &rules, bad), FT_INVAL) << bad;
+    EXPECT_EQ(load(&tuning, &rules, std::string(1000, 'x')), FT_INVAL);
+    EXPECT_EQ(ft_tuning_load(&tuning, &rules, "/nonexistent/table"), FT_INVAL);
     EXPECT_EQ(ft_tuning_digest(&tuning), digest) << "a bad table changed the costs";
 }
 
@@ -379,7 +382,7 @@ TEST(Rules, HoldWhereTheyWereMeasured)
 {
     World world(4, 1);
     ASSERT_EQ(
-        load(&world.tuning,
+        load(&world.tuning, &world.rules,
              "best allreduce ranks=4 hosts=1 to=1000 algo=tree\n"
              "best AllReduce ranks=4 hosts=1 from=500 algo=ring\n"
              "best allgather ranks=4 hosts=1 from=4096 to=8191 algo=ring # blocks of 1 to 2 KiB\n"),
@@ -399,13 +402,11 @@ TEST(Rules, HoldWhereTheyWereMeasured)
             << ft_kind_name(t.kind) << " of " << t.bytes;
     for (int n : {3, 5, 8}) {
         World other(n, 1), plain(n, 1);
-        other.tuning.nrules = world.tuning.nrules;
-        std::copy(std::begin(world.tuning.rules), std::end(world.tuning.rules), other.tuning.rules);
+        other.tuning.rules = &world.rules;
         EXPECT_EQ(other.select(FT_ALLREDUCE, 8), plain.select(FT_ALLREDUCE, 8)) << n << " ranks";
     }
     World hosts(4, 2), plain(4, 2), here(4, 1);
-    hosts.tuning.nrules = world.tuning.nrules;
-    std::copy(std::begin(world.tuning.rules), std::end(world.tuning.rules), hosts.tuning.rules);
+    hosts.tuning.rules = &world.rules;
     EXPECT_EQ(hosts.select(FT_ALLREDUCE, 8), plain.select(FT_ALLREDUCE, 8));
     EXPECT_NE(here.select(FT_ALLGATHER, 1024), "ring")
         << "the costs choose the same: nothing is shown";
@@ -419,11 +420,13 @@ TEST(Rules, HoldOverTheirTransport)
                         "hosts=1 over=tcp algo=ring\n";
     World local(2, 1), network(2, 1);
     ft_tuning_links(&network.tuning, FT_LINKS_SOME);
-    ASSERT_EQ(load(&local.tuning, table), FT_OK);
-    ASSERT_EQ(load(&network.tuning, table), FT_OK);
+    ASSERT_EQ(load(&local.tuning, &local.rules, table), FT_OK);
+    ASSERT_EQ(load(&network.tuning, &network.rules, table), FT_OK);
     EXPECT_EQ(local.select(FT_ALLREDUCE, 8), "tree");
     EXPECT_EQ(network.select(FT_ALLREDUCE, 8), "ring");
-    EXPECT_EQ(load(&local.tuning, "best allreduce ranks=2 hosts=1 over=air algo=tree\n"), FT_INVAL);
+    EXPECT_EQ(load(&local.tuning, &local.rules,
+                   "best allreduce ranks=2 hosts=1 over=air algo=tree\n"),
+              FT_INVAL);
 }
 
 // "over=" is a network's name or a class; names are those of networks that the build has.
@@ -458,8 +461,10 @@ TEST(Rules, MatchNetworksByNameOrByClass)
         for (size_t at = 0; (at = text.find('/')) != std::string::npos;)
             text.replace(at, 1, "\nbest allreduce ranks=4 hosts=1 ");
         World world(4, 1), plain(4, 1);
-        world.tuning.is_network = known;
-        ASSERT_EQ(load(&world.tuning, "best allreduce ranks=4 hosts=1 " + text + "\n"), FT_OK)
+        world.rules.is_network = known;
+        ASSERT_EQ(load(&world.tuning, &world.rules,
+                       "best allreduce ranks=4 hosts=1 " + text + "\n"),
+                  FT_OK)
             << ft_fail_text();
         for (World *w : {&world, &plain}) {
             ft_tuning_network(&w->tuning, t.network, true, nullptr);
@@ -471,20 +476,23 @@ TEST(Rules, MatchNetworksByNameOrByClass)
             << t.lines << " over " << t.network << ", links " << t.links;
     }
     World world(4, 1);
-    world.tuning.is_network = known;
-    EXPECT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 over=fire algo=tree\n"),
+    world.rules.is_network = known;
+    EXPECT_EQ(load(&world.tuning, &world.rules,
+                   "best allreduce ranks=2 hosts=1 over=fire algo=tree\n"),
               FT_INVAL);
     std::string nine;
     for (int i = 0; i <= FT_NETWORKS; i++)
         nine += "best allreduce ranks=2 hosts=1 over=n" + std::to_string(i) + " algo=tree\n";
-    world.tuning.is_network = [](const char *) { return true; };
-    EXPECT_EQ(load(&world.tuning, nine), FT_INVAL) << "more names than there is room for";
+    world.rules.is_network = [](const char *) { return true; };
+    EXPECT_EQ(load(&world.tuning, &world.rules, nine), FT_INVAL)
+        << "more names than there is room for";
 }
 
 // A network's own costs hold where the table sets none, and nothing else of a plan's costs changes.
 TEST(Tuning, NetworksHaveCostsOfTheirOwn)
 {
     const struct ft_network_costs own = {1, 2, 3, 4, 5};
+    struct ft_rules rules = {};
     struct ft_tuning plain, over_tcp, fabric, given, same;
     for (struct ft_tuning *tuning : {&plain, &over_tcp, &fabric, &given, &same})
         ft_tuning_default(tuning);
@@ -498,13 +506,13 @@ TEST(Tuning, NetworksHaveCostsOfTheirOwn)
     EXPECT_EQ(fabric.costs.loopback_message_ns, 5);
     EXPECT_EQ(fabric.costs.local_latency_ns, plain.costs.local_latency_ns);
     EXPECT_EQ(fabric.costs.step_ns, plain.costs.step_ns);
-    ASSERT_EQ(load(&given, "remote_latency_ns 77\n"), FT_OK);
+    ASSERT_EQ(load(&given, &rules, "remote_latency_ns 77\n"), FT_OK);
     ft_tuning_network(&given, "air", true, &own);
     EXPECT_EQ(given.costs.remote_latency_ns, 77);
     EXPECT_EQ(given.costs.remote_ns_per_byte, 2);
     // what a table says holds also if it says what is true of TCP, so ranks must agree on it
     std::string line = "remote_latency_ns " + std::to_string(plain.costs.remote_latency_ns) + "\n";
-    ASSERT_EQ(load(&same, line), FT_OK);
+    ASSERT_EQ(load(&same, &rules, line), FT_OK);
     EXPECT_NE(ft_tuning_digest(&same), ft_tuning_digest(&plain));
     ft_tuning_network(&same, "air", true, &own);
     EXPECT_EQ(same.costs.remote_latency_ns, plain.costs.remote_latency_ns);
@@ -517,12 +525,14 @@ TEST(Tuning, DigestSeesNamesOfNetworks)
     uint64_t digests[4];
     const char *over[4] = {"air", "fire", "tcp", "network"};
     for (int i = 0; i < 4; i++) {
+        struct ft_rules rules = {};
         struct ft_tuning tuning;
         ft_tuning_default(&tuning);
-        tuning.is_network = all;
-        ASSERT_EQ(load(&tuning, "best allreduce ranks=4 hosts=1 algo=tree over=" +
-                                    std::string(over[i]) + "\n"),
-                  FT_OK);
+        rules.is_network = all;
+        ASSERT_EQ(
+            load(&tuning, &rules,
+                 "best allreduce ranks=4 hosts=1 algo=tree over=" + std::string(over[i]) + "\n"),
+            FT_OK);
         digests[i] = ft_tuning_digest(&tuning);
         for (int k = 0; k < i; k++)
             EXPECT_NE(digests[i], digests[k]) << over[i] << " and " << over[k];
@@ -533,7 +543,8 @@ TEST(Tuning, DigestSeesNamesOfNetworks)
 TEST(Rules, BindOnlyWhatIsAllowedAndFits)
 {
     World world(4, 1), plain(4, 1), six(6, 1), plain_six(6, 1);
-    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=4 hosts=1 algo=tree\n"), FT_OK);
+    ASSERT_EQ(load(&world.tuning, &world.rules, "best allreduce ranks=4 hosts=1 algo=tree\n"),
+              FT_OK);
     EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "ring"), "ring");
     EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "^tree"), plain.select(FT_ALLREDUCE, 8));
     EXPECT_EQ(world.select(FT_ALLREDUCE, 8, "^ring"), "tree");
@@ -542,8 +553,8 @@ TEST(Rules, BindOnlyWhatIsAllowedAndFits)
         if (ft_algos[i]->fits(&six.view, &coll, &six.tuning) ||
             !(ft_algos[i]->kinds & 1u << FT_ALLREDUCE))
             continue;
-        six.tuning.nrules = 0;
-        ASSERT_EQ(load(&six.tuning,
+        six.rules.nrules = 0;
+        ASSERT_EQ(load(&six.tuning, &six.rules,
                        std::string("best allreduce ranks=6 hosts=1 algo=") + ft_algos[i]->name),
                   FT_OK);
         EXPECT_EQ(six.select(FT_ALLREDUCE, 4096), plain_six.select(FT_ALLREDUCE, 4096))
@@ -558,14 +569,15 @@ TEST(Rules, SetChunks)
     World world(2, 1);
     struct ft_coll coll = {FT_ALLREDUCE, FT_INT8, FT_SUM, 0, 16u << 20};
     struct ft_plan plan;
-    ASSERT_EQ(load(&world.tuning,
+    ASSERT_EQ(load(&world.tuning, &world.rules,
                    "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=16384 chunks=2\n"),
               FT_OK);
     ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
     EXPECT_EQ(plan.nlanes, 2);
     EXPECT_EQ(plan.piece_elems, 2 * 16384u);
-    world.tuning.nrules = 0;
-    ASSERT_EQ(load(&world.tuning, "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=8388608\n"),
+    world.rules.nrules = 0;
+    ASSERT_EQ(load(&world.tuning, &world.rules,
+                   "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=8388608\n"),
               FT_OK);
     ASSERT_EQ(ft_algo_select(&world.view, &coll, &world.tuning, &plan), FT_OK);
     EXPECT_EQ(plan.nlanes, world.tuning.chunks);
@@ -574,6 +586,7 @@ TEST(Rules, SetChunks)
 
 TEST(Rules, AreReadStrictlyAndDigested)
 {
+    struct ft_rules rules = {};
     struct ft_tuning tuning;
     ft_tuning_default(&tuning);
     std::vector<uint64_t> digests = {ft_tuning_digest(&tuning)};
@@ -591,30 +604,30 @@ TEST(Rules, AreReadStrictlyAndDigested)
           "best allreduce ranks=2 hosts=1 algo=ring chunk_bytes=1\n",
           "best allreduce ranks=-2 hosts=1 algo=ring\n",
           "best allreduce ranks=2 hosts=1 algo=ring color=3\n"})
-        EXPECT_EQ(load(&tuning, bad), FT_INVAL) << bad;
+        EXPECT_EQ(load(&tuning, &rules, bad), FT_INVAL) << bad;
     EXPECT_EQ(ft_tuning_digest(&tuning), digests[0]) << "a bad table changed something";
     std::string first = "best allreduce ranks=2 hosts=1 algo=ring", many;
     for (const char *more : {"", " from=1", " to=9", " chunk_bytes=8192", " chunks=3"}) {
-        tuning.nrules = 0;
-        ASSERT_EQ(load(&tuning, first + more), FT_OK) << more;
+        rules.nrules = 0;
+        ASSERT_EQ(load(&tuning, &rules, first + more), FT_OK) << more;
         digests.push_back(ft_tuning_digest(&tuning));
     }
     for (const char *other :
          {"best broadcast ranks=2 hosts=1 algo=ring", "best allreduce ranks=3 hosts=1 algo=ring",
           "best allreduce ranks=2 hosts=2 algo=ring", "best allreduce ranks=2 hosts=1 algo=rd"}) {
-        tuning.nrules = 0;
-        ASSERT_EQ(load(&tuning, other), FT_OK) << other;
+        rules.nrules = 0;
+        ASSERT_EQ(load(&tuning, &rules, other), FT_OK) << other;
         digests.push_back(ft_tuning_digest(&tuning));
     }
     for (size_t i = 0; i < digests.size(); i++)
         for (size_t k = 0; k < i; k++)
             EXPECT_NE(digests[i], digests[k]) << i << " and " << k;
-    tuning.nrules = 0;
+    rules.nrules = 0;
     for (int i = 0; i < FT_RULES; i++)
         many += first + "\n";
-    EXPECT_EQ(load(&tuning, many), FT_OK);
-    tuning.nrules = 0;
-    EXPECT_EQ(load(&tuning, many + first + "\n"), FT_INVAL);
+    EXPECT_EQ(load(&tuning, &rules, many), FT_OK);
+    rules.nrules = 0;
+    EXPECT_EQ(load(&tuning, &rules, many + first + "\n"), FT_INVAL);
 }
 
 TEST(Explain, NamesCandidatesChoiceAndSteps)

@@ -65,7 +65,7 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
 static int open_all(struct ft_engine *engine, const struct ft_engine_config *config)
 {
     ft_cores_open(engine);
-    int rc = ft_tuning_read(&engine->tuning, ft_transport_is_network);
+    int rc = ft_tuning_read(&engine->tuning, &engine->rules, ft_transport_is_network);
     if (rc == FT_OK && !config->manual)
         rc = open_sleep(engine);
     if (rc == FT_OK)

@@ -189,6 +189,7 @@ struct ft_engine {
     struct ft_device *device; /* for host memory */
     /* For buffers of the GPU whose context opened the engine. NULL: no GPU. */
     struct ft_device *gpu;
+    struct ft_rules rules; /* of the tuning, and of the copies that communicators adapt */
     struct ft_tuning tuning;
     struct ft_telemetry *telemetry;
 
