@@ -345,10 +345,10 @@ ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *i
                             ftcclComm_t *newcomm, ftcclConfig_t *config);
 
 /* Returns the ranks of comm that have failed. After Agree, Shrink or Grow this is the agreed set,
- * the same on every live rank; before that it is what this rank knows,
- * with the rank that GetLastError names as lost. With FTCCL_POLICY_RETRY, if
- * no rank has failed since the last loss, it is the ranks of that loss, with their numbers before
- * it. Writes at most `capacity` ranks; *count is always the full number. Does not block. */
+ * the same on every live rank; before that it is what this rank knows, with the rank that
+ * GetLastError names as lost or as the one at which a wait began. With FTCCL_POLICY_RETRY, if no
+ * rank has failed since the last loss, it is the ranks of that loss, with their numbers before it.
+ * Writes at most `capacity` ranks; *count is always the full number. Does not block. */
 ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, int capacity, int *count);
 
 /* Returns the number of the last collective that is complete on every live rank, as of the last

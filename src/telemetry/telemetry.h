@@ -70,8 +70,9 @@ const char *ft_peer_state_name(int state);
 
 /* The states of a communicator, for the engine and for readers. retrying: with policy retry, from a
  * failure until the ranks have agreed on it. failed: for good; its works drain, and later ones are
- * skipped. */
-#define FT_COMM_STATE_NAMES(X) X(OPEN, "open") X(RETRYING, "retrying") X(FAILED, "failed")
+ * skipped. asking: a peer was lost, and it is not known yet whether that is the cause. */
+#define FT_COMM_STATE_NAMES(X) \
+    X(OPEN, "open") X(RETRYING, "retrying") X(FAILED, "failed") X(ASKING, "asking")
 enum ft_comm_state {
 #define X(name, text) FT_COMM_##name,
     FT_COMM_STATE_NAMES(X)

@@ -289,6 +289,11 @@ static bool fault_drained(struct ft_link *link)
     struct fault_link *l = link_of(link);
     return l->inner != NULL && l->break_ns == 0 && l->owner->ops->drained(l->inner);
 }
+static bool fault_flushed(struct ft_link *link)
+{
+    struct fault_link *l = link_of(link);
+    return l->inner == NULL || l->owner->ops->flushed == NULL || l->owner->ops->flushed(l->inner);
+}
 
 static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, bool *busy)
 {
@@ -362,6 +367,7 @@ static const struct ft_transport_ops fault_ops = {
     .peek = fault_peek,
     .release = fault_release,
     .drained = fault_drained,
+    .flushed = fault_flushed,
     .poll = fault_poll,
     .fd = fault_fd,
     .arm = fault_arm,

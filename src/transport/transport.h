@@ -273,6 +273,9 @@ struct ft_transport_ops {
     /* Wakes peers that sleep, for what was sent or released while the transport was quiet. NULL:
      * the transport is never quiet. */
     void (*wake)(struct ft_transport *);
+    /* True when everything that was sent on this link will arrive even if this process ends now.
+     * NULL: that is always true. */
+    bool (*flushed)(struct ft_link *);
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;

@@ -1,15 +1,17 @@
 /*
- * Property: the first cause wins on every rank of a host. If every process exits at its first
- * error, as most programs do, each process names the rank that was killed, or the rank that made
- * another call (also which call, unless its next call came first). It never names a rank that only
- * passed the news on. Method: jobs of 2 to 8 processes over shared memory and TCP with one fault
- * each, all drawn from a seed. Hosts that are cut off and stopped processes are not drawn: there a
- * rank may still blame the one that told it.
+ * Property: the first cause wins on every rank. If every process exits at its first error, as most
+ * programs do, each process names the rank with which the failure began: the rank that was killed
+ * or stopped, a rank of a host that was cut off, or the rank that made another call (also which
+ * call, unless its next call came first). It never names a rank that only passed the news on, and
+ * says once who told it. Method: jobs of 2 to 8 processes on one host, on hosts by name and in
+ * network namespaces, over shared memory and TCP, with one fault each, all drawn from a seed.
  *
  * FT_CAUSE_SEED: of all draws. FT_CAUSE_RUN: only this run. FT_CAUSE_RUNS and FT_CAUSE_SECONDS: the
  * test ends after so many, whichever comes first. FT_CAUSE_JOBS: runs at the same time.
  */
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/campaign/net.h"
 #include "tests/proc/proc.h"
 
 namespace
@@ -34,21 +37,32 @@ namespace
 struct Member {
     int nranks, rank;
     size_t count;
-    bool quick;   /* _exit(1), else exit(1) */
-    int odd_step; /* in this step it makes another call; -1: never */
-    int odd_call; /* which */
+    bool quick;     /* _exit(1), else exit(1) */
+    int odd_step;   /* in this step it makes another call; -1: never */
+    int odd_call;   /* which */
+    std::string ns; /* its network namespace; "-": its parent's */
 };
 
 Member parse(const std::vector<std::string> &words)
 {
-    return {std::stoi(words[0]), std::stoi(words[1]), std::stoul(words[2]),
-            words[3] == "_exit", std::stoi(words[4]), std::stoi(words[5])};
+    return {std::stoi(words[0]),
+            std::stoi(words[1]),
+            std::stoul(words[2]),
+            words[3] == "_exit",
+            std::stoi(words[4]),
+            std::stoi(words[5]),
+            words[6]};
 }
 
 std::vector<std::string> words_of(const Member &m)
 {
-    return {std::to_string(m.nranks),   std::to_string(m.rank),     std::to_string(m.count),
-            m.quick ? "_exit" : "exit", std::to_string(m.odd_step), std::to_string(m.odd_call)};
+    return {std::to_string(m.nranks),
+            std::to_string(m.rank),
+            std::to_string(m.count),
+            m.quick ? "_exit" : "exit",
+            std::to_string(m.odd_step),
+            std::to_string(m.odd_call),
+            m.ns};
 }
 
 [[noreturn]] void fail(const Member &me, ftcclComm_t comm, ftcclResult_t result)
@@ -79,6 +93,9 @@ CHILD(member)
 {
     Member me = parse(arguments);
     char hex[1024] = "";
+    int ns = me.ns == "-" ? -1 : open(me.ns.c_str(), O_RDONLY | O_CLOEXEC);
+    if (me.ns != "-" && (ns < 0 || setns(ns, CLONE_NEWNET) != 0))
+        return 3;
     ftcclUniqueId id;
     if (me.rank == 0) {
         if (ftcclGetUniqueId(&id) != ftcclSuccess)
@@ -109,26 +126,57 @@ CHILD(member)
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-enum class Fault { Kill, Mismatch };
-const char *const fault_names[] = {"kill", "mismatch"};
+enum class Fault { Kill, Stop, Cut, Mismatch };
+const char *const fault_names[] = {"kill", "stop", "cut", "mismatch"};
+enum class Place { Shm, Tcp, Hosts, Namespaces };
+const char *const place_names[] = {"shm", "tcp", "hosts", "namespaces"};
 
 struct Run {
+    uint64_t seed;
     Fault fault;
-    bool tcp;
-    int nranks, victim;
+    Place place;
+    int nranks, victim, hosts;
     size_t count;
     int wait_ms, odd_step, odd_call;
     bool quick;
+    bool beside_victim(int rank) const /* on the victim's host */
+    {
+        return host(rank) == host(victim);
+    }
+    int host(int rank) const
+    {
+        return hosts == 0 ? rank : rank * hosts / nranks;
+    }
 };
 
-Run draw(uint64_t seed)
+Run draw(uint64_t seed, bool namespaces)
 {
     static const size_t counts[] = {1, 2, 300, 5000, 100000, 1000000};
     std::mt19937_64 random(seed);
     Run run{};
-    run.fault = random() % 2 ? Fault::Kill : Fault::Mismatch;
+    run.seed = seed;
+    int fault = static_cast<int>(random() % 100);
+    run.fault = fault < 32   ? Fault::Kill
+                : fault < 55 ? Fault::Stop
+                : fault < 75 ? Fault::Cut
+                             : Fault::Mismatch;
+    if (run.fault == Fault::Cut && !namespaces)
+        run.fault = Fault::Kill;
     run.nranks = 2 + static_cast<int>(random() % 7);
-    run.tcp = random() % 2;
+    int place = static_cast<int>(random() % 10);
+    run.place = place < 4   ? Place::Shm
+                : place < 7 ? Place::Tcp
+                : place < 9 ? Place::Hosts
+                            : Place::Namespaces;
+    if (run.fault == Fault::Cut)
+        run.place = Place::Namespaces;
+    if (run.place == Place::Namespaces && !namespaces)
+        run.place = Place::Hosts;
+    run.hosts = run.place == Place::Namespaces
+                    ? std::min(run.nranks, 2 + static_cast<int>(random() % 3))
+                : run.place == Place::Hosts
+                    ? 2 + static_cast<int>(random() % (static_cast<unsigned>(run.nranks) - 1))
+                    : 1;
     run.victim = static_cast<int>(random() % static_cast<unsigned>(run.nranks));
     run.count = counts[random() % (sizeof counts / sizeof *counts)];
     run.wait_ms = static_cast<int>(random() % 3 ? random() % 20 : random() % 400);
@@ -141,10 +189,25 @@ Run draw(uint64_t seed)
 std::string describe(const Run &run)
 {
     char text[200];
-    snprintf(text, sizeof text, "%s of rank %d of %d, %s, %zu floats, after %d ms, %s(1)",
+    snprintf(text, sizeof text, "%s of rank %d of %d, %s%s, %zu floats, after %d ms, %s(1)",
              fault_names[static_cast<int>(run.fault)], run.victim, run.nranks,
-             run.tcp ? "tcp" : "shm", run.count, run.wait_ms, run.quick ? "_exit" : "exit");
+             place_names[static_cast<int>(run.place)],
+             run.hosts > 1 ? (" " + std::to_string(run.hosts)).c_str() : "", run.count, run.wait_ms,
+             run.quick ? "_exit" : "exit");
     return text;
+}
+
+std::map<std::string, std::string> environment(const Run &run, int rank)
+{
+    std::map<std::string, std::string> env;
+    env["FTCCL_OP_TIMEOUT_MS"] = run.fault == Fault::Stop ? "1500" : "20000";
+    env["FTCCL_TRANSPORTS"] = run.place == Place::Shm   ? "shm"
+                              : run.place == Place::Tcp ? "tcp"
+                                                        : "shm,tcp";
+    env["FTCCL_SUSPECT_MS"] = "1000";
+    if (run.place == Place::Hosts)
+        env["FTCCL_HOSTID"] = "host" + std::to_string(run.host(rank));
+    return env;
 }
 
 /* The rank that a sentence holds for the cause; -1: none. */
@@ -169,7 +232,7 @@ size_t occurrences(const std::string &text, const std::string &part)
 }
 
 /* What is wrong with a rank's word; "": nothing. */
-std::string judge(const Run &run, const std::string &line)
+std::string judge(const Run &run, int rank, const std::string &line)
 {
     size_t one = line.find('|'), two = line.find('|', one + 1);
     if (one == std::string::npos || two == std::string::npos)
@@ -184,16 +247,22 @@ std::string judge(const Run &run, const std::string &line)
                    ? ""
                    : "does not say what differed";
     int named = blamed(text);
-    if (named != run.victim)
+    bool right = named >= 0 &&
+                 (run.fault == Fault::Cut ? run.beside_victim(named) != run.beside_victim(rank)
+                                          : named == run.victim);
+    if (!right)
         return "blames rank " + std::to_string(named);
     return failed.find("," + std::to_string(named) + ",") != std::string::npos
                ? ""
                : "rank " + std::to_string(named) + " is not among the failed";
 }
 
+std::unique_ptr<campaign::Net> net;
+std::mutex net_lock;
+
 struct Tally {
     std::mutex lock;
-    size_t runs[2] = {}, wrong_runs = 0, words[2] = {}, right[2] = {};
+    size_t runs[4] = {}, wrong_runs = 0, words[4] = {}, right[4] = {};
 };
 
 using Job = std::vector<std::unique_ptr<proc::Child>>;
@@ -205,11 +274,14 @@ using Job = std::vector<std::unique_ptr<proc::Child>>;
 bool start(const Run &run, Job &job, std::vector<std::string> &words)
 {
     for (int r = 0; r < run.nranks; r++) {
-        Member m{run.nranks,  r, run.count, run.quick, r == run.victim ? run.odd_step : -1,
-                 run.odd_call};
-        std::map<std::string, std::string> env{{"FTCCL_OP_TIMEOUT_MS", "20000"},
-                                               {"FTCCL_TRANSPORTS", run.tcp ? "tcp" : "shm"}};
-        job.push_back(std::make_unique<proc::Child>("member", words_of(m), env));
+        Member m{run.nranks,
+                 r,
+                 run.count,
+                 run.quick,
+                 r == run.victim ? run.odd_step : -1,
+                 run.odd_call,
+                 run.place == Place::Namespaces ? net->path(run.host(r)) : "-"};
+        job.push_back(std::make_unique<proc::Child>("member", words_of(m), environment(run, r)));
     }
     std::string id = job[0]->line(60);
     for (size_t r = 1; r < job.size() && !id.empty(); r++)
@@ -229,15 +301,22 @@ void strike(const Run &run, const Job &job)
     poll(nullptr, 0, run.wait_ms);
     if (run.fault == Fault::Kill)
         job[static_cast<size_t>(run.victim)]->signal(SIGKILL);
+    if (run.fault == Fault::Stop)
+        job[static_cast<size_t>(run.victim)]->signal(SIGSTOP);
+    if (run.fault == Fault::Cut)
+        net->cut(run.host(run.victim));
 }
 
 bool speaks(const Run &run, int rank)
 {
-    return run.fault == Fault::Mismatch || rank != run.victim;
+    return run.fault == Fault::Mismatch || run.fault == Fault::Cut || rank != run.victim;
 }
 
 void play(const Run &run, Tally &tally, uint64_t seed, size_t number)
 {
+    std::unique_lock<std::mutex> held(net_lock, std::defer_lock);
+    if (run.place == Place::Namespaces)
+        held.lock();
     Job job;
     std::string wrong, said;
     std::vector<std::string> early(static_cast<size_t>(run.nranks));
@@ -255,7 +334,7 @@ void play(const Run &run, Tally &tally, uint64_t seed, size_t number)
         std::string line = early[at].empty() ? child.line(60) : early[at];
         if (line.empty())
             line = "(nothing; it ended with " + std::to_string(child.wait(0.1)) + ")";
-        std::string why = judge(run, line);
+        std::string why = judge(run, r, line);
         words++;
         right += why.empty();
         said += "  rank " + std::to_string(r) + ": " + line + "\n";
@@ -263,6 +342,8 @@ void play(const Run &run, Tally &tally, uint64_t seed, size_t number)
             wrong += "  rank " + std::to_string(r) + " " + why + "\n";
     }
     job.clear();
+    if (run.fault == Fault::Cut)
+        net->heal(run.host(run.victim));
     std::lock_guard<std::mutex> lock(tally.lock);
     auto fault = static_cast<size_t>(run.fault);
     tally.runs[fault]++;
@@ -290,8 +371,11 @@ TEST(Cause, EveryRankNamesTheFirst)
     uint64_t only = number_of("FT_CAUSE_RUN", UINT64_MAX),
              runs = number_of("FT_CAUSE_RUNS", UINT64_MAX);
     double end = proc::now() + static_cast<double>(
-                                   number_of("FT_CAUSE_SECONDS", runs == UINT64_MAX ? 15 : 86400));
-    printf("FT_CAUSE_SEED=%llu\n", static_cast<unsigned long long>(seed));
+                                   number_of("FT_CAUSE_SECONDS", runs == UINT64_MAX ? 30 : 86400));
+    net = std::make_unique<campaign::Net>();
+    bool namespaces = net->missing().empty();
+    printf("FT_CAUSE_SEED=%llu%s%s\n", static_cast<unsigned long long>(seed),
+           namespaces ? "" : ", nobody is cut off: ", net->missing().c_str());
     fflush(stdout);
     Tally tally;
     std::atomic<size_t> next{only == UINT64_MAX ? 0 : only};
@@ -299,9 +383,10 @@ TEST(Cause, EveryRankNamesTheFirst)
     int jobs = only == UINT64_MAX ? static_cast<int>(number_of("FT_CAUSE_JOBS", 3)) : 1;
     proc::in_threads(jobs, [&](int) {
         for (size_t number = next++; number < last && proc::now() < end; number = next++)
-            play(draw(seed * 1000003 + number), tally, seed, number);
+            play(draw(seed * 1000003 + number, namespaces), tally, seed, number);
     });
-    for (size_t f = 0; f < 2; f++)
+    net.reset();
+    for (size_t f = 0; f < 4; f++)
         printf("%-8s %4zu runs, %4zu of %4zu messages name the cause\n", fault_names[f],
                tally.runs[f], tally.right[f], tally.words[f]);
     printf("%zu runs were wrong\n", tally.wrong_runs);

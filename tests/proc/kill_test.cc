@@ -113,7 +113,7 @@ void expect_events(pid_t pid, int victim)
     EXPECT_EQ(pclose(pipe), 0) << text;
     std::regex dead("ago: rank " + std::to_string(victim) +
                     " \\(engine [0-9a-f]+\\): .* -> (dead|lost)"),
-        failed("ago: communicator [0-9a-f]+: open -> failed \\(");
+        failed("ago: communicator [0-9a-f]+: (open|asking) -> failed \\(");
     EXPECT_TRUE(std::regex_search(text, dead)) << text;
     EXPECT_TRUE(std::regex_search(text, failed)) << text;
 }

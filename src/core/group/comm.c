@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* an end waits this long for a failure to be told, which has a shorter bound */
+#define SETTLE_NS 100000000u
 #define FLUSH_NS 20000000u   /* an end gives its notices and control messages this long to leave */
 #define ABORT_NS 2000000000u /* an abort waits this long for transfers in flight */
 
@@ -25,6 +27,7 @@ static struct ft_group *new_group(int nranks)
     group->lost = (int *)(group->gone + n);
     group->failed = (unsigned char *)(group->lost + n);
     group->notices = group->failed + n;
+    group->said_wait = -1;
     pthread_mutex_init(&group->split_lock, NULL);
     return group;
 }
@@ -166,12 +169,16 @@ int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
     return n > 0 ? n : lost;
 }
 
-void ft_comm_peer_lost(struct ft_comm *comm, const struct ft_peer *peer, int reason, bool proof)
+/* What the peer said before its end comes first. */
+void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof)
 {
     int rank = 0;
     while (rank < comm->view.nranks && comm->peers[rank] != peer)
         rank++;
-    if (rank == comm->view.nranks || comm->failure.status != FT_OK)
+    if (rank == comm->view.nranks || !ft_comm_is_open(comm))
+        return;
+    ft_notice_hear(comm, rank);
+    if (!ft_comm_is_open(comm))
         return;
     int status = ft_status_lost(reason) == FT_LOST_PROCESS ? reason : FT_PEER;
     ft_comm_lost(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
@@ -179,6 +186,13 @@ void ft_comm_peer_lost(struct ft_comm *comm, const struct ft_peer *peer, int rea
 }
 
 /* ---- the turn -------------------------------------------------------------------------------- */
+
+/* Before it blames a rank, or agrees on a retry, a rank must know all that it was told. */
+static bool must_hear(const struct ft_comm *comm)
+{
+    return ft_comm_state(comm) == FT_COMM_ASKING ||
+           (comm->limits.retry && !comm->group->retry.agreement);
+}
 
 /* What this rank's users and the peers know of a failure is told before anything else. */
 static bool turn_notices(struct ft_comm *comm)
@@ -189,13 +203,17 @@ static bool turn_notices(struct ft_comm *comm)
         ft_notice_broadcast(comm);
     }
     bool often = comm->engine->turns % FT_TURNS_OFTEN == 0;
-    /* it must know all that it was told */
-    bool retries = comm->limits.retry && failure->status != FT_OK && !comm->group->retry.agreement;
-    return often || comm->group->notices_left || retries ? ft_notice_turn(comm) : false;
+    bool hears = often || comm->group->notices_left ||
+                 (failure->status != FT_OK && must_hear(comm));
+    return hears ? ft_notice_turn(comm) : false;
 }
 
 static bool turn_failed(struct ft_comm *comm)
 {
+    if (ft_cause_is_open(comm))
+        ft_cause_turn(comm);
+    if (ft_comm_is_open(comm))
+        return false;
     bool moved = comm->limits.retry && ft_retry_turn(comm);
     if (comm->failure.verdict == FT_OK)
         return moved;
@@ -222,32 +240,66 @@ bool ft_comm_turn(struct ft_comm *comm)
 bool ft_comm_is_active(const struct ft_comm *comm)
 {
     return comm->works.head || comm->group->notices_left || comm->failure.fresh ||
-           ft_comm_state(comm) == FT_COMM_RETRYING;
+           ft_comm_state(comm) == FT_COMM_RETRYING || ft_cause_is_open(comm);
+}
+
+static uint64_t announce_after_ns(const struct ft_comm *comm)
+{
+    uint64_t timeout_ns = (uint64_t)comm->limits.op_timeout_ms * 1000000u;
+    return timeout_ns ? ft_min(FT_NOTICE_AFTER_NS, timeout_ns / 4) : FT_NOTICE_AFTER_NS;
+}
+
+/* Where it is, and again when it waits for another rank. Of many ranks each hears only a few, which
+ * tell it for whom they wait in the end. */
+static void announce(struct ft_comm *comm, int waits_for)
+{
+    int waits = comm->view.nranks > FT_ANNOUNCE_ALL ? ft_cause_of_wait(comm, waits_for) : waits_for;
+    if (comm->works.announced && comm->group->said_wait == waits)
+        return;
+    comm->works.announced = true;
+    comm->group->said_wait = waits;
+    ft_notice_announce(comm);
+}
+
+static void expire(struct ft_comm *comm)
+{
+    char what[256], begins[48] = "";
+    int waits_for = ft_work_waits_for(comm, what, sizeof what).rank,
+        culprit = ft_cause_of_wait(comm, waits_for);
+    if (culprit != waits_for)
+        snprintf(begins, sizeof begins, "; the wait begins at rank %d", culprit);
+    ft_comm_fail(comm, FT_TIMEOUT, culprit, "%s%s; not done within %lld ms", what, begins,
+                 (long long)comm->limits.op_timeout_ms);
 }
 
 static void watch_deadline(struct ft_comm *comm, uint64_t now)
 {
     uint64_t deadline_ns = ft_run_deadline_ns(comm);
     char what[256];
-    if (!comm->works.announced && now - comm->works.progress_ns > FT_NOTICE_AFTER_NS) {
-        comm->works.announced = true;
+    if (now - comm->works.progress_ns > announce_after_ns(comm)) {
         int waits_for = ft_work_waits_for(comm, what, sizeof what).rank;
         if (waits_for >= 0 && waits_for != comm->view.rank && comm->group->gone[waits_for].left)
-            ft_comm_fail(comm, FT_PEER, waits_for, "%s, which has destroyed the communicator",
+            ft_comm_lost(comm, FT_PEER, waits_for, "%s, which has destroyed the communicator",
                          what);
         else
-            ft_notice_announce(comm);
+            announce(comm, waits_for);
     }
-    if (deadline_ns && now > deadline_ns && comm->failure.status == FT_OK) {
-        int culprit = ft_work_waits_for(comm, what, sizeof what).rank;
-        ft_comm_fail(comm, FT_TIMEOUT, culprit, "%s; not done within %lld ms", what,
-                     (long long)comm->limits.op_timeout_ms);
-    }
+    if (deadline_ns && now > deadline_ns && comm->failure.status == FT_OK)
+        expire(comm);
+}
+
+/* It goes on: who counted it among those that wait, and for whom, is told. */
+static void take_back_wait(struct ft_comm *comm)
+{
+    comm->group->said_wait = -1;
+    ft_notice_announce(comm);
 }
 
 /* Deadlines, and notices of an operation that does not move. */
 void ft_comm_tick(struct ft_comm *comm)
 {
+    if (!comm->works.stalled && comm->group->said_wait >= 0)
+        take_back_wait(comm);
     ft_run_tick(comm);
     if (comm->works.running && comm->failure.status == FT_OK)
         watch_deadline(comm, comm->engine->ticked_ns);
@@ -260,6 +312,11 @@ static bool is_idle(void *arg)
     struct ft_comm *comm = arg;
     return atomic_load_explicit(&comm->works.queued, memory_order_acquire) == 0 &&
            ft_comm_state(comm) != FT_COMM_RETRYING;
+}
+
+static bool is_settled(void *arg)
+{
+    return is_idle(arg) && !ft_cause_is_open(arg);
 }
 
 /* Peers that end too wait for word of what this rank has taken, which a transport may keep back
@@ -317,6 +374,8 @@ int ft_comm_flush(struct ft_comm *comm)
 int ft_comm_finalize(struct ft_comm *comm)
 {
     int rc = ft_comm_flush(comm);
+    if (rc == FT_OK)
+        ft_engine_wait(comm->engine, is_settled, comm, SETTLE_NS);
     return rc == FT_OK ? comm->failure.verdict : rc;
 }
 
@@ -333,6 +392,8 @@ void ft_comm_abort(struct ft_comm *comm)
     ft_engine_lock(comm->engine);
     ft_comm_fail(comm, FT_ABORTED, comm->view.rank, "rank %d aborted the communicator",
                  comm->view.rank);
+    if (ft_cause_is_open(comm)) /* who aborts it does not wait for others to be told */
+        ft_comm_show_verdict(comm);
     ft_gpu_let_go(comm);
     ft_engine_unlock(comm->engine);
     ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS);

@@ -41,6 +41,7 @@ struct ft_group {
 
     unsigned char *notices; /* [nranks] what is still to be told to whom, see notice.c */
     int notices_left;
+    int said_wait;        /* for whom this rank said last that it waits, -1: for nobody */
     struct ft_gone *gone; /* [nranks] */
 
     uint32_t agreements;   /* that this rank's user has come to */
@@ -53,6 +54,7 @@ struct ft_group {
     struct ft_retry retry;
     int *lost,
         nlost; /* [nranks] those that the last change of view left out, as they were before */
+    uint64_t failing_ns; /* when it began to fail, as ft_cause_turn() saw it; 0: it does not */
 };
 
 /* What it keeps for each engine. */
@@ -100,7 +102,7 @@ void ft_comm_close(struct ft_comm *comm);
 bool ft_comm_turn(struct ft_comm *comm);            /* one turn; true if something moved */
 bool ft_comm_is_active(const struct ft_comm *comm); /* it has something to do */
 void ft_comm_tick(struct ft_comm *comm);            /* the slow part, about once a millisecond */
-void ft_comm_peer_lost(struct ft_comm *comm, const struct ft_peer *peer, int reason, bool proof);
+void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof);
 /* Ranks known to have failed: agreed, or else as far as this rank can tell. Returns how many;
  * writes at most capacity. */
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);
@@ -108,10 +110,25 @@ int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);
 /* ---- notices (notice.c) ---------------------------------------------------------------------- */
 
 void ft_notice_reset(struct ft_comm *comm);
-bool ft_notice_turn(struct ft_comm *comm);      /* takes control messages, sends due ones */
+bool ft_notice_turn(struct ft_comm *comm);           /* takes control messages, sends due ones */
+void ft_notice_hear(struct ft_comm *comm, int rank); /* takes those of one rank that are here */
+/* Of its failure somebody has not been told that cannot find it out otherwise. */
+bool ft_notice_owes(const struct ft_comm *comm);
 void ft_notice_broadcast(struct ft_comm *comm); /* the comm's failure goes to every rank */
 void ft_notice_announce(struct ft_comm *comm);  /* where we are goes to those we wait for */
 void ft_notice_bye(struct ft_comm *comm);       /* to peers with a link, once */
+
+/* ---- the first cause (cause.c) --------------------------------------------------------------- */
+
+/* A turn of a communicator that has failed, and whose users do not know it yet. */
+void ft_cause_turn(struct ft_comm *comm);
+static inline bool ft_cause_is_open(const struct ft_comm *comm) /* there is such a turn to do */
+{
+    return ft_comm_state(comm) == FT_COMM_ASKING ||
+           (ft_comm_state(comm) == FT_COMM_FAILED && comm->failure.verdict == FT_OK);
+}
+/* Whom the rank waits for that keeps this one waiting, and so on, as far as they have said. */
+int ft_cause_of_wait(const struct ft_comm *comm, int rank);
 
 /* ---- init (init.c), split (reshape.c) -------------------------------------------------------- */
 

@@ -13,14 +13,29 @@ enum { TELL_FAIL = 1, TELL_ANNOUNCE = 2, TELL_BYE = 4 };
 struct notice {
     uint32_t what; /* one of the above */
     int32_t status;
-    int32_t culprit;
-    uint32_t proof; /* FAIL: 1: the culprit's process has ended, seen on its host */
+    int32_t culprit; /* ANNOUNCE: the rank that it waits for */
+    uint32_t proof;  /* FAIL: 1: the culprit's process has ended, seen on its host */
     /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of
      * policy retry is */
     uint64_t seq, sig;
-    uint64_t done; /* FAIL, BYE: the last operation that is complete there */
-    char text[392];
+    uint64_t done;  /* FAIL, BYE: the last operation that is complete there */
+    char text[392]; /* FAIL, BYE: why the communicator ended there */
 };
+
+/* It cannot find out by itself why this rank ends: it does not see this process's liveness page. */
+static bool depends(const struct ft_peer *peer)
+{
+    bool hears = peer->rx && peer->rx->state == FT_LINK_UP;
+    return !peer->watch.page && peer->state != FT_PEER_DEAD && (peer->tx || hears);
+}
+
+/* It is to blame, and not because it was lost. */
+static bool lives_on(const struct ft_comm *comm, int rank)
+{
+    const struct ft_failure *failure = &comm->failure;
+    return rank != failure->culprit || failure->status == FT_MISMATCH ||
+           failure->status == FT_CORRUPT;
+}
 
 static void queue_notice(struct ft_comm *comm, int rank, unsigned what)
 {
@@ -43,8 +58,7 @@ static void unqueue_notice(struct ft_comm *comm, int rank, unsigned what)
 void ft_notice_broadcast(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != comm->failure.culprit || comm->failure.status == FT_MISMATCH ||
-            comm->failure.status == FT_CORRUPT)
+        if (lives_on(comm, r))
             queue_notice(comm, r, TELL_FAIL);
     /* perhaps there is nobody to tell */
     atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
@@ -66,8 +80,8 @@ static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsig
 {
     memset(notice, 0, sizeof *notice);
     notice->what = what;
-    notice->status = comm->failure.status;
-    notice->culprit = comm->failure.culprit;
+    notice->status = ft_comm_is_open(comm) ? FT_OK : comm->failure.status;
+    notice->culprit = what == TELL_ANNOUNCE ? comm->group->said_wait : comm->failure.culprit;
     const struct ft_peer *culprit = comm->failure.culprit >= 0 ? comm->peers[comm->failure.culprit]
                                                                : NULL;
     if (what == TELL_BYE) {
@@ -77,7 +91,7 @@ static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsig
     if (what != TELL_ANNOUNCE)
         notice->done = comm->calls.done;
     notice->proof = what == TELL_FAIL && culprit && culprit->state == FT_PEER_DEAD;
-    if (what == TELL_FAIL)
+    if (what != TELL_ANNOUNCE && notice->status != FT_OK)
         snprintf(notice->text, sizeof notice->text, "%.*s", (int)comm->failure.cause_bytes,
                  comm->failure.text);
     for (const struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL;
@@ -124,12 +138,14 @@ static bool is_relay(const struct ft_comm *comm, int rank)
 static bool send_due_notices(struct ft_comm *comm)
 {
     bool moved = false;
+    bool decided = ft_comm_state(comm) != FT_COMM_ASKING; /* else it is not known why it failed */
     for (int r = 0; r < comm->view.nranks && comm->group->notices_left; r++)
         for (unsigned what = TELL_FAIL; comm->group->notices[r] && what <= TELL_BYE; what <<= 1) {
-            if (!(comm->group->notices[r] & what))
+            if (!(comm->group->notices[r] & what) || (what != TELL_ANNOUNCE && !decided))
                 continue;
             bool connect = what == TELL_ANNOUNCE ||
-                           (what == TELL_FAIL && (!comm->failure.quiet || is_relay(comm, r)));
+                           (what == TELL_FAIL &&
+                            (!comm->failure.quiet || is_relay(comm, r) || depends(comm->peers[r])));
             if (send_notice(comm, r, what, connect) == FT_AGAIN)
                 continue;
             unqueue_notice(comm, r, what);
@@ -145,15 +161,29 @@ void ft_notice_bye(struct ft_comm *comm)
             send_notice(comm, r, TELL_BYE, false);
 }
 
-static void take_fail(struct ft_comm *comm, int from, struct notice *notice)
+bool ft_notice_owes(const struct ft_comm *comm)
 {
-    ft_text_clean(notice->text, sizeof notice->text);
+    for (int r = 0; r < comm->view.nranks; r++) {
+        const struct ft_peer *peer = comm->peers[r];
+        if (!peer || !lives_on(comm, r) || !depends(peer))
+            continue;
+        struct ft_link *tx = peer->tx;
+        if (comm->group->notices[r] & TELL_FAIL)
+            return true;
+        if (tx && tx->state == FT_LINK_UP && tx->ops->flushed && !tx->ops->flushed(tx))
+            return true;
+    }
+    return false;
+}
+
+static void take_fail(struct ft_comm *comm, int from, const struct notice *notice)
+{
     struct ft_told told = ft_told_check(comm, from, notice->status, notice->culprit);
     comm->failure.quiet = true;
     ft_comm_fail_told(comm, told.status, told.origin, from, notice->text);
     for (int r = 0; r < comm->view.nranks; r++)
-        if (r != from && r != comm->view.rank && r != told.origin &&
-            (comm->peers[r]->tx || is_relay(comm, r)))
+        if (r != from && r != comm->view.rank && lives_on(comm, r) &&
+            (comm->peers[r]->tx || is_relay(comm, r) || depends(comm->peers[r])))
             queue_notice(comm, r, TELL_FAIL);
 }
 
@@ -173,29 +203,41 @@ static void take_committed(struct ft_comm *comm, const struct notice *notice)
         comm->group->retry.told_op = notice->done;
 }
 
+static void take_announcement(struct ft_comm *comm, int from, const struct notice *notice)
+{
+    if (!ft_comm_is_open(comm))
+        queue_notice(comm, from, TELL_FAIL);
+    comm->calls.announced[from] = (struct ft_announced){
+        .seq = notice->seq,
+        .sig = notice->sig,
+        .said_ns = comm->engine->ticked_ns,
+        .waits = notice->culprit >= 0 && notice->culprit < comm->view.nranks,
+        .waits_for = notice->culprit};
+    comm->calls.any_announced = true;
+    ft_mismatch_check(comm, from, notice->seq, notice->sig);
+}
+
 static void take_notice(struct ft_comm *comm, int from, struct notice *notice)
 {
+    ft_text_clean(notice->text, sizeof notice->text);
     if (notice->what != TELL_ANNOUNCE)
         take_committed(comm, notice);
     switch (notice->what) {
     case TELL_FAIL:
         take_proof(comm, notice);
-        if (comm->failure.status == FT_OK)
+        if (ft_comm_is_open(comm))
             take_fail(comm, from, notice);
         break;
     case TELL_ANNOUNCE:
-        if (comm->failure.status != FT_OK)
-            queue_notice(comm, from, TELL_FAIL);
-        comm->calls.announced[from].seq = notice->seq;
-        comm->calls.announced[from].sig = notice->sig;
-        comm->calls.any_announced = true;
-        ft_mismatch_check(comm, from, notice->seq, notice->sig);
+        take_announcement(comm, from, notice);
         break;
     case TELL_BYE:
         comm->group->gone[from] = (struct ft_gone){.left = true,
                                                    .retried = notice->sig != 0,
                                                    .decided = (uint32_t)ft_min(notice->seq,
                                                                                UINT32_MAX)};
+        if (notice->status != FT_OK && notice->text[0] && ft_comm_is_open(comm))
+            take_fail(comm, from, notice);
         break;
     default:
         if (!comm->peers[from]->odd)
@@ -205,31 +247,35 @@ static void take_notice(struct ft_comm *comm, int from, struct notice *notice)
     }
 }
 
-static bool receive_notices(struct ft_comm *comm)
+static bool receive_from(struct ft_comm *comm, int r)
 {
     bool moved = false;
-    for (int r = 0; r < comm->view.nranks; r++) {
-        struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
-        struct ft_msg msg;
-        for (int n = 0;
-             n < FT_WINDOW_CTL && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK;
-             n++) {
-            struct notice notice;
-            bool good = ft_verify_ok(comm, r, &msg, NULL, 0) && msg.header.len == sizeof notice;
-            if (good)
-                memcpy(&notice, msg.data, sizeof notice);
-            rx->ops->release(rx, &msg);
-            if (good)
-                take_notice(comm, r, &notice);
-            moved = true;
-        }
+    struct ft_link *rx = r == comm->view.rank ? NULL : comm->peers[r]->rx;
+    struct ft_msg msg;
+    for (int n = 0;
+         n < FT_WINDOW_CTL && rx && rx->ops->recv(rx, comm->ctx, FT_LANE_CTL, &msg) == FT_OK; n++) {
+        struct notice notice;
+        bool good = ft_verify_ok(comm, r, &msg, NULL, 0) && msg.header.len == sizeof notice;
+        if (good)
+            memcpy(&notice, msg.data, sizeof notice);
+        rx->ops->release(rx, &msg);
+        if (good)
+            take_notice(comm, r, &notice);
+        moved = true;
     }
     return moved;
 }
 
+void ft_notice_hear(struct ft_comm *comm, int rank)
+{
+    receive_from(comm, rank);
+}
+
 bool ft_notice_turn(struct ft_comm *comm)
 {
-    bool moved = receive_notices(comm);
+    bool moved = false;
+    for (int r = 0; r < comm->view.nranks; r++)
+        moved |= receive_from(comm, r);
     return comm->group->notices_left ? send_due_notices(comm) || moved : moved;
 }
 
@@ -239,4 +285,6 @@ void ft_notice_reset(struct ft_comm *comm)
     memset(comm->group->notices, 0, n);
     memset(comm->group->gone, 0, n * sizeof *comm->group->gone);
     comm->group->notices_left = 0;
+    comm->group->said_wait = -1;
+    comm->group->failing_ns = 0;
 }

@@ -26,7 +26,7 @@ static bool is_under_way(const struct ft_comm *comm)
 
 static bool is_steady(void *arg)
 {
-    return !is_under_way(arg);
+    return !is_under_way(arg) && ft_comm_state(arg) != FT_COMM_ASKING;
 }
 
 void ft_retry_pin(struct ft_comm *comm)

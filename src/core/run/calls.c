@@ -14,7 +14,7 @@ void ft_calls_note(struct ft_comm *comm, const struct ft_op *op)
 
 bool ft_mismatch_check(struct ft_comm *comm, int peer, uint64_t seq, uint64_t sig)
 {
-    if (comm->failure.status != FT_OK)
+    if (!ft_comm_is_open(comm))
         return true;
     uint64_t mine = comm->calls.history[seq % FT_HISTORY].sig;
     sig = ft_sig_call(sig);

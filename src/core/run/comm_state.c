@@ -81,7 +81,8 @@ void ft_comm_unref(struct ft_comm *comm)
 
 /* Legal moves: the row is the old state, the bit is the new state. */
 static const unsigned moves[FT_COMM_STATES] = {
-    [FT_COMM_OPEN] = 1u << FT_COMM_RETRYING | 1u << FT_COMM_FAILED,
+    [FT_COMM_OPEN] = 1u << FT_COMM_ASKING | 1u << FT_COMM_RETRYING | 1u << FT_COMM_FAILED,
+    [FT_COMM_ASKING] = 1u << FT_COMM_RETRYING | 1u << FT_COMM_FAILED,
     [FT_COMM_RETRYING] = 1u << FT_COMM_OPEN | 1u << FT_COMM_FAILED,
     [FT_COMM_FAILED] = 0,
 };

@@ -80,8 +80,14 @@ static void write_cause(const struct ft_comm *comm, int status)
     ft_liveness_write(&cause);
 }
 
+void ft_comm_show_verdict(struct ft_comm *comm)
+{
+    atomic_store_explicit(&comm->failure.verdict, comm->failure.status, memory_order_release);
+}
+
 /* Order: the sentence is written before the cause, the status before the state, and both before the
- * verdict. */
+ * verdict. A user who ends the communicator by a call sees the verdict at once. The group floor
+ * shows other verdicts when it has told the ranks that would otherwise blame this rank. */
 static void begin_failure(struct ft_comm *comm, int status, bool retries)
 {
     struct ft_failure *failure = &comm->failure;
@@ -93,15 +99,20 @@ static void begin_failure(struct ft_comm *comm, int status, bool retries)
     atomic_store_explicit(&failure->status, status, memory_order_relaxed);
     comm->engine->stuck = false;
     ft_comm_move(comm, retries ? FT_COMM_RETRYING : FT_COMM_FAILED);
-    if (!retries)
-        atomic_store_explicit(&failure->verdict, status, memory_order_release);
+    if (status == FT_ABORTED || status == FT_REVOKED)
+        ft_comm_show_verdict(comm);
+}
+
+bool ft_comm_is_open(const struct ft_comm *comm)
+{
+    return comm->failure.status == FT_OK || ft_comm_state(comm) == FT_COMM_ASKING;
 }
 
 void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text)
 {
     ft_engine_assert_held(comm->engine);
     struct ft_failure *failure = &comm->failure;
-    bool retries = may_retry(comm, status), again = failure->status != FT_OK;
+    bool retries = may_retry(comm, status), again = !ft_comm_is_open(comm);
     bool retrying = ft_comm_state(comm) == FT_COMM_RETRYING;
     if (again && (!retrying || retries || failure->ends != FT_OK))
         return;
@@ -154,6 +165,42 @@ static bool fail_by_page(struct ft_comm *comm, int rank)
 }
 
 /* Asks the page of the lost rank first, because that rank is nearest to the cause. */
+static bool fail_by_pages(struct ft_comm *comm, int lost)
+{
+    bool known = fail_by_page(comm, lost);
+    for (int r = 0; r < comm->view.nranks && !known; r++)
+        known = fail_by_page(comm, r);
+    return known;
+}
+
+void ft_comm_ask_pages(struct ft_comm *comm)
+{
+    fail_by_pages(comm, comm->failure.culprit);
+}
+
+/* From now on no operation moves, and this rank tells nobody, until the cause is known. */
+static void ask(struct ft_comm *comm, int status, int rank, const char *text)
+{
+    struct ft_failure *failure = &comm->failure;
+    keep_sentence(failure, rank, -1, text);
+    failure->lost_status = status;
+    if (ft_comm_state(comm) == FT_COMM_ASKING)
+        return;
+    atomic_store_explicit(&failure->status, status, memory_order_relaxed);
+    comm->engine->stuck = false;
+    ft_comm_move(comm, FT_COMM_ASKING);
+}
+
+void ft_comm_blame(struct ft_comm *comm)
+{
+    const struct ft_failure *failure = &comm->failure;
+    char text[sizeof failure->text];
+    memcpy(text, failure->text, sizeof text);
+    ft_comm_fail_told(comm, failure->lost_status, failure->culprit, -1, text);
+}
+
+/* If several ranks are lost, the first counts, unless the end of a later one is proven. That one
+ * has told nobody why it ended, so the failure began there. */
 void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...)
 {
     char text[sizeof comm->failure.text];
@@ -161,10 +208,11 @@ void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, .
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    bool known = comm->failure.status != FT_OK || fail_by_page(comm, rank);
-    for (int r = 0; r < comm->view.nranks && !known; r++)
-        known = fail_by_page(comm, r);
-    ft_comm_fail_told(comm, status, rank, -1, text); /* the first failure wins */
+    if (!ft_comm_is_open(comm))
+        ft_comm_fail_told(comm, status, rank, -1, text); /* the first failure wins */
+    else if (!fail_by_pages(comm, rank) &&
+             (ft_comm_state(comm) != FT_COMM_ASKING || ft_death_watch_ended(comm->peers[rank])))
+        ask(comm, status, rank, text);
 }
 
 int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status)

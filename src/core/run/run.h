@@ -222,7 +222,12 @@ struct ft_calls {
     struct ft_call {
         uint64_t seq, sig;
     } history[FT_HISTORY];
-    struct ft_call *announced; /* [nranks] the last call that each peer told */
+    /* [nranks] what each peer told last: its call, and for whom it waits there if it waits */
+    struct ft_announced {
+        uint64_t seq, sig, said_ns;
+        bool waits;
+        int waits_for;
+    } * announced;
     bool any_announced;
 };
 
@@ -263,6 +268,7 @@ struct ft_failure {
      * use acquire. */
     atomic_int verdict;
     int culprit;          /* the rank that caused it; -1: unknown */
+    int lost_status;      /* ASKING: the status if nobody knows an earlier cause */
     pthread_mutex_t lock; /* protects culprit, text and the view for other threads */
     char text[512];
     size_t cause_bytes; /* bytes of text without the part that says who told it */
@@ -361,8 +367,16 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
     FT_PRINTF(4, 5);
 /* The same, as another rank told it. teller -1: this rank found it. */
 void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text);
-/* A rank was lost. If a liveness page has an earlier cause, comm fails for that cause. */
+/* A rank was lost. If a liveness page has an earlier cause, comm fails for that cause. Otherwise
+ * comm is ASKING, and the group floor asks further before it calls ft_comm_blame(). */
 void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...) FT_PRINTF(4, 5);
+/* Both for a comm that is ASKING: looks at the pages again; blames the lost rank. */
+void ft_comm_ask_pages(struct ft_comm *comm);
+void ft_comm_blame(struct ft_comm *comm);
+/* Users see the failure from now on. */
+void ft_comm_show_verdict(struct ft_comm *comm);
+/* Nothing has failed, or the cause is not known yet. */
+bool ft_comm_is_open(const struct ft_comm *comm);
 /* What a rank says about the failure of its communicator. These are bytes from outside; only the
  * end of the text is checked. */
 struct ft_told {

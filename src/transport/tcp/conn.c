@@ -6,9 +6,11 @@
 #include "transport/tcp/tcp.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -271,6 +273,16 @@ int tcp_conn_return_credits(struct tcp_conn *c)
         no_credits(c);
     tcp_conn_want(c, c->ncredits > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return FT_OK;
+}
+
+/* The kernel drops what it has not sent if the process ends with unread data: then it resets the
+ * connection. */
+bool tcp_conn_flushed(const struct tcp_conn *c)
+{
+    int unsent = 0;
+    if (c->state != TCP_OPEN)
+        return true;
+    return c->out_count == 0 && (ioctl(c->fd, SIOCOUTQNSD, &unsent) != 0 || unsent == 0);
 }
 
 /* Only between two messages. If the socket has no room, the other side sees a lost link instead. */

@@ -14,6 +14,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
+#define RESTS 64 /* turns of reading when a link ends */
+
 /* The detail of ft_auth: index and number of connections, and which of the peer's links the
  * connection is for. */
 static uint32_t detail_of(int index, int count, uint16_t generation)
@@ -123,6 +125,18 @@ void tcp_link_free(struct tcp_link *l)
     free(l);
 }
 
+/* Reads what came before the end. The number of turns is bounded, because the other side may still
+ * send. */
+static void read_rest(struct tcp_conn *c)
+{
+    bool moved = true;
+    for (int n = 0; n < RESTS && moved && c->state == TCP_OPEN; n++) {
+        moved = false;
+        if (tcp_conn_read(c, &moved) != FT_OK)
+            return;
+    }
+}
+
 void tcp_link_down(struct tcp_link *l, int reason)
 {
     if (l->base.state == FT_LINK_DOWN || l->failing)
@@ -132,11 +146,9 @@ void tcp_link_down(struct tcp_link *l, int reason)
            l->base.orderly ? "the other side closed it" : ft_fail_text());
     /* What the other connections have already delivered can still be received. */
     l->failing = true;
-    for (int i = 0; i < l->nconns && !l->base.sender; i++) {
-        bool moved;
-        if (l->conn[i] != NULL && l->conn[i]->state == TCP_OPEN)
-            (void)tcp_conn_read(l->conn[i], &moved);
-    }
+    for (int i = 0; i < l->nconns && !l->base.sender; i++)
+        if (l->conn[i] != NULL)
+            read_rest(l->conn[i]);
     if (l->base.state == FT_LINK_CONNECTING)
         l->tcp->nmaking--;
     l->base.state = FT_LINK_DOWN;

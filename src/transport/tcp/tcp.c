@@ -432,6 +432,15 @@ static bool tcp_drained(struct ft_link *link)
     return FT_CONTAINER(link, struct tcp_link, base)->txq.outstanding == 0;
 }
 
+static bool tcp_flushed(struct ft_link *link)
+{
+    const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++)
+        if (!tcp_conn_flushed(l->conn[i]))
+            return false;
+    return true;
+}
+
 static int tcp_fd(struct ft_transport *transport)
 {
     return FT_CONTAINER(transport, struct tcp, base)->epoll_fd;
@@ -480,6 +489,7 @@ const struct ft_transport_ops ft_transport_tcp = {
     .peek = tcp_peek,
     .release = tcp_release,
     .drained = tcp_drained,
+    .flushed = tcp_flushed,
     .poll = tcp_poll,
     .fd = tcp_fd,
     .arm = tcp_arm,

@@ -146,6 +146,7 @@ int tcp_conn_send(struct tcp_conn *, const struct ft_header *, const void *data,
 void tcp_conn_credit(struct tcp_conn *, uint64_t ctx, unsigned lane, unsigned places);
 int tcp_conn_return_credits(struct tcp_conn *);
 void tcp_conn_say_goodbye(struct tcp_conn *);
+bool tcp_conn_flushed(const struct tcp_conn *); /* all that was sent is on its way */
 void tcp_conn_drop_queue(struct tcp_conn *, int status);
 void tcp_conn_await(struct tcp_conn *);
 

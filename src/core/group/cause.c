@@ -1,0 +1,71 @@
+/*
+ * The first cause wins on every rank, also where all of them exit at once. What a rank knows when
+ * it fails is on its process's liveness page before anybody can see the failure, and its verdict
+ * waits until those have been told that cannot see the page. A rank that loses another one asks
+ * what that knew before it blames it: first its notices that are here, then the liveness pages, and
+ * where a notice may still be under way, it waits a moment. An operation that does not end is the
+ * fault of the last in a row of ranks of which each waits for the next.
+ */
+#include "core/group/group.h"
+
+/* From the first sign of a failure until users see it: so long for what others know, and so long
+ * until others know what this rank knows. More than a sender takes to connect on a busy machine. */
+#define ASK_NS 30000000u
+#define TELL_NS 50000000u
+
+/* The lost rank's end came over one link. The other one, on which it speaks, may still bring why;
+ * or it is just connecting for that. */
+static bool may_speak(const struct ft_comm *comm, int rank)
+{
+    const struct ft_peer *peer = comm->peers[rank];
+    if (ft_peer_is_fenced(peer) || peer->watch.page || peer->departed ||
+        comm->group->gone[rank].left)
+        return false;
+    return !peer->rx || peer->rx->state != FT_LINK_DOWN;
+}
+
+static void ask(struct ft_comm *comm, uint64_t since_ns)
+{
+    bool waits = since_ns < ASK_NS && may_speak(comm, comm->failure.culprit);
+    ft_comm_ask_pages(comm);
+    if (ft_comm_is_open(comm) && !waits)
+        ft_comm_blame(comm);
+}
+
+void ft_cause_turn(struct ft_comm *comm)
+{
+    uint64_t now = ft_now_ns(comm->engine->env);
+    if (comm->group->failing_ns == 0)
+        comm->group->failing_ns = now;
+    uint64_t since_ns = now - comm->group->failing_ns;
+    if (ft_comm_state(comm) == FT_COMM_ASKING)
+        ask(comm, since_ns);
+    else if (since_ns >= TELL_NS || (!comm->failure.fresh && !ft_notice_owes(comm)))
+        ft_comm_show_verdict(comm);
+}
+
+/* Of a circle it is the one whose word is oldest: the others spoke again when something moved. */
+static int oldest_of_circle(const struct ft_comm *comm, int in)
+{
+    const struct ft_announced *announced = comm->calls.announced;
+    int oldest = in, at = in;
+    do {
+        if (announced[at].said_ns < announced[oldest].said_ns)
+            oldest = at;
+        at = announced[at].waits_for;
+    } while (at != in);
+    return oldest;
+}
+
+int ft_cause_of_wait(const struct ft_comm *comm, int rank)
+{
+    int at = rank;
+    for (int n = 0; n < comm->view.nranks && at >= 0; n++) {
+        if (at == comm->view.rank)
+            return rank;
+        if (!comm->calls.announced[at].waits)
+            return at;
+        at = comm->calls.announced[at].waits_for;
+    }
+    return at < 0 ? rank : oldest_of_circle(comm, at);
+}
