@@ -1,7 +1,8 @@
 /*
- * Children that some rank gave up: a split, shrink or grow may succeed on one rank and fail on
- * another, which then must not be waited for. Who gives up tells the ranks of the parent; those
- * that have the child fail it, those that open it later remember.
+ * Children that a rank gave up. A split, shrink or grow may succeed on one rank and fail on
+ * another, and nobody must wait for that one. The rank that gives up tells the ranks of the parent.
+ * A rank that has the child fails it; a rank that opens the child later remembers and fails it
+ * then.
  */
 #include "core/group/group.h"
 
@@ -19,7 +20,7 @@ void ft_abandoned_tell(struct ft_engine *engine, struct ft_peer *peer, uint64_t 
 
 void ft_child_abandon(struct ft_comm *parent, uint64_t ctx)
 {
-    char why[FT_FAIL_BYTES]; /* the caller's sentence; the turn may have one of its own */
+    char why[FT_FAIL_BYTES]; /* the caller's sentence; the turn may write another one */
     snprintf(why, sizeof why, "%s", ft_fail_text());
     ft_engine_lock(parent->engine);
     ft_engine_unbind_held(parent->engine, ctx);

@@ -1,8 +1,8 @@
 /*
- * Agreements of communicators: carries messages between membership's state machines and the
- * engines, tells them what is known of the ranks, and draws the consequences of a decision. An
- * agreement outlives its communicator for a while: a rank whose last message was lost must still be
- * answered.
+ * Agreements of communicators. This file carries messages between the state machines of membership
+ * and the engines, tells the machines what is known of the ranks, and applies decisions. An
+ * agreement outlives its communicator for a while, because a rank whose last message was lost must
+ * still get an answer.
  */
 #include "core/group/group.h"
 
@@ -16,7 +16,7 @@
 #define FENCED_TEXT                                                                                \
     "the other ranks took rank %d for dead and agreed to go on without it; it can come back only " \
     "as a new rank"
-/* on top of the protocol's own bounds: a machine too busy to turn the engine */
+/* added to the protocol's own bounds for a machine that is too busy to turn the engine */
 #define SETTLE_MS 5000
 
 /* ---- finding and making ---------------------------------------------------------------------- */
@@ -87,8 +87,8 @@ static int make_agreement(struct ft_comm *comm, uint32_t instance, struct ft_agr
 
 /* ---- what is known of the ranks -------------------------------------------------------------- */
 
-/* A rank that destroyed its end counts as dead in what it took no part in: it said then which
- * agreements it knew. One that may have decided this one may be going on without us. */
+/* A rank that destroyed its end of the communicator said which agreements it knew. In a later
+ * agreement it counts as dead. If it may have decided this one, it may be going on without us. */
 static bool has_gone(const struct ft_agreement *agreement, const struct ft_gone *gone)
 {
     if (!gone->left)
@@ -98,10 +98,10 @@ static bool has_gone(const struct ft_agreement *agreement, const struct ft_gone 
     return agreement->instance > gone->decided;
 }
 
-/* The end of a link is no proof, with a goodbye neither: the others may have decided without this
- * rank and closed the old communicator. Who is still there can be asked: it knows the decision, or
- * says that there is none. Whom we fenced, by an agreement of whatever communicator, is never
- * linked to again: it is not waited for, though its engine may answer. */
+/* The end of a link proves nothing, not even with a goodbye: the others may have decided without
+ * this rank and closed the old communicator. A peer that is still there can be asked. It knows the
+ * decision, or says that there is none. A peer that this rank has fenced, in any communicator, gets
+ * no link again. Nobody waits for it, although its engine may answer. */
 static enum ft_evidence evidence_of(const struct ft_agreement *agreement, int rank)
 {
     const struct ft_peer *peer = agreement->peers[rank];
@@ -130,8 +130,8 @@ static void tell_evidence(struct ft_agreement *agreement)
 
 /* ---- consequences ---------------------------------------------------------------------------- */
 
-/* Nothing that a fenced rank does may reach us any more: its links go, for every communicator on
- * them. It can connect again, to be told. */
+/* Nothing that a fenced rank does may reach us any more. Its links are cut for all communicators.
+ * It can connect again, to hear that it is fenced. */
 static void fence_peer(struct ft_engine *engine, struct ft_peer *peer)
 {
     ft_peer_move(engine, peer, FT_PEER_FENCED);
@@ -143,8 +143,8 @@ static void fence_peer(struct ft_engine *engine, struct ft_peer *peer)
     ft_peer_lost(engine, peer, FT_PEER, false);
 }
 
-/* It destroyed its end, which makes it dead here and nowhere else: it does nothing more in this
- * communicator, and may be needed in others. */
+/* The rank destroyed its end of this communicator. It counts as dead here only; other communicators
+ * may need it. */
 static bool has_only_left(const struct ft_comm *comm, int rank)
 {
     return (comm->group->gone[rank].left || comm->group->gone[rank].asked) &&
@@ -167,7 +167,7 @@ static void apply_decision(struct ft_comm *comm, const struct ft_decision *decis
         comm->group->failed[r] = 1;
         if (first < 0)
             first = r;
-        comm->failure.quiet = true; /* everybody learns it from the agreement */
+        comm->failure.quiet = true; /* the agreement itself tells all ranks */
         ft_comm_fail(comm, FT_PEER, r, "the ranks agreed that rank %d is dead", r);
     }
     for (int r = 0; first >= 0 && r < comm->view.nranks; r++)
@@ -179,7 +179,7 @@ static void apply_decision(struct ft_comm *comm, const struct ft_decision *decis
         comm->group->agreed_op = decision->first_op;
 }
 
-/* Draws the consequences once. */
+/* Applies the decision, once. */
 static void settle_agreement(struct ft_agreement *agreement)
 {
     int state = ft_agree_state(agreement->agree);
@@ -214,10 +214,10 @@ static void say_gone(struct ft_engine *engine, struct ft_peer *peer, uint32_t in
     ft_control_send(engine, peer, &head, &closed->decided, sizeof closed->decided);
 }
 
-/* The communicator was closed here before this agreement was decided: this rank has left, and says
- * so. One that it decided and has forgotten is another matter: whoever asks that late may have been
- * left out, and gets no answer. Nor does who asks for a view that this rank has left for the next
- * one. */
+/* Answers a question about an agreement of a closed communicator. If the communicator was closed
+ * before the agreement was decided, this rank says that it has left. It gives no answer if it
+ * decided the agreement and has forgotten it, because the one that asks so late may have been left
+ * out; and none about a view that this rank has left for the next one. */
 static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t ctx,
                         uint32_t instance)
 {
@@ -233,8 +233,7 @@ static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t
     }
 }
 
-/* It answers for agreements of users by their number; of the one of policy retry also this rank
- * must know what it knew. */
+/* True if the answer proves that its sender takes no part in this agreement. */
 static bool is_gone_for(const struct ft_agreement *agreement, const void *data, size_t len_bytes)
 {
     uint32_t decided;
@@ -244,7 +243,7 @@ static bool is_gone_for(const struct ft_agreement *agreement, const void *data, 
     return has_gone(agreement, &(struct ft_gone){.left = true, .decided = decided});
 }
 
-/* Is it one that this rank could come to? */
+/* Could this rank take part in that agreement? */
 static bool may_enter(const struct ft_comm *comm, uint32_t instance)
 {
     if (instance == FT_AGREEMENT_RETRY)
@@ -253,8 +252,8 @@ static bool may_enter(const struct ft_comm *comm, uint32_t instance)
            instance - comm->group->agreements <= AGREEMENTS_AHEAD;
 }
 
-/* A message for an agreement that this rank has not begun: it takes part from now on, or says that
- * it never will. Others that go on without somebody have left its communicator's context. */
+/* If this rank has not begun the agreement of a message, it takes part from now on, or says that it
+ * never will. */
 static struct ft_agreement *find_or_begin_agreement(struct ft_engine *engine, struct ft_peer *peer,
                                                     const struct ft_ctl_head *head)
 {
@@ -314,7 +313,7 @@ void ft_agreement_tick(struct ft_engine *engine)
     }
 }
 
-/* The communicator goes: what it agreed on is kept for those that ask late. */
+/* The communicator ends. Its decisions are kept for late questions. */
 void ft_agreement_detach(struct ft_comm *comm, bool moves)
 {
     struct ft_engine *engine = comm->engine;
@@ -351,7 +350,8 @@ void ft_agreement_close(struct ft_engine *engine)
     engine->group->undecided = 0;
 }
 
-/* Nobody is so far behind that it asks for these: later ones were decided with it or without it. */
+/* Forgets old agreements. No rank can still ask for them: later ones were decided, with it or
+ * without it. */
 static void forget_past(struct ft_comm *comm)
 {
     for (struct ft_agreement **at = &comm->engine->group->agreements; *at;) {
@@ -369,7 +369,7 @@ static void forget_past(struct ft_comm *comm)
 
 /* ---- the user's side ------------------------------------------------------------------------- */
 
-/* A user that waits; the bound is in this process's own time, as those of the agreement are. */
+/* A user's wait. Its bound counts this process's own running time, like the agreement's bounds. */
 struct waiting {
     struct ft_agreement *agreement;
     uint64_t looked_ns, most_ns, ran_ns, bound_ns;
@@ -395,7 +395,7 @@ static bool is_cut_off(const struct ft_peer *peer)
     return peer->departed || peer->state == FT_PEER_LOST || peer->state == FT_PEER_UNREACHABLE;
 }
 
-/* Whether only links broke, or communicators were closed, shows while the ranks agree. */
+/* Dials lost peers again. During the agreement it shows whether only their links broke. */
 static void redial_lost(const struct ft_agreement *agreement)
 {
     struct ft_link *link;
@@ -452,7 +452,7 @@ int ft_agreement_enter(struct ft_comm *comm, const struct ft_agree_input *input,
     return rc;
 }
 
-/* Names who called what. */
+/* The sentence names which ranks made which call. */
 static int fail_mixed(const struct ft_decision *decision)
 {
     static const char *const call[] = {
@@ -478,7 +478,7 @@ static int fail_mixed(const struct ft_decision *decision)
                    who);
 }
 
-/* Why this rank has no part in what was agreed, as a status with its sentence. */
+/* FT_OK, or why this rank has no part in what was agreed, with a sentence. */
 static int judge_decision(const struct ft_comm *comm, const struct ft_decision *decision)
 {
     int me = comm->view.rank;

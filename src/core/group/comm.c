@@ -8,14 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* an end waits this long for a failure to be told, which has a shorter bound */
+/* An ending communicator waits this long until a failure is told. Telling has a shorter bound. */
 #define SETTLE_NS 100000000u
-#define FLUSH_NS 20000000u   /* an end gives its notices and control messages this long to leave */
+#define FLUSH_NS 20000000u   /* an ending communicator gives its messages this long to leave */
 #define ABORT_NS 2000000000u /* an abort waits this long for transfers in flight */
 
 /* ---- open ------------------------------------------------------------------------------------ */
 
-/* The arrays of the group's state come with it in one piece. */
+/* One allocation holds the group's state and its arrays. */
 static struct ft_group *new_group(int nranks)
 {
     size_t n = (size_t)nranks;
@@ -32,7 +32,7 @@ static struct ft_group *new_group(int nranks)
     return group;
 }
 
-/* NULL: no memory. Without an engine yet. */
+/* Returns NULL if memory runs out. The communicator has no engine yet. */
 static struct ft_comm *new_comm(const struct ft_view *view, const struct ft_comm_limits *limits)
 {
     struct ft_comm *comm = calloc(1, sizeof *comm);
@@ -77,7 +77,7 @@ static void hold_peers(struct ft_comm *comm)
     }
 }
 
-/* How its ranks plan: all decide alike, from the same endpoints. */
+/* The costs by which its ranks plan. All ranks compute the same from the same endpoints. */
 static int tune(struct ft_comm *comm)
 {
     struct ft_ranks ranks = {comm->engine, &comm->view, comm->peers};
@@ -169,7 +169,7 @@ int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
     return n > 0 ? n : lost;
 }
 
-/* What the peer said before its end comes first. */
+/* First this rank takes what the peer said before it ended. */
 void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof)
 {
     int rank = 0;
@@ -194,7 +194,7 @@ static bool must_hear(const struct ft_comm *comm)
            (comm->limits.retry && !comm->group->retry.agreement);
 }
 
-/* What this rank's users and the peers know of a failure is told before anything else. */
+/* Users and peers are told of a failure before anything else is done. */
 static bool turn_notices(struct ft_comm *comm)
 {
     struct ft_failure *failure = &comm->failure;
@@ -249,8 +249,8 @@ static uint64_t announce_after_ns(const struct ft_comm *comm)
     return timeout_ns ? ft_min(FT_NOTICE_AFTER_NS, timeout_ns / 4) : FT_NOTICE_AFTER_NS;
 }
 
-/* Where it is, and again when it waits for another rank. Of many ranks each hears only a few, which
- * tell it for whom they wait in the end. */
+/* This rank says where it is, and says it again when it waits for another rank. With many ranks,
+ * each hears only a few, so they name the rank at which their wait begins. */
 static void announce(struct ft_comm *comm, int waits_for)
 {
     int waits = comm->view.nranks > FT_ANNOUNCE_ALL ? ft_cause_of_wait(comm, waits_for) : waits_for;
@@ -288,14 +288,14 @@ static void watch_deadline(struct ft_comm *comm, uint64_t now)
         expire(comm);
 }
 
-/* It goes on: who counted it among those that wait, and for whom, is told. */
+/* This rank goes on. Those who were told that it waits must know. */
 static void take_back_wait(struct ft_comm *comm)
 {
     comm->group->said_wait = -1;
     ft_notice_announce(comm);
 }
 
-/* Deadlines, and notices of an operation that does not move. */
+/* Looks at deadlines, and tells peers of an operation that does not move. */
 void ft_comm_tick(struct ft_comm *comm)
 {
     if (!comm->works.stalled && comm->group->said_wait >= 0)
@@ -319,8 +319,8 @@ static bool is_settled(void *arg)
     return is_idle(arg) && !ft_cause_is_open(arg);
 }
 
-/* Peers that end too wait for word of what this rank has taken, which a transport may keep back
- * until its driver sleeps: on a crowded machine that is seconds. */
+/* Peers that end, too, wait until they know what this rank has taken. A transport may keep that
+ * back until its driver sleeps; on a crowded machine that takes seconds. */
 static void tell_taken(struct ft_engine *engine)
 {
     for (int i = 0; i < engine->ntransports && !engine->manual; i++) {
@@ -329,8 +329,8 @@ static void tell_taken(struct ft_engine *engine)
     }
 }
 
-/* Links that nobody but this communicator uses are about to be closed: what was sent on them must
- * have been taken. */
+/* The links that only this communicator uses will be closed. The peers must have taken what was
+ * sent on them. */
 static bool is_drained(void *arg)
 {
     struct ft_comm *comm = arg;
@@ -349,8 +349,8 @@ static bool is_drained(void *arg)
     return all;
 }
 
-/* Others may wait for what this rank knows of a decision: its control messages leave before the
- * engine may close. */
+/* Other ranks may wait for a decision that this rank knows. So its control messages leave before
+ * the engine closes. */
 static bool is_posted(void *arg)
 {
     return atomic_load_explicit(&((struct ft_comm *)arg)->engine->unsent, memory_order_relaxed) ==
@@ -392,13 +392,13 @@ void ft_comm_abort(struct ft_comm *comm)
     ft_engine_lock(comm->engine);
     ft_comm_fail(comm, FT_ABORTED, comm->view.rank, "rank %d aborted the communicator",
                  comm->view.rank);
-    if (ft_cause_is_open(comm)) /* who aborts it does not wait for others to be told */
+    if (ft_cause_is_open(comm)) /* the caller of an abort does not wait until others are told */
         ft_comm_show_verdict(comm);
     ft_gpu_let_go(comm);
     ft_engine_unlock(comm->engine);
     ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS);
     ft_engine_wait(comm->engine, is_idle, comm, ABORT_NS);
-    /* a retry was under way: only now they can be */
+    /* a retry was under way, so they could not be closed before */
     if (comm->limits.retry)
         ft_engine_wait(comm->engine, is_told, comm, FLUSH_NS);
 }
@@ -431,7 +431,7 @@ static void detach_comm(struct ft_comm *comm)
         if (peer->tx)
             ft_link_drop(engine, peer, peer->tx);
     }
-    /* Also of those that hung up after the end of their last communicator here. */
+    /* Also the links of peers whose last communicator with this rank has ended. */
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known)
         if (peer->users == 0 && peer->rx && peer->rx->state == FT_LINK_DOWN)
             ft_link_drop(engine, peer, peer->rx);
@@ -444,7 +444,7 @@ static void detach_comm(struct ft_comm *comm)
 void ft_comm_close(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
-    /* a call that was inside enqueued after the last look */
+    /* a call that was running has enqueued an operation since the last look */
     if (!is_idle(comm))
         ft_comm_abort(comm);
     ft_unique_ids_withdraw(comm, "its communicator was destroyed");

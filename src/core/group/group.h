@@ -1,7 +1,7 @@
 /*
- * group: the top floor of core. Communicators come about here (init, split, shrink, grow), tell
- * each other what happened to them (notices), agree on who is left, and go on without those that
- * died (retry). A rank's engine with all floors is opened, turned and closed here, too (rank.c).
+ * group: the top floor of core. Communicators are made here (init, split, shrink, grow). Their
+ * ranks tell each other what happened (notices), agree on who is left, and go on without ranks that
+ * died (retry). rank.c opens, turns and closes an engine with all its floors.
  */
 #ifndef FT_GROUP_H
 #define FT_GROUP_H
@@ -17,8 +17,8 @@ struct ft_agreement;
 struct ft_growth;
 
 /* What a rank said when it destroyed its end of a communicator: the last agreement whose outcome it
- * knew, and whether it knew that of policy retry. `asked`: it said no more than that it has left,
- * when it was asked. */
+ * knew, and whether it knew the outcome of policy retry. `asked`: it said only that it has left, in
+ * answer to a question. */
 struct ft_gone {
     bool left, retried, asked;
     uint32_t decided;
@@ -26,11 +26,11 @@ struct ft_gone {
 
 /* Policy retry, see retry.c. */
 struct ft_retry {
-    uint64_t ctx;                   /* of the next view, while it is bound; 0: it is not */
+    uint64_t ctx;                   /* of the next view, while this rank listens on it; else 0 */
     uint64_t leaving_ns;            /* since when an abort waits for the agreement */
     struct ft_agreement *agreement; /* NULL: not entered */
-    bool decided;                   /* it was */
-    uint64_t told_op; /* the last operation that a rank which ended its part had committed */
+    bool decided;                   /* the agreement was decided */
+    uint64_t told_op;               /* the last operation committed on a rank that has ended */
 };
 
 /* What this floor keeps for each communicator; freed with it. */
@@ -39,28 +39,28 @@ struct ft_group {
     uint32_t children;  /* splits made so far */
     atomic_int growing; /* a thread is in ft_grow_run() */
 
-    unsigned char *notices; /* [nranks] what is still to be told to whom, see notice.c */
+    unsigned char *notices; /* [nranks] the notices that each rank must still get, see notice.c */
     int notices_left;
-    int said_wait;        /* for whom this rank said last that it waits, -1: for nobody */
+    int said_wait;        /* the rank for which this one said last that it waits; -1: none */
     struct ft_gone *gone; /* [nranks] */
 
-    uint32_t agreements;   /* that this rank's user has come to */
-    uint32_t decided;      /* the last that was decided */
+    uint32_t agreements;   /* number of agreements that this rank's user has entered */
+    uint32_t decided;      /* number of the last decided one */
     unsigned char *failed; /* [nranks] 1: agreed to be dead */
-    bool agreed;        /* there was an agreement: `failed` is what counts, also if it is empty */
-    bool fenced;        /* the others agreed to go on without this rank, and it knows */
-    uint64_t agreed_op; /* the last collective that is complete on every live rank, as agreed */
+    bool agreed;           /* there was an agreement, so `failed` holds, even if it is empty */
+    bool fenced;           /* this rank knows that the others agreed to go on without it */
+    uint64_t agreed_op;    /* the agreed number of the last collective complete on all live ranks */
 
     struct ft_retry retry;
     int *lost,
-        nlost; /* [nranks] those that the last change of view left out, as they were before */
-    uint64_t failing_ns; /* when it began to fail, as ft_cause_turn() saw it; 0: it does not */
+        nlost; /* [nranks] the ranks that the last change of view left out, by their old numbers */
+    uint64_t failing_ns; /* when ft_cause_turn() first saw the failure; 0: there is none */
 };
 
 /* What it keeps for each engine. */
 struct ft_group_state {
     struct ft_agreement *agreements;
-    int undecided; /* of them */
+    int undecided; /* number of agreements without a decision */
     struct ft_growth *growths;
     /* of the last communicators that were closed */
     struct ft_closed {
@@ -80,19 +80,20 @@ struct ft_group_state {
 /* ---- a rank: an engine with all floors (rank.c) ---------------------------------------------- */
 
 int ft_rank_open(const struct ft_engine_config *config, struct ft_engine **out);
-void ft_rank_close(struct ft_engine *engine); /* not by a driver; the struct stays until unref */
-bool ft_rank_turn(struct ft_engine *engine);  /* the caller holds the engine; true: it moved */
+void ft_rank_close(
+    struct ft_engine *engine); /* a driver must not call it; the struct stays until unref */
+bool ft_rank_turn(struct ft_engine *engine); /* the caller holds the engine; true: it moved */
 
 /* ---- communicators (comm.c) ------------------------------------------------------------------ */
 
-/* Makes the communicator of a bound context. Copies view's arrays. The caller gets the one
- * reference. */
+/* Makes the communicator of a context on which this rank already listens. Copies view's arrays. The
+ * caller gets the only reference. */
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx,
                  const char *name, const struct ft_comm_limits *limits, struct ft_comm **out);
-/* Waits (bounded) until its works are finished and peers have taken what was sent. Then only close
- * is legal. */
+/* Waits (bounded) until its works are finished and its peers have taken what was sent. After it,
+ * only close is legal. */
 int ft_comm_flush(struct ft_comm *comm);
-int ft_comm_finalize(struct ft_comm *comm); /* and returns how the communicator ended */
+int ft_comm_finalize(struct ft_comm *comm); /* flushes, and returns how the communicator ended */
 /* Ends what is pending with FT_ABORTED and tells the peers. Does not wait. */
 void ft_comm_abort(struct ft_comm *comm);
 /* Ends what is pending with FT_REVOKED, on every rank. Does not wait. */
@@ -103,31 +104,34 @@ bool ft_comm_turn(struct ft_comm *comm);            /* one turn; true if somethi
 bool ft_comm_is_active(const struct ft_comm *comm); /* it has something to do */
 void ft_comm_tick(struct ft_comm *comm);            /* the slow part, about once a millisecond */
 void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof);
-/* Ranks known to have failed: agreed, or else as far as this rank can tell. Returns how many;
- * writes at most capacity. */
+/* The ranks that have failed: by agreement, or without one as far as this rank knows. Returns their
+ * number; writes at most capacity. */
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);
 
 /* ---- notices (notice.c) ---------------------------------------------------------------------- */
 
 void ft_notice_reset(struct ft_comm *comm);
-bool ft_notice_turn(struct ft_comm *comm);           /* takes control messages, sends due ones */
-void ft_notice_hear(struct ft_comm *comm, int rank); /* takes those of one rank that are here */
-/* Of its failure somebody has not been told that cannot find it out otherwise. */
+bool ft_notice_turn(struct ft_comm *comm); /* takes control messages, sends due ones */
+void ft_notice_hear(struct ft_comm *comm,
+                    int rank); /* takes the notices of one rank that are here */
+/* True if a rank that cannot find out the failure by itself has not been told yet. */
 bool ft_notice_owes(const struct ft_comm *comm);
-void ft_notice_broadcast(struct ft_comm *comm); /* the comm's failure goes to every rank */
-void ft_notice_announce(struct ft_comm *comm);  /* where we are goes to those we wait for */
+void ft_notice_broadcast(struct ft_comm *comm); /* every rank is told of the failure */
+void ft_notice_announce(struct ft_comm *comm);  /* those we wait for are told where we are */
 void ft_notice_bye(struct ft_comm *comm);       /* to peers with a link, once */
 
 /* ---- the first cause (cause.c) --------------------------------------------------------------- */
 
-/* A turn of a communicator that has failed, and whose users do not know it yet. */
+/* The turn of a failed communicator whose users do not know of the failure yet. */
 void ft_cause_turn(struct ft_comm *comm);
-static inline bool ft_cause_is_open(const struct ft_comm *comm) /* there is such a turn to do */
+static inline bool ft_cause_is_open(
+    const struct ft_comm *comm) /* the users do not know of the failure yet */
 {
     return ft_comm_state(comm) == FT_COMM_ASKING ||
            (ft_comm_state(comm) == FT_COMM_FAILED && comm->failure.verdict == FT_OK);
 }
-/* Whom the rank waits for that keeps this one waiting, and so on, as far as they have said. */
+/* Follows the chain of waits from `rank` as far as ranks have announced it, and returns its last
+ * rank. */
 int ft_cause_of_wait(const struct ft_comm *comm, int rank);
 
 /* ---- init (init.c), split (reshape.c) -------------------------------------------------------- */
@@ -139,13 +143,13 @@ struct ft_init {
     const char *name, *transports; /* NULL: by parameter */
     struct ft_comm_limits limits;
     const atomic_int *cancel;
-    bool joins;               /* a communicator that grows; the id is that of the grow */
+    bool joins;               /* it joins a communicator that grows; the id is that of the grow */
     const int64_t *key;       /* a joiner's rankKey; NULL: none */
     struct ft_device_gpu gpu; /* of the user's thread */
 };
 int ft_init_run(const struct ft_init *init, struct ft_comm **out);
-/* Settings of a communicator that must be the same on all its ranks: into the digest of an
- * endpoint, and as flags whose bitwise AND over the ranks is 0 where they differ. */
+/* The settings of a communicator that must be the same on all its ranks, as part of an endpoint's
+ * digest and as flags. The bitwise AND of the flags of all ranks is 0 where they differ. */
 void ft_endpoint_settings(struct ft_endpoint *endpoint, const struct ft_comm_limits *limits);
 static inline uint64_t ft_settings_flags(const struct ft_comm_limits *limits)
 {
@@ -155,8 +159,8 @@ static inline bool ft_settings_same(uint64_t flags)
 {
     return (flags & 3) && (flags & 12) && (flags & 48);
 }
-/* Everybody's item of `words` 32-bit words, by an AllGather in call order with the communicator's
- * other operations; mine is all[rank * words]. `mark` tells kinds of exchanges apart in
+/* Gathers `words` 32-bit words of each rank by an AllGather, in order with the communicator's other
+ * operations. This rank's words are at all[rank * words]. `mark` tells kinds of exchanges apart in
  * signatures. */
 int ft_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark);
 /* Collective over the parent; *out is NULL without a color. Blocks up to the init bound. */
@@ -165,58 +169,57 @@ int ft_split_run(struct ft_comm *parent, int color, int key, const char *name,
 
 /* ---- policy retry (retry.c) ------------------------------------------------------------------ */
 
-/* of a failed communicator with the policy */
+/* turn of a failed communicator with policy retry */
 bool ft_retry_turn(struct ft_comm *comm);
-/* The view stays as it is from now on: a failure is for good until unpin. Any thread; waits for a
- * retry under way. */
+/* From now until unpin the view does not change, so a failure is final. Any thread may call it. It
+ * waits for a retry that is under way. */
 void ft_retry_pin(struct ft_comm *comm);
 void ft_retry_unpin(struct ft_comm *comm);
 
 /* ---- agreements (agreement.c) ---------------------------------------------------------------- */
 
-/* One agreement of a communicator: membership's state machine and whom it talks to. */
+/* One agreement of a communicator: the state machine of membership and the peers it talks to. */
 struct ft_agreement {
     struct ft_agreement *next;
     uint64_t ctx; /* of the communicator, and its number there, from 1 */
     uint32_t instance;
-    /* ft_agree_state(); release after the consequences were drawn, acquire by the waiting user */
+    /* ft_agree_state(). Written with release after the decision was applied, read with acquire. */
     atomic_int state;
     struct ft_engine *engine;
-    struct ft_comm *comm; /* NULL: closed; kept to answer those that ask late */
+    struct ft_comm *comm; /* NULL: closed; the agreement is kept to answer late questions */
     struct ft_agree *agree;
     int nranks;
     struct ft_peer **peers; /* [nranks], own rank: NULL */
-    unsigned char *known;   /* [nranks] enum ft_evidence as the agreement was last told */
+    unsigned char *known;   /* [nranks] the enum ft_evidence that the agreement was told last */
 };
 
-/* The communicator's next agreement; last_op is at least that of this rank. Blocks within the
- * protocol's bounds. FT_OK and the decision, which lives until the communicator's 15th agreement
- * after it or its end; FT_FENCED: this rank is not part of what was agreed; FT_NOQUORUM, FT_USAGE,
- * FT_ABORTED. */
+/* Runs the communicator's next agreement; last_op is at least that of this rank. Blocks within the
+ * protocol's bounds. Returns FT_OK and the decision, which lives until the communicator's 15th
+ * agreement after this one, or its end; FT_FENCED if the others go on without this rank; or
+ * FT_NOQUORUM, FT_USAGE, FT_ABORTED. */
 int ft_comm_agree(struct ft_comm *comm, const struct ft_agree_input *input,
                   const struct ft_decision **out);
-/* Its parts: this rank comes to the agreement; it is over, or this rank waits no longer
- * (FT_ABORTED, FT_TIMEOUT); what came of it (FT_AGAIN: nothing yet). Only the wait blocks. */
+/* Its three parts. enter: this rank takes part. wait: blocks until the agreement is over or the
+ * rank stops waiting (FT_ABORTED, FT_TIMEOUT). result: the outcome; FT_AGAIN: none yet. */
 int ft_agreement_enter(struct ft_comm *comm, const struct ft_agree_input *input,
                        struct ft_agreement **out);
 int ft_agreement_wait(const struct ft_comm *comm, struct ft_agreement *agreement);
 int ft_agreement_result(const struct ft_comm *comm, const struct ft_agreement *agreement,
                         const struct ft_decision **out);
-/* the caller holds the engine: the next agreement and the child that it makes, by its context,
+/* The caller holds the engine. So the next agreement and the context of the child that it makes
  * belong together, whatever other threads call. */
 int ft_agreement_enter_next_held(struct ft_comm *comm, const struct ft_agree_input *input,
                                  struct ft_agreement **out);
 uint64_t ft_agreement_child_held(const struct ft_comm *comm, enum ft_agree_kind kind);
-/* Enters the agreement of that number; the caller holds the engine.
- * FT_AGREEMENT_RETRY is each context's own of policy retry, apart from those to which users come.
- */
+/* Enters the agreement with that number. The caller holds the engine. FT_AGREEMENT_RETRY is the one
+ * agreement of a context that policy retry uses; users have no part in it. */
 #define FT_AGREEMENT_RETRY UINT32_MAX
 int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
                             const struct ft_agree_input *input, struct ft_agreement **out);
 void ft_agreement_receive(struct ft_engine *engine, struct ft_peer *peer,
                           const struct ft_ctl_in *in);
 void ft_agreement_tick(struct ft_engine *engine);
-/* the communicator closes, or leaves its context for that of its next view */
+/* The communicator closes, or moves to the context of its next view. */
 void ft_agreement_detach(struct ft_comm *comm, bool moves);
 void ft_agreement_close(struct ft_engine *engine);
 

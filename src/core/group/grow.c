@@ -1,12 +1,17 @@
 /*
- * Growing a communicator. One rank of the parent, the root, has made an id and serves the
- * rendezvous; the joiners come there while the parent goes on computing. They learn the survivors,
- * listen on the child's context, connect, and ask every survivor what became of the grow. When all
- * have asked, the root brings their endpoints into an agreement of the parent's ranks: the child
- * comes about on all of them or on none, and any of them can tell the joiners, should the root die.
- * Joiners hear nothing but what was agreed: a rank that fails on its own says that it cannot tell.
- * They have the child when all survivors that live have said so: one alone may have decided with
- * ranks that died, and die before those that live learn it.
+ * Growing a communicator.
+ *
+ * 1. One rank of the parent, the root, makes an id and serves the rendezvous. Joiners come there
+ *    while the parent goes on computing.
+ * 2. A joiner learns who the parent's ranks are, listens on the child's context, connects, and asks
+ *    every rank of the parent how the grow ended.
+ * 3. When all joiners have asked, the root puts their endpoints into an agreement of the parent's
+ *    ranks. So the child is made on all of them or on none, and if the root dies, any of them can
+ *    answer the joiners.
+ * 4. A joiner hears only what was agreed. A rank that fails by itself answers that it cannot tell.
+ * 5. A joiner has the child when all live ranks of the parent have said so. One answer is not
+ * enough: that rank may have decided together with ranks that died, and may die before the live
+ * ones learn the decision.
  */
 #include "core/group/growth.h"
 
@@ -15,8 +20,8 @@
 
 /* ---- the order ------------------------------------------------------------------------------- */
 
-/* Endpoints of all places: first the survivors by their old ranks, then the joiners by the ranks
- * they gave. */
+/* The table of endpoints has the survivors first, by their old ranks, then the joiners, by the
+ * ranks that they gave. */
 static int64_t joiner_key(const struct ft_endpoint *endpoint)
 {
     size_t len;
@@ -28,13 +33,13 @@ static int64_t joiner_key(const struct ft_endpoint *endpoint)
     return key;
 }
 
-/* Places by key; ties by place. */
+/* Sorts places by key; equal keys by place. */
 static void put_in_order(struct ft_growth *growth, const struct ft_decision *decision,
                          const struct ft_endpoint *joiners)
 {
     int n = 0, taken = 0, njoiners = growth->nranks - growth->nold;
     int32_t *order = growth->order;
-    for (int j = 0; j < njoiners; j++) { /* joiners among themselves, at the end */
+    for (int j = 0; j < njoiners; j++) { /* first the joiners, at the end */
         int at = growth->nranks - njoiners + j;
         for (; at > growth->nold &&
                joiner_key(&joiners[order[at - 1] - growth->nold]) > joiner_key(&joiners[j]);
@@ -42,7 +47,7 @@ static void put_in_order(struct ft_growth *growth, const struct ft_decision *dec
             order[at] = order[at - 1];
         order[at] = growth->nold + j;
     }
-    /* then the survivors between them; there is room for each */
+    /* then the survivors are merged in; there is room for each */
     while (taken < decision->nsurvivors) {
         int32_t joiner = n + decision->nsurvivors - taken < growth->nranks
                              ? order[n + decision->nsurvivors - taken]
@@ -82,7 +87,8 @@ int ft_grow_begin(struct ft_comm *parent, const struct ft_grow *how, struct ft_g
     return rc;
 }
 
-/* The endpoints of the parent's ranks, the first one with the facts that joiners need. */
+/* Gathers the endpoints of the parent's ranks. The first one carries the facts that joiners need.
+ */
 int ft_grow_endpoints(struct ft_comm *parent, const struct ft_grow *how,
                       const struct ft_growing *growing, struct ft_endpoint *endpoints)
 {
@@ -112,8 +118,8 @@ int ft_grow_endpoints(struct ft_comm *parent, const struct ft_grow *how,
     return rc;
 }
 
-/* A joiner is an engine of its own. Endpoints come from outside: one with the id of another rank
- * would take that one's place. */
+/* Each joiner must be an engine of its own. Endpoints come from outside; one with another rank's id
+ * would take the place of that rank. */
 static int check_joiners(struct ft_engine *engine, const struct ft_growing *growing)
 {
     for (int i = 0; i < growing->njoiners; i++) {
@@ -124,7 +130,7 @@ static int check_joiners(struct ft_engine *engine, const struct ft_growing *grow
             same++;
         if (peer && peer->users == 0 && same == i)
             continue;
-        engine->hung_up = true; /* nothing else may be known of those before it */
+        engine->hung_up = true; /* peers made before it may not be needed */
         return ft_fail(FT_PROTOCOL, "a joiner's endpoint has the engine of another rank");
     }
     return FT_OK;
@@ -149,8 +155,8 @@ int ft_grow_meet(struct ft_comm *parent, struct ft_growing *growing, const struc
     return learn_joiners(parent->engine, growing);
 }
 
-/* FT_OK: all have asked. The others are told that nothing is known: whether they are still there
- * shows by the link. */
+/* FT_OK: all joiners have asked. Joiners that wait are told that nothing is known yet; the message
+ * also shows whether they are still there. */
 static int look_for(struct ft_engine *engine, const struct ft_growing *growing)
 {
     const struct ft_growth *growth = growing->growth;
@@ -198,7 +204,7 @@ static bool is_met(void *arg)
     return meeting->rc != FT_AGAIN;
 }
 
-/* Joiners get the key of the links with the id. */
+/* Joiners get the key of the links with the id, so the id must carry this job's key. */
 static int check_key(const struct ft_comm *parent, const unsigned char id[FT_UNIQUE_ID_BYTES])
 {
     unsigned char key[FT_KEY_BYTES];
@@ -208,7 +214,8 @@ static int check_key(const struct ft_comm *parent, const unsigned char id[FT_UNI
     return ft_fail(FT_USAGE, "CommGrow: the unique id was made by a communicator of another job");
 }
 
-/* The root waits for the joiners, at most half of the bound that the others have for it. */
+/* The root waits for the joiners, for at most half of the time that the others wait for the root.
+ */
 static int meet_joiners(struct ft_comm *parent, const struct ft_grow *how,
                         struct ft_growing *growing)
 {
@@ -246,7 +253,7 @@ static int enter(struct ft_comm *parent, const struct ft_grow *how, struct ft_gr
                                    .key = how->key,
                                    .blob = blob};
     ft_engine_lock(parent->engine);
-    /* the child's context is that of another agreement */
+    /* the child's context belongs to another agreement */
     if (growing->met == FT_OK && growing->instance != parent->group->agreements + 1) {
         growing->met = FT_USAGE;
         snprintf(growing->why, sizeof growing->why,
@@ -289,7 +296,7 @@ int ft_grow_enter(struct ft_comm *parent, const struct ft_grow *how, struct ft_g
     return rc;
 }
 
-/* All joiners' endpoints, as the root brings them. */
+/* Takes the joiners' endpoints that the root put into the agreement. */
 static int take_endpoints(const struct ft_comm *parent, const struct ft_decision *decision,
                           struct ft_growing *growing)
 {

@@ -1,15 +1,14 @@
 /*
- * The part of a rank that joins a communicator, after the rendezvous: it listens on the child's
- * context, asks the ranks of the parent what became of the grow, and opens the child when all of
- * them that live have said that it came about. Whoever gives up tells the others, who may have the
- * child already.
+ * What a joiner does after the rendezvous. It listens on the child's context, asks the ranks of the
+ * parent how the grow ended, and opens the child when all live ones have said that the child was
+ * made. A joiner that gives up tells the others, because they may have the child already.
  */
 #include "core/group/growth.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define FLUSH_NS 20000000u /* who gives up lets its control messages leave */
+#define FLUSH_NS 20000000u /* a joiner that gives up lets its control messages leave */
 
 static int read_facts(const struct ft_table *table, struct ft_grow_facts *facts)
 {
@@ -51,8 +50,8 @@ int ft_grow_join_begin(struct ft_engine *engine, const struct ft_table *table,
     return rc;
 }
 
-/* FT_OK: all survivors that live have said yes. FT_AGAIN: some that can answer have not; FT_PEER:
- * none can. */
+/* FT_OK: all live survivors have said yes. FT_AGAIN: some that can answer have not answered.
+ * FT_PEER: none can answer. */
 static int look(const struct ft_joining *joining, bool *yes)
 {
     const struct ft_growth *growth = joining->growth;
@@ -68,7 +67,7 @@ static int look(const struct ft_joining *joining, bool *yes)
     return open > 0 ? FT_AGAIN : *yes ? FT_OK : FT_PEER;
 }
 
-/* All that have not said yes, because any may die. */
+/* Asks all that have not said yes, because any of them may die. */
 static void ask(const struct ft_joining *joining)
 {
     struct ft_ctl_head head = {FT_CTL_ASK, 0, joining->growth->ctx};
@@ -80,8 +79,8 @@ static void ask(const struct ft_joining *joining)
     }
 }
 
-/* Those that stay silent are not waited for when another one has said yes, nor when none can be
- * reached. */
+/* When a survivor has said yes, or none can be reached, this rank stops waiting for silent ones
+ * after a time. */
 int ft_grow_join_turn(struct ft_joining *joining)
 {
     struct ft_engine *engine = joining->engine;
@@ -184,7 +183,7 @@ int ft_grow_join(struct ft_engine *engine, const struct ft_init *init, const str
     rc = ft_grow_join_end(&joining, &how, asking.rc, out);
     if (rc == FT_OK)
         return FT_OK;
-    char why[FT_FAIL_BYTES]; /* the turns may have sentences of their own */
+    char why[FT_FAIL_BYTES]; /* the turns may write other sentences */
     snprintf(why, sizeof why, "%s", ft_fail_text());
     ft_engine_wait(engine, has_posted, engine, FLUSH_NS);
     return ft_fail(rc, "%s", why);

@@ -1,7 +1,7 @@
 /*
- * Records of grows, and the questions and answers between joiners and the ranks of the parent. What
- * is received is bytes from outside. Invariant: a joiner hears nothing but what the ranks of the
- * parent agreed on; one that failed on its own says that it will never know.
+ * Records of grows, and the questions and answers between joiners and the ranks of the parent.
+ * Received bytes come from outside and are checked. Invariant: a joiner hears only what the ranks
+ * of the parent agreed on. A rank that failed by itself says that it will never know.
  */
 #include "core/group/growth.h"
 
@@ -10,8 +10,8 @@
 
 #define GROWTHS_KEPT 16 /* outcomes remembered for joiners that ask late */
 
-/* Followed by int32_t order[nranks]. Of nranks 0: this rank does not know, and if status is not
- * FT_AGAIN never will. */
+/* int32_t order[nranks] follows. nranks 0: this rank does not know; with another status than
+ * FT_AGAIN it never will. */
 struct answer {
     int32_t status, nranks;
 };
@@ -88,9 +88,9 @@ void ft_growth_tell(struct ft_engine *engine, struct ft_peer *peer, const struct
                  (growth->agreed ? (size_t)growth->nranks * sizeof(int32_t) : 0);
     unsigned char *bytes = malloc(len);
     if (!bytes)
-        return; /* it asks again */
+        return; /* no memory: the joiner asks again */
     struct answer answer = {growth->status, growth->agreed ? growth->nranks : 0};
-    /* of another id */
+    /* the peer came with another id than the agreed joiners */
     if (growth->status == FT_OK &&
         !ft_growth_has(growth->joiners, growth->nranks - growth->nold, peer->id))
         answer.status = FT_USAGE;
@@ -100,7 +100,7 @@ void ft_growth_tell(struct ft_engine *engine, struct ft_peer *peer, const struct
     free(bytes);
 }
 
-/* The question carries the joiner's endpoint: this rank may never see those that the root has. */
+/* The question carries the joiner's endpoint, because this rank may never get those of the root. */
 static void learn_asker(struct ft_engine *engine, struct ft_peer *peer, const void *data,
                         size_t len_bytes)
 {
@@ -146,7 +146,7 @@ static void take_answer(struct ft_growth *growth, int from, const unsigned char 
     memcpy(&answer, data, sizeof answer);
     bool whole = answer.nranks == growth->nranks && len_bytes == sizeof answer + order_bytes;
     if (answer.status == FT_AGAIN)
-        return; /* the root looks whether this rank is there */
+        return; /* the root only asks whether this rank is there */
     if (answer.nranks == 0)
         growth->told[from] = FT_SAID_NEVER;
     else if (!whole)
@@ -155,7 +155,7 @@ static void take_answer(struct ft_growth *growth, int from, const unsigned char 
         growth->agreed = true;
         atomic_store_explicit(&growth->status, answer.status, memory_order_release);
     } else if (is_permutation(order, growth->nranks)) {
-        /* once: the user's thread may read it by now */
+        /* written once, because the user's thread may already read it */
         if (!growth->ordered)
             memcpy(growth->order, order, order_bytes);
         growth->ordered = true;
@@ -168,7 +168,7 @@ void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struc
 {
     struct ft_growth *growth = find_growth(engine, in->head.ctx);
     if (!growth)
-        return; /* not here yet: the joiner asks again */
+        return; /* this rank has not begun the grow yet: the joiner asks again */
     if (in->head.what == FT_CTL_TELL && growth->joining)
         take_answer(growth, peer->rank, in->data, in->len_bytes);
     if (in->head.what != FT_CTL_ASK || growth->joining)
@@ -177,7 +177,7 @@ void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struc
     take_question(engine, peer, growth);
 }
 
-/* The engines that asked may be forgotten. */
+/* The peers that asked may be freed from now on. */
 static void let_askers_go(struct ft_engine *engine, const struct ft_growth *growth)
 {
     for (int i = 0; i < growth->asked; i++) {
@@ -188,10 +188,10 @@ static void let_askers_go(struct ft_engine *engine, const struct ft_growth *grow
     engine->hung_up = true;
 }
 
-/* A record is dropped when many later ones have come. */
+/* Keeps the record until many later ones have come. */
 void ft_growth_conclude(struct ft_engine *engine, struct ft_growth *growth, int status, bool agreed)
 {
-    char why[FT_FAIL_BYTES]; /* the caller's sentence; the turn may have one of its own */
+    char why[FT_FAIL_BYTES]; /* the caller's sentence; the turn may write another one */
     snprintf(why, sizeof why, "%s", ft_fail_text());
     ft_engine_lock(engine);
     growth->agreed = agreed;

@@ -1,6 +1,6 @@
 /*
- * growth: what the files of a grow share. growth.c holds the records, questions and answers, grow.c
- * the part of the parent's ranks, grow_join.c that of a joiner.
+ * growth: what the files of a grow share. growth.c has the records, questions and answers; grow.c
+ * is the side of the parent's ranks, grow_join.c the side of a joiner.
  */
 #ifndef FT_GROWTH_H
 #define FT_GROWTH_H
@@ -8,44 +8,45 @@
 #include "core/group/group.h"
 
 #define FT_GROW_ASK_NS 20000000u /* between a joiner's questions */
-#define FT_GROW_PART "grow"      /* of the first survivor's endpoint: the facts */
+#define FT_GROW_PART "grow"      /* the part of the first survivor's endpoint with the facts */
 
 struct ft_grow_facts {
     uint64_t ctx, epoch;
     uint32_t nold;
 };
-enum { FT_SAID_NOTHING, FT_SAID_NEVER, FT_SAID_YES }; /* NEVER: it will not know */
+enum { FT_SAID_NOTHING, FT_SAID_NEVER, FT_SAID_YES }; /* NEVER: that rank will never know */
 
 /* A grow that this engine takes part in. */
 struct ft_growth {
     struct ft_growth *next;
     uint64_t ctx;
     int nold, nranks;
-    /* FT_AGAIN: open; FT_OK; or why it failed. Release after what follows, acquire by the waiting
-     * user */
+    /* FT_AGAIN: open; FT_OK; or why it failed. Written with release after the fields below, read
+     * with acquire. */
     atomic_int status;
-    /* engines that have asked; a few more than there are joiners, if users gave two ids */
+    /* number of engines that have asked; more than there are joiners if users gave two ids */
     atomic_int asked;
     uint64_t *askers;    /* [2 * (nranks - nold)] their ids */
-    uint64_t *joiners;   /* [nranks - nold] ids of those agreed on, once status is FT_OK */
+    uint64_t *joiners;   /* [nranks - nold] ids of the agreed joiners, when status is FT_OK */
     int32_t *order;      /* [nranks] places of the table in the child's order */
-    bool ordered;        /* joiner: it is that of the first that said yes */
+    bool ordered;        /* joiner: `order` came with the first yes */
     bool joining;        /* this rank is a joiner; its status is FT_AGAIN or a failure */
-    bool agreed;         /* status is what the ranks of the parent agreed on; set before that */
-    atomic_int heard;    /* joiner: answers that came; release after told and order */
+    bool agreed;         /* status is what the parent's ranks agreed on; written before status */
+    atomic_int heard;    /* joiner: number of answers; written with release after told and order */
     unsigned char *told; /* [nold] joiner: FT_SAID_... */
 };
 
 int ft_growth_open(struct ft_engine *engine, const struct ft_grow_facts *facts, int nranks,
                    bool joining, struct ft_growth **out);
-/* What became of it: those that have asked are told. agreed: on all ranks of the parent alike. */
+/* The grow has ended, and those that asked are told. agreed: the same on all ranks of the parent.
+ */
 void ft_growth_conclude(struct ft_engine *engine, struct ft_growth *growth, int status,
                         bool agreed);
-/* What is known of it, to one rank. The caller holds the engine */
+/* Tells one rank what is known of the grow. The caller holds the engine. */
 void ft_growth_tell(struct ft_engine *engine, struct ft_peer *peer, const struct ft_growth *growth);
 bool ft_growth_has(const uint64_t *ids, int n, uint64_t id);
 
-/* of the table: first the survivors by their old ranks, then the joiners */
+/* A place in the table of endpoints: first the survivors by their old ranks, then the joiners. */
 struct ft_place {
     uint64_t engine, host;
 };

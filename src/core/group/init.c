@@ -35,8 +35,8 @@ static int open_engine(const struct ft_init *init, struct ft_engine **out)
     return ft_rank_open(&config, out);
 }
 
-/* The first context of a job: known before anybody answers, so that no message can come too
- * early. */
+/* The first context of a job. Every rank knows it before anybody answers, so no message can come
+ * too early. */
 static uint64_t first_context(const struct ft_init *init)
 {
     unsigned char key[FT_KEY_BYTES], derived[FT_SECRET_BYTES];

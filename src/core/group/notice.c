@@ -1,7 +1,7 @@
 /*
- * Notices between the ranks of a communicator, on its control channel: FAIL tells why it ended,
- * ANNOUNCE where an operation that does not move is (so that different calls are found even when
- * their messages never meet), BYE that a rank destroyed its end. A notice is bytes from outside:
+ * Notices between the ranks of a communicator, on its control channel. FAIL tells why it ended.
+ * ANNOUNCE tells where an operation that does not move is; so different calls are found even if
+ * their messages never meet. BYE tells that a rank destroyed its end. A notice comes from outside:
  * sizes, ranks and states are checked before use.
  */
 #include "core/group/group.h"
@@ -11,25 +11,26 @@
 enum { TELL_FAIL = 1, TELL_ANNOUNCE = 2, TELL_BYE = 4 };
 
 struct notice {
-    uint32_t what; /* one of the above */
+    uint32_t what; /* a TELL_ value */
     int32_t status;
     int32_t culprit; /* ANNOUNCE: the rank that it waits for */
     uint32_t proof;  /* FAIL: 1: the culprit's process has ended, seen on its host */
-    /* of an operation; BYE: the last agreement whose outcome is known there, and whether that of
-     * policy retry is */
+    /* An operation. BYE: the last agreement whose outcome the sender knows, and whether it knows
+     * that of policy retry. */
     uint64_t seq, sig;
-    uint64_t done;  /* FAIL, BYE: the last operation that is complete there */
-    char text[392]; /* FAIL, BYE: why the communicator ended there */
+    uint64_t done;  /* FAIL, BYE: the last operation that is complete on the sender */
+    char text[392]; /* FAIL, BYE: why the communicator ended on the sender */
 };
 
-/* It cannot find out by itself why this rank ends: it does not see this process's liveness page. */
+/* The peer cannot find out by itself why this rank ends, because it cannot see this process's
+ * liveness page. */
 static bool depends(const struct ft_peer *peer)
 {
     bool hears = peer->rx && peer->rx->state == FT_LINK_UP;
     return !peer->watch.page && peer->state != FT_PEER_DEAD && (peer->tx || hears);
 }
 
-/* It is to blame, and not because it was lost. */
+/* False for the culprit of a failure, if that rank was lost. Nobody need tell it anything. */
 static bool lives_on(const struct ft_comm *comm, int rank)
 {
     const struct ft_failure *failure = &comm->failure;
@@ -60,7 +61,7 @@ void ft_notice_broadcast(struct ft_comm *comm)
     for (int r = 0; r < comm->view.nranks; r++)
         if (lives_on(comm, r))
             queue_notice(comm, r, TELL_FAIL);
-    /* perhaps there is nobody to tell */
+    /* may be 0 */
     atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
 }
 
@@ -104,7 +105,7 @@ static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsig
     }
 }
 
-/* FT_AGAIN: later. Anything else: told, or there is nobody to tell. */
+/* FT_AGAIN: not yet. Any other status: the notice is sent, or cannot be sent. */
 static int send_notice(struct ft_comm *comm, int rank, unsigned what, bool connect)
 {
     struct ft_peer *peer = comm->peers[rank];
@@ -127,8 +128,8 @@ static int send_notice(struct ft_comm *comm, int rank, unsigned what, bool conne
     return FT_OK;
 }
 
-/* Who heard of a failure passes it on to ranks at distances of powers of two: n log n messages, and
- * who told it first may die. */
+/* A rank that hears of a failure passes it on to the ranks at distances of powers of two. That is
+ * n log n messages, and the news survive the death of the first teller. */
 static bool is_relay(const struct ft_comm *comm, int rank)
 {
     int n = comm->view.nranks, distance = (rank - comm->view.rank + n) % n;
@@ -138,7 +139,7 @@ static bool is_relay(const struct ft_comm *comm, int rank)
 static bool send_due_notices(struct ft_comm *comm)
 {
     bool moved = false;
-    bool decided = ft_comm_state(comm) != FT_COMM_ASKING; /* else it is not known why it failed */
+    bool decided = ft_comm_state(comm) != FT_COMM_ASKING; /* while asking, nobody knows the cause */
     for (int r = 0; r < comm->view.nranks && comm->group->notices_left; r++)
         for (unsigned what = TELL_FAIL; comm->group->notices[r] && what <= TELL_BYE; what <<= 1) {
             if (!(comm->group->notices[r] & what) || (what != TELL_ANNOUNCE && !decided))
@@ -187,7 +188,7 @@ static void take_fail(struct ft_comm *comm, int from, const struct notice *notic
             queue_notice(comm, r, TELL_FAIL);
 }
 
-/* Proof of a death travels with the notice, also to those that knew of a failure already. */
+/* Takes the proof of a death, also if this rank already knew of a failure. */
 static void take_proof(struct ft_comm *comm, const struct notice *notice)
 {
     if (notice->proof && notice->culprit >= 0 && notice->culprit < comm->view.nranks &&
@@ -195,8 +196,8 @@ static void take_proof(struct ft_comm *comm, const struct notice *notice)
         ft_peer_move(comm->engine, comm->peers[notice->culprit], FT_PEER_DEAD);
 }
 
-/* What was committed there is committed everywhere, and who said so may be gone when the ranks
- * agree. Nobody can have committed what did not begin here. */
+/* An operation that the sender has committed is committed everywhere, and the sender may be gone
+ * when the ranks agree. Nobody can have committed an operation that has not begun here. */
 static void take_committed(struct ft_comm *comm, const struct notice *notice)
 {
     if (notice->done <= comm->calls.seq && notice->done > comm->group->retry.told_op)

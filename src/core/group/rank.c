@@ -1,6 +1,7 @@
 /*
  * A rank: an engine with all floors, and its turn. The engine collects what happens to peers and
- * what they say; here it is handed to those whom it concerns. Nothing else calls upward.
+ * what they say. This file passes it to the communicators and parts that it concerns. Nothing else
+ * calls upward.
  */
 #include "core/group/group.h"
 #include "core/group/growth.h"
@@ -73,7 +74,7 @@ static void take_news(struct ft_engine *engine)
 static void take_message(struct ft_engine *engine, struct ft_peer *peer, const struct ft_ctl_in *in)
 {
     switch (in->head.what) {
-    case 0: /* unreadable: its sender repeats it */
+    case 0: /* a damaged message; its sender repeats it */
         break;
     case FT_CTL_AGREE:
     case FT_CTL_GONE:
@@ -94,7 +95,8 @@ static void take_message(struct ft_engine *engine, struct ft_peer *peer, const s
     }
 }
 
-/* Takes a few messages of each peer, so that a peer that never stops does not hold the engine. */
+/* Takes only a few messages of each peer, so that a peer that never stops cannot occupy the engine.
+ */
 static bool take_messages(struct ft_engine *engine)
 {
     struct ft_ctl_in in;
@@ -121,7 +123,7 @@ static bool turn_comms(struct ft_engine *engine)
     return moved;
 }
 
-/* Those who are to hear this rank's heartbeats by this communicator. */
+/* Marks the peers that must hear this rank's heartbeats because of this communicator. */
 static void mark_watchers(struct ft_engine *engine, const struct ft_comm *comm)
 {
     int watcher[FT_WATCHERS_MAX];
@@ -139,7 +141,7 @@ static void send_heartbeats(struct ft_engine *engine)
     ft_heartbeat_send(engine);
 }
 
-/* The slow part, at most once a millisecond. */
+/* The slow part of a turn, at most once a millisecond. */
 static void tick(struct ft_engine *engine)
 {
     if (!ft_engine_tick_due(engine))
@@ -154,8 +156,8 @@ static void tick(struct ft_engine *engine)
         ft_agreement_tick(engine);
 }
 
-/* Where nothing comes in and nothing moved a turn ago, the communicators are asked again only every
- * FT_TURNS_OFTEN turns: a waiting thread notices a message the sooner. */
+/* If nothing comes in and nothing moved in the last turn, the communicators get a turn only every
+ * FT_TURNS_OFTEN turns. So a waiting thread notices a message sooner. */
 bool ft_rank_turn(struct ft_engine *engine)
 {
     ft_engine_assert_held(engine);

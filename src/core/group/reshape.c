@@ -1,7 +1,8 @@
 /*
- * How communicators come from others: by split and shrink, over the parent's engine and links. Runs
- * in a user's or helper thread and blocks within the init bound. The child's context is known, and
- * bound, before any rank can know that there is a child: no message of it can come too early.
+ * Split and shrink make communicators from others, over the parent's engine and links. They run in
+ * a user's or helper thread and block within the init bound. Each rank listens on the child's
+ * context before any rank can know that there is a child, so no message of the child can come too
+ * early.
  */
 #include "core/group/group.h"
 
@@ -16,7 +17,7 @@ struct child {
     const struct ft_comm_limits *limits;
 };
 
-/* The child of those members; this rank is one of them. Its context is bound. */
+/* Opens the child of those members. This rank is one of them, and listens on its context. */
 static int open_child(const struct ft_comm *parent, const struct child *child, struct ft_comm **out)
 {
     const struct ft_view *old = &parent->view;
@@ -44,12 +45,12 @@ static int open_child(const struct ft_comm *parent, const struct child *child, s
 
 /* ---- split ----------------------------------------------------------------------------------- */
 
-#define NONE 0 /* settings of a rank that cannot make its child */
+#define NONE 0 /* the settings of a rank that cannot make its child */
 struct choice {
     int32_t color, key, settings;
 };
 
-/* NULL: no memory. */
+/* Returns NULL if memory runs out. */
 static struct ft_stream *begin_exchange(struct ft_comm *comm, int32_t *all, size_t words, int mark)
 {
     struct ft_stream *stream = ft_stream_new();
@@ -92,7 +93,7 @@ static bool before(const struct choice *all, int a, int b)
     return all[a].key != all[b].key ? all[a].key < all[b].key : a < b;
 }
 
-/* Members of my color in order; returns their number. */
+/* Lists the ranks of this rank's color in the child's order. Returns their number. */
 static int members_of(const struct choice *all, int nranks, int rank, int *members)
 {
     int n = 0;
@@ -107,7 +108,7 @@ static int members_of(const struct choice *all, int nranks, int rank, int *membe
     return n;
 }
 
-/* Settings of the child that must be the same on all its ranks. */
+/* Checks the settings that must be the same on all ranks of the child. */
 static int check_settings(const struct ft_comm *parent, const struct choice *all)
 {
     int mine = parent->view.rank;
@@ -131,7 +132,7 @@ static int split(struct ft_comm *parent, int color, int key, const char *name,
     size_t n = (size_t)parent->view.nranks;
     struct choice *all = calloc(n, sizeof *all);
     int *members = calloc(n, sizeof *members);
-    /* the exchange of the n-th child is the n-th, whatever other threads split */
+    /* the n-th exchange belongs to the n-th child, whatever other threads split */
     pthread_mutex_lock(&parent->group->split_lock);
     ft_engine_lock(engine);
     uint32_t child = ++parent->group->children;
@@ -142,7 +143,7 @@ static int split(struct ft_comm *parent, int color, int key, const char *name,
     bool bound = rc == FT_OK;
     struct ft_stream *stream = NULL;
     *out = NULL;
-    if (all) { /* also if this rank cannot go on: the others must not wait for it */
+    if (all) { /* also if this rank cannot go on, because the others wait for its words */
         all[parent->view.rank] = (struct choice){color, key,
                                                  bound ? (int32_t)ft_settings_flags(limits) : NONE};
         stream = begin_exchange(parent, (int32_t *)all, sizeof *all / sizeof(int32_t),
@@ -187,7 +188,7 @@ static bool has_no_work(void *arg)
     return atomic_load_explicit(&((struct ft_comm *)arg)->works.queued, memory_order_acquire) == 0;
 }
 
-/* Operations under way end first: by themselves, or as revoked ones if the caller says so. */
+/* Operations under way end first: by themselves, or with FT_REVOKED if `abort` is set. */
 static int end_pending(struct ft_comm *parent, bool abort)
 {
     if (abort)

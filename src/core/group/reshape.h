@@ -1,12 +1,13 @@
 /*
- * reshape: how communicators come from others. Part of core.h; other folders include that.
+ * reshape: shrink, grow and what joins: how communicators are made from others. Part of core.h,
+ * which other folders include.
  */
 #ifndef FT_RESHAPE_H
 #define FT_RESHAPE_H
 
 #include "core/group/group.h"
 
-/* Shrink: who is left makes a communicator of its own over the links it has. Blocks; see
+/* Shrink: the live ranks make a communicator over the links they have. Blocks; see
  * ftcclCommShrink(). */
 struct ft_shrink {
     const int *exclude; /* [count] ranks to leave out besides the failed ones */
@@ -16,8 +17,8 @@ struct ft_shrink {
     const char *name;
     struct ft_comm_limits limits;
 };
-/* Its two halves, which do not block. Before: the list is good, nothing is pending. Between: the
- * agreement, or rc says why not. */
+/* Its two halves, which do not block. Before the first, the list is checked and nothing is pending.
+ * Between the two is the agreement, or rc says why there is none. */
 struct ft_shrinking {
     uint64_t ctx;
     struct ft_agreement *agreement;
@@ -38,17 +39,18 @@ struct ft_grow {
     struct ft_comm_limits limits;
 };
 int ft_grow_run(struct ft_comm *parent, const struct ft_grow *how, struct ft_comm **out);
-/* Its parts, which do not block. Begin; on the root the rendezvous by the survivors' endpoints,
- * whose table makes it meet the joiners, and FT_AGAIN until each of them asks; enter, with what
- * came of that; the agreement; end, which consumes what begin made. */
+/* Its parts, which do not block: begin; on the root, endpoints (of the survivors, for the
+ * rendezvous), meet (takes the joiners from the rendezvous' table) and met (FT_AGAIN until every
+ * joiner has asked); enter, with the outcome of met; the agreement; end, which frees what begin
+ * made. */
 struct ft_growth;
 struct ft_growing {
     struct ft_growth *growth;
     struct ft_endpoint *joiners; /* [njoiners] once they are known */
     int njoiners;
-    uint32_t instance; /* number of the agreement that the child's context belongs to */
+    uint32_t instance; /* number of the agreement to which the child's context belongs */
     struct ft_agreement *agreement; /* NULL: not entered */
-    int met;                        /* root: how the rendezvous ended, and why */
+    int met;                        /* root: how the rendezvous ended; a sentence says why */
     char why[512];
     uint64_t looked_ns; /* root: when it last looked for them, and how many had asked */
     int asked;
@@ -63,19 +65,19 @@ int ft_grow_enter(struct ft_comm *parent, const struct ft_grow *how, struct ft_g
 int ft_grow_end(struct ft_comm *parent, const struct ft_grow *how, struct ft_growing *growing,
                 int rc, struct ft_comm **out);
 
-/* The part of a joiner, after the rendezvous. Blocks. */
+/* The side of a joiner after the rendezvous. Blocks. */
 struct ft_init;
 int ft_grow_join(struct ft_engine *engine, const struct ft_init *init, const struct ft_table *table,
                  struct ft_comm **out);
-/* Its parts, which do not block: turn is FT_AGAIN until the survivors have answered or none of them
- * can. The table stays in use. */
+/* Its parts, which do not block. turn is FT_AGAIN until the survivors have answered or none of them
+ * can. The table must outlive them. */
 struct ft_joining {
     struct ft_engine *engine;
     const struct ft_table *table;
     struct ft_growth *growth;
     uint64_t epoch, asked_ns;
-    int heard; /* answers that were looked at */
-    /* when the first survivor said yes, or none could answer any more; 0: neither */
+    int heard; /* number of answers that were read */
+    /* when the first survivor said yes or the last could no longer answer; 0: neither */
     uint64_t since_ns;
     size_t endpoint_bytes;
     unsigned char endpoint[FT_ENDPOINT_WIRE_MAX];
@@ -89,15 +91,16 @@ void ft_grow_receive(struct ft_engine *engine, struct ft_peer *peer, const struc
 void ft_grow_close(struct ft_engine *engine);
 #define FT_ENDPOINT_KEY "key" /* part of a joiner's endpoint: its rankKey, if it has one */
 
-/* This rank listened on the context of a child that it will not open: the others, who may have it
- * already, must not wait for it (abandoned.c). Unbinds the context and tells the ranks of the
- * parent. */
+/* This rank listened on the context of a child that it will not open. The others may have the child
+ * already and must not wait for this rank (abandoned.c). Stops listening, and tells the ranks of
+ * the parent. */
 void ft_child_abandon(struct ft_comm *parent, uint64_t ctx);
 void ft_abandoned_tell(struct ft_engine *engine, struct ft_peer *peer,
                        uint64_t ctx); /* the caller holds the engine */
 void ft_abandoned_receive(struct ft_engine *engine, struct ft_peer *peer,
                           const struct ft_ctl_head *head);
-/* a communicator was opened: has one of its ranks given it up? The caller holds the engine */
+/* Fails a communicator that was just opened if one of its ranks has given it up. The caller holds
+ * the engine. */
 void ft_abandoned_check(struct ft_comm *comm);
 
 #endif

@@ -1,20 +1,20 @@
 /*
- * Policy retry: a communicator that loses a rank goes on with the others inside the call. Every
- * collective is followed by a commit round (verify.c), so what is done on one rank has its data on
- * all. The engine itself, without the user, ends what is in flight, agrees with the other ranks on
- * who is left and on the last operation that anybody has committed, and takes the new view under a
- * context of its own: interrupted operations up to that one are done, later ones begin again. Each
- * context has one such agreement, in which every rank of a failed communicator takes part, also one
- * that cannot go on: then nobody does.
+ * Policy retry: a communicator that loses a rank goes on with the others inside the call. A commit
+ * round (verify.c) follows every collective, so when one rank has committed an operation, all ranks
+ * have its data. The engine does the following without the user: it ends what is in flight, agrees
+ * with the other ranks on who is left and on the last operation that any rank has committed, and
+ * takes the new view under a new context. Interrupted operations up to that one are done; later
+ * ones begin again. Each context has one such agreement. Every rank of a failed communicator takes
+ * part. If one of them cannot go on, nobody does.
  */
 #include "core/group/group.h"
 
 #include <string.h>
 
-/* flags of the agreement; the second: for this rank no deadline has passed */
+/* flags of the agreement; NOT_LATE: no deadline has passed on this rank */
 enum { MAY_GO_ON = 1, NOT_LATE = 2 };
 
-/* an aborted communicator waits this long for an agreement that it has entered */
+/* an aborted communicator waits this long for the agreement that it has entered */
 #define LEAVE_NS 1000000000u
 
 static bool is_under_way(const struct ft_comm *comm)
@@ -32,7 +32,7 @@ static bool is_steady(void *arg)
 void ft_retry_pin(struct ft_comm *comm)
 {
     for (bool pinned = !comm->limits.retry; !pinned;) {
-        /* ends with the agreement, which has a bound */
+        /* the agreement has a bound, so this wait has one, too */
         ft_engine_wait(comm->engine, is_steady, comm, 0);
         ft_engine_lock(comm->engine);
         pinned = is_steady(comm);
@@ -78,7 +78,7 @@ static void release_peer(struct ft_engine *engine, struct ft_peer *peer)
         ft_link_drop(engine, peer, peer->tx);
 }
 
-/* The survivors keep their order; the arrays have room. */
+/* The survivors keep their order. The arrays are long enough. */
 static void leave_out_ranks(struct ft_comm *comm, const unsigned char *excluded)
 {
     struct ft_view *view = &comm->view;
@@ -108,7 +108,7 @@ static void leave_out_ranks(struct ft_comm *comm, const unsigned char *excluded)
     atomic_store_explicit(&comm->rank, view->rank, memory_order_relaxed);
 }
 
-/* What the communicator remembers of its ranks and plans. */
+/* Forgets what belongs to the old ranks and plans. */
 static void forget_view(struct ft_comm *comm)
 {
     ft_run_reset(comm);
@@ -142,7 +142,7 @@ static void change_view(struct ft_comm *comm, const struct ft_decision *decision
     ft_comm_move(comm, FT_COMM_OPEN);
 }
 
-/* Who has a rank's commit round complete knows that all have their data: also this one. */
+/* A rank that has completed a commit round knows that all ranks have their data, also this one. */
 static void finish_committed(struct ft_comm *comm, uint64_t last_op)
 {
     for (struct ft_op *op = comm->works.head->ops; op; op = op->next) {
@@ -157,8 +157,8 @@ static void finish_committed(struct ft_comm *comm, uint64_t last_op)
     }
 }
 
-/* The rest of the running work begins again; its deadline only if a rank was lost, so that a link
- * that breaks again and again does not keep it for ever. */
+/* The rest of the running work begins again. Its deadline begins again only if a rank was lost, so
+ * a link that breaks again and again cannot keep the work for ever. */
 static void rewind_work(struct ft_comm *comm, bool shrunk)
 {
     struct ft_work *work = comm->works.head;
@@ -166,7 +166,7 @@ static void rewind_work(struct ft_comm *comm, bool shrunk)
     work->last = NULL;
     if (shrunk)
         work->deadline_ns = 0;
-    ft_lanes_over(comm); /* before the operations go that the lanes were at */
+    ft_lanes_over(comm); /* before the operations of the lanes are freed */
     for (struct ft_op **at = &work->ops, *op; (op = *at) != NULL;) {
         if (op->verifies || op->state == FT_OP_DONE) {
             *at = op->next;
@@ -192,9 +192,9 @@ static void reopen_peer(struct ft_engine *engine, struct ft_peer *peer)
     ft_peer_move(engine, peer, FT_PEER_OPEN);
 }
 
-/* A link that broke between two that live is made anew; one that failed meanwhile is a failure of
- * the new view. What came on it for that view, why its sender left for example, is taken before it
- * goes. */
+/* Makes broken links between live ranks anew. A link that failed meanwhile is a failure of the new
+ * view. What arrived on it for that view, for example why its sender left, is taken before the link
+ * is dropped. */
 static void mend_links(struct ft_comm *comm)
 {
     ft_notice_turn(comm);
@@ -214,7 +214,7 @@ static void mend_links(struct ft_comm *comm)
     }
 }
 
-/* True: something moved. */
+/* Returns true if something moved. */
 static bool go_on(struct ft_comm *comm, const struct ft_decision *decision)
 {
     if (!ft_comm_settle(comm))
