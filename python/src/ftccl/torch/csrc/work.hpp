@@ -8,10 +8,18 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <c10/util/intrusive_ptr.h>
+#include <torch/version.h>
 
 #include <condition_variable>
 #include <deque>
 #include <thread>
+
+/* Virtual functions that torch has since 2.14. */
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 14
+#define FTCCL_SINCE_2_14 override
+#else
+#define FTCCL_SINCE_2_14
+#endif
 
 namespace ftccl_torch {
 
@@ -48,7 +56,7 @@ class Work : public c10d::Work {
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   uint64_t getSequencenumber() const override;
-  std::chrono::milliseconds getTimeout() const override;
+  std::chrono::milliseconds getTimeout() const FTCCL_SINCE_2_14;
 
   bool is_done() const { return done_.load(std::memory_order_acquire); }
   /* Makes the operation progress, at most for `slice`; several threads may do so. */
