@@ -12,12 +12,15 @@ belong to this user: what lies there is loaded as code.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import hashlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -80,6 +83,16 @@ def _cache(name: str) -> Path:
     return folder
 
 
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Other processes wait. The kernel gives this lock back if its owner dies. Until 2.13, torch's own
+    lock is that a file exists; a killed builder leaves it, and others would wait for ever."""
+    with open(folder / "builder", "w", encoding="ascii") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)
+        yield
+
+
 @functools.lru_cache(maxsize=1)
 def load(verbose: bool = False) -> ModuleType:
     """Returns the extension for this torch. Builds it if it is not in the cache, which takes about
@@ -94,15 +107,16 @@ def load(verbose: bool = False) -> ModuleType:
         print("ftccl.torch: building the backend for torch", torch.__version__, "(once)",
               file=sys.stderr)
     try:
-        return cpp_extension.load(
-            name=name,
-            sources=[str(path) for path in _files() if path.suffix == ".cpp"],
-            extra_cflags=["-O2", "-g0", *include],
-            extra_ldflags=[*libraries, *(f"-Wl,-rpath,{path}" for path in folders)],
-            build_directory=str(folder),
-            with_cuda=False,
-            verbose=verbose,
-        )
+        with _alone(folder):
+            return cpp_extension.load(
+                name=name,
+                sources=[str(path) for path in _files() if path.suffix == ".cpp"],
+                extra_cflags=["-O2", "-g0", *include],
+                extra_ldflags=[*libraries, *(f"-Wl,-rpath,{path}" for path in folders)],
+                build_directory=str(folder),
+                with_cuda=False,
+                verbose=verbose,
+            )
     except (RuntimeError, OSError, ImportError) as error:
         raise BuildError(f"ftccl.torch: the backend could not be built: {error}") from error
 

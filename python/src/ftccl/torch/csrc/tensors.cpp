@@ -108,7 +108,8 @@ static bool is_bitwise(c10d::ReduceOp::RedOpType op) {
 }
 
 static double factor_of(const char* call, const c10d::ReduceOp& op) {
-  auto* supplement = dynamic_cast<c10d::PreMulSumSupplement*>(op.supplement_.get());
+  /* its only name until 2.13 */
+  auto* supplement = dynamic_cast<c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
   TORCH_CHECK_VALUE(supplement, "ftccl: ", call, ": PREMUL_SUM without its factor");
   return supplement->tensor_factor.defined() ? supplement->tensor_factor.item<double>()
                                              : supplement->double_factor;
