@@ -133,6 +133,21 @@ def refused(rank, size, path):
     dist.destroy_process_group()
 
 
+def again(rank, size, path):
+    """The last rank comes before rank 0, which only then can write to the store."""
+    come = path + ".last"
+    if rank == size - 1:
+        open(come, "w").close()
+    while rank == 0 and not os.path.exists(come):
+        pass
+    start(rank, size, path)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == size
+    dist.barrier()
+    os._exit(0)  # as one that is killed: the store keeps all that was written
+
+
 def reconfigured(rank, size, path):
     store = start(rank, size, path, enable_reconfigure=True)
 
@@ -179,6 +194,13 @@ def reconfigured(rank, size, path):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_group(name, size, tmp_path):
     run(name, size, tmp_path, [0] * size)
+
+
+def test_start_over_the_store_of_an_earlier_start(tmp_path):
+    for _ in range(2):
+        run("again", 3, tmp_path, [0] * 3)
+        assert os.path.exists(tmp_path / "store"), "the second start shall find what the first one left"
+        os.unlink(tmp_path / "store.last")
 
 
 @pytest.mark.parametrize("size", [3, 4])

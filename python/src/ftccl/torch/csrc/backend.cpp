@@ -1,5 +1,7 @@
 #include "backend.hpp"
 
+#include "exchange.hpp"
+
 #include <algorithm>
 
 namespace ftccl_torch {
@@ -7,23 +9,6 @@ namespace ftccl_torch {
 namespace {
 
 constexpr int kBarrierTag = -0x7fffff01;
-constexpr const char* kIdKey = "ftccl_id";
-
-ftcclUniqueId exchange_id(Store& store, int rank, Milliseconds timeout) {
-  ftcclUniqueId id;
-  if (rank == 0) {
-    check(ftcclGetUniqueId(&id), "making an id");
-    auto* bytes = reinterpret_cast<uint8_t*>(&id);
-    store.set(kIdKey, std::vector<uint8_t>(bytes, bytes + sizeof id));
-    return id;
-  }
-  store.wait({kIdKey}, timeout);
-  std::vector<uint8_t> bytes = store.get(kIdKey);
-  TORCH_CHECK_VALUE(bytes.size() == sizeof id, "ftccl: the store has ", bytes.size(),
-                    " bytes as the group's id, not ", sizeof id);
-  std::copy(bytes.begin(), bytes.end(), reinterpret_cast<uint8_t*>(&id));
-  return id;
-}
 
 } // namespace
 
@@ -73,8 +58,8 @@ Backend::Backend(const c10::intrusive_ptr<Store>& store, int rank, int size, std
       group_(std::move(group)) {
   Bound bound = Bound::after(timeout, &aborted_);
   Settings settings{timeout};
-  communicator_ = Communicator::init(size, exchange_id(*store, rank, timeout), rank, settings,
-                                     bound);
+  communicator_ = Communicator::init(size, exchange_id(*store, rank, size, bound), rank,
+                                     settings, bound);
   settings.concurrent = true;
   mailbox_ = std::make_shared<Mailbox>(communicator_->split(settings, bound));
   init();
