@@ -1,7 +1,7 @@
 # The Python package. With --with-python, `make install` installs it for that interpreter, built against the library that has just been
 # installed; a build below DESTDIR cannot be used yet, so there it is left to whoever installs the package.
 python_dist = python/MANIFEST.in python/README.md python/ftccl_build.py python/pyproject.toml python/setup.py \
-	python/examples/all_reduce.py python/examples/digits.py python/examples/elastic_torchrun.py python/examples/torchft_ddp.py python/src/ftccl/__init__.py python/src/ftccl/_buffers.py python/src/ftccl/_communicator.py \
+	python/examples/all_reduce.py python/examples/ddp_reconfigure.py python/examples/digits.py python/examples/elastic_torchrun.py python/examples/torchft_ddp.py python/src/ftccl/__init__.py python/src/ftccl/_buffers.py python/src/ftccl/_communicator.py \
 	python/src/ftccl/_config.py python/src/ftccl/_errors.py python/src/ftccl/_ftccl.pyi python/src/ftccl/_launch.py \
 	python/src/ftccl/_lib.py python/src/ftccl/_lifetime.py python/src/ftccl/_memory.py python/src/ftccl/_operations.py \
 	python/src/ftccl/_stream.py python/src/ftccl/_version.py python/src/ftccl/_waits.py python/src/ftccl/py.typed \
