@@ -2,7 +2,8 @@
 EXTRA_DIST += tests/python/conftest.py tests/python/ranks.py tests/python/run.sh tests/python/test_bad_input.py \
 	tests/python/test_build.py tests/python/test_collectives.py tests/python/test_endings.py tests/python/test_failures.py \
 	tests/python/test_launch.py tests/python/test_streams.py tests/python/test_torch_backend.py \
-	tests/python/test_torch_reconfigure.py tests/python/test_torchft.py tests/python/test_torchrun.py
+	tests/python/test_torch_build.py tests/python/test_torch_reconfigure.py tests/python/test_torchft.py \
+	tests/python/test_torchrun.py
 check-python: all
 	top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' FT_SANITIZER='$(FT_SANITIZER)' \
 		$(SHELL) $(top_srcdir)/tests/python/run.sh || [ $$? -eq 77 ]
