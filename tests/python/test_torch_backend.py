@@ -1,6 +1,8 @@
 """Properties: the c10d backend "ftccl" gives what torch.distributed promises: collectives of all types, messages with
-tags in any order, DDP; failures name the rank; a group that is reconfigured shrinks, grows, merges and survives SIGKILL.
-Method: ranks as processes of this file over a FileStore; the expected values are computed from the ranks."""
+tags in any order, DDP, events for the profiler; failures name the rank, and time limits are kept; a group that is reconfigured
+shrinks, grows, merges and survives SIGKILL. Method: ranks as processes of this file over a FileStore, or as threads; the
+expected values are computed from the ranks."""
+import concurrent.futures
 import datetime
 import os
 import signal
@@ -148,6 +150,80 @@ def again(rank, size, path):
     os._exit(0)  # as one that is killed: the store keeps all that was written
 
 
+def events(profile, name):
+    return [event for event in profile.function_events if event.name == name]
+
+
+def coalesced(rank, size, path):
+    start(rank, size, path)
+    group = dist.group.WORLD
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        outs = [torch.empty(size), torch.empty(2 * size)]
+        group.allgather_into_tensor_coalesced(outs, [torch.full((n,), float(rank)) for n in (1, 2)]).wait()
+        lists = [[torch.empty(2), torch.empty(3).t()] for _ in range(size)]
+        dist.all_gather_coalesced(lists, [torch.full((n,), float(rank)) for n in (2, 3)])
+        for dtype in (torch.float32, torch.int16):  # the second is reduced by the ranks themselves
+            parts = [torch.empty(1, dtype=dtype), torch.empty(2, dtype=dtype)]
+            group.reduce_scatter_tensor_coalesced(parts, [torch.full((n * size,), rank + 1, dtype=dtype) for n in (1, 2)],
+                                                    dist.ReduceScatterOptions()).wait()
+            assert [t.tolist() for t in parts] == [[size * (size + 1) / 2] * n for n in (1, 2)], dtype
+        sums = [torch.full((n,), rank + 1) for n in (1, 4)]
+        dist.all_reduce_coalesced(sums)
+    assert [t.tolist() for t in outs] == [[r for r in range(size) for _ in range(n)] for n in (1, 2)]
+    assert [[t.tolist() for t in one] for one in lists] == [[[r] * n for n in (2, 3)] for r in range(size)]
+    assert [t.tolist() for t in sums] == [[size * (size + 1) // 2] * n for n in (1, 4)]
+    found = {name: [event.input_shapes for event in events(profile, "ftccl:" + name)]
+             for name in ("all_gather_single", "all_gather", "reduce_scatter_single", "all_reduce")}
+    assert found == {"all_gather_single": [[[1], [2]]], "all_gather": [[[2], [3]]], "all_reduce": [[[1], [4]]],
+                     "reduce_scatter_single": [[[size], [2 * size]]] * 2}, found
+    dist.destroy_process_group()
+
+
+def profiled(rank, size, path):
+    start(rank, size, path)
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        if rank == 0:
+            dist.recv(torch.empty(3), 1)
+            dist.recv(torch.empty(2))
+        elif rank == 1:
+            dist.send(torch.ones(3), 0)
+            dist.send(torch.ones(2), 0)
+        dist.barrier()
+    found = {name: [event.input_shapes for event in events(profile, "ftccl:" + name)]
+             for name in ("send", "recv", "recvAnySource", "barrier")}
+    expected = [{"send": [], "recv": [[[3]]], "recvAnySource": [[[2]]]}, {"send": [[[3]], [[2]]], "recv": [], "recvAnySource": []}]
+    if rank < 2:
+        assert found == dict(expected[rank], barrier=[[]]), found
+    assert all(event.is_async for event in events(profile, "ftccl:send"))
+    dist.destroy_process_group()
+
+
+def late(rank, size, path):
+    store = start(rank, size, path)
+    soon = datetime.timedelta(milliseconds=300)
+    if rank == 0:
+        with pytest.raises(RuntimeError, match=r"Timed out waiting 300ms"):
+            dist.group.WORLD.barrier(timeout=soon).wait()
+        with pytest.raises(RuntimeError, match=r"Rank 0 timed out in monitoredBarrier after 300 ms: Rank.* 1.* failed to pass"):
+            dist.monitored_barrier(timeout=soon)
+        store.set("late", "1")
+    else:
+        if rank > 1:
+            with pytest.raises(RuntimeError, match="Rank %d successfully reached monitoredBarrier.*from rank 0" % rank):
+                dist.monitored_barrier(timeout=soon)
+        store.wait(["late"])
+    dist.distributed_c10d._set_pg_timeout(soon)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=5))
+    if rank == 0:
+        with pytest.raises(RuntimeError, match=r"Timed out waiting 300ms"):
+            dist.barrier()
+        with pytest.raises(RuntimeError, match=r"Timed out waiting: rank 0 waits for rank"):
+            dist.barrier(group)
+        store.set("later", "1")
+    store.wait(["later"])
+    dist.group.WORLD.abort()
+
+
 def reconfigured(rank, size, path):
     store = start(rank, size, path, enable_reconfigure=True)
 
@@ -190,7 +266,32 @@ def reconfigured(rank, size, path):
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["collectives", "messages", "ddp", "refused"])
+def came_back(rank, size, path):
+    store = start(rank, size, path, enable_reconfigure=True)
+
+    def become(uuid, ranks):
+        store.set("%d_%d" % (uuid, rank), dist._get_reconfigure_handle())
+        handles = [store.get("%d_%d" % (uuid, r)).decode() for r in ranks]
+        dist._reconfigure(uuid, handles, timeout=datetime.timedelta(seconds=60)).wait()
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        assert x.item() == len(ranks)
+
+    everybody = list(range(size))
+    become(1, everybody)
+    for uuid in (2, 3):
+        dist.barrier()
+        if rank == size - 1:
+            dist.group.WORLD.shutdown()
+        else:
+            with pytest.raises(RuntimeError, match="Connection closed by peer.*lost rank %d" % (size - 1)):
+                while True:
+                    dist.all_reduce(torch.ones(1))
+        become(uuid, everybody)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["collectives", "messages", "ddp", "refused", "coalesced", "profiled", "late"])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_group(name, size, tmp_path):
     run(name, size, tmp_path, [0] * size)
@@ -208,9 +309,44 @@ def test_reconfigure(size, tmp_path):
     if not hasattr(dist, "_reconfigure"):
         pytest.skip("this torch has no reconfigure")
     run("reconfigured", size, tmp_path, [-signal.SIGKILL] + [0] * (size - 1))
+    run("came_back", size, tmp_path / "back", [0] * size)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_reconfigure_of_threads(size):
+    """Each rank is a thread with a backend of its own; handles go from one to the other in memory."""
+    if not hasattr(dist, "_reconfigure"):
+        pytest.skip("this torch has no reconfigure")
+    make = ftccl_torch.build.load().create
+    ranks = [make(None, 0, 1, "threads", datetime.timedelta(seconds=30), True) for _ in range(size)]
+    options = torch._C._distributed_c10d.ReconfigureOptions()
+
+    def become(uuid, members):
+        options.uuid, options.handles = uuid, [ranks[r].get_reconfigure_handle() for r in members]
+
+        def rank(r):
+            ranks[r].reconfigure(options).wait()
+            x = torch.full((3,), float(r))
+            ranks[r].allreduce([x]).wait()
+            return x.tolist()
+
+        with concurrent.futures.ThreadPoolExecutor(len(members)) as pool:
+            assert list(pool.map(rank, members)) == [[float(sum(members))] * 3] * len(members)
+
+    become(1, range(size))
+    become(2, range(size - 1))
+    become(3, list(range(size))[::-1])
+
+
+def test_ninja_is_found_beside_the_interpreter(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with ftccl_torch.build._ninja_on_path():
+        folders = os.environ["PATH"].split(os.pathsep)
+    assert os.path.dirname(sys.executable) in folders and os.environ["PATH"] == "/nowhere"
 
 
 def run(name, size, folder, ends):
+    folder.mkdir(exist_ok=True)
     ftccl_torch.build.load()  # once, before the ranks need it
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     ranks = [subprocess.Popen([sys.executable, __file__, name, str(rank), str(size), str(folder / "store")],

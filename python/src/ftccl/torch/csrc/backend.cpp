@@ -12,15 +12,17 @@ constexpr int kBarrierTag = -0x7fffff01;
 
 } // namespace
 
-/* f is called with the stream of the work. Outputs that are not contiguous get their values from
- * stand-ins when the work is done. */
+/* Its steps are enqueued as one group on the stream of the work. Outputs that are not contiguous
+ * get their values from stand-ins when the work is done. */
 struct Backend::Call {
+  using Step = std::function<ftcclResult_t(ftcclComm_t, ftcclStream_t)>;
+
   const char* name;
   c10d::OpType type;
   Milliseconds timeout;
   Tensors inputs, results; /* as the user gave them */
   Tensors keeps{};
-  std::function<ftcclResult_t(ftcclComm_t, ftcclStream_t)> f{};
+  std::vector<Step> steps{};
   std::function<void()> deliver{};
 
   Tensor input(const Tensor& tensor) {
@@ -43,6 +45,28 @@ struct Backend::Call {
       target.copy_(tensor);
     return target;
   }
+  /* Where a collective puts one block for each of the tensors: in them, if they are one piece. */
+  Tensor blocks(const Tensors& outputs) {
+    auto one = as_one(outputs);
+    Tensor all = one ? *one
+                     : at::empty({static_cast<int64_t>(outputs.size()), outputs[0].numel()},
+                                 outputs[0].options());
+    keeps.push_back(all);
+    if (!one)
+      then([all, outputs] {
+        for (size_t i = 0; i < outputs.size(); i++)
+          outputs[i].copy_(all[static_cast<int64_t>(i)].view(outputs[i].sizes()));
+      });
+    return all;
+  }
+  ftcclResult_t enqueue(ftcclComm_t comm, ftcclStream_t stream) const {
+    if (steps.size() == 1)
+      return steps[0](comm, stream);
+    ftcclGroupStart();
+    for (const Step& step : steps)
+      step(comm, stream);
+    return ftcclGroupEnd();
+  }
   void then(std::function<void()> next) {
     deliver = [first = std::move(deliver), next = std::move(next)] {
       if (first)
@@ -58,6 +82,7 @@ Backend::Backend(const c10::intrusive_ptr<Store>& store, int rank, int size, std
       group_(std::move(group)) {
   Bound bound = Bound::after(timeout, &aborted_);
   Settings settings{timeout};
+  made_with_ = timeout;
   communicator_ = Communicator::init(size, exchange_id(*store, rank, size, bound), rank,
                                      settings, bound);
   settings.concurrent = true;
@@ -96,8 +121,8 @@ Title Backend::title(const char* call) {
 /* The library keeps the time limit with which the communicator was made; any other is kept by
  * whoever waits. */
 Limit Backend::limit(Milliseconds timeout) const {
-  bool own = timeout != c10d::kUnsetTimeout && timeout != options_->timeout;
-  return {own ? timeout : options_->timeout, own};
+  Milliseconds wanted = timeout == c10d::kUnsetTimeout ? options_->timeout : timeout;
+  return {wanted, wanted != made_with_};
 }
 
 Communicator& Backend::communicator() {
@@ -145,7 +170,7 @@ Backend::Pointer Backend::submit(Call&& call) {
   work->keeps.insert(work->keeps.end(), call.inputs.begin(), call.inputs.end());
   work->deliver = std::move(call.deliver);
   communicator().enqueue(call.name, [&](ftcclComm_t comm) {
-    return call.f(comm, work->stream.handle());
+    return call.enqueue(comm, work->stream.handle());
   });
   keep(work);
   return work;
@@ -177,9 +202,9 @@ Backend::Pointer Backend::broadcast(Tensors& tensors, const c10d::BroadcastOptio
   check_root(call.name, opts.rootRank, size_);
   Elements e = movable(rank_ == opts.rootRank ? call.input(tensors[0]) : call.output(tensors[0]));
   int root = static_cast<int>(opts.rootRank);
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return ftcclBroadcast(e.data, e.data, e.count, e.type, root, comm, stream);
-  };
+  });
   return submit(std::move(call));
 }
 
@@ -215,10 +240,10 @@ Backend::Pointer Backend::reduce_here(Call&& call, const Tensor& output, const c
   Tensor all = here ? at::empty(shape, input.options()) : Tensor();
   void* to = here ? all.data_ptr() : nullptr;
   call.keeps.push_back(all);
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return root < 0 ? ftcclAllGather(e.data, to, e.count, e.type, comm, stream)
                     : ftcclGather(e.data, to, e.count, e.type, root, comm, stream);
-  };
+  });
   if (here)
     call.deliver = [all, op, output]() mutable { output.copy_(reduce_locally(all.unbind(0), op)); };
   return submit(std::move(call));
@@ -232,33 +257,30 @@ Backend::Pointer Backend::allreduce(Tensors& tensors, const c10d::AllreduceOptio
   if (plan.local)
     return reduce_here(std::move(call), tensors[0], opts.reduceOp, -1);
   Elements e = plan.elements;
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return with_operator(plan, comm, [&](ftcclRedOp_t op) {
       return ftcclAllReduce(e.data, e.data, e.count, e.type, op, comm, stream);
     });
-  };
+  });
   return submit(std::move(call));
 }
 
 Backend::Pointer Backend::allreduce_coalesced(Tensors& tensors,
                                               const c10d::AllreduceCoalescedOptions& opts) {
   TORCH_CHECK_VALUE(!tensors.empty(), "ftccl: allreduce_coalesced: no tensors");
-  Call call{"allreduce_coalesced", c10d::OpType::COALESCED, opts.timeout, tensors, tensors};
-  std::vector<Reduction> plans;
+  Call call{"allreduce_coalesced", c10d::OpType::ALLREDUCE_COALESCED, opts.timeout, tensors,
+            tensors};
   for (const Tensor& tensor : tensors) {
-    plans.push_back(plan_reduction(call.name, call.both(tensor), opts.reduceOp));
-    TORCH_CHECK_TYPE(!plans.back().local, "ftccl: allreduce_coalesced: tensors of type ",
+    Reduction plan = plan_reduction(call.name, call.both(tensor), opts.reduceOp);
+    TORCH_CHECK_TYPE(!plan.local, "ftccl: allreduce_coalesced: tensors of type ",
                      tensor.scalar_type(), " can only be reduced one by one with this operator");
-  }
-  call.f = [plans](ftcclComm_t comm, ftcclStream_t stream) {
-    ftcclGroupStart();
-    for (const Reduction& plan : plans)
-      with_operator(plan, comm, [&](ftcclRedOp_t op) {
+    call.steps.push_back([plan](ftcclComm_t comm, ftcclStream_t stream) {
+      return with_operator(plan, comm, [&](ftcclRedOp_t op) {
         const Elements& e = plan.elements;
         return ftcclAllReduce(e.data, e.data, e.count, e.type, op, comm, stream);
       });
-    return ftcclGroupEnd();
-  };
+    });
+  }
   return submit(std::move(call));
 }
 
@@ -272,11 +294,11 @@ Backend::Pointer Backend::reduce(Tensors& tensors, const c10d::ReduceOptions& op
   if (plan.local)
     return reduce_here(std::move(call), tensors[0], opts.reduceOp, root);
   Elements e = plan.elements;
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return with_operator(plan, comm, [&](ftcclRedOp_t op) {
       return ftcclReduce(e.data, e.data, e.count, e.type, op, root, comm, stream);
     });
-  };
+  });
   return submit(std::move(call));
 }
 
@@ -295,29 +317,41 @@ static void check_list(const char* call, const std::vector<at::Tensor>& list,
   }
 }
 
-/* Where a collective puts one block for each of the tensors: in them, if they are one piece. */
-static at::Tensor stand_in(const std::vector<at::Tensor>& outputs, std::function<void()>* after) {
-  if (auto one = as_one(outputs))
-    return *one;
-  at::Tensor all = at::empty({static_cast<int64_t>(outputs.size()), outputs[0].numel()},
-                             outputs[0].options());
-  *after = [all, outputs] {
-    for (size_t i = 0; i < outputs.size(); i++)
-      outputs[i].copy_(all[static_cast<int64_t>(i)].view(outputs[i].sizes()));
-  };
-  return all;
+void Backend::add_gather_single(Call& call, Tensor& output, Tensor& input) {
+  check_same_type(call.name, output, input);
+  check_count(call.name, "the output", output.numel(), input.numel() * size_);
+  Elements from = movable(call.input(input)), to = movable(call.output(output));
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
+    return ftcclAllGather(from.data, to.data, from.count, from.type, comm, stream);
+  });
 }
 
 Backend::Pointer Backend::_allgather_base(Tensor& output, Tensor& input,
                                           const c10d::AllgatherOptions& opts) {
   Call call{"all_gather_single", c10d::OpType::_ALLGATHER_BASE, opts.timeout, {input}, {output}};
-  check_same_type(call.name, output, input);
-  check_count(call.name, "the output", output.numel(), input.numel() * size_);
-  Elements from = movable(call.input(input)), to = movable(call.output(output));
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
-    return ftcclAllGather(from.data, to.data, from.count, from.type, comm, stream);
-  };
+  add_gather_single(call, output, input);
   return submit(std::move(call));
+}
+
+Backend::Pointer Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                          const c10d::AllgatherOptions& opts) {
+  Call call{"all_gather_single_coalesced", c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED,
+            opts.timeout, inputs, outputs};
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ftccl: ", call.name, ": ", outputs.size(),
+                    " outputs for ", inputs.size(), " inputs");
+  for (size_t i = 0; i < inputs.size(); i++)
+    add_gather_single(call, outputs[i], inputs[i]);
+  return submit(std::move(call));
+}
+
+void Backend::add_gather(Call& call, const Tensors& outputs, const Tensor& input) {
+  check_list(call.name, outputs, input, size_);
+  Elements from = movable(call.input(input));
+  Tensor all = call.blocks(outputs);
+  void* to = all.data_ptr();
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
+    return ftcclAllGather(from.data, to, from.count, from.type, comm, stream);
+  });
 }
 
 Backend::Pointer Backend::allgather(TensorLists& outputs, Tensors& inputs,
@@ -325,49 +359,27 @@ Backend::Pointer Backend::allgather(TensorLists& outputs, Tensors& inputs,
   check_one("all_gather", "input", inputs.size());
   check_one("all_gather", "lists of output", outputs.size());
   Call call{"all_gather", c10d::OpType::ALLGATHER, opts.timeout, inputs, outputs[0]};
-  check_list(call.name, outputs[0], inputs[0], size_);
-  Elements from = movable(call.input(inputs[0]));
-  Tensor all = stand_in(outputs[0], &call.deliver);
-  call.keeps.push_back(all);
-  void* to = all.data_ptr();
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
-    return ftcclAllGather(from.data, to, from.count, from.type, comm, stream);
-  };
+  add_gather(call, outputs[0], inputs[0]);
   return submit(std::move(call));
 }
 
-/* One work for several calls that follow each other on the communicator. */
-#define EACH(NAME, TYPE, TIMEOUT, COUNT, CALL)                                                \
-  std::vector<WorkPointer> works;                                                             \
-  for (size_t i = 0; i < (COUNT); i++)                                                        \
-    works.push_back(c10::dynamic_intrusive_pointer_cast<Work>(CALL));                         \
-  return c10::make_intrusive<WorkList>(title(NAME), TYPE, std::move(works), limit(TIMEOUT))
-
 Backend::Pointer Backend::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                               const c10d::AllgatherOptions& opts) {
-  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_),
-                    "ftccl: allgather_coalesced: ", outputs.size(), " lists in a group of ",
-                    size_);
-  for (const Tensors& list : outputs)
-    TORCH_CHECK_VALUE(list.size() == inputs.size(), "ftccl: allgather_coalesced: a list of ",
+  Call call{"allgather_coalesced", c10d::OpType::ALLGATHER_COALESCED, opts.timeout, inputs, {}};
+  TORCH_CHECK_VALUE(outputs.size() == static_cast<size_t>(size_), "ftccl: ", call.name, ": ",
+                    outputs.size(), " lists in a group of ", size_);
+  for (const Tensors& list : outputs) {
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), "ftccl: ", call.name, ": a list of ",
                       list.size(), " tensors for ", inputs.size(), " inputs");
-  auto one = [&](size_t i) {
-    TensorLists output(1);
+    call.results.insert(call.results.end(), list.begin(), list.end());
+  }
+  for (size_t i = 0; i < inputs.size(); i++) {
+    Tensors output;
     for (const Tensors& list : outputs)
-      output[0].push_back(list[i]);
-    Tensors input{inputs[i]};
-    return allgather(output, input, opts);
-  };
-  EACH("allgather_coalesced", c10d::OpType::ALLGATHER_COALESCED, opts.timeout, inputs.size(),
-       one(i));
-}
-
-Backend::Pointer Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                                          const c10d::AllgatherOptions& opts) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ftccl: all_gather_single_coalesced: ",
-                    outputs.size(), " outputs for ", inputs.size(), " inputs");
-  EACH("all_gather_single_coalesced", c10d::OpType::COALESCED, opts.timeout, inputs.size(),
-       _allgather_base(outputs[i], inputs[i], opts));
+      output.push_back(list[i]);
+    add_gather(call, output, inputs[i]);
+  }
+  return submit(std::move(call));
 }
 
 Backend::Pointer Backend::gather(TensorLists& outputs, Tensors& inputs,
@@ -384,13 +396,11 @@ Backend::Pointer Backend::gather(TensorLists& outputs, Tensors& inputs,
   if (here) {
     check_list(call.name, outputs[0], inputs[0], size_);
     call.results = outputs[0];
-    Tensor all = stand_in(outputs[0], &call.deliver);
-    call.keeps.push_back(all);
-    to = all.data_ptr();
+    to = call.blocks(outputs[0]).data_ptr();
   }
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return ftcclGather(from.data, to, from.count, from.type, root, comm, stream);
-  };
+  });
   return submit(std::move(call));
 }
 
@@ -421,42 +431,52 @@ Backend::Pointer Backend::scatter(Tensors& outputs, TensorLists& inputs,
     call.keeps.push_back(flattened(inputs[0]));
     from = call.keeps.back().data_ptr();
   }
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return ftcclScatter(from, to.data, to.count, to.type, root, comm, stream);
-  };
+  });
   return submit(std::move(call));
+}
+
+/* The ranks exchange their blocks, and each reduces its own. */
+void Backend::add_reduce_scatter_here(Call& call, Tensor& output, const Tensor& in,
+                                      const c10d::ReduceOp& op) {
+  Tensor all = at::empty({size_, output.numel()}, in.options());
+  Elements from = movable(in);
+  size_t count = from.count / static_cast<size_t>(size_);
+  void* to = all.data_ptr();
+  call.keeps.push_back(all);
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
+    return ftcclAlltoAll(from.data, to, count, from.type, comm, stream);
+  });
+  call.then([all, output, op]() mutable {
+    output.copy_(reduce_locally(all.unbind(0), op).view(output.sizes()));
+  });
+}
+
+void Backend::add_reduce_scatter(Call& call, Tensor& output, Tensor& input,
+                                 const c10d::ReduceOp& op) {
+  check_same_type(call.name, output, input);
+  check_count(call.name, "the input", input.numel(), output.numel() * size_);
+  Tensor in = call.input(input);
+  Reduction plan = plan_reduction(call.name, in, op);
+  check_tensor(call.name, output);
+  if (plan.local)
+    return add_reduce_scatter_here(call, output, in, op);
+  Elements from = plan.elements;
+  void* to = call.output(output).data_ptr();
+  size_t count = from.count / static_cast<size_t>(size_);
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
+    return with_operator(plan, comm, [&](ftcclRedOp_t o) {
+      return ftcclReduceScatter(from.data, to, count, from.type, o, comm, stream);
+    });
+  });
 }
 
 Backend::Pointer Backend::_reduce_scatter_base(Tensor& output, Tensor& input,
                                                const c10d::ReduceScatterOptions& opts) {
   Call call{"reduce_scatter_single", c10d::OpType::_REDUCE_SCATTER_BASE, opts.timeout, {input},
             {output}};
-  check_same_type(call.name, output, input);
-  check_count(call.name, "the input", input.numel(), output.numel() * size_);
-  Tensor in = call.input(input), out = call.output(output);
-  Reduction plan = plan_reduction(call.name, in, opts.reduceOp);
-  if (plan.local) {
-    Tensor all = at::empty({size_, out.numel()}, in.options());
-    Elements block = movable(out);
-    const void* from = in.data_ptr();
-    void* to = all.data_ptr();
-    call.keeps.push_back(all);
-    call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
-      return ftcclAlltoAll(from, to, block.count, block.type, comm, stream);
-    };
-    call.deliver = [all, output, op = opts.reduceOp]() mutable {
-      output.copy_(reduce_locally(all.unbind(0), op).view(output.sizes()));
-    };
-    return submit(std::move(call));
-  }
-  Elements from = plan.elements;
-  void* to = out.data_ptr();
-  size_t count = from.count / static_cast<size_t>(size_);
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
-    return with_operator(plan, comm, [&](ftcclRedOp_t op) {
-      return ftcclReduceScatter(from.data, to, count, from.type, op, comm, stream);
-    });
-  };
+  add_reduce_scatter(call, output, input, opts.reduceOp);
   return submit(std::move(call));
 }
 
@@ -471,10 +491,13 @@ Backend::Pointer Backend::reduce_scatter(Tensors& outputs, TensorLists& inputs,
 
 Backend::Pointer Backend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::ReduceScatterOptions& opts) {
-  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ftccl: reduce_scatter_single_coalesced: ",
-                    outputs.size(), " outputs for ", inputs.size(), " inputs");
-  EACH("reduce_scatter_single_coalesced", c10d::OpType::COALESCED, opts.timeout, inputs.size(),
-       _reduce_scatter_base(outputs[i], inputs[i], opts));
+  Call call{"reduce_scatter_single_coalesced", c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
+            opts.timeout, inputs, outputs};
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ftccl: ", call.name, ": ", outputs.size(),
+                    " outputs for ", inputs.size(), " inputs");
+  for (size_t i = 0; i < inputs.size(); i++)
+    add_reduce_scatter(call, outputs[i], inputs[i], opts.reduceOp);
+  return submit(std::move(call));
 }
 
 namespace {
@@ -521,7 +544,7 @@ Backend::Pointer Backend::alltoall_base(Tensor& output, Tensor& input,
   Elements from = movable(in), to = movable(out);
   size_t bytes = in.element_size();
   int size = size_;
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     ftcclGroupStart();
     for (int r = 0; r < size; r++) {
       auto k = static_cast<size_t>(r);
@@ -531,7 +554,7 @@ Backend::Pointer Backend::alltoall_base(Tensor& output, Tensor& input,
                 receives.count[k] * unit, to.type, r, comm, stream);
     }
     return ftcclGroupEnd();
-  };
+  });
   return submit(std::move(call));
 }
 
@@ -548,7 +571,7 @@ Backend::Pointer Backend::alltoall(Tensors& outputs, Tensors& inputs,
     check_same_type(call.name, tensor, inputs[0]);
     to.push_back(movable(call.output(tensor)));
   }
-  call.f = [from, to](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([from, to](ftcclComm_t comm, ftcclStream_t stream) {
     ftcclGroupStart();
     for (size_t r = 0; r < from.size(); r++) {
       int peer = static_cast<int>(r);
@@ -556,7 +579,7 @@ Backend::Pointer Backend::alltoall(Tensors& outputs, Tensors& inputs,
       ftcclRecv(to[r].data, to[r].count, to[r].type, peer, comm, stream);
     }
     return ftcclGroupEnd();
-  };
+  });
   return submit(std::move(call));
 }
 
@@ -565,9 +588,9 @@ Backend::Pointer Backend::barrier(const c10d::BarrierOptions& opts) {
   Tensor one = at::zeros({1}, at::kByte);
   call.keeps.push_back(one);
   Elements e = movable(one);
-  call.f = [=](ftcclComm_t comm, ftcclStream_t stream) {
+  call.steps.push_back([=](ftcclComm_t comm, ftcclStream_t stream) {
     return ftcclAllReduce(e.data, e.data, e.count, e.type, ftcclMax, comm, stream);
-  };
+  });
   return submit(std::move(call));
 }
 
@@ -613,8 +636,9 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_r
     try {
       mailbox().receive(title(), byte, 0, kBarrierTag, limit)->wait();
     } catch (const c10::Error& error) {
-      fail("[Rank " + std::to_string(rank_) + "]: Rank 0 did not complete monitoredBarrier in " +
-           std::to_string(timeout.count()) + " ms: " + error.what_without_backtrace());
+      std::string me = std::to_string(rank_);
+      fail("[Rank " + me + "]: Rank " + me + " successfully reached monitoredBarrier, but " +
+           "received errors while waiting for send/recv from rank 0: " + error.what_without_backtrace());
     }
     return;
   }
@@ -631,8 +655,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_r
     }
   }
   if (count > 0)
-    fail("[Rank 0]: Rank" + std::string(count > 1 ? "s " : " ") + missing +
-         " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) + " ms");
+    fail("[Rank 0]: Rank 0 timed out in monitoredBarrier after " + std::to_string(timeout.count()) +
+         " ms: Rank" + (count > 1 ? "s " : " ") + missing + " failed to pass monitoredBarrier");
   for (int r = 1; r < size_; r++)
     mailbox().send(title(), byte, r, kBarrierTag, limit)->wait();
 }
@@ -713,7 +737,8 @@ void Backend::abort() {
   wait_for_pending();
 }
 
-/* Collectives that were called are done first; receives that nobody answered are given up. */
+/* Collectives that were called are done first; receives that nobody answered are given up. A group
+ * that can be reconfigured comes back as a process without one. */
 void Backend::shutdown() {
   if (aborted_ || !communicator_)
     return;
@@ -729,6 +754,8 @@ void Backend::shutdown() {
   mailbox_->close();
   communicator_->destroy();
   wait_for_pending();
+  std::lock_guard<std::mutex> handle_lock(handle_mutex_);
+  token_ = "-";
 }
 
 } // namespace ftccl_torch

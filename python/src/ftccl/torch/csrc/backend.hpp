@@ -95,7 +95,10 @@ class Backend : public c10d::Backend {
   Mailbox& mailbox();
   Pointer submit(Call&&);
   Pointer reduce_here(Call&&, const Tensor& output, const c10d::ReduceOp&, int root);
-  Pointer gather_to(Call&&, const Tensors& outputs, int root);
+  void add_gather(Call&, const Tensors& outputs, const Tensor& input);
+  void add_gather_single(Call&, Tensor& output, Tensor& input);
+  void add_reduce_scatter(Call&, Tensor& output, Tensor& input, const c10d::ReduceOp&);
+  void add_reduce_scatter_here(Call&, Tensor& output, const Tensor& input, const c10d::ReduceOp&);
   void keep(const WorkPointer&);
   void wait_for_pending();
   bool has_pending();
@@ -113,6 +116,7 @@ class Backend : public c10d::Backend {
   std::shared_ptr<Mailbox> mailbox_;
   std::atomic<uint64_t> sequence_{0}, messages_{0};
   std::atomic<bool> aborted_{false};
+  Milliseconds made_with_{0}; /* the time limit of the communicator's operations */
 
   const bool reconfigurable_ = false;
   const std::string process_ = random_name();

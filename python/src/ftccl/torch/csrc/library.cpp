@@ -10,8 +10,20 @@
 
 namespace ftccl_torch {
 
+/* What programs look for that were written for other backends, before the library's own sentence. */
+static const char* words_of(ftcclResult_t result) {
+  switch (result) {
+  case ftcclTimeout:
+    return "Timed out waiting";
+  case ftcclRemoteError:
+    return "Connection closed by peer";
+  default:
+    return ftcclGetErrorString(result);
+  }
+}
+
 std::string sentence(ftcclResult_t result, ftcclComm_t comm) {
-  std::string text = ftcclGetErrorString(result);
+  std::string text = words_of(result);
   const char* why = ftcclGetLastError(comm);
   if (why && *why)
     text += std::string(": ") + why;

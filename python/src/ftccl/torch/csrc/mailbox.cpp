@@ -13,7 +13,7 @@ namespace ftccl_torch {
 
 ReceiveWork::ReceiveWork(Title title, at::Tensor to, int from, int tag, Limit limit,
                          std::shared_ptr<Mailbox> owner)
-    : Work(std::move(title), from < 0 ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV, {},
+    : Work(std::move(title), from < 0 ? c10d::OpType::RECVANYSOURCE : c10d::OpType::RECV, {to},
            {to}, limit),
       tensor(to), target(contiguous_output("recv", to)), wanted_source(from), wanted_tag(tag),
       mailbox(std::move(owner)) {}

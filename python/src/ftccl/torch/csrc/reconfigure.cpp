@@ -189,6 +189,7 @@ Backend::Pointer Backend::reconfigure(const c10d::ReconfigureOptions& opts) {
   }
   if (me == plan.leader && id_used_)
     drop_handle();
+  made_with_ = settings.timeout;
   leave_group();
   adopt(plan, me, opts.uuid, std::move(next), std::move(mailbox));
   return c10::make_intrusive<WorkList>(title("reconfigure"), c10d::OpType::UNKNOWN,

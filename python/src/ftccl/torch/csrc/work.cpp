@@ -18,9 +18,51 @@ std::string Title::text() const {
          std::to_string(sequence) + " of group " + (group.empty() ? "?" : group);
 }
 
+/* What the profiler calls an operation; null: it is not recorded. */
+static const char* profiled_name(c10d::OpType type) {
+  switch (type) {
+  case c10d::OpType::BROADCAST:
+    return "ftccl:broadcast";
+  case c10d::OpType::ALLREDUCE:
+  case c10d::OpType::ALLREDUCE_COALESCED:
+    return "ftccl:all_reduce";
+  case c10d::OpType::REDUCE:
+    return "ftccl:reduce";
+  case c10d::OpType::ALLGATHER:
+  case c10d::OpType::ALLGATHER_COALESCED:
+    return "ftccl:all_gather";
+  case c10d::OpType::_ALLGATHER_BASE:
+  case c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED:
+    return "ftccl:all_gather_single";
+  case c10d::OpType::GATHER:
+    return "ftccl:gather";
+  case c10d::OpType::SCATTER:
+    return "ftccl:scatter";
+  case c10d::OpType::REDUCE_SCATTER:
+    return "ftccl:reduce_scatter";
+  case c10d::OpType::_REDUCE_SCATTER_BASE:
+  case c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED:
+    return "ftccl:reduce_scatter_single";
+  case c10d::OpType::ALLTOALL:
+    return "ftccl:all_to_all";
+  case c10d::OpType::ALLTOALL_BASE:
+    return "ftccl:all_to_all_single";
+  case c10d::OpType::SEND:
+    return "ftccl:send";
+  case c10d::OpType::RECV:
+    return "ftccl:recv";
+  case c10d::OpType::RECVANYSOURCE:
+    return "ftccl:recvAnySource";
+  case c10d::OpType::BARRIER:
+    return "ftccl:barrier";
+  default:
+    return nullptr;
+  }
+}
+
 Work::Work(Title title, c10d::OpType type, std::vector<at::Tensor> inputs,
            std::vector<at::Tensor> results, Limit limit)
-    : c10d::Work(title.rank, type, (std::string("ftccl:") + title.call).c_str(),
+    : c10d::Work(title.rank, type, profiled_name(type),
                  std::optional<std::vector<at::Tensor>>(std::move(inputs))),
       title_(std::move(title)), results_(std::move(results)), limit_(limit),
       created_(Clock::now()) {}
@@ -43,8 +85,9 @@ std::exception_ptr Work::exception() const {
 
 bool Work::wait(Milliseconds timeout) {
   auto end = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
-  if (limit_.own)
-    end = std::min(end, created_ + limit_.time);
+  bool own = limit_.own && created_ + limit_.time < end;
+  if (own)
+    end = created_ + limit_.time;
   while (!is_done()) {
     Milliseconds slice = kSlice;
     if (end != Clock::time_point::max())
@@ -53,7 +96,8 @@ bool Work::wait(Milliseconds timeout) {
     if (is_done())
       break;
     if (Clock::now() >= end)
-      fail(title_.text() + " timed out; it is not done, and goes on");
+      fail(title_.text() + ": Timed out waiting " +
+           std::to_string((own ? limit_.time : timeout).count()) + "ms; it is not done, and goes on");
     check_signals();
   }
   std::lock_guard<std::mutex> lock(mutex_);
