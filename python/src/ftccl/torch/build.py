@@ -20,6 +20,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -40,6 +41,7 @@ def _pkg_config(*options: str) -> list[str]:
     if prefix:
         old = environment.get("PKG_CONFIG_PATH", "")
         environment["PKG_CONFIG_PATH"] = f"{prefix}/lib/pkgconfig:{old}"
+        options = (f"--define-variable=prefix={prefix}", *options)  # it may have been moved there
     try:
         out = subprocess.run(["pkg-config", *options, "ftccl"], env=environment, check=True,
                              capture_output=True, text=True).stdout
@@ -61,8 +63,9 @@ def _files() -> list[Path]:
     return sorted(path for path in _SOURCES.iterdir() if path.suffix in (".cpp", ".hpp"))
 
 
-def _name(include: list[str]) -> str:
-    digest = hashlib.sha256(torch.__version__.encode() + sys.version.encode())
+def _name(include: list[str], libraries: list[str]) -> str:
+    """The library's place belongs to it, which the binary keeps."""
+    digest = hashlib.sha256(" ".join([torch.__version__, sys.version, *libraries]).encode())
     for folder in [option[2:] for option in include if option.startswith("-I")] or ["/usr/include"]:
         header = Path(folder) / "ftccl.h"
         if header.exists():
@@ -93,6 +96,19 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _ninja_on_path() -> Iterator[None]:
+    """torch calls ninja by its name. pip puts it beside the interpreter, whose folder is on the path
+    only where a virtual environment is activated."""
+    path = os.environ.get("PATH", os.defpath)
+    os.environ["PATH"] = os.pathsep.join([path, sysconfig.get_path("scripts"),
+                                          os.path.dirname(sys.executable)])
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = path
+
+
 @functools.lru_cache(maxsize=1)
 def load(verbose: bool = False) -> ModuleType:
     """Returns the extension for this torch. Builds it if it is not in the cache, which takes about
@@ -101,13 +117,13 @@ def load(verbose: bool = False) -> ModuleType:
 
     include, libraries = _pkg_config("--cflags"), _pkg_config("--libs")
     folders = [option[2:] for option in libraries if option.startswith("-L")]
-    name = _name(include)
+    name = _name(include, libraries)
     folder = _cache(name)
     if not (folder / f"{name}.so").exists():
         print("ftccl.torch: building the backend for torch", torch.__version__, "(once)",
               file=sys.stderr)
     try:
-        with _alone(folder):
+        with _alone(folder), _ninja_on_path():
             return cpp_extension.load(
                 name=name,
                 sources=[str(path) for path in _files() if path.suffix == ".cpp"],
