@@ -101,10 +101,9 @@ Backend::Backend(int rank, int size, std::string group, Milliseconds timeout)
 
 Backend::~Backend() {
   try {
-    aborted_ = true;
     if (id_)
       ftcclUniqueIdRelease(&*id_);
-    leave_group();
+    leave_group(); /* in order, if nothing is under way: peers may be in the last operation still */
   } catch (const std::exception& error) {
     TORCH_WARN("ftccl: while the group ended: ", error.what());
   }

@@ -37,7 +37,10 @@ void ReceiveWork::drive(Milliseconds slice) {
       if (mailbox->peers_[static_cast<size_t>(r)].into.get() == this)
         from = r;
     if (from >= 0 && mailbox->peers_[static_cast<size_t>(from)].stream) {
-      mailbox->peers_[static_cast<size_t>(from)].stream->wait(Milliseconds(1));
+      auto result = mailbox->peers_[static_cast<size_t>(from)].stream->wait(Milliseconds(1));
+      /* The stream tells it once. */
+      if (result != ftcclSuccess && result != ftcclInProgress)
+        mailbox->fail_all("receiving from rank " + std::to_string(from) + ": " + sentence(result));
       continue;
     }
     lock.unlock();
