@@ -31,13 +31,13 @@ class Wrapped(groups.ProcessGroupWrapper):
 
 
 class Baby(groups.ProcessGroupBaby):
-    def __init__(self, timeout):
+    def __init__(self, timeout=60 * SECOND):
         # Its process imports torch, which takes longer than the tests allow where others work on the machine, too.
         super().__init__(timeout if timeout < SECOND else max(timeout, 60 * SECOND))
 
     @classmethod
     def _create_pg(cls, store, rank, world_size):
-        return make_group(store, rank, world_size, 10 * SECOND)
+        return make_group(store, rank, world_size, 60 * SECOND)
 
     def getBackendName(self):
         return "torchft-baby-ftccl"
