@@ -138,12 +138,17 @@ typedef struct {
      * each other in call order: see ftcclSend(). 0: call order, as in NCCL. The same on all
      * ranks. */
     int64_t concurrentP2p;
+    /* Silence of a rank, of which no heartbeat comes, after which operations that are under way
+     * fail with ftcclRemoteError: its process is stopped, or its host cannot be reached. All ranks
+     * must send heartbeats. 0: never; operations wait until their deadline. */
+    int64_t silenceMs;
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                 \
     {                                                                                             \
         sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, \
             FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,       \
-            FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF        \
+            FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,       \
+            FTCCL_OPTION_UNDEF                                                                    \
     }
 #define FTCCL_POLICY_REPORT 0
 #define FTCCL_POLICY_RETRY 1

@@ -101,6 +101,8 @@ static int take_bounds(struct ft_comm_limits *limits, const ftcclOptions_t *o)
         rc = take_bound("suspectMs", o->suspectMs, 50, &limits->suspect_ms);
     if (rc == FT_OK)
         rc = take_bound("heartbeatMs", o->heartbeatMs, 0, &limits->heartbeat_ms);
+    if (rc == FT_OK)
+        rc = take_bound("silenceMs", o->silenceMs, 0, &limits->silence_ms);
     return rc;
 }
 
@@ -199,6 +201,7 @@ static void take_defaults(struct ftcclComm *to)
     to->limits.hold = is_chosen(FT_PARAM_ON_FAILURE, "FTCCL_ON_FAILURE", "hold", "release");
     to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
     to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
+    to->limits.silence_ms = ft_param_int(FT_PARAM_SILENCE_MS);
     to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
     to->rank_key = FTCCL_OPTION_UNDEF;
     to->name[0] = to->transports[0] = '\0';

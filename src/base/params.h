@@ -21,6 +21,8 @@
       "agreement goes on without it")                                                              \
     X(HEARTBEAT_MS, "FTCCL_HEARTBEAT_MS", INT, 250, 0, 60000, "ms", "",                            \
       "interval between heartbeats, which a rank sends to log2(n) others; 0: never")               \
+    X(SILENCE_MS, "FTCCL_SILENCE_MS", INT, 0, 0, 3600000, "ms", "",                                \
+      "silence of a rank's heartbeats after which operations under way fail; 0: never")            \
     X(FAILURE_POLICY, "FTCCL_FAILURE_POLICY", STR, "report", 0, 0, "", "",                         \
       "retry: AllReduce, Reduce and Broadcast go on with the live ranks inside the call; the "     \
       "same on all ranks")                                                                         \

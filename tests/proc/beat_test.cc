@@ -1,8 +1,8 @@
 /*
  * Property: a rank that is stopped while nothing happens is suspected by its watchers, and no
- * longer when it goes on. A suspicion ends nothing. No other rank is suspected, not even one that
- * has no reason to send heartbeats any more. Method: ranks as processes, SIGSTOP and SIGCONT, and
- * what they write into their logs.
+ * longer when it goes on. A suspicion ends nothing; with a limit of silence it ends an operation.
+ * No other rank is suspected, not even one that has no reason to send heartbeats any more. Method:
+ * ranks as processes, SIGSTOP and SIGCONT, and what they write into their logs.
  */
 #include <poll.h>
 #include <signal.h>
@@ -117,6 +117,44 @@ TEST_P(Beat, StoppedIsSuspectedAndHeardAgain)
         unlink(log[r].c_str());
     }
     rmdir(folder);
+}
+
+/* Rank 0 does not watch rank 1, and is told. The deadline of the operation is a minute. Rank 1 is
+ * stopped before it has sent a heartbeat, if the machine is not too busy. */
+TEST_P(Beat, SilenceEndsAnOperation)
+{
+    const size_t n = 4, stopped = 1;
+    ftcclUniqueId id;
+    ASSERT_OK(ftcclGetUniqueId(&id));
+    std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()},
+                                           {"FTCCL_HEARTBEAT_MS", "50"},
+                                           {"FTCCL_SUSPECT_MS", "500"},
+                                           {"FTCCL_SILENCE_MS", "1000"}};
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    for (size_t r = 0; r < n; r++)
+        rank.push_back(std::make_unique<proc::Child>(
+            "quiet", std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r)},
+            env));
+    for (auto &child : rank)
+        EXPECT_EQ(child->line(), "sum 4");
+    rank[stopped]->signal(SIGSTOP);
+    double start = proc::now();
+    for (size_t r = 0; r < n; r++)
+        if (r != stopped)
+            rank[r]->tell("more");
+    for (size_t r = 0; r < n; r++) {
+        std::string line = r == stopped ? "" : rank[r]->line();
+        EXPECT_TRUE(r == stopped ||
+                    line.find("; rank 1 has sent no heartbeat for ") != std::string::npos)
+            << "rank " << r << ": " << line;
+    }
+    EXPECT_LT(proc::now() - start, 30);
+    printf("%s: told by all after %.0f ms\n", GetParam(), (proc::now() - start) * 1e3);
+    rank[stopped]->signal(SIGCONT);
+    for (auto &child : rank)
+        child->tell("end");
+    for (size_t r = 0; r < n; r++)
+        EXPECT_EQ(rank[r]->wait(), 0) << "rank " << r;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Beat, testing::Values("shm", "tcp"),

@@ -14,6 +14,7 @@ class Config:
     preserve_input: buffers that are both input and output are restored after a failure. verify: checksums, and ranks
     compare results. rank_key: orders the ranks of a shrunk or grown communicator. min_ranks: with fewer live ranks a
     shrink fails for good. heartbeat_ms, suspect_ms: interval, and silence after which a host is suspected.
+    silence_ms: silence of a rank's heartbeats after which operations under way fail; 0: never.
     retry: a communicator that loses a rank repeats the operation without it. hold_streams: what streams of a GPU do on
     a failure. concurrent_p2p: the communicator is for sends and receives only, and those on different streams do not
     wait for each other. name: in logs. net_name: the only transport between machines. traffic_class: TOS byte of TCP.
@@ -30,6 +31,7 @@ class Config:
     retry: Optional[bool] = None
     hold_streams: Optional[bool] = None
     concurrent_p2p: Optional[bool] = None
+    silence_ms: Optional[int] = None
     name: Optional[str] = None
     net_name: Optional[str] = None
     traffic_class: Optional[int] = None
@@ -38,7 +40,7 @@ class Config:
 _options = {"op_timeout_ms": "opTimeoutMs", "init_timeout_ms": "initTimeoutMs", "preserve_input": "preserveInput",
             "verify": "verify", "rank_key": "rankKey", "min_ranks": "minRanks", "heartbeat_ms": "heartbeatMs",
             "suspect_ms": "suspectMs", "retry": "failurePolicy", "hold_streams": "onFailure",
-            "concurrent_p2p": "concurrentP2p"}
+            "concurrent_p2p": "concurrentP2p", "silence_ms": "silenceMs"}
 
 
 class Struct:

@@ -1,7 +1,8 @@
 /*
  * Heartbeats. Every rank tells about log2(n) other ranks of each of its communicators that it is
  * alive. A rank that does not hear an expected heartbeat suspects the sender. A suspicion ends
- * nothing: it is evidence for agreements and a hint for people. If no operation has made a link,
+ * nothing by itself: it is evidence for agreements, a hint for people, and what option silenceMs
+ * counts from. If no operation has made a link,
  * heartbeats make one when the communicator has lived for one period. A rank that has no more
  * reason to send says so once.
  */
@@ -78,6 +79,14 @@ void ft_heartbeat_send(struct ft_engine *engine)
     ft_engine_assert_held(engine);
     send_beats(engine);
     look_for_silence(engine);
+}
+
+uint64_t ft_heartbeat_silence_ms(const struct ft_engine *engine, const struct ft_peer *peer,
+                                 uint64_t since_ns)
+{
+    const struct ft_pulse *pulse = &peer->heartbeat.pulse;
+    uint64_t heard_ns = pulse->watched ? pulse->heard_ns : ft_max(pulse->heard_ns, since_ns);
+    return (engine->detect.running_ns - heard_ns) / 1000000;
 }
 
 void ft_heartbeat_receive(struct ft_engine *engine, struct ft_peer *peer,

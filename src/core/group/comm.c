@@ -115,6 +115,7 @@ static int attach(struct ft_comm *comm)
                                              comm->view.nranks, comm->view.rank, comm->name)
                     : -1;
     comm->opened_ns = ft_now_ns(engine->env);
+    comm->opened_running_ns = engine->detect.running_ns;
     comm->next = engine->run->comms;
     engine->run->comms = comm;
     engine->users++;
@@ -293,6 +294,27 @@ static void take_back_wait(struct ft_comm *comm)
 {
     comm->group->said_wait = -1;
     ft_notice_announce(comm);
+}
+
+static void fail_if_silent(struct ft_comm *comm, int rank)
+{
+    char what[256];
+    struct ft_peer *peer = comm->peers[rank];
+    uint64_t ms = ft_heartbeat_silence_ms(comm->engine, peer, comm->opened_running_ns);
+    if (ms < (uint64_t)comm->limits.silence_ms || comm->group->gone[rank].left)
+        return;
+    peer->heartbeat.suspected = true;
+    ft_work_waits_for(comm, what, sizeof what);
+    ft_comm_lost(comm, FT_PEER, rank, "%s; rank %d has sent no heartbeat for %llu ms", what, rank,
+                 (unsigned long long)ms);
+}
+
+void ft_comm_watch_silence(struct ft_comm *comm)
+{
+    int watched[FT_WATCHERS_MAX];
+    int n = ft_detect_watched(comm->view.nranks, comm->view.rank, watched, FT_WATCHERS_MAX);
+    for (int i = 0; i < n && comm->works.head && comm->failure.status == FT_OK; i++)
+        fail_if_silent(comm, watched[i]);
 }
 
 /* Looks at deadlines, and tells peers of an operation that does not move. */

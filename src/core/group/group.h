@@ -103,6 +103,7 @@ void ft_comm_close(struct ft_comm *comm);
 bool ft_comm_turn(struct ft_comm *comm);            /* one turn; true if something moved */
 bool ft_comm_is_active(const struct ft_comm *comm); /* it has something to do */
 void ft_comm_tick(struct ft_comm *comm);            /* the slow part, about once a millisecond */
+void ft_comm_watch_silence(struct ft_comm *comm);   /* after each round of heartbeats */
 void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof);
 /* The ranks that have failed: by agreement, or without one as far as this rank knows. Returns their
  * number; writes at most capacity. */

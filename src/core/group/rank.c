@@ -139,6 +139,9 @@ static void send_heartbeats(struct ft_engine *engine)
         if (engine->ticked_ns - comm->opened_ns >= engine->detect.beat_ns)
             mark_watchers(engine, comm);
     ft_heartbeat_send(engine);
+    for (struct ft_comm *comm = engine->run->comms; comm; comm = comm->next)
+        if (comm->limits.silence_ms > 0)
+            ft_comm_watch_silence(comm);
 }
 
 /* The slow part of a turn, at most once a millisecond. */

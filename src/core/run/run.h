@@ -195,7 +195,7 @@ struct ft_lanes {
 #include "core/run/fast_path.h"
 
 struct ft_comm_limits {
-    int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms;
+    int64_t op_timeout_ms, init_timeout_ms, suspect_ms, min_ranks, heartbeat_ms, silence_ms;
     bool preserve_input, verify, retry, hold;
     bool concurrent; /* sends and receives only, which do not wait for each other */
 };
@@ -294,7 +294,7 @@ struct ft_comm {
     atomic_int refs;
     atomic_int state; /* enum ft_comm_state. Only ft_comm_move() changes it. Relaxed. */
     uint64_t ctx;
-    uint64_t opened_ns;
+    uint64_t opened_ns, opened_running_ns; /* the latter by the engine's heartbeats */
     char name[32];
     struct ft_view view;    /* owns its arrays */
     struct ft_peer **peers; /* [nranks]; NULL for this rank */
