@@ -47,6 +47,8 @@ struct Backend::Call {
   }
   /* Where a collective puts one block for each of the tensors: in them, if they are one piece. */
   Tensor blocks(const Tensors& outputs) {
+    for (const Tensor& each : outputs)
+      check_output(name, each);
     auto one = as_one(outputs);
     Tensor all = one ? *one
                      : at::empty({static_cast<int64_t>(outputs.size()), outputs[0].numel()},
@@ -80,6 +82,7 @@ Backend::Backend(const c10::intrusive_ptr<Store>& store, int rank, int size, std
                  Milliseconds timeout)
     : c10d::Backend(rank, size), store_(store), options_(c10::make_intrusive<GroupOptions>(timeout)),
       group_(std::move(group)) {
+  watch_forks();
   Bound bound = Bound::after(timeout, &aborted_);
   Settings settings{timeout};
   made_with_ = timeout;
@@ -93,6 +96,7 @@ Backend::Backend(const c10::intrusive_ptr<Store>& store, int rank, int size, std
 Backend::Backend(int rank, int size, std::string group, Milliseconds timeout)
     : c10d::Backend(rank, size), options_(c10::make_intrusive<GroupOptions>(timeout)),
       group_(std::move(group)), reconfigurable_(true) {
+  watch_forks();
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
   options_->enable_reconfigure = true;
 #endif
@@ -100,6 +104,10 @@ Backend::Backend(int rank, int size, std::string group, Milliseconds timeout)
 }
 
 Backend::~Backend() {
+  if (is_fork()) {
+    new std::deque<WorkPointer>(std::move(pending_)); /* in use by operations of the parent */
+    return;
+  }
   try {
     if (id_)
       ftcclUniqueIdRelease(&*id_);
@@ -125,6 +133,7 @@ Limit Backend::limit(Milliseconds timeout) const {
 }
 
 Communicator& Backend::communicator() {
+  check_fork();
   if (!communicator_)
     fail("ftccl: group " + group_ + " has no members yet: reconfigure it first");
   if (aborted_)
@@ -138,7 +147,7 @@ Mailbox& Backend::mailbox() {
 }
 
 c10d::ErrorType Backend::getError() {
-  switch (communicator_ && !aborted_ ? communicator_->error() : ftcclSuccess) {
+  switch (communicator_ && !aborted_ && !is_fork() ? communicator_->error() : ftcclSuccess) {
   case ftcclSuccess:
     return c10d::ErrorType::SUCCESS;
   case ftcclTimeout:
@@ -168,7 +177,7 @@ Backend::Pointer Backend::submit(Call&& call) {
   work->keeps = std::move(call.keeps);
   work->keeps.insert(work->keeps.end(), call.inputs.begin(), call.inputs.end());
   work->deliver = std::move(call.deliver);
-  communicator().enqueue(call.name, [&](ftcclComm_t comm) {
+  communicator().enqueue([&] { return work->text(); }, [&](ftcclComm_t comm) {
     return call.enqueue(comm, work->stream.handle());
   });
   keep(work);
@@ -176,12 +185,14 @@ Backend::Pointer Backend::submit(Call&& call) {
 }
 
 void Backend::startCoalescing() {
+  check_fork();
   std::lock_guard<std::mutex> lock(mutex_);
   TORCH_CHECK(!coalescing_, "ftccl: coalesced calls do not nest");
   coalescing_ = true;
 }
 
 Backend::Pointer Backend::endCoalescing() {
+  check_fork();
   std::vector<WorkPointer> works;
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -725,7 +736,7 @@ void Backend::wait_for_pending() {
 /* Works end with an error, which their waiters get. A group that can be reconfigured keeps what its
  * survivors need for that. */
 void Backend::abort() {
-  if (aborted_.exchange(true) || !communicator_)
+  if (is_fork() || aborted_.exchange(true) || !communicator_)
     return;
   if (!reconfigurable_) {
     leave_group();
@@ -739,7 +750,7 @@ void Backend::abort() {
 /* Collectives that were called are done first; receives that nobody answered are given up. A group
  * that can be reconfigured comes back as a process without one. */
 void Backend::shutdown() {
-  if (aborted_ || !communicator_)
+  if (is_fork() || aborted_ || !communicator_)
     return;
   std::unique_lock<std::mutex> lock(mutex_);
   std::deque<WorkPointer> pending = pending_;

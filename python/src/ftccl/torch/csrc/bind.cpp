@@ -25,5 +25,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
         py::arg("timeout"), py::arg("enable_reconfigure") = false, py::call_guard<py::gil_scoped_release>(),
         "Makes this rank's backend of a group. Blocks until all ranks have come, at most "
         "`timeout`. Raises torch.distributed.DistBackendError.");
+  py::module_::import("atexit").attr("register")(py::cpp_function(&ftccl_torch::note_exit));
   m.attr("version") = FTCCL_VERSION_CODE;
 }

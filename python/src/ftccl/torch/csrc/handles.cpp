@@ -30,6 +30,13 @@ std::string hex_of(const unsigned char* bytes, size_t n) {
   return text;
 }
 
+std::string printable(std::string text) {
+  for (char& c : text)
+    if (c < ' ' || c > '~')
+      c = '?';
+  return text;
+}
+
 std::string name_of_number(uint64_t value) {
   unsigned char bytes[8];
   for (int i = 0; i < 8; i++)
@@ -67,7 +74,7 @@ Handle Handle::parse(const std::string& text) {
               part[3].size() <= 7 &&
               part[3].find_first_not_of("0123456789") == std::string::npos &&
               is_hex(part[4], 2 * sizeof(ftcclUniqueId));
-  TORCH_CHECK_VALUE(good, "ftccl: reconfigure: \"", text.substr(0, 40),
+  TORCH_CHECK_VALUE(good, "ftccl: reconfigure: \"", printable(text.substr(0, 40)),
                     "\" is not a handle of get_reconfigure_handle() of this backend");
   Handle handle;
   handle.process = part[1];

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -34,9 +35,9 @@ void fail(const std::string& what) {
   C10_THROW_ERROR(DistBackendError, what);
 }
 
-void check(ftcclResult_t result, const char* what, ftcclComm_t comm) {
+void check(ftcclResult_t result, const std::string& what, ftcclComm_t comm) {
   if (result != ftcclSuccess)
-    fail(std::string("ftccl: ") + what + ": " + sentence(result, comm));
+    fail("ftccl: " + what + ": " + sentence(result, comm));
 }
 
 static bool is_main_thread() {
@@ -57,6 +58,39 @@ void check_signals() {
   pybind11::gil_scoped_acquire gil;
   if (PyErr_CheckSignals() != 0)
     throw pybind11::error_already_set();
+}
+
+static std::thread::id exiter; /* written before exiting */
+static std::atomic<bool> exiting{false};
+
+void note_exit() {
+  exiter = std::this_thread::get_id();
+  exiting = true;
+}
+
+bool is_exiting() {
+  return exiting;
+}
+
+void stay_if_exiting() {
+  while (exiting && std::this_thread::get_id() != exiter)
+    std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+static bool forked;
+
+bool is_fork() {
+  return forked;
+}
+
+void watch_forks() {
+  static const int watched = pthread_atfork(nullptr, nullptr, [] { forked = true; });
+  TORCH_CHECK(watched == 0, "ftccl: no memory to watch for forks");
+}
+
+void check_fork() {
+  if (forked)
+    fail("ftccl: this process is a child of fork; its groups belong to the parent");
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -90,6 +124,8 @@ Stream::Stream() {
 
 /* Only a stream on which nothing is left is used again: a stray error would be another's. */
 Stream::~Stream() {
+  if (is_fork())
+    return;
   if (ftcclStreamQuery(handle_) == ftcclSuccess) {
     std::lock_guard<std::mutex> lock(pool().mutex);
     if (pool().free.size() < kPooled) {
@@ -114,6 +150,9 @@ static int64_t milliseconds_of(Milliseconds time) {
   return std::clamp<int64_t>(time.count(), 1, 86400000);
 }
 
+/* Groups of torch have 30 minutes by default. A process that is stopped is found sooner. */
+constexpr int64_t kSilence = 3000;
+
 /* The structs that a call takes its settings from. */
 struct Config {
   ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
@@ -125,6 +164,8 @@ struct Config {
     options.initTimeoutMs = milliseconds_of(left);
     options.concurrentP2p = settings.concurrent;
     options.rankKey = settings.rank_key;
+    if (!std::getenv("FTCCL_SILENCE_MS"))
+      options.silenceMs = kSilence;
     config.blocking = 0;
     config.options = &options;
   }
@@ -247,11 +288,12 @@ int Communicator::rank() {
 }
 
 void Communicator::enqueue(
-    const char* what, const std::function<ftcclResult_t(ftcclComm_t)>& f) {
+    const std::function<std::string()>& what,
+    const std::function<ftcclResult_t(ftcclComm_t)>& f) {
   std::lock_guard<std::timed_mutex> lock(mutex_);
   ftcclResult_t result = f(borrow());
   if (result != ftcclSuccess && result != ftcclInProgress)
-    check(result, what, comm_);
+    check(result, what(), comm_);
 }
 
 ftcclResult_t Communicator::error() {
@@ -271,6 +313,8 @@ void Communicator::revoke() {
 /* A caller that is inside for longer than the pause waits for room in a full queue: abort may be
  * called beside it, and frees it. */
 void Communicator::abort() {
+  if (is_fork())
+    return;
   std::unique_lock<std::timed_mutex> lock(mutex_, std::chrono::milliseconds(100));
   if (!ended_.exchange(true))
     ftcclCommAbort(comm_);

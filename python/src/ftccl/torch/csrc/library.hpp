@@ -24,11 +24,25 @@ std::string sentence(ftcclResult_t result, ftcclComm_t comm = nullptr);
 
 /* Throws c10::DistBackendError, which is torch.distributed.DistBackendError in Python. */
 [[noreturn]] void fail(const std::string& what);
-void check(ftcclResult_t result, const char* what, ftcclComm_t comm = nullptr);
+void check(ftcclResult_t result, const std::string& what, ftcclComm_t comm = nullptr);
 
 /* Throws KeyboardInterrupt, or what another handler raises, if the calling thread is Python's main
  * thread and a signal came. */
 void check_signals();
+
+/* True in a child of fork. The threads that make operations progress are the parent's, and locks may
+ * be theirs: nothing of the parent's is used there, nor freed. */
+bool is_fork();
+void watch_forks(); /* before the first communicator */
+/* Throws with a sentence in a child of fork. */
+void check_fork();
+
+/* Python calls note_exit() when the interpreter exits. Its daemon threads must not go back into it
+ * from then on: they would be unwound through torch's destructors, which ends the process with
+ * SIGABRT. stay_if_exiting() does not return to them. */
+void note_exit();
+bool is_exiting();
+void stay_if_exiting();
 
 /* Host streams are made once and used again: each operation has one of its own while it runs, so
  * that its error is known to be its own. Any thread. */
@@ -80,8 +94,10 @@ class Communicator {
 
   int size();
   int rank();
-  /* Runs f(comm), which enqueues; throws if it fails or the communicator was aborted. */
-  void enqueue(const char* what, const std::function<ftcclResult_t(ftcclComm_t)>& f);
+  /* Runs f(comm), which enqueues; throws if it fails or the communicator was aborted. what() is the
+   * operation in the exception. */
+  void enqueue(const std::function<std::string()>& what,
+               const std::function<ftcclResult_t(ftcclComm_t)>& f);
   ftcclResult_t error(); /* ftcclSuccess, also after abort() */
   void revoke();
   void abort();

@@ -37,10 +37,8 @@ void ReceiveWork::drive(Milliseconds slice) {
       if (mailbox->peers_[static_cast<size_t>(r)].into.get() == this)
         from = r;
     if (from >= 0 && mailbox->peers_[static_cast<size_t>(from)].stream) {
-      auto result = mailbox->peers_[static_cast<size_t>(from)].stream->wait(Milliseconds(1));
-      /* The stream tells it once. */
-      if (result != ftcclSuccess && result != ftcclInProgress)
-        mailbox->fail_all("receiving from rank " + std::to_string(from) + ": " + sentence(result));
+      Mailbox::Peer& peer = mailbox->peers_[static_cast<size_t>(from)];
+      mailbox->look(peer, Milliseconds(1));
       continue;
     }
     lock.unlock();
@@ -59,6 +57,11 @@ Mailbox::~Mailbox() {
 }
 
 void Mailbox::close() {
+  if (is_fork()) {
+    if (thread_.joinable())
+      thread_.detach();
+    return;
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   closed_ = true;
   fail_all("the group has ended");
@@ -84,7 +87,7 @@ WorkPointer Mailbox::send(Title title, const at::Tensor& tensor, int to, int tag
     std::memcpy(envelope->data, data.data_ptr(), data.nbytes());
   work->keeps = {data};
   work->deliver = [envelope] {};
-  comm_->enqueue("send", [&](ftcclComm_t comm) {
+  comm_->enqueue([&] { return work->text(); }, [&](ftcclComm_t comm) {
     ftcclGroupStart();
     ftcclSend(envelope.get(), kEnvelope, ftcclUint8, to, comm, work->stream.handle());
     if (!inside)
@@ -100,7 +103,7 @@ WorkPointer Mailbox::receive(Title title, const at::Tensor& tensor, int from, in
                                                shared_from_this());
   std::unique_lock<std::mutex> lock(mutex_);
   if (!failure_.empty() || closed_)
-    fail("ftccl: recv: " + (failure_.empty() ? "the group has ended" : failure_));
+    fail("ftccl: " + work->text() + ": " + (failure_.empty() ? "the group has ended" : failure_));
   if (deliver_kept(work))
     return work;
   wanted_.push_back(work);
@@ -175,14 +178,32 @@ void Mailbox::fail_all(const std::string& what) {
 
 /* ---- progress -------------------------------------------------------------------------------- */
 
+void Mailbox::look(Peer& peer, Milliseconds time) {
+  if (peer.ended != ftcclInProgress)
+    return;
+  peer.ended = time.count() > 0 ? peer.stream->wait(time) : peer.stream->query();
+  if (peer.ended != ftcclInProgress && peer.ended != ftcclSuccess)
+    peer.why = sentence(peer.ended);
+}
+
 bool Mailbox::is_done(int rank, const char* what) {
-  auto result = peers_[static_cast<size_t>(rank)].stream->query();
-  if (result == ftcclInProgress)
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  look(peer, Milliseconds(0));
+  if (peer.ended == ftcclInProgress)
     return false;
-  if (result == ftcclSuccess)
+  if (peer.ended == ftcclSuccess)
     return true;
-  fail_all(std::string(what) + " from rank " + std::to_string(rank) + ": " + sentence(result));
+  fail_all(std::string(what) + " from rank " + std::to_string(rank) + ": " +
+           peer.why);
   return false;
+}
+
+void Mailbox::enqueue(int rank, void* to, size_t len_bytes) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  peer.ended = ftcclInProgress;
+  comm_->enqueue([] { return "recv"; }, [&](ftcclComm_t comm) {
+    return ftcclRecv(to, len_bytes, ftcclUint8, rank, comm, peer.stream->handle());
+  });
 }
 
 bool Mailbox::step_idle(int rank) {
@@ -194,15 +215,13 @@ bool Mailbox::step_idle(int rank) {
   }
   int arrived = named;
   if (any && !named)
-    comm_->enqueue("probe", [&](ftcclComm_t comm) { return ftcclProbe(comm, rank, &arrived); });
+    comm_->enqueue([] { return "probe"; },
+                   [&](ftcclComm_t comm) { return ftcclProbe(comm, rank, &arrived); });
   if (!arrived)
     return false;
   peer.envelope = std::make_shared<Envelope>();
   peer.stream = std::make_unique<Stream>();
-  comm_->enqueue("recv", [&](ftcclComm_t comm) {
-    return ftcclRecv(peer.envelope.get(), kEnvelope, ftcclUint8, rank, comm,
-                     peer.stream->handle());
-  });
+  enqueue(rank, peer.envelope.get(), kEnvelope);
   peer.state = Peer::ENVELOPE;
   return true;
 }
@@ -225,9 +244,7 @@ void Mailbox::take(int rank, const Receive& work) {
     if (envelope.len_bytes > 0)
       std::memcpy(to, envelope.data, envelope.len_bytes);
   } else {
-    comm_->enqueue("recv", [&](ftcclComm_t comm) {
-      return ftcclRecv(to, envelope.len_bytes, ftcclUint8, rank, comm, peer.stream->handle());
-    });
+    enqueue(rank, to, envelope.len_bytes);
   }
   /* A message of another size than its receive has been told of; it is not kept for a later one. */
   if (work && !fits)

@@ -67,6 +67,9 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
     enum { IDLE, ENVELOPE, ARRIVED, PAYLOAD } state = IDLE;
     std::shared_ptr<Envelope> envelope; /* filled while its stream runs */
     std::unique_ptr<Stream> stream;
+    /* How the stream's operations ended, and why. It tells that once, to one thread. */
+    ftcclResult_t ended = ftcclInProgress;
+    std::string why;
     Receive into; /* of the payload; null: it is kept */
     std::vector<unsigned char> kept;
   };
@@ -76,6 +79,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   bool step(int peer);
   bool step_idle(int peer);
   bool step_arrived(int peer);
+  void enqueue(int peer, void* to, size_t len_bytes); /* a receive on the peer's stream */
+  void look(Peer&, Milliseconds time); /* whether its stream's operations have ended */
   bool is_done(int peer, const char* what); /* its stream; fails the mailbox if that failed */
   void take(int peer, const Receive&);
   void deliver(const Receive&, int source);

@@ -23,7 +23,7 @@ struct Word { /* what the leader tells joiners */
 void run(Communicator& comm, const Bound& bound,
          const std::function<ftcclResult_t(ftcclComm_t, ftcclStream_t)>& f) {
   Stream stream;
-  comm.enqueue("reconfigure", [&](ftcclComm_t c) { return f(c, stream.handle()); });
+  comm.enqueue([] { return "reconfigure"; }, [&](ftcclComm_t c) { return f(c, stream.handle()); });
   for (ftcclResult_t result = ftcclInProgress; result == ftcclInProgress;) {
     result = stream.wait(Milliseconds(20));
     if (result != ftcclInProgress)
@@ -135,6 +135,7 @@ Communicator::Pointer Backend::assemble(const Plan& plan, int me, int64_t uuid, 
 }
 
 c10d::ReconfigureHandle Backend::get_reconfigure_handle() const {
+  check_fork();
   std::lock_guard<std::mutex> lock(handle_mutex_);
   if (!id_) {
     ftcclUniqueId id;
@@ -153,6 +154,7 @@ void Backend::drop_handle() {
 }
 
 Backend::Pointer Backend::reconfigure(const c10d::ReconfigureOptions& opts) {
+  check_fork();
   std::lock_guard<std::mutex> one_at_a_time(reconfigure_mutex_);
   TORCH_CHECK(uuids_.insert(opts.uuid).second, "ftccl: reconfigure: uuid ", opts.uuid,
               " was already used by this group");

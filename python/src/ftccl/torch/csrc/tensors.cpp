@@ -190,11 +190,15 @@ at::Tensor contiguous_input(const at::Tensor& tensor) {
                                              : tensor.contiguous();
 }
 
+void check_output(const char* call, const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ftccl: ", call,
+                    ": elements of the output share memory (it was expanded); clone it first");
+}
+
 at::Tensor contiguous_output(const char* call, const at::Tensor& tensor) {
   if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg())
     return tensor;
-  TORCH_CHECK_VALUE(at::has_internal_overlap(tensor) != at::MemOverlap::Yes, "ftccl: ", call,
-                    ": elements of the output share memory (it was expanded); clone it first");
+  check_output(call, tensor);
   return at::empty(tensor.sizes(), tensor.options());
 }
 

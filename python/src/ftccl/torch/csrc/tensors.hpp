@@ -22,6 +22,7 @@ struct Elements {
 
 /* Throws unless the tensor is dense and on the CPU. */
 void check_tensor(const char* call, const at::Tensor&);
+void check_output(const char* call, const at::Tensor&); /* throws if its elements share memory */
 void check_one(const char* call, const char* what, size_t tensors);
 void check_same_type(const char* call, const at::Tensor&, const at::Tensor&);
 void check_root(const char* call, int64_t root, int size);

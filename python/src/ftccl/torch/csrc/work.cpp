@@ -68,6 +68,7 @@ Work::Work(Title title, c10d::OpType type, std::vector<at::Tensor> inputs,
       created_(Clock::now()) {}
 
 bool Work::isCompleted() {
+  check_fork();
   if (!is_done())
     drive(Milliseconds(0));
   return is_done();
@@ -84,6 +85,12 @@ std::exception_ptr Work::exception() const {
 }
 
 bool Work::wait(Milliseconds timeout) {
+  check_fork();
+  struct AtEnd {
+    ~AtEnd() {
+      stay_if_exiting();
+    }
+  } at_end;
   auto end = timeout == kNoTimeout ? Clock::time_point::max() : Clock::now() + timeout;
   bool own = limit_.own && created_ + limit_.time < end;
   if (own)
@@ -135,6 +142,7 @@ static void settle(c10::ivalue::Future& future, std::exception_ptr exception,
 }
 
 c10::intrusive_ptr<c10::ivalue::Future> Work::getFuture() {
+  check_fork();
   std::unique_lock<std::mutex> lock(mutex_);
   if (future_)
     return future_;
@@ -173,7 +181,7 @@ void Work::complete(std::exception_ptr exception) {
   if (recorded)
     recorded();
   cv_.notify_all();
-  if (future)
+  if (future && !is_exiting())
     settle(*future, exception, results_);
 }
 

@@ -58,6 +58,7 @@ class Work : public c10d::Work {
   uint64_t getSequencenumber() const override;
   std::chrono::milliseconds getTimeout() const FTCCL_SINCE_2_14;
 
+  std::string text() const { return title_.text(); }
   bool is_done() const { return done_.load(std::memory_order_acquire); }
   /* Makes the operation progress, at most for `slice`; several threads may do so. */
   virtual void drive(Milliseconds slice) = 0;
