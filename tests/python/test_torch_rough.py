@@ -721,6 +721,31 @@ def test_aborts(tmp_path):
     run(aborts, 2, tmp_path)
 
 
+def called_late(identity, size, rank, folder):
+    """A receive that is called while its message is on its way, to be kept, gets that message and not the next."""
+    start(rank, size, folder)
+    for round in range(3):
+        big, one, next = torch.full((1 << 24,), 1.0 + round), torch.empty(1), torch.full((1 << 24,), 50.0)
+        if rank == 0:
+            works = [dist.isend(big, 1, tag=1), dist.isend(torch.ones(1), 1, tag=2), dist.isend(next, 1, tag=1)]
+        else:
+            works = [dist.irecv(one, 0, tag=2)]
+            works[0].is_completed()
+            time.sleep(0.002)
+            works[0].is_completed()
+            for tensor, value in ((big.zero_(), 1.0 + round), (next.zero_(), 50.0)):
+                dist.recv(tensor, 0, tag=1)
+                assert tensor[0].item() == tensor[-1].item() == value, (round, tensor[0], value)
+        for work in works:
+            work.wait()
+    dist.destroy_process_group()
+    return "fine"
+
+
+def test_called_late(tmp_path):
+    run(called_late, 2, tmp_path)
+
+
 # ---- models that are spread over the ranks -------------------------------------------------------
 
 

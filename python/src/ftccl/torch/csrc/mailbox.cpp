@@ -260,6 +260,17 @@ bool Mailbox::step_arrived(int rank) {
   return true;
 }
 
+/* A receive that wants the message may have been called while it was on its way. */
+void Mailbox::keep(int rank) {
+  Peer& peer = peers_[static_cast<size_t>(rank)];
+  kept_.push_back({rank, peer.envelope->tag, std::move(peer.kept)});
+  auto work = find(rank, peer.envelope->tag);
+  if (!work)
+    return;
+  remove(work);
+  deliver_kept(work);
+}
+
 bool Mailbox::step(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   switch (peer.state) {
@@ -279,7 +290,7 @@ bool Mailbox::step(int rank) {
     if (peer.into)
       deliver(peer.into, rank);
     else if (!peer.envelope->reserved)
-      kept_.push_back({rank, peer.envelope->tag, std::move(peer.kept)});
+      keep(rank);
     peer.into.reset();
     peer.kept.clear();
     peer.state = Peer::IDLE;

@@ -84,6 +84,7 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   bool is_done(int peer, const char* what); /* its stream; fails the mailbox if that failed */
   void take(int peer, const Receive&);
   void deliver(const Receive&, int source);
+  void keep(int peer); /* the message that has come from it */
   bool deliver_kept(const Receive&);
   bool matches(const ReceiveWork&, int source, int tag) const;
   Receive find(int source, int tag) const;
