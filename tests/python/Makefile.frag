@@ -5,8 +5,8 @@ EXTRA_DIST += tests/python/conftest.py tests/python/ranks.py tests/python/run.sh
 	tests/python/suites/torchft_files.py tests/python/suites/torchft_groups.py tests/python/test_bad_input.py \
 	tests/python/test_build.py tests/python/test_collectives.py tests/python/test_endings.py tests/python/test_failures.py \
 	tests/python/test_launch.py tests/python/test_streams.py tests/python/test_torch_backend.py \
-	tests/python/test_torch_build.py tests/python/test_torch_reconfigure.py tests/python/test_torch_rough.py \
-	tests/python/test_torchft.py tests/python/test_torchrun.py
+	tests/python/test_torch_reconfigure.py tests/python/test_torch_rough.py tests/python/test_torchft.py \
+	tests/python/test_torchrun.py
 check-python-suites: all
 	FT_PYTHON_SUITES="$${FT_PYTHON_SUITES:-all}" $(MAKE) check-python
 check-python: all
