@@ -57,7 +57,7 @@ struct World {
     };
     std::map<std::pair<uint64_t, uint32_t>, Outcome> decisions;
     uint64_t fault_in = 0; // turns until the next fault
-    ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false, false, false, false};
+    ft_comm_limits limits{1000, 1000, 200, 1, 0, 0, false, false, false, false, false};
 
     // Joiners have the numbers after the n ranks of the first communicator.
     World(uint64_t s, int ranks, int joiners = 0)

@@ -51,7 +51,7 @@ struct Sim {
         sim_start(&world, seed);
         world.late_copy = sim_random(&world, 2);
         world.late_down_ns = sim_random(&world, 2) ? 0 : sim_random(&world, 300000);
-        ft_comm_limits limits{2000, 1000, 200, min_ranks, 0, false, verify, true, false, false};
+        ft_comm_limits limits{2000, 1000, 200, min_ranks, 0, 0, false, verify, true, false, false};
         std::vector<int> host(n);
         std::vector<uint64_t> peer(n);
         for (int r = 0; r < n; r++)

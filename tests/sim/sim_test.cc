@@ -42,7 +42,7 @@ struct Sim {
     std::vector<ft_stream *> streams;
     std::vector<bool> alive;
     std::vector<Call> calls;
-    ft_comm_limits limits{1000, 1000, 200, 1, 0, false, false, false, false, false};
+    ft_comm_limits limits{1000, 1000, 200, 1, 0, 0, false, false, false, false, false};
 
     Sim(uint64_t seed, int ranks, int hosts, bool verify = false) : n(ranks)
     {
