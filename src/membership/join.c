@@ -172,8 +172,10 @@ static int try_address(struct joiner *j, const struct ft_net_address *to, uint64
         status = select_id(j, &w);
     if (!status)
         status = authenticate(j, &w);
+    /* Without the limit: the service counts this rank as come when it has the endpoint. A second
+     * try could find the id used. */
     if (!status)
-        status = send_endpoint(j, &w);
+        status = send_endpoint(j, &j->wait);
     if (status)
         ft_fd_close(&j->fd);
     return status;

@@ -5,6 +5,9 @@
 #include "bootstrap_helpers.h"
 
 #include <algorithm>
+#include <atomic>
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -164,6 +167,89 @@ TEST_F(Bootstrap, UsedIdIsRefused)
     expect_all(join_calls(calls_for({id}, 2)), FT_USAGE, "already used");
     expect_tables(join_calls(calls_for({keep}, 1)));
     expect_all(join_calls(calls_for({keep}, 1)), FT_USAGE, "already used");
+}
+
+// Stands between a rank and the service at an address of its own. It holds back for 1.5 s what the
+// service answers to a rank's endpoint, the longest message.
+class Relay
+{
+  public:
+    explicit Relay(const ft_net_address &service) : service_(service)
+    {
+        address.family = AF_INET;
+        memcpy(address.ip, "\177\0\0\1", 4);
+        address.port = 0;
+        listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        sockaddr_in name{};
+        socklen_t len = sizeof name;
+        name.sin_family = AF_INET;
+        name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        EXPECT_EQ(0, bind(listener_, reinterpret_cast<sockaddr *>(&name), len));
+        EXPECT_EQ(0, listen(listener_, 8));
+        EXPECT_EQ(0, getsockname(listener_, reinterpret_cast<sockaddr *>(&name), &len));
+        address.port = ntohs(name.sin_port);
+        thread_ = std::thread([this] { serve(); });
+    }
+    ~Relay()
+    {
+        shutdown(listener_, SHUT_RDWR);
+        thread_.join();
+        close(listener_);
+    }
+    ft_net_address address{};
+    std::atomic<int> connections{0};
+
+  private:
+    void serve()
+    {
+        for (int rank; (rank = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+            ft_wait wait{ft_env_real(), ft_now_ns(ft_env_real()) + 5000000000u, nullptr};
+            int service = -1;
+            EXPECT_EQ(FT_OK, ft_wait_connect(&wait, &service_, &service)) << ft_fail_text();
+            connections++;
+            carry(rank, service);
+            close(rank);
+            ft_fd_close(&service);
+        }
+    }
+    static void carry(int rank, int service)
+    {
+        for (bool joins = false;;) {
+            pollfd fds[] = {{rank, POLLIN, 0}, {service, POLLIN, 0}};
+            poll(fds, 2, -1);
+            for (int i = 0; i < 2; i++) {
+                char bytes[8192];
+                if (!fds[i].revents)
+                    continue;
+                ssize_t got = recv(fds[i].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+                if (got <= 0)
+                    return;
+                if (i == 1 && joins)
+                    usleep(1500000);
+                joins = i == 0 && got > 100;
+                send(fds[1 - i].fd, bytes, static_cast<size_t>(got), MSG_NOSIGNAL);
+            }
+        }
+    }
+    ft_net_address service_;
+    int listener_ = -1;
+    std::thread thread_;
+};
+
+// A rank does not give up an address where the service has its endpoint: the service counts it as
+// come, so it would find its id used.
+TEST_F(Bootstrap, SlowAnswerToTheLastRank)
+{
+    Id id = make_id(), slow = id;
+    ft_id through = decoded(id);
+    Relay relay(through.address[0]);
+    through.naddresses = 2; // with one address, a rank has no other to try
+    through.address[0] = through.address[1] = relay.address;
+    ASSERT_EQ(2, ft_id_encode(slow.data(), &through));
+    std::vector<Call> calls = calls_for({id}, 2);
+    calls[1].ids = {slow};
+    expect_tables(join_calls(calls));
+    EXPECT_EQ(relay.connections, 1);
 }
 
 // Not a check: bootstrap_test --gtest_also_run_disabled_tests --gtest_filter=*SetUpTime prints the
