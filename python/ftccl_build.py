@@ -1,8 +1,9 @@
 """Generates the C source of ftccl._ftccl from the installed ftccl.h.
 
-setup.py calls it. The declarations are those of the header that the compiler then reads, so that header and
-binding cannot differ; cffi lets the compiler check every type, value and layout.
+setup.py calls it. The declarations are those of the header that the compiler then reads, so that
+header and binding cannot differ; cffi lets the compiler check every type, value and layout.
 """
+
 import os
 import re
 import subprocess
@@ -63,11 +64,17 @@ class BuildError(SystemExit):
 
 def pkg_config(*arguments):
     """The words that pkg-config prints about ftccl; BuildError if it does not know it."""
-    missing = ("the library FTCCL was not found (%s). Install it with `make install` and set PKG_CONFIG_PATH to its"
-               " lib/pkgconfig, or FTCCL_PREFIX to where it was installed.")
+    missing = (
+        "the library FTCCL was not found (%s). Install it with `make install` and set PKG_CONFIG_PATH to its"
+        " lib/pkgconfig, or FTCCL_PREFIX to where it was installed."
+    )
     try:
-        done = subprocess.run([os.environ.get("PKG_CONFIG", "pkg-config"), *arguments, "ftccl"], capture_output=True,
-                              text=True, check=False)
+        done = subprocess.run(
+            [os.environ.get("PKG_CONFIG", "pkg-config"), *arguments, "ftccl"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError as error:
         raise BuildError(missing % error) from error
     if done.returncode != 0:
@@ -79,22 +86,31 @@ def find_library():
     """(include folder, library folder) of FTCCL_PREFIX or else of pkg-config."""
     prefix = os.environ.get("FTCCL_PREFIX")
     if prefix:
-        libraries = [folder for folder in (os.path.join(prefix, name) for name in ("lib", "lib64"))
-                     if os.path.exists(os.path.join(folder, "libftccl.so"))]
+        libraries = [
+            folder
+            for folder in (os.path.join(prefix, name) for name in ("lib", "lib64"))
+            if os.path.exists(os.path.join(folder, "libftccl.so"))
+        ]
         include = os.path.join(prefix, "include")
         if not libraries or not os.path.exists(os.path.join(include, "ftccl.h")):
-            raise BuildError("FTCCL_PREFIX is %s, which has no include/ftccl.h or no lib/libftccl.so" % prefix)
+            raise BuildError(
+                "FTCCL_PREFIX is %s, which has no include/ftccl.h or no lib/libftccl.so" % prefix
+            )
         return include, libraries[0]
     return pkg_config("--variable=includedir")[0], pkg_config("--variable=libdir")[0]
 
 
 def check_version(header, version):
     """BuildError if the header is not of this version."""
-    numbers = [re.search(r"#define FTCCL_%s (\d+)" % part, header) for part in ("MAJOR", "MINOR", "PATCH")]
+    numbers = [
+        re.search(r"#define FTCCL_%s (\d+)" % part, header) for part in ("MAJOR", "MINOR", "PATCH")
+    ]
     found = ".".join(number.group(1) for number in numbers if number)
     if found != version:
-        raise BuildError("this package is %s, but the installed ftccl.h is %s; install both from one tree" %
-                         (version, found or "of no version"))
+        raise BuildError(
+            "this package is %s, but the installed ftccl.h is %s; install both from one tree"
+            % (version, found or "of no version")
+        )
 
 
 def macro(name, value):
@@ -110,13 +126,16 @@ def declarations(header):
     """The header as cffi's cdef() takes it: no comments, no preprocessor but the integer macros."""
     text = re.sub(r"/\*.*?\*/", " ", header, flags=re.S).replace("\\\n", " ")
     text = re.sub(r"^#ifdef __cplusplus$.*?^#endif$", "", text, flags=re.S | re.M)
-    macros = "".join(macro(*found) for found in re.findall(r"^#define (\w+) +(\S.*?) *$", text, flags=re.M))
+    macros = "".join(
+        macro(*found) for found in re.findall(r"^#define (\w+) +(\S.*?) *$", text, flags=re.M)
+    )
     return macros + re.sub(r"^#.*$", "", text, flags=re.M) + HELPERS_DECLARED
 
 
 def generate(output, version):
     """Writes the C source; returns (include folder, library folder)."""
     import cffi
+
     include, library = find_library()
     with open(os.path.join(include, "ftccl.h"), encoding="utf-8") as file:
         header = file.read()

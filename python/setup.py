@@ -1,4 +1,6 @@
-"""Builds ftccl._ftccl with the library that pkg-config or FTCCL_PREFIX names; pyproject.toml has the rest."""
+"""Builds ftccl._ftccl with the library that pkg-config or FTCCL_PREFIX names; pyproject.toml has
+the rest."""
+
 import os
 import sys
 import sysconfig
@@ -29,8 +31,15 @@ class BuildExtension(build_ext):
 
 
 setup(
-    ext_modules=[Extension("ftccl._ftccl", sources=[], libraries=["ftccl"], py_limited_api=ABI3,
-                           define_macros=[("Py_LIMITED_API", "0x03090000")] if ABI3 else [])],
+    ext_modules=[
+        Extension(
+            "ftccl._ftccl",
+            sources=[],
+            libraries=["ftccl"],
+            py_limited_api=ABI3,
+            define_macros=[("Py_LIMITED_API", "0x03090000")] if ABI3 else [],
+        )
+    ],
     cmdclass={"build_ext": BuildExtension},
     options={"bdist_wheel": {"py_limited_api": "cp39"}} if ABI3 else {},
 )

@@ -1,5 +1,6 @@
 """The cases that are measured. A case is a collective, a number of ranks, a size and the connection
 between the ranks."""
+
 import argparse
 import collections
 import re
@@ -27,12 +28,14 @@ def size_text(size):
 
 def listed(kind, allowed=None):
     """A type for argparse: values separated by commas."""
+
     def parse(text):
         values = [kind(part) for part in text.split(",")]
         wrong = [value for value in values if allowed and value not in allowed]
         if wrong:
             raise argparse.ArgumentTypeError("%s is not one of %s" % (wrong[0], ", ".join(allowed)))
         return values
+
     return parse
 
 
@@ -44,4 +47,9 @@ def case_of(collective, ranks, size, transport):
 
 
 def describe(case):
-    return "%s, %d ranks, %s, %s" % (case.collective, case.ranks, size_text(case.bytes), case.transport)
+    return "%s, %d ranks, %s, %s" % (
+        case.collective,
+        case.ranks,
+        size_text(case.bytes),
+        case.transport,
+    )

@@ -1,5 +1,6 @@
 """The form of the files in perf/results: JSON with a line for each record, numbers to seven digits
 (times vary by more)."""
+
 import json
 import os
 
@@ -19,8 +20,11 @@ def is_records(value):
 
 
 def has_records(value):
-    return is_records(value) or isinstance(value, dict) and any(
-        has_records(part) for part in value.values())
+    return (
+        is_records(value)
+        or isinstance(value, dict)
+        and any(has_records(part) for part in value.values())
+    )
 
 
 def text_of(value, indent=""):
@@ -30,8 +34,9 @@ def text_of(value, indent=""):
     if is_records(value):
         parts, ends = [json.dumps(part, separators=(",", ":")) for part in value], "[]"
     elif has_records(value) or not indent and isinstance(value, dict):
-        parts, ends = ["%s: %s" % (json.dumps(name), text_of(part, deeper))
-                       for name, part in value.items()], "{}"
+        parts, ends = [
+            "%s: %s" % (json.dumps(name), text_of(part, deeper)) for name, part in value.items()
+        ], "{}"
     else:
         return json.dumps(value, separators=(",", ":"))
     return "%s\n%s\n%s%s" % (ends[0], ",\n".join(deeper + part for part in parts), indent, ends[1])

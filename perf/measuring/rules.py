@@ -1,18 +1,33 @@
 """Evaluates the times of perf/tune: the fastest way to do each case, and the lines of a tuning
 table (docs/algorithms.md)."""
+
 import collections
 import math
 import statistics
 
-KIND = {"all_reduce": "allreduce", "all_gather": "allgather", "reduce_scatter": "reducescatter", "broadcast": "broadcast",
-        "alltoall": "alltoall", "reduce": "reduce", "gather": "gather", "scatter": "scatter"}
-CLOSE = 1.03  # what is so near to the fastest goes on with the neighbouring size's way: fewer lines, and no change for noise
+KIND = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "reduce_scatter": "reducescatter",
+    "broadcast": "broadcast",
+    "alltoall": "alltoall",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+}
+# what is so near to the fastest goes on with the neighbouring size's way: fewer lines, and no
+# change for noise
+CLOSE = 1.03
 
 Way = collections.namedtuple("Way", "algo chunk_bytes chunks")  # None: as configured
 
 
 def shape(way):
-    return ["%s=%d" % (name, value) for name, value in (("chunk_bytes", way.chunk_bytes), ("chunks", way.chunks)) if value]
+    return [
+        "%s=%d" % (name, value)
+        for name, value in (("chunk_bytes", way.chunk_bytes), ("chunks", way.chunks))
+        if value
+    ]
 
 
 def way_text(way):
@@ -28,7 +43,11 @@ def way_of(text):
 def medians(times):
     """Maps {way: [seconds]} to {way: seconds}. Leaves out a way with too few rounds."""
     rounds = max((len(all_s) for all_s in times.values()), default=0)
-    return {way: statistics.median(all_s) for way, all_s in times.items() if all_s and len(all_s) * 2 > rounds}
+    return {
+        way: statistics.median(all_s)
+        for way, all_s in times.items()
+        if all_s and len(all_s) * 2 > rounds
+    }
 
 
 def choose(sizes):
@@ -61,7 +80,14 @@ def lines(collective, ranks, transport, chosen):
     """Makes a line of a tuning table. The ranks of one machine are one host, whatever connects
     them."""
     for low, high, way in spans(chosen):
-        parts = ["best", KIND[collective], "ranks=%d" % ranks, "hosts=1", "over=%s" % transport, "from=%d" % low]
+        parts = [
+            "best",
+            KIND[collective],
+            "ranks=%d" % ranks,
+            "hosts=1",
+            "over=%s" % transport,
+            "from=%d" % low,
+        ]
         parts += ["to=%d" % high] if high is not None else []
         parts += ["algo=%s" % way.algo]
         yield " ".join(parts + shape(way))

@@ -1,4 +1,5 @@
 """The exit of a program whose output cannot be written."""
+
 import errno
 import os
 import select
@@ -22,7 +23,9 @@ def ended(main):
     except OSError as error:
         if not is_of_stdout(error):
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)  # what is in the buffer goes there when Python ends
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), STDOUT
+        )  # what is in the buffer goes there when Python ends
         return 128 + signal.SIGPIPE if error.errno == errno.EPIPE else told(error.strerror)
 
 
@@ -37,5 +40,7 @@ def is_of_stdout(error):
 
 def told(why):
     if sys.stderr:
-        print("%s: cannot write to stdout: %s" % (os.path.basename(sys.argv[0]), why), file=sys.stderr)
+        print(
+            "%s: cannot write to stdout: %s" % (os.path.basename(sys.argv[0]), why), file=sys.stderr
+        )
     return 1

@@ -1,5 +1,6 @@
 """The arithmetic of a comparison, and its table. A row is the data that perf/compare keeps for a
 case: for each library and mode the times of all rounds, or the reason why there are none."""
+
 import math
 import statistics
 
@@ -26,7 +27,11 @@ def case_in(row):
 
 def median_s(row, who, mode):
     cell = row["libraries"].get(who, {}).get(mode, {})
-    return statistics.median(cell["times_s"]) if cell.get("status") == GOOD and cell.get("times_s") else None
+    return (
+        statistics.median(cell["times_s"])
+        if cell.get("status") == GOOD and cell.get("times_s")
+        else None
+    )
 
 
 def ratio(row, who, mode):
@@ -41,14 +46,17 @@ def best_ratio(row, mode):
     return min((r for r in (ratio(row, who, mode) for who in OTHERS) if r), default=None)
 
 
-# ---- limits ----------------------------------------------------------------------------------------------------------------------
+# ---- limits --------------------------------------------------------------------------------------
+
 
 def merged(passes, transport, ranks):
     """Returns {name: {bytes: best value of all passes}}. For the time of a round the best is the
     lowest."""
     best = {}
     for found in passes:
-        for name, size, value in found["values"] if (found["transport"], found["ranks"]) == (transport, ranks) else []:
+        for name, size, value in (
+            found["values"] if (found["transport"], found["ranks"]) == (transport, ranks) else []
+        ):
             known = best.setdefault(name, {})
             choose = min if name == "round_us" else max
             known[size] = choose(value, known.get(size, value))
@@ -74,19 +82,28 @@ def limit_s(case, limits):
     if case.transport == "tcp":
         chained = case.collective == "broadcast"
         rate = at_size(limits, ["chain" if chained else "ring"], case.bytes)
-        work = [(case.bytes if chained else part * (2 if case.collective == "all_reduce" else 1), rate)]
+        work = [
+            (case.bytes if chained else part * (2 if case.collective == "all_reduce" else 1), rate)
+        ]
     else:
         copy = at_size(limits, ["copy", "copy_stream", "readv"], case.bytes)
         add = at_size(limits, ["add", "add_stream"], case.bytes)
-        work = {"all_reduce": [(part, add), (part, copy)], "reduce_scatter": [(part, add)],
-                "broadcast": [(case.bytes, at_size(limits, ["copy_others"], case.bytes))]}.get(case.collective, [(part, copy)])
+        work = {
+            "all_reduce": [(part, add), (part, copy)],
+            "reduce_scatter": [(part, add)],
+            "broadcast": [(case.bytes, at_size(limits, ["copy_others"], case.bytes))],
+        }.get(case.collective, [(part, copy)])
     if "round_us" not in limits or not all(rate for _, rate in work):
         return None
     rounds = 1 if case.collective == "alltoall" else math.ceil(math.log2(case.ranks))
-    return max(sum(amount / rate for amount, rate in work), rounds * min(limits["round_us"].values()) * 1e-6)
+    return max(
+        sum(amount / rate for amount, rate in work),
+        rounds * min(limits["round_us"].values()) * 1e-6,
+    )
 
 
-# ---- text ------------------------------------------------------------------------------------------------------------------------
+# ---- text ----------------------------------------------------------------------------------------
+
 
 def cell_text(row, who, mode):
     value = ratio(row, who, mode)
@@ -99,7 +116,11 @@ def cell_text(row, who, mode):
 
 def time_text(row, mode):
     seconds = median_s(row, "ftccl", mode)
-    return "%.2f" % (seconds * 1e6) if seconds else row["libraries"].get("ftccl", {}).get(mode, {}).get("status", "-")
+    return (
+        "%.2f" % (seconds * 1e6)
+        if seconds
+        else row["libraries"].get("ftccl", {}).get(mode, {}).get("status", "-")
+    )
 
 
 def number(value, form="%.2f"):
@@ -108,21 +129,49 @@ def number(value, form="%.2f"):
 
 def head():
     columns = "".join("%9s" % NAMES[who] for who in OTHERS)
-    above = "%-42s|%-55s|%s" % ("", " one call at a time (-z 1): x means times FTCCL's time", " one after another (-z 0)")
+    above = "%-42s|%-55s|%s" % (
+        "",
+        " one call at a time (-z 1): x means times FTCCL's time",
+        " one after another (-z 0)",
+    )
     return "%s\n%-14s %5s %8s %4s %s | %9s %7s%s %7s | %10s %8s %7s" % (
-        above, "collective", "ranks", "size", "over", "  limit", "FTCCL us", "GB/s", columns, "x best", "FTCCL us", "GB/s",
-        "x best")
+        above,
+        "collective",
+        "ranks",
+        "size",
+        "over",
+        "  limit",
+        "FTCCL us",
+        "GB/s",
+        columns,
+        "x best",
+        "FTCCL us",
+        "GB/s",
+        "x best",
+    )
 
 
 def line(row):
     case = case_in(row)
-    ours, piped, limit = median_s(row, "ftccl", "blocking"), median_s(row, "ftccl", "pipelined"), row.get("limit_s")
+    ours, piped, limit = (
+        median_s(row, "ftccl", "blocking"),
+        median_s(row, "ftccl", "pipelined"),
+        row.get("limit_s"),
+    )
     return "%-14s %5d %8s %4s %s | %9s %7s%s %7s | %10s %8s %7s" % (
-        case.collective, case.ranks, size_text(case.bytes), case.transport,
-        "%7s" % number(limit and ours and limit / ours * 100, "%.0f%%"), time_text(row, "blocking"),
-        number(ours and bus_gbs(case, ours), "%.3f"), "".join("%9s" % cell_text(row, who, "blocking") for who in OTHERS),
-        number(best_ratio(row, "blocking")), time_text(row, "pipelined"), number(piped and bus_gbs(case, piped), "%.3f"),
-        number(best_ratio(row, "pipelined")))
+        case.collective,
+        case.ranks,
+        size_text(case.bytes),
+        case.transport,
+        "%7s" % number(limit and ours and limit / ours * 100, "%.0f%%"),
+        time_text(row, "blocking"),
+        number(ours and bus_gbs(case, ours), "%.3f"),
+        "".join("%9s" % cell_text(row, who, "blocking") for who in OTHERS),
+        number(best_ratio(row, "blocking")),
+        time_text(row, "pipelined"),
+        number(piped and bus_gbs(case, piped), "%.3f"),
+        number(best_ratio(row, "pipelined")),
+    )
 
 
 def summary(rows):
@@ -132,7 +181,17 @@ def summary(rows):
         known = [(best_ratio(row, mode), row) for row in rows if best_ratio(row, mode)]
         if known:
             worst, row = min(known, key=lambda item: item[0])
-            lines.append("%s: no slower than the fastest other in %d of %d cases; worst %.2f (%s, %d ranks, %s, %s)" % (
-                words, sum(r >= 1 for r, _ in known), len(known), worst, row["collective"], row["ranks"],
-                size_text(row["bytes"]), row["transport"]))
+            lines.append(
+                "%s: no slower than the fastest other in %d of %d cases; worst %.2f (%s, %d ranks, %s, %s)"
+                % (
+                    words,
+                    sum(r >= 1 for r, _ in known),
+                    len(known),
+                    worst,
+                    row["collective"],
+                    row["ranks"],
+                    size_text(row["bytes"]),
+                    row["transport"],
+                )
+            )
     return lines

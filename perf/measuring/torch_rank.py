@@ -3,6 +3,7 @@ operations  both backends in the same processes, in rounds of A B; rank 0 prints
             each case
 recovery    one backend; the group is reconfigured to the ranks that are left when one is lost.
             Times are those of the clock that all processes of the host share."""
+
 import datetime
 import json
 import sys
@@ -20,12 +21,18 @@ def seconds(n):
     return datetime.timedelta(seconds=n)
 
 
-# ---- operations ------------------------------------------------------------------------------------------------------------------
+# ---- operations ----------------------------------------------------------------------------------
+
 
 def ddp_step(group, size):
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(784, 512), torch.nn.ReLU(), torch.nn.Linear(512, 512), torch.nn.ReLU(),
-                                torch.nn.Linear(512, 10))
+    model = torch.nn.Sequential(
+        torch.nn.Linear(784, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 512),
+        torch.nn.ReLU(),
+        torch.nn.Linear(512, 10),
+    )
     ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     x, y = torch.rand(64, 784), torch.randint(10, (64,))
@@ -34,21 +41,25 @@ def ddp_step(group, size):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(ddp(x), y).backward()
         optimizer.step()
+
     return step
 
 
 def call_of(what, size, ranks, group):
-    """What is timed. size: bytes of the larger buffer, which is a multiple of 4 bytes for each rank."""
+    """What is timed. size: bytes of the larger buffer, which is a multiple of 4 bytes for each
+    rank."""
     if what == "ddp":
         return ddp_step(group, size)
     count = max(size // 4, 1)
     part = max(count // ranks, 1)
     large, other, small = torch.ones(part * ranks), torch.ones(part * ranks), torch.ones(part)
-    calls = {"all_reduce": lambda: dist.all_reduce(torch_all, group=group),
-             "broadcast": lambda: dist.broadcast(torch_all, 0, group=group),
-             "all_gather": lambda: dist.all_gather_into_tensor(large, small, group=group),
-             "reduce_scatter": lambda: dist.reduce_scatter_tensor(small, large, group=group),
-             "all_to_all": lambda: dist.all_to_all_single(large, other, group=group)}
+    calls = {
+        "all_reduce": lambda: dist.all_reduce(torch_all, group=group),
+        "broadcast": lambda: dist.broadcast(torch_all, 0, group=group),
+        "all_gather": lambda: dist.all_gather_into_tensor(large, small, group=group),
+        "reduce_scatter": lambda: dist.reduce_scatter_tensor(small, large, group=group),
+        "all_to_all": lambda: dist.all_to_all_single(large, other, group=group),
+    }
     torch_all = torch.zeros(count)
     return calls[what]
 
@@ -89,7 +100,8 @@ def operations(plan, rank, store):
     dist.destroy_process_group()
 
 
-# ---- recovery --------------------------------------------------------------------------------------------------------------------
+# ---- recovery ------------------------------------------------------------------------------------
+
 
 def collect(store, key, rank, ranks):
     store.set("%s/%d" % (key, rank), dist._get_reconfigure_handle())
@@ -97,17 +109,28 @@ def collect(store, key, rank, ranks):
 
 
 def recovery(plan, rank, board):
-    """The group's own store is with rank 0 where rank 0 is the lost one; the board is with whoever measures."""
+    """The group's own store is with rank 0 where rank 0 is the lost one; the board is with whoever
+    measures."""
     ranks, lost, limit = plan["ranks"], plan["lost"], seconds(plan["limit_s"])
     store = board
     if plan["case"] == "store":
         if rank == 0:
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit)
+            store = dist.TCPStore(
+                "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=limit
+            )
             board.set("store", str(store.port))
         else:
-            store = dist.TCPStore("127.0.0.1", int(board.get("store")), is_master=False, timeout=limit)
-    dist.init_process_group(plan["backend"], store=store, rank=rank, world_size=ranks, timeout=seconds(plan["timeout_s"]),
-                            enable_reconfigure=True)
+            store = dist.TCPStore(
+                "127.0.0.1", int(board.get("store")), is_master=False, timeout=limit
+            )
+    dist.init_process_group(
+        plan["backend"],
+        store=store,
+        rank=rank,
+        world_size=ranks,
+        timeout=seconds(plan["timeout_s"]),
+        enable_reconfigure=True,
+    )
     dist._reconfigure(1, collect(board, "first", rank, range(ranks)), timeout=limit).wait()
     x = torch.ones(256)
     dist.all_reduce(x)

@@ -1,4 +1,6 @@
-"""Sums over the ranks and goes on when one of them dies: ftccl-run -n 4 --kill 2@1 python3 all_reduce.py 3"""
+"""Sums over the ranks and goes on when one of them dies: ftccl-run -n 4 --kill 2@1 python3
+all_reduce.py 3"""
+
 import sys
 import time
 

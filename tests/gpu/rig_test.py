@@ -1,6 +1,8 @@
-"""Property: what tests/gpu/run makes of what programs do: one that hangs is cut with all its children, a part that breaks or lacks something
-does not stop the others, tables are read as they are printed, bounds are judged on a GPU and only there. Method: small programs and
-recorded output; no driver of any kind."""
+"""Property: what tests/gpu/run makes of what programs do: one that hangs is cut with all its
+children, a part that breaks or lacks something does not stop the others, tables are read as they
+are printed, bounds are judged on a GPU and only there. Method: small programs and recorded output;
+no driver of any kind."""
+
 import argparse
 import csv
 import os
@@ -19,7 +21,8 @@ from parts import building, checks, ddp, speed  # noqa: E402
 from parts.rig import Missing, Result, Rig, rows_of  # noqa: E402
 
 TABLE = """#  Rank  0 Group  0 Pid     12 on       host device  0 [0000:00:00] NVIDIA H200
-#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time
+# algbw   busbw  #wrong
      1048576        262144     float     sum      -1   250.00    4.19    6.29       0   240.00    4.37    6.55       0
      4194304       1048576     float     sum      -1  1000.00    4.19    6.30     N/A  1010.00    4.15    6.23     N/A
 # Out of bounds values : 0 OK
@@ -29,7 +32,14 @@ TABLE = """#  Rank  0 Group  0 Pid     12 on       host device  0 [0000:00:00] N
 class WithARig(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
-        o = argparse.Namespace(dry_run=True, build=self.folder.name, out=self.folder.name, seconds=60, source=self.folder.name, nccl=None)
+        o = argparse.Namespace(
+            dry_run=True,
+            build=self.folder.name,
+            out=self.folder.name,
+            seconds=60,
+            source=self.folder.name,
+            nccl=None,
+        )
         self.said = []
         Rig.say, self.say = lambda rig, text: self.said.append(text), Rig.say
         self.rig = Rig(o)
@@ -75,6 +85,7 @@ class Bounds(WithARig):
 
         def breaks(rig):
             raise ValueError("of a kind")
+
         run.run_part(self.rig, "lacks", lacks, 5)
         self.assertEqual(self.rig.finish(), 0)
         run.run_part(self.rig, "breaks", breaks, 5)
@@ -114,9 +125,18 @@ class Reading(unittest.TestCase):
         self.assertEqual(rows, [[1048576, 250.0, 6.29, "0"], [4194304, 1000.0, 6.3, "N/A"]])
 
     def test_what_a_sanitizer_says(self):
-        memory, races = "========= ERROR SUMMARY: %d errors\n", "========= RACECHECK SUMMARY: %d hazards displayed (0 errors, 0 warnings)\n"
-        for good, status, text in ((True, 0, memory % 0 + memory % 0), (False, 0, memory % 0 + memory % 3), (False, 42, memory % 0), (False, 0, "it did not start"),
-                                   (True, 0, races % 0), (False, 0, races % 10)):
+        memory, races = (
+            "========= ERROR SUMMARY: %d errors\n",
+            "========= RACECHECK SUMMARY: %d hazards displayed (0 errors, 0 warnings)\n",
+        )
+        for good, status, text in (
+            (True, 0, memory % 0 + memory % 0),
+            (False, 0, memory % 0 + memory % 3),
+            (False, 42, memory % 0),
+            (False, 0, "it did not start"),
+            (True, 0, races % 0),
+            (False, 0, races % 10),
+        ):
             self.assertEqual(checks.clean(Result(status, text, 1)), good, text)
 
     def test_the_suites_of_a_test(self):
@@ -124,7 +144,9 @@ class Reading(unittest.TestCase):
         self.assertEqual(checks.suites_of(listing), ["Transports/Gpu.", "GpuErrors."])
 
     def test_losses(self):
-        self.assertEqual(ddp.losses("NCCL version\nloss 0 1.25\nloss 1 0.75\nlosses 3"), ["1.25", "0.75"])
+        self.assertEqual(
+            ddp.losses("NCCL version\nloss 0 1.25\nloss 1 0.75\nlosses 3"), ["1.25", "0.75"]
+        )
 
 
 class Suites(WithARig):
@@ -156,12 +178,21 @@ class Collectives(WithARig):
         super().setUp()
         self.write('shift 2; exec "$@"', "tools", "ftccl-run")
         for name in checks.COLLECTIVES:
-            self.write("echo '# Out of bounds values : %s'" % ("1 FAILED" if name == "gather" else "0 OK"), "perf", name + "_perf")
+            self.write(
+                "echo '# Out of bounds values : %s'" % ("1 FAILED" if name == "gather" else "0 OK"),
+                "perf",
+                name + "_perf",
+            )
 
     def test_a_sanitizer_that_hangs_is_not_started_again(self):
         self.addCleanup(setattr, checks, "sanitizer", checks.sanitizer)
-        for text, wanted in (('echo "$CUDA_LAUNCH_BLOCKING: ERROR SUMMARY: 0 errors"; while [ "${1#/}" = "$1" ]; do shift; done; exec "$@"', ["passed"] * 4),
-                             ("sleep 60", ["failed"])):
+        for text, wanted in (
+            (
+                'echo "$CUDA_LAUNCH_BLOCKING: ERROR SUMMARY: 0 errors"; while [ "${1#/}" = "$1" ]; do shift; done; exec "$@"',
+                ["passed"] * 4,
+            ),
+            ("sleep 60", ["failed"]),
+        ):
             before = len(self.outcomes())
             checks.sanitizer = lambda rig, path=self.write(text, "compute-sanitizer"): [path]
             if "sleep" in text:
@@ -171,12 +202,16 @@ class Collectives(WithARig):
 
     def test_all_run_and_one_that_fails_is_named(self):
         rows = []
-        checks.each_collective(self.rig, rows.append, [], (3, "shm", argparse.Namespace(name="mps", env={})))
+        checks.each_collective(
+            self.rig, rows.append, [], (3, "shm", argparse.Namespace(name="mps", env={}))
+        )
         self.assertEqual(sorted(row[0] for row in rows), sorted(checks.COLLECTIVES))
         self.assertEqual([row[0] for row in rows if row[4] != "right"], ["gather"])
         self.assertEqual(self.outcomes(), ["failed"])
         self.rig.part_stops = time.monotonic()
-        checks.each_collective(self.rig, rows.append, [], (3, "tcp", argparse.Namespace(name="mps", env={})))
+        checks.each_collective(
+            self.rig, rows.append, [], (3, "tcp", argparse.Namespace(name="mps", env={}))
+        )
         self.assertEqual(self.outcomes(), ["failed", "skipped"])
 
 
@@ -184,7 +219,14 @@ class Comparing(WithARig):
     def compare(self, ours_us, theirs_us):
         speed.library_of, kept = lambda rig: "libnccl.so.2", speed.library_of
         try:
-            times = {(2, "bandwidth", 1 << 20): {("FTCCL", "2"): ours_us, ("NCCL", "4"): theirs_us, ("NCCL", ""): [1], (speed.THREADS, "2"): [1]}}
+            times = {
+                (2, "bandwidth", 1 << 20): {
+                    ("FTCCL", "2"): ours_us,
+                    ("NCCL", "4"): theirs_us,
+                    ("NCCL", ""): [1],
+                    (speed.THREADS, "2"): [1],
+                }
+            }
             speed.say_nccl(self.rig, times, argparse.Namespace(name="mps"))
         finally:
             speed.library_of = kept

@@ -1,4 +1,6 @@
-"""Bounds every test, and prints the plain line of counts that all test runs of the tree end with."""
+"""Bounds every test, and prints the plain line of counts that all test runs of the tree end
+with."""
+
 import faulthandler
 
 import pytest
@@ -18,5 +20,10 @@ def pytest_unconfigure(config):
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
-    count = {name: len(reporter.stats.get(name, ())) for name in ("passed", "failed", "error", "skipped")}
-    print("%d passed, %d failed, %d skipped" % (count["passed"], count["failed"] + count["error"], count["skipped"]))
+    count = {
+        name: len(reporter.stats.get(name, ())) for name in ("passed", "failed", "error", "skipped")
+    }
+    print(
+        "%d passed, %d failed, %d skipped"
+        % (count["passed"], count["failed"] + count["error"], count["skipped"])
+    )

@@ -1,4 +1,5 @@
 """Ranks of a test: threads of this process, or processes that run a function of a test file."""
+
 import importlib.util
 import json
 import os
@@ -12,7 +13,8 @@ WAIT_S = 90
 
 
 def in_threads(nranks, function, **options):
-    """function(communicator) on each rank, each in its thread; their results by rank. The first error is raised."""
+    """function(communicator) on each rank, each in its thread; their results by rank. The first
+    error is raised."""
     identity = ftccl.get_unique_id()
     results, errors = [None] * nranks, []
 
@@ -43,9 +45,19 @@ class Process:
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, path)))
         self.rank = rank
         self.process = subprocess.Popen(
-            [sys.executable, os.path.abspath(__file__), file, function.__name__,
-             json.dumps([identity.hex(), nranks, rank, list(arguments)])],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [
+                sys.executable,
+                os.path.abspath(__file__),
+                file,
+                function.__name__,
+                json.dumps([identity.hex(), nranks, rank, list(arguments)]),
+            ],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def line(self):
         """The next line that it prints: for tests that go on when a rank has come so far."""
@@ -64,7 +76,8 @@ class Process:
 
 
 def in_processes(nranks, function, *arguments):
-    """function(identity, nranks, rank, *arguments) on each rank, each in its process: see Process.end()."""
+    """function(identity, nranks, rank, *arguments) on each rank, each in its process: see
+    Process.end()."""
     identity = ftccl.get_unique_id()
     processes = [Process(function, identity, nranks, rank, *arguments) for rank in range(nranks)]
     return [process.end() for process in processes]

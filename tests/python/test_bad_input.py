@@ -1,7 +1,8 @@
-"""Property: a wrong argument is an exception whose sentence says what is wrong, before anything is enqueued: the
-communicator works as if the call had not been made. Method: a communicator of one rank for what is looked at before the
-call; afterwards an all-reduce on it.
+"""Property: a wrong argument is an exception whose sentence says what is wrong, before anything is
+enqueued: the communicator works as if the call had not been made. Method: a communicator of one
+rank for what is looked at before the call; afterwards an all-reduce on it.
 """
+
 import array
 import os
 
@@ -66,11 +67,23 @@ def test_read_only(comm):
     comm.synchronize()
 
 
-@pytest.mark.parametrize("dtype, called", [("complex64", "Zf"), ("bool", r"\?"), ("int16", "h"), (">f4", ">f"), ("longdouble", "g"),
-                                           ([("a", "i4"), ("b", "f4")], "T")])
+@pytest.mark.parametrize(
+    "dtype, called",
+    [
+        ("complex64", "Zf"),
+        ("bool", r"\?"),
+        ("int16", "h"),
+        (">f4", ">f"),
+        ("longdouble", "g"),
+        ([("a", "i4"), ("b", "f4")], "T"),
+    ],
+)
 def test_types(comm, dtype, called):
-    refused("send has elements of format .*%s.*, which FTCCL does not have; FTCCL has int8" % called, comm.all_reduce,
-            np.zeros(4, dtype))
+    refused(
+        "send has elements of format .*%s.*, which FTCCL does not have; FTCCL has int8" % called,
+        comm.all_reduce,
+        np.zeros(4, dtype),
+    )
 
 
 def test_other_types(comm):
@@ -80,8 +93,18 @@ def test_other_types(comm):
     refused("Python objects", comm.all_reduce, np.array([None, {}]))
     refused("Python objects", comm.all_reduce, np.array([None, {}]), dtype="uint8")
     refused("elements of dtype datetime64", comm.all_reduce, np.zeros(2, "datetime64[s]"))
-    refused("'complex64' is not a data type", comm.all_reduce, np.zeros(2, "complex64"), dtype="complex64")
-    refused("has 6 bytes, which are no whole number of float32", comm.all_reduce, bytearray(6), dtype="float32")
+    refused(
+        "'complex64' is not a data type",
+        comm.all_reduce,
+        np.zeros(2, "complex64"),
+        dtype="complex64",
+    )
+    refused(
+        "has 6 bytes, which are no whole number of float32",
+        comm.all_reduce,
+        bytearray(6),
+        dtype="float32",
+    )
     refused("send has float32, recv has float64", comm.all_reduce, F32, np.zeros(4))
     refused("ReduceOp", comm.all_reduce, F32, op="sum", error=TypeError)
 
@@ -89,10 +112,24 @@ def test_other_types(comm):
 def test_sizes(pair):
     comm = pair[0]
     three = np.zeros(3, "float32")
-    refused("recv has 3 elements where both have the same number: send has 4, so recv must have 4", comm.all_reduce, F32, three)
-    refused("all_gather: recv has 4 elements where 2 ranks have a block each: send has 4, so recv must have 8",
-            comm.all_gather, F32, F32.copy())
-    refused("recv has 3 elements, which cannot be divided into equal blocks for 2 ranks", comm.all_gather, None, three)
+    refused(
+        "recv has 3 elements where both have the same number: send has 4, so recv must have 4",
+        comm.all_reduce,
+        F32,
+        three,
+    )
+    refused(
+        "all_gather: recv has 4 elements where 2 ranks have a block each: send has 4, so recv must have 8",
+        comm.all_gather,
+        F32,
+        F32.copy(),
+    )
+    refused(
+        "recv has 3 elements, which cannot be divided into equal blocks for 2 ranks",
+        comm.all_gather,
+        None,
+        three,
+    )
     refused("send has 3 elements, which cannot be divided", comm.reduce_scatter, three, three)
     refused("reduce_scatter: recv has 3 elements .* must have 2", comm.reduce_scatter, F32, three)
     refused("send has 3 elements, which cannot be divided", comm.all_to_all, three)
@@ -121,7 +158,9 @@ def test_torch(comm):
     refused("torch.bool", comm.all_reduce, torch.zeros(2, dtype=torch.bool))
     refused("torch.int16", comm.all_reduce, torch.zeros(2, dtype=torch.int16))
     refused("on meta", comm.all_reduce, torch.zeros(2, device="meta"))
-    refused("negated or conjugated", comm.all_reduce, torch.zeros(2, dtype=torch.complex64).conj().imag)
+    refused(
+        "negated or conjugated", comm.all_reduce, torch.zeros(2, dtype=torch.complex64).conj().imag
+    )
 
 
 class Elsewhere:
@@ -150,8 +189,21 @@ def test_handles(pair):
     dead = ftccl.Communicator(1, ftccl.get_unique_id(), 0)
     operator = dead.pre_mul_sum(2.0, "float32")
     dead.destroy()
-    for call in (dead.finalize, dead.agree, dead.revoke, dead.split, dead.shrink, lambda: dead.size, lambda: dead.error):
-        refused("destroyed or aborted", call, *([0] if call == dead.split else []), error=ftccl.InvalidUsage)
+    for call in (
+        dead.finalize,
+        dead.agree,
+        dead.revoke,
+        dead.split,
+        dead.shrink,
+        lambda: dead.size,
+        lambda: dead.error,
+    ):
+        refused(
+            "destroyed or aborted",
+            call,
+            *([0] if call == dead.split else []),
+            error=ftccl.InvalidUsage
+        )
     refused("destroyed or aborted", dead.all_reduce, F32, error=ftccl.InvalidUsage)
     dead.destroy()  # nothing is left to do
     dead.abort()
@@ -192,8 +244,14 @@ def test_child_of_fork(comm):
     pid = os.fork()
     if pid == 0:
         said = []
-        for call in (lambda: comm.all_reduce(F32.copy()), comm.synchronize, lambda: comm.size, ftccl.get_unique_id, ftccl.Stream,
-                     comm.agree):
+        for call in (
+            lambda: comm.all_reduce(F32.copy()),
+            comm.synchronize,
+            lambda: comm.size,
+            ftccl.get_unique_id,
+            ftccl.Stream,
+            comm.agree,
+        ):
             try:
                 call()
                 said.append("no error")

@@ -1,6 +1,8 @@
-"""Properties: each collective gives what NumPy computes, on every type, in place and not, on three ranks; each kind of
-buffer is used in place, without a copy. Method: ranks as threads; values are small integers, so that sums are exact.
+"""Properties: each collective gives what NumPy computes, on every type, in place and not, on three
+ranks; each kind of buffer is used in place, without a copy. Method: ranks as threads; values are
+small integers, so that sums are exact.
 """
+
 import array
 import ctypes
 import mmap
@@ -80,7 +82,9 @@ def test_all_collectives(dtype, in_place):
     in_threads(RANKS, rank_of)
 
 
-@pytest.mark.parametrize("op, want", [(ftccl.SUM, 6), (ftccl.PROD, 6), (ftccl.MAX, 3), (ftccl.MIN, 1), (ftccl.AVG, 2)])
+@pytest.mark.parametrize(
+    "op, want", [(ftccl.SUM, 6), (ftccl.PROD, 6), (ftccl.MAX, 3), (ftccl.MIN, 1), (ftccl.AVG, 2)]
+)
 def test_operators(op, want):
     def rank_of(comm):
         x = np.full(5, comm.rank + 1, "float32")
@@ -91,7 +95,9 @@ def test_operators(op, want):
     in_threads(RANKS, rank_of)
 
 
-@pytest.mark.parametrize("dtype, scalar", [("float32", 2.0), ("int32", 3), ("bfloat16", 0.5), ("float16", 4)])
+@pytest.mark.parametrize(
+    "dtype, scalar", [("float32", 2.0), ("int32", 3), ("bfloat16", 0.5), ("float16", 4)]
+)
 def test_pre_mul_sum(dtype, scalar):
     kind = pytest.importorskip("ml_dtypes").bfloat16 if dtype == "bfloat16" else dtype
 
@@ -149,10 +155,17 @@ def buffers():
         return buffer, np.frombuffer(buffer, "float32")
 
     of_numpy = np.zeros(4, "float32")
-    return {"numpy": (of_numpy, of_numpy), "bytearray": of_view(bytearray(16)), "array": of_view(array.array("f", [0] * 4)),
-            "mmap": of_view(mmap.mmap(-1, 16)), "memoryview": of_view(memoryview(bytearray(16))),
-            "ctypes": of_view((ctypes.c_float * 4)()), "mem_alloc": of_view(ftccl.mem_alloc(16)),
-            "mem_alloc, shared": of_view(ftccl.mem_alloc(65536)), "DLPack": (OnlyDLPack(of_numpy), of_numpy)}
+    return {
+        "numpy": (of_numpy, of_numpy),
+        "bytearray": of_view(bytearray(16)),
+        "array": of_view(array.array("f", [0] * 4)),
+        "mmap": of_view(mmap.mmap(-1, 16)),
+        "memoryview": of_view(memoryview(bytearray(16))),
+        "ctypes": of_view((ctypes.c_float * 4)()),
+        "mem_alloc": of_view(ftccl.mem_alloc(16)),
+        "mem_alloc, shared": of_view(ftccl.mem_alloc(65536)),
+        "DLPack": (OnlyDLPack(of_numpy), of_numpy),
+    }
 
 
 @pytest.mark.parametrize("kind", sorted(buffers()) + ["torch"])
@@ -207,5 +220,8 @@ def process_of(identity, nranks, rank):
 
 
 def test_processes_and_split():
-    assert in_processes(3, process_of) == [(0, [6000, 2, 0, None, 3, 0], ""), (0, [6000, 1, 0, None, 3, 1], ""),
-                                           (0, [6000, 2, 1, None, 3, 2], "")]
+    assert in_processes(3, process_of) == [
+        (0, [6000, 2, 0, None, 3, 0], ""),
+        (0, [6000, 1, 0, None, 3, 1], ""),
+        (0, [6000, 2, 1, None, 3, 2], ""),
+    ]

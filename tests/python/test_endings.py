@@ -1,8 +1,10 @@
-"""Properties: Ctrl-C ends every wait within a second, as KeyboardInterrupt, and leaves no thread, descriptor or
-communicator behind; an interpreter that exits in the middle of an operation ends, and its peers are told; a communicator
-that is forgotten is aborted, but not while an operation of it is pending. Method: processes; a signal is sent when the
-main thread is in the wait, which another thread sees in its frames.
+"""Properties: Ctrl-C ends every wait within a second, as KeyboardInterrupt, and leaves no thread,
+descriptor or communicator behind; an interpreter that exits in the middle of an operation ends, and
+its peers are told; a communicator that is forgotten is aborted, but not while an operation of it is
+pending. Method: processes; a signal is sent when the main thread is in the wait, which another
+thread sees in its frames.
 """
+
 import gc
 import os
 import signal
@@ -21,7 +23,8 @@ PROMPT_S = 1.0
 
 
 def interrupted(function_name, call):
-    """Seconds from SIGINT, which comes when the main thread is in that function, to KeyboardInterrupt out of call()."""
+    """Seconds from SIGINT, which comes when the main thread is in that function, to
+    KeyboardInterrupt out of call()."""
     sent = []
 
     def interrupt():
@@ -37,8 +40,8 @@ def interrupted(function_name, call):
 
 
 def held():
-    """Threads and descriptors of this process, without the idle memory that the library keeps for the next
-    communicator."""
+    """Threads and descriptors of this process, without the idle memory that the library keeps for
+    the next communicator."""
     descriptors = 0
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -128,7 +131,12 @@ def interrupt_management(identity, nranks, rank, call):
     comm = ftccl.Communicator(nranks, identity, rank)
     if call == "finalize":
         comm.all_reduce(np.ones(1000))
-    calls = {"split": lambda: comm.split(0), "shrink": comm.shrink, "agree": comm.agree, "finalize": comm.finalize}
+    calls = {
+        "split": lambda: comm.split(0),
+        "shrink": comm.shrink,
+        "agree": comm.agree,
+        "finalize": comm.finalize,
+    }
     took = interrupted("in_helper", calls[call])
     start = time.monotonic()
     comm.abort()
@@ -148,7 +156,8 @@ def test_interrupt_management(call):
     identity = ftccl.get_unique_id()
     peer = Process(idle, identity, 2, 1)
     status, result, err = Process(interrupt_management, identity, 2, 0, call).end()
-    # the signal may come before the helper's call, which then finds no communicator and says so in the log
+    # the signal may come before the helper's call, which then finds no communicator and says so in
+    # the log
     assert (status, result) == (0, [True, True, []]) and "Traceback" not in err, err
     peer.process.communicate("\n", timeout=WAIT_S)
 
@@ -184,11 +193,15 @@ def exit_in_the_middle(identity, nranks, rank, how):
     return "ended"
 
 
-@pytest.mark.parametrize("how, status", [("return", 0), ("thread", 0), ("exit", 3), ("exception", 1)])
+@pytest.mark.parametrize(
+    "how, status", [("return", 0), ("thread", 0), ("exit", 3), ("exception", 1)]
+)
 def test_exit_in_the_middle(how, status):
     got = in_processes(2, exit_in_the_middle, how)
     assert got[0][0] == status, got[0]
-    assert ("as planned" in got[0][2]) == (how == "exception") and "Fatal" not in got[0][2], got[0][2]
+    assert ("as planned" in got[0][2]) == (how == "exception") and "Fatal" not in got[0][2], got[0][
+        2
+    ]
     assert got[1][0] == 0 and got[1][1] in (0, "no error"), got[1]
 
 

@@ -1,7 +1,9 @@
-"""Properties: when a rank is killed, every other rank has RemoteError with its number, shrinks, goes on, and takes in a
-replacement; agreement, revoking, deadlines and aborts give the errors that they promise. Method: ranks as processes, one
-of which kills itself between two collectives; ranks as threads where nobody has to die.
+"""Properties: when a rank is killed, every other rank has RemoteError with its number, shrinks,
+goes on, and takes in a replacement; agreement, revoking, deadlines and aborts give the errors that
+they promise. Method: ranks as processes, one of which kills itself between two collectives; ranks
+as threads where nobody has to die.
 """
+
 import os
 import pickle
 import signal
@@ -34,10 +36,23 @@ def survivor(identity, nranks, rank, victim):
         for _ in range(1000):  # the first one to fail is the first that needs the victim
             reduce_ones(comm)
     except ftccl.RemoteError as error:
-        told += [type(error).__name__, int(error.code), int(error.error_class), error.culprit, list(error.failed_ranks),
-                 error.communicator is comm, "rank %d" % victim in str(error)]
+        told += [
+            type(error).__name__,
+            int(error.code),
+            int(error.error_class),
+            error.culprit,
+            list(error.failed_ranks),
+            error.communicator is comm,
+            "rank %d" % victim in str(error),
+        ]
     smaller = comm.shrink()
-    told += [list(comm.failed_ranks), smaller.size, smaller.rank, comm.error is not None, reduce_ones(smaller)]
+    told += [
+        list(comm.failed_ranks),
+        smaller.size,
+        smaller.rank,
+        comm.error is not None,
+        reduce_ones(smaller),
+    ]
     told.append(comm.last_agreed_op)
     comm.destroy()
     smaller.destroy()
@@ -50,7 +65,22 @@ def test_killed_rank(victim):
     assert ends.pop(victim)[0] == -signal.SIGKILL
     for new_rank, (status, told, err) in enumerate(ends):
         assert (status, err) == (0, "")
-        assert told == [3.0, "RemoteError", 6, 3, victim, [victim], True, True, [victim], 2, new_rank, True, 2.0, 1]
+        assert told == [
+            3.0,
+            "RemoteError",
+            6,
+            3,
+            victim,
+            [victim],
+            True,
+            True,
+            [victim],
+            2,
+            new_rank,
+            True,
+            2.0,
+            1,
+        ]
 
 
 def grower(identity, nranks, rank):

@@ -1,6 +1,8 @@
-"""Properties: init_from_env() finds rank and size as every launcher tells them; ranks of one machine meet without any
-setting; contradictions are named. Method: ftccl-run, and processes with the variables that the other launchers set.
+"""Properties: init_from_env() finds rank and size as every launcher tells them; ranks of one
+machine meet without any setting; contradictions are named. Method: ftccl-run, and processes with
+the variables that the other launchers set.
 """
+
 import os
 import shutil
 import subprocess
@@ -13,7 +15,11 @@ from ftccl import _launch
 from ranks import WAIT_S
 
 VARIABLES = {name for launcher in _launch._LAUNCHERS for name in launcher[1:] if name} | {
-    "MASTER_PORT", "NCCL_COMM_ID", "FTCCL_SECRET", "FTCCL_SECRET_FILE"}
+    "MASTER_PORT",
+    "NCCL_COMM_ID",
+    "FTCCL_SECRET",
+    "FTCCL_SECRET_FILE",
+}
 PROGRAM = """
 import sys, ftccl
 with ftccl.init_from_env() as comm:
@@ -33,9 +39,15 @@ def nobody_started_this(monkeypatch):
 
 def run_ranks(variables):
     """What the program prints with each of these environments."""
-    processes = [subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True,
-                                  env={**os.environ, **{name: str(value) for name, value in one.items()}})
-                 for one in variables]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **{name: str(value) for name, value in one.items()}},
+        )
+        for one in variables
+    ]
     return [process.communicate(timeout=WAIT_S)[0].strip() for process in processes]
 
 
@@ -47,9 +59,19 @@ def test_under_ftccl_run():
     program = shutil.which("ftccl-run")
     if program is None:
         pytest.skip("no ftccl-run")
-    done = subprocess.run([program, "-n", "3", sys.executable, "-c", PROGRAM], capture_output=True, text=True,
-                          timeout=WAIT_S, check=False)
-    assert sorted(done.stdout.split("\n")) == ["", "ftccl-run 0 3 6", "ftccl-run 1 3 6", "ftccl-run 2 3 6"], done.stderr
+    done = subprocess.run(
+        [program, "-n", "3", sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert sorted(done.stdout.split("\n")) == [
+        "",
+        "ftccl-run 0 3 6",
+        "ftccl-run 1 3 6",
+        "ftccl-run 2 3 6",
+    ], done.stderr
 
 
 VICTIM = """
@@ -65,22 +87,36 @@ def test_example_survives():
     if folder is None:
         pytest.skip("FT_PYTHON_SOURCE does not name the sources")
     example, identity = [folder + "/examples/all_reduce.py"], ftccl.get_unique_id().hex()
-    processes = [subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, text=True, env={
-        **os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "FTCCL_UNIQUE_ID": identity})
-        for rank, program in enumerate((example, ["-c", VICTIM], example))]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3", "FTCCL_UNIQUE_ID": identity},
+        )
+        for rank, program in enumerate((example, ["-c", VICTIM], example))
+    ]
     said = [process.communicate(timeout=WAIT_S)[0] for process in processes]
     for rank, new_rank in ((0, 0), (2, 1)):
         assert "lost rank 1" in said[rank] or "rank 1 is dead" in said[rank], said
         assert "rank %d of 2: 1 steps, sum 1\n" % new_rank in said[rank], said
 
 
-@pytest.mark.parametrize("launcher, rank, size, local", [
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS")])
+@pytest.mark.parametrize(
+    "launcher, rank, size, local",
+    [
+        ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"),
+    ],
+)
 def test_meeting_by_file(launcher, rank, size, local):
     got = run_ranks([{rank: number, size: 2, local: 2} for number in range(2)])
     assert got == ["%s %d 2 3" % (launcher, number) for number in range(2)]
-    assert not [name for name in os.listdir(_launch._folder()) if name.startswith("python-%d-" % os.getpid())]
+    assert not [
+        name
+        for name in os.listdir(_launch._folder())
+        if name.startswith("python-%d-" % os.getpid())
+    ]
 
 
 def test_file_of_a_dead_job_is_not_taken(tmp_path):
@@ -116,7 +152,11 @@ def test_what_contradicts_itself(monkeypatch):
 
 
 def test_torchrun_on_several_machines(monkeypatch):
-    for name, value in (("MASTER_ADDR", "::1"), ("MASTER_PORT", "29500"), ("FTCCL_SECRET", "sixteen letters!")):
+    for name, value in (
+        ("MASTER_ADDR", "::1"),
+        ("MASTER_PORT", "29500"),
+        ("FTCCL_SECRET", "sixteen letters!"),
+    ):
         monkeypatch.setenv(name, value)
     try:
         assert _launch._take_torchrun_address(ftccl.Launch("torchrun", 0, 4, 2))

@@ -1,7 +1,9 @@
-"""Properties: a group is one entry of its streams, and nothing of it is enqueued if its block raises; a stream keeps what
-its operations use until it has passed them, and no longer, and not more than a bound; windows and signals. Method: two
-ranks in one thread, by groups, or as threads; who is kept is seen by weak references.
+"""Properties: a group is one entry of its streams, and nothing of it is enqueued if its block
+raises; a stream keeps what its operations use until it has passed them, and no longer, and not more
+than a bound; windows and signals. Method: two ranks in one thread, by groups, or as threads; who is
+kept is seen by weak references.
 """
+
 import gc
 import threading
 import weakref
@@ -179,7 +181,9 @@ def test_send_and_recv_between_threads():
 
 
 def test_concurrent_sends_and_receives():
-    """Both ranks receive before they send, on different streams; a probe tells of a message and does not take it."""
+    """Both ranks receive before they send, on different streams; a probe tells of a message and
+    does not take it."""
+
     def rank_of(comm):
         got, mine = bytearray(4), bytes([comm.rank] * 4)
         with ftccl.Stream() as one, ftccl.Stream() as two:

@@ -1,7 +1,9 @@
-"""Properties: the c10d backend "ftccl" gives what torch.distributed promises: collectives of all types, messages with
-tags in any order, DDP, events for the profiler; failures name the rank, and time limits are kept; a group that is reconfigured
-shrinks, grows, merges and survives SIGKILL. Method: ranks as processes of this file over a FileStore, or as threads; the
-expected values are computed from the ranks."""
+"""Properties: the c10d backend "ftccl" gives what torch.distributed promises: collectives of all
+types, messages with tags in any order, DDP, events for the profiler; failures name the rank, and
+time limits are kept; a group that is reconfigured shrinks, grows, merges and survives SIGKILL.
+Method: ranks as processes of this file over a FileStore, or as threads; the expected values are
+computed from the ranks."""
+
 import concurrent.futures
 import datetime
 import os
@@ -20,14 +22,28 @@ WAIT_S = 120
 
 def start(rank, size, path, **options):
     store = dist.FileStore(path, size)
-    dist.init_process_group("ftccl", store=store, rank=rank, world_size=size,
-                            timeout=datetime.timedelta(seconds=60), **options)
+    dist.init_process_group(
+        "ftccl",
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=datetime.timedelta(seconds=60),
+        **options
+    )
     return store
 
 
 def collectives(rank, size, path):
     start(rank, size, path)
-    for dtype in (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.bfloat16, torch.float16):
+    for dtype in (
+        torch.float32,
+        torch.float64,
+        torch.int32,
+        torch.int64,
+        torch.uint8,
+        torch.bfloat16,
+        torch.float16,
+    ):
         x = torch.full((5,), rank + 1, dtype=dtype)
         dist.all_reduce(x)
         assert x.tolist() == [size * (size + 1) // 2] * 5, dtype
@@ -87,7 +103,10 @@ def messages(rank, size, path):
             work.wait()
         assert got[0].item() == got[-1].item() == before
     one, two = torch.empty(70000), torch.empty(3)
-    sends = [dist.isend(torch.full((70000,), 1.0), after, tag=1), dist.isend(torch.full((3,), 2.0), after, tag=2)]
+    sends = [
+        dist.isend(torch.full((70000,), 1.0), after, tag=1),
+        dist.isend(torch.full((3,), 2.0), after, tag=2),
+    ]
     dist.recv(two, before, tag=2)
     dist.recv(one, before, tag=1)
     assert two.tolist() == [2.0] * 3 and one[-1].item() == 1.0
@@ -115,7 +134,7 @@ def ddp(rank, size, path):
     alone.load_state_dict(model.state_dict())
     data = torch.randn(4 * size, 8)
     wrapped = torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=0.0001)
-    wrapped(data[4 * rank:4 * rank + 4]).pow(2).mean().backward()
+    wrapped(data[4 * rank : 4 * rank + 4]).pow(2).mean().backward()
     alone(data).pow(2).mean().backward()
     for mine, whole in zip(model.parameters(), alone.parameters()):
         torch.testing.assert_close(mine.grad, whole.grad)
@@ -159,23 +178,40 @@ def coalesced(rank, size, path):
     group = dist.group.WORLD
     with torch.autograd.profiler.profile(record_shapes=True) as profile:
         outs = [torch.empty(size), torch.empty(2 * size)]
-        group.allgather_into_tensor_coalesced(outs, [torch.full((n,), float(rank)) for n in (1, 2)]).wait()
+        group.allgather_into_tensor_coalesced(
+            outs, [torch.full((n,), float(rank)) for n in (1, 2)]
+        ).wait()
         lists = [[torch.empty(2), torch.empty(3).t()] for _ in range(size)]
         dist.all_gather_coalesced(lists, [torch.full((n,), float(rank)) for n in (2, 3)])
         for dtype in (torch.float32, torch.int16):  # the second is reduced by the ranks themselves
             parts = [torch.empty(1, dtype=dtype), torch.empty(2, dtype=dtype)]
-            group.reduce_scatter_tensor_coalesced(parts, [torch.full((n * size,), rank + 1, dtype=dtype) for n in (1, 2)],
-                                                    dist.ReduceScatterOptions()).wait()
-            assert [t.tolist() for t in parts] == [[size * (size + 1) / 2] * n for n in (1, 2)], dtype
+            group.reduce_scatter_tensor_coalesced(
+                parts,
+                [torch.full((n * size,), rank + 1, dtype=dtype) for n in (1, 2)],
+                dist.ReduceScatterOptions(),
+            ).wait()
+            assert [t.tolist() for t in parts] == [
+                [size * (size + 1) / 2] * n for n in (1, 2)
+            ], dtype
         sums = [torch.full((n,), rank + 1) for n in (1, 4)]
         dist.all_reduce_coalesced(sums)
-    assert [t.tolist() for t in outs] == [[r for r in range(size) for _ in range(n)] for n in (1, 2)]
-    assert [[t.tolist() for t in one] for one in lists] == [[[r] * n for n in (2, 3)] for r in range(size)]
+    assert [t.tolist() for t in outs] == [
+        [r for r in range(size) for _ in range(n)] for n in (1, 2)
+    ]
+    assert [[t.tolist() for t in one] for one in lists] == [
+        [[r] * n for n in (2, 3)] for r in range(size)
+    ]
     assert [t.tolist() for t in sums] == [[size * (size + 1) // 2] * n for n in (1, 4)]
-    found = {name: [event.input_shapes for event in events(profile, "ftccl:" + name)]
-             for name in ("all_gather_single", "all_gather", "reduce_scatter_single", "all_reduce")}
-    assert found == {"all_gather_single": [[[1], [2]]], "all_gather": [[[2], [3]]], "all_reduce": [[[1], [4]]],
-                     "reduce_scatter_single": [[[size], [2 * size]]] * 2}, found
+    found = {
+        name: [event.input_shapes for event in events(profile, "ftccl:" + name)]
+        for name in ("all_gather_single", "all_gather", "reduce_scatter_single", "all_reduce")
+    }
+    assert found == {
+        "all_gather_single": [[[1], [2]]],
+        "all_gather": [[[2], [3]]],
+        "all_reduce": [[[1], [4]]],
+        "reduce_scatter_single": [[[size], [2 * size]]] * 2,
+    }, found
     dist.destroy_process_group()
 
 
@@ -189,9 +225,14 @@ def profiled(rank, size, path):
             dist.send(torch.ones(3), 0)
             dist.send(torch.ones(2), 0)
         dist.barrier()
-    found = {name: [event.input_shapes for event in events(profile, "ftccl:" + name)]
-             for name in ("send", "recv", "recvAnySource", "barrier")}
-    expected = [{"send": [], "recv": [[[3]]], "recvAnySource": [[[2]]]}, {"send": [[[3]], [[2]]], "recv": [], "recvAnySource": []}]
+    found = {
+        name: [event.input_shapes for event in events(profile, "ftccl:" + name)]
+        for name in ("send", "recv", "recvAnySource", "barrier")
+    }
+    expected = [
+        {"send": [], "recv": [[[3]]], "recvAnySource": [[[2]]]},
+        {"send": [[[3]], [[2]]], "recv": [], "recvAnySource": []},
+    ]
     if rank < 2:
         assert found == dict(expected[rank], barrier=[[]]), found
     assert all(event.is_async for event in events(profile, "ftccl:send"))
@@ -204,12 +245,18 @@ def late(rank, size, path):
     if rank == 0:
         with pytest.raises(RuntimeError, match=r"Timed out waiting 300ms"):
             dist.group.WORLD.barrier(timeout=soon).wait()
-        with pytest.raises(RuntimeError, match=r"Rank 0 timed out in monitoredBarrier after 300 ms: Rank.* 1.* failed to pass"):
+        with pytest.raises(
+            RuntimeError,
+            match=r"Rank 0 timed out in monitoredBarrier after 300 ms: Rank.* 1.* failed to pass",
+        ):
             dist.monitored_barrier(timeout=soon)
         store.set("late", "1")
     else:
         if rank > 1:
-            with pytest.raises(RuntimeError, match="Rank %d successfully reached monitoredBarrier.*from rank 0" % rank):
+            with pytest.raises(
+                RuntimeError,
+                match="Rank %d successfully reached monitoredBarrier.*from rank 0" % rank,
+            ):
                 dist.monitored_barrier(timeout=soon)
         store.wait(["late"])
     dist.distributed_c10d._set_pg_timeout(soon)
@@ -248,7 +295,7 @@ def reconfigured(rank, size, path):
     become(10 + rank, [dist._get_reconfigure_handle()])
     become(5, set(collect("all", everybody)))
     handles = collect("split", everybody)
-    become(6 + rank % 2, handles[rank % 2::2])
+    become(6 + rank % 2, handles[rank % 2 :: 2])
     become(8, collect("merge", everybody))
     with pytest.raises(RuntimeError, match="already used"):
         dist._reconfigure(8, handles)
@@ -284,14 +331,18 @@ def came_back(rank, size, path):
         if rank == size - 1:
             dist.group.WORLD.shutdown()
         else:
-            with pytest.raises(RuntimeError, match="Connection closed by peer.*lost rank %d" % (size - 1)):
+            with pytest.raises(
+                RuntimeError, match="Connection closed by peer.*lost rank %d" % (size - 1)
+            ):
                 while True:
                     dist.all_reduce(torch.ones(1))
         become(uuid, everybody)
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["collectives", "messages", "ddp", "refused", "coalesced", "profiled", "late"])
+@pytest.mark.parametrize(
+    "name", ["collectives", "messages", "ddp", "refused", "coalesced", "profiled", "late"]
+)
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_group(name, size, tmp_path):
     run(name, size, tmp_path, [0] * size)
@@ -300,7 +351,9 @@ def test_group(name, size, tmp_path):
 def test_start_over_the_store_of_an_earlier_start(tmp_path):
     for _ in range(2):
         run("again", 3, tmp_path, [0] * 3)
-        assert os.path.exists(tmp_path / "store"), "the second start shall find what the first one left"
+        assert os.path.exists(
+            tmp_path / "store"
+        ), "the second start shall find what the first one left"
         os.unlink(tmp_path / "store.last")
 
 
@@ -314,7 +367,8 @@ def test_reconfigure(size, tmp_path):
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_reconfigure_of_threads(size):
-    """Each rank is a thread with a backend of its own; handles go from one to the other in memory."""
+    """Each rank is a thread with a backend of its own; handles go from one to the other in
+    memory."""
     if not hasattr(dist, "_reconfigure"):
         pytest.skip("this torch has no reconfigure")
     make = ftccl_torch.build.load().create
@@ -349,9 +403,16 @@ def run(name, size, folder, ends):
     folder.mkdir(exist_ok=True)
     ftccl_torch.build.load()  # once, before the ranks need it
     environment = dict(os.environ, OMP_NUM_THREADS="1")
-    ranks = [subprocess.Popen([sys.executable, __file__, name, str(rank), str(size), str(folder / "store")],
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-             for rank in range(size)]
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, name, str(rank), str(size), str(folder / "store")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        for rank in range(size)
+    ]
     try:
         said = [process.communicate(timeout=WAIT_S)[0] for process in ranks]
         assert [process.returncode for process in ranks] == ends, "\n".join(said)

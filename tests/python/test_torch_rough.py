@@ -1,8 +1,10 @@
-"""Properties: what users do wrong, and what happens to them, ends in an exception with a sentence: ranks that stop or die,
-also the one that hosts the store; fork after init; interpreters that exit or are interrupted in the middle of an operation;
-tensors, handles and groups that do not fit. Nobody hangs or crashes, and nothing is left behind. FSDP2, DTensor, tensor and
-pipeline parallel models compute what one process computes. Method: ranks as processes of this file that meet over a
+"""Properties: what users do wrong, and what happens to them, ends in an exception with a sentence:
+ranks that stop or die, also the one that hosts the store; fork after init; interpreters that exit
+or are interrupted in the middle of an operation; tensors, handles and groups that do not fit.
+Nobody hangs or crashes, and nothing is left behind. FSDP2, DTensor, tensor and pipeline parallel
+models compute what one process computes. Method: ranks as processes of this file that meet over a
 FileStore or by files; the stopped and the killed are so by themselves, at a known step."""
+
 import contextlib
 import datetime
 import gc
@@ -33,7 +35,9 @@ SHORT = datetime.timedelta(seconds=4)
 
 def start(rank, size, folder, timeout=LONG, **options):
     store = dist.FileStore(os.path.join(folder, "store"), size)
-    dist.init_process_group("ftccl", store=store, rank=rank, world_size=size, timeout=timeout, **options)
+    dist.init_process_group(
+        "ftccl", store=store, rank=rank, world_size=size, timeout=timeout, **options
+    )
 
 
 def post(folder, name, text=""):
@@ -75,7 +79,12 @@ def fails(*words, within=PROMPT_S, kind=RuntimeError, what=""):
     except kind as error:
         said = str(error)
     took = time.monotonic() - begin
-    assert took < within and all(re.search(word, said) for word in words) and said != "nothing", (what, took, words, said)
+    assert took < within and all(re.search(word, said) for word in words) and said != "nothing", (
+        what,
+        took,
+        words,
+        said,
+    )
 
 
 def sum_of(size, **options):
@@ -94,7 +103,9 @@ def ranks(function, size, folder, *arguments):
     os.environ["OMP_NUM_THREADS"] = "1"
     before = set(os.listdir("/dev/shm"))
     identity = ftccl.get_unique_id()
-    processes = [Process(function, identity, size, rank, str(folder), *arguments) for rank in range(size)]
+    processes = [
+        Process(function, identity, size, rank, str(folder), *arguments) for rank in range(size)
+    ]
     try:
         yield processes
     finally:
@@ -102,23 +113,32 @@ def ranks(function, size, folder, *arguments):
             process.process.kill()
             process.process.wait()
     # the telemetry of a rank that died or failed stays for those who ask why
-    left = [name for name in set(os.listdir("/dev/shm")) - before if not re.fullmatch(r"ftccl-\d+-\d+-\d+", name)
-            and any(str(process.process.pid) in name for process in processes)]
+    left = [
+        name
+        for name in set(os.listdir("/dev/shm")) - before
+        if not re.fullmatch(r"ftccl-\d+-\d+-\d+", name)
+        and any(str(process.process.pid) in name for process in processes)
+    ]
     assert not left, left
 
 
 def ends_of(processes, want):
-    """Status, result and stderr of each. One that ends as it must not has the others killed soon."""
+    """Status, result and stderr of each. One that ends as it must not has the others killed
+    soon."""
     end = time.monotonic() + WAIT_S
     while any(process.process.poll() is None for process in processes) and time.monotonic() < end:
-        if any(process.process.poll() not in (None, status) for process, status in zip(processes, want)):
+        if any(
+            process.process.poll() not in (None, status) for process, status in zip(processes, want)
+        ):
             end = min(end, time.monotonic() + 5)
         time.sleep(0.01)
     for process in processes:
         process.process.kill()
     got = [process.end() for process in processes]
-    said = "\n".join("rank %d: %s %s\n%s" % (process.rank, status, result, err)
-                     for process, (status, result, err) in zip(processes, got))
+    said = "\n".join(
+        "rank %d: %s %s\n%s" % (process.rank, status, result, err)
+        for process, (status, result, err) in zip(processes, got)
+    )
     assert [status for status, _, _ in got] == want, said
     assert all(status != 0 or result == "fine" for status, result, _ in got), said
     assert "Fatal Python" not in said and "terminate called" not in said, said
@@ -131,7 +151,9 @@ def run(function, size, folder, *arguments, ends=None):
         return ends_of(processes, ends or [0] * size)
 
 
-needs_reconfigure = pytest.mark.skipif(not hasattr(dist, "_reconfigure"), reason="this torch has no reconfigure")
+needs_reconfigure = pytest.mark.skipif(
+    not hasattr(dist, "_reconfigure"), reason="this torch has no reconfigure"
+)
 
 
 # ---- ranks that stop or die ----------------------------------------------------------------------
@@ -181,7 +203,9 @@ def wait_for_rank(processes, folder, name):
     """Waits for a file of a rank, unless a rank fails."""
     end = time.monotonic() + WAIT_S
     while not is_posted(folder, name):
-        if time.monotonic() > end or any(process.process.poll() is not None for process in processes):
+        if time.monotonic() > end or any(
+            process.process.poll() is not None for process in processes
+        ):
             ends_of(processes, [0] * len(processes))
         time.sleep(0.01)
 
@@ -192,7 +216,9 @@ def store_host_dies(identity, size, rank, folder):
         post(folder, "port", str(store.port))
     else:
         store = dist.TCPStore("127.0.0.1", int(wait_for(folder, "port")), size, False)
-    dist.init_process_group("ftccl", store=store, rank=rank, world_size=size, timeout=LONG, enable_reconfigure=True)
+    dist.init_process_group(
+        "ftccl", store=store, rank=rank, world_size=size, timeout=LONG, enable_reconfigure=True
+    )
     become(folder, 1, rank, range(size))
     if rank == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -229,11 +255,14 @@ class Numbers(torch.utils.data.Dataset):
 
 
 def loads_data(identity, size, rank, folder):
-    """DDP with data from two worker processes, which are forks of this one, in the middle of operations."""
+    """DDP with data from two worker processes, which are forks of this one, in the middle of
+    operations."""
     start(rank, size, folder)
     torch.manual_seed(0)
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-    loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork")
+    loader = torch.utils.data.DataLoader(
+        Numbers(), batch_size=4, num_workers=2, multiprocessing_context="fork"
+    )
     for _ in range(2):
         work = dist.all_reduce(torch.ones(1), async_op=True)
         for batch in loader:
@@ -274,9 +303,16 @@ def forks(identity, size, rank, folder):
     start(rank, size, folder)
     assert sum_of(size)
     work = dist.irecv(torch.empty(1), 1 - rank, tag=9)  # with a thread of its own
-    calls = [lambda: dist.all_reduce(torch.ones(1)), dist.barrier, dist.monitored_barrier,
-             lambda: dist.send(torch.ones(1), 1 - rank), lambda: dist.recv(torch.ones(1), 1 - rank), work.wait,
-             lambda: dist.new_group([rank]), lambda: dist.all_gather_object([None] * size, 1)]
+    calls = [
+        lambda: dist.all_reduce(torch.ones(1)),
+        dist.barrier,
+        dist.monitored_barrier,
+        lambda: dist.send(torch.ones(1), 1 - rank),
+        lambda: dist.recv(torch.ones(1), 1 - rank),
+        work.wait,
+        lambda: dist.new_group([rank]),
+        lambda: dist.all_gather_object([None] * size, 1),
+    ]
     got = [in_child(call) for call in calls]
     assert got == [7] * len(calls), got
     ends = [dist.destroy_process_group, lambda: None, dist.distributed_c10d._abort_process_group]
@@ -333,8 +369,10 @@ def exits(identity, size, rank, folder, how):
     return "fine"
 
 
-@pytest.mark.parametrize("how, status", [("return", 0), ("thread", 0), ("exit", 3), ("_exit", 4), ("exception", 1),
-                                         ("interrupt", 0)])
+@pytest.mark.parametrize(
+    "how, status",
+    [("return", 0), ("thread", 0), ("exit", 3), ("_exit", 4), ("exception", 1), ("interrupt", 0)],
+)
 def test_exit_in_the_middle(how, status, tmp_path):
     run(exits, 2, tmp_path, how, ends=[status, 0])
 
@@ -351,9 +389,14 @@ def interrupted(identity, size, rank, folder):
     def wait_in_main(call):
         call()
 
-    calls = [lambda: dist.all_reduce(torch.ones(1)), lambda: dist.recv(torch.ones(1), 1), dist.barrier,
-             lambda: dist.recv(torch.ones(1)), dist.monitored_barrier,
-             lambda: dist.new_group([0, 1])]
+    calls = [
+        lambda: dist.all_reduce(torch.ones(1)),
+        lambda: dist.recv(torch.ones(1), 1),
+        dist.barrier,
+        lambda: dist.recv(torch.ones(1)),
+        dist.monitored_barrier,
+        lambda: dist.new_group([0, 1]),
+    ]
     for i, call in enumerate(calls):
         when_main_thread_is_in("wait_in_main", lambda: os.kill(os.getpid(), signal.SIGINT))
         begin = time.monotonic()
@@ -380,39 +423,78 @@ def bad_tensors(identity, size, rank, folder):
     sparse, wide = torch.eye(4).to_sparse(), torch.ones(1).expand(4)
     bad = ValueError, TypeError, RuntimeError, NotImplementedError
     many = [torch.ones(4) for _ in range(size)]
-    backend = dist.group.WORLD._get_backend(torch.device("cpu"))  # torch itself answers calls with a meta tensor
-    for call in (lambda: backend.allreduce([meta]), lambda: backend.broadcast(meta, 0), lambda: backend.send([meta], 1 - rank, 0),
-                 lambda: backend.recv([meta], 1 - rank, 0), lambda: backend.recv_anysource([meta], 0),
-                 lambda: backend.allgather([[meta] * size], [one])):
+    backend = dist.group.WORLD._get_backend(
+        torch.device("cpu")
+    )  # torch itself answers calls with a meta tensor
+    for call in (
+        lambda: backend.allreduce([meta]),
+        lambda: backend.broadcast(meta, 0),
+        lambda: backend.send([meta], 1 - rank, 0),
+        lambda: backend.recv([meta], 1 - rank, 0),
+        lambda: backend.recv_anysource([meta], 0),
+        lambda: backend.allgather([[meta] * size], [one]),
+    ):
         with fails("meta", kind=bad):
             call()
     for tensor, word in ((sparse, "parse|dense"), (wide, "share memory|expanded")):
-        reads = [lambda: dist.send(tensor, 1 - rank), lambda: dist.all_gather(many, tensor)] if tensor is not wide else []
-        writes = [lambda: dist.all_reduce(tensor), lambda: dist.broadcast(tensor, 1 - rank), lambda: dist.recv(tensor, 1 - rank),
-                  lambda: dist.recv(tensor), lambda: dist.reduce(tensor, rank), lambda: dist.all_gather([tensor] * size, one),
-                  lambda: dist.reduce_scatter(tensor, many), lambda: dist.all_gather_into_tensor(tensor, torch.ones(2)),
-                  lambda: dist.reduce_scatter_tensor(tensor, torch.ones(4 * size)),
-                  lambda: dist.all_to_all_single(tensor, one), lambda: dist.all_to_all([tensor] * size, many),
-                  lambda: dist.scatter(tensor, many if rank == 0 else None, 0)]
+        reads = (
+            [lambda: dist.send(tensor, 1 - rank), lambda: dist.all_gather(many, tensor)]
+            if tensor is not wide
+            else []
+        )
+        writes = [
+            lambda: dist.all_reduce(tensor),
+            lambda: dist.broadcast(tensor, 1 - rank),
+            lambda: dist.recv(tensor, 1 - rank),
+            lambda: dist.recv(tensor),
+            lambda: dist.reduce(tensor, rank),
+            lambda: dist.all_gather([tensor] * size, one),
+            lambda: dist.reduce_scatter(tensor, many),
+            lambda: dist.all_gather_into_tensor(tensor, torch.ones(2)),
+            lambda: dist.reduce_scatter_tensor(tensor, torch.ones(4 * size)),
+            lambda: dist.all_to_all_single(tensor, one),
+            lambda: dist.all_to_all([tensor] * size, many),
+            lambda: dist.scatter(tensor, many if rank == 0 else None, 0),
+        ]
         for i, call in enumerate(writes + reads):
             with fails(word, kind=bad, what=(word, i)):
                 call()
-    wrong = [lambda: dist.all_gather(many, torch.ones(5)), lambda: dist.all_gather(many[1:], one),
-             lambda: dist.all_gather(many, one.int()), lambda: dist.reduce_scatter(torch.ones(5), many),
-             lambda: dist.all_gather_into_tensor(torch.ones(5), one), lambda: dist.all_gather_into_tensor(torch.ones(4 * size).int(), one),
-             lambda: dist.reduce_scatter_tensor(one, torch.ones(5)), lambda: dist.all_to_all_single(one, torch.ones(4), [1, 2], [2, 2]),
-             lambda: dist.all_to_all_single(one, torch.ones(4), [5, -1], [2, 2]), lambda: dist.all_to_all_single(one, torch.ones(4).int()),
-             lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)), lambda: dist.all_to_all(many, many[1:]),
-             lambda: dist.all_reduce(torch.ones(2, dtype=torch.cfloat), op=dist.ReduceOp.MAX),
-             lambda: dist.all_reduce(one, op=dist.ReduceOp.BAND), lambda: dist.all_reduce(torch.tensor([True]), op=dist.ReduceOp.AVG),
-             lambda: dist.broadcast(one, size), lambda: dist.send(one, size), lambda: dist.recv(one, size), lambda: dist.send(one, rank),
-             lambda: dist.reduce(one, -7), lambda: dist.all_to_all([one], [one] * size)]
+    wrong = [
+        lambda: dist.all_gather(many, torch.ones(5)),
+        lambda: dist.all_gather(many[1:], one),
+        lambda: dist.all_gather(many, one.int()),
+        lambda: dist.reduce_scatter(torch.ones(5), many),
+        lambda: dist.all_gather_into_tensor(torch.ones(5), one),
+        lambda: dist.all_gather_into_tensor(torch.ones(4 * size).int(), one),
+        lambda: dist.reduce_scatter_tensor(one, torch.ones(5)),
+        lambda: dist.all_to_all_single(one, torch.ones(4), [1, 2], [2, 2]),
+        lambda: dist.all_to_all_single(one, torch.ones(4), [5, -1], [2, 2]),
+        lambda: dist.all_to_all_single(one, torch.ones(4).int()),
+        lambda: dist.all_to_all_single(torch.ones(3), torch.ones(3)),
+        lambda: dist.all_to_all(many, many[1:]),
+        lambda: dist.all_reduce(torch.ones(2, dtype=torch.cfloat), op=dist.ReduceOp.MAX),
+        lambda: dist.all_reduce(one, op=dist.ReduceOp.BAND),
+        lambda: dist.all_reduce(torch.tensor([True]), op=dist.ReduceOp.AVG),
+        lambda: dist.broadcast(one, size),
+        lambda: dist.send(one, size),
+        lambda: dist.recv(one, size),
+        lambda: dist.send(one, rank),
+        lambda: dist.reduce(one, -7),
+        lambda: dist.all_to_all([one], [one] * size),
+    ]
     for i, call in enumerate(wrong):
         with fails("[a-z]{3}", kind=bad, what=i):
             call()
     assert sum_of(size)
     strided = torch.arange(24.0).reshape(2, 3, 4).permute(2, 0, 1)[::2]
-    for x in (strided, strided.to(torch.cfloat), strided > 5, torch.empty(0), torch.tensor(3.0), torch.ones(3).to(torch.int16)):
+    for x in (
+        strided,
+        strided.to(torch.cfloat),
+        strided > 5,
+        torch.empty(0),
+        torch.tensor(3.0),
+        torch.ones(3).to(torch.int16),
+    ):
         whole = x.clone()
         dist.broadcast(whole, 0)
         assert torch.equal(whole, x)
@@ -434,23 +516,35 @@ def test_bad_tensors(tmp_path):
 
 
 def different(identity, size, rank, folder):
-    """Ranks that do not agree: every rank has a sentence; only the group where it happened is lost."""
+    """Ranks that do not agree: every rank has a sentence; only the group where it happened is
+    lost."""
     start(rank, size, folder, SHORT)
     last = rank == size - 1
     n = 5 if last else 4
     tensor = torch.ones(n)
     many, whole = [torch.ones(n) for _ in range(size)], torch.ones(n * size)
-    calls = [lambda g: dist.all_reduce(tensor, group=g), lambda g: dist.broadcast(tensor, 0, group=g),
-             lambda g: dist.reduce(tensor, 0, group=g), lambda g: dist.all_gather(many, tensor, group=g),
-             lambda g: dist.all_gather_into_tensor(whole, tensor, group=g), lambda g: dist.reduce_scatter_tensor(tensor, whole, group=g),
-             lambda g: dist.all_to_all_single(whole, whole.clone(), group=g),
-             lambda g: dist.gather(tensor, many if rank == 0 else None, group=g),
-             lambda g: dist.scatter(tensor, many if rank == 0 else None, group=g),
-             lambda g: dist.all_reduce(torch.ones(4).to(torch.int32 if last else torch.float32), group=g),
-             lambda g: dist.all_reduce(torch.ones(4), op=dist.ReduceOp.MAX if last else dist.ReduceOp.SUM, group=g),
-             lambda g: dist.broadcast(torch.ones(4), 1 if last else 0, group=g),
-             lambda g: dist.barrier(group=g) if last else dist.all_reduce(torch.ones(4), group=g),
-             lambda g: dist.all_reduce(torch.ones(2).to(torch.int16 if last else torch.float32), group=g)]
+    calls = [
+        lambda g: dist.all_reduce(tensor, group=g),
+        lambda g: dist.broadcast(tensor, 0, group=g),
+        lambda g: dist.reduce(tensor, 0, group=g),
+        lambda g: dist.all_gather(many, tensor, group=g),
+        lambda g: dist.all_gather_into_tensor(whole, tensor, group=g),
+        lambda g: dist.reduce_scatter_tensor(tensor, whole, group=g),
+        lambda g: dist.all_to_all_single(whole, whole.clone(), group=g),
+        lambda g: dist.gather(tensor, many if rank == 0 else None, group=g),
+        lambda g: dist.scatter(tensor, many if rank == 0 else None, group=g),
+        lambda g: dist.all_reduce(
+            torch.ones(4).to(torch.int32 if last else torch.float32), group=g
+        ),
+        lambda g: dist.all_reduce(
+            torch.ones(4), op=dist.ReduceOp.MAX if last else dist.ReduceOp.SUM, group=g
+        ),
+        lambda g: dist.broadcast(torch.ones(4), 1 if last else 0, group=g),
+        lambda g: dist.barrier(group=g) if last else dist.all_reduce(torch.ones(4), group=g),
+        lambda g: dist.all_reduce(
+            torch.ones(2).to(torch.int16 if last else torch.float32), group=g
+        ),
+    ]
     for i, call in enumerate(calls):
         group = dist.new_group(timeout=SHORT)
         with fails("rank %d: " % rank, "different|bytes|sizes|lost|rank [0-9]", what=i):
@@ -479,25 +573,48 @@ def foreign_handles(identity, size, rank, folder):
     start(rank, size, folder, enable_reconfigure=True)
     become(folder, 1, rank, range(size))
     mine = dist._get_reconfigure_handle()
-    wrong = ["", "/", "rubbish", mine[:-1], mine[:40], mine + "0", mine.upper(), mine.replace("/", "-"), mine.replace("ftccl1", "ftccl9"),
-             "\0" * 200, "a" + "\u00e9" * 100, "ftccl1/" + "/" * 100, "ftccl1/%s/-/99999999999999999999/%s" % ("0" * 16, "0" * 256),
-             "ftccl1/%s/-/-1/%s" % ("0" * 16, "0" * 256)]
+    wrong = [
+        "",
+        "/",
+        "rubbish",
+        mine[:-1],
+        mine[:40],
+        mine + "0",
+        mine.upper(),
+        mine.replace("/", "-"),
+        mine.replace("ftccl1", "ftccl9"),
+        "\0" * 200,
+        "a" + "\u00e9" * 100,
+        "ftccl1/" + "/" * 100,
+        "ftccl1/%s/-/99999999999999999999/%s" % ("0" * 16, "0" * 256),
+        "ftccl1/%s/-/-1/%s" % ("0" * 16, "0" * 256),
+    ]
     uuid = 100
     for handle in wrong:
         uuid += 1
         with fails("handle", kind=(ValueError, RuntimeError)):
             dist._reconfigure(uuid, [mine, handle], timeout=SHORT)
-    for handles, word in (([], "no handles"), ([mine, mine], "same process"), (["ftccl1/%s/-/0/%s" % ("1" * 16, mine.split("/")[4])], "not among")):
+    for handles, word in (
+        ([], "no handles"),
+        ([mine, mine], "same process"),
+        (["ftccl1/%s/-/0/%s" % ("1" * 16, mine.split("/")[4])], "not among"),
+    ):
         uuid += 1
         with fails(word, kind=(ValueError, RuntimeError)):
             dist._reconfigure(uuid, handles, timeout=SHORT)
     assert sum_of(size)  # nothing of this touched the group
     # of another job: it is well formed, and nobody comes
     nobody = "ftccl1/%s/-/0/%s" % ("2" * 16, ftccl.get_unique_id().hex())
-    for handle in (nobody, "ftccl1/%s/-/0/%s" % ("3" * 16, "00" * 128), "ftccl1/%s/%s/1/%s" % ("4" * 16, "5" * 16, "ff" * 128)):
+    for handle in (
+        nobody,
+        "ftccl1/%s/-/0/%s" % ("3" * 16, "00" * 128),
+        "ftccl1/%s/%s/1/%s" % ("4" * 16, "5" * 16, "ff" * 128),
+    ):
         uuid += 1
         with fails("[a-z]{3}"):
-            dist._reconfigure(uuid, [handle, mine] if rank else [mine, handle], timeout=SHORT).wait()
+            dist._reconfigure(
+                uuid, [handle, mine] if rank else [mine, handle], timeout=SHORT
+            ).wait()
         mine = dist._get_reconfigure_handle()
         with fails("[a-z]{3}"):
             dist.all_reduce(torch.ones(1))
@@ -512,7 +629,8 @@ def test_foreign_handles(tmp_path):
 
 
 def one_name(identity, size, rank, folder):
-    """Groups with the same name on the same store, one after the other; one made again; two at a time."""
+    """Groups with the same name on the same store, one after the other; one made again; two at a
+    time."""
     store = dist.PrefixStore("same", dist.FileStore(os.path.join(folder, "store"), size))
 
     def make(timeout=LONG):
@@ -556,12 +674,15 @@ def test_one_name(size, tmp_path):
 
 
 def as_threads(identity, size, rank, folder):
-    """Three ranks of one group in each of two processes; then they become another group, and abort each other's waits."""
+    """Three ranks of one group in each of two processes; then they become another group, and abort
+    each other's waits."""
     ranks, errors = range(3 * rank, 3 * rank + 3), []
 
     def run(me):
         try:
-            store = dist.PrefixStore("threads", dist.FileStore(os.path.join(folder, "store"), 3 * size))
+            store = dist.PrefixStore(
+                "threads", dist.FileStore(os.path.join(folder, "store"), 3 * size)
+            )
             group = ftccl_torch.load().create(store, me, 3 * size, "threads", LONG)
             for n in (1, 1000, 100000):
                 x = torch.full((n,), float(me))
@@ -576,7 +697,9 @@ def as_threads(identity, size, rank, folder):
             group.barrier().wait()
             if me == 0:
                 pending = group.recv([torch.ones(1)], 1, 6)
-                waiter = threading.Thread(target=lambda: errors.append(None if refuses(pending.wait) else "no error"))
+                waiter = threading.Thread(
+                    target=lambda: errors.append(None if refuses(pending.wait) else "no error")
+                )
                 waiter.start()
                 group.abort()
                 waiter.join(PROMPT_S)
@@ -661,7 +784,9 @@ def many_groups(identity, size, rank, folder):
     works = [dist.all_reduce(torch.ones(1 << 16), group=group, async_op=True) for group in mine]
     for work in works:
         work.wait()
-    for k in range(len(mine)):  # rank 0 from the first, rank 1 from the last, rank 2 from the middle
+    for k in range(
+        len(mine)
+    ):  # rank 0 from the first, rank 1 from the last, rank 2 from the middle
         group = mine.pop(0 if rank == 0 else -1 if rank == 1 else len(mine) // 2)
         dist.destroy_process_group(group)
     assert sum_of(size)
@@ -674,7 +799,8 @@ def test_many_groups(tmp_path):
 
 
 def aborts(identity, size, rank, folder):
-    """abort() from another thread frees every waiter, with its rank and operation; get_error() tells the truth."""
+    """abort() from another thread frees every waiter, with its rank and operation; get_error()
+    tells the truth."""
     start(rank, size, folder)
     assert sum_of(size)
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -687,7 +813,11 @@ def aborts(identity, size, rank, folder):
             dist.all_reduce(torch.ones(1))
         assert plain_error(dist.group.WORLD) == "REMOTE_ERROR"
         return "fine"
-    works = [dist.all_reduce(torch.ones(1), async_op=True), dist.irecv(torch.ones(1), 1), dist.isend(torch.ones(1 << 20), 1)]
+    works = [
+        dist.all_reduce(torch.ones(1), async_op=True),
+        dist.irecv(torch.ones(1), 1),
+        dist.isend(torch.ones(1 << 20), 1),
+    ]
     futures = [works[0].get_future()]
     said, threads = [], []
 
@@ -722,12 +852,21 @@ def test_aborts(tmp_path):
 
 
 def called_late(identity, size, rank, folder):
-    """A receive that is called while its message is on its way, to be kept, gets that message and not the next."""
+    """A receive that is called while its message is on its way, to be kept, gets that message and
+    not the next."""
     start(rank, size, folder)
     for round in range(3):
-        big, one, next = torch.full((1 << 24,), 1.0 + round), torch.empty(1), torch.full((1 << 24,), 50.0)
+        big, one, next = (
+            torch.full((1 << 24,), 1.0 + round),
+            torch.empty(1),
+            torch.full((1 << 24,), 50.0),
+        )
         if rank == 0:
-            works = [dist.isend(big, 1, tag=1), dist.isend(torch.ones(1), 1, tag=2), dist.isend(next, 1, tag=1)]
+            works = [
+                dist.isend(big, 1, tag=1),
+                dist.isend(torch.ones(1), 1, tag=2),
+                dist.isend(next, 1, tag=1),
+            ]
         else:
             works = [dist.irecv(one, 0, tag=2)]
             works[0].is_completed()
@@ -751,7 +890,9 @@ def test_called_late(tmp_path):
 
 def model_of(features=8):
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(features, 12), torch.nn.ReLU(), torch.nn.Linear(12, features))
+    return torch.nn.Sequential(
+        torch.nn.Linear(features, 12), torch.nn.ReLU(), torch.nn.Linear(12, features)
+    )
 
 
 def trained(model, data, steps=3):
@@ -767,7 +908,12 @@ def parallel(identity, size, rank, folder):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
     start(rank, size, folder)
     mesh = init_device_mesh("cpu", (size,))
     torch.manual_seed(1)
@@ -778,7 +924,7 @@ def parallel(identity, size, rank, folder):
     model = model_of()
     for layer in model:
         fully_shard(layer, mesh=mesh)
-    trained(fully_shard(model, mesh=mesh), data[4 * rank:4 * rank + 4])
+    trained(fully_shard(model, mesh=mesh), data[4 * rank : 4 * rank + 4])
     for mine, whole in zip(model.parameters(), alone.parameters()):
         torch.testing.assert_close(mine.full_tensor(), whole)
 
@@ -789,9 +935,13 @@ def parallel(identity, size, rank, folder):
         for target in layouts:
             tensor = distribute_tensor(whole, mesh, [source]).redistribute(mesh, [target])
             torch.testing.assert_close(tensor.full_tensor(), whole)
-    square = distribute_tensor(whole, mesh, [Shard(1)]) @ distribute_tensor(whole.t().contiguous(), mesh, [Shard(0)])
+    square = distribute_tensor(whole, mesh, [Shard(1)]) @ distribute_tensor(
+        whole.t().contiguous(), mesh, [Shard(0)]
+    )
     assert isinstance(square.placements[0], Partial)
-    torch.testing.assert_close(square.redistribute(mesh, [Shard(0)]).full_tensor(), whole @ whole.t())
+    torch.testing.assert_close(
+        square.redistribute(mesh, [Shard(0)]).full_tensor(), whole @ whole.t()
+    )
 
     # tensor parallel: the layers are split by columns and by rows
     model = parallelize_module(model_of(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -810,6 +960,7 @@ def test_parallel(size, tmp_path):
 def pipeline(identity, size, rank, folder):
     """Each rank has a layer; its gradients are those of the layer in the whole model."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
     start(rank, size, folder)
     torch.manual_seed(0)
     layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(size)]
@@ -854,5 +1005,7 @@ def test_build_was_killed():
     module = ftccl_torch.build.load()
     with open(os.path.join(os.path.dirname(module.__file__), "lock"), "w"):
         pass
-    done = subprocess.run([sys.executable, "-m", "ftccl.torch.build"], capture_output=True, text=True, timeout=WAIT_S)
+    done = subprocess.run(
+        [sys.executable, "-m", "ftccl.torch.build"], capture_output=True, text=True, timeout=WAIT_S
+    )
     assert done.stdout.splitlines()[-1:] == [module.__file__], done

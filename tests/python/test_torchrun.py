@@ -1,6 +1,8 @@
-"""Property: under torchrun's elastic restart a job over the backend "ftccl" goes on from its checkpoint when a worker has killed itself,
-and ends as a job without deaths does. Method: the example elastic_torchrun.py by torchrun, three workers on this host, with and
-without deaths of rank 0 (which makes the communicator's id) and of another."""
+"""Property: under torchrun's elastic restart a job over the backend "ftccl" goes on from its
+checkpoint when a worker has killed itself, and ends as a job without deaths does. Method: the
+example elastic_torchrun.py by torchrun, three workers on this host, with and without deaths of rank
+0 (which makes the communicator's id) and of another."""
+
 import os
 import re
 import subprocess
@@ -19,19 +21,41 @@ LIMIT_S = 100
 
 def torchrun(folder, *options):
     """What the job prints: its starts as (restart, ranks, step), and its last line."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes=1", "--nproc-per-node=3", "--max-restarts=3",
-               "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0", "--monitor-interval=0.1", str(EXAMPLE), "--steps", "40",
-               "--checkpoint", str(folder / "checkpoint.pt"), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nnodes=1",
+        "--nproc-per-node=3",
+        "--max-restarts=3",
+        "--rdzv-backend=c10d",
+        "--rdzv-endpoint=localhost:0",
+        "--monitor-interval=0.1",
+        str(EXAMPLE),
+        "--steps",
+        "40",
+        "--checkpoint",
+        str(folder / "checkpoint.pt"),
+        *options,
+    ]
     folder.mkdir()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=dict(os.environ, OMP_NUM_THREADS="1"))
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, OMP_NUM_THREADS="1"),
+    )
     try:
         out, err = process.communicate(timeout=LIMIT_S)
     finally:
         process.terminate()  # torchrun ends its workers
         process.wait()
     assert process.returncode == 0, out + err
-    starts = [tuple(map(int, found)) for found in re.findall(r"start (\d+) with (\d+) ranks at step (\d+)", out)]
+    starts = [
+        tuple(map(int, found))
+        for found in re.findall(r"start (\d+) with (\d+) ranks at step (\d+)", out)
+    ]
     return starts, re.search(r"step 40, loss [0-9.]+", out)[0]
 
 

@@ -6,6 +6,7 @@ A file is a word such as exec.c, core/exec.c or docs/membership.md: it exists if
 tree has that path or ends so. A function is a word such as ft_op_move, sleep_held() or
 ftcclAllReduce: it exists if that word stands in the tree outside comments.
 """
+
 import os
 import re
 import sys
@@ -14,13 +15,25 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import source  # noqa: E402
 
-FILE = re.compile(r"(?<![\w./<*-])(?:[\w-]+/)*[\w-]+\.(?:cc|cpp|cu|c|h|md|py|sh|pml|frag|map)(?![\w/(*-]|\.\w)")
-FUNCTION = re.compile(r"(?<!\w)(ft_[a-z0-9_]*[a-z0-9](?![\w.])|p?ftccl[A-Z][a-z]\w*|[a-z]+_\w+(?=\(\)))")
+FILE = re.compile(
+    r"(?<![\w./<*-])(?:[\w-]+/)*[\w-]+\.(?:cc|cpp|cu|c|h|md|py|sh|pml|frag|map)(?![\w/(*-]|\.\w)"
+)
+FUNCTION = re.compile(
+    r"(?<!\w)(ft_[a-z0-9_]*[a-z0-9](?![\w.])|p?ftccl[A-Z][a-z]\w*|[a-z]+_\w+(?=\(\)))"
+)
 FOLDERS = ("src", "tools", "perf", "tests", "examples", "include")
 # What the build makes, what others have, and what stands for any name.
-ELSEWHERE = {"config.h", "cuda.h", "cuda_runtime.h", "folder/folder.h", "tests/fuzz/fuzz_x.c",
-             "prog.c", "program.c", "train.py",
-             "INCLUDEDIR/ftccl/nccl.h"}
+ELSEWHERE = {
+    "config.h",
+    "cuda.h",
+    "cuda_runtime.h",
+    "folder/folder.h",
+    "tests/fuzz/fuzz_x.c",
+    "prog.c",
+    "program.c",
+    "train.py",
+    "INCLUDEDIR/ftccl/nccl.h",
+}
 
 
 def scripts(root):
@@ -69,8 +82,10 @@ class Tree:
 
     def faults(self):
         for path, first, text in self.said:
-            for kind, pattern, known in (("file", FILE, self.ends),
-                                         ("function", FUNCTION, self.words)):
+            for kind, pattern, known in (
+                ("file", FILE, self.ends),
+                ("function", FUNCTION, self.words),
+            ):
                 for match in pattern.finditer(text):
                     if match.group() not in known:
                         yield f"{path}:{first + text.count(chr(10), 0, match.start())}: there is no {kind} {match.group()}"

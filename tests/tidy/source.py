@@ -5,6 +5,7 @@ which file calls which.
 It looks at each file alone, without expanding macros: a macro's name is a token, its body belongs
 to no function.
 """
+
 import os
 import re
 import subprocess
@@ -16,10 +17,21 @@ TOKEN = re.compile(
     |(?P<number>\.?\d(?:[eEpP][+-]|'?[\w.])*)
     |(?P<word>[A-Za-z_]\w*)
     |(?P<sign>\.\.\.|<<=|>>=|->\*?|\+\+|--|<<|>>|[<>=!+\-*/%&|^]=|&&|\|\||\#\#|::|[^\s\\])""",
-    re.X | re.S)
+    re.X | re.S,
+)
 BRANCHES = {"if", "for", "while", "case", "catch", "&&", "||", "?"}
-NOT_CALLS = {"if", "for", "while", "switch", "return", "sizeof", "defined", "__attribute__",
-             "alignof", "_Alignof"}
+NOT_CALLS = {
+    "if",
+    "for",
+    "while",
+    "switch",
+    "return",
+    "sizeof",
+    "defined",
+    "__attribute__",
+    "alignof",
+    "_Alignof",
+}
 SUFFIXES = (".c", ".h", ".cc", ".cpp", ".cu")
 
 
@@ -62,7 +74,7 @@ def signature(head):
     while at < len(head):
         if head[at].text == "(" and at > 0 and re.match(r"[A-Za-z_]", head[at - 1].text):
             name, end = head[at - 1].text, skip_group(head, at)
-            arguments = split(head[at + 1:end - 1])
+            arguments = split(head[at + 1 : end - 1])
             if name.isupper() and end == len(head):
                 return named_by_macro(name, arguments)
             if not name.isupper() and name != "alignas" and not name.startswith("__"):
@@ -79,8 +91,9 @@ def split(tokens):
         return []
     depth, parts = 0, [[]]
     for token in tokens:
-        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1,
-                  ">": -1}.get(token.text, 0)
+        depth += {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}.get(
+            token.text, 0
+        )
         if token.text == "," and depth == 0:
             parts.append([])
         else:
@@ -101,9 +114,13 @@ def named_by_macro(macro, arguments):
 def is_macro_alone(head):
     """A macro at the place of a declaration that needs no semicolon after it."""
     texts = [token.text for token in head]
-    return (len(head) > 2 and texts[0].isupper() and texts[1] == "("
-            and skip_group(head, 1) == len(head)
-            and texts.count("(") == texts.count(")"))
+    return (
+        len(head) > 2
+        and texts[0].isupper()
+        and texts[1] == "("
+        and skip_group(head, 1) == len(head)
+        and texts.count("(") == texts.count(")")
+    )
 
 
 class Source:
@@ -113,7 +130,9 @@ class Source:
         self.path = path
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
             self.text = file.read()
-        self.lines = self.text.split("\n")[:-1] if self.text.endswith("\n") else self.text.split("\n")
+        self.lines = (
+            self.text.split("\n")[:-1] if self.text.endswith("\n") else self.text.split("\n")
+        )
         self.tokens, self.comments = [], []
         self._lex()
         self.functions = list(Parser(self).functions())
@@ -121,7 +140,7 @@ class Source:
     def _lex(self):
         line, at, directive_line = 1, 0, None
         for match in TOKEN.finditer(self.text):
-            between = self.text[at:match.start()]
+            between = self.text[at : match.start()]
             line += between.count("\n")
             if directive_line is not None and "\n" in between.replace("\\\n", ""):
                 directive_line = None
@@ -130,7 +149,7 @@ class Source:
                 self.comments.append((line, text))
             else:
                 first = self.text.rfind("\n", 0, match.start()) + 1
-                if text == "#" and not self.text[first:match.start()].strip():
+                if text == "#" and not self.text[first : match.start()].strip():
                     directive_line = line
                 self.tokens.append(Token(text, line, directive_line is not None))
             line += text.count("\n")
@@ -146,7 +165,7 @@ class Parser:
 
     def __init__(self, source):
         self.source = source
-        self.head = []      # since the last ; or brace outside functions
+        self.head = []  # since the last ; or brace outside functions
         # What each open brace is: "scope" (struct, namespace), "skip" (initializer), or a Function.
         self.scopes = []
         self.branches = []  # of #if: the open braces at its begin
@@ -192,8 +211,9 @@ class Parser:
             depth += {"(": 1, ")": -1}.get(word, 0)
             assigned |= word == "=" and depth == 0 and words[at - 1] != "operator"
         name, _ = signature(head)
-        is_member = name and ":" in words and words[-1] not in (")", "const", "override",
-                                                                "noexcept")
+        is_member = (
+            name and ":" in words and words[-1] not in (")", "const", "override", "noexcept")
+        )
         if assigned or is_member or (words and words[0] == "enum" and not name):
             return "initializer"
         if not name:
@@ -209,16 +229,20 @@ class Parser:
         function.tokens += 1
         function.last_line = token.line
         function.complexity += token.text in BRANCHES
-        if after and after.text == "(" and (
-                    re.match(r"[A-Za-z_]", token.text) and token.text not in NOT_CALLS):
+        if (
+            after
+            and after.text == "("
+            and (re.match(r"[A-Za-z_]", token.text) and token.text not in NOT_CALLS)
+        ):
             function.calls.add(token.text)
 
 
 def tree_files(root):
     """All files of the tree: git's where it has them, else what lies there."""
     try:
-        listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True,
-                                check=True, text=True).stdout
+        listed = subprocess.run(
+            ["git", "-C", root, "ls-files", "-z"], capture_output=True, check=True, text=True
+        ).stdout
         files = [f for f in listed.split("\0") if f and os.path.isfile(os.path.join(root, f))]
     except (OSError, subprocess.CalledProcessError):
         files = []
@@ -235,8 +259,11 @@ def sources(root, folders, suffixes=SUFFIXES):
     found = []
     for top in folders:
         for folder, _, names in os.walk(os.path.join(root, top)):
-            found += [os.path.relpath(os.path.join(folder, n), root) for n in names
-                      if n.endswith(suffixes)]
+            found += [
+                os.path.relpath(os.path.join(folder, n), root)
+                for n in names
+                if n.endswith(suffixes)
+            ]
     return [Source(root, path) for path in sorted(found)]
 
 

@@ -1,4 +1,5 @@
 """Settings of a communicator."""
+
 import dataclasses
 from typing import Any, Dict, List, Optional
 
@@ -7,18 +8,22 @@ from ._lib import ffi, lib
 
 @dataclasses.dataclass
 class Config:
-    """Settings of a communicator; None takes the value of the parameter (`ftccl-info -p` lists them), or the parent's.
+    """Settings of a communicator; None takes the value of the parameter (`ftccl-info -p` lists
+    them), or the parent's.
 
-    Times are in milliseconds. op_timeout_ms: deadline of one operation from the moment when it runs; 0: none.
-    init_timeout_ms: time limit of init, split, shrink, grow and destroy. transports: ordered list, "shm,tcp".
-    preserve_input: buffers that are both input and output are restored after a failure. verify: checksums, and ranks
-    compare results. rank_key: orders the ranks of a shrunk or grown communicator. min_ranks: with fewer live ranks a
-    shrink fails for good. heartbeat_ms, suspect_ms: interval, and silence after which a host is suspected.
-    silence_ms: silence of a rank's heartbeats after which operations under way fail; 0: never.
-    retry: a communicator that loses a rank repeats the operation without it. hold_streams: what streams of a GPU do on
-    a failure. concurrent_p2p: the communicator is for sends and receives only, and those on different streams do not
-    wait for each other. name: in logs. net_name: the only transport between machines. traffic_class: TOS byte of TCP.
+    Times are in milliseconds. op_timeout_ms: deadline of one operation from the moment when it
+    runs; 0: none. init_timeout_ms: time limit of init, split, shrink, grow and destroy. transports:
+    ordered list, "shm,tcp". preserve_input: buffers that are both input and output are restored
+    after a failure. verify: checksums, and ranks compare results. rank_key: orders the ranks of a
+    shrunk or grown communicator. min_ranks: with fewer live ranks a shrink fails for good.
+    heartbeat_ms, suspect_ms: interval, and silence after which a host is suspected. silence_ms:
+    silence of a rank's heartbeats after which operations under way fail; 0: never. retry: a
+    communicator that loses a rank repeats the operation without it. hold_streams: what streams of a
+    GPU do on a failure. concurrent_p2p: the communicator is for sends and receives only, and those
+    on different streams do not wait for each other. name: in logs. net_name: the only transport
+    between machines. traffic_class: TOS byte of TCP.
     """
+
     op_timeout_ms: Optional[int] = None
     init_timeout_ms: Optional[int] = None
     transports: Optional[str] = None
@@ -37,10 +42,20 @@ class Config:
     traffic_class: Optional[int] = None
 
 
-_options = {"op_timeout_ms": "opTimeoutMs", "init_timeout_ms": "initTimeoutMs", "preserve_input": "preserveInput",
-            "verify": "verify", "rank_key": "rankKey", "min_ranks": "minRanks", "heartbeat_ms": "heartbeatMs",
-            "suspect_ms": "suspectMs", "retry": "failurePolicy", "hold_streams": "onFailure",
-            "concurrent_p2p": "concurrentP2p", "silence_ms": "silenceMs"}
+_options = {
+    "op_timeout_ms": "opTimeoutMs",
+    "init_timeout_ms": "initTimeoutMs",
+    "preserve_input": "preserveInput",
+    "verify": "verify",
+    "rank_key": "rankKey",
+    "min_ranks": "minRanks",
+    "heartbeat_ms": "heartbeatMs",
+    "suspect_ms": "suspectMs",
+    "retry": "failurePolicy",
+    "hold_streams": "onFailure",
+    "concurrent_p2p": "concurrentP2p",
+    "silence_ms": "silenceMs",
+}
 
 
 class Struct:

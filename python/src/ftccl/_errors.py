@@ -1,4 +1,5 @@
 """Result codes as exceptions."""
+
 import enum
 import re
 from typing import Any, Optional, Tuple
@@ -8,6 +9,7 @@ from ._lib import ffi, lib
 
 class Result(enum.IntEnum):
     """ftcclResult_t"""
+
     SUCCESS = lib.ftcclSuccess
     UNHANDLED_CUDA_ERROR = lib.ftcclUnhandledCudaError
     SYSTEM_ERROR = lib.ftcclSystemError
@@ -22,9 +24,11 @@ class Result(enum.IntEnum):
 class ErrorClass(enum.IntEnum):
     """What an error means for the communicator.
 
-    CALLER: the call had no effect. RECOVERABLE: the communicator is lost, but this rank can go on, with
+    CALLER: the call had no effect. RECOVERABLE: the communicator is lost, but this rank can go on,
+    with
     `Communicator.shrink()`. FATAL: this rank cannot go on; its peers get a recoverable error.
     """
+
     SUCCESS = lib.ftcclClassSuccess
     IN_PROGRESS = lib.ftcclClassInProgress
     CALLER = lib.ftcclClassCaller
@@ -33,16 +37,25 @@ class ErrorClass(enum.IntEnum):
 
 
 class FtcclError(RuntimeError):
-    """An error of the library; the message is the library's sentence, which names rank, peer and operation.
+    """An error of the library; the message is the library's sentence, which names rank, peer and
+    operation.
 
-    code: the Result. error_class: what it means for the communicator. culprit: the rank that the sentence names as lost,
-    or None. failed_ranks: those of the communicator that are known to have failed. operation: the call or operation
-    that failed, or None. communicator: the one that failed, if that is known.
+    code: the Result. error_class: what it means for the communicator. culprit: the rank that the
+    sentence names as lost, or None. failed_ranks: those of the communicator that are known to have
+    failed. operation: the call or operation that failed, or None. communicator: the one that
+    failed, if that is known.
     """
+
     code: Result = Result.INTERNAL_ERROR
 
-    def __init__(self, sentence: str, code: Optional[int] = None, operation: Optional[str] = None,
-                 communicator: Any = None, failed_ranks: Tuple[int, ...] = ()) -> None:
+    def __init__(
+        self,
+        sentence: str,
+        code: Optional[int] = None,
+        operation: Optional[str] = None,
+        communicator: Any = None,
+        failed_ranks: Tuple[int, ...] = (),
+    ) -> None:
         super().__init__(sentence)
         if code is not None:
             self.code = Result(code)
@@ -58,41 +71,58 @@ class FtcclError(RuntimeError):
 
 class DeviceError(FtcclError):
     """The device failed."""
+
     code = Result.UNHANDLED_CUDA_ERROR
 
 
 class SystemError_(FtcclError):
     """A system call failed, or memory, descriptors or shared memory ran out."""
+
     code = Result.SYSTEM_ERROR
 
 
 class InternalError(FtcclError):
     """A bug in the library."""
+
     code = Result.INTERNAL_ERROR
 
 
 class InvalidArgument(FtcclError, ValueError):
     """An argument is wrong; the call had no effect."""
+
     code = Result.INVALID_ARGUMENT
 
 
 class InvalidUsage(FtcclError):
     """The call is not possible now, or ranks made different calls."""
+
     code = Result.INVALID_USAGE
 
 
 class RemoteError(FtcclError):
     """A peer or the connection to it was lost."""
+
     code = Result.REMOTE_ERROR
 
 
 class Timeout(FtcclError, TimeoutError):
     """A deadline passed."""
+
     code = Result.TIMEOUT
 
 
-_classes = {kind.code: kind for kind in (DeviceError, SystemError_, InternalError, InvalidArgument, InvalidUsage,
-                                         RemoteError, Timeout)}
+_classes = {
+    kind.code: kind
+    for kind in (
+        DeviceError,
+        SystemError_,
+        InternalError,
+        InvalidArgument,
+        InvalidUsage,
+        RemoteError,
+        Timeout,
+    )
+}
 
 
 def _culprit(sentence: str, failed_ranks: Tuple[int, ...]) -> Optional[int]:
@@ -112,9 +142,15 @@ def last_error(handle: Any = ffi.NULL) -> str:
     return str(ffi.string(lib.ftcclGetLastError(handle)).decode("utf-8", "replace"))
 
 
-def make(code: int, operation: str, sentence: Optional[str] = None, communicator: Any = None,
-         failed_ranks: Tuple[int, ...] = ()) -> FtcclError:
-    """The exception of a result, with the sentence of this thread's last call unless one is given."""
+def make(
+    code: int,
+    operation: str,
+    sentence: Optional[str] = None,
+    communicator: Any = None,
+    failed_ranks: Tuple[int, ...] = (),
+) -> FtcclError:
+    """The exception of a result, with the sentence of this thread's last call unless one is
+    given."""
     if sentence is None:
         sentence = last_error()
     if not sentence:

@@ -1,4 +1,5 @@
 """Rank and size from the environment of whoever started the process, and one unique id for all."""
+
 import os
 import stat
 import time
@@ -8,21 +9,37 @@ from ._communicator import Communicator, UniqueId, get_unique_id
 from ._config import Config
 from ._errors import InvalidUsage
 
-# Most specific first: ftccl-run or torchrun inside a Slurm job takes precedence over Slurm. The last is needed too.
+# Most specific first: ftccl-run or torchrun inside a Slurm job takes precedence over Slurm. The
+# last is needed too.
 _LAUNCHERS = (
     ("ftccl-run", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "FTCCL_UNIQUE_ID"),
     ("torchrun", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", None),
+    (
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        None,
+    ),
     ("MPICH", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", None),
     ("Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", None, "SLURM_STEP_ID"),
     ("environment", "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "FTCCL_COMM_ID"),
 )
-_LAUNCHER_PROGRAMS = ("hydra_pmi_proxy", "slurmstepd", "orted", "prted", "mpirun", "mpiexec", "orterun")
+_LAUNCHER_PROGRAMS = (
+    "hydra_pmi_proxy",
+    "slurmstepd",
+    "orted",
+    "prted",
+    "mpirun",
+    "mpiexec",
+    "orterun",
+)
 _WAIT_S = 60
 
 
 class Launch(NamedTuple):
     """Who started this process, and its place. local_size: ranks on this machine; 0: not known."""
+
     launcher: str
     rank: int
     size: int
@@ -39,10 +56,13 @@ def _number(name: Optional[str], lowest: int, missing: int) -> int:
 
 
 def find_launch() -> Launch:
-    """Rank and size as ftccl-run, torchrun, Open MPI, MPICH or Slurm tell them; rank 0 of 1 if nobody does."""
+    """Rank and size as ftccl-run, torchrun, Open MPI, MPICH or Slurm tell them; rank 0 of 1 if
+    nobody does."""
     for launcher, rank, size, local_size, needs in _LAUNCHERS:
         if rank in os.environ and size in os.environ and (needs is None or needs in os.environ):
-            found = Launch(launcher, _number(rank, 0, -1), _number(size, 1, -1), _number(local_size, 1, 0))
+            found = Launch(
+                launcher, _number(rank, 0, -1), _number(size, 1, -1), _number(local_size, 1, 0)
+            )
             if not 0 <= found.rank < found.size:
                 raise InvalidUsage("%s and %s name no rank of a job" % (rank, size))
             return found
@@ -50,11 +70,12 @@ def find_launch() -> Launch:
 
 
 def init_from_env(config: Optional[Config] = None, **options: Any) -> Communicator:
-    """The communicator of all ranks that ftccl-run, torchrun, mpiexec or srun started; alone, of one rank.
+    """The communicator of all ranks that ftccl-run, torchrun, mpiexec or srun started; alone, of
+    one rank.
 
-    On several machines FTCCL_COMM_ID (host:port, the same on all) and FTCCL_SECRET tell the ranks where to meet; torchrun
-    needs FTCCL_SECRET alone. Blocks until all ranks have come, at most init_timeout_ms. config and options are as for
-    Communicator().
+    On several machines FTCCL_COMM_ID (host:port, the same on all) and FTCCL_SECRET tell the ranks
+    where to meet; torchrun needs FTCCL_SECRET alone. Blocks until all ranks have come, at most
+    init_timeout_ms. config and options are as for Communicator().
     """
     launch = find_launch()
     identity, path = _find_id(launch)
@@ -74,28 +95,41 @@ def _find_id(launch: Launch) -> Tuple[UniqueId, Optional[str]]:
             return UniqueId.fromhex(os.environ["FTCCL_UNIQUE_ID"]), None
         except ValueError as error:
             raise InvalidUsage("FTCCL_UNIQUE_ID is not an id in hex") from error
-    if "FTCCL_COMM_ID" in os.environ or "NCCL_COMM_ID" in os.environ or _take_torchrun_address(launch):
+    if (
+        "FTCCL_COMM_ID" in os.environ
+        or "NCCL_COMM_ID" in os.environ
+        or _take_torchrun_address(launch)
+    ):
         return get_unique_id(), None
     if launch.local_size and launch.local_size != launch.size:
-        raise InvalidUsage("%s started ranks on several machines: set FTCCL_COMM_ID=HOST:PORT and FTCCL_SECRET for all of"
-                           " them" % launch.launcher)
+        raise InvalidUsage(
+            "%s started ranks on several machines: set FTCCL_COMM_ID=HOST:PORT and FTCCL_SECRET for all of"
+            " them" % launch.launcher
+        )
     return _meet_by_file(launch)
 
 
 def _take_torchrun_address(launch: Launch) -> bool:
     """torchrun's store uses MASTER_PORT; this uses another port that is derived from it."""
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
-    if launch.launcher != "torchrun" or not host or launch.local_size == launch.size or not port.isdecimal():
+    if (
+        launch.launcher != "torchrun"
+        or not host
+        or launch.local_size == launch.size
+        or not port.isdecimal()
+    ):
         return False
     if "FTCCL_SECRET" not in os.environ and "FTCCL_SECRET_FILE" not in os.environ:
         return False
     number = int(port)
     os.environ["FTCCL_COMM_ID"] = ("[%s]:%d" if ":" in host else "%s:%d") % (
-        host, number - 1713 if number > 60000 else number + 1713)
+        host,
+        number - 1713 if number > 60000 else number + 1713,
+    )
     return True
 
 
-# ---- ranks of one machine meet in a file that is named after their launcher's process --------------------------------
+# ---- ranks of one machine meet in a file that is named after their launcher's process ------------
 
 
 def _process(pid: int) -> Optional[Tuple[int, str, int, int]]:
@@ -110,7 +144,8 @@ def _process(pid: int) -> Optional[Tuple[int, str, int, int]]:
 
 
 def _launcher() -> Tuple[int, int]:
-    """pid and start time of a launcher among the ancestors (a shell may be in between), or else of the parent."""
+    """pid and start time of a launcher among the ancestors (a shell may be in between), or else of
+    the parent."""
     found = parent = _process(os.getppid())
     for _ in range(16):
         if found is None or found[0] <= 1:
@@ -156,7 +191,9 @@ def _write(path: str, identity: UniqueId) -> None:
     temporary = "%s.%d" % (path, own[0])
     if os.path.lexists(temporary):
         os.unlink(temporary)  # of a dead process that had our number
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(
+        temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+    )
     with open(descriptor, "w", encoding="ascii") as file:
         file.write("%d %d %s\n" % (own[0], own[3], identity.hex()))
     os.rename(temporary, path)

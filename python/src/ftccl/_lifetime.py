@@ -1,5 +1,6 @@
-"""What is alive: what the interpreter's exit aborts, what belongs to the parent of a fork, and calls that make
-communicators or windows, which Ctrl-C may leave behind."""
+"""What is alive: what the interpreter's exit aborts, what belongs to the parent of a fork, and
+calls that make communicators or windows, which Ctrl-C may leave behind."""
+
 import atexit
 import os
 import threading
@@ -17,7 +18,8 @@ _generation = 0
 
 
 def enlist(one: Any) -> int:
-    """`one.abort()` will be called when the interpreter exits, if it still lives. Returns what is_foreign() takes."""
+    """`one.abort()` will be called when the interpreter exits, if it still lives. Returns what
+    is_foreign() takes."""
     _alive.add(one)
     return _generation
 
@@ -52,10 +54,14 @@ _PUBLISHED_S = 1.0  # how long an init that has begun may take to say its handle
 
 
 class Making:
-    """A communicator or window that a call makes. `out` is where the library stores its handle. parent: the communicator
-    that makes it; None: an init, whose handle is there from its beginning, so that it can be aborted."""
+    """A communicator or window that a call makes. `out` is where the library stores its handle.
+    parent: the communicator that makes it; None: an init, whose handle is there from its beginning,
+    so that it can be aborted.
+    """
 
-    def __init__(self, operation: str, kind: str, parent: Any, child: Any, call: Callable[[Any], int]) -> None:
+    def __init__(
+        self, operation: str, kind: str, parent: Any, child: Any, call: Callable[[Any], int]
+    ) -> None:
         self.operation, self.parent, self.child, self.call = operation, parent, child, call
         self.out = ffi.new(kind)
         self.started = self.over = self.abandoned = False
@@ -78,7 +84,8 @@ class Making:
             self.child._adopt(self.out[0])
 
     def abandon(self) -> None:
-        """Nobody wants it any more, whether the call has ended, is under way in another thread or has not begun."""
+        """Nobody wants it any more, whether the call has ended, is under way in another thread or
+        has not begun."""
         self.abandoned = True
         _alive.discard(self)
         if self.child is not None:
@@ -103,7 +110,8 @@ _comm_out = ffi.typeof("ftcclComm_t *")
 
 
 def make_all(makings: List[Making]) -> None:
-    """Makes the calls, several as a group of the library, and waits for them. If one fails or Ctrl-C comes, all go."""
+    """Makes the calls, several as a group of the library, and waits for them. If one fails or
+    Ctrl-C comes, all go."""
     try:
         result, sentence = in_helper(lambda: _run(makings))
     except BaseException:
@@ -117,7 +125,13 @@ def make_all(makings: List[Making]) -> None:
     for making in makings:
         making.abandon()
     parent = makings[0].parent
-    raise _errors.make(result, makings[0].operation, sentence, parent, parent.failed_ranks if parent is not None else ())
+    raise _errors.make(
+        result,
+        makings[0].operation,
+        sentence,
+        parent,
+        parent.failed_ranks if parent is not None else (),
+    )
 
 
 def _run(makings: List[Making]) -> Tuple[int, str]:

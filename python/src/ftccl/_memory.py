@@ -1,4 +1,5 @@
 """Memory that other ranks of the host read in place."""
+
 from typing import Any
 
 from ._errors import InvalidArgument, make
@@ -7,8 +8,9 @@ from ._lifetime import generation, is_foreign
 
 
 def mem_alloc(nbytes: int) -> memoryview:
-    """Zeroed, page-aligned memory of nbytes bytes, writable, format "B". From 64 KiB on it is shared memory, which other
-    ranks of this host read in place when it is a send buffer. It is freed when the last object that uses it goes, as
+    """Zeroed, page-aligned memory of nbytes bytes, writable, format "B". From 64 KiB on it is
+    shared memory, which other ranks of this host read in place when it is a send buffer. It is
+    freed when the last object that uses it goes, as
     `numpy.frombuffer(ftccl.mem_alloc(n), "float32")`, which needs no copy."""
     if nbytes < 0:
         raise InvalidArgument("mem_alloc: %d bytes" % nbytes)

@@ -2,6 +2,7 @@
 
 A stream keeps the objects whose memory its operations use, until it has passed them.
 """
+
 import itertools
 import threading
 from types import TracebackType
@@ -21,7 +22,9 @@ _not_enqueued = float("inf")
 
 
 class _Hold:
-    """What one call needs until its stream has passed it. `number` is infinite while the call is being made."""
+    """What one call needs until its stream has passed it. `number` is infinite while the call is
+    being made."""
+
     __slots__ = ("number", "things")
 
     def __init__(self, things: Tuple[Any, ...]) -> None:
@@ -30,10 +33,12 @@ class _Hold:
 
 
 class Stream:
-    """An ordered queue of operations. Calls enqueue and return at once; `synchronize()` waits and tells what failed.
+    """An ordered queue of operations. Calls enqueue and return at once; `synchronize()` waits and
+    tells what failed.
 
-    As a context manager it is synchronized at the end of the block, and then closed. Any thread may use it. The objects
-    whose buffers operations use are kept until the stream has passed these; 1,024 operations can be under way.
+    As a context manager it is synchronized at the end of the block, and then closed. Any thread may
+    use it. The objects whose buffers operations use are kept until the stream has passed these;
+    1,024 operations can be under way.
     """
 
     def __init__(self) -> None:
@@ -47,9 +52,10 @@ class Stream:
         self._handle = handle[0]
 
     def synchronize(self) -> None:
-        """Waits for everything that was enqueued so far, at most as long as the operations' deadlines. Raises the first
-        error of an operation since the last synchronize() or query() that raised one. Ctrl-C ends the wait; the
-        operations then go on, and their communicator can be aborted."""
+        """Waits for everything that was enqueued so far, at most as long as the operations'
+        deadlines. Raises the first error of an operation since the last synchronize() or query()
+        that raised one. Ctrl-C ends the wait; the operations then go on, and their communicator can
+        be aborted."""
         self._require()
         mark = next(_numbers)
         result = wait_stream(self._handle)
@@ -62,7 +68,8 @@ class Stream:
         self._raise_stashed()
 
     def query(self) -> bool:
-        """True if everything that was enqueued has ended, False if not. Raises as synchronize(). Does not block."""
+        """True if everything that was enqueued has ended, False if not. Raises as synchronize().
+        Does not block."""
         self._require()
         mark = next(_numbers)
         self._raise_stashed()
@@ -75,7 +82,8 @@ class Stream:
         return True
 
     def close(self) -> None:
-        """Waits as synchronize(), and frees the stream; nothing on a stream that is closed. Raises as synchronize()."""
+        """Waits as synchronize(), and frees the stream; nothing on a stream that is closed. Raises
+        as synchronize()."""
         if not self._handle:
             return
         try:
@@ -86,8 +94,12 @@ class Stream:
     def __enter__(self) -> "Stream":
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         if kind is None:
             self.close()
         else:
@@ -99,14 +111,15 @@ class Stream:
     def __repr__(self) -> str:
         return "<ftccl.Stream%s>" % ("" if self._handle else " (closed)")
 
-    # ---- for the package ---------------------------------------------------------------------------------------------
+    # ---- for the package -------------------------------------------------------------------------
 
     def _require(self) -> None:
         if not self._handle:
             raise InvalidUsage("the stream is closed")
 
     def _hold(self, things: Tuple[Any, ...]) -> _Hold:
-        """Keeps `things` for a call that is about to be made; `_enqueued()` follows, or `_drop()`."""
+        """Keeps `things` for a call that is about to be made; `_enqueued()` follows, or
+        `_drop()`."""
         if len(self._holds) >= MAX_UNDER_WAY:
             self._make_room()
         hold = _Hold(things)
@@ -164,11 +177,12 @@ def _close_left_over() -> None:
             lib.ftcclStreamDestroy(one[0])
 
 
-# ---- groups ----------------------------------------------------------------------------------------------------------
+# ---- groups --------------------------------------------------------------------------------------
 
 
 class _Open(threading.local):
     """The open group of a thread."""
+
     depth = 0
     broken = False
     holds: List[Tuple[Stream, _Hold]] = []
@@ -178,8 +192,15 @@ class _Open(threading.local):
 open_group = _Open()
 
 
-def enqueue(stream: Stream, things: Tuple[Any, ...], operation: str, call: Callable[..., int], *arguments: Any) -> None:
-    """Makes a call that enqueues on the stream, which keeps `things`; the first is the communicator."""
+def enqueue(
+    stream: Stream,
+    things: Tuple[Any, ...],
+    operation: str,
+    call: Callable[..., int],
+    *arguments: Any
+) -> None:
+    """Makes a call that enqueues on the stream, which keeps `things`; the first is the
+    communicator."""
     stream._require()
     hold = stream._hold(things)
     result = call(*arguments)
@@ -193,15 +214,17 @@ def enqueue(stream: Stream, things: Tuple[Any, ...], operation: str, call: Calla
 
 
 class group:
-    """Calls in the block become one entry of their streams, which the end of the outermost block enqueues::
+    """Calls in the block become one entry of their streams, which the end of the outermost block
+    enqueues::
 
         with ftccl.group():
             comm.send(a, peer=1)
             comm.recv(b, peer=1)
 
-    Sends and receives of a group make progress together. Groups nest. Calls that make communicators are possible too,
-    but not together with operations; what they return is usable after the block. If the block raises, nothing of it is
-    enqueued; then the blocks around it raise InvalidUsage at their end.
+    Sends and receives of a group make progress together. Groups nest. Calls that make communicators
+    are possible too, but not together with operations; what they return is usable after the block.
+    If the block raises, nothing of it is enqueued; then the blocks around it raise InvalidUsage at
+    their end.
     """
 
     def __enter__(self) -> "group":
@@ -211,16 +234,25 @@ class group:
         open_group.depth += 1
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         open_group.depth -= 1
         open_group.broken |= kind is not None
         if open_group.depth:
-            _errors.check(lib.ftcclGroupEnd() if kind is None else lib.ftcclGroupSimulateEnd(ffi.NULL), "GroupEnd")
+            _errors.check(
+                lib.ftcclGroupEnd() if kind is None else lib.ftcclGroupSimulateEnd(ffi.NULL),
+                "GroupEnd",
+            )
         elif open_group.broken:
             _discard()
             if kind is None:
-                raise InvalidUsage("GroupEnd: a block inside this group raised, so nothing was enqueued")
+                raise InvalidUsage(
+                    "GroupEnd: a block inside this group raised, so nothing was enqueued"
+                )
         else:
             self._end()
 
@@ -228,7 +260,9 @@ class group:
         holds, pending = open_group.holds, open_group.pending
         if holds and pending:
             _discard()
-            raise InvalidUsage("GroupEnd: a group makes communicators or enqueues operations, not both")
+            raise InvalidUsage(
+                "GroupEnd: a group makes communicators or enqueues operations, not both"
+            )
         open_group.holds, open_group.pending = [], []
         result = lib.ftcclGroupEnd()
         if result != lib.ftcclSuccess and result != lib.ftcclInProgress:
@@ -257,11 +291,12 @@ def _forget() -> None:
 
 
 class simulate:
-    """As group(), but nothing is enqueued; after the block `seconds` is the time that the cost model expects::
+    """As group(), but nothing is enqueued; after the block `seconds` is the time that the cost
+    model expects::
 
-        with ftccl.simulate() as cost:
-            comm.all_reduce(x)
-        print(cost.seconds)
+    with ftccl.simulate() as cost:
+        comm.all_reduce(x)
+    print(cost.seconds)
     """
 
     def __init__(self) -> None:
@@ -273,13 +308,21 @@ class simulate:
         group().__enter__()
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException],
-                 trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         open_group.depth -= 1
         info = ffi.new("ftcclSimInfo_t *")
         lib.ftpy_sim_info_init(info)
         result = lib.ftcclGroupSimulateEnd(info)
-        failure = None if kind else _errors.make(result, "GroupSimulateEnd") if result != lib.ftcclSuccess else None
+        failure = (
+            None
+            if kind
+            else _errors.make(result, "GroupSimulateEnd") if result != lib.ftcclSuccess else None
+        )
         _forget()
         if failure is not None:
             raise failure

@@ -1,4 +1,6 @@
-"""PyTorch's DistributedDataParallel: the same losses with either library, and what becomes of the others when a rank is killed."""
+"""PyTorch's DistributedDataParallel: the same losses with either library, and what becomes of the
+others when a rank is killed."""
+
 import os
 import re
 import signal
@@ -20,16 +22,33 @@ class Job:
         store = tempfile.mktemp(prefix="store", dir=rig.scratch)  # made by the first rank
         self.rig, self.ranks = rig, []
         for rank in range(n):
-            env = {"RANK": str(rank), "WORLD_SIZE": str(n), "LOCAL_RANK": "0", "STORE": store, "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-                   "NCCL_HOSTID": "rank%d" % rank, "NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1",
-                   "NCCL_MULTI_RANK_GPU_ENABLE": "1", "FTCCL_TRANSPORTS": "tcp", "NCCL_DEBUG": "VERSION", "LD_PRELOAD": library,
-                   "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
-            self.ranks.append(rig.start([python, "-u", os.path.join(HERE, "ddp_rank.py"), str(steps)], env))
+            env = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(n),
+                "LOCAL_RANK": "0",
+                "STORE": store,
+                "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+                "NCCL_HOSTID": "rank%d" % rank,
+                "NCCL_P2P_DISABLE": "1",
+                "NCCL_SHM_DISABLE": "1",
+                "NCCL_NET": "Socket",
+                "NCCL_IB_DISABLE": "1",
+                "NCCL_MULTI_RANK_GPU_ENABLE": "1",
+                "FTCCL_TRANSPORTS": "tcp",
+                "NCCL_DEBUG": "VERSION",
+                "LD_PRELOAD": library,
+                "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+            }
+            self.ranks.append(
+                rig.start([python, "-u", os.path.join(HERE, "ddp_rank.py"), str(steps)], env)
+            )
 
     def wait(self, seconds, but=None):
         """Status of each rank; None for one that is still there."""
         end = time.monotonic() + max(1, min(seconds, self.rig.seconds_left()))
-        while time.monotonic() < end and any(p.poll() is None for i, p in enumerate(self.ranks) if i != but):
+        while time.monotonic() < end and any(
+            p.poll() is None for i, p in enumerate(self.ranks) if i != but
+        ):
             time.sleep(0.02)
         return [p.poll() for p in self.ranks]
 
@@ -48,7 +67,11 @@ def trained(rig, add, python, name, library, n):
     found = losses(outputs[0])
     good = all(status == 0 for status in statuses) and len(found) == STEPS
     last = [line for line in outputs[0].splitlines() if line.strip()][-1:]
-    rig.check("%d ranks train with %s" % (n, name), good, "last loss %s" % found[-1] if good else "%s: %s" % (statuses, last))
+    rig.check(
+        "%d ranks train with %s" % (n, name),
+        good,
+        "last loss %s" % found[-1] if good else "%s: %s" % (statuses, last),
+    )
     for step, loss in enumerate(found):
         add([name, n, step, loss])
     return found
@@ -65,14 +88,25 @@ def killed(rig, python, library, n):
     took = time.monotonic() - at
     outputs = job.stop()
     ended = [status not in (None, 0) for rank, status in enumerate(statuses) if rank != 1]
-    said = [line.strip() for line in outputs[0].splitlines() if re.search(r"rank 1|emote|rror", line)]
-    rig.check("one of %d ranks is killed: the others end with an error" % n, all(ended),
-              "%.1f s after the kill: %s" % (took, (said or ["nothing said"])[0][:200]) if all(ended) else "statuses %s after %.0f s" % (statuses, took))
+    said = [
+        line.strip() for line in outputs[0].splitlines() if re.search(r"rank 1|emote|rror", line)
+    ]
+    rig.check(
+        "one of %d ranks is killed: the others end with an error" % n,
+        all(ended),
+        (
+            "%.1f s after the kill: %s" % (took, (said or ["nothing said"])[0][:200])
+            if all(ended)
+            else "statuses %s after %.0f s" % (statuses, took)
+        ),
+    )
 
 
 def ddp(rig):
     if rig.dry:
-        raise Missing("DistributedDataParallel with NCCL's backend needs PyTorch with CUDA and a GPU")
+        raise Missing(
+            "DistributedDataParallel with NCCL's backend needs PyTorch with CUDA and a GPU"
+        )
     python = torch_of()
     if not python:
         raise Missing("there is no PyTorch with CUDA")
@@ -81,10 +115,19 @@ def ddp(rig):
     for n in (2, 4):
         if not rig.has_time("training of %d ranks" % n, 30):
             break
-        with_ours, with_theirs = trained(rig, add, python, "FTCCL", ours, n), trained(rig, add, python, "NCCL", theirs, n)
-        far = max((abs(float(a) - float(b)) / abs(float(b)) for a, b in zip(with_ours, with_theirs)), default=None)
+        with_ours, with_theirs = trained(rig, add, python, "FTCCL", ours, n), trained(
+            rig, add, python, "NCCL", theirs, n
+        )
+        far = max(
+            (abs(float(a) - float(b)) / abs(float(b)) for a, b in zip(with_ours, with_theirs)),
+            default=None,
+        )
         # A sum of two is the same in any order; one of more is rounded on another way.
-        same = far is not None and len(with_ours) == len(with_theirs) and far <= (0 if n == 2 else 1e-5)
+        same = (
+            far is not None
+            and len(with_ours) == len(with_theirs)
+            and far <= (0 if n == 2 else 1e-5)
+        )
         rig.check("the same losses, %d ranks" % n, same, "relative difference %s at most" % far)
     if rig.has_time("kill", 30):
         killed(rig, python, ours, 3)

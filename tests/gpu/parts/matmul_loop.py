@@ -1,4 +1,6 @@
-"""Matrix products in bfloat16 for some seconds; prints the median time of one, in ms by the GPU's clock."""
+"""Matrix products in bfloat16 for some seconds; prints the median time of one, in ms by the GPU's
+clock."""
+
 import statistics
 import time
 

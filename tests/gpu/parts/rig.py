@@ -1,4 +1,6 @@
-"""What all parts share: programs that are run under a bound, checks that are counted, tables that are written as they grow."""
+"""What all parts share: programs that are run under a bound, checks that are counted, tables that
+are written as they grow."""
+
 import csv
 import ctypes
 import os
@@ -51,14 +53,31 @@ class Rig:
         self.stop_at = time.monotonic() + o.seconds
         self.driver, self.no_gpu = (None, None) if o.dry_run else find_driver()
         self.counting = threading.Lock()  # of `runs`
-        self.part, self.part_stops, self.counts, self.runs = None, 0, {"passed": 0, "failed": 0, "skipped": 0}, 0
+        self.part, self.part_stops, self.counts, self.runs = (
+            None,
+            0,
+            {"passed": 0, "failed": 0, "skipped": 0},
+            0,
+        )
         os.makedirs(os.path.join(self.out, "log"), exist_ok=True)
         self.checks = self.table("checks", ["part", "check", "outcome", "detail"])
         self.scratch = tempfile.mkdtemp(prefix="ftgpu")
-        self.say("%s, %s" % (time.strftime("%Y-%m-%d %H:%M:%S"), "dry run on the stand-in driver" if self.dry else self.machine()))
+        self.say(
+            "%s, %s"
+            % (
+                time.strftime("%Y-%m-%d %H:%M:%S"),
+                "dry run on the stand-in driver" if self.dry else self.machine(),
+            )
+        )
 
     def machine(self):
-        found = self.call(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader"])
+        found = self.call(
+            [
+                "nvidia-smi",
+                "--query-gpu=name,driver_version,memory.total,compute_cap",
+                "--format=csv,noheader",
+            ]
+        )
         return "%s; %d cores" % (found or "no nvidia-smi", os.cpu_count())
 
     @staticmethod
@@ -68,7 +87,7 @@ class Rig:
         except (OSError, subprocess.TimeoutExpired):
             return ""
 
-    # ---- what is found out -----------------------------------------------------------------------------------------------
+    # ---- what is found out -----------------------------------------------------------------------
 
     def say(self, text):
         print(text, flush=True)
@@ -96,12 +115,14 @@ class Rig:
         self.say("   %s %s%s" % (outcome, name, ": " + detail if detail else ""))
 
     def table(self, name, columns):
-        """A function that adds a row to NAME.csv at once: a run that is cut short leaves what it had."""
+        """A function that adds a row to NAME.csv at once: a run that is cut short leaves what it
+        had."""
         path = os.path.join(self.out, name + ".csv")
 
         def add(row):
             with open(path, "a", newline="") as file:
                 csv.writer(file).writerow(row)
+
         if not os.path.exists(path):
             add(columns)
         return add
@@ -111,7 +132,7 @@ class Rig:
         shutil.rmtree(self.scratch, ignore_errors=True)
         return 1 if self.counts["failed"] else 0
 
-    # ---- time ------------------------------------------------------------------------------------------------------------
+    # ---- time ------------------------------------------------------------------------------------
 
     def seconds_left(self):
         return self.part_stops - time.monotonic()
@@ -123,7 +144,7 @@ class Rig:
         self.skip("%s: no time left" % what)
         return False
 
-    # ---- programs --------------------------------------------------------------------------------------------------------
+    # ---- programs --------------------------------------------------------------------------------
 
     def program(self, *path):
         found = os.path.join(self.build_dir, *path)
@@ -136,7 +157,9 @@ class Rig:
 
     def environment(self, extra=None):
         env = dict(os.environ)
-        for name in [name for name in env if name.startswith(("FTCCL_", "NCCL_", "GTEST_", "LD_PRELOAD"))]:
+        for name in [
+            name for name in env if name.startswith(("FTCCL_", "NCCL_", "GTEST_", "LD_PRELOAD"))
+        ]:
             del env[name]
         folders = [os.path.join(self.build_dir, "tests", "cuda", ".libs")] if self.dry else []
         carry = os.path.join(self.o.source, "carry", "lib")  # libsodium, where the machine has none
@@ -151,9 +174,18 @@ class Rig:
             self.runs += 1
             number = self.runs
         log = open(os.path.join(self.out, "log", "%s-%03d.txt" % (self.part, number)), "w+")
-        log.write("$ %s\n" % " ".join(["%s=%s" % pair for pair in sorted((env or {}).items())] + argv))
+        log.write(
+            "$ %s\n" % " ".join(["%s=%s" % pair for pair in sorted((env or {}).items())] + argv)
+        )
         log.flush()
-        process = subprocess.Popen(argv, env=self.environment(env), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(
+            argv,
+            env=self.environment(env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
         process.log = log
         return process
 
@@ -186,10 +218,12 @@ class Rig:
         return Result(status, output, time.monotonic() - began)
 
 
-# ---- the perf programs' table ---------------------------------------------------------------------------------------------------
+# ---- the perf programs' table --------------------------------------------------------------------
+
 
 def rows_of(output):
-    """[size, time of a call in us and busbw in GB/s out of place, wrong elements], and the name of the device."""
+    """[size, time of a call in us and busbw in GB/s out of place, wrong elements], and the name of
+    the device."""
     rows, device = [], ""
     for line in output.splitlines():
         fields = line.split()

@@ -1,14 +1,22 @@
-"""PyTorch's own tests of a c10d backend (torch/testing/_internal/distributed/distributed_test.py of the wheel), unmodified,
-over the backend ftccl; WORLD_SIZE in the environment is the number of processes.
+"""PyTorch's own tests of a c10d backend (torch/testing/_internal/distributed/distributed_test.py of
+the wheel), unmodified, over the backend ftccl; WORLD_SIZE in the environment is the number of
+processes.
 
-The file asks for the backend's name in three ways. Decorators ask when it is imported, and most tests for the CPU are for
-"gloo" alone; so they are told "gloo". Tests ask when they run, and get "ftccl". The decorator that skips groups of two ranks
-below a world size of eight asks the environment when a test runs, and lets "mpi" pass. Ranks are forked, not spawned: a
-test takes a fraction of a second rather than ten."""
+The file asks for the backend's name in three ways. Decorators ask when it is imported, and most
+tests for the CPU are for "gloo" alone; so they are told "gloo". Tests ask when they run, and get
+"ftccl". The decorator that skips groups of two ranks below a world size of eight asks the
+environment when a test runs, and lets "mpi" pass. Ranks are forked, not spawned: a test takes a
+fraction of a second rather than ten."""
+
 import os
 
-os.environ.update(BACKEND="gloo", INIT_METHOD="file://", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1",
-                  DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="60")
+os.environ.update(
+    BACKEND="gloo",
+    INIT_METHOD="file://",
+    CUDA_VISIBLE_DEVICES="",
+    OMP_NUM_THREADS="1",
+    DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="60",
+)
 
 import torch.testing._internal.distributed.distributed_test as suite  # noqa: E402
 
@@ -18,7 +26,8 @@ import outcomes  # noqa: E402
 suite.PROFILING_SUPPORTED_BACKENDS.append("ftccl")
 suite.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.append("ftccl")
 
-# They take the CPU's path only if the backend is called gloo or mpi; their group is ftccl's all the same.
+# They take the CPU's path only if the backend is called gloo or mpi; their group is ftccl's all the
+# same.
 BY_NAME = ("test_accumulate_gradients_",)
 
 # Tests that are for MPI by name; ftccl has what they test.

@@ -1,5 +1,7 @@
-"""PyTorch's tests of reconfigure (test/distributed/test_c10d_fault_tolerance.py of its repository, which no wheel has),
-unmodified, over the backend ftccl. FT_PYTORCH_TESTS: the folder that has the file."""
+"""PyTorch's tests of reconfigure (test/distributed/test_c10d_fault_tolerance.py of its repository,
+which no wheel has), unmodified, over the backend ftccl. FT_PYTORCH_TESTS: the folder that has the
+file."""
+
 import importlib.util
 import os
 import sys
@@ -8,7 +10,9 @@ import ftccl.torch.build
 import outcomes
 
 NAME = "test_c10d_fault_tolerance"
-SKIPPED = {"test_reconfigure_after_timeout": "It is for nccl2 alone, which revokes a group after a timeout by itself."}
+SKIPPED = {
+    "test_reconfigure_after_timeout": "It is for nccl2 alone, which revokes a group after a timeout by itself."
+}
 
 
 def load():

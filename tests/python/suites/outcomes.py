@@ -1,4 +1,5 @@
 """What a peer's test suite gave: one JSON line for each test, for run.py."""
+
 import importlib
 import json
 import multiprocessing
@@ -8,7 +9,8 @@ import unittest
 
 
 class Outcomes(unittest.TestResult):
-    """Writes {"test", "outcome", "reason", "seconds"} for each test to a file, and failures to stderr as well."""
+    """Writes {"test", "outcome", "reason", "seconds"} for each test to a file, and failures to
+    stderr as well."""
 
     def __init__(self, path):
         super().__init__()
@@ -34,7 +36,10 @@ class Outcomes(unittest.TestResult):
         self.told = True
         name = ".".join(test.id().split(".")[-2:])
         seconds = time.monotonic() - self.began
-        json.dump({"test": name, "outcome": outcome, "reason": reason, "seconds": round(seconds, 2)}, self.file)
+        json.dump(
+            {"test": name, "outcome": outcome, "reason": reason, "seconds": round(seconds, 2)},
+            self.file,
+        )
         self.file.write("\n")
         self.file.flush()
         if outcome == "failed":
@@ -63,14 +68,15 @@ class Outcomes(unittest.TestResult):
 
 
 def expect_skips(case, reasons):
-    """Makes the tests of a class that are named in reasons skip with them. A name that is no test is an error: the list
-    would be out of date."""
+    """Makes the tests of a class that are named in reasons skip with them. A name that is no test
+    is an error: the list would be out of date."""
     for name, reason in reasons.items():
         setattr(case, name, unittest.skip(reason)(getattr(case, name)))
 
 
 def fork(case):
-    """Starts the ranks of one of PyTorch's MultiProcessTestCase as forks: a spawned one imports torch for seconds."""
+    """Starts the ranks of one of PyTorch's MultiProcessTestCase as forks: a spawned one imports
+    torch for seconds."""
     case._start_processes(multiprocessing.get_context("fork").Process)
 
 

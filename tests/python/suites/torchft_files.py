@@ -1,9 +1,13 @@
-"""torchft's own tests of process groups and of reconfigure (process_group_test.py and reconfigure_test.py of its wheel),
-unmodified, over the backend ftccl: those that can choose a backend. Their ranks are threads of one process.
+"""torchft's own tests of process groups and of reconfigure (process_group_test.py and
+reconfigure_test.py of its wheel), unmodified, over the backend ftccl: those that can choose a
+backend. Their ranks are threads of one process.
 
-torchft wraps a backend in a process group that it makes anew for every reconfigure (Wrapped), runs one in a process of its
-own (Baby), or takes a group of torch that can be reconfigured (Native). Each of its tests of several ranks runs over all
-three. What the files name themselves, for example ProcessGroupGloo, is replaced in them by Wrapped."""
+torchft wraps a backend in a process group that it makes anew for every reconfigure (Wrapped), runs
+one in a process of its own (Baby), or takes a group of torch that can be reconfigured (Native).
+Each of its tests of several ranks runs over all three. What the files name themselves, for example
+ProcessGroupGloo, is replaced in them by Wrapped.
+"""
+
 import datetime
 import os
 import unittest
@@ -18,6 +22,7 @@ import torchft.reconfigure_test as reconfigure_file  # noqa: E402
 import ftccl.torch.build  # noqa: E402
 import outcomes  # noqa: E402
 from torchft_groups import Baby, Native, Wrapped  # noqa: E402
+
 
 class Ranks(group_file.MultiPgBaseTest):
     WORLD_SIZE = 3
@@ -39,7 +44,11 @@ def add_tests(case):
     for name in group_file._ALL_COLLECTIVES:
         word = name.replace("/", "_")
         setattr(case, "test_collective_" + word, lambda self, name=name: self._run_parallel(name))
-        setattr(case, "test_collective_with_resiliency_" + word, lambda self, name=name: self._run_with_resiliency(name))
+        setattr(
+            case,
+            "test_collective_with_resiliency_" + word,
+            lambda self, name=name: self._run_with_resiliency(name),
+        )
 
 
 class WrappedTest(Ranks):
@@ -59,8 +68,12 @@ class ResizeTest(unittest.TestCase):
 
     def test_resize_and_recover_ftccl(self):
         store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-        torch.multiprocessing.start_processes(reconfigure_file._resize_worker, args=(store.port, "ftccl"), nprocs=3,
-                                              start_method="fork")
+        torch.multiprocessing.start_processes(
+            reconfigure_file._resize_worker,
+            args=(store.port, "ftccl"),
+            nprocs=3,
+            start_method="fork",
+        )
 
 
 # They want gloo's words, or what is gloo's alone.
@@ -77,5 +90,12 @@ def cases():
     group_file.ProcessGroupBabyGloo = Baby
     outcomes.expect_skips(group_file.ProcessGroupTest, SKIPPED)
     ftccl.torch.build.load()
-    return [ResizeTest, reconfigure_file.ReconfigureTest, group_file.ProcessGroupTest, group_file.CreateStoreClientTest,
-            WrappedTest, NativeTest, BabyTest]
+    return [
+        ResizeTest,
+        reconfigure_file.ReconfigureTest,
+        group_file.ProcessGroupTest,
+        group_file.CreateStoreClientTest,
+        WrappedTest,
+        NativeTest,
+        BabyTest,
+    ]

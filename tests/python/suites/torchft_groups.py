@@ -1,4 +1,6 @@
-"""torchft's kinds of process groups over the backend ftccl. A file of its own, because Baby's processes import it."""
+"""torchft's kinds of process groups over the backend ftccl. A file of its own, because Baby's
+processes import it."""
+
 import datetime
 
 import torch
@@ -32,7 +34,8 @@ class Wrapped(groups.ProcessGroupWrapper):
 
 class Baby(groups.ProcessGroupBaby):
     def __init__(self, timeout=60 * SECOND):
-        # Its process imports torch, which takes longer than the tests allow where others work on the machine, too.
+        # Its process imports torch, which takes longer than the tests allow where others work on
+        # the machine, too.
         super().__init__(timeout if timeout < SECOND else max(timeout, 60 * SECOND))
 
     @classmethod
@@ -44,7 +47,8 @@ class Baby(groups.ProcessGroupBaby):
 
 
 class Native(groups.ProcessGroupWrapper):
-    """The wrapper's calls over one group that is reconfigured as torch does it, by the backend's own handles."""
+    """The wrapper's calls over one group that is reconfigured as torch does it, by the backend's
+    own handles."""
 
     def __init__(self, timeout):
         super().__init__(timeout, make_group(None, 0, 1, timeout, reconfigurable=True))

@@ -25,8 +25,14 @@ def _create(options, _) -> object:
     timeout = options.timeout
     if not isinstance(timeout, timedelta):
         timeout = timedelta(seconds=timeout)
-    return load().create(options.store, options.group_rank, options.group_size, options.group_id, timeout,
-                         getattr(options, "enable_reconfigure", False))
+    return load().create(
+        options.store,
+        options.group_rank,
+        options.group_size,
+        options.group_id,
+        timeout,
+        getattr(options, "enable_reconfigure", False),
+    )
 
 
 def register() -> None:

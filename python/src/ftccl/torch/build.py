@@ -43,19 +43,28 @@ def _pkg_config(*options: str) -> list[str]:
         environment["PKG_CONFIG_PATH"] = f"{prefix}/lib/pkgconfig:{old}"
         options = (f"--define-variable=prefix={prefix}", *options)  # it may have been moved there
     try:
-        out = subprocess.run(["pkg-config", *options, "ftccl"], env=environment, check=True,
-                             capture_output=True, text=True).stdout
+        out = subprocess.run(
+            ["pkg-config", *options, "ftccl"],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
     except (OSError, subprocess.CalledProcessError) as error:
-        raise BuildError("ftccl.torch: pkg-config does not find ftccl; install the library and set "
-                         "FTCCL_PREFIX or PKG_CONFIG_PATH") from error
+        raise BuildError(
+            "ftccl.torch: pkg-config does not find ftccl; install the library and set "
+            "FTCCL_PREFIX or PKG_CONFIG_PATH"
+        ) from error
     return out.split()
 
 
 def _version_of_torch() -> tuple[int, int]:
     match = re.match(r"(\d+)\.(\d+)", torch.__version__)
     if not match or (int(match[1]), int(match[2])) < OLDEST:
-        raise BuildError(f"ftccl.torch needs torch {OLDEST[0]}.{OLDEST[1]} or later; this is "
-                         f"{torch.__version__}")
+        raise BuildError(
+            f"ftccl.torch needs torch {OLDEST[0]}.{OLDEST[1]} or later; this is "
+            f"{torch.__version__}"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -88,8 +97,8 @@ def _cache(name: str) -> Path:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Other processes wait. The kernel gives this lock back if its owner dies. Until 2.13, torch's own
-    lock is that a file exists; a killed builder leaves it, and others would wait for ever."""
+    """Other processes wait. The kernel gives this lock back if its owner dies. Until 2.13, torch's
+    own lock is that a file exists; a killed builder leaves it, and others would wait for ever."""
     with open(folder / "builder", "w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         (folder / "lock").unlink(missing_ok=True)
@@ -98,11 +107,12 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _ninja_on_path() -> Iterator[None]:
-    """torch calls ninja by its name. pip puts it beside the interpreter, whose folder is on the path
-    only where a virtual environment is activated."""
+    """torch calls ninja by its name. pip puts it beside the interpreter, whose folder is on the
+    path only where a virtual environment is activated."""
     path = os.environ.get("PATH", os.defpath)
-    os.environ["PATH"] = os.pathsep.join([path, sysconfig.get_path("scripts"),
-                                          os.path.dirname(sys.executable)])
+    os.environ["PATH"] = os.pathsep.join(
+        [path, sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    )
     try:
         yield
     finally:
@@ -120,8 +130,12 @@ def load(verbose: bool = False) -> ModuleType:
     name = _name(include, libraries)
     folder = _cache(name)
     if not (folder / f"{name}.so").exists():
-        print("ftccl.torch: building the backend for torch", torch.__version__, "(once)",
-              file=sys.stderr)
+        print(
+            "ftccl.torch: building the backend for torch",
+            torch.__version__,
+            "(once)",
+            file=sys.stderr,
+        )
     try:
         with _alone(folder), _ninja_on_path():
             return cpp_extension.load(
