@@ -322,8 +322,8 @@ void ft_heartbeat_open(struct ft_engine *engine, int64_t heartbeat_ms, int64_t s
 bool ft_heartbeat_due(struct ft_engine *engine);
 void ft_heartbeat_mark(struct ft_engine *engine, struct ft_peer *peer);
 void ft_heartbeat_send(struct ft_engine *engine);
-/* For how long no heartbeat of a peer has come that this rank watches. It has had a reason to send
- * them since since_ns, of this engine's running time. */
+/* How long ago the last heartbeat of a peer came that this rank watches. The peer has had a reason
+ * to send since since_ns, in this engine's running time. */
 uint64_t ft_heartbeat_silence_ms(const struct ft_engine *engine, const struct ft_peer *peer,
                                  uint64_t since_ns);
 void ft_heartbeat_receive(struct ft_engine *engine, struct ft_peer *peer,

@@ -1,10 +1,9 @@
 /*
  * Heartbeats. Every rank tells about log2(n) other ranks of each of its communicators that it is
- * alive. A rank that does not hear an expected heartbeat suspects the sender. A suspicion ends
- * nothing by itself: it is evidence for agreements, a hint for people, and what option silenceMs
- * counts from. If no operation has made a link,
- * heartbeats make one when the communicator has lived for one period. A rank that has no more
- * reason to send says so once.
+ * alive. A rank that does not hear an expected heartbeat suspects the sender. A suspicion alone
+ * ends nothing: it is evidence for agreements and a hint for people. Option silenceMs counts from
+ * the last heartbeat. If no operation has made a link, heartbeats make one when the communicator
+ * has lived for one period. A rank that has no more reason to send says so once.
  */
 #include "core/engine/engine.h"
 
