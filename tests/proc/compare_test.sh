@@ -51,7 +51,7 @@ assert row["limit_s"] > 0 and d["machine"]["cores"] > 0 and len(d["sessions"]) =
 END
 grep '^all_reduce' "$dir/out" >"$dir/line"
 "$compare" --show "$dir/a.json" >"$dir/out" 2>&1 || fail 'not shown again'
-grep '^all_reduce' "$dir/out" | cmp -s - "$dir/line" || fail 'shown otherwise than printed'
+grep '^all_reduce' "$dir/out" | diff "$dir/line" - || fail 'shown otherwise than printed'
 # Pictures are drawn when asked for, and only then.
 [ -z "$(ls "$dir"/*.svg 2>/dev/null)" ] || fail 'a picture that nobody asked for'
 if "$compare" --draw "$dir/a.json" >"$dir/out" 2>&1; then
