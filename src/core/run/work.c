@@ -314,30 +314,32 @@ bool ft_run_turn(struct ft_comm *comm)
 
 /* ---- what has started ------------------------------------------------------------------------ */
 
-static struct ft_work *next_started(struct ft_work *work)
+/* The first started work from `work` on. Only a concurrent communicator starts works behind others;
+ * the queue of another one can be long, and is not searched. */
+static struct ft_work *next_started(const struct ft_comm *comm, struct ft_work *work)
 {
     while (work && !work->started)
-        work = work->next;
+        work = comm->limits.concurrent ? work->next : NULL;
     return work;
 }
 
 struct ft_op *ft_run_first_op(const struct ft_comm *comm)
 {
-    const struct ft_work *work = next_started(comm->works.head);
+    const struct ft_work *work = next_started(comm, comm->works.head);
     return work ? work->ops : NULL;
 }
 
 struct ft_op *ft_run_next_op(const struct ft_op *op)
 {
-    const struct ft_work *work = op->next ? NULL : next_started(op->work->next);
+    const struct ft_work *work = op->next ? NULL : next_started(op->work->comm, op->work->next);
     return op->next ? op->next : work ? work->ops : NULL;
 }
 
 uint64_t ft_run_deadline_ns(const struct ft_comm *comm)
 {
     uint64_t first = 0;
-    for (struct ft_work *work = next_started(comm->works.head); work;
-         work = next_started(work->next))
+    for (struct ft_work *work = next_started(comm, comm->works.head); work;
+         work = next_started(comm, work->next))
         if (work->deadline_ns && (first == 0 || work->deadline_ns < first))
             first = work->deadline_ns;
     return first;
