@@ -345,8 +345,9 @@ Backend::Pointer Backend::_allgather_base(Tensor& output, Tensor& input,
 
 Backend::Pointer Backend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                           const c10d::AllgatherOptions& opts) {
-  Call call{"all_gather_single_coalesced", c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED,
-            opts.timeout, inputs, outputs};
+  /* torch 2.12 and 2.13 have no type for it */
+  Call call{"all_gather_single_coalesced", c10d::OpType::_ALLGATHER_BASE, opts.timeout, inputs,
+            outputs};
   TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "ftccl: ", call.name, ": ", outputs.size(),
                     " outputs for ", inputs.size(), " inputs");
   for (size_t i = 0; i < inputs.size(); i++)

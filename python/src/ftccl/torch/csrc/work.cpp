@@ -32,7 +32,6 @@ static const char* profiled_name(c10d::OpType type) {
   case c10d::OpType::ALLGATHER_COALESCED:
     return "ftccl:all_gather";
   case c10d::OpType::_ALLGATHER_BASE:
-  case c10d::OpType::ALLGATHER_INTO_TENSOR_COALESCED:
     return "ftccl:all_gather_single";
   case c10d::OpType::GATHER:
     return "ftccl:gather";
