@@ -18,6 +18,8 @@ dist = torch.distributed
 ftccl_torch = pytest.importorskip("ftccl.torch")
 
 WAIT_S = 120
+# torch itself refuses monitored_barrier for all backends but gloo until 2.13
+MONITORED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 14)
 
 
 def start(rank, size, path, **options):
@@ -81,7 +83,8 @@ def collectives(rank, size, path):
     dist.scatter(part, [torch.full((2,), float(r)) for r in range(size)] if rank == 0 else None)
     assert part.tolist() == [float(rank)] * 2
     dist.barrier()
-    dist.monitored_barrier()
+    if MONITORED:
+        dist.monitored_barrier()
     group = dist.new_group(list(range(size - 1)))
     if rank < size - 1:
         x = torch.ones(1)
@@ -345,6 +348,8 @@ def came_back(rank, size, path):
 )
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_group(name, size, tmp_path):
+    if name == "late" and not MONITORED:
+        pytest.skip("this torch has monitored_barrier for gloo alone")
     run(name, size, tmp_path, [0] * size)
 
 
