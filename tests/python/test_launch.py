@@ -59,12 +59,17 @@ def test_under_ftccl_run():
     program = shutil.which("ftccl-run")
     if program is None:
         pytest.skip("no ftccl-run")
+    environment = dict(os.environ)
+    prefix = os.environ.get("FT_PYTHON_PREFIX")
+    if prefix:  # an installation that the linker's configuration does not name
+        environment["LD_LIBRARY_PATH"] = os.path.join(prefix, "lib")
     done = subprocess.run(
         [program, "-n", "3", sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         timeout=WAIT_S,
         check=False,
+        env=environment,
     )
     assert sorted(done.stdout.split("\n")) == [
         "",
