@@ -24,7 +24,7 @@ need() {
 
 build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev"
-test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps python3"
+test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps python3 python3-dev python3-venv"
 nightly_packages="spin"
 compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev python3 python3-matplotlib iproute2" # perf/compare
 
