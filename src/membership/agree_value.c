@@ -55,14 +55,23 @@ bool ft_agree_same_list(const struct ft_agree *a)
     return true;
 }
 
+/* A listed rank that lives may name others in turn, so it gets a short time to answer. */
+static bool is_awaited(const struct ft_agree *a, int rank, bool quorum)
+{
+    const uint64_t asked_ns = a->peer[rank].asked_ns;
+    const bool late = asked_ns != 0 && ft_agree_now(a) - asked_ns >= a->config.silent_ns / 16;
+    return !ft_agree_missing(a, rank) && !(quorum && late && ft_set_has(a->listed, rank));
+}
+
 bool ft_agree_complete(const struct ft_agree *a)
 {
+    const bool quorum = ft_agree_quorum(a, false);
     const bool late = ft_agree_now(a) - a->known_ns >= a->config.enter_ns;
     for (int r = 0; r < a->config.nranks; r++) {
         const struct ft_agree_peer *p = &a->peer[r];
         if (ft_agree_is_gone(a, r) || (p->promised && p->entered && !p->doubted))
             continue;
-        if (ft_agree_missing(a, r))
+        if (!is_awaited(a, r, quorum))
             continue;
         if (!p->promised || p->doubted || (!late && !ft_set_has(a->listed, r)))
             return false;

@@ -103,6 +103,18 @@ TEST(AgreeLists, AListedRankIsNotWaitedForAndIsTold)
     EXPECT_EQ(d.order, (Ranks{1, 2, 3}));
 }
 
+TEST(AgreeLists, AListedRankThatDoesNotAnswerIsWaitedForShortly)
+{
+    World w(29, 3);
+    w.kill(2); // nobody suspects it yet
+    Input in;
+    in.exclude = {2};
+    for (int r : {0, 1})
+        w.enter(r, in);
+    EXPECT_TRUE(w.settle(SILENT / 8));
+    EXPECT_EQ(decision(w, {0, 1}).order, (Ranks{0, 1}));
+}
+
 TEST(AgreeLists, DifferingListsAreUnited)
 {
     World w(22, 5);
