@@ -242,6 +242,26 @@ def profiled(rank, size, path):
     dist.destroy_process_group()
 
 
+def chained(rank, size, path):
+    """A future's callback calls the next operation of the group, beside calls of this thread."""
+    start(rank, size, path)
+    for i in range(300):
+        second = torch.ones(2)
+        first = dist.all_reduce(torch.ones(1), async_op=True)
+        works = []
+        future = first.get_future().then(
+            lambda _, x=second, to=works: to.append(dist.all_reduce(x, async_op=True))
+        )
+        got = torch.zeros(1)
+        message = dist.irecv(got, (rank - 1) % size)
+        dist.isend(torch.tensor([float(i)]), (rank + 1) % size).wait()
+        message.wait()
+        future.wait()
+        works[0].wait()
+        assert got.item() == i and second.tolist() == [size, size]
+    dist.destroy_process_group()
+
+
 def late(rank, size, path):
     store = start(rank, size, path)
     soon = datetime.timedelta(milliseconds=300)
@@ -344,7 +364,8 @@ def came_back(rank, size, path):
 
 
 @pytest.mark.parametrize(
-    "name", ["collectives", "messages", "ddp", "refused", "coalesced", "profiled", "late"]
+    "name",
+    ["collectives", "messages", "ddp", "refused", "coalesced", "profiled", "chained", "late"],
 )
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_group(name, size, tmp_path):

@@ -80,7 +80,8 @@ struct Backend::Call {
 
 Backend::Backend(const c10::intrusive_ptr<Store>& store, int rank, int size, std::string group,
                  Milliseconds timeout)
-    : c10d::Backend(rank, size), store_(store), options_(c10::make_intrusive<GroupOptions>(timeout)),
+    : c10d::Backend(rank, size), store_(store),
+      options_(c10::make_intrusive<GroupOptions>(timeout)),
       group_(std::move(group)) {
   watch_forks();
   Bound bound = Bound::after(timeout, &aborted_);
@@ -146,8 +147,19 @@ Mailbox& Backend::mailbox() {
   return *mailbox_;
 }
 
+Backend::Group Backend::current() const {
+  std::lock_guard<std::mutex> lock(group_mutex_);
+  return {communicator_, mailbox_};
+}
+
+void Backend::set_token(std::string token) {
+  std::lock_guard<std::mutex> lock(handle_mutex_);
+  token_ = std::move(token);
+}
+
 c10d::ErrorType Backend::getError() {
-  switch (communicator_ && !aborted_ && !is_fork() ? communicator_->error() : ftcclSuccess) {
+  Communicator::Pointer comm = current().communicator;
+  switch (comm && !aborted_ && !is_fork() ? comm->error() : ftcclSuccess) {
   case ftcclSuccess:
     return c10d::ErrorType::SUCCESS;
   case ftcclTimeout:
@@ -163,12 +175,29 @@ c10d::ErrorType Backend::getError() {
 
 /* Buffers must stay until an operation has ended, also if the caller drops its work. */
 void Backend::keep(const WorkPointer& work) {
+  drop_completed();
   std::lock_guard<std::mutex> lock(mutex_);
   if (coalescing_)
     coalesced_.push_back(work);
-  while (!pending_.empty() && pending_.front()->isCompleted())
-    pending_.pop_front();
   pending_.push_back(work);
+}
+
+/* Asks without the lock: a work may complete, and a future's callback may call the backend. Nor
+ * does a work end under the lock: the end of a tensor may wait for Python. */
+void Backend::drop_completed() {
+  for (;;) {
+    WorkPointer first;
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (pending_.empty())
+      return;
+    first = pending_.front();
+    lock.unlock();
+    if (!first->isCompleted())
+      return;
+    lock.lock();
+    if (!pending_.empty() && pending_.front() == first)
+      pending_.pop_front();
+  }
 }
 
 Backend::Pointer Backend::submit(Call&& call) {
@@ -525,8 +554,8 @@ Blocks blocks_of(const char* what, const at::Tensor& tensor, const std::vector<i
   TORCH_CHECK_VALUE(rows.empty() || rows.size() == static_cast<size_t>(size),
                     "ftccl: all_to_all_single: ", rows.size(), " sizes of the ", what,
                     " in a group of ", size);
-  TORCH_CHECK_VALUE(!rows.empty() || all % size == 0, "ftccl: all_to_all_single: the ", what, " has ",
-                    all, " rows, which are not the same for ", size, " ranks");
+  TORCH_CHECK_VALUE(!rows.empty() || all % size == 0, "ftccl: all_to_all_single: the ", what,
+                    " has ", all, " rows, which are not the same for ", size, " ranks");
   int64_t width = all > 0 ? tensor.numel() / all : 0;
   for (int r = 0; r < size; r++) {
     int64_t n = rows.empty() ? all / size : rows[static_cast<size_t>(r)];
@@ -649,7 +678,8 @@ void Backend::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_r
     } catch (const c10::Error& error) {
       std::string me = std::to_string(rank_);
       fail("[Rank " + me + "]: Rank " + me + " successfully reached monitoredBarrier, but " +
-           "received errors while waiting for send/recv from rank 0: " + error.what_without_backtrace());
+           "received errors while waiting for send/recv from rank 0: " +
+           error.what_without_backtrace());
     }
     return;
   }
@@ -699,8 +729,10 @@ c10::intrusive_ptr<c10d::Backend> Backend::merge(
 }
 
 bool Backend::has_pending() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return std::any_of(pending_.begin(), pending_.end(),
+  std::unique_lock<std::mutex> lock(mutex_);
+  std::deque<WorkPointer> pending = pending_;
+  lock.unlock();
+  return std::any_of(pending.begin(), pending.end(),
                      [](const WorkPointer& work) { return !work->isCompleted(); });
 }
 
@@ -737,14 +769,18 @@ void Backend::wait_for_pending() {
 /* Works end with an error, which their waiters get. A group that can be reconfigured keeps what its
  * survivors need for that. */
 void Backend::abort() {
-  if (is_fork() || aborted_.exchange(true) || !communicator_)
+  if (is_fork() || aborted_.exchange(true) || !current().communicator)
     return;
-  if (!reconfigurable_) {
+  if (reconfigurable_)
+    revoke_group();
+  else
     leave_group();
-    return;
-  }
-  mailbox_->communicator().revoke();
-  communicator_->revoke();
+}
+
+void Backend::revoke_group() {
+  Group now = current();
+  now.mailbox->communicator().revoke();
+  now.communicator->revoke();
   wait_for_pending();
 }
 
@@ -765,8 +801,7 @@ void Backend::shutdown() {
   mailbox_->close();
   communicator_->destroy();
   wait_for_pending();
-  std::lock_guard<std::mutex> handle_lock(handle_mutex_);
-  token_ = "-";
+  set_token("-");
 }
 
 } // namespace ftccl_torch

@@ -87,7 +87,13 @@ class Backend : public c10d::Backend {
 #endif
 
  private:
-  struct Call; /* what a collective enqueues, and what it keeps */
+  struct Call;  /* what a collective enqueues, and what it keeps */
+  struct Group { /* of one reconfigure */
+    Communicator::Pointer communicator;
+    std::shared_ptr<Mailbox> mailbox;
+  };
+
+  Group current() const; /* any thread */
 
   Title title(const char* call);
   Limit limit(Milliseconds timeout) const;
@@ -100,6 +106,7 @@ class Backend : public c10d::Backend {
   void add_reduce_scatter(Call&, Tensor& output, Tensor& input, const c10d::ReduceOp&);
   void add_reduce_scatter_here(Call&, Tensor& output, const Tensor& input, const c10d::ReduceOp&);
   void keep(const WorkPointer&);
+  void drop_completed();
   void wait_for_pending();
   bool has_pending();
   void check_members(Communicator&, const Plan&, int64_t uuid, const Bound&);
@@ -107,11 +114,14 @@ class Backend : public c10d::Backend {
   Communicator::Pointer assemble(const Plan&, int me, int64_t uuid, Settings, const Bound&);
   void adopt(const Plan&, int me, int64_t uuid, Communicator::Pointer, std::shared_ptr<Mailbox>);
   void drop_handle();
+  void set_token(std::string);
   void leave_group();
+  void revoke_group();
 
   const c10::intrusive_ptr<Store> store_;
   const c10::intrusive_ptr<GroupOptions> options_;
   const std::string group_;
+  mutable std::mutex group_mutex_; /* of the next two, beside threads that abort */
   Communicator::Pointer communicator_;
   std::shared_ptr<Mailbox> mailbox_;
   std::atomic<uint64_t> sequence_{0}, messages_{0};

@@ -27,47 +27,50 @@ void ReceiveWork::drive(Milliseconds slice) {
   auto end = Clock::now() + slice;
   mailbox->drivers_++;
   do {
-    std::unique_lock<std::mutex> lock(mailbox->mutex_);
-    while (!is_done() && mailbox->progress()) {
+    Mailbox::Hold hold(*mailbox);
+    while (mailbox->ended_.empty() && mailbox->progress()) {
     }
-    if (is_done() || slice.count() == 0)
-      break;
-    int from = wanted_source;
-    for (int r = 0; from < 0 && r < static_cast<int>(mailbox->peers_.size()); r++)
-      if (mailbox->peers_[static_cast<size_t>(r)].into.get() == this)
-        from = r;
-    if (from >= 0 && mailbox->peers_[static_cast<size_t>(from)].stream) {
-      Mailbox::Peer& peer = mailbox->peers_[static_cast<size_t>(from)];
-      mailbox->look(peer, Milliseconds(1));
+    if (!mailbox->ended_.empty() || slice.count() == 0)
       continue;
+    if (Mailbox::Peer* peer = mailbox->awaited_peer(*this)) {
+      mailbox->look(*peer, Milliseconds(1));
+    } else {
+      hold.release();
+      std::this_thread::yield();
     }
-    lock.unlock();
-    std::this_thread::yield();
-  } while (Clock::now() < end);
+  } while (!is_done() && Clock::now() < end);
   mailbox->drivers_--;
 }
 
 /* ---- the mailbox ----------------------------------------------------------------------------- */
 
+void Mailbox::Hold::release() {
+  if (!lock.owns_lock())
+    return;
+  auto ended = std::move(mailbox_.ended_);
+  mailbox_.ended_.clear();
+  lock.unlock();
+  for (const auto& [work, what] : ended)
+    work->complete(what);
+}
+
 Mailbox::Mailbox(Communicator::Pointer comm)
     : comm_(std::move(comm)), peers_(static_cast<size_t>(comm_->size())) {}
 
-Mailbox::~Mailbox() {
-  close();
-}
-
 void Mailbox::close() {
-  if (is_fork()) {
-    if (thread_.joinable())
-      thread_.detach();
+  if (is_fork())
     return;
-  }
-  std::unique_lock<std::mutex> lock(mutex_);
+  Hold hold(*this);
   closed_ = true;
   fail_all("the group has ended");
+  for (Peer& peer : peers_)
+    while (peer.into) {
+      look(peer, Milliseconds(20));
+      give_up(peer);
+    }
   changed_.notify_all();
   auto thread = std::move(thread_);
-  lock.unlock();
+  hold.release();
   if (thread.joinable() && thread.get_id() == std::this_thread::get_id())
     thread.detach();
   else if (thread.joinable())
@@ -101,15 +104,15 @@ WorkPointer Mailbox::receive(Title title, const at::Tensor& tensor, int from, in
                              Limit limit) {
   auto work = c10::make_intrusive<ReceiveWork>(std::move(title), tensor, from, tag, limit,
                                                shared_from_this());
-  std::unique_lock<std::mutex> lock(mutex_);
-  if (!failure_.empty() || closed_)
-    fail("ftccl: " + work->text() + ": " + (failure_.empty() ? "the group has ended" : failure_));
+  Hold hold(*this);
+  if (!failure_.empty())
+    fail("ftccl: " + work->text() + ": " + failure_);
   if (deliver_kept(work))
     return work;
   wanted_.push_back(work);
   progress();
-  if (!work->is_done() && !thread_.joinable())
-    thread_ = std::thread([this] { run(); });
+  if (is_busy() && !thread_.joinable())
+    thread_ = std::thread([self = shared_from_this()] { self->run(); });
   changed_.notify_all();
   return work;
 }
@@ -139,7 +142,7 @@ void Mailbox::deliver(const Receive& work, int source) {
   work->source = source;
   if (!work->target.is_same(work->tensor))
     work->tensor.copy_(work->target);
-  work->complete(std::string());
+  ended_.push_back({work, std::string()});
 }
 
 static std::string size_sentence(int source, uint64_t got, size_t room) {
@@ -154,7 +157,7 @@ bool Mailbox::deliver_kept(const Receive& work) {
   if (at == kept_.end())
     return false;
   if (at->data.size() != work->target.nbytes()) {
-    work->complete(size_sentence(at->source, at->data.size(), work->target.nbytes()));
+    ended_.push_back({work, size_sentence(at->source, at->data.size(), work->target.nbytes())});
   } else {
     if (!at->data.empty())
       std::memcpy(work->target.data_ptr(), at->data.data(), at->data.size());
@@ -164,16 +167,24 @@ bool Mailbox::deliver_kept(const Receive& work) {
   return true;
 }
 
+/* What a stream still fills ends later, with give_up(). */
 void Mailbox::fail_all(const std::string& what) {
   if (failure_.empty())
     failure_ = what;
-  auto wanted = std::move(wanted_);
+  for (const auto& work : wanted_)
+    ended_.push_back({work, what});
   wanted_.clear();
-  for (auto& peer : peers_)
-    if (peer.into)
-      wanted.push_back(std::move(peer.into));
-  for (const auto& work : wanted)
-    work->complete(what);
+}
+
+bool Mailbox::give_up(Peer& peer) {
+  if (!peer.into)
+    return false;
+  look(peer, Milliseconds(0));
+  if (peer.ended == ftcclInProgress)
+    return false;
+  ended_.push_back({std::move(peer.into), failure_});
+  peer.into.reset();
+  return true;
 }
 
 /* ---- progress -------------------------------------------------------------------------------- */
@@ -186,15 +197,25 @@ void Mailbox::look(Peer& peer, Milliseconds time) {
     peer.why = sentence(peer.ended);
 }
 
-bool Mailbox::is_done(int rank, const char* what) {
+Mailbox::Peer* Mailbox::awaited_peer(const ReceiveWork& work) {
+  if (work.wanted_source >= 0) {
+    Peer& peer = peers_[static_cast<size_t>(work.wanted_source)];
+    return peer.stream ? &peer : nullptr;
+  }
+  for (Peer& peer : peers_)
+    if (peer.into.get() == &work)
+      return &peer;
+  return nullptr;
+}
+
+bool Mailbox::is_done(int rank) {
   Peer& peer = peers_[static_cast<size_t>(rank)];
   look(peer, Milliseconds(0));
   if (peer.ended == ftcclInProgress)
     return false;
   if (peer.ended == ftcclSuccess)
     return true;
-  fail_all(std::string(what) + " from rank " + std::to_string(rank) + ": " +
-           peer.why);
+  fail_all("receiving from rank " + std::to_string(rank) + ": " + peer.why);
   return false;
 }
 
@@ -235,7 +256,7 @@ void Mailbox::take(int rank, const Receive& work) {
   if (work)
     remove(work);
   if (work && !fits)
-    work->complete(size_sentence(rank, envelope.len_bytes, work->target.nbytes()));
+    ended_.push_back({work, size_sentence(rank, envelope.len_bytes, work->target.nbytes())});
   peer.into = fits ? work : Receive();
   if (!fits)
     peer.kept.resize(envelope.len_bytes);
@@ -277,14 +298,14 @@ bool Mailbox::step(int rank) {
   case Peer::IDLE:
     return step_idle(rank);
   case Peer::ENVELOPE:
-    if (!is_done(rank, "receiving"))
+    if (!is_done(rank))
       return false;
     peer.state = Peer::ARRIVED;
     return true;
   case Peer::ARRIVED:
     return step_arrived(rank);
   case Peer::PAYLOAD:
-    if (!is_done(rank, "receiving"))
+    if (!is_done(rank))
       return false;
     peer.stream.reset();
     if (peer.into)
@@ -301,28 +322,33 @@ bool Mailbox::step(int rank) {
 
 bool Mailbox::progress() {
   bool moved = false;
-  for (int r = 0; r < static_cast<int>(peers_.size()) && failure_.empty(); r++) {
+  for (int r = 0; r < static_cast<int>(peers_.size()); r++) {
     try {
-      moved |= step(r);
+      moved |= failure_.empty() ? step(r) : give_up(peers_[static_cast<size_t>(r)]);
     } catch (const std::exception& error) {
       fail_all(error.what());
     }
   }
-  return moved;
+  return moved || !ended_.empty();
+}
+
+bool Mailbox::is_busy() const {
+  return !wanted_.empty() || std::any_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
+    return peer.into != nullptr;
+  });
 }
 
 /* So that a sender goes on while nobody waits for what it sends. */
 void Mailbox::run() {
   c10::setThreadName("ftccl_mailbox");
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!closed_) {
-    bool busy = !wanted_.empty() ||
-                std::any_of(peers_.begin(), peers_.end(),
-                            [](const Peer& peer) { return peer.into != nullptr; });
-    if (!busy)
-      changed_.wait(lock);
+  for (;;) {
+    Hold hold(*this);
+    if (closed_)
+      return;
+    if (!is_busy())
+      changed_.wait(hold.lock);
     else if (drivers_ > 0 || !progress())
-      changed_.wait_for(lock, Milliseconds(1));
+      changed_.wait_for(hold.lock, Milliseconds(1));
   }
 }
 

@@ -35,11 +35,11 @@ class ReceiveWork : public Work {
 class Mailbox : public std::enable_shared_from_this<Mailbox> {
  public:
   explicit Mailbox(Communicator::Pointer);
-  ~Mailbox();
   WorkPointer send(Title, const at::Tensor&, int to, int tag, Limit);
   /* from -1: any rank */
   WorkPointer receive(Title, const at::Tensor&, int from, int tag, Limit);
-  /* Pending receives fail. Returns when the mailbox's thread has ended. */
+  /* After the communicator has ended. Pending receives fail. Returns when the mailbox's thread has
+   * ended, unless that thread calls. */
   void close();
   Communicator& communicator() { return *comm_; }
 
@@ -74,6 +74,27 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
     std::vector<unsigned char> kept;
   };
 
+  struct Ended {
+    Receive work;
+    std::string what; /* empty: it succeeded */
+  };
+
+  /* The lock. Works that ended meanwhile complete after it is let go: a future's callback may call
+   * the mailbox. */
+  class Hold {
+   public:
+    explicit Hold(Mailbox& mailbox) : lock(mailbox.mutex_), mailbox_(mailbox) {}
+    ~Hold() { release(); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    void release();
+
+    std::unique_lock<std::mutex> lock;
+
+   private:
+    Mailbox& mailbox_;
+  };
+
   /* The caller holds mutex_ for all of these. */
   bool progress(); /* true: something moved */
   bool step(int peer);
@@ -81,7 +102,10 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   bool step_arrived(int peer);
   void enqueue(int peer, void* to, size_t len_bytes); /* a receive on the peer's stream */
   void look(Peer&, Milliseconds time); /* whether its stream's operations have ended */
-  bool is_done(int peer, const char* what); /* its stream; fails the mailbox if that failed */
+  bool is_done(int peer); /* its stream; fails the mailbox if that failed */
+  bool give_up(Peer&);    /* after a failure: its payload ends when nothing writes it any more */
+  Peer* awaited_peer(const ReceiveWork&); /* null: none sends it yet */
+  bool is_busy() const;
   void take(int peer, const Receive&);
   void deliver(const Receive&, int source);
   void keep(int peer); /* the message that has come from it */
@@ -99,7 +123,8 @@ class Mailbox : public std::enable_shared_from_this<Mailbox> {
   std::vector<Peer> peers_;
   std::list<Receive> wanted_;
   std::list<Kept> kept_;
-  std::string failure_;
+  std::vector<Ended> ended_;
+  std::string failure_; /* empty: none */
   std::atomic<int> drivers_{0};
   std::thread thread_;
   bool closed_ = false;

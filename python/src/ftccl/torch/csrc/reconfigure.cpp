@@ -186,7 +186,7 @@ Backend::Pointer Backend::reconfigure(const c10d::ReconfigureOptions& opts) {
     aborted_ = true;
     drop_handle();
     leave_group();
-    token_ = "-";
+    set_token("-");
     throw;
   }
   if (me == plan.leader && id_used_)
@@ -194,14 +194,20 @@ Backend::Pointer Backend::reconfigure(const c10d::ReconfigureOptions& opts) {
   made_with_ = settings.timeout;
   leave_group();
   adopt(plan, me, opts.uuid, std::move(next), std::move(mailbox));
+  if (aborted_) {
+    revoke_group();
+    fail("ftccl: reconfigure: the group was aborted meanwhile");
+  }
   return c10::make_intrusive<WorkList>(title("reconfigure"), c10d::OpType::UNKNOWN,
                                        std::vector<WorkPointer>{}, limit(c10d::kUnsetTimeout));
 }
 
 void Backend::adopt(const Plan& plan, int me, int64_t uuid, Communicator::Pointer next,
                     std::shared_ptr<Mailbox> mailbox) {
+  std::unique_lock<std::mutex> lock(group_mutex_);
   communicator_ = std::move(next);
   mailbox_ = std::move(mailbox);
+  lock.unlock();
   rank_ = me;
   size_ = static_cast<int>(plan.members.size());
   members_.clear();
@@ -210,8 +216,7 @@ void Backend::adopt(const Plan& plan, int me, int64_t uuid, Communicator::Pointe
     members_.push_back(handle.process);
     all += handle.process;
   }
-  std::lock_guard<std::mutex> lock(handle_mutex_);
-  token_ = name_of(all);
+  set_token(name_of(all));
 }
 
 } // namespace ftccl_torch

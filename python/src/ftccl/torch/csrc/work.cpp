@@ -103,7 +103,8 @@ bool Work::wait(Milliseconds timeout) {
       break;
     if (Clock::now() >= end)
       fail(title_.text() + ": Timed out waiting " +
-           std::to_string((own ? limit_.time : timeout).count()) + "ms; it is not done, and goes on");
+           std::to_string((own ? limit_.time : timeout).count()) +
+           "ms; it is not done, and goes on");
     check_signals();
   }
   std::lock_guard<std::mutex> lock(mutex_);
@@ -269,16 +270,17 @@ void Watcher::add(WorkPointer work) {
   changed_.notify_all();
 }
 
-/* The first is driven, which nearly always is the next to end; the others are looked at. */
+/* The first is driven, which nearly always is the next to end; the others are looked at. Works are
+ * let go without the lock: the end of a tensor may wait for Python, whose holder may wait in add(). */
 void Watcher::run() {
   c10::setThreadName("ftccl_futures");
-  std::unique_lock<std::mutex> lock(mutex_);
-  while (!stop_) {
-    if (works_.empty()) {
-      changed_.wait(lock);
-      continue;
-    }
-    std::vector<WorkPointer> works(works_.begin(), works_.end());
+  for (;;) {
+    std::vector<WorkPointer> works;
+    std::unique_lock<std::mutex> lock(mutex_);
+    changed_.wait(lock, [this] { return stop_ || !works_.empty(); });
+    if (stop_)
+      return;
+    works.assign(works_.begin(), works_.end());
     lock.unlock();
     works.front()->drive(Milliseconds(works.size() > 1 ? 1 : 20));
     for (const auto& work : works)
