@@ -65,7 +65,8 @@ class BuildError(SystemExit):
 def pkg_config(*arguments):
     """The words that pkg-config prints about ftccl; BuildError if it does not know it."""
     missing = (
-        "the library FTCCL was not found (%s). Install it with `make install` and set PKG_CONFIG_PATH to its"
+        "the library FTCCL was not found (%s). Install it with `make install` and set "
+        "PKG_CONFIG_PATH to its"
         " lib/pkgconfig, or FTCCL_PREFIX to where it was installed."
     )
     try:

@@ -44,7 +44,8 @@ def options():
         action="append",
         default=[],
         metavar="NAME@STEP",
-        help="this worker (0 to --workers - 1, then the spares) kills itself in the middle of this step",
+        help="this worker (0 to --workers - 1, then the spares) kills itself in the middle of "
+        "this step",
     )
     p.add_argument(
         "--rejoin",

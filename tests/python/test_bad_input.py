@@ -119,7 +119,8 @@ def test_sizes(pair):
         three,
     )
     refused(
-        "all_gather: recv has 4 elements where 2 ranks have a block each: send has 4, so recv must have 8",
+        "all_gather: recv has 4 elements where 2 ranks have a block each: send has 4, so recv "
+        "must have 8",
         comm.all_gather,
         F32,
         F32.copy(),

@@ -64,7 +64,8 @@ _by_name: Dict[str, int] = {
 }
 _names = {code: name for name, code in _by_name.items()}
 _HINT = (
-    "; FTCCL has int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, float8_e4m3fn and"
+    "; FTCCL has int8, uint8, int32, uint32, int64, uint64, float16, float32, float64, bfloat16, "
+    "float8_e4m3fn and"
     " float8_e5m2, and dtype= says as which of them a buffer is to be taken"
 )
 
@@ -192,7 +193,8 @@ def _read_torch(tensor: Any, name: str, written: bool) -> Raw:
     if tensor.is_neg() or tensor.is_conj():
         raise _refuse(
             name,
-            "is a tensor whose values are negated or conjugated when they are read; resolve them first",
+            "is a tensor whose values are negated or conjugated when they are read; resolve them "
+            "first",
         )
     _check_layout(name, tensor.is_contiguous(), False, written)
     dtype = tensor.dtype
@@ -296,7 +298,8 @@ def _find_reader(buffer: Any, name: str) -> Reader:
         if hasattr(kind, "__dlpack__") and hasattr(kind, "__dlpack_device__"):
             return _readers.setdefault(kind, _read_dlpack)
         raise TypeError(
-            "%s is a %s, which has no buffer: NumPy arrays, torch tensors on the CPU, bytearray, memoryview,"
+            "%s is a %s, which has no buffer: NumPy arrays, torch tensors on the CPU, bytearray, "
+            "memoryview,"
             " array, mmap and what gives DLPack can be used" % (name, kind.__name__)
         ) from None
     except (BufferError, ValueError):

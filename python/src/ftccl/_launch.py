@@ -103,7 +103,8 @@ def _find_id(launch: Launch) -> Tuple[UniqueId, Optional[str]]:
         return get_unique_id(), None
     if launch.local_size and launch.local_size != launch.size:
         raise InvalidUsage(
-            "%s started ranks on several machines: set FTCCL_COMM_ID=HOST:PORT and FTCCL_SECRET for all of"
+            "%s started ranks on several machines: set FTCCL_COMM_ID=HOST:PORT and FTCCL_SECRET "
+            "for all of"
             " them" % launch.launcher
         )
     return _meet_by_file(launch)

@@ -4,7 +4,8 @@ try:
     from ._ftccl import ffi, lib
 except ImportError as error:
     raise ImportError(
-        "ftccl cannot load its extension module or the library libftccl.so.0 (%s). Install FTCCL and then this package"
+        "ftccl cannot load its extension module or the library libftccl.so.0 (%s). Install FTCCL "
+        "and then this package"
         " again; if the library has moved since, LD_LIBRARY_PATH can name its folder." % error
     ) from error
 
@@ -16,8 +17,8 @@ def _check_version() -> None:
     lib.ftcclGetVersion(version)
     if version[0] != lib.FTCCL_VERSION_CODE:
         raise ImportError(
-            "ftccl was built with FTCCL %s, but the library that was loaded is %s: install both from one tree"
-            % (_text(lib.FTCCL_VERSION_CODE), _text(version[0]))
+            "ftccl was built with FTCCL %s, but the library that was loaded is %s: install both "
+            "from one tree" % (_text(lib.FTCCL_VERSION_CODE), _text(version[0]))
         )
 
 

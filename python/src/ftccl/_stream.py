@@ -294,9 +294,9 @@ class simulate:
     """As group(), but nothing is enqueued; after the block `seconds` is the time that the cost
     model expects::
 
-    with ftccl.simulate() as cost:
-        comm.all_reduce(x)
-    print(cost.seconds)
+        with ftccl.simulate() as cost:
+            comm.all_reduce(x)
+        print(cost.seconds)
     """
 
     def __init__(self) -> None:

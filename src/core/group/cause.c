@@ -1,15 +1,17 @@
 /*
- * The first cause wins on every rank, also where all of them exit at once. What a rank knows when
- * it fails is on its process's liveness page before anybody can see the failure, and its verdict
- * waits until those have been told that cannot see the page. A rank that loses another one asks
- * what that knew before it blames it: first its notices that are here, then the liveness pages, and
- * where a notice may still be under way, it waits a moment. An operation that does not end is the
- * fault of the last in a row of ranks of which each waits for the next.
+ * Every rank names the first cause of a failure, also where all ranks exit at their first error. A
+ * rank that fails writes why on the liveness page of its process before users see the failure.
+ * Ranks on other hosts cannot see that page: the failure is shown when they have been told, or
+ * after TELL_NS. A rank that loses another rank asks what that rank knew before it blames it. It
+ * looks for notices that have come and at the liveness pages, and waits at most ASK_NS for a notice
+ * that may be under way. If an operation does not end, ranks wait for each other in a row: the last
+ * of the row has the fault.
  */
 #include "core/group/group.h"
 
-/* From the first sign of a failure until users see it: so long for what others know, and so long
- * until others know what this rank knows. More than a sender takes to connect on a busy machine. */
+/* At most this long for what others know, and this long until others know what this rank knows,
+ * from the first sign of a failure until users see it. A sender needs less to connect, also on a
+ * busy machine. */
 #define ASK_NS 30000000u
 #define TELL_NS 50000000u
 

@@ -35,9 +35,12 @@ FOR_MPI = ("test_all_to_all",)
 
 # They fail for a reason that is not the backend's.
 SKIPPED = {
-    "test_ddp_logging_data_cpu": "It wants the backend's name from ProcessGroup, which calls every backend of a plugin \"custom\".",
-    "test_sparse_all_reduce_sum": "Sparse tensors are refused with a sentence; see python/README.md.",
-    "test_sparse_all_reduce_sum_cuda": "Sparse tensors are refused with a sentence; see python/README.md.",
+    "test_ddp_logging_data_cpu": "It wants the backend's name from ProcessGroup, which calls "
+    "every backend of a plugin \"custom\".",
+    "test_sparse_all_reduce_sum": "Sparse tensors are refused with a sentence; see "
+    "python/README.md.",
+    "test_sparse_all_reduce_sum_cuda": "Sparse tensors are refused with a sentence; see "
+    "python/README.md.",
 }
 
 

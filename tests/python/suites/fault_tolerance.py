@@ -11,7 +11,8 @@ import outcomes
 
 NAME = "test_c10d_fault_tolerance"
 SKIPPED = {
-    "test_reconfigure_after_timeout": "It is for nccl2 alone, which revokes a group after a timeout by itself."
+    "test_reconfigure_after_timeout": "It is for nccl2 alone, which revokes a group after a "
+    "timeout by itself."
 }
 
 

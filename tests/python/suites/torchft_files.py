@@ -78,7 +78,8 @@ class ResizeTest(unittest.TestCase):
 
 # They want gloo's words, or what is gloo's alone.
 SKIPPED = {
-    "test_gloo_timeout": "It wants gloo's words; ours say that the process that made the unique id gave no answer in time.",
+    "test_gloo_timeout": "It wants gloo's words; ours say that the process that made the unique "
+    "id gave no answer in time.",
 }
 
 

@@ -22,7 +22,8 @@ c10::intrusive_ptr<c10d::Backend> create(const c10::intrusive_ptr<c10d::Store>& 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.doc() = "The c10d backend of FTCCL; see ftccl.torch.";
   m.def("create", &create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("group"),
-        py::arg("timeout"), py::arg("enable_reconfigure") = false, py::call_guard<py::gil_scoped_release>(),
+        py::arg("timeout"), py::arg("enable_reconfigure") = false,
+        py::call_guard<py::gil_scoped_release>(),
         "Makes this rank's backend of a group. Blocks until all ranks have come, at most "
         "`timeout`. Raises torch.distributed.DistBackendError.");
   py::module_::import("atexit").attr("register")(py::cpp_function(&ftccl_torch::note_exit));

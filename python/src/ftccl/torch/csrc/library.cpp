@@ -11,7 +11,7 @@
 
 namespace ftccl_torch {
 
-/* What programs look for that were written for other backends, before the library's own sentence. */
+/* What programs that were written for other backends look for, before the library's sentence. */
 static const char* words_of(ftcclResult_t result) {
   switch (result) {
   case ftcclTimeout:

@@ -30,8 +30,8 @@ void check(ftcclResult_t result, const std::string& what, ftcclComm_t comm = nul
  * thread and a signal came. */
 void check_signals();
 
-/* True in a child of fork. The threads that make operations progress are the parent's, and locks may
- * be theirs: nothing of the parent's is used there, nor freed. */
+/* True in a child of fork. The threads that make operations progress are the parent's, and locks
+ * may be theirs: nothing of the parent's is used there, nor freed. */
 bool is_fork();
 void watch_forks(); /* before the first communicator */
 /* Throws with a sentence in a child of fork. */

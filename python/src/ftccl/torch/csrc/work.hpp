@@ -32,8 +32,8 @@ struct Title {
   std::string text() const;
 };
 
-/* The time limit of an operation. own: the caller gave it for this one, and wait() keeps it; else it
- * is the group's, which the library keeps. */
+/* The time limit of an operation. own: the caller gave it for this one, and wait() keeps it; else
+ * it is the group's, which the library keeps. */
 struct Limit {
   Milliseconds time;
   bool own = false;
