@@ -1,14 +1,16 @@
-# perf: nccl-tests' programs. The shared part is a convenience library; each program is one small file.
+# perf: nccl-tests' programs. The shared part is a convenience library; each program is one small
+# file.
 dist_man_MANS += man/ftccl-perf.1
 noinst_LTLIBRARIES += perf/libperf.la
-perf_sources = perf/api.h perf/api.c perf/perf.h perf/options.c perf/types.c perf/layouts.c perf/launch.c \
-	perf/bootstrap.c perf/team.c perf/meet.h perf/meet.c perf/data.c perf/verify.c perf/run.c perf/table.c perf/json.c perf/main.c
+perf_sources = perf/api.h perf/api.c perf/perf.h perf/options.c perf/types.c perf/layouts.c \
+	perf/launch.c perf/bootstrap.c perf/team.c perf/meet.h perf/meet.c perf/data.c \
+	perf/verify.c perf/run.c perf/table.c perf/json.c perf/main.c
 perf_libperf_la_SOURCES = $(perf_sources)
 perf_libperf_la_LIBADD = perf/libgpu.la src/libftccl.la -lm
 
 bin_PROGRAMS += perf/all_reduce_perf perf/all_gather_perf perf/broadcast_perf perf/reduce_perf \
-	perf/reduce_scatter_perf perf/alltoall_perf perf/alltoallv_perf perf/gather_perf perf/scatter_perf \
-	perf/sendrecv_perf perf/hypercube_perf
+	perf/reduce_scatter_perf perf/alltoall_perf perf/alltoallv_perf perf/gather_perf \
+	perf/scatter_perf perf/sendrecv_perf perf/hypercube_perf
 perf_all_reduce_perf_SOURCES = perf/all_reduce.c
 perf_all_reduce_perf_LDADD = perf/libperf.la
 perf_all_gather_perf_SOURCES = perf/all_gather.c

@@ -1,5 +1,5 @@
-# The library. All of it first goes into a convenience library, so that tests and tools can reach internal functions; the
-# public one exports what src/ftccl.map lists.
+# The library. All of it first goes into a convenience library, so that tests and tools can reach
+# internal functions; the public one exports what src/ftccl.map lists.
 include_HEADERS = include/ftccl.h
 pkgconfigdir = $(libdir)/pkgconfig
 pkgconfig_DATA = ftccl.pc
@@ -27,6 +27,7 @@ include src/api/Makefile.frag
 lib_LTLIBRARIES = src/libftccl.la
 src_libftccl_la_SOURCES =
 src_libftccl_la_LIBADD = src/libftcore.la
-src_libftccl_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 -Wl,--version-script=$(top_srcdir)/src/ftccl.map
+src_libftccl_la_LDFLAGS = $(AM_LDFLAGS) -version-info 0:0:0 \
+	-Wl,--version-script=$(top_srcdir)/src/ftccl.map
 src_libftccl_la_DEPENDENCIES = src/libftcore.la $(top_srcdir)/src/ftccl.map
 include src/nccl/Makefile.frag

@@ -1,6 +1,7 @@
-# Tests. Each folder adds programs to check_PROGRAMS and TESTS (scripts: TESTS and EXTRA_DIST, named *.sh). A test that takes
-# longer than about ten seconds, or that cannot run under a sanitizer, also goes into SLOW_TESTS. What several programs share is a
-# convenience library, so that it is compiled once.
+# Tests. Each folder adds programs to check_PROGRAMS and TESTS (scripts: TESTS and EXTRA_DIST, named
+# *.sh). A test that takes longer than about ten seconds, or that cannot run under a sanitizer, also
+# goes into SLOW_TESTS. What several programs share is a convenience library, so that it is compiled
+# once.
 # googletest programs take gtest_cppflags and gtest_libs and stand inside `if HAVE_GTEST`.
 SLOW_TESTS =
 # tests/common/all.h, with googletest and the standard library's headers, is compiled once and goes
@@ -14,14 +15,17 @@ EXTRA_DIST += tests/common/all.h
 TEST_EXTENSIONS = .sh
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh
 SH_LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh
-AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' CC='$(CC)' CXX='$(CXX)' \
+tsan_options = suppressions=$(abs_top_srcdir)/tests/tsan.supp:second_deadlock_stack=1
+AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_builddir)' \
+	CC='$(CC)' CXX='$(CXX)' \
 	FT_SANITIZER='$(FT_SANITIZER)' FT_TEST_SLOWDOWN='$(FT_TEST_SLOWDOWN)' MPIEXEC='$(MPIEXEC)' \
 	NCCL_LIBRARY='$(NCCL_LIBRARY)' \
 	ASAN_OPTIONS="$${ASAN_OPTIONS-detect_leaks=1:abort_on_error=0}" \
-	TSAN_OPTIONS="$${TSAN_OPTIONS-suppressions=$(abs_top_srcdir)/tests/tsan.supp:second_deadlock_stack=1}"; \
-	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC NCCL_LIBRARY ASAN_OPTIONS TSAN_OPTIONS;
-EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml tests/model/replay \
-	tests/model/replay.pml tests/model/run.sh
+	TSAN_OPTIONS="$${TSAN_OPTIONS-$(tsan_options)}"; \
+	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC NCCL_LIBRARY \
+	ASAN_OPTIONS TSAN_OPTIONS;
+EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml \
+	tests/model/replay tests/model/replay.pml tests/model/run.sh
 CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
 
 include tests/unit/Makefile.frag
@@ -41,22 +45,29 @@ include tests/python/Makefile.frag
 
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones
-#   check-memory   for AddressSanitizer and UBSan: of these, without what it has nothing to see in; 200 schedules of each simulation
-#   check-threads  for ThreadSanitizer: of these, without what has one thread in each process, or much to compute
-#   check-bare     for a build without an optional library: what differs there (the tools), and the main job
-# A new test is in the first three unless it is named here. check-nightly leaves out nothing under either sanitizer.
-checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% tests/abi/layout_% tests/abi/symbols_test.sh \
-	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
+#   check-memory   for AddressSanitizer and UBSan: of these, without what it has nothing to see in;
+#                  200 schedules of each simulation
+#   check-threads  for ThreadSanitizer: of these, without what has one thread in each process, or
+#                  much to compute
+#   check-bare     for a build without an optional library: what differs there (the tools), and the
+#                  main job
+# A new test is in the first three unless it is named here. check-nightly leaves out nothing under
+# either sanitizer.
+checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/perf_% \
+	tests/abi/layout_% tests/abi/symbols_test.sh tests/abi/loading_test.sh \
+	tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
 not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% \
     tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
-	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/tcp_expect_test \
-	tests/unit/transport_list_test tests/unit/verify_test \
-	tests/conform/device_test tests/conform/shm_hostile_test tests/conform/tcp_silent_test tests/conform/transport_data_test
+	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test \
+	tests/unit/tcp_hostile_test tests/unit/tcp_expect_test tests/unit/transport_list_test \
+	tests/unit/verify_test tests/conform/device_test tests/conform/shm_hostile_test \
+	tests/conform/tcp_silent_test tests/conform/transport_data_test
 fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
 memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests)) $(nomem_program)
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
-bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh tests/proc/coll_test tests/proc/kill_test \
-	tests/proc/shrink_test tests/proc/elastic_test.sh,$(TESTS))
+bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh \
+	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test \
+	tests/proc/elastic_test.sh,$(TESTS))
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
 # What check-memory, check-threads and check-bare build: not the perf programs, of which their tests
 # need one.
@@ -85,23 +96,28 @@ tests/common/all.h.gch: $(top_srcdir)/tests/common/all.h config.h
 	$(AM_V_GEN)$(MKDIR_P) tests/common && $(CXX) $(DEFS) $(AM_CPPFLAGS) $(GTEST_CFLAGS) \
 		$(CPPFLAGS) $(AM_CXXFLAGS) $(CXXFLAGS) -x c++-header -o $@ \
 		$(top_srcdir)/tests/common/all.h
-$(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)),$($(subst /,_,$(program))_OBJECTS)): tests/common/all.h.gch
+$(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)), \
+    $($(subst /,_,$(program))_OBJECTS)): tests/common/all.h.gch
 CLEANFILES += tests/common/all.h.gch
 endif
-# When tests run in parallel these two run after all others and alone, one after the other: they keep every core busy.
-tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log tests/campaign/campaign_test.log,$(TEST_LOGS))
+# When tests run in parallel these two run after all others and alone, one after the other: they
+# keep every core busy.
+tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log \
+    tests/campaign/campaign_test.log,$(TEST_LOGS))
 tests/campaign/campaign_test.log: $(filter-out tests/campaign/campaign_test.log,$(TEST_LOGS))
 # The test programs without running them.
 check-build: $(check_LTLIBRARIES) $(check_PROGRAMS) $(check_SCRIPTS)
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.
 check-nightly:
 	$(SHELL) $(top_srcdir)/tests/nightly.sh $(abs_top_srcdir)
-# The agreement's model, explored by spin, and the simulation's steps replayed in it: some minutes. Passes over it where
-# there is no spin.
+# The agreement's model, explored by spin, and the simulation's steps replayed in it: some minutes.
+# Passes over it where there is no spin.
 if HAVE_GTEST
 simulation = tests/sim/agree_test
 endif
 check-model: $(simulation)
-	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' MODEL_BUILD='$(abs_top_builddir)/build-model' $(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
+	AGREE_TEST='$(abs_top_builddir)/tests/sim/agree_test' \
+		MODEL_BUILD='$(abs_top_builddir)/build-model' \
+		$(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
 .PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast \
     build-memory build-threads build-bare check-nightly check-model check-cause

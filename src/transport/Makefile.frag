@@ -1,10 +1,12 @@
 src_libftcore_la_SOURCES += src/transport/transport.h src/transport/rxq.h src/transport/rxq.c
 src_libftcore_la_SOURCES += src/transport/net.c
-src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/transport/local.h src/transport/local.c src/transport/local_send.c
+src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/transport/local.h \
+	src/transport/local.c src/transport/local_send.c
 src_libftcore_la_SOURCES += src/transport/pull.h src/transport/pull.c
 src_libftcore_la_SOURCES += src/transport/inproc.c
 src_libftcore_la_SOURCES += src/transport/shm.h src/transport/shm.c src/transport/shm_setup.c
 src_libftcore_la_SOURCES += src/transport/list.c
-src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c src/transport/tcp/link.c src/transport/tcp/conn.c \
-	src/transport/tcp/tune.c src/transport/tcp/silence.c
+src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
+	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \
+	src/transport/tcp/silence.c
 src_libftcore_la_SOURCES += src/transport/fault.c

@@ -1,13 +1,16 @@
-# libnccl.so.2: names, layouts, behaviour, ways of loading. What is compiled against a nccl.h is compiled against NVIDIA's and ours.
+# libnccl.so.2: names, layouts, behaviour, ways of loading. What is compiled against a nccl.h is
+# compiled against NVIDIA's and ours.
 own_nccl_cppflags = -I$(top_srcdir) -DFT_OWN_NCCL_H
 check_PROGRAMS += tests/abi/layout_test tests/abi/layout_own_test
-TESTS += tests/abi/layout_test tests/abi/layout_own_test tests/abi/symbols_test.sh tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh
+TESTS += tests/abi/layout_test tests/abi/layout_own_test tests/abi/symbols_test.sh \
+	tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh
 tests_abi_layout_test_SOURCES = tests/abi/layout_test.c tests/abi/nccl_header.h
 tests_abi_layout_test_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir) $(CUDA_CPPFLAGS)
 tests_abi_layout_own_test_SOURCES = tests/abi/layout_test.c tests/abi/nccl_header.h
 tests_abi_layout_own_test_CPPFLAGS = $(AM_CPPFLAGS) $(own_nccl_cppflags)
 if HAVE_GTEST
-abi_tests = tests/abi/program_test tests/abi/program_own_test tests/abi/caller_test tests/abi/gpu_pointer_test tests/abi/attach_test
+abi_tests = tests/abi/program_test tests/abi/program_own_test tests/abi/caller_test \
+	tests/abi/gpu_pointer_test tests/abi/attach_test
 check_PROGRAMS += $(abi_tests)
 TESTS += $(abi_tests)
 abi_ldadd = tests/proc/libproc.la src/libnccl.la src/libftccl.la $(gtest_libs)
@@ -31,4 +34,5 @@ check_LTLIBRARIES += tests/abi/libcuda.la
 tests_abi_libcuda_la_SOURCES = tests/abi/standin_cuda.c
 tests_abi_libcuda_la_LDFLAGS = $(AM_LDFLAGS) -avoid-version -shrext .so.1 -rpath /nowhere
 endif
-EXTRA_DIST += tests/abi/symbols.txt tests/abi/symbols_test.sh tests/abi/loading_test.sh tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/abi/loading.c tests/abi/wheel.c
+EXTRA_DIST += tests/abi/symbols.txt tests/abi/symbols_test.sh tests/abi/loading_test.sh \
+	tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/abi/loading.c tests/abi/wheel.c

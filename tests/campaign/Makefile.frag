@@ -1,8 +1,10 @@
-# The fault campaign: `make check` and `make check-campaign-slice` run it for some minutes, `make check-campaign` in full.
+# The fault campaign: `make check` and `make check-campaign-slice` run it for some minutes, `make
+# check-campaign` in full.
 campaign_program = tests/campaign/campaign
 check_PROGRAMS += $(campaign_program)
-tests_campaign_campaign_SOURCES = tests/campaign/campaign.cc tests/campaign/events.cc tests/campaign/events.h tests/campaign/job.cc \
-	tests/campaign/job.h tests/campaign/net.cc tests/campaign/net.h tests/campaign/worker.cc tests/campaign/calls.cc \
+tests_campaign_campaign_SOURCES = tests/campaign/campaign.cc tests/campaign/events.cc \
+	tests/campaign/events.h tests/campaign/job.cc tests/campaign/job.h tests/campaign/net.cc \
+	tests/campaign/net.h tests/campaign/worker.cc tests/campaign/calls.cc \
 	tests/campaign/campaign.h
 tests_campaign_campaign_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)
 tests_campaign_campaign_LDADD = src/libftccl.la

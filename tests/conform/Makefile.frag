@@ -56,11 +56,13 @@ TESTS += tests/conform/tcp_silent_test
 check_PROGRAMS += tests/conform/transport_speed
 tests_conform_transport_speed_SOURCES = tests/conform/transport_speed.cc
 tests_conform_transport_speed_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
-tests_conform_transport_speed_LDADD = tests/conform/libtransport.la src/libftcore.la $(GTEST_LIBS) -lpthread
+tests_conform_transport_speed_LDADD = tests/conform/libtransport.la src/libftcore.la $(GTEST_LIBS) \
+	-lpthread
 
 check_PROGRAMS += tests/conform/device_test
 TESTS += tests/conform/device_test
-tests_conform_device_test_SOURCES = tests/conform/device_test.cc tests/conform/device_cases.h tests/conform/device_ref.h
+tests_conform_device_test_SOURCES = tests/conform/device_test.cc tests/conform/device_cases.h \
+	tests/conform/device_ref.h
 tests_conform_device_test_CXXFLAGS = $(AM_CXXFLAGS) $(GTEST_CFLAGS) -O1 -ffp-contract=off
 tests_conform_device_test_LDADD = src/libftcore.la $(GTEST_LIBS) -lpthread
 endif

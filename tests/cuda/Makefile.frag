@@ -1,16 +1,24 @@
-# The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it have loaded before the device looks
-# for it. The twin of the kernel is compiled as the host's kernels are: no contraction, no flushing.
-EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/blind.cc tests/cuda/more.cc tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/blocking_test.cc tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
+# The CUDA device without a GPU: libcuda.so.1 is the stand-in, which programs that are linked to it
+# have loaded before the device looks for it. The twin of the kernel is compiled as the host's
+# kernels are: no contraction, no flushing.
+EXTRA_DIST += tests/cuda/standin.cc tests/cuda/standin.h tests/cuda/standin_graph.cc \
+	tests/cuda/standin_graph.h tests/cuda/real.cc tests/cuda/blind.cc tests/cuda/more.cc \
+	tests/cuda/ranks.h tests/cuda/graph_test.cc tests/cuda/pass_test.cc \
+	tests/cuda/queue_test.cc tests/cuda/gpu_test.cc tests/cuda/blocking_test.cc \
+	tests/cuda/processes_test.cc tests/cuda/links_test.cc tests/cuda/runtime.cc
 EXTRA_DIST += tests/cuda/standin_peer.cc tests/cuda/standin_peer.h tests/cuda/standin_fault.cc \
 	tests/cuda/devmem_test.cc
 if HAVE_CUDA
 if HAVE_GTEST
 cuda_cppflags = $(gtest_cppflags) $(CUDA_CPPFLAGS) -I$(top_srcdir)
 check_LTLIBRARIES += tests/cuda/libcuda.la
-tests_cuda_libcuda_la_SOURCES = tests/cuda/more.cc tests/cuda/standin.cc tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/standin.h
-tests_cuda_libcuda_la_SOURCES += tests/cuda/standin_peer.cc tests/cuda/standin_peer.h tests/cuda/standin_fault.cc
+tests_cuda_libcuda_la_SOURCES = tests/cuda/more.cc tests/cuda/standin.cc \
+	tests/cuda/standin_graph.cc tests/cuda/standin_graph.h tests/cuda/standin.h
+tests_cuda_libcuda_la_SOURCES += tests/cuda/standin_peer.cc tests/cuda/standin_peer.h \
+	tests/cuda/standin_fault.cc
 # more.cc puts its own in front of that launch.
-tests_cuda_libcuda_la_CPPFLAGS = -I$(top_srcdir)/src $(CUDA_CPPFLAGS) -DcuLaunchKernel=standin_launch_kernel
+tests_cuda_libcuda_la_CPPFLAGS = -I$(top_srcdir)/src $(CUDA_CPPFLAGS) \
+	-DcuLaunchKernel=standin_launch_kernel
 $(tests_cuda_libcuda_la_OBJECTS): $(top_srcdir)/tests/cuda/Makefile.frag # that flag
 tests_cuda_libcuda_la_CXXFLAGS = $(AM_CXXFLAGS) -O1 -ffp-contract=off -Wno-unknown-pragmas
 tests_cuda_libcuda_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -shrext .so.1
@@ -37,22 +45,26 @@ check_PROGRAMS += tests/cuda/gpu_test
 TESTS += tests/cuda/gpu_test
 tests_cuda_gpu_test_SOURCES = tests/cuda/gpu_test.cc
 tests_cuda_gpu_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_gpu_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+tests_cuda_gpu_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 check_PROGRAMS += tests/cuda/blocking_test
 TESTS += tests/cuda/blocking_test
 tests_cuda_blocking_test_SOURCES = tests/cuda/blocking_test.cc
 tests_cuda_blocking_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_blocking_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+tests_cuda_blocking_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 check_PROGRAMS += tests/cuda/processes_test
 TESTS += tests/cuda/processes_test
 tests_cuda_processes_test_SOURCES = tests/cuda/processes_test.cc
 tests_cuda_processes_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_processes_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+tests_cuda_processes_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 check_PROGRAMS += tests/cuda/links_test
 TESTS += tests/cuda/links_test
 tests_cuda_links_test_SOURCES = tests/cuda/links_test.cc
 tests_cuda_links_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_links_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+tests_cuda_links_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 check_PROGRAMS += tests/cuda/devmem_test
 TESTS += tests/cuda/devmem_test
 tests_cuda_devmem_test_SOURCES = tests/cuda/devmem_test.cc
@@ -63,7 +75,8 @@ check_PROGRAMS += tests/cuda/graph_test
 TESTS += tests/cuda/graph_test
 tests_cuda_graph_test_SOURCES = tests/cuda/graph_test.cc
 tests_cuda_graph_test_CPPFLAGS = $(cuda_cppflags)
-tests_cuda_graph_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la $(gtest_libs)
+tests_cuda_graph_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 tests_cuda_queue_test_SOURCES = tests/cuda/queue_test.cc
 tests_cuda_queue_test_CPPFLAGS = $(cuda_cppflags)
 tests_cuda_queue_test_LDADD = $(cuda_ldadd)
@@ -82,5 +95,6 @@ check_PROGRAMS += tests/cuda/program_test
 TESTS += tests/cuda/program_test
 tests_cuda_program_test_SOURCES = tests/cuda/program_test.cc tests/abi/nccl_header.h
 tests_cuda_program_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir) $(CUDA_CPPFLAGS)
-tests_cuda_program_test_LDADD = tests/proc/libproc.la src/libnccl.la src/libftccl.la $(cuda_program_ldadd) $(gtest_libs)
+tests_cuda_program_test_LDADD = tests/proc/libproc.la src/libnccl.la src/libftccl.la \
+	$(cuda_program_ldadd) $(gtest_libs)
 endif

@@ -2,7 +2,8 @@
 include tests/fuzz/bootstrap.frag
 EXTRA_DIST += tests/fuzz/run.sh
 
-# make fuzz FUZZ_SECONDS=600: every fuzzer with libFuzzer and AddressSanitizer (needs clang), in build-fuzz/.
+# make fuzz FUZZ_SECONDS=600: every fuzzer with libFuzzer and AddressSanitizer (needs clang), in
+# build-fuzz/.
 fuzz:
 	FUZZ_SECONDS='$(FUZZ_SECONDS)' $(SHELL) $(top_srcdir)/tests/fuzz/run.sh
 .PHONY: fuzz

@@ -8,7 +8,8 @@ if HAVE_MPI
 check_SCRIPTS += tests/mpi/mpi_suite
 CLEANFILES += tests/mpi/mpi_suite tests/mpi/.libs/mpi_suite
 tests/mpi/mpi_suite: $(mpi_sources) $(mpi_headers) src/libftccl.la
-	$(AM_V_CCLD)$(MKDIR_P) tests/mpi && $(LIBTOOL) $(AM_LIBTOOLFLAGS) --silent --tag=CC --mode=link $(MPICC) -D_DEFAULT_SOURCE -std=gnu11 -g -O2 \
-	  -Wall -Wextra -I$(top_srcdir)/include -I$(top_srcdir) -I$(top_srcdir)/tests/mpi $(LDFLAGS) -o $@ \
+	$(AM_V_CCLD)$(MKDIR_P) tests/mpi && $(LIBTOOL) $(AM_LIBTOOLFLAGS) --silent --tag=CC \
+	  --mode=link $(MPICC) -D_DEFAULT_SOURCE -std=gnu11 -g -O2 -Wall -Wextra \
+	  -I$(top_srcdir)/include -I$(top_srcdir) -I$(top_srcdir)/tests/mpi $(LDFLAGS) -o $@ \
 	  $(addprefix $(top_srcdir)/,$(mpi_sources)) src/libftccl.la -lm
 endif

@@ -1,10 +1,11 @@
 include tests/proc/perf.frag
 # Suites over the public header: ranks as threads and as processes that are killed.
 if HAVE_GTEST
-proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test tests/proc/coll_test \
-	tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test tests/proc/death_test tests/proc/beat_test tests/proc/fork_test \
-	tests/proc/shrink_test tests/proc/grow_test tests/proc/fence_test tests/proc/cause_test \
-	tests/proc/part_test tests/proc/concurrent_test
+proc_tests = tests/proc/api_errors_test tests/proc/init_errors_test tests/proc/comm_test \
+	tests/proc/coll_test tests/proc/group_test tests/proc/mismatch_test tests/proc/kill_test \
+	tests/proc/death_test tests/proc/beat_test tests/proc/fork_test tests/proc/shrink_test \
+	tests/proc/grow_test tests/proc/fence_test tests/proc/cause_test tests/proc/part_test \
+	tests/proc/concurrent_test
 check_PROGRAMS += $(proc_tests)
 TESTS += $(proc_tests)
 check_LTLIBRARIES += tests/proc/libproc.la

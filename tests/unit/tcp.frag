@@ -1,5 +1,6 @@
 if HAVE_GTEST
-check_PROGRAMS += tests/unit/auth_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/tcp_expect_test tests/unit/fault_test
+check_PROGRAMS += tests/unit/auth_test tests/unit/tcp_test tests/unit/tcp_hostile_test \
+	tests/unit/tcp_expect_test tests/unit/fault_test
 tests_unit_auth_test_SOURCES = tests/unit/auth_test.cc
 tests_unit_auth_test_CPPFLAGS = $(gtest_cppflags)
 tests_unit_auth_test_LDADD = src/libftcore.la $(gtest_libs)
@@ -15,5 +16,6 @@ tests_unit_tcp_expect_test_LDADD = src/libftcore.la $(gtest_libs)
 tests_unit_fault_test_SOURCES = tests/unit/fault_test.cc
 tests_unit_fault_test_CPPFLAGS = $(gtest_cppflags)
 tests_unit_fault_test_LDADD = src/libftcore.la $(gtest_libs)
-TESTS += tests/unit/auth_test tests/unit/tcp_test tests/unit/tcp_hostile_test tests/unit/tcp_expect_test tests/unit/fault_test
+TESTS += tests/unit/auth_test tests/unit/tcp_test tests/unit/tcp_hostile_test \
+	tests/unit/tcp_expect_test tests/unit/fault_test
 endif
