@@ -1,5 +1,7 @@
-# Sourced by demo, test and `make compare`: installs the Debian packages that are missing, and only those.
-# need PACKAGE...: with apt-get and root (or sudo) it installs; elsewhere it names what configure will look for.
+# Sourced by demo, test and `make compare`: installs the Debian packages that are missing, and only
+# those.
+# need PACKAGE...: with apt-get and root (or sudo) it installs; elsewhere it names what configure
+# will look for.
 need() {
     missing=
     for package in "$@"; do
@@ -19,14 +21,18 @@ need() {
     echo "installing:$missing"
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
     # shellcheck disable=SC2086 # a list of words
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+    $as_root env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends $missing >/dev/null
 }
 
 build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev"
-test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps python3 python3-dev python3-venv"
+test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps"
+test_packages="$test_packages python3 python3-dev python3-venv"
 nightly_packages="spin"
-compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev python3 python3-matplotlib iproute2" # perf/compare
+# For perf/compare.
+compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev"
+compare_packages="$compare_packages python3 python3-matplotlib iproute2"
 
 jobs=$(nproc 2>/dev/null || echo 2)
 

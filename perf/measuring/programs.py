@@ -21,8 +21,8 @@ LIBRARIES = ["ftccl", "mpich", "openmpi", "gloo"]
 NAMES = {"ftccl": "FTCCL", "mpich": "MPICH", "openmpi": "Open MPI", "gloo": "Gloo"}
 IN_PLACE = {
     "broadcast"
-    # MPI_Bcast and Gloo's have one buffer: ours is measured with sendbuff == recvbuff; all others out
-    # of place
+    # MPI_Bcast and Gloo's have one buffer: ours is measured with sendbuff == recvbuff; all others
+    # out of place
 }
 LACKS = 3  # exit status of a program that has no such collective
 GRACE_S = 5  # between asking a program to end and killing it

@@ -182,7 +182,8 @@ def summary(rows):
         if known:
             worst, row = min(known, key=lambda item: item[0])
             lines.append(
-                "%s: no slower than the fastest other in %d of %d cases; worst %.2f (%s, %d ranks, %s, %s)"
+                "%s: no slower than the fastest other in %d of %d cases; "
+                "worst %.2f (%s, %d ranks, %s, %s)"
                 % (
                     words,
                     sum(r >= 1 for r, _ in known),
