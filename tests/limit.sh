@@ -1,7 +1,7 @@
 #!/bin/sh
-# limit.sh PROGRAM [ARGUMENT...]: runs one test under a time limit and lets googletest write its cases to test-results/.
-# FT_TEST_LIMIT: seconds (default 300; the sanitizers' builds multiply by FT_TEST_SLOWDOWN). A test that exceeds it is killed
-# with its process group and fails.
+# limit.sh PROGRAM [ARGUMENT...]: runs one test under a time limit and lets googletest write its
+# cases to test-results/. FT_TEST_LIMIT: seconds (default 300; the sanitizers' builds multiply by
+# FT_TEST_SLOWDOWN). A test that exceeds it is killed with its process group and fails.
 results=${top_builddir:-.}/test-results
 name=$(echo "${1##*tests/}" | sed 's|/|_|g; s|\.sh$||') # of tests/unit/net_test: unit_net_test
 mkdir -p "$results"

@@ -1,6 +1,7 @@
 #!/bin/sh
-# nightly.sh SOURCE: what takes hours. All tests under both sanitizers, the fault campaign in full, the fuzzers for
-# FT_FUZZ_SECONDS each (default 600), every test that is random or about failures FT_REPEAT times (default 50) with new seeds. Builds in build-nightly/.
+# nightly.sh SOURCE: what takes hours. All tests under both sanitizers, the fault campaign in full,
+# the fuzzers for FT_FUZZ_SECONDS each (default 600), every test that is random or about failures
+# FT_REPEAT times (default 50) with new seeds. Builds in build-nightly/.
 set -eu
 top=${1:-$(cd "$(dirname "$0")/.." && pwd)}
 cd "$top"
@@ -28,12 +29,16 @@ FT_CYCLES=10000 make -s -C "$work/plain" check TESTS=tests/proc/comm_test || sta
 round=0
 while [ "$round" -lt "${FT_REPEAT:-50}" ]; do
     round=$((round + 1))
-    GTEST_SHUFFLE=1 GTEST_RANDOM_SEED=$((round + $(date +%-j) * 100)) FT_SEED=$round make -s -C "$work/plain" check \
-        TESTS="$(cd "$work/plain/tests" && find sim proc conform -type f -name '*_test' ! -path '*/.libs/*' 2>/dev/null |
+    GTEST_SHUFFLE=1 GTEST_RANDOM_SEED=$((round + $(date +%-j) * 100)) FT_SEED=$round \
+        make -s -C "$work/plain" check \
+        TESTS="$(cd "$work/plain/tests" &&
+            find sim proc conform -type f -name '*_test' ! -path '*/.libs/*' 2>/dev/null |
             sed 's|^|tests/|' | tr '\n' ' ')" || { echo "failed in round $round"; status=1; }
 done
-FT_SIM_SEED=$((($(date +%-j) + 1) * 10000000)) FT_SIM_RUNS=1000000 make -s -C "$work/plain" check TESTS=tests/sim/agree_test || status=1
-FT_SIM_SEED=$((($(date +%-j) + 1) * 10000000)) FT_MODEL_TRACES=20000 make -s -C "$work/plain" check-model || status=1
+FT_SIM_SEED=$((($(date +%-j) + 1) * 10000000)) FT_SIM_RUNS=1000000 \
+    make -s -C "$work/plain" check TESTS=tests/sim/agree_test || status=1
+FT_SIM_SEED=$((($(date +%-j) + 1) * 10000000)) FT_MODEL_TRACES=20000 \
+    make -s -C "$work/plain" check-model || status=1
 make -s -C "$work/plain" distcheck || status=1
 "$top/scripts/count-tests" "$work/plain" "$work/address,undefined" "$work/thread"
 exit $status

@@ -1,12 +1,14 @@
 #!/bin/sh
-# Property: a library that others have written and compiled against NCCL runs on ours, unchanged. Method: CuPy, whose cupy.cuda.nccl
-# takes addresses, reduces arrays of NumPy under LD_PRELOAD. FT_PYTHON: a Python with a cupy-cuda wheel, which needs no GPU.
+# Property: a library that others have written and compiled against NCCL runs on ours, unchanged.
+# Method: CuPy, whose cupy.cuda.nccl takes addresses, reduces arrays of NumPy under LD_PRELOAD.
+# FT_PYTHON: a Python with a cupy-cuda wheel, which needs no GPU.
 case ${FT_SANITIZER:-} in ?*) echo "the sanitizers' build is not for loading"; exit 77 ;; esac
 python=${FT_PYTHON:-python3}
 ours=$top_builddir/src/.libs/libnccl.so.2
 LD_LIBRARY_PATH=${NCCL_LIBRARY:+$(dirname "$NCCL_LIBRARY"):}${LD_LIBRARY_PATH-}
 export LD_LIBRARY_PATH
-LD_PRELOAD=$ours "$python" -W ignore -c 'import numpy, cupy.cuda.nccl as n; n.get_version()' >/dev/null 2>&1 ||
+LD_PRELOAD=$ours "$python" -W ignore -c 'import numpy, cupy.cuda.nccl as n; n.get_version()' \
+    >/dev/null 2>&1 ||
     { echo "$python has no NumPy and CuPy (FT_PYTHON names one that has)"; exit 77; }
 got=$(LD_PRELOAD=$ours timeout 120 "$python" -W ignore - <<'END'
 import ctypes, os, threading

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Property: a transport that is decorated by the fault transport keeps the contract of transports, undisturbed and when
-# messages are kept back. Method: the conformance suite again with FTCCL_FAULT set.
+# Property: a transport that is decorated by the fault transport keeps the contract of transports,
+# undisturbed and when messages are kept back. Method: the conformance suite again with FTCCL_FAULT
+# set.
 dir=${top_builddir:-.}/tests/conform
 [ -x "$dir/transport_data_test" ] || { echo "skipped: built without googletest"; exit 77; }
 status=0

@@ -23,8 +23,10 @@ from parts.rig import Missing, Result, Rig, rows_of  # noqa: E402
 TABLE = """#  Rank  0 Group  0 Pid     12 on       host device  0 [0000:00:00] NVIDIA H200
 #       size         count      type   redop    root     time   algbw   busbw  #wrong     time
 # algbw   busbw  #wrong
-     1048576        262144     float     sum      -1   250.00    4.19    6.29       0   240.00    4.37    6.55       0
-     4194304       1048576     float     sum      -1  1000.00    4.19    6.30     N/A  1010.00    4.15    6.23     N/A
+     1048576        262144     float     sum      -1   250.00    4.19    6.29       0   240.00\
+    4.37    6.55       0
+     4194304       1048576     float     sum      -1  1000.00    4.19    6.30     N/A  1010.00\
+    4.15    6.23     N/A
 # Out of bounds values : 0 OK
 """
 
@@ -140,7 +142,10 @@ class Reading(unittest.TestCase):
             self.assertEqual(checks.clean(Result(status, text, 1)), good, text)
 
     def test_the_suites_of_a_test(self):
-        listing = "$ LD_PRELOAD=a.so tests/cuda/gpu_test --gtest_list_tests\nFT_SEED=1\nTransports/Gpu.\n  AGroup/inproc  # GetParam() = \"inproc\"\nGpuErrors.\n  One\n"
+        listing = (
+            "$ LD_PRELOAD=a.so tests/cuda/gpu_test --gtest_list_tests\nFT_SEED=1\nTransports/Gpu.\n"
+            '  AGroup/inproc  # GetParam() = "inproc"\nGpuErrors.\n  One\n'
+        )
         self.assertEqual(checks.suites_of(listing), ["Transports/Gpu.", "GpuErrors."])
 
     def test_losses(self):
@@ -157,7 +162,11 @@ class Suites(WithARig):
         with open(path, "w") as file:
             file.write("""#!/bin/sh
 case $1 in --gtest_list_tests) printf 'A.\\n  one\\nB.\\n  two\\nC.\\n  three\\n'; exit ;; esac
-case $GTEST_FILTER in A.*) echo '[  PASSED  ] 1 test.' ;; B.*) sleep 60 ;; C.*) echo '[  PASSED  ] 1 test.' ;; esac
+case $GTEST_FILTER in
+A.*) echo '[  PASSED  ] 1 test.' ;;
+B.*) sleep 60 ;;
+C.*) echo '[  PASSED  ] 1 test.' ;;
+esac
 """)
         os.chmod(path, 0o755)
         self.rig.driver, checks.SUITE_S = "libc.so.6", 2
@@ -188,7 +197,8 @@ class Collectives(WithARig):
         self.addCleanup(setattr, checks, "sanitizer", checks.sanitizer)
         for text, wanted in (
             (
-                'echo "$CUDA_LAUNCH_BLOCKING: ERROR SUMMARY: 0 errors"; while [ "${1#/}" = "$1" ]; do shift; done; exec "$@"',
+                'echo "$CUDA_LAUNCH_BLOCKING: ERROR SUMMARY: 0 errors"; '
+                'while [ "${1#/}" = "$1" ]; do shift; done; exec "$@"',
                 ["passed"] * 4,
             ),
             ("sleep 60", ["failed"]),

@@ -1,10 +1,13 @@
 /*
- * The agreement of src/membership/agree*.c without its clock: acceptors, and ballots that any rank may start at any time (which
- * is what false suspicion amounts to). A message, once sent, may arrive at any time, never, or again, also after its sender's
- * death; the proof of a death may come to anyone at any time after it. What a fresh value contains does not matter: it is
- * named after its ballot. tests/model/replay.pml lets this model take the steps that the program took in the simulation.
+ * The agreement of src/membership/agree*.c without its clock: acceptors, and ballots that any rank
+ * may start at any time (which is what false suspicion amounts to). A message, once sent, may
+ * arrive at any time, never, or again, also after its sender's death; the proof of a death may come
+ * to anyone at any time after it. What a fresh value contains does not matter: it is named after
+ * its ballot. tests/model/replay.pml lets this model take the steps that the program took in the
+ * simulation.
  *
- * N ranks (3 or 4), B ballots (2 or 3), each with its leader l. One of these makes it wrong, so that it must fail:
+ * N ranks (3 or 4), B ballots (2 or 3), each with its leader l. One of these makes it wrong, so
+ * that it must fail:
  *   LIVING    a quorum is a majority of those not proven dead; a tie goes to the lowest of them
  *   NOACK     the proven dead need not be out of everyone's hearing
  *   NOPROMISE a rank accepts below the ballot that it promised
@@ -44,7 +47,8 @@ SET dead;             /* in truth */
 SET gone[N];          /* whom a rank holds for dead and does not hear */
 byte promised[N], accepted[N], value[N], decided[N];
 
-byte sent[(B + 1) * N];       /* to the leader of the ballot, in its present phase: 1 + the ballot of the value in a promise */
+/* to the leader of the ballot, in its present phase: 1 + the ballot of the value in a promise */
+byte sent[(B + 1) * N];
 byte sent_value[(B + 1) * N];
 SET sent_gone[(B + 1) * N];
 SET heard[B + 1];             /* the leader of a ballot: promises */
@@ -92,7 +96,8 @@ inline quorum(b, l)
     i = 0; set = 0; count = 0; living = 0; lowest = 0; all = false
 }
 
-/* Two that live never decide differently; nor do a living and a dead one unless half of the ranks have died. */
+/* Two that live never decide differently; nor do a living and a dead one unless half of the ranks
+ * have died. */
 #ifndef JUDGE
 #define JUDGE assert(!bad)
 #endif
@@ -104,7 +109,9 @@ inline decide(r, v)
     :: else -> i = 0; break
     od;
     do
-    :: i < N -> bad = bad || (decided[i] != 0 && decided[i] != v && (alive(i) || 2 * count < N)); i++
+    :: i < N ->
+        bad = bad || (decided[i] != 0 && decided[i] != v && (alive(i) || 2 * count < N));
+        i++
     :: else -> break
     od;
     JUDGE;
@@ -115,14 +122,18 @@ inline decide(r, v)
 inline silence(b)
 {
     do
-    :: i < N -> sent[at(b, i)] = 0; sent_value[at(b, i)] = 0; sent_gone[at(b, i)] = 0; said[at(b, i)] = 0; i++
+    :: i < N ->
+        sent[at(b, i)] = 0; sent_value[at(b, i)] = 0; sent_gone[at(b, i)] = 0; said[at(b, i)] = 0;
+        i++
     :: else -> i = 0; break
     od
 }
 
-/* A ballot whose leader died, learned the decision or promised a higher one goes no further, but may still be heard of. */
+/* A ballot whose leader died, learned the decision or promised a higher one goes no further, but
+ * may still be heard of. */
 #define END(b, l) \
-    if :: heard[b] != 0 && !leads(b, l) -> heard[b] = bit(l); best[b] = 0; best_value[b] = 0; agreed[b] = 0; silence(b) \
+    if :: heard[b] != 0 && !leads(b, l) -> heard[b] = bit(l); best[b] = 0; best_value[b] = 0; \
+          agreed[b] = 0; silence(b) \
        :: else fi;
 
 #ifdef FRESH
@@ -136,11 +147,13 @@ inline silence(b)
 #define NOT_BELOW(b, r) (promised[r] <= b)
 #endif
 
-/* ---- the steps: when each may be taken, and what it does. tests/model/replay.pml takes the same ones. ---- */
+/* ---- the steps: when each may be taken, and what it does ----
+ * tests/model/replay.pml takes the same ones. */
 
 #define MAY_START(b, l) (open(l) && promised[l] < b)
 #define START(b, l) \
-    promised[l] = b; heard[b] = bit(l); best[b] = accepted[l]; best_value[b] = value[l]; END_BALLOTS skip
+    promised[l] = b; heard[b] = bit(l); best[b] = accepted[l]; best_value[b] = value[l]; \
+    END_BALLOTS skip
 
 #define MAY_PROPOSE(b, l) (leads(b, l) && proposal[b] == 0) /* and does if there is a quorum */
 #define PROPOSE(b, l) \
@@ -156,20 +169,25 @@ inline silence(b)
        :: else fi; legit = false
 
 #define MAY_PROMISE(b, r, l) \
-    (r != l && heard[b] != 0 && open(r) && promised[r] <= b && accepted[r] < b && !has(gone[r], l) && \
-     (promised[r] < b || (leads(b, l) && proposal[b] == 0 && (sent[at(b, r)] == 0 || sent_gone[at(b, r)] != gone[r]))))
+    (r != l && heard[b] != 0 && open(r) && promised[r] <= b && accepted[r] < b && \
+     !has(gone[r], l) && \
+     (promised[r] < b || (leads(b, l) && proposal[b] == 0 && \
+                          (sent[at(b, r)] == 0 || sent_gone[at(b, r)] != gone[r]))))
 #define PROMISE(b, r, l) \
     promised[r] = b; \
-    if :: proposal[b] == 0 -> sent[at(b, r)] = 1 + accepted[r]; sent_value[at(b, r)] = value[r]; sent_gone[at(b, r)] = gone[r] \
+    if :: proposal[b] == 0 -> sent[at(b, r)] = 1 + accepted[r]; sent_value[at(b, r)] = value[r]; \
+          sent_gone[at(b, r)] = gone[r] \
        :: else fi; END_BALLOTS skip
 
 /* g is what r said about the gone */
 #define NEWS(b, r, in, g) (!has(in, r) || ((g) | said[at(b, r)]) != said[at(b, r)])
 #define MAY_HEAR_PROMISE(b, r, l, g) \
-    (leads(b, l) && proposal[b] == 0 && sent[at(b, r)] != 0 && !has(gone[l], r) && NEWS(b, r, heard[b], g))
+    (leads(b, l) && proposal[b] == 0 && sent[at(b, r)] != 0 && !has(gone[l], r) && \
+     NEWS(b, r, heard[b], g))
 #define HEAR_PROMISE(b, r, l, g) \
     heard[b] = heard[b] | bit(r); said[at(b, r)] = said[at(b, r)] | (g); \
-    if :: sent[at(b, r)] > 1 + best[b] -> best[b] = sent[at(b, r)] - 1; best_value[b] = sent_value[at(b, r)] \
+    if :: sent[at(b, r)] > 1 + best[b] -> best[b] = sent[at(b, r)] - 1; \
+          best_value[b] = sent_value[at(b, r)] \
        :: else fi
 
 #define MAY_ACCEPT(b, r, l) \
@@ -180,7 +198,8 @@ inline silence(b)
     sent[at(b, r)] = 1; sent_gone[at(b, r)] = gone[r]; END_BALLOTS skip
 
 #define MAY_HEAR_ACCEPTED(b, r, l, g) \
-    (leads(b, l) && proposal[b] != 0 && sent[at(b, r)] != 0 && !has(gone[l], r) && NEWS(b, r, agreed[b], g))
+    (leads(b, l) && proposal[b] != 0 && sent[at(b, r)] != 0 && !has(gone[l], r) && \
+     NEWS(b, r, agreed[b], g))
 #define HEAR_ACCEPTED(b, r, l, g) \
     agreed[b] = agreed[b] | bit(r); said[at(b, r)] = said[at(b, r)] | (g)
 
@@ -192,7 +211,9 @@ inline silence(b)
 
 /* Nobody asks any more what a dead rank knew. */
 #define MAY_DIE(r) (alive(r) && (dead | bit(r)) != ALL)
-#define DIE(r) dead = dead | bit(r); promised[r] = 0; accepted[r] = 0; value[r] = 0; gone[r] = 0; END_BALLOTS skip
+#define DIE(r) \
+    dead = dead | bit(r); promised[r] = 0; accepted[r] = 0; value[r] = 0; gone[r] = 0; \
+    END_BALLOTS skip
 
 /* ---- all of them, in any order ---- */
 
@@ -202,9 +223,11 @@ inline silence(b)
     :: d_step { MAY_DECIDE(b, l) -> DECIDE(b, l) }
 #define ACCEPTOR(b, r, l) \
     :: d_step { MAY_PROMISE(b, r, l) -> PROMISE(b, r, l) } \
-    :: d_step { MAY_HEAR_PROMISE(b, r, l, sent_gone[at(b, r)]) -> HEAR_PROMISE(b, r, l, sent_gone[at(b, r)]) } \
+    :: d_step { MAY_HEAR_PROMISE(b, r, l, sent_gone[at(b, r)]) -> \
+                HEAR_PROMISE(b, r, l, sent_gone[at(b, r)]) } \
     :: d_step { MAY_ACCEPT(b, r, l) -> ACCEPT(b, r, l) } \
-    :: d_step { MAY_HEAR_ACCEPTED(b, r, l, sent_gone[at(b, r)]) -> HEAR_ACCEPTED(b, r, l, sent_gone[at(b, r)]) }
+    :: d_step { MAY_HEAR_ACCEPTED(b, r, l, sent_gone[at(b, r)]) -> \
+                HEAR_ACCEPTED(b, r, l, sent_gone[at(b, r)]) }
 #define PAIR(r, s, unused) \
     :: d_step { MAY_LEARN(r, s) -> LEARN(r, s) } \
     :: d_step { MAY_PROVE(r, s) -> PROVE(r, s) }

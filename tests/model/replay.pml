@@ -1,13 +1,15 @@
 /*
- * The steps of tests/model/agree.pml in the order of a trace. tests/model/replay writes a guide: a process that says one line of a
- * trace after the other on `script`, with what the line contains, each ballot by its place among the ballots of the run. Each line
- * must be a step that the model can take now, or none to it, and must say what the model then has in its state; otherwise it is
+ * The steps of tests/model/agree.pml in the order of a trace. tests/model/replay writes a guide: a
+ * process that says one line of a trace after the other on `script`, with what the line contains,
+ * each ballot by its place among the ballots of the run. Each line must be a step that the model
+ * can take now, or none to it, and must say what the model then has in its state; otherwise it is
  * refused and the rest of its run is passed over.
  *
- * The model's step of an acceptor is the arrival of a request together with the answer: it is taken when the answer is sent, by a
- * rank that got the request. A message that goes out again, or arrives where it does not count, is no step. A promise or an
- * acceptance that a later one of the same rank has overtaken counts with what it said of the dead: hearing it late is
- * hearing it before the later one was sent.
+ * The model's step of an acceptor is the arrival of a request together with the answer: it is taken
+ * when the answer is sent, by a rank that got the request. A message that goes out again, or
+ * arrives where it does not count, is no step. A promise or an acceptance that a later one of the
+ * same rank has overtaken counts with what it said of the dead: hearing it late is hearing it
+ * before the later one was sent.
  */
 #define REPLAY
 #define SET short
@@ -38,7 +40,8 @@ byte leader[B + 1], turn = 1;
 #define G_REFUSE 26
 #define G_DECIDE 27
 
-/* What, rank, other, ballot, accepted ballot, value, gone, message, line. Equal messages have the same number. */
+/* What, rank, other, ballot, accepted ballot, value, gone, message, line. Equal messages have the
+ * same number. */
 chan script = [0] of {byte, byte, byte, byte, byte, byte, short, short, int}
 byte what, r, o, b, l, a, v, x;
 short g, news, m;
@@ -52,11 +55,15 @@ byte told_by[N];              /* 1 + the rank whose DECIDE arrived */
 inline clear()
 {
     do
-    :: x < N -> gone[x] = 0; promised[x] = 0; accepted[x] = 0; value[x] = 0; decided[x] = 0; told_by[x] = 0; x++
+    :: x < N ->
+       gone[x] = 0; promised[x] = 0; accepted[x] = 0; value[x] = 0; decided[x] = 0; told_by[x] = 0;
+       x++
     :: else -> x = 0; break
     od;
     do
-    :: turn <= B -> heard[turn] = 0; best[turn] = 0; best_value[turn] = 0; proposal[turn] = 0; agreed[turn] = 0; leader[turn] = 0;
+    :: turn <= B ->
+       heard[turn] = 0; best[turn] = 0; best_value[turn] = 0; proposal[turn] = 0;
+       agreed[turn] = 0; leader[turn] = 0;
        silence(turn);
        do
        :: x < N -> asked[at(turn, x)] = 0; x++
@@ -79,15 +86,19 @@ inline sends()
     ok = alive(r) && gone[r] == g && (decided[r] == 0 || what == S_DECIDE);
     if
     :: what == S_PREPARE && ok && r == l && heard[b] == 0 && MAY_START(b, r) -> START(b, r)
-    :: what == S_PROMISE && ok && o == l && asked[at(b, r)] != 0 && MAY_PROMISE(b, r, l) -> PROMISE(b, r, l)
+    :: what == S_PROMISE && ok && o == l && asked[at(b, r)] != 0 && MAY_PROMISE(b, r, l) ->
+       PROMISE(b, r, l)
     :: what == S_ACCEPT && ok && r == l && MAY_PROPOSE(b, r) -> PROPOSE(b, r)
-    :: what == S_ACCEPTED && ok && o == l && asked[at(b, r)] == 2 && MAY_ACCEPT(b, r, l) -> ACCEPT(b, r, l)
+    :: what == S_ACCEPTED && ok && o == l && asked[at(b, r)] == 2 && MAY_ACCEPT(b, r, l) ->
+       ACCEPT(b, r, l)
     :: else
     fi;
     ok = ok && promised[r] == b;
     if
     :: what == S_PREPARE -> ok = ok && leads(b, r) && r == l && proposal[b] == 0
-    :: what == S_PROMISE -> ok = ok && o == l && asked[at(b, r)] != 0 && accepted[r] < b && a == accepted[r] && v == value[r]
+    :: what == S_PROMISE ->
+       ok = ok && o == l && asked[at(b, r)] != 0 && accepted[r] < b && a == accepted[r] &&
+            v == value[r]
     :: what == S_ACCEPT -> ok = ok && leads(b, r) && r == l && v != 0 && proposal[b] == v
     :: what == S_ACCEPTED -> ok = ok && o == l && accepted[r] == b
     :: what == S_DECIDE -> ok = ok && v != 0 && decided[r] == v && proposal[a] == v
@@ -124,7 +135,8 @@ inline gets()
        asked[at(b, r)] = (asked[at(b, r)] == 0 -> 1 : asked[at(b, r)])
     :: what == G_ACCEPT && hears -> ok = ok && proposal[b] == v && o == l; asked[at(b, r)] = 2
     :: what == G_PROMISE && hears && r == l && MAY_HEAR_PROMISE(b, o, r, g) ->
-       ok = ok && sent[at(b, o)] == 1 + a && sent_value[at(b, o)] == v && (g | sent_gone[at(b, o)]) == sent_gone[at(b, o)];
+       ok = ok && sent[at(b, o)] == 1 + a && sent_value[at(b, o)] == v &&
+            (g | sent_gone[at(b, o)]) == sent_gone[at(b, o)];
        HEAR_PROMISE(b, o, r, g)
     :: what == G_ACCEPTED && hears && r == l && MAY_HEAR_ACCEPTED(b, o, r, g) ->
        ok = ok && (g | sent_gone[at(b, o)]) == sent_gone[at(b, o)];
@@ -183,9 +195,10 @@ inline proven()
 inline refuse()
 {
     refused = true;
-    printf("refuses %d: rank %d alive %d promised %d accepted %d value %d decided %d gone %d; ", line, r, alive(r), promised[r],
-           accepted[r], value[r], decided[r], gone[r]);
-    printf("ballot %d of %d: heard of %d proposal %d accepted by %d\n", b, l, heard[b], proposal[b], agreed[b])
+    printf("refuses %d: rank %d alive %d promised %d accepted %d value %d decided %d gone %d; ",
+           line, r, alive(r), promised[r], accepted[r], value[r], decided[r], gone[r]);
+    printf("ballot %d of %d: heard of %d proposal %d accepted by %d\n",
+           b, l, heard[b], proposal[b], agreed[b])
 }
 
 active proctype replay()

@@ -1,14 +1,17 @@
 #!/bin/sh
-# run.sh: explores tests/model/agree.pml completely with spin, within 1.5 GiB and some minutes, and shows that the model can
-# fail: each wrong rule must give two decisions. Then it lets the model take the steps of FT_MODEL_TRACES (default 2000) schedules
-# of the simulation from FT_SIM_SEED on ($AGREE_TEST), and steps of which one was made wrong, which it must refuse.
-# Works in $MODEL_BUILD (default build-model/ here); without spin it exits 77.
-# The two larger worlds are stored as hashes of 64 bits (-DHC4): a state is taken for another one with a chance far below 1%.
+# run.sh: explores tests/model/agree.pml completely with spin, within 1.5 GiB and some minutes, and
+# shows that the model can fail: each wrong rule must give two decisions. Then it lets the model
+# take the steps of FT_MODEL_TRACES (default 2000) schedules of the simulation from FT_SIM_SEED on
+# ($AGREE_TEST), and steps of which one was made wrong, which it must refuse. Works in $MODEL_BUILD
+# (default build-model/ here); without spin it exits 77.
+# The two larger worlds are stored as hashes of 64 bits (-DHC4): a state is taken for another one
+# with a chance far below 1%.
 set -eu
 top=$(cd "$(dirname "$0")/../.." && pwd)
 work=${MODEL_BUILD:-$PWD/build-model}
 command -v spin >/dev/null 2>&1 || { echo "skipped: spin is not installed"; exit 77; }
-command -v "${CC:-gcc}" >/dev/null 2>&1 || { echo "skipped: no ${CC:-gcc} to compile spin's verifier"; exit 77; }
+command -v "${CC:-gcc}" >/dev/null 2>&1 ||
+    { echo "skipped: no ${CC:-gcc} to compile spin's verifier"; exit 77; }
 
 # explore NAME STORE DEFINES...: leaves what the verifier says in NAME/log
 explore() {
@@ -43,11 +46,14 @@ fails() {
 }
 # traces FILE COUNT SEED: what the simulation does in so many schedules
 traces() {
-    FT_SIM_TRACE=$1 FT_SIM_RUNS=$2 FT_SIM_SEED=$3 "$AGREE_TEST" --gtest_filter='AgreeSim.*' >"$1.log" 2>&1 || { tail -n 20 "$1.log"; status=1; }
+    FT_SIM_TRACE=$1 FT_SIM_RUNS=$2 FT_SIM_SEED=$3 "$AGREE_TEST" --gtest_filter='AgreeSim.*' \
+        >"$1.log" 2>&1 || { tail -n 20 "$1.log"; status=1; }
 }
 replay() {
-    [ -x "${AGREE_TEST:-}" ] || { echo "replay: passed over: the simulation is not built (googletest)"; return 0; }
-    command -v python3 >/dev/null 2>&1 || { echo "replay: passed over: python3 is not installed"; return 0; }
+    [ -x "${AGREE_TEST:-}" ] ||
+        { echo "replay: passed over: the simulation is not built (googletest)"; return 0; }
+    command -v python3 >/dev/null 2>&1 ||
+        { echo "replay: passed over: python3 is not installed"; return 0; }
     mkdir -p "$work/replay"
     cd "$work/replay"
     traces "$work/replay/traces" "${FT_MODEL_TRACES:-2000}" "${FT_SIM_SEED:-1}"

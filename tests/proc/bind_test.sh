@@ -1,8 +1,9 @@
 #!/bin/sh
 # shellcheck disable=SC2016
-# Property: ftccl-run lets ranks run where --bind says, never outside what it may use itself, and they do run there.
-# Method: made-up machines of hwloc's (one of them a container that may use processors 2-5, 10 and 11 of two nodes), for which
-# bindings are only told; on this machine, what is told beside what the kernel says of the ranks.
+# Property: ftccl-run lets ranks run where --bind says, never outside what it may use itself, and
+# they do run there. Method: made-up machines of hwloc's (one of them a container that may use
+# processors 2-5, 10 and 11 of two nodes), for which bindings are only told; on this machine, what
+# is told beside what the kernel says of the ranks.
 run="timeout -k 5 30 ${FTCCL_RUN:-./tools/ftccl-run}"
 machines=${srcdir:-.}/tests/proc/machines
 failed=0
@@ -15,7 +16,10 @@ expect() {
 }
 
 # told ARGUMENT...: the places, in the ranks' order.
-told() { $run "$@" --report-bindings 2>&1 | sed 's/^ftccl-run: rank [0-9]* //; s/^on processors //' | tr '\n' ' '; }
+told() {
+    $run "$@" --report-bindings 2>&1 |
+        sed 's/^ftccl-run: rank [0-9]* //; s/^on processors //' | tr '\n' ' '
+}
 
 # places RANKS HOW WANTED: on the machine of HWLOC_SYNTHETIC or HWLOC_XMLFILE; HOW - is the default.
 places() {
@@ -29,7 +33,8 @@ made_up() {
     places 3 share '0-3 4-7 8-15'
     places 5 share '0-1 2-3 4-7 8-11 12-15'
     places 8 - '0-1 2-3 4-5 6-7 8-9 10-11 12-13 14-15'
-    places 9 - 'not bound not bound not bound not bound not bound not bound not bound not bound not bound'
+    places 9 - \
+        'not bound not bound not bound not bound not bound not bound not bound not bound not bound'
     places 1 - 'not bound'
     places 2 none 'not bound not bound'
     places 3 core '0-1 2-3 4-5'
@@ -44,7 +49,8 @@ made_up() {
     places 2 share '0,2 1,3'
     $run -n 2 --bind core true 2>/dev/null
     expect 'ranks are not bound by the description of another machine' $? 2
-    expect 'nor where nobody asked' "$($run -n 2 sh -c 'grep Cpus_allowed_list: /proc/self/status' | sort -u)" \
+    expect 'nor where nobody asked' \
+        "$($run -n 2 sh -c 'grep Cpus_allowed_list: /proc/self/status' | sort -u)" \
         "$(grep Cpus_allowed_list: /proc/self/status)"
     export HWLOC_SYNTHETIC='' HWLOC_XMLFILE="$machines/container.xml"
     places 2 share '2-5 10-11'
@@ -60,7 +66,8 @@ made_up() {
 mine=$(awk '/^Cpus_allowed_list:/ {print $2}' /proc/self/status)
 really() {
     wanted=$(told "$@" | sed "s/not bound/$mine/g")
-    got=$($run "$@" sh -c 'echo "$RANK $(grep Cpus_allowed_list: /proc/self/status)"' | sort -n | awk '{printf "%s ", $3}')
+    got=$($run "$@" sh -c 'echo "$RANK $(grep Cpus_allowed_list: /proc/self/status)"' | sort -n |
+        awk '{printf "%s ", $3}')
     expect "in fact: $*" "$got" "$wanted"
 }
 really -n 1
@@ -70,7 +77,9 @@ really -n 5 --bind core
 really -n 2 --bind none
 
 last=${mine##*[,-]}
-got=$(taskset -c "$last" $run -n 3 --bind core --report-bindings sh -c 'grep Cpus_allowed_list: /proc/self/status' 2>&1 | sort | uniq -c | awk '{print $1, $NF}' | tr '\n' ' ')
+got=$(taskset -c "$last" $run -n 3 --bind core --report-bindings \
+    sh -c 'grep Cpus_allowed_list: /proc/self/status' 2>&1 |
+    sort | uniq -c | awk '{print $1, $NF}' | tr '\n' ' ')
 expect 'not outside what it may use itself' "$got" "3 $last 1 $last 1 $last 1 $last "
 
 if grep -q 'define FT_HAVE_HWLOC' "${top_builddir:-.}/config.h"; then

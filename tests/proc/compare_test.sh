@@ -23,10 +23,12 @@ unset PYTHONUNBUFFERED
 for program in compare tune scaling healthy_cost registered false_suspicions; do
     if [ -w /dev/full ]; then
         "$top_srcdir/perf/$program" --help 2>"$dir/out" >/dev/full
-        [ "$? $(grep -c "^$program: cannot write" "$dir/out")" = '1 1' ] || fail "disk full: $program"
+        [ "$? $(grep -c "^$program: cannot write" "$dir/out")" = '1 1' ] ||
+            fail "disk full: $program"
     fi
     "$top_srcdir/perf/$program" --help 2>"$dir/out" >&-
-    [ "$? $(grep -c "^$program: cannot write" "$dir/out")" = '1 1' ] || fail "stdout closed: $program"
+    [ "$? $(grep -c "^$program: cannot write" "$dir/out")" = '1 1' ] ||
+        fail "stdout closed: $program"
 done
 if [ -w /dev/full ]; then
     perf/recovery kill -n 2 -k 1 2>"$dir/out" >/dev/full
@@ -44,9 +46,11 @@ for who, modes in row["libraries"].items():
     for mode, cell in modes.items():
         slow = who != "ftccl" and cell["status"] == "too slow"
         assert slow or cell["status"] == "ok" and 0 < cell["times_s"][0] < 20, (who, mode, cell)
-expected = ["ftccl"] + [m for m in ("mpich", "openmpi") if shutil.which("mpicc." + m) and shutil.which("mpiexec." + m)]
+expected = ["ftccl"] + [m for m in ("mpich", "openmpi")
+                        if shutil.which("mpicc." + m) and shutil.which("mpiexec." + m)]
 assert [who for who in row["libraries"] if who != "gloo"] == expected, row["libraries"].keys()
-assert ("gloo" in row["libraries"]) == os.path.exists("/usr/include/gloo/context.h"), row["libraries"].keys()
+gloo = os.path.exists("/usr/include/gloo/context.h")
+assert ("gloo" in row["libraries"]) == gloo, row["libraries"].keys()
 assert row["limit_s"] > 0 and d["machine"]["cores"] > 0 and len(d["sessions"]) == 1, d
 END
 grep '^all_reduce' "$dir/out" >"$dir/line"
@@ -63,7 +67,8 @@ fi
 rows() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["rows"])' "$1"; }
 rows "$dir/a.json" >"$dir/before"
 # shellcheck disable=SC2086
-"$compare" $options --transports tcp --libraries ftccl --output "$dir/a.json" >"$dir/out" 2>&1 || fail 'second run: status not 0'
+"$compare" $options --transports tcp --libraries ftccl --output "$dir/a.json" >"$dir/out" 2>&1 ||
+    fail 'second run: status not 0'
 rows "$dir/a.json" | cmp -s - "$dir/before" || fail 'what was there was measured again'
 
 # Eight cases; the signal comes when the first one stands in the file.
@@ -75,7 +80,8 @@ while kill -0 "$driver" 2>/dev/null && [ ! -s "$dir/c.json" ]; do sleep 0.05; do
 kill -TERM "$driver" 2>/dev/null || fail 'it ended before it could be interrupted'
 wait "$driver"
 grep -q '^# interrupted' "$dir/out" || fail 'not interrupted'
-python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert 1 <= len(d["rows"]) < 8 and "end" in d["sessions"][0], d' \
+python3 -c 'import json, sys; d = json.load(open(sys.argv[1]))
+assert 1 <= len(d["rows"]) < 8 and "end" in d["sessions"][0], d' \
     "$dir/c.json" || fail 'the interrupted file is not as expected'
 ! pgrep -f "$dir/compare\." || fail 'processes are left'
 [ -z "$(ls -d "$dir"/*/ 2>/dev/null)" ] || fail 'a folder is left'

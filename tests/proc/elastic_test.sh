@@ -1,7 +1,8 @@
 #!/bin/sh
-# Property: the loop of examples/elastic_allreduce.c outlives any of its ranks, takes in the replacement, and all ranks end with
-# the same step and the same sums; two deaths at once leave two ranks that go on. Method: the example under ftccl-run, each
-# rank killed in turn at a random moment; scripts/timeline complains about what is missing. FT_SEED repeats the moments.
+# Property: the loop of examples/elastic_allreduce.c outlives any of its ranks, takes in the
+# replacement, and all ranks end with the same step and the same sums; two deaths at once leave two
+# ranks that go on. Method: the example under ftccl-run, each rank killed in turn at a random
+# moment; scripts/timeline complains about what is missing. FT_SEED repeats the moments.
 cd "${top_builddir:-.}" || exit 99
 run="timeout -k 5 60 ./tools/ftccl-run"
 timeline="${top_srcdir:-.}/scripts/timeline"
@@ -33,5 +34,6 @@ done
 
 check 'ranks 1 and 2 killed' -n 4 --kill 1@1.2 --kill 2@1.2
 kinds=$(sed -n 's/.*: end after//p' "$dir/log" | sort | uniq -c | awk '{print $1}' | tr '\n' ' ')
-[ "$kinds" = '2 ' ] || { echo "FAIL two of four: not the same end on both"; cat "$dir/log"; failed=1; }
+[ "$kinds" = '2 ' ] ||
+    { echo "FAIL two of four: not the same end on both"; cat "$dir/log"; failed=1; }
 exit $failed

@@ -1,7 +1,8 @@
 #!/bin/sh
 # shellcheck disable=SC2016
-# ftccl-run keeps its promises about environment, whole lines, statuses, planned kills and stops, restarts, signals and
-# leftovers. Method: plain shell programs as ranks; readiness comes over fifos, every run is under a time limit.
+# ftccl-run keeps its promises about environment, whole lines, statuses, planned kills and stops,
+# restarts, signals and leftovers. Method: plain shell programs as ranks; readiness comes over
+# fifos, every run is under a time limit.
 run="timeout -k 5 30 ${FTCCL_RUN:-./tools/ftccl-run}"
 dir=$(mktemp -d) || exit 99
 trap 'rm -rf "$dir"' EXIT
@@ -17,7 +18,8 @@ expect() {
 # gone PID: true once the process has ended; bounded by 10 s
 gone() { timeout 10 tail -s 0.05 -f --pid="$1" /dev/null; }
 
-got=$($run -n 3 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $FTCCL_RESTART ${#FTCCL_UNIQUE_ID}' | sort | tr '\n' ';')
+got=$($run -n 3 sh -c 'echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $FTCCL_RESTART \
+    ${#FTCCL_UNIQUE_ID}' | sort | tr '\n' ';')
 expect environment "$got" '0/3 0/3 0 256;1/3 1/3 0 256;2/3 2/3 0 256;'
 
 got=$($run -n 2 sh -c 'echo $FTCCL_RUN_START' | sort -u | grep -cE '^[0-9]{9,}$')
@@ -26,11 +28,15 @@ expect 'one start for all ranks' "$got" 1
 got=$($run -n 2 sh -c 'echo $FTCCL_UNIQUE_ID' | sort -u | wc -l)
 expect 'one id for all ranks' "$got" 1
 
-got=$(RANK=9 MASTER_ADDR=there MASTER_PORT=7 $run -n 1 sh -c 'echo $RANK $MASTER_ADDR $MASTER_PORT; env | grep -c ^RANK=' | tr '\n' ' ')
+got=$(RANK=9 MASTER_ADDR=there MASTER_PORT=7 $run -n 1 \
+    sh -c 'echo $RANK $MASTER_ADDR $MASTER_PORT; env | grep -c ^RANK=' | tr '\n' ' ')
 expect 'inherited environment' "$got" '0 there 7 1 '
 
-got=$($run -n 4 -l sh -c 'i=0; while [ $i -lt 500 ]; do printf a; printf "b\n"; i=$((i+1)); done; printf end' | sort | uniq -c | tr -s ' \n' ' ')
-expect 'whole lines' "$got" ' 500 [0] ab 1 [0] end 500 [1] ab 1 [1] end 500 [2] ab 1 [2] end 500 [3] ab 1 [3] end '
+got=$($run -n 4 -l sh -c 'i=0
+    while [ $i -lt 500 ]; do printf a; printf "b\n"; i=$((i+1)); done
+    printf end' | sort | uniq -c | tr -s ' \n' ' ')
+expect 'whole lines' "$got" \
+    ' 500 [0] ab 1 [0] end 500 [1] ab 1 [1] end 500 [2] ab 1 [2] end 500 [3] ab 1 [3] end '
 
 got=$($run -n 1 -l sh -c 'echo out; echo err >&2' 2>"$dir/err")
 expect 'stdout labelled' "$got" '[0] out'
@@ -45,11 +51,17 @@ $run -n 1 "$dir/nothing" 2>/dev/null
 expect 'missing program' $? 127
 
 mkfifo "$dir/fifo"
-$run -n 3 --kill 1@0.1 --stop 2@0 sh -c '[ $RANK = 0 ] && exec cat '"$dir/fifo"'; [ $RANK = 2 ] && exec sleep 1000; exec >'"$dir/fifo"'; sleep 1000' 2>"$dir/err"
+$run -n 3 --kill 1@0.1 --stop 2@0 sh -c '[ $RANK = 0 ] && exec cat '"$dir/fifo"'
+    [ $RANK = 2 ] && exec sleep 1000
+    exec >'"$dir/fifo"'
+    sleep 1000' 2>"$dir/err"
 expect 'killed and stopped ranks do not count' $? 0
-expect 'kills and stops are told' "$(sed 's/ [0-9.]* s:/ T:/' "$dir/err" | sort | tr '\n' ';')" 'ftccl-run: T: rank 1 killed;ftccl-run: T: rank 2 stopped;'
+expect 'kills and stops are told' "$(sed 's/ [0-9.]* s:/ T:/' "$dir/err" | sort | tr '\n' ';')" \
+    'ftccl-run: T: rank 1 killed;ftccl-run: T: rank 2 stopped;'
 
-got=$($run -n 2 --kill 0@0.1 --restart sh -c 'echo $RANK $FTCCL_RESTART; [ $RANK$FTCCL_RESTART != 00 ] || sleep 1000' 2>/dev/null | sort | tr '\n' ';')
+got=$($run -n 2 --kill 0@0.1 --restart \
+    sh -c 'echo $RANK $FTCCL_RESTART; [ $RANK$FTCCL_RESTART != 00 ] || sleep 1000' 2>/dev/null |
+    sort | tr '\n' ';')
 expect restart "$got" '0 0;0 1;1 0;'
 got=$($run -n 1 --restart sh -c 'echo $FTCCL_RESTART; kill -9 $$' 2>/dev/null | wc -l)
 expect 'restarts are bounded' "$got" 11
@@ -61,7 +73,8 @@ mkfifo "$dir/ready"
 exec 3<>"$dir/ready"
 # A signal goes to all ranks; they may end as they like.
 run_bg="${FTCCL_RUN:-./tools/ftccl-run}"
-$run_bg -n 2 sh -c 'trap "exit 7" TERM; echo r >'"$dir/ready"'; while :; do sleep 1000 & wait; done' &
+$run_bg -n 2 sh -c 'trap "exit 7" TERM; echo r >'"$dir/ready"'
+    while :; do sleep 1000 & wait; done' &
 pid=$!
 read -r _ <&3; read -r _ <&3; kill -TERM $pid
 gone $pid || kill -9 $pid
@@ -69,7 +82,8 @@ wait $pid
 expect 'forwarded signal' $? 7
 
 # Two signals end ranks that ignore the first.
-$run_bg -n 1 sh -c 'trap "" TERM; echo r >'"$dir/ready"'; while :; do sleep 1000; done' 2>/dev/null &
+$run_bg -n 1 sh -c 'trap "" TERM; echo r >'"$dir/ready"'
+    while :; do sleep 1000; done' 2>/dev/null &
 pid=$!
 read -r _ <&3
 kill -TERM $pid; kill -INT $pid
@@ -86,7 +100,11 @@ wait $pid 2>/dev/null
 expect 'ranks die with ftccl-run' "$(gone "$child"; echo $?)" 0
 
 # What nobody reads, or what does not fit the disk.
-{ $run -n 2 -l sh -c 'sleep 1000 & echo $! >'"$dir"'/left$RANK; while :; do echo x; done' 2>"$dir/err"; echo $? >"$dir/status"; } | head -n 1 >/dev/null
+{
+    $run -n 2 -l sh -c 'sleep 1000 & echo $! >'"$dir"'/left$RANK; while :; do echo x; done' \
+        2>"$dir/err"
+    echo $? >"$dir/status"
+} | head -n 1 >/dev/null
 expect 'output unread: status' "$(cat "$dir/status")" 141
 expect 'output unread: nothing said' "$(cat "$dir/err")" ''
 for r in 0 1; do

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Property: scripts/count-tests counts cases, not programs: also of programs with the same name in two folders; a program that
-# ended without telling a failed case adds one. Method: tests that say what they are told to, run by tests/limit.sh.
+# Property: scripts/count-tests counts cases, not programs: also of programs with the same name in
+# two folders; a program that ended without telling a failed case adds one. Method: tests that say
+# what they are told to, run by tests/limit.sh.
 root=$(cd "${top_srcdir:-.}" && pwd)
 build=$(mktemp -d) || exit 99
 trap 'rm -rf "$build"' EXIT
@@ -8,7 +9,8 @@ cd "$build" || exit 99
 # ran TEST STATUS OUTCOME [COUNTS]: a test that writes these counts, or none, and ends so.
 ran() {
     mkdir -p "$(dirname "$1")"
-    printf '%s\n' "[ -z '${4-}' ] || echo '${4-}' >\"\$FT_RESULTS/\$FT_TEST_NAME.count\"" "exit $2" >"$1.sh"
+    printf '%s\n' "[ -z '${4-}' ] || echo '${4-}' >\"\$FT_RESULTS/\$FT_TEST_NAME.count\"" \
+        "exit $2" >"$1.sh"
     top_builddir=$build sh "$root/tests/limit.sh" "./$1.sh"
     echo ":test-result: $3" >"$1.trs"
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Property: a folder of src/ includes of another folder only folder/folder.h, and only from folders that the layers allow.
-# Method: greps the #include lines of src/, tools/ and perf/. base's own sub-headers are part of base.h and may be named.
+# Property: a folder of src/ includes of another folder only folder/folder.h, and only from folders
+# that the layers allow. Method: greps the #include lines of src/, tools/ and perf/. base's own
+# sub-headers are part of base.h and may be named.
 root=${top_srcdir:-.}
 allowed_for() {
     case $1 in
@@ -21,7 +22,8 @@ complain() { echo "$1"; status=1; }
 for folder in "$root"/src/*/; do
     name=$(basename "$folder")
     allowed=$(allowed_for "$name")
-    [ "$allowed" != unknown ] || complain "src/$name: this folder is not among the layers; add it to $0"
+    [ "$allowed" != unknown ] ||
+        complain "src/$name: this folder is not among the layers; add it to $0"
     includes=$(find "$folder" -name '*.[ch]' -exec grep -HnE '^ *# *include *"' {} +) || continue
     echo "$includes" >"${TMPDIR:-/tmp}/ft-includes.$$"
     while IFS= read -r line; do
@@ -29,7 +31,10 @@ for folder in "$root"/src/*/; do
         header=$(echo "$line" | sed 's/^[^"]*"\([^"]*\)".*/\1/')
         case $header in
         ftccl.h)
-            case $name in api | nccl | core) ;; *) complain "$place: includes the public header" ;; esac
+            case $name in
+            api | nccl | core) ;;
+            *) complain "$place: includes the public header" ;;
+            esac
             continue ;;
         config.h) continue ;;
         */*) ;;
@@ -42,12 +47,16 @@ for folder in "$root"/src/*/; do
         *" $other "*) ;;
         *) complain "$place: src/$name may not depend on $header" ;;
         esac
-        [ "$other" = base ] || [ "$header" = "$other/$other.h" ] || complain "$place: $header is internal to src/$other"
+        [ "$other" = base ] || [ "$header" = "$other/$other.h" ] ||
+            complain "$place: $header is internal to src/$other"
     done <"${TMPDIR:-/tmp}/ft-includes.$$"
     rm -f "${TMPDIR:-/tmp}/ft-includes.$$"
 done
-# What users can write must be enough for the programs that measure the library; perf/telemetry_cost, perf/kernels and perf/gpu_kernels measure parts of it.
-bad=$(grep -nE '^ *# *include *"(base|algo|core|api|transport|device|membership|telemetry|path|state)/' \
+# What users can write must be enough for the programs that measure the library;
+# perf/telemetry_cost, perf/kernels and perf/gpu_kernels measure parts of it.
+folders='base|algo|core|api|transport|device|membership|telemetry|path|state'
+bad=$(grep -nE "^ *# *include *\"($folders)/" \
     "$root"/perf/*.[ch] "$root"/examples/*.[ch] 2>/dev/null |
-    grep -vE '/perf/(telemetry_cost|kernels|gpu_kernels)\.c:') && complain "$bad: only ftccl.h is for programs"
+    grep -vE '/perf/(telemetry_cost|kernels|gpu_kernels)\.c:') &&
+    complain "$bad: only ftccl.h is for programs"
 exit $status

@@ -88,7 +88,8 @@ class Tree:
             ):
                 for match in pattern.finditer(text):
                     if match.group() not in known:
-                        yield f"{path}:{first + text.count(chr(10), 0, match.start())}: there is no {kind} {match.group()}"
+                        line = first + text.count(chr(10), 0, match.start())
+                        yield f"{path}:{line}: there is no {kind} {match.group()}"
 
 
 def main(root):

@@ -10,7 +10,8 @@ none() {
     what=$1 pattern=$2
     shift 2
     hits=$(awk -v pattern="$pattern" '
-        {line = $0; gsub(/"([^"\\]|\\.)*"/, "\"\"", line); sub(/\/\/.*/, "", line); gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line)}
+        {line = $0; gsub(/"([^"\\]|\\.)*"/, "\"\"", line)}
+        {sub(/\/\/.*/, "", line); gsub(/\/\*([^*]|\*[^\/])*\*\//, "", line)}
         open {if (index(line, "*/")) {sub(/.*\*\//, "", line); open = 0} else next}
         {i = index(line, "/*"); if (i) {line = substr(line, 1, i - 1); open = 1}}
         FNR == 1 {open = i ? open : 0}
@@ -23,11 +24,14 @@ none() {
 library=$(find src -name '*.[ch]' | sort)
 # shellcheck disable=SC2086 # lists of files without spaces
 {
-    none "getenv outside base/params.c" "[^A-Za-z_](secure_)?getenv *[(]" $(echo "$library" | grep -v '^src/base/params.c$')
-    none "the library prints on stdout" "[^A-Za-z_](printf|puts|putchar|vprintf) *[(]|[^A-Za-z_]stdout[^A-Za-z_]" $library
+    none "getenv outside base/params.c" "[^A-Za-z_](secure_)?getenv *[(]" \
+        $(echo "$library" | grep -v '^src/base/params.c$')
+    none "the library prints on stdout" \
+        "[^A-Za-z_](printf|puts|putchar|vprintf) *[(]|[^A-Za-z_]stdout[^A-Za-z_]" $library
     none "the library ends the process" "[^A-Za-z_>.](exit|_exit|abort|quick_exit) *[(]" $library
     none "the library installs a signal handler" "[^A-Za-z_](signal|sigaction) *[(][A-Z]" $library
-    none "an unbounded or unsafe call" "[^A-Za-z_](strcpy|strcat|sprintf|vsprintf|gets|alloca) *[(]" $library
+    none "an unbounded or unsafe call" \
+        "[^A-Za-z_](strcpy|strcat|sprintf|vsprintf|gets|alloca) *[(]" $library
 }
 # What a program here asks the environment for must not be told of as unknown; of_programs in
 # params.c names what is no parameter.
@@ -37,8 +41,9 @@ for name in $asked; do
     grep -qF "\"$name\"" src/base/params.h src/base/params.c ||
         { echo "$name is a variable that src/base/params.c does not know"; status=1; }
 done
-sources=$(find src tools perf tests examples include scripts -type f \( -name '*.[ch]' -o -name '*.cc' -o -name '*.cpp' -o -name '*.py' \
-    -o -name '*.sh' -o -path 'scripts/*' \) ! -name words_test.sh | sort)
+sources=$(find src tools perf tests examples include scripts -type f \( -name '*.[ch]' \
+    -o -name '*.cc' -o -name '*.cpp' -o -name '*.py' -o -name '*.sh' -o -path 'scripts/*' \) \
+    ! -name words_test.sh | sort)
 # shellcheck disable=SC2086
 if grep -nE '(^|[^A-Za-z])(XXX|FIXME|TODO|HACK)([^A-Za-z]|$)' $sources; then
     echo "reminders belong into docs/, with an owner"

@@ -1,9 +1,10 @@
 #!/bin/sh
-# Property: ftccl-info answers each option, refuses wrong ones with status 2, and the manual page lists the library's
-# parameters. Method: runs it; compares the page with what it prints.
+# Property: ftccl-info answers each option, refuses wrong ones with status 2, and the manual page
+# lists the library's parameters. Method: runs it; compares the page with what it prints.
 root=${top_srcdir:-.}
 info=${top_builddir:-.}/tools/ftccl-info
-# The plug-ins that libfabric and hwloc load forget memory; under a sanitizer that would end every call with an error.
+# The plug-ins that libfabric and hwloc load forget memory; under a sanitizer that would end every
+# call with an error.
 export ASAN_OPTIONS="${ASAN_OPTIONS-}:detect_leaks=0"
 status=0
 # expect STATUS PATTERN ARGUMENT...
@@ -12,8 +13,10 @@ expect() {
     shift 2
     text=$(FTCCL_SECRET=0123456789abcdef-hidden "$info" "$@" 2>&1)
     got=$?
-    [ $got -eq "$want" ] || { echo "ftccl-info $*: status $got, not $want"; echo "$text"; status=1; }
-    echo "$text" | grep -q -e "$pattern" || { echo "ftccl-info $*: no line with '$pattern' in:"; echo "$text"; status=1; }
+    [ $got -eq "$want" ] ||
+        { echo "ftccl-info $*: status $got, not $want"; echo "$text"; status=1; }
+    echo "$text" | grep -q -e "$pattern" ||
+        { echo "ftccl-info $*: no line with '$pattern' in:"; echo "$text"; status=1; }
     case $text in *hidden*) echo "ftccl-info $*: prints the secret"; status=1 ;; esac
 }
 expect 0 '^ftccl [0-9]'
@@ -43,18 +46,27 @@ expect 1 'no telemetry of process 1 ' --pid 1
 expect 0 '^  anonymous  *[1-9]' --memory $$
 expect 0 '^  links  *0  0 of' --memory $$
 expect 1 'no process 2147483647' --memory 2147483647
-# A communicator of one machine reads what is only moved in its sender's memory; where it may not, reading costs a copy more.
-direct_us() { FTCCL_CMA=$1 FTCCL_CMA_SLOW=$2 "$info" --plan broadcast --size 1M --ranks 4 | awk '$1 == "direct" || $2 == "direct" { print $(NF - 1); exit }'; }
+# A communicator of one machine reads what is only moved in its sender's memory; where it may not,
+# reading costs a copy more.
+direct_us() {
+    FTCCL_CMA=$1 FTCCL_CMA_SLOW=$2 "$info" --plan broadcast --size 1M --ranks 4 |
+        awk '$1 == "direct" || $2 == "direct" { print $(NF - 1); exit }'
+}
 if [ "$(id -u)" -eq 0 ]; then
-    awk "BEGIN { exit !($(direct_us 1 0) < $(direct_us 1 1) && $(direct_us 1 0) < $(direct_us 0 0)) }" ||
-        { echo "ftccl-info --plan: direct takes $(direct_us 1 0) us, with FTCCL_CMA_SLOW=1 $(direct_us 1 1), with FTCCL_CMA=0 $(direct_us 0 0)"; status=1; }
+    awk "BEGIN { exit !($(direct_us 1 0) < $(direct_us 1 1) &&
+        $(direct_us 1 0) < $(direct_us 0 0)) }" || {
+        echo "ftccl-info --plan: direct takes $(direct_us 1 0) us," \
+            "with FTCCL_CMA_SLOW=1 $(direct_us 1 1), with FTCCL_CMA=0 $(direct_us 0 0)"
+        status=1
+    }
     expect 0 'process_vm_readv: works in this process.*GB/s where memcpy moves' --transports
 fi
 # print STATUS: what an option prints, with the shell's stdout, has that status
 print() {
     "$info" "$2" 2>/dev/null
     got=$?
-    [ $got -eq "$1" ] || { echo "ftccl-info $2 without a place to write: status $got, not $1" >&2; status=1; }
+    [ $got -eq "$1" ] ||
+        { echo "ftccl-info $2 without a place to write: status $got, not $1" >&2; status=1; }
 }
 for option in -p -v --help; do
     [ ! -w /dev/full ] || print 1 $option >/dev/full

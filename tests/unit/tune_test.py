@@ -56,7 +56,8 @@ class Lines(unittest.TestCase):
             list(rules.lines("all_gather", 4, "tcp", [(8, RD), (512, SMALL)])),
             [
                 "best allgather ranks=4 hosts=1 over=tcp from=0 to=64 algo=rd",
-                "best allgather ranks=4 hosts=1 over=tcp from=65 algo=ring chunk_bytes=32768 chunks=8",
+                "best allgather ranks=4 hosts=1 over=tcp from=65 algo=ring chunk_bytes=32768 "
+                "chunks=8",
             ],
         )
 

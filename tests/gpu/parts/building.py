@@ -36,7 +36,8 @@ def build(rig):
     if rig.dry:
         rig.check("the CUDA device is in this build", os.path.exists(kernels), kernels)
         rig.skip(
-            "compiling: a dry run takes the build that is there; that the tree compiles is what made it"
+            "compiling: a dry run takes the build that is there; "
+            "that the tree compiles is what made it"
         )
         return
     if built(rig):
@@ -76,7 +77,8 @@ def flags(rig):
     toolkit = find_toolkit()
     if not toolkit:
         rig.skip(
-            "the toolkit was not found (nvcc and cuda.h): without CUDA_HOME or nvcc in PATH the device cannot be compiled"
+            "the toolkit was not found (nvcc and cuda.h): "
+            "without CUDA_HOME or nvcc in PATH the device cannot be compiled"
         )
     elif toolkit != "/usr/local/cuda":
         found.append("--with-cuda=" + toolkit)

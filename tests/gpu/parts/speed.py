@@ -348,7 +348,8 @@ def product_ms(rig, python, env):
 def matmul(rig):
     if rig.dry:
         raise Missing(
-            "a matrix product beside an all-reduce needs a GPU with MPS, and PyTorch for the product"
+            "a matrix product beside an all-reduce needs a GPU with MPS, "
+            "and PyTorch for the product"
         )
     python = torch_of()
     if not python:
