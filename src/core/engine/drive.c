@@ -29,9 +29,10 @@
 #define REPLAY_MS 1           /* longest sleep while graphs hold groups */
 #define SLEEP_BUSY_MS 10      /* longest sleep with work in progress: deadlines are checked */
 #define SLEEP_IDLE_MS 1000
-/* The longest sleep while the engine watches liveness pages: no descriptor reports that the kernel
- * has marked a page. */
+/* The longest sleep while the engine watches liveness pages, without and with work in progress: no
+ * descriptor reports that the kernel has marked a page. */
 #define DEATH_WATCH_MS 10
+#define DEATH_WATCH_BUSY_MS 4
 #define IDLE_TURNS 2 /* turns without progress before the background thread sleeps */
 #define SPIN_DEFAULT_NS 1000000u
 #define TURNS_A_HOLD 8   /* idle turns of a waiting thread before it releases the engine */
@@ -184,8 +185,10 @@ static void forget_ring(struct ft_engine *engine)
 static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
 {
     int beat_ms = (int)(engine->detect.beat_ns / 1000000);
-    if (engine->watched > 0 && timeout_ms > DEATH_WATCH_MS)
-        timeout_ms = DEATH_WATCH_MS;
+    bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
+    int watch_ms = active ? DEATH_WATCH_BUSY_MS : DEATH_WATCH_MS;
+    if (engine->watched > 0 && timeout_ms > watch_ms)
+        timeout_ms = watch_ms;
     if (engine->captured > 0 && timeout_ms > REPLAY_MS)
         timeout_ms = REPLAY_MS;
     if (beat_ms > 0 && engine->users > 0 && beat_ms < timeout_ms)
