@@ -270,8 +270,8 @@ void Watcher::add(WorkPointer work) {
   changed_.notify_all();
 }
 
-/* The first is driven, which nearly always is the next to end; the others are looked at. Works are
- * let go without the lock: the end of a tensor may wait for Python, whose holder may wait in add(). */
+/* The first is driven, which nearly always is the next to end; the others are looked at. Works end
+ * without the lock: the end of a tensor may wait for Python, whose holder may wait in add(). */
 void Watcher::run() {
   c10::setThreadName("ftccl_futures");
   for (;;) {
