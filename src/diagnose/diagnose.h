@@ -1,0 +1,155 @@
+/*
+ * diagnose: from a snapshot of a job to a verdict. A snapshot says what the telemetry of every
+ * process tells at one moment; the analysis does no input and no output, so that tools, agents and
+ * the library itself use the same one. It names the rank or link for which the whole job waits.
+ * docs/diagnosis.md describes the method; docs/decisions/0013-diagnosis.md says why.
+ *
+ * A snapshot may be incomplete (files that cannot be read, hosts that do not answer) and may have
+ * been written by someone hostile: the analysis checks every index, and says "cannot tell" rather
+ * than name a rank without evidence.
+ */
+#ifndef FT_DIAGNOSE_H
+#define FT_DIAGNOSE_H
+
+#include "base/base.h"
+
+/* ---- the snapshot ---------------------------------------------------------------------------- */
+
+/* What the kernel says of a process. GONE: there is no such process, or only a zombie. UNKNOWN: it
+ * runs in another pid namespace, or its host did not answer. */
+enum ft_process_state { FT_PROCESS_UNKNOWN, FT_PROCESS_RUNS, FT_PROCESS_STOPPED, FT_PROCESS_GONE };
+
+/* One telemetry file: the engine of one process. */
+struct ft_snap_engine {
+    uint64_t id, host;
+    int pid;
+    enum ft_process_state state;
+    char hostname[64];
+    char program[32];
+    /* What the process does now, as text for people: "sleeps in hrtimer_nanosleep", "". */
+    char doing[96];
+};
+
+/* A call of a user on a communicator. sig: as ft_sig(). site: where it was called, for people. */
+struct ft_snap_call {
+    uint64_t sig, called_ns;
+    uint64_t site; /* return address; 0: unknown */
+    int tid;
+};
+
+/* Why an operation does not go on, as its own rank sees it. */
+struct ft_snap_wait {
+    int peer;   /* rank in the communicator; -1: none, or unknown */
+    bool sends; /* the peer takes nothing; else it sends nothing */
+    uint64_t step;
+};
+
+/* A communicator as one of its ranks sees it. Collectives are numbered from 1 on each communicator,
+ * in the order of the calls. */
+struct ft_snap_member {
+    uint64_t ctx;
+    int engine; /* index into engines */
+    int rank, nranks;
+    char name[40];
+    bool open;   /* false: this rank has closed its end */
+    bool failed; /* the communicator has failed on this rank */
+    int status;  /* enum ft_status; the failure */
+    uint64_t called, started, done;             /* collectives */
+    uint64_t p2p_called, p2p_started, p2p_done; /* sends and receives */
+    struct ft_snap_call last;                   /* the latest call */
+    struct ft_snap_wait wait;                   /* of the first operation that has started and runs */
+    uint64_t running_sig;                       /* of that operation; 0: none runs */
+    uint64_t running_seq;                       /* its number; 0: none, or a send or receive */
+    uint64_t running_since_ns;                  /* when it started */
+    uint64_t progress_ns;                       /* when anything of it moved last; 0: unknown */
+};
+
+/* One direction between two engines, as one end sees it. */
+struct ft_snap_link {
+    int engine;    /* index: the end that tells */
+    uint64_t peer; /* engine id of the other end */
+    bool sender;
+    bool open;
+    uint64_t messages, bytes;
+    char transport[18];
+};
+
+/* A member that the roster of another member names. There may be no file of it. */
+struct ft_snap_seat {
+    uint64_t ctx;
+    int rank;
+    uint64_t engine, host;
+    int pid; /* 0: unknown */
+};
+
+/* Time is the clock of one host (CLOCK_MONOTONIC); the reader of another host's files has shifted
+ * theirs. */
+struct ft_snapshot {
+    uint64_t now_ns;
+    struct ft_snap_engine *engines;
+    struct ft_snap_member *members;
+    struct ft_snap_link *links;
+    struct ft_snap_seat *seats;
+    int nengines, nmembers, nlinks, nseats;
+    int unreadable; /* files or hosts that were not understood: their ranks are missing */
+};
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+#define FT_VERDICT_KINDS(X)                         \
+    X(HEALTHY, "healthy")                           \
+    X(STARTING, "starting")                         \
+    X(RANK_DEAD, "rank_dead")                       \
+    X(RANK_STOPPED, "rank_stopped")                 \
+    X(NONCOMM_HANG, "noncomm_hang")                 \
+    X(STREAM_HANG, "stream_hang")                   \
+    X(COMM_HANG_SENDER, "comm_hang_sender")         \
+    X(COMM_HANG_RECEIVER, "comm_hang_receiver")     \
+    X(COMM_HANG_LINK, "comm_hang_link")             \
+    X(DEADLOCK, "deadlock")                         \
+    X(MISMATCH, "mismatch")                         \
+    X(LIBRARY_STUCK, "library_stuck")               \
+    X(UNKNOWN, "unknown")
+enum ft_verdict_kind {
+#define X(name, text) FT_VERDICT_##name,
+    FT_VERDICT_KINDS(X)
+#undef X
+        FT_VERDICTS
+};
+const char *ft_verdict_name(enum ft_verdict_kind kind);
+
+/* One rank, or the link from `rank` to `peer`. */
+struct ft_culprit {
+    uint64_t ctx;
+    int rank, peer; /* peer -1: the rank itself */
+    int engine;     /* index into the snapshot's engines; -1: it has no file */
+    uint64_t host;  /* 0: unknown */
+    int pid;        /* 0: unknown */
+};
+
+#define FT_CULPRITS 16 /* more are counted, not listed */
+#define FT_CHAIN 32
+#define FT_SENTENCE 256
+
+/* A finding. Its sentences are complete and name ranks, numbers and times. */
+struct ft_verdict {
+    enum ft_verdict_kind kind;
+    struct ft_culprit culprits[FT_CULPRITS];
+    int nculprits; /* may exceed FT_CULPRITS */
+    uint64_t ctx;  /* the communicator in which the job is blocked; 0: none */
+    uint64_t seq;  /* the collective there; 0: a send or receive, or none */
+    uint64_t sig;
+    uint64_t since_ns; /* how long the job has waited */
+    char sentence[FT_SENTENCE];
+    /* how the analysis came from the first wait to the culprit, one step a line */
+    char chain[FT_CHAIN][FT_SENTENCE];
+    int nchain;
+};
+
+/* Finds every independent cause of a hang: at most `capacity` verdicts, the number found is
+ * returned. Waits shorter than patience_ns are no hang. 0 verdicts: healthy. -1: no memory. Cost:
+ * linear in the size of the snapshot, times the logarithm for sorting. */
+int ft_diagnose_hang(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
+                     int capacity);
+
+#endif
