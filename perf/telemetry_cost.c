@@ -24,11 +24,12 @@ static double round_ns(struct ft_telemetry *t, int comm)
         .kind = FT_ALLREDUCE, .type = FT_FLOAT32, .red = FT_SUM, .root = -1, .count = 2};
     uint64_t start = ft_now_ns(ft_env_real());
     for (uint64_t seq = 1; seq <= OPS; seq++) {
-        uint32_t op = ft_telemetry_op(t, comm, seq, &coll, "direct", start + seq);
+        uint32_t op = ft_telemetry_op(t, comm, seq, &coll, "direct",
+                                      (struct ft_op_times){0, start + seq});
         ft_telemetry_op_state(t, op, FT_OP_QUEUED, FT_OK, start + seq);
         ft_telemetry_op_state(t, op, FT_OP_RUNNING, FT_OK, start + seq);
         for (int i = 0; i < WAITS; i++)
-            ft_telemetry_op_wait(t, op, (uint64_t)i, 1);
+            ft_telemetry_op_wait(t, op, (struct ft_op_wait){.step = (uint64_t)i, .peer = 1});
         ft_telemetry_op_state(t, op, FT_OP_DONE, FT_OK, start + seq);
     }
     return (double)(ft_now_ns(ft_env_real()) - start) / OPS;

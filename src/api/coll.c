@@ -14,6 +14,7 @@ struct call {
     const void *in;
     void *out;
     int op; /* ftcclRedOp_t, for kinds that reduce */
+    const void *site;
 };
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -175,6 +176,7 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
     op->coll = call->coll;
     op->in = call->in;
     op->out = call->out;
+    op->site = call->site;
     op->epoch = shape.epoch;
     op->root_id = shape.root_id;
     if (ft_kind_is_collective(call->coll.kind) && !is_rooted(call->coll.kind))
@@ -245,6 +247,7 @@ static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t s
     return ft_fail_call(comm, rc);
 }
 
+#define CALLER __builtin_return_address(0)
 #define COLL(KIND, COUNT, ROOT)                                                          \
     {                                                                                    \
         .kind = (KIND), .type = (enum ft_type)datatype, .count = (COUNT), .root = (ROOT) \
@@ -254,24 +257,24 @@ FT_EXPORT ftcclResult_t ftcclAllReduce(const void *sendbuff, void *recvbuff, siz
                                        ftcclDataType_t datatype, ftcclRedOp_t op, ftcclComm_t comm,
                                        ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op}, comm,
-                   stream);
+    return enqueue((struct call){COLL(FT_ALLREDUCE, count, 0), sendbuff, recvbuff, (int)op, CALLER},
+                   comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclReduce(const void *sendbuff, void *recvbuff, size_t count,
                                     ftcclDataType_t datatype, ftcclRedOp_t op, int root,
                                     ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op}, comm,
-                   stream);
+    return enqueue((struct call){COLL(FT_REDUCE, count, root), sendbuff, recvbuff, (int)op, CALLER},
+                   comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclBroadcast(const void *sendbuff, void *recvbuff, size_t count,
                                        ftcclDataType_t datatype, int root, ftcclComm_t comm,
                                        ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0}, comm,
-                   stream);
+    return enqueue((struct call){COLL(FT_BROADCAST, count, root), sendbuff, recvbuff, 0, CALLER},
+                   comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclBcast(void *buff, size_t count, ftcclDataType_t datatype, int root,
@@ -284,15 +287,16 @@ FT_EXPORT ftcclResult_t ftcclAllGather(const void *sendbuff, void *recvbuff, siz
                                        ftcclDataType_t datatype, ftcclComm_t comm,
                                        ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0}, comm,
-                   stream);
+    return enqueue((struct call){COLL(FT_ALLGATHER, sendcount, 0), sendbuff, recvbuff, 0, CALLER},
+                   comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclReduceScatter(const void *sendbuff, void *recvbuff, size_t recvcount,
                                            ftcclDataType_t datatype, ftcclRedOp_t op,
                                            ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op},
+    return enqueue((struct call){COLL(FT_REDUCESCATTER, recvcount, 0), sendbuff, recvbuff, (int)op,
+                                 CALLER},
                    comm, stream);
 }
 
@@ -300,14 +304,15 @@ FT_EXPORT ftcclResult_t ftcclAlltoAll(const void *sendbuff, void *recvbuff, size
                                       ftcclDataType_t datatype, ftcclComm_t comm,
                                       ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_ALLTOALL, count, 0), sendbuff, recvbuff, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_ALLTOALL, count, 0), sendbuff, recvbuff, 0, CALLER}, comm,
+                   stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclGather(const void *sendbuff, void *recvbuff, size_t count,
                                     ftcclDataType_t datatype, int root, ftcclComm_t comm,
                                     ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0}, comm,
+    return enqueue((struct call){COLL(FT_GATHER, count, root), sendbuff, recvbuff, 0, CALLER}, comm,
                    stream);
 }
 
@@ -315,20 +320,22 @@ FT_EXPORT ftcclResult_t ftcclScatter(const void *sendbuff, void *recvbuff, size_
                                      ftcclDataType_t datatype, int root, ftcclComm_t comm,
                                      ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0}, comm,
-                   stream);
+    return enqueue((struct call){COLL(FT_SCATTER, count, root), sendbuff, recvbuff, 0, CALLER},
+                   comm, stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclSend(const void *sendbuff, size_t count, ftcclDataType_t datatype,
                                   int peer, ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_SEND, count, peer), sendbuff, NULL, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_SEND, count, peer), sendbuff, NULL, 0, CALLER}, comm,
+                   stream);
 }
 
 FT_EXPORT ftcclResult_t ftcclRecv(void *recvbuff, size_t count, ftcclDataType_t datatype, int peer,
                                   ftcclComm_t comm, ftcclStream_t stream)
 {
-    return enqueue((struct call){COLL(FT_RECV, count, peer), NULL, recvbuff, 0}, comm, stream);
+    return enqueue((struct call){COLL(FT_RECV, count, peer), NULL, recvbuff, 0, CALLER}, comm,
+                   stream);
 }
 
 /* ---- PreMulSum ------------------------------------------------------------------------------- */

@@ -51,17 +51,17 @@ struct ft_snap_member {
     int engine; /* index into engines */
     int rank, nranks;
     char name[40];
-    bool open;   /* false: this rank has closed its end */
-    bool failed; /* the communicator has failed on this rank */
-    int status;  /* enum ft_status; the failure */
+    bool open;                                  /* false: this rank has closed its end */
+    bool failed;                                /* the communicator has failed on this rank */
+    int status;                                 /* enum ft_status; the failure */
     uint64_t called, started, done;             /* collectives */
     uint64_t p2p_called, p2p_started, p2p_done; /* sends and receives */
     struct ft_snap_call last;                   /* the latest call */
-    struct ft_snap_wait wait;                   /* of the first operation that has started and runs */
-    uint64_t running_sig;                       /* of that operation; 0: none runs */
-    uint64_t running_seq;                       /* its number; 0: none, or a send or receive */
-    uint64_t running_since_ns;                  /* when it started */
-    uint64_t progress_ns;                       /* when anything of it moved last; 0: unknown */
+    struct ft_snap_wait wait;  /* of the first operation that has started and runs */
+    uint64_t running_sig;      /* of that operation; 0: none runs */
+    uint64_t running_seq;      /* its number; 0: none, or a send or receive */
+    uint64_t running_since_ns; /* when it started */
+    uint64_t progress_ns;      /* when anything of it moved last; 0: unknown */
 };
 
 /* One direction between two engines, as one end sees it. */
@@ -96,19 +96,19 @@ struct ft_snapshot {
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-#define FT_VERDICT_KINDS(X)                         \
-    X(HEALTHY, "healthy")                           \
-    X(STARTING, "starting")                         \
-    X(RANK_DEAD, "rank_dead")                       \
-    X(RANK_STOPPED, "rank_stopped")                 \
-    X(NONCOMM_HANG, "noncomm_hang")                 \
-    X(STREAM_HANG, "stream_hang")                   \
-    X(COMM_HANG_SENDER, "comm_hang_sender")         \
-    X(COMM_HANG_RECEIVER, "comm_hang_receiver")     \
-    X(COMM_HANG_LINK, "comm_hang_link")             \
-    X(DEADLOCK, "deadlock")                         \
-    X(MISMATCH, "mismatch")                         \
-    X(LIBRARY_STUCK, "library_stuck")               \
+#define FT_VERDICT_KINDS(X)                     \
+    X(HEALTHY, "healthy")                       \
+    X(STARTING, "starting")                     \
+    X(RANK_DEAD, "rank_dead")                   \
+    X(RANK_STOPPED, "rank_stopped")             \
+    X(NONCOMM_HANG, "noncomm_hang")             \
+    X(STREAM_HANG, "stream_hang")               \
+    X(COMM_HANG_SENDER, "comm_hang_sender")     \
+    X(COMM_HANG_RECEIVER, "comm_hang_receiver") \
+    X(COMM_HANG_LINK, "comm_hang_link")         \
+    X(DEADLOCK, "deadlock")                     \
+    X(MISMATCH, "mismatch")                     \
+    X(LIBRARY_STUCK, "library_stuck")           \
     X(UNKNOWN, "unknown")
 enum ft_verdict_kind {
 #define X(name, text) FT_VERDICT_##name,

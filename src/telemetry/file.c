@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define GRACE_S 60
-#define KEEP_DEAD 32 /* bounds the space that crashed jobs occupy: 25 MiB */
+#define KEEP_DEAD 32 /* bounds the space that crashed jobs occupy: 29 MiB */
 #define NAME_TRIES 4096
 
 bool ft_tm_name_parse(const char *name, struct ft_tm_name *out)
@@ -183,6 +183,9 @@ static void write_layout(struct ft_tm_header *h)
     h->event_offset = offsetof(struct ft_tm_file, event);
     h->event_rows = FT_TM_EVENTS;
     h->event_row_bytes = sizeof(struct ft_tm_event);
+    h->seat_offset = offsetof(struct ft_tm_file, seat);
+    h->seat_rows = FT_TM_SEATS;
+    h->seat_row_bytes = sizeof(struct ft_tm_seat);
 }
 
 static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)

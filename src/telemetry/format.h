@@ -1,5 +1,5 @@
 /*
- * The layout of a telemetry file, version 2. docs/telemetry-format.md describes the same for other
+ * The layout of a telemetry file, version 3. docs/telemetry-format.md describes the same for other
  * programs, and a test compares the two. Private to this folder and its tests. All integers are in
  * the writer's byte order, which the field `order` shows.
  *
@@ -7,7 +7,8 @@
  * changes the record. A reader that finds the same even guard before and after its copy has a
  * consistent record. A writer that is killed or stopped in between leaves the guard odd. Link rows
  * and the header's counters have no guard: each field is one aligned store, and the fields of one
- * row may be of slightly different ages.
+ * row may be of slightly different ages. So have the counters and the latest call of a
+ * communicator row.
  */
 #ifndef FT_TELEMETRY_FORMAT_H
 #define FT_TELEMETRY_FORMAT_H
@@ -16,12 +17,14 @@
 
 #define FT_TM_DIR "/dev/shm"
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
-#define FT_TM_VERSION 2u
+#define FT_TM_VERSION 3u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
 #define FT_TM_OPS 4096 /* a power of two: the low bits of a handle are the slot */
 #define FT_TM_LINKS 4096
 #define FT_TM_EVENTS 1024
+#define FT_TM_SEATS 2048
+#define FT_TM_KINDS 12 /* kinds of operations that are counted; enum ft_kind */
 
 enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* states of a communicator or link row */
 
@@ -45,7 +48,8 @@ struct ft_tm_header {
     char hostname[64];
     char program[32];
     uint32_t event_offset, event_rows, event_row_bytes;
-    unsigned char reserved[3844];
+    uint32_t seat_offset, seat_rows, seat_row_bytes;
+    unsigned char reserved[3832];
 };
 
 struct ft_tm_comm {
@@ -59,6 +63,31 @@ struct ft_tm_comm {
     uint64_t last_done; /* highest sequence number that ended DONE */
     uint64_t opened_ns, closed_ns;
     char name[40];
+    /* From here on the guard covers nothing. */
+    uint32_t phase;    /* enum ft_comm_state */
+    int32_t status;    /* why it failed; FT_OK */
+    uint64_t limit_ns; /* the time limit of its operations; 0: none */
+    uint64_t
+        progress_ns; /* when its running operation last moved, as seen about once a millisecond */
+    uint64_t before; /* number of collectives that this row does not count */
+    /* The roster: the first of nranks rows of the seat table. Valid as far as these have the same
+     * ctx. */
+    uint32_t seat, seats;
+    /* Calls that were queued, and those that began at once; of the former those that have begun.
+     * Done: ended without an error. */
+    uint64_t queued[FT_TM_KINDS], at_once[FT_TM_KINDS], begun[FT_TM_KINDS], done[FT_TM_KINDS];
+    /* The latest queued call. */
+    uint64_t call_ns, call_sig, call_site;
+    int32_t call_tid;
+    uint32_t reserved;
+};
+
+/* One member of a communicator. */
+struct ft_tm_seat {
+    uint64_t ctx;
+    uint64_t engine, host;
+    int32_t rank;
+    uint32_t reserved;
 };
 
 /* Index into time_ns. */
@@ -71,9 +100,10 @@ struct ft_tm_op {
     uint64_t seq;    /* sequence number in its communicator */
     uint64_t ctx;
     uint64_t count;
-    /* step << 24 | peer + 1; always one store, so never torn; not covered by the guard */
+    /* step << 32 | lane << 25 | sends << 24 | peer + 1; always one store, so never torn; not
+     * covered by the guard */
     uint64_t wait;
-    uint64_t time_ns[FT_TM_TIMES]; /* 0: not reached */
+    uint64_t time_ns[FT_TM_TIMES]; /* 0: not reached; CREATED: the user's call */
     int32_t status;
     int32_t root;
     uint16_t comm; /* row of its communicator */
@@ -108,18 +138,24 @@ struct ft_tm_file {
     struct ft_tm_op op[FT_TM_OPS];
     struct ft_tm_link link[FT_TM_LINKS];
     struct ft_tm_event event[FT_TM_EVENTS];
+    struct ft_tm_seat seat[FT_TM_SEATS];
 };
 #define FT_TM_BYTES sizeof(struct ft_tm_file)
 
 _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
-_Static_assert(sizeof(struct ft_tm_comm) == 128, "communicator row");
+_Static_assert(sizeof(struct ft_tm_comm) == 584, "communicator row");
+_Static_assert(sizeof(struct ft_tm_seat) == 32, "seat");
+_Static_assert(FT_KINDS <= FT_TM_KINDS, "kinds");
 _Static_assert(sizeof(struct ft_tm_op) == 128, "operation record");
 _Static_assert(sizeof(struct ft_tm_link) == 64, "link row");
 _Static_assert(sizeof(struct ft_tm_event) == 40, "event");
 _Static_assert(FT_TM_BYTES <= 1 << 20, "at most 1 MiB a rank");
 
-#define FT_TM_PEER_BITS 24
-#define FT_TM_PEER_MASK ((1u << FT_TM_PEER_BITS) - 1)
+/* The parts of `wait`. */
+#define FT_TM_PEER_MASK ((1u << 24) - 1)
+#define FT_TM_SENDS (1u << 24)
+#define FT_TM_LANE_SHIFT 25
+#define FT_TM_STEP_SHIFT 32
 
 /* ---- files (file.c): their names and their owners -------------------------------------------- */
 

@@ -137,9 +137,10 @@ static void print_op(FILE *out, const struct ft_tm_op *r, bool torn, uint64_t no
             format_span(ran, t[FT_TM_STARTED], end));
     int peer = (int)(r->wait & FT_TM_PEER_MASK) - 1;
     if (!op_ended(r) && t[FT_TM_STARTED]) {
-        fprintf(out, "; at step %" PRIu64, r->wait >> FT_TM_PEER_BITS);
+        fprintf(out, "; at step %" PRIu64, r->wait >> FT_TM_STEP_SHIFT);
         if (peer >= 0)
-            fprintf(out, ", waiting for rank %d", peer);
+            fprintf(out, r->wait & FT_TM_SENDS ? ", sending to rank %d" : ", waiting for rank %d",
+                    peer);
     }
     fprintf(out, "%s\n", torn ? " (caught inside a write)" : "");
 }

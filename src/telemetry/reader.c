@@ -119,6 +119,9 @@ static int check_header(const struct ft_tm_header *h)
         {"event_offset", h->event_offset, offsetof(struct ft_tm_file, event)},
         {"event_rows", h->event_rows, FT_TM_EVENTS},
         {"event_row_bytes", h->event_row_bytes, sizeof(struct ft_tm_event)},
+        {"seat_offset", h->seat_offset, offsetof(struct ft_tm_file, seat)},
+        {"seat_rows", h->seat_rows, FT_TM_SEATS},
+        {"seat_row_bytes", h->seat_row_bytes, sizeof(struct ft_tm_seat)},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++)
         if (field[i].is != field[i].want)

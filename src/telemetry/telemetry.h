@@ -23,18 +23,49 @@ void ft_telemetry_close(struct ft_telemetry *);
 int ft_telemetry_comm_open(struct ft_telemetry *, uint64_t ctx, uint64_t epoch, int nranks,
                            int rank, const char *name);
 void ft_telemetry_comm_close(struct ft_telemetry *, int comm);
+/* The roster of a communicator that was just opened: nranks calls, rank by rank. Larger ones than
+ * half of the table get none. */
+void ft_telemetry_seat(struct ft_telemetry *, int comm, int rank, uint64_t engine, uint64_t host);
+/* limit_ns: the time limit of its operations, 0: none. before: collectives that it has already
+ * started. */
+void ft_telemetry_comm_limits(struct ft_telemetry *, int comm, uint64_t limit_ns, uint64_t before);
+/* phase: enum ft_comm_state. status: why it failed, or FT_OK. */
+void ft_telemetry_comm_state(struct ft_telemetry *, int comm, int phase, int status);
+void ft_telemetry_comm_progress(struct ft_telemetry *, int comm, uint64_t now_ns);
 
+/* What a user called. sig: as ft_sig(). site: the address to which the call returns. */
+struct ft_called {
+    enum ft_kind kind;
+    uint64_t sig, now_ns;
+    const void *site;
+    int tid;
+};
+/* Counts a call that waits in a queue, and notes it as the latest. This one function need not hold
+ * the engine; one thread of the process calls it at a time. */
+void ft_telemetry_call(struct ft_telemetry *, int comm, const struct ft_called *);
+
+/* When the user made a call, and when its operation starts. */
+struct ft_op_times {
+    uint64_t called_ns; /* 0: it starts at once, and no ft_telemetry_call() came before */
+    uint64_t now_ns;
+};
 /* Writes one record in the ring of operations and returns its handle for later calls. Old records
  * are overwritten, except those of running operations. Later calls with the handle of an
  * overwritten record do nothing. */
 uint32_t ft_telemetry_op(struct ft_telemetry *, int comm, uint64_t seq, const struct ft_coll *,
-                         const char *algo, uint64_t now_ns);
+                         const char *algo, struct ft_op_times);
 /* state: enum ft_op_state */
 void ft_telemetry_op_state(struct ft_telemetry *, uint32_t op, int state, int status,
                            uint64_t now_ns);
-/* Records the present step of an operation, and the rank for which it waits (-1: none). A few plain
- * stores: the data path calls it. */
-void ft_telemetry_op_wait(struct ft_telemetry *, uint32_t op, uint64_t step, int peer);
+/* Where an operation is: its step, and the rank for which it waits (-1: none), which shall take
+ * something (sends) or send something. */
+struct ft_op_wait {
+    uint64_t step;
+    int lane, peer;
+    bool sends;
+};
+/* A few plain stores: the data path calls it. */
+void ft_telemetry_op_wait(struct ft_telemetry *, uint32_t op, struct ft_op_wait);
 
 /* Adds a row for one link: the peer's engine id, its rank in its first communicator, the transport,
  * and the direction. -1: the table is full. */

@@ -59,6 +59,7 @@ int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch,
             continue;
         guard_enter(&c->guard);
         memset(&c->state, 0, sizeof *c - offsetof(struct ft_tm_comm, state));
+        t->seats_left = nranks <= FT_TM_SEATS / 2 ? nranks : 0;
         c->ctx = ctx;
         c->epoch = epoch;
         c->nranks = nranks;
@@ -85,6 +86,74 @@ void ft_telemetry_comm_close(struct ft_telemetry *t, int comm)
     guard_leave(&c->guard);
 }
 
+static struct ft_tm_comm *comm_at(struct ft_telemetry *t, int comm)
+{
+    return t && comm >= 0 && comm < FT_TM_COMMS ? &t->file->comm[comm] : NULL;
+}
+
+/* Rows of a roster follow each other. One that would not fit begins at the start of the table. */
+static uint32_t take_seat(struct ft_telemetry *t, struct ft_tm_comm *c)
+{
+    if (c->seats == 0) {
+        bool fits = t->next_seat + (uint32_t)t->seats_left <= FT_TM_SEATS;
+        c->seat = fits ? t->next_seat : 0;
+        t->next_seat = c->seat;
+    }
+    t->seats_left--;
+    return t->next_seat++ % FT_TM_SEATS;
+}
+
+void ft_telemetry_seat(struct ft_telemetry *t, int comm, int rank, uint64_t engine, uint64_t host)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (!c || t->seats_left == 0)
+        return;
+    struct ft_tm_seat *seat = &t->file->seat[take_seat(t, c)];
+    store64(&seat->ctx, 0);
+    store64(&seat->engine, engine);
+    store64(&seat->host, host);
+    __atomic_store_n(&seat->rank, rank, __ATOMIC_RELAXED);
+    __atomic_store_n(&seat->ctx, c->ctx, __ATOMIC_RELEASE);
+    __atomic_store_n(&c->seats, c->seats + 1, __ATOMIC_RELEASE);
+}
+
+void ft_telemetry_comm_limits(struct ft_telemetry *t, int comm, uint64_t limit_ns, uint64_t before)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (!c)
+        return;
+    store64(&c->limit_ns, limit_ns);
+    store64(&c->before, before);
+}
+
+void ft_telemetry_comm_state(struct ft_telemetry *t, int comm, int phase, int status)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (!c)
+        return;
+    __atomic_store_n(&c->status, status, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->phase, (uint32_t)phase, __ATOMIC_RELAXED);
+}
+
+void ft_telemetry_comm_progress(struct ft_telemetry *t, int comm, uint64_t now_ns)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (c)
+        store64(&c->progress_ns, now_ns);
+}
+
+void ft_telemetry_call(struct ft_telemetry *t, int comm, const struct ft_called *call)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (!c)
+        return;
+    store64(&c->call_ns, call->now_ns);
+    store64(&c->call_sig, call->sig);
+    store64(&c->call_site, (uint64_t)(uintptr_t)call->site);
+    __atomic_store_n(&c->call_tid, call->tid, __ATOMIC_RELAXED);
+    store64(&c->queued[call->kind], c->queued[call->kind] + 1);
+}
+
 /* ---- operations ------------------------------------------------------------------------------ */
 
 static struct ft_tm_op *take_slot(struct ft_telemetry *t)
@@ -103,8 +172,14 @@ static struct ft_tm_op *take_slot(struct ft_telemetry *t)
     return r;
 }
 
+static void count_start(struct ft_tm_comm *c, enum ft_kind kind, bool at_once)
+{
+    uint64_t *count = at_once ? &c->at_once[kind] : &c->begun[kind];
+    store64(count, *count + 1);
+}
+
 uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const struct ft_coll *coll,
-                         const char *algo, uint64_t now_ns)
+                         const char *algo, struct ft_op_times times)
 {
     if (!t)
         return NO_OP;
@@ -119,7 +194,7 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     r->ctx = c->ctx;
     r->count = coll->count;
     r->wait = 0;
-    r->time_ns[FT_TM_CREATED] = now_ns;
+    r->time_ns[FT_TM_CREATED] = times.called_ns ? times.called_ns : times.now_ns;
     for (int i = FT_TM_CREATED + 1; i < FT_TM_TIMES; i++)
         r->time_ns[i] = 0;
     r->status = FT_OK;
@@ -138,6 +213,7 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     guard_leave(&r->guard);
     store64(&c->last_seq, seq);
     store64(&c->issued, c->issued + 1);
+    count_start(c, coll->kind, times.called_ns == 0);
     store64(&t->file->header.ops, t->serial);
     return id;
 }
@@ -178,17 +254,24 @@ void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int s
     if (c->ctx != r->ctx)
         return; /* another communicator has the row now */
     store64(&c->ended, c->ended + 1);
-    if (state != FT_OP_DONE)
+    if (state != FT_OP_DONE) {
         store64(&c->failed, c->failed + 1);
-    else if (r->seq > c->last_done)
+        return;
+    }
+    uint64_t *done = &c->done[r->kind % FT_TM_KINDS];
+    store64(done, *done + 1);
+    if (r->seq > c->last_done)
         store64(&c->last_done, r->seq);
 }
 
-void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, uint64_t step, int peer)
+void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, struct ft_op_wait wait)
 {
     struct ft_tm_op *r = find_op(t, op);
     if (r)
-        store64(&r->wait, step << FT_TM_PEER_BITS | ((uint32_t)(peer + 1) & FT_TM_PEER_MASK));
+        store64(&r->wait, ft_min(wait.step, UINT32_MAX) << FT_TM_STEP_SHIFT |
+                              (uint64_t)(wait.lane & 127) << FT_TM_LANE_SHIFT |
+                              (wait.sends ? FT_TM_SENDS : 0) |
+                              ((uint32_t)(wait.peer + 1) & FT_TM_PEER_MASK));
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */

@@ -15,6 +15,8 @@ struct ft_telemetry {
     uint64_t events; /* number of events recorded */
     uint32_t next;   /* slot of the next operation, unless an operation that runs has it */
     int next_comm, next_link;
+    uint32_t next_seat;
+    int seats_left; /* of the communicator that was opened last */
     /* the name of the latest operation's algorithm, and its copy in the form of a record */
     const char *algo_from;
     char algo[sizeof((struct ft_tm_op *)NULL)->algo];

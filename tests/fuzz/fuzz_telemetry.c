@@ -33,7 +33,7 @@ static struct ft_tm_file *good_file(void)
         .kind = FT_ALLREDUCE, .type = FT_FLOAT32, .red = FT_SUM, .root = -1, .count = 7};
     int comm = ft_telemetry_comm_open(t, 5, 1, 4, 2, "fuzz");
     for (uint64_t seq = 1; seq < 20; seq++) {
-        uint32_t op = ft_telemetry_op(t, comm, seq, &coll, "ring", seq);
+        uint32_t op = ft_telemetry_op(t, comm, seq, &coll, "ring", (struct ft_op_times){0, seq});
         ft_telemetry_op_state(t, op, seq < 15 ? FT_OP_DONE : FT_OP_RUNNING, FT_OK, seq + 1);
     }
     ft_telemetry_link_open(t, 3, 1, "shm", true);

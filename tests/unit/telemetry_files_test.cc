@@ -33,9 +33,9 @@ pid_t spawn(const std::function<struct ft_telemetry *()> &open, struct ft_coll c
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         struct ft_telemetry *t = open();
         int comm = ft_telemetry_comm_open(t, 1, 1, 4, 2, "job");
-        uint32_t op = ft_telemetry_op(t, comm, 9, &c, "ring", 1);
+        uint32_t op = ft_telemetry_op(t, comm, 9, &c, "ring", {0, 1});
         ft_telemetry_op_state(t, op, FT_OP_RUNNING, FT_OK, 2);
-        ft_telemetry_op_wait(t, op, 7, 3);
+        ft_telemetry_op_wait(t, op, {7, 0, 3, false});
         if (!t || write(pipe_fd[1], "x", 1) != 1)
             _exit(1);
         then(t);
@@ -313,7 +313,7 @@ TEST_F(TelemetryFiles, CorruptRowsPrintWithoutHarm)
     struct ft_coll c = coll(1);
     int comm = ft_telemetry_comm_open(t, 1, 1, 1, 0, "c");
     for (int i = 0; i < 100; i++)
-        ft_telemetry_op(t, comm, (uint64_t)i, &c, "ring", 1);
+        ft_telemetry_op(t, comm, (uint64_t)i, &c, "ring", {0, 1});
     std::vector<char> bytes(FT_TM_BYTES);
     for (int round = 0; round < 40; round++) {
         std::ifstream(ft_telemetry_path(t), std::ios::binary)

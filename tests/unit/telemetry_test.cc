@@ -61,12 +61,21 @@ const std::map<std::string, Table> &structs()
                     F(ft_tm_header, program),
                     F(ft_tm_header, event_offset),
                     F(ft_tm_header, event_rows),
-                    F(ft_tm_header, event_row_bytes)}},
+                    F(ft_tm_header, event_row_bytes),
+                    F(ft_tm_header, seat_offset),
+                    F(ft_tm_header, seat_rows),
+                    F(ft_tm_header, seat_row_bytes)}},
         {"Communicator row",
-         {F(ft_tm_comm, guard), F(ft_tm_comm, state), F(ft_tm_comm, ctx), F(ft_tm_comm, epoch),
-          F(ft_tm_comm, nranks), F(ft_tm_comm, rank), F(ft_tm_comm, issued), F(ft_tm_comm, ended),
-          F(ft_tm_comm, failed), F(ft_tm_comm, last_seq), F(ft_tm_comm, last_done),
-          F(ft_tm_comm, opened_ns), F(ft_tm_comm, closed_ns), F(ft_tm_comm, name)}},
+         {F(ft_tm_comm, guard),     F(ft_tm_comm, state),     F(ft_tm_comm, ctx),
+          F(ft_tm_comm, epoch),     F(ft_tm_comm, nranks),    F(ft_tm_comm, rank),
+          F(ft_tm_comm, issued),    F(ft_tm_comm, ended),     F(ft_tm_comm, failed),
+          F(ft_tm_comm, last_seq),  F(ft_tm_comm, last_done), F(ft_tm_comm, opened_ns),
+          F(ft_tm_comm, closed_ns), F(ft_tm_comm, name),      F(ft_tm_comm, phase),
+          F(ft_tm_comm, status),    F(ft_tm_comm, limit_ns),  F(ft_tm_comm, progress_ns),
+          F(ft_tm_comm, before),    F(ft_tm_comm, seat),      F(ft_tm_comm, seats),
+          F(ft_tm_comm, queued),    F(ft_tm_comm, at_once),   F(ft_tm_comm, begun),
+          F(ft_tm_comm, done),      F(ft_tm_comm, call_ns),   F(ft_tm_comm, call_sig),
+          F(ft_tm_comm, call_site), F(ft_tm_comm, call_tid)}},
         {"Operation record",
          {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq),
           F(ft_tm_op, ctx), F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns),
@@ -80,6 +89,8 @@ const std::map<std::string, Table> &structs()
          {F(ft_tm_event, guard), F(ft_tm_event, what), F(ft_tm_event, from), F(ft_tm_event, to),
           F(ft_tm_event, serial), F(ft_tm_event, time_ns), F(ft_tm_event, id), F(ft_tm_event, rank),
           F(ft_tm_event, status)}},
+        {"Seat",
+         {F(ft_tm_seat, ctx), F(ft_tm_seat, engine), F(ft_tm_seat, host), F(ft_tm_seat, rank)}},
     };
     return all;
 }
@@ -106,10 +117,11 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 839680u);
-    EXPECT_EQ(offsetof(ft_tm_file, op), 12288u);
-    EXPECT_EQ(offsetof(ft_tm_file, link), 536576u);
-    EXPECT_EQ(offsetof(ft_tm_file, event), 798720u);
+    EXPECT_EQ(sizeof(ft_tm_file), 934400u);
+    EXPECT_EQ(offsetof(ft_tm_file, op), 41472u);
+    EXPECT_EQ(offsetof(ft_tm_file, link), 565760u);
+    EXPECT_EQ(offsetof(ft_tm_file, event), 827904u);
+    EXPECT_EQ(offsetof(ft_tm_file, seat), 868864u);
 }
 
 TEST_F(Telemetry, RoundTrip)
@@ -118,14 +130,14 @@ TEST_F(Telemetry, RoundTrip)
     ASSERT_NE(t, nullptr);
     int comm = ft_telemetry_comm_open(t, 0x77, 3, 8, 5, "train");
     struct ft_coll c = coll(1 << 20);
-    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "ring", 100);
+    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "ring", {0, 100});
     ft_telemetry_op_state(t, a, FT_OP_QUEUED, FT_OK, 110);
     ft_telemetry_op_state(t, a, FT_OP_RUNNING, FT_OK, 120);
     ft_telemetry_op_state(t, a, FT_OP_DONE, FT_OK, 150);
-    uint32_t b = ft_telemetry_op(t, comm, 2, &c, "a-name-longer-than-the-field-holds", 200);
+    uint32_t b = ft_telemetry_op(t, comm, 2, &c, "a-name-longer-than-the-field-holds", {0, 200});
     ft_telemetry_op_state(t, b, FT_OP_RUNNING, FT_OK, 210);
-    ft_telemetry_op_wait(t, b, 42, 4);
-    uint32_t d = ft_telemetry_op(t, comm, 3, &c, nullptr, 220);
+    ft_telemetry_op_wait(t, b, {42, 3, 4, true});
+    uint32_t d = ft_telemetry_op(t, comm, 3, &c, nullptr, {0, 220});
     ft_telemetry_op_state(t, d, FT_OP_SKIPPED, FT_SKIPPED, 230);
     int link = ft_telemetry_link_open(t, 0x99, 4, "shm", true);
     ft_telemetry_link_count(t, link, 10, 1000, 5000, 600);
@@ -155,14 +167,89 @@ TEST_F(Telemetry, RoundTrip)
     EXPECT_EQ(first.state, FT_OP_DONE);
     EXPECT_EQ(first.ctx, 0x77u);
     EXPECT_EQ(second.serial, 2u);
-    EXPECT_EQ(second.wait, (uint64_t)42 << 24 | 5);
+    EXPECT_EQ(second.wait, (uint64_t)42 << 32 | 3u << 25 | 1u << 24 | 5);
     EXPECT_STREQ(second.algo, "a-name-longer-than-the-fi");
     EXPECT_EQ(f.op[d % FT_TM_OPS].status, FT_SKIPPED);
     EXPECT_EQ(f.link[link].messages, 12u);
     EXPECT_EQ(f.link[link].wait_ns, 700u);
     std::string out = text(image.get());
     EXPECT_NE(out.find("RUNNING"), std::string::npos) << out;
-    EXPECT_NE(out.find("at step 42, waiting for rank 4"), std::string::npos) << out;
+    EXPECT_NE(out.find("at step 42, sending to rank 4"), std::string::npos) << out;
+    ft_telemetry_close(t);
+}
+
+/* A call that waits in a queue is counted when it is made, one that begins at once when it starts;
+ * the latest queued one is kept with its place. The roster names the members, also of a second
+ * communicator. */
+TEST_F(Telemetry, CallsAndRosterAreRecorded)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    struct ft_coll c = coll(4);
+    int first = ft_telemetry_comm_open(t, 0x77, 1, 3, 1, "a"),
+        second = ft_telemetry_comm_open(t, 0x78, 1, 2, 0, "b");
+    for (int r = 0; r < 2; r++)
+        ft_telemetry_seat(t, second, r, 0x200u + (unsigned)r, 9);
+    ft_telemetry_comm_limits(t, first, 5000, 40);
+    ft_telemetry_comm_state(t, first, FT_COMM_FAILED, FT_TIMEOUT);
+    ft_telemetry_comm_progress(t, first, 99);
+    struct ft_called made = {FT_ALLREDUCE, 0xabcd, 70, &made, 4711};
+    ft_telemetry_call(t, first, &made);
+    made.now_ns = 80;
+    ft_telemetry_call(t, first, &made);
+    ft_telemetry_op(t, first, 1, &c, "x", {70, 90});
+    uint32_t at_once = ft_telemetry_op(t, first, 2, &c, "x", {0, 95});
+    ft_telemetry_op_state(t, at_once, FT_OP_RUNNING, FT_OK, 95);
+    ft_telemetry_op_state(t, at_once, FT_OP_DONE, FT_OK, 96);
+    Image image = load(ft_telemetry_path(t));
+    const ft_tm_comm &a = image->file.comm[first], &b = image->file.comm[second];
+    EXPECT_EQ(a.queued[FT_ALLREDUCE], 2u);
+    EXPECT_EQ(a.begun[FT_ALLREDUCE], 1u);
+    EXPECT_EQ(a.at_once[FT_ALLREDUCE], 1u);
+    EXPECT_EQ(a.done[FT_ALLREDUCE], 1u);
+    EXPECT_EQ(a.call_ns, 80u);
+    EXPECT_EQ(a.call_sig, 0xabcdu);
+    EXPECT_EQ(a.call_site, (uint64_t)(uintptr_t)&made);
+    EXPECT_EQ(a.call_tid, 4711);
+    EXPECT_EQ(a.limit_ns, 5000u);
+    EXPECT_EQ(a.before, 40u);
+    EXPECT_EQ(a.phase, (uint32_t)FT_COMM_FAILED);
+    EXPECT_EQ(a.status, FT_TIMEOUT);
+    EXPECT_EQ(a.progress_ns, 99u);
+    EXPECT_EQ(a.seats, 0u);
+    EXPECT_EQ(image->file.op[0].time_ns[FT_TM_CREATED], 70u);
+    EXPECT_EQ(b.seats, 2u);
+    for (int r = 0; r < 2; r++) {
+        const ft_tm_seat &seat = image->file.seat[b.seat + (unsigned)r];
+        EXPECT_EQ(seat.ctx, 0x78u);
+        EXPECT_EQ(seat.engine, 0x200u + (unsigned)r);
+        EXPECT_EQ(seat.host, 9u);
+        EXPECT_EQ(seat.rank, r);
+    }
+    ft_telemetry_close(t);
+}
+
+/* A roster that does not fit behind the last one begins at the start of the table; one of more than
+ * half of it is left out. */
+TEST_F(Telemetry, RostersStayInOnePiece)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    const int sizes[] = {FT_TM_SEATS / 2, FT_TM_SEATS / 2 - 3, 5, FT_TM_SEATS / 2 + 1};
+    std::vector<int> rows;
+    for (int n : sizes) {
+        rows.push_back(ft_telemetry_comm_open(t, 0x100u + rows.size(), 1, n, 0, ""));
+        for (int r = 0; r < n; r++)
+            ft_telemetry_seat(t, rows.back(), r, (unsigned)r, 1);
+    }
+    Image image = load(ft_telemetry_path(t));
+    const ft_tm_file &f = image->file;
+    EXPECT_EQ(f.comm[rows[2]].seat, 0u);
+    EXPECT_EQ(f.comm[rows[2]].seats, 5u);
+    EXPECT_EQ(f.comm[rows[3]].seats, 0u);
+    for (unsigned r = 0; r < 5; r++)
+        EXPECT_EQ(f.seat[r].ctx, 0x102u) << r;
+    EXPECT_EQ(f.seat[5].ctx, 0x100u);
     ft_telemetry_close(t);
 }
 
@@ -174,14 +261,14 @@ TEST_F(Telemetry, RingWrapsAroundRunningOperations)
     ASSERT_NE(t, nullptr);
     int comm = ft_telemetry_comm_open(t, 1, 1, 2, 0, "");
     struct ft_coll c = coll(1);
-    uint32_t old = ft_telemetry_op(t, comm, 1, &c, "x", 1);
-    uint32_t stuck = ft_telemetry_op(t, comm, 2, &c, "x", 1);
+    uint32_t old = ft_telemetry_op(t, comm, 1, &c, "x", {0, 1});
+    uint32_t stuck = ft_telemetry_op(t, comm, 2, &c, "x", {0, 1});
     ft_telemetry_op_state(t, stuck, FT_OP_RUNNING, FT_OK, 1);
     const uint64_t last = 3 * FT_TM_OPS + 7;
     for (uint64_t seq = 3; seq <= last; seq++)
-        ft_telemetry_op(t, comm, seq, &c, "x", seq);
+        ft_telemetry_op(t, comm, seq, &c, "x", {0, seq});
     ft_telemetry_op_state(t, old, FT_OP_FAILED, FT_PEER, 9);
-    ft_telemetry_op_wait(t, stuck, 6, 1);
+    ft_telemetry_op_wait(t, stuck, {6, 0, 1, false});
     Image image = load(ft_telemetry_path(t));
     std::map<uint64_t, const ft_tm_op *> seen;
     for (const ft_tm_op &r : image->file.op) {
@@ -190,7 +277,7 @@ TEST_F(Telemetry, RingWrapsAroundRunningOperations)
     }
     EXPECT_EQ(seen.size(), (size_t)FT_TM_OPS);
     ASSERT_EQ(seen.count(2), 1u);
-    EXPECT_EQ(seen[2]->wait, (uint64_t)6 << 24 | 2);
+    EXPECT_EQ(seen[2]->wait, (uint64_t)6 << 32 | 2);
     EXPECT_EQ(seen.rbegin()->first, last);
     EXPECT_EQ(std::next(seen.begin())->first, last - FT_TM_OPS + 2);
     EXPECT_EQ(image->file.comm[comm].failed, 0u);
@@ -205,7 +292,7 @@ TEST_F(Telemetry, FullTablesAreCountedAndRowsReused)
         EXPECT_EQ(ft_telemetry_comm_open(t, i + 1, 1, 2, 0, "c"), i);
     EXPECT_EQ(ft_telemetry_comm_open(t, 100, 1, 2, 0, "c"), -1);
     struct ft_coll c = coll(1);
-    uint32_t lost = ft_telemetry_op(t, -1, 1, &c, "x", 1);
+    uint32_t lost = ft_telemetry_op(t, -1, 1, &c, "x", {0, 1});
     ft_telemetry_op_state(t, lost, FT_OP_DONE, FT_OK, 1);
     ft_telemetry_comm_close(t, 7);
     EXPECT_EQ(ft_telemetry_comm_open(t, 101, 1, 2, 0, "c"), 7);
@@ -252,9 +339,9 @@ TEST_F(Telemetry, EveryCallAcceptsNoFile)
     struct ft_coll c = coll(1);
     EXPECT_EQ(ft_telemetry_comm_open(nullptr, 1, 1, 1, 0, "x"), -1);
     ft_telemetry_comm_close(nullptr, 0);
-    uint32_t op = ft_telemetry_op(nullptr, 0, 1, &c, "x", 1);
+    uint32_t op = ft_telemetry_op(nullptr, 0, 1, &c, "x", {0, 1});
     ft_telemetry_op_state(nullptr, op, FT_OP_DONE, FT_OK, 1);
-    ft_telemetry_op_wait(nullptr, op, 1, 1);
+    ft_telemetry_op_wait(nullptr, op, {1, 0, 1, false});
     EXPECT_EQ(ft_telemetry_link_open(nullptr, 1, 1, "x", true), -1);
     ft_telemetry_link_count(nullptr, 0, 1, 1, 1, 1);
     ft_telemetry_link_close(nullptr, 0);
@@ -270,8 +357,8 @@ TEST_F(Telemetry, RecordLeftInsideAWriteIsTold)
     ASSERT_NE(t, nullptr);
     int comm = ft_telemetry_comm_open(t, 1, 1, 2, 0, "");
     struct ft_coll c = coll(1);
-    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "x", 1),
-             b = ft_telemetry_op(t, comm, 2, &c, "x", 1);
+    uint32_t a = ft_telemetry_op(t, comm, 1, &c, "x", {0, 1}),
+             b = ft_telemetry_op(t, comm, 2, &c, "x", {0, 1});
     int fd = ::open(ft_telemetry_path(t), O_RDWR);
     uint32_t guard = 3;
     off_t at = (off_t)(offsetof(ft_tm_file, op) + a % FT_TM_OPS * sizeof(ft_tm_op));
@@ -300,7 +387,7 @@ TEST_F(Telemetry, RecordsReadDuringWritesAreWhole)
             _exit(1);
         for (uint64_t seq = 1;; seq++) {
             struct ft_coll c = coll(seq);
-            uint32_t op = ft_telemetry_op(t, comm, seq, &c, "x", seq);
+            uint32_t op = ft_telemetry_op(t, comm, seq, &c, "x", {0, seq});
             ft_telemetry_op_state(t, op, FT_OP_DONE, -(int)(seq & 0xffff), seq);
         }
     }

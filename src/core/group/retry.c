@@ -134,8 +134,7 @@ static void change_view(struct ft_comm *comm, const struct ft_decision *decision
     ft_readiness_attach(comm);
     if (engine->telemetry) {
         ft_telemetry_comm_close(engine->telemetry, comm->row);
-        comm->row = ft_telemetry_comm_open(engine->telemetry, next, comm->view.epoch,
-                                           comm->view.nranks, comm->view.rank, comm->name);
+        ft_comm_record(comm);
     }
     ft_engine_count_local(engine);
     atomic_store_explicit(&comm->failure.status, FT_OK, memory_order_relaxed);

@@ -57,6 +57,9 @@ struct ft_op {
     uint64_t seq, sig;
     enum ft_op_state state;
     int status;
+    /* The user's call, for telemetry. 0: it began at once, or is the library's own. */
+    uint64_t called_ns;
+    const void *site;    /* where the call returns to */
     uint32_t record;     /* of telemetry */
     struct ft_plan plan; /* of collectives */
     int lanes_left;
@@ -302,7 +305,7 @@ struct ft_comm {
     struct ft_tuning tuning; /* like the engine's, but for the host with the fewest cores */
     int device;              /* as given to ftcclCommInitAll() */
     bool blocking;
-    int row;                 /* of telemetry */
+    atomic_int row;          /* of telemetry; set with the engine held */
     atomic_int nranks, rank; /* copies from view for other threads; relaxed */
 
     struct ft_works works;
@@ -426,6 +429,7 @@ void ft_op_done(struct ft_op *op);
 struct ft_blocker {
     int rank;
     bool sends;
+    int lane;
     const struct ft_op *op;
     uint64_t step;
 };

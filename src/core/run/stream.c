@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t submit_lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -249,11 +250,26 @@ static void unref_engines(const struct ft_entry *entry)
         ft_engine_unref(work->comm->engine);
 }
 
+static void note_call(struct ft_comm *comm, struct ft_op *op, uint64_t now_ns)
+{
+    static _Thread_local int tid;
+    if (tid == 0)
+        tid = (int)gettid();
+    struct ft_called call = {op->coll.kind, ft_sig(&op->coll), now_ns, op->site, tid};
+    op->called_ns = now_ns;
+    ft_telemetry_call(comm->engine->telemetry,
+                      atomic_load_explicit(&comm->row, memory_order_relaxed), &call);
+}
+
 static void put_in_inbox(struct ft_engine *engine, struct ft_work *work)
 {
+    uint64_t now_ns = engine->telemetry ? ft_now_ns(engine->env) : 0;
     atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
-    for (struct ft_op *op = work->ops; op; op = op->next)
+    for (struct ft_op *op = work->ops; op; op = op->next) {
         op->state = FT_OP_QUEUED;
+        if (engine->telemetry)
+            note_call(work->comm, op, now_ns);
+    }
     pthread_mutex_lock(&engine->inbox_lock);
     work->next = NULL;
     if (engine->run->inbox_tail)

@@ -32,6 +32,7 @@ static struct ft_blocker collective_waits_for(const struct ft_comm *comm, char *
             continue;
         wait = (struct ft_blocker){.rank = lane_waits_for(lane, &wait.sends),
                                    .sends = wait.sends,
+                                   .lane = (int)(lane - comm->lanes.at),
                                    .op = lane->op,
                                    .step = lane->index};
         if (!text)

@@ -105,7 +105,8 @@ static void record_op(struct ft_comm *comm, struct ft_op *op, const struct ft_al
         op->record = op->verifies->record;
     else if (telemetry)
         op->record = ft_telemetry_op(telemetry, comm->row, op->seq, &op->coll,
-                                     algo ? algo->name : "", now);
+                                     algo ? algo->name : "",
+                                     (struct ft_op_times){op->called_ns, now});
 }
 
 static void start_op(struct ft_comm *comm, struct ft_op *op, uint64_t now)
@@ -429,14 +430,21 @@ static void record_wait(struct ft_comm *comm, uint64_t ns)
     if (peer)
         *(wait.sends ? &peer->tx_time.wait_ns : &peer->rx_time.wait_ns) += ns;
     if (comm->engine->telemetry && wait.op)
-        ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record, wait.step, wait.rank);
+        ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record,
+                             (struct ft_op_wait){wait.step, wait.lane, wait.rank, wait.sends});
+}
+
+static void note_progress(struct ft_comm *comm, uint64_t now_ns)
+{
+    comm->works.progress_ns = now_ns;
+    ft_telemetry_comm_progress(comm->engine->telemetry, comm->row, now_ns);
 }
 
 void ft_run_tick(struct ft_comm *comm)
 {
     const struct ft_engine *engine = comm->engine;
     if (!comm->works.stalled)
-        comm->works.progress_ns = engine->ticked_ns;
+        note_progress(comm, engine->ticked_ns);
     else if (comm->works.running)
         record_wait(comm, engine->ticked_ns - engine->ticked_before_ns);
     comm->works.stalled = true; /* until a turn moves something */
