@@ -227,6 +227,7 @@ static inline uint64_t ft_now_ns(struct ft_env *env)
 }
 
 #include "auth.h"
+#include "sig.h"
 
 /* ---- parameters ------------------------------------------------------------------------------ */
 

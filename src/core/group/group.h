@@ -86,7 +86,6 @@ bool ft_rank_turn(struct ft_engine *engine); /* the caller holds the engine; tru
 
 /* ---- communicators (comm.c) ------------------------------------------------------------------ */
 
-void ft_comm_record(struct ft_comm *comm); /* gives it a row of telemetry; the engine is held */
 /* Makes the communicator of a context on which this rank already listens. Copies view's arrays. The
  * caller gets the only reference. */
 int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t ctx,

@@ -112,6 +112,21 @@ void ft_comm_move(struct ft_comm *comm, enum ft_comm_state to)
     atomic_store_explicit(&comm->state, to, memory_order_release);
 }
 
+void ft_comm_record(struct ft_comm *comm)
+{
+    const struct ft_view *view = &comm->view;
+    struct ft_telemetry *telemetry = comm->engine->telemetry;
+    int row = -1;
+    if (telemetry)
+        row = ft_telemetry_comm_open(telemetry, comm->ctx, view->epoch, view->nranks, view->rank,
+                                     comm->name);
+    ft_telemetry_comm_limits(telemetry, row, (uint64_t)comm->limits.op_timeout_ms * 1000000u,
+                             comm->calls.seq);
+    for (int r = 0; r < view->nranks; r++)
+        ft_telemetry_seat(telemetry, row, r, view->peer[r], view->host[r]);
+    atomic_store_explicit(&comm->row, row, memory_order_relaxed);
+}
+
 /* ---- for other threads ----------------------------------------------------------------------- */
 
 int ft_comm_nranks(const struct ft_comm *comm)

@@ -112,23 +112,6 @@ void ft_op_reset(struct ft_op *op); /* like new, but keeps its scratch */
 void ft_op_free(struct ft_op *op);
 void ft_op_trim(struct ft_op *op); /* frees scratch that is too large to be kept */
 
-/* The signature of a call: kind, type, operator, root and count in 64 bits, so that a peer's call
- * can be named. Counts from 2^36-1 on have the same signature. A receive has the signature of the
- * matching send. */
-#define FT_SPLIT_MARK 1  /* root of the AllGather that exchanges the colors of a split */
-#define FT_WINDOW_MARK 2 /* root of the AllGather that registers a window */
-uint64_t ft_sig(const struct ft_coll *coll);
-/* The signature of a comparison is that of its collective, with these bits added. No kind has both
- * bits. */
-#define FT_SIG_VERIFY UINT64_C(12)
-_Static_assert(FT_KINDS <= 12, "kinds are told from FT_SIG_VERIFY");
-static inline uint64_t ft_sig_call(uint64_t sig)
-{
-    return (sig & FT_SIG_VERIFY) == FT_SIG_VERIFY ? sig & ~FT_SIG_VERIFY : sig;
-}
-/* For example "AllReduce(count 4, float32, sum)". */
-void ft_sig_text(uint64_t sig, char *buf, size_t len_bytes);
-
 #include "core/run/stream.h"
 #include "core/run/gpu.h"
 
@@ -346,6 +329,8 @@ void ft_comm_ref(struct ft_comm *comm);
 void ft_comm_unref(struct ft_comm *comm); /* the last reference frees it */
 /* Changes the state of a communicator; no other function does. */
 void ft_comm_move(struct ft_comm *comm, enum ft_comm_state to);
+/* Gives the communicator, or its new epoch, a row of telemetry. The caller holds the engine. */
+void ft_comm_record(struct ft_comm *comm);
 enum ft_comm_state ft_comm_state(const struct ft_comm *comm); /* any thread may call it */
 int ft_comm_nranks(const struct ft_comm *comm), ft_comm_rank(const struct ft_comm *comm);
 /* The view as a call in another thread sees it. root_id: engine id of a rank; 0: there is no such
