@@ -21,6 +21,7 @@ include src/device/Makefile.frag
 include src/transport/Makefile.frag
 include src/membership/Makefile.frag
 include src/telemetry/Makefile.frag
+include src/diagnose/Makefile.frag
 include src/core/Makefile.frag
 include src/api/Makefile.frag
 

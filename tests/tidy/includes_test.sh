@@ -8,9 +8,9 @@ allowed_for() {
     base) echo "" ;;
     algo) echo "base" ;;
     telemetry) echo "base" ;;
-    transport | device) echo "base telemetry" ;;
+    transport | device | diagnose) echo "base telemetry" ;;
     membership | path) echo "base transport telemetry" ;;
-    core) echo "base algo membership transport device path telemetry" ;;
+    core) echo "base algo membership transport device path telemetry diagnose" ;;
     state) echo "base core" ;;
     api) echo "base core" ;;
     nccl) echo "base api" ;;
@@ -54,7 +54,7 @@ for folder in "$root"/src/*/; do
 done
 # What users can write must be enough for the programs that measure the library;
 # perf/telemetry_cost, perf/kernels and perf/gpu_kernels measure parts of it.
-folders='base|algo|core|api|transport|device|membership|telemetry|path|state'
+folders='base|algo|core|api|transport|device|membership|telemetry|diagnose|path|state'
 bad=$(grep -nE "^ *# *include *\"($folders)/" \
     "$root"/perf/*.[ch] "$root"/examples/*.[ch] 2>/dev/null |
     grep -vE '/perf/(telemetry_cost|kernels|gpu_kernels)\.c:') &&

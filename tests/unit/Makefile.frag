@@ -20,3 +20,4 @@ include tests/unit/readiness.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
 include tests/unit/params.frag
+include tests/unit/diagnose_hang.frag

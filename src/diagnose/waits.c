@@ -1,0 +1,268 @@
+/*
+ * The second graph: ranks of one collective and for whom each of them waits. Every rank waits for
+ * one other at most, so a walk from any of them ends at a rank that waits for nobody, or in a
+ * circle. In a circle the counters of both ends of each link say where messages are.
+ */
+#include "hang.h"
+
+static void add_find(struct ft_hang *h, enum ft_verdict_kind kind, int at, int peer)
+{
+    if (h->nfinds < h->snap->nmembers)
+        h->finds[h->nfinds++] = (struct ft_hang_find){kind, at, peer, -1};
+}
+
+/* ---- one wait -------------------------------------------------------------------------------- */
+
+/* A member receives from a peer which is willing to send to it, or has sent it all. */
+static enum ft_verdict_kind judge_receive(const struct ft_hang *h, int member, int peer,
+                                          enum ft_verdict_kind if_equal)
+{
+    uint64_t sent, received;
+    enum ft_pending pending = ft_hang_pending(h, peer, member, &sent, &received);
+    return pending == FT_PENDING_NONE ? if_equal : FT_VERDICT_COMM_HANG_LINK;
+}
+
+static enum ft_pending pending_to(const struct ft_hang *h, int sender, int receiver)
+{
+    uint64_t sent, received;
+    return ft_hang_pending(h, sender, receiver, &sent, &received);
+}
+
+/* A wait in a circle. Returns false if it does not show the cause. */
+static bool judge_wait(struct ft_hang *h, int member, int peer)
+{
+    if (h->members[member]->wait.sends)
+        return false;
+    if (ft_hang_are_pair(h, member, peer)) {
+        enum ft_verdict_kind kind = judge_receive(h, member, peer, FT_VERDICT_COMM_HANG_SENDER);
+        add_find(h, kind, peer, kind == FT_VERDICT_COMM_HANG_LINK ? member : -1);
+        return true;
+    }
+    if (pending_to(h, peer, member) != FT_PENDING_SOME)
+        return false;
+    add_find(h, FT_VERDICT_COMM_HANG_LINK, peer, member);
+    return true;
+}
+
+/* The walk ends because the peer has finished: all that it had to send has left. */
+static void judge_finished(struct ft_hang *h, int member, int peer)
+{
+    enum ft_verdict_kind kind = FT_VERDICT_COMM_HANG_LINK;
+    if (!h->members[member]->wait.sends) {
+        kind = judge_receive(h, member, peer, FT_VERDICT_LIBRARY_STUCK);
+        add_find(h, kind, kind == FT_VERDICT_LIBRARY_STUCK ? member : peer,
+                 kind == FT_VERDICT_LIBRARY_STUCK ? -1 : member);
+    } else if (pending_to(h, member, peer) == FT_PENDING_SOME) {
+        add_find(h, FT_VERDICT_COMM_HANG_RECEIVER, peer, -1);
+    } else {
+        add_find(h, kind, member, peer);
+    }
+}
+
+/* ---- circles of ranks ------------------------------------------------------------------------ */
+
+/* Nobody takes what was sent to it. */
+static bool find_receiver(struct ft_hang *h, int start)
+{
+    bool any = false;
+    int at = start;
+    do {
+        int peer = ft_hang_peer(h, at);
+        if (h->members[at]->wait.sends && pending_to(h, at, peer) == FT_PENDING_SOME) {
+            add_find(h, FT_VERDICT_COMM_HANG_RECEIVER, peer, -1);
+            any = true;
+        }
+        at = peer;
+    } while (at != start);
+    return any;
+}
+
+/* All wait to receive and nothing is on its way: the rank that is the furthest behind lacks a
+ * message which its peer, further on, must have sent already. */
+static void find_sender(struct ft_hang *h, int start)
+{
+    uint64_t least = UINT64_MAX;
+    int at = start, last = start, count = 0;
+    do {
+        uint64_t step = h->members[at]->wait.step;
+        count = step < least ? 1 : count + (step == least);
+        if (step < least) {
+            least = step;
+            last = at;
+        }
+        at = ft_hang_peer(h, at);
+    } while (at != start);
+    int peer = ft_hang_peer(h, last);
+    bool receives = !h->members[last]->wait.sends;
+    if (count == 1 && receives && pending_to(h, peer, last) == FT_PENDING_NONE)
+        add_find(h, FT_VERDICT_COMM_HANG_SENDER, peer, -1);
+    else
+        add_find(h, FT_VERDICT_UNKNOWN, -1, -1);
+}
+
+static void judge_ranks(struct ft_hang *h, int start)
+{
+    bool any = false;
+    int at = start;
+    do {
+        int peer = ft_hang_peer(h, at);
+        any |= judge_wait(h, at, peer);
+        at = peer;
+    } while (at != start);
+    if (!any && !find_receiver(h, start))
+        find_sender(h, start);
+}
+
+/* ---- walks ----------------------------------------------------------------------------------- */
+
+/* The walk has come to a member: returns the next one; -1: it ends here. */
+static int follow_one(struct ft_hang *h, int at, int walk)
+{
+    if (!ft_hang_peer_is_valid(h->members[at])) {
+        add_find(h, FT_VERDICT_LIBRARY_STUCK, at, -1);
+        return -1;
+    }
+    int peer = ft_hang_peer(h, at);
+    if (peer < 0) {
+        add_find(h, FT_VERDICT_UNKNOWN, -1, at);
+        return -1;
+    }
+    switch (ft_hang_stage(h, peer)) {
+    case FT_STAGE_FINISHED:
+        judge_finished(h, at, peer);
+        return -1;
+    case FT_STAGE_RUNS:
+        break;
+    default:
+        add_find(h, FT_VERDICT_UNKNOWN, peer, -1);
+        return -1;
+    }
+    if (h->mark[peer] == walk)
+        judge_ranks(h, peer);
+    return h->mark[peer] ? -1 : peer;
+}
+
+static void walk_from(struct ft_hang *h, int start, int walk)
+{
+    int before = h->nfinds;
+    for (int at = start; at >= 0; at = follow_one(h, at, walk))
+        h->mark[at] = walk;
+    for (int i = before; i < h->nfinds; i++)
+        h->finds[i].from = start;
+}
+
+/* ---- verdicts -------------------------------------------------------------------------------- */
+
+static void accuse_finds(struct ft_hang *h, int comm, int node, enum ft_verdict_kind kind)
+{
+    const struct ft_hang_find *first = NULL;
+    ft_hang_begin(h, kind, comm, node);
+    for (const struct ft_hang_find *find = h->finds; find < h->finds + h->nfinds; find++)
+        if (find->kind == kind) {
+            first = first ? first : find;
+            ft_hang_accuse(h, find->at, find->peer);
+        }
+    h->draft_walk = first;
+    ft_hang_end(h);
+}
+
+/* No walk has shown a cause: says who is missing. */
+static void admit_unknown(struct ft_hang *h, int comm, int node)
+{
+    int ranks[FT_CULPRITS];
+    int missing = ft_hang_missing(h, comm, ranks, FT_CULPRITS);
+    ft_hang_begin(h, FT_VERDICT_UNKNOWN, comm, node);
+    for (const struct ft_hang_find *find = h->finds; find < h->finds + h->nfinds; find++)
+        if (find->at >= 0)
+            ft_hang_accuse(h, find->at, -1);
+        else if (find->peer >= 0)
+            ft_hang_accuse_missing(h, comm, h->members[find->peer]->wait.peer);
+    if (h->draft.nculprits == 0)
+        for (int i = 0; i < missing && i < FT_CULPRITS; i++)
+            ft_hang_accuse_missing(h, comm, ranks[i]);
+    ft_hang_end_unnamed(h);
+}
+
+static void report_finds(struct ft_hang *h, int comm, int node)
+{
+    static const enum ft_verdict_kind kinds[] = {FT_VERDICT_COMM_HANG_LINK,
+                                                 FT_VERDICT_COMM_HANG_SENDER,
+                                                 FT_VERDICT_COMM_HANG_RECEIVER,
+                                                 FT_VERDICT_LIBRARY_STUCK};
+    bool any = false;
+    for (int i = 0; i < h->nfinds; i++)
+        any |= h->finds[i].kind != FT_VERDICT_UNKNOWN;
+    if (!any) {
+        admit_unknown(h, comm, node);
+        return;
+    }
+    for (size_t i = 0; i < FT_ARRAY_LEN(kinds); i++)
+        accuse_finds(h, comm, node, kinds[i]);
+}
+
+static void follow_p2p(struct ft_hang *h, int node)
+{
+    int member = node - h->ncomms, peer = ft_hang_peer(h, member);
+    if (!ft_hang_peer_is_valid(h->members[member]))
+        add_find(h, FT_VERDICT_LIBRARY_STUCK, member, -1);
+    else
+        add_find(h, FT_VERDICT_UNKNOWN, peer, peer < 0 ? member : -1);
+}
+
+void ft_hang_follow(struct ft_hang *h, int node)
+{
+    int comm = ft_hang_comm(h, node);
+    const struct ft_hang_comm *c = &h->comms[comm];
+    h->nfinds = 0;
+    if (ft_hang_is_p2p(h, node))
+        follow_p2p(h, node);
+    else
+        for (int i = c->first; i < c->first + c->count; i++)
+            if (!h->mark[i] && ft_hang_stage(h, i) == FT_STAGE_RUNS)
+                walk_from(h, i, i + 1);
+    report_finds(h, comm, node);
+}
+
+/* ---- circles of operations ------------------------------------------------------------------- */
+
+/* A send or receive in a circle. A rank that is in a collective of the same communicator instead of
+ * taking what is sent to it has left out a receive. */
+static void judge_p2p(struct ft_hang *h, int node)
+{
+    int member = node - h->ncomms, peer = ft_hang_peer(h, member);
+    int collective = h->comm_of[member];
+    if (peer < 0 || judge_wait(h, member, peer) || !h->members[member]->wait.sends)
+        return;
+    const struct ft_snap_member *p = h->members[peer];
+    if (h->nodes[collective].circle == h->nodes[node].circle && p->called > p->done &&
+        !ft_hang_runs_p2p(p))
+        add_find(h, FT_VERDICT_COMM_HANG_RECEIVER, peer, -1);
+}
+
+static void accuse_circle(struct ft_hang *h, const struct ft_hang_turn *nodes, int count)
+{
+    ft_hang_begin(h, FT_VERDICT_DEADLOCK, ft_hang_comm(h, nodes->node), nodes->node);
+    for (int i = 0; i < count; i++) {
+        const struct ft_hang_node *n = &h->nodes[nodes[i].node];
+        for (int e = n->first_edge; e < n->first_edge + n->nedges; e++) {
+            struct ft_hang_node *to = &h->nodes[h->edges[e].to];
+            to->from = nodes[i].node; /* the chain is to go around the circle */
+            to->via = h->edges[e].via;
+            ft_hang_accuse(h, h->edges[e].via, -1);
+        }
+    }
+    ft_hang_end(h);
+}
+
+void ft_hang_judge_circle(struct ft_hang *h, const struct ft_hang_turn *nodes, int count)
+{
+    h->nfinds = 0;
+    for (int i = 0; i < count; i++)
+        if (ft_hang_is_p2p(h, nodes[i].node))
+            judge_p2p(h, nodes[i].node);
+    if (h->nfinds == 0) {
+        accuse_circle(h, nodes, count);
+        return;
+    }
+    report_finds(h, ft_hang_comm(h, nodes->node), nodes->node);
+}
