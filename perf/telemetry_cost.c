@@ -29,7 +29,7 @@ static double round_ns(struct ft_telemetry *t, int comm)
         ft_telemetry_op_state(t, op, FT_OP_QUEUED, FT_OK, start + seq);
         ft_telemetry_op_state(t, op, FT_OP_RUNNING, FT_OK, start + seq);
         for (int i = 0; i < WAITS; i++)
-            ft_telemetry_op_wait(t, op, (struct ft_op_wait){.step = (uint64_t)i, .peer = 1});
+            ft_telemetry_op_wait(t, op, (uint64_t)i, ft_op_wait(0, false, 1));
         ft_telemetry_op_state(t, op, FT_OP_DONE, FT_OK, start + seq);
     }
     return (double)(ft_now_ns(ft_env_real()) - start) / OPS;

@@ -1,3 +1,4 @@
 # tools
 include tools/run.frag
 include tools/info.frag
+include tools/diagnose.frag

@@ -81,6 +81,31 @@ static bool accuse_peer(struct ft_hang *h, int node, enum ft_verdict_kind kind)
     return true;
 }
 
+/* ---- communicators that have failed ---------------------------------------------------------- */
+
+static bool has_given_up(const struct ft_hang *h, int member)
+{
+    const struct ft_snap_member *m = h->members[member];
+    return m->open && m->failed && ft_hang_process(h, member)->state != FT_PROCESS_GONE &&
+           !ft_hang_is_active(h, member, false);
+}
+
+void ft_hang_accuse_failed(struct ft_hang *h)
+{
+    for (int c = 0; c < h->ncomms; c++) {
+        int first = h->comms[c].first, end = first + h->comms[c].count, survivor = first;
+        while (survivor < end && !has_given_up(h, survivor))
+            survivor++;
+        if (survivor == end)
+            continue;
+        ft_hang_begin(h, FT_VERDICT_RANK_DEAD, c, -1);
+        for (int i = first; i < end; i++)
+            if (h->members[i]->open && ft_hang_process(h, i)->state == FT_PROCESS_GONE)
+                ft_hang_accuse(h, i, -1);
+        ft_hang_end(h);
+    }
+}
+
 /* ---- calls that differ ----------------------------------------------------------------------- */
 
 bool ft_hang_member_sig(const struct ft_hang *h, int member, uint64_t *sig)

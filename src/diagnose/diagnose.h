@@ -74,6 +74,17 @@ struct ft_snap_link {
     char transport[18];
 };
 
+/* An operation that has started on a rank. */
+struct ft_snap_op {
+    int member;    /* index into members */
+    int peer;      /* of a send or receive */
+    uint64_t seq;  /* number of the collective; of the message between the two ranks */
+    uint64_t sig;  /* a receive has that of the send */
+    bool receives; /* a receive */
+    bool done;     /* ended without an error */
+    uint64_t called_ns, started_ns, ended_ns; /* ended_ns 0: it runs */
+};
+
 /* A member that the roster of another member names. There may be no file of it. */
 struct ft_snap_seat {
     uint64_t ctx;
@@ -91,7 +102,9 @@ struct ft_snapshot {
     struct ft_snap_link *links;
     struct ft_snap_seat *seats;
     int nengines, nmembers, nlinks, nseats;
-    int unreadable; /* files or hosts that were not understood: their ranks are missing */
+    int unreadable;         /* files or hosts that were not understood: their ranks are missing */
+    struct ft_snap_op *ops; /* [nops] the latest of each member, oldest first */
+    int nops;
 };
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -109,6 +122,7 @@ struct ft_snapshot {
     X(DEADLOCK, "deadlock")                     \
     X(MISMATCH, "mismatch")                     \
     X(LIBRARY_STUCK, "library_stuck")           \
+    X(NONCOMM_SLOW, "noncomm_slow")             \
     X(UNKNOWN, "unknown")
 enum ft_verdict_kind {
 #define X(name, text) FT_VERDICT_##name,
@@ -151,5 +165,10 @@ struct ft_verdict {
  * linear in the size of the snapshot, times the logarithm for sorting. */
 int ft_diagnose_hang(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
                      int capacity);
+
+/* Names ranks that make a job slow which moves: at most `capacity` verdicts, the number is
+ * returned; FT_NOMEM. Only communicators all of whose members are in the snapshot are judged. Cost:
+ * the number of communicators times that of members and operations. */
+int ft_diagnose_slow(const struct ft_snapshot *, struct ft_verdict *verdicts, int capacity);
 
 #endif

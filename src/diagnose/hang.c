@@ -213,6 +213,7 @@ static int analyse(struct ft_hang *h)
             ft_hang_vote(h, c);
     for (int i = 0; i < h->norder; i++)
         ft_hang_prove(h, h->order[i].node);
+    ft_hang_accuse_failed(h);
     for (int i = 0; i < h->norder; i++)
         ft_hang_accuse_loose(h, h->order[i].node, false);
     if (judge_sinks(h))

@@ -1,3 +1,3 @@
 src_libftcore_la_SOURCES += src/telemetry/telemetry.h src/telemetry/format.h \
 	src/telemetry/writer.h src/telemetry/file.c src/telemetry/writer.c src/telemetry/reader.c \
-	src/telemetry/print.c
+	src/telemetry/print.c src/telemetry/snapshot.c

@@ -151,10 +151,9 @@ _Static_assert(sizeof(struct ft_tm_link) == 64, "link row");
 _Static_assert(sizeof(struct ft_tm_event) == 40, "event");
 _Static_assert(FT_TM_BYTES <= 1 << 20, "at most 1 MiB a rank");
 
-/* The parts of `wait`. */
+/* The parts of `wait`; ft_op_wait() makes the lower half. */
 #define FT_TM_PEER_MASK ((1u << 24) - 1)
 #define FT_TM_SENDS (1u << 24)
-#define FT_TM_LANE_SHIFT 25
 #define FT_TM_STEP_SHIFT 32
 
 /* ---- files (file.c): their names and their owners -------------------------------------------- */

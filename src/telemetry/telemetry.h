@@ -57,15 +57,15 @@ uint32_t ft_telemetry_op(struct ft_telemetry *, int comm, uint64_t seq, const st
 /* state: enum ft_op_state */
 void ft_telemetry_op_state(struct ft_telemetry *, uint32_t op, int state, int status,
                            uint64_t now_ns);
-/* Where an operation is: its step, and the rank for which it waits (-1: none), which shall take
- * something (sends) or send something. */
-struct ft_op_wait {
-    uint64_t step;
-    int lane, peer;
-    bool sends;
-};
-/* A few plain stores: the data path calls it. */
-void ft_telemetry_op_wait(struct ft_telemetry *, uint32_t op, struct ft_op_wait);
+/* For whom an operation waits: `peer` (-1: nobody) shall take something (sends), or send something.
+ */
+static inline uint32_t ft_op_wait(int lane, bool sends, int peer)
+{
+    return (uint32_t)(lane & 127) << 25 | (uint32_t)sends << 24 | ((uint32_t)(peer + 1) & 0xffffff);
+}
+/* Records the present step of an operation and its ft_op_wait(). One plain store: the data path
+ * calls it. */
+void ft_telemetry_op_wait(struct ft_telemetry *, uint32_t op, uint64_t step, uint32_t wait);
 
 /* Adds a row for one link: the peer's engine id, its rank in its first communicator, the transport,
  * and the direction. -1: the table is full. */
@@ -132,5 +132,12 @@ const char *ft_op_state_name(int state);
  * is no such file, it belongs to another user, or it is malformed; the sentence says what is
  * wrong. */
 int ft_telemetry_print(FILE *out, int pid);
+
+/* What all telemetry files of this user below a directory tell now; root takes those of all users.
+ * Files that are not understood are counted in `unreadable`. The caller frees it with
+ * ft_snapshot_free(). FT_INVAL: the directory cannot be listed; FT_NOMEM. */
+struct ft_snapshot;
+int ft_snapshot_collect(const char *dir, struct ft_snapshot **out);
+void ft_snapshot_free(struct ft_snapshot *);
 
 #endif

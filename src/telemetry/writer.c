@@ -264,14 +264,11 @@ void ft_telemetry_op_state(struct ft_telemetry *t, uint32_t op, int state, int s
         store64(&c->last_done, r->seq);
 }
 
-void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, struct ft_op_wait wait)
+void ft_telemetry_op_wait(struct ft_telemetry *t, uint32_t op, uint64_t step, uint32_t wait)
 {
     struct ft_tm_op *r = find_op(t, op);
     if (r)
-        store64(&r->wait, ft_min(wait.step, UINT32_MAX) << FT_TM_STEP_SHIFT |
-                              (uint64_t)(wait.lane & 127) << FT_TM_LANE_SHIFT |
-                              (wait.sends ? FT_TM_SENDS : 0) |
-                              ((uint32_t)(wait.peer + 1) & FT_TM_PEER_MASK));
+        store64(&r->wait, ft_min(step, UINT32_MAX) << FT_TM_STEP_SHIFT | wait);
 }
 
 /* ---- links ----------------------------------------------------------------------------------- */

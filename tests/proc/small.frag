@@ -92,4 +92,9 @@ TESTS += tests/proc/verify_test
 tests_proc_verify_test_SOURCES = tests/proc/verify_test.cc
 tests_proc_verify_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_verify_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/diagnose_test
+TESTS += tests/proc/diagnose_test
+tests_proc_diagnose_test_SOURCES = tests/proc/diagnose_test.cc
+tests_proc_diagnose_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_diagnose_test_LDADD = $(proc_ldadd)
 endif

@@ -7,10 +7,11 @@ allowed_for() {
     case $1 in
     base) echo "" ;;
     algo) echo "base" ;;
-    telemetry) echo "base" ;;
-    transport | device | diagnose) echo "base telemetry" ;;
+    diagnose) echo "base" ;;
+    telemetry) echo "base diagnose" ;;
+    transport | device) echo "base telemetry" ;;
     membership | path) echo "base transport telemetry" ;;
-    core) echo "base algo membership transport device path telemetry diagnose" ;;
+    core) echo "base algo membership transport device path telemetry" ;;
     state) echo "base core" ;;
     api) echo "base core" ;;
     nccl) echo "base api" ;;

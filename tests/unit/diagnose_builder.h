@@ -168,7 +168,9 @@ class Job
                             (int)members.size(),
                             (int)links.size(),
                             (int)seats.size(),
-                            unreadable};
+                            unreadable,
+                            nullptr,
+                            0};
         found = ft_diagnose_hang(&snap, patience_ns, verdicts.data(), capacity);
         ASSERT_GE(found, 0);
         verdicts.resize((size_t)std::min(found, capacity));

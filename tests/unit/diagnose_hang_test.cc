@@ -177,6 +177,28 @@ TEST(Process, IsGoneAndOthersHaveGivenUp)
     job.expect({one(FT_VERDICT_NONCOMM_HANG, DP + 1, 0)});
 }
 
+/* Nobody waits for it any more: all communicators with it have failed. */
+TEST(Process, IsGoneAndOthersHaveNotGoneOn)
+{
+    Job job = ring();
+    job.process(WORLD, 3).state = FT_PROCESS_GONE;
+    for (int r = 0; r < 4; r++)
+        job.of(WORLD, r).running_seq = job.of(WORLD, r).running_sig = 0;
+    for (int r = 0; r < 3; r++) {
+        job.of(WORLD, r).failed = true;
+        job.of(WORLD, r).status = FT_PEER;
+    }
+    job.expect({{FT_VERDICT_RANK_DEAD, {{WORLD, 3, -1}}}});
+    EXPECT_NE(std::string(job.verdicts[0].sentence).find("has died, which failed"),
+              std::string::npos)
+        << job.verdicts[0].sentence;
+    /* They have made another one, and go on. */
+    job.comm(WORLD + 7, "again", {0, 1, 2});
+    for (int r = 0; r < 3; r++)
+        job.of(WORLD + 7, r).progress_ns = ago(0.1);
+    job.expect({});
+}
+
 /* ---- calls ----------------------------------------------------------------------------------- */
 
 TEST(Call, IsNotMade)

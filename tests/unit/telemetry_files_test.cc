@@ -35,7 +35,7 @@ pid_t spawn(const std::function<struct ft_telemetry *()> &open, struct ft_coll c
         int comm = ft_telemetry_comm_open(t, 1, 1, 4, 2, "job");
         uint32_t op = ft_telemetry_op(t, comm, 9, &c, "ring", {0, 1});
         ft_telemetry_op_state(t, op, FT_OP_RUNNING, FT_OK, 2);
-        ft_telemetry_op_wait(t, op, {7, 0, 3, false});
+        ft_telemetry_op_wait(t, op, 7, ft_op_wait(0, false, 3));
         if (!t || write(pipe_fd[1], "x", 1) != 1)
             _exit(1);
         then(t);

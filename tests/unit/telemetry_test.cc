@@ -136,7 +136,7 @@ TEST_F(Telemetry, RoundTrip)
     ft_telemetry_op_state(t, a, FT_OP_DONE, FT_OK, 150);
     uint32_t b = ft_telemetry_op(t, comm, 2, &c, "a-name-longer-than-the-field-holds", {0, 200});
     ft_telemetry_op_state(t, b, FT_OP_RUNNING, FT_OK, 210);
-    ft_telemetry_op_wait(t, b, {42, 3, 4, true});
+    ft_telemetry_op_wait(t, b, 42, ft_op_wait(3, true, 4));
     uint32_t d = ft_telemetry_op(t, comm, 3, &c, nullptr, {0, 220});
     ft_telemetry_op_state(t, d, FT_OP_SKIPPED, FT_SKIPPED, 230);
     int link = ft_telemetry_link_open(t, 0x99, 4, "shm", true);
@@ -268,7 +268,7 @@ TEST_F(Telemetry, RingWrapsAroundRunningOperations)
     for (uint64_t seq = 3; seq <= last; seq++)
         ft_telemetry_op(t, comm, seq, &c, "x", {0, seq});
     ft_telemetry_op_state(t, old, FT_OP_FAILED, FT_PEER, 9);
-    ft_telemetry_op_wait(t, stuck, {6, 0, 1, false});
+    ft_telemetry_op_wait(t, stuck, 6, ft_op_wait(0, false, 1));
     Image image = load(ft_telemetry_path(t));
     std::map<uint64_t, const ft_tm_op *> seen;
     for (const ft_tm_op &r : image->file.op) {
@@ -341,7 +341,7 @@ TEST_F(Telemetry, EveryCallAcceptsNoFile)
     ft_telemetry_comm_close(nullptr, 0);
     uint32_t op = ft_telemetry_op(nullptr, 0, 1, &c, "x", {0, 1});
     ft_telemetry_op_state(nullptr, op, FT_OP_DONE, FT_OK, 1);
-    ft_telemetry_op_wait(nullptr, op, {1, 0, 1, false});
+    ft_telemetry_op_wait(nullptr, op, 1, ft_op_wait(0, false, 1));
     EXPECT_EQ(ft_telemetry_link_open(nullptr, 1, 1, "x", true), -1);
     ft_telemetry_link_count(nullptr, 0, 1, 1, 1, 1);
     ft_telemetry_link_close(nullptr, 0);

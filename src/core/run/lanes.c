@@ -91,11 +91,9 @@ static void advance_lane(struct ft_comm *comm, struct ft_lane *lane)
             lane->sealed = lane->expects = false;
             lane->phase = FT_LANE_EXCHANGE;
             if (comm->engine->telemetry && !comm->fast->loaded)
-                ft_telemetry_op_wait(
-                    comm->engine->telemetry, op->record,
-                    (struct ft_op_wait){.step = lane->index,
-                                        .lane = number,
-                                        .peer = lane->step->nrecv ? lane->step->recv_from[0] : -1});
+                ft_telemetry_op_wait(comm->engine->telemetry, op->record, lane->index,
+                                     ft_op_wait(number, false,
+                                                lane->step->nrecv ? lane->step->recv_from[0] : -1));
             return;
         }
         struct ft_op *next = op->next;

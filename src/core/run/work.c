@@ -430,8 +430,8 @@ static void record_wait(struct ft_comm *comm, uint64_t ns)
     if (peer)
         *(wait.sends ? &peer->tx_time.wait_ns : &peer->rx_time.wait_ns) += ns;
     if (comm->engine->telemetry && wait.op)
-        ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record,
-                             (struct ft_op_wait){wait.step, wait.lane, wait.rank, wait.sends});
+        ft_telemetry_op_wait(comm->engine->telemetry, wait.op->record, wait.step,
+                             ft_op_wait(wait.lane, wait.sends, wait.rank));
 }
 
 static void note_progress(struct ft_comm *comm, uint64_t now_ns)

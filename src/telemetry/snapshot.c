@@ -1,0 +1,357 @@
+/*
+ * Makes a snapshot for the diagnosis of the telemetry files of this host. A file whose rank is
+ * stopped or dead tells as much as that of one that runs. What cannot be read is counted, and the
+ * diagnosis then knows that ranks are missing.
+ */
+#include "diagnose/diagnose.h"
+#include "format.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define OPS_KEPT 256 /* operations of a member */
+
+/* A list that grows. Once memory ran out, it takes no more. */
+struct list {
+    void *rows;
+    size_t row_bytes;
+    int n, capacity;
+};
+
+struct collection {
+    struct list engines, members, links, seats, ops; /* these follow each other */
+    int unreadable;
+    bool no_memory;
+};
+
+static void *list_add(struct collection *c, struct list *list)
+{
+    if (list->n == list->capacity) {
+        int capacity = list->capacity ? 2 * list->capacity : 64;
+        void *grown = realloc(list->rows, (size_t)capacity * list->row_bytes);
+        if (!grown) {
+            c->no_memory = true;
+            return NULL;
+        }
+        list->rows = grown;
+        list->capacity = capacity;
+    }
+    void *row = (char *)list->rows + (size_t)list->n++ * list->row_bytes;
+    memset(row, 0, list->row_bytes);
+    return row;
+}
+
+/* ---- processes ------------------------------------------------------------------------------- */
+
+static enum ft_process_state state_of(const struct ft_tm_header *h, char *letter)
+{
+    uint64_t start;
+    if (h->pid_ns == 0 || h->pid_ns != ft_tm_pid_ns())
+        return FT_PROCESS_UNKNOWN;
+    if (!ft_tm_process((int)h->pid, letter, &start) || start != h->pid_start)
+        return FT_PROCESS_GONE;
+    if (*letter == 'Z' || *letter == 'X')
+        return FT_PROCESS_GONE;
+    return *letter == 'T' || *letter == 't' ? FT_PROCESS_STOPPED : FT_PROCESS_RUNS;
+}
+
+/* What the main thread does in the kernel: a name such as hrtimer_nanosleep; "" if it runs. */
+static void read_wchan(uint32_t pid, char *text, size_t size)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%u/wchan", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? 0 : read(fd, text, size - 1);
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    if (!strcmp(text, "0"))
+        text[0] = '\0';
+}
+
+static void describe(struct ft_snap_engine *engine, char letter)
+{
+    char where[64];
+    read_wchan((uint32_t)engine->pid, where, sizeof where);
+    const char *verb = letter == 'D'                         ? "sleeps uninterruptibly in"
+                       : engine->state == FT_PROCESS_STOPPED ? "is stopped in"
+                       : letter == 'S' || engine->state == 0 ? "sleeps in"
+                                                             : "runs in";
+    if (engine->state == FT_PROCESS_RUNS && letter == 'R')
+        snprintf(engine->doing, sizeof engine->doing, "runs");
+    else if (engine->state == FT_PROCESS_RUNS || engine->state == FT_PROCESS_STOPPED)
+        snprintf(engine->doing, sizeof engine->doing, "%s %s", verb, *where ? where : "the kernel");
+}
+
+static int add_engine(struct collection *c, const struct ft_tm_header *h)
+{
+    struct ft_snap_engine *engine = list_add(c, &c->engines);
+    char letter = '?';
+    if (!engine)
+        return -1;
+    engine->id = h->engine;
+    engine->host = h->host;
+    engine->pid = (int)h->pid;
+    engine->state = state_of(h, &letter);
+    memcpy(engine->hostname, h->hostname, sizeof engine->hostname);
+    memcpy(engine->program, h->program, sizeof engine->program);
+    describe(engine, letter);
+    return c->engines.n - 1;
+}
+
+/* ---- communicators --------------------------------------------------------------------------- */
+
+static uint64_t signature(const struct ft_tm_op *r)
+{
+    struct ft_coll coll = {.kind = (enum ft_kind)r->kind,
+                           .type = (enum ft_type)r->type,
+                           .red = (enum ft_red)r->red,
+                           .root = r->root,
+                           .count = r->count};
+    return r->kind < FT_KINDS ? ft_sig(&coll) : 0;
+}
+
+static void count_calls(const struct ft_tm_comm *row, struct ft_snap_member *m)
+{
+    m->called = m->started = m->done = row->before;
+    for (int kind = 0; kind < FT_KINDS; kind++) {
+        bool collective = ft_kind_is_collective((enum ft_kind)kind),
+             p2p = kind == FT_SEND || kind == FT_RECV;
+        if (!collective && !p2p)
+            continue;
+        *(p2p ? &m->p2p_called : &m->called) += row->queued[kind] + row->at_once[kind];
+        *(p2p ? &m->p2p_started : &m->started) += row->begun[kind] + row->at_once[kind];
+        *(p2p ? &m->p2p_done : &m->done) += row->done[kind];
+    }
+    /* After a change of epoch the queue holds calls that this row has not counted. */
+    m->called = ft_max(m->called, m->started);
+    m->p2p_called = ft_max(m->p2p_called, m->p2p_started);
+}
+
+static void note_running(const struct ft_tm_op *r, struct ft_snap_member *m)
+{
+    m->running_sig = signature(r);
+    m->running_seq = r->kind < FT_KINDS && ft_kind_is_collective((enum ft_kind)r->kind) ? r->seq
+                                                                                        : 0;
+    m->running_since_ns = r->time_ns[FT_TM_STARTED];
+    m->wait.step = r->wait >> FT_TM_STEP_SHIFT;
+    m->wait.sends = r->wait & FT_TM_SENDS;
+    m->wait.peer = (int)(r->wait & FT_TM_PEER_MASK) - 1;
+}
+
+static void add_op(struct collection *c, const struct ft_tm_op *r)
+{
+    struct ft_snap_op *op = list_add(c, &c->ops);
+    if (op)
+        *op = (struct ft_snap_op){.member = c->members.n - 1,
+                                  .peer = r->root,
+                                  .seq = r->seq,
+                                  .sig = signature(r),
+                                  .receives = r->kind == FT_RECV,
+                                  .done = r->state == FT_OP_DONE,
+                                  .called_ns = r->time_ns[FT_TM_CREATED],
+                                  .started_ns = r->time_ns[FT_TM_STARTED],
+                                  .ended_ns = r->time_ns[FT_TM_ENDED]};
+}
+
+static int by_start(const void *a, const void *b)
+{
+    const struct ft_snap_op *x = a, *y = b;
+    return x->started_ns < y->started_ns ? -1 : x->started_ns > y->started_ns;
+}
+
+/* Leaves the latest operations of the member that was added last. */
+static void trim_ops(struct collection *c, int first)
+{
+    struct ft_snap_op *ops = c->ops.rows;
+    int n = c->ops.n - first;
+    if (n == 0)
+        return;
+    qsort(ops + first, (size_t)n, sizeof *ops, by_start);
+    if (n > OPS_KEPT)
+        memmove(ops + first, ops + c->ops.n - OPS_KEPT, OPS_KEPT * sizeof *ops);
+    c->ops.n = first + (int)ft_min(n, OPS_KEPT);
+}
+
+/* The operations of the row: the first that runs, and the latest of all, unless a later call waits
+ * in a queue. */
+static void look_at_ops(struct collection *c, const struct ft_image *image, int row,
+                        struct ft_snap_member *m)
+{
+    uint64_t first = UINT64_MAX;
+    int ops = c->ops.n;
+    for (int i = 0; i < FT_TM_OPS; i++) {
+        const struct ft_tm_op *r = &image->file.op[i];
+        if (r->serial == 0 || image->op_torn[i] || r->comm != row || r->ctx != m->ctx)
+            continue;
+        bool runs = r->state == FT_OP_RUNNING || r->state == FT_OP_DRAINING;
+        if (runs && r->serial < first) {
+            first = r->serial;
+            note_running(r, m);
+        }
+        if (r->time_ns[FT_TM_CREATED] > m->last.called_ns)
+            m->last = (struct ft_snap_call){.sig = signature(r),
+                                            .called_ns = r->time_ns[FT_TM_CREATED]};
+        if (r->kind <= FT_RECV && r->time_ns[FT_TM_STARTED])
+            add_op(c, r);
+    }
+    trim_ops(c, ops);
+}
+
+static void add_member(struct collection *c, const struct ft_image *image, int row, int engine)
+{
+    const struct ft_tm_comm *from = &image->file.comm[row];
+    struct ft_snap_member *m = list_add(c, &c->members);
+    if (!m)
+        return;
+    m->ctx = from->ctx;
+    m->engine = engine;
+    m->rank = from->rank;
+    m->nranks = from->nranks;
+    memcpy(m->name, from->name, sizeof m->name);
+    m->open = from->state == FT_TM_OPEN;
+    m->failed = from->phase == FT_COMM_FAILED;
+    m->status = from->status;
+    m->progress_ns = from->progress_ns;
+    m->wait.peer = -1;
+    m->last = (struct ft_snap_call){.sig = from->call_sig,
+                                    .called_ns = from->call_ns,
+                                    .site = from->call_site,
+                                    .tid = from->call_tid};
+    count_calls(from, m);
+    look_at_ops(c, image, row, m);
+}
+
+static void add_seats(struct collection *c, const struct ft_image *image,
+                      const struct ft_tm_comm *row)
+{
+    for (uint32_t i = 0; i < row->seats && i < FT_TM_SEATS; i++) {
+        const struct ft_tm_seat *from = &image->file.seat[(row->seat + i) % FT_TM_SEATS];
+        struct ft_snap_seat *seat = from->ctx == row->ctx ? list_add(c, &c->seats) : NULL;
+        if (seat)
+            *seat = (struct ft_snap_seat){
+                .ctx = from->ctx, .rank = from->rank, .engine = from->engine, .host = from->host};
+    }
+}
+
+static void add_comms(struct collection *c, const struct ft_image *image, int engine)
+{
+    for (int i = 0; i < FT_TM_COMMS; i++) {
+        const struct ft_tm_comm *row = &image->file.comm[i];
+        bool used = row->state == FT_TM_OPEN || row->state == FT_TM_CLOSED;
+        if (image->comm_torn[i] || !used)
+            continue;
+        add_member(c, image, i, engine);
+        if (row->state == FT_TM_OPEN)
+            add_seats(c, image, row);
+    }
+}
+
+static void add_links(struct collection *c, const struct ft_image *image, int engine)
+{
+    for (int i = 0; i < FT_TM_LINKS; i++) {
+        const struct ft_tm_link *from = &image->file.link[i];
+        if (from->state != FT_TM_OPEN)
+            continue;
+        struct ft_snap_link *link = list_add(c, &c->links);
+        if (!link)
+            return;
+        *link = (struct ft_snap_link){.engine = engine,
+                                      .peer = from->peer,
+                                      .sender = from->sender,
+                                      .open = true,
+                                      .messages = from->messages,
+                                      .bytes = from->bytes};
+        memcpy(link->transport, from->transport, sizeof link->transport);
+    }
+}
+
+/* ---- a host ---------------------------------------------------------------------------------- */
+
+static void add_file(struct collection *c, const char *path)
+{
+    struct ft_image *image;
+    if (ft_image_load(path, &image) != FT_OK) {
+        c->unreadable++;
+        return;
+    }
+    int engine = add_engine(c, &image->file.header);
+    if (engine >= 0) {
+        add_comms(c, image, engine);
+        add_links(c, image, engine);
+    }
+    ft_image_free(image);
+}
+
+static void add_files(struct collection *c, DIR *list, const char *dir)
+{
+    for (struct dirent *entry; (entry = readdir(list));) {
+        struct ft_tm_name name;
+        if (!ft_tm_name_parse(entry->d_name, &name))
+            continue;
+        if (geteuid() != 0 && name.uid != geteuid())
+            continue;
+        char path[320];
+        snprintf(path, sizeof path, "%.240s/%.64s", dir, entry->d_name);
+        add_file(c, path);
+    }
+}
+
+/* The snapshot takes over what was collected. NULL: no memory. */
+static struct ft_snapshot *finish(struct collection *c)
+{
+    struct ft_snapshot *s = calloc(1, sizeof *s);
+    if (s)
+        *s = (struct ft_snapshot){.now_ns = ft_now_ns(ft_env_real()),
+                                  .engines = c->engines.rows,
+                                  .members = c->members.rows,
+                                  .links = c->links.rows,
+                                  .seats = c->seats.rows,
+                                  .ops = c->ops.rows,
+                                  .nengines = c->engines.n,
+                                  .nmembers = c->members.n,
+                                  .nlinks = c->links.n,
+                                  .nseats = c->seats.n,
+                                  .nops = c->ops.n,
+                                  .unreadable = c->unreadable};
+    if (!s || c->no_memory) {
+        for (struct list *list = &c->engines; list <= &c->ops; list++)
+            free(list->rows);
+        free(s);
+        return NULL;
+    }
+    return s;
+}
+
+int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
+{
+    struct collection c = {.engines = {.row_bytes = sizeof(struct ft_snap_engine)},
+                           .members = {.row_bytes = sizeof(struct ft_snap_member)},
+                           .links = {.row_bytes = sizeof(struct ft_snap_link)},
+                           .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
+                           .ops = {.row_bytes = sizeof(struct ft_snap_op)}};
+    DIR *list = opendir(dir);
+    if (!list)
+        return ft_fail(FT_INVAL, "cannot list %s: %s", dir, strerror(errno));
+    add_files(&c, list, dir);
+    closedir(list);
+    *out = finish(&c);
+    return *out ? FT_OK
+                : ft_fail(FT_NOMEM, "no memory for the telemetry of %d processes", c.engines.n);
+}
+
+void ft_snapshot_free(struct ft_snapshot *s)
+{
+    if (!s)
+        return;
+    free(s->engines);
+    free(s->members);
+    free(s->links);
+    free(s->seats);
+    free(s->ops);
+    free(s);
+}

@@ -1,0 +1,271 @@
+/*
+ * Property: ftccl-diagnose names the rank for which a job waits, and why, from outside and without
+ * the help of any rank; of a healthy job it says so. Method: jobs of processes in which one rank
+ * does something else than the others, or is stopped or killed; the tool is asked until it has a
+ * verdict.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <climits>
+#include <memory>
+#include <regex>
+#include <thread>
+
+#include "tests/proc/proc.h"
+
+namespace
+{
+
+constexpr int kRanks = 4;
+
+void wait_for_ever()
+{
+    char byte;
+    while (read(STDIN_FILENO, &byte, 1) > 0) {}
+    _exit(0);
+}
+
+struct Rank {
+    int rank, n;
+    ftcclComm_t comm = nullptr, other = nullptr;
+    ftcclStream_t stream = nullptr;
+
+    explicit Rank(const std::vector<std::string> &arguments)
+        : rank(std::stoi(arguments[2])), n(std::stoi(arguments[1]))
+    {
+        if (ftcclStreamCreate(&stream) != ftcclSuccess ||
+            ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess ||
+            ftcclCommSplit(comm, 0, rank, &other, nullptr) != ftcclSuccess)
+            _exit(1);
+    }
+    void reduce(ftcclComm_t on, size_t count = 1)
+    {
+        std::vector<float> data(count);
+        bool good = ftcclAllReduce(data.data(), data.data(), count, ftcclFloat, ftcclSum, on,
+                                   stream) == ftcclSuccess &&
+                    ftcclStreamSynchronize(stream) == ftcclSuccess;
+        if (!good)
+            wait_for_ever();
+    }
+};
+
+void do_sleep(Rank &)
+{
+    for (;;)
+        sleep(1000);
+}
+
+void do_spin(Rank &)
+{
+    for (volatile int i = 0;; i++) {}
+}
+
+void do_read(Rank &)
+{
+    wait_for_ever();
+}
+
+void do_leave(Rank &me)
+{
+    ftcclCommDestroy(me.other);
+    ftcclCommDestroy(me.comm);
+    wait_for_ever();
+}
+
+/* It is in a call of the other communicator, in which nobody is. */
+void do_cross(Rank &me)
+{
+    me.reduce(me.other);
+}
+
+/* The rank before it sends, and it does not receive. */
+void do_not_receive(Rank &)
+{
+    wait_for_ever();
+}
+
+const std::map<std::string, void (*)(Rank &)> kFaults = {
+    {"sleep", do_sleep}, {"spin", do_spin},   {"read", do_read},
+    {"leave", do_leave}, {"cross", do_cross}, {"not_receive", do_not_receive}};
+
+void send_to(Rank &me, int peer)
+{
+    std::vector<char> data(64 << 20);
+    if (ftcclSend(data.data(), data.size(), ftcclInt8, peer, me.comm, me.stream) == ftcclSuccess)
+        ftcclStreamSynchronize(me.stream);
+    wait_for_ever();
+}
+
+/* worker ID NRANKS RANK FAULT VICTIM COUNT: the victim does what the fault says instead of its 20th
+ * call. "none": nobody does; "idle": all wait without a call. */
+CHILD(worker)
+{
+    Rank me(arguments);
+    const std::string &fault = arguments[3];
+    int victim = std::stoi(arguments[4]);
+    size_t count = std::stoul(arguments[5]);
+    for (int i = 0; i < 20; i++)
+        me.reduce(me.comm, count);
+    printf("running\n");
+    if (fault == "idle")
+        wait_for_ever();
+    if (me.rank == victim && kFaults.count(fault))
+        kFaults.at(fault)(me);
+    if (fault == "not_receive" && me.rank == victim - 1)
+        send_to(me, victim);
+    if (fault == "not_receive")
+        wait_for_ever();
+    for (;;)
+        me.reduce(me.comm, count);
+}
+
+struct Said {
+    int status;
+    std::string text;
+};
+
+Said diagnose(const std::string &options)
+{
+    Said said = {-1, ""};
+    FILE *pipe = popen(("./tools/ftccl-diagnose " + options + " 2>&1").c_str(), "r");
+    char line[1024];
+    while (pipe && fgets(line, sizeof line, pipe))
+        said.text += line;
+    int status = pipe ? pclose(pipe) : -1;
+    said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return said;
+}
+
+struct Job {
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    Job(const std::string &fault, int victim, const std::string &transport, size_t count = 1)
+    {
+        ftcclUniqueId id;
+        EXPECT_OK(ftcclGetUniqueId(&id));
+        for (int r = 0; r < kRanks; r++)
+            rank.push_back(std::make_unique<proc::Child>(
+                "worker",
+                std::vector<std::string>{proc::hex(id), std::to_string(kRanks), std::to_string(r),
+                                         fault, std::to_string(victim), std::to_string(count)},
+                std::map<std::string, std::string>{{"FTCCL_TRANSPORTS", transport}}));
+        for (auto &child : rank)
+            EXPECT_EQ(child->line(60), "running");
+    }
+    pid_t pid(int r) const
+    {
+        return rank[static_cast<size_t>(r)]->pid();
+    }
+    Said ask(const std::string &more = "--after 0.5") const
+    {
+        return diagnose("--pid " + std::to_string(pid(0)) + " " + more);
+    }
+    /* The first answer other than healthy. */
+    Said verdict() const
+    {
+        double end = proc::now() + 30;
+        Said said = ask();
+        while (said.status == 0 && proc::now() < end) {
+            usleep(50000);
+            said = ask();
+        }
+        return said;
+    }
+};
+
+void expect_verdict(const Said &said, const std::string &kind, const Job &job, int victim)
+{
+    std::string start = kind + ": rank " + std::to_string(victim) + " (pid " +
+                        std::to_string(job.pid(victim)) + " ";
+    EXPECT_EQ(said.status, 1) << said.text;
+    EXPECT_EQ(said.text.substr(0, start.size()), start) << said.text;
+    EXPECT_EQ(said.text.find('\n'), said.text.size() - 1) << "one verdict: " << said.text;
+}
+
+class Diagnose : public testing::TestWithParam<const char *>
+{
+};
+
+TEST_P(Diagnose, ARankThatDoesNotCall)
+{
+    for (const char *fault : {"sleep", "spin", "read"}) {
+        Job job(fault, 2, GetParam());
+        expect_verdict(job.verdict(), "noncomm_hang", job, 2);
+    }
+}
+
+TEST_P(Diagnose, AStoppedRankBetweenCallsAndInsideOne)
+{
+    for (const char *fault : {"sleep", "none"}) {
+        Job job(fault, 1, GetParam(), 1 << 16);
+        job.rank[1]->signal(SIGSTOP);
+        expect_verdict(job.verdict(), "rank_stopped", job, 1);
+    }
+}
+
+TEST_P(Diagnose, AKilledRank)
+{
+    Job job("none", -1, GetParam());
+    job.rank[3]->signal(SIGKILL);
+    expect_verdict(job.verdict(), "rank_dead", job, 3);
+}
+
+TEST_P(Diagnose, TwoCommunicatorsInOppositeOrder)
+{
+    Job job("cross", 2, GetParam());
+    Said said = job.verdict();
+    EXPECT_EQ(said.status, 1) << said.text;
+    EXPECT_EQ(said.text.rfind("deadlock: ", 0), 0u) << said.text;
+}
+
+TEST_P(Diagnose, AMessageThatIsNotReceived)
+{
+    Job job("not_receive", 2, GetParam());
+    expect_verdict(job.verdict(), "comm_hang_receiver", job, 2);
+}
+
+TEST_P(Diagnose, AJobThatGoesOnOrRestsIsHealthy)
+{
+    for (const char *what : {"none", "idle"}) {
+        Job job(what, -1, GetParam());
+        for (int i = 0; i < 10; i++) {
+            Said said = job.ask("--after 5");
+            EXPECT_EQ(said.status, 0) << what << ": " << said.text;
+            usleep(100000);
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Transports, Diagnose, testing::Values("shm", "tcp"));
+
+TEST(DiagnoseTool, ExplainsAndRefuses)
+{
+    Job job("read", 1, "shm");
+    job.verdict();
+    Said said = job.ask("--after 0.5 --explain");
+    EXPECT_NE(said.text.find("\n  "), std::string::npos) << said.text;
+    EXPECT_EQ(diagnose("--after x").status, 2);
+    EXPECT_EQ(diagnose("--pid 0").status, 2);
+    EXPECT_EQ(diagnose("nonsense").status, 2);
+    EXPECT_EQ(diagnose("--help").status, 0);
+    Said nobody = diagnose("--pid 1");
+    EXPECT_EQ(nobody.status, 2);
+    EXPECT_NE(nobody.text.find("cannot tell: "), std::string::npos) << nobody.text;
+    EXPECT_EQ(diagnose("--dir /nonexistent").status, 2);
+}
+
+TEST(DiagnoseTool, TellsJson)
+{
+    Job job("read", 1, "shm");
+    job.verdict();
+    Said said = job.ask("--after 0.5 --json");
+    if (said.text.find("built without jansson") != std::string::npos)
+        GTEST_SKIP() << "built without jansson";
+    EXPECT_EQ(said.status, 1);
+    for (const char *part :
+         {"{\"version\":1,", "\"kind\":\"noncomm_hang\"", "\"rank\":1", "\"healthy\":false"})
+        EXPECT_NE(said.text.find(part), std::string::npos) << part << " in " << said.text;
+}
+
+} // namespace

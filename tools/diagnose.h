@@ -1,0 +1,33 @@
+/*
+ * What ftccl-diagnose found, and how it is printed.
+ */
+#ifndef FT_TOOLS_DIAGNOSE_H
+#define FT_TOOLS_DIAGNOSE_H
+
+#include "diagnose/diagnose.h"
+
+#define FT_VERDICT_VERSION 1 /* of the JSON */
+
+struct report {
+    struct ft_verdict *verdicts;
+    int found;         /* verdicts */
+    int engines;       /* processes that were looked at */
+    int unreadable;    /* files that were not understood */
+    double after_s;    /* waits shorter than this are no hang */
+    char trouble[320]; /* why it cannot tell; "": it can */
+};
+
+/* Leaves the job of process `pid` in the snapshot: its members and links. Returns the number of its
+ * processes, -1: no memory. */
+int keep_job(struct ft_snapshot *, int pid);
+
+/* Writes DIR/ftccl_trace_rank_N for every rank of the largest communicator, and makes DIR. Returns
+ * a status, with a sentence. */
+int write_flight_records(const struct ft_snapshot *, const char *dir);
+
+void print_text(FILE *out, const struct report *, bool explain);
+bool has_json(void);
+/* one object on one line; docs/diagnosis.md describes it */
+void print_json(FILE *out, const struct report *);
+
+#endif

@@ -1,0 +1,224 @@
+/*
+ * ftccl-diagnose: says for whom a job waits, from the telemetry of the ranks on this machine. No
+ * rank has to help, so stopped and killed ones are seen, too. Exit status: 0 nothing is wrong, 1
+ * something is, 2 it cannot tell.
+ */
+#include "diagnose.h"
+
+#include "telemetry/telemetry.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define MOST_VERDICTS 16
+
+struct request {
+    const char *dir, *flight_dir;
+    double after_s;
+    double watch_s; /* 0: once */
+    int pid;        /* of a process of the job; 0: all jobs */
+    bool json, explain;
+};
+
+static const char help[] =
+    "usage: ftccl-diagnose [OPTION]...\n"
+    "Says for whom the jobs on this machine wait, from the telemetry of their ranks. No rank has "
+    "to\n"
+    "help. Exit status: 0 nothing is wrong, 1 something is, 2 it cannot tell.\n"
+    "      --after SECONDS    waits shorter than this are no hang (default 5)\n"
+    "      --pid N            only the job of process N: those that share communicators with it\n"
+    "      --explain          how the verdict came about\n"
+    "      --json             as JSON\n"
+    "      --watch[=SECONDS]  again and again, every so many seconds (default 1), until a signal;\n"
+    "                         prints when the verdict changes\n"
+    "      --dump-fr DIR      also write what each rank called as a dump of PyTorch's flight "
+    "recorder,\n"
+    "                         DIR/ftccl_trace_rank_N; torchfrtrace DIR -p ftccl_trace_rank_ reads\n"
+    "                         them\n"
+    "      --dir DIR          telemetry files in DIR instead of /dev/shm\n"
+    "  -h, --help             this text\n";
+
+enum { OPT_AFTER = 256, OPT_EXPLAIN, OPT_JSON, OPT_WATCH, OPT_DIR, OPT_PID, OPT_DUMP_FR };
+
+static const struct option options[] = {
+    {"after", required_argument, NULL, OPT_AFTER},
+    {"explain", no_argument, NULL, OPT_EXPLAIN},
+    {"json", no_argument, NULL, OPT_JSON},
+    {"watch", optional_argument, NULL, OPT_WATCH},
+    {"dir", required_argument, NULL, OPT_DIR},
+    {"help", no_argument, NULL, 'h'},
+    {"pid", required_argument, NULL, OPT_PID},
+    {"dump-fr", required_argument, NULL, OPT_DUMP_FR},
+    {NULL, 0, NULL, 0},
+};
+
+/* ---- one look -------------------------------------------------------------------------------- */
+
+static struct report look(const struct request *request, struct ft_verdict *verdicts)
+{
+    struct report report = {.verdicts = verdicts, .after_s = request->after_s};
+    struct ft_snapshot *snapshot = NULL;
+    if (ft_snapshot_collect(request->dir, &snapshot) != FT_OK) {
+        snprintf(report.trouble, sizeof report.trouble, "%.200s", ft_fail_text());
+        return report;
+    }
+    report.engines = request->pid ? keep_job(snapshot, request->pid) : snapshot->nengines;
+    report.unreadable = snapshot->unreadable;
+    report.found = report.engines < 0
+                       ? -1
+                       : ft_diagnose_hang(snapshot, (uint64_t)(request->after_s * 1e9), verdicts,
+                                          MOST_VERDICTS);
+    if (report.found < 0)
+        snprintf(report.trouble, sizeof report.trouble, "no memory for the analysis");
+    else if (report.engines == 0 && snapshot->unreadable == 0)
+        snprintf(report.trouble, sizeof report.trouble,
+                 "there is no telemetry of %s in %.200s: it has ended, it belongs to another user, "
+                 "or FTCCL_TELEMETRY=0",
+                 request->pid ? "that process" : "a rank", request->dir);
+    else if (report.found == 0 && snapshot->unreadable > 0)
+        snprintf(report.trouble, sizeof report.trouble,
+                 "%d telemetry files cannot be read; nothing is wrong with the others",
+                 snapshot->unreadable);
+    if (report.found > MOST_VERDICTS)
+        report.found = MOST_VERDICTS;
+    if (request->flight_dir && write_flight_records(snapshot, request->flight_dir) != FT_OK)
+        snprintf(report.trouble, sizeof report.trouble, "%.300s", ft_fail_text());
+    ft_snapshot_free(snapshot);
+    return report;
+}
+
+static int status_of(const struct report *report)
+{
+    bool unknown = report->trouble[0] != '\0';
+    for (int i = 0; i < report->found; i++) {
+        if (report->verdicts[i].kind != FT_VERDICT_UNKNOWN)
+            return 1;
+        unknown = true;
+    }
+    return unknown ? 2 : 0;
+}
+
+static void show(const struct request *request, const struct report *report)
+{
+    if (request->json)
+        print_json(stdout, report);
+    else
+        print_text(stdout, report, request->explain);
+    fflush(stdout);
+}
+
+/* ---- watching -------------------------------------------------------------------------------- */
+
+static bool is_same(const struct report *a, const struct report *b)
+{
+    if (a->found != b->found || !a->trouble[0] != !b->trouble[0])
+        return false;
+    for (int i = 0; i < a->found; i++) {
+        const struct ft_verdict *x = &a->verdicts[i], *y = &b->verdicts[i];
+        if (x->kind != y->kind || x->ctx != y->ctx || x->seq != y->seq ||
+            x->nculprits != y->nculprits || x->culprits[0].rank != y->culprits[0].rank)
+            return false;
+    }
+    return true;
+}
+
+static int watch(const struct request *request)
+{
+    static struct ft_verdict verdicts[2][MOST_VERDICTS];
+    struct report last = {.found = -1};
+    struct timespec pause = {.tv_sec = (time_t)request->watch_s,
+                             .tv_nsec = (long)(fmod(request->watch_s, 1) * 1e9)};
+    for (int i = 0;; i = !i) {
+        struct report report = look(request, verdicts[i]);
+        if (last.found < 0 || !is_same(&report, &last))
+            show(request, &report);
+        if (ferror(stdout))
+            return 2;
+        last = report;
+        nanosleep(&pause, NULL);
+    }
+}
+
+/* ---- the command line ------------------------------------------------------------------------ */
+
+/* Returns false, with a sentence, unless the text is a number of seconds from `least` on. */
+static bool take_seconds(const char *name, const char *text, double least, double *out)
+{
+    char *end;
+    errno = 0;
+    *out = strtod(text, &end);
+    if (*text && !*end && !errno && *out >= least && *out <= 86400)
+        return true;
+    fprintf(stderr, "ftccl-diagnose: --%s: %s is not a number of seconds from %g to 86400\n", name,
+            text, least);
+    return false;
+}
+
+/* Returns -1 to go on, or the exit status. */
+static int take_options(int argc, char **argv, struct request *request)
+{
+    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
+        bool good = true;
+        switch (c) {
+        case OPT_AFTER:
+            good = take_seconds("after", optarg, 0, &request->after_s);
+            break;
+        case OPT_WATCH:
+            request->watch_s = 1;
+            good = !optarg || take_seconds("watch", optarg, 0.01, &request->watch_s);
+            break;
+        case OPT_EXPLAIN:
+            request->explain = true;
+            break;
+        case OPT_JSON:
+            request->json = true;
+            break;
+        case OPT_DIR:
+            request->dir = optarg;
+            break;
+        case OPT_DUMP_FR:
+            request->flight_dir = optarg;
+            break;
+        case OPT_PID:
+            request->pid = atoi(optarg);
+            good = request->pid > 0;
+            if (!good)
+                fprintf(stderr, "ftccl-diagnose: --pid: %s is not a process\n", optarg);
+            break;
+        case 'h':
+            fputs(help, stdout);
+            return 0;
+        default:
+            good = false;
+        }
+        if (!good)
+            return 2;
+    }
+    if (optind < argc) {
+        fprintf(stderr, "ftccl-diagnose: unknown argument %s; see --help\n", argv[optind]);
+        return 2;
+    }
+    return -1;
+}
+
+int main(int argc, char **argv)
+{
+    static struct ft_verdict verdicts[MOST_VERDICTS];
+    struct request request = {.dir = "/dev/shm", .after_s = 5};
+    int status = take_options(argc, argv, &request);
+    if (status >= 0)
+        return status;
+    if (request.json && !has_json()) {
+        fprintf(stderr, "ftccl-diagnose: built without jansson, so there is no --json\n");
+        return 2;
+    }
+    if (request.watch_s > 0)
+        return watch(&request);
+    struct report report = look(&request, verdicts);
+    show(&request, &report);
+    return status_of(&report);
+}
