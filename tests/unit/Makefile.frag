@@ -21,3 +21,4 @@ include tests/unit/verify.frag
 include tests/unit/detect.frag
 include tests/unit/params.frag
 include tests/unit/diagnose_hang.frag
+include tests/unit/diagnose_slow.frag

@@ -1,0 +1,4 @@
+# when a job is slow, and who makes it slow
+src_libftcore_la_SOURCES += src/diagnose/slow.h src/diagnose/slow_stats.h \
+	src/diagnose/slow_stats.c src/diagnose/slow_period.c src/diagnose/slow_track.c
+src_libftcore_la_LIBADD += -lm

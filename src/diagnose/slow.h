@@ -1,0 +1,171 @@
+/*
+ * slow: when a job that still moves has become slow, and who makes it slow. Times of calls go in,
+ * names of ranks and links come out; there is no input, no output, no clock and no state but the
+ * tracker's. The methods are those of the papers on Falcon (4.2: when; 4.3: slow groups), C4
+ * (III.A: the delay matrix), FT-HSDP (2.3: least time inside collectives) and ByteRobust (5.1:
+ * stacks).
+ *
+ * What goes in may be wrong or hostile: what cannot be (a rank out of range, a time that is no
+ * number) is left out, and without evidence nothing is named. Times are nanoseconds. Functions that
+ * return int return what they found, 0 or more, or FT_NOMEM.
+ */
+#ifndef FT_DIAGNOSE_SLOW_H
+#define FT_DIAGNOSE_SLOW_H
+
+#include "base/base.h"
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+/* Calls of one rank on one communicator, oldest first. times_ns may be NULL; otherwise it holds
+ * when each call was made. */
+struct ft_call_series {
+    const uint64_t *sigs, *times_ns;
+    size_t n;
+};
+
+/* Where steps begin: at each `every`th call whose signature is sig. */
+struct ft_step_mark {
+    size_t period; /* calls in a step, without those that are too rare to recur; 0: none found */
+    uint64_t sig;
+    size_t every;
+};
+
+#define FT_PERIOD_CALLS 65536 /* of a longer series only the latest are looked at */
+
+/* The recurring period of a series: the first lag, at most max_lag, at which the auto-correlation
+ * of the signatures reaches 0.95. At least three periods must be there. Signatures are names, not
+ * amounts: each is a dimension of its own. Calls that are too rare to come once in max_lag calls (a
+ * checkpoint every 50 steps) are left out first; if they are more than an eighth, there is no
+ * period. If all calls are equal, the gaps between them decide; if those tell nothing, the period
+ * is 1. Returns the period or FT_NOMEM. Cost: n * max_lag. */
+int ft_period(const struct ft_call_series *calls, size_t max_lag, struct ft_step_mark *mark);
+
+/* The lengths of the steps between marks, oldest first: at most `capacity`, the number written is
+ * returned. Times that go back give steps of length 0. */
+size_t ft_step_times(const struct ft_call_series *calls, const struct ft_step_mark *mark,
+                     double *steps_ns, size_t capacity);
+
+/* ---- when ------------------------------------------------------------------------------------ */
+
+enum ft_track_kind { FT_TRACK_NOTHING, FT_TRACK_ONSET, FT_TRACK_RELIEF };
+
+/* Steps are numbered from 0, as they were given to ft_track_add(). */
+struct ft_track_event {
+    enum ft_track_kind kind;
+    uint64_t step;              /* the first step that is slower, or faster again */
+    double before_ns, after_ns; /* length of a step */
+    double ratio;               /* after to before */
+};
+
+/* 0 stands for the default. */
+struct ft_track_config {
+    double hazard; /* probability that a step is the first of a new level; 1/250 */
+    double ratio;  /* the smallest change that is reported; 1.1 */
+    int confirm;   /* steps that must have the new level; 6; at most 64 */
+};
+
+struct ft_track;
+
+/* Follows the length of the steps of a rank. config may be NULL. Returns NULL without memory. */
+struct ft_track *ft_track_open(const struct ft_track_config *config);
+
+/* Adds the length of the next step. Lengths that are no positive number count as steps and tell
+ * nothing. Memory and time are constant. A change is reported once, when `confirm` steps of the new
+ * level have been seen and their jitter allows no doubt; small changes in the same direction add
+ * up. A relief is reported only after an onset. */
+struct ft_track_event ft_track_add(struct ft_track *track, double step_ns);
+void ft_track_close(struct ft_track *track);
+
+/* ---- who computes slowly --------------------------------------------------------------------- */
+
+#define FT_SLOW_ROUNDS 5 /* with fewer nobody is named */
+
+/* For each of nrounds rounds the time each rank spent inside collectives: inside_ns[round * nranks
+ * + rank]; less than 0, or no number: unknown. round_ns is the length of a round, 0 if unknown. Who
+ * is last to come waits least. */
+struct ft_inside {
+    const double *inside_ns;
+    int nrounds, nranks;
+    double round_ns;
+};
+
+struct ft_slow_rank {
+    int rank;
+    int votes;        /* rounds in which it stood out */
+    double behind_ns; /* median over its rounds: how much less than the others it waits */
+};
+
+/* Who computes slowly: ranks that wait in 4 of 5 rounds less than the median of all by more than 3
+ * standard deviations and 5% of the round (round_ns unknown: 10% of the median). All ranks must do
+ * the same work; call it once for each such group. Writes at most `capacity`, the furthest behind
+ * first. Cost: nrounds * nranks. */
+int ft_slow_compute(const struct ft_inside *inside, struct ft_slow_rank *ranks, int capacity);
+
+/* Groups that are longer in transfers than 1.1 times the median of all. slow[i] says whether group
+ * i is one. Returns their number. */
+int ft_slow_groups(const double *transfer_ns, int ngroups, bool *slow);
+
+/* ---- which link ------------------------------------------------------------------------------ */
+
+/* What was sent from one rank to another. Times are sums over the messages. Several entries of the
+ * same two ranks are added. */
+struct ft_delay {
+    int source, destination;
+    uint64_t bytes, messages;
+    uint64_t network_ns;  /* on the way */
+    uint64_t credit_ns;   /* the sender waited until the receiver had room */
+    uint64_t consumer_ns; /* it lay at the receiver until someone took it */
+};
+
+enum ft_delay_part { FT_DELAY_NETWORK, FT_DELAY_CREDIT, FT_DELAY_CONSUMER };
+
+struct ft_delay_matrix {
+    const struct ft_delay *delays;
+    size_t n;
+    int nranks;
+    double ratio; /* the smallest factor that counts as slow; 0: 1.5 */
+};
+
+/* A point is one link; its source and destination are named. A row is a source that is slow towards
+ * nearly all, a column a destination that is slow from nearly all. */
+enum ft_delay_shape { FT_DELAY_POINT, FT_DELAY_ROW, FT_DELAY_COLUMN };
+
+struct ft_slow_link {
+    enum ft_delay_shape shape;
+    int source, destination; /* -1: all */
+    double ratio;            /* median over its slow links: their time to what is usual */
+    int votes, links;        /* its slow links, and all of its links */
+};
+
+/* Which links are slow. A link is slow if a message takes `ratio` times longer than the median of
+ * messages of about that size, and that is more than 5 standard deviations. Fewer than 3 links of
+ * one size tell nothing. A rank with one link in a direction (a ring) is never called a row or
+ * column. Writes at most `capacity`, those with the most votes first. Cost: n log n. */
+int ft_slow_links(const struct ft_delay_matrix *matrix, enum ft_delay_part part,
+                  struct ft_slow_link *links, int capacity);
+
+/* ---- stacks ---------------------------------------------------------------------------------- */
+
+/* The stack of a rank, the innermost frame first, and the parallel groups (tensor, pipeline, data)
+ * that the rank is a member of, as numbers of the caller's. No frames: unknown. */
+struct ft_stack {
+    const char *const *frames;
+    const int *groups;
+    int nframes, ngroups;
+};
+
+struct ft_outliers {
+    int nstacks;   /* different stacks */
+    int noutliers; /* ranks with a rare stack */
+    int group;     /* the smallest parallel group with all outliers; -1: none, or one outlier */
+    int members;   /* ranks of that group: what would be evicted */
+};
+
+/* Groups equal stacks. A stack that at most half as many ranks have as the most common one is rare.
+ * outlier[rank] says who has a rare stack. If they are more than half of the ranks, nobody is an
+ * outlier; a group with more than half of the ranks is not returned. Returns the number of outliers
+ * or FT_NOMEM. */
+int ft_stack_outliers(const struct ft_stack *stacks, int nranks, bool *outlier,
+                      struct ft_outliers *found);
+
+#endif
