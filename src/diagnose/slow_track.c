@@ -19,13 +19,16 @@
 #include <string.h>
 
 enum {
-    RUNS = 64,   /* steps at which the present level may have begun */
-    RECENT = 64, /* samples that are kept */
-    FIRST = 16,  /* samples from which the first reference is taken */
-    STABLE = 32, /* samples of one level that may move the reference */
+    RUNS = 64,    /* steps at which the present level may have begun */
+    RECENT = 128, /* samples that are kept */
+    FIRST = 16,   /* samples from which the first reference is taken */
+    STABLE = 32,  /* samples of one level that may move the reference */
 };
-static const double sure = 0.9;   /* probability of a change: Falcon 4.2 */
-static const double clear = 5;    /* standard errors that a change must have */
+static const double sure = 0.9; /* probability of a change: Falcon 4.2 */
+static const double clear = 6;  /* standard errors that a change must have */
+/* standard errors above the ratio, but for an error so small that it cannot make 8% look like 10%
+ */
+static const double careful = 3, fine = 3e-3;
 static const double least = 5e-3; /* standard deviation of steps without any jitter */
 
 /* Normal-gamma posterior of the samples since `start`. */
@@ -184,11 +187,11 @@ static struct level measure(const struct ft_track *track, size_t n)
     return level;
 }
 
-/* The least difference from the reference that is clear. */
+/* The standard error of the difference between the level and the reference. */
 static double doubt(const struct ft_track *track, const struct level *level)
 {
     double noise = fmax(track->noise, level->noise);
-    return clear * noise * sqrt(1 / (double)level->n + 1 / (double)track->nreference);
+    return noise * sqrt(1 / (double)level->n + 1 / (double)track->nreference);
 }
 
 static void set_reference(struct ft_track *track, const struct level *level)
@@ -202,7 +205,7 @@ static void set_reference(struct ft_track *track, const struct level *level)
 static void move_reference(struct ft_track *track, const struct level *level)
 {
     bool precise = track->nreference >= level->n;
-    if (!precise && fabs(level->center - track->low) < doubt(track, level))
+    if (!precise && fabs(level->center - track->low) < clear * doubt(track, level))
         set_reference(track, level);
     track->low = fmin(track->low, level->center);
     track->high = fmax(track->high, level->center);
@@ -236,7 +239,9 @@ static struct ft_track_event verify(struct ft_track *track)
         move_reference(track, &level);
     if (n < (size_t)track->config.confirm || probability_of_change(track) < sure)
         return (struct ft_track_event){FT_TRACK_NOTHING, 0, 0, 0, 0};
-    double enough = fmax(log(track->config.ratio), doubt(track, &level));
+    double error = doubt(track, &level);
+    double margin = careful * fmax(0, error - fine);
+    double enough = fmax(log(track->config.ratio) + margin, clear * error);
     if (level.center - track->low >= enough)
         return report(track, &level, track->low, run);
     if (track->slow && track->high - level.center >= enough)
