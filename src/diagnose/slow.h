@@ -138,7 +138,7 @@ struct ft_slow_link {
 };
 
 /* Which links are slow. A link is slow if a message takes `ratio` times longer than the median of
- * messages of about that size, and that is more than 5 standard deviations. Fewer than 3 links of
+ * messages of about that size, and that is more than 6 standard deviations. Fewer than 3 links of
  * one size tell nothing. A rank with one link in a direction (a ring) is never called a row or
  * column. Writes at most `capacity`, those with the most votes first. Cost: n log n. */
 int ft_slow_links(const struct ft_delay_matrix *matrix, enum ft_delay_part part,

@@ -1,0 +1,303 @@
+/*
+ * slow_matrix: which link, source or destination is slow (C4, III.A). The matrix is sparse: a list
+ * of links. A link's excess is the log of its time over the median of messages of its size. A
+ * source that is slow towards nearly all explains its links, as a destination does; the side that
+ * explains most comes first. What no side explains is a slow link.
+ */
+#include "diagnose/slow.h"
+#include "diagnose/slow_stats.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const double point_out = 6;      /* standard deviations of a single slow link */
+static const double side_out = 8;       /* of a side, over the root of its links */
+static const double few = 6;            /* links of a size whose deviation counts twice */
+static const double quiet = 0.02;       /* deviation of logs of times without any jitter */
+static const double alike = 0.25;       /* added to it, over the number of links of a size */
+static const double small_bytes = 4096; /* up to here, size does not matter */
+static const double long_bytes = 65536; /* from here, time grows with the size */
+static const double wait_ns = 1000;     /* shorter waits are alike */
+
+struct link {
+    int source, destination;
+    double bytes, messages, ns;   /* sums */
+    double value, excess, spread; /* logs */
+    bool explained;
+};
+
+/* The links out of a source, or into a destination. */
+struct side {
+    enum ft_delay_shape shape;
+    struct link **links;
+    size_t n, slow;
+};
+
+struct matrix {
+    struct link *links;
+    struct link **rows, **columns; /* sorted by source, by destination */
+    struct side *sides;
+    size_t n, nsides;
+    double enough; /* log of the smallest factor */
+};
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static int compare_rows(const void *a, const void *b)
+{
+    const struct link *x = *(struct link *const *)a, *y = *(struct link *const *)b;
+    if (x->source != y->source)
+        return x->source < y->source ? -1 : 1;
+    return (x->destination > y->destination) - (x->destination < y->destination);
+}
+
+static int compare_columns(const void *a, const void *b)
+{
+    const struct link *x = *(struct link *const *)a, *y = *(struct link *const *)b;
+    if (x->destination != y->destination)
+        return x->destination < y->destination ? -1 : 1;
+    return (x->source > y->source) - (x->source < y->source);
+}
+
+static bool is_link(const struct ft_delay *delay, int nranks)
+{
+    return delay->source >= 0 && delay->source < nranks && delay->destination >= 0 &&
+           delay->destination < nranks && delay->source != delay->destination &&
+           delay->messages > 0;
+}
+
+static double part_ns(const struct ft_delay *delay, enum ft_delay_part part)
+{
+    if (part == FT_DELAY_NETWORK)
+        return (double)delay->network_ns;
+    return (double)(part == FT_DELAY_CREDIT ? delay->credit_ns : delay->consumer_ns);
+}
+
+/* Adds links of the same two ranks: several connections are one witness. */
+static void merge_links(struct matrix *matrix)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < matrix->n; i++) {
+        struct link *link = matrix->rows[i];
+        struct link *last = kept ? matrix->rows[kept - 1] : NULL;
+        if (last && compare_rows(&last, &link) == 0) {
+            last->bytes += link->bytes;
+            last->messages += link->messages;
+            last->ns += link->ns;
+        } else {
+            matrix->rows[kept++] = link;
+        }
+    }
+    matrix->n = kept;
+}
+
+static void load_links(struct matrix *matrix, const struct ft_delay_matrix *from,
+                       enum ft_delay_part part)
+{
+    for (size_t i = 0; i < from->n; i++) {
+        const struct ft_delay *delay = &from->delays[i];
+        if (!is_link(delay, from->nranks))
+            continue;
+        struct link *link = &matrix->links[matrix->n];
+        *link = (struct link){.source = delay->source, .destination = delay->destination};
+        link->bytes = (double)delay->bytes;
+        link->messages = (double)delay->messages;
+        link->ns = part_ns(delay, part);
+        matrix->rows[matrix->n++] = link;
+    }
+    qsort(matrix->rows, matrix->n, sizeof(struct link *), compare_rows);
+    merge_links(matrix);
+}
+
+/* ---- what is usual --------------------------------------------------------------------------- */
+
+static double message_bytes(const struct link *link)
+{
+    return fmax(small_bytes, link->bytes / link->messages);
+}
+
+/* The log of the time of a message; of a long one, as if it had long_bytes. */
+static double log_time(const struct link *link, enum ft_delay_part part)
+{
+    double ns = link->ns / link->messages;
+    if (part != FT_DELAY_NETWORK)
+        return log(ns + wait_ns);
+    return log(fmax(ns, 1)) - log(fmax(1, message_bytes(link) / long_bytes));
+}
+
+/* Power of two of the messages' size: only these are compared. */
+static int size_class(const struct link *link)
+{
+    return ilogb(message_bytes(link));
+}
+
+static int compare_sizes(const void *a, const void *b)
+{
+    const struct link *x = *(struct link *const *)a, *y = *(struct link *const *)b;
+    return size_class(x) - size_class(y);
+}
+
+/* Sets the excess of links of one size; fewer than 3 tell nothing, and few may be alike by chance,
+ * so their deviation counts for more. */
+static void compare_class(struct link **links, size_t n, double *values)
+{
+    for (size_t i = 0; i < n; i++)
+        values[i] = links[i]->value;
+    double center = ft_median(values, n);
+    double least = quiet + alike / (double)n;
+    double spread = fmax(least, ft_deviation(values, n, center)) * (1 + few / (double)n);
+    for (size_t i = 0; i < n; i++) {
+        links[i]->excess = n < 3 ? -1 : links[i]->value - center;
+        links[i]->spread = spread;
+    }
+}
+
+/* `columns` is room for another order here. */
+static void compare_links(struct matrix *matrix, enum ft_delay_part part, double *values)
+{
+    for (size_t i = 0; i < matrix->n; i++) {
+        matrix->columns[i] = matrix->rows[i];
+        matrix->rows[i]->value = log_time(matrix->rows[i], part);
+    }
+    qsort(matrix->columns, matrix->n, sizeof(struct link *), compare_sizes);
+    for (size_t first = 0, end; first < matrix->n; first = end) {
+        for (end = first + 1; end < matrix->n; end++)
+            if (size_class(matrix->columns[end]) != size_class(matrix->columns[first]))
+                break;
+        compare_class(&matrix->columns[first], end - first, values);
+    }
+    qsort(matrix->columns, matrix->n, sizeof(struct link *), compare_columns);
+}
+
+/* ---- sides ----------------------------------------------------------------------------------- */
+
+/* Is the link slow, as one of `links` that are judged together? The more, the less each must be. */
+static bool is_slow(const struct matrix *matrix, const struct link *link, size_t links)
+{
+    double out = fmin(point_out, side_out / sqrt((double)links));
+    if (links == 1)
+        out = point_out;
+    return link->excess >= matrix->enough && link->excess >= out * link->spread;
+}
+
+static size_t count_slow(const struct matrix *matrix, const struct side *side, bool unexplained)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < side->n; i++)
+        count += is_slow(matrix, side->links[i], side->n) &&
+                 !(unexplained && side->links[i]->explained);
+    return count;
+}
+
+/* Adds the sides that are slow towards at least 3 of 4, and at least two. */
+static void find_sides(struct matrix *matrix, enum ft_delay_shape shape)
+{
+    bool row = shape == FT_DELAY_ROW;
+    struct link **links = row ? matrix->rows : matrix->columns;
+    for (size_t first = 0, end; first < matrix->n; first = end) {
+        for (end = first + 1; end < matrix->n; end++)
+            if (row ? links[end]->source != links[first]->source
+                    : links[end]->destination != links[first]->destination)
+                break;
+        struct side side = {shape, &links[first], end - first, 0};
+        side.slow = count_slow(matrix, &side, false);
+        if (side.slow >= 2 && side.slow * 4 >= side.n * 3)
+            matrix->sides[matrix->nsides++] = side;
+    }
+}
+
+static int compare_sides(const void *a, const void *b)
+{
+    const struct side *x = a, *y = b;
+    return (x->slow < y->slow) - (x->slow > y->slow);
+}
+
+static void explain(const struct matrix *matrix, const struct side *side, double *values,
+                    struct ft_slow_link *found)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < side->n; i++) {
+        if (!is_slow(matrix, side->links[i], side->n))
+            continue;
+        side->links[i]->explained = true;
+        values[n++] = side->links[i]->excess;
+    }
+    bool row = side->shape == FT_DELAY_ROW;
+    *found = (struct ft_slow_link){.shape = side->shape,
+                                   .source = row ? side->links[0]->source : -1,
+                                   .destination = row ? -1 : side->links[0]->destination,
+                                   .ratio = exp(ft_median(values, n)),
+                                   .votes = (int)side->slow,
+                                   .links = (int)side->n};
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+static int compare_excess(const void *a, const void *b)
+{
+    const struct link *x = *(struct link *const *)a, *y = *(struct link *const *)b;
+    return (x->excess < y->excess) - (x->excess > y->excess);
+}
+
+static int name_sides(struct matrix *matrix, double *values, struct ft_slow_link *out, int capacity)
+{
+    int found = 0;
+    find_sides(matrix, FT_DELAY_ROW);
+    find_sides(matrix, FT_DELAY_COLUMN);
+    qsort(matrix->sides, matrix->nsides, sizeof(*matrix->sides), compare_sides);
+    for (size_t i = 0; i < matrix->nsides; i++) {
+        const struct side *side = &matrix->sides[i];
+        size_t left = count_slow(matrix, side, true);
+        if (left < 2 || left * 2 < side->slow)
+            continue;
+        struct ft_slow_link link;
+        explain(matrix, side, values, &link);
+        if (found < capacity)
+            out[found] = link;
+        found++;
+    }
+    return found;
+}
+
+/* The links that no side explains, the slowest first. */
+static int name_points(struct matrix *matrix, int found, struct ft_slow_link *out, int capacity)
+{
+    qsort(matrix->rows, matrix->n, sizeof(struct link *), compare_excess);
+    for (size_t i = 0; i < matrix->n; i++) {
+        const struct link *link = matrix->rows[i];
+        if (link->explained || !is_slow(matrix, link, 1))
+            continue;
+        if (found < capacity)
+            out[found] = (struct ft_slow_link){
+                FT_DELAY_POINT, link->source, link->destination, exp(link->excess), 1, 1};
+        found++;
+    }
+    return found;
+}
+
+int ft_slow_links(const struct ft_delay_matrix *from, enum ft_delay_part part,
+                  struct ft_slow_link *links, int capacity)
+{
+    bool asked = from->ratio > 1 && isfinite(from->ratio);
+    struct matrix matrix = {.enough = log(asked ? from->ratio : 1.5)};
+    if (from->n == 0)
+        return 0;
+    matrix.links = calloc(from->n, sizeof(*matrix.links));
+    matrix.rows = calloc(from->n, sizeof(*matrix.rows));
+    matrix.columns = calloc(from->n, sizeof(*matrix.columns));
+    matrix.sides = calloc(from->n, sizeof(*matrix.sides)); /* each has two links of its own kind */
+    double *values = calloc(from->n, sizeof(*values));
+    int found = FT_NOMEM;
+    if (matrix.links && matrix.rows && matrix.columns && matrix.sides && values) {
+        load_links(&matrix, from, part);
+        compare_links(&matrix, part, values);
+        found = name_sides(&matrix, values, links, capacity);
+        found = name_points(&matrix, found, links, capacity);
+    }
+    free(matrix.links);
+    free(matrix.rows);
+    free(matrix.columns);
+    free(matrix.sides);
+    free(values);
+    return found;
+}

@@ -1,0 +1,524 @@
+// Property: who computes slowly, which link, source or destination is slow, and who does something
+// else than most are named exactly, and nobody without evidence. Method: small cases written down,
+// and campaigns over ranks and patterns of communication with drawn faults (replay: FT_SEED).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+extern "C" {
+#include "diagnose/slow.h"
+}
+#include "tests/unit/diagnose_slow.h"
+
+using std::string;
+using std::vector;
+
+static double ms_since(std::chrono::steady_clock::time_point start)
+{
+    using namespace std::chrono;
+    return duration<double, std::milli>(steady_clock::now() - start).count();
+}
+
+// ---- who computes slowly -----------------------------------------------------------------------
+
+struct Job {
+    int nranks, nrounds = 5;
+    double jitter = 0; // of computing
+    vector<double> slow;
+    explicit Job(int n) : nranks(n), slow(n, 1)
+    {
+    }
+
+    // Rounds of 100 ms, of which 70 are computing.
+    vector<double> inside(std::mt19937_64 &random) const
+    {
+        vector<double> all;
+        std::normal_distribution<double> noise(0, jitter);
+        for (int round = 0; round < nrounds; round++) {
+            vector<double> computing(nranks);
+            for (int r = 0; r < nranks; r++)
+                computing[r] = 70e6 * slow[r] * (1 + noise(random));
+            double last = *std::max_element(computing.begin(), computing.end());
+            for (int r = 0; r < nranks; r++)
+                all.push_back(30e6 + last - computing[r]);
+        }
+        return all;
+    }
+};
+
+static vector<ft_slow_rank> find_slow(const vector<double> &inside, int nrounds, int nranks,
+                                      double round_ns = 100e6, int capacity = 16)
+{
+    ft_inside in = {inside.data(), nrounds, nranks, round_ns};
+    vector<ft_slow_rank> out(size_t(std::max(capacity, 0)));
+    int found = ft_slow_compute(&in, out.data(), capacity);
+    EXPECT_GE(found, 0);
+    out.resize(size_t(std::max(0, std::min(found, capacity))));
+    return out;
+}
+
+TEST(SlowCompute, WhoWaitsLeast)
+{
+    std::mt19937_64 random(slow_seed());
+    Job job(8);
+    EXPECT_TRUE(find_slow(job.inside(random), 5, 8).empty());
+    job.slow[3] = 1.3;
+    job.slow[5] = 1.2;
+    vector<ft_slow_rank> found = find_slow(job.inside(random), 5, 8);
+    ASSERT_EQ(found.size(), 2u);
+    EXPECT_EQ(found[0].rank, 3);
+    EXPECT_EQ(found[0].votes, 5);
+    EXPECT_NEAR(found[0].behind_ns, 21e6, 1);
+    EXPECT_EQ(found[1].rank, 5);
+    EXPECT_EQ(find_slow(job.inside(random), 5, 8, 0).size(), 2u) << "length of the round unknown";
+    EXPECT_EQ(find_slow(job.inside(random), 5, 8, 100e6, 1)[0].rank, 3);
+    EXPECT_TRUE(find_slow(job.inside(random), 5, 8, 100e6, 0).empty());
+    job.nrounds = 4;
+    EXPECT_TRUE(find_slow(job.inside(random), 4, 8).empty()) << "too few rounds for a vote";
+}
+
+TEST(SlowCompute, OneOfTwo)
+{
+    std::mt19937_64 random(slow_seed());
+    Job job(2);
+    job.slow[1] = 1.3;
+    vector<ft_slow_rank> found = find_slow(job.inside(random), 5, 2);
+    ASSERT_EQ(found.size(), 1u);
+    EXPECT_EQ(found[0].rank, 1);
+}
+
+TEST(SlowCompute, FourOfFiveRoundsAreNeeded)
+{
+    vector<double> inside(5 * 4, 50e6);
+    for (int round = 0; round < 3; round++)
+        inside[round * 4 + 2] = 10e6;
+    EXPECT_TRUE(find_slow(inside, 5, 4).empty());
+    inside[3 * 4 + 2] = 10e6;
+    ASSERT_EQ(find_slow(inside, 5, 4).size(), 1u);
+    EXPECT_EQ(find_slow(inside, 5, 4)[0].votes, 4);
+    inside[4 * 4 + 2] = NAN; // one round is unknown: four are too few
+    EXPECT_TRUE(find_slow(inside, 5, 4).empty());
+}
+
+TEST(SlowCompute, Hostile)
+{
+    std::mt19937_64 random(slow_seed());
+    const double hostile[] = {NAN, INFINITY, -INFINITY, -1, 0, 1e308, 5e-324};
+    for (int round = 0; round < 300; round++) {
+        int nranks = int(random() % 6), nrounds = int(random() % 9);
+        vector<double> inside(size_t(nranks * nrounds));
+        for (double &x : inside)
+            x = hostile[random() % 7];
+        for (const ft_slow_rank &slow : find_slow(inside, nrounds, nranks, hostile[random() % 7]))
+            EXPECT_TRUE(slow.rank >= 0 && slow.rank < nranks) << slow.rank;
+    }
+    EXPECT_TRUE(find_slow({}, -5, -3).empty());
+    EXPECT_TRUE(find_slow(vector<double>(50, 0), 5, 10).empty());
+}
+
+TEST(SlowCompute, Campaign)
+{
+    std::mt19937_64 random(slow_seed());
+    int wanted = 0, missed = 0, untrue = 0, rounds = 2000;
+    for (int i = 0; i < rounds; i++) {
+        Job job(3 + int(random() % (i % 10 ? 60 : 2000)));
+        job.nrounds = 5 + int(random() % 6);
+        job.jitter = double(random() % 31) / 1000;
+        std::set<int> truth;
+        for (size_t k = random() % 3; k > 0 && job.nranks > 6; k--)
+            truth.insert(int(random() % job.nranks));
+        for (int rank : truth)
+            job.slow[rank] = 1.3 + double(random() % 10) / 10;
+        std::set<int> said;
+        for (const ft_slow_rank &slow : find_slow(job.inside(random), job.nrounds, job.nranks))
+            said.insert(slow.rank);
+        wanted += int(truth.size());
+        for (int rank : truth)
+            missed += !said.count(rank);
+        for (int rank : said)
+            untrue += !truth.count(rank);
+    }
+    printf("slow ranks: %d jobs, %d slow ranks, %d missed, %d untrue\n", rounds, wanted, missed,
+           untrue);
+    EXPECT_EQ(untrue, 0);
+    EXPECT_LE(missed, wanted / 50);
+}
+
+TEST(SlowGroups, MoreThanAtenthOverTheMedian)
+{
+    double ns[] = {100, 109, 111, 90, 100, NAN, INFINITY, -5};
+    bool slow[8];
+    EXPECT_EQ(ft_slow_groups(ns, 8, slow), 1);
+    EXPECT_TRUE(slow[2]);
+    EXPECT_FALSE(slow[1] || slow[5] || slow[6] || slow[7]);
+    EXPECT_EQ(ft_slow_groups(ns, 1, slow), 0);
+    EXPECT_EQ(ft_slow_groups(ns, 0, slow), 0);
+    EXPECT_EQ(ft_slow_groups(ns, -1, slow), 0);
+}
+
+// ---- which link --------------------------------------------------------------------------------
+
+using Pairs = vector<std::pair<int, int>>;
+
+static Pairs ring(int n)
+{
+    Pairs pairs;
+    for (int r = 0; r < n; r++)
+        pairs.push_back({r, (r + 1) % n});
+    return pairs;
+}
+
+static Pairs tree(int n)
+{
+    Pairs pairs;
+    for (int r = 1; r < n; r++) {
+        pairs.push_back({r, (r - 1) / 2});
+        pairs.push_back({(r - 1) / 2, r});
+    }
+    return pairs;
+}
+
+static Pairs doubling(int n)
+{
+    Pairs pairs;
+    for (int r = 0; r < n; r++)
+        for (int bit = 1; bit < n; bit *= 2)
+            if ((r ^ bit) < n)
+                pairs.push_back({r, r ^ bit});
+    return pairs;
+}
+
+static Pairs everyone(int n)
+{
+    Pairs pairs;
+    for (int r = 0; r < n; r++)
+        for (int s = 0; s < n; s++)
+            if (r != s)
+                pairs.push_back({r, s});
+    return pairs;
+}
+
+// 1,000 messages of `bytes` on each link, 10 us each.
+static vector<ft_delay> delays_of(const Pairs &pairs, uint64_t bytes = 4096)
+{
+    vector<ft_delay> delays;
+    for (auto [from, to] : pairs)
+        delays.push_back({from, to, bytes * 1000, 1000, 10000000, 0, 0});
+    return delays;
+}
+
+static void slow_down(vector<ft_delay> &delays, int from, int to, double factor)
+{
+    for (ft_delay &d : delays)
+        if ((from < 0 || d.source == from) && (to < 0 || d.destination == to))
+            d.network_ns = uint64_t(double(d.network_ns) * factor);
+}
+
+static vector<ft_slow_link> find_links(const vector<ft_delay> &delays, int nranks,
+                                       ft_delay_part part = FT_DELAY_NETWORK, int capacity = 64)
+{
+    ft_delay_matrix matrix = {delays.data(), delays.size(), nranks, 0};
+    vector<ft_slow_link> out(size_t(std::max(capacity, 0)));
+    int found = ft_slow_links(&matrix, part, out.data(), capacity);
+    EXPECT_GE(found, 0);
+    out.resize(size_t(std::max(0, std::min(found, capacity))));
+    return out;
+}
+
+static string text(const vector<ft_slow_link> &links)
+{
+    string all;
+    for (const ft_slow_link &l : links)
+        all += (l.shape == FT_DELAY_POINT ? "point "
+                : l.shape == FT_DELAY_ROW ? "row "
+                                          : "column ") +
+               std::to_string(l.source) + ">" + std::to_string(l.destination) + ";";
+    return all;
+}
+
+TEST(SlowLinks, PointRowColumn)
+{
+    for (auto pattern : {everyone, doubling}) {
+        vector<ft_delay> delays = delays_of(pattern(16));
+        EXPECT_EQ(text(find_links(delays, 16)), "");
+        slow_down(delays, 5, 4, 3);
+        EXPECT_EQ(text(find_links(delays, 16)), "point 5>4;");
+        EXPECT_NEAR(find_links(delays, 16)[0].ratio, 3, 1e-3);
+        delays = delays_of(pattern(16));
+        slow_down(delays, 5, -1, 2);
+        EXPECT_EQ(text(find_links(delays, 16)), "row 5>-1;");
+        EXPECT_NEAR(find_links(delays, 16)[0].ratio, 2, 1e-3);
+        EXPECT_EQ(find_links(delays, 16)[0].votes, pattern == everyone ? 15 : 4);
+        EXPECT_EQ(find_links(delays, 16)[0].links, pattern == everyone ? 15 : 4);
+        slow_down(delays, -1, 9, 4);
+        slow_down(delays, 1, 3, 7);
+        EXPECT_EQ(text(find_links(delays, 16)), "row 5>-1;column -1>9;point 1>3;");
+        EXPECT_EQ(text(find_links(delays, 16, FT_DELAY_NETWORK, 1)), "row 5>-1;");
+        EXPECT_EQ(text(find_links(delays, 16, FT_DELAY_NETWORK, 0)), "");
+    }
+}
+
+TEST(SlowLinks, OneSlowLinkIsNoSlowRank)
+{
+    vector<ft_delay> delays = delays_of(ring(8));
+    slow_down(delays, 2, 3, 5);
+    EXPECT_EQ(text(find_links(delays, 8)), "point 2>3;");
+    delays = delays_of(tree(15));
+    slow_down(delays, 1, 0, 5); // 1 has three links out
+    EXPECT_EQ(text(find_links(delays, 15)), "point 1>0;");
+    // two connections to the same rank are one link
+    Pairs pairs = ring(8), twice = ring(8);
+    pairs.insert(pairs.end(), twice.begin(), twice.end());
+    delays = delays_of(pairs);
+    slow_down(delays, 2, 3, 5);
+    EXPECT_EQ(text(find_links(delays, 8)), "point 2>3;");
+}
+
+TEST(SlowLinks, SizesAreComparedWithTheirLike)
+{
+    vector<ft_delay> delays = delays_of(doubling(16)), large = delays_of(ring(16), 1 << 22);
+    for (ft_delay &d : large) // 4 MB, 2 ms each, towards others than above
+        d = {d.source, (d.source + 3) % 16, d.bytes, d.messages, 2000000000, 0, 0};
+    delays.insert(delays.end(), large.begin(), large.end());
+    EXPECT_EQ(text(find_links(delays, 16)), "");
+    slow_down(delays, 4, 7, 4);
+    EXPECT_EQ(text(find_links(delays, 16)), "point 4>7;");
+}
+
+TEST(SlowLinks, WaitsAreMatricesToo)
+{
+    vector<ft_delay> delays = delays_of(everyone(8));
+    for (ft_delay &d : delays)
+        if (d.destination == 6)
+            d.credit_ns = 50000000; // 50 us a message
+    EXPECT_EQ(text(find_links(delays, 8)), "");
+    EXPECT_EQ(text(find_links(delays, 8, FT_DELAY_CONSUMER)), "");
+    EXPECT_EQ(text(find_links(delays, 8, FT_DELAY_CREDIT)), "column -1>6;");
+}
+
+TEST(SlowLinks, TooLittleTellsNothing)
+{
+    EXPECT_EQ(text(find_links({}, 0)), "");
+    vector<ft_delay> delays = delays_of(ring(2));
+    slow_down(delays, 0, 1, 100);
+    EXPECT_EQ(text(find_links(delays, 2)), "");
+    delays = delays_of(everyone(8));
+    slow_down(delays, 3, -1, 1.3);
+    EXPECT_EQ(text(find_links(delays, 8)), "") << "less than the ratio";
+    ft_slow_link out[8];
+    ft_delay_matrix matrix = {delays.data(), delays.size(), 8, 1.2};
+    EXPECT_EQ(ft_slow_links(&matrix, FT_DELAY_NETWORK, out, 8), 1);
+}
+
+TEST(SlowLinks, Hostile)
+{
+    std::mt19937_64 random(slow_seed());
+    const uint64_t hostile[] = {0, 1, 1000, UINT64_MAX, UINT64_MAX / 2, 1ull << 53};
+    const int ranks[] = {-1, 0, 1, 2, 3, 4, 5, INT32_MAX, INT32_MIN};
+    for (int round = 0; round < 500; round++) {
+        vector<ft_delay> delays(random() % 60);
+        for (ft_delay &d : delays)
+            d = {ranks[random() % 9],   ranks[random() % 9],   hostile[random() % 6],
+                 hostile[random() % 6], hostile[random() % 6], hostile[random() % 6],
+                 hostile[random() % 6]};
+        for (int part = 0; part < 3; part++)
+            for (const ft_slow_link &l : find_links(delays, 6, ft_delay_part(part), 3)) {
+                EXPECT_TRUE(l.source >= -1 && l.source < 6) << l.source;
+                EXPECT_TRUE(l.destination >= -1 && l.destination < 6) << l.destination;
+                EXPECT_TRUE(std::isfinite(l.ratio) && l.votes <= l.links) << l.ratio;
+            }
+    }
+    for (double ratio : {double(NAN), -1.0, double(INFINITY), 1.0}) {
+        vector<ft_delay> delays = delays_of(everyone(8));
+        slow_down(delays, 3, -1, 2);
+        ft_slow_link out;
+        ft_delay_matrix matrix = {delays.data(), delays.size(), 8, ratio};
+        EXPECT_EQ(ft_slow_links(&matrix, FT_DELAY_NETWORK, &out, 1), 1) << ratio;
+    }
+}
+
+// A fault of a rank with one link in that direction looks like a slow link.
+static string truth_of(const Pairs &pairs, int from, int to)
+{
+    Pairs hit;
+    for (auto pair : pairs)
+        if ((from < 0 || pair.first == from) && (to < 0 || pair.second == to))
+            hit.push_back(pair);
+    ft_slow_link link = {FT_DELAY_POINT, hit[0].first, hit[0].second, 0, 0, 0};
+    if (hit.size() > 1)
+        link = {from < 0 ? FT_DELAY_COLUMN : FT_DELAY_ROW, from, to, 0, 0, 0};
+    return text({link});
+}
+
+TEST(SlowLinks, Campaign)
+{
+    std::mt19937_64 random(slow_seed());
+    Pairs (*const patterns[])(int) = {ring, tree, doubling, everyone};
+    int rounds = 2000, wrong = 0, untrue = 0, faults = 0;
+    for (int i = 0; i < rounds; i++) {
+        int n = 4 + int(random() % (i % 4 == 3 ? 30 : 500));
+        Pairs pairs = patterns[i % 4](n);
+        vector<ft_delay> delays = delays_of(pairs, 1ull << (8 + random() % 16));
+        double noise = 0.02 + double(random() % 20) / 100;
+        std::normal_distribution<double> jitter(0, noise);
+        for (ft_delay &d : delays)
+            d.network_ns = uint64_t(double(d.network_ns) * exp(jitter(random)));
+        string truth;
+        if (int kind = int(random() % 4)) {
+            auto pair = pairs[random() % pairs.size()];
+            int from = kind == 3 ? -1 : pair.first, to = kind == 2 ? -1 : pair.second;
+            slow_down(delays, from, to,
+                      std::max(2.5, exp(10 * noise * (1 + 6.0 / double(pairs.size())))));
+            truth = truth_of(pairs, from, to);
+            faults++;
+        }
+        string said = text(find_links(delays, n));
+        wrong += !truth.empty() && said != truth;
+        untrue += truth.empty() && !said.empty();
+        if (said != truth)
+            printf("job %d of %d ranks, jitter %g: truth %s, said %s\n", i, n, noise, truth.c_str(),
+                   said.c_str());
+    }
+    printf("links: %d jobs, %d faults: %d not exactly named, %d healthy jobs blamed\n", rounds,
+           faults, wrong, untrue);
+    EXPECT_EQ(untrue, 0);
+    EXPECT_LE(wrong, faults / 50);
+}
+
+TEST(SlowLinks, ThirtyTwoThousandRanks)
+{
+    const int n = 32768;
+    vector<ft_delay> delays = delays_of(doubling(n));
+    slow_down(delays, 12345, -1, 3);
+    auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(text(find_links(delays, n)), "row 12345>-1;");
+    printf("%zu links: %.0f ms\n", delays.size(), ms_since(start));
+    std::mt19937_64 random(slow_seed());
+    Job job(n);
+    job.jitter = 0.02;
+    job.slow[777] = 1.3;
+    vector<double> inside = job.inside(random);
+    start = std::chrono::steady_clock::now();
+    EXPECT_EQ(find_slow(inside, 5, n).size(), 1u);
+    printf("5 rounds of %d ranks: %.0f ms\n", n, ms_since(start));
+}
+
+// ---- stacks ------------------------------------------------------------------------------------
+
+struct Stacks {
+    vector<vector<const char *>> frames;
+    vector<vector<int>> groups;
+    vector<char> outlier;
+    ft_outliers find()
+    {
+        vector<ft_stack> stacks(frames.size());
+        for (size_t r = 0; r < frames.size(); r++)
+            stacks[r] = {frames[r].data(), groups[r].data(), int(frames[r].size()),
+                         int(groups[r].size())};
+        outlier.assign(frames.size() + 1, 0);
+        ft_outliers found;
+        int n = ft_stack_outliers(stacks.data(), int(stacks.size()),
+                                  reinterpret_cast<bool *>(outlier.data()), &found);
+        EXPECT_EQ(n, found.noutliers);
+        return found;
+    }
+};
+
+// The paper's figure 7: 4 pipelines of 4 stages; the last pipeline hangs in three ways.
+static Stacks figure7()
+{
+    Stacks s;
+    for (int r = 0; r < 16; r++) {
+        s.frames.push_back({"wait", "all_reduce", "optimizer"});
+        s.groups.push_back({r / 4, 100 + r % 4, 1000});
+    }
+    s.frames[15] = {"wait", "all_gather_into_tensor", "backward"};
+    s.frames[14] = {"wait", "isend", "backward"};
+    s.frames[13] = s.frames[12] = {"wait", "irecv", "backward"};
+    return s;
+}
+
+TEST(SlowStacks, TheGroupThatOutliersShare)
+{
+    Stacks s = figure7();
+    ft_outliers found = s.find();
+    EXPECT_EQ(found.nstacks, 4);
+    EXPECT_EQ(found.noutliers, 4);
+    EXPECT_EQ(found.group, 3);
+    EXPECT_EQ(found.members, 4);
+    for (int r = 0; r < 16; r++)
+        EXPECT_EQ(s.outlier[r], r >= 12) << r;
+    s.frames[2] = {"read"}; // now all that they share is everyone
+    found = s.find();
+    EXPECT_EQ(found.noutliers, 5);
+    EXPECT_EQ(found.group, -1);
+}
+
+TEST(SlowStacks, OneOutlierIsNoGroup)
+{
+    Stacks s = figure7();
+    s.frames[12] = s.frames[13] = s.frames[14] = s.frames[0];
+    ft_outliers found = s.find();
+    EXPECT_EQ(found.noutliers, 1);
+    EXPECT_EQ(found.group, -1);
+    EXPECT_TRUE(s.outlier[15]);
+}
+
+TEST(SlowStacks, WithoutAMajorityNobodyIsAnOutlier)
+{
+    Stacks s = figure7();
+    const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
+    for (int r = 0; r < 12; r++)
+        s.frames[r] = {names[r]};
+    EXPECT_EQ(s.find().noutliers, 0);
+    for (char outlier : s.outlier)
+        EXPECT_FALSE(outlier);
+    for (int r = 0; r < 16; r++) // two halves
+        s.frames[r] = {names[r % 2]};
+    EXPECT_EQ(s.find().noutliers, 0);
+}
+
+TEST(SlowStacks, Hostile)
+{
+    EXPECT_EQ(Stacks().find().noutliers, 0);
+    Stacks s = figure7();
+    s.frames[3].clear(); // unknown, no outlier
+    s.frames[4] = {nullptr, "x"};
+    s.frames[5] = {"", "x"};
+    s.groups[15] = vector<int>(1000, INT32_MIN);
+    s.groups[14].clear();
+    ft_outliers found = s.find();
+    EXPECT_EQ(found.noutliers, 6);
+    EXPECT_EQ(found.nstacks, 5);
+    EXPECT_EQ(found.group, -1);
+    EXPECT_FALSE(s.outlier[3]);
+    ft_stack none = {nullptr, nullptr, 7, -3};
+    bool outlier = true;
+    EXPECT_EQ(ft_stack_outliers(&none, 1, &outlier, &found), 0);
+    EXPECT_FALSE(outlier);
+    EXPECT_EQ(ft_stack_outliers(nullptr, -1, nullptr, &found), 0);
+}
+
+TEST(SlowStacks, ThirtyTwoThousandRanks)
+{
+    Stacks s;
+    for (int r = 0; r < 32768; r++) {
+        s.frames.push_back({"epoll_wait", "progress", "all_reduce", "train", "main"});
+        s.groups.push_back({r / 8, 100000 + r % 8, 200000 + r / 64});
+    }
+    for (int r = 800; r < 808; r += 3)
+        s.frames[r][2] = "all_gather";
+    auto start = std::chrono::steady_clock::now();
+    ft_outliers found = s.find();
+    printf("stacks of 32768 ranks: %.0f ms\n", ms_since(start));
+    EXPECT_EQ(found.noutliers, 3);
+    EXPECT_EQ(found.group, 100);
+    EXPECT_EQ(found.members, 8);
+}
