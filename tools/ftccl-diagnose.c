@@ -58,6 +58,15 @@ static const struct option options[] = {
 
 /* ---- one look -------------------------------------------------------------------------------- */
 
+/* A job that hangs is not slow. */
+static int analyse(const struct request *request, const struct ft_snapshot *snapshot,
+                   struct ft_verdict *verdicts)
+{
+    uint64_t patience_ns = (uint64_t)(request->after_s * 1e9);
+    int found = ft_diagnose_hang(snapshot, patience_ns, verdicts, MOST_VERDICTS);
+    return found == 0 ? ft_diagnose_slow(snapshot, verdicts, MOST_VERDICTS) : found;
+}
+
 static struct report look(const struct request *request, struct ft_verdict *verdicts)
 {
     struct report report = {.verdicts = verdicts, .after_s = request->after_s};
@@ -68,10 +77,7 @@ static struct report look(const struct request *request, struct ft_verdict *verd
     }
     report.engines = request->pid ? keep_job(snapshot, request->pid) : snapshot->nengines;
     report.unreadable = snapshot->unreadable;
-    report.found = report.engines < 0
-                       ? -1
-                       : ft_diagnose_hang(snapshot, (uint64_t)(request->after_s * 1e9), verdicts,
-                                          MOST_VERDICTS);
+    report.found = report.engines < 0 ? -1 : analyse(request, snapshot, verdicts);
     if (report.found < 0)
         snprintf(report.trouble, sizeof report.trouble, "no memory for the analysis");
     else if (report.engines == 0 && snapshot->unreadable == 0)
@@ -79,7 +85,7 @@ static struct report look(const struct request *request, struct ft_verdict *verd
                  "there is no telemetry of %s in %.200s: it has ended, it belongs to another user, "
                  "or FTCCL_TELEMETRY=0",
                  request->pid ? "that process" : "a rank", request->dir);
-    else if (report.found == 0 && snapshot->unreadable > 0)
+    else if (report.found == 0 && snapshot->unreadable > 0 && !request->pid)
         snprintf(report.trouble, sizeof report.trouble,
                  "%d telemetry files cannot be read; nothing is wrong with the others",
                  snapshot->unreadable);

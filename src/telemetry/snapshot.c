@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -272,11 +273,24 @@ static void add_links(struct collection *c, const struct ft_image *image, int en
 
 /* ---- a host ---------------------------------------------------------------------------------- */
 
-static void add_file(struct collection *c, const char *path)
+/* A file that is being made has no magic yet, and one that has just gone does not matter. Nor does
+ * one that an ended process has left in another version's layout. */
+static bool should_be_readable(const char *path, int pid)
+{
+    char magic[8] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    bool there = fd >= 0 || errno != ENOENT;
+    bool begun = fd < 0 || read(fd, magic, sizeof magic) != (ssize_t)sizeof magic || magic[0];
+    if (fd >= 0)
+        close(fd);
+    return there && begun && (kill(pid, 0) == 0 || errno != ESRCH);
+}
+
+static void add_file(struct collection *c, const char *path, int pid)
 {
     struct ft_image *image;
     if (ft_image_load(path, &image) != FT_OK) {
-        c->unreadable++;
+        c->unreadable += should_be_readable(path, pid);
         return;
     }
     int engine = add_engine(c, &image->file.header);
@@ -297,7 +311,7 @@ static void add_files(struct collection *c, DIR *list, const char *dir)
             continue;
         char path[320];
         snprintf(path, sizeof path, "%.240s/%.64s", dir, entry->d_name);
-        add_file(c, path);
+        add_file(c, path, name.pid);
     }
 }
 

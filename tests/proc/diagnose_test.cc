@@ -99,7 +99,8 @@ void send_to(Rank &me, int peer)
 }
 
 /* worker ID NRANKS RANK FAULT VICTIM COUNT: the victim does what the fault says instead of its 20th
- * call. "none": nobody does; "idle": all wait without a call. */
+ * call. "none": nobody does; "idle": all wait without a call; "steps": all compute between calls.
+ */
 CHILD(worker)
 {
     Rank me(arguments);
@@ -111,6 +112,10 @@ CHILD(worker)
     printf("running\n");
     if (fault == "idle")
         wait_for_ever();
+    while (fault == "steps") { /* in each the victim computes three times as long */
+        usleep(me.rank == victim ? 120000 : 40000);
+        me.reduce(me.comm, count);
+    }
     if (me.rank == victim && kFaults.count(fault))
         kFaults.at(fault)(me);
     if (fault == "not_receive" && me.rank == victim - 1)
@@ -234,6 +239,18 @@ TEST_P(Diagnose, AJobThatGoesOnOrRestsIsHealthy)
             EXPECT_EQ(said.status, 0) << what << ": " << said.text;
             usleep(100000);
         }
+    }
+}
+
+TEST_P(Diagnose, ARankThatComputesSlowly)
+{
+    Job job("steps", 2, GetParam());
+    expect_verdict(job.verdict(), "noncomm_slow", job, 2);
+    Job even("steps", -1, GetParam());
+    for (int i = 0; i < 10; i++) {
+        Said said = even.ask("--after 5");
+        EXPECT_EQ(said.status, 0) << said.text;
+        usleep(300000);
     }
 }
 
