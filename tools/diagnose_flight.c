@@ -201,20 +201,25 @@ static void put_name(FILE *out, const struct entry *e)
     key_text(out, "profiling_name", name);
 }
 
-static void put_entry(FILE *out, const struct flight *f, const struct entry *e)
+static void put_group_of(FILE *out, const struct flight *f, const struct ft_snap_member *m)
 {
     char uid[24];
-    unsigned kind = (unsigned)(e->op.sig & 15);
-    bool p2p = kind == FT_SEND;
-    uint64_t n = (uint64_t)e->member->nranks;
-    snprintf(uid, sizeof uid, "%016" PRIx64, e->member->ctx);
-    begin(out, "}(");
-    key_integer(out, "record_id", e->record);
+    snprintf(uid, sizeof uid, "%016" PRIx64, m->ctx);
     key_integer(out, "pg_id", 0);
     put_text(out, "process_group");
     put_text(out, uid);
-    put_text(out, name_of(f, e->member));
+    put_text(out, name_of(f, m));
     fputc(0x86, out);
+}
+
+static void put_entry(FILE *out, const struct flight *f, const struct entry *e)
+{
+    unsigned kind = (unsigned)(e->op.sig & 15);
+    bool p2p = kind == FT_SEND;
+    uint64_t n = (uint64_t)e->member->nranks;
+    begin(out, "}(");
+    key_integer(out, "record_id", e->record);
+    put_group_of(out, f, e->member);
     key_integer(out, "collective_seq_id", p2p ? 0 : (int64_t)e->op.seq);
     key_integer(out, "p2p_seq_id", p2p ? (int64_t)e->op.seq : 0);
     key_integer(out, "op_id", e->record);
@@ -227,8 +232,7 @@ static void put_entry(FILE *out, const struct flight *f, const struct entry *e)
     key_integer(out, "time_created_ns", (int64_t)e->op.called_ns + f->real_ns);
     key_integer(out, "timeout_ms", 0);
     put_text(out, "frames");
-    begin(out, "]");
-    begin(out, "u");
+    begin(out, "]u");
 }
 
 /* The call that no stream has reached. Only the latest one's signature is known. */

@@ -86,8 +86,26 @@ static bool accuse_peer(struct ft_hang *h, int node, enum ft_verdict_kind kind)
 static bool has_given_up(const struct ft_hang *h, int member)
 {
     const struct ft_snap_member *m = h->members[member];
-    return m->open && m->failed && ft_hang_process(h, member)->state != FT_PROCESS_GONE &&
+    return m->open && m->failed && ft_hang_process(h, member)->state == FT_PROCESS_RUNS &&
            !ft_hang_is_active(h, member, false);
+}
+
+/* Names the processes of the communicator in this state. Its file may be gone with a dead rank:
+ * then the survivor knows whom it lost. */
+static void accuse_state(struct ft_hang *h, int comm, int survivor, enum ft_process_state state)
+{
+    int first = h->comms[comm].first, end = first + h->comms[comm].count;
+    const struct ft_snap_member *m = h->members[survivor];
+    bool lost = state == FT_PROCESS_GONE && m->status == FT_PEER && m->culprit >= 0 &&
+                m->culprit < m->nranks && ft_hang_find(h, comm, m->culprit) < 0;
+    ft_hang_begin(h, state == FT_PROCESS_GONE ? FT_VERDICT_RANK_DEAD : FT_VERDICT_RANK_STOPPED,
+                  comm, -1);
+    for (int i = first; i < end; i++)
+        if (h->members[i]->open && ft_hang_process(h, i)->state == state)
+            ft_hang_accuse(h, i, -1);
+    if (lost)
+        ft_hang_accuse_missing(h, comm, m->culprit);
+    ft_hang_end(h);
 }
 
 void ft_hang_accuse_failed(struct ft_hang *h)
@@ -98,11 +116,8 @@ void ft_hang_accuse_failed(struct ft_hang *h)
             survivor++;
         if (survivor == end)
             continue;
-        ft_hang_begin(h, FT_VERDICT_RANK_DEAD, c, -1);
-        for (int i = first; i < end; i++)
-            if (h->members[i]->open && ft_hang_process(h, i)->state == FT_PROCESS_GONE)
-                ft_hang_accuse(h, i, -1);
-        ft_hang_end(h);
+        accuse_state(h, c, survivor, FT_PROCESS_GONE);
+        accuse_state(h, c, survivor, FT_PROCESS_STOPPED);
     }
 }
 

@@ -51,10 +51,11 @@ struct ft_snap_member {
     int engine; /* index into engines */
     int rank, nranks;
     char name[40];
-    bool open;                                  /* false: this rank has closed its end */
-    bool failed;                                /* the communicator has failed on this rank */
-    int status;                                 /* enum ft_status; the failure */
-    uint64_t called, started, done;             /* collectives */
+    bool open;                      /* false: this rank has closed its end */
+    bool failed;                    /* the communicator has failed on this rank */
+    int status;                     /* enum ft_status; the failure */
+    int culprit;                    /* the rank that this rank blames for it; -1: nobody */
+    uint64_t called, started, done; /* collectives */
     uint64_t p2p_called, p2p_started, p2p_done; /* sends and receives */
     struct ft_snap_call last;                   /* the latest call */
     struct ft_snap_wait wait;  /* of the first operation that has started and runs */

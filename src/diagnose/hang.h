@@ -181,7 +181,8 @@ bool ft_hang_are_pair(const struct ft_hang *, int member, int peer);
 void ft_hang_vote(struct ft_hang *, int comm);
 /* Processes that are gone or stopped, and calls that differ. */
 void ft_hang_prove(struct ft_hang *, int node);
-/* Processes that are gone and failed a communicator whose other ranks have not gone on. */
+/* Processes that are gone or stopped, and failed a communicator whose other ranks have not gone
+ * on. */
 void ft_hang_accuse_failed(struct ft_hang *);
 /* Ranks that have not come and are nowhere else. gave_up: those with a failed communicator, or the
  * others. */

@@ -246,12 +246,15 @@ static void add_detail(char *s, const struct ft_hang *h)
 }
 
 /* A rank that does not receive has not called it, as far as anybody can see. Nobody waits for a
- * dead rank in a communicator that has failed. */
+ * rank in a communicator that has failed. */
 static const struct phrase *phrase_of(const struct ft_hang *h)
 {
-    static const struct phrase died = {"has died, which failed", "have died, which failed"};
+    static const struct phrase died = {"has died, which failed", "have died, which failed"},
+                               stopped = {"is stopped, which failed", "are stopped, which failed"};
     if (h->draft.kind == FT_VERDICT_RANK_DEAD && h->draft_node < 0)
         return &died;
+    if (h->draft.kind == FT_VERDICT_RANK_STOPPED && h->draft_node < 0)
+        return &stopped;
     bool receive = h->draft.kind == FT_VERDICT_COMM_HANG_RECEIVER && h->draft_node >= h->ncomms;
     return &phrases[receive ? FT_VERDICT_NONCOMM_HANG : h->draft.kind];
 }

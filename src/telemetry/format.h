@@ -79,7 +79,7 @@ struct ft_tm_comm {
     /* The latest queued call. */
     uint64_t call_ns, call_sig, call_site;
     int32_t call_tid;
-    uint32_t reserved;
+    int32_t culprit; /* of a failure: the rank that is blamed; -1: nobody, or unknown */
 };
 
 /* One member of a communicator. */

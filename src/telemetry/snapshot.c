@@ -217,6 +217,7 @@ static void add_member(struct collection *c, const struct ft_image *image, int r
     m->open = from->state == FT_TM_OPEN;
     m->failed = from->phase == FT_COMM_FAILED;
     m->status = from->status;
+    m->culprit = from->culprit;
     m->progress_ns = from->progress_ns;
     m->wait.peer = -1;
     m->last = (struct ft_snap_call){.sig = from->call_sig,

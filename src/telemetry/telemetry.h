@@ -29,8 +29,9 @@ void ft_telemetry_seat(struct ft_telemetry *, int comm, int rank, uint64_t engin
 /* limit_ns: the time limit of its operations, 0: none. before: collectives that it has already
  * started. */
 void ft_telemetry_comm_limits(struct ft_telemetry *, int comm, uint64_t limit_ns, uint64_t before);
-/* phase: enum ft_comm_state. status: why it failed, or FT_OK. */
-void ft_telemetry_comm_state(struct ft_telemetry *, int comm, int phase, int status);
+/* phase: enum ft_comm_state. status: why it failed, or FT_OK. culprit: the rank that is blamed for
+ * it, or -1. */
+void ft_telemetry_comm_state(struct ft_telemetry *, int comm, int phase, int status, int culprit);
 void ft_telemetry_comm_progress(struct ft_telemetry *, int comm, uint64_t now_ns);
 
 /* What a user called. sig: as ft_sig(). site: the address to which the call returns. */

@@ -64,6 +64,7 @@ int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch,
         c->epoch = epoch;
         c->nranks = nranks;
         c->rank = rank;
+        c->culprit = -1;
         c->opened_ns = ft_now_ns(t->env);
         copy_text(c->name, sizeof c->name, name);
         c->state = FT_TM_OPEN;
@@ -126,12 +127,13 @@ void ft_telemetry_comm_limits(struct ft_telemetry *t, int comm, uint64_t limit_n
     store64(&c->before, before);
 }
 
-void ft_telemetry_comm_state(struct ft_telemetry *t, int comm, int phase, int status)
+void ft_telemetry_comm_state(struct ft_telemetry *t, int comm, int phase, int status, int culprit)
 {
     struct ft_tm_comm *c = comm_at(t, comm);
     if (!c)
         return;
     __atomic_store_n(&c->status, status, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->culprit, culprit, __ATOMIC_RELAXED);
     __atomic_store_n(&c->phase, (uint32_t)phase, __ATOMIC_RELAXED);
 }
 

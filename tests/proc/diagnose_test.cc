@@ -162,7 +162,7 @@ struct Job {
     {
         return rank[static_cast<size_t>(r)]->pid();
     }
-    Said ask(const std::string &more = "--after 0.5") const
+    Said ask(const std::string &more = "--after 2") const
     {
         return diagnose("--pid " + std::to_string(pid(0)) + " " + more);
     }
@@ -260,7 +260,7 @@ TEST(DiagnoseTool, ExplainsAndRefuses)
 {
     Job job("read", 1, "shm");
     job.verdict();
-    Said said = job.ask("--after 0.5 --explain");
+    Said said = job.ask("--after 2 --explain");
     EXPECT_NE(said.text.find("\n  "), std::string::npos) << said.text;
     EXPECT_EQ(diagnose("--after x").status, 2);
     EXPECT_EQ(diagnose("--pid 0").status, 2);
@@ -272,11 +272,41 @@ TEST(DiagnoseTool, ExplainsAndRefuses)
     EXPECT_EQ(diagnose("--dir /nonexistent").status, 2);
 }
 
+/* Python reads them; of the ranks that wait one call has not ended. */
+TEST(DiagnoseTool, WritesFlightRecords)
+{
+    if (system("python3 -c '' 2>/dev/null") != 0)
+        GTEST_SKIP() << "there is no python3";
+    Job job("read", 1, "shm");
+    job.verdict();
+    char dir[] = "/tmp/ftccl-flight-XXXXXX";
+    ASSERT_NE(mkdtemp(dir), nullptr);
+    job.ask("--after 2 --dump-fr " + std::string(dir));
+    std::string script = "import pickle,sys\n"
+                         "for r in range(4):\n"
+                         "    d = pickle.load(open('%s/ftccl_trace_rank_%d' % (sys.argv[1], r), "
+                         "'rb'))\n"
+                         "    e = d['entries']\n"
+                         "    g = d['pg_config'][e[0]['process_group'][0]]['ranks']\n"
+                         "    print(sum(x['state'] == 'started' for x in e), len(e) > 20, g)\n";
+    FILE *pipe = popen(("python3 -c \"" + script + "\" " + dir + " 2>&1; rm -r " + dir).c_str(),
+                       "r");
+    std::string text;
+    char line[256];
+    while (pipe && fgets(line, sizeof line, pipe))
+        text += line;
+    pclose(pipe);
+    std::string waits = "1 True [0, 1, 2, 3]\n", reads = "0 True [0, 1, 2, 3]\n";
+    EXPECT_EQ(text, waits + reads + waits + waits);
+    text = job.ask("--after 2 --dump-fr /proc/nonexistent").text;
+    EXPECT_NE(text.find("cannot tell: cannot make /proc/nonexistent"), std::string::npos) << text;
+}
+
 TEST(DiagnoseTool, TellsJson)
 {
     Job job("read", 1, "shm");
     job.verdict();
-    Said said = job.ask("--after 0.5 --json");
+    Said said = job.ask("--after 2 --json");
     if (said.text.find("built without jansson") != std::string::npos)
         GTEST_SKIP() << "built without jansson";
     EXPECT_EQ(said.status, 1);

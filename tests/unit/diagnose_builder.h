@@ -97,7 +97,7 @@ class Job
             m.open = true;
             m.called = m.started = m.done = 5;
             m.last = {sig_of(FT_ALLREDUCE), ago(20), 0x1234, 77};
-            m.wait.peer = -1;
+            m.wait.peer = m.culprit = -1;
             at[{ctx, (int)rank}] = members.size();
             members.push_back(m);
         }
@@ -200,8 +200,6 @@ class Job
     void expect(const std::vector<Said> &wanted)
     {
         diagnose();
-        if (getenv("FT_SHOW"))
-            printf("%s", text().c_str());
         EXPECT_EQ((size_t)found, wanted.size()) << text();
         EXPECT_TRUE(said() == wanted) << text();
     }

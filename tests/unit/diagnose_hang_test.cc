@@ -98,6 +98,27 @@ TEST(Healthy, SomeHaveLeftAfterTheLastOperation)
     job.expect({});
 }
 
+/* Its wait ended with it. */
+TEST(Healthy, WhoHasLeftWaitsNoLonger)
+{
+    Job job = ring();
+    for (int r = 0; r < 4; r++)
+        job.of(WORLD, r).open = false;
+    job.expect({});
+}
+
+TEST(Healthy, TwoWereCalledJustNowAndNoneHasStarted)
+{
+    Job job(2);
+    job.comm(WORLD, "world", {0, 1});
+    for (int i = 0; i < 2; i++)
+        job.calls(WORLD, 0, 2);
+    job.expect({});
+    job.of(WORLD, 0).last.called_ns = ago(6);
+    job.expect(
+        {{FT_VERDICT_NONCOMM_HANG, {{WORLD, 1, -1}}}, {FT_VERDICT_STREAM_HANG, {{WORLD, 0, -1}}}});
+}
+
 /* ---- processes ------------------------------------------------------------------------------- */
 
 TEST(Process, IsGone)
@@ -131,6 +152,16 @@ TEST(Process, IsStoppedAfterItHasFinished)
     job.process(WORLD, 2).state = FT_PROCESS_STOPPED;
     job.of(WORLD, 2).done = job.of(WORLD, 2).called;
     job.of(WORLD, 2).running_seq = job.of(WORLD, 2).running_sig = 0;
+    job.expect({one(FT_VERDICT_NONCOMM_HANG, WORLD, 1)});
+}
+
+TEST(Process, HasFinishedAndIsGone)
+{
+    Job job = ring(1);
+    job.of(WORLD, 2).done = job.of(WORLD, 2).called;
+    job.of(WORLD, 2).running_seq = job.of(WORLD, 2).running_sig = 0;
+    job.of(WORLD, 2).open = false;
+    job.process(WORLD, 2).state = FT_PROCESS_GONE;
     job.expect({one(FT_VERDICT_NONCOMM_HANG, WORLD, 1)});
 }
 
@@ -192,10 +223,29 @@ TEST(Process, IsGoneAndOthersHaveNotGoneOn)
     EXPECT_NE(std::string(job.verdicts[0].sentence).find("has died, which failed"),
               std::string::npos)
         << job.verdicts[0].sentence;
+    job.process(WORLD, 3).state = FT_PROCESS_STOPPED;
+    job.expect({{FT_VERDICT_RANK_STOPPED, {{WORLD, 3, -1}}}});
+    job.process(WORLD, 3).state = FT_PROCESS_GONE;
     /* They have made another one, and go on. */
     job.comm(WORLD + 7, "again", {0, 1, 2});
     for (int r = 0; r < 3; r++)
         job.of(WORLD + 7, r).progress_ns = ago(0.1);
+    job.expect({});
+}
+
+TEST(Process, IsGoneWithItsFileAndOthersHaveNotGoneOn)
+{
+    Job job = ring();
+    for (int r = 0; r < 3; r++) {
+        job.of(WORLD, r).running_seq = job.of(WORLD, r).running_sig = 0;
+        job.of(WORLD, r).failed = true;
+        job.of(WORLD, r).status = FT_PEER;
+        job.of(WORLD, r).culprit = 3;
+    }
+    job.lose(WORLD, 3, true);
+    job.expect({{FT_VERDICT_RANK_DEAD, {{WORLD, 3, -1}}}});
+    for (int r = 0; r < 3; r++)
+        job.of(WORLD, r).status = FT_TIMEOUT; /* no proof */
     job.expect({});
 }
 
@@ -342,6 +392,9 @@ TEST(Deadlock, BothReceive)
     job.expect({{FT_VERDICT_DEADLOCK, {{PP, 0, -1}, {PP, 1, -1}}}});
     job.link(PP, 1, 0, 3, 2);
     job.expect({one(FT_VERDICT_COMM_HANG_LINK, PP, 1, 0)});
+    job.links.clear();
+    job.engines[1].state = FT_PROCESS_STOPPED;
+    job.expect({one(FT_VERDICT_RANK_STOPPED, PP, 1)});
 }
 
 /* ---- waits inside a collective --------------------------------------------------------------- */
@@ -499,6 +552,17 @@ TEST(PointToPoint, BothEndsAreReady)
     job.expect({one(FT_VERDICT_COMM_HANG_SENDER, PP, 1)});
 }
 
+/* A group of a send and a collective: the send is first, and rank 2 is in the collective. */
+TEST(PointToPoint, ASendComesBeforeACollective)
+{
+    Job job(3);
+    job.comm(WORLD, "world", {0, 1, 2});
+    for (int r = 0; r < 3; r++)
+        job.waits(WORLD, r, (r + 2) % 3);
+    job.p2p(WORLD, 0, 2, true);
+    job.expect({one(FT_VERDICT_COMM_HANG_RECEIVER, WORLD, 2)});
+}
+
 /* Forwards through the stages: each receives from the one before, and the first computes. */
 TEST(PointToPoint, AChainOfReceives)
 {
@@ -592,6 +656,19 @@ TEST(Nested, IndependentCauses)
     EXPECT_EQ(job.verdicts[0].kind, FT_VERDICT_RANK_STOPPED);
 }
 
+/* What was found in one communicator has nothing to do with the next. */
+TEST(Nested, OneIsProvenAndOneCannotBeTold)
+{
+    Job job(4);
+    job.comm(TP, "tp", {0, 1});
+    job.comm(DP, "dp", {2, 3});
+    job.waits(TP, 0, 1, 14);
+    job.waits(TP, 1, -1, 14);
+    job.waits(DP, 0, 1);
+    job.lose(DP, 1);
+    job.expect({one(FT_VERDICT_LIBRARY_STUCK, TP, 1), one(FT_VERDICT_UNKNOWN, DP, 1)});
+}
+
 /* Two ranks are missing: one is in another communicator, which waits for this one, and the other
  * computes. */
 TEST(Nested, ADeadlockAndARankThatComputes)
@@ -631,6 +708,16 @@ TEST(Missing, TheOthersProveTheCause)
     job.of(WORLD, 0).wait.peer = 1; /* 1 -> 0 is lost, 2 waits for 1 */
     job.link(WORLD, 1, 0, 5, 4);
     job.expect({one(FT_VERDICT_COMM_HANG_LINK, WORLD, 1, 0)});
+}
+
+/* A walk has shown who decides: that another rank has no file does not matter. */
+TEST(Missing, NobodyWaitsForIt)
+{
+    Job job = ring(1);
+    job.of(WORLD, 1).failed = true;
+    job.of(WORLD, 0).wait.peer = 1;
+    job.lose(WORLD, 3);
+    job.expect({one(FT_VERDICT_UNKNOWN, WORLD, 1)});
 }
 
 TEST(Missing, APeerOfAReceive)

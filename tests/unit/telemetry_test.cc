@@ -75,7 +75,7 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_comm, before),    F(ft_tm_comm, seat),      F(ft_tm_comm, seats),
           F(ft_tm_comm, queued),    F(ft_tm_comm, at_once),   F(ft_tm_comm, begun),
           F(ft_tm_comm, done),      F(ft_tm_comm, call_ns),   F(ft_tm_comm, call_sig),
-          F(ft_tm_comm, call_site), F(ft_tm_comm, call_tid)}},
+          F(ft_tm_comm, call_site), F(ft_tm_comm, call_tid),  F(ft_tm_comm, culprit)}},
         {"Operation record",
          {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq),
           F(ft_tm_op, ctx), F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns),
@@ -191,7 +191,7 @@ TEST_F(Telemetry, CallsAndRosterAreRecorded)
     for (int r = 0; r < 2; r++)
         ft_telemetry_seat(t, second, r, 0x200u + (unsigned)r, 9);
     ft_telemetry_comm_limits(t, first, 5000, 40);
-    ft_telemetry_comm_state(t, first, FT_COMM_FAILED, FT_TIMEOUT);
+    ft_telemetry_comm_state(t, first, FT_COMM_FAILED, FT_TIMEOUT, 2);
     ft_telemetry_comm_progress(t, first, 99);
     struct ft_called made = {FT_ALLREDUCE, 0xabcd, 70, &made, 4711};
     ft_telemetry_call(t, first, &made);
@@ -215,6 +215,7 @@ TEST_F(Telemetry, CallsAndRosterAreRecorded)
     EXPECT_EQ(a.before, 40u);
     EXPECT_EQ(a.phase, (uint32_t)FT_COMM_FAILED);
     EXPECT_EQ(a.status, FT_TIMEOUT);
+    EXPECT_EQ(a.culprit, 2);
     EXPECT_EQ(a.progress_ns, 99u);
     EXPECT_EQ(a.seats, 0u);
     EXPECT_EQ(image->file.op[0].time_ns[FT_TM_CREATED], 70u);

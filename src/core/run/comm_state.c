@@ -108,7 +108,7 @@ void ft_comm_move(struct ft_comm *comm, enum ft_comm_state to)
     ft_telemetry_event(comm->engine->telemetry, FT_MOVED_COMM, comm->ctx, comm->view.rank,
                        (int)from, (int)to, atomic_load(&comm->failure.status));
     ft_telemetry_comm_state(comm->engine->telemetry, comm->row, (int)to,
-                            atomic_load(&comm->failure.status));
+                            atomic_load(&comm->failure.status), comm->failure.culprit);
     atomic_store_explicit(&comm->state, to, memory_order_release);
 }
 
