@@ -152,6 +152,30 @@ TEST(Hostile, CountsBelowZeroAreNone)
     EXPECT_EQ(ft_diagnose_hang(&snap, PATIENCE, nullptr, 0), 0);
 }
 
+/* Members that cannot be, and a second one of a rank, are as if they were not there. */
+TEST(Hostile, ImpossibleMembersAreNobody)
+{
+    Job job(2);
+    job.comm(1, "c", {0, 1});
+    job.waits(1, 0, 1);
+    job.waits(1, 1, -1);
+    ft_snap_member idle = job.of(1, 1);
+    idle.called = idle.started = 5;
+    idle.running_seq = idle.running_sig = 0;
+    job.members.push_back(idle); /* has called less */
+    idle.rank = 2;
+    job.members.push_back(idle); /* of 2 */
+    job.expect({{FT_VERDICT_LIBRARY_STUCK, {{1, 1, -1}}}});
+}
+
+TEST(Hostile, TwoRanksInOneProcess)
+{
+    Job job(1);
+    job.comm(1, "c", {0, 0});
+    job.p2p(1, 0, 1, false);
+    job.expect({{FT_VERDICT_NONCOMM_HANG, {{1, 1, -1}}}});
+}
+
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
 double timed(Job &job)
