@@ -273,6 +273,23 @@ TEST(Call, IsNotMadeBySeveral)
     EXPECT_TRUE(job.says("ranks 0 and 2 have not called"));
 }
 
+/* More than a verdict has room for are counted. */
+TEST(Call, IsNotMadeByMany)
+{
+    std::vector<int> all;
+    for (int r = 0; r < 40; r++)
+        all.push_back(r);
+    Job job(40);
+    job.comm(WORLD, "world", all);
+    for (int r = 0; r < 40; r += 2)
+        job.waits(WORLD, r, (r + 1) % 40);
+    job.diagnose();
+    ASSERT_EQ(job.found, 1);
+    EXPECT_EQ(job.verdicts[0].nculprits, 20);
+    EXPECT_EQ(job.verdicts[0].culprits[FT_CULPRITS - 1].rank, 31);
+    EXPECT_TRUE(job.says(", 29, 31 and 4 more have not called")) << job.text();
+}
+
 TEST(Call, WasLeftOut)
 {
     Job job = ring(2);
@@ -463,6 +480,23 @@ TEST(Wait, ARankWaitsForNobodyAndDoesNotGoOn)
     EXPECT_TRUE(job.says("rank 0 (pid 4000 on host a) waits to receive from rank 3")) << job.text();
     job.of(WORLD, 1).wait.peer = 9; /* rubbish */
     job.expect({one(FT_VERDICT_LIBRARY_STUCK, WORLD, 1)});
+}
+
+/* The chain has room for neither the whole walk nor all that are named. */
+TEST(Wait, ALongWalkToMany)
+{
+    std::vector<int> all;
+    for (int r = 0; r < 40; r++)
+        all.push_back(r);
+    Job job(40);
+    job.comm(WORLD, "world", all);
+    for (int r = 0; r < 40; r++)
+        job.waits(WORLD, r, r < 31 ? r + 1 : -1);
+    job.diagnose();
+    ASSERT_EQ(job.found, 1) << job.text();
+    EXPECT_EQ(job.verdicts[0].kind, FT_VERDICT_LIBRARY_STUCK);
+    EXPECT_EQ(job.verdicts[0].nculprits, 9) << job.text();
+    EXPECT_EQ(job.verdicts[0].nchain, FT_CHAIN);
 }
 
 TEST(Wait, ThePeerHasFinished)
@@ -722,10 +756,11 @@ TEST(Missing, NobodyWaitsForIt)
 
 TEST(Missing, APeerOfAReceive)
 {
-    Job job(2);
-    job.comm(PP, "pp", {0, 1});
+    Job job(3);
+    job.comm(PP, "pp", {0, 1, 2});
     job.p2p(PP, 0, 1, false);
     job.lose(PP, 1);
+    job.lose(PP, 2);
     job.expect({one(FT_VERDICT_UNKNOWN, PP, 1)});
 }
 

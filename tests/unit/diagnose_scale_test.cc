@@ -155,7 +155,7 @@ TEST(Hostile, CountsBelowZeroAreNone)
 /* Members that cannot be, and a second one of a rank, are as if they were not there. */
 TEST(Hostile, ImpossibleMembersAreNobody)
 {
-    Job job(2);
+    Job job(3);
     job.comm(1, "c", {0, 1});
     job.waits(1, 0, 1);
     job.waits(1, 1, -1);
@@ -165,6 +165,8 @@ TEST(Hostile, ImpossibleMembersAreNobody)
     job.members.push_back(idle); /* has called less */
     idle.rank = 2;
     job.members.push_back(idle); /* of 2 */
+    job.engines[2].state = FT_PROCESS_GONE;
+    job.seats.push_back({1, 3, Job::id(2), 7, 4002});
     job.expect({{FT_VERDICT_LIBRARY_STUCK, {{1, 1, -1}}}});
 }
 
