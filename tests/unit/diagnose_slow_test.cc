@@ -200,6 +200,10 @@ TEST(SlowPeriod, HostileTimes)
     }
     for (double step : calls.steps(calls.period()))
         EXPECT_TRUE(step >= 0 && std::isfinite(step)) << step;
+    Calls back;
+    back.sigs = {1, 1, 1, 1};
+    back.times = {30, 20, 10, 40};
+    EXPECT_EQ(back.steps({1, 1, 1}), vector<double>({0, 0, 30}));
     ft_step_mark broken = {5, 0, 0};
     EXPECT_TRUE(calls.steps(broken).empty());
     std::fill(calls.sigs.begin(), calls.sigs.end(), 0);
