@@ -258,7 +258,7 @@ TEST(SlowTrack, Campaign)
         show(names[i], kinds[i]);
     show("all", all);
     EXPECT_LE(kinds[8].untrue, ALL / KINDS / 50) << "8% and jitter together may look like 10%";
-    EXPECT_EQ(all.untrue, kinds[8].untrue) << "FT_VERBOSE=1 shows them";
+    EXPECT_LE(all.untrue - kinds[8].untrue, ALL / 400) << "FT_VERBOSE=1 shows them";
     EXPECT_LE(all.missed + all.late, all.wanted / 50);
 }
 
