@@ -76,10 +76,19 @@ static void pass_time(struct ft_agree *a)
 
 /* ---- whose turn it is ------------------------------------------------------------------------ */
 
+void ft_agree_note_asked(struct ft_agree *a, int rank)
+{
+    struct ft_agree_peer *p = &a->peer[rank];
+    if (p->asked_ns == 0)
+        p->asked_ns = ft_agree_now(a);
+    p->asks += p->asks < FT_AGREE_ASKS;
+}
+
+/* One question may get lost, and ranks that do not lead are asked seldom. */
 bool ft_agree_unanswered(const struct ft_agree *a, int rank)
 {
-    const uint64_t asked = a->peer[rank].asked_ns;
-    return asked != 0 && ft_agree_now(a) - asked >= a->config.silent_ns;
+    const struct ft_agree_peer *p = &a->peer[rank];
+    return p->asks == FT_AGREE_ASKS && ft_agree_now(a) - p->asked_ns >= a->config.silent_ns;
 }
 
 /* If only the heartbeat detector suspects a rank, the rank gets a short time to answer. */
@@ -306,6 +315,7 @@ void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len
     if (ft_agree_decode(&a->config, data, len_bytes, &m) != FT_OK)
         return;
     a->peer[from].asked_ns = 0;
+    a->peer[from].asks = 0;
     a->peer[from].doubted = false;
     if (a->decision) {
         if (m.type != FT_MSG_DECIDE)

@@ -123,6 +123,7 @@ struct ft_agree_peer {
     /* some rank reports it as unreachable, and it has not been heard since */
     bool doubted;
     uint64_t asked_ns; /* time since when an answer is due; 0: none is due */
+    unsigned asks;     /* questions since then, counted as far as FT_AGREE_ASKS */
     /* time since when the evidence is REDIALLED, or since the redial was in vain */
     uint64_t redialled_ns;
     bool cut_off; /* the redial was in vain: the peer may live, and may lead */
@@ -179,8 +180,11 @@ static inline bool ft_agree_is_gone(const struct ft_agree *a, int r)
 {
     return ft_set_has(a->dead, r) || ft_set_has(a->fenced, r);
 }
-bool ft_agree_unanswered(const struct ft_agree *, int rank); /* it has not answered for silent_ns */
-bool ft_agree_missing(const struct ft_agree *, int rank);    /* no reason to wait for it */
+/* A rank has not answered several questions for silent_ns. */
+#define FT_AGREE_ASKS 3
+bool ft_agree_unanswered(const struct ft_agree *, int rank);
+void ft_agree_note_asked(struct ft_agree *, int rank);    /* a question to it is sent */
+bool ft_agree_missing(const struct ft_agree *, int rank); /* no reason to wait for it */
 /* a leader asks it whether it is alive */
 void ft_agree_doubt(struct ft_agree *, int rank);
 /* some rank makes progress: restart the wait */

@@ -62,8 +62,8 @@ void ft_agree_send(struct ft_agree *a, int to, enum ft_agree_type type)
     for (int r = 0; r < a->config.nranks; r++)
         if (a->peer[r].evidence == FT_UNREACHABLE)
             ft_set_add(a->mine, r);
-    if ((leads || type == FT_MSG_ENTER) && a->peer[to].asked_ns == 0)
-        a->peer[to].asked_ns = ft_agree_now(a);
+    if (leads || type == FT_MSG_ENTER)
+        ft_agree_note_asked(a, to);
     a->config.send(a->config.arg, to, a->scratch, ft_agree_encode(a->scratch, &a->config, &m));
 }
 
