@@ -11,6 +11,9 @@
 #define ROUNDS 10       /* into which the window is divided */
 #define CALLS_A_ROUND 2 /* at least */
 #define MOST_RANKS (1 << 20)
+#define RECENT_NS 60000000000u /* a job whose last call is older does not move */
+/* In less time the order in which ranks come is that of the algorithm, or chance. */
+#define LEAST_NS 1000000000u
 #define LEAST_BEHIND 0.1 /* of a round: less is jitter, as in Falcon */
 
 /* The collectives of one communicator that all of its members have ended. */
@@ -133,7 +136,7 @@ static int judge(struct window *w, const int *rank_of, struct ft_verdict *verdic
     for (int i = 0; i < ROUNDS * w->nranks; i++)
         w->inside_ns[i] = -1;
     add_up(w, rank_of);
-    if (w->end_ns <= w->begin_ns)
+    if (w->end_ns < w->begin_ns + LEAST_NS || w->end_ns + RECENT_NS < w->s->now_ns)
         return 0;
     inside.round_ns = (double)(w->end_ns - w->begin_ns) / ROUNDS;
     int room = capacity < FT_CULPRITS ? capacity : FT_CULPRITS;

@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define OPS_KEPT 256 /* operations of a member */
+#define OPS_KEPT 1024 /* operations of a member */
 
 /* A list that grows. Once memory ran out, it takes no more. */
 struct list {
@@ -77,14 +77,15 @@ static void read_wchan(uint32_t pid, char *text, size_t size)
 static void describe(struct ft_snap_engine *engine, char letter)
 {
     char where[64];
+    const char *verb = engine->state == FT_PROCESS_STOPPED ? "is stopped in"
+                       : letter == 'D'                     ? "sleeps uninterruptibly in"
+                                                           : "sleeps in";
+    if (engine->state != FT_PROCESS_RUNS && engine->state != FT_PROCESS_STOPPED)
+        return;
     read_wchan((uint32_t)engine->pid, where, sizeof where);
-    const char *verb = letter == 'D'                         ? "sleeps uninterruptibly in"
-                       : engine->state == FT_PROCESS_STOPPED ? "is stopped in"
-                       : letter == 'S' || engine->state == 0 ? "sleeps in"
-                                                             : "runs in";
-    if (engine->state == FT_PROCESS_RUNS && letter == 'R')
+    if (letter == 'R')
         snprintf(engine->doing, sizeof engine->doing, "runs");
-    else if (engine->state == FT_PROCESS_RUNS || engine->state == FT_PROCESS_STOPPED)
+    else
         snprintf(engine->doing, sizeof engine->doing, "%s %s", verb, *where ? where : "the kernel");
 }
 

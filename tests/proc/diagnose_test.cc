@@ -8,10 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <climits>
+#include <fstream>
 #include <memory>
+#include <random>
 #include <regex>
-#include <thread>
 
 #include "tests/proc/proc.h"
 
@@ -167,13 +167,13 @@ struct Job {
         return diagnose("--pid " + std::to_string(pid(0)) + " " + more);
     }
     /* The first answer other than healthy. */
-    Said verdict() const
+    Said verdict(const std::string &more = "--after 2") const
     {
         double end = proc::now() + 30;
-        Said said = ask();
+        Said said = ask(more);
         while (said.status == 0 && proc::now() < end) {
             usleep(50000);
-            said = ask();
+            said = ask(more);
         }
         return said;
     }
@@ -235,7 +235,7 @@ TEST_P(Diagnose, AJobThatGoesOnOrRestsIsHealthy)
     for (const char *what : {"none", "idle"}) {
         Job job(what, -1, GetParam());
         for (int i = 0; i < 10; i++) {
-            Said said = job.ask("--after 5");
+            Said said = job.ask("--after 20");
             EXPECT_EQ(said.status, 0) << what << ": " << said.text;
             usleep(100000);
         }
@@ -245,10 +245,10 @@ TEST_P(Diagnose, AJobThatGoesOnOrRestsIsHealthy)
 TEST_P(Diagnose, ARankThatComputesSlowly)
 {
     Job job("steps", 2, GetParam());
-    expect_verdict(job.verdict(), "noncomm_slow", job, 2);
+    expect_verdict(job.verdict("--after 20"), "noncomm_slow", job, 2);
     Job even("steps", -1, GetParam());
     for (int i = 0; i < 10; i++) {
-        Said said = even.ask("--after 5");
+        Said said = even.ask("--after 20");
         EXPECT_EQ(said.status, 0) << said.text;
         usleep(300000);
     }
@@ -270,6 +270,49 @@ TEST(DiagnoseTool, ExplainsAndRefuses)
     EXPECT_EQ(nobody.status, 2);
     EXPECT_NE(nobody.text.find("cannot tell: "), std::string::npos) << nobody.text;
     EXPECT_EQ(diagnose("--dir /nonexistent").status, 2);
+}
+
+std::vector<char> bytes_of(const std::string &path)
+{
+    std::ifstream in(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+/* Files that are cut off, that are rubbish, or that somebody has changed behind their header: the
+ * tool ends with one of its statuses and says something. */
+TEST(DiagnoseTool, HostileFiles)
+{
+    const char *given = getenv("FT_SEED");
+    unsigned seed = given ? static_cast<unsigned>(strtoul(given, nullptr, 0))
+                          : std::random_device{}();
+    SCOPED_TRACE("replay: FT_SEED=" + std::to_string(seed) +
+                 " tests/proc/diagnose_test --gtest_filter=*HostileFiles");
+    std::mt19937_64 random(seed);
+    Job job("read", 1, "shm");
+    char dir[] = "/tmp/ftccl-hostile-XXXXXX";
+    ASSERT_NE(mkdtemp(dir), nullptr);
+    std::vector<std::pair<std::string, std::vector<char>>> files;
+    for (int r = 0; r < kRanks; r++)
+        for (const std::string &name : proc::shm_of(job.pid(r)))
+            if (name.rfind("ftccl-", 0) == 0)
+                files.emplace_back(std::string(dir) + "/" + name, bytes_of("/dev/shm/" + name));
+    ASSERT_GE(files.size(), static_cast<size_t>(kRanks));
+    for (int round = 0; round < 60; round++) {
+        for (const auto &[path, good] : files) {
+            std::vector<char> bytes = good;
+            if (round % 10 == 9)
+                bytes.resize(random() % bytes.size());
+            size_t from = round % 10 == 8 ? 0 : 4096; /* the header stays, as a rule */
+            for (size_t n = from < bytes.size() ? 1u << random() % 18 : 0; n > 0; n--)
+                bytes[from + random() % (bytes.size() - from)] = static_cast<char>(random());
+            std::ofstream(path, std::ios::binary)
+                .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+        }
+        Said said = diagnose("--explain --dump-fr " + std::string(dir) + "/fr --dir " + dir);
+        EXPECT_TRUE(said.status >= 0 && said.status <= 2) << "round " << round << ": " << said.text;
+        EXPECT_FALSE(said.text.empty());
+    }
+    EXPECT_EQ(system(("rm -r " + std::string(dir)).c_str()), 0);
 }
 
 /* Python reads them; of the ranks that wait one call has not ended. */

@@ -19,6 +19,7 @@ struct Steps {
     Job job;
     std::vector<ft_snap_op> ops;
     std::vector<ft_verdict> verdicts;
+    uint64_t age_s = 1; /* of the last call */
 
     Steps(const std::vector<double> &compute_ms, int steps, uint64_t seed)
         : job((int)compute_ms.size())
@@ -44,7 +45,7 @@ struct Steps {
     {
         verdicts.assign(8, ft_verdict{});
         ft_snapshot snap = {};
-        snap.now_ns = NOW;
+        snap.now_ns = ops.back().ended_ns + age_s * SECOND;
         snap.engines = job.engines.data();
         snap.members = job.members.data();
         snap.ops = ops.data();
@@ -86,6 +87,11 @@ TEST(SlowJob, NobodyIsNamedWithoutEvidence)
 {
     Steps few({10, 13, 10, 10}, 15, 1);
     EXPECT_EQ(few.slow(), std::vector<int>{}) << "too few calls";
+    Steps brief({10, 13, 10, 10}, 60, 1);
+    EXPECT_EQ(brief.slow(), std::vector<int>{}) << "less than a second";
+    Steps old({10, 13, 10, 10}, 200, 1);
+    old.age_s = 61;
+    EXPECT_EQ(old.slow(), std::vector<int>{}) << "it does not move";
     Steps missing({10, 13, 10, 10}, 200, 1);
     missing.job.members.pop_back();
     missing.ops.erase(std::remove_if(missing.ops.begin(), missing.ops.end(),
