@@ -57,6 +57,7 @@ checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/
 	tests/abi/layout_% tests/abi/symbols_test.sh tests/abi/loading_test.sh \
 	tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
 not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% \
+    tests/unit/diagnose_hang_test tests/unit/diagnose_slow_test \
     tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test \
 	tests/unit/tcp_hostile_test tests/unit/tcp_expect_test tests/unit/transport_list_test \
@@ -66,7 +67,7 @@ fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
 memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests)) $(nomem_program)
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh \
-	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test \
+	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test tests/proc/diagnose_test \
 	tests/proc/elastic_test.sh,$(TESTS))
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
 # What check-memory, check-threads and check-bare build: not the perf programs, of which their tests

@@ -59,7 +59,7 @@ void do_sleep(Rank &)
 
 void do_spin(Rank &)
 {
-    for (volatile int i = 0;; i++) {}
+    for (volatile unsigned i = 0;; i++) {}
 }
 
 void do_read(Rank &)

@@ -94,6 +94,7 @@ tests_proc_verify_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_verify_test_LDADD = $(proc_ldadd)
 check_PROGRAMS += tests/proc/diagnose_test
 TESTS += tests/proc/diagnose_test
+SLOW_TESTS += tests/proc/diagnose_test
 tests_proc_diagnose_test_SOURCES = tests/proc/diagnose_test.cc
 tests_proc_diagnose_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_test_LDADD = $(proc_ldadd)
