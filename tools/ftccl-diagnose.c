@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,6 +68,23 @@ static int analyse(const struct request *request, const struct ft_snapshot *snap
     return found == 0 ? ft_diagnose_slow(snapshot, verdicts, MOST_VERDICTS) : found;
 }
 
+/* Says what keeps the tool from a verdict, if anything does. */
+static void explain_trouble(const struct request *request, struct report *report)
+{
+    const char *whose = request->pid ? "that process" : "a rank";
+    if (report->found < 0)
+        snprintf(report->trouble, sizeof report->trouble, "no memory for the analysis");
+    else if (report->engines == 0 && report->unreadable == 0)
+        snprintf(report->trouble, sizeof report->trouble,
+                 "there is no telemetry of %s in %.200s: it has ended, it belongs to another user, "
+                 "or FTCCL_TELEMETRY=0",
+                 whose, request->dir);
+    else if (report->found == 0 && report->unreadable > 0 && !request->pid)
+        snprintf(report->trouble, sizeof report->trouble,
+                 "%d telemetry files cannot be read; nothing is wrong with the others",
+                 report->unreadable);
+}
+
 static struct report look(const struct request *request, struct ft_verdict *verdicts)
 {
     struct report report = {.verdicts = verdicts, .after_s = request->after_s};
@@ -78,17 +96,7 @@ static struct report look(const struct request *request, struct ft_verdict *verd
     report.engines = request->pid ? keep_job(snapshot, request->pid) : snapshot->nengines;
     report.unreadable = snapshot->unreadable;
     report.found = report.engines < 0 ? -1 : analyse(request, snapshot, verdicts);
-    if (report.found < 0)
-        snprintf(report.trouble, sizeof report.trouble, "no memory for the analysis");
-    else if (report.engines == 0 && snapshot->unreadable == 0)
-        snprintf(report.trouble, sizeof report.trouble,
-                 "there is no telemetry of %s in %.200s: it has ended, it belongs to another user, "
-                 "or FTCCL_TELEMETRY=0",
-                 request->pid ? "that process" : "a rank", request->dir);
-    else if (report.found == 0 && snapshot->unreadable > 0 && !request->pid)
-        snprintf(report.trouble, sizeof report.trouble,
-                 "%d telemetry files cannot be read; nothing is wrong with the others",
-                 snapshot->unreadable);
+    explain_trouble(request, &report);
     if (report.found > MOST_VERDICTS)
         report.found = MOST_VERDICTS;
     if (request->flight_dir && write_flight_records(snapshot, request->flight_dir) != FT_OK)
@@ -164,6 +172,20 @@ static bool take_seconds(const char *name, const char *text, double least, doubl
     return false;
 }
 
+/* Returns false, with a sentence, unless the text is the number of a process. */
+static bool take_pid(const char *text, int *out)
+{
+    char *end;
+    errno = 0;
+    long pid = strtol(text, &end, 10);
+    if (*text && !*end && !errno && pid > 0 && pid <= INT_MAX) {
+        *out = (int)pid;
+        return true;
+    }
+    fprintf(stderr, "ftccl-diagnose: --pid: %s is not the number of a process\n", text);
+    return false;
+}
+
 /* Returns -1 to go on, or the exit status. */
 static int take_options(int argc, char **argv, struct request *request)
 {
@@ -190,10 +212,7 @@ static int take_options(int argc, char **argv, struct request *request)
             request->flight_dir = optarg;
             break;
         case OPT_PID:
-            request->pid = atoi(optarg);
-            good = request->pid > 0;
-            if (!good)
-                fprintf(stderr, "ftccl-diagnose: --pid: %s is not a process\n", optarg);
+            good = take_pid(optarg, &request->pid);
             break;
         case 'h':
             fputs(help, stdout);

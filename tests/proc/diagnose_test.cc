@@ -263,7 +263,12 @@ TEST(DiagnoseTool, ExplainsAndRefuses)
     Said said = job.ask("--after 2 --explain");
     EXPECT_NE(said.text.find("\n  "), std::string::npos) << said.text;
     EXPECT_EQ(diagnose("--after x").status, 2);
-    EXPECT_EQ(diagnose("--pid 0").status, 2);
+    for (const char *pid : {"0", "-1", "99999999999", "1x", "''"}) {
+        Said refused = diagnose("--pid " + std::string(pid));
+        EXPECT_EQ(refused.status, 2) << pid;
+        EXPECT_NE(refused.text.find("is not the number of a process"), std::string::npos)
+            << pid << ": " << refused.text;
+    }
     EXPECT_EQ(diagnose("nonsense").status, 2);
     EXPECT_EQ(diagnose("--help").status, 0);
     Said nobody = diagnose("--pid 1");
