@@ -261,9 +261,8 @@ static void note_call(struct ft_comm *comm, struct ft_op *op, uint64_t now_ns)
                       atomic_load_explicit(&comm->row, memory_order_relaxed), &call);
 }
 
-static void put_in_inbox(struct ft_engine *engine, struct ft_work *work)
+static void put_in_inbox(struct ft_engine *engine, struct ft_work *work, uint64_t now_ns)
 {
-    uint64_t now_ns = engine->telemetry ? ft_now_ns(engine->env) : 0;
     atomic_fetch_add_explicit(&work->comm->works.queued, 1, memory_order_relaxed);
     for (struct ft_op *op = work->ops; op; op = op->next) {
         op->state = FT_OP_QUEUED;
@@ -282,12 +281,12 @@ static void put_in_inbox(struct ft_engine *engine, struct ft_work *work)
 }
 
 /* Once the last work is in an inbox, another thread may finish and free the entry. */
-static void hand_over(struct ft_entry *entry, struct kicks *kicks)
+static void hand_over(struct ft_entry *entry, struct kicks *kicks, uint64_t now_ns)
 {
     for (struct ft_work *work = entry->works, *next; work; work = next) {
         next = work->next_in_entry;
         struct ft_engine *engine = work->comm->engine;
-        put_in_inbox(engine, work);
+        put_in_inbox(engine, work, now_ns);
         if (kicks->n < FT_KICK_MAX)
             kicks->engines[kicks->n++] = engine;
         else {
@@ -297,8 +296,18 @@ static void hand_over(struct ft_entry *entry, struct kicks *kicks)
     }
 }
 
+/* When the user made the calls of the entry. 0: nobody records it. */
+static uint64_t time_of_call(const struct ft_entry *entry)
+{
+    for (const struct ft_work *work = entry->works; work; work = work->next_in_entry)
+        if (work->comm->engine->telemetry)
+            return ft_now_ns(work->comm->engine->env);
+    return 0;
+}
+
 int ft_entry_submit(struct ft_entry *entry)
 {
+    uint64_t now_ns = time_of_call(entry);
     wait_for_room(entry);
     atomic_store_explicit(&entry->works_left, entry->nworks, memory_order_relaxed);
     atomic_store_explicit(&entry->slots_left, entry->nstreams + 1, memory_order_relaxed);
@@ -314,7 +323,7 @@ int ft_entry_submit(struct ft_entry *entry)
         return rc;
     }
     take_tickets(entry);
-    hand_over(entry, &kicks);
+    hand_over(entry, &kicks, now_ns);
     pthread_mutex_unlock(&submit_lock);
     for (int i = 0; i < kicks.n; i++) {
         if (several || later)
