@@ -256,7 +256,7 @@ void ft_hang_accuse_loose(struct ft_hang *h, int node, bool gave_up)
     accuse_late_members(h, node, FT_VERDICT_STREAM_HANG, gave_up);
 }
 
-/* ---- processes that have not come to the start ----------------------------------------------- */
+/* ---- ranks that have not opened the communicator --------------------------------------------- */
 
 static bool waits_to_start(const struct ft_hang *h, const struct ft_hang_comm *comm)
 {

@@ -167,7 +167,7 @@ static inline int ft_hang_peer(const struct ft_hang *h, int member)
 {
     return ft_hang_find(h, h->comm_of[member], h->members[member]->wait.peer);
 }
-/* The peer of a send or receive, or of a step, is another rank of the communicator. */
+/* True if wait.peer names another rank of the communicator. */
 static inline bool ft_hang_peer_is_valid(const struct ft_snap_member *m)
 {
     return m->wait.peer >= 0 && m->wait.peer < m->nranks && m->wait.peer != m->rank;

@@ -113,14 +113,12 @@ static void write_verdict(const struct window *w, const struct ft_slow_rank *slo
     const struct ft_snap_member *m = &w->s->members[w->member[slow->rank]];
     const struct ft_snap_engine *engine = &w->s->engines[m->engine];
     double window_s = (double)(w->end_ns - w->begin_ns) / 1e9;
-    *v = (struct ft_verdict){.kind = FT_VERDICT_NONCOMM_SLOW, .ctx = w->ctx, .nculprits = 1};
-    v->culprits[0] = (struct ft_culprit){.ctx = w->ctx,
-                                         .rank = slow->rank,
-                                         .peer = -1,
-                                         .engine = m->engine,
-                                         .host = engine->host,
-                                         .pid = engine->pid};
-    v->since_ns = w->end_ns - w->begin_ns;
+    *v = (struct ft_verdict){.kind = FT_VERDICT_NONCOMM_SLOW,
+                             .ctx = w->ctx,
+                             .nculprits = 1,
+                             .since_ns = w->end_ns - w->begin_ns};
+    v->culprits[0] = (struct ft_culprit){w->ctx,    slow->rank,   -1,
+                                         m->engine, engine->host, engine->pid};
     snprintf(v->sentence, sizeof v->sentence,
              "rank %d (pid %d on %.40s) comes last: in the last %llu collectives of communicator "
              "%.32s (%.2f s) it waited %.0f%% of the time less than the others, in %d of %d rounds",

@@ -20,7 +20,7 @@ static void swap(double *a, double *b)
     *b = kept;
 }
 
-/* A pivot that neither sorted nor hostile input makes bad again and again. */
+/* Picks a pivot at random, so that no order of the values makes every pivot a bad one. */
 static double pick_pivot(const double *values, size_t n, uint64_t *random)
 {
     *random = *random * 6364136223846793005u + 1442695040888963407u;

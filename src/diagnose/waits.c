@@ -115,7 +115,8 @@ static void judge_ranks(struct ft_hang *h, int start)
 
 /* ---- walks ----------------------------------------------------------------------------------- */
 
-/* The walk has come to a member: returns the next one; -1: it ends here. */
+/* Returns the member for which the member `at` waits, the next one of the walk. -1: the walk ends
+ * at this member. */
 static int follow_one(struct ft_hang *h, int at, int walk)
 {
     if (!ft_hang_peer_is_valid(h->members[at])) {
