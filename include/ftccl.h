@@ -361,6 +361,12 @@ ftcclResult_t ftcclCommGetFailedRanks(ftcclComm_t comm, int *ranks, int capacity
  * CommWindowRegister, without sends and receives. 0: none. Does not block. */
 ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *sequence);
 
+/* Says that this rank begins step number `step` of its program, for example an iteration of a
+ * training loop. It changes nothing but the telemetry: ftccl-diagnose then knows how long steps
+ * take, and need not guess them from the calls. Call it once a step, on the communicator that all
+ * ranks share. Does not wait for other ranks. */
+ftcclResult_t ftcclStep(ftcclComm_t comm, uint64_t step);
+
 /* Waits until every operation of comm on this rank has ended, and until peers have received what
  * was sent to them. Afterwards only Destroy, Abort, GetAsyncError, GetLastError, Count and UserRank
  * are allowed. */

@@ -54,7 +54,7 @@ static bool spread_once(const struct cut *cut)
 static void drop_others(struct cut *cut)
 {
     struct ft_snapshot *s = cut->s;
-    int members = 0, links = 0, ops = 0;
+    int members = 0, links = 0, paths = 0, steps = 0, ops = 0;
     for (int i = 0; i < s->nmembers; i++) {
         bool stays = cut->engines[s->members[i].engine];
         cut->order[i] = stays ? members : -1;
@@ -64,6 +64,15 @@ static void drop_others(struct cut *cut)
     for (int i = 0; i < s->nlinks; i++)
         if (cut->engines[s->links[i].engine])
             s->links[links++] = s->links[i];
+    for (int i = 0; i < s->npaths; i++)
+        if (cut->engines[s->paths[i].engine])
+            s->paths[paths++] = s->paths[i];
+    for (int i = 0; i < s->nsteps; i++) {
+        struct ft_snap_step step = s->steps[i];
+        step.member = cut->order[step.member];
+        if (step.member >= 0)
+            s->steps[steps++] = step;
+    }
     for (int i = 0; i < s->nops; i++) {
         struct ft_snap_op op = s->ops[i];
         op.member = cut->order[op.member];
@@ -72,6 +81,8 @@ static void drop_others(struct cut *cut)
     }
     s->nmembers = members;
     s->nlinks = links;
+    s->npaths = paths;
+    s->nsteps = steps;
     s->nops = ops;
 }
 

@@ -69,6 +69,17 @@ FT_EXPORT ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags)
     return leave_comm(comm, rc);
 }
 
+FT_EXPORT ftcclResult_t ftcclStep(ftcclComm_t comm, uint64_t step)
+{
+    int rc = enter_comm(comm);
+    if (rc != FT_OK)
+        return ft_return(NULL, rc);
+    ft_engine_lock(comm->core->engine);
+    ft_telemetry_step(comm->core->engine->telemetry, atomic_load(&comm->core->row), step);
+    ft_engine_unlock(comm->core->engine);
+    return leave_comm(comm, rc);
+}
+
 FT_EXPORT ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags)
 {
     int rc = enter_comm(comm);

@@ -75,6 +75,28 @@ struct ft_snap_link {
     char transport[18];
 };
 
+/* What the network does with what one engine sends to another. Sums are over span_ns, which ended
+ * at seen_ns. */
+struct ft_snap_path {
+    int engine;    /* index: the sender */
+    uint64_t peer; /* engine id of the receiver */
+    uint64_t seen_ns, span_ns;
+    uint64_t messages, bytes;
+    uint64_t network_ns;  /* bytes were on the way, and the receiver's host had room */
+    uint64_t receiver_ns; /* the receiver's host had no room */
+    uint64_t credit_ns;   /* an operation waited until the receiver took messages */
+    uint64_t retransmits;
+    uint64_t rtt_ns, least_rtt_ns;
+    char source[56], destination[56]; /* addresses with ports, for people */
+};
+
+/* A step of the user's program, from one ftcclStep() to the next. */
+struct ft_snap_step {
+    int member;      /* index into members */
+    uint64_t number; /* steps that the member had ended before */
+    uint64_t begin_ns, end_ns;
+};
+
 /* An operation that has started on a rank. */
 struct ft_snap_op {
     int member;    /* index into members */
@@ -102,7 +124,9 @@ struct ft_snapshot {
     struct ft_snap_member *members;
     struct ft_snap_link *links;
     struct ft_snap_seat *seats;
-    int nengines, nmembers, nlinks, nseats;
+    struct ft_snap_path *paths;
+    struct ft_snap_step *steps; /* of each member the latest, oldest first */
+    int nengines, nmembers, nlinks, nseats, npaths, nsteps;
     int unreadable;         /* files or hosts that were not understood: their ranks are missing */
     struct ft_snap_op *ops; /* [nops] the latest of each member, oldest first */
     int nops;

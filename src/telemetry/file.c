@@ -186,6 +186,9 @@ static void write_layout(struct ft_tm_header *h)
     h->seat_offset = offsetof(struct ft_tm_file, seat);
     h->seat_rows = FT_TM_SEATS;
     h->seat_row_bytes = sizeof(struct ft_tm_seat);
+    h->path_offset = offsetof(struct ft_tm_file, path);
+    h->path_rows = FT_TM_PATHS;
+    h->path_row_bytes = sizeof(struct ft_tm_path);
 }
 
 static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)

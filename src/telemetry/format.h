@@ -1,5 +1,5 @@
 /*
- * The layout of a telemetry file, version 3. docs/telemetry-format.md describes the same for other
+ * The layout of a telemetry file, version 4. docs/telemetry-format.md describes the same for other
  * programs, and a test compares the two. Private to this folder and its tests. All integers are in
  * the writer's byte order, which the field `order` shows.
  *
@@ -17,13 +17,15 @@
 
 #define FT_TM_DIR "/dev/shm"
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
-#define FT_TM_VERSION 3u
+#define FT_TM_VERSION 4u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
 #define FT_TM_OPS 4096 /* a power of two: the low bits of a handle are the slot */
 #define FT_TM_LINKS 4096
 #define FT_TM_EVENTS 1024
 #define FT_TM_SEATS 2048
+#define FT_TM_PATHS 384
+#define FT_TM_STEPS 32 /* marks of steps that a communicator keeps; a power of two */
 #define FT_TM_KINDS 12 /* kinds of operations that are counted; enum ft_kind */
 
 enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* states of a communicator or link row */
@@ -49,7 +51,9 @@ struct ft_tm_header {
     char program[32];
     uint32_t event_offset, event_rows, event_row_bytes;
     uint32_t seat_offset, seat_rows, seat_row_bytes;
-    unsigned char reserved[3832];
+    uint32_t path_offset, path_rows, path_row_bytes;
+    uint64_t lost_paths;
+    unsigned char reserved[3808];
 };
 
 struct ft_tm_comm {
@@ -80,6 +84,9 @@ struct ft_tm_comm {
     uint64_t call_ns, call_sig, call_site;
     int32_t call_tid;
     int32_t culprit; /* of a failure: the rank that is blamed; -1: nobody, or unknown */
+    /* Marks of steps: how many the user has set, the number of the latest, and the times of the
+     * last ones; the n-th, counted from 0, is at n % FT_TM_STEPS. */
+    uint64_t marks, step, mark_ns[FT_TM_STEPS];
 };
 
 /* One member of a communicator. */
@@ -119,6 +126,23 @@ struct ft_tm_link {
     char transport[18];
 };
 
+/* Sums over the connections of a link, since it was made. */
+struct ft_tm_path_sums {
+    uint64_t time_ns, messages, bytes, network_ns, receiver_ns, credit_ns, retransmits;
+};
+
+/* What the network does with what one link sends. The guard covers all. */
+struct ft_tm_path {
+    uint32_t guard;
+    uint32_t state;
+    uint32_t link; /* row of the link */
+    uint32_t connections;
+    uint64_t peer;
+    struct ft_path_end source, destination;
+    uint64_t rtt_ns, least_rtt_ns;
+    struct ft_tm_path_sums now, before; /* before: of 5 to 15 s ago */
+};
+
 /* The n-th event, counted from 0, is in slot n % FT_TM_EVENTS. */
 struct ft_tm_event {
     uint32_t guard;
@@ -139,11 +163,13 @@ struct ft_tm_file {
     struct ft_tm_link link[FT_TM_LINKS];
     struct ft_tm_event event[FT_TM_EVENTS];
     struct ft_tm_seat seat[FT_TM_SEATS];
+    struct ft_tm_path path[FT_TM_PATHS];
 };
 #define FT_TM_BYTES sizeof(struct ft_tm_file)
 
 _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
-_Static_assert(sizeof(struct ft_tm_comm) == 584, "communicator row");
+_Static_assert(sizeof(struct ft_tm_comm) == 856, "communicator row");
+_Static_assert(sizeof(struct ft_tm_path) == 200, "path");
 _Static_assert(sizeof(struct ft_tm_seat) == 32, "seat");
 _Static_assert(FT_KINDS <= FT_TM_KINDS, "kinds");
 _Static_assert(sizeof(struct ft_tm_op) == 128, "operation record");
@@ -185,7 +211,8 @@ struct ft_image {
     /* strings are terminated and printable; enums may still have any value */
     struct ft_tm_file file;
     /* 1: the copy was taken during a write, so its fields may not belong together */
-    unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS], event_torn[FT_TM_EVENTS];
+    unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS], event_torn[FT_TM_EVENTS],
+        path_torn[FT_TM_PATHS];
     int fd; /* -1: the image comes from memory */
 };
 /* Opens a file and copies it. The caller frees the image with ft_image_free(). FT_INVAL: malformed,

@@ -5,6 +5,7 @@
  */
 #include "format.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -221,6 +222,35 @@ static void print_links(FILE *out, const struct ft_image *image)
     }
 }
 
+static const char *end_text(const struct ft_path_end *end, char *text, size_t size)
+{
+    char ip[INET6_ADDRSTRLEN] = "?";
+    inet_ntop(end->family == AF_INET6 ? AF_INET6 : AF_INET, end->ip, ip, sizeof ip);
+    snprintf(text, size, end->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, end->port);
+    return text;
+}
+
+static void print_paths(FILE *out, const struct ft_image *image)
+{
+    fprintf(out, "  paths:\n    engine           from -> to, connections, round trip (least), sent "
+                 "again; in the last seconds\n");
+    for (int i = 0; i < FT_TM_PATHS; i++) {
+        const struct ft_tm_path *p = &image->file.path[i];
+        char source[64], destination[64];
+        if (p->state != FT_TM_OPEN || image->path_torn[i])
+            continue;
+        fprintf(out,
+                "    %016" PRIx64 " %s -> %s, %u, %.3f ms (%.3f), %" PRIu64 "; %" PRIu64
+                " bytes, %.3f ms in the network, %.3f ms without room at the receiver\n",
+                p->peer, end_text(&p->source, source, sizeof source),
+                end_text(&p->destination, destination, sizeof destination), p->connections,
+                (double)p->rtt_ns / 1e6, (double)p->least_rtt_ns / 1e6, p->now.retransmits,
+                p->now.bytes - p->before.bytes,
+                (double)(p->now.network_ns - p->before.network_ns) / 1e6,
+                (double)(p->now.receiver_ns - p->before.receiver_ns) / 1e6);
+    }
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static int by_time(const void *a, const void *b)
@@ -267,6 +297,7 @@ void ft_image_print(FILE *out, const struct ft_image *image, uint64_t now_ns)
     print_comms(out, image);
     print_ops(out, image, now_ns);
     print_links(out, image);
+    print_paths(out, image);
     print_events(out, image, now_ns);
 }
 

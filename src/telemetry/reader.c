@@ -85,9 +85,12 @@ static void settle_all(struct ft_image *image, const struct ft_tm_file *before,
                               image->op_torn};
     const struct table events = {offsetof(struct ft_tm_file, event), FT_TM_EVENTS,
                                  sizeof(struct ft_tm_event), image->event_torn};
+    const struct table paths = {offsetof(struct ft_tm_file, path), FT_TM_PATHS,
+                                sizeof(struct ft_tm_path), image->path_torn};
     settle_table(image, before, after, &comms);
     settle_table(image, before, after, &ops);
     settle_table(image, before, after, &events);
+    settle_table(image, before, after, &paths);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -122,6 +125,9 @@ static int check_header(const struct ft_tm_header *h)
         {"seat_offset", h->seat_offset, offsetof(struct ft_tm_file, seat)},
         {"seat_rows", h->seat_rows, FT_TM_SEATS},
         {"seat_row_bytes", h->seat_row_bytes, sizeof(struct ft_tm_seat)},
+        {"path_offset", h->path_offset, offsetof(struct ft_tm_file, path)},
+        {"path_rows", h->path_rows, FT_TM_PATHS},
+        {"path_row_bytes", h->path_row_bytes, sizeof(struct ft_tm_path)},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++)
         if (field[i].is != field[i].want)

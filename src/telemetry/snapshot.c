@@ -6,6 +6,7 @@
 #include "diagnose/diagnose.h"
 #include "format.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +25,7 @@ struct list {
 };
 
 struct collection {
-    struct list engines, members, links, seats, ops; /* these follow each other */
+    struct list engines, members, links, seats, paths, steps, ops; /* these follow each other */
     int unreadable;
     bool no_memory;
 };
@@ -204,6 +205,20 @@ static void look_at_ops(struct collection *c, const struct ft_image *image, int 
     trim_ops(c, ops);
 }
 
+/* The marks are read before their number is read again: those that were overwritten meanwhile are
+ * left out. */
+static void add_steps(struct collection *c, const struct ft_tm_comm *row)
+{
+    uint64_t kept = ft_min(row->marks, FT_TM_STEPS - 1);
+    for (uint64_t n = row->marks - kept; n + 1 < row->marks; n++) {
+        uint64_t begin_ns = row->mark_ns[n % FT_TM_STEPS],
+                 end_ns = row->mark_ns[(n + 1) % FT_TM_STEPS];
+        struct ft_snap_step *step = end_ns >= begin_ns ? list_add(c, &c->steps) : NULL;
+        if (step)
+            *step = (struct ft_snap_step){c->members.n - 1, n, begin_ns, end_ns};
+    }
+}
+
 static void add_member(struct collection *c, const struct ft_image *image, int row, int engine)
 {
     const struct ft_tm_comm *from = &image->file.comm[row];
@@ -227,6 +242,7 @@ static void add_member(struct collection *c, const struct ft_image *image, int r
                                     .tid = from->call_tid};
     count_calls(from, m);
     look_at_ops(c, image, row, m);
+    add_steps(c, from);
 }
 
 static void add_seats(struct collection *c, const struct ft_image *image,
@@ -273,6 +289,40 @@ static void add_links(struct collection *c, const struct ft_image *image, int en
     }
 }
 
+static void write_end(const struct ft_path_end *end, char *text, size_t size)
+{
+    char ip[INET6_ADDRSTRLEN] = "?";
+    inet_ntop(end->family == AF_INET6 ? AF_INET6 : AF_INET, end->ip, ip, sizeof ip);
+    snprintf(text, size, end->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, end->port);
+}
+
+static void add_paths(struct collection *c, const struct ft_image *image, int engine)
+{
+    for (int i = 0; i < FT_TM_PATHS; i++) {
+        const struct ft_tm_path *from = &image->file.path[i];
+        const struct ft_tm_path_sums *now = &from->now, *before = &from->before;
+        if (from->state != FT_TM_OPEN || image->path_torn[i] || now->time_ns < before->time_ns)
+            continue;
+        struct ft_snap_path *path = list_add(c, &c->paths);
+        if (!path)
+            return;
+        *path = (struct ft_snap_path){.engine = engine,
+                                      .peer = from->peer,
+                                      .seen_ns = now->time_ns,
+                                      .span_ns = now->time_ns - before->time_ns,
+                                      .messages = now->messages - before->messages,
+                                      .bytes = now->bytes - before->bytes,
+                                      .network_ns = now->network_ns - before->network_ns,
+                                      .receiver_ns = now->receiver_ns - before->receiver_ns,
+                                      .credit_ns = now->credit_ns - before->credit_ns,
+                                      .retransmits = now->retransmits - before->retransmits,
+                                      .rtt_ns = from->rtt_ns,
+                                      .least_rtt_ns = from->least_rtt_ns};
+        write_end(&from->source, path->source, sizeof path->source);
+        write_end(&from->destination, path->destination, sizeof path->destination);
+    }
+}
+
 /* ---- a host ---------------------------------------------------------------------------------- */
 
 /* A file that is being made has no magic yet, and one that has just gone does not matter. Nor does
@@ -299,6 +349,7 @@ static void add_file(struct collection *c, const char *path, int pid)
     if (engine >= 0) {
         add_comms(c, image, engine);
         add_links(c, image, engine);
+        add_paths(c, image, engine);
     }
     ft_image_free(image);
 }
@@ -327,11 +378,15 @@ static struct ft_snapshot *finish(struct collection *c)
                                   .members = c->members.rows,
                                   .links = c->links.rows,
                                   .seats = c->seats.rows,
+                                  .paths = c->paths.rows,
+                                  .steps = c->steps.rows,
                                   .ops = c->ops.rows,
                                   .nengines = c->engines.n,
                                   .nmembers = c->members.n,
                                   .nlinks = c->links.n,
                                   .nseats = c->seats.n,
+                                  .npaths = c->paths.n,
+                                  .nsteps = c->steps.n,
                                   .nops = c->ops.n,
                                   .unreadable = c->unreadable};
     if (!s || c->no_memory) {
@@ -349,6 +404,8 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
                            .members = {.row_bytes = sizeof(struct ft_snap_member)},
                            .links = {.row_bytes = sizeof(struct ft_snap_link)},
                            .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
+                           .paths = {.row_bytes = sizeof(struct ft_snap_path)},
+                           .steps = {.row_bytes = sizeof(struct ft_snap_step)},
                            .ops = {.row_bytes = sizeof(struct ft_snap_op)}};
     DIR *list = opendir(dir);
     if (!list)
@@ -368,6 +425,8 @@ void ft_snapshot_free(struct ft_snapshot *s)
     free(s->members);
     free(s->links);
     free(s->seats);
+    free(s->paths);
+    free(s->steps);
     free(s->ops);
     free(s);
 }

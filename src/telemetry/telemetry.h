@@ -33,6 +33,8 @@ void ft_telemetry_comm_limits(struct ft_telemetry *, int comm, uint64_t limit_ns
  * it, or -1. */
 void ft_telemetry_comm_state(struct ft_telemetry *, int comm, int phase, int status, int culprit);
 void ft_telemetry_comm_progress(struct ft_telemetry *, int comm, uint64_t now_ns);
+/* The user's program begins its step of that number. */
+void ft_telemetry_step(struct ft_telemetry *, int comm, uint64_t step);
 
 /* What a user called. sig: as ft_sig(). site: the address to which the call returns. */
 struct ft_called {
@@ -77,6 +79,31 @@ int ft_telemetry_link_open(struct ft_telemetry *, uint64_t peer, int peer_rank,
 void ft_telemetry_link_count(struct ft_telemetry *, int link, uint64_t messages, uint64_t bytes,
                              uint64_t transfer_ns, uint64_t wait_ns);
 void ft_telemetry_link_close(struct ft_telemetry *, int link);
+
+/* One end of a connection. */
+struct ft_path_end {
+    uint16_t family; /* AF_INET or AF_INET6 */
+    uint16_t port;   /* in host order */
+    uint32_t scope;
+    unsigned char ip[16]; /* in network order; AF_INET uses the first 4 bytes */
+};
+/* What a network does with the messages of a sending link. Times and counts are sums over its
+ * connections, since it was made. */
+struct ft_link_path {
+    struct ft_path_end source, destination; /* of the first connection */
+    int connections;
+    uint64_t rtt_ns, least_rtt_ns; /* of the slowest connection */
+    uint64_t network_ns;           /* bytes were on the way, and the other host had room for more */
+    uint64_t receiver_ns;          /* the other host had no room: its process did not read */
+    uint64_t retransmits;          /* segments that were sent again */
+};
+/* Adds a row for the path of a link. -1: the table is full, and the path is counted as lost. */
+int ft_telemetry_path_open(struct ft_telemetry *, int link);
+/* Sets what is known of the path now. The row keeps the sums of two moments, which are 5 to 15 s
+ * apart. The caller chooses how often, at most a few times a second. */
+void ft_telemetry_path_count(struct ft_telemetry *, int path, const struct ft_link_path *,
+                             uint64_t now_ns);
+void ft_telemetry_path_close(struct ft_telemetry *, int path);
 
 /* What an engine knows about a peer, for the engine and for readers. Later states are more certain.
  *

@@ -144,6 +144,16 @@ void ft_telemetry_comm_progress(struct ft_telemetry *t, int comm, uint64_t now_n
         store64(&c->progress_ns, now_ns);
 }
 
+void ft_telemetry_step(struct ft_telemetry *t, int comm, uint64_t step)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (!c)
+        return;
+    store64(&c->mark_ns[c->marks % FT_TM_STEPS], ft_now_ns(t->env));
+    store64(&c->step, step);
+    __atomic_store_n(&c->marks, c->marks + 1, __ATOMIC_RELEASE);
+}
+
 void ft_telemetry_call(struct ft_telemetry *t, int comm, const struct ft_called *call)
 {
     struct ft_tm_comm *c = comm_at(t, comm);
@@ -319,6 +329,78 @@ void ft_telemetry_link_close(struct ft_telemetry *t, int link)
 {
     if (t && link >= 0 && link < FT_TM_LINKS)
         __atomic_store_n(&t->file->link[link].state, FT_TM_CLOSED, __ATOMIC_RELEASE);
+}
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+#define WINDOW_NS 5000000000u
+
+static struct ft_tm_path *find_path(struct ft_telemetry *t, int path)
+{
+    return t && path >= 0 && path < FT_TM_PATHS ? &t->file->path[path] : NULL;
+}
+
+int ft_telemetry_path_open(struct ft_telemetry *t, int link)
+{
+    if (!t || link < 0 || link >= FT_TM_LINKS)
+        return -1;
+    for (int i = 0; i < FT_TM_PATHS; i++) {
+        int row = (t->next_path + i) % FT_TM_PATHS;
+        struct ft_tm_path *p = &t->file->path[row];
+        if (p->state == FT_TM_OPEN)
+            continue;
+        guard_enter(&p->guard);
+        memset((char *)p + sizeof p->guard, 0, sizeof *p - sizeof p->guard);
+        p->state = FT_TM_OPEN;
+        p->link = (uint32_t)link;
+        p->peer = t->file->link[link].peer;
+        guard_leave(&p->guard);
+        t->path_mark[row] = (struct ft_tm_path_sums){0};
+        t->next_path = row + 1;
+        return row;
+    }
+    store64(&t->file->header.lost_paths, t->file->header.lost_paths + 1);
+    return -1;
+}
+
+void ft_telemetry_path_count(struct ft_telemetry *t, int path, const struct ft_link_path *from,
+                             uint64_t now_ns)
+{
+    struct ft_tm_path *p = find_path(t, path);
+    if (!p)
+        return;
+    const struct ft_tm_link *link = &t->file->link[p->link % FT_TM_LINKS];
+    struct ft_tm_path_sums now = {.time_ns = now_ns,
+                                  .messages = link->messages,
+                                  .bytes = link->bytes,
+                                  .network_ns = from->network_ns,
+                                  .receiver_ns = from->receiver_ns,
+                                  .credit_ns = link->wait_ns,
+                                  .retransmits = from->retransmits};
+    guard_enter(&p->guard);
+    p->connections = (uint32_t)from->connections;
+    p->source = from->source;
+    p->destination = from->destination;
+    p->rtt_ns = from->rtt_ns;
+    p->least_rtt_ns = from->least_rtt_ns;
+    p->now = now;
+    if (t->path_mark[path].time_ns == 0)
+        p->before = t->path_mark[path] = now;
+    if (now_ns >= t->path_mark[path].time_ns + WINDOW_NS) {
+        p->before = t->path_mark[path];
+        t->path_mark[path] = now;
+    }
+    guard_leave(&p->guard);
+}
+
+void ft_telemetry_path_close(struct ft_telemetry *t, int path)
+{
+    struct ft_tm_path *p = find_path(t, path);
+    if (!p)
+        return;
+    guard_enter(&p->guard);
+    p->state = FT_TM_CLOSED;
+    guard_leave(&p->guard);
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */

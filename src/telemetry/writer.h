@@ -14,7 +14,9 @@ struct ft_telemetry {
     uint64_t serial; /* number of operations recorded */
     uint64_t events; /* number of events recorded */
     uint32_t next;   /* slot of the next operation, unless an operation that runs has it */
-    int next_comm, next_link;
+    int next_comm, next_link, next_path;
+    /* of each path: sums that become those of before */
+    struct ft_tm_path_sums path_mark[FT_TM_PATHS];
     uint32_t next_seat;
     int seats_left; /* of the communicator that was opened last */
     /* the name of the latest operation's algorithm, and its copy in the form of a record */

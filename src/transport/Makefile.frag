@@ -8,5 +8,5 @@ src_libftcore_la_SOURCES += src/transport/shm.h src/transport/shm.c src/transpor
 src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \
-	src/transport/tcp/silence.c
+	src/transport/tcp/silence.c src/transport/tcp/measure.c
 src_libftcore_la_SOURCES += src/transport/fault.c

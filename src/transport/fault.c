@@ -295,6 +295,14 @@ static bool fault_flushed(struct ft_link *link)
     return l->inner == NULL || l->owner->ops->flushed == NULL || l->owner->ops->flushed(l->inner);
 }
 
+
+static bool fault_measure(struct ft_link *link, struct ft_link_path *out)
+{
+    struct fault_link *l = link_of(link);
+    return l->inner != NULL && l->owner->ops->measure != NULL &&
+           l->owner->ops->measure(l->inner, out);
+}
+
 static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, bool *busy)
 {
     struct fault *f = fault_of(t);
@@ -368,6 +376,7 @@ static const struct ft_transport_ops fault_ops = {
     .release = fault_release,
     .drained = fault_drained,
     .flushed = fault_flushed,
+    .measure = fault_measure,
     .poll = fault_poll,
     .fd = fault_fd,
     .arm = fault_arm,

@@ -17,6 +17,8 @@
 
 #include "base/base.h"
 
+struct ft_link_path; /* telemetry/telemetry.h */
+
 #define FT_LANE_P2P 8  /* sends and receives; lanes 0..7 carry collectives */
 #define FT_LANE_CTL 9  /* notices between engines */
 #define FT_LANE_RMA 10 /* one-sided puts and signals */
@@ -276,6 +278,9 @@ struct ft_transport_ops {
     /* True when everything that was sent on this link will arrive even if this process ends now.
      * NULL: that is always true. */
     bool (*flushed)(struct ft_link *);
+    /* What the network does with the messages of a sending link that is UP. A few system calls; the
+     * caller chooses how often. False: not known. NULL: there is no network. */
+    bool (*measure)(struct ft_link *, struct ft_link_path *out);
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;

@@ -14,6 +14,10 @@
 #include "tests/common/fabric.h"
 #include "tests/conform/transport.h"
 
+extern "C" {
+#include "telemetry/telemetry.h"
+}
+
 using testing::Values;
 class TransportData : public TransportTest
 {
@@ -423,6 +427,39 @@ TEST_P(TransportData, BothDirectionsAtOnce)
         },
         20000));
     EXPECT_EQ(from[0]->ops->recv(ab, 1, 0, nullptr), FT_AGAIN) << "a sending side receives nothing";
+}
+
+/* A network tells the ends of a link, and sums that grow; shared memory and a link that is down
+ * tell nothing. */
+TEST_P(TransportData, ANetworkTellsItsPath)
+{
+    open();
+    ASSERT_TRUE(link());
+    ft_link_path first, last;
+    EXPECT_EQ(a->ops->measure != nullptr, a->ops->caps.scope == FT_SCOPE_NETWORK);
+    if (!a->ops->measure)
+        return;
+    ASSERT_TRUE(a->ops->measure(ab, &first));
+    EXPECT_GE(first.connections, 1);
+    EXPECT_NE(first.source.port, first.destination.port);
+    EXPECT_EQ(first.source.family, first.destination.family);
+    uint64_t begin_ms = now_ms();
+    for (uint32_t seq = 1; seq <= 200; seq++) {
+        ASSERT_EQ(send(ab, 1, 0, seq, 60000), FT_OK);
+        ASSERT_TRUE(expect(1, 0, seq, 60000));
+    }
+    ASSERT_TRUE(a->ops->measure(ab, &last));
+    EXPECT_EQ(memcmp(&first.source, &last.source, sizeof first.source), 0);
+    EXPECT_EQ(memcmp(&first.destination, &last.destination, sizeof first.destination), 0);
+    EXPECT_GE(last.network_ns, first.network_ns);
+    EXPECT_GE(last.receiver_ns, first.receiver_ns);
+    EXPECT_LE((last.network_ns - first.network_ns) / 1000000,
+              (now_ms() - begin_ms + 50) * static_cast<uint64_t>(last.connections));
+    EXPECT_GT(last.rtt_ns, 0u);
+    EXPECT_LE(last.least_rtt_ns, last.rtt_ns);
+    b->close();
+    ASSERT_TRUE(turn({a.get()}, [&] { return a->has(ab, ft_event::FT_EVENT_DOWN); }));
+    EXPECT_FALSE(a->ops->measure(ab, &last));
 }
 
 TEST_P(TransportData, IsWhatItDeclares)

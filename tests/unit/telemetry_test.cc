@@ -6,13 +6,20 @@
  */
 #include "telemetry_fixture.h"
 
+#include <netinet/in.h>
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
+
+extern "C" {
+#include "diagnose/diagnose.h"
+}
 
 namespace
 {
@@ -64,7 +71,11 @@ const std::map<std::string, Table> &structs()
                     F(ft_tm_header, event_row_bytes),
                     F(ft_tm_header, seat_offset),
                     F(ft_tm_header, seat_rows),
-                    F(ft_tm_header, seat_row_bytes)}},
+                    F(ft_tm_header, seat_row_bytes),
+                    F(ft_tm_header, path_offset),
+                    F(ft_tm_header, path_rows),
+                    F(ft_tm_header, path_row_bytes),
+                    F(ft_tm_header, lost_paths)}},
         {"Communicator row",
          {F(ft_tm_comm, guard),     F(ft_tm_comm, state),     F(ft_tm_comm, ctx),
           F(ft_tm_comm, epoch),     F(ft_tm_comm, nranks),    F(ft_tm_comm, rank),
@@ -75,7 +86,8 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_comm, before),    F(ft_tm_comm, seat),      F(ft_tm_comm, seats),
           F(ft_tm_comm, queued),    F(ft_tm_comm, at_once),   F(ft_tm_comm, begun),
           F(ft_tm_comm, done),      F(ft_tm_comm, call_ns),   F(ft_tm_comm, call_sig),
-          F(ft_tm_comm, call_site), F(ft_tm_comm, call_tid),  F(ft_tm_comm, culprit)}},
+          F(ft_tm_comm, call_site), F(ft_tm_comm, call_tid),  F(ft_tm_comm, culprit),
+          F(ft_tm_comm, marks),     F(ft_tm_comm, step),      F(ft_tm_comm, mark_ns)}},
         {"Operation record",
          {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq),
           F(ft_tm_op, ctx), F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns),
@@ -91,6 +103,11 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_event, status)}},
         {"Seat",
          {F(ft_tm_seat, ctx), F(ft_tm_seat, engine), F(ft_tm_seat, host), F(ft_tm_seat, rank)}},
+        {"Path",
+         {F(ft_tm_path, guard), F(ft_tm_path, state), F(ft_tm_path, link),
+          F(ft_tm_path, connections), F(ft_tm_path, peer), F(ft_tm_path, source),
+          F(ft_tm_path, destination), F(ft_tm_path, rtt_ns), F(ft_tm_path, least_rtt_ns),
+          F(ft_tm_path, now), F(ft_tm_path, before)}},
     };
     return all;
 }
@@ -117,11 +134,12 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 934400u);
-    EXPECT_EQ(offsetof(ft_tm_file, op), 41472u);
-    EXPECT_EQ(offsetof(ft_tm_file, link), 565760u);
-    EXPECT_EQ(offsetof(ft_tm_file, event), 827904u);
-    EXPECT_EQ(offsetof(ft_tm_file, seat), 868864u);
+    EXPECT_EQ(sizeof(ft_tm_file), 1028608u);
+    EXPECT_EQ(offsetof(ft_tm_file, op), 58880u);
+    EXPECT_EQ(offsetof(ft_tm_file, link), 583168u);
+    EXPECT_EQ(offsetof(ft_tm_file, event), 845312u);
+    EXPECT_EQ(offsetof(ft_tm_file, seat), 886272u);
+    EXPECT_EQ(offsetof(ft_tm_file, path), 951808u);
 }
 
 TEST_F(Telemetry, RoundTrip)
@@ -175,6 +193,79 @@ TEST_F(Telemetry, RoundTrip)
     std::string out = text(image.get());
     EXPECT_NE(out.find("RUNNING"), std::string::npos) << out;
     EXPECT_NE(out.find("at step 42, sending to rank 4"), std::string::npos) << out;
+    ft_telemetry_close(t);
+}
+
+/* A path has the sums of now and of 5 to 15 s ago, so their difference is about the present; when
+ * the table is full, the rest are counted. Method: one look a second at a link whose sums grow. */
+TEST_F(Telemetry, PathsKeepTwoMoments)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    int link = ft_telemetry_link_open(t, 0x99, 4, "tcp", true);
+    int row = ft_telemetry_path_open(t, link);
+    const uint64_t second = 1000000000;
+    for (uint64_t i = 1; i <= 40; i++) {
+        ft_link_path path = {};
+        path.source = {AF_INET, 4711, 0, {127, 0, 0, 1}};
+        path.destination = {AF_INET6, 99, 0, {0xfe, 0x80}};
+        path.connections = 2;
+        path.network_ns = 3 * i;
+        path.retransmits = i;
+        ft_telemetry_link_count(t, link, i, 1000 * i, 0, 7 * i);
+        ft_telemetry_path_count(t, row, &path, i * second);
+        Image image = load(ft_telemetry_path(t));
+        const ft_tm_path &p = image->file.path[row];
+        uint64_t apart = p.now.time_ns - p.before.time_ns;
+        EXPECT_EQ(p.now.time_ns, i * second);
+        EXPECT_GE(apart, i > 5 ? 5 * second : 0) << i;
+        EXPECT_LE(apart, 15 * second) << i;
+        EXPECT_EQ((p.now.network_ns - p.before.network_ns) * second, 3 * apart) << i;
+        EXPECT_EQ((p.now.bytes - p.before.bytes) * second, 1000 * apart) << i;
+        EXPECT_EQ((p.now.credit_ns - p.before.credit_ns) * second, 7 * apart) << i;
+    }
+    Image image = load(ft_telemetry_path(t));
+    std::string out = text(image.get());
+    EXPECT_NE(out.find("127.0.0.1:4711 -> [fe80::]:99, 2, "), std::string::npos) << out;
+    ft_telemetry_path_close(t, row);
+    for (int i = 0; i < FT_TM_PATHS; i++)
+        EXPECT_GE(ft_telemetry_path_open(t, link), 0) << i;
+    EXPECT_EQ(ft_telemetry_path_open(t, link), -1);
+    image = load(ft_telemetry_path(t));
+    EXPECT_EQ(image->file.header.lost_paths, 1u);
+    ft_telemetry_close(t);
+}
+
+/* The snapshot has the lengths of the last steps, oldest first, also when the ring of marks has
+ * gone round, and the paths of open links only. */
+TEST_F(Telemetry, StepsAndPathsComeIntoTheSnapshot)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    int comm = ft_telemetry_comm_open(t, 0x77, 1, 3, 1, "a");
+    int link = ft_telemetry_link_open(t, 0x99, 4, "tcp", true);
+    ft_link_path path = {};
+    for (int i = 0; i < 3; i++)
+        ft_telemetry_path_count(t, ft_telemetry_path_open(t, link), &path, 5);
+    ft_telemetry_path_close(t, 1);
+    clock_ns = 0;
+    for (uint64_t i = 0; i < 100; i++) {
+        ft_snapshot *s = nullptr;
+        if (i < 3 || i == 31 || i == 32 || i == 33 || i == 99) {
+            ASSERT_EQ(ft_snapshot_collect(dir.c_str(), &s), FT_OK);
+            EXPECT_EQ(s->npaths, 2);
+            int want = static_cast<int>(std::min<uint64_t>(i ? i - 1 : 0, FT_TM_STEPS - 2));
+            EXPECT_EQ(s->nsteps, want) << i;
+            for (int k = 0; k < s->nsteps; k++) {
+                EXPECT_EQ(s->steps[k].number, i - 1 - static_cast<uint64_t>(want - k)) << i;
+                EXPECT_EQ(s->steps[k].end_ns - s->steps[k].begin_ns, s->steps[k].number + 1);
+                EXPECT_EQ(s->steps[k].member, 0);
+            }
+            ft_snapshot_free(s);
+        }
+        clock_ns += i;
+        ft_telemetry_step(t, comm, 1000 + i);
+    }
     ft_telemetry_close(t);
 }
 

@@ -9,6 +9,8 @@
 /* If a peer has replaced a link and its end does not come within this time, the old link counts as
  * broken. */
 #define NEXT_LINK_NS 100000000u
+#define PATH_NS 1000000000u /* time between two looks at a path */
+#define PATHS_A_TICK 4      /* most looks in one tick, of about 10 us each */
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
@@ -93,6 +95,9 @@ void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct
     /* a goodbye would tell the fenced peer that this rank left */
     link->cut |= ft_peer_is_fenced(peer);
     if (link == peer->tx) {
+        ft_telemetry_path_close(engine->telemetry, peer->path_row);
+        peer->path_row = -1;
+        peer->path_seen_ns = 0;
         peer->tx = NULL;
         peer->breaks++;
     }
@@ -302,9 +307,28 @@ static void count_link(struct ft_engine *engine, const struct ft_link *link,
                             time->wait_ns);
 }
 
+/* Asks the transport about the way to a peer, once a second. Returns true if it did. */
+static bool measure_path(struct ft_engine *engine, struct ft_peer *peer)
+{
+    const struct ft_link *link = peer->tx;
+    struct ft_link_path path;
+    if (!link->ops->measure || link->state != FT_LINK_UP ||
+        engine->ticked_ns - peer->path_seen_ns < PATH_NS)
+        return false;
+    if (peer->path_seen_ns == 0)
+        peer->path_row = ft_telemetry_path_open(engine->telemetry, peer->tx_row);
+    peer->path_seen_ns = engine->ticked_ns;
+    if (peer->path_row >= 0 && link->ops->measure(peer->tx, &path))
+        ft_telemetry_path_count(engine->telemetry, peer->path_row, &path, engine->ticked_ns);
+    return peer->path_row >= 0;
+}
+
 void ft_links_count(struct ft_engine *engine)
 {
+    int measured = 0;
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
+        if (peer->tx && measured < PATHS_A_TICK)
+            measured += measure_path(engine, peer);
         if (peer->tx)
             count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
         if (peer->rx)

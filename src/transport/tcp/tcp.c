@@ -490,6 +490,7 @@ const struct ft_transport_ops ft_transport_tcp = {
     .release = tcp_release,
     .drained = tcp_drained,
     .flushed = tcp_flushed,
+    .measure = tcp_measure,
     .poll = tcp_poll,
     .fd = tcp_fd,
     .arm = tcp_arm,

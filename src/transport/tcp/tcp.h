@@ -1,7 +1,7 @@
 /*
  * tcp: the inside of the tcp transport. tcp.c has the transport and its turn; link.c makes links;
  * conn.c moves the bytes of one connection; tune.c sets socket options; silence.c finds hosts that
- * do not answer any more.
+ * do not answer any more; measure.c asks the kernel what it knows of a link.
  *
  * A link is FTCCL_TCP_CONNECTIONS sockets from the sender to the receiver, each authenticated by
  * ft_auth. A channel always uses the same socket (lane modulo their number), so it stays in order.
@@ -168,6 +168,9 @@ void tcp_tune(const struct tcp *, int fd, bool accepted);
 void tcp_tune_listener(struct tcp *, int fd);
 /* for ft_net_connect() */
 const char *tcp_congestion(const struct tcp *, const struct ft_net_address *to);
+
+/* measure.c */
+bool tcp_measure(struct ft_link *, struct ft_link_path *out);
 
 /* silence.c */
 uint64_t tcp_silence_look_ns(const struct tcp *);

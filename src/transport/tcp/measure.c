@@ -1,0 +1,73 @@
+/*
+ * Asks the kernel what became of the bytes of a sending link: how long they were on the way, how
+ * long the other host had no room for them, how many segments were sent again.
+ */
+#include "telemetry/telemetry.h"
+#include "transport/tcp/tcp.h"
+
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define US 1000u /* nanoseconds */
+
+static bool read_end(const struct sockaddr_storage *address, struct ft_path_end *end)
+{
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
+    *end = (struct ft_path_end){.family = address->ss_family};
+    if (address->ss_family == AF_INET) {
+        end->port = ntohs(v4->sin_port);
+        memcpy(end->ip, &v4->sin_addr, sizeof(v4->sin_addr));
+        return true;
+    }
+    if (address->ss_family != AF_INET6)
+        return false;
+    end->port = ntohs(v6->sin6_port);
+    end->scope = v6->sin6_scope_id;
+    memcpy(end->ip, &v6->sin6_addr, sizeof(v6->sin6_addr));
+    return true;
+}
+
+static bool read_ends(int fd, struct ft_link_path *out)
+{
+    struct sockaddr_storage source, destination;
+    socklen_t source_len = sizeof(source), destination_len = sizeof(destination);
+    return getsockname(fd, (struct sockaddr *)&source, &source_len) == 0 &&
+           getpeername(fd, (struct sockaddr *)&destination, &destination_len) == 0 &&
+           read_end(&source, &out->source) && read_end(&destination, &out->destination);
+}
+
+/* tcpi_busy_time: bytes waited for their acknowledgement. A part of it is tcpi_rwnd_limited: the
+ * other host had announced that it has no room. Both are there since Linux 4.9. */
+static bool add_conn(int fd, struct ft_link_path *out)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof(info);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0 ||
+        len < offsetof(struct tcp_info, tcpi_sndbuf_limited))
+        return false;
+    const uint64_t busy_us = info.tcpi_busy_time, receiver_us = info.tcpi_rwnd_limited;
+    out->network_ns += (busy_us > receiver_us ? busy_us - receiver_us : 0) * US;
+    out->receiver_ns += receiver_us * US;
+    out->retransmits += info.tcpi_total_retrans;
+    if ((uint64_t)info.tcpi_rtt * US > out->rtt_ns) {
+        out->rtt_ns = (uint64_t)info.tcpi_rtt * US;
+        out->least_rtt_ns = (uint64_t)info.tcpi_min_rtt * US;
+    }
+    out->connections++;
+    return true;
+}
+
+bool tcp_measure(struct ft_link *link, struct ft_link_path *out)
+{
+    const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    *out = (struct ft_link_path){0};
+    if (l->base.state != FT_LINK_UP || !read_ends(l->conn[0]->fd, out))
+        return false;
+    for (int i = 0; i < l->nconns; i++)
+        if (!add_conn(l->conn[i]->fd, out))
+            return false;
+    return true;
+}
