@@ -45,6 +45,7 @@ static void check(const char *what, ftcclResult_t result)
 /* One step; the sum tells who took part, and in which step. */
 static ftcclResult_t step(enum wish *wish)
 {
+    check("step", ftcclStep(comm, (uint64_t)model.step)); /* for ftccl-diagnose */
     for (size_t i = 0; i < COUNT; i++)
         gradient[i] = (float)(rank + model.step % 1000);
     gradient[COUNT - 1] = rank > 0 ? 0 : now() > end ? STOP : meeting_wanted() ? GROW : GO_ON;

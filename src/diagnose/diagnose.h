@@ -134,20 +134,23 @@ struct ft_snapshot {
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-#define FT_VERDICT_KINDS(X)                     \
-    X(HEALTHY, "healthy")                       \
-    X(STARTING, "starting")                     \
-    X(RANK_DEAD, "rank_dead")                   \
-    X(RANK_STOPPED, "rank_stopped")             \
-    X(NONCOMM_HANG, "noncomm_hang")             \
-    X(STREAM_HANG, "stream_hang")               \
-    X(COMM_HANG_SENDER, "comm_hang_sender")     \
-    X(COMM_HANG_RECEIVER, "comm_hang_receiver") \
-    X(COMM_HANG_LINK, "comm_hang_link")         \
-    X(DEADLOCK, "deadlock")                     \
-    X(MISMATCH, "mismatch")                     \
-    X(LIBRARY_STUCK, "library_stuck")           \
-    X(NONCOMM_SLOW, "noncomm_slow")             \
+#define FT_VERDICT_KINDS(X)                           \
+    X(HEALTHY, "healthy")                             \
+    X(STARTING, "starting")                           \
+    X(RANK_DEAD, "rank_dead")                         \
+    X(RANK_STOPPED, "rank_stopped")                   \
+    X(NONCOMM_HANG, "noncomm_hang")                   \
+    X(STREAM_HANG, "stream_hang")                     \
+    X(COMM_HANG_SENDER, "comm_hang_sender")           \
+    X(COMM_HANG_RECEIVER, "comm_hang_receiver")       \
+    X(COMM_HANG_LINK, "comm_hang_link")               \
+    X(DEADLOCK, "deadlock")                           \
+    X(MISMATCH, "mismatch")                           \
+    X(LIBRARY_STUCK, "library_stuck")                 \
+    X(NONCOMM_SLOW, "noncomm_slow")                   \
+    X(COMM_SLOW_LINK, "comm_slow_link")               \
+    X(COMM_SLOW_SOURCE, "comm_slow_source")           \
+    X(COMM_SLOW_DESTINATION, "comm_slow_destination") \
     X(UNKNOWN, "unknown")
 enum ft_verdict_kind {
 #define X(name, text) FT_VERDICT_##name,
@@ -191,9 +194,9 @@ struct ft_verdict {
 int ft_diagnose_hang(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
                      int capacity);
 
-/* Names ranks that make a job slow which moves: at most `capacity` verdicts, the number is
- * returned; FT_NOMEM. Only communicators all of whose members are in the snapshot are judged. Cost:
- * the number of communicators times that of members and operations. */
+/* Names ranks and links that make a job slow which moves: at most `capacity` verdicts, the number
+ * is returned; FT_NOMEM. Ranks are judged only in communicators all of whose members are in the
+ * snapshot. Cost: linear in the size of the snapshot, times the logarithm for sorting. */
 int ft_diagnose_slow(const struct ft_snapshot *, struct ft_verdict *verdicts, int capacity);
 
 #endif

@@ -111,17 +111,12 @@ int ft_slow_groups(const double *transfer_ns, int ngroups, bool *slow);
 
 /* ---- which link ------------------------------------------------------------------------------ */
 
-/* What was sent from one rank to another. Times are sums over the messages. Several entries of the
- * same two ranks are added. */
+/* What was sent from one rank to another, and how long messages were on the way: a sum. Several
+ * entries of the same two ranks are added. */
 struct ft_delay {
     int source, destination;
-    uint64_t bytes, messages;
-    uint64_t network_ns;  /* on the way */
-    uint64_t credit_ns;   /* the sender waited until the receiver had room */
-    uint64_t consumer_ns; /* it lay at the receiver until someone took it */
+    uint64_t bytes, messages, network_ns;
 };
-
-enum ft_delay_part { FT_DELAY_NETWORK, FT_DELAY_CREDIT, FT_DELAY_CONSUMER };
 
 struct ft_delay_matrix {
     const struct ft_delay *delays;
@@ -145,8 +140,7 @@ struct ft_slow_link {
  * messages of about that size, and that is more than 6 standard deviations. Fewer than 3 links of
  * one size tell nothing. A rank with one link in a direction (a ring) is never called a row or
  * column. Writes at most `capacity`, those with the most votes first. Cost: n log n. */
-int ft_slow_links(const struct ft_delay_matrix *matrix, enum ft_delay_part part,
-                  struct ft_slow_link *links, int capacity);
+int ft_slow_links(const struct ft_delay_matrix *matrix, struct ft_slow_link *links, int capacity);
 
 /* ---- stacks ---------------------------------------------------------------------------------- */
 

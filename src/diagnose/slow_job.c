@@ -1,206 +1,225 @@
 /*
- * Names the ranks for which a job that moves waits in each step: they come last to every
- * collective, so they spend the least time inside collectives (FT-HSDP 2.3).
+ * Looks at each communicator of a snapshot, the largest first, for what makes it slow. Members,
+ * operations and paths are sorted once, so that each is looked at for its own communicator only.
  */
-#include "diagnose.h"
-#include "slow.h"
+#include "slow_job.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define ROUNDS 10       /* into which the window is divided */
-#define CALLS_A_ROUND 2 /* at least */
-#define MOST_RANKS (1 << 20)
-#define RECENT_NS 60000000000u /* a job whose last call is older does not move */
-/* In less time the order in which ranks come is that of the algorithm, or chance. */
-#define LEAST_NS 1000000000u
-#define LEAST_BEHIND 0.1 /* of a round: less is jitter, as in Falcon */
-
-/* The collectives of one communicator that all of its members have ended. */
-struct window {
-    const struct ft_snapshot *s;
-    uint64_t ctx, first, last; /* numbers of the collectives; first > last: there are none */
-    int nranks;
-    int *member;               /* [nranks] index of the member with that rank, -1 */
-    double *inside_ns;         /* [ROUNDS * nranks], negative: unknown */
-    uint64_t begin_ns, end_ns; /* of the whole window on all ranks */
+/* The engines by their ids, for bsearch(). */
+struct id {
+    uint64_t id;
+    int engine;
 };
 
-static bool is_symmetric(uint64_t sig)
+struct job {
+    struct ft_slow_comm comm; /* the present one; it must be the first field */
+    struct id *ids;           /* [nengines] */
+    int *order;               /* [nmembers] sound members, by size, context and rank */
+    int norder;
+    int *member, *rank_of, *op, *first_op, *path, *first_path;
+};
+
+/* ---- sorting --------------------------------------------------------------------------------- */
+
+static int by_id(const void *a, const void *b)
 {
-    enum ft_kind kind = (enum ft_kind)(sig & 15);
-    return kind == FT_ALLREDUCE || kind == FT_ALLGATHER || kind == FT_REDUCESCATTER ||
-           kind == FT_ALLTOALL;
+    uint64_t x = ((const struct id *)a)->id, y = ((const struct id *)b)->id;
+    return x < y ? -1 : x > y;
 }
 
-static int round_of(const struct window *w, uint64_t seq)
+static int by_comm(const void *a, const void *b, void *arg)
 {
-    return (int)((seq - w->first) * ROUNDS / (w->last - w->first + 1));
+    const struct ft_snap_member *members = arg;
+    const struct ft_snap_member *x = &members[*(const int *)a], *y = &members[*(const int *)b];
+    if (x->nranks != y->nranks)
+        return x->nranks > y->nranks ? -1 : 1;
+    if (x->ctx != y->ctx)
+        return x->ctx < y->ctx ? -1 : 1;
+    return (x->rank > y->rank) - (x->rank < y->rank);
 }
 
-static bool is_over(const struct ft_snap_op *op)
+/* More members than ranks cannot be true. */
+static bool is_sound(const struct ft_snapshot *s, const struct ft_snap_member *m)
 {
-    return op->done && op->started_ns > 0 && op->ended_ns >= op->started_ns &&
-           ft_kind_is_collective((enum ft_kind)(op->sig & 15));
+    return m->engine >= 0 && m->engine < s->nengines && m->nranks > 1 && m->rank >= 0 &&
+           m->rank < m->nranks && m->nranks <= s->nmembers && m->open && !m->failed;
 }
 
-static bool is_inside(const struct window *w, const struct ft_snap_op *op)
+/* Sorts entries by their owner and keeps their order. owner() returns -1 for those that are left
+ * out. */
+static void sort_by_owner(const struct ft_snapshot *s,
+                          int (*owner)(const struct ft_snapshot *, int), int n, int *sorted,
+                          int *first, int nowners)
 {
-    return op->seq >= w->first && op->seq <= w->last && is_symmetric(op->sig) && is_over(op);
-}
-
-/* Finds one member for each rank. False: one is missing, or has several. */
-static bool find_members(struct window *w)
-{
-    int found = 0;
-    for (int r = 0; r < w->nranks; r++)
-        w->member[r] = -1;
-    for (int i = 0; i < w->s->nmembers; i++) {
-        const struct ft_snap_member *m = &w->s->members[i];
-        if (m->ctx != w->ctx || !m->open)
-            continue;
-        bool sound = m->engine >= 0 && m->engine < w->s->nengines && m->rank >= 0 &&
-                     m->rank < w->nranks;
-        if (!sound || w->member[m->rank] >= 0)
-            return false;
-        w->member[m->rank] = i;
-        found++;
-    }
-    return found == w->nranks;
-}
-
-/* The numbers that the records of all members cover. */
-static void find_range(struct window *w, const int *rank_of, uint64_t *low, uint64_t *high)
-{
-    for (int r = 0; r < w->nranks; r++)
-        low[r] = UINT64_MAX, high[r] = 0;
-    for (int i = 0; i < w->s->nops; i++) {
-        const struct ft_snap_op *op = &w->s->ops[i];
-        int r = rank_of[op->member];
-        if (r < 0 || !is_over(op))
-            continue;
-        low[r] = ft_min(low[r], op->seq);
-        high[r] = ft_max(high[r], op->seq);
-    }
-    w->first = 1;
-    w->last = UINT64_MAX;
-    for (int r = 0; r < w->nranks; r++) {
-        w->first = ft_max(w->first, low[r]);
-        w->last = ft_min(w->last, high[r]);
-    }
-}
-
-static void add_up(struct window *w, const int *rank_of)
-{
-    w->begin_ns = UINT64_MAX;
-    for (int i = 0; i < w->s->nops; i++) {
-        const struct ft_snap_op *op = &w->s->ops[i];
-        int r = rank_of[op->member];
-        if (r < 0 || !is_inside(w, op))
-            continue;
-        double *sum = &w->inside_ns[round_of(w, op->seq) * w->nranks + r];
-        *sum = (*sum < 0 ? 0 : *sum) + (double)(op->ended_ns - op->started_ns);
-        w->begin_ns = ft_min(w->begin_ns, op->started_ns);
-        w->end_ns = ft_max(w->end_ns, op->ended_ns);
-    }
-}
-
-/* ---- the verdict ----------------------------------------------------------------------------- */
-
-static void write_verdict(const struct window *w, const struct ft_slow_rank *slow,
-                          struct ft_verdict *v)
-{
-    const struct ft_snap_member *m = &w->s->members[w->member[slow->rank]];
-    const struct ft_snap_engine *engine = &w->s->engines[m->engine];
-    double window_s = (double)(w->end_ns - w->begin_ns) / 1e9;
-    *v = (struct ft_verdict){.kind = FT_VERDICT_NONCOMM_SLOW,
-                             .ctx = w->ctx,
-                             .nculprits = 1,
-                             .since_ns = w->end_ns - w->begin_ns};
-    v->culprits[0] = (struct ft_culprit){w->ctx,    slow->rank,   -1,
-                                         m->engine, engine->host, engine->pid};
-    snprintf(v->sentence, sizeof v->sentence,
-             "rank %d (pid %d on %.40s) comes last: in the last %llu collectives of communicator "
-             "%.32s (%.2f s) it waited %.0f%% of the time less than the others, in %d of %d rounds",
-             slow->rank, engine->pid, engine->hostname,
-             (unsigned long long)(w->last - w->first + 1), m->name[0] ? m->name : "without a name",
-             window_s, 100 * slow->behind_ns * ROUNDS / (window_s * 1e9), slow->votes, ROUNDS);
-}
-
-static int judge(struct window *w, const int *rank_of, struct ft_verdict *verdicts, int capacity)
-{
-    struct ft_slow_rank slow[FT_CULPRITS];
-    struct ft_inside inside = {w->inside_ns, ROUNDS, w->nranks, 0};
-    for (int i = 0; i < ROUNDS * w->nranks; i++)
-        w->inside_ns[i] = -1;
-    add_up(w, rank_of);
-    if (w->end_ns < w->begin_ns + LEAST_NS || w->end_ns + RECENT_NS < w->s->now_ns)
-        return 0;
-    inside.round_ns = (double)(w->end_ns - w->begin_ns) / ROUNDS;
-    int room = capacity < FT_CULPRITS ? capacity : FT_CULPRITS;
-    int n = ft_slow_compute(&inside, slow, room);
-    if (n < 0)
-        return n;
-    n = n < room ? n : room;
-    int named = 0;
+    memset(first, 0, ((size_t)nowners + 1) * sizeof *first);
     for (int i = 0; i < n; i++)
-        if (slow[i].behind_ns >= LEAST_BEHIND * inside.round_ns)
-            write_verdict(w, &slow[i], &verdicts[named++]);
-    return named;
+        if (owner(s, i) >= 0)
+            first[owner(s, i) + 1]++;
+    for (int k = 0; k < nowners; k++)
+        first[k + 1] += first[k];
+    for (int i = 0; i < n; i++)
+        if (owner(s, i) >= 0)
+            sorted[first[owner(s, i)]++] = i;
+    memmove(first + 1, first, (size_t)nowners * sizeof *first);
+    first[0] = 0;
 }
 
-/* rank_of: [nmembers] the rank of each member of this communicator, else -1. scratch: [2 * nranks].
- */
-static int look_at(struct window *w, int *rank_of, uint64_t *scratch, struct ft_verdict *verdicts,
-                   int capacity)
+static int owner_of_op(const struct ft_snapshot *s, int i)
 {
-    if (!find_members(w))
-        return 0;
-    for (int i = 0; i < w->s->nmembers; i++)
-        rank_of[i] = -1;
-    for (int r = 0; r < w->nranks; r++)
-        rank_of[w->member[r]] = r;
-    find_range(w, rank_of, scratch, scratch + w->nranks);
-    if (w->first > w->last || w->last - w->first + 1 < ROUNDS * CALLS_A_ROUND)
-        return 0;
-    return judge(w, rank_of, verdicts, capacity);
+    int member = s->ops[i].member;
+    return member >= 0 && member < s->nmembers ? member : -1;
 }
 
-static int look_at_comm(const struct ft_snapshot *s, const struct ft_snap_member *m,
-                        struct ft_verdict *verdicts, int capacity)
+static int owner_of_path(const struct ft_snapshot *s, int i)
 {
-    size_t n = (size_t)m->nranks;
-    struct window w = {.s = s, .ctx = m->ctx, .nranks = m->nranks};
-    int *rank_of = malloc(((size_t)s->nmembers + 1) * sizeof *rank_of), found = FT_NOMEM;
-    uint64_t *scratch = malloc(2 * n * sizeof *scratch);
-    w.member = malloc(n * sizeof *w.member);
-    w.inside_ns = malloc(ROUNDS * n * sizeof *w.inside_ns);
-    if (rank_of && scratch && w.member && w.inside_ns)
-        found = look_at(&w, rank_of, scratch, verdicts, capacity);
-    free(rank_of);
-    free(scratch);
-    free(w.member);
-    free(w.inside_ns);
-    return found;
+    int engine = s->paths[i].engine;
+    return engine >= 0 && engine < s->nengines ? engine : -1;
 }
 
-/* Rank 0 of each communicator stands for it. More members than ranks cannot be true. */
-int ft_diagnose_slow(const struct ft_snapshot *s, struct ft_verdict *verdicts, int capacity)
+static void sort_job(struct job *job)
 {
+    const struct ft_snapshot *s = job->comm.s;
+    for (int i = 0; i < s->nengines; i++) {
+        job->ids[i] = (struct id){s->engines[i].id, i};
+        job->rank_of[i] = -1;
+    }
+    qsort(job->ids, (size_t)s->nengines, sizeof *job->ids, by_id);
+    for (int i = 0; i < s->nmembers; i++) {
+        job->member[i] = -1;
+        if (is_sound(s, &s->members[i]))
+            job->order[job->norder++] = i;
+    }
+    qsort_r(job->order, (size_t)job->norder, sizeof *job->order, by_comm, s->members);
+    sort_by_owner(s, owner_of_op, s->nops, job->op, job->first_op, s->nmembers);
+    sort_by_owner(s, owner_of_path, s->npaths, job->path, job->first_path, s->nengines);
+}
+
+/* ---- what the judges ask --------------------------------------------------------------------- */
+
+int ft_slow_engine(const struct ft_slow_comm *comm, uint64_t id)
+{
+    const struct job *job = (const struct job *)comm;
+    struct id key = {.id = id};
+    const struct id *found = bsearch(&key, job->ids, (size_t)comm->s->nengines, sizeof key, by_id);
+    return found ? found->engine : -1;
+}
+
+void ft_slow_accuse(const struct ft_slow_comm *comm, int rank, int peer, struct ft_verdict *v)
+{
+    const struct ft_snap_member *m = &comm->s->members[comm->member[rank]];
+    const struct ft_snap_engine *engine = &comm->s->engines[m->engine];
+    v->ctx = comm->ctx;
+    v->nculprits = 1;
+    v->culprits[0] = (struct ft_culprit){comm->ctx, rank,         peer,
+                                         m->engine, engine->host, engine->pid};
+}
+
+/* ---- communicators --------------------------------------------------------------------------- */
+
+/* A rank that two members claim makes the communicator incomplete. */
+static void begin_comm(struct job *job, const int *present, int npresent)
+{
+    struct ft_slow_comm *comm = &job->comm;
+    const struct ft_snap_member *first = &comm->s->members[present[0]];
+    comm->ctx = first->ctx;
+    comm->nranks = first->nranks;
+    comm->name = first->name[0] ? first->name : "without a name";
+    comm->present = present;
+    comm->npresent = npresent;
+    comm->whole = npresent == comm->nranks;
+    for (int i = 0; i < npresent; i++) {
+        const struct ft_snap_member *m = &comm->s->members[present[i]];
+        comm->whole &= job->member[m->rank] < 0;
+        job->member[m->rank] = present[i];
+        job->rank_of[m->engine] = m->rank;
+    }
+}
+
+static void end_comm(struct job *job)
+{
+    for (int i = 0; i < job->comm.npresent; i++) {
+        const struct ft_snap_member *m = &job->comm.s->members[job->comm.present[i]];
+        job->member[m->rank] = -1;
+        job->rank_of[m->engine] = -1;
+    }
+}
+
+static int judge(const struct ft_slow_comm *comm, struct ft_verdict *verdicts, int capacity)
+{
+    int ranks = ft_slow_find_ranks(comm, verdicts, capacity);
+    if (ranks < 0)
+        return ranks;
+    int paths = ft_slow_find_paths(comm, verdicts + ranks, capacity - ranks);
+    return paths < 0 ? paths : ranks + paths;
+}
+
+static int judge_all(struct job *job, struct ft_verdict *verdicts, int capacity)
+{
+    const struct ft_snap_member *members = job->comm.s->members;
     int found = 0;
-    for (int i = 0; i < s->nops; i++)
-        if (s->ops[i].member < 0 || s->ops[i].member >= s->nmembers)
-            return 0;
-    for (int i = 0; i < s->nmembers && found < capacity; i++) {
-        const struct ft_snap_member *m = &s->members[i];
-        bool sound = m->engine >= 0 && m->engine < s->nengines && m->nranks > 1 &&
-                     m->nranks <= s->nmembers && m->nranks <= MOST_RANKS;
-        if (!m->open || m->failed || m->rank != 0 || !sound)
-            continue;
-        int more = look_at_comm(s, m, verdicts + found, capacity - found);
+    for (int i = 0, end; i < job->norder && found < capacity; i = end) {
+        const struct ft_snap_member *m = &members[job->order[i]];
+        for (end = i + 1; end < job->norder; end++) {
+            const struct ft_snap_member *next = &members[job->order[end]];
+            if (next->ctx != m->ctx || next->nranks != m->nranks)
+                break;
+        }
+        begin_comm(job, &job->order[i], end - i);
+        int more = judge(&job->comm, verdicts + found, capacity - found);
         if (more < 0)
             return more;
         found += more;
+        end_comm(job);
     }
+    return found;
+}
+
+static bool open_job(struct job *job, const struct ft_snapshot *s)
+{
+    size_t members = (size_t)s->nmembers + 1, engines = (size_t)s->nengines + 1;
+    job->ids = calloc(engines, sizeof *job->ids);
+    job->order = calloc(members, sizeof *job->order);
+    job->member = calloc(members, sizeof *job->member);
+    job->rank_of = calloc(engines, sizeof *job->rank_of);
+    job->op = calloc((size_t)s->nops + 1, sizeof *job->op);
+    job->first_op = calloc(members, sizeof *job->first_op);
+    job->path = calloc((size_t)s->npaths + 1, sizeof *job->path);
+    job->first_path = calloc(engines, sizeof *job->first_path);
+    job->comm = (struct ft_slow_comm){.s = s,
+                                      .member = job->member,
+                                      .op = job->op,
+                                      .first_op = job->first_op,
+                                      .path = job->path,
+                                      .first_path = job->first_path,
+                                      .rank_of = job->rank_of,
+                                      .judged = calloc((size_t)s->npaths + 1, sizeof(bool))};
+    return job->ids && job->order && job->member && job->rank_of && job->op && job->first_op &&
+           job->path && job->first_path && job->comm.judged;
+}
+
+static void close_job(struct job *job)
+{
+    free(job->ids);
+    free(job->order);
+    free(job->member);
+    free(job->rank_of);
+    free(job->op);
+    free(job->first_op);
+    free(job->path);
+    free(job->first_path);
+    free(job->comm.judged);
+}
+
+int ft_diagnose_slow(const struct ft_snapshot *s, struct ft_verdict *verdicts, int capacity)
+{
+    struct job job = {.norder = 0};
+    int found = FT_NOMEM;
+    if (open_job(&job, s)) {
+        sort_job(&job);
+        found = judge_all(&job, verdicts, capacity);
+    }
+    close_job(&job);
     return found;
 }

@@ -15,9 +15,9 @@ static const double side_out = 8;       /* of a side, over the root of its links
 static const double few = 6;            /* links of a size whose deviation counts twice */
 static const double quiet = 0.02;       /* deviation of logs of times without any jitter */
 static const double alike = 0.25;       /* added to it, over the number of links of a size */
+static const double apart = 1.5;        /* sizes further apart are not compared */
 static const double small_bytes = 4096; /* up to here, size does not matter */
 static const double long_bytes = 65536; /* from here, time grows with the size */
-static const double wait_ns = 1000;     /* shorter waits are alike */
 
 struct link {
     int source, destination;
@@ -66,13 +66,6 @@ static bool is_link(const struct ft_delay *delay, int nranks)
            delay->messages > 0;
 }
 
-static double part_ns(const struct ft_delay *delay, enum ft_delay_part part)
-{
-    if (part == FT_DELAY_NETWORK)
-        return (double)delay->network_ns;
-    return (double)(part == FT_DELAY_CREDIT ? delay->credit_ns : delay->consumer_ns);
-}
-
 /* Adds links of the same two ranks: several connections are one witness. */
 static void merge_links(struct matrix *matrix)
 {
@@ -91,8 +84,7 @@ static void merge_links(struct matrix *matrix)
     matrix->n = kept;
 }
 
-static void load_links(struct matrix *matrix, const struct ft_delay_matrix *from,
-                       enum ft_delay_part part)
+static void load_links(struct matrix *matrix, const struct ft_delay_matrix *from)
 {
     for (size_t i = 0; i < from->n; i++) {
         const struct ft_delay *delay = &from->delays[i];
@@ -102,7 +94,7 @@ static void load_links(struct matrix *matrix, const struct ft_delay_matrix *from
         *link = (struct link){.source = delay->source, .destination = delay->destination};
         link->bytes = (double)delay->bytes;
         link->messages = (double)delay->messages;
-        link->ns = part_ns(delay, part);
+        link->ns = (double)delay->network_ns;
         matrix->rows[matrix->n++] = link;
     }
     qsort(matrix->rows, matrix->n, sizeof(struct link *), compare_rows);
@@ -117,28 +109,20 @@ static double message_bytes(const struct link *link)
 }
 
 /* The log of the time of a message; of a long one, as if it had long_bytes. */
-static double log_time(const struct link *link, enum ft_delay_part part)
+static double log_time(const struct link *link)
 {
     double ns = link->ns / link->messages;
-    if (part != FT_DELAY_NETWORK)
-        return log(ns + wait_ns);
     return log(fmax(ns, 1)) - log(fmax(1, message_bytes(link) / long_bytes));
-}
-
-/* Power of two of the messages' size: only these are compared. */
-static int size_class(const struct link *link)
-{
-    return ilogb(message_bytes(link));
 }
 
 static int compare_sizes(const void *a, const void *b)
 {
-    const struct link *x = *(struct link *const *)a, *y = *(struct link *const *)b;
-    return size_class(x) - size_class(y);
+    double x = message_bytes(*(struct link *const *)a), y = message_bytes(*(struct link *const *)b);
+    return (x > y) - (x < y);
 }
 
-/* Sets the excess of links of one size; fewer than 3 tell nothing, and few may be alike by chance,
- * so their deviation counts for more. */
+/* Sets the excess of links of about one size; fewer than 3 tell nothing, and few may be alike by
+ * chance, so their deviation counts for more. */
 static void compare_class(struct link **links, size_t n, double *values)
 {
     for (size_t i = 0; i < n; i++)
@@ -153,16 +137,17 @@ static void compare_class(struct link **links, size_t n, double *values)
 }
 
 /* `columns` is room for another order here. */
-static void compare_links(struct matrix *matrix, enum ft_delay_part part, double *values)
+static void compare_links(struct matrix *matrix, double *values)
 {
     for (size_t i = 0; i < matrix->n; i++) {
         matrix->columns[i] = matrix->rows[i];
-        matrix->rows[i]->value = log_time(matrix->rows[i], part);
+        matrix->rows[i]->value = log_time(matrix->rows[i]);
     }
     qsort(matrix->columns, matrix->n, sizeof(struct link *), compare_sizes);
     for (size_t first = 0, end; first < matrix->n; first = end) {
         for (end = first + 1; end < matrix->n; end++)
-            if (size_class(matrix->columns[end]) != size_class(matrix->columns[first]))
+            if (message_bytes(matrix->columns[end]) >
+                apart * message_bytes(matrix->columns[end - 1]))
                 break;
         compare_class(&matrix->columns[first], end - first, values);
     }
@@ -275,8 +260,7 @@ static int name_points(struct matrix *matrix, int found, struct ft_slow_link *ou
     return found;
 }
 
-int ft_slow_links(const struct ft_delay_matrix *from, enum ft_delay_part part,
-                  struct ft_slow_link *links, int capacity)
+int ft_slow_links(const struct ft_delay_matrix *from, struct ft_slow_link *links, int capacity)
 {
     bool asked = from->ratio > 1 && isfinite(from->ratio);
     struct matrix matrix = {.enough = log(asked ? from->ratio : 1.5)};
@@ -289,8 +273,8 @@ int ft_slow_links(const struct ft_delay_matrix *from, enum ft_delay_part part,
     double *values = calloc(from->n, sizeof(*values));
     int found = FT_NOMEM;
     if (matrix.links && matrix.rows && matrix.columns && matrix.sides && values) {
-        load_links(&matrix, from, part);
-        compare_links(&matrix, part, values);
+        load_links(&matrix, from);
+        compare_links(&matrix, values);
         found = name_sides(&matrix, values, links, capacity);
         found = name_points(&matrix, found, links, capacity);
     }

@@ -159,18 +159,17 @@ class Job
     void diagnose(int capacity = 16)
     {
         verdicts.assign((size_t)capacity, ft_verdict{});
-        ft_snapshot snap = {NOW,
-                            engines.data(),
-                            members.data(),
-                            links.data(),
-                            seats.data(),
-                            (int)engines.size(),
-                            (int)members.size(),
-                            (int)links.size(),
-                            (int)seats.size(),
-                            unreadable,
-                            nullptr,
-                            0};
+        ft_snapshot snap = {};
+        snap.now_ns = NOW;
+        snap.engines = engines.data();
+        snap.members = members.data();
+        snap.links = links.data();
+        snap.seats = seats.data();
+        snap.nengines = (int)engines.size();
+        snap.nmembers = (int)members.size();
+        snap.nlinks = (int)links.size();
+        snap.nseats = (int)seats.size();
+        snap.unreadable = unreadable;
         found = ft_diagnose_hang(&snap, patience_ns, verdicts.data(), capacity);
         ASSERT_GE(found, 0);
         verdicts.resize((size_t)std::min(found, capacity));

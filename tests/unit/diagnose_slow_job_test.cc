@@ -1,8 +1,9 @@
 /*
  * Property: ft_diagnose_slow() names the rank for which a job that moves waits in each step, and
  * nobody if the ranks are alike, if one of them is not in the snapshot, or if there is too little
- * to judge; no snapshot makes it crash. Method: jobs that are written down call by call, and seeded
- * rubbish.
+ * to judge; it names the link, source or destination whose messages take longer than those of
+ * others; no snapshot makes it crash. Method: jobs that are written down call by call and path by
+ * path, and seeded rubbish.
  */
 #include <algorithm>
 #include <cstdlib>
@@ -103,6 +104,111 @@ TEST(SlowJob, NobodyIsNamedWithoutEvidence)
     EXPECT_EQ(failed.slow(), std::vector<int>{}) << "the communicator has failed";
 }
 
+/* Paths between all ranks of communicators. All messages take 1 ms for 100 KB, but for those that
+ * a test makes slower. */
+struct Network {
+    Job job;
+    std::vector<ft_snap_path> paths;
+    std::vector<ft_verdict> verdicts;
+
+    explicit Network(int n) : job(n)
+    {
+        for (int from = 0; from < n; from++)
+            for (int to = 0; to < n; to++)
+                if (from != to)
+                    add(from, to);
+    }
+    void add(int from, int to)
+    {
+        ft_snap_path p = {};
+        p.engine = from;
+        p.peer = Job::id(to);
+        p.seen_ns = NOW - SECOND;
+        p.span_ns = 10 * SECOND;
+        p.messages = 1000;
+        p.bytes = 100000000;
+        p.network_ns = SECOND;
+        strcpy(p.source, "10.0.0.1:1");
+        strcpy(p.destination, "10.0.0.2:2");
+        paths.push_back(p);
+    }
+    void slow(int from, int to, double factor)
+    {
+        for (ft_snap_path &p : paths)
+            if ((from < 0 || p.engine == from) && (to < 0 || p.peer == Job::id(to)))
+                p.network_ns = (uint64_t)((double)p.network_ns * factor);
+    }
+    std::string said()
+    {
+        verdicts.assign(8, ft_verdict{});
+        ft_snapshot snap = {};
+        snap.now_ns = NOW;
+        snap.engines = job.engines.data();
+        snap.members = job.members.data();
+        snap.paths = paths.data();
+        snap.nengines = (int)job.engines.size();
+        snap.nmembers = (int)job.members.size();
+        snap.npaths = (int)paths.size();
+        int found = ft_diagnose_slow(&snap, verdicts.data(), (int)verdicts.size());
+        std::string all;
+        for (int i = 0; i < found; i++) {
+            const ft_verdict &v = verdicts[(size_t)i];
+            all += std::string(ft_verdict_name(v.kind)) + " " + std::to_string(v.ctx) + ":" +
+                   std::to_string(v.culprits[0].rank) + ">" + std::to_string(v.culprits[0].peer) +
+                   ";";
+        }
+        return all;
+    }
+};
+
+TEST(SlowJob, SlowPathsAreNamed)
+{
+    std::vector<int> all = {5, 4, 3, 2, 1, 0};
+    Network even(6), point(6), row(6), column(6), both(6), small(6), old(6);
+    for (Network *net : {&even, &point, &row, &column, &both, &small, &old}) {
+        net->job.comm(1, "pair", {0, 1, 2});
+        net->job.comm(2, "world", all);
+    }
+    EXPECT_EQ(even.said(), "");
+    point.slow(1, 3, 5);
+    EXPECT_EQ(point.said(), "comm_slow_link 2:4>2;");
+    EXPECT_EQ(point.verdicts[0].culprits[0].pid, 4001);
+    EXPECT_NE(std::string(point.verdicts[0].sentence).find("rank 4 (pid 4001 on a) to rank 2"),
+              std::string::npos)
+        << point.verdicts[0].sentence;
+    row.slow(1, -1, 3);
+    EXPECT_EQ(row.said(), "comm_slow_source 2:4>-1;");
+    column.slow(-1, 0, 3);
+    EXPECT_EQ(column.said(), "comm_slow_destination 2:5>-1;");
+    both.slow(1, -1, 4);
+    both.slow(2, 5, 9);
+    EXPECT_EQ(both.said(), "comm_slow_source 2:4>-1;comm_slow_link 2:3>0;");
+    small.slow(-1, -1, 0.01);
+    small.slow(1, 3, 5);
+    EXPECT_EQ(small.said(), "") << "hardly any time is lost";
+    old.slow(1, 3, 5);
+    for (ft_snap_path &p : old.paths)
+        p.seen_ns = NOW - 61 * SECOND;
+    EXPECT_EQ(old.said(), "") << "it does not move";
+}
+
+/* Links between hosts are slower than those inside one, and that is no fault. */
+TEST(SlowJob, HostsAreComparedApart)
+{
+    for (bool faulty : {false, true}) {
+        Network net(8);
+        net.job.comm(2, "world", {0, 1, 2, 3, 4, 5, 6, 7});
+        for (int i = 0; i < 8; i++)
+            net.job.engines[(size_t)i].host = (uint64_t)i / 4;
+        for (ft_snap_path &p : net.paths)
+            if (p.engine / 4 != (int)(p.peer - Job::id(0)) / 4)
+                p.network_ns *= 6;
+        if (faulty)
+            net.slow(0, 7, 4);
+        EXPECT_EQ(net.said(), faulty ? "comm_slow_link 2:0>7;" : "");
+    }
+}
+
 TEST(SlowJob, RubbishDoesNoHarm)
 {
     const char *given = getenv("FT_SEED");
@@ -122,6 +228,22 @@ TEST(SlowJob, RubbishDoesNoHarm)
                 *numbers[random() % 4] = (int)(random() >> random() % 64);
         }
         steps.slow();
+        Network net(5);
+        net.job.comm(1, "world", {0, 1, 2, 3, 4});
+        net.slow(0, 1, 9);
+        for (int i = 0; i < 20; i++) {
+            ft_snap_path &p = net.paths[random() % net.paths.size()];
+            uint64_t *fields[] = {&p.peer,  &p.seen_ns,    &p.span_ns,     &p.messages,
+                                  &p.bytes, &p.network_ns, &p.retransmits, &p.rtt_ns};
+            *fields[random() % 8] = random() >> random() % 64;
+            if (random() % 8 == 0)
+                p.engine = (int)(random() >> random() % 64);
+            if (random() % 8 == 0)
+                net.job.members[random() % 5].rank = (int)(random() >> random() % 64);
+            if (random() % 8 == 0)
+                net.job.engines[random() % 5].id = random() % 3;
+        }
+        net.said();
     }
 }
 

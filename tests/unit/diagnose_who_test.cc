@@ -212,7 +212,7 @@ static vector<ft_delay> delays_of(const Pairs &pairs, uint64_t bytes = 4096)
 {
     vector<ft_delay> delays;
     for (auto [from, to] : pairs)
-        delays.push_back({from, to, bytes * 1000, 1000, 10000000, 0, 0});
+        delays.push_back({from, to, bytes * 1000, 1000, 10000000});
     return delays;
 }
 
@@ -224,11 +224,11 @@ static void slow_down(vector<ft_delay> &delays, int from, int to, double factor)
 }
 
 static vector<ft_slow_link> find_links(const vector<ft_delay> &delays, int nranks,
-                                       ft_delay_part part = FT_DELAY_NETWORK, int capacity = 64)
+                                       int capacity = 64)
 {
     ft_delay_matrix matrix = {delays.data(), delays.size(), nranks, 0};
     vector<ft_slow_link> out(size_t(std::max(capacity, 0)));
-    int found = ft_slow_links(&matrix, part, out.data(), capacity);
+    int found = ft_slow_links(&matrix, out.data(), capacity);
     EXPECT_GE(found, 0);
     out.resize(size_t(std::max(0, std::min(found, capacity))));
     return out;
@@ -262,8 +262,8 @@ TEST(SlowLinks, PointRowColumn)
         slow_down(delays, -1, 9, 4);
         slow_down(delays, 1, 3, 7);
         EXPECT_EQ(text(find_links(delays, 16)), "row 5>-1;column -1>9;point 1>3;");
-        EXPECT_EQ(text(find_links(delays, 16, FT_DELAY_NETWORK, 1)), "row 5>-1;");
-        EXPECT_EQ(text(find_links(delays, 16, FT_DELAY_NETWORK, 0)), "");
+        EXPECT_EQ(text(find_links(delays, 16, 1)), "row 5>-1;");
+        EXPECT_EQ(text(find_links(delays, 16, 0)), "");
     }
 }
 
@@ -287,22 +287,11 @@ TEST(SlowLinks, SizesAreComparedWithTheirLike)
 {
     vector<ft_delay> delays = delays_of(doubling(16)), large = delays_of(ring(16), 1 << 22);
     for (ft_delay &d : large) // 4 MB, 2 ms each, towards others than above
-        d = {d.source, (d.source + 3) % 16, d.bytes, d.messages, 2000000000, 0, 0};
+        d = {d.source, (d.source + 3) % 16, d.bytes, d.messages, 2000000000};
     delays.insert(delays.end(), large.begin(), large.end());
     EXPECT_EQ(text(find_links(delays, 16)), "");
     slow_down(delays, 4, 7, 4);
     EXPECT_EQ(text(find_links(delays, 16)), "point 4>7;");
-}
-
-TEST(SlowLinks, WaitsAreMatricesToo)
-{
-    vector<ft_delay> delays = delays_of(everyone(8));
-    for (ft_delay &d : delays)
-        if (d.destination == 6)
-            d.credit_ns = 50000000; // 50 us a message
-    EXPECT_EQ(text(find_links(delays, 8)), "");
-    EXPECT_EQ(text(find_links(delays, 8, FT_DELAY_CONSUMER)), "");
-    EXPECT_EQ(text(find_links(delays, 8, FT_DELAY_CREDIT)), "column -1>6;");
 }
 
 TEST(SlowLinks, TooLittleTellsNothing)
@@ -319,7 +308,7 @@ TEST(SlowLinks, TooLittleTellsNothing)
     EXPECT_EQ(text(find_links(delays, 8)), "") << "less than the ratio";
     ft_slow_link out[8];
     ft_delay_matrix matrix = {delays.data(), delays.size(), 8, 1.2};
-    EXPECT_EQ(ft_slow_links(&matrix, FT_DELAY_NETWORK, out, 8), 1);
+    EXPECT_EQ(ft_slow_links(&matrix, out, 8), 1);
 }
 
 TEST(SlowLinks, Hostile)
@@ -330,22 +319,20 @@ TEST(SlowLinks, Hostile)
     for (int round = 0; round < 500; round++) {
         vector<ft_delay> delays(random() % 60);
         for (ft_delay &d : delays)
-            d = {ranks[random() % 9],   ranks[random() % 9],   hostile[random() % 6],
-                 hostile[random() % 6], hostile[random() % 6], hostile[random() % 6],
-                 hostile[random() % 6]};
-        for (int part = 0; part < 3; part++)
-            for (const ft_slow_link &l : find_links(delays, 6, ft_delay_part(part), 3)) {
-                EXPECT_TRUE(l.source >= -1 && l.source < 6) << l.source;
-                EXPECT_TRUE(l.destination >= -1 && l.destination < 6) << l.destination;
-                EXPECT_TRUE(std::isfinite(l.ratio) && l.votes <= l.links) << l.ratio;
-            }
+            d = {ranks[random() % 9], ranks[random() % 9], hostile[random() % 6],
+                 hostile[random() % 6], hostile[random() % 6]};
+        for (const ft_slow_link &l : find_links(delays, 6, 3)) {
+            EXPECT_TRUE(l.source >= -1 && l.source < 6) << l.source;
+            EXPECT_TRUE(l.destination >= -1 && l.destination < 6) << l.destination;
+            EXPECT_TRUE(std::isfinite(l.ratio) && l.votes <= l.links) << l.ratio;
+        }
     }
     for (double ratio : {double(NAN), -1.0, double(INFINITY), 1.0}) {
         vector<ft_delay> delays = delays_of(everyone(8));
         slow_down(delays, 3, -1, 2);
         ft_slow_link out;
         ft_delay_matrix matrix = {delays.data(), delays.size(), 8, ratio};
-        EXPECT_EQ(ft_slow_links(&matrix, FT_DELAY_NETWORK, &out, 1), 1) << ratio;
+        EXPECT_EQ(ft_slow_links(&matrix, &out, 1), 1) << ratio;
     }
 }
 

@@ -248,6 +248,11 @@ class Communicator(Operations):
             raise _errors.make(result, "CommAgree", sentence, self, self.failed_ranks)
         return int(value[0])
 
+    def step(self, number: int) -> None:
+        """Says in the telemetry that this rank begins step `number` (0 to 2**64 - 1), so that
+        ftccl-diagnose knows how long steps take. Does not wait."""
+        self._check(lib.ftcclStep(self._require(), number), "Step")
+
     def revoke(self) -> None:
         """Ends pending operations with RemoteError on every live rank. Returns at once. Afterwards
         agree(), shrink(), destroy() and abort() are useful."""
