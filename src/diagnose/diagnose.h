@@ -75,13 +75,18 @@ struct ft_snap_link {
     char transport[18];
 };
 
-/* What the network does with what one engine sends to another. Sums are over span_ns, which ended
- * at seen_ns. */
+/* What the network does with what one engine sends to another, as one end sees it. Sums are over
+ * span_ns, which ended at seen_ns. */
 struct ft_snap_path {
-    int engine;    /* index: the sender */
-    uint64_t peer; /* engine id of the receiver */
+    int engine;    /* index: the end that tells */
+    uint64_t peer; /* engine id of the other end */
+    bool sender;
     uint64_t seen_ns, span_ns;
     uint64_t messages, bytes;
+    /* The receiver tells: how long the network took for 1 KiB of long messages, the lower quartile
+     * of the last ones; 0: unknown. */
+    uint32_t flight_ns;
+    /* The sender tells the rest. */
     uint64_t network_ns;  /* bytes were on the way, and the receiver's host had room */
     uint64_t receiver_ns; /* the receiver's host had no room */
     uint64_t credit_ns;   /* an operation waited until the receiver took messages */
@@ -193,6 +198,24 @@ struct ft_verdict {
  * linear in the size of the snapshot, times the logarithm for sorting. */
 int ft_diagnose_hang(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
                      int capacity);
+
+/* The length of the steps of a communicator's program has changed. */
+struct ft_step_change {
+    uint64_t ctx;
+    char name[40];
+    bool slower;                /* false: as fast again as before */
+    double before_ns, after_ns; /* length of a step */
+};
+/* Follows the steps of jobs from snapshot to snapshot. NULL: no memory. */
+struct ft_steps;
+struct ft_steps *ft_steps_open(void);
+/* Looks at the steps that have ended since the last look. Writes at most `capacity` changes of 10%
+ * or more and returns their number. Looks must be so frequent that the telemetry still has some of
+ * the steps in between: 30 marked steps, or 1024 calls. Memory is bounded: at most 64 communicators
+ * are followed. */
+int ft_steps_look(struct ft_steps *, const struct ft_snapshot *, struct ft_step_change *changes,
+                  int capacity);
+void ft_steps_close(struct ft_steps *);
 
 /* Names ranks and links that make a job slow which moves: at most `capacity` verdicts, the number
  * is returned; FT_NOMEM. Ranks are judged only in communicators all of whose members are in the

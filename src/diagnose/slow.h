@@ -40,10 +40,9 @@ struct ft_step_mark {
  * is 1. Returns the period or FT_NOMEM. Cost: n * max_lag. */
 int ft_period(const struct ft_call_series *calls, size_t max_lag, struct ft_step_mark *mark);
 
-/* The lengths of the steps between marks, oldest first: at most `capacity`, the number written is
- * returned. Times that go back give steps of length 0. */
-size_t ft_step_times(const struct ft_call_series *calls, const struct ft_step_mark *mark,
-                     double *steps_ns, size_t capacity);
+/* When steps began, oldest first: at most `capacity`, the number written is returned. */
+size_t ft_step_begins(const struct ft_call_series *calls, const struct ft_step_mark *mark,
+                      uint64_t *begins_ns, size_t capacity);
 
 /* ---- when ------------------------------------------------------------------------------------ */
 
@@ -122,7 +121,8 @@ struct ft_delay_matrix {
     const struct ft_delay *delays;
     size_t n;
     int nranks;
-    double ratio; /* the smallest factor that counts as slow; 0: 1.5 */
+    double ratio;      /* the smallest factor that counts as slow; 0: 1.5 */
+    double deviations; /* the least standard deviations from what is usual; 0: 6 */
 };
 
 /* A point is one link; its source and destination are named. A row is a source that is slow towards
@@ -136,10 +136,12 @@ struct ft_slow_link {
     int votes, links;        /* its slow links, and all of its links */
 };
 
-/* Which links are slow. A link is slow if a message takes `ratio` times longer than the median of
- * messages of about that size, and that is more than 6 standard deviations. Fewer than 3 links of
- * one size tell nothing. A rank with one link in a direction (a ring) is never called a row or
- * column. Writes at most `capacity`, those with the most votes first. Cost: n log n. */
+/* Which links are slow. A link is slow if a message takes `ratio` times longer than what is usual
+ * for messages of about that size, and that is more than `deviations` standard deviations. Usual is
+ * the median of the links that are less than `ratio` times slower than the fastest quarter, so that
+ * it stays when most links are slow. Fewer than 3 links of one size tell nothing. A rank with one
+ * link in a direction (a ring) is never called a row or column. Writes at most `capacity`, those
+ * with the most votes first. Cost: n log n. */
 int ft_slow_links(const struct ft_delay_matrix *matrix, struct ft_slow_link *links, int capacity);
 
 /* ---- stacks ---------------------------------------------------------------------------------- */

@@ -78,6 +78,22 @@ static int owner_of_path(const struct ft_snapshot *s, int i)
     return engine >= 0 && engine < s->nengines ? engine : -1;
 }
 
+/* Paths of an engine by their peers, for bsearch(). */
+static int compare_paths(const struct ft_snap_path *x, const struct ft_snap_path *y)
+{
+    if (x->engine != y->engine)
+        return x->engine < y->engine ? -1 : 1;
+    if (x->peer != y->peer)
+        return x->peer < y->peer ? -1 : 1;
+    return x->sender - y->sender;
+}
+
+static int by_path(const void *a, const void *b, void *arg)
+{
+    const struct ft_snap_path *paths = arg;
+    return compare_paths(&paths[*(const int *)a], &paths[*(const int *)b]);
+}
+
 static void sort_job(struct job *job)
 {
     const struct ft_snapshot *s = job->comm.s;
@@ -94,6 +110,7 @@ static void sort_job(struct job *job)
     qsort_r(job->order, (size_t)job->norder, sizeof *job->order, by_comm, s->members);
     sort_by_owner(s, owner_of_op, s->nops, job->op, job->first_op, s->nmembers);
     sort_by_owner(s, owner_of_path, s->npaths, job->path, job->first_path, s->nengines);
+    qsort_r(job->path, (size_t)job->first_path[s->nengines], sizeof *job->path, by_path, s->paths);
 }
 
 /* ---- what the judges ask --------------------------------------------------------------------- */
@@ -106,14 +123,30 @@ int ft_slow_engine(const struct ft_slow_comm *comm, uint64_t id)
     return found ? found->engine : -1;
 }
 
-void ft_slow_accuse(const struct ft_slow_comm *comm, int rank, int peer, struct ft_verdict *v)
+const struct ft_snap_path *ft_slow_path(const struct ft_slow_comm *comm, int engine, uint64_t peer,
+                                        bool sender)
+{
+    struct ft_snap_path key = {.engine = engine, .peer = peer, .sender = sender};
+    int low = comm->first_path[engine], high = comm->first_path[engine + 1];
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        const struct ft_snap_path *path = &comm->s->paths[comm->path[middle]];
+        int order = compare_paths(path, &key);
+        if (order == 0)
+            return path;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return NULL;
+}
+
+struct ft_culprit ft_slow_culprit(const struct ft_slow_comm *comm, int rank, int peer)
 {
     const struct ft_snap_member *m = &comm->s->members[comm->member[rank]];
     const struct ft_snap_engine *engine = &comm->s->engines[m->engine];
-    v->ctx = comm->ctx;
-    v->nculprits = 1;
-    v->culprits[0] = (struct ft_culprit){comm->ctx, rank,         peer,
-                                         m->engine, engine->host, engine->pid};
+    return (struct ft_culprit){comm->ctx, rank, peer, m->engine, engine->host, engine->pid};
 }
 
 /* ---- communicators --------------------------------------------------------------------------- */

@@ -27,7 +27,10 @@ struct ft_slow_comm {
 
 /* The engine with an id: its index, or -1. */
 int ft_slow_engine(const struct ft_slow_comm *, uint64_t id);
-void ft_slow_accuse(const struct ft_slow_comm *, int rank, int peer, struct ft_verdict *);
+/* What an engine tells of its link to or from a peer. NULL: nothing. */
+const struct ft_snap_path *ft_slow_path(const struct ft_slow_comm *, int engine, uint64_t peer,
+                                        bool sender);
+struct ft_culprit ft_slow_culprit(const struct ft_slow_comm *, int rank, int peer);
 
 /* Each writes at most `capacity` verdicts and returns their number, or FT_NOMEM. */
 int ft_slow_find_ranks(const struct ft_slow_comm *, struct ft_verdict *, int capacity);

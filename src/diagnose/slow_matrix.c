@@ -10,14 +10,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double point_out = 6;      /* standard deviations of a single slow link */
-static const double side_out = 8;       /* of a side, over the root of its links */
-static const double few = 6;            /* links of a size whose deviation counts twice */
-static const double quiet = 0.02;       /* deviation of logs of times without any jitter */
-static const double alike = 0.25;       /* added to it, over the number of links of a size */
-static const double apart = 1.5;        /* sizes further apart are not compared */
-static const double small_bytes = 4096; /* up to here, size does not matter */
-static const double long_bytes = 65536; /* from here, time grows with the size */
+static const double deviations = 6;      /* of a single slow link */
+static const double side_more = 4.0 / 3; /* times that of a side, over the root of its links */
+static const double few = 6;             /* links of a size whose deviation counts twice */
+static const double quiet = 0.02;        /* deviation of logs of times without any jitter */
+static const double alike = 0.25;        /* added to it, over the number of links of a size */
+static const double apart = 1.5;         /* sizes further apart are not compared */
+static const double small_bytes = 4096;  /* up to here, size does not matter */
+static const double long_bytes = 65536;  /* from here, time grows with the size */
 
 struct link {
     int source, destination;
@@ -39,6 +39,7 @@ struct matrix {
     struct side *sides;
     size_t n, nsides;
     double enough; /* log of the smallest factor */
+    double out;    /* standard deviations of a single slow link */
 };
 
 /* ---- loading --------------------------------------------------------------------------------- */
@@ -123,13 +124,18 @@ static int compare_sizes(const void *a, const void *b)
 
 /* Sets the excess of links of about one size; fewer than 3 tell nothing, and few may be alike by
  * chance, so their deviation counts for more. */
-static void compare_class(struct link **links, size_t n, double *values)
+static void compare_class(struct link **links, size_t n, double enough, double *values)
 {
     for (size_t i = 0; i < n; i++)
         values[i] = links[i]->value;
-    double center = ft_median(values, n);
+    double limit = ft_select(values, n, n / 4) + enough;
+    size_t usual = 0;
+    for (size_t i = 0; i < n; i++)
+        if (values[i] <= limit)
+            values[usual++] = values[i];
+    double center = ft_median(values, usual);
     double least = quiet + alike / (double)n;
-    double spread = fmax(least, ft_deviation(values, n, center)) * (1 + few / (double)n);
+    double spread = fmax(least, ft_deviation(values, usual, center)) * (1 + few / (double)n);
     for (size_t i = 0; i < n; i++) {
         links[i]->excess = n < 3 ? -1 : links[i]->value - center;
         links[i]->spread = spread;
@@ -149,7 +155,7 @@ static void compare_links(struct matrix *matrix, double *values)
             if (message_bytes(matrix->columns[end]) >
                 apart * message_bytes(matrix->columns[end - 1]))
                 break;
-        compare_class(&matrix->columns[first], end - first, values);
+        compare_class(&matrix->columns[first], end - first, matrix->enough, values);
     }
     qsort(matrix->columns, matrix->n, sizeof(struct link *), compare_columns);
 }
@@ -159,9 +165,7 @@ static void compare_links(struct matrix *matrix, double *values)
 /* Is the link slow, as one of `links` that are judged together? The more, the less each must be. */
 static bool is_slow(const struct matrix *matrix, const struct link *link, size_t links)
 {
-    double out = fmin(point_out, side_out / sqrt((double)links));
-    if (links == 1)
-        out = point_out;
+    double out = fmin(matrix->out, matrix->out * side_more / sqrt((double)links));
     return link->excess >= matrix->enough && link->excess >= out * link->spread;
 }
 
@@ -263,7 +267,8 @@ static int name_points(struct matrix *matrix, int found, struct ft_slow_link *ou
 int ft_slow_links(const struct ft_delay_matrix *from, struct ft_slow_link *links, int capacity)
 {
     bool asked = from->ratio > 1 && isfinite(from->ratio);
-    struct matrix matrix = {.enough = log(asked ? from->ratio : 1.5)};
+    struct matrix matrix = {.enough = log(asked ? from->ratio : 1.5),
+                            .out = from->deviations > 0 ? from->deviations : deviations};
     if (from->n == 0)
         return 0;
     matrix.links = calloc(from->n, sizeof(*matrix.links));

@@ -1,7 +1,7 @@
 /*
- * slow_period: finds the steps in a series of calls, as Falcon does (4.2), and their lengths.
- * Signatures are names, so the auto-correlation is that of their indicators: with p(s) the share of
- * signature s, two calls contribute [a = b] - p(a) - p(b) + sum of p^2.
+ * slow_period: finds the steps in a series of calls, as Falcon does (4.2). Signatures are names, so
+ * the auto-correlation is that of their indicators: with p(s) the share of signature s, two calls
+ * contribute [a = b] - p(a) - p(b) + sum of p^2.
  */
 #include "diagnose/slow.h"
 #include "diagnose/slow_stats.h"
@@ -202,20 +202,14 @@ int ft_period(const struct ft_call_series *calls, size_t max_lag, struct ft_step
     return result;
 }
 
-size_t ft_step_times(const struct ft_call_series *calls, const struct ft_step_mark *mark,
-                     double *steps_ns, size_t capacity)
+size_t ft_step_begins(const struct ft_call_series *calls, const struct ft_step_mark *mark,
+                      uint64_t *begins_ns, size_t capacity)
 {
     size_t marks = 0, steps = 0;
-    uint64_t last = 0;
     if (mark->period == 0 || mark->every == 0 || !calls->times_ns)
         return 0;
-    for (size_t i = 0; i < calls->n && steps < capacity; i++) {
-        if (calls->sigs[i] != mark->sig || marks++ % mark->every != 0)
-            continue;
-        uint64_t now = calls->times_ns[i];
-        if (marks > 1)
-            steps_ns[steps++] = now > last ? (double)(now - last) : 0;
-        last = now;
-    }
+    for (size_t i = 0; i < calls->n && steps < capacity; i++)
+        if (calls->sigs[i] == mark->sig && marks++ % mark->every == 0)
+            begins_ns[steps++] = calls->times_ns[i];
     return steps;
 }

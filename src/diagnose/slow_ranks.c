@@ -79,8 +79,11 @@ static void write_verdict(const struct window *w, const struct ft_slow_rank *slo
                           struct ft_verdict *v)
 {
     const struct ft_slow_comm *comm = w->comm;
-    *v = (struct ft_verdict){.kind = FT_VERDICT_NONCOMM_SLOW, .since_ns = w->end_ns - w->begin_ns};
-    ft_slow_accuse(comm, slow->rank, -1, v);
+    *v = (struct ft_verdict){.kind = FT_VERDICT_NONCOMM_SLOW,
+                             .ctx = comm->ctx,
+                             .nculprits = 1,
+                             .since_ns = w->end_ns - w->begin_ns};
+    v->culprits[0] = ft_slow_culprit(comm, slow->rank, -1);
     double window_s = (double)(w->end_ns - w->begin_ns) / 1e9;
     snprintf(v->sentence, sizeof v->sentence,
              "rank %d (pid %d on %.40s) comes last: in the last %llu collectives of communicator "

@@ -25,7 +25,7 @@ enum {
     STABLE = 32,  /* samples of one level that may move the reference */
 };
 static const double sure = 0.9; /* probability of a change: Falcon 4.2 */
-static const double clear = 6;  /* standard errors that a change must have */
+static const double clear = 8;  /* standard errors that a change must have */
 /* standard errors above the ratio, but for an error so small that it cannot make 8% look like 10%
  */
 static const double careful = 3, fine = 3e-3;

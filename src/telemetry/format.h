@@ -24,7 +24,7 @@
 #define FT_TM_LINKS 4096
 #define FT_TM_EVENTS 1024
 #define FT_TM_SEATS 2048
-#define FT_TM_PATHS 384
+#define FT_TM_PATHS 320
 #define FT_TM_STEPS 32 /* marks of steps that a communicator keeps; a power of two */
 #define FT_TM_KINDS 12 /* kinds of operations that are counted; enum ft_kind */
 
@@ -131,7 +131,7 @@ struct ft_tm_path_sums {
     uint64_t time_ns, messages, bytes, network_ns, receiver_ns, credit_ns, retransmits;
 };
 
-/* What the network does with what one link sends. The guard covers all. */
+/* What the network does with the messages of one link. The guard covers all. */
 struct ft_tm_path {
     uint32_t guard;
     uint32_t state;
@@ -141,6 +141,7 @@ struct ft_tm_path {
     struct ft_path_end source, destination;
     uint64_t rtt_ns, least_rtt_ns;
     struct ft_tm_path_sums now, before; /* before: of 5 to 15 s ago */
+    struct ft_flights flights;
 };
 
 /* The n-th event, counted from 0, is in slot n % FT_TM_EVENTS. */
@@ -169,7 +170,7 @@ struct ft_tm_file {
 
 _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
 _Static_assert(sizeof(struct ft_tm_comm) == 856, "communicator row");
-_Static_assert(sizeof(struct ft_tm_path) == 200, "path");
+_Static_assert(sizeof(struct ft_tm_path) == 280, "path");
 _Static_assert(sizeof(struct ft_tm_seat) == 32, "seat");
 _Static_assert(FT_KINDS <= FT_TM_KINDS, "kinds");
 _Static_assert(sizeof(struct ft_tm_op) == 128, "operation record");

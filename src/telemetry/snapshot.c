@@ -296,6 +296,23 @@ static void write_end(const struct ft_path_end *end, char *text, size_t size)
     snprintf(text, size, end->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, end->port);
 }
 
+static int by_time(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The lower quartile, if there are enough and the last one is of the span of the path. */
+static uint32_t take_flight(const struct ft_tm_path *from)
+{
+    struct ft_flights flights = from->flights;
+    size_t n = ft_min(flights.count, FT_FLIGHTS);
+    if (n < FT_FLIGHTS / 2 || flights.seen_ns < from->before.time_ns)
+        return 0;
+    qsort(flights.ns_per_kib, n, sizeof flights.ns_per_kib[0], by_time);
+    return flights.ns_per_kib[n / 4];
+}
+
 static void add_paths(struct collection *c, const struct ft_image *image, int engine)
 {
     for (int i = 0; i < FT_TM_PATHS; i++) {
@@ -308,6 +325,8 @@ static void add_paths(struct collection *c, const struct ft_image *image, int en
             return;
         *path = (struct ft_snap_path){.engine = engine,
                                       .peer = from->peer,
+                                      .sender = image->file.link[from->link % FT_TM_LINKS].sender,
+                                      .flight_ns = take_flight(from),
                                       .seen_ns = now->time_ns,
                                       .span_ns = now->time_ns - before->time_ns,
                                       .messages = now->messages - before->messages,

@@ -87,8 +87,15 @@ struct ft_path_end {
     uint32_t scope;
     unsigned char ip[16]; /* in network order; AF_INET uses the first 4 bytes */
 };
-/* What a network does with the messages of a sending link. Times and counts are sums over its
- * connections, since it was made. */
+/* How fast messages come: long ones for which the receiver waited, at most one in 20 ms. The n-th,
+ * counted from 0, is at n % FT_FLIGHTS. */
+#define FT_FLIGHTS 16
+struct ft_flights {
+    uint64_t count, seen_ns; /* seen_ns: the last one */
+    uint32_t ns_per_kib[FT_FLIGHTS];
+};
+/* What a network does with the messages of a link. Times and counts are sums over its connections,
+ * since it was made. A sending link has no flights, a receiving one has only these and the ends. */
 struct ft_link_path {
     struct ft_path_end source, destination; /* of the first connection */
     int connections;
@@ -96,6 +103,7 @@ struct ft_link_path {
     uint64_t network_ns;           /* bytes were on the way, and the other host had room for more */
     uint64_t receiver_ns;          /* the other host had no room: its process did not read */
     uint64_t retransmits;          /* segments that were sent again */
+    struct ft_flights flights;
 };
 /* Adds a row for the path of a link. -1: the table is full, and the path is counted as lost. */
 int ft_telemetry_path_open(struct ft_telemetry *, int link);

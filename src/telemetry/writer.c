@@ -383,6 +383,7 @@ void ft_telemetry_path_count(struct ft_telemetry *t, int path, const struct ft_l
     p->destination = from->destination;
     p->rtt_ns = from->rtt_ns;
     p->least_rtt_ns = from->least_rtt_ns;
+    p->flights = from->flights;
     p->now = now;
     if (t->path_mark[path].time_ns == 0)
         p->before = t->path_mark[path] = now;

@@ -295,7 +295,6 @@ static bool fault_flushed(struct ft_link *link)
     return l->inner == NULL || l->owner->ops->flushed == NULL || l->owner->ops->flushed(l->inner);
 }
 
-
 static bool fault_measure(struct ft_link *link, struct ft_link_path *out)
 {
     struct fault_link *l = link_of(link);

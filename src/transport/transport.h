@@ -278,8 +278,8 @@ struct ft_transport_ops {
     /* True when everything that was sent on this link will arrive even if this process ends now.
      * NULL: that is always true. */
     bool (*flushed)(struct ft_link *);
-    /* What the network does with the messages of a sending link that is UP. A few system calls; the
-     * caller chooses how often. False: not known. NULL: there is no network. */
+    /* What the network does with the messages of a link that is UP. A few system calls; the caller
+     * chooses how often. False: not known. NULL: there is no network. */
     bool (*measure)(struct ft_link *, struct ft_link_path *out);
 };
 

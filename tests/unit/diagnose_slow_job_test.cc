@@ -104,8 +104,9 @@ TEST(SlowJob, NobodyIsNamedWithoutEvidence)
     EXPECT_EQ(failed.slow(), std::vector<int>{}) << "the communicator has failed";
 }
 
-/* Paths between all ranks of communicators. All messages take 1 ms for 100 KB, but for those that
- * a test makes slower. */
+/* Paths between all ranks of communicators, as both ends tell. All messages take 1 ms for 100 KB,
+ * but for those that a test makes slower. As on a real network, the acknowledgements of the other
+ * direction then come late, too. */
 struct Network {
     Job job;
     std::vector<ft_snap_path> paths;
@@ -123,6 +124,7 @@ struct Network {
         ft_snap_path p = {};
         p.engine = from;
         p.peer = Job::id(to);
+        p.sender = true;
         p.seen_ns = NOW - SECOND;
         p.span_ns = 10 * SECOND;
         p.messages = 1000;
@@ -131,12 +133,27 @@ struct Network {
         strcpy(p.source, "10.0.0.1:1");
         strcpy(p.destination, "10.0.0.2:2");
         paths.push_back(p);
+        p.engine = to;
+        p.peer = Job::id(from);
+        p.sender = false;
+        p.network_ns = 0;
+        p.flight_ns = 1000;
+        paths.push_back(p);
+    }
+    static bool is(const ft_snap_path &p, int engine, int peer)
+    {
+        return (engine < 0 || p.engine == engine) && (peer < 0 || p.peer == Job::id(peer));
     }
     void slow(int from, int to, double factor)
     {
-        for (ft_snap_path &p : paths)
-            if ((from < 0 || p.engine == from) && (to < 0 || p.peer == Job::id(to)))
+        for (ft_snap_path &p : paths) {
+            if (p.sender && is(p, from, to))
                 p.network_ns = (uint64_t)((double)p.network_ns * factor);
+            if (p.sender && is(p, to, from))
+                p.network_ns = (uint64_t)((double)p.network_ns * factor * 0.8);
+            if (!p.sender && is(p, to, from))
+                p.flight_ns = (uint32_t)(p.flight_ns * factor);
+        }
     }
     std::string said()
     {
@@ -183,13 +200,27 @@ TEST(SlowJob, SlowPathsAreNamed)
     both.slow(1, -1, 4);
     both.slow(2, 5, 9);
     EXPECT_EQ(both.said(), "comm_slow_source 2:4>-1;comm_slow_link 2:3>0;");
-    small.slow(-1, -1, 0.01);
+    for (ft_snap_path &p : small.paths)
+        p.network_ns /= 100;
     small.slow(1, 3, 5);
     EXPECT_EQ(small.said(), "") << "hardly any time is lost";
     old.slow(1, 3, 5);
     for (ft_snap_path &p : old.paths)
         p.seen_ns = NOW - 61 * SECOND;
     EXPECT_EQ(old.said(), "") << "it does not move";
+    Network shorter(6), deaf(6);
+    shorter.job.comm(2, "world", all);
+    shorter.slow(1, 3, 5);
+    for (ft_snap_path &p : shorter.paths)
+        p.messages = 10000;
+    EXPECT_EQ(shorter.said(), "") << "10 KB: acknowledgements are late anyway";
+    deaf.job.comm(2, "world", all);
+    deaf.slow(1, 3, 5);
+    deaf.paths.erase(std::remove_if(deaf.paths.begin(), deaf.paths.end(),
+                                    [](const ft_snap_path &p) { return !p.sender; }),
+                     deaf.paths.end());
+    EXPECT_EQ(deaf.said(), "comm_slow_link 2:4>2;");
+    EXPECT_EQ(deaf.verdicts[0].nculprits, 2) << "nobody tells the direction";
 }
 
 /* Links between hosts are slower than those inside one, and that is no fault. */
@@ -202,7 +233,7 @@ TEST(SlowJob, HostsAreComparedApart)
             net.job.engines[(size_t)i].host = (uint64_t)i / 4;
         for (ft_snap_path &p : net.paths)
             if (p.engine / 4 != (int)(p.peer - Job::id(0)) / 4)
-                p.network_ns *= 6;
+                p.network_ns *= 6, p.flight_ns *= 6;
         if (faulty)
             net.slow(0, 7, 4);
         EXPECT_EQ(net.said(), faulty ? "comm_slow_link 2:0>7;" : "");

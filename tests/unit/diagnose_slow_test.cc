@@ -91,8 +91,11 @@ struct Calls {
     vector<double> steps(const ft_step_mark &mark) const
     {
         ft_call_series s = series();
-        vector<double> out(sigs.size());
-        out.resize(ft_step_times(&s, &mark, out.data(), out.size()));
+        vector<uint64_t> begins(sigs.size());
+        begins.resize(ft_step_begins(&s, &mark, begins.data(), begins.size()));
+        vector<double> out;
+        for (size_t i = 1; i < begins.size(); i++)
+            out.push_back(begins[i] > begins[i - 1] ? double(begins[i] - begins[i - 1]) : 0);
         return out;
     }
 };

@@ -257,8 +257,9 @@ TEST(SlowTrack, Campaign)
     for (int i = 0; i < KINDS; i++)
         show(names[i], kinds[i]);
     show("all", all);
-    EXPECT_LE(kinds[8].untrue, ALL / KINDS / 50) << "8% and jitter together may look like 10%";
-    EXPECT_LE(all.untrue - kinds[8].untrue, ALL / 400) << "FT_VERBOSE=1 shows them";
+    int quiet = kinds[0].untrue + kinds[1].untrue + kinds[5].untrue + kinds[9].untrue;
+    EXPECT_EQ(quiet, 0) << "no step became slower; FT_VERBOSE=1 shows them";
+    EXPECT_LE(all.untrue, ALL / 200) << "8% and jitter look like 10%, or a change is told twice";
     EXPECT_LE(all.missed + all.late, all.wanted / 50);
 }
 
@@ -356,7 +357,7 @@ TEST(SlowTrack, HostileLengths)
         if (round < 25) { // what is no number tells nothing and does no harm
             ASSERT_EQ(reports.size(), 1u);
             EXPECT_GE(reports[0].event.step, 150u);
-            EXPECT_LT(reports[0].event.step, 160u) << "steps are counted with those";
+            EXPECT_LT(reports[0].event.step, 170u) << "steps are counted with those";
         }
     }
 }

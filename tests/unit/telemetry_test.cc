@@ -107,7 +107,7 @@ const std::map<std::string, Table> &structs()
          {F(ft_tm_path, guard), F(ft_tm_path, state), F(ft_tm_path, link),
           F(ft_tm_path, connections), F(ft_tm_path, peer), F(ft_tm_path, source),
           F(ft_tm_path, destination), F(ft_tm_path, rtt_ns), F(ft_tm_path, least_rtt_ns),
-          F(ft_tm_path, now), F(ft_tm_path, before)}},
+          F(ft_tm_path, now), F(ft_tm_path, before), F(ft_tm_path, flights)}},
     };
     return all;
 }
@@ -134,7 +134,7 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 1028608u);
+    EXPECT_EQ(sizeof(ft_tm_file), 1041408u);
     EXPECT_EQ(offsetof(ft_tm_file, op), 58880u);
     EXPECT_EQ(offsetof(ft_tm_file, link), 583168u);
     EXPECT_EQ(offsetof(ft_tm_file, event), 845312u);

@@ -81,12 +81,12 @@ struct ft_peer {
         bool sends;            /* this engine sends heartbeats to it */
         uint64_t round;        /* the last round in which it was to get a heartbeat */
     } heartbeat;
-    int tx_row, rx_row;    /* of telemetry */
-    int path_row;          /* of telemetry, for tx; -1: none */
-    uint64_t path_seen_ns; /* when the path of tx was measured last */
+    int tx_row, rx_row; /* of telemetry */
     /* Sampled once per tick. */
     struct ft_link_time {
         uint64_t bytes, transfer_ns, wait_ns;
+        uint64_t path_ns; /* when the path was measured last; 0: never */
+        int path_row;     /* of telemetry; -1: none */
     } tx_time, rx_time;
     uint32_t address_bytes;
     unsigned char *address; /* packed endpoint */

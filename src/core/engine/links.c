@@ -90,14 +90,14 @@ void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct
         ft_telemetry_link_count(engine->telemetry, *row, link->messages, link->bytes,
                                 time->transfer_ns, time->wait_ns);
         ft_telemetry_link_close(engine->telemetry, *row);
+        ft_telemetry_path_close(engine->telemetry, time->path_row);
+        time->path_row = -1;
+        time->path_ns = 0;
     }
     *row = -1;
     /* a goodbye would tell the fenced peer that this rank left */
     link->cut |= ft_peer_is_fenced(peer);
     if (link == peer->tx) {
-        ft_telemetry_path_close(engine->telemetry, peer->path_row);
-        peer->path_row = -1;
-        peer->path_seen_ns = 0;
         peer->tx = NULL;
         peer->breaks++;
     }
@@ -307,31 +307,35 @@ static void count_link(struct ft_engine *engine, const struct ft_link *link,
                             time->wait_ns);
 }
 
-/* Asks the transport about the way to a peer, once a second. Returns true if it did. */
-static bool measure_path(struct ft_engine *engine, struct ft_peer *peer)
+/* Asks the transport about the way of a link, once a second. Returns true if it did. */
+static bool measure_path(struct ft_engine *engine, struct ft_link *link, struct ft_link_time *time,
+                         int row)
 {
-    const struct ft_link *link = peer->tx;
     struct ft_link_path path;
     if (!link->ops->measure || link->state != FT_LINK_UP ||
-        engine->ticked_ns - peer->path_seen_ns < PATH_NS)
+        engine->ticked_ns - time->path_ns < PATH_NS)
         return false;
-    if (peer->path_seen_ns == 0)
-        peer->path_row = ft_telemetry_path_open(engine->telemetry, peer->tx_row);
-    peer->path_seen_ns = engine->ticked_ns;
-    if (peer->path_row >= 0 && link->ops->measure(peer->tx, &path))
-        ft_telemetry_path_count(engine->telemetry, peer->path_row, &path, engine->ticked_ns);
-    return peer->path_row >= 0;
+    if (time->path_ns == 0)
+        time->path_row = ft_telemetry_path_open(engine->telemetry, row);
+    time->path_ns = engine->ticked_ns;
+    if (time->path_row >= 0 && link->ops->measure(link, &path))
+        ft_telemetry_path_count(engine->telemetry, time->path_row, &path, engine->ticked_ns);
+    return time->path_row >= 0;
 }
 
 void ft_links_count(struct ft_engine *engine)
 {
     int measured = 0;
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
-        if (peer->tx && measured < PATHS_A_TICK)
-            measured += measure_path(engine, peer);
-        if (peer->tx)
+        if (peer->tx) {
             count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
-        if (peer->rx)
+            if (measured < PATHS_A_TICK)
+                measured += measure_path(engine, peer->tx, &peer->tx_time, peer->tx_row);
+        }
+        if (peer->rx) {
             count_link(engine, peer->rx, &peer->rx_time, peer->rx_row);
+            if (measured < PATHS_A_TICK)
+                measured += measure_path(engine, peer->rx, &peer->rx_time, peer->rx_row);
+        }
     }
 }

@@ -90,7 +90,8 @@ struct ft_peer *ft_engine_peer(struct ft_engine *engine, uint64_t id)
     if (!peer)
         return NULL;
     peer->id = id;
-    peer->rank = peer->tx_row = peer->rx_row = peer->path_row = -1;
+    peer->rank = peer->tx_row = peer->rx_row = -1;
+    peer->tx_time.path_row = peer->rx_time.path_row = -1;
     peer->next_known = engine->roster;
     engine->roster = peer;
     return *at = peer;

@@ -152,6 +152,8 @@ static int read_once(struct tcp_conn *c, bool *moved, bool *more)
         if (c->body_left == 0)
             end_message(c);
     }
+    if (got < room && c->body_left >= TCP_FLIGHT_BYTES && c->flight_ns == 0)
+        tcp_flight_begins(c);
     c->have += got - of_body;
     int status = c->link->base.sender ? parse_credits(c) : parse_messages(c);
     *more = got == room && !c->goodbye && c->state != TCP_SHUT && !c->early;
@@ -405,6 +407,8 @@ static int begin_message(struct tcp_conn *c, const struct ft_header *h)
 static void end_message(struct tcp_conn *c)
 {
     struct ft_rxq_node *node = c->node;
+    if (c->flight_ns != 0)
+        tcp_flight_ends(c);
     c->node = NULL;
     if (node == NULL) {
         c->tcp->base.dropped++;

@@ -1,8 +1,10 @@
 /*
- * Asks the kernel what became of the bytes of a sending link: how long they were on the way, how
- * long the other host had no room for them, how many segments were sent again.
+ * How fast the network is. Of a sending link the kernel says how long bytes were on the way, how
+ * long the other host had no room for them, and how many segments were sent again. On a receiving
+ * link this file measures how fast long messages come: from the moment when the kernel has no more
+ * of a message until all of it is there. What comes before that moment may have waited here, and
+ * would make a slow network look fast.
  */
-#include "telemetry/telemetry.h"
 #include "transport/tcp/tcp.h"
 
 #include <linux/tcp.h>
@@ -10,7 +12,8 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define US 1000u /* nanoseconds */
+#define US 1000u                  /* nanoseconds */
+#define FLIGHT_APART_NS 20000000u /* between two that are kept */
 
 static bool read_end(const struct sockaddr_storage *address, struct ft_path_end *end)
 {
@@ -60,13 +63,33 @@ static bool add_conn(int fd, struct ft_link_path *out)
     return true;
 }
 
+void tcp_flight_begins(struct tcp_conn *c)
+{
+    c->flight_ns = ft_now_ns(c->tcp->base.config.env);
+    c->flight_bytes = c->body_left;
+}
+
+void tcp_flight_ends(struct tcp_conn *c)
+{
+    struct ft_flights *flights = &c->link->flights;
+    const uint64_t now_ns = ft_now_ns(c->tcp->base.config.env), took_ns = now_ns - c->flight_ns;
+    c->flight_ns = 0;
+    if (now_ns - flights->seen_ns < FLIGHT_APART_NS)
+        return;
+    flights->ns_per_kib[flights->count % FT_FLIGHTS] = (uint32_t)ft_min(
+        took_ns * 1024 / c->flight_bytes, UINT32_MAX);
+    flights->seen_ns = now_ns;
+    flights->count++;
+}
+
 bool tcp_measure(struct ft_link *link, struct ft_link_path *out)
 {
     const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     *out = (struct ft_link_path){0};
     if (l->base.state != FT_LINK_UP || !read_ends(l->conn[0]->fd, out))
         return false;
-    for (int i = 0; i < l->nconns; i++)
+    out->flights = l->flights;
+    for (int i = 0; i < l->nconns && l->base.sender; i++)
         if (!add_conn(l->conn[i]->fd, out))
             return false;
     return true;

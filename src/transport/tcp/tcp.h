@@ -11,6 +11,7 @@
 #ifndef FT_TCP_H
 #define FT_TCP_H
 
+#include "telemetry/telemetry.h"
 #include "transport/rxq.h"
 #include "transport/transport.h"
 
@@ -24,8 +25,9 @@
 #define TCP_SMALL_BYTES 2048
 #define TCP_PLACES_FIRST FT_WINDOW_SMALL
 #define TCP_PLACES 16
-#define TCP_AWAITED 8      /* most connections that are read first */
-#define TCP_UNKNOWN_MAX 64 /* most unauthenticated connections; more wait in the kernel */
+#define TCP_FLIGHT_BYTES 16384 /* shortest part of a message whose time on the way is measured */
+#define TCP_AWAITED 8          /* most connections that are read first */
+#define TCP_UNKNOWN_MAX 64     /* most unauthenticated connections; more wait in the kernel */
 #define TCP_UNKNOWN_NS 5000000000u
 #define TCP_UNKNOWN_CROWDED_NS 1000000000u /* the same when others wait for its place */
 /* most authenticated connections whose link is not complete */
@@ -68,6 +70,9 @@ struct tcp_conn {
     size_t body_left;         /* bytes of the current message's payload that have not come */
     bool early;               /* a message's header stayed in ahead[] for a turn */
     struct ft_rxq_node *node; /* of that message; NULL: its payload is dropped */
+    /* If the kernel had no more of the message: when, and how much was missing. */
+    uint64_t flight_ns;
+    size_t flight_bytes;
     struct ft_header dropping;
     /* for writing: */
     unsigned out_head, out_count, out_reserved;
@@ -88,10 +93,11 @@ struct tcp_link {
     bool announce, announced_down, failing;
     int nconns, nopen;
     struct tcp_conn *conn[TCP_CONNS_MAX];
-    struct ft_rxq rxq;      /* of a receiving link */
-    struct ft_txq txq;      /* of a sending link */
-    unsigned char *buffers; /* of a sending link: TCP_BUFFERS times buffer_bytes */
-    uint32_t buffers_free;  /* a bit per buffer */
+    struct ft_rxq rxq;         /* of a receiving link */
+    struct ft_flights flights; /* of a receiving link */
+    struct ft_txq txq;         /* of a sending link */
+    unsigned char *buffers;    /* of a sending link: TCP_BUFFERS times buffer_bytes */
+    uint32_t buffers_free;     /* a bit per buffer */
     struct ft_pages pages[TCP_BUFFERS];
     /* A bit per buffer: its place has been chosen. */
     uint32_t placed;
@@ -171,6 +177,8 @@ const char *tcp_congestion(const struct tcp *, const struct ft_net_address *to);
 
 /* measure.c */
 bool tcp_measure(struct ft_link *, struct ft_link_path *out);
+void tcp_flight_begins(struct tcp_conn *);
+void tcp_flight_ends(struct tcp_conn *);
 
 /* silence.c */
 uint64_t tcp_silence_look_ns(const struct tcp *);
