@@ -10,6 +10,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ struct list {
 };
 
 struct collection {
-    struct list engines, members, links, seats, paths, steps, ops; /* these follow each other */
+    struct list engines, members, links, seats, paths, steps, ops;
     int unreadable;
     bool no_memory;
 };
@@ -381,39 +382,49 @@ static void add_files(struct collection *c, DIR *list, const char *dir)
             continue;
         if (geteuid() != 0 && name.uid != geteuid())
             continue;
-        char path[320];
-        snprintf(path, sizeof path, "%.240s/%.64s", dir, entry->d_name);
-        add_file(c, path, name.pid);
+        char path[PATH_MAX];
+        if (snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) < (int)sizeof path)
+            add_file(c, path, name.pid);
+        else
+            c->unreadable++;
     }
+}
+
+static void free_rows(struct ft_snapshot *s)
+{
+    free(s->engines);
+    free(s->members);
+    free(s->links);
+    free(s->seats);
+    free(s->paths);
+    free(s->steps);
+    free(s->ops);
 }
 
 /* The snapshot takes over what was collected. NULL: no memory. */
 static struct ft_snapshot *finish(struct collection *c)
 {
-    struct ft_snapshot *s = calloc(1, sizeof *s);
+    struct ft_snapshot taken = {.now_ns = ft_now_ns(ft_env_real()),
+                                .engines = c->engines.rows,
+                                .members = c->members.rows,
+                                .links = c->links.rows,
+                                .seats = c->seats.rows,
+                                .paths = c->paths.rows,
+                                .steps = c->steps.rows,
+                                .ops = c->ops.rows,
+                                .nengines = c->engines.n,
+                                .nmembers = c->members.n,
+                                .nlinks = c->links.n,
+                                .nseats = c->seats.n,
+                                .npaths = c->paths.n,
+                                .nsteps = c->steps.n,
+                                .nops = c->ops.n,
+                                .unreadable = c->unreadable};
+    struct ft_snapshot *s = c->no_memory ? NULL : malloc(sizeof *s);
     if (s)
-        *s = (struct ft_snapshot){.now_ns = ft_now_ns(ft_env_real()),
-                                  .engines = c->engines.rows,
-                                  .members = c->members.rows,
-                                  .links = c->links.rows,
-                                  .seats = c->seats.rows,
-                                  .paths = c->paths.rows,
-                                  .steps = c->steps.rows,
-                                  .ops = c->ops.rows,
-                                  .nengines = c->engines.n,
-                                  .nmembers = c->members.n,
-                                  .nlinks = c->links.n,
-                                  .nseats = c->seats.n,
-                                  .npaths = c->paths.n,
-                                  .nsteps = c->steps.n,
-                                  .nops = c->ops.n,
-                                  .unreadable = c->unreadable};
-    if (!s || c->no_memory) {
-        for (struct list *list = &c->engines; list <= &c->ops; list++)
-            free(list->rows);
-        free(s);
-        return NULL;
-    }
+        *s = taken;
+    else
+        free_rows(&taken);
     return s;
 }
 
@@ -440,12 +451,6 @@ void ft_snapshot_free(struct ft_snapshot *s)
 {
     if (!s)
         return;
-    free(s->engines);
-    free(s->members);
-    free(s->links);
-    free(s->seats);
-    free(s->paths);
-    free(s->steps);
-    free(s->ops);
+    free_rows(s);
     free(s);
 }
