@@ -68,6 +68,7 @@ memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests)) $(nomem_program)
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh \
 	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test tests/proc/diagnose_test \
+	tests/proc/diagnose_files_test \
 	tests/proc/elastic_test.sh,$(TESTS))
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
 # What check-memory, check-threads and check-bare build: not the perf programs, of which their tests

@@ -13,6 +13,7 @@ struct report {
     int found;         /* verdicts */
     int engines;       /* processes that were looked at */
     int unreadable;    /* files that were not understood */
+    uint64_t real_ns;  /* of the snapshot, since 1970 (UTC) */
     double after_s;    /* waits shorter than this are no hang */
     char trouble[320]; /* why it cannot tell; "": it can */
 };

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #define FLIGHT_VERSION "2.10"
 
@@ -73,7 +72,7 @@ struct flight {
     uint64_t world;
     int nranks;
     uint64_t *engine; /* [nranks] engine id of each rank of the world, 0: unknown */
-    int64_t real_ns;  /* to be added for nanoseconds since 1970 */
+    uint64_t real_ns; /* to be added for nanoseconds since 1970 */
 };
 
 static const struct ft_snap_member *find_world(const struct ft_snapshot *s)
@@ -229,7 +228,7 @@ static void put_entry(FILE *out, const struct flight *f, const struct entry *e)
     key_text(out, "state", e->state);
     key_bool(out, "is_p2p", p2p);
     key_bool(out, "retired", e->op.ended_ns > 0);
-    key_integer(out, "time_created_ns", (int64_t)e->op.called_ns + f->real_ns);
+    key_integer(out, "time_created_ns", (int64_t)(e->op.called_ns + f->real_ns));
     key_integer(out, "timeout_ms", 0);
     put_text(out, "frames");
     begin(out, "]u");
@@ -335,14 +334,12 @@ static int write_files(struct flight *f, const char *dir)
 int write_flight_records(const struct ft_snapshot *s, const char *dir)
 {
     const struct ft_snap_member *world = find_world(s);
-    struct timespec now;
     if (!world)
         return ft_fail(FT_INVAL, "no rank has an open communicator");
     if (mkdir(dir, 0777) != 0 && errno != EEXIST)
         return ft_fail(FT_SYSTEM, "cannot make %.200s: %s", dir, strerror(errno));
-    clock_gettime(CLOCK_REALTIME, &now);
     struct flight f = {.s = s, .world = world->ctx, .nranks = world->nranks};
-    f.real_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec - (int64_t)s->now_ns;
+    f.real_ns = s->real_ns - s->now_ns;
     bool sound = f.nranks > 0 && f.nranks <= s->nseats + s->nmembers;
     f.engine = sound ? calloc((size_t)f.nranks, sizeof *f.engine) : NULL;
     int status = !sound     ? ft_fail(FT_INVAL, "the telemetry does not name the ranks of the job")

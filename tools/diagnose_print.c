@@ -4,7 +4,6 @@
 #include "diagnose.h"
 
 #include <inttypes.h>
-#include <time.h>
 #ifdef FT_HAVE_JANSSON
 #include <jansson.h>
 #endif
@@ -78,13 +77,11 @@ bool has_json(void)
 
 void print_json(FILE *out, const struct report *report)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
     json_t *o = json_object(), *verdicts = json_array();
     for (int i = 0; i < report->found; i++)
         json_array_append_new(verdicts, verdict_json(&report->verdicts[i]));
     json_object_set_new(o, "version", json_integer(FT_VERDICT_VERSION));
-    json_object_set_new(o, "time", json_real((double)now.tv_sec + (double)now.tv_nsec / 1e9));
+    json_object_set_new(o, "time", json_real((double)report->real_ns / 1e9));
     json_object_set_new(o, "processes", json_integer(report->engines));
     json_object_set_new(o, "unreadable", json_integer(report->unreadable));
     json_object_set_new(o, "after_s", json_real(report->after_s));

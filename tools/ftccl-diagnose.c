@@ -19,6 +19,7 @@
 
 struct request {
     const char *dir, *flight_dir;
+    const char *save_dir, *replay_dir;
     double after_s;
     double watch_s; /* 0: once */
     int pid;        /* of a process of the job; 0: all jobs */
@@ -40,10 +41,22 @@ static const char help[] =
     "recorder,\n"
     "                         DIR/ftccl_trace_rank_N; torchfrtrace DIR -p ftccl_trace_rank_ reads\n"
     "                         them\n"
+    "      --save DIR         also keep what this look was taken from in DIR\n"
+    "      --replay DIR       look at what was kept in DIR, as of that moment\n"
     "      --dir DIR          telemetry files in DIR instead of /dev/shm\n"
     "  -h, --help             this text\n";
 
-enum { OPT_AFTER = 256, OPT_EXPLAIN, OPT_JSON, OPT_WATCH, OPT_DIR, OPT_PID, OPT_DUMP_FR };
+enum {
+    OPT_AFTER = 256,
+    OPT_EXPLAIN,
+    OPT_JSON,
+    OPT_WATCH,
+    OPT_DIR,
+    OPT_PID,
+    OPT_DUMP_FR,
+    OPT_SAVE,
+    OPT_REPLAY
+};
 
 static const struct option options[] = {
     {"after", required_argument, NULL, OPT_AFTER},
@@ -54,6 +67,8 @@ static const struct option options[] = {
     {"help", no_argument, NULL, 'h'},
     {"pid", required_argument, NULL, OPT_PID},
     {"dump-fr", required_argument, NULL, OPT_DUMP_FR},
+    {"save", required_argument, NULL, OPT_SAVE},
+    {"replay", required_argument, NULL, OPT_REPLAY},
     {NULL, 0, NULL, 0},
 };
 
@@ -78,21 +93,37 @@ static void explain_trouble(const struct request *request, struct report *report
         snprintf(report->trouble, sizeof report->trouble,
                  "there is no telemetry of %s in %.200s: it has ended, it belongs to another user, "
                  "or FTCCL_TELEMETRY=0",
-                 whose, request->dir);
+                 whose, request->replay_dir ? request->replay_dir : request->dir);
     else if (report->found == 0 && report->unreadable > 0 && !request->pid)
         snprintf(report->trouble, sizeof report->trouble,
                  "%d telemetry files cannot be read; nothing is wrong with the others",
                  report->unreadable);
 }
 
+/* With --save, the look is at what was kept, so that it can be repeated exactly. */
+static int take_snapshot(const struct request *request, struct ft_snapshot **out)
+{
+    const char *replay = request->replay_dir;
+    if (request->save_dir) {
+        int status = ft_snapshot_save(request->dir, request->save_dir);
+        if (status != FT_OK)
+            return status;
+        replay = request->save_dir;
+    }
+    return replay ? ft_snapshot_replay(replay, out) : ft_snapshot_collect(request->dir, out);
+}
+
 static struct report look(const struct request *request, struct ft_verdict *verdicts)
 {
-    struct report report = {.verdicts = verdicts, .after_s = request->after_s};
+    struct report report = {.verdicts = verdicts,
+                            .after_s = request->after_s,
+                            .real_ns = (uint64_t)time(NULL) * 1000000000u};
     struct ft_snapshot *snapshot = NULL;
-    if (ft_snapshot_collect(request->dir, &snapshot) != FT_OK) {
-        snprintf(report.trouble, sizeof report.trouble, "%.200s", ft_fail_text());
+    if (take_snapshot(request, &snapshot) != FT_OK) {
+        snprintf(report.trouble, sizeof report.trouble, "%.300s", ft_fail_text());
         return report;
     }
+    report.real_ns = snapshot->real_ns;
     report.engines = request->pid ? keep_job(snapshot, request->pid) : snapshot->nengines;
     report.unreadable = snapshot->unreadable;
     report.found = report.engines < 0 ? -1 : analyse(request, snapshot, verdicts);
@@ -211,6 +242,12 @@ static int take_options(int argc, char **argv, struct request *request)
         case OPT_DUMP_FR:
             request->flight_dir = optarg;
             break;
+        case OPT_SAVE:
+            request->save_dir = optarg;
+            break;
+        case OPT_REPLAY:
+            request->replay_dir = optarg;
+            break;
         case OPT_PID:
             good = take_pid(optarg, &request->pid);
             break;
@@ -239,6 +276,10 @@ int main(int argc, char **argv)
         return status;
     if (request.json && !has_json()) {
         fprintf(stderr, "ftccl-diagnose: built without jansson, so there is no --json\n");
+        return 2;
+    }
+    if (request.save_dir && (request.replay_dir || request.watch_s > 0)) {
+        fprintf(stderr, "ftccl-diagnose: --save goes neither with --replay nor with --watch\n");
         return 2;
     }
     if (request.watch_s > 0)

@@ -73,6 +73,9 @@ struct ft_snap_link {
     bool open;
     uint64_t messages, bytes;
     char transport[18];
+    /* ticks of about 1 ms in which bytes moved, and in which nothing moved and an operation waited
+     * for this link */
+    uint64_t transfer_ns, wait_ns;
 };
 
 /* What the network does with what one engine sends to another, as one end sees it. Sums are over
@@ -135,6 +138,7 @@ struct ft_snapshot {
     int unreadable;         /* files or hosts that were not understood: their ranks are missing */
     struct ft_snap_op *ops; /* [nops] the latest of each member, oldest first */
     int nops;
+    uint64_t real_ns; /* now_ns by the calendar: nanoseconds since 1970 (UTC); 0: unknown */
 };
 
 /* ---- the verdict ----------------------------------------------------------------------------- */

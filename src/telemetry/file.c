@@ -67,6 +67,13 @@ uint64_t ft_tm_pid_ns(void)
     return stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
 }
 
+uint64_t ft_tm_real_ns(void)
+{
+    struct timespec real;
+    clock_gettime(CLOCK_REALTIME, &real);
+    return (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
+}
+
 /* ---- removing old files ---------------------------------------------------------------------- */
 
 /* Returns true if the owner is certainly gone. A file of another pid namespace (a container that
@@ -194,8 +201,6 @@ static void write_layout(struct ft_tm_header *h)
 static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)
 {
     struct ft_tm_header *h = &t->file->header;
-    struct timespec real;
-    clock_gettime(CLOCK_REALTIME, &real);
     char state;
     write_layout(h);
     h->pid = (uint32_t)getpid();
@@ -205,7 +210,7 @@ static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t en
     h->engine = engine;
     h->host = host;
     h->opened_ns = ft_now_ns(env);
-    h->opened_real_ns = (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
+    h->opened_real_ns = ft_tm_real_ns();
     gethostname(h->hostname, sizeof h->hostname - 1);
     strncpy(h->program, program_invocation_short_name, sizeof h->program - 1);
     __atomic_thread_fence(__ATOMIC_RELEASE);

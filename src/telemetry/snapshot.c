@@ -1,10 +1,9 @@
 /*
- * Makes a snapshot for the diagnosis of the telemetry files of this host. A file whose rank is
- * stopped or dead tells as much as that of one that runs. What cannot be read is counted, and the
- * diagnosis then knows that ranks are missing.
+ * Makes a snapshot for the diagnosis of the telemetry files of this host, or of those that were
+ * saved at another moment. A file whose rank is stopped or dead tells as much as that of one that
+ * runs. What cannot be read is counted, and the diagnosis then knows that ranks are missing.
  */
-#include "diagnose/diagnose.h"
-#include "format.h"
+#include "saved.h"
 
 #include <arpa/inet.h>
 #include <dirent.h>
@@ -76,34 +75,41 @@ static void read_wchan(uint32_t pid, char *text, size_t size)
         text[0] = '\0';
 }
 
-static void describe(struct ft_snap_engine *engine, char letter)
+static void describe(uint32_t pid, char letter, struct ft_tm_seen *out)
 {
     char where[64];
-    const char *verb = engine->state == FT_PROCESS_STOPPED ? "is stopped in"
-                       : letter == 'D'                     ? "sleeps uninterruptibly in"
-                                                           : "sleeps in";
-    if (engine->state != FT_PROCESS_RUNS && engine->state != FT_PROCESS_STOPPED)
+    const char *verb = out->state == FT_PROCESS_STOPPED ? "is stopped in"
+                       : letter == 'D'                  ? "sleeps uninterruptibly in"
+                                                        : "sleeps in";
+    if (out->state != FT_PROCESS_RUNS && out->state != FT_PROCESS_STOPPED)
         return;
-    read_wchan((uint32_t)engine->pid, where, sizeof where);
+    read_wchan(pid, where, sizeof where);
     if (letter == 'R')
-        snprintf(engine->doing, sizeof engine->doing, "runs");
+        snprintf(out->doing, sizeof out->doing, "runs");
     else
-        snprintf(engine->doing, sizeof engine->doing, "%s %s", verb, *where ? where : "the kernel");
+        snprintf(out->doing, sizeof out->doing, "%s %s", verb, *where ? where : "the kernel");
 }
 
-static int add_engine(struct collection *c, const struct ft_tm_header *h)
+void ft_tm_look(const struct ft_tm_header *h, struct ft_tm_seen *out)
+{
+    char letter = '?';
+    *out = (struct ft_tm_seen){.state = state_of(h, &letter)};
+    describe(h->pid, letter, out);
+}
+
+static int add_engine(struct collection *c, const struct ft_tm_header *h,
+                      const struct ft_tm_seen *seen)
 {
     struct ft_snap_engine *engine = list_add(c, &c->engines);
-    char letter = '?';
     if (!engine)
         return -1;
     engine->id = h->engine;
     engine->host = h->host;
     engine->pid = (int)h->pid;
-    engine->state = state_of(h, &letter);
+    engine->state = seen->state;
+    memcpy(engine->doing, seen->doing, sizeof engine->doing);
     memcpy(engine->hostname, h->hostname, sizeof engine->hostname);
     memcpy(engine->program, h->program, sizeof engine->program);
-    describe(engine, letter);
     return c->engines.n - 1;
 }
 
@@ -285,7 +291,9 @@ static void add_links(struct collection *c, const struct ft_image *image, int en
                                       .sender = from->sender,
                                       .open = true,
                                       .messages = from->messages,
-                                      .bytes = from->bytes};
+                                      .bytes = from->bytes,
+                                      .transfer_ns = from->transfer_ns,
+                                      .wait_ns = from->wait_ns};
         memcpy(link->transport, from->transport, sizeof link->transport);
     }
 }
@@ -345,9 +353,7 @@ static void add_paths(struct collection *c, const struct ft_image *image, int en
 
 /* ---- a host ---------------------------------------------------------------------------------- */
 
-/* A file that is being made has no magic yet, and one that has just gone does not matter. Nor does
- * one that an ended process has left in another version's layout. */
-static bool should_be_readable(const char *path, int pid)
+bool ft_tm_should_be_readable(const char *path, int pid)
 {
     char magic[8] = "";
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -358,36 +364,61 @@ static bool should_be_readable(const char *path, int pid)
     return there && begun && (kill(pid, 0) == 0 || errno != ESRCH);
 }
 
-static void add_file(struct collection *c, const char *path, int pid)
+int ft_tm_each_file(const char *dir, ft_tm_visit *visit, void *arg)
 {
-    struct ft_image *image;
-    if (ft_image_load(path, &image) != FT_OK) {
-        c->unreadable += should_be_readable(path, pid);
-        return;
-    }
-    int engine = add_engine(c, &image->file.header);
-    if (engine >= 0) {
-        add_comms(c, image, engine);
-        add_links(c, image, engine);
-        add_paths(c, image, engine);
-    }
-    ft_image_free(image);
-}
-
-static void add_files(struct collection *c, DIR *list, const char *dir)
-{
+    DIR *list = opendir(dir);
+    if (!list)
+        return ft_fail(FT_INVAL, "cannot list %.200s: %s", dir, strerror(errno));
     for (struct dirent *entry; (entry = readdir(list));) {
         struct ft_tm_name name;
+        char path[PATH_MAX];
         if (!ft_tm_name_parse(entry->d_name, &name))
             continue;
         if (geteuid() != 0 && name.uid != geteuid())
             continue;
-        char path[PATH_MAX];
-        if (snprintf(path, sizeof path, "%s/%s", dir, entry->d_name) < (int)sizeof path)
-            add_file(c, path, name.pid);
-        else
-            c->unreadable++;
+        int len = snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+        visit(arg, len < (int)sizeof path ? path : NULL, entry->d_name);
     }
+    closedir(list);
+    return FT_OK;
+}
+
+static void add_image(struct collection *c, const struct ft_image *image,
+                      const struct ft_tm_seen *seen)
+{
+    int engine = add_engine(c, &image->file.header, seen);
+    if (engine < 0)
+        return;
+    add_comms(c, image, engine);
+    add_links(c, image, engine);
+    add_paths(c, image, engine);
+}
+
+static void add_file(void *arg, const char *path, const char *name)
+{
+    struct collection *c = arg;
+    struct ft_image *image;
+    struct ft_tm_seen seen;
+    struct ft_tm_name parts = {0};
+    if (path && ft_image_load(path, &image) == FT_OK) {
+        ft_tm_look(&image->file.header, &seen);
+        add_image(c, image, &seen);
+        ft_image_free(image);
+    } else {
+        ft_tm_name_parse(name, &parts);
+        c->unreadable += !path || ft_tm_should_be_readable(path, parts.pid);
+    }
+}
+
+static void begin(struct collection *c)
+{
+    *c = (struct collection){.engines = {.row_bytes = sizeof(struct ft_snap_engine)},
+                             .members = {.row_bytes = sizeof(struct ft_snap_member)},
+                             .links = {.row_bytes = sizeof(struct ft_snap_link)},
+                             .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
+                             .paths = {.row_bytes = sizeof(struct ft_snap_path)},
+                             .steps = {.row_bytes = sizeof(struct ft_snap_step)},
+                             .ops = {.row_bytes = sizeof(struct ft_snap_op)}};
 }
 
 static void free_rows(struct ft_snapshot *s)
@@ -401,10 +432,11 @@ static void free_rows(struct ft_snapshot *s)
     free(s->ops);
 }
 
-/* The snapshot takes over what was collected. NULL: no memory. */
-static struct ft_snapshot *finish(struct collection *c)
+/* The snapshot takes over what was collected. */
+static int finish(struct collection *c, uint64_t now_ns, uint64_t real_ns, struct ft_snapshot **out)
 {
-    struct ft_snapshot taken = {.now_ns = ft_now_ns(ft_env_real()),
+    struct ft_snapshot taken = {.now_ns = now_ns,
+                                .real_ns = real_ns,
                                 .engines = c->engines.rows,
                                 .members = c->members.rows,
                                 .links = c->links.rows,
@@ -421,30 +453,52 @@ static struct ft_snapshot *finish(struct collection *c)
                                 .nops = c->ops.n,
                                 .unreadable = c->unreadable};
     struct ft_snapshot *s = c->no_memory ? NULL : malloc(sizeof *s);
-    if (s)
-        *s = taken;
-    else
+    if (!s) {
         free_rows(&taken);
-    return s;
+        return ft_fail(FT_NOMEM, "no memory for the telemetry of %d processes", c->engines.n);
+    }
+    *s = taken;
+    *out = s;
+    return FT_OK;
 }
 
 int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
 {
-    struct collection c = {.engines = {.row_bytes = sizeof(struct ft_snap_engine)},
-                           .members = {.row_bytes = sizeof(struct ft_snap_member)},
-                           .links = {.row_bytes = sizeof(struct ft_snap_link)},
-                           .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
-                           .paths = {.row_bytes = sizeof(struct ft_snap_path)},
-                           .steps = {.row_bytes = sizeof(struct ft_snap_step)},
-                           .ops = {.row_bytes = sizeof(struct ft_snap_op)}};
-    DIR *list = opendir(dir);
-    if (!list)
-        return ft_fail(FT_INVAL, "cannot list %s: %s", dir, strerror(errno));
-    add_files(&c, list, dir);
-    closedir(list);
-    *out = finish(&c);
-    return *out ? FT_OK
-                : ft_fail(FT_NOMEM, "no memory for the telemetry of %d processes", c.engines.n);
+    struct collection c;
+    begin(&c);
+    int status = ft_tm_each_file(dir, add_file, &c);
+    if (status != FT_OK)
+        return status;
+    return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
+}
+
+/* A file that was saved and cannot be read now has been changed since. */
+static void add_saved(struct collection *c, const char *dir, const struct ft_tm_saved *saved)
+{
+    char path[PATH_MAX];
+    struct ft_image *image;
+    int len = snprintf(path, sizeof path, "%s/%s", dir, saved->name);
+    if (len >= (int)sizeof path || ft_image_load(path, &image) != FT_OK) {
+        c->unreadable++;
+        return;
+    }
+    add_image(c, image, &saved->seen);
+    ft_image_free(image);
+}
+
+int ft_snapshot_replay(const char *dir, struct ft_snapshot **out)
+{
+    struct ft_tm_moment moment;
+    struct collection c;
+    begin(&c);
+    int status = ft_tm_moment_read(dir, &moment);
+    for (int i = 0; status == FT_OK && i < moment.nprocesses; i++)
+        add_saved(&c, dir, &moment.process[i]);
+    free(moment.process);
+    if (status != FT_OK)
+        return status;
+    c.unreadable += moment.unreadable;
+    return finish(&c, moment.now_ns, moment.real_ns, out);
 }
 
 void ft_snapshot_free(struct ft_snapshot *s)

@@ -176,4 +176,13 @@ struct ft_snapshot;
 int ft_snapshot_collect(const char *dir, struct ft_snapshot **out);
 void ft_snapshot_free(struct ft_snapshot *);
 
+/* Keeps what ft_snapshot_collect(dir) would tell now in a new directory: copies of the files, and
+ * what the kernel says of their processes. The directory is there as a whole or not at all; an
+ * empty one may be there before. Needs memory for one file at a time. FT_INVAL: a directory cannot
+ * be listed or made; FT_SYSTEM: it cannot be written, for example since the disk is full. */
+int ft_snapshot_save(const char *dir, const char *to);
+/* The snapshot of that moment, on whatever machine. FT_INVAL: not such a directory, or a malformed
+ * one; FT_NOMEM. */
+int ft_snapshot_replay(const char *dir, struct ft_snapshot **out);
+
 #endif

@@ -98,4 +98,10 @@ SLOW_TESTS += tests/proc/diagnose_test
 tests_proc_diagnose_test_SOURCES = tests/proc/diagnose_test.cc
 tests_proc_diagnose_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/diagnose_files_test
+TESTS += tests/proc/diagnose_files_test
+SLOW_TESTS += tests/proc/diagnose_files_test
+tests_proc_diagnose_files_test_SOURCES = tests/proc/diagnose_files_test.cc
+tests_proc_diagnose_files_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
 endif

@@ -141,12 +141,23 @@ class Job
         m.running_since_ns = m.progress_ns = ago(seconds);
         m.wait = {peer, sends, 0};
     }
+    static ft_snap_link end_of(int engine, uint64_t peer, bool sender, uint64_t messages)
+    {
+        ft_snap_link link = {};
+        link.engine = engine;
+        link.peer = peer;
+        link.sender = sender;
+        link.open = true;
+        link.messages = messages;
+        strcpy(link.transport, "tcp");
+        return link;
+    }
     /* What both ends of the link between two ranks have counted. */
     void link(uint64_t ctx, int from, int to, uint64_t sent, uint64_t received)
     {
         int a = of(ctx, from).engine, b = of(ctx, to).engine;
-        links.push_back({a, engines[(size_t)b].id, true, true, sent, 0, "tcp"});
-        links.push_back({b, engines[(size_t)a].id, false, true, received, 0, "tcp"});
+        links.push_back(end_of(a, engines[(size_t)b].id, true, sent));
+        links.push_back(end_of(b, engines[(size_t)a].id, false, received));
     }
     /* A rank of which there is no file; the roster names it. */
     void lose(uint64_t ctx, int rank, bool in_roster = true)

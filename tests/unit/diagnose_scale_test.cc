@@ -86,9 +86,12 @@ Job any_job(Random &random)
     }
     for (int i = random.upto(24); i > 0; i--)
         job.members.push_back(any_member(random, engines));
-    for (int i = random.upto(30); i > 0; i--)
-        job.links.push_back({random.number(engines - 1), Job::id(random.upto(8)),
-                             random.upto(1) != 0, random.upto(5) != 0, random.count(), 0, "tcp"});
+    for (int i = random.upto(30); i > 0; i--) {
+        ft_snap_link link = Job::end_of(random.number(engines - 1), Job::id(random.upto(8)),
+                                        random.upto(1) != 0, random.count());
+        link.open = random.upto(5) != 0;
+        job.links.push_back(link);
+    }
     for (int i = random.upto(12); i > 0; i--)
         job.seats.push_back({(uint64_t)random.upto(3), random.number(5), Job::id(random.upto(12)),
                              random.count(), random.number(9)});
