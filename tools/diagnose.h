@@ -26,6 +26,16 @@ int keep_job(struct ft_snapshot *, int pid);
  * a status, with a sentence. */
 int write_flight_records(const struct ft_snapshot *, const char *dir);
 
+/* Writes a file as a whole or not at all. put() writes its content; `what` goes to it. FT_SYSTEM,
+ * with a sentence. */
+typedef void write_content(FILE *out, const void *what);
+int write_whole(const char *path, write_content *put, const void *what);
+
+/* One HTML file that needs no other: the verdict, and the ranks, waits, messages and operations as
+ * drawings. At most PAGE_BYTES. A status, with a sentence. */
+#define PAGE_BYTES (16 << 20)
+int write_page(const struct ft_snapshot *, const struct report *, const char *path);
+
 void print_text(FILE *out, const struct report *, bool explain);
 bool has_json(void);
 /* one object on one line; docs/diagnosis.md describes it */

@@ -20,6 +20,7 @@
 struct request {
     const char *dir, *flight_dir;
     const char *save_dir, *replay_dir;
+    const char *page;
     double after_s;
     double watch_s; /* 0: once */
     int pid;        /* of a process of the job; 0: all jobs */
@@ -41,6 +42,7 @@ static const char help[] =
     "recorder,\n"
     "                         DIR/ftccl_trace_rank_N; torchfrtrace DIR -p ftccl_trace_rank_ reads\n"
     "                         them\n"
+    "      --html FILE        also write the answer and what the ranks do as a page\n"
     "      --save DIR         also keep what this look was taken from in DIR\n"
     "      --replay DIR       look at what was kept in DIR, as of that moment\n"
     "      --dir DIR          telemetry files in DIR instead of /dev/shm\n"
@@ -55,7 +57,8 @@ enum {
     OPT_PID,
     OPT_DUMP_FR,
     OPT_SAVE,
-    OPT_REPLAY
+    OPT_REPLAY,
+    OPT_HTML
 };
 
 static const struct option options[] = {
@@ -67,6 +70,7 @@ static const struct option options[] = {
     {"help", no_argument, NULL, 'h'},
     {"pid", required_argument, NULL, OPT_PID},
     {"dump-fr", required_argument, NULL, OPT_DUMP_FR},
+    {"html", required_argument, NULL, OPT_HTML},
     {"save", required_argument, NULL, OPT_SAVE},
     {"replay", required_argument, NULL, OPT_REPLAY},
     {NULL, 0, NULL, 0},
@@ -113,6 +117,17 @@ static int take_snapshot(const struct request *request, struct ft_snapshot **out
     return replay ? ft_snapshot_replay(replay, out) : ft_snapshot_collect(request->dir, out);
 }
 
+static int write_files(const struct request *request, const struct ft_snapshot *snapshot,
+                       const struct report *report)
+{
+    int status = FT_OK;
+    if (request->flight_dir)
+        status = write_flight_records(snapshot, request->flight_dir);
+    if (request->page && status == FT_OK)
+        status = write_page(snapshot, report, request->page);
+    return status;
+}
+
 static struct report look(const struct request *request, struct ft_verdict *verdicts)
 {
     struct report report = {.verdicts = verdicts,
@@ -130,7 +145,7 @@ static struct report look(const struct request *request, struct ft_verdict *verd
     explain_trouble(request, &report);
     if (report.found > MOST_VERDICTS)
         report.found = MOST_VERDICTS;
-    if (request->flight_dir && write_flight_records(snapshot, request->flight_dir) != FT_OK)
+    if (write_files(request, snapshot, &report) != FT_OK)
         snprintf(report.trouble, sizeof report.trouble, "%.300s", ft_fail_text());
     ft_snapshot_free(snapshot);
     return report;
@@ -241,6 +256,9 @@ static int take_options(int argc, char **argv, struct request *request)
             break;
         case OPT_DUMP_FR:
             request->flight_dir = optarg;
+            break;
+        case OPT_HTML:
+            request->page = optarg;
             break;
         case OPT_SAVE:
             request->save_dir = optarg;
