@@ -36,6 +36,12 @@ int write_whole(const char *path, write_content *put, const void *what);
 #define PAGE_BYTES (16 << 20)
 int write_page(const struct ft_snapshot *, const struct report *, const char *path);
 
+/* The operations as a JSON trace for Perfetto. A status, with a sentence. */
+int write_trace(const struct ft_snapshot *, const struct report *, const char *path);
+
+/* Metrics for node_exporter's textfile collector. A status, with a sentence. */
+int write_metrics(const struct ft_snapshot *, const struct report *, const char *path);
+
 void print_text(FILE *out, const struct report *, bool explain);
 bool has_json(void);
 /* one object on one line; docs/diagnosis.md describes it */

@@ -4,6 +4,7 @@
  */
 #include "diagnose_ranks.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 /* ---- finding --------------------------------------------------------------------------------- */
@@ -30,15 +31,30 @@ static int by_place(const void *a, const void *b)
 {
     const struct rank_place *x = a, *y = b;
     int order = compare(x->ctx, y->ctx);
-    return order ? order : (x->rank > y->rank) - (x->rank < y->rank);
+    order = order ? order : (x->rank > y->rank) - (x->rank < y->rank);
+    return order ? order : (x->member < y->member) - (x->member > y->member);
+}
+
+/* The first of its places: one of a member, if there is any. */
+const struct rank_place *ranks_find_place(const struct ranks *r, uint64_t ctx, int rank)
+{
+    const struct rank_place wanted = {.ctx = ctx, .rank = rank, .member = INT_MAX};
+    int low = 0, high = r->nplaces;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (by_place(&r->place[middle], &wanted) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    const struct rank_place *found = &r->place[low];
+    return low < r->nplaces && found->ctx == ctx && found->rank == rank ? found : NULL;
 }
 
 int ranks_of_place(const struct ranks *r, uint64_t ctx, int rank)
 {
-    const struct rank_place wanted = {.ctx = ctx, .rank = rank};
-    const struct rank_place *found = bsearch(&wanted, r->place, (size_t)r->nplaces, sizeof wanted,
-                                             by_place);
-    return found ? found->row : -1;
+    const struct rank_place *place = ranks_find_place(r, ctx, rank);
+    return place ? place->row : -1;
 }
 
 int ranks_of_culprit(const struct ranks *r, const struct ft_culprit *culprit)
@@ -179,11 +195,11 @@ static void list_places(struct ranks *r)
     for (int i = 0; i < s->nmembers; i++)
         if (is_sound(r, &s->members[i]) && r->by_engine[s->members[i].engine] >= 0)
             r->place[n++] = (struct rank_place){s->members[i].ctx, s->members[i].rank,
-                                                r->by_engine[s->members[i].engine]};
+                                                r->by_engine[s->members[i].engine], i};
     for (int i = 0; i < s->nseats; i++) {
         int row = ranks_of_id(r, s->seats[i].engine);
         if (row >= 0)
-            r->place[n++] = (struct rank_place){s->seats[i].ctx, s->seats[i].rank, row};
+            r->place[n++] = (struct rank_place){s->seats[i].ctx, s->seats[i].rank, row, -1};
     }
     qsort(r->place, (size_t)n, sizeof *r->place, by_place);
     r->nplaces = n;

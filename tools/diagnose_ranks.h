@@ -33,10 +33,10 @@ struct rank_row {
     enum rank_state state;
 };
 
-/* A rank of a communicator, and whose row that is. */
+/* A rank of a communicator, and whose row that is. member: index, -1: only a roster names it. */
 struct rank_place {
     uint64_t ctx;
-    int rank, row;
+    int rank, row, member;
 };
 
 struct ranks {
@@ -57,6 +57,8 @@ void ranks_close(struct ranks *);
 /* -1: nobody */
 int ranks_of_id(const struct ranks *, uint64_t engine);
 int ranks_of_place(const struct ranks *, uint64_t ctx, int rank);
+/* NULL: nobody */
+const struct rank_place *ranks_find_place(const struct ranks *, uint64_t ctx, int rank);
 /* The row of a culprit, or of the peer of its link; -1: none. */
 int ranks_of_culprit(const struct ranks *, const struct ft_culprit *);
 int ranks_of_culprit_peer(const struct ranks *, const struct ft_culprit *);

@@ -20,7 +20,7 @@
 struct request {
     const char *dir, *flight_dir;
     const char *save_dir, *replay_dir;
-    const char *page;
+    const char *page, *trace, *metrics;
     double after_s;
     double watch_s; /* 0: once */
     int pid;        /* of a process of the job; 0: all jobs */
@@ -43,6 +43,8 @@ static const char help[] =
     "                         DIR/ftccl_trace_rank_N; torchfrtrace DIR -p ftccl_trace_rank_ reads\n"
     "                         them\n"
     "      --html FILE        also write the answer and what the ranks do as a page\n"
+    "      --trace FILE       also write the operations as a trace for Perfetto\n"
+    "      --prometheus FILE  also write metrics for node_exporter's textfile collector\n"
     "      --save DIR         also keep what this look was taken from in DIR\n"
     "      --replay DIR       look at what was kept in DIR, as of that moment\n"
     "      --dir DIR          telemetry files in DIR instead of /dev/shm\n"
@@ -58,7 +60,9 @@ enum {
     OPT_DUMP_FR,
     OPT_SAVE,
     OPT_REPLAY,
-    OPT_HTML
+    OPT_HTML,
+    OPT_TRACE,
+    OPT_PROMETHEUS
 };
 
 static const struct option options[] = {
@@ -71,6 +75,8 @@ static const struct option options[] = {
     {"pid", required_argument, NULL, OPT_PID},
     {"dump-fr", required_argument, NULL, OPT_DUMP_FR},
     {"html", required_argument, NULL, OPT_HTML},
+    {"trace", required_argument, NULL, OPT_TRACE},
+    {"prometheus", required_argument, NULL, OPT_PROMETHEUS},
     {"save", required_argument, NULL, OPT_SAVE},
     {"replay", required_argument, NULL, OPT_REPLAY},
     {NULL, 0, NULL, 0},
@@ -125,6 +131,10 @@ static int write_files(const struct request *request, const struct ft_snapshot *
         status = write_flight_records(snapshot, request->flight_dir);
     if (request->page && status == FT_OK)
         status = write_page(snapshot, report, request->page);
+    if (request->trace && status == FT_OK)
+        status = write_trace(snapshot, report, request->trace);
+    if (request->metrics && status == FT_OK)
+        status = write_metrics(snapshot, report, request->metrics);
     return status;
 }
 
@@ -259,6 +269,12 @@ static int take_options(int argc, char **argv, struct request *request)
             break;
         case OPT_HTML:
             request->page = optarg;
+            break;
+        case OPT_TRACE:
+            request->trace = optarg;
+            break;
+        case OPT_PROMETHEUS:
+            request->metrics = optarg;
             break;
         case OPT_SAVE:
             request->save_dir = optarg;

@@ -57,7 +57,9 @@ struct ft_snap_member {
     int culprit;                    /* the rank that this rank blames for it; -1: nobody */
     uint64_t called, started, done; /* collectives */
     uint64_t p2p_called, p2p_started, p2p_done; /* sends and receives */
-    struct ft_snap_call last;                   /* the latest call */
+    /* of this epoch, by enum ft_kind */
+    uint64_t kind_called[FT_KINDS], kind_done[FT_KINDS];
+    struct ft_snap_call last;  /* the latest call */
     struct ft_snap_wait wait;  /* of the first operation that has started and runs */
     uint64_t running_sig;      /* of that operation; 0: none runs */
     uint64_t running_seq;      /* its number; 0: none, or a send or receive */

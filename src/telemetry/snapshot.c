@@ -136,6 +136,8 @@ static void count_calls(const struct ft_tm_comm *row, struct ft_snap_member *m)
         *(p2p ? &m->p2p_called : &m->called) += row->queued[kind] + row->at_once[kind];
         *(p2p ? &m->p2p_started : &m->started) += row->begun[kind] + row->at_once[kind];
         *(p2p ? &m->p2p_done : &m->done) += row->done[kind];
+        m->kind_called[kind] = ft_max(row->queued[kind], row->begun[kind]) + row->at_once[kind];
+        m->kind_done[kind] = row->done[kind];
     }
     /* After a change of epoch the queue holds calls that this row has not counted. */
     m->called = ft_max(m->called, m->started);
