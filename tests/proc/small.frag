@@ -104,4 +104,5 @@ SLOW_TESTS += tests/proc/diagnose_files_test
 tests_proc_diagnose_files_test_SOURCES = tests/proc/diagnose_files_test.cc
 tests_proc_diagnose_files_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
+EXTRA_DIST += tests/proc/page.py tests/proc/trace.py
 endif
