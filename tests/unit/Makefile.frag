@@ -22,3 +22,4 @@ include tests/unit/detect.frag
 include tests/unit/params.frag
 include tests/unit/diagnose_hang.frag
 include tests/unit/diagnose_slow.frag
+include tests/unit/diagnose_report.frag
