@@ -33,8 +33,9 @@ void put_name(FILE *out, const struct ft_snap_member *);
 /* The row of whom the member waits for; -1: nobody is known. */
 int waits_for(const struct page *, const struct ft_snap_member *);
 
-/* Whether a rank in a drawing of `shown` has its number beside it. */
-bool has_label(const struct page *, int place);
+/* Whether a rank in a drawing of `shown` has its number beside it, if there is room for one every
+ * so many ranks: culprits have, others where it does not lie over those. */
+bool has_label(const struct page *, int place, int apart);
 
 /* The sections. */
 void put_maps(const struct page *);

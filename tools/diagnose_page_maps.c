@@ -123,24 +123,28 @@ static int size_of_cell(const struct page *p)
     return p->nshown <= 12 ? 34 : p->nshown <= 24 ? 18 : p->nshown <= 40 ? 11 : 7;
 }
 
-/* Of many ranks every fourth, and the culprits; labels must not lie over each other. */
-bool has_label(const struct page *p, int place)
+bool has_label(const struct page *p, int place, int apart)
 {
-    if (p->nshown <= 24 || p->ranks.row[p->shown[place]].state == RANK_CULPRIT)
+    if (p->ranks.row[p->shown[place]].state == RANK_CULPRIT)
         return true;
-    for (int i = place - 2; i <= place + 2; i++)
+    for (int i = place - apart + 1; i < place + apart; i++)
         if (i >= 0 && i < p->nshown && p->ranks.row[p->shown[i]].state == RANK_CULPRIT)
             return false;
-    return place % 4 == 0;
+    return place % apart == 0;
 }
 
 static void put_label(const struct page *p, int place, int x, int y)
 {
     const struct rank_row *row = &p->ranks.row[p->shown[place]];
-    bool culprit = row->state == RANK_CULPRIT;
-    if (has_label(p, place))
-        fprintf(p->out, "<text x=\"%d\" y=\"%d\"%s>%d</text>\n", x, y,
-                culprit ? " class=\"bad\"" : "", row->rank);
+    fprintf(p->out, "<text x=\"%d\" y=\"%d\"%s>%d</text>\n", x, y,
+            row->state == RANK_CULPRIT ? " class=\"bad\"" : "", row->rank);
+}
+
+/* How many columns the number of a rank is wide. */
+static int width_of_label(const struct page *p, int size)
+{
+    int digits = snprintf(NULL, 0, "%d", p->ranks.row[p->shown[p->nshown - 1]].rank);
+    return (7 * digits + 3) / size + 1;
 }
 
 static void put_axes(const struct page *p, int size)
@@ -150,10 +154,12 @@ static void put_axes(const struct page *p, int size)
             side);
     fputs("<g class=\"axis\" text-anchor=\"end\">\n", p->out);
     for (int i = 0; i < p->nshown; i++)
-        put_label(p, i, 35, 24 + i * size + size / 2 + 4);
+        if (has_label(p, i, 12 / size + 1))
+            put_label(p, i, 35, 24 + i * size + size / 2 + 4);
     fputs("</g><g class=\"axis\" text-anchor=\"middle\">\n", p->out);
     for (int i = 0; i < p->nshown; i++)
-        put_label(p, i, 40 + i * size + size / 2, 18);
+        if (has_label(p, i, width_of_label(p, size)))
+            put_label(p, i, 40 + i * size + size / 2, 18);
     fputs("</g>\n", p->out);
 }
 

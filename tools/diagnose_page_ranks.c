@@ -20,12 +20,12 @@ static const char *const state_text[] = {
 
 static int pitch_of(int n)
 {
-    return n <= 64 ? 26 : n <= 512 ? 16 : n <= 4096 ? 9 : 5;
+    return n <= 64 ? 26 : n <= 512 ? 16 : n <= 4096 ? 9 : 4;
 }
 
 static int columns_of(int n)
 {
-    return n <= 64 ? 16 : n <= 512 ? 32 : n <= 4096 ? 64 : 192;
+    return n <= 64 ? 16 : n <= 512 ? 48 : n <= 4096 ? 112 : 256;
 }
 
 static void put_square(const struct page *p, int row, int pitch, int columns)
@@ -59,6 +59,13 @@ static void put_number(const struct page *p, int row, int pitch, int columns)
             p->ranks.row[row].rank);
 }
 
+/* A square of few pixels is not seen. */
+static void put_ring(const struct page *p, int row, int pitch, int columns)
+{
+    fprintf(p->out, "<circle class=\"ring\" cx=\"%d\" cy=\"%d\" r=\"9\"/>\n",
+            row % columns * pitch + pitch / 2, row / columns * pitch + pitch / 2);
+}
+
 static void put_counts(const struct page *p)
 {
     int count[RANK_STATE_COUNT] = {0};
@@ -86,6 +93,7 @@ void put_overview(const struct page *p)
     for (int i = 0, named = 0; titles == 0 && i < n && named < TITLES; i++)
         if (p->ranks.row[i].state == RANK_CULPRIT) {
             put_square(p, i, pitch, columns);
+            put_ring(p, i, pitch, columns);
             named++;
         }
     for (int i = 0; n <= 64 && i < n; i++)

@@ -133,7 +133,7 @@ static void put_line(const struct page *p, const struct strip *strip, int line, 
     const unsigned char *bucket = strip->bucket[line];
     int y = 4 + line * height;
     bool culprit = row->state == RANK_CULPRIT;
-    if (height >= 12 || has_label(p, line))
+    if (has_label(p, line, height >= 12 ? 1 : 2))
         fprintf(p->out, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\"%s>%srank %d</text>\n",
                 LEFT - 8, y + height / 2 + 4, culprit ? " class=\"bad\"" : "",
                 culprit ? "&#9654; " : "", row->rank);
