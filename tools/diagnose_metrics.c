@@ -60,11 +60,16 @@ static void put_rank_labels(const struct metrics *m, int row)
     put_number_label(m->out, ",", "pid", r->engine < 0 ? 0 : m->s->engines[r->engine].pid);
 }
 
-static void put_comm_labels(const struct metrics *m, const struct ft_snap_member *member)
+static void put_comm_id(const struct metrics *m, uint64_t ctx)
 {
     char id[24];
-    snprintf(id, sizeof id, "%016" PRIx64, member->ctx);
+    snprintf(id, sizeof id, "%016" PRIx64, ctx);
     put_label(m->out, ",", "comm", id);
+}
+
+static void put_comm_labels(const struct metrics *m, const struct ft_snap_member *member)
+{
+    put_comm_id(m, member->ctx);
     put_label(m->out, ",", "comm_name", member->name);
 }
 
@@ -92,17 +97,12 @@ static void put_kinds(const struct metrics *m)
     }
 }
 
-static void put_culprit(const struct metrics *m, const struct ft_verdict *v, int verdict, int k)
+/* Where the culprit is in its communicator, and where in the job. */
+static void put_culprit_labels(const struct metrics *m, const struct ft_culprit *c)
 {
-    const struct ft_culprit *c = &v->culprits[k];
     int row = ranks_of_culprit(&m->ranks, c), peer = ranks_of_culprit_peer(&m->ranks, c);
-    char comm[24];
-    snprintf(comm, sizeof comm, "%016" PRIx64, c->ctx);
-    fputs("ftccl_culprit_waiting_seconds", m->out);
-    put_number_label(m->out, "{", "verdict", verdict);
-    put_label(m->out, ",", "kind", ft_verdict_name(v->kind));
     put_label(m->out, ",", "what", c->peer >= 0 ? "link" : "rank");
-    put_label(m->out, ",", "comm", comm);
+    put_comm_id(m, c->ctx);
     put_number_label(m->out, ",", "comm_rank", c->rank);
     if (c->peer >= 0)
         put_number_label(m->out, ",", "comm_peer", c->peer);
@@ -114,7 +114,6 @@ static void put_culprit(const struct metrics *m, const struct ft_verdict *v, int
         put_number_label(m->out, ",", "pid", c->pid);
     if (c->engine >= 0 && c->engine < m->s->nengines)
         put_label(m->out, ",", "node", m->s->engines[c->engine].hostname);
-    fprintf(m->out, "} %.3f\n", (double)v->since_ns / 1e9);
 }
 
 static void put_culprits(const struct metrics *m)
@@ -122,8 +121,13 @@ static void put_culprits(const struct metrics *m)
     put_help(m->out, "ftccl_culprit_waiting_seconds", "gauge",
              "How long the job has waited because of this rank or link.");
     for (int i = 0; i < m->report->found; i++)
-        for (int k = 0; k < m->report->verdicts[i].nculprits && k < FT_CULPRITS; k++)
-            put_culprit(m, &m->report->verdicts[i], i, k);
+        for (int k = 0; k < m->report->verdicts[i].nculprits && k < FT_CULPRITS; k++) {
+            const struct ft_verdict *v = &m->report->verdicts[i];
+            fprintf(m->out, "ftccl_culprit_waiting_seconds{verdict=\"%d\",kind=\"%s\"", i,
+                    ft_verdict_name(v->kind));
+            put_culprit_labels(m, &v->culprits[k]);
+            fprintf(m->out, "} %.3f\n", (double)v->since_ns / 1e9);
+        }
 }
 
 static void put_rank_states(const struct metrics *m)

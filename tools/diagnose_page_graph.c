@@ -142,20 +142,29 @@ static void put_node(const struct graph *g, int row)
     fputs("</text></g>\n", out);
 }
 
+/* From the right side of a node to the left of the next one; what goes back (a cycle) goes below.
+ */
+static void put_curve(const struct graph *g, const struct edge *e)
+{
+    int from = g->layer[e->from], to = g->layer[e->to], middle = NODE_WIDTH / 2;
+    int x1 = x_of(g, from) + NODE_WIDTH, y1 = y_of(g->spot[e->from]) + NODE_HEIGHT / 2,
+        x2 = x_of(g, to), y2 = y_of(g->spot[e->to]) + NODE_HEIGHT / 2;
+    if (from > to)
+        fprintf(g->p->out, "<path d=\"M%d %dC%d %d %d %d %d %d\">", x1, y1, x1 + 40, y1, x2 - 40,
+                y2, x2 - 3, y2);
+    else
+        fprintf(g->p->out, "<path d=\"M%d %dC%d %d %d %d %d %d\">", x1 - middle,
+                y1 + NODE_HEIGHT / 2, x1 - middle, y1 + NODE_HEIGHT, x2 + middle, y2 + NODE_HEIGHT,
+                x2 + middle, y2 + NODE_HEIGHT / 2);
+}
+
 static void put_edge(const struct graph *g, const struct edge *e)
 {
     FILE *out = g->p->out;
     if (g->spot[e->from] < 0 || g->spot[e->to] < 0)
         return;
-    int from = g->layer[e->from], to = g->layer[e->to];
-    int x1 = x_of(g, from) + NODE_WIDTH, y1 = y_of(g->spot[e->from]) + NODE_HEIGHT / 2,
-        x2 = x_of(g, to), y2 = y_of(g->spot[e->to]) + NODE_HEIGHT / 2;
-    bool back = from <= to; /* a cycle: over the tops */
-    if (back)
-        x1 -= NODE_WIDTH / 2, x2 += NODE_WIDTH / 2, y1 += NODE_HEIGHT / 2, y2 += NODE_HEIGHT / 2;
-    fprintf(out, "<path d=\"M%d %dC%d %d %d %d %d %d\"><title>", x1, y1, x1 + (back ? 0 : 40),
-            y1 + (back ? 30 : 0), x2 - (back ? 0 : 40), y2 + (back ? 30 : 0), x2 - (back ? 0 : 3),
-            y2);
+    put_curve(g, e);
+    fputs("<title>", out);
     put_rank(g->p, e->from);
     fputs(e->member->wait.peer < 0 ? " waits, and the verdict names "
           : e->member->wait.sends  ? " waits until it takes something: "

@@ -242,6 +242,26 @@ static bool take_pid(const char *text, int *out)
     return false;
 }
 
+/* Returns false unless it is an option whose value is taken as it is. */
+static bool take_text(int option, struct request *request)
+{
+    const struct {
+        int option;
+        const char **to;
+    } text[] = {
+        {OPT_DIR, &request->dir},           {OPT_DUMP_FR, &request->flight_dir},
+        {OPT_HTML, &request->page},         {OPT_TRACE, &request->trace},
+        {OPT_SAVE, &request->save_dir},     {OPT_PROMETHEUS, &request->metrics},
+        {OPT_REPLAY, &request->replay_dir},
+    };
+    for (size_t i = 0; i < FT_ARRAY_LEN(text); i++)
+        if (text[i].option == option) {
+            *text[i].to = optarg;
+            return true;
+        }
+    return false;
+}
+
 /* Returns -1 to go on, or the exit status. */
 static int take_options(int argc, char **argv, struct request *request)
 {
@@ -261,27 +281,6 @@ static int take_options(int argc, char **argv, struct request *request)
         case OPT_JSON:
             request->json = true;
             break;
-        case OPT_DIR:
-            request->dir = optarg;
-            break;
-        case OPT_DUMP_FR:
-            request->flight_dir = optarg;
-            break;
-        case OPT_HTML:
-            request->page = optarg;
-            break;
-        case OPT_TRACE:
-            request->trace = optarg;
-            break;
-        case OPT_PROMETHEUS:
-            request->metrics = optarg;
-            break;
-        case OPT_SAVE:
-            request->save_dir = optarg;
-            break;
-        case OPT_REPLAY:
-            request->replay_dir = optarg;
-            break;
         case OPT_PID:
             good = take_pid(optarg, &request->pid);
             break;
@@ -289,7 +288,7 @@ static int take_options(int argc, char **argv, struct request *request)
             fputs(help, stdout);
             return 0;
         default:
-            good = false;
+            good = take_text(c, request);
         }
         if (!good)
             return 2;

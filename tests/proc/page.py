@@ -160,7 +160,7 @@ def check_pictures(program, proxy, page, folder):
         seen = colours(picture)
         most = seen.most_common(1)[0][1] / sum(seen.values())
         if len(seen) < 50 or most > 0.97 or seen[bad] < 100:
-            yield f'scheme {scheme}: {len(seen)} colours, {most:.0%} one, {seen[bad]} of the culprit'
+            yield f'scheme {scheme}: {len(seen)} colours, {most:.0%} one, {seen[bad]} the culprit'
 
 
 def check(program, page, rank, pid, hostile):

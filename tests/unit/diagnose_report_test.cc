@@ -269,9 +269,8 @@ struct Rubbish {
     }
 };
 
-void fill(Drawn &job, Rubbish &any)
+void fill_engines(Drawn &job, Rubbish &any)
 {
-    int n = (int)job.engines.size();
     for (auto &e : job.engines) {
         any.text(e.hostname);
         any.text(e.program);
@@ -279,42 +278,56 @@ void fill(Drawn &job, Rubbish &any)
         e.state = (enum ft_process_state)(any.source() % 4);
         e.id = any.source() % 9 ? e.id : 1000000;
     }
-    for (int i = any.number(20); i > 0 && i < 100; i--) {
-        ft_snap_member m = {};
-        m.ctx = any.source() % 4;
-        m.engine = n ? (int)(any.source() % (uint64_t)n) : -1;
-        m.rank = any.number(5);
-        m.nranks = any.source() % 5 ? 6 : any.number(100);
-        any.text(m.name);
-        m.open = any.source() % 8;
-        m.called = m.kind_called[FT_ALLREDUCE] = any.source() % 9;
-        m.last.called_ns = any.time();
-        m.last.sig = any.sig();
-        m.wait.peer = any.number(5);
-        m.running_sig = any.source() % 3 ? any.sig() : 0;
-        m.running_since_ns = any.time();
-        m.progress_ns = any.time();
-        job.members.push_back(m);
-    }
-    for (int i = any.number(40); i > 0 && i < 100; i--)
+}
+
+ft_snap_member any_member(Rubbish &any, int engines)
+{
+    ft_snap_member m = {};
+    m.ctx = any.source() % 4;
+    m.engine = engines ? (int)(any.source() % (uint64_t)engines) : -1;
+    m.rank = any.number(5);
+    m.nranks = any.source() % 5 ? 6 : any.number(100);
+    any.text(m.name);
+    m.open = any.source() % 8;
+    m.called = m.kind_called[FT_ALLREDUCE] = any.source() % 9;
+    m.last.called_ns = any.time();
+    m.last.sig = any.sig();
+    m.wait.peer = any.number(5);
+    m.running_sig = any.source() % 3 ? any.sig() : 0;
+    m.running_since_ns = any.time();
+    m.progress_ns = any.time();
+    return m;
+}
+
+void add_link(Drawn &job, Rubbish &any)
+{
+    int n = (int)job.engines.size();
+    ft_snap_link link = Job::end_of(any.number(n), Job::id(any.number(8) & 15), any.source() % 2,
+                                    any.source());
+    link.bytes = any.source() >> any.source() % 64;
+    link.wait_ns = any.source() >> any.source() % 64;
+    any.text(link.transport);
+    job.links.push_back(link);
+    ft_snap_path path = {};
+    path.engine = any.number(n);
+    path.peer = link.peer;
+    path.bytes = any.source() >> any.source() % 64;
+    path.network_ns = any.source() >> any.source() % 64;
+    job.paths.push_back(path);
+}
+
+void fill(Drawn &job, Rubbish &any)
+{
+    fill_engines(job, any);
+    for (uint64_t i = any.source() % 20; i > 0; i--)
+        job.members.push_back(any_member(any, (int)job.engines.size()));
+    for (uint64_t i = any.source() % 40; i > 0; i--)
         job.ops.push_back({any.number((int)job.members.size()), any.number(7), any.source() % 9,
                            any.sig(), any.source() % 2 == 0, any.source() % 2 == 0, any.time(),
                            any.time(), any.time()});
-    for (int i = any.number(20); i > 0 && i < 100; i--) {
-        ft_snap_link link = Job::end_of(any.number(n), Job::id(any.number(8) & 15),
-                                        any.source() % 2, any.source());
-        link.bytes = any.source() >> any.source() % 64;
-        link.wait_ns = any.source() >> any.source() % 64;
-        any.text(link.transport);
-        job.links.push_back(link);
-        ft_snap_path path = {};
-        path.engine = any.number(n);
-        path.peer = link.peer;
-        path.bytes = any.source() >> any.source() % 64;
-        path.network_ns = any.source() >> any.source() % 64;
-        job.paths.push_back(path);
-    }
-    for (int i = any.number(9); i > 0 && i < 100; i--)
+    for (uint64_t i = any.source() % 20; i > 0; i--)
+        add_link(job, any);
+    for (uint64_t i = any.source() % 9; i > 0; i--)
         job.seats.push_back({any.source() % 5, any.number(6), Job::id(any.number(12) & 15), 7, 0});
 }
 
