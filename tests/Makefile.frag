@@ -57,7 +57,7 @@ checked_elsewhere = tests/gpu/% tests/tidy/% tests/algo/checker_test tests/unit/
 	tests/abi/layout_% tests/abi/symbols_test.sh tests/abi/loading_test.sh \
 	tests/abi/cupy_test.sh tests/abi/torch_test.sh tests/proc/install_test.sh
 not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/algo/% \
-    tests/unit/diagnose_hang_test tests/unit/diagnose_slow_test \
+    tests/unit/diagnose_hang_test tests/unit/diagnose_slow_test tests/unit/diagnose_report_test \
     tests/unit/auth_test tests/unit/crc32c_test tests/unit/detect_test tests/unit/fault_test \
 	tests/unit/info_test.sh tests/unit/net_test tests/unit/tcp_test \
 	tests/unit/tcp_hostile_test tests/unit/tcp_expect_test tests/unit/transport_list_test \

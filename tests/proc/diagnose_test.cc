@@ -313,7 +313,10 @@ TEST(DiagnoseTool, HostileFiles)
             std::ofstream(path, std::ios::binary)
                 .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
         }
-        Said said = diagnose("--explain --dump-fr " + std::string(dir) + "/fr --dir " + dir);
+        std::string to = " " + std::string(dir) + "/";
+        Said said = diagnose("--explain --dump-fr" + to + "fr --html" + to + "page --trace" + to +
+                             "trace --prometheus" + to + "metrics --save" + to + "kept" +
+                             std::to_string(round) + " --dir " + dir);
         EXPECT_TRUE(said.status >= 0 && said.status <= 2) << "round " << round << ": " << said.text;
         EXPECT_FALSE(said.text.empty());
     }
