@@ -153,7 +153,7 @@ static const char style[] =
     "padding-left:24px}li{margin:3px 0}svg{max-width:100%;height:auto;display:block}"
     "svg text{fill:var(--soft);font-size:11px}svg text.bad{fill:var(--bad);font-weight:700}\n"
     ".maps{display:flex;flex-wrap:wrap;gap:20px 28px}figure{margin:0;max-width:100%}"
-    "figcaption{max-width:440px;margin-bottom:6px}figcaption b{color:var(--ink)}"
+    "figcaption{max-width:320px;margin-bottom:6px}figcaption b{color:var(--ink)}"
     "#traffic{--heat:var(--coll)}#network{--heat:var(--stuck)}.ground{fill:var(--ground);"
     "background:var(--ground)}.heat rect{fill:var(--heat)}"
     ".heat rect.now{stroke:var(--ink);stroke-width:1.5}.heat rect.named{stroke:var(--bad);"

@@ -78,7 +78,7 @@ static void fill_network(const struct page *p, struct map *map)
         const struct ft_snap_path *path = &p->s->paths[i];
         struct cell *cell = cell_of(p, map, row_of_engine(p, path->engine),
                                     ranks_of_id(&p->ranks, path->peer));
-        if (!cell || path->bytes < 4096)
+        if (!cell || path->bytes < 65536)
             continue;
         double ns = (double)path->network_ns / (double)path->bytes * 1e6;
         cell->value = ns < 1e18 ? (uint64_t)ns : 0;

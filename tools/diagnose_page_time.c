@@ -159,7 +159,7 @@ static void put_ground(const struct page *p, const struct strip *strip, int bott
     put_duration(p->out, strip->last_ns - strip->begin_ns);
     fprintf(p->out,
             "</text>\n<text x=\"%d\" y=\"%d\" text-anchor=\"end\">last event</text>\n"
-            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">then nothing for ",
+            "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">until now: ",
             LEFT + BUCKETS * BUCKET_PIXELS, bottom + 16, x_of(BUCKETS) + SINCE_PIXELS / 2,
             bottom + 16);
     put_duration(p->out, strip->now_ns - strip->last_ns);
