@@ -99,10 +99,10 @@ static void explain_trouble(const struct request *request, struct report *report
     const char *whose = request->pid ? "that process" : "a rank";
     if (report->found < 0)
         snprintf(report->trouble, sizeof report->trouble, "no memory for the analysis");
-    else if (report->engines == 0 && report->unreadable == 0)
+    else if (report->engines == 0 && (report->unreadable == 0 || request->pid))
         snprintf(report->trouble, sizeof report->trouble,
-                 "there is no telemetry of %s in %.200s: it has ended, it belongs to another user, "
-                 "or FTCCL_TELEMETRY=0",
+                 "there is no telemetry of %s in %.180s: it has ended, it belongs to another user, "
+                 "FTCCL_TELEMETRY=0, or it is of another version",
                  whose, request->replay_dir ? request->replay_dir : request->dir);
     else if (report->found == 0 && report->unreadable > 0 && !request->pid)
         snprintf(report->trouble, sizeof report->trouble,

@@ -275,6 +275,13 @@ TEST(DiagnoseTool, ExplainsAndRefuses)
     EXPECT_EQ(nobody.status, 2);
     EXPECT_NE(nobody.text.find("cannot tell: "), std::string::npos) << nobody.text;
     EXPECT_EQ(diagnose("--dir /nonexistent").status, 2);
+    /* The same if some telemetry cannot be read: it may be that of the process. */
+    char dir[] = "/tmp/ftccl-strange-XXXXXX";
+    ASSERT_NE(mkdtemp(dir), nullptr);
+    std::ofstream(std::string(dir) + "/ftccl-" + std::to_string(geteuid()) + "-1-0") << "strange";
+    nobody = diagnose("--pid 1 --dir " + std::string(dir));
+    EXPECT_EQ(nobody.status, 2) << nobody.text;
+    EXPECT_EQ(system(("rm -r " + std::string(dir)).c_str()), 0);
 }
 
 std::vector<char> bytes_of(const std::string &path)
