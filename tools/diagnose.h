@@ -32,8 +32,8 @@ typedef void write_content(FILE *out, const void *what);
 int write_whole(const char *path, write_content *put, const void *what);
 
 /* One HTML file that needs no other: the verdict, and the ranks, waits, messages and operations as
- * drawings. At most PAGE_BYTES. A status, with a sentence. */
-#define PAGE_BYTES (16 << 20)
+ * drawings. At most 16 MiB, by what is
+ * drawn. A status, with a sentence. */
 int write_page(const struct ft_snapshot *, const struct report *, const char *path);
 
 /* The operations as a JSON trace for Perfetto. A status, with a sentence. */
