@@ -38,5 +38,6 @@ include perf/kernels.frag
 include perf/recovery.frag
 include perf/scaling.frag
 include perf/gpu.frag
-EXTRA_DIST += perf/tune perf/false_suspicions perf/healthy_cost perf/registered
+# docs refer to the results
+EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost perf/registered
 include perf/compare.frag

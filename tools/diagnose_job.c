@@ -5,6 +5,7 @@
 #include "diagnose.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* What is worked with: members in the order of their communicators, and the marked engines. */
 struct cut {
@@ -51,39 +52,67 @@ static bool spread_once(const struct cut *cut)
     return more;
 }
 
+/* ---- what stays ------------------------------------------------------------------------------ */
+
+/* Whether a row stays. Indices of members in it become the new ones. */
+typedef bool stays(const struct cut *, void *row);
+
+static void keep_rows(const struct cut *cut, void *rows, size_t row_bytes, int *n, stays *row_stays)
+{
+    int kept = 0;
+    for (int i = 0; i < *n; i++) {
+        char *row = (char *)rows + (size_t)i * row_bytes;
+        if (row_stays(cut, row))
+            memmove((char *)rows + (size_t)kept++ * row_bytes, row, row_bytes);
+    }
+    *n = kept;
+}
+
+static bool link_stays(const struct cut *cut, void *row)
+{
+    return cut->engines[((struct ft_snap_link *)row)->engine];
+}
+
+static bool path_stays(const struct cut *cut, void *row)
+{
+    return cut->engines[((struct ft_snap_path *)row)->engine];
+}
+
+static bool step_stays(const struct cut *cut, void *row)
+{
+    struct ft_snap_step *step = row;
+    step->member = cut->order[step->member];
+    return step->member >= 0;
+}
+
+static bool op_stays(const struct cut *cut, void *row)
+{
+    struct ft_snap_op *op = row;
+    op->member = cut->order[op->member];
+    return op->member >= 0;
+}
+
+static void keep_members(struct cut *cut)
+{
+    struct ft_snapshot *s = cut->s;
+    int kept = 0;
+    for (int i = 0; i < s->nmembers; i++) {
+        bool member_stays = cut->engines[s->members[i].engine];
+        cut->order[i] = member_stays ? kept : -1;
+        if (member_stays)
+            s->members[kept++] = s->members[i];
+    }
+    s->nmembers = kept;
+}
+
 static void drop_others(struct cut *cut)
 {
     struct ft_snapshot *s = cut->s;
-    int members = 0, links = 0, paths = 0, steps = 0, ops = 0;
-    for (int i = 0; i < s->nmembers; i++) {
-        bool stays = cut->engines[s->members[i].engine];
-        cut->order[i] = stays ? members : -1;
-        if (stays)
-            s->members[members++] = s->members[i];
-    }
-    for (int i = 0; i < s->nlinks; i++)
-        if (cut->engines[s->links[i].engine])
-            s->links[links++] = s->links[i];
-    for (int i = 0; i < s->npaths; i++)
-        if (cut->engines[s->paths[i].engine])
-            s->paths[paths++] = s->paths[i];
-    for (int i = 0; i < s->nsteps; i++) {
-        struct ft_snap_step step = s->steps[i];
-        step.member = cut->order[step.member];
-        if (step.member >= 0)
-            s->steps[steps++] = step;
-    }
-    for (int i = 0; i < s->nops; i++) {
-        struct ft_snap_op op = s->ops[i];
-        op.member = cut->order[op.member];
-        if (op.member >= 0)
-            s->ops[ops++] = op;
-    }
-    s->nmembers = members;
-    s->nlinks = links;
-    s->npaths = paths;
-    s->nsteps = steps;
-    s->nops = ops;
+    keep_members(cut);
+    keep_rows(cut, s->links, sizeof *s->links, &s->nlinks, link_stays);
+    keep_rows(cut, s->paths, sizeof *s->paths, &s->npaths, path_stays);
+    keep_rows(cut, s->steps, sizeof *s->steps, &s->nsteps, step_stays);
+    keep_rows(cut, s->ops, sizeof *s->ops, &s->nops, op_stays);
 }
 
 static int run(struct cut *cut, int pid)
