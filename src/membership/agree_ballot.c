@@ -137,8 +137,22 @@ static void decide(struct ft_agree *a, const unsigned char *value, size_t len_by
     a->decision = d;
 }
 
-/* No quorum is possible yet. Silent ranks that all others want to leave out need not be asked. */
-static bool fence_listed(struct ft_agree *a)
+/* True if a rank of the set goes on with this value, or if that cannot be told. */
+static bool counts_on(const struct ft_agree *a, const struct ft_bytes *value,
+                      const unsigned char *set)
+{
+    struct ft_decision *d = ft_value_decode(a->config.nranks, value->data, value->len);
+    bool found = !d;
+    for (int r = 0; d && r < a->config.nranks; r++)
+        found |= ft_set_has(set, r) && !d->failed[r] && !d->excluded[r];
+    free(d);
+    return found;
+}
+
+/* No quorum is possible yet. Silent ranks that all others want to leave out need not be asked,
+ * unless the value that is or may be accepted (NULL: none) counts on one of them: it may have
+ * another decision. */
+static bool fence_listed(struct ft_agree *a, const struct ft_bytes *value)
 {
     struct ft_contribution mine;
     const struct ft_bytes *own = &a->peer[self(a)].contribution;
@@ -147,6 +161,8 @@ static bool fence_listed(struct ft_agree *a)
     if (ft_contribution_decode(&mine, a->config.nranks, own->data, own->len) != FT_OK)
         return false;
     if (ft_set_within(mine.list, a->fenced, a->set_bytes))
+        return false;
+    if (value && counts_on(a, value, mine.list))
         return false;
     for (size_t i = 0; i < a->set_bytes; i++)
         a->fenced[i] |= mine.list[i];
@@ -169,6 +185,8 @@ static void propose(struct ft_agree *a)
         return;
     if (a->best == 0 && ft_agree_compute(a, &a->proposal) != FT_OK)
         return;
+    if (!ft_set_empty(a->fenced, a->set_bytes) && counts_on(a, &a->proposal, a->fenced))
+        return;
     if (ft_bytes_set(&a->value, a->proposal.data, a->proposal.len) != FT_OK)
         return;
     a->accepted = a->ballot;
@@ -179,13 +197,13 @@ void ft_agree_advance(struct ft_agree *a)
 {
     if (a->phase == FT_PREPARE) {
         if (!ft_agree_quorum(a, false) && ft_agree_complete(a))
-            fence_listed(a);
+            fence_listed(a, a->best ? &a->proposal : NULL);
         if (ft_agree_quorum(a, false))
             propose(a);
     }
     if (a->phase == FT_ACCEPT) {
         if (!ft_agree_quorum(a, true) && listed_are_done(a))
-            fence_listed(a);
+            fence_listed(a, &a->value);
         if (!ft_agree_quorum(a, true))
             return;
         decide(a, a->value.data, a->value.len, a->ballot);

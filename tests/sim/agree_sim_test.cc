@@ -294,6 +294,18 @@ TEST(AgreeSim, OneLostAnswerIsNoSilence)
     s.check_liveness();
 }
 
+// Rank 0 leads and has a value that other ranks are to go on with. Then its user enters, with all
+// others on its list. It decided that value alone, and told one of them, while the rest had another
+// decision.
+TEST(AgreeSim, AValueThatCountsOnListedRanksIsNotDecidedWithoutThem)
+{
+    Schedule s(3280351948);
+    s.run();
+    EXPECT_EQ(s.w.fault_text(), "");
+    s.check_bounds();
+    s.check_liveness();
+}
+
 TEST(AgreeSim, RandomSchedules)
 {
     const uint64_t first = env_u64("FT_SIM_SEED", 1),
