@@ -102,6 +102,9 @@
     X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "",                                     \
       "file that holds the job's secret (mode 0600)")                                              \
     X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no telemetry file in /dev/shm")      \
+    X(DUMP_DIR, "FTCCL_DUMP_DIR", STR, "", 0, 0, "", "",                                           \
+      "directory that gets a snapshot of this host's ranks when an operation is late, for "        \
+      "ftccl-diagnose --replay")                                                                   \
     X(VERIFY, "FTCCL_VERIFY", INT, 0, 0, 1, "", "",                                                \
       "1: every message carries a CRC32C, and ranks compare results that are the same on all; "    \
       "the same on all ranks")                                                                     \

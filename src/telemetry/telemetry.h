@@ -181,6 +181,10 @@ void ft_snapshot_free(struct ft_snapshot *);
  * empty one may be there before. Needs memory for one file at a time. FT_INVAL: a directory cannot
  * be listed or made; FT_SYSTEM: it cannot be written, for example since the disk is full. */
 int ft_snapshot_save(const char *dir, const char *to);
+/* An operation of a communicator was late: keeps such a directory of this host's ranks below
+ * FTCCL_DUMP_DIR, if that is set, and logs its path. Does not wait: a thread does it. Of the ranks
+ * of a host one does it for each context; a process does it a few times only. */
+void ft_telemetry_dump(const struct ft_telemetry *, uint64_t ctx, int rank);
 /* The snapshot of that moment, on whatever machine. FT_INVAL: not such a directory, or a malformed
  * one; FT_NOMEM. */
 int ft_snapshot_replay(const char *dir, struct ft_snapshot **out);

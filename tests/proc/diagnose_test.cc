@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -145,8 +146,10 @@ Said diagnose(const std::string &options)
 
 struct Job {
     std::vector<std::unique_ptr<proc::Child>> rank;
-    Job(const std::string &fault, int victim, const std::string &transport, size_t count = 1)
+    Job(const std::string &fault, int victim, const std::string &transport, size_t count = 1,
+        std::map<std::string, std::string> env = {})
     {
+        env["FTCCL_TRANSPORTS"] = transport;
         ftcclUniqueId id;
         EXPECT_OK(ftcclGetUniqueId(&id));
         for (int r = 0; r < kRanks; r++)
@@ -154,7 +157,7 @@ struct Job {
                 "worker",
                 std::vector<std::string>{proc::hex(id), std::to_string(kRanks), std::to_string(r),
                                          fault, std::to_string(victim), std::to_string(count)},
-                std::map<std::string, std::string>{{"FTCCL_TRANSPORTS", transport}}));
+                env));
         for (auto &child : rank)
             EXPECT_EQ(child->line(60), "running");
     }
@@ -358,6 +361,36 @@ TEST(DiagnoseTool, WritesFlightRecords)
     EXPECT_EQ(text, waits + reads + waits + waits);
     text = job.ask("--after 2 --dump-fr /proc/nonexistent").text;
     EXPECT_NE(text.find("cannot tell: cannot make /proc/nonexistent"), std::string::npos) << text;
+}
+
+/* With FTCCL_DUMP_DIR, one rank of the host keeps a snapshot when the operation is late; its replay
+ * names the rank, also when the job is gone. A directory that cannot be made does no harm. */
+TEST(DiagnoseTool, ADumpAtTheDeadline)
+{
+    char dir[] = "/tmp/ftccl-dump-XXXXXX";
+    ASSERT_NE(mkdtemp(dir), nullptr);
+    std::string list = "ls -d " + std::string(dir) + "/ftccl-*/processes 2>/dev/null" +
+                       " | grep -vE '[.][^/.]{6}/processes'", /* it is being written */
+        found;
+    for (const std::string &to : {std::string(dir), std::string("/proc/nonexistent")}) {
+        Job job("read", 1, "shm", 1, {{"FTCCL_OP_TIMEOUT_MS", "1500"}, {"FTCCL_DUMP_DIR", to}});
+        double end = proc::now() + 30;
+        Said said = job.verdict("--after 1"); /* they have failed, or do soon */
+        EXPECT_EQ(said.status, 1) << said.text;
+        while (to == dir && found.empty() && proc::now() < end) {
+            FILE *pipe = popen(list.c_str(), "r");
+            char line[512];
+            while (pipe && fgets(line, sizeof line, pipe))
+                found += line;
+            pclose(pipe);
+            usleep(20000);
+        }
+    }
+    ASSERT_EQ(std::count(found.begin(), found.end(), '\n'), 1) << found;
+    Said said = diagnose("--replay " + found.substr(0, found.rfind('/')));
+    EXPECT_EQ(said.status, 1) << said.text;
+    EXPECT_NE(said.text.find("rank 1 "), std::string::npos) << said.text;
+    EXPECT_EQ(system(("rm -r " + std::string(dir)).c_str()), 0);
 }
 
 TEST(DiagnoseTool, TellsJson)

@@ -266,6 +266,7 @@ static void expire(struct ft_comm *comm)
         culprit = ft_cause_of_wait(comm, waits_for);
     if (culprit != waits_for)
         snprintf(begins, sizeof begins, "; the wait begins at rank %d", culprit);
+    ft_telemetry_dump(comm->engine->telemetry, comm->ctx, comm->view.rank);
     ft_comm_fail(comm, FT_TIMEOUT, culprit, "%s%s; not done within %lld ms", what, begins,
                  (long long)comm->limits.op_timeout_ms);
 }
