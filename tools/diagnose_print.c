@@ -45,28 +45,36 @@ static json_t *culprit_json(const struct ft_culprit *culprit)
     return o;
 }
 
+static json_t *blocked_json(const struct ft_verdict *v)
+{
+    char call[128];
+    if (!v->ctx)
+        return json_null();
+    json_t *o = json_object();
+    ft_sig_text(v->sig, call, sizeof call);
+    json_object_set_new(o, "comm", hex(v->ctx));
+    json_object_set_new(o, "seq", json_integer((json_int_t)v->seq));
+    json_object_set_new(o, "call", json_string(call));
+    return o;
+}
+
 static json_t *verdict_json(const struct ft_verdict *v)
 {
-    json_t *o = json_object(), *culprits = json_array(), *chain = json_array(),
-           *blocked = json_object();
-    char call[128];
+    json_t *o = json_object(), *culprits = json_array(), *chain = json_array();
     for (int i = 0; i < v->nculprits && i < FT_CULPRITS; i++)
         json_array_append_new(culprits, culprit_json(&v->culprits[i]));
     for (int i = 0; i < v->nchain; i++)
         json_array_append_new(chain, json_string(v->chain[i]));
-    ft_sig_text(v->sig, call, sizeof call);
-    json_object_set_new(blocked, "comm", hex(v->ctx));
-    json_object_set_new(blocked, "seq", json_integer((json_int_t)v->seq));
-    json_object_set_new(blocked, "call", json_string(call));
     json_object_set_new(o, "kind", json_string(ft_verdict_name(v->kind)));
     json_object_set_new(o, "culprits", culprits);
     json_object_set_new(o, "culprits_count", json_integer(v->nculprits));
-    json_object_set_new(o, "blocked", v->ctx ? blocked : json_null());
-    if (!v->ctx)
-        json_decref(blocked);
+    json_object_set_new(o, "blocked", blocked_json(v));
     json_object_set_new(o, "since_s", json_real((double)v->since_ns / 1e9));
     json_object_set_new(o, "sentence", json_string(v->sentence));
     json_object_set_new(o, "chain", chain);
+    bool sure = v->kind != FT_VERDICT_UNKNOWN;
+    json_object_set_new(o, "candidates", sure ? json_array() : json_copy(culprits));
+    json_object_set_new(o, "advice", json_string(ft_verdict_advice(v->kind)));
     return o;
 }
 

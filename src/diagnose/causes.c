@@ -4,6 +4,9 @@
  */
 #include "hang.h"
 
+#define VOTES 64  /* members whose operations are tried */
+#define LATEST 16 /* operations before these that are tried */
+
 /* ---- processes ------------------------------------------------------------------------------- */
 
 /* A peer of a send or receive: the collectives of its communicator do not matter. */
@@ -14,23 +17,33 @@ static enum ft_hang_stage peer_stage(const struct ft_hang *h, int peer)
         return FT_STAGE_GONE;
     if (!h->members[peer]->open)
         return FT_STAGE_LEFT;
-    return state == FT_PROCESS_STOPPED ? FT_STAGE_STOPPED : FT_STAGE_RUNS;
+    return state == FT_PROCESS_STOPPED  ? FT_STAGE_STOPPED
+           : state == FT_PROCESS_FROZEN ? FT_STAGE_FROZEN
+                                        : FT_STAGE_RUNS;
 }
 
 static bool means(enum ft_verdict_kind kind, enum ft_hang_stage stage)
 {
     if (kind == FT_VERDICT_RANK_STOPPED)
         return stage == FT_STAGE_STOPPED;
+    if (kind == FT_VERDICT_LIBRARY_STUCK)
+        return stage == FT_STAGE_FROZEN;
     return stage == FT_STAGE_GONE || stage == FT_STAGE_LEFT;
 }
 
-/* A rank that has a file, but no row for the communicator. */
+/* A rank that has no row for the communicator: another process has seen its end, or its own file
+ * tells its state. */
 static bool seat_means(const struct ft_hang *h, const struct ft_snap_seat *seat,
                        enum ft_verdict_kind kind)
 {
     int engine = ft_hang_engine(h, seat->engine);
-    enum ft_process_state state = engine < 0 ? FT_PROCESS_UNKNOWN : h->snap->engines[engine].state;
-    return state == (kind == FT_VERDICT_RANK_STOPPED ? FT_PROCESS_STOPPED : FT_PROCESS_GONE);
+    if (engine < 0)
+        return kind == FT_VERDICT_RANK_DEAD &&
+               (seat->news == FT_NEWS_LEFT || seat->news == FT_NEWS_DEAD);
+    enum ft_process_state state = h->snap->engines[engine].state;
+    return state == (kind == FT_VERDICT_RANK_STOPPED    ? FT_PROCESS_STOPPED
+                     : kind == FT_VERDICT_LIBRARY_STUCK ? FT_PROCESS_FROZEN
+                                                        : FT_PROCESS_GONE);
 }
 
 static bool accuse_seats(struct ft_hang *h, int comm, enum ft_verdict_kind kind)
@@ -81,47 +94,27 @@ static bool accuse_peer(struct ft_hang *h, int node, enum ft_verdict_kind kind)
     return true;
 }
 
-/* ---- communicators that have failed ---------------------------------------------------------- */
-
-static bool has_given_up(const struct ft_hang *h, int member)
-{
-    const struct ft_snap_member *m = h->members[member];
-    return m->open && m->failed && ft_hang_process(h, member)->state == FT_PROCESS_RUNS &&
-           !ft_hang_is_active(h, member, false);
-}
-
-/* Names the processes of the communicator in this state. Its file may be gone with a dead rank:
- * then the survivor knows whom it lost. */
-static void accuse_state(struct ft_hang *h, int comm, int survivor, enum ft_process_state state)
-{
-    int first = h->comms[comm].first, end = first + h->comms[comm].count;
-    const struct ft_snap_member *m = h->members[survivor];
-    bool lost = state == FT_PROCESS_GONE && m->status == FT_PEER && m->culprit >= 0 &&
-                m->culprit < m->nranks && ft_hang_find(h, comm, m->culprit) < 0;
-    ft_hang_begin(h, state == FT_PROCESS_GONE ? FT_VERDICT_RANK_DEAD : FT_VERDICT_RANK_STOPPED,
-                  comm, -1);
-    for (int i = first; i < end; i++)
-        if (h->members[i]->open && ft_hang_process(h, i)->state == state)
-            ft_hang_accuse(h, i, -1);
-    if (lost)
-        ft_hang_accuse_missing(h, comm, m->culprit);
-    ft_hang_end(h);
-}
-
-void ft_hang_accuse_failed(struct ft_hang *h)
-{
-    for (int c = 0; c < h->ncomms; c++) {
-        int first = h->comms[c].first, end = first + h->comms[c].count, survivor = first;
-        while (survivor < end && !has_given_up(h, survivor))
-            survivor++;
-        if (survivor == end)
-            continue;
-        accuse_state(h, c, survivor, FT_PROCESS_GONE);
-        accuse_state(h, c, survivor, FT_PROCESS_STOPPED);
-    }
-}
-
 /* ---- calls that differ ----------------------------------------------------------------------- */
+
+/* What a member called as this operation, from its records, which are in the order of members. */
+static bool recorded_sig(const struct ft_hang *h, int member, uint64_t seq, uint64_t *sig)
+{
+    int row = (int)(h->members[member] - h->snap->members), low = 0, high = h->snap->nops;
+    while (low < high) {
+        int middle = low + (high - low) / 2;
+        if (h->snap->ops[middle].member <= row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    while (low > 0 && h->snap->ops[low - 1].member == row) {
+        const struct ft_snap_op *op = &h->snap->ops[--low];
+        *sig = ft_sig_call(op->sig);
+        if (op->seq == seq && ft_kind_is_collective((enum ft_kind)(*sig & 15)))
+            return true;
+    }
+    return false;
+}
 
 bool ft_hang_member_sig(const struct ft_hang *h, int member, uint64_t *sig)
 {
@@ -134,7 +127,7 @@ bool ft_hang_member_sig(const struct ft_hang *h, int member, uint64_t *sig)
              ft_kind_is_collective((enum ft_kind)(last & 15)))
         *sig = last;
     else
-        return false;
+        return m->called > head && recorded_sig(h, member, head, sig);
     return true;
 }
 
@@ -169,12 +162,37 @@ void ft_hang_vote(struct ft_hang *h, int comm)
         c->sig_known = ft_hang_member_sig(h, i, &c->sig);
 }
 
-static bool accuse_callers(struct ft_hang *h, int comm)
+static bool differ_at(struct ft_hang *h, int comm, uint64_t seq)
+{
+    uint64_t sig;
+    bool differ;
+    h->comms[comm].head = seq;
+    find_majority(h, comm, &sig, &differ);
+    return differ;
+}
+
+/* The ranks of a failed communicator may have stopped at different operations, and some have
+ * completed the one in which calls differ: goes to that one. False: there is none. */
+bool ft_hang_find_mismatch(struct ft_hang *h, int comm)
+{
+    struct ft_hang_comm *c = &h->comms[comm];
+    uint64_t head = c->head;
+    for (uint64_t back = 1; back < LATEST && back < head; back++)
+        if (differ_at(h, comm, head - back))
+            return true;
+    for (int i = c->first; i < c->first + c->count && i < c->first + VOTES; i++)
+        if (h->members[i]->done < UINT64_MAX && differ_at(h, comm, h->members[i]->done + 1))
+            return true;
+    c->head = head;
+    return false;
+}
+
+bool ft_hang_accuse_callers(struct ft_hang *h, int comm, int node)
 {
     uint64_t sig, one;
     bool differ, any = false;
     bool majority = find_majority(h, comm, &sig, &differ);
-    ft_hang_begin(h, FT_VERDICT_MISMATCH, comm, comm);
+    ft_hang_begin(h, FT_VERDICT_MISMATCH, comm, node);
     for (int i = h->comms[comm].first; i < h->comms[comm].first + h->comms[comm].count; i++) {
         const struct ft_snap_member *m = h->members[i];
         bool differs = differ && ft_hang_member_sig(h, i, &one) && (!majority || one != sig);
@@ -193,8 +211,9 @@ void ft_hang_prove(struct ft_hang *h, int node)
                    enum ft_verdict_kind) = ft_hang_is_p2p(h, node) ? accuse_peer : accuse_processes;
     bool dead = accuse(h, node, FT_VERDICT_RANK_DEAD);
     bool stopped = accuse(h, node, FT_VERDICT_RANK_STOPPED);
-    h->nodes[node].proven = dead || stopped ||
-                            (!ft_hang_is_p2p(h, node) && accuse_callers(h, node));
+    bool frozen = accuse(h, node, FT_VERDICT_LIBRARY_STUCK);
+    h->nodes[node].proven = dead || stopped || frozen ||
+                            (!ft_hang_is_p2p(h, node) && ft_hang_accuse_callers(h, node, node));
 }
 
 /* ---- ranks that have not come ---------------------------------------------------------------- */
@@ -258,31 +277,90 @@ void ft_hang_accuse_loose(struct ft_hang *h, int node, bool gave_up)
 
 /* ---- ranks that have not opened the communicator --------------------------------------------- */
 
+static bool has_called(const struct ft_hang *h, const struct ft_hang_comm *comm)
+{
+    for (int i = comm->first; i < comm->first + comm->count; i++)
+        if (h->members[i]->called || h->members[i]->p2p_called || h->members[i]->failed)
+            return true;
+    return false;
+}
+
+/* A member has waited for longer than the patience until all are there. */
 static bool waits_to_start(const struct ft_hang *h, const struct ft_hang_comm *comm)
 {
-    bool any_open = false;
+    bool any = false;
     for (int i = comm->first; i < comm->first + comm->count; i++) {
         const struct ft_snap_member *m = h->members[i];
-        if (m->called || m->p2p_called || m->failed)
+        if (ft_hang_process(h, i)->state == FT_PROCESS_GONE || (!m->open && !m->joins))
+            continue;
+        if (ft_hang_recent(h, m->opened_ns))
             return false;
-        any_open |= m->open && ft_hang_process(h, i)->state != FT_PROCESS_GONE;
+        any = true;
     }
-    return any_open;
+    return any && !has_called(h, comm);
+}
+
+/* Others on the same host have a file, so this one would have one, too, if it had not closed it. */
+static bool has_been_there(const struct ft_hang *h, const struct ft_hang_comm *comm,
+                           const struct ft_snap_seat *seat)
+{
+    bool sees_host = false;
+    for (int i = comm->first_seat; i < comm->first_seat + comm->nseats && !sees_host; i++)
+        sees_host = h->seats[i]->host == seat->host && ft_hang_engine(h, h->seats[i]->engine) >= 0;
+    return sees_host || seat->news == FT_NEWS_LEFT || seat->news == FT_NEWS_DEAD;
+}
+
+/* The rosters of those who have opened it name everybody. */
+static void accuse_empty_seats(struct ft_hang *h, int c)
+{
+    const struct ft_hang_comm *comm = &h->comms[c];
+    for (int i = comm->first_seat; i < comm->first_seat + comm->nseats; i++) {
+        const struct ft_snap_seat *seat = h->seats[i];
+        if (seat->rank >= 0 && seat->rank < comm->nranks && ft_hang_engine(h, seat->engine) < 0 &&
+            ft_hang_find(h, c, seat->rank) < 0 && !has_been_there(h, comm, seat))
+            ft_hang_accuse_missing(h, c, seat->rank);
+    }
+}
+
+/* As many as have come are in the snapshot, so that no other host has any. */
+static bool sees_all(const struct ft_hang *h, const struct ft_hang_comm *comm)
+{
+    int arrived = 0;
+    for (int i = comm->first; i < comm->first + comm->count; i++)
+        if (arrived < h->members[i]->arrived)
+            arrived = h->members[i]->arrived;
+    return arrived > 0 && arrived <= comm->count;
+}
+
+/* Those who join do not know who is missing; nobody else has a file. */
+static void accuse_absent(struct ft_hang *h, int c)
+{
+    int ranks[FT_CULPRITS];
+    int missing = ft_hang_missing(h, c, ranks, FT_CULPRITS);
+    if (missing > 0 && !sees_all(h, &h->comms[c])) {
+        h->draft.kind = FT_VERDICT_UNKNOWN;
+        return;
+    }
+    for (int i = 0; i < missing && i < FT_CULPRITS; i++)
+        ft_hang_accuse_missing(h, c, ranks[i]);
+    if (missing > FT_CULPRITS)
+        h->draft.nculprits += missing - FT_CULPRITS;
 }
 
 void ft_hang_accuse_late(struct ft_hang *h)
 {
     for (int c = 0; c < h->ncomms; c++) {
         const struct ft_hang_comm *comm = &h->comms[c];
-        if (comm->nseats == 0 || !waits_to_start(h, comm))
+        if (!waits_to_start(h, comm))
             continue;
         ft_hang_begin(h, FT_VERDICT_STARTING, c, -1);
-        for (int i = comm->first_seat; i < comm->first_seat + comm->nseats; i++) {
-            const struct ft_snap_seat *seat = h->seats[i];
-            if (seat->rank >= 0 && seat->rank < comm->nranks &&
-                ft_hang_engine(h, seat->engine) < 0 && ft_hang_find(h, c, seat->rank) < 0)
-                ft_hang_accuse_missing(h, c, seat->rank);
-        }
-        ft_hang_end(h);
+        if (comm->nseats > 0)
+            accuse_empty_seats(h, c);
+        else
+            accuse_absent(h, c);
+        if (h->draft.kind == FT_VERDICT_UNKNOWN)
+            ft_hang_end_unnamed(h);
+        else
+            ft_hang_end(h);
     }
 }

@@ -16,8 +16,15 @@
 /* ---- the snapshot ---------------------------------------------------------------------------- */
 
 /* What the kernel says of a process. GONE: there is no such process, or only a zombie. UNKNOWN: it
- * runs in another pid namespace, or its host did not answer. */
-enum ft_process_state { FT_PROCESS_UNKNOWN, FT_PROCESS_RUNS, FT_PROCESS_STOPPED, FT_PROCESS_GONE };
+ * runs in another pid namespace, or its host did not answer. FROZEN: a thread that the library
+ * needs is stopped, and others run. */
+enum ft_process_state {
+    FT_PROCESS_UNKNOWN,
+    FT_PROCESS_RUNS,
+    FT_PROCESS_STOPPED,
+    FT_PROCESS_GONE,
+    FT_PROCESS_FROZEN
+};
 
 /* One telemetry file: the engine of one process. */
 struct ft_snap_engine {
@@ -28,6 +35,7 @@ struct ft_snap_engine {
     char program[32];
     /* What the process does now, as text for people: "sleeps in hrtimer_nanosleep", "". */
     char doing[96];
+    char file[64]; /* the name of its telemetry file; "": none */
 };
 
 /* A call of a user on a communicator. sig: as ft_sig(). site: where it was called, for people. */
@@ -51,7 +59,10 @@ struct ft_snap_member {
     int engine; /* index into engines */
     int rank, nranks;
     char name[40];
-    bool open;                      /* false: this rank has closed its end */
+    bool open;                      /* false: this rank has closed its end, or joins */
+    bool joins;                     /* it waits for the others, to open it */
+    int arrived;                    /* joins: ranks that have come, as it knows; 0: unknown */
+    uint64_t opened_ns;             /* when it opened it, or began to join; 0: unknown */
     bool failed;                    /* the communicator has failed on this rank */
     int status;                     /* enum ft_status; the failure */
     int culprit;                    /* the rank that this rank blames for it; -1: nobody */
@@ -118,12 +129,18 @@ struct ft_snap_op {
     uint64_t called_ns, started_ns, ended_ns; /* ended_ns 0: it runs */
 };
 
+/* What a process has noticed of another one. LOST: a link broke, or it cannot be reached. LEFT: it
+ * said goodbye. DEAD: its end is proven. */
+enum ft_news { FT_NEWS_NONE, FT_NEWS_LOST, FT_NEWS_LEFT, FT_NEWS_DEAD };
+
 /* A member that the roster of another member names. There may be no file of it. */
 struct ft_snap_seat {
     uint64_t ctx;
     int rank;
     uint64_t engine, host;
     int pid; /* 0: unknown */
+    enum ft_news news;
+    int teller; /* index into engines: whose roster this is; -1: unknown */
 };
 
 /* Time is the clock of one host (CLOCK_MONOTONIC); the reader of another host's files has shifted
@@ -158,6 +175,8 @@ struct ft_snapshot {
     X(DEADLOCK, "deadlock")                           \
     X(MISMATCH, "mismatch")                           \
     X(LIBRARY_STUCK, "library_stuck")                 \
+    X(PARTITION, "partition")                         \
+    X(CORRUPT, "corrupt")                             \
     X(NONCOMM_SLOW, "noncomm_slow")                   \
     X(COMM_SLOW_LINK, "comm_slow_link")               \
     X(COMM_SLOW_SOURCE, "comm_slow_source")           \
@@ -170,6 +189,8 @@ enum ft_verdict_kind {
         FT_VERDICTS
 };
 const char *ft_verdict_name(enum ft_verdict_kind kind);
+const char *ft_verdict_advice(
+    enum ft_verdict_kind kind); /* what to do, or to look at next; or "" */
 
 /* One rank, or the link from `rank` to `peer`. */
 struct ft_culprit {
@@ -182,7 +203,7 @@ struct ft_culprit {
 
 #define FT_CULPRITS 16 /* more are counted, not listed */
 #define FT_CHAIN 32
-#define FT_SENTENCE 256
+#define FT_SENTENCE 384
 
 /* A finding. Its sentences are complete and name ranks, numbers and times. */
 struct ft_verdict {

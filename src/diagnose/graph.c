@@ -47,8 +47,10 @@ static void find_collective(struct ft_hang *h, int c)
         uint64_t at_ns = m->running_seq ? moved_ns(m) : m->last.called_ns;
         bool comes = m->called == comm->head && last_is_collective(m) &&
                      ft_hang_recent(h, m->last.called_ns);
-        if (comes || (m->running_seq && ft_hang_recent(h, at_ns)))
+        if (comes || (m->running_seq && ft_hang_recent(h, at_ns))) {
+            h->nodes[c].moves = true;
             return;
+        }
         if (at_ns != 0 && !ft_hang_recent(h, at_ns))
             keep_oldest(&since_ns, at_ns);
     }
@@ -82,6 +84,8 @@ static void find_places(struct ft_hang *h, struct ft_hang_engine *engine)
         const struct ft_snap_member *m = h->members[member];
         if (ft_hang_takes_part(h, member) && m->called > m->done && h->nodes[comm].since_ns)
             add_place(h, engine, comm, member);
+        engine->engaged |= m->called > m->done && h->nodes[comm].moves &&
+                           ft_hang_takes_part(h, member);
         if (h->nodes[h->ncomms + member].since_ns)
             add_place(h, engine, h->ncomms + member, member);
     }
@@ -180,7 +184,7 @@ static int lead_to_places(struct ft_hang *h, int node, int member, bool has_call
     }
     if (h->nedges > before)
         return FT_OK;
-    if (ft_hang_is_active(h, member, has_called))
+    if (ft_hang_is_active(h, member, has_called) || engine->engaged)
         h->nodes[node].busy = true;
     else
         h->nodes[node].loose = true;
@@ -218,7 +222,8 @@ static int lead_from_p2p(struct ft_hang *h, int node)
         return lead_to_places(h, node, member, true);
     int peer = ft_hang_peer_is_valid(m) ? ft_hang_peer(h, member) : -1;
     if (peer < 0 || !ft_hang_takes_part(h, peer) ||
-        ft_hang_process(h, peer)->state == FT_PROCESS_STOPPED)
+        ft_hang_process(h, peer)->state == FT_PROCESS_STOPPED ||
+        ft_hang_process(h, peer)->state == FT_PROCESS_FROZEN)
         return FT_OK;
     return lead_to_places(h, node, peer, false);
 }

@@ -1,7 +1,8 @@
 /*
  * The analysis of hangs, private to this folder: what its parts share. index.c sorts a snapshot and
  * drops what cannot be true; graph.c says which operation waits for which other one; causes.c finds
- * ranks that did not come; waits.c follows the waits of ranks that did; text.c writes sentences;
+ * ranks that did not come; waits.c follows the waits of ranks that did; failures.c looks at
+ * communicators that have failed, lost.c at links that lose messages; text.c writes sentences;
  * hang.c puts them in order.
  *
  * A member is named by its position in `members`, which is sorted by communicator and rank. A node
@@ -25,6 +26,7 @@ enum ft_hang_stage {
     FT_STAGE_GONE,
     FT_STAGE_LEFT, /* it has closed its end */
     FT_STAGE_STOPPED,
+    FT_STAGE_FROZEN,
     FT_STAGE_FAILED,
     FT_STAGE_NOT_CALLED,
     FT_STAGE_NOT_STARTED,
@@ -48,6 +50,7 @@ struct ft_hang_engine {
     uint64_t called_ns, moved_ns; /* its latest call, and the latest sign of an operation */
     int latest;                   /* member of that call; -1: none */
     bool gave_up;                 /* a communicator has failed here */
+    bool engaged;                 /* it is in an operation that does not block yet */
     bool named;                   /* by a verdict */
 };
 
@@ -57,6 +60,7 @@ struct ft_hang_node {
     int from, via; /* an edge that leads here: its node and member; -1: none */
     int circle;    /* number of its strongly connected part */
     bool proven;   /* a member's process is gone or stopped, or calls differ */
+    bool moves;    /* a member has moved or come within the patience */
     bool loose;    /* a member has not come and is in no other node */
     bool busy;     /* a member has not come and is about something that goes on */
 };
@@ -129,6 +133,8 @@ enum ft_hang_stage ft_hang_stage(const struct ft_hang *, int member);
 bool ft_hang_recent(const struct ft_hang *, uint64_t at_ns);
 /* Compares the messages that one end has sent with those that the other has received. */
 enum ft_pending { FT_PENDING_UNKNOWN, FT_PENDING_NONE, FT_PENDING_SOME };
+enum ft_pending ft_hang_count(const struct ft_hang *, int from, int to, uint64_t *sent,
+                              uint64_t *received); /* between engines */
 enum ft_pending ft_hang_pending(const struct ft_hang *, int sender, int receiver, uint64_t *sent,
                                 uint64_t *received);
 static inline const struct ft_snap_engine *ft_hang_process(const struct ft_hang *h, int member)
@@ -181,9 +187,11 @@ bool ft_hang_are_pair(const struct ft_hang *, int member, int peer);
 void ft_hang_vote(struct ft_hang *, int comm);
 /* Processes that are gone or stopped, and calls that differ. */
 void ft_hang_prove(struct ft_hang *, int node);
-/* Processes that are gone or stopped, and failed a communicator whose other ranks have not gone
- * on. */
-void ft_hang_accuse_failed(struct ft_hang *);
+/* In a communicator that has failed: goes to an operation in which calls differ. */
+bool ft_hang_find_mismatch(struct ft_hang *, int comm);
+/* Names the members that call something else than most. True: there are any. node -1: the
+ * communicator has failed. */
+bool ft_hang_accuse_callers(struct ft_hang *, int comm, int node);
 /* Ranks that have not come and are nowhere else. gave_up: those with a failed communicator, or the
  * others. */
 void ft_hang_accuse_loose(struct ft_hang *, int node, bool gave_up);
@@ -198,6 +206,28 @@ bool ft_hang_member_sig(const struct ft_hang *, int member, uint64_t *sig);
 void ft_hang_follow(struct ft_hang *, int node);
 /* The nodes wait for each other. */
 void ft_hang_judge_circle(struct ft_hang *, const struct ft_hang_turn *nodes, int count);
+
+/* ---- lost.c ---------------------------------------------------------------------------------- */
+
+#define FT_HANG_PAIRS 256 /* lost links that are looked at */
+struct ft_hang_pair {
+    int at, peer; /* engines; `at` sends, or has noticed it */
+};
+/* Adds a link to n others, unless it is there already. Returns their number. */
+int ft_hang_add_pair(struct ft_hang_pair *, int n, int at, int peer);
+/* Adds the links that ranks of a communicator have lost, as their own processes noticed it. */
+int ft_hang_find_lost(const struct ft_hang *, int comm, struct ft_hang_pair *, int n);
+/* These lost links, and all others in the snapshot, lead out of one host, to several others if
+ * there are several: then that host is cut off. Returns its id, or 0. */
+uint64_t ft_hang_cut_host(const struct ft_hang *, const struct ft_hang_pair *, int n);
+/* Names all members on a host. */
+void ft_hang_accuse_host(struct ft_hang *, int comm, uint64_t host);
+
+/* ---- failures.c ------------------------------------------------------------------------------ */
+
+/* Communicators that have failed, and whose ranks have not gone on: processes that are gone or
+ * stopped, and else what the library has found. */
+void ft_hang_accuse_failed(struct ft_hang *);
 
 /* ---- hang.c: the verdict that is being written ----------------------------------------------- */
 

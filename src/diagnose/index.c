@@ -77,6 +77,17 @@ static void add_member(struct ft_hang *h, struct ft_hang_comm *comm, const struc
     h->comm_of[h->nmembers++] = (int)(comm - h->comms);
 }
 
+/* Of a communicator that has failed everywhere: the operation that failed first. */
+static void find_failed_head(const struct ft_hang *h, struct ft_hang_comm *comm)
+{
+    for (int i = comm->first; i < comm->first + comm->count; i++) {
+        const struct ft_snap_member *m = h->members[i];
+        uint64_t next = m->done < UINT64_MAX ? m->done + 1 : UINT64_MAX;
+        if (m->open && (comm->head == 0 || next < comm->head))
+            comm->head = next;
+    }
+}
+
 static void group_members(struct ft_hang *h)
 {
     int n = h->nmembers;
@@ -87,13 +98,21 @@ static void group_members(struct ft_hang *h)
             h->comms[h->ncomms++] = (struct ft_hang_comm){.ctx = m->ctx, .first = i};
         add_member(h, &h->comms[h->ncomms - 1], m);
     }
+    for (int c = 0; c < h->ncomms; c++)
+        if (h->comms[c].head == 0)
+            find_failed_head(h, &h->comms[c]);
 }
 
+/* Of the same rank, the one with the most certain news is first. */
 static int by_seat(const void *a, const void *b)
 {
     const struct ft_snap_seat *x = *(const struct ft_snap_seat *const *)a,
                               *y = *(const struct ft_snap_seat *const *)b;
-    return x->ctx != y->ctx ? order_u64(x->ctx, y->ctx) : (x->rank > y->rank) - (x->rank < y->rank);
+    if (x->ctx != y->ctx)
+        return order_u64(x->ctx, y->ctx);
+    if (x->rank != y->rank)
+        return x->rank < y->rank ? -1 : 1;
+    return (int)y->news - (int)x->news;
 }
 
 static void sort_seats(struct ft_hang *h)
@@ -299,10 +318,14 @@ enum ft_hang_stage ft_hang_stage(const struct ft_hang *h, int member)
         return FT_STAGE_GONE;
     if (!unfinished)
         return FT_STAGE_FINISHED;
+    if (m->joins)
+        return FT_STAGE_NOT_CALLED;
     if (!m->open)
         return FT_STAGE_LEFT;
     if (state == FT_PROCESS_STOPPED)
         return FT_STAGE_STOPPED;
+    if (state == FT_PROCESS_FROZEN)
+        return FT_STAGE_FROZEN;
     if (m->failed)
         return FT_STAGE_FAILED;
     if (m->called < head)
@@ -314,19 +337,25 @@ enum ft_hang_stage ft_hang_stage(const struct ft_hang *h, int member)
 
 static const struct ft_hang_link *find_link(const struct ft_hang *h, int at, int other, bool sender)
 {
-    struct ft_hang_link key = {
-        .engine = h->members[at]->engine, .sender = sender, .peer = ft_hang_process(h, other)->id};
+    struct ft_hang_link key = {.engine = at, .sender = sender, .peer = h->snap->engines[other].id};
     return bsearch(&key, h->links, (size_t)h->nlinks, sizeof *h->links, by_link);
 }
 
-enum ft_pending ft_hang_pending(const struct ft_hang *h, int sender, int receiver, uint64_t *sent,
-                                uint64_t *received)
+enum ft_pending ft_hang_count(const struct ft_hang *h, int from, int to, uint64_t *sent,
+                              uint64_t *received)
 {
-    const struct ft_hang_link *out = find_link(h, sender, receiver, true),
-                              *in = find_link(h, receiver, sender, false);
+    const struct ft_hang_link *out = find_link(h, from, to, true),
+                              *in = find_link(h, to, from, false);
     if (!out || !in)
         return FT_PENDING_UNKNOWN;
     *sent = out->messages;
     *received = in->messages;
     return *sent > *received ? FT_PENDING_SOME : FT_PENDING_NONE;
+}
+
+enum ft_pending ft_hang_pending(const struct ft_hang *h, int sender, int receiver, uint64_t *sent,
+                                uint64_t *received)
+{
+    return ft_hang_count(h, h->members[sender]->engine, h->members[receiver]->engine, sent,
+                         received);
 }

@@ -94,14 +94,14 @@ static void add_operation(char *s, const struct ft_hang *h, int node)
 
 static void add_doing(char *s, const struct ft_hang *h, int engine)
 {
-    if (h->snap->engines[engine].doing[0])
+    if (engine >= 0 && h->snap->engines[engine].doing[0])
         add(s, "; it %.95s", h->snap->engines[engine].doing);
 }
 
 /* The latest call of a process, on any communicator. */
 static void add_last_call(char *s, const struct ft_hang *h, int engine)
 {
-    int latest = h->engines[engine].latest;
+    int latest = engine >= 0 ? h->engines[engine].latest : -1;
     const struct ft_snap_member *m = latest >= 0 ? h->members[latest] : NULL;
     if (!m || m->last.called_ns == 0) {
         add(s, "; it has called nothing yet");
@@ -148,23 +148,81 @@ static const struct phrase {
                              "have made different calls as"},
     [FT_VERDICT_LIBRARY_STUCK] = {"waits for no other rank and does not go on in",
                                   "wait for no other rank and do not go on in"},
+    [FT_VERDICT_PARTITION] = {"is cut off from the other hosts; others wait for it in",
+                              "are cut off from the other hosts; others wait for them in"},
+    [FT_VERDICT_CORRUPT] = {"has sent data that arrived changed in",
+                            "have sent data that arrived changed in"},
     [FT_VERDICT_UNKNOWN] = {"decides, and is not known well enough to tell, in",
                             "decide, and are not known well enough to tell, in"},
 };
 
+/* Of communicators that have failed. */
+static const struct phrase failures[FT_VERDICTS] = {
+    [FT_VERDICT_RANK_DEAD] = {"has died, which failed", "have died, which failed"},
+    [FT_VERDICT_RANK_STOPPED] = {"is stopped, which failed", "are stopped, which failed"},
+    [FT_VERDICT_LIBRARY_STUCK] = {"has a stopped thread, which failed",
+                                  "have stopped threads, which failed"},
+    [FT_VERDICT_CORRUPT] = {"has sent data that arrived changed, which failed",
+                            "have sent data that arrived changed, which failed"},
+    [FT_VERDICT_MISMATCH] = {"has made another call than the others, which failed",
+                             "have made different calls, which failed"},
+    [FT_VERDICT_COMM_HANG_LINK] = {"was lost, which failed", "were lost, which failed"},
+    [FT_VERDICT_PARTITION] = {"is cut off from the other hosts, which failed",
+                              "are cut off from the other hosts, which failed"},
+    [FT_VERDICT_NONCOMM_HANG] = {"has not made the call whose deadline has passed in",
+                                 "have not made the call whose deadline has passed in"},
+};
+
+/* The culprit's process goes on, as far as it has told anybody. */
+static bool has_left(const struct ft_hang *h, int culprit)
+{
+    int at = h->draft_at[culprit];
+    if (at >= 0)
+        return ft_hang_process(h, at)->state != FT_PROCESS_GONE;
+    const struct ft_snap_seat *seat = ft_hang_seat(h, h->draft_comm,
+                                                   h->draft.culprits[culprit].rank);
+    return seat && seat->news == FT_NEWS_LEFT;
+}
+
+const char *ft_verdict_advice(enum ft_verdict_kind kind)
+{
+    static const char *const advice[FT_VERDICTS] = {
+        [FT_VERDICT_STARTING] = "start the missing ranks, or look why they do not come to init",
+        [FT_VERDICT_RANK_DEAD] = "look at the log of the rank and of the kernel for its end; the "
+                                 "others can go on with ftcclCommShrink",
+        [FT_VERDICT_RANK_STOPPED] = "look who has stopped the process (kill -CONT continues it)",
+        [FT_VERDICT_NONCOMM_HANG] = "look at the program of the rank where its last call returned",
+        [FT_VERDICT_STREAM_HANG] = "look at what was put on the stream before the call",
+        [FT_VERDICT_COMM_HANG_SENDER] =
+            "keep the telemetry and the stacks of the rank: the library "
+            "is the suspect",
+        [FT_VERDICT_COMM_HANG_RECEIVER] = "look for the receive that the rank does not make",
+        [FT_VERDICT_COMM_HANG_LINK] = "look at the network between the two processes",
+        [FT_VERDICT_DEADLOCK] = "call operations of different communicators in the same order on "
+                                "all ranks",
+        [FT_VERDICT_MISMATCH] = "make the same calls with the same arguments on all ranks",
+        [FT_VERDICT_LIBRARY_STUCK] = "look who holds the thread; keep the telemetry and the stacks",
+        [FT_VERDICT_PARTITION] = "look at the network of the host",
+        [FT_VERDICT_CORRUPT] = "look at the memory and the network of the host; do not use it "
+                               "meanwhile",
+    };
+    return (unsigned)kind < FT_VERDICTS && advice[kind] ? advice[kind] : "";
+}
+
 static void add_links(char *s, const struct ft_hang *h)
 {
     const struct ft_verdict *v = &h->draft;
-    add(s, "messages ");
+    bool lost = h->draft_node < 0; /* then both ends have noticed it */
+    add(s, lost ? "the link " : "messages ");
     for (int i = 0; i < v->nculprits && i < FT_CULPRITS; i++) {
         struct ft_culprit to = {.rank = v->culprits[i].peer, .engine = -1};
         if (h->draft_peer[i] >= 0) {
             to.engine = h->members[h->draft_peer[i]]->engine;
             to.pid = h->snap->engines[to.engine].pid;
         }
-        add(s, i ? ", and from " : "from ");
+        add(s, i ? ", and %s " : "%s ", lost ? "between" : "from");
         add_process(s, h, &v->culprits[i]);
-        add(s, " to ");
+        add(s, lost ? " and " : " to ");
         add_process(s, h, &to);
     }
 }
@@ -216,7 +274,7 @@ static void add_detail(char *s, const struct ft_hang *h)
     uint64_t sig;
     switch (h->draft.kind) {
     case FT_VERDICT_RANK_DEAD:
-        if (at >= 0 && ft_hang_process(h, at)->state != FT_PROCESS_GONE)
+        if (h->draft_node >= 0 && has_left(h, 0))
             add(s, "; it has left, by closing its end");
         break;
     case FT_VERDICT_NONCOMM_HANG:
@@ -229,7 +287,8 @@ static void add_detail(char *s, const struct ft_hang *h)
         add_doing(s, h, culprit->engine);
         break;
     case FT_VERDICT_COMM_HANG_LINK:
-        add_counters(s, h, at, h->draft_peer[0]);
+        if (h->draft_node >= 0)
+            add_counters(s, h, at, h->draft_peer[0]);
         break;
     case FT_VERDICT_MISMATCH:
         if (at >= 0 && ft_hang_member_sig(h, at, &sig)) {
@@ -249,12 +308,11 @@ static void add_detail(char *s, const struct ft_hang *h)
  * rank in a communicator that has failed. */
 static const struct phrase *phrase_of(const struct ft_hang *h)
 {
-    static const struct phrase died = {"has died, which failed", "have died, which failed"},
-                               stopped = {"is stopped, which failed", "are stopped, which failed"};
-    if (h->draft.kind == FT_VERDICT_RANK_DEAD && h->draft_node < 0)
-        return &died;
-    if (h->draft.kind == FT_VERDICT_RANK_STOPPED && h->draft_node < 0)
-        return &stopped;
+    static const struct phrase left = {"has left, which failed", "have left, which failed"};
+    if (h->draft.kind == FT_VERDICT_RANK_DEAD && h->draft_node < 0 && has_left(h, 0))
+        return &left;
+    if (h->draft_node < 0 && failures[h->draft.kind].one)
+        return &failures[h->draft.kind];
     bool receive = h->draft.kind == FT_VERDICT_COMM_HANG_RECEIVER && h->draft_node >= h->ncomms;
     return &phrases[receive ? FT_VERDICT_NONCOMM_HANG : h->draft.kind];
 }

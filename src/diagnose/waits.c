@@ -154,6 +154,48 @@ static void walk_from(struct ft_hang *h, int start, int walk)
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
 
+static bool is_local(const struct ft_hang *h, const struct ft_hang_find *find)
+{
+    return ft_hang_process(h, find->at)->host == ft_hang_process(h, find->peer)->host;
+}
+
+static uint64_t lost_on(const struct ft_hang *h, int sender, int receiver)
+{
+    uint64_t sent, received;
+    enum ft_pending pending = ft_hang_pending(h, sender, receiver, &sent, &received);
+    return pending == FT_PENDING_SOME ? sent - received : 0;
+}
+
+/* Acknowledgements of one direction travel with the other one: if that is lost, TCP holds back this
+ * one after a while. So the direction that has lost more is the cause. */
+static void turn_to_cause(const struct ft_hang *h, struct ft_hang_find *find)
+{
+    int at = find->at;
+    if (lost_on(h, find->peer, at) <= lost_on(h, at, find->peer))
+        return;
+    find->at = find->peer;
+    find->peer = at;
+}
+
+/* Within a host nothing is lost, as a rule: who cannot send to another host takes nothing. */
+static void drop_consequences(struct ft_hang *h)
+{
+    bool crosses = false;
+    for (const struct ft_hang_find *find = h->finds; find < h->finds + h->nfinds; find++)
+        crosses |= find->kind == FT_VERDICT_COMM_HANG_LINK && !is_local(h, find);
+    int n = 0;
+    for (int i = 0; i < h->nfinds; i++) {
+        struct ft_hang_find *find = &h->finds[i];
+        bool link = find->kind == FT_VERDICT_COMM_HANG_LINK;
+        if (link && crosses && is_local(h, find))
+            continue;
+        if (link)
+            turn_to_cause(h, find);
+        h->finds[n++] = *find;
+    }
+    h->nfinds = n;
+}
+
 static void accuse_finds(struct ft_hang *h, int comm, int node, enum ft_verdict_kind kind)
 {
     const struct ft_hang_find *first = NULL;
@@ -167,9 +209,20 @@ static void accuse_finds(struct ft_hang *h, int comm, int node, enum ft_verdict_
     ft_hang_end(h);
 }
 
+/* All who would decide have a failed communicator, and a cause of failures has been named. */
+static bool is_explained(const struct ft_hang *h)
+{
+    for (const struct ft_hang_find *find = h->finds; find < h->finds + h->nfinds; find++)
+        if (find->at < 0 || !h->members[find->at]->failed)
+            return false;
+    return h->found > 0 && h->nfinds > 0;
+}
+
 /* No walk has shown a cause: says who is missing. */
 static void admit_unknown(struct ft_hang *h, int comm, int node)
 {
+    if (is_explained(h))
+        return;
     int ranks[FT_CULPRITS];
     int missing = ft_hang_missing(h, comm, ranks, FT_CULPRITS);
     ft_hang_begin(h, FT_VERDICT_UNKNOWN, comm, node);
@@ -184,6 +237,25 @@ static void admit_unknown(struct ft_hang *h, int comm, int node)
     ft_hang_end_unnamed(h);
 }
 
+/* If a wait leads to a link, and all links that lose messages lead out of one host, then that host
+ * is cut off. */
+static bool accuse_cut_host(struct ft_hang *h, int comm, int node)
+{
+    struct ft_hang_pair pairs[FT_HANG_PAIRS];
+    int n = 0;
+    for (const struct ft_hang_find *find = h->finds; find < h->finds + h->nfinds; find++)
+        if (find->kind == FT_VERDICT_COMM_HANG_LINK)
+            n = ft_hang_add_pair(pairs, n, h->members[find->at]->engine,
+                                 h->members[find->peer]->engine);
+    uint64_t host = ft_hang_cut_host(h, pairs, n);
+    if (!host)
+        return false;
+    ft_hang_begin(h, FT_VERDICT_PARTITION, comm, node);
+    ft_hang_accuse_host(h, comm, host);
+    ft_hang_end(h);
+    return true;
+}
+
 static void report_finds(struct ft_hang *h, int comm, int node)
 {
     static const enum ft_verdict_kind kinds[] = {FT_VERDICT_COMM_HANG_LINK,
@@ -191,13 +263,14 @@ static void report_finds(struct ft_hang *h, int comm, int node)
                                                  FT_VERDICT_COMM_HANG_RECEIVER,
                                                  FT_VERDICT_LIBRARY_STUCK};
     bool any = false;
+    drop_consequences(h);
     for (int i = 0; i < h->nfinds; i++)
         any |= h->finds[i].kind != FT_VERDICT_UNKNOWN;
     if (!any) {
         admit_unknown(h, comm, node);
         return;
     }
-    for (size_t i = 0; i < FT_ARRAY_LEN(kinds); i++)
+    for (size_t i = accuse_cut_host(h, comm, node); i < FT_ARRAY_LEN(kinds); i++)
         accuse_finds(h, comm, node, kinds[i]);
 }
 

@@ -19,6 +19,7 @@
 /* time per address if there are several; doubles each round */
 #define FIRST_TRY_NS UINT64_C(1000000000)
 #define LISTEN_NS UINT64_C(2000000000) /* how long rank 0 waits until its port is free */
+#define TELL_NS UINT64_C(200000000)    /* how often it is told who has come */
 
 struct joiner {
     const struct ft_join *arg;
@@ -264,6 +265,20 @@ static void send_leave(struct joiner *j, int status)
     (void)ft_wait_write(&now, j->fd, bytes, sizeof bytes);
 }
 
+/* Waits until the answer begins, and tells meanwhile how many ranks have come. */
+static int await_first_byte(const struct joiner *j, const struct ft_wait *w)
+{
+    for (;;) {
+        struct ft_wait part = *w;
+        part.deadline_ns = ft_min(w->deadline_ns, ft_now_ns(w->env) + TELL_NS);
+        if (j->arg->waits)
+            j->arg->waits(j->arg->waits_arg, ft_service_arrived(j->id.nonce));
+        int status = ft_wait_fd(&part, j->fd, POLLIN);
+        if (status != FT_TIMEOUT || part.deadline_ns == w->deadline_ns)
+            return status;
+    }
+}
+
 static int await_answer(struct joiner *j)
 {
     struct ft_wait w = j->wait;
@@ -271,7 +286,9 @@ static int await_answer(struct joiner *j)
     enum ft_frame kind;
     uint32_t len;
     w.deadline_ns += GRACE_NS;
-    int status = ft_wait_read(&w, j->fd, bytes, sizeof bytes);
+    int status = await_first_byte(j, &w);
+    if (!status)
+        status = ft_wait_read(&w, j->fd, bytes, sizeof bytes);
     if (!status)
         status = ft_frame_decode(bytes, &kind, &len);
     if (!status && kind == FT_FRAME_FAIL)

@@ -69,6 +69,10 @@ struct ft_join {
     /* This rank joins a grow: the one id comes from ft_unique_id_grow(). Otherwise no id may be
      * such. FT_USAGE if it is wrong. */
     bool grow;
+    /* NULL, or called several times a second while this rank waits for the others. arrived: how
+     * many have checked in, if this process serves the id; else -1. */
+    void (*waits)(void *arg, int arrived);
+    void *waits_arg;
 };
 /* Blocks until every rank is known, or until the timeout. FT_TIMEOUT names the ranks that never
  * came. FT_USAGE names two ranks that claim the same rank or different sizes. FT_MISMATCH names

@@ -34,10 +34,9 @@ bool ft_tm_name_parse(const char *name, struct ft_tm_name *out)
     return !strcmp(again, name) && out->pid > 0;
 }
 
-bool ft_tm_process(int pid, char *state, uint64_t *start)
+static bool read_stat(const char *path, char *state, uint64_t *start)
 {
-    char path[64], text[1024];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    char text[1024];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return false;
@@ -59,6 +58,20 @@ bool ft_tm_process(int pid, char *state, uint64_t *start)
     }
     *start = strtoull(p, NULL, 10);
     return true;
+}
+
+bool ft_tm_process(int pid, char *state, uint64_t *start)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    return read_stat(path, state, start);
+}
+
+bool ft_tm_thread(int pid, int tid, char *state, uint64_t *start)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
+    return read_stat(path, state, start);
 }
 
 uint64_t ft_tm_pid_ns(void)

@@ -28,7 +28,8 @@
 #define FT_TM_STEPS 32 /* marks of steps that a communicator keeps; a power of two */
 #define FT_TM_KINDS 12 /* kinds of operations that are counted; enum ft_kind */
 
-enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED }; /* states of a communicator or link row */
+/* States of a communicator or link row. JOINING: a communicator whose ranks are not there yet. */
+enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED, FT_TM_JOINING };
 
 struct ft_tm_header {
     char magic[8];
@@ -195,8 +196,9 @@ bool ft_tm_name_parse(const char *name, struct ft_tm_name *out);
 /* State character and start time of a process, from /proc/<pid>/stat. Returns false if there is no
  * such process. */
 bool ft_tm_process(int pid, char *state, uint64_t *start);
-uint64_t ft_tm_pid_ns(void);  /* 0 if unknown */
-uint64_t ft_tm_real_ns(void); /* since 1970 (UTC) */
+bool ft_tm_thread(int pid, int tid, char *state, uint64_t *start); /* the same of a thread */
+uint64_t ft_tm_pid_ns(void);                                       /* 0 if unknown */
+uint64_t ft_tm_real_ns(void);                                      /* since 1970 (UTC) */
 /* Removes this user's files in `dir` whose process is gone. A call that finds the process gone
  * first marks the file (mode 0400). A later call removes it if the mark is older than grace_s. If
  * there are more than 32 such files, the rest are removed at once. Returns the number of files

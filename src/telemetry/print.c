@@ -89,10 +89,11 @@ static void print_comms(FILE *out, const struct ft_image *image)
         const struct ft_tm_comm *c = &image->file.comm[i];
         if (c->state == FT_TM_FREE && !image->comm_torn[i])
             continue;
-        const char *state = image->comm_torn[i]        ? "torn"
-                            : c->state == FT_TM_OPEN   ? "open"
-                            : c->state == FT_TM_CLOSED ? "closed"
-                                                       : "?";
+        const char *state = image->comm_torn[i]         ? "torn"
+                            : c->state == FT_TM_OPEN    ? "open"
+                            : c->state == FT_TM_CLOSED  ? "closed"
+                            : c->state == FT_TM_JOINING ? "joins"
+                                                        : "?";
         fprintf(out,
                 "    %3d %016" PRIx64 " %5" PRIu64 " %4d/%-4d %-6s %11" PRIu64 " %10" PRIu64
                 " %6" PRIu64 " %9" PRIu64 " %s\n",

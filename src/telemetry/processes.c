@@ -32,7 +32,8 @@ struct reading {
 static const char *const state_names[] = {[FT_PROCESS_UNKNOWN] = "unknown",
                                           [FT_PROCESS_RUNS] = "runs",
                                           [FT_PROCESS_STOPPED] = "stopped",
-                                          [FT_PROCESS_GONE] = "gone"};
+                                          [FT_PROCESS_GONE] = "gone",
+                                          [FT_PROCESS_FROZEN] = "frozen"};
 
 const char *ft_tm_state_name(enum ft_process_state state)
 {

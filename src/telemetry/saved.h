@@ -19,6 +19,10 @@ struct ft_tm_seen {
 /* Asks the kernel about the process of a telemetry file. */
 void ft_tm_look(const struct ft_tm_header *, struct ft_tm_seen *);
 
+/* Looks at the threads and children of a process that runs, as far as the kernel shows them: sets
+ * `doing`, and `state` if threads are stopped. letter: its state in /proc/<pid>/stat. */
+void ft_process_look(int pid, char letter, struct ft_tm_seen *);
+
 const char *ft_tm_state_name(enum ft_process_state); /* the word in `processes` */
 
 /* False for a file that is being made, has just gone, or that an ended process has left in another

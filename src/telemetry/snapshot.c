@@ -58,43 +58,14 @@ static enum ft_process_state state_of(const struct ft_tm_header *h, char *letter
         return FT_PROCESS_GONE;
     if (*letter == 'Z' || *letter == 'X')
         return FT_PROCESS_GONE;
-    return *letter == 'T' || *letter == 't' ? FT_PROCESS_STOPPED : FT_PROCESS_RUNS;
-}
-
-/* What the main thread does in the kernel: a name such as hrtimer_nanosleep; "" if it runs. */
-static void read_wchan(uint32_t pid, char *text, size_t size)
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%u/wchan", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, text, size - 1);
-    if (fd >= 0)
-        close(fd);
-    text[n > 0 ? n : 0] = '\0';
-    if (!strcmp(text, "0"))
-        text[0] = '\0';
-}
-
-static void describe(uint32_t pid, char letter, struct ft_tm_seen *out)
-{
-    char where[64];
-    const char *verb = out->state == FT_PROCESS_STOPPED ? "is stopped in"
-                       : letter == 'D'                  ? "sleeps uninterruptibly in"
-                                                        : "sleeps in";
-    if (out->state != FT_PROCESS_RUNS && out->state != FT_PROCESS_STOPPED)
-        return;
-    read_wchan(pid, where, sizeof where);
-    if (letter == 'R')
-        snprintf(out->doing, sizeof out->doing, "runs");
-    else
-        snprintf(out->doing, sizeof out->doing, "%s %s", verb, *where ? where : "the kernel");
+    return FT_PROCESS_RUNS;
 }
 
 void ft_tm_look(const struct ft_tm_header *h, struct ft_tm_seen *out)
 {
     char letter = '?';
     *out = (struct ft_tm_seen){.state = state_of(h, &letter)};
-    describe(h->pid, letter, out);
+    ft_process_look((int)h->pid, letter, out);
 }
 
 static int add_engine(struct collection *c, const struct ft_tm_header *h,
@@ -240,6 +211,9 @@ static void add_member(struct collection *c, const struct ft_image *image, int r
     m->nranks = from->nranks;
     memcpy(m->name, from->name, sizeof m->name);
     m->open = from->state == FT_TM_OPEN;
+    m->joins = from->state == FT_TM_JOINING;
+    m->opened_ns = from->opened_ns;
+    m->arrived = m->joins ? (int)ft_min(from->issued, INT32_MAX) : 0;
     m->failed = from->phase == FT_COMM_FAILED;
     m->status = from->status;
     m->culprit = from->culprit;
@@ -254,29 +228,68 @@ static void add_member(struct collection *c, const struct ft_image *image, int r
     add_steps(c, from);
 }
 
+static enum ft_news news_of(int state)
+{
+    switch (state) {
+    case FT_PEER_LOST:
+    case FT_PEER_UNREACHABLE:
+        return FT_NEWS_LOST;
+    case FT_PEER_LEFT:
+        return FT_NEWS_LEFT;
+    case FT_PEER_DEAD:
+        return FT_NEWS_DEAD;
+    default:
+        return FT_NEWS_NONE;
+    }
+}
+
+/* Notes the latest event of each peer in its seats from `first` on. */
+static void add_news(struct collection *c, const struct ft_image *image, int first)
+{
+    struct ft_snap_seat *seats = c->seats.rows;
+    uint64_t latest = 0;
+    for (int i = 0; i < FT_TM_EVENTS; i++)
+        if (!image->event_torn[i])
+            latest = ft_max(latest, image->file.event[i].serial);
+    for (uint64_t back = FT_TM_EVENTS; back-- > 0;) {
+        const struct ft_tm_event *e = &image->file.event[(latest - 1 - back) % FT_TM_EVENTS];
+        bool valid = latest > back && e->serial == latest - back && e->what == FT_MOVED_PEER;
+        for (int k = first; valid && k < c->seats.n; k++)
+            if (seats[k].engine == e->id)
+                seats[k].news = news_of(e->to);
+    }
+}
+
 static void add_seats(struct collection *c, const struct ft_image *image,
-                      const struct ft_tm_comm *row)
+                      const struct ft_tm_comm *row, int engine)
 {
     for (uint32_t i = 0; i < row->seats && i < FT_TM_SEATS; i++) {
         const struct ft_tm_seat *from = &image->file.seat[(row->seat + i) % FT_TM_SEATS];
         struct ft_snap_seat *seat = from->ctx == row->ctx ? list_add(c, &c->seats) : NULL;
         if (seat)
-            *seat = (struct ft_snap_seat){
-                .ctx = from->ctx, .rank = from->rank, .engine = from->engine, .host = from->host};
+            *seat = (struct ft_snap_seat){.ctx = from->ctx,
+                                          .rank = from->rank,
+                                          .engine = from->engine,
+                                          .host = from->host,
+                                          .teller = engine};
     }
 }
 
 static void add_comms(struct collection *c, const struct ft_image *image, int engine)
 {
+    int seats = c->seats.n;
     for (int i = 0; i < FT_TM_COMMS; i++) {
         const struct ft_tm_comm *row = &image->file.comm[i];
-        bool used = row->state == FT_TM_OPEN || row->state == FT_TM_CLOSED;
+        bool used = row->state == FT_TM_OPEN || row->state == FT_TM_CLOSED ||
+                    row->state == FT_TM_JOINING;
         if (image->comm_torn[i] || !used)
             continue;
         add_member(c, image, i, engine);
         if (row->state == FT_TM_OPEN)
-            add_seats(c, image, row);
+            add_seats(c, image, row, engine);
     }
+    if (!c->no_memory)
+        add_news(c, image, seats);
 }
 
 static void add_links(struct collection *c, const struct ft_image *image, int engine)
@@ -396,6 +409,14 @@ static void add_image(struct collection *c, const struct ft_image *image,
     add_paths(c, image, engine);
 }
 
+/* For the second reading. */
+static void note_file(struct collection *c, const char *name)
+{
+    struct ft_snap_engine *rows = c->engines.rows;
+    if (c->engines.n > 0 && !c->no_memory)
+        snprintf(rows[c->engines.n - 1].file, sizeof rows->file, "%.63s", name);
+}
+
 static void add_file(void *arg, const char *path, const char *name)
 {
     struct collection *c = arg;
@@ -405,6 +426,7 @@ static void add_file(void *arg, const char *path, const char *name)
     if (path && ft_image_load(path, &image) == FT_OK) {
         ft_tm_look(&image->file.header, &seen);
         add_image(c, image, &seen);
+        note_file(c, name);
         ft_image_free(image);
     } else {
         ft_tm_name_parse(name, &parts);
@@ -464,6 +486,47 @@ static int finish(struct collection *c, uint64_t now_ns, uint64_t real_ns, struc
     return FT_OK;
 }
 
+/* ---- the second reading ---------------------------------------------------------------------- */
+
+/* Sets what the links of one engine have received, from a later image of its file. `first` is its
+ * first link, in the order of the rows. */
+static void add_received(struct collection *c, const struct ft_image *image, int engine, int first)
+{
+    struct ft_snap_link *links = c->links.rows;
+    for (int i = 0; i < FT_TM_LINKS && first < c->links.n; i++) {
+        const struct ft_tm_link *row = &image->file.link[i];
+        struct ft_snap_link *link = &links[first];
+        if (link->engine != engine)
+            return;
+        if (row->state != FT_TM_OPEN || row->peer != link->peer || row->sender != link->sender)
+            continue;
+        if (!link->sender)
+            link->messages = ft_max(link->messages, row->messages);
+        first++;
+    }
+}
+
+/* Heartbeats go on while files are read one after the other. What was received is read again at the
+ * end, so that it is not less than what had been sent before, unless it was lost. */
+static void read_links_again(struct collection *c, const char *dir)
+{
+    const struct ft_snap_link *links = c->links.rows;
+    for (int i = 0; i < c->links.n; i++) {
+        const struct ft_snap_engine *engine = (struct ft_snap_engine *)c->engines.rows +
+                                              links[i].engine;
+        struct ft_image *image;
+        if ((i > 0 && links[i - 1].engine == links[i].engine) || !engine->file[0])
+            continue;
+        char path[320];
+        snprintf(path, sizeof path, "%.240s/%.64s", dir, engine->file);
+        if (ft_image_load(path, &image) != FT_OK)
+            continue;
+        if (image->file.header.engine == engine->id)
+            add_received(c, image, links[i].engine, i);
+        ft_image_free(image);
+    }
+}
+
 int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
 {
     struct collection c;
@@ -471,6 +534,7 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
     int status = ft_tm_each_file(dir, add_file, &c);
     if (status != FT_OK)
         return status;
+    read_links_again(&c, dir);
     return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
 }
 

@@ -23,6 +23,12 @@ void ft_telemetry_close(struct ft_telemetry *);
 int ft_telemetry_comm_open(struct ft_telemetry *, uint64_t ctx, uint64_t epoch, int nranks,
                            int rank, const char *name);
 void ft_telemetry_comm_close(struct ft_telemetry *, int comm);
+/* A row that says that this rank waits for the others of a first communicator, and its end. */
+int ft_telemetry_comm_join(struct ft_telemetry *, uint64_t ctx, int nranks, int rank,
+                           const char *name);
+void ft_telemetry_comm_joined(struct ft_telemetry *, int comm);
+/* How many ranks have come so far, as the process knows to which they come. */
+void ft_telemetry_comm_arrived(struct ft_telemetry *, int comm, uint64_t ranks);
 /* The roster of a communicator that was just opened: nranks calls, rank by rank. Larger ones than
  * half of the table get none. */
 void ft_telemetry_seat(struct ft_telemetry *, int comm, int rank, uint64_t engine, uint64_t host);

@@ -55,7 +55,7 @@ int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch,
     for (int i = 0; i < FT_TM_COMMS; i++) {
         int row = (t->next_comm + i) % FT_TM_COMMS;
         struct ft_tm_comm *c = &t->file->comm[row];
-        if (c->state == FT_TM_OPEN)
+        if (c->state == FT_TM_OPEN || c->state == FT_TM_JOINING)
             continue;
         guard_enter(&c->guard);
         memset(&c->state, 0, sizeof *c - offsetof(struct ft_tm_comm, state));
@@ -74,6 +74,34 @@ int ft_telemetry_comm_open(struct ft_telemetry *t, uint64_t ctx, uint64_t epoch,
     }
     store64(&t->file->header.lost_comms, t->file->header.lost_comms + 1);
     return -1;
+}
+
+static void set_state(struct ft_tm_comm *c, uint32_t state)
+{
+    guard_enter(&c->guard);
+    c->state = state;
+    guard_leave(&c->guard);
+}
+
+int ft_telemetry_comm_join(struct ft_telemetry *t, uint64_t ctx, int nranks, int rank,
+                           const char *name)
+{
+    int row = ft_telemetry_comm_open(t, ctx, 0, nranks, rank, name);
+    if (row >= 0)
+        set_state(&t->file->comm[row], FT_TM_JOINING);
+    return row;
+}
+
+void ft_telemetry_comm_joined(struct ft_telemetry *t, int comm)
+{
+    if (t && comm >= 0 && comm < FT_TM_COMMS)
+        set_state(&t->file->comm[comm], FT_TM_FREE);
+}
+
+void ft_telemetry_comm_arrived(struct ft_telemetry *t, int comm, uint64_t ranks)
+{
+    if (t && comm >= 0 && comm < FT_TM_COMMS)
+        store64(&t->file->comm[comm].issued, ranks);
 }
 
 void ft_telemetry_comm_close(struct ft_telemetry *t, int comm)

@@ -402,7 +402,8 @@ TEST(DiagnoseTool, TellsJson)
         GTEST_SKIP() << "built without jansson";
     EXPECT_EQ(said.status, 1);
     for (const char *part :
-         {"{\"version\":1,", "\"kind\":\"noncomm_hang\"", "\"rank\":1", "\"healthy\":false"})
+         {"{\"version\":1,", "\"kind\":\"noncomm_hang\"", "\"rank\":1", "\"healthy\":false",
+          "\"candidates\":[]", "\"advice\":\"look at the program"})
         EXPECT_NE(said.text.find(part), std::string::npos) << part << " in " << said.text;
 }
 

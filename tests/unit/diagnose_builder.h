@@ -63,6 +63,7 @@ class Job
     std::vector<ft_snap_member> members;
     std::vector<ft_snap_link> links;
     std::vector<ft_snap_seat> seats;
+    std::vector<ft_snap_op> ops; /* in the order of members */
     std::vector<ft_verdict> verdicts;
     uint64_t patience_ns = PATIENCE;
     int unreadable = 0, found = 0;
@@ -164,7 +165,7 @@ class Job
     {
         ft_snap_member &m = of(ctx, rank);
         if (in_roster)
-            seats.push_back({ctx, rank, 5000000 + (uint64_t)m.engine, 9, 99});
+            seats.push_back({ctx, rank, 5000000 + (uint64_t)m.engine, 9, 99, FT_NEWS_NONE, -1});
         m.engine = -1;
     }
     void diagnose(int capacity = 16)
@@ -181,6 +182,8 @@ class Job
         snap.nlinks = (int)links.size();
         snap.nseats = (int)seats.size();
         snap.unreadable = unreadable;
+        snap.ops = ops.data();
+        snap.nops = (int)ops.size();
         found = ft_diagnose_hang(&snap, patience_ns, verdicts.data(), capacity);
         ASSERT_GE(found, 0);
         verdicts.resize((size_t)std::min(found, capacity));

@@ -60,7 +60,12 @@ ft_snap_member any_member(Random &random, int engines)
     memset(m.name, random.pick<int>({0, 'x', 7, 200}), sizeof m.name);
     m.open = random.upto(7) != 0;
     m.failed = random.upto(7) == 0;
-    m.status = random.pick({0, (int)FT_MISMATCH, (int)FT_LINK, INT_MIN, 5});
+    m.joins = random.upto(7) == 0;
+    m.arrived = random.number(5);
+    m.opened_ns = random.time();
+    m.status = random.pick({0, (int)FT_MISMATCH, (int)FT_LINK, (int)FT_PEER, (int)FT_CORRUPT,
+                            (int)FT_TIMEOUT, INT_MIN, 5});
+    m.culprit = random.number(5);
     for (uint64_t *n : {&m.called, &m.started, &m.done, &m.p2p_called, &m.p2p_started, &m.p2p_done,
                         &m.running_seq, &m.wait.step})
         *n = random.count();
@@ -80,7 +85,7 @@ Job any_job(Random &random)
     job.unreadable = random.upto(2);
     for (auto &engine : job.engines) {
         engine.id = random.upto(9) ? engine.id : Job::id(0);
-        engine.state = (enum ft_process_state)(random.upto(3) ? FT_PROCESS_RUNS : random.upto(3));
+        engine.state = (enum ft_process_state)(random.upto(3) ? FT_PROCESS_RUNS : random.upto(4));
         memset(engine.hostname, random.pick<int>({0, 'h', 1}), sizeof engine.hostname);
         memset(engine.doing, random.pick<int>({0, 'd', 255}), sizeof engine.doing);
     }
@@ -94,7 +99,8 @@ Job any_job(Random &random)
     }
     for (int i = random.upto(12); i > 0; i--)
         job.seats.push_back({(uint64_t)random.upto(3), random.number(5), Job::id(random.upto(12)),
-                             random.count(), random.number(9)});
+                             random.count(), random.number(9), (enum ft_news)random.upto(6),
+                             random.number(9)});
     return job;
 }
 
@@ -169,7 +175,7 @@ TEST(Hostile, ImpossibleMembersAreNobody)
     idle.rank = 2;
     job.members.push_back(idle); /* of 2 */
     job.engines[2].state = FT_PROCESS_GONE;
-    job.seats.push_back({1, 3, Job::id(2), 7, 4002});
+    job.seats.push_back({1, 3, Job::id(2), 7, 4002, FT_NEWS_NONE, -1});
     job.expect({{FT_VERDICT_LIBRARY_STUCK, {{1, 1, -1}}}});
 }
 

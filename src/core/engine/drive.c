@@ -291,6 +291,7 @@ int ft_engine_start_thread(struct ft_engine *engine)
         return ft_fail(ft_status_of_errno(err == EAGAIN ? ENOMEM : err),
                        "cannot start the engine's thread: %s", strerror(err));
     engine->thread_running = true;
+    pthread_setname_np(engine->thread, "ftccl-engine"); /* for diagnosis */
     return FT_OK;
 }
 

@@ -96,7 +96,21 @@ void ft_endpoint_settings(struct ft_endpoint *endpoint, const struct ft_comm_lim
              limits->concurrent ? " concurrent_p2p=1" : "");
 }
 
-static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_table **table)
+/* The row of a rank that waits until all are there. */
+struct joining {
+    struct ft_telemetry *telemetry;
+    int row;
+};
+
+static void tell_arrived(void *arg, int arrived)
+{
+    const struct joining *joining = arg;
+    if (arrived > 0)
+        ft_telemetry_comm_arrived(joining->telemetry, joining->row, (uint64_t)arrived);
+}
+
+static int join(const struct ft_init *init, struct ft_engine *engine, struct joining *joining,
+                struct ft_table **table)
 {
     struct ft_endpoint endpoint;
     int rc = ft_engine_endpoint(engine, &endpoint);
@@ -113,6 +127,8 @@ static int join(const struct ft_init *init, struct ft_engine *engine, struct ft_
                            .endpoint = &endpoint,
                            .timeout_ns = (uint64_t)init->limits.init_timeout_ms * 1000000u,
                            .cancel = init->cancel,
+                           .waits = joining ? tell_arrived : NULL,
+                           .waits_arg = joining,
                            .grow = init->joins};
     return ft_bootstrap_join(&join, table);
 }
@@ -130,6 +146,22 @@ static int open_first(const struct ft_init *init, struct ft_engine *engine,
     return rc;
 }
 
+/* While it waits for the others, its telemetry says so. */
+static int join_visibly(const struct ft_init *init, struct ft_engine *engine, uint64_t ctx,
+                        struct ft_table **table)
+{
+    ft_engine_lock(engine);
+    struct joining joining = {engine->telemetry,
+                              ft_telemetry_comm_join(engine->telemetry, ctx, init->nranks,
+                                                     init->rank, init->name)};
+    ft_engine_unlock(engine);
+    int rc = join(init, engine, &joining, table);
+    ft_engine_lock(engine);
+    ft_telemetry_comm_joined(engine->telemetry, joining.row);
+    ft_engine_unlock(engine);
+    return rc;
+}
+
 int ft_init_run(const struct ft_init *init, struct ft_comm **out)
 {
     struct ft_engine *engine = NULL;
@@ -141,7 +173,8 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out)
     if (!init->joins)
         rc = ft_engine_bind(engine, ctx);
     if (rc == FT_OK)
-        rc = join(init, engine, &table);
+        rc = init->joins ? join(init, engine, NULL, &table)
+                         : join_visibly(init, engine, ctx, &table);
     if (rc == FT_OK)
         rc = learn_all(engine, table, init->rank);
     if (rc == FT_OK)
