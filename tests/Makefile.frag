@@ -122,4 +122,4 @@ check-model: $(simulation)
 		MODEL_BUILD='$(abs_top_builddir)/build-model' \
 		$(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
 .PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast \
-    build-memory build-threads build-bare check-nightly check-model check-cause
+    build-memory build-threads build-bare check-nightly check-model check-cause check-diagnose

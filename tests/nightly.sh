@@ -24,6 +24,7 @@ for variant in plain address,undefined thread; do
     make -s -C "$directory" check || status=1
 done
 make -s -C "$work/plain" check-campaign || status=1
+make -s -C "$work/plain" check-diagnose || status=1
 for variant in plain address,undefined; do make -s -C "$work/$variant" check-nomem || status=1; done
 FT_CYCLES=10000 make -s -C "$work/plain" check TESTS=tests/proc/comm_test || status=1
 round=0

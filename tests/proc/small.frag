@@ -1,3 +1,4 @@
+include tests/proc/faults.frag
 if HAVE_GTEST
 check_PROGRAMS += tests/proc/grow_kill_test
 TESTS += tests/proc/grow_kill_test
