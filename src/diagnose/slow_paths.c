@@ -1,21 +1,23 @@
 /*
  * Names the links on which messages take much longer than on others, or the ranks that send or
  * receive them (C4, III.A). Links inside a host are compared with each other, and links between
- * hosts. The sender tells how long its messages were on the way, until the other host had
- * acknowledged them. That is slow in both directions if one is slow: the acknowledgements of the
- * other direction wait behind the messages of the slow one. So what receivers tell decides between
- * the two: how fast messages come.
+ * hosts. Paths over the loopback device are not judged. The sender tells how long its messages were
+ * on the way, until the other host had acknowledged them. That is slow in both directions if one is
+ * slow: the acknowledgements of the other direction wait behind the messages of the slow one. So
+ * what receivers tell decides between the two: how fast messages come.
  */
 #include "slow.h"
 #include "slow_job.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* With shorter messages the time until an acknowledgement says more about the receiver's kernel,
  * which waits for further messages, than about the network. */
 #define LEAST_BYTES 24576
+#define LEAST_MESSAGES 20
 #define LEAST_SHARE 0.1 /* of the time, in which messages are on their way */
-#define LEAST_RATIO 2   /* to what is usual */
+#define LEAST_RATIO 3   /* to what is usual */
 #define LEAST_DEVIATIONS 2
 #define OTHER_DIRECTION 1.5 /* times slower: then this direction only waits for the other */
 
@@ -43,11 +45,28 @@ static uint32_t flight_of(const struct ft_slow_comm *comm, int from, int to)
     return path ? path->flight_ns : 0;
 }
 
+/* On a path that does not leave the machine nothing is slow but processes. */
+static bool leaves_machine(const struct ft_snap_path *path)
+{
+    const char *here = strrchr(path->source, ':'), *there = strrchr(path->destination, ':');
+    return here && there &&
+           (here - path->source != there - path->destination ||
+            strncmp(path->source, path->destination, (size_t)(here - path->source)) != 0);
+}
+
+/* What went over the paths of a process that is stopped or gone was interrupted. */
+static bool is_running(const struct ft_slow_comm *comm, int engine)
+{
+    enum ft_process_state state = comm->s->engines[engine].state;
+    return state == FT_PROCESS_RUNS || state == FT_PROCESS_UNKNOWN;
+}
+
 static bool is_selected(const struct selection *at, const struct ft_snap_path *path, int other)
 {
     const struct ft_slow_comm *comm = at->comm;
-    if (!path->sender || path->messages == 0 || path->bytes / path->messages < LEAST_BYTES ||
-        path->seen_ns + FT_SLOW_RECENT_NS < comm->s->now_ns ||
+    if (!path->sender || path->messages < LEAST_MESSAGES || !leaves_machine(path) ||
+        path->bytes / path->messages < LEAST_BYTES || !is_running(comm, path->engine) ||
+        !is_running(comm, other) || path->seen_ns + FT_SLOW_RECENT_NS < comm->s->now_ns ||
         (comm->s->engines[other].host == comm->s->engines[path->engine].host) != at->same_host)
         return false;
     double here = flight_of(comm, path->engine, other), back = flight_of(comm, other, path->engine);

@@ -82,6 +82,25 @@ void Net::slow(int host) const
         " root tbf rate 4mbit burst 100000 limit 300000");
 }
 
+void Net::limit(int host, bool inbound, int mbit) const
+{
+    std::string where = inbound ? name("hub") + " qdisc replace dev " + port(host)
+                                : name("h" + std::to_string(host)) + " qdisc replace dev eth0";
+    run("tc -n " + where + " root tbf rate " + std::to_string(mbit) +
+        "mbit burst 100000 limit 3000000");
+}
+
+void Net::limit_link(int from, int to, int mbit) const
+{
+    std::string tc = "tc -n " + name("h" + std::to_string(from)), eth = " dev eth0 ";
+    run(tc + " qdisc replace" + eth + "root handle 1: htb default 10 r2q 1000");
+    run(tc + " class add" + eth + "parent 1: classid 1:10 htb rate 20gbit");
+    run(tc + " class add" + eth + "parent 1: classid 1:20 htb rate " + std::to_string(mbit) +
+        "mbit");
+    run(tc + " filter add" + eth + "parent 1: protocol ip prio 1 u32 match ip dst 10.77.0." +
+        std::to_string(to + 1) + "/32 flowid 1:20");
+}
+
 /* They go to an address of the link that nobody has. */
 void Net::part(int from, int to) const
 {

@@ -23,7 +23,9 @@ class Net
     void cut(int host) const;
     void half(int host, bool inbound) const; /* loses the packets of one direction */
     void slow(int host) const;               /* limits the rate to 4 Mbit/s */
-    void part(int from, int to) const;       /* loses the packets from one host to the other */
+    void limit(int host, bool inbound, int mbit) const;
+    void limit_link(int from, int to, int mbit) const;
+    void part(int from, int to) const; /* loses the packets from one host to the other */
     void join(int from, int to) const;
     void heal(int host) const;
 

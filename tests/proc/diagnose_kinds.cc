@@ -246,6 +246,43 @@ void host_cut_off(Plan &p, Random &random)
     p.expect("partition", p.beside_victim());
 }
 
+/* All send to all, so that a slow link can be told from a slow rank. */
+void on_slow_net(Plan &p, Random &random)
+{
+    p.place = Place::Namespaces;
+    p.n = p.hosts = campaign::Net::HOSTS;
+    p.victim %= p.n;
+    p.peer = (p.victim + 1 + static_cast<int>(random() % 3)) % p.n;
+    p.call = "AlltoAll";
+    p.algo = "";
+    p.count = 50000;
+    p.compute_us = 5000;
+    p.after_s = 5;
+    p.words.erase("overlap");
+    p.heal = [](const Job &job) { job.net->heal(job.plan.victim); };
+}
+
+void slow_link(Plan &p, Random &random)
+{
+    on_slow_net(p, random);
+    p.strike = [](Job &job) { job.net->limit_link(job.plan.victim, job.plan.peer, 40); };
+    p.want.push_back({"comm_slow_link", {{p.victim, p.peer}}});
+}
+
+void slow_source(Plan &p, Random &random)
+{
+    on_slow_net(p, random);
+    p.strike = [](Job &job) { job.net->limit(job.plan.victim, false, 100); };
+    p.expect_victim("comm_slow_source");
+}
+
+void slow_destination(Plan &p, Random &random)
+{
+    on_slow_net(p, random);
+    p.strike = [](Job &job) { job.net->limit(job.plan.victim, true, 100); };
+    p.expect_victim("comm_slow_destination");
+}
+
 /* The link from 0 to 1 or back, whichever has carried so many messages first. */
 void link_breaks(Plan &p, Random &random)
 {
@@ -363,6 +400,9 @@ const std::vector<Kind> &kinds()
         {20, "a rank never starts", never_starts, false},
         {21, "a thread is frozen", frozen_thread, false},
         {22, "a device does not complete", endless_device, false},
+        {23, "a link is slow", slow_link, true},
+        {24, "what a rank sends is slow", slow_source, true},
+        {25, "what a rank receives is slow", slow_destination, true},
         {28, "a rank computes 1.3 times as long", slow_rank, false},
         {31, "jitter (no fault)", jitter, false},
         {32, "a pause of 2 s (no fault)", one_pause, false},
