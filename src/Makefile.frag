@@ -22,6 +22,7 @@ include src/transport/Makefile.frag
 include src/membership/Makefile.frag
 include src/telemetry/Makefile.frag
 include src/diagnose/Makefile.frag
+include src/ras/Makefile.frag
 include src/core/Makefile.frag
 include src/api/Makefile.frag
 

@@ -2,3 +2,4 @@
 include tools/run.frag
 include tools/info.frag
 include tools/diagnose.frag
+include tools/ncclras.frag

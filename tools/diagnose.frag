@@ -7,5 +7,4 @@ tools_libdiagnose_files_la_SOURCES = tools/diagnose.h tools/diagnose_file.c \
 bin_PROGRAMS += tools/ftccl-diagnose
 tools_ftccl_diagnose_SOURCES = tools/ftccl-diagnose.c tools/diagnose.h tools/diagnose_print.c \
 	tools/diagnose_job.c tools/diagnose_flight.c
-tools_ftccl_diagnose_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
-tools_ftccl_diagnose_LDADD = tools/libdiagnose_files.la src/libftcore.la $(JANSSON_LIBS) -lm
+tools_ftccl_diagnose_LDADD = tools/libdiagnose_files.la src/libftcore.la -lm

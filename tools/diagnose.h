@@ -6,8 +6,6 @@
 
 #include "diagnose/diagnose.h"
 
-#define FT_VERDICT_VERSION 1 /* of the JSON */
-
 struct report {
     struct ft_verdict *verdicts;
     int found;         /* verdicts */
@@ -43,7 +41,6 @@ int write_trace(const struct ft_snapshot *, const struct report *, const char *p
 int write_metrics(const struct ft_snapshot *, const struct report *, const char *path);
 
 void print_text(FILE *out, const struct report *, bool explain);
-bool has_json(void);
 /* one object on one line; docs/diagnosis.md describes it */
 void print_json(FILE *out, const struct report *);
 

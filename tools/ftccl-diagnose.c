@@ -84,15 +84,6 @@ static const struct option options[] = {
 
 /* ---- one look -------------------------------------------------------------------------------- */
 
-/* A job that hangs is not slow. */
-static int analyse(const struct request *request, const struct ft_snapshot *snapshot,
-                   struct ft_verdict *verdicts)
-{
-    uint64_t patience_ns = (uint64_t)(request->after_s * 1e9);
-    int found = ft_diagnose_hang(snapshot, patience_ns, verdicts, MOST_VERDICTS);
-    return found == 0 ? ft_diagnose_slow(snapshot, verdicts, MOST_VERDICTS) : found;
-}
-
 /* Says what keeps the tool from a verdict, if anything does. */
 static void explain_trouble(const struct request *request, struct report *report)
 {
@@ -151,7 +142,9 @@ static struct report look(const struct request *request, struct ft_verdict *verd
     report.real_ns = snapshot->real_ns;
     report.engines = request->pid ? keep_job(snapshot, request->pid) : snapshot->nengines;
     report.unreadable = snapshot->unreadable;
-    report.found = report.engines < 0 ? -1 : analyse(request, snapshot, verdicts);
+    report.found = report.engines < 0 ? -1
+                                      : ft_diagnose(snapshot, (uint64_t)(request->after_s * 1e9),
+                                                    verdicts, MOST_VERDICTS);
     explain_trouble(request, &report);
     if (report.found > MOST_VERDICTS)
         report.found = MOST_VERDICTS;
@@ -307,10 +300,6 @@ int main(int argc, char **argv)
     int status = take_options(argc, argv, &request);
     if (status >= 0)
         return status;
-    if (request.json && !has_json()) {
-        fprintf(stderr, "ftccl-diagnose: built without jansson, so there is no --json\n");
-        return 2;
-    }
     if (request.save_dir && (request.replay_dir || request.watch_s > 0)) {
         fprintf(stderr, "ftccl-diagnose: --save goes neither with --replay nor with --watch\n");
         return 2;

@@ -503,6 +503,28 @@ bool ft_liveness_read(const struct ft_liveness *, uint64_t ctx, struct ft_cause 
 /* A sentence that came from outside: ended, and without control characters. */
 void ft_text_clean(char *text, size_t len_bytes);
 
+/* ---- text that grows, and JSON (json.c) ------------------------------------------------------ */
+
+/* Starts as {.most = limit}. Once memory or the limit has run out, it takes no more and `broken` is
+ * true; `at` has what was written before. */
+struct ft_text {
+    char *at; /* ends with a NUL; NULL: nothing was written */
+    size_t len, room, most;
+    bool broken;
+};
+void ft_text_add(struct ft_text *text, const char *fmt, ...) FT_PRINTF(2, 3);
+void ft_text_free(struct ft_text *text);
+/* Elements of an object, or of an array if the key is NULL. Commas come by themselves. Text is
+ * written in ASCII; bytes that are none are taken for Latin-1, so that any bytes give valid JSON.
+ * bracket: '{' and '}', or '[' and ']'. */
+void ft_json_begin(struct ft_text *text, const char *key, char bracket);
+void ft_json_end(struct ft_text *text, char bracket);
+void ft_json_string(struct ft_text *text, const char *key, const char *value);
+void ft_json_int(struct ft_text *text, const char *key, int64_t value);
+void ft_json_real(struct ft_text *text, const char *key, double value);
+void ft_json_bool(struct ft_text *text, const char *key, bool value);
+void ft_json_null(struct ft_text *text, const char *key);
+
 /* ---- small things ---------------------------------------------------------------------------- */
 
 /* A hash keyed by seed. Not cryptographic. */

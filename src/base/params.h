@@ -101,6 +101,11 @@
       "the job's secret, at least 16 characters, used with COMM_ID")                               \
     X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "",                                     \
       "file that holds the job's secret (mode 0600)")                                              \
+    X(RAS_ENABLE, "FTCCL_RAS_ENABLE", INT, 1, 0, 1, "", "NCCL_RAS_ENABLE",                         \
+      "1: a rank of each host answers questions about its ranks, such as those of ncclras; needs " \
+      "FTCCL_TELEMETRY")                                                                           \
+    X(RAS_ADDR, "FTCCL_RAS_ADDR", STR, "localhost:28028", 0, 0, "", "NCCL_RAS_ADDR",               \
+      "host:port where it answers; anyone who reaches it may ask")                                 \
     X(TELEMETRY, "FTCCL_TELEMETRY", INT, 1, 0, 1, "", "", "0: no telemetry file in /dev/shm")      \
     X(DUMP_DIR, "FTCCL_DUMP_DIR", STR, "", 0, 0, "", "",                                           \
       "directory that gets a snapshot of this host's ranks when an operation is late, for "        \

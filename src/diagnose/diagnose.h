@@ -249,4 +249,26 @@ void ft_steps_close(struct ft_steps *);
  * snapshot. Cost: linear in the size of the snapshot, times the logarithm for sorting. */
 int ft_diagnose_slow(const struct ft_snapshot *, struct ft_verdict *verdicts, int capacity);
 
+/* Both: a job that hangs is not slow. The number of verdicts, at most `capacity` of which are
+ * written, or a negative number: no memory. */
+int ft_diagnose(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
+                int capacity);
+
+/* Appends the rows of one snapshot to another. FT_NOMEM: `to` is as it was. */
+int ft_snapshot_merge(struct ft_snapshot *to, const struct ft_snapshot *from);
+
+/* What a look has found, for programs. */
+#define FT_REPORT_VERSION 1 /* of the JSON */
+struct ft_report {
+    const struct ft_verdict *verdicts;
+    int found;           /* verdicts */
+    int engines;         /* processes that were looked at */
+    int unreadable;      /* files that were not understood */
+    double time_s;       /* since 1970 (UTC) */
+    double after_s;      /* waits shorter than this are no hang */
+    const char *trouble; /* why it cannot tell; NULL: it can */
+};
+/* One object; docs/diagnosis.md describes it. */
+void ft_report_json(struct ft_text *out, const char *key, const struct ft_report *report);
+
 #endif

@@ -15,7 +15,7 @@
 
 #include "telemetry.h"
 
-#define FT_TM_DIR "/dev/shm"
+#define FT_TM_DIR FT_TELEMETRY_DIR
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
 #define FT_TM_VERSION 4u
 #define FT_TM_ORDER 0x01020304u

@@ -538,6 +538,14 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
     return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
 }
 
+int ft_snapshot_of_file(const char *path, struct ft_snapshot **out)
+{
+    struct collection c;
+    begin(&c);
+    add_file(&c, path, strrchr(path, '/') + 1);
+    return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
+}
+
 /* A file that was saved and cannot be read now has been changed since. */
 static void add_saved(struct collection *c, const char *dir, const struct ft_tm_saved *saved)
 {

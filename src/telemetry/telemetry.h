@@ -180,6 +180,8 @@ int ft_telemetry_print(FILE *out, int pid);
  * ft_snapshot_free(). FT_INVAL: the directory cannot be listed; FT_NOMEM. */
 struct ft_snapshot;
 int ft_snapshot_collect(const char *dir, struct ft_snapshot **out);
+/* The same of one file, whose path has a folder. */
+int ft_snapshot_of_file(const char *path, struct ft_snapshot **out);
 void ft_snapshot_free(struct ft_snapshot *);
 
 /* Keeps what ft_snapshot_collect(dir) would tell now in a new directory: copies of the files, and
@@ -194,5 +196,24 @@ void ft_telemetry_dump(const struct ft_telemetry *, uint64_t ctx, int rank);
 /* The snapshot of that moment, on whatever machine. FT_INVAL: not such a directory, or a malformed
  * one; FT_NOMEM. */
 int ft_snapshot_replay(const char *dir, struct ft_snapshot **out);
+
+/* A telemetry file of this user (root: of any), and what a short look at it tells. */
+struct ft_telemetry_file {
+    int pid;
+    char path[96];
+};
+struct ft_telemetry_process {
+    uint64_t engine;
+    bool ended, stopped; /* its process, as the kernel says */
+    char hostname[64];
+};
+#define FT_TELEMETRY_FILES_MAX 4096 /* later ones are left out */
+/* Lists the files of a directory, ordered by their names. The caller frees *out. Returns their
+ * number; FT_INVAL: the directory cannot be listed; FT_NOMEM. */
+int ft_telemetry_files(const char *dir, struct ft_telemetry_file **out);
+/* False: it is no telemetry file of this version any more. */
+bool ft_telemetry_look(const struct ft_telemetry_file *file, struct ft_telemetry_process *out);
+/* The directory of the files of all ranks of this host. */
+#define FT_TELEMETRY_DIR "/dev/shm"
 
 #endif

@@ -76,12 +76,40 @@ int ft_net_choose(const struct ft_net_address *have, int count, const char *orde
     return found > 0 ? found : fail_without(have, count, order, family);
 }
 
+/* shared: other sockets of this user may listen at the same address, if they allow it, too. */
+static int listen_at(struct ft_net_address *where, bool shared, int *fd_out)
+{
+    union any_address sa;
+    int fd = -1, on = 1;
+
+    int status = open_socket(where->family, &fd);
+    if (status != FT_OK)
+        return status;
+    socklen_t len = to_sockaddr(where, &sa);
+    if (where->family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+    if (where->port != 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (shared)
+        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
+    if (bind(fd, &sa.sa, len) != 0 || listen(fd, BACKLOG) != 0 ||
+        getsockname(fd, &sa.sa, &len) != 0) {
+        char text[FT_NET_TEXT_BYTES];
+        status = ft_fail(ft_status_of_errno(errno), "cannot listen on %s: %s",
+                         ft_net_text(where, text), strerror(errno));
+        ft_fd_close(&fd);
+        return status;
+    }
+    from_sockaddr(&sa.sa, where);
+    *fd_out = fd;
+    return FT_OK;
+}
+
 int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint16_t port,
                   int *fd_out)
 {
     struct ft_net_address where = {.family = family};
-    union any_address sa;
-    int matching = 0, fd = -1, on = 1;
+    int matching = 0;
 
     for (int i = 0; i < count; i++)
         if (addresses[i].family == family && matching++ == 0)
@@ -93,28 +121,27 @@ int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint1
         where = (struct ft_net_address){.family = family};
     where.port = port;
 
-    int status = open_socket(family, &fd);
-    if (status != FT_OK)
-        return status;
-    socklen_t len = to_sockaddr(&where, &sa);
-    if (family == AF_INET6)
-        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
-    if (port != 0)
-        (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    if (bind(fd, &sa.sa, len) != 0 || listen(fd, BACKLOG) != 0 ||
-        getsockname(fd, &sa.sa, &len) != 0) {
-        char text[FT_NET_TEXT_BYTES];
-        status = ft_fail(ft_status_of_errno(errno), "cannot listen on %s: %s",
-                         ft_net_text(&where, text), strerror(errno));
-        ft_fd_close(&fd);
-        return status;
-    }
-    from_sockaddr(&sa.sa, &where);
-    for (int i = 0; i < count; i++)
+    int status = listen_at(&where, false, fd_out);
+    for (int i = 0; i < count && status == FT_OK; i++)
         if (addresses[i].family == family)
             addresses[i].port = where.port;
-    *fd_out = fd;
-    return FT_OK;
+    return status;
+}
+
+int ft_net_listen_alone(const struct ft_net_address *at, int *fd_out)
+{
+    struct ft_net_address where = *at;
+    const int on = 1;
+    int status = listen_at(&where, false, fd_out);
+    if (status == FT_OK)
+        (void)setsockopt(*fd_out, SOL_SOCKET, SO_REUSEPORT, &on, sizeof(on));
+    return status;
+}
+
+int ft_net_listen_too(const struct ft_net_address *at, int *fd_out)
+{
+    struct ft_net_address where = *at;
+    return listen_at(&where, true, fd_out);
 }
 
 int ft_net_accept(int listener, int *fd_out)

@@ -334,6 +334,10 @@ int ft_net_choose(const struct ft_net_address *have, int count, const char *orde
  * owned (ft_fd_own): close it with ft_fd_close(). */
 int ft_net_listen(struct ft_net_address *addresses, int count, int family, uint16_t port,
                   int *fd_out);
+/* alone: fails while anyone else listens there. too: joins a socket of this user that
+ * ft_net_listen_alone() made; the kernel then chooses between them for each connection. */
+int ft_net_listen_alone(const struct ft_net_address *at, int *fd_out);
+int ft_net_listen_too(const struct ft_net_address *at, int *fd_out);
 /* Accepts the next connection of a listener: non-blocking, TCP_NODELAY, owned. FT_AGAIN: none
  * waits. FT_NOFILE: one waits, but no descriptor is free. Skips connections that broke before they
  * were accepted. */

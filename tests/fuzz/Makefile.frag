@@ -11,3 +11,4 @@ include tests/fuzz/telemetry.frag
 include tests/fuzz/auth.frag
 include tests/fuzz/agree.frag
 include tests/fuzz/control.frag
+include tests/fuzz/ras.frag

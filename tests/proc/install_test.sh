@@ -27,8 +27,8 @@ ${CC:-cc} -Wall -Wextra -Werror "$top_srcdir/examples/elastic_allreduce.c" \
 got=$(LD_LIBRARY_PATH="$prefix/lib" timeout 60 "$prefix/hello")
 want=$(printf 'rank 0 has 10\nrank 1 has 10\nrank 2 has 10\nrank 3 has 10')
 [ "$got" = "$want" ] || { echo "the program printed: $got"; exit 1; }
-for program in ftccl-run ftccl-info all_reduce_perf all_gather_perf broadcast_perf reduce_perf \
-    reduce_scatter_perf alltoall_perf \
+for program in ftccl-run ftccl-info ncclras all_reduce_perf all_gather_perf broadcast_perf \
+    reduce_perf reduce_scatter_perf alltoall_perf \
     alltoallv_perf gather_perf scatter_perf sendrecv_perf hypercube_perf; do
     [ -x "$prefix/bin/$program" ] || { echo "$program is not in bin"; exit 1; }
 done

@@ -107,3 +107,4 @@ tests_proc_diagnose_files_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
 EXTRA_DIST += tests/proc/page.py tests/proc/trace.py
 endif
+include tests/proc/ras.frag

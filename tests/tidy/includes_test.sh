@@ -11,7 +11,8 @@ allowed_for() {
     telemetry) echo "base diagnose" ;;
     transport | device) echo "base telemetry" ;;
     membership | path) echo "base transport telemetry" ;;
-    core) echo "base algo membership transport device path telemetry" ;;
+    ras) echo "base transport telemetry diagnose" ;;
+    core) echo "base algo membership transport device path telemetry ras" ;;
     state) echo "base core" ;;
     api) echo "base core" ;;
     nccl) echo "base api" ;;

@@ -20,6 +20,7 @@ include tests/unit/readiness.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
 include tests/unit/params.frag
+include tests/unit/json.frag
 include tests/unit/diagnose_hang.frag
 include tests/unit/diagnose_slow.frag
 include tests/unit/diagnose_report.frag

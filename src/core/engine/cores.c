@@ -119,5 +119,6 @@ void ft_engine_count_local(struct ft_engine *engine)
         if (facts_of_peer(peer, &facts))
             add_cores(&sum, &facts);
     }
+    atomic_store_explicit(&engine->ras.local_ranks, ranks, memory_order_relaxed);
     atomic_store_explicit(&engine->crowded, ranks > cores_of(&sum), memory_order_relaxed);
 }

@@ -217,6 +217,28 @@ static bool rest_for_gpu(struct ft_engine *engine)
     return true;
 }
 
+/* The background thread sleeps until the descriptor is readable, or a client of the responder or
+ * its clock wants something. True: the descriptor is readable. */
+static bool sleep_with_clients(struct ft_engine *engine, int fd, uint64_t wait_ns)
+{
+    struct pollfd fds[1 + FT_RAS_FDS] = {{.fd = fd, .events = POLLIN}};
+    int n = ft_ras_wait_for(&engine->ras, fds + 1, &wait_ns);
+    struct timespec time = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
+    if (ppoll(fds, (nfds_t)(1 + n), &time, NULL) <= 0)
+        return false;
+    for (int i = 1; i <= n; i++)
+        engine->asked |= fds[i].revents != 0;
+    return fds[0].revents != 0;
+}
+
+static bool wait_for_events(struct ft_engine *engine, int timeout_ms, bool background)
+{
+    struct epoll_event events[8];
+    if (background)
+        return sleep_with_clients(engine, engine->epoll_fd, (uint64_t)timeout_ms * 1000000u);
+    return epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events), timeout_ms) != 0;
+}
+
 /* Sleeps until a peer or another thread does something. The caller holds the engine. Returns true
  * if something happened, false if the time passed. `mine` says how many of `wanted` are the
  * caller's. */
@@ -232,9 +254,7 @@ static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
     for (int i = 0; i < engine->ntransports; i++)
         if (quiet && !engine->transports[i]->ops->arm(engine->transports[i], true))
             quiet = false;
-    struct epoll_event events[8];
-    bool woken = !quiet || epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events),
-                                      bounded_ms(engine, timeout_ms)) != 0;
+    bool woken = !quiet || wait_for_events(engine, bounded_ms(engine, timeout_ms), mine == 0);
     for (int i = 0; i < engine->ntransports; i++)
         engine->transports[i]->ops->arm(engine->transports[i], false);
     atomic_store(&engine->sleeping, 0);
@@ -250,9 +270,7 @@ static void nap(struct ft_engine *engine, int naps)
 {
     bool short_one = naps < SHORT_NAPS &&
                      atomic_load_explicit(&engine->active, memory_order_relaxed);
-    struct timespec time = {0, short_one ? NAP_NS : LONG_NAP_NS};
-    struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
-    if (ppoll(&fd, 1, &time, NULL) > 0)
+    if (sleep_with_clients(engine, engine->event_fd, short_one ? NAP_NS : LONG_NAP_NS))
         forget_ring(engine);
 }
 
@@ -261,6 +279,8 @@ static void *background(void *arg)
     struct ft_engine *engine = arg;
     int idle = 0, naps = 0;
     while (!atomic_load(&engine->stop)) {
+        ft_ras_serve(&engine->ras, engine->asked); /* without holding the engine */
+        engine->asked = false;
         bool users = atomic_load(&engine->wanted) > 0 ||
                      atomic_exchange_explicit(&engine->user_drove, 0, memory_order_relaxed);
         if (users || !ft_engine_trylock(engine)) {
@@ -298,12 +318,15 @@ int ft_engine_start_thread(struct ft_engine *engine)
 void ft_engine_stop(struct ft_engine *engine)
 {
     ft_engine_delist(engine);
-    if (!engine->thread_running)
+    if (!engine->thread_running) {
+        ft_ras_leave(&engine->ras);
         return;
+    }
     engine->thread_running = false;
     atomic_store(&engine->stop, 1);
     ring(engine);
     pthread_join(engine->thread, NULL);
+    ft_ras_leave(&engine->ras);
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */

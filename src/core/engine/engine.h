@@ -14,6 +14,7 @@
 #include "algo/algo.h"
 #include "device/device.h"
 #include "membership/membership.h"
+#include "ras/ras.h"
 #include "telemetry/telemetry.h"
 #include "transport/transport.h"
 
@@ -194,6 +195,8 @@ struct ft_engine {
     struct ft_rules rules; /* of the tuning, and of the copies that communicators adapt */
     struct ft_tuning tuning;
     struct ft_telemetry *telemetry;
+    struct ft_ras ras; /* its background thread serves clients if no other engine does */
+    bool asked;        /* a client has been heard since; only the background thread uses it */
 
     struct ft_peer *peers[256]; /* hash table by id */
     struct ft_peer *roster;     /* list of all peers */

@@ -32,6 +32,8 @@ bool ft_peer_move(struct ft_engine *engine, struct ft_peer *peer, enum ft_peer_s
     ft_telemetry_event(engine->telemetry, FT_MOVED_PEER, peer->id, peer->rank, (int)peer->state,
                        (int)to, FT_OK);
     peer->state = to;
+    if (to != FT_PEER_OPEN && peer->host == engine->host)
+        ft_ras_hurry();
     return true;
 }
 

@@ -1,0 +1,74 @@
+/*
+ * Puts snapshots together: those of the files of a host, and those of hosts.
+ */
+#include "diagnose.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* One list of a snapshot, and the index that each of its rows has into another one. */
+struct rows {
+    void **at;
+    int *n;
+    size_t row_bytes;
+    ptrdiff_t index; /* offset of that index, an int; -1: none */
+    int shift;       /* added to the index of new rows */
+};
+
+/* Makes room for the rows of `from` in `to`. */
+static bool make_room(const struct rows *to, const struct rows *from)
+{
+    size_t total = (size_t)*to->n + (size_t)*from->n;
+    void *grown = *from->n > 0 ? realloc(*to->at, total * to->row_bytes) : *to->at;
+    if (*from->n > 0 && !grown)
+        return false;
+    *to->at = grown;
+    return true;
+}
+
+static void append(const struct rows *to, const struct rows *from)
+{
+    char *at = (char *)*to->at + (size_t)*to->n * to->row_bytes;
+    if (*from->n > 0)
+        memcpy(at, *from->at, (size_t)*from->n * to->row_bytes);
+    for (int i = 0; to->index >= 0 && i < *from->n; i++)
+        *(int *)(void *)(at + (size_t)i * to->row_bytes + to->index) += to->shift;
+    *to->n += *from->n;
+}
+
+#define LISTS 7
+#define ROWS(s, list, count, type, index, shift)                                    \
+    {                                                                               \
+        (void **)(void *)&(s)->list, &(s)->count, sizeof(struct type), index, shift \
+    }
+
+static void lists_of(struct ft_snapshot *s, struct rows rows[LISTS])
+{
+    const struct rows all[LISTS] = {
+        ROWS(s, engines, nengines, ft_snap_engine, -1, 0),
+        ROWS(s, members, nmembers, ft_snap_member, offsetof(struct ft_snap_member, engine),
+             s->nengines),
+        ROWS(s, links, nlinks, ft_snap_link, offsetof(struct ft_snap_link, engine), s->nengines),
+        ROWS(s, seats, nseats, ft_snap_seat, -1, 0),
+        ROWS(s, paths, npaths, ft_snap_path, offsetof(struct ft_snap_path, engine), s->nengines),
+        ROWS(s, steps, nsteps, ft_snap_step, offsetof(struct ft_snap_step, member), s->nmembers),
+        ROWS(s, ops, nops, ft_snap_op, offsetof(struct ft_snap_op, member), s->nmembers)};
+    memcpy(rows, all, sizeof all);
+}
+
+int ft_snapshot_merge(struct ft_snapshot *to, const struct ft_snapshot *from)
+{
+    struct ft_snapshot source = *from;
+    struct rows into[LISTS], rows[LISTS];
+    lists_of(to, into);
+    lists_of(&source, rows);
+    for (int i = 0; i < LISTS; i++)
+        if (!make_room(&into[i], &rows[i]))
+            return ft_fail(FT_NOMEM, "no memory to put snapshots together");
+    for (int i = 0; i < LISTS; i++)
+        append(&into[i], &rows[i]);
+    to->unreadable += from->unreadable;
+    to->now_ns = ft_max(to->now_ns, from->now_ns);
+    to->real_ns = ft_max(to->real_ns, from->real_ns);
+    return FT_OK;
+}

@@ -1,0 +1,8 @@
+if HAVE_GTEST
+check_PROGRAMS += tests/proc/ras_test
+TESTS += tests/proc/ras_test
+SLOW_TESTS += tests/proc/ras_test
+tests_proc_ras_test_SOURCES = tests/proc/ras_test.cc
+tests_proc_ras_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir) $(JANSSON_CFLAGS)
+tests_proc_ras_test_LDADD = $(proc_ldadd) $(JANSSON_LIBS)
+endif
