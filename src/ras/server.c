@@ -314,7 +314,7 @@ static void close_all(struct responder *r)
     ft_ras_comms_free(&r->comms);
     ft_ras_look_end(&r->look);
     r->answers = false;
-    r->rest_ns = r->accept_ns = 0;
+    r->spent_ns = r->rest_ns = r->accept_ns = 0;
     ft_ras_port_close(&r->port);
     r->on = false;
 }
