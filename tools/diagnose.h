@@ -8,12 +8,14 @@
 
 struct report {
     struct ft_verdict *verdicts;
-    int found;         /* verdicts */
-    int engines;       /* processes that were looked at */
-    int unreadable;    /* files that were not understood */
-    uint64_t real_ns;  /* of the snapshot, since 1970 (UTC) */
-    double after_s;    /* waits shorter than this are no hang */
-    char trouble[320]; /* why it cannot tell; "": it can */
+    int found;                        /* verdicts */
+    int engines;                      /* processes that were looked at */
+    int unreadable;                   /* files that were not understood */
+    uint64_t real_ns;                 /* of the snapshot, since 1970 (UTC) */
+    double after_s;                   /* waits shorter than this are no hang */
+    char trouble[320];                /* why it cannot tell; "": it can */
+    struct ft_step_change changes[4]; /* of the lengths of steps, since the look before */
+    int nchanges;
 };
 
 /* Leaves the job of process `pid` in the snapshot: its members and links. Returns the number of its

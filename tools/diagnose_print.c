@@ -3,8 +3,18 @@
  */
 #include "diagnose.h"
 
+static void print_change(FILE *out, const struct ft_step_change *change)
+{
+    fprintf(out, "steps of communicator %s are %s: %.4g ms, %.4g ms before\n",
+            change->name[0] ? change->name : "without a name",
+            change->slower ? "slower" : "faster again", change->after_ns / 1e6,
+            change->before_ns / 1e6);
+}
+
 void print_text(FILE *out, const struct report *report, bool explain)
 {
+    for (int i = 0; i < report->nchanges; i++)
+        print_change(out, &report->changes[i]);
     for (int i = 0; i < report->found; i++) {
         const struct ft_verdict *v = &report->verdicts[i];
         fprintf(out, "%s: %s\n", ft_verdict_name(v->kind), v->sentence);
@@ -27,7 +37,9 @@ void print_json(FILE *out, const struct report *report)
                                   .unreadable = report->unreadable,
                                   .time_s = (double)report->real_ns / 1e9,
                                   .after_s = report->after_s,
-                                  .trouble = report->trouble[0] ? report->trouble : NULL};
+                                  .trouble = report->trouble[0] ? report->trouble : NULL,
+                                  .changes = report->changes,
+                                  .nchanges = report->nchanges};
     ft_report_json(&text, NULL, &all);
     fprintf(out, "%s\n", text.broken ? "{\"trouble\":\"no memory\"}" : text.at);
     ft_text_free(&text);

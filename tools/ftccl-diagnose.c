@@ -129,7 +129,9 @@ static int write_files(const struct request *request, const struct ft_snapshot *
     return status;
 }
 
-static struct report look(const struct request *request, struct ft_verdict *verdicts)
+/* steps: follows the steps of jobs from look to look; NULL: this is the only look. */
+static struct report look(const struct request *request, struct ft_steps *steps,
+                          struct ft_verdict *verdicts)
 {
     struct report report = {.verdicts = verdicts,
                             .after_s = request->after_s,
@@ -145,6 +147,9 @@ static struct report look(const struct request *request, struct ft_verdict *verd
     report.found = report.engines < 0 ? -1
                                       : ft_diagnose(snapshot, (uint64_t)(request->after_s * 1e9),
                                                     verdicts, MOST_VERDICTS);
+    if (steps)
+        report.nchanges = ft_steps_look(steps, snapshot, report.changes,
+                                        FT_ARRAY_LEN(report.changes));
     explain_trouble(request, &report);
     if (report.found > MOST_VERDICTS)
         report.found = MOST_VERDICTS;
@@ -193,14 +198,17 @@ static int watch(const struct request *request)
 {
     static struct ft_verdict verdicts[2][MOST_VERDICTS];
     struct report last = {.found = -1};
+    struct ft_steps *steps = ft_steps_open();
     struct timespec pause = {.tv_sec = (time_t)request->watch_s,
                              .tv_nsec = (long)(fmod(request->watch_s, 1) * 1e9)};
     for (int i = 0;; i = !i) {
-        struct report report = look(request, verdicts[i]);
-        if (last.found < 0 || !is_same(&report, &last))
+        struct report report = look(request, steps, verdicts[i]);
+        if (last.found < 0 || report.nchanges > 0 || !is_same(&report, &last))
             show(request, &report);
-        if (ferror(stdout))
+        if (ferror(stdout)) {
+            ft_steps_close(steps);
             return 2;
+        }
         last = report;
         nanosleep(&pause, NULL);
     }
@@ -306,7 +314,7 @@ int main(int argc, char **argv)
     }
     if (request.watch_s > 0)
         return watch(&request);
-    struct report report = look(&request, verdicts);
+    struct report report = look(&request, NULL, verdicts);
     show(&request, &report);
     return status_of(&report);
 }

@@ -261,12 +261,14 @@ int ft_snapshot_merge(struct ft_snapshot *to, const struct ft_snapshot *from);
 #define FT_REPORT_VERSION 1 /* of the JSON */
 struct ft_report {
     const struct ft_verdict *verdicts;
-    int found;           /* verdicts */
-    int engines;         /* processes that were looked at */
-    int unreadable;      /* files that were not understood */
-    double time_s;       /* since 1970 (UTC) */
-    double after_s;      /* waits shorter than this are no hang */
-    const char *trouble; /* why it cannot tell; NULL: it can */
+    int found;                            /* verdicts */
+    int engines;                          /* processes that were looked at */
+    int unreadable;                       /* files that were not understood */
+    double time_s;                        /* since 1970 (UTC) */
+    double after_s;                       /* waits shorter than this are no hang */
+    const char *trouble;                  /* why it cannot tell; NULL: it can */
+    const struct ft_step_change *changes; /* since the look before */
+    int nchanges;
 };
 /* One object; docs/diagnosis.md describes it. */
 void ft_report_json(struct ft_text *out, const char *key, const struct ft_report *report);

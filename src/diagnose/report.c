@@ -76,6 +76,17 @@ static void add_verdict(struct ft_text *out, const struct ft_verdict *v)
     ft_json_end(out, '}');
 }
 
+static void add_change(struct ft_text *out, const struct ft_step_change *change)
+{
+    ft_json_begin(out, NULL, '{');
+    add_hex(out, "comm", change->ctx);
+    ft_json_string(out, "name", change->name);
+    ft_json_bool(out, "slower", change->slower);
+    ft_json_real(out, "before_s", change->before_ns / 1e9);
+    ft_json_real(out, "after_s", change->after_ns / 1e9);
+    ft_json_end(out, '}');
+}
+
 void ft_report_json(struct ft_text *out, const char *key, const struct ft_report *report)
 {
     ft_json_begin(out, key, '{');
@@ -92,6 +103,10 @@ void ft_report_json(struct ft_text *out, const char *key, const struct ft_report
     ft_json_begin(out, "verdicts", '[');
     for (int i = 0; i < report->found; i++)
         add_verdict(out, &report->verdicts[i]);
+    ft_json_end(out, ']');
+    ft_json_begin(out, "steps", '[');
+    for (int i = 0; i < report->nchanges; i++)
+        add_change(out, &report->changes[i]);
     ft_json_end(out, ']');
     ft_json_end(out, '}');
 }

@@ -1,9 +1,8 @@
 /*
  * slow: when a job that still moves has become slow, and who makes it slow. Times of calls go in,
  * names of ranks and links come out; there is no input, no output, no clock and no state but the
- * tracker's. The methods are those of the papers on Falcon (4.2: when; 4.3: slow groups), C4
- * (III.A: the delay matrix), FT-HSDP (2.3: least time inside collectives) and ByteRobust (5.1:
- * stacks).
+ * tracker's. The methods are those of the papers on Falcon (4.2: when), C4 (III.A: the delay
+ * matrix) and FT-HSDP (2.3: least time inside collectives).
  *
  * What goes in may be wrong or hostile: what cannot be (a rank out of range, a time that is no
  * number) is left out, and without evidence nothing is named. Times are nanoseconds. Functions that
@@ -104,10 +103,6 @@ struct ft_slow_rank {
  * first. Cost: nrounds * nranks. */
 int ft_slow_compute(const struct ft_inside *inside, struct ft_slow_rank *ranks, int capacity);
 
-/* Groups that are longer in transfers than 1.1 times the median of all. slow[i] says whether group
- * i is one. Returns their number. */
-int ft_slow_groups(const double *transfer_ns, int ngroups, bool *slow);
-
 /* ---- which link ------------------------------------------------------------------------------ */
 
 /* What was sent from one rank to another, and how long messages were on the way: a sum. Several
@@ -143,29 +138,5 @@ struct ft_slow_link {
  * link in a direction (a ring) is never called a row or column. Writes at most `capacity`, those
  * with the most votes first. Cost: n log n. */
 int ft_slow_links(const struct ft_delay_matrix *matrix, struct ft_slow_link *links, int capacity);
-
-/* ---- stacks ---------------------------------------------------------------------------------- */
-
-/* The stack of a rank, the innermost frame first, and the parallel groups (tensor, pipeline, data)
- * that the rank is a member of, as numbers of the caller's. No frames: unknown. */
-struct ft_stack {
-    const char *const *frames;
-    const int *groups;
-    int nframes, ngroups;
-};
-
-struct ft_outliers {
-    int nstacks;   /* different stacks */
-    int noutliers; /* ranks with a rare stack */
-    int group;     /* the smallest parallel group with all outliers; -1: none, or one outlier */
-    int members;   /* ranks of that group: what would be evicted */
-};
-
-/* Groups equal stacks. A stack that at most half as many ranks have as the most common one is rare.
- * outlier[rank] says who has a rare stack. If they are more than half of the ranks, nobody is an
- * outlier; a group with more than half of the ranks is not returned. Returns the number of outliers
- * or FT_NOMEM. */
-int ft_stack_outliers(const struct ft_stack *stacks, int nranks, bool *outlier,
-                      struct ft_outliers *found);
 
 #endif

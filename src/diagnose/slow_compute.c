@@ -1,7 +1,6 @@
 /*
  * slow_compute: who computes slowly. Whoever comes last to a collective spends the least time
- * inside (FT-HSDP 2.3); one round may be chance, so rounds vote. Groups that are long in transfers
- * follow Falcon (4.3).
+ * inside (FT-HSDP 2.3); one round may be chance, so rounds vote.
  */
 #include "diagnose/slow.h"
 #include "diagnose/slow_stats.h"
@@ -9,9 +8,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-static const double stand_out = 3;    /* standard deviations */
-static const double share = 0.05;     /* of a round */
-static const double suspicious = 1.1; /* times the median: Falcon 4.3 */
+static const double stand_out = 3;       /* standard deviations */
+static const double share = 0.05;        /* of a round */
+static const double unknown_round = 0.1; /* of the median */
 
 /* What is usual in one round. */
 struct usual {
@@ -41,8 +40,7 @@ static struct usual measure_round(const struct ft_inside *inside, int round, dou
         return usual;
     usual.inside = ft_select(values, n, n / 2);
     double whole = inside->round_ns;
-    double least = whole > 0 && isfinite(whole) ? share * whole
-                                                : usual.inside * (1 - 1 / suspicious);
+    double least = whole > 0 && isfinite(whole) ? share * whole : usual.inside * unknown_round;
     usual.limit = fmax(least, stand_out * ft_deviation(values, n, usual.inside));
     return usual;
 }
@@ -98,26 +96,5 @@ out:
     free(values);
     free(rounds);
     free(behind);
-    return found;
-}
-
-int ft_slow_groups(const double *transfer_ns, int ngroups, bool *slow)
-{
-    if (ngroups <= 0)
-        return 0;
-    double *values = malloc((size_t)ngroups * sizeof(*values));
-    if (!values)
-        return FT_NOMEM;
-    size_t n = 0;
-    for (int i = 0; i < ngroups; i++)
-        if (is_time(transfer_ns[i]))
-            values[n++] = transfer_ns[i];
-    double limit = suspicious * ft_median(values, n);
-    int found = 0;
-    for (int i = 0; i < ngroups; i++) {
-        slow[i] = n > 1 && is_time(transfer_ns[i]) && transfer_ns[i] > limit;
-        found += slow[i];
-    }
-    free(values);
     return found;
 }
