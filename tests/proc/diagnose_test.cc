@@ -387,7 +387,7 @@ TEST(DiagnoseTool, ADumpAtTheDeadline)
         }
     }
     ASSERT_EQ(std::count(found.begin(), found.end(), '\n'), 1) << found;
-    Said said = diagnose("--replay " + found.substr(0, found.rfind('/')));
+    Said said = diagnose("--after 0.5 --replay " + found.substr(0, found.rfind('/')));
     EXPECT_EQ(said.status, 1) << said.text;
     EXPECT_NE(said.text.find("rank 1 "), std::string::npos) << said.text;
     EXPECT_EQ(system(("rm -r " + std::string(dir)).c_str()), 0);
