@@ -31,8 +31,10 @@ static void append(const struct rows *to, const struct rows *from)
     char *at = (char *)*to->at + (size_t)*to->n * to->row_bytes;
     if (*from->n > 0)
         memcpy(at, *from->at, (size_t)*from->n * to->row_bytes);
-    for (int i = 0; to->index >= 0 && i < *from->n; i++)
-        *(int *)(void *)(at + (size_t)i * to->row_bytes + to->index) += to->shift;
+    for (int i = 0; to->index >= 0 && i < *from->n; i++) {
+        int *index = (void *)(at + (size_t)i * to->row_bytes + to->index);
+        *index += *index >= 0 ? to->shift : 0; /* negative: unknown */
+    }
     *to->n += *from->n;
 }
 
@@ -49,7 +51,7 @@ static void lists_of(struct ft_snapshot *s, struct rows rows[LISTS])
         ROWS(s, members, nmembers, ft_snap_member, offsetof(struct ft_snap_member, engine),
              s->nengines),
         ROWS(s, links, nlinks, ft_snap_link, offsetof(struct ft_snap_link, engine), s->nengines),
-        ROWS(s, seats, nseats, ft_snap_seat, -1, 0),
+        ROWS(s, seats, nseats, ft_snap_seat, offsetof(struct ft_snap_seat, teller), s->nengines),
         ROWS(s, paths, npaths, ft_snap_path, offsetof(struct ft_snap_path, engine), s->nengines),
         ROWS(s, steps, nsteps, ft_snap_step, offsetof(struct ft_snap_step, member), s->nmembers),
         ROWS(s, ops, nops, ft_snap_op, offsetof(struct ft_snap_op, member), s->nmembers)};

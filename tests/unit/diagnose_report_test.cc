@@ -328,7 +328,8 @@ void fill(Drawn &job, Rubbish &any)
     for (uint64_t i = any.source() % 20; i > 0; i--)
         add_link(job, any);
     for (uint64_t i = any.source() % 9; i > 0; i--)
-        job.seats.push_back({any.source() % 5, any.number(6), Job::id(any.number(12) & 15), 7, 0});
+        job.seats.push_back({any.source() % 5, any.number(6), Job::id(any.number(12) & 15), 7, 0,
+                             FT_NEWS_NONE, any.number(4)});
 }
 
 /* Verdicts of which the analysis would never think, too. */
