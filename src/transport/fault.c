@@ -298,8 +298,7 @@ static bool fault_flushed(struct ft_link *link)
 static bool fault_measure(struct ft_link *link, struct ft_link_path *out)
 {
     struct fault_link *l = link_of(link);
-    return l->inner != NULL && l->owner->ops->measure != NULL &&
-           l->owner->ops->measure(l->inner, out);
+    return l->inner != NULL && l->owner->ops->measure(l->inner, out);
 }
 
 static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, bool *busy)
@@ -421,6 +420,7 @@ static const struct ft_transport_ops *decorate(const struct ft_transport_ops *op
         decorated[i].ops.name = ops->name;
         decorated[i].ops.nccl_name = ops->nccl_name;
         decorated[i].ops.caps = ops->caps;
+        decorated[i].ops.measure = ops->measure ? fault_measure : NULL;
     }
     if (i < FT_TRANSPORTS_MAX)
         found = &decorated[i].ops;
