@@ -2,4 +2,5 @@
 include tools/run.frag
 include tools/info.frag
 include tools/diagnose.frag
+include tools/top.frag
 include tools/ncclras.frag
