@@ -152,6 +152,7 @@ struct ft_gather {
     struct ft_gathered **endpoint; /* [count] */
     unsigned char *told;           /* one bit per rank that needs no answer any more */
     uint32_t ntold;
+    bool disputed; /* processes say different numbers of ranks, so nobody knows who still comes */
     uint32_t bound_ms; /* time limit of the rank whose time ends first */
     /* When this time comes: EMPTY is forgotten; OPEN times out; FULL and FAILED are forgotten even
      * if some ranks were not told. */
@@ -187,7 +188,8 @@ void ft_gather_fail(struct ft_gather *, uint64_t now_ns, int status, const char 
     FT_PRINTF(4, 5);
 /* the sentence names the missing ranks */
 void ft_gather_timeout(struct ft_gather *, uint64_t now_ns);
-/* this rank needs no answer any more; returns true if no rank is left to be told */
+/* This rank needs no answer any more. Returns true if no rank is left to be told, and no process that
+ * claims to be one waits or may still come. */
 bool ft_gather_mark_told(struct ft_gather *, uint32_t rank);
 
 /* ---- service, as id.c and join.c use it; any thread ------------------------------------------ */

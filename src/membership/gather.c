@@ -50,7 +50,8 @@ bool ft_gather_mark_told(struct ft_gather *g, uint32_t rank)
     if (!(g->told[rank / 8] & bit))
         g->ntold++;
     g->told[rank / 8] |= bit;
-    return ft_gather_settled(g) && g->ntold == g->nranks;
+    /* A second process that claims a rank waits for its answer, too. */
+    return ft_gather_settled(g) && g->ntold == g->nranks && !g->waiting && !g->disputed;
 }
 
 /* If there is no memory for the sentence, the failure is reported without it. */
@@ -235,6 +236,7 @@ static int add_rank(struct ft_gather *g, const struct ft_join_msg *msg, uint64_t
         }
     }
     if (msg->nranks != g->nranks || msg->nids != g->nids || msg->index != g->index) {
+        g->disputed = true;
         ft_gather_fail(g, now_ns, FT_USAGE,
                        "rank %u says %u ranks and unique id %u of %u, rank %u says %u ranks and "
                        "unique id %u of %u",
