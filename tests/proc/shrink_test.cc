@@ -574,8 +574,11 @@ TEST(Shrink, LinksBetweenSurvivorsAreKept)
     ftcclUniqueId id;
     EXPECT_OK(ftcclGetUniqueId(&id));
     std::vector<std::unique_ptr<proc::Child>> rank;
-    std::map<std::string, std::string> env{
-        {"FTCCL_TRANSPORTS", "tcp"}, {"FTCCL_TCP_CONNECTIONS", "2"}, {"FTCCL_ALGO", "direct"}};
+    /* The responder has sockets, too, and another rank takes it over when one dies. */
+    std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", "tcp"},
+                                           {"FTCCL_TCP_CONNECTIONS", "2"},
+                                           {"FTCCL_ALGO", "direct"},
+                                           {"FTCCL_RAS_ENABLE", "0"}};
     for (int r = 0; r < 4; r++)
         rank.push_back(std::make_unique<proc::Child>(
             "links", std::vector<std::string>{proc::hex(id), "4", std::to_string(r)}, env));
