@@ -188,21 +188,22 @@ static bool is_chosen(enum ft_param_id id, const char *name, const char *yes, co
     return !strcmp(value, yes);
 }
 
+/* Sets everything: the handle may have been another communicator's. */
 static void take_defaults(struct ftcclComm *to)
 {
     int64_t blocking = ft_param_int(FT_PARAM_COMM_BLOCKING);
     to->blocking = blocking != 0;
-    to->limits.op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS);
-    to->limits.init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS);
-    to->limits.preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0;
-    to->limits.verify = ft_param_int(FT_PARAM_VERIFY) != 0;
-    to->limits.retry = is_chosen(FT_PARAM_FAILURE_POLICY, "FTCCL_FAILURE_POLICY", "retry",
-                                 "report");
-    to->limits.hold = is_chosen(FT_PARAM_ON_FAILURE, "FTCCL_ON_FAILURE", "hold", "release");
-    to->limits.suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS);
-    to->limits.heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS);
-    to->limits.silence_ms = ft_param_int(FT_PARAM_SILENCE_MS);
-    to->limits.min_ranks = ft_param_int(FT_PARAM_MIN_RANKS);
+    to->limits = (struct ft_comm_limits){
+        .op_timeout_ms = ft_param_int(FT_PARAM_OP_TIMEOUT_MS),
+        .init_timeout_ms = ft_param_int(FT_PARAM_INIT_TIMEOUT_MS),
+        .preserve_input = ft_param_int(FT_PARAM_PRESERVE_INPUT) != 0,
+        .verify = ft_param_int(FT_PARAM_VERIFY) != 0,
+        .retry = is_chosen(FT_PARAM_FAILURE_POLICY, "FTCCL_FAILURE_POLICY", "retry", "report"),
+        .hold = is_chosen(FT_PARAM_ON_FAILURE, "FTCCL_ON_FAILURE", "hold", "release"),
+        .suspect_ms = ft_param_int(FT_PARAM_SUSPECT_MS),
+        .heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS),
+        .silence_ms = ft_param_int(FT_PARAM_SILENCE_MS),
+        .min_ranks = ft_param_int(FT_PARAM_MIN_RANKS)};
     to->rank_key = FTCCL_OPTION_UNDEF;
     to->name[0] = to->transports[0] = '\0';
 }

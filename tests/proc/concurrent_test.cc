@@ -300,6 +300,25 @@ TEST_P(Concurrent, RefusesWhatIsNoSendOrReceive)
 INSTANTIATE_TEST_SUITE_P(All, Concurrent, testing::Values("inproc", "shm", "tcp"),
                          [](const auto &p) { return std::string(p.param); });
 
+/* A communicator whose handle had options before has the defaults. Handles are used again after a
+ * while. */
+TEST(Options, EndWithTheirCommunicator)
+{
+    ftcclComm_t first, comm = nullptr;
+    {
+        proc::World concurrent(1, with("inproc"));
+        first = concurrent.comm[0];
+    }
+    for (int i = 0; i < 20000 && comm != first; i++) {
+        ASSERT_OK(ftcclCommInitAll(&comm, 1, nullptr));
+        int x = 1;
+        EXPECT_OK(ftcclAllReduce(&x, &x, 1, ftcclInt, ftcclSum, comm, nullptr));
+        EXPECT_OK(ftcclStreamSynchronize(nullptr));
+        ASSERT_OK(ftcclCommDestroy(comm));
+    }
+    EXPECT_EQ(comm, first) << "the handle did not come again";
+}
+
 TEST(BoundedWait, EndsWithoutTheOperation)
 {
     proc::World world(2);
