@@ -188,9 +188,10 @@ void ft_gather_fail(struct ft_gather *, uint64_t now_ns, int status, const char 
     FT_PRINTF(4, 5);
 /* the sentence names the missing ranks */
 void ft_gather_timeout(struct ft_gather *, uint64_t now_ns);
-/* This rank needs no answer any more. Returns true if no rank is left to be told, and no process that
- * claims to be one waits or may still come. */
-bool ft_gather_mark_told(struct ft_gather *, uint32_t rank);
+/* This rank needs no answer any more. */
+void ft_gather_mark_told(struct ft_gather *, uint32_t rank);
+/* Settled, every rank was told, and no other process that claims to be one waits or may come. */
+bool ft_gather_done(const struct ft_gather *);
 
 /* ---- service, as id.c and join.c use it; any thread ------------------------------------------ */
 

@@ -246,14 +246,17 @@ static int turn_join(struct ft_service *s, struct ft_conn *c, uint64_t now_ns)
     return FT_OK;
 }
 
-/* The rank needs no answer any more, whatever happened. */
+/* The process needs no answer any more, whatever happened. One that was refused does not tell that
+ * its rank needs none. */
 static void finish_conn(struct ft_service *s, struct ft_conn *c)
 {
     struct ft_gather *g = c->gather;
     uint32_t rank = c->rank;
     bool refused = c->out == c->in;
     ft_conn_drop(s, c);
-    if (g && !refused && ft_gather_mark_told(g, rank))
+    if (g && !refused)
+        ft_gather_mark_told(g, rank);
+    if (g && ft_gather_done(g))
         ft_service_forget(s, g);
 }
 

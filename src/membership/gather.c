@@ -42,16 +42,21 @@ void ft_gather_free(struct ft_gather *g)
     free(g);
 }
 
-bool ft_gather_mark_told(struct ft_gather *g, uint32_t rank)
+void ft_gather_mark_told(struct ft_gather *g, uint32_t rank)
 {
     if (!g->told || rank >= g->nranks)
-        return false;
+        return;
     unsigned char bit = (unsigned char)(1 << rank % 8);
     if (!(g->told[rank / 8] & bit))
         g->ntold++;
     g->told[rank / 8] |= bit;
-    /* A second process that claims a rank waits for its answer, too. */
-    return ft_gather_settled(g) && g->ntold == g->nranks && !g->waiting && !g->disputed;
+}
+
+/* A second process that claims a rank waits for its answer, too. Before the first rank has come,
+ * nobody knows how many ranks are to be told. */
+bool ft_gather_done(const struct ft_gather *g)
+{
+    return ft_gather_settled(g) && g->told && g->ntold == g->nranks && !g->waiting && !g->disputed;
 }
 
 /* If there is no memory for the sentence, the failure is reported without it. */

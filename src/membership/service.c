@@ -317,7 +317,8 @@ static void withdraw_locked(struct ft_gather *g, const char *why)
 /* The root of a grow needs no answer any more. In the gather, rank 0 represents the root. */
 static void root_told(struct ft_gather *g)
 {
-    if (ft_gather_mark_told(g, 0))
+    ft_gather_mark_told(g, 0);
+    if (ft_gather_done(g))
         ft_service_forget(&service, g);
 }
 
