@@ -4,6 +4,8 @@
  * lane) pair is a virtual channel of its own. A channel is first in first out, with a fixed window
  * of unconsumed messages, so a channel that nobody reads never delays another one. The window is
  * ft_window() messages of any size and, if the transport can, up to FT_WINDOW_SMALL small ones.
+ * Channels have no order among them: what was sent first on one may come after what was sent later
+ * on another.
  *
  * Rules. For all calls except reg and unreg the caller holds the engine, and they never block. An
  * accepted send completes exactly once: req->status leaves FT_AGAIN in that call or in a later

@@ -15,6 +15,7 @@
 #include <vector>
 
 extern "C" {
+#include "core/group/group.h"
 #include "sim/sim.h"
 }
 
@@ -564,6 +565,46 @@ TEST(Sim, CutLinksAndDeathsEndEverythingInTime)
     std::printf("%d runs ended with an error, %d were done before the fault\n", failed, survived);
     if (runs >= 100) {
         EXPECT_GT(failed, 20);
+    }
+}
+
+// A rank that has its result leaves, while messages that it sent take longer than its goodbye. The
+// others wait for them.
+TEST(Sim, AGoodbyeMayOvertakeWhatWasSentBefore)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 200);
+    int overtaken = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*Goodbye*");
+        int n = 2 + int(seed % 7);
+        Sim sim(seed, n, 1 + int(seed / 7 % 3));
+        sim.world.delay_ns = 900000000;
+        std::vector<bool> left(n);
+        do { /* of one message a step: virtual time passes in milliseconds */
+            sim.calls.clear();
+            sim.add_collective();
+        } while (sim.calls[0].coll.count > 16);
+        for (int r = 0; r < n; r++) {
+            sim.comms[r]->limits.op_timeout_ms = 30000;
+            sim.submit(r, {sim.op_of(sim.calls[0], r)});
+        }
+        EXPECT_TRUE(sim.run(UINT64_C(60000000000), [&](uint64_t) {
+            for (int r = 0; r < n; r++)
+                if (!left[r] && Sim::atomic_load_int(&sim.comms[r]->works.queued) == 0) {
+                    ft_notice_bye(sim.comms[r]);
+                    left[r] = true;
+                }
+        }));
+        for (int r = 0; r < n; r++) {
+            EXPECT_EQ(sim.comms[r]->failure.status.load(), FT_OK) << sim.comms[r]->failure.text;
+            sim.check(0, r);
+            for (int k = 0; k < n; k++)
+                overtaken += sim.comms[r]->group->gone[k].left;
+        }
+    }
+    if (runs >= 100) {
+        EXPECT_GT(overtaken, 100);
     }
 }
 

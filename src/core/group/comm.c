@@ -271,13 +271,22 @@ static void expire(struct ft_comm *comm)
                  (long long)comm->limits.op_timeout_ms);
 }
 
+/* What it sent before it left may come later than its goodbye: channels of a link have no order,
+ * and after a break each connection is repaired in its own time. It comes in the time of silence
+ * that ends a link, or not at all. */
+static bool left_for_good(const struct ft_comm *comm, int rank, uint64_t now)
+{
+    const struct ft_gone *gone = &comm->group->gone[rank];
+    return gone->left && now - gone->left_ns >= comm->engine->detect.suspect_ns;
+}
+
 static void watch_deadline(struct ft_comm *comm, uint64_t now)
 {
     uint64_t deadline_ns = ft_run_deadline_ns(comm);
     char what[256];
     if (now - comm->works.progress_ns > announce_after_ns(comm)) {
         int waits_for = ft_work_waits_for(comm, what, sizeof what).rank;
-        if (waits_for >= 0 && waits_for != comm->view.rank && comm->group->gone[waits_for].left)
+        if (waits_for >= 0 && waits_for != comm->view.rank && left_for_good(comm, waits_for, now))
             ft_comm_lost(comm, FT_PEER, waits_for, "%s, which has destroyed the communicator",
                          what);
         else

@@ -22,6 +22,7 @@ struct ft_growth;
 struct ft_gone {
     bool left, retried, asked;
     uint32_t decided;
+    uint64_t left_ns; /* when this rank heard that it left */
 };
 
 /* Policy retry, see retry.c. */

@@ -234,6 +234,7 @@ static void take_notice(struct ft_comm *comm, int from, struct notice *notice)
         break;
     case TELL_BYE:
         comm->group->gone[from] = (struct ft_gone){.left = true,
+                                                   .left_ns = comm->engine->ticked_ns,
                                                    .retried = notice->sig != 0,
                                                    .decided = (uint32_t)ft_min(notice->seq,
                                                                                UINT32_MAX)};
