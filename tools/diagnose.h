@@ -7,6 +7,7 @@
 #include "diagnose/diagnose.h"
 
 struct report {
+    struct ft_snapshot *snapshot; /* NULL: there is none, or no more */
     struct ft_verdict *verdicts;
     int found;                        /* verdicts */
     int engines;                      /* processes that were looked at */

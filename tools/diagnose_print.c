@@ -11,6 +11,15 @@ static void print_change(FILE *out, const struct ft_step_change *change)
             change->before_ns / 1e6);
 }
 
+/* The sentences name ranks of the communicator in which they were found. */
+static void print_places(FILE *out, const struct ft_verdict *v)
+{
+    for (int i = 0; i < v->nculprits && i < FT_CULPRITS; i++)
+        if (v->culprits[i].world != v->culprits[i].ctx)
+            fprintf(out, "  rank %d there is rank %d of the job\n", v->culprits[i].rank,
+                    v->culprits[i].world_rank);
+}
+
 void print_text(FILE *out, const struct report *report, bool explain)
 {
     for (int i = 0; i < report->nchanges; i++)
@@ -18,6 +27,7 @@ void print_text(FILE *out, const struct report *report, bool explain)
     for (int i = 0; i < report->found; i++) {
         const struct ft_verdict *v = &report->verdicts[i];
         fprintf(out, "%s: %s\n", ft_verdict_name(v->kind), v->sentence);
+        print_places(out, v);
         for (int k = 0; explain && k < v->nchain; k++)
             fprintf(out, "  %s\n", v->chain[k]);
     }
@@ -31,7 +41,8 @@ void print_text(FILE *out, const struct report *report, bool explain)
 void print_json(FILE *out, const struct report *report)
 {
     struct ft_text text = {.most = 16 << 20};
-    const struct ft_report all = {.verdicts = report->verdicts,
+    const struct ft_report all = {.snapshot = report->snapshot,
+                                  .verdicts = report->verdicts,
                                   .found = report->found,
                                   .engines = report->engines,
                                   .unreadable = report->unreadable,

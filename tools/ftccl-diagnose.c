@@ -129,7 +129,8 @@ static int write_files(const struct request *request, const struct ft_snapshot *
     return status;
 }
 
-/* steps: follows the steps of jobs from look to look; NULL: this is the only look. */
+/* steps: follows the steps of jobs from look to look; NULL: this is the only look. The caller calls
+ * end_look(). */
 static struct report look(const struct request *request, struct ft_steps *steps,
                           struct ft_verdict *verdicts)
 {
@@ -155,8 +156,16 @@ static struct report look(const struct request *request, struct ft_steps *steps,
         report.found = MOST_VERDICTS;
     if (write_files(request, snapshot, &report) != FT_OK)
         snprintf(report.trouble, sizeof report.trouble, "%.300s", ft_fail_text());
-    ft_snapshot_free(snapshot);
+    report.snapshot = snapshot;
     return report;
+}
+
+/* The verdicts stay. */
+static void end_look(struct report *report)
+{
+    if (report->snapshot)
+        ft_snapshot_free(report->snapshot);
+    report->snapshot = NULL;
 }
 
 static int status_of(const struct report *report)
@@ -205,6 +214,7 @@ static int watch(const struct request *request)
         struct report report = look(request, steps, verdicts[i]);
         if (last.found < 0 || report.nchanges > 0 || !is_same(&report, &last))
             show(request, &report);
+        end_look(&report);
         if (ferror(stdout)) {
             ft_steps_close(steps);
             return 2;
@@ -316,5 +326,6 @@ int main(int argc, char **argv)
         return watch(&request);
     struct report report = look(&request, NULL, verdicts);
     show(&request, &report);
+    end_look(&report);
     return status_of(&report);
 }

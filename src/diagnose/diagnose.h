@@ -199,6 +199,9 @@ struct ft_culprit {
     int engine;     /* index into the snapshot's engines; -1: it has no file */
     uint64_t host;  /* 0: unknown */
     int pid;        /* 0: unknown */
+    /* The same in the largest communicator of its process; as above where that is not known. */
+    uint64_t world;
+    int world_rank, world_peer;
 };
 
 #define FT_CULPRITS 16 /* more are counted, not listed */
@@ -249,17 +252,39 @@ void ft_steps_close(struct ft_steps *);
  * snapshot. Cost: linear in the size of the snapshot, times the logarithm for sorting. */
 int ft_diagnose_slow(const struct ft_snapshot *, struct ft_verdict *verdicts, int capacity);
 
-/* Both: a job that hangs is not slow. The number of verdicts, at most `capacity` of which are
- * written, or a negative number: no memory. */
+/* Sets `world` of all culprits; the analyses do it themselves. Without memory it is the
+ * communicator in which they were found. Cost: linear in the size of the snapshot, for each link
+ * again. */
+void ft_verdicts_place(const struct ft_snapshot *, struct ft_verdict *, int n);
+
+/* Both: a job that hangs is not slow. The number of
+ * verdicts, at most `capacity` of which are written, or a negative number: no memory. */
 int ft_diagnose(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
                 int capacity);
 
 /* Appends the rows of one snapshot to another. FT_NOMEM: `to` is as it was. */
 int ft_snapshot_merge(struct ft_snapshot *to, const struct ft_snapshot *from);
 
+/* How sure a verdict is, from 0 to 1; docs/diagnosis.md says what the numbers stand for. */
+double ft_verdict_confidence(const struct ft_verdict *);
+
+/* What was seen of a culprit. */
+struct ft_evidence {
+    const char *source; /* "process" (the kernel), "telemetry", or "path" (TCP and receivers) */
+    int rank;           /* as world_rank of the culprit */
+    const char *field;
+    char text[128]; /* the value, if `number` is negative */
+    int64_t number;
+};
+#define FT_EVIDENCE 32
+/* Writes at most `capacity`, returns their number. */
+int ft_verdict_evidence(const struct ft_snapshot *, const struct ft_verdict *,
+                        struct ft_evidence *out, int capacity);
+
 /* What a look has found, for programs. */
-#define FT_REPORT_VERSION 1 /* of the JSON */
+#define FT_REPORT_VERSION 2 /* of the JSON */
 struct ft_report {
+    const struct ft_snapshot *snapshot; /* for the evidence */
     const struct ft_verdict *verdicts;
     int found;                            /* verdicts */
     int engines;                          /* processes that were looked at */

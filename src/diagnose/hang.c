@@ -235,5 +235,7 @@ int ft_diagnose_hang(const struct ft_snapshot *snap, uint64_t patience_ns,
     if (!status)
         status = analyse(&h);
     ft_hang_close(&h);
+    if (!status)
+        ft_verdicts_place(snap, verdicts, h.found < capacity ? h.found : capacity);
     return status ? -1 : h.found;
 }

@@ -20,18 +20,28 @@ static void add_hex(struct ft_text *out, const char *key, uint64_t id)
     ft_json_string(out, key, text);
 }
 
+static void add_place(struct ft_text *out, uint64_t ctx, int rank, int peer)
+{
+    add_hex(out, "comm", ctx);
+    ft_json_int(out, "rank", rank);
+    if (peer >= 0)
+        ft_json_int(out, "peer", peer);
+}
+
 static void add_culprit(struct ft_text *out, const struct ft_culprit *culprit)
 {
     ft_json_begin(out, NULL, '{');
     ft_json_string(out, "what", culprit->peer >= 0 ? "link" : "rank");
-    add_hex(out, "comm", culprit->ctx);
-    ft_json_int(out, "rank", culprit->rank);
-    if (culprit->peer >= 0)
-        ft_json_int(out, "peer", culprit->peer);
+    add_place(out, culprit->world, culprit->world_rank, culprit->world_peer);
     if (culprit->host)
         add_hex(out, "host", culprit->host);
     if (culprit->pid > 0)
         ft_json_int(out, "pid", culprit->pid);
+    if (culprit->world != culprit->ctx) {
+        ft_json_begin(out, "found_in", '{');
+        add_place(out, culprit->ctx, culprit->rank, culprit->peer);
+        ft_json_end(out, '}');
+    }
     ft_json_end(out, '}');
 }
 
@@ -58,22 +68,55 @@ static void add_culprits(struct ft_text *out, const char *key, const struct ft_v
     ft_json_end(out, ']');
 }
 
-static void add_verdict(struct ft_text *out, const struct ft_verdict *v)
+static void add_evidence(struct ft_text *out, const struct ft_snapshot *s,
+                         const struct ft_verdict *v)
 {
-    ft_json_begin(out, NULL, '{');
+    struct ft_evidence evidence[FT_EVIDENCE];
+    int n = s ? ft_verdict_evidence(s, v, evidence, FT_EVIDENCE) : 0;
+    ft_json_begin(out, "evidence", '[');
+    for (int i = 0; i < n; i++) {
+        ft_json_begin(out, NULL, '{');
+        ft_json_string(out, "source", evidence[i].source);
+        ft_json_int(out, "rank", evidence[i].rank);
+        ft_json_string(out, "field", evidence[i].field);
+        if (evidence[i].number >= 0)
+            ft_json_int(out, "value", evidence[i].number);
+        else
+            ft_json_string(out, "value", evidence[i].text);
+        ft_json_end(out, '}');
+    }
+    ft_json_end(out, ']');
+}
+
+static void add_verdict(struct ft_text *out, const struct ft_snapshot *s,
+                        const struct ft_verdict *v)
+{
+    bool unknown = v->kind == FT_VERDICT_UNKNOWN;
     ft_json_string(out, "kind", ft_verdict_name(v->kind));
-    add_culprits(out, "culprits", v, v->nculprits);
-    ft_json_int(out, "culprits_count", v->nculprits);
+    ft_json_real(out, "confidence", ft_verdict_confidence(v));
+    add_culprits(out, "culprits", v, unknown ? 0 : v->nculprits);
+    ft_json_int(out, "culprits_count", unknown ? 0 : v->nculprits);
+    add_culprits(out, "candidates", v, unknown ? v->nculprits : 0);
     add_blocked(out, v);
     ft_json_real(out, "since_s", (double)v->since_ns / 1e9);
     ft_json_string(out, "sentence", v->sentence);
+    add_evidence(out, s, v);
     ft_json_begin(out, "chain", '[');
     for (int i = 0; i < v->nchain; i++)
         ft_json_string(out, NULL, v->chain[i]);
     ft_json_end(out, ']');
-    add_culprits(out, "candidates", v, v->kind == FT_VERDICT_UNKNOWN ? v->nculprits : 0);
     ft_json_string(out, "advice", ft_verdict_advice(v->kind));
-    ft_json_end(out, '}');
+}
+
+/* The fields of the first verdict, or of one that says that all is well, or that it cannot tell. */
+static void add_first(struct ft_text *out, const struct ft_report *report)
+{
+    static const struct ft_verdict none = {.kind = FT_VERDICT_HEALTHY},
+                                   unknown = {.kind = FT_VERDICT_UNKNOWN};
+    const struct ft_verdict *first = report->found > 0 ? &report->verdicts[0]
+                                     : report->trouble ? &unknown
+                                                       : &none;
+    add_verdict(out, report->snapshot, first);
 }
 
 static void add_change(struct ft_text *out, const struct ft_step_change *change)
@@ -91,6 +134,7 @@ void ft_report_json(struct ft_text *out, const char *key, const struct ft_report
 {
     ft_json_begin(out, key, '{');
     ft_json_int(out, "version", FT_REPORT_VERSION);
+    add_first(out, report);
     ft_json_real(out, "time", report->time_s);
     ft_json_int(out, "processes", report->engines);
     ft_json_int(out, "unreadable", report->unreadable);
@@ -101,8 +145,11 @@ void ft_report_json(struct ft_text *out, const char *key, const struct ft_report
     else
         ft_json_null(out, "trouble");
     ft_json_begin(out, "verdicts", '[');
-    for (int i = 0; i < report->found; i++)
-        add_verdict(out, &report->verdicts[i]);
+    for (int i = 0; i < report->found; i++) {
+        ft_json_begin(out, NULL, '{');
+        add_verdict(out, report->snapshot, &report->verdicts[i]);
+        ft_json_end(out, '}');
+    }
     ft_json_end(out, ']');
     ft_json_begin(out, "steps", '[');
     for (int i = 0; i < report->nchanges; i++)

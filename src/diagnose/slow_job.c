@@ -146,7 +146,12 @@ struct ft_culprit ft_slow_culprit(const struct ft_slow_comm *comm, int rank, int
 {
     const struct ft_snap_member *m = &comm->s->members[comm->member[rank]];
     const struct ft_snap_engine *engine = &comm->s->engines[m->engine];
-    return (struct ft_culprit){comm->ctx, rank, peer, m->engine, engine->host, engine->pid};
+    return (struct ft_culprit){.ctx = comm->ctx,
+                               .rank = rank,
+                               .peer = peer,
+                               .engine = m->engine,
+                               .host = engine->host,
+                               .pid = engine->pid};
 }
 
 /* ---- communicators --------------------------------------------------------------------------- */
@@ -254,5 +259,6 @@ int ft_diagnose_slow(const struct ft_snapshot *s, struct ft_verdict *verdicts, i
         found = judge_all(&job, verdicts, capacity);
     }
     close_job(&job);
+    ft_verdicts_place(s, verdicts, found < capacity ? found : capacity);
     return found;
 }

@@ -246,7 +246,8 @@ static void add_verdict(struct ft_text *out, const struct ft_ras_look *look)
 {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    const struct ft_report report = {.verdicts = look->verdicts,
+    const struct ft_report report = {.snapshot = look->snapshot,
+                                     .verdicts = look->verdicts,
                                      .found = look->found,
                                      .engines = look->snapshot->nengines,
                                      .unreadable = look->snapshot->unreadable,

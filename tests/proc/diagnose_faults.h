@@ -94,7 +94,7 @@ class Job
         return ranks_.count(rank) > 0;
     }
     int witness() const; /* a process of the job that the fault does not hit */
-    std::map<int, int> rank_of_pid() const;
+    std::vector<int> pids() const;
     std::string last_words() const; /* what the ranks have printed since the start */
     Plan &plan;
     const campaign::Net *net;

@@ -51,28 +51,30 @@ std::string text_at(json_t *object, const char *key)
     return text ? text : "";
 }
 
-/* Numbers of ranks are those of the whole job, by which process it is, if that is known. */
-int rank_at(json_t *culprit, const std::map<int, int> &rank_of_pid)
+int number_at(json_t *object, const char *key)
 {
-    auto pid = static_cast<int>(json_integer_value(json_object_get(culprit, "pid")));
-    auto known = rank_of_pid.find(pid);
-    return known != rank_of_pid.end()
-               ? known->second
-               : static_cast<int>(json_integer_value(json_object_get(culprit, "rank")));
+    json_t *number = json_object_get(object, key);
+    return number ? static_cast<int>(json_integer_value(number)) : -1;
 }
 
-Verdict read_verdict(json_t *from, const std::map<int, int> &rank_of_pid)
+/* Ranks are those of the whole job, which is the largest communicator. */
+void read_named(json_t *list, Verdict *v)
+{
+    size_t i;
+    json_t *one;
+    json_array_foreach(list, i, one)
+    {
+        json_t *found_in = json_object_get(one, "found_in");
+        v->who.insert({number_at(one, "rank"), number_at(one, "peer")});
+        v->comms.insert(text_at(found_in ? found_in : one, "comm"));
+    }
+}
+
+Verdict read_verdict(json_t *from)
 {
     Verdict v{text_at(from, "kind"), text_at(from, "sentence"), {}, {}};
-    size_t i;
-    json_t *culprit;
-    json_array_foreach(json_object_get(from, "culprits"), i, culprit)
-    {
-        json_t *peer = json_object_get(culprit, "peer");
-        v.who.insert({rank_at(culprit, rank_of_pid),
-                      peer ? static_cast<int>(json_integer_value(peer)) : -1});
-        v.comms.insert(text_at(culprit, "comm"));
-    }
+    read_named(json_object_get(from, "culprits"), &v);
+    read_named(json_object_get(from, "candidates"), &v);
     return v;
 }
 
@@ -88,14 +90,14 @@ std::string output_of(const std::string &command, int *status)
     return text;
 }
 
-Said ask(const std::string &options, const std::map<int, int> &rank_of_pid)
+Said ask(const std::string &options)
 {
     Said said;
     said.text = output_of("./tools/ftccl-diagnose --json " + options, &said.status);
     json_t *all = json_loads(said.text.c_str(), 0, nullptr), *one;
     size_t i;
     json_array_foreach(json_object_get(all, "verdicts"), i, one)
-        said.verdicts.push_back(read_verdict(one, rank_of_pid));
+        said.verdicts.push_back(read_verdict(one));
     said.trouble = text_at(all, "trouble");
     json_decref(all);
     return said;
@@ -173,7 +175,7 @@ Said first_answer(const Job &job)
     if (!job.plan.want.empty() && job.plan.act != "slow")
         usleep(static_cast<useconds_t>(1e6 * std::max(0.0, threshold - proc::now())));
     do {
-        said = ask(options_of(job), job.rank_of_pid());
+        said = ask(options_of(job));
         /* of two faults the second one may be younger */
         bool early = job.plan.want.size() > said.verdicts.size() && proc::now() < threshold + 1;
         if (said.status != 0 && !early)
@@ -202,7 +204,7 @@ Said ask_of_spoilt(const Job &job, Random &random)
             std::ofstream(std::string(dir) + "/" + name, std::ios::binary)
                 .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
         }
-    Said said = ask("--dir " + std::string(dir), {});
+    Said said = ask("--dir " + std::string(dir));
     if (system(("rm -r " + std::string(dir)).c_str()) != 0)
         said.status = 128;
     return said;
@@ -319,8 +321,8 @@ std::string telemetry_of(const Job &job)
 {
     std::string text;
     int status;
-    for (const auto &rank : job.rank_of_pid())
-        text += output_of("./tools/ftccl-info --pid " + std::to_string(rank.first), &status);
+    for (int pid : job.pids())
+        text += output_of("./tools/ftccl-info --pid " + std::to_string(pid), &status);
     return text;
 }
 
@@ -532,12 +534,12 @@ void Job::start_rank(int rank)
     ranks_[rank] = std::make_unique<proc::Child>("faulty", arguments, env);
 }
 
-std::map<int, int> Job::rank_of_pid() const
+std::vector<int> Job::pids() const
 {
-    std::map<int, int> ranks;
+    std::vector<int> pids;
     for (const auto &rank : ranks_)
-        ranks[rank.second->pid()] = rank.first;
-    return ranks;
+        pids.push_back(rank.second->pid());
+    return pids;
 }
 
 std::string Job::last_words() const

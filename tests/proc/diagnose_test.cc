@@ -402,8 +402,11 @@ TEST(DiagnoseTool, TellsJson)
         GTEST_SKIP() << "built without jansson";
     EXPECT_EQ(said.status, 1);
     for (const char *part :
-         {"{\"version\":1,", "\"kind\":\"noncomm_hang\"", "\"rank\":1", "\"healthy\":false",
-          "\"candidates\":[]", "\"advice\":\"look at the program"})
+         {"{\"version\":2,\"kind\":\"noncomm_hang\",\"confidence\":0.9,", "\"rank\":1",
+          "\"healthy\":false", "\"candidates\":[]",
+          "{\"source\":\"process\",\"rank\":1,\"field\":\"state\",\"value\":\"runs\"}",
+          "{\"source\":\"telemetry\",\"rank\":1,\"field\":\"called\",\"value\":",
+          "\"advice\":\"look at the program"})
         EXPECT_NE(said.text.find(part), std::string::npos) << part << " in " << said.text;
 }
 

@@ -1,11 +1,13 @@
 /*
- * Property: the page, the trace and the metrics are well-formed whatever is in a snapshot; the page
- * of 32,768 ranks has at most 16 MB and names the culprit; in a trace of tens of thousands of
- * operations that overlap, slices of a track lie apart or in each other. Method: jobs that are
- * written down, and rubbish from a printed seed; jansson reads the trace.
+ * Property: the page, the trace, the metrics and the JSON are well-formed whatever is in a
+ * snapshot; ranks in the JSON are those of the job; the page of 32,768 ranks has at most 16 MB and
+ * names the culprit; in a trace of tens of thousands of operations that overlap, slices of a track
+ * lie apart or in each other. Method: jobs that are written down, and rubbish from a printed seed;
+ * jansson reads the trace.
  */
 #include "diagnose_builder.h"
 
+#include <algorithm>
 #include <climits>
 #include <unistd.h>
 
@@ -243,6 +245,113 @@ TEST(Report, OperationsThatOverlapAreOnTracksOfTheirOwn)
 #endif
 }
 
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+std::string json_of(const ft_snapshot *s, ft_verdict *verdicts, int n,
+                    const char *trouble = nullptr)
+{
+    ft_report r = {};
+    r.snapshot = s;
+    r.verdicts = verdicts;
+    r.found = n;
+    r.trouble = trouble;
+    ft_text text = {nullptr, 0, 0, 16 << 20, false};
+    ft_report_json(&text, nullptr, &r);
+    std::string all = text.at ? text.at : "";
+    EXPECT_FALSE(text.broken);
+    ft_text_free(&text);
+    return all;
+}
+
+bool has(const std::string &text, const std::string &part)
+{
+    return text.find(part) != std::string::npos;
+}
+
+const uint64_t WORLD = 1, TP = 2;
+
+/* Eight ranks in an order of their own, and two of them in a smaller communicator. */
+Drawn nested_job()
+{
+    Drawn job(8);
+    job.comm(TP, "tp", {6, 1});
+    job.comm(WORLD, "world", {3, 2, 1, 0, 4, 5, 6, 7});
+    job.waits(TP, 0, 1);
+    return job;
+}
+
+TEST(Json, RanksAreThoseOfTheLargestCommunicator)
+{
+    const std::string place = "\"rank\":2,\"host\":",
+                      found = "\"found_in\":{\"comm\":\"0000000000000002\",\"rank\":1}";
+    Drawn job = nested_job();
+    job.diagnose();
+    ft_snapshot s = job.snapshot();
+    std::string text = json_of(&s, job.verdicts.data(), job.found);
+    EXPECT_TRUE(has(text, place) && has(text, found)) << text;
+    EXPECT_EQ(text.rfind("{\"version\":2,\"kind\":\"noncomm_hang\",\"confidence\":0.9,", 0), 0u)
+        << text;
+    EXPECT_TRUE(has(text, "\"rank\":2,\"field\":\"called\",\"value\":5}")) << text;
+    job = nested_job(); /* rosters tell it of a rank without a file */
+    job.lose(TP, 1);
+    job.lose(WORLD, 2);
+    job.diagnose();
+    s = job.snapshot();
+    text = json_of(&s, job.verdicts.data(), job.found);
+    EXPECT_TRUE(has(text, "\"kind\":\"unknown\"") && has(text, "\"culprits\":[]")) << text;
+    EXPECT_TRUE(has(text, place) && has(text, found)) << text;
+}
+
+TEST(Json, EveryRankAndLinkIsFoundInTheWorld)
+{
+    const char *given = getenv("FT_SEED");
+    uint64_t seed = given ? strtoull(given, nullptr, 0) : std::random_device{}();
+    SCOPED_TRACE("replay: FT_SEED=" + std::to_string(seed) +
+                 " tests/unit/diagnose_report_test --gtest_filter=Json.Every*");
+    std::mt19937_64 random(seed);
+    for (int round = 0; round < 50; round++) {
+        int n = 3 + (int)(random() % 30);
+        std::vector<int> world((size_t)n), rank_in_world((size_t)n);
+        for (int i = 0; i < n; i++)
+            world[(size_t)i] = i;
+        std::shuffle(world.begin(), world.end(), random);
+        for (int i = 0; i < n; i++)
+            rank_in_world[(size_t)world[(size_t)i]] = i;
+        std::vector<int> some(world.begin(),
+                              world.begin() + 2 + (int)(random() % (uint64_t)(n - 2)));
+        std::shuffle(some.begin(), some.end(), random);
+        Drawn job(n);
+        job.comm(TP, "tp", some);
+        job.comm(WORLD, "world", world);
+        ft_verdict v = {};
+        size_t rank = random() % some.size(), peer = random() % some.size();
+        v.kind = FT_VERDICT_COMM_HANG_LINK;
+        v.nculprits = 1;
+        v.culprits[0] = {};
+        v.culprits[0].ctx = TP;
+        v.culprits[0].rank = (int)rank;
+        v.culprits[0].peer = round % 2 ? (int)peer : -1;
+        v.culprits[0].engine = some[rank];
+        ft_snapshot s = job.snapshot();
+        ft_verdicts_place(&s, &v, 1);
+        EXPECT_EQ(v.culprits[0].world, WORLD) << n << " ranks";
+        EXPECT_EQ(v.culprits[0].world_rank, rank_in_world[(size_t)some[rank]]);
+        EXPECT_EQ(v.culprits[0].world_peer, round % 2 ? rank_in_world[(size_t)some[peer]] : -1);
+    }
+}
+
+TEST(Json, SaysThatAllIsWellOrThatItCannotTell)
+{
+    Drawn job(2);
+    job.comm(WORLD, "world", {0, 1});
+    ft_snapshot s = job.snapshot();
+    std::string text = json_of(&s, nullptr, 0);
+    EXPECT_EQ(text.rfind("{\"version\":2,\"kind\":\"healthy\",\"confidence\":1.0,", 0), 0u) << text;
+    text = json_of(nullptr, nullptr, 0, "no files");
+    EXPECT_EQ(text.rfind("{\"version\":2,\"kind\":\"unknown\",\"confidence\":0.0,", 0), 0u) << text;
+    EXPECT_TRUE(has(text, "\"trouble\":\"no files\"")) << text;
+}
+
 /* ---- rubbish --------------------------------------------------------------------------------- */
 
 struct Rubbish {
@@ -346,7 +455,15 @@ std::vector<ft_verdict> judge(Rubbish &any)
         for (int i = 0; i < v.nchain; i++)
             any.text(v.chain[i]);
         for (ft_culprit &c : v.culprits)
-            c = {any.source() % 4, any.number(5), any.number(5), any.number(9), 0, any.number(9)};
+            c = {any.source() % 4,
+                 any.number(5),
+                 any.number(5),
+                 any.number(9),
+                 0,
+                 any.number(9),
+                 0,
+                 0,
+                 0};
     }
     return verdicts;
 }
@@ -370,9 +487,15 @@ TEST(Report, AnySnapshotGivesWellFormedFiles)
         any.text(r.trouble);
         expect_page(job.file(write_page, r));
         expect_metrics(job.file(write_metrics, r));
+        ft_snapshot s = job.snapshot();
+        ft_verdicts_place(&s, verdicts.data(), (int)verdicts.size());
+        std::string json = json_of(&s, verdicts.data(), (int)verdicts.size());
         std::string trace = job.file(write_trace, r);
 #ifdef FT_HAVE_JANSSON
         expect_trace(trace);
+        json_t *read = json_loads(json.c_str(), 0, nullptr);
+        EXPECT_NE(read, nullptr) << json;
+        json_decref(read);
 #endif
     }
 }
