@@ -19,7 +19,8 @@
 #define LEAST_SHARE 0.1 /* of the time, in which messages are on their way */
 #define LEAST_RATIO 3   /* to what is usual */
 #define LEAST_DEVIATIONS 2
-#define OTHER_DIRECTION 1.5 /* times slower: then this direction only waits for the other */
+#define STILL_NS 1500000000u /* a receiver that waits so long may wait for ever */
+#define OTHER_DIRECTION 1.5  /* times slower: then this direction only waits for the other */
 
 /* The paths of a communicator that are compared. */
 struct selection {
@@ -61,12 +62,26 @@ static bool is_running(const struct ft_slow_comm *comm, int engine)
     return state == FT_PROCESS_RUNS || state == FT_PROCESS_UNKNOWN;
 }
 
+/* Nothing comes at all: the job hangs there, or soon will. What was under way when a link died
+ * makes it look slow. */
+static bool is_still(const struct ft_slow_comm *comm, const struct ft_snap_path *path, int other)
+{
+    int at = comm->member[comm->rank_of[other]];
+    if (at < 0)
+        return false;
+    const struct ft_snap_member *m = &comm->s->members[at];
+    uint64_t moved_ns = ft_max(m->progress_ns, m->running_since_ns);
+    return m->running_sig && !m->wait.sends && m->wait.peer == comm->rank_of[path->engine] &&
+           moved_ns + STILL_NS < comm->s->now_ns;
+}
+
 static bool is_selected(const struct selection *at, const struct ft_snap_path *path, int other)
 {
     const struct ft_slow_comm *comm = at->comm;
     if (!path->sender || path->messages < LEAST_MESSAGES || !leaves_machine(path) ||
         path->bytes / path->messages < LEAST_BYTES || !is_running(comm, path->engine) ||
-        !is_running(comm, other) || path->seen_ns + FT_SLOW_RECENT_NS < comm->s->now_ns ||
+        !is_running(comm, other) || is_still(comm, path, other) ||
+        path->seen_ns + FT_SLOW_RECENT_NS < comm->s->now_ns ||
         (comm->s->engines[other].host == comm->s->engines[path->engine].host) != at->same_host)
         return false;
     double here = flight_of(comm, path->engine, other), back = flight_of(comm, other, path->engine);
