@@ -4,7 +4,7 @@ engine_sources = src/core/engine/engine.h src/core/engine/internal.h src/core/en
 	src/core/engine/drive.c src/core/engine/peer.c src/core/engine/roster.c \
 	src/core/engine/links.c src/core/engine/control.c src/core/engine/heartbeat.c \
 	src/core/engine/death_watch.c src/core/engine/endpoint.c src/core/engine/cores.c \
-	src/core/engine/locality.c src/core/engine/memory.c
+	src/core/engine/locality.c src/core/engine/memory.c src/core/engine/overlay.c
 run_sources = src/core/run/run.h src/core/run/stream.h src/core/run/fast_path.h src/core/run/gpu.h \
 	src/core/run/verify.h \
 	src/core/run/comm_state.c src/core/run/failure.c src/core/run/calls.c src/core/run/plans.c \

@@ -160,6 +160,18 @@ struct ft_snapshot {
     uint64_t real_ns; /* now_ns by the calendar: nanoseconds since 1970 (UTC); 0: unknown */
 };
 
+/* One list of a snapshot, and the index that each of its rows has into another one. */
+struct ft_snap_list {
+    void **at;
+    int *n;
+    size_t row_bytes;
+    ptrdiff_t index; /* offset of that index, an int; -1: none */
+    int shift;       /* rows that the other list has now */
+};
+#define FT_SNAP_LISTS 7
+/* In a fixed order, in which each list comes after the one into which it has an index. */
+void ft_snapshot_lists(struct ft_snapshot *, struct ft_snap_list lists[FT_SNAP_LISTS]);
+
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
 #define FT_VERDICT_KINDS(X)                           \

@@ -6,17 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One list of a snapshot, and the index that each of its rows has into another one. */
-struct rows {
-    void **at;
-    int *n;
-    size_t row_bytes;
-    ptrdiff_t index; /* offset of that index, an int; -1: none */
-    int shift;       /* added to the index of new rows */
-};
-
 /* Makes room for the rows of `from` in `to`. */
-static bool make_room(const struct rows *to, const struct rows *from)
+static bool make_room(const struct ft_snap_list *to, const struct ft_snap_list *from)
 {
     size_t total = (size_t)*to->n + (size_t)*from->n;
     void *grown = *from->n > 0 ? realloc(*to->at, total * to->row_bytes) : *to->at;
@@ -26,7 +17,7 @@ static bool make_room(const struct rows *to, const struct rows *from)
     return true;
 }
 
-static void append(const struct rows *to, const struct rows *from)
+static void append(const struct ft_snap_list *to, const struct ft_snap_list *from)
 {
     char *at = (char *)*to->at + (size_t)*to->n * to->row_bytes;
     if (*from->n > 0)
@@ -38,15 +29,14 @@ static void append(const struct rows *to, const struct rows *from)
     *to->n += *from->n;
 }
 
-#define LISTS 7
 #define ROWS(s, list, count, type, index, shift)                                    \
     {                                                                               \
         (void **)(void *)&(s)->list, &(s)->count, sizeof(struct type), index, shift \
     }
 
-static void lists_of(struct ft_snapshot *s, struct rows rows[LISTS])
+void ft_snapshot_lists(struct ft_snapshot *s, struct ft_snap_list lists[FT_SNAP_LISTS])
 {
-    const struct rows all[LISTS] = {
+    const struct ft_snap_list all[FT_SNAP_LISTS] = {
         ROWS(s, engines, nengines, ft_snap_engine, -1, 0),
         ROWS(s, members, nmembers, ft_snap_member, offsetof(struct ft_snap_member, engine),
              s->nengines),
@@ -55,19 +45,19 @@ static void lists_of(struct ft_snapshot *s, struct rows rows[LISTS])
         ROWS(s, paths, npaths, ft_snap_path, offsetof(struct ft_snap_path, engine), s->nengines),
         ROWS(s, steps, nsteps, ft_snap_step, offsetof(struct ft_snap_step, member), s->nmembers),
         ROWS(s, ops, nops, ft_snap_op, offsetof(struct ft_snap_op, member), s->nmembers)};
-    memcpy(rows, all, sizeof all);
+    memcpy(lists, all, sizeof all);
 }
 
 int ft_snapshot_merge(struct ft_snapshot *to, const struct ft_snapshot *from)
 {
     struct ft_snapshot source = *from;
-    struct rows into[LISTS], rows[LISTS];
-    lists_of(to, into);
-    lists_of(&source, rows);
-    for (int i = 0; i < LISTS; i++)
+    struct ft_snap_list into[FT_SNAP_LISTS], rows[FT_SNAP_LISTS];
+    ft_snapshot_lists(to, into);
+    ft_snapshot_lists(&source, rows);
+    for (int i = 0; i < FT_SNAP_LISTS; i++)
         if (!make_room(&into[i], &rows[i]))
             return ft_fail(FT_NOMEM, "no memory to put snapshots together");
-    for (int i = 0; i < LISTS; i++)
+    for (int i = 0; i < FT_SNAP_LISTS; i++)
         append(&into[i], &rows[i]);
     to->unreadable += from->unreadable;
     to->now_ns = ft_max(to->now_ns, from->now_ns);

@@ -61,6 +61,76 @@ void ft_ras_client_serve(struct ft_ras_client *client, uint64_t now_ns);
 /* Whether it has been silent for too long, or does not take what it asked for. */
 bool ft_ras_client_is_late(const struct ft_ras_client *client, uint64_t now_ns);
 
+/* ---- messages between responders (messages.c) ---------------------------------------------------
+ */
+
+#define FT_RAS_UNSENT_MAX 16 /* messages that may wait for links before an answer is continued */
+
+struct ft_ras_ask {
+    uint32_t left_ms, n;
+}; /* and the numbers of n engines that are to be asked, too */
+#define FT_RAS_ASKED_MAX ((FT_RAS_MESSAGE_MAX - sizeof(struct ft_ras_ask)) / sizeof(uint64_t))
+struct ft_ras_part {
+    uint64_t host, teller;                   /* teller: the same for all parts of an answer */
+    uint32_t total_bytes, at;                /* at: the first byte of this part */
+};                                           /* and its bytes */
+#define FT_RAS_PACKED_MAX ((size_t)16 << 20) /* of one host */
+
+/* A message. ras: the engine over which it came, or is to go; peer: the other end. */
+struct ft_ras_message {
+    struct ft_ras_message *next;
+    struct ft_ras *ras;
+    uint64_t peer, query;
+    uint32_t what;
+    size_t len_bytes;
+    unsigned char data[];
+};
+bool ft_ras_messages_wait(void);                   /* a hint; any thread */
+struct ft_ras_message *ft_ras_messages_take(void); /* the caller frees it; NULL: none */
+void ft_ras_messages_join(struct ft_ras *ras);
+void ft_ras_messages_leave(struct ft_ras *ras); /* drops those of the engine, now and later */
+int ft_ras_messages_unsent(void);
+/* Copies it and sends it when the link takes it. If too many wait it is lost. */
+void ft_ras_messages_send(const struct ft_ras_message *head, const void *data);
+void ft_ras_messages_flush(void);
+/* Asks these engines: a few of them, which are to ask the others. n is at most FT_RAS_ASKED_MAX. */
+void ft_ras_messages_ask(struct ft_ras *ras, uint64_t query, uint32_t left_ms,
+                         const uint64_t *engines, size_t n);
+
+/* ---- other hosts (hosts.c) ------------------------------------------------------------------- */
+
+struct ft_ras_answer {
+    unsigned char *bytes;
+    size_t len_bytes, total_bytes;
+    uint64_t teller;
+    bool done, taken; /* complete; understood */
+};
+struct ft_ras_host {
+    uint64_t host;
+    int first, count; /* its ranks, in peers */
+};
+struct ft_ras_round {
+    struct ft_ras *via; /* NULL: nobody is asked */
+    uint64_t budget_ns;
+    uint64_t query, until_ns, again_ns;
+    struct ft_ras_peer *peers;     /* [npeers] in the order of their hosts and ranks */
+    struct ft_ras_peer *by_engine; /* [npeers] the same in the order of their engines */
+    struct ft_ras_host *hosts;     /* [n] in their order */
+    struct ft_ras_answer *answers; /* [n] */
+    int npeers, n, left, merged, silent;
+    int asked; /* how often */
+};
+/* `via` and `budget_ns` are set. */
+void ft_ras_round_begin(struct ft_ras_round *round, const struct ft_snapshot *here,
+                        uint64_t now_ns);
+void ft_ras_round_take(struct ft_ras_round *round, const struct ft_ras_message *message);
+bool ft_ras_round_is_over(struct ft_ras_round *round, uint64_t now_ns);
+/* Adds the next answer to the snapshot. False: there are no more. */
+bool ft_ras_round_merge(struct ft_ras_round *round, struct ft_snapshot *into, uint64_t now_ns);
+/* Whether the engine's host was asked, and has answered. */
+bool ft_ras_round_asked(const struct ft_ras_round *round, uint64_t engine, bool *answered);
+void ft_ras_round_end(struct ft_ras_round *round); /* frees it; idempotent */
+
 /* ---- a look at the host (look.c) ------------------------------------------------------------- */
 
 #define FT_RAS_VERDICTS 16
@@ -70,6 +140,9 @@ struct ft_ras_look {
     enum {
         FT_RAS_LOOK_NONE,
         FT_RAS_LOOK_READS,
+        FT_RAS_LOOK_ASKS,
+        FT_RAS_LOOK_WAITS,
+        FT_RAS_LOOK_MERGES,
         FT_RAS_LOOK_HANGS,
         FT_RAS_LOOK_SLOW,
         FT_RAS_LOOK_DONE
@@ -81,11 +154,39 @@ struct ft_ras_look {
     int found;
     char trouble[256]; /* "": none */
     uint64_t begun_ns, ended_ns;
+    struct ft_ras_round round; /* `via` and `budget_ns` may be set after the begin */
 };
 void ft_ras_look_begin(struct ft_ras_look *look, uint64_t now_ns);
 /* One slice; the look is over when its stage is DONE. */
 void ft_ras_look_step(struct ft_ras_look *look, uint64_t now_ns);
 void ft_ras_look_end(struct ft_ras_look *look); /* frees it; idempotent */
+
+/* ---- what other hosts ask (errands.c) -------------------------------------------------------- */
+
+#define FT_RAS_ERRANDS 32 /* questions at a time; others are not answered */
+
+struct ft_ras_errand {
+    struct ft_ras *ras; /* NULL: none */
+    uint64_t asker, query, until_ns;
+    size_t sent_bytes;
+    bool fresh, waits, sends; /* for a look to begin; for the present look to end; its answer */
+};
+struct ft_ras_errands {
+    struct ft_ras_errand errands[FT_RAS_ERRANDS];
+    struct ft_ras_look look;
+    unsigned char *packed; /* NULL: nothing to send */
+    size_t packed_bytes;
+    uint64_t teller, rest_ns, spent_ns;
+};
+void ft_ras_errands_ask(struct ft_ras_errands *, const struct ft_ras_message *, uint64_t now_ns);
+/* Passes an answer on to who asked. */
+void ft_ras_errands_pass_on(struct ft_ras_errands *, const struct ft_ras_message *,
+                            uint64_t now_ns);
+uint64_t ft_ras_errands_due(const struct ft_ras_errands *, uint64_t now_ns);
+/* One slice, if one is due. */
+bool ft_ras_errands_step(struct ft_ras_errands *, uint64_t now_ns);
+/* Forgets what came over the engine; NULL: everything. */
+void ft_ras_errands_leave(struct ft_ras_errands *, const struct ft_ras *ras);
 
 /* ---- answers (report.c, text.c) -------------------------------------------------------------- */
 
@@ -98,7 +199,9 @@ struct ft_ras_rank {
     const struct ft_snap_member *member; /* NULL: it has no file */
     const struct ft_snap_engine *engine;
     int pid;        /* 0: unknown */
-    bool elsewhere; /* on another host, of which nothing is known here */
+    bool elsewhere; /* nothing is known of it, and its host was not asked */
+    bool silent;    /* on another host, which was asked and did not answer */
+    bool dead;      /* others have proof of that */
 };
 static inline bool ft_ras_is_missing(const struct ft_ras_rank *rank)
 {
@@ -118,7 +221,7 @@ struct ft_ras_comms {
     struct ft_ras_rank *ranks; /* of all */
 };
 /* FT_NOMEM */
-int ft_ras_comms_of(const struct ft_snapshot *snapshot, struct ft_ras_comms *out);
+int ft_ras_comms_of(const struct ft_ras_look *look, struct ft_ras_comms *out);
 void ft_ras_comms_free(struct ft_ras_comms *comms);
 /* NCCL's result for the status of a communicator. */
 int ft_ras_result(int status);

@@ -1,6 +1,6 @@
 /*
- * A look at the ranks of this host: reads their telemetry files one by one and judges what they
- * tell. A slice reads one file or does one analysis.
+ * A look at the ranks: reads the telemetry files of this host one by one, asks other hosts, and
+ * judges what all tell. A slice reads one file, takes one answer or does one analysis.
  */
 #include "ras/internal.h"
 
@@ -33,6 +33,7 @@ void ft_ras_look_end(struct ft_ras_look *look)
     free(look->files);
     free(look->verdicts);
     ft_snapshot_free(look->snapshot);
+    ft_ras_round_end(&look->round);
     *look = (struct ft_ras_look){.stage = FT_RAS_LOOK_NONE};
 }
 
@@ -60,6 +61,13 @@ static void finish(struct ft_ras_look *look, uint64_t now_ns)
 {
     char text[128];
     int unreadable = look->snapshot->unreadable;
+    if (look->found == 0 && look->round.silent > 0) {
+        snprintf(text, sizeof text,
+                 "%d of %d other hosts did not answer; nothing is wrong with the "
+                 "others",
+                 look->round.silent, look->round.n);
+        say_trouble(look, text);
+    }
     if (look->found == 0 && unreadable > 0) {
         snprintf(text, sizeof text,
                  "%d telemetry files cannot be read; nothing is wrong with the others", unreadable);
@@ -76,6 +84,18 @@ void ft_ras_look_step(struct ft_ras_look *look, uint64_t now_ns)
         if (look->file < look->nfiles)
             read_file(look);
         if (look->file >= look->nfiles)
+            look->stage = FT_RAS_LOOK_ASKS;
+        break;
+    case FT_RAS_LOOK_ASKS:
+        ft_ras_round_begin(&look->round, look->snapshot, now_ns);
+        look->stage = FT_RAS_LOOK_WAITS;
+        break;
+    case FT_RAS_LOOK_WAITS:
+        if (ft_ras_round_is_over(&look->round, now_ns))
+            look->stage = FT_RAS_LOOK_MERGES;
+        break;
+    case FT_RAS_LOOK_MERGES:
+        if (!ft_ras_round_merge(&look->round, look->snapshot, now_ns))
             look->stage = FT_RAS_LOOK_HANGS;
         break;
     case FT_RAS_LOOK_HANGS:

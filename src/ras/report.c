@@ -23,11 +23,11 @@ struct row {
     struct ft_ras_rank rank;
 };
 
-/* The most certain source comes first: a process that runs, then others, then the roster. */
+/* The most certain source comes first: a process that runs, then others, then rosters. */
 static int source_of(const struct row *row)
 {
     if (!row->rank.member)
-        return 3;
+        return row->rank.dead ? 3 : 4;
     return row->rank.engine->state == FT_PROCESS_GONE ? 2 : !row->rank.member->open;
 }
 
@@ -39,22 +39,37 @@ static int by_comm(const void *a, const void *b)
     return x->rank.rank != y->rank.rank ? x->rank.rank - y->rank.rank : source_of(x) - source_of(y);
 }
 
-static int rows_of(const struct ft_snapshot *s, struct row *rows)
+/* A rank without a file. */
+static struct ft_ras_rank missing_at(const struct ft_ras_look *look,
+                                     const struct ft_snap_seat *seat)
 {
+    bool answered, asked = ft_ras_round_asked(&look->round, seat->engine, &answered);
+    bool dead = seat->news == FT_NEWS_DEAD;
+    return (struct ft_ras_rank){.rank = seat->rank,
+                                .pid = seat->pid,
+                                .elsewhere = !asked && !dead,
+                                .silent = asked && !answered,
+                                .dead = dead};
+}
+
+static int rows_of(const struct ft_ras_look *look, struct row *rows)
+{
+    const struct ft_snapshot *s = look->snapshot;
     int n = 0;
-    uint64_t here = ft_host_id();
     for (int i = 0; i < s->nmembers; i++) {
         const struct ft_snap_member *m = &s->members[i];
         if (m->nranks < 1 || m->nranks > COMM_RANKS_MAX || m->rank < 0 || m->rank >= m->nranks)
             continue;
         const struct ft_snap_engine *engine = &s->engines[m->engine];
-        rows[n++] = (struct row){m->ctx, m->nranks, {m->rank, m, engine, engine->pid, false}};
+        rows[n++] = (struct row){
+            m->ctx,
+            m->nranks,
+            {.rank = m->rank, .member = m, .engine = engine, .pid = engine->pid}};
     }
     for (int i = 0; i < s->nseats; i++) {
         const struct ft_snap_seat *seat = &s->seats[i];
         if (seat->rank >= 0)
-            rows[n++] = (struct row){
-                seat->ctx, 0, {seat->rank, NULL, NULL, seat->pid, seat->host != here}};
+            rows[n++] = (struct row){seat->ctx, 0, missing_at(look, seat)};
     }
     if (n > 0)
         qsort(rows, (size_t)n, sizeof *rows, by_comm);
@@ -95,8 +110,9 @@ static void add_comm(struct ft_ras_comms *out, const struct row *rows, int n, in
     *used += comm->nlisted;
 }
 
-int ft_ras_comms_of(const struct ft_snapshot *s, struct ft_ras_comms *out)
+int ft_ras_comms_of(const struct ft_ras_look *look, struct ft_ras_comms *out)
 {
+    const struct ft_snapshot *s = look->snapshot;
     size_t most = (size_t)s->nmembers + (size_t)s->nseats + 1;
     struct row *rows = calloc(most, sizeof *rows);
     *out = (struct ft_ras_comms){.comms = calloc((size_t)s->nmembers + 1, sizeof *out->comms),
@@ -106,7 +122,7 @@ int ft_ras_comms_of(const struct ft_snapshot *s, struct ft_ras_comms *out)
         ft_ras_comms_free(out);
         return ft_fail(FT_NOMEM, "no memory for an answer");
     }
-    int total = rows_of(s, rows), used = 0;
+    int total = rows_of(look, rows), used = 0;
     for (int i = 0, n; i < total; i += n) {
         for (n = 1; i + n < total && rows[i + n].ctx == rows[i].ctx; n++) {}
         add_comm(out, rows + i, n, &used);
@@ -198,7 +214,8 @@ static void add_missing(struct ft_text *out, const struct ft_ras_rank *rank)
     ft_json_begin(out, NULL, '{');
     add_identity(out, rank);
     ft_json_bool(out, "unresponsive", !rank->elsewhere);
-    ft_json_bool(out, "considered_dead", rank->engine && rank->engine->state == FT_PROCESS_GONE);
+    ft_json_bool(out, "considered_dead",
+                 rank->dead || (rank->engine && rank->engine->state == FT_PROCESS_GONE));
     ft_json_end(out, '}');
     ft_json_end(out, '}');
 }
@@ -274,7 +291,7 @@ void ft_ras_json(struct ft_text *out, const struct ft_ras_look *look,
     ft_json_end(out, ']');
     ft_json_begin(out, "ras", '{');
     ft_json_real(out, "collection_time_sec", (double)(look->ended_ns - look->begun_ns) / 1e9);
-    ft_json_int(out, "timeouts_count", 0);
+    ft_json_int(out, "timeouts_count", look->round.silent);
     ft_json_end(out, '}');
     add_verdict(out, look);
     ft_json_end(out, '}');

@@ -4,6 +4,7 @@
 #include "ras/internal.h"
 
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -12,6 +13,8 @@
 /* The next look at the host begins when this many times the processor's time that the last one took
  * has passed: clients that never stop asking get at most a fifth of a core. */
 #define REST 4
+#define WITHOUT_LIMIT_S 10    /* for a client that waits for ever */
+#define ANSWERS_NS 2000000u   /* time between looks for answers of other hosts */
 #define IDLE_NS 1000000000u   /* a client that may be replaced has been silent for this long */
 #define RETRY_NS 1000000u     /* an engine comes or goes, and has the lock */
 #define REFUSED_NS 100000000u /* until the next look for clients after one could not be taken */
@@ -29,6 +32,7 @@ static struct responder {
     uint64_t rest_ns;          /* no new look before */
     uint64_t accept_ns;        /* no new clients before */
     struct ft_ras_monitor monitor;
+    struct ft_ras_errands errands;
 } responder = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The engine that serves; NULL: none. Relaxed: who reads an old value finds the right one soon. */
@@ -110,7 +114,7 @@ static void finish_look(struct responder *r)
     if (!r->look.snapshot || !r->look.verdicts)
         return;
     tell_look(r);
-    ft_ras_comms_of(r->look.snapshot, &r->comms);
+    ft_ras_comms_of(&r->look, &r->comms);
 }
 
 static void give_answer(struct responder *r, uint64_t now_ns)
@@ -124,6 +128,36 @@ static void give_answer(struct responder *r, uint64_t now_ns)
     ft_ras_client_serve(client, now_ns);
 }
 
+/* Other hosts get half of the time that the most patient client gives. */
+static void begin_look(struct responder *r, uint64_t now_ns)
+{
+    double most_s = 0;
+    for (int i = 0; i < FT_RAS_CLIENTS; i++) {
+        const struct ft_ras_client *client = &r->clients[i];
+        double limit_s = client->timeout_s > 0 ? client->timeout_s : WITHOUT_LIMIT_S;
+        if (client->fd >= 0 && client->wants_status && limit_s > most_s)
+            most_s = limit_s;
+    }
+    ft_ras_look_begin(&r->look, now_ns);
+    r->look.round.via = r->engines;
+    r->look.round.budget_ns = (uint64_t)(most_s * 0.5e9);
+}
+
+static void read_messages(struct responder *r, uint64_t now_ns)
+{
+    struct ft_ras_message *message;
+    ft_ras_messages_flush();
+    while ((message = ft_ras_messages_take()) != NULL) {
+        if (message->what == FT_RAS_ASK)
+            ft_ras_errands_ask(&r->errands, message, now_ns);
+        else if (message->what == FT_RAS_TELL && message->query == r->look.round.query)
+            ft_ras_round_take(&r->look.round, message);
+        else if (message->what == FT_RAS_TELL)
+            ft_ras_errands_pass_on(&r->errands, message, now_ns);
+        free(message);
+    }
+}
+
 /* One slice of what was asked: a part of the look, or one answer. */
 static void work(struct responder *r, uint64_t now_ns)
 {
@@ -133,7 +167,7 @@ static void work(struct responder *r, uint64_t now_ns)
     else if (!asked && r->look.stage != FT_RAS_LOOK_NONE)
         end_look(r, now_ns);
     else if (asked && r->look.stage == FT_RAS_LOOK_NONE && now_ns >= r->rest_ns)
-        ft_ras_look_begin(&r->look, now_ns);
+        begin_look(r, now_ns);
     else if (r->look.stage == FT_RAS_LOOK_DONE)
         finish_look(r);
     else
@@ -223,7 +257,11 @@ int ft_ras_wait_for(const struct ft_ras *ras, struct pollfd fds[FT_RAS_FDS], uin
  * the processes, or a client that has been silent for too long. */
 static uint64_t next_work(const struct responder *r, uint64_t slice_ns, uint64_t now_ns)
 {
-    uint64_t due_ns = ft_min(now_ns + 1000000000u, ft_ras_port_due(&r->port));
+    uint64_t due_ns = ft_min(now_ns + 1000000000u, ft_ras_port_due(&r->port)),
+             errand_ns = ft_ras_errands_due(&r->errands, now_ns);
+    if (ft_ras_messages_unsent() > 0)
+        errand_ns = ft_min(errand_ns, now_ns + ANSWERS_NS);
+    due_ns = ft_min(due_ns, ft_max(errand_ns, now_ns + slice_ns));
     if (r->accept_ns > now_ns)
         due_ns = ft_min(due_ns, r->accept_ns);
     bool asked = false, monitored = r->monitor.begun;
@@ -235,7 +273,8 @@ static uint64_t next_work(const struct responder *r, uint64_t slice_ns, uint64_t
         due_ns = ft_min(due_ns, r->monitor.due_ns);
     if (asked || r->look.stage != FT_RAS_LOOK_NONE) {
         /* the thread does its other work for as long as this took */
-        uint64_t rested_ns = now_ns + slice_ns;
+        bool waits = r->look.stage == FT_RAS_LOOK_WAITS;
+        uint64_t rested_ns = now_ns + (waits ? ft_max(slice_ns, ANSWERS_NS) : slice_ns);
         bool rests = r->look.stage == FT_RAS_LOOK_NONE;
         due_ns = ft_min(due_ns, rests ? ft_max(rested_ns, r->rest_ns) : rested_ns);
     }
@@ -260,17 +299,22 @@ static uint64_t do_due(struct responder *r, uint64_t now_ns)
     if (now_ns < atomic_load_explicit(&work_ns, memory_order_relaxed))
         return 0;
     uint64_t began_ns = processor_ns();
+    bool errand = ft_ras_errands_step(&r->errands, now_ns);
+    uint64_t errand_ns = processor_ns() - began_ns;
+    if (errand)
+        r->errands.spent_ns += errand_ns;
     work(r, now_ns);
     ft_ras_monitor_tick(&r->monitor, r->clients, now_ns);
     uint64_t slice_ns = processor_ns() - began_ns;
     if (r->look.stage != FT_RAS_LOOK_NONE)
-        r->spent_ns += slice_ns;
+        r->spent_ns += slice_ns - errand_ns;
     return slice_ns;
 }
 
 static void serve(struct responder *r, uint64_t now_ns, int local_ranks)
 {
     accept_clients(r, now_ns);
+    read_messages(r, now_ns);
     uint64_t slice_ns = do_due(r, now_ns);
     if (atomic_exchange_explicit(&hurried, 0, memory_order_relaxed))
         ft_ras_port_hurry(&r->port, now_ns);
@@ -286,7 +330,7 @@ void ft_ras_serve(struct ft_ras *ras, bool ready)
     if (atomic_load_explicit(&server, memory_order_relaxed) != ras)
         return;
     uint64_t now_ns = ft_now_ns(ft_env_real());
-    ready |= atomic_load_explicit(&hurried, memory_order_relaxed);
+    ready |= atomic_load_explicit(&hurried, memory_order_relaxed) || ft_ras_messages_wait();
     if (!ready && now_ns < atomic_load_explicit(&work_ns, memory_order_relaxed) &&
         now_ns < atomic_load_explicit(&look_ns, memory_order_relaxed))
         return;
@@ -311,6 +355,7 @@ static void close_all(struct responder *r)
     for (int i = 0; i < FT_RAS_CLIENTS; i++)
         ft_ras_client_close(&r->clients[i]);
     ft_ras_monitor_stop(&r->monitor);
+    ft_ras_errands_leave(&r->errands, NULL);
     ft_ras_comms_free(&r->comms);
     ft_ras_look_end(&r->look);
     r->answers = false;
@@ -331,7 +376,7 @@ void ft_ras_join(struct ft_ras *ras)
         at = &(*at)->next;
     *at = ras;
     ras->next = NULL;
-    ras->joined = true;
+    ft_ras_messages_join(ras);
     set_server();
     pthread_mutex_unlock(&responder.lock);
 }
@@ -340,8 +385,11 @@ void ft_ras_leave(struct ft_ras *ras)
 {
     if (!ras->joined)
         return;
-    ras->joined = false;
     pthread_mutex_lock(&responder.lock);
+    ft_ras_messages_leave(ras);
+    ft_ras_errands_leave(&responder.errands, ras);
+    if (responder.look.round.via == ras)
+        responder.look.round.via = NULL;
     struct ft_ras **at = &responder.engines;
     while (*at && *at != ras)
         at = &(*at)->next;

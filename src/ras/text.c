@@ -12,9 +12,10 @@ static void add_head(struct ft_text *out, const struct ft_ras_look *look)
 {
     char text[32];
     ft_ras_timestamp(text);
-    ft_text_add(out, "FTCCL %s, as NCCL %s; %s\n%d processes looked at in %.3f s\n\n",
+    ft_text_add(out, "FTCCL %s, as NCCL %s; %s\n%d processes looked at in %.3f s, of %d hosts\n\n",
                 PACKAGE_VERSION, ft_ras_version(), text, look->snapshot->nengines,
-                (double)(look->ended_ns - look->begun_ns) / 1e9);
+                (double)(look->ended_ns - look->begun_ns) / 1e9,
+                1 + look->round.n - look->round.silent);
 }
 
 static void add_verdicts(struct ft_text *out, const struct ft_ras_look *look)
@@ -32,8 +33,12 @@ static void add_verdicts(struct ft_text *out, const struct ft_ras_look *look)
 
 static const char *condition_of(const struct ft_ras_rank *rank)
 {
+    if (rank->dead)
+        return "dead: its process has ended";
+    if (rank->silent)
+        return "unresponsive: its host did not answer";
     if (!rank->member)
-        return "unresponsive: it has no telemetry on this host";
+        return "unresponsive: its host has no telemetry of it";
     return rank->engine->state == FT_PROCESS_GONE ? "dead: its process has ended"
                                                   : "unresponsive: its process is stopped";
 }
@@ -53,8 +58,7 @@ static void add_missing_ranks(struct ft_text *out, const struct ft_ras_comm *com
         lines++;
     }
     if (elsewhere > 0)
-        ft_text_add(out, "    %d ranks are on other hosts, of which nothing is known here\n",
-                    elsewhere);
+        ft_text_add(out, "    %d ranks are on hosts that were not asked\n", elsewhere);
     if (comm->nmissing > lines + elsewhere)
         ft_text_add(out, "    and %d more are missing\n", comm->nmissing - lines - elsewhere);
 }
@@ -82,7 +86,7 @@ void ft_ras_text(struct ft_text *out, const struct ft_ras_look *look,
     ft_text_add(out, "Communicators: %d\n", comms->n);
     for (int i = 0; i < comms->n; i++) {
         const struct ft_ras_comm *comm = &comms->comms[i];
-        ft_text_add(out, "  %016" PRIx64 "%s%s: %d ranks, %d here, %d missing\n", comm->ctx,
+        ft_text_add(out, "  %016" PRIx64 "%s%s: %d ranks, %d present, %d missing\n", comm->ctx,
                     comm->name[0] ? " " : "", comm->name, comm->size, comm->nranks, comm->nmissing);
         add_missing_ranks(out, comm);
         if (verbose)

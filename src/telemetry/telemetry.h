@@ -184,6 +184,15 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out);
 int ft_snapshot_of_file(const char *path, struct ft_snapshot **out);
 void ft_snapshot_free(struct ft_snapshot *);
 
+/* A snapshot as bytes for another host of the same job, with what a verdict over several hosts
+ * needs: engines, members, links, paths, bad news, and the latest operations. *out is freed by the
+ * caller. FT_NOMEM. */
+int ft_snapshot_pack(const struct ft_snapshot *, unsigned char **out, size_t *len_bytes);
+/* The reverse: what was `now` there is now_ns here. The bytes come from outside. FT_PROTOCOL: they
+ * are no snapshot, or one of another version; FT_NOMEM. */
+int ft_snapshot_unpack(const void *bytes, size_t len_bytes, uint64_t now_ns,
+                       struct ft_snapshot **out);
+
 /* Keeps what ft_snapshot_collect(dir) would tell now in a new directory: copies of the files, and
  * what the kernel says of their processes. The directory is there as a whole or not at all; an
  * empty one may be there before. Needs memory for one file at a time. FT_INVAL: a directory cannot

@@ -470,7 +470,7 @@ TEST(Ras, AnswersWhatIsWrongWithASentence)
     EXPECT_TRUE(client.has_ended());
     Said text = ncclras(job.host, "--verbose");
     EXPECT_EQ(text.status, 0) << text.text;
-    EXPECT_NE(text.text.find("4 ranks, 4 here, 0 missing"), std::string::npos) << text.text;
+    EXPECT_NE(text.text.find("4 ranks, 4 present, 0 missing"), std::string::npos) << text.text;
     EXPECT_EQ(ncclras(job.host, "-t 0").status, 2);
     EXPECT_EQ(ncclras(job.host, "-f xml").status, 2);
     EXPECT_EQ(ncclras(new_host(), "-t 1").status, 1);

@@ -3,7 +3,8 @@
  * snapshot; ranks in the JSON are those of the job; the page of 32,768 ranks has at most 16 MB and
  * names the culprit; in a trace of tens of thousands of operations that overlap, slices of a track
  * lie apart or in each other. Method: jobs that are written down, and rubbish from a printed seed;
- * jansson reads the trace.
+ * jansson reads the trace and the JSON. A snapshot that goes to another host as bytes is judged
+ * alike there, and damaged bytes do no harm.
  */
 #include "diagnose_builder.h"
 
@@ -21,6 +22,7 @@
 #endif
 
 extern "C" {
+#include "telemetry/telemetry.h"
 #include "tools/diagnose.h"
 }
 
@@ -498,6 +500,80 @@ TEST(Report, AnySnapshotGivesWellFormedFiles)
         json_decref(read);
 #endif
     }
+}
+
+/* ---- bytes for another host ------------------------------------------------------------------ */
+
+std::vector<unsigned char> packed(const ft_snapshot &s)
+{
+    unsigned char *bytes = nullptr;
+    size_t n = 0;
+    EXPECT_EQ(ft_snapshot_pack(&s, &bytes, &n), FT_OK);
+    std::vector<unsigned char> all(bytes, bytes + n);
+    free(bytes);
+    return all;
+}
+
+/* The clock of the other host is far away, and what it tells is the same. */
+TEST(Pack, AnotherHostJudgesAlike)
+{
+    Drawn job = nested_job();
+    job.links.push_back(Job::end_of(6, Job::id(1), true, 9));
+    job.seats.push_back({WORLD, 5, Job::id(5), 7, 99, FT_NEWS_DEAD, 2});
+    for (int i = 0; i < 100; i++)
+        job.ops.push_back(
+            {3, -1, (uint64_t)i, sig_of(FT_ALLREDUCE), false, true, ago(9), ago(9), ago(8)});
+    job.diagnose();
+    std::vector<unsigned char> bytes = packed(job.snapshot());
+    const uint64_t there = 77 * SECOND;
+    ft_snapshot *other = nullptr;
+    ASSERT_EQ(ft_snapshot_unpack(bytes.data(), bytes.size(), there, &other), FT_OK);
+    std::vector<ft_verdict> verdicts(4);
+    ASSERT_EQ(ft_diagnose(other, PATIENCE, verdicts.data(), 4), job.found);
+    EXPECT_STREQ(verdicts[0].sentence, job.verdicts[0].sentence);
+    EXPECT_EQ(verdicts[0].since_ns, job.verdicts[0].since_ns);
+    EXPECT_EQ(other->nops, 64);
+    EXPECT_EQ(other->ops[63].seq, 99u);
+    EXPECT_EQ(there - other->ops[0].ended_ns, 8 * SECOND);
+    EXPECT_EQ(other->nseats, 1);
+    EXPECT_EQ(other->nlinks, 1);
+    ft_snapshot_free(other);
+}
+
+TEST(Pack, DamagedBytesAreRefusedOrHarmless)
+{
+    const char *given = getenv("FT_SEED");
+    uint64_t first = given ? strtoull(given, nullptr, 0) : std::random_device{}();
+    int refused = 0, taken = 0;
+    for (uint64_t seed = first; seed < first + 300; seed++) {
+        SCOPED_TRACE("replay: FT_SEED=" + std::to_string(seed) +
+                     " tests/unit/diagnose_report_test --gtest_filter=Pack.Damaged*");
+        Rubbish any = {std::mt19937_64(seed)};
+        Drawn job = nested_job();
+        for (int i = 0; i < 9; i++)
+            add_link(job, any);
+        job.links.erase(std::remove_if(job.links.begin(), job.links.end(),
+                                       [](auto &l) { return l.engine < 0 || l.engine > 7; }),
+                        job.links.end());
+        std::vector<unsigned char> bytes = packed(job.snapshot());
+        for (uint64_t i = any.source() % 5; i > 0; i--)
+            bytes[any.source() % bytes.size()] = (unsigned char)any.source();
+        if (any.source() % 4 == 0)
+            bytes.resize(any.source() % bytes.size());
+        ft_snapshot *other = nullptr;
+        int rc = ft_snapshot_unpack(bytes.data(), bytes.size(), NOW, &other);
+        (rc == FT_OK ? taken : refused)++;
+        if (rc != FT_OK) {
+            EXPECT_EQ(rc, FT_PROTOCOL);
+            continue;
+        }
+        std::vector<ft_verdict> verdicts(4);
+        int found = ft_diagnose(other, PATIENCE, verdicts.data(), 4);
+        json_of(other, verdicts.data(), std::max(0, std::min(found, 4)));
+        ft_snapshot_free(other);
+    }
+    EXPECT_GT(refused, 30);
+    EXPECT_GT(taken, 30);
 }
 
 } // namespace

@@ -105,6 +105,7 @@ int ft_engine_open(struct ft_engine *engine, const struct ft_engine_config *conf
         return rc;
     ft_memory_join(engine);
     ft_engine_enlist(engine);
+    ft_overlay_open(engine);
     if (engine->telemetry)
         ft_ras_join(&engine->ras);
     return config->manual ? FT_OK : ft_engine_start_thread(engine);

@@ -292,7 +292,8 @@ enum ft_ctl {
     FT_CTL_ASK,
     FT_CTL_TELL,
     FT_CTL_BEAT,
-    FT_CTL_ABANDONED
+    FT_CTL_ABANDONED,
+    FT_CTL_RAS /* instance: enum ft_ras_message_kind; ctx: the number of the question */
 };
 /* ctx and instance of the communicator that the message is about */
 struct ft_ctl_head {
@@ -319,6 +320,8 @@ void ft_control_send(struct ft_engine *engine, struct ft_peer *peer, const struc
 void ft_control_unknown(struct ft_engine *engine, struct ft_peer *peer, uint32_t what);
 /* The checksum of a message: over its header up to `crc`, then its payload. */
 uint32_t ft_message_sum(const struct ft_header *header, const void *data);
+
+void ft_overlay_open(struct ft_engine *engine); /* for the responder (overlay.c) */
 
 /* ---- heartbeats (heartbeat.c) ---------------------------------------------------------------- */
 

@@ -90,6 +90,10 @@ static void take_message(struct ft_engine *engine, struct ft_peer *peer, const s
     case FT_CTL_BEAT:
         ft_heartbeat_receive(engine, peer, &in->head);
         break;
+    case FT_CTL_RAS:
+        ft_ras_hear(&engine->ras, peer->id, in->head.instance, in->head.ctx, in->data,
+                    in->len_bytes);
+        break;
     default:
         ft_control_unknown(engine, peer, in->head.what);
     }
