@@ -46,13 +46,20 @@ bool enter_host(pid_t other)
            mount("none", "/dev/shm", "tmpfs", 0, nullptr) == 0;
 }
 
-bool may_enter_hosts()
+bool try_to_enter()
 {
     pid_t child = fork();
     int status = 1;
     if (child == 0)
         _exit(enter_host(0) ? 0 : 1);
     return child > 0 && waitpid(child, &status, 0) == child && status == 0;
+}
+
+/* The first test asks, before this process has threads. */
+bool may_enter_hosts()
+{
+    static const bool may = try_to_enter();
+    return may;
 }
 
 /* rank ID NRANKS RANK VICTIM PROCESS: on a host of its own, or on that of the process; all reduces

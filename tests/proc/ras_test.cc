@@ -731,7 +731,7 @@ TEST(Ras, PolledWhileCommunicatorsComeAndGo)
     Cycles alone = run_cycles(std::min(rounds, 300), false), polled = run_cycles(rounds, true);
     printf("%d rounds: %d answers, %.0f us a round, %.0f us unasked, %ld KiB more\n", rounds,
            polled.answers, polled.seconds * 1e6, alone.seconds * 1e6, polled.kib);
-    EXPECT_GT(polled.answers, 2); /* the last five seconds have one communicator all the time */
+    EXPECT_GT(polled.answers, 1); /* the last five seconds have one communicator all the time */
     EXPECT_EQ(polled.descriptors, 0);
     EXPECT_EQ(polled.threads, 0);
     const char *sanitizer = getenv("FT_SANITIZER");
