@@ -27,7 +27,7 @@ struct row {
 static int source_of(const struct row *row)
 {
     if (!row->rank.member)
-        return row->rank.dead ? 3 : 4;
+        return row->rank.dead ? 3 : row->rank.elsewhere ? 5 : 4;
     return row->rank.engine->state == FT_PROCESS_GONE ? 2 : !row->rank.member->open;
 }
 
@@ -39,17 +39,37 @@ static int by_comm(const void *a, const void *b)
     return x->rank.rank != y->rank.rank ? x->rank.rank - y->rank.rank : source_of(x) - source_of(y);
 }
 
-/* A rank without a file. */
+/* A rank without a file. here: its host is that of the process whose roster this is. */
 static struct ft_ras_rank missing_at(const struct ft_ras_look *look,
-                                     const struct ft_snap_seat *seat)
+                                     const struct ft_snap_seat *seat, bool here)
 {
     bool answered, asked = ft_ras_round_asked(&look->round, seat->engine, &answered);
     bool dead = seat->news == FT_NEWS_DEAD;
     return (struct ft_ras_rank){.rank = seat->rank,
                                 .pid = seat->pid,
-                                .elsewhere = !asked && !dead,
+                                .elsewhere = !asked && !dead && !here,
                                 .silent = asked && !answered,
                                 .dead = dead};
+}
+
+/* Takes the seats of one roster from `first` on, whose hosts are numbered. Returns their number. */
+static int take_roster(const struct ft_ras_look *look, int first, struct row *rows, int *n)
+{
+    const struct ft_snapshot *s = look->snapshot;
+    const struct ft_snap_seat *seats = s->seats + first;
+    int count = 1, own = -1, teller = seats->teller;
+    while (first + count < s->nseats && seats[count].ctx == seats->ctx &&
+           seats[count].teller == teller)
+        count++;
+    for (int i = 0; i < count && teller >= 0 && teller < s->nengines; i++)
+        if (seats[i].engine == s->engines[teller].id)
+            own = i;
+    for (int i = 0; i < count; i++) {
+        bool here = own >= 0 && seats[i].host == seats[own].host;
+        if (seats[i].rank >= 0)
+            rows[(*n)++] = (struct row){seats->ctx, 0, missing_at(look, &seats[i], here)};
+    }
+    return count;
 }
 
 static int rows_of(const struct ft_ras_look *look, struct row *rows)
@@ -66,11 +86,8 @@ static int rows_of(const struct ft_ras_look *look, struct row *rows)
             m->nranks,
             {.rank = m->rank, .member = m, .engine = engine, .pid = engine->pid}};
     }
-    for (int i = 0; i < s->nseats; i++) {
-        const struct ft_snap_seat *seat = &s->seats[i];
-        if (seat->rank >= 0)
-            rows[n++] = (struct row){seat->ctx, 0, missing_at(look, seat)};
-    }
+    for (int i = 0; i < s->nseats;)
+        i += take_roster(look, i, rows, &n);
     if (n > 0)
         qsort(rows, (size_t)n, sizeof *rows, by_comm);
     return n;

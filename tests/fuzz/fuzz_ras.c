@@ -1,8 +1,9 @@
 /*
- * Property: nothing that a client sends, and nothing that telemetry files tell, makes the responder
- * crash, hang, read out of bounds, or write what is no JSON; size = ranks + missing ranks. Method:
- * the first byte of the input says whether the rest is what a client sends, in pieces, or the rows
- * of a snapshot. Answers are read by a parser of this file.
+ * Property: nothing that a client sends, and nothing that telemetry files or other hosts tell,
+ * makes the responder crash, hang, read out of bounds, or write what is no JSON; size = ranks +
+ * missing ranks. Method: the first byte of the input says whether the rest is what a client sends,
+ * in pieces, the rows of a snapshot, or changes of such rows on their way from another host.
+ * Answers are read by a parser of this file.
  */
 #include "ras/internal.h"
 
@@ -134,20 +135,18 @@ static void check_comm(const struct ft_ras_comm *comm)
     must(here == comm->nranks && here + comm->nmissing == comm->size, "the counts are wrong");
 }
 
-static void answer(struct input *in)
+static void answer_about(struct input *in, struct ft_snapshot *s)
 {
-    struct ft_snapshot s;
     struct ft_verdict verdict = {.kind = FT_VERDICT_UNKNOWN, .nculprits = take_int(in)};
-    make_snapshot(in, &s);
     verdict.culprits[0].peer = -1;
     verdict.nculprits = verdict.nculprits > 0 ? 1 : 0;
     for (size_t i = 0; i < 32; i++)
         verdict.sentence[i] = (char)take(in, 1);
     struct ft_ras_look look = {
-        .snapshot = &s, .verdicts = &verdict, .found = 1, .begun_ns = 1, .ended_ns = 5};
+        .snapshot = s, .verdicts = &verdict, .found = 1, .begun_ns = 1, .ended_ns = 5};
     struct ft_ras_comms comms;
     struct ft_text json = {.most = FT_RAS_ANSWER_MAX}, text = {.most = 300};
-    must(ft_ras_comms_of(&s, &comms) == FT_OK, "no memory");
+    must(ft_ras_comms_of(&look, &comms) == FT_OK, "no memory");
     for (int i = 0; i < comms.n; i++)
         check_comm(&comms.comms[i]);
     ft_ras_json(&json, &look, &comms);
@@ -158,6 +157,34 @@ static void answer(struct input *in)
     ft_text_free(&json);
     ft_text_free(&text);
     ft_ras_comms_free(&comms);
+}
+
+static void answer(struct input *in)
+{
+    struct ft_snapshot s;
+    make_snapshot(in, &s);
+    answer_about(in, &s);
+}
+
+/* What another host tells, with some bytes of the input in place of its own. */
+static void hear(struct input *in)
+{
+    struct ft_snapshot s, *other;
+    unsigned char *bytes;
+    size_t n;
+    make_snapshot(in, &s);
+    must(ft_snapshot_pack(&s, &bytes, &n) == FT_OK, "no memory");
+    for (int left = (int)(take(in, 1) % 32); left > 0; left--) {
+        size_t at = take(in, 2) % n;
+        bytes[at] = (unsigned char)take(in, 1);
+    }
+    if (take(in, 1) % 8 == 0)
+        n = take(in, 2) % (n + 1);
+    if (ft_snapshot_unpack(bytes, n, 1000, &other) == FT_OK) {
+        answer_about(in, other);
+        ft_snapshot_free(other);
+    }
+    free(bytes);
 }
 
 /* ---- what clients send ----------------------------------------------------------------------- */
@@ -192,7 +219,10 @@ static void talk(struct input *in)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct input in = {data, size};
-    if (take(&in, 1) % 2)
+    uint64_t kind = take(&in, 1);
+    if (kind >= 128)
+        hear(&in);
+    else if (kind % 2)
         talk(&in);
     else
         answer(&in);

@@ -22,6 +22,7 @@ struct Host {
     {
         ft_snap_engine engine = {};
         ft_snap_member member = {};
+        engine.id = 50 + static_cast<uint64_t>(rank);
         engine.pid = 100 + rank;
         engine.state = state;
         strcpy(engine.hostname, "node1");
@@ -39,7 +40,8 @@ struct Host {
         ft_snap_seat seat = {};
         seat.ctx = ctx;
         seat.rank = rank;
-        seat.host = ft_host_id() + elsewhere;
+        seat.engine = 50 + static_cast<uint64_t>(rank);
+        seat.host = elsewhere; /* numbered in each communicator */
         seats.push_back(seat);
     }
     std::string answer(bool json)
@@ -57,7 +59,7 @@ struct Host {
         look.snapshot = &snapshot;
         look.verdicts = &none;
         out.most = FT_RAS_ANSWER_MAX;
-        EXPECT_EQ(ft_ras_comms_of(&snapshot, &comms), FT_OK);
+        EXPECT_EQ(ft_ras_comms_of(&look, &comms), FT_OK);
         if (json)
             ft_ras_json(&out, &look, &comms);
         else
@@ -84,6 +86,7 @@ TEST(RasReport, WhatIsKnownOfARank)
     host.rank(5, 0, 6, FT_PROCESS_RUNS);
     host.rank(5, 1, 6, FT_PROCESS_STOPPED);
     host.rank(5, 2, 6, FT_PROCESS_GONE);
+    host.seat(6, 0, true); /* a roster of another communicator */
     for (int r = 0; r < 5; r++)
         host.seat(5, r, r == 4);
     std::string json = host.answer(true);
@@ -99,8 +102,20 @@ TEST(RasReport, WhatIsKnownOfARank)
         << json;
     std::string text = host.answer(false);
     EXPECT_NE(text.find("rank 3 is unresponsive"), std::string::npos) << text;
-    EXPECT_NE(text.find("2 ranks are on other hosts"), std::string::npos) << text;
+    EXPECT_NE(text.find("2 ranks are on hosts that were not asked"), std::string::npos) << text;
     EXPECT_EQ(text.find("more are missing"), std::string::npos) << text;
+}
+
+/* Others have proof that a rank without a file is dead. */
+TEST(RasReport, ProofOfOthers)
+{
+    Host host;
+    host.rank(5, 0, 2, FT_PROCESS_RUNS);
+    host.seat(5, 1, true);
+    host.seats[0].news = FT_NEWS_DEAD;
+    EXPECT_NE(host.answer(true).find(missing(1, "unknown", 0, true, true)), std::string::npos)
+        << host.answer(true);
+    EXPECT_NE(host.answer(false).find("rank 1 is dead"), std::string::npos) << host.answer(false);
 }
 
 /* A process that has died and one that has its rank now; a communicator that only dead ones have.
