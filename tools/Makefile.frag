@@ -4,3 +4,4 @@ include tools/info.frag
 include tools/diagnose.frag
 include tools/top.frag
 include tools/ncclras.frag
+include tools/daemons.frag

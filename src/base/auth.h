@@ -11,7 +11,7 @@
 #define FT_SECRET_BYTES 32
 #define FT_WIRE_VERSION 1
 
-enum ft_purpose { FT_PURPOSE_BOOTSTRAP = 1, FT_PURPOSE_SHM, FT_PURPOSE_TCP };
+enum ft_purpose { FT_PURPOSE_BOOTSTRAP = 1, FT_PURPOSE_SHM, FT_PURPOSE_TCP, FT_PURPOSE_SERVICE };
 
 struct ft_auth {
     struct ft_env *env;

@@ -22,7 +22,7 @@ enum {
     AT_ADDRESSES = 48,
     AT_CHECKSUM = 120
 };
-enum { FLAG_EXPLICIT = 1, FLAG_GROW = 2, SECRET_CHARS_MIN = 16 };
+enum { FLAG_EXPLICIT = 1, FLAG_GROW = 2, SECRET_CHARS_MIN = 16, SECRET_CHARS_MAX = 4096 };
 static const unsigned char id_magic[4] = {'F', 'T', 'i', 'd'};
 
 /* SipHash-2-4 with a fixed public key: it detects damage and proves nothing. */
@@ -120,23 +120,21 @@ int ft_id_decode(struct ft_id *id, const unsigned char in[FT_UNIQUE_ID_BYTES])
 
 /* A secret file must not be readable or writable by other users. Returns the length without
  * trailing white space, or a status. */
-static int read_secret_file(const char *path, char *text, size_t capacity_bytes)
+static int read_secret_file(const char *name, const char *path, char *text, size_t capacity_bytes)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s: %s", path, strerror(errno));
+        return ft_fail(FT_USAGE, "%s %s: %s", name, path, strerror(errno));
     ssize_t n = -1;
     int status = FT_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        status = ft_fail(FT_USAGE, "FTCCL_SECRET_FILE %s is not a regular file", path);
+        status = ft_fail(FT_USAGE, "%s %s is not a regular file", name, path);
     else if (st.st_mode & 077)
-        status = ft_fail(FT_USAGE,
-                         "FTCCL_SECRET_FILE %s has mode %04o; others can use it, it must be 0600",
+        status = ft_fail(FT_USAGE, "%s %s has mode %04o; others can use it, it must be 0600", name,
                          path, (unsigned)st.st_mode & 07777);
     else if ((n = read(fd, text, capacity_bytes)) < 0 || (size_t)n == capacity_bytes)
-        status = ft_fail(FT_USAGE,
-                         "FTCCL_SECRET_FILE %s cannot be read or is longer than %zu bytes", path,
+        status = ft_fail(FT_USAGE, "%s %s cannot be read or is longer than %zu bytes", name, path,
                          capacity_bytes - 1);
     close(fd);
     while (!status && n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r' || text[n - 1] == ' '))
@@ -144,29 +142,39 @@ static int read_secret_file(const char *path, char *text, size_t capacity_bytes)
     return status ? status : (int)n;
 }
 
+static int secret_of_text(const char *text, int n, unsigned char secret[FT_SECRET_BYTES])
+{
+    if (n < SECRET_CHARS_MIN)
+        return ft_fail(FT_USAGE, "the secret has %d characters, it needs at least %d", n,
+                       SECRET_CHARS_MIN);
+    crypto_generichash(secret, FT_SECRET_BYTES, (const unsigned char *)text, (size_t)n, NULL, 0);
+    return FT_OK;
+}
+
+int ft_secret_of_file(const char *name, const char *path, unsigned char secret[FT_SECRET_BYTES])
+{
+    char text[SECRET_CHARS_MAX + 1];
+    int n = read_secret_file(name, path, text, sizeof text);
+    int status = n < 0 ? n : secret_of_text(text, n, secret);
+    sodium_memzero(text, sizeof text);
+    return status;
+}
+
 static int secret_from_environment(unsigned char secret[FT_SECRET_BYTES])
 {
-    char text[4097];
+    char text[SECRET_CHARS_MAX + 1];
     const char *plain = ft_param_str(FT_PARAM_SECRET), *path = ft_param_str(FT_PARAM_SECRET_FILE);
     int n;
     if (*plain) {
         n = (int)ft_min(strlen(plain), sizeof text);
         memcpy(text, plain, (size_t)n);
     } else if (*path) {
-        n = read_secret_file(path, text, sizeof text);
-        if (n < 0)
-            return n;
+        return ft_secret_of_file("FTCCL_SECRET_FILE", path, secret);
     } else {
         return ft_fail(FT_USAGE, "FTCCL_COMM_ID is set but neither FTCCL_SECRET nor "
                                  "FTCCL_SECRET_FILE: anybody could join");
     }
-    int status = FT_OK;
-    if (n < SECRET_CHARS_MIN)
-        status = ft_fail(FT_USAGE, "the job's secret has %d characters, it needs at least %d", n,
-                         SECRET_CHARS_MIN);
-    else
-        crypto_generichash(secret, FT_SECRET_BYTES, (const unsigned char *)text, (size_t)n, NULL,
-                           0);
+    int status = secret_of_text(text, n, secret);
     sodium_memzero(text, sizeof text);
     return status;
 }

@@ -56,6 +56,9 @@ int ft_unique_id_key(const unsigned char id[FT_UNIQUE_ID_BYTES],
                      unsigned char key[FT_SECRET_BYTES]);
 /* a number that differs between ids; 0: not one of FTCCL's ids */
 uint64_t ft_unique_id_nonce(const unsigned char id[FT_UNIQUE_ID_BYTES]);
+/* The key that a file holds which only its owner can use (at least 16 characters). name: the option
+ * or variable that names the file. FT_USAGE, with a sentence. */
+int ft_secret_of_file(const char *name, const char *path, unsigned char secret[FT_SECRET_BYTES]);
 int ft_unique_ids_served(void); /* number of ids that this process serves; for leak tests */
 
 struct ft_join {

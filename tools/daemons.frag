@@ -1,0 +1,4 @@
+# ftccl-agent and ftccld need libmicrohttpd and SQLite.
+if HAVE_DAEMONS
+include tools/daemon/daemon.frag
+endif
