@@ -22,6 +22,8 @@ struct report {
 /* Leaves the job of process `pid` in the snapshot: its members and links. Returns the number of its
  * processes, -1: no memory. */
 int keep_job(struct ft_snapshot *, int pid);
+/* Leaves the members and links of the processes of one host, by its id. FT_NOMEM. */
+int keep_host(struct ft_snapshot *, uint64_t host);
 
 /* Writes DIR/ftccl_trace_rank_N for every rank of the largest communicator, and makes DIR. Returns
  * a status, with a sentence. */
@@ -42,8 +44,12 @@ int write_trace(const struct ft_snapshot *, const struct report *, const char *p
 
 /* Metrics for node_exporter's textfile collector. A status, with a sentence. */
 int write_metrics(const struct ft_snapshot *, const struct report *, const char *path);
+/* The same to a stream. ranks: with the counters of every rank. FT_NOMEM. */
+int print_metrics(FILE *out, const struct ft_snapshot *, const struct report *, bool ranks);
 
 void print_text(FILE *out, const struct report *, bool explain);
+/* The report as ft_report_json() takes it; it points into the other one. */
+struct ft_report report_for_programs(const struct report *);
 /* one object on one line; docs/diagnosis.md describes it */
 void print_json(FILE *out, const struct report *);
 

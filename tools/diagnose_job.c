@@ -115,27 +115,59 @@ static void drop_others(struct cut *cut)
     keep_rows(cut, s->ops, sizeof *s->ops, &s->nops, op_stays);
 }
 
-static int run(struct cut *cut, int pid)
+/* Marks the processes of the job. */
+static void mark_job(struct cut *cut, int pid)
 {
-    int engines = 0;
     for (int i = 0; i < cut->s->nmembers; i++)
         cut->order[i] = i;
     qsort_r(cut->order, (size_t)cut->s->nmembers, sizeof *cut->order, by_ctx, cut->s->members);
     for (int i = 0; i < cut->s->nengines; i++)
         cut->engines[i] = cut->s->engines[i].pid == pid;
     while (spread_once(cut)) {}
+}
+
+static int count_engines(const struct cut *cut)
+{
+    int engines = 0;
     for (int i = 0; i < cut->s->nengines; i++)
         engines += cut->engines[i];
-    drop_others(cut);
     return engines;
+}
+
+static bool open_cut(struct cut *cut, struct ft_snapshot *s)
+{
+    *cut = (struct cut){s, calloc((size_t)s->nmembers + 1, sizeof *cut->order),
+                        calloc((size_t)s->nengines + 1, sizeof *cut->engines)};
+    return cut->order && cut->engines;
+}
+
+static void close_cut(struct cut *cut)
+{
+    free(cut->order);
+    free(cut->engines);
 }
 
 int keep_job(struct ft_snapshot *s, int pid)
 {
-    struct cut cut = {s, calloc((size_t)s->nmembers + 1, sizeof *cut.order),
-                      calloc((size_t)s->nengines + 1, sizeof *cut.engines)};
-    int engines = cut.order && cut.engines ? run(&cut, pid) : -1;
-    free(cut.order);
-    free(cut.engines);
+    struct cut cut;
+    int engines = -1;
+    if (open_cut(&cut, s)) {
+        mark_job(&cut, pid);
+        engines = count_engines(&cut);
+        drop_others(&cut);
+    }
+    close_cut(&cut);
     return engines;
+}
+
+int keep_host(struct ft_snapshot *s, uint64_t host)
+{
+    struct cut cut;
+    bool good = open_cut(&cut, s);
+    for (int i = 0; good && i < s->nengines; i++)
+        cut.engines[i] = s->engines[i].host == host;
+    if (good)
+        drop_others(&cut);
+    close_cut(&cut);
+    return good ? FT_OK : ft_fail(FT_NOMEM, "no memory for %d processes", s->nengines);
 }

@@ -18,6 +18,7 @@ struct metrics {
     struct timing *timing; /* [s->nops] */
     int ntimings;
     int *hosts; /* [nmembers] hosts of its communicator */
+    bool each_rank;
 };
 
 /* ---- the format ------------------------------------------------------------------------------ */
@@ -400,6 +401,8 @@ static void put_metrics(FILE *out, const void *what)
     put_kinds(m);
     put_culprits(m);
     put_rank_states(m);
+    if (!m->each_rank)
+        return;
     put_calls(m);
     put_links(m);
     put_timings(m, "nccl_bus_bandwidth_gbs", false, true);
@@ -415,7 +418,11 @@ static int write_all(struct metrics *m, const char *path)
     int status = FT_NOMEM;
     if (m->timing && m->hosts && find_hosts(m)) {
         list_timings(m);
-        status = write_whole(path, put_metrics, m);
+        status = FT_OK;
+        if (path)
+            status = write_whole(path, put_metrics, m);
+        else
+            put_metrics(m->out, m);
     } else {
         ft_fail(FT_NOMEM, "no memory for %d operations", m->s->nops);
     }
@@ -424,13 +431,24 @@ static int write_all(struct metrics *m, const char *path)
     return status;
 }
 
-int write_metrics(const struct ft_snapshot *s, const struct report *report, const char *path)
+static int open_and_write(struct metrics *m, const char *path)
 {
-    struct metrics m = {.s = s, .report = report};
-    int status = ranks_open(&m.ranks, s, report, false);
+    int status = ranks_open(&m->ranks, m->s, m->report, false);
     if (status != FT_OK)
         return status;
-    status = write_all(&m, path);
-    ranks_close(&m.ranks);
+    status = write_all(m, path);
+    ranks_close(&m->ranks);
     return status;
+}
+
+int write_metrics(const struct ft_snapshot *s, const struct report *report, const char *path)
+{
+    struct metrics m = {.s = s, .report = report, .each_rank = true};
+    return open_and_write(&m, path);
+}
+
+int print_metrics(FILE *out, const struct ft_snapshot *s, const struct report *report, bool ranks)
+{
+    struct metrics m = {.out = out, .s = s, .report = report, .each_rank = ranks};
+    return open_and_write(&m, NULL);
 }

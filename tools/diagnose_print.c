@@ -38,19 +38,24 @@ void print_text(FILE *out, const struct report *report, bool explain)
                 report->engines == 1 ? "" : "es", report->after_s);
 }
 
+struct ft_report report_for_programs(const struct report *report)
+{
+    return (struct ft_report){.snapshot = report->snapshot,
+                              .verdicts = report->verdicts,
+                              .found = report->found,
+                              .engines = report->engines,
+                              .unreadable = report->unreadable,
+                              .time_s = (double)report->real_ns / 1e9,
+                              .after_s = report->after_s,
+                              .trouble = report->trouble[0] ? report->trouble : NULL,
+                              .changes = report->changes,
+                              .nchanges = report->nchanges};
+}
+
 void print_json(FILE *out, const struct report *report)
 {
     struct ft_text text = {.most = 16 << 20};
-    const struct ft_report all = {.snapshot = report->snapshot,
-                                  .verdicts = report->verdicts,
-                                  .found = report->found,
-                                  .engines = report->engines,
-                                  .unreadable = report->unreadable,
-                                  .time_s = (double)report->real_ns / 1e9,
-                                  .after_s = report->after_s,
-                                  .trouble = report->trouble[0] ? report->trouble : NULL,
-                                  .changes = report->changes,
-                                  .nchanges = report->nchanges};
+    const struct ft_report all = report_for_programs(report);
     ft_report_json(&text, NULL, &all);
     fprintf(out, "%s\n", text.broken ? "{\"trouble\":\"no memory\"}" : text.at);
     ft_text_free(&text);

@@ -63,6 +63,26 @@ static int write_copy(const struct saving *s, const char *name, struct ft_image 
     return good ? FT_OK : ft_fail(FT_SYSTEM, "cannot write %.200s: %s", s->dir, strerror(err));
 }
 
+int ft_telemetry_copy(const char *path, struct ft_telemetry_copy *out)
+{
+    struct ft_image *image;
+    struct ft_tm_seen seen;
+    int status = ft_image_load(path, &image);
+    if (status != FT_OK)
+        return status;
+    ft_tm_look(&image->file.header, &seen);
+    keep_torn(image);
+    void *bytes = malloc(sizeof image->file);
+    if (bytes)
+        memcpy(bytes, &image->file, sizeof image->file);
+    ft_image_free(image);
+    if (!bytes)
+        return ft_fail(FT_NOMEM, "no memory for a copy of %.200s", path);
+    *out = (struct ft_telemetry_copy){bytes, sizeof image->file, seen.state, ""};
+    memcpy(out->doing, seen.doing, sizeof out->doing);
+    return FT_OK;
+}
+
 static void save_file(void *arg, const char *path, const char *name)
 {
     struct saving *s = arg;

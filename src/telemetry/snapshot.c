@@ -546,6 +546,25 @@ int ft_snapshot_of_file(const char *path, struct ft_snapshot **out)
     return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
 }
 
+int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, uint64_t now_ns,
+                        struct ft_snapshot **out)
+{
+    struct collection c;
+    struct ft_image *image;
+    struct ft_tm_seen seen = {.state = FT_PROCESS_UNKNOWN};
+    int status = ft_image_parse(copy->bytes, copy->len_bytes, &image);
+    if (status != FT_OK)
+        return status;
+    if (copy->state >= FT_PROCESS_UNKNOWN && copy->state <= FT_PROCESS_FROZEN)
+        seen.state = (enum ft_process_state)copy->state;
+    memcpy(seen.doing, copy->doing, sizeof seen.doing);
+    ft_text_clean(seen.doing, sizeof seen.doing);
+    begin(&c);
+    add_image(&c, image, &seen);
+    ft_image_free(image);
+    return finish(&c, now_ns, ft_tm_real_ns(), out);
+}
+
 /* A file that was saved and cannot be read now has been changed since. */
 static void add_saved(struct collection *c, const char *dir, const struct ft_tm_saved *saved)
 {

@@ -183,6 +183,19 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out);
 /* The same of one file, whose path has a folder. */
 int ft_snapshot_of_file(const char *path, struct ft_snapshot **out);
 void ft_snapshot_free(struct ft_snapshot *);
+/* A copy of a telemetry file, and what the kernel says of its process, for another machine. The
+ * caller frees `bytes`. FT_INVAL: malformed; FT_SYSTEM; FT_NOMEM. */
+struct ft_telemetry_copy {
+    void *bytes;
+    size_t len_bytes;
+    int state; /* enum ft_process_state */
+    char doing[96];
+};
+int ft_telemetry_copy(const char *path, struct ft_telemetry_copy *out);
+/* The snapshot of such a copy, from wherever it comes; its times are those of its host at now_ns.
+ * FT_INVAL: malformed; FT_NOMEM. */
+int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, uint64_t now_ns,
+                        struct ft_snapshot **out);
 
 /* A snapshot as bytes for another host of the same job, with what a verdict over several hosts
  * needs: engines, members, links, paths, bad news, and the latest operations. *out is freed by the
