@@ -2,4 +2,5 @@
 if HAVE_DAEMONS
 include tools/daemon/daemon.frag
 include tools/agent/agent.frag
+include tools/master/master.frag
 endif

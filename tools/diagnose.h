@@ -22,7 +22,8 @@ struct report {
 /* Leaves the job of process `pid` in the snapshot: its members and links. Returns the number of its
  * processes, -1: no memory. */
 int keep_job(struct ft_snapshot *, int pid);
-/* Leaves the members and links of the processes of one host, by its id. FT_NOMEM. */
+/* Leaves what the processes of one host tell, by its id, and counts no file as unreadable: it may
+ * be another host's. FT_NOMEM. */
 int keep_host(struct ft_snapshot *, uint64_t host);
 
 /* Writes DIR/ftccl_trace_rank_N for every rank of the largest communicator, and makes DIR. Returns

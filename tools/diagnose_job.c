@@ -160,14 +160,49 @@ int keep_job(struct ft_snapshot *s, int pid)
     return engines;
 }
 
+static void set_engine(const int *place, int *engine)
+{
+    *engine = *engine >= 0 ? place[*engine] : -1;
+}
+
+/* Leaves the marked engines alone, and what refers to them. */
+static void drop_engines(struct cut *cut, int *place)
+{
+    struct ft_snapshot *s = cut->s;
+    int kept = 0, seats = 0;
+    for (int i = 0; i < s->nengines; i++) {
+        place[i] = cut->engines[i] ? kept : -1;
+        if (cut->engines[i])
+            s->engines[kept++] = s->engines[i];
+    }
+    s->nengines = kept;
+    for (int i = 0; i < s->nmembers; i++)
+        set_engine(place, &s->members[i].engine);
+    for (int i = 0; i < s->nlinks; i++)
+        set_engine(place, &s->links[i].engine);
+    for (int i = 0; i < s->npaths; i++)
+        set_engine(place, &s->paths[i].engine);
+    for (int i = 0; i < s->nseats; i++) {
+        set_engine(place, &s->seats[i].teller);
+        if (s->seats[i].teller >= 0)
+            s->seats[seats++] = s->seats[i];
+    }
+    s->nseats = seats;
+}
+
 int keep_host(struct ft_snapshot *s, uint64_t host)
 {
     struct cut cut;
-    bool good = open_cut(&cut, s);
+    int *place = calloc((size_t)s->nengines + 1, sizeof *place);
+    bool good = open_cut(&cut, s) && place;
     for (int i = 0; good && i < s->nengines; i++)
         cut.engines[i] = s->engines[i].host == host;
-    if (good)
+    if (good) {
         drop_others(&cut);
+        drop_engines(&cut, place);
+        s->unreadable = 0;
+    }
     close_cut(&cut);
+    free(place);
     return good ? FT_OK : ft_fail(FT_NOMEM, "no memory for %d processes", s->nengines);
 }

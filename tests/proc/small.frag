@@ -113,3 +113,4 @@ tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
 EXTRA_DIST += tests/proc/page.py tests/proc/trace.py
 endif
 include tests/proc/ras.frag
+include tests/proc/agent.frag

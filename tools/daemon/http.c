@@ -12,8 +12,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-#define CONNECTIONS_MOST 64
+#define CONNECTIONS_MOST 128
 #define CONNECTION_BYTES 16384 /* for what a client sends */
 #define QUIET_S 10
 #define LIFE_NS 30000000000u
@@ -25,10 +26,11 @@ struct daemon_http {
         char *at;
         size_t len;
     } text[DAEMON_TEXTS];
-    struct {
+    struct client {
         int fd; /* 0: free */
+        bool started, ends;
         uint64_t begun_ns;
-    } connection[CONNECTIONS_MOST];
+    } client[CONNECTIONS_MOST];
 };
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -102,6 +104,17 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *connection, 
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
+/* The library is never let reach a limit of its own: with connections that are given to it, version
+ * 0.9.75 then waits for its own lock for ever. So they are counted here, from when they are given
+ * to it until it closes them. */
+static struct client *find(struct daemon_http *http, int fd)
+{
+    for (int i = 0; i < CONNECTIONS_MOST; i++)
+        if (http->client[i].fd == fd)
+            return &http->client[i];
+    return NULL;
+}
+
 /* Called before a connection's descriptor is closed, and after it was taken. */
 static void on_connection(void *arg, struct MHD_Connection *connection, void **state,
                           enum MHD_ConnectionNotificationCode code)
@@ -109,15 +122,13 @@ static void on_connection(void *arg, struct MHD_Connection *connection, void **s
     struct daemon_http *http = arg;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(
         connection, MHD_CONNECTION_INFO_CONNECTION_FD);
-    int from = code == MHD_CONNECTION_NOTIFY_STARTED ? 0 : info->connect_fd;
     (void)state;
     pthread_mutex_lock(&http->mutex);
-    for (int i = 0; i < CONNECTIONS_MOST; i++)
-        if (http->connection[i].fd == from) {
-            http->connection[i].fd = from ? 0 : info->connect_fd;
-            http->connection[i].begun_ns = daemon_now_ns();
-            break;
-        }
+    struct client *client = find(http, info->connect_fd);
+    if (client && code == MHD_CONNECTION_NOTIFY_STARTED)
+        client->started = true;
+    else if (client)
+        client->fd = 0;
     pthread_mutex_unlock(&http->mutex);
 }
 
@@ -126,10 +137,38 @@ void daemon_http_tick(struct daemon_http *http)
 {
     uint64_t now_ns = daemon_now_ns();
     pthread_mutex_lock(&http->mutex);
-    for (int i = 0; i < CONNECTIONS_MOST; i++)
-        if (http->connection[i].fd && now_ns - http->connection[i].begun_ns > LIFE_NS)
-            shutdown(http->connection[i].fd, SHUT_RDWR);
+    for (int i = 0; i < CONNECTIONS_MOST; i++) {
+        struct client *client = &http->client[i];
+        if (!client->fd || now_ns - client->begun_ns <= LIFE_NS)
+            continue;
+        if (client->started)
+            shutdown(client->fd, SHUT_RDWR);
+        else
+            client->fd = 0; /* the library had no memory for it */
+    }
     pthread_mutex_unlock(&http->mutex);
+}
+
+/* Half of the places are for those who come when many others stay: the oldest then has to go. */
+static bool take_place(struct daemon_http *http, int fd)
+{
+    struct client *place = find(http, fd), *oldest = NULL; /* one that was closed unnoticed */
+    int n = 0;
+    for (int i = 0; i < CONNECTIONS_MOST; i++) {
+        struct client *client = &http->client[i];
+        n += client->fd != 0;
+        if (client->started && client->fd && !client->ends &&
+            (!oldest || client->begun_ns < oldest->begun_ns))
+            oldest = client;
+    }
+    place = place ? place : find(http, 0);
+    if (n >= CONNECTIONS_MOST / 2 && oldest) {
+        oldest->ends = true;
+        shutdown(oldest->fd, SHUT_RDWR);
+    }
+    if (place)
+        *place = (struct client){.fd = fd, .begun_ns = daemon_now_ns()};
+    return place;
 }
 
 /* The library closes the descriptor by itself, so it gets one that we do not count as ours. */
@@ -138,8 +177,13 @@ void daemon_http_take(struct daemon_http *http, int fd)
     struct sockaddr_in nobody = {.sin_family = AF_INET};
     int given = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     ft_fd_close(&fd);
-    if (given >= 0)
+    pthread_mutex_lock(&http->mutex);
+    bool taken = given >= 0 && take_place(http, given);
+    pthread_mutex_unlock(&http->mutex);
+    if (taken)
         MHD_add_connection(http->server, given, (struct sockaddr *)&nobody, sizeof nobody);
+    else if (given >= 0)
+        close(given);
 }
 
 /* ---- the server ------------------------------------------------------------------------------ */
@@ -164,7 +208,7 @@ struct daemon_http *daemon_http_open(void)
     pthread_mutex_init(&http->mutex, NULL);
     http->server = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_NO_LISTEN_SOCKET | MHD_USE_ITC, 0, NULL, NULL,
-        on_request, http, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MOST,
+        on_request, http, MHD_OPTION_CONNECTION_LIMIT, 4 * (unsigned)CONNECTIONS_MOST,
         MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_BYTES, MHD_OPTION_CONNECTION_TIMEOUT,
         (unsigned)QUIET_S, MHD_OPTION_NOTIFY_CONNECTION, on_connection, http, MHD_OPTION_END);
     if (http->server)

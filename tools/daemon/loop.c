@@ -184,6 +184,7 @@ static int open_signals(struct daemon *d)
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its write */
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     d->signals = (struct daemon_watch){
         .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK), .ready = on_signal, .arg = d};

@@ -131,6 +131,7 @@ static int resolve(const char *text, struct ft_net_address *out)
 static int listen_at(struct daemon_port *port, const char *text)
 {
     struct ft_net_address at[1];
+    const int on = 1;
     char where[FT_NET_TEXT_BYTES];
     int status = resolve(text, at);
     if (status != FT_OK)
@@ -138,6 +139,8 @@ static int listen_at(struct daemon_port *port, const char *text)
     status = ft_net_listen(at, 1, at[0].family, at[0].port, &port->listener.fd);
     if (status != FT_OK)
         return status;
+    /* A successor may listen while connections of this program are not over yet. */
+    setsockopt(port->listener.fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     printf("%s: listens on %s\n", daemon_options_of(port->daemon)->program,
            ft_net_text(&at[0], where));
     fflush(stdout);

@@ -1,0 +1,10 @@
+if HAVE_GTEST
+if HAVE_DAEMONS
+check_PROGRAMS += tests/proc/agent_test
+TESTS += tests/proc/agent_test
+SLOW_TESTS += tests/proc/agent_test
+tests_proc_agent_test_SOURCES = tests/proc/agent_test.cc
+tests_proc_agent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_agent_test_LDADD = $(proc_ldadd)
+endif
+endif

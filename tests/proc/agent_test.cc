@@ -1,0 +1,495 @@
+/*
+ * Property: ftccl-agent and ftccld name the rank for which a job waits, over hosts, without its
+ * help, whoever of them is killed; strangers, wrong keys and a full disk cost them nothing but a
+ * sentence. Method: real ranks of two hosts, made up by FTCCL_HOSTID, an agent for each, a master;
+ * pages are fetched until they say what they must.
+ */
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <regex>
+
+#include "tests/proc/proc.h"
+
+namespace
+{
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+/* exec LIMIT PROGRAM ARGUMENT...: LIMIT bytes a file, "-": as it is. */
+CHILD(exec)
+{
+    if (arguments[0] != "-") {
+        rlimit limit = {std::stoul(arguments[0]), std::stoul(arguments[0])};
+        setrlimit(RLIMIT_FSIZE, &limit);
+    }
+    std::vector<char *> argv;
+    for (size_t i = 1; i < arguments.size(); i++)
+        argv.push_back(const_cast<char *>(arguments[i].c_str()));
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    return 127;
+}
+
+void wait_for_ever()
+{
+    char byte;
+    while (read(STDIN_FILENO, &byte, 1) > 0) {}
+    _exit(0);
+}
+
+/* worker ID NRANKS RANK VICTIM: the victim makes 20 calls, the others try to make more. */
+CHILD(worker)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]),
+        victim = std::stoi(arguments[3]);
+    ftcclComm_t comm;
+    float data = 1;
+    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess)
+        return 1;
+    for (int i = 0;; i++) {
+        if (i == 20) {
+            printf("running\n");
+            fflush(stdout);
+        }
+        if (i >= 20 && rank == victim)
+            wait_for_ever();
+        if (ftcclAllReduce(&data, &data, 1, ftcclFloat, ftcclSum, comm, nullptr) != ftcclSuccess ||
+            ftcclStreamSynchronize(nullptr) != ftcclSuccess)
+            wait_for_ever();
+    }
+}
+
+/* ---- a folder, a daemon, a job --------------------------------------------------------------- */
+
+struct Folder {
+    std::string path;
+    Folder()
+    {
+        char name[] = "/tmp/ft-agent-XXXXXX";
+        path = mkdtemp(name);
+    }
+    ~Folder()
+    {
+        std::error_code ignored;
+        fs::remove_all(path, ignored);
+    }
+    std::string file(const std::string &name, const std::string &text, mode_t mode = 0600) const
+    {
+        std::string whole = path + "/" + name;
+        fs::create_directories(fs::path(whole).parent_path());
+        std::ofstream(whole) << text;
+        chmod(whole.c_str(), mode);
+        return whole;
+    }
+};
+
+int dial(const std::string &address)
+{
+    size_t colon = address.rfind(':');
+    sockaddr_in to = {};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(colon + 1))));
+    inet_pton(AF_INET, address.substr(0, colon).c_str(), &to.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connect(fd, reinterpret_cast<sockaddr *>(&to), sizeof to) != 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
+/* All that comes until the end, at most for so long. */
+std::string read_all(int fd, double seconds)
+{
+    std::string all;
+    char bytes[65536];
+    double end = proc::now() + seconds;
+    for (ssize_t n = 1; n > 0 && proc::now() < end;) {
+        pollfd ready = {fd, POLLIN, 0};
+        if (poll(&ready, 1, 100) > 0 && (n = read(fd, bytes, sizeof bytes)) > 0)
+            all.append(bytes, static_cast<size_t>(n));
+    }
+    return all;
+}
+
+struct Daemon {
+    std::unique_ptr<proc::Child> child;
+    std::string address;
+    Daemon(const std::string &program, Words options,
+           const std::map<std::string, std::string> &env = {}, const std::string &limit = "-")
+    {
+        Words words = {limit, "./tools/" + program, "--interval", "0.2", "--after", "1"};
+        if (std::find(options.begin(), options.end(), "--listen") == options.end())
+            options.insert(options.begin(), {"--listen", "127.0.0.1:0"});
+        words.insert(words.end(), options.begin(), options.end());
+        child = std::make_unique<proc::Child>("exec", words, env);
+        std::string line = child->line(20);
+        size_t at = line.find("listens on ");
+        EXPECT_NE(at, std::string::npos) << program << " says " << line;
+        address = at == std::string::npos ? "127.0.0.1:9" : line.substr(at + 11);
+    }
+    std::string get(const std::string &path) const
+    {
+        int fd = dial(address);
+        if (fd < 0)
+            return "";
+        std::string request = "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+        if (write(fd, request.data(), request.size()) < 0)
+            perror("write");
+        std::string answer = read_all(fd, 10);
+        close(fd);
+        return answer;
+    }
+    std::string json() const
+    {
+        return get("/status?format=json");
+    }
+    /* Asks until the answer has the pattern, and returns it. */
+    std::string until(const std::string &pattern, const std::string &path = "/status?format=json",
+                      double seconds = 30) const
+    {
+        std::regex wanted(pattern);
+        std::string answer;
+        for (double end = proc::now() + seconds; proc::now() < end; usleep(20000))
+            if (std::regex_search(answer = get(path), wanted))
+                return answer;
+        ADD_FAILURE() << "no " << pattern << " in " << address << path << ":\n" << answer;
+        return answer;
+    }
+    int stop() const
+    {
+        child->signal(SIGTERM);
+        return child->wait(20);
+    }
+};
+
+struct Job {
+    std::vector<std::unique_ptr<proc::Child>> rank;
+    Job(int n, int hosts, int victim)
+    {
+        ftcclUniqueId id;
+        EXPECT_OK(ftcclGetUniqueId(&id));
+        for (int r = 0; r < n; r++) {
+            std::map<std::string, std::string> env = {{"FTCCL_DEBUG", "NONE"},
+                                                      {"FTCCL_TIMEOUT", "0"}};
+            if (hosts > 0)
+                env["FTCCL_HOSTID"] = host(r * hosts / n);
+            rank.push_back(std::make_unique<proc::Child>(
+                "worker",
+                Words{proc::hex(id), std::to_string(n), std::to_string(r), std::to_string(victim)},
+                env));
+        }
+        for (auto &child : rank)
+            EXPECT_EQ(child->line(60), "running");
+    }
+    /* What ended ranks of other tests left is not of this host. */
+    static std::string host(int number)
+    {
+        return std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + "-" +
+               std::to_string(getpid()) + "-" + std::to_string(number);
+    }
+    std::string pid(int r) const
+    {
+        return std::to_string(rank[static_cast<size_t>(r)]->pid());
+    }
+};
+
+std::map<std::string, std::string> on_host(int number)
+{
+    return {{"FTCCL_HOSTID", Job::host(number)}};
+}
+
+std::string verdict(const std::string &kind, const std::string &pid)
+{
+    return "\"kind\":\"" + kind + "\",\"confidence\":[0-9.]+,\"culprits\":\\[\\{\"what\":" +
+           "\"rank\"[^}]*\"pid\":" + pid + "\\}\\]";
+}
+
+/* Two hosts of two ranks each, their agents and a master. */
+struct Cluster {
+    Folder folder;
+    std::string key = folder.file("key", "a key of the agents in a test\n");
+    std::unique_ptr<Daemon> master;
+    std::unique_ptr<Daemon> agent[2];
+    Cluster()
+    {
+        start_master("127.0.0.1:0");
+        for (int host = 0; host < 2; host++)
+            start_agent(host);
+    }
+    void start_master(const std::string &listen)
+    {
+        master = std::make_unique<Daemon>("ftccld", Words{"--key-file", key, "--state",
+                                                          state("master"), "--listen", listen});
+    }
+    void start_agent(int host)
+    {
+        agent[host] = std::make_unique<Daemon>("ftccl-agent",
+                                               Words{"--key-file", key, "--master", master->address,
+                                                     "--state",
+                                                     state("agent" + std::to_string(host))},
+                                               on_host(host));
+    }
+    std::string state(const std::string &name) const
+    {
+        fs::create_directories(folder.path + "/" + name);
+        return folder.path + "/" + name;
+    }
+};
+
+/* ---- one host -------------------------------------------------------------------------------- */
+
+TEST(Agent, NamesAStoppedRankAndKeepsWhatAKilledOneLeft)
+{
+    Folder folder;
+    Job job(3, 1, -1);
+    Daemon agent("ftccl-agent", {"--state", folder.path}, on_host(0));
+    agent.until("\"healthy\":true.*\"jobs\":\\[\\{");
+    job.rank[1]->signal(SIGSTOP);
+    agent.until(verdict("rank_stopped", job.pid(1)));
+    std::string page = agent.until("class=\"bad\">rank_stopped: rank 1", "/status");
+    EXPECT_NE(page.find("Content-Security-Policy: default-src 'none'"), std::string::npos) << page;
+    agent.until("ftccl_verdicts\\{kind=\"rank_stopped\"\\} 1\n", "/metrics");
+    job.rank[2]->signal(SIGKILL);
+    agent.until("\"snapshots\":1,");
+    std::string kept = fs::directory_iterator(folder.path + "/kept")->path();
+    FILE *pipe = popen(("./tools/ftccl-diagnose --after 0.2 --json --replay " + kept).c_str(), "r");
+    std::string said(65536, ' ');
+    said.resize(fread(said.data(), 1, said.size(), pipe));
+    pclose(pipe);
+    EXPECT_TRUE(std::regex_search(said, std::regex("rank_dead"))) << said;
+    EXPECT_EQ(agent.stop(), 0);
+}
+
+/* The history is there after a restart. */
+TEST(Agent, Remembers)
+{
+    Folder folder;
+    {
+        Job job(2, 1, 1);
+        Daemon agent("ftccl-agent", {"--state", folder.path}, on_host(0));
+        agent.until("\"kind\":\"noncomm_hang\".*\"history\".*\"kind\":\"noncomm_hang\"");
+        EXPECT_EQ(agent.stop(), 0);
+    }
+    Daemon agent("ftccl-agent", {"--state", folder.path}, on_host(0));
+    agent.until("\"verdicts\":\\[\\],.*\"history\":\\{\"trouble\":null,\"verdicts\":\\[\\{[^\\]]*"
+                "\"kind\":\"noncomm_hang\"");
+}
+
+TEST(Agent, GoesOnWithAFullDisk)
+{
+    Folder folder;
+    Job job(2, 1, 1);
+    Daemon agent("ftccl-agent", {"--state", folder.path}, on_host(0), "8192");
+    std::string said = agent.until("\"history\":\\{\"trouble\":\"[^\"]*memory alone.*"
+                                   "\"kind\":\"noncomm_hang\"");
+    agent.until("ftccl_history_on_disk 0\n", "/metrics");
+    EXPECT_EQ(agent.stop(), 0);
+}
+
+/* The counters of a machine that is made up. */
+TEST(Agent, ChecksTheHost)
+{
+    Folder folder;
+    auto set = [&](int changes, int errors, int killed) {
+        std::string nic = "sys/class/net/eth7/";
+        fs::create_directories(folder.path + "/" + nic + "device");
+        folder.file(nic + "operstate", killed ? "down\n" : "up\n");
+        folder.file(nic + "carrier_changes", std::to_string(changes) + "\n");
+        folder.file(nic + "statistics/rx_errors", std::to_string(errors) + "\n");
+        folder.file(nic + "statistics/tx_errors", "0\n");
+        folder.file("sys/devices/system/edac/mc/mc0/ce_count", "3\n");
+        folder.file("sys/devices/system/edac/mc/mc0/ue_count", killed ? "1\n" : "0\n");
+        folder.file("proc/pressure/memory",
+                    std::string("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=") +
+                        (killed ? "50.00" : "0.00") + " avg60=0.00 avg300=0.00 total=0\n");
+    };
+    set(2, 1000, 0);
+    Daemon agent("ftccl-agent", {"--root", folder.path}, on_host(0));
+    for (const char *good : {"nic eth7 link", "nic eth7 flaps", "nic eth7 errors", "edac mc0 fatal",
+                             "memory pressure"})
+        agent.until(std::string("\"name\":\"") + good + "\",\"state\":\"good\"");
+    set(6, 1000000, 1);
+    for (const char *bad : {"nic eth7 link", "nic eth7 flaps", "nic eth7 errors", "edac mc0 fatal",
+                            "memory pressure"})
+        agent.until(std::string("\"name\":\"") + bad + "\",\"state\":\"bad\"");
+    agent.until("ftccl_host_check\\{check=\"nic eth7 flaps\"\\} 2\n", "/metrics");
+    agent.until("\"alarms\":\\[[^\\]]*nic eth7 flaps");
+}
+
+/* ---- hosts and a master ---------------------------------------------------------------------- */
+
+/* The largest report of the host that has one, for each member in it. */
+double bytes_a_member(const std::string &json)
+{
+    std::regex row("\"members\":([0-9]+),\"report_bytes\":([0-9]+)");
+    double most = 0;
+    for (std::sregex_iterator at(json.begin(), json.end(), row), end; at != end; ++at)
+        if (std::stod((*at)[1]) > 0)
+            most = std::max(most, std::stod((*at)[2]) / std::stod((*at)[1]));
+    return most;
+}
+
+TEST(Master, NamesARankOfAnotherHost)
+{
+    Cluster cluster;
+    Job job(4, 2, 3);
+    std::string said = cluster.master->until(verdict("noncomm_hang", job.pid(3)));
+    EXPECT_NE(said.find("has not called AllReduce(count 1, float32, sum), operation 21 of"),
+              std::string::npos)
+        << said;
+    EXPECT_NE(said.find("sleeps in "), std::string::npos) << "from the full file: " << said;
+    double bytes = bytes_a_member(said);
+    EXPECT_GT(bytes, 0) << said;
+    EXPECT_LE(bytes, 96 + 20 / 2.0) << "20 bytes a report of two members, and 96 for each";
+    cluster.master->until("ftccl_hosts\\{state=\"reports\"\\} 2\n", "/metrics");
+    cluster.master->until("<h3>hosts</h3>", "/");
+    EXPECT_EQ(cluster.agent[0]->stop(), 0);
+    cluster.master->until("\"state\":\"gone\"");
+    EXPECT_EQ(cluster.master->stop(), 0);
+}
+
+/* Fault 37. Whoever is killed, a verdict that was known stays, and comes back. */
+TEST(Master, RankStoppedAndAgentOrMasterKilled)
+{
+    Cluster cluster;
+    Job job(4, 2, -1);
+    const std::string wanted = verdict("rank_stopped", job.pid(2));
+    cluster.master->until("\"members\":2.*\"members\":2");
+    job.rank[2]->signal(SIGSTOP);
+    cluster.master->until(wanted);
+    cluster.agent[1]->child->signal(SIGKILL);
+    std::string without = cluster.master->until("\"state\":\"gone\"");
+    EXPECT_TRUE(std::regex_search(without, std::regex(wanted))) << without;
+    cluster.start_agent(1);
+    cluster.master->until(wanted + ".*\"state\":\"reports\".*\"state\":\"reports\"");
+    std::string address = cluster.master->address;
+    cluster.master->child->signal(SIGKILL);
+    cluster.master->child->wait();
+    cluster.agent[1]->until(wanted + ".*\"has_master\":false,\"trouble\":\"the master");
+    cluster.start_master(address);
+    cluster.master->until(wanted);
+    cluster.agent[0]->until("\"has_master\":true");
+}
+
+/* The agent is killed first: its host is unknown until it is back. */
+TEST(Master, AgentKilledAndThenRankStopped)
+{
+    Cluster cluster;
+    Job job(4, 2, -1);
+    cluster.master->until("\"members\":2.*\"members\":2");
+    cluster.agent[1]->child->signal(SIGKILL);
+    cluster.master->until("\"state\":\"gone\"");
+    job.rank[2]->signal(SIGSTOP);
+    std::string said = cluster.master->until("\"kind\":\"unknown\"|\"trouble\":\"");
+    EXPECT_FALSE(
+        std::regex_search(said, std::regex("\"kind\":\"(?!unknown|healthy)[a-z_]+\",\"confidence")))
+        << "a name without evidence: " << said;
+    cluster.start_agent(1);
+    cluster.master->until(verdict("rank_stopped", job.pid(2)));
+}
+
+TEST(Master, IsAnAgentToo)
+{
+    Job job(2, 1, 1);
+    Daemon both("ftccld", {"--agent"}, on_host(0));
+    std::string said = both.until(verdict("noncomm_hang", job.pid(1)));
+    EXPECT_NE(said.find("sleeps in "), std::string::npos) << said;
+    EXPECT_NE(said.find("\"checks\":[{"), std::string::npos) << said;
+    EXPECT_EQ(both.stop(), 0);
+}
+
+/* ---- strangers ------------------------------------------------------------------------------- */
+
+TEST(Master, RefusesAWrongKey)
+{
+    Folder folder;
+    std::string right = folder.file("right", "the right key, long enough"),
+                wrong = folder.file("wrong", "another key, long enough");
+    Daemon master("ftccld", {"--key-file", right});
+    Daemon agent("ftccl-agent", {"--key-file", wrong, "--master", master.address}, on_host(0));
+    agent.until("\"trouble\":\"the master [^\"]*does not know");
+    EXPECT_NE(master.json().find("\"hosts\":[]"), std::string::npos);
+    Daemon open("ftccld", {});
+    Daemon other("ftccl-agent", {"--key-file", wrong, "--master", open.address}, on_host(0));
+    other.until("\"trouble\":\"the master ");
+    EXPECT_NE(open.json().find("\"hosts\":[]"), std::string::npos);
+}
+
+TEST(Master, RefusesFilesAndOptionsThatAreWrong)
+{
+    Folder folder;
+    std::string shown = folder.file("shown", "a key that all can read", 0644),
+                brief = folder.file("brief", "short");
+    for (const Words &wrong :
+         {Words{"ftccld", "--key-file", shown}, Words{"ftccld", "--key-file", brief},
+          Words{"ftccld", "--master", "x:1"}, Words{"ftccl-agent", "--agent"},
+          Words{"ftccl-agent", "--master", "x:1"}, Words{"ftccld", "--interval", "0"},
+          Words{"ftccld", "nonsense"}, Words{"ftccld", "--listen", "nonsense"},
+          Words{"ftccl-agent", "--state", folder.path + "/none"}}) {
+        Words words = {"-", "./tools/" + wrong[0]};
+        words.insert(words.end(), wrong.begin() + 1, wrong.end());
+        proc::Child child("exec", words);
+        EXPECT_EQ(child.wait(20), 2) << wrong[0] << " " << wrong[1];
+    }
+}
+
+/* Connections that say nothing, garbage, endless headers: it still answers, and ends. */
+TEST(Master, StrangersCostLittle)
+{
+    Folder folder;
+    std::random_device seed;
+    unsigned drawn = seed();
+    std::mt19937 draw(drawn);
+    SCOPED_TRACE("seed " + std::to_string(drawn));
+    Daemon master("ftccld", {"--key-file", folder.file("key", "a key that is long enough")});
+    auto files = [&] {
+        size_t n = 0;
+        for (auto &unused :
+             fs::directory_iterator("/proc/" + std::to_string(master.child->pid()) + "/fd"))
+            n += !unused.path().empty();
+        return n;
+    };
+    size_t before = files();
+    std::vector<int> held;
+    for (int i = 0; i < 300; i++) {
+        int fd = dial(master.address);
+        if (fd < 0)
+            continue;
+        std::string bytes(draw() % 3000, 'A');
+        for (char &c : bytes)
+            c = static_cast<char>(draw());
+        if (i % 3 == 1)
+            bytes = "F" + bytes;
+        if (i % 3 == 2)
+            bytes = "GET /" + std::string(100000, 'x');
+        if (i % 4 != 0)
+            (void)!send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+        held.push_back(fd);
+        if (i % 50 == 0) {
+            EXPECT_NE(master.get("/metrics").find(" 200 OK"), std::string::npos) << i;
+        }
+    }
+    EXPECT_NE(master.until("\"hosts\":\\[\\]", "/status?format=json", 60).find("200 OK"),
+              std::string::npos);
+    EXPECT_LE(files(), before + 64 + 64 + 128) << "guests, strangers and clients";
+    for (int fd : held)
+        close(fd);
+    EXPECT_NE(master.get("/nonsense").find(" 404 "), std::string::npos);
+    EXPECT_EQ(master.stop(), 0);
+}
+
+} // namespace

@@ -1,0 +1,74 @@
+/*
+ * ftccld: services of a job or a cluster. So far it is the master of diagnosis.
+ */
+#include "master.h"
+
+#include "telemetry/telemetry.h"
+
+static const char help[] =
+    "usage: ftccld [OPTION]...\n"
+    "Puts together what the agents of all hosts report, says for whom jobs wait, and shows it on\n"
+    "/status (a page, or JSON) and /metrics. Ends with SIGTERM.\n"
+    "      --listen HOST:PORT   where agents and browsers find it (default 127.0.0.1:28030)\n"
+    "      --state DIR          keeps its history in DIR\n"
+    "      --key-file F         the key that agents must have; without it none is let in\n"
+    "      --agent              is the agent of this host, too\n"
+    "      --interval SECONDS   between two looks (default 1)\n"
+    "      --after SECONDS      waits shorter than this are no hang (default 5)\n"
+    "      --dir DIR            with --agent: telemetry files in DIR instead of /dev/shm\n"
+    "      --root DIR           with --agent: /sys and /proc below DIR\n"
+    "  -h, --help               this text\n";
+
+struct parts {
+    struct daemon_past *past;
+    struct agent *agent;
+    struct master *master;
+};
+
+static bool open_parts(struct parts *p, struct daemon *d, const struct daemon_options *options)
+{
+    p->past = daemon_past_open(options->state);
+    p->master = p->past ? master_open(d, p->past) : NULL;
+    if (!p->master)
+        return false;
+    if (options->agent) {
+        p->agent = agent_open(d, p->past);
+        if (!p->agent)
+            return false;
+        master_set_agent(p->master, p->agent);
+        agent_add(p->agent);
+    }
+    master_add(p->master);
+    struct daemon_service history = daemon_past_service(p->past);
+    daemon_add(d, &history);
+    return true;
+}
+
+static int run(struct daemon *d, const struct daemon_options *options)
+{
+    struct parts p = {0};
+    int status = open_parts(&p, d, options) ? daemon_run(d) : 2;
+    daemon_close(d);
+    agent_close(p.agent);
+    master_close(p.master);
+    daemon_past_close(p.past);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon_options options = {.program = "ftccld",
+                                     .listen = "127.0.0.1:28030",
+                                     .state = "",
+                                     .key_file = "",
+                                     .master = "",
+                                     .dir = FT_TELEMETRY_DIR,
+                                     .root = "",
+                                     .interval_s = 1,
+                                     .after_s = 5};
+    int status = daemon_options_take(argc, argv, &options, help);
+    if (status >= 0)
+        return status;
+    struct daemon *d = daemon_open(&options);
+    return d ? run(d, &options) : 2;
+}
