@@ -1,3 +1,4 @@
+EXTRA_DIST += examples/ftccl-agent.service examples/ftccld.service
 # Example programs, over the public header only.
 noinst_PROGRAMS += examples/hello examples/elastic_allreduce
 examples_hello_SOURCES = examples/hello.c

@@ -27,6 +27,7 @@ need() {
 
 build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev libjansson-dev libncurses-dev"
+optional_packages="$optional_packages libmicrohttpd-dev libsqlite3-dev"
 test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps"
 test_packages="$test_packages python3 python3-dev python3-venv chromium"
 nightly_packages="spin"

@@ -4,7 +4,7 @@
  * that its messages carry, and adds its part to the page, the JSON and the metrics.
  *
  * Everything here belongs to the thread of daemon_run(). HTTP has a thread of its own, which sees
- * nothing but the finished texts of daemon_publish().
+ * nothing but the finished texts of daemon_http_publish().
  */
 #ifndef FT_DAEMON_H
 #define FT_DAEMON_H
