@@ -63,7 +63,7 @@ static int write_copy(const struct saving *s, const char *name, struct ft_image 
     return good ? FT_OK : ft_fail(FT_SYSTEM, "cannot write %.200s: %s", s->dir, strerror(err));
 }
 
-int ft_telemetry_copy(const char *path, struct ft_telemetry_copy *out)
+int ft_telemetry_copy_file(const char *path, struct ft_telemetry_copy *out)
 {
     struct ft_image *image;
     struct ft_tm_seen seen;

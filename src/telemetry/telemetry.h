@@ -191,7 +191,7 @@ struct ft_telemetry_copy {
     int state; /* enum ft_process_state */
     char doing[96];
 };
-int ft_telemetry_copy(const char *path, struct ft_telemetry_copy *out);
+int ft_telemetry_copy_file(const char *path, struct ft_telemetry_copy *out);
 /* The snapshot of such a copy, from wherever it comes; its times are those of its host at now_ns.
  * FT_INVAL: malformed; FT_NOMEM. */
 int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, uint64_t now_ns,

@@ -3,6 +3,9 @@ if HAVE_DAEMONS
 check_PROGRAMS += tests/proc/agent_test
 TESTS += tests/proc/agent_test
 SLOW_TESTS += tests/proc/agent_test
+check_LTLIBRARIES += tests/proc/libnvidia-ml.la
+tests_proc_libnvidia_ml_la_SOURCES = tests/proc/nvml_standin.c
+tests_proc_libnvidia_ml_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -shrext .so.1
 tests_proc_agent_test_SOURCES = tests/proc/agent_test.cc
 tests_proc_agent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_agent_test_LDADD = $(proc_ldadd)

@@ -330,6 +330,30 @@ TEST(Agent, ChecksTheHost)
     agent.until("\"alarms\":\\[[^\\]]*nic eth7 flaps");
 }
 
+/* A driver that is made up, as far as the agent calls it. */
+TEST(Agent, ChecksGpus)
+{
+    auto with = [](const std::string &what) {
+        auto env = on_host(0);
+        const char *path = getenv("LD_LIBRARY_PATH");
+        env["LD_LIBRARY_PATH"] = std::string("tests/proc/.libs:") + (path ? path : "");
+        env["NVML_STANDIN"] = what;
+        return env;
+    };
+    Daemon well("ftccl-agent", {}, with(""));
+    for (const char *good : {"gpu driver", "gpu 0", "gpu 1 temperature", "gpu 1 rows"})
+        well.until(std::string("\"name\":\"") + good + "\",\"state\":\"good\"");
+    EXPECT_EQ(well.stop(), 0);
+    Daemon hot("ftccl-agent", {}, with("hot"));
+    for (const char *bad : {"gpu 1 temperature", "gpu 1 memory errors", "gpu 1 rows"})
+        hot.until(std::string("\"name\":\"") + bad + "\",\"state\":\"bad\"");
+    Daemon lost("ftccl-agent", {}, with("lost"));
+    lost.until("\"name\":\"gpu 1\",\"state\":\"bad\"");
+    Daemon hangs("ftccl-agent", {}, with("hang"));
+    hangs.until("\"name\":\"gpu driver\",\"state\":\"bad\"");
+    EXPECT_EQ(hangs.stop(), 0);
+}
+
 /* ---- hosts and a master ---------------------------------------------------------------------- */
 
 /* The largest report of the host that has one, for each member in it. */

@@ -24,3 +24,4 @@ include tests/unit/json.frag
 include tests/unit/diagnose_hang.frag
 include tests/unit/diagnose_slow.frag
 include tests/unit/diagnose_report.frag
+include tests/unit/master.frag

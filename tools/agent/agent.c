@@ -216,7 +216,7 @@ static void send_file(struct agent *a, uint32_t request, uint64_t id)
         if (s->engines[i].id == id)
             snprintf(path, sizeof path, "%.240s/%.64s", daemon_options_of(a->daemon)->dir,
                      s->engines[i].file);
-    bool found = path[0] && ft_telemetry_copy(path, &copy) == FT_OK;
+    bool found = path[0] && ft_telemetry_copy_file(path, &copy) == FT_OK;
     size_t len;
     unsigned char *bytes = rows_encode_file(request, id, found ? &copy : NULL, &len);
     send_away(a, ROWS_FILE, bytes, len);

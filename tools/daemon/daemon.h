@@ -79,7 +79,7 @@ struct daemon_watch {
     bool added;
 };
 /* Waits for these events of epoll; 0: none. FT_NOMEM. */
-int daemon_watch(struct daemon *, struct daemon_watch *, uint32_t events);
+int daemon_watch_for(struct daemon *, struct daemon_watch *, uint32_t events);
 void daemon_unwatch(struct daemon *, struct daemon_watch *);
 
 /* ---- peers (peer.c) -------------------------------------------------------------------------- */

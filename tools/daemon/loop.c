@@ -51,7 +51,7 @@ const unsigned char *daemon_key(const struct daemon *d)
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-int daemon_watch(struct daemon *d, struct daemon_watch *watch, uint32_t events)
+int daemon_watch_for(struct daemon *d, struct daemon_watch *watch, uint32_t events)
 {
     struct epoll_event event = {.events = events, .data.ptr = watch};
     if (epoll_ctl(d->epoll, watch->added ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, watch->fd, &event) != 0)
@@ -191,7 +191,7 @@ static int open_signals(struct daemon *d)
     d->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (d->signals.fd < 0 || d->epoll < 0)
         return ft_fail(FT_SYSTEM, "cannot make a descriptor: %s", strerror(errno));
-    return daemon_watch(d, &d->signals, EPOLLIN);
+    return daemon_watch_for(d, &d->signals, EPOLLIN);
 }
 
 /* As many descriptors as the system lets us have: one for each host. */

@@ -130,7 +130,7 @@ static void flush(struct daemon_peer *p)
     if (p->stage == ENDED)
         return;
     free_if_empty(out);
-    daemon_watch(p->daemon, &p->watch, EPOLLIN | (out->len > 0 ? EPOLLOUT : 0));
+    daemon_watch_for(p->daemon, &p->watch, EPOLLIN | (out->len > 0 ? EPOLLOUT : 0));
 }
 
 bool daemon_peer_send(struct daemon_peer *p, const struct daemon_message *m)
@@ -204,7 +204,8 @@ static void prove(struct daemon_peer *p)
 {
     int status = ft_auth_turn(&p->auth);
     if (status == FT_AGAIN) {
-        daemon_watch(p->daemon, &p->watch, ft_auth_events(&p->auth) & POLLOUT ? EPOLLOUT : EPOLLIN);
+        daemon_watch_for(p->daemon, &p->watch,
+                         ft_auth_events(&p->auth) & POLLOUT ? EPOLLOUT : EPOLLIN);
     } else if (status != FT_OK) {
         daemon_peer_end(p, ft_fail_text());
     } else if (p->auth.detail != VERSION) {
@@ -212,7 +213,7 @@ static void prove(struct daemon_peer *p)
     } else {
         p->stage = OPEN;
         p->heard_ns = daemon_now_ns();
-        daemon_watch(p->daemon, &p->watch, EPOLLIN);
+        daemon_watch_for(p->daemon, &p->watch, EPOLLIN);
         p->told = true;
         daemon_tell_opened(p->daemon, p);
     }
@@ -287,7 +288,7 @@ static struct daemon_peer *add_peer(struct daemon *d, int fd, bool accepted)
     p->accepted = accepted;
     p->begun_ns = daemon_now_ns();
     p->watch = (struct daemon_watch){.fd = fd, .ready = on_ready, .arg = p};
-    if (daemon_watch(d, &p->watch, accepted ? EPOLLIN : EPOLLOUT) != FT_OK) {
+    if (daemon_watch_for(d, &p->watch, accepted ? EPOLLIN : EPOLLOUT) != FT_OK) {
         free(p);
         return NULL;
     }

@@ -86,7 +86,7 @@ static void on_listener(void *arg, uint32_t events)
     int fd, status = ft_net_accept(port->listener.fd, &fd);
     (void)events;
     if (status == FT_NOFILE) { /* it is tried again with the next tick */
-        daemon_watch(port->daemon, &port->listener, 0);
+        daemon_watch_for(port->daemon, &port->listener, 0);
         port->paused = true;
     }
     if (status != FT_OK)
@@ -95,7 +95,7 @@ static void on_listener(void *arg, uint32_t events)
     *guest = (struct guest){.port = port,
                             .watch = {.fd = fd, .ready = on_guest, .arg = guest},
                             .begun_ns = daemon_now_ns()};
-    if (daemon_watch(port->daemon, &guest->watch, EPOLLIN) != FT_OK)
+    if (daemon_watch_for(port->daemon, &guest->watch, EPOLLIN) != FT_OK)
         drop(guest);
 }
 
@@ -105,7 +105,7 @@ void daemon_port_tick(struct daemon_port *port)
     for (int i = 0; i < SILENT_MOST; i++)
         if (port->guest[i].watch.fd >= 0 && now_ns - port->guest[i].begun_ns > SILENT_NS)
             drop(&port->guest[i]);
-    if (port->paused && daemon_watch(port->daemon, &port->listener, EPOLLIN) == FT_OK)
+    if (port->paused && daemon_watch_for(port->daemon, &port->listener, EPOLLIN) == FT_OK)
         port->paused = false;
 }
 
@@ -144,7 +144,7 @@ static int listen_at(struct daemon_port *port, const char *text)
     printf("%s: listens on %s\n", daemon_options_of(port->daemon)->program,
            ft_net_text(&at[0], where));
     fflush(stdout);
-    return daemon_watch(port->daemon, &port->listener, EPOLLIN);
+    return daemon_watch_for(port->daemon, &port->listener, EPOLLIN);
 }
 
 struct daemon_port *daemon_port_open(struct daemon *d, struct daemon_http *http)

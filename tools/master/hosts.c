@@ -126,7 +126,7 @@ static bool take_report(struct master *m, struct host *host, const struct daemon
     host->report = report;
     host->report_bytes = message->len;
     host->heard_ns = daemon_now_ns();
-    host->clock_ahead_ns = (int64_t)report.real_ns - (int64_t)time(NULL) * 1000000000;
+    host->clock_ahead_ns = (int64_t)(report.real_ns - (uint64_t)time(NULL) * 1000000000u);
     for (int i = 0; i < report.nengines; i++) {
         report.engines[i].host = host->hello.host;
         memcpy(report.engines[i].hostname, host->hello.hostname, sizeof host->hello.hostname);

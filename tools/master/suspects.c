@@ -96,8 +96,10 @@ static void ask_host(struct master *m, struct host *host)
     int n = 0;
     size_t len;
     for (int i = 0; i < s->n; i++)
-        if (s->host[i] == host)
+        if (s->host[i] == host) {
             engines[n++] = s->engine[i];
+            s->here[i] = !host->local && !host->peer;
+        }
     unsigned char *bytes = n > 0 ? rows_encode_fetch(s->request, engines, n, &len) : NULL;
     if (!bytes)
         return;
