@@ -72,6 +72,30 @@ CHILD(worker)
     }
 }
 
+/* stepper ID NRANKS RANK: steps of 20 ms; after a line on stdin, of 80. */
+CHILD(stepper)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
+    ftcclComm_t comm;
+    float data = 1;
+    bool slow = false;
+    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess)
+        return 1;
+    for (uint64_t step = 0;; step++) {
+        pollfd in = {STDIN_FILENO, POLLIN, 0};
+        slow |= poll(&in, 1, 0) > 0;
+        if (step == 20) {
+            printf("running\n");
+            fflush(stdout);
+        }
+        ftcclStep(comm, step);
+        usleep(slow ? 80000 : 20000);
+        if (ftcclAllReduce(&data, &data, 1, ftcclFloat, ftcclSum, comm, nullptr) != ftcclSuccess ||
+            ftcclStreamSynchronize(nullptr) != ftcclSuccess)
+            return 1;
+    }
+}
+
 /* ---- a folder, a daemon, a job --------------------------------------------------------------- */
 
 struct Folder {
@@ -178,7 +202,7 @@ struct Daemon {
 
 struct Job {
     std::vector<std::unique_ptr<proc::Child>> rank;
-    Job(int n, int hosts, int victim)
+    Job(int n, int hosts, int victim, const std::string &worker = "worker")
     {
         ftcclUniqueId id;
         EXPECT_OK(ftcclGetUniqueId(&id));
@@ -188,7 +212,7 @@ struct Job {
             if (hosts > 0)
                 env["FTCCL_HOSTID"] = host(r * hosts / n);
             rank.push_back(std::make_unique<proc::Child>(
-                "worker",
+                worker,
                 Words{proc::hex(id), std::to_string(n), std::to_string(r), std::to_string(victim)},
                 env));
         }
@@ -384,6 +408,16 @@ TEST(Master, NamesARankOfAnotherHost)
     EXPECT_EQ(cluster.agent[0]->stop(), 0);
     cluster.master->until("\"state\":\"gone\"");
     EXPECT_EQ(cluster.master->stop(), 0);
+}
+
+/* No host sees all ranks, so that no agent can say who is slow; but that it is slower. */
+TEST(Master, NamesASlowRankOfAnotherHost)
+{
+    Cluster cluster;
+    Job job(4, 2, -1, "stepper");
+    cluster.agent[0]->until("\"jobs\":\\[\\{");
+    job.rank[3]->tell("slow");
+    cluster.master->until(verdict("noncomm_slow", job.pid(3)), "/status?format=json", 60);
 }
 
 /* Fault 37. Whoever is killed, a verdict that was known stays, and comes back. */
