@@ -37,6 +37,7 @@ struct Verdict {
     std::string kind, sentence;
     std::set<std::pair<int, int>> who;
     std::set<std::string> comms;
+    size_t named = 0; /* more may be named than are listed */
 };
 
 struct Said {
@@ -72,9 +73,11 @@ void read_named(json_t *list, Verdict *v)
 
 Verdict read_verdict(json_t *from)
 {
-    Verdict v{text_at(from, "kind"), text_at(from, "sentence"), {}, {}};
+    Verdict v{text_at(from, "kind"), text_at(from, "sentence"), {}, {}, 0};
     read_named(json_object_get(from, "culprits"), &v);
     read_named(json_object_get(from, "candidates"), &v);
+    v.named = std::max(v.who.size(), static_cast<size_t>(json_integer_value(
+                                         json_object_get(from, "culprits_count"))));
     return v;
 }
 
@@ -116,6 +119,9 @@ bool is_kind(const Want &want, const std::string &kind)
 /* A link that broke has no direction: both ends have noticed it. */
 bool is_same(const Want &want, const Verdict &v)
 {
+    if (v.named > v.who.size())
+        return v.named == want.who.size() &&
+               std::includes(want.who.begin(), want.who.end(), v.who.begin(), v.who.end());
     if (want.who == v.who || want.who.size() != 1 || v.who.size() != 1)
         return want.who == v.who;
     auto [rank, peer] = *want.who.begin();

@@ -69,17 +69,19 @@ static void take_look(struct master *m, struct look *look, const struct ft_snaps
         look_fail(look, "no memory for the rows of all hosts");
 }
 
-/* A rank still waits in the operation that a verdict is about. */
+/* A rank still waits in the operation that a verdict is about, or in the next one, which ranks
+ * reach that need nothing more of a rank that is stopped in it. */
 static bool is_blocked(const struct ft_snapshot *s, const struct ft_verdict *v)
 {
     for (int i = 0; s && v->seq && i < s->nmembers; i++)
-        if (s->members[i].ctx == v->ctx && s->members[i].running_seq == v->seq)
+        if (s->members[i].ctx == v->ctx && s->members[i].running_seq >= v->seq &&
+            s->members[i].running_seq <= v->seq + 1)
             return true;
     return false;
 }
 
-/* A host has become silent, so that the rows tell less than before. What was known of it holds as
- * long as the operation has not moved. */
+/* What was known holds as long as the operation has not moved if the rows tell less than before: a
+ * host has become silent, or they are older than the files were, and waits in them shorter. */
 static bool is_still_true(const struct master *m)
 {
     uint64_t now_ns = daemon_now_ns();
@@ -90,7 +92,7 @@ static bool is_still_true(const struct master *m)
         holds &= m->rows.verdicts[i].kind == FT_VERDICT_UNKNOWN;
     for (int i = 0; i < m->shown.report.found; i++)
         holds &= is_blocked(m->rows.snapshot, &m->shown.verdicts[i]);
-    return silent && holds;
+    return holds && (silent || m->rows.report.found == 0);
 }
 
 /* Nothing has changed but the time. */
@@ -121,12 +123,16 @@ static void judge_rows(struct master *m)
     }
 }
 
-/* The files of those who matter are here, or do not come. */
+/* The files of those who matter are here, or do not come. An agent may have gone meanwhile. */
 static void judge_files(struct master *m)
 {
     if (!master_answered(m) || master_ask_again(m))
         return;
-    take_look(m, &m->shown, m->suspects.details);
+    take_look(m, &m->rows, NULL);
+    if (is_still_true(m))
+        grow_older(m);
+    else
+        take_look(m, &m->shown, m->suspects.details);
     master_drop_suspects(m);
 }
 
