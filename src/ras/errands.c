@@ -10,6 +10,7 @@
 
 #define REST 4 /* as many times as a look took the processor, the next one waits */
 #define LEFT_MS_MAX 60000
+#define BLOCKED_NS 2000000u /* between two looks whether links take more */
 
 static struct ft_ras_errand *find_errand(struct ft_ras_errands *e, uint64_t query, uint64_t now_ns)
 {
@@ -139,10 +140,25 @@ static void pack(struct ft_ras_errands *e, uint64_t now_ns)
     e->rest_ns = now_ns + REST * e->spent_ns;
 }
 
-static struct ft_ras_errand *next_sending(struct ft_ras_errands *e)
+static bool is_sending(const struct ft_ras_errand *errand, uint64_t now_ns)
+{
+    return errand->sends && !is_over(errand, now_ns);
+}
+
+static bool any_sends(const struct ft_ras_errands *e, uint64_t now_ns)
 {
     for (int i = 0; i < FT_RAS_ERRANDS; i++)
-        if (e->errands[i].ras && e->errands[i].sends)
+        if (is_sending(&e->errands[i], now_ns))
+            return true;
+    return false;
+}
+
+/* One whose asker takes what is sent; NULL: none. */
+static struct ft_ras_errand *next_sending(struct ft_ras_errands *e, uint64_t now_ns)
+{
+    for (int i = 0; i < FT_RAS_ERRANDS; i++)
+        if (is_sending(&e->errands[i], now_ns) &&
+            ft_ras_messages_unsent(e->errands[i].asker) < FT_RAS_UNSENT_MAX)
             return &e->errands[i];
     return NULL;
 }
@@ -155,9 +171,11 @@ static bool is_asked(const struct ft_ras_errands *e)
     return false;
 }
 
-uint64_t ft_ras_errands_due(const struct ft_ras_errands *e, uint64_t now_ns)
+uint64_t ft_ras_errands_due(struct ft_ras_errands *e, uint64_t now_ns)
 {
-    if (e->look.stage != FT_RAS_LOOK_NONE || e->packed)
+    if (e->packed)
+        return next_sending(e, now_ns) || !any_sends(e, now_ns) ? now_ns : now_ns + BLOCKED_NS;
+    if (e->look.stage != FT_RAS_LOOK_NONE)
         return now_ns;
     return is_asked(e) ? ft_max(now_ns, e->rest_ns) : UINT64_MAX;
 }
@@ -166,16 +184,16 @@ bool ft_ras_errands_step(struct ft_ras_errands *e, uint64_t now_ns)
 {
     if (ft_ras_errands_due(e, now_ns) > now_ns)
         return false;
-    struct ft_ras_errand *sending = e->packed ? next_sending(e) : NULL;
-    if (sending && ft_ras_messages_unsent() < FT_RAS_UNSENT_MAX)
+    struct ft_ras_errand *sending = e->packed ? next_sending(e, now_ns) : NULL;
+    if (sending)
         send_part(e, sending);
-    else if (e->packed && !sending)
+    else if (e->packed)
         forget_packed(e);
-    else if (e->look.stage == FT_RAS_LOOK_NONE && !e->packed)
+    else if (e->look.stage == FT_RAS_LOOK_NONE)
         begin(e, now_ns);
     else if (e->look.stage == FT_RAS_LOOK_READS)
         ft_ras_look_step(&e->look, now_ns);
-    else if (e->look.stage != FT_RAS_LOOK_NONE)
+    else
         pack(e, now_ns);
     return true;
 }

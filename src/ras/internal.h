@@ -81,6 +81,7 @@ struct ft_ras_message {
     struct ft_ras_message *next;
     struct ft_ras *ras;
     uint64_t peer, query;
+    uint64_t born_ns; /* of one that waits for a link */
     uint32_t what;
     size_t len_bytes;
     unsigned char data[];
@@ -89,10 +90,10 @@ bool ft_ras_messages_wait(void);                   /* a hint; any thread */
 struct ft_ras_message *ft_ras_messages_take(void); /* the caller frees it; NULL: none */
 void ft_ras_messages_join(struct ft_ras *ras);
 void ft_ras_messages_leave(struct ft_ras *ras); /* drops those of the engine, now and later */
-int ft_ras_messages_unsent(void);
+int ft_ras_messages_unsent(uint64_t peer);      /* that wait for its link; 0: for any link */
 /* Copies it and sends it when the link takes it. If too many wait it is lost. */
 void ft_ras_messages_send(const struct ft_ras_message *head, const void *data);
-void ft_ras_messages_flush(void);
+void ft_ras_messages_flush(uint64_t now_ns);
 /* Asks these engines: a few of them, which are to ask the others. n is at most FT_RAS_ASKED_MAX. */
 void ft_ras_messages_ask(struct ft_ras *ras, uint64_t query, uint32_t left_ms,
                          const uint64_t *engines, size_t n);
@@ -182,7 +183,7 @@ void ft_ras_errands_ask(struct ft_ras_errands *, const struct ft_ras_message *, 
 /* Passes an answer on to who asked. */
 void ft_ras_errands_pass_on(struct ft_ras_errands *, const struct ft_ras_message *,
                             uint64_t now_ns);
-uint64_t ft_ras_errands_due(const struct ft_ras_errands *, uint64_t now_ns);
+uint64_t ft_ras_errands_due(struct ft_ras_errands *, uint64_t now_ns);
 /* One slice, if one is due. */
 bool ft_ras_errands_step(struct ft_ras_errands *, uint64_t now_ns);
 /* Forgets what came over the engine; NULL: everything. */

@@ -10,6 +10,8 @@
 
 #define MESSAGES_MAX 512
 #define FANOUT 8
+#define WAIT_NS 10000000000u /* a message waits for a link at most this long */
+#define BLOCKED_MAX 16       /* peers that take nothing; with more of them nothing is tried */
 
 static struct list {
     struct ft_ras_message *first, **end;
@@ -17,6 +19,14 @@ static struct list {
 } inbox = {.end = &inbox.first}, outbox = {.end = &outbox.first};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the inbox */
 static atomic_int waiting; /* relaxed, a hint: messages in the inbox */
+
+static void append(struct list *list, struct ft_ras_message *message)
+{
+    message->next = NULL;
+    *list->end = message;
+    list->end = &message->next;
+    list->n++;
+}
 
 static bool put(struct list *list, const struct ft_ras_message *head, const void *data)
 {
@@ -26,12 +36,9 @@ static bool put(struct list *list, const struct ft_ras_message *head, const void
     if (!message)
         return false;
     *message = *head;
-    message->next = NULL;
     if (head->len_bytes > 0)
         memcpy(message->data, data, head->len_bytes);
-    *list->end = message;
-    list->end = &message->next;
-    list->n++;
+    append(list, message);
     return true;
 }
 
@@ -53,8 +60,9 @@ static void drop(struct list *list, const struct ft_ras *ras)
     struct ft_ras_message *message;
     for (int left = list->n; left > 0 && (message = take(list)); left--) {
         if (ras && message->ras != ras)
-            put(list, message, message->data);
-        free(message);
+            append(list, message);
+        else
+            free(message);
     }
 }
 
@@ -103,9 +111,12 @@ void ft_ras_messages_leave(struct ft_ras *ras)
     drop(&outbox, ras);
 }
 
-int ft_ras_messages_unsent(void)
+int ft_ras_messages_unsent(uint64_t peer)
 {
-    return outbox.n;
+    int n = 0;
+    for (const struct ft_ras_message *message = outbox.first; message; message = message->next)
+        n += peer == 0 || message->peer == peer;
+    return n;
 }
 
 static int send_message(const struct ft_ras_message *head, const void *data)
@@ -116,17 +127,34 @@ static int send_message(const struct ft_ras_message *head, const void *data)
 
 void ft_ras_messages_send(const struct ft_ras_message *head, const void *data)
 {
-    if (outbox.n > 0 || send_message(head, data) == FT_AGAIN)
-        put(&outbox, head, data);
+    struct ft_ras_message kept = *head;
+    kept.born_ns = ft_now_ns(ft_env_real());
+    if (ft_ras_messages_unsent(head->peer) > 0 || send_message(head, data) == FT_AGAIN)
+        put(&outbox, &kept, data);
 }
 
-void ft_ras_messages_flush(void)
+/* Sends what can go. A peer that takes nothing, because it is stopped, delays only its own. */
+void ft_ras_messages_flush(uint64_t now_ns)
 {
-    while (outbox.first && send_message(outbox.first, outbox.first->data) != FT_AGAIN)
-        free(take(&outbox));
+    uint64_t blocked[BLOCKED_MAX];
+    size_t nblocked = 0;
+    for (int left = outbox.n; left > 0; left--) {
+        struct ft_ras_message *message = take(&outbox);
+        bool waits = nblocked == BLOCKED_MAX;
+        for (size_t i = 0; i < nblocked; i++)
+            waits |= blocked[i] == message->peer;
+        if (!waits && send_message(message, message->data) == FT_AGAIN) {
+            blocked[nblocked++] = message->peer;
+            waits = true;
+        }
+        if (waits && now_ns - message->born_ns < WAIT_NS)
+            append(&outbox, message);
+        else
+            free(message);
+    }
 }
 
-/* The first of a group that this engine knows is to ask the rest. */
+/* The first of a group that takes the question is to ask the rest. */
 static void ask_group(struct ft_ras *ras, uint64_t query, uint32_t left_ms, const uint64_t *engines,
                       size_t n)
 {
@@ -143,10 +171,8 @@ static void ask_group(struct ft_ras *ras, uint64_t query, uint32_t left_ms, cons
                                             .query = query,
                                             .len_bytes = sizeof message.ask +
                                                          (n - i - 1) * sizeof *engines};
-        int rc = outbox.n > 0 ? FT_AGAIN : send_message(&head, &message);
-        if (rc == FT_AGAIN)
-            put(&outbox, &head, &message);
-        if (rc != FT_PEER)
+        /* One that takes nothing now is probably stopped: it could not ask the rest. */
+        if (send_message(&head, &message) == FT_OK)
             return;
     }
 }

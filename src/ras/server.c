@@ -146,7 +146,7 @@ static void begin_look(struct responder *r, uint64_t now_ns)
 static void read_messages(struct responder *r, uint64_t now_ns)
 {
     struct ft_ras_message *message;
-    ft_ras_messages_flush();
+    ft_ras_messages_flush(now_ns);
     while ((message = ft_ras_messages_take()) != NULL) {
         if (message->what == FT_RAS_ASK)
             ft_ras_errands_ask(&r->errands, message, now_ns);
@@ -255,11 +255,11 @@ int ft_ras_wait_for(const struct ft_ras *ras, struct pollfd fds[FT_RAS_FDS], uin
 
 /* When there is work without a descriptor: a slice that must wait for its turn, the port, a look at
  * the processes, or a client that has been silent for too long. */
-static uint64_t next_work(const struct responder *r, uint64_t slice_ns, uint64_t now_ns)
+static uint64_t next_work(struct responder *r, uint64_t slice_ns, uint64_t now_ns)
 {
     uint64_t due_ns = ft_min(now_ns + 1000000000u, ft_ras_port_due(&r->port)),
              errand_ns = ft_ras_errands_due(&r->errands, now_ns);
-    if (ft_ras_messages_unsent() > 0)
+    if (ft_ras_messages_unsent(0) > 0)
         errand_ns = ft_min(errand_ns, now_ns + ANSWERS_NS);
     due_ns = ft_min(due_ns, ft_max(errand_ns, now_ns + slice_ns));
     if (r->accept_ns > now_ns)
