@@ -15,7 +15,7 @@ static void print_change(FILE *out, const struct ft_step_change *change)
 static void print_places(FILE *out, const struct ft_verdict *v)
 {
     for (int i = 0; i < v->nculprits && i < FT_CULPRITS; i++)
-        if (v->culprits[i].world != v->culprits[i].ctx)
+        if (v->culprits[i].world_rank != v->culprits[i].rank)
             fprintf(out, "  rank %d there is rank %d of the job\n", v->culprits[i].rank,
                     v->culprits[i].world_rank);
 }
