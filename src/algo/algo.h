@@ -219,4 +219,22 @@ void ft_plan_step(const struct ft_plan *, int lane, uint64_t index, struct ft_st
 int ft_algo_explain(FILE *out, const struct ft_view *, const struct ft_coll *,
                     const struct ft_tuning *);
 
+/* ---- measuring links one by one (passes.c) --------------------------------------------------- */
+
+/* Which links: those of the ring, those of both trees of an AllReduce. */
+enum ft_passes { FT_PASSES_RING = 1, FT_PASSES_TREE = 2 };
+#define FT_TRANSFERS 16 /* most transfers of a rank */
+
+/* One transfer between this rank and another. In a slot a rank has at most one. */
+struct ft_transfer {
+    int slot, peer;
+    bool sends;
+};
+/* Cuts the links into slots whose transfers do not meet (Falcon, 9.1): 2 for a ring, 3 if the
+ * number of ranks is odd; for a tree 4 passes, in each of which a pair takes one slot in either
+ * direction. Writes the transfers of view->rank, by rising slots, and returns their number.
+ * `passes`: an OR of enum ft_passes. */
+int ft_passes_plan(const struct ft_view *, unsigned passes, struct ft_transfer out[FT_TRANSFERS],
+                   int *nslots);
+
 #endif

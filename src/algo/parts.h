@@ -89,6 +89,15 @@ struct ft_fold {
 struct ft_fold ft_fold_of(const struct ft_view *);
 int ft_fold_rank(const struct ft_view *, int place);
 
+/* ---- double binary trees (tree.c) ------------------------------------------------------------ */
+
+/* The neighbours of one node in tree 0 or 1, as distances from the root in the order of ranks.
+ * parent -1: it is the root. */
+struct ft_tree_node {
+    int parent, nchildren, child[2];
+};
+struct ft_tree_node ft_tree_at(int distance, int nranks, int which);
+
 /* ---- builders of steps ----------------------------------------------------------------------- */
 
 static inline struct ft_ref ft_at(enum ft_buf buf, size_t off)

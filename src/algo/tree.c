@@ -13,11 +13,6 @@
 
 enum { POS }; /* plan->param: this rank's distance from the root in the order of ranks */
 
-/* One rank's neighbours in one tree; -1: none. */
-struct node {
-    int parent, nchildren, child[2];
-};
-
 /* A tree with nodes 1..size, numbered in order. The level of node x is its number of trailing zero
  * bits, so odd nodes are leaves. */
 static int tree_parent(int x, int size)
@@ -60,10 +55,10 @@ static int from_second(int x, int size)
     return size % 2 == 0 ? size + 1 - x : (x + size - 2) % size + 1;
 }
 
-static struct node node_of(int distance, int nranks, int which)
+struct ft_tree_node ft_tree_at(int distance, int nranks, int which)
 {
     int size = nranks - 1;
-    struct node node = {.parent = -1};
+    struct ft_tree_node node = {.parent = -1};
     if (distance == 0) {
         node.nchildren = 1;
         node.child[0] = tree_top(size);
@@ -135,8 +130,8 @@ static int tree_rank(const struct ft_plan *plan, int distance)
     return ft_order_rank(plan->view, ft_wrap(distance + root, plan->view->nranks));
 }
 
-static void up_step(const struct ft_plan *plan, const struct ft_piece *p, const struct node *node,
-                    struct ft_step *s)
+static void up_step(const struct ft_plan *plan, const struct ft_piece *p,
+                    const struct ft_tree_node *node, struct ft_step *s)
 {
     if (node->nchildren == 0) {
         s->send = ft_at(FT_BUF_IN, p->off);
@@ -158,8 +153,8 @@ static void up_step(const struct ft_plan *plan, const struct ft_piece *p, const 
         ft_fwd_to(s, tree_rank(plan, node->child[0]));
 }
 
-static void down_step(const struct ft_plan *plan, const struct ft_piece *p, const struct node *node,
-                      struct ft_step *s)
+static void down_step(const struct ft_plan *plan, const struct ft_piece *p,
+                      const struct ft_tree_node *node, struct ft_step *s)
 {
     bool root = node->parent < 0;
     if (root && plan->coll.kind == FT_ALLREDUCE)
@@ -192,7 +187,7 @@ static void tree_step(const struct ft_plan *plan, int lane, uint64_t index, stru
     bool both = plan->coll.kind == FT_ALLREDUCE;
     if (!ft_piece_at(plan, lane, both ? overlapped(index, plan->nsteps) : index, &p))
         return;
-    struct node node = node_of(plan->param[POS], plan->view->nranks, lane & 1);
+    struct ft_tree_node node = ft_tree_at(plan->param[POS], plan->view->nranks, lane & 1);
     if (plan->coll.kind == FT_REDUCE || (both && p.k == 0))
         up_step(plan, &p, &node, s);
     else

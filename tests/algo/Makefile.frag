@@ -1,6 +1,7 @@
 # tests/algo
 if HAVE_GTEST
-algo_tests = tests/algo/proof_test tests/algo/checker_test tests/algo/select_test
+algo_tests = tests/algo/proof_test tests/algo/checker_test tests/algo/select_test \
+	tests/algo/passes_test
 check_PROGRAMS += $(algo_tests)
 TESTS += $(algo_tests)
 SLOW_TESTS += tests/algo/proof_test
@@ -19,4 +20,7 @@ tests_algo_checker_test_LDADD = $(algo_test_ldadd)
 tests_algo_select_test_SOURCES = tests/algo/select_test.cc
 tests_algo_select_test_CPPFLAGS = $(algo_test_cppflags)
 tests_algo_select_test_LDADD = $(algo_test_ldadd)
+tests_algo_passes_test_SOURCES = tests/algo/passes_test.cc
+tests_algo_passes_test_CPPFLAGS = $(algo_test_cppflags)
+tests_algo_passes_test_LDADD = $(algo_test_ldadd)
 endif
