@@ -12,12 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CONNECTIONS_MOST 128
 #define CONNECTION_BYTES 16384 /* for what a client sends */
 #define QUIET_S 10
 #define LIFE_NS 30000000000u
+#define PAUSE_NS 1000000 /* between two looks whether all have gone */
+#define STOP_PAUSES 2000
 
 struct daemon_http {
     struct MHD_Daemon *server;
@@ -218,12 +221,35 @@ struct daemon_http *daemon_http_open(void)
     return NULL;
 }
 
+static int hang_up(struct daemon_http *http)
+{
+    int n = 0;
+    pthread_mutex_lock(&http->mutex);
+    for (int i = 0; i < CONNECTIONS_MOST; i++) {
+        n += http->client[i].fd != 0;
+        if (http->client[i].fd && http->client[i].started)
+            shutdown(http->client[i].fd, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&http->mutex);
+    return n;
+}
+
+/* Version 0.9.75 crashes if it refuses a request while it is being stopped: it uses the response
+ * that it then does not have. So all connections end before. */
+static void stop(struct daemon_http *http)
+{
+    const struct timespec pause = {.tv_nsec = PAUSE_NS};
+    for (int pauses = 0; hang_up(http) > 0 && pauses < STOP_PAUSES; pauses++)
+        nanosleep(&pause, NULL);
+    MHD_stop_daemon(http->server);
+}
+
 void daemon_http_close(struct daemon_http *http)
 {
     if (!http)
         return;
     if (http->server)
-        MHD_stop_daemon(http->server);
+        stop(http);
     for (int i = 0; i < DAEMON_TEXTS; i++)
         free(http->text[i].at);
     pthread_mutex_destroy(&http->mutex);
