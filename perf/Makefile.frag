@@ -39,5 +39,6 @@ include perf/recovery.frag
 include perf/scaling.frag
 include perf/gpu.frag
 # docs refer to the results
-EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost perf/registered
+EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost \
+	perf/responder_cost perf/registered
 include perf/compare.frag

@@ -10,7 +10,7 @@ SLOW_TESTS =
 all_h = -Itests/common -I$(top_srcdir)/tests/common -include all.h
 gtest_cppflags = $(all_h) $(AM_CPPFLAGS) $(GTEST_CFLAGS)
 gtest_libs = $(GTEST_LIBS) -lgtest_main -lpthread
-EXTRA_DIST += tests/common/all.h
+EXTRA_DIST += tests/common/all.h tests/common/sanitizer.h
 
 TEST_EXTENSIONS = .sh
 LOG_COMPILER = $(SHELL) $(top_srcdir)/tests/limit.sh
@@ -67,8 +67,8 @@ fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
 memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests)) $(nomem_program)
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh \
-	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test tests/proc/diagnose_test \
-	tests/proc/diagnose_files_test \
+	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test \
+	tests/proc/diagnose_files_test tests/proc/watch_test \
 	tests/proc/elastic_test.sh,$(TESTS))
 memory_draws = FT_SIM_RUNS=$${FT_SIM_RUNS:-200}
 # What check-memory, check-threads and check-bare build: not the perf programs, of which their tests
@@ -122,4 +122,5 @@ check-model: $(simulation)
 		MODEL_BUILD='$(abs_top_builddir)/build-model' \
 		$(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
 .PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast \
-    build-memory build-threads build-bare check-nightly check-model check-cause check-diagnose
+    build-memory build-threads build-bare check-nightly check-model check-cause check-diagnose \
+    check-quiet

@@ -15,6 +15,7 @@
 #include <memory>
 #include <random>
 
+#include "tests/common/sanitizer.h"
 #include "tests/cuda/ranks.h"
 
 namespace
@@ -254,7 +255,8 @@ uint64_t seed_of()
 
 std::string rounds_of(int usual)
 {
-    return getenv("FT_ROUNDS") ? getenv("FT_ROUNDS") : std::to_string(usual);
+    return getenv("FT_ROUNDS") ? getenv("FT_ROUNDS")
+                               : std::to_string(is_sanitized() ? (usual + 2) / 3 : usual);
 }
 
 struct How {

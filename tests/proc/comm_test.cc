@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/common/sanitizer.h"
 #include "tests/proc/proc.h"
 
 namespace
@@ -480,7 +481,7 @@ TEST(Leaks, NothingIsLeftAfterManyCycles)
     EXPECT_LE(after.descriptors, before.descriptors + cycles / 10);
     EXPECT_LE(after.threads, before.threads + 1);
     EXPECT_LE(after.shm, before.shm);
-    if (getenv("FT_SANITIZER") == nullptr || *getenv("FT_SANITIZER") == '\0') {
+    if (!is_sanitized()) {
         EXPECT_LT(proc::resident_kib(), memory + 8 * 1024) << "KiB, before " << memory;
     }
 }

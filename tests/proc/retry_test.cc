@@ -16,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/common/sanitizer.h"
 #include "tests/proc/proc.h"
 
 namespace
@@ -147,7 +148,9 @@ TEST(Retry, AKilledRankCostsNobodyACall)
 {
     const char *text = std::getenv("FT_RETRY_SEED"), *kills_text = std::getenv("FT_RETRY_KILLS");
     unsigned first = text ? static_cast<unsigned>(std::stoul(text)) : 1,
-             kills = kills_text ? static_cast<unsigned>(std::stoul(kills_text)) : 40;
+             kills = kills_text       ? static_cast<unsigned>(std::stoul(kills_text))
+                     : is_sanitized() ? 12
+                                      : 40;
     int shrunk = 0;
     for (unsigned seed = first; seed < first + kills && !HasFailure(); seed++) {
         SCOPED_TRACE("replay: FT_RETRY_SEED=" + std::to_string(seed) +
