@@ -17,7 +17,19 @@ struct report {
     char trouble[320];                /* why it cannot tell; "": it can */
     struct ft_step_change changes[4]; /* of the lengths of steps, since the look before */
     int nchanges;
+    const struct ft_stacks *stacks; /* NULL: they were not asked for */
+    struct ft_tested *tested;       /* [ntested] validations; NULL: none was asked for */
+    int ntested;
 };
+
+#define MOST_VERDICTS 16
+#define MOST_VALIDATIONS 8
+
+/* Pauses the slow communicators, or else the largest of each job, one after the other, measures
+ * their links and ranks, and adds what is slow to the report. dir: of the telemetry files. No rank
+ * is held for longer than pause_s. Blocks for about a minute and pause_s for each at most. */
+void validate(const struct ft_snapshot *, const char *dir, double pause_s, struct report *);
+void free_validations(struct report *);
 
 /* Leaves the job of process `pid` in the snapshot: its members and links. Returns the number of its
  * processes, -1: no memory. */
@@ -25,6 +37,8 @@ int keep_job(struct ft_snapshot *, int pid);
 /* Leaves what the processes of one host tell, by its id, and counts no file as unreadable: it may
  * be another host's. FT_NOMEM. */
 int keep_host(struct ft_snapshot *, uint64_t host);
+/* The same for the processes with these ids. */
+int keep_engines(struct ft_snapshot *, const uint64_t *ids, int n);
 
 /* Writes DIR/ftccl_trace_rank_N for every rank of the largest communicator, and makes DIR. Returns
  * a status, with a sentence. */

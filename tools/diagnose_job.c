@@ -190,13 +190,16 @@ static void drop_engines(struct cut *cut, int *place)
     s->nseats = seats;
 }
 
-int keep_host(struct ft_snapshot *s, uint64_t host)
+/* Which processes stay. */
+typedef bool engine_stays(const struct ft_snap_engine *, const void *arg);
+
+static int keep_engines_that(struct ft_snapshot *s, engine_stays *chosen, const void *arg)
 {
     struct cut cut;
     int *place = calloc((size_t)s->nengines + 1, sizeof *place);
     bool good = open_cut(&cut, s) && place;
     for (int i = 0; good && i < s->nengines; i++)
-        cut.engines[i] = s->engines[i].host == host;
+        cut.engines[i] = chosen(&s->engines[i], arg);
     if (good) {
         drop_others(&cut);
         drop_engines(&cut, place);
@@ -205,4 +208,34 @@ int keep_host(struct ft_snapshot *s, uint64_t host)
     close_cut(&cut);
     free(place);
     return good ? FT_OK : ft_fail(FT_NOMEM, "no memory for %d processes", s->nengines);
+}
+
+static bool is_of_host(const struct ft_snap_engine *engine, const void *host)
+{
+    return engine->host == *(const uint64_t *)host;
+}
+
+int keep_host(struct ft_snapshot *s, uint64_t host)
+{
+    return keep_engines_that(s, is_of_host, &host);
+}
+
+struct ids {
+    const uint64_t *at;
+    int n;
+};
+
+static bool is_listed(const struct ft_snap_engine *engine, const void *arg)
+{
+    const struct ids *ids = arg;
+    for (int i = 0; i < ids->n; i++)
+        if (ids->at[i] == engine->id)
+            return true;
+    return false;
+}
+
+int keep_engines(struct ft_snapshot *s, const uint64_t *ids, int n)
+{
+    const struct ids listed = {ids, n};
+    return keep_engines_that(s, is_listed, &listed);
 }

@@ -3,12 +3,14 @@
  * bytes are since a communicator was made; what NCCL's Inspector also tells has its names and
  * labels, over the operations that the telemetry still has.
  */
-#include "diagnose_ranks.h"
+#include "diagnose_inspector.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define HOSTS_MOST 1000000 /* of a communicator */
 
 struct metrics {
     FILE *out;
@@ -271,8 +273,7 @@ static void name_size(double bytes, char *text, size_t size)
     snprintf(text, size, "%.0f-%.0f%s", floor(bytes), floor(bytes) + 1, unit[i]);
 }
 
-/* Bytes of the larger buffer, and what the bus carries of each, as nccl-tests count. */
-static double bytes_of(uint64_t sig, int n, double *share)
+double inspector_bytes(uint64_t sig, int n, double *share)
 {
     enum ft_kind kind = (enum ft_kind)(sig & 15);
     double bytes = (double)(sig >> 28) * (double)ft_type_size((enum ft_type)(sig >> 4 & 15));
@@ -283,14 +284,18 @@ static double bytes_of(uint64_t sig, int n, double *share)
     return blocks ? bytes * n : bytes;
 }
 
+bool inspector_is_sound(const struct ft_snapshot *s, const struct ft_snap_op *op)
+{
+    return op->member >= 0 && op->member < s->nmembers && op->done &&
+           op->ended_ns > op->started_ns && (op->sig & 15) < FT_KINDS &&
+           (op->sig >> 4 & 15) < FT_TYPES;
+}
+
 static bool take_timing(const struct metrics *m, const struct ft_snap_op *op, struct timing *out)
 {
-    bool sound = op->member >= 0 && op->member < m->s->nmembers && op->done &&
-                 op->ended_ns > op->started_ns && (op->sig & 15) < FT_KINDS &&
-                 (op->sig >> 4 & 15) < FT_TYPES;
-    if (!sound || row_of_engine(m, m->s->members[op->member].engine) < 0)
+    if (!inspector_is_sound(m->s, op) || row_of_engine(m, m->s->members[op->member].engine) < 0)
         return false;
-    double share, bytes = bytes_of(op->sig, m->s->members[op->member].nranks, &share);
+    double share, bytes = inspector_bytes(op->sig, m->s->members[op->member].nranks, &share);
     double ns = (double)(op->ended_ns - op->started_ns);
     *out = (struct timing){.member = op->member,
                            .kind = (int)(op->sig & 15),
@@ -362,12 +367,12 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static int count_hosts(const struct metrics *m, int first, int n, uint64_t *host)
+static int count_hosts(const struct ranks *r, int first, int n, uint64_t *host)
 {
     int hosts = 0;
     for (int i = 0; i < n; i++) {
-        int engine = m->ranks.row[m->ranks.place[first + i].row].engine;
-        host[i] = engine < 0 ? 0 : m->s->engines[engine].host;
+        int engine = r->row[r->place[first + i].row].engine;
+        host[i] = engine < 0 ? 0 : r->s->engines[engine].host;
     }
     qsort(host, (size_t)n, sizeof *host, by_value);
     for (int i = 0; i < n; i++)
@@ -375,20 +380,40 @@ static int count_hosts(const struct metrics *m, int first, int n, uint64_t *host
     return hosts;
 }
 
-/* Of those communicators of which there is telemetry, as far as it knows. */
-static bool find_hosts(struct metrics *m)
+/* A roster numbers the hosts of its communicator from 0: for each place the number of its host, and
+ * one more. NULL: no memory. */
+static int *number_hosts(const struct ranks *r)
 {
-    const struct ranks *r = &m->ranks;
+    int *number = calloc((size_t)r->nplaces + 1, sizeof *number);
+    for (int i = 0; number && i < r->s->nseats; i++) {
+        const struct ft_snap_seat *seat = &r->s->seats[i];
+        const struct rank_place *place = ranks_find_place(r, seat->ctx, seat->rank);
+        if (place && seat->host < HOSTS_MOST)
+            number[place - r->place] = (int)seat->host + 1;
+    }
+    return number;
+}
+
+int *inspector_hosts(const struct ranks *r)
+{
+    int *out = calloc((size_t)r->s->nmembers + 1, sizeof *out), *number = number_hosts(r);
     uint64_t *host = calloc((size_t)r->nplaces + 1, sizeof *host);
-    for (int i = 0, n; host && i < r->nplaces; i += n) {
+    for (int i = 0, n; out && number && host && i < r->nplaces; i += n) {
         for (n = 1; i + n < r->nplaces && r->place[i + n].ctx == r->place[i].ctx; n++) {}
-        int hosts = count_hosts(m, i, n, host);
+        int hosts = count_hosts(r, i, n, host);
+        for (int k = i; k < i + n; k++)
+            hosts = number[k] > hosts ? number[k] : hosts;
         for (int k = i; k < i + n; k++)
             if (r->place[k].member >= 0)
-                m->hosts[r->place[k].member] = hosts;
+                out[r->place[k].member] = hosts;
+    }
+    if (!host || !number) {
+        free(out);
+        out = NULL;
     }
     free(host);
-    return host != NULL;
+    free(number);
+    return out;
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
@@ -414,9 +439,9 @@ static void put_metrics(FILE *out, const void *what)
 static int write_all(struct metrics *m, const char *path)
 {
     m->timing = calloc((size_t)m->s->nops + 1, sizeof *m->timing);
-    m->hosts = calloc((size_t)m->s->nmembers + 1, sizeof *m->hosts);
+    m->hosts = inspector_hosts(&m->ranks);
     int status = FT_NOMEM;
-    if (m->timing && m->hosts && find_hosts(m)) {
+    if (m->timing && m->hosts) {
         list_timings(m);
         status = FT_OK;
         if (path)

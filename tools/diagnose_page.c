@@ -263,6 +263,7 @@ static void put_page(FILE *out, const void *what)
     if (p->report->found <= 0)
         put_no_verdict(p);
     put_facts(p);
+    put_stacks(p);
     put_graph(p);
     put_overview(p);
     put_times(p);

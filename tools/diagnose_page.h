@@ -43,5 +43,6 @@ void put_times(const struct page *);
 void put_graph(const struct page *);
 void put_overview(const struct page *);
 void put_table(const struct page *);
+void put_stacks(const struct page *);
 
 #endif

@@ -110,7 +110,8 @@ static void paint_op(const struct page *p, struct strip *strip, const struct ft_
     uint64_t end_ns = runs ? strip->now_ns : op->ended_ns;
     paint(strip, line, op->called_ns, op->started_ns, QUEUED);
     paint(strip, line, op->started_ns, end_ns, point ? POINT : COLLECTIVE);
-    bool waits = runs && (double)(strip->now_ns - op->started_ns) > p->report->after_s * 1e9;
+    bool waits = runs && op->started_ns < strip->now_ns &&
+                 (double)(strip->now_ns - op->started_ns) > p->report->after_s * 1e9;
     if (waits)
         paint(strip, line, op->started_ns, end_ns, RUNS_NOW);
 }

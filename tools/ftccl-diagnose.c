@@ -3,7 +3,7 @@
  * rank has to help, so stopped and killed ones are seen, too. Exit status: 0 nothing is wrong, 1
  * something is, 2 it cannot tell.
  */
-#include "diagnose.h"
+#include "diagnose_stacks.h"
 
 #include "telemetry/telemetry.h"
 
@@ -15,15 +15,16 @@
 #include <string.h>
 #include <time.h>
 
-#define MOST_VERDICTS 16
-
 struct request {
     const char *dir, *flight_dir;
     const char *save_dir, *replay_dir;
     const char *page, *trace, *metrics;
     double after_s;
-    double watch_s; /* 0: once */
-    int pid;        /* of a process of the job; 0: all jobs */
+    double watch_s;  /* 0: once */
+    double stacks_s; /* time for a tool; 0: no stacks */
+    double pause_s;  /* validate, and hold no rank for longer; 0: do not */
+    struct ft_stacks *stacks;
+    int pid; /* of a process of the job; 0: all jobs */
     bool json, explain;
 };
 
@@ -38,10 +39,18 @@ static const char help[] =
     "      --json             as JSON\n"
     "      --watch[=SECONDS]  again and again, every so many seconds (default 1), until a signal;\n"
     "                         prints when the verdict changes\n"
+    "      --stacks[=SECONDS] also collect the stacks of the ranks and their children, and say who "
+    "is\n"
+    "                         elsewhere than most; py-spy, eu-stack or gdb has so many seconds for "
+    "a\n"
+    "                         process (default 10), and may stop it meanwhile\n"
     "      --dump-fr DIR      also write what each rank called as a dump of PyTorch's flight "
     "recorder,\n"
     "                         DIR/ftccl_trace_rank_N; torchfrtrace DIR -p ftccl_trace_rank_ reads\n"
     "                         them\n"
+    "      --validate[=SECONDS]  pause the job at its next collective, for at most so many "
+    "seconds\n"
+    "                         (default 4), and measure its links and processors; it goes on then\n"
     "      --html FILE        also write the answer and what the ranks do as a page\n"
     "      --trace FILE       also write the operations as a trace for Perfetto\n"
     "      --prometheus FILE  also write metrics for node_exporter's textfile collector\n"
@@ -62,7 +71,9 @@ enum {
     OPT_REPLAY,
     OPT_HTML,
     OPT_TRACE,
-    OPT_PROMETHEUS
+    OPT_PROMETHEUS,
+    OPT_STACKS,
+    OPT_VALIDATE
 };
 
 static const struct option options[] = {
@@ -78,7 +89,9 @@ static const struct option options[] = {
     {"trace", required_argument, NULL, OPT_TRACE},
     {"prometheus", required_argument, NULL, OPT_PROMETHEUS},
     {"save", required_argument, NULL, OPT_SAVE},
+    {"stacks", optional_argument, NULL, OPT_STACKS},
     {"replay", required_argument, NULL, OPT_REPLAY},
+    {"validate", optional_argument, NULL, OPT_VALIDATE},
     {NULL, 0, NULL, 0},
 };
 
@@ -129,8 +142,31 @@ static int write_files(const struct request *request, const struct ft_snapshot *
     return status;
 }
 
+/* Adds where the ranks are to the report, and to its verdicts. */
+static void add_stacks(const struct request *request, const struct ft_snapshot *snapshot,
+                       struct report *report)
+{
+    struct ft_stacks *stacks = request->stacks;
+    if (request->stacks_s <= 0 || report->engines <= 0)
+        return;
+    if (stacks_collect(stacks, snapshot, report, request->stacks_s) != FT_OK) {
+        snprintf(report->trouble, sizeof report->trouble, "no memory for the stacks");
+        return;
+    }
+    for (int i = 0; i < report->found; i++)
+        ft_stacks_explain(stacks, &report->verdicts[i]);
+    report->stacks = stacks;
+}
+
 /* steps: follows the steps of jobs from look to look; NULL: this is the only look. The caller calls
  * end_look(). */
+static void add_validations(const struct request *request, const struct ft_snapshot *snapshot,
+                            struct report *report)
+{
+    if (request->pause_s > 0 && report->found >= 0 && !report->trouble[0])
+        validate(snapshot, request->dir, request->pause_s, report);
+}
+
 static struct report look(const struct request *request, struct ft_steps *steps,
                           struct ft_verdict *verdicts)
 {
@@ -154,6 +190,8 @@ static struct report look(const struct request *request, struct ft_steps *steps,
     explain_trouble(request, &report);
     if (report.found > MOST_VERDICTS)
         report.found = MOST_VERDICTS;
+    add_stacks(request, snapshot, &report);
+    add_validations(request, snapshot, &report);
     if (write_files(request, snapshot, &report) != FT_OK)
         snprintf(report.trouble, sizeof report.trouble, "%.300s", ft_fail_text());
     report.snapshot = snapshot;
@@ -286,6 +324,14 @@ static int take_options(int argc, char **argv, struct request *request)
             request->watch_s = 1;
             good = !optarg || take_seconds("watch", optarg, 0.01, &request->watch_s);
             break;
+        case OPT_STACKS:
+            request->stacks_s = 10;
+            good = !optarg || take_seconds("stacks", optarg, 0.1, &request->stacks_s);
+            break;
+        case OPT_VALIDATE:
+            request->pause_s = 4;
+            good = !optarg || take_seconds("validate", optarg, 0.1, &request->pause_s);
+            break;
         case OPT_EXPLAIN:
             request->explain = true;
             break;
@@ -314,7 +360,8 @@ static int take_options(int argc, char **argv, struct request *request)
 int main(int argc, char **argv)
 {
     static struct ft_verdict verdicts[MOST_VERDICTS];
-    struct request request = {.dir = "/dev/shm", .after_s = 5};
+    struct ft_stacks stacks = {0};
+    struct request request = {.dir = "/dev/shm", .after_s = 5, .stacks = &stacks};
     int status = take_options(argc, argv, &request);
     if (status >= 0)
         return status;
@@ -322,10 +369,23 @@ int main(int argc, char **argv)
         fprintf(stderr, "ftccl-diagnose: --save goes neither with --replay nor with --watch\n");
         return 2;
     }
+    if (request.stacks_s > 0 && (request.replay_dir || request.watch_s > 0)) {
+        fprintf(stderr, "ftccl-diagnose: --stacks goes neither with --replay nor with --watch\n");
+        return 2;
+    }
+    if (request.pause_s > 60 ||
+        (request.pause_s > 0 && (request.replay_dir || request.save_dir || request.watch_s > 0))) {
+        fprintf(stderr,
+                "ftccl-diagnose: --validate takes at most 60 seconds, and goes neither with "
+                "--replay nor with --save or --watch\n");
+        return 2;
+    }
     if (request.watch_s > 0)
         return watch(&request);
     struct report report = look(&request, NULL, verdicts);
     show(&request, &report);
+    free_validations(&report);
     end_look(&report);
+    ft_stacks_free(&stacks);
     return status_of(&report);
 }

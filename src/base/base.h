@@ -166,6 +166,9 @@ enum ft_kind {
     FT_WAIT,
     FT_KINDS
 };
+
+/* Calls that wait until the ranks have agreed. 0: none. */
+enum ft_agree_call { FT_CALLS_AGREE = 1, FT_CALLS_SHRINK, FT_CALLS_GROW, FT_AGREE_CALLS };
 const char *ft_kind_name(enum ft_kind kind);
 /* All kinds before FT_SEND are collectives. */
 static inline bool ft_kind_is_collective(enum ft_kind kind)

@@ -16,4 +16,5 @@ group_sources = src/core/group/group.h src/core/group/reshape.h src/core/group/g
 	src/core/group/rank.c src/core/group/comm.c src/core/group/notice.c src/core/group/cause.c \
 	src/core/group/agreement.c src/core/group/retry.c src/core/group/reshape.c \
 	src/core/group/abandoned.c src/core/group/growth.c src/core/group/grow.c \
-	src/core/group/grow_join.c src/core/group/init.c
+	src/core/group/grow_join.c src/core/group/init.c \
+	src/core/group/validation.h src/core/group/validation.c src/core/group/measure.c

@@ -5,7 +5,8 @@ src_libftdevice_la_SOURCES = src/device/device.h src/device/registry.c src/devic
 	src/device/cuda/open.h src/device/host/host.h src/device/host/minifloat.h \
 	src/device/host/fpenv.h src/device/host/host.c src/device/host/scalar.c \
 	src/device/host/vector.h src/device/host/avx512.c src/device/host/avx2.c \
-	src/device/host/sse2.c src/device/host/neon.c
+	src/device/host/sse2.c src/device/host/neon.c \
+	src/device/host/check.c
 src_libftdevice_la_CFLAGS = $(AM_CFLAGS) -ffp-contract=off
 src_libftcore_la_LIBADD += src/libftdevice.la
 

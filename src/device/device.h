@@ -220,4 +220,14 @@ void ft_device_find_driver(void);
 /* Prints the devices and instruction sets found here, for ftccl-info. */
 void ft_device_describe(FILE *out);
 
+/* ---- how fast this processor and its memory are now (host/check.c) ----------------------------
+ */
+
+#define FT_CHECK_COPY_BYTES (4u << 20)
+#define FT_CHECK_BYTES ((8u << 20) + (256u << 10)) /* the memory that both need, zeroed */
+/* One repetition; nanoseconds. copy: FT_CHECK_COPY_BYTES. product: of two matrices of 128 x 128
+ * floats. A millisecond or two. */
+uint64_t ft_check_copy(struct ft_env *env, void *memory);
+uint64_t ft_check_product(struct ft_env *env, void *memory);
+
 #endif

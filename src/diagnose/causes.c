@@ -251,7 +251,7 @@ static void accuse_late_peer(struct ft_hang *h, int node, bool gave_up)
     int late = runs ? peer : member;
     if (late < 0 || !is_loose(h, late, !runs, gave_up))
         return;
-    bool lost = runs && !m->wait.sends &&
+    bool lost = runs && !m->wait.sends && !ft_hang_is_ahead(h, peer, member) &&
                 ft_hang_pending(h, peer, member, &sent, &received) == FT_PENDING_SOME;
     ft_hang_begin(h,
                   lost            ? FT_VERDICT_COMM_HANG_LINK
@@ -362,5 +362,57 @@ void ft_hang_accuse_late(struct ft_hang *h)
             ft_hang_end_unnamed(h);
         else
             ft_hang_end(h);
+    }
+}
+
+/* ---- ranks that do not come to an agreement -------------------------------------------------- */
+
+/* The first member that has waited for longer than the patience; -1: none, or one has just come. */
+static int find_agreeing(const struct ft_hang *h, const struct ft_hang_comm *comm)
+{
+    int first = -1;
+    for (int i = comm->first; i < comm->first + comm->count; i++) {
+        const struct ft_snap_member *m = h->members[i];
+        if (!m->open || !m->agree_ns || ft_hang_process(h, i)->state == FT_PROCESS_GONE)
+            continue;
+        if (ft_hang_recent(h, m->agree_ns))
+            return -1;
+        if (first < 0 || m->agree_ns < h->members[first]->agree_ns)
+            first = i;
+    }
+    return first;
+}
+
+static bool is_excluded(const struct ft_hang *h, const struct ft_hang_comm *comm, int rank)
+{
+    for (int i = comm->first_seat; i < comm->first_seat + comm->nseats; i++)
+        if (h->seats[i]->rank == rank && h->seats[i]->excluded)
+            return true;
+    return false;
+}
+
+/* A process that has ended, or does not answer, is left out of the agreement after a while. */
+static bool is_awaited(const struct ft_hang *h, const struct ft_hang_comm *comm, int member)
+{
+    const struct ft_snap_member *m = h->members[member];
+    return m->open && !m->agree_ns && ft_hang_process(h, member)->state == FT_PROCESS_RUNS &&
+           h->engines[m->engine].nplaces == 0 && !ft_hang_is_active(h, member, true) &&
+           !is_excluded(h, comm, m->rank);
+}
+
+void ft_hang_accuse_silent(struct ft_hang *h)
+{
+    for (int c = 0; c < h->ncomms; c++) {
+        const struct ft_hang_comm *comm = &h->comms[c];
+        int first = find_agreeing(h, comm);
+        if (first < 0)
+            continue;
+        ft_hang_begin(h, FT_VERDICT_NONCOMM_HANG, c, -1);
+        h->draft_agree = h->members[first]->agree_call;
+        h->draft.since_ns = h->now_ns - h->members[first]->agree_ns;
+        for (int i = comm->first; i < comm->first + comm->count; i++)
+            if (is_awaited(h, comm, i))
+                ft_hang_accuse(h, i, -1);
+        ft_hang_end(h);
     }
 }

@@ -12,6 +12,7 @@
 #define FT_DIAGNOSE_H
 
 #include "base/base.h"
+#include "stacks.h"
 
 /* ---- the snapshot ---------------------------------------------------------------------------- */
 
@@ -76,6 +77,8 @@ struct ft_snap_member {
     uint64_t running_seq;      /* its number; 0: none, or a send or receive */
     uint64_t running_since_ns; /* when it started */
     uint64_t progress_ns;      /* when anything of it moved last; 0: unknown */
+    uint64_t agree_ns;         /* since when its user waits for an agreement; 0: it does not */
+    int agree_call;            /* enum ft_agree_call */
 };
 
 /* One direction between two engines, as one end sees it. */
@@ -140,7 +143,8 @@ struct ft_snap_seat {
     uint64_t engine, host;
     int pid; /* 0: unknown */
     enum ft_news news;
-    int teller; /* index into engines: whose roster this is; -1: unknown */
+    bool excluded; /* the teller waits for an agreement that shall leave it out */
+    int teller;    /* index into engines: whose roster this is; -1: unknown */
 };
 
 /* Time is the clock of one host (CLOCK_MONOTONIC); the reader of another host's files has shifted
@@ -264,6 +268,12 @@ void ft_steps_close(struct ft_steps *);
  * snapshot. Cost: linear in the size of the snapshot, times the logarithm for sorting. */
 int ft_diagnose_slow(const struct ft_snapshot *, struct ft_verdict *verdicts, int capacity);
 
+/* Who comes last to the collectives of a communicator, by the share of each round that a rank spent
+ * inside them: share[round * nranks + rank], from 0 to 1; less than 0: unknown. Writes at most
+ * `capacity` ranks, the furthest behind first; their number is returned, or FT_NOMEM. With less
+ * than 5 rounds nobody is named. */
+int ft_diagnose_shares(const double *share, int nrounds, int nranks, int *ranks, int capacity);
+
 /* Sets `world` of all culprits; the analyses do it themselves. Without memory it is the
  * communicator in which they were found. Cost: linear in the size of the snapshot, for each link
  * again. */
@@ -293,6 +303,57 @@ struct ft_evidence {
 int ft_verdict_evidence(const struct ft_snapshot *, const struct ft_verdict *,
                         struct ft_evidence *out, int capacity);
 
+/* ---- validation: what the ranks of a paused communicator have measured ----------------------- */
+
+#define FT_TESTED_LEAST 3           /* of fewer links of a kind, or ranks, none is named */
+#define FT_TESTED_LINK_RATIO 3      /* to the median: slow ... */
+#define FT_TESTED_LINK_LEAST_S 5e-4 /* ... if it is also so much more for 1 MiB */
+#define FT_TESTED_RANK_RATIO 2      /* of the fastest times */
+#define FT_TESTED_SHARE_RATIO 1.6   /* of the mean times: half of a processor is 2 */
+/* If a rank's mean is so much of its fastest, other programs or ranks use its processor. Of its
+ * links, and of all ranks if most are so, more is asked: so many times these ratios. */
+#define FT_TESTED_DISTURBED 1.5
+#define FT_TESTED_DISTURBED_LINK 3
+#define FT_TESTED_DISTURBED_RANKS 2
+#define FT_TESTED_MISSING 65536 /* of later ranks the JSON does not say that they are missing */
+
+struct ft_tested_link {
+    int from, to; /* ranks */
+    char transport[18];
+    bool same_host;
+    double s_per_mib; /* the fastest round; 0: nothing came */
+    bool cut;         /* the time was over before all rounds */
+    /* set by ft_diagnose_tested(): links of its kind, their median, ratio to it; 0: too few */
+    int alike;
+    double usual_s, ratio;
+};
+
+struct ft_tested_rank {
+    int rank, engine, pid; /* engine: index into the snapshot's */
+    uint64_t host;
+    uint64_t copy_ns, product_ns; /* the fastest; 0: not measured */
+    uint64_t mean_ns;             /* of a copy and a product */
+    bool gpu;                     /* it has a GPU, which was not measured */
+    bool disturbed;               /* set by ft_diagnose_tested(), as the ratios are */
+    double copy_ratio, product_ratio, mean_ratio;
+};
+
+struct ft_tested {
+    uint64_t ctx, seq; /* seq: collectives before the pause */
+    char name[40];
+    int size; /* ranks of the communicator */
+    struct ft_tested_link *links;
+    struct ft_tested_rank *ranks; /* those that have told */
+    int nlinks, nranks;
+    int runs;                 /* how often it was measured */
+    double pause_s, waited_s; /* the longest hold of a call, and the longest wait in one */
+};
+
+/* Leaves one entry for each link, the slowest first, sorts the ranks, sets the ratios, and names
+ * what is slow: at most `capacity` verdicts, the number is returned; FT_NOMEM. Cost: n log n. */
+int ft_diagnose_tested(struct ft_tested *, struct ft_verdict *verdicts, int capacity);
+void ft_tested_json(struct ft_text *out, const struct ft_tested *);
+
 /* What a look has found, for programs. */
 #define FT_REPORT_VERSION 2 /* of the JSON */
 struct ft_report {
@@ -306,6 +367,9 @@ struct ft_report {
     const char *trouble;                  /* why it cannot tell; NULL: it can */
     const struct ft_step_change *changes; /* since the look before */
     int nchanges;
+    const struct ft_stacks *stacks; /* NULL: nobody asked for them */
+    const struct ft_tested *tested; /* [ntested] validations; NULL: none was asked for */
+    int ntested;
 };
 /* One object; docs/diagnosis.md describes it. */
 void ft_report_json(struct ft_text *out, const char *key, const struct ft_report *report);

@@ -10,7 +10,8 @@
 static bool has_given_up(const struct ft_hang *h, int member)
 {
     const struct ft_snap_member *m = h->members[member];
-    return m->open && m->failed && ft_hang_process(h, member)->state == FT_PROCESS_RUNS &&
+    return m->open && m->failed && !m->agree_ns &&
+           ft_hang_process(h, member)->state == FT_PROCESS_RUNS &&
            !ft_hang_is_active(h, member, false);
 }
 
@@ -72,6 +73,23 @@ static void accuse_source(struct ft_hang *h, int comm)
     ft_hang_end(h);
 }
 
+/* A send and a receive that do not fit: nobody can say which of both is wrong. */
+static void accuse_both_ends(struct ft_hang *h, int comm)
+{
+    ft_hang_begin(h, FT_VERDICT_MISMATCH, comm, -1);
+    for (int i = h->comms[comm].first; i < h->comms[comm].first + h->comms[comm].count; i++) {
+        const struct ft_snap_member *m = h->members[i];
+        bool last = ft_kind_is_collective((enum ft_kind)(ft_sig_call(m->last.sig) & 15));
+        int peer = m->failed && !last ? ft_hang_find(h, comm, m->culprit) : -1;
+        if (peer < 0 || peer == i)
+            continue;
+        ft_hang_accuse(h, peer < i ? peer : i, -1);
+        ft_hang_accuse(h, peer < i ? i : peer, -1);
+        break; /* the others have heard of it */
+    }
+    ft_hang_end(h);
+}
+
 /* Who has not come to the operation whose deadline has passed. */
 static void accuse_absentees(struct ft_hang *h, int comm)
 {
@@ -98,19 +116,10 @@ static int find_mutual(const struct ft_hang *h, int comm, struct ft_hang_pair *p
     return n;
 }
 
-static int member_of(const struct ft_hang *h, int comm, int engine)
-{
-    const struct ft_hang_engine *e = &h->engines[engine];
-    for (int i = e->first; i < e->first + e->count; i++)
-        if (h->comm_of[h->by_engine[i]] == comm)
-            return h->by_engine[i];
-    return -1;
-}
-
 /* Which end noticed it first is not known: the lower rank is named first. */
 static void accuse_pair(struct ft_hang *h, int comm, const struct ft_hang_pair *pair)
 {
-    int a = member_of(h, comm, pair->at), b = member_of(h, comm, pair->peer);
+    int a = ft_hang_member(h, comm, pair->at), b = ft_hang_member(h, comm, pair->peer);
     if (a >= 0 && b >= 0)
         ft_hang_accuse(h, a < b ? a : b, a < b ? b : a);
 }
@@ -136,6 +145,8 @@ static void accuse_for(struct ft_hang *h, int comm, int status)
         accuse_source(h, comm);
     else if (status == FT_MISMATCH && ft_hang_find_mismatch(h, comm))
         ft_hang_accuse_callers(h, comm, -1);
+    else if (status == FT_MISMATCH)
+        accuse_both_ends(h, comm);
     else if (status == FT_PEER || status == FT_LINK)
         accuse_links(h, comm);
     else if (status == FT_TIMEOUT && h->found == 0) /* other failures make ranks late */

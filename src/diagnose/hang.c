@@ -25,6 +25,7 @@ void ft_hang_begin(struct ft_hang *h, enum ft_verdict_kind kind, int comm, int n
     *v = (struct ft_verdict){.kind = kind, .ctx = h->comms[comm].ctx};
     h->draft_comm = comm;
     h->draft_node = node;
+    h->draft_agree = 0;
     h->draft_known = false;
     h->draft_walk = NULL;
     if (node < 0)
@@ -213,6 +214,7 @@ static int analyse(struct ft_hang *h)
             ft_hang_vote(h, c);
     for (int i = 0; i < h->norder; i++)
         ft_hang_prove(h, h->order[i].node);
+    ft_hang_accuse_silent(h);
     ft_hang_accuse_failed(h);
     for (int i = 0; i < h->norder; i++)
         ft_hang_accuse_loose(h, h->order[i].node, false);

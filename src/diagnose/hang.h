@@ -114,6 +114,7 @@ struct ft_hang {
     struct ft_verdict *out, draft;
     int draft_at[FT_CULPRITS], draft_peer[FT_CULPRITS];
     int draft_comm, draft_node, capacity, found;
+    int draft_agree; /* enum ft_agree_call: the named have not come to such an agreement; else 0 */
     const struct ft_hang_find *draft_walk; /* how it was found; NULL: without a walk */
     bool draft_known;                      /* it would name somebody who has been named before */
 };
@@ -137,6 +138,11 @@ enum ft_pending ft_hang_count(const struct ft_hang *, int from, int to, uint64_t
                               uint64_t *received); /* between engines */
 enum ft_pending ft_hang_pending(const struct ft_hang *, int sender, int receiver, uint64_t *sent,
                                 uint64_t *received);
+/* The process of `member` in another communicator: a position; -1: it is not in that one. */
+int ft_hang_member(const struct ft_hang *, int comm, int engine);
+/* The sender has called a collective to which the receiver has not come. Messages of it may wait,
+ * so pending ones do not show that any were lost. */
+bool ft_hang_is_ahead(const struct ft_hang *, int sender, int receiver);
 static inline const struct ft_snap_engine *ft_hang_process(const struct ft_hang *h, int member)
 {
     return &h->snap->engines[h->members[member]->engine];
@@ -197,6 +203,8 @@ bool ft_hang_accuse_callers(struct ft_hang *, int comm, int node);
 void ft_hang_accuse_loose(struct ft_hang *, int node, bool gave_up);
 /* The communicators that cannot open because a process is missing. */
 void ft_hang_accuse_late(struct ft_hang *);
+/* Who does not come to an agreement (Agree, Shrink, Grow) for which others wait. */
+void ft_hang_accuse_silent(struct ft_hang *);
 /* What a member calls as the collective at the head. False: it is not known. */
 bool ft_hang_member_sig(const struct ft_hang *, int member, uint64_t *sig);
 

@@ -359,3 +359,24 @@ enum ft_pending ft_hang_pending(const struct ft_hang *h, int sender, int receive
     return ft_hang_count(h, h->members[sender]->engine, h->members[receiver]->engine, sent,
                          received);
 }
+
+int ft_hang_member(const struct ft_hang *h, int comm, int engine)
+{
+    const struct ft_hang_engine *e = &h->engines[engine];
+    for (int i = e->first; i < e->first + e->count; i++)
+        if (h->comm_of[h->by_engine[i]] == comm)
+            return h->by_engine[i];
+    return -1;
+}
+
+bool ft_hang_is_ahead(const struct ft_hang *h, int sender, int receiver)
+{
+    const struct ft_hang_engine *e = &h->engines[h->members[sender]->engine];
+    for (int i = e->first; i < e->first + e->count; i++) {
+        int from = h->by_engine[i];
+        int to = ft_hang_member(h, h->comm_of[from], h->members[receiver]->engine);
+        if (to >= 0 && h->members[from]->called > h->members[to]->called)
+            return true;
+    }
+    return false;
+}

@@ -60,7 +60,9 @@ int ft_snapshot_merge(struct ft_snapshot *to, const struct ft_snapshot *from)
     for (int i = 0; i < FT_SNAP_LISTS; i++)
         append(&into[i], &rows[i]);
     to->unreadable += from->unreadable;
-    to->now_ns = ft_max(to->now_ns, from->now_ns);
-    to->real_ns = ft_max(to->real_ns, from->real_ns);
+    if (to->now_ns == 0 || from->now_ns < to->now_ns) {
+        to->now_ns = from->now_ns;
+        to->real_ns = from->real_ns;
+    }
     return FT_OK;
 }

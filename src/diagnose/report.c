@@ -68,11 +68,14 @@ static void add_culprits(struct ft_text *out, const char *key, const struct ft_v
     ft_json_end(out, ']');
 }
 
-static void add_evidence(struct ft_text *out, const struct ft_snapshot *s,
+static void add_evidence(struct ft_text *out, const struct ft_report *report,
                          const struct ft_verdict *v)
 {
-    struct ft_evidence evidence[FT_EVIDENCE];
+    struct ft_evidence evidence[FT_EVIDENCE + FT_STACKS_EVIDENCE];
+    const struct ft_snapshot *s = report->snapshot;
     int n = s ? ft_verdict_evidence(s, v, evidence, FT_EVIDENCE) : 0;
+    if (report->stacks)
+        n += ft_stacks_evidence(report->stacks, v, evidence + n, FT_STACKS_EVIDENCE);
     ft_json_begin(out, "evidence", '[');
     for (int i = 0; i < n; i++) {
         ft_json_begin(out, NULL, '{');
@@ -88,7 +91,7 @@ static void add_evidence(struct ft_text *out, const struct ft_snapshot *s,
     ft_json_end(out, ']');
 }
 
-static void add_verdict(struct ft_text *out, const struct ft_snapshot *s,
+static void add_verdict(struct ft_text *out, const struct ft_report *report,
                         const struct ft_verdict *v)
 {
     bool unknown = v->kind == FT_VERDICT_UNKNOWN;
@@ -100,7 +103,7 @@ static void add_verdict(struct ft_text *out, const struct ft_snapshot *s,
     add_blocked(out, v);
     ft_json_real(out, "since_s", (double)v->since_ns / 1e9);
     ft_json_string(out, "sentence", v->sentence);
-    add_evidence(out, s, v);
+    add_evidence(out, report, v);
     ft_json_begin(out, "chain", '[');
     for (int i = 0; i < v->nchain; i++)
         ft_json_string(out, NULL, v->chain[i]);
@@ -116,7 +119,7 @@ static void add_first(struct ft_text *out, const struct ft_report *report)
     const struct ft_verdict *first = report->found > 0 ? &report->verdicts[0]
                                      : report->trouble ? &unknown
                                                        : &none;
-    add_verdict(out, report->snapshot, first);
+    add_verdict(out, report, first);
 }
 
 static void add_change(struct ft_text *out, const struct ft_step_change *change)
@@ -128,6 +131,16 @@ static void add_change(struct ft_text *out, const struct ft_step_change *change)
     ft_json_real(out, "before_s", change->before_ns / 1e9);
     ft_json_real(out, "after_s", change->after_ns / 1e9);
     ft_json_end(out, '}');
+}
+
+static void add_validations(struct ft_text *out, const struct ft_report *report)
+{
+    if (!report->tested)
+        return;
+    ft_json_begin(out, "validation", '[');
+    for (int i = 0; i < report->ntested; i++)
+        ft_tested_json(out, &report->tested[i]);
+    ft_json_end(out, ']');
 }
 
 void ft_report_json(struct ft_text *out, const char *key, const struct ft_report *report)
@@ -147,7 +160,7 @@ void ft_report_json(struct ft_text *out, const char *key, const struct ft_report
     ft_json_begin(out, "verdicts", '[');
     for (int i = 0; i < report->found; i++) {
         ft_json_begin(out, NULL, '{');
-        add_verdict(out, report->snapshot, &report->verdicts[i]);
+        add_verdict(out, report, &report->verdicts[i]);
         ft_json_end(out, '}');
     }
     ft_json_end(out, ']');
@@ -155,5 +168,8 @@ void ft_report_json(struct ft_text *out, const char *key, const struct ft_report
     for (int i = 0; i < report->nchanges; i++)
         add_change(out, &report->changes[i]);
     ft_json_end(out, ']');
+    if (report->stacks)
+        ft_stacks_json(out, "stacks", report->stacks);
+    add_validations(out, report);
     ft_json_end(out, '}');
 }

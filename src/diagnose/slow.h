@@ -135,7 +135,10 @@ struct ft_slow_link {
  * for messages of about that size, and that is more than `deviations` standard deviations. Usual is
  * the median of the links that are less than `ratio` times slower than the fastest quarter, so that
  * it stays when most links are slow. Fewer than 3 links of one size tell nothing. A rank with one
- * link in a direction (a ring) is never called a row or column. Writes at most `capacity`, those
+ * link in a direction (a ring) is never called a row or column. If one link of a rank is slow, half
+ * of its excess (as a log) makes the others slow as well: then the rank is called slow, or, if that
+ * many are not, nobody is until the link stands out. The same holds for the way back of a point,
+ * since times end with an acknowledgement. Writes at most `capacity`, those
  * with the most votes first. Cost: n log n. */
 int ft_slow_links(const struct ft_delay_matrix *matrix, struct ft_slow_link *links, int capacity);
 

@@ -18,7 +18,7 @@ struct job {
     struct id *ids;           /* [nengines] */
     int *order;               /* [nmembers] sound members, by size, context and rank */
     int norder;
-    int *member, *rank_of, *op, *first_op, *path, *first_path;
+    int *member, *rank_of, *op, *first_op, *path, *first_path, *of_engine, *first_member;
 };
 
 /* ---- sorting --------------------------------------------------------------------------------- */
@@ -78,6 +78,12 @@ static int owner_of_path(const struct ft_snapshot *s, int i)
     return engine >= 0 && engine < s->nengines ? engine : -1;
 }
 
+static int owner_of_member(const struct ft_snapshot *s, int i)
+{
+    int engine = s->members[i].engine;
+    return engine >= 0 && engine < s->nengines ? engine : -1;
+}
+
 /* Paths of an engine by their peers, for bsearch(). */
 static int compare_paths(const struct ft_snap_path *x, const struct ft_snap_path *y)
 {
@@ -109,6 +115,7 @@ static void sort_job(struct job *job)
     }
     qsort_r(job->order, (size_t)job->norder, sizeof *job->order, by_comm, s->members);
     sort_by_owner(s, owner_of_op, s->nops, job->op, job->first_op, s->nmembers);
+    sort_by_owner(s, owner_of_member, s->nmembers, job->of_engine, job->first_member, s->nengines);
     sort_by_owner(s, owner_of_path, s->npaths, job->path, job->first_path, s->nengines);
     qsort_r(job->path, (size_t)job->first_path[s->nengines], sizeof *job->path, by_path, s->paths);
 }
@@ -184,13 +191,28 @@ static void end_comm(struct job *job)
     }
 }
 
-static int judge(const struct ft_slow_comm *comm, struct ft_verdict *verdicts, int capacity)
+/* A process that comes last to a larger communicator, too, is named there. */
+static bool is_named(const struct ft_verdict *verdicts, int n, const struct ft_verdict *one)
 {
-    int ranks = ft_slow_find_ranks(comm, verdicts, capacity);
+    for (int i = 0; i < n; i++)
+        if (verdicts[i].kind == one->kind &&
+            verdicts[i].culprits[0].engine == one->culprits[0].engine)
+            return true;
+    return false;
+}
+
+/* `found` verdicts are there. Returns how many are there now, or FT_NOMEM. */
+static int judge(const struct ft_slow_comm *comm, struct ft_verdict *verdicts, int found,
+                 int capacity)
+{
+    int ranks = ft_slow_find_ranks(comm, verdicts + found, capacity - found), all = found;
     if (ranks < 0)
         return ranks;
-    int paths = ft_slow_find_paths(comm, verdicts + ranks, capacity - ranks);
-    return paths < 0 ? paths : ranks + paths;
+    for (int i = found; i < found + ranks; i++)
+        if (!is_named(verdicts, found, &verdicts[i]))
+            verdicts[all++] = verdicts[i];
+    int paths = ft_slow_find_paths(comm, verdicts + all, capacity - all);
+    return paths < 0 ? paths : all + paths;
 }
 
 static int judge_all(struct job *job, struct ft_verdict *verdicts, int capacity)
@@ -205,48 +227,62 @@ static int judge_all(struct job *job, struct ft_verdict *verdicts, int capacity)
                 break;
         }
         begin_comm(job, &job->order[i], end - i);
-        int more = judge(&job->comm, verdicts + found, capacity - found);
-        if (more < 0)
-            return more;
-        found += more;
+        found = judge(&job->comm, verdicts, found, capacity);
+        if (found < 0)
+            return found;
         end_comm(job);
     }
     return found;
 }
 
-static bool open_job(struct job *job, const struct ft_snapshot *s)
+/* The lists of numbers of a job, and the length of each. */
+#define LISTS 9
+struct numbers {
+    int **at;
+    size_t n;
+};
+static void list_numbers(struct job *job, const struct ft_snapshot *s, struct numbers out[LISTS])
 {
     size_t members = (size_t)s->nmembers + 1, engines = (size_t)s->nengines + 1;
-    job->ids = calloc(engines, sizeof *job->ids);
-    job->order = calloc(members, sizeof *job->order);
-    job->member = calloc(members, sizeof *job->member);
-    job->rank_of = calloc(engines, sizeof *job->rank_of);
-    job->op = calloc((size_t)s->nops + 1, sizeof *job->op);
-    job->first_op = calloc(members, sizeof *job->first_op);
-    job->path = calloc((size_t)s->npaths + 1, sizeof *job->path);
-    job->first_path = calloc(engines, sizeof *job->first_path);
+    const struct numbers all[LISTS] = {
+        {&job->order, members},       {&job->member, members},
+        {&job->rank_of, engines},     {&job->op, (size_t)s->nops + 1},
+        {&job->first_op, members},    {&job->path, (size_t)s->npaths + 1},
+        {&job->first_path, engines},  {&job->of_engine, members},
+        {&job->first_member, engines}};
+    memcpy(out, all, sizeof all);
+}
+
+static bool open_job(struct job *job, const struct ft_snapshot *s)
+{
+    struct numbers lists[LISTS];
+    bool good = true;
+    list_numbers(job, s, lists);
+    for (int i = 0; i < LISTS; i++) {
+        *lists[i].at = calloc(lists[i].n, sizeof **lists[i].at);
+        good &= *lists[i].at != NULL;
+    }
+    job->ids = calloc((size_t)s->nengines + 1, sizeof *job->ids);
     job->comm = (struct ft_slow_comm){.s = s,
                                       .member = job->member,
                                       .op = job->op,
                                       .first_op = job->first_op,
                                       .path = job->path,
                                       .first_path = job->first_path,
+                                      .of_engine = job->of_engine,
+                                      .first_member = job->first_member,
                                       .rank_of = job->rank_of,
                                       .judged = calloc((size_t)s->npaths + 1, sizeof(bool))};
-    return job->ids && job->order && job->member && job->rank_of && job->op && job->first_op &&
-           job->path && job->first_path && job->comm.judged;
+    return good && job->ids && job->comm.judged;
 }
 
 static void close_job(struct job *job)
 {
+    struct numbers lists[LISTS];
+    list_numbers(job, job->comm.s, lists);
+    for (int i = 0; i < LISTS; i++)
+        free(*lists[i].at);
     free(job->ids);
-    free(job->order);
-    free(job->member);
-    free(job->rank_of);
-    free(job->op);
-    free(job->first_op);
-    free(job->path);
-    free(job->first_path);
     free(job->comm.judged);
 }
 

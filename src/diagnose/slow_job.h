@@ -21,8 +21,9 @@ struct ft_slow_comm {
     bool whole;        /* every rank has one member */
     const int *member; /* [nranks] index of the member with that rank; -1: none */
     const int *op, *first_op, *path, *first_path;
-    const int *rank_of; /* [nengines] the rank of an engine here; -1: none */
-    bool *judged;       /* [npaths] by a larger communicator */
+    const int *of_engine, *first_member; /* members, in the same way, of engines */
+    const int *rank_of;                  /* [nengines] the rank of an engine here; -1: none */
+    bool *judged;                        /* [npaths] by a larger communicator */
 };
 
 /* The engine with an id: its index, or -1. */

@@ -2,7 +2,10 @@
  * slow_matrix: which link, source or destination is slow (C4, III.A). The matrix is sparse: a list
  * of links. A link's excess is the log of its time over the median of messages of its size. A
  * source that is slow towards nearly all explains its links, as a destination does; the side that
- * explains most comes first. What no side explains is a slow link.
+ * explains most comes first. What no side explains is a slow link, if it stands out from the other
+ * links of its source and of its destination. The links of a side become slow at the same time, but
+ * do not reach a threshold at the same time: once one has, half as much, as a log, is enough of
+ * the others.
  */
 #include "diagnose/slow.h"
 #include "diagnose/slow_stats.h"
@@ -23,6 +26,8 @@ struct link {
     int source, destination;
     double bytes, messages, ns;   /* sums */
     double value, excess, spread; /* logs */
+    struct link *back;            /* from the destination to the source; NULL: none */
+    double beside; /* mean of the other links of its source or destination, the larger one */
     bool explained;
 };
 
@@ -30,7 +35,8 @@ struct link {
 struct side {
     enum ft_delay_shape shape;
     struct link **links;
-    size_t n, slow;
+    size_t n, slow, alone; /* alone: links that are slow without regard to the others */
+    double most;           /* largest excess */
 };
 
 struct matrix {
@@ -85,6 +91,17 @@ static void merge_links(struct matrix *matrix)
     matrix->n = kept;
 }
 
+static void find_backs(struct matrix *matrix)
+{
+    for (size_t i = 0; i < matrix->n; i++) {
+        struct link key = {.source = matrix->rows[i]->destination,
+                           .destination = matrix->rows[i]->source};
+        struct link *at = &key;
+        struct link **found = bsearch(&at, matrix->rows, matrix->n, sizeof at, compare_rows);
+        matrix->rows[i]->back = found ? *found : NULL;
+    }
+}
+
 static void load_links(struct matrix *matrix, const struct ft_delay_matrix *from)
 {
     for (size_t i = 0; i < from->n; i++) {
@@ -100,6 +117,7 @@ static void load_links(struct matrix *matrix, const struct ft_delay_matrix *from
     }
     qsort(matrix->rows, matrix->n, sizeof(struct link *), compare_rows);
     merge_links(matrix);
+    find_backs(matrix);
 }
 
 /* ---- what is usual --------------------------------------------------------------------------- */
@@ -162,18 +180,33 @@ static void compare_links(struct matrix *matrix, double *values)
 
 /* ---- sides ----------------------------------------------------------------------------------- */
 
-/* Is the link slow, as one of `links` that are judged together? The more, the less each must be. */
-static bool is_slow(const struct matrix *matrix, const struct link *link, size_t links)
+/* Is the excess more than jitter, of one of `links` that are judged together? The more, the less
+ * each must be. */
+static bool is_beyond_jitter(const struct matrix *matrix, const struct link *link, size_t links)
 {
     double out = fmin(matrix->out, matrix->out * side_more / sqrt((double)links));
-    return link->excess >= matrix->enough && link->excess >= out * link->spread;
+    return link->excess >= out * link->spread;
+}
+
+static bool is_slow(const struct matrix *matrix, const struct link *link, size_t links)
+{
+    return link->excess >= matrix->enough && is_beyond_jitter(matrix, link, links);
+}
+
+/* Is it one of the slow links of its side? If the side has one, it takes half as much. */
+static bool is_slow_in(const struct matrix *matrix, const struct side *side,
+                       const struct link *link)
+{
+    return is_slow(matrix, link, side->n) ||
+           (side->most >= matrix->enough && link->excess >= side->most / 2 &&
+            is_beyond_jitter(matrix, link, side->n));
 }
 
 static size_t count_slow(const struct matrix *matrix, const struct side *side, bool unexplained)
 {
     size_t count = 0;
     for (size_t i = 0; i < side->n; i++)
-        count += is_slow(matrix, side->links[i], side->n) &&
+        count += is_slow_in(matrix, side, side->links[i]) &&
                  !(unexplained && side->links[i]->explained);
     return count;
 }
@@ -188,7 +221,11 @@ static void find_sides(struct matrix *matrix, enum ft_delay_shape shape)
             if (row ? links[end]->source != links[first]->source
                     : links[end]->destination != links[first]->destination)
                 break;
-        struct side side = {shape, &links[first], end - first, 0};
+        struct side side = {shape, &links[first], end - first, 0, 0, 0};
+        for (size_t i = first; i < end; i++) {
+            side.most = fmax(side.most, links[i]->excess);
+            side.alone += is_slow(matrix, links[i], side.n);
+        }
         side.slow = count_slow(matrix, &side, false);
         if (side.slow >= 2 && side.slow * 4 >= side.n * 3)
             matrix->sides[matrix->nsides++] = side;
@@ -198,7 +235,9 @@ static void find_sides(struct matrix *matrix, enum ft_delay_shape shape)
 static int compare_sides(const void *a, const void *b)
 {
     const struct side *x = a, *y = b;
-    return (x->slow < y->slow) - (x->slow > y->slow);
+    if (x->slow != y->slow)
+        return x->slow > y->slow ? -1 : 1;
+    return (x->alone < y->alone) - (x->alone > y->alone);
 }
 
 static void explain(const struct matrix *matrix, const struct side *side, double *values,
@@ -206,7 +245,7 @@ static void explain(const struct matrix *matrix, const struct side *side, double
 {
     size_t n = 0;
     for (size_t i = 0; i < side->n; i++) {
-        if (!is_slow(matrix, side->links[i], side->n))
+        if (!is_slow_in(matrix, side, side->links[i]))
             continue;
         side->links[i]->explained = true;
         values[n++] = side->links[i]->excess;
@@ -248,13 +287,62 @@ static int name_sides(struct matrix *matrix, double *values, struct ft_slow_link
     return found;
 }
 
+/* Compares the links of one source, or of one destination, with each other. */
+static void compare_side(struct link **links, size_t n)
+{
+    double sum = 0;
+    size_t others = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!links[i]->explained) {
+            sum += fmax(0, links[i]->excess);
+            others++;
+        }
+    for (size_t i = 0; i < n && others > 1; i++)
+        if (!links[i]->explained)
+            links[i]->beside = fmax(links[i]->beside,
+                                    (sum - fmax(0, links[i]->excess)) / (double)(others - 1));
+}
+
+static void compare_sides_inside(struct matrix *matrix)
+{
+    for (size_t first = 0, end; first < matrix->n; first = end) {
+        for (end = first + 1; end < matrix->n; end++)
+            if (matrix->rows[end]->source != matrix->rows[first]->source)
+                break;
+        compare_side(&matrix->rows[first], end - first);
+    }
+    for (size_t first = 0, end; first < matrix->n; first = end) {
+        for (end = first + 1; end < matrix->n; end++)
+            if (matrix->columns[end]->destination != matrix->columns[first]->destination)
+                break;
+        compare_side(&matrix->columns[first], end - first);
+    }
+}
+
+/* Times end with acknowledgements, which travel on the way back: if a side explains why that is
+ * slow, it explains this link as well. */
+static bool is_point(const struct matrix *matrix, const struct link *link)
+{
+    bool waits = link->back && link->back->explained && link->back->excess >= link->excess;
+    return !link->explained && !waits && is_slow(matrix, link, 1) &&
+           link->beside <= link->excess / 2;
+}
+
+/* Does it only look less slow than its way back? */
+static bool is_slow_back(const struct matrix *matrix, const struct link *link)
+{
+    return link->back && is_point(matrix, link->back) && !link->explained &&
+           link->excess >= link->back->excess / 2 && is_beyond_jitter(matrix, link, 1);
+}
+
 /* The links that no side explains, the slowest first. */
 static int name_points(struct matrix *matrix, int found, struct ft_slow_link *out, int capacity)
 {
+    compare_sides_inside(matrix);
     qsort(matrix->rows, matrix->n, sizeof(struct link *), compare_excess);
     for (size_t i = 0; i < matrix->n; i++) {
         const struct link *link = matrix->rows[i];
-        if (link->explained || !is_slow(matrix, link, 1))
+        if (!is_point(matrix, link) && !is_slow_back(matrix, link))
             continue;
         if (found < capacity)
             out[found] = (struct ft_slow_link){

@@ -4,6 +4,7 @@
  */
 #include "slow.h"
 #include "slow_job.h"
+#include "slow_stats.h"
 
 #include <stdlib.h>
 
@@ -75,6 +76,61 @@ static void add_up(struct window *w, int rank)
     }
 }
 
+/* ---- who waits elsewhere --------------------------------------------------------------------- */
+
+static double overlap_ns(const struct window *w, const struct ft_snap_op *op)
+{
+    uint64_t begin_ns = ft_max(op->started_ns, w->begin_ns);
+    uint64_t end_ns = op->done ? ft_min(op->ended_ns, w->end_ns) : w->end_ns;
+    return op->started_ns > 0 && end_ns > begin_ns ? (double)(end_ns - begin_ns) : 0;
+}
+
+/* How long the process of a rank was, during the window, in calls that the window does not count:
+ * sends and receives, and those of other communicators. */
+static double elsewhere_ns(const struct window *w, int rank)
+{
+    const struct ft_slow_comm *comm = w->comm;
+    int mine = comm->member[rank], engine = comm->s->members[mine].engine;
+    double sum = 0;
+    for (int k = comm->first_member[engine]; k < comm->first_member[engine + 1]; k++) {
+        int member = comm->of_engine[k];
+        for (int i = comm->first_op[member]; i < comm->first_op[member + 1]; i++) {
+            const struct ft_snap_op *op = &comm->s->ops[comm->op[i]];
+            bool counted = ft_kind_is_collective((enum ft_kind)(op->sig & 15));
+            if (member != mine || !counted)
+                sum += overlap_ns(w, op);
+        }
+    }
+    return sum;
+}
+
+/* A rank that another one holds up in a smaller communicator comes last, too: what it waits less
+ * here it waits more there. */
+static bool is_held_up(const struct ft_slow_rank *slow, const double *elsewhere, double usual_ns)
+{
+    return 2 * (elsewhere[slow->rank] - usual_ns) > slow->behind_ns * ROUNDS;
+}
+
+/* Leaves out the ranks that others hold up. Returns how many are left, or FT_NOMEM. */
+static int leave_held_up(const struct window *w, struct ft_slow_rank *slow, int n)
+{
+    int nranks = w->comm->nranks, left = 0;
+    double *elsewhere = malloc(2 * (size_t)nranks * sizeof *elsewhere);
+    if (!elsewhere)
+        return FT_NOMEM;
+    double *sorted = elsewhere + nranks;
+    for (int r = 0; r < nranks; r++)
+        sorted[r] = elsewhere[r] = elsewhere_ns(w, r);
+    double usual_ns = ft_median(sorted, (size_t)nranks);
+    for (int i = 0; i < n; i++)
+        if (!is_held_up(&slow[i], elsewhere, usual_ns))
+            slow[left++] = slow[i];
+    free(elsewhere);
+    return left;
+}
+
+/* ---- verdicts -------------------------------------------------------------------------------- */
+
 static void write_verdict(const struct window *w, const struct ft_slow_rank *slow,
                           struct ft_verdict *v)
 {
@@ -111,11 +167,26 @@ static int judge(struct window *w, struct ft_verdict *verdicts, int capacity)
     int n = ft_slow_compute(&inside, slow, room);
     if (n < 0)
         return n;
-    int named = 0;
+    int late = 0;
     for (int i = 0; i < n && i < room; i++)
         if (slow[i].behind_ns >= LEAST_BEHIND * inside.round_ns)
-            write_verdict(w, &slow[i], &verdicts[named++]);
-    return named;
+            slow[late++] = slow[i];
+    late = late > 0 ? leave_held_up(w, slow, late) : 0;
+    for (int i = 0; i < late; i++)
+        write_verdict(w, &slow[i], &verdicts[i]);
+    return late;
+}
+
+int ft_diagnose_shares(const double *share, int nrounds, int nranks, int *ranks, int capacity)
+{
+    struct ft_slow_rank slow[FT_CULPRITS];
+    const struct ft_inside inside = {share, nrounds, nranks, 1};
+    int room = capacity < FT_CULPRITS ? capacity : FT_CULPRITS, named = 0;
+    int n = ft_slow_compute(&inside, slow, room);
+    for (int i = 0; i < n && i < room; i++)
+        if (slow[i].behind_ns >= LEAST_BEHIND)
+            ranks[named++] = slow[i].rank;
+    return n < 0 ? n : named;
 }
 
 int ft_slow_find_ranks(const struct ft_slow_comm *comm, struct ft_verdict *verdicts, int capacity)

@@ -304,6 +304,16 @@ static void add_detail(char *s, const struct ft_hang *h)
     }
 }
 
+static const struct phrase *agree_phrase(int kind)
+{
+    static const struct phrase shrink = {"has not called CommShrink of",
+                                         "have not called CommShrink of"},
+                               grow = {"has not called CommGrow of", "have not called CommGrow of"},
+                               agree = {"has not called CommAgree of",
+                                        "have not called CommAgree of"};
+    return kind == FT_CALLS_SHRINK ? &shrink : kind == FT_CALLS_GROW ? &grow : &agree;
+}
+
 /* A rank that does not receive has not called it, as far as anybody can see. Nobody waits for a
  * rank in a communicator that has failed. */
 static const struct phrase *phrase_of(const struct ft_hang *h)
@@ -311,6 +321,8 @@ static const struct phrase *phrase_of(const struct ft_hang *h)
     static const struct phrase left = {"has left, which failed", "have left, which failed"};
     if (h->draft.kind == FT_VERDICT_RANK_DEAD && h->draft_node < 0 && has_left(h, 0))
         return &left;
+    if (h->draft_agree)
+        return agree_phrase(h->draft_agree);
     if (h->draft_node < 0 && failures[h->draft.kind].one)
         return &failures[h->draft.kind];
     bool receive = h->draft.kind == FT_VERDICT_COMM_HANG_RECEIVER && h->draft_node >= h->ncomms;

@@ -38,7 +38,7 @@ static bool judge_wait(struct ft_hang *h, int member, int peer)
         add_find(h, kind, peer, kind == FT_VERDICT_COMM_HANG_LINK ? member : -1);
         return true;
     }
-    if (pending_to(h, peer, member) != FT_PENDING_SOME)
+    if (pending_to(h, peer, member) != FT_PENDING_SOME || ft_hang_is_ahead(h, peer, member))
         return false;
     add_find(h, FT_VERDICT_COMM_HANG_LINK, peer, member);
     return true;

@@ -115,7 +115,7 @@ static bool responds(const struct ft_agree *a, int r)
 {
     if (r == self(a))
         return true;
-    const enum ft_evidence evidence = a->peer[r].evidence;
+    const enum ft_peer_evidence evidence = a->peer[r].evidence;
     return !ft_agree_is_gone(a, r) && (evidence == FT_ALIVE || evidence == FT_REDIALLED) &&
            !ft_agree_unanswered(a, r);
 }
@@ -332,7 +332,7 @@ void ft_agree_receive(struct ft_agree *a, int from, const void *data, size_t len
     ft_agree_handle(a, from, &m);
 }
 
-void ft_agree_learn(struct ft_agree *a, int rank, enum ft_evidence evidence)
+void ft_agree_learn(struct ft_agree *a, int rank, enum ft_peer_evidence evidence)
 {
     pass_time(a);
     if (rank < 0 || rank >= a->config.nranks || rank == self(a) || ft_set_has(a->dead, rank))

@@ -115,7 +115,7 @@ struct ft_bytes {
 int ft_bytes_set(struct ft_bytes *, const void *data, size_t len_bytes);
 
 struct ft_agree_peer {
-    enum ft_evidence evidence; /* this rank's own evidence; DEAD is in the set `dead` instead */
+    enum ft_peer_evidence evidence; /* this rank's own; DEAD is in the set `dead` instead */
     /* About the ballot that this rank leads. acked: the peer has said that it regards all of `dead`
      * and `fenced` as gone. */
     bool promised, accepted, acked;

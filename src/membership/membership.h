@@ -124,7 +124,7 @@ void ft_bootstrap_stop(void);
  * authenticated goodbye. The others are suspicion and may be taken back. REDIALLED: the link to it
  * was lost and is being made anew; it becomes UNREACHABLE after a quarter of silent_ns, and this
  * rank does not enter before. */
-enum ft_evidence { FT_ALIVE, FT_SILENT, FT_UNREACHABLE, FT_DEAD, FT_REDIALLED };
+enum ft_peer_evidence { FT_ALIVE, FT_SILENT, FT_UNREACHABLE, FT_DEAD, FT_REDIALLED };
 
 enum ft_agree_kind {
     FT_AGREE_FLAGS = 1,
@@ -191,7 +191,7 @@ int ft_agree_enter(struct ft_agree *, const struct ft_agree_input *);
 /* A message from a peer: any bytes. May send answers. */
 void ft_agree_receive(struct ft_agree *, int from, const void *data, size_t len_bytes);
 /* Evidence about a rank. The latest evidence replaces earlier evidence, but DEAD is final. */
-void ft_agree_learn(struct ft_agree *, int rank, enum ft_evidence);
+void ft_agree_learn(struct ft_agree *, int rank, enum ft_peer_evidence);
 /* Runs timers and repeats messages. Call it at least every 10 ms while undecided. */
 void ft_agree_tick(struct ft_agree *);
 /* Longest part of a gap between two reads of the clock that counts as this process's own time. It

@@ -126,7 +126,6 @@ static void begin(struct ft_ras_errands *e, uint64_t now_ns)
 
 static void pack(struct ft_ras_errands *e, uint64_t now_ns)
 {
-    e->look.snapshot->now_ns = now_ns;
     bool packed = ft_snapshot_pack(e->look.snapshot, &e->packed, &e->packed_bytes) == FT_OK;
     if (packed && e->packed_bytes > FT_RAS_PACKED_MAX)
         forget_packed(e);

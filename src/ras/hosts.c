@@ -147,11 +147,11 @@ void ft_ras_round_take(struct ft_ras_round *round, const struct ft_ras_message *
         take_part(round, at, &part, message->data + sizeof part, message->len_bytes - sizeof part);
 }
 
-static int merge_answer(struct ft_snapshot *into, const struct ft_ras_answer *answer,
-                        uint64_t now_ns)
+/* The moments at which the hosts began to look are taken for the same. */
+static int merge_answer(struct ft_snapshot *into, const struct ft_ras_answer *answer)
 {
     struct ft_snapshot *one;
-    int rc = ft_snapshot_unpack(answer->bytes, answer->len_bytes, now_ns, &one);
+    int rc = ft_snapshot_unpack(answer->bytes, answer->len_bytes, into->now_ns, &one);
     if (rc != FT_OK)
         return rc;
     rc = ft_snapshot_merge(into, one);
@@ -159,12 +159,12 @@ static int merge_answer(struct ft_snapshot *into, const struct ft_ras_answer *an
     return rc;
 }
 
-bool ft_ras_round_merge(struct ft_ras_round *round, struct ft_snapshot *into, uint64_t now_ns)
+bool ft_ras_round_merge(struct ft_ras_round *round, struct ft_snapshot *into)
 {
     if (round->merged >= round->n)
         return false;
     struct ft_ras_answer *answer = &round->answers[round->merged++];
-    answer->taken = answer->done && merge_answer(into, answer, now_ns) == FT_OK;
+    answer->taken = answer->done && merge_answer(into, answer) == FT_OK;
     round->silent += !answer->taken;
     free(answer->bytes);
     answer->bytes = NULL;

@@ -127,7 +127,7 @@ void ft_ras_round_begin(struct ft_ras_round *round, const struct ft_snapshot *he
 void ft_ras_round_take(struct ft_ras_round *round, const struct ft_ras_message *message);
 bool ft_ras_round_is_over(struct ft_ras_round *round, uint64_t now_ns);
 /* Adds the next answer to the snapshot. False: there are no more. */
-bool ft_ras_round_merge(struct ft_ras_round *round, struct ft_snapshot *into, uint64_t now_ns);
+bool ft_ras_round_merge(struct ft_ras_round *round, struct ft_snapshot *into);
 /* Whether the engine's host was asked, and has answered. */
 bool ft_ras_round_asked(const struct ft_ras_round *round, uint64_t engine, bool *answered);
 void ft_ras_round_end(struct ft_ras_round *round); /* frees it; idempotent */

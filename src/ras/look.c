@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void say_trouble(struct ft_ras_look *look, const char *text)
 {
@@ -23,6 +24,8 @@ void ft_ras_look_begin(struct ft_ras_look *look, uint64_t now_ns)
         look->stage = FT_RAS_LOOK_DONE;
         return;
     }
+    look->snapshot->now_ns = now_ns;
+    look->snapshot->real_ns = (uint64_t)time(NULL) * 1000000000u;
     look->nfiles = ft_telemetry_files(FT_TELEMETRY_DIR, &look->files);
     if (look->nfiles < 0)
         say_trouble(look, ft_fail_text());
@@ -95,7 +98,7 @@ void ft_ras_look_step(struct ft_ras_look *look, uint64_t now_ns)
             look->stage = FT_RAS_LOOK_MERGES;
         break;
     case FT_RAS_LOOK_MERGES:
-        if (!ft_ras_round_merge(&look->round, look->snapshot, now_ns))
+        if (!ft_ras_round_merge(&look->round, look->snapshot))
             look->stage = FT_RAS_LOOK_HANGS;
         break;
     case FT_RAS_LOOK_HANGS:

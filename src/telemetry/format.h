@@ -1,5 +1,5 @@
 /*
- * The layout of a telemetry file, version 4. docs/telemetry-format.md describes the same for other
+ * The layout of a telemetry file, version 5. docs/telemetry-format.md describes the same for other
  * programs, and a test compares the two. Private to this folder and its tests. All integers are in
  * the writer's byte order, which the field `order` shows.
  *
@@ -17,7 +17,7 @@
 
 #define FT_TM_DIR FT_TELEMETRY_DIR
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
-#define FT_TM_VERSION 4u
+#define FT_TM_VERSION 5u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
 #define FT_TM_OPS 4096 /* a power of two: the low bits of a handle are the slot */
@@ -30,6 +30,21 @@
 
 /* States of a communicator or link row. JOINING: a communicator whose ranks are not there yet. */
 enum { FT_TM_FREE, FT_TM_OPEN, FT_TM_CLOSED, FT_TM_JOINING };
+
+/* What a program asks of the rank whose file this is: the one part that others write. A rank acts
+ * on it once for each number, if `sum` is ft_tm_ask_sum(). */
+struct ft_tm_ask {
+    uint64_t number; /* not 0; written last */
+    uint64_t ctx, until_ns, pause_ms;
+    uint64_t sum;
+};
+
+/* What the rank has measured. The guard covers all. */
+struct ft_tm_validation {
+    uint32_t guard;
+    uint32_t reserved;
+    struct ft_validation is;
+};
 
 struct ft_tm_header {
     char magic[8];
@@ -54,7 +69,9 @@ struct ft_tm_header {
     uint32_t seat_offset, seat_rows, seat_row_bytes;
     uint32_t path_offset, path_rows, path_row_bytes;
     uint64_t lost_paths;
-    unsigned char reserved[3808];
+    struct ft_tm_ask ask;
+    struct ft_tm_validation validation;
+    unsigned char reserved[3160];
 };
 
 struct ft_tm_comm {
@@ -88,6 +105,9 @@ struct ft_tm_comm {
     /* Marks of steps: how many the user has set, the number of the latest, and the times of the
      * last ones; the n-th, counted from 0, is at n % FT_TM_STEPS. */
     uint64_t marks, step, mark_ns[FT_TM_STEPS];
+    uint64_t agree_ns;   /* since when the user waits for an agreement; 0: it does not */
+    uint32_t agree_call; /* enum ft_agree_call */
+    uint32_t reserved;
 };
 
 /* One member of a communicator. */
@@ -95,7 +115,7 @@ struct ft_tm_seat {
     uint64_t ctx;
     uint64_t engine, host;
     int32_t rank;
-    uint32_t reserved;
+    uint32_t excluded; /* the agreement for which the user waits shall leave it out */
 };
 
 /* Index into time_ns. */
@@ -170,8 +190,10 @@ struct ft_tm_file {
 #define FT_TM_BYTES sizeof(struct ft_tm_file)
 
 _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
-_Static_assert(sizeof(struct ft_tm_comm) == 856, "communicator row");
+_Static_assert(sizeof(struct ft_tm_comm) == 872, "communicator row");
 _Static_assert(sizeof(struct ft_tm_path) == 280, "path");
+_Static_assert(sizeof(struct ft_tm_ask) == 40, "request");
+_Static_assert(sizeof(struct ft_tm_validation) == 608, "validation");
 _Static_assert(sizeof(struct ft_tm_seat) == 32, "seat");
 _Static_assert(FT_KINDS <= FT_TM_KINDS, "kinds");
 _Static_assert(sizeof(struct ft_tm_op) == 128, "operation record");
@@ -183,6 +205,9 @@ _Static_assert(FT_TM_BYTES <= 1 << 20, "at most 1 MiB a rank");
 #define FT_TM_PEER_MASK ((1u << 24) - 1)
 #define FT_TM_SENDS (1u << 24)
 #define FT_TM_STEP_SHIFT 32
+
+/* The checksum of a request to the rank with that engine. */
+uint64_t ft_tm_ask_sum(const struct ft_tm_ask *ask, uint64_t engine);
 
 /* ---- files (file.c): their names and their owners -------------------------------------------- */
 

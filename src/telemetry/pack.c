@@ -51,10 +51,12 @@ static const struct field fields[] = {
     FIELD(MEMBERS, A_TIME, member, last.called_ns),
     FIELD(MEMBERS, A_TIME, member, running_since_ns),
     FIELD(MEMBERS, A_TIME, member, progress_ns),
+    FIELD(MEMBERS, A_TIME, member, agree_ns),
     FIELD(LINKS, A_BOOL, link, sender),
     FIELD(LINKS, A_BOOL, link, open),
     FIELD(LINKS, A_TEXT, link, transport),
     FIELD(SEATS, A_NEWS, seat, news),
+    FIELD(SEATS, A_BOOL, seat, excluded),
     FIELD(PATHS, A_BOOL, path, sender),
     FIELD(PATHS, A_TIME, path, seen_ns),
     FIELD(PATHS, A_TEXT, path, source),
@@ -75,7 +77,7 @@ static bool goes(const struct ft_snapshot *s, int list, int row)
 {
     switch (list) {
     case SEATS: /* the asker has a roster of its own */
-        return s->seats[row].news != FT_NEWS_NONE;
+        return s->seats[row].news != FT_NEWS_NONE || s->seats[row].excluded;
     case PATHS:
         return s->paths[row].messages > 0;
     case STEPS:

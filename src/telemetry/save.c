@@ -67,6 +67,7 @@ int ft_telemetry_copy_file(const char *path, struct ft_telemetry_copy *out)
 {
     struct ft_image *image;
     struct ft_tm_seen seen;
+    uint64_t now_ns = ft_now_ns(ft_env_real());
     int status = ft_image_load(path, &image);
     if (status != FT_OK)
         return status;
@@ -78,7 +79,8 @@ int ft_telemetry_copy_file(const char *path, struct ft_telemetry_copy *out)
     ft_image_free(image);
     if (!bytes)
         return ft_fail(FT_NOMEM, "no memory for a copy of %.200s", path);
-    *out = (struct ft_telemetry_copy){bytes, sizeof image->file, seen.state, ""};
+    *out = (struct ft_telemetry_copy){
+        .bytes = bytes, .len_bytes = sizeof image->file, .now_ns = now_ns, .state = seen.state};
     memcpy(out->doing, seen.doing, sizeof out->doing);
     return FT_OK;
 }
@@ -149,8 +151,8 @@ static int write_files(struct saving *s, const char *from)
     if (status != FT_OK)
         return status;
     fprintf(s->list, "ftccl-processes 1\n");
-    status = ft_tm_each_file(from, save_file, s);
     fprintf(s->list, "time %" PRIu64 " %" PRIu64 "\n", ft_now_ns(ft_env_real()), ft_tm_real_ns());
+    status = ft_tm_each_file(from, save_file, s);
     int closed = close_list(s);
     return status != FT_OK ? status : s->status != FT_OK ? s->status : closed;
 }

@@ -18,6 +18,8 @@ struct ft_tm_seen {
 };
 /* Asks the kernel about the process of a telemetry file. */
 void ft_tm_look(const struct ft_tm_header *, struct ft_tm_seen *);
+/* UNKNOWN, RUNS or GONE. letter: what the kernel says, if it runs. */
+enum ft_process_state ft_tm_process_state(const struct ft_tm_header *, char *letter);
 
 /* Looks at the threads and children of a process that runs, as far as the kernel shows them: sets
  * `doing`, and `state` if threads are stopped. letter: its state in /proc/<pid>/stat. */

@@ -28,6 +28,7 @@ struct collection {
     struct list engines, members, links, seats, paths, steps, ops;
     int unreadable;
     bool no_memory;
+    uint64_t now_ns, real_ns;
 };
 
 static void *list_add(struct collection *c, struct list *list)
@@ -49,7 +50,7 @@ static void *list_add(struct collection *c, struct list *list)
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
-static enum ft_process_state state_of(const struct ft_tm_header *h, char *letter)
+enum ft_process_state ft_tm_process_state(const struct ft_tm_header *h, char *letter)
 {
     uint64_t start;
     if (h->pid_ns == 0 || h->pid_ns != ft_tm_pid_ns())
@@ -64,7 +65,7 @@ static enum ft_process_state state_of(const struct ft_tm_header *h, char *letter
 void ft_tm_look(const struct ft_tm_header *h, struct ft_tm_seen *out)
 {
     char letter = '?';
-    *out = (struct ft_tm_seen){.state = state_of(h, &letter)};
+    *out = (struct ft_tm_seen){.state = ft_tm_process_state(h, &letter)};
     ft_process_look((int)h->pid, letter, out);
 }
 
@@ -218,6 +219,8 @@ static void add_member(struct collection *c, const struct ft_image *image, int r
     m->status = from->status;
     m->culprit = from->culprit;
     m->progress_ns = from->progress_ns;
+    m->agree_ns = from->agree_ns;
+    m->agree_call = from->agree_call < FT_AGREE_CALLS ? (int)from->agree_call : 0;
     m->wait.peer = -1;
     m->last = (struct ft_snap_call){.sig = from->call_sig,
                                     .called_ns = from->call_ns,
@@ -271,6 +274,7 @@ static void add_seats(struct collection *c, const struct ft_image *image,
                                           .rank = from->rank,
                                           .engine = from->engine,
                                           .host = from->host,
+                                          .excluded = row->agree_ns && from->excluded,
                                           .teller = engine};
     }
 }
@@ -337,6 +341,12 @@ static uint32_t take_flight(const struct ft_tm_path *from)
     return flights.ns_per_kib[n / 4];
 }
 
+/* Later it may turn out that some were not lost. */
+static uint64_t take_lost(const struct ft_tm_path_sums *now, const struct ft_tm_path_sums *before)
+{
+    return now->retransmits - ft_min(now->retransmits, before->retransmits);
+}
+
 static void add_paths(struct collection *c, const struct ft_image *image, int engine)
 {
     for (int i = 0; i < FT_TM_PATHS; i++) {
@@ -358,7 +368,7 @@ static void add_paths(struct collection *c, const struct ft_image *image, int en
                                       .network_ns = now->network_ns - before->network_ns,
                                       .receiver_ns = now->receiver_ns - before->receiver_ns,
                                       .credit_ns = now->credit_ns - before->credit_ns,
-                                      .retransmits = now->retransmits - before->retransmits,
+                                      .retransmits = take_lost(now, before),
                                       .rtt_ns = from->rtt_ns,
                                       .least_rtt_ns = from->least_rtt_ns};
         write_end(&from->source, path->source, sizeof path->source);
@@ -434,9 +444,13 @@ static void add_file(void *arg, const char *path, const char *name)
     }
 }
 
+/* Its moment is that before the first file is read: what happens while the files are read, and the
+ * reader waits for a core, is no wait of a rank. */
 static void begin(struct collection *c)
 {
-    *c = (struct collection){.engines = {.row_bytes = sizeof(struct ft_snap_engine)},
+    *c = (struct collection){.now_ns = ft_now_ns(ft_env_real()),
+                             .real_ns = ft_tm_real_ns(),
+                             .engines = {.row_bytes = sizeof(struct ft_snap_engine)},
                              .members = {.row_bytes = sizeof(struct ft_snap_member)},
                              .links = {.row_bytes = sizeof(struct ft_snap_link)},
                              .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
@@ -457,10 +471,10 @@ static void free_rows(struct ft_snapshot *s)
 }
 
 /* The snapshot takes over what was collected. */
-static int finish(struct collection *c, uint64_t now_ns, uint64_t real_ns, struct ft_snapshot **out)
+static int finish(struct collection *c, struct ft_snapshot **out)
 {
-    struct ft_snapshot taken = {.now_ns = now_ns,
-                                .real_ns = real_ns,
+    struct ft_snapshot taken = {.now_ns = c->now_ns,
+                                .real_ns = c->real_ns,
                                 .engines = c->engines.rows,
                                 .members = c->members.rows,
                                 .links = c->links.rows,
@@ -535,7 +549,7 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
     if (status != FT_OK)
         return status;
     read_links_again(&c, dir);
-    return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
+    return finish(&c, out);
 }
 
 int ft_snapshot_of_file(const char *path, struct ft_snapshot **out)
@@ -543,11 +557,10 @@ int ft_snapshot_of_file(const char *path, struct ft_snapshot **out)
     struct collection c;
     begin(&c);
     add_file(&c, path, strrchr(path, '/') + 1);
-    return finish(&c, ft_now_ns(ft_env_real()), ft_tm_real_ns(), out);
+    return finish(&c, out);
 }
 
-int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, uint64_t now_ns,
-                        struct ft_snapshot **out)
+int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, struct ft_snapshot **out)
 {
     struct collection c;
     struct ft_image *image;
@@ -560,9 +573,10 @@ int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, uint64_t now_ns,
     memcpy(seen.doing, copy->doing, sizeof seen.doing);
     ft_text_clean(seen.doing, sizeof seen.doing);
     begin(&c);
+    c.now_ns = copy->now_ns;
     add_image(&c, image, &seen);
     ft_image_free(image);
-    return finish(&c, now_ns, ft_tm_real_ns(), out);
+    return finish(&c, out);
 }
 
 /* A file that was saved and cannot be read now has been changed since. */
@@ -591,7 +605,9 @@ int ft_snapshot_replay(const char *dir, struct ft_snapshot **out)
     if (status != FT_OK)
         return status;
     c.unreadable += moment.unreadable;
-    return finish(&c, moment.now_ns, moment.real_ns, out);
+    c.now_ns = moment.now_ns;
+    c.real_ns = moment.real_ns;
+    return finish(&c, out);
 }
 
 void ft_snapshot_free(struct ft_snapshot *s)

@@ -38,6 +38,11 @@ void ft_telemetry_comm_limits(struct ft_telemetry *, int comm, uint64_t limit_ns
 /* phase: enum ft_comm_state. status: why it failed, or FT_OK. culprit: the rank that is blamed for
  * it, or -1. */
 void ft_telemetry_comm_state(struct ft_telemetry *, int comm, int phase, int status, int culprit);
+/* From now_ns on the user waits in this call for an agreement, which shall leave out the ranks with
+ * exclude[rank] != 0; NULL: nobody. agreed: it waits no more. */
+void ft_telemetry_comm_agrees(struct ft_telemetry *, int comm, enum ft_agree_call call,
+                              const unsigned char *exclude, uint64_t now_ns);
+void ft_telemetry_comm_agreed(struct ft_telemetry *, int comm);
 void ft_telemetry_comm_progress(struct ft_telemetry *, int comm, uint64_t now_ns);
 /* The user's program begins its step of that number. */
 void ft_telemetry_step(struct ft_telemetry *, int comm, uint64_t step);
@@ -108,7 +113,7 @@ struct ft_link_path {
     uint64_t rtt_ns, least_rtt_ns; /* of the slowest connection */
     uint64_t network_ns;           /* bytes were on the way, and the other host had room for more */
     uint64_t receiver_ns;          /* the other host had no room: its process did not read */
-    uint64_t retransmits;          /* segments that were sent again */
+    uint64_t retransmits;          /* segments that were sent again, as they were lost */
     struct ft_flights flights;
 };
 /* Adds a row for the path of a link. -1: the table is full, and the path is counted as lost. */
@@ -170,6 +175,87 @@ enum ft_op_state {
 };
 const char *ft_op_state_name(int state);
 
+/* ---- validation (validation.c) --------------------------------------------------------------- */
+
+/* A request to pause a communicator at its next collective, and to measure its links. It comes
+ * from another process of this user (or root), and says nothing that is not checked. */
+struct ft_ask {
+    uint64_t number; /* chosen at random, not 0 */
+    uint64_t ctx;
+    uint64_t until_ns; /* a rank that sees it later does nothing */
+    uint64_t pause_ms; /* no rank holds a call for longer */
+};
+
+/* NONE: it has not come to that. MEASURED: all rounds; CUT: the time was over before. SILENT:
+ * nothing came. */
+enum ft_measured_state { FT_MEASURED_NONE, FT_MEASURED_ALL, FT_MEASURED_CUT, FT_MEASURED_SILENT };
+
+/* One link, as its receiver has measured it: the fastest of some rounds. */
+struct ft_measured {
+    int32_t peer;  /* rank */
+    uint8_t sends; /* 1: from this rank to the peer */
+    uint8_t state; /* enum ft_measured_state */
+    uint16_t rounds;
+    uint64_t bytes, ns;                      /* so many bytes took so long */
+    char transport[FT_TRANSPORT_NAME_BYTES]; /* "": it has no link yet */
+};
+#define FT_MEASURED_MOST 16
+
+/* WAITING: calls are held until all ranks are there. GIVEN_UP: nothing was measured; `why` says why
+ * not. */
+enum ft_validation_state {
+    FT_VALIDATION_NONE,
+    FT_VALIDATION_WAITING,
+    FT_VALIDATION_MEASURING,
+    FT_VALIDATION_DONE,
+    FT_VALIDATION_GIVEN_UP
+};
+#define FT_VALIDATION_WHYS(X)                                                                 \
+    X(NONE, "")                                                                               \
+    X(BUSY, "another validation is under way")                                                \
+    X(LATE, "a rank did not come to the same collective in half of the pause's time")         \
+    X(QUIET, "no common collective was called in time")                                       \
+    X(UNFIT, "it has one rank, has failed, is gone, or runs its operations at the same time") \
+    X(FAILED, "the communicator failed or was destroyed")                                     \
+    X(NOMEM, "a rank had no memory for it")                                                   \
+    X(LIMIT, "the time limit of a rank's operations is not 4 times the pause")                \
+    X(GONE, "the process that was asked has ended")
+enum ft_validation_why {
+#define X(name, text) FT_WHY_##name,
+    FT_VALIDATION_WHYS(X)
+#undef X
+        FT_VALIDATION_WHY_COUNT
+};
+const char *ft_validation_why_text(unsigned why);
+
+/* What a rank tells of the latest validation in which it took part. */
+struct ft_validation {
+    uint64_t number, ctx;
+    int32_t rank;
+    uint16_t state, why; /* enum ft_validation_state, enum ft_validation_why */
+    uint64_t seq;        /* collectives that had started when it paused */
+    /* when the rank began to hold a call (0: it held none), to measure (0: it did not), and when
+     * the validation was over for it */
+    uint64_t held_ns, start_ns, end_ns;
+    /* The fastest copy of FT_CHECK_COPY_BYTES, and product of two matrices; 0: not measured. */
+    uint64_t copy_ns, product_ns;
+    uint64_t check_ns; /* the time of all copies and products ... */
+    uint32_t checks;   /* ... which were so many of each */
+    uint16_t gpu;      /* 1: its buffers may be on a GPU, which was not measured */
+    uint16_t nlinks;
+    struct ft_measured links[FT_MEASURED_MOST];
+};
+
+/* True once for each valid request. The caller holds the engine, and asks about once a
+ * millisecond: a load, if there is none. */
+bool ft_telemetry_asked(struct ft_telemetry *, struct ft_ask *out);
+void ft_telemetry_validation(struct ft_telemetry *, const struct ft_validation *);
+
+/* For tools. path: of a telemetry file. FT_INVAL: it is none of this version, or of another user;
+ * FT_SYSTEM. read: a rank that has gone has given up (FT_WHY_GONE). */
+int ft_validation_ask(const char *path, const struct ft_ask *ask);
+int ft_validation_read(const char *path, struct ft_validation *out);
+
 /* Prints every telemetry file of a process as text: tables, last operations, links. FT_INVAL: there
  * is no such file, it belongs to another user, or it is malformed; the sentence says what is
  * wrong. */
@@ -188,14 +274,14 @@ void ft_snapshot_free(struct ft_snapshot *);
 struct ft_telemetry_copy {
     void *bytes;
     size_t len_bytes;
-    int state; /* enum ft_process_state */
+    uint64_t now_ns; /* on the host's clock, before it was read */
+    int state;       /* enum ft_process_state */
     char doing[96];
 };
 int ft_telemetry_copy_file(const char *path, struct ft_telemetry_copy *out);
-/* The snapshot of such a copy, from wherever it comes; its times are those of its host at now_ns.
- * FT_INVAL: malformed; FT_NOMEM. */
-int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, uint64_t now_ns,
-                        struct ft_snapshot **out);
+/* The snapshot of such a copy, from wherever it comes; its times are those of its host. FT_INVAL:
+ * malformed; FT_NOMEM. */
+int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, struct ft_snapshot **out);
 
 /* A snapshot as bytes for another host of the same job, with what a verdict over several hosts
  * needs: engines, members, links, paths, bad news, and the latest operations. *out is freed by the

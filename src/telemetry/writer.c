@@ -16,23 +16,6 @@
 #define MAX_STEP_OVER 256
 #define LAST_GENERATION (UINT32_MAX / FT_TM_OPS - 1) /* so that NO_OP is never a handle */
 
-/* guard_enter() and guard_leave() enclose plain stores. The fence keeps these stores after the odd
- * guard, and the release store keeps them before the even guard. */
-static inline void guard_enter(uint32_t *guard)
-{
-#ifdef __SANITIZE_THREAD__ /* the thread sanitizer does not understand fences */
-    __atomic_exchange_n(guard, *guard | 1, __ATOMIC_SEQ_CST);
-#else
-    __atomic_store_n(guard, *guard | 1, __ATOMIC_RELAXED);
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-#endif
-}
-
-static inline void guard_leave(uint32_t *guard)
-{
-    __atomic_store_n(guard, (*guard | 1) + 1, __ATOMIC_RELEASE);
-}
-
 static inline void store64(uint64_t *to, uint64_t value)
 {
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
@@ -142,6 +125,7 @@ void ft_telemetry_seat(struct ft_telemetry *t, int comm, int rank, uint64_t engi
     store64(&seat->engine, engine);
     store64(&seat->host, host);
     __atomic_store_n(&seat->rank, rank, __ATOMIC_RELAXED);
+    __atomic_store_n(&seat->excluded, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&seat->ctx, c->ctx, __ATOMIC_RELEASE);
     __atomic_store_n(&c->seats, c->seats + 1, __ATOMIC_RELEASE);
 }
@@ -163,6 +147,28 @@ void ft_telemetry_comm_state(struct ft_telemetry *t, int comm, int phase, int st
     __atomic_store_n(&c->status, status, __ATOMIC_RELAXED);
     __atomic_store_n(&c->culprit, culprit, __ATOMIC_RELAXED);
     __atomic_store_n(&c->phase, (uint32_t)phase, __ATOMIC_RELAXED);
+}
+
+void ft_telemetry_comm_agrees(struct ft_telemetry *t, int comm, enum ft_agree_call call,
+                              const unsigned char *exclude, uint64_t now_ns)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (!c)
+        return;
+    for (uint32_t i = 0; i < c->seats; i++) {
+        struct ft_tm_seat *seat = &t->file->seat[(c->seat + i) % FT_TM_SEATS];
+        if (seat->ctx == c->ctx)
+            __atomic_store_n(&seat->excluded, exclude && exclude[seat->rank], __ATOMIC_RELAXED);
+    }
+    __atomic_store_n(&c->agree_call, (uint32_t)call, __ATOMIC_RELAXED);
+    __atomic_store_n(&c->agree_ns, now_ns, __ATOMIC_RELEASE);
+}
+
+void ft_telemetry_comm_agreed(struct ft_telemetry *t, int comm)
+{
+    struct ft_tm_comm *c = comm_at(t, comm);
+    if (c)
+        store64(&c->agree_ns, 0);
 }
 
 void ft_telemetry_comm_progress(struct ft_telemetry *t, int comm, uint64_t now_ns)

@@ -17,6 +17,7 @@ struct ft_telemetry {
     int next_comm, next_link, next_path;
     /* of each path: sums that become those of before */
     struct ft_tm_path_sums path_mark[FT_TM_PATHS];
+    uint64_t asked; /* number of the last request */
     uint32_t next_seat;
     int seats_left; /* of the communicator that was opened last */
     /* the name of the latest operation's algorithm, and its copy in the form of a record */
@@ -26,5 +27,22 @@ struct ft_telemetry {
     struct ft_telemetry *others; /* next file that is open in this process */
     char path[128];
 };
+
+/* guard_enter() and guard_leave() enclose plain stores. The fence keeps these stores after the odd
+ * guard, and the release store keeps them before the even guard. */
+static inline void guard_enter(uint32_t *guard)
+{
+#ifdef __SANITIZE_THREAD__ /* the thread sanitizer does not understand fences */
+    __atomic_exchange_n(guard, *guard | 1, __ATOMIC_SEQ_CST);
+#else
+    __atomic_store_n(guard, *guard | 1, __ATOMIC_RELAXED);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+#endif
+}
+
+static inline void guard_leave(uint32_t *guard)
+{
+    __atomic_store_n(guard, (*guard | 1) + 1, __ATOMIC_RELEASE);
+}
 
 #endif

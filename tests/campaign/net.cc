@@ -114,6 +114,15 @@ void Net::join(int from, int to) const
         std::to_string(to + 1) + " dev eth0");
 }
 
+bool Net::detour(int from, int to, const std::string &device) const
+{
+    std::string here = "ip -n " + name("h" + std::to_string(from)),
+                there = "ip -n " + name("h" + std::to_string(to)),
+                up = " link set " + device + " up";
+    return run(there + up) && run(here + up) &&
+           run(here + " route add 10.77.0." + std::to_string(to + 1) + "/32 dev " + device);
+}
+
 void Net::heal(int host) const
 {
     run("ip -n " + name("hub") + " link set " + port(host) + " up");

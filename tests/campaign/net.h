@@ -27,6 +27,8 @@ class Net
     void limit_link(int from, int to, int mbit) const;
     void part(int from, int to) const; /* loses the packets from one host to the other */
     void join(int from, int to) const;
+    /* Sends the packets from one host to the other over a device that both have. */
+    bool detour(int from, int to, const std::string &device) const;
     void heal(int host) const;
 
   private:

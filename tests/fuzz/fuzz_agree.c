@@ -205,7 +205,7 @@ static void step(struct ft_agree *a, struct input *in)
         if (what >= 224)
             die(a, (int)(next(in) % (unsigned)a->config.nranks));
         else
-            ft_agree_learn(a, (int)next(in) - 1, (enum ft_evidence)(what / 8 % 4));
+            ft_agree_learn(a, (int)next(in) - 1, (enum ft_peer_evidence)(what / 8 % 4));
         break;
     case 3:
         enter(a, in);

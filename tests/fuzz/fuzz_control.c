@@ -1,18 +1,21 @@
 /*
  * Property: nothing that authenticated peers send to an engine makes it crash, hang, read out of
  * bounds, or hold more than a bound: control messages between engines (agreements, GONE, ASK, TELL,
- * ABANDONED, BEAT), notices of a communicator, messages of its operations and commit rounds, and
- * links that come and go. What the engine sends is well formed, and every call of its user ends.
- * Method: a whole engine on a transport whose other end is the input. The first bytes choose the
- * size, the rank, the policy, and whether the rank is a survivor or a joiner. Then each byte is a
- * step: a message that is nearly right, an event of a link, which the engine gets when it polls
- * (also inside a call that waits), or a call of the user. The clock advances whenever it is read.
+ * ABANDONED, BEAT, VALIDATE), notices of a communicator, messages of its operations and commit
+ * rounds, and links that come and go. What the engine sends is well formed, and every call of its
+ * user ends. Method: a whole engine on a transport whose other end is the input. The first bytes
+ * choose the size, the rank, the policy, and whether the rank is a survivor or a joiner. Then each
+ * byte is a step: a message that is nearly right, an event of a link, which the engine gets when it
+ * polls (also inside a call that waits), or a call of the user. The clock advances whenever it is
+ * read.
  */
 #include "wire.h"
 
+#include "core/group/validation.h"
 #include "membership/agree.h"
 
 #define SELF 1000     /* engine id of rank 0 */
+#define LIMIT_MS 30   /* of operations */
 #define STRANGER 5000 /* ids of engines that nobody knows */
 #define RANKS_MAX 6
 #define COMMS_MAX 4
@@ -257,13 +260,53 @@ static void send_answer(struct pipe *p)
                  (size_t)(2 + me.nranks - (int)(next() % 16 == 1)) * sizeof *words);
 }
 
+/* The rank to which the other end of a pipe belongs; -1: none. */
+static int rank_of(const struct ft_comm *comm, const struct pipe *p)
+{
+    for (int r = 0; comm && p && r < comm->view.nranks; r++)
+        if (comm->view.peer[r] == p->base.peer)
+            return r;
+    return -1;
+}
+
+/* A message of a validation, mostly of the one under way. */
+static void send_pause(struct pipe *p, const struct ft_comm *comm, unsigned what, uint64_t number)
+{
+    const unsigned value = next();
+    struct ft_ctl_head head = {FT_CTL_VALIDATE, 0, comm && value % 16 ? comm->ctx : some_ctx()};
+    struct ft_pause_message m = {.what = what,
+                                 .round = 1 + value / 8 % 4,
+                                 .number = number,
+                                 .value = value % 4 ? value % 32 : UINT64_MAX,
+                                 .bytes = value,
+                                 .ns = value / 3,
+                                 .pause_ms = value % 3 ? LIMIT_MS / 4 : UINT32_MAX,
+                                 .passes = value / 4 % 8,
+                                 .leader = value % 9 ? rank_of(comm, p) : (int)value % 16 - 4,
+                                 .state = value % 8};
+    send_control(p, &head, &m, sizeof m - (value % 32 == 1));
+}
+
+/* Those of a whole one in their order, or any one. */
+static void send_pauses(struct pipe *p, const struct ft_comm *comm)
+{
+    static const unsigned order[] = {FT_PAUSE_HOLD, FT_PAUSE_GO, FT_PAUSE_START, FT_PAUSE_SEND};
+    const struct ft_pause *pause = comm ? comm->group->pause : NULL;
+    const unsigned what = next();
+    const uint64_t number = pause && what % 3 ? pause->ask.number : 1 + what;
+    if (what % 2)
+        send_pause(p, comm, what / 2 % 9, number);
+    for (unsigned i = 0; what % 2 == 0 && i < FT_ARRAY_LEN(order); i++)
+        send_pause(p, comm, order[i], number);
+}
+
 void wire_sent(const unsigned char *bytes, size_t len)
 {
     struct ft_ctl_head head;
     struct ft_agree_msg m;
     must(len >= sizeof head && len <= CHUNK_BYTES, "a control message of a wrong length");
     memcpy(&head, bytes, sizeof head);
-    must(head.what >= FT_CTL_AGREE && head.what <= FT_CTL_ABANDONED,
+    must(head.what >= FT_CTL_AGREE && head.what <= FT_CTL_VALIDATE,
          "an unknown control message was sent");
     if (head.what != FT_CTL_AGREE)
         return;
@@ -398,7 +441,10 @@ void wire_step(void)
         break;
     case 1:
         head = (struct ft_ctl_head){FT_CTL_GONE + which % 5, some_instance(), some_ctx()};
-        send_control(p, &head, NULL, 0);
+        if (which / 8 % 2)
+            send_pauses(p, comm);
+        else
+            send_control(p, &head, NULL, 0);
         break;
     case 2:
         if (which % 2)
@@ -656,7 +702,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memset(&me, 0, sizeof me);
     me.nranks = 2 + (int)(first % (RANKS_MAX - 1));
     me.rank = (int)(next() % (unsigned)me.nranks);
-    me.limits = (struct ft_comm_limits){.op_timeout_ms = 30,
+    me.limits = (struct ft_comm_limits){.op_timeout_ms = LIMIT_MS,
                                         .init_timeout_ms = 40,
                                         .suspect_ms = 10,
                                         .min_ranks = 1,

@@ -9,9 +9,11 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -28,12 +30,14 @@ namespace
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/* exec LIMIT PROGRAM ARGUMENT...: LIMIT bytes a file, "-": as it is. */
+/* exec LIMIT PROGRAM ARGUMENT...: LIMIT bytes a file, "nLIMIT" descriptors, "-": as it is. */
 CHILD(exec)
 {
     if (arguments[0] != "-") {
-        rlimit limit = {std::stoul(arguments[0]), std::stoul(arguments[0])};
-        setrlimit(RLIMIT_FSIZE, &limit);
+        bool files = arguments[0][0] == 'n';
+        rlim_t most = std::stoul(arguments[0].substr(files));
+        rlimit limit = {most, most};
+        setrlimit(files ? RLIMIT_NOFILE : RLIMIT_FSIZE, &limit);
     }
     std::vector<char *> argv;
     for (size_t i = 1; i < arguments.size(); i++)
@@ -50,14 +54,28 @@ void wait_for_ever()
     _exit(0);
 }
 
-/* worker ID NRANKS RANK VICTIM: the victim makes 20 calls, the others try to make more. */
-CHILD(worker)
+/* Waits for a child that is stopped. */
+void wait_for_child()
+{
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        raise(SIGSTOP);
+        _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+}
+
+/* ID NRANKS RANK VICTIM: the victim makes 20 calls, the others try to make more. */
+int work(const Words &arguments, void (*stay)(), const char *name = nullptr)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]),
         victim = std::stoi(arguments[3]);
     ftcclComm_t comm;
     float data = 1;
-    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess)
+    ftcclConfig_t config = FTCCL_CONFIG_INITIALIZER;
+    config.commName = name;
+    if (ftcclCommInitRankConfig(&comm, n, proc::unhex(arguments[0]), rank, &config) != ftcclSuccess)
         return 1;
     for (int i = 0;; i++) {
         if (i == 20) {
@@ -65,20 +83,68 @@ CHILD(worker)
             fflush(stdout);
         }
         if (i >= 20 && rank == victim)
-            wait_for_ever();
+            stay();
         if (ftcclAllReduce(&data, &data, 1, ftcclFloat, ftcclSum, comm, nullptr) != ftcclSuccess ||
             ftcclStreamSynchronize(nullptr) != ftcclSuccess)
             wait_for_ever();
     }
 }
 
-/* stepper ID NRANKS RANK: steps of 20 ms; after a line on stdin, of 80. */
+CHILD(worker)
+{
+    return work(arguments, wait_for_ever);
+}
+
+const char *const kHostile = "<script>stolen(1)</script>";
+
+CHILD(hostile)
+{
+    return work(arguments, wait_for_child, kHostile);
+}
+
+CHILD(parent)
+{
+    return work(arguments, wait_for_child);
+}
+
+/* counted ID NRANKS RANK VICTIM: a known number of operations; more after a line on stdin. */
+CHILD(counted)
+{
+    int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
+    ftcclComm_t comm;
+    std::vector<float> in(256 * static_cast<size_t>(n)), out(in);
+    if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess)
+        return 1;
+    for (std::string line = "running"; !line.empty();) {
+        bool good = true;
+        for (int i = 0; i < 30; i++)
+            good &= ftcclAllReduce(in.data(), out.data(), 256, ftcclFloat, ftcclSum, comm,
+                                   nullptr) == ftcclSuccess;
+        for (int i = 0; i < 20; i++)
+            good &= ftcclAllGather(in.data(), out.data(), 256, ftcclFloat, comm, nullptr) ==
+                    ftcclSuccess;
+        for (int i = 0; i < 10; i++)
+            good &= (rank == 0   ? ftcclSend(in.data(), 64, ftcclFloat, 1, comm, nullptr)
+                     : rank == 1 ? ftcclRecv(out.data(), 64, ftcclFloat, 0, comm, nullptr)
+                                 : ftcclSuccess) == ftcclSuccess;
+        if (!good || ftcclStreamSynchronize(nullptr) != ftcclSuccess)
+            return 1;
+        printf("%s\n", line.c_str());
+        fflush(stdout);
+        char byte;
+        for (line = ""; read(STDIN_FILENO, &byte, 1) > 0 && byte != '\n';)
+            line += byte;
+    }
+    return 0;
+}
+
+/* stepper ID NRANKS RANK SLOW: steps of 20 ms; of SLOW, and after a line on stdin, of 80. */
 CHILD(stepper)
 {
     int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
     ftcclComm_t comm;
     float data = 1;
-    bool slow = false;
+    bool slow = rank == std::stoi(arguments[3]);
     if (ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess)
         return 1;
     for (uint64_t step = 0;; step++) {
@@ -313,6 +379,141 @@ TEST(Agent, Remembers)
                 "\"kind\":\"noncomm_hang\"");
 }
 
+std::string source(const std::string &name)
+{
+    const char *top = getenv("top_srcdir");
+    return std::string(top ? top : "..") + "/tests/proc/" + name;
+}
+
+/* What tests/proc/inspector.py, a reader of that format, says of a folder. */
+std::string read_inspector(const std::string &folder, const std::string &counts, int *status)
+{
+    std::string command = "python3 " + source("inspector.py") + " " + folder + " " + counts +
+                          " 2>&1";
+    FILE *pipe = popen(command.c_str(), "r");
+    std::string said(65536, ' ');
+    said.resize(fread(said.data(), 1, said.size(), pipe));
+    int ended = pclose(pipe);
+    *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
+    return said;
+}
+
+/* Every operation is there once, over a restart of the agent, and by ranks of two hosts. */
+TEST(Agent, WritesWhatTheInspectorWrites)
+{
+    Folder folder;
+    int status = 1;
+    Job job(4, 2, -1, "counted");
+    std::string said;
+    auto expect = [&](const std::string &counts) {
+        for (double end = proc::now() + 30; status == 1 && proc::now() < end; usleep(50000))
+            said = read_inspector(folder.path, counts, &status);
+        if (status == 127)
+            GTEST_SKIP() << "there is no python3";
+        EXPECT_EQ(status, 0) << said;
+        status = 1;
+    };
+    {
+        Daemon agent("ftccl-agent", {"--inspector", folder.path}, on_host(0));
+        expect("ranks=0,1 n_ranks=4 nnodes=2 AllReduce=30 AllGather=20 Send=10 Recv=10");
+        agent.child->signal(SIGKILL);
+    }
+    for (auto &rank : job.rank)
+        rank->tell("more");
+    for (auto &rank : job.rank)
+        EXPECT_EQ(rank->line(20), "more");
+    Daemon agent("ftccl-agent", {"--inspector", folder.path}, on_host(0));
+    expect("ranks=0,1 n_ranks=4 nnodes=2 AllReduce=60 AllGather=40 Send=20 Recv=20");
+    Daemon other("ftccl-agent", {"--inspector", folder.path}, on_host(1));
+    expect("ranks=0,1,2,3 n_ranks=4 nnodes=2 AllReduce=60 AllGather=40 Send=20 Recv=20");
+}
+
+/* Nothing of a line is left when there is no room for it. */
+TEST(Agent, WritesWholeLinesOrNone)
+{
+    Folder folder;
+    int status;
+    Job job(2, 1, -1, "counted");
+    Daemon agent("ftccl-agent", {"--inspector", folder.path}, on_host(0), "4096");
+    agent.until("\"inspector_trouble\":\"cannot write [^\"]*No space");
+    std::string said = read_inspector(folder.path, "ranks= n_ranks=2 nnodes=1", &status);
+    EXPECT_TRUE(status == 0 || status == 127) << said;
+    EXPECT_EQ(agent.stop(), 0);
+}
+
+/* Without a master, by what is installed here; the kernel alone tells where the victim waits. */
+TEST(Agent, CollectsStacksOfAHang)
+{
+    Folder folder;
+    Job job(4, 1, 2, "parent");
+    Daemon agent("ftccl-agent", {"--state", folder.path}, on_host(0));
+    std::string said = agent.until("\"stacks\":\\{\"found\":\"outliers\"[^}]*\"ranks\":4,"
+                                   "[^}]*\"outliers\":\\[2\\]");
+    EXPECT_TRUE(std::regex_search(said, std::regex("\"field\":\"syscall\",\"value\":\"wait4 ")))
+        << said;
+    EXPECT_TRUE(std::regex_search(said, std::regex("rank 2: its child, process [0-9]+ "
+                                                   "\\([^)]*\\), is stopped")))
+        << said;
+    agent.until("<span class=\"bad\">  outlier: rank 2</span>", "/status");
+    agent.until("\"history\".*\"stacks\":\\[\\{[^}]*\"sentence\":\"1 of 4 ranks is elsewhere");
+    job.rank[2]->signal(SIGKILL);
+    agent.until("\"kind\":\"rank_dead\"");
+    EXPECT_EQ(agent.stop(), 0);
+}
+
+/* A tool stops a process while it looks at it, which is not why the job waits. */
+TEST(Master, ToolsDoNotMakeAStoppedRank)
+{
+    Folder folder;
+    Job job(3, 1, 1);
+    std::string key = folder.file("key", "a key that is long enough");
+    folder.file("eu-stack", "#!/bin/sh\nkill -STOP $5\n/bin/sleep 1.2\nkill -CONT $5\n", 0700);
+    auto env = on_host(0);
+    env["PATH"] = folder.path;
+    auto expect_the_hang = [&](const Daemon &daemon) {
+        std::string said = daemon.until("eu-stack ended with status 0");
+        EXPECT_EQ(said.find("rank_stopped"), std::string::npos) << said;
+        EXPECT_TRUE(std::regex_search(said, std::regex(verdict("noncomm_hang", job.pid(1)))))
+            << said;
+    };
+    {
+        Daemon alone("ftccl-agent", {}, env);
+        expect_the_hang(alone);
+        EXPECT_EQ(alone.stop(), 0);
+    }
+    Daemon master("ftccld", {"--key-file", key});
+    Daemon agent("ftccl-agent", {"--key-file", key, "--master", master.address}, env);
+    expect_the_hang(master);
+}
+
+/* A tool that takes for ever costs its time; SIGTERM does not wait for it. */
+TEST(Agent, EndsAToolThatHangs)
+{
+    Folder folder;
+    Job job(3, 1, 1);
+    auto env = on_host(0);
+    env["PATH"] = folder.path;
+    folder.file("eu-stack",
+                "#!/bin/sh\necho $$ >>" + folder.path +
+                    "/asked\ntrap '' TERM\nwhile :; do /bin/sleep 1; done\n",
+                0700);
+    Daemon agent("ftccl-agent", {"--stacks", "0.5"}, env);
+    agent.until("\"found\":\"outliers\",\"compared\":\"/proc\",.*did not end within 0.5 s");
+    Daemon other("ftccl-agent", {"--stacks", "600"}, env);
+    fs::remove(folder.path + "/asked");
+    other.until("\"kind\":\"noncomm_hang\"");
+    for (double end = proc::now() + 20; !fs::exists(folder.path + "/asked"); usleep(10000))
+        ASSERT_LT(proc::now(), end) << "no tool was asked";
+    double begun = proc::now();
+    EXPECT_EQ(other.stop(), 0);
+    EXPECT_LT(proc::now() - begun, 5);
+    std::ifstream asked(folder.path + "/asked");
+    for (std::string pid; std::getline(asked, pid);)
+        EXPECT_NE(kill(std::stoi(pid), 0), 0) << "tool " << pid << " is left";
+    Daemon none("ftccl-agent", {"--stacks", "0"}, env);
+    EXPECT_EQ(none.until("\"kind\":\"noncomm_hang\"").find("\"stacks\":{"), std::string::npos);
+}
+
 TEST(Agent, GoesOnWithAFullDisk)
 {
     Folder folder;
@@ -410,6 +611,44 @@ TEST(Master, NamesARankOfAnotherHost)
     EXPECT_EQ(cluster.master->stop(), 0);
 }
 
+/* The outlier is one of all ranks, though half of those on its host. */
+TEST(Master, GathersStacksOfAllHosts)
+{
+    Cluster cluster;
+    Job job(4, 2, 3, "parent");
+    std::string said = cluster.master->until("\"stacks\":\\{\"found\":\"outliers\"[^}]*\"ranks\":4,"
+                                             "[^}]*\"outliers\":\\[3\\].*\"asked\":4,"
+                                             "\"missing\":0");
+    EXPECT_TRUE(std::regex_search(said, std::regex("\"field\":\"syscall\",\"value\":\"wait4 ")))
+        << said;
+    EXPECT_TRUE(std::regex_search(said, std::regex("rank 3: its child, process [0-9]+ "
+                                                   "\\([^)]*\\), is stopped")))
+        << said;
+    cluster.master->until("<span class=\"bad\">  outlier: rank 3</span>", "/status");
+    std::string address = cluster.master->address;
+    EXPECT_EQ(cluster.master->stop(), 0);
+    cluster.agent[1]->child->signal(SIGKILL);
+    cluster.start_master(address);
+    cluster.master->until(
+        "\"history\".*\"stacks\":\\[\\{.*\"sentence\":\"1 of 4 ranks is elsewhere");
+}
+
+TEST(Master, ThePageNamesTheCulpritInABrowser)
+{
+    Cluster cluster;
+    Job job(4, 2, 3, "hostile");
+    cluster.master->until("\"outliers\":\\[3\\].*\"history\".*\"kind\":\"noncomm_hang\"");
+    std::string command = "python3 " + source("daemon_page.py") + " " + cluster.master->address +
+                          " 3 " + job.pid(3) + " '" + kHostile + "' 2>&1";
+    FILE *pipe = popen(command.c_str(), "r");
+    std::string said(65536, ' ');
+    said.resize(fread(said.data(), 1, said.size(), pipe));
+    int ended = pclose(pipe), status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
+    if (status == 77 || status == 127)
+        GTEST_SKIP() << "there is no " << (status == 77 ? "Chromium" : "python3");
+    EXPECT_EQ(status, 0) << said;
+}
+
 /* No host sees all ranks, so that no agent can say who is slow; but that it is slower. */
 TEST(Master, NamesASlowRankOfAnotherHost)
 {
@@ -418,6 +657,14 @@ TEST(Master, NamesASlowRankOfAnotherHost)
     cluster.agent[0]->until("\"jobs\":\\[\\{");
     job.rank[3]->tell("slow");
     cluster.master->until(verdict("noncomm_slow", job.pid(3)), "/status?format=json", 60);
+}
+
+/* No step changes, so that only ranks of different hosts can be compared. */
+TEST(Master, NamesARankThatWasSlowFromTheStart)
+{
+    Cluster cluster;
+    Job job(4, 2, 3, "stepper");
+    cluster.master->until(verdict("noncomm_slow", job.pid(3)), "/status?format=json", 120);
 }
 
 /* Fault 37. Whoever is killed, a verdict that was known stays, and comes back. */
@@ -460,6 +707,47 @@ TEST(Master, AgentKilledAndThenRankStopped)
     cluster.master->until(verdict("rank_stopped", job.pid(2)));
 }
 
+/* A host that does not answer is silent, and nobody is named because of it; all comes back. */
+TEST(Master, AHostThatDoesNotAnswer)
+{
+    Cluster cluster;
+    Job job(4, 2, -1);
+    cluster.master->until("\"members\":2.*\"members\":2");
+    cluster.agent[1]->child->signal(SIGSTOP);
+    std::string said = cluster.master->until(
+        "\"trouble\":\"1 telemetry files or hosts cannot be read.*\"state\":\"silent\"");
+    EXPECT_FALSE(std::regex_search(said, std::regex("\"what\":"))) << "a name: " << said;
+    cluster.agent[1]->child->signal(SIGCONT);
+    cluster.master->until("\"healthy\":true.*\"state\":\"reports\".*\"state\":\"reports\"");
+}
+
+/* Others wait until descriptors are free; who is connected stays so. */
+TEST(Master, GoesOnWithoutDescriptors)
+{
+    Folder folder;
+    std::string key = folder.file("key", "a key that is long enough");
+    Daemon master("ftccld", {"--key-file", key}, {}, "n20");
+    Daemon agent("ftccl-agent", {"--key-file", key, "--master", master.address}, on_host(0));
+    master.until("\"state\":\"reports\"");
+    std::vector<int> held;
+    for (int i = 0; i < 60; i++)
+        held.push_back(dial(master.address));
+    size_t most = 0;
+    for (int i = 0; i < 50; i++, usleep(20000)) {
+        size_t n = 0;
+        for (auto &unused :
+             fs::directory_iterator("/proc/" + std::to_string(master.child->pid()) + "/fd"))
+            n += !unused.path().empty();
+        most = std::max(most, n);
+    }
+    EXPECT_GE(most, 20u) << "not all descriptors were taken: this has tested nothing";
+    for (int fd : held)
+        close(fd);
+    master.until("\"state\":\"reports\"");
+    EXPECT_NE(agent.json().find("\"has_master\":true"), std::string::npos);
+    EXPECT_EQ(master.stop(), 0);
+}
+
 TEST(Master, IsAnAgentToo)
 {
     Job job(2, 1, 1);
@@ -468,6 +756,30 @@ TEST(Master, IsAnAgentToo)
     EXPECT_NE(said.find("sleeps in "), std::string::npos) << said;
     EXPECT_NE(said.find("\"checks\":[{"), std::string::npos) << said;
     EXPECT_EQ(both.stop(), 0);
+}
+
+/* A resolver that is slow or hangs costs a master, for a while; the host is looked at meanwhile. */
+TEST(Master, ASlowResolverHoldsUpNothing)
+{
+    Folder folder;
+    std::string key = folder.file("key", "a key that is long enough");
+    auto env = on_host(0);
+    env["LD_PRELOAD"] = fs::absolute("tests/proc/.libs/libresolver_standin.so");
+    env["ASAN_OPTIONS"] = "verify_asan_link_order=0";
+    Daemon master("ftccld", {"--key-file", key});
+    std::string port = master.address.substr(master.address.rfind(':'));
+    Job job(2, 1, 1);
+    Daemon hangs("ftccl-agent", {"--key-file", key, "--master", "hangs.invalid" + port}, env);
+    hangs.until("\"kind\":\"noncomm_hang\"");
+    hangs.until("\"trouble\":\"the master hangs.invalid:[0-9]+: its name has not been found");
+    double begun = proc::now();
+    EXPECT_NE(hangs.json().find(" 200 OK"), std::string::npos);
+    EXPECT_LT(proc::now() - begun, 2) << "the page waits for the resolver";
+    EXPECT_EQ(hangs.stop(), 0);
+    Daemon late("ftccl-agent", {"--key-file", key, "--master", "late.invalid" + port}, env);
+    late.until("\"has_master\":true,\"trouble\":null");
+    Daemon never("ftccl-agent", {"--key-file", key, "--master", "nobody.invalid" + port}, env);
+    never.until("\"trouble\":\"the master nobody.invalid:[0-9]+: cannot find");
 }
 
 /* ---- strangers ------------------------------------------------------------------------------- */

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "tests/campaign/net.h"
+#include "tests/campaign/relay.h"
 #include "tests/proc/proc.h"
 
 namespace faults
@@ -52,6 +53,8 @@ struct Plan {
     Words words;                         /* more arguments of the workers */
     void (*strike)(Job &) = nullptr;     /* what the driver does */
     void (*heal)(const Job &) = nullptr; /* before the ranks are killed */
+    campaign::Relay::Harm harm;          /* to what the victim's host sends to the peer's */
+    bool both_ways = false;              /* and to what that one sends back */
     std::vector<Want> want;              /* {}: the job is healthy */
     double watch_s = 0;                  /* how long a healthy job is asked */
     bool starts = true;                  /* false: the ranks do not get through init */
@@ -93,7 +96,8 @@ class Job
     {
         return ranks_.count(rank) > 0;
     }
-    int witness() const; /* a process of the job that the fault does not hit */
+    int witness() const;           /* a process of the job that the fault does not hit */
+    bool detour(int from, int to); /* from host to host; with the plan's harm */
     std::vector<int> pids() const;
     std::string last_words() const; /* what the ranks have printed since the start */
     Plan &plan;
@@ -103,6 +107,7 @@ class Job
 
   private:
     std::map<int, std::unique_ptr<proc::Child>> ranks_;
+    std::vector<std::unique_ptr<campaign::Relay>> relays_;
     Words words_of(int rank) const;
     void start_rank(int rank);
 };

@@ -1,6 +1,8 @@
 /*
  * The kinds of faults, one function each: it fills the plan of an event with what is broken and
- * what has to be said. To add one, write such a function and add it to the table at the end.
+ * what has to be said. To add one, write such a function and add it to the table at the end. Not
+ * there: 17 (a spine), for which there is no verdict yet; 29 (hogs on a rank's processor), which
+ * needs processors that nobody else uses; 30 (little memory), which needs memory.high.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -283,6 +285,56 @@ void slow_destination(Plan &p, Random &random)
     p.expect_victim("comm_slow_destination");
 }
 
+/* The path between two hosts is harmed, and with it all links between their ranks. */
+void on_harmed_path(Plan &p, Random &random)
+{
+    on_slow_net(p, random);
+    p.n = p.hosts * (1 + static_cast<int>(random() % 2));
+    p.victim = static_cast<int>(random() % static_cast<unsigned>(p.n));
+    p.peer = (p.victim + (1 + static_cast<int>(random() % 3)) * p.n / p.hosts) % p.n;
+    p.count = 20000 + 10000 * (random() % 4);
+    p.harm.seed = p.seed;
+    p.strike = [](Job &job) {
+        int from = job.plan.host(job.plan.victim), to = job.plan.host(job.plan.peer);
+        if (!job.detour(from, to) || (job.plan.both_ways && !job.detour(to, from)))
+            job.plan.skip = "no TUN devices can be made";
+    };
+}
+
+std::set<std::pair<int, int>> links_between(const Plan &p, int from, int to)
+{
+    std::set<std::pair<int, int>> links;
+    for (int r = 0; r < p.n; r++)
+        for (int s = 0; s < p.n; s++)
+            if (p.host(r) == from && p.host(s) == to)
+                links.insert({r, s});
+    return links;
+}
+
+void delayed_link(Plan &p, Random &random)
+{
+    on_harmed_path(p, random);
+    p.harm.delay_us = 3000 + static_cast<int>(random() % 10000);
+    p.both_ways = true; /* round trips tell no direction */
+    Want want{"comm_slow_link", links_between(p, p.host(p.victim), p.host(p.peer))};
+    want.who.merge(links_between(p, p.host(p.peer), p.host(p.victim)));
+    p.want.push_back(want);
+}
+
+void lossy_path(Plan &p, Random &random)
+{
+    on_harmed_path(p, random);
+    p.harm.loss_ppm = 10000;
+    if (p.n == p.hosts && random() % 2) { /* a ring */
+        p.call = "AllReduce";
+        p.algo = "allreduce:ring";
+        p.peer = (p.victim + 1) % p.n;
+        p.count *= 2;
+    }
+    p.want.push_back(
+        {"comm_slow_link", links_between(p, p.host(p.victim), p.host(p.peer)), "sent again"});
+}
+
 /* The link from 0 to 1 or back, whichever has carried so many messages first. */
 void link_breaks(Plan &p, Random &random)
 {
@@ -334,6 +386,16 @@ void healthy(Plan &p, const std::string &act, bool all)
 void jitter(Plan &p, Random &)
 {
     healthy(p, "jitter", true);
+}
+
+/* Much goes over a network without a fault. */
+void busy_network(Plan &p, Random &random)
+{
+    size_t count = std::min<size_t>(p.count, 100000);
+    on_hosts(p, random, random() % 2);
+    healthy(p, "jitter", true);
+    p.count = count;
+    p.compute_us = 5000;
 }
 
 void one_pause(Plan &p, Random &)
@@ -403,8 +465,11 @@ const std::vector<Kind> &kinds()
         {23, "a link is slow", slow_link, true},
         {24, "what a rank sends is slow", slow_source, true},
         {25, "what a rank receives is slow", slow_destination, true},
+        {26, "a link is delayed", delayed_link, true},
+        {27, "a path loses 1%", lossy_path, true},
         {28, "a rank computes 1.3 times as long", slow_rank, false},
         {31, "jitter (no fault)", jitter, false},
+        {31, "a busy network (no fault)", busy_network, true},
         {32, "a pause of 2 s (no fault)", one_pause, false},
         {33, "checkpoints (no fault)", checkpoints, false},
         {34, "a bit flips", flipped_bit, false},

@@ -99,6 +99,21 @@ void send_to(Rank &me, int peer)
     wait_for_ever();
 }
 
+/* The others wait for the victim; rank 3 is to be left out and does not come. */
+void agree_or_shrink(Rank &me, bool shrink, int victim)
+{
+    int last = me.n - 1;
+    uint64_t flags = 1;
+    ftcclComm_t next = nullptr;
+    if (me.rank == victim || (shrink && me.rank == last))
+        wait_for_ever();
+    if (shrink)
+        ftcclCommShrink(me.comm, &last, 1, &next, nullptr, FTCCL_SHRINK_DEFAULT);
+    else
+        ftcclCommAgree(me.comm, &flags);
+    wait_for_ever();
+}
+
 /* worker ID NRANKS RANK FAULT VICTIM COUNT: the victim does what the fault says instead of its 20th
  * call. "none": nobody does; "idle": all wait without a call; "steps": all compute between calls.
  */
@@ -119,6 +134,8 @@ CHILD(worker)
     }
     if (me.rank == victim && kFaults.count(fault))
         kFaults.at(fault)(me);
+    if (fault == "agree" || fault == "shrink")
+        agree_or_shrink(me, fault == "shrink", victim);
     if (fault == "not_receive" && me.rank == victim - 1)
         send_to(me, victim);
     if (fault == "not_receive")
@@ -231,6 +248,19 @@ TEST_P(Diagnose, AMessageThatIsNotReceived)
 {
     Job job("not_receive", 2, GetParam());
     expect_verdict(job.verdict(), "comm_hang_receiver", job, 2);
+}
+
+TEST_P(Diagnose, ARankThatDoesNotComeToAnAgreement)
+{
+    for (const char *call : {"agree", "shrink"}) {
+        Job job(call, 1, GetParam());
+        Said said = job.verdict();
+        expect_verdict(said, "noncomm_hang", job, 1);
+        EXPECT_NE(said.text.find(*call == 'a' ? "has not called CommAgree of communicator"
+                                              : "has not called CommShrink of communicator"),
+                  std::string::npos)
+            << said.text;
+    }
 }
 
 TEST_P(Diagnose, AJobThatGoesOnOrRestsIsHealthy)

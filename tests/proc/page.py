@@ -46,14 +46,15 @@ class Refusal(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def browse(program, proxy, page, *options):
+def browse(program, proxy, url, *options, own=''):
+    """own: HOST:PORT that is asked without the proxy."""
     with tempfile.TemporaryDirectory() as profile:
         done = subprocess.run(
             [program, '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run']
             + ['--disable-background-networking', '--hide-scrollbars']
             + [f'--proxy-server=http://127.0.0.1:{proxy.server_port}']
-            + ['--proxy-bypass-list=<-loopback>', f'--user-data-dir={profile}']
-            + ['--window-size=1200,1500', *options, page.as_uri()],
+            + [f'--proxy-bypass-list=<-loopback>;{own}', f'--user-data-dir={profile}']
+            + ['--window-size=1200,1500', *options, url],
             capture_output=True,
             timeout=120,
         )
@@ -156,7 +157,7 @@ def check_pictures(program, proxy, page, folder):
     for scheme, bad in ((1, BAD_LIGHT), (0, BAD_DARK)):
         picture = folder / f'{scheme}.png'
         option = f'--blink-settings=preferredColorScheme={scheme}'
-        browse(program, proxy, page, f'--screenshot={picture}', option)
+        browse(program, proxy, page.as_uri(), f'--screenshot={picture}', option)
         seen = colours(picture)
         most = seen.most_common(1)[0][1] / sum(seen.values())
         if len(seen) < 50 or most > 0.97 or seen[bad] < 100:
@@ -167,19 +168,24 @@ def check(program, page, rank, pid, hostile):
     proxy = Proxy()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        yield from check_dom(page, browse(program, proxy, page, '--dump-dom'), rank, pid, hostile)
+        dom = browse(program, proxy, page.as_uri(), '--dump-dom')
+        yield from check_dom(page, dom, rank, pid, hostile)
         yield from check_pictures(program, proxy, page, folder)
         if fetched(proxy):
             yield f'the page fetches {fetched(proxy)}'
         control = folder / 'control.html'
         control.write_text('<img src="http://fetched.invalid/x.png">')
-        browse(program, proxy, control, '--dump-dom')
+        browse(program, proxy, control.as_uri(), '--dump-dom')
         if not fetched(proxy):
             yield 'the proxy does not see what a page fetches'
 
 
+def find_browser():
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
 def main():
-    program = next(filter(None, map(shutil.which, NAMES)), None)
+    program = find_browser()
     if not program:
         return 77
     page, rank, pid, hostile = sys.argv[1:]

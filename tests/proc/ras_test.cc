@@ -20,6 +20,7 @@
 #include <set>
 #include <thread>
 
+#include "tests/common/sanitizer.h"
 #include "tests/proc/proc.h"
 
 #ifdef FT_HAVE_JANSSON
@@ -734,8 +735,7 @@ TEST(Ras, PolledWhileCommunicatorsComeAndGo)
     EXPECT_GT(polled.answers, 1); /* the last five seconds have one communicator all the time */
     EXPECT_EQ(polled.descriptors, 0);
     EXPECT_EQ(polled.threads, 0);
-    const char *sanitizer = getenv("FT_SANITIZER");
-    if (!sanitizer || !*sanitizer) { /* it keeps what was freed */
+    if (!is_sanitized()) { /* it keeps what was freed */
         EXPECT_LT(polled.kib, 8192);
     }
 }

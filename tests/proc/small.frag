@@ -1,4 +1,6 @@
 include tests/proc/faults.frag
+include tests/proc/stacks.frag
+include tests/proc/validate.frag
 if HAVE_GTEST
 check_PROGRAMS += tests/proc/grow_kill_test
 TESTS += tests/proc/grow_kill_test
@@ -15,6 +17,15 @@ tests_proc_pull_test_LDADD = $(proc_ldadd)
 tests_proc_expect_test_SOURCES = tests/proc/expect_test.cc
 tests_proc_expect_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_expect_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/watch_test
+TESTS += tests/proc/watch_test
+SLOW_TESTS += tests/proc/watch_test
+tests_proc_watch_test_SOURCES = tests/proc/watch_test.cc
+tests_proc_watch_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_watch_test_LDADD = $(proc_ldadd)
+check-quiet: tests/proc/watch_test tools/ftccl-diagnose
+	FT_WATCH_SECONDS=$${FT_WATCH_SECONDS:-7200} tests/proc/watch_test \
+		--gtest_filter=Watch.AHealthyJobGivesNoAlarm
 check_PROGRAMS += tests/proc/abort_test
 TESTS += tests/proc/abort_test
 SLOW_TESTS += tests/proc/abort_test
@@ -110,7 +121,8 @@ SLOW_TESTS += tests/proc/diagnose_files_test
 tests_proc_diagnose_files_test_SOURCES = tests/proc/diagnose_files_test.cc
 tests_proc_diagnose_files_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
-EXTRA_DIST += tests/proc/page.py tests/proc/trace.py
+EXTRA_DIST += tests/proc/daemon_page.py tests/proc/inspector.py tests/proc/page.py \
+	tests/proc/trace.py
 endif
 include tests/proc/ras.frag
 include tests/proc/agent.frag

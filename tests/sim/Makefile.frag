@@ -5,14 +5,14 @@ tests_sim_libsim_la_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/tests
 
 check_PROGRAMS += tests/sim/sim_test
 TESTS += tests/sim/sim_test
-tests_sim_sim_test_SOURCES = tests/sim/sim_test.cc
+tests_sim_sim_test_SOURCES = tests/sim/sim_test.cc tests/sim/validations.h
 tests_sim_sim_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
 tests_sim_sim_test_LDADD = tests/sim/libsim.la src/libftcore.la $(gtest_libs)
 
 check_PROGRAMS += tests/sim/retry_test
 TESTS += tests/sim/retry_test
 tests_sim_retry_test_SOURCES = tests/sim/retry_sim_test.cc tests/sim/retry_calls_test.cc \
-	tests/sim/retry_sim.h
+	tests/sim/retry_sim.h tests/sim/validations.h
 tests_sim_retry_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)/tests
 tests_sim_retry_test_LDADD = tests/sim/libsim.la src/libftcore.la $(gtest_libs)
 

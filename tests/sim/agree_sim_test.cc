@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "common/sanitizer.h"
 #include "sim/agree_world.h"
 
 using namespace agree;
@@ -161,7 +162,7 @@ struct Schedule {
         for (uint64_t i = 1 + w.random(6); i > 0; i--) {
             const int by = anyone(), about = anyone();
             const uint64_t when = soon(ENTER), back = when + w.random(SILENT);
-            const ft_evidence e = w.random(2) ? FT_SILENT : FT_UNREACHABLE;
+            const ft_peer_evidence e = w.random(2) ? FT_SILENT : FT_UNREACHABLE;
             w.at(when, [this, by, about, e] { w.learn(by, about, e); });
             w.at(back, [this, by, about] { w.learn(by, about, FT_ALIVE); });
         }
@@ -276,12 +277,6 @@ void write_trace(std::ofstream &out, uint64_t seed, const World &w)
     out << "run " << seed << " " << w.n << "\n";
     for (auto &s : w.trace)
         out << s.line() << "\n";
-}
-
-bool is_sanitized()
-{
-    const char *sanitizer = std::getenv("FT_SANITIZER");
-    return sanitizer && *sanitizer;
 }
 
 // A rank that does not lead asks each other rank seldom. Here one such question and its answer were

@@ -283,7 +283,7 @@ void World::kill(int r)
     killed[size_t(r)] = now;
 }
 
-void World::learn(int r, int about, ft_evidence e)
+void World::learn(int r, int about, ft_peer_evidence e)
 {
     if (!alive(r) || r == about)
         return;
@@ -298,7 +298,7 @@ void World::prove(int dead, int to)
     learn(to, dead, FT_DEAD);
 }
 
-void World::learn_all(int about, ft_evidence e)
+void World::learn_all(int about, ft_peer_evidence e)
 {
     for (int r = 0; r < n; r++)
         learn(r, about, e);

@@ -87,8 +87,8 @@ class World
     void kill(int r); // without proof of death
     void prove(int dead, int to);
     void prove_all(int dead);
-    void learn(int r, int about, ft_evidence e);
-    void learn_all(int about, ft_evidence e);
+    void learn(int r, int about, ft_peer_evidence e);
+    void learn_all(int about, ft_peer_evidence e);
     // side: bits of ranks; no message passes between the side and the rest
     void partition(unsigned side, bool on);
     bool alive(int r) const

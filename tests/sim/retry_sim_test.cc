@@ -6,6 +6,7 @@
 // not. Rank r contributes 60 << r, so a sum or an average tells which ranks are in it. Replay one
 // seed: FT_SIM_SEED=n FT_SIM_RUNS=1 tests/sim/retry_test
 #include "sim/retry_sim.h"
+#include "sim/validations.h"
 
 namespace
 {
@@ -62,6 +63,35 @@ TEST(SimRetry, CallsSucceedWhoeverDies)
     EXPECT_LE(fenced, 1 + runs / 100);
     if (runs >= 100) {
         EXPECT_GT(shrunk, runs / 2);
+    }
+}
+
+/* Ranks are paused at random moments, and one dies. */
+TEST(SimRetry, CallsSucceedBesideValidations)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 60);
+    size_t measured = 0;
+    for (uint64_t seed = first; seed < first + runs && !HasFailure(); seed++) {
+        SCOPED_TRACE(replay(seed));
+        Sim sim(seed, 3 + int(seed % 4), seed % 5 == 0);
+        while (sim.calls.size() < 16)
+            sim.add_call(FT_ALLREDUCE);
+        Validations validations(sim.world, 3, 1500, sim.comms);
+        uint64_t when = sim_random(&sim.world, 8000);
+        int victim = int(sim_random(&sim.world, sim.n));
+        EXPECT_TRUE(sim.run(UINT64_C(60000000000), [&](uint64_t turn) {
+            validations.each(turn, sim.engines, sim.comms, sim.alive);
+            if (turn == when)
+                sim.kill(victim);
+        })) << "operations still pending after 60 s of virtual time";
+        validations.expect_end(sim.engines, sim.comms, sim.alive);
+        measured += validations.measured.size();
+        left_out(sim);
+        check_all(sim, true);
+    }
+    std::printf("%zu validations measured\n", measured);
+    if (runs >= 60) {
+        EXPECT_GT(measured, runs / 4);
     }
 }
 

@@ -18,6 +18,7 @@ extern "C" {
 #include "core/group/group.h"
 #include "sim/sim.h"
 }
+#include "sim/validations.h"
 
 namespace
 {
@@ -333,6 +334,107 @@ TEST(Sim, ASeedReplaysBitByBit)
     }
 }
 
+// Ends what a dead rank was doing, so that its memory can be given back.
+void bury(Sim &sim, int r)
+{
+    ft_engine_lock(sim.engines[r]);
+    ft_comm_fail(sim.comms[r], FT_ABORTED, r, "dead");
+    for (int k = 0; k < 1000 && sim.comms[r]->works.queued.load(); k++) {
+        sim.world.now_ns += 100000000;
+        ft_rank_turn(sim.engines[r]);
+    }
+    ft_engine_unlock(sim.engines[r]);
+}
+
+// Ranks come to their calls at random times, and a rank dies, or a link is cut, meanwhile.
+struct Rough {
+    Sim &sim;
+    std::vector<size_t> next;
+    enum { NOTHING, KILL, CUT } fault;
+    int victim;
+    uint64_t when;
+    bool happened = false;
+
+    Rough(Sim &in, uint64_t seed)
+        : sim(in), next(size_t(in.n)), fault(seed % 3   ? NOTHING
+                                             : seed % 2 ? KILL
+                                                        : CUT),
+          victim(int(seed / 5 % unsigned(in.n))), when(sim_random(&in.world, 8000))
+    {
+    }
+    void submit(int r)
+    {
+        sim.submit(r, {sim.op_of(sim.calls[next[size_t(r)]], r)});
+        next[size_t(r)]++;
+    }
+    // The calls to which nobody has come yet. False: there are none.
+    bool submit_rest()
+    {
+        bool any = false;
+        for (int r = 0; r < sim.n; r++)
+            for (; next[size_t(r)] < sim.calls.size(); any = true)
+                submit(r);
+        return any;
+    }
+    void each(uint64_t turn)
+    {
+        for (int r = 0; r < sim.n; r++)
+            if (next[size_t(r)] < sim.calls.size() && sim_random(&sim.world, 20) == 0)
+                submit(r);
+        if (happened || turn < when || fault == NOTHING)
+            return;
+        happened = true;
+        if (fault == KILL)
+            sim_kill(&sim.world, 1000 + uint64_t(victim)), sim.alive[size_t(victim)] = false;
+        else
+            sim_cut(&sim.world, 1000 + uint64_t(victim),
+                    1000 + uint64_t(victim + 1) % uint64_t(sim.n));
+    }
+    void check() const
+    {
+        for (int r = 0; r < sim.n; r++) {
+            bool failed = sim.comms[r]->failure.status.load() != FT_OK;
+            EXPECT_TRUE(happened || !failed) << "rank " << r << ": " << sim.comms[r]->failure.text;
+            for (size_t id = 0; id < sim.calls.size() && sim.alive[r] && !failed; id++)
+                sim.check(id, r);
+            if (!sim.alive[r])
+                bury(sim, r);
+        }
+    }
+};
+
+// Validations pause the ranks at random moments. Without a fault every operation succeeds, since no
+// pause takes more than a part of its deadline; with one, every operation ends in time.
+TEST(Sim, ValidationsChangeNothing)
+{
+    uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 60);
+    size_t measured = 0;
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*ChangeNothing");
+        Sim sim(seed, 2 + int(seed % 5), 1 + int(seed / 5 % 2));
+        while (sim.calls.size() < 12)
+            sim.add_collective();
+        Validations validations(sim.world, 3, 1500, sim.comms);
+        Rough rough(sim, seed);
+        for (int r = 0; r < sim.n; r++)
+            rough.submit(r);
+        do
+            ASSERT_TRUE(sim.run(UINT64_C(60000000000), [&](uint64_t turn) {
+                validations.each(turn, sim.engines, sim.comms, sim.alive);
+                rough.each(turn);
+            })) << "operations still pending";
+        while (rough.submit_rest());
+        validations.expect_end(sim.engines, sim.comms, sim.alive);
+        measured += validations.measured.size();
+        rough.check();
+    }
+    std::printf("%zu validations measured\n", measured);
+    if (runs >= 60) {
+        EXPECT_GT(measured, runs / 4);
+    }
+}
+
 // Every pair exchanges messages of random sizes in one group, each rank naming its peers in an
 // order of its own.
 TEST(Sim, GroupedPointToPointInAnyOrder)
@@ -407,18 +509,6 @@ struct SlowCopies {
         device.ops = &ops;
     }
 };
-
-// Ends what a dead rank was doing, so that its memory can be given back.
-void bury(Sim &sim, int r)
-{
-    ft_engine_lock(sim.engines[r]);
-    ft_comm_fail(sim.comms[r], FT_ABORTED, r, "dead");
-    for (int k = 0; k < 1000 && sim.comms[r]->works.queued.load(); k++) {
-        sim.world.now_ns += 100000000;
-        ft_rank_turn(sim.engines[r]);
-    }
-    ft_engine_unlock(sim.engines[r]);
-}
 
 // The input of every rank as it was before the call, in the one buffer of an in-place call.
 bool has_input(const Sim &sim, const Call &call, int r)

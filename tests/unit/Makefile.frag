@@ -25,3 +25,4 @@ include tests/unit/diagnose_hang.frag
 include tests/unit/diagnose_slow.frag
 include tests/unit/diagnose_report.frag
 include tests/unit/master.frag
+include tests/unit/diagnose_stacks.frag

@@ -165,7 +165,8 @@ class Job
     {
         ft_snap_member &m = of(ctx, rank);
         if (in_roster)
-            seats.push_back({ctx, rank, 5000000 + (uint64_t)m.engine, 9, 99, FT_NEWS_NONE, -1});
+            seats.push_back(
+                {ctx, rank, 5000000 + (uint64_t)m.engine, 9, 99, FT_NEWS_NONE, false, -1});
         m.engine = -1;
     }
     void diagnose(int capacity = 16)

@@ -40,7 +40,7 @@ Job failed(const std::vector<uint64_t> &hosts, enum ft_status status)
 /* The process of `teller` has noticed this of rank `of`. */
 void news(Job &job, int teller, int of, enum ft_news what = FT_NEWS_LOST)
 {
-    job.seats.push_back({WORLD, of, Job::id(of), 0, 0, what, teller});
+    job.seats.push_back({WORLD, of, Job::id(of), 0, 0, what, false, teller});
 }
 
 /* ---- what the library has found -------------------------------------------------------------- */
@@ -116,6 +116,17 @@ TEST(Failure, OtherCallsInAnOperationThatAllHaveCompleted)
                                seq < 7, ago(12), ago(12), ago(12)});
     }
     job.expect({one(FT_VERDICT_MISMATCH, 3)});
+}
+
+TEST(Failure, ASendAndAReceiveThatDoNotFit)
+{
+    Job job = failed({1, 1, 1, 1}, FT_MISMATCH);
+    for (int r = 0; r < 4; r++) {
+        job.of(WORLD, r).culprit = 2;
+        job.of(WORLD, r).last.sig = sig_of(r == 1 ? FT_RECV : FT_ALLREDUCE, 4);
+    }
+    job.expect({{FT_VERDICT_MISMATCH, {{WORLD, 1, -1}, {WORLD, 2, -1}}}});
+    EXPECT_TRUE(job.says("ranks 1 and 2 have made different calls, which failed")) << job.text();
 }
 
 TEST(Failure, ADeadlineNamesWhoHasNotCalled)
@@ -251,8 +262,8 @@ TEST(Lost, AHostThatIsCutOffInSeveralCommunicators)
         job.of(OTHER, r).status = FT_PEER;
     }
     news(job, 0, 4);
-    job.seats.push_back({OTHER, 3, Job::id(5), 0, 0, FT_NEWS_LOST, 2});
-    job.seats.push_back({OTHER, 2, Job::id(4), 0, 0, FT_NEWS_LOST, 3});
+    job.seats.push_back({OTHER, 3, Job::id(5), 0, 0, FT_NEWS_LOST, false, 2});
+    job.seats.push_back({OTHER, 2, Job::id(4), 0, 0, FT_NEWS_LOST, false, 3});
     job.expect({{FT_VERDICT_PARTITION, {{WORLD, 4, -1}, {WORLD, 5, -1}}}});
 }
 

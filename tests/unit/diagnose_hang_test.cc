@@ -597,6 +597,30 @@ TEST(PointToPoint, ASendComesBeforeACollective)
     job.expect({one(FT_VERDICT_COMM_HANG_RECEIVER, WORLD, 2)});
 }
 
+/* Rank 1 should send, and is in the next collective. Its message of that waits at rank 0. */
+TEST(PointToPoint, AReceiveComesBeforeACollective)
+{
+    Job job(4);
+    job.comm(WORLD, "world", {0, 1, 2, 3});
+    job.waits(WORLD, 1, 0);
+    job.p2p(WORLD, 0, 1, false);
+    job.link(WORLD, 1, 0, 22, 21);
+    job.expect({{FT_VERDICT_NONCOMM_HANG, {{WORLD, 2, -1}, {WORLD, 3, -1}}},
+                {FT_VERDICT_DEADLOCK, {{WORLD, 0, -1}, {WORLD, 1, -1}}}});
+}
+
+/* Rank 1 has made a collective that needs no answer, and computes. */
+TEST(PointToPoint, AReceiveInsteadOfACollective)
+{
+    Job job(2);
+    job.comm(PP, "pp", {0, 1});
+    job.calls(PP, 1, 20);
+    job.of(PP, 1).done = job.of(PP, 1).called;
+    job.p2p(PP, 0, 1, false);
+    job.link(PP, 1, 0, 4, 3);
+    job.expect({one(FT_VERDICT_NONCOMM_HANG, PP, 1)});
+}
+
 /* Forwards through the stages: each receives from the one before, and the first computes. */
 TEST(PointToPoint, AChainOfReceives)
 {
@@ -605,6 +629,53 @@ TEST(PointToPoint, AChainOfReceives)
     for (int r = 1; r < 5; r++)
         job.p2p(PP, r, r - 1, false);
     job.expect({one(FT_VERDICT_NONCOMM_HANG, PP, 0)});
+}
+
+/* ---- agreements ------------------------------------------------------------------------------ */
+
+/* Four ranks; these have called CommShrink. */
+Job agreeing(const std::vector<int> &ranks)
+{
+    Job job(4);
+    job.comm(WORLD, "world", {0, 1, 2, 3});
+    for (int r : ranks) {
+        job.of(WORLD, r).agree_ns = ago(12);
+        job.of(WORLD, r).agree_call = FT_CALLS_SHRINK;
+    }
+    return job;
+}
+
+TEST(Agreement, ARankDoesNotCome)
+{
+    Job job = agreeing({0, 1, 3});
+    job.expect({one(FT_VERDICT_NONCOMM_HANG, WORLD, 2)});
+    EXPECT_TRUE(job.says("has not called CommShrink of communicator world")) << job.text();
+    EXPECT_EQ(job.verdicts[0].since_ns, 12 * SECOND);
+    job.of(WORLD, 2).failed = true; /* it knows of the failure, and does nothing */
+    job.expect({one(FT_VERDICT_NONCOMM_HANG, WORLD, 2)});
+}
+
+TEST(Agreement, NobodyIsNamed)
+{
+    Job all = agreeing({0, 1, 2, 3});
+    all.expect({});
+    Job recent = agreeing({0, 1, 3});
+    recent.of(WORLD, 3).agree_ns = ago(1);
+    recent.expect({});
+    Job gone = agreeing({0, 1, 3}); /* this one is left out after a while */
+    gone.process(WORLD, 2).state = FT_PROCESS_GONE;
+    gone.expect({});
+    Job active = agreeing({0, 1, 3});
+    active.of(WORLD, 2).progress_ns = ago(1);
+    active.expect({});
+}
+
+TEST(Agreement, WhoIsToBeLeftOutNeedNotCome)
+{
+    Job job = agreeing({0, 1});
+    job.expect({{FT_VERDICT_NONCOMM_HANG, {{WORLD, 2, -1}, {WORLD, 3, -1}}}});
+    job.seats.push_back({WORLD, 3, Job::id(3), 7, 4003, FT_NEWS_NONE, true, 0});
+    job.expect({one(FT_VERDICT_NONCOMM_HANG, WORLD, 2)});
 }
 
 /* ---- several communicators ------------------------------------------------------------------- */

@@ -440,7 +440,7 @@ void fill(Drawn &job, Rubbish &any)
         add_link(job, any);
     for (uint64_t i = any.source() % 9; i > 0; i--)
         job.seats.push_back({any.source() % 5, any.number(6), Job::id(any.number(12) & 15), 7, 0,
-                             FT_NEWS_NONE, any.number(4)});
+                             FT_NEWS_NONE, false, any.number(4)});
 }
 
 /* Verdicts of which the analysis would never think, too. */
@@ -519,7 +519,7 @@ TEST(Pack, AnotherHostJudgesAlike)
 {
     Drawn job = nested_job();
     job.links.push_back(Job::end_of(6, Job::id(1), true, 9));
-    job.seats.push_back({WORLD, 5, Job::id(5), 7, 99, FT_NEWS_DEAD, 2});
+    job.seats.push_back({WORLD, 5, Job::id(5), 7, 99, FT_NEWS_DEAD, false, 2});
     for (int i = 0; i < 100; i++)
         job.ops.push_back(
             {3, -1, (uint64_t)i, sig_of(FT_ALLREDUCE), false, true, ago(9), ago(9), ago(8)});

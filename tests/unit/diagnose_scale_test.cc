@@ -100,7 +100,7 @@ Job any_job(Random &random)
     for (int i = random.upto(12); i > 0; i--)
         job.seats.push_back({(uint64_t)random.upto(3), random.number(5), Job::id(random.upto(12)),
                              random.count(), random.number(9), (enum ft_news)random.upto(6),
-                             random.number(9)});
+                             random.upto(1) != 0, random.number(9)});
     return job;
 }
 
@@ -175,7 +175,7 @@ TEST(Hostile, ImpossibleMembersAreNobody)
     idle.rank = 2;
     job.members.push_back(idle); /* of 2 */
     job.engines[2].state = FT_PROCESS_GONE;
-    job.seats.push_back({1, 3, Job::id(2), 7, 4002, FT_NEWS_NONE, -1});
+    job.seats.push_back({1, 3, Job::id(2), 7, 4002, FT_NEWS_NONE, false, -1});
     job.expect({{FT_VERDICT_LIBRARY_STUCK, {{1, 1, -1}}}});
 }
 

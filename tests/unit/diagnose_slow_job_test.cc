@@ -84,6 +84,30 @@ TEST(SlowJob, NobodyIsNamedIfAllAreAlike)
     }
 }
 
+/* Ranks 2 and 3 meet in a communicator of their own, or rank 3 receives from rank 2, before all
+ * meet. So rank 3 is late, too, and waits for it. */
+TEST(SlowJob, WhoIsHeldUpByTheSlowRankIsNotNamed)
+{
+    for (ft_kind kind : {FT_ALLREDUCE, FT_SEND}) {
+        Steps steps({10, 10, 13, 10}, 0, 1);
+        bool send = kind == FT_SEND;
+        if (!send)
+            steps.job.comm(2, "half", {2, 3});
+        double now = 1e9;
+        for (uint64_t step = 0; step < 200; step++) {
+            auto at = [&](double ms) { return (uint64_t)(now + ms * 1e6); };
+            for (int r : {2, 3})
+                steps.ops.push_back({send ? r : r + 2, send ? 5 - r : 0, step + 6, sig_of(kind),
+                                     send && r == 3, true, at(10), at(r == 2 ? 13 : 10), at(13.1)});
+            for (int r = 0; r < 4; r++)
+                steps.ops.push_back({r, 0, step + 6, sig_of(FT_ALLREDUCE), false, true,
+                                     at(r < 2 ? 10 : 13.2), at(r < 2 ? 10 : 13.2), at(13.4)});
+            now += 13.4e6;
+        }
+        EXPECT_EQ(steps.slow(), std::vector<int>{2}) << (send ? "a send" : "a communicator");
+    }
+}
+
 TEST(SlowJob, NobodyIsNamedWithoutEvidence)
 {
     Steps few({10, 13, 10, 10}, 15, 1);
@@ -155,6 +179,25 @@ struct Network {
                 p.flight_ns = (uint32_t)(p.flight_ns * factor);
         }
     }
+    /* Both directions take as much longer, and messages come as fast as ever; fast is never equal.
+     */
+    void delay(int from, int to, double factor)
+    {
+        for (ft_snap_path &p : paths) {
+            if (p.sender && is(p, from, to))
+                p.network_ns = (uint64_t)((double)p.network_ns * factor * 1.1);
+            if (p.sender && is(p, to, from))
+                p.network_ns = (uint64_t)((double)p.network_ns * factor);
+            if (!p.sender && is(p, to, from))
+                p.flight_ns /= 3;
+        }
+    }
+    void lose(int from, int to, uint64_t segments)
+    {
+        for (ft_snap_path &p : paths)
+            if (p.sender && is(p, from, to))
+                p.retransmits += segments;
+    }
     std::string said()
     {
         verdicts.assign(8, ft_verdict{});
@@ -203,6 +246,7 @@ TEST(SlowJob, SlowPathsAreNamed)
     point.slow(1, 3, 5);
     EXPECT_EQ(point.said(), "comm_slow_link 2:4>2;");
     EXPECT_EQ(point.verdicts[0].culprits[0].pid, 4001);
+    EXPECT_EQ(point.verdicts[0].nculprits, 1) << "receivers tell the direction";
     EXPECT_NE(std::string(point.verdicts[0].sentence).find("rank 4 (pid 4001 on a) to rank 2"),
               std::string::npos)
         << point.verdicts[0].sentence;
@@ -234,6 +278,112 @@ TEST(SlowJob, SlowPathsAreNamed)
                      deaf.paths.end());
     EXPECT_EQ(deaf.said(), "comm_slow_link 2:4>2;");
     EXPECT_EQ(deaf.verdicts[0].nculprits, 2) << "nobody tells the direction";
+}
+
+/* Nobody can tell in which direction a delay is: the time is that of a round trip. */
+TEST(SlowJob, ADelayIsOfBothDirections)
+{
+    Network net(4);
+    net.job.comm(2, "world", {3, 2, 1, 0});
+    net.delay(0, 2, 20);
+    EXPECT_EQ(net.said(), "comm_slow_link 2:3>1;");
+    EXPECT_EQ(net.verdicts[0].nculprits, 2);
+    EXPECT_EQ(net.verdicts[0].culprits[1].rank, 1);
+    EXPECT_EQ(net.verdicts[0].culprits[1].peer, 3);
+}
+
+/* Ranks of two hosts share what is slow between these. */
+TEST(SlowJob, LinksBetweenTheSameHostsAreOneVerdict)
+{
+    for (bool lost : {false, true}) {
+        Network net(8);
+        net.job.comm(2, "world", {0, 1, 2, 3, 4, 5, 6, 7});
+        for (int i = 0; i < 8; i++)
+            net.job.engines[(size_t)i].host = (uint64_t)i / 2;
+        for (ft_snap_path &p : net.paths)
+            if (lost) { /* 1,700 segments */
+                p.messages /= 40;
+                p.bytes /= 40;
+                p.network_ns /= 40;
+            }
+        for (int from : {0, 1})
+            for (int to : {4, 5}) { /* only one is found by itself */
+                bool most = from == 0 && to == 5;
+                lost ? net.lose(from, to, most ? 25 : 12) : net.slow(from, to, most ? 8 : 2.9);
+            }
+        EXPECT_EQ(net.said().substr(0, 17), "comm_slow_link 2:") << lost;
+        EXPECT_EQ(net.verdicts[0].nculprits, 4) << lost;
+        for (int i = 0; i < 4; i++) {
+            EXPECT_LE(net.verdicts[0].culprits[i].rank, 1);
+            EXPECT_EQ(net.verdicts[0].culprits[i].peer / 2, 2);
+        }
+        EXPECT_EQ(net.verdicts[1].nculprits, 0) << "another verdict";
+    }
+}
+
+/* A receiver that tells another direction than those of other ranks is not believed. */
+TEST(SlowJob, ThoseOfAPathAgreeOnItsDirection)
+{
+    for (bool agree : {true, false}) {
+        Network net(8);
+        net.job.comm(2, "world", {0, 1, 2, 3, 4, 5, 6, 7});
+        for (int i = 0; i < 8; i++)
+            net.job.engines[(size_t)i].host = (uint64_t)i / 2;
+        for (int from : {0, 1})
+            for (int to : {4, 5})
+                agree || from == 0 || to == 4 ? net.slow(from, to, 5) : net.slow(to, from, 5);
+        EXPECT_EQ(net.said().substr(0, 17), "comm_slow_link 2:") << agree;
+        EXPECT_EQ(net.verdicts[0].nculprits, agree ? 4 : 8) << agree;
+        EXPECT_EQ(net.verdicts[1].nculprits, 0) << "another verdict";
+    }
+}
+
+/* Of each path about 69,000 segments. */
+TEST(SlowJob, LossesAreNamed)
+{
+    std::vector<int> all = {5, 4, 3, 2, 1, 0};
+    Network point(6), two_ways(6), row(6), column(6), everywhere(6), few(6), slow_too(6);
+    for (Network *net : {&point, &two_ways, &row, &column, &everywhere, &few, &slow_too}) {
+        net->job.comm(1, "part", {1, 2, 3});
+        net->job.comm(2, "world", all);
+        net->lose(-1, -1, 20);
+    }
+    EXPECT_EQ(point.said(), "");
+    point.lose(1, 3, 690);
+    EXPECT_EQ(point.said(), "comm_slow_link 2:4>2;");
+    EXPECT_NE(std::string(point.verdicts[0].sentence).find("710 segments (1%) were sent again"),
+              std::string::npos)
+        << point.verdicts[0].sentence;
+    for (ft_snap_path &p : point.paths)
+        p.messages = 10000;
+    EXPECT_EQ(point.said(), "comm_slow_link 2:4>2;") << "short messages are lost as well";
+    point.lose(3, 1, 200);
+    EXPECT_EQ(point.said(), "comm_slow_link 2:4>2;");
+    EXPECT_EQ(point.verdicts[0].nculprits, 1) << "the way back loses less than 0.5%";
+    two_ways.lose(1, 3, 700);
+    two_ways.lose(3, 1, 690);
+    EXPECT_EQ(two_ways.said(), "comm_slow_link 2:4>2;");
+    EXPECT_EQ(two_ways.verdicts[0].nculprits, 2);
+    row.lose(1, -1, 690);
+    EXPECT_EQ(row.said(), "comm_slow_source 2:4>-1;");
+    column.lose(-1, 0, 690);
+    EXPECT_EQ(column.said(), "comm_slow_destination 2:5>-1;");
+    everywhere.lose(-1, -1, 690);
+    everywhere.lose(1, 3, 690);
+    EXPECT_EQ(everywhere.said(), "") << "no link is worse than others";
+    few.lose(1, 3, 300);
+    EXPECT_EQ(few.said(), "") << "less than 0.5%";
+    slow_too.lose(1, 3, 690);
+    slow_too.slow(1, 3, 5);
+    EXPECT_EQ(slow_too.said(), "comm_slow_link 2:4>2;") << "one verdict, and its cause";
+    EXPECT_NE(std::string(slow_too.verdicts[0].sentence).find("sent again"), std::string::npos);
+    for (ft_snap_path &p : slow_too.paths) { /* the start of a job */
+        p.messages /= 100;
+        p.bytes /= 100;
+        p.retransmits /= 100;
+        p.network_ns /= 100;
+    }
+    EXPECT_EQ(slow_too.said(), "");
 }
 
 /* Links between hosts are slower than those inside one, and that is no fault. */

@@ -271,6 +271,60 @@ TEST(SlowLinks, OneSlowLinkIsNoSlowRank)
     EXPECT_EQ(text(find_links(delays, 8)), "point 2>3;");
 }
 
+// As the links of a job are judged: three times as slow as usual, and few links.
+static string text_of_three(const vector<ft_delay> &delays, int nranks)
+{
+    ft_slow_link out[16];
+    ft_delay_matrix matrix = {delays.data(), delays.size(), nranks, 3, 2};
+    return text(vector<ft_slow_link>(out, out + ft_slow_links(&matrix, out, 16)));
+}
+
+TEST(SlowLinks, ASideIsSlowOnceOneOfItsLinksIs)
+{
+    vector<ft_delay> delays = delays_of(everyone(4));
+    slow_down(delays, -1, 2, 2.3);
+    EXPECT_EQ(text_of_three(delays, 4), "") << "none is";
+    slow_down(delays, 0, 2, 1.4);
+    EXPECT_EQ(text_of_three(delays, 4), "column -1>2;");
+    delays = delays_of(everyone(4));
+    slow_down(delays, 0, 2, 10);
+    slow_down(delays, 1, 2, 2.3);
+    slow_down(delays, 3, 2, 2.3);
+    EXPECT_EQ(text_of_three(delays, 4), "point 0>2;") << "the others are slow in comparison";
+}
+
+TEST(SlowLinks, APointStandsOutFromItsRowAndColumn)
+{
+    vector<ft_delay> delays = delays_of(everyone(4));
+    slow_down(delays, 0, 2, 3.2);
+    EXPECT_EQ(text_of_three(delays, 4), "point 0>2;");
+    slow_down(delays, 1, 2, 2.5);
+    slow_down(delays, 3, 2, 1.6);
+    EXPECT_EQ(text_of_three(delays, 4), "") << "it may be the column";
+    slow_down(delays, 0, 2, 3);
+    EXPECT_EQ(text_of_three(delays, 4), "point 0>2;");
+}
+
+TEST(SlowLinks, TheWayBackOfAPoint)
+{
+    vector<ft_delay> delays = delays_of(everyone(4));
+    slow_down(delays, 0, 2, 4);
+    slow_down(delays, 2, 0, 1.9);
+    EXPECT_EQ(text_of_three(delays, 4), "point 0>2;");
+    slow_down(delays, 2, 0, 1.1);
+    EXPECT_EQ(text_of_three(delays, 4), "point 0>2;point 2>0;");
+}
+
+TEST(SlowLinks, TheWayBackIntoASlowColumnIsNoPoint)
+{
+    vector<ft_delay> delays = delays_of(everyone(4));
+    slow_down(delays, -1, 2, 5);
+    slow_down(delays, 2, 0, 4);
+    EXPECT_EQ(text_of_three(delays, 4), "column -1>2;");
+    slow_down(delays, 2, 0, 2);
+    EXPECT_EQ(text_of_three(delays, 4), "column -1>2;point 2>0;") << "slower than its way back";
+}
+
 TEST(SlowLinks, SizesAreComparedWithTheirLike)
 {
     vector<ft_delay> delays = delays_of(doubling(16)), large = delays_of(ring(16), 1 << 22);

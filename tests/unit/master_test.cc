@@ -117,7 +117,7 @@ struct Master {
     {
         options.program = "ftccld";
         options.listen = "127.0.0.1:0";
-        options.state = options.key_file = options.master = options.root = "";
+        options.state = options.key_file = options.master = options.root = options.inspector = "";
         options.dir = "/nonexistent";
         options.interval_s = 1;
         options.after_s = 5;
@@ -245,6 +245,244 @@ TEST(Master, OneOf32768)
     EXPECT_NE(strstr(verdict.sentence, "host1543"), nullptr) << verdict.sentence;
 }
 
+/* ---- pace ------------------------------------------------------------------------------------ */
+
+/* 100 ranks, ten on a host, whose hosts tell what share of a round each spends inside collectives:
+ * 60%, with so much jitter; the slow one 10%, from some round on. Nobody has files. */
+struct Paced {
+    static constexpr int kHosts = 10, kRanks = 100, kSlow = 42;
+    Master master;
+    std::vector<struct host *> hosts;
+    std::vector<Host> made;
+    std::vector<pace_row> rows{kRanks};
+    std::mt19937 draw;
+    explicit Paced(unsigned seed) : draw(seed)
+    {
+        for (int h = 0; h < kHosts; h++) {
+            made.emplace_back(h, 100 * kSecond, 1790000000 * kSecond);
+            for (int rank = 10 * h; rank < 10 * h + 10; rank++) {
+                made.back().add(rank);
+                made.back().join(7, kRanks, rank, false);
+                rows[static_cast<size_t>(rank)] = {
+                    7, made.back().engines.back().id, rank, kRanks, 0, 0, 0};
+            }
+            hosts.push_back(master_host_add(master.master));
+            EXPECT_TRUE(master.give(hosts.back(), ROWS_HELLO, hello_of(made.back())));
+            EXPECT_TRUE(master.give(hosts.back(), ROWS_REPORT, report_of(made.back())));
+        }
+    }
+    void round(bool slow, double jitter, uint32_t calls = 10)
+    {
+        std::uniform_real_distribution<double> more(-jitter, jitter);
+        for (pace_row &row : rows) {
+            bool lags = slow && row.rank == kSlow;
+            row.covered_us += 1000000;
+            row.inside_us += static_cast<uint32_t>(1e6 * (lags ? 0.1 : 0.6 + more(draw)));
+            row.calls += calls;
+        }
+        for (size_t h = 0; h < hosts.size(); h++) {
+            size_t len = 0;
+            pace pace = {rows.data() + 10 * h, 10, 0};
+            unsigned char *bytes = pace_encode(&pace, &len);
+            EXPECT_EQ(len, 360u);
+            EXPECT_TRUE(master.give(hosts[h], ROWS_PACE, take(bytes, len)));
+        }
+        master.tick();
+    }
+    int named() const
+    {
+        return master.shown().found > 0 ? master.shown().verdicts[0].culprits[0].rank : -1;
+    }
+};
+
+TEST(Pace, NamesOneOfManyRanksThatWasAlwaysSlow)
+{
+    Paced paced(1);
+    ASSERT_NE(paced.master.master, nullptr);
+    for (int i = 0; i < 4; i++)
+        paced.round(true, 0.2);
+    EXPECT_EQ(paced.master.master->slow.n, 0) << "four rounds tell nothing";
+    for (int i = 0; i < 8; i++)
+        paced.round(true, 0.2);
+    EXPECT_EQ(paced.master.master->slow.n, 1);
+    EXPECT_EQ(paced.master.master->slow.rank[0], Paced::kSlow);
+    for (int i = 0; paced.named() < 0 && i < 500; i++, usleep(10000))
+        paced.master.tick(); /* it waits for files, which nobody has */
+    EXPECT_EQ(paced.named(), Paced::kSlow) << paced.master.shown().trouble;
+    EXPECT_STREQ(ft_verdict_name(paced.master.shown().verdicts[0].kind), "noncomm_slow");
+    EXPECT_NE(strstr(paced.master.shown().verdicts[0].sentence, "on host4"), nullptr)
+        << paced.master.shown().verdicts[0].sentence;
+    for (int i = 0; i < 20; i++)
+        paced.round(false, 0.2);
+    EXPECT_EQ(paced.master.master->slow.n, 0) << "it is as fast as the others again";
+    EXPECT_EQ(paced.named(), -1);
+}
+
+/* Jitter, single slow rounds, rounds that are too short, and a missing host name nobody. */
+TEST(Pace, NamesNobodyWithoutEvidence)
+{
+    std::random_device seed;
+    unsigned drawn = seed();
+    SCOPED_TRACE("seed " + std::to_string(drawn));
+    Paced paced(drawn);
+    ASSERT_NE(paced.master.master, nullptr);
+    for (int i = 0; i < 300; i++) {
+        paced.round(i % 4 == 0, 0.3);
+        ASSERT_EQ(paced.master.master->slow.n, 0) << "round " << i;
+    }
+    Paced few(drawn);
+    for (int i = 0; i < 20; i++)
+        few.round(true, 0.1, 0);
+    EXPECT_EQ(few.master.master->slow.n, 0) << "no collective has ended";
+    Paced gone(drawn);
+    gone.hosts[3]->gone_ns = daemon_now_ns();
+    for (int i = 0; i < 20; i++)
+        gone.round(true, 0.1);
+    EXPECT_EQ(gone.master.master->slow.n, 0) << "a host is missing";
+}
+
+/* ---- stacks ---------------------------------------------------------------------------------- */
+
+char *copy_of(const std::string &text)
+{
+    return strdup(text.c_str());
+}
+
+/* Ranks at the same place but for the last one, which has children, and the message of each. */
+struct Stacks {
+    ft_stacks all = {};
+    std::vector<Bytes> messages;
+    Stacks(int nranks, int nchildren, size_t bytes)
+    {
+        int n = nranks + nchildren;
+        all.nranks = nranks;
+        all.nprocesses = n;
+        all.ranks = static_cast<ft_stack_rank *>(
+            calloc(static_cast<size_t>(nranks), sizeof *all.ranks));
+        all.processes = static_cast<ft_stack_process *>(
+            calloc(static_cast<size_t>(n), sizeof *all.processes));
+        for (int i = 0; i < n; i++) {
+            ft_stack_process &p = all.processes[i];
+            bool child = i >= nranks;
+            p.pid = i + 1;
+            p.parent = child ? nranks : 0;
+            p.rank = child ? nranks - 1 : i;
+            p.state = child ? 'T' : 'S';
+            strcpy(p.name, "worker");
+            p.nthreads = 6;
+            p.threads = static_cast<ft_stack_thread *>(calloc(6, sizeof *p.threads));
+            for (int k = 0; k < 6; k++)
+                p.threads[k].tid = p.pid + 1000 * k;
+        }
+        for (int i = 0; i < nranks; i++) {
+            ft_stack_rank &r = all.ranks[i];
+            std::string at = i == nranks - 1 ? "elsewhere\n" : "here\n";
+            r.rank = r.process = i;
+            r.tid = i == 0 ? 5001 : i + 1;
+            strcpy(r.call, "AllReduce");
+            r.kernel = {FT_STACK_KERNEL, copy_of("waits"), copy_of("waits")};
+            r.tool = {FT_STACK_GDB, copy_of(at + std::string(bytes, 'x')), copy_of(at)};
+            size_t len = 0;
+            unsigned char *message = stacks_encode(7, 1000 + static_cast<uint64_t>(i), &all, i,
+                                                   &len);
+            messages.push_back(take(message, len));
+        }
+    }
+    ~Stacks()
+    {
+        ft_stacks_free(&all);
+    }
+};
+
+TEST(Stacks, WhatIsSentIsShown)
+{
+    Stacks stacks(4, 20, 100000);
+    gathered gathered = {};
+    for (const Bytes &bytes : stacks.messages) {
+        daemon_message message = message_of(ROWS_STACKS, bytes);
+        ASSERT_TRUE(gathered_add(&gathered, &message));
+    }
+    look look = {};
+    Host host(0, 100 * kSecond, 1);
+    for (int rank = 3; rank >= 0; rank--)
+        host.add(rank);
+    look.snapshot = &host.all();
+    look.report.found = 1;
+    look.verdicts[0].nculprits = 1;
+    look.verdicts[0].culprits[0].engine = 0;
+    for (int times = 0; times < 2; times++)
+        gathered_show(&gathered, &look);
+    const ft_stacks *shown = look.report.stacks;
+    ASSERT_NE(shown, nullptr);
+    EXPECT_EQ(shown->found, FT_STACKS_OUTLIERS);
+    EXPECT_EQ(shown->compared, FT_STACK_GDB);
+    EXPECT_EQ(shown->nranks, 4);
+    EXPECT_EQ(shown->ranks[shown->order[0]].rank, 3);
+    EXPECT_EQ(shown->ranks[0].engine, 3) << "indices are those of the look";
+    EXPECT_EQ(shown->nprocesses, 4 + 8);
+    EXPECT_EQ(shown->left_out, 12) << "children";
+    EXPECT_EQ(shown->processes[0].nthreads, 4);
+    EXPECT_EQ(shown->processes[0].threads[3].tid, 5001) << "the thread of the rank is among them";
+    EXPECT_EQ(shown->processes[0].threads_left_out, 2);
+    EXPECT_EQ(strlen(shown->ranks[0].tool.shown), 16384u);
+    EXPECT_STREQ(shown->ranks[0].tool.normal, "here\n");
+    int lines = 0;
+    for (int i = 0; i < look.verdicts[0].nchain; i++)
+        lines += strstr(look.verdicts[0].chain[i], "is elsewhere than most") != nullptr;
+    EXPECT_EQ(lines, 1) << "once, however often it is shown";
+    gathered_clear(&gathered);
+}
+
+TEST(Stacks, Nonsense)
+{
+    std::random_device seed;
+    unsigned drawn = seed();
+    SCOPED_TRACE("seed " + std::to_string(drawn));
+    std::mt19937 draw(drawn);
+    Stacks stacks(3, 3, 100);
+    gathered gathered = {};
+    int taken = 0;
+    for (int i = 0; i < 20000; i++) {
+        Bytes bytes = stacks.messages[draw() % 3];
+        for (unsigned k = draw() % 4; k > 0; k--)
+            bytes[draw() % bytes.size()] = static_cast<unsigned char>(draw());
+        if (draw() % 4 == 0)
+            bytes.resize(draw() % bytes.size());
+        daemon_message message = message_of(ROWS_STACKS, bytes);
+        int before = gathered.stacks.nranks;
+        bool good = gathered_add(&gathered, &message);
+        EXPECT_LE(gathered.stacks.nranks, STACKS_MOST);
+        EXPECT_EQ(gathered.stacks.nranks > before, good && bytes[12] == 1);
+        taken += good;
+        if (i % 100 == 99)
+            gathered_clear(&gathered);
+    }
+    EXPECT_GT(taken, 100);
+    gathered_clear(&gathered);
+}
+
+/* More processes than a rank may have. Their number is where the messages differ first. */
+TEST(Stacks, TooManyProcesses)
+{
+    Stacks seven(1, 7, 1), eight(1, 8, 1);
+    Bytes bytes = eight.messages[0];
+    size_t one = bytes.size() - seven.messages[0].size(), count = 0;
+    while (bytes[count] == seven.messages[0][count])
+        count++;
+    ASSERT_EQ(bytes[count], 9);
+    const Bytes last(bytes.end() - static_cast<ptrdiff_t>(one), bytes.end());
+    for (int n = 9; n <= 200; n++) {
+        gathered gathered = {};
+        bytes[count] = static_cast<unsigned char>(n);
+        daemon_message message = message_of(ROWS_STACKS, bytes);
+        EXPECT_EQ(gathered_add(&gathered, &message), n == 9) << n;
+        gathered_clear(&gathered);
+        bytes.insert(bytes.end(), last.begin(), last.end());
+    }
+}
+
+/* ---- nonsense -------------------------------------------------------------------------------- */
+
 /* Messages of an agent that has the key and lies, or has another version. */
 TEST(Master, Nonsense)
 {
@@ -270,7 +508,7 @@ TEST(Master, Nonsense)
         EXPECT_FALSE(master.give(to, ROWS_REPORT, report)) << "before its hello";
         ASSERT_TRUE(master.give(to, ROWS_HELLO, hello));
         EXPECT_FALSE(master.give(to, ROWS_HELLO, hello)) << "twice";
-        for (uint16_t type = ROWS_REPORT; type <= ROWS_FETCH; type++)
+        for (uint16_t type = ROWS_REPORT; type <= ROWS_PACE; type++)
             master.give(to, type, bytes);
         to->gone_ns = draw() % 2 ? daemon_now_ns() : 0;
         if (i % 100 == 99) {

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -155,6 +156,22 @@ TEST_F(Snapshot, LongPaths)
         ft_telemetry_close(t);
         EXPECT_EQ(system(("rm -r " + dir + "/x*").c_str()), 0);
     }
+}
+
+/* What a rank does while files are read, and the reader waits for a core, is no wait. */
+TEST_F(Snapshot, TheMomentIsThatBeforeTheFirstFileIsRead)
+{
+    struct ft_telemetry *t = open();
+    std::string name = files().at(0), path = in(name);
+    for (int i = 1; i <= 60; i++)
+        std::filesystem::copy(path, in("ftccl-" + std::to_string(geteuid()) + "-" +
+                                       std::to_string(999990000 + i) + "-0"));
+    uint64_t before = ft_now_ns(ft_env_real());
+    Taken s = collect(dir);
+    ASSERT_TRUE(s);
+    uint64_t took = ft_now_ns(ft_env_real()) - before;
+    EXPECT_LT(s->now_ns - before, took / 2) << "of " << s->nengines << " files";
+    ft_telemetry_close(t);
 }
 
 TEST_F(Snapshot, ASavedOneTellsTheSameLater)

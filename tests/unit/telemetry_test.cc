@@ -19,6 +19,7 @@
 
 extern "C" {
 #include "diagnose/diagnose.h"
+#include "telemetry/writer.h"
 }
 
 namespace
@@ -36,46 +37,63 @@ using Table = std::map<std::string, Field>;
             offsetof(type, name), sizeof(type::name) \
         }                                            \
     }
+#define V(name)                                                              \
+    {                                                                        \
+#name,                                                               \
+        {                                                                    \
+            offsetof(ft_tm_validation, is.name), sizeof(ft_validation::name) \
+        }                                                                    \
+    }
 const std::map<std::string, Table> &structs()
 {
     static const std::map<std::string, Table> all = {
-        {"Header", {F(ft_tm_header, magic),
-                    F(ft_tm_header, version),
-                    F(ft_tm_header, order),
-                    F(ft_tm_header, header_bytes),
-                    F(ft_tm_header, file_bytes),
-                    F(ft_tm_header, comm_offset),
-                    F(ft_tm_header, comm_rows),
-                    F(ft_tm_header, comm_row_bytes),
-                    F(ft_tm_header, op_offset),
-                    F(ft_tm_header, op_rows),
-                    F(ft_tm_header, op_row_bytes),
-                    F(ft_tm_header, link_offset),
-                    F(ft_tm_header, link_rows),
-                    F(ft_tm_header, link_row_bytes),
-                    F(ft_tm_header, pid),
-                    F(ft_tm_header, pid_start),
-                    F(ft_tm_header, pid_ns),
-                    F(ft_tm_header, engine),
-                    F(ft_tm_header, host),
-                    F(ft_tm_header, opened_ns),
-                    F(ft_tm_header, opened_real_ns),
-                    F(ft_tm_header, ops),
-                    F(ft_tm_header, lost_comms),
-                    F(ft_tm_header, lost_links),
-                    F(ft_tm_header, lost_ops),
-                    F(ft_tm_header, hostname),
-                    F(ft_tm_header, program),
-                    F(ft_tm_header, event_offset),
-                    F(ft_tm_header, event_rows),
-                    F(ft_tm_header, event_row_bytes),
-                    F(ft_tm_header, seat_offset),
-                    F(ft_tm_header, seat_rows),
-                    F(ft_tm_header, seat_row_bytes),
-                    F(ft_tm_header, path_offset),
-                    F(ft_tm_header, path_rows),
-                    F(ft_tm_header, path_row_bytes),
-                    F(ft_tm_header, lost_paths)}},
+        {"Header",
+         {F(ft_tm_header, magic),
+          F(ft_tm_header, version),
+          F(ft_tm_header, order),
+          F(ft_tm_header, header_bytes),
+          F(ft_tm_header, file_bytes),
+          F(ft_tm_header, comm_offset),
+          F(ft_tm_header, comm_rows),
+          F(ft_tm_header, comm_row_bytes),
+          F(ft_tm_header, op_offset),
+          F(ft_tm_header, op_rows),
+          F(ft_tm_header, op_row_bytes),
+          F(ft_tm_header, link_offset),
+          F(ft_tm_header, link_rows),
+          F(ft_tm_header, link_row_bytes),
+          F(ft_tm_header, pid),
+          F(ft_tm_header, pid_start),
+          F(ft_tm_header, pid_ns),
+          F(ft_tm_header, engine),
+          F(ft_tm_header, host),
+          F(ft_tm_header, opened_ns),
+          F(ft_tm_header, opened_real_ns),
+          F(ft_tm_header, ops),
+          F(ft_tm_header, lost_comms),
+          F(ft_tm_header, lost_links),
+          F(ft_tm_header, lost_ops),
+          F(ft_tm_header, hostname),
+          F(ft_tm_header, program),
+          F(ft_tm_header, event_offset),
+          F(ft_tm_header, event_rows),
+          F(ft_tm_header, event_row_bytes),
+          F(ft_tm_header, seat_offset),
+          F(ft_tm_header, seat_rows),
+          F(ft_tm_header, seat_row_bytes),
+          F(ft_tm_header, path_offset),
+          F(ft_tm_header, path_rows),
+          F(ft_tm_header, path_row_bytes),
+          F(ft_tm_header, lost_paths),
+          F(ft_tm_header, ask),
+          F(ft_tm_header, validation)}},
+        {"Request",
+         {F(ft_tm_ask, number), F(ft_tm_ask, ctx), F(ft_tm_ask, until_ns), F(ft_tm_ask, pause_ms),
+          F(ft_tm_ask, sum)}},
+        {"Validation",
+         {F(ft_tm_validation, guard), V(number), V(ctx), V(rank), V(state), V(why), V(seq),
+          V(held_ns), V(start_ns), V(end_ns), V(copy_ns), V(product_ns), V(check_ns), V(checks),
+          V(gpu), V(nlinks), V(links)}},
         {"Communicator row",
          {F(ft_tm_comm, guard),     F(ft_tm_comm, state),     F(ft_tm_comm, ctx),
           F(ft_tm_comm, epoch),     F(ft_tm_comm, nranks),    F(ft_tm_comm, rank),
@@ -87,7 +105,8 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_comm, queued),    F(ft_tm_comm, at_once),   F(ft_tm_comm, begun),
           F(ft_tm_comm, done),      F(ft_tm_comm, call_ns),   F(ft_tm_comm, call_sig),
           F(ft_tm_comm, call_site), F(ft_tm_comm, call_tid),  F(ft_tm_comm, culprit),
-          F(ft_tm_comm, marks),     F(ft_tm_comm, step),      F(ft_tm_comm, mark_ns)}},
+          F(ft_tm_comm, marks),     F(ft_tm_comm, step),      F(ft_tm_comm, mark_ns),
+          F(ft_tm_comm, agree_ns),  F(ft_tm_comm, agree_call)}},
         {"Operation record",
          {F(ft_tm_op, guard), F(ft_tm_op, id), F(ft_tm_op, serial), F(ft_tm_op, seq),
           F(ft_tm_op, ctx), F(ft_tm_op, count), F(ft_tm_op, wait), F(ft_tm_op, time_ns),
@@ -102,7 +121,8 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_event, serial), F(ft_tm_event, time_ns), F(ft_tm_event, id), F(ft_tm_event, rank),
           F(ft_tm_event, status)}},
         {"Seat",
-         {F(ft_tm_seat, ctx), F(ft_tm_seat, engine), F(ft_tm_seat, host), F(ft_tm_seat, rank)}},
+         {F(ft_tm_seat, ctx), F(ft_tm_seat, engine), F(ft_tm_seat, host), F(ft_tm_seat, rank),
+          F(ft_tm_seat, excluded)}},
         {"Path",
          {F(ft_tm_path, guard), F(ft_tm_path, state), F(ft_tm_path, link),
           F(ft_tm_path, connections), F(ft_tm_path, peer), F(ft_tm_path, source),
@@ -134,12 +154,12 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 1041408u);
-    EXPECT_EQ(offsetof(ft_tm_file, op), 58880u);
-    EXPECT_EQ(offsetof(ft_tm_file, link), 583168u);
-    EXPECT_EQ(offsetof(ft_tm_file, event), 845312u);
-    EXPECT_EQ(offsetof(ft_tm_file, seat), 886272u);
-    EXPECT_EQ(offsetof(ft_tm_file, path), 951808u);
+    EXPECT_EQ(sizeof(ft_tm_file), 1042432u);
+    EXPECT_EQ(offsetof(ft_tm_file, op), 59904u);
+    EXPECT_EQ(offsetof(ft_tm_file, link), 584192u);
+    EXPECT_EQ(offsetof(ft_tm_file, event), 846336u);
+    EXPECT_EQ(offsetof(ft_tm_file, seat), 887296u);
+    EXPECT_EQ(offsetof(ft_tm_file, path), 952832u);
 }
 
 TEST_F(Telemetry, RoundTrip)
@@ -193,6 +213,61 @@ TEST_F(Telemetry, RoundTrip)
     std::string out = text(image.get());
     EXPECT_NE(out.find("RUNNING"), std::string::npos) << out;
     EXPECT_NE(out.find("at step 42, sending to rank 4"), std::string::npos) << out;
+    ft_telemetry_close(t);
+}
+
+/* A rank acts once on a request that is whole, for it, and in time; a tool reads what it then
+ * tells.
+ */
+TEST_F(Telemetry, ARequestIsTakenOnce)
+{
+    struct ft_telemetry *t = open(), *other = open();
+    ASSERT_NE(t, nullptr);
+    ASSERT_NE(other, nullptr);
+    struct ft_ask ask = {77, 0x123, ft_now_ns(ft_env_real()) + 1000000000u * 60, 500}, got = {};
+    EXPECT_FALSE(ft_telemetry_asked(t, &got));
+    ASSERT_EQ(ft_validation_ask(ft_telemetry_path(t), &ask), FT_OK) << ft_fail_text();
+    struct ft_tm_file *file = t->file;
+    file->header.ask.ctx ^= 1;
+    EXPECT_FALSE(ft_telemetry_asked(t, &got)) << "another communicator";
+    file->header.ask.ctx ^= 1;
+    other->file->header.engine ^= 1;
+    other->file->header.ask = file->header.ask;
+    EXPECT_FALSE(ft_telemetry_asked(other, &got)) << "a request to another rank";
+    EXPECT_TRUE(ft_telemetry_asked(t, &got));
+    EXPECT_EQ(got.number, 77u);
+    EXPECT_EQ(got.ctx, 0x123u);
+    EXPECT_EQ(got.pause_ms, 500u);
+    EXPECT_FALSE(ft_telemetry_asked(t, &got)) << "taken before";
+    ask = {78, 0x123, 1, 500};
+    ASSERT_EQ(ft_validation_ask(ft_telemetry_path(t), &ask), FT_OK);
+    EXPECT_FALSE(ft_telemetry_asked(t, &got)) << "its time is over";
+
+    struct ft_validation is = {}, read = {};
+    is.number = 77;
+    is.nlinks = 1000;
+    is.links[15].ns = 5;
+    ft_telemetry_validation(t, &is);
+    ASSERT_EQ(ft_validation_read(ft_telemetry_path(t), &read), FT_OK) << ft_fail_text();
+    EXPECT_EQ(read.number, 77u);
+    EXPECT_EQ(read.nlinks, FT_MEASURED_MOST);
+    EXPECT_EQ(read.links[15].ns, 5u);
+    file->header.validation.guard |= 1;
+    EXPECT_EQ(ft_validation_read(ft_telemetry_path(t), &read), FT_SYSTEM) << "a torn row";
+    file->header.pid_start ^= 1; /* this process is another one with that pid */
+    ASSERT_EQ(ft_validation_read(ft_telemetry_path(t), &read), FT_OK) << ft_fail_text();
+    EXPECT_EQ(read.state, FT_VALIDATION_GIVEN_UP);
+    EXPECT_EQ(read.why, FT_WHY_GONE);
+    file->header.validation.guard++;
+    file->header.validation.is.state = FT_VALIDATION_DONE;
+    ASSERT_EQ(ft_validation_read(ft_telemetry_path(t), &read), FT_OK) << ft_fail_text();
+    EXPECT_EQ(read.state, FT_VALIDATION_DONE) << "what a rank has told before it died";
+    file->header.pid_start ^= 1;
+    ASSERT_EQ(ft_validation_read("/dev/shm/ftccl-0-0-nothing", &read), FT_OK);
+    EXPECT_EQ(read.why, FT_WHY_GONE);
+    EXPECT_EQ(ft_validation_read("/dev/null", &read), FT_INVAL);
+    EXPECT_EQ(ft_validation_ask("/nonexistent", &ask), FT_SYSTEM);
+    ft_telemetry_close(other);
     ft_telemetry_close(t);
 }
 

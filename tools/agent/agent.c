@@ -3,6 +3,7 @@
 #include "../daemon/wire.h"
 #include "telemetry/telemetry.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,8 +11,10 @@
 #define PIDS_MOST 256
 #define SLOWER_MOST 16
 #define SLOWER_NS 60000000000u /* for so long steps that became slower are news */
+#define PACE_EACH 5
 #define FIRST_WAIT_NS 200000000u
 #define LONGEST_WAIT_NS 10000000000u
+#define LOOKUP_NS 2000000000u /* a resolver that takes longer is news */
 
 struct agent {
     struct daemon *daemon;
@@ -19,12 +22,19 @@ struct agent {
     struct look look;
     struct ft_steps *steps;
     struct checks *checks;
+    struct collect *collect;
     struct keep keep;
+    struct inspector inspector;
+    struct pace pace;
+    unsigned reports;
     struct {
         uint64_t ctx, until_ns;
     } slower[SLOWER_MOST];
     /* The way to the master. */
     struct daemon_peer *peer;
+    struct daemon_lookup *lookup; /* of its name; NULL: none goes on */
+    uint64_t lookup_ns;           /* when that began */
+    unsigned dials;
     bool is_open;
     uint64_t wait_ns, dial_ns; /* between two attempts; when the next one is due */
     agent_master *master;
@@ -76,18 +86,39 @@ static void plan(struct agent *a)
     a->dial_ns = daemon_now_ns() + a->wait_ns / 2 + chance % a->wait_ns;
 }
 
+static void tell_trouble(struct agent *a, const char *why)
+{
+    snprintf(a->trouble, sizeof a->trouble, "the master %.100s: %.150s",
+             daemon_options_of(a->daemon)->master, why);
+}
+
+/* A master with several addresses is tried at one after the other. */
+static void on_found(void *arg, const struct ft_net_address *at, int n, const char *why)
+{
+    struct agent *a = arg;
+    a->lookup = NULL;
+    plan(a);
+    if (n > 0)
+        a->peer = daemon_peer_connect(a->daemon, &at[a->dials++ % (unsigned)n]);
+    if (!a->peer)
+        tell_trouble(a, n > 0 ? ft_fail_text() : why);
+}
+
 static void dial(struct agent *a)
 {
     const char *master = daemon_options_of(a->daemon)->master;
-    struct ft_net_address to[FT_NET_ADDRESSES];
-    if (!master[0] || a->peer || daemon_now_ns() < a->dial_ns)
+    uint64_t now_ns = daemon_now_ns();
+    if (a->lookup && now_ns - a->lookup_ns > LOOKUP_NS)
+        tell_trouble(a, "its name has not been found for some seconds: the resolver does not "
+                        "answer");
+    if (!master[0] || a->peer || a->lookup || now_ns < a->dial_ns)
         return;
-    plan(a);
-    if (ft_net_resolve(master, to, FT_NET_ADDRESSES) > 0)
-        a->peer = daemon_peer_connect(a->daemon, &to[0]);
-    if (!a->peer)
-        snprintf(a->trouble, sizeof a->trouble, "the master %.100s: %.150s", master,
-                 ft_fail_text());
+    a->lookup_ns = now_ns;
+    a->lookup = daemon_lookup_start(a->daemon, master, on_found, a);
+    if (!a->lookup) {
+        plan(a);
+        tell_trouble(a, ft_fail_text());
+    }
 }
 
 static void on_opened(void *arg, struct daemon_peer *peer)
@@ -192,12 +223,38 @@ static void send_checks(struct agent *a)
     send_away(a, ROWS_CHECKS, bytes, len);
 }
 
+/* Somebody has waited for half of what is a hang. */
+static bool is_waited(const struct agent *a)
+{
+    const struct ft_snapshot *s = a->look.snapshot;
+    double most_ns = 0;
+    for (int i = 0; i < s->nmembers; i++) {
+        const struct ft_snap_member *m = &s->members[i];
+        uint64_t since_ns = ft_max(m->running_since_ns, m->progress_ns);
+        if (m->running_sig && since_ns && since_ns < s->now_ns)
+            most_ns = fmax(most_ns, (double)(s->now_ns - since_ns));
+    }
+    return a->look.report.found > 0 || most_ns > daemon_options_of(a->daemon)->after_s * 1e9 / 2;
+}
+
+static void report_pace(struct agent *a)
+{
+    size_t len;
+    unsigned char *bytes = pace_encode(&a->pace, &len);
+    send_away(a, ROWS_PACE, bytes, len);
+}
+
+/* Now and then the pace goes instead of a report, if that is not urgent. */
 static void report(struct agent *a)
 {
     uint64_t slower[SLOWER_MOST];
     size_t len;
     if (!has_master(a) || !a->look.snapshot)
         return;
+    if (a->reports++ % PACE_EACH == PACE_EACH - 1 && !is_waited(a)) {
+        report_pace(a);
+        return;
+    }
     int n = list_slower(a, slower);
     send_names(a);
     unsigned char *bytes = rows_encode_report(a->look.snapshot, slower, n, &len);
@@ -217,20 +274,33 @@ static void send_file(struct agent *a, uint32_t request, uint64_t id)
             snprintf(path, sizeof path, "%.240s/%.64s", daemon_options_of(a->daemon)->dir,
                      s->engines[i].file);
     bool found = path[0] && ft_telemetry_copy_file(path, &copy) == FT_OK;
+    if (found)
+        collect_correct_copy(a->collect, id, &copy);
     size_t len;
     unsigned char *bytes = rows_encode_file(request, id, found ? &copy : NULL, &len);
     send_away(a, ROWS_FILE, bytes, len);
     free(copy.bytes);
 }
 
+static void send_stacks(void *arg, unsigned char *bytes, size_t len)
+{
+    struct agent *a = arg;
+    if (has_master(a))
+        send_away(a, ROWS_STACKS, bytes, len);
+    else
+        free(bytes);
+}
+
 bool agent_take(struct agent *a, const struct daemon_message *m)
 {
     uint64_t engines[ROWS_FETCH_MOST];
     uint32_t request;
-    if (m->type != ROWS_FETCH)
+    if (m->type != ROWS_FETCH && m->type != ROWS_ASK_STACKS)
         return true;
     int n = rows_decode_fetch(m, &request, engines, ROWS_FETCH_MOST);
-    for (int i = 0; i < n; i++)
+    if (n >= 0 && m->type == ROWS_ASK_STACKS)
+        collect_ask(a->collect, request, engines, n);
+    for (int i = 0; i < n && m->type == ROWS_FETCH; i++)
         send_file(a, request, engines[i]);
     return n >= 0;
 }
@@ -271,12 +341,16 @@ static void on_tick(void *arg)
     struct ft_snapshot *snapshot;
     const struct daemon_options *options = daemon_options_of(a->daemon);
     if (take_snapshot(a, &snapshot) == FT_OK) {
+        collect_correct(a->collect, snapshot);
         look_take(&a->look, snapshot, options->after_s, a->steps);
         keep_look(&a->keep, snapshot, options->dir);
+        inspector_look(&a->inspector, snapshot, &a->look.report);
         note_changes(a);
+        pace_look(&a->pace, snapshot);
     } else {
         look_fail(&a->look, ft_fail_text());
     }
+    collect_look(a->collect, &a->look, has_master(a));
     look_at_host(a);
     if (!a->master) { /* the master notes all hosts */
         look_note(&a->look, a->past);
@@ -304,6 +378,8 @@ static void page(void *arg, FILE *out)
     look_page(&a->look, out);
     put_trouble(out, a->trouble);
     put_trouble(out, a->keep.trouble);
+    put_trouble(out, a->inspector.trouble);
+    put_trouble(out, collect_trouble(a->collect));
     if (a->keep.kept > 0) {
         fprintf(out, "<p class=\"note\">%d snapshots of when ranks were killed are kept in ",
                 a->keep.kept);
@@ -327,6 +403,8 @@ static void json(void *arg, struct ft_text *out)
     ft_json_begin(out, "agent", '{');
     ft_json_bool(out, "has_master", has_master(a));
     add_text(out, "trouble", a->trouble);
+    add_text(out, "stacks_trouble", collect_trouble(a->collect));
+    add_text(out, "inspector_trouble", a->inspector.trouble);
     ft_json_begin(out, "kept", '{');
     ft_json_string(out, "folder", a->keep.folder);
     ft_json_int(out, "snapshots", a->keep.kept);
@@ -376,9 +454,12 @@ struct agent *agent_open(struct daemon *d, struct daemon_past *past)
     a->past = past;
     a->steps = ft_steps_open();
     a->checks = checks_open(options->root, options->state, options->interval_s);
+    a->collect = collect_open(d, send_stacks, a);
     a->named = calloc(ROWS_NAMES_MOST, sizeof *a->named);
     look_fail(&a->look, "nothing has been looked at yet");
-    if (!a->steps || !a->checks || !a->named || keep_open(&a->keep, options->state) != FT_OK) {
+    if (!a->steps || !a->checks || !a->collect || !a->named ||
+        keep_open(&a->keep, options->state) != FT_OK ||
+        inspector_open(&a->inspector, options->inspector) != FT_OK) {
         fprintf(stderr, "%s: %s\n", options->program, ft_fail_text());
         agent_close(a);
         return NULL;
@@ -390,11 +471,14 @@ void agent_close(struct agent *a)
 {
     if (!a)
         return;
+    daemon_lookup_end(a->lookup);
     look_close(&a->look);
     if (a->steps)
         ft_steps_close(a->steps);
     checks_close(a->checks);
+    collect_close(a->collect);
     keep_close(&a->keep);
+    pace_close(&a->pace);
     free(a->named);
     free(a);
 }

@@ -6,7 +6,9 @@
 #define FT_AGENT_H
 
 #include "checks.h"
+#include "collect.h"
 #include "look.h"
+#include "pace.h"
 #include "rows.h"
 
 struct agent;
@@ -40,5 +42,17 @@ int keep_open(struct keep *, const char *state);
 /* Keeps a snapshot of the files in `dir` if a process in it has died since the last look. */
 void keep_look(struct keep *, const struct ft_snapshot *, const char *dir);
 void keep_close(struct keep *);
+
+/* ---- operations, as NCCL's Inspector writes them (inspector.c) ------------------------------- */
+
+struct inspector {
+    const char *dir;   /* "": nothing is written */
+    uint64_t until_ns; /* operations that had ended then have been written */
+    char trouble[300];
+};
+/* FT_SYSTEM: the folder cannot be written. */
+int inspector_open(struct inspector *, const char *dir);
+/* Writes what has ended since the last look. */
+void inspector_look(struct inspector *, const struct ft_snapshot *, const struct report *);
 
 #endif

@@ -16,7 +16,10 @@ static const char help[] =
     "                           be able to use the file\n"
     "      --interval SECONDS   between two looks (default 1)\n"
     "      --after SECONDS      waits shorter than this are no hang (default 5)\n"
+    "      --stacks SECONDS     for so long a tool may look at the stack of a process that\n"
+    "                           takes part in a hang (default 3; 0: none does)\n"
     "      --dir DIR            telemetry files in DIR instead of /dev/shm\n"
+    "      --inspector DIR      writes operations into DIR as NCCL's Inspector does\n"
     "      --root DIR           /sys and /proc below DIR\n"
     "  -h, --help               this text\n";
 
@@ -46,8 +49,10 @@ int main(int argc, char **argv)
                                      .master = "",
                                      .dir = FT_TELEMETRY_DIR,
                                      .root = "",
+                                     .inspector = "",
                                      .interval_s = 1,
-                                     .after_s = 5};
+                                     .after_s = 5,
+                                     .stacks_s = 3};
     int status = daemon_options_take(argc, argv, &options, help);
     if (status >= 0)
         return status;

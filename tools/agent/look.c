@@ -1,14 +1,17 @@
 #include "look.h"
 
 #include "../diagnose_ranks.h"
+#include "../diagnose_stacks.h"
 #include "telemetry/telemetry.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #define RANKS_SHOWN 256
 #define JOBS_NOTED 64
+#define FRAMES_NOTED 8
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
@@ -44,6 +47,8 @@ void look_conclude(struct look *look, int found, double after_s)
                                    .unreadable = s->unreadable,
                                    .real_ns = s->real_ns,
                                    .after_s = after_s};
+    for (int i = 0; i < look->report.found; i++)
+        look->nchain[i] = look->verdicts[i].nchain;
     if (found < 0)
         snprintf(look->report.trouble, sizeof look->report.trouble, "no memory for the analysis");
     else if (found == 0 && s->unreadable > 0)
@@ -63,6 +68,36 @@ void look_take(struct look *look, struct ft_snapshot *snapshot, double after_s,
     if (steps)
         look->report.nchanges = ft_steps_look(steps, snapshot, look->report.changes,
                                               FT_ARRAY_LEN(look->report.changes));
+}
+
+bool look_hangs(const struct look *look)
+{
+    bool hangs = false;
+    for (int i = 0; i < look->report.found; i++) {
+        enum ft_verdict_kind kind = look->verdicts[i].kind;
+        hangs |= kind != FT_VERDICT_NONCOMM_SLOW && kind != FT_VERDICT_COMM_SLOW_LINK &&
+                 kind != FT_VERDICT_COMM_SLOW_SOURCE && kind != FT_VERDICT_COMM_SLOW_DESTINATION;
+    }
+    return hangs;
+}
+
+uint64_t look_signature(const struct look *look)
+{
+    uint64_t signature = 0;
+    for (int i = 0; i < look->report.found; i++) {
+        const struct ft_verdict *v = &look->verdicts[i];
+        const int64_t part[] = {v->kind,      (int64_t)v->ctx,     (int64_t)v->seq,
+                                v->nculprits, v->culprits[0].rank, v->culprits[0].peer};
+        signature = ft_hash64(part, sizeof part, signature);
+    }
+    return signature;
+}
+
+void look_drop_stacks(struct look *look)
+{
+    look->report.stacks = NULL;
+    for (int i = 0; i < look->report.found; i++)
+        look->verdicts[i].nchain = look->nchain[i];
 }
 
 /* ---- remembering ----------------------------------------------------------------------------- */
@@ -92,16 +127,55 @@ static void note_jobs(const struct ft_snapshot *s, struct daemon_past *past)
     }
 }
 
+static void name_verdict(const struct ft_verdict *v, char name[96])
+{
+    snprintf(name, 96, "%016" PRIx64 " rank %d peer %d", v->ctx,
+             v->nculprits > 0 ? v->culprits[0].rank : -1,
+             v->nculprits > 0 ? v->culprits[0].peer : -1);
+}
+
+static void put_frames_in_line(FILE *out, const struct ft_stack *stack)
+{
+    const char *at = stack && stack->shown ? stack->shown : "";
+    for (int i = 0; *at && i < FRAMES_NOTED; i++) {
+        size_t len = strcspn(at, "\n");
+        fprintf(out, "%s%.*s", i ? " < " : ": ", (int)ft_min(len, 80), at);
+        at += len + (at[len] == '\n');
+    }
+}
+
+/* Who is elsewhere than most, and where, in a sentence. */
+static void note_stacks(const struct look *look, struct daemon_past *past)
+{
+    const struct ft_stacks *s = look->report.stacks;
+    char name[96], sentence[1000] = "";
+    FILE *out = s && look->report.found > 0 ? fmemopen(sentence, sizeof sentence, "w") : NULL;
+    if (!out)
+        return;
+    put_found(out, s);
+    for (int i = 0; i < s->ngroups && s->groups[i].outlier; i++) {
+        int *ranks = group_ranks(s, &s->groups[i]);
+        fputs(s->groups[i].count > 1 ? "; ranks " : "; rank ", out);
+        if (ranks)
+            put_ranges(out, ranks, s->groups[i].count);
+        put_frames_in_line(out, ft_stacks_of(s, s->order[s->groups[i].first]));
+        free(ranks);
+    }
+    fclose(out);
+    sentence[sizeof sentence - 1] = '\0';
+    name_verdict(&look->verdicts[0], name);
+    daemon_past_note(past, DAEMON_STACKS, name, ft_stacks_found_name(s->found), sentence);
+}
+
 void look_note(const struct look *look, struct daemon_past *past)
 {
     for (int i = 0; i < look->report.found; i++) {
         const struct ft_verdict *v = &look->verdicts[i];
         char name[96];
-        snprintf(name, sizeof name, "%016" PRIx64 " rank %d peer %d", v->ctx,
-                 v->nculprits > 0 ? v->culprits[0].rank : -1,
-                 v->nculprits > 0 ? v->culprits[0].peer : -1);
+        name_verdict(v, name);
         daemon_past_note(past, DAEMON_VERDICT, name, ft_verdict_name(v->kind), v->sentence);
     }
+    note_stacks(look, past);
     if (look->snapshot)
         note_jobs(look->snapshot, past);
 }
@@ -171,10 +245,36 @@ static void put_ranks(const struct ranks *r, FILE *out)
         fprintf(out, "<p class=\"note\">and %d others</p>", r->n - shown);
 }
 
+static void put_line(char *line, FILE *out)
+{
+    bool outlier = strncmp(line, "  outlier", strlen("  outlier")) == 0;
+    fputs(outlier ? "<span class=\"bad\">" : "", out);
+    daemon_put_html(out, line);
+    fputs(outlier ? "</span>\n" : "\n", out);
+}
+
+/* As ftccl-diagnose prints them. */
+static void put_stacks(const struct look *look, FILE *out)
+{
+    char *text = NULL;
+    size_t len;
+    FILE *lines = look->report.stacks ? open_memstream(&text, &len) : NULL;
+    if (!lines)
+        return;
+    print_stacks(lines, look->report.stacks);
+    fputs("<pre class=\"stacks\">", out);
+    char *rest = fclose(lines) == 0 ? text : NULL;
+    for (char *line; (line = strsep(&rest, "\n"));)
+        put_line(line, out);
+    fputs("</pre>", out);
+    free(text);
+}
+
 void look_page(const struct look *look, FILE *out)
 {
     struct ranks ranks;
     put_verdicts(look, out);
+    put_stacks(look, out);
     if (!look->snapshot || ranks_open(&ranks, look->snapshot, &look->report, false) != FT_OK)
         return;
     put_ranks(&ranks, out);

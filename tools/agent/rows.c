@@ -373,7 +373,7 @@ unsigned char *rows_encode_file(uint32_t request, uint64_t engine,
         return NULL;
     put32(&at, request);
     put64(&at, engine);
-    put64(&at, daemon_now_ns());
+    put64(&at, from->now_ns);
     put_bytes(&at, (uint64_t)from->state, 1);
     put_text(&at, from->doing, sizeof from->doing);
     if (from->len_bytes > 0)
@@ -388,7 +388,7 @@ bool rows_decode_file(const struct daemon_message *m, struct rows_file *out)
         return false;
     out->request = get32(&at);
     out->engine = get64(&at);
-    out->now_ns = get64(&at);
+    out->copy.now_ns = get64(&at);
     out->copy.state = (int)get_bytes(&at, 1);
     get_text(&at, out->copy.doing, sizeof out->copy.doing);
     out->copy.len_bytes = m->len - FILE_BYTES;

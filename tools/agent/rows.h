@@ -10,8 +10,20 @@
 #include "diagnose/diagnose.h"
 #include "telemetry/telemetry.h"
 
-/* Types of messages of DAEMON_DIAGNOSIS. An agent sends ROWS_HELLO first, the master ROWS_FETCH. */
-enum { ROWS_HELLO = 1, ROWS_REPORT, ROWS_NAMES, ROWS_CHECKS, ROWS_FILE, ROWS_FETCH };
+/* Types of messages of DAEMON_DIAGNOSIS. An agent sends ROWS_HELLO first; the master sends
+ * ROWS_FETCH and ROWS_ASK_STACKS, which have the same content. stacks.h has that of ROWS_STACKS,
+ * pace.h that of ROWS_PACE. */
+enum {
+    ROWS_HELLO = 1,
+    ROWS_REPORT,
+    ROWS_NAMES,
+    ROWS_CHECKS,
+    ROWS_FILE,
+    ROWS_FETCH,
+    ROWS_ASK_STACKS,
+    ROWS_STACKS,
+    ROWS_PACE
+};
 
 #define ROWS_NOW_NS ((uint64_t)1 << 62) /* the time of what was decoded */
 #define ROWS_ENGINES_MOST 4096
@@ -58,7 +70,6 @@ struct rows_file {
     uint32_t request;
     uint64_t engine;
     struct ft_telemetry_copy copy; /* bytes: in the message; NULL: none */
-    uint64_t now_ns;
 };
 /* False: it makes no sense, or there is no memory; nothing is to be freed. */
 bool rows_decode_hello(const struct daemon_message *, struct rows_hello *);

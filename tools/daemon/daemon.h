@@ -19,14 +19,16 @@ struct daemon_peer;
 
 struct daemon_options {
     const char *program;
-    const char *listen;   /* HOST:PORT; port 0: any */
-    const char *state;    /* folder; "": nothing is kept */
-    const char *key_file; /* "": none */
-    const char *master;   /* agents: HOST:PORT; "": none */
-    const char *dir;      /* of telemetry files */
-    const char *root;     /* before /sys and /proc, for tests */
+    const char *listen;    /* HOST:PORT; port 0: any */
+    const char *state;     /* folder; "": nothing is kept */
+    const char *key_file;  /* "": none */
+    const char *master;    /* agents: HOST:PORT; "": none */
+    const char *dir;       /* of telemetry files */
+    const char *inspector; /* folder for what NCCL's Inspector would write; "": none */
+    const char *root;      /* before /sys and /proc, for tests */
     double interval_s, after_s;
-    bool agent; /* ftccld: is an agent, too */
+    double stacks_s; /* the time that a tool has for the stacks of a process; 0: none are read */
+    bool agent;      /* ftccld: is an agent, too */
 };
 /* Returns -1 to go on, or the exit status. help: the text of --help. */
 int daemon_options_take(int argc, char **argv, struct daemon_options *options, const char *help);
@@ -81,6 +83,17 @@ struct daemon_watch {
 /* Waits for these events of epoll; 0: none. FT_NOMEM. */
 int daemon_watch_for(struct daemon *, struct daemon_watch *, uint32_t events);
 void daemon_unwatch(struct daemon *, struct daemon_watch *);
+
+/* ---- names (lookup.c) ------------------------------------------------------------------------ */
+
+/* Finds the addresses of HOST:PORT without holding up the loop, which calls found() once: n <= 0:
+ * why says why there are none. The lookup has ended then. NULL: no thread, descriptor or memory. */
+struct daemon_lookup;
+typedef void daemon_found(void *arg, const struct ft_net_address *at, int n, const char *why);
+struct daemon_lookup *daemon_lookup_start(struct daemon *, const char *name, daemon_found *found,
+                                          void *arg);
+/* When the loop has ended, of a lookup that has not. */
+void daemon_lookup_end(struct daemon_lookup *);
 
 /* ---- peers (peer.c) -------------------------------------------------------------------------- */
 
@@ -153,7 +166,14 @@ void daemon_history_close(struct daemon_history *);
 const char *daemon_history_trouble(const struct daemon_history *); /* "": none */
 void daemon_history_tick(struct daemon_history *);
 
-enum daemon_record { DAEMON_VERDICT, DAEMON_ALARM, DAEMON_HOST, DAEMON_JOB, DAEMON_RECORDS };
+enum daemon_record {
+    DAEMON_VERDICT,
+    DAEMON_ALARM,
+    DAEMON_HOST,
+    DAEMON_JOB,
+    DAEMON_STACKS,
+    DAEMON_RECORDS
+};
 /* One row: since and until are seconds since 1970. A row with the same record, name and since
  * is changed, others are added. */
 struct daemon_row {

@@ -173,7 +173,7 @@ static void on_signal(void *arg, uint32_t events)
 {
     struct daemon *d = arg;
     (void)events;
-    d->stops = true;
+    d->stops = true; /* the signal is not taken: threads see that it is pending */
 }
 
 /* Signals come as data; the thread of HTTP inherits that they are blocked. */

@@ -15,8 +15,10 @@ enum {
     OPT_MASTER,
     OPT_DIR,
     OPT_ROOT,
+    OPT_INSPECTOR,
     OPT_INTERVAL,
     OPT_AFTER,
+    OPT_STACKS,
     OPT_AGENT
 };
 
@@ -27,8 +29,10 @@ static const struct option known[] = {
     {"master", required_argument, NULL, OPT_MASTER},
     {"dir", required_argument, NULL, OPT_DIR},
     {"root", required_argument, NULL, OPT_ROOT},
+    {"inspector", required_argument, NULL, OPT_INSPECTOR},
     {"interval", required_argument, NULL, OPT_INTERVAL},
     {"after", required_argument, NULL, OPT_AFTER},
+    {"stacks", required_argument, NULL, OPT_STACKS},
     {"agent", no_argument, NULL, OPT_AGENT},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
@@ -54,8 +58,9 @@ static bool take_text(int option, struct daemon_options *o)
         int option;
         const char **to;
     } text[] = {
-        {OPT_LISTEN, &o->listen}, {OPT_STATE, &o->state}, {OPT_KEY_FILE, &o->key_file},
-        {OPT_MASTER, &o->master}, {OPT_DIR, &o->dir},     {OPT_ROOT, &o->root},
+        {OPT_LISTEN, &o->listen},       {OPT_STATE, &o->state}, {OPT_KEY_FILE, &o->key_file},
+        {OPT_MASTER, &o->master},       {OPT_DIR, &o->dir},     {OPT_ROOT, &o->root},
+        {OPT_INSPECTOR, &o->inspector},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(text); i++)
         if (text[i].option == option) {
@@ -84,6 +89,9 @@ static bool take(int option, struct daemon_options *o)
         return take_seconds(o, "interval", &o->interval_s);
     case OPT_AFTER:
         return take_seconds(o, "after", &o->after_s);
+    case OPT_STACKS:
+        o->stacks_s = 0;
+        return strcmp(optarg, "0") == 0 || take_seconds(o, "stacks", &o->stacks_s);
     case OPT_AGENT:
         return o->agent = true;
     default:

@@ -15,7 +15,7 @@ static const char head[] =
     "table{border-collapse:collapse;margin:.5em 0}"
     "td,th{text-align:left;padding:.15em .8em;border-bottom:1px solid #ddd;vertical-align:top}"
     ".bad{color:#b00020;font-weight:600}.warn{color:#8a5a00;font-weight:600}.good{color:#0a6b2d}"
-    ".note{color:#555}</style></head><body>";
+    ".note{color:#555}pre{overflow-x:auto}</style></head><body>";
 
 void daemon_put_html(FILE *out, const char *text)
 {

@@ -106,7 +106,7 @@ static void add_row(void *arg, const struct daemon_row *row)
     ft_json_end(out, '}');
 }
 
-static const char *const names[DAEMON_RECORDS] = {"verdicts", "alarms", "hosts", "jobs"};
+static const char *const names[DAEMON_RECORDS] = {"verdicts", "alarms", "hosts", "jobs", "stacks"};
 
 static void page(void *arg, FILE *out)
 {

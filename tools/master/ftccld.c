@@ -15,7 +15,10 @@ static const char help[] =
     "      --agent              is the agent of this host, too\n"
     "      --interval SECONDS   between two looks (default 1)\n"
     "      --after SECONDS      waits shorter than this are no hang (default 5)\n"
+    "      --stacks SECONDS     with --agent: for so long a tool may look at the stack of a\n"
+    "                           process that takes part in a hang (default 3; 0: none does)\n"
     "      --dir DIR            with --agent: telemetry files in DIR instead of /dev/shm\n"
+    "      --inspector DIR      with --agent: writes operations into DIR as NCCL's Inspector does\n"
     "      --root DIR           with --agent: /sys and /proc below DIR\n"
     "  -h, --help               this text\n";
 
@@ -64,8 +67,10 @@ int main(int argc, char **argv)
                                      .master = "",
                                      .dir = FT_TELEMETRY_DIR,
                                      .root = "",
+                                     .inspector = "",
                                      .interval_s = 1,
-                                     .after_s = 5};
+                                     .after_s = 5,
+                                     .stacks_s = 3};
     int status = daemon_options_take(argc, argv, &options, help);
     if (status >= 0)
         return status;

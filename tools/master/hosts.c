@@ -39,6 +39,7 @@ void master_host_free(struct host *host)
 {
     rows_free_report(&host->report);
     free(host->name);
+    free(host->pace);
     free(host);
 }
 
@@ -117,6 +118,13 @@ static bool is_news(const struct master *m, const struct rows_report *report)
     return false;
 }
 
+static uint64_t real_ns_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static bool take_report(struct master *m, struct host *host, const struct daemon_message *message)
 {
     struct rows_report report;
@@ -126,7 +134,7 @@ static bool take_report(struct master *m, struct host *host, const struct daemon
     host->report = report;
     host->report_bytes = message->len;
     host->heard_ns = daemon_now_ns();
-    host->clock_ahead_ns = (int64_t)(report.real_ns - (uint64_t)time(NULL) * 1000000000u);
+    host->clock_ahead_ns = (int64_t)(report.real_ns - real_ns_now());
     for (int i = 0; i < report.nengines; i++) {
         report.engines[i].host = host->hello.host;
         memcpy(report.engines[i].hostname, host->hello.hostname, sizeof host->hello.hostname);
@@ -163,6 +171,10 @@ bool master_take(struct master *m, struct host *host, const struct daemon_messag
             return false;
         master_take_file(m, host, &file);
         return true;
+    case ROWS_PACE:
+        return master_take_pace(m, host, message);
+    case ROWS_STACKS:
+        return master_take_stacks(m, host, message);
     default:
         return message->type != ROWS_HELLO; /* what a later version says is passed over */
     }

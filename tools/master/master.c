@@ -8,6 +8,7 @@
 /* Files are asked for again as long as nothing changes; sooner if they have shown nothing. */
 #define AGAIN_NS 30000000000u
 #define SOON_NS 5000000000u
+#define PACE_NS 10000000000u /* a suspicion by the pace alone */
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
@@ -112,9 +113,10 @@ static void judge_rows(struct master *m)
     struct suspects *s = &m->suspects;
     m->looked_ns = daemon_now_ns();
     take_look(m, &m->rows, NULL);
-    uint64_t signature = master_signature(m);
-    bool again = signature != s->signature ||
-                 daemon_now_ns() - s->done_ns > (m->shown.report.found ? AGAIN_NS : SOON_NS);
+    uint64_t signature = master_signature(m), ctx;
+    bool soon = !m->shown.report.found && (m->rows.report.found || master_is_slower(m, &ctx));
+    uint64_t rest_ns = soon ? SOON_NS : m->shown.report.found ? AGAIN_NS : PACE_NS;
+    bool again = signature != s->signature || daemon_now_ns() - s->done_ns > rest_ns;
     if (is_still_true(m) || (signature != 0 && !again)) {
         grow_older(m);
     } else if (signature == 0 || !master_ask(m)) {
@@ -133,6 +135,8 @@ static void judge_files(struct master *m)
         grow_older(m);
     else
         take_look(m, &m->shown, m->suspects.details);
+    if (m->shown.report.found == 0 && m->suspects.more)
+        master_show_pace(m);
     master_drop_suspects(m);
 }
 
@@ -166,11 +170,13 @@ static void on_tick(void *arg)
 {
     struct master *m = arg;
     master_forget(m);
+    master_look_at_pace(m);
     if (m->suspects.phase == IDLE)
         judge_rows(m);
     /* an agent in this process answers at once */
     for (int readings = 0; readings < 2 && m->suspects.phase != IDLE; readings++)
         judge_files(m);
+    master_look_at_stacks(m);
     note_all(m);
 }
 
@@ -207,6 +213,7 @@ void master_close(struct master *m)
     if (!m)
         return;
     master_drop_suspects(m);
+    master_drop_stacks(m);
     for (int i = 0; i < m->nhosts; i++)
         master_host_free(m->host[i]);
     free(m->host);

@@ -1,7 +1,9 @@
 # ftccld; its master is a library of its own for tests.
 noinst_LTLIBRARIES += tools/master/libmaster.la
 tools_master_libmaster_la_SOURCES = tools/master/master.h tools/master/master.c \
-	tools/master/hosts.c tools/master/all.c tools/master/suspects.c tools/master/show.c
+	tools/master/hosts.c tools/master/all.c tools/master/suspects.c tools/master/stacks.c \
+	tools/master/pace.c \
+	tools/master/show.c
 tools_master_libmaster_la_LIBADD = tools/agent/libagent.la
 bin_PROGRAMS += tools/ftccld
 tools_ftccld_SOURCES = tools/master/ftccld.c

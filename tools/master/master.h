@@ -17,6 +17,21 @@ void master_close(struct master *);
 
 /* ---- inside ---------------------------------------------------------------------------------- */
 
+#define PACE_ROUNDS 10
+/* A member over several rounds. */
+struct pace_past {
+    struct pace_row row, closed; /* now, and at the end of the last round; row must be first */
+    double share[PACE_ROUNDS];   /* of the latest rounds, the newest first */
+    int nshares;
+};
+
+/* Who makes a communicator slow, by the pace of its ranks. */
+struct slow {
+    uint64_t ctx;
+    int nranks, rounds, n;
+    int rank[FT_CULPRITS]; /* [n] */
+};
+
 struct host {
     struct daemon_peer *peer; /* NULL: it has gone, or is `local` */
     bool local, said_hello;
@@ -30,11 +45,13 @@ struct host {
     int nchecks;
     struct rows_name *name; /* sorted by ctx */
     int nnames;
+    struct pace_past *pace; /* [npace] sorted by ctx and engine */
+    int npace;
 };
 
 enum phase { IDLE, FIRST, SECOND }; /* readings of the suspects' files */
 
-/* The processes whose files are asked for. */
+/* The processes whose files or stacks are asked for. */
 struct suspects {
     enum phase phase;
     uint32_t request;
@@ -55,6 +72,10 @@ struct master {
     struct host **host;
     int nhosts, room;
     struct suspects suspects;
+    struct suspects asked; /* for their stacks */
+    struct gathered gathered;
+    bool has_pace; /* that was not looked at */
+    struct slow slow;
     struct look rows;  /* what the rows alone tell */
     struct look shown; /* what is believed */
     uint64_t looked_ns;
@@ -76,6 +97,8 @@ void master_shift(struct ft_snapshot *, uint64_t to_now_ns);
 /* suspects.c */
 /* Chooses who takes part in what the rows show, and asks for their files. False: nobody. */
 bool master_ask(struct master *);
+/* An agent says that steps have become slower. */
+bool master_is_slower(const struct master *, uint64_t *ctx);
 void master_take_file(struct master *, struct host *, const struct rows_file *);
 /* Everybody has answered, or does not. */
 bool master_answered(const struct master *);
@@ -84,6 +107,24 @@ bool master_ask_again(struct master *);
 void master_drop_suspects(struct master *);
 void master_forget_suspects_of(struct master *, const struct host *);
 uint64_t master_signature(const struct master *);
+/* Adds those who take part in what a look shows. */
+void master_choose(struct master *, struct suspects *, const struct look *);
+/* A new request, of this type. A host that cannot be asked counts as one that has answered. */
+void master_ask_all(struct master *, struct suspects *, uint16_t type);
+
+/* stacks.c */
+/* Asks for stacks if what is shown is a new hang, and adds those that have come to it. */
+void master_look_at_stacks(struct master *);
+bool master_take_stacks(struct master *, const struct host *, const struct daemon_message *);
+/* Ranks of which there is no answer yet. */
+int master_stacks_missing(const struct master *);
+void master_drop_stacks(struct master *);
+
+/* pace.c */
+bool master_take_pace(struct master *, struct host *, const struct daemon_message *);
+void master_look_at_pace(struct master *);
+/* Shows what the pace tells as the verdict, if it is sure. */
+void master_show_pace(struct master *);
 
 /* show.c */
 void master_page(void *arg, FILE *out);

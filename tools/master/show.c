@@ -54,6 +54,9 @@ void master_page(void *arg, FILE *out)
     uint64_t now_ns = daemon_now_ns();
     int shown = 0;
     look_page(&m->shown, out);
+    if (m->asked.n > 0)
+        fprintf(out, "<p class=\"note\">stacks: %d ranks were asked, %d have not answered</p>",
+                m->asked.n, master_stacks_missing(m));
     fputs("<h3>hosts</h3><table><tr><th>host<th>agent<th>processes<th>last report"
           "<th>clock ahead<th>checks</tr>",
           out);
@@ -107,6 +110,17 @@ void master_json(void *arg, struct ft_text *out)
     const struct master *m = arg;
     uint64_t now_ns = daemon_now_ns();
     look_json(&m->shown, "diagnosis", out);
+    ft_json_begin(out, "stacks", '{');
+    ft_json_int(out, "asked", m->asked.n);
+    ft_json_int(out, "missing", master_stacks_missing(m));
+    ft_json_end(out, '}');
+    ft_json_begin(out, "slow", '{');
+    ft_json_int(out, "rounds", m->slow.rounds);
+    ft_json_begin(out, "ranks", '[');
+    for (int i = 0; i < m->slow.n; i++)
+        ft_json_int(out, NULL, m->slow.rank[i]);
+    ft_json_end(out, ']');
+    ft_json_end(out, '}');
     ft_json_begin(out, "hosts", '[');
     for (int i = 0; i < m->nhosts; i++)
         if (m->host[i]->said_hello)

@@ -14,7 +14,7 @@
 
 /* ---- who ------------------------------------------------------------------------------------- */
 
-static bool is_slower(const struct master *m, uint64_t *ctx)
+bool master_is_slower(const struct master *m, uint64_t *ctx)
 {
     uint64_t now_ns = daemon_now_ns();
     for (int i = 0; i < m->nhosts; i++)
@@ -26,17 +26,19 @@ static bool is_slower(const struct master *m, uint64_t *ctx)
     return false;
 }
 
+static bool is_slow(const struct master *m, uint64_t *ctx)
+{
+    if (master_is_slower(m, ctx))
+        return true;
+    *ctx = m->slow.ctx;
+    return m->slow.n > 0;
+}
+
 uint64_t master_signature(const struct master *m)
 {
-    uint64_t signature = 0, ctx;
-    for (int i = 0; i < m->rows.report.found; i++) {
-        const struct ft_verdict *v = &m->rows.verdicts[i];
-        const int64_t part[] = {v->kind,      (int64_t)v->ctx,     (int64_t)v->seq,
-                                v->nculprits, v->culprits[0].rank, v->culprits[0].peer};
-        signature = ft_hash64(part, sizeof part, signature);
-    }
-    if (signature == 0 && is_slower(m, &ctx))
-        signature = ft_hash64(&ctx, sizeof ctx, 1);
+    uint64_t signature = look_signature(&m->rows), ctx;
+    if (signature == 0 && is_slow(m, &ctx))
+        signature = ft_hash64(&ctx, sizeof ctx, m->slow.rounds == PACE_ROUNDS ? 2 : 1);
     return signature;
 }
 
@@ -55,43 +57,37 @@ static void add_suspect(struct suspects *s, struct host *host, uint64_t engine)
 }
 
 /* The members of a communicator; rank -1: all. */
-static void add_members(struct master *m, uint64_t ctx, int rank)
+static void add_members(const struct master *m, struct suspects *s, uint64_t ctx, int rank)
 {
     for (int i = 0; i < m->nhosts; i++) {
         struct host *host = m->host[i];
         for (int k = 0; !host->gone_ns && k < host->report.nmembers; k++) {
             const struct ft_snap_member *member = &host->report.members[k];
             if (member->ctx == ctx && (rank < 0 || member->rank == rank))
-                add_suspect(&m->suspects, host, host->report.engines[member->engine].id);
+                add_suspect(s, host, host->report.engines[member->engine].id);
         }
     }
 }
 
 /* Those who were named first, then all who wait with them. */
-static void choose(struct master *m)
+void master_choose(struct master *m, struct suspects *s, const struct look *look)
 {
-    const struct look *rows = &m->rows;
-    uint64_t ctx;
-    for (int i = 0; i < rows->report.found; i++)
-        for (int k = 0; k < rows->verdicts[i].nculprits && k < FT_CULPRITS; k++) {
-            const struct ft_culprit *c = &rows->verdicts[i].culprits[k];
+    for (int i = 0; i < look->report.found; i++)
+        for (int k = 0; k < look->verdicts[i].nculprits && k < FT_CULPRITS; k++) {
+            const struct ft_culprit *c = &look->verdicts[i].culprits[k];
             if (c->rank >= 0)
-                add_members(m, c->ctx, c->rank);
+                add_members(m, s, c->ctx, c->rank);
             if (c->peer >= 0)
-                add_members(m, c->ctx, c->peer);
+                add_members(m, s, c->ctx, c->peer);
         }
-    for (int i = 0; i < rows->report.found; i++)
-        add_members(m, rows->verdicts[i].ctx, -1);
-    if (rows->report.found == 0 && is_slower(m, &ctx))
-        add_members(m, ctx, -1);
+    for (int i = 0; i < look->report.found; i++)
+        add_members(m, s, look->verdicts[i].ctx, -1);
 }
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-/* A host that cannot be asked counts as one that has answered nothing. */
-static void ask_host(struct master *m, struct host *host)
+static void ask_host(const struct master *m, struct suspects *s, struct host *host, uint16_t type)
 {
-    struct suspects *s = &m->suspects;
     uint64_t engines[ROWS_FETCH_MOST];
     int n = 0;
     size_t len;
@@ -103,7 +99,7 @@ static void ask_host(struct master *m, struct host *host)
     unsigned char *bytes = n > 0 ? rows_encode_fetch(s->request, engines, n, &len) : NULL;
     if (!bytes)
         return;
-    const struct daemon_message message = {DAEMON_DIAGNOSIS, ROWS_FETCH, bytes, len};
+    const struct daemon_message message = {DAEMON_DIAGNOSIS, type, bytes, len};
     if (host->local)
         agent_take(m->agent, &message);
     else if (host->peer)
@@ -111,28 +107,33 @@ static void ask_host(struct master *m, struct host *host)
     free(bytes);
 }
 
-static void ask_all(struct master *m, enum phase phase)
+void master_ask_all(struct master *m, struct suspects *s, uint16_t type)
 {
-    struct suspects *s = &m->suspects;
-    s->phase = phase;
     s->request++;
     s->begun_ns = daemon_now_ns();
     memset(s->here, 0, sizeof s->here);
     for (int i = 0; i < m->nhosts; i++)
-        ask_host(m, m->host[i]);
+        ask_host(m, s, m->host[i], type);
 }
 
 bool master_ask(struct master *m)
 {
     struct suspects *s = &m->suspects;
+    uint64_t ctx;
     master_drop_suspects(m);
-    choose(m);
+    master_choose(m, s, &m->rows);
+    if (m->rows.report.found == 0 && is_slow(m, &ctx)) {
+        for (int i = 0; i < m->slow.n; i++)
+            add_members(m, s, m->slow.ctx, m->slow.rank[i]);
+        add_members(m, s, ctx, -1);
+    }
     s->signature = master_signature(m);
     s->details = s->n > 0 ? calloc(1, sizeof *s->details) : NULL;
     if (!s->details)
         return false;
     s->details->now_ns = ROWS_NOW_NS;
-    ask_all(m, FIRST);
+    s->phase = FIRST;
+    master_ask_all(m, s, ROWS_FETCH);
     return true;
 }
 
@@ -140,7 +141,8 @@ bool master_ask_again(struct master *m)
 {
     if (m->suspects.phase != FIRST || m->suspects.details->nengines == 0)
         return false;
-    ask_all(m, SECOND);
+    m->suspects.phase = SECOND;
+    master_ask_all(m, &m->suspects, ROWS_FETCH);
     return true;
 }
 
@@ -182,6 +184,9 @@ void master_forget_suspects_of(struct master *m, const struct host *host)
     for (int i = 0; i < m->suspects.n; i++)
         if (m->suspects.host[i] == host)
             m->suspects.host[i] = NULL;
+    for (int i = 0; i < m->asked.n; i++)
+        if (m->asked.host[i] == host)
+            m->asked.host[i] = NULL;
 }
 
 /* ---- answers --------------------------------------------------------------------------------- */
@@ -224,7 +229,7 @@ void master_take_file(struct master *m, struct host *host, const struct rows_fil
     if (!wanted)
         return;
     s->here[at] = true;
-    if (!file->copy.bytes || ft_snapshot_of_copy(&file->copy, file->now_ns, &of_file) != FT_OK)
+    if (!file->copy.bytes || ft_snapshot_of_copy(&file->copy, &of_file) != FT_OK)
         return;
     take_snapshot(m, of_file, file->engine);
     ft_snapshot_free(of_file);

@@ -293,7 +293,8 @@ enum ft_ctl {
     FT_CTL_TELL,
     FT_CTL_BEAT,
     FT_CTL_ABANDONED,
-    FT_CTL_RAS /* instance: enum ft_ras_message_kind; ctx: the number of the question */
+    FT_CTL_RAS, /* instance: enum ft_ras_message_kind; ctx: the number of the question */
+    FT_CTL_VALIDATE
 };
 /* ctx and instance of the communicator that the message is about */
 struct ft_ctl_head {

@@ -102,7 +102,7 @@ static bool has_gone(const struct ft_agreement *agreement, const struct ft_gone 
  * this rank and closed the old communicator. A peer that is still there can be asked. It knows the
  * decision, or says that there is none. A peer that this rank has fenced, in any communicator, gets
  * no link again. Nobody waits for it, although its engine may answer. */
-static enum ft_evidence evidence_of(const struct ft_agreement *agreement, int rank)
+static enum ft_peer_evidence evidence_of(const struct ft_agreement *agreement, int rank)
 {
     const struct ft_peer *peer = agreement->peers[rank];
     if (peer->state == FT_PEER_DEAD ||
@@ -120,7 +120,7 @@ static void tell_evidence(struct ft_agreement *agreement)
     for (int r = 0; r < agreement->nranks; r++) {
         if (!agreement->peers[r])
             continue;
-        enum ft_evidence now = evidence_of(agreement, r);
+        enum ft_peer_evidence now = evidence_of(agreement, r);
         if (agreement->known[r] == now)
             continue;
         agreement->known[r] = (unsigned char)now;
@@ -194,6 +194,8 @@ static void settle_agreement(struct ft_agreement *agreement)
         apply_decision(agreement->comm, ft_agree_decision(agreement->agree));
     }
     agreement->engine->group->undecided--;
+    if (agreement->comm && agreement->instance == agreement->comm->group->agreements)
+        ft_telemetry_comm_agreed(agreement->engine->telemetry, agreement->comm->row);
     atomic_store_explicit(&agreement->state, state, memory_order_release);
 }
 
@@ -410,6 +412,13 @@ uint64_t ft_agreement_child_held(const struct ft_comm *comm, enum ft_agree_kind 
     return ft_hash64(salt, sizeof salt, comm->ctx);
 }
 
+static enum ft_agree_call call_of(enum ft_agree_kind kind)
+{
+    return kind == FT_AGREE_FLAGS    ? FT_CALLS_AGREE
+           : kind == FT_AGREE_SHRINK ? FT_CALLS_SHRINK
+                                     : FT_CALLS_GROW;
+}
+
 int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
                             const struct ft_agree_input *input, struct ft_agreement **out)
 {
@@ -424,6 +433,9 @@ int ft_agreement_enter_held(struct ft_comm *comm, uint32_t instance,
     redial_lost(agreement);
     tell_evidence(agreement);
     rc = ft_agree_enter(agreement->agree, &with);
+    if (rc == FT_OK && instance != FT_AGREEMENT_RETRY)
+        ft_telemetry_comm_agrees(comm->engine->telemetry, comm->row, call_of(with.kind),
+                                 with.exclude, ft_now_ns(comm->engine->env));
     settle_agreement(agreement);
     return rc == FT_OK ? rc : ft_fail(rc, "cannot enter an agreement: %s", ft_status_text(rc));
 }
@@ -522,6 +534,7 @@ int ft_agreement_wait(const struct ft_comm *comm, struct ft_agreement *agreement
         .bound_ns = bound_ms * 1000000u,
         .most_ns = ft_agree_gap_ns((uint64_t)comm->limits.suspect_ms * 1000000u)};
     ft_engine_wait(comm->engine, waits_no_longer, &waiting, 0);
+    ft_telemetry_comm_agreed(comm->engine->telemetry, comm->row);
     if (atomic_load(&comm->failure.leaving))
         return ft_fail(FT_ABORTED, "rank %d aborted the communicator", comm->view.rank);
     return is_over(agreement) ? FT_OK

@@ -228,8 +228,12 @@ bool ft_comm_turn(struct ft_comm *comm)
     moved |= turn_notices(comm);
     if (comm->engine->turns % FT_TURNS_OFTEN == 0 && comm->failure.status == FT_OK)
         moved |= ft_rma_receive(comm);
-    if (comm->failure.status != FT_OK)
+    if (comm->failure.status != FT_OK) {
+        ft_validation_drop(comm);
         return turn_failed(comm) || moved;
+    }
+    if (comm->group->pause)
+        moved |= ft_validation_turn(comm);
     if (comm->engine->captured > 0)
         moved |= ft_graph_turn(comm);
     return ft_run_turn(comm) || moved;
@@ -238,7 +242,7 @@ bool ft_comm_turn(struct ft_comm *comm)
 bool ft_comm_is_active(const struct ft_comm *comm)
 {
     return comm->works.head || comm->group->notices_left || comm->failure.fresh ||
-           ft_comm_state(comm) == FT_COMM_RETRYING || ft_cause_is_open(comm);
+           comm->group->pause || ft_comm_state(comm) == FT_COMM_RETRYING || ft_cause_is_open(comm);
 }
 
 static uint64_t announce_after_ns(const struct ft_comm *comm)
@@ -445,6 +449,7 @@ void ft_comm_revoke(struct ft_comm *comm, const char *why)
 static void detach_comm(struct ft_comm *comm)
 {
     struct ft_engine *engine = comm->engine;
+    ft_validation_drop(comm);
     ft_agreement_detach(comm, false);
     ft_p2p_reset(comm);
     for (struct ft_comm **at = &engine->run->comms; *at; at = &(*at)->next)

@@ -15,6 +15,7 @@
 
 struct ft_agreement;
 struct ft_growth;
+struct ft_pause;
 
 /* What a rank said when it destroyed its end of a communicator: the last agreement whose outcome it
  * knew, and whether it knew the outcome of policy retry. `asked`: it said only that it has left, in
@@ -55,7 +56,8 @@ struct ft_group {
     struct ft_retry retry;
     int *lost,
         nlost; /* [nranks] the ranks that the last change of view left out, by their old numbers */
-    uint64_t failing_ns; /* when ft_cause_turn() first saw the failure; 0: there is none */
+    struct ft_pause *pause; /* NULL: no validation is under way */
+    uint64_t failing_ns;    /* when ft_cause_turn() first saw the failure; 0: there is none */
 };
 
 /* What it keeps for each engine. */
@@ -192,7 +194,7 @@ struct ft_agreement {
     struct ft_agree *agree;
     int nranks;
     struct ft_peer **peers; /* [nranks], own rank: NULL */
-    unsigned char *known;   /* [nranks] the enum ft_evidence that the agreement was told last */
+    unsigned char *known;   /* [nranks] the enum ft_peer_evidence that it was told last */
 };
 
 /* Runs the communicator's next agreement; last_op is at least that of this rank. Blocks within the
@@ -224,6 +226,18 @@ void ft_agreement_tick(struct ft_engine *engine);
 /* The communicator closes, or moves to the context of its next view. */
 void ft_agreement_detach(struct ft_comm *comm, bool moves);
 void ft_agreement_close(struct ft_engine *engine);
+
+/* ---- validation in place (validation.c, measure.c) ------------------------------------------- */
+
+/* Looks for a request in the telemetry file; to be called about once a millisecond. */
+void ft_validation_look(struct ft_engine *engine);
+/* This rank leads the validation, or tells in its telemetry file why there is none. */
+void ft_validation_begin(struct ft_engine *engine, const struct ft_ask *ask);
+void ft_validation_receive(struct ft_engine *engine, struct ft_peer *peer,
+                           const struct ft_ctl_in *in);
+/* One turn of a communicator with group->pause. */
+bool ft_validation_turn(struct ft_comm *comm);
+void ft_validation_drop(struct ft_comm *comm); /* the communicator fails or closes */
 
 #include "core/group/reshape.h"
 

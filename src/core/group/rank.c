@@ -87,6 +87,9 @@ static void take_message(struct ft_engine *engine, struct ft_peer *peer, const s
     case FT_CTL_ABANDONED:
         ft_abandoned_receive(engine, peer, &in->head);
         break;
+    case FT_CTL_VALIDATE:
+        ft_validation_receive(engine, peer, in);
+        break;
     case FT_CTL_BEAT:
         ft_heartbeat_receive(engine, peer, &in->head);
         break;
@@ -156,6 +159,7 @@ static void tick(struct ft_engine *engine)
     for (struct ft_comm *comm = engine->run->comms; comm; comm = comm->next)
         ft_comm_tick(comm);
     ft_engine_tick(engine);
+    ft_validation_look(engine);
     if (ft_heartbeat_due(engine))
         send_heartbeats(engine);
     take_news(engine);

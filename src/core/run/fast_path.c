@@ -114,7 +114,8 @@ struct ft_op *ft_fast_begin(struct ft_comm *comm, const struct ft_stream *stream
         return NULL;
     if (!ft_stream_is_idle(stream))
         catch_up(comm, stream);
-    bool idle = ft_stream_is_idle(stream) && !comm->works.head && comm->failure.status == FT_OK &&
+    bool idle = ft_stream_is_idle(stream) && !comm->works.head && !comm->works.holds &&
+                comm->failure.status == FT_OK &&
                 !atomic_load_explicit(&engine->inbox_count, memory_order_relaxed);
     /* pairs with ft_entry_free() */
     if (idle && !atomic_load_explicit(&fast->queued, memory_order_acquire)) {

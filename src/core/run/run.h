@@ -192,10 +192,12 @@ struct ft_works {
     struct ft_work *head, *tail;
     atomic_int queued; /* submitted and not finished */
     bool running;
-    bool prepared;        /* the steps of the running work have begun */
-    bool stalled;         /* nothing has moved since the last tick */
-    bool announced;       /* the running work has told the others where it is */
-    bool dropped;         /* a failed work holds nothing of links any more */
+    bool prepared;  /* the steps of the running work have begun */
+    bool stalled;   /* nothing has moved since the last tick */
+    bool announced; /* the running work has told the others where it is */
+    bool dropped;   /* a failed work holds nothing of links any more */
+    bool holds;     /* collectives from number hold_from + 1 on do not start */
+    uint64_t hold_from;
     uint64_t progress_ns; /* when the running work last made progress, as far as the engine saw */
     /* since when a failed work has waited for its transfers; 0: it does not */
     uint64_t draining_ns;
@@ -400,6 +402,11 @@ struct ft_op *ft_run_first_op(const struct ft_comm *comm);
 struct ft_op *ft_run_next_op(const struct ft_op *op);
 /* The earliest deadline of the works that have started; 0: none has one. */
 uint64_t ft_run_deadline_ns(const struct ft_comm *comm);
+/* Pauses the communicator: collectives from number `from` + 1 on do not start until ft_run_go_on().
+ * Those that run go on, and sends, receives and one-sided calls start. */
+void ft_run_hold(struct ft_comm *comm, uint64_t from);
+void ft_run_go_on(struct ft_comm *comm);
+bool ft_run_is_held(const struct ft_comm *comm); /* one would start now, were it not held */
 bool ft_comm_settle(struct ft_comm *comm); /* true: nothing of the running work is in flight */
 /* Ends the works of a failed communicator. True: something moved. */
 bool ft_run_drain(struct ft_comm *comm);

@@ -144,6 +144,39 @@ static void start_steps(struct ft_comm *comm)
             ft_op_finish(op);
 }
 
+/* ---- pausing --------------------------------------------------------------------------------- */
+
+void ft_run_hold(struct ft_comm *comm, uint64_t from)
+{
+    ft_engine_assert_held(comm->engine);
+    comm->works.holds = true;
+    comm->works.hold_from = from;
+}
+
+void ft_run_go_on(struct ft_comm *comm)
+{
+    ft_engine_assert_held(comm->engine);
+    comm->works.holds = false;
+    comm->engine->stuck = false;
+}
+
+static bool has_collective(const struct ft_work *work)
+{
+    const struct ft_op *op = work->ops;
+    while (op && !ft_kind_is_collective(op->coll.kind))
+        op = op->next;
+    return op != NULL;
+}
+
+bool ft_run_is_held(const struct ft_comm *comm)
+{
+    const struct ft_works *works = &comm->works;
+    return works->holds && works->head && !works->running && comm->calls.seq >= works->hold_from &&
+           has_collective(works->head) && ft_entry_ready(works->head->entry);
+}
+
+/* ---- the turn -------------------------------------------------------------------------------- */
+
 /* Turns the stages that must be over before the first step. True: they are. */
 static bool prepare_work(struct ft_comm *comm, bool *moved)
 {
@@ -296,7 +329,7 @@ bool ft_run_turn(struct ft_comm *comm)
     /* Only a few groups per turn, because other communicators wait meanwhile. */
     for (int n = 0; n < 16 && comm->works.head; n++) {
         if (!comm->works.running) {
-            if (!ft_entry_ready(comm->works.head->entry))
+            if (!ft_entry_ready(comm->works.head->entry) || ft_run_is_held(comm))
                 return moved;
             start_work(comm);
             moved = true;

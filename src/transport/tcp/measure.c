@@ -42,6 +42,19 @@ static bool read_ends(int fd, struct ft_link_path *out)
            read_end(&source, &out->source) && read_end(&destination, &out->destination);
 }
 
+/* Of the segments that were sent again, some had only been late: the other host has told that it
+ * got them twice. */
+static uint64_t count_lost(const struct tcp_info *info, socklen_t len)
+{
+    const uint64_t again = info->tcpi_total_retrans;
+#ifdef HAVE_STRUCT_TCP_INFO_TCPI_DSACK_DUPS
+    if (len >= offsetof(struct tcp_info, tcpi_dsack_dups) + sizeof(info->tcpi_dsack_dups))
+        return again - ft_min(again, info->tcpi_dsack_dups);
+#endif
+    (void)len;
+    return again;
+}
+
 /* tcpi_busy_time: bytes waited for their acknowledgement. A part of it is tcpi_rwnd_limited: the
  * other host had announced that it has no room. Both are there since Linux 4.9. */
 static bool add_conn(int fd, struct ft_link_path *out)
@@ -54,7 +67,7 @@ static bool add_conn(int fd, struct ft_link_path *out)
     const uint64_t busy_us = info.tcpi_busy_time, receiver_us = info.tcpi_rwnd_limited;
     out->network_ns += (busy_us > receiver_us ? busy_us - receiver_us : 0) * US;
     out->receiver_ns += receiver_us * US;
-    out->retransmits += info.tcpi_total_retrans;
+    out->retransmits += count_lost(&info, len);
     if ((uint64_t)info.tcpi_rtt * US > out->rtt_ns) {
         out->rtt_ns = (uint64_t)info.tcpi_rtt * US;
         out->least_rtt_ns = (uint64_t)info.tcpi_min_rtt * US;
