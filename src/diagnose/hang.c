@@ -95,6 +95,18 @@ void ft_hang_accuse(struct ft_hang *h, int member, int peer)
     add_culprit(h, culprit, member, peer);
 }
 
+/* A seat's host is a number of its communicator: the id is that of a rank there that has a file. */
+static uint64_t find_host(const struct ft_hang *h, const struct ft_hang_comm *comm,
+                          const struct ft_snap_seat *seat)
+{
+    for (int i = comm->first_seat; i < comm->first_seat + comm->nseats; i++) {
+        int engine = h->seats[i]->host == seat->host ? ft_hang_engine(h, h->seats[i]->engine) : -1;
+        if (engine >= 0)
+            return h->snap->engines[engine].host;
+    }
+    return 0;
+}
+
 void ft_hang_accuse_missing(struct ft_hang *h, int comm, int rank)
 {
     const struct ft_snap_seat *seat = ft_hang_seat(h, comm, rank);
@@ -102,7 +114,7 @@ void ft_hang_accuse_missing(struct ft_hang *h, int comm, int rank)
     bool first;
     if (seat) {
         culprit.engine = ft_hang_engine(h, seat->engine);
-        culprit.host = seat->host;
+        culprit.host = find_host(h, &h->comms[comm], seat);
         culprit.pid = seat->pid;
     }
     if (culprit.engine >= 0)

@@ -797,10 +797,16 @@ TEST(Missing, ARankThatDecidesHasNoFile)
     job.expect({one(FT_VERDICT_UNKNOWN, WORLD, 2)});
     EXPECT_EQ(job.verdicts[0].culprits[0].pid, 99);
     EXPECT_EQ(job.verdicts[0].culprits[0].engine, -1);
+    EXPECT_EQ(job.verdicts[0].culprits[0].host, 0u) << "no other rank of its host has a file";
     EXPECT_TRUE(job.says("there is no telemetry of it; 1 files or hosts could not be read"));
     job = ring(2);
     job.lose(WORLD, 2, false);
     job.expect({one(FT_VERDICT_UNKNOWN, WORLD, 2)});
+    job = ring(2);
+    job.lose(WORLD, 2);
+    job.seats.push_back({WORLD, 0, Job::id(0), 9, 4000, FT_NEWS_NONE, true, -1});
+    job.expect({one(FT_VERDICT_UNKNOWN, WORLD, 2)});
+    EXPECT_EQ(job.verdicts[0].culprits[0].host, 7u) << "that of rank 0, on the same host";
 }
 
 TEST(Missing, TheOthersProveTheCause)
