@@ -110,8 +110,9 @@ tests/campaign/campaign_test.log: $(filter-out tests/campaign/campaign_test.log,
 # The test programs without running them.
 check-build: $(check_LTLIBRARIES) $(check_PROGRAMS) $(check_SCRIPTS)
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.
+# PARTS="fuzz distcheck": only those; tests/nightly.sh lists them.
 check-nightly:
-	$(SHELL) $(top_srcdir)/tests/nightly.sh $(abs_top_srcdir)
+	$(SHELL) $(top_srcdir)/tests/nightly.sh $(abs_top_srcdir) $(PARTS)
 # The agreement's model, explored by spin, and the simulation's steps replayed in it: some minutes.
 # Passes over it where there is no spin.
 if HAVE_GTEST
