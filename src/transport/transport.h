@@ -209,7 +209,9 @@ struct ft_transport_ops {
     bool (*reaches)(struct ft_transport *, const void *address, size_t len_bytes);
     /* Starts a link to the engine `peer`. The link is CONNECTING, and an event tells when it
      * becomes UP or DOWN. The other side gets ACCEPTED after authentication. On a CONNECTING link,
-     * sends return FT_AGAIN. */
+     * sends return FT_AGAIN. If it goes DOWN before it was UP, the engine tries the next transport,
+     * but not after FT_AUTH, FT_VERSION (the peer refuses this rank) or FT_TIMEOUT (it does not
+     * answer): the transport gives another reason if only its own network does not work. */
     int (*connect)(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes,
                    struct ft_link **out);
     /* Takes effect at once. Says goodbye if the link is UP and not `cut`. Frees the link: the

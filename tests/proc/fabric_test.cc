@@ -3,9 +3,10 @@
  * that declares RDMA is planned as that network with its own costs, and never as shared memory. All
  * ranks decide alike, whatever each of them may use. Memory that the user allocated or registered
  * is registered with a transport that asks for it, and with no other; it is unregistered before it
- * is freed; a refusal is no failure. Method: the linker puts functions of this test before those of
- * the library that list transports, which then include the network of tests/common/fabric.h, and
- * that set the costs of a communicator. Ranks are threads.
+ * is freed; a refusal is no failure. A link that ends before it is up is replaced by the next
+ * transport's, unless its peer refused or did not answer. Method: the linker puts functions of this
+ * test before those of the library that list transports, which then include the network of
+ * tests/common/fabric.h, and that set the costs of a communicator. Ranks are threads.
  */
 #include <atomic>
 #include <cstring>
@@ -144,6 +145,59 @@ TEST(Fabric, OfTwoNetworksAllCountWithOne)
         EXPECT_TRUE(fabric ? t.fabric : t.tcp) << t.first << " and " << t.others;
     }
 }
+
+/* ---- links that are never up ----------------------------------------------------------------- */
+
+struct Unmade : testing::TestWithParam<int> {
+    void SetUp() override
+    {
+        fabric::reset();
+        fabric::unmade = GetParam();
+    }
+    void TearDown() override
+    {
+        EXPECT_TRUE(fabric::ending.empty()) << fabric::ending.size() << " links are left";
+        fabric::reset();
+    }
+};
+struct UnmadeByTheNetwork : Unmade {
+};
+struct UnmadeByThePeer : Unmade {
+};
+
+void expect_lost(const proc::World &world)
+{
+    world.each([&](int r) {
+        auto comm = world.comm[(size_t)r];
+        int sum = r;
+        ftcclResult_t result = ftcclAllReduce(&sum, &sum, 1, ftcclInt, ftcclSum, comm,
+                                              world.stream[(size_t)r]);
+        if (result == ftcclSuccess)
+            result = proc::finish(world.stream[(size_t)r]);
+        EXPECT_EQ(ftcclGetErrorClass(result), ftcclClassRecoverable) << ftcclGetLastError(comm);
+    });
+}
+
+TEST_P(UnmadeByTheNetwork, TheNextTransportIsTaken)
+{
+    auto world = open_world("fabric,tcp", 4, "fabric,tcp");
+    EXPECT_TRUE(world->works());
+    EXPECT_GT(fabric::ended, 0);
+}
+INSTANTIATE_TEST_SUITE_P(Reasons, UnmadeByTheNetwork,
+                         testing::Values(FT_LINK, FT_NOTSUP, FT_NOMEM, FT_PROTOCOL));
+
+TEST_P(UnmadeByTheNetwork, TheLastTransportsFailureIsTheLinks)
+{
+    expect_lost(*open_world("fabric", 4, "fabric"));
+}
+
+TEST_P(UnmadeByThePeer, NoOtherTransportIsTried)
+{
+    expect_lost(*open_world("fabric,tcp", 4, "fabric,tcp"));
+}
+INSTANTIATE_TEST_SUITE_P(Reasons, UnmadeByThePeer,
+                         testing::Values(FT_AUTH, FT_VERSION, FT_TIMEOUT));
 
 /* ---- registration ---------------------------------------------------------------------------- */
 

@@ -25,14 +25,15 @@
 #define SHORT_NAPS 5
 /* The nap of a waiting driver while the GPU has work, or shortly after a graph replayed. */
 #define GPU_NAP_NS 50000
-#define REPLAYS_NS 100000000u /* "shortly": replays often come in series */
-#define REPLAY_MS 1           /* longest sleep while graphs hold groups */
-#define SLEEP_BUSY_MS 10      /* longest sleep with work in progress: deadlines are checked */
-#define SLEEP_IDLE_MS 1000
+#define REPLAYS_NS 100000000u   /* "shortly": replays often come in series */
+#define MS 1000000u             /* in nanoseconds */
+#define REPLAY_NS (1 * MS)      /* longest sleep while graphs hold groups */
+#define SLEEP_BUSY_NS (10 * MS) /* longest sleep with work in progress: deadlines are checked */
+#define SLEEP_IDLE_NS (1000 * MS)
 /* The longest sleep while the engine watches liveness pages, without and with work in progress: no
  * descriptor reports that the kernel has marked a page. */
-#define DEATH_WATCH_MS 10
-#define DEATH_WATCH_BUSY_MS 4
+#define DEATH_WATCH_NS (10 * MS)
+#define DEATH_WATCH_BUSY_NS (4 * MS)
 #define IDLE_TURNS 2 /* turns without progress before the background thread sleeps */
 #define SPIN_DEFAULT_NS 1000000u
 #define TURNS_A_HOLD 8   /* idle turns of a waiting thread before it releases the engine */
@@ -182,23 +183,21 @@ static void forget_ring(struct ft_engine *engine)
 
 /* Limits a sleep to the next heartbeat and to the look_ns of transports with links: no descriptor
  * reports some of their news. */
-static int bounded_ms(const struct ft_engine *engine, int timeout_ms)
+static uint64_t bounded_ns(const struct ft_engine *engine, uint64_t wait_ns)
 {
-    int beat_ms = (int)(engine->detect.beat_ns / 1000000);
     bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
-    int watch_ms = active ? DEATH_WATCH_BUSY_MS : DEATH_WATCH_MS;
-    if (engine->watched > 0 && timeout_ms > watch_ms)
-        timeout_ms = watch_ms;
-    if (engine->captured > 0 && timeout_ms > REPLAY_MS)
-        timeout_ms = REPLAY_MS;
-    if (beat_ms > 0 && engine->users > 0 && beat_ms < timeout_ms)
-        timeout_ms = beat_ms;
+    if (engine->watched > 0)
+        wait_ns = ft_min(wait_ns, active ? DEATH_WATCH_BUSY_NS : DEATH_WATCH_NS);
+    if (engine->captured > 0)
+        wait_ns = ft_min(wait_ns, REPLAY_NS);
+    if (engine->detect.beat_ns > 0 && engine->users > 0)
+        wait_ns = ft_min(wait_ns, engine->detect.beat_ns);
     for (int i = 0; i < engine->ntransports; i++) {
-        int look_ms = (int)(engine->transports[i]->look_ns / 1000000);
-        if (look_ms > 0 && engine->links[i] > 0 && look_ms < timeout_ms)
-            timeout_ms = look_ms;
+        uint64_t look_ns = engine->transports[i]->look_ns;
+        if (look_ns > 0 && engine->links[i] > 0)
+            wait_ns = ft_min(wait_ns, look_ns);
     }
-    return timeout_ms;
+    return wait_ns;
 }
 
 /* The GPU wakes no thread. While it has work of this engine, an idle driver naps and looks
@@ -231,18 +230,19 @@ static bool sleep_with_clients(struct ft_engine *engine, int fd, uint64_t wait_n
     return fds[0].revents != 0;
 }
 
-static bool wait_for_events(struct ft_engine *engine, int timeout_ms, bool background)
+static bool wait_for_events(struct ft_engine *engine, uint64_t wait_ns, bool background)
 {
-    struct epoll_event events[8];
     if (background)
-        return sleep_with_clients(engine, engine->epoll_fd, (uint64_t)timeout_ms * 1000000u);
-    return epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events), timeout_ms) != 0;
+        return sleep_with_clients(engine, engine->epoll_fd, wait_ns);
+    struct timespec time = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
+    struct pollfd fd = {.fd = engine->epoll_fd, .events = POLLIN};
+    return ppoll(&fd, 1, &time, NULL) != 0;
 }
 
 /* Sleeps until a peer or another thread does something. The caller holds the engine. Returns true
  * if something happened, false if the time passed. `mine` says how many of `wanted` are the
  * caller's. */
-static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
+static bool sleep_held(struct ft_engine *engine, uint64_t wait_ns, int mine)
 {
     if (rest_for_gpu(engine))
         return false;
@@ -254,7 +254,7 @@ static bool sleep_held(struct ft_engine *engine, int timeout_ms, int mine)
     for (int i = 0; i < engine->ntransports; i++)
         if (quiet && !engine->transports[i]->ops->arm(engine->transports[i], true))
             quiet = false;
-    bool woken = !quiet || wait_for_events(engine, bounded_ms(engine, timeout_ms), mine == 0);
+    bool woken = !quiet || wait_for_events(engine, bounded_ns(engine, wait_ns), mine == 0);
     for (int i = 0; i < engine->ntransports; i++)
         engine->transports[i]->ops->arm(engine->transports[i], false);
     atomic_store(&engine->sleeping, 0);
@@ -291,7 +291,7 @@ static void *background(void *arg)
         idle = engine->turn(engine) ? 0 : idle + 1;
         if (idle > IDLE_TURNS) {
             bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
-            bool woken = sleep_held(engine, active ? SLEEP_BUSY_MS : SLEEP_IDLE_MS, 0);
+            bool woken = sleep_held(engine, active ? SLEEP_BUSY_NS : SLEEP_IDLE_NS, 0);
             idle = woken ? 0 : IDLE_TURNS; /* it found nothing: sleep again at once */
         }
         ft_engine_unlock(engine);
@@ -374,7 +374,7 @@ static void be_patient(struct ft_engine *engine, struct patience *patience)
     patience->idle++;
     if (patience->spin_ns == 0) {
         if (patience->idle > YIELDS)
-            sleep_held(engine, SLEEP_BUSY_MS, 1);
+            sleep_held(engine, SLEEP_BUSY_NS, 1);
         else
             sched_yield();
         return;
@@ -391,7 +391,7 @@ static void be_patient(struct ft_engine *engine, struct patience *patience)
     if (patience->idle == SPINS_A_YIELD)
         patience->since_ns = now;
     if (now - patience->since_ns > patience->spin_ns)
-        sleep_held(engine, SLEEP_BUSY_MS, 1);
+        sleep_held(engine, SLEEP_BUSY_NS, 1);
 }
 
 /* Turns the engine until something moves, or rests if nothing does. If another thread drives, it

@@ -59,12 +59,13 @@ struct ft_peer {
     /* Grows about which the peer asked. The peer is kept while there are any. */
     int askers;
     bool met;            /* a link to or from it was up */
+    bool tx_was_up;      /* tx has been UP */
     bool departed;       /* it said goodbye on a link, whatever happened later */
     bool redialled;      /* it was dialled again after it was lost or had left */
     bool told;           /* other ranks have told about it, not only the peer itself */
     bool odd;            /* it sent something unknown, and the log has a line about it */
     int queued_messages; /* its messages in the outbox */
-    unsigned breaks;     /* sending links that went down, even before they were up */
+    unsigned breaks;     /* sending links that ended and that no other transport replaced */
     uint64_t blocked;    /* round of the outbox in which its link accepted nothing */
     /* its rank in the first communicator, for messages to people; -1: unknown */
     int rank;

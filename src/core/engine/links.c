@@ -22,10 +22,11 @@ static int index_of(const struct ft_engine *engine, const struct ft_transport *t
     return i;
 }
 
-static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
+/* Tries the transports from number `first` on. */
+static int connect_to(struct ft_engine *engine, struct ft_peer *peer, int first)
 {
     int rc = FT_NOTSUP;
-    for (int i = 0; i < engine->ntransports; i++) {
+    for (int i = first; i < engine->ntransports; i++) {
         struct ft_transport *transport = engine->transports[i];
         size_t len;
         const unsigned char *address = ft_peer_part(peer, transport->ops->name, &len);
@@ -35,6 +36,7 @@ static int connect_to(struct ft_engine *engine, struct ft_peer *peer)
         if (rc != FT_OK)
             continue; /* shared memory may be full, and TCP may still work */
         engine->links[i]++;
+        peer->tx_was_up = false;
         if (engine->telemetry)
             peer->tx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
                                                   transport->ops->name, true);
@@ -56,7 +58,7 @@ int ft_engine_redial(struct ft_engine *engine, struct ft_peer *peer, struct ft_l
         if (peer->state == FT_PEER_DEAD)
             return FT_PEER;
         peer->redialled = ft_peer_is_gone(peer) && !ft_peer_is_fenced(peer);
-        int rc = connect_to(engine, peer);
+        int rc = connect_to(engine, peer, 0);
         if (rc != FT_OK) {
             if (peer->redialled)
                 ft_peer_move(engine, peer, FT_PEER_UNREACHABLE);
@@ -81,9 +83,8 @@ static void disconnect_link(struct ft_engine *engine, struct ft_link *link)
     link->ops->disconnect(link);
 }
 
-void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+static void close_rows(struct ft_engine *engine, struct ft_peer *peer, const struct ft_link *link)
 {
-    ft_engine_assert_held(engine);
     int *row = link == peer->tx ? &peer->tx_row : &peer->rx_row;
     if (engine->telemetry) {
         struct ft_link_time *time = link == peer->tx ? &peer->tx_time : &peer->rx_time;
@@ -95,6 +96,12 @@ void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct
         time->path_ns = 0;
     }
     *row = -1;
+}
+
+void ft_engine_close_link(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    ft_engine_assert_held(engine);
+    close_rows(engine, peer, link);
     /* a goodbye would tell the fenced peer that this rank left */
     link->cut |= ft_peer_is_fenced(peer);
     if (link == peer->tx) {
@@ -157,7 +164,7 @@ static void on_up(struct ft_engine *engine, const struct ft_link *link)
     if (!peer)
         return;
     peer->redialled = false;
-    peer->met = true;
+    peer->met = peer->tx_was_up = true;
     if (peer->state == FT_PEER_LOST || peer->state == FT_PEER_UNREACHABLE)
         ft_peer_move(engine, peer, peer->departed ? FT_PEER_LEFT : FT_PEER_OPEN);
 }
@@ -176,6 +183,25 @@ static void on_lost(struct ft_engine *engine, struct ft_peer *peer, struct ft_li
         ft_peer_move(engine, peer, FT_PEER_LOST);
 }
 
+/* The sending link went down before it was up. True: the next transport that reaches the peer takes
+ * its place. Nothing was sent on it, so nobody else learns of this. A peer that refuses this rank,
+ * leaves, or does not answer would do so on every transport. */
+static bool replace_unmade(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    int reason = link->reason, next = index_of(engine, link->transport) + 1;
+    bool elsewhere = reason != FT_AUTH && reason != FT_VERSION && reason != FT_TIMEOUT;
+    if (peer->tx_was_up || !elsewhere || link->orderly || link->proof || peer->departed ||
+        (ft_peer_is_gone(peer) && !peer->redialled) || ft_death_watch_ended(peer))
+        return false;
+    close_rows(engine, peer, link);
+    if (connect_to(engine, peer, next) != FT_OK)
+        return false;
+    FT_LOG(INFO, "net", engine->rank, "no link to rank %d over %s (%s); trying %s", peer->rank,
+           link->ops->name, ft_status_text(reason), peer->tx->ops->name);
+    disconnect_link(engine, link);
+    return true;
+}
+
 /* A receiving link that is down stays, so that its delivered messages can still be taken, unless a
  * new link waits. */
 static void on_down(struct ft_engine *engine, struct ft_link *link)
@@ -187,6 +213,8 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
         ft_engine_close_next(engine, peer);
         return;
     }
+    if (link == peer->tx && replace_unmade(engine, peer, link))
+        return;
     engine->hung_up |= !peer->told;
     if (link->orderly || peer->departed) {
         peer->departed = true;
