@@ -84,9 +84,9 @@ void ft_op_free(struct ft_op *op)
     ft_op_trim(op);
     free_members(op);
     free(op->waits);
-    free(op->gpu);
+    free(op->on_queue);
     op->waits = NULL;
-    op->gpu = NULL;
+    op->on_queue = NULL;
     char *tmp = op->tmp;
     if (ft_pool_put(&ops, op))
         return;
