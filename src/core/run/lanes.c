@@ -7,6 +7,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -521,6 +522,7 @@ static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
             pass_done(comm, lane), moved = true;
         if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane))
             return moved;
+        assert(lane->index < lane->op->plan.nsteps && !lane->received && !lane->reserved);
         lane->index++;
         advance_lane(comm, lane);
         moved = true;

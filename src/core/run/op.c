@@ -3,6 +3,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -128,6 +129,7 @@ void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
 
 void ft_op_done(struct ft_op *op)
 {
+    assert(op->work->ops_left > 0);
     ft_op_move(op, FT_OP_DONE, FT_OK);
     op->work->ops_left--;
 }

@@ -6,6 +6,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The longest message. */
@@ -38,6 +39,7 @@ void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
 static void pop(struct ft_p2p *queue)
 {
     struct ft_op *op = queue->head;
+    assert(op && op->state == FT_OP_RUNNING);
     queue->head = op->next_p2p;
     if (!queue->head)
         queue->tail = NULL;
