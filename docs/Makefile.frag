@@ -3,7 +3,7 @@ dist_man_MANS += man/ftccl.3 man/ftccl.7 man/ftccl-info.1 man/ftccl-run.1 \
 	man/ftccl-diagnose.1 man/ncclras.1 man/ftccl-top.1 \
 	man/ftccl-agent.1 man/ftccld.1
 EXTRA_DIST += docs/architecture.md docs/dependencies.md docs/status.md docs/status.json \
-    scripts/status scripts/demo scripts/test scripts/count-tests \
+    scripts/status scripts/demo scripts/test scripts/test-times scripts/count-tests \
 	scripts/packages.sh scripts/timeline .ci/run
 EXTRA_DIST += docs/telemetry-format.md docs/wire-protocol.md docs/diagnosis.md scripts/gen-man-params
 EXTRA_DIST += docs/device-host.md docs/device-cuda.md

@@ -26,20 +26,22 @@ AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_bu
 	ASAN_OPTIONS TSAN_OPTIONS;
 EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml \
 	tests/model/replay tests/model/replay.pml tests/model/run.sh
-CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
+CLEANFILES += test-results/*.json test-results/*.count test-results/*.log test-results/*.time
 
+# Tests begin in this order. The first ones wait for most of minutes: if they began late, the others
+# would be over long before them.
+include tests/campaign/Makefile.frag
+include tests/nomem/Makefile.frag
+include tests/proc/Makefile.frag
+include tests/sim/Makefile.frag
+include tests/mpi/Makefile.frag
+include tests/cuda/Makefile.frag
+include tests/conform/Makefile.frag
 include tests/unit/Makefile.frag
 include tests/algo/Makefile.frag
-include tests/conform/Makefile.frag
-include tests/cuda/Makefile.frag
 include tests/gpu/Makefile.frag
-include tests/sim/Makefile.frag
-include tests/proc/Makefile.frag
-include tests/nomem/Makefile.frag
 include tests/abi/Makefile.frag
-include tests/mpi/Makefile.frag
 include tests/fuzz/Makefile.frag
-include tests/campaign/Makefile.frag
 include tests/tidy/Makefile.frag
 include tests/python/Makefile.frag
 
@@ -64,7 +66,7 @@ not_threads = tests/nomem/% tests/cuda/pass_test tests/sim/% tests/fuzz/% tests/
 	tests/unit/verify_test tests/conform/device_test tests/conform/shm_hostile_test \
 	tests/conform/tcp_silent_test tests/conform/transport_data_test
 fast_tests = $(filter-out $(SLOW_TESTS),$(TESTS))
-memory_tests = $(filter-out $(checked_elsewhere),$(fast_tests)) $(nomem_program)
+memory_tests = $(nomem_program) $(filter-out $(checked_elsewhere),$(fast_tests))
 threads_tests = $(filter-out $(not_threads),$(memory_tests))
 bare_tests = $(filter tests/unit/info_test.sh tests/abi/% tests/proc/install_test.sh \
 	tests/proc/coll_test tests/proc/kill_test tests/proc/shrink_test \
@@ -102,11 +104,6 @@ $(foreach program,$(filter-out tests/fuzz/%,$(check_PROGRAMS)), \
     $($(subst /,_,$(program))_OBJECTS)): tests/common/all.h.gch
 CLEANFILES += tests/common/all.h.gch
 endif
-# When tests run in parallel these two run after all others and alone, one after the other: they
-# keep every core busy.
-tests/mpi/mpi_test.log: $(filter-out tests/mpi/mpi_test.log \
-    tests/campaign/campaign_test.log,$(TEST_LOGS))
-tests/campaign/campaign_test.log: $(filter-out tests/campaign/campaign_test.log,$(TEST_LOGS))
 # The test programs without running them.
 check-build: $(check_LTLIBRARIES) $(check_PROGRAMS) $(check_SCRIPTS)
 # Hours, not minutes: sanitizers over everything, fuzzers for longer, stress tests repeated.

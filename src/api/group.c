@@ -330,7 +330,7 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
 {
     struct member member = {comm, NULL, op};
     int rc = FT_OK;
-    if (op->gpu)
+    if (op->on_queue)
         member.stream = ft_gpu_order(comm->core);
     else if (stream) {
         rc = ft_stream_enter(stream, &member.stream);
@@ -338,7 +338,7 @@ ftcclResult_t ft_group_add(ftcclComm_t comm, ftcclStream_t stream, struct ft_op 
             ft_stream_ref(member.stream), ft_stream_leave(stream);
     } else if (!(member.stream = ft_engine_null_stream(comm->core->engine)))
         rc = ft_fail(FT_INVAL, "the communicator has been destroyed");
-    if (!stream && !op->gpu && rc == FT_OK)
+    if (!stream && !op->on_queue && rc == FT_OK)
         ft_null_stream_used(comm->core->engine);
     if (rc != FT_OK) {
         ft_op_free(op);

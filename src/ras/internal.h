@@ -162,32 +162,34 @@ void ft_ras_look_begin(struct ft_ras_look *look, uint64_t now_ns);
 void ft_ras_look_step(struct ft_ras_look *look, uint64_t now_ns);
 void ft_ras_look_end(struct ft_ras_look *look); /* frees it; idempotent */
 
-/* ---- what other hosts ask (errands.c) -------------------------------------------------------- */
+/* ---- what other hosts ask (questions.c) --------------------------------------------------------
+ */
 
-#define FT_RAS_ERRANDS 32 /* questions at a time; others are not answered */
+#define FT_RAS_QUESTIONS 32 /* questions at a time; others are not answered */
 
-struct ft_ras_errand {
+struct ft_ras_question {
     struct ft_ras *ras; /* NULL: none */
     uint64_t asker, query, until_ns;
     size_t sent_bytes;
     bool fresh, waits, sends; /* for a look to begin; for the present look to end; its answer */
 };
-struct ft_ras_errands {
-    struct ft_ras_errand errands[FT_RAS_ERRANDS];
+struct ft_ras_questions {
+    struct ft_ras_question questions[FT_RAS_QUESTIONS];
     struct ft_ras_look look;
     unsigned char *packed; /* NULL: nothing to send */
     size_t packed_bytes;
     uint64_t teller, rest_ns, spent_ns;
 };
-void ft_ras_errands_ask(struct ft_ras_errands *, const struct ft_ras_message *, uint64_t now_ns);
+void ft_ras_questions_add(struct ft_ras_questions *, const struct ft_ras_message *,
+                          uint64_t now_ns);
 /* Passes an answer on to who asked. */
-void ft_ras_errands_pass_on(struct ft_ras_errands *, const struct ft_ras_message *,
-                            uint64_t now_ns);
-uint64_t ft_ras_errands_due(struct ft_ras_errands *, uint64_t now_ns);
+void ft_ras_questions_pass_on(struct ft_ras_questions *, const struct ft_ras_message *,
+                              uint64_t now_ns);
+uint64_t ft_ras_questions_due(struct ft_ras_questions *, uint64_t now_ns);
 /* One slice, if one is due. */
-bool ft_ras_errands_step(struct ft_ras_errands *, uint64_t now_ns);
+bool ft_ras_questions_step(struct ft_ras_questions *, uint64_t now_ns);
 /* Forgets what came over the engine; NULL: everything. */
-void ft_ras_errands_leave(struct ft_ras_errands *, const struct ft_ras *ras);
+void ft_ras_questions_leave(struct ft_ras_questions *, const struct ft_ras *ras);
 
 /* ---- answers (report.c, text.c) -------------------------------------------------------------- */
 

@@ -32,7 +32,7 @@ static struct responder {
     uint64_t rest_ns;          /* no new look before */
     uint64_t accept_ns;        /* no new clients before */
     struct ft_ras_monitor monitor;
-    struct ft_ras_errands errands;
+    struct ft_ras_questions questions;
 } responder = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* The engine that serves; NULL: none. Relaxed: who reads an old value finds the right one soon. */
@@ -149,11 +149,11 @@ static void read_messages(struct responder *r, uint64_t now_ns)
     ft_ras_messages_flush(now_ns);
     while ((message = ft_ras_messages_take()) != NULL) {
         if (message->what == FT_RAS_ASK)
-            ft_ras_errands_ask(&r->errands, message, now_ns);
+            ft_ras_questions_add(&r->questions, message, now_ns);
         else if (message->what == FT_RAS_TELL && message->query == r->look.round.query)
             ft_ras_round_take(&r->look.round, message);
         else if (message->what == FT_RAS_TELL)
-            ft_ras_errands_pass_on(&r->errands, message, now_ns);
+            ft_ras_questions_pass_on(&r->questions, message, now_ns);
         free(message);
     }
 }
@@ -258,10 +258,10 @@ int ft_ras_wait_for(const struct ft_ras *ras, struct pollfd fds[FT_RAS_FDS], uin
 static uint64_t next_work(struct responder *r, uint64_t slice_ns, uint64_t now_ns)
 {
     uint64_t due_ns = ft_min(now_ns + 1000000000u, ft_ras_port_due(&r->port)),
-             errand_ns = ft_ras_errands_due(&r->errands, now_ns);
+             question_ns = ft_ras_questions_due(&r->questions, now_ns);
     if (ft_ras_messages_unsent(0) > 0)
-        errand_ns = ft_min(errand_ns, now_ns + ANSWERS_NS);
-    due_ns = ft_min(due_ns, ft_max(errand_ns, now_ns + slice_ns));
+        question_ns = ft_min(question_ns, now_ns + ANSWERS_NS);
+    due_ns = ft_min(due_ns, ft_max(question_ns, now_ns + slice_ns));
     if (r->accept_ns > now_ns)
         due_ns = ft_min(due_ns, r->accept_ns);
     bool asked = false, monitored = r->monitor.begun;
@@ -299,15 +299,15 @@ static uint64_t do_due(struct responder *r, uint64_t now_ns)
     if (now_ns < atomic_load_explicit(&work_ns, memory_order_relaxed))
         return 0;
     uint64_t began_ns = processor_ns();
-    bool errand = ft_ras_errands_step(&r->errands, now_ns);
-    uint64_t errand_ns = processor_ns() - began_ns;
-    if (errand)
-        r->errands.spent_ns += errand_ns;
+    bool question = ft_ras_questions_step(&r->questions, now_ns);
+    uint64_t question_ns = processor_ns() - began_ns;
+    if (question)
+        r->questions.spent_ns += question_ns;
     work(r, now_ns);
     ft_ras_monitor_tick(&r->monitor, r->clients, now_ns);
     uint64_t slice_ns = processor_ns() - began_ns;
     if (r->look.stage != FT_RAS_LOOK_NONE)
-        r->spent_ns += slice_ns - errand_ns;
+        r->spent_ns += slice_ns - question_ns;
     return slice_ns;
 }
 
@@ -355,7 +355,7 @@ static void close_all(struct responder *r)
     for (int i = 0; i < FT_RAS_CLIENTS; i++)
         ft_ras_client_close(&r->clients[i]);
     ft_ras_monitor_stop(&r->monitor);
-    ft_ras_errands_leave(&r->errands, NULL);
+    ft_ras_questions_leave(&r->questions, NULL);
     ft_ras_comms_free(&r->comms);
     ft_ras_look_end(&r->look);
     r->answers = false;
@@ -387,7 +387,7 @@ void ft_ras_leave(struct ft_ras *ras)
         return;
     pthread_mutex_lock(&responder.lock);
     ft_ras_messages_leave(ras);
-    ft_ras_errands_leave(&responder.errands, ras);
+    ft_ras_questions_leave(&responder.questions, ras);
     if (responder.look.round.via == ras)
         responder.look.round.via = NULL;
     struct ft_ras **at = &responder.engines;

@@ -6,6 +6,7 @@
  */
 #include "transport/rxq.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -326,6 +327,7 @@ int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node
 void ft_rxq_ready(struct ft_rxq *q, struct ft_rxq_node *n)
 {
     struct ft_rxq_ctx *c = n->home;
+    assert(c->busy > 0);
     n->state = FT_RXQ_READY;
     c->busy--;
     if (!c->unbound)
@@ -421,6 +423,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     l->expected_at = NULL;
     l->lent = NULL;
     l->head = (uint8_t)((l->head + 1) % FT_RXQ_DEEPEST);
+    assert(l->queued > 0 && q->queued > 0);
     l->queued--;
     q->queued--;
     n->state = FT_RXQ_HELD;
@@ -449,6 +452,7 @@ void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
     if (!n || n->state != FT_RXQ_HELD)
         return; /* it was released before */
     struct ft_rxq_ctx *c = n->home;
+    assert(c->busy > 0);
     msg->owner = NULL;
     c->busy--;
     rx_consume(q, n);

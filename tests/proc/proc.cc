@@ -239,9 +239,22 @@ void Child::tell(const std::string &text) const
         ADD_FAILURE() << "the child does not listen";
 }
 
+/* The kernel hands SIGSTOP to one thread. Until that thread gets a processor, the others run on. */
+static void await_stop(pid_t pid)
+{
+    siginfo_t info = {};
+    double end = now() + 30;
+    while (waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WEXITED | WNOHANG | WNOWAIT) ==
+               0 &&
+           info.si_pid == 0 && now() < end)
+        usleep(1000);
+}
+
 void Child::signal(int number) const
 {
     ::kill(pid_, number);
+    if (number == SIGSTOP)
+        await_stop(pid_);
 }
 
 int Child::wait(double seconds)

@@ -118,7 +118,7 @@ class Child
     /* The next line of its stdout; "": at its end, or after the time. */
     std::string line(double seconds = 30);
     void tell(const std::string &text) const; /* writes a line to its stdin */
-    void signal(int number) const;
+    void signal(int number) const;            /* SIGSTOP: it has stopped at the return */
     /* Its exit status, 128 + signal, or -1 after the time. */
     int wait(double seconds = 30);
     pid_t pid() const

@@ -273,11 +273,11 @@ TEST(RasHosts, WhoIsStoppedIsToldByAnother)
     NEEDS_HOSTS();
     const char *given = getenv("FT_RAS_POLLS");
     Hosts hosts({0, 1, 1, 2});
-    kill(hosts.at(1).pid(), SIGSTOP);
+    hosts.at(1).signal(SIGSTOP);
     for (int polls = given ? atoi(given) : 2; polls > 0; polls--)
         hosts.ask(0, 1);
     Answer answer(hosts.ask(0, 6));
-    kill(hosts.at(1).pid(), SIGCONT);
+    hosts.at(1).signal(SIGCONT);
     ASSERT_NE(answer.all, nullptr) << answer.text;
     EXPECT_EQ(answer.missing(), "1u") << answer.text;
     EXPECT_EQ(answer.number("ranks_count"), 3);
@@ -289,13 +289,13 @@ TEST(RasHosts, AHostThatDoesNotAnswerIsNamed)
     NEEDS_HOSTS();
     Hosts hosts(each_alone(12));
     for (size_t r : {2u, 5u}) /* with 12 hosts each asks another one */
-        kill(hosts.at(r).pid(), SIGSTOP);
+        hosts.at(r).signal(SIGSTOP);
     double began = proc::now();
     Answer answer(hosts.ask(0, 6));
     double took = proc::now() - began;
     std::string text = hosts.ask(0, 4, false);
     for (size_t r : {2u, 5u})
-        kill(hosts.at(r).pid(), SIGCONT);
+        hosts.at(r).signal(SIGCONT);
     ASSERT_NE(answer.all, nullptr) << answer.text;
     EXPECT_EQ(answer.missing(), "2u5u") << answer.text;
     EXPECT_EQ(answer.timeouts(), 2);
@@ -317,7 +317,7 @@ TEST(RasHosts, QuestionsInTheMiddleOfEverything)
     Answer answer(hosts.ask(0, 20));
     ASSERT_NE(answer.all, nullptr) << answer.text;
     EXPECT_EQ(answer.number("ranks_count"), 6) << answer.missing();
-    kill(hosts.at(5).pid(), SIGKILL);
+    hosts.at(5).signal(SIGKILL);
     Answer last(hosts.ask(1, 6));
     EXPECT_EQ(last.number("ranks_count"), 5) << last.text;
 }

@@ -39,6 +39,16 @@ void expect_slow(const Said &said, int from, int to)
     }
 }
 
+/* Where a rank did not get its processor, links are not judged: the user asks again, and so do the
+ * tests. */
+Said validate_undisturbed(Job &job)
+{
+    Said said = job.validate();
+    for (int again = 0; said.status == 0 && again < 20; again++)
+        said = job.validate();
+    return said;
+}
+
 int descriptors_of(pid_t pid)
 {
     std::filesystem::directory_iterator list("/proc/" + std::to_string(pid) + "/fd");
@@ -262,7 +272,7 @@ TEST(ValidateTool, ALimitedLinkBetweenHosts)
     Job job(4, "tcp", options);
     expect_measured(job.validate());
     net.limit_link(3, 0, 100);
-    expect_slow(job.validate(), 3, 0);
+    expect_slow(validate_undisturbed(job), 3, 0);
     job.expect_right();
 }
 

@@ -6,6 +6,7 @@
  */
 #include "core/engine/engine.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,6 +87,7 @@ bool ft_control_flush(struct ft_engine *engine)
             at = &message->next;
             continue;
         }
+        assert(peer->queued_messages > 0);
         *at = message->next;
         peer->queued_messages--;
         atomic_fetch_sub_explicit(&engine->unsent, 1, memory_order_relaxed);

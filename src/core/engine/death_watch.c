@@ -6,6 +6,7 @@
  */
 #include "core/engine/internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 #define PART "life" /* Name of the part of an endpoint. It holds struct ft_liveness_place. */
@@ -101,6 +102,7 @@ void ft_death_watch_tick(struct ft_engine *engine)
         if (peer->has_news) /* The floor above reads the peer's liveness page for the cause. */
             continue;
         ft_liveness_unmap(peer->watch.page);
+        assert(engine->watched > 0);
         peer->watch.page = NULL;
         engine->watched--;
     }

@@ -5,6 +5,8 @@
  */
 #include "core/engine/internal.h"
 
+#include <assert.h>
+
 #define EVENTS 16
 /* If a peer has replaced a link and its end does not come within this time, the old link counts as
  * broken. */
@@ -119,6 +121,7 @@ void ft_engine_close_next(struct ft_engine *engine, struct ft_peer *peer)
         return;
     peer->next_rx->cut = true; /* its sender would understand a goodbye as this rank's leaving */
     disconnect_link(engine, peer->next_rx);
+    assert(engine->waiting > 0);
     peer->next_rx = NULL;
     engine->waiting--;
 }
@@ -240,6 +243,7 @@ void ft_engine_news_done(struct ft_engine *engine, struct ft_peer *peer,
         peer->rx->cut = true;
         ft_engine_close_link(engine, peer, peer->rx);
     }
+    assert(engine->waiting > 0);
     peer->next_rx = NULL;
     engine->waiting--;
     receive_on(engine, peer, next);

@@ -6,6 +6,7 @@
  */
 #include "core/group/group.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -193,6 +194,7 @@ static void settle_agreement(struct ft_agreement *agreement)
             agreement->comm->group->decided = agreement->instance;
         apply_decision(agreement->comm, ft_agree_decision(agreement->agree));
     }
+    assert(agreement->engine->group->undecided > 0);
     agreement->engine->group->undecided--;
     if (agreement->comm && agreement->instance == agreement->comm->group->agreements)
         ft_telemetry_comm_agreed(agreement->engine->telemetry, agreement->comm->row);

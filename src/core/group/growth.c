@@ -5,6 +5,7 @@
  */
 #include "core/group/growth.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -182,8 +183,10 @@ static void let_askers_go(struct ft_engine *engine, const struct ft_growth *grow
 {
     for (int i = 0; i < growth->asked; i++) {
         struct ft_peer *peer = ft_engine_peer(engine, growth->askers[i]);
-        if (peer)
-            peer->askers--;
+        if (!peer)
+            continue;
+        assert(peer->askers > 0);
+        peer->askers--;
     }
     engine->hung_up = true;
 }

@@ -9,6 +9,7 @@
  */
 #include "core/group/group.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* flags of the agreement; NOT_LATE: no deadline has passed on this rank */
@@ -46,6 +47,7 @@ void ft_retry_unpin(struct ft_comm *comm)
     if (!comm->limits.retry)
         return;
     ft_engine_lock(comm->engine);
+    assert(comm->failure.pins > 0);
     comm->failure.pins--;
     ft_engine_unlock(comm->engine);
 }

@@ -3,13 +3,12 @@
  * all their inputs, does them in one exchange. The choice depends on the calls and settings alone
  * and not on where buffers lie, so all ranks fuse the same calls. A member keeps its number, its
  * state and its record. Its input stays as it is until the whole operation is done; then its result
- * is copied out. The whole operation uses host memory: what members have on the GPU is fetched
- * before the first step, and brought back after the last.
+ * is copied out. The whole operation uses host memory: passes of the members fetch their inputs
+ * before the first step, and bring results back after the last.
  */
 #include "core/run/run.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define MEMBER_BYTES 4096 /* fusing longer inputs gains nothing */
 
@@ -54,13 +53,7 @@ static int fuse_run(struct ft_work *work, struct ft_op **at, struct ft_op *last,
         work->last = whole;
     work->nops -= members - 1;
     work->ops_left -= members - 1;
-    for (const struct ft_op *op = first; op; op = op->next) {
-        if (op->gpu)
-            work->gathers = true;
-        else
-            memcpy(buffer, op->in, bytes_of(op));
-        buffer += bytes_of(op);
-    }
+    work->gathers = true;
     return FT_OK;
 }
 
@@ -88,41 +81,30 @@ static int fuse(struct ft_comm *comm, struct ft_work *work)
     return rc;
 }
 
-/* ---- members on the GPU ---------------------------------------------------------------------- */
+/* ---- members' buffers ------------------------------------------------------------------------ */
 
-/* Starts the copies between members on the GPU and the joint buffer. */
-static void copy_members(struct ft_comm *comm, struct ft_op *whole, bool out)
+/* Starts the copies between the members' buffers and the joint buffer. FT_AGAIN: some are not over;
+ * is_copied() tells. */
+static int copy_members(struct ft_comm *comm, struct ft_op *whole, bool out)
 {
     char *at = whole->joint;
+    int status = FT_OK;
     for (struct ft_op *op = whole->members; op; at += bytes_of(op), op = op->next) {
-        if (!op->gpu)
-            continue;
-        struct ft_reduce pass = {.type = FT_UINT8,
-                                 .count = bytes_of(op),
-                                 .nsrc = 1,
-                                 .ndst = 1,
-                                 .src = {out ? at : op->in},
-                                 .dst = {out ? op->out : at}};
-        op->gpu->busy = true;
-        op->gpu->send.req.status = ft_gpu_pass(comm, op, &pass,
-                                               (struct ft_device_staged){.src = out, .dst = !out},
-                                               &op->gpu->send.req);
+        struct ft_reduce pass = ft_copy_pass(out ? at : op->in, out ? op->out : at, bytes_of(op));
+        int rc = ft_pass_start(comm, op, &pass, (struct ft_device_staged){.src = out, .dst = !out});
+        if (rc != FT_OK)
+            status = rc;
     }
+    return status;
 }
 
 /* Whether all copies of its members are over. */
 static bool is_copied(struct ft_comm *comm, const struct ft_op *whole)
 {
     for (const struct ft_op *op = whole->members; op; op = op->next) {
-        if (!op->gpu || !op->gpu->busy)
-            continue;
-        int rc = op->gpu->send.req.status;
-        if (rc == FT_AGAIN)
-            return false;
-        if (rc != FT_OK)
-            ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s",
-                         comm->view.rank, ft_status_text(rc));
-        op->gpu->busy = rc != FT_OK; /* a failed copy counts as never over */
+        int rc = ft_pass_end(op);
+        if (rc != FT_OK && rc != FT_AGAIN)
+            ft_pass_failed(comm, rc); /* the copy counts as never over */
         if (rc != FT_OK)
             return false;
     }
@@ -133,9 +115,11 @@ static void gather(struct ft_comm *comm)
 {
     if (!comm->works.head->gathers)
         return;
+    bool all = true;
     for (struct ft_op *op = comm->works.head->ops; op; op = op->next)
         if (op->members)
-            copy_members(comm, op, false);
+            all &= copy_members(comm, op, false) == FT_OK;
+    comm->works.head->gathers = !all;
 }
 
 static bool is_gathered(struct ft_comm *comm, bool *moved)
@@ -170,25 +154,15 @@ void ft_fuse_drop(struct ft_comm *comm)
 {
     for (struct ft_op *op = comm->works.running ? comm->works.head->ops : NULL; op; op = op->next)
         for (struct ft_op *member = op->leaves ? NULL : op->members; member; member = member->next)
-            if (member->gpu && member->gpu->busy)
-                comm->gpu->ops->cancel(comm->gpu->queue, &member->gpu->send.req);
+            ft_pass_cancel(comm, member);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
 static bool finish_fused(struct ft_comm *comm, struct ft_op *whole)
 {
-    const char *at = whole->joint;
-    bool wait = false;
-    for (struct ft_op *op = whole->members; op; op = op->next) {
-        wait |= op->gpu != NULL;
-        if (!op->gpu)
-            memcpy(op->out, at, bytes_of(op));
-        at += bytes_of(op);
-    }
-    if (!wait)
+    if (copy_members(comm, whole, true) == FT_OK)
         return true;
-    copy_members(comm, whole, true);
     whole->leaves = true;
     comm->works.head->leaving++;
     return false;

@@ -8,22 +8,11 @@
 #include "core/run/run.h"
 
 #include <stdlib.h>
-#include <string.h>
 
-#define DIGEST_BYTES ((size_t)256 << 10) /* bytes of a result that are fetched at once */
-/* For a shorter message, waiting until the receiver has said where it may lie costs more than it
- * gains. */
-#define WAIT_BYTES 16384
 /* a GPU that has not finished its passes by then never will */
 #define GIVE_UP_NS UINT64_C(10000000000)
 
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* open_queue() stores it with release, so a thread that sees the pointer sees what it points to. */
-static struct ft_comm_gpu *gpu_of(const struct ft_comm *comm)
-{
-    return __atomic_load_n(&comm->gpu, __ATOMIC_ACQUIRE);
-}
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
@@ -40,7 +29,7 @@ static int open_queue(struct ft_comm *comm)
     struct ft_comm_gpu *gpu = calloc(1, sizeof *gpu);
     struct ft_stream *order = ft_stream_new();
     if (gpu && comm->limits.verify)
-        gpu->digest.piece = malloc(DIGEST_BYTES);
+        gpu->digest.piece = malloc(FT_DIGEST_PIECE_BYTES);
     bool room = gpu && order && (gpu->digest.piece || !comm->limits.verify);
     int rc = room ? FT_OK : ft_fail(FT_NOMEM, "no memory for a communicator's queue on the GPU");
     if (rc == FT_OK) {
@@ -62,10 +51,10 @@ static int open_queue(struct ft_comm *comm)
 
 static int need_queue(struct ft_comm *comm)
 {
-    if (gpu_of(comm))
+    if (ft_gpu_of(comm))
         return FT_OK;
     pthread_mutex_lock(&open_lock);
-    int rc = gpu_of(comm) ? FT_OK : open_queue(comm);
+    int rc = ft_gpu_of(comm) ? FT_OK : open_queue(comm);
     pthread_mutex_unlock(&open_lock);
     return rc;
 }
@@ -96,7 +85,7 @@ int ft_gpu_word(struct ft_comm *comm, const uint32_t **out)
     int rc = need_queue(comm);
     if (rc != FT_OK)
         return rc;
-    struct ft_comm_gpu *gpu = gpu_of(comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(comm);
     pthread_mutex_lock(&open_lock);
     rc = gpu->ops->word(gpu->queue, &host_ptr, &dev_ptr);
     pthread_mutex_unlock(&open_lock);
@@ -157,13 +146,13 @@ int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
         rc = check_buffer(comm->engine->gpu, op, "receive", call.out, out, call.host_stream);
     if (rc == FT_OK)
         rc = need_queue(comm);
-    if (rc == FT_OK && !(op->gpu = calloc(1, sizeof *op->gpu)))
+    if (rc == FT_OK && !(op->on_queue = calloc(1, sizeof *op->on_queue)))
         rc = ft_fail(FT_NOMEM, "no memory for an operation");
     if (rc != FT_OK)
         return rc;
-    op->gpu->stream = call.stream;
+    op->on_queue->stream = call.stream;
     if (scale) {
-        op->gpu->scale_from = op->scale_from;
+        op->on_queue->scale_from = op->scale_from;
         op->scale_from = NULL;
     }
     return FT_OK;
@@ -171,8 +160,8 @@ int ft_gpu_want(struct ft_comm *comm, struct ft_op *op, struct ft_gpu_call call)
 
 struct ft_stream *ft_gpu_order(const struct ft_comm *comm)
 {
-    ft_stream_ref(gpu_of(comm)->order);
-    return gpu_of(comm)->order;
+    ft_stream_ref(ft_gpu_of(comm)->order);
+    return ft_gpu_of(comm)->order;
 }
 
 size_t ft_gpu_most_streams(const struct ft_entry *entry)
@@ -197,12 +186,12 @@ int ft_gpu_streams(const struct ft_work *work, void **streams)
     int n = 0;
     for (const struct ft_op *op = work->ops; op; op = op->next) {
         int k = 0;
-        if (!op->gpu)
+        if (!op->on_queue)
             continue;
-        while (k < n && streams[k] != op->gpu->stream)
+        while (k < n && streams[k] != op->on_queue->stream)
             k++;
         if (k == n)
-            streams[n++] = op->gpu->stream;
+            streams[n++] = op->on_queue->stream;
     }
     return n;
 }
@@ -214,14 +203,14 @@ static int launch_all(struct ft_entry *entry, void **streams)
 {
     int rc = FT_OK, launched = 0;
     for (struct ft_work *work = entry->works; work && rc == FT_OK; work = work->next_in_entry) {
-        struct ft_comm_gpu *gpu = work->has_gpu ? gpu_of(work->comm) : NULL;
+        struct ft_comm_gpu *gpu = work->has_gpu ? ft_gpu_of(work->comm) : NULL;
         if (gpu)
             rc = gpu->ops->after(gpu->queue, streams, ft_gpu_streams(work, streams), &work->run);
     }
     for (struct ft_work *work = entry->works; work; work = work->next_in_entry) {
         if (!work->run)
             continue;
-        struct ft_comm_gpu *gpu = gpu_of(work->comm);
+        struct ft_comm_gpu *gpu = ft_gpu_of(work->comm);
         int held = gpu->ops->hold(gpu->queue, streams, ft_gpu_streams(work, streams));
         if (held != FT_OK)
             rc = held, work->run = 0;
@@ -253,7 +242,7 @@ int ft_gpu_launch(struct ft_entry *entry, struct ft_gpu_later **later)
 
 void ft_gpu_close(struct ft_comm *comm)
 {
-    struct ft_comm_gpu *gpu = gpu_of(comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(comm);
     if (!gpu)
         return;
     ft_graph_close(comm);
@@ -268,7 +257,7 @@ void ft_gpu_close(struct ft_comm *comm)
 
 int ft_gpu_reached(const struct ft_work *work)
 {
-    const struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    const struct ft_comm_gpu *gpu = ft_gpu_of(work->comm);
     if (!work->run)
         return ft_fail(FT_DEVICE, "the group's kernels could not be launched");
     return gpu->ops->reached(gpu->queue, work->bell, work->run);
@@ -283,7 +272,7 @@ static void begin(struct ft_comm *comm, struct ft_work *work)
         ft_comm_fail(comm, rc, comm->view.rank, "rank %d: %s", comm->view.rank, ft_fail_text());
         return;
     }
-    struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(work->comm);
     gpu->ops->begin(gpu->queue, work->bell, work->run);
 }
 
@@ -294,7 +283,7 @@ static bool holds(const struct ft_comm *comm)
 
 static void over(struct ft_work *work, int status)
 {
-    struct ft_comm_gpu *gpu = gpu_of(work->comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(work->comm);
     if (!work->has_gpu)
         return;
     atomic_fetch_sub_explicit(&work->comm->engine->gpu_works, 1, memory_order_relaxed);
@@ -313,7 +302,7 @@ static void over(struct ft_work *work, int status)
 /* Sets let_go first: then a thread that reaches `over` or ft_gpu_failed() later sees it. */
 void ft_gpu_let_go(struct ft_comm *comm)
 {
-    struct ft_comm_gpu *gpu = gpu_of(comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(comm);
     atomic_store(&comm->let_go, 1);
     if (gpu)
         tell_kernels(comm, gpu);
@@ -323,7 +312,7 @@ void ft_gpu_let_go(struct ft_comm *comm)
 
 void ft_gpu_failed(struct ft_comm *comm)
 {
-    struct ft_comm_gpu *gpu = gpu_of(comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(comm);
     if (!gpu || gpu->muted)
         return;
     tell_kernels(comm, gpu);
@@ -335,239 +324,14 @@ void ft_gpu_failed(struct ft_comm *comm)
 
 bool ft_gpu_poll(struct ft_comm *comm)
 {
-    struct ft_comm_gpu *gpu = gpu_of(comm);
+    struct ft_comm_gpu *gpu = ft_gpu_of(comm);
     return gpu && gpu->ops->poll(gpu->queue) > 0;
 }
 
 static bool is_idle(const struct ft_comm *comm, uint64_t draining_ns)
 {
-    const struct ft_comm_gpu *gpu = gpu_of(comm);
+    const struct ft_comm_gpu *gpu = ft_gpu_of(comm);
     return !gpu || gpu->ops->idle(gpu->queue) || draining_ns > GIVE_UP_NS;
 }
 
 const struct ft_stage ft_gpu_stage = {.begin = begin, .settle = is_idle, .over = over};
-
-/* ---- passes ---------------------------------------------------------------------------------- */
-
-int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass,
-                struct ft_device_staged staged, struct ft_device_req *req)
-{
-    struct ft_comm_gpu *gpu = gpu_of(comm);
-    return gpu->ops->reduce(gpu->queue, pass, staged, pass->scaled ? op->gpu->scale_from : NULL,
-                            req);
-}
-
-/* Whether the operation cannot end before its receivers have reached it. If so, waiting for their
- * readiness costs no time. */
-static bool waits_anyway(const struct ft_comm *comm, const struct ft_op *op)
-{
-    size_t chunk = comm->engine->tuning.chunk_bytes,
-           bytes = op->coll.count * ft_type_size(op->coll.type);
-    switch (op->coll.kind) {
-    case FT_SEND:
-        return bytes > FT_WINDOW_P2P * chunk;
-    case FT_BROADCAST:
-    case FT_REDUCE:
-    case FT_SCATTER:
-    case FT_GATHER:
-        return bytes > (size_t)FT_LANES * FT_WINDOW_FIRST * chunk;
-    default:
-        return true; /* every rank sends to every rank */
-    }
-}
-
-int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank,
-                   const struct ft_header *header, void **slot)
-{
-    const struct ft_pinned *other = comm->peers[rank]->pinned;
-    struct ft_link *link = comm->peers[rank]->tx;
-    int rc = FT_NOTSUP;
-    if (op->gpu && comm->readiness && other && link->ops->reserve_devmem && !comm->limits.verify)
-        rc = ft_readiness_query(other, comm->ctx, comm->view.rank, op->coll.kind == FT_SEND,
-                                op->seq);
-    if (rc == FT_AGAIN && header->len >= WAIT_BYTES && waits_anyway(comm, op))
-        return FT_AGAIN;
-    if (rc == FT_OK)
-        rc = link->ops->reserve_devmem(link, header, slot);
-    else
-        rc = FT_NOTSUP;
-    return rc == FT_NOTSUP ? link->ops->reserve(link, header, slot) : rc;
-}
-
-bool ft_gpu_takes(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_msg *msg)
-{
-    bool is_its = msg->header.seq == (uint32_t)op->seq && msg->header.sig == op->sig;
-    if (!msg->devmem || (!comm->limits.verify && (op->gpu || !is_its)))
-        return true;
-    ft_comm_fail(comm, FT_PROTOCOL, rank,
-                 "rank %d sent a message in its GPU's memory to rank %d, whose operation %llu is "
-                 "not on its GPU",
-                 rank, comm->view.rank, (unsigned long long)op->seq);
-    return false;
-}
-
-int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link,
-               const struct ft_reduce *pass, struct ft_gpu_send *send)
-{
-    if (!send->slot) {
-        struct ft_reduce into = *pass;
-        void *slot;
-        int rc = ft_gpu_reserve(comm, op, send->to, &send->header, &slot);
-        if (rc != FT_OK)
-            return rc;
-        into.dst[0] = slot;
-        rc = ft_gpu_pass(comm, op, &into, (struct ft_device_staged){.src = send->staged, .dst = 1},
-                         &send->req);
-        if (rc != FT_OK && rc != FT_AGAIN) {
-            link->ops->cancel(link, &send->header, slot);
-            return rc;
-        }
-        send->slot = slot;
-    }
-    if (send->req.status == FT_AGAIN)
-        return FT_AGAIN;
-    void *slot = send->slot;
-    send->slot = NULL;
-    if (send->req.status == FT_OK)
-        ft_verify_seal(comm, &send->header, slot);
-    if (send->req.status == FT_OK)
-        link->ops->commit(link, &send->header, slot);
-    else
-        link->ops->cancel(link, &send->header, slot);
-    return send->req.status;
-}
-
-/* Fetches the next piece of the result for its checksum, if one is left. */
-static void fetch_piece(struct ft_comm *comm, struct ft_gpu_sum *digest, size_t len_bytes)
-{
-    size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
-    digest->req.status = FT_OK;
-    if (len == 0)
-        return;
-    struct ft_reduce pass = {.type = FT_UINT8,
-                             .count = len,
-                             .nsrc = 1,
-                             .ndst = 1,
-                             .src = {(char *)digest->of->out + digest->at},
-                             .dst = {digest->piece}};
-    digest->req.status = ft_gpu_pass(comm, digest->of, &pass, (struct ft_device_staged){.dst = 1},
-                                     &digest->req);
-}
-
-bool ft_gpu_digest(struct ft_comm *comm, const struct ft_op *of, size_t len_bytes, uint32_t *crc)
-{
-    struct ft_gpu_sum *digest = &gpu_of(comm)->digest;
-    if (!digest->of) {
-        digest->of = of;
-        digest->at = 0;
-        digest->crc = 0;
-        fetch_piece(comm, digest, len_bytes);
-    }
-    while (digest->req.status == FT_OK && digest->at < len_bytes) {
-        size_t len = ft_min(DIGEST_BYTES, len_bytes - digest->at);
-        digest->crc = ft_crc32c(digest->crc, digest->piece, len);
-        digest->at += len;
-        fetch_piece(comm, digest, len_bytes);
-    }
-    int rc = digest->req.status;
-    if (rc == FT_AGAIN)
-        return false;
-    digest->of = NULL;
-    *crc = digest->crc;
-    if (rc != FT_OK)
-        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
-                     ft_status_text(rc));
-    return rc == FT_OK;
-}
-
-static void drop_digest(struct ft_comm_gpu *gpu)
-{
-    if (gpu->digest.of)
-        gpu->ops->cancel(gpu->queue, &gpu->digest.req);
-    gpu->digest.of = NULL;
-}
-
-static void drop_send(struct ft_comm_gpu *gpu, struct ft_gpu_send *send, struct ft_link *link)
-{
-    gpu->ops->cancel(gpu->queue, &send->req);
-    if (link)
-        link->ops->cancel(link, &send->header, send->slot);
-    send->slot = NULL;
-}
-
-/* Whether the current pass reads or writes memory of the link. */
-static bool involves(const struct ft_comm *comm, const struct ft_lane *lane,
-                     const struct ft_link *link)
-{
-    for (int k = 0; k < lane->step->nrecv; k++)
-        if (comm->peers[lane->step->recv_from[k]]->rx == link)
-            return true;
-    for (int k = 0; k < lane->step->nfwd; k++)
-        if (comm->peers[lane->step->fwd_to[k]]->tx == link)
-            return true;
-    return false;
-}
-
-static void drop_lane(struct ft_comm *comm, struct ft_comm_gpu *gpu, struct ft_lane *lane,
-                      const struct ft_link *only)
-{
-    if (!ft_lane_is_at_step(lane) || !lane->op->gpu)
-        return;
-    for (int k = 0; k < lane->step->nsend; k++) {
-        struct ft_gpu_send *send = &gpu->sends[lane - comm->lanes.at][k];
-        struct ft_link *link = comm->peers[lane->step->send_to[k]]->tx;
-        if (send->slot && (!only || only == link))
-            drop_send(gpu, send, link);
-    }
-    /* lanes.c gives back its messages and slots */
-    if (lane->phase == FT_LANE_REDUCING && (!only || involves(comm, lane, only)))
-        gpu->ops->cancel(gpu->queue, &lane->req);
-}
-
-static void drop_first_send(struct ft_comm_gpu *gpu, struct ft_op *send, struct ft_link *tx,
-                            const struct ft_link *only)
-{
-    if (!send || !send->gpu)
-        return;
-    if (send->gpu->send.slot && (!only || only == tx))
-        drop_send(gpu, &send->gpu->send, tx);
-    /* A send is busy only if this rank sends to itself. */
-    if (send->gpu->busy)
-        gpu->ops->cancel(gpu->queue, &send->gpu->send.req);
-}
-
-static void drop_first_receive(struct ft_comm_gpu *gpu, struct ft_op *recv, struct ft_link *rx)
-{
-    if (!recv || !recv->gpu || !recv->gpu->busy)
-        return;
-    gpu->ops->cancel(gpu->queue, &recv->gpu->send.req);
-    if (rx)
-        rx->ops->release(rx, &recv->gpu->msg);
-    recv->gpu->busy = false;
-}
-
-static void drop_peer(struct ft_comm *comm, struct ft_comm_gpu *gpu, int rank,
-                      const struct ft_link *only)
-{
-    /* There is no peer, and no link, for what this rank sends to itself. */
-    const struct ft_peer *peer = comm->peers[rank];
-    struct ft_link *tx = peer ? peer->tx : NULL, *rx = peer ? peer->rx : NULL;
-    if (only && only != tx && only != rx)
-        return;
-    drop_first_send(gpu, comm->p2p.sends[rank].head, tx, only);
-    if (!only || only == rx)
-        drop_first_receive(gpu, comm->p2p.recvs[rank].head, rx);
-}
-
-void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link)
-{
-    struct ft_comm_gpu *gpu = gpu_of(comm);
-    if (!gpu)
-        return;
-    if (!link)
-        drop_digest(gpu);
-    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
-        drop_lane(comm, gpu, lane, link);
-    for (int r = 0; r < comm->view.nranks; r++)
-        drop_peer(comm, gpu, r, link);
-}

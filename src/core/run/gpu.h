@@ -1,6 +1,6 @@
 /*
- * Operations on buffers of the GPU: the queue of a communicator there, and the passes of its steps,
- * messages and inputs. See gpu.c; part of run.h.
+ * The queue of a communicator on the GPU, and the runs of its groups there. See gpu.c; part of
+ * run.h.
  */
 #ifndef FT_GPU_H
 #define FT_GPU_H
@@ -8,26 +8,6 @@
 /* Most groups that wait on a communicator with a queue. The driver's own queue, where a call would
  * block, is longer. */
 #define FT_GPU_QUEUE_MAX 128
-
-/* A message on its way from the GPU into a slot of a link. slot is NULL if there is none; then the
- * caller sets the other fields. */
-struct ft_gpu_send {
-    struct ft_device_req req;
-    struct ft_header header;
-    int to;      /* rank of the receiver */
-    bool staged; /* the GPU cannot reach the memory it comes from */
-    void *slot;
-};
-
-/* The result of a collective on the GPU, which is fetched piece by piece for its checksum. of is
- * NULL if there is none. */
-struct ft_gpu_sum {
-    const struct ft_op *of;
-    size_t at;
-    uint32_t crc;
-    char *piece;
-    struct ft_device_req req;
-};
 
 /* A group of calls on one communicator that a CUDA graph contains; see graph.c. */
 struct ft_captured {
@@ -44,15 +24,6 @@ struct ft_captured {
     } ops[];
 };
 
-/* Belongs to each operation whose buffers the GPU can reach, and to no other. */
-struct ft_op_gpu {
-    void *stream;            /* the user's stream */
-    const void *scale_from;  /* where the GPU reads the scale; NULL: the operator has it */
-    struct ft_gpu_send send; /* for sends and receives; a receive uses only the request */
-    struct ft_msg msg;       /* held while the pass of a receive runs */
-    bool busy;               /* that pass runs */
-};
-
 struct ft_comm_gpu {
     const struct ft_device_queue_ops *ops;
     struct ft_device_queue *queue;
@@ -66,8 +37,8 @@ struct ft_comm_gpu {
      * for it. */
     uint32_t *word;
     bool muted; /* the communicator has failed: replays do nothing and hold no stream */
-    struct ft_gpu_send sends[FT_LANES][FT_STEP_PEERS];
-    struct ft_gpu_sum digest;
+    struct ft_pass_send sends[FT_LANES][FT_STEP_PEERS];
+    struct ft_pass_sum digest;
 };
 
 /* ---- by the user's thread -------------------------------------------------------------------- */
@@ -75,8 +46,8 @@ struct ft_comm_gpu {
 /* To be called when a communicator opens: makes what calls on the GPU need. Later, while kernels
  * run, the driver may wait for them before it gives memory. */
 void ft_gpu_ready(struct ft_comm *comm);
-/* Makes op->gpu if the buffers of the call are on the GPU. A NULL buffer is not used on this rank.
- * host_stream: `stream` is an ftccl stream. FT_INVAL, FT_NOTSUP, FT_NOMEM, FT_DEVICE. */
+/* Makes op->on_queue if the buffers of the call are on the GPU. A NULL buffer is not used on this
+ * rank. host_stream: `stream` is an ftccl stream. FT_INVAL, FT_NOTSUP, FT_NOMEM, FT_DEVICE. */
 struct ft_gpu_call {
     const void *in, *out;
     void *stream;
@@ -117,26 +88,6 @@ void ft_gpu_let_go(struct ft_comm *comm); /* streams that a failure holds go on 
 /* No run is in progress any more: from now on replays do nothing, or are held. Idempotent. */
 void ft_gpu_failed(struct ft_comm *comm);
 bool ft_gpu_poll(struct ft_comm *comm);
-/* A pass of an operation that has op->gpu. */
-int ft_gpu_pass(struct ft_comm *comm, const struct ft_op *op, const struct ft_reduce *pass,
-                struct ft_device_staged staged, struct ft_device_req *req);
-/* ft_gpu_reserve: reserves a slot of the sending link to a rank for a message of the operation, in
- * this GPU's memory if the receiver's GPU takes it there. Like reserve(); also FT_AGAIN until the
- * receiver has told. ft_gpu_takes: whether the operation can read a message that came, if the
- * message is its own; false: comm has failed. */
-int ft_gpu_reserve(struct ft_comm *comm, const struct ft_op *op, int rank,
-                   const struct ft_header *header, void **slot);
-bool ft_gpu_takes(struct ft_comm *comm, const struct ft_op *op, int rank, const struct ft_msg *msg);
-/* Moves a message into a slot of the link, over several calls: FT_AGAIN until it is committed.
- * Otherwise a status of the link, or FT_DEVICE. */
-int ft_gpu_put(struct ft_comm *comm, const struct ft_op *op, struct ft_link *link,
-               const struct ft_reduce *pass, struct ft_gpu_send *send);
-/* The checksum of an operation's result. False: not yet, call again, or comm has failed. Only one
- * operation at a time. */
-bool ft_gpu_digest(struct ft_comm *comm, const struct ft_op *of, size_t len_bytes, uint32_t *crc);
-/* Gives back what passes hold of a link. NULL: of all links. */
-void ft_gpu_drop(struct ft_comm *comm, const struct ft_link *link);
-
 /* ---- CUDA graphs (graph.c) ------------------------------------------------------------------- */
 
 /* If the streams of the entry are being captured, the calls become part of the graph, and the entry

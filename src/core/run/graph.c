@@ -25,7 +25,7 @@ static int check_works(const struct ft_entry *entry, void **streams)
         if (rc != FT_OK && rc != FT_AGAIN)
             return rc;
         for (const struct ft_op *op = work->ops; op; op = op->next)
-            others += rc == FT_AGAIN || !op->gpu;
+            others += rc == FT_AGAIN || !op->on_queue;
         captured += rc == FT_OK;
     }
     if (captured > 0 && others > 0)
@@ -42,13 +42,14 @@ static struct ft_captured *keep(const struct ft_work *work)
     if (!captured)
         return NULL;
     for (const struct ft_op *op = work->ops; op; op = op->next)
-        captured->ops[captured->nops++] = (struct ft_captured_op){.coll = op->coll,
-                                                                  .redop = op->redop,
-                                                                  .in = op->in,
-                                                                  .out = op->out,
-                                                                  .scale_from = op->gpu->scale_from,
-                                                                  .epoch = op->epoch,
-                                                                  .root_id = op->root_id};
+        captured->ops[captured->nops++] = (struct ft_captured_op){
+            .coll = op->coll,
+            .redop = op->redop,
+            .in = op->in,
+            .out = op->out,
+            .scale_from = op->on_queue->scale_from,
+            .epoch = op->epoch,
+            .root_id = op->root_id};
     return captured;
 }
 
@@ -124,9 +125,9 @@ int ft_graph_capture(struct ft_entry *entry)
 static int add_op(struct ft_work *work, const struct ft_captured_op *kept)
 {
     struct ft_op *op = ft_op_new();
-    struct ft_op_gpu *gpu = calloc(1, sizeof *gpu);
-    if (!op || !gpu) {
-        free(gpu);
+    struct ft_op_queue *on_queue = calloc(1, sizeof *on_queue);
+    if (!op || !on_queue) {
+        free(on_queue);
         if (op)
             ft_op_free(op);
         return FT_NOMEM;
@@ -137,8 +138,8 @@ static int add_op(struct ft_work *work, const struct ft_captured_op *kept)
     op->out = kept->out;
     op->epoch = kept->epoch;
     op->root_id = kept->root_id;
-    op->gpu = gpu;
-    op->gpu->scale_from = kept->scale_from;
+    op->on_queue = on_queue;
+    op->on_queue->scale_from = kept->scale_from;
     op->state = FT_OP_QUEUED;
     ft_work_add(work, op);
     return FT_OK;

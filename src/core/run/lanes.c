@@ -7,6 +7,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,32 +136,6 @@ static void seal_message(const struct ft_comm *comm, struct ft_lane *lane, struc
     header->crc = lane->crc;
 }
 
-static int send_from_gpu(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
-{
-    struct ft_op *op = lane->op;
-    const struct ft_ref *from = &lane->step->send;
-    struct ft_gpu_send *send = &comm->gpu->sends[lane_number(comm, lane)][k];
-    struct ft_reduce pass = {.type = op->coll.type,
-                             .op = op->redop,
-                             .scaled = op->redop.scaled && from->buf == FT_BUF_IN,
-                             .nsrc = 1,
-                             .ndst = 1,
-                             .count = lane->step->send_bytes / op->plan.esize,
-                             .src = {resolve(op, *from)}};
-    if (!send->slot) {
-        send->header = header_of(comm, lane, lane->step->send_bytes);
-        send->staged = from->buf == FT_BUF_TMP;
-        send->to = lane->step->send_to[k];
-    }
-    int rc = ft_gpu_put(comm, op, link, &pass, send);
-    if (rc == FT_OK)
-        lane->sends[k].status = FT_OK;
-    if (rc == FT_DEVICE)
-        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
-                     ft_status_text(rc));
-    return rc;
-}
-
 /* Whether storing the result changes bytes that the step sends. It does not if the result is what
  * the step sends, at the same place. */
 static bool overwrites_sent(const struct ft_lane *lane)
@@ -197,28 +172,30 @@ static int send_plain(struct ft_comm *comm, struct ft_lane *lane, int k, struct 
     return link->ops->send(link, &header, data, send);
 }
 
-/* Scales the step's data into a slot of the link to the k-th peer. */
-static int send_scaled(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
+/* A pass writes the step's data into a slot of the link to the k-th peer: scaled, or from where
+ * links do not reach. */
+static int send_by_pass(struct ft_comm *comm, struct ft_lane *lane, int k, struct ft_link *link)
 {
     const struct ft_op *op = lane->op;
-    struct ft_header header = header_of(comm, lane, lane->step->send_bytes);
-    void *slot;
-    int rc = link->ops->reserve(link, &header, &slot);
-    if (rc != FT_OK)
-        return rc;
+    const struct ft_ref *from = &lane->step->send;
+    struct ft_pass_send now, *send = ft_pass_send_of(comm, op, lane_number(comm, lane), k, &now);
     struct ft_reduce pass = {.type = op->coll.type,
                              .op = op->redop,
-                             .scaled = 1,
+                             .scaled = op->redop.scaled && from->buf == FT_BUF_IN,
                              .nsrc = 1,
                              .ndst = 1,
                              .count = lane->step->send_bytes / op->plan.esize,
-                             .src = {resolve(op, lane->step->send)},
-                             .dst = {slot}};
-    struct ft_device_req req;
-    rc = comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
-    ft_verify_seal(comm, &header, slot);
-    link->ops->commit(link, &header, slot);
-    lane->sends[k].status = FT_OK;
+                             .src = {resolve(op, *from)}};
+    if (!send->slot) {
+        send->header = header_of(comm, lane, lane->step->send_bytes);
+        send->staged = from->buf == FT_BUF_TMP;
+        send->to = lane->step->send_to[k];
+    }
+    int rc = ft_pass_put(comm, op, link, &pass, send);
+    if (rc == FT_OK)
+        lane->sends[k].status = FT_OK;
+    if (rc == FT_DEVICE)
+        ft_pass_failed(comm, rc);
     return rc;
 }
 
@@ -230,10 +207,8 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
     int rc = link_to(comm, op, rank, &link);
     if (rc != FT_OK)
         return rc;
-    if (op->gpu)
-        rc = send_from_gpu(comm, lane, k, link);
-    else if (op->redop.scaled && lane->step->send.buf == FT_BUF_IN)
-        rc = send_scaled(comm, lane, k, link);
+    if (!ft_op_links_reach(op) || (op->redop.scaled && lane->step->send.buf == FT_BUF_IN))
+        rc = send_by_pass(comm, lane, k, link);
     else
         rc = send_plain(comm, lane, k, link);
     return rc == FT_OK || rc == FT_AGAIN ? rc : ft_comm_fail_peer(comm, op, rank, rc);
@@ -244,7 +219,7 @@ static int send_one(struct ft_comm *comm, struct ft_lane *lane, int k)
 static char *moves_to(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
-    bool moves = !lane->op->gpu && step->nrecv == 1 && step->src.buf == FT_BUF_NONE &&
+    bool moves = ft_op_links_reach(lane->op) && step->nrecv == 1 && step->src.buf == FT_BUF_NONE &&
                  step->dst.buf != FT_BUF_NONE;
     bool divides = (step->flags & FT_STEP_FINAL) && lane->op->redop.divisor > 1;
     return moves && !divides ? resolve(lane->op, step->dst) : NULL;
@@ -266,16 +241,6 @@ static void expect_message(struct ft_comm *comm, struct ft_lane *lane, struct ft
     struct ft_header header = header_of(comm, lane, lane->step->len_bytes);
     rx->ops->expect(rx, &header, to);
     lane->expects = true;
-}
-
-/* Takes back the memory at which the link may write a message. */
-static void expect_no_message(struct ft_comm *comm, struct ft_lane *lane)
-{
-    struct ft_link *rx = lane->expects ? comm->peers[lane->step->recv_from[0]]->rx : NULL;
-    struct ft_header header = {.ctx = comm->ctx, .lane = (uint16_t)lane_number(comm, lane)};
-    if (rx)
-        rx->ops->expect(rx, &header, NULL);
-    lane->expects = false;
 }
 
 static bool is_of_step(const struct ft_lane *lane, const struct ft_header *got)
@@ -314,7 +279,7 @@ static int check_message(struct ft_comm *comm, struct ft_lane *lane, int k, stru
     /* The sender has withdrawn the message: it has failed, and another message tells why. */
     if (rc == FT_AGAIN || !ft_msg_intact(msg))
         return FT_AGAIN;
-    if (!ft_gpu_takes(comm, op, rank, msg) || !ft_verify_ok(comm, rank, msg, op, lane->index))
+    if (!ft_pass_takes(comm, op, rank, msg) || !ft_verify_ok(comm, rank, msg, op, lane->index))
         return FT_CORRUPT;
     return is_of_step(lane, &msg->header) ? FT_OK : FT_MISMATCH;
 }
@@ -358,7 +323,7 @@ static bool reserve_forwards(struct ft_comm *comm, struct ft_lane *lane)
         if (link_to(comm, lane->op, rank, &link) != FT_OK)
             return false;
         lane->headers[k] = header_of(comm, lane, lane->step->len_bytes);
-        int rc = ft_gpu_reserve(comm, lane->op, rank, &lane->headers[k], &lane->slots[k]);
+        int rc = ft_pass_reserve(comm, lane->op, rank, &lane->headers[k], &lane->slots[k]);
         if (rc == FT_AGAIN)
             return false;
         if (rc != FT_OK) {
@@ -459,11 +424,10 @@ static void pass_done(struct ft_comm *comm, struct ft_lane *lane)
     if (rc == FT_OK)
         commit_step(comm, lane);
     else
-        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
-                     ft_status_text(rc));
+        ft_pass_failed(comm, rc);
 }
 
-/* Which operands of the pass of fill_pass() the GPU cannot reach. It reaches the user's buffers. */
+/* Which operands of the pass of fill_pass() a queue cannot reach. It reaches the user's buffers. */
 static struct ft_device_staged staged_of(const struct ft_lane *lane)
 {
     const struct ft_step *step = lane->step;
@@ -503,10 +467,7 @@ static bool combine_step(struct ft_comm *comm, struct ft_lane *lane)
     bool nothing = pass.ndst == 0 || (pass.nsrc == 1 && pass.ndst == 1 &&
                                       pass.src[0] == pass.dst[0] && !pass.scaled && !pass.divide);
     lane->req.status = nothing ? FT_OK
-                       : lane->op->gpu
-                           ? ft_gpu_pass(comm, lane->op, &pass, staged_of(lane), &lane->req)
-                           : comm->engine->device->ops->reduce(comm->engine->device, &pass,
-                                                               &lane->req);
+                               : ft_pass(comm, lane->op, &pass, staged_of(lane), &lane->req);
     if (lane->req.status == FT_AGAIN)
         lane->phase = FT_LANE_REDUCING;
     else
@@ -561,6 +522,7 @@ static bool lane_turn(struct ft_comm *comm, struct ft_lane *lane)
             pass_done(comm, lane), moved = true;
         if (lane->phase != FT_LANE_SETTLE || !sends_complete(lane))
             return moved;
+        assert(lane->index < lane->op->plan.nsteps && !lane->received && !lane->reserved);
         lane->index++;
         advance_lane(comm, lane);
         moved = true;
@@ -625,113 +587,13 @@ void ft_lanes_start(struct ft_comm *comm)
         advance_lane(comm, &comm->lanes.at[i]);
 }
 
-/* Gives back what the lane's step holds of links, and withdraws what it sent. */
-static void drop_step(struct ft_comm *comm, struct ft_lane *lane)
-{
-    const struct ft_step *step = lane->step;
-    expect_no_message(comm, lane);
-    for (int k = 0; k < step->nrecv; k++) {
-        struct ft_link *link = comm->peers[step->recv_from[k]]->rx;
-        if ((lane->received & 1u << k) && link)
-            link->ops->release(link, &lane->msgs[k]);
-    }
-    for (int k = 0; k < step->nfwd; k++) {
-        struct ft_link *link = comm->peers[step->fwd_to[k]]->tx;
-        if ((lane->reserved & 1u << k) && link)
-            link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
-    }
-    lane->received = lane->reserved = 0;
-    for (int k = 0; k < step->nsend; k++)
-        if (lane->sent & 1u << k)
-            ft_send_withdraw(&lane->sends[k]);
-}
-
-void ft_lanes_drop(struct ft_comm *comm)
-{
-    ft_gpu_drop(comm, NULL);
-    ft_fuse_drop(comm);
-    for (struct ft_op *op = ft_run_first_op(comm); op; op = ft_run_next_op(op))
-        for (int k = 0; op->coll.kind == FT_SEND && k < FT_WINDOW_P2P; k++)
-            ft_send_withdraw(&op->sends[k]);
-    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
-        if (ft_lane_is_at_step(lane))
-            drop_step(comm, lane);
-}
-
 void ft_lanes_over(struct ft_comm *comm)
 {
     for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
         lane->phase = FT_LANE_IDLE;
 }
 
-void ft_lanes_forget(struct ft_comm *comm, const struct ft_peer *peer, struct ft_link *link)
-{
-    ft_gpu_drop(comm, link);
-    for (struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++) {
-        if (!ft_lane_is_at_step(lane))
-            continue;
-        if (lane->expects && link == peer->rx && comm->peers[lane->step->recv_from[0]] == peer)
-            lane->expects = false;
-        for (int k = 0; k < lane->step->nrecv && link == peer->rx; k++) {
-            if (!(lane->received & 1u << k) || comm->peers[lane->step->recv_from[k]] != peer)
-                continue;
-            link->ops->release(link, &lane->msgs[k]);
-            lane->received &= ~(1u << k);
-        }
-        for (int k = 0; k < lane->step->nfwd && link == peer->tx; k++) {
-            if (!(lane->reserved & 1u << k) || comm->peers[lane->step->fwd_to[k]] != peer)
-                continue;
-            link->ops->cancel(link, &lane->headers[k], lane->slots[k]);
-            lane->reserved &= ~(1u << k);
-        }
-    }
-}
-
-bool ft_lanes_pending_to(const struct ft_comm *comm, int rank)
-{
-    for (const struct ft_lane *lane = comm->lanes.at; lane < comm->lanes.at + FT_LANES; lane++)
-        for (int k = 0; ft_lane_is_at_step(lane) && k < lane->step->nsend; k++)
-            if ((lane->sent & 1u << k) && lane->step->send_to[k] == rank &&
-                lane->sends[k].status == FT_AGAIN)
-                return true;
-    for (const struct ft_op *op = ft_run_first_op(comm); op; op = ft_run_next_op(op))
-        for (int k = 0; op->coll.kind == FT_SEND && op->coll.root == rank && k < FT_WINDOW_P2P; k++)
-            if (op->sends[k].status == FT_AGAIN)
-                return true;
-    return false;
-}
-
-bool ft_lanes_settled(const struct ft_comm *comm)
-{
-    for (int r = 0; r < comm->view.nranks; r++)
-        if (ft_lanes_pending_to(comm, r))
-            return false;
-    return true;
-}
-
 void ft_lanes_reset(struct ft_comm *comm)
 {
     memset(comm->lanes.at, 0, sizeof comm->lanes.at);
-}
-
-/* ---- links that go --------------------------------------------------------------------------- */
-
-void ft_link_give_back(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
-{
-    for (struct ft_comm *comm = link ? engine->run->comms : NULL; comm; comm = comm->next) {
-        ft_lanes_forget(comm, peer, link);
-        ft_p2p_forget(comm, link);
-    }
-}
-
-void ft_link_drop(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
-{
-    ft_link_give_back(engine, peer, link);
-    ft_engine_close_link(engine, peer, link);
-}
-
-void ft_link_cut(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
-{
-    link->cut = true;
-    ft_link_drop(engine, peer, link);
 }

@@ -3,6 +3,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,9 +85,9 @@ void ft_op_free(struct ft_op *op)
     ft_op_trim(op);
     free_members(op);
     free(op->waits);
-    free(op->gpu);
+    free(op->on_queue);
     op->waits = NULL;
-    op->gpu = NULL;
+    op->on_queue = NULL;
     char *tmp = op->tmp;
     if (ft_pool_put(&ops, op))
         return;
@@ -128,6 +129,7 @@ void ft_op_move(struct ft_op *op, enum ft_op_state to, int status)
 
 void ft_op_done(struct ft_op *op)
 {
+    assert(op->work->ops_left > 0);
     ft_op_move(op, FT_OP_DONE, FT_OK);
     op->work->ops_left--;
 }

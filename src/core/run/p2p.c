@@ -6,6 +6,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* The longest message. */
@@ -38,6 +39,7 @@ void ft_p2p_start(struct ft_comm *comm, struct ft_op *op)
 static void pop(struct ft_p2p *queue)
 {
     struct ft_op *op = queue->head;
+    assert(op && op->state == FT_OP_RUNNING);
     queue->head = op->next_p2p;
     if (!queue->head)
         queue->tail = NULL;
@@ -72,12 +74,6 @@ static bool is_sent(const struct ft_op *op, size_t total)
     return sent;
 }
 
-static struct ft_reduce copy_of(const void *from, void *to, size_t len_bytes)
-{
-    return (struct ft_reduce){
-        .type = FT_UINT8, .count = len_bytes, .nsrc = 1, .ndst = 1, .src = {from}, .dst = {to}};
-}
-
 static struct ft_send *find_free_send(struct ft_op *op)
 {
     for (int k = 0; k < FT_WINDOW_P2P; k++)
@@ -96,16 +92,17 @@ static void seal_chunk(const struct ft_comm *comm, struct ft_op *op, const struc
     op->sealed = true;
 }
 
-/* The GPU copies a chunk into the link's memory. Once it is there, it is the link's. */
-static int send_from_gpu(struct ft_comm *comm, struct ft_op *op, struct ft_link *link,
-                         const struct ft_header *header)
+/* A pass copies a chunk into the link's memory. Once it is there, it is the link's. */
+static int send_by_pass(struct ft_comm *comm, struct ft_op *op, struct ft_link *link,
+                        const struct ft_header *header)
 {
-    struct ft_reduce pass = copy_of((const char *)op->in + op->offset, NULL, header->len);
-    if (!op->gpu->send.slot) {
-        op->gpu->send.header = *header;
-        op->gpu->send.to = op->coll.root;
+    struct ft_reduce pass = ft_copy_pass((const char *)op->in + op->offset, NULL, header->len);
+    struct ft_pass_send *send = &op->on_queue->send;
+    if (!send->slot) {
+        send->header = *header;
+        send->to = op->coll.root;
     }
-    return ft_gpu_put(comm, op, link, &pass, &op->gpu->send);
+    return ft_pass_put(comm, op, link, &pass, send);
 }
 
 /* Hands the next chunk to the link. FT_AGAIN: the link has no place, or all requests are
@@ -117,23 +114,23 @@ static int send_chunk(struct ft_comm *comm, struct ft_op *op, struct ft_link *li
         return FT_AGAIN;
     size_t total = bytes_of(op), len = ft_min(chunk, total - op->offset);
     const char *data = (const char *)op->in + op->offset;
-    bool by_gpu = op->gpu && len > 0;
+    bool by_pass = !ft_op_links_reach(op) && len > 0;
     struct ft_header header = {.ctx = comm->ctx,
                                .sig = op->sig,
                                .seq = (uint32_t)op->seq,
                                .len = (uint32_t)len,
                                .lane = FT_LANE_P2P,
                                .step = (uint16_t)(op->offset / chunk)};
-    if (!by_gpu)
+    if (!by_pass)
         seal_chunk(comm, op, &header, data);
     header.crc = op->crc;
     send->status = FT_AGAIN;
     /* A shorter operation may end before the receiver has taken it. */
     send->lasts = total > FT_WINDOW_P2P * comm->engine->tuning.chunk_bytes;
     send->moved = true;
-    int rc = by_gpu ? send_from_gpu(comm, op, link, &header)
-                    : link->ops->send(link, &header, data, send);
-    if (by_gpu || rc != FT_OK)
+    int rc = by_pass ? send_by_pass(comm, op, link, &header)
+                     : link->ops->send(link, &header, data, send);
+    if (by_pass || rc != FT_OK)
         send->status = FT_OK;
     if (rc != FT_OK)
         return rc;
@@ -184,45 +181,50 @@ static bool expected(struct ft_comm *comm, const struct ft_op *op, const struct 
     return false;
 }
 
-/* Starts a pass of the GPU that reads the message from the link's memory. The message is kept until
- * the pass is over. */
-static void start_receiving(struct ft_comm *comm, struct ft_op *op, const struct ft_msg *msg)
+/* Starts a pass that copies the message to its place. FT_AGAIN: it runs, and the message is kept
+ * until it is over. */
+static int copy_message(struct ft_comm *comm, const struct ft_op *op, const struct ft_msg *msg)
 {
-    struct ft_reduce pass = copy_of(msg->data, (char *)op->out + op->offset, msg->header.len);
-    op->gpu->msg = *msg;
-    op->gpu->busy = op->begun = true;
-    op->gpu->send.req.status = ft_gpu_pass(comm, op, &pass, (struct ft_device_staged){.src = 1},
-                                           &op->gpu->send.req);
+    char *to = (char *)op->out + op->offset;
+    if (msg->header.len == 0 || msg->data == to)
+        return FT_OK;
+    struct ft_reduce pass = ft_copy_pass(msg->data, to, msg->header.len);
+    return ft_pass_start(comm, op, &pass, (struct ft_device_staged){.src = 1});
 }
 
-/* Ends that pass. False: it still runs, or the communicator has failed. */
-static bool received(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
+/* The message is at its place. FT_AGAIN: its sender has withdrawn it meanwhile. The sender has
+ * failed then, and another message tells why. */
+static int end_message(struct ft_op *op, struct ft_link *rx, struct ft_msg *msg)
 {
-    int rc = op->gpu->send.req.status;
-    if (rc == FT_AGAIN)
-        return false;
-    op->gpu->busy = false;
-    /* The sender has withdrawn the message: it has failed, and another message tells why. */
-    if (rc == FT_OK && !ft_msg_intact(&op->gpu->msg)) {
-        if (rx)
-            rx->ops->release(rx, &op->gpu->msg);
-        return false;
-    }
-    op->offset += op->gpu->msg.header.len;
+    bool intact = ft_msg_intact(msg);
+    size_t len = msg->header.len;
     if (rx)
-        rx->ops->release(rx, &op->gpu->msg);
-    if (rc != FT_OK)
-        ft_comm_fail(comm, rc, comm->view.rank, "the device of rank %d failed: %s", comm->view.rank,
-                     ft_status_text(rc));
-    return rc == FT_OK;
+        rx->ops->release(rx, msg);
+    if (!intact)
+        return FT_AGAIN;
+    op->offset += len;
+    op->begun = true;
+    return FT_OK;
+}
+
+/* Ends the pass of a message. FT_AGAIN: it still runs, or the message was withdrawn. After another
+ * error the communicator has failed, and gives the message back later. */
+static int end_pass(struct ft_comm *comm, struct ft_op *op, struct ft_link *rx)
+{
+    int rc = ft_pass_end(op);
+    if (rc == FT_OK)
+        return end_message(op, rx, ft_pass_msg(op, NULL));
+    if (rc != FT_AGAIN)
+        ft_pass_failed(comm, rc);
+    return rc;
 }
 
 /* Brings a message that lies in the sender's memory: directly to its destination, unless it must be
- * checked or passed to the GPU first. */
+ * checked first, or links do not reach that. */
 static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *rx,
                  struct ft_msg *msg, bool expected)
 {
-    bool first = comm->limits.verify || op->gpu;
+    bool first = comm->limits.verify || !ft_op_links_reach(op);
     if (!msg->unfetched || first == expected)
         return FT_OK;
     return rx->ops->fetch(rx, msg, first ? NULL : (char *)op->out + op->offset);
@@ -231,7 +233,7 @@ static int fetch(struct ft_comm *comm, const struct ft_op *op, struct ft_link *r
 /* Whether this is the message that the operation expects. If not, the communicator has failed. */
 static bool accepts(struct ft_comm *comm, const struct ft_op *op, const struct ft_msg *msg)
 {
-    return ft_gpu_takes(comm, op, op->coll.root, msg) &&
+    return ft_pass_takes(comm, op, op->coll.root, msg) &&
            ft_verify_ok(comm, op->coll.root, msg, op, op->offset) &&
            expected(comm, op, &msg->header);
 }
@@ -291,38 +293,18 @@ static int next_message(struct ft_comm *comm, const struct ft_op *op, struct ft_
     return rc;
 }
 
-/* Copies the message to its place. False: the sender withdrew it meanwhile. */
-static bool copy_message(struct ft_comm *comm, struct ft_op *op, const struct ft_msg *msg)
-{
-    struct ft_reduce pass = copy_of(msg->data, (char *)op->out + op->offset, msg->header.len);
-    struct ft_device_req req;
-    if (msg->data != pass.dst[0])
-        comm->engine->device->ops->reduce(comm->engine->device, &pass, &req);
-    if (!ft_msg_intact(msg))
-        return false;
-    op->offset += msg->header.len;
-    return true;
-}
-
-/* Receives the next chunk, or starts the GPU on it. FT_AGAIN: nothing is here. After another error
+/* Receives the next chunk, or starts the pass of it. FT_AGAIN: nothing is here. After another error
  * the communicator has failed. */
 static int recv_chunk(struct ft_comm *comm, struct ft_op *op, const struct ft_peer *peer)
 {
     struct ft_link *rx = peer->rx;
-    struct ft_msg msg;
-    int rc = rx ? next_message(comm, op, rx, &msg) : ft_peer_is_gone(peer) ? FT_PEER : FT_AGAIN;
+    struct ft_msg now, *msg = ft_pass_msg(op, &now);
+    int rc = rx ? next_message(comm, op, rx, msg) : ft_peer_is_gone(peer) ? FT_PEER : FT_AGAIN;
     if (rc != FT_OK && rc != FT_AGAIN && rc != FT_MISMATCH)
         lost(comm, op, rc);
     if (rc != FT_OK)
         return rc;
-    if (op->gpu && msg.header.len > 0) {
-        start_receiving(comm, op, &msg);
-        return FT_OK;
-    }
-    bool intact = msg.header.len == 0 || copy_message(comm, op, &msg);
-    rx->ops->release(rx, &msg);
-    op->begun |= intact;
-    return intact ? FT_OK : FT_AGAIN;
+    return copy_message(comm, op, msg) == FT_AGAIN ? FT_OK : end_message(op, rx, msg);
 }
 
 static bool recv_turn(struct ft_comm *comm, int rank)
@@ -333,11 +315,7 @@ static bool recv_turn(struct ft_comm *comm, int rank)
     size_t total = bytes_of(op);
     bool moved = false;
     while (op->offset < total || !op->begun) {
-        int rc;
-        if (op->gpu && op->gpu->busy)
-            rc = received(comm, op, peer->rx) ? FT_OK : FT_AGAIN;
-        else
-            rc = recv_chunk(comm, op, peer);
+        int rc = ft_pass_runs(op) ? end_pass(comm, op, peer->rx) : recv_chunk(comm, op, peer);
         if (rc != FT_OK)
             return moved || rc != FT_AGAIN;
         moved = true;
@@ -345,25 +323,6 @@ static bool recv_turn(struct ft_comm *comm, int rank)
     pop(queue);
     ft_readiness_tell_receive(comm, rank);
     return true;
-}
-
-static bool self_copied(struct ft_comm *comm, struct ft_op *send, struct ft_op *recv)
-{
-    struct ft_op *op = recv->gpu ? recv : send;
-    struct ft_device_req *req = &op->gpu->send.req;
-    if (!op->gpu->busy && bytes_of(send) > 0 && recv->out != send->in) {
-        struct ft_reduce pass = copy_of(send->in, recv->out, bytes_of(send));
-        op->gpu->busy = true;
-        req->status = ft_gpu_pass(
-            comm, op, &pass, (struct ft_device_staged){.src = !send->gpu, .dst = !recv->gpu}, req);
-    }
-    if (op->gpu->busy && req->status == FT_AGAIN)
-        return false;
-    if (op->gpu->busy && req->status != FT_OK)
-        ft_comm_fail(comm, req->status, comm->view.rank, "the device of rank %d failed: %s",
-                     comm->view.rank, ft_status_text(req->status));
-    op->gpu->busy = false;
-    return comm->failure.status == FT_OK;
 }
 
 static bool self_turn(struct ft_comm *comm, int rank)
@@ -379,9 +338,10 @@ static bool self_turn(struct ft_comm *comm, int rank)
                      r);
         return true;
     }
-    if (!send->gpu && !recv->gpu)
-        memmove(recv->out, send->in, bytes_of(send));
-    else if (!self_copied(comm, send, recv))
+    int rc = ft_pass_to_self(comm, send, recv);
+    if (rc != FT_OK && rc != FT_AGAIN)
+        ft_pass_failed(comm, rc);
+    if (rc != FT_OK)
         return false;
     pop(&comm->p2p.sends[rank]);
     pop(&comm->p2p.recvs[rank]);

@@ -109,17 +109,10 @@ static int copy_some(struct ft_comm *comm)
             return FT_AGAIN;
         char *user = range.at + p->op_at, *side = p->side + p->side_at;
         bool back = p->state == FT_PRESERVE_RESTORING;
-        struct ft_reduce pass = {.type = FT_UINT8,
-                                 .count = len,
-                                 .nsrc = 1,
-                                 .ndst = 1,
-                                 .streaming = p->streaming,
-                                 .src = {back ? side : user},
-                                 .dst = {back ? user : side}};
-        int rc = p->op->gpu
-                     ? ft_gpu_pass(comm, p->op, &pass,
-                                   (struct ft_device_staged){.src = back, .dst = !back}, &p->req)
-                     : comm->engine->device->ops->reduce(comm->engine->device, &pass, &p->req);
+        struct ft_reduce pass = ft_copy_pass(back ? side : user, back ? user : side, len);
+        pass.streaming = p->streaming;
+        int rc = ft_pass(comm, p->op, &pass, (struct ft_device_staged){.src = back, .dst = !back},
+                         &p->req);
         if (rc != FT_OK && rc != FT_AGAIN)
             return rc;
         p->op_at += len;

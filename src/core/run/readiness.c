@@ -32,7 +32,7 @@ void ft_readiness_tell(struct ft_comm *comm)
             continue;
         last = ft_max(last, op->seq);
         if (!op->members)
-            on_device &= op->gpu != NULL;
+            on_device &= op->on_queue != NULL;
     }
     if (last > 0)
         ft_readiness_publish(comm->readiness, last, on_device);
@@ -43,5 +43,5 @@ void ft_readiness_tell_receive(struct ft_comm *comm, int rank)
     const struct ft_op *next = comm->p2p.recvs[rank].head;
     if (comm->readiness && next)
         ft_readiness_publish_receive(comm->readiness, rank, next->seq,
-                                     next->gpu && !comm->limits.verify);
+                                     next->on_queue && !comm->limits.verify);
 }

@@ -76,9 +76,9 @@ struct ft_op {
     /* Operations of a group that this one fuses, see fuse.c. NULL: none. */
     struct ft_op *members;
     char *joint; /* the inputs of the members, later their results */
-    bool leaves; /* the fused operation is done, and results are on their way to the GPU */
-    /* Set if the buffers are on the GPU; NULL: on the host. Freed with the operation. */
-    struct ft_op_gpu *gpu;
+    bool leaves; /* the fused operation is done, and results are on their way */
+    /* Set if the buffers are on a queue of the GPU. NULL: on the host. Freed with the operation. */
+    struct ft_op_queue *on_queue;
     /* A comparison: the collective whose results it compares. NULL: a call of the user. */
     struct ft_op *verifies;
     /* Policy retry: the view in which the user made the call, and the engine of the root there. */
@@ -113,6 +113,7 @@ void ft_op_free(struct ft_op *op);
 void ft_op_trim(struct ft_op *op); /* frees scratch that is too large to be kept */
 
 #include "core/run/stream.h"
+#include "core/run/pass.h"
 #include "core/run/gpu.h"
 
 /* ---- parts of a communicator ----------------------------------------------------------------- */
@@ -496,6 +497,40 @@ static inline void ft_verify_seal(const struct ft_comm *comm, struct ft_header *
 }
 
 #include "core/run/verify.h"
+
+/* ---- passes (pass.c) ------------------------------------------------------------------------- */
+
+/* open_queue() in gpu.c stores it with release, so a thread that sees the pointer sees what it
+ * points to. NULL: none of the communicator's operations is on a queue. */
+static inline struct ft_comm_gpu *ft_gpu_of(const struct ft_comm *comm)
+{
+    return __atomic_load_n(&comm->gpu, __ATOMIC_ACQUIRE);
+}
+
+/* Links read and write the operation's buffers themselves. */
+static inline bool ft_op_links_reach(const struct ft_op *op)
+{
+    return !op->on_queue;
+}
+
+/* Starts one pass of an operation, on the queue where its buffers are. Returns what
+ * ft_device_ops.reduce returns; on the host it is never FT_AGAIN. staged: for queues. */
+static inline int ft_pass(struct ft_comm *comm, const struct ft_op *op,
+                          const struct ft_reduce *pass, struct ft_device_staged staged,
+                          struct ft_device_req *req)
+{
+    if (op->on_queue)
+        return ft_pass_on_queue(comm, op, pass, staged, req);
+    return req->status = comm->engine->device->ops->reduce(comm->engine->device, pass, req);
+}
+
+/* Whether the operation can read a message that came, if it is the operation's own. False: comm has
+ * failed. */
+static inline bool ft_pass_takes(struct ft_comm *comm, const struct ft_op *op, int rank,
+                                 const struct ft_msg *msg)
+{
+    return !msg->devmem || ft_pass_takes_devmem(comm, op, rank, msg);
+}
 
 /* ---- readiness of a GPU's buffers (readiness.c) ---------------------------------------------- */
 

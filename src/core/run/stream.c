@@ -156,7 +156,7 @@ void ft_work_add(struct ft_work *work, struct ft_op *op)
         work->has_p2p = true;
     if (op->coll.kind == FT_PUT || op->coll.kind == FT_WAIT)
         work->has_rma = true;
-    if (op->gpu)
+    if (op->on_queue)
         work->has_gpu = true;
 }
 

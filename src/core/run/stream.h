@@ -41,8 +41,8 @@ struct ft_work {
     bool has_p2p, has_rma, has_gpu;
     bool started;
     bool repeats; /* a call that the fast path kept: no stage has begun */
-    bool gathers; /* fused operations wait for inputs from the GPU */
-    /* Number of fused operations that are done and whose results are on their way to the GPU. */
+    bool gathers; /* fused operations wait for inputs */
+    /* Number of fused operations that are done and whose results are on their way. */
     int leaving;
     uint64_t run; /* its run on the communicator's GPU queue; 0: none */
     /* The run is a replay of a CUDA graph. NULL: a call of the user. */

@@ -17,8 +17,8 @@ static inline bool ft_verify_ok(struct ft_comm *comm, int from, const struct ft_
 int ft_verify_plan(struct ft_comm *comm, struct ft_plan *plan);
 /* True: the next operation of its work compares its result. */
 bool ft_verify_follows(const struct ft_op *op);
-/* A comparison begins: takes the digest of this rank's result. False: the result is still on the
- * GPU, call again. */
+/* A comparison begins: takes the digest of this rank's result. False: the result has not
+ * been read yet, call again. */
 bool ft_verify_digest(struct ft_comm *comm, struct ft_op *op);
 /* All digests are here: both operations are done, or comm has failed. */
 void ft_verify_compare(struct ft_comm *comm, struct ft_op *op);

@@ -5,6 +5,7 @@
  */
 #include "core/run/run.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -222,6 +223,7 @@ static void retire(struct ft_comm *comm, struct ft_work *before, int status)
 {
     struct ft_works *works = &comm->works;
     struct ft_work *work = before ? before->next : works->head;
+    assert(work && work->ops_left >= 0 && (status != FT_OK || work->ops_left == 0));
     *(before ? &before->next : &works->head) = work->next;
     if (!work->next)
         works->tail = before;
