@@ -8,6 +8,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#define THREADS_TOLD 2 /* of each that is named */
+
 /* Appends to a sentence, as much as fits. */
 static void add(char *sentence, const char *fmt, ...) FT_PRINTF(2, 3);
 static void add(char *sentence, const char *fmt, ...)
@@ -410,6 +412,24 @@ static void explain_walk(struct ft_hang *h, const struct ft_hang_find *find)
     }
 }
 
+/* Where threads of the process wait in the library, a few. */
+static void explain_threads(struct ft_hang *h, int member)
+{
+    const struct ft_snapshot *snap = h->snap;
+    int told = 0;
+    for (int i = 0; i < snap->nthreads && told < THREADS_TOLD; i++) {
+        const struct ft_snap_thread *t = &snap->threads[i];
+        char *s = t->engine == h->members[member]->engine && t->waits ? new_line(h) : NULL;
+        if (!s)
+            continue;
+        add(s, "thread %d of rank %d has waited in %s for ", t->tid, h->members[member]->rank,
+            ft_thread_call_name(t->call));
+        add_span(s, h, t->since_ns);
+        add(s, ", called from 0x%" PRIx64, t->site);
+        told++;
+    }
+}
+
 /* What each of the named did last. */
 static void explain_culprits(struct ft_hang *h)
 {
@@ -426,6 +446,7 @@ static void explain_culprits(struct ft_hang *h)
         if (engine->latest >= 0 && h->members[engine->latest]->last.site)
             add(s, ", from 0x%" PRIx64, h->members[engine->latest]->last.site);
         add_doing(s, h, h->members[at]->engine);
+        explain_threads(h, at);
     }
 }
 
