@@ -232,6 +232,7 @@ void ft_snapshot_lists(struct ft_snapshot *, struct ft_snap_list lists[FT_SNAP_L
     X(MISMATCH, "mismatch")                           \
     X(LIBRARY_STUCK, "library_stuck")                 \
     X(PARTITION, "partition")                         \
+    X(PATH, "path")                                   \
     X(CORRUPT, "corrupt")                             \
     X(NONCOMM_SLOW, "noncomm_slow")                   \
     X(COMM_SLOW_LINK, "comm_slow_link")               \
@@ -319,8 +320,8 @@ int ft_diagnose_shares(const double *share, int nrounds, int nranks, int *ranks,
  * again. */
 void ft_verdicts_place(const struct ft_snapshot *, struct ft_verdict *, int n);
 
-/* Both: a job that hangs is not slow. The number of
- * verdicts, at most `capacity` of which are written, or a negative number: no memory. */
+/* Both: a job that hangs, or may do so as nothing has moved for half of patience_ns, is not slow.
+ * The number of verdicts, at most `capacity` of which are written; a negative number: no memory. */
 int ft_diagnose(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
                 int capacity);
 

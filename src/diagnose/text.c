@@ -152,6 +152,10 @@ static const struct phrase {
                                   "wait for no other rank and do not go on in"},
     [FT_VERDICT_PARTITION] = {"is cut off from the other hosts; others wait for it in",
                               "are cut off from the other hosts; others wait for them in"},
+    [FT_VERDICT_PATH] =
+        {"is cut off from the other hosts, but not from each other: the path is lost in",
+         "are cut off from the other hosts, but not from each other: the path "
+         "between them is lost in"},
     [FT_VERDICT_CORRUPT] = {"has sent data that arrived changed in",
                             "have sent data that arrived changed in"},
     [FT_VERDICT_UNKNOWN] = {"decides, and is not known well enough to tell, in",
@@ -171,6 +175,8 @@ static const struct phrase failures[FT_VERDICTS] = {
     [FT_VERDICT_COMM_HANG_LINK] = {"was lost, which failed", "were lost, which failed"},
     [FT_VERDICT_PARTITION] = {"is cut off from the other hosts, which failed",
                               "are cut off from the other hosts, which failed"},
+    [FT_VERDICT_PATH] = {"is cut off from the other hosts by a lost path, which failed",
+                         "are cut off from the other hosts by a lost path, which failed"},
     [FT_VERDICT_NONCOMM_HANG] = {"has not made the call whose deadline has passed in",
                                  "have not made the call whose deadline has passed in"},
 };
@@ -205,6 +211,8 @@ const char *ft_verdict_advice(enum ft_verdict_kind kind)
         [FT_VERDICT_MISMATCH] = "make the same calls with the same arguments on all ranks",
         [FT_VERDICT_LIBRARY_STUCK] = "look who holds the thread; keep the telemetry and the stacks",
         [FT_VERDICT_PARTITION] = "look at the network of the host",
+        [FT_VERDICT_PATH] = "look at what lies between these hosts and the others: a switch, a "
+                            "spine, a router",
         [FT_VERDICT_CORRUPT] = "look at the memory and the network of the host; do not use it "
                                "meanwhile",
     };

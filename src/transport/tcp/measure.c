@@ -21,7 +21,8 @@
 #define PROBE_EXACT_NS 16000u     /* a wrong time by less does not matter */
 /* The last segments of a message may wait for a receiver's kernel that holds acknowledgements
  * back. */
-#define PROBE_REST (2 * 1448)
+#define PROBE_REST 2
+#define PROBE_LEAST 4 /* segments of a message that is measured */
 
 static bool read_end(const struct sockaddr_storage *address, struct ft_path_end *end)
 {
@@ -113,8 +114,14 @@ void tcp_probe_begins(struct tcp_conn *c, size_t ahead)
     const uint64_t now_ns = ft_now_ns(t->base.config.env);
     if (now_ns - c->probe_look_ns < PROBE_APART_NS)
         return;
-    c->probe_ns = c->probe_look_ns = now_ns;
-    c->probe_end = c->written + ahead - PROBE_REST;
+    int segment = 0;
+    socklen_t len = sizeof(segment);
+    c->probe_look_ns = now_ns;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &len) != 0 || segment <= 0 ||
+        ahead < PROBE_LEAST * (size_t)segment)
+        return;
+    c->probe_ns = now_ns;
+    c->probe_end = c->written + ahead - PROBE_REST * (size_t)segment;
     t->probed[t->nprobed++] = c;
 }
 
