@@ -78,6 +78,26 @@ static bool path_stays(const struct cut *cut, void *row)
     return cut->engines[((struct ft_snap_path *)row)->engine];
 }
 
+static bool thread_stays(const struct cut *cut, void *row)
+{
+    return cut->engines[((struct ft_snap_thread *)row)->engine];
+}
+
+static bool latency_stays(const struct cut *cut, void *row)
+{
+    return cut->engines[((struct ft_snap_latency *)row)->engine];
+}
+
+static bool clock_stays(const struct cut *cut, void *row)
+{
+    return cut->engines[((struct ft_snap_clock *)row)->engine];
+}
+
+static bool event_stays(const struct cut *cut, void *row)
+{
+    return cut->engines[((struct ft_snap_event *)row)->engine];
+}
+
 static bool step_stays(const struct cut *cut, void *row)
 {
     struct ft_snap_step *step = row;
@@ -113,6 +133,10 @@ static void drop_others(struct cut *cut)
     keep_rows(cut, s->paths, sizeof *s->paths, &s->npaths, path_stays);
     keep_rows(cut, s->steps, sizeof *s->steps, &s->nsteps, step_stays);
     keep_rows(cut, s->ops, sizeof *s->ops, &s->nops, op_stays);
+    keep_rows(cut, s->threads, sizeof *s->threads, &s->nthreads, thread_stays);
+    keep_rows(cut, s->latencies, sizeof *s->latencies, &s->nlatencies, latency_stays);
+    keep_rows(cut, s->clocks, sizeof *s->clocks, &s->nclocks, clock_stays);
+    keep_rows(cut, s->events, sizeof *s->events, &s->nevents, event_stays);
 }
 
 /* Marks the processes of the job. */
@@ -165,6 +189,18 @@ static void set_engine(const int *place, int *engine)
     *engine = *engine >= 0 ? place[*engine] : -1;
 }
 
+/* The engines have other places now, in all lists that refer to them. */
+static void set_engines(struct ft_snapshot *s, const int *place)
+{
+    struct ft_snap_list lists[FT_SNAP_LISTS];
+    ft_snapshot_lists(s, lists);
+    for (int l = 0; l < FT_SNAP_LISTS; l++)
+        for (int i = 0; lists[l].index >= 0 && !lists[l].of_member && i < *lists[l].n; i++) {
+            char *row = (char *)*lists[l].at + (size_t)i * lists[l].row_bytes;
+            set_engine(place, (int *)(void *)(row + lists[l].index));
+        }
+}
+
 /* Leaves the marked engines alone, and what refers to them. */
 static void drop_engines(struct cut *cut, int *place)
 {
@@ -176,18 +212,11 @@ static void drop_engines(struct cut *cut, int *place)
             s->engines[kept++] = s->engines[i];
     }
     s->nengines = kept;
-    for (int i = 0; i < s->nmembers; i++)
-        set_engine(place, &s->members[i].engine);
-    for (int i = 0; i < s->nlinks; i++)
-        set_engine(place, &s->links[i].engine);
-    for (int i = 0; i < s->npaths; i++)
-        set_engine(place, &s->paths[i].engine);
-    for (int i = 0; i < s->nseats; i++) {
-        set_engine(place, &s->seats[i].teller);
-        if (s->seats[i].teller >= 0)
+    for (int i = 0; i < s->nseats; i++)
+        if (s->seats[i].teller >= 0 && cut->engines[s->seats[i].teller])
             s->seats[seats++] = s->seats[i];
-    }
     s->nseats = seats;
+    set_engines(s, place);
 }
 
 /* Which processes stay. */

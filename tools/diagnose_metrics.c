@@ -253,6 +253,86 @@ static void put_links(const struct metrics *m)
     }
 }
 
+/* ---- large messages, and clocks ----------------------------------------------------------------
+ */
+
+/* Adds up the links of a rank. The latencies of an engine follow each other. */
+static struct ft_latency add_latencies(const struct metrics *m, int first, int part)
+{
+    struct ft_latency sum = {0};
+    for (int i = first;
+         i < m->s->nlatencies && m->s->latencies[i].engine == m->s->latencies[first].engine; i++) {
+        const struct ft_latency *one = &m->s->latencies[i].part[part];
+        sum.count += one->count;
+        sum.sum_ns += one->sum_ns;
+        for (int b = 0; b < FT_LATENCY_BUCKETS; b++)
+            sum.bucket[b] += one->bucket[b];
+    }
+    return sum;
+}
+
+static void put_latency(const struct metrics *m, int row, int part, const struct ft_latency *l)
+{
+    static const char *const parts[FT_LATENCY_PARTS] = {"credit", "network", "consumer"};
+    uint64_t below = 0;
+    for (int b = 0; b < FT_LATENCY_BUCKETS; b++) {
+        char le[32] = "+Inf";
+        below += l->bucket[b];
+        if (b + 1 < FT_LATENCY_BUCKETS)
+            snprintf(le, sizeof le, "%.9g", FT_LATENCY_FIRST_NS * pow(4, b) / 1e9);
+        fputs("ftccl_large_message_seconds_bucket", m->out);
+        put_rank_labels(m, row);
+        put_label(m->out, ",", "part", parts[part]);
+        put_label(m->out, ",", "le", le);
+        fprintf(m->out, "} %" PRIu64 "\n", below);
+    }
+    for (int which = 0; which < 2; which++) {
+        fputs(which ? "ftccl_large_message_seconds_count" : "ftccl_large_message_seconds_sum",
+              m->out);
+        put_rank_labels(m, row);
+        put_label(m->out, ",", "part", parts[part]);
+        fprintf(m->out, "} %.16g\n", which ? (double)below : (double)l->sum_ns / 1e9);
+    }
+}
+
+static void put_latencies(const struct metrics *m)
+{
+    put_help(m->out, "ftccl_large_message_seconds", "histogram",
+             "How long messages of 16 KiB and more waited: for credit, in the network (samples), "
+             "for the receiver.");
+    for (int i = 0; i < m->s->nlatencies; i++) {
+        int row = row_of_engine(m, m->s->latencies[i].engine);
+        if (row < 0 || (i > 0 && m->s->latencies[i - 1].engine == m->s->latencies[i].engine))
+            continue;
+        for (int part = 0; part < FT_LATENCY_PARTS; part++) {
+            struct ft_latency sum = add_latencies(m, i, part);
+            if (sum.count > 0)
+                put_latency(m, row, part, &sum);
+        }
+    }
+}
+
+static void put_clocks(const struct metrics *m)
+{
+    for (int which = 0; which < 2; which++) {
+        const char *name = which ? "ftccl_clock_error_seconds" : "ftccl_clock_offset_seconds";
+        put_help(m->out, name, "gauge",
+                 which ? "Bound of the error of that."
+                       : "How far the peer's clock (CLOCK_MONOTONIC) is ahead of the rank's.");
+        for (int i = 0; i < m->s->nclocks; i++) {
+            const struct ft_snap_clock *c = &m->s->clocks[i];
+            int row = row_of_engine(m, c->engine), peer = ranks_of_id(&m->ranks, c->peer);
+            if (row < 0 || peer < 0)
+                continue;
+            fputs(name, m->out);
+            put_rank_labels(m, row);
+            put_number_label(m->out, ",", "peer", m->ranks.row[peer].rank);
+            fprintf(m->out, "} %.9f\n",
+                    which ? (double)c->error_ns / 1e9 : (double)c->offset_ns / 1e9);
+        }
+    }
+}
+
 /* ---- what NCCL's Inspector tells, too -------------------------------------------------------- */
 
 /* Operations of a rank that are counted together: by call and power of ten of their size. */
@@ -430,6 +510,8 @@ static void put_metrics(FILE *out, const void *what)
         return;
     put_calls(m);
     put_links(m);
+    put_latencies(m);
+    put_clocks(m);
     put_timings(m, "nccl_bus_bandwidth_gbs", false, true);
     put_timings(m, "nccl_collective_exec_time_microseconds", false, false);
     put_timings(m, "nccl_p2p_bus_bandwidth_gbs", true, true);

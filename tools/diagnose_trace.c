@@ -8,6 +8,7 @@
  * from the first call.
  */
 #include "diagnose_ranks.h"
+#include "telemetry/telemetry.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -250,6 +251,40 @@ static void put_queue(struct trace *t, const struct slice *slice, int id)
     }
 }
 
+/* What was noticed: "rank 3: open -> lost". */
+static void name_event(const struct ft_snap_event *e, char *text, size_t size)
+{
+    if (e->what == FT_MOVED_COMM)
+        snprintf(text, size, "communicator %016" PRIx64 ": %s -> %s", e->id,
+                 ft_comm_state_name(e->from), ft_comm_state_name(e->to));
+    else if (e->what == FT_MOVED_SUSPICION)
+        snprintf(text, size, "rank %d: %s", e->rank,
+                 e->to ? "no heartbeats, suspected" : "heard again");
+    else
+        snprintf(text, size, "rank %d: %s -> %s", e->rank, ft_peer_state_name(e->from),
+                 ft_peer_state_name(e->to));
+}
+
+/* Events in the time of the file: suspicions, proofs, fences, failures. */
+static void put_events(struct trace *t)
+{
+    for (int i = 0; i < t->s->nevents; i++) {
+        const struct ft_snap_event *e = &t->s->events[i];
+        int row = t->ranks.by_engine[e->engine];
+        char name[128];
+        if (row < 0 || e->time_ns < t->base_ns || e->time_ns > t->s->now_ns)
+            continue;
+        begin_event(t, "i", row, 0);
+        put_time(t, "ts", e->time_ns - t->base_ns);
+        fputs(",\"s\":\"p\",\"cat\":\"event\",\"name\":", t->out);
+        name_event(e, name, sizeof name);
+        put_string(t->out, name);
+        fputs(",\"args\":{\"status\":", t->out);
+        put_string(t->out, ft_status_text(e->status));
+        fputs("}}", t->out);
+    }
+}
+
 static void put_track_name(struct trace *t, const struct slice *slice)
 {
     const struct ft_snap_member *m = &t->s->members[slice->member];
@@ -374,6 +409,7 @@ static void put_trace(FILE *out, const void *what)
         put_slice(t, &t->slice[i]);
         put_queue(t, &t->slice[i], i);
     }
+    put_events(t);
     put_arrows(t);
     fputs("\n]}\n", out);
 }

@@ -32,6 +32,8 @@ struct top_row {
     uint64_t sent;   /* bytes in all */
     int worst_peer;  /* rank there to which its messages take longest; -1: unknown */
     double worst_ms; /* a message to it */
+    /* how long its large messages wait on average, by enum ft_latency_part; negative: unknown */
+    double large_ms[FT_LATENCY_PARTS];
 };
 
 struct top {
@@ -60,6 +62,7 @@ void top_free(struct top *top);
 /* The head line of the table, and a row of it, without a newline; as many columns as fit. */
 void top_head(char *text, size_t size);
 void top_line(const struct top_row *row, char *text, size_t size);
+const char *top_part_name(int part); /* enum ft_latency_part */
 void top_print_json(FILE *out, const struct top *top);
 
 /* Shows it in the terminal until the user leaves. Returns the exit status. */

@@ -12,6 +12,12 @@ static const char *state_text(enum rank_state state)
     return (unsigned)state < RANK_STATE_COUNT ? text[state] : "?";
 }
 
+const char *top_part_name(int part)
+{
+    static const char *const name[FT_LATENCY_PARTS] = {"credit", "network", "consumer"};
+    return name[part];
+}
+
 void top_head(char *text, size_t size)
 {
     snprintf(text, size, "%6s %8s %-12s %-8s %6s %-12s %7s %9s %6s %7s %-14s %s", "RANK", "PID",
@@ -60,6 +66,11 @@ static void add_row(struct ft_text *out, const struct top_row *row)
     ft_json_real(out, "sent_gbs", row->sent_gbs);
     ft_json_int(out, "worst_peer", row->worst_peer);
     ft_json_real(out, "worst_s", row->worst_ms / 1e3);
+    ft_json_begin(out, "large_s", '{');
+    for (int p = 0; p < FT_LATENCY_PARTS; p++)
+        if (row->large_ms[p] >= 0)
+            ft_json_real(out, top_part_name(p), row->large_ms[p] / 1e3);
+    ft_json_end(out, '}');
     ft_json_end(out, '}');
 }
 

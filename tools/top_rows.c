@@ -77,6 +77,19 @@ static void find_worst(const struct ranks *ranks, const struct rank_row *from, s
     }
 }
 
+static void fill_latencies(const struct ft_snapshot *s, int engine, struct top_row *row)
+{
+    for (int p = 0; p < FT_LATENCY_PARTS; p++) {
+        double ns = 0, count = 0;
+        for (int i = 0; i < s->nlatencies; i++)
+            if (s->latencies[i].engine == engine) {
+                ns += (double)s->latencies[i].part[p].sum_ns;
+                count += (double)s->latencies[i].part[p].count;
+            }
+        row->large_ms[p] = count > 0 ? ns / count / 1e6 : -1;
+    }
+}
+
 static void fill_member(const struct ft_snapshot *s, int member, uint64_t most, struct top_row *row)
 {
     const struct ft_snap_member *m = &s->members[member];
@@ -111,6 +124,7 @@ static void fill_row(const struct ranks *ranks, const struct rank_row *from, uin
                             .inside = -1,
                             .sent_gbs = -1};
     find_worst(ranks, from, row);
+    fill_latencies(ranks->s, from->engine, row);
     if (from->engine >= 0) {
         const struct ft_snap_engine *engine = &ranks->s->engines[from->engine];
         row->pid = engine->pid;

@@ -81,6 +81,10 @@ static void draw_details(const struct view *view)
         mvprintw(FIRST_LINE + 4, 2, "in collectives: %.0f%% of the time, outside %.0f%%",
                  100 * row->inside, 100 - 100 * row->inside);
     mvprintw(FIRST_LINE + 5, 2, "sent: %.3f GB", (double)row->sent / 1e9);
+    for (int p = 0; p < FT_LATENCY_PARTS; p++)
+        if (row->large_ms[p] >= 0)
+            mvprintw(FIRST_LINE + 7 + p, 2, "large messages wait for %s: %.3g ms", top_part_name(p),
+                     row->large_ms[p]);
     if (row->worst_peer >= 0)
         mvprintw(FIRST_LINE + 6, 2, "longest on the way: to rank %d, %.3g ms a message",
                  row->worst_peer, row->worst_ms);

@@ -225,6 +225,7 @@ static int run_at_once(ftcclComm_t comm, const struct call *call, ftcclStream_t 
 
 static ftcclResult_t enqueue(struct call call, ftcclComm_t comm, ftcclStream_t stream)
 {
+    ft_thread_enters(FT_THREAD_KIND + (unsigned)call.coll.kind, call.site);
     int rc = ft_enter_library();
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);

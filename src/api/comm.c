@@ -461,6 +461,7 @@ static int run_split(struct ft_job *job)
 FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftcclComm_t *newcomm,
                                        ftcclConfig_t *config)
 {
+    ft_thread_enters(FT_THREAD_SPLIT, __builtin_return_address(0));
     int rc = ft_enter_library();
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
@@ -501,6 +502,7 @@ static int run_finalize(struct ft_job *job)
 
 FT_EXPORT ftcclResult_t ftcclCommFinalize(ftcclComm_t comm)
 {
+    ft_thread_enters(FT_THREAD_FINALIZE, __builtin_return_address(0));
     int rc = ft_enter_library();
     if (rc == FT_OK)
         rc = ft_comm_enter_ready(comm);
@@ -554,12 +556,14 @@ static int end_comm(ftcclComm_t comm, bool abort_it)
 /* The failure of a communicator has been reported before, so destroying it returns success. */
 FT_EXPORT ftcclResult_t ftcclCommDestroy(ftcclComm_t comm)
 {
+    ft_thread_enters(FT_THREAD_DESTROY, __builtin_return_address(0));
     int rc = end_comm(comm, false);
     return ft_return(NULL, ft_status_lost(rc) == FT_LOST_CALL || rc == FT_TIMEOUT ? rc : FT_OK);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommAbort(ftcclComm_t comm)
 {
+    ft_thread_enters(FT_THREAD_ABORT, __builtin_return_address(0));
     return ft_return(NULL, end_comm(comm, true));
 }
 

@@ -444,6 +444,7 @@ static int leave_group(bool *outermost)
 FT_EXPORT ftcclResult_t ftcclGroupEnd(void)
 {
     bool outermost;
+    ft_thread_enters(FT_THREAD_GROUP, __builtin_return_address(0));
     int rc = leave_group(&outermost);
     if (!outermost)
         return ft_return(NULL, rc);

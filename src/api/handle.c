@@ -305,11 +305,13 @@ static ftcclResult_t wait_for_stream(ftcclStream_t stream, uint64_t end_ns)
 
 FT_EXPORT ftcclResult_t ftcclStreamSynchronize(ftcclStream_t stream)
 {
+    ft_thread_enters(FT_THREAD_SYNC, __builtin_return_address(0));
     return wait_for_stream(stream, UINT64_MAX);
 }
 
 FT_EXPORT ftcclResult_t ftcclStreamWait(ftcclStream_t stream, int timeoutMs)
 {
+    ft_thread_enters(FT_THREAD_SYNC, __builtin_return_address(0));
     if (timeoutMs < 0)
         return ft_return(NULL, ft_fail(FT_INVAL, "StreamWait: a time limit of %d ms", timeoutMs));
     return wait_for_stream(stream, ft_now_ns(ft_env_real()) + (uint64_t)timeoutMs * 1000000);

@@ -53,6 +53,7 @@ FT_EXPORT ftcclResult_t ftcclCommGetLastAgreedOp(ftcclComm_t comm, uint64_t *seq
 
 FT_EXPORT ftcclResult_t ftcclCommAgree(ftcclComm_t comm, uint64_t *flags)
 {
+    ft_thread_enters(FT_THREAD_AGREE, __builtin_return_address(0));
     int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
@@ -132,6 +133,7 @@ static int check_shrink(const int *exclude, int count, const ftcclComm_t *newcom
 FT_EXPORT ftcclResult_t ftcclCommShrink(ftcclComm_t comm, int *exclude, int count,
                                         ftcclComm_t *newcomm, ftcclConfig_t *config, int flags)
 {
+    ft_thread_enters(FT_THREAD_SHRINK, __builtin_return_address(0));
     int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_fail_call(NULL, rc);
@@ -231,6 +233,7 @@ static ftcclResult_t grow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id,
 FT_EXPORT ftcclResult_t ftcclCommGrow(ftcclComm_t comm, int nranks, const ftcclUniqueId *id,
                                       int rank, ftcclComm_t *newcomm, ftcclConfig_t *config)
 {
+    ft_thread_enters(FT_THREAD_GROW, __builtin_return_address(0));
     if (comm && rank != -1)
         return ft_fail_call(
             NULL,

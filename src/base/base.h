@@ -230,6 +230,7 @@ static inline uint64_t ft_now_ns(struct ft_env *env)
 }
 
 #include "auth.h"
+#include "measures.h"
 #include "sig.h"
 
 /* ---- parameters ------------------------------------------------------------------------------ */

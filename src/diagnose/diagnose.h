@@ -147,6 +147,40 @@ struct ft_snap_seat {
     int teller;    /* index into engines: whose roster this is; -1: unknown */
 };
 
+/* In which call of the library a thread of a process is (waits), or was last. */
+struct ft_snap_thread {
+    int engine; /* index into engines */
+    int tid;
+    unsigned call; /* enum ft_thread_call */
+    bool waits;    /* it is inside, and has waited since since_ns */
+    uint64_t since_ns, site, calls;
+};
+
+/* How long the large messages of a link have waited, as one end sees it. The parts of the sender
+ * are 0 at the receiver, and the reverse. */
+struct ft_snap_latency {
+    int engine;    /* index: the end that tells */
+    uint64_t peer; /* engine id of the other end */
+    bool sender;
+    struct ft_latency part[FT_LATENCY_PARTS];
+};
+
+/* A peer's clock is offset_ns ahead of that of the engine's host, give or take error_ns. */
+struct ft_snap_clock {
+    int engine;    /* index: who has measured */
+    uint64_t peer; /* engine id */
+    int64_t offset_ns;
+    uint64_t error_ns;
+};
+
+/* What an engine has noticed of a peer (its rank, or -1) or of a communicator (FT_MOVED_...). */
+struct ft_snap_event {
+    int engine; /* index */
+    unsigned char what, from, to;
+    int rank, status;
+    uint64_t id, time_ns;
+};
+
 /* Time is the clock of one host (CLOCK_MONOTONIC); the reader of another host's files has shifted
  * theirs. */
 struct ft_snapshot {
@@ -158,6 +192,11 @@ struct ft_snapshot {
     struct ft_snap_path *paths;
     struct ft_snap_step *steps; /* of each member the latest, oldest first */
     int nengines, nmembers, nlinks, nseats, npaths, nsteps;
+    struct ft_snap_thread *threads;
+    struct ft_snap_latency *latencies;
+    struct ft_snap_clock *clocks;
+    struct ft_snap_event *events; /* of each engine the latest, oldest first */
+    int nthreads, nlatencies, nclocks, nevents;
     int unreadable;         /* files or hosts that were not understood: their ranks are missing */
     struct ft_snap_op *ops; /* [nops] the latest of each member, oldest first */
     int nops;
@@ -170,9 +209,10 @@ struct ft_snap_list {
     int *n;
     size_t row_bytes;
     ptrdiff_t index; /* offset of that index, an int; -1: none */
+    bool of_member;  /* it is into members, else into engines */
     int shift;       /* rows that the other list has now */
 };
-#define FT_SNAP_LISTS 7
+#define FT_SNAP_LISTS 11
 /* In a fixed order, in which each list comes after the one into which it has an index. */
 void ft_snapshot_lists(struct ft_snapshot *, struct ft_snap_list lists[FT_SNAP_LISTS]);
 
@@ -192,6 +232,7 @@ void ft_snapshot_lists(struct ft_snapshot *, struct ft_snap_list lists[FT_SNAP_L
     X(MISMATCH, "mismatch")                           \
     X(LIBRARY_STUCK, "library_stuck")                 \
     X(PARTITION, "partition")                         \
+    X(PATH, "path")                                   \
     X(CORRUPT, "corrupt")                             \
     X(NONCOMM_SLOW, "noncomm_slow")                   \
     X(COMM_SLOW_LINK, "comm_slow_link")               \
@@ -279,8 +320,8 @@ int ft_diagnose_shares(const double *share, int nrounds, int nranks, int *ranks,
  * again. */
 void ft_verdicts_place(const struct ft_snapshot *, struct ft_verdict *, int n);
 
-/* Both: a job that hangs is not slow. The number of
- * verdicts, at most `capacity` of which are written, or a negative number: no memory. */
+/* Both: a job that hangs, or may do so as nothing has moved for half of patience_ns, is not slow.
+ * The number of verdicts, at most `capacity` of which are written; a negative number: no memory. */
 int ft_diagnose(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,
                 int capacity);
 

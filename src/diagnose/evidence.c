@@ -74,6 +74,21 @@ static void add_calls(struct list *list, int rank, const struct ft_snap_member *
     }
 }
 
+/* The threads that wait in the library. */
+static void add_threads(struct list *list, const struct ft_snapshot *s, int rank, int engine)
+{
+    char text[128];
+    for (int i = 0; i < s->nthreads; i++) {
+        const struct ft_snap_thread *t = &s->threads[i];
+        if (t->engine != engine || !t->waits)
+            continue;
+        uint64_t since_ns = s->now_ns > t->since_ns ? s->now_ns - t->since_ns : 0;
+        snprintf(text, sizeof text, "%d waits in %s for %.1f s, called from 0x%" PRIx64, t->tid,
+                 ft_thread_call_name(t->call), (double)since_ns / 1e9, t->site);
+        add_text(list, "telemetry", rank, "thread", text);
+    }
+}
+
 /* ---- a link ---------------------------------------------------------------------------------- */
 
 static void add_counters(struct list *list, const struct ft_snapshot *s, int rank, int engine,
@@ -113,6 +128,32 @@ static void add_paths(struct list *list, const struct ft_snapshot *s, int rank, 
             add_path(list, rank, &s->paths[i]);
 }
 
+/* Of the large messages of a link: how many, and how long they have waited on average and at most.
+ */
+static void add_latency(struct list *list, int rank, const struct ft_snap_latency *l)
+{
+    static const char *const mean[FT_LATENCY_PARTS] = {"credit_us", "in_network_us", "consumer_us"},
+                             *const most[FT_LATENCY_PARTS] = {
+                                 "credit_us_most", "in_network_us_most", "consumer_us_most"};
+    for (int p = 0; p < FT_LATENCY_PARTS; p++) {
+        const struct ft_latency *part = &l->part[p];
+        if (part->count == 0)
+            continue;
+        add_number(list, "telemetry", rank, mean[p], part->sum_ns / part->count / 1000);
+        add_number(list, "telemetry", rank, most[p], part->max_ns / 1000);
+    }
+}
+
+static void add_latencies(struct list *list, const struct ft_snapshot *s, int rank, int engine,
+                          uint64_t peer, bool sender)
+{
+    for (int i = 0; i < s->nlatencies; i++) {
+        const struct ft_snap_latency *l = &s->latencies[i];
+        if (l->engine == engine && l->peer == peer && l->sender == sender)
+            add_latency(list, rank, l);
+    }
+}
+
 static void add_link(struct list *list, const struct ft_snapshot *s, const struct ft_culprit *c)
 {
     const struct ft_snap_member *from = member_of(s, c->ctx, c->rank),
@@ -124,6 +165,8 @@ static void add_link(struct list *list, const struct ft_snapshot *s, const struc
     add_counters(list, s, c->world_peer, to->engine, from_id);
     add_paths(list, s, c->world_rank, from->engine, to_id);
     add_paths(list, s, c->world_peer, to->engine, from_id);
+    add_latencies(list, s, c->world_rank, from->engine, to_id, true);
+    add_latencies(list, s, c->world_peer, to->engine, from_id, false);
 }
 
 /* ---- a verdict ------------------------------------------------------------------------------- */
@@ -145,6 +188,8 @@ int ft_verdict_evidence(const struct ft_snapshot *s, const struct ft_verdict *v,
             add_process(&list, c->world_rank, &s->engines[c->engine]);
         if (m)
             add_calls(&list, c->world_rank, m, s->now_ns);
+        if (m)
+            add_threads(&list, s, c->world_rank, m->engine);
         if (c->peer >= 0)
             add_link(&list, s, c);
         else if (m && is_slow_network(v->kind))

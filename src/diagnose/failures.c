@@ -130,11 +130,13 @@ static void accuse_links(struct ft_hang *h, int comm)
     int n = ft_hang_find_lost(h, comm, pairs, 0);
     if (n == 0)
         n = find_mutual(h, comm, pairs);
-    uint64_t host = ft_hang_cut_host(h, pairs, n);
-    ft_hang_begin(h, host ? FT_VERDICT_PARTITION : FT_VERDICT_COMM_HANG_LINK, comm, -1);
-    if (host)
-        ft_hang_accuse_host(h, comm, host);
-    for (int i = 0; i < n && !host; i++)
+    struct ft_hang_cut cut = ft_hang_find_cut(h, pairs, n);
+    if (cut.n > 0) {
+        ft_hang_accuse_cut(h, comm, -1, &cut);
+        return;
+    }
+    ft_hang_begin(h, FT_VERDICT_COMM_HANG_LINK, comm, -1);
+    for (int i = 0; i < n; i++)
         accuse_pair(h, comm, &pairs[i]);
     ft_hang_end(h);
 }

@@ -225,11 +225,19 @@ struct ft_hang_pair {
 int ft_hang_add_pair(struct ft_hang_pair *, int n, int at, int peer);
 /* Adds the links that ranks of a communicator have lost, as their own processes noticed it. */
 int ft_hang_find_lost(const struct ft_hang *, int comm, struct ft_hang_pair *, int n);
-/* These lost links, and all others in the snapshot, lead out of one host, to several others if
- * there are several: then that host is cut off. Returns its id, or 0. */
-uint64_t ft_hang_cut_host(const struct ft_hang *, const struct ft_hang_pair *, int n);
-/* Names all members on a host. */
-void ft_hang_accuse_host(struct ft_hang *, int comm, uint64_t host);
+/* Hosts that are cut off from the others: what they share has failed. */
+#define FT_HANG_CUT 64
+struct ft_hang_cut {
+    uint64_t hosts[FT_HANG_CUT];
+    int n;
+};
+/* If these lost links, and all others in the snapshot, lead out of one host, to several others if
+ * there are several, then that host is cut off. If they lead from some hosts to some others, and
+ * none leads from one to another on the same side, then the path between the sides is. The smaller
+ * side is returned; n 0: neither. */
+struct ft_hang_cut ft_hang_find_cut(const struct ft_hang *, const struct ft_hang_pair *, int n);
+/* Names all members on these hosts, in a verdict that begins and ends here. */
+void ft_hang_accuse_cut(struct ft_hang *, int comm, int node, const struct ft_hang_cut *);
 
 /* ---- failures.c ------------------------------------------------------------------------------ */
 

@@ -11,6 +11,8 @@
  * communicator takes no data any more, only heartbeats. */
 #define IN_FLIGHT 1
 #define NOT_TAKEN 5
+/* On a busy machine. A path has many links, so it is found with less of them. */
+#define IN_FLIGHT_MOST 2
 
 static uint64_t host_of(const struct ft_hang *h, int engine)
 {
@@ -40,7 +42,8 @@ int ft_hang_find_lost(const struct ft_hang *h, int comm, struct ft_hang_pair *pa
 }
 
 /* Adds the links between hosts whose messages do not arrive, heartbeats among them. */
-static int find_silent(const struct ft_hang *h, struct ft_hang_pair *pairs, int n)
+static int find_silent(const struct ft_hang *h, struct ft_hang_pair *pairs, int n,
+                       uint64_t in_flight)
 {
     for (int i = 0; i < h->nlinks && n < FT_HANG_PAIRS; i++) {
         const struct ft_hang_link *link = &h->links[i];
@@ -49,7 +52,7 @@ static int find_silent(const struct ft_hang *h, struct ft_hang_pair *pairs, int 
         if (to >= 0 && from >= 0 && from < h->snap->nengines &&
             host_of(h, from) != host_of(h, to) &&
             ft_hang_count(h, from, to, &sent, &received) == FT_PENDING_SOME &&
-            sent - received > (h->engines[to].gave_up ? NOT_TAKEN : IN_FLIGHT))
+            sent - received > (h->engines[to].gave_up ? NOT_TAKEN : in_flight))
             n = ft_hang_add_pair(pairs, n, from, to);
     }
     return n;
@@ -106,24 +109,135 @@ static uint64_t find_host(const struct ft_hang *h, const struct ft_hang_pair *pa
     return from_a ? a : from_b ? b : 0;
 }
 
-uint64_t ft_hang_cut_host(const struct ft_hang *h, const struct ft_hang_pair *pairs, int n)
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+/* The hosts of lost links, each with its side of the path. */
+struct sides {
+    uint64_t host[FT_HANG_CUT];
+    int side[FT_HANG_CUT]; /* 0 or 1; -1: not known yet */
+    int n;
+};
+
+/* -1: there are too many. */
+static int find_side(struct sides *s, uint64_t host)
+{
+    int at = 0;
+    while (at < s->n && s->host[at] != host)
+        at++;
+    if (at < s->n || at == FT_HANG_CUT)
+        return at < s->n ? at : -1;
+    s->host[at] = host;
+    s->side[at] = -1;
+    return s->n++;
+}
+
+/* Puts the other end of a link whose one end has a side on the other side. False: it is on the same
+ * one, or there are too many hosts. */
+static bool spread(const struct ft_hang *h, struct sides *s, const struct ft_hang_pair *pair,
+                   bool *more)
+{
+    int a = find_side(s, host_of(h, pair->at)), b = find_side(s, host_of(h, pair->peer));
+    if (a < 0 || b < 0 || a == b)
+        return false;
+    if (s->side[a] < 0 && s->side[b] < 0)
+        return true;
+    if (s->side[a] >= 0 && s->side[b] >= 0)
+        return s->side[a] != s->side[b];
+    *more = true;
+    if (s->side[a] < 0)
+        s->side[a] = 1 - s->side[b];
+    else
+        s->side[b] = 1 - s->side[a];
+    return true;
+}
+
+static int ranks_on(const struct ft_hang *h, const struct sides *s, int side)
+{
+    int count = 0;
+    for (int i = 0; i < s->n; i++)
+        count += s->side[i] == side ? count_on(h, s->host[i]) : 0;
+    return count;
+}
+
+static bool has_first(const struct ft_hang *h, const struct sides *s, int side)
+{
+    bool first = false;
+    for (int i = 0; i < s->n; i++)
+        first |= s->side[i] == side && has_first_rank(h, s->host[i]);
+    return first;
+}
+
+/* Divides the hosts. False: the links lead not only from one side to the other, or have several
+ * causes. */
+static bool divide(const struct ft_hang *h, const struct ft_hang_pair *pairs, int n,
+                   struct sides *s)
+{
+    bool good = n > 1 && find_side(s, host_of(h, pairs[0].at)) == 0, more = good;
+    s->side[0] = 0;
+    while (good && more) {
+        more = false;
+        for (int i = 0; good && i < n; i++)
+            good = spread(h, s, &pairs[i], &more);
+    }
+    for (int i = 0; good && i < s->n; i++)
+        good = s->side[i] >= 0;
+    return good;
+}
+
+static struct ft_hang_cut side_of(const struct sides *s, int side)
+{
+    struct ft_hang_cut cut = {.n = 0};
+    for (int i = 0; i < s->n; i++)
+        if (s->side[i] == side)
+            cut.hosts[cut.n++] = s->host[i];
+    return cut;
+}
+
+static struct ft_hang_cut find_path(const struct ft_hang *h, const struct ft_hang_pair *pairs,
+                                    int n)
+{
+    struct sides s = {.n = 0};
+    if (!divide(h, pairs, n, &s) || side_of(&s, 0).n < 2 || side_of(&s, 1).n < 2)
+        return (struct ft_hang_cut){.n = 0};
+    int zero = ranks_on(h, &s, 0), one = ranks_on(h, &s, 1);
+    return side_of(&s, one < zero || (one == zero && has_first(h, &s, 0)));
+}
+
+static struct ft_hang_cut find_either(const struct ft_hang *h, const struct ft_hang_pair *pairs,
+                                      int n)
+{
+    uint64_t host = n > 1 ? find_host(h, pairs, n) : 0;
+    return host ? (struct ft_hang_cut){{host}, 1} : find_path(h, pairs, n);
+}
+
+struct ft_hang_cut ft_hang_find_cut(const struct ft_hang *h, const struct ft_hang_pair *pairs,
+                                    int n)
 {
     struct ft_hang_pair all[FT_HANG_PAIRS];
     if (n == 0)
-        return 0;
+        return (struct ft_hang_cut){.n = 0};
+    int waits = n;
     memcpy(all, pairs, (size_t)n * sizeof *pairs);
     for (int c = 0; c < h->ncomms; c++)
         n = ft_hang_find_lost(h, c, all, n);
-    uint64_t host = n > 1 ? find_host(h, all, n) : 0;
-    if (host)
-        return host; /* what links carry after a failure would show less */
-    n = find_silent(h, all, n);
-    return n > 1 ? find_host(h, all, n) : 0;
+    struct ft_hang_cut cut = find_either(h, all, n), path = {.n = 0};
+    /* Waits alone may all lead to one host of several. What links carry after a failure would show
+     * less of a host. */
+    if (cut.n > 0 && n == waits)
+        path = find_path(h, all, find_silent(h, all, n, IN_FLIGHT_MOST));
+    if (path.n > 0)
+        return path;
+    if (cut.n == 0)
+        cut = find_either(h, all, find_silent(h, all, n, IN_FLIGHT));
+    return cut.n > 0 ? cut : find_path(h, all, find_silent(h, all, n, IN_FLIGHT_MOST));
 }
 
-void ft_hang_accuse_host(struct ft_hang *h, int comm, uint64_t host)
+void ft_hang_accuse_cut(struct ft_hang *h, int comm, int node, const struct ft_hang_cut *cut)
 {
+    ft_hang_begin(h, cut->n > 1 ? FT_VERDICT_PATH : FT_VERDICT_PARTITION, comm, node);
     for (int i = h->comms[comm].first; i < h->comms[comm].first + h->comms[comm].count; i++)
-        if (ft_hang_process(h, i)->host == host)
-            ft_hang_accuse(h, i, -1);
+        for (int k = 0; k < cut->n; k++)
+            if (ft_hang_process(h, i)->host == cut->hosts[k])
+                ft_hang_accuse(h, i, -1);
+    ft_hang_end(h);
 }

@@ -29,22 +29,30 @@ static void append(const struct ft_snap_list *to, const struct ft_snap_list *fro
     *to->n += *from->n;
 }
 
-#define ROWS(s, list, count, type, index, shift)                                    \
-    {                                                                               \
-        (void **)(void *)&(s)->list, &(s)->count, sizeof(struct type), index, shift \
+#define ROWS(s, list, count, type, index, member)                                     \
+    {                                                                                 \
+        (void **)(void *)&(s)->list, &(s)->count, sizeof(struct type), index, member, \
+            (member) ? (s)->nmembers : (s)->nengines                                  \
     }
+#define OF_ENGINE(s, list, count, type) \
+    ROWS(s, list, count, type, offsetof(struct type, engine), false)
+#define OF_MEMBER(s, list, count, type) \
+    ROWS(s, list, count, type, offsetof(struct type, member), true)
 
 void ft_snapshot_lists(struct ft_snapshot *s, struct ft_snap_list lists[FT_SNAP_LISTS])
 {
     const struct ft_snap_list all[FT_SNAP_LISTS] = {
-        ROWS(s, engines, nengines, ft_snap_engine, -1, 0),
-        ROWS(s, members, nmembers, ft_snap_member, offsetof(struct ft_snap_member, engine),
-             s->nengines),
-        ROWS(s, links, nlinks, ft_snap_link, offsetof(struct ft_snap_link, engine), s->nengines),
-        ROWS(s, seats, nseats, ft_snap_seat, offsetof(struct ft_snap_seat, teller), s->nengines),
-        ROWS(s, paths, npaths, ft_snap_path, offsetof(struct ft_snap_path, engine), s->nengines),
-        ROWS(s, steps, nsteps, ft_snap_step, offsetof(struct ft_snap_step, member), s->nmembers),
-        ROWS(s, ops, nops, ft_snap_op, offsetof(struct ft_snap_op, member), s->nmembers)};
+        ROWS(s, engines, nengines, ft_snap_engine, -1, false),
+        OF_ENGINE(s, members, nmembers, ft_snap_member),
+        OF_ENGINE(s, links, nlinks, ft_snap_link),
+        ROWS(s, seats, nseats, ft_snap_seat, offsetof(struct ft_snap_seat, teller), false),
+        OF_ENGINE(s, paths, npaths, ft_snap_path),
+        OF_MEMBER(s, steps, nsteps, ft_snap_step),
+        OF_MEMBER(s, ops, nops, ft_snap_op),
+        OF_ENGINE(s, threads, nthreads, ft_snap_thread),
+        OF_ENGINE(s, latencies, nlatencies, ft_snap_latency),
+        OF_ENGINE(s, clocks, nclocks, ft_snap_clock),
+        OF_ENGINE(s, events, nevents, ft_snap_event)};
     memcpy(lists, all, sizeof all);
 }
 

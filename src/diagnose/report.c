@@ -6,11 +6,27 @@
 
 #include <inttypes.h>
 
+/* An operation has not moved for half of the patience: the job may hang soon. What is under way on
+ * links then makes them look slow. */
+static bool may_hang(const struct ft_snapshot *s, uint64_t patience_ns)
+{
+    for (int i = 0; i < s->nmembers; i++) {
+        const struct ft_snap_member *m = &s->members[i];
+        uint64_t moved_ns = ft_max(m->progress_ns, m->running_since_ns);
+        if (m->open && !m->failed && m->running_sig && moved_ns &&
+            s->now_ns > moved_ns + patience_ns / 2)
+            return true;
+    }
+    return false;
+}
+
 int ft_diagnose(const struct ft_snapshot *s, uint64_t patience_ns, struct ft_verdict *verdicts,
                 int capacity)
 {
     int found = ft_diagnose_hang(s, patience_ns, verdicts, capacity);
-    return found == 0 ? ft_diagnose_slow(s, verdicts, capacity) : found;
+    if (found != 0 || may_hang(s, patience_ns))
+        return found;
+    return ft_diagnose_slow(s, verdicts, capacity);
 }
 
 static void add_hex(struct ft_text *out, const char *key, uint64_t id)

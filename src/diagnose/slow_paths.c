@@ -227,6 +227,42 @@ static void write_sentence(const struct selection *at, const struct ft_slow_link
                  slow->ratio, at->comm->name);
 }
 
+/* The part of one end; count 0: it does not tell. */
+static struct ft_latency latency_of(const struct ft_slow_comm *comm, int engine, uint64_t peer,
+                                    enum ft_latency_part part)
+{
+    bool sender = part != FT_LATENCY_CONSUMER;
+    for (int i = 0; i < comm->s->nlatencies; i++) {
+        const struct ft_snap_latency *l = &comm->s->latencies[i];
+        if (l->engine == engine && l->peer == peer && l->sender == sender)
+            return l->part[part];
+    }
+    return (struct ft_latency){0};
+}
+
+/* Where the large messages of the path have waited, from both ends. */
+static void write_latency(const struct ft_slow_comm *comm, const struct ft_snap_path *worst,
+                          struct ft_verdict *v)
+{
+    static const char *const where[FT_LATENCY_PARTS] = {
+        "for room at the receiver", "in the network", "until the receiver took them"};
+    int other = ft_slow_engine(comm, worst->peer), at = 0;
+    char *line = v->chain[v->nchain];
+    for (int p = 0; p < FT_LATENCY_PARTS; p++) {
+        bool there = p == FT_LATENCY_CONSUMER;
+        struct ft_latency l = latency_of(comm, there ? other : worst->engine,
+                                         there ? comm->s->engines[worst->engine].id : worst->peer,
+                                         (enum ft_latency_part)p);
+        if (l.count == 0)
+            continue;
+        at += snprintf(line + at, (size_t)(FT_SENTENCE - at), "%s %.3g ms %s (%.3g at most)",
+                       at ? ","
+                          : "large messages have waited, on average, since the link was made:",
+                       (double)l.sum_ns / (double)l.count / 1e6, where[p], (double)l.max_ns / 1e6);
+    }
+    v->nchain += at > 0;
+}
+
 static void write_chain(const struct ft_slow_comm *comm, const struct ft_snap_path *worst,
                         struct ft_verdict *v)
 {
@@ -247,6 +283,7 @@ static void write_chain(const struct ft_slow_comm *comm, const struct ft_snap_pa
         snprintf(v->chain[v->nchain++], FT_SENTENCE,
                  "messages for which the receiver waits come with %.1f MB/s",
                  1.024e6 / (double)flight_ns);
+    write_latency(comm, worst, v);
 }
 
 static bool write_verdict(const struct selection *at, const struct ft_slow_link *slow,

@@ -8,6 +8,8 @@
 #include <stdarg.h>
 #include <string.h>
 
+#define THREADS_TOLD 2 /* of each that is named */
+
 /* Appends to a sentence, as much as fits. */
 static void add(char *sentence, const char *fmt, ...) FT_PRINTF(2, 3);
 static void add(char *sentence, const char *fmt, ...)
@@ -150,6 +152,10 @@ static const struct phrase {
                                   "wait for no other rank and do not go on in"},
     [FT_VERDICT_PARTITION] = {"is cut off from the other hosts; others wait for it in",
                               "are cut off from the other hosts; others wait for them in"},
+    [FT_VERDICT_PATH] =
+        {"is cut off from the other hosts, but not from each other: the path is lost in",
+         "are cut off from the other hosts, but not from each other: the path "
+         "between them is lost in"},
     [FT_VERDICT_CORRUPT] = {"has sent data that arrived changed in",
                             "have sent data that arrived changed in"},
     [FT_VERDICT_UNKNOWN] = {"decides, and is not known well enough to tell, in",
@@ -169,6 +175,8 @@ static const struct phrase failures[FT_VERDICTS] = {
     [FT_VERDICT_COMM_HANG_LINK] = {"was lost, which failed", "were lost, which failed"},
     [FT_VERDICT_PARTITION] = {"is cut off from the other hosts, which failed",
                               "are cut off from the other hosts, which failed"},
+    [FT_VERDICT_PATH] = {"is cut off from the other hosts by a lost path, which failed",
+                         "are cut off from the other hosts by a lost path, which failed"},
     [FT_VERDICT_NONCOMM_HANG] = {"has not made the call whose deadline has passed in",
                                  "have not made the call whose deadline has passed in"},
 };
@@ -203,6 +211,8 @@ const char *ft_verdict_advice(enum ft_verdict_kind kind)
         [FT_VERDICT_MISMATCH] = "make the same calls with the same arguments on all ranks",
         [FT_VERDICT_LIBRARY_STUCK] = "look who holds the thread; keep the telemetry and the stacks",
         [FT_VERDICT_PARTITION] = "look at the network of the host",
+        [FT_VERDICT_PATH] = "look at what lies between these hosts and the others: a switch, a "
+                            "spine, a router",
         [FT_VERDICT_CORRUPT] = "look at the memory and the network of the host; do not use it "
                                "meanwhile",
     };
@@ -410,6 +420,24 @@ static void explain_walk(struct ft_hang *h, const struct ft_hang_find *find)
     }
 }
 
+/* Where threads of the process wait in the library, a few. */
+static void explain_threads(struct ft_hang *h, int member)
+{
+    const struct ft_snapshot *snap = h->snap;
+    int told = 0;
+    for (int i = 0; i < snap->nthreads && told < THREADS_TOLD; i++) {
+        const struct ft_snap_thread *t = &snap->threads[i];
+        char *s = t->engine == h->members[member]->engine && t->waits ? new_line(h) : NULL;
+        if (!s)
+            continue;
+        add(s, "thread %d of rank %d has waited in %s for ", t->tid, h->members[member]->rank,
+            ft_thread_call_name(t->call));
+        add_span(s, h, t->since_ns);
+        add(s, ", called from 0x%" PRIx64, t->site);
+        told++;
+    }
+}
+
 /* What each of the named did last. */
 static void explain_culprits(struct ft_hang *h)
 {
@@ -426,6 +454,7 @@ static void explain_culprits(struct ft_hang *h)
         if (engine->latest >= 0 && h->members[engine->latest]->last.site)
             add(s, ", from 0x%" PRIx64, h->members[engine->latest]->last.site);
         add_doing(s, h, h->members[at]->engine);
+        explain_threads(h, at);
     }
 }
 

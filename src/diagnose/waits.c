@@ -237,9 +237,9 @@ static void admit_unknown(struct ft_hang *h, int comm, int node)
     ft_hang_end_unnamed(h);
 }
 
-/* If a wait leads to a link, and all links that lose messages lead out of one host, then that host
- * is cut off. */
-static bool accuse_cut_host(struct ft_hang *h, int comm, int node)
+/* If a wait leads to a link, and all links that lose messages lead out of one host, or of several
+ * ones to others, then these are cut off. */
+static bool accuse_cut(struct ft_hang *h, int comm, int node)
 {
     struct ft_hang_pair pairs[FT_HANG_PAIRS];
     int n = 0;
@@ -247,13 +247,10 @@ static bool accuse_cut_host(struct ft_hang *h, int comm, int node)
         if (find->kind == FT_VERDICT_COMM_HANG_LINK)
             n = ft_hang_add_pair(pairs, n, h->members[find->at]->engine,
                                  h->members[find->peer]->engine);
-    uint64_t host = ft_hang_cut_host(h, pairs, n);
-    if (!host)
-        return false;
-    ft_hang_begin(h, FT_VERDICT_PARTITION, comm, node);
-    ft_hang_accuse_host(h, comm, host);
-    ft_hang_end(h);
-    return true;
+    struct ft_hang_cut cut = ft_hang_find_cut(h, pairs, n);
+    if (cut.n > 0)
+        ft_hang_accuse_cut(h, comm, node, &cut);
+    return cut.n > 0;
 }
 
 static void report_finds(struct ft_hang *h, int comm, int node)
@@ -270,7 +267,7 @@ static void report_finds(struct ft_hang *h, int comm, int node)
         admit_unknown(h, comm, node);
         return;
     }
-    for (size_t i = accuse_cut_host(h, comm, node); i < FT_ARRAY_LEN(kinds); i++)
+    for (size_t i = accuse_cut(h, comm, node); i < FT_ARRAY_LEN(kinds); i++)
         accuse_finds(h, comm, node, kinds[i]);
 }
 

@@ -67,7 +67,7 @@ bool ft_tm_process(int pid, char *state, uint64_t *start)
     return read_stat(path, state, start);
 }
 
-bool ft_tm_thread(int pid, int tid, char *state, uint64_t *start)
+bool ft_tm_thread_state(int pid, int tid, char *state, uint64_t *start)
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, tid);
@@ -209,6 +209,15 @@ static void write_layout(struct ft_tm_header *h)
     h->path_offset = offsetof(struct ft_tm_file, path);
     h->path_rows = FT_TM_PATHS;
     h->path_row_bytes = sizeof(struct ft_tm_path);
+    h->latency_offset = offsetof(struct ft_tm_file, latency);
+    h->latency_rows = FT_TM_LATENCIES;
+    h->latency_row_bytes = sizeof(struct ft_tm_latency);
+    h->clock_offset = offsetof(struct ft_tm_file, clock);
+    h->clock_rows = FT_TM_CLOCKS;
+    h->clock_row_bytes = sizeof(struct ft_tm_clock);
+    h->thread_offset = offsetof(struct ft_tm_file, thread);
+    h->thread_rows = FT_TM_THREADS;
+    h->thread_row_bytes = sizeof(struct ft_tm_thread);
 }
 
 static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)

@@ -1,14 +1,14 @@
 /*
- * The layout of a telemetry file, version 5. docs/telemetry-format.md describes the same for other
+ * The layout of a telemetry file, version 6. docs/telemetry-format.md describes the same for other
  * programs, and a test compares the two. Private to this folder and its tests. All integers are in
  * the writer's byte order, which the field `order` shows.
  *
- * Communicator rows, operation records and events begin with a guard, which is odd while the writer
- * changes the record. A reader that finds the same even guard before and after its copy has a
- * consistent record. A writer that is killed or stopped in between leaves the guard odd. Link rows
- * and the header's counters have no guard: each field is one aligned store, and the fields of one
- * row may be of slightly different ages. So have the counters and the latest call of a
- * communicator row.
+ * Communicator rows, operation records, paths, clocks and events begin with a guard, which is odd
+ * while the writer changes the record. A reader that finds the same even guard before and after its
+ * copy has a consistent record. A writer that is killed or stopped in between leaves the guard odd.
+ * Link rows and the header's counters have no guard: each field is one aligned store, and the
+ * fields of one row may be of slightly different ages. So have the counters and the latest call of
+ * a communicator row.
  */
 #ifndef FT_TELEMETRY_FORMAT_H
 #define FT_TELEMETRY_FORMAT_H
@@ -17,14 +17,17 @@
 
 #define FT_TM_DIR FT_TELEMETRY_DIR
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
-#define FT_TM_VERSION 5u
+#define FT_TM_VERSION 6u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
-#define FT_TM_OPS 4096 /* a power of two: the low bits of a handle are the slot */
-#define FT_TM_LINKS 4096
+#define FT_TM_OPS 4096   /* a power of two: the low bits of a handle are the slot */
+#define FT_TM_LINKS 2560 /* two to each of 1,024 ranks, and some that have closed */
 #define FT_TM_EVENTS 1024
 #define FT_TM_SEATS 2048
 #define FT_TM_PATHS 320
+#define FT_TM_LATENCIES 448
+#define FT_TM_CLOCKS 256
+#define FT_TM_THREADS 128
 #define FT_TM_STEPS 32 /* marks of steps that a communicator keeps; a power of two */
 #define FT_TM_KINDS 12 /* kinds of operations that are counted; enum ft_kind */
 
@@ -71,7 +74,11 @@ struct ft_tm_header {
     uint64_t lost_paths;
     struct ft_tm_ask ask;
     struct ft_tm_validation validation;
-    unsigned char reserved[3160];
+    uint32_t latency_offset, latency_rows, latency_row_bytes;
+    uint32_t clock_offset, clock_rows, clock_row_bytes;
+    uint32_t thread_offset, thread_rows, thread_row_bytes;
+    uint32_t zero;
+    unsigned char reserved[3120];
 };
 
 struct ft_tm_comm {
@@ -165,6 +172,32 @@ struct ft_tm_path {
     struct ft_flights flights;
 };
 
+/* How long the large messages of one link have waited, by enum ft_latency_part, since it was made.
+ * Each field is one aligned store. */
+struct ft_tm_latency {
+    uint64_t peer;
+    uint32_t link; /* row of the link */
+    uint32_t state;
+    struct ft_latency part[FT_LATENCY_PARTS];
+};
+
+/* The clock of a peer, beside this rank's. The guard covers all. */
+struct ft_tm_clock {
+    uint32_t guard;
+    uint32_t rounds; /* that were measured; 0: the row is not used */
+    uint64_t peer;
+    struct ft_clock is;
+};
+
+/* One thread of the process, which alone writes the row. Each field is one aligned store. */
+struct ft_tm_thread {
+    int32_t tid; /* 0: the row is not used */
+    uint16_t call;
+    uint16_t waits; /* 1: it is inside that call */
+    uint64_t since_ns, site;
+    uint64_t calls;
+};
+
 /* The n-th event, counted from 0, is in slot n % FT_TM_EVENTS. */
 struct ft_tm_event {
     uint32_t guard;
@@ -186,12 +219,18 @@ struct ft_tm_file {
     struct ft_tm_event event[FT_TM_EVENTS];
     struct ft_tm_seat seat[FT_TM_SEATS];
     struct ft_tm_path path[FT_TM_PATHS];
+    struct ft_tm_latency latency[FT_TM_LATENCIES];
+    struct ft_tm_clock clock[FT_TM_CLOCKS];
+    struct ft_tm_thread thread[FT_TM_THREADS];
 };
 #define FT_TM_BYTES sizeof(struct ft_tm_file)
 
 _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
 _Static_assert(sizeof(struct ft_tm_comm) == 872, "communicator row");
 _Static_assert(sizeof(struct ft_tm_path) == 280, "path");
+_Static_assert(sizeof(struct ft_tm_latency) == 184, "latency");
+_Static_assert(sizeof(struct ft_tm_clock) == 48, "clock");
+_Static_assert(sizeof(struct ft_tm_thread) == 32, "thread");
 _Static_assert(sizeof(struct ft_tm_ask) == 40, "request");
 _Static_assert(sizeof(struct ft_tm_validation) == 608, "validation");
 _Static_assert(sizeof(struct ft_tm_seat) == 32, "seat");
@@ -221,9 +260,9 @@ bool ft_tm_name_parse(const char *name, struct ft_tm_name *out);
 /* State character and start time of a process, from /proc/<pid>/stat. Returns false if there is no
  * such process. */
 bool ft_tm_process(int pid, char *state, uint64_t *start);
-bool ft_tm_thread(int pid, int tid, char *state, uint64_t *start); /* the same of a thread */
-uint64_t ft_tm_pid_ns(void);                                       /* 0 if unknown */
-uint64_t ft_tm_real_ns(void);                                      /* since 1970 (UTC) */
+bool ft_tm_thread_state(int pid, int tid, char *state, uint64_t *start); /* the same of a thread */
+uint64_t ft_tm_pid_ns(void);                                             /* 0 if unknown */
+uint64_t ft_tm_real_ns(void);                                            /* since 1970 (UTC) */
 /* Removes this user's files in `dir` whose process is gone. A call that finds the process gone
  * first marks the file (mode 0400). A later call removes it if the mark is older than grace_s. If
  * there are more than 32 such files, the rest are removed at once. Returns the number of files
@@ -241,7 +280,7 @@ struct ft_image {
     struct ft_tm_file file;
     /* 1: the copy was taken during a write, so its fields may not belong together */
     unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS], event_torn[FT_TM_EVENTS],
-        path_torn[FT_TM_PATHS];
+        path_torn[FT_TM_PATHS], clock_torn[FT_TM_CLOCKS];
     int fd; /* -1: the image comes from memory */
 };
 /* Opens a file and copies it. The caller frees the image with ft_image_free(). FT_INVAL: malformed,

@@ -3,14 +3,14 @@
  * Both ends run the same build of the library, or the bytes are refused: the head has the lengths
  * of all rows. Everything else is checked: indexes, texts, and what must be 0 or 1.
  */
+#include "collect.h"
 #include "diagnose/diagnose.h"
-#include "telemetry/telemetry.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define MAGIC 0x46545350u /* "FTSP" */
-#define VERSION 1
+#define VERSION 2
 #define OPS_KEPT 64     /* of each member, the latest */
 #define LINKS_MOST 4096 /* of all engines */
 
@@ -30,7 +30,7 @@ struct field {
     enum what what;
     size_t at, bytes;
 };
-enum { ENGINES, MEMBERS, LINKS, SEATS, PATHS, STEPS, OPS };
+enum { ENGINES, MEMBERS, LINKS, SEATS, PATHS, STEPS, OPS, THREADS, LATENCIES, CLOCKS, EVENTS };
 #define FIELD(list, what, type, name)                      \
     {                                                      \
         list, what, offsetof(struct ft_snap_##type, name), \
@@ -68,6 +68,10 @@ static const struct field fields[] = {
     FIELD(OPS, A_TIME, op, called_ns),
     FIELD(OPS, A_TIME, op, started_ns),
     FIELD(OPS, A_TIME, op, ended_ns),
+    FIELD(THREADS, A_BOOL, thread, waits),
+    FIELD(THREADS, A_TIME, thread, since_ns),
+    FIELD(LATENCIES, A_BOOL, latency, sender),
+    FIELD(EVENTS, A_TIME, event, time_ns),
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */
@@ -81,7 +85,11 @@ static bool goes(const struct ft_snapshot *s, int list, int row)
     case PATHS:
         return s->paths[row].messages > 0;
     case STEPS:
+    case CLOCKS:
+    case EVENTS:
         return false;
+    case THREADS:
+        return s->threads[row].waits;
     case OPS: /* those of a member lie together, the oldest first */
         return row + OPS_KEPT >= s->nops || s->ops[row + OPS_KEPT].member != s->ops[row].member;
     case LINKS:
@@ -121,6 +129,31 @@ int ft_snapshot_pack(const struct ft_snapshot *s, unsigned char **out, size_t *l
     *out = bytes;
     *len_bytes = n;
     return FT_OK;
+}
+
+/* ---- times ----------------------------------------------------------------------------------- */
+
+/* The engine to which a row belongs; -1: none. */
+static int engine_of(const struct ft_snapshot *s, const struct ft_snap_list *rows, int row)
+{
+    int index;
+    memcpy(&index, (char *)*rows->at + (size_t)row * rows->row_bytes + rows->index, sizeof index);
+    return !rows->of_member ? index : index >= 0 ? s->members[index].engine : -1;
+}
+
+void ft_tm_shift_times(struct ft_snapshot *s, const int64_t *ahead_ns)
+{
+    struct ft_snap_list lists[FT_SNAP_LISTS];
+    ft_snapshot_lists(s, lists);
+    for (size_t f = 0; f < FT_ARRAY_LEN(fields); f++) {
+        const struct ft_snap_list *rows = &lists[fields[f].list];
+        for (int i = 0; fields[f].what == A_TIME && i < *rows->n; i++) {
+            int engine = engine_of(s, rows, i);
+            uint64_t *at = (void *)((char *)*rows->at + (size_t)i * rows->row_bytes + fields[f].at);
+            if (*at && engine >= 0 && engine < s->nengines)
+                *at = (int64_t)*at > ahead_ns[engine] ? *at - (uint64_t)ahead_ns[engine] : 1;
+        }
+    }
 }
 
 /* ---- unpacking ------------------------------------------------------------------------------- */
@@ -241,7 +274,11 @@ static bool has_owners(const struct ft_snapshot *s)
         all &= s->paths[i].engine >= 0;
     for (int i = 0; i < s->nops; i++)
         all &= s->ops[i].member >= 0;
-    return all && s->nsteps == 0;
+    for (int i = 0; i < s->nthreads; i++)
+        all &= s->threads[i].engine >= 0;
+    for (int i = 0; i < s->nlatencies; i++)
+        all &= s->latencies[i].engine >= 0;
+    return all && s->nsteps == 0 && s->nclocks == 0 && s->nevents == 0;
 }
 
 int ft_snapshot_unpack(const void *bytes, size_t len_bytes, uint64_t now_ns,

@@ -252,6 +252,51 @@ static void print_paths(FILE *out, const struct ft_image *image)
     }
 }
 
+static void print_latencies(FILE *out, const struct ft_image *image)
+{
+    static const char *const parts[FT_LATENCY_PARTS] = {"for credit", "in the network",
+                                                        "for the receiver"};
+    fprintf(out, "  large messages:\n    engine           waited: messages, mean and most ms, in "
+                 "buckets of 4 times from 16 us\n");
+    for (int i = 0; i < FT_TM_LATENCIES; i++) {
+        const struct ft_tm_latency *row = &image->file.latency[i];
+        for (int p = 0; p < FT_LATENCY_PARTS && row->state == FT_TM_OPEN; p++) {
+            const struct ft_latency *l = &row->part[p];
+            if (l->count == 0)
+                continue;
+            fprintf(out, "    %016" PRIx64 " %s: %" PRIu64 ", %.3f, %.3f;", row->peer, parts[p],
+                    l->count, (double)l->sum_ns / (double)l->count / 1e6, (double)l->max_ns / 1e6);
+            for (int b = 0; b < FT_LATENCY_BUCKETS; b++)
+                fprintf(out, " %u", l->bucket[b]);
+            fputc('\n', out);
+        }
+    }
+}
+
+static void print_clocks(FILE *out, const struct ft_image *image)
+{
+    fprintf(out, "  clocks:\n    engine           ahead by ms, error at most ms, rounds\n");
+    for (int i = 0; i < FT_TM_CLOCKS; i++) {
+        const struct ft_tm_clock *c = &image->file.clock[i];
+        if (c->rounds > 0 && !image->clock_torn[i])
+            fprintf(out, "    %016" PRIx64 " %.3f, %.3f, %u\n", c->peer,
+                    (double)c->is.offset_ns / 1e6, (double)c->is.error_ns / 1e6, c->rounds);
+    }
+}
+
+static void print_threads(FILE *out, const struct ft_image *image, uint64_t now_ns)
+{
+    char age[24];
+    fprintf(out, "  threads:\n");
+    for (int i = 0; i < FT_TM_THREADS; i++) {
+        const struct ft_tm_thread *t = &image->file.thread[i];
+        if (t->tid > 0 && t->call != FT_THREAD_NONE)
+            fprintf(out, "    %d: %s %s, %s ago, from 0x%" PRIx64 "; %" PRIu64 " calls\n", t->tid,
+                    t->waits == 1 ? "waits in" : "has called", ft_thread_call_name(t->call),
+                    format_span(age, t->since_ns, now_ns), t->site, t->calls);
+    }
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static int by_time(const void *a, const void *b)
@@ -268,6 +313,9 @@ static void print_event(FILE *out, const struct ft_tm_event *e, bool torn, uint6
     if (e->what == FT_MOVED_PEER)
         fprintf(out, "rank %d (engine %016" PRIx64 "): %s -> %s", e->rank, e->id,
                 ft_peer_state_name(e->from), ft_peer_state_name(e->to));
+    else if (e->what == FT_MOVED_SUSPICION)
+        fprintf(out, "rank %d (engine %016" PRIx64 "): %s", e->rank, e->id,
+                e->to ? "no heartbeats, suspected" : "heard again");
     else if (e->what == FT_MOVED_COMM)
         fprintf(out, "communicator %016" PRIx64 ": %s -> %s", e->id, ft_comm_state_name(e->from),
                 ft_comm_state_name(e->to));
@@ -299,6 +347,9 @@ void ft_image_print(FILE *out, const struct ft_image *image, uint64_t now_ns)
     print_ops(out, image, now_ns);
     print_links(out, image);
     print_paths(out, image);
+    print_latencies(out, image);
+    print_clocks(out, image);
+    print_threads(out, image, now_ns);
     print_events(out, image, now_ns);
 }
 

@@ -87,10 +87,13 @@ static void settle_all(struct ft_image *image, const struct ft_tm_file *before,
                                  sizeof(struct ft_tm_event), image->event_torn};
     const struct table paths = {offsetof(struct ft_tm_file, path), FT_TM_PATHS,
                                 sizeof(struct ft_tm_path), image->path_torn};
+    const struct table clocks = {offsetof(struct ft_tm_file, clock), FT_TM_CLOCKS,
+                                 sizeof(struct ft_tm_clock), image->clock_torn};
     settle_table(image, before, after, &comms);
     settle_table(image, before, after, &ops);
     settle_table(image, before, after, &events);
     settle_table(image, before, after, &paths);
+    settle_table(image, before, after, &clocks);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -128,6 +131,15 @@ static int check_header(const struct ft_tm_header *h)
         {"path_offset", h->path_offset, offsetof(struct ft_tm_file, path)},
         {"path_rows", h->path_rows, FT_TM_PATHS},
         {"path_row_bytes", h->path_row_bytes, sizeof(struct ft_tm_path)},
+        {"latency_offset", h->latency_offset, offsetof(struct ft_tm_file, latency)},
+        {"latency_rows", h->latency_rows, FT_TM_LATENCIES},
+        {"latency_row_bytes", h->latency_row_bytes, sizeof(struct ft_tm_latency)},
+        {"clock_offset", h->clock_offset, offsetof(struct ft_tm_file, clock)},
+        {"clock_rows", h->clock_rows, FT_TM_CLOCKS},
+        {"clock_row_bytes", h->clock_row_bytes, sizeof(struct ft_tm_clock)},
+        {"thread_offset", h->thread_offset, offsetof(struct ft_tm_file, thread)},
+        {"thread_rows", h->thread_rows, FT_TM_THREADS},
+        {"thread_row_bytes", h->thread_row_bytes, sizeof(struct ft_tm_thread)},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++)
         if (field[i].is != field[i].want)

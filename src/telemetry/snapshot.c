@@ -3,9 +3,8 @@
  * saved at another moment. A file whose rank is stopped or dead tells as much as that of one that
  * runs. What cannot be read is counted, and the diagnosis then knows that ranks are missing.
  */
-#include "saved.h"
+#include "collect.h"
 
-#include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,37 +15,6 @@
 #include <unistd.h>
 
 #define OPS_KEPT 1024 /* operations of a member */
-
-/* A list that grows. Once memory ran out, it takes no more. */
-struct list {
-    void *rows;
-    size_t row_bytes;
-    int n, capacity;
-};
-
-struct collection {
-    struct list engines, members, links, seats, paths, steps, ops;
-    int unreadable;
-    bool no_memory;
-    uint64_t now_ns, real_ns;
-};
-
-static void *list_add(struct collection *c, struct list *list)
-{
-    if (list->n == list->capacity) {
-        int capacity = list->capacity ? 2 * list->capacity : 64;
-        void *grown = realloc(list->rows, (size_t)capacity * list->row_bytes);
-        if (!grown) {
-            c->no_memory = true;
-            return NULL;
-        }
-        list->rows = grown;
-        list->capacity = capacity;
-    }
-    void *row = (char *)list->rows + (size_t)list->n++ * list->row_bytes;
-    memset(row, 0, list->row_bytes);
-    return row;
-}
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
@@ -69,10 +37,10 @@ void ft_tm_look(const struct ft_tm_header *h, struct ft_tm_seen *out)
     ft_process_look((int)h->pid, letter, out);
 }
 
-static int add_engine(struct collection *c, const struct ft_tm_header *h,
+static int add_engine(struct ft_tm_collection *c, const struct ft_tm_header *h,
                       const struct ft_tm_seen *seen)
 {
-    struct ft_snap_engine *engine = list_add(c, &c->engines);
+    struct ft_snap_engine *engine = ft_tm_list_add(c, &c->engines);
     if (!engine)
         return -1;
     engine->id = h->engine;
@@ -127,9 +95,9 @@ static void note_running(const struct ft_tm_op *r, struct ft_snap_member *m)
     m->wait.peer = (int)(r->wait & FT_TM_PEER_MASK) - 1;
 }
 
-static void add_op(struct collection *c, const struct ft_tm_op *r)
+static void add_op(struct ft_tm_collection *c, const struct ft_tm_op *r)
 {
-    struct ft_snap_op *op = list_add(c, &c->ops);
+    struct ft_snap_op *op = ft_tm_list_add(c, &c->ops);
     if (op)
         *op = (struct ft_snap_op){.member = c->members.n - 1,
                                   .peer = r->root,
@@ -149,7 +117,7 @@ static int by_start(const void *a, const void *b)
 }
 
 /* Leaves the latest operations of the member that was added last. */
-static void trim_ops(struct collection *c, int first)
+static void trim_ops(struct ft_tm_collection *c, int first)
 {
     struct ft_snap_op *ops = c->ops.rows;
     int n = c->ops.n - first;
@@ -163,7 +131,7 @@ static void trim_ops(struct collection *c, int first)
 
 /* The operations of the row: the first that runs, and the latest of all, unless a later call waits
  * in a queue. */
-static void look_at_ops(struct collection *c, const struct ft_image *image, int row,
+static void look_at_ops(struct ft_tm_collection *c, const struct ft_image *image, int row,
                         struct ft_snap_member *m)
 {
     uint64_t first = UINT64_MAX;
@@ -188,22 +156,23 @@ static void look_at_ops(struct collection *c, const struct ft_image *image, int 
 
 /* The marks are read before their number is read again: those that were overwritten meanwhile are
  * left out. */
-static void add_steps(struct collection *c, const struct ft_tm_comm *row)
+static void add_steps(struct ft_tm_collection *c, const struct ft_tm_comm *row)
 {
     uint64_t kept = ft_min(row->marks, FT_TM_STEPS - 1);
     for (uint64_t n = row->marks - kept; n + 1 < row->marks; n++) {
         uint64_t begin_ns = row->mark_ns[n % FT_TM_STEPS],
                  end_ns = row->mark_ns[(n + 1) % FT_TM_STEPS];
-        struct ft_snap_step *step = end_ns >= begin_ns ? list_add(c, &c->steps) : NULL;
+        struct ft_snap_step *step = end_ns >= begin_ns ? ft_tm_list_add(c, &c->steps) : NULL;
         if (step)
             *step = (struct ft_snap_step){c->members.n - 1, n, begin_ns, end_ns};
     }
 }
 
-static void add_member(struct collection *c, const struct ft_image *image, int row, int engine)
+static void add_member(struct ft_tm_collection *c, const struct ft_image *image, int row,
+                       int engine)
 {
     const struct ft_tm_comm *from = &image->file.comm[row];
-    struct ft_snap_member *m = list_add(c, &c->members);
+    struct ft_snap_member *m = ft_tm_list_add(c, &c->members);
     if (!m)
         return;
     m->ctx = from->ctx;
@@ -247,7 +216,7 @@ static enum ft_news news_of(int state)
 }
 
 /* Notes the latest event of each peer in its seats from `first` on. */
-static void add_news(struct collection *c, const struct ft_image *image, int first)
+static void add_news(struct ft_tm_collection *c, const struct ft_image *image, int first)
 {
     struct ft_snap_seat *seats = c->seats.rows;
     uint64_t latest = 0;
@@ -263,12 +232,12 @@ static void add_news(struct collection *c, const struct ft_image *image, int fir
     }
 }
 
-static void add_seats(struct collection *c, const struct ft_image *image,
+static void add_seats(struct ft_tm_collection *c, const struct ft_image *image,
                       const struct ft_tm_comm *row, int engine)
 {
     for (uint32_t i = 0; i < row->seats && i < FT_TM_SEATS; i++) {
         const struct ft_tm_seat *from = &image->file.seat[(row->seat + i) % FT_TM_SEATS];
-        struct ft_snap_seat *seat = from->ctx == row->ctx ? list_add(c, &c->seats) : NULL;
+        struct ft_snap_seat *seat = from->ctx == row->ctx ? ft_tm_list_add(c, &c->seats) : NULL;
         if (seat)
             *seat = (struct ft_snap_seat){.ctx = from->ctx,
                                           .rank = from->rank,
@@ -279,7 +248,7 @@ static void add_seats(struct collection *c, const struct ft_image *image,
     }
 }
 
-static void add_comms(struct collection *c, const struct ft_image *image, int engine)
+static void add_comms(struct ft_tm_collection *c, const struct ft_image *image, int engine)
 {
     int seats = c->seats.n;
     for (int i = 0; i < FT_TM_COMMS; i++) {
@@ -294,86 +263,6 @@ static void add_comms(struct collection *c, const struct ft_image *image, int en
     }
     if (!c->no_memory)
         add_news(c, image, seats);
-}
-
-static void add_links(struct collection *c, const struct ft_image *image, int engine)
-{
-    for (int i = 0; i < FT_TM_LINKS; i++) {
-        const struct ft_tm_link *from = &image->file.link[i];
-        if (from->state != FT_TM_OPEN)
-            continue;
-        struct ft_snap_link *link = list_add(c, &c->links);
-        if (!link)
-            return;
-        *link = (struct ft_snap_link){.engine = engine,
-                                      .peer = from->peer,
-                                      .sender = from->sender,
-                                      .open = true,
-                                      .messages = from->messages,
-                                      .bytes = from->bytes,
-                                      .transfer_ns = from->transfer_ns,
-                                      .wait_ns = from->wait_ns};
-        memcpy(link->transport, from->transport, sizeof link->transport);
-    }
-}
-
-static void write_end(const struct ft_path_end *end, char *text, size_t size)
-{
-    char ip[INET6_ADDRSTRLEN] = "?";
-    inet_ntop(end->family == AF_INET6 ? AF_INET6 : AF_INET, end->ip, ip, sizeof ip);
-    snprintf(text, size, end->family == AF_INET6 ? "[%s]:%u" : "%s:%u", ip, end->port);
-}
-
-static int by_time(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* The lower quartile, if there are enough and the last one is of the span of the path. */
-static uint32_t take_flight(const struct ft_tm_path *from)
-{
-    struct ft_flights flights = from->flights;
-    size_t n = ft_min(flights.count, FT_FLIGHTS);
-    if (n < FT_FLIGHTS / 2 || flights.seen_ns < from->before.time_ns)
-        return 0;
-    qsort(flights.ns_per_kib, n, sizeof flights.ns_per_kib[0], by_time);
-    return flights.ns_per_kib[n / 4];
-}
-
-/* Later it may turn out that some were not lost. */
-static uint64_t take_lost(const struct ft_tm_path_sums *now, const struct ft_tm_path_sums *before)
-{
-    return now->retransmits - ft_min(now->retransmits, before->retransmits);
-}
-
-static void add_paths(struct collection *c, const struct ft_image *image, int engine)
-{
-    for (int i = 0; i < FT_TM_PATHS; i++) {
-        const struct ft_tm_path *from = &image->file.path[i];
-        const struct ft_tm_path_sums *now = &from->now, *before = &from->before;
-        if (from->state != FT_TM_OPEN || image->path_torn[i] || now->time_ns < before->time_ns)
-            continue;
-        struct ft_snap_path *path = list_add(c, &c->paths);
-        if (!path)
-            return;
-        *path = (struct ft_snap_path){.engine = engine,
-                                      .peer = from->peer,
-                                      .sender = image->file.link[from->link % FT_TM_LINKS].sender,
-                                      .flight_ns = take_flight(from),
-                                      .seen_ns = now->time_ns,
-                                      .span_ns = now->time_ns - before->time_ns,
-                                      .messages = now->messages - before->messages,
-                                      .bytes = now->bytes - before->bytes,
-                                      .network_ns = now->network_ns - before->network_ns,
-                                      .receiver_ns = now->receiver_ns - before->receiver_ns,
-                                      .credit_ns = now->credit_ns - before->credit_ns,
-                                      .retransmits = take_lost(now, before),
-                                      .rtt_ns = from->rtt_ns,
-                                      .least_rtt_ns = from->least_rtt_ns};
-        write_end(&from->source, path->source, sizeof path->source);
-        write_end(&from->destination, path->destination, sizeof path->destination);
-    }
 }
 
 /* ---- a host ---------------------------------------------------------------------------------- */
@@ -408,19 +297,18 @@ int ft_tm_each_file(const char *dir, ft_tm_visit *visit, void *arg)
     return FT_OK;
 }
 
-static void add_image(struct collection *c, const struct ft_image *image,
+static void add_image(struct ft_tm_collection *c, const struct ft_image *image,
                       const struct ft_tm_seen *seen)
 {
     int engine = add_engine(c, &image->file.header, seen);
     if (engine < 0)
         return;
     add_comms(c, image, engine);
-    add_links(c, image, engine);
-    add_paths(c, image, engine);
+    ft_tm_add_links(c, image, engine);
 }
 
 /* For the second reading. */
-static void note_file(struct collection *c, const char *name)
+static void note_file(struct ft_tm_collection *c, const char *name)
 {
     struct ft_snap_engine *rows = c->engines.rows;
     if (c->engines.n > 0 && !c->no_memory)
@@ -429,13 +317,15 @@ static void note_file(struct collection *c, const char *name)
 
 static void add_file(void *arg, const char *path, const char *name)
 {
-    struct collection *c = arg;
+    struct ft_tm_collection *c = arg;
     struct ft_image *image;
     struct ft_tm_seen seen;
     struct ft_tm_name parts = {0};
     if (path && ft_image_load(path, &image) == FT_OK) {
         ft_tm_look(&image->file.header, &seen);
         add_image(c, image, &seen);
+        if (seen.state == FT_PROCESS_RUNS || seen.state == FT_PROCESS_STOPPED)
+            ft_tm_drop_threads(c, (int)image->file.header.pid);
         note_file(c, name);
         ft_image_free(image);
     } else {
@@ -446,56 +336,62 @@ static void add_file(void *arg, const char *path, const char *name)
 
 /* Its moment is that before the first file is read: what happens while the files are read, and the
  * reader waits for a core, is no wait of a rank. */
-static void begin(struct collection *c)
+static void begin(struct ft_tm_collection *c)
 {
-    *c = (struct collection){.now_ns = ft_now_ns(ft_env_real()),
-                             .real_ns = ft_tm_real_ns(),
-                             .engines = {.row_bytes = sizeof(struct ft_snap_engine)},
-                             .members = {.row_bytes = sizeof(struct ft_snap_member)},
-                             .links = {.row_bytes = sizeof(struct ft_snap_link)},
-                             .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
-                             .paths = {.row_bytes = sizeof(struct ft_snap_path)},
-                             .steps = {.row_bytes = sizeof(struct ft_snap_step)},
-                             .ops = {.row_bytes = sizeof(struct ft_snap_op)}};
+    *c = (struct ft_tm_collection){.now_ns = ft_now_ns(ft_env_real()),
+                                   .real_ns = ft_tm_real_ns(),
+                                   .engines = {.row_bytes = sizeof(struct ft_snap_engine)},
+                                   .members = {.row_bytes = sizeof(struct ft_snap_member)},
+                                   .links = {.row_bytes = sizeof(struct ft_snap_link)},
+                                   .seats = {.row_bytes = sizeof(struct ft_snap_seat)},
+                                   .paths = {.row_bytes = sizeof(struct ft_snap_path)},
+                                   .steps = {.row_bytes = sizeof(struct ft_snap_step)},
+                                   .ops = {.row_bytes = sizeof(struct ft_snap_op)},
+                                   .threads = {.row_bytes = sizeof(struct ft_snap_thread)},
+                                   .latencies = {.row_bytes = sizeof(struct ft_snap_latency)},
+                                   .clocks = {.row_bytes = sizeof(struct ft_snap_clock)},
+                                   .events = {.row_bytes = sizeof(struct ft_snap_event)}};
 }
 
 static void free_rows(struct ft_snapshot *s)
 {
-    free(s->engines);
-    free(s->members);
-    free(s->links);
-    free(s->seats);
-    free(s->paths);
-    free(s->steps);
-    free(s->ops);
+    struct ft_snap_list lists[FT_SNAP_LISTS];
+    ft_snapshot_lists(s, lists);
+    for (int i = 0; i < FT_SNAP_LISTS; i++)
+        free(*lists[i].at);
+}
+
+/* Moves the rows into the snapshot. */
+static void take_rows(struct ft_tm_collection *c, struct ft_snapshot *s)
+{
+    const struct ft_tm_list *const from[FT_SNAP_LISTS] = {&c->engines, &c->members, &c->links,
+                                                          &c->seats,   &c->paths,   &c->steps,
+                                                          &c->ops,     &c->threads, &c->latencies,
+                                                          &c->clocks,  &c->events};
+    struct ft_snap_list lists[FT_SNAP_LISTS];
+    ft_snapshot_lists(s, lists);
+    for (int i = 0; i < FT_SNAP_LISTS; i++) {
+        *lists[i].at = from[i]->rows;
+        *lists[i].n = from[i]->n;
+    }
 }
 
 /* The snapshot takes over what was collected. */
-static int finish(struct collection *c, struct ft_snapshot **out)
+static int finish(struct ft_tm_collection *c, struct ft_snapshot **out)
 {
-    struct ft_snapshot taken = {.now_ns = c->now_ns,
-                                .real_ns = c->real_ns,
-                                .engines = c->engines.rows,
-                                .members = c->members.rows,
-                                .links = c->links.rows,
-                                .seats = c->seats.rows,
-                                .paths = c->paths.rows,
-                                .steps = c->steps.rows,
-                                .ops = c->ops.rows,
-                                .nengines = c->engines.n,
-                                .nmembers = c->members.n,
-                                .nlinks = c->links.n,
-                                .nseats = c->seats.n,
-                                .npaths = c->paths.n,
-                                .nsteps = c->steps.n,
-                                .nops = c->ops.n,
-                                .unreadable = c->unreadable};
+    struct ft_snapshot taken = {
+        .now_ns = c->now_ns, .real_ns = c->real_ns, .unreadable = c->unreadable};
+    take_rows(c, &taken);
     struct ft_snapshot *s = c->no_memory ? NULL : malloc(sizeof *s);
     if (!s) {
         free_rows(&taken);
         return ft_fail(FT_NOMEM, "no memory for the telemetry of %d processes", c->engines.n);
     }
     *s = taken;
+    if (ft_tm_align(s) != FT_OK) {
+        ft_snapshot_free(s);
+        return FT_NOMEM;
+    }
     *out = s;
     return FT_OK;
 }
@@ -504,7 +400,8 @@ static int finish(struct collection *c, struct ft_snapshot **out)
 
 /* Sets what the links of one engine have received, from a later image of its file. `first` is its
  * first link, in the order of the rows. */
-static void add_received(struct collection *c, const struct ft_image *image, int engine, int first)
+static void add_received(struct ft_tm_collection *c, const struct ft_image *image, int engine,
+                         int first)
 {
     struct ft_snap_link *links = c->links.rows;
     for (int i = 0; i < FT_TM_LINKS && first < c->links.n; i++) {
@@ -522,7 +419,7 @@ static void add_received(struct collection *c, const struct ft_image *image, int
 
 /* Heartbeats go on while files are read one after the other. What was received is read again at the
  * end, so that it is not less than what had been sent before, unless it was lost. */
-static void read_links_again(struct collection *c, const char *dir)
+static void read_links_again(struct ft_tm_collection *c, const char *dir)
 {
     const struct ft_snap_link *links = c->links.rows;
     for (int i = 0; i < c->links.n; i++) {
@@ -543,7 +440,7 @@ static void read_links_again(struct collection *c, const char *dir)
 
 int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
 {
-    struct collection c;
+    struct ft_tm_collection c;
     begin(&c);
     int status = ft_tm_each_file(dir, add_file, &c);
     if (status != FT_OK)
@@ -554,7 +451,7 @@ int ft_snapshot_collect(const char *dir, struct ft_snapshot **out)
 
 int ft_snapshot_of_file(const char *path, struct ft_snapshot **out)
 {
-    struct collection c;
+    struct ft_tm_collection c;
     begin(&c);
     add_file(&c, path, strrchr(path, '/') + 1);
     return finish(&c, out);
@@ -562,7 +459,7 @@ int ft_snapshot_of_file(const char *path, struct ft_snapshot **out)
 
 int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, struct ft_snapshot **out)
 {
-    struct collection c;
+    struct ft_tm_collection c;
     struct ft_image *image;
     struct ft_tm_seen seen = {.state = FT_PROCESS_UNKNOWN};
     int status = ft_image_parse(copy->bytes, copy->len_bytes, &image);
@@ -580,7 +477,7 @@ int ft_snapshot_of_copy(const struct ft_telemetry_copy *copy, struct ft_snapshot
 }
 
 /* A file that was saved and cannot be read now has been changed since. */
-static void add_saved(struct collection *c, const char *dir, const struct ft_tm_saved *saved)
+static void add_saved(struct ft_tm_collection *c, const char *dir, const struct ft_tm_saved *saved)
 {
     char path[PATH_MAX];
     struct ft_image *image;
@@ -596,7 +493,7 @@ static void add_saved(struct collection *c, const char *dir, const struct ft_tm_
 int ft_snapshot_replay(const char *dir, struct ft_snapshot **out)
 {
     struct ft_tm_moment moment;
-    struct collection c;
+    struct ft_tm_collection c;
     begin(&c);
     int status = ft_tm_moment_read(dir, &moment);
     for (int i = 0; status == FT_OK && i < moment.nprocesses; i++)

@@ -124,6 +124,22 @@ void ft_telemetry_path_count(struct ft_telemetry *, int path, const struct ft_li
                              uint64_t now_ns);
 void ft_telemetry_path_close(struct ft_telemetry *, int path);
 
+/* Adds a row for the latencies of a link. -1: the table is full. */
+int ft_telemetry_latency_open(struct ft_telemetry *, int link);
+void ft_telemetry_latency(struct ft_telemetry *, int row,
+                          const struct ft_latency part[FT_LATENCY_PARTS]);
+void ft_telemetry_latency_close(struct ft_telemetry *, int row);
+
+/* One row a peer. Without a free row nothing is recorded. */
+void ft_telemetry_clock(struct ft_telemetry *, uint64_t peer, const struct ft_clock *);
+
+/* The calling thread is in this call of the user, which returns to `site`. Two stores; nothing is
+ * written to a file until the thread has to wait, or its operation begins. */
+void ft_thread_enters(unsigned call, const void *site);
+/* Between them the calling thread waits in the call that it has entered. */
+void ft_telemetry_thread_waits(struct ft_telemetry *, uint64_t now_ns);
+void ft_telemetry_thread_goes_on(struct ft_telemetry *);
+
 /* What an engine knows about a peer, for the engine and for readers. Later states are more certain.
  *
  * open: nothing prevents a link to it. lost: a link broke without a goodbye, and none has come up
@@ -159,9 +175,10 @@ enum ft_comm_state {
 };
 const char *ft_comm_state_name(int state);
 
-/* Records that a peer or a communicator went from one state to another. id: the peer's engine id,
- * or the communicator's context. status: why, FT_OK if nothing failed. */
-enum ft_moved { FT_MOVED_PEER = 1, FT_MOVED_COMM };
+/* Records that a peer or a communicator went from one state to another, or that the heartbeats of a
+ * peer are missed (to: 1) or come again (to: 0). id: the peer's engine id, or the communicator's
+ * context. status: why, FT_OK if nothing failed. */
+enum ft_moved { FT_MOVED_PEER = 1, FT_MOVED_COMM, FT_MOVED_SUSPICION };
 void ft_telemetry_event(struct ft_telemetry *, enum ft_moved what, uint64_t id, int rank, int from,
                         int to, int status);
 

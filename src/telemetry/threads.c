@@ -69,7 +69,7 @@ static int find_stopped(int pid, bool *runs, bool *needed)
     *runs = *needed = false;
     for (struct dirent *entry; list && (entry = readdir(list)) && seen++ < THREADS_SEEN;) {
         int tid = atoi(entry->d_name);
-        if (tid <= 0 || !ft_tm_thread(pid, tid, &letter, &start))
+        if (tid <= 0 || !ft_tm_thread_state(pid, tid, &letter, &start))
             continue;
         *runs |= !is_stopped(letter);
         if (is_stopped(letter) && !*needed) {

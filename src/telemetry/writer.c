@@ -198,6 +198,7 @@ void ft_telemetry_call(struct ft_telemetry *t, int comm, const struct ft_called 
     store64(&c->call_site, (uint64_t)(uintptr_t)call->site);
     __atomic_store_n(&c->call_tid, call->tid, __ATOMIC_RELAXED);
     store64(&c->queued[call->kind], c->queued[call->kind] + 1);
+    ft_telemetry_thread_calls(t, call->now_ns);
 }
 
 /* ---- operations ------------------------------------------------------------------------------ */
@@ -261,6 +262,8 @@ uint32_t ft_telemetry_op(struct ft_telemetry *t, int comm, uint64_t seq, const s
     store64(&c->issued, c->issued + 1);
     count_start(c, coll->kind, times.called_ns == 0);
     store64(&t->file->header.ops, t->serial);
+    if (times.called_ns == 0)
+        ft_telemetry_thread_calls(t, times.now_ns);
     return id;
 }
 

@@ -14,7 +14,7 @@ struct ft_telemetry {
     uint64_t serial; /* number of operations recorded */
     uint64_t events; /* number of events recorded */
     uint32_t next;   /* slot of the next operation, unless an operation that runs has it */
-    int next_comm, next_link, next_path;
+    int next_comm, next_link, next_path, next_latency;
     /* of each path: sums that become those of before */
     struct ft_tm_path_sums path_mark[FT_TM_PATHS];
     uint64_t asked; /* number of the last request */
@@ -27,6 +27,9 @@ struct ft_telemetry {
     struct ft_telemetry *others; /* next file that is open in this process */
     char path[128];
 };
+
+/* Notes in the table of threads that the calling thread makes the call that it has entered. */
+void ft_telemetry_thread_calls(struct ft_telemetry *, uint64_t now_ns);
 
 /* guard_enter() and guard_leave() enclose plain stores. The fence keeps these stores after the odd
  * guard, and the release store keeps them before the even guard. */

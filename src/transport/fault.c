@@ -538,6 +538,7 @@ static void mirror(struct fault_link *l)
     l->base.orderly = inner->orderly && (l->base.sender || inner->messages != l->cut_at);
     l->base.proof = inner->proof;
     l->base.messages = inner->messages;
+    memcpy(l->base.latency, inner->latency, sizeof l->base.latency);
     l->base.bytes = inner->bytes;
 }
 

@@ -45,6 +45,7 @@ void ft_local_open(struct ft_local *t, const struct ft_transport_ops *ops,
     /* A slot has memory pages only after a message needed them. */
     t->base.config.chunk_bytes = longest;
     ft_rxq_set_open(&t->set, longest);
+    t->set.env = config->env;
 }
 
 void ft_local_close(struct ft_local *t)
@@ -126,6 +127,7 @@ int ft_local_link_open(struct ft_local_link *l)
 {
     struct ft_rxq_set *set = &ft_local_of(l)->set;
     int rc = l->base.sender ? ft_txq_open(&l->txq, set) : ft_rxq_open(&l->rxq, set, consumed);
+    l->rxq.consumer = &l->base.latency[FT_LATENCY_CONSUMER];
     if (rc == FT_OK)
         l->open = true;
     return rc;

@@ -192,10 +192,9 @@ static uint32_t lend(struct ft_local_link *l, const struct ft_header *h, const v
     return number + FT_SLOTS_MOST + 1;
 }
 
-int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data,
-                  struct ft_send *req)
+static int send_message(struct ft_local_link *l, const struct ft_header *h, const void *data,
+                        struct ft_send *req)
 {
-    struct ft_local_link *l = ft_local_link_of(link);
     int rc = sendable(l, h);
     if (rc == FT_OK)
         rc = take_place(l, h);
@@ -222,9 +221,15 @@ int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *d
     return FT_OK;
 }
 
-int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slot)
+int ft_local_send(struct ft_link *link, const struct ft_header *h, const void *data,
+                  struct ft_send *req)
 {
-    struct ft_local_link *l = ft_local_link_of(link);
+    return ft_link_offered(link, h, send_message(ft_local_link_of(link), h, data, req),
+                           link->transport->config.env);
+}
+
+static int reserve_slot(struct ft_local_link *l, const struct ft_header *h, void **slot)
+{
     int rc = sendable(l, h);
     if (rc == FT_OK)
         rc = take_place(l, h);
@@ -243,6 +248,12 @@ int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slo
     l->reserved++;
     *slot = ft_slots_data(&l->slots, (unsigned)s);
     return FT_OK;
+}
+
+int ft_local_reserve(struct ft_link *link, const struct ft_header *h, void **slot)
+{
+    return ft_link_offered(link, h, reserve_slot(ft_local_link_of(link), h, slot),
+                           link->transport->config.env);
 }
 
 /* Memory on the device cannot be moved elsewhere by the receiver's CPU, so a message there may hold

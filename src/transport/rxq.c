@@ -329,6 +329,8 @@ void ft_rxq_ready(struct ft_rxq *q, struct ft_rxq_node *n)
     struct ft_rxq_ctx *c = n->home;
     assert(c->busy > 0);
     n->state = FT_RXQ_READY;
+    bool timed = n->header.len >= FT_LARGE_BYTES && q->consumer && q->set->env;
+    n->ready_ns = timed ? ft_now_ns(q->set->env) : 0;
     c->busy--;
     if (!c->unbound)
         return;
@@ -427,6 +429,8 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     l->queued--;
     q->queued--;
     n->state = FT_RXQ_HELD;
+    if (n->ready_ns)
+        ft_latency_add(q->consumer, ft_now_ns(q->set->env) - n->ready_ns);
     n->home->busy++;
     msg->header = n->header;
     msg->data = n->data;

@@ -34,7 +34,8 @@ struct ft_rxq_node {
     const void *data;
     /* memory of up to chunk_bytes for this message; see ft_rxq_landing() */
     unsigned char *landing;
-    uint64_t cookie; /* for the transport */
+    uint64_t cookie;   /* for the transport */
+    uint64_t ready_ns; /* when a large message became ready; 0: not known */
     struct ft_rxq_ctx *home;
     uint8_t state, index;
     uint8_t places; /* places of the window that it takes */
@@ -46,6 +47,7 @@ struct ft_rxq_set {
     size_t chunk_bytes, first_bytes; /* the longest message; first_bytes: on lanes with data */
     /* Where landing buffers of long messages should lie, if there is room. NULL: anywhere. */
     struct ft_pinned *pinned;
+    struct ft_env *env; /* the clock of latencies; NULL: they are not measured */
     /* Places of lane 0 and of other lanes with data; 0: ft_window(). Set before the first bind. */
     unsigned first, places, small_bytes;
     uint64_t *bound;
@@ -61,8 +63,9 @@ struct ft_rxq {
      * because its context was unbound. The transport then gives back its memory and its places in
      * the window. */
     void (*consumed)(struct ft_rxq *, struct ft_rxq_node *);
-    unsigned queued;         /* messages of bound contexts, admitted and not yet received */
-    struct ft_rxq_ctx *last; /* found by the latest lookup */
+    unsigned queued;             /* messages of bound contexts, admitted and not yet received */
+    struct ft_latency *consumer; /* how long large messages were ready; NULL: not measured */
+    struct ft_rxq_ctx *last;     /* found by the latest lookup */
     struct ft_rxq_ctx *bucket[FT_RXQ_BUCKETS];
     struct ft_rxq_ctx *unbound; /* those with views in use or messages that still arrive */
 };

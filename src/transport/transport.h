@@ -18,8 +18,7 @@
 #define FT_TRANSPORT_H
 
 #include "base/base.h"
-
-struct ft_link_path; /* telemetry/telemetry.h */
+#include "telemetry/telemetry.h"
 
 #define FT_LANE_P2P 8  /* sends and receives; lanes 0..7 carry collectives */
 #define FT_LANE_CTL 9  /* notices between engines */
@@ -128,7 +127,11 @@ struct ft_link {
     /* DOWN because the peer's process has ended, which is proof of death. Set before the event. */
     bool proof;
     uint64_t messages, bytes; /* accepted or delivered; for telemetry */
-    void *user;               /* for the engine */
+    /* How long large messages wait. Of a sender, by lane: since when it has refused one; 0: it has
+     * not. */
+    struct ft_latency latency[FT_LATENCY_PARTS];
+    uint64_t refused_ns[FT_LANES_ALL];
+    void *user; /* for the engine */
 };
 
 struct ft_event {
@@ -163,6 +166,23 @@ struct ft_transport {
      * limit. */
     uint64_t look_ns;
 };
+
+/* For transports: a send or reserve of a link that is UP ends with rc. Returns rc. */
+static inline int ft_link_offered(struct ft_link *link, const struct ft_header *h, int rc,
+                                  struct ft_env *env)
+{
+    if (h->len < FT_LARGE_BYTES || h->lane >= FT_LANES_ALL || link->state != FT_LINK_UP ||
+        (rc != FT_OK && rc != FT_AGAIN))
+        return rc;
+    uint64_t *since_ns = &link->refused_ns[h->lane];
+    if (rc == FT_AGAIN && *since_ns == 0)
+        *since_ns = ft_now_ns(env);
+    if (rc == FT_AGAIN)
+        return rc;
+    ft_latency_add(&link->latency[FT_LATENCY_CREDIT], *since_ns ? ft_now_ns(env) - *since_ns : 0);
+    *since_ns = 0;
+    return rc;
+}
 
 #define FT_ADDRESS_BYTES 256 /* most bytes of one transport's address */
 #define FT_TRANSPORTS_MAX 8  /* most transports that one engine opens */

@@ -60,6 +60,10 @@ struct Plan {
     bool starts = true;                  /* false: the ranks do not get through init */
     bool torn = false;                   /* the files are spoilt */
     std::string skip;                    /* why this kind cannot be tried here */
+    bool is_slow() const                 /* the job moves, and is asked until something is said */
+    {
+        return act == "slow" || words.count("work") > 0;
+    }
     int host(int rank) const
     {
         return rank * hosts / n;
@@ -104,6 +108,7 @@ class Job
     const campaign::Net *net;
     double struck = 0; /* when the fault began */
     int tracee = 0;    /* a thread that the driver holds */
+    std::vector<pid_t> hogs;
 
   private:
     std::map<int, std::unique_ptr<proc::Child>> ranks_;
@@ -119,6 +124,19 @@ struct Kind {
     bool needs_net;
 };
 const std::vector<Kind> &kinds();
+
+/* diagnose_processors.cc */
+
+std::string why_crowded(); /* other programs have the processors; "": they do not */
+/* A control group that may use a twentieth of a processor. `missing`: why there is none. */
+std::string quota_group(uint64_t seed, std::string *missing);
+bool give_quota(const std::string &group, pid_t pid);
+void drop_quota(const std::string &group, pid_t pid); /* before the process ends */
+/* Binds the victim to one processor, with so many programs that use it, and the others elsewhere.
+ * Returns these programs; none: there is one processor only. */
+std::vector<pid_t> crowd_processor(const std::vector<int> &pids, pid_t victim, int hogs);
+void end_hogs(const std::vector<pid_t> &hogs);
+
 std::string standin_driver(); /* the driver without a GPU; "": it was not built */
 
 } // namespace faults

@@ -188,7 +188,7 @@ Said first_answer(const Job &job)
     const double threshold = job.struck + job.plan.after_s,
                  end = job.plan.want.empty() ? proc::now() + job.plan.watch_s : threshold + 20;
     Said said;
-    if (!job.plan.want.empty() && job.plan.act != "slow")
+    if (!job.plan.want.empty() && !job.plan.is_slow())
         usleep(static_cast<useconds_t>(1e6 * std::max(0.0, threshold - proc::now())));
     do {
         said = ask(options_of(job));
@@ -350,7 +350,7 @@ void count(Tally &tally, const Job &job, const Said &said, Mark mark, double lat
 {
     std::lock_guard<std::mutex> held(tally.lock);
     tally.marks[job.plan.kind][mark]++;
-    if (mark == EXACT && !job.plan.want.empty() && !job.plan.torn && job.plan.act != "slow")
+    if (mark == EXACT && !job.plan.want.empty() && !job.plan.torn && !job.plan.is_slow())
         tally.late_s[job.plan.kind].push_back(late_s);
     printf("%s: %s, %.2f s after the threshold; %s\n", mark_names[mark], describe(job.plan).c_str(),
            late_s, replay.c_str());
@@ -615,7 +615,7 @@ bool Job::start()
             return printf("rank %d says %s\n", rank.first, line.c_str()), false;
     }
     struck = proc::now();
-    if (!plan.actors.empty() && plan.watch_s == 0 && plan.act != "slow") {
+    if (!plan.actors.empty() && plan.watch_s == 0 && !plan.is_slow()) {
         std::string line = at(*plan.actors.begin()).line(60);
         struck = line.rfind("fault", 0) == 0 ? std::stod(line.substr(6)) : struck;
     }

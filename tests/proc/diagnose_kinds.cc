@@ -1,8 +1,6 @@
 /*
  * The kinds of faults, one function each: it fills the plan of an event with what is broken and
- * what has to be said. To add one, write such a function and add it to the table at the end. Not
- * there: 17 (a spine), for which there is no verdict yet; 29 (hogs on a rank's processor), which
- * needs processors that nobody else uses; 30 (little memory), which needs memory.high.
+ * what has to be said. To add one, write such a function and add it to the table at the end.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -220,6 +218,57 @@ void slow_rank(Plan &p, Random &)
     p.expect_victim("noncomm_slow");
 }
 
+/* Each rank works for some ms of processor time in each step. The victim gets less of its
+ * processor: its control group may use a twentieth of one, or other programs use the one to which
+ * it is bound. */
+void on_processors(Plan &p)
+{
+    p.n = std::min(p.n, 3); /* few, so that the others have what they need */
+    p.victim %= p.n;
+    p.place = Place::Shm;
+    p.hosts = 1;
+    p.compute_us = 20000;
+    p.call = "AllReduce";
+    p.count = std::min<size_t>(p.count, 5000);
+    p.words.erase("overlap");
+    p.words["work"] = "10000";
+    p.after_s = 5;
+    p.expect_victim("noncomm_slow|host_slow");
+}
+
+void little_processor(Plan &p, Random &random)
+{
+    on_processors(p);
+    p.skip = why_crowded();
+    if (!p.skip.empty())
+        return;
+    if (random() % 2 == 0) {
+        p.words["group"] = quota_group(p.seed, &p.skip);
+        p.strike = [](Job &job) {
+            if (!give_quota(job.plan.words["group"], job.at(job.plan.victim).pid()))
+                job.plan.skip = "a control group takes no process";
+        };
+        p.heal = [](const Job &job) {
+            drop_quota(job.plan.words["group"], job.at(job.plan.victim).pid());
+        };
+        return;
+    }
+    p.strike = [](Job &job) {
+        job.hogs = crowd_processor(job.pids(), job.at(job.plan.victim).pid(), 8);
+        if (job.hogs.empty())
+            job.plan.skip = "there is one processor only";
+    };
+    p.heal = [](const Job &job) { end_hogs(job.hogs); };
+}
+
+/* It needs a limit at which a process is slowed down and not killed: memory.high. Version 1 of
+ * control groups kills. */
+void little_memory(Plan &p, Random &)
+{
+    p.skip =
+        "not injected: memory.high needs control groups of version 2 with the memory controller";
+}
+
 /* ---- links ----------------------------------------------------------------------------------- */
 
 void one_direction_lost(Plan &p, Random &random)
@@ -246,6 +295,36 @@ void host_cut_off(Plan &p, Random &random)
     p.strike = [](Job &job) { job.net->cut(job.plan.host(job.plan.victim)); };
     p.heal = [](const Job &job) { job.net->heal(job.plan.host(job.plan.victim)); };
     p.expect("partition", p.beside_victim());
+}
+
+/* Hosts 0 and 1 and hosts 2 and 3 do not reach each other any more. The side with fewer ranks is
+ * named, or the one without rank 0. */
+void spine_lost(Plan &p, Random &random)
+{
+    on_hosts(p, random, false);
+    p.hosts = campaign::Net::HOSTS;
+    p.n = std::max(p.n, p.hosts);
+    p.victim %= p.n;
+    if (random() % 2)
+        p.env["FTCCL_SUSPECT_MS"] = "30000";
+    p.strike = [](Job &job) {
+        for (int here : {0, 1})
+            for (int there : {2, 3}) {
+                job.net->part(here, there);
+                job.net->part(there, here);
+            }
+    };
+    p.heal = [](const Job &job) {
+        for (int here : {0, 1})
+            for (int there : {2, 3}) {
+                job.net->join(here, there);
+                job.net->join(there, here);
+            }
+    };
+    std::set<int> sides[2];
+    for (int r = 0; r < p.n; r++)
+        sides[p.host(r) / 2].insert(r);
+    p.expect("path", sides[sides[0].size() < sides[1].size() ? 0 : 1]);
 }
 
 /* All send to all, so that a slow link can be told from a slow rank. */
@@ -457,6 +536,7 @@ const std::vector<Kind> &kinds()
         {14, "a stream is held", held_stream, false},
         {15, "a link loses one direction", one_direction_lost, true},
         {16, "a host is cut off", host_cut_off, true},
+        {17, "a spine is lost", spine_lost, true},
         {18, "a link breaks", link_breaks, false},
         {19, "connections are refused", refused, false},
         {20, "a rank never starts", never_starts, false},
@@ -468,6 +548,8 @@ const std::vector<Kind> &kinds()
         {26, "a link is delayed", delayed_link, true},
         {27, "a path loses 1%", lossy_path, true},
         {28, "a rank computes 1.3 times as long", slow_rank, false},
+        {29, "little of a processor", little_processor, false},
+        {30, "little memory", little_memory, false},
         {31, "jitter (no fault)", jitter, false},
         {31, "a busy network (no fault)", busy_network, true},
         {32, "a pause of 2 s (no fault)", one_pause, false},

@@ -325,12 +325,26 @@ void act(Worker &me)
     found->second(me);
 }
 
+double used_us()
+{
+    timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return 1e6 * static_cast<double>(used.tv_sec) + 1e-3 * static_cast<double>(used.tv_nsec);
+}
+
+/* A fixed amount of work, however long it takes. */
+void work(int us)
+{
+    for (double end = used_us() + us; used_us() < end;)
+        for (volatile unsigned i = 0; i < 10000; i = i + 1) {}
+}
+
 CHILD(faulty)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* it ends with the driver */
     Worker me(arguments);
     join(me);
-    int compute = me.number("compute"), last = me.number("last");
+    int compute = me.number("compute"), last = me.number("last"), working = me.number("work");
     for (;; me.step++) {
         if (me.step == 3)
             printf("running\n");
@@ -339,6 +353,8 @@ CHILD(faulty)
             wait_for_ever();
         if (compute)
             usleep(static_cast<useconds_t>(compute));
+        if (working)
+            work(working);
         make_call(me);
     }
 }

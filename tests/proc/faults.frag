@@ -5,7 +5,8 @@ check_PROGRAMS += tests/proc/diagnose_faults_test
 TESTS += tests/proc/diagnose_faults_test
 SLOW_TESTS += tests/proc/diagnose_faults_test
 tests_proc_diagnose_faults_test_SOURCES = tests/proc/diagnose_faults_test.cc \
-	tests/proc/diagnose_kinds.cc tests/proc/diagnose_worker.cc tests/proc/diagnose_faults.h \
+	tests/proc/diagnose_kinds.cc tests/proc/diagnose_processors.cc \
+	tests/proc/diagnose_worker.cc tests/proc/diagnose_faults.h \
 	tests/campaign/net.cc tests/campaign/net.h tests/campaign/relay.cc tests/campaign/relay.h
 tests_proc_diagnose_faults_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_faults_test_CXXFLAGS = $(AM_CXXFLAGS) $(JANSSON_CFLAGS)

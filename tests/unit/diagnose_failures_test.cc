@@ -276,6 +276,30 @@ TEST(Lost, APathBetweenTwoOfThreeHosts)
     job.expect({{FT_VERDICT_COMM_HANG_LINK, {{WORLD, 0, 2}, {WORLD, 1, 3}}}});
 }
 
+/* Hosts 1 and 2 and hosts 3 and 4 still reach each other: what is between them is lost. */
+TEST(Lost, APathBetweenTwoHostsAndTwoOthers)
+{
+    Job job = failed({1, 2, 3, 4}, FT_PEER);
+    news(job, 0, 2);
+    news(job, 1, 2);
+    news(job, 1, 3);
+    job.expect({{FT_VERDICT_PATH, {{WORLD, 2, -1}, {WORLD, 3, -1}}}});
+    EXPECT_TRUE(job.says("ranks 2 and 3 are cut off from the other hosts by a lost path"))
+        << job.text();
+    news(job, 0, 1); /* so it is not that path alone */
+    job.diagnose();
+    ASSERT_EQ(job.found, 1);
+    EXPECT_EQ(job.verdicts[0].kind, FT_VERDICT_COMM_HANG_LINK) << job.text();
+    job = failed({1, 1, 2, 3, 4}, FT_PEER); /* the side with fewer ranks */
+    news(job, 0, 3);
+    news(job, 2, 4);
+    job.diagnose();
+    ASSERT_EQ(job.found, 1);
+    EXPECT_EQ(job.verdicts[0].kind, FT_VERDICT_COMM_HANG_LINK) << "two links: " << job.text();
+    news(job, 1, 4);
+    job.expect({{FT_VERDICT_PATH, {{WORLD, 3, -1}, {WORLD, 4, -1}}}});
+}
+
 /* Of two halves it is the one that cannot go on. */
 TEST(Lost, TwoHostsOfWhichTheSmallerOneIsCutOff)
 {

@@ -44,6 +44,13 @@ using Table = std::map<std::string, Field>;
             offsetof(ft_tm_validation, is.name), sizeof(ft_validation::name) \
         }                                                                    \
     }
+#define C(name)                                                    \
+    {                                                              \
+#name,                                                     \
+        {                                                          \
+            offsetof(ft_tm_clock, is.name), sizeof(ft_clock::name) \
+        }                                                          \
+    }
 const std::map<std::string, Table> &structs()
 {
     static const std::map<std::string, Table> all = {
@@ -86,6 +93,15 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_header, path_row_bytes),
           F(ft_tm_header, lost_paths),
           F(ft_tm_header, ask),
+          F(ft_tm_header, latency_offset),
+          F(ft_tm_header, latency_rows),
+          F(ft_tm_header, latency_row_bytes),
+          F(ft_tm_header, clock_offset),
+          F(ft_tm_header, clock_rows),
+          F(ft_tm_header, clock_row_bytes),
+          F(ft_tm_header, thread_offset),
+          F(ft_tm_header, thread_rows),
+          F(ft_tm_header, thread_row_bytes),
           F(ft_tm_header, validation)}},
         {"Request",
          {F(ft_tm_ask, number), F(ft_tm_ask, ctx), F(ft_tm_ask, until_ns), F(ft_tm_ask, pause_ms),
@@ -128,6 +144,15 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_path, connections), F(ft_tm_path, peer), F(ft_tm_path, source),
           F(ft_tm_path, destination), F(ft_tm_path, rtt_ns), F(ft_tm_path, least_rtt_ns),
           F(ft_tm_path, now), F(ft_tm_path, before), F(ft_tm_path, flights)}},
+        {"Latency",
+         {F(ft_tm_latency, peer), F(ft_tm_latency, link), F(ft_tm_latency, state),
+          F(ft_tm_latency, part)}},
+        {"Clock",
+         {F(ft_tm_clock, guard), F(ft_tm_clock, rounds), F(ft_tm_clock, peer), C(offset_ns),
+          C(error_ns), C(measured_ns), C(seen_ns)}},
+        {"Thread",
+         {F(ft_tm_thread, tid), F(ft_tm_thread, call), F(ft_tm_thread, waits),
+          F(ft_tm_thread, since_ns), F(ft_tm_thread, site), F(ft_tm_thread, calls)}},
     };
     return all;
 }
@@ -154,12 +179,15 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 1042432u);
+    EXPECT_EQ(sizeof(ft_tm_file), 1042944u);
     EXPECT_EQ(offsetof(ft_tm_file, op), 59904u);
     EXPECT_EQ(offsetof(ft_tm_file, link), 584192u);
-    EXPECT_EQ(offsetof(ft_tm_file, event), 846336u);
-    EXPECT_EQ(offsetof(ft_tm_file, seat), 887296u);
-    EXPECT_EQ(offsetof(ft_tm_file, path), 952832u);
+    EXPECT_EQ(offsetof(ft_tm_file, event), 748032u);
+    EXPECT_EQ(offsetof(ft_tm_file, seat), 788992u);
+    EXPECT_EQ(offsetof(ft_tm_file, path), 854528u);
+    EXPECT_EQ(offsetof(ft_tm_file, latency), 944128u);
+    EXPECT_EQ(offsetof(ft_tm_file, clock), 1026560u);
+    EXPECT_EQ(offsetof(ft_tm_file, thread), 1038848u);
 }
 
 TEST_F(Telemetry, RoundTrip)

@@ -69,6 +69,7 @@ static struct ft_snapshot *copy_processes(const struct ft_snapshot *s, const str
 {
     struct ft_snapshot few = *s, *copy = calloc(1, sizeof *copy);
     few.nlinks = few.npaths = few.nsteps = few.nops = 0;
+    few.nlatencies = few.nclocks = few.nevents = 0;
     if (!copy)
         return NULL;
     copy->now_ns = s->now_ns;

@@ -366,7 +366,17 @@ static bool help_others(struct ft_engine *but)
 struct patience {
     uint64_t spin_ns, since_ns;
     int idle;
+    bool told; /* the table of threads says that this one waits */
 };
+
+/* Sleeps in a call of the user. */
+static void sleep_in_call(struct ft_engine *engine, struct patience *patience)
+{
+    if (!patience->told)
+        ft_telemetry_thread_waits(engine->telemetry, ft_now_ns(engine->env));
+    patience->told = true;
+    sleep_held(engine, SLEEP_BUSY_NS, 1);
+}
 
 /* Nothing moved: spins, gives up the core, or sleeps. */
 static void be_patient(struct ft_engine *engine, struct patience *patience)
@@ -374,7 +384,7 @@ static void be_patient(struct ft_engine *engine, struct patience *patience)
     patience->idle++;
     if (patience->spin_ns == 0) {
         if (patience->idle > YIELDS)
-            sleep_held(engine, SLEEP_BUSY_NS, 1);
+            sleep_in_call(engine, patience);
         else
             sched_yield();
         return;
@@ -391,7 +401,7 @@ static void be_patient(struct ft_engine *engine, struct patience *patience)
     if (patience->idle == SPINS_A_YIELD)
         patience->since_ns = now;
     if (now - patience->since_ns > patience->spin_ns)
-        sleep_held(engine, SLEEP_BUSY_NS, 1);
+        sleep_in_call(engine, patience);
 }
 
 /* Turns the engine until something moves, or rests if nothing does. If another thread drives, it
@@ -435,6 +445,8 @@ bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, u
         if (end != UINT64_MAX && ft_now_ns(engine->env) > end)
             break;
     }
+    if (patience.told)
+        ft_telemetry_thread_goes_on(engine->telemetry);
     atomic_fetch_sub(&engine->wanted, 1);
     return ok;
 }

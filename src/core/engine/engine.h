@@ -82,6 +82,7 @@ struct ft_peer {
         bool suspected;        /* its heartbeats do not come */
         bool sends;            /* this engine sends heartbeats to it */
         uint64_t round;        /* the last round in which it was to get a heartbeat */
+        struct ft_clock clock; /* its clock; measured_ns 0: not known */
     } heartbeat;
     int tx_row, rx_row; /* of telemetry */
     /* Sampled once per tick. */
@@ -89,6 +90,9 @@ struct ft_peer {
         uint64_t bytes, transfer_ns, wait_ns;
         uint64_t path_ns; /* when the path was measured last; 0: never */
         int path_row;     /* of telemetry; -1: none */
+        /* Latencies that telemetry knows; 0: there are none, and no row. */
+        uint64_t latencies;
+        int latency_row;
     } tx_time, rx_time;
     uint32_t address_bytes;
     unsigned char *address; /* packed endpoint */
@@ -214,6 +218,7 @@ struct ft_engine {
     atomic_int unsent;
     struct ft_detect detect;       /* periods and limits of heartbeats */
     uint64_t beat_ns, beat_rounds; /* when the last heartbeats were sent, and how often */
+    uint64_t echo_peer; /* to which a link was made only to answer its heartbeats; 0: none yet */
 
     pthread_mutex_t drive; /* the lock; its holder is the driver */
     pthread_t driver;      /* the holder, for ft_engine_assert_held() */
@@ -337,7 +342,7 @@ void ft_heartbeat_send(struct ft_engine *engine);
 uint64_t ft_heartbeat_silence_ms(const struct ft_engine *engine, const struct ft_peer *peer,
                                  uint64_t since_ns);
 void ft_heartbeat_receive(struct ft_engine *engine, struct ft_peer *peer,
-                          const struct ft_ctl_head *head);
+                          const struct ft_ctl_in *in);
 
 /* ---- proof of death on this host (death_watch.c) --------------------------------------------- */
 

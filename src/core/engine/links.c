@@ -96,6 +96,9 @@ static void close_rows(struct ft_engine *engine, struct ft_peer *peer, const str
         ft_telemetry_path_close(engine->telemetry, time->path_row);
         time->path_row = -1;
         time->path_ns = 0;
+        if (time->latencies > 0)
+            ft_telemetry_latency_close(engine->telemetry, time->latency_row);
+        time->latencies = 0;
     }
     *row = -1;
 }
@@ -328,6 +331,21 @@ void ft_engine_unbind(struct ft_engine *engine, uint64_t ctx)
 
 /* ---- telemetry ------------------------------------------------------------------------------- */
 
+/* Tells how long large messages have waited, once there are any. */
+static void count_latencies(struct ft_engine *engine, const struct ft_link *link,
+                            struct ft_link_time *time, int row)
+{
+    uint64_t counts = 0;
+    for (int part = 0; part < FT_LATENCY_PARTS; part++)
+        counts += link->latency[part].count;
+    if (counts == time->latencies)
+        return;
+    if (time->latencies == 0)
+        time->latency_row = ft_telemetry_latency_open(engine->telemetry, row);
+    time->latencies = counts;
+    ft_telemetry_latency(engine->telemetry, time->latency_row, link->latency);
+}
+
 /* If bytes moved in this tick, the whole tick counts as transfer time of the link. */
 static void count_link(struct ft_engine *engine, const struct ft_link *link,
                        struct ft_link_time *time, int row)
@@ -337,6 +355,7 @@ static void count_link(struct ft_engine *engine, const struct ft_link *link,
     time->bytes = link->bytes;
     ft_telemetry_link_count(engine->telemetry, row, link->messages, link->bytes, time->transfer_ns,
                             time->wait_ns);
+    count_latencies(engine, link, time, row);
 }
 
 /* Asks the transport about the way of a link, once a second. Returns true if it did. */

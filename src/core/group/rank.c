@@ -91,7 +91,7 @@ static void take_message(struct ft_engine *engine, struct ft_peer *peer, const s
         ft_validation_receive(engine, peer, in);
         break;
     case FT_CTL_BEAT:
-        ft_heartbeat_receive(engine, peer, &in->head);
+        ft_heartbeat_receive(engine, peer, in);
         break;
     case FT_CTL_RAS:
         ft_ras_hear(&engine->ras, peer->id, in->head.instance, in->head.ctx, in->data,

@@ -70,6 +70,7 @@ void tcp_conn_close(struct tcp_conn *c)
         return;
     c->state = TCP_SHUT;
     arrived(c);
+    tcp_probe_drop(c);
     if (c->wanted & EPOLLOUT)
         c->tcp->nclogged--;
     if (c->ncredits > 0)
@@ -201,6 +202,8 @@ int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *dat
     *o = (struct tcp_out){.header = *h, .data = data, .req = req, .buffer = buffer};
     if (req != NULL)
         req->status = FT_AGAIN;
+    if (h->len >= FT_LARGE_BYTES && c->out_count == 0)
+        tcp_probe_begins(c, sizeof(*h) + h->len);
     if (c->out_count++ > 0)
         return FT_OK;
     int status = write_messages(c, &moved);
@@ -506,6 +509,7 @@ static int write_messages(struct tcp_conn *c, bool *moved)
 static void finish_writing(struct tcp_conn *c, size_t bytes)
 {
     c->out_done += bytes;
+    c->written += bytes;
     while (c->out_count > 0) {
         struct tcp_out *o = &c->out[c->out_head];
         const size_t whole = sizeof(o->header) + o->header.len;

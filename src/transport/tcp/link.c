@@ -498,6 +498,7 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
         }
     } else {
         status = ft_rxq_open(&l->rxq, &t->set, consumed);
+        l->rxq.consumer = &l->base.latency[FT_LATENCY_CONSUMER];
     }
     if (status != FT_OK) {
         ft_unmap(l->buffers, l->buffers != NULL ? TCP_BUFFERS * t->buffer_bytes : 0);

@@ -7,13 +7,22 @@
  */
 #include "transport/tcp/tcp.h"
 
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #define US 1000u                  /* nanoseconds */
 #define FLIGHT_APART_NS 20000000u /* between two that are kept */
+#define PROBE_APART_NS 20000000u  /* from the end of one to the next */
+#define PROBE_LOOK_NS 4000u       /* between two looks at a message, at least */
+#define PROBE_EXACT_NS 16000u     /* a wrong time by less does not matter */
+/* The last segments of a message may wait for a receiver's kernel that holds acknowledgements
+ * back. */
+#define PROBE_REST 2
+#define PROBE_LEAST 4 /* segments of a message that is measured */
 
 static bool read_end(const struct sockaddr_storage *address, struct ft_path_end *end)
 {
@@ -93,6 +102,64 @@ void tcp_flight_ends(struct tcp_conn *c)
         took_ns * 1024 / c->flight_bytes, UINT32_MAX);
     flights->seen_ns = now_ns;
     flights->count++;
+}
+
+/* ---- when the other host has a message ------------------------------------------------------- */
+
+void tcp_probe_begins(struct tcp_conn *c, size_t ahead)
+{
+    struct tcp *t = c->tcp;
+    if (c->probe_ns != 0 || t->nprobed == TCP_PROBES)
+        return;
+    const uint64_t now_ns = ft_now_ns(t->base.config.env);
+    if (now_ns - c->probe_look_ns < PROBE_APART_NS)
+        return;
+    int segment = 0;
+    socklen_t len = sizeof(segment);
+    c->probe_look_ns = now_ns;
+    if (getsockopt(c->fd, IPPROTO_TCP, TCP_MAXSEG, &segment, &len) != 0 || segment <= 0 ||
+        ahead < PROBE_LEAST * (size_t)segment)
+        return;
+    c->probe_ns = now_ns;
+    c->probe_end = c->written + ahead - PROBE_REST * (size_t)segment;
+    t->probed[t->nprobed++] = c;
+}
+
+void tcp_probe_drop(struct tcp_conn *c)
+{
+    struct tcp *t = c->tcp;
+    for (unsigned i = 0; i < t->nprobed; i++) {
+        if (t->probed[i] != c)
+            continue;
+        t->probed[i] = t->probed[--t->nprobed];
+        c->probe_ns = 0;
+        return;
+    }
+}
+
+/* Looks less often the longer it takes, so that a message costs few system calls. If nobody turned
+ * the engine for a while, the end is not known well enough. */
+static void look_at_probe(struct tcp_conn *c, uint64_t now_ns)
+{
+    const uint64_t took_ns = now_ns - c->probe_ns, gap_ns = now_ns - c->probe_look_ns;
+    int unacked;
+    if (gap_ns < PROBE_LOOK_NS || gap_ns < took_ns / 8)
+        return;
+    c->probe_look_ns = now_ns;
+    if (c->written < c->probe_end)
+        return;
+    if (ioctl(c->fd, SIOCOUTQ, &unacked) == 0 && c->written - (uint64_t)unacked < c->probe_end)
+        return;
+    if (gap_ns <= took_ns / 2 || gap_ns <= PROBE_EXACT_NS)
+        ft_latency_add(&c->link->base.latency[FT_LATENCY_NETWORK], took_ns);
+    tcp_probe_drop(c);
+}
+
+void tcp_probes_look(struct tcp *t)
+{
+    const uint64_t now_ns = ft_now_ns(t->base.config.env);
+    for (unsigned i = t->nprobed; i-- > 0;)
+        look_at_probe(t->probed[i], now_ns);
 }
 
 bool tcp_measure(struct ft_link *link, struct ft_link_path *out)

@@ -136,6 +136,8 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
     turn_credits(t, !moved);
     turn_deadlines(t, &moved);
     tcp_check_silence(t, &moved);
+    if (t->nprobed > 0)
+        tcp_probes_look(t);
     reap(t);
     const int n = t->event_first != NULL ? take_events(t, events, max) : 0;
     if (moved || n > 0)
@@ -229,6 +231,7 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     t->skip = 1;
     ft_rxq_set_open(&t->set, config->chunk_bytes);
     t->set.pinned = config->pinned;
+    t->set.env = config->env;
     if (config->first_bytes > config->chunk_bytes)
         t->set.first_bytes = config->first_bytes;
     t->set.first = TCP_PLACES_FIRST;
@@ -309,6 +312,7 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
     *status = c->out_count + c->out_reserved < TCP_QUEUE
                   ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places)
                   : FT_AGAIN;
+    ft_link_offered(&l->base, h, *status, l->tcp->base.config.env);
     if (*status == FT_AGAIN)
         tcp_conn_await(c);
     return *status == FT_OK ? c : NULL;

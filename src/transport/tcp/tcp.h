@@ -27,6 +27,7 @@
 #define TCP_PLACES 16
 #define TCP_FLIGHT_BYTES 16384 /* shortest part of a message whose time on the way is measured */
 #define TCP_AWAITED 8          /* most connections that are read first */
+#define TCP_PROBES 8           /* connections that measure a message at the same time */
 #define TCP_UNKNOWN_MAX 64     /* most unauthenticated connections; more wait in the kernel */
 #define TCP_UNKNOWN_NS 5000000000u
 #define TCP_UNKNOWN_CROWDED_NS 1000000000u /* the same when others wait for its place */
@@ -76,7 +77,11 @@ struct tcp_conn {
     struct ft_header dropping;
     /* for writing: */
     unsigned out_head, out_count, out_reserved;
-    size_t out_done; /* bytes of the first message that are written */
+    size_t out_done;  /* bytes of the first message that are written */
+    uint64_t written; /* bytes in all */
+    /* The message of which it is measured when the other host has it: when it was given to the
+     * connection, how many bytes are written then, and the last look. */
+    uint64_t probe_ns, probe_end, probe_look_ns;
     unsigned ncredits, credit_age;
     bool due;            /* the other side may wait for some of the credits */
     size_t credit_done;  /* bytes of the first credit that are written */
@@ -128,6 +133,8 @@ struct tcp {
      * since. */
     struct tcp_conn *awaited[TCP_AWAITED];
     unsigned nawaited;
+    struct tcp_conn *probed[TCP_PROBES]; /* connections that measure a message */
+    unsigned nprobed;
     unsigned nclogged;      /* connections that wait until the kernel takes more bytes */
     unsigned skipped, skip; /* turns without epoll in a row, and how many are allowed */
     unsigned kept;          /* turns since credits that are not due were returned */
@@ -179,6 +186,10 @@ const char *tcp_congestion(const struct tcp *, const struct ft_net_address *to);
 bool tcp_measure(struct ft_link *, struct ft_link_path *out);
 void tcp_flight_begins(struct tcp_conn *);
 void tcp_flight_ends(struct tcp_conn *);
+/* A large message is given to the connection: `ahead` bytes are to be written before its end. */
+void tcp_probe_begins(struct tcp_conn *, size_t ahead);
+void tcp_probe_drop(struct tcp_conn *);
+void tcp_probes_look(struct tcp *);
 
 /* silence.c */
 uint64_t tcp_silence_look_ns(const struct tcp *);
