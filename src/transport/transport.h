@@ -127,6 +127,8 @@ struct ft_link {
     bool cut;
     /* DOWN because the peer's process has ended, which is proof of death. Set before the event. */
     bool proof;
+    /* DOWN because the peer's host has not answered for the time of silence. */
+    bool silent;
     uint64_t messages, bytes; /* accepted or delivered; for telemetry */
     void *user;               /* for the engine */
 };
@@ -150,6 +152,8 @@ struct ft_transport_config {
     struct ft_pinned *pinned;
     /* Silence after which a host counts as gone. 0: the parameter FTCCL_SUSPECT_MS. */
     uint64_t suspect_ms;
+    /* TCP connections of a link. 0: the parameter FTCCL_TCP_CONNECTIONS. */
+    int connections;
 };
 
 struct ft_transport {
