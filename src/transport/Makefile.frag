@@ -5,6 +5,12 @@ src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/tran
 src_libftcore_la_SOURCES += src/transport/pull.h src/transport/pull.c
 src_libftcore_la_SOURCES += src/transport/inproc.c
 src_libftcore_la_SOURCES += src/transport/shm.h src/transport/shm.c src/transport/shm_setup.c
+if HAVE_VERBS
+src_libftcore_la_SOURCES += src/transport/verbs/verbs.h src/transport/verbs/load.c \
+	src/transport/verbs/hca.c src/transport/verbs/gid.c src/transport/verbs/errors.c \
+	src/transport/verbs/ports.c src/transport/verbs/fabric.c src/transport/verbs/way.c \
+	src/transport/verbs/queue.c src/transport/verbs/events.c src/transport/verbs/transport.c
+endif
 src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \

@@ -12,6 +12,9 @@
 static const struct ft_transport_ops *const known[] = {
     &ft_transport_inproc,
     &ft_transport_shm,
+#ifdef FT_HAVE_VERBS
+    &ft_transport_verbs,
+#endif
     &ft_transport_tcp,
 };
 

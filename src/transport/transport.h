@@ -290,6 +290,9 @@ struct ft_transport_ops {
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;
+#ifdef FT_HAVE_VERBS
+extern const struct ft_transport_ops ft_transport_verbs;
+#endif
 /* The same transport with the faults of FTCCL_FAULT in its links. FT_INVAL with a sentence: that
  * text is wrong. */
 int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transport_ops **out);

@@ -5,5 +5,17 @@ EXTRA_DIST += tests/rdma/check.sh tests/rdma/rig tests/rdma/unpack_kernel.py \
 	tests/rdma/guest/init tests/rdma/guest/start tests/rdma/guest/devices.sh \
 	tests/rdma/guest/tests tests/rdma/guest/list.sh tests/rdma/guest/pingpong.sh
 rdma_programs =
+if HAVE_GTEST
+if HAVE_VERBS
+rdma_programs += tests/rdma/fabric_test tests/rdma/input_test
+tests_rdma_fabric_test_SOURCES = tests/rdma/fabric_test.cc tests/rdma/fabric_fixture.h
+tests_rdma_fabric_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_rdma_fabric_test_LDADD = src/libftcore.la $(gtest_libs)
+tests_rdma_input_test_SOURCES = tests/rdma/input_test.cc tests/rdma/fabric_fixture.h
+tests_rdma_input_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_rdma_input_test_LDADD = src/libftcore.la $(gtest_libs)
+endif
+endif
+check_PROGRAMS += $(rdma_programs)
 check-rdma: $(rdma_programs)
 	$(SHELL) $(srcdir)/tests/rdma/check.sh . $(PATTERN)

@@ -1,3 +1,7 @@
 # Sourced by the job `tests`: the tests, in order.
 # The rig itself: packets cross both pairs, from every device.
 check devices "rxe0:50 rxe1:50 rxe2:50 rxe3:50" 40 sh "$RIG_GUEST/pingpong.sh"
+if [ -x "$build/tests/rdma/fabric_test" ]; then
+    check input none 40 "$build/tests/rdma/input_test"
+    check fabric "rxe0:2000 rxe1:2000 rxe2:15 rxe3:5" 100 "$build/tests/rdma/fabric_test"
+fi
