@@ -5,3 +5,11 @@ if [ -x "$build/tests/rdma/fabric_test" ]; then
     check input none 40 "$build/tests/rdma/input_test"
     check fabric "rxe0:2000 rxe1:2000 rxe2:15 rxe3:5" 100 "$build/tests/rdma/fabric_test"
 fi
+# The conformance suite of transports: engines in one process, at the two ends of both cables.
+FT_CONFORM_PORTS="=rxe0,rxe2 =rxe1,rxe3"
+export FT_CONFORM_PORTS
+for part in data fail sleep trim; do
+    program=$build/tests/conform/transport_${part}_test
+    [ ! -x "$program" ] ||
+        check "conform_$part" "rxe0:20 rxe1:20" 120 "$program" '--gtest_filter=*verbs*'
+done
