@@ -3,6 +3,9 @@
  */
 #include "transport/transport.h"
 #include "transport/pull.h"
+#ifdef FT_HAVE_VERBS
+#include "transport/verbs/verbs.h"
+#endif
 
 #include <inttypes.h>
 #include <string.h>
@@ -160,6 +163,9 @@ void ft_transport_describe(FILE *out)
     fprintf(out, "host: %016" PRIx64 " (peers with the same one use shared memory)\n",
             ft_host_id());
     ft_pull_describe(out);
+#ifdef FT_HAVE_VERBS
+    verbs_describe(out);
+#endif
     struct ft_net_address address[FT_NET_ADDRESSES];
     int n = ft_net_addresses(address, FT_NET_ADDRESSES);
     if (n < 0)

@@ -27,3 +27,4 @@ include tests/unit/diagnose_slow.frag
 include tests/unit/diagnose_report.frag
 include tests/unit/master.frag
 include tests/unit/diagnose_stacks.frag
+include tests/unit/verbs.frag
