@@ -9,6 +9,14 @@ src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \
 	src/transport/tcp/silence.c src/transport/tcp/measure.c
+src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
+	src/transport/rma/inside.h src/transport/rma/rma.c src/transport/rma/link.c \
+	src/transport/rma/ways.c src/transport/rma/side_messages.c src/transport/rma/post.c \
+	src/transport/rma/send.c src/transport/rma/recv.c
 src_libftcore_la_SOURCES += src/transport/fault.c
 src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h src/transport/side.c \
 	src/transport/side_session.c src/transport/side_conn.c
+if HAVE_LIBFABRIC
+src_libftcore_la_SOURCES += src/transport/ofi/ofi.h src/transport/ofi/ofi.c \
+	src/transport/ofi/load.c src/transport/ofi/way.c
+endif

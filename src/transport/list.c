@@ -12,6 +12,9 @@
 static const struct ft_transport_ops *const known[] = {
     &ft_transport_inproc,
     &ft_transport_shm,
+#ifdef FT_HAVE_LIBFABRIC
+    &ft_transport_ofi,
+#endif
     &ft_transport_tcp,
 };
 
@@ -64,7 +67,7 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
         p += len + strspn(p + len, ", ");
     }
     for (size_t i = 0; !named && i < FT_ARRAY_LEN(known); i++)
-        chosen[n++] = known[i];
+        chosen[n++] = known[i]->unasked ? known[i]->unasked : known[i];
     if (n >= capacity)
         return ft_fail(FT_INVAL, "room for %d transports, %d are chosen", capacity - 1, n);
     if (*ft_param_str(FT_PARAM_FAULT)) {

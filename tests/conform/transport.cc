@@ -10,6 +10,9 @@ const Backend backends[] = {
     {"inproc", &ft_transport_inproc, false, ""},
     {"shm", &ft_transport_shm, true, ""},
     {"tcp", &ft_transport_tcp, true, "OtherChunksAreRefused OutOfDescriptors"},
+#ifdef FT_HAVE_LIBFABRIC
+    {"ofi", &ft_transport_ofi, true, "OutOfDescriptors"},
+#endif
 };
 
 // With FTCCL_FAULT set, each decorated by the fault transport.
