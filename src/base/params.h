@@ -53,6 +53,8 @@
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")               \
     X(RAIL_RETRY_MS, "FTCCL_RAIL_RETRY_MS", INT, 1000, 0, 3600000, "ms", "",                       \
       "a lost queue pair or endpoint of a link is opened again after this time; 0: never")         \
+    X(OFI_PROVIDER, "FTCCL_OFI_PROVIDER", STR, "", 0, 0, "", "",                                   \
+      "libfabric provider of the transport ofi, e.g. efa or tcp; empty: the best one found")       \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")    \
     X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                \
       "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or " \

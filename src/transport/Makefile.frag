@@ -22,3 +22,7 @@ src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
 src_libftcore_la_SOURCES += src/transport/fault.c
 src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h src/transport/side.c \
 	src/transport/side_session.c src/transport/side_conn.c
+if HAVE_LIBFABRIC
+src_libftcore_la_SOURCES += src/transport/ofi/ofi.h src/transport/ofi/ofi.c \
+	src/transport/ofi/load.c src/transport/ofi/way.c
+endif

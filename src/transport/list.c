@@ -18,6 +18,9 @@ static const struct ft_transport_ops *const known[] = {
 #ifdef FT_HAVE_VERBS
     &ft_transport_verbs,
 #endif
+#ifdef FT_HAVE_LIBFABRIC
+    &ft_transport_ofi,
+#endif
     &ft_transport_tcp,
 };
 
@@ -70,7 +73,7 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
         p += len + strspn(p + len, ", ");
     }
     for (size_t i = 0; !named && i < FT_ARRAY_LEN(known); i++)
-        chosen[n++] = known[i];
+        chosen[n++] = known[i]->unasked ? known[i]->unasked : known[i];
     if (n >= capacity)
         return ft_fail(FT_INVAL, "room for %d transports, %d are chosen", capacity - 1, n);
     if (*ft_param_str(FT_PARAM_FAULT)) {

@@ -199,6 +199,9 @@ struct ft_transport_ops {
     const char *name;      /* at most FT_TRANSPORT_NAME_BYTES */
     const char *nccl_name; /* NCCL's name for such a network (config.netName); NULL: none */
     struct ft_transport_caps caps;
+    /* The table that is used if the user has not named the transport: its open is more choosy.
+     * NULL: this one. */
+    const struct ft_transport_ops *unasked;
     /* Opens listeners and buffers. FT_NOTSUP: not usable on this machine; ft_fail() has the
      * reason. */
     int (*open)(const struct ft_transport_config *, struct ft_transport **out);
@@ -292,6 +295,9 @@ struct ft_transport_ops {
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;
 #ifdef FT_HAVE_VERBS
 extern const struct ft_transport_ops ft_transport_verbs;
+#endif
+#ifdef FT_HAVE_LIBFABRIC
+extern const struct ft_transport_ops ft_transport_ofi;
 #endif
 /* The same transport with the faults of FTCCL_FAULT in its links. FT_INVAL with a sentence: that
  * text is wrong. */

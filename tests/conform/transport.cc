@@ -12,7 +12,10 @@ const Backend backends[] = {
     {"shm", &ft_transport_shm, true, ""},
     {"tcp", &ft_transport_tcp, true, "OtherChunksAreRefused OutOfDescriptors"},
 #ifdef FT_HAVE_VERBS
-    {"verbs", &ft_transport_verbs, true, "OtherChunksAreRefused OutOfDescriptors"},
+    {"verbs", &ft_transport_verbs, true, "OutOfDescriptors"},
+#endif
+#ifdef FT_HAVE_LIBFABRIC
+    {"ofi", &ft_transport_ofi, true, "OutOfDescriptors"},
 #endif
 };
 

@@ -27,7 +27,7 @@ static std::string replay(uint64_t seed, const FakeNet &net)
 // writes arrive in. Method: random traffic; each message is compared.
 TEST(Rma, OrderAndContent)
 {
-    for (uint64_t seed : seeds(60)) {
+    for (uint64_t seed : seeds(25)) {
         FakeNet net(seed);
         net.ways = 1 + (unsigned)(seed % 4);
         net.inline_bytes = seed % 3 ? 64 : 0;
@@ -54,7 +54,7 @@ TEST(Rma, OrderAndContent)
 // the last.
 TEST(Rma, WaysBreak)
 {
-    for (uint64_t seed : seeds(150)) {
+    for (uint64_t seed : seeds(50)) {
         FakeNet net(seed);
         net.ways = 2 + (unsigned)(seed % 3);
         unsigned breaks = 0;
@@ -121,7 +121,7 @@ TEST(Rma, AllWaysLost)
 // and memory end although nobody waits.
 TEST(Rma, GoodbyeComesLast)
 {
-    for (uint64_t seed : seeds(60)) {
+    for (uint64_t seed : seeds(25)) {
         FakeNet net(seed);
         Pair pair(net);
         ASSERT_TRUE(pair.connect()) << replay(seed, net);
@@ -143,7 +143,7 @@ TEST(Rma, GoodbyeComesLast)
 // not orderly; messages that came before can still be received.
 TEST(Rma, OtherEnds)
 {
-    for (uint64_t seed : seeds(60)) {
+    for (uint64_t seed : seeds(25)) {
         FakeNet net(seed);
         Pair pair(net);
         ASSERT_TRUE(pair.connect()) << replay(seed, net);
@@ -175,7 +175,7 @@ TEST(Rma, OtherEnds)
 // freed, a pattern fills it; the writer goes on, and not a byte changes.
 TEST(Rma, FencedWriterChangesNothing)
 {
-    for (uint64_t seed : seeds(60)) {
+    for (uint64_t seed : seeds(25)) {
         FakeNet net(seed);
         Pair pair(net);
         ASSERT_TRUE(pair.connect()) << replay(seed, net);
@@ -235,7 +235,7 @@ TEST(Rma, FencedWriterChangesNothing)
 TEST(Rma, LiesAreProtocolErrors)
 {
     unsigned caught = 0;
-    for (uint64_t seed : seeds(200)) {
+    for (uint64_t seed : seeds(100)) {
         FakeNet net(seed);
         Pair pair(net);
         ASSERT_TRUE(pair.connect()) << replay(seed, net);
@@ -290,7 +290,7 @@ TEST(Rma, LiesAreProtocolErrors)
 // Property: messages over the side connection that fit no state are protocol errors.
 TEST(Rma, LiesOverTheSideConnection)
 {
-    for (uint64_t seed : seeds(120)) {
+    for (uint64_t seed : seeds(60)) {
         FakeNet net(seed);
         Pair pair(net);
         ASSERT_TRUE(pair.connect()) << replay(seed, net);

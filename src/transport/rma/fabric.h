@@ -48,7 +48,9 @@ struct ft_fabric {
     /* Longest time between polls while ways are open, although fd and arm say that nothing
      * happens. 0: no limit. */
     uint64_t look_ns;
-    uint64_t strays; /* events of ways that do not exist, dropped */
+    uint64_t strays; /* events that fit no way or write, dropped */
+    /* Every write is counted by a WRITTEN without being asked for. */
+    bool counts_all;
 };
 struct ft_fabric_way {
     struct ft_fabric *fabric;

@@ -124,8 +124,9 @@ struct rma_way {
     unsigned unwritten;  /* writes that have not ended */
     unsigned silent;     /* the last ones, none of which was asked for */
     unsigned say;
-    bool answered; /* by the other side: `answer` */
-    bool heard;    /* the other side knows that it is dead */
+    bool connected, probed; /* OPENING: this end is connected; a first write was given to it */
+    bool answered;          /* by the other side: `answer` */
+    bool heard;             /* the other side knows that it is dead */
     uint64_t
         deadline_ns; /* OPENING: when it is given up; NONE: when it is opened again; 0: never */
     struct rma_answer answer;
@@ -237,6 +238,8 @@ void rma_way_stopped(struct rma_link *, unsigned k);
 void rma_way_finish(struct rma_link *, unsigned k);
 bool rma_ways_stopped(const struct rma_link *);
 void rma_ways_turn(struct rma_link *, uint64_t now_ns);
+/* The first write over it has ended. */
+void rma_way_probed(struct rma_link *, unsigned k);
 void rma_way_ready(struct rma_link *, unsigned k);
 unsigned rma_ways_ready(const struct rma_link *);
 

@@ -136,7 +136,8 @@ void rma_post_again(struct rma_link *l, unsigned k)
 static void ask(struct rma_link *l, struct rma_way *w)
 {
     const struct ft_fabric_write nothing = {.immediate = RMA_NOTHING, .asked = true};
-    if (w->silent > 0 && l->rma->fabric->ops->write(w->fabric, &nothing) == FT_OK)
+    if (w->silent > 0 && !l->rma->fabric->counts_all &&
+        l->rma->fabric->ops->write(w->fabric, &nothing) == FT_OK)
         count_written(w, true);
 }
 

@@ -210,6 +210,7 @@ static void handle(struct rma *t, const struct ft_fabric_event *e)
         break;
     case FT_FABRIC_WRITTEN:
         rma_written(l, e->way->index, e->count);
+        rma_way_probed(l, e->way->index);
         break;
     case FT_FABRIC_FAILED:
         rma_way_fail(l, e->way->index, e->text);

@@ -19,6 +19,10 @@ struct hello {
     uint64_t chunk_bytes;
     uint32_t smalls, slots, turns, ways;
 };
+struct refuse {
+    int32_t status;
+    char why[RMA_WHY_BYTES];
+};
 struct about_way {
     uint32_t way, generation;
 };
@@ -94,9 +98,16 @@ static bool say_of_way(struct rma_link *l, unsigned k)
     return true;
 }
 
+static int say_refuse(struct rma_link *l)
+{
+    struct refuse m = {.status = l->base.reason};
+    snprintf(m.why, sizeof m.why, "%s", l->why);
+    return ft_side_send(l->side, REFUSE, &m, sizeof m);
+}
+
 static bool say_end(struct rma_link *l)
 {
-    if (l->say_refuse && ft_side_send(l->side, REFUSE, l->why, strlen(l->why)) != FT_OK)
+    if (l->say_refuse && say_refuse(l) != FT_OK)
         return false;
     l->say_refuse = false;
     const uint32_t last = l->out.next;
@@ -161,14 +172,17 @@ static int hear_hello(struct rma_link *l, const struct ft_side_event *e)
     return FT_OK;
 }
 
+/* What is wrong with the process of the other side is no fault of this one. */
 static int hear_refuse(struct rma_link *l, const struct ft_side_event *e)
 {
-    if (!l->base.sender || l->phase != RMA_MAKING)
+    struct refuse m;
+    if (!l->base.sender || l->phase != RMA_MAKING || e->len_bytes != sizeof m)
         return unexpected(e);
-    rma_link_close(l,
-                   ft_fail(FT_LINK, "the other side has no room for a link: %.*s",
-                           (int)ft_min(e->len_bytes, 200), (const char *)e->data),
-                   false);
+    memcpy(&m, e->data, sizeof m);
+    const int status = m.status == FT_PROTOCOL || m.status == FT_VERSION ? m.status : FT_LINK;
+    rma_link_close(
+        l, ft_fail(status, "the other side refused a link: %.*s", (int)sizeof m.why - 1, m.why),
+        false);
     return FT_OK;
 }
 
@@ -221,8 +235,7 @@ static int hear_open(struct rma_link *l, struct rma_way *w, const struct ft_side
         rma_way_fail(l, m.about.way, ft_fail_text());
         return FT_OK;
     }
-    w->say |= RMA_SAY_READY;
-    rma_way_ready(l, m.about.way);
+    w->connected = true;
     return FT_OK;
 }
 

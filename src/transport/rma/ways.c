@@ -1,9 +1,10 @@
 /*
- * The ways of a link. A way is opened by the sender's side, and lost when either side says so. Then
- * both stop their ends, each says what had arrived when its own was stopped, and each writes again
- * what the other one misses. Only then is the way gone, and opened again after a while. Nothing is
- * written twice into memory that may have been used meanwhile, because the lost way's writes cannot
- * arrive any more.
+ * The ways of a link. A way is opened by the sender's side. It is ready when a first write over it
+ * has ended, so a link is not UP before its network has shown that it works. It is lost when either
+ * side says so. Then both stop their ends, each says what had arrived when its own was stopped, and
+ * each writes again what the other one misses. Only then is the way gone, and opened again after a
+ * while. Nothing is written twice into memory that may have been used meanwhile, because the lost
+ * way's writes cannot arrive any more.
  */
 #include "transport/rma/inside.h"
 
@@ -44,7 +45,7 @@ int rma_way_open(struct rma_link *l, unsigned k, uint64_t now_ns)
     struct rma_way *w = &l->way[k];
     int rc = l->rma->fabric->ops->way_open(l->rma->fabric, k, l->inside_region, l, &w->fabric);
     l->calm = false;
-    w->answered = w->heard = false;
+    w->answered = w->heard = w->connected = w->probed = false;
     w->unwritten = w->silent = 0;
     if (rc) {
         w->fabric = NULL;
@@ -132,6 +133,25 @@ bool rma_ways_stopped(const struct rma_link *l)
     return true;
 }
 
+/* The sender's side writes nothing over a new way, to know that it is through. */
+static void probe(struct rma_link *l, struct rma_way *w)
+{
+    const struct ft_fabric_write nothing = {.immediate = RMA_NOTHING, .asked = true};
+    if (w->state != RMA_WAY_OPENING || !w->connected || w->probed)
+        return;
+    w->probed = l->rma->fabric->ops->write(w->fabric, &nothing) == FT_OK;
+    w->unwritten += w->probed;
+}
+
+void rma_way_probed(struct rma_link *l, unsigned k)
+{
+    struct rma_way *w = &l->way[k];
+    if (w->state != RMA_WAY_OPENING || !w->probed)
+        return;
+    w->say |= RMA_SAY_READY;
+    rma_way_ready(l, k);
+}
+
 static void way_late(struct rma_link *l, unsigned k, uint64_t now_ns)
 {
     struct rma_way *w = &l->way[k];
@@ -154,7 +174,9 @@ static void check_making(struct rma_link *l)
 void rma_ways_turn(struct rma_link *l, uint64_t now_ns)
 {
     check_making(l);
-    for (unsigned k = 0; k < l->nways; k++)
+    for (unsigned k = 0; k < l->nways; k++) {
+        probe(l, &l->way[k]);
         if (l->way[k].deadline_ns && now_ns >= l->way[k].deadline_ns)
             way_late(l, k, now_ns);
+    }
 }
