@@ -15,7 +15,10 @@ const Backend backends[] = {
     {"verbs", &ft_transport_verbs, true, "OutOfDescriptors"},
 #endif
 #ifdef FT_HAVE_LIBFABRIC
-    {"ofi", &ft_transport_ofi, true, "OutOfDescriptors"},
+    // OutOfDescriptors: its side connections are tcp's. Slots are registered: they are not pages
+    // that go back, and not memory of the GPU's.
+    {"ofi", &ft_transport_ofi, true,
+     "OutOfDescriptors MemoryGoesBack WhatIsInUseStays AMessageIsReadWhereItWasWritten"},
 #endif
 };
 

@@ -23,6 +23,7 @@ RmaEngine::RmaEngine(FakeNet &n, uint64_t self, size_t chunk_bytes, size_t conte
     config.env = &env;
     config.self = id;
     config.chunk_bytes = chunk_bytes;
+    config.first_bytes = 3 * chunk_bytes;
     config.rank = (int)id;
     EXPECT_EQ(fake_transport.open(&config, &t), FT_OK) << ft_fail_text();
     for (uint64_t c = 1; t && c <= contexts; c++)
@@ -108,8 +109,11 @@ static unsigned lane_of(FakeNet &net)
     return lanes[net.below(6)];
 }
 
-static std::string some_text(FakeNet &net, size_t chunk)
+// Now and then longer than a slot, on lanes that may be.
+static std::string some_text(FakeNet &net, size_t chunk, unsigned lane)
 {
+    if (lane <= FT_LANE_P2P && net.below(30) == 0)
+        chunk *= 3;
     size_t len = net.below(3) ? net.below(25) : net.below((unsigned)chunk + 1);
     std::string s(len, 0);
     for (auto &c : s)
@@ -123,7 +127,7 @@ void Pair::try_send()
     memset(&h, 0, sizeof h);
     h.ctx = 1 + net.below((unsigned)contexts);
     h.lane = (uint16_t)lane_of(net);
-    std::string text = some_text(net, chunk_bytes);
+    std::string text = some_text(net, chunk_bytes, h.lane);
     h.len = (uint32_t)text.size();
     ft_send req;
     memset(&req, 0, sizeof req);

@@ -13,6 +13,11 @@
  * Order. Writes go over several ways, and arrive in any order; they are handled in the order of
  * their turns. So no channel is ever out of order, and at most RMA_TURNS turns are on the way.
  *
+ * Long messages. If plans were made for another network (ft_transport_config.first_bytes), a
+ * message may be longer than a slot. Then it fills several that lie together. The receiver copies
+ * such messages at once, and from then on all messages of the link when they are received, so that
+ * slots become free together.
+ *
  * Credits. A place belongs to the sender until it has written there, and again when it is returned.
  * So at most the slots' bytes are in flight.
  */
@@ -83,7 +88,8 @@ struct rma_post {
     uint8_t way;          /* over which it was sent */
     uint8_t lane, window; /* of a message: places of its channel's window that it fills */
     uint32_t turn;
-    uint32_t len_bytes;
+    uint32_t len_bytes; /* of the write */
+    uint32_t len;       /* of a message's payload */
     uint64_t ctx;
 };
 
@@ -174,10 +180,12 @@ struct rma_link {
     struct rma_line line;   /* returns that are not written yet */
     bool due;               /* the other side may wait for them */
     unsigned idle;          /* turns since the last one */
+    bool longs;             /* it has got messages that fill several slots */
     unsigned nsmalls;       /* small places that hold unconsumed messages */
     uint32_t held, claimed; /* a bit per data slot: a message lies there; a view of it is in use */
     unsigned crowded;       /* turns in which half of the slots or more were held */
     uint64_t occupied[RMA_PLACES_MOST / 64 + 1]; /* a bit per place: not returned yet */
+    uint32_t filled; /* a bit per data slot: likewise, with the slots behind the first */
     struct ft_rxq_node *holder[RMA_PLACES_MOST];
 };
 
@@ -187,7 +195,7 @@ struct rma {
     struct ft_side *side;
     int epoll_fd;
     struct ft_rxq_set set;
-    size_t chunk_bytes, stride_bytes;
+    size_t chunk_bytes, stride_bytes; /* of a slot: payload, and from one to the next */
     unsigned slots;
     struct rma_link *links, *event_first, *event_last;
     uint64_t look_ns; /* look_ns while all links are calm */
@@ -212,6 +220,12 @@ static inline size_t rma_offset(const struct rma *t, unsigned place)
 static inline size_t rma_places_bytes(const struct rma *t)
 {
     return rma_offset(t, RMA_SMALLS + t->slots);
+}
+/* A bit for each data slot that a message fills. One that is longer than a chunk fills several. */
+static inline uint32_t rma_slots_of(const struct rma *t, unsigned place, size_t len_bytes)
+{
+    const size_t n = (sizeof(struct rma_desc) + len_bytes + t->stride_bytes - 1) / t->stride_bytes;
+    return place < RMA_SMALLS ? 0 : (uint32_t)((((uint64_t)1 << n) - 1) << (place - RMA_SMALLS));
 }
 #define RMA_LINES_BYTES (RMA_TURNS * sizeof(struct rma_line))
 

@@ -46,9 +46,10 @@ static void flush_line(struct rma_link *l)
     l->idle = 0;
 }
 
-static void return_place(struct rma_link *l, unsigned place, bool spilled)
+static void return_place(struct rma_link *l, unsigned place, size_t len_bytes, bool spilled)
 {
     l->occupied[place / 64] &= ~((uint64_t)1 << place % 64);
+    l->filled &= ~rma_slots_of(l->rma, place, len_bytes);
     l->held &= ~slot_bit(place);
     l->claimed &= ~slot_bit(place);
     l->nsmalls -= place < RMA_SMALLS;
@@ -80,7 +81,7 @@ void rma_consumed(struct ft_rxq *q, struct ft_rxq_node *n)
     if (n->header.lane != 0)
         l->due = true;
     if (n->cookie)
-        return_place(l, (unsigned)n->cookie - 1, false);
+        return_place(l, (unsigned)n->cookie - 1, n->header.len, false);
     else
         return_window(l, &n->header, n->places);
 }
@@ -104,7 +105,7 @@ static void spill(struct rma_link *l, struct ft_rxq_node *n)
     if (place >= RMA_SMALLS)
         n->data = memcpy(ft_rxq_landing(n), n->data, n->header.len);
     n->cookie = 0;
-    return_place(l, place, true);
+    return_place(l, place, n->header.len, true);
 }
 
 bool rma_spill(struct rma_link *l, bool now)
@@ -133,12 +134,27 @@ static void hold(struct rma_link *l, unsigned place, const struct rma_desc *d,
     if (place >= RMA_SMALLS) {
         l->held |= slot_bit(place);
         n->data = l->inside + rma_offset(l->rma, place) + sizeof *d;
+        if (d->header.len > l->rma->chunk_bytes) {
+            l->longs = true;
+            spill(l, n);
+        }
         return;
     }
     memcpy(n->small, d->small, sizeof n->small);
     n->data = n->small;
     if (++l->nsmalls > SMALLS_MANY)
         spill(l, n);
+}
+
+/* Whether a message lies within its place, and not in slots of others. */
+static bool fits(const struct rma_link *l, unsigned place, size_t len_bytes)
+{
+    if (place < RMA_SMALLS)
+        return len_bytes <= FT_RXQ_SMALL_BYTES;
+    if (len_bytes >
+        (RMA_SMALLS + l->rma->slots - place) * l->rma->stride_bytes - sizeof(struct rma_desc))
+        return false;
+    return !(l->filled & rma_slots_of(l->rma, place, len_bytes));
 }
 
 /* Puts the message whose turn has come into its channel. */
@@ -148,9 +164,10 @@ static int handle_message(struct rma_link *l, unsigned place)
     struct ft_rxq_node *n;
     if (d.turn != l->in.expected - 1)
         return ft_fail(FT_PROTOCOL, "a peer changed a message after it had arrived");
-    if (d.header.len > (place < RMA_SMALLS ? FT_RXQ_SMALL_BYTES : l->rma->chunk_bytes))
+    if (!fits(l, place, d.header.len))
         return ft_fail(FT_PROTOCOL, "a peer's message of %u bytes does not fit its place",
                        d.header.len);
+    l->filled |= rma_slots_of(l->rma, place, d.header.len);
     int rc = ft_rxq_admit(&l->rxq, &d.header, &n);
     if (rc)
         return rc;
@@ -159,7 +176,7 @@ static int handle_message(struct rma_link *l, unsigned place)
     if (!n) {
         l->base.transport->dropped++;
         l->nsmalls += place < RMA_SMALLS;
-        return_place(l, place, false);
+        return_place(l, place, d.header.len, false);
         l->due = true;
         return FT_OK;
     }

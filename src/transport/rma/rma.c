@@ -49,7 +49,12 @@ static void size_slots(struct rma *t)
     t->chunk_bytes = t->base.config.chunk_bytes;
     t->stride_bytes = sizeof(struct rma_desc) + ft_round_up(t->chunk_bytes, FT_CACHE_LINE);
     t->slots = (unsigned)ft_min(ft_max(want, 8), RMA_SLOTS_MOST);
+    while ((t->slots - 1) * t->stride_bytes < t->base.config.first_bytes &&
+           t->slots < RMA_SLOTS_MOST)
+        t->slots++; /* the longest message fits, and one more slot is there */
     ft_rxq_set_open(&t->set, t->chunk_bytes);
+    t->set.first_bytes = ft_min(ft_max(t->chunk_bytes, t->base.config.first_bytes),
+                                (t->slots - 1) * t->stride_bytes - sizeof(struct rma_desc));
     t->set.first = FT_WINDOW_SMALL;
     t->set.places = FT_WINDOW_SMALL / 4;
     t->set.small_bytes = FT_RXQ_SMALL_BYTES;

@@ -24,13 +24,18 @@ static int take_small(struct rma_link *l)
     return -1;
 }
 
-static int take_slot(struct rma_link *l)
+/* The first of the slots that a message fills. */
+static int take_slots(struct rma_link *l, size_t len_bytes)
 {
-    if (!l->slots_free)
-        return -1;
-    const unsigned bit = (unsigned)__builtin_ctz(l->slots_free);
-    l->slots_free &= l->slots_free - 1;
-    return RMA_SMALLS + (int)bit;
+    const uint32_t want = rma_slots_of(l->rma, RMA_SMALLS, len_bytes);
+    for (unsigned bit = 0; bit < l->rma->slots; bit++) {
+        const uint32_t here = want << bit;
+        if (here >> bit != want || (l->slots_free & here) != here)
+            continue;
+        l->slots_free &= ~here;
+        return RMA_SMALLS + (int)bit;
+    }
+    return -1;
 }
 
 static void put_place(struct rma_link *l, unsigned place)
@@ -39,7 +44,7 @@ static void put_place(struct rma_link *l, unsigned place)
     if (place < RMA_SMALLS)
         l->smalls_free[place / 64] |= (uint64_t)1 << place % 64;
     else
-        l->slots_free |= 1u << (place - RMA_SMALLS);
+        l->slots_free |= rma_slots_of(l->rma, place, l->post[place].len);
 }
 
 /* Takes a place for a message, and its part of the channel's window. FT_AGAIN: there is none. */
@@ -49,14 +54,14 @@ static int take_place(struct rma_link *l, const struct ft_header *h)
         return l->base.state == FT_LINK_DOWN ? FT_LINK : FT_AGAIN;
     if (l->phase != RMA_OPEN)
         return FT_AGAIN; /* it is about to be DOWN */
-    if (h->len > l->rma->chunk_bytes)
+    if (h->len > ft_rxq_longest(&l->rma->set, h->lane))
         return ft_fail(FT_INVAL, "a message of %u bytes on a link for at most %zu", h->len,
-                       l->rma->chunk_bytes);
+                       ft_rxq_longest(&l->rma->set, h->lane));
     const unsigned window = h->lane < FT_LANES_ALL ? ft_rxq_cost(&l->rma->set, h->lane, h->len) : 1;
     int rc = ft_txq_take_places(&l->txq, h->ctx, h->lane, window);
     if (rc)
         return rc;
-    const int place = h->len <= FT_RXQ_SMALL_BYTES ? take_small(l) : take_slot(l);
+    const int place = h->len <= FT_RXQ_SMALL_BYTES ? take_small(l) : take_slots(l, h->len);
     if (place < 0) {
         ft_txq_put_places(&l->txq, h->ctx, h->lane, window);
         return FT_AGAIN;
@@ -64,6 +69,7 @@ static int take_place(struct rma_link *l, const struct ft_header *h)
     struct rma_post *p = &l->post[place];
     p->state = RMA_FILLING;
     p->ctx = h->ctx;
+    p->len = h->len;
     p->lane = (uint8_t)h->lane;
     p->window = (uint8_t)window;
     return place;

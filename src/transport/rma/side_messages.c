@@ -16,7 +16,7 @@ enum kind { HELLO = 1, REFUSE, WAY_OPEN, WAY_READY, WAY_DEAD, WAY_STOPPED, GOODB
 
 struct hello {
     uint64_t magic;
-    uint64_t chunk_bytes;
+    uint64_t chunk_bytes, first_bytes;
     uint32_t smalls, slots, turns, ways;
 };
 struct refuse {
@@ -44,8 +44,9 @@ _Static_assert(sizeof(struct way_stopped) <= FT_SIDE_BYTES, "an answer is one me
 
 static int say_hello(struct rma_link *l)
 {
-    const struct hello h = {MAGIC,         l->rma->chunk_bytes, RMA_SMALLS,
-                            l->rma->slots, RMA_TURNS,           l->nways};
+    const struct hello h = {MAGIC,      l->rma->chunk_bytes, l->rma->set.first_bytes,
+                            RMA_SMALLS, l->rma->slots,       RMA_TURNS,
+                            l->nways};
     return ft_side_send(l->side, HELLO, &h, sizeof h);
 }
 
@@ -155,8 +156,8 @@ static int hear_hello(struct rma_link *l, const struct ft_side_event *e)
         refuse(l, ft_fail(FT_VERSION, "a peer's links have another form"));
         return FT_OK;
     }
-    if (h.chunk_bytes != l->rma->chunk_bytes || h.smalls != RMA_SMALLS ||
-        h.slots != l->rma->slots || h.turns != RMA_TURNS || !h.ways ||
+    if (h.chunk_bytes != l->rma->chunk_bytes || h.first_bytes != l->rma->set.first_bytes ||
+        h.smalls != RMA_SMALLS || h.slots != l->rma->slots || h.turns != RMA_TURNS || !h.ways ||
         h.ways > FT_FABRIC_WAYS_MAX) {
         refuse(l, ft_fail(FT_PROTOCOL,
                           "a peer's links have %u slots of %" PRIu64 " bytes, here %u of %zu",
