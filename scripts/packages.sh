@@ -31,6 +31,9 @@ optional_packages="$optional_packages libmicrohttpd-dev libsqlite3-dev"
 test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps"
 test_packages="$test_packages python3 python3-dev python3-venv chromium"
 nightly_packages="spin"
+# For `make check-rdma`; the kernel that it boots is fetched and not installed.
+rdma_packages="qemu-system-x86 busybox-static cpio kmod xz-utils iproute2 ibverbs-utils"
+rdma_packages="$rdma_packages ibverbs-providers"
 # For perf/compare.
 compare_packages="mpich libmpich-dev openmpi-bin libopenmpi-dev libgloo-dev"
 compare_packages="$compare_packages python3 python3-matplotlib iproute2"

@@ -39,11 +39,13 @@ include tests/cuda/Makefile.frag
 include tests/conform/Makefile.frag
 include tests/unit/Makefile.frag
 include tests/algo/Makefile.frag
+include tests/rma/Makefile.frag
 include tests/gpu/Makefile.frag
 include tests/abi/Makefile.frag
 include tests/fuzz/Makefile.frag
 include tests/tidy/Makefile.frag
 include tests/python/Makefile.frag
+include tests/rdma/Makefile.frag
 
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones
@@ -121,4 +123,4 @@ check-model: $(simulation)
 		$(SHELL) $(top_srcdir)/tests/model/run.sh || [ $$? -eq 77 ]
 .PHONY: check-build check-fast check-memory check-threads check-bare build-all build-fast \
     build-memory build-threads build-bare check-nightly check-model check-cause check-diagnose \
-    check-quiet
+    check-quiet check-rdma

@@ -7,34 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef FT_HAVE_VERBS
-#include <infiniband/verbs.h>
-
-static const char *port_state(struct ibv_device *device)
-{
-    struct ibv_context *context = ibv_open_device(device);
-    if (!context)
-        return "cannot be opened";
-    struct ibv_port_attr port;
-    const char *state = ibv_query_port(context, 1, &port) ? "unknown"
-                                                          : ibv_port_state_str(port.state);
-    ibv_close_device(context);
-    return state;
-}
-
-static void print_verbs(FILE *out)
-{
-    int n = 0;
-    struct ibv_device **list = ibv_get_device_list(&n);
-    if (!list || n == 0)
-        fputs("  verbs: no RDMA device\n", out);
-    for (int i = 0; list && i < n; i++)
-        fprintf(out, "  verbs: %s found (port 1: %s), transport not in this build\n",
-                ibv_get_device_name(list[i]), port_state(list[i]));
-    if (list)
-        ibv_free_device_list(list);
-}
-#else
+#ifndef FT_HAVE_VERBS
 static void print_verbs(FILE *out)
 {
     fputs("  verbs: not looked for, built without libibverbs\n", out);
@@ -97,7 +70,9 @@ static void print_cuda(FILE *out)
 
 void info_fabrics(FILE *out)
 {
+#ifndef FT_HAVE_VERBS
     print_verbs(out);
+#endif
     print_libfabric(out);
     print_cuda(out);
 }

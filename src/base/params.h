@@ -51,6 +51,10 @@
       "twice that; 0: never")                                                                      \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                       \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")               \
+    X(RAIL_RETRY_MS, "FTCCL_RAIL_RETRY_MS", INT, 1000, 0, 3600000, "ms", "",                       \
+      "a lost queue pair or endpoint of a link is opened again after this time; 0: never")         \
+    X(OFI_PROVIDER, "FTCCL_OFI_PROVIDER", STR, "", 0, 0, "", "",                                   \
+      "libfabric provider of the transport ofi, e.g. efa or tcp; empty: the best one found")       \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")    \
     X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                \
       "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or " \
@@ -82,6 +86,34 @@
       "source address that outgoing TCP connections bind to")                                      \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",        \
       "TCP connections per peer and direction; large messages are spread over them")               \
+    X(IB_DISABLE, "FTCCL_IB_DISABLE", INT, 0, 0, 1, "", "NCCL_IB_DISABLE",                         \
+      "1: RDMA devices (transport verbs) are not used")                                            \
+    X(IB_HCA, "FTCCL_IB_HCA", STR, "", 0, 0, "", "NCCL_IB_HCA",                                    \
+      "RDMA ports by prefix (mlx5), =exact, ^excluded, each with :port or without; a list gives "  \
+      "the order; empty: all that are active")                                                     \
+    X(IB_GID_INDEX, "FTCCL_IB_GID_INDEX", INT, -1, -1, 255, "", "NCCL_IB_GID_INDEX",               \
+      "entry of the GID table to use; -1: RoCE v2 of the address family, not link-local")          \
+    X(IB_ADDR_FAMILY, "FTCCL_IB_ADDR_FAMILY", STR, "AF_INET", 0, 0, "", "NCCL_IB_ADDR_FAMILY",     \
+      "AF_INET or AF_INET6: which addresses of a RoCE port")                                       \
+    X(IB_ADDR_RANGE, "FTCCL_IB_ADDR_RANGE", STR, "", 0, 0, "", "NCCL_IB_ADDR_RANGE",               \
+      "range of addresses that a GID must be in, e.g. 10.0.0.0/8; empty: any")                     \
+    X(IB_ROCE_VERSION_NUM, "FTCCL_IB_ROCE_VERSION_NUM", INT, 2, 1, 2, "",                          \
+      "NCCL_IB_ROCE_VERSION_NUM", "version of RoCE")                                               \
+    X(IB_TC, "FTCCL_IB_TC", INT, 0, 0, 255, "", "NCCL_IB_TC", "traffic class of RDMA packets")     \
+    X(IB_SL, "FTCCL_IB_SL", INT, 0, 0, 15, "", "NCCL_IB_SL", "service level of RDMA packets")      \
+    X(IB_TIMEOUT, "FTCCL_IB_TIMEOUT", INT, 16, 1, 31, "", "NCCL_IB_TIMEOUT",                       \
+      "a device sends again after 4.096 us x 2^this without an answer")                            \
+    X(IB_RETRY_CNT, "FTCCL_IB_RETRY_CNT", INT, 6, 0, 7, "", "NCCL_IB_RETRY_CNT",                   \
+      "how often it does so before a queue pair has failed; with soft-RoCE 7 means for ever")      \
+    X(IB_PKEY, "FTCCL_IB_PKEY", INT, 0, 0, 65535, "", "NCCL_IB_PKEY",                              \
+      "index of the partition key")                                                                \
+    X(IB_MTU, "FTCCL_IB_MTU", INT, 0, 0, 4096, "bytes", "",                                        \
+      "longest RDMA packet: 256, 512, ..., 4096; 0: what the ports of both sides allow")           \
+    X(IB_QPS_PER_CONNECTION, "FTCCL_IB_QPS_PER_CONNECTION", INT, 2, 1, 16, "",                     \
+      "NCCL_IB_QPS_PER_CONNECTION", "queue pairs of a link for each port; at most 16 in all")      \
+    X(IB_SOURCE_PORTS, "FTCCL_IB_SOURCE_PORTS", STR, "", 0, 0, "", "",                             \
+      "UDP source ports, from 49152 on, of a link's queue pairs in turn, which choose their "      \
+      "paths; empty: each another one")                                                            \
     X(DEBUG, "FTCCL_DEBUG", STR, "", 0, 0, "", "NCCL_DEBUG",                                       \
       "NONE, VERSION, WARN, INFO or TRACE; empty: WARN; libnccl.so.2: NONE")                       \
     X(DEBUG_FILE, "FTCCL_DEBUG_FILE", STR, "", 0, 0, "", "NCCL_DEBUG_FILE",                        \

@@ -5,8 +5,24 @@ src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/tran
 src_libftcore_la_SOURCES += src/transport/pull.h src/transport/pull.c
 src_libftcore_la_SOURCES += src/transport/inproc.c
 src_libftcore_la_SOURCES += src/transport/shm.h src/transport/shm.c src/transport/shm_setup.c
+if HAVE_VERBS
+src_libftcore_la_SOURCES += src/transport/verbs/verbs.h src/transport/verbs/load.c \
+	src/transport/verbs/hca.c src/transport/verbs/gid.c src/transport/verbs/errors.c \
+	src/transport/verbs/ports.c src/transport/verbs/fabric.c src/transport/verbs/way.c \
+	src/transport/verbs/queue.c src/transport/verbs/events.c src/transport/verbs/transport.c
+endif
 src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \
 	src/transport/tcp/silence.c src/transport/tcp/measure.c
+src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
+	src/transport/rma/inside.h src/transport/rma/rma.c src/transport/rma/link.c \
+	src/transport/rma/ways.c src/transport/rma/side_messages.c src/transport/rma/post.c \
+	src/transport/rma/send.c src/transport/rma/recv.c
 src_libftcore_la_SOURCES += src/transport/fault.c
+src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h src/transport/side.c \
+	src/transport/side_session.c src/transport/side_conn.c
+if HAVE_LIBFABRIC
+src_libftcore_la_SOURCES += src/transport/ofi/ofi.h src/transport/ofi/ofi.c \
+	src/transport/ofi/load.c src/transport/ofi/way.c
+endif

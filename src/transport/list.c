@@ -3,6 +3,9 @@
  */
 #include "transport/transport.h"
 #include "transport/pull.h"
+#ifdef FT_HAVE_VERBS
+#include "transport/verbs/verbs.h"
+#endif
 
 #include <inttypes.h>
 #include <string.h>
@@ -12,6 +15,12 @@
 static const struct ft_transport_ops *const known[] = {
     &ft_transport_inproc,
     &ft_transport_shm,
+#ifdef FT_HAVE_VERBS
+    &ft_transport_verbs,
+#endif
+#ifdef FT_HAVE_LIBFABRIC
+    &ft_transport_ofi,
+#endif
     &ft_transport_tcp,
 };
 
@@ -64,7 +73,7 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
         p += len + strspn(p + len, ", ");
     }
     for (size_t i = 0; !named && i < FT_ARRAY_LEN(known); i++)
-        chosen[n++] = known[i];
+        chosen[n++] = known[i]->unasked ? known[i]->unasked : known[i];
     if (n >= capacity)
         return ft_fail(FT_INVAL, "room for %d transports, %d are chosen", capacity - 1, n);
     if (*ft_param_str(FT_PARAM_FAULT)) {
@@ -157,6 +166,9 @@ void ft_transport_describe(FILE *out)
     fprintf(out, "host: %016" PRIx64 " (peers with the same one use shared memory)\n",
             ft_host_id());
     ft_pull_describe(out);
+#ifdef FT_HAVE_VERBS
+    verbs_describe(out);
+#endif
     struct ft_net_address address[FT_NET_ADDRESSES];
     int n = ft_net_addresses(address, FT_NET_ADDRESSES);
     if (n < 0)

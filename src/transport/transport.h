@@ -126,6 +126,8 @@ struct ft_link {
     bool cut;
     /* DOWN because the peer's process has ended, which is proof of death. Set before the event. */
     bool proof;
+    /* DOWN because the peer's host has not answered for the time of silence. */
+    bool silent;
     uint64_t messages, bytes; /* accepted or delivered; for telemetry */
     /* How long large messages wait. Of a sender, by lane: since when it has refused one; 0: it has
      * not. */
@@ -153,6 +155,8 @@ struct ft_transport_config {
     struct ft_pinned *pinned;
     /* Silence after which a host counts as gone. 0: the parameter FTCCL_SUSPECT_MS. */
     uint64_t suspect_ms;
+    /* TCP connections of a link. 0: the parameter FTCCL_TCP_CONNECTIONS. */
+    int connections;
 };
 
 struct ft_transport {
@@ -215,6 +219,9 @@ struct ft_transport_ops {
     const char *name;      /* at most FT_TRANSPORT_NAME_BYTES */
     const char *nccl_name; /* NCCL's name for such a network (config.netName); NULL: none */
     struct ft_transport_caps caps;
+    /* The table that is used if the user has not named the transport: its open is more choosy.
+     * NULL: this one. */
+    const struct ft_transport_ops *unasked;
     /* Opens listeners and buffers. FT_NOTSUP: not usable on this machine; ft_fail() has the
      * reason. */
     int (*open)(const struct ft_transport_config *, struct ft_transport **out);
@@ -308,6 +315,12 @@ struct ft_transport_ops {
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;
+#ifdef FT_HAVE_VERBS
+extern const struct ft_transport_ops ft_transport_verbs;
+#endif
+#ifdef FT_HAVE_LIBFABRIC
+extern const struct ft_transport_ops ft_transport_ofi;
+#endif
 /* The same transport with the faults of FTCCL_FAULT in its links. FT_INVAL with a sentence: that
  * text is wrong. */
 int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transport_ops **out);

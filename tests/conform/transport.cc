@@ -1,6 +1,7 @@
 // What the conformance programs of transports share, and the table of backends.
 #include "tests/conform/transport.h"
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <sys/wait.h>
@@ -10,12 +11,51 @@ const Backend backends[] = {
     {"inproc", &ft_transport_inproc, false, ""},
     {"shm", &ft_transport_shm, true, ""},
     {"tcp", &ft_transport_tcp, true, "OtherChunksAreRefused OutOfDescriptors"},
+#ifdef FT_HAVE_VERBS
+    {"verbs", &ft_transport_verbs, true, "OutOfDescriptors"},
+#endif
+#ifdef FT_HAVE_LIBFABRIC
+    // OutOfDescriptors: its side connections are tcp's. Slots are registered: they are not pages
+    // that go back, and not memory of the GPU's.
+    {"ofi", &ft_transport_ofi, true,
+     "OutOfDescriptors MemoryGoesBack WhatIsInUseStays AMessageIsReadWhereItWasWritten"},
+#endif
 };
+
+// Whether the transport can be used here: without RDMA devices its row is left out.
+static bool is_usable(const Backend &backend)
+{
+    ft_transport_config config = {};
+    config.env = ft_env_real();
+    config.self = 1;
+    config.chunk_bytes = 4096;
+    ft_transport *t = nullptr;
+    if (backend.ops->open(&config, &t) == FT_NOTSUP)
+        return false;
+    if (t)
+        backend.ops->close(t);
+    return true;
+}
+
+// Over RDMA, engines with an odd number and the others use different ports, at the two ends of a
+// cable: FT_CONFORM_PORTS="=rxe0,rxe2 =rxe1,rxe3".
+static void choose_ports(const Backend &backend, uint64_t id)
+{
+    const char *text = getenv("FT_CONFORM_PORTS");
+    if (!text || strcmp(backend.name, "verbs") != 0)
+        return;
+    std::string ports(text);
+    size_t space = ports.find(' ');
+    setenv("FTCCL_IB_HCA", (id % 2 ? ports.substr(space + 1) : ports.substr(0, space)).c_str(), 1);
+    ft_params_reload();
+}
 
 // With FTCCL_FAULT set, each decorated by the fault transport.
 std::vector<Backend> all_backends()
 {
     std::vector<Backend> all(std::begin(backends), std::end(backends));
+    all.erase(std::remove_if(all.begin(), all.end(), [](auto &b) { return !is_usable(b); }),
+              all.end());
     for (Backend &b : all)
         if (*ft_param_str(FT_PARAM_FAULT) && ft_transport_faulty(b.ops, &b.ops) != FT_OK)
             abort();
@@ -49,6 +89,7 @@ Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsign
     config.rank = -1;
     config.pinned = pinned;
     config.first_bytes = first_bytes;
+    choose_ports(backend, self);
     int rc = ops->open(&config, &t);
     if (rc)
         t = nullptr;

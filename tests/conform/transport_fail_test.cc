@@ -358,11 +358,12 @@ TEST_P(TransportFail, ThousandConnectionsLeaveNothing)
         a->events.clear();
         b->events.clear();
     }
+    // Some links end in the background, also the first one.
     turn({a.get(), b.get()},
-         [&] { return entries("/proc/self/fd") == fds && entries("/dev/shm") == shm; });
-    EXPECT_EQ(entries("/proc/self/fd"), fds);
-    EXPECT_EQ(entries("/dev/shm"), shm);
-    EXPECT_EQ(ft_fd_count(), owned);
+         [&] { return entries("/proc/self/fd") <= fds && entries("/dev/shm") <= shm; });
+    EXPECT_LE(entries("/proc/self/fd"), fds);
+    EXPECT_LE(entries("/dev/shm"), shm);
+    EXPECT_LE(ft_fd_count(), owned);
 }
 
 TEST_P(TransportFail, OutOfDescriptors)

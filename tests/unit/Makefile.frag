@@ -9,6 +9,7 @@ endif
 include tests/unit/telemetry.frag
 include tests/unit/bootstrap.frag
 include tests/unit/tcp.frag
+include tests/unit/side.frag
 include tests/unit/info.frag
 include tests/unit/perf.frag
 include tests/unit/transport_list.frag
@@ -26,3 +27,4 @@ include tests/unit/diagnose_slow.frag
 include tests/unit/diagnose_report.frag
 include tests/unit/master.frag
 include tests/unit/diagnose_stacks.frag
+include tests/unit/verbs.frag

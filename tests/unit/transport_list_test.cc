@@ -32,7 +32,9 @@ TEST(TransportList, OrderIsTheUsers)
 
 TEST(TransportList, NothingMeansAllBestFirst)
 {
-    EXPECT_EQ(chosen("").substr(0, 14), "inproc,shm,tcp");
+    std::string all = chosen("");
+    EXPECT_EQ(all.substr(0, 11), "inproc,shm,");
+    EXPECT_NE(all.find(",tcp"), std::string::npos) << all;
     EXPECT_EQ(chosen(nullptr), chosen(""));
     EXPECT_EQ(chosen(" ,"), chosen(""));
 }
@@ -64,8 +66,9 @@ TEST(TransportList, OneNetworkOfAll)
     }
     for (const char *name : {"shm", "inproc", "TCP", "", "carrier-pigeon"}) {
         EXPECT_EQ(ft_transport_only_network(name, text, sizeof text), FT_INVAL) << name;
-        EXPECT_EQ(ft_fail_text(), "config.netName is " + std::string(name) +
-                                      "; this build has tcp (also called Socket)");
+        std::string why = ft_fail_text();
+        EXPECT_EQ(why.find("config.netName is " + std::string(name) + "; this build has "), 0u);
+        EXPECT_NE(why.find("tcp (also called Socket)"), std::string::npos) << why;
     }
     EXPECT_TRUE(ft_transport_is_network("tcp"));
     for (const char *name : {"shm", "inproc", "Socket", ""})

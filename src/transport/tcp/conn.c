@@ -128,10 +128,12 @@ static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
                           : receive(c->fd, iov[1].iov_base, ahead);
 }
 
-static int no_bytes(ssize_t n)
+/* Nothing was read. ETIMEDOUT: the kernel's probes were not answered. */
+static int no_bytes(struct tcp_conn *c, ssize_t n)
 {
     if (n == 0)
         return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
+    c->link->base.silent |= errno == ETIMEDOUT;
     return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK ? FT_OK : lost(errno);
 }
 
@@ -144,7 +146,7 @@ static int read_once(struct tcp_conn *c, bool *moved, bool *more)
     const ssize_t n = take(c, body_bytes, &room);
     *more = n < 0 && errno == EINTR;
     if (n <= 0)
-        return no_bytes(n);
+        return no_bytes(c, n);
 
     *moved = true;
     const size_t got = (size_t)n, of_body = ft_min(got, body_bytes);

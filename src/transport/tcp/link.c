@@ -48,13 +48,18 @@ static void listen_again(struct tcp *t, bool on);
 static void retire(struct tcp_conn *c);
 static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count);
 
+static int connections_of(const struct tcp *t)
+{
+    const int chosen = t->base.config.connections;
+    return chosen > 0 ? chosen : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
+}
+
 int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address,
                      size_t len_bytes, struct ft_link **out)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     const unsigned char *wire = address;
-    const int nconns = (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
-    struct tcp_link *l = link_open(t, peer, true, nconns);
+    struct tcp_link *l = link_open(t, peer, true, connections_of(t));
     int status = FT_OK;
 
     if (l == NULL)

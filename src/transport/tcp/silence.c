@@ -87,6 +87,7 @@ void tcp_check_silence(struct tcp *t, bool *moved)
         for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) {
             if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(t, l->conn[i]))
                 continue;
+            l->base.silent = true;
             tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms",
                                      (unsigned long long)t->base.config.suspect_ms));
             *moved = true;

@@ -1,0 +1,271 @@
+/*
+ * Links: how they are made and how they end. The sender's side starts a side connection, and over
+ * it the two exchange sizes and infos of ways. A link that ends, for whatever reason, first stops
+ * its ways: when it is DOWN, nothing of the other side arrives any more. A link that the user has
+ * disconnected goes on in the background until its last messages have arrived, for RMA_STOP_NS at
+ * most, and until all its ways are stopped. Only then is its memory freed.
+ */
+#include "transport/rma/inside.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static int map(size_t len_bytes, unsigned char **out)
+{
+    void *at = mmap(NULL, len_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return ft_fail(FT_NOMEM, "no memory for a link (%zu bytes)", len_bytes);
+    (void)madvise(at, len_bytes, MADV_DONTFORK);
+    *out = at;
+    return FT_OK;
+}
+
+int rma_link_allocate(struct rma_link *l)
+{
+    struct rma *t = l->rma;
+    const struct ft_fabric_ops *ops = t->fabric->ops;
+    const size_t places = ft_round_up(rma_places_bytes(t), 4096);
+    l->inside_bytes = l->base.sender ? RMA_LINES_BYTES : places;
+    l->outside_bytes = l->base.sender ? places : RMA_LINES_BYTES;
+    rma_post_open(l);
+    int rc = map(l->inside_bytes, &l->inside);
+    if (rc == FT_OK)
+        rc = map(l->outside_bytes, &l->outside);
+    if (rc == FT_OK)
+        rc = ops->reg(t->fabric, l->outside, l->outside_bytes, FT_FABRIC_LOCAL, &l->outside_region);
+    if (rc == FT_OK)
+        rc = ops->reg(t->fabric, l->inside, l->inside_bytes, FT_FABRIC_REMOTE, &l->inside_region);
+    if (rc == FT_OK)
+        rc = l->base.sender ? ft_txq_open(&l->txq, &t->set)
+                            : ft_rxq_open(&l->rxq, &t->set, rma_consumed);
+    return rc;
+}
+
+static void free_memory(struct rma_link *l)
+{
+    const struct ft_fabric_ops *ops = l->rma->fabric->ops;
+    if (l->inside_region)
+        ops->unreg(l->inside_region);
+    if (l->outside_region)
+        ops->unreg(l->outside_region);
+    ft_unmap(l->inside, l->inside ? l->inside_bytes : 0);
+    ft_unmap(l->outside, l->outside ? l->outside_bytes : 0);
+}
+
+static void unlist(struct rma_link *l)
+{
+    struct rma *t = l->rma;
+    for (struct rma_link **at = &t->links; *at; at = &(*at)->next) {
+        if (*at != l)
+            continue;
+        *at = l->next;
+        break;
+    }
+}
+
+static void drop_events(struct rma_link *l)
+{
+    struct rma *t = l->rma;
+    struct rma_link *previous = NULL;
+    if (!l->queued)
+        return;
+    for (struct rma_link **at = &t->event_first; *at != l; at = &(*at)->event_next)
+        previous = *at;
+    *(previous ? &previous->event_next : &t->event_first) = l->event_next;
+    if (t->event_last == l)
+        t->event_last = previous;
+    l->queued = false;
+}
+
+void rma_link_free(struct rma_link *l)
+{
+    if (l->side)
+        ft_side_disconnect(l->side, l->base.orderly || l->left);
+    for (unsigned k = 0; k < l->nways; k++)
+        if (l->way[k].fabric)
+            l->rma->fabric->ops->way_close(l->way[k].fabric);
+    ft_rxq_close(&l->rxq);
+    ft_txq_close(&l->txq);
+    free_memory(l);
+    drop_events(l);
+    unlist(l);
+    free(l);
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+void rma_link_add(struct rma *t, struct rma_link *l, uint64_t peer, bool sender)
+{
+    l->base.ops = t->base.ops;
+    l->base.transport = &t->base;
+    l->base.peer = peer;
+    l->base.sender = sender;
+    l->base.state = FT_LINK_CONNECTING;
+    l->rma = t;
+    l->phase = RMA_MAKING;
+    l->known = sender;
+    l->deadline_ns = ft_now_ns(t->base.config.env) + RMA_CONNECT_NS;
+    memset(l->smalls_free, 0xff, sizeof l->smalls_free);
+    l->slots_free = UINT32_MAX >> (32 - t->slots);
+    l->next = t->links;
+    t->links = l;
+}
+
+int rma_link_connect(struct rma *t, uint64_t peer, const void *address, size_t len_bytes,
+                     struct rma_link **out)
+{
+    struct rma_link *l = calloc(1, sizeof *l);
+    if (!l)
+        return ft_fail(FT_NOMEM, "no memory for a link");
+    rma_link_add(t, l, peer, true);
+    int rc = ft_side_connect(t->side, peer, address, len_bytes, l, &l->side);
+    if (rc) {
+        l->side = NULL;
+        rma_link_free(l);
+        return rc;
+    }
+    *out = l;
+    return FT_OK;
+}
+
+void rma_link_begin(struct rma_link *l)
+{
+    const uint64_t now_ns = ft_now_ns(l->rma->base.config.env);
+    l->nways = l->rma->fabric->ways;
+    l->say_hello = true;
+    int rc = rma_link_allocate(l);
+    for (unsigned k = 0; k < l->nways && rc == FT_OK; k++)
+        (void)rma_way_open(l, k, now_ns);
+    if (rc)
+        rma_link_close(l, rc, false);
+}
+
+void rma_link_announce(struct rma_link *l)
+{
+    struct rma *t = l->rma;
+    if (l->queued)
+        return;
+    l->queued = true;
+    l->event_next = NULL;
+    *(t->event_last ? &t->event_last->event_next : &t->event_first) = l;
+    t->event_last = l;
+}
+
+void rma_link_up(struct rma_link *l)
+{
+    if (l->base.state != FT_LINK_CONNECTING || l->phase > RMA_OPEN)
+        return;
+    l->phase = RMA_OPEN;
+    l->base.state = FT_LINK_UP;
+    l->known = l->announce = true;
+    l->deadline_ns = 0;
+    rma_link_announce(l);
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+void rma_link_close(struct rma_link *l, int reason, bool orderly)
+{
+    if (l->phase >= RMA_CLOSING)
+        return;
+    if (!l->left)
+        FT_LOG(INFO, "net", l->rma->base.config.rank, "%s link %s engine %016" PRIx64 " ends: %s",
+               l->base.ops->name, l->base.sender ? "to" : "from", l->base.peer,
+               orderly ? "the other side closed it" : ft_fail_text());
+    l->phase = RMA_CLOSING;
+    l->calm = false;
+    l->base.reason = reason;
+    l->base.orderly = orderly;
+    l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
+    for (unsigned k = 0; k < l->nways; k++) {
+        l->way[k].say = 0;
+        rma_way_stop(l, k);
+    }
+}
+
+/* A link that is being closed and has no ways any more. */
+static void turn_closing(struct rma_link *l, uint64_t now_ns)
+{
+    const bool said = rma_side_say(l) || now_ns >= l->deadline_ns;
+    if (l->phase == RMA_CLOSING) {
+        l->phase = RMA_CLOSED;
+        l->base.state = FT_LINK_DOWN;
+        if (l->known && !l->left)
+            rma_link_announce(l);
+    }
+    if (!said)
+        return;
+    if (l->side)
+        ft_side_disconnect(l->side, l->base.orderly || l->left);
+    l->side = NULL;
+    l->calm = true;
+    if (l->left || !l->known)
+        rma_link_free(l);
+}
+
+/* The other side has said goodbye: the link ends when its last message is here. */
+static void turn_goodbye(struct rma_link *l, uint64_t now_ns)
+{
+    if (l->base.sender || l->left || l->in.expected == l->last)
+        rma_link_close(l, FT_LINK, true);
+    else if (now_ns >= l->deadline_ns)
+        rma_link_close(
+            l, ft_fail(FT_LINK, "the last %u messages did not arrive", l->last - l->in.expected),
+            false);
+}
+
+/* The user has disconnected the link: it ends when the other side has all, and knows. */
+static void turn_left(struct rma_link *l, uint64_t now_ns)
+{
+    const bool cut = l->base.cut || l->base.state != FT_LINK_UP;
+    if (cut || now_ns >= l->deadline_ns || (!l->side && rma_post_flushed(l)))
+        rma_link_close(l, FT_LINK, false);
+}
+
+static bool is_calm(const struct rma_link *l)
+{
+    bool calm = l->phase == RMA_OPEN && l->known && !l->left && !l->goodbye;
+    for (unsigned k = 0; k < l->nways; k++)
+        calm &= l->way[k].state == RMA_WAY_READY && !l->way[k].say;
+    return calm;
+}
+
+void rma_link_turn(struct rma_link *l, uint64_t now_ns)
+{
+    rma_ways_turn(l, now_ns);
+    if (l->phase <= RMA_OPEN && l->goodbye)
+        turn_goodbye(l, now_ns);
+    if (l->phase <= RMA_OPEN && l->left)
+        turn_left(l, now_ns);
+    if (l->phase <= RMA_OPEN && !l->known && now_ns >= l->deadline_ns)
+        rma_link_close(l, ft_fail(FT_LINK, "the other side did not finish a link"), false);
+    if (l->phase == RMA_MAKING && now_ns >= l->deadline_ns)
+        rma_link_close(l, ft_fail(FT_LINK, "the other side does not answer"), false);
+    if (l->phase <= RMA_OPEN) {
+        (void)rma_side_say(l);
+        l->calm = is_calm(l);
+    } else if (rma_ways_stopped(l)) {
+        turn_closing(l, now_ns);
+    }
+}
+
+void ft_rma_disconnect(struct ft_link *link)
+{
+    struct rma_link *l = rma_link_of(link);
+    drop_events(l);
+    l->left = true;
+    l->calm = false;
+    l->say_goodbye = link->state == FT_LINK_UP && l->phase == RMA_OPEN && !link->cut;
+    if (link->cut && l->side) {
+        ft_side_disconnect(l->side, false);
+        l->side = NULL;
+    }
+    l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
+    ft_rxq_close(&l->rxq);
+    ft_txq_close(&l->txq);
+    rma_link_turn(l, l->deadline_ns - RMA_STOP_NS);
+}

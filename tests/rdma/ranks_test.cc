@@ -1,0 +1,257 @@
+// Properties: ranks that are joined by RDMA alone get right results; a cable that is unplugged, or
+// swallows everything, costs none of them (its traffic moves to the other one), and is used again
+// when it is well; without any cable all ranks get a recoverable error, and go on when there is one
+// again; a killed rank is known soon. Method: processes in the machine of `rig`, at different ends
+// of two cables, that reduce in a loop; cables are unplugged with ip(8) or emptied with tc(8).
+#include <poll.h>
+#include <unistd.h>
+
+#include <cinttypes>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <sstream>
+
+#include "tests/proc/proc.h"
+
+namespace
+{
+
+bool told()
+{
+    pollfd input{0, POLLIN, 0};
+    return poll(&input, 1, 0) > 0;
+}
+
+// One AllReduce of right values. The first element tells whether a rank wants to stop.
+ftcclResult_t reduce(ftcclComm_t comm, ftcclStream_t stream, std::vector<int64_t> &data, int64_t i,
+                     bool stop, int ranks, unsigned *wrong)
+{
+    int rank = -1;
+    ftcclCommUserRank(comm, &rank);
+    for (size_t k = 0; k < data.size(); k++)
+        data[k] = i + (int64_t)k * (rank + 1);
+    data[0] = stop;
+    ftcclResult_t result = ftcclAllReduce(data.data(), data.data(), data.size(), ftcclInt64,
+                                          ftcclSum, comm, stream);
+    if (result == ftcclSuccess)
+        result = ftcclStreamSynchronize(stream);
+    if (result != ftcclSuccess)
+        return result;
+    const int64_t sum = (int64_t)ranks * (ranks + 1) / 2;
+    for (size_t k = 1; k < data.size(); k++)
+        *wrong += data[k] != ranks * i + (int64_t)k * sum;
+    return ftcclSuccess;
+}
+
+// loop ID RANKS RANK COUNT: reduces until it fails or a rank is told to stop. "at" on its input:
+// prints how many it has done, and the longest one since the last "at". After a failure it waits
+// for a word, shrinks, and reduces once more.
+CHILD(loop)
+{
+    const int n = std::stoi(arguments[1]), rank = std::stoi(arguments[2]);
+    std::vector<int64_t> data(std::stoul(arguments[3]));
+    ftcclComm_t comm;
+    ftcclStream_t stream;
+    unsigned wrong = 0;
+    if (ftcclStreamCreate(&stream) != ftcclSuccess ||
+        ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) {
+        printf("init %s\n", ftcclGetLastError(nullptr));
+        return 1;
+    }
+    ftcclResult_t result = ftcclSuccess;
+    double longest = 0;
+    bool stop = false;
+    char word[64];
+    for (int64_t i = 0; result == ftcclSuccess && data[0] == 0; i++) {
+        const double begin = proc::now();
+        result = reduce(comm, stream, data, i, stop, n, &wrong);
+        longest = std::max(longest, proc::now() - begin);
+        if (i == 3)
+            printf("running\n");
+        if (result != ftcclSuccess || !told() || scanf("%60s", word) != 1)
+            continue;
+        stop = word[0] == 's';
+        if (!stop)
+            printf("%" PRId64 " %.1f %u\n", i, longest * 1e3, wrong);
+        longest = 0;
+    }
+    if (result == ftcclSuccess) {
+        printf("stopped, %u wrong\n", wrong);
+        return ftcclCommDestroy(comm) == ftcclSuccess ? 0 : 2;
+    }
+    printf("failed %d class %d after %.0f ms: %s\n", result, ftcclGetErrorClass(result),
+           longest * 1e3, ftcclGetLastError(comm));
+    if (scanf("%60s", word) != 1)
+        return 3;
+    ftcclComm_t child;
+    result = ftcclCommShrink(comm, nullptr, 0, &child, nullptr, 0);
+    int left = 0;
+    if (result == ftcclSuccess) {
+        ftcclCommCount(child, &left);
+        result = reduce(child, stream, data, 1, false, left, &wrong);
+    }
+    printf("again %d of %d, %u wrong: %s\n", result, left, wrong,
+           result == ftcclSuccess ? "" : ftcclGetLastError(nullptr));
+    ftcclCommAbort(comm);
+    return result == ftcclSuccess && ftcclCommDestroy(child) == ftcclSuccess ? 0 : 4;
+}
+
+void shell(const std::string &command)
+{
+    EXPECT_EQ(system(command.c_str()), 0) << command;
+}
+
+unsigned long sent(const char *device)
+{
+    unsigned long n = 0;
+    std::ifstream(std::string("/sys/class/infiniband/") + device +
+                  "/ports/1/hw_counters/sent_pkts") >>
+        n;
+    return n;
+}
+
+class Ranks : public testing::Test
+{
+  protected:
+    // Ranks with even numbers are at one end of both cables, the others at the other end.
+    void start(int n, size_t count, std::map<std::string, std::string> env = {})
+    {
+        ftcclUniqueId id;
+        ASSERT_OK(ftcclGetUniqueId(&id));
+        env.insert({{"FTCCL_TRANSPORTS", "verbs"},
+                    {"FTCCL_SOCKET_IFNAME", "lo"},
+                    {"FTCCL_RAIL_RETRY_MS", "200"},
+                    {"FTCCL_IB_TIMEOUT", "12"},
+                    {"FTCCL_OP_TIMEOUT_MS", "20000"}});
+        for (int r = 0; r < n; r++) {
+            env["FTCCL_IB_HCA"] = r % 2 ? "=rxe1,rxe3" : "=rxe0,rxe2";
+            env["FTCCL_HOSTID"] = "host" + std::to_string(r);
+            rank.push_back(std::make_unique<proc::Child>(
+                "loop",
+                std::vector<std::string>{proc::hex(id), std::to_string(n), std::to_string(r),
+                                         std::to_string(count)},
+                env));
+        }
+        for (auto &child : rank)
+            ASSERT_EQ(child->line(), "running");
+    }
+    // Iterations that rank 0 has done, and its longest one since the last call in milliseconds.
+    std::pair<long, double> at()
+    {
+        rank[0]->tell("at");
+        std::istringstream line(rank[0]->line());
+        long done = -1;
+        double ms = -1;
+        unsigned wrong = 1;
+        line >> done >> ms >> wrong;
+        EXPECT_EQ(wrong, 0u) << line.str();
+        return {done, ms};
+    }
+    void pass(long iterations)
+    {
+        const long until = at().first + iterations;
+        const double end = proc::now() + 30;
+        while (at().first < until && proc::now() < end && !HasFailure())
+            usleep(20000);
+    }
+    void stop()
+    {
+        rank[0]->tell("stop");
+        for (auto &child : rank) {
+            EXPECT_EQ(child->line(), "stopped, 0 wrong");
+            EXPECT_EQ(child->wait(), 0);
+        }
+    }
+    std::vector<std::unique_ptr<proc::Child>> rank;
+};
+
+TEST_F(Ranks, FourReduceOverBothCables)
+{
+    const unsigned long before[] = {sent("rxe0"), sent("rxe2")};
+    start(4, 16384);
+    pass(5);
+    stop();
+    EXPECT_GT(sent("rxe0") - before[0], 100u);
+    EXPECT_GT(sent("rxe2") - before[1], 100u);
+}
+
+TEST_F(Ranks, AnUnpluggedCableCostsNothingAndIsUsedAgain)
+{
+    start(2, 16384);
+    pass(5);
+    (void)at();
+    shell("ip link set cable0 down");
+    pass(10);
+    const double longest = at().second;
+    printf("the longest AllReduce while a cable was unplugged: %.1f ms\n", longest);
+    const unsigned long dead = sent("rxe0"), alive = sent("rxe2");
+    pass(5);
+    EXPECT_GT(sent("rxe2"), alive);
+    EXPECT_LT(sent("rxe0") - dead, 50u);
+    shell("ip link set cable0 up");
+    const unsigned long again = sent("rxe0");
+    const double end = proc::now() + 20;
+    while (sent("rxe0") < again + 200 && proc::now() < end)
+        pass(3);
+    EXPECT_GE(sent("rxe0"), again + 200) << "the cable is not used again";
+    stop();
+}
+
+// Nothing tells the device that the cable swallows everything: only its retries do.
+TEST_F(Ranks, ACableThatSwallowsEverythingCostsNothing)
+{
+    start(2, 16384);
+    pass(5);
+    (void)at();
+    shell("tc qdisc add dev cable0 root netem loss 100%");
+    pass(10);
+    const double longest = at().second;
+    shell("tc qdisc del dev cable0 root");
+    printf("the longest AllReduce while a cable swallowed everything: %.1f ms\n", longest);
+    // 2 x (retries + 1) x timeout, and the time of an AllReduce on a busy machine
+    EXPECT_LT(longest, 2 * 7 * 16.8 + 2000);
+    stop();
+}
+
+TEST_F(Ranks, WithoutAnyCableAllGetARecoverableErrorAndGoOn)
+{
+    start(2, 16384);
+    shell("ip link set cable0 down; ip link set cable2 down");
+    for (auto &child : rank) {
+        std::string line = child->line(40);
+        EXPECT_EQ(line.substr(0, 16), "failed 6 class 3") << line;
+        printf("%s\n", line.c_str());
+    }
+    shell("ip link set cable0 up; ip link set cable2 up");
+    for (auto &child : rank)
+        child->tell("shrink");
+    for (auto &child : rank) {
+        EXPECT_EQ(child->line(), "again 0 of 2, 0 wrong: ");
+        EXPECT_EQ(child->wait(), 0);
+    }
+}
+
+TEST_F(Ranks, AKilledRankIsKnownSoonAndTheOthersGoOn)
+{
+    for (const char *transport : {"verbs", "tcp", "verbs", "tcp", "verbs", "tcp"}) {
+        rank.clear();
+        start(3, 1000, {{"FTCCL_TRANSPORTS", transport}});
+        if (HasFailure())
+            return;
+        const double begin = proc::now();
+        rank[1]->signal(9);
+        for (int r : {0, 2}) {
+            std::string line = rank[(size_t)r]->line();
+            EXPECT_EQ(line.substr(0, 16), "failed 6 class 3") << line;
+        }
+        printf("over %s, a killed rank is known to all after %.1f ms\n", transport,
+               (proc::now() - begin) * 1e3);
+        for (int r : {0, 2})
+            rank[(size_t)r]->tell("shrink");
+        for (int r : {0, 2})
+            EXPECT_EQ(rank[(size_t)r]->line(), "again 0 of 2, 0 wrong: ");
+    }
+}
+
+} // namespace

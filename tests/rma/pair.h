@@ -1,0 +1,53 @@
+// Two engines over the fake fabric, with traffic from a to b that is checked.
+#ifndef TESTS_RMA_PAIR_H
+#define TESTS_RMA_PAIR_H
+
+#include "tests/rma/fake.h"
+
+struct RmaEngine {
+    RmaEngine(FakeNet &, uint64_t id, size_t chunk_bytes, size_t contexts);
+    ~RmaEngine()
+    {
+        close();
+    }
+    void close();
+    bool poll();
+    bool has(int what, ft_link *) const;
+    FakeNet &net;
+    ft_env env;
+    uint64_t id;
+    ft_transport *t = nullptr;
+    std::vector<std::pair<int, ft_link *>> events;
+};
+
+struct Held {
+    ft_msg msg;
+    std::string text;
+};
+
+// A link and what went over it. Channels are pairs of context and lane.
+class Pair
+{
+  public:
+    explicit Pair(FakeNet &, size_t chunk_bytes = 4096, size_t contexts = 2);
+    bool connect(); // false: it did not come up
+    void turn();    // a few steps of the network, and perhaps a turn of each engine
+    bool turn_until(const std::function<bool()> &condition, int most = 400000);
+    void try_send();
+    void try_recv();
+    void release_one();
+    bool is_down() const;
+    // Sends and receives until so many messages have been taken.
+    bool run(unsigned long messages, const std::function<void()> &between = nullptr);
+    bool drain(); // takes everything that was sent
+
+    FakeNet &net;
+    size_t chunk_bytes, contexts;
+    std::unique_ptr<RmaEngine> a, b;
+    ft_link *ab = nullptr, *ba = nullptr;
+    std::map<std::pair<uint64_t, unsigned>, std::deque<std::string>> sent;
+    std::vector<Held> held;
+    unsigned long nsent = 0, ntaken = 0;
+};
+
+#endif
