@@ -96,6 +96,17 @@ void ft_stream_leave(ftcclStream_t handle);
 /* The communicator ends: what is still registered with it is no more (mem.c). */
 void ft_registrations_end(ftcclComm_t comm);
 
+/* ---- settings (config.c) --------------------------------------------------------------------- */
+
+/* Sets all of them from the environment: the handle may have been another communicator's. */
+void ft_config_defaults(struct ftcclComm *to);
+/* Applies the configuration to `to`, which already has the defaults or the parent's settings. NULL
+ * changes nothing. Accepts the older and shorter structs of an older caller. FT_INVAL with a
+ * sentence. */
+int ft_config_take(struct ftcclComm *to, const ftcclConfig_t *config);
+void ft_config_override(
+    struct ftcclComm *to); /* what the environment sets whatever the user says */
+
 /* ---- functions for libnccl.so.2 that ftccl.h does not have (shim.c); exported as FTCCL_PRIVATE
  * ---- */
 
