@@ -320,6 +320,9 @@ int ft_diagnose_shares(const double *share, int nrounds, int nranks, int *ranks,
  * again. */
 void ft_verdicts_place(const struct ft_snapshot *, struct ft_verdict *, int n);
 
+/* Whether an operation has not moved for half of patience_ns. What is under way on links then makes
+ * them look slow. */
+bool ft_diagnose_may_hang(const struct ft_snapshot *, uint64_t patience_ns);
 /* Both: a job that hangs, or may do so as nothing has moved for half of patience_ns, is not slow.
  * The number of verdicts, at most `capacity` of which are written; a negative number: no memory. */
 int ft_diagnose(const struct ft_snapshot *, uint64_t patience_ns, struct ft_verdict *verdicts,

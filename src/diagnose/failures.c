@@ -155,7 +155,8 @@ static void accuse_for(struct ft_hang *h, int comm, int status)
         accuse_absentees(h, comm);
 }
 
-static void judge_failed(struct ft_hang *h, int comm)
+/* late: those of which an operation has passed its deadline, or the others. */
+static void judge_failed(struct ft_hang *h, int comm, bool late)
 {
     static const enum ft_process_state states[] = {FT_PROCESS_GONE, FT_PROCESS_STOPPED,
                                                    FT_PROCESS_FROZEN};
@@ -164,7 +165,7 @@ static void judge_failed(struct ft_hang *h, int comm)
     bool any = false;
     while (survivor < end && !has_given_up(h, survivor))
         survivor++;
-    if (survivor == end)
+    if (survivor == end || (h->members[survivor]->status == FT_TIMEOUT) != late)
         return;
     for (size_t i = 0; i < FT_ARRAY_LEN(states); i++)
         any |= accuse_state(h, comm, survivor, states[i]);
@@ -173,17 +174,16 @@ static void judge_failed(struct ft_hang *h, int comm)
     h->nodes[comm].proven |= any || h->found > before; /* also for those who do not know it yet */
 }
 
-/* The largest ones first, because they show the most. */
+/* The largest ones first, because they show the most; and late ones last, because ranks are late
+ * if they stand in another one that has failed. */
 void ft_hang_accuse_failed(struct ft_hang *h)
 {
     int most = 0;
     for (int c = 0; c < h->ncomms; c++)
         if (h->comms[c].count > most)
             most = h->comms[c].count;
-    for (int c = 0; c < h->ncomms; c++)
-        if (h->comms[c].count == most)
-            judge_failed(h, c);
-    for (int c = 0; c < h->ncomms; c++)
-        if (h->comms[c].count < most)
-            judge_failed(h, c);
+    for (int pass = 0; pass < 4; pass++)
+        for (int c = 0; c < h->ncomms; c++)
+            if ((h->comms[c].count < most) == (pass % 2 == 1))
+                judge_failed(h, c, pass >= 2);
 }

@@ -231,6 +231,9 @@ struct ft_hang_cut {
     uint64_t hosts[FT_HANG_CUT];
     int n;
 };
+/* The other host has got what was sent since nothing moves any more, as TCP tells: what has not
+ * arrived waits until the process reads. */
+bool ft_hang_is_delivered(const struct ft_hang *, int from, int to);
 /* If these lost links, and all others in the snapshot, lead out of one host, to several others if
  * there are several, then that host is cut off. If they lead from some hosts to some others, and
  * none leads from one to another on the same side, then the path between the sides is. The smaller

@@ -41,6 +41,31 @@ int ft_hang_find_lost(const struct ft_hang *h, int comm, struct ft_hang_pair *pa
     return n;
 }
 
+#define RESENT_NS 700000000u /* TCP has sent again by then what was lost */
+
+/* When anything of the process moved last. */
+static uint64_t moved_ns(const struct ft_hang *h, int engine)
+{
+    uint64_t last_ns = 0;
+    for (int i = 0; i < h->snap->nmembers; i++) {
+        const struct ft_snap_member *m = &h->snap->members[i];
+        if (m->engine == engine)
+            last_ns = ft_max(last_ns, ft_max(m->progress_ns, m->running_since_ns));
+    }
+    return last_ns;
+}
+
+bool ft_hang_is_delivered(const struct ft_hang *h, int from, int to)
+{
+    const struct ft_snapshot *s = h->snap;
+    for (int i = 0; i < s->npaths; i++) {
+        const struct ft_snap_path *p = &s->paths[i];
+        if (p->engine == from && p->sender && p->peer == s->engines[to].id)
+            return p->retransmits == 0 && p->seen_ns >= moved_ns(h, from) + RESENT_NS;
+    }
+    return false;
+}
+
 /* Adds the links between hosts whose messages do not arrive, heartbeats among them. */
 static int find_silent(const struct ft_hang *h, struct ft_hang_pair *pairs, int n,
                        uint64_t in_flight)
@@ -52,6 +77,7 @@ static int find_silent(const struct ft_hang *h, struct ft_hang_pair *pairs, int 
         if (to >= 0 && from >= 0 && from < h->snap->nengines &&
             host_of(h, from) != host_of(h, to) &&
             ft_hang_count(h, from, to, &sent, &received) == FT_PENDING_SOME &&
+            !ft_hang_is_delivered(h, from, to) &&
             sent - received > (h->engines[to].gave_up ? NOT_TAKEN : in_flight))
             n = ft_hang_add_pair(pairs, n, from, to);
     }

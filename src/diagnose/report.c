@@ -6,9 +6,7 @@
 
 #include <inttypes.h>
 
-/* An operation has not moved for half of the patience: the job may hang soon. What is under way on
- * links then makes them look slow. */
-static bool may_hang(const struct ft_snapshot *s, uint64_t patience_ns)
+bool ft_diagnose_may_hang(const struct ft_snapshot *s, uint64_t patience_ns)
 {
     for (int i = 0; i < s->nmembers; i++) {
         const struct ft_snap_member *m = &s->members[i];
@@ -24,7 +22,7 @@ int ft_diagnose(const struct ft_snapshot *s, uint64_t patience_ns, struct ft_ver
                 int capacity)
 {
     int found = ft_diagnose_hang(s, patience_ns, verdicts, capacity);
-    if (found != 0 || may_hang(s, patience_ns))
+    if (found != 0 || ft_diagnose_may_hang(s, patience_ns))
         return found;
     return ft_diagnose_slow(s, verdicts, capacity);
 }

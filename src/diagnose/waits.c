@@ -177,17 +177,24 @@ static void turn_to_cause(const struct ft_hang *h, struct ft_hang_find *find)
     find->peer = at;
 }
 
-/* Within a host nothing is lost, as a rule: who cannot send to another host takes nothing. */
+/* Nothing was lost, as a rule: both are on a host, or the other host has all that was sent. */
+static bool is_back_pressure(const struct ft_hang *h, const struct ft_hang_find *find)
+{
+    return is_local(h, find) ||
+           ft_hang_is_delivered(h, h->members[find->at]->engine, h->members[find->peer]->engine);
+}
+
+/* Who cannot send to another host takes nothing, either. */
 static void drop_consequences(struct ft_hang *h)
 {
     bool crosses = false;
     for (const struct ft_hang_find *find = h->finds; find < h->finds + h->nfinds; find++)
-        crosses |= find->kind == FT_VERDICT_COMM_HANG_LINK && !is_local(h, find);
+        crosses |= find->kind == FT_VERDICT_COMM_HANG_LINK && !is_back_pressure(h, find);
     int n = 0;
     for (int i = 0; i < h->nfinds; i++) {
         struct ft_hang_find *find = &h->finds[i];
         bool link = find->kind == FT_VERDICT_COMM_HANG_LINK;
-        if (link && crosses && is_local(h, find))
+        if (link && crosses && is_back_pressure(h, find))
             continue;
         if (link)
             turn_to_cause(h, find);

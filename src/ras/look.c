@@ -107,7 +107,8 @@ void ft_ras_look_step(struct ft_ras_look *look, uint64_t now_ns)
         look->stage = FT_RAS_LOOK_SLOW;
         break;
     case FT_RAS_LOOK_SLOW:
-        if (look->found == 0)
+        if (look->found == 0 &&
+            !ft_diagnose_may_hang(look->snapshot, FT_RAS_AFTER_S * 1000000000ull))
             find(look, ft_diagnose_slow(look->snapshot, look->verdicts, FT_RAS_VERDICTS));
         finish(look, now_ns);
         break;

@@ -62,6 +62,7 @@ class Job
     std::vector<ft_snap_engine> engines;
     std::vector<ft_snap_member> members;
     std::vector<ft_snap_link> links;
+    std::vector<ft_snap_path> paths;
     std::vector<ft_snap_seat> seats;
     std::vector<ft_snap_op> ops; /* in the order of members */
     std::vector<ft_verdict> verdicts;
@@ -154,6 +155,17 @@ class Job
         return link;
     }
     /* What both ends of the link between two ranks have counted. */
+    /* What TCP has told `age_s` ago about what one sends to the other. */
+    void path(uint64_t ctx, int from, int to, uint64_t retransmits, double age_s)
+    {
+        ft_snap_path one = {};
+        one.engine = of(ctx, from).engine;
+        one.peer = engines[(size_t)of(ctx, to).engine].id;
+        one.sender = true;
+        one.seen_ns = ago(age_s);
+        one.retransmits = retransmits;
+        paths.push_back(one);
+    }
     void link(uint64_t ctx, int from, int to, uint64_t sent, uint64_t received)
     {
         int a = of(ctx, from).engine, b = of(ctx, to).engine;
@@ -177,6 +189,8 @@ class Job
         snap.engines = engines.data();
         snap.members = members.data();
         snap.links = links.data();
+        snap.paths = paths.data();
+        snap.npaths = (int)paths.size();
         snap.seats = seats.data();
         snap.nengines = (int)engines.size();
         snap.nmembers = (int)members.size();

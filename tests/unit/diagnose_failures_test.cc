@@ -138,6 +138,25 @@ TEST(Failure, ADeadlineNamesWhoHasNotCalled)
     job.expect({});
 }
 
+/* In whatever order the communicators are. */
+TEST(Failure, ARankIsLateBecauseAnotherCommunicatorHasFailed)
+{
+    for (bool first : {false, true}) {
+        Job job(4);
+        for (uint64_t ctx : {first ? WORLD : OTHER, first ? OTHER : WORLD})
+            job.comm(ctx, ctx == WORLD ? "world" : "other", {0, 1, 2, 3});
+        for (int r = 0; r < 4; r++) {
+            job.of(WORLD, r).failed = job.of(OTHER, r).failed = true;
+            job.of(WORLD, r).status = FT_CORRUPT;
+            job.of(WORLD, r).culprit = 2;
+            job.of(OTHER, r).status = FT_TIMEOUT;
+            job.of(OTHER, r).called = r < 2 ? 7 : 6;
+            job.of(OTHER, r).done = 6;
+        }
+        job.expect({one(FT_VERDICT_CORRUPT, 2)});
+    }
+}
+
 TEST(Failure, AProcessThatIsGoneExplainsTheLostLinks)
 {
     Job job = failed({1, 2, 3}, FT_PEER);
@@ -383,6 +402,23 @@ TEST(Lost, BackPressureWithinAHostIsNoLoss)
     for (int r = 0; r < 6; r++)
         job.link(WORLD, r, (r + 1) % 6, r == 0 ? 9 : 5, 5);
     job.expect({one(FT_VERDICT_COMM_HANG_LINK, 0, 1)});
+}
+
+/* Who cannot send to one host takes nothing from another one, either: TCP tells that all has come
+ * there. What it told before the job stood still does not count. */
+TEST(Lost, BackPressureBetweenHostsIsNoLoss)
+{
+    for (double age_s : {0.5, 100.0}) {
+        Job job = ring();
+        for (int r = 0; r < 6; r++)
+            job.link(WORLD, r, (r + 1) % 6, r == 1 || r == 3 ? 9 : 5, 5);
+        job.path(WORLD, 1, 2, 0, age_s);
+        job.path(WORLD, 3, 4, 7, age_s);
+        if (age_s < 1)
+            job.expect({one(FT_VERDICT_COMM_HANG_LINK, 3, 4)});
+        else
+            job.expect({{FT_VERDICT_PARTITION, {{WORLD, 2, -1}, {WORLD, 3, -1}}}});
+    }
 }
 
 /* What rank 1 sends arrives until TCP misses the acknowledgements. */
