@@ -42,3 +42,4 @@ include perf/gpu.frag
 EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost \
 	perf/responder_cost perf/registered
 include perf/compare.frag
+include perf/rdma.frag

@@ -13,8 +13,7 @@
 
 /* Best first: an engine uses the first one that reaches a peer. */
 static const struct ft_transport_ops *const known[] = {
-    &ft_transport_inproc,
-    &ft_transport_shm,
+    &ft_transport_inproc, &ft_transport_shm,
 #ifdef FT_HAVE_VERBS
     &ft_transport_verbs,
 #endif
