@@ -147,6 +147,8 @@ static void describe(FILE *out, const struct ft_transport_ops *ops)
     fprintf(out, "transport %s: joins %s%s%s%s\n", ops->name, reach[caps->scope],
             caps->rdma ? ", RDMA" : "", caps->pulls ? ", reads in the sender's memory" : "",
             caps->registers ? ", registers memory" : "");
+    if (ops->describe)
+        ops->describe(out);
 }
 
 void ft_transport_describe(FILE *out)
