@@ -3,9 +3,6 @@
  */
 #include "transport/transport.h"
 #include "transport/pull.h"
-#ifdef FT_HAVE_VERBS
-#include "transport/verbs/verbs.h"
-#endif
 
 #include <inttypes.h>
 #include <string.h>
@@ -152,6 +149,8 @@ static void describe(FILE *out, const struct ft_transport_ops *ops)
     fprintf(out, "transport %s: joins %s%s%s%s\n", ops->name, reach[caps->scope],
             caps->rdma ? ", RDMA" : "", caps->pulls ? ", reads in the sender's memory" : "",
             caps->registers ? ", registers memory" : "");
+    if (ops->describe)
+        ops->describe(out);
 }
 
 void ft_transport_describe(FILE *out)
@@ -165,9 +164,6 @@ void ft_transport_describe(FILE *out)
     fprintf(out, "host: %016" PRIx64 " (peers with the same one use shared memory)\n",
             ft_host_id());
     ft_pull_describe(out);
-#ifdef FT_HAVE_VERBS
-    verbs_describe(out);
-#endif
     struct ft_net_address address[FT_NET_ADDRESSES];
     int n = ft_net_addresses(address, FT_NET_ADDRESSES);
     if (n < 0)
