@@ -38,7 +38,9 @@ include perf/kernels.frag
 include perf/recovery.frag
 include perf/scaling.frag
 include perf/gpu.frag
+include perf/fabrics.frag
 # docs refer to the results
 EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost \
 	perf/responder_cost perf/registered
 include perf/compare.frag
+include perf/rdma.frag

@@ -15,7 +15,7 @@ struct plan_request {
 
 void info_build(FILE *out);
 void info_topology(FILE *out);
-/* RDMA devices, libfabric providers and the CUDA driver: present on the machine, not used */
+/* the CUDA driver: present on the machine, not used */
 void info_fabrics(FILE *out);
 void info_params_changed(FILE *out);
 /* prints the parameter table as the body of a section of a manual page */

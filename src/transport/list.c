@@ -3,9 +3,6 @@
  */
 #include "transport/transport.h"
 #include "transport/pull.h"
-#ifdef FT_HAVE_VERBS
-#include "transport/verbs/verbs.h"
-#endif
 
 #include <inttypes.h>
 #include <string.h>
@@ -13,8 +10,7 @@
 
 /* Best first: an engine uses the first one that reaches a peer. */
 static const struct ft_transport_ops *const known[] = {
-    &ft_transport_inproc,
-    &ft_transport_shm,
+    &ft_transport_inproc, &ft_transport_shm,
 #ifdef FT_HAVE_VERBS
     &ft_transport_verbs,
 #endif
@@ -153,6 +149,8 @@ static void describe(FILE *out, const struct ft_transport_ops *ops)
     fprintf(out, "transport %s: joins %s%s%s%s\n", ops->name, reach[caps->scope],
             caps->rdma ? ", RDMA" : "", caps->pulls ? ", reads in the sender's memory" : "",
             caps->registers ? ", registers memory" : "");
+    if (ops->describe)
+        ops->describe(out);
 }
 
 void ft_transport_describe(FILE *out)
@@ -166,9 +164,6 @@ void ft_transport_describe(FILE *out)
     fprintf(out, "host: %016" PRIx64 " (peers with the same one use shared memory)\n",
             ft_host_id());
     ft_pull_describe(out);
-#ifdef FT_HAVE_VERBS
-    verbs_describe(out);
-#endif
     struct ft_net_address address[FT_NET_ADDRESSES];
     int n = ft_net_addresses(address, FT_NET_ADDRESSES);
     if (n < 0)

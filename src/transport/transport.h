@@ -312,6 +312,9 @@ struct ft_transport_ops {
     /* What the network does with the messages of a link that is UP. A few system calls; the caller
      * chooses how often. False: not known. NULL: there is no network. */
     bool (*measure)(struct ft_link *, struct ft_link_path *out);
+    /* Prints lines about this machine's devices for it, for ftccl-info; needs no open transport.
+     * NULL: there are none. */
+    void (*describe)(FILE *out);
 };
 
 extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;

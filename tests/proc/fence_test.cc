@@ -239,5 +239,9 @@ TEST_P(Fence, NobodyIsLeftOutWhenAllWereStopped)
 }
 INSTANTIATE_TEST_SUITE_P(Over, Fence, testing::Values("shm", "tcp"),
                          [](const auto &over) { return std::string(over.param); });
+#ifdef FT_HAVE_LIBFABRIC
+INSTANTIATE_TEST_SUITE_P(Ofi, Fence, testing::Values("ofi"),
+                         [](const auto &over) { return std::string(over.param); });
+#endif
 
 } // namespace

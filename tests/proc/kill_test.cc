@@ -174,6 +174,12 @@ INSTANTIATE_TEST_SUITE_P(All, Kill,
                                          Way{"TcpSmall", "tcp", 1, 1},
                                          Way{"TcpLarge", "tcp", 1 << 22, 1}),
                          [](const auto &p) { return p.param.name; });
+#ifdef FT_HAVE_LIBFABRIC
+INSTANTIATE_TEST_SUITE_P(Ofi, Kill,
+                         testing::Values(Way{"OfiSmall", "ofi", 1, 1},
+                                         Way{"OfiLarge", "ofi", 1 << 22, 1}),
+                         [](const auto &p) { return p.param.name; });
+#endif
 
 TEST(KillWhileIdle, TheNextOperationFails)
 {

@@ -216,7 +216,8 @@ TEST_F(Ranks, ACableThatSwallowsEverythingCostsNothing)
 
 TEST_F(Ranks, WithoutAnyCableAllGetARecoverableErrorAndGoOn)
 {
-    start(2, 16384);
+    // Nobody is left out because the machine is slow.
+    start(2, 16384, {{"FTCCL_SUSPECT_MS", "20000"}});
     shell("ip link set cable0 down; ip link set cable2 down");
     for (auto &child : rank) {
         std::string line = child->line(40);
@@ -227,14 +228,14 @@ TEST_F(Ranks, WithoutAnyCableAllGetARecoverableErrorAndGoOn)
     for (auto &child : rank)
         child->tell("shrink");
     for (auto &child : rank) {
-        EXPECT_EQ(child->line(), "again 0 of 2, 0 wrong: ");
+        EXPECT_EQ(child->line(60), "again 0 of 2, 0 wrong: ");
         EXPECT_EQ(child->wait(), 0);
     }
 }
 
 TEST_F(Ranks, AKilledRankIsKnownSoonAndTheOthersGoOn)
 {
-    for (const char *transport : {"verbs", "tcp", "verbs", "tcp", "verbs", "tcp"}) {
+    for (const char *transport : {"verbs", "tcp"}) {
         rank.clear();
         start(3, 1000, {{"FTCCL_TRANSPORTS", transport}});
         if (HasFailure())

@@ -192,11 +192,11 @@ void ofi_describe(FILE *out)
     struct fi_info *offers = NULL;
     char have[200];
     if (load_once() != FT_OK || get_offers(&offers) != FT_OK) {
-        fprintf(out, "  ofi: %s\n", ft_fail_text());
+        fprintf(out, "  %s\n", ft_fail_text());
         return;
     }
     name_all(offers, have, sizeof have);
-    fprintf(out, "  ofi: libfabric %u.%u with %s", FI_MAJOR(library.version()),
+    fprintf(out, "  libfabric %u.%u with %s", FI_MAJOR(library.version()),
             FI_MINOR(library.version()), have);
     library.freeinfo(offers);
     struct fi_info *best = NULL;

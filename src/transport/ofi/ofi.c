@@ -250,5 +250,6 @@ const struct ft_transport_ops ft_transport_ofi = {
     .caps = {.scope = FT_SCOPE_NETWORK, .rdma = true},
     .unasked = &unasked,
     .open = open_asked,
+    .describe = ofi_describe,
     FT_RMA_TRANSPORT_OPS,
 };

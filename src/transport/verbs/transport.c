@@ -14,5 +14,6 @@ const struct ft_transport_ops ft_transport_verbs = {
     .nccl_name = "IB",
     .caps = {.scope = FT_SCOPE_NETWORK, .rdma = true},
     .open = open_transport,
+    .describe = verbs_describe,
     FT_RMA_TRANSPORT_OPS,
 };
