@@ -25,3 +25,15 @@ make_devices() {
 # Packets that a device has sent since it was made.
 sent_by() { cat "/sys/class/infiniband/$1/ports/1/hw_counters/sent_pkts"; }
 sent_by_all() { for device in $rig_devices; do printf '%s ' "$(sent_by "$device")"; done; }
+# After a test that was killed: cables are plugged in, empty and have their one address.
+mend_devices() {
+    for end in 0 1 2 3; do
+        address=10.$((77 + end / 2)).0.$((end % 2 + 1))/24
+        tc qdisc del dev "cable$end" root 2>/dev/null
+        ip link set "cable$end" up
+        [ "$(ip -4 -o addr show dev "cable$end" | awk '{print $4}')" = "$address" ] || {
+            ip -4 addr flush dev "cable$end"
+            ip addr add "$address" dev "cable$end"
+        }
+    done
+}
