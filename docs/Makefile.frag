@@ -10,4 +10,4 @@ EXTRA_DIST += docs/device-host.md docs/device-cuda.md
 EXTRA_DIST += docs/algorithms.md docs/glossary.md docs/membership.md
 EXTRA_DIST += docs/decisions
 EXTRA_DIST += docs/fault-tolerance.md docs/nccl-compatibility.md
-EXTRA_DIST += docs/performance.md
+EXTRA_DIST += docs/performance.md docs/fabrics.md

@@ -30,6 +30,7 @@ CLEANFILES += test-results/*.json test-results/*.count test-results/*.log
 
 include tests/unit/Makefile.frag
 include tests/algo/Makefile.frag
+include tests/net_plugin/Makefile.frag
 include tests/conform/Makefile.frag
 include tests/cuda/Makefile.frag
 include tests/gpu/Makefile.frag

@@ -51,6 +51,9 @@
       "twice that; 0: never")                                                                      \
     X(TRANSPORTS, "FTCCL_TRANSPORTS", STR, "", 0, 0, "", "",                                       \
       "ordered list of transports that may be used, e.g. shm,tcp; empty: all found")               \
+    X(NET_PLUGIN, "FTCCL_NET_PLUGIN", STR, "", 0, 0, "", "NCCL_NET_PLUGIN",                        \
+      "network plugins of NCCL to try, by name (libnccl-net-NAME.so) or file; turns transport "    \
+      "net on; none: no plugin")                                                                   \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")    \
     X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                \
       "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or " \

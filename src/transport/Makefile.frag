@@ -10,5 +10,9 @@ src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 	src/transport/tcp/link.c src/transport/tcp/conn.c src/transport/tcp/tune.c \
 	src/transport/tcp/silence.c src/transport/tcp/measure.c
 src_libftcore_la_SOURCES += src/transport/fault.c
-src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h src/transport/side.c \
-	src/transport/side_session.c src/transport/side_conn.c
+src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h \
+	src/transport/side.c src/transport/side_session.c src/transport/side_conn.c
+src_libftcore_la_SOURCES += src/transport/net_plugin/abi.h src/transport/net_plugin/plugin.h \
+	src/transport/net_plugin/plugin.c src/transport/net_plugin/net.h \
+	src/transport/net_plugin/net.c src/transport/net_plugin/setup.c \
+	src/transport/net_plugin/send.c src/transport/net_plugin/recv.c
