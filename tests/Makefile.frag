@@ -40,6 +40,7 @@ include tests/conform/Makefile.frag
 include tests/unit/Makefile.frag
 include tests/algo/Makefile.frag
 include tests/rma/Makefile.frag
+include tests/net_plugin/Makefile.frag
 include tests/gpu/Makefile.frag
 include tests/abi/Makefile.frag
 include tests/fuzz/Makefile.frag

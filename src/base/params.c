@@ -33,10 +33,12 @@ enum { PREFIX_LEN = sizeof PREFIX - 1, NAME_LEN = 40 };
 
 /* Variables that are no parameters: of ftccl-run, the perf programs and the tests. */
 static const char *const of_programs[] = {
-    "FTCCL_UNIQUE_ID",   "FTCCL_RESTART",   "FTCCL_RUN_START",
-    "FTCCL_RUN",         "FTCCL_PERF_MEET", "FTCCL_PERF_ALLTOALLV_SPREAD",
-    "FTCCL_PREFIX",      /* where the Python package's build looks for the library */
-    "FTCCL_TORCH_CACHE", /* where ftccl.torch keeps what it built */
+    "FTCCL_UNIQUE_ID",       "FTCCL_RESTART",
+    "FTCCL_RUN_START",       "FTCCL_RUN",
+    "FTCCL_PERF_MEET",       "FTCCL_PERF_ALLTOALLV_SPREAD",
+    "FTCCL_PREFIX",          /* where the Python package's build looks for the library */
+    "FTCCL_TEST_NET_PLUGIN", /* the plugin that tests of transport net use */
+    "FTCCL_TORCH_CACHE",     /* where ftccl.torch keeps what it built */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

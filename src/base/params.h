@@ -55,6 +55,9 @@
       "a lost queue pair or endpoint of a link is opened again after this time; 0: never")         \
     X(OFI_PROVIDER, "FTCCL_OFI_PROVIDER", STR, "", 0, 0, "", "",                                   \
       "libfabric provider of the transport ofi, e.g. efa or tcp; empty: the best one found")       \
+    X(NET_PLUGIN, "FTCCL_NET_PLUGIN", STR, "", 0, 0, "", "NCCL_NET_PLUGIN",                        \
+      "network plugins of NCCL to try, by name (libnccl-net-NAME.so) or file; turns transport "    \
+      "net on; none: no plugin")                                                                   \
     X(DEVICE, "FTCCL_DEVICE", STR, "", 0, 0, "", "", "host or cuda; empty: the best one found")    \
     X(ON_FAILURE, "FTCCL_ON_FAILURE", STR, "release", 0, 0, "", "",                                \
       "streams of a GPU when an operation on them fails: release, or hold until abort, revoke or " \

@@ -20,8 +20,12 @@ src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
 	src/transport/rma/ways.c src/transport/rma/side_messages.c src/transport/rma/post.c \
 	src/transport/rma/send.c src/transport/rma/recv.c
 src_libftcore_la_SOURCES += src/transport/fault.c
-src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h src/transport/side.c \
-	src/transport/side_session.c src/transport/side_conn.c
+src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h \
+	src/transport/side.c src/transport/side_session.c src/transport/side_conn.c
+src_libftcore_la_SOURCES += src/transport/net_plugin/abi.h src/transport/net_plugin/plugin.h \
+	src/transport/net_plugin/plugin.c src/transport/net_plugin/net.h \
+	src/transport/net_plugin/net.c src/transport/net_plugin/setup.c \
+	src/transport/net_plugin/send.c src/transport/net_plugin/recv.c
 if HAVE_LIBFABRIC
 src_libftcore_la_SOURCES += src/transport/ofi/ofi.h src/transport/ofi/ofi.c \
 	src/transport/ofi/load.c src/transport/ofi/way.c

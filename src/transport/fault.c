@@ -322,6 +322,7 @@ static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, 
     for (struct fault_link *l = f->links; l != NULL; l = l->next)
         mirror(l);
     f->base.dropped = f->inner->dropped;
+    f->base.look_ns = f->inner->look_ns;
     return kept;
 }
 

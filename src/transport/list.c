@@ -10,7 +10,7 @@
 
 /* Best first: an engine uses the first one that reaches a peer. */
 static const struct ft_transport_ops *const known[] = {
-    &ft_transport_inproc, &ft_transport_shm,
+    &ft_transport_inproc, &ft_transport_shm, &ft_transport_net, /* only if it is asked for */
 #ifdef FT_HAVE_VERBS
     &ft_transport_verbs,
 #endif
@@ -51,6 +51,12 @@ static bool among(const struct ft_transport_ops *const *list, int count,
     return false;
 }
 
+/* Code of a third party runs only if somebody asks for it. */
+static bool is_default(const struct ft_transport_ops *ops)
+{
+    return ops != &ft_transport_net || ft_transport_net_is_asked_for();
+}
+
 int ft_transport_list(const char *list, const struct ft_transport_ops **out, int capacity)
 {
     const struct ft_transport_ops *chosen[FT_ARRAY_LEN(known)];
@@ -68,8 +74,10 @@ int ft_transport_list(const char *list, const struct ft_transport_ops **out, int
         }
         p += len + strspn(p + len, ", ");
     }
-    for (size_t i = 0; !named && i < FT_ARRAY_LEN(known); i++)
-        chosen[n++] = known[i]->unasked ? known[i]->unasked : known[i];
+    for (size_t i = 0; !named && i < FT_ARRAY_LEN(known); i++) {
+        if (is_default(known[i]))
+            chosen[n++] = known[i]->unasked ? known[i]->unasked : known[i];
+    }
     if (n >= capacity)
         return ft_fail(FT_INVAL, "room for %d transports, %d are chosen", capacity - 1, n);
     if (*ft_param_str(FT_PARAM_FAULT)) {
@@ -92,6 +100,9 @@ bool ft_transport_is_network(const char *name)
 
 static bool is_called(const struct ft_transport_ops *ops, const char *name)
 {
+    const char *plugin = ops == &ft_transport_net ? ft_transport_net_name() : NULL;
+    if (plugin && !strcasecmp(name, plugin))
+        return true;
     return !strcmp(name, ops->name) || (ops->nccl_name && !strcasecmp(name, ops->nccl_name));
 }
 

@@ -317,13 +317,18 @@ struct ft_transport_ops {
     void (*describe)(FILE *out);
 };
 
-extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp;
+extern const struct ft_transport_ops ft_transport_inproc, ft_transport_shm, ft_transport_tcp,
+    ft_transport_net;
 #ifdef FT_HAVE_VERBS
 extern const struct ft_transport_ops ft_transport_verbs;
 #endif
 #ifdef FT_HAVE_LIBFABRIC
 extern const struct ft_transport_ops ft_transport_ofi;
 #endif
+/* The name of NCCL's network plugin that FTCCL_NET_PLUGIN asks for. NULL: it asks for none, or that
+ * cannot be used. */
+const char *ft_transport_net_name(void);
+bool ft_transport_net_is_asked_for(void);
 /* The same transport with the faults of FTCCL_FAULT in its links. FT_INVAL with a sentence: that
  * text is wrong. */
 int ft_transport_faulty(const struct ft_transport_ops *, const struct ft_transport_ops **out);

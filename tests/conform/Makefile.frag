@@ -2,7 +2,9 @@
 if HAVE_GTEST
 check_LTLIBRARIES += tests/conform/libtransport.la
 tests_conform_libtransport_la_SOURCES = tests/conform/transport.h tests/conform/transport.cc
-tests_conform_libtransport_la_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_libtransport_la_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir) \
+	-DFT_TEST_PLUGIN='"$(abs_top_builddir)/tests/net_plugin/.libs/libnccl-net-ft12.so"'
+tests_conform_libtransport_la_DEPENDENCIES = tests/net_plugin/libnccl-net-ft12.la
 tests_conform_libtransport_la_CXXFLAGS = $(AM_CXXFLAGS) -O2
 conform_ldadd = tests/conform/libtransport.la src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/conform/transport_data_test

@@ -14,7 +14,7 @@
 namespace
 {
 
-const Backend tcp = {"tcp", &ft_transport_tcp, true, ""};
+const Backend tcp = {"tcp", &ft_transport_tcp, true, "", false};
 
 bool ip(const std::string &words)
 {

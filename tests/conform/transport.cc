@@ -8,18 +8,22 @@
 #include <unistd.h>
 
 const Backend backends[] = {
-    {"inproc", &ft_transport_inproc, false, ""},
-    {"shm", &ft_transport_shm, true, ""},
-    {"tcp", &ft_transport_tcp, true, "OtherChunksAreRefused OutOfDescriptors"},
+    {"inproc", &ft_transport_inproc, false, "", false},
+    {"shm", &ft_transport_shm, true, "", false},
+    {"tcp", &ft_transport_tcp, true, "OtherChunksAreRefused OutOfDescriptors", false},
 #ifdef FT_HAVE_VERBS
-    {"verbs", &ft_transport_verbs, true, "OutOfDescriptors"},
+    {"verbs", &ft_transport_verbs, true, "OutOfDescriptors", false},
 #endif
 #ifdef FT_HAVE_LIBFABRIC
     // OutOfDescriptors: its side connections are tcp's. Slots are registered: they are not pages
     // that go back, and not memory of the GPU's.
     {"ofi", &ft_transport_ofi, true,
-     "OutOfDescriptors MemoryGoesBack WhatIsInUseStays AMessageIsReadWhereItWasWritten"},
+     "OutOfDescriptors MemoryGoesBack WhatIsInUseStays AMessageIsReadWhereItWasWritten", false},
 #endif
+    // The slots of a plugin are registered, so their pages stay. What a plugin does without
+    // descriptors, and whether its memory is a device's, is its own affair.
+    {"net", &ft_transport_net, true,
+     "MemoryGoesBack WhatIsInUseStays OutOfDescriptors AMessageIsReadWhereItWasWritten", true},
 };
 
 // Whether the transport can be used here: without RDMA devices its row is left out.
@@ -50,9 +54,17 @@ static void choose_ports(const Backend &backend, uint64_t id)
     ft_params_reload();
 }
 
+// Transport net needs a plugin: FTCCL_TEST_NET_PLUGIN, or the one of the tests.
+static void choose_plugin()
+{
+    const char *path = getenv("FTCCL_TEST_NET_PLUGIN");
+    setenv("FTCCL_NET_PLUGIN", path ? path : FT_TEST_PLUGIN, 0);
+}
+
 // With FTCCL_FAULT set, each decorated by the fault transport.
 std::vector<Backend> all_backends()
 {
+    choose_plugin();
     std::vector<Backend> all(std::begin(backends), std::end(backends));
     all.erase(std::remove_if(all.begin(), all.end(), [](auto &b) { return !is_usable(b); }),
               all.end());
@@ -78,7 +90,7 @@ uint64_t now_ms()
 
 Engine::Engine(const Backend &backend, uint64_t self, size_t chunk_bytes, unsigned char key,
                ft_pinned *pinned, size_t first_bytes)
-    : ops(backend.ops), id(self)
+    : ops(backend.ops), id(self), looks(backend.looks)
 {
     ft_transport_config config;
     memset(&config, 0, sizeof config);

@@ -21,6 +21,7 @@ struct Backend {
     const ft_transport_ops *ops;
     bool processes;   // it works between processes
     const char *gaps; // known gaps: names of tests that are skipped until the gap is closed
+    bool looks;       // no descriptor reports its messages: they are found every look_ns
 };
 
 extern const Backend backends[];
@@ -52,6 +53,8 @@ class Engine
     ft_transport *t = nullptr;
     const ft_transport_ops *ops;
     uint64_t id;
+    bool looks;      // see Backend
+    int idle_ms = 0; // time slept since it last moved
     std::vector<ft_link *> accepts;
     std::vector<std::pair<ft_link *, int>> events;
 };

@@ -487,7 +487,7 @@ static std::vector<Backend> registering()
     for (const Backend &b : some)
         if (b.ops->caps.registers)
             all.push_back(b);
-    Backend fabric = {"fabric", &fabric::ops, true, ""};
+    Backend fabric = {"fabric", &fabric::ops, true, "", false};
     if (*ft_param_str(FT_PARAM_FAULT) && ft_transport_faulty(fabric.ops, &fabric.ops) != FT_OK)
         abort();
     all.push_back(fabric);

@@ -23,12 +23,18 @@ const int lost_ms = 2000;
 // Polls; when there is nothing, arms and sleeps. False: a wake-up was lost.
 bool turn_or_sleep(Engine &e, uint64_t *sleeps)
 {
-    if (e.poll())
+    if (e.poll()) {
+        e.idle_ms = 0;
         return true;
+    }
     bool ok = true;
     if (e.ops->arm(e.t, true)) {
         pollfd p = {e.ops->fd(e.t), POLLIN, 0};
-        ok = ::poll(&p, 1, lost_ms) != 0;
+        // As engines do, which sleep as long as look_ns says if nothing else wakes them.
+        const int look_ms = (int)std::max<uint64_t>(e.t->look_ns / 1000000, 1);
+        ok = ::poll(&p, 1, e.looks ? look_ms : lost_ms) != 0;
+        if (e.looks)
+            ok = (e.idle_ms = ok ? 0 : e.idle_ms + look_ms) < lost_ms;
         ++*sleeps;
     }
     e.ops->arm(e.t, false);

@@ -154,7 +154,9 @@ class Kill : public testing::TestWithParam<Way>
 TEST_P(Kill, OneOfFour)
 {
     for (int victim : {0, 2}) {
-        Job job(4, GetParam().count, {{"FTCCL_TRANSPORTS", GetParam().transports}});
+        Job job(4, GetParam().count,
+                {{"FTCCL_TRANSPORTS", GetParam().transports},
+                 {"FTCCL_NET_PLUGIN", FT_TEST_PLUGIN}});
         if (HasFailure())
             return;
         double seconds = hit(job, victim, SIGKILL, ftcclRemoteError);
@@ -172,7 +174,9 @@ INSTANTIATE_TEST_SUITE_P(All, Kill,
                          testing::Values(Way{"SharedMemorySmall", "shm", 1, 1},
                                          Way{"SharedMemoryLarge", "shm", 1 << 22, 1},
                                          Way{"TcpSmall", "tcp", 1, 1},
-                                         Way{"TcpLarge", "tcp", 1 << 22, 1}),
+                                         Way{"TcpLarge", "tcp", 1 << 22, 1},
+                                         Way{"PluginSmall", "net", 1, 1},
+                                         Way{"PluginLarge", "net", 1 << 22, 1}),
                          [](const auto &p) { return p.param.name; });
 #ifdef FT_HAVE_LIBFABRIC
 INSTANTIATE_TEST_SUITE_P(Ofi, Kill,
@@ -192,10 +196,11 @@ TEST(KillWhileIdle, TheNextOperationFails)
     EXPECT_TRUE(world.works());
 }
 
-TEST(Stopped, ProcessEndsInTheDeadline)
+static void stop_one(std::map<std::string, std::string> env)
 {
-    Job job(3, 1 << 16, {{"FTCCL_OP_TIMEOUT_MS", "800"}});
-    if (HasFailure())
+    env["FTCCL_OP_TIMEOUT_MS"] = "800";
+    Job job(3, 1 << 16, env);
+    if (testing::Test::HasFailure())
         return;
     double seconds = hit(job, 1, SIGSTOP, ftcclTimeout);
     EXPECT_GT(seconds, 0.5);
@@ -203,6 +208,16 @@ TEST(Stopped, ProcessEndsInTheDeadline)
     job.rank[1]->signal(SIGKILL);
     job.rank[1]->wait();
     go_on(job, 1);
+}
+
+TEST(Stopped, ProcessEndsInTheDeadline)
+{
+    stop_one({});
+}
+
+TEST(Stopped, ProcessEndsInTheDeadlineOverAPlugin)
+{
+    stop_one({{"FTCCL_TRANSPORTS", "net"}, {"FTCCL_NET_PLUGIN", FT_TEST_PLUGIN}});
 }
 
 CHILD(lonely)
