@@ -49,7 +49,7 @@ struct SimHost {
     Sim *sim = nullptr;
     int number = 0, depth = 0;
     ft_ras ras = {};
-    ft_ras_errands errands = {};
+    ft_ras_questions questions = {};
     uint64_t free_ns = 0, wire_ns = 0; /* until when its thread and its network are busy */
 };
 
@@ -220,21 +220,21 @@ ft_snapshot *snapshot_of(int host, uint64_t now_ns)
     return s;
 }
 
-/* Its look is over: what errands.c does then. */
+/* Its look is over: what questions.c does then. */
 void Sim::answer(SimHost &host)
 {
     ft_snapshot *s = snapshot_of(host.number, now_ns);
-    ft_ras_errands &e = host.errands;
+    ft_ras_questions &e = host.questions;
     run(host, [&] {
         EXPECT_EQ(ft_snapshot_pack(s, &e.packed, &e.packed_bytes), FT_OK);
         e.teller = 1;
-        for (ft_ras_errand &errand : e.errands) {
-            errand.sends = errand.fresh;
-            errand.fresh = false;
+        for (ft_ras_question &question : e.questions) {
+            question.sends = question.fresh;
+            question.fresh = false;
         }
     });
     while (e.packed)
-        run(host, [&] { ft_ras_errands_step(&e, now_ns); });
+        run(host, [&] { ft_ras_questions_step(&e, now_ns); });
     ft_snapshot_free(s);
 }
 
@@ -246,11 +246,11 @@ void Sim::take(const Event &event)
         return answer(host);
     run(host, [&] {
         if (message->what == FT_RAS_ASK)
-            ft_ras_errands_ask(&host.errands, message, now_ns);
+            ft_ras_questions_add(&host.questions, message, now_ns);
         else if (event.host == 0)
             ft_ras_round_take(&look.round, message);
         else
-            ft_ras_errands_pass_on(&host.errands, message, now_ns);
+            ft_ras_questions_pass_on(&host.questions, message, now_ns);
     });
     if (message->what == FT_RAS_ASK)
         add(host.free_ns + 2 * RANKS * read_ns, event.host, nullptr);
