@@ -10,7 +10,7 @@ check_LTLIBRARIES += tests/proc/libresolver_standin.la
 tests_proc_libresolver_standin_la_SOURCES = tests/proc/resolver_standin.c
 tests_proc_libresolver_standin_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -module
 tests_proc_libresolver_standin_la_LIBADD = -ldl
-tests_proc_agent_test_SOURCES = tests/proc/agent_test.cc
+tests_proc_agent_test_SOURCES = tests/proc/agent_test.cc tests/campaign/net.cc tests/campaign/net.h
 tests_proc_agent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_agent_test_LDADD = $(proc_ldadd)
 endif

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -22,6 +23,7 @@
 #include <random>
 #include <regex>
 
+#include "tests/campaign/net.h"
 #include "tests/proc/proc.h"
 
 namespace
@@ -93,6 +95,39 @@ int work(const Words &arguments, void (*stay)(), const char *name = nullptr)
 CHILD(worker)
 {
     return work(arguments, wait_for_ever);
+}
+
+/* exchange ID NRANKS RANK NAMESPACE: all send to all, for ever. */
+CHILD(exchange)
+{
+    int n = std::stoi(arguments[1]), ns = open(arguments[3].c_str(), O_RDONLY | O_CLOEXEC);
+    ftcclComm_t comm;
+    std::vector<float> in(50000 * static_cast<size_t>(n)), out(in);
+    if (ns < 0 || setns(ns, CLONE_NEWNET) != 0 ||
+        ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), std::stoi(arguments[2])) !=
+            ftcclSuccess)
+        return 1;
+    for (int i = 0;; i++) {
+        if (i == 3)
+            puts("running"), fflush(stdout);
+        usleep(5000);
+        if (ftcclAlltoAll(in.data(), out.data(), 50000, ftcclFloat, comm, nullptr) !=
+                ftcclSuccess ||
+            ftcclStreamSynchronize(nullptr) != ftcclSuccess)
+            wait_for_ever();
+    }
+}
+
+/* identify NAMESPACE: a unique id that is served there. */
+CHILD(identify)
+{
+    int ns = open(arguments[0].c_str(), O_RDONLY | O_CLOEXEC);
+    ftcclUniqueId id;
+    if (ns < 0 || setns(ns, CLONE_NEWNET) != 0 || ftcclGetUniqueId(&id) != ftcclSuccess)
+        return 1;
+    puts(proc::hex(id).c_str()), fflush(stdout);
+    wait_for_ever();
+    return 0;
 }
 
 const char *const kHostile = "<script>stolen(1)</script>";
@@ -665,6 +700,32 @@ TEST(Master, NamesARankThatWasSlowFromTheStart)
     Cluster cluster;
     Job job(4, 2, 3, "stepper");
     cluster.master->until(verdict("noncomm_slow", job.pid(3)), "/status?format=json", 120);
+}
+
+/* No step changes, and each host sees only its own links. */
+TEST(Master, NamesALinkThatWasSlowFromTheStart)
+{
+    campaign::Net net;
+    if (!net.missing().empty())
+        GTEST_SKIP() << net.missing();
+    Cluster cluster;
+    net.limit_link(1, 2, 40);
+    proc::Child served("identify", {net.path(0)});
+    std::string id = served.line(30);
+    std::vector<std::unique_ptr<proc::Child>> ranks;
+    for (int r = 0; r < 4; r++)
+        ranks.push_back(std::make_unique<proc::Child>(
+            "exchange", Words{id, "4", std::to_string(r), net.path(r)},
+            std::map<std::string, std::string>{{"FTCCL_DEBUG", "NONE"},
+                                               {"FTCCL_TRANSPORTS", "tcp"},
+                                               {"FTCCL_HOSTID", Job::host(r / 2)}}));
+    for (auto &rank : ranks)
+        EXPECT_EQ(rank->line(60), "running");
+    std::string said = cluster.master->until("\"history\".*\"name\":\"[0-9a-f]+ rank 1 peer 2\","
+                                             "\"kind\":\"comm_slow_link\"",
+                                             "/status?format=json", 90);
+    EXPECT_FALSE(std::regex_search(said, std::regex("rank (0|2|3)( peer [0-9])?\",\"kind\":\"")))
+        << "another one was named: " << said;
 }
 
 /* Fault 37. Whoever is killed, a verdict that was known stays, and comes back. */

@@ -10,7 +10,8 @@
 
 #define PIDS_MOST 256
 #define SLOWER_MOST 16
-#define SLOWER_NS 60000000000u /* for so long steps that became slower are news */
+#define SLOWER_NS 60000000000u       /* for so long steps that became slower are news */
+#define LINKS_APART_NS 300000000000u /* networks may be uneven for ever */
 #define PACE_EACH 5
 #define FIRST_WAIT_NS 200000000u
 #define LONGEST_WAIT_NS 10000000000u
@@ -30,6 +31,7 @@ struct agent {
     struct {
         uint64_t ctx, until_ns;
     } slower[SLOWER_MOST];
+    uint64_t links_ns; /* when links that differ are news again */
     /* The way to the master. */
     struct daemon_peer *peer;
     struct daemon_lookup *lookup; /* of its name; NULL: none goes on */
@@ -154,19 +156,30 @@ void agent_set_master(struct agent *a, agent_master *master, void *arg)
 
 /* ---- reports --------------------------------------------------------------------------------- */
 
+/* For so long the communicator is slower than usual. */
+static void note_slower(struct agent *a, uint64_t ctx, uint64_t until_ns)
+{
+    int at = 0;
+    for (int k = 0; k < SLOWER_MOST; k++) /* its own place, or the oldest */
+        if (a->slower[k].ctx == ctx ||
+            (a->slower[at].ctx != ctx && a->slower[k].until_ns < a->slower[at].until_ns))
+            at = k;
+    a->slower[at].ctx = ctx;
+    a->slower[at].until_ns = until_ns;
+}
+
 static void note_changes(struct agent *a)
 {
     uint64_t now_ns = daemon_now_ns();
     for (int i = 0; i < a->look.report.nchanges; i++) {
         const struct ft_step_change *change = &a->look.report.changes[i];
-        int at = 0;
-        for (int k = 0; k < SLOWER_MOST; k++) /* its own place, or the oldest */
-            if (a->slower[k].ctx == change->ctx || (a->slower[at].ctx != change->ctx &&
-                                                    a->slower[k].until_ns < a->slower[at].until_ns))
-                at = k;
-        a->slower[at].ctx = change->ctx;
-        a->slower[at].until_ns = change->slower ? now_ns + SLOWER_NS : 0;
+        note_slower(a, change->ctx, change->slower ? now_ns + SLOWER_NS : 0);
     }
+    uint64_t uneven = now_ns >= a->links_ns ? links_find_uneven(a->look.snapshot) : 0;
+    if (!uneven)
+        return;
+    a->links_ns = now_ns + LINKS_APART_NS;
+    note_slower(a, uneven, now_ns + SLOWER_NS);
 }
 
 static int list_slower(const struct agent *a, uint64_t *out)

@@ -1,7 +1,7 @@
 # What ftccl-agent and ftccld share.
 noinst_LTLIBRARIES += tools/agent/libagent.la
 tools_agent_libagent_la_SOURCES = tools/agent/agent.h tools/agent/agent.c tools/agent/keep.c \
-	tools/agent/pace.h tools/agent/pace.c \
+	tools/agent/pace.h tools/agent/pace.c tools/agent/links.c \
 	tools/agent/inspector.c \
 	tools/agent/look.h tools/agent/look.c tools/agent/rows.h tools/agent/rows.c \
 	tools/agent/collect.h tools/agent/collect.c tools/agent/stacks.h tools/agent/stacks.c \

@@ -43,6 +43,12 @@ int keep_open(struct keep *, const char *state);
 void keep_look(struct keep *, const struct ft_snapshot *, const char *dir);
 void keep_close(struct keep *);
 
+/* ---- links that were always slow (links.c) --------------------------------------------------- */
+
+/* The communicator of a rank one of whose links is much slower than its others; 0: there is none.
+ */
+uint64_t links_find_uneven(const struct ft_snapshot *);
+
 /* ---- operations, as NCCL's Inspector writes them (inspector.c) ------------------------------- */
 
 struct inspector {
