@@ -11,6 +11,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define LIBRARY "libfabric.so.1"
 #define API FI_VERSION(1, 15)
@@ -22,10 +23,10 @@ static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
  * has no flow control. */
 static const struct provider {
     const char *name;
-    bool rdma;
+    const char *driver; /* of devices that only it reaches; then it is used unasked. NULL: none */
 } providers[] = {
-    {"efa", true},  {"verbs;ofi_rxm", true}, {"opx", true},          {"psm3", true}, {"tcp", false},
-    {"net", false}, {"tcp;ofi_rxm", false},  {"net;ofi_rxm", false}, {"shm", false},
+    {"efa", "efa"}, {"opx", "hfi1"},       {"verbs;ofi_rxm", NULL}, {"psm3", NULL}, {"tcp", NULL},
+    {"net", NULL},  {"tcp;ofi_rxm", NULL}, {"net;ofi_rxm", NULL},   {"shm", NULL},
 };
 
 static bool find(const char *name, void *function, size_t len_bytes)
@@ -110,12 +111,12 @@ static size_t rank_of(const struct fi_info *offer, const struct ft_net_address *
     return provider * (FT_NET_ADDRESSES + 1) + net;
 }
 
-static bool acceptable(const struct fi_info *offer, const char *wanted, bool rdma_only)
+static bool acceptable(const struct fi_info *offer, const char *wanted, bool unasked)
 {
     const struct provider *p = provider_named(offer->fabric_attr->prov_name);
     if (*wanted)
         return !strcmp(wanted, offer->fabric_attr->prov_name) && strcmp(wanted, "sockets") != 0;
-    return p && (p->rdma || !rdma_only);
+    return p && (p->driver || !unasked);
 }
 
 static void name_all(const struct fi_info *offers, char *text, size_t capacity_bytes)
@@ -144,31 +145,43 @@ static int none_fits(const struct fi_info *offers, const char *wanted)
     if (*wanted)
         return ft_fail(FT_INVAL, "FTCCL_OFI_PROVIDER is %s; libfabric here has %s", wanted, have);
     return ft_fail(FT_NOTSUP,
-                   "libfabric here has only %s, none of which is RDMA; name ofi in "
-                   "FTCCL_TRANSPORTS to use one of them",
-                   have);
+                   "libfabric here has %s; name ofi in FTCCL_TRANSPORTS to use one of them", have);
 }
 
-/* libfabric is not even loaded unasked on a host without RDMA devices. */
-static bool any_device(void)
+/* Whether a device is one that only a provider reaches. */
+static bool is_special(const char *device)
+{
+    char path[300], driver[256];
+    snprintf(path, sizeof path, "/sys/class/infiniband/%s/device/driver", device);
+    const ssize_t len = readlink(path, driver, sizeof driver - 1);
+    driver[len > 0 ? len : 0] = '\0';
+    const char *name = strrchr(driver, '/');
+    for (size_t i = 0; name && i < FT_ARRAY_LEN(providers); i++)
+        if (providers[i].driver && !strcmp(providers[i].driver, name + 1))
+            return true;
+    return false;
+}
+
+/* libfabric is not even loaded unasked on a host without such devices. */
+static bool any_special(void)
 {
     DIR *dir = opendir("/sys/class/infiniband");
     bool any = false;
     for (struct dirent *d; dir && !any && (d = readdir(dir));)
-        any = d->d_name[0] != '.';
+        any = is_special(d->d_name);
     if (dir)
         closedir(dir);
     return any;
 }
 
-int ofi_choose(bool rdma_only, const struct ofi_library **out_library, struct fi_info **out)
+int ofi_choose(bool unasked, const struct ofi_library **out_library, struct fi_info **out)
 {
     const char *wanted = ft_param_str(FT_PARAM_OFI_PROVIDER);
     struct ft_net_address nets[FT_NET_ADDRESSES];
     struct fi_info *offers = NULL, *best = NULL;
-    if (rdma_only && !any_device())
+    if (unasked && !any_special())
         return ft_fail(FT_NOTSUP,
-                       "there is no RDMA device, and FTCCL_TRANSPORTS does not name ofi");
+                       "FTCCL_TRANSPORTS does not name ofi, and no device here needs it");
     int rc = load_once();
     if (rc == FT_OK)
         rc = get_offers(&offers);
@@ -176,7 +189,7 @@ int ofi_choose(bool rdma_only, const struct ofi_library **out_library, struct fi
         return rc;
     const int nnets = ft_net_addresses(nets, FT_NET_ADDRESSES);
     for (struct fi_info *o = offers; o; o = o->next)
-        if (acceptable(o, wanted, rdma_only) &&
+        if (acceptable(o, wanted, unasked) &&
             (!best || rank_of(o, nets, nnets) < rank_of(best, nets, nnets)))
             best = o;
     rc = best ? FT_OK : none_fits(offers, wanted);

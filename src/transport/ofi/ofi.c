@@ -72,21 +72,19 @@ static int open_domain(struct ofi *o)
                                       "cannot make an epoll descriptor: %s", strerror(errno));
 }
 
-static int open_fabric(const struct ft_fabric_config *config, bool rdma_only,
-                       struct ft_fabric **out);
+static int open_fabric(const struct ft_fabric_config *config, bool unasked, struct ft_fabric **out);
 static const struct ft_fabric_ops any_ops;
 
 static int open_any(const struct ft_fabric_config *config, struct ft_fabric **out)
 {
     return open_fabric(config, false, out);
 }
-static int open_rdma(const struct ft_fabric_config *config, struct ft_fabric **out)
+static int open_careful(const struct ft_fabric_config *config, struct ft_fabric **out)
 {
     return open_fabric(config, !*ft_param_str(FT_PARAM_OFI_PROVIDER), out);
 }
 
-static int open_fabric(const struct ft_fabric_config *config, bool rdma_only,
-                       struct ft_fabric **out)
+static int open_fabric(const struct ft_fabric_config *config, bool unasked, struct ft_fabric **out)
 {
     struct ofi *o = calloc(1, sizeof *o);
     if (!o)
@@ -94,7 +92,7 @@ static int open_fabric(const struct ft_fabric_config *config, bool rdma_only,
     o->base.ops = &any_ops;
     o->config = *config;
     o->epoll_fd = -1;
-    int rc = ofi_choose(rdma_only, &o->library, &o->info);
+    int rc = ofi_choose(unasked, &o->library, &o->info);
     if (rc == FT_OK)
         rc = open_domain(o);
     if (rc) {
@@ -232,12 +230,12 @@ static int open_asked(const struct ft_transport_config *config, struct ft_transp
 
 static int open_unasked(const struct ft_transport_config *config, struct ft_transport **out)
 {
-    static const struct ft_fabric_ops rdma_ops = {.name = "ofi", .open = open_rdma};
-    return ft_rma_open(&ft_transport_ofi, &rdma_ops, config, out);
+    static const struct ft_fabric_ops careful_ops = {.name = "ofi", .open = open_careful};
+    return ft_rma_open(&ft_transport_ofi, &careful_ops, config, out);
 }
 
-/* Without being asked, only RDMA hardware is used: TCP is faster by the transport tcp. */
-static const struct ft_transport_ops unasked = {
+/* Without being asked, it is used only for devices that nothing else reaches. */
+static const struct ft_transport_ops careful = {
     .name = "ofi",
     .nccl_name = "Libfabric",
     .caps = {.scope = FT_SCOPE_NETWORK, .rdma = true},
@@ -248,7 +246,7 @@ const struct ft_transport_ops ft_transport_ofi = {
     .name = "ofi",
     .nccl_name = "Libfabric",
     .caps = {.scope = FT_SCOPE_NETWORK, .rdma = true},
-    .unasked = &unasked,
+    .unasked = &careful,
     .open = open_asked,
     .describe = ofi_describe,
     FT_RMA_TRANSPORT_OPS,

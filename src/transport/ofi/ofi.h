@@ -87,10 +87,10 @@ struct ofi_way {
 };
 
 /* load.c */
-/* Loads the library and finds the best provider for a fabric. rdma_only: only providers whose
- * hardware moves the bytes. FT_NOTSUP: there is none; FT_INVAL: there is none of the name that
+/* Loads the library and finds the best provider for a fabric. unasked: only one for devices that
+ * nothing else reaches. FT_NOTSUP: there is none; FT_INVAL: there is none of the name that
  * FTCCL_OFI_PROVIDER gives. */
-int ofi_choose(bool rdma_only, const struct ofi_library **library, struct fi_info **out);
+int ofi_choose(bool unasked, const struct ofi_library **library, struct fi_info **out);
 void ofi_describe(FILE *out);
 
 /* way.c */
