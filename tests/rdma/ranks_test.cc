@@ -146,6 +146,7 @@ class Ranks : public testing::Test
         unsigned wrong = 1;
         line >> done >> ms >> wrong;
         EXPECT_EQ(wrong, 0u) << line.str();
+        longest = std::max(longest, ms);
         return {done, ms};
     }
     void pass(long iterations)
@@ -164,6 +165,7 @@ class Ranks : public testing::Test
         }
     }
     std::vector<std::unique_ptr<proc::Child>> rank;
+    double longest = 0; // of all calls of at()
 };
 
 TEST_F(Ranks, FourReduceOverBothCables)
@@ -181,9 +183,10 @@ TEST_F(Ranks, AnUnpluggedCableCostsNothingAndIsUsedAgain)
     start(2, 16384);
     pass(5);
     (void)at();
+    longest = 0;
     shell("ip link set cable0 down");
     pass(10);
-    const double longest = at().second;
+    (void)at();
     printf("the longest AllReduce while a cable was unplugged: %.1f ms\n", longest);
     const unsigned long dead = sent("rxe0"), alive = sent("rxe2");
     pass(5);
@@ -204,9 +207,10 @@ TEST_F(Ranks, ACableThatSwallowsEverythingCostsNothing)
     start(2, 16384);
     pass(5);
     (void)at();
+    longest = 0;
     shell("tc qdisc add dev cable0 root netem loss 100%");
     pass(10);
-    const double longest = at().second;
+    (void)at();
     shell("tc qdisc del dev cable0 root");
     printf("the longest AllReduce while a cable swallowed everything: %.1f ms\n", longest);
     // 2 x (retries + 1) x timeout, and the time of an AllReduce on a busy machine
