@@ -307,7 +307,6 @@ static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, 
     int n = own_events(f, events, max, busy), kept = n;
     const int all = n + f->ops->poll(f->inner, events + n, max - n, busy);
 
-    f->base.look_ns = f->inner->look_ns;
     for (; n < all; n++) {
         struct ft_link *inner = events[n].link;
         struct fault_link *l = inner->user;
