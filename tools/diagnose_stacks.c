@@ -178,7 +178,8 @@ static int add_children(struct collecting *c)
 /* Where the library waits; it changes from moment to moment. */
 static bool may_be_library(const struct ft_stack_thread *t)
 {
-    static const char *const calls[] = {"", "epoll_wait", "epoll_pwait", "futex", "sched_yield"};
+    static const char *const calls[] = {"",      "epoll_wait", "epoll_pwait",
+                                        "ppoll", "futex",      "sched_yield"};
     for (size_t i = 0; i < FT_ARRAY_LEN(calls); i++)
         if (strcmp(t->call, calls[i]) == 0)
             return true;

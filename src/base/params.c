@@ -219,6 +219,8 @@ static const char *nearest(const char *name)
         if (strncmp(p->env, PREFIX, PREFIX_LEN))
             continue;
         size_t d = distance(rest, p->env + PREFIX_LEN);
+        if (*rest && !strncmp(p->env, name, strlen(name)))
+            d = 1; /* its unit, for example, is missing */
         if (*p->alias)
             d = ft_min(d, distance(rest, p->alias + sizeof "NCCL_" - 1));
         if (d < best) {

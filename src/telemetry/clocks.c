@@ -51,8 +51,8 @@ static void number_hosts(struct hosts *h)
 /* True if a clock has told more of a host than was known. */
 static bool relax(struct hosts *h, int from, int to, int64_t offset_ns, uint64_t error_ns)
 {
-    uint64_t error = h->error[from] == UINT64_MAX ? UINT64_MAX : h->error[from] + error_ns;
-    if (error >= h->error[to])
+    uint64_t error = h->error[from] + error_ns;
+    if (error < error_ns || error >= h->error[to]) /* the sum is too large, or unknown */
         return false;
     h->error[to] = error;
     h->ahead[to] = (int64_t)((uint64_t)h->ahead[from] + (uint64_t)offset_ns);

@@ -90,8 +90,9 @@ uint64_t ft_tm_real_ns(void)
 /* ---- removing old files ---------------------------------------------------------------------- */
 
 /* Returns true if the owner is certainly gone. A file of another pid namespace (a container that
- * shares /dev/shm) cannot be judged from here. A file without a header belongs to a process that
- * died while it created the file, or that creates it now. */
+ * shares /dev/shm) cannot be judged from here. All versions have the owner at the same place. A
+ * file without a header belongs to a process that died while it created the file, or that creates
+ * it now. */
 static bool owner_gone(int fd, int pid)
 {
     struct ft_tm_header header;
@@ -99,7 +100,7 @@ static bool owner_gone(int fd, int pid)
     uint64_t start = 0;
     bool runs = ft_tm_process(pid, &state, &start);
     bool whole = pread(fd, &header, sizeof header, 0) == (ssize_t)sizeof header &&
-                 !memcmp(header.magic, FT_TM_MAGIC, 8) && header.version == FT_TM_VERSION;
+                 !memcmp(header.magic, FT_TM_MAGIC, 8);
     if (!whole)
         return !runs && kill(pid, 0) < 0 && errno == ESRCH;
     uint64_t ns = ft_tm_pid_ns();

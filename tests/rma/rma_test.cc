@@ -363,6 +363,35 @@ TEST(Rma, UnreadChannelDelaysNobody)
     }
 }
 
+// Property: a receiver that leaves with unread messages does not touch them while it says goodbye.
+// AddressSanitizer sees it.
+TEST(Rma, UnreadMessagesEndWithTheirLink)
+{
+    for (uint64_t seed : seeds(10)) {
+        FakeNet net(seed);
+        Pair pair(net, 4096, 4);
+        ASSERT_TRUE(pair.connect());
+        std::string text(4096, 'x');
+        ft_header h;
+        ft_send req;
+        memset(&h, 0, sizeof h);
+        memset(&req, 0, sizeof req);
+        h.len = 4096;
+        h.ctx = 1;
+        auto sent = [&] { return pair.ab->ops->send(pair.ab, &h, text.data(), &req) == FT_OK; };
+        for (int i = 0; i < FT_WINDOW_FIRST; i++)
+            ASSERT_TRUE(pair.turn_until(sent)) << replay(seed, net);
+        ASSERT_TRUE(pair.turn_until([&] { return pair.ba->messages == FT_WINDOW_FIRST; }))
+            << replay(seed, net);
+        pair.ba->ops->disconnect(pair.ba);
+        pair.ba = nullptr;
+        pair.b->t->ops->arm(pair.b->t, true);
+        pair.b->t->ops->arm(pair.b->t, false);
+        EXPECT_TRUE(pair.turn_until([&] { return pair.ab->state == FT_LINK_DOWN; }))
+            << replay(seed, net);
+    }
+}
+
 int main(int argc, char **argv)
 {
     setenv("FTCCL_DEBUG", "NONE", 0);

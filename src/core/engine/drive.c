@@ -234,7 +234,11 @@ static bool wait_for_events(struct ft_engine *engine, uint64_t wait_ns, bool bac
 {
     if (background)
         return sleep_with_clients(engine, engine->epoll_fd, wait_ns);
-    struct timespec time = {(time_t)(wait_ns / 1000000000u), (long)(wait_ns % 1000000000u)};
+    struct epoll_event events[8];
+    if (wait_ns >= MS)
+        return epoll_wait(engine->epoll_fd, events, (int)FT_ARRAY_LEN(events),
+                          (int)(wait_ns / MS)) != 0;
+    struct timespec time = {0, (long)wait_ns};
     struct pollfd fd = {.fd = engine->epoll_fd, .events = POLLIN};
     return ppoll(&fd, 1, &time, NULL) != 0;
 }

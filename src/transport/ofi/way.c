@@ -35,22 +35,25 @@ static int failed(const struct ofi *o, const char *call, int rc)
 
 /* ---- opening and closing --------------------------------------------------------------------- */
 
-static void close_endpoint(struct ofi_way *w)
+/* False: the provider does not let go of it, so writes may still arrive. */
+static bool close_endpoint(struct ofi_way *w)
 {
-    if (w->ep)
-        (void)fi_close(&w->ep->fid);
-    w->ep = NULL;
+    const int rc = w->ep ? fi_close(&w->ep->fid) : 0;
+    if (rc == 0)
+        w->ep = NULL;
+    return rc == 0;
 }
 
-static void close_all(struct ofi_way *w)
+static bool close_all(struct ofi_way *w)
 {
-    close_endpoint(w);
+    const bool closed = close_endpoint(w);
     if (w->wait_fd >= 0)
         (void)epoll_ctl(w->ofi->epoll_fd, EPOLL_CTL_DEL, w->wait_fd, NULL);
     if (w->cq)
         (void)fi_close(&w->cq->fid);
     if (w->av)
         (void)fi_close(&w->av->fid);
+    return closed;
 }
 
 static int watch(struct ofi_way *w)
@@ -115,7 +118,7 @@ int ofi_way_open(struct ft_fabric *fabric, unsigned index, struct ft_fabric_regi
     if (rc == FT_OK)
         rc = open_endpoint(w);
     if (rc) {
-        close_all(w);
+        (void)close_all(w);
         free(w);
         return rc;
     }
@@ -129,14 +132,18 @@ int ofi_way_open(struct ft_fabric *fabric, unsigned index, struct ft_fabric_regi
 void ofi_way_close(struct ft_fabric_way *way)
 {
     struct ofi_way *w = of(way), **at = &w->ofi->ways;
-    close_all(w);
+    const bool closed = close_all(w);
     while (*at != w)
         at = &(*at)->next;
     *at = w->next;
     if (w->ofi->first == w)
         w->ofi->first = w->next;
     w->ofi->nways--;
-    free(w);
+    if (closed)
+        free(w);
+    else /* the provider may still use it */
+        FT_LOG(WARN, "net", w->ofi->config.rank, "an endpoint of provider %s cannot be closed",
+               w->ofi->info->fabric_attr->prov_name);
 }
 
 /* ---- connecting ------------------------------------------------------------------------------ */
@@ -192,7 +199,7 @@ void ofi_way_describe(const struct ft_fabric_way *way, char *buf)
     if (w->ep && fi_getname(&w->ep->fid, name, &len) == 0)
         (void)fi_av_straddr(w->av, name, mine, &text);
     mine[sizeof mine - 1] = '\0';
-    snprintf(buf, FT_FABRIC_TEXT_BYTES, "provider %s, domain %s, endpoints %s and %s",
+    snprintf(buf, FT_FABRIC_TEXT_BYTES, "provider %.30s, domain %.30s, endpoints %.60s and %.60s",
              w->ofi->info->fabric_attr->prov_name, w->ofi->info->domain_attr->name, mine,
              *w->peer_text ? w->peer_text : "?");
 }
@@ -342,7 +349,7 @@ static int stop_now(struct ofi_way *w, struct ft_fabric_event *events, int max)
     if (got >= 0 && w->ep && max - n <= 1)
         return n; /* the caller has no room for the rest now */
     if (w->ep) {
-        close_endpoint(w);
+        (void)close_endpoint(w); /* the next turn tries again if it stays open */
         return n;
     }
     if (got >= 0)

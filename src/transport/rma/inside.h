@@ -133,8 +133,10 @@ struct rma_way {
     bool connected, probed; /* OPENING: this end is connected; a first write was given to it */
     bool answered;          /* by the other side: `answer` */
     bool heard;             /* the other side knows that it is dead */
-    uint64_t
-        deadline_ns; /* OPENING: when it is given up; NONE: when it is opened again; 0: never */
+    bool unsaid;            /* STOPPING: the other side does not know that it was opened */
+    unsigned attempts;      /* to open it since it was ready */
+    /* OPENING: when it is given up; NONE: when it is opened again; 0: never */
+    uint64_t deadline_ns;
     struct rma_answer answer;
     char why[RMA_WHY_BYTES]; /* it was lost, or cannot be opened */
 };

@@ -168,13 +168,18 @@ void rma_link_up(struct rma_link *l)
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
+#define ENDS "%s link %s engine %016" PRIx64 " ends: %s"
+
 void rma_link_close(struct rma_link *l, int reason, bool orderly)
 {
     if (l->phase >= RMA_CLOSING)
         return;
-    if (!l->left)
-        FT_LOG(INFO, "net", l->rma->base.config.rank, "%s link %s engine %016" PRIx64 " ends: %s",
-               l->base.ops->name, l->base.sender ? "to" : "from", l->base.peer,
+    if (reason == FT_PROTOCOL)
+        FT_LOG(WARN, "net", l->rma->base.config.rank, ENDS, l->base.ops->name,
+               l->base.sender ? "to" : "from", l->base.peer, ft_fail_text());
+    else if (!l->left)
+        FT_LOG(INFO, "net", l->rma->base.config.rank, ENDS, l->base.ops->name,
+               l->base.sender ? "to" : "from", l->base.peer,
                orderly ? "the other side closed it" : ft_fail_text());
     l->phase = RMA_CLOSING;
     l->calm = false;
@@ -229,9 +234,19 @@ static void turn_left(struct rma_link *l, uint64_t now_ns)
 static bool is_calm(const struct rma_link *l)
 {
     bool calm = l->phase == RMA_OPEN && l->known && !l->left && !l->goodbye;
-    for (unsigned k = 0; k < l->nways; k++)
-        calm &= l->way[k].state == RMA_WAY_READY && !l->way[k].say;
+    for (unsigned k = 0; k < l->nways; k++) {
+        const struct rma_way *w = &l->way[k];
+        const bool closed = w->state == RMA_WAY_NONE && !w->deadline_ns;
+        calm &= (w->state == RMA_WAY_READY || closed) && !w->say;
+    }
     return calm;
+}
+
+/* A peer that has not even answered over the side connection would not answer elsewhere. */
+static int not_made(const struct rma_link *l)
+{
+    const bool spoke = !l->base.sender || l->inside;
+    return ft_fail(spoke ? FT_LINK : FT_TIMEOUT, "the other side does not answer");
 }
 
 void rma_link_turn(struct rma_link *l, uint64_t now_ns)
@@ -244,7 +259,7 @@ void rma_link_turn(struct rma_link *l, uint64_t now_ns)
     if (l->phase <= RMA_OPEN && !l->known && now_ns >= l->deadline_ns)
         rma_link_close(l, ft_fail(FT_LINK, "the other side did not finish a link"), false);
     if (l->phase == RMA_MAKING && now_ns >= l->deadline_ns)
-        rma_link_close(l, ft_fail(FT_LINK, "the other side does not answer"), false);
+        rma_link_close(l, not_made(l), false);
     if (l->phase <= RMA_OPEN) {
         (void)rma_side_say(l);
         l->calm = is_calm(l);
@@ -267,5 +282,6 @@ void ft_rma_disconnect(struct ft_link *link)
     l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
+    l->held = l->claimed = 0; /* their messages are gone */
     rma_link_turn(l, l->deadline_ns - RMA_STOP_NS);
 }

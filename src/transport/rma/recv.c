@@ -221,7 +221,8 @@ int ft_rma_recv(struct ft_link *link, uint64_t ctx, unsigned lane, struct ft_msg
     struct ft_rxq_node *n = msg->owner;
     if (n->cookie <= RMA_SMALLS)
         return FT_OK;
-    if (l->phase == RMA_OPEN && (unsigned)__builtin_popcount(l->claimed) + 1 >= l->rma->slots / 2) {
+    const unsigned claimed = (unsigned)__builtin_popcount(l->claimed) + 1;
+    if (l->phase == RMA_OPEN && (l->longs || claimed >= l->rma->slots / 2)) {
         spill(l, n);
         msg->data = n->data;
         msg->cookie = n->cookie;

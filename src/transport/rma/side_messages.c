@@ -153,7 +153,7 @@ static int hear_hello(struct rma_link *l, const struct ft_side_event *e)
         return unexpected(e);
     memcpy(&h, e->data, sizeof h);
     if (h.magic != MAGIC) {
-        refuse(l, ft_fail(FT_VERSION, "a peer's links have another form"));
+        refuse(l, ft_fail(FT_PROTOCOL, "a peer's links have another form"));
         return FT_OK;
     }
     if (h.chunk_bytes != l->rma->chunk_bytes || h.first_bytes != l->rma->set.first_bytes ||
@@ -180,7 +180,7 @@ static int hear_refuse(struct rma_link *l, const struct ft_side_event *e)
     if (!l->base.sender || l->phase != RMA_MAKING || e->len_bytes != sizeof m)
         return unexpected(e);
     memcpy(&m, e->data, sizeof m);
-    const int status = m.status == FT_PROTOCOL || m.status == FT_VERSION ? m.status : FT_LINK;
+    const int status = m.status == FT_PROTOCOL ? m.status : FT_LINK;
     rma_link_close(
         l, ft_fail(status, "the other side refused a link: %.*s", (int)sizeof m.why - 1, m.why),
         false);
@@ -299,6 +299,12 @@ static int hear_goodbye(struct rma_link *l, const struct ft_side_event *e)
         return unexpected(e);
     memcpy(&l->last, e->data, sizeof l->last);
     l->goodbye = true;
+    /* A peer that leaves closes its ways: their loss may have been noticed before its goodbye. */
+    const bool all = l->base.sender || l->in.expected == l->last;
+    if (l->phase == RMA_CLOSING && l->base.reason == FT_LINK && all)
+        l->base.orderly = true;
+    if (l->phase >= RMA_CLOSING)
+        return FT_OK;
     l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
     return FT_OK;
 }
@@ -325,6 +331,7 @@ static int hear(struct rma_link *l, const struct ft_side_event *e)
 static void side_down(struct rma_link *l, const struct ft_side_event *e)
 {
     struct ft_side_conn *side = l->side;
+    l->base.silent |= e->silent;
     if (!l->goodbye || !l->known)
         rma_link_close(l,
                        ft_fail(e->orderly ? FT_LINK : e->reason, "%s",

@@ -10,9 +10,13 @@
 
 #include <inttypes.h>
 
-static uint64_t again_ns(const struct rma_link *l)
+#define ATTEMPTS_MOST 6 /* a way is opened again after 64 times RAIL_RETRY_MS at the latest */
+
+/* Twice as late after each attempt that failed: the other side may have no such port. */
+static uint64_t again_ns(const struct rma_link *l, const struct rma_way *w)
 {
-    const uint64_t after_ns = (uint64_t)ft_param_int(FT_PARAM_RAIL_RETRY_MS) * 1000000;
+    const uint64_t ms = (uint64_t)ft_param_int(FT_PARAM_RAIL_RETRY_MS);
+    const uint64_t after_ns = ms * 1000000 << w->attempts;
     return after_ns ? ft_now_ns(l->rma->base.config.env) + after_ns : 0;
 }
 
@@ -37,7 +41,9 @@ static void way_gone(struct rma_link *l, unsigned k)
 {
     struct rma_way *w = &l->way[k];
     w->state = RMA_WAY_NONE;
-    w->deadline_ns = l->base.sender && l->phase <= RMA_OPEN ? again_ns(l) : 0;
+    w->deadline_ns = l->base.sender && l->phase <= RMA_OPEN ? again_ns(l, w) : 0;
+    if (w->attempts < ATTEMPTS_MOST)
+        w->attempts++;
 }
 
 int rma_way_open(struct rma_link *l, unsigned k, uint64_t now_ns)
@@ -67,6 +73,7 @@ void rma_way_ready(struct rma_link *l, unsigned k)
     struct rma_way *w = &l->way[k];
     char text[FT_FABRIC_TEXT_BYTES];
     w->state = RMA_WAY_READY;
+    w->attempts = 0;
     w->deadline_ns = 0;
     l->rma->fabric->ops->way_describe(w->fabric, text);
     FT_LOG(INFO, "net", l->rma->base.config.rank, "%s link %s engine %016" PRIx64 ", way %u: %s",
@@ -85,17 +92,31 @@ void rma_way_stop(struct rma_link *l, unsigned k)
     w->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
 }
 
+/* That a way was ready and is lost is worth a warning; that it does not come about again, none. */
+static void log_lost(const struct rma_link *l, unsigned k, const char *why)
+{
+    const char *direction = l->base.sender ? "to" : "from";
+    const int rank = l->rma->base.config.rank;
+    if (l->way[k].state == RMA_WAY_READY)
+        FT_LOG(WARN, "net", rank, "%s link %s engine %016" PRIx64 " has lost way %u of %u: %s",
+               l->base.ops->name, direction, l->base.peer, k, l->nways, why);
+    else
+        FT_LOG(INFO, "net", rank, "%s link %s engine %016" PRIx64 " has no way %u of %u: %s",
+               l->base.ops->name, direction, l->base.peer, k, l->nways, why);
+}
+
 void rma_way_fail(struct rma_link *l, unsigned k, const char *why)
 {
     struct rma_way *w = &l->way[k];
     if (w->state != RMA_WAY_OPENING && w->state != RMA_WAY_READY)
         return;
-    FT_LOG(WARN, "net", l->rma->base.config.rank,
-           "%s link %s engine %016" PRIx64 " has lost way %u of %u: %s", l->base.ops->name,
-           l->base.sender ? "to" : "from", l->base.peer, k, l->nways, why);
+    log_lost(l, k, why);
     snprintf(w->why, sizeof w->why, "%s", why);
     rma_way_stop(l, k);
-    if (!w->heard)
+    w->unsaid = l->base.sender && (w->say & RMA_SAY_OPEN);
+    if (w->unsaid)
+        w->say = 0;
+    else if (!w->heard)
         w->say |= RMA_SAY_DEAD;
     if (l->phase == RMA_OPEN && !rma_ways_ready(l) && (l->known || !any_opening(l)))
         rma_link_close(
@@ -109,6 +130,12 @@ void rma_way_stopped(struct rma_link *l, unsigned k)
     w->fabric = NULL;
     w->state = RMA_WAY_STOPPED;
     w->deadline_ns = 0;
+    if (w->unsaid) { /* the other side never knew of it */
+        w->unsaid = false;
+        w->generation--;
+        way_gone(l, k);
+        return;
+    }
     if (l->phase <= RMA_OPEN)
         w->say |= RMA_SAY_STOPPED;
     rma_way_finish(l, k);
@@ -159,7 +186,7 @@ static void way_late(struct rma_link *l, unsigned k, uint64_t now_ns)
         rma_way_fail(l, k, "the other side does not answer");
     else if (w->state == RMA_WAY_STOPPING)
         rma_way_stopped(l, k); /* closing it stops it, too */
-    else if (w->state == RMA_WAY_NONE && l->phase == RMA_OPEN)
+    else if (w->state == RMA_WAY_NONE && l->phase == RMA_OPEN && !w->say)
         (void)rma_way_open(l, k, now_ns);
 }
 

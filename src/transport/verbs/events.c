@@ -27,16 +27,22 @@ static void set_port(struct verbs_fabric *f, struct verbs_port *port, bool was_u
            port->up ? "is active" : "has lost its link or its address");
 }
 
-/* The port's address is another one: queue pairs keep the old one, and cannot go on with it. */
+static bool has_address(const struct verbs_fabric *f, const struct verbs_way *w)
+{
+    struct ibv_gid_entry entry;
+    return f->lib->query_gid_ex(w->port->device->context, w->port->number, (uint32_t)w->gid_index,
+                                &entry, 0, sizeof entry) == 0 &&
+           memcmp(&entry.gid, &w->gid, sizeof w->gid) == 0;
+}
+
+/* Addresses of the port have changed: queue pairs keep theirs, and cannot go on if it is gone. */
 static void fail_moved(struct verbs_fabric *f, struct verbs_port *port,
                        const struct verbs_error *error)
 {
     for (struct verbs_cq *q = f->cqs; q; q = q->next)
         for (int i = 0; i < VERBS_CQ_WAYS; i++) {
             struct verbs_way *w = q->slot[i].way;
-            if (w && w->port == port &&
-                (!port->up || w->gid_index != port->gid_index ||
-                 memcmp(&w->gid, &port->gid, sizeof w->gid) != 0))
+            if (w && w->port == port && (!port->up || !has_address(f, w)))
                 verbs_way_fail(w, error, "event");
         }
 }
@@ -77,9 +83,8 @@ static void queue_event(const struct ibv_async_event *event, const struct verbs_
     if (event->event_type != IBV_EVENT_CQ_ERR)
         return;
     struct verbs_cq *q = event->element.cq->cq_context;
-    for (int i = 0; q && i < VERBS_CQ_WAYS; i++)
-        if (q->slot[i].way)
-            verbs_way_fail(q->slot[i].way, error, "event");
+    if (q)
+        verbs_cq_break(q, error->reason);
 }
 
 void verbs_event_handle(struct verbs_fabric *f, struct verbs_device *d,

@@ -59,6 +59,10 @@ static void load(void)
         status = FT_OK;
     else
         dlclose(library);
+    /* Otherwise the library's own queues would be copied on a write after a fork. It is too late if
+     * the program has used verbs before; then that program's choice holds. */
+    if (status == FT_OK && lib.fork_init() != 0)
+        FT_LOG(INFO, "net", -1, "verbs: processes that fork may disturb RDMA (ibv_fork_init)");
 }
 
 int verbs_load(const struct verbs_lib **out)

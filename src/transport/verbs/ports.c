@@ -18,7 +18,7 @@ int verbs_gid_table_read(const struct verbs_lib *lib, struct ibv_context *contex
 {
     out->count = 0;
     out->length = length;
-    for (unsigned i = 0; i < length && out->count < VERBS_GIDS_MAX; i++) {
+    for (unsigned i = 0; i < length && i < VERBS_GIDS_MAX; i++) {
         struct ibv_gid_entry *entry = &out->entry[out->count];
         memset(entry, 0, sizeof *entry);
         if (lib->query_gid_ex(context, port, i, entry, 0, sizeof *entry) == 0)

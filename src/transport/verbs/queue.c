@@ -62,7 +62,7 @@ static int make_cq(struct verbs_fabric *f, struct verbs_device *d, struct verbs_
 int verbs_cq_join(struct verbs_fabric *f, struct verbs_device *d, struct verbs_way *w)
 {
     struct verbs_cq *q = f->cqs;
-    while (q && (q->device != d || slot_to_use(q) < 0))
+    while (q && (q->device != d || q->broken || slot_to_use(q) < 0))
         q = q->next;
     if (!q) {
         int rc = make_cq(f, d, &q);
@@ -177,11 +177,12 @@ static void seen_empty(struct verbs_cq *q)
     }
 }
 
-static void fail_all(struct verbs_cq *q, int error)
+void verbs_cq_break(struct verbs_cq *q, const char *why)
 {
+    q->broken = true;
     for (int i = 0; i < VERBS_CQ_WAYS; i++)
         if (q->slot[i].way)
-            verbs_way_fail(q->slot[i].way, verbs_event_error(IBV_EVENT_CQ_ERR), strerror(error));
+            verbs_way_fail(q->slot[i].way, verbs_event_error(IBV_EVENT_CQ_ERR), why);
 }
 
 /* What arm has taken. */
@@ -197,11 +198,13 @@ static int poll_cq(struct verbs_cq *q, struct ft_fabric_event *events, int max, 
 {
     struct ibv_wc wc[VERBS_BATCH];
     int n = 0;
-    while (n < max) {
+    if (q->broken)
+        seen_empty(q);
+    while (n < max && !q->broken) {
         const int want = max - n < VERBS_BATCH ? max - n : VERBS_BATCH;
         const int got = ibv_poll_cq(q->cq, want, wc);
         if (got < 0) {
-            fail_all(q, EIO);
+            verbs_cq_break(q, strerror(EIO));
             return n;
         }
         for (int i = 0; i < got; i++)
@@ -331,6 +334,8 @@ static void drain_channel(struct verbs_fabric *f, struct verbs_device *d)
 static bool arm_all(struct verbs_fabric *f)
 {
     for (struct verbs_cq *q = f->cqs; q; q = q->next) {
+        if (q->broken)
+            continue;
         if (ibv_req_notify_cq(q->cq, 0) != 0)
             return false;
         int got = ibv_poll_cq(q->cq, VERBS_BATCH, f->taken.wc);

@@ -40,6 +40,7 @@
 /* The functions of libibverbs that are used. Those on the data path are calls through the device's
  * own table, in the header. A name without its prefix, because some names are macros there. */
 #define VERBS_CALLS(X)                                                                        \
+    X(int, fork_init, (void))                                                                 \
     X(struct ibv_device **, get_device_list, (int *))                                         \
     X(void, free_device_list, (struct ibv_device **))                                         \
     X(const char *, get_device_name, (struct ibv_device *))                                   \
@@ -267,6 +268,7 @@ struct verbs_cq {
     struct ibv_cq *cq;
     struct verbs_cq *next;
     unsigned unacknowledged; /* events of the channel */
+    bool broken;             /* it has overflowed or failed, and tells nothing any more */
     struct {
         struct verbs_way *way;
         uint16_t use;
@@ -308,6 +310,8 @@ void verbs_way_destroy_qp(struct verbs_way *);
 /* A completion queue of the device with a free slot, which the way gets. */
 int verbs_cq_join(struct verbs_fabric *, struct verbs_device *, struct verbs_way *);
 void verbs_cq_leave(struct verbs_way *);
+/* It tells nothing any more: its ways fail, and no other way joins it. */
+void verbs_cq_break(struct verbs_cq *, const char *why);
 void verbs_cqs_close(struct verbs_fabric *);
 /* The number of a request. kind: 0 a write, whose number is `seq`; 1 a receive request; 2 the
  * request after the last write. */

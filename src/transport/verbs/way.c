@@ -96,10 +96,12 @@ void verbs_way_repost(struct verbs_way *w)
             wr[i].wr_id = verbs_request(w, VERBS_RECEIVE, 0);
             wr[i].next = i + 1 < n ? &wr[i + 1] : NULL;
         }
-        if (ibv_post_recv(w->qp, wr, &bad) != 0)
+        const bool all = ibv_post_recv(w->qp, wr, &bad) == 0;
+        const unsigned posted = all ? n : (unsigned)(bad - wr);
+        w->missing -= posted;
+        w->receives += posted;
+        if (!all)
             return; /* the queue pair has failed, and says so */
-        w->missing -= n;
-        w->receives += n;
     }
 }
 
@@ -140,6 +142,10 @@ int verbs_way_open(struct ft_fabric *fabric, unsigned index, struct ft_fabric_re
     w->psn &= PSN_MASK;
     w->missing = w->recv_depth;
     verbs_way_repost(w);
+    if (w->receives == 0) {
+        verbs_way_close(&w->base);
+        return ft_fail(FT_NOTSUP, "a queue pair on port %s takes no receive requests", port->name);
+    }
     *out = &w->base;
     return FT_OK;
 }
