@@ -21,10 +21,11 @@ AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_bu
 	FT_SANITIZER='$(FT_SANITIZER)' FT_TEST_SLOWDOWN='$(FT_TEST_SLOWDOWN)' MPIEXEC='$(MPIEXEC)' \
 	NCCL_LIBRARY='$(NCCL_LIBRARY)' \
 	ASAN_OPTIONS="$${ASAN_OPTIONS-detect_leaks=1:abort_on_error=0}" \
+	LSAN_OPTIONS="$${LSAN_OPTIONS-suppressions=$(abs_top_srcdir)/tests/lsan.supp}" \
 	TSAN_OPTIONS="$${TSAN_OPTIONS-$(tsan_options)}"; \
 	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC NCCL_LIBRARY \
-	ASAN_OPTIONS TSAN_OPTIONS;
-EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/model/agree.pml \
+	ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS;
+EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/lsan.supp tests/model/agree.pml \
 	tests/model/replay tests/model/replay.pml tests/model/run.sh
 CLEANFILES += test-results/*.json test-results/*.count test-results/*.log test-results/*.time
 

@@ -36,21 +36,10 @@ int ft_side_open(const struct ft_transport_config *config, struct ft_side **out)
     return FT_OK;
 }
 
-static void release_views(struct ft_side *side)
-{
-    for (int i = 0; i < side->nheld; i++) {
-        struct side_view *v = &side->held[i];
-        if (v->link != NULL)
-            v->link->ops->release(v->link, &v->msg);
-    }
-    side->nheld = 0;
-}
-
 void ft_side_close(struct ft_side *side)
 {
     if (side == NULL)
         return;
-    release_views(side);
     side_sessions_close(side);
     while (side->orphans != NULL) {
         struct side_conn *c = side->orphans;
@@ -153,12 +142,11 @@ static void look(struct ft_side *side, uint64_t now_ns, bool *moved)
 int ft_side_poll(struct ft_side *side, struct ft_side_event *events, int max, bool *busy)
 {
     const uint64_t now_ns = ft_now_ns(side->env);
-    bool moved = false, due = side->backlog || side->nheld > 0 || now_ns >= side->look_ns;
+    bool moved = false, due = side->backlog || now_ns >= side->look_ns;
 
     if (!due)
         return 0;
     due = side->backlog || side->unsent || now_ns >= side->tick_ns;
-    release_views(side);
     side->backlog = false;
     side->events = events;
     side->max = (int)ft_min(max, FT_SIDE_EVENTS);
@@ -184,7 +172,7 @@ bool ft_side_arm(struct ft_side *side, bool on)
     side->look_ns = 0;
     if (!on)
         return side->tcp->ops->arm(side->tcp, false);
-    return !side->backlog && side->nheld == 0 && side->tcp->ops->arm(side->tcp, true);
+    return !side->backlog && side->tcp->ops->arm(side->tcp, true);
 }
 
 uint64_t ft_side_look_ns(const struct ft_side *side)

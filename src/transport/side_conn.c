@@ -175,26 +175,28 @@ static int take_close(struct side_session *s, struct side_conn *c, const struct 
     return FT_OK;
 }
 
-static int take_message(struct side_session *s, struct side_conn *c, const struct ft_msg *msg,
-                        bool *held)
+static int take_message(struct side_session *s, struct side_conn *c, const struct ft_msg *msg)
 {
     if (!c->up)
         return bad(s, "a message before its answer");
+    if (msg->header.len > FT_SIDE_BYTES)
+        return bad(s, "a message of the wrong length");
     if (c->closed || c->down)
         return FT_OK;
     struct ft_side_event *e = add_event(c, FT_SIDE_MESSAGE);
     e->kind = msg->header.seq;
-    e->data = msg->data;
+    /* A copy: the session may end in this poll. */
+    e->data = s->side->copy[e - s->side->events];
     e->len_bytes = msg->header.len;
-    *held = true;
+    if (e->len_bytes > 0)
+        memcpy(s->side->copy[e - s->side->events], msg->data, e->len_bytes);
     return FT_OK;
 }
 
-int side_conn_take(struct side_session *s, const struct ft_msg *msg, bool *held)
+int side_conn_take(struct side_session *s, const struct ft_msg *msg)
 {
     const struct ft_header *h = &msg->header;
 
-    *held = false;
     if (h->step <= SIDE_HELLO || h->step >= SIDE_OPS || h->sig >= 2 * OPENER_BIT)
         return bad(s, "an unknown message");
     if (h->step != SIDE_MESSAGE && h->len != 0)
@@ -210,7 +212,7 @@ int side_conn_take(struct side_session *s, const struct ft_msg *msg, bool *held)
     case SIDE_CLOSE:
         return take_close(s, c, h);
     default:
-        return take_message(s, c, msg, held);
+        return take_message(s, c, msg);
     }
 }
 

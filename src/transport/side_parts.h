@@ -76,11 +76,6 @@ struct side_stranger {
     uint64_t deadline_ns;
 };
 
-struct side_view {
-    struct ft_link *link;
-    struct ft_msg msg;
-};
-
 struct ft_side {
     struct ft_transport *tcp;
     struct ft_env *env;
@@ -91,11 +86,10 @@ struct ft_side {
     bool backlog;              /* something waits that needs no byte from the network */
     bool unsent;               /* messages of conversations wait for a link, or are with it */
     uint64_t look_ns, tick_ns; /* earliest times of the next look and the next tick */
-    int nheld;
-    struct side_view held[FT_SIDE_EVENTS]; /* of the last poll's messages */
     /* of the poll under way: */
     struct ft_side_event *events;
     int nevents, max;
+    unsigned char copy[FT_SIDE_EVENTS][FT_SIDE_BYTES]; /* messages of the last poll's events */
 };
 
 /* side_session.c. `text` of a failure is ft_fail_text(). */
@@ -117,9 +111,8 @@ struct side_conn *side_conn_open(struct side_session *, uint32_t number, bool op
 void side_conn_put(struct side_conn *, enum side_op, unsigned seq, const void *data, size_t len);
 /* Hands the messages of all conversations to the link. */
 void side_conns_pump(struct side_session *);
-/* Takes one message of the peer. FT_PROTOCOL, FT_NOMEM: the session cannot go on. *held: the view
- * is part of an event. */
-int side_conn_take(struct side_session *, const struct ft_msg *, bool *held);
+/* Takes one message of the peer. FT_PROTOCOL, FT_NOMEM: the session cannot go on. */
+int side_conn_take(struct side_session *, const struct ft_msg *);
 void side_conn_down(struct side_conn *, int reason, bool orderly, bool silent);
 void side_conns_expire(struct side_session *, uint64_t now_ns);
 /* Frees conversations that the caller has disconnected, and that have nothing left to send. */

@@ -62,18 +62,10 @@ void side_session_pump(struct side_session *s)
         side_conns_pump(s);
 }
 
-static void drop_views(struct ft_side *side, const struct ft_link *link)
-{
-    for (int i = 0; i < side->nheld; i++)
-        if (side->held[i].link == link)
-            side->held[i].link = NULL;
-}
-
-static void end_link(struct ft_side *side, struct ft_link *link, bool cut)
+static void end_link(struct ft_link *link, bool cut)
 {
     if (link == NULL)
         return;
-    drop_views(side, link);
     link->cut = cut;
     link->ops->disconnect(link);
 }
@@ -94,8 +86,8 @@ void side_session_end(struct side_session *s, int reason, bool orderly, bool sil
         c->next = side->orphans;
         side->orphans = c;
     }
-    end_link(side, s->tx, true);
-    end_link(side, s->rx, true);
+    end_link(s->tx, true);
+    end_link(s->rx, true);
     free(s);
 }
 
@@ -106,7 +98,7 @@ void side_accepted(struct ft_side *side, struct ft_link *link)
     struct side_stranger *x = calloc(1, sizeof(*x));
 
     if (x == NULL)
-        return end_link(side, link, true);
+        return end_link(link, true);
     x->link = link;
     x->deadline_ns = ft_now_ns(side->env) + SIDE_BACK_NS;
     x->next = side->strangers;
@@ -170,7 +162,7 @@ static bool stranger_turn(struct ft_side *side, struct side_stranger *x, uint64_
         return false;
     FT_LOG(INFO, "net", side->rank, "ended a side connection of engine %016" PRIx64 ": %s",
            x->link->peer, ft_fail_text());
-    end_link(side, x->link, true);
+    end_link(x->link, true);
     return false;
 }
 
@@ -212,15 +204,11 @@ static int take(struct side_session *s)
     struct ft_msg msg;
 
     while (side->nevents < side->max) {
-        bool held = false;
         int status = s->rx->ops->recv(s->rx, SIDE_CTX, FT_LANE_CTL, &msg);
         if (status != FT_OK)
             return status;
-        status = side_conn_take(s, &msg, &held);
-        if (held)
-            side->held[side->nheld++] = (struct side_view){s->rx, msg};
-        else
-            s->rx->ops->release(s->rx, &msg);
+        status = side_conn_take(s, &msg);
+        s->rx->ops->release(s->rx, &msg);
         if (status != FT_OK)
             return status;
     }
@@ -334,7 +322,7 @@ void side_sessions_close(struct ft_side *side)
     while (side->strangers != NULL) {
         struct side_stranger *x = side->strangers;
         side->strangers = x->next;
-        end_link(side, x->link, true);
+        end_link(x->link, true);
         free(x);
     }
     while (side->sessions != NULL) {
@@ -342,8 +330,8 @@ void side_sessions_close(struct ft_side *side)
         side->sessions = s->next;
         side_session_pump(s);
         const bool cut = has_unsent(s);
-        end_link(side, s->tx, cut);
-        end_link(side, s->rx, cut);
+        end_link(s->tx, cut);
+        end_link(s->rx, cut);
         while (s->conns != NULL) {
             struct side_conn *c = s->conns;
             s->conns = c->next;

@@ -173,11 +173,10 @@ static bool choose_device(struct net_plugin *p)
 static bool start(struct net_plugin *p)
 {
     struct net_abi_config config = {NET_ABI_UNDEFINED};
-    void *context = NULL;
 
     if (failed(p, "init",
                p->v8 != NULL ? p->v8->init(take_log)
-                             : p->v11->init(&context, 0, &config, take_log, take_event)))
+                             : p->v11->init(&p->context, 0, &config, take_log, take_event)))
         return false;
     return choose_device(p);
 }

@@ -29,6 +29,7 @@ struct net_plugin {
     struct net_device best; /* the device that is used: the fastest one */
     const struct net_abi_v8 *v8;
     const struct net_abi_v11 *v11; /* also of v12 */
+    void *context;                 /* the first one, which stays */
 };
 
 /* Whether FTCCL_NET_PLUGIN names a plugin, so that `net` is among the transports without
