@@ -25,8 +25,8 @@ AM_TESTS_ENVIRONMENT = top_srcdir='$(abs_top_srcdir)' top_builddir='$(abs_top_bu
 	TSAN_OPTIONS="$${TSAN_OPTIONS-$(tsan_options)}"; \
 	export top_srcdir top_builddir CC CXX FT_SANITIZER FT_TEST_SLOWDOWN MPIEXEC NCCL_LIBRARY \
 	ASAN_OPTIONS LSAN_OPTIONS TSAN_OPTIONS;
-EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/lsan.supp tests/model/agree.pml \
-	tests/model/replay tests/model/replay.pml tests/model/run.sh
+EXTRA_DIST += tests/limit.sh tests/nightly.sh tests/tsan.supp tests/lsan.supp \
+	tests/model/agree.pml tests/model/replay tests/model/replay.pml tests/model/run.sh
 CLEANFILES += test-results/*.json test-results/*.count test-results/*.log test-results/*.time
 
 # Tests begin in this order. The first ones wait for most of minutes: if they began late, the others
