@@ -11,7 +11,7 @@
  * communicator takes no data any more, only heartbeats. */
 #define IN_FLIGHT 1
 #define NOT_TAKEN 5
-/* On a busy machine some losses are late. A path has many links, so fewer of them are enough. */
+/* The same on a busy machine. */
 #define IN_FLIGHT_MOST 2
 
 static uint64_t host_of(const struct ft_hang *h, int engine)
