@@ -382,6 +382,14 @@ static void sleep_in_call(struct ft_engine *engine, struct patience *patience)
     sleep_held(engine, SLEEP_BUSY_NS, 1);
 }
 
+/* Another thread may have closed the engine, with its telemetry, while this one slept. */
+static void end_sleep(struct ft_engine *engine)
+{
+    ft_engine_lock(engine);
+    ft_telemetry_thread_goes_on(engine->telemetry);
+    ft_engine_unlock(engine);
+}
+
 /* Nothing moved: spins, gives up the core, or sleeps. */
 static void be_patient(struct ft_engine *engine, struct patience *patience)
 {
@@ -450,7 +458,7 @@ bool ft_engine_wait(struct ft_engine *engine, bool (*done)(void *), void *arg, u
             break;
     }
     if (patience.told)
-        ft_telemetry_thread_goes_on(engine->telemetry);
+        end_sleep(engine);
     atomic_fetch_sub(&engine->wanted, 1);
     return ok;
 }
