@@ -12,7 +12,8 @@ const Backend backends[] = {
     {"shm", &ft_transport_shm, true, "", false},
     {"tcp", &ft_transport_tcp, true, "OtherChunksAreRefused OutOfDescriptors", false},
 #ifdef FT_HAVE_VERBS
-    {"verbs", &ft_transport_verbs, true, "OutOfDescriptors", false},
+    // As for ofi below; its memory is the host's.
+    {"verbs", &ft_transport_verbs, true, "OutOfDescriptors MemoryGoesBack WhatIsInUseStays", false},
 #endif
 #ifdef FT_HAVE_LIBFABRIC
     // OutOfDescriptors: its side connections are tcp's. Slots are registered: they are not pages
