@@ -1,5 +1,6 @@
-# perf/rdma: a link over RDMA beside the devices alone, in the machine of tests/rdma.
-EXTRA_DIST += perf/rdma tests/rdma/guest/numbers
+# In the machine of tests/rdma: perf/rdma, a link over RDMA beside the devices alone; perf/rdma_mpi,
+# an all-reduce beside MPICH's.
+EXTRA_DIST += perf/rdma tests/rdma/guest/numbers perf/rdma_mpi tests/rdma/guest/mpi
 if HAVE_VERBS
 noinst_PROGRAMS += perf/rdma_loop
 perf_rdma_loop_SOURCES = perf/rdma_loop.c
