@@ -317,17 +317,28 @@ static void judge_p2p(struct ft_hang *h, int node)
         add_find(h, FT_VERDICT_COMM_HANG_RECEIVER, peer, -1);
 }
 
+/* The rank that holds up an operation of the circle by that edge. */
+static void accuse_edge(struct ft_hang *h, int node, int edge)
+{
+    struct ft_hang_node *to = &h->nodes[h->edges[edge].to];
+    to->from = node; /* the chain is to go around the circle */
+    to->via = h->edges[edge].via;
+    ft_hang_accuse(h, h->edges[edge].via, -1);
+}
+
+/* A verdict has room for a few ranks: one of each operation comes before the others. */
 static void accuse_circle(struct ft_hang *h, const struct ft_hang_turn *nodes, int count)
 {
     ft_hang_begin(h, FT_VERDICT_DEADLOCK, ft_hang_comm(h, nodes->node), nodes->node);
     for (int i = 0; i < count; i++) {
         const struct ft_hang_node *n = &h->nodes[nodes[i].node];
-        for (int e = n->first_edge; e < n->first_edge + n->nedges; e++) {
-            struct ft_hang_node *to = &h->nodes[h->edges[e].to];
-            to->from = nodes[i].node; /* the chain is to go around the circle */
-            to->via = h->edges[e].via;
-            ft_hang_accuse(h, h->edges[e].via, -1);
-        }
+        if (n->nedges > 0)
+            accuse_edge(h, nodes[i].node, n->first_edge);
+    }
+    for (int i = 0; i < count; i++) {
+        const struct ft_hang_node *n = &h->nodes[nodes[i].node];
+        for (int e = n->first_edge + 1; e < n->first_edge + n->nedges; e++)
+            accuse_edge(h, nodes[i].node, e);
     }
     ft_hang_end(h);
 }

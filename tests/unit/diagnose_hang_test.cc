@@ -4,6 +4,8 @@
  * stopped, does not call, calls something else, is not started by its stream, loses messages;
  * alone, nested in other communicators, two at once, and with files missing.
  */
+#include <numeric>
+
 #include "diagnose_builder.h"
 
 namespace
@@ -387,6 +389,24 @@ TEST(Deadlock, OfThreeCommunicators)
         job.waits(TP + (uint64_t)c, 0, 1);
     }
     job.expect({{FT_VERDICT_DEADLOCK, {{TP, 1, -1}, {TP + 1, 1, -1}, {TP + 2, 1, -1}}}});
+}
+
+/* There is no room for all of them: the one in the other operation is named before the rest. */
+TEST(Deadlock, OneOfManyRanksCallsInOppositeOrder)
+{
+    std::vector<int> all(24);
+    std::iota(all.begin(), all.end(), 0);
+    for (auto [most, one] : {std::pair{TP, DP}, std::pair{DP, TP}}) {
+        Job job(24);
+        job.comm(TP, "x", all);
+        job.comm(DP, "y", all);
+        for (int r : all)
+            job.waits(r == 20 ? one : most, r, r == 20 ? 0 : 20);
+        std::set<Named> named{{most, 20, -1}};
+        for (int r = 0; r < FT_CULPRITS - 1; r++)
+            named.insert({one, r, -1});
+        job.expect({{FT_VERDICT_DEADLOCK, named}});
+    }
 }
 
 TEST(Deadlock, AProcessInItIsStopped)
