@@ -19,7 +19,8 @@
  * which waits for further messages, than about the network. */
 #define LEAST_BYTES 24576
 #define LEAST_MESSAGES 20
-#define LEAST_SHARE 0.1 /* of the time, in which messages are on their way */
+#define LEAST_SHARE 0.1 /* of the time, by which messages were on their way for longer than usual \
+                         */
 #define LEAST_RATIO 3   /* to what is usual */
 #define LEAST_DEVIATIONS 2
 #define STILL_NS 1500000000u /* a receiver that waits so long may wait for ever */
@@ -168,26 +169,43 @@ static bool is_in(const struct ft_slow_link *slow, int source, int destination)
            (slow->destination < 0 || destination == slow->destination);
 }
 
-static bool is_enough(const struct selection *at, const struct ft_snap_path *path)
+static bool is_enough(const struct selection *at, const struct ft_slow_link *slow,
+                      const struct ft_snap_path *path)
 {
-    return at->losses ? is_lossy(path)
-                      : (double)path->network_ns >= LEAST_SHARE * (double)path->span_ns;
+    double more_ns = (double)path->network_ns * (1 - 1 / slow->ratio);
+    return at->losses ? is_lossy(path) : more_ns >= LEAST_SHARE * (double)path->span_ns;
 }
 
-/* The path of the verdict that lost the most time, or segments. NULL: none lost enough. */
+/* The path of the verdict that lost the most time, or segments. NULL: none lost enough. `lost` is
+ * how many did. */
 static const struct ft_snap_path *find_worst(const struct selection *at,
-                                             const struct ft_slow_link *slow)
+                                             const struct ft_slow_link *slow, int *lost)
 {
     const struct ft_snap_path *worst = NULL;
+    *lost = 0;
     for (size_t i = 0; i < at->n; i++) {
         const struct ft_delay *delay = &at->delays[i];
         const struct ft_snap_path *path = at->paths[i];
-        if (is_in(slow, delay->source, delay->destination) && is_enough(at, path) &&
-            (!worst || (at->losses ? path->retransmits > worst->retransmits
-                                   : path->network_ns > worst->network_ns)))
+        if (!is_in(slow, delay->source, delay->destination) || !is_enough(at, slow, path))
+            continue;
+        ++*lost;
+        if (!worst || (at->losses ? path->retransmits > worst->retransmits
+                                  : path->network_ns > worst->network_ns))
             worst = path;
     }
     return worst;
+}
+
+/* If only one path of a rank has lost time, the others look slow because they wait for it. */
+static void blame_one_path(const struct selection *at, const struct ft_snap_path *worst,
+                           struct ft_slow_link *slow)
+{
+    for (size_t i = 0; i < at->n; i++)
+        if (at->paths[i] == worst) {
+            slow->shape = FT_DELAY_POINT;
+            slow->source = at->delays[i].source;
+            slow->destination = at->delays[i].destination;
+        }
 }
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
@@ -453,9 +471,12 @@ static int judge(struct selection *at, struct ft_verdict *verdicts, int capacity
                                      at->losses ? LEAST_LOSS_RATIO : LEAST_RATIO, LEAST_DEVIATIONS};
     int found = ft_slow_links(&matrix, slow, FT_CULPRITS), named = 0;
     for (int i = 0; i < found && i < FT_CULPRITS && named < capacity; i++) {
-        const struct ft_snap_path *worst = find_worst(at, &slow[i]);
+        int lost;
+        const struct ft_snap_path *worst = find_worst(at, &slow[i], &lost);
         if (at->losses && !worst)
             continue;
+        if (!at->losses && lost == 1)
+            blame_one_path(at, worst, &slow[i]);
         if (!join_path(at, &slow[i], verdicts, named) &&
             write_verdict(at, &slow[i], worst, &verdicts[named])) {
             if (slow[i].shape == FT_DELAY_POINT)

@@ -292,6 +292,33 @@ TEST(SlowJob, ADelayIsOfBothDirections)
     EXPECT_EQ(net.verdicts[0].culprits[1].peer, 3);
 }
 
+/* What goes to a rank, or comes from it, may wait a little for what one link delays. */
+TEST(SlowJob, OneLinkExplainsThatItsNeighboursWait)
+{
+    Network net(4);
+    net.job.comm(2, "world", {3, 2, 1, 0});
+    for (ft_snap_path &p : net.paths)
+        p.network_ns /= 20;
+    for (int other : {1, 3})
+        net.delay(other, 2, 4);
+    net.delay(0, 2, 60);
+    EXPECT_EQ(net.said(), "comm_slow_link 2:1>3;");
+    EXPECT_EQ(net.verdicts[0].nculprits, 2) << "both directions";
+}
+
+/* A path that has little to do may look three times as slow because of a few late messages. */
+TEST(SlowJob, ATenthOfTheTimeMustBeLost)
+{
+    Network net(4);
+    net.job.comm(2, "world", {3, 2, 1, 0});
+    for (ft_snap_path &p : net.paths)
+        p.network_ns = SECOND * 2 / 5;
+    net.slow(0, 2, 3.3);
+    EXPECT_EQ(net.said(), "") << "0.92 s of 10";
+    net.slow(0, 2, 1.15);
+    EXPECT_EQ(net.said(), "comm_slow_link 2:3>1;") << "1.1 s of 10";
+}
+
 /* Ranks of two hosts share what is slow between these. */
 TEST(SlowJob, LinksBetweenTheSameHostsAreOneVerdict)
 {
