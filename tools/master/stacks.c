@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define REST_NS 5000000000u /* between two questions */
+#define REST_NS 5000000000u /* between two questions; for so long answers are waited for */
 
 void master_drop_stacks(struct master *m)
 {
@@ -29,7 +29,11 @@ void master_look_at_stacks(struct master *m)
         s->signature = signature;
         master_ask_all(m, s, ROWS_ASK_STACKS);
     }
-    gathered_show(&m->gathered, &m->shown);
+    /* While answers come, groups of the first few would say that nobody is elsewhere. */
+    if (master_stacks_missing(m) == 0 || now_ns - s->begun_ns > REST_NS)
+        gathered_show(&m->gathered, &m->shown);
+    else
+        look_drop_stacks(&m->shown);
 }
 
 int master_stacks_missing(const struct master *m)
