@@ -317,6 +317,9 @@ TEST(SlowJob, ATenthOfTheTimeMustBeLost)
     EXPECT_EQ(net.said(), "") << "0.92 s of 10";
     net.slow(0, 2, 1.15);
     EXPECT_EQ(net.said(), "comm_slow_link 2:3>1;") << "1.1 s of 10";
+    for (ft_snap_path &p : net.paths)
+        p.span_ns = 3 * SECOND;
+    EXPECT_EQ(net.said(), "") << "the links are new";
 }
 
 /* Ranks of two hosts share what is slow between these. */
