@@ -1,10 +1,11 @@
 /*
  * Asks the ranks of this machine for a validation, waits for their results, and has them judged.
  * One rank is asked, by its telemetry file; it tells the others. Ranks of other machines take part,
- * and write their results there.
+ * and write their results there, from where the responder fetches them.
  */
 #include "diagnose.h"
 
+#include "ras/ras.h"
 #include "telemetry/telemetry.h"
 
 #include <math.h>
@@ -17,6 +18,8 @@
 #define TAKEN_NS 10000000000u /* a rank that lives takes a request sooner */
 #define QUIET_NS 62000000000u /* ranks wait a minute for a common collective */
 #define LOOK_NS 10000000u
+#define FETCH_S 4 /* the responder gives other hosts half of it */
+#define FETCHES 3 /* their ranks end a little later, or earlier, than those here */
 /* What seems slow is measured again, and the fastest counts: on a busy machine a process may have
  * waited for a processor all the time. */
 #define RUNS 3
@@ -30,7 +33,14 @@ struct subject {
     struct ft_validation *results;
     int n;
     struct ft_ask ask;
-    bool busy; /* the rank that is asked does what another program asks */
+    bool busy;         /* the rank that is asked does what another program asks */
+    char silence[256]; /* why other hosts did not tell; "": they were not asked, or did */
+};
+
+/* Who tells a result. engine: of the snapshot; -1: it is on another host. */
+struct teller {
+    int rank, engine, pid;
+    uint64_t host;
 };
 
 static void set_trouble(struct report *report, const char *fmt, ...) FT_PRINTF(2, 3);
@@ -188,18 +198,17 @@ static bool is_same_host(const struct subject *subject, int rank, int other)
     return a && b && a->host == b->host;
 }
 
-static void add_link(const struct subject *subject, int nth, const struct ft_measured *from,
+static void add_link(const struct subject *subject, int rank, const struct ft_measured *from,
                      struct ft_tested *t)
 {
-    const struct ft_snap_member *m = &subject->s->members[subject->members[nth]];
     bool known = from->state != FT_MEASURED_NONE && from->state <= FT_MEASURED_SILENT &&
-                 from->peer >= 0 && from->peer < t->size && from->peer != m->rank;
+                 from->peer >= 0 && from->peer < t->size && from->peer != rank;
     if (!known)
         return;
     struct ft_tested_link *link = &t->links[t->nlinks++];
-    *link = (struct ft_tested_link){.from = from->sends ? m->rank : from->peer,
-                                    .to = from->sends ? from->peer : m->rank,
-                                    .same_host = is_same_host(subject, m->rank, from->peer),
+    *link = (struct ft_tested_link){.from = from->sends ? rank : from->peer,
+                                    .to = from->sends ? from->peer : rank,
+                                    .same_host = is_same_host(subject, rank, from->peer),
                                     .cut = from->state == FT_MEASURED_CUT};
     if (from->state != FT_MEASURED_SILENT && from->bytes > 0)
         link->s_per_mib = (double)from->ns / 1e9 / (double)from->bytes * (1 << 20);
@@ -218,27 +227,25 @@ static void keep_faster(uint64_t *best, uint64_t ns)
         *best = ns;
 }
 
-/* The row of the member; a new one in the first run. */
-static struct ft_tested_rank *row_of(const struct subject *subject, const struct ft_snap_member *m,
-                                     struct ft_tested *t)
+/* The row of the rank; a new one in the first run. */
+static struct ft_tested_rank *row_of(const struct teller *who, struct ft_tested *t)
 {
-    const struct ft_snap_engine *engine = &subject->s->engines[m->engine];
     for (int i = 0; i < t->nranks; i++)
-        if (t->ranks[i].rank == m->rank)
+        if (t->ranks[i].rank == who->rank)
             return &t->ranks[i];
     struct ft_tested_rank *row = &t->ranks[t->nranks++];
     *row = (struct ft_tested_rank){
-        .rank = m->rank, .engine = m->engine, .pid = engine->pid, .host = engine->host};
+        .rank = who->rank, .engine = who->engine, .pid = who->pid, .host = who->host};
     return row;
 }
 
-static void add_result(const struct subject *subject, int nth, struct ft_tested *t)
+/* There is room for a rank and its links. */
+static void add_result(const struct subject *subject, const struct teller *who,
+                       const struct ft_validation *from, struct ft_tested *t)
 {
-    const struct ft_snap_member *m = &subject->s->members[subject->members[nth]];
-    const struct ft_validation *from = &subject->results[nth];
     if (from->state != FT_VALIDATION_DONE)
         return;
-    struct ft_tested_rank *row = row_of(subject, m, t);
+    struct ft_tested_rank *row = row_of(who, t);
     keep_faster(&row->copy_ns, from->copy_ns);
     keep_faster(&row->product_ns, from->product_ns);
     if (from->checks > 0)
@@ -248,7 +255,91 @@ static void add_result(const struct subject *subject, int nth, struct ft_tested 
     t->pause_s = fmax(t->pause_s, seconds(from->held_ns, from->end_ns));
     t->waited_s = fmax(t->waited_s, seconds(from->held_ns, from->start_ns));
     for (int i = 0; i < from->nlinks; i++)
-        add_link(subject, nth, &from->links[i], t);
+        add_link(subject, who->rank, &from->links[i], t);
+}
+
+static void add_results_here(const struct subject *subject, struct ft_tested *t)
+{
+    for (int i = 0; i < subject->n; i++) {
+        const struct ft_snap_member *m = &subject->s->members[subject->members[i]];
+        const struct ft_snap_engine *engine = &subject->s->engines[m->engine];
+        add_result(subject, &(struct teller){m->rank, m->engine, engine->pid, engine->host},
+                   &subject->results[i], t);
+    }
+}
+
+/* ---- other hosts ----------------------------------------------------------------------------- */
+
+static bool is_here(const struct subject *subject, int rank)
+{
+    for (int i = 0; i < subject->n; i++)
+        if (subject->s->members[subject->members[i]].rank == rank)
+            return true;
+    return false;
+}
+
+/* Room for `more` ranks and their links. */
+static bool make_room(struct ft_tested *t, int more)
+{
+    size_t nranks = (size_t)t->nranks + (size_t)more + 1,
+           nlinks = (size_t)t->nlinks + (size_t)more * FT_MEASURED_MOST + 1;
+    struct ft_tested_rank *ranks = realloc(t->ranks, nranks * sizeof *ranks);
+    t->ranks = ranks ? ranks : t->ranks;
+    struct ft_tested_link *links = realloc(t->links, nlinks * sizeof *links);
+    t->links = links ? links : t->links;
+    return ranks && links;
+}
+
+/* Is it a result of this validation, of a rank that has no file here? */
+static bool is_far(const struct subject *subject, const struct ft_snap_validation *from,
+                   const struct ft_tested *t)
+{
+    const struct ft_validation *is = &from->is;
+    return is->number == subject->ask.number && is->ctx == subject->ctx && is->rank >= 0 &&
+           is->rank < t->size && !is_here(subject, is->rank);
+}
+
+static int count_far(const struct subject *subject, const struct ft_snapshot *all,
+                     const struct ft_tested *t)
+{
+    int n = 0;
+    for (int i = 0; i < all->nvalidations; i++)
+        n += is_far(subject, &all->validations[i], t);
+    return n;
+}
+
+static void add_far(const struct subject *subject, const struct ft_snapshot *all,
+                    struct ft_tested *t)
+{
+    for (int i = 0; i < all->nvalidations; i++) {
+        const struct ft_snap_validation *from = &all->validations[i];
+        const struct ft_snap_engine *engine = &all->engines[from->engine];
+        if (is_far(subject, from, t))
+            add_result(subject, &(struct teller){from->is.rank, -1, engine->pid, engine->host},
+                       &from->is, t);
+    }
+}
+
+/* Fetches the results of ranks of other hosts, until all have told or some do not. FT_NOMEM. */
+static int fetch_far(struct subject *subject, struct ft_tested *t)
+{
+    int rc = FT_OK, told = 0;
+    subject->silence[0] = '\0';
+    for (int i = 0; i < FETCHES && rc == FT_OK && subject->n + told < t->size; i++) {
+        struct ft_snapshot *all;
+        if (ft_ras_fetch(FETCH_S, &all) != FT_OK) {
+            snprintf(subject->silence, sizeof subject->silence, "; %.200s", ft_fail_text());
+            return FT_OK;
+        }
+        told = count_far(subject, all, t);
+        bool last = i + 1 == FETCHES || subject->n + told >= t->size;
+        if (last && make_room(t, told))
+            add_far(subject, all, t);
+        else if (last)
+            rc = ft_fail(FT_NOMEM, "no memory for the results of %d ranks", told);
+        ft_snapshot_free(all);
+    }
+    return rc;
 }
 
 static const char *name_of(const struct subject *subject)
@@ -298,9 +389,9 @@ static void explain_missing(const struct subject *subject, const struct ft_teste
     explain_lead(subject, report);
     if (list_missing(t, ranks, sizeof ranks))
         set_trouble(report,
-                    "the validation of communicator %.39s has no results of ranks %s: they are on "
-                    "other hosts, are stopped, or did not come",
-                    name_of(subject), ranks);
+                    "the validation of communicator %.39s has no results of ranks %s: their hosts "
+                    "did not tell, they are stopped, or did not come%s",
+                    name_of(subject), ranks, subject->silence);
     for (int i = 0; i < t->nlinks && t->links[i].s_per_mib <= 0; i++)
         set_trouble(report, "in the validation nothing came from rank %d to rank %d",
                     t->links[i].from, t->links[i].to);
@@ -340,9 +431,7 @@ static bool open_subject(struct subject *subject, struct ft_tested *t)
         if (s->members[i].ctx == subject->ctx && s->members[i].open)
             subject->members[subject->n++] = i;
     size_t found = (size_t)subject->n;
-    t->links = calloc(RUNS * found * FT_MEASURED_MOST + 1, sizeof *t->links);
-    t->ranks = calloc(found + 1, sizeof *t->ranks);
-    if (!subject->results || !t->links || !t->ranks || found == 0)
+    if (!subject->results || found == 0)
         return false;
     qsort_r(subject->members, found, sizeof *subject->members, by_rank, s->members);
     t->ctx = subject->ctx;
@@ -360,8 +449,13 @@ static int run_once(struct subject *subject, double pause_s, struct ft_tested *t
     if (rc != FT_OK)
         return rc;
     wait_for_results(subject);
-    for (int i = 0; i < subject->n; i++)
-        add_result(subject, i, t);
+    if (!make_room(t, subject->n))
+        return FT_NOMEM;
+    add_results_here(subject, t);
+    if (subject->results[0].state == FT_VALIDATION_DONE)
+        rc = fetch_far(subject, t);
+    if (rc != FT_OK)
+        return rc;
     t->runs += subject->results[0].state == FT_VALIDATION_DONE;
     return ft_diagnose_tested(t, verdicts, MOST_VERDICTS);
 }

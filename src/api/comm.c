@@ -154,12 +154,14 @@ FT_EXPORT ftcclResult_t ftcclUniqueIdRelease(const ftcclUniqueId *uniqueId)
 FT_EXPORT ftcclResult_t ftcclCommInitRank(ftcclComm_t *comm, int nranks, ftcclUniqueId commId,
                                           int rank)
 {
+    ft_thread_enters(FT_THREAD_INIT, __builtin_return_address(0));
     return init(&(struct want){comm, nranks, rank, 0, 1, &commId, NULL, false, {0}});
 }
 
 FT_EXPORT ftcclResult_t ftcclCommInitRankConfig(ftcclComm_t *comm, int nranks, ftcclUniqueId commId,
                                                 int rank, ftcclConfig_t *config)
 {
+    ft_thread_enters(FT_THREAD_INIT, __builtin_return_address(0));
     return init(&(struct want){comm, nranks, rank, 0, 1, &commId, config, false, {0}});
 }
 
@@ -167,6 +169,7 @@ FT_EXPORT ftcclResult_t ftcclCommInitRankScalable(ftcclComm_t *newcomm, int nran
                                                   int nId, ftcclUniqueId *commIds,
                                                   ftcclConfig_t *config)
 {
+    ft_thread_enters(FT_THREAD_INIT, __builtin_return_address(0));
     return init(&(struct want){newcomm, nranks, myrank, 0, nId, commIds, config, false, {0}});
 }
 
@@ -180,6 +183,7 @@ static int check_devices(const int *devlist, int ndev, int gpus)
 
 FT_EXPORT ftcclResult_t ftcclCommInitAll(ftcclComm_t *comm, int ndev, const int *devlist)
 {
+    ft_thread_enters(FT_THREAD_INIT, __builtin_return_address(0));
     ftcclUniqueId id;
     if (!comm || ndev < 1)
         return ft_return(NULL, ft_fail(FT_INVAL, "CommInitAll: comm is NULL or ndev %d is below 1",

@@ -248,6 +248,7 @@ FT_EXPORT ftcclResult_t ftcclStreamCreate(ftcclStream_t *stream)
 
 FT_EXPORT ftcclResult_t ftcclStreamDestroy(ftcclStream_t stream)
 {
+    ft_thread_enters(FT_THREAD_STREAM_END, __builtin_return_address(0));
     struct ft_stream *held;
     int rc = ft_enter_library();
     if (rc == FT_OK)

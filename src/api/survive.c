@@ -83,6 +83,7 @@ FT_EXPORT ftcclResult_t ftcclStep(ftcclComm_t comm, uint64_t step)
 
 FT_EXPORT ftcclResult_t ftcclCommRevoke(ftcclComm_t comm, int flags)
 {
+    ft_thread_enters(FT_THREAD_REVOKE, __builtin_return_address(0));
     int rc = enter_comm(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);

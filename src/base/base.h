@@ -517,6 +517,7 @@ struct ft_text {
     bool broken;
 };
 void ft_text_add(struct ft_text *text, const char *fmt, ...) FT_PRINTF(2, 3);
+void ft_text_add_bytes(struct ft_text *text, const void *bytes, size_t len_bytes);
 void ft_text_free(struct ft_text *text);
 /* Elements of an object, or of an array if the key is NULL. Commas come by themselves. Text is
  * written in ASCII; bytes that are none are taken for Latin-1, so that any bytes give valid JSON.

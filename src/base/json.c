@@ -45,6 +45,15 @@ void ft_text_add(struct ft_text *text, const char *fmt, ...)
     va_end(args);
 }
 
+void ft_text_add_bytes(struct ft_text *text, const void *bytes, size_t len_bytes)
+{
+    if (text->broken || !make_room(text, len_bytes))
+        return;
+    memcpy(text->at + text->len, bytes, len_bytes);
+    text->len += len_bytes;
+    text->at[text->len] = '\0';
+}
+
 void ft_text_free(struct ft_text *text)
 {
     free(text->at);

@@ -181,6 +181,12 @@ struct ft_snap_event {
     uint64_t id, time_ns;
 };
 
+/* The latest validation of an engine that has ended. */
+struct ft_snap_validation {
+    int engine; /* index */
+    struct ft_validation is;
+};
+
 /* Time is the clock of one host (CLOCK_MONOTONIC); the reader of another host's files has shifted
  * theirs. */
 struct ft_snapshot {
@@ -195,8 +201,9 @@ struct ft_snapshot {
     struct ft_snap_thread *threads;
     struct ft_snap_latency *latencies;
     struct ft_snap_clock *clocks;
-    struct ft_snap_event *events; /* of each engine the latest, oldest first */
-    int nthreads, nlatencies, nclocks, nevents;
+    struct ft_snap_event *events;           /* of each engine the latest, oldest first */
+    struct ft_snap_validation *validations; /* [nvalidations] at most one of each engine */
+    int nthreads, nlatencies, nclocks, nevents, nvalidations;
     int unreadable;         /* files or hosts that were not understood: their ranks are missing */
     struct ft_snap_op *ops; /* [nops] the latest of each member, oldest first */
     int nops;
@@ -212,7 +219,7 @@ struct ft_snap_list {
     bool of_member;  /* it is into members, else into engines */
     int shift;       /* rows that the other list has now */
 };
-#define FT_SNAP_LISTS 11
+#define FT_SNAP_LISTS 12
 /* In a fixed order, in which each list comes after the one into which it has an index. */
 void ft_snapshot_lists(struct ft_snapshot *, struct ft_snap_list lists[FT_SNAP_LISTS]);
 

@@ -52,7 +52,8 @@ void ft_snapshot_lists(struct ft_snapshot *s, struct ft_snap_list lists[FT_SNAP_
         OF_ENGINE(s, threads, nthreads, ft_snap_thread),
         OF_ENGINE(s, latencies, nlatencies, ft_snap_latency),
         OF_ENGINE(s, clocks, nclocks, ft_snap_clock),
-        OF_ENGINE(s, events, nevents, ft_snap_event)};
+        OF_ENGINE(s, events, nevents, ft_snap_event),
+        OF_ENGINE(s, validations, nvalidations, ft_snap_validation)};
     memcpy(lists, all, sizeof all);
 }
 

@@ -81,6 +81,13 @@ static void do_verbose(struct ft_ras_client *client, const char *rest)
     do_status(client, rest);
 }
 
+/* A command of this library's own, for ftccl-diagnose: other versions refuse the answer. */
+static void do_snapshot(struct ft_ras_client *client, const char *rest)
+{
+    client->packed = !*rest;
+    do_status(client, rest);
+}
+
 /* A list such as "lifecycle,trace"; none: lifecycle. 0: it is no such list. */
 static unsigned groups_of(char *text)
 {
@@ -120,7 +127,8 @@ static void obey(struct ft_ras_client *client, const char *line)
         void (*act)(struct ft_ras_client *, const char *rest);
     } commands[] = {
         {"CLIENT PROTOCOL", do_protocol}, {"TIMEOUT", do_timeout}, {"SET FORMAT", do_format},
-        {"VERBOSE STATUS", do_verbose},   {"STATUS", do_status},   {"MONITOR", do_monitor}};
+        {"VERBOSE STATUS", do_verbose},   {"STATUS", do_status},   {"MONITOR", do_monitor},
+        {"SNAPSHOT", do_snapshot}};
     for (size_t i = 0; i < FT_ARRAY_LEN(commands); i++) {
         size_t len = strlen(commands[i].verb);
         if (strncasecmp(line, commands[i].verb, len) || (line[len] && line[len] != ' '))

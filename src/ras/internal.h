@@ -24,6 +24,9 @@ struct ft_ras_port {
 };
 /* False: the address makes no sense; the log says so. */
 bool ft_ras_port_open(struct ft_ras_port *port);
+/* FTCCL_RAS_ADDR, which must be an address, "localhost" or "*", with a port. Returns 1, or a
+ * status. */
+int ft_ras_address(struct ft_net_address *out);
 void ft_ras_port_close(struct ft_ras_port *port);
 /* The listener may just have ended: the port is tried often for a while. */
 void ft_ras_port_hurry(struct ft_ras_port *port, uint64_t now_ns);
@@ -40,6 +43,7 @@ struct ft_ras_client {
     int fd; /* -1: free */
     bool json, verbose;
     bool wants_status; /* it has asked and has no answer yet */
+    bool packed;       /* the answer is to be a packed snapshot */
     bool in_look;      /* it asked before the present look was over */
     bool ends;         /* closed once everything is written */
     bool hung_up;      /* it sends nothing any more */

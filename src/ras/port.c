@@ -156,11 +156,16 @@ static int find_address(const char *text, struct ft_net_address *out)
     return ft_net_resolve(numeric, out, 1);
 }
 
+int ft_ras_address(struct ft_net_address *out)
+{
+    return find_address(ft_param_str(FT_PARAM_RAS_ADDR), out);
+}
+
 bool ft_ras_port_open(struct ft_ras_port *port)
 {
     uint64_t now_ns = ft_now_ns(ft_env_real());
     *port = (struct ft_ras_port){.listener = -1, .probe = -1, .heard_ns = now_ns};
-    if (find_address(ft_param_str(FT_PARAM_RAS_ADDR), &port->address) < 1) {
+    if (ft_ras_address(&port->address) < 1) {
         FT_LOG(WARN, "ras", -1, "FTCCL_RAS_ADDR: %s; nobody answers clients", ft_fail_text());
         return false;
     }

@@ -65,4 +65,12 @@ void ft_ras_hear(struct ft_ras *ras, uint64_t peer, uint32_t what, uint64_t quer
 /* Does what is due. ready: one of those descriptors is. Cheap if nothing is due. */
 void ft_ras_serve(struct ft_ras *ras, bool ready);
 
+/* For tools: asks the responder of this host what the ranks of all hosts tell. Blocks for at most
+ * timeout_s, half of which it gives the other hosts. The caller frees the snapshot. FT_LINK: nobody
+ * answers; FT_PROTOCOL: what comes is not understood; FT_NOMEM; a status of FTCCL_RAS_ADDR. Hosts
+ * that do not answer are missing. */
+#define FT_RAS_SNAPSHOT "SNAPSHOT " /* and the length of what follows the line */
+struct ft_snapshot;
+int ft_ras_fetch(unsigned timeout_s, struct ft_snapshot **out);
+
 #endif

@@ -51,6 +51,19 @@ static void set_server(void)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+static void add_packed(struct ft_text *out, const struct ft_snapshot *s)
+{
+    unsigned char *bytes;
+    size_t len_bytes;
+    if (!s || ft_snapshot_pack(s, &bytes, &len_bytes) != FT_OK) {
+        ft_text_add(out, "ERROR: no memory\n");
+        return;
+    }
+    ft_text_add(out, FT_RAS_SNAPSHOT "%zu\n", len_bytes);
+    ft_text_add_bytes(out, bytes, len_bytes);
+    free(bytes);
+}
+
 static void answer(struct responder *r, struct ft_ras_client *client)
 {
     client->wants_status = false;
@@ -60,7 +73,9 @@ static void answer(struct responder *r, struct ft_ras_client *client)
         return;
     }
     size_t before = client->out.len;
-    if (client->json)
+    if (client->packed)
+        add_packed(&client->out, r->look.snapshot);
+    else if (client->json)
         ft_ras_json(&client->out, &r->look, &r->comms);
     else
         ft_ras_text(&client->out, &r->look, &r->comms, client->verbose);

@@ -15,7 +15,7 @@ struct ft_tm_list {
 
 struct ft_tm_collection {
     struct ft_tm_list engines, members, links, seats, paths, steps, ops, threads, latencies, clocks,
-        events;
+        events, validations;
     int unreadable;
     bool no_memory;
     uint64_t now_ns, real_ns;
@@ -23,8 +23,8 @@ struct ft_tm_collection {
 
 /* Adds a row of zeros. NULL: no memory, which the collection remembers. */
 void *ft_tm_list_add(struct ft_tm_collection *c, struct ft_tm_list *list);
-/* Adds what an image tells of links, paths, latencies, clocks, threads and events. engine: its row
- * in the collection. */
+/* Adds what an image tells of links, paths, latencies, clocks, threads, events and validations.
+ * engine: its row in the collection. */
 void ft_tm_add_links(struct ft_tm_collection *c, const struct ft_image *image, int engine);
 /* Leaves out threads of the engine that was added last that have ended. To be called for a process
  * of this host that is there. */

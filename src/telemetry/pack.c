@@ -10,9 +10,10 @@
 #include <string.h>
 
 #define MAGIC 0x46545350u /* "FTSP" */
-#define VERSION 2
-#define OPS_KEPT 64     /* of each member, the latest */
-#define LINKS_MOST 4096 /* of all engines */
+#define VERSION 3
+#define OPS_KEPT 64            /* of each member, the latest */
+#define LINKS_MOST 4096        /* of all engines */
+#define RECENT_NS 60000000000u /* a validation that ended earlier is not asked for any more */
 
 struct head {
     uint32_t magic, version;
@@ -30,7 +31,20 @@ struct field {
     enum what what;
     size_t at, bytes;
 };
-enum { ENGINES, MEMBERS, LINKS, SEATS, PATHS, STEPS, OPS, THREADS, LATENCIES, CLOCKS, EVENTS };
+enum {
+    ENGINES,
+    MEMBERS,
+    LINKS,
+    SEATS,
+    PATHS,
+    STEPS,
+    OPS,
+    THREADS,
+    LATENCIES,
+    CLOCKS,
+    EVENTS,
+    VALIDATIONS
+};
 #define FIELD(list, what, type, name)                      \
     {                                                      \
         list, what, offsetof(struct ft_snap_##type, name), \
@@ -94,6 +108,8 @@ static bool goes(const struct ft_snapshot *s, int list, int row)
         return row + OPS_KEPT >= s->nops || s->ops[row + OPS_KEPT].member != s->ops[row].member;
     case LINKS:
         return row < LINKS_MOST;
+    case VALIDATIONS:
+        return s->validations[row].is.end_ns + RECENT_NS > s->now_ns;
     default:
         return true;
     }
@@ -278,6 +294,8 @@ static bool has_owners(const struct ft_snapshot *s)
         all &= s->threads[i].engine >= 0;
     for (int i = 0; i < s->nlatencies; i++)
         all &= s->latencies[i].engine >= 0;
+    for (int i = 0; i < s->nvalidations; i++)
+        all &= s->validations[i].engine >= 0 && s->validations[i].is.nlinks <= FT_MEASURED_MOST;
     return all && s->nsteps == 0 && s->nclocks == 0 && s->nevents == 0;
 }
 

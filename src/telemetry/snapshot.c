@@ -350,7 +350,8 @@ static void begin(struct ft_tm_collection *c)
                                    .threads = {.row_bytes = sizeof(struct ft_snap_thread)},
                                    .latencies = {.row_bytes = sizeof(struct ft_snap_latency)},
                                    .clocks = {.row_bytes = sizeof(struct ft_snap_clock)},
-                                   .events = {.row_bytes = sizeof(struct ft_snap_event)}};
+                                   .events = {.row_bytes = sizeof(struct ft_snap_event)},
+                                   .validations = {.row_bytes = sizeof(struct ft_snap_validation)}};
 }
 
 static void free_rows(struct ft_snapshot *s)
@@ -364,10 +365,9 @@ static void free_rows(struct ft_snapshot *s)
 /* Moves the rows into the snapshot. */
 static void take_rows(struct ft_tm_collection *c, struct ft_snapshot *s)
 {
-    const struct ft_tm_list *const from[FT_SNAP_LISTS] = {&c->engines, &c->members, &c->links,
-                                                          &c->seats,   &c->paths,   &c->steps,
-                                                          &c->ops,     &c->threads, &c->latencies,
-                                                          &c->clocks,  &c->events};
+    const struct ft_tm_list *const from[FT_SNAP_LISTS] = {
+        &c->engines, &c->members, &c->links,     &c->seats,  &c->paths,  &c->steps,
+        &c->ops,     &c->threads, &c->latencies, &c->clocks, &c->events, &c->validations};
     struct ft_snap_list lists[FT_SNAP_LISTS];
     ft_snapshot_lists(s, lists);
     for (int i = 0; i < FT_SNAP_LISTS; i++) {

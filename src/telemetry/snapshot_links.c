@@ -211,6 +211,21 @@ static void add_events(struct ft_tm_collection *c, const struct ft_image *image,
         add_event(c, image, engine, n);
 }
 
+/* One that is being written is told the next time. */
+static void add_validation(struct ft_tm_collection *c, const struct ft_image *image, int engine)
+{
+    const struct ft_tm_validation *from = &image->file.header.validation;
+    bool ended = from->is.state == FT_VALIDATION_DONE || from->is.state == FT_VALIDATION_GIVEN_UP;
+    struct ft_snap_validation *to = ended && from->guard % 2 == 0
+                                        ? ft_tm_list_add(c, &c->validations)
+                                        : NULL;
+    if (!to)
+        return;
+    to->engine = engine;
+    to->is = from->is;
+    to->is.nlinks = (uint16_t)ft_min(to->is.nlinks, FT_MEASURED_MOST);
+}
+
 void ft_tm_add_links(struct ft_tm_collection *c, const struct ft_image *image, int engine)
 {
     add_links(c, image, engine);
@@ -219,4 +234,5 @@ void ft_tm_add_links(struct ft_tm_collection *c, const struct ft_image *image, i
     add_clocks(c, image, engine);
     add_threads(c, image, engine);
     add_events(c, image, engine);
+    add_validation(c, image, engine);
 }

@@ -203,65 +203,7 @@ struct ft_ask {
     uint64_t pause_ms; /* no rank holds a call for longer */
 };
 
-/* NONE: it has not come to that. MEASURED: all rounds; CUT: the time was over before. SILENT:
- * nothing came. */
-enum ft_measured_state { FT_MEASURED_NONE, FT_MEASURED_ALL, FT_MEASURED_CUT, FT_MEASURED_SILENT };
-
-/* One link, as its receiver has measured it: the fastest of some rounds. */
-struct ft_measured {
-    int32_t peer;  /* rank */
-    uint8_t sends; /* 1: from this rank to the peer */
-    uint8_t state; /* enum ft_measured_state */
-    uint16_t rounds;
-    uint64_t bytes, ns;                      /* so many bytes took so long */
-    char transport[FT_TRANSPORT_NAME_BYTES]; /* "": it has no link yet */
-};
-#define FT_MEASURED_MOST 16
-
-/* WAITING: calls are held until all ranks are there. GIVEN_UP: nothing was measured; `why` says why
- * not. */
-enum ft_validation_state {
-    FT_VALIDATION_NONE,
-    FT_VALIDATION_WAITING,
-    FT_VALIDATION_MEASURING,
-    FT_VALIDATION_DONE,
-    FT_VALIDATION_GIVEN_UP
-};
-#define FT_VALIDATION_WHYS(X)                                                                 \
-    X(NONE, "")                                                                               \
-    X(BUSY, "another validation is under way")                                                \
-    X(LATE, "a rank did not come to the same collective in half of the pause's time")         \
-    X(QUIET, "no common collective was called in time")                                       \
-    X(UNFIT, "it has one rank, has failed, is gone, or runs its operations at the same time") \
-    X(FAILED, "the communicator failed or was destroyed")                                     \
-    X(NOMEM, "a rank had no memory for it")                                                   \
-    X(LIMIT, "the time limit of a rank's operations is not 4 times the pause")                \
-    X(GONE, "the process that was asked has ended")
-enum ft_validation_why {
-#define X(name, text) FT_WHY_##name,
-    FT_VALIDATION_WHYS(X)
-#undef X
-        FT_VALIDATION_WHY_COUNT
-};
 const char *ft_validation_why_text(unsigned why);
-
-/* What a rank tells of the latest validation in which it took part. */
-struct ft_validation {
-    uint64_t number, ctx;
-    int32_t rank;
-    uint16_t state, why; /* enum ft_validation_state, enum ft_validation_why */
-    uint64_t seq;        /* collectives that had started when it paused */
-    /* when the rank began to hold a call (0: it held none), to measure (0: it did not), and when
-     * the validation was over for it */
-    uint64_t held_ns, start_ns, end_ns;
-    /* The fastest copy of FT_CHECK_COPY_BYTES, and product of two matrices; 0: not measured. */
-    uint64_t copy_ns, product_ns;
-    uint64_t check_ns; /* the time of all copies and products ... */
-    uint32_t checks;   /* ... which were so many of each */
-    uint16_t gpu;      /* 1: its buffers may be on a GPU, which was not measured */
-    uint16_t nlinks;
-    struct ft_measured links[FT_MEASURED_MOST];
-};
 
 /* True once for each valid request. The caller holds the engine, and asks about once a
  * millisecond: a load, if there is none. */

@@ -321,6 +321,42 @@ TEST(End, AbortFromAnotherThreadWakesTheWaiter)
     world.comm[0] = world.comm[1] = nullptr;
 }
 
+std::string telemetry_of_this_process()
+{
+    std::string text;
+    FILE *pipe = popen(("./tools/ftccl-info --pid " + std::to_string(getpid()) + " 2>&1").c_str(),
+                       "r");
+    char line[4096];
+    while (pipe && fgets(line, sizeof line, pipe))
+        text += line;
+    if (pipe)
+        pclose(pipe);
+    return text;
+}
+
+/* A wait is told with the name of the call that waits, not of the one before. */
+TEST(End, AWaitHasTheNameOfItsCall)
+{
+    proc::World world(2);
+    int data = 1;
+    std::thread waiter([&] {
+        EXPECT_OK(
+            ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+        ftcclStreamDestroy(world.stream[0]); /* rank 1 never calls */
+    });
+    std::string seen;
+    for (double end = proc::now() + 20;
+         proc::now() < end && seen.find("waits in StreamDestroy") == std::string::npos;)
+        seen = telemetry_of_this_process();
+    EXPECT_NE(seen.find("waits in StreamDestroy"), std::string::npos) << seen;
+    for (auto &c : world.comm) {
+        ftcclCommAbort(c);
+        c = nullptr;
+    }
+    waiter.join();
+    world.stream[0] = nullptr;
+}
+
 TEST(End, FinalizeWaitsForTheOperations)
 {
     proc::World world(2);

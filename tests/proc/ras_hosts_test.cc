@@ -16,6 +16,8 @@
 #include <memory>
 #include <set>
 
+#include "tests/common/sanitizer.h"
+#include "tests/proc/hogs.h"
 #include "tests/proc/proc.h"
 
 #ifdef FT_HAVE_JANSSON
@@ -307,6 +309,51 @@ TEST(RasHosts, AHostThatDoesNotAnswerIsNamed)
 }
 
 /* Who asks leaves nothing behind, and those who are asked go on. */
+/* ftccl-diagnose on the host of a rank; without an address it asks nobody. */
+std::string validate_on(const Hosts &hosts, size_t r, const std::string &address)
+{
+    return output_of("NCCL_RAS_ADDR=" + address + ":28028 nsenter -t " +
+                     std::to_string(hosts.at(r).pid()) +
+                     " -m --wd=. ./tools/ftccl-diagnose --validate=4 --pid " +
+                     std::to_string(hosts.at(r).pid()) + "; echo status $?");
+}
+
+TEST(RasHosts, AValidationHasTheResultsOfAllHosts)
+{
+    NEEDS_HOSTS();
+    Hosts hosts({0, 0, 1, 1});
+    for (size_t r : {0u, 3u}) {
+        std::string said = validate_on(hosts, r, hosts.address[r]);
+        EXPECT_NE(said.find("measured"), std::string::npos) << said;
+        EXPECT_EQ(said.find("no results"), std::string::npos) << said;
+        EXPECT_NE(said.find("status 0"), std::string::npos) << said;
+    }
+    std::string said = validate_on(hosts, 0, "127.254.254.254");
+    EXPECT_NE(said.find("no results of ranks 2, 3: their hosts did not tell, they are stopped, or "
+                        "did not come; nobody answers for the ranks of other hosts at "
+                        "127.254.254.254"),
+              std::string::npos)
+        << said;
+    EXPECT_NE(said.find("status 2"), std::string::npos) << said;
+}
+
+TEST(RasHosts, AValidationNamesASlowRankOfAnotherHost)
+{
+    NEEDS_HOSTS();
+    std::vector<int> cpu = proc::cpus();
+    if (cpu.size() < 2 || is_sanitized())
+        GTEST_SKIP() << "one processor only, or a sanitizer";
+    Hosts hosts({0, 0, 1});
+    for (size_t r = 0; r < 3; r++)
+        proc::place(hosts.at(r).pid(), cpu[r == 2 ? 1 : 0], r != 2);
+    proc::Hogs hogs(20, cpu[1]);
+    std::string said = validate_on(hosts, 0, hosts.address[0]);
+    EXPECT_NE(said.find("noncomm_slow: rank 2 (pid " + std::to_string(hosts.at(2).pid())),
+              std::string::npos)
+        << said;
+    EXPECT_EQ(said.find("noncomm_slow"), said.rfind("noncomm_slow")) << said;
+}
+
 TEST(RasHosts, QuestionsInTheMiddleOfEverything)
 {
     NEEDS_HOSTS();

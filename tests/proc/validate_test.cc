@@ -7,7 +7,6 @@
  */
 #include <fcntl.h>
 #include <sched.h>
-#include <sys/resource.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <regex>
 #include <thread>
 
+#include "tests/proc/hogs.h"
 #include "tests/proc/validate_job.h"
 
 namespace
@@ -142,71 +142,17 @@ TEST_P(Validate, ASlowLinkIsNamed)
     job.expect_right();
 }
 
-/* Programs that compute for ever on one processor. */
-struct Hogs {
-    std::vector<pid_t> pids;
-    Hogs(int n, int cpu)
-    {
-        for (int i = 0; i < n; i++) {
-            pids.push_back(fork());
-            if (pids.back() == 0) {
-                pin(0, cpu);
-                for (pid_t parent = getppid(); getppid() == parent;) {}
-                _exit(0);
-            }
-        }
-    }
-    ~Hogs()
-    {
-        for (pid_t pid : pids) {
-            kill(pid, SIGKILL);
-            waitpid(pid, nullptr, 0);
-        }
-    }
-    static void pin(pid_t thread, int cpu)
-    {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(size_t(cpu), &set);
-        sched_setaffinity(thread, sizeof set, &set);
-    }
-};
-
-/* All threads of a rank run on one processor. With `first`, and the right to do so, they run there
- * before the other programs of the machine, which may be busy with other tests. */
-void place(pid_t pid, int cpu, bool first)
-{
-    for (const auto &task :
-         std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/task")) {
-        pid_t thread = std::stoi(task.path().filename());
-        Hogs::pin(thread, cpu);
-        if (first)
-            setpriority(PRIO_PROCESS, id_t(thread), -15);
-    }
-}
-
-std::vector<int> cpus()
-{
-    cpu_set_t set;
-    std::vector<int> all;
-    sched_getaffinity(0, sizeof set, &set);
-    for (int i = 0; i < CPU_SETSIZE; i++)
-        if (CPU_ISSET(size_t(i), &set))
-            all.push_back(i);
-    return all;
-}
-
 /* Its times are the usual ones whenever it runs. Links of that rank may be slow, too. */
 TEST(ValidateTool, ARankBesideOtherProgramsIsNamed)
 {
-    std::vector<int> cpu = cpus();
+    std::vector<int> cpu = proc::cpus();
     if (cpu.size() < 2 || has_sanitizer())
         GTEST_SKIP() << "one processor only, or a sanitizer";
     Job job(3, "shm");
     for (int r = 0; r < 3; r++)
-        place(job.pid(r), cpu[r == 1 ? 1 : 0], r != 1);
+        proc::place(job.pid(r), cpu[r == 1 ? 1 : 0], r != 1);
     {
-        Hogs hogs(20, cpu[1]);
+        proc::Hogs hogs(20, cpu[1]);
         Said said = job.validate();
         EXPECT_EQ(said.status, 1) << said.text;
         EXPECT_NE(said.text.find("noncomm_slow: rank 1 (pid"), std::string::npos) << said.text;
