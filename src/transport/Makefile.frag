@@ -9,7 +9,8 @@ if HAVE_VERBS
 src_libftcore_la_SOURCES += src/transport/verbs/verbs.h src/transport/verbs/load.c \
 	src/transport/verbs/hca.c src/transport/verbs/gid.c src/transport/verbs/errors.c \
 	src/transport/verbs/ports.c src/transport/verbs/fabric.c src/transport/verbs/way.c \
-	src/transport/verbs/queue.c src/transport/verbs/events.c src/transport/verbs/transport.c
+	src/transport/verbs/queue.c src/transport/verbs/events.c src/transport/verbs/reap.c \
+	src/transport/verbs/transport.c
 endif
 src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \

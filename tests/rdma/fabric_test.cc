@@ -150,7 +150,7 @@ TEST_F(VerbsFabric, CloseKeepsThePeerOutAtOnce)
     ASSERT_TRUE(until({b.get()}, [&] { return b->count(Arrived) >= 2; }));
     b->f->ops->way_close(b->ways[0]);
     b->ways[0] = nullptr;
-    b->f->ops->unreg(b->into);
+    b->f->ops->unreg(b->into, false);
     b->into = nullptr;
     memset(b->inside.data(), 0x33, Side::bytes);
     ASSERT_TRUE(both([&] {

@@ -205,7 +205,7 @@ static int fake_reg(ft_fabric *f, void *at, size_t len, ft_fabric_access access,
     *out = &r->base;
     return FT_OK;
 }
-static void fake_unreg(ft_fabric_region *region)
+static void fake_unreg(ft_fabric_region *region, bool unmap)
 {
     auto *r = (FakeRegion *)(void *)region;
     for (auto &w : fake_net->all) {
@@ -216,6 +216,8 @@ static void fake_unreg(ft_fabric_region *region)
                 if (piece.region == region && !w.second->stopped)
                     fake_net->complain("memory was unregistered while a write read it");
     }
+    if (unmap)
+        ft_unmap(region->at, region->len_bytes);
     delete r;
 }
 

@@ -45,15 +45,19 @@ int rma_link_allocate(struct rma_link *l)
     return rc;
 }
 
+static void free_part(const struct rma *t, struct ft_fabric_region *region, unsigned char *at,
+                      size_t len_bytes)
+{
+    if (region)
+        t->fabric->ops->unreg(region, true);
+    else if (at)
+        ft_unmap(at, len_bytes);
+}
+
 static void free_memory(struct rma_link *l)
 {
-    const struct ft_fabric_ops *ops = l->rma->fabric->ops;
-    if (l->inside_region)
-        ops->unreg(l->inside_region);
-    if (l->outside_region)
-        ops->unreg(l->outside_region);
-    ft_unmap(l->inside, l->inside ? l->inside_bytes : 0);
-    ft_unmap(l->outside, l->outside ? l->outside_bytes : 0);
+    free_part(l->rma, l->inside_region, l->inside, l->inside_bytes);
+    free_part(l->rma, l->outside_region, l->outside, l->outside_bytes);
 }
 
 static void unlist(struct rma_link *l)
