@@ -31,14 +31,24 @@
 #define RMA_SMALLS 256
 #define RMA_SLOTS_MOST 32
 #define RMA_PLACES_MOST (RMA_SMALLS + RMA_SLOTS_MOST)
-/* Each message causes at most two entries of lines, and each line that has not arrived has one of a
- * message that is not returned. So neither a turn nor a line is overtaken by one so many later. */
+/* Places of lines, and most numbers on the way. Messages are fewer, because each has a place. A
+ * line that returns places has one at least that the sender cannot use before it has handled the
+ * line. Lines that only return windows have no such bound: there are at most RMA_WINDOW_LINES lines
+ * when one is written, of which the sender has not said that it has handled them. It says so for
+ * each RMA_TELL of them. */
 #define RMA_TURNS 1024
-_Static_assert(2 * RMA_PLACES_MOST <= RMA_TURNS, "lines on the way fit into their ring");
+#define RMA_WINDOW_LINES (RMA_TURNS - RMA_PLACES_MOST)
+#define RMA_TELL 128
+_Static_assert(RMA_PLACES_MOST <= RMA_TURNS, "numbers of messages on the way fit into their ring");
+_Static_assert(2 * RMA_TELL <= RMA_WINDOW_LINES, "the sender speaks before the receiver must wait");
 
 #define RMA_CONNECT_NS 10000000000u
 #define RMA_STOP_NS 1000000000u /* longest time for what ends a link to end by itself */
-#define RMA_LOOK_NS 2000000u    /* look_ns while a link is not calm */
+/* Likewise after a goodbye: a network that loses packets repeats the last writes meanwhile. */
+#define RMA_LEAVE_NS 4000000000u
+/* After the loss of all ways a goodbye may still come, for so long. */
+#define RMA_GOODBYE_NS 20000000u
+#define RMA_LOOK_NS 2000000u /* look_ns while a link is not calm */
 #define RMA_NO_WAY 0xff
 #define RMA_WHY_BYTES 256 /* of a sentence */
 
@@ -69,9 +79,10 @@ struct rma_line {
 };
 _Static_assert(sizeof(struct rma_line) == FT_CACHE_LINE, "a wire format");
 
-/* The immediate of a write that carries nothing, sent only to know that all before it have ended.
- */
+/* Immediates of writes that carry nothing. One is sent only to know that all before it have ended;
+ * the other by a sender, with the low half of the number of the line that it handles next. */
 #define RMA_NOTHING 0xffffffffu
+#define RMA_HANDLED 0xfffeu
 static inline uint32_t rma_immediate(unsigned place, uint32_t turn)
 {
     return (uint32_t)place << 16 | (turn & 0xffff);
@@ -162,6 +173,7 @@ struct rma_link {
     char why[RMA_WHY_BYTES]; /* it is refused */
     uint32_t last;
     uint64_t deadline_ns;
+    uint64_t lost_ns;          /* CLOSING: when all ways were lost; 0: it ends for another reason */
     struct ft_side_conn *side; /* NULL: ended */
     unsigned nways, rotation;
     struct rma_way way[FT_FABRIC_WAYS_MAX];
@@ -177,11 +189,13 @@ struct rma_link {
     uint64_t smalls_free[RMA_SMALLS / 64];
     uint32_t slots_free;
     unsigned reserved; /* data slots in reservations */
+    uint32_t told;     /* the next line to handle, as the receiver was told */
     /* of the receiver: */
     struct ft_rxq rxq;
     struct rma_line line;   /* returns that are not written yet */
     bool due;               /* the other side may wait for them */
     unsigned idle;          /* turns since the last one */
+    uint32_t handled;       /* the line that the sender handles next, as far as it has said */
     bool longs;             /* it has got messages that fill several slots */
     unsigned nsmalls;       /* small places that hold unconsumed messages */
     uint32_t held, claimed; /* a bit per data slot: a message lies there; a view of it is in use */
@@ -269,6 +283,8 @@ void rma_post_open(struct rma_link *);
 void rma_post(struct rma_link *, unsigned place, size_t len_bytes);
 bool rma_post_queued(struct rma_link *); /* goes on with those that wait; true: something moved */
 void rma_post_again(struct rma_link *, unsigned k); /* what way k has not delivered */
+/* Writes nothing, with an immediate. False: no way has room. */
+bool rma_post_nothing(struct rma_link *, uint32_t immediate);
 bool rma_post_flushed(struct rma_link *);
 void rma_written(struct rma_link *, unsigned k, unsigned count);
 void rma_answer(const struct rma_link *, struct rma_answer *);
@@ -277,9 +293,11 @@ int rma_arrive(struct rma_in *, uint32_t turn, unsigned place);
 
 /* send.c */
 int rma_take_line(struct rma_link *, uint32_t immediate);
+void rma_tell_handled(struct rma_link *); /* if it is time to */
 
 /* recv.c */
 int rma_take_message(struct rma_link *, uint32_t immediate);
+int rma_take_handled(struct rma_link *, uint32_t immediate);
 void rma_consumed(struct ft_rxq *, struct ft_rxq_node *);
 bool rma_return(struct rma_link *, bool all); /* writes what is to be returned */
 bool rma_spill(struct rma_link *, bool now);

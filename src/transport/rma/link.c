@@ -2,7 +2,7 @@
  * Links: how they are made and how they end. The sender's side starts a side connection, and over
  * it the two exchange sizes and infos of ways. A link that ends, for whatever reason, first stops
  * its ways: when it is DOWN, nothing of the other side arrives any more. A link that the user has
- * disconnected goes on in the background until its last messages have arrived, for RMA_STOP_NS at
+ * disconnected goes on in the background until its last messages have arrived, for RMA_LEAVE_NS at
  * most, and until all its ways are stopped. Only then is its memory freed.
  */
 #include "transport/rma/inside.h"
@@ -196,9 +196,19 @@ void rma_link_close(struct rma_link *l, int reason, bool orderly)
     }
 }
 
+/* A peer that leaves closes its ways. If their loss was noticed first, its goodbye is about to
+ * come, and makes a departure of what looks like a broken link. */
+static bool awaits_goodbye(const struct rma_link *l, uint64_t now_ns)
+{
+    return l->phase == RMA_CLOSING && l->lost_ns && l->side && !l->goodbye && !l->left &&
+           now_ns < l->lost_ns + RMA_GOODBYE_NS;
+}
+
 /* A link that is being closed and has no ways any more. */
 static void turn_closing(struct rma_link *l, uint64_t now_ns)
 {
+    if (awaits_goodbye(l, now_ns))
+        return;
     const bool said = rma_side_say(l) || now_ns >= l->deadline_ns;
     if (l->phase == RMA_CLOSING) {
         l->phase = RMA_CLOSED;
@@ -283,9 +293,10 @@ void ft_rma_disconnect(struct ft_link *link)
         ft_side_disconnect(l->side, false);
         l->side = NULL;
     }
-    l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
+    const uint64_t now_ns = ft_now_ns(l->rma->base.config.env);
+    l->deadline_ns = now_ns + (l->say_goodbye ? RMA_LEAVE_NS : RMA_STOP_NS);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     l->held = l->claimed = 0; /* their messages are gone */
-    rma_link_turn(l, l->deadline_ns - RMA_STOP_NS);
+    rma_link_turn(l, now_ns);
 }

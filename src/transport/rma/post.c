@@ -15,7 +15,7 @@ void rma_post_open(struct rma_link *l)
     l->out.post = l->post;
     l->out.places = l->base.sender ? RMA_SMALLS + l->rma->slots : RMA_TURNS;
     l->out.next = 1;
-    l->in.expected = 1;
+    l->in.expected = l->told = l->handled = 1;
 }
 
 static size_t offset_of(const struct rma_link *l, unsigned place)
@@ -83,6 +83,20 @@ static bool write_somewhere(struct rma_link *l, unsigned place)
     }
 }
 
+bool rma_post_nothing(struct rma_link *l, uint32_t immediate)
+{
+    const unsigned k = choose_way(l, 0);
+    if (k == RMA_NO_WAY)
+        return false;
+    struct rma_way *w = &l->way[k];
+    const bool asked = w->silent + 1 >= SILENT_MOST;
+    const struct ft_fabric_write nothing = {.immediate = immediate, .asked = asked};
+    if (l->rma->fabric->ops->write(w->fabric, &nothing) != FT_OK)
+        return false;
+    count_written(w, asked);
+    return true;
+}
+
 static void enqueue(struct rma_link *l, unsigned place)
 {
     struct rma_out *out = &l->out;
@@ -130,6 +144,7 @@ void rma_post_again(struct rma_link *l, unsigned k)
         if (p->state == RMA_SENT && p->way == k && !answered(&l->way[k].answer, p->turn))
             enqueue(l, place);
     }
+    l->told = l->in.expected - RMA_TELL; /* what was told may be lost */
 }
 
 /* Asks when all writes of a way have ended, if the last ones were not asked for. */

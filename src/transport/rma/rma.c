@@ -186,7 +186,9 @@ static void arrived(struct rma_link *l, uint32_t immediate)
     const bool broken = l->phase >= RMA_CLOSING && l->base.reason == FT_PROTOCOL;
     if (immediate == RMA_NOTHING || l->left || l->phase == RMA_CLOSED || broken)
         return;
-    int rc = l->base.sender ? rma_take_line(l, immediate) : rma_take_message(l, immediate);
+    int rc = l->base.sender                   ? rma_take_line(l, immediate)
+             : immediate >> 16 == RMA_HANDLED ? rma_take_handled(l, immediate)
+                                              : rma_take_message(l, immediate);
     if (rc)
         rma_link_close(l, rc, false);
 }
@@ -253,6 +255,8 @@ static void links_turn(struct rma *t, bool *busy)
         next = l->next;
         if (l->out.count > 0 && l->phase == RMA_OPEN)
             *busy |= rma_post_queued(l);
+        if (l->base.sender && l->phase == RMA_OPEN)
+            rma_tell_handled(l);
         if (!l->base.sender && l->phase == RMA_OPEN) {
             if (l->held)
                 *busy |= rma_spill(l, false);

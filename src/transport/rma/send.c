@@ -221,3 +221,10 @@ int rma_take_line(struct rma_link *l, uint32_t immediate)
     }
     return rc;
 }
+
+void rma_tell_handled(struct rma_link *l)
+{
+    if (l->in.expected - l->told >= RMA_TELL &&
+        rma_post_nothing(l, rma_immediate(RMA_HANDLED, l->in.expected)))
+        l->told = l->in.expected;
+}

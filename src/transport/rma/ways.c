@@ -118,9 +118,11 @@ void rma_way_fail(struct rma_link *l, unsigned k, const char *why)
         w->say = 0;
     else if (!w->heard)
         w->say |= RMA_SAY_DEAD;
-    if (l->phase == RMA_OPEN && !rma_ways_ready(l) && (l->known || !any_opening(l)))
+    if (l->phase == RMA_OPEN && !rma_ways_ready(l) && (l->known || !any_opening(l))) {
+        l->lost_ns = ft_now_ns(l->rma->base.config.env);
         rma_link_close(
             l, ft_fail(FT_LINK, "all %u ways are lost; the last one: %s", l->nways, w->why), false);
+    }
 }
 
 void rma_way_stopped(struct rma_link *l, unsigned k)
