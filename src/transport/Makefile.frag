@@ -1,6 +1,6 @@
 src_libftcore_la_SOURCES += src/transport/transport.h src/transport/rxq.h src/transport/rxq.c \
 	src/transport/txq.c
-src_libftcore_la_SOURCES += src/transport/net.c
+src_libftcore_la_SOURCES += src/transport/net.c src/transport/news.h src/transport/news.c
 src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/transport/local.h \
 	src/transport/local.c src/transport/local_send.c
 src_libftcore_la_SOURCES += src/transport/pull.h src/transport/pull.c

@@ -24,6 +24,7 @@
 #ifndef FT_RMA_INSIDE_H
 #define FT_RMA_INSIDE_H
 
+#include "transport/news.h"
 #include "transport/rma/rma.h"
 #include "transport/rxq.h"
 #include "transport/side.h"
@@ -162,10 +163,10 @@ enum rma_link_phase {
 struct rma_link {
     struct ft_link base; /* must be the first field */
     struct rma *rma;
-    struct rma_link *next, *event_next;
+    struct rma_link *next;
+    struct ft_news news;
     enum rma_link_phase phase;
-    bool queued, announce, announced_down; /* events */
-    bool known;                            /* the user has been told of it, or made it */
+    bool known;   /* the user has been told of it, or made it */
     bool left;    /* the user has disconnected it: it ends in the background */
     bool goodbye; /* the other side said goodbye, after `last` turns */
     bool calm;    /* nothing is to be done for it but messages and returns */
@@ -213,7 +214,8 @@ struct rma {
     struct ft_rxq_set set;
     size_t chunk_bytes, stride_bytes; /* of a slot: payload, and from one to the next */
     unsigned slots;
-    struct rma_link *links, *event_first, *event_last;
+    struct rma_link *links;
+    struct ft_news_list news;
     uint64_t look_ns; /* look_ns while all links are calm */
 };
 
@@ -258,7 +260,6 @@ void rma_link_up(struct rma_link *);
 void rma_link_close(struct rma_link *, int reason, bool orderly);
 void rma_link_turn(struct rma_link *, uint64_t now_ns); /* deadlines, and steps of ending */
 void rma_link_free(struct rma_link *);                  /* at once, in any phase */
-void rma_link_announce(struct rma_link *);
 
 /* ways.c */
 int rma_way_open(struct rma_link *, unsigned k, uint64_t now_ns);

@@ -71,20 +71,6 @@ static void unlist(struct rma_link *l)
     }
 }
 
-static void drop_events(struct rma_link *l)
-{
-    struct rma *t = l->rma;
-    struct rma_link *previous = NULL;
-    if (!l->queued)
-        return;
-    for (struct rma_link **at = &t->event_first; *at != l; at = &(*at)->event_next)
-        previous = *at;
-    *(previous ? &previous->event_next : &t->event_first) = l->event_next;
-    if (t->event_last == l)
-        t->event_last = previous;
-    l->queued = false;
-}
-
 void rma_link_free(struct rma_link *l)
 {
     if (l->side)
@@ -95,7 +81,7 @@ void rma_link_free(struct rma_link *l)
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     free_memory(l);
-    drop_events(l);
+    ft_news_drop(&l->rma->news, &l->news);
     unlist(l);
     free(l);
 }
@@ -148,26 +134,15 @@ void rma_link_begin(struct rma_link *l)
         rma_link_close(l, rc, false);
 }
 
-void rma_link_announce(struct rma_link *l)
-{
-    struct rma *t = l->rma;
-    if (l->queued)
-        return;
-    l->queued = true;
-    l->event_next = NULL;
-    *(t->event_last ? &t->event_last->event_next : &t->event_first) = l;
-    t->event_last = l;
-}
-
 void rma_link_up(struct rma_link *l)
 {
     if (l->base.state != FT_LINK_CONNECTING || l->phase > RMA_OPEN)
         return;
     l->phase = RMA_OPEN;
     l->base.state = FT_LINK_UP;
-    l->known = l->announce = true;
+    l->known = l->news.made = true;
     l->deadline_ns = 0;
-    rma_link_announce(l);
+    ft_news_add(&l->rma->news, &l->news, &l->base);
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
@@ -214,7 +189,7 @@ static void turn_closing(struct rma_link *l, uint64_t now_ns)
         l->phase = RMA_CLOSED;
         l->base.state = FT_LINK_DOWN;
         if (l->known && !l->left)
-            rma_link_announce(l);
+            ft_news_add(&l->rma->news, &l->news, &l->base);
     }
     if (!said)
         return;
@@ -285,7 +260,7 @@ void rma_link_turn(struct rma_link *l, uint64_t now_ns)
 void ft_rma_disconnect(struct ft_link *link)
 {
     struct rma_link *l = rma_link_of(link);
-    drop_events(l);
+    ft_news_drop(&l->rma->news, &l->news);
     l->left = true;
     l->calm = false;
     l->say_goodbye = link->state == FT_LINK_UP && l->phase == RMA_OPEN && !link->cut;

@@ -270,30 +270,6 @@ static void links_turn(struct rma *t, bool *busy)
     t->base.look_ns = calm ? t->look_ns : sooner(t->look_ns, RMA_LOOK_NS);
 }
 
-static int take_events(struct rma *t, struct ft_event *events, int max)
-{
-    int n = 0;
-    while (t->event_first && n < max) {
-        struct rma_link *l = t->event_first;
-        if (l->announce) {
-            l->announce = false;
-            events[n++] = (struct ft_event){l->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED,
-                                            &l->base};
-        }
-        if (l->base.state == FT_LINK_DOWN && !l->announced_down) {
-            if (n == max)
-                break;
-            l->announced_down = true;
-            events[n++] = (struct ft_event){FT_EVENT_DOWN, &l->base};
-        }
-        t->event_first = l->event_next;
-        if (!t->event_first)
-            t->event_last = NULL;
-        l->queued = false;
-    }
-    return n;
-}
-
 int ft_rma_poll(struct ft_transport *base, struct ft_event *events, int max, bool *busy)
 {
     struct rma *t = rma_of(base);
@@ -301,7 +277,7 @@ int ft_rma_poll(struct ft_transport *base, struct ft_event *events, int max, boo
     fabric_turn(t, &moved);
     side_turn(t, &moved);
     links_turn(t, &moved);
-    const int n = t->event_first ? take_events(t, events, max) : 0;
+    const int n = t->news.first ? ft_news_take(&t->news, events, max) : 0;
     if (moved || n > 0)
         *busy = true;
     return n;
@@ -327,7 +303,7 @@ bool ft_rma_arm(struct ft_transport *base, bool on)
         (void)rma_spill(l, true);
         (void)rma_return(l, true);
     }
-    return !t->event_first && ft_side_arm(t->side, true) && t->fabric->ops->arm(t->fabric, true);
+    return !t->news.first && ft_side_arm(t->side, true) && t->fabric->ops->arm(t->fabric, true);
 }
 
 /* The memory of links is registered, and stays. */
