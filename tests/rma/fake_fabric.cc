@@ -224,6 +224,7 @@ static void fake_unreg(ft_fabric_region *region, bool unmap)
 static int fake_way_open(ft_fabric *f, unsigned index, ft_fabric_region *into, void *user,
                          ft_fabric_way **out)
 {
+    fake_net->opens.push_back(fake_net->now_ns);
     if (fake_net->refuse_opens)
         return ft_fail(FT_LINK, "the test opens no ways");
     auto *w = new FakeWay();

@@ -198,10 +198,60 @@ bool Pair::run(unsigned long messages, const std::function<void()> &between)
     return ntaken >= end;
 }
 
+void Pair::release_all()
+{
+    while (!held.empty())
+        release_one();
+}
+
+int Pair::send(uint64_t ctx, const std::string &text)
+{
+    ft_header h;
+    ft_send req;
+    memset(&h, 0, sizeof h);
+    memset(&req, 0, sizeof req);
+    h.ctx = ctx;
+    h.len = (uint32_t)text.size();
+    return ab->ops->send(ab, &h, text.data(), &req);
+}
+
 bool Pair::drain()
 {
     return turn_until([&] {
         try_recv();
         return ntaken == nsent || testing::Test::HasFatalFailure();
     });
+}
+
+static std::string replay(uint64_t seed)
+{
+    auto *info = testing::UnitTest::GetInstance()->current_test_info();
+    return "replay: FT_SEED=" + std::to_string(seed) +
+           " rma_test --gtest_filter=" + info->test_suite_name() + "." + info->name();
+}
+
+static void one_seed(const Scene &scene, uint64_t seed,
+                     const std::function<void(FakeNet &, Pair &)> &body)
+{
+    SCOPED_TRACE(replay(seed));
+    FakeNet net(seed);
+    if (scene.prepare)
+        scene.prepare(net, seed);
+    {
+        Pair pair(net, 4096, scene.contexts);
+        ASSERT_TRUE(pair.connect());
+        ASSERT_TRUE(pair.run(scene.messages));
+        body(net, pair);
+    }
+    EXPECT_EQ(net.wrong, 0u) << net.wrong_text;
+    EXPECT_TRUE(net.all.empty()) << "ways were left open";
+}
+
+void each_seed(const Scene &scene, const std::function<void(FakeNet &, Pair &)> &body)
+{
+    const char *one = getenv("FT_SEED");
+    const uint64_t first = one ? strtoull(one, nullptr, 10) : 1;
+    const uint64_t last = one ? first : scene.seeds;
+    for (uint64_t seed = first; seed <= last && !testing::Test::HasFatalFailure(); seed++)
+        one_seed(scene, seed, body);
 }

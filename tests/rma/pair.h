@@ -40,6 +40,8 @@ class Pair
     // Sends and receives until so many messages have been taken.
     bool run(unsigned long messages, const std::function<void()> &between = nullptr);
     bool drain(); // takes everything that was sent
+    void release_all();
+    int send(uint64_t ctx, const std::string &text); // of lane 0, unchecked
 
     FakeNet &net;
     size_t chunk_bytes, contexts;
@@ -49,5 +51,15 @@ class Pair
     std::vector<Held> held;
     unsigned long nsent = 0, ntaken = 0;
 };
+
+// Runs the body for each seed of 1..count, or for that of FT_SEED=N only, with a pair that is
+// connected and over which so many messages have gone. A failure prints how to replay it.
+struct Scene {
+    unsigned seeds;
+    unsigned long messages;
+    size_t contexts = 2;
+    std::function<void(FakeNet &, uint64_t seed)> prepare = nullptr;
+};
+void each_seed(const Scene &, const std::function<void(FakeNet &, Pair &)> &body);
 
 #endif
