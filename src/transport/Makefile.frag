@@ -20,7 +20,7 @@ src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
 	src/transport/rma/inside.h src/transport/rma/rma.c src/transport/rma/link.c \
 	src/transport/rma/ways.c src/transport/rma/side_messages.c src/transport/rma/post.c \
-	src/transport/rma/send.c src/transport/rma/recv.c
+	src/transport/rma/send.c src/transport/rma/recv.c src/transport/rma/memory.c
 src_libftcore_la_SOURCES += src/transport/fault.c
 src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h \
 	src/transport/side.c src/transport/side_session.c src/transport/side_conn.c

@@ -361,6 +361,8 @@ static ft_transport_ops table()
     t.fd = ft_rma_fd;
     t.arm = ft_rma_arm;
     t.trim = ft_rma_trim;
+    t.reg = ft_rma_reg;
+    t.unreg = ft_rma_unreg;
     return t;
 }
 const ft_transport_ops fake_transport = table();

@@ -4,7 +4,7 @@ static FakeNet *net_of_env;
 
 static uint64_t env_now(ft_env *)
 {
-    return net_of_env->now_ns;
+    return net_of_env->now_ns += 100; // time passes for whoever waits
 }
 static void env_random(ft_env *, void *buf, size_t len)
 {
@@ -57,8 +57,30 @@ bool RmaEngine::has(int what, ft_link *link) const
 
 Pair::Pair(FakeNet &n, size_t chunk, size_t ctxs)
     : net(n), chunk_bytes(chunk), contexts(ctxs), a(new RmaEngine(n, 1, chunk, ctxs)),
-      b(new RmaEngine(n, 2, chunk, ctxs))
+      b(new RmaEngine(n, 2, chunk, ctxs)), memory(16 * 3 * chunk, 'm')
 {
+    EXPECT_EQ(a->t->ops->reg(a->t, &memory[0], memory.size(), &registered), FT_OK);
+}
+
+Pair::~Pair()
+{
+    if (ab && a->t)
+        leave();
+    for (auto &l : lent)
+        EXPECT_NE(l.req.status, FT_AGAIN) << "a send did not complete";
+    if (a->t)
+        a->t->ops->unreg(a->t, registered);
+}
+
+bool Pair::settle()
+{
+    return turn_until([&] { return lent.empty(); });
+}
+
+void Pair::leave()
+{
+    a->t->ops->disconnect(ab);
+    ab = nullptr;
 }
 
 bool Pair::connect()
@@ -82,6 +104,7 @@ void Pair::turn()
 {
     for (unsigned i = net.below(8); i > 0; i--)
         net.step();
+    take_back_lent();
     if (net.below(2))
         a->poll();
     if (net.below(2))
@@ -110,15 +133,41 @@ static unsigned lane_of(FakeNet &net)
 }
 
 // Now and then longer than a slot, on lanes that may be.
-static std::string some_text(FakeNet &net, size_t chunk, unsigned lane)
+static std::string some_text(FakeNet &net, size_t chunk, unsigned lane, bool lend)
 {
-    if (lane <= FT_LANE_P2P && net.below(30) == 0)
+    if (lane <= FT_LANE_P2P && net.below(lend ? 3 : 30) == 0)
         chunk *= 3;
     size_t len = net.below(3) ? net.below(25) : net.below((unsigned)chunk + 1);
+    if (lend)
+        len = chunk;
     std::string s(len, 0);
     for (auto &c : s)
         c = (char)net.random();
     return s;
+}
+
+void Pair::take_back_lent()
+{
+    while (!lent.empty() && lent.front().req.status != FT_AGAIN) {
+        memset(&memory[lent.front().at], 0xee, lent.front().len);
+        lent.pop_front();
+    }
+}
+
+// A send from registered memory. The memory changes as soon as the send has completed.
+int Pair::try_lend(const ft_header &h, const std::string &text)
+{
+    if (lent.size() == 16)
+        return FT_AGAIN;
+    const size_t at = nlent % 16 * 3 * chunk_bytes;
+    memcpy(&memory[at], text.data(), text.size());
+    lent.push_back({{}, at, text.size()});
+    int rc = ab->ops->send(ab, &h, &memory[at], &lent.back().req);
+    if (rc != FT_OK)
+        lent.pop_back();
+    else
+        nlent++;
+    return rc;
 }
 
 void Pair::try_send()
@@ -127,12 +176,15 @@ void Pair::try_send()
     memset(&h, 0, sizeof h);
     h.ctx = 1 + net.below((unsigned)contexts);
     h.lane = (uint16_t)lane_of(net);
-    std::string text = some_text(net, chunk_bytes, h.lane);
+    const bool lend = net.below(4) == 0;
+    std::string text = some_text(net, chunk_bytes, h.lane, lend);
     h.len = (uint32_t)text.size();
     ft_send req;
     memset(&req, 0, sizeof req);
     int rc;
-    if (net.below(4) == 0) {
+    if (lend) {
+        rc = try_lend(h, text);
+    } else if (net.below(4) == 0) {
         void *slot;
         rc = ab->ops->reserve(ab, &h, &slot);
         if (rc == FT_OK && net.below(5) == 0) {

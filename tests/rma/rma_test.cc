@@ -28,7 +28,8 @@ TEST(Rma, OrderAndContent)
 TEST(Rma, GoodbyeComesLast)
 {
     each_seed({25, 30}, [](FakeNet &net, Pair &pair) {
-        pair.a->t->ops->disconnect(pair.ab);
+        ASSERT_TRUE(pair.settle());
+        pair.leave();
         ASSERT_TRUE(pair.turn_until([&] { return pair.ba->state == FT_LINK_DOWN; }));
         EXPECT_TRUE(pair.ba->orderly);
         ASSERT_TRUE(pair.drain()) << pair.ntaken << " of " << pair.nsent;
@@ -42,9 +43,9 @@ TEST(Rma, GoodbyeComesLast)
 TEST(Rma, GoodbyeAfterTheLossOfAllWays)
 {
     each_seed({25, 30}, [](FakeNet &net, Pair &pair) {
-        ASSERT_TRUE(pair.drain());
+        ASSERT_TRUE(pair.drain() && pair.settle());
         net.side_held = true;
-        pair.a->t->ops->disconnect(pair.ab);
+        pair.leave();
         for (FakeWay *w : net.ways_of())
             net.break_way(w);
         for (int i = 0; i < 2000; i++)
@@ -80,6 +81,27 @@ TEST(Rma, OtherEnds)
         }
         pair.ba = nullptr;
     });
+}
+
+// Property: memory of sends that are pending is the user's again after disconnect: it changes, and
+// no message of other bytes arrives.
+TEST(Rma, DisconnectGivesMemoryBack)
+{
+    unsigned pending = 0;
+    each_seed({60, 40}, [&](FakeNet &, Pair &pair) {
+        for (int i = 0; i < 40; i++)
+            pair.try_send();
+        for (auto &l : pair.lent)
+            pending += l.req.status == FT_AGAIN;
+        pair.leave();
+        for (auto &l : pair.lent)
+            EXPECT_NE(l.req.status, FT_AGAIN);
+        pair.take_back_lent();
+        ASSERT_TRUE(pair.turn_until([&] { return pair.ba->state == FT_LINK_DOWN; }));
+        for (int i = 0; i < 1000; i++)
+            pair.try_recv();
+    });
+    EXPECT_GT(pending, 10u);
 }
 
 // Regions that the writer's ways write into, and the writer's fabric.

@@ -53,9 +53,9 @@ TEST(RmaWays, AllLost)
         EXPECT_EQ(pair.ab->reason, FT_LINK);
         EXPECT_FALSE(pair.ab->orderly || pair.ba->orderly || pair.ab->proof || pair.ba->proof);
         pair.release_all();
-        pair.a->t->ops->disconnect(pair.ab);
+        pair.leave();
         pair.b->t->ops->disconnect(pair.ba);
-        pair.ab = pair.ba = nullptr;
+        pair.ba = nullptr;
         pair.sent.clear();
         pair.nsent = pair.ntaken = 0;
         ASSERT_TRUE(pair.connect());

@@ -91,9 +91,9 @@ struct ft_fabric_write {
 
 struct ft_fabric_event {
     enum {
-        /* `count` further writes of the way have ended well: this side's memory is not needed any
-         * more, and they will arrive even if this process ends. After a write that was asked for,
-         * all writes before it are counted, too. */
+        /* `count` further writes of the way, in the order in which they were given to it, have
+         * ended well: this side's memory is not needed any more, and they will arrive even if this
+         * process ends. After a write that was asked for, all writes before it are counted, too. */
         FT_FABRIC_WRITTEN,
         FT_FABRIC_ARRIVED, /* a write of the peer, with `immediate` */
         /* The way has failed: some of its writes will not be WRITTEN, and perhaps have arrived.

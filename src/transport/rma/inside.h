@@ -1,7 +1,8 @@
 /*
  * The inside of rma. rma.c has the transport and its turn; link.c makes and ends links; ways.c
  * keeps their ways and moves traffic between them; side_messages.c speaks over the side connection;
- * post.c gives writes to ways; send.c and recv.c have the two ends of a link.
+ * post.c gives writes to ways; send.c and recv.c have the two ends of a link; memory.c lends it
+ * memory of the user.
  *
  * Memory. The receiver of a link has places, into which the sender writes messages: RMA_SMALLS
  * descriptors for short ones, and some data slots, which begin with a descriptor. The sender keeps
@@ -29,6 +30,8 @@
 #include "transport/rxq.h"
 #include "transport/side.h"
 
+#include <pthread.h>
+
 #define RMA_SMALLS 256
 #define RMA_SLOTS_MOST 32
 #define RMA_PLACES_MOST (RMA_SMALLS + RMA_SLOTS_MOST)
@@ -49,7 +52,9 @@ _Static_assert(2 * RMA_TELL <= RMA_WINDOW_LINES, "the sender speaks before the r
 #define RMA_LEAVE_NS 4000000000u
 /* After the loss of all ways a goodbye may still come, for so long. */
 #define RMA_GOODBYE_NS 20000000u
-#define RMA_LOOK_NS 2000000u /* look_ns while a link is not calm */
+#define RMA_LENT_NS 50000000u /* longest time that disconnect waits for memory that is lent */
+#define RMA_LOOK_NS 2000000u  /* look_ns while a link is not calm */
+#define RMA_LEND_BYTES 4096   /* shorter payloads are copied from the user's memory */
 #define RMA_NO_WAY 0xff
 #define RMA_WHY_BYTES 256 /* of a sentence */
 
@@ -103,6 +108,13 @@ struct rma_post {
     uint32_t len_bytes; /* of the write */
     uint32_t len;       /* of a message's payload */
     uint64_t ctx;
+    /* of a message whose payload lies in memory of the user: */
+    const struct ft_fabric_region
+        *from; /* NULL: in the place, or the memory is not lent any more */
+    size_t from_offset;
+    struct ft_send *req; /* pending while `from` is set */
+    uint32_t number;     /* the write's, of those that were given to its way */
+    bool bare;           /* the payload is not in the place */
 };
 
 /* What this side writes: messages or lines. */
@@ -139,7 +151,8 @@ struct rma_way {
     struct ft_fabric_way *fabric;
     enum rma_way_state state;
     uint32_t generation; /* how often it was opened */
-    unsigned unwritten;  /* writes that have not ended */
+    uint32_t given;      /* writes */
+    unsigned unwritten;  /* of them, those that have not ended */
     unsigned silent;     /* the last ones, none of which was asked for */
     unsigned say;
     bool connected, probed; /* OPENING: this end is connected; a first write was given to it */
@@ -189,6 +202,7 @@ struct rma_link {
     struct ft_txq txq;
     uint64_t smalls_free[RMA_SMALLS / 64];
     uint32_t slots_free;
+    uint32_t lent;     /* a bit per data slot: its message lies in memory of the user */
     unsigned reserved; /* data slots in reservations */
     uint32_t told;     /* the next line to handle, as the receiver was told */
     /* of the receiver: */
@@ -206,6 +220,13 @@ struct rma_link {
     struct ft_rxq_node *holder[RMA_PLACES_MOST];
 };
 
+/* Memory of the user that is registered. */
+struct rma_memory {
+    struct rma_memory *next;
+    struct ft_fabric_region *region;
+    unsigned users;
+};
+
 struct rma {
     struct ft_transport base; /* must be the first field */
     struct ft_fabric *fabric;
@@ -217,6 +238,8 @@ struct rma {
     struct rma_link *links;
     struct ft_news_list news;
     uint64_t look_ns; /* look_ns while all links are calm */
+    pthread_mutex_t memory_lock;
+    struct rma_memory *memories; /* protected by the lock */
 };
 
 static inline struct rma *rma_of(struct ft_transport *t)
@@ -295,6 +318,17 @@ int rma_arrive(struct rma_in *, uint32_t turn, unsigned place);
 /* send.c */
 int rma_take_line(struct rma_link *, uint32_t immediate);
 void rma_tell_handled(struct rma_link *); /* if it is time to */
+
+/* memory.c */
+/* Whether the payload is written from where it lies, which the fabric knows. Then req is pending
+ * until rma_lent_end(). */
+bool rma_lend(struct rma_link *, unsigned place, const void *data, struct ft_send *req);
+void rma_lent_end(struct rma_link *, unsigned place, int status); /* nothing, if it is not lent */
+void rma_lent_written(struct rma_link *, unsigned k);             /* writes of way k have ended */
+void rma_lent_end_all(struct rma_link *, int status);
+
+/* rma.c */
+void rma_fabric_turn(struct rma *, bool *busy);
 
 /* recv.c */
 int rma_take_message(struct rma_link *, uint32_t immediate);

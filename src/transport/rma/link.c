@@ -78,6 +78,7 @@ void rma_link_free(struct rma_link *l)
     for (unsigned k = 0; k < l->nways; k++)
         if (l->way[k].fabric)
             l->rma->fabric->ops->way_close(l->way[k].fabric);
+    rma_lent_end_all(l, FT_LINK);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     free_memory(l);
@@ -186,6 +187,7 @@ static void turn_closing(struct rma_link *l, uint64_t now_ns)
         return;
     const bool said = rma_side_say(l) || now_ns >= l->deadline_ns;
     if (l->phase == RMA_CLOSING) {
+        rma_lent_end_all(l, FT_LINK);
         l->phase = RMA_CLOSED;
         l->base.state = FT_LINK_DOWN;
         if (l->known && !l->left)
@@ -257,9 +259,27 @@ void rma_link_turn(struct rma_link *l, uint64_t now_ns)
     }
 }
 
+/* Memory of the user that is still being written from is the user's again after disconnect: the
+ * link ends at once, and its ways are waited for. That takes the time of a few packets. */
+static void end_lent(struct rma_link *l)
+{
+    struct ft_env *env = l->rma->base.config.env;
+    const uint64_t end_ns = ft_now_ns(env) + RMA_LENT_NS;
+    bool busy = false;
+    rma_link_close(l, ft_fail(FT_LINK, "it was disconnected while it sent"), false);
+    while (!rma_ways_stopped(l) && ft_now_ns(env) < end_ns)
+        rma_fabric_turn(l->rma, &busy);
+    for (unsigned k = 0; k < l->nways; k++)
+        if (l->way[k].state == RMA_WAY_STOPPING)
+            rma_way_stopped(l, k); /* closing it stops it, too */
+    rma_lent_end_all(l, FT_LINK);
+}
+
 void ft_rma_disconnect(struct ft_link *link)
 {
     struct rma_link *l = rma_link_of(link);
+    if (l->lent)
+        end_lent(l);
     ft_news_drop(&l->rma->news, &l->news);
     l->left = true;
     l->calm = false;

@@ -70,6 +70,7 @@ int ft_rma_open(const struct ft_transport_ops *ops, const struct ft_fabric_ops *
     t->base.ops = ops;
     t->base.config = *config;
     t->epoll_fd = -1;
+    pthread_mutex_init(&t->memory_lock, NULL);
     size_slots(t);
     int rc = fabric->open(&of_fabric, &t->fabric);
     if (rc == FT_OK)
@@ -83,8 +84,6 @@ int ft_rma_open(const struct ft_transport_ops *ops, const struct ft_fabric_ops *
     *out = &t->base;
     return FT_OK;
 }
-
-static void fabric_turn(struct rma *t, bool *busy);
 
 static bool all_flushed(struct rma *t)
 {
@@ -105,7 +104,7 @@ static void leave_links(struct rma *t)
         (void)rma_side_say(l);
     }
     for (int i = 0; i < CLOSE_ROUNDS && !all_flushed(t); i++)
-        fabric_turn(t, &busy);
+        rma_fabric_turn(t, &busy);
 }
 
 void ft_rma_close(struct ft_transport *base)
@@ -120,6 +119,7 @@ void ft_rma_close(struct ft_transport *base)
         t->fabric->ops->close(t->fabric);
     ft_fd_close(&t->epoll_fd);
     ft_rxq_set_close(&t->set);
+    pthread_mutex_destroy(&t->memory_lock);
     free(t);
 }
 
@@ -228,7 +228,7 @@ static void handle(struct rma *t, const struct ft_fabric_event *e)
     }
 }
 
-static void fabric_turn(struct rma *t, bool *busy)
+void rma_fabric_turn(struct rma *t, bool *busy)
 {
     struct ft_fabric_event events[EVENTS];
     int n = EVENTS;
@@ -274,7 +274,7 @@ int ft_rma_poll(struct ft_transport *base, struct ft_event *events, int max, boo
 {
     struct rma *t = rma_of(base);
     bool moved = false;
-    fabric_turn(t, &moved);
+    rma_fabric_turn(t, &moved);
     side_turn(t, &moved);
     links_turn(t, &moved);
     const int n = t->news.first ? ft_news_take(&t->news, events, max) : 0;
