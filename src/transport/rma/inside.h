@@ -238,6 +238,8 @@ struct rma {
     struct rma_link *links;
     struct ft_news_list news;
     uint64_t look_ns; /* look_ns while all links are calm */
+    bool calm;        /* all links are */
+    unsigned skipped; /* turns since the side connections were looked at */
     pthread_mutex_t memory_lock;
     struct rma_memory *memories; /* protected by the lock */
 };

@@ -14,7 +14,7 @@
 #define SMALLS_MANY \
     (RMA_SMALLS / 2)   /* so many small places are kept until their messages are used */
 #define LATER_SMALLS 8 /* so many are returned in one line */
-#define LATER_TURNS 16 /* turns after which what is left is returned */
+#define LATER_TURNS 256 /* turns after which what is left is returned */
 
 static uint32_t slot_bit(unsigned place)
 {

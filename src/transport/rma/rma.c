@@ -10,6 +10,7 @@
 
 #define EVENTS 32        /* of a fabric, taken at once */
 #define ROUNDS 8         /* most such takes in a turn */
+#define SIDE_TURNS 16    /* while links are calm, their side connections are looked at so seldom */
 #define CLOSE_ROUNDS 200 /* turns in which closing looks for the end of writes */
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -239,9 +240,13 @@ void rma_fabric_turn(struct rma *t, bool *busy)
     }
 }
 
+/* While all links are calm, the side connections only tell of ends. */
 static void side_turn(struct rma *t, bool *busy)
 {
     struct ft_side_event events[FT_SIDE_EVENTS];
+    if (t->calm && ++t->skipped < SIDE_TURNS)
+        return;
+    t->skipped = 0;
     const int n = ft_side_poll(t->side, events, FT_SIDE_EVENTS, busy);
     for (int i = 0; i < n; i++)
         rma_side_event(t, &events[i]);
@@ -267,6 +272,7 @@ static void links_turn(struct rma *t, bool *busy)
         calm = false;
         rma_link_turn(l, ft_now_ns(t->base.config.env));
     }
+    t->calm = calm;
     t->base.look_ns = calm ? t->look_ns : sooner(t->look_ns, RMA_LOOK_NS);
 }
 
@@ -294,6 +300,7 @@ bool ft_rma_arm(struct ft_transport *base, bool on)
 {
     struct rma *t = rma_of(base);
     if (!on) {
+        t->skipped = SIDE_TURNS;
         (void)ft_side_arm(t->side, false);
         return t->fabric->ops->arm(t->fabric, false);
     }
