@@ -7,8 +7,9 @@
 
 #include <string.h>
 
-#define LONG_BYTES 4096 /* longer writes are always asked for */
-#define SILENT_MOST 16  /* most writes in a row that are not */
+#define LONG_BYTES 4096
+#define SILENT_MOST 16 /* most writes in a row that are not asked for */
+#define SILENT_LONG 4  /* likewise, if the next one is long: that ways are chosen by what waits */
 
 void rma_post_open(struct rma_link *l)
 {
@@ -36,7 +37,8 @@ static int write_over(struct rma_link *l, unsigned k, unsigned place)
     struct rma_post *p = &l->out.post[place];
     const struct ft_fabric *f = l->rma->fabric;
     const size_t offset = offset_of(l, place);
-    const bool asked = p->len_bytes > LONG_BYTES || w->silent + 1 >= SILENT_MOST;
+    const bool asked = p->from ||
+                       w->silent + 1 >= (p->len_bytes > LONG_BYTES ? SILENT_LONG : SILENT_MOST);
     const struct ft_fabric_write write = {
         .piece = {{l->outside_region, offset, p->len_bytes - (p->from ? p->len : 0)},
                   {p->from, p->from_offset, p->len}},

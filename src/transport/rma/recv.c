@@ -12,8 +12,8 @@
 
 #define SPILL_TURNS 200 /* turns with half of the slots held, after which messages are copied */
 #define SMALLS_MANY \
-    (RMA_SMALLS / 2)   /* so many small places are kept until their messages are used */
-#define LATER_SMALLS 8 /* so many are returned in one line */
+    (RMA_SMALLS / 2)    /* so many small places are kept until their messages are used */
+#define LATER_SMALLS 8  /* so many are returned in one line */
 #define LATER_TURNS 256 /* turns after which what is left is returned */
 
 static uint32_t slot_bit(unsigned place)
