@@ -83,6 +83,27 @@ TEST(Rma, OtherEnds)
     });
 }
 
+// Property: a sender hears at once that its peer is gone, before its ways are stopped; they and
+// their memory end in the background.
+TEST(Rma, ASenderKnowsBeforeItsWaysAreStopped)
+{
+    each_seed({10, 30}, [](FakeNet &net, Pair &pair) {
+        ASSERT_TRUE(pair.settle());
+        fake_side_kill(pair.b->id);
+        for (int i = 0; i < 10000 && pair.ab->state != FT_LINK_DOWN; i++) {
+            fake_side_step(net);
+            pair.a->poll();
+        }
+        EXPECT_TRUE(pair.a->has(ft_event::FT_EVENT_DOWN, pair.ab));
+        EXPECT_EQ(net.all.size(), 2 * net.ways) << "they cannot have been stopped";
+        pair.leave();
+        pair.release_all();
+        pair.b->t->ops->disconnect(pair.ba);
+        pair.ba = nullptr;
+        EXPECT_TRUE(pair.turn_until([&] { return net.all.empty(); }));
+    });
+}
+
 // Property: memory of sends that are pending is the user's again after disconnect: it changes, and
 // no message of other bytes arrives.
 TEST(Rma, DisconnectGivesMemoryBack)

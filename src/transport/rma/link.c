@@ -1,9 +1,10 @@
 /*
  * Links: how they are made and how they end. The sender's side starts a side connection, and over
  * it the two exchange sizes and infos of ways. A link that ends, for whatever reason, first stops
- * its ways: when it is DOWN, nothing of the other side arrives any more. A link that the user has
- * disconnected goes on in the background until its last messages have arrived, for RMA_LEAVE_NS at
- * most, and until all its ways are stopped. Only then is its memory freed.
+ * its ways: when a receiver's link is DOWN, nothing of the other side arrives any more. The
+ * sender's is DOWN as soon as it ends. A link that the user has disconnected goes on in the
+ * background until its last messages have arrived, for RMA_LEAVE_NS at most, and until all its ways
+ * are stopped. Only then is its memory freed.
  */
 #include "transport/rma/inside.h"
 
@@ -148,6 +149,17 @@ void rma_link_up(struct rma_link *l)
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
+/* What the other side still writes into the sender's memory are returns, which nobody handles any
+ * more. So the sender's user hears at once that the link is DOWN, and its ways are stopped in the
+ * background. Not while memory of the user is lent, and not while a goodbye may still come. */
+static void tell_sender(struct rma_link *l)
+{
+    if (!l->base.sender || l->base.state != FT_LINK_UP || l->left || l->lent || l->lost_ns)
+        return;
+    l->base.state = FT_LINK_DOWN;
+    ft_news_add(&l->rma->news, &l->news, &l->base);
+}
+
 #define ENDS "%s link %s engine %016" PRIx64 " ends: %s"
 
 void rma_link_close(struct rma_link *l, int reason, bool orderly)
@@ -170,6 +182,7 @@ void rma_link_close(struct rma_link *l, int reason, bool orderly)
         l->way[k].say = 0;
         rma_way_stop(l, k);
     }
+    tell_sender(l);
 }
 
 /* A peer that leaves closes its ways. If their loss was noticed first, its goodbye is about to

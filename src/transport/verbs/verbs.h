@@ -25,7 +25,7 @@
 #define VERBS_TEXT_BYTES 512 /* of a sentence about a way */
 #define VERBS_GID_BYTES 48   /* of an address as text */
 #define VERBS_SEND_DEPTH 128 /* writes of a way that have not ended */
-#define VERBS_RECV_DEPTH 512 /* writes of the peer that have arrived and were not polled */
+#define VERBS_RECV_DEPTH 256 /* writes of the peer that have arrived and were not polled */
 #define VERBS_CQ_WAYS 4      /* ways that share a completion queue */
 #define VERBS_CQS_MAX 4096   /* completion queues of an engine: 16384 ways */
 #define VERBS_REPOST 16      /* receive requests that are posted together */
