@@ -1,5 +1,6 @@
-src_libftcore_la_SOURCES += src/transport/transport.h src/transport/rxq.h src/transport/rxq.c
-src_libftcore_la_SOURCES += src/transport/net.c
+src_libftcore_la_SOURCES += src/transport/transport.h src/transport/rxq.h src/transport/rxq.c \
+	src/transport/txq.c
+src_libftcore_la_SOURCES += src/transport/net.c src/transport/news.h src/transport/news.c
 src_libftcore_la_SOURCES += src/transport/slots.h src/transport/slots.c src/transport/local.h \
 	src/transport/local.c src/transport/local_send.c
 src_libftcore_la_SOURCES += src/transport/pull.h src/transport/pull.c
@@ -9,7 +10,8 @@ if HAVE_VERBS
 src_libftcore_la_SOURCES += src/transport/verbs/verbs.h src/transport/verbs/load.c \
 	src/transport/verbs/hca.c src/transport/verbs/gid.c src/transport/verbs/errors.c \
 	src/transport/verbs/ports.c src/transport/verbs/fabric.c src/transport/verbs/way.c \
-	src/transport/verbs/queue.c src/transport/verbs/events.c src/transport/verbs/transport.c
+	src/transport/verbs/queue.c src/transport/verbs/events.c src/transport/verbs/reap.c \
+	src/transport/verbs/transport.c
 endif
 src_libftcore_la_SOURCES += src/transport/list.c
 src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
@@ -18,7 +20,7 @@ src_libftcore_la_SOURCES += src/transport/tcp/tcp.h src/transport/tcp/tcp.c \
 src_libftcore_la_SOURCES += src/transport/rma/fabric.h src/transport/rma/rma.h \
 	src/transport/rma/inside.h src/transport/rma/rma.c src/transport/rma/link.c \
 	src/transport/rma/ways.c src/transport/rma/side_messages.c src/transport/rma/post.c \
-	src/transport/rma/send.c src/transport/rma/recv.c
+	src/transport/rma/send.c src/transport/rma/recv.c src/transport/rma/memory.c
 src_libftcore_la_SOURCES += src/transport/fault.c
 src_libftcore_la_SOURCES += src/transport/side.h src/transport/side_parts.h \
 	src/transport/side.c src/transport/side_session.c src/transport/side_conn.c

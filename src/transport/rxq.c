@@ -1,8 +1,8 @@
 /*
- * Queues and windows of virtual channels. A context on a link has one block with the nodes of all
- * its lanes; blocks are in a small hash table. Invariant: a node is FREE, or in its lane's order
- * array (FILLING, READY), or handed out (HELD). `busy` of a block counts its FILLING and HELD
- * nodes, which survive an unbind.
+ * The receiving queues of virtual channels, and the contexts of a transport. A context on a link
+ * has one block with the nodes of all its lanes; blocks are in a small hash table. Invariant: a
+ * node is FREE, or in its lane's order array (FILLING, READY), or handed out (HELD). `busy` of a
+ * block counts its FILLING and HELD nodes, which survive an unbind.
  */
 #include "transport/rxq.h"
 
@@ -16,6 +16,7 @@ struct rx_lane {
     /* Landing buffers: one of small_bytes for each node, and ft_window() of chunk_bytes. */
     unsigned char *small, *large;
     uint64_t free; /* bit i: node[i] is FREE */
+    unsigned owed; /* free places of which the sender was not told */
     /* placed: `large` does not move any more. pinned: NULL, or memory that devices can reach, in
      * which `large` lies. */
     bool placed;
@@ -36,17 +37,11 @@ struct ft_rxq_ctx {
     struct ft_rxq_ctx *next;
     bool unbound;
     unsigned busy;
+    unsigned owed; /* places of all lanes */
     void *landing;
     size_t landing_bytes;
     struct rx_lane lane[FT_LANES_ALL];
     struct ft_rxq_node node[];
-};
-
-struct ft_txq_ctx {
-    uint64_t ctx;
-    struct ft_txq_ctx *next;
-    uint8_t outstanding[FT_LANES_ALL];
-    _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
 };
 
 _Static_assert(FT_WINDOW_FIRST <= 8 && FT_WINDOW_COLL <= 8 && FT_WINDOW_P2P <= 8 &&
@@ -78,18 +73,13 @@ static size_t stride_of(const struct ft_rxq_set *set, unsigned lane)
     return ft_max(ft_round_up(ft_rxq_longest(set, lane), FT_CACHE_LINE), FT_CACHE_LINE);
 }
 
-static unsigned bucket_of(uint64_t ctx)
-{
-    return (unsigned)((ctx * 0x9e3779b97f4a7c15u) >> 32) % FT_RXQ_BUCKETS;
-}
-
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 static struct ft_rxq_ctx *rx_find(struct ft_rxq *q, uint64_t ctx)
 {
     if (q->last && q->last->ctx == ctx)
         return q->last;
-    struct ft_rxq_ctx *c = q->bucket[bucket_of(ctx)];
+    struct ft_rxq_ctx *c = q->bucket[ft_rxq_bucket(ctx)];
     while (c && c->ctx != ctx)
         c = c->next;
     if (c)
@@ -143,7 +133,7 @@ static int rx_add(struct ft_rxq *q, uint64_t ctx)
     }
     (void)madvise(c->landing, c->landing_bytes, MADV_DONTFORK);
     rx_lay_out(c, set, larges_bytes);
-    struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
+    struct ft_rxq_ctx **at = &q->bucket[ft_rxq_bucket(ctx)];
     c->next = *at;
     *at = c;
     return FT_OK;
@@ -160,7 +150,7 @@ static void rx_free(const struct ft_rxq_set *set, struct ft_rxq_ctx *c)
 /* Frees an unbound block once nothing refers to it. */
 static void rx_reap(struct ft_rxq *q, struct ft_rxq_ctx *c)
 {
-    if (!c->unbound || c->busy)
+    if (!c->unbound || c->busy || c->owed)
         return;
     for (struct ft_rxq_ctx **at = &q->unbound; *at; at = &(*at)->next) {
         if (*at != c)
@@ -195,7 +185,7 @@ static void expect_none(struct rx_lane *lane)
 
 static void rx_remove(struct ft_rxq *q, uint64_t ctx)
 {
-    struct ft_rxq_ctx **at = &q->bucket[bucket_of(ctx)];
+    struct ft_rxq_ctx **at = &q->bucket[ft_rxq_bucket(ctx)];
     while (*at && (*at)->ctx != ctx)
         at = &(*at)->next;
     struct ft_rxq_ctx *c = *at;
@@ -410,6 +400,45 @@ static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lan
     return n->state == FT_RXQ_READY ? n : NULL;
 }
 
+void ft_rxq_owe(struct ft_rxq *q, struct ft_rxq_node *n)
+{
+    struct rx_lane *lane = &n->home->lane[n->header.lane];
+    lane->owed += n->places;
+    n->home->owed += n->places;
+    q->owed += n->places;
+}
+
+/* A block that owes something. */
+static struct ft_rxq_ctx *rx_find_owing(struct ft_rxq *q)
+{
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
+        for (struct ft_rxq_ctx *c = q->bucket[b]; c; c = c->next)
+            if (c->owed)
+                return c;
+    struct ft_rxq_ctx *c = q->unbound;
+    while (c && !c->owed)
+        c = c->next;
+    return c;
+}
+
+bool ft_rxq_take_owed(struct ft_rxq *q, uint64_t *ctx, unsigned *lane, unsigned *places)
+{
+    struct ft_rxq_ctx *c = q->owed ? rx_find_owing(q) : NULL;
+    if (!c)
+        return false;
+    unsigned l = 0;
+    while (!c->lane[l].owed)
+        l++;
+    *ctx = c->ctx;
+    *lane = l;
+    *places = (unsigned)ft_min(c->lane[l].owed, UINT16_MAX);
+    c->lane[l].owed -= *places;
+    c->owed -= *places;
+    q->owed -= *places;
+    rx_reap(q, c);
+    return true;
+}
+
 bool ft_rxq_queued(struct ft_rxq *q, uint64_t ctx, unsigned lane)
 {
     const struct ft_rxq_ctx *c = rx_find(q, ctx);
@@ -463,113 +492,6 @@ void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
     rx_reap(q, c);
 }
 
-/* ---- sending --------------------------------------------------------------------------------- */
-
-static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
-{
-    if (q->last && q->last->ctx == ctx)
-        return q->last;
-    struct ft_txq_ctx *c = q->bucket[bucket_of(ctx)];
-    while (c && c->ctx != ctx)
-        c = c->next;
-    if (c)
-        q->last = c;
-    return c;
-}
-
-static int tx_add(struct ft_txq *q, uint64_t ctx)
-{
-    struct ft_txq_ctx *c = calloc(1, sizeof *c);
-    if (!c)
-        return ft_fail(FT_NOMEM, "no memory for a context of a link");
-    c->ctx = ctx;
-    struct ft_txq_ctx **at = &q->bucket[bucket_of(ctx)];
-    c->next = *at;
-    *at = c;
-    return FT_OK;
-}
-
-static void tx_remove(struct ft_txq *q, uint64_t ctx)
-{
-    struct ft_txq_ctx **at = &q->bucket[bucket_of(ctx)];
-    while (*at && (*at)->ctx != ctx)
-        at = &(*at)->next;
-    struct ft_txq_ctx *c = *at;
-    if (!c)
-        return;
-    *at = c->next;
-    if (q->last == c)
-        q->last = NULL;
-    free(c);
-}
-
-int ft_txq_open(struct ft_txq *q, struct ft_rxq_set *set)
-{
-    memset(q, 0, sizeof *q);
-    q->set = set;
-    q->next = set->txqs;
-    set->txqs = q;
-    for (int i = 0; i < set->count; i++) {
-        int rc = tx_add(q, set->bound[i]);
-        if (rc) {
-            ft_txq_close(q);
-            return rc;
-        }
-    }
-    return FT_OK;
-}
-
-void ft_txq_close(struct ft_txq *q)
-{
-    if (!q->set)
-        return;
-    for (struct ft_txq **at = &q->set->txqs; *at; at = &(*at)->next) {
-        if (*at != q)
-            continue;
-        *at = q->next;
-        break;
-    }
-    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) {
-        while (q->bucket[b]) {
-            struct ft_txq_ctx *c = q->bucket[b];
-            q->bucket[b] = c->next;
-            free(c);
-        }
-    }
-    q->last = NULL;
-    q->set = NULL;
-}
-
-int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
-{
-    if (lane >= FT_LANES_ALL)
-        return ft_fail(FT_INVAL, "lane %u does not exist", lane);
-    struct ft_txq_ctx *c = tx_find(q, ctx);
-    if (!c)
-        return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here",
-                       (unsigned long long)ctx);
-    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane))
-        return FT_AGAIN;
-    c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
-    q->outstanding += places;
-    return FT_OK;
-}
-
-void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
-{
-    q->outstanding -= (unsigned)ft_min(q->outstanding, places);
-    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
-    if (c)
-        c->outstanding[lane] = (uint8_t)(c->outstanding[lane] -
-                                         ft_min(c->outstanding[lane], places));
-}
-
-void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
-{
-    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
-    return c ? c->small[lane] : NULL;
-}
-
 /* ---- contexts of a transport ----------------------------------------------------------------- */
 
 void ft_rxq_set_open(struct ft_rxq_set *set, size_t chunk_bytes)
@@ -603,7 +525,7 @@ int ft_rxq_set_bind(struct ft_rxq_set *set, uint64_t ctx)
     for (struct ft_rxq *q = set->rxqs; q && !rc; q = q->next)
         rc = rx_add(q, ctx);
     for (struct ft_txq *q = set->txqs; q && !rc; q = q->next)
-        rc = tx_add(q, ctx);
+        rc = ft_txq_bind(q, ctx);
     set->bound[set->count++] = ctx;
     if (rc)
         ft_rxq_set_unbind(set, ctx);
@@ -621,5 +543,5 @@ void ft_rxq_set_unbind(struct ft_rxq_set *set, uint64_t ctx)
     for (struct ft_rxq *q = set->rxqs; q; q = q->next)
         rx_remove(q, ctx);
     for (struct ft_txq *q = set->txqs; q; q = q->next)
-        tx_remove(q, ctx);
+        ft_txq_unbind(q, ctx);
 }

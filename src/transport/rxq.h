@@ -19,6 +19,10 @@
 
 #define FT_RXQ_SMALL_BYTES 24
 #define FT_RXQ_BUCKETS 32
+static inline unsigned ft_rxq_bucket(uint64_t ctx)
+{
+    return (unsigned)((ctx * 0x9e3779b97f4a7c15u) >> 32) % FT_RXQ_BUCKETS;
+}
 #define FT_RXQ_DEEPEST FT_WINDOW_SMALL /* places of the largest window */
 
 struct ft_rxq;
@@ -65,6 +69,7 @@ struct ft_rxq {
     void (*consumed)(struct ft_rxq *, struct ft_rxq_node *);
     unsigned queued;             /* messages of bound contexts, admitted and not yet received */
     struct ft_latency *consumer; /* how long large messages were ready; NULL: not measured */
+    unsigned owed;               /* places of all channels, see ft_rxq_owe() */
     struct ft_rxq_ctx *last;     /* found by the latest lookup */
     struct ft_rxq_ctx *bucket[FT_RXQ_BUCKETS];
     struct ft_rxq_ctx *unbound; /* those with views in use or messages that still arrive */
@@ -122,11 +127,19 @@ void ft_rxq_trim(struct ft_rxq *);
 int ft_rxq_recv(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_msg *);
 int ft_rxq_peek(struct ft_rxq *, uint64_t ctx, unsigned lane, struct ft_header *);
 void ft_rxq_release(struct ft_rxq *, struct ft_msg *);
+/* For `consumed`, if the sender cannot be told now that the places of the window are free: keeps
+ * them with the channel, also when its context is unbound. */
+void ft_rxq_owe(struct ft_rxq *, struct ft_rxq_node *);
+/* Takes all that is owed of one channel. False: nothing is. */
+bool ft_rxq_take_owed(struct ft_rxq *, uint64_t *ctx, unsigned *lane, unsigned *places);
 /* True if the channel has admitted messages, or is not bound. */
 bool ft_rxq_queued(struct ft_rxq *, uint64_t ctx, unsigned lane);
 
 int ft_txq_open(struct ft_txq *, struct ft_rxq_set *);
 void ft_txq_close(struct ft_txq *); /* idempotent */
+/* For ft_rxq_set_bind() and ft_rxq_set_unbind(). FT_NOMEM. */
+int ft_txq_bind(struct ft_txq *, uint64_t ctx);
+void ft_txq_unbind(struct ft_txq *, uint64_t ctx);
 /* Takes the places of one more message. FT_AGAIN: too few are free. FT_INVAL: there is no such
  * lane, or the context is not bound here. */
 int ft_txq_take_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);

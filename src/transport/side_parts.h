@@ -13,7 +13,7 @@
 
 #define SIDE_CTX 0x6674736964650001u
 #define SIDE_TICK_NS 5000000u     /* time between two checks of the deadlines */
-#define SIDE_LOOK_NS 20000u       /* least time between two looks at the sockets */
+#define SIDE_LOOK_NS 100000u      /* least time between two looks at the sockets */
 #define SIDE_BACK_NS 10000000000u /* time to dial back, and for the first message of a link */
 #define SIDE_OPEN_NS 20000000000u /* time until a conversation is UP */
 #define SIDE_REST_NS 50000000u    /* what is left to read, when only the link to the peer broke */

@@ -84,8 +84,8 @@ class Side
             if (way)
                 f->ops->way_close(way);
         if (into)
-            f->ops->unreg(into);
-        f->ops->unreg(source);
+            f->ops->unreg(into, false);
+        f->ops->unreg(source, false);
         f->ops->close(f);
     }
     Side(const Side &) = delete;

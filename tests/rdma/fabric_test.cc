@@ -5,7 +5,9 @@
 #include "tests/rdma/fabric_fixture.h"
 
 #include <poll.h>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 namespace
 {
@@ -150,7 +152,7 @@ TEST_F(VerbsFabric, CloseKeepsThePeerOutAtOnce)
     ASSERT_TRUE(until({b.get()}, [&] { return b->count(Arrived) >= 2; }));
     b->f->ops->way_close(b->ways[0]);
     b->ways[0] = nullptr;
-    b->f->ops->unreg(b->into);
+    b->f->ops->unreg(b->into, false);
     b->into = nullptr;
     memset(b->inside.data(), 0x33, Side::bytes);
     ASSERT_TRUE(both([&] {
@@ -272,6 +274,34 @@ TEST_F(VerbsFabric, ASleeperIsWoken)
         b->poll();
     struct pollfd p = {b->f->ops->fd(b->f), POLLIN, 0};
     EXPECT_EQ(::poll(&p, 1, 0), 0) << "readable although nothing has come";
+}
+
+// A data loader that is forked while ways are open: what its parent writes afterwards comes from
+// the right memory, and a child that ends takes nothing along.
+TEST_F(VerbsFabric, AChildOfAForkDisturbsNothing)
+{
+    open();
+    join(0);
+    memset(a->own.data(), 1, Side::bytes);
+    int hold[2];
+    ASSERT_EQ(pipe(hold), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+        char word;
+        _exit(read(hold[0], &word, 1) == 1 ? 0 : 1);
+    }
+    memset(a->own.data(), 2, Side::bytes);
+    ASSERT_EQ(a->write(0, 0, 65536, 0, 1, true), FT_OK);
+    ASSERT_TRUE(both([&] { return b->count(Arrived) == 1 && a->count(Written) == 1; }));
+    for (size_t i = 0; i < 65536; i++)
+        ASSERT_EQ(b->inside[i], 2) << i;
+    ASSERT_EQ(write(hold[1], "", 1), 1);
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    ASSERT_EQ(a->write(0, 0, 8, 0, 2, true), FT_OK);
+    ASSERT_TRUE(both([&] { return b->count(Arrived) == 2; }));
 }
 
 TEST_F(VerbsFabric, WrongInfosAreRefused)

@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdlib>
 #include <fstream>
@@ -188,6 +189,8 @@ TEST_F(Ranks, AnUnpluggedCableCostsNothingAndIsUsedAgain)
     pass(10);
     (void)at();
     printf("the longest AllReduce while a cable was unplugged: %.1f ms\n", longest);
+    // Soft-RoCE takes 3 s to destroy a queue pair of this cable.
+    EXPECT_LT(longest, 1500);
     const unsigned long dead = sent("rxe0"), alive = sent("rxe2");
     pass(5);
     EXPECT_GT(sent("rxe2"), alive);
@@ -239,9 +242,11 @@ TEST_F(Ranks, WithoutAnyCableAllGetARecoverableErrorAndGoOn)
 
 TEST_F(Ranks, AKilledRankIsKnownSoonAndTheOthersGoOn)
 {
-    for (const char *transport : {"verbs", "tcp"}) {
+    const char *const transports[] = {"verbs", "tcp"};
+    std::vector<double> ms[2];
+    for (int round = 0; round < 10 && !HasFailure(); round++) {
         rank.clear();
-        start(3, 1000, {{"FTCCL_TRANSPORTS", transport}});
+        start(3, 1000, {{"FTCCL_TRANSPORTS", transports[round % 2]}});
         if (HasFailure())
             return;
         const double begin = proc::now();
@@ -250,12 +255,16 @@ TEST_F(Ranks, AKilledRankIsKnownSoonAndTheOthersGoOn)
             std::string line = rank[(size_t)r]->line();
             EXPECT_EQ(line.substr(0, 16), "failed 6 class 3") << line;
         }
-        printf("over %s, a killed rank is known to all after %.1f ms\n", transport,
-               (proc::now() - begin) * 1e3);
+        ms[round % 2].push_back((proc::now() - begin) * 1e3);
         for (int r : {0, 2})
             rank[(size_t)r]->tell("shrink");
         for (int r : {0, 2})
             EXPECT_EQ(rank[(size_t)r]->line(), "again 0 of 2, 0 wrong: ");
+    }
+    for (int i = 0; i < 2; i++) {
+        std::sort(ms[i].begin(), ms[i].end());
+        printf("over %s, a killed rank is known to all after %.1f to %.1f ms, median %.1f\n",
+               transports[i], ms[i].front(), ms[i].back(), ms[i][ms[i].size() / 2]);
     }
 }
 

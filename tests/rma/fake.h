@@ -67,7 +67,10 @@ struct FakeNet {
     unsigned depth = 16;      // most writes on a way; then FT_AGAIN
     bool any_order = true;    // writes of one way overtake each other
     bool refuse_opens = false;
-    int fail_reg = FT_OK; // what reg returns
+    std::vector<uint64_t> opens; // when ways were opened, or refused
+    bool side_full = false;      // side connections take nothing
+    bool side_held = false;      // what they have taken does not move
+    int fail_reg = FT_OK;        // what reg returns
     // Called for each write that is stored, before that. It may change the immediate or the bytes.
     std::function<void(FakeWay *from, uint32_t *immediate, std::string *bytes, size_t *to)> spoil;
     std::function<bool(FakeWay *from)> held; // true: its writes do not move now

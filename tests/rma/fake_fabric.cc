@@ -205,7 +205,7 @@ static int fake_reg(ft_fabric *f, void *at, size_t len, ft_fabric_access access,
     *out = &r->base;
     return FT_OK;
 }
-static void fake_unreg(ft_fabric_region *region)
+static void fake_unreg(ft_fabric_region *region, bool unmap)
 {
     auto *r = (FakeRegion *)(void *)region;
     for (auto &w : fake_net->all) {
@@ -216,12 +216,15 @@ static void fake_unreg(ft_fabric_region *region)
                 if (piece.region == region && !w.second->stopped)
                     fake_net->complain("memory was unregistered while a write read it");
     }
+    if (unmap)
+        ft_unmap(region->at, region->len_bytes);
     delete r;
 }
 
 static int fake_way_open(ft_fabric *f, unsigned index, ft_fabric_region *into, void *user,
                          ft_fabric_way **out)
 {
+    fake_net->opens.push_back(fake_net->now_ns);
     if (fake_net->refuse_opens)
         return ft_fail(FT_LINK, "the test opens no ways");
     auto *w = new FakeWay();
@@ -358,6 +361,8 @@ static ft_transport_ops table()
     t.fd = ft_rma_fd;
     t.arm = ft_rma_arm;
     t.trim = ft_rma_trim;
+    t.reg = ft_rma_reg;
+    t.unreg = ft_rma_unreg;
     return t;
 }
 const ft_transport_ops fake_transport = table();

@@ -103,7 +103,7 @@ int ft_side_send(ft_side_conn *conn, unsigned kind, const void *data, size_t len
         return ft_fail(FT_LINK, "it is down");
     if (len > FT_SIDE_BYTES)
         return ft_fail(FT_INVAL, "too long");
-    if (!c->other || c->other->way.size() >= FT_SIDE_QUEUE)
+    if (!c->other || c->other->way.size() >= FT_SIDE_QUEUE || fake_net->side_full)
         return FT_AGAIN;
     put(c->other, FT_SIDE_MESSAGE, kind, std::string((const char *)data, len), false);
     return FT_OK;
@@ -168,7 +168,7 @@ bool ft_side_measure(ft_side_conn *, ft_link_path *)
 
 void fake_side_step(FakeNet &net)
 {
-    if (conns.empty())
+    if (conns.empty() || net.side_held)
         return;
     Conn *c = conns[net.below((unsigned)conns.size())].get();
     if (c->way.empty())

@@ -4,7 +4,7 @@ static FakeNet *net_of_env;
 
 static uint64_t env_now(ft_env *)
 {
-    return net_of_env->now_ns;
+    return net_of_env->now_ns += 100; // time passes for whoever waits
 }
 static void env_random(ft_env *, void *buf, size_t len)
 {
@@ -57,8 +57,30 @@ bool RmaEngine::has(int what, ft_link *link) const
 
 Pair::Pair(FakeNet &n, size_t chunk, size_t ctxs)
     : net(n), chunk_bytes(chunk), contexts(ctxs), a(new RmaEngine(n, 1, chunk, ctxs)),
-      b(new RmaEngine(n, 2, chunk, ctxs))
+      b(new RmaEngine(n, 2, chunk, ctxs)), memory(16 * 3 * chunk, 'm')
 {
+    EXPECT_EQ(a->t->ops->reg(a->t, &memory[0], memory.size(), &registered), FT_OK);
+}
+
+Pair::~Pair()
+{
+    if (ab && a->t)
+        leave();
+    for (auto &l : lent)
+        EXPECT_NE(l.req.status, FT_AGAIN) << "a send did not complete";
+    if (a->t)
+        a->t->ops->unreg(a->t, registered);
+}
+
+bool Pair::settle()
+{
+    return turn_until([&] { return lent.empty(); });
+}
+
+void Pair::leave()
+{
+    a->t->ops->disconnect(ab);
+    ab = nullptr;
 }
 
 bool Pair::connect()
@@ -82,6 +104,7 @@ void Pair::turn()
 {
     for (unsigned i = net.below(8); i > 0; i--)
         net.step();
+    take_back_lent();
     if (net.below(2))
         a->poll();
     if (net.below(2))
@@ -110,15 +133,41 @@ static unsigned lane_of(FakeNet &net)
 }
 
 // Now and then longer than a slot, on lanes that may be.
-static std::string some_text(FakeNet &net, size_t chunk, unsigned lane)
+static std::string some_text(FakeNet &net, size_t chunk, unsigned lane, bool lend)
 {
-    if (lane <= FT_LANE_P2P && net.below(30) == 0)
+    if (lane <= FT_LANE_P2P && net.below(lend ? 3 : 30) == 0)
         chunk *= 3;
     size_t len = net.below(3) ? net.below(25) : net.below((unsigned)chunk + 1);
+    if (lend)
+        len = chunk;
     std::string s(len, 0);
     for (auto &c : s)
         c = (char)net.random();
     return s;
+}
+
+void Pair::take_back_lent()
+{
+    while (!lent.empty() && lent.front().req.status != FT_AGAIN) {
+        memset(&memory[lent.front().at], 0xee, lent.front().len);
+        lent.pop_front();
+    }
+}
+
+// A send from registered memory. The memory changes as soon as the send has completed.
+int Pair::try_lend(const ft_header &h, const std::string &text)
+{
+    if (lent.size() == 16)
+        return FT_AGAIN;
+    const size_t at = nlent % 16 * 3 * chunk_bytes;
+    memcpy(&memory[at], text.data(), text.size());
+    lent.push_back({{}, at, text.size()});
+    int rc = ab->ops->send(ab, &h, &memory[at], &lent.back().req);
+    if (rc != FT_OK)
+        lent.pop_back();
+    else
+        nlent++;
+    return rc;
 }
 
 void Pair::try_send()
@@ -127,12 +176,15 @@ void Pair::try_send()
     memset(&h, 0, sizeof h);
     h.ctx = 1 + net.below((unsigned)contexts);
     h.lane = (uint16_t)lane_of(net);
-    std::string text = some_text(net, chunk_bytes, h.lane);
+    const bool lend = net.below(4) == 0;
+    std::string text = some_text(net, chunk_bytes, h.lane, lend);
     h.len = (uint32_t)text.size();
     ft_send req;
     memset(&req, 0, sizeof req);
     int rc;
-    if (net.below(4) == 0) {
+    if (lend) {
+        rc = try_lend(h, text);
+    } else if (net.below(4) == 0) {
         void *slot;
         rc = ab->ops->reserve(ab, &h, &slot);
         if (rc == FT_OK && net.below(5) == 0) {
@@ -198,10 +250,60 @@ bool Pair::run(unsigned long messages, const std::function<void()> &between)
     return ntaken >= end;
 }
 
+void Pair::release_all()
+{
+    while (!held.empty())
+        release_one();
+}
+
+int Pair::send(uint64_t ctx, const std::string &text)
+{
+    ft_header h;
+    ft_send req;
+    memset(&h, 0, sizeof h);
+    memset(&req, 0, sizeof req);
+    h.ctx = ctx;
+    h.len = (uint32_t)text.size();
+    return ab->ops->send(ab, &h, text.data(), &req);
+}
+
 bool Pair::drain()
 {
     return turn_until([&] {
         try_recv();
         return ntaken == nsent || testing::Test::HasFatalFailure();
     });
+}
+
+static std::string replay(uint64_t seed)
+{
+    auto *info = testing::UnitTest::GetInstance()->current_test_info();
+    return "replay: FT_SEED=" + std::to_string(seed) +
+           " rma_test --gtest_filter=" + info->test_suite_name() + "." + info->name();
+}
+
+static void one_seed(const Scene &scene, uint64_t seed,
+                     const std::function<void(FakeNet &, Pair &)> &body)
+{
+    SCOPED_TRACE(replay(seed));
+    FakeNet net(seed);
+    if (scene.prepare)
+        scene.prepare(net, seed);
+    {
+        Pair pair(net, 4096, scene.contexts);
+        ASSERT_TRUE(pair.connect());
+        ASSERT_TRUE(pair.run(scene.messages));
+        body(net, pair);
+    }
+    EXPECT_EQ(net.wrong, 0u) << net.wrong_text;
+    EXPECT_TRUE(net.all.empty()) << "ways were left open";
+}
+
+void each_seed(const Scene &scene, const std::function<void(FakeNet &, Pair &)> &body)
+{
+    const char *one = getenv("FT_SEED");
+    const uint64_t first = one ? strtoull(one, nullptr, 10) : 1;
+    const uint64_t last = one ? first : scene.seeds;
+    for (uint64_t seed = first; seed <= last && !testing::Test::HasFatalFailure(); seed++)
+        one_seed(scene, seed, body);
 }

@@ -3,9 +3,11 @@
 #ifndef FT_TESTS_VERBS_STANDIN_H
 #define FT_TESTS_VERBS_STANDIN_H
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <mutex>
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
@@ -18,17 +20,40 @@ extern "C" {
 namespace standin
 {
 
+// Queue pairs and memory are also ended by a thread of the fabric.
+struct Count {
+    Count() = default;
+    Count(const Count &other) : n(other.n.load())
+    {
+    }
+    Count &operator=(const Count &other)
+    {
+        n = other.n.load();
+        return *this;
+    }
+    operator int() const
+    {
+        return n;
+    }
+    std::atomic<int> n{0};
+};
+inline std::mutex lock;       // of completions
+inline std::mutex destroying; // a test that holds it holds up the destruction of queue pairs
+
 struct State {
     std::deque<ibv_wc> completions; // what poll_cq gives
+    bool destroy_cleans = false;    // a queue pair that is destroyed takes its completions along
     std::deque<ibv_send_wr> sends;  // what was posted
     std::deque<uint64_t> receives;  // their numbers
     std::deque<ibv_async_event> events;
     ibv_port_state port = IBV_PORT_ACTIVE;
     const char *fails = ""; // the call that fails
     int error = EINVAL;     // with this
-    int open = 0;           // objects that exist
+    Count open;             // objects that exist
     uint32_t numbers = 100;
     uint8_t last_octet = 1; // of the address
+    // A link-local address before it: alone, beside it, or removed.
+    enum { None, Alone, Beside, Removed } link_local = None;
     ibv_qp_attr modified = {};
 };
 inline State state;
@@ -42,18 +67,19 @@ template <class T> T *make(const char *call)
         errno = state.error;
         return nullptr;
     }
-    state.open++;
+    state.open.n++;
     return new T{};
 }
 template <class T> int drop(T *object)
 {
-    state.open--;
+    state.open.n--;
     delete object;
     return 0;
 }
 
 inline int poll_cq(ibv_cq *, int most, ibv_wc *out)
 {
+    std::lock_guard<std::mutex> held(lock);
     int n = 0;
     for (; n < most && !state.completions.empty(); n++) {
         out[n] = state.completions.front();
@@ -77,7 +103,7 @@ inline ibv_context *open_device(ibv_device *)
 {
     if (strcmp(state.fails, "open_device") == 0)
         return nullptr;
-    state.open++;
+    state.open.n++;
     context = {};
     context.ops.poll_cq = poll_cq;
     context.ops.post_send = post_send;
@@ -88,7 +114,7 @@ inline ibv_context *open_device(ibv_device *)
 }
 inline int close_device(ibv_context *c)
 {
-    state.open--;
+    state.open.n--;
     return close(c->async_fd);
 }
 inline int query_port(ibv_context *, uint8_t, ibv_port_attr *attr)
@@ -102,13 +128,16 @@ inline int query_port(ibv_context *, uint8_t, ibv_port_attr *attr)
 inline int query_gid(ibv_context *, uint32_t port, uint32_t index, ibv_gid_entry *entry, uint32_t,
                      size_t)
 {
-    if (index > 1)
+    const bool two = state.link_local == State::Beside || state.link_local == State::Removed;
+    if (index > (two ? 2 : 1) || (index == 1 && state.link_local == State::Removed))
         return ENODATA;
     *entry = {};
     entry->gid_index = index;
     entry->port_num = port;
     entry->gid_type = index ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
     memcpy(entry->gid.raw + 10, "\xff\xff\xc0\x00\x02", 5);
+    if (index == 1 && state.link_local != State::None)
+        memcpy(entry->gid.raw + 12, "\xa9\xfe\x00", 3);
     entry->gid.raw[15] = state.last_octet;
     return 0;
 }
@@ -142,6 +171,14 @@ inline ibv_qp *create_qp(ibv_pd *, ibv_qp_init_attr *attr)
         qp->qp_num = state.numbers++;
     }
     return qp;
+}
+inline int destroy_qp(ibv_qp *qp)
+{
+    std::lock_guard<std::mutex> waits(destroying);
+    std::lock_guard<std::mutex> held(lock);
+    if (state.destroy_cleans)
+        state.completions.clear();
+    return drop(qp);
 }
 inline int modify_qp(ibv_qp *, ibv_qp_attr *attr, int)
 {
@@ -195,7 +232,7 @@ inline const verbs_lib *library()
     lib.create_qp = create_qp;
     lib.modify_qp = modify_qp;
     lib.query_qp = query_qp;
-    lib.destroy_qp = drop<ibv_qp>;
+    lib.destroy_qp = destroy_qp;
     lib.get_async_event = get_async_event;
     lib.ack_async_event = [](ibv_async_event *) {};
     return &lib;

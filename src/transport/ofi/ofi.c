@@ -161,10 +161,12 @@ static int ofi_reg(struct ft_fabric *f, void *at, size_t len_bytes, enum ft_fabr
     return FT_OK;
 }
 
-static void ofi_unreg(struct ft_fabric_region *region)
+static void ofi_unreg(struct ft_fabric_region *region, bool unmap)
 {
     struct ofi_region *r = FT_CONTAINER(region, struct ofi_region, base);
     (void)fi_close(&r->mr->fid);
+    if (unmap)
+        ft_unmap(region->at, region->len_bytes);
     free(r);
 }
 

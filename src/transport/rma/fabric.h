@@ -91,9 +91,9 @@ struct ft_fabric_write {
 
 struct ft_fabric_event {
     enum {
-        /* `count` further writes of the way have ended well: this side's memory is not needed any
-         * more, and they will arrive even if this process ends. After a write that was asked for,
-         * all writes before it are counted, too. */
+        /* `count` further writes of the way, in the order in which they were given to it, have
+         * ended well: this side's memory is not needed any more, and they will arrive even if this
+         * process ends. After a write that was asked for, all writes before it are counted, too. */
         FT_FABRIC_WRITTEN,
         FT_FABRIC_ARRIVED, /* a write of the peer, with `immediate` */
         /* The way has failed: some of its writes will not be WRITTEN, and perhaps have arrived.
@@ -141,8 +141,10 @@ struct ft_fabric_ops {
     int (*reg)(struct ft_fabric *, void *at, size_t len_bytes, enum ft_fabric_access,
                struct ft_fabric_region **out);
     /* Every way that was opened with the region is closed, or was STOPPED. No write takes pieces of
-     * it. Afterwards no peer reaches the memory. */
-    void (*unreg)(struct ft_fabric_region *);
+     * it. Afterwards no peer reaches the memory. unmap: it is a mapping, which the fabric unmaps
+     * when no device knows it any more. That may be later, so that the call does not wait for
+     * devices. */
+    void (*unreg)(struct ft_fabric_region *, bool unmap);
 
     /* Makes this side of way `index`, which is less than `ways` on both sides. The peer will write
      * into `into`. A link's ways should use all ports in turn. FT_LINK: its port is down now, try
@@ -172,7 +174,8 @@ struct ft_fabric_ops {
      * milliseconds, whatever the peer does. */
     void (*way_stop)(struct ft_fabric_way *);
     /* Frees the way, in any state: stops it first if need be, and then drops what has arrived and
-     * was not polled. Afterwards all that STOPPED promises is true, and no event names the way. */
+     * was not polled. Afterwards all that STOPPED promises is true, and no event names the way.
+     * Only for a way that is not STOPPED may it take long. */
     void (*way_close)(struct ft_fabric_way *);
     /* One line for people: device, port, queue pair or endpoint, both addresses (GIDs), whatever
      * is known yet. Writes at most FT_FABRIC_TEXT_BYTES. */

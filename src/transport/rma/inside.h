@@ -1,7 +1,8 @@
 /*
  * The inside of rma. rma.c has the transport and its turn; link.c makes and ends links; ways.c
  * keeps their ways and moves traffic between them; side_messages.c speaks over the side connection;
- * post.c gives writes to ways; send.c and recv.c have the two ends of a link.
+ * post.c gives writes to ways; send.c and recv.c have the two ends of a link; memory.c lends it
+ * memory of the user.
  *
  * Memory. The receiver of a link has places, into which the sender writes messages: RMA_SMALLS
  * descriptors for short ones, and some data slots, which begin with a descriptor. The sender keeps
@@ -24,21 +25,36 @@
 #ifndef FT_RMA_INSIDE_H
 #define FT_RMA_INSIDE_H
 
+#include "transport/news.h"
 #include "transport/rma/rma.h"
 #include "transport/rxq.h"
 #include "transport/side.h"
 
+#include <pthread.h>
+
 #define RMA_SMALLS 256
 #define RMA_SLOTS_MOST 32
 #define RMA_PLACES_MOST (RMA_SMALLS + RMA_SLOTS_MOST)
-/* Each message causes at most two entries of lines, and each line that has not arrived has one of a
- * message that is not returned. So neither a turn nor a line is overtaken by one so many later. */
+/* Places of lines, and most numbers on the way. Messages are fewer, because each has a place. A
+ * line that returns places has one at least that the sender cannot use before it has handled the
+ * line. Lines that only return windows have no such bound: there are at most RMA_WINDOW_LINES lines
+ * when one is written, of which the sender has not said that it has handled them. It says so for
+ * each RMA_TELL of them. */
 #define RMA_TURNS 1024
-_Static_assert(2 * RMA_PLACES_MOST <= RMA_TURNS, "lines on the way fit into their ring");
+#define RMA_WINDOW_LINES (RMA_TURNS - RMA_PLACES_MOST)
+#define RMA_TELL 128
+_Static_assert(RMA_PLACES_MOST <= RMA_TURNS, "numbers of messages on the way fit into their ring");
+_Static_assert(2 * RMA_TELL <= RMA_WINDOW_LINES, "the sender speaks before the receiver must wait");
 
 #define RMA_CONNECT_NS 10000000000u
 #define RMA_STOP_NS 1000000000u /* longest time for what ends a link to end by itself */
-#define RMA_LOOK_NS 2000000u    /* look_ns while a link is not calm */
+/* Likewise after a goodbye: a network that loses packets repeats the last writes meanwhile. */
+#define RMA_LEAVE_NS 4000000000u
+/* After the loss of all ways a goodbye may still come, for so long. */
+#define RMA_GOODBYE_NS 20000000u
+#define RMA_LENT_NS 50000000u /* longest time that disconnect waits for memory that is lent */
+#define RMA_LOOK_NS 2000000u  /* look_ns while a link is not calm */
+#define RMA_LEND_BYTES 4096   /* shorter payloads are copied from the user's memory */
 #define RMA_NO_WAY 0xff
 #define RMA_WHY_BYTES 256 /* of a sentence */
 
@@ -69,9 +85,10 @@ struct rma_line {
 };
 _Static_assert(sizeof(struct rma_line) == FT_CACHE_LINE, "a wire format");
 
-/* The immediate of a write that carries nothing, sent only to know that all before it have ended.
- */
+/* Immediates of writes that carry nothing. One is sent only to know that all before it have ended;
+ * the other by a sender, with the low half of the number of the line that it handles next. */
 #define RMA_NOTHING 0xffffffffu
+#define RMA_HANDLED 0xfffeu
 static inline uint32_t rma_immediate(unsigned place, uint32_t turn)
 {
     return (uint32_t)place << 16 | (turn & 0xffff);
@@ -91,6 +108,13 @@ struct rma_post {
     uint32_t len_bytes; /* of the write */
     uint32_t len;       /* of a message's payload */
     uint64_t ctx;
+    /* of a message whose payload lies in memory of the user: */
+    const struct ft_fabric_region
+        *from; /* NULL: in the place, or the memory is not lent any more */
+    size_t from_offset;
+    struct ft_send *req; /* pending while `from` is set */
+    uint32_t number;     /* the write's, of those that were given to its way */
+    bool bare;           /* the payload is not in the place */
 };
 
 /* What this side writes: messages or lines. */
@@ -127,7 +151,8 @@ struct rma_way {
     struct ft_fabric_way *fabric;
     enum rma_way_state state;
     uint32_t generation; /* how often it was opened */
-    unsigned unwritten;  /* writes that have not ended */
+    uint32_t given;      /* writes */
+    unsigned unwritten;  /* of them, those that have not ended */
     unsigned silent;     /* the last ones, none of which was asked for */
     unsigned say;
     bool connected, probed; /* OPENING: this end is connected; a first write was given to it */
@@ -151,10 +176,10 @@ enum rma_link_phase {
 struct rma_link {
     struct ft_link base; /* must be the first field */
     struct rma *rma;
-    struct rma_link *next, *event_next;
+    struct rma_link *next;
+    struct ft_news news;
     enum rma_link_phase phase;
-    bool queued, announce, announced_down; /* events */
-    bool known;                            /* the user has been told of it, or made it */
+    bool known;   /* the user has been told of it, or made it */
     bool left;    /* the user has disconnected it: it ends in the background */
     bool goodbye; /* the other side said goodbye, after `last` turns */
     bool calm;    /* nothing is to be done for it but messages and returns */
@@ -162,6 +187,7 @@ struct rma_link {
     char why[RMA_WHY_BYTES]; /* it is refused */
     uint32_t last;
     uint64_t deadline_ns;
+    uint64_t lost_ns;          /* CLOSING: when all ways were lost; 0: it ends for another reason */
     struct ft_side_conn *side; /* NULL: ended */
     unsigned nways, rotation;
     struct rma_way way[FT_FABRIC_WAYS_MAX];
@@ -176,12 +202,15 @@ struct rma_link {
     struct ft_txq txq;
     uint64_t smalls_free[RMA_SMALLS / 64];
     uint32_t slots_free;
+    uint32_t lent;     /* a bit per data slot: its message lies in memory of the user */
     unsigned reserved; /* data slots in reservations */
+    uint32_t told;     /* the next line to handle, as the receiver was told */
     /* of the receiver: */
     struct ft_rxq rxq;
     struct rma_line line;   /* returns that are not written yet */
     bool due;               /* the other side may wait for them */
     unsigned idle;          /* turns since the last one */
+    uint32_t handled;       /* the line that the sender handles next, as far as it has said */
     bool longs;             /* it has got messages that fill several slots */
     unsigned nsmalls;       /* small places that hold unconsumed messages */
     uint32_t held, claimed; /* a bit per data slot: a message lies there; a view of it is in use */
@@ -189,6 +218,13 @@ struct rma_link {
     uint64_t occupied[RMA_PLACES_MOST / 64 + 1]; /* a bit per place: not returned yet */
     uint32_t filled; /* a bit per data slot: likewise, with the slots behind the first */
     struct ft_rxq_node *holder[RMA_PLACES_MOST];
+};
+
+/* Memory of the user that is registered. */
+struct rma_memory {
+    struct rma_memory *next;
+    struct ft_fabric_region *region;
+    unsigned users;
 };
 
 struct rma {
@@ -199,8 +235,13 @@ struct rma {
     struct ft_rxq_set set;
     size_t chunk_bytes, stride_bytes; /* of a slot: payload, and from one to the next */
     unsigned slots;
-    struct rma_link *links, *event_first, *event_last;
+    struct rma_link *links;
+    struct ft_news_list news;
     uint64_t look_ns; /* look_ns while all links are calm */
+    bool calm;        /* all links are */
+    unsigned skipped; /* turns since the side connections were looked at */
+    pthread_mutex_t memory_lock;
+    struct rma_memory *memories; /* protected by the lock */
 };
 
 static inline struct rma *rma_of(struct ft_transport *t)
@@ -244,7 +285,6 @@ void rma_link_up(struct rma_link *);
 void rma_link_close(struct rma_link *, int reason, bool orderly);
 void rma_link_turn(struct rma_link *, uint64_t now_ns); /* deadlines, and steps of ending */
 void rma_link_free(struct rma_link *);                  /* at once, in any phase */
-void rma_link_announce(struct rma_link *);
 
 /* ways.c */
 int rma_way_open(struct rma_link *, unsigned k, uint64_t now_ns);
@@ -269,6 +309,8 @@ void rma_post_open(struct rma_link *);
 void rma_post(struct rma_link *, unsigned place, size_t len_bytes);
 bool rma_post_queued(struct rma_link *); /* goes on with those that wait; true: something moved */
 void rma_post_again(struct rma_link *, unsigned k); /* what way k has not delivered */
+/* Writes nothing, with an immediate. False: no way has room. */
+bool rma_post_nothing(struct rma_link *, uint32_t immediate);
 bool rma_post_flushed(struct rma_link *);
 void rma_written(struct rma_link *, unsigned k, unsigned count);
 void rma_answer(const struct rma_link *, struct rma_answer *);
@@ -277,9 +319,22 @@ int rma_arrive(struct rma_in *, uint32_t turn, unsigned place);
 
 /* send.c */
 int rma_take_line(struct rma_link *, uint32_t immediate);
+void rma_tell_handled(struct rma_link *); /* if it is time to */
+
+/* memory.c */
+/* Whether the payload is written from where it lies, which the fabric knows. Then req is pending
+ * until rma_lent_end(). */
+bool rma_lend(struct rma_link *, unsigned place, const void *data, struct ft_send *req);
+void rma_lent_end(struct rma_link *, unsigned place, int status); /* nothing, if it is not lent */
+void rma_lent_written(struct rma_link *, unsigned k);             /* writes of way k have ended */
+void rma_lent_end_all(struct rma_link *, int status);
+
+/* rma.c */
+void rma_fabric_turn(struct rma *, bool *busy);
 
 /* recv.c */
 int rma_take_message(struct rma_link *, uint32_t immediate);
+int rma_take_handled(struct rma_link *, uint32_t immediate);
 void rma_consumed(struct ft_rxq *, struct ft_rxq_node *);
 bool rma_return(struct rma_link *, bool all); /* writes what is to be returned */
 bool rma_spill(struct rma_link *, bool now);

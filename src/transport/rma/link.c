@@ -1,9 +1,10 @@
 /*
  * Links: how they are made and how they end. The sender's side starts a side connection, and over
  * it the two exchange sizes and infos of ways. A link that ends, for whatever reason, first stops
- * its ways: when it is DOWN, nothing of the other side arrives any more. A link that the user has
- * disconnected goes on in the background until its last messages have arrived, for RMA_STOP_NS at
- * most, and until all its ways are stopped. Only then is its memory freed.
+ * its ways: when a receiver's link is DOWN, nothing of the other side arrives any more. The
+ * sender's is DOWN as soon as it ends. A link that the user has disconnected goes on in the
+ * background until its last messages have arrived, for RMA_LEAVE_NS at most, and until all its ways
+ * are stopped. Only then is its memory freed.
  */
 #include "transport/rma/inside.h"
 
@@ -45,15 +46,19 @@ int rma_link_allocate(struct rma_link *l)
     return rc;
 }
 
+static void free_part(const struct rma *t, struct ft_fabric_region *region, unsigned char *at,
+                      size_t len_bytes)
+{
+    if (region)
+        t->fabric->ops->unreg(region, true);
+    else if (at)
+        ft_unmap(at, len_bytes);
+}
+
 static void free_memory(struct rma_link *l)
 {
-    const struct ft_fabric_ops *ops = l->rma->fabric->ops;
-    if (l->inside_region)
-        ops->unreg(l->inside_region);
-    if (l->outside_region)
-        ops->unreg(l->outside_region);
-    ft_unmap(l->inside, l->inside ? l->inside_bytes : 0);
-    ft_unmap(l->outside, l->outside ? l->outside_bytes : 0);
+    free_part(l->rma, l->inside_region, l->inside, l->inside_bytes);
+    free_part(l->rma, l->outside_region, l->outside, l->outside_bytes);
 }
 
 static void unlist(struct rma_link *l)
@@ -67,20 +72,6 @@ static void unlist(struct rma_link *l)
     }
 }
 
-static void drop_events(struct rma_link *l)
-{
-    struct rma *t = l->rma;
-    struct rma_link *previous = NULL;
-    if (!l->queued)
-        return;
-    for (struct rma_link **at = &t->event_first; *at != l; at = &(*at)->event_next)
-        previous = *at;
-    *(previous ? &previous->event_next : &t->event_first) = l->event_next;
-    if (t->event_last == l)
-        t->event_last = previous;
-    l->queued = false;
-}
-
 void rma_link_free(struct rma_link *l)
 {
     if (l->side)
@@ -88,10 +79,11 @@ void rma_link_free(struct rma_link *l)
     for (unsigned k = 0; k < l->nways; k++)
         if (l->way[k].fabric)
             l->rma->fabric->ops->way_close(l->way[k].fabric);
+    rma_lent_end_all(l, FT_LINK);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     free_memory(l);
-    drop_events(l);
+    ft_news_drop(&l->rma->news, &l->news);
     unlist(l);
     free(l);
 }
@@ -144,29 +136,29 @@ void rma_link_begin(struct rma_link *l)
         rma_link_close(l, rc, false);
 }
 
-void rma_link_announce(struct rma_link *l)
-{
-    struct rma *t = l->rma;
-    if (l->queued)
-        return;
-    l->queued = true;
-    l->event_next = NULL;
-    *(t->event_last ? &t->event_last->event_next : &t->event_first) = l;
-    t->event_last = l;
-}
-
 void rma_link_up(struct rma_link *l)
 {
     if (l->base.state != FT_LINK_CONNECTING || l->phase > RMA_OPEN)
         return;
     l->phase = RMA_OPEN;
     l->base.state = FT_LINK_UP;
-    l->known = l->announce = true;
+    l->known = l->news.made = true;
     l->deadline_ns = 0;
-    rma_link_announce(l);
+    ft_news_add(&l->rma->news, &l->news, &l->base);
 }
 
 /* ---- ending ---------------------------------------------------------------------------------- */
+
+/* What the other side still writes into the sender's memory are returns, which nobody handles any
+ * more. So the sender's user hears at once that the link is DOWN, and its ways are stopped in the
+ * background. Not while memory of the user is lent, and not while a goodbye may still come. */
+static void tell_sender(struct rma_link *l)
+{
+    if (!l->base.sender || l->base.state != FT_LINK_UP || l->left || l->lent || l->lost_ns)
+        return;
+    l->base.state = FT_LINK_DOWN;
+    ft_news_add(&l->rma->news, &l->news, &l->base);
+}
 
 #define ENDS "%s link %s engine %016" PRIx64 " ends: %s"
 
@@ -190,17 +182,29 @@ void rma_link_close(struct rma_link *l, int reason, bool orderly)
         l->way[k].say = 0;
         rma_way_stop(l, k);
     }
+    tell_sender(l);
+}
+
+/* A peer that leaves closes its ways. If their loss was noticed first, its goodbye is about to
+ * come, and makes a departure of what looks like a broken link. */
+static bool awaits_goodbye(const struct rma_link *l, uint64_t now_ns)
+{
+    return l->phase == RMA_CLOSING && l->lost_ns && l->side && !l->goodbye && !l->left &&
+           now_ns < l->lost_ns + RMA_GOODBYE_NS;
 }
 
 /* A link that is being closed and has no ways any more. */
 static void turn_closing(struct rma_link *l, uint64_t now_ns)
 {
+    if (awaits_goodbye(l, now_ns))
+        return;
     const bool said = rma_side_say(l) || now_ns >= l->deadline_ns;
     if (l->phase == RMA_CLOSING) {
+        rma_lent_end_all(l, FT_LINK);
         l->phase = RMA_CLOSED;
         l->base.state = FT_LINK_DOWN;
         if (l->known && !l->left)
-            rma_link_announce(l);
+            ft_news_add(&l->rma->news, &l->news, &l->base);
     }
     if (!said)
         return;
@@ -268,10 +272,28 @@ void rma_link_turn(struct rma_link *l, uint64_t now_ns)
     }
 }
 
+/* Memory of the user that is still being written from is the user's again after disconnect: the
+ * link ends at once, and its ways are waited for. That takes the time of a few packets. */
+static void end_lent(struct rma_link *l)
+{
+    struct ft_env *env = l->rma->base.config.env;
+    const uint64_t end_ns = ft_now_ns(env) + RMA_LENT_NS;
+    bool busy = false;
+    rma_link_close(l, ft_fail(FT_LINK, "it was disconnected while it sent"), false);
+    while (!rma_ways_stopped(l) && ft_now_ns(env) < end_ns)
+        rma_fabric_turn(l->rma, &busy);
+    for (unsigned k = 0; k < l->nways; k++)
+        if (l->way[k].state == RMA_WAY_STOPPING)
+            rma_way_stopped(l, k); /* closing it stops it, too */
+    rma_lent_end_all(l, FT_LINK);
+}
+
 void ft_rma_disconnect(struct ft_link *link)
 {
     struct rma_link *l = rma_link_of(link);
-    drop_events(l);
+    if (l->lent)
+        end_lent(l);
+    ft_news_drop(&l->rma->news, &l->news);
     l->left = true;
     l->calm = false;
     l->say_goodbye = link->state == FT_LINK_UP && l->phase == RMA_OPEN && !link->cut;
@@ -279,9 +301,10 @@ void ft_rma_disconnect(struct ft_link *link)
         ft_side_disconnect(l->side, false);
         l->side = NULL;
     }
-    l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
+    const uint64_t now_ns = ft_now_ns(l->rma->base.config.env);
+    l->deadline_ns = now_ns + (l->say_goodbye ? RMA_LEAVE_NS : RMA_STOP_NS);
     ft_rxq_close(&l->rxq);
     ft_txq_close(&l->txq);
     l->held = l->claimed = 0; /* their messages are gone */
-    rma_link_turn(l, l->deadline_ns - RMA_STOP_NS);
+    rma_link_turn(l, now_ns);
 }

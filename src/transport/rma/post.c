@@ -7,15 +7,16 @@
 
 #include <string.h>
 
-#define LONG_BYTES 4096 /* longer writes are always asked for */
-#define SILENT_MOST 16  /* most writes in a row that are not */
+#define LONG_BYTES 4096
+#define SILENT_MOST 16 /* most writes in a row that are not asked for */
+#define SILENT_LONG 4  /* likewise, if the next one is long: that ways are chosen by what waits */
 
 void rma_post_open(struct rma_link *l)
 {
     l->out.post = l->post;
     l->out.places = l->base.sender ? RMA_SMALLS + l->rma->slots : RMA_TURNS;
     l->out.next = 1;
-    l->in.expected = 1;
+    l->in.expected = l->told = l->handled = 1;
 }
 
 static size_t offset_of(const struct rma_link *l, unsigned place)
@@ -25,6 +26,7 @@ static size_t offset_of(const struct rma_link *l, unsigned place)
 
 static void count_written(struct rma_way *w, bool asked)
 {
+    w->given++;
     w->unwritten++;
     w->silent = asked ? 0 : w->silent + 1;
 }
@@ -35,10 +37,12 @@ static int write_over(struct rma_link *l, unsigned k, unsigned place)
     struct rma_post *p = &l->out.post[place];
     const struct ft_fabric *f = l->rma->fabric;
     const size_t offset = offset_of(l, place);
-    const bool asked = p->len_bytes > LONG_BYTES || w->silent + 1 >= SILENT_MOST;
+    const bool asked = p->from ||
+                       w->silent + 1 >= (p->len_bytes > LONG_BYTES ? SILENT_LONG : SILENT_MOST);
     const struct ft_fabric_write write = {
-        .piece = {{l->outside_region, offset, p->len_bytes}},
-        .npieces = 1,
+        .piece = {{l->outside_region, offset, p->len_bytes - (p->from ? p->len : 0)},
+                  {p->from, p->from_offset, p->len}},
+        .npieces = p->from ? 2 : 1,
         .to = offset,
         .immediate = rma_immediate(place, p->turn),
         .inlined = p->len_bytes <= f->inline_bytes,
@@ -48,6 +52,7 @@ static int write_over(struct rma_link *l, unsigned k, unsigned place)
     if (rc)
         return rc;
     count_written(w, asked);
+    p->number = w->given;
     p->state = RMA_SENT;
     p->way = (uint8_t)k;
     return FT_OK;
@@ -81,6 +86,20 @@ static bool write_somewhere(struct rma_link *l, unsigned place)
         }
         tried |= 1u << k; /* it is full, or poll will report that it has failed */
     }
+}
+
+bool rma_post_nothing(struct rma_link *l, uint32_t immediate)
+{
+    const unsigned k = choose_way(l, 0);
+    if (k == RMA_NO_WAY)
+        return false;
+    struct rma_way *w = &l->way[k];
+    const bool asked = w->silent + 1 >= SILENT_MOST;
+    const struct ft_fabric_write nothing = {.immediate = immediate, .asked = asked};
+    if (l->rma->fabric->ops->write(w->fabric, &nothing) != FT_OK)
+        return false;
+    count_written(w, asked);
+    return true;
 }
 
 static void enqueue(struct rma_link *l, unsigned place)
@@ -123,13 +142,31 @@ static bool answered(const struct rma_answer *a, uint32_t turn)
     return a->early[ahead / 8] >> ahead % 8 & 1;
 }
 
+/* Whether it could be written again, if it has to be. */
+static bool post_one_again(struct rma_link *l, unsigned place, bool has_arrived)
+{
+    const struct rma_post *p = &l->out.post[place];
+    if (has_arrived)
+        rma_lent_end(l, place, FT_OK);
+    else if (p->bare && !p->from)
+        return false; /* the network has said that it will arrive */
+    else
+        enqueue(l, place);
+    return true;
+}
+
 void rma_post_again(struct rma_link *l, unsigned k)
 {
+    bool all = true;
     for (unsigned place = 0; place < l->out.places; place++) {
         const struct rma_post *p = &l->out.post[place];
-        if (p->state == RMA_SENT && p->way == k && !answered(&l->way[k].answer, p->turn))
-            enqueue(l, place);
+        if (p->state == RMA_SENT && p->way == k)
+            all &= post_one_again(l, place, answered(&l->way[k].answer, p->turn));
     }
+    l->told = l->in.expected - RMA_TELL; /* what was told may be lost */
+    if (!all)
+        rma_link_close(l, ft_fail(FT_LINK, "a message that had been written did not arrive"),
+                       false);
 }
 
 /* Asks when all writes of a way have ended, if the last ones were not asked for. */
@@ -162,6 +199,8 @@ void rma_written(struct rma_link *l, unsigned k, unsigned count)
     struct rma_way *w = &l->way[k];
     w->unwritten -= (unsigned)ft_min(count, w->unwritten);
     w->silent = (unsigned)ft_min(w->silent, w->unwritten);
+    if (l->lent)
+        rma_lent_written(l, k);
 }
 
 void rma_answer(const struct rma_link *l, struct rma_answer *a)

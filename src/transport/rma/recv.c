@@ -12,9 +12,9 @@
 
 #define SPILL_TURNS 200 /* turns with half of the slots held, after which messages are copied */
 #define SMALLS_MANY \
-    (RMA_SMALLS / 2)   /* so many small places are kept until their messages are used */
-#define LATER_SMALLS 8 /* so many are returned in one line */
-#define LATER_TURNS 16 /* turns after which what is left is returned */
+    (RMA_SMALLS / 2)    /* so many small places are kept until their messages are used */
+#define LATER_SMALLS 8  /* so many are returned in one line */
+#define LATER_TURNS 256 /* turns after which what is left is returned */
 
 static uint32_t slot_bit(unsigned place)
 {
@@ -61,15 +61,29 @@ static void return_place(struct rma_link *l, unsigned place, size_t len_bytes, b
         flush_line(l);
 }
 
-static void return_window(struct rma_link *l, const struct ft_header *h, unsigned places)
+/* Whether lines without places must wait until the sender has handled some. */
+static bool windows_wait(const struct rma_link *l)
+{
+    return l->out.next - l->handled >= RMA_WINDOW_LINES;
+}
+
+static void return_window(struct rma_link *l, uint64_t ctx, unsigned lane, unsigned places)
 {
     const unsigned n = l->line.nchannels++;
-    l->line.channel[n].ctx = h->ctx;
-    l->line.channel[n].lane = h->lane;
+    l->line.channel[n].ctx = ctx;
+    l->line.channel[n].lane = (uint16_t)lane;
     l->line.channel[n].places = (uint16_t)places;
     l->due = true;
     if (l->line.nchannels == RMA_LINE_CHANNELS)
         flush_line(l);
+}
+
+static void return_owed(struct rma_link *l)
+{
+    uint64_t ctx;
+    unsigned lane, places;
+    while (!windows_wait(l) && ft_rxq_take_owed(&l->rxq, &ctx, &lane, &places))
+        return_window(l, ctx, lane, places);
 }
 
 /* The user has finished with a message, or it was dropped. */
@@ -82,12 +96,16 @@ void rma_consumed(struct ft_rxq *q, struct ft_rxq_node *n)
         l->due = true;
     if (n->cookie)
         return_place(l, (unsigned)n->cookie - 1, n->header.len, false);
+    else if (q->owed > 0 || windows_wait(l))
+        ft_rxq_owe(q, n);
     else
-        return_window(l, &n->header, n->places);
+        return_window(l, n->header.ctx, n->header.lane, n->places);
 }
 
 bool rma_return(struct rma_link *l, bool all)
 {
+    if (l->rxq.owed > 0)
+        return_owed(l);
     if (!l->line.nslots && !l->line.nchannels)
         return false;
     if (!all && !l->due && ++l->idle < LATER_TURNS)
@@ -208,6 +226,19 @@ int rma_take_message(struct rma_link *l, uint32_t immediate)
         rc = handle_message(l, first);
     }
     return rc;
+}
+
+/* Ways may bring what was told before after what was told later. */
+int rma_take_handled(struct rma_link *l, uint32_t immediate)
+{
+    const uint32_t ahead = (immediate - l->handled) & 0xffff;
+    if (ahead >= 0x8000)
+        return FT_OK;
+    if (ahead > l->out.next - l->handled)
+        return ft_fail(FT_PROTOCOL, "a peer says that it has handled %u lines more than there were",
+                       ahead);
+    l->handled += ahead;
+    return FT_OK;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */

@@ -10,6 +10,7 @@
 
 #define EVENTS 32        /* of a fabric, taken at once */
 #define ROUNDS 8         /* most such takes in a turn */
+#define SIDE_TURNS 16    /* while links are calm, their side connections are looked at so seldom */
 #define CLOSE_ROUNDS 200 /* turns in which closing looks for the end of writes */
 
 /* ---- opening and closing --------------------------------------------------------------------- */
@@ -70,6 +71,7 @@ int ft_rma_open(const struct ft_transport_ops *ops, const struct ft_fabric_ops *
     t->base.ops = ops;
     t->base.config = *config;
     t->epoll_fd = -1;
+    pthread_mutex_init(&t->memory_lock, NULL);
     size_slots(t);
     int rc = fabric->open(&of_fabric, &t->fabric);
     if (rc == FT_OK)
@@ -83,8 +85,6 @@ int ft_rma_open(const struct ft_transport_ops *ops, const struct ft_fabric_ops *
     *out = &t->base;
     return FT_OK;
 }
-
-static void fabric_turn(struct rma *t, bool *busy);
 
 static bool all_flushed(struct rma *t)
 {
@@ -105,7 +105,7 @@ static void leave_links(struct rma *t)
         (void)rma_side_say(l);
     }
     for (int i = 0; i < CLOSE_ROUNDS && !all_flushed(t); i++)
-        fabric_turn(t, &busy);
+        rma_fabric_turn(t, &busy);
 }
 
 void ft_rma_close(struct ft_transport *base)
@@ -120,6 +120,7 @@ void ft_rma_close(struct ft_transport *base)
         t->fabric->ops->close(t->fabric);
     ft_fd_close(&t->epoll_fd);
     ft_rxq_set_close(&t->set);
+    pthread_mutex_destroy(&t->memory_lock);
     free(t);
 }
 
@@ -186,7 +187,9 @@ static void arrived(struct rma_link *l, uint32_t immediate)
     const bool broken = l->phase >= RMA_CLOSING && l->base.reason == FT_PROTOCOL;
     if (immediate == RMA_NOTHING || l->left || l->phase == RMA_CLOSED || broken)
         return;
-    int rc = l->base.sender ? rma_take_line(l, immediate) : rma_take_message(l, immediate);
+    int rc = l->base.sender                   ? rma_take_line(l, immediate)
+             : immediate >> 16 == RMA_HANDLED ? rma_take_handled(l, immediate)
+                                              : rma_take_message(l, immediate);
     if (rc)
         rma_link_close(l, rc, false);
 }
@@ -226,7 +229,7 @@ static void handle(struct rma *t, const struct ft_fabric_event *e)
     }
 }
 
-static void fabric_turn(struct rma *t, bool *busy)
+void rma_fabric_turn(struct rma *t, bool *busy)
 {
     struct ft_fabric_event events[EVENTS];
     int n = EVENTS;
@@ -237,9 +240,13 @@ static void fabric_turn(struct rma *t, bool *busy)
     }
 }
 
+/* While all links are calm, the side connections only tell of ends. */
 static void side_turn(struct rma *t, bool *busy)
 {
     struct ft_side_event events[FT_SIDE_EVENTS];
+    if (t->calm && ++t->skipped < SIDE_TURNS)
+        return;
+    t->skipped = 0;
     const int n = ft_side_poll(t->side, events, FT_SIDE_EVENTS, busy);
     for (int i = 0; i < n; i++)
         rma_side_event(t, &events[i]);
@@ -253,6 +260,8 @@ static void links_turn(struct rma *t, bool *busy)
         next = l->next;
         if (l->out.count > 0 && l->phase == RMA_OPEN)
             *busy |= rma_post_queued(l);
+        if (l->base.sender && l->phase == RMA_OPEN)
+            rma_tell_handled(l);
         if (!l->base.sender && l->phase == RMA_OPEN) {
             if (l->held)
                 *busy |= rma_spill(l, false);
@@ -263,41 +272,18 @@ static void links_turn(struct rma *t, bool *busy)
         calm = false;
         rma_link_turn(l, ft_now_ns(t->base.config.env));
     }
+    t->calm = calm;
     t->base.look_ns = calm ? t->look_ns : sooner(t->look_ns, RMA_LOOK_NS);
-}
-
-static int take_events(struct rma *t, struct ft_event *events, int max)
-{
-    int n = 0;
-    while (t->event_first && n < max) {
-        struct rma_link *l = t->event_first;
-        if (l->announce) {
-            l->announce = false;
-            events[n++] = (struct ft_event){l->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED,
-                                            &l->base};
-        }
-        if (l->base.state == FT_LINK_DOWN && !l->announced_down) {
-            if (n == max)
-                break;
-            l->announced_down = true;
-            events[n++] = (struct ft_event){FT_EVENT_DOWN, &l->base};
-        }
-        t->event_first = l->event_next;
-        if (!t->event_first)
-            t->event_last = NULL;
-        l->queued = false;
-    }
-    return n;
 }
 
 int ft_rma_poll(struct ft_transport *base, struct ft_event *events, int max, bool *busy)
 {
     struct rma *t = rma_of(base);
     bool moved = false;
-    fabric_turn(t, &moved);
+    rma_fabric_turn(t, &moved);
     side_turn(t, &moved);
     links_turn(t, &moved);
-    const int n = t->event_first ? take_events(t, events, max) : 0;
+    const int n = t->news.first ? ft_news_take(&t->news, events, max) : 0;
     if (moved || n > 0)
         *busy = true;
     return n;
@@ -314,6 +300,7 @@ bool ft_rma_arm(struct ft_transport *base, bool on)
 {
     struct rma *t = rma_of(base);
     if (!on) {
+        t->skipped = SIDE_TURNS;
         (void)ft_side_arm(t->side, false);
         return t->fabric->ops->arm(t->fabric, false);
     }
@@ -323,7 +310,7 @@ bool ft_rma_arm(struct ft_transport *base, bool on)
         (void)rma_spill(l, true);
         (void)rma_return(l, true);
     }
-    return !t->event_first && ft_side_arm(t->side, true) && t->fabric->ops->arm(t->fabric, true);
+    return !t->news.first && ft_side_arm(t->side, true) && t->fabric->ops->arm(t->fabric, true);
 }
 
 /* The memory of links is registered, and stays. */

@@ -34,6 +34,8 @@ int ft_rma_poll(struct ft_transport *, struct ft_event *events, int max, bool *b
 int ft_rma_fd(struct ft_transport *);
 bool ft_rma_arm(struct ft_transport *, bool on);
 void ft_rma_trim(struct ft_transport *);
+int ft_rma_reg(struct ft_transport *, void *addr, size_t len_bytes, void **out);
+void ft_rma_unreg(struct ft_transport *, void *registered);
 bool ft_rma_measure(struct ft_link *, struct ft_link_path *out);
 
 /* The members of a transport's table that are the same over every fabric. */
@@ -44,6 +46,6 @@ bool ft_rma_measure(struct ft_link *, struct ft_link_path *out);
     .commit = ft_rma_commit, .cancel = ft_rma_cancel, .recv = ft_rma_recv, .peek = ft_rma_peek, \
     .release = ft_rma_release, .drained = ft_rma_drained, .flushed = ft_rma_flushed,            \
     .measure = ft_rma_measure, .poll = ft_rma_poll, .fd = ft_rma_fd, .arm = ft_rma_arm,         \
-    .trim = ft_rma_trim
+    .trim = ft_rma_trim, .reg = ft_rma_reg, .unreg = ft_rma_unreg
 
 #endif

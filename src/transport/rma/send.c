@@ -67,6 +67,8 @@ static int take_place(struct rma_link *l, const struct ft_header *h)
         return FT_AGAIN;
     }
     struct rma_post *p = &l->post[place];
+    p->from = NULL;
+    p->bare = false;
     p->state = RMA_FILLING;
     p->ctx = h->ctx;
     p->len = h->len;
@@ -100,11 +102,11 @@ int ft_rma_send(struct ft_link *link, const struct ft_header *h, const void *dat
     const int place = take_place(l, h);
     if (place < 0)
         return place;
-    if (h->len > 0)
-        memcpy(payload_at(l, (unsigned)place), data, h->len);
-    publish(l, (unsigned)place, h);
     req->withdraw = NULL;
     req->status = FT_OK;
+    if (h->len > 0 && !rma_lend(l, (unsigned)place, data, req))
+        memcpy(payload_at(l, (unsigned)place), data, h->len);
+    publish(l, (unsigned)place, h);
     return FT_OK;
 }
 
@@ -171,6 +173,7 @@ static int take_back(struct rma_link *l, unsigned place, bool consumed)
     const struct rma_post *p = &l->post[place];
     if (consumed)
         ft_txq_put_places(&l->txq, p->ctx, p->lane, p->window);
+    rma_lent_end(l, place, FT_OK);
     put_place(l, place);
     return FT_OK;
 }
@@ -220,4 +223,11 @@ int rma_take_line(struct rma_link *l, uint32_t immediate)
         rc = handle_line(l, &line);
     }
     return rc;
+}
+
+void rma_tell_handled(struct rma_link *l)
+{
+    if (l->in.expected - l->told >= RMA_TELL &&
+        rma_post_nothing(l, rma_immediate(RMA_HANDLED, l->in.expected)))
+        l->told = l->in.expected;
 }

@@ -12,7 +12,7 @@
 
 enum kind { HELLO = 1, REFUSE, WAY_OPEN, WAY_READY, WAY_DEAD, WAY_STOPPED, GOODBYE };
 
-#define MAGIC 0x666372616d310001u
+#define MAGIC 0x666372616d310002u
 
 struct hello {
     uint64_t magic;
@@ -305,7 +305,7 @@ static int hear_goodbye(struct rma_link *l, const struct ft_side_event *e)
         l->base.orderly = true;
     if (l->phase >= RMA_CLOSING)
         return FT_OK;
-    l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_STOP_NS;
+    l->deadline_ns = ft_now_ns(l->rma->base.config.env) + RMA_LEAVE_NS;
     return FT_OK;
 }
 

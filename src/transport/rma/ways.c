@@ -52,7 +52,7 @@ int rma_way_open(struct rma_link *l, unsigned k, uint64_t now_ns)
     int rc = l->rma->fabric->ops->way_open(l->rma->fabric, k, l->inside_region, l, &w->fabric);
     l->calm = false;
     w->answered = w->heard = w->connected = w->probed = false;
-    w->unwritten = w->silent = 0;
+    w->given = w->unwritten = w->silent = 0;
     if (rc) {
         w->fabric = NULL;
         snprintf(w->why, sizeof w->why, "%s", ft_fail_text());
@@ -118,9 +118,11 @@ void rma_way_fail(struct rma_link *l, unsigned k, const char *why)
         w->say = 0;
     else if (!w->heard)
         w->say |= RMA_SAY_DEAD;
-    if (l->phase == RMA_OPEN && !rma_ways_ready(l) && (l->known || !any_opening(l)))
+    if (l->phase == RMA_OPEN && !rma_ways_ready(l) && (l->known || !any_opening(l))) {
+        l->lost_ns = ft_now_ns(l->rma->base.config.env);
         rma_link_close(
             l, ft_fail(FT_LINK, "all %u ways are lost; the last one: %s", l->nways, w->why), false);
+    }
 }
 
 void rma_way_stopped(struct rma_link *l, unsigned k)
@@ -148,7 +150,8 @@ void rma_way_finish(struct rma_link *l, unsigned k)
         return;
     w->answered = false;
     rma_post_again(l, k);
-    (void)rma_post_queued(l);
+    if (l->phase <= RMA_OPEN)
+        (void)rma_post_queued(l);
     way_gone(l, k);
 }
 
@@ -167,6 +170,7 @@ static void probe(struct rma_link *l, struct rma_way *w)
     if (w->state != RMA_WAY_OPENING || !w->connected || w->probed)
         return;
     w->probed = l->rma->fabric->ops->write(w->fabric, &nothing) == FT_OK;
+    w->given += w->probed;
     w->unwritten += w->probed;
 }
 

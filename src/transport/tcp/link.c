@@ -42,7 +42,6 @@ static void proved(struct tcp_conn *c);
 static void join(struct tcp_conn *c);
 static struct tcp_link *make_receiver(struct tcp *t, struct tcp_conn *conns[], int count);
 static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int nconns);
-static void announce(struct tcp_link *l);
 static bool make_room(struct tcp *t, uint64_t now_ns);
 static void listen_again(struct tcp *t, bool on);
 static void retire(struct tcp_conn *c);
@@ -112,14 +111,7 @@ void tcp_link_free(struct tcp_link *l)
         at = &(*at)->next;
     if (*at != NULL)
         *at = l->next;
-    if (l->queued) {
-        struct tcp_link **event = &t->event_first, *previous = NULL;
-        while (*event != l)
-            previous = *event, event = &previous->event_next;
-        *event = l->event_next;
-        if (t->event_last == l)
-            t->event_last = previous;
-    }
+    ft_news_drop(&t->news, &l->news);
     if (l->base.sender)
         ft_txq_close(&l->txq);
     else
@@ -164,7 +156,7 @@ void tcp_link_down(struct tcp_link *l, int reason)
         tcp_conn_drop_queue(l->conn[i], FT_LINK);
         tcp_conn_close(l->conn[i]);
     }
-    announce(l);
+    ft_news_add(&l->tcp->news, &l->news, &l->base);
 }
 
 void tcp_link_trim(struct tcp_link *l)
@@ -376,8 +368,8 @@ static void making_failed(struct tcp_link *l, int status)
 static void made(struct tcp_link *l)
 {
     l->base.state = FT_LINK_UP;
-    l->announce = true;
-    announce(l);
+    l->news.made = true;
+    ft_news_add(&l->tcp->news, &l->news, &l->base);
 }
 
 /* Goes on with a connection that is being dialled or authenticated. */
@@ -513,21 +505,6 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
     l->next = t->links;
     t->links = l;
     return l;
-}
-
-/* Puts the link on the list from which tcp_poll() reports. */
-static void announce(struct tcp_link *l)
-{
-    struct tcp *t = l->tcp;
-    if (l->queued)
-        return;
-    l->queued = true;
-    l->event_next = NULL;
-    if (t->event_last != NULL)
-        t->event_last->event_next = l;
-    else
-        t->event_first = l;
-    t->event_last = l;
 }
 
 /* Closes the oldest unknown connection, if it has lasted too long while others wait. */

@@ -68,30 +68,6 @@ static void reap(struct tcp *t)
     }
 }
 
-static int take_events(struct tcp *t, struct ft_event *events, int max)
-{
-    int n = 0;
-    while (t->event_first != NULL && n < max) {
-        struct tcp_link *l = t->event_first;
-        if (l->announce) {
-            l->announce = false;
-            events[n++] = (struct ft_event){l->base.sender ? FT_EVENT_UP : FT_EVENT_ACCEPTED,
-                                            &l->base};
-        }
-        if (l->base.state == FT_LINK_DOWN && !l->announced_down) {
-            if (n == max)
-                break;
-            l->announced_down = true;
-            events[n++] = (struct ft_event){FT_EVENT_DOWN, &l->base};
-        }
-        t->event_first = l->event_next;
-        if (t->event_first == NULL)
-            t->event_last = NULL;
-        l->queued = false;
-    }
-    return n;
-}
-
 /* Reads the connections that are expected to bring the next messages, without asking epoll. */
 static void read_awaited(struct tcp *t, bool *moved)
 {
@@ -139,7 +115,7 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
     if (t->nprobed > 0)
         tcp_probes_look(t);
     reap(t);
-    const int n = t->event_first != NULL ? take_events(t, events, max) : 0;
+    const int n = t->news.first ? ft_news_take(&t->news, events, max) : 0;
     if (moved || n > 0)
         *busy = true;
     return n;
@@ -462,7 +438,7 @@ static bool tcp_arm(struct ft_transport *transport, bool on)
     /* callers that still wait will say so again */
     while (t->nawaited > 0)
         t->awaited[--t->nawaited]->awaited = false;
-    return t->event_first == NULL;
+    return t->news.first == NULL;
 }
 
 static void tcp_trim(struct ft_transport *transport)

@@ -12,6 +12,7 @@
 #define FT_TCP_H
 
 #include "telemetry/telemetry.h"
+#include "transport/news.h"
 #include "transport/rxq.h"
 #include "transport/transport.h"
 
@@ -93,9 +94,9 @@ struct tcp_conn {
 struct tcp_link {
     struct ft_link base; /* must be the first field */
     struct tcp *tcp;
-    struct tcp_link *next, *event_next;
-    bool queued; /* it is in the list of events */
-    bool announce, announced_down, failing;
+    struct tcp_link *next;
+    struct ft_news news;
+    bool failing;
     int nconns, nopen;
     struct tcp_conn *conn[TCP_CONNS_MAX];
     struct ft_rxq rxq;         /* of a receiving link */
@@ -126,7 +127,8 @@ struct tcp {
     struct ft_rxq_set set;
     size_t buffer_bytes;
     uint16_t generation; /* distinguishes the links of one peer while they are made */
-    struct tcp_link *links, *event_first, *event_last;
+    struct tcp_link *links;
+    struct ft_news_list news;
     struct tcp_conn *unknown, *joined, *dead;
     int nunknown, njoined, nmaking;
     /* Connections on which a caller looked for a message or credits in vain; none have come

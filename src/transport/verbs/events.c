@@ -5,6 +5,7 @@
 #include "transport/verbs/verbs.h"
 
 #include <string.h>
+#include <sys/epoll.h>
 
 /* Calls for each way of a port, or of a device. */
 static void fail_ways(struct verbs_fabric *f, const struct verbs_device *d,
@@ -62,11 +63,22 @@ static void port_event(struct verbs_fabric *f, struct verbs_port *port,
     set_port(f, port, was_up);
 }
 
-static void device_event(struct verbs_fabric *f, const struct verbs_device *d,
+/* The descriptors of a device that was removed are readable for ever. */
+static void unwatch(struct verbs_fabric *f, struct verbs_device *d)
+{
+    if (d->gone)
+        return;
+    d->gone = true;
+    (void)epoll_ctl(f->epoll_fd, EPOLL_CTL_DEL, d->channel->fd, NULL);
+    (void)epoll_ctl(f->epoll_fd, EPOLL_CTL_DEL, d->context->async_fd, NULL);
+}
+
+static void device_event(struct verbs_fabric *f, struct verbs_device *d,
                          const struct verbs_error *error)
 {
     if (error->lost == VERBS_LOST_NOTHING)
         return;
+    unwatch(f, d);
     FT_LOG(WARN, "net", f->config.rank, "verbs: %s: %s (%s)", d->name, error->reason, error->name);
     fail_ways(f, d, NULL, error);
     for (unsigned i = 0; i < f->nports; i++) {
@@ -115,7 +127,7 @@ bool verbs_events_take(struct verbs_fabric *f)
     bool any = false;
     for (unsigned i = 0; i < f->ndevices; i++) {
         struct ibv_async_event event;
-        while (f->lib->get_async_event(f->device[i].context, &event) == 0) {
+        while (!f->device[i].gone && f->lib->get_async_event(f->device[i].context, &event) == 0) {
             verbs_event_handle(f, &f->device[i], &event);
             f->lib->ack_async_event(&event);
             any = true;

@@ -12,17 +12,39 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static void unreg(struct ft_fabric_region *region)
+static void deregister(struct verbs_region *r)
 {
-    struct verbs_region *r = FT_CONTAINER(region, struct verbs_region, base);
-    struct verbs_fabric *f = verbs_fabric_of(region->fabric);
+    struct verbs_fabric *f = verbs_fabric_of(r->base.fabric);
     for (unsigned i = 0; i < f->ndevices; i++)
         if (r->mr[i])
             f->lib->dereg_mr(r->mr[i]);
     pthread_mutex_lock(&f->lock);
-    f->pinned_bytes -= region->len_bytes;
+    f->pinned_bytes -= r->base.len_bytes;
     pthread_mutex_unlock(&f->lock);
+}
+
+static void end_mapping(struct verbs_dead *dead)
+{
+    struct verbs_region *r = FT_CONTAINER(dead, struct verbs_region, dead);
+    deregister(r);
+    munmap(r->base.at, r->base.len_bytes);
     free(r);
+}
+
+/* A queue pair that is still being destroyed may hold up the deregistration of what it wrote. */
+static void unreg(struct ft_fabric_region *region, bool unmap)
+{
+    struct verbs_region *r = FT_CONTAINER(region, struct verbs_region, base);
+    struct verbs_fabric *f = verbs_fabric_of(region->fabric);
+    r->dead.end = end_mapping;
+    if (unmap && verbs_reaps(f)) {
+        verbs_reap(f, &r->dead);
+    } else if (unmap) {
+        end_mapping(&r->dead);
+    } else {
+        deregister(r);
+        free(r);
+    }
 }
 
 static int reg(struct ft_fabric *fabric, void *at, size_t len_bytes, enum ft_fabric_access access,
@@ -42,7 +64,7 @@ static int reg(struct ft_fabric *fabric, void *at, size_t len_bytes, enum ft_fab
         if (r->mr[i])
             continue;
         int rc = verbs_fail_pinning(f, f->device[i].name, len_bytes, errno);
-        unreg(&r->base);
+        unreg(&r->base, false);
         return rc;
     }
     *out = &r->base;
@@ -59,7 +81,7 @@ static int probe_memory(struct verbs_fabric *f)
         return ft_fail(FT_NOMEM, "no memory for an RDMA device");
     int rc = reg(&f->base, memory, VERBS_PROBE_BYTES, FT_FABRIC_REMOTE, &region);
     if (!rc)
-        unreg(region);
+        unreg(region, false);
     munmap(memory, VERBS_PROBE_BYTES);
     return rc == FT_NOMEM ? FT_NOTSUP : rc;
 }
@@ -102,9 +124,12 @@ static void set_constants(struct verbs_fabric *f)
 static void close_fabric(struct ft_fabric *fabric)
 {
     struct verbs_fabric *f = verbs_fabric_of(fabric);
+    verbs_reaper_close(f);
     verbs_cqs_close(f);
     ft_fd_close(&f->epoll_fd);
     verbs_ports_close(f);
+    pthread_cond_destroy(&f->reaped);
+    pthread_cond_destroy(&f->reap);
     pthread_mutex_destroy(&f->lock);
     free(f);
 }
@@ -136,7 +161,10 @@ int verbs_fabric_open_with(const struct verbs_lib *lib, const struct ft_fabric_c
     f->options = options;
     f->epoll_fd = -1;
     f->news_end = &f->news;
+    f->dead_end = &f->dead;
     pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->reap, NULL);
+    pthread_cond_init(&f->reaped, NULL);
     rc = verbs_ports_open(f);
     if (!rc)
         rc = watch_all(f);

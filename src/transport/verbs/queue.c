@@ -180,9 +180,13 @@ static void seen_empty(struct verbs_cq *q)
 void verbs_cq_break(struct verbs_cq *q, const char *why)
 {
     q->broken = true;
-    for (int i = 0; i < VERBS_CQ_WAYS; i++)
-        if (q->slot[i].way)
-            verbs_way_fail(q->slot[i].way, verbs_event_error(IBV_EVENT_CQ_ERR), why);
+    for (int i = 0; i < VERBS_CQ_WAYS; i++) {
+        struct verbs_way *w = q->slot[i].way;
+        if (!w)
+            continue;
+        w->stop_ns = 0;
+        verbs_way_fail(w, verbs_event_error(IBV_EVENT_CQ_ERR), why);
+    }
 }
 
 /* What arm has taken. */
@@ -220,18 +224,14 @@ static int poll_cq(struct verbs_cq *q, struct ft_fabric_event *events, int max, 
 
 /* ---- what ways and ports report -------------------------------------------------------------- */
 
-/* Queue pairs that do not give their requests back are destroyed. */
+/* Goes on with the end of queue pairs that do not give their requests back. */
 static void check_stops(struct verbs_fabric *f)
 {
     const uint64_t now = ft_now_ns(f->config.env);
     for (struct verbs_cq *q = f->cqs; q; q = q->next)
-        for (int i = 0; i < VERBS_CQ_WAYS; i++) {
-            struct verbs_way *w = q->slot[i].way;
-            if (!w || w->state != VERBS_STOPPING || now < w->stop_ns)
-                continue;
-            verbs_way_destroy_qp(w);
-            w->state = VERBS_ENDING;
-        }
+        for (int i = 0; i < VERBS_CQ_WAYS; i++)
+            if (q->slot[i].way)
+                verbs_way_check_dying(q->slot[i].way, now);
 }
 
 static bool way_event(struct verbs_way *w, struct ft_fabric_event *event)
@@ -301,7 +301,8 @@ int verbs_poll(struct ft_fabric *fabric, struct ft_fabric_event *events, int max
         if (n < max)
             f->turn = q->next ? q->next : f->cqs;
     }
-    if (f->nstopping)
+    /* Destroying a queue pair drops what is still in its completion queue: first all is taken. */
+    if (f->nstopping && n < max)
         check_stops(f);
     *busy |= look_at_events(f);
     n += take_news(f, events + n, max - n);
@@ -334,10 +335,12 @@ static void drain_channel(struct verbs_fabric *f, struct verbs_device *d)
 static bool arm_all(struct verbs_fabric *f)
 {
     for (struct verbs_cq *q = f->cqs; q; q = q->next) {
-        if (q->broken)
+        if (q->broken || q->device->gone)
             continue;
-        if (ibv_req_notify_cq(q->cq, 0) != 0)
+        if (ibv_req_notify_cq(q->cq, 0) != 0) {
+            verbs_cq_break(q, "it cannot be waited for");
             return false;
+        }
         int got = ibv_poll_cq(q->cq, VERBS_BATCH, f->taken.wc);
         if (got == 0)
             continue;

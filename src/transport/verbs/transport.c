@@ -12,7 +12,7 @@ static int open_transport(const struct ft_transport_config *config, struct ft_tr
 const struct ft_transport_ops ft_transport_verbs = {
     .name = "verbs",
     .nccl_name = "IB",
-    .caps = {.scope = FT_SCOPE_NETWORK, .rdma = true},
+    .caps = {.scope = FT_SCOPE_NETWORK, .rdma = true, .registers = true},
     .open = open_transport,
     .describe = verbs_describe,
     FT_RMA_TRANSPORT_OPS,

@@ -1,14 +1,15 @@
 /*
  * verbs: the fabric over libibverbs (transport/rma/fabric.h), for InfiniBand and RoCE. load.c loads
  * the library, hca.c and gid.c choose ports and addresses, ports.c opens them, errors.c says what
- * each error means, fabric.c has the table and memory, way.c queue pairs, queue.c completions, and
- * events.c what devices report on their own.
+ * each error means, fabric.c has the table and memory, way.c queue pairs, queue.c completions,
+ * events.c what devices report on their own, and reap.c ends in a thread what takes long to end.
  *
  * A way is a queue pair (reliable connection) with receive requests of its own, so that a peer that
  * floods it, or dies, is nobody else's matter, and so that a queue pair moved to ERR gives all its
  * requests back: then nothing of it can arrive any more. Some ways of a device share a completion
  * queue; all queues of a device share a completion channel. The caller holds the engine, as
- * fabric.h says; nothing here has a lock, except the list of registered memory.
+ * fabric.h says; nothing here has a lock, except the count of registered memory and the list of
+ * what is to be ended.
  */
 #ifndef FT_VERBS_H
 #define FT_VERBS_H
@@ -24,14 +25,15 @@
 #define VERBS_TEXT_BYTES 512 /* of a sentence about a way */
 #define VERBS_GID_BYTES 48   /* of an address as text */
 #define VERBS_SEND_DEPTH 128 /* writes of a way that have not ended */
-#define VERBS_RECV_DEPTH 512 /* writes of the peer that have arrived and were not polled */
+#define VERBS_RECV_DEPTH 256 /* writes of the peer that have arrived and were not polled */
 #define VERBS_CQ_WAYS 4      /* ways that share a completion queue */
 #define VERBS_CQS_MAX 4096   /* completion queues of an engine: 16384 ways */
 #define VERBS_REPOST 16      /* receive requests that are posted together */
 #define VERBS_BATCH 16       /* completions that one call takes */
 /* After this time without the last flush a queue pair is destroyed. */
-#define VERBS_STOP_NS 5000000
-#define VERBS_ASYNC_NS 1000000 /* time between two looks at asynchronous events */
+#define VERBS_STOP_NS 250000000
+#define VERBS_STOP_LOOK_NS 2000000 /* time between two looks at queue pairs that are stopped */
+#define VERBS_ASYNC_NS 1000000     /* time between two looks at asynchronous events */
 /* Memory that must be allowed to be pinned: that of two links or so. */
 #define VERBS_PROBE_BYTES (4 << 20)
 
@@ -158,6 +160,7 @@ int verbs_error_status(const struct verbs_error *);
 
 struct verbs_device {
     struct ibv_context *context;
+    bool gone; /* it has failed, or was removed: it tells nothing any more */
     struct ibv_pd *pd;
     struct ibv_comp_channel *channel;
     char name[VERBS_NAME_BYTES];
@@ -174,6 +177,12 @@ struct verbs_port {
     unsigned mtu_bytes;
     unsigned gid_index;
     union ibv_gid gid;
+};
+
+/* Something that is ended by the thread of reap.c. */
+struct verbs_dead {
+    struct verbs_dead *next;
+    void (*end)(struct verbs_dead *);
 };
 
 struct verbs_cq;
@@ -202,8 +211,14 @@ struct verbs_fabric {
     unsigned nstopping;
     struct verbs_way *news, **news_end; /* ways with FAILED or STOPPED to report */
     uint32_t port_news;                 /* a bit per port: PORT to report */
-    uint64_t pinned_bytes;              /* protected by the lock */
+    /* protected by the lock: */
+    uint64_t pinned_bytes;
+    struct verbs_dead *dead, **dead_end; /* to be ended, the oldest first */
+    bool reaping, reaper_ends;           /* something is being ended; the thread is to end */
     pthread_mutex_t lock;
+    pthread_cond_t reap, reaped; /* there is something to do; something was done */
+    pthread_t reaper;
+    bool has_reaper;
     char text[VERBS_TEXT_BYTES]; /* of the latest events */
 };
 
@@ -226,6 +241,7 @@ void verbs_describe_with(const struct verbs_lib *, FILE *out);
 struct verbs_region {
     struct ft_fabric_region base;       /* must be the first field */
     struct ibv_mr *mr[VERBS_PORTS_MAX]; /* by device */
+    struct verbs_dead dead;
 };
 
 enum verbs_way_state {
@@ -233,6 +249,7 @@ enum verbs_way_state {
     VERBS_READY, /* connected */
     VERBS_FAILED,
     VERBS_STOPPING, /* moved to ERR; its requests come back */
+    VERBS_DYING,    /* it is being destroyed */
     VERBS_ENDING,   /* destroyed; what has arrived is in the completion queue */
     VERBS_STOPPED
 };
@@ -255,6 +272,8 @@ struct verbs_way {
     bool flushed;                  /* the request after the last write came back */
     uint64_t stop_ns;              /* when the queue pair is destroyed */
     bool say_failed, say_stopped, said_failed, listed;
+    struct verbs_dead dead;
+    bool destroyed; /* DYING: the queue pair is gone; protected by the fabric's lock */
     int status;
     char text[VERBS_TEXT_BYTES];
     struct verbs_way *next_news;
@@ -305,7 +324,16 @@ void verbs_way_repost(struct verbs_way *);
 void verbs_way_news(struct verbs_way *);
 /* After STOPPING or ENDING: whether it is over now; then STOPPED is reported. */
 void verbs_way_check_stopped(struct verbs_way *);
-void verbs_way_destroy_qp(struct verbs_way *);
+/* STOPPING or DYING: goes on with the end of a queue pair that does not give its requests back. */
+void verbs_way_check_dying(struct verbs_way *, uint64_t now_ns);
+
+/* Calls dead->end in the thread, after everything that was given to it before. At once if there is
+ * no thread and none can be started. */
+void verbs_reap(struct verbs_fabric *, struct verbs_dead *);
+/* Whether something is still to be ended. */
+bool verbs_reaps(struct verbs_fabric *);
+/* Waits until everything is ended, and ends the thread. */
+void verbs_reaper_close(struct verbs_fabric *);
 
 /* A completion queue of the device with a free slot, which the way gets. */
 int verbs_cq_join(struct verbs_fabric *, struct verbs_device *, struct verbs_way *);

@@ -4,8 +4,8 @@
  * A write is one request with an immediate, and takes one receive request of the other side. One
  * completion in VERBS_SEND_DEPTH / 4 is asked for besides those that the engine wants. To stop a
  * queue pair it is moved to ERR and gets one more request; when that and all receive requests have
- * come back, nothing is left in it. If a device does not return them soon, the queue pair is
- * destroyed, which ends them, too.
+ * come back, nothing is left in it, and reap.c destroys it some time after. If a device does not
+ * return them soon, the way is stopped only when its queue pair is destroyed.
  */
 #include "transport/verbs/verbs.h"
 
@@ -437,45 +437,106 @@ void verbs_way_stop(struct ft_fabric_way *way)
     w->missing = 0;
     w->stop_ns = ft_now_ns(f->config.env) + VERBS_STOP_NS;
     f->nstopping++;
-    f->base.look_ns = VERBS_STOP_NS / 2;
-    if (move_to_err(f, w))
+    f->base.look_ns = VERBS_STOP_LOOK_NS;
+    if (move_to_err(f, w) && !w->cq->broken)
         post_last(w);
     else
         w->stop_ns = 0;
 }
 
-void verbs_way_destroy_qp(struct verbs_way *w)
+static void destroy_qp(struct verbs_way *w)
+{
+    if (w->qp)
+        verbs_fabric_of(w->base.fabric)->lib->destroy_qp(w->qp);
+    w->qp = NULL;
+}
+
+/* In the thread, while the engine still has the way. */
+static void end_dying(struct verbs_dead *dead)
+{
+    struct verbs_way *w = FT_CONTAINER(dead, struct verbs_way, dead);
+    struct verbs_fabric *f = verbs_fabric_of(w->base.fabric);
+    destroy_qp(w);
+    pthread_mutex_lock(&f->lock);
+    w->destroyed = true;
+    pthread_cond_broadcast(&f->reaped);
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* In the thread, which alone still has the way. */
+static void end_stopped(struct verbs_dead *dead)
+{
+    struct verbs_way *w = FT_CONTAINER(dead, struct verbs_way, dead);
+    destroy_qp(w);
+    free(w);
+}
+
+static bool is_destroyed(struct verbs_way *w, bool wait)
 {
     struct verbs_fabric *f = verbs_fabric_of(w->base.fabric);
-    if (w->qp)
-        f->lib->destroy_qp(w->qp);
-    w->qp = NULL;
+    pthread_mutex_lock(&f->lock);
+    while (wait && !w->destroyed)
+        pthread_cond_wait(&f->reaped, &f->lock);
+    const bool destroyed = w->destroyed;
+    pthread_mutex_unlock(&f->lock);
+    return destroyed;
+}
+
+void verbs_way_check_dying(struct verbs_way *w, uint64_t now_ns)
+{
+    if (w->state == VERBS_STOPPING && now_ns >= w->stop_ns) {
+        w->state = VERBS_DYING;
+        w->dead.end = end_dying;
+        verbs_reap(verbs_fabric_of(w->base.fabric), &w->dead);
+    }
+    if (w->state == VERBS_DYING && is_destroyed(w, false))
+        w->state = VERBS_ENDING; /* until its completion queue is seen empty */
+}
+
+static void leave_stopping(struct verbs_fabric *f)
+{
+    if (--f->nstopping == 0)
+        f->base.look_ns = 0;
 }
 
 void verbs_way_check_stopped(struct verbs_way *w)
 {
-    struct verbs_fabric *f = verbs_fabric_of(w->base.fabric);
     if (w->state == VERBS_STOPPING && !(w->flushed && w->receives == 0))
         return;
     w->state = VERBS_STOPPED;
     w->say_stopped = true;
-    if (--f->nstopping == 0)
-        f->base.look_ns = 0;
+    leave_stopping(verbs_fabric_of(w->base.fabric));
     verbs_way_news(w);
+}
+
+/* A way that is not stopped yet is ended at once, because its memory may be used again after that:
+ * this waits for the device. */
+static void end_at_once(struct verbs_fabric *f, struct verbs_way *w)
+{
+    if (w->state < VERBS_STOPPING && w->qp)
+        (void)move_to_err(f, w);
+    if (w->state == VERBS_DYING)
+        (void)is_destroyed(w, true);
+    else
+        destroy_qp(w);
+    if (w->state >= VERBS_STOPPING)
+        leave_stopping(f);
 }
 
 void verbs_way_close(struct ft_fabric_way *way)
 {
     struct verbs_way *w = verbs_way_of(way);
     struct verbs_fabric *f = verbs_fabric_of(way->fabric);
-    if (w->qp && w->state < VERBS_STOPPING)
-        (void)move_to_err(f, w);
-    if ((w->state == VERBS_STOPPING || w->state == VERBS_ENDING) && --f->nstopping == 0)
-        f->base.look_ns = 0;
-    verbs_way_destroy_qp(w);
+    const bool stopped = w->state == VERBS_STOPPED;
+    if (!stopped)
+        end_at_once(f, w);
     if (w->listed)
         unlist(w);
     if (w->cq)
         verbs_cq_leave(w);
-    free(w);
+    w->dead.end = end_stopped;
+    if (stopped && w->qp)
+        verbs_reap(f, &w->dead);
+    else
+        free(w);
 }

@@ -1,0 +1,120 @@
+/*
+ * The sending ends of virtual channels: how many places of each window are in use. A context on a
+ * link has one block, in a small hash table.
+ */
+#include "transport/rxq.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ft_txq_ctx {
+    uint64_t ctx;
+    struct ft_txq_ctx *next;
+    uint8_t outstanding[FT_LANES_ALL];
+    _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
+};
+
+static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
+{
+    if (q->last && q->last->ctx == ctx)
+        return q->last;
+    struct ft_txq_ctx *c = q->bucket[ft_rxq_bucket(ctx)];
+    while (c && c->ctx != ctx)
+        c = c->next;
+    if (c)
+        q->last = c;
+    return c;
+}
+
+int ft_txq_bind(struct ft_txq *q, uint64_t ctx)
+{
+    struct ft_txq_ctx *c = calloc(1, sizeof *c);
+    if (!c)
+        return ft_fail(FT_NOMEM, "no memory for a context of a link");
+    c->ctx = ctx;
+    struct ft_txq_ctx **at = &q->bucket[ft_rxq_bucket(ctx)];
+    c->next = *at;
+    *at = c;
+    return FT_OK;
+}
+
+void ft_txq_unbind(struct ft_txq *q, uint64_t ctx)
+{
+    struct ft_txq_ctx **at = &q->bucket[ft_rxq_bucket(ctx)];
+    while (*at && (*at)->ctx != ctx)
+        at = &(*at)->next;
+    struct ft_txq_ctx *c = *at;
+    if (!c)
+        return;
+    *at = c->next;
+    if (q->last == c)
+        q->last = NULL;
+    free(c);
+}
+
+int ft_txq_open(struct ft_txq *q, struct ft_rxq_set *set)
+{
+    memset(q, 0, sizeof *q);
+    q->set = set;
+    q->next = set->txqs;
+    set->txqs = q;
+    for (int i = 0; i < set->count; i++) {
+        int rc = ft_txq_bind(q, set->bound[i]);
+        if (rc) {
+            ft_txq_close(q);
+            return rc;
+        }
+    }
+    return FT_OK;
+}
+
+void ft_txq_close(struct ft_txq *q)
+{
+    if (!q->set)
+        return;
+    for (struct ft_txq **at = &q->set->txqs; *at; at = &(*at)->next) {
+        if (*at != q)
+            continue;
+        *at = q->next;
+        break;
+    }
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++) {
+        while (q->bucket[b]) {
+            struct ft_txq_ctx *c = q->bucket[b];
+            q->bucket[b] = c->next;
+            free(c);
+        }
+    }
+    q->last = NULL;
+    q->set = NULL;
+}
+
+int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+{
+    if (lane >= FT_LANES_ALL)
+        return ft_fail(FT_INVAL, "lane %u does not exist", lane);
+    struct ft_txq_ctx *c = tx_find(q, ctx);
+    if (!c)
+        return ft_fail(FT_INVAL, "a message for context %016llx, which is not bound here",
+                       (unsigned long long)ctx);
+    if (c->outstanding[lane] + places > ft_rxq_places(q->set, lane))
+        return FT_AGAIN;
+    c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
+    q->outstanding += places;
+    return FT_OK;
+}
+
+void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+{
+    q->outstanding -= (unsigned)ft_min(q->outstanding, places);
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    if (c)
+        c->outstanding[lane] = (uint8_t)(c->outstanding[lane] -
+                                         ft_min(c->outstanding[lane], places));
+}
+
+void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
+{
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    return c ? c->small[lane] : NULL;
+}
