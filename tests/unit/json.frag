@@ -7,7 +7,8 @@ tests_unit_json_test_CPPFLAGS = $(gtest_cppflags)
 tests_unit_json_test_LDADD = src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/unit/ras_report_test
 TESTS += tests/unit/ras_report_test
-tests_unit_ras_report_test_SOURCES = tests/unit/ras_report_test.cc tests/unit/ras_scale_test.cc
+tests_unit_ras_report_test_SOURCES = tests/unit/ras_report_test.cc tests/unit/ras_scale_test.cc \
+	tests/unit/ras_fetch_test.cc
 tests_unit_ras_report_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_ras_report_test_LDFLAGS = -Wl,--wrap=ft_host_id
 tests_unit_ras_report_test_LDADD = src/libftcore.la $(gtest_libs)
