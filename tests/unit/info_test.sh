@@ -26,6 +26,9 @@ expect 0 '^devices:' --devices
 expect 0 '^transports:' --transports
 expect 0 '^transport shm: joins processes of one host, reads in the sender.s memory' --transports
 expect 0 '^transport tcp: joins hosts of a network$' --transports
+export FTCCL_NET_PLUGIN=/no/such/plugin.so
+expect 0 '^  no network plugin: /no/such/plugin.so: cannot open' --transports
+unset FTCCL_NET_PLUGIN
 expect 0 '^topology' -T
 expect 0 '^FTCCL_CHUNK_BYTES=131072' -p
 expect 0 '^.B FTCCL_CHUNK_BYTES' -p --man

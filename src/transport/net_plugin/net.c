@@ -310,6 +310,18 @@ bool ft_transport_net_is_asked_for(void)
     return net_plugin_is_asked_for();
 }
 
+/* Loads the plugin, whose code then runs in this process. */
+static void net_describe(FILE *out)
+{
+    const struct net_plugin *p;
+    if (net_plugin_get(&p) != FT_OK)
+        fprintf(out, "  %s\n", ft_fail_text());
+    else
+        fprintf(out, "  network plugin %s (%s, v%d): %d devices, used is %d, %s, %d Mbit/s\n",
+                p->name, p->path, p->version, p->ndevices, p->device, p->best.name,
+                p->best.speed_mbps);
+}
+
 const struct ft_transport_ops ft_transport_net = {
     .name = "net",
     .caps = {.scope = FT_SCOPE_NETWORK},
@@ -336,4 +348,5 @@ const struct ft_transport_ops ft_transport_net = {
     .fd = net_fd,
     .arm = net_arm,
     .trim = net_trim,
+    .describe = net_describe,
 };
