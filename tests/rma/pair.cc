@@ -278,7 +278,7 @@ bool Pair::drain()
 static std::string replay(uint64_t seed)
 {
     auto *info = testing::UnitTest::GetInstance()->current_test_info();
-    return "replay: FT_SEED=" + std::to_string(seed) +
+    return "replay: FT_RMA_SEED=" + std::to_string(seed) +
            " rma_test --gtest_filter=" + info->test_suite_name() + "." + info->name();
 }
 
@@ -301,7 +301,7 @@ static void one_seed(const Scene &scene, uint64_t seed,
 
 void each_seed(const Scene &scene, const std::function<void(FakeNet &, Pair &)> &body)
 {
-    const char *one = getenv("FT_SEED");
+    const char *one = getenv("FT_RMA_SEED");
     const uint64_t first = one ? strtoull(one, nullptr, 10) : 1;
     const uint64_t last = one ? first : scene.seeds;
     for (uint64_t seed = first; seed <= last && !testing::Test::HasFatalFailure(); seed++)

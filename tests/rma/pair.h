@@ -67,7 +67,7 @@ class Pair
     unsigned long nsent = 0, ntaken = 0;
 };
 
-// Runs the body for each seed of 1..count, or for that of FT_SEED=N only, with a pair that is
+// Runs the body for each seed of 1..count, or for that of FT_RMA_SEED=N only, with a pair that is
 // connected and over which so many messages have gone. A failure prints how to replay it.
 struct Scene {
     unsigned seeds;
