@@ -18,8 +18,8 @@
 #define TAKEN_NS 10000000000u /* a rank that lives takes a request sooner */
 #define QUIET_NS 62000000000u /* ranks wait a minute for a common collective */
 #define LOOK_NS 10000000u
-#define FETCH_S 4 /* the responder gives other hosts half of it */
-#define FETCHES 3 /* their ranks end a little later, or earlier, than those here */
+#define FETCH_S 4                 /* the responder gives other hosts half of it */
+#define FETCH_AGAIN_NS 200000000u /* from one look at their results to the next */
 /* What seems slow is measured again, and the fastest counts: on a busy machine a process may have
  * waited for a processor all the time. */
 #define RUNS 3
@@ -148,20 +148,25 @@ static bool have_all_measured(const struct subject *subject)
     return n == subject->n;
 }
 
+/* In this time after the rank that was asked, all others end that ever will. */
+static uint64_t rest_ns(const struct subject *subject)
+{
+    return subject->ask.pause_ms * 1000000u + 1000000000u;
+}
+
 /* Waits until all ranks of this machine have ended. A rank that has not ended when the one that was
  * asked has, and the time of the pause is over, does not any more. */
 static void wait_for_results(struct subject *subject)
 {
     const struct timespec pause = {0, LOOK_NS};
     const struct ft_validation *lead = &subject->results[0];
-    uint64_t now = ft_now_ns(ft_env_real()), end = now + TAKEN_NS, quiet = now + QUIET_NS,
-             rest = subject->ask.pause_ms * 1000000u + 1000000000u;
+    uint64_t now = ft_now_ns(ft_env_real()), end = now + TAKEN_NS, quiet = now + QUIET_NS;
     for (int before = FT_VALIDATION_NONE; now < end && count_running(subject) > 0 && !subject->busy;
          now = ft_now_ns(ft_env_real())) {
         if (before == FT_VALIDATION_NONE && lead->state != FT_VALIDATION_NONE)
-            end = quiet + rest;
+            end = quiet + rest_ns(subject);
         if (before < FT_VALIDATION_DONE && has_ended(lead))
-            end = now + (lead->state == FT_VALIDATION_DONE ? rest : LOOK_NS);
+            end = now + (lead->state == FT_VALIDATION_DONE ? rest_ns(subject) : LOOK_NS);
         before = lead->state;
         nanosleep(&pause, NULL);
     }
@@ -320,26 +325,42 @@ static void add_far(const struct subject *subject, const struct ft_snapshot *all
     }
 }
 
-/* Fetches the results of ranks of other hosts, until all have told or some do not. FT_NOMEM. */
+/* One look at the results of other hosts. *told: how many there are. They are added if they are
+ * all, or if it is the last look. FT_LINK: nobody answered; FT_NOMEM. */
+static int look_far(struct subject *subject, struct ft_tested *t, bool last, int *told)
+{
+    struct ft_snapshot *all;
+    int rc = FT_OK;
+    if (ft_ras_fetch(FETCH_S, &all) != FT_OK) {
+        snprintf(subject->silence, sizeof subject->silence, "; %.200s", ft_fail_text());
+        return FT_LINK;
+    }
+    *told = count_far(subject, all, t);
+    last |= subject->n + *told >= t->size;
+    if (last && make_room(t, *told))
+        add_far(subject, all, t);
+    else if (last)
+        rc = ft_fail(FT_NOMEM, "no memory for the results of %d ranks", *told);
+    ft_snapshot_free(all);
+    return rc;
+}
+
+/* Fetches the results of ranks of other hosts until all have told. They may end later than those
+ * here by the time of the pause, and are not waited for longer. FT_NOMEM. */
 static int fetch_far(struct subject *subject, struct ft_tested *t)
 {
+    const struct timespec pause = {0, FETCH_AGAIN_NS};
+    const uint64_t end_ns = ft_now_ns(ft_env_real()) + rest_ns(subject);
     int rc = FT_OK, told = 0;
+    bool last = false;
     subject->silence[0] = '\0';
-    for (int i = 0; i < FETCHES && rc == FT_OK && subject->n + told < t->size; i++) {
-        struct ft_snapshot *all;
-        if (ft_ras_fetch(FETCH_S, &all) != FT_OK) {
-            snprintf(subject->silence, sizeof subject->silence, "; %.200s", ft_fail_text());
-            return FT_OK;
-        }
-        told = count_far(subject, all, t);
-        bool last = i + 1 == FETCHES || subject->n + told >= t->size;
-        if (last && make_room(t, told))
-            add_far(subject, all, t);
-        else if (last)
-            rc = ft_fail(FT_NOMEM, "no memory for the results of %d ranks", told);
-        ft_snapshot_free(all);
+    while (rc == FT_OK && !last && subject->n + told < t->size) {
+        last = ft_now_ns(ft_env_real()) >= end_ns;
+        rc = look_far(subject, t, last, &told);
+        if (rc == FT_OK && !last && subject->n + told < t->size)
+            nanosleep(&pause, NULL);
     }
-    return rc;
+    return rc == FT_NOMEM ? rc : FT_OK;
 }
 
 static const char *name_of(const struct subject *subject)

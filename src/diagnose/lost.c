@@ -137,6 +137,8 @@ static uint64_t find_host(const struct ft_hang *h, const struct ft_hang_pair *pa
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
+#define CLEARLY 2 /* so many times as many messages */
+
 /* The hosts of lost links, each with its side of the path. */
 struct sides {
     uint64_t host[FT_HANG_CUT];
@@ -144,12 +146,19 @@ struct sides {
     int n;
 };
 
-/* -1: there are too many. */
-static int find_side(struct sides *s, uint64_t host)
+/* s->n: it is not among them. */
+static int place_of(const struct sides *s, uint64_t host)
 {
     int at = 0;
     while (at < s->n && s->host[at] != host)
         at++;
+    return at;
+}
+
+/* -1: there are too many. */
+static int find_side(struct sides *s, uint64_t host)
+{
+    int at = place_of(s, host);
     if (at < s->n || at == FT_HANG_CUT)
         return at < s->n ? at : -1;
     s->host[at] = host;
@@ -193,6 +202,44 @@ static bool has_first(const struct ft_hang *h, const struct sides *s, int side)
     return first;
 }
 
+/* Messages between this host and those of each side, over links that are still open. */
+static void count_beside(const struct ft_hang *h, const struct sides *s, uint64_t host,
+                         uint64_t messages[2])
+{
+    messages[0] = messages[1] = 0;
+    for (int i = 0; i < h->nlinks; i++) {
+        const struct ft_hang_link *link = &h->links[i];
+        int to = link->sender ? ft_hang_engine(h, link->peer) : -1;
+        if (to < 0 || link->engine < 0 || link->engine >= h->snap->nengines)
+            continue;
+        uint64_t a = host_of(h, link->engine), b = host_of(h, to);
+        if (a == b || (a != host && b != host))
+            continue;
+        int far = place_of(s, a == host ? b : a);
+        if (far < s->n && s->side[far] >= 0)
+            messages[s->side[far]] += link->messages;
+    }
+}
+
+/* Every rank may have lost just one other, so that lost links alone do not place every host. The
+ * first one without a side goes to the side with which it exchanges the most messages. False: all
+ * have a side, or it exchanges as much with both. */
+static bool place_one(const struct ft_hang *h, struct sides *s)
+{
+    uint64_t messages[2];
+    int at = 0;
+    while (at < s->n && s->side[at] >= 0)
+        at++;
+    if (at == s->n)
+        return false;
+    count_beside(h, s, s->host[at], messages);
+    if (messages[0] / CLEARLY > messages[1])
+        s->side[at] = 0;
+    else if (messages[1] / CLEARLY > messages[0])
+        s->side[at] = 1;
+    return s->side[at] >= 0;
+}
+
 /* Divides the hosts. False: the links lead not only from one side to the other, or have several
  * causes. */
 static bool divide(const struct ft_hang *h, const struct ft_hang_pair *pairs, int n,
@@ -204,6 +251,7 @@ static bool divide(const struct ft_hang *h, const struct ft_hang_pair *pairs, in
         more = false;
         for (int i = 0; good && i < n; i++)
             good = spread(h, s, &pairs[i], &more);
+        more |= good && !more && place_one(h, s);
     }
     for (int i = 0; good && i < s->n; i++)
         good = s->side[i] >= 0;

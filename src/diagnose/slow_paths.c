@@ -20,10 +20,8 @@
 #define LEAST_BYTES 24576
 #define LEAST_MESSAGES 20
 #define LEAST_SPAN_NS 4000000000u /* sums of less time, of a link that is new, are chance */
-#define LEAST_SHARE                                                                             \
-    0.1               /* of the time, by which messages were on their way for longer than usual \
-                       */
-#define LEAST_RATIO 3 /* to what is usual */
+#define LEAST_SHARE 0.1           /* of the time, that messages took longer than usual */
+#define LEAST_RATIO 3             /* to what is usual */
 #define LEAST_DEVIATIONS 2
 #define STILL_NS 1500000000u /* a receiver that waits so long may wait for ever */
 #define OTHER_DIRECTION 1.5  /* times slower: then this direction only waits for the other */

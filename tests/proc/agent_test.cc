@@ -349,10 +349,11 @@ struct Cluster {
     std::string key = folder.file("key", "a key of the agents in a test\n");
     std::unique_ptr<Daemon> master;
     std::unique_ptr<Daemon> agent[2];
-    Cluster()
+    /* Without the agents of hosts before `first`. */
+    explicit Cluster(int first = 0)
     {
         start_master("127.0.0.1:0");
-        for (int host = 0; host < 2; host++)
+        for (int host = first; host < 2; host++)
             start_agent(host);
     }
     void start_master(const std::string &listen)
@@ -391,10 +392,8 @@ TEST(Agent, NamesAStoppedRankAndKeepsWhatAKilledOneLeft)
     job.rank[2]->signal(SIGKILL);
     agent.until("\"snapshots\":1,");
     std::string kept = fs::directory_iterator(folder.path + "/kept")->path();
-    FILE *pipe = popen(("./tools/ftccl-diagnose --after 0.2 --json --replay " + kept).c_str(), "r");
-    std::string said(65536, ' ');
-    said.resize(fread(said.data(), 1, said.size(), pipe));
-    pclose(pipe);
+    std::string said = proc::output_of("./tools/ftccl-diagnose --after 0.2 --json --replay " +
+                                       kept);
     EXPECT_TRUE(std::regex_search(said, std::regex("rank_dead"))) << said;
     EXPECT_EQ(agent.stop(), 0);
 }
@@ -423,14 +422,8 @@ std::string source(const std::string &name)
 /* What tests/proc/inspector.py, a reader of that format, says of a folder. */
 std::string read_inspector(const std::string &folder, const std::string &counts, int *status)
 {
-    std::string command = "python3 " + source("inspector.py") + " " + folder + " " + counts +
-                          " 2>&1";
-    FILE *pipe = popen(command.c_str(), "r");
-    std::string said(65536, ' ');
-    said.resize(fread(said.data(), 1, said.size(), pipe));
-    int ended = pclose(pipe);
-    *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
-    return said;
+    return proc::output_of("python3 " + source("inspector.py") + " " + folder + " " + counts,
+                           status);
 }
 
 /* Every operation is there once, over a restart of the agent, and by ranks of two hosts. */
@@ -673,15 +666,25 @@ TEST(Master, ThePageNamesTheCulpritInABrowser)
     Cluster cluster;
     Job job(4, 2, 3, "hostile");
     cluster.master->until("\"outliers\":\\[3\\].*\"history\".*\"kind\":\"noncomm_hang\"");
-    std::string command = "python3 " + source("daemon_page.py") + " " + cluster.master->address +
-                          " 3 " + job.pid(3) + " '" + kHostile + "' 2>&1";
-    FILE *pipe = popen(command.c_str(), "r");
-    std::string said(65536, ' ');
-    said.resize(fread(said.data(), 1, said.size(), pipe));
-    int ended = pclose(pipe), status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
+    int status;
+    std::string said = proc::output_of("python3 " + source("daemon_page.py") + " " +
+                                           cluster.master->address + " 3 " + job.pid(3) + " '" +
+                                           kHostile + "'",
+                                       &status);
     if (status == 77 || status == 127)
         GTEST_SKIP() << "there is no " << (status == 77 ? "Chromium" : "python3");
     EXPECT_EQ(status, 0) << said;
+}
+
+/* One host is known only after the ranks of the other were asked: then all are asked. */
+TEST(Master, AsksAlsoAHostThatComesLater)
+{
+    Cluster cluster(1);
+    Job job(4, 2, 3, "parent");
+    cluster.master->until("\"stacks\":\\{\"asked\":2,\"missing\":0");
+    cluster.start_agent(0);
+    cluster.master->until("\"outliers\":\\[3\\]");
+    cluster.master->until("\"stacks\":\\{\"asked\":4,\"missing\":0");
 }
 
 /* No host sees all ranks, so that no agent can say who is slow; but that it is slower. */

@@ -82,22 +82,10 @@ Verdict read_verdict(json_t *from)
     return v;
 }
 
-std::string output_of(const std::string &command, int *status)
-{
-    std::string text;
-    FILE *pipe = popen((command + " 2>&1").c_str(), "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        text += line;
-    int ended = pipe ? pclose(pipe) : -1;
-    *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
-    return text;
-}
-
 Said ask(const std::string &options)
 {
     Said said;
-    said.text = output_of("./tools/ftccl-diagnose --json " + options, &said.status);
+    said.text = proc::output_of("./tools/ftccl-diagnose --json " + options, &said.status);
     json_t *all = json_loads(said.text.c_str(), 0, nullptr), *one;
     size_t i;
     json_array_foreach(json_object_get(all, "verdicts"), i, one)
@@ -341,7 +329,7 @@ std::string telemetry_of(const Job &job)
     std::string text;
     int status;
     for (int pid : job.pids())
-        text += output_of("./tools/ftccl-info --pid " + std::to_string(pid), &status);
+        text += proc::output_of("./tools/ftccl-info --pid " + std::to_string(pid), &status);
     return text;
 }
 

@@ -55,13 +55,8 @@ struct Said {
 
 Said run(const std::string &command)
 {
-    Said said = {-1, ""};
-    FILE *pipe = popen((command + " 2>&1").c_str(), "r");
-    char part[4096];
-    for (size_t n; pipe && (n = fread(part, 1, sizeof part, pipe)) > 0;)
-        said.text.append(part, n);
-    int status = pipe ? pclose(pipe) : -1;
-    said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    Said said;
+    said.text = proc::output_of(command, &said.status);
     return said;
 }
 

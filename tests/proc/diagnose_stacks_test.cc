@@ -95,19 +95,6 @@ CHILD(worker)
     }
 }
 
-std::string output_of(const std::string &command, int *status = nullptr)
-{
-    std::string text;
-    FILE *pipe = popen((command + " 2>&1").c_str(), "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        text += line;
-    int ended = pipe ? pclose(pipe) : -1;
-    if (status)
-        *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
-    return text;
-}
-
 /* As in /proc/<pid>/stat */
 char state_of(pid_t pid)
 {
@@ -127,7 +114,7 @@ struct Place {
     }
     ~Place()
     {
-        output_of("rm -r " + path);
+        proc::output_of("rm -r " + path);
     }
     Place(const Place &) = delete;
     void tool(const std::string &name, const std::string &script) const
@@ -165,10 +152,10 @@ struct Job {
     std::string ask(const std::string &options, int *status = nullptr,
                     const std::string &path = "") const
     {
-        return output_of((path.empty() ? "" : "PATH=" + path + " ") +
-                             "./tools/ftccl-diagnose --pid " + std::to_string(pid(0)) + " " +
-                             options,
-                         status);
+        return proc::output_of((path.empty() ? "" : "PATH=" + path + " ") +
+                                   "./tools/ftccl-diagnose --pid " + std::to_string(pid(0)) + " " +
+                                   options,
+                               status);
     }
     /* Asks until there is a verdict, then for stacks. */
     std::string stacks(const std::string &options = "--stacks", const std::string &path = "") const
@@ -365,8 +352,8 @@ TEST_F(FalseTools, AToolGetsNoDescriptorsAndASmallEnvironment)
 {
     std::string seen = job.place.path + "/seen";
     job.place.tool("eu-stack", "/bin/ls /proc/self/fd >>" + seen + "; /usr/bin/env >>" + seen);
-    output_of("exec 7</dev/null; FT_CANARY=1 PATH=" + job.place.path +
-              " ./tools/ftccl-diagnose --stacks --pid " + std::to_string(job.pid(0)));
+    proc::output_of("exec 7</dev/null; FT_CANARY=1 PATH=" + job.place.path +
+                    " ./tools/ftccl-diagnose --stacks --pid " + std::to_string(job.pid(0)));
     std::istringstream lines(job.place.read("seen"));
     std::set<std::string> found;
     for (std::string line; std::getline(lines, line);)
@@ -378,9 +365,9 @@ TEST_F(FalseTools, ASignalEndsTheToolsFirst)
 {
     job.place.tool("eu-stack", note + "trap '' TERM; while :; do /bin/sleep 1; done");
     double start = proc::now();
-    std::string text = output_of("PATH=" + job.place.path +
-                                 " /usr/bin/timeout 1 ./tools/ftccl-diagnose --stacks=60 --pid " +
-                                 std::to_string(job.pid(0)) + "; echo $?");
+    std::string text = proc::output_of(
+        "PATH=" + job.place.path + " /usr/bin/timeout 1 ./tools/ftccl-diagnose --stacks=60 --pid " +
+        std::to_string(job.pid(0)) + "; echo $?");
     EXPECT_LT(proc::now() - start, 20);
     EXPECT_EQ(text, "124\n");
     for (int r = 0; r < kRanks; r++)

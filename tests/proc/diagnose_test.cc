@@ -151,13 +151,8 @@ struct Said {
 
 Said diagnose(const std::string &options)
 {
-    Said said = {-1, ""};
-    FILE *pipe = popen(("./tools/ftccl-diagnose " + options + " 2>&1").c_str(), "r");
-    char line[1024];
-    while (pipe && fgets(line, sizeof line, pipe))
-        said.text += line;
-    int status = pipe ? pclose(pipe) : -1;
-    said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    Said said;
+    said.text = proc::output_of("./tools/ftccl-diagnose " + options, &said.status);
     return said;
 }
 
@@ -380,13 +375,7 @@ TEST(DiagnoseTool, WritesFlightRecords)
                          "    e = d['entries']\n"
                          "    g = d['pg_config'][e[0]['process_group'][0]]['ranks']\n"
                          "    print(sum(x['state'] == 'started' for x in e), len(e) > 20, g)\n";
-    FILE *pipe = popen(("python3 -c \"" + script + "\" " + dir + " 2>&1; rm -r " + dir).c_str(),
-                       "r");
-    std::string text;
-    char line[256];
-    while (pipe && fgets(line, sizeof line, pipe))
-        text += line;
-    pclose(pipe);
+    std::string text = proc::output_of("python3 -c \"" + script + "\" " + dir + "; rm -r " + dir);
     std::string waits = "1 True [0, 1, 2, 3]\n", reads = "0 True [0, 1, 2, 3]\n";
     EXPECT_EQ(text, waits + reads + waits + waits);
     text = job.ask("--after 2 --dump-fr /proc/nonexistent").text;
@@ -408,11 +397,7 @@ TEST(DiagnoseTool, ADumpAtTheDeadline)
         Said said = job.verdict("--after 1"); /* they have failed, or do soon */
         EXPECT_EQ(said.status, 1) << said.text;
         while (to == dir && found.empty() && proc::now() < end) {
-            FILE *pipe = popen(list.c_str(), "r");
-            char line[512];
-            while (pipe && fgets(line, sizeof line, pipe))
-                found += line;
-            pclose(pipe);
+            found += proc::output_of(list);
             usleep(20000);
         }
     }

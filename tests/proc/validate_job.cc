@@ -179,12 +179,7 @@ Said diagnose(const std::string &options)
 {
     Said said;
     double begin = proc::now();
-    FILE *pipe = popen(("./tools/ftccl-diagnose " + options + " 2>&1").c_str(), "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        said.text += line;
-    int status = pipe ? pclose(pipe) : -1;
-    said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    said.text = proc::output_of("./tools/ftccl-diagnose " + options, &said.status);
     said.seconds = proc::now() - begin;
     return said;
 }

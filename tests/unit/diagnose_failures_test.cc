@@ -319,6 +319,18 @@ TEST(Lost, APathBetweenTwoHostsAndTwoOthers)
     job.expect({{FT_VERDICT_PATH, {{WORLD, 3, -1}, {WORLD, 4, -1}}}});
 }
 
+/* Each rank has lost only one other. With whom a host talks tells its side of the path. */
+TEST(Lost, APathOfWhichEachHostNoticesOneLink)
+{
+    Job job = failed({1, 2, 3, 4}, FT_PEER);
+    news(job, 0, 2);
+    news(job, 1, 3);
+    job.link(WORLD, 0, 1, 9, 9);
+    job.expect({{FT_VERDICT_PATH, {{WORLD, 2, -1}, {WORLD, 3, -1}}}});
+    job.link(WORLD, 1, 2, 9, 9); /* as much as with the other side */
+    job.expect({{FT_VERDICT_COMM_HANG_LINK, {{WORLD, 0, 2}, {WORLD, 1, 3}}}});
+}
+
 /* Of two halves it is the one that cannot go on. */
 TEST(Lost, TwoHostsOfWhichTheSmallerOneIsCutOff)
 {

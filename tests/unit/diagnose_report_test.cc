@@ -540,6 +540,34 @@ TEST(Pack, AnotherHostJudgesAlike)
     ft_snapshot_free(other);
 }
 
+/* A host that has just booted tells of a validation to one that has not; that one tells others. */
+TEST(Pack, ValidationsAreAsOldThereAsHere)
+{
+    const uint64_t here = 20 * SECOND, there = 9000 * SECOND;
+    ft_snap_engine engine = {};
+    ft_snap_validation validation = {};
+    validation.is.state = FT_VALIDATION_DONE;
+    validation.is.held_ns = here - 7 * SECOND;
+    validation.is.start_ns = here - 6 * SECOND;
+    validation.is.end_ns = here - 5 * SECOND;
+    ft_snapshot s = {};
+    s.engines = &engine;
+    s.validations = &validation;
+    s.nengines = s.nvalidations = 1;
+    s.now_ns = here;
+    std::vector<unsigned char> bytes = packed(s);
+    ft_snapshot *first = nullptr, *second = nullptr;
+    ASSERT_EQ(ft_snapshot_unpack(bytes.data(), bytes.size(), there, &first), FT_OK);
+    bytes = packed(*first);
+    ft_snapshot_free(first);
+    ASSERT_EQ(ft_snapshot_unpack(bytes.data(), bytes.size(), here, &second), FT_OK);
+    ASSERT_EQ(second->nvalidations, 1);
+    EXPECT_EQ(second->validations[0].is.held_ns, here - 7 * SECOND);
+    EXPECT_EQ(second->validations[0].is.start_ns, here - 6 * SECOND);
+    EXPECT_EQ(second->validations[0].is.end_ns, here - 5 * SECOND);
+    ft_snapshot_free(second);
+}
+
 TEST(Pack, DamagedBytesAreRefusedOrHarmless)
 {
     const char *given = getenv("FT_SEED");

@@ -306,7 +306,7 @@ TEST(SlowJob, OneLinkExplainsThatItsNeighboursWait)
     EXPECT_EQ(net.verdicts[0].nculprits, 2) << "both directions";
 }
 
-/* A path that has little to do may look three times as slow because of a few late messages. */
+/* A few late messages make a path look slow that carries little. They cost the job little. */
 TEST(SlowJob, ATenthOfTheTimeMustBeLost)
 {
     Network net(4);

@@ -1,6 +1,7 @@
 /*
- * When somebody has been named for a hang, the master asks once for the stacks of those who take
- * part. They add to a verdict, and never change it: who does not answer is missing in the groups.
+ * When somebody has been named for a hang, the master asks for the stacks of those who take part:
+ * once, and again if a host has come that was not known then. They add to a verdict, and never
+ * change it: who does not answer is missing in the groups.
  */
 #include "master.h"
 
@@ -16,6 +17,14 @@ void master_drop_stacks(struct master *m)
     gathered_clear(&m->gathered);
 }
 
+/* The rows of a host came after the others were asked. */
+static bool others_have_come(struct master *m)
+{
+    struct suspects all = {.n = 0};
+    master_choose(m, &all, &m->shown);
+    return all.n > m->asked.n;
+}
+
 void master_look_at_stacks(struct master *m)
 {
     struct suspects *s = &m->asked;
@@ -23,7 +32,7 @@ void master_look_at_stacks(struct master *m)
     bool rested = !s->begun_ns || now_ns - s->begun_ns > REST_NS;
     if (!look_hangs(&m->shown)) {
         master_drop_stacks(m);
-    } else if (signature != s->signature && rested) {
+    } else if (rested && (signature != s->signature || others_have_come(m))) {
         master_drop_stacks(m);
         master_choose(m, s, &m->shown);
         s->signature = signature;
