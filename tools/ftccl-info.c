@@ -1,12 +1,13 @@
 /*
- * ftccl-info: shows this build, what it finds on this machine, the plan of a collective, and the
- * telemetry and memory of a process, which may be running, stopped or dead. Exit status: 0; 1 if
- * what was asked for does not exist; 2 for a usage error.
+ * ftccl-info: shows this build, what it finds on this machine, the plan of a collective, the
+ * telemetry and memory of a process, which may be running, stopped or dead, and paths to a host.
+ * Exit status: 0; 1 if what was asked for does not exist; 2 for a usage error.
  */
 #include "info.h"
 #include "streams.h"
 
 #include "device/device.h"
+#include "path/path.h"
 #include "telemetry/telemetry.h"
 #include "transport/transport.h"
 
@@ -24,13 +25,17 @@ enum {
     OPT_TYPE,
     OPT_RANK,
     OPT_PID,
-    OPT_MEMORY
+    OPT_MEMORY,
+    OPT_PATHS,
+    OPT_FROM,
+    OPT_PORTS
 };
 
 struct request {
     bool version, devices, transports, topology, params, man;
     int pid, memory_pid; /* 0: none */
     struct plan_request plan;
+    struct paths_request paths;
 };
 
 static const struct option long_options[] = {
@@ -48,6 +53,9 @@ static const struct option long_options[] = {
     {"rank", required_argument, NULL, OPT_RANK},
     {"pid", required_argument, NULL, OPT_PID},
     {"memory", required_argument, NULL, OPT_MEMORY},
+    {"paths", required_argument, NULL, OPT_PATHS},
+    {"from", required_argument, NULL, OPT_FROM},
+    {"ports", required_argument, NULL, OPT_PORTS},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -69,6 +77,9 @@ static const char help[] =
     "        --rank R        whose first steps are shown (default 0)\n"
     "      --pid N         telemetry of a process: running, stopped or killed\n"
     "      --memory N      what FTCCL takes of memory in process N, which runs\n"
+    "      --paths HOST[:PORT]  which way through the network source ports take to a host:\n"
+    "        --from ADDR     local address to start from (default: as the kernel chooses)\n"
+    "        --ports N       how many source ports are probed (default 64)\n"
     "  -h, --help\n";
 
 static int number(const char *option, const char *text, int lowest, int highest)
@@ -113,6 +124,23 @@ static void read_plan_option(struct plan_request *plan, int option)
     }
 }
 
+static void read_paths_option(struct request *r, int option)
+{
+    switch (option) {
+    case OPT_PATHS:
+        r->paths.host = optarg;
+        break;
+    case OPT_FROM:
+        r->paths.from = optarg;
+        break;
+    case OPT_PORTS:
+        r->paths.nports = number("--ports", optarg, 1, FT_PATH_PORTS);
+        break;
+    default:
+        read_plan_option(&r->plan, option);
+    }
+}
+
 static void read_options(int argc, char **argv, struct request *r)
 {
     for (int option; (option = getopt_long(argc, argv, "vdtTph", long_options, NULL)) != -1;) {
@@ -148,7 +176,7 @@ static void read_options(int argc, char **argv, struct request *r)
             fputs("try ftccl-info --help\n", stderr);
             exit(2);
         default:
-            read_plan_option(&r->plan, option);
+            read_paths_option(r, option);
         }
     }
     if (optind < argc) {
@@ -189,9 +217,25 @@ static int summary(void)
     return 0;
 }
 
+/* What can fail: the first failure ends it. */
+static int run_requests(const struct request *r)
+{
+    int status = 0;
+    if (r->plan.kind)
+        status = answer(info_plan(stdout, &r->plan));
+    if (r->pid && !status)
+        status = answer(ft_telemetry_print(stdout, r->pid));
+    if (r->memory_pid && !status)
+        status = answer(info_memory(stdout, r->memory_pid));
+    if (r->paths.host && !status)
+        status = answer(info_paths(stdout, &r->paths));
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    struct request r = {.plan = {.size_bytes = 1 << 20, .nranks = 2, .nhosts = 1}};
+    struct request r = {.plan = {.size_bytes = 1 << 20, .nranks = 2, .nhosts = 1},
+                        .paths = {.nports = 64}};
     streams_open("ftccl-info");
     read_options(argc, argv, &r);
     if (argc == 1)
@@ -208,12 +252,5 @@ int main(int argc, char **argv)
         info_params_man(stdout);
     else if (r.params)
         ft_params_print(stdout);
-    int status = 0;
-    if (r.plan.kind)
-        status = answer(info_plan(stdout, &r.plan));
-    if (r.pid && !status)
-        status = answer(ft_telemetry_print(stdout, r.pid));
-    if (r.memory_pid && !status)
-        status = answer(info_memory(stdout, r.memory_pid));
-    return status;
+    return run_requests(&r);
 }

@@ -13,6 +13,11 @@ struct plan_request {
     int nranks, nhosts, rank;
 };
 
+struct paths_request {
+    const char *host, *from; /* as the user typed them; from NULL: any address */
+    int nports;
+};
+
 void info_build(FILE *out);
 void info_topology(FILE *out);
 /* the CUDA driver: present on the machine, not used */
@@ -22,6 +27,8 @@ void info_params_changed(FILE *out);
 void info_params_man(FILE *out);
 /* Returns 0, or a status with the sentence set. */
 int info_plan(FILE *out, const struct plan_request *request);
+/* The same. It sends probes. It blocks for 5 s and 5 ms a port at most, and in the resolver. */
+int info_paths(FILE *out, const struct paths_request *request);
 /* The same, for a process that is running. */
 int info_memory(FILE *out, int pid);
 /* Parses a size such as "64K". The suffixes K, M, G, T are powers of 1024. Returns false if the

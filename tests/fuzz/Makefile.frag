@@ -12,3 +12,4 @@ include tests/fuzz/auth.frag
 include tests/fuzz/agree.frag
 include tests/fuzz/control.frag
 include tests/fuzz/ras.frag
+include tests/fuzz/path.frag

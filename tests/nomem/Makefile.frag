@@ -10,10 +10,18 @@ tests_nomem_nomem_test_SOURCES = tests/nomem/nomem_test.cc tests/nomem/story.cc 
 tests_nomem_nomem_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 nomem_calls = malloc calloc realloc aligned_alloc strdup getaddrinfo mmap fallocate \
     posix_fallocate ftruncate socket accept4 \
-	eventfd epoll_create1 memfd_create fopen opendir getifaddrs open openat recvmsg epoll_ctl \
-	pthread_create
+	eventfd timerfd_create epoll_create1 memfd_create fopen opendir getifaddrs open openat \
+	recvmsg epoll_ctl pthread_create
 tests_nomem_nomem_test_LDFLAGS = $(nomem_calls:%=-Wl,--wrap=%)
 tests_nomem_nomem_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
+
+# every single failure of a probing
+check_PROGRAMS += tests/nomem/path_test
+TESTS += tests/nomem/path_test
+tests_nomem_path_test_SOURCES = tests/nomem/path_test.cc tests/nomem/fail.cc tests/nomem/fail.h
+tests_nomem_path_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_nomem_path_test_LDFLAGS = $(nomem_calls:%=-Wl,--wrap=%)
+tests_nomem_path_test_LDADD = src/libftcore.la $(gtest_libs)
 endif
 
 check-nomem: $(nomem_program)

@@ -12,6 +12,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -125,6 +126,7 @@ WRAP(int, socket, (int family, int type, int protocol), (family, type, protocol)
 WRAP(int, accept4, (int fd, struct sockaddr *from, socklen_t *n, int flags), (fd, from, n, flags),
      DESCRIPTOR, EMFILE, -1)
 WRAP(int, eventfd, (unsigned first, int flags), (first, flags), DESCRIPTOR, EMFILE, -1)
+WRAP(int, timerfd_create, (int clock, int flags), (clock, flags), DESCRIPTOR, EMFILE, -1)
 WRAP(int, epoll_create1, (int flags), (flags), DESCRIPTOR, EMFILE, -1)
 WRAP(int, memfd_create, (const char *name, unsigned flags), (name, flags), DESCRIPTOR, EMFILE, -1)
 WRAP(FILE *, fopen, (const char *path, const char *mode), (path, mode), DESCRIPTOR, EMFILE, nullptr)
