@@ -20,6 +20,7 @@ include src/algo/Makefile.frag
 include src/device/Makefile.frag
 include src/transport/Makefile.frag
 include src/membership/Makefile.frag
+include src/path/Makefile.frag
 include src/telemetry/Makefile.frag
 include src/diagnose/Makefile.frag
 include src/ras/Makefile.frag

@@ -89,7 +89,7 @@ static void sodium_start(void);
 
 void ft_auth_start(struct ft_auth *a, struct ft_env *env, int fd, bool initiator,
                    const unsigned char key[FT_SECRET_BYTES], uint64_t self, uint64_t peer,
-                   uint32_t purpose, uint32_t detail, uint64_t deadline_ns)
+                   uint32_t purpose, uint64_t detail, uint64_t deadline_ns)
 {
     memset(a, 0, sizeof(*a));
     a->env = env;
@@ -208,8 +208,10 @@ static int finish_stage(struct ft_auth *a)
     switch ((enum stage)a->stage) {
     case I_HELLO:
     case A_REPLY:
-    case I_CLAIM:
         break; /* sent; the next stage receives the answer */
+    case I_CLAIM:
+        a->claimed = true;
+        break;
     case I_REPLY:
         status = check_reply(a);
         break;
@@ -284,7 +286,7 @@ static int check_accept(struct ft_auth *a)
 static void learn_claim(struct ft_auth *a)
 {
     memcpy(&a->peer, a->theirs + HELLO_BYTES, 8);
-    memcpy(&a->detail, a->theirs + HELLO_BYTES + 16, 4);
+    memcpy(&a->detail, a->theirs + HELLO_BYTES + 16, 8);
 }
 
 static void write_hello(struct ft_auth *a)
@@ -303,7 +305,7 @@ static void write_claim(struct ft_auth *a)
     unsigned char *claim = a->mine + HELLO_BYTES;
     memcpy(claim, &a->self, 8);
     memcpy(claim + 8, &a->peer, 8);
-    memcpy(claim + 16, &a->detail, 4);
+    memcpy(claim + 16, &a->detail, 8);
     prove(a, "initiator", HELLO_BYTES + CLAIM_BYTES - PROOF_BYTES, REPLY_BYTES,
           claim + CLAIM_BYTES - PROOF_BYTES);
 }

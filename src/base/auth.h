@@ -23,17 +23,19 @@ struct ft_auth {
     uint64_t self, peer;
     uint32_t purpose;
     /* A number that the initiator sends to the acceptor, for example the index of a connection. The
-     * acceptor may read it after FT_OK. */
-    uint32_t detail;
+     * acceptor may read it after FT_OK. Peers of before November 2026 read its lower half, and send
+     * 0 in the upper one. */
+    uint64_t detail;
     uint64_t deadline_ns;
     int stage;
+    bool claimed;      /* an initiator has said who it is, so the acceptor may know by now */
     size_t done_bytes; /* bytes of the current message sent or received so far */
     unsigned char mine[160], theirs[160];
 };
 
 void ft_auth_start(struct ft_auth *, struct ft_env *, int fd, bool initiator,
                    const unsigned char key[FT_SECRET_BYTES], uint64_t self, uint64_t peer,
-                   uint32_t purpose, uint32_t detail, uint64_t deadline_ns);
+                   uint32_t purpose, uint64_t detail, uint64_t deadline_ns);
 /* Advances the handshake. Never blocks. Returns FT_OK when both sides have proved that they know
  * the secret, and FT_AGAIN if the caller has to wait for ft_auth_events() on the socket. On
  * FT_AUTH, FT_VERSION, FT_PROTOCOL, FT_TIMEOUT or FT_LINK the caller closes the connection. Reads

@@ -214,6 +214,15 @@ struct ft_network_costs {
     double loopback_message_ns; /* there: what sending and receiving one takes a core */
 };
 
+/* How connections to a host may go. Where a network has several equal ways, it chooses one by a
+ * hash of a connection's addresses and ports. path/ finds out which source port goes which way, and
+ * transports bind to such ports. */
+#define FT_PATH_UNKNOWN (-1)
+struct ft_path {
+    uint16_t source_port;
+    int16_t class_index; /* ports of one class go the same way; FT_PATH_UNKNOWN: any way */
+};
+
 /* ---- injected environment -------------------------------------------------------------------- */
 
 /* Source of time and random bytes. A test passes its own, so that it can simulate a whole run.

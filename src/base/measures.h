@@ -70,8 +70,7 @@ enum ft_thread_call {
 };
 const char *ft_thread_call_name(unsigned call);
 
-/* ---- a validation ------------------------------------------------------------------------------
- */
+/* ---- a validation ---------------------------------------------------------------------------- */
 
 /* NONE: it has not come to that. MEASURED: all rounds; CUT: the time was over before. SILENT:
  * nothing came. */

@@ -89,6 +89,13 @@
       "source address that outgoing TCP connections bind to")                                      \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",        \
       "TCP connections per peer and direction; large messages are spread over them")               \
+    X(PATHS, "FTCCL_PATHS", INT, 0, 0, 16, "", "",                                                 \
+      "TCP connections per peer and direction between hosts, each on a way of its own through "    \
+      "the network, by its source port; 0: FTCCL_TCP_CONNECTIONS, wherever the network sends "     \
+      "them")                                                                                      \
+    X(RECONNECT_MS, "FTCCL_RECONNECT_MS", INT, 2000, 0, 60000, "ms", "",                           \
+      "how long a TCP connection that was reset may take to be made again before its link counts " \
+      "as broken; 0: it counts at once")                                                           \
     X(IB_DISABLE, "FTCCL_IB_DISABLE", INT, 0, 0, 1, "", "NCCL_IB_DISABLE",                         \
       "1: RDMA devices (transport verbs) are not used")                                            \
     X(IB_HCA, "FTCCL_IB_HCA", STR, "", 0, 0, "", "NCCL_IB_HCA",                                    \

@@ -72,10 +72,12 @@ int ft_status_of_errno(int err)
 
 int ft_fail(int status, const char *fmt, ...)
 {
+    const int err = errno; /* callers may still want to know it */
     va_list args;
     va_start(args, fmt);
     vsnprintf(sentence, sizeof sentence, fmt, args);
     va_end(args);
+    errno = err;
     return status;
 }
 

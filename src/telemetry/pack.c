@@ -86,6 +86,9 @@ static const struct field fields[] = {
     FIELD(THREADS, A_TIME, thread, since_ns),
     FIELD(LATENCIES, A_BOOL, latency, sender),
     FIELD(EVENTS, A_TIME, event, time_ns),
+    FIELD(VALIDATIONS, A_TIME, validation, is.held_ns),
+    FIELD(VALIDATIONS, A_TIME, validation, is.start_ns),
+    FIELD(VALIDATIONS, A_TIME, validation, is.end_ns),
 };
 
 /* ---- packing --------------------------------------------------------------------------------- */

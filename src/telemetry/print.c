@@ -316,6 +316,9 @@ static void print_event(FILE *out, const struct ft_tm_event *e, bool torn, uint6
     else if (e->what == FT_MOVED_SUSPICION)
         fprintf(out, "rank %d (engine %016" PRIx64 "): %s", e->rank, e->id,
                 e->to ? "no heartbeats, suspected" : "heard again");
+    else if (e->what == FT_MOVED_LINK)
+        fprintf(out, "rank %d (engine %016" PRIx64 "): %d connection%s %s it made again", e->rank,
+                e->id, e->to, e->to == 1 ? "" : "s", e->from ? "to" : "from");
     else if (e->what == FT_MOVED_COMM)
         fprintf(out, "communicator %016" PRIx64 ": %s -> %s", e->id, ft_comm_state_name(e->from),
                 ft_comm_state_name(e->to));

@@ -175,10 +175,11 @@ enum ft_comm_state {
 };
 const char *ft_comm_state_name(int state);
 
-/* Records that a peer or a communicator went from one state to another, or that the heartbeats of a
- * peer are missed (to: 1) or come again (to: 0). id: the peer's engine id, or the communicator's
- * context. status: why, FT_OK if nothing failed. */
-enum ft_moved { FT_MOVED_PEER = 1, FT_MOVED_COMM, FT_MOVED_SUSPICION };
+/* Records that a peer or a communicator went from one state to another, that the heartbeats of a
+ * peer are missed (to: 1) or come again (to: 0), or that connections to (from: 1) or from (from: 0)
+ * a peer were made again (to: how many, at most 255). id: the peer's engine id, or the
+ * communicator's context. status: why, FT_OK if nothing failed. */
+enum ft_moved { FT_MOVED_PEER = 1, FT_MOVED_COMM, FT_MOVED_SUSPICION, FT_MOVED_LINK };
 void ft_telemetry_event(struct ft_telemetry *, enum ft_moved what, uint64_t id, int rank, int from,
                         int to, int status);
 

@@ -301,6 +301,13 @@ static bool fault_measure(struct ft_link *link, struct ft_link_path *out)
     return l->inner != NULL && l->owner->ops->measure(l->inner, out);
 }
 
+static void fault_peer_at(struct ft_link *link, const void *address, size_t len_bytes)
+{
+    struct fault_link *l = link_of(link);
+    if (l->inner != NULL && l->owner->ops->peer_at != NULL)
+        l->owner->ops->peer_at(l->inner, address, len_bytes);
+}
+
 static int fault_poll(struct ft_transport *t, struct ft_event *events, int max, bool *busy)
 {
     struct fault *f = fault_of(t);
@@ -376,6 +383,7 @@ static const struct ft_transport_ops fault_ops = {
     .drained = fault_drained,
     .flushed = fault_flushed,
     .measure = fault_measure,
+    .peer_at = fault_peer_at,
     .poll = fault_poll,
     .fd = fault_fd,
     .arm = fault_arm,

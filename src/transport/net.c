@@ -19,6 +19,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#ifndef IPV6_AUTOFLOWLABEL
+#define IPV6_AUTOFLOWLABEL 70
+#endif
+
 #define BACKLOG 1024
 
 union any_address {
@@ -33,10 +37,9 @@ static int rank_of(const struct ft_net_address *a, const char *order, int only);
 static bool link_local(const struct ft_net_address *a);
 static int fail_without(const struct ft_net_address *have, int count, const char *order,
                         const char *family);
-static socklen_t to_sockaddr(const struct ft_net_address *a, union any_address *out);
-static bool from_sockaddr(const struct sockaddr *sa, struct ft_net_address *out);
 static int open_socket(int family, int *fd_out);
 static int bind_source(int fd, int family);
+static int bind_port(int fd, const struct ft_net_address *from);
 static uint32_t own_scope(uint32_t given);
 
 int ft_net_addresses(struct ft_net_address *out, int capacity)
@@ -85,7 +88,7 @@ static int listen_at(struct ft_net_address *where, bool shared, int *fd_out)
     int status = open_socket(where->family, &fd);
     if (status != FT_OK)
         return status;
-    socklen_t len = to_sockaddr(where, &sa);
+    socklen_t len = ft_net_to_sockaddr(where, &sa.sa);
     if (where->family == AF_INET6)
         (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
     if (where->port != 0)
@@ -100,7 +103,7 @@ static int listen_at(struct ft_net_address *where, bool shared, int *fd_out)
         ft_fd_close(&fd);
         return status;
     }
-    from_sockaddr(&sa.sa, where);
+    ft_net_from_sockaddr(&sa.sa, where);
     *fd_out = fd;
     return FT_OK;
 }
@@ -164,11 +167,29 @@ int ft_net_accept(int listener, int *fd_out)
     return FT_AGAIN;
 }
 
-int ft_net_connect(const struct ft_net_address *to, const char *congestion, int *fd_out)
+/* With a port in `from`, errno says whether it is that which is taken. */
+static int connect_to(int fd, const struct ft_net_address *to, const struct ft_net_address *from)
 {
-    struct ft_net_address target = *to;
     union any_address sa;
     char text[FT_NET_TEXT_BYTES];
+    const socklen_t len = ft_net_to_sockaddr(to, &sa.sa);
+    int rc;
+    do
+        rc = connect(fd, &sa.sa, len);
+    while (rc != 0 && errno == EINTR);
+    if (rc == 0 || errno == EINPROGRESS)
+        return FT_OK;
+    if (from != NULL && (errno == EADDRNOTAVAIL || errno == EADDRINUSE))
+        return FT_AGAIN;
+    return ft_fail(ft_status_of_errno(errno), "cannot connect to %s: %s", ft_net_text(to, text),
+                   strerror(errno));
+}
+
+/* from NULL: from where the user or the kernel chooses. */
+static int dial(const struct ft_net_address *to, const struct ft_net_address *from,
+                const char *congestion, int *fd_out)
+{
+    struct ft_net_address target = *to;
     const int on = 1;
     int fd = -1;
 
@@ -181,23 +202,33 @@ int ft_net_connect(const struct ft_net_address *to, const char *congestion, int 
     if (congestion != NULL)
         (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion,
                          (socklen_t)strlen(congestion));
-    status = bind_source(fd, target.family);
-    if (status == FT_OK) {
-        socklen_t len = to_sockaddr(&target, &sa);
-        int rc;
-        do
-            rc = connect(fd, &sa.sa, len);
-        while (rc != 0 && errno == EINTR);
-        if (rc != 0 && errno != EINPROGRESS)
-            status = ft_fail(ft_status_of_errno(errno), "cannot connect to %s: %s",
-                             ft_net_text(&target, text), strerror(errno));
-    }
+    status = from != NULL ? bind_port(fd, from) : bind_source(fd, target.family);
+    if (status == FT_OK)
+        status = connect_to(fd, &target, from);
     if (status != FT_OK) {
+        const int err = errno;
         ft_fd_close(&fd);
+        errno = err;
         return status;
     }
     *fd_out = fd;
     return FT_OK;
+}
+
+int ft_net_connect(const struct ft_net_address *to, const char *congestion, int *fd_out)
+{
+    return dial(to, NULL, congestion, fd_out);
+}
+
+int ft_net_connect_from(const struct ft_net_address *to, const struct ft_net_address *from,
+                        uint16_t source_port, const char *congestion, int *fd_out)
+{
+    struct ft_net_address source = *from;
+    if (source.family != to->family || source_port == 0)
+        return ft_fail(FT_INVAL, "a connection cannot start from an address of another family, or "
+                                 "from port 0");
+    source.port = source_port;
+    return dial(to, &source, congestion, fd_out);
 }
 
 int ft_net_connected(int fd)
@@ -213,7 +244,29 @@ int ft_net_connected(int fd)
         err = errno;
     if (err == 0 && getpeername(fd, &sa.sa, &sa_len) == 0)
         return FT_OK;
-    return ft_fail(FT_LINK, "cannot connect: %s", strerror(err != 0 ? err : ENOTCONN));
+    errno = err != 0 ? err : ENOTCONN;
+    return ft_fail(FT_LINK, "cannot connect: %s", strerror(errno));
+}
+
+static int end_of(int fd, bool peer, struct ft_net_address *out)
+{
+    union any_address sa;
+    socklen_t len = sizeof(sa);
+    int rc = peer ? getpeername(fd, &sa.sa, &len) : getsockname(fd, &sa.sa, &len);
+    if (rc == 0 && ft_net_from_sockaddr(&sa.sa, out))
+        return FT_OK;
+    *out = (struct ft_net_address){0};
+    return FT_NOTSUP;
+}
+
+int ft_net_peer(int fd, struct ft_net_address *out)
+{
+    return end_of(fd, true, out);
+}
+
+int ft_net_source(int fd, struct ft_net_address *out)
+{
+    return end_of(fd, false, out);
 }
 
 int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity)
@@ -236,7 +289,7 @@ int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity)
     if (rc != 0)
         return ft_fail(FT_INVAL, "cannot find '%s': %s", host, gai_strerror(rc));
     for (struct addrinfo *i = list; i != NULL && n < capacity; i = i->ai_next)
-        if (from_sockaddr(i->ai_addr, &out[n]))
+        if (ft_net_from_sockaddr(i->ai_addr, &out[n]))
             n++;
     freeaddrinfo(list);
     return n > 0 ? n : ft_fail(FT_INVAL, "'%s' has neither an IPv4 nor an IPv6 address", host);
@@ -296,7 +349,7 @@ static int list_interfaces(struct ft_net_address **out)
         most++;
     struct ft_net_address *have = calloc(most, sizeof(*have));
     for (struct ifaddrs *i = list; i != NULL && have != NULL; i = i->ifa_next) {
-        if (i->ifa_addr == NULL || !from_sockaddr(i->ifa_addr, &have[n]))
+        if (i->ifa_addr == NULL || !ft_net_from_sockaddr(i->ifa_addr, &have[n]))
             continue;
         have[n].up = (i->ifa_flags & IFF_UP) != 0;
         have[n].loopback = (i->ifa_flags & IFF_LOOPBACK) != 0;
@@ -373,23 +426,27 @@ static int fail_without(const struct ft_net_address *have, int count, const char
         family[0] != '\0' ? " with an address of family " : "", family, names);
 }
 
-static socklen_t to_sockaddr(const struct ft_net_address *a, union any_address *out)
+unsigned ft_net_to_sockaddr(const struct ft_net_address *a, struct sockaddr *out)
 {
-    memset(out, 0, sizeof(*out));
+    union any_address any = {0};
+    unsigned len = sizeof(any.in);
+
     if (a->family == AF_INET6) {
-        out->in6.sin6_family = AF_INET6;
-        out->in6.sin6_port = htons(a->port);
-        out->in6.sin6_scope_id = a->scope;
-        memcpy(&out->in6.sin6_addr, a->ip, 16);
-        return sizeof(out->in6);
+        len = sizeof(any.in6);
+        any.in6.sin6_family = AF_INET6;
+        any.in6.sin6_port = htons(a->port);
+        any.in6.sin6_scope_id = a->scope;
+        memcpy(&any.in6.sin6_addr, a->ip, 16);
+    } else {
+        any.in.sin_family = AF_INET;
+        any.in.sin_port = htons(a->port);
+        memcpy(&any.in.sin_addr, a->ip, 4);
     }
-    out->in.sin_family = AF_INET;
-    out->in.sin_port = htons(a->port);
-    memcpy(&out->in.sin_addr, a->ip, 4);
-    return sizeof(out->in);
+    memcpy(out, &any, len);
+    return len;
 }
 
-static bool from_sockaddr(const struct sockaddr *sa, struct ft_net_address *out)
+bool ft_net_from_sockaddr(const struct sockaddr *sa, struct ft_net_address *out)
 {
     union any_address any;
     memset(out, 0, sizeof(*out));
@@ -440,12 +497,31 @@ static int bind_source(int fd, int family)
         return ft_fail(FT_INVAL, "FTCCL_SOCKET_SOURCE is '%s', which is no IP address", text);
     if (source.family != family)
         return FT_OK;
-    socklen_t len = to_sockaddr(&source, &sa);
+    socklen_t len = ft_net_to_sockaddr(&source, &sa.sa);
     (void)setsockopt(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &on, sizeof(on));
     if (bind(fd, &sa.sa, len) != 0)
         return ft_fail(FT_INVAL, "FTCCL_SOCKET_SOURCE is '%s', which this machine cannot bind: %s",
                        text, strerror(errno));
     return FT_OK;
+}
+
+/* Networks may hash the flow label of IPv6, which is otherwise random for each socket. */
+static int bind_port(int fd, const struct ft_net_address *from)
+{
+    union any_address sa;
+    char text[FT_NET_TEXT_BYTES];
+    const int on = 1, off = 0;
+    const socklen_t len = ft_net_to_sockaddr(from, &sa.sa);
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (from->family == AF_INET6)
+        (void)setsockopt(fd, IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, &off, sizeof(off));
+    if (bind(fd, &sa.sa, len) == 0)
+        return FT_OK;
+    if (errno == EADDRINUSE || errno == EACCES)
+        return FT_AGAIN;
+    return ft_fail(errno == EADDRNOTAVAIL ? FT_INVAL : FT_SYSTEM, "cannot connect from %s: %s",
+                   ft_net_text(from, text), strerror(errno));
 }
 
 /* The scope of a link-local address is the number of an interface on the machine that has the

@@ -492,6 +492,29 @@ void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
     rx_reap(q, c);
 }
 
+static unsigned add_uses(const struct ft_rxq_set *set, const struct ft_rxq_ctx *c, unsigned which,
+                         unsigned of, struct ft_rxq_use *out, unsigned n, unsigned max)
+{
+    for (unsigned l = which; l < FT_LANES_ALL; l += of) {
+        const unsigned used = ft_rxq_places(set, l) - c->lane[l].places_free;
+        if (used > 0 && n < max)
+            out[n] = (struct ft_rxq_use){c->ctx, (uint16_t)l, (uint16_t)used};
+        n += used > 0 && n <= max ? 1 : 0;
+    }
+    return n;
+}
+
+unsigned ft_rxq_uses(const struct ft_rxq *q, unsigned which, unsigned of, struct ft_rxq_use *out,
+                     unsigned max)
+{
+    unsigned n = 0;
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
+        for (const struct ft_rxq_ctx *c = q->bucket[b]; c; c = c->next)
+            n = add_uses(q->set, c, which, of, out, n, max);
+    for (const struct ft_rxq_ctx *c = q->unbound; c; c = c->next)
+        n = add_uses(q->set, c, which, of, out, n, max);
+    return n;
+}
 /* ---- contexts of a transport ----------------------------------------------------------------- */
 
 void ft_rxq_set_open(struct ft_rxq_set *set, size_t chunk_bytes)

@@ -83,6 +83,12 @@ struct ft_txq {
     struct ft_txq_ctx *bucket[FT_RXQ_BUCKETS];
 };
 
+/* Places of a channel that messages use. */
+struct ft_rxq_use {
+    uint64_t ctx;
+    uint16_t lane, places;
+};
+
 void ft_rxq_set_open(struct ft_rxq_set *, size_t chunk_bytes);
 void ft_rxq_set_close(struct ft_rxq_set *); /* after the queues of all links are closed */
 /* Binds on every link or, with FT_NOMEM, on none. FT_INVAL: it is bound already. */
@@ -135,6 +141,11 @@ bool ft_rxq_take_owed(struct ft_rxq *, uint64_t *ctx, unsigned *lane, unsigned *
 /* True if the channel has admitted messages, or is not bound. */
 bool ft_rxq_queued(struct ft_rxq *, uint64_t ctx, unsigned lane);
 
+/* Writes, for lanes with lane % of == which, the places that messages use which are not consumed.
+ * Returns their number, or max + 1 if there are more than max. */
+unsigned ft_rxq_uses(const struct ft_rxq *, unsigned which, unsigned of, struct ft_rxq_use *out,
+                     unsigned max);
+
 int ft_txq_open(struct ft_txq *, struct ft_rxq_set *);
 void ft_txq_close(struct ft_txq *); /* idempotent */
 /* For ft_rxq_set_bind() and ft_rxq_set_unbind(). FT_NOMEM. */
@@ -146,7 +157,12 @@ int ft_txq_take_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned pl
 /* The other side has consumed messages, or they were not sent after all. Ignores unknown channels,
  * because the other side may name any. */
 void ft_txq_put_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
-/* The same, where every message takes one place. */
+/* The windows of lanes with lane % of == which are empty again. `places` were taken by all of their
+ * messages. Then ft_txq_hold() takes those that really are. */
+void ft_txq_clear(struct ft_txq *, unsigned which, unsigned of, unsigned places);
+/* Also for unknown channels. FT_PROTOCOL: the window has not so many. */
+int ft_txq_hold(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
+/* ft_txq_take_places() and ft_txq_put_places(), where every message takes one place. */
 static inline int ft_txq_take(struct ft_txq *q, uint64_t ctx, unsigned lane)
 {
     return ft_txq_take_places(q, ctx, lane, 1);

@@ -129,6 +129,7 @@ struct ft_link {
     /* DOWN because the peer's host has not answered for the time of silence. */
     bool silent;
     uint64_t messages, bytes; /* accepted or delivered; for telemetry */
+    uint64_t remakes;         /* times that a connection of the link was made again */
     /* How long large messages wait. Of a sender, by lane: since when it has refused one; 0: it has
      * not. */
     struct ft_latency latency[FT_LATENCY_PARTS];
@@ -139,6 +140,28 @@ struct ft_link {
 struct ft_event {
     enum { FT_EVENT_ACCEPTED, FT_EVENT_UP, FT_EVENT_DOWN } what;
     struct ft_link *link;
+};
+
+struct ft_net_address;
+/* What is known of the ways of connections between two addresses. */
+struct ft_ports {
+    const struct ft_path *port; /* belongs to the finder */
+    int nports, nclasses;       /* classes are numbered from 0 */
+};
+/* Finds out which source port of a connection takes which way through the network. path/ has one
+ * for the transports of an engine. */
+struct ft_port_finder {
+    /* Of connections from a local address (its port does not count) to an address and port. Does
+     * not block. FT_OK: *out holds until the next call. FT_AGAIN: it is being found out; each call
+     * does a part of that, and takes up to a millisecond. FT_NOTSUP: it cannot be found out now; a
+     * sentence says why. */
+    int (*find)(struct ft_port_finder *, const struct ft_net_address *from,
+                const struct ft_net_address *to, struct ft_ports *out);
+    /* What was found for these two hosts does not help any more. True: it is found out again;
+     * false: it was found out too shortly ago. */
+    bool (*forget)(struct ft_port_finder *, const struct ft_net_address *from,
+                   const struct ft_net_address *to);
+    void (*stop)(struct ft_port_finder *); /* nobody waits for what is being found out */
 };
 
 #define FT_KEY_BYTES 32
@@ -155,8 +178,10 @@ struct ft_transport_config {
     struct ft_pinned *pinned;
     /* Silence after which a host counts as gone. 0: the parameter FTCCL_SUSPECT_MS. */
     uint64_t suspect_ms;
-    /* TCP connections of a link. 0: the parameter FTCCL_TCP_CONNECTIONS. */
+    /* TCP connections of a link. 0: the parameters FTCCL_PATHS and FTCCL_TCP_CONNECTIONS. */
     int connections;
+    /* Chooses the source ports of TCP connections to other hosts. NULL: the kernel does. */
+    struct ft_port_finder *ports;
 };
 
 struct ft_transport {
@@ -312,6 +337,10 @@ struct ft_transport_ops {
     /* What the network does with the messages of a link that is UP. A few system calls; the caller
      * chooses how often. False: not known. NULL: there is no network. */
     bool (*measure)(struct ft_link *, struct ft_link_path *out);
+    /* Tells a receiving link the peer's address, as connect gets it. There the link can ask whether
+     * the peer's process lives, if it breaks. May be told again. NULL: the transport has no use for
+     * it. */
+    void (*peer_at)(struct ft_link *, const void *address, size_t len_bytes);
     /* Prints lines about this machine's devices for it, for ftccl-info; needs no open transport.
      * NULL: there are none. */
     void (*describe)(FILE *out);
@@ -391,13 +420,29 @@ int ft_net_accept(int listener, int *fd_out);
  * names the congestion control; NULL: the system's choice. The socket (non-blocking, TCP_NODELAY,
  * owned) becomes writable when it is established or has failed; ft_net_connected() says which. */
 int ft_net_connect(const struct ft_net_address *to, const char *congestion, int *fd_out);
-int ft_net_connected(int fd); /* FT_OK, FT_AGAIN, or FT_LINK with a sentence */
+/* The same from a local address (its port does not count) and source port, which choose the way
+ * through the network. IPv6's flow label is 0. Other connections of this machine may have the port,
+ * if they go elsewhere. FT_AGAIN: it is taken; use another one. FT_INVAL: the address is none of
+ * this machine's. */
+int ft_net_connect_from(const struct ft_net_address *to, const struct ft_net_address *from,
+                        uint16_t source_port, const char *congestion, int *fd_out);
+/* FT_OK, FT_AGAIN, or FT_LINK with a sentence and errno. */
+int ft_net_connected(int fd);
+/* The other end of a connection, and this one. FT_NOTSUP: it has none, or one of another family. */
+int ft_net_peer(int fd, struct ft_net_address *out);
+int ft_net_source(int fd, struct ft_net_address *out);
 /* Accepts "host:port", "1.2.3.4:port" or "[v6%scope]:port". Blocks in the resolver if it is a name.
  * Returns the number of addresses, or FT_INVAL. */
 int ft_net_resolve(const char *text, struct ft_net_address *out, int capacity);
 void ft_net_pack(const struct ft_net_address *, unsigned char wire[FT_NET_WIRE_BYTES]);
 /* FT_PROTOCOL: these are not the bytes of an address. */
 int ft_net_unpack(const unsigned char wire[FT_NET_WIRE_BYTES], struct ft_net_address *out);
+/* The kernel's form of an address. `out` has room for a struct sockaddr_in6; returns how many bytes
+ * of it count. */
+struct sockaddr;
+unsigned ft_net_to_sockaddr(const struct ft_net_address *, struct sockaddr *out);
+/* Returns false if it is of another family than these two. */
+bool ft_net_from_sockaddr(const struct sockaddr *, struct ft_net_address *out);
 /* For example "10.0.0.1:4711" or "[fe80::1%2]:4711". */
 const char *ft_net_text(const struct ft_net_address *, char buf[FT_NET_TEXT_BYTES]);
 

@@ -113,6 +113,27 @@ void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned p
                                          ft_min(c->outstanding[lane], places));
 }
 
+void ft_txq_clear(struct ft_txq *q, unsigned which, unsigned of, unsigned places)
+{
+    q->outstanding -= (unsigned)ft_min(q->outstanding, places);
+    for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
+        for (struct ft_txq_ctx *c = q->bucket[b]; c; c = c->next)
+            for (unsigned l = which; l < FT_LANES_ALL; l += of)
+                c->outstanding[l] = 0;
+}
+
+int ft_txq_hold(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+{
+    struct ft_txq_ctx *c = tx_find(q, ctx);
+    const unsigned window = ft_rxq_places(q->set, lane);
+    if (places > window || (c && c->outstanding[lane] + places > window))
+        return ft_fail(FT_PROTOCOL, "a window of lane %u has fewer places than are taken", lane);
+    q->outstanding += places;
+    if (c)
+        c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
+    return FT_OK;
+}
+
 void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)
 {
     struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;

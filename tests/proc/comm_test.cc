@@ -323,15 +323,7 @@ TEST(End, AbortFromAnotherThreadWakesTheWaiter)
 
 std::string telemetry_of_this_process()
 {
-    std::string text;
-    FILE *pipe = popen(("./tools/ftccl-info --pid " + std::to_string(getpid()) + " 2>&1").c_str(),
-                       "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        text += line;
-    if (pipe)
-        pclose(pipe);
-    return text;
+    return proc::output_of("./tools/ftccl-info --pid " + std::to_string(getpid()));
 }
 
 /* A wait is told with the name of the call that waits, not of the one before. */

@@ -190,8 +190,15 @@ CHILD(agree)
     return 0;
 }
 
-class Fence : public testing::TestWithParam<const char *>
+class Fence : public testing::TestWithParam<std::string>
 {
+  protected:
+    static std::map<std::string, std::string> env_with_suspicion(const char *ms)
+    {
+        std::map<std::string, std::string> env = proc::over(GetParam());
+        env["FTCCL_SUSPECT_MS"] = ms;
+        return env;
+    }
 };
 
 TEST_P(Fence, StoppedRankLearnsItAndComesBack)
@@ -202,14 +209,13 @@ TEST_P(Fence, StoppedRankLearnsItAndComesBack)
     std::mt19937_64 random(seed);
     const char *rounds = getenv("FT_ROUNDS");
     for (int i = 0; i < (rounds ? atoi(rounds) : 2) && !HasFailure(); i++)
-        stop_and_continue({{"FTCCL_TRANSPORTS", GetParam()}, {"FTCCL_SUSPECT_MS", "500"}}, random);
+        stop_and_continue(env_with_suspicion("500"), random);
 }
 
 TEST_P(Fence, NobodyIsLeftOutWhenAllWereStopped)
 {
     const size_t n = 5;
-    const std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", GetParam()},
-                                                 {"FTCCL_SUSPECT_MS", "3000"}};
+    const std::map<std::string, std::string> env = env_with_suspicion("3000");
     ftcclUniqueId id;
     EXPECT_OK(ftcclGetUniqueId(&id));
     std::vector<std::unique_ptr<proc::Child>> rank;
@@ -237,11 +243,9 @@ TEST_P(Fence, NobodyIsLeftOutWhenAllWereStopped)
     for (auto &child : rank)
         EXPECT_EQ(child->wait(), 0);
 }
-INSTANTIATE_TEST_SUITE_P(Over, Fence, testing::Values("shm", "tcp"),
-                         [](const auto &over) { return std::string(over.param); });
-#ifdef FT_HAVE_LIBFABRIC
-INSTANTIATE_TEST_SUITE_P(Ofi, Fence, testing::Values("ofi"),
-                         [](const auto &over) { return std::string(over.param); });
-#endif
+INSTANTIATE_TEST_SUITE_P(OverSharedMemory, Fence, testing::Values("shm"),
+                         [](const auto &over) { return over.param; });
+INSTANTIATE_TEST_SUITE_P(OverNetworks, Fence, testing::ValuesIn(proc::networks()),
+                         [](const auto &over) { return over.param; });
 
 } // namespace

@@ -83,24 +83,7 @@ CHILD(rank)
     return status == ftcclSuccess ? 0 : 2;
 }
 
-struct Way {
-    std::string name;
-    Env env;
-};
-
-std::vector<Way> ways()
-{
-    std::vector<Way> all{{"tcp", {{"FTCCL_TRANSPORTS", "tcp"}}},
-                         {"net",
-                          {{"FTCCL_TRANSPORTS", "net"}, {"FTCCL_NET_PLUGIN", FT_TEST_PLUGIN}}}};
-#ifdef FT_HAVE_LIBFABRIC
-    /* Its provider tcp;ofi_rxm may crash in the process that is cut off (docs/fabrics.md). */
-    all.push_back({"ofi", {{"FTCCL_TRANSPORTS", "ofi"}, {"FTCCL_OFI_PROVIDER", "net"}}});
-#endif
-    return all;
-}
-
-class Hosts : public testing::TestWithParam<Way>
+class Hosts : public testing::TestWithParam<std::string>
 {
   protected:
     campaign::Net net;
@@ -110,7 +93,7 @@ class Hosts : public testing::TestWithParam<Way>
     {
         if (!net.missing().empty())
             GTEST_SKIP() << net.missing();
-        Env env = GetParam().env;
+        Env env = proc::over(GetParam());
         env.insert({{"FTCCL_SUSPECT_MS", "2000"},
                     {"FTCCL_SILENCE_MS", "2000"},
                     {"FTCCL_TELEMETRY", "0"}, /* others diagnose this machine meanwhile */
@@ -170,7 +153,7 @@ TEST_P(Hosts, AHostHearsNothing)
     expect_the_others_go_on();
 }
 
-INSTANTIATE_TEST_SUITE_P(Over, Hosts, testing::ValuesIn(ways()),
-                         [](const auto &over) { return over.param.name; });
+INSTANTIATE_TEST_SUITE_P(Over, Hosts, testing::ValuesIn(proc::networks()),
+                         [](const auto &over) { return over.param; });
 
 } // namespace

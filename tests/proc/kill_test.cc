@@ -104,13 +104,9 @@ double hit(Job &job, int victim, int number, ftcclResult_t want)
 /* The telemetry of a rank says that the communicator failed, and that the victim is gone. */
 void expect_events(pid_t pid, int victim)
 {
-    std::string text, command = "./tools/ftccl-info --pid " + std::to_string(pid);
-    FILE *pipe = popen(command.c_str(), "r");
-    ASSERT_NE(pipe, nullptr);
-    char line[512];
-    while (fgets(line, sizeof line, pipe) != nullptr)
-        text += line;
-    EXPECT_EQ(pclose(pipe), 0) << text;
+    int status;
+    std::string text = proc::output_of("./tools/ftccl-info --pid " + std::to_string(pid), &status);
+    EXPECT_EQ(status, 0) << text;
     std::regex dead("ago: rank " + std::to_string(victim) +
                     " \\(engine [0-9a-f]+\\): .* -> (dead|lost)"),
         failed("ago: communicator [0-9a-f]+: (open|asking) -> failed \\(");
@@ -154,9 +150,7 @@ class Kill : public testing::TestWithParam<Way>
 TEST_P(Kill, OneOfFour)
 {
     for (int victim : {0, 2}) {
-        Job job(4, GetParam().count,
-                {{"FTCCL_TRANSPORTS", GetParam().transports},
-                 {"FTCCL_NET_PLUGIN", FT_TEST_PLUGIN}});
+        Job job(4, GetParam().count, proc::over(GetParam().transports));
         if (HasFailure())
             return;
         double seconds = hit(job, victim, SIGKILL, ftcclRemoteError);
@@ -215,10 +209,15 @@ TEST(Stopped, ProcessEndsInTheDeadline)
     stop_one({});
 }
 
-TEST(Stopped, ProcessEndsInTheDeadlineOverAPlugin)
+class StoppedOver : public testing::TestWithParam<std::string>
 {
-    stop_one({{"FTCCL_TRANSPORTS", "net"}, {"FTCCL_NET_PLUGIN", FT_TEST_PLUGIN}});
+};
+TEST_P(StoppedOver, ProcessEndsInTheDeadline)
+{
+    stop_one(proc::over(GetParam()));
 }
+INSTANTIATE_TEST_SUITE_P(Networks, StoppedOver, testing::ValuesIn(proc::networks()),
+                         [](const auto &p) { return p.param; });
 
 CHILD(lonely)
 {

@@ -56,11 +56,41 @@ testing::AssertionResult is_caller(const char *text, ftcclResult_t result)
     return testing::AssertionSuccess();
 }
 
+std::map<std::string, std::string> over(const std::string &transport)
+{
+    std::map<std::string, std::string> env{{"FTCCL_TRANSPORTS", transport}};
+    if (transport == "net")
+        env["FTCCL_NET_PLUGIN"] = FT_TEST_PLUGIN;
+    return env;
+}
+
+std::vector<std::string> networks()
+{
+#ifdef FT_HAVE_LIBFABRIC
+    return {"tcp", "net", "ofi"};
+#else
+    return {"tcp", "net"};
+#endif
+}
+
 double now()
 {
     timespec t{};
     clock_gettime(CLOCK_MONOTONIC, &t);
     return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+std::string output_of(const std::string &command, int *status)
+{
+    std::string text;
+    FILE *pipe = popen((command + " 2>&1").c_str(), "r");
+    char part[4096];
+    for (size_t n; pipe && (n = fread(part, 1, sizeof part, pipe)) > 0;)
+        text.append(part, n);
+    int ended = pipe ? pclose(pipe) : -1;
+    if (status)
+        *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
+    return text;
 }
 
 void in_threads(int n, const std::function<void(int)> &f)
@@ -318,24 +348,6 @@ long resident_kib()
         }
     }
     return -1;
-}
-
-std::vector<std::string> shm_of(pid_t pid)
-{
-    std::vector<std::string> names;
-    std::string number = std::to_string(pid);
-    entries("/dev/shm", [&](const char *name) {
-        std::string text(name);
-        size_t at = text.find(number);
-        if (at == std::string::npos || text.find("ftccl") == std::string::npos)
-            return false;
-        bool digit_before = at > 0 && isdigit(text[at - 1]),
-             digit_after = isdigit(text[at + number.size()]);
-        if (!digit_before && !digit_after)
-            names.push_back(text);
-        return true;
-    });
-    return names;
 }
 
 } // namespace proc

@@ -6,6 +6,8 @@
 #ifndef FT_TESTS_PROC_H
 #define FT_TESTS_PROC_H
 
+#include "tests/proc/shm.h"
+
 #include <ftccl.h>
 #include <gtest/gtest.h>
 #include <sys/types.h>
@@ -58,6 +60,15 @@ testing::AssertionResult is_ok(const char *text, ftcclResult_t result);
 testing::AssertionResult is_caller(const char *text, ftcclResult_t result);
 
 double now(); /* seconds, monotonic */
+
+/* Runs a shell command until it ends. Returns what it said, errors too. *status, if not NULL: as it
+ * exited, or 128. */
+std::string output_of(const std::string &command, int *status = nullptr);
+
+/* Of a rank whose links are all over this transport. net: over the plugin of the tests. */
+std::map<std::string, std::string> over(const std::string &transport);
+/* The networks of this build: tcp, net, and ofi if there is libfabric. */
+std::vector<std::string> networks();
 
 /* Runs f(0) ... f(n - 1) in n threads and waits for all. */
 void in_threads(int n, const std::function<void(int)> &f);
@@ -146,8 +157,6 @@ int descriptors();
 std::string descriptor_names();
 int threads();
 long resident_kib();
-/* Names in /dev/shm that contain the process's number. */
-std::vector<std::string> shm_of(pid_t pid);
 
 } // namespace proc
 

@@ -90,18 +90,6 @@ CHILD(rank)
     }
 }
 
-std::string output_of(const std::string &command)
-{
-    std::string text;
-    FILE *pipe = popen((command + " 2>&1").c_str(), "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        text += line;
-    if (pipe)
-        pclose(pipe);
-    return text;
-}
-
 #ifdef FT_HAVE_JANSSON
 
 struct Hosts {
@@ -140,8 +128,8 @@ struct Hosts {
     }
     std::string ask(size_t r, int timeout_s, bool json = true) const
     {
-        return output_of("./tools/ncclras -h " + address[r] + " -t " + std::to_string(timeout_s) +
-                         (json ? " -f json" : " -v"));
+        return proc::output_of("./tools/ncclras -h " + address[r] + " -t " +
+                               std::to_string(timeout_s) + (json ? " -f json" : " -v"));
     }
 };
 
@@ -312,10 +300,10 @@ TEST(RasHosts, AHostThatDoesNotAnswerIsNamed)
 /* ftccl-diagnose on the host of a rank; without an address it asks nobody. */
 std::string validate_on(const Hosts &hosts, size_t r, const std::string &address)
 {
-    return output_of("NCCL_RAS_ADDR=" + address + ":28028 nsenter -t " +
-                     std::to_string(hosts.at(r).pid()) +
-                     " -m --wd=. ./tools/ftccl-diagnose --validate=4 --pid " +
-                     std::to_string(hosts.at(r).pid()) + "; echo status $?");
+    return proc::output_of("NCCL_RAS_ADDR=" + address + ":28028 nsenter -t " +
+                           std::to_string(hosts.at(r).pid()) +
+                           " -m --wd=. ./tools/ftccl-diagnose --validate=4 --pid " +
+                           std::to_string(hosts.at(r).pid()) + "; echo status $?");
 }
 
 TEST(RasHosts, AValidationHasTheResultsOfAllHosts)
@@ -359,8 +347,8 @@ TEST(RasHosts, QuestionsInTheMiddleOfEverything)
     NEEDS_HOSTS();
     Hosts hosts(each_alone(6));
     for (int round = 0; round < 30; round++)
-        output_of("timeout 0.02 ./tools/ncclras -h " +
-                  hosts.address[static_cast<size_t>(round % 6)] + " -f json");
+        proc::output_of("timeout 0.02 ./tools/ncclras -h " +
+                        hosts.address[static_cast<size_t>(round % 6)] + " -f json");
     Answer answer(hosts.ask(0, 20));
     ASSERT_NE(answer.all, nullptr) << answer.text;
     EXPECT_EQ(answer.number("ranks_count"), 6) << answer.missing();

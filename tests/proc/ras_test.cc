@@ -193,12 +193,7 @@ struct Said {
 Said ncclras(const std::string &host, const std::string &options)
 {
     Said said;
-    FILE *pipe = popen(("./tools/ncclras -h " + host + " " + options + " 2>&1").c_str(), "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        said.text += line;
-    int status = pipe ? pclose(pipe) : -1;
-    said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    said.text = proc::output_of("./tools/ncclras -h " + host + " " + options, &said.status);
     return said;
 }
 
@@ -509,12 +504,7 @@ TEST(Ras, Garbage)
 
 int descriptors_of(pid_t pid)
 {
-    Said said;
-    FILE *pipe = popen(("ls /proc/" + std::to_string(pid) + "/fd | wc -l").c_str(), "r");
-    int n = -1;
-    EXPECT_EQ(fscanf(pipe, "%d", &n), 1);
-    pclose(pipe);
-    return n;
+    return std::stoi(proc::output_of("ls /proc/" + std::to_string(pid) + "/fd | wc -l"));
 }
 
 /* Those who came first and say nothing, read nothing, or have begun a line. */

@@ -509,7 +509,18 @@ void kill_one_by_one(const std::map<std::string, std::string> &env)
 
 TEST(Shrink, SurvivesKillsOverSharedMemory)
 {
-    kill_one_by_one({{"FTCCL_TRANSPORTS", "shm"}});
+    kill_one_by_one(proc::over("shm"));
+}
+
+class ShrinkOver : public testing::TestWithParam<std::string>
+{
+};
+INSTANTIATE_TEST_SUITE_P(Networks, ShrinkOver, testing::ValuesIn(proc::networks()),
+                         [](const auto &over) { return over.param; });
+
+TEST_P(ShrinkOver, SurvivesKills)
+{
+    kill_one_by_one(proc::over(GetParam()));
 }
 
 /* What the sockets of this process are called, by their inodes. */
@@ -599,9 +610,9 @@ TEST(Shrink, LinksBetweenSurvivorsAreKept)
         EXPECT_EQ(rank[r]->wait(), 0);
 }
 
-TEST(Shrink, TwoAtOnce)
+void kill_two(const std::map<std::string, std::string> &env)
 {
-    Job job(6);
+    Job job(6, env);
     job.rank[1]->signal(SIGKILL);
     job.rank[4]->signal(SIGKILL);
     job.rank.erase(job.rank.begin() + 4);
@@ -614,6 +625,16 @@ TEST(Shrink, TwoAtOnce)
         EXPECT_EQ(line.substr(0, 5), "now 4") << line;
     }
     Job::running(job.rank);
+}
+
+TEST(Shrink, TwoAtOnce)
+{
+    kill_two({});
+}
+
+TEST_P(ShrinkOver, TwoAtOnce)
+{
+    kill_two(proc::over(GetParam()));
 }
 
 /* Which thread gets which child may differ between ranks: the two children are of all ranks all the

@@ -26,14 +26,24 @@ tests_proc_watch_test_LDADD = $(proc_ldadd)
 check-quiet: tests/proc/watch_test tools/ftccl-diagnose
 	FT_WATCH_SECONDS=$${FT_WATCH_SECONDS:-7200} tests/proc/watch_test \
 		--gtest_filter=Watch.AHealthyJobGivesNoAlarm
+check_PROGRAMS += tests/proc/paths_test
+TESTS += tests/proc/paths_test
+tests_proc_paths_test_SOURCES = tests/proc/paths_test.cc tests/proc/ecmp.h
+tests_proc_paths_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_paths_test_LDADD = src/libftcore.la $(gtest_libs)
 check_PROGRAMS += tests/proc/hosts_test
 TESTS += tests/proc/hosts_test
 SLOW_TESTS += tests/proc/hosts_test
 tests_proc_hosts_test_SOURCES = tests/proc/hosts_test.cc tests/campaign/net.cc tests/campaign/net.h
-tests_proc_hosts_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir) \
-	-DFT_TEST_PLUGIN='"$(abs_top_builddir)/tests/net_plugin/.libs/libnccl-net-ft12.so"'
+tests_proc_hosts_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_hosts_test_LDADD = $(proc_ldadd)
-tests_proc_hosts_test_DEPENDENCIES = $(proc_ldadd) tests/net_plugin/libnccl-net-ft12.la
+if HAVE_LIBFABRIC
+check_PROGRAMS += tests/proc/ofi_test
+TESTS += tests/proc/ofi_test
+tests_proc_ofi_test_SOURCES = tests/proc/ofi_test.cc
+tests_proc_ofi_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_ofi_test_LDADD = $(proc_ldadd)
+endif
 check_PROGRAMS += tests/proc/abort_test
 TESTS += tests/proc/abort_test
 SLOW_TESTS += tests/proc/abort_test

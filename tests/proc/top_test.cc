@@ -66,13 +66,8 @@ struct Said {
 
 Said top(const std::string &options)
 {
-    Said said = {-1, ""};
-    FILE *pipe = popen(("./tools/ftccl-top " + options + " 2>&1").c_str(), "r");
-    char line[4096];
-    while (pipe && fgets(line, sizeof line, pipe))
-        said.text += line;
-    int status = pipe ? pclose(pipe) : -1;
-    said.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    Said said;
+    said.text = proc::output_of("./tools/ftccl-top " + options, &said.status);
     return said;
 }
 

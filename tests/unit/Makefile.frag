@@ -9,6 +9,7 @@ endif
 include tests/unit/telemetry.frag
 include tests/unit/bootstrap.frag
 include tests/unit/tcp.frag
+include tests/unit/path.frag
 include tests/unit/side.frag
 include tests/unit/info.frag
 include tests/unit/perf.frag

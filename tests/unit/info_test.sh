@@ -49,6 +49,14 @@ expect 1 'no telemetry of process 1 ' --pid 1
 expect 0 '^  anonymous  *[1-9]' --memory $$
 expect 0 '^  links  *0  0 of' --memory $$
 expect 1 'no process 2147483647' --memory 2147483647
+expect 0 'no router between; ports 6[1-5][0-9]* 6[1-5]' --paths 127.0.0.1 --ports 7
+expect 0 ' 127.0.0.1:9: 7 of 7 ports in 1 classes' --paths 127.0.0.1:9 --ports 7 --from 127.0.0.1
+expect 1 'cannot find' --paths no.such.host.invalid
+expect 1 'is not an address' --paths 127.0.0.1:0
+expect 1 'no IPv6 address, but the address to start' --paths 127.0.0.1 --from ::1
+expect 1 'cannot probe from 192.0.2.1' --paths 127.0.0.1 --from 192.0.2.1
+expect 2 'no IP address' --paths 127.0.0.1 --from here
+expect 2 'from 1 to 4096' --paths 127.0.0.1 --ports 0
 # A communicator of one machine reads what is only moved in its sender's memory; where it may not,
 # reading costs a copy more.
 direct_us() {

@@ -157,6 +157,64 @@ TEST(Sockets, SourceAddressIsBoundOrRefused)
     ft_fd_close(&listener);
 }
 
+// A source port is taken as given, shared between connections that go elsewhere, and refused for
+// two that go to the same place; the socket of a refused one is closed.
+static void connect_from_a_port(int family)
+{
+    ft_net_address own[2] = {address("lo", family == AF_INET ? "127.0.0.1" : "::1", true, true),
+                             address("x", "192.0.2.1")};
+    ft_net_address other = own[0], source = own[0];
+    const int count = family == AF_INET ? 1 : 2;
+    int listener[2] = {-1, -1}, client[2] = {-1, -1}, none = -1, before = ft_fd_count();
+    int status = ft_net_listen(own, count, family, 0, &listener[0]);
+    if (status != FT_OK && family == AF_INET6)
+        GTEST_SKIP() << "no IPv6 here: " << ft_fail_text();
+    ASSERT_EQ(FT_OK, status) << ft_fail_text();
+    ASSERT_EQ(FT_OK, ft_net_listen(&other, 1, family, 0, &listener[1])) << ft_fail_text();
+
+    uint16_t port = 61000;
+    while ((status = ft_net_connect_from(&own[0], &source, port, nullptr, &client[0])) == FT_AGAIN)
+        port++; // something on this machine has it
+    ASSERT_EQ(FT_OK, status) << ft_fail_text();
+    ft_net_address at = {};
+    EXPECT_EQ(FT_OK, ft_net_source(client[0], &at));
+    EXPECT_EQ(port, at.port);
+    EXPECT_EQ(0, memcmp(at.ip, source.ip, sizeof at.ip));
+    EXPECT_EQ(FT_AGAIN, ft_net_connect_from(&own[0], &source, port, nullptr, &none));
+    EXPECT_EQ(FT_OK, ft_net_connect_from(&other, &source, port, nullptr, &client[1]))
+        << ft_fail_text();
+    EXPECT_EQ(FT_AGAIN, ft_net_connect_from(&own[0], &source, own[0].port, nullptr, &none))
+        << "somebody listens there";
+    EXPECT_EQ(-1, none);
+    EXPECT_EQ(before + 4, ft_fd_count());
+    for (int i = 0; i < 2; i++)
+        ft_fd_close(&listener[i]), ft_fd_close(&client[i]);
+}
+
+TEST(Sockets, ConnectFromAPortOverIPv4)
+{
+    connect_from_a_port(AF_INET);
+}
+TEST(Sockets, ConnectFromAPortOverIPv6)
+{
+    connect_from_a_port(AF_INET6);
+}
+
+TEST(Sockets, ConnectFromAnAddressOfAnotherMachineOrFamilyIsRefused)
+{
+    ft_net_address to = address("lo", "127.0.0.1", true, true),
+                   strange = address("x", "192.0.2.77");
+    int fd = -1, before = ft_fd_count();
+    to.port = 61000;
+    EXPECT_EQ(FT_INVAL, ft_net_connect_from(&to, &strange, 61000, nullptr, &fd));
+    EXPECT_NE(nullptr, strstr(ft_fail_text(), "192.0.2.77")) << ft_fail_text();
+    strange.family = AF_INET6;
+    EXPECT_EQ(FT_INVAL, ft_net_connect_from(&to, &strange, 61000, nullptr, &fd));
+    EXPECT_EQ(FT_INVAL, ft_net_connect_from(&to, &to, 0, nullptr, &fd));
+    EXPECT_EQ(-1, fd);
+    EXPECT_EQ(before, ft_fd_count());
+}
+
 TEST(Wire, PacksAndRefusesNonsense)
 {
     char text[FT_NET_TEXT_BYTES];

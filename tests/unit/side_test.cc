@@ -261,6 +261,39 @@ TEST(Side, AnotherSecretIsRefusedAndSaidSo)
     EXPECT_TRUE(b.accepted.empty() && b.got.empty());
 }
 
+// Of what is said to a peer that has not proved that it knows the secret, no byte leaves. Nobody
+// turns b: the test reads its sockets.
+TEST(Side, AStrangerHearsNothing)
+{
+    const std::string words = "of a queue pair";
+    std::string heard;
+    {
+        clock_factor = 20;
+        Engine a{1}, b{2};
+        const int *listener = ((struct tcp *)b.side->tcp)->listener;
+        std::vector<int> sockets;
+        ft_side_conn *c = a.connect(2, b.address());
+        say(c, 1, words);
+        EXPECT_TRUE(eventually([&] {
+            char bytes[4096];
+            a.turn();
+            for (int i = 0; i < 2; i++)
+                for (int fd; listener[i] >= 0 && (fd = accept(listener[i], nullptr, nullptr)) >= 0;)
+                    sockets.push_back(fd);
+            for (int fd : sockets)
+                for (ssize_t n; (n = recv(fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+                    heard.append(bytes, (size_t)n);
+            return a.down.size() == 1;
+        }));
+        for (int fd : sockets)
+            close(fd);
+        EXPECT_NE(FT_OK, a.down[c].reason);
+        clock_factor = 1;
+    }
+    EXPECT_GT(heard.size(), 8u) << "its challenge";
+    EXPECT_EQ(std::string::npos, heard.find(words));
+}
+
 TEST(Side, NobodyListensThere)
 {
     Engine a{1};

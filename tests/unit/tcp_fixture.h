@@ -20,7 +20,7 @@ extern "C" {
 }
 
 static const ft_transport_ops *const tcp = &ft_transport_tcp;
-static const size_t chunk = 128 * 1024;
+static size_t chunk = 128 * 1024; // of engines that are opened
 static const uint64_t ctx = 77;
 static const unsigned char key[FT_SECRET_BYTES] = {1, 2, 3};
 
@@ -48,7 +48,7 @@ struct Engine {
     ft_transport *t = nullptr;
     std::vector<ft_link *> accepted, up, down;
     explicit Engine(uint64_t id, unsigned char secret = 1, ft_env *env = ft_env_real(),
-                    size_t first_bytes = 0)
+                    size_t first_bytes = 0, ft_port_finder *ports = nullptr)
     {
         ft_transport_config config = {};
         config.env = env;
@@ -58,6 +58,7 @@ struct Engine {
         config.chunk_bytes = chunk;
         config.first_bytes = first_bytes;
         config.rank = (int)id;
+        config.ports = ports;
         EXPECT_EQ(FT_OK, tcp->open(&config, &t)) << ft_fail_text();
         EXPECT_EQ(FT_OK, tcp->bind(t, ctx));
     }
@@ -150,7 +151,7 @@ struct Hand {
     int fd = -1;
     int status = FT_AGAIN;
     ft_auth auth;
-    Hand(Engine &e, uint32_t detail = 1 << 8, int family = AF_INET, unsigned char secret = 1)
+    Hand(Engine &e, uint64_t detail = 1 << 8, int family = AF_INET, unsigned char secret = 1)
     {
         ft_net_address to = e.where(family);
         unsigned char k[FT_SECRET_BYTES];

@@ -32,19 +32,31 @@ static int open_sleep(struct ft_engine *engine)
     return watch_fd(engine, engine->event_fd);
 }
 
+static int open_paths(struct ft_engine *engine, const struct ft_engine_config *config)
+{
+    if (ft_param_int(FT_PARAM_PATHS) == 0 || config->manual)
+        return FT_OK;
+    engine->paths = ft_path_finder_open(engine->env, engine->rank);
+    return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");
+}
+
 static int open_transports(struct ft_engine *engine, const struct ft_engine_config *config)
 {
+    int rc = open_paths(engine, config);
     struct ft_transport_config each = {.env = config->env,
                                        .self = config->id,
                                        .chunk_bytes = engine->tuning.chunk_bytes,
                                        .rank = config->rank,
                                        .first_bytes = ft_tuning_first_bytes(&engine->tuning),
                                        .pinned = engine->gpu ? engine->gpu->pinned : NULL,
-                                       .suspect_ms = (uint64_t)config->suspect_ms};
+                                       .suspect_ms = (uint64_t)config->suspect_ms,
+                                       .ports = ft_path_finder_ports(engine->paths)};
     memcpy(each.key, config->key, sizeof each.key);
+    if (rc != FT_OK)
+        return rc;
     for (int i = 0; config->transports[i] && i < FT_TRANSPORTS_MAX; i++) {
         struct ft_transport **at = &engine->transports[engine->ntransports];
-        int rc = config->transports[i]->open(&each, at);
+        rc = config->transports[i]->open(&each, at);
         if (rc == FT_NOTSUP) {
             FT_LOG(INFO, "net", config->rank, "transport %s is not usable here: %s",
                    config->transports[i]->name, ft_fail_text());
@@ -121,6 +133,8 @@ void ft_engine_close(struct ft_engine *engine)
     for (int i = 0; i < engine->ntransports; i++)
         engine->transports[i]->ops->close(engine->transports[i]);
     engine->ntransports = 0;
+    ft_path_finder_close(engine->paths);
+    engine->paths = NULL;
     if (engine->device)
         ft_device_close(engine->device);
     if (engine->gpu)

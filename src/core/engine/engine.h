@@ -14,6 +14,7 @@
 #include "algo/algo.h"
 #include "device/device.h"
 #include "membership/membership.h"
+#include "path/path.h"
 #include "ras/ras.h"
 #include "telemetry/telemetry.h"
 #include "transport/transport.h"
@@ -88,6 +89,7 @@ struct ft_peer {
     /* Sampled once per tick. */
     struct ft_link_time {
         uint64_t bytes, transfer_ns, wait_ns;
+        uint64_t remakes; /* of the link, as far as telemetry has events of them */
         uint64_t path_ns; /* when the path was measured last; 0: never */
         int path_row;     /* of telemetry; -1: none */
         /* Latencies that telemetry knows; 0: there are none, and no row. */
@@ -199,6 +201,7 @@ struct ft_engine {
     struct ft_device *gpu;
     struct ft_rules rules; /* of the tuning, and of the copies that communicators adapt */
     struct ft_tuning tuning;
+    struct ft_path_finder *paths; /* NULL unless FTCCL_PATHS is set */
     struct ft_telemetry *telemetry;
     struct ft_ras ras; /* its background thread serves clients if no other engine does */
     bool asked;        /* a client has been heard since; only the background thread uses it */

@@ -14,6 +14,8 @@ void ft_peer_forget_past(struct ft_engine *engine);
 /* frees the peers and their links when the engine closes */
 void ft_peer_free_all(struct ft_engine *engine);
 void ft_links_take_overdue(struct ft_engine *engine);
+/* Tells the transport of the peer's receiving link where the peer listens, if that is known. */
+void ft_links_peer_at(struct ft_peer *peer);
 void ft_links_count(struct ft_engine *engine); /* writes their counts into telemetry */
 
 #endif

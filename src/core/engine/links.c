@@ -131,10 +131,21 @@ void ft_engine_close_next(struct ft_engine *engine, struct ft_peer *peer)
 
 /* ---- what transports say --------------------------------------------------------------------- */
 
+void ft_links_peer_at(struct ft_peer *peer)
+{
+    size_t len;
+    const struct ft_link *rx = peer->rx;
+    const unsigned char *address = rx && rx->ops->peer_at ? ft_peer_part(peer, rx->ops->name, &len)
+                                                          : NULL;
+    if (address)
+        rx->ops->peer_at(peer->rx, address, len);
+}
+
 static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
     peer->rx = link;
     peer->met = true;
+    ft_links_peer_at(peer);
     if (engine->telemetry)
         peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
                                               link->ops->name, false);
@@ -346,10 +357,21 @@ static void count_latencies(struct ft_engine *engine, const struct ft_link *link
     ft_telemetry_latency(engine->telemetry, time->latency_row, link->latency);
 }
 
-/* If bytes moved in this tick, the whole tick counts as transfer time of the link. */
-static void count_link(struct ft_engine *engine, const struct ft_link *link,
-                       struct ft_link_time *time, int row)
+/* Connections of the link were made again: that is an event. */
+static void count_remakes(struct ft_engine *engine, const struct ft_peer *peer,
+                          const struct ft_link *link, struct ft_link_time *time)
 {
+    if (link->remakes > time->remakes)
+        ft_telemetry_event(engine->telemetry, FT_MOVED_LINK, peer->id, peer->rank, link->sender,
+                           (int)ft_min(link->remakes - time->remakes, UINT8_MAX), FT_OK);
+    time->remakes = link->remakes;
+}
+
+/* If bytes moved in this tick, the whole tick counts as transfer time of the link. */
+static void count_link(struct ft_engine *engine, const struct ft_peer *peer,
+                       const struct ft_link *link, struct ft_link_time *time, int row)
+{
+    count_remakes(engine, peer, link, time);
     if (link->bytes != time->bytes)
         time->transfer_ns += engine->ticked_ns - engine->ticked_before_ns;
     time->bytes = link->bytes;
@@ -379,12 +401,12 @@ void ft_links_count(struct ft_engine *engine)
     int measured = 0;
     for (struct ft_peer *peer = engine->roster; peer; peer = peer->next_known) {
         if (peer->tx) {
-            count_link(engine, peer->tx, &peer->tx_time, peer->tx_row);
+            count_link(engine, peer, peer->tx, &peer->tx_time, peer->tx_row);
             if (measured < PATHS_A_TICK)
                 measured += measure_path(engine, peer->tx, &peer->tx_time, peer->tx_row);
         }
         if (peer->rx) {
-            count_link(engine, peer->rx, &peer->rx_time, peer->rx_row);
+            count_link(engine, peer, peer->rx, &peer->rx_time, peer->rx_row);
             if (measured < PATHS_A_TICK)
                 measured += measure_path(engine, peer->rx, &peer->rx_time, peer->rx_row);
         }

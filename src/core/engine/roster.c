@@ -25,6 +25,7 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
     peer->host = host;
     peer->rank = rank;
     peer->told = true;
+    ft_links_peer_at(peer);
     ft_death_watch_learn(engine, peer);
     return FT_OK;
 }

@@ -310,16 +310,15 @@ bool ft_transport_net_is_asked_for(void)
     return net_plugin_is_asked_for();
 }
 
-/* Loads the plugin, whose code then runs in this process. */
+/* Loads the plugin: its code runs in this process from now on. */
 static void net_describe(FILE *out)
 {
     const struct net_plugin *p;
-    if (net_plugin_get(&p) != FT_OK)
-        fprintf(out, "  %s\n", ft_fail_text());
-    else
-        fprintf(out, "  network plugin %s (%s, v%d): %d devices, used is %d, %s, %d Mbit/s\n",
-                p->name, p->path, p->version, p->ndevices, p->device, p->best.name,
-                p->best.speed_mbps);
+    char text[NET_PLUGIN_TEXT_BYTES];
+    const bool found = net_plugin_get(&p) == FT_OK;
+    if (found)
+        net_plugin_describe(p, text);
+    fprintf(out, "  %s\n", found ? text : ft_fail_text());
 }
 
 const struct ft_transport_ops ft_transport_net = {

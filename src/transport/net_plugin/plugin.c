@@ -216,6 +216,20 @@ static int load_asked(void)
     return FT_NOTSUP;
 }
 
+void net_plugin_describe(const struct net_plugin *p, char *text)
+{
+    snprintf(text, NET_PLUGIN_TEXT_BYTES,
+             "network plugin %s (%s, v%d): %d devices, used is %d, %s, %d Mbit/s", p->name, p->path,
+             p->version, p->ndevices, p->device, p->best.name, p->best.speed_mbps);
+}
+
+static void log_found(void)
+{
+    char text[NET_PLUGIN_TEXT_BYTES];
+    net_plugin_describe(&plugin, text);
+    FT_LOG(INFO, "net", -1, "%s", text);
+}
+
 int net_plugin_get(const struct net_plugin **out)
 {
     pthread_mutex_lock(&lock);
@@ -223,10 +237,7 @@ int net_plugin_get(const struct net_plugin **out)
         status = load_asked();
         tried = true;
         if (status == FT_OK)
-            FT_LOG(INFO, "net", -1,
-                   "network plugin %s (%s, v%d): %d devices, used is %d, %s, %d Mbit/s",
-                   plugin.name, plugin.path, plugin.version, plugin.ndevices, plugin.device,
-                   plugin.best.name, plugin.best.speed_mbps);
+            log_found();
         else if (net_plugin_is_asked_for())
             FT_LOG(WARN, "net", -1, "no network plugin: %s", why);
     }

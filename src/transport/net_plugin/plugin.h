@@ -13,7 +13,8 @@
 #include "transport/transport.h"
 
 #define NET_TEXT_BYTES 512
-#define NET_NAME_BYTES 64 /* of a plugin's own name that are used */
+#define NET_NAME_BYTES 64         /* of a plugin's own name that are used */
+#define NET_PLUGIN_TEXT_BYTES 512 /* of net_plugin_describe */
 
 struct net_device {
     char name[NET_NAME_BYTES];
@@ -37,6 +38,8 @@ struct net_plugin {
 bool net_plugin_is_asked_for(void);
 /* Loads and initialises the plugin. FT_NOTSUP names what is wrong with it; that is remembered. */
 int net_plugin_get(const struct net_plugin **out);
+/* A line for people: which plugin it is, and which device is used. */
+void net_plugin_describe(const struct net_plugin *, char *text);
 /* A context of an engine; NULL with v8. FT_NOTSUP. */
 int net_plugin_open(const struct net_plugin *, uint64_t engine, void **context);
 void net_plugin_close(const struct net_plugin *, void *context);

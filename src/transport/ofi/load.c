@@ -19,14 +19,23 @@
 static struct ofi_library library;
 static pthread_mutex_t library_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Best first. `sockets` is not among them: it loses connections under load. udp;ofi_rxd neither: it
- * has no flow control. */
+/* Best first. */
 static const struct provider {
     const char *name;
     const char *driver; /* of devices that only it reaches; then it is used unasked. NULL: none */
 } providers[] = {
-    {"efa", "efa"}, {"opx", "hfi1"},       {"verbs;ofi_rxm", NULL}, {"psm3", NULL}, {"tcp", NULL},
-    {"net", NULL},  {"tcp;ofi_rxm", NULL}, {"net;ofi_rxm", NULL},   {"shm", NULL},
+    {"efa", "efa"}, {"opx", "hfi1"}, {"verbs;ofi_rxm", NULL}, {"psm3", NULL},
+    {"tcp", NULL},  {"net", NULL},   {"tcp;ofi_rxm", NULL},   {"net;ofi_rxm", NULL},
+};
+
+/* Those that are never used unless FTCCL_OFI_PROVIDER names them; one not even then. */
+static const struct doubtful {
+    const char *name, *why;
+    bool never;
+} doubtful[] = {
+    {"shm", "its links hang when a rank dies", false},
+    {"udp;ofi_rxd", "it has no flow control", false},
+    {"sockets", "it loses connections under load", true},
 };
 
 static bool find(const char *name, void *function, size_t len_bytes)
@@ -62,6 +71,14 @@ static int load_once(void)
     int rc = load();
     pthread_mutex_unlock(&library_lock);
     return rc;
+}
+
+static const struct doubtful *doubtful_named(const char *name)
+{
+    for (size_t i = 0; i < FT_ARRAY_LEN(doubtful); i++)
+        if (!strcmp(doubtful[i].name, name))
+            return &doubtful[i];
+    return NULL;
 }
 
 static const struct provider *provider_named(const char *name)
@@ -113,9 +130,11 @@ static size_t rank_of(const struct fi_info *offer, const struct ft_net_address *
 
 static bool acceptable(const struct fi_info *offer, const char *wanted, bool unasked)
 {
-    const struct provider *p = provider_named(offer->fabric_attr->prov_name);
+    const char *name = offer->fabric_attr->prov_name;
+    const struct provider *p = provider_named(name);
+    const struct doubtful *d = doubtful_named(name);
     if (*wanted)
-        return !strcmp(wanted, offer->fabric_attr->prov_name) && strcmp(wanted, "sockets") != 0;
+        return !strcmp(wanted, name) && !(d && d->never);
     return p && (p->driver || !unasked);
 }
 
@@ -133,19 +152,40 @@ static void name_all(const struct fi_info *offers, char *text, size_t capacity_b
     }
 }
 
-static int none_fits(const struct fi_info *offers, const char *wanted)
+/* Why those that are offered are not used. */
+static void name_doubts(const struct fi_info *offers, char *text, size_t capacity_bytes)
 {
-    char have[200];
+    size_t used = 0;
+    *text = '\0';
+    for (size_t i = 0; i < FT_ARRAY_LEN(doubtful); i++) {
+        const struct fi_info *o = offers;
+        while (o && strcmp(o->fabric_attr->prov_name, doubtful[i].name) != 0)
+            o = o->next;
+        if (o && used < capacity_bytes)
+            used += (size_t)snprintf(text + used, capacity_bytes - used, "; %s: %s",
+                                     doubtful[i].name, doubtful[i].why);
+    }
+}
+
+static int none_fits(const struct fi_info *offers, const char *wanted, bool unasked)
+{
+    const struct doubtful *d = doubtful_named(wanted);
+    char have[200], why[200];
     name_all(offers, have, sizeof have);
-    if (!strcmp(wanted, "sockets"))
-        return ft_fail(FT_INVAL,
-                       "FTCCL_OFI_PROVIDER is sockets, which loses connections under load; "
-                       "there are %s",
-                       have);
+    if (d && d->never)
+        return ft_fail(FT_INVAL, "FTCCL_OFI_PROVIDER is %s, which is refused: %s; there are %s",
+                       wanted, d->why, have);
     if (*wanted)
         return ft_fail(FT_INVAL, "FTCCL_OFI_PROVIDER is %s; libfabric here has %s", wanted, have);
+    if (unasked)
+        return ft_fail(FT_NOTSUP,
+                       "libfabric here has %s; name ofi in FTCCL_TRANSPORTS to use one of them",
+                       have);
+    name_doubts(offers, why, sizeof why);
     return ft_fail(FT_NOTSUP,
-                   "libfabric here has %s; name ofi in FTCCL_TRANSPORTS to use one of them", have);
+                   "libfabric here has only %s, which is not used unless FTCCL_OFI_PROVIDER names "
+                   "it%s",
+                   have, why);
 }
 
 /* Whether a device is one that only a provider reaches. */
@@ -192,12 +232,20 @@ int ofi_choose(bool unasked, const struct ofi_library **out_library, struct fi_i
         if (acceptable(o, wanted, unasked) &&
             (!best || rank_of(o, nets, nnets) < rank_of(best, nets, nnets)))
             best = o;
-    rc = best ? FT_OK : none_fits(offers, wanted);
+    rc = best ? FT_OK : none_fits(offers, wanted, unasked);
     if (best && !(*out = library.dupinfo(best)))
         rc = ft_fail(FT_NOMEM, "no memory for libfabric");
     library.freeinfo(offers);
     *out_library = &library;
     return rc;
+}
+
+void ofi_warn(const char *provider, int rank)
+{
+    const struct doubtful *d = doubtful_named(provider);
+    if (d)
+        FT_LOG(WARN, "net", rank, "FTCCL_OFI_PROVIDER is %s, which is for trials only: %s",
+               provider, d->why);
 }
 
 void ofi_describe(FILE *out)

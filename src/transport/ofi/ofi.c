@@ -10,8 +10,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#define LOOK_NS 1000000u /* look_ns of a provider without descriptors */
-#define QUEUES 8         /* most completion queues that are read in one turn */
+#define QUEUES 8 /* most completion queues that are read in one turn */
 
 static struct ofi *of(struct ft_fabric *f)
 {
@@ -63,7 +62,7 @@ static int open_domain(struct ofi *o)
     o->base.counts_all = true;
     o->epoll_fd = -1;
     if (!has_descriptors(o)) {
-        o->base.look_ns = LOOK_NS;
+        o->base.look_ns = OFI_LOOK_NS;
         return FT_OK;
     }
     o->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
@@ -99,6 +98,7 @@ static int open_fabric(const struct ft_fabric_config *config, bool unasked, stru
         ofi_close(&o->base);
         return rc;
     }
+    ofi_warn(o->info->fabric_attr->prov_name, config->rank);
     FT_LOG(INFO, "net", config->rank, "ofi uses provider %s on %s", o->info->fabric_attr->prov_name,
            o->info->domain_attr->name);
     *out = &o->base;

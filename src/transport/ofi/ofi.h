@@ -25,6 +25,7 @@
 #define OFI_DEPTH 256            /* most writes on a way; then FT_AGAIN */
 #define OFI_NAME_BYTES 256       /* of an endpoint */
 #define OFI_DIAL_NS 10000000000u /* the first write takes at most so long to move */
+#define OFI_LOOK_NS 1000000u     /* look_ns where queues have no descriptors, or too many */
 #define OFI_PROVIDER_BYTES 16    /* of a provider's name in the hint */
 
 /* What is called of the library; the rest goes through the tables of its objects. */
@@ -50,6 +51,7 @@ struct ofi {
     struct ofi_way *ways;
     struct ofi_way *first; /* polled first next time */
     unsigned nways;
+    unsigned unwatched; /* ways whose queues epoll_fd does not report */
 };
 
 struct ofi_region {
@@ -72,7 +74,8 @@ struct ofi_way {
     struct fid_ep *ep;
     struct fid_av *av;
     struct fid_cq *cq;
-    int wait_fd;
+    int wait_fd;    /* -1: none */
+    bool unwatched; /* epoll_fd does not take it */
     fi_addr_t peer;
     uint64_t peer_key, peer_at; /* of the region that it writes into */
     bool connected, failed, stopping, stopped;
@@ -91,6 +94,8 @@ struct ofi_way {
  * nothing else reaches. FT_NOTSUP: there is none; FT_INVAL: there is none of the name that
  * FTCCL_OFI_PROVIDER gives. */
 int ofi_choose(bool unasked, const struct ofi_library **library, struct fi_info **out);
+/* Logs why a provider that was named should not be used, if it should not. */
+void ofi_warn(const char *provider, int rank);
 void ofi_describe(FILE *out);
 
 /* way.c */

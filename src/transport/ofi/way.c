@@ -49,6 +49,8 @@ static bool close_all(struct ofi_way *w)
     const bool closed = close_endpoint(w);
     if (w->wait_fd >= 0)
         (void)epoll_ctl(w->ofi->epoll_fd, EPOLL_CTL_DEL, w->wait_fd, NULL);
+    if (w->unwatched && --w->ofi->unwatched == 0)
+        w->ofi->base.look_ns = 0;
     if (w->cq)
         (void)fi_close(&w->cq->fid);
     if (w->av)
@@ -56,6 +58,9 @@ static bool close_all(struct ofi_way *w)
     return closed;
 }
 
+/* The kernel takes at most so many epoll descriptors over the same one (EINVAL), and a provider may
+ * have one of the domain below that of every queue: ten queues, then. Those that are too many are
+ * looked at. */
 static int watch(struct ofi_way *w)
 {
     struct epoll_event ev = {.events = EPOLLIN};
@@ -65,6 +70,12 @@ static int watch(struct ofi_way *w)
     if (epoll_ctl(w->ofi->epoll_fd, EPOLL_CTL_ADD, w->wait_fd, &ev) == 0)
         return FT_OK;
     w->wait_fd = -1;
+    if (errno == EINVAL || errno == ELOOP) {
+        w->unwatched = true;
+        w->ofi->unwatched++;
+        w->ofi->base.look_ns = OFI_LOOK_NS;
+        return FT_OK;
+    }
     return ft_fail(ft_status_of_errno(errno), "epoll does not take a descriptor: %s",
                    strerror(errno));
 }

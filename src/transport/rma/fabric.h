@@ -19,8 +19,9 @@
  *   the way fails or is stopped. Writes of one way may arrive in any order.
  * - A peer's way writes into the region of its way_open only. Anything else (bounds, keys, a region
  *   that is gone) fails on the peer's side, or is dropped.
- * - When a message of the peer says that a write has arrived, its local memory is not read any
- * more.
+ * - A write may be repeated until it is WRITTEN or its way is STOPPED, so its local memory stays
+ *   registered. It may change as soon as the peer says that the write has arrived: what is
+ *   repeated then changes nothing there.
  * - What way_stop and way_close promise below. Memory is used again only after one of them.
  * A provider never trusts what comes from the peer: way_connect checks the info, and events for
  * ways that do not exist are dropped and counted. The engine checks immediates.
@@ -46,7 +47,7 @@ struct ft_fabric {
     /* Writes of at most so many bytes can be `inlined`. 0: none. Constant. */
     size_t inline_bytes;
     /* Longest time between polls while ways are open, although fd and arm say that nothing
-     * happens. 0: no limit. */
+     * happens. 0: no limit. It may change when ways are opened and closed. */
     uint64_t look_ns;
     uint64_t strays; /* events that fit no way or write, dropped */
     /* Every write is counted by a WRITTEN without being asked for. */
@@ -163,15 +164,17 @@ struct ft_fabric_ops {
      * both addresses. */
     int (*way_connect)(struct ft_fabric_way *, const void *info, size_t len_bytes);
     /* Gives a write to the way. FT_OK: it will end with WRITTEN, FAILED or STOPPED; the pieces stay
-     * unchanged until then, or until the peer says that it has arrived. FT_AGAIN: queues are full,
-     * or the way is still dialling; poll goes on with that. FT_LINK: the way has failed or is
-     * stopped. Pieces and `to` are within bounds (the engine's duty). */
+     * registered until then, and unchanged until then or until the peer says that it has arrived.
+     * FT_AGAIN: queues are full, or the way is still dialling; poll goes on with that. FT_LINK: the
+     * way has failed or is stopped. Pieces and `to` are within bounds (the engine's duty). */
     int (*write)(struct ft_fabric_way *, const struct ft_fabric_write *);
     /* Ends the way without its peer: queue pair to ERR; writes that wait are given up. Allowed
      * once, in any state. When all of this is true, poll reports STOPPED: no byte that the peer
      * writes through it, now or later, reaches this side's memory; every write of the peer that did
-     * arrive has had its ARRIVED; this side's device reads no memory for it. Comes within
-     * milliseconds, whatever the peer does. */
+     * arrive has had its ARRIVED; this side's device reads no memory for it. Comes whatever the
+     * peer does: within milliseconds, but a device that does not give its requests back is waited
+     * for (verbs: VERBS_STOP_NS, and the time that the kernel takes to destroy a queue pair, which
+     * may be seconds). */
     void (*way_stop)(struct ft_fabric_way *);
     /* Frees the way, in any state: stops it first if need be, and then drops what has arrived and
      * was not polled. Afterwards all that STOPPED promises is true, and no event names the way.

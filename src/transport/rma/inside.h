@@ -100,7 +100,8 @@ struct rma_post {
         RMA_FREE,    /* of lines: also what has been sent */
         RMA_FILLING, /* of messages: reserved */
         RMA_QUEUED,  /* waits for a way */
-        RMA_SENT
+        RMA_SENT,
+        RMA_RETURNED /* likewise, but the write that reads memory of the user has not ended here */
     } state;
     uint8_t way;          /* over which it was sent */
     uint8_t lane, window; /* of a message: places of its channel's window that it fills */
@@ -237,11 +238,11 @@ struct rma {
     unsigned slots;
     struct rma_link *links;
     struct ft_news_list news;
-    uint64_t look_ns; /* look_ns while all links are calm */
     bool calm;        /* all links are */
     unsigned skipped; /* turns since the side connections were looked at */
     pthread_mutex_t memory_lock;
     struct rma_memory *memories; /* protected by the lock */
+    _Atomic unsigned nmemories;  /* changed under the lock */
 };
 
 static inline struct rma *rma_of(struct ft_transport *t)
@@ -318,6 +319,7 @@ void rma_answer(const struct rma_link *, struct rma_answer *);
 int rma_arrive(struct rma_in *, uint32_t turn, unsigned place);
 
 /* send.c */
+void rma_put_place(struct rma_link *, unsigned place); /* it is free again */
 int rma_take_line(struct rma_link *, uint32_t immediate);
 void rma_tell_handled(struct rma_link *); /* if it is time to */
 
@@ -325,8 +327,9 @@ void rma_tell_handled(struct rma_link *); /* if it is time to */
 /* Whether the payload is written from where it lies, which the fabric knows. Then req is pending
  * until rma_lent_end(). */
 bool rma_lend(struct rma_link *, unsigned place, const void *data, struct ft_send *req);
-void rma_lent_end(struct rma_link *, unsigned place, int status); /* nothing, if it is not lent */
-void rma_lent_written(struct rma_link *, unsigned k);             /* writes of way k have ended */
+/* Nothing, if it is not lent. A place that has been returned becomes free. */
+void rma_lent_end(struct rma_link *, unsigned place, int status);
+void rma_lent_written(struct rma_link *, unsigned k); /* writes of way k have ended */
 void rma_lent_end_all(struct rma_link *, int status);
 
 /* rma.c */

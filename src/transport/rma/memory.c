@@ -49,6 +49,7 @@ int ft_rma_reg(struct ft_transport *base, void *addr, size_t len_bytes, void **o
     pthread_mutex_lock(&t->memory_lock);
     m->next = t->memories;
     t->memories = m;
+    t->nmemories++;
     pthread_mutex_unlock(&t->memory_lock);
     *out = m;
     return FT_OK;
@@ -63,8 +64,10 @@ void ft_rma_unreg(struct ft_transport *base, void *registered)
     struct rma_memory **at = &t->memories;
     while (last && *at != m)
         at = &(*at)->next;
-    if (last)
+    if (last) {
         *at = m->next;
+        t->nmemories--;
+    }
     pthread_mutex_unlock(&t->memory_lock);
     if (!last)
         return;
@@ -76,6 +79,8 @@ static const struct ft_fabric_region *find(struct rma *t, const unsigned char *d
                                            size_t len_bytes)
 {
     const struct ft_fabric_region *found = NULL;
+    if (!t->nmemories)
+        return NULL;
     pthread_mutex_lock(&t->memory_lock);
     for (const struct rma_memory *m = t->memories; m && !found; m = m->next)
         if (data >= m->region->at && len_bytes <= m->region->len_bytes &&
@@ -117,6 +122,8 @@ void rma_lent_end(struct rma_link *l, unsigned place, int status)
     p->req->status = status;
     p->req = NULL;
     p->from = NULL;
+    if (p->state == RMA_RETURNED)
+        rma_put_place(l, place);
 }
 
 void rma_lent_written(struct rma_link *l, unsigned k)
@@ -125,8 +132,7 @@ void rma_lent_written(struct rma_link *l, unsigned k)
     for (uint32_t left = l->lent; left; left &= left - 1) {
         const unsigned place = RMA_SMALLS + (unsigned)__builtin_ctz(left);
         const struct rma_post *p = &l->post[place];
-        const bool sent = p->state == RMA_SENT && p->way == k;
-        if (sent && (int32_t)(w->given - w->unwritten - p->number) >= 0)
+        if (p->way == k && (int32_t)(w->given - w->unwritten - p->number) >= 0)
             rma_lent_end(l, place, FT_OK);
     }
 }

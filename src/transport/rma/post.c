@@ -146,7 +146,7 @@ static bool answered(const struct rma_answer *a, uint32_t turn)
 static bool post_one_again(struct rma_link *l, unsigned place, bool has_arrived)
 {
     const struct rma_post *p = &l->out.post[place];
-    if (has_arrived)
+    if (has_arrived || p->state == RMA_RETURNED)
         rma_lent_end(l, place, FT_OK);
     else if (p->bare && !p->from)
         return false; /* the network has said that it will arrive */
@@ -160,7 +160,7 @@ void rma_post_again(struct rma_link *l, unsigned k)
     bool all = true;
     for (unsigned place = 0; place < l->out.places; place++) {
         const struct rma_post *p = &l->out.post[place];
-        if (p->state == RMA_SENT && p->way == k)
+        if ((p->state == RMA_SENT || p->state == RMA_RETURNED) && p->way == k)
             all &= post_one_again(l, place, answered(&l->way[k].answer, p->turn));
     }
     l->told = l->in.expected - RMA_TELL; /* what was told may be lost */

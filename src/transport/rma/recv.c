@@ -228,7 +228,7 @@ int rma_take_message(struct rma_link *l, uint32_t immediate)
     return rc;
 }
 
-/* Ways may bring what was told before after what was told later. */
+/* An older word may come after a newer one, over another way: it changes nothing. */
 int rma_take_handled(struct rma_link *l, uint32_t immediate)
 {
     const uint32_t ahead = (immediate - l->handled) & 0xffff;

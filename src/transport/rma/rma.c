@@ -29,6 +29,12 @@ static uint64_t sooner(uint64_t a_ns, uint64_t b_ns)
     return !a_ns ? b_ns : !b_ns ? a_ns : ft_min(a_ns, b_ns);
 }
 
+/* While all links are calm. */
+static uint64_t calm_look_ns(const struct rma *t)
+{
+    return sooner(t->fabric->look_ns, ft_side_look_ns(t->side));
+}
+
 static int open_sleep(struct rma *t)
 {
     t->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
@@ -38,8 +44,7 @@ static int open_sleep(struct rma *t)
     int rc = watch(t, t->fabric->ops->fd(t->fabric));
     if (rc == FT_OK)
         rc = watch(t, ft_side_fd(t->side));
-    t->look_ns = sooner(t->fabric->look_ns, ft_side_look_ns(t->side));
-    t->base.look_ns = t->look_ns;
+    t->base.look_ns = calm_look_ns(t);
     return rc;
 }
 
@@ -273,7 +278,7 @@ static void links_turn(struct rma *t, bool *busy)
         rma_link_turn(l, ft_now_ns(t->base.config.env));
     }
     t->calm = calm;
-    t->base.look_ns = calm ? t->look_ns : sooner(t->look_ns, RMA_LOOK_NS);
+    t->base.look_ns = calm ? calm_look_ns(t) : sooner(calm_look_ns(t), RMA_LOOK_NS);
 }
 
 int ft_rma_poll(struct ft_transport *base, struct ft_event *events, int max, bool *busy)

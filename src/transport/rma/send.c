@@ -38,7 +38,7 @@ static int take_slots(struct rma_link *l, size_t len_bytes)
     return -1;
 }
 
-static void put_place(struct rma_link *l, unsigned place)
+void rma_put_place(struct rma_link *l, unsigned place)
 {
     l->post[place].state = RMA_FREE;
     if (place < RMA_SMALLS)
@@ -140,7 +140,7 @@ void ft_rma_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
     struct rma_link *l = rma_link_of(link);
     const unsigned place = unreserve(l, slot);
     ft_txq_put_places(&l->txq, h->ctx, h->lane, l->post[place].window);
-    put_place(l, place);
+    rma_put_place(l, place);
 }
 
 void ft_rma_commit(struct ft_link *link, const struct ft_header *h, void *slot)
@@ -165,16 +165,20 @@ bool ft_rma_flushed(struct ft_link *link)
 
 /* ---- what comes back ------------------------------------------------------------------------- */
 
-/* A place is free again; if `consumed`, so is its message's part of the window. */
+/* The peer returns a place; if `consumed`, also its message's part of the window. That the message
+ * has arrived does not end its write here: the device may still repeat it, and then reads memory of
+ * the user again. */
 static int take_back(struct rma_link *l, unsigned place, bool consumed)
 {
     if (place >= l->out.places || l->post[place].state != RMA_SENT)
         return ft_fail(FT_PROTOCOL, "a peer gave back place %u, where no message was sent", place);
-    const struct rma_post *p = &l->post[place];
+    struct rma_post *p = &l->post[place];
     if (consumed)
         ft_txq_put_places(&l->txq, p->ctx, p->lane, p->window);
-    rma_lent_end(l, place, FT_OK);
-    put_place(l, place);
+    if (p->from)
+        p->state = RMA_RETURNED;
+    else
+        rma_put_place(l, place);
     return FT_OK;
 }
 

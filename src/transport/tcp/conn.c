@@ -1,57 +1,64 @@
 /*
- * The bytes of one connection. After tcp_conn_open(), nothing here blocks or allocates memory. What
- * a peer says is checked before it is used. A message is read only into the place that its
- * channel's window has for it.
+ * The bytes of one connection: what it receives, and the credits that a receiver returns. After
+ * tcp_conn_open(), nothing here blocks or allocates memory. What a peer says is checked before it
+ * is used. A message is read only into the place that its channel's window has for it.
  */
 #include "transport/tcp/tcp.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define READS_A_TURN 16  /* afterwards other connections have their turn */
-#define WRITE_AT_ONCE 16 /* most messages passed to the kernel in one call */
-#define WRITE_COPIED 512 /* longest payload that is first copied behind its header */
+#define READS_A_TURN 16 /* afterwards other connections have their turn */
 
 static void arrived(struct tcp_conn *c);
-static bool is_full(int err);
-static int lost(int err);
 static int parse_messages(struct tcp_conn *c);
 static int begin_message(struct tcp_conn *c, const struct ft_header *h);
 static void end_message(struct tcp_conn *c);
 static int parse_credits(struct tcp_conn *c);
-static int write_messages(struct tcp_conn *c, bool *moved);
-static void finish_writing(struct tcp_conn *c, size_t bytes);
-static void complete(struct tcp_conn *c, struct tcp_out *o, int status);
 
 struct tcp_conn *tcp_conn_open(struct tcp *t, int fd, enum tcp_conn_state state, bool sender)
 {
     struct tcp_conn *c = calloc(1, sizeof(*c));
-    if (c == NULL || (sender && (c->out = calloc(TCP_QUEUE, sizeof(*c->out))) == NULL)) {
+    if (c == NULL || (sender && !tcp_out_open(c))) {
         free(c);
         return NULL;
     }
     c->tcp = t;
-    c->fd = fd;
-    c->state = state;
     c->since_ns = ft_now_ns(t->base.config.env);
-    c->wanted = sender ? EPOLLOUT : EPOLLIN;
-    struct epoll_event ev = {.events = c->wanted, .data.ptr = c};
-    if (epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
-        free(c->out);
-        free(c);
+    if (tcp_conn_reopen(c, fd, state, sender ? EPOLLOUT : EPOLLIN) != FT_OK) {
+        tcp_conn_free(c);
         return NULL;
     }
-    if (sender)
-        t->nclogged++;
     return c;
+}
+
+int tcp_conn_reopen(struct tcp_conn *c, int fd, enum tcp_conn_state state, uint32_t events)
+{
+    struct epoll_event ev = {.events = events, .data.ptr = c};
+    if (epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0)
+        return ft_fail(FT_SYSTEM, "epoll does not take a connection: %s", strerror(errno));
+    c->fd = fd;
+    c->state = state;
+    c->broken = false;
+    c->wanted = events;
+    if (events & EPOLLOUT)
+        c->tcp->nclogged++;
+    return FT_OK;
+}
+
+void tcp_conn_free(struct tcp_conn *c)
+{
+    free(c->copies);
+    free(c->out);
+    free(c);
 }
 
 /* The last credit has been returned. */
@@ -75,6 +82,7 @@ void tcp_conn_close(struct tcp_conn *c)
         c->tcp->nclogged--;
     if (c->ncredits > 0)
         no_credits(c);
+    c->credit_done = 0;
     /* If a child of fork still has the descriptor, closing it does not remove it from epoll. */
     if (c->fd >= 0)
         epoll_ctl(c->tcp->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
@@ -99,7 +107,7 @@ static ssize_t receive(int fd, void *buf, size_t len_bytes)
     return syscall(SYS_recvfrom, fd, buf, len_bytes, MSG_DONTWAIT, NULL, NULL);
 }
 
-static ssize_t transmit(int fd, const void *buf, size_t len_bytes)
+ssize_t tcp_transmit(int fd, const void *buf, size_t len_bytes)
 {
     return syscall(SYS_sendto, fd, buf, len_bytes, MSG_DONTWAIT | MSG_NOSIGNAL, NULL, 0);
 }
@@ -131,10 +139,14 @@ static ssize_t take(struct tcp_conn *c, size_t body_bytes, size_t *room)
 /* Nothing was read. ETIMEDOUT: the kernel's probes were not answered. */
 static int no_bytes(struct tcp_conn *c, ssize_t n)
 {
-    if (n == 0)
-        return ft_fail(FT_LINK, "the other side closed a connection without a goodbye");
+    if (n == 0) {
+        c->reset = c->broken;
+        return ft_fail(FT_LINK, c->broken ? "a connection was reset"
+                                          : "the other side closed a connection without a goodbye");
+    }
     c->link->base.silent |= errno == ETIMEDOUT;
-    return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK ? FT_OK : lost(errno);
+    return errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK ? FT_OK
+                                                                     : tcp_conn_lost(c, errno);
 }
 
 /* Reads once, and processes what came. *more: the kernel may have more bytes. */
@@ -191,27 +203,7 @@ int tcp_conn_read(struct tcp_conn *c, bool *moved)
 
 int tcp_conn_write(struct tcp_conn *c, bool *moved)
 {
-    return c->link->base.sender ? write_messages(c, moved) : tcp_conn_return_credits(c);
-}
-
-/* The caller has checked that the queue has a free place. */
-int tcp_conn_send(struct tcp_conn *c, const struct ft_header *h, const void *data,
-                  struct ft_send *req, int buffer)
-{
-    struct tcp_out *o = &c->out[(c->out_head + c->out_count) % TCP_QUEUE];
-    bool moved;
-
-    *o = (struct tcp_out){.header = *h, .data = data, .req = req, .buffer = buffer};
-    if (req != NULL)
-        req->status = FT_AGAIN;
-    if (h->len >= FT_LARGE_BYTES && c->out_count == 0)
-        tcp_probe_begins(c, sizeof(*h) + h->len);
-    if (c->out_count++ > 0)
-        return FT_OK;
-    int status = write_messages(c, &moved);
-    if (status != FT_OK)
-        c->out_count = 0;
-    return status;
+    return c->link->base.sender ? tcp_out_write(c, moved) : tcp_conn_return_credits(c);
 }
 
 /* Adds places to the channel's credit, or begins a new one. A credit of which a part has been
@@ -238,25 +230,54 @@ static struct tcp_credit *add_credit(struct tcp_conn *c, uint64_t ctx, unsigned 
     return credit;
 }
 
-/* A credit waits as long as the sender has half of its window left. After that it is due, and waits
- * until a turn finds nothing to do; see tcp_poll(). */
-void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned places)
+/* They are returned when a turn finds nothing to do; see tcp_poll(). If no more fit, at once. */
+static void make_due(struct tcp_conn *c)
 {
-    if (c->state != TCP_OPEN || c->link->failing)
-        return;
-    const struct tcp_credit *credit = add_credit(c, ctx, lane, places);
-    if (!c->due &&
-        (lane > FT_LANE_P2P || 2u * credit->count >= ft_rxq_places(&c->tcp->set, lane))) {
+    if (!c->due) {
         c->due = true;
         c->tcp->ndue++;
     }
+}
+
+static void flush_full(struct tcp_conn *c)
+{
     if (c->ncredits < TCP_CREDITS)
         return;
     int status = tcp_conn_return_credits(c);
     if (status == FT_OK && c->ncredits == TCP_CREDITS)
         status = ft_fail(FT_PROTOCOL, "the other side sends messages but does not take credits");
     if (status != FT_OK)
-        tcp_link_down(c->link, status);
+        tcp_conn_failed(c, status);
+}
+
+/* A credit waits as long as the sender has half of its window left. After that it is due. */
+void tcp_conn_credit(struct tcp_conn *c, uint64_t ctx, unsigned lane, unsigned places)
+{
+    if (c->state != TCP_OPEN || c->broken || c->link->failing)
+        return;
+    const struct tcp_credit *credit = add_credit(c, ctx, lane, places);
+    if (lane > FT_LANE_P2P || 2u * credit->count >= ft_rxq_places(&c->tcp->set, lane))
+        make_due(c);
+    flush_full(c);
+}
+
+uint64_t tcp_conn_position(const struct tcp_conn *c)
+{
+    const struct ft_header *h = c->node != NULL ? &c->node->header : &c->dropping;
+    return c->position + (c->body_left > 0 ? sizeof(*h) + h->len - c->body_left : 0);
+}
+
+/* The connection was reset, but the kernel may hold bytes that came before. They are read first;
+ * the read that finds no more fails, and then the connection is made again. */
+static int credits_lost(struct tcp_conn *c, int err)
+{
+    int status = tcp_conn_lost(c, err);
+    if (!c->broken || !c->link->resumable)
+        return status;
+    c->credit_done = 0;
+    no_credits(c);
+    tcp_conn_want(c, EPOLLIN);
+    return FT_OK;
 }
 
 int tcp_conn_return_credits(struct tcp_conn *c)
@@ -264,9 +285,9 @@ int tcp_conn_return_credits(struct tcp_conn *c)
     if (c->ncredits == 0)
         return FT_OK;
     const size_t len = c->ncredits * sizeof(c->credits[0]) - c->credit_done;
-    ssize_t n = transmit(c->fd, (char *)c->credits + c->credit_done, len);
-    if (n < 0 && !is_full(errno) && errno != EINTR)
-        return lost(errno);
+    ssize_t n = tcp_transmit(c->fd, (char *)c->credits + c->credit_done, len);
+    if (n < 0 && !tcp_errno_is_full(errno) && errno != EINTR)
+        return credits_lost(c, errno);
     c->credit_done += n > 0 ? (size_t)n : 0;
     c->wrote = true;
 
@@ -280,16 +301,6 @@ int tcp_conn_return_credits(struct tcp_conn *c)
         no_credits(c);
     tcp_conn_want(c, c->ncredits > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
     return FT_OK;
-}
-
-/* The kernel drops what it has not sent if the process ends with unread data: then it resets the
- * connection. */
-bool tcp_conn_flushed(const struct tcp_conn *c)
-{
-    int unsent = 0;
-    if (c->state != TCP_OPEN)
-        return true;
-    return c->out_count == 0 && (ioctl(c->fd, SIOCOUTQNSD, &unsent) != 0 || unsent == 0);
 }
 
 /* Only between two messages. If the socket has no room, the other side sees a lost link instead. */
@@ -318,15 +329,6 @@ void tcp_conn_await(struct tcp_conn *c)
     c->awaited = true;
 }
 
-void tcp_conn_drop_queue(struct tcp_conn *c, int status)
-{
-    for (; c->out_count > 0; c->out_count--) {
-        complete(c, &c->out[c->out_head], status);
-        c->out_head = (c->out_head + 1) % TCP_QUEUE;
-    }
-    c->out_done = 0;
-}
-
 static void arrived(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
@@ -339,16 +341,41 @@ static void arrived(struct tcp_conn *c)
     c->awaited = false;
 }
 
-/* The socket cannot take bytes now. */
-static bool is_full(int err)
+bool tcp_errno_is_full(int err)
 {
     return err == EAGAIN || err == EWOULDBLOCK || err == ENOBUFS;
 }
 
-static int lost(int err)
+int tcp_conn_lost(struct tcp_conn *c, int err)
 {
+    c->reset = c->broken = err == ECONNRESET || err == EPIPE || err == ECONNABORTED;
     return ft_fail(ft_status_of_errno(err) == FT_NOMEM ? FT_NOMEM : FT_LINK,
                    "a connection broke: %s", strerror(err));
+}
+
+/* Takes the bit TCP_ASKS off the lane. True: it was there. */
+static bool take_ask(const struct tcp_conn *c, struct ft_header *h)
+{
+    if (!c->link->resumable || h->lane >= TCP_PING || !(h->lane & TCP_ASKS))
+        return false;
+    h->lane &= (uint16_t)~TCP_ASKS;
+    return true;
+}
+
+/* Begins a message whose header was in ahead[], with what of its payload begins there at *at. */
+static int take_message(struct tcp_conn *c, const struct ft_header *h, size_t *at)
+{
+    int status = begin_message(c, h);
+    if (status != FT_OK)
+        return status;
+    const size_t here = ft_min(c->body_left, c->have - *at);
+    if (c->node != NULL && here > 0)
+        memcpy(body_of(c), c->ahead + *at, here);
+    *at += here;
+    c->body_left -= here;
+    if (c->body_left == 0)
+        end_message(c);
+    return FT_OK;
 }
 
 /* Processes the whole headers in ahead[], and what ahead[] has of the last one's payload. */
@@ -359,6 +386,7 @@ static int parse_messages(struct tcp_conn *c)
 
     while (c->body_left == 0 && c->have - at >= sizeof(h)) {
         memcpy(&h, c->ahead + at, sizeof(h));
+        const bool asks = take_ask(c, &h);
         if (h.len > TCP_READ_BYTES && !c->early && !c->link->failing &&
             ft_rxq_early(&c->link->rxq, &h)) {
             c->early = true;
@@ -366,20 +394,18 @@ static int parse_messages(struct tcp_conn *c)
         }
         c->early = false;
         at += sizeof(h);
+        if (h.lane == TCP_PING && h.len == 0 && c->link->resumable) {
+            c->position += sizeof(h);
+            continue;
+        }
         if (h.lane == TCP_GOODBYE && h.len == 0) {
             c->goodbye = true;
             break;
         }
-        int status = begin_message(c, &h);
+        c->asked = asks;
+        int status = take_message(c, &h, &at);
         if (status != FT_OK)
             return status;
-        const size_t here = ft_min(c->body_left, c->have - at);
-        if (c->node != NULL && here > 0)
-            memcpy(body_of(c), c->ahead + at, here);
-        at += here;
-        c->body_left -= here;
-        if (c->body_left == 0)
-            end_message(c);
     }
     c->have -= at;
     if (at > 0 && c->have > 0)
@@ -387,6 +413,14 @@ static int parse_messages(struct tcp_conn *c)
     if (c->goodbye)
         tcp_link_goodbye(c);
     return FT_OK;
+}
+
+/* The kernel would wait for bytes of its own to acknowledge with, up to 40 ms. */
+static void acknowledge(struct tcp_conn *c)
+{
+    const int on = 1;
+    c->asked = false;
+    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 }
 
 static int begin_message(struct tcp_conn *c, const struct ft_header *h)
@@ -415,16 +449,37 @@ static void end_message(struct tcp_conn *c)
     if (c->flight_ns != 0)
         tcp_flight_ends(c);
     c->node = NULL;
+    c->position += sizeof(node->header) + (node != NULL ? node->header.len : c->dropping.len);
     if (node == NULL) {
         c->tcp->base.dropped++;
         tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane,
                         ft_rxq_cost(&c->tcp->set, c->dropping.lane, c->dropping.len));
-        return;
+    } else {
+        c->link->base.messages++;
+        c->link->base.bytes += node->header.len;
+        ft_rxq_ready(&c->link->rxq, node);
+        arrived(c);
     }
-    c->link->base.messages++;
-    c->link->base.bytes += node->header.len;
-    ft_rxq_ready(&c->link->rxq, node);
+    if (c->asked)
+        acknowledge(c);
+}
+
+static int take_credit(struct tcp_conn *c, const struct tcp_credit *credit)
+{
+    struct tcp_link *l = c->link;
+    if (credit->lane == TCP_GOODBYE && credit->count == 0) {
+        c->goodbye = true;
+        return FT_OK;
+    }
+    if (c->state == TCP_RESUMING)
+        return tcp_remake_told(c, credit);
+    if (credit->lane >= FT_LANES_ALL || l->conn[credit->lane % l->nconns] != c ||
+        credit->count == 0 || credit->count > c->places || credit->zero != 0)
+        return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
+    c->places -= credit->count;
+    ft_txq_put_places(&l->txq, credit->ctx, credit->lane, credit->count);
     arrived(c);
+    return FT_OK;
 }
 
 static int parse_credits(struct tcp_conn *c)
@@ -434,15 +489,9 @@ static int parse_credits(struct tcp_conn *c)
 
     for (; c->have - at >= sizeof(credit) && !c->goodbye; at += sizeof(credit)) {
         memcpy(&credit, c->ahead + at, sizeof(credit));
-        if (credit.lane == TCP_GOODBYE && credit.count == 0) {
-            c->goodbye = true;
-            continue;
-        }
-        if (credit.lane >= FT_LANES_ALL || credit.count == 0 ||
-            credit.count > c->link->txq.outstanding || credit.zero != 0)
-            return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
-        ft_txq_put_places(&c->link->txq, credit.ctx, credit.lane, credit.count);
-        arrived(c);
+        int status = take_credit(c, &credit);
+        if (status != FT_OK)
+            return status;
     }
     c->have -= at;
     if (at > 0 && c->have > 0)
@@ -450,86 +499,4 @@ static int parse_credits(struct tcp_conn *c)
     if (c->goodbye)
         tcp_link_goodbye(c);
     return FT_OK;
-}
-
-/* Writes one small message from one piece of memory, because that call is cheaper. */
-static ssize_t give_small(struct tcp_conn *c, const struct tcp_out *o, size_t *total)
-{
-    unsigned char bytes[sizeof(o->header) + WRITE_COPIED];
-    memcpy(bytes, &o->header, sizeof(o->header));
-    if (o->header.len > 0)
-        memcpy(bytes + sizeof(o->header), o->data, o->header.len);
-    *total = sizeof(o->header) + o->header.len - c->out_done;
-    return transmit(c->fd, bytes + c->out_done, *total);
-}
-
-/* Writes the first messages of the queue, or what is left of them. *total: their bytes. */
-static ssize_t give(struct tcp_conn *c, size_t *total)
-{
-    struct iovec iov[2 * WRITE_AT_ONCE];
-    struct msghdr m = {.msg_iov = iov};
-    size_t skip = c->out_done;
-
-    if (c->out_count == 1 && c->out[c->out_head].header.len <= WRITE_COPIED)
-        return give_small(c, &c->out[c->out_head], total);
-    *total = 0;
-    for (unsigned i = 0; i < c->out_count && i < WRITE_AT_ONCE; i++) {
-        struct tcp_out *o = &c->out[(c->out_head + i) % TCP_QUEUE];
-        const size_t of_header = ft_min(skip, sizeof(o->header)), of_data = skip - of_header;
-        if (of_header < sizeof(o->header))
-            iov[m.msg_iovlen++] = (struct iovec){(char *)&o->header + of_header,
-                                                 sizeof(o->header) - of_header};
-        if (of_data < o->header.len)
-            iov[m.msg_iovlen++] = (struct iovec){(char *)(uintptr_t)o->data + of_data,
-                                                 o->header.len - of_data};
-        *total += sizeof(o->header) + o->header.len - skip;
-        skip = 0;
-    }
-    return sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static int write_messages(struct tcp_conn *c, bool *moved)
-{
-    while (c->out_count > 0) {
-        size_t total;
-        const ssize_t n = give(c, &total);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0 && is_full(errno))
-            break;
-        if (n < 0)
-            return lost(errno);
-        *moved = c->wrote = true;
-        finish_writing(c, (size_t)n);
-        if ((size_t)n < total)
-            break;
-    }
-    tcp_conn_want(c, c->out_count > 0 ? EPOLLIN | EPOLLOUT : EPOLLIN);
-    return FT_OK;
-}
-
-static void finish_writing(struct tcp_conn *c, size_t bytes)
-{
-    c->out_done += bytes;
-    c->written += bytes;
-    while (c->out_count > 0) {
-        struct tcp_out *o = &c->out[c->out_head];
-        const size_t whole = sizeof(o->header) + o->header.len;
-        if (c->out_done < whole)
-            return;
-        c->out_done -= whole;
-        complete(c, o, FT_OK);
-        c->out_head = (c->out_head + 1) % TCP_QUEUE;
-        c->out_count--;
-    }
-}
-
-static void complete(struct tcp_conn *c, struct tcp_out *o, int status)
-{
-    if (o->req != NULL)
-        o->req->status = status;
-    if (o->buffer >= 0)
-        c->link->buffers_free |= 1u << o->buffer;
-    o->req = NULL;
-    o->buffer = -1;
 }

@@ -14,28 +14,40 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#define RESTS 64 /* turns of reading when a link ends */
+#define RESTS 512       /* turns of reading when a connection ends */
+#define REDIALS_MOST 16 /* times that a link is dialled again after a reset, before it is up */
 
 /* The detail of ft_auth: index and number of connections, and which of the peer's links the
  * connection is for. */
-static uint32_t detail_of(int index, int count, uint16_t generation)
+uint64_t tcp_detail_of(int index, int count, uint16_t generation)
 {
-    return (uint32_t)(index | count << 8) | (uint32_t)generation << 16;
+    return (uint64_t)(index | count << 8) | (uint64_t)generation << 16;
 }
-static int detail_index(uint32_t detail)
+int tcp_detail_index(uint64_t detail)
 {
     return (int)(detail & 0xff);
 }
-static int detail_count(uint32_t detail)
+int tcp_detail_count(uint64_t detail)
 {
     return (int)(detail >> 8 & 0xff);
+}
+
+uint16_t tcp_detail_attempt(uint64_t detail)
+{
+    return (uint16_t)(detail >> TCP_ATTEMPT_SHIFT);
+}
+
+bool tcp_conns_are_siblings(const struct tcp_conn *a, const struct tcp_conn *b)
+{
+    return a->auth.peer == b->auth.peer &&
+           ((a->auth.detail ^ b->auth.detail) & TCP_SIBLING_BITS) == 0;
 }
 
 static bool elsewhere(int status);
 static int dial(struct tcp_link *l);
 static int dial_next(struct tcp_link *l);
 static void retire_conns(struct tcp_link *l);
-static void making_failed(struct tcp_link *l, int status);
+static void making_failed(struct tcp_link *l, int status, bool reset);
 static void made(struct tcp_link *l);
 static void prove(struct tcp_conn *c, bool *moved);
 static void proved(struct tcp_conn *c);
@@ -44,13 +56,14 @@ static struct tcp_link *make_receiver(struct tcp *t, struct tcp_conn *conns[], i
 static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int nconns);
 static bool make_room(struct tcp *t, uint64_t now_ns);
 static void listen_again(struct tcp *t, bool on);
-static void retire(struct tcp_conn *c);
 static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count);
 
-static int connections_of(const struct tcp *t)
+static int connections_of(const struct tcp *t, const struct ft_net_address *to)
 {
-    const int chosen = t->base.config.connections;
-    return chosen > 0 ? chosen : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
+    const int chosen = t->base.config.connections, paths = (int)ft_param_int(FT_PARAM_PATHS);
+    if (chosen > 0)
+        return chosen;
+    return paths > 0 && !tcp_is_own(t, to) ? paths : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
 }
 
 int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address,
@@ -58,7 +71,7 @@ int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     const unsigned char *wire = address;
-    struct tcp_link *l = link_open(t, peer, true, connections_of(t));
+    struct tcp_link *l = link_open(t, peer, true, 0);
     int status = FT_OK;
 
     if (l == NULL)
@@ -66,15 +79,12 @@ int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *
     for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes && l->naddresses < FT_NET_ADDRESSES;
          at += FT_NET_WIRE_BYTES) {
         struct ft_net_address a;
-        if (ft_net_unpack(wire + at, &a) != FT_OK)
-            continue;
-        for (int i = 0; i < t->naddresses; i++) {
-            if (t->address[i].family != a.family)
-                continue;
+        if (memcmp(wire + at, tcp_can_resume, FT_NET_WIRE_BYTES) == 0)
+            l->resumable = t->remake_ns > 0;
+        if (ft_net_unpack(wire + at, &a) == FT_OK && tcp_speaks(t, a.family))
             l->address[l->naddresses++] = a;
-            break;
-        }
     }
+    l->nconns = connections_of(t, &l->address[0]);
     if (l->naddresses == 0)
         status = ft_fail(FT_NOTSUP, "the peer has no address that this machine can reach");
     l->deadline_ns = ft_now_ns(t->base.config.env) + TCP_CONNECT_NS;
@@ -100,12 +110,12 @@ void tcp_link_free(struct tcp_link *l)
 
     if (l->base.state == FT_LINK_CONNECTING)
         t->nmaking--;
+    tcp_remake_forget(l);
     for (int i = 0; i < l->nconns; i++)
         if (l->conn[i] != NULL) {
-            tcp_conn_drop_queue(l->conn[i], FT_LINK);
+            tcp_out_drop(l->conn[i], FT_LINK);
             tcp_conn_close(l->conn[i]);
-            free(l->conn[i]->out);
-            free(l->conn[i]);
+            tcp_conn_free(l->conn[i]);
         }
     while (*at != NULL && *at != l)
         at = &(*at)->next;
@@ -124,14 +134,15 @@ void tcp_link_free(struct tcp_link *l)
 
 /* Reads what came before the end. The number of turns is bounded, because the other side may still
  * send. */
-static void read_rest(struct tcp_conn *c)
+int tcp_conn_read_rest(struct tcp_conn *c)
 {
     bool moved = true;
-    for (int n = 0; n < RESTS && moved && c->state == TCP_OPEN; n++) {
+    int status = FT_OK;
+    for (int n = 0; n < RESTS && moved && status == FT_OK && c->state == TCP_OPEN; n++) {
         moved = false;
-        if (tcp_conn_read(c, &moved) != FT_OK)
-            return;
+        status = tcp_conn_read(c, &moved);
     }
+    return status;
 }
 
 void tcp_link_down(struct tcp_link *l, int reason)
@@ -145,15 +156,16 @@ void tcp_link_down(struct tcp_link *l, int reason)
     l->failing = true;
     for (int i = 0; i < l->nconns && !l->base.sender; i++)
         if (l->conn[i] != NULL)
-            read_rest(l->conn[i]);
+            (void)tcp_conn_read_rest(l->conn[i]);
     if (l->base.state == FT_LINK_CONNECTING)
         l->tcp->nmaking--;
     l->base.state = FT_LINK_DOWN;
     l->base.reason = reason;
+    tcp_remake_forget(l);
     for (int i = 0; i < l->nconns; i++) {
         if (l->conn[i] == NULL)
             continue;
-        tcp_conn_drop_queue(l->conn[i], FT_LINK);
+        tcp_out_drop(l->conn[i], FT_LINK);
         tcp_conn_close(l->conn[i]);
     }
     ft_news_add(&l->tcp->news, &l->news, &l->base);
@@ -163,6 +175,8 @@ void tcp_link_trim(struct tcp_link *l)
 {
     if (!l->base.sender)
         return ft_rxq_trim(&l->rxq);
+    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++)
+        tcp_out_look(l->conn[i]);
     for (uint32_t free = l->buffers_free; free != 0; free &= free - 1) {
         const int i = __builtin_ctz(free);
         if (l->pinned[i] == NULL)
@@ -183,51 +197,61 @@ unsigned char *tcp_link_buffer(struct tcp_link *l, int i, unsigned lane)
 }
 
 /* After a sender's goodbye on a connection, nothing more comes there. After its goodbyes on all
- * connections, the link ends. A receiver that says goodbye on any connection takes nothing more. */
+ * connections, the link ends; on a broken one it cannot say it. A receiver that says goodbye on any
+ * connection takes nothing more. */
 void tcp_link_goodbye(struct tcp_conn *c)
 {
     struct tcp_link *l = c->link;
     bool all = true;
 
     for (int i = 0; i < l->nconns && !l->base.sender; i++)
-        all = all && l->conn[i]->goodbye;
+        all = all && (l->conn[i]->goodbye || l->conn[i]->remake.broke_ns != 0);
     if (!all) {
         tcp_conn_close(c);
         return;
     }
     if (l->base.state == FT_LINK_CONNECTING)
-        return making_failed(l, ft_fail(FT_LINK, "the other side is closing"));
+        return making_failed(l, ft_fail(FT_LINK, "the other side is closing"), false);
     l->base.orderly = true;
     tcp_link_down(l, FT_LINK);
 }
 
-void tcp_conn_event(struct tcp_conn *c, uint32_t events, bool *moved)
+static void open_event(struct tcp_conn *c, uint32_t events, bool *moved)
 {
     int status = FT_OK;
+    if ((events & EPOLLOUT) && c->state == TCP_OPEN) /* the event may be of its former socket */
+        status = tcp_conn_write(c, moved);
+    if (status == FT_OK && (c->state == TCP_OPEN || c->state == TCP_RESUMING) &&
+        (events & ~(uint32_t)EPOLLOUT))
+        status = tcp_conn_read(c, moved);
+    if (status == FT_OK)
+        return;
+    if (c->link->base.state == FT_LINK_CONNECTING)
+        making_failed(c->link, status, c->reset);
+    else
+        tcp_conn_failed(c, status);
+}
 
+void tcp_conn_event(struct tcp_conn *c, uint32_t events, bool *moved)
+{
     switch (c->state) {
     case TCP_DIALING:
     case TCP_PROVING:
         prove(c, moved);
         return;
     case TCP_JOINED:
-        retire(c);
+        tcp_conn_retire(c);
         return; /* now epoll reports only its end */
+    case TCP_PROBING:
+    case TCP_PROBED:
+        return tcp_probe_event(c);
+    case TCP_PARKED:
     case TCP_SHUT:
         return;
+    case TCP_RESUMING:
     case TCP_OPEN:
-        break;
+        return open_event(c, events, moved);
     }
-    if (events & EPOLLOUT)
-        status = tcp_conn_write(c, moved);
-    if (status == FT_OK && c->state == TCP_OPEN && (events & ~(uint32_t)EPOLLOUT))
-        status = tcp_conn_read(c, moved);
-    if (status == FT_OK)
-        return;
-    if (c->link->base.state == FT_LINK_CONNECTING)
-        making_failed(c->link, status);
-    else
-        tcp_link_down(c->link, status);
 }
 
 void tcp_accept(struct tcp *t, int listener, bool *moved)
@@ -270,18 +294,18 @@ void tcp_check_deadlines(struct tcp *t, uint64_t now_ns, bool *moved)
     for (struct tcp_conn *c = t->unknown, *next; c != NULL; c = next) {
         next = c->next;
         if (now_ns - c->since_ns >= TCP_UNKNOWN_NS)
-            retire(c);
+            tcp_conn_retire(c);
     }
     for (struct tcp_conn *c = t->joined, *next; c != NULL; c = next) {
         next = c->next;
         if (now_ns - c->since_ns >= TCP_CONNECT_NS)
-            retire(c);
+            tcp_conn_retire(c);
     }
     for (struct tcp_link *l = t->links, *next; l != NULL && t->nmaking > 0; l = next) {
         next = l->next;
         if (l->base.state != FT_LINK_CONNECTING || now_ns < l->try_deadline_ns)
             continue;
-        making_failed(l, ft_fail(FT_TIMEOUT, "a peer did not answer in time"));
+        making_failed(l, ft_fail(FT_TIMEOUT, "a peer did not answer in time"), false);
         *moved = true;
     }
     if (!t->listening && (t->nunknown < TCP_UNKNOWN_MAX || make_room(t, now_ns)))
@@ -323,7 +347,8 @@ static int dial_conn(struct tcp_link *l, int i, const struct ft_net_address *to)
     c->link = l;
     l->conn[i] = c;
     ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key, t->base.config.self,
-                  l->base.peer, FT_PURPOSE_TCP, detail_of(i, l->nconns, t->generation),
+                  l->base.peer, FT_PURPOSE_TCP,
+                  tcp_detail_of(i, l->nconns, t->generation) | (l->resumable ? TCP_CAN_RESUME : 0),
                   l->try_deadline_ns);
     return FT_OK;
 }
@@ -338,7 +363,7 @@ static int dial_next(struct tcp_link *l)
     l->try_deadline_ns = now_ns + left_ns / (uint64_t)(l->naddresses - l->address_next);
     l->address_next++;
     l->nopen = 0;
-    l->tcp->generation++;
+    l->generation = ++l->tcp->generation;
     for (int i = 0; i < l->nconns && status == FT_OK; i++)
         status = dial_conn(l, i, to);
     if (status != FT_OK)
@@ -350,14 +375,18 @@ static void retire_conns(struct tcp_link *l)
 {
     for (int i = 0; i < l->nconns; i++)
         if (l->conn[i] != NULL)
-            retire(l->conn[i]);
+            tcp_conn_retire(l->conn[i]);
 }
 
-/* This address failed. If the peer refused this rank for what it is, other addresses are not
- * tried. */
-static void making_failed(struct tcp_link *l, int status)
+/* This address failed. After a reset it is tried again. If the peer refused this rank for what it
+ * is, other addresses are not tried. */
+static void making_failed(struct tcp_link *l, int status, bool reset)
 {
     retire_conns(l);
+    if (reset && l->resumable && l->redials < REDIALS_MOST) {
+        l->redials++;
+        l->address_next--;
+    }
     if (elsewhere(status) && l->address_next < l->naddresses)
         status = dial(l);
     if (status == FT_OK)
@@ -372,31 +401,48 @@ static void made(struct tcp_link *l)
     ft_news_add(&l->tcp->news, &l->news, &l->base);
 }
 
+static void not_proved(struct tcp_conn *c, int status)
+{
+    if (c->replaces != NULL)
+        return tcp_move_failed(c);
+    if (c->link != NULL && c->remake.broke_ns != 0)
+        return tcp_remake_failed(c, status);
+    if (c->link != NULL)
+        return making_failed(c->link, status, c->reset);
+    FT_LOG(INFO, "net", c->tcp->base.config.rank, "refused a tcp connection: %s", ft_fail_text());
+    tcp_conn_retire(c);
+}
+
 /* Goes on with a connection that is being dialled or authenticated. */
 static void prove(struct tcp_conn *c, bool *moved)
 {
     int status = FT_OK;
+    errno = 0;
     if (c->state == TCP_DIALING) {
         status = ft_net_connected(c->fd);
         if (status == FT_AGAIN)
             return;
+        c->refused = status != FT_OK && errno == ECONNREFUSED;
         if (status == FT_OK)
             c->state = TCP_PROVING;
         *moved = true;
     }
     if (status == FT_OK)
         status = ft_auth_turn(&c->auth);
+    c->reset = errno == ECONNRESET || errno == EPIPE;
+    if (c->replaces != NULL && c->auth.claimed) {
+        c = tcp_move_claimed(c);
+        return c->state == TCP_PROVING ? prove(c, moved) : (void)0;
+    }
     if (status == FT_AGAIN) {
         tcp_conn_want(c, (uint32_t)ft_auth_events(&c->auth));
         return;
     }
     *moved = true;
     if (status == FT_OK)
-        return proved(c);
-    if (c->link != NULL)
-        return making_failed(c->link, status);
-    FT_LOG(INFO, "net", c->tcp->base.config.rank, "refused a tcp connection: %s", ft_fail_text());
-    retire(c);
+        proved(c);
+    else
+        not_proved(c, status);
 }
 
 static void proved(struct tcp_conn *c)
@@ -405,8 +451,14 @@ static void proved(struct tcp_conn *c)
     tcp_tune(c->tcp, c->fd, l == NULL);
     if (l == NULL)
         return join(c);
-    c->state = TCP_OPEN;
+    c->state = c->remake.broke_ns != 0 ? TCP_RESUMING : TCP_OPEN;
     tcp_conn_want(c, EPOLLIN);
+    if (c->state == TCP_RESUMING)
+        return;
+    const int status = l->resumable ? tcp_out_begin(c) : FT_OK;
+    if (status == FT_LINK)
+        return making_failed(l, status, true);
+    l->resumable = l->resumable && status == FT_OK;
     if (++l->nopen < l->nconns)
         return;
     l->tcp->nmaking--;
@@ -418,13 +470,15 @@ static void proved(struct tcp_conn *c)
 static void join(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
-    const int count = detail_count(c->auth.detail);
+    const int count = tcp_detail_count(c->auth.detail);
     struct tcp_conn *siblings[TCP_CONNS_MAX] = {NULL};
     int found = 0;
 
-    if (count < 1 || count > TCP_CONNS_MAX || detail_index(c->auth.detail) >= count ||
+    if (count < 1 || count > TCP_CONNS_MAX || tcp_detail_index(c->auth.detail) >= count ||
         t->njoined >= TCP_JOINED_MAX)
-        return retire(c);
+        return tcp_conn_retire(c);
+    if ((c->auth.detail & TCP_RESUMES) && !tcp_remake_accept(t, c))
+        return tcp_conn_retire(c);
     unlist(&t->unknown, c, &t->nunknown);
     c->next = t->joined;
     t->joined = c;
@@ -432,12 +486,12 @@ static void join(struct tcp_conn *c)
     c->state = TCP_JOINED;
     tcp_conn_want(c, 0);
     for (struct tcp_conn *s = t->joined; s != NULL; s = s->next) {
-        if (s->auth.peer != c->auth.peer || (s->auth.detail ^ c->auth.detail) & ~0xffu)
+        if (!tcp_conns_are_siblings(s, c))
             continue;
         /* the same connection came twice */
-        if (siblings[detail_index(s->auth.detail)] != NULL)
-            return retire(c);
-        siblings[detail_index(s->auth.detail)] = s;
+        if (siblings[tcp_detail_index(s->auth.detail)] != NULL)
+            return tcp_conn_retire(c);
+        siblings[tcp_detail_index(s->auth.detail)] = s;
         found++;
     }
     if (found < count)
@@ -446,22 +500,80 @@ static void join(struct tcp_conn *c)
         return;
     FT_LOG(WARN, "net", t->base.config.rank, "refused a tcp link: %s", ft_fail_text());
     for (int i = 0; i < count; i++)
-        retire(siblings[i]);
+        tcp_conn_retire(siblings[i]);
+}
+
+/* A sender that makes a new link has given up the one before it. */
+static void give_up_broken(struct tcp *t, uint64_t peer)
+{
+    for (struct tcp_link *l = t->links; l != NULL && t->nbroken > 0; l = l->next) {
+        bool broken = false;
+        for (int i = 0; i < l->nconns; i++)
+            broken = broken || (l->conn[i] != NULL && l->conn[i]->remake.broke_ns != 0);
+        if (broken && !l->base.sender && l->base.peer == peer)
+            tcp_link_down(l, ft_fail(FT_LINK, "the other side has given up a broken link"));
+    }
+}
+
+static bool is_unused(struct tcp_link *l)
+{
+    bool unused = true;
+    for (int i = 0; i < l->nconns && unused; i++) {
+        struct tcp_conn *c = l->conn[i];
+        const int end = tcp_conn_read_rest(c);
+        unused = (end == FT_OK || c->reset) && l->base.state == FT_LINK_UP &&
+                 tcp_conn_position(c) == 0 && c->have == 0 && !c->goodbye;
+    }
+    return unused;
+}
+
+/* A reset at the end of the last handshake, which only the receiver has completed: the sender dials
+ * again and has sent nothing. The receiver's link goes on with the new connections. */
+static struct tcp_link *find_unused(struct tcp *t, uint64_t peer, int count)
+{
+    for (struct tcp_link *l = t->links; l != NULL; l = l->next) {
+        if (l->base.sender || !l->resumable || l->base.state != FT_LINK_UP || l->failing ||
+            l->base.peer != peer || l->nconns != count || !is_unused(l))
+            continue;
+        tcp_remake_forget(l);
+        retire_conns(l);
+        return l;
+    }
+    return NULL;
+}
+
+static struct tcp_link *open_receiver(struct tcp *t, uint64_t peer, int count)
+{
+    struct tcp_link *l = find_unused(t, peer, count);
+    if (l != NULL)
+        return l;
+    give_up_broken(t, peer);
+    l = link_open(t, peer, false, count);
+    if (l != NULL)
+        made(l);
+    return l;
 }
 
 static struct tcp_link *make_receiver(struct tcp *t, struct tcp_conn *conns[], int count)
 {
-    struct tcp_link *l = link_open(t, conns[0]->auth.peer, false, count);
+    const uint64_t detail = conns[0]->auth.detail;
+    struct tcp_link *l = open_receiver(t, conns[0]->auth.peer, count);
     if (l == NULL)
         return NULL;
+    l->generation = (uint16_t)(detail >> 16);
+    l->resumable = (detail & TCP_CAN_RESUME) && t->remake_ns > 0;
+    (void)ft_net_peer(conns[0]->fd, &l->from);
     for (int i = 0; i < count; i++) {
         unlist(&t->joined, conns[i], &t->njoined);
         conns[i]->state = TCP_OPEN;
         conns[i]->link = l;
+        conns[i]->attempt = tcp_detail_attempt(conns[i]->auth.detail);
         l->conn[i] = conns[i];
         tcp_conn_want(conns[i], EPOLLIN);
     }
-    made(l);
+    for (int i = 0; i < count; i++)
+        if (conns[i]->late)
+            tcp_remake_tell(conns[i]);
     return l;
 }
 
@@ -516,7 +628,7 @@ static bool make_room(struct tcp *t, uint64_t now_ns)
             oldest = c;
     if (oldest == NULL || now_ns - oldest->since_ns < TCP_UNKNOWN_CROWDED_NS)
         return false;
-    retire(oldest);
+    tcp_conn_retire(oldest);
     return true;
 }
 
@@ -530,9 +642,7 @@ static void listen_again(struct tcp *t, bool on)
     }
 }
 
-/* Closes a connection that belongs to no complete link. Its memory is freed at the end of the
- * turn. */
-static void retire(struct tcp_conn *c)
+void tcp_conn_retire(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
     unlist(&t->unknown, c, &t->nunknown);

@@ -24,31 +24,21 @@
 #define PROBE_REST 2
 #define PROBE_LEAST 4 /* segments of a message that is measured */
 
-static bool read_end(const struct sockaddr_storage *address, struct ft_path_end *end)
+static struct ft_path_end end_of(const struct ft_net_address *a)
 {
-    const struct sockaddr_in *v4 = (const struct sockaddr_in *)address;
-    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)address;
-    *end = (struct ft_path_end){.family = address->ss_family};
-    if (address->ss_family == AF_INET) {
-        end->port = ntohs(v4->sin_port);
-        memcpy(end->ip, &v4->sin_addr, sizeof(v4->sin_addr));
-        return true;
-    }
-    if (address->ss_family != AF_INET6)
-        return false;
-    end->port = ntohs(v6->sin6_port);
-    end->scope = v6->sin6_scope_id;
-    memcpy(end->ip, &v6->sin6_addr, sizeof(v6->sin6_addr));
-    return true;
+    struct ft_path_end end = {.family = (uint16_t)a->family, .port = a->port, .scope = a->scope};
+    memcpy(end.ip, a->ip, sizeof(end.ip));
+    return end;
 }
 
 static bool read_ends(int fd, struct ft_link_path *out)
 {
-    struct sockaddr_storage source, destination;
-    socklen_t source_len = sizeof(source), destination_len = sizeof(destination);
-    return getsockname(fd, (struct sockaddr *)&source, &source_len) == 0 &&
-           getpeername(fd, (struct sockaddr *)&destination, &destination_len) == 0 &&
-           read_end(&source, &out->source) && read_end(&destination, &out->destination);
+    struct ft_net_address source, destination;
+    if (ft_net_source(fd, &source) != FT_OK || ft_net_peer(fd, &destination) != FT_OK)
+        return false;
+    out->source = end_of(&source);
+    out->destination = end_of(&destination);
+    return true;
 }
 
 /* Of the segments that were sent again, some had only been late: the other host has told that it
@@ -162,10 +152,19 @@ void tcp_probes_look(struct tcp *t)
         look_at_probe(t->probed[i], now_ns);
 }
 
+void tcp_measure_keep(struct tcp_conn *c)
+{
+    struct ft_link_path *past = &c->link->past, sum = *past;
+    if (c->link->base.sender && add_conn(c->fd, &sum))
+        *past = (struct ft_link_path){.network_ns = sum.network_ns,
+                                      .receiver_ns = sum.receiver_ns,
+                                      .retransmits = sum.retransmits};
+}
+
 bool tcp_measure(struct ft_link *link, struct ft_link_path *out)
 {
     const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
-    *out = (struct ft_link_path){0};
+    *out = l->past;
     if (l->base.state != FT_LINK_UP || !read_ends(l->conn[0]->fd, out))
         return false;
     out->flights = l->flights;

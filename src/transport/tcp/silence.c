@@ -15,7 +15,6 @@
 #include <sys/socket.h>
 
 #define LOOKS 8         /* number of looks in the time of silence that ends a link */
-#define POLLS_A_LOOK 64 /* polls between two looks at the clock */
 #define PROBES_MOST 127 /* most probes that Linux sends */
 #define REPEAT_MS 1000  /* longest time between repetitions; the least that can be set */
 #ifndef TCP_RTO_MAX_MS  /* since Linux 6.15; older kernels keep two minutes */
@@ -74,18 +73,15 @@ static bool is_silent(const struct tcp *t, struct tcp_conn *c)
     return silent_ms >= suspect_ms + (asked_late ? 0 : LONGER_MS);
 }
 
-void tcp_check_silence(struct tcp *t, bool *moved)
+void tcp_check_silence(struct tcp *t, uint64_t now_ns, bool *moved)
 {
-    if (++t->polls < POLLS_A_LOOK)
-        return;
-    t->polls = 0;
-    const uint64_t now_ns = ft_now_ns(t->base.config.env);
     if (now_ns < t->silence_ns)
         return;
-    t->silence_ns = now_ns + t->base.look_ns;
+    t->silence_ns = now_ns + tcp_silence_look_ns(t);
     for (struct tcp_link *l = t->links; l != NULL; l = l->next) {
         for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++) {
-            if (l->conn[i]->state != TCP_OPEN || !l->conn[i]->wrote || !is_silent(t, l->conn[i]))
+            struct tcp_conn *c = l->conn[i];
+            if (c->state != TCP_OPEN || !c->wrote || !is_silent(t, c))
                 continue;
             l->base.silent = true;
             tcp_link_down(l, ft_fail(FT_LINK, "the other side's host has not answered for %llu ms",
@@ -93,10 +89,4 @@ void tcp_check_silence(struct tcp *t, bool *moved)
             *moved = true;
         }
     }
-}
-
-/* The engine was asleep, so the next turn looks. */
-void tcp_silence_awake(struct tcp *t)
-{
-    t->polls = POLLS_A_LOOK;
 }

@@ -17,9 +17,14 @@
 #define READ_AT_ONCE 2 /* most of these connections that are read without asking epoll */
 /* Busy turns for which credits that are due wait at most. */
 #define CREDIT_TURNS 4
+#define ACKNOWLEDGED_NS 1000000u /* until the next look, while somebody waits for that */
+#define LOOK_TURNS 16   /* busy turns between two looks for acknowledgements that users wait for */
+#define POLLS_A_LOOK 64 /* polls between two looks at the clock, for silence and stalls */
 /* Turns of any kind for which other credits wait at most. They never wait while the engine
  * sleeps. */
 #define KEEP_TURNS 256
+
+const unsigned char tcp_can_resume[FT_NET_WIRE_BYTES] = "\0resumes";
 
 static void turn_epoll(struct tcp *t, bool *moved)
 {
@@ -50,10 +55,10 @@ static void return_credits(struct tcp *t, bool idle, bool all)
                 (!all && (!c->due || (!idle && ++c->credit_age < CREDIT_TURNS))))
                 continue;
             int status = tcp_conn_return_credits(c);
-            if (status != FT_OK) {
-                tcp_link_down(l, status);
+            if (status != FT_OK)
+                tcp_conn_failed(c, status);
+            if (l->base.state != FT_LINK_UP)
                 break;
-            }
         }
     }
 }
@@ -63,8 +68,7 @@ static void reap(struct tcp *t)
     while (t->dead != NULL) {
         struct tcp_conn *c = t->dead;
         t->dead = c->next;
-        free(c->out);
-        free(c);
+        tcp_conn_free(c);
     }
 }
 
@@ -99,6 +103,17 @@ static void turn_deadlines(struct tcp *t, bool *moved)
     tcp_check_deadlines(t, now_ns, moved);
 }
 
+static void turn_looks(struct tcp *t, bool *moved)
+{
+    if (++t->polls < POLLS_A_LOOK)
+        return;
+    t->polls = 0;
+    const uint64_t now_ns = ft_now_ns(t->base.config.env);
+    tcp_moves_turn(t, now_ns);
+    tcp_paths_turn(t, now_ns);
+    tcp_check_silence(t, now_ns, moved);
+}
+
 static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int max, bool *busy)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
@@ -109,9 +124,13 @@ static int tcp_poll(struct ft_transport *transport, struct ft_event *events, int
         read_awaited(t, &moved);
     if (!known || t->nclogged > 0 || ++t->skipped >= t->skip)
         turn_epoll(t, &moved);
+    if (t->nbroken > 0)
+        tcp_remakes_turn(t, &moved);
+    if (t->nunsafe > 0 && (!moved || ++t->busy % LOOK_TURNS == 0))
+        moved |= tcp_out_turn(t, false);
     turn_credits(t, !moved);
     turn_deadlines(t, &moved);
-    tcp_check_silence(t, &moved);
+    turn_looks(t, &moved);
     if (t->nprobed > 0)
         tcp_probes_look(t);
     reap(t);
@@ -193,16 +212,14 @@ static int open_listeners(struct tcp *t)
     return status;
 }
 
-static int tcp_open(const struct ft_transport_config *config, struct ft_transport **out)
+static void set_up(struct tcp *t, const struct ft_transport_config *config)
 {
-    struct tcp *t = calloc(1, sizeof(*t));
-    if (t == NULL)
-        return ft_fail(FT_NOMEM, "no memory for the tcp transport");
     t->base.ops = &ft_transport_tcp;
     t->base.config = *config;
     if (t->base.config.suspect_ms == 0)
         t->base.config.suspect_ms = (uint64_t)ft_param_int(FT_PARAM_SUSPECT_MS);
     t->base.look_ns = tcp_silence_look_ns(t);
+    t->remake_ns = (uint64_t)ft_param_int(FT_PARAM_RECONNECT_MS) * 1000000;
     t->listener[0] = t->listener[1] = -1;
     t->skip = 1;
     ft_rxq_set_open(&t->set, config->chunk_bytes);
@@ -215,6 +232,14 @@ static int tcp_open(const struct ft_transport_config *config, struct ft_transpor
     t->set.small_bytes = TCP_SMALL_BYTES;
     t->buffer_bytes = ft_round_up(ft_max(t->set.first_bytes, 1), 4096);
     config->env->random(config->env, &t->generation, sizeof(t->generation));
+}
+
+static int tcp_open(const struct ft_transport_config *config, struct ft_transport **out)
+{
+    struct tcp *t = calloc(1, sizeof(*t));
+    if (t == NULL)
+        return ft_fail(FT_NOMEM, "no memory for the tcp transport");
+    set_up(t, config);
     t->epoll_fd = ft_fd_own(epoll_create1(EPOLL_CLOEXEC));
     int status = t->epoll_fd >= 0 ? FT_OK
                                   : ft_fail(ft_status_of_errno(errno),
@@ -240,8 +265,20 @@ static int tcp_address(struct ft_transport *transport, void *buf, size_t capacit
     for (int i = 0; i < t->naddresses && len + FT_NET_WIRE_BYTES <= capacity_bytes;
          i++, len += FT_NET_WIRE_BYTES)
         ft_net_pack(&t->address[i], (unsigned char *)buf + len);
+    if (len > 0 && t->remake_ns > 0 && len + FT_NET_WIRE_BYTES <= capacity_bytes) {
+        memcpy((unsigned char *)buf + len, tcp_can_resume, FT_NET_WIRE_BYTES);
+        len += FT_NET_WIRE_BYTES;
+    }
     return len > 0 ? (int)len
                    : ft_fail(FT_INVAL, "no room for a tcp address in %zu bytes", capacity_bytes);
+}
+
+bool tcp_speaks(const struct tcp *t, int family)
+{
+    for (int i = 0; i < t->naddresses; i++)
+        if (t->address[i].family == family)
+            return true;
+    return false;
 }
 
 static bool tcp_reaches(struct ft_transport *transport, const void *address, size_t len_bytes)
@@ -251,11 +288,8 @@ static bool tcp_reaches(struct ft_transport *transport, const void *address, siz
     struct ft_net_address a;
 
     for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes; at += FT_NET_WIRE_BYTES) {
-        if (ft_net_unpack(wire + at, &a) != FT_OK)
-            continue;
-        for (int i = 0; i < t->naddresses; i++)
-            if (t->address[i].family == a.family)
-                return true;
+        if (ft_net_unpack(wire + at, &a) == FT_OK && tcp_speaks(t, a.family))
+            return true;
     }
     return false;
 }
@@ -284,10 +318,13 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
         return NULL;
     }
     struct tcp_conn *c = l->conn[h->lane % l->nconns];
+    if (!tcp_out_has_room(c))
+        tcp_out_look(c);
     const unsigned places = h->lane < FT_LANES_ALL ? ft_rxq_cost(&l->tcp->set, h->lane, h->len) : 1;
-    *status = c->out_count + c->out_reserved < TCP_QUEUE
+    *status = tcp_out_has_room(c) && c->remake.broke_ns == 0
                   ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places)
                   : FT_AGAIN;
+    c->places += *status == FT_OK ? places : 0;
     ft_link_offered(&l->base, h, *status, l->tcp->base.config.env);
     if (*status == FT_AGAIN)
         tcp_conn_await(c);
@@ -297,7 +334,9 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
 /* Gives back the places of a message that was not sent after all. */
 static void give_back(struct tcp_link *l, const struct ft_header *h)
 {
-    ft_txq_put_places(&l->txq, h->ctx, h->lane, ft_rxq_cost(&l->tcp->set, h->lane, h->len));
+    const unsigned places = ft_rxq_cost(&l->tcp->set, h->lane, h->len);
+    l->conn[h->lane % l->nconns]->places -= places;
+    ft_txq_put_places(&l->txq, h->ctx, h->lane, places);
 }
 
 static int tcp_send(struct ft_link *link, const struct ft_header *h, const void *data,
@@ -309,7 +348,7 @@ static int tcp_send(struct ft_link *link, const struct ft_header *h, const void 
 
     if (c == NULL)
         return status;
-    status = tcp_conn_send(c, h, data, req, -1);
+    status = tcp_out_send(c, h, data, req, -1);
     if (status != FT_OK) {
         give_back(l, h);
         tcp_link_down(l, status);
@@ -320,11 +359,20 @@ static int tcp_send(struct ft_link *link, const struct ft_header *h, const void 
     return FT_OK;
 }
 
+/* Buffers that were used just now are in the cache, so few of them are in turn. */
+static void look_for_buffers(struct tcp_link *l)
+{
+    for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++)
+        tcp_out_look(l->conn[i]);
+}
+
 static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **slot)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     int status;
 
+    if (l->resumable && __builtin_popcount(l->buffers_free) <= TCP_BUFFERS - TCP_BUFFERS_IN_TURN)
+        look_for_buffers(l);
     if (l->base.state == FT_LINK_UP && l->buffers_free == 0)
         return FT_AGAIN;
     struct tcp_conn *c = admit(l, h, &status);
@@ -333,19 +381,28 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     const int buffer = __builtin_ctz(l->buffers_free);
     l->buffers_free &= ~(1u << buffer);
     c->out_reserved++;
+    l->reserved[buffer] = (struct ft_rxq_use){h->ctx, h->lane,
+                                              (uint16_t)ft_rxq_cost(&l->tcp->set, h->lane, h->len)};
     *slot = tcp_link_buffer(l, buffer, h->lane);
     ft_pages_use(&l->pages[buffer], h->len);
     return FT_OK;
 }
 
-/* Ends a reservation. Returns the number of its buffer. */
-static int unreserve(struct tcp_link *l, const struct ft_header *h, void *slot)
+static int number_of(const struct tcp_link *l, const void *slot)
 {
-    l->conn[h->lane % l->nconns]->out_reserved--;
     for (int i = 0; i < TCP_BUFFERS; i++)
         if (l->pinned[i] == slot)
             return i;
-    return (int)((size_t)((unsigned char *)slot - l->buffers) / l->tcp->buffer_bytes);
+    return (int)((size_t)((const unsigned char *)slot - l->buffers) / l->tcp->buffer_bytes);
+}
+
+/* Ends a reservation. Returns the number of its buffer. */
+static int unreserve(struct tcp_link *l, const struct ft_header *h, const void *slot)
+{
+    const int i = number_of(l, slot);
+    l->conn[h->lane % l->nconns]->out_reserved--;
+    l->reserved[i].places = 0;
+    return i;
 }
 
 static void tcp_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
@@ -362,7 +419,7 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
     if (l->base.state != FT_LINK_UP)
         return tcp_cancel(link, h, slot);
     const int buffer = unreserve(l, h, slot);
-    int status = tcp_conn_send(l->conn[h->lane % l->nconns], h, slot, NULL, buffer);
+    int status = tcp_out_send(l->conn[h->lane % l->nconns], h, slot, NULL, buffer);
     if (status != FT_OK) {
         l->buffers_free |= 1u << buffer;
         tcp_link_down(l, status);
@@ -416,7 +473,7 @@ static bool tcp_flushed(struct ft_link *link)
 {
     const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++)
-        if (!tcp_conn_flushed(l->conn[i]))
+        if (!tcp_out_flushed(l->conn[i]))
             return false;
     return true;
 }
@@ -426,19 +483,42 @@ static int tcp_fd(struct ft_transport *transport)
     return FT_CONTAINER(transport, struct tcp, base)->epoll_fd;
 }
 
+/* A caller does. The kernel does not wake anybody for them. */
+static bool waits_for_acknowledgements(const struct tcp *t)
+{
+    bool waits = t->nunsafe > 0;
+    for (unsigned i = 0; i < t->nawaited && !waits; i++) {
+        const struct tcp_conn *c = t->awaited[i];
+        waits = c->link->base.sender && c->out_kept > 0 &&
+                (!tcp_out_has_room(c) || c->link->buffers_free == 0);
+    }
+    return waits;
+}
+
 static bool tcp_arm(struct ft_transport *transport, bool on)
 {
     struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
     if (!on) {
-        tcp_silence_awake(t);
+        t->polls = POLLS_A_LOOK;
         t->skip = 1; /* the next turn looks at all connections */
         return true;
     }
+    t->base.look_ns = ft_min(tcp_silence_look_ns(t),
+                             ft_min(tcp_moves_look_ns(t), tcp_paths_look_ns(t)));
+    if (t->nbroken > 0)
+        t->base.look_ns = ft_min(t->base.look_ns, TCP_TICK_NS);
+    if (waits_for_acknowledgements(t))
+        t->base.look_ns = ft_min(t->base.look_ns, ACKNOWLEDGED_NS);
     return_credits(t, true, true);
+    bool kept = false;
+    if (t->nbroken > 0)
+        tcp_remakes_turn(t, &kept);
+    while (t->nunsafe > 0 && tcp_out_turn(t, true))
+        kept = true;
     /* callers that still wait will say so again */
     while (t->nawaited > 0)
         t->awaited[--t->nawaited]->awaited = false;
-    return t->news.first == NULL;
+    return t->news.first == NULL && !kept;
 }
 
 static void tcp_trim(struct ft_transport *transport)
@@ -471,6 +551,7 @@ const struct ft_transport_ops ft_transport_tcp = {
     .drained = tcp_drained,
     .flushed = tcp_flushed,
     .measure = tcp_measure,
+    .peer_at = tcp_link_peer_at,
     .poll = tcp_poll,
     .fd = tcp_fd,
     .arm = tcp_arm,

@@ -1,12 +1,19 @@
 /*
  * tcp: the inside of the tcp transport. tcp.c has the transport and its turn; link.c makes links;
- * conn.c moves the bytes of one connection; tune.c sets socket options; silence.c finds hosts that
- * do not answer any more; measure.c asks the kernel what it knows of a link.
+ * conn.c reads and returns credits on one connection; out.c is what a connection sends, kept until
+ * the other side has it; remake.c makes a connection again that was reset; move.c moves one to
+ * another way through the network, paths.c says to which; tune.c sets socket options; silence.c
+ * finds hosts that do not answer any more; measure.c asks the kernel what it knows of a link.
  *
- * A link is FTCCL_TCP_CONNECTIONS sockets from the sender to the receiver, each authenticated by
- * ft_auth. A channel always uses the same socket (lane modulo their number), so it stays in order.
- * The sender sends struct ft_header and payload, one message after another, and at the end a header
- * with the lane TCP_GOODBYE. The receiver sends struct tcp_credit.
+ * A link is FTCCL_TCP_CONNECTIONS or FTCCL_PATHS sockets from the sender to the receiver, each
+ * authenticated by ft_auth. A channel always uses the same socket (lane modulo their number), so it
+ * stays in order. The sender sends struct ft_header and payload, one message after another, and at
+ * the end a header with the lane TCP_GOODBYE. The receiver sends struct tcp_credit.
+ *
+ * If both sides can, a connection that is reset is made again (docs/decisions/0020). The bytes of
+ * messages are numbered from the first of the connection. The receiver then says up to which number
+ * it has them, in a credit with lane TCP_POSITION. What its kernel has not acknowledged stays in
+ * the queue of the sender.
  */
 #ifndef FT_TCP_H
 #define FT_TCP_H
@@ -18,10 +25,22 @@
 
 #define TCP_CONNS_MAX 16
 #define TCP_GOODBYE 0xffff  /* lane of the last header or credit of a connection */
-#define TCP_QUEUE 64        /* most messages that wait for one socket; then FT_AGAIN */
-#define TCP_BUFFERS 32      /* buffers of a sending link, for reserve; then FT_AGAIN */
-#define TCP_READ_BYTES 2048 /* most bytes read after a header: they are copied once more */
-#define TCP_CREDITS 64      /* most channels with credits to return; then they are sent at once */
+#define TCP_POSITION 0xfffd /* lane of the credit that tells where a connection goes on */
+#define TCP_PING 0xfffc     /* lane of a header that is only to be acknowledged */
+#define TCP_ASKS 0x4000     /* added to a header's lane: the kernel should acknowledge it soon */
+/* Flags of the handshake's detail, above what link.c has there. */
+#define TCP_CAN_RESUME (1ull << 32)     /* the sender keeps what has not arrived */
+#define TCP_RESUMES (1ull << 33)        /* the connection takes the place of one that was reset */
+#define TCP_ATTEMPT_SHIFT 34            /* 16 bits: the number of the dial, if it resumes */
+#define TCP_SIBLING_BITS 0x1ffffff00ull /* the same in all connections of a link */
+#define TCP_USES_MOST 256 /* most channels with messages in use when a connection is made again */
+/* Most messages of one connection that the other side may not have; then FT_AGAIN. */
+#define TCP_QUEUE 128
+#define TCP_COPY_BYTES 32768  /* memory of a connection for copies of small messages */
+#define TCP_BUFFERS 32        /* buffers of a sending link, for reserve; then FT_AGAIN */
+#define TCP_BUFFERS_IN_TURN 4 /* so many are in the cache; with more it is looked for free ones */
+#define TCP_READ_BYTES 2048   /* most bytes read after a header: they are copied once more */
+#define TCP_CREDITS 64        /* most channels with credits to return; then they are sent at once */
 /* Longest small message. A window has places for more of these, see rxq.h: */
 #define TCP_SMALL_BYTES 2048
 #define TCP_PLACES_FIRST FT_WINDOW_SMALL
@@ -44,15 +63,64 @@ struct tcp_credit {
 };
 _Static_assert(sizeof(struct tcp_credit) == 16, "struct tcp_credit is a wire format");
 
-/* A message that the kernel has not taken completely. */
+/* A message that the other side's kernel may not have. */
 struct tcp_out {
     struct ft_header header;
-    const void *data;
-    struct ft_send *req; /* NULL: the message is in a reserved buffer */
-    int buffer;          /* number of that buffer; -1: none */
+    const void *data;    /* its payload; of a copy, header and payload */
+    struct ft_send *req; /* completes when the user's memory is not needed; NULL: it is not used */
+    int buffer;          /* number of the buffer with the message; -1: none */
+    uint32_t copy_bytes; /* it takes so much of the connection's copies; 0: it is no copy */
 };
 
-enum tcp_conn_state { TCP_DIALING, TCP_PROVING, TCP_JOINED, TCP_OPEN, TCP_SHUT };
+/* RESUMING: made again; the other side has not said yet what it has. PARKED: another one has taken
+ * its place, and it is open until the other side has said that. PROBING, PROBED: only to learn
+ * whether the other side's process lives, being connected and connected; see remake.c. */
+enum tcp_conn_state {
+    TCP_DIALING,
+    TCP_PROVING,
+    TCP_JOINED,
+    TCP_RESUMING,
+    TCP_OPEN,
+    TCP_PARKED,
+    TCP_PROBING,
+    TCP_PROBED,
+    TCP_SHUT
+};
+
+/* Of a connection that was reset, or may be. */
+struct tcp_remake {
+    uint64_t broke_ns; /* since when it is broken; 0: it is not */
+    uint64_t retry_ns; /* when it is dialled, or the other side is probed, next */
+    uint64_t try_end_ns;
+    uint64_t made_ns, made_at; /* when it was made again last, and at which position */
+    unsigned tries;
+    unsigned in_vain;    /* times that it was made again and broke at once */
+    uint64_t in_vain_ns; /* since when */
+    int address;
+    unsigned uses_left;     /* of what the other side says: channels that have not come */
+    struct tcp_conn *probe; /* of a receiving link */
+};
+
+/* Of a connection of a sending link that is moved, or may be; see move.c. */
+struct tcp_move {
+    struct tcp_conn *second; /* it will take the place of this one; then it has its old socket */
+    uint64_t begun_ns;
+    bool stalls;         /* because it stalls; otherwise only because another way is better */
+    unsigned tries;      /* since the last acknowledgement, because it stalls */
+    uint64_t acked;      /* bytes that were acknowledged at the last look */
+    uint64_t active_ns;  /* time of the last look that found something new */
+    uint64_t stalled_ns; /* since when no more were, while it waits; 0: it does not */
+};
+
+/* Which way a connection of a sending link takes, see paths.c. */
+struct tcp_way {
+    bool settled; /* nothing is to be done before again_ns, if it is not made again */
+    uint64_t again_ns;
+    uint64_t made_ns; /* when it was made last, at that time */
+    unsigned tries;   /* ports that it was to move to, since it was settled */
+    uint16_t port;
+    int class_index, nclasses; /* of the port; FT_PATH_UNKNOWN; 0: no ways are known */
+};
 
 struct tcp_conn {
     struct tcp *tcp;
@@ -66,7 +134,18 @@ struct tcp_conn {
     bool goodbye; /* the other side has said goodbye */
     bool awaited; /* it is in tcp->awaited */
     bool wrote;   /* it was written to since all bytes were last seen acknowledged */
+    bool reset;   /* its last failure was a reset, which may not be the peer's end */
+    bool broken;  /* the kernel has told a reset; what came before it can still be read */
+    bool refused; /* its last failure was that nobody listens there */
+    bool late;    /* it took the place of one that was reset before its link was complete */
+    struct tcp_conn *replaces; /* it is the second one of that */
+    uint16_t attempt; /* number of the last dial that resumes it; of a receiver, that it took */
+    struct tcp_remake remake;
+    struct tcp_move move;
+    struct tcp_way way;
     /* for reading: */
+    uint64_t position;        /* bytes of whole messages that have come */
+    bool asked;               /* the sender waits for the acknowledgement of the current message */
     bool reading;             /* tcp_conn_read() is under way */
     size_t have;              /* bytes in ahead[] */
     size_t body_left;         /* bytes of the current message's payload that have not come */
@@ -76,10 +155,21 @@ struct tcp_conn {
     uint64_t flight_ns;
     size_t flight_bytes;
     struct ft_header dropping;
-    /* for writing: */
-    unsigned out_head, out_count, out_reserved;
-    size_t out_done;  /* bytes of the first message that are written */
-    uint64_t written; /* bytes in all */
+    /* for writing: the queue begins with messages that are written and kept; others follow */
+    unsigned out_first, out_kept, out_count, out_reserved;
+    size_t out_done;       /* bytes of the first message after the kept ones that are written */
+    uint64_t written;      /* bytes in all */
+    uint64_t released;     /* position at which the first message of the queue begins */
+    unsigned unsafe;       /* kept messages in the user's memory */
+    uint64_t acknowledged; /* position that the other side's kernel had, when looked last */
+    uint64_t before_first; /* bytes of the socket before position 0, modulo 2^64 */
+    /* When the first of these is copied if nothing is acknowledged or written before. `late_at`:
+     * what was written then. */
+    uint64_t late_ns, late_at;
+    size_t keep_done; /* bytes of it that are copied */
+    unsigned char *copies;
+    size_t copies_end, copies_used;
+    unsigned places; /* that the other side has not given back */
     /* The message of which it is measured when the other host has it: when it was given to the
      * connection, how many bytes are written then, and the last look. */
     uint64_t probe_ns, probe_end, probe_look_ns;
@@ -97,10 +187,14 @@ struct tcp_link {
     struct tcp_link *next;
     struct ft_news news;
     bool failing;
+    bool resumable; /* a connection that is reset is made again */
+    uint16_t generation;
+    bool ways_told; /* the log has a line about them */
     int nconns, nopen;
     struct tcp_conn *conn[TCP_CONNS_MAX];
     struct ft_rxq rxq;         /* of a receiving link */
     struct ft_flights flights; /* of a receiving link */
+    struct ft_link_path past;  /* of a sending link: what its closed sockets had counted */
     struct ft_txq txq;         /* of a sending link */
     unsigned char *buffers;    /* of a sending link: TCP_BUFFERS times buffer_bytes */
     uint32_t buffers_free;     /* a bit per buffer */
@@ -108,10 +202,15 @@ struct tcp_link {
     /* A bit per buffer: its place has been chosen. */
     uint32_t placed;
     void *pinned[TCP_BUFFERS]; /* the buffer in memory that devices can reach; NULL: in `buffers` */
+    struct ft_rxq_use reserved[TCP_BUFFERS]; /* for which channel; 0 places: none */
     /* while the link is being made: */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
+    int redials; /* times that an address was dialled again after a reset */
+    /* Where the other side listens. Of a receiving link, the first one is the likeliest. */
     struct ft_net_address address[FT_NET_ADDRESSES];
+    struct ft_net_address from; /* of a receiving link: the other end of its first connection */
+    bool knows_from;            /* that is address[0] */
 };
 
 struct tcp {
@@ -138,32 +237,130 @@ struct tcp {
     struct tcp_conn *probed[TCP_PROBES]; /* connections that measure a message */
     unsigned nprobed;
     unsigned nclogged;      /* connections that wait until the kernel takes more bytes */
+    unsigned nbroken;       /* connections that were reset and are not made again yet */
+    unsigned nunsafe;       /* written messages in memory of users */
+    unsigned busy;          /* turns that found something to do while there were any */
+    uint64_t remake_ns;     /* how long a connection may be broken; 0: links are not made again */
     unsigned skipped, skip; /* turns without epoll in a row, and how many are allowed */
     unsigned kept;          /* turns since credits that are not due were returned */
     uint64_t tick_ns;
-    unsigned polls;      /* since the last look at the clock for silence */
+    uint64_t move_ns;    /* time of the next look for connections that stall */
+    unsigned polls;      /* since the last look at the clock for silence and stalls */
+    uint64_t path_ns;    /* time of the next look for connections that should take other ways */
+    bool finding;        /* it is being found out which ports those are */
+    bool wrote;          /* what a sending connection wrote may not be acknowledged yet */
     uint64_t silence_ns; /* time of the next check for silence */
     /* Connections with credits to return; of these, connections with credits that are due. */
     unsigned ncredits, ndue;
     unsigned char scratch[65536];
 };
 
+static inline uint64_t tcp_now_ns(const struct tcp *t)
+{
+    return ft_now_ns(t->base.config.env);
+}
+
+/* The connection's number in its link. */
+static inline int tcp_conn_index(const struct tcp_conn *c)
+{
+    int i = 0;
+    while (c->link->conn[i] != c)
+        i++;
+    return i;
+}
+
 /* conn.c. A status is FT_OK, FT_AGAIN, or the reason why the connection is lost. */
 struct tcp_conn *tcp_conn_open(struct tcp *, int fd, enum tcp_conn_state state, bool sender);
 /* Takes it out of epoll and closes it. Its memory is freed at the end of the turn, or with its
  * link. */
 void tcp_conn_close(struct tcp_conn *);
+void tcp_conn_free(struct tcp_conn *);
 void tcp_conn_want(struct tcp_conn *, uint32_t events);
 int tcp_conn_read(struct tcp_conn *, bool *moved);
 int tcp_conn_write(struct tcp_conn *, bool *moved); /* writes what waits: messages or credits */
-int tcp_conn_send(struct tcp_conn *, const struct ft_header *, const void *data,
-                  struct ft_send *req, int buffer);
+/* The connection gets the descriptor, and is watched for `events`. FT_OK or FT_SYSTEM. */
+int tcp_conn_reopen(struct tcp_conn *, int fd, enum tcp_conn_state state, uint32_t events);
+/* Bytes of messages that have come, up to the last one that is not passed on. */
+uint64_t tcp_conn_position(const struct tcp_conn *);
+/* The connection is lost for that reason; notes what kind of failure it was. */
+int tcp_conn_lost(struct tcp_conn *, int err);
 void tcp_conn_credit(struct tcp_conn *, uint64_t ctx, unsigned lane, unsigned places);
 int tcp_conn_return_credits(struct tcp_conn *);
 void tcp_conn_say_goodbye(struct tcp_conn *);
-bool tcp_conn_flushed(const struct tcp_conn *); /* all that was sent is on its way */
-void tcp_conn_drop_queue(struct tcp_conn *, int status);
 void tcp_conn_await(struct tcp_conn *);
+bool tcp_errno_is_full(int err); /* the socket cannot take bytes now */
+ssize_t tcp_transmit(int fd, const void *buf, size_t len_bytes);
+
+/* out.c */
+bool tcp_out_open(struct tcp_conn *); /* makes the queue; false: no memory */
+/* The caller has checked tcp_out_has_room(). If it fails, the message is not accepted. */
+int tcp_out_send(struct tcp_conn *, const struct ft_header *, const void *data, struct ft_send *req,
+                 int buffer);
+/* Sends an empty message, so that the other side's kernel acknowledges something. FT_AGAIN: the
+ * queue is full. Otherwise like tcp_out_send(). */
+int tcp_out_ping(struct tcp_conn *);
+int tcp_out_write(struct tcp_conn *, bool *moved);
+static inline bool tcp_out_has_room(const struct tcp_conn *c)
+{
+    return c->out_kept + c->out_count + c->out_reserved < TCP_QUEUE;
+}
+bool tcp_out_flushed(const struct tcp_conn *); /* all that was sent is on its way */
+void tcp_out_drop(struct tcp_conn *, int status);
+/* A connection is open: the next byte has the position `written`. FT_NOTSUP: the kernel does not
+ * tell what is acknowledged. FT_LINK: it has been reset. */
+int tcp_out_begin(struct tcp_conn *);
+/* Lets go of messages that the other side's kernel has acknowledged. One system call. */
+void tcp_out_look(struct tcp_conn *);
+/* The other side has everything before the position; the rest is sent again. Adds what is sent
+ * again to the connection's places. FT_PROTOCOL: that cannot be. FT_LINK: it has less than was
+ * acknowledged. */
+int tcp_out_rewind(struct tcp_conn *, uint64_t position);
+/* Looks which messages in users' memory are acknowledged, and copies a piece of one that waits too
+ * long for that, or of any (`now`). False: nothing has changed. */
+bool tcp_out_turn(struct tcp *, bool now);
+
+/* remake.c */
+/* A connection of a link that is UP is lost: it is made again, or the link is down. */
+void tcp_conn_failed(struct tcp_conn *, int status);
+void tcp_remakes_turn(struct tcp *, bool *moved);
+/* A broken connection that is dialled, or resumes, has failed again: it is dialled later, or the
+ * link is down. */
+void tcp_remake_failed(struct tcp_conn *, int status);
+void tcp_probe_event(struct tcp_conn *);
+/* An authenticated connection wants to take the place of another one. True: it belongs to a link
+ * that is still being made. False: nothing more is to be done with it. */
+bool tcp_remake_accept(struct tcp *, struct tcp_conn *);
+void tcp_remake_tell(struct tcp_conn *);
+int tcp_remake_told(struct tcp_conn *, const struct tcp_credit *);
+void tcp_remake_forget(struct tcp_link *); /* the link is down */
+void tcp_link_peer_at(struct ft_link *, const void *address, size_t len_bytes);
+
+/* The connection gets the socket of `second`, whose handshake goes on. */
+void tcp_remake_moved(struct tcp_conn *, struct tcp_conn *second);
+/* For ft_auth, of one more dial that resumes this connection. */
+uint64_t tcp_remake_detail(struct tcp_conn *);
+
+/* move.c */
+bool tcp_can_move(const struct tcp_conn *); /* and is not moved already */
+/* Dials a second connection, which takes the place of this one, from a source port; 0: any. FT_OK:
+ * it has begun. FT_AGAIN: the port is taken, or the connection cannot be moved now. `stalls`: it is
+ * not needed if the connection goes on by itself. */
+int tcp_conn_move(struct tcp_conn *, uint16_t source_port, bool stalls);
+/* The receiver may take `second` for the first now. Returns the first, which has its socket. */
+struct tcp_conn *tcp_move_claimed(struct tcp_conn *second);
+void tcp_move_failed(struct tcp_conn *second);
+void tcp_move_forget(struct tcp_conn *); /* closes its second one */
+/* Moves connections that stall. */
+void tcp_moves_turn(struct tcp *, uint64_t now_ns);
+uint64_t tcp_moves_look_ns(const struct tcp *); /* how soon it wants its next turn */
+
+/* paths.c */
+/* Moves connections to the ways that they should take, if the engine finds out which ports those
+ * are. */
+void tcp_paths_turn(struct tcp *, uint64_t now_ns);
+uint64_t tcp_paths_look_ns(const struct tcp *); /* like tcp_moves_look_ns() */
+/* A source port of another way than that of a connection that stalls; 0: none is known. */
+uint16_t tcp_paths_other(struct tcp_conn *);
 
 /* link.c */
 int tcp_link_connect(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes,
@@ -173,19 +370,36 @@ void tcp_link_down(struct tcp_link *, int reason);
 void tcp_link_trim(struct tcp_link *);
 unsigned char *tcp_link_buffer(struct tcp_link *, int i, unsigned lane);
 void tcp_link_goodbye(struct tcp_conn *); /* the other side said goodbye on this connection */
+/* Reads what came before the end. Returns the end: FT_OK, there was none, or its status. */
+int tcp_conn_read_rest(struct tcp_conn *);
+/* Closes a connection that is not of a complete link, and frees it at the end of the turn. */
+void tcp_conn_retire(struct tcp_conn *);
+/* Of the same link that is being made. */
+bool tcp_conns_are_siblings(const struct tcp_conn *, const struct tcp_conn *);
+uint64_t tcp_detail_of(int index, int count, uint16_t generation);
+int tcp_detail_index(uint64_t detail);
+int tcp_detail_count(uint64_t detail);
+uint16_t tcp_detail_attempt(uint64_t detail);
 /* handles epoll's events, in any state */
 void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved);
 void tcp_accept(struct tcp *, int listener, bool *moved);
 void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
 
+/* Among the addresses of a transport: it makes links again. Other versions pass over it, because it
+ * is no address. */
+extern const unsigned char tcp_can_resume[FT_NET_WIRE_BYTES];
+bool tcp_speaks(const struct tcp *, int family); /* this side has an address of that family */
+
 /* tune.c */
 void tcp_tune(const struct tcp *, int fd, bool accepted);
 void tcp_tune_listener(struct tcp *, int fd);
+bool tcp_is_own(const struct tcp *, const struct ft_net_address *); /* an address of this machine */
 /* for ft_net_connect() */
 const char *tcp_congestion(const struct tcp *, const struct ft_net_address *to);
 
 /* measure.c */
 bool tcp_measure(struct ft_link *, struct ft_link_path *out);
+void tcp_measure_keep(struct tcp_conn *); /* the socket of a sending link is about to be closed */
 void tcp_flight_begins(struct tcp_conn *);
 void tcp_flight_ends(struct tcp_conn *);
 /* A large message is given to the connection: `ahead` bytes are to be written before its end. */
@@ -196,7 +410,6 @@ void tcp_probes_look(struct tcp *);
 /* silence.c */
 uint64_t tcp_silence_look_ns(const struct tcp *);
 void tcp_silence_tune(const struct tcp *, int fd);
-void tcp_check_silence(struct tcp *, bool *moved);
-void tcp_silence_awake(struct tcp *);
+void tcp_check_silence(struct tcp *, uint64_t now_ns, bool *moved);
 
 #endif

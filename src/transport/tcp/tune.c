@@ -55,13 +55,18 @@ void tcp_tune_listener(struct tcp *t, int fd)
     choose(fd, PLAIN);
 }
 
+bool tcp_is_own(const struct tcp *t, const struct ft_net_address *a)
+{
+    const size_t len = a->family == AF_INET ? 4 : 16;
+    for (int i = 0; i < t->naddresses; i++)
+        if (t->address[i].family == a->family && memcmp(t->address[i].ip, a->ip, len) == 0)
+            return true;
+    return false;
+}
+
 const char *tcp_congestion(const struct tcp *t, const struct ft_net_address *to)
 {
-    const size_t len = to->family == AF_INET ? 4 : 16;
-    for (int i = 0; i < t->naddresses; i++)
-        if (t->address[i].family == to->family && memcmp(t->address[i].ip, to->ip, len) == 0)
-            return PLAIN;
-    return NULL;
+    return tcp_is_own(t, to) ? PLAIN : NULL;
 }
 
 void tcp_tune(const struct tcp *t, int fd, bool accepted)

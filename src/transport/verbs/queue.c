@@ -224,7 +224,7 @@ static int poll_cq(struct verbs_cq *q, struct ft_fabric_event *events, int max, 
 
 /* ---- what ways and ports report -------------------------------------------------------------- */
 
-/* Goes on with the end of queue pairs that do not give their requests back. */
+/* Ends queue pairs whose last flush has not come in VERBS_STOP_NS. */
 static void check_stops(struct verbs_fabric *f)
 {
     const uint64_t now = ft_now_ns(f->config.env);

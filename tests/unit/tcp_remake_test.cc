@@ -1,0 +1,1039 @@
+// Property: a connection that is reset between two live engines is no failure. Every message
+// arrives once, in order and whole, wherever the reset falls; only what tells of an end ends the
+// link, and at once. Method: two transports with a relay between them that one thread turns. The
+// relay resets connections after a number of bytes that a seed gives (FT_SEED; the log prints it).
+// What the relay's kernel has acknowledged may never reach the receiver; without a relay that
+// cannot be. So the sender, which asks its kernel, is told here what the receiver's kernel has.
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <cstdarg>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include "tests/unit/tcp_fixture.h"
+
+// Half of the time that a link may take to be made again.
+static const uint64_t soon_ms = 1000;
+
+static void reset_and_close(int *fd)
+{
+    const struct linger at_once = {1, 0};
+    if (*fd >= 0)
+        setsockopt(*fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    ft_fd_close(fd);
+}
+
+// A connection through the relay: client and server, and what is under way to each of them.
+struct Pipe {
+    int fd[2] = {-1, -1};
+    std::string held[2];
+    size_t passed = 0, reset_at = SIZE_MAX, stall_at = SIZE_MAX;
+    bool gone = false, stalled = false; // stalled: nothing passes, and nothing is acknowledged
+};
+
+static std::vector<struct Relay *> relays;
+
+struct Relay {
+    ft_net_address to;
+    int listener = -1;
+    ft_net_address at = {};
+    std::vector<std::unique_ptr<Pipe>> pipes;
+    std::function<size_t()> draw = [] { return SIZE_MAX; }; // bytes until a reset
+    std::function<size_t()> draw_stall = [] { return SIZE_MAX; };
+    size_t resets = 0, piece = 65536;
+    bool accepts = true;
+    explicit Relay(const ft_net_address &target) : to(target)
+    {
+        at = to; // the same address, so that it is known where connections come from
+        at.port = 0;
+        EXPECT_EQ(FT_OK, ft_net_listen(&at, 1, AF_INET, 0, &listener));
+        relays.push_back(this);
+    }
+    ~Relay()
+    {
+        relays.erase(std::find(relays.begin(), relays.end(), this));
+        stop_listening();
+        for (auto &p : pipes)
+            ft_fd_close(&p->fd[0]), ft_fd_close(&p->fd[1]);
+    }
+    void stop_listening()
+    {
+        ft_fd_close(&listener);
+    }
+    // The address of the engine behind it, of which the relay's end is the only way.
+    std::string address(Engine &e)
+    {
+        std::string all = e.address(), out(FT_NET_WIRE_BYTES, '\0');
+        ft_net_pack(&at, (unsigned char *)&out[0]);
+        for (size_t i = 0; i < all.size(); i += FT_NET_WIRE_BYTES)
+            if (all[i] != 4 && all[i] != 6)
+                out += all.substr(i, FT_NET_WIRE_BYTES);
+        return out;
+    }
+    void reset(Pipe &p)
+    {
+        reset_and_close(&p.fd[0]), reset_and_close(&p.fd[1]);
+        p.gone = true;
+        resets++;
+    }
+    void reset_all()
+    {
+        for (auto &p : pipes)
+            reset(*p);
+        pipes.clear();
+    }
+    void forward(Pipe &p, int from)
+    {
+        std::string &held = p.held[from];
+        char buf[65536];
+        ssize_t n = held.empty()
+                        ? recv(p.fd[from], buf,
+                               std::min({piece, sizeof buf, p.reset_at - p.passed}), MSG_DONTWAIT)
+                        : 0;
+        if (n > 0)
+            held.assign(buf, (size_t)n), p.passed += (size_t)n;
+        if (n == 0 && held.empty())
+            shutdown(p.fd[1 - from], SHUT_WR);
+        if (n < 0 && errno != EAGAIN)
+            p.gone = true;
+        if (!held.empty() &&
+            (n = send(p.fd[1 - from], held.data(), held.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+            held.erase(0, (size_t)n);
+        if (p.passed >= p.reset_at)
+            reset(p);
+        p.stalled = p.stalled || p.passed >= p.stall_at;
+    }
+    void turn()
+    {
+        int fd;
+        while (accepts && listener >= 0 && ft_net_accept(listener, &fd) == FT_OK) {
+            std::unique_ptr<Pipe> p(new Pipe);
+            p->fd[0] = fd;
+            p->reset_at = draw();
+            p->stall_at = draw_stall();
+            if (ft_net_connect(&to, nullptr, &p->fd[1]) != FT_OK)
+                p->gone = true;
+            pipes.push_back(std::move(p));
+        }
+        for (auto &p : pipes) {
+            if (!p->gone && ft_net_connected(p->fd[1]) == FT_LINK)
+                p->gone = true; // the engine refused: so does the relay
+            for (int from = 0; from < 2 && !p->gone && !p->stalled; from++)
+                if (ft_net_connected(p->fd[1]) == FT_OK)
+                    forward(*p, from);
+            if (p->gone)
+                reset_and_close(&p->fd[0]), reset_and_close(&p->fd[1]);
+        }
+        pipes.erase(std::remove_if(pipes.begin(), pipes.end(),
+                                   [](const std::unique_ptr<Pipe> &p) { return p->gone; }),
+                    pipes.end());
+    }
+};
+
+static uint16_t port_of(int fd, bool peer)
+{
+    sockaddr_in a = {};
+    socklen_t len = sizeof a;
+    (peer ? getpeername : getsockname)(fd, (sockaddr *)&a, &len);
+    return a.sin_port;
+}
+
+static int kernel(int fd, unsigned long what, int *value)
+{
+    return (int)syscall(SYS_ioctl, fd, what, value);
+}
+
+static const Pipe *pipe_of(const Relay &relay, int fd)
+{
+    for (const auto &p : relay.pipes)
+        if (!p->gone && port_of(p->fd[0], true) == port_of(fd, false))
+            return p.get();
+    return nullptr;
+}
+
+// Bytes in the relay. -1: it has reset the connection.
+static int in_relay(const Relay &relay, int fd)
+{
+    const Pipe *p = pipe_of(relay, fd);
+    int here = 0, there = 0;
+    if (p) {
+        if (kernel(p->fd[0], FIONREAD, &here) != 0 || kernel(p->fd[1], SIOCOUTQ, &there) != 0)
+            return -1;
+        return here + there + (int)p->held[0].size();
+    }
+    return -1;
+}
+
+static const Relay *relay_at_end_of(int fd)
+{
+    for (const Relay *relay : relays)
+        if (port_of(fd, true) == htons(relay->at.port))
+            return relay;
+    return nullptr;
+}
+
+extern "C" int ioctl(int fd, unsigned long what, ...)
+{
+    va_list args;
+    va_start(args, what);
+    int *value = va_arg(args, int *);
+    va_end(args);
+    const Relay *relay = what == SIOCOUTQ ? relay_at_end_of(fd) : nullptr;
+    const int status = kernel(fd, what, value), more = relay ? in_relay(*relay, fd) : 0;
+    if (relay)
+        *value += more;
+    return more < 0 ? -1 : status;
+}
+
+extern "C" int getsockopt(int fd, int level, int name, void *value, socklen_t *len)
+{
+    const bool asks = level == IPPROTO_TCP && name == TCP_INFO && *len >= sizeof(tcp_info);
+    const Relay *relay = asks ? relay_at_end_of(fd) : nullptr;
+    const int status = (int)syscall(SYS_getsockopt, fd, level, name, value, len),
+              more = relay ? in_relay(*relay, fd) : 0;
+    if (relay && more > 0) {
+        ((tcp_info *)value)->tcpi_bytes_acked -= (uint64_t)more;
+        ((tcp_info *)value)->tcpi_unacked += pipe_of(*relay, fd)->stalled;
+    }
+    // a connection without another end was reset, perhaps by the relay
+    return more < 0 || (asks && port_of(fd, true) == 0) ? -1 : status;
+}
+
+struct Param {
+    std::string name;
+    Param(const char *n, const char *value) : name(n)
+    {
+        setenv(n, value, 1), ft_params_reload();
+    }
+    ~Param()
+    {
+        unsetenv(name.c_str()), ft_params_reload();
+    }
+};
+
+static unsigned seed_of()
+{
+    const char *text = getenv("FT_SEED");
+    std::random_device any;
+    const unsigned seed = text ? (unsigned)atoi(text) : any();
+    printf("FT_SEED=%u repeats this\n", seed);
+    return seed;
+}
+
+// Sends random messages on all lanes, some from memory that is spoilt as soon as the send is
+// complete, some from buffers of the link, and receives and checks them.
+struct Traffic {
+    Engine &a, &b;
+    std::mt19937 rng;
+    ft_link *tx = nullptr;
+    struct Send {
+        ft_send req = {};
+        std::vector<unsigned char> data;
+    };
+    std::deque<std::unique_ptr<Send>> pending;
+    uint32_t sent[FT_LANES_ALL] = {}, got[FT_LANES_ALL] = {};
+    std::map<std::pair<unsigned, uint32_t>, size_t> lens;
+    std::deque<std::pair<unsigned, ft_msg>> held;
+    std::vector<unsigned char> landing = std::vector<unsigned char>(chunk);
+    Traffic(Engine &from, Engine &to, unsigned seed) : a(from), b(to), rng(seed)
+    {
+    }
+    size_t draw(size_t most)
+    {
+        return std::uniform_int_distribution<size_t>(0, most)(rng);
+    }
+    size_t length()
+    {
+        const size_t kind = draw(9);
+        return kind < 4 ? draw(64) : kind < 7 ? draw(4096) : draw(chunk);
+    }
+    void send_one()
+    {
+        const unsigned lane = (unsigned)draw(FT_LANES_ALL - 1);
+        const size_t len = length();
+        ft_header h = header(lane, sent[lane], len);
+        int status;
+        if (draw(1)) {
+            void *slot;
+            status = tcp->reserve(tx, &h, &slot);
+            if (status == FT_OK && draw(9) == 0) {
+                tcp->cancel(tx, &h, slot);
+                return;
+            }
+            if (status == FT_OK) {
+                const std::vector<unsigned char> data = payload(h.seq, len);
+                std::copy(data.begin(), data.end(), (unsigned char *)slot);
+                tcp->commit(tx, &h, slot);
+            }
+        } else {
+            std::unique_ptr<Send> s(new Send);
+            s->data = payload(h.seq, len);
+            status = tcp->send(tx, &h, s->data.data(), &s->req);
+            if (status == FT_OK)
+                pending.push_back(std::move(s));
+        }
+        if (status == FT_AGAIN)
+            return;
+        ASSERT_EQ(FT_OK, status) << ft_fail_text();
+        lens[{lane, sent[lane]++}] = len;
+    }
+    void spoil_complete()
+    {
+        for (auto &s : pending)
+            if (s->req.status != FT_AGAIN) {
+                ASSERT_EQ(FT_OK, s->req.status);
+                std::fill(s->data.begin(), s->data.end(), 0xee);
+            }
+        while (!pending.empty() && pending.front()->req.status != FT_AGAIN)
+            pending.pop_front();
+    }
+    void receive_one()
+    {
+        if (b.accepted.empty())
+            return;
+        ft_link *rx = b.accepted[0];
+        const unsigned lane = (unsigned)draw(FT_LANES_ALL - 1);
+        ft_msg m;
+        int status = tcp->recv(rx, ctx, lane, &m);
+        if (status == FT_AGAIN) {
+            auto next = lens.find({lane, got[lane]});
+            if (next != lens.end() && draw(3) == 0) {
+                ft_header h = header(lane, got[lane], next->second);
+                tcp->expect(rx, &h, landing.data());
+                if (tcp->recv(rx, ctx, lane, &m) == FT_OK)
+                    return check(rx, lane, m);
+                // another channel may need the memory next
+                tcp->expect(rx, &h, nullptr);
+            }
+            return;
+        }
+        ASSERT_EQ(FT_OK, status) << ft_fail_text();
+        check(rx, lane, m);
+    }
+    void check(ft_link *rx, unsigned lane, ft_msg &m)
+    {
+        ASSERT_EQ(got[lane], m.header.seq) << "lane " << lane;
+        ASSERT_EQ((lens[{lane, got[lane]}]), m.header.len) << "lane " << lane;
+        ASSERT_EQ(lane, m.header.lane);
+        const std::vector<unsigned char> data = payload(m.header.seq, m.header.len);
+        ASSERT_TRUE(std::equal(data.begin(), data.end(), (const unsigned char *)m.data))
+            << "lane " << lane << " message " << m.header.seq;
+        lens.erase({lane, got[lane]++});
+        if (draw(3) == 0 && held.size() < 6)
+            held.push_back({lane, m});
+        else
+            tcp->release(rx, &m);
+        if (!held.empty() && draw(1)) {
+            tcp->release(rx, &held.front().second);
+            held.pop_front();
+        }
+    }
+};
+
+// While it is there, engines that are opened have longer chunks, which stay in the user's memory.
+struct LongChunks {
+    const size_t before = chunk;
+    explicit LongChunks(bool wanted)
+    {
+        chunk = wanted ? 1 << 20 : before;
+    }
+    ~LongChunks()
+    {
+        chunk = before;
+    }
+};
+
+// More than a hundred resets, after the handshake, at bytes of headers, of payloads and of credits,
+// of links of one and of several connections, with messages that are copied and that are not.
+TEST(Remake, ResetsLoseNothing)
+{
+    const unsigned seed = seed_of();
+    size_t resets = 0;
+    for (unsigned round = 0; round < 8; round++) {
+        Param connections("FTCCL_TCP_CONNECTIONS", round % 2 ? "2" : "1");
+        LongChunks chunks(round >= 6);
+        Engine a(1), b(2);
+        Relay relay(b.where());
+        Traffic traffic(a, b, seed + round);
+        const bool in_pieces = round >= 3 && round < 6;
+        relay.piece = in_pieces ? 1000 : 65536;
+        relay.draw = [&, far = in_pieces ? 60000 : 300000] {
+            return relay.resets >= 30 ? SIZE_MAX : 300 + traffic.draw(traffic.draw(3) ? far : 500);
+        };
+        traffic.tx = a.connect(2, relay.address(b));
+        ASSERT_TRUE(eventually([&] {
+            for (int i = 0; i < 8; i++)
+                traffic.send_one(), traffic.receive_one();
+            a.turn(), relay.turn(), b.turn();
+            traffic.spoil_complete();
+            return ::testing::Test::HasFatalFailure() || !a.down.empty() || !b.down.empty() ||
+                   relay.resets >= 30;
+        })) << relay.resets
+            << " resets";
+        ASSERT_FALSE(::testing::Test::HasFatalFailure()) << "round " << round;
+        ASSERT_TRUE(a.down.empty() && b.down.empty())
+            << "round " << round << ": " << ft_fail_text();
+        ASSERT_TRUE(eventually([&] {
+            traffic.receive_one();
+            for (auto &m : traffic.held)
+                tcp->release(b.accepted[0], &m.second);
+            traffic.held.clear();
+            a.turn(), relay.turn(), b.turn();
+            traffic.spoil_complete();
+            (void)tcp->arm(b.t, true), tcp->arm(b.t, false);
+            return ::testing::Test::HasFatalFailure() ||
+                   (traffic.lens.empty() && traffic.pending.empty() && tcp->drained(traffic.tx));
+        })) << traffic.lens.size()
+            << " messages, " << traffic.pending.size() << " sends; drained "
+            << tcp->drained(traffic.tx);
+        ASSERT_FALSE(::testing::Test::HasFatalFailure()) << "round " << round;
+        EXPECT_GT(traffic.tx->remakes, 0u);
+        resets += relay.resets;
+    }
+    EXPECT_GE(resets, 100u);
+}
+
+struct Through {
+    Engine a{1}, b{2};
+    Relay relay{b.where()}, back{a.where()};
+    ft_link *tx = nullptr, *rx = nullptr;
+    Through()
+    {
+        tx = a.connect(2, relay.address(b));
+        EXPECT_TRUE(eventually([&] { return turn(), a.up.size() == 1 && b.accepted.size() == 1; }));
+        rx = b.accepted.empty() ? nullptr : b.accepted[0];
+        std::string from = back.address(a);
+        if (rx)
+            tcp->peer_at(rx, from.data(), from.size());
+    }
+    void turn()
+    {
+        a.turn(), relay.turn(), b.turn(), back.turn();
+    }
+};
+
+static uint64_t ms_until(const std::function<bool()> &done)
+{
+    const uint64_t begin = ft_now_ns(ft_env_real());
+    EXPECT_TRUE(eventually(done));
+    return (ft_now_ns(ft_env_real()) - begin) / 1000000;
+}
+
+// A long message is read where it lies. Without an acknowledgement it is copied, so that the send
+// completes, and the copy is what is sent again.
+TEST(Remake, UserMemoryIsGivenBackWithoutAnAcknowledgement)
+{
+    LongChunks chunks(true);
+    Param connections("FTCCL_TCP_CONNECTIONS", "1");
+    Through all;
+    const size_t len = 300000; // it fits into the kernel
+    std::vector<unsigned char> data = payload(0, len);
+    ft_header h = header(0, 0, len);
+    ft_send req = {};
+    ft_msg m;
+    all.relay.pipes[0]->stalled = true;
+    all.relay.accepts = false;
+    ASSERT_EQ(FT_OK, tcp->send(all.tx, &h, data.data(), &req));
+    EXPECT_EQ(FT_AGAIN, req.status);
+    ASSERT_TRUE(eventually([&] { return all.turn(), req.status == FT_OK; }));
+    std::fill(data.begin(), data.end(), 0xee);
+    all.relay.reset_all();
+    all.relay.accepts = true;
+    ASSERT_TRUE(eventually([&] { return all.turn(), tcp->recv(all.rx, ctx, 0, &m) == FT_OK; }));
+    EXPECT_EQ(0, memcmp(m.data, payload(0, len).data(), len));
+    tcp->release(all.rx, &m);
+    EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+}
+
+// A reset at any byte of the handshake of a link's first connection, also at the last one, which
+// only one side has then.
+TEST(Remake, AResetOfTheHandshakeIsNoFailure)
+{
+    size_t resets = 0;
+    for (size_t at = 1; at <= 356; at++) {
+        Param connections("FTCCL_TCP_CONNECTIONS", at % 2 ? "1" : "2");
+        Engine a(1), b(2);
+        Relay relay(b.where());
+        relay.draw = [first = at]() mutable { return std::exchange(first, SIZE_MAX); };
+        relay.piece = 1;
+        ft_link *tx = a.connect(2, relay.address(b));
+        ft_msg m;
+        ft_header h = header(0, 0, 100);
+        ft_send req = {};
+        const std::vector<unsigned char> data = payload(0, 100);
+        ASSERT_TRUE(eventually([&] { return a.turn(), relay.turn(), b.turn(), a.up.size() == 1; }))
+            << "byte " << at;
+        ASSERT_EQ(FT_OK, tcp->send(tx, &h, data.data(), &req));
+        ASSERT_TRUE(eventually([&] {
+            a.turn(), relay.turn(), b.turn();
+            return !b.accepted.empty() && tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK;
+        })) << "byte "
+            << at << ": " << b.accepted.size();
+        EXPECT_EQ(0, memcmp(m.data, data.data(), data.size()));
+        tcp->release(b.accepted[0], &m);
+        EXPECT_TRUE(a.down.empty() && b.down.empty() && b.accepted.size() == 1) << "byte " << at;
+        resets += relay.resets;
+    }
+    EXPECT_EQ(356u, resets);
+}
+
+TEST(Remake, AnIdleLinkGoesOnSoon)
+{
+    Through all;
+    all.relay.reset_all();
+    const uint64_t ms = ms_until(
+        [&] { return all.turn(), all.tx->remakes == 2 && all.rx->remakes == 2; });
+    EXPECT_LT(ms, soon_ms);
+    EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+}
+
+// The sender's side of a process that is killed: the connections are reset and nobody listens.
+TEST(Remake, WhereNobodyListensTheProcessHasEnded)
+{
+    Through all;
+    all.relay.stop_listening();
+    all.relay.reset_all();
+    const uint64_t ms = ms_until([&] { return all.turn(), !all.a.down.empty(); });
+    EXPECT_LT(ms, soon_ms);
+    EXPECT_EQ(FT_LINK, all.a.down[0]->reason);
+}
+
+// The receiver's side of it: it asks by itself, and also when the process ends only after it has
+// asked.
+TEST(Remake, TheReceiverAsksWhetherTheSenderLives)
+{
+    for (bool later : {false, true}) {
+        Through all;
+        all.relay.stop_listening(), all.relay.accepts = false;
+        all.relay.reset_all();
+        if (later) {
+            ASSERT_TRUE(
+                eventually([&] { return all.b.turn(), all.back.turn(), !all.back.pipes.empty(); }));
+            EXPECT_TRUE(all.b.down.empty());
+        }
+        all.back.stop_listening();
+        all.back.reset_all();
+        const uint64_t ms = ms_until(
+            [&] { return all.b.turn(), all.back.turn(), !all.b.down.empty(); });
+        EXPECT_LT(ms, soon_ms);
+        EXPECT_EQ(FT_LINK, all.b.down[0]->reason);
+        EXPECT_FALSE(all.b.down[0]->orderly);
+    }
+}
+
+TEST(Remake, AnEndWithoutAResetIsTheEnd)
+{
+    Through all;
+    for (auto &p : all.relay.pipes)
+        shutdown(p->fd[0], SHUT_WR), shutdown(p->fd[1], SHUT_WR);
+    const uint64_t ms = ms_until(
+        [&] { return all.turn(), !all.a.down.empty() && !all.b.down.empty(); });
+    EXPECT_LT(ms, soon_ms);
+    EXPECT_EQ(0u, all.tx->remakes + all.rx->remakes);
+}
+
+// A stopped process answers late: the link goes on. If it takes too long, the link is down.
+TEST(Remake, WaitsOnlySoLong)
+{
+    Param bound("FTCCL_RECONNECT_MS", "400");
+    for (bool comes : {true, false}) {
+        Through all;
+        all.relay.accepts = false;
+        all.relay.reset_all();
+        const uint64_t begin = ft_now_ns(ft_env_real());
+        auto ms = [&] { return (ft_now_ns(ft_env_real()) - begin) / 1000000; };
+        ASSERT_TRUE(eventually([&] { return all.a.turn(), all.b.turn(), ms() >= 200; }));
+        EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+        all.relay.accepts = comes;
+        EXPECT_TRUE(eventually([&] {
+            return all.turn(), comes ? all.tx->remakes > 0 && all.rx->remakes > 0
+                                     : !all.a.down.empty() && !all.b.down.empty();
+        }));
+        EXPECT_EQ(comes, all.a.down.empty() && all.b.down.empty());
+        EXPECT_GE(ms(), comes ? 200u : 400u);
+    }
+}
+
+// The receiver has ended the link without a goodbye, as it does to a rank that is fenced: the
+// sender may not go on with it.
+TEST(Remake, ALinkThatTheReceiverHasEndedIsNotMadeAgain)
+{
+    Through all;
+    all.rx->cut = true;
+    tcp->disconnect(all.rx);
+    all.relay.reset_all();
+    const uint64_t ms = ms_until([&] { return all.turn(), !all.a.down.empty(); });
+    EXPECT_LT(ms, soon_ms);
+    EXPECT_TRUE(all.b.accepted.size() == 1);
+}
+
+TEST(Remake, GoodbyesAreSaidOnWhatIsLeft)
+{
+    Param connections("FTCCL_TCP_CONNECTIONS", "2");
+    Through all;
+    all.relay.accepts = false;
+    all.relay.reset(*all.relay.pipes[0]);
+    ASSERT_TRUE(eventually([&] { return all.turn(), all.relay.pipes.size() == 1; }));
+    for (int i = 0; i < 20; i++)
+        all.turn();
+    tcp->disconnect(all.tx);
+    EXPECT_TRUE(eventually([&] { return all.turn(), !all.b.down.empty(); }));
+    EXPECT_TRUE(all.b.down[0]->orderly);
+}
+
+static void exchange(Through &all, uint32_t seq)
+{
+    const std::vector<unsigned char> data = payload(seq, 100);
+    ft_header h = header(0, seq, 100);
+    ft_send req = {};
+    ft_msg m;
+    ASSERT_TRUE(eventually([&] { // not while the connection is made again
+        return all.turn(), tcp->send(all.tx, &h, data.data(), &req) == FT_OK;
+    }));
+    ASSERT_TRUE(eventually([&] { return all.turn(), tcp->recv(all.rx, ctx, 0, &m) == FT_OK; }));
+    EXPECT_EQ(0, memcmp(m.data, data.data(), data.size()));
+    tcp->release(all.rx, &m);
+}
+
+// A way through the network that swallows everything: the connection moves to another one.
+TEST(Move, AWayThatSwallowsEverythingIsLeft)
+{
+    Param connections("FTCCL_TCP_CONNECTIONS", "1");
+    Through all;
+    exchange(all, 0);
+    Pipe *first = all.relay.pipes[0].get();
+    const uint16_t port = port_of(first->fd[0], true);
+    first->stalled = true;
+    const uint64_t ms = ms_until([&] { return exchange(all, 1), true; });
+    EXPECT_LT(ms, soon_ms);
+    EXPECT_TRUE(eventually([&] { return all.turn(), all.relay.pipes.size() == 2; }));
+    EXPECT_NE(port, port_of(all.relay.pipes[1]->fd[0], true));
+    EXPECT_EQ(1u, all.tx->remakes);
+    EXPECT_EQ(1u, all.rx->remakes);
+    exchange(all, 2);
+    EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+}
+
+// What the receiver gives back is swallowed while the sender has nothing to send.
+TEST(Move, AReceiverThatGivesNothingBackIsAsked)
+{
+    Param connections("FTCCL_TCP_CONNECTIONS", "1");
+    Through all;
+    exchange(all, 0);
+    ASSERT_FALSE(tcp->drained(all.tx));
+    all.relay.pipes[0]->stalled = true;
+    const uint64_t ms = ms_until([&] { return all.turn(), all.tx->remakes == 1; });
+    EXPECT_LT(ms, soon_ms);
+    exchange(all, 1);
+    all.b.turn();
+    EXPECT_TRUE(eventually([&] {
+        (void)tcp->arm(all.b.t, true), tcp->arm(all.b.t, false);
+        return all.turn(), tcp->drained(all.tx);
+    }));
+    EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+}
+
+// If no way leads to the peer, the connection is kept, and goes on when its way is well again.
+TEST(Move, WithoutAnotherWayTheFirstIsKept)
+{
+    Param connections("FTCCL_TCP_CONNECTIONS", "1");
+    Through all;
+    exchange(all, 0);
+    all.relay.pipes[0]->stalled = true;
+    all.relay.accepts = false;
+    const std::vector<unsigned char> data = payload(1, 100);
+    ft_header h = header(0, 1, 100);
+    ft_send req = {};
+    ft_msg m;
+    ASSERT_EQ(FT_OK, tcp->send(all.tx, &h, data.data(), &req));
+    const uint64_t begin = ft_now_ns(ft_env_real());
+    ASSERT_TRUE(
+        eventually([&] { return all.turn(), ft_now_ns(ft_env_real()) - begin >= 400000000u; }));
+    all.relay.pipes[0]->stalled = false;
+    ASSERT_TRUE(eventually([&] { return all.turn(), tcp->recv(all.rx, ctx, 0, &m) == FT_OK; }));
+    tcp->release(all.rx, &m);
+    EXPECT_EQ(0u, all.tx->remakes + all.rx->remakes);
+    EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+}
+
+// The second connection may be reset, too, before or after it has taken the place of the first.
+TEST(Move, AlsoTheSecondConnectionMayBeReset)
+{
+    for (size_t at = 1; at <= 600; at += 7) {
+        Param connections("FTCCL_TCP_CONNECTIONS", "1");
+        Through all;
+        exchange(all, 0);
+        all.relay.pipes[0]->stalled = true;
+        all.relay.draw = [first = at]() mutable { return std::exchange(first, SIZE_MAX); };
+        all.relay.piece = 1;
+        exchange(all, 1);
+        EXPECT_TRUE(all.a.down.empty() && all.b.down.empty()) << at;
+        EXPECT_GT(all.tx->remakes, 0u);
+    }
+}
+
+// The second one hangs, too, also when the receiver has already taken it for the first, which works
+// again meanwhile.
+TEST(Move, AlsoTheSecondConnectionMayHang)
+{
+    Param connections("FTCCL_TCP_CONNECTIONS", "1"), bound("FTCCL_RECONNECT_MS", "300");
+    for (size_t at = 1; at <= 420; at += at < 300 ? 23 : 7) {
+        Through all;
+        exchange(all, 0);
+        all.relay.pipes[0]->stalled = true;
+        all.relay.draw_stall = [first = at]() mutable { return std::exchange(first, SIZE_MAX); };
+        all.relay.piece = 1;
+        const std::vector<unsigned char> data = payload(1, 100);
+        ft_header h = header(0, 1, 100);
+        ft_send req = {};
+        ASSERT_EQ(FT_OK, tcp->send(all.tx, &h, data.data(), &req));
+        ASSERT_TRUE(eventually([&] { return all.turn(), all.relay.pipes.size() > 1; }));
+        ASSERT_TRUE(eventually([&] {
+            return all.turn(),
+                   all.relay.pipes.size() < 2 || all.relay.pipes[1]->stalled || all.tx->remakes > 0;
+        }));
+        all.b.turn();
+        all.relay.pipes[0]->stalled = false;
+        for (int i = 0; i < 200; i++) // its end, if there is one, comes before anything else
+            all.relay.forward(*all.relay.pipes[0], 1);
+        all.a.turn();
+        ft_msg m;
+        ASSERT_TRUE(eventually([&] { return all.turn(), tcp->recv(all.rx, ctx, 0, &m) == FT_OK; }))
+            << at;
+        tcp->release(all.rx, &m);
+        exchange(all, 2);
+        EXPECT_TRUE(all.a.down.empty() && all.b.down.empty()) << at;
+    }
+}
+
+static const uint64_t can_resume = 1ull << 32, one = 1 << 8, number = 7 << 16;
+
+// It resumes a connection, in the dial of this number.
+static uint64_t resumes(unsigned attempt)
+{
+    return 1ull << 33 | (uint64_t)attempt << 34;
+}
+
+struct Answer {
+    uint64_t position;
+    uint16_t lane, count;
+    uint32_t uses;
+};
+static bool read_answer(Engine &b, int fd, Answer *out)
+{
+    size_t have = 0;
+    return eventually([&] {
+               b.turn();
+               ssize_t n = recv(fd, (char *)out + have, sizeof *out - have, MSG_DONTWAIT);
+               have += n > 0 ? (size_t)n : 0;
+               return have == sizeof *out || n == 0;
+           }) &&
+           have == sizeof *out;
+}
+
+// A peer that does not say that it can, or a user who does not want it: a reset is the end.
+TEST(Remake, OnlyIfBothSidesCan)
+{
+    for (bool hand_can : {false, true}) {
+        Param bound("FTCCL_RECONNECT_MS", hand_can ? "0" : "2000");
+        Engine b(2);
+        EXPECT_EQ(hand_can, b.address().find("resumes") == std::string::npos);
+        Hand hand(b, one | number | (hand_can ? can_resume : 0));
+        ASSERT_TRUE(eventually([&] { return b.turn(), b.accepted.size() == 1; }));
+        reset_and_close(&hand.fd);
+        EXPECT_LT(ms_until([&] { return b.turn(), !b.down.empty(); }), soon_ms);
+        EXPECT_EQ(FT_LINK, b.down[0]->reason);
+    }
+}
+
+// The claim of a dial that the sender has given up comes late: it is refused, and the link goes on.
+TEST(Remake, ALateClaimIsRefused)
+{
+    Engine b(2);
+    Hand first(b, one | number | can_resume);
+    ASSERT_TRUE(eventually([&] { return b.turn(), b.accepted.size() == 1; }));
+    Hand second(b, one | number | can_resume | resumes(2));
+    Answer answer;
+    ASSERT_TRUE(read_answer(b, second.fd, &answer));
+    for (unsigned attempt : {2u, 1u, 65535u}) {
+        Hand late(b, one | number | can_resume | resumes(attempt));
+        EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(late.fd); })) << attempt;
+    }
+    second.say(header(0, 0, 4), 4);
+    ft_msg m;
+    EXPECT_TRUE(
+        eventually([&] { return b.turn(), tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK; }));
+    EXPECT_TRUE(b.down.empty());
+}
+
+// Where the peer listens is told again, without an address, while the receiver asks there.
+TEST(Remake, ThePeersAddressesAreLost)
+{
+    Through all;
+    all.relay.accepts = false;
+    all.relay.reset_all();
+    ASSERT_TRUE(eventually([&] { return all.b.turn(), all.back.turn(), !all.back.pipes.empty(); }));
+    tcp->peer_at(all.rx, "", 0);
+    all.back.reset_all();
+    for (int i = 0; i < 50; i++)
+        all.b.turn(), all.back.turn();
+    all.relay.accepts = true;
+    EXPECT_TRUE(eventually([&] { return all.turn(), all.rx->remakes > 0; }));
+    EXPECT_TRUE(all.a.down.empty() && all.b.down.empty());
+}
+
+// Nobody listens at an address of the peer from which it has not come: perhaps it is another
+// machine's, so that says nothing.
+TEST(Remake, ARefusalElsewhereSaysNothing)
+{
+    Through all;
+    all.relay.accepts = false;
+    ft_net_address other = all.back.at;
+    other.ip[0] = 127, other.ip[3] = 9;
+    std::string wire(FT_NET_WIRE_BYTES, '\0');
+    ft_net_pack(&other, (unsigned char *)&wire[0]);
+    tcp->peer_at(all.rx, wire.data(), wire.size());
+    all.back.stop_listening();
+    all.relay.reset_all();
+    const uint64_t begin = ft_now_ns(ft_env_real());
+    ASSERT_TRUE(
+        eventually([&] { return all.b.turn(), ft_now_ns(ft_env_real()) - begin >= 200000000u; }));
+    EXPECT_TRUE(all.b.down.empty());
+    all.relay.accepts = true;
+    EXPECT_TRUE(eventually([&] { return all.turn(), all.rx->remakes > 0; }));
+}
+
+// The receiver says what it has, and goes on in the middle of a payload. Half a header does not
+// count.
+TEST(Remake, GoesOnWhereItStopped)
+{
+    for (size_t part : {(size_t)0, (size_t)31, (size_t)32, (size_t)1000}) {
+        Engine b(2);
+        std::unique_ptr<Hand> first(new Hand(b, one | number | can_resume));
+        std::string bytes;
+        for (uint32_t i = 0; i < 2; i++) {
+            ft_header h = header(1, i, 3000);
+            bytes.append((char *)&h, sizeof h);
+            bytes.append((char *)payload(i, 3000).data(), 3000);
+        }
+        const size_t whole = bytes.size() / 2;
+        first->say(bytes.data(), whole + part);
+        ASSERT_TRUE(eventually(
+            [&] { return b.turn(), !b.accepted.empty() && b.accepted[0]->messages == 1; }));
+        for (int i = 0; i < 10; i++)
+            b.turn();
+        reset_and_close(&first->fd);
+        Hand second(b, one | number | can_resume | resumes(1));
+        Answer answer;
+        ASSERT_TRUE(read_answer(b, second.fd, &answer));
+        EXPECT_EQ(0xfffd, answer.lane);
+        ASSERT_EQ(whole + (part < 32 ? 0 : part), answer.position);
+        EXPECT_EQ(1u, answer.uses) << "two messages of one channel";
+        second.say(bytes.data() + answer.position, bytes.size() - answer.position);
+        for (uint32_t i = 0; i < 2; i++) {
+            ft_msg m;
+            ASSERT_TRUE(eventually(
+                [&] { return b.turn(), tcp->recv(b.accepted[0], ctx, 1, &m) == FT_OK; }));
+            EXPECT_EQ(i, m.header.seq);
+            EXPECT_EQ(0, memcmp(m.data, payload(i, 3000).data(), 3000));
+        }
+        EXPECT_EQ(1u, b.accepted.size());
+        EXPECT_TRUE(b.down.empty());
+    }
+}
+
+// Nobody goes on with a link of another engine, of another number, or that is not there.
+TEST(Remake, StrangersGetNoLink)
+{
+    Engine b(2);
+    Hand owner(b, one | number | can_resume);
+    ASSERT_TRUE(eventually([&] { return b.turn(), b.accepted.size() == 1; }));
+    for (uint64_t detail :
+         {one | (8ull << 16) | resumes(1) | can_resume, (2ull << 8) | number | resumes(1),
+          (3ull << 8) | 2 | number | resumes(1)}) {
+        Hand other(b, detail);
+        EXPECT_TRUE(eventually([&] { return b.turn(), closed_by_peer(other.fd); }));
+    }
+    Hand liar(b, one | number | resumes(1) | can_resume, AF_INET, 9);
+    EXPECT_NE(FT_OK, liar.status) << "it does not know the secret";
+    EXPECT_EQ(1u, b.accepted.size());
+    EXPECT_TRUE(b.down.empty());
+    owner.say(header(0, 0, 4), 4);
+    ft_msg m;
+    EXPECT_TRUE(
+        eventually([&] { return b.turn(), tcp->recv(b.accepted[0], ctx, 0, &m) == FT_OK; }));
+}
+
+// Again and again without a byte of a message: that ends.
+TEST(Remake, MadeAgainInVainTooOften)
+{
+    Param bound("FTCCL_RECONNECT_MS", "200");
+    Engine b(2);
+    Hand first(b, one | number | can_resume);
+    ASSERT_TRUE(eventually([&] { return b.turn(), b.accepted.size() == 1; }));
+    unsigned attempt = 0;
+    const uint64_t ms = ms_until([&] {
+        Hand again(b, one | number | can_resume | resumes(++attempt));
+        b.turn();
+        reset_and_close(&again.fd);
+        b.turn();
+        return !b.down.empty();
+    });
+    EXPECT_GE(ms, 200u);
+    EXPECT_LT(ms, soon_ms);
+}
+
+// A receiver that says what cannot be.
+struct HandAcceptor {
+    Param connections{"FTCCL_TCP_CONNECTIONS", "1"};
+    int listener = -1, fd = -1;
+    Engine a{1};
+    ft_link *tx = nullptr;
+    ft_auth auth;
+    HandAcceptor()
+    {
+        ft_net_address own = {};
+        own.family = AF_INET, own.up = true, own.ip[0] = 127, own.ip[3] = 1;
+        EXPECT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
+        std::string wire(FT_NET_WIRE_BYTES, '\0'), all = a.address();
+        ft_net_pack(&own, (unsigned char *)&wire[0]);
+        wire += all.substr(all.size() - FT_NET_WIRE_BYTES);
+        tx = a.connect(9, wire);
+        accept();
+        EXPECT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
+    }
+    ~HandAcceptor()
+    {
+        ft_fd_close(&fd), ft_fd_close(&listener);
+    }
+    void accept()
+    {
+        EXPECT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &fd) == FT_OK; }));
+        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_TCP, 0,
+                      ft_now_ns(ft_env_real()) + 10000000000u);
+        EXPECT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
+    }
+    void say(const Answer &answer)
+    {
+        EXPECT_EQ((ssize_t)sizeof answer, ::send(fd, &answer, sizeof answer, MSG_NOSIGNAL));
+    }
+    // Two messages of 132 bytes leave.
+    void send_two()
+    {
+        static const std::vector<unsigned char> data = payload(0, 100);
+        ft_send req = {};
+        for (uint32_t i = 0; i < 2; i++) {
+            ft_header h = header(1, i, 100);
+            EXPECT_EQ(FT_OK, tcp->send(tx, &h, data.data(), &req));
+        }
+    }
+};
+
+TEST(Remake, ReceiversThatLie)
+{
+    const uint16_t position = 0xfffd;
+    const std::vector<std::vector<Answer>> lies = {
+        {{265, position, 0, 0}}, // it has more than was sent
+        {{10, position, 0, 0}},  // the middle of a header
+        {{0, position, 1, 0}},
+        {{0, position, 0, 257}},                  // too many channels
+        {{0, 1, 1, 0}},                           // no position
+        {{264, position, 0, 1}, {ctx, 11, 1, 0}}, // no such lane
+        {{264, position, 0, 1}, {ctx, 1, 0, 0}},
+        {{264, position, 0, 1}, {ctx, 1, 1, 1}},
+        {{264, position, 0, 1}, {ctx, 1, 17, 0}},       // more than its window
+        {{132, position, 0, 1}, {ctx, 1, 16, 0}},       // and the one that is sent again
+        {{264, position, 0, 0}, {132, position, 0, 0}}, // it has lost what it had
+    };
+    for (const auto &lie : lies) {
+        HandAcceptor hand;
+        hand.send_two();
+        reset_and_close(&hand.fd);
+        hand.accept();
+        for (const Answer &answer : lie)
+            hand.say(answer);
+        expect_down(hand.a, FT_PROTOCOL);
+    }
+    for (const Answer &lie : {Answer{265, position, 0, 0}, Answer{100, position, 0, 0},
+                              Answer{132, position, 0, 1}, Answer{132, position, 1, 0}}) {
+        HandAcceptor hand;
+        hand.send_two();
+        hand.say(lie);
+        expect_down(hand.a, FT_PROTOCOL);
+    }
+}
+
+// So many messages that the queue is full before any is acknowledged: when they are, there is room.
+TEST(Remake, AFullQueueGetsRoom)
+{
+    HandAcceptor hand;
+    const std::vector<unsigned char> data = payload(0, 8);
+    ft_send req = {};
+    size_t sent = 0;
+    std::map<unsigned, unsigned> per_lane;
+    for (unsigned lane = 0; lane < FT_LANES_ALL; lane++) {
+        ft_header h = header(lane, 0, 8);
+        while (tcp->send(hand.tx, &h, data.data(), &req) == FT_OK)
+            h.seq = ++per_lane[lane], sent++;
+    }
+    ASSERT_EQ(128u, sent);
+    std::string got;
+    ASSERT_TRUE(eventually([&] {
+        char buf[8192];
+        const ssize_t n = recv(hand.fd, buf, sizeof buf, MSG_DONTWAIT);
+        got.append(buf, n > 0 ? (size_t)n : 0);
+        return got.size() == sent * (sizeof(ft_header) + 8);
+    }));
+    for (auto &lane : per_lane)
+        hand.say({ctx, (uint16_t)lane.first, (uint16_t)lane.second, 0});
+    ft_header h = header(0, per_lane[0], 8);
+    EXPECT_TRUE(eventually(
+        [&] { return hand.a.turn(), tcp->send(hand.tx, &h, data.data(), &req) == FT_OK; }));
+}
+
+// Something between the two has acknowledged what the receiver never got. That ends the link.
+TEST(Remake, WhatAProxyHasLostIsLost)
+{
+    HandAcceptor hand;
+    const std::vector<unsigned char> data = payload(0, 100);
+    ft_send req = {};
+    for (uint32_t i = 0; i < 80; i++) { // so many that it looks what it need not keep
+        ft_header h = header(i % 8, i / 8, 100);
+        ASSERT_EQ(FT_OK, tcp->send(hand.tx, &h, data.data(), &req));
+        char got[132];
+        ASSERT_EQ((ssize_t)sizeof got, recv(hand.fd, got, sizeof got, MSG_WAITALL));
+    }
+    reset_and_close(&hand.fd);
+    hand.accept();
+    hand.say({132, 0xfffd, 0, 0});
+    expect_down(hand.a, FT_LINK);
+    EXPECT_NE(nullptr, strstr(ft_fail_text(), "proxy")) << ft_fail_text();
+}
+
+// What the receiver is known to have is not kept; what it is not known to have is sent again, once.
+TEST(Remake, SendsAgainWhatIsMissing)
+{
+    for (uint64_t has : {0u, 132u, 264u}) {
+        HandAcceptor hand;
+        hand.send_two();
+        reset_and_close(&hand.fd);
+        hand.accept();
+        hand.say({has, 0xfffd, 0, 0});
+        char got[300];
+        size_t n = 0;
+        ASSERT_TRUE(eventually([&] {
+            hand.a.turn();
+            ssize_t m = recv(hand.fd, got + n, sizeof got - n, MSG_DONTWAIT);
+            n += m > 0 ? (size_t)m : 0;
+            return hand.tx->remakes == 1 && n >= 264 - has;
+        }));
+        for (int i = 0; i < 10; i++)
+            hand.a.turn();
+        EXPECT_EQ(264 - has, n);
+        EXPECT_LT(recv(hand.fd, got, sizeof got, MSG_DONTWAIT), 0);
+        EXPECT_TRUE(hand.a.down.empty());
+    }
+}
