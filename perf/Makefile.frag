@@ -39,6 +39,7 @@ include perf/recovery.frag
 include perf/scaling.frag
 include perf/gpu.frag
 include perf/fabrics.frag
+include perf/clos.frag
 # docs refer to the results
 EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost \
 	perf/responder_cost perf/registered
