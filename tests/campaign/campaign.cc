@@ -4,9 +4,12 @@
  * Method: jobs of 2 to 16 processes on one host and across network namespaces, and events in them,
  * all drawn from a seed.
  *
- * campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES] [--list] ends after that
- * many events or seconds, whichever comes first. --job repeats one job of a seed. --list prints
- * each event. Each kind of event counts as one test.
+ * campaign [--seed N] [--events N] [--seconds N] [--job N] [--large BYTES] [--over LIST] [--most N]
+ * [--brief] [--list] ends after that many events or seconds, whichever comes first. --job repeats
+ * one job of a seed. --over names the transports of the network, like ofi,net: each job has one of
+ * them, and is otherwise the same. --most limits the ranks of a job. --brief makes jobs on several
+ * hosts with one event of each kind that a network tells from another. --list prints each event.
+ * Each kind of event counts as one test.
  */
 #include <getopt.h>
 #include <signal.h>
@@ -19,6 +22,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <sstream>
 
 #include "tests/campaign/events.h"
 
@@ -31,7 +35,10 @@ struct Settings {
     uint64_t seed = 0;
     size_t events = SIZE_MAX, seconds = SIZE_MAX, large_bytes = size_t{1} << 30;
     int64_t job = -1;
-    bool list = false;
+    bool list = false, brief = false;
+    std::string over = "tcp";
+    std::vector<std::string> networks; /* that `over` names */
+    int most = 16;                     /* ranks of a job at first */
 };
 
 struct Campaign {
@@ -40,6 +47,18 @@ struct Campaign {
     std::vector<Outcome> outcomes;
     size_t failed[KIND_COUNT] = {};
     size_t jobs = 0, failures = 0;
+    size_t cut_short = 0; /* the last job was, after so many events of all; 0: it was not */
+    int64_t start_ns = now_ns();
+    double seconds() const
+    {
+        return 1e-9 * static_cast<double>(now_ns() - start_ns);
+    }
+    /* It has had enough events or time. */
+    bool over() const
+    {
+        return outcomes.size() >= settings.events ||
+               seconds() >= static_cast<double>(settings.seconds);
+    }
 };
 
 volatile sig_atomic_t interrupted;
@@ -59,10 +78,11 @@ JobOptions draw(const Campaign &campaign, Random &random)
     static const int sizes[] = {2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 8, 8, 10, 12, 16};
     JobOptions options;
     options.seed = random();
-    options.nranks = sizes[random() % (sizeof sizes / sizeof *sizes)];
+    options.nranks = std::min(sizes[random() % (sizeof sizes / sizeof *sizes)],
+                              campaign.settings.most);
     int place = static_cast<int>(random() % 10);
     options.place = place < 3   ? Place::Shm
-                    : place < 5 ? Place::Tcp
+                    : place < 5 ? Place::Network
                     : place < 7 ? Place::Hosts
                                 : Place::Namespaces;
     if (options.place == Place::Namespaces && !campaign.net.missing().empty())
@@ -73,6 +93,29 @@ JobOptions draw(const Campaign &campaign, Random &random)
         options.op_timeout_ms = 1500;
     options.delays = random() % 8 == 0;
     return options;
+}
+
+/* By the job's seed, so that all that is drawn is the same over every network. */
+void choose_network(const Campaign &campaign, uint64_t number, JobOptions &options)
+{
+    const Settings &settings = campaign.settings;
+    uint64_t which = mix(options.seed);
+    if (settings.brief) { /* by turns with a deadline for stopped ranks, and without one */
+        options.place = campaign.net.missing().empty() ? Place::Namespaces : Place::Hosts;
+        options.nranks = std::min(5, settings.most);
+        options.hosts = Net::HOSTS;
+        options.op_timeout_ms = number % 2 ? 20000 : 1500;
+    }
+    options.network = settings.networks[which % settings.networks.size()];
+    options.network_alone = which >> 32 & 1;
+    if (options.network == "verbs" && options.place == Place::Namespaces)
+        options.place = Place::Hosts; /* the devices are the machine's */
+    if (options.network == "tcp")
+        return;
+    if (options.place == Place::Shm)
+        options.place = Place::Network;
+    options.op_timeout_ms *= slowdown();
+    options.init_timeout_ms *= slowdown();
 }
 
 Kind draw_event(const Job &job, Random &random)
@@ -92,24 +135,41 @@ Kind draw_event(const Job &job, Random &random)
     return KIND_Grow;
 }
 
+const Kind brief_events[] = {KIND_Kill, KIND_Stop, KIND_Grow, KIND_Flap,
+                             KIND_Cut,  KIND_Grow, KIND_Half};
+
+/* KIND_COUNT: none; it does not suit the job. */
+Kind next_event(const Campaign &campaign, const Job &job, size_t number, Random &random)
+{
+    if (campaign.settings.brief)
+        return suits(job, brief_events[number]) ? brief_events[number] : KIND_COUNT;
+    Kind kind = draw_event(job, random);
+    if (job.live().size() < 2 ||
+        (static_cast<int>(job.live().size()) < job.options.nranks && random() % 2))
+        kind = KIND_Grow;
+    return kind;
+}
+
 /* The events of one job; leaves what went wrong in job.failures. */
 void run_job(Campaign &campaign, Job &job, Random &random)
 {
     std::vector<Outcome> &outcomes = campaign.outcomes;
     size_t events = 2 + random() % 12;
+    if (campaign.settings.brief)
+        events = sizeof brief_events / sizeof *brief_events;
     if (!run_init(job, !job.options.ballast_bytes && random() % 5 == 0, random, outcomes))
         return;
     if (job.options.ballast_bytes &&
         !run_event(job, campaign.net, KIND_KillLarge, random, outcomes))
         return;
-    for (size_t i = 0; i < events && !interrupted; i++) {
-        Kind kind = draw_event(job, random);
-        if (job.live().size() < 2 ||
-            (static_cast<int>(job.live().size()) < job.options.nranks && random() % 2))
-            kind = KIND_Grow;
+    for (size_t i = 0; i < events && !interrupted && !campaign.over(); i++) {
+        Kind kind = next_event(campaign, job, i, random);
+        if (kind == KIND_COUNT)
+            continue;
         if (!run_event(job, campaign.net, kind, random, outcomes))
             return;
     }
+    campaign.cut_short = campaign.over() ? outcomes.size() : 0;
     if (!interrupted)
         run_end(job, random() % 2, random, outcomes);
 }
@@ -119,8 +179,8 @@ const char *place_name(Place place)
     switch (place) {
     case Place::Shm:
         return "shm";
-    case Place::Tcp:
-        return "tcp";
+    case Place::Network:
+        return "one host";
     case Place::Hosts:
         return "hosts";
     default:
@@ -130,16 +190,42 @@ const char *place_name(Place place)
 
 void print_outcome(uint64_t job, const JobOptions &options, const Outcome &outcome)
 {
-    printf("job %llu, %s, %d ranks at first: %s during %s, %zu go on, detected in %.1f ms, back in "
-           "%.1f ms\n",
-           static_cast<unsigned long long>(job), place_name(options.place), options.nranks,
-           kind_names[outcome.kind], outcome.call >= 0 ? call_names[outcome.call] : "none",
-           outcome.survivors, outcome.detected_ms, outcome.back_ms);
+    printf("job %llu, %s, %s, %d ranks at first: %s during %s, %zu go on, detected in %.1f ms, "
+           "back in %.1f ms\n",
+           static_cast<unsigned long long>(job), place_name(options.place), options.network.c_str(),
+           options.nranks, kind_names[outcome.kind],
+           outcome.call >= 0 ? call_names[outcome.call] : "none", outcome.survivors,
+           outcome.detected_ms, outcome.back_ms);
 }
 
 bool is_large(const Campaign &campaign, uint64_t number)
 {
     return campaign.settings.large_bytes > 0 && number % 40 == 3;
+}
+
+/* before: the number of outcomes when the job began. */
+void print_failure(Campaign &campaign, const Job &job, uint64_t number, size_t before)
+{
+    Kind kind = campaign.outcomes.size() > before ? campaign.outcomes.back().kind : KIND_KillInit;
+    campaign.failed[kind]++;
+    campaign.failures++;
+    printf("FAILED: %s, %s, %s, call %s, %d ranks at first, %d hosts%s\n", kind_names[kind],
+           place_name(job.options.place), job.options.network.c_str(),
+           campaign.outcomes.size() > before && campaign.outcomes.back().call >= 0
+               ? call_names[campaign.outcomes.back().call]
+               : "none",
+           job.options.nranks, job.options.hosts, job.options.delays ? ", delays" : "");
+    for (const std::string &failure : job.failures)
+        printf("    %s\n", failure.c_str());
+    std::string limit = campaign.settings.brief ? " --brief" : "";
+    if (campaign.cut_short > before)
+        limit += " --events " + std::to_string(campaign.cut_short - before);
+    printf("%s    replay: tests/campaign/campaign --seed %llu --job %llu --over %s --most %d "
+           "--large %zu%s\n",
+           job.report().c_str(), static_cast<unsigned long long>(campaign.settings.seed),
+           static_cast<unsigned long long>(number), campaign.settings.over.c_str(),
+           campaign.settings.most, campaign.settings.large_bytes, limit.c_str());
+    fflush(stdout);
 }
 
 void next_job(Campaign &campaign)
@@ -152,11 +238,13 @@ void next_job(Campaign &campaign)
         options.nranks = std::max(options.nranks, 3);
         options.ballast_bytes = campaign.settings.large_bytes;
         options.ballast_wid = static_cast<int>(random() % static_cast<uint64_t>(options.nranks));
-        options.place = Place::Tcp, options.hosts = 1;
+        options.place = Place::Network, options.hosts = 1;
         if (random() % 2)
             options.place = Place::Shm;
     }
+    choose_network(campaign, number, options);
     campaign.jobs++;
+    campaign.cut_short = 0;
     Job job(options, campaign.net);
     size_t before = campaign.outcomes.size();
     run_job(campaign, job, random);
@@ -173,23 +261,8 @@ void next_job(Campaign &campaign)
         campaign.net.heal(host);
     for (size_t i = before; i < campaign.outcomes.size() && campaign.settings.list; i++)
         print_outcome(number, options, campaign.outcomes[i]);
-    if (job.failures.empty())
-        return;
-    Kind kind = campaign.outcomes.size() > before ? campaign.outcomes.back().kind : KIND_KillInit;
-    campaign.failed[kind]++;
-    campaign.failures++;
-    printf("FAILED: %s, %s, call %s, %d ranks at first, %d hosts%s\n", kind_names[kind],
-           place_name(options.place),
-           campaign.outcomes.size() > before && campaign.outcomes.back().call >= 0
-               ? call_names[campaign.outcomes.back().call]
-               : "none",
-           options.nranks, options.hosts, options.delays ? ", delays" : "");
-    for (const std::string &failure : job.failures)
-        printf("    %s\n", failure.c_str());
-    printf("%s    replay: tests/campaign/campaign --seed %llu --job %llu\n", job.report().c_str(),
-           static_cast<unsigned long long>(campaign.settings.seed),
-           static_cast<unsigned long long>(number));
-    fflush(stdout);
+    if (!job.failures.empty())
+        print_failure(campaign, job, number, before);
 }
 
 /* ---- the tables ------------------------------------------------------------------------------ */
@@ -246,6 +319,8 @@ int print_tables(const Campaign &campaign, double seconds)
         for (const Outcome &outcome : campaign.outcomes)
             if (outcome.kind == kind)
                 row.push_back(&outcome), all.push_back(&outcome);
+        if (campaign.settings.brief && row.empty() && !campaign.failed[kind])
+            continue; /* it is not one of a brief campaign's */
         print_row(kind_names[kind], row, campaign.failed[kind]);
         bool links = kind == KIND_Cut || kind == KIND_Half || kind == KIND_CutKill ||
                      kind == KIND_Flap || kind == KIND_Slow;
@@ -275,8 +350,27 @@ void on_signal(int)
 int usage()
 {
     fprintf(stderr, "usage: campaign [--seed N] [--events N] [--seconds N] [--job N] [--large "
-                    "BYTES] [--list]\n");
+                    "BYTES] [--over tcp,ofi,net,verbs] [--most N] [--brief] [--list]\n");
     return 2;
+}
+
+/* False: it names a transport that this build has not got. */
+bool split_networks(Settings &settings)
+{
+    std::set<std::string> there{"tcp", "net"};
+#ifdef FT_HAVE_LIBFABRIC
+    there.insert("ofi");
+#endif
+#ifdef FT_HAVE_VERBS
+    there.insert("verbs");
+#endif
+    std::istringstream words(settings.over);
+    for (std::string word; std::getline(words, word, ',');) {
+        if (!there.count(word))
+            return false;
+        settings.networks.push_back(word);
+    }
+    return !settings.networks.empty();
 }
 
 bool parse(int argc, char **argv, Settings &settings)
@@ -284,7 +378,8 @@ bool parse(int argc, char **argv, Settings &settings)
     static const option options[] = {{"seed", 1, nullptr, 's'},    {"events", 1, nullptr, 'e'},
                                      {"seconds", 1, nullptr, 't'}, {"job", 1, nullptr, 'j'},
                                      {"large", 1, nullptr, 'l'},   {"list", 0, nullptr, 'p'},
-                                     {nullptr, 0, nullptr, 0}};
+                                     {"over", 1, nullptr, 'o'},    {"most", 1, nullptr, 'm'},
+                                     {"brief", 0, nullptr, 'b'},   {nullptr, 0, nullptr, 0}};
     for (int c; (c = getopt_long(argc, argv, "", options, nullptr)) != -1;) {
         size_t value = optarg ? strtoull(optarg, nullptr, 0) : 0;
         if (c == 's')
@@ -299,10 +394,16 @@ bool parse(int argc, char **argv, Settings &settings)
             settings.large_bytes = value;
         else if (c == 'p')
             settings.list = true;
+        else if (c == 'b')
+            settings.brief = true;
+        else if (c == 'o')
+            settings.over = optarg;
+        else if (c == 'm')
+            settings.most = std::max(static_cast<int>(value), 2);
         else
             return false;
     }
-    return optind == argc &&
+    return optind == argc && split_networks(settings) &&
            (settings.job >= 0 || settings.events != SIZE_MAX || settings.seconds != SIZE_MAX);
 }
 
@@ -323,14 +424,11 @@ int drive(int argc, char **argv)
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);
     signal(SIGPIPE, SIG_IGN);
-    int64_t start = now_ns();
-    auto seconds = [&] { return 1e-9 * static_cast<double>(now_ns() - start); };
+    campaign.start_ns = now_ns();
     do
         next_job(campaign);
-    while (settings.job < 0 && !interrupted && campaign.failures < 20 &&
-           campaign.outcomes.size() < settings.events &&
-           seconds() < static_cast<double>(settings.seconds));
-    return print_tables(campaign, seconds());
+    while (settings.job < 0 && !interrupted && campaign.failures < 20 && !campaign.over());
+    return print_tables(campaign, campaign.seconds());
 }
 
 int work(char **argv)

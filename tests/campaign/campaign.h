@@ -108,6 +108,7 @@ ftcclResult_t finish_ops(World &world, ftcclResult_t enqueued, uint64_t collecti
 void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 int64_t now_ns();
+int slowdown();           /* how many times longer everything may take: FT_TEST_SLOWDOWN */
 uint64_t mix(uint64_t x); /* a well-mixed hash of x */
 std::string to_hex(const ftcclUniqueId &id);
 ftcclUniqueId from_hex(const std::string &text);

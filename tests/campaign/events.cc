@@ -22,7 +22,8 @@ namespace
 {
 
 constexpr double SUSPECT_S = 3; /* a silent host is known by then */
-constexpr double SLACK_S = 10;  /* for a machine with more ranks than cores, and others on it */
+/* for a machine with more ranks than cores, and others on it */
+const double SLACK_S = 10 * slowdown();
 
 uint64_t below(Random &random, size_t n)
 {
@@ -313,6 +314,23 @@ bool cut_link(Job &job, Net &net, Kind kind, Random &random, Outcome &outcome)
     return going;
 }
 
+/* For a moment. Over verbs, one of two cables is unplugged. */
+void harm_link(const Job &job, const Net &net, Kind kind, int host, Random &random)
+{
+    std::string cable = job.options.network != "verbs" ? "" : host % 2 ? "cable2" : "cable0";
+    if (!cable.empty())
+        net.unplug(cable);
+    else if (kind == KIND_Slow)
+        net.slow(host);
+    else
+        net.cut(host);
+    usleep(static_cast<useconds_t>(kind == KIND_Slow ? 1000000 : 50000 + below(random, 250000)));
+    if (!cable.empty())
+        net.plug(cable);
+    else
+        net.heal(host);
+}
+
 /* Something that no rank may be lost by. */
 bool trouble_link(Job &job, Net &net, Kind kind, Random &random, Outcome &outcome)
 {
@@ -320,13 +338,8 @@ bool trouble_link(Job &job, Net &net, Kind kind, Random &random, Outcome &outcom
     Wids all = job.live();
     uint64_t gen = job.gen();
     outcome.call = await_moment(job, *all.begin(), random);
-    if (kind == KIND_Slow)
-        net.slow(host);
-    else
-        net.cut(host);
-    usleep(static_cast<useconds_t>(kind == KIND_Slow ? 1000000 : 50000 + below(random, 250000)));
+    harm_link(job, net, kind, host, random);
     Times times = begin(job);
-    net.heal(host);
     bool on = job.wait(SLACK_S, [&] { return job.computing(all); });
     if (!on && job.failures.empty())
         job.fail("no progress after trouble on a link");
@@ -444,22 +457,33 @@ bool run(Job &job, Net &net, Kind kind, Random &random, Outcome &outcome)
 
 } // namespace
 
+/* n ranks live; deadline: a stopped one is not waited for long. */
+static bool link_suits(const Job &job, Kind kind, size_t n, bool deadline)
+{
+    bool cables = job.options.network == "verbs" && kind == KIND_Flap;
+    if (job.options.place != Place::Namespaces && !cables)
+        return false;
+    if (kind == KIND_Flap || kind == KIND_Slow) /* the deadline would be right to pass */
+        return n >= 2 && !deadline;
+    return n >= 3;
+}
+
 bool suits(const Job &job, Kind kind)
 {
     size_t n = job.live().size();
-    bool net = job.options.place == Place::Namespaces;
+    bool deadline = job.options.op_timeout_ms < 5000 * slowdown();
     switch (kind) {
     case KIND_Kill:
         return n >= 2;
     case KIND_KillTwo:
     case KIND_StopKill:
-        return n >= 4 && (kind == KIND_KillTwo || job.options.op_timeout_ms < 5000);
+        return n >= 4 && (kind == KIND_KillTwo || deadline);
     case KIND_KillThree:
         return n >= 6;
     case KIND_KillMajority:
         return n >= 3 && job.options.hosts > 1;
     case KIND_Stop:
-        return n >= 3 && job.options.op_timeout_ms < 5000;
+        return n >= 3 && deadline;
     case KIND_Pause:
         return n >= 2;
     case KIND_KillGrow:
@@ -470,11 +494,9 @@ bool suits(const Job &job, Kind kind)
     case KIND_Cut:
     case KIND_Half:
     case KIND_CutKill:
-        return net && n >= 3;
     case KIND_Flap:
-    /* the deadline would be right to pass */
     case KIND_Slow:
-        return net && n >= 2 && job.options.op_timeout_ms > 5000;
+        return link_suits(job, kind, n, deadline);
     default:
         return false; /* the job's own: large, init, finalize */
     }

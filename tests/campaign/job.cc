@@ -1,7 +1,8 @@
 /* See job.h. */
 #include "tests/campaign/job.h"
 
-#include <dirent.h>
+#include "tests/proc/shm.h"
+
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -27,19 +28,6 @@ namespace
  * thread, the process's arena two. */
 constexpr long DESCRIPTORS_LEFT = 6, THREADS_LEFT = 1, KIB_LEFT = 64 * 1024;
 
-std::vector<std::string> shm_of(pid_t pid)
-{
-    std::vector<std::string> names;
-    std::string part = "-" + std::to_string(pid) + "-";
-    DIR *folder = opendir("/dev/shm");
-    while (dirent *entry = folder ? readdir(folder) : nullptr)
-        if (std::string(entry->d_name).find(part) != std::string::npos)
-            names.push_back(entry->d_name);
-    if (folder)
-        closedir(folder);
-    return names;
-}
-
 } // namespace
 
 Job::Job(const JobOptions &given, const Net &net) : options(given), net_(net)
@@ -61,7 +49,7 @@ Job::~Job()
             waitpid(proc->pid, nullptr, 0);
         }
         close(proc->out);
-        for (const std::string &name : shm_of(proc->pid))
+        for (const std::string &name : proc::shm_of(proc->pid))
             unlink(("/dev/shm/" + name).c_str());
     }
     munmap(page, sizeof(Page));
@@ -75,16 +63,37 @@ static void set(const char *name, const std::string &value)
     setenv(name, value.c_str(), 1);
 }
 
+static void verbs_environment(int wid)
+{
+    set("FTCCL_IB_HCA", wid % 2 ? "=rxe1,rxe3" : "=rxe0,rxe2");
+    set("FTCCL_IB_TIMEOUT", "12");
+    set("FTCCL_RAIL_RETRY_MS", "200");
+    set("FTCCL_SOCKET_IFNAME", "lo");
+}
+
+static void network_environment(const JobOptions &options, int wid)
+{
+    bool tcp = options.network == "tcp";
+    if (options.place == Place::Network || (options.network_alone && !tcp))
+        set("FTCCL_TRANSPORTS", options.network);
+    else if (!tcp)
+        set("FTCCL_TRANSPORTS", "shm," + options.network);
+    if (options.network == "net" && !getenv("FTCCL_NET_PLUGIN"))
+        set("FTCCL_NET_PLUGIN", FT_TEST_PLUGIN);
+    if (options.network == "verbs")
+        verbs_environment(wid);
+}
+
 /* In the child, before it becomes a worker. */
-static void environment(const JobOptions &options, int host)
+static void environment(const JobOptions &options, int host, int wid)
 {
     set("FTCCL_OP_TIMEOUT_MS", std::to_string(options.op_timeout_ms));
     set("FTCCL_INIT_TIMEOUT_MS", std::to_string(options.init_timeout_ms));
     set("FTCCL_DEBUG", getenv("CAMPAIGN_VERBOSE") ? getenv("CAMPAIGN_VERBOSE") : "VERSION");
     if (options.place == Place::Shm)
         set("FTCCL_TRANSPORTS", "shm");
-    if (options.place == Place::Tcp)
-        set("FTCCL_TRANSPORTS", "tcp");
+    else
+        network_environment(options, wid);
     if (options.place >= Place::Hosts)
         set("FTCCL_HOSTID", "host" + std::to_string(host));
     if (options.place == Place::Namespaces)
@@ -125,7 +134,7 @@ void Job::spawn(const WorkerOptions &worker, int host)
             if (ns < 0 || setns(ns, CLONE_NEWNET) != 0)
                 _exit(99);
         }
-        environment(options, host);
+        environment(options, host, worker.wid);
         dup2(out[1], 1);
         execv("/proc/self/exe", argv.data());
         _exit(98);
@@ -402,7 +411,7 @@ void Job::check_leftovers()
             fail("worker " + std::to_string(proc->wid) + " does not end");
             continue;
         }
-        std::vector<std::string> names = shm_of(proc->pid);
+        std::vector<std::string> names = proc::shm_of(proc->pid);
         if (names.size() > (proc->killed ? 1u : 0u)) {
             std::string all;
             for (const std::string &name : names)

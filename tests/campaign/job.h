@@ -19,16 +19,19 @@ namespace campaign
 
 using Wids = std::set<int>;
 
-/* Hosts: one host, made to look like several by FTCCL_HOSTID */
-enum class Place { Shm, Tcp, Hosts, Namespaces };
+/* Network: one host, but no shared memory. Hosts: one host, made to look like several by
+ * FTCCL_HOSTID. */
+enum class Place { Shm, Network, Hosts, Namespaces };
 
 struct JobOptions {
     uint64_t seed = 0;
     Place place = Place::Shm;
     int nranks = 2, hosts = 1;
     int op_timeout_ms = 20000, init_timeout_ms = 6000;
-    bool delays = false;      /* uses FTCCL_FAULT */
-    size_t ballast_bytes = 0; /* extra memory of one rank, in bytes; 0: none */
+    std::string network = "tcp"; /* the transport of the network */
+    bool network_alone = false;  /* also between ranks of one host */
+    bool delays = false;         /* uses FTCCL_FAULT */
+    size_t ballast_bytes = 0;    /* extra memory of one rank, in bytes; 0: none */
     int ballast_wid = 0;
 };
 

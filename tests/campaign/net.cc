@@ -130,4 +130,14 @@ void Net::heal(int host) const
     run("tc -n " + name("h" + std::to_string(host)) + " qdisc del dev eth0 root");
 }
 
+void Net::unplug(const std::string &cable) const
+{
+    run("ip link set " + cable + " down");
+}
+
+void Net::plug(const std::string &cable) const
+{
+    run("ip link set " + cable + " up");
+}
+
 } // namespace campaign

@@ -30,6 +30,9 @@ class Net
     /* Sends the packets from one host to the other over a device that both have. */
     bool detour(int from, int to, const std::string &device) const;
     void heal(int host) const;
+    /* Cables of the virtual machine of tests/rdma, from the first end. */
+    void unplug(const std::string &cable) const;
+    void plug(const std::string &cable) const;
 
   private:
     std::string name(const std::string &part) const;

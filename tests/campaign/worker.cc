@@ -34,6 +34,12 @@ int64_t now_ns()
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+int slowdown()
+{
+    const char *text = getenv("FT_TEST_SLOWDOWN");
+    return text && atoi(text) > 1 ? atoi(text) : 1;
+}
+
 uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;

@@ -19,6 +19,12 @@ tests_conform_transport_fail_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_conform_transport_fail_test_LDADD = $(conform_ldadd)
 TESTS += tests/conform/transport_fail_test
 
+check_PROGRAMS += tests/conform/transport_fence_test
+tests_conform_transport_fence_test_SOURCES = tests/conform/transport_fence_test.cc
+tests_conform_transport_fence_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_conform_transport_fence_test_LDADD = $(conform_ldadd)
+TESTS += tests/conform/transport_fence_test
+
 check_PROGRAMS += tests/conform/transport_loan_test
 tests_conform_transport_loan_test_SOURCES = tests/conform/transport_loan_test.cc
 tests_conform_transport_loan_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)

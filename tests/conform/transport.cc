@@ -325,6 +325,17 @@ void Child::kill_hard()
     pid = -1;
 }
 
+bool Child::is_stopped()
+{
+    int status = 0;
+    return waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status);
+}
+
+void Child::go_on()
+{
+    kill(pid, SIGCONT);
+}
+
 int Child::wait()
 {
     int status = 0;

@@ -98,6 +98,8 @@ class Child
     std::string read(); // reads one record: a length byte, then the bytes; "" at the end
     void write(const std::string &);
     void kill_hard();
+    bool is_stopped(); // Waits until the child has stopped itself.
+    void go_on();
     int wait(); // exit status, or -signal
     static std::string read_from(int fd);
     static void write_to(int fd, const std::string &);

@@ -2,7 +2,8 @@
 // 8-byte messages (half of a round trip, while both sides poll), and the rate of 128 KiB messages
 // that the receiver copies out; they are sent from registered memory where that is faster. Usage:
 // transport_speed [backend...]; FT_SPEED_PART=0.01 does a hundredth of it, and both sides sleep
-// when there is nothing to do in the second measurement.
+// when there is nothing to do in the second measurement. FT_SPEED_BARE=1: payloads lie in 8 chunks
+// that nobody writes, and the receiver does not copy them out, as in a bare loop of a network.
 #include "tests/conform/transport.h"
 
 #include <algorithm>
@@ -22,6 +23,11 @@ double now_us()
     return duration<double, std::micro>(steady_clock::now().time_since_epoch()).count();
 }
 
+bool is_bare()
+{
+    return getenv("FT_SPEED_BARE");
+}
+
 double part()
 {
     const char *text = getenv("FT_SPEED_PART");
@@ -32,6 +38,9 @@ struct Side {
     Engine &e;
     ft_link *to, *from;
     bool sleeps = false;
+    // What was sent last; it is pending while the network reads the user's memory.
+    ft_send sent[8] = {};
+    unsigned nsent = 0;
 
     void turn_once()
     {
@@ -47,9 +56,9 @@ struct Side {
     void send(const void *data, uint32_t len, unsigned lane, bool in_place)
     {
         ft_header h = header_of(1, lane, 0, len);
-        ft_send req = {};
-        req.status = FT_AGAIN;
+        ft_send &req = sent[nsent++ % 8];
         void *slot;
+        wait_for(req);
         for (;;) {
             int rc = in_place ? to->ops->reserve(to, &h, &slot) : to->ops->send(to, &h, data, &req);
             if (rc == FT_OK)
@@ -58,13 +67,23 @@ struct Side {
                 exit(3);
             turn_once();
         }
-        if (in_place) {
-            memcpy(slot, data, len);
-            to->ops->commit(to, &h, slot);
+        if (!in_place)
             return;
-        }
+        if (!is_bare())
+            memcpy(slot, data, len);
+        to->ops->commit(to, &h, slot);
+    }
+
+    void wait_for(const ft_send &req)
+    {
         while (req.status == FT_AGAIN)
             turn_once();
+    }
+
+    void settle()
+    {
+        for (const ft_send &req : sent)
+            wait_for(req);
     }
 
     void recv(void *out, unsigned lane)
@@ -75,7 +94,7 @@ struct Side {
             turn_once();
         if (rc != FT_OK)
             exit(4);
-        if (out)
+        if (out && !is_bare())
             memcpy(out, msg.data, msg.header.len);
         from->ops->release(from, &msg);
     }
@@ -90,15 +109,19 @@ void *reg(Engine &e, std::vector<char> *memory)
     return registered;
 }
 
-void run(Side &s, bool first, const char *name)
+int batches()
+{
+    return part() < 1 ? 5 : 40;
+}
+
+void time_of_a_word(Side &s, bool first, const char *name)
 {
     char word[8] = {0};
     std::vector<double> lat;
-    const int batches = part() < 1 ? 5 : 40;
-    for (int batch = 0; batch < batches; batch++) {
-        // A small part times each round trip alone, like ib_write_lat.
-        const int all = std::max(2, (int)(2000 * part()));
-        const int n = part() < 1 ? 1 : all;
+    // A small part times each round trip alone, like ib_write_lat.
+    const int all = std::max(2, (int)(2000 * part()));
+    const int n = part() < 1 ? 1 : all;
+    for (int batch = 0; batch < batches(); batch++)
         for (int done = 0; done < all; done += n) {
             double start = now_us();
             for (int i = 0; i < n; i++) {
@@ -110,42 +133,55 @@ void run(Side &s, bool first, const char *name)
             }
             lat.push_back((now_us() - start) / n / 2);
         }
-    }
     std::sort(lat.begin(), lat.end());
     if (first)
         printf("%s: 8 B one way: median %.3f us, best %.3f us\n", name, lat[lat.size() / 2],
                lat[0]);
-    s.sleeps = part() < 1;
-    std::vector<char> from(64 << 20, 1), to(64 << 20, 2);
-    void *registered = reg(s.e, &from);
-    for (int in_place = 0; in_place < 2; in_place++) {
-        std::vector<double> rate;
-        for (int batch = 0; batch < batches; batch++) {
-            const size_t n = std::max<size_t>(16, (size_t)(256 * part()));
-            double start = now_us();
-            for (size_t i = 0; i < n; i++) {
-                size_t at = (batch * n + i) * chunk % from.size();
-                if (first)
-                    s.send(&from[at], chunk, i % 4, in_place);
-                else
-                    s.recv(&to[at], i % 4);
-            }
-            if (first)
-                s.recv(word, 0);
-            else
-                s.send(word, 8, 0, false);
-            rate.push_back((double)(n * chunk) / (now_us() - start) / 1e3);
-        }
-        std::sort(rate.begin(), rate.end());
-        if (first) {
-            printf("%s: 128 KiB %s: median %.4f GB/s, best %.4f\n", name,
-                   in_place ? "reserved" : "sent", rate[rate.size() / 2], rate.back());
-        }
-    }
+}
+
+// A message from the second to the first says that all before it has arrived.
+void answer(Side &s, bool first)
+{
+    char word[8] = {0};
     if (first)
-        s.send(word, 8, 0, false);
-    else
         s.recv(word, 0);
+    else
+        s.send(word, 8, 0, false);
+}
+
+void rate_of_chunks(Side &s, bool first, const char *name, bool in_place, std::vector<char> &from,
+                    std::vector<char> &to)
+{
+    std::vector<double> rate;
+    const size_t n = std::max<size_t>(16, (size_t)(256 * part()));
+    for (int batch = 0; batch < batches(); batch++) {
+        double start = now_us();
+        for (size_t i = 0; i < n; i++) {
+            size_t at = (batch * n + i) * chunk;
+            if (first)
+                s.send(&from[at % from.size()], chunk, i % 4, in_place);
+            else
+                s.recv(&to[at % to.size()], i % 4);
+        }
+        s.settle();
+        answer(s, first);
+        rate.push_back((double)(n * chunk) / (now_us() - start) / 1e3);
+    }
+    std::sort(rate.begin(), rate.end());
+    if (first)
+        printf("%s: 128 KiB %s: median %.4f GB/s, best %.4f\n", name,
+               in_place ? "reserved" : "sent", rate[rate.size() / 2], rate.back());
+}
+
+void run(Side &s, bool first, const char *name)
+{
+    time_of_a_word(s, first, name);
+    s.sleeps = part() < 1;
+    std::vector<char> from(is_bare() ? 8 * chunk : 64 << 20, 1), to(64 << 20, 2);
+    void *registered = reg(s.e, &from);
+    rate_of_chunks(s, first, name, false, from, to);
+    rate_of_chunks(s, first, name, true, from, to);
+    answer(s, !first);
     if (registered)
         s.e.ops->unreg(s.e.t, registered);
 }

@@ -16,6 +16,7 @@ tests_rdma_ranks_test_SOURCES = tests/rdma/ranks_test.cc
 tests_rdma_ranks_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_rdma_ranks_test_LDADD = $(proc_ldadd)
 rdma_conform = tests/conform/transport_data_test tests/conform/transport_fail_test \
+	tests/conform/transport_fence_test \
 	tests/conform/transport_sleep_test tests/conform/transport_trim_test
 tests_rdma_input_test_SOURCES = tests/rdma/input_test.cc tests/rdma/fabric_fixture.h
 tests_rdma_input_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
@@ -23,5 +24,5 @@ tests_rdma_input_test_LDADD = src/libftcore.la $(gtest_libs)
 endif
 endif
 check_PROGRAMS += $(rdma_programs)
-check-rdma: $(rdma_programs) $(rdma_conform)
+check-rdma: $(rdma_programs) $(rdma_conform) $(campaign_program)
 	$(SHELL) $(srcdir)/tests/rdma/check.sh . $(PATTERN)

@@ -1,9 +1,14 @@
 // Properties: ranks that are joined by RDMA alone get right results; a cable that is unplugged, or
 // swallows everything, costs none of them (its traffic moves to the other one), and is used again
 // when it is well; without any cable all ranks get a recoverable error, and go on when there is one
-// again; a killed rank is known soon. Method: processes in the machine of `rig`, at different ends
-// of two cables, that reduce in a loop; cables are unplugged with ip(8) or emptied with tc(8).
+// again; a killed rank is known soon; with too little memory that may be locked, or an address that
+// cannot be routed, the next transport is used, and the log says why. Method: processes in the
+// machine of `rig`, at different ends of two cables, that reduce in a loop; cables are unplugged
+// with ip(8) or emptied with tc(8).
+#include <linux/capability.h>
 #include <poll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +22,18 @@
 
 namespace
 {
+
+// As for a user without rights, of whom the administrator has said nothing.
+bool limit_locked_memory(rlim_t bytes)
+{
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[2];
+    const struct rlimit limit = {bytes, bytes};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || syscall(SYS_capget, &header, data) != 0)
+        return false;
+    data[0].effective &= ~(1u << CAP_IPC_LOCK);
+    return syscall(SYS_capset, &header, data) == 0;
+}
 
 bool told()
 {
@@ -55,6 +72,9 @@ CHILD(loop)
     ftcclComm_t comm;
     ftcclStream_t stream;
     unsigned wrong = 0;
+    const char *locked = getenv("FT_TEST_MEMLOCK");
+    if (locked && !limit_locked_memory(strtoul(locked, nullptr, 10)))
+        return 5;
     if (ftcclStreamCreate(&stream) != ftcclSuccess ||
         ftcclCommInitRank(&comm, n, proc::unhex(arguments[0]), rank) != ftcclSuccess) {
         printf("init %s\n", ftcclGetLastError(nullptr));
@@ -126,7 +146,7 @@ class Ranks : public testing::Test
                     {"FTCCL_IB_TIMEOUT", "12"},
                     {"FTCCL_OP_TIMEOUT_MS", "20000"}});
         for (int r = 0; r < n; r++) {
-            env["FTCCL_IB_HCA"] = r % 2 ? "=rxe1,rxe3" : "=rxe0,rxe2";
+            env["FTCCL_IB_HCA"] = ports[r % 2];
             env["FTCCL_HOSTID"] = "host" + std::to_string(r);
             rank.push_back(std::make_unique<proc::Child>(
                 "loop",
@@ -167,6 +187,7 @@ class Ranks : public testing::Test
     }
     std::vector<std::unique_ptr<proc::Child>> rank;
     double longest = 0; // of all calls of at()
+    const char *ports[2] = {"=rxe0,rxe2", "=rxe1,rxe3"};
 };
 
 TEST_F(Ranks, FourReduceOverBothCables)
@@ -238,6 +259,51 @@ TEST_F(Ranks, WithoutAnyCableAllGetARecoverableErrorAndGoOn)
         EXPECT_EQ(child->line(60), "again 0 of 2, 0 wrong: ");
         EXPECT_EQ(child->wait(), 0);
     }
+}
+
+// Two ranks that may use verbs or tcp reduce over tcp; what they log.
+class Instead : public Ranks
+{
+  protected:
+    std::string reduce_over_tcp(std::map<std::string, std::string> env)
+    {
+        const std::string file = testing::TempDir() + "ft-ranks-" + std::to_string(getpid());
+        unlink(file.c_str());
+        env.insert({{"FTCCL_TRANSPORTS", "verbs,tcp"},
+                    {"FTCCL_DEBUG", "INFO"},
+                    {"FTCCL_DEBUG_FILE", file}});
+        const unsigned long before = sent("rxe0") + sent("rxe1");
+        start(2, 16384, env);
+        pass(10);
+        stop();
+        EXPECT_LT(sent("rxe0") + sent("rxe1") - before, 150u) << "10 calls take 320 or more";
+        std::ostringstream log;
+        log << std::ifstream(file).rdbuf();
+        unlink(file.c_str());
+        return log.str();
+    }
+};
+
+TEST_F(Instead, OfTooLittleLockedMemory)
+{
+    const std::string log = reduce_over_tcp({{"FT_TEST_MEMLOCK", "65536"}});
+    EXPECT_NE(log.find("the limit on locked memory is 64 KiB (ulimit -l), and "), std::string::npos)
+        << log;
+}
+
+// Rank 1 has an address to which rank 0's device has no way.
+TEST_F(Instead, OfAnAddressWithoutARoute)
+{
+    ports[0] = "=rxe0";
+    ports[1] = "=rxe1";
+    shell("ip -4 addr flush dev cable1; ip addr add 198.51.100.7/32 dev cable1");
+    shell("ip rule add pref 100 lookup local; ip rule del pref 0; "
+          "ip rule add pref 10 from 10.77.0.1 to 198.51.100.7 unreachable");
+    const std::string log = reduce_over_tcp({});
+    shell("ip rule add pref 0 lookup local; ip rule del pref 10; ip rule del pref 100");
+    shell("ip -4 addr flush dev cable1; ip addr add 10.77.0.2/24 dev cable1");
+    EXPECT_NE(log.find("198.51.100.7"), std::string::npos) << log;
+    EXPECT_NE(log.find("trying tcp"), std::string::npos) << log;
 }
 
 TEST_F(Ranks, AKilledRankIsKnownSoonAndTheOthersGoOn)

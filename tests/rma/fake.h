@@ -66,7 +66,9 @@ struct FakeNet {
     size_t inline_bytes = 64; // likewise
     unsigned depth = 16;      // most writes on a way; then FT_AGAIN
     bool any_order = true;    // writes of one way overtake each other
+    bool unended = false;     // writes from lent memory arrive, but do not end
     bool refuse_opens = false;
+    int port_down = -1;          // ways of this port cannot be opened
     std::vector<uint64_t> opens; // when ways were opened, or refused
     bool side_full = false;      // side connections take nothing
     bool side_held = false;      // what they have taken does not move

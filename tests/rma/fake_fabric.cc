@@ -87,8 +87,10 @@ static void tell(FakeWay *w)
 static void move(FakeWay *w)
 {
     FakeNet &net = *fake_net;
-    size_t i = net.any_order ? net.below((unsigned)std::min<size_t>(w->out.size(), 4)) : 0;
+    const size_t window = net.unended ? w->out.size() : std::min<size_t>(w->out.size(), 4);
+    size_t i = net.any_order || net.unended ? net.below((unsigned)window) : 0;
     FakeWrite &write = w->out[i];
+    const bool ends = !net.unended || write.pieces.size() < 2;
     if (!write.delivered) {
         write.delivered = true;
         if (!store(w, write, false)) {
@@ -98,7 +100,7 @@ static void move(FakeWay *w)
         if (net.below(2))
             return; // its completion comes later, and what follows may overtake it
     }
-    if (i != 0)
+    if (i != 0 || !ends)
         return;
     w->silent++;
     if (write.asked) {
@@ -225,7 +227,7 @@ static int fake_way_open(ft_fabric *f, unsigned index, ft_fabric_region *into, v
                          ft_fabric_way **out)
 {
     fake_net->opens.push_back(fake_net->now_ns);
-    if (fake_net->refuse_opens)
+    if (fake_net->refuse_opens || (int)index == fake_net->port_down)
         return ft_fail(FT_LINK, "the test opens no ways");
     auto *w = new FakeWay();
     w->base.fabric = f;

@@ -299,6 +299,11 @@ static void one_seed(const Scene &scene, uint64_t seed,
     EXPECT_TRUE(net.all.empty()) << "ways were left open";
 }
 
+bool one_seed_only()
+{
+    return getenv("FT_RMA_SEED");
+}
+
 void each_seed(const Scene &scene, const std::function<void(FakeNet &, Pair &)> &body)
 {
     const char *one = getenv("FT_RMA_SEED");

@@ -76,5 +76,6 @@ struct Scene {
     std::function<void(FakeNet &, uint64_t seed)> prepare = nullptr;
 };
 void each_seed(const Scene &, const std::function<void(FakeNet &, Pair &)> &body);
+bool one_seed_only(); // FT_RMA_SEED is set
 
 #endif

@@ -7,16 +7,20 @@ static void set_ways(FakeNet &net, uint64_t seed)
     net.ways = 2 + (unsigned)(seed % 3);
 }
 
-// Whether all ways of both sides carry messages.
-static bool all_well(const FakeNet &net)
+extern "C" unsigned rma_ways_ready(const struct rma_link *);
+
+static unsigned ready(const ft_link *l)
 {
-    std::map<ft_fabric *, unsigned> well;
+    return rma_ways_ready((const struct rma_link *)(const void *)l);
+}
+
+// Whether all ways of both sides carry messages.
+static bool all_well(const FakeNet &net, const Pair &pair)
+{
     for (auto &w : net.all)
-        well[w.second->base.fabric] += !w.second->broken && !w.second->stopping && w.second->peer;
-    bool enough = well.size() == 2;
-    for (auto &w : well)
-        enough &= w.second == net.ways;
-    return enough;
+        if (w.second->broken || w.second->stopping)
+            return false;
+    return ready(pair.ab) == net.ways && ready(pair.ba) == net.ways;
 }
 
 // Property: ways break at any write and at any time, on one side or both; what is missing is
@@ -27,7 +31,7 @@ TEST(RmaWays, Break)
     each_seed({50, 0, 2, set_ways}, [](FakeNet &net, Pair &pair) {
         unsigned breaks = 0;
         auto some_break = [&] {
-            if (net.below(400) || !all_well(net))
+            if (net.below(400) || !all_well(net, pair))
                 return;
             auto at = net.all.begin();
             std::advance(at, net.below((unsigned)net.all.size()));
@@ -100,7 +104,7 @@ TEST(RmaWays, AreTriedEverLater)
             EXPECT_LT(waited, due + 200 * ms) << i;
         }
         net.refuse_opens = false;
-        ASSERT_TRUE(turn_for(net, pair, 10 * ms, [&] { return all_well(net); }));
+        ASSERT_TRUE(turn_for(net, pair, 10 * ms, [&] { return all_well(net, pair); }));
         ASSERT_TRUE(pair.run(50));
         net.opens.clear();
         const uint64_t begin = net.now_ns;
@@ -126,7 +130,7 @@ TEST(RmaWays, AreLostBeforeTheOtherSideKnows)
                 net.break_way(w);
         ASSERT_TRUE(pair.turn_until([&] { return net.all.size() == 2; }));
         net.side_full = false;
-        ASSERT_TRUE(turn_for(net, pair, 10 * ms, [&] { return all_well(net); }));
+        ASSERT_TRUE(turn_for(net, pair, 10 * ms, [&] { return all_well(net, pair); }));
         EXPECT_FALSE(pair.is_down());
         ASSERT_TRUE(pair.run(100));
     });
