@@ -23,7 +23,10 @@ template <class F> bool soon(F done, double seconds = 60)
 
 inline bool idle(CUstream stream)
 {
-    return cuStreamQuery(stream) == CUDA_SUCCESS;
+    bool is = cuStreamQuery(stream) == CUDA_SUCCESS;
+    if (is)
+        standin_settle(stream);
+    return is;
 }
 inline ftcclStream_t as(CUstream stream)
 {
@@ -49,11 +52,11 @@ template <class T> struct Buffer {
     }
     void put(const std::vector<T> &from, CUstream stream)
     {
-        cuMemcpyAsync(at, reinterpret_cast<CUdeviceptr>(from.data()), n * sizeof(T), stream);
+        standin_put(at, from.data(), n * sizeof(T), stream);
     }
     void get(std::vector<T> &to, CUstream stream)
     {
-        cuMemcpyAsync(reinterpret_cast<CUdeviceptr>(to.data()), at, n * sizeof(T), stream);
+        standin_get(to.data(), at, n * sizeof(T), stream);
     }
 };
 

@@ -24,6 +24,12 @@ void standin_let_go(CUstream stream);
 int standin_launched(); /* STANDIN_UNKNOWN on a real GPU */
 int standin_running();
 int standin_context_users(int device); /* how many times its primary context is retained now */
+/* Copies on the stream, to the device and back. What was got is there once the stream is idle and
+ * standin_settle() was called: to wait in a copy to or from memory that is not pinned would keep
+ * other threads from the driver. */
+void standin_put(CUdeviceptr to, const void *from, size_t len, CUstream stream);
+void standin_get(void *to, CUdeviceptr from, size_t len, CUstream stream);
+void standin_settle(CUstream stream);
 /* number of allocations that were not freed, device and pinned */
 int standin_live_memory();
 }

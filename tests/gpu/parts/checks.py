@@ -59,7 +59,7 @@ TINY = {
     "graph_test": "Graph*.*:*/Graphs.*/inproc",
     "queue_test": "*",
 }
-SUITE_S = 25  # that one test suite may take on a GPU, at least
+SUITE_S = 60  # that one test suite may take on a GPU, at least
 
 
 # ---- device --------------------------------------------------------------------------------------
