@@ -48,6 +48,7 @@ include tests/fuzz/Makefile.frag
 include tests/tidy/Makefile.frag
 include tests/python/Makefile.frag
 include tests/rdma/Makefile.frag
+include tests/clos/Makefile.frag
 
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones
