@@ -156,8 +156,8 @@
       "1: every message carries a CRC32C, and ranks compare results that are the same on all; "    \
       "the same on all ranks")                                                                     \
     X(SPIN_US, "FTCCL_SPIN_US", INT, -1, -1, 1000000, "us", "",                                    \
-      "how long a waiting call spins before it sleeps; -1: 1000 with a core for each local rank, " \
-      "else 0")                                                                                    \
+      "how long a waiting call, or the engine's thread while a GPU has work, spins before it "     \
+      "sleeps; -1: 1000 with a core for each local rank, else 0")                                  \
     X(TUNE_FILE, "FTCCL_TUNE_FILE", STR, "", 0, 0, "", "",                                         \
       "file with measured choices and costs for the selection; the same on all ranks")             \
     X(CONF_FILE, "FTCCL_CONF_FILE", STR, "", 0, 0, "", "NCCL_CONF_FILE",                           \

@@ -59,6 +59,12 @@ tests_cuda_processes_test_SOURCES = tests/cuda/processes_test.cc
 tests_cuda_processes_test_CPPFLAGS = $(cuda_cppflags)
 tests_cuda_processes_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
 	$(gtest_libs)
+check_PROGRAMS += tests/cuda/spin_test
+TESTS += tests/cuda/spin_test
+tests_cuda_spin_test_SOURCES = tests/cuda/spin_test.cc
+tests_cuda_spin_test_CPPFLAGS = $(cuda_cppflags)
+tests_cuda_spin_test_LDADD = tests/proc/libproc.la src/libftccl.la tests/cuda/libcuda.la \
+	$(gtest_libs)
 check_PROGRAMS += tests/cuda/links_test
 TESTS += tests/cuda/links_test
 tests_cuda_links_test_SOURCES = tests/cuda/links_test.cc

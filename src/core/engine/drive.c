@@ -200,13 +200,19 @@ static uint64_t bounded_ns(const struct ft_engine *engine, uint64_t wait_ns)
     return wait_ns;
 }
 
+/* The GPU has work of this engine, or replayed a graph shortly before. */
+static bool waits_for_gpu(const struct ft_engine *engine)
+{
+    bool replays = engine->captured > 0 && engine->replayed_ns &&
+                   ft_now_ns(engine->env) - engine->replayed_ns < REPLAYS_NS;
+    return replays || atomic_load_explicit(&engine->gpu_works, memory_order_relaxed) > 0;
+}
+
 /* The GPU wakes no thread. While it has work of this engine, an idle driver naps and looks
  * again. */
 static bool rest_for_gpu(struct ft_engine *engine)
 {
-    bool replays = engine->captured > 0 && engine->replayed_ns &&
-                   ft_now_ns(engine->env) - engine->replayed_ns < REPLAYS_NS;
-    if (!replays && !atomic_load_explicit(&engine->gpu_works, memory_order_relaxed))
+    if (!waits_for_gpu(engine))
         return false;
     struct timespec time = {0, GPU_NAP_NS};
     struct pollfd fd = {.fd = engine->event_fd, .events = POLLIN};
@@ -270,18 +276,48 @@ static bool sleep_held(struct ft_engine *engine, uint64_t wait_ns, int mine)
 
 /* ---- the background thread ------------------------------------------------------------------- */
 
+/* While the GPU has work, the first naps only give up the core: a nap is longer than that work. */
 static void nap(struct ft_engine *engine, int naps)
 {
-    bool short_one = naps < SHORT_NAPS &&
+    int yields = atomic_load_explicit(&engine->gpu_works, memory_order_relaxed) ? YIELDS : 0;
+    if (naps < yields) {
+        sched_yield();
+        return;
+    }
+    bool short_one = naps < yields + SHORT_NAPS &&
                      atomic_load_explicit(&engine->active, memory_order_relaxed);
     if (sleep_with_clients(engine, engine->event_fd, short_one ? NAP_NS : LONG_NAP_NS))
         forget_ring(engine);
+}
+
+static uint64_t spin_budget_ns(const struct ft_engine *engine)
+{
+    int64_t us = ft_param_int(FT_PARAM_SPIN_US);
+    if (us >= 0)
+        return (uint64_t)us * 1000;
+    return atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 0 : SPIN_DEFAULT_NS;
+}
+
+/* A nap is many times longer than a command of the GPU or a message, and each step of an operation
+ * waits for both. So the background thread does not rest for a while after each progress.
+ * *since_ns: when it found nothing first, 0: not yet. False: the time is over, or the GPU has no
+ * work. */
+static bool spins_for_gpu(struct ft_engine *engine, uint64_t *since_ns)
+{
+    if (!waits_for_gpu(engine))
+        return false;
+    uint64_t now = ft_now_ns(engine->env);
+    if (*since_ns == 0)
+        *since_ns = now;
+    engine->turns |= FT_TURNS_OFTEN - 1; /* the next turn also asks the communicators */
+    return now - *since_ns < spin_budget_ns(engine);
 }
 
 static void *background(void *arg)
 {
     struct ft_engine *engine = arg;
     int idle = 0, naps = 0;
+    uint64_t since_ns = 0;
     while (!atomic_load(&engine->stop)) {
         ft_ras_serve(&engine->ras, engine->asked); /* without holding the engine */
         engine->asked = false;
@@ -293,12 +329,19 @@ static void *background(void *arg)
         }
         naps = 0;
         idle = engine->turn(engine) ? 0 : idle + 1;
-        if (idle > IDLE_TURNS) {
+        bool spins = idle > IDLE_TURNS && spins_for_gpu(engine, &since_ns);
+        if (idle > IDLE_TURNS && !spins) {
             bool active = atomic_load_explicit(&engine->active, memory_order_relaxed);
             bool woken = sleep_held(engine, active ? SLEEP_BUSY_NS : SLEEP_IDLE_NS, 0);
             idle = woken ? 0 : IDLE_TURNS; /* it found nothing: sleep again at once */
         }
         ft_engine_unlock(engine);
+        if (idle == 0)
+            since_ns = 0;
+        if (spins && idle % SPINS_A_YIELD == 0)
+            sched_yield();
+        else if (spins)
+            ft_cpu_relax();
     }
     return NULL;
 }
@@ -334,14 +377,6 @@ void ft_engine_stop(struct ft_engine *engine)
 }
 
 /* ---- waiting --------------------------------------------------------------------------------- */
-
-static uint64_t spin_budget_ns(const struct ft_engine *engine)
-{
-    int64_t us = ft_param_int(FT_PARAM_SPIN_US);
-    if (us >= 0)
-        return (uint64_t)us * 1000;
-    return atomic_load_explicit(&engine->crowded, memory_order_relaxed) ? 0 : SPIN_DEFAULT_NS;
-}
 
 struct help {
     struct ft_engine *but;

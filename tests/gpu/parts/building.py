@@ -13,6 +13,7 @@ TESTS = [
     "tests/cuda/queue_test",
     "tests/cuda/gpu_test",
     "tests/cuda/blocking_test",
+    "tests/cuda/spin_test",
     "tests/cuda/processes_test",
     "tests/cuda/links_test",
     "tests/cuda/graph_test",

@@ -38,6 +38,8 @@ class Job:
                 "NCCL_DEBUG": "VERSION",
                 "LD_PRELOAD": library,
                 "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+                # Otherwise PyTorch sleeps for a minute after an error, for its report.
+                "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
             }
             self.ranks.append(
                 rig.start([python, "-u", os.path.join(HERE, "ddp_rank.py"), str(steps)], env)
