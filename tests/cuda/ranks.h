@@ -7,6 +7,8 @@
 
 #include <unistd.h>
 
+#include <memory>
+
 #include "tests/cuda/standin.h"
 #include "tests/proc/proc.h"
 
@@ -123,27 +125,35 @@ template <class T> std::vector<T> numbers(size_t n, int seed)
 }
 
 /* Each rank copies in, reduces and copies out on its stream, in place or not. The host waits once,
- * at the end. */
+ * at the end. All ranks have copied in before the first one calls: with CUDA_LAUNCH_BLOCKING a copy
+ * waits for the kernels of the process, and those for the ranks that have not called yet. */
 template <class T> void reduces(const Job &job, size_t count, ftcclDataType_t type, bool in_place)
 {
     std::vector<T> want(count);
+    std::vector<std::unique_ptr<Buffer<T>>> ins, outs;
     for (int r = 0; r < job.size(); r++) {
         std::vector<T> one = numbers<T>(count, r);
         for (size_t i = 0; i < count; i++)
             want[i] = static_cast<T>(want[i] + one[i]);
+        ins.push_back(std::make_unique<Buffer<T>>(count));
+        outs.push_back(std::make_unique<Buffer<T>>(count));
     }
     job.each([&](int r) {
-        CUstream stream = job.stream[static_cast<size_t>(r)];
-        std::vector<T> in = numbers<T>(count, r), out(count), after(count);
-        Buffer<T> a(count), b(count);
-        a.put(in, stream);
+        size_t at = static_cast<size_t>(r);
+        ins[at]->put(numbers<T>(count, r), job.stream[at]);
+    });
+    job.each([&](int r) {
+        size_t at = static_cast<size_t>(r);
+        CUstream stream = job.stream[at];
+        Buffer<T> &a = *ins[at], &b = *outs[at];
+        std::vector<T> out(count), after(count);
         EXPECT_OK(ftcclAllReduce(a.ptr(), in_place ? a.ptr() : b.ptr(), count, type, ftcclSum,
-                                 job.comm[static_cast<size_t>(r)], as(stream)));
+                                 job.comm[at], as(stream)));
         (in_place ? a : b).get(out, stream);
         a.get(after, stream);
         EXPECT_TRUE(soon([&] { return idle(stream); }));
         EXPECT_TRUE(out == want) << "rank " << r << " of " << job.size() << ", count " << count;
-        EXPECT_TRUE(in_place || after == in) << "the input changed";
+        EXPECT_TRUE(in_place || after == numbers<T>(count, r)) << "the input changed";
     });
 }
 
