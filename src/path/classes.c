@@ -13,7 +13,8 @@ struct entry {
 static int compare(const void *a, const void *b);
 static int compare_hops(const struct entry *a, const struct entry *b);
 static bool is_known(const struct ft_path_trace *trace, int nhops);
-/* Lists the ports; returns how many of them are known in all hops. */
+/* Sets port[i] for each trace, of no class yet. Adds an entry for each port that answered in all
+ * hops, and returns the number of entries. */
 static int list_known(const struct ft_path_trace *trace, int ntraces, int nhops,
                       struct ft_path *port, struct entry *entry);
 /* Entries are sorted; returns the number of classes. */

@@ -28,10 +28,10 @@ static const struct provider {
     {"tcp", NULL},  {"net", NULL},   {"tcp;ofi_rxm", NULL},   {"net;ofi_rxm", NULL},
 };
 
-/* Those that are never used unless FTCCL_OFI_PROVIDER names them; one not even then. */
+/* Providers that are used only if FTCCL_OFI_PROVIDER names them, and why. */
 static const struct doubtful {
     const char *name, *why;
-    bool never;
+    bool never; /* not used even then */
 } doubtful[] = {
     {"shm", "its links hang when a rank dies", false},
     {"udp;ofi_rxd", "it has no flow control", false},

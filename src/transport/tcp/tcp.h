@@ -207,10 +207,10 @@ struct tcp_link {
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
     int redials; /* times that an address was dialled again after a reset */
-    /* Where the other side listens. Of a receiving link, the first one is the likeliest. */
+    /* Addresses on which the peer listens. */
     struct ft_net_address address[FT_NET_ADDRESSES];
     struct ft_net_address from; /* of a receiving link: the other end of its first connection */
-    bool knows_from;            /* that is address[0] */
+    bool knows_from;            /* address[0] is `from`, with the port on which the peer listens */
 };
 
 struct tcp {
