@@ -515,6 +515,7 @@ unsigned ft_rxq_uses(const struct ft_rxq *q, unsigned which, unsigned of, struct
         n = add_uses(q->set, c, which, of, out, n, max);
     return n;
 }
+
 /* ---- contexts of a transport ----------------------------------------------------------------- */
 
 void ft_rxq_set_open(struct ft_rxq_set *set, size_t chunk_bytes)

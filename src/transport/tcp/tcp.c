@@ -359,8 +359,8 @@ static int tcp_send(struct ft_link *link, const struct ft_header *h, const void 
     return FT_OK;
 }
 
-/* Frees the buffers whose bytes have been acknowledged. It is called while only a few buffers are in
- * use, so that the same few, which are in the cache, are filled again. */
+/* Frees the buffers whose bytes have been acknowledged. It is called while TCP_BUFFERS_IN_TURN or
+ * more are in use, before another one is taken: those are in the cache. */
 static void look_for_buffers(struct tcp_link *l)
 {
     for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP; i++)
