@@ -52,6 +52,18 @@ class Ranks(unittest.TestCase):
             self.assertLessEqual(sizes, {f"shrunk {len(job.ranks)}"}, "a live rank was left out")
         print("%s: %s errors a rank, 10 calls later after %.1f s" % (what, max(errors), took))
 
+    def expect_no_error(self, what, fault):
+        """The fault comes while 4 hosts reduce: calls go on, and none has an error."""
+        job = self.job(4)
+        job.ranks[0].wait_for_calls(3)
+        fault()
+        self.expect_all_go_on(job, what)
+        self.assertEqual(self.errors(job), [0] * 4)
+        self.stop(job)
+
+    def reset(self, *connections):
+        self.assertGreater(self.net.reset(*connections), 0, "there were none")
+
     def test_2_to_8_hosts_reduce(self):
         for hosts in (2, 5, 8):
             with self.subTest(hosts=hosts):
@@ -88,42 +100,19 @@ class Ranks(unittest.TestCase):
         self.stop(job)
 
     def test_a_black_hole_that_nobody_is_told_of(self):
-        job = self.job(4)
-        job.ranks[0].wait_for_calls(3)
-        self.net.blackhole(0, 1)
-        self.expect_all_go_on(job, "black hole")
-        self.assertEqual(self.errors(job), [0] * 4)
-        self.stop(job)
+        self.expect_no_error("black hole", lambda: self.net.blackhole(0, 1))
 
     def test_a_link_at_a_tenth_of_its_rate(self):
-        job = self.job(4)
-        job.ranks[0].wait_for_calls(3)
-        self.net.set_rate(0, 1, 10)
-        self.expect_all_go_on(job, "a tenth of the rate")
-        self.assertEqual(self.errors(job), [0] * 4)
-        self.stop(job)
+        self.expect_no_error("a tenth of the rate", lambda: self.net.set_rate(0, 1, 10))
 
     @unittest.skipUnless(shutil.which("nft"), "nft (nftables) is missing")
     def test_a_link_that_loses_packets(self):
-        job = self.job(4)
-        job.ranks[0].wait_for_calls(3)
-        self.net.lose(0, 1, 10)
-        self.expect_all_go_on(job, "1% lost")
-        self.assertEqual(self.errors(job), [0] * 4)
-        self.stop(job)
+        self.expect_no_error("1% lost", lambda: self.net.lose(0, 1, 10))
 
     def test_connections_between_two_hosts_are_reset(self):
-        job = self.job(4)
-        job.ranks[0].wait_for_calls(3)
-        self.assertGreater(self.net.reset(0, self.net.address(1)), 0)
-        self.expect_all_go_on(job, "connections of a pair reset")
-        self.assertEqual(self.errors(job), [0] * 4)
-        self.stop(job)
+        self.expect_no_error(
+            "connections of a pair reset", lambda: self.reset(0, self.net.address(1))
+        )
 
     def test_all_connections_of_a_host_are_reset(self):
-        job = self.job(4)
-        job.ranks[0].wait_for_calls(3)
-        self.assertGreater(self.net.reset(2), 0)
-        self.expect_all_go_on(job, "connections of a host reset")
-        self.assertEqual(self.errors(job), [0] * 4)
-        self.stop(job)
+        self.expect_no_error("connections of a host reset", lambda: self.reset(2))
