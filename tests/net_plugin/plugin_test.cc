@@ -8,8 +8,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "tests/proc/proc.h"
 
@@ -73,9 +71,7 @@ Outcome reduce(const std::string &name, const std::string &transports, const std
                        {"FTCCL_DEBUG_FILE", file}});
     out.results = child.line(60);
     child.wait();
-    std::stringstream text;
-    text << std::ifstream(file).rdbuf();
-    out.log = text.str();
+    out.log = proc::text_of(file);
     unlink(file.c_str());
     return out;
 }

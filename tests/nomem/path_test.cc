@@ -8,10 +8,7 @@
 #include <sys/socket.h>
 
 #include "tests/nomem/fail.h"
-
-extern "C" {
-#include "path/path.h"
-}
+#include "tests/unit/path_config.h"
 
 namespace
 {
@@ -28,14 +25,8 @@ class Single : public testing::TestWithParam<Case>
 
 int probe(const Case &c, long n)
 {
-    ft_path_config config = {};
+    const ft_path_config config = path_to_this_machine();
     ft_path_table *table = nullptr;
-    config.env = ft_env_real();
-    config.to.family = AF_INET;
-    config.to.ip[0] = 127;
-    config.to.ip[3] = 1;
-    config.to.port = 9;
-    config.nports = 3;
     nomem::arm(c.which, n);
     const int status = ft_path_probe(&config, &table);
     nomem::disarm();

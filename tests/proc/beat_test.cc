@@ -10,9 +10,7 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <memory>
-#include <sstream>
 
 #include "tests/proc/proc.h"
 
@@ -46,17 +44,10 @@ CHILD(quiet)
     return 0;
 }
 
-std::string text_of(const std::string &path)
-{
-    std::ostringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-}
-
 bool appears(const std::string &path, const std::string &what)
 {
     for (double end = proc::now() + 30; proc::now() < end; poll(nullptr, 0, 10))
-        if (text_of(path).find(what) != std::string::npos)
+        if (proc::text_of(path).find(what) != std::string::npos)
             return true;
     return false;
 }
@@ -92,14 +83,15 @@ TEST_P(Beat, StoppedIsSuspectedAndHeardAgain)
     rank[stopped]->signal(SIGSTOP);
     double start = proc::now();
     for (size_t r = 0; r < n; r++)
-        EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is suspected")) << "rank " << r << ":\n"
-                                                                            << text_of(log[r]);
+        EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is suspected"))
+            << "rank " << r << ":\n"
+            << proc::text_of(log[r]);
     printf("%s: suspected by all after %.0f ms\n", GetParam(), (proc::now() - start) * 1e3);
     rank[stopped]->signal(SIGCONT);
     for (size_t r = 0; r < n; r++)
         EXPECT_TRUE(r == stopped || appears(log[r], "rank 1 is heard again"))
             << "rank " << r << ":\n"
-            << text_of(log[r]);
+            << proc::text_of(log[r]);
     for (auto &child : rank)
         child->tell("more");
     for (auto &child : rank)
@@ -108,12 +100,12 @@ TEST_P(Beat, StoppedIsSuspectedAndHeardAgain)
         child->tell("end");
     for (size_t r = 0; r < n; r++) {
         EXPECT_EQ(rank[r]->wait(), 0);
-        EXPECT_EQ(text_of(log[r]).find("rank 0 is suspected"), std::string::npos)
+        EXPECT_EQ(proc::text_of(log[r]).find("rank 0 is suspected"), std::string::npos)
             << "rank " << r << ":\n"
-            << text_of(log[r]);
-        EXPECT_EQ(text_of(log[r]).find("rank 2 is suspected"), std::string::npos)
+            << proc::text_of(log[r]);
+        EXPECT_EQ(proc::text_of(log[r]).find("rank 2 is suspected"), std::string::npos)
             << "rank " << r << ":\n"
-            << text_of(log[r]);
+            << proc::text_of(log[r]);
         unlink(log[r].c_str());
     }
     rmdir(folder);
@@ -198,8 +190,8 @@ TEST(BeatEnds, WithoutSuspicion)
                        {"FTCCL_SUSPECT_MS", "1000"}});
     EXPECT_EQ(child.line(), "done");
     EXPECT_EQ(child.wait(), 0);
-    EXPECT_NE(text_of(log), "");
-    EXPECT_EQ(text_of(log).find("suspected"), std::string::npos) << text_of(log);
+    EXPECT_NE(proc::text_of(log), "");
+    EXPECT_EQ(proc::text_of(log).find("suspected"), std::string::npos) << proc::text_of(log);
     unlink(log);
 }
 

@@ -6,9 +6,6 @@
  */
 #include <unistd.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "tests/proc/proc.h"
 
 namespace
@@ -67,9 +64,7 @@ Outcome reduce(std::map<std::string, std::string> env)
     proc::Child child("reduce", {}, env);
     out.said = child.line(60);
     child.wait();
-    std::stringstream text;
-    text << std::ifstream(file).rdbuf();
-    out.log = text.str();
+    out.log = proc::text_of(file);
     unlink(file.c_str());
     return out;
 }

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <ctime>
 #include <fstream>
+#include <sstream>
 #include <thread>
 
 extern char **environ;
@@ -91,6 +92,13 @@ std::string output_of(const std::string &command, int *status)
     if (status)
         *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : 128;
     return text;
+}
+
+std::string text_of(const std::string &path)
+{
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
 }
 
 void in_threads(int n, const std::function<void(int)> &f)

@@ -65,6 +65,8 @@ double now(); /* seconds, monotonic */
  * exited, or 128. */
 std::string output_of(const std::string &command, int *status = nullptr);
 
+std::string text_of(const std::string &path); /* empty if there is no such file */
+
 /* Of a rank whose links are all over this transport. net: over the plugin of the tests. */
 std::map<std::string, std::string> over(const std::string &transport);
 /* The networks of this build: tcp, net, and ofi if there is libfabric. */

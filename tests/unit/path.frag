@@ -2,7 +2,7 @@
 if HAVE_GTEST
 check_PROGRAMS += tests/unit/path_test
 TESTS += tests/unit/path_test
-tests_unit_path_test_SOURCES = tests/unit/path_test.cc
-tests_unit_path_test_CPPFLAGS = $(gtest_cppflags)
+tests_unit_path_test_SOURCES = tests/unit/path_test.cc tests/unit/path_config.h
+tests_unit_path_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_path_test_LDADD = src/libftcore.la $(gtest_libs)
 endif

@@ -20,6 +20,8 @@
 #include <set>
 #include <vector>
 
+#include "tests/unit/path_config.h"
+
 extern "C" {
 #include "path/probe.h"
 }
@@ -153,18 +155,9 @@ TEST(Answers, OfOtherConnectionsAndKindsSayNothing)
 class Probing : public testing::Test
 {
   protected:
-    ft_path_config config = {};
+    ft_path_config config = path_to_this_machine();
     ft_path_table *table = nullptr;
 
-    void SetUp() override
-    {
-        config.env = ft_env_real();
-        config.to.family = AF_INET;
-        config.to.ip[0] = 127;
-        config.to.ip[3] = 1;
-        config.to.port = 9;
-        config.nports = 3;
-    }
     void TearDown() override
     {
         ft_path_table_free(table);
