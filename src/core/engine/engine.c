@@ -32,9 +32,9 @@ static int open_sleep(struct ft_engine *engine)
     return watch_fd(engine, engine->event_fd);
 }
 
-static int open_paths(struct ft_engine *engine, const struct ft_engine_config *config)
+static int open_paths(struct ft_engine *engine)
 {
-    if (ft_param_int(FT_PARAM_PATHS) == 0 || config->manual)
+    if (ft_param_int(FT_PARAM_PATHS) == 0)
         return FT_OK;
     engine->paths = ft_path_finder_open(engine->env, engine->rank);
     return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");
@@ -42,7 +42,6 @@ static int open_paths(struct ft_engine *engine, const struct ft_engine_config *c
 
 static int open_transports(struct ft_engine *engine, const struct ft_engine_config *config)
 {
-    int rc = open_paths(engine, config);
     struct ft_transport_config each = {.env = config->env,
                                        .self = config->id,
                                        .chunk_bytes = engine->tuning.chunk_bytes,
@@ -52,11 +51,9 @@ static int open_transports(struct ft_engine *engine, const struct ft_engine_conf
                                        .suspect_ms = (uint64_t)config->suspect_ms,
                                        .ports = ft_path_finder_ports(engine->paths)};
     memcpy(each.key, config->key, sizeof each.key);
-    if (rc != FT_OK)
-        return rc;
     for (int i = 0; config->transports[i] && i < FT_TRANSPORTS_MAX; i++) {
         struct ft_transport **at = &engine->transports[engine->ntransports];
-        rc = config->transports[i]->open(&each, at);
+        int rc = config->transports[i]->open(&each, at);
         if (rc == FT_NOTSUP) {
             FT_LOG(INFO, "net", config->rank, "transport %s is not usable here: %s",
                    config->transports[i]->name, ft_fail_text());
@@ -84,6 +81,8 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
         rc = ft_device_open(&engine->device);
     if (rc == FT_OK && !config->manual)
         rc = ft_device_open_gpu(config->gpu, &engine->gpu);
+    if (rc == FT_OK && !config->manual)
+        rc = open_paths(engine);
     if (rc == FT_OK)
         rc = open_transports(engine, config);
     if (rc == FT_OK)

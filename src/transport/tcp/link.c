@@ -66,16 +66,11 @@ static int connections_of(const struct tcp *t, const struct ft_net_address *to)
     return paths > 0 && !tcp_is_own(t, to) ? paths : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
 }
 
-int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address,
-                     size_t len_bytes, struct ft_link **out)
+/* Takes the addresses that this machine speaks, and whether the peer can go on over a connection
+ * that is made again. */
+static void take_addresses(struct tcp_link *l, const unsigned char *wire, size_t len_bytes)
 {
-    struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
-    const unsigned char *wire = address;
-    struct tcp_link *l = link_open(t, peer, true, 0);
-    int status = FT_OK;
-
-    if (l == NULL)
-        return ft_fail(FT_NOMEM, "no memory for a link");
+    const struct tcp *t = l->tcp;
     for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes && l->naddresses < FT_NET_ADDRESSES;
          at += FT_NET_WIRE_BYTES) {
         struct ft_net_address a;
@@ -84,6 +79,18 @@ int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *
         if (ft_net_unpack(wire + at, &a) == FT_OK && tcp_speaks(t, a.family))
             l->address[l->naddresses++] = a;
     }
+}
+
+int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *address,
+                     size_t len_bytes, struct ft_link **out)
+{
+    struct tcp *t = FT_CONTAINER(transport, struct tcp, base);
+    struct tcp_link *l = link_open(t, peer, true, 0);
+    int status = FT_OK;
+
+    if (l == NULL)
+        return ft_fail(FT_NOMEM, "no memory for a link");
+    take_addresses(l, address, len_bytes);
     l->nconns = connections_of(t, &l->address[0]);
     if (l->naddresses == 0)
         status = ft_fail(FT_NOTSUP, "the peer has no address that this machine can reach");
