@@ -32,6 +32,14 @@ static int open_sleep(struct ft_engine *engine)
     return watch_fd(engine, engine->event_fd);
 }
 
+static int open_devices(struct ft_engine *engine, const struct ft_engine_config *config)
+{
+    int rc = ft_device_open(&engine->device);
+    if (rc == FT_OK && !config->manual)
+        rc = ft_device_open_gpu(config->gpu, &engine->gpu);
+    return rc;
+}
+
 static int open_paths(struct ft_engine *engine)
 {
     if (ft_param_int(FT_PARAM_PATHS) == 0)
@@ -78,9 +86,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK && !config->manual)
         rc = open_sleep(engine);
     if (rc == FT_OK)
-        rc = ft_device_open(&engine->device);
-    if (rc == FT_OK && !config->manual)
-        rc = ft_device_open_gpu(config->gpu, &engine->gpu);
+        rc = open_devices(engine, config);
     if (rc == FT_OK && !config->manual)
         rc = open_paths(engine);
     if (rc == FT_OK)
