@@ -140,17 +140,6 @@ static int set_operator(ftcclComm_t comm, const struct call *call, struct ft_op 
 
 /* ---- one call -------------------------------------------------------------------------------- */
 
-static int check_alive(struct ft_comm *core)
-{
-    int rc = atomic_load_explicit(&core->failure.verdict, memory_order_acquire);
-    if (rc == FT_OK)
-        return FT_OK;
-    pthread_mutex_lock(&core->failure.lock);
-    ft_fail(rc, "the communicator has failed: %s", core->failure.text);
-    pthread_mutex_unlock(&core->failure.lock);
-    return rc;
-}
-
 int ft_comm_takes(ftcclComm_t comm, enum ft_kind kind, const char *call)
 {
     if (!comm->limits.concurrent || kind == FT_SEND || kind == FT_RECV)
@@ -170,7 +159,7 @@ static int fill_op(ftcclComm_t comm, const struct call *call, struct ft_op *op,
     if (rc == FT_OK)
         rc = ft_comm_takes(comm, call->coll.kind, ft_kind_name(call->coll.kind));
     if (rc == FT_OK)
-        rc = check_alive(comm->core);
+        rc = ft_comm_verdict(comm->core);
     if (rc != FT_OK)
         return rc;
     op->coll = call->coll;
@@ -431,7 +420,7 @@ FT_EXPORT ftcclResult_t ftcclProbe(ftcclComm_t comm, int peer, int *arrived)
         rc = ft_fail(FT_INVAL, "Probe: peer %d is not a rank of a communicator of %d", peer,
                      ft_comm_nranks(core));
     else
-        rc = check_alive(core);
+        rc = ft_comm_verdict(core);
     if (rc != FT_OK)
         return ft_fail_call(comm, rc);
     ft_engine_lock(core->engine);

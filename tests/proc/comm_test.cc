@@ -365,6 +365,19 @@ TEST(End, FinalizeWaitsForTheOperations)
     });
 }
 
+TEST(End, FinalizeSaysHowTheCommunicatorFailed)
+{
+    static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;
+    options.opTimeoutMs = 200;
+    proc::World world(2, [](ftcclConfig_t &config) { config.options = &options; });
+    int data = 1; /* rank 1 never calls */
+    ASSERT_OK(ftcclAllReduce(&data, &data, 1, ftcclInt, ftcclSum, world.comm[0], world.stream[0]));
+    EXPECT_EQ(ftcclCommFinalize(world.comm[0]), ftcclTimeout);
+    EXPECT_NE(std::string(ftcclGetLastError(nullptr)).find("not done within 200 ms"),
+              std::string::npos)
+        << ftcclGetLastError(nullptr);
+}
+
 TEST(Deadline, OfAnOperationThatNobodyJoins)
 {
     static ftcclOptions_t options = FTCCL_OPTIONS_INITIALIZER;

@@ -7,7 +7,10 @@
 #define FT_TESTS_ECMP_H
 
 #include <fcntl.h>
+#include <net/if.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -44,6 +47,8 @@ class Ecmp
         make_links();
         if (!set_up())
             missing_ = "no routers with fib_multipath_hash_policy 3";
+        else if (!run_within(10))
+            missing_ = "links between network namespaces do not come up";
     }
     ~Ecmp()
     {
@@ -151,6 +156,35 @@ class Ecmp
                 links += link("l" + l, "s" + std::to_string(s), "s" + std::to_string(s), "l" + l);
         }
         batch("", links);
+    }
+    /* The kernel gives a link its queue some time after both ends are up, on a busy machine a
+     * second. Until then the link drops what is sent. */
+    bool run_within(int seconds) const
+    {
+        for (int i = 0; i < 100 * seconds; i++, usleep(10000)) {
+            bool all = true;
+            for (const std::string &node : nodes())
+                in(node, [&] { all = all && links_run(); });
+            if (all)
+                return true;
+        }
+        return false;
+    }
+    static bool links_run()
+    {
+        bool all = true;
+        int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        struct if_nameindex *devices = if_nameindex();
+        for (auto *at = devices; at && at->if_index; at++) {
+            ifreq request = {};
+            snprintf(request.ifr_name, sizeof(request.ifr_name), "%s", at->if_name);
+            ioctl(fd, SIOCGIFFLAGS, &request);
+            const bool up = request.ifr_flags & IFF_UP, runs = request.ifr_flags & IFF_RUNNING;
+            all = all && (!up || runs);
+        }
+        if_freenameindex(devices);
+        close(fd);
+        return all;
     }
     bool set_up() const
     {

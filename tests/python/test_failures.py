@@ -168,6 +168,29 @@ def test_deadline():
     in_threads(2, rank_of, op_timeout_ms=100)
 
 
+def test_destroy_leaves_a_failed_operation_to_the_wait_for_it():
+    def rank_of(comm):
+        if comm.rank == 0:
+            comm.all_reduce(np.ones(1))
+            comm.destroy()
+        over.wait(60)
+
+    over = threading.Barrier(2)
+    in_threads(2, rank_of, op_timeout_ms=100)
+
+
+def test_finalize_says_which_operation_failed():
+    def rank_of(comm):
+        if comm.rank == 0:
+            comm.all_reduce(np.ones(1))
+            with pytest.raises(ftccl.Timeout, match="CommFinalize: .*not done within 100 ms"):
+                comm.finalize()
+        over.wait(60)
+
+    over = threading.Barrier(2)
+    in_threads(2, rank_of, op_timeout_ms=100)
+
+
 def test_different_calls_are_named():
     def rank_of(comm):
         x = np.ones(2)

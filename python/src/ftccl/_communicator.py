@@ -357,8 +357,9 @@ class Communicator(Operations):
             if self._failure() is None:
                 self.finalize()
         except _errors.Timeout:
-            self.abort()
-            raise
+            if self._failure() is None:  # not an operation's time was over, but finalize's
+                self.abort()
+                raise
         except FtcclError:
             # it was finalized before, or failed now, which GetAsyncError of the peers tells too
             pass

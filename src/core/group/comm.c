@@ -404,12 +404,24 @@ int ft_comm_flush(struct ft_comm *comm)
     return FT_OK;
 }
 
+int ft_comm_verdict(struct ft_comm *comm)
+{
+    struct ft_failure *failure = &comm->failure;
+    int rc = atomic_load_explicit(&failure->verdict, memory_order_acquire);
+    if (rc == FT_OK)
+        return FT_OK;
+    pthread_mutex_lock(&failure->lock);
+    ft_fail(rc, "the communicator has failed: %s", failure->text);
+    pthread_mutex_unlock(&failure->lock);
+    return rc;
+}
+
 int ft_comm_finalize(struct ft_comm *comm)
 {
     int rc = ft_comm_flush(comm);
     if (rc == FT_OK)
         ft_engine_wait(comm->engine, is_settled, comm, SETTLE_NS);
-    return rc == FT_OK ? comm->failure.verdict : rc;
+    return rc == FT_OK ? ft_comm_verdict(comm) : rc;
 }
 
 static bool is_told(void *arg)
