@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#define MISSING 0xff /* in order[]: messages that come after it are here, it is not */
+
 struct rx_lane {
     struct ft_rxq_node *node; /* one for each place of the window */
     /* Landing buffers: one of small_bytes for each node, and ft_window() of chunk_bytes. */
@@ -23,7 +25,8 @@ struct rx_lane {
     void *pinned;
     uint8_t large_free; /* bit i: the i-th large landing is free */
     uint8_t places_free;
-    uint8_t head, queued; /* of order[], which is a ring */
+    uint8_t next;         /* number of the message at the head, if they are numbered */
+    uint8_t head, queued; /* of order[], which is a ring; some of these may be missing */
     uint8_t order[FT_RXQ_DEEPEST];
     struct ft_header expected; /* the next message, to be received */
     void *expected_at;         /* here; NULL: no message is expected, or it has begun to come */
@@ -183,6 +186,19 @@ static void expect_none(struct rx_lane *lane)
         n->data = memcpy(ft_rxq_landing(n), n->data, n->header.len);
 }
 
+static void drop_queued(struct ft_rxq *q, struct rx_lane *lane)
+{
+    for (; lane->queued > 0; lane->queued--) {
+        const uint8_t at = lane->order[lane->head];
+        lane->head = (uint8_t)((lane->head + 1) % FT_RXQ_DEEPEST);
+        if (at == MISSING)
+            continue;
+        q->queued--;
+        if (lane->node[at].state == FT_RXQ_READY)
+            rx_consume(q, &lane->node[at]);
+    }
+}
+
 static void rx_remove(struct ft_rxq *q, uint64_t ctx)
 {
     struct ft_rxq_ctx **at = &q->bucket[ft_rxq_bucket(ctx)];
@@ -196,14 +212,7 @@ static void rx_remove(struct ft_rxq *q, uint64_t ctx)
         q->last = NULL;
     for (unsigned l = 0; l < FT_LANES_ALL; l++) {
         expect_none(&c->lane[l]);
-        for (unsigned i = 0; i < c->lane[l].queued; i++) {
-            struct ft_rxq_node *n =
-                &c->lane[l].node[c->lane[l].order[(c->lane[l].head + i) % FT_RXQ_DEEPEST]];
-            if (n->state == FT_RXQ_READY)
-                rx_consume(q, n);
-        }
-        q->queued -= c->lane[l].queued;
-        c->lane[l].queued = 0;
+        drop_queued(q, &c->lane[l]);
     }
     c->unbound = true;
     c->next = q->unbound;
@@ -282,35 +291,72 @@ static void take_landing(const struct ft_rxq_set *set, struct rx_lane *lane, str
     lane->large_free &= (uint8_t)(lane->large_free - 1);
 }
 
-int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
+/* The channel's lane for a message. FT_OK with *out NULL: the context is not bound. */
+static int find_lane(struct ft_rxq *q, const struct ft_header *h, struct rx_lane **out)
 {
+    *out = NULL;
     if (h->lane >= FT_LANES_ALL)
         return ft_fail(FT_PROTOCOL, "a message came on lane %u, which does not exist", h->lane);
     if (h->len > ft_rxq_longest(q->set, h->lane))
         return ft_fail(FT_PROTOCOL, "a message of %u bytes came over a link for at most %zu",
                        h->len, ft_rxq_longest(q->set, h->lane));
     struct ft_rxq_ctx *c = rx_find(q, h->ctx);
-    if (!c) {
-        *out = NULL;
+    if (!c)
         return FT_OK;
-    }
-    struct rx_lane *lane = &c->lane[h->lane];
-    const unsigned places = ft_rxq_cost(q->set, h->lane, h->len);
-    if (lane->places_free < places)
+    *out = &c->lane[h->lane];
+    if ((*out)->places_free < ft_rxq_cost(q->set, h->lane, h->len))
         return ft_fail(FT_PROTOCOL, "more messages came on lane %u than its window allows",
                        h->lane);
+    return FT_OK;
+}
+
+/* `ahead`: messages of the channel that are received before it. */
+static void admit(struct ft_rxq *q, struct rx_lane *lane, const struct ft_header *h, unsigned ahead,
+                  struct ft_rxq_node **out)
+{
     struct ft_rxq_node *n = &lane->node[__builtin_ctzll(lane->free)];
+    const unsigned places = ft_rxq_cost(q->set, h->lane, h->len);
     lane->free &= lane->free - 1;
     lane->places_free = (uint8_t)(lane->places_free - places);
     n->places = (uint8_t)places;
+    n->way = 0;
     n->header = *h;
     take_landing(q->set, lane, n);
-    lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = n->index;
+    while (lane->queued <= ahead)
+        lane->order[(lane->head + lane->queued++) % FT_RXQ_DEEPEST] = MISSING;
+    lane->order[(lane->head + ahead) % FT_RXQ_DEEPEST] = n->index;
     q->queued++;
     n->data = NULL;
     n->state = FT_RXQ_FILLING;
-    c->busy++;
+    n->home->busy++;
     *out = n;
+}
+
+int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
+{
+    struct rx_lane *lane;
+    const int rc = find_lane(q, h, &lane);
+    *out = NULL;
+    if (rc == FT_OK && lane)
+        admit(q, lane, h, lane->queued, out);
+    return rc;
+}
+
+int ft_rxq_admit_number(struct ft_rxq *q, const struct ft_header *h, uint8_t number,
+                        struct ft_rxq_node **out)
+{
+    struct rx_lane *lane;
+    const int rc = find_lane(q, h, &lane);
+    *out = NULL;
+    if (rc != FT_OK || !lane)
+        return rc;
+    const uint8_t ahead = (uint8_t)(number - lane->next);
+    const bool came = ahead < lane->queued &&
+                      lane->order[(lane->head + ahead) % FT_RXQ_DEEPEST] != MISSING;
+    if (ahead >= ft_rxq_places(q->set, h->lane) || came)
+        return ft_fail(FT_PROTOCOL, "message %u of lane %u came where %u is the next", number,
+                       h->lane, lane->next);
+    admit(q, lane, h, ahead, out);
     return FT_OK;
 }
 
@@ -346,25 +392,25 @@ void ft_rxq_expect(struct ft_rxq *q, const struct ft_header *h, void *to)
     lane->expected_at = to;
 }
 
-/* Whether the message is the expected one, if `before` messages are queued before it. */
-static bool is_expected(const struct rx_lane *lane, const struct ft_header *h, unsigned before)
+/* Whether the message, which is the channel's next one, is the expected one. */
+static bool is_expected(const struct rx_lane *lane, const struct ft_header *h)
 {
     const struct ft_header *want = &lane->expected;
-    return lane->expected_at && lane->queued == before && h->sig == want->sig &&
-           h->seq == want->seq && h->len == want->len;
+    return lane->expected_at && h->sig == want->sig && h->seq == want->seq && h->len == want->len;
 }
 
 bool ft_rxq_early(struct ft_rxq *q, const struct ft_header *h)
 {
     const struct ft_rxq_ctx *c = h->lane < FT_LANES_ALL ? rx_find(q, h->ctx) : NULL;
-    return c && c->lane[h->lane].expects && !is_expected(&c->lane[h->lane], h, 0);
+    const struct rx_lane *lane = c ? &c->lane[h->lane] : NULL;
+    return lane && lane->expects && (lane->queued > 0 || !is_expected(lane, h));
 }
 
 void *ft_rxq_expected(struct ft_rxq_node *n)
 {
     struct rx_lane *lane = &n->home->lane[n->header.lane];
     void *to = lane->expected_at;
-    lane->expects = is_expected(lane, &n->header, 1);
+    lane->expects = lane->order[lane->head] == n->index && is_expected(lane, &n->header);
     if (!lane->expects)
         return NULL;
     lane->expected_at = NULL;
@@ -396,8 +442,9 @@ static struct ft_rxq_node *rx_first(struct ft_rxq *q, uint64_t ctx, unsigned lan
     struct ft_rxq_ctx *c = rx_find(q, ctx);
     if (!c || lane >= FT_LANES_ALL || !c->lane[lane].queued)
         return NULL;
-    struct ft_rxq_node *n = &c->lane[lane].node[c->lane[lane].order[c->lane[lane].head]];
-    return n->state == FT_RXQ_READY ? n : NULL;
+    const struct rx_lane *l = &c->lane[lane];
+    const uint8_t first = l->order[l->head];
+    return first != MISSING && l->node[first].state == FT_RXQ_READY ? &l->node[first] : NULL;
 }
 
 void ft_rxq_owe(struct ft_rxq *q, struct ft_rxq_node *n)
@@ -454,6 +501,7 @@ int ft_rxq_recv(struct ft_rxq *q, uint64_t ctx, unsigned lane, struct ft_msg *ms
     l->expected_at = NULL;
     l->lent = NULL;
     l->head = (uint8_t)((l->head + 1) % FT_RXQ_DEEPEST);
+    l->next++;
     assert(l->queued > 0 && q->queued > 0);
     l->queued--;
     q->queued--;
@@ -492,11 +540,15 @@ void ft_rxq_release(struct ft_rxq *q, struct ft_msg *msg)
     rx_reap(q, c);
 }
 
-static unsigned add_uses(const struct ft_rxq_set *set, const struct ft_rxq_ctx *c, unsigned which,
-                         unsigned of, struct ft_rxq_use *out, unsigned n, unsigned max)
+static unsigned add_uses(const struct ft_rxq_set *set, const struct ft_rxq_ctx *c, unsigned way,
+                         struct ft_rxq_use *out, unsigned n, unsigned max)
 {
-    for (unsigned l = which; l < FT_LANES_ALL; l += of) {
-        const unsigned used = ft_rxq_places(set, l) - c->lane[l].places_free;
+    for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+        unsigned used = 0;
+        for (unsigned i = 0; i < ft_rxq_places(set, l); i++) {
+            const struct ft_rxq_node *node = &c->lane[l].node[i];
+            used += node->state != FT_RXQ_FREE && node->way == way ? node->places : 0;
+        }
         if (used > 0 && n < max)
             out[n] = (struct ft_rxq_use){c->ctx, (uint16_t)l, (uint16_t)used};
         n += used > 0 && n <= max ? 1 : 0;
@@ -504,15 +556,14 @@ static unsigned add_uses(const struct ft_rxq_set *set, const struct ft_rxq_ctx *
     return n;
 }
 
-unsigned ft_rxq_uses(const struct ft_rxq *q, unsigned which, unsigned of, struct ft_rxq_use *out,
-                     unsigned max)
+unsigned ft_rxq_uses(const struct ft_rxq *q, unsigned way, struct ft_rxq_use *out, unsigned max)
 {
     unsigned n = 0;
     for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
         for (const struct ft_rxq_ctx *c = q->bucket[b]; c; c = c->next)
-            n = add_uses(q->set, c, which, of, out, n, max);
+            n = add_uses(q->set, c, way, out, n, max);
     for (const struct ft_rxq_ctx *c = q->unbound; c; c = c->next)
-        n = add_uses(q->set, c, which, of, out, n, max);
+        n = add_uses(q->set, c, way, out, n, max);
     return n;
 }
 

@@ -43,6 +43,7 @@ struct ft_rxq_node {
     struct ft_rxq_ctx *home;
     uint8_t state, index;
     uint8_t places; /* places of the window that it takes */
+    uint8_t way;    /* for the transport: by which way it came; 0 when it is admitted */
     int8_t large;   /* number of its large landing buffer; -1: it has a small one */
     unsigned char small[FT_RXQ_SMALL_BYTES];
 };
@@ -79,6 +80,7 @@ struct ft_txq {
     struct ft_rxq_set *set;
     struct ft_txq *next;
     unsigned outstanding; /* places of all channels that the other side has not given back */
+    unsigned ways;        /* by which messages go to the other side, if the link has several */
     struct ft_txq_ctx *last;
     struct ft_txq_ctx *bucket[FT_RXQ_BUCKETS];
 };
@@ -111,6 +113,11 @@ void ft_rxq_close(struct ft_rxq *);
  * FT_PROTOCOL: there is no such lane, or the message is longer than a chunk, or the window is
  * full. */
 int ft_rxq_admit(struct ft_rxq *, const struct ft_header *, struct ft_rxq_node **out);
+/* The same where messages of a channel come by several ways, and so in any order. They are received
+ * in the order of their numbers, which begin with 0 and count modulo 2^8. FT_PROTOCOL also: the
+ * number is further ahead than a window, or came before. */
+int ft_rxq_admit_number(struct ft_rxq *, const struct ft_header *, uint8_t number,
+                        struct ft_rxq_node **out);
 /* See expect in struct ft_transport_ops. */
 void ft_rxq_expect(struct ft_rxq *, const struct ft_header *, void *to);
 /* Where a caller expects the message that was just admitted. NULL: no caller does. If `data` of the
@@ -121,7 +128,7 @@ void *ft_rxq_expected(struct ft_rxq_node *);
  * Then a caller will probably expect it soon. */
 bool ft_rxq_early(struct ft_rxq *, const struct ft_header *);
 /* The payload is complete. Messages may become ready in any order; they are received in the order
- * of admission. The node may be gone after the call. */
+ * of admission, or of their numbers. The node may be gone after the call. */
 void ft_rxq_ready(struct ft_rxq *, struct ft_rxq_node *);
 /* Memory where an admitted message may be kept. It costs nothing until it is written. */
 unsigned char *ft_rxq_landing(struct ft_rxq_node *);
@@ -141,10 +148,9 @@ bool ft_rxq_take_owed(struct ft_rxq *, uint64_t *ctx, unsigned *lane, unsigned *
 /* True if the channel has admitted messages, or is not bound. */
 bool ft_rxq_queued(struct ft_rxq *, uint64_t ctx, unsigned lane);
 
-/* Writes, for lanes with lane % of == which, the places that messages use which are not consumed.
- * Returns their number, or max + 1 if there are more than max. */
-unsigned ft_rxq_uses(const struct ft_rxq *, unsigned which, unsigned of, struct ft_rxq_use *out,
-                     unsigned max);
+/* Writes, for each channel, the places of messages that came by this way and are not consumed.
+ * Returns the number of channels that have any, or max + 1 if these are more than max. */
+unsigned ft_rxq_uses(const struct ft_rxq *, unsigned way, struct ft_rxq_use *out, unsigned max);
 
 int ft_txq_open(struct ft_txq *, struct ft_rxq_set *);
 void ft_txq_close(struct ft_txq *); /* idempotent */
@@ -157,11 +163,22 @@ int ft_txq_take_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned pl
 /* The other side has consumed messages, or they were not sent after all. Ignores unknown channels,
  * because the other side may name any. */
 void ft_txq_put_places(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
-/* The windows of lanes with lane % of == which are empty again. `places` were taken by all of their
- * messages. Then ft_txq_hold() takes those that really are. */
-void ft_txq_clear(struct ft_txq *, unsigned which, unsigned of, unsigned places);
+
+/* A link with several ways to the other side, such as connections. A place of the window belongs to
+ * the way of its message. `way` is less than `ways`. Otherwise these are like the functions above
+ * without a way. */
+int ft_txq_open_ways(struct ft_txq *, struct ft_rxq_set *, unsigned ways);
+int ft_txq_take_way(struct ft_txq *, unsigned way, uint64_t ctx, unsigned lane, unsigned places);
+void ft_txq_put_way(struct ft_txq *, unsigned way, uint64_t ctx, unsigned lane, unsigned places);
+/* All places of a way are free. `places`: how many its messages took, also of unbound contexts.
+ * Then ft_txq_hold() takes those that really are in use. */
+void ft_txq_clear(struct ft_txq *, unsigned way, unsigned places);
 /* Also for unknown channels. FT_PROTOCOL: the window has not so many. */
-int ft_txq_hold(struct ft_txq *, uint64_t ctx, unsigned lane, unsigned places);
+int ft_txq_hold(struct ft_txq *, unsigned way, uint64_t ctx, unsigned lane, unsigned places);
+/* The number of a channel's next message, from 0, modulo 2^8: the channel's messages go by several
+ * ways; see ft_rxq_admit_number(). */
+uint8_t ft_txq_number(struct ft_txq *, uint64_t ctx, unsigned lane);
+
 /* ft_txq_take_places() and ft_txq_put_places(), where every message takes one place. */
 static inline int ft_txq_take(struct ft_txq *q, uint64_t ctx, unsigned lane)
 {

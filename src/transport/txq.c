@@ -11,7 +11,9 @@ struct ft_txq_ctx {
     uint64_t ctx;
     struct ft_txq_ctx *next;
     uint8_t outstanding[FT_LANES_ALL];
+    uint8_t number[FT_LANES_ALL]; /* of the channel's next message, modulo 2^8 */
     _Alignas(8) unsigned char small[FT_LANES_ALL][FT_RXQ_SMALL_BYTES];
+    uint8_t of_way[][FT_LANES_ALL]; /* of the outstanding places, if the queue has ways */
 };
 
 static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
@@ -28,7 +30,7 @@ static struct ft_txq_ctx *tx_find(struct ft_txq *q, uint64_t ctx)
 
 int ft_txq_bind(struct ft_txq *q, uint64_t ctx)
 {
-    struct ft_txq_ctx *c = calloc(1, sizeof *c);
+    struct ft_txq_ctx *c = calloc(1, sizeof *c + q->ways * sizeof c->of_way[0]);
     if (!c)
         return ft_fail(FT_NOMEM, "no memory for a context of a link");
     c->ctx = ctx;
@@ -54,8 +56,14 @@ void ft_txq_unbind(struct ft_txq *q, uint64_t ctx)
 
 int ft_txq_open(struct ft_txq *q, struct ft_rxq_set *set)
 {
+    return ft_txq_open_ways(q, set, 0);
+}
+
+int ft_txq_open_ways(struct ft_txq *q, struct ft_rxq_set *set, unsigned ways)
+{
     memset(q, 0, sizeof *q);
     q->set = set;
+    q->ways = ways;
     q->next = set->txqs;
     set->txqs = q;
     for (int i = 0; i < set->count; i++) {
@@ -113,25 +121,55 @@ void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned p
                                          ft_min(c->outstanding[lane], places));
 }
 
-void ft_txq_clear(struct ft_txq *q, unsigned which, unsigned of, unsigned places)
+/* ---- ways ------------------------------------------------------------------------------------ */
+
+int ft_txq_take_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
+{
+    const int rc = ft_txq_take_places(q, ctx, lane, places);
+    if (rc == FT_OK)
+        q->last->of_way[way][lane] = (uint8_t)(q->last->of_way[way][lane] + places);
+    return rc;
+}
+
+void ft_txq_put_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
+{
+    ft_txq_put_places(q, ctx, lane, places);
+    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    if (c)
+        c->of_way[way][lane] = (uint8_t)(c->of_way[way][lane] -
+                                         ft_min(c->of_way[way][lane], places));
+}
+
+void ft_txq_clear(struct ft_txq *q, unsigned way, unsigned places)
 {
     q->outstanding -= (unsigned)ft_min(q->outstanding, places);
     for (unsigned b = 0; b < FT_RXQ_BUCKETS; b++)
         for (struct ft_txq_ctx *c = q->bucket[b]; c; c = c->next)
-            for (unsigned l = which; l < FT_LANES_ALL; l += of)
-                c->outstanding[l] = 0;
+            for (unsigned l = 0; l < FT_LANES_ALL; l++) {
+                c->outstanding[l] = (uint8_t)(c->outstanding[l] -
+                                              ft_min(c->outstanding[l], c->of_way[way][l]));
+                c->of_way[way][l] = 0;
+            }
 }
 
-int ft_txq_hold(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+int ft_txq_hold(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
 {
     struct ft_txq_ctx *c = tx_find(q, ctx);
     const unsigned window = ft_rxq_places(q->set, lane);
     if (places > window || (c && c->outstanding[lane] + places > window))
         return ft_fail(FT_PROTOCOL, "a window of lane %u has fewer places than are taken", lane);
     q->outstanding += places;
-    if (c)
+    if (c) {
         c->outstanding[lane] = (uint8_t)(c->outstanding[lane] + places);
+        c->of_way[way][lane] = (uint8_t)(c->of_way[way][lane] + places);
+    }
     return FT_OK;
+}
+
+uint8_t ft_txq_number(struct ft_txq *q, uint64_t ctx, unsigned lane)
+{
+    struct ft_txq_ctx *c = tx_find(q, ctx);
+    return c ? c->number[lane]++ : 0;
 }
 
 void *ft_txq_small(struct ft_txq *q, uint64_t ctx, unsigned lane)

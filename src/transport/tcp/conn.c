@@ -319,7 +319,7 @@ void tcp_conn_say_goodbye(struct tcp_conn *c)
     }
 }
 
-void tcp_conn_await(struct tcp_conn *c)
+static void await(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
     /* not TCP_OPEN: it has said goodbye before the link's other connections */
@@ -329,7 +329,15 @@ void tcp_conn_await(struct tcp_conn *c)
     c->awaited = true;
 }
 
-static void arrived(struct tcp_conn *c)
+void tcp_link_await(struct tcp_link *l, unsigned lane)
+{
+    if (!l->spreads)
+        return await(l->conn[lane % (unsigned)l->nconns]);
+    for (int i = 0; i < l->nconns; i++)
+        await(l->conn[i]);
+}
+
+static void await_no_more(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
     if (!c->awaited)
@@ -339,6 +347,15 @@ static void arrived(struct tcp_conn *c)
         i++;
     t->awaited[i] = t->awaited[--t->nawaited];
     c->awaited = false;
+}
+
+static void arrived(struct tcp_conn *c)
+{
+    const struct tcp_link *l = c->link;
+    await_no_more(c);
+    for (int i = 0; l != NULL && l->spreads && i < l->nconns; i++)
+        if (l->conn[i] != NULL)
+            await_no_more(l->conn[i]);
 }
 
 bool tcp_errno_is_full(int err)
@@ -360,6 +377,15 @@ static bool take_ask(const struct tcp_conn *c, struct ft_header *h)
         return false;
     h->lane &= (uint16_t)~TCP_ASKS;
     return true;
+}
+
+/* Takes the message's number off the lane. */
+static void take_number(struct tcp_conn *c, struct ft_header *h)
+{
+    if (!c->link->spreads || h->lane >= TCP_PING)
+        return;
+    c->number = (uint8_t)(h->lane >> TCP_NUMBER_SHIFT);
+    h->lane &= (uint16_t)~TCP_NUMBERS;
 }
 
 /* Begins a message whose header was in ahead[], with what of its payload begins there at *at. */
@@ -387,6 +413,7 @@ static int parse_messages(struct tcp_conn *c)
     while (c->body_left == 0 && c->have - at >= sizeof(h)) {
         memcpy(&h, c->ahead + at, sizeof(h));
         const bool asks = take_ask(c, &h);
+        take_number(c, &h);
         if (h.len > TCP_READ_BYTES && !c->early && !c->link->failing &&
             ft_rxq_early(&c->link->rxq, &h)) {
             c->early = true;
@@ -394,10 +421,6 @@ static int parse_messages(struct tcp_conn *c)
         }
         c->early = false;
         at += sizeof(h);
-        if (h.lane == TCP_PING && h.len == 0 && c->link->resumable) {
-            c->position += sizeof(h);
-            continue;
-        }
         if (h.lane == TCP_GOODBYE && h.len == 0) {
             c->goodbye = true;
             break;
@@ -423,13 +446,22 @@ static void acknowledge(struct tcp_conn *c)
     (void)setsockopt(c->fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
 }
 
-static int begin_message(struct tcp_conn *c, const struct ft_header *h)
+static int admit(struct tcp_conn *c, const struct ft_header *h)
 {
     struct tcp_link *l = c->link;
-    if (h->lane < FT_LANES_ALL && l->conn[h->lane % l->nconns] != c)
+    if (h->lane == TCP_PING && h->len <= TCP_FILL_BYTES && l->resumable)
+        return FT_OK;
+    if (l->spreads && h->lane <= FT_LANE_P2P)
+        return ft_rxq_admit_number(&l->rxq, h, c->number, &c->node);
+    if (h->lane < FT_LANES_ALL && h->lane % l->nconns != c->index)
         return ft_fail(FT_PROTOCOL, "a message for lane %u came over the wrong connection",
                        h->lane);
-    int status = ft_rxq_admit(&l->rxq, h, &c->node);
+    return ft_rxq_admit(&l->rxq, h, &c->node);
+}
+
+static int begin_message(struct tcp_conn *c, const struct ft_header *h)
+{
+    int status = admit(c, h);
     if (status != FT_OK)
         return status;
     c->body_left = h->len;
@@ -437,6 +469,7 @@ static int begin_message(struct tcp_conn *c, const struct ft_header *h)
         c->dropping = *h;
         return FT_OK;
     }
+    c->node->way = (uint8_t)c->index;
     c->node->data = ft_rxq_expected(c->node);
     if (c->node->data == NULL)
         c->node->data = h->len <= FT_RXQ_SMALL_BYTES ? c->node->small : ft_rxq_landing(c->node);
@@ -450,11 +483,11 @@ static void end_message(struct tcp_conn *c)
         tcp_flight_ends(c);
     c->node = NULL;
     c->position += sizeof(node->header) + (node != NULL ? node->header.len : c->dropping.len);
-    if (node == NULL) {
+    if (node == NULL && c->dropping.lane != TCP_PING) {
         c->tcp->base.dropped++;
         tcp_conn_credit(c, c->dropping.ctx, c->dropping.lane,
                         ft_rxq_cost(&c->tcp->set, c->dropping.lane, c->dropping.len));
-    } else {
+    } else if (node != NULL) {
         c->link->base.messages++;
         c->link->base.bytes += node->header.len;
         ft_rxq_ready(&c->link->rxq, node);
@@ -473,11 +506,11 @@ static int take_credit(struct tcp_conn *c, const struct tcp_credit *credit)
     }
     if (c->state == TCP_RESUMING)
         return tcp_remake_told(c, credit);
-    if (credit->lane >= FT_LANES_ALL || l->conn[credit->lane % l->nconns] != c ||
-        credit->count == 0 || credit->count > c->places || credit->zero != 0)
+    if (credit->lane >= FT_LANES_ALL || credit->count == 0 || credit->count > c->places ||
+        credit->zero != 0)
         return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
     c->places -= credit->count;
-    ft_txq_put_places(&l->txq, credit->ctx, credit->lane, credit->count);
+    ft_txq_put_way(&l->txq, (unsigned)c->index, credit->ctx, credit->lane, credit->count);
     arrived(c);
     return FT_OK;
 }

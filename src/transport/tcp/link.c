@@ -19,9 +19,10 @@
 
 /* The detail of ft_auth: index and number of connections, and which of the peer's links the
  * connection is for. */
-uint64_t tcp_detail_of(int index, int count, uint16_t generation)
+uint64_t tcp_detail_of(const struct tcp_link *l, int index)
 {
-    return (uint64_t)(index | count << 8) | (uint64_t)generation << 16;
+    return (uint64_t)(index | l->nconns << 8) | (uint64_t)l->generation << 16 |
+           (l->resumable ? TCP_CAN_RESUME : 0) | (l->spreads ? TCP_SPREADS : 0);
 }
 int tcp_detail_index(uint64_t detail)
 {
@@ -58,12 +59,15 @@ static bool make_room(struct tcp *t, uint64_t now_ns);
 static void listen_again(struct tcp *t, bool on);
 static void unlist(struct tcp_conn **list, struct tcp_conn *c, int *count);
 
-static int connections_of(const struct tcp *t, const struct ft_net_address *to)
+/* Connections on ways of their own share the messages. */
+static void choose_connections(struct tcp_link *l)
 {
-    const int chosen = t->base.config.connections, paths = (int)ft_param_int(FT_PARAM_PATHS);
-    if (chosen > 0)
-        return chosen;
-    return paths > 0 && !tcp_is_own(t, to) ? paths : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
+    const int chosen = l->tcp->base.config.connections, paths = (int)ft_param_int(FT_PARAM_PATHS);
+    const bool by_paths = chosen <= 0 && paths > 0 && !tcp_is_own(l->tcp, &l->address[0]);
+    l->nconns = chosen > 0 ? chosen
+                : by_paths ? paths
+                           : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
+    l->spreads = l->spreads && by_paths && l->nconns > 1;
 }
 
 /* Takes the addresses that this machine speaks, and whether the peer can go on over a connection
@@ -74,8 +78,10 @@ static void take_addresses(struct tcp_link *l, const unsigned char *wire, size_t
     for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes && l->naddresses < FT_NET_ADDRESSES;
          at += FT_NET_WIRE_BYTES) {
         struct ft_net_address a;
-        if (memcmp(wire + at, tcp_can_resume, FT_NET_WIRE_BYTES) == 0)
+        if (memcmp(wire + at, tcp_can_resume, sizeof(tcp_can_resume)) == 0) {
             l->resumable = t->remake_ns > 0;
+            l->spreads = l->resumable && wire[at + sizeof(tcp_can_resume)] == TCP_CAN_SPREAD;
+        }
         if (ft_net_unpack(wire + at, &a) == FT_OK && tcp_speaks(t, a.family))
             l->address[l->naddresses++] = a;
     }
@@ -91,7 +97,7 @@ int tcp_link_connect(struct ft_transport *transport, uint64_t peer, const void *
     if (l == NULL)
         return ft_fail(FT_NOMEM, "no memory for a link");
     take_addresses(l, address, len_bytes);
-    l->nconns = connections_of(t, &l->address[0]);
+    choose_connections(l);
     if (l->naddresses == 0)
         status = ft_fail(FT_NOTSUP, "the peer has no address that this machine can reach");
     l->deadline_ns = ft_now_ns(t->base.config.env) + TCP_CONNECT_NS;
@@ -352,11 +358,10 @@ static int dial_conn(struct tcp_link *l, int i, const struct ft_net_address *to)
         return ft_fail(FT_NOMEM, "no memory for a connection");
     }
     c->link = l;
+    c->index = i;
     l->conn[i] = c;
     ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key, t->base.config.self,
-                  l->base.peer, FT_PURPOSE_TCP,
-                  tcp_detail_of(i, l->nconns, t->generation) | (l->resumable ? TCP_CAN_RESUME : 0),
-                  l->try_deadline_ns);
+                  l->base.peer, FT_PURPOSE_TCP, tcp_detail_of(l, i), l->try_deadline_ns);
     return FT_OK;
 }
 
@@ -569,11 +574,13 @@ static struct tcp_link *make_receiver(struct tcp *t, struct tcp_conn *conns[], i
         return NULL;
     l->generation = (uint16_t)(detail >> 16);
     l->resumable = (detail & TCP_CAN_RESUME) && t->remake_ns > 0;
+    l->spreads = (detail & TCP_SPREADS) && l->resumable;
     (void)ft_net_peer(conns[0]->fd, &l->from);
     for (int i = 0; i < count; i++) {
         unlist(&t->joined, conns[i], &t->njoined);
         conns[i]->state = TCP_OPEN;
         conns[i]->link = l;
+        conns[i]->index = i;
         conns[i]->attempt = tcp_detail_attempt(conns[i]->auth.detail);
         l->conn[i] = conns[i];
         tcp_conn_want(conns[i], EPOLLIN);
@@ -587,9 +594,8 @@ static struct tcp_link *make_receiver(struct tcp *t, struct tcp_conn *conns[], i
 static void consumed(struct ft_rxq *q, struct ft_rxq_node *node)
 {
     struct tcp_link *l = FT_CONTAINER(q, struct tcp_link, rxq);
-    const unsigned lane = node->header.lane;
     if (l->base.state == FT_LINK_UP)
-        tcp_conn_credit(l->conn[lane % (unsigned)l->nconns], node->header.ctx, lane, node->places);
+        tcp_conn_credit(l->conn[node->way], node->header.ctx, node->header.lane, node->places);
 }
 
 static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int nconns)
@@ -610,7 +616,7 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
             (void)madvise(at, TCP_BUFFERS * t->buffer_bytes, MADV_DONTFORK);
             l->buffers = at;
             l->buffers_free = UINT32_MAX;
-            status = ft_txq_open(&l->txq, &t->set);
+            status = ft_txq_open_ways(&l->txq, &t->set, TCP_CONNS_MAX);
         }
     } else {
         status = ft_rxq_open(&l->rxq, &t->set, consumed);

@@ -124,7 +124,7 @@ static int ask(struct tcp_conn *c, const struct tcp_info *info, uint64_t now_ns)
     if (now_ns - m->active_ns < ASK_NS)
         return FT_OK;
     m->active_ns = now_ns;
-    return tcp_out_ping(c);
+    return tcp_out_ping(c, 0);
 }
 
 /* Since when the connection waits and nothing is acknowledged. */
@@ -155,24 +155,37 @@ static bool is_over(const struct tcp_move *m, bool stalled, uint64_t now_ns)
     return now_ns - m->begun_ns >= (stalled ? try_ns(m) : CHOSEN_NS);
 }
 
-static void look(struct tcp_conn *c, uint64_t now_ns)
+/* Whether something may be on its way, or is to be asked. */
+static bool matters(const struct tcp_conn *c, uint64_t now_ns)
+{
+    return c->state == TCP_OPEN &&
+           (c->wrote || c->places > 0 || c->move.second != NULL || tcp_speed_matters(c, now_ns));
+}
+
+/* Gives a second one up, or begins with it. */
+static void turn_second(struct tcp_conn *c, bool stalled, uint64_t now_ns)
 {
     struct tcp_move *m = &c->move;
-    struct tcp_info info;
-    socklen_t len = sizeof info;
-    if (c->state != TCP_OPEN || (!c->wrote && c->places == 0 && m->second == NULL) ||
-        getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
-        return;
-    c->wrote = is_waiting(&info) || info.tcpi_notsent_bytes > 0 || c->out_count > 0;
-    const int status = ask(c, &info, now_ns);
-    if (status != FT_OK && status != FT_AGAIN)
-        return tcp_conn_failed(c, status);
-    watch(c, &info, now_ns);
-    const bool stalled = is_stalled(m, &info, now_ns);
     if (m->second != NULL && is_over(m, stalled, now_ns))
         tcp_move_forget(c);
     if (stalled && m->second == NULL && now_ns - m->begun_ns >= TRY_NS)
         (void)tcp_conn_move(c, tcp_paths_other(c), true);
+}
+
+static void look(struct tcp_conn *c, uint64_t now_ns)
+{
+    struct tcp_info info;
+    socklen_t len = sizeof info;
+    if (!matters(c, now_ns) || getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &len) != 0)
+        return;
+    c->wrote = is_waiting(&info) || info.tcpi_notsent_bytes > 0 || c->out_count > 0;
+    int status = ask(c, &info, now_ns);
+    if (status == FT_OK)
+        status = tcp_speed_ask(c, now_ns);
+    if (status != FT_OK && status != FT_AGAIN)
+        return tcp_conn_failed(c, status);
+    watch(c, &info, now_ns);
+    turn_second(c, is_stalled(&c->move, &info, now_ns), now_ns);
 }
 
 uint64_t tcp_moves_look_ns(const struct tcp *t)

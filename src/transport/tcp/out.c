@@ -229,7 +229,7 @@ static void move_short(struct tcp_conn *c, struct tcp_out *o)
         tcp_out_look(c);
     if (!take_buffer(c->link, o))
         return;
-    void *to = tcp_link_buffer(c->link, o->buffer, o->header.lane);
+    void *to = tcp_link_buffer(c->link, o->buffer, tcp_lane_of(&o->header));
     o->data = memcpy(to, o->data, o->header.len);
     o->req->status = FT_OK;
     o->req = NULL;
@@ -247,6 +247,20 @@ static void keep(struct tcp_conn *c, struct tcp_out *o)
         o->header.lane |= TCP_ASKS;
 }
 
+/* Its number in the channel, by which the receiver puts it in order. */
+static void put_number(struct tcp_link *l, struct ft_header *h)
+{
+    if (l->spreads && h->lane <= FT_LANE_P2P)
+        h->lane |= (uint16_t)(ft_txq_number(&l->txq, h->ctx, h->lane) << TCP_NUMBER_SHIFT);
+}
+
+static void note_given(struct tcp_conn *c, const struct tcp_out *o)
+{
+    c->given += whole_of(o);
+    if (c->link->spreads && o->header.len >= FT_LARGE_BYTES)
+        tcp_speed_given(c);
+}
+
 int tcp_out_send(struct tcp_conn *c, const struct ft_header *h, const void *data,
                  struct ft_send *req, int buffer)
 {
@@ -258,7 +272,9 @@ int tcp_out_send(struct tcp_conn *c, const struct ft_header *h, const void *data
     *o = (struct tcp_out){.header = *h, .data = data, .req = req, .buffer = buffer};
     if (req != NULL)
         req->status = FT_AGAIN;
+    put_number(c->link, &o->header);
     keep(c, o);
+    note_given(c, o);
     if (h->len >= FT_LARGE_BYTES && c->out_count == 0 && c->state == TCP_OPEN)
         tcp_probe_begins(c, sizeof(*h) + h->len);
     if (c->out_count++ > 0 || c->state != TCP_OPEN)
@@ -275,12 +291,13 @@ int tcp_out_send(struct tcp_conn *c, const struct ft_header *h, const void *data
     return status;
 }
 
-int tcp_out_ping(struct tcp_conn *c)
+int tcp_out_ping(struct tcp_conn *c, uint32_t len_bytes)
 {
-    const struct ft_header ping = {.lane = TCP_PING};
+    static const unsigned char nothing[TCP_FILL_BYTES];
+    const struct ft_header ping = {.lane = TCP_PING, .len = len_bytes};
     if (!tcp_out_has_room(c))
         tcp_out_look(c);
-    return tcp_out_has_room(c) ? tcp_out_send(c, &ping, NULL, NULL, -1) : FT_AGAIN;
+    return tcp_out_has_room(c) ? tcp_out_send(c, &ping, nothing, NULL, -1) : FT_AGAIN;
 }
 
 /* ---- what has arrived ------------------------------------------------------------------------ */
@@ -322,26 +339,28 @@ int tcp_out_begin(struct tcp_conn *c)
 
 void tcp_out_look(struct tcp_conn *c)
 {
-    if (c->out_kept == 0 || c->state != TCP_OPEN)
+    if ((c->out_kept == 0 && !c->link->spreads) || c->state != TCP_OPEN)
         return;
     const uint64_t position = count_acknowledged(c) - c->before_first;
     if (position < c->released || position > c->written)
         return; /* not known, or some of the handshake is not acknowledged yet */
     c->acknowledged = position;
     release_until(c, position);
+    if (c->link->spreads)
+        tcp_speed_note(c);
 }
 
 /* Nothing of the message is written any more. A copy of it may not be complete. */
 static int unwrite(struct tcp_conn *c, struct tcp_out *o, bool admitted)
 {
-    const unsigned lane = o->header.lane & ~(unsigned)TCP_ASKS;
+    const unsigned lane = tcp_lane_of(&o->header);
     if (o->req != NULL)
         give_back_buffer(c->link, o);
     if (admitted || o->header.lane == TCP_PING)
         return FT_OK; /* the other side counts its places, or there are none */
     const unsigned places = ft_rxq_cost(&c->tcp->set, lane, o->header.len);
     c->places += places;
-    return ft_txq_hold(&c->link->txq, o->header.ctx, lane, places);
+    return ft_txq_hold(&c->link->txq, (unsigned)c->index, o->header.ctx, lane, places);
 }
 
 int tcp_out_rewind(struct tcp_conn *c, uint64_t position)
@@ -376,7 +395,7 @@ static bool keep_piece(struct tcp_conn *c)
     while (out_at(c, i)->req == NULL)
         i++;
     struct tcp_out *o = out_at(c, i);
-    const unsigned lane = o->header.lane & ~(unsigned)TCP_ASKS;
+    const unsigned lane = tcp_lane_of(&o->header);
     if (o->buffer < 0) {
         if (!take_buffer(l, o))
             return false;

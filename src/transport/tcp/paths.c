@@ -48,7 +48,7 @@ static uint64_t number_of(const struct tcp_conn *c)
 {
     const struct ft_transport_config *config = &c->tcp->base.config;
     const uint64_t rank = config->rank >= 0 ? (uint64_t)config->rank : config->self;
-    return rank * (uint64_t)c->link->nconns + (uint64_t)tcp_conn_index(c);
+    return rank * (uint64_t)c->link->nconns + (uint64_t)c->index;
 }
 
 static int class_of(const struct ft_ports *ports, uint16_t source_port)

@@ -75,8 +75,8 @@ static void prepare(struct tcp_conn *c, uint64_t now_ns)
 
 uint64_t tcp_remake_detail(struct tcp_conn *c)
 {
-    return tcp_detail_of(tcp_conn_index(c), c->link->nconns, c->link->generation) | TCP_CAN_RESUME |
-           TCP_RESUMES | (uint64_t)++c->attempt << TCP_ATTEMPT_SHIFT;
+    return tcp_detail_of(c->link, c->index) | TCP_RESUMES |
+           (uint64_t)++c->attempt << TCP_ATTEMPT_SHIFT;
 }
 
 void tcp_conn_failed(struct tcp_conn *c, int status)
@@ -87,9 +87,8 @@ void tcp_conn_failed(struct tcp_conn *c, int status)
     if (!can_remake(c, status))
         return tcp_link_down(c->link, status);
     FT_LOG(INFO, "net", c->tcp->base.config.rank,
-           "connection %d of the tcp link %s engine %016" PRIx64 " is made again: %s",
-           tcp_conn_index(c), c->link->base.sender ? "to" : "from", c->link->base.peer,
-           ft_fail_text());
+           "connection %d of the tcp link %s engine %016" PRIx64 " is made again: %s", c->index,
+           c->link->base.sender ? "to" : "from", c->link->base.peer, ft_fail_text());
     tcp_move_forget(c);
     tcp_measure_keep(c);
     tcp_conn_close(c);
@@ -131,6 +130,7 @@ static void mended(struct tcp_conn *c, uint64_t position)
     const bool in_vain = end_ns - r->made_ns < SOON_NS && r->made_at == position;
     end_probe(r);
     tcp_move_forget(c);
+    tcp_speed_forget(c);
     r->in_vain = in_vain ? r->in_vain + 1 : 0;
     if (r->in_vain <= 1)
         r->in_vain_ns = now_ns;
@@ -221,10 +221,10 @@ static int hold_reserved(struct tcp_conn *c)
     int status = FT_OK;
     for (int i = 0; i < TCP_BUFFERS && status == FT_OK; i++) {
         const struct ft_rxq_use *use = &l->reserved[i];
-        if (use->places == 0 || l->conn[use->lane % l->nconns] != c)
+        if (use->places == 0 || l->reserved_on[i] != c)
             continue;
         c->places += use->places;
-        status = ft_txq_hold(&l->txq, use->ctx, use->lane, use->places);
+        status = ft_txq_hold(&l->txq, (unsigned)c->index, use->ctx, use->lane, use->places);
     }
     return status;
 }
@@ -235,7 +235,7 @@ static int go_on_at(struct tcp_conn *c, const struct tcp_credit *answer)
     struct tcp_link *l = c->link;
     if (answer->lane != TCP_POSITION || answer->count != 0 || answer->zero > TCP_USES_MOST)
         return ft_fail(FT_PROTOCOL, "the other side does not say where a connection goes on");
-    ft_txq_clear(&l->txq, (unsigned)tcp_conn_index(c), (unsigned)l->nconns, c->places);
+    ft_txq_clear(&l->txq, (unsigned)c->index, c->places);
     c->places = 0;
     c->remake.uses_left = answer->zero;
     int status = hold_reserved(c);
@@ -245,12 +245,11 @@ static int go_on_at(struct tcp_conn *c, const struct tcp_credit *answer)
 static int take_use(struct tcp_conn *c, const struct tcp_credit *use)
 {
     struct tcp_link *l = c->link;
-    if (use->lane >= FT_LANES_ALL || l->conn[use->lane % l->nconns] != c || use->count == 0 ||
-        use->zero != 0)
+    if (use->lane >= FT_LANES_ALL || use->count == 0 || use->zero != 0)
         return ft_fail(FT_PROTOCOL, "the other side holds messages that it was not sent");
     c->places += use->count;
     c->remake.uses_left--;
-    return ft_txq_hold(&l->txq, use->ctx, use->lane, use->count);
+    return ft_txq_hold(&l->txq, (unsigned)c->index, use->ctx, use->lane, use->count);
 }
 
 int tcp_remake_told(struct tcp_conn *c, const struct tcp_credit *answer)
@@ -264,8 +263,8 @@ int tcp_remake_told(struct tcp_conn *c, const struct tcp_credit *answer)
     if (status != FT_OK)
         return status;
     FT_LOG(INFO, "net", c->tcp->base.config.rank,
-           "connection %d of the tcp link to engine %016" PRIx64 " goes on after %llu us",
-           tcp_conn_index(c), c->link->base.peer,
+           "connection %d of the tcp link to engine %016" PRIx64 " goes on after %llu us", c->index,
+           c->link->base.peer,
            (unsigned long long)((tcp_now_ns(c->tcp) - c->remake.broke_ns) / 1000));
     mended(c, c->written);
     c->state = TCP_OPEN;
@@ -305,11 +304,9 @@ void tcp_link_peer_at(struct ft_link *link, const void *address, size_t len_byte
  * number, or more than TCP_USES_MOST. */
 static unsigned list_uses(const struct tcp_conn *c, struct ft_rxq_use uses[TCP_USES_MOST + 1])
 {
-    const struct tcp_link *l = c->link;
     const struct ft_header *h = &c->dropping;
-    unsigned n = ft_rxq_uses(&l->rxq, (unsigned)tcp_conn_index(c), (unsigned)l->nconns, uses,
-                             TCP_USES_MOST);
-    if (c->body_left > 0 && c->node == NULL && n <= TCP_USES_MOST)
+    unsigned n = ft_rxq_uses(&c->link->rxq, (unsigned)c->index, uses, TCP_USES_MOST);
+    if (c->body_left > 0 && c->node == NULL && h->lane != TCP_PING && n <= TCP_USES_MOST)
         uses[n++] = (struct ft_rxq_use){h->ctx, h->lane,
                                         (uint16_t)ft_rxq_cost(&c->tcp->set, h->lane, h->len)};
     return n;

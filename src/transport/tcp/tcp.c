@@ -24,7 +24,7 @@
  * sleeps. */
 #define KEEP_TURNS 256
 
-const unsigned char tcp_can_resume[FT_NET_WIRE_BYTES] = "\0resumes";
+const unsigned char tcp_can_resume[8] = "\0resumes";
 
 static void turn_epoll(struct tcp *t, bool *moved)
 {
@@ -266,7 +266,10 @@ static int tcp_address(struct ft_transport *transport, void *buf, size_t capacit
          i++, len += FT_NET_WIRE_BYTES)
         ft_net_pack(&t->address[i], (unsigned char *)buf + len);
     if (len > 0 && t->remake_ns > 0 && len + FT_NET_WIRE_BYTES <= capacity_bytes) {
-        memcpy((unsigned char *)buf + len, tcp_can_resume, FT_NET_WIRE_BYTES);
+        unsigned char *entry = (unsigned char *)buf + len;
+        memset(entry, 0, FT_NET_WIRE_BYTES);
+        memcpy(entry, tcp_can_resume, sizeof(tcp_can_resume));
+        entry[sizeof(tcp_can_resume)] = TCP_CAN_SPREAD;
         len += FT_NET_WIRE_BYTES;
     }
     return len > 0 ? (int)len
@@ -317,26 +320,26 @@ static struct tcp_conn *admit(struct tcp_link *l, const struct ft_header *h, int
         *status = ft_fail(FT_INVAL, "a message of %u bytes is longer than a chunk", h->len);
         return NULL;
     }
-    struct tcp_conn *c = l->conn[h->lane % l->nconns];
+    struct tcp_conn *c = tcp_spread_choose(l, h);
     if (!tcp_out_has_room(c))
         tcp_out_look(c);
     const unsigned places = h->lane < FT_LANES_ALL ? ft_rxq_cost(&l->tcp->set, h->lane, h->len) : 1;
     *status = tcp_out_has_room(c) && c->remake.broke_ns == 0
-                  ? ft_txq_take_places(&l->txq, h->ctx, h->lane, places)
+                  ? ft_txq_take_way(&l->txq, (unsigned)c->index, h->ctx, h->lane, places)
                   : FT_AGAIN;
     c->places += *status == FT_OK ? places : 0;
     ft_link_offered(&l->base, h, *status, l->tcp->base.config.env);
     if (*status == FT_AGAIN)
-        tcp_conn_await(c);
+        tcp_link_await(l, h->lane);
     return *status == FT_OK ? c : NULL;
 }
 
 /* Gives back the places of a message that was not sent after all. */
-static void give_back(struct tcp_link *l, const struct ft_header *h)
+static void give_back(struct tcp_conn *c, const struct ft_header *h)
 {
-    const unsigned places = ft_rxq_cost(&l->tcp->set, h->lane, h->len);
-    l->conn[h->lane % l->nconns]->places -= places;
-    ft_txq_put_places(&l->txq, h->ctx, h->lane, places);
+    const unsigned places = ft_rxq_cost(&c->tcp->set, h->lane, h->len);
+    c->places -= places;
+    ft_txq_put_way(&c->link->txq, (unsigned)c->index, h->ctx, h->lane, places);
 }
 
 static int tcp_send(struct ft_link *link, const struct ft_header *h, const void *data,
@@ -350,7 +353,7 @@ static int tcp_send(struct ft_link *link, const struct ft_header *h, const void 
         return status;
     status = tcp_out_send(c, h, data, req, -1);
     if (status != FT_OK) {
-        give_back(l, h);
+        give_back(c, h);
         tcp_link_down(l, status);
         return FT_LINK;
     }
@@ -384,6 +387,7 @@ static int tcp_reserve(struct ft_link *link, const struct ft_header *h, void **s
     c->out_reserved++;
     l->reserved[buffer] = (struct ft_rxq_use){h->ctx, h->lane,
                                               (uint16_t)ft_rxq_cost(&l->tcp->set, h->lane, h->len)};
+    l->reserved_on[buffer] = c;
     *slot = tcp_link_buffer(l, buffer, h->lane);
     ft_pages_use(&l->pages[buffer], h->len);
     return FT_OK;
@@ -398,10 +402,10 @@ static int number_of(const struct tcp_link *l, const void *slot)
 }
 
 /* Ends a reservation. Returns the number of its buffer. */
-static int unreserve(struct tcp_link *l, const struct ft_header *h, const void *slot)
+static int unreserve(struct tcp_link *l, const void *slot)
 {
     const int i = number_of(l, slot);
-    l->conn[h->lane % l->nconns]->out_reserved--;
+    l->reserved_on[i]->out_reserved--;
     l->reserved[i].places = 0;
     return i;
 }
@@ -409,8 +413,9 @@ static int unreserve(struct tcp_link *l, const struct ft_header *h, const void *
 static void tcp_cancel(struct ft_link *link, const struct ft_header *h, void *slot)
 {
     struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
-    l->buffers_free |= 1u << unreserve(l, h, slot);
-    give_back(l, h);
+    const int buffer = unreserve(l, slot);
+    l->buffers_free |= 1u << buffer;
+    give_back(l->reserved_on[buffer], h);
 }
 
 static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *slot)
@@ -419,8 +424,8 @@ static void tcp_commit(struct ft_link *link, const struct ft_header *h, void *sl
 
     if (l->base.state != FT_LINK_UP)
         return tcp_cancel(link, h, slot);
-    const int buffer = unreserve(l, h, slot);
-    int status = tcp_out_send(l->conn[h->lane % l->nconns], h, slot, NULL, buffer);
+    const int buffer = unreserve(l, slot);
+    int status = tcp_out_send(l->reserved_on[buffer], h, slot, NULL, buffer);
     if (status != FT_OK) {
         l->buffers_free |= 1u << buffer;
         tcp_link_down(l, status);
@@ -437,7 +442,7 @@ static int none_here(struct tcp_link *l, unsigned lane)
     if (l->base.state == FT_LINK_DOWN)
         return FT_LINK;
     if (l->base.state == FT_LINK_UP && lane <= FT_LANE_P2P)
-        tcp_conn_await(l->conn[lane % (unsigned)l->nconns]);
+        tcp_link_await(l, lane);
     return FT_AGAIN;
 }
 

@@ -2,13 +2,16 @@
  * tcp: the inside of the tcp transport. tcp.c has the transport and its turn; link.c makes links;
  * conn.c reads and returns credits on one connection; out.c is what a connection sends, kept until
  * the other side has it; remake.c makes a connection again that was reset; move.c moves one to
- * another way through the network, paths.c says to which; tune.c sets socket options; silence.c
- * finds hosts that do not answer any more; measure.c asks the kernel what it knows of a link.
+ * another way through the network, paths.c says to which; spread.c chooses the connection of a
+ * message; tune.c sets socket options; silence.c finds hosts that do not answer any more; measure.c
+ * asks the kernel what it knows of a link.
  *
  * A link is FTCCL_TCP_CONNECTIONS or FTCCL_PATHS sockets from the sender to the receiver, each
- * authenticated by ft_auth. A channel always uses the same socket (lane modulo their number), so it
- * stays in order. The sender sends struct ft_header and payload, one message after another, and at
- * the end a header with the lane TCP_GOODBYE. The receiver sends struct tcp_credit.
+ * authenticated by ft_auth. Each channel has a socket of its own (lane modulo their number), its
+ * home, and stays in order there. Only with FTCCL_PATHS do its long messages take the socket that
+ * is done first, and the receiver puts them in order by their numbers (docs/decisions/0025). The
+ * sender sends struct ft_header and payload, one message after another, and at the end a header
+ * with the lane TCP_GOODBYE. The receiver sends struct tcp_credit, over the socket of the message.
  *
  * If both sides can, a connection that is reset is made again (docs/decisions/0020). The bytes of
  * messages are numbered from the first of the connection. The receiver then says up to which number
@@ -26,13 +29,18 @@
 #define TCP_CONNS_MAX 16
 #define TCP_GOODBYE 0xffff  /* lane of the last header or credit of a connection */
 #define TCP_POSITION 0xfffd /* lane of the credit that tells where a connection goes on */
-#define TCP_PING 0xfffc     /* lane of a header that is only to be acknowledged */
+#define TCP_PING 0xfffc     /* lane of a message that is only to be acknowledged */
 #define TCP_ASKS 0x4000     /* added to a header's lane: the kernel should acknowledge it soon */
+#define TCP_NUMBER_SHIFT 4  /* 8 bits of the lane, if the link spreads: the message's number */
+#define TCP_NUMBERS 0xff0
+#define TCP_FILL_BYTES 65536 /* longest TCP_PING: to measure how fast a connection is */
 /* Flags of the handshake's detail, above what link.c has there. */
-#define TCP_CAN_RESUME (1ull << 32)     /* the sender keeps what has not arrived */
-#define TCP_RESUMES (1ull << 33)        /* the connection takes the place of one that was reset */
-#define TCP_ATTEMPT_SHIFT 34            /* 16 bits: the number of the dial, if it resumes */
-#define TCP_SIBLING_BITS 0x1ffffff00ull /* the same in all connections of a link */
+#define TCP_CAN_RESUME (1ull << 32) /* the sender keeps what has not arrived */
+#define TCP_RESUMES (1ull << 33)    /* the connection takes the place of one that was reset */
+#define TCP_ATTEMPT_SHIFT 34        /* 16 bits: the number of the dial, if it resumes */
+#define TCP_SPREADS (1ull << 50)    /* messages of a channel come by several connections */
+/* the same in all connections of a link */
+#define TCP_SIBLING_BITS (0x1ffffff00ull | TCP_SPREADS)
 #define TCP_USES_MOST 256 /* most channels with messages in use when a connection is made again */
 /* Most messages of one connection that the other side may not have; then FT_AGAIN. */
 #define TCP_QUEUE 128
@@ -122,11 +130,20 @@ struct tcp_way {
     int class_index, nclasses; /* of the port; FT_PATH_UNKNOWN; 0: no ways are known */
 };
 
+/* How fast a connection of a sending link that spreads is, see spread.c. */
+struct tcp_speed {
+    uint64_t busy_ns, bytes; /* it took so long for so many bytes, in the last seconds */
+    uint64_t bound;          /* it took at most so long for 1024 bytes; 0: not known */
+    /* what was given and acknowledged when it was looked last; 0: it was idle */
+    uint64_t look_ns, look_given, look_acked;
+    uint64_t used_ns; /* when it was given a long message last */
+};
+
 struct tcp_conn {
     struct tcp *tcp;
     struct tcp_link *link; /* NULL until an accepted connection belongs to a link */
     struct tcp_conn *next; /* in tcp->unknown, tcp->joined or tcp->dead */
-    int fd;
+    int fd, index;         /* its number in the link */
     enum tcp_conn_state state;
     uint32_t wanted;   /* events registered with epoll */
     uint64_t since_ns; /* when the connection began */
@@ -143,8 +160,10 @@ struct tcp_conn {
     struct tcp_remake remake;
     struct tcp_move move;
     struct tcp_way way;
+    struct tcp_speed speed;
     /* for reading: */
     uint64_t position;        /* bytes of whole messages that have come */
+    uint8_t number;           /* of the current message in its channel, if the link spreads */
     bool asked;               /* the sender waits for the acknowledgement of the current message */
     bool reading;             /* tcp_conn_read() is under way */
     size_t have;              /* bytes in ahead[] */
@@ -158,6 +177,7 @@ struct tcp_conn {
     /* for writing: the queue begins with messages that are written and kept; others follow */
     unsigned out_first, out_kept, out_count, out_reserved;
     size_t out_done;       /* bytes of the first message after the kept ones that are written */
+    uint64_t given;        /* position at which the queue ends */
     uint64_t written;      /* bytes in all */
     uint64_t released;     /* position at which the first message of the queue begins */
     unsigned unsafe;       /* kept messages in the user's memory */
@@ -188,6 +208,7 @@ struct tcp_link {
     struct ft_news news;
     bool failing;
     bool resumable; /* a connection that is reset is made again */
+    bool spreads;   /* messages are numbered, and a channel's long ones go by any connection */
     uint16_t generation;
     bool ways_told; /* the log has a line about them */
     int nconns, nopen;
@@ -202,7 +223,9 @@ struct tcp_link {
     /* A bit per buffer: its place has been chosen. */
     uint32_t placed;
     void *pinned[TCP_BUFFERS]; /* the buffer in memory that devices can reach; NULL: in `buffers` */
-    struct ft_rxq_use reserved[TCP_BUFFERS]; /* for which channel; 0 places: none */
+    struct ft_rxq_use reserved[TCP_BUFFERS];   /* for which channel; 0 places: none */
+    struct tcp_conn *reserved_on[TCP_BUFFERS]; /* by which connection it will go */
+    uint64_t spread_ns; /* when a connection was chosen for a long message last */
     /* while the link is being made: */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
@@ -260,13 +283,10 @@ static inline uint64_t tcp_now_ns(const struct tcp *t)
     return ft_now_ns(t->base.config.env);
 }
 
-/* The connection's number in its link. */
-static inline int tcp_conn_index(const struct tcp_conn *c)
+/* The lane of a message in a queue; only for lanes that exist. */
+static inline unsigned tcp_lane_of(const struct ft_header *h)
 {
-    int i = 0;
-    while (c->link->conn[i] != c)
-        i++;
-    return i;
+    return h->lane & ~(unsigned)(TCP_ASKS | TCP_NUMBERS);
 }
 
 /* conn.c. A status is FT_OK, FT_AGAIN, or the reason why the connection is lost. */
@@ -287,7 +307,8 @@ int tcp_conn_lost(struct tcp_conn *, int err);
 void tcp_conn_credit(struct tcp_conn *, uint64_t ctx, unsigned lane, unsigned places);
 int tcp_conn_return_credits(struct tcp_conn *);
 void tcp_conn_say_goodbye(struct tcp_conn *);
-void tcp_conn_await(struct tcp_conn *);
+/* A caller waits for a message of this lane, or for credits. */
+void tcp_link_await(struct tcp_link *, unsigned lane);
 bool tcp_errno_is_full(int err); /* the socket cannot take bytes now */
 ssize_t tcp_transmit(int fd, const void *buf, size_t len_bytes);
 
@@ -296,9 +317,10 @@ bool tcp_out_open(struct tcp_conn *); /* makes the queue; false: no memory */
 /* The caller has checked tcp_out_has_room(). If it fails, the message is not accepted. */
 int tcp_out_send(struct tcp_conn *, const struct ft_header *, const void *data, struct ft_send *req,
                  int buffer);
-/* Sends an empty message, so that the other side's kernel acknowledges something. FT_AGAIN: the
- * queue is full. Otherwise like tcp_out_send(). */
-int tcp_out_ping(struct tcp_conn *);
+/* Sends a message that the receiver drops, so that its kernel acknowledges something, with so many
+ * bytes of payload (at most TCP_FILL_BYTES). FT_AGAIN: the queue is full. Otherwise like
+ * tcp_out_send(). */
+int tcp_out_ping(struct tcp_conn *, uint32_t len_bytes);
 int tcp_out_write(struct tcp_conn *, bool *moved);
 static inline bool tcp_out_has_room(const struct tcp_conn *c)
 {
@@ -362,6 +384,17 @@ uint64_t tcp_paths_look_ns(const struct tcp *); /* like tcp_moves_look_ns() */
 /* A source port of another way than that of a connection that stalls; 0: none is known. */
 uint16_t tcp_paths_other(struct tcp_conn *);
 
+/* spread.c */
+/* The connection by which a message should go. */
+struct tcp_conn *tcp_spread_choose(struct tcp_link *, const struct ft_header *);
+void tcp_speed_given(struct tcp_conn *);  /* a long message was given to it */
+void tcp_speed_note(struct tcp_conn *);   /* it was looked what is acknowledged */
+void tcp_speed_forget(struct tcp_conn *); /* it has another socket */
+bool tcp_speed_matters(const struct tcp_conn *, uint64_t now_ns); /* its link is in use */
+/* If messages go by others and nothing by this one, asks how fast it is. Fails like
+ * tcp_out_send(). */
+int tcp_speed_ask(struct tcp_conn *, uint64_t now_ns);
+
 /* link.c */
 int tcp_link_connect(struct ft_transport *, uint64_t peer, const void *address, size_t len_bytes,
                      struct ft_link **out);
@@ -376,7 +409,7 @@ int tcp_conn_read_rest(struct tcp_conn *);
 void tcp_conn_retire(struct tcp_conn *);
 /* Of the same link that is being made. */
 bool tcp_conns_are_siblings(const struct tcp_conn *, const struct tcp_conn *);
-uint64_t tcp_detail_of(int index, int count, uint16_t generation);
+uint64_t tcp_detail_of(const struct tcp_link *, int index); /* what both sides can */
 int tcp_detail_index(uint64_t detail);
 int tcp_detail_count(uint64_t detail);
 uint16_t tcp_detail_attempt(uint64_t detail);
@@ -385,9 +418,11 @@ void tcp_conn_event(struct tcp_conn *, uint32_t events, bool *moved);
 void tcp_accept(struct tcp *, int listener, bool *moved);
 void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
 
-/* Among the addresses of a transport: it makes links again. Other versions pass over it, because it
+/* Begin of an entry among the addresses of a transport: it makes links again. TCP_CAN_SPREAD after
+ * it: a channel's messages may come by several connections. Other versions pass over it, because it
  * is no address. */
-extern const unsigned char tcp_can_resume[FT_NET_WIRE_BYTES];
+extern const unsigned char tcp_can_resume[8];
+#define TCP_CAN_SPREAD 1
 bool tcp_speaks(const struct tcp *, int family); /* this side has an address of that family */
 
 /* tune.c */
