@@ -91,8 +91,9 @@
       "TCP connections per peer and direction; large messages are spread over them")               \
     X(PATHS, "FTCCL_PATHS", INT, 0, 0, 16, "", "",                                                 \
       "TCP connections per peer and direction between hosts, each on a way of its own through "    \
-      "the network, by its source port; 0: FTCCL_TCP_CONNECTIONS, wherever the network sends "     \
-      "them")                                                                                      \
+      "the network, by its source port, and in turn over the interfaces that "                     \
+      "FTCCL_SOCKET_IFNAME names; messages take the one that is done first; 0: "                   \
+      "FTCCL_TCP_CONNECTIONS, wherever the network sends them")                                    \
     X(RECONNECT_MS, "FTCCL_RECONNECT_MS", INT, 2000, 0, 60000, "ms", "",                           \
       "how long a TCP connection that was reset may take to be made again before its link counts " \
       "as broken; 0: it counts at once")                                                           \

@@ -3,6 +3,7 @@
 // ones get little, and again as much as others when they are well. What a peer says that cannot be
 // ends the link. Method: two transports with a relay between them that one thread turns, and
 // schedules of faults that a seed gives (FT_SEED; the log prints it). FT_SCHEDULES: how many.
+#include <numeric>
 #include "tests/unit/tcp_relay.h"
 
 namespace
@@ -127,10 +128,19 @@ struct Load {
     }
     uint32_t received() const
     {
-        uint32_t sum = 0;
-        for (uint32_t n : got)
-            sum += n;
-        return sum;
+        return std::accumulate(got, got + kLanes, 0u);
+    }
+    // Of the lane that has received least since then.
+    uint32_t least_since(const std::vector<uint32_t> &before) const
+    {
+        uint32_t least = UINT32_MAX;
+        for (unsigned lane = 0; lane < kLanes; lane++)
+            least = std::min(least, got[lane] - before[lane]);
+        return least;
+    }
+    std::vector<uint32_t> now() const
+    {
+        return std::vector<uint32_t>(got, got + kLanes);
     }
 };
 
@@ -150,10 +160,7 @@ std::vector<size_t> carried(Relay &relay, Load &load, uint32_t messages, Turn tu
 
 size_t sum(const std::vector<size_t> &all)
 {
-    size_t n = 0;
-    for (size_t one : all)
-        n += one;
-    return n;
+    return std::accumulate(all.begin(), all.end(), size_t(0));
 }
 
 TEST_F(Spread, ASlowConnectionGetsLittleUntilItIsWell)
@@ -163,10 +170,16 @@ TEST_F(Spread, ASlowConnectionGetsLittleUntilItIsWell)
     const auto turns = [&] { turn(); };
     for (size_t one : carried(relay, load, 500, turns))
         EXPECT_GT(one, 500 * kLong / 20) << "all are used";
-    relay.pipes[1]->every = 200;
-    (void)carried(relay, load, 500, turns); // until it is known
-    std::vector<size_t> slow = carried(relay, load, 1000, turns);
-    EXPECT_LT(slow[1], sum(slow) / 20);
+    relay.pipes[1]->every = 10;
+    EXPECT_TRUE(eventually([&] { // its share of the speed is 1 of 31
+        std::vector<size_t> slow = carried(relay, load, 2000, turns);
+        return slow[1] < sum(slow) / 50;
+    })) << "when it is known";
+    const std::vector<uint32_t> before = load.now();
+    (void)carried(relay, load, 2000, turns);
+    EXPECT_GT(load.least_since(before), 2000 / kLanes / 2) << "no lane waits for it";
+    relay.pipes[1]->every = 300; // it gets nothing but what measures it
+    (void)carried(relay, load, 5000, turns);
     relay.pipes[1]->every = 1;
     EXPECT_TRUE(eventually([&] {
         std::vector<size_t> well = carried(relay, load, 100, turns);
@@ -186,11 +199,70 @@ TEST_F(Spread, OthersGoOnWhileOneIsMadeAgain)
     relay.reset(*relay.pipes[0]);
     turn(), turn();
     EXPECT_EQ(3u, relay.pipes.size());
-    const uint32_t before = load.received();
-    EXPECT_TRUE(eventually([&] { return load.turn(), turn(), load.received() >= before + 100; }));
+    const std::vector<uint32_t> before = load.now();
+    EXPECT_TRUE(eventually([&] { return load.turn(), turn(), load.least_since(before) >= 10; }))
+        << "all lanes";
     relay.accepts = true;
     EXPECT_TRUE(eventually([&] { return load.turn(), turn(), tx->remakes == 1; }));
     EXPECT_TRUE(a.down.empty() && b.down.empty());
+}
+
+// The connections take turns over the addresses of the peer, if the user has named interfaces.
+struct Interfaces : testing::Test {
+    Param paths{"FTCCL_PATHS", kPaths}, named{"FTCCL_SOCKET_IFNAME", "lo"};
+    Engine a{1}, b{2};
+    Relay left{b.where(), true}, right{b.where(), true};
+    ft_link *tx = nullptr;
+
+    // The addresses of both relays, and what the engine can.
+    void connect()
+    {
+        const std::string to_right = right.address(b);
+        tx = a.connect(2, left.address(b).substr(0, FT_NET_WIRE_BYTES) + to_right);
+        ASSERT_TRUE(eventually([&] { return turn(), a.up.size() == 1 && b.accepted.size() == 1; }))
+            << ft_fail_text();
+        Load load{tx, b.accepted[0]};
+        (void)carried(left, load, 100, [&] { turn(); });
+        EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
+    }
+    void turn()
+    {
+        a.turn(), left.turn(), right.turn(), b.turn();
+    }
+};
+
+TEST_F(Interfaces, AllAreUsed)
+{
+    connect();
+    ASSERT_EQ(2u, left.pipes.size());
+    ASSERT_EQ(2u, right.pipes.size());
+    for (Relay *one : {&left, &right})
+        for (auto &p : one->pipes)
+            EXPECT_GT(p->passed, 100 * kLong / 20);
+}
+
+TEST_F(Interfaces, OneThatDoesNotAnswerIsLeftOut)
+{
+    right.stop_listening();
+    connect();
+    EXPECT_EQ(4u, left.pipes.size());
+    EXPECT_EQ(0u, right.pipes.size());
+}
+
+TEST_F(Interfaces, SoIsTheFirst)
+{
+    left.stop_listening();
+    connect();
+    EXPECT_EQ(4u, right.pipes.size());
+}
+
+TEST_F(Interfaces, AConnectionIsMadeAgainByAnother)
+{
+    connect();
+    right.accepts = false;
+    right.reset_all();
+    EXPECT_TRUE(eventually([&] { return turn(), left.pipes.size() == 4; }));
+    EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
 }
 
 // With another setting, and to an engine of an older version, messages have no numbers.

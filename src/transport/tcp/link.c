@@ -68,6 +68,7 @@ static void choose_connections(struct tcp_link *l)
                 : by_paths ? paths
                            : (int)ft_param_int(FT_PARAM_TCP_CONNECTIONS);
     l->spreads = l->spreads && by_paths && l->nconns > 1;
+    l->shares = l->spreads && ft_param_str(FT_PARAM_SOCKET_IFNAME)[0] != '\0';
 }
 
 /* Takes the addresses that this machine speaks, and whether the peer can go on over a connection
@@ -344,10 +345,24 @@ static int dial(struct tcp_link *l)
     return status;
 }
 
+/* The address for the i-th connection: they take turns over those of the first one's family, or all
+ * have the same. */
+static int address_for(const struct tcp_link *l, int first, int i)
+{
+    int other = first;
+    for (int left = l->shares ? i : 0; left > 0;) {
+        other = (other + 1) % l->naddresses;
+        left -= l->address[other].family == l->address[first].family &&
+                !tcp_is_own(l->tcp, &l->address[other]);
+    }
+    return other;
+}
+
 /* Starts the i-th connection of a link. */
-static int dial_conn(struct tcp_link *l, int i, const struct ft_net_address *to)
+static int dial_conn(struct tcp_link *l, int i, int address)
 {
     struct tcp *t = l->tcp;
+    const struct ft_net_address *to = &l->address[address];
     int fd = -1;
     int status = ft_net_connect(to, tcp_congestion(t, to), &fd);
     if (status != FT_OK)
@@ -359,6 +374,7 @@ static int dial_conn(struct tcp_link *l, int i, const struct ft_net_address *to)
     }
     c->link = l;
     c->index = i;
+    c->address = address;
     l->conn[i] = c;
     ft_auth_start(&c->auth, t->base.config.env, fd, true, t->base.config.key, t->base.config.self,
                   l->base.peer, FT_PURPOSE_TCP, tcp_detail_of(l, i), l->try_deadline_ns);
@@ -369,15 +385,14 @@ static int dial_next(struct tcp_link *l)
 {
     const uint64_t now_ns = ft_now_ns(l->tcp->base.config.env),
                    left_ns = l->deadline_ns > now_ns ? l->deadline_ns - now_ns : 0;
-    const struct ft_net_address *to = &l->address[l->address_next];
+    const int first = l->address_next++;
     int status = FT_OK;
 
-    l->try_deadline_ns = now_ns + left_ns / (uint64_t)(l->naddresses - l->address_next);
-    l->address_next++;
+    l->try_deadline_ns = now_ns + left_ns / (uint64_t)(l->naddresses - first + l->shares);
     l->nopen = 0;
     l->generation = ++l->tcp->generation;
     for (int i = 0; i < l->nconns && status == FT_OK; i++)
-        status = dial_conn(l, i, to);
+        status = dial_conn(l, i, address_for(l, first, i));
     if (status != FT_OK)
         retire_conns(l);
     return status;
@@ -390,13 +405,16 @@ static void retire_conns(struct tcp_link *l)
             tcp_conn_retire(l->conn[i]);
 }
 
-/* This address failed. After a reset it is tried again. If the peer refused this rank for what it
- * is, other addresses are not tried. */
+/* This address failed. After a reset it is tried again, and alone if others had a part in it. If
+ * the peer refused this rank for what it is, other addresses are not tried. */
 static void making_failed(struct tcp_link *l, int status, bool reset)
 {
     retire_conns(l);
     if (reset && l->resumable && l->redials < REDIALS_MOST) {
         l->redials++;
+        l->address_next--;
+    } else if (l->shares) {
+        l->shares = false;
         l->address_next--;
     }
     if (elsewhere(status) && l->address_next < l->naddresses)

@@ -43,12 +43,19 @@ static bool same_ip(const struct ft_net_address *a, const struct ft_net_address 
     return a->family == b->family && memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
 
-/* The connection's number among those of all ranks. */
+/* The connection's number among those of all ranks, where several interfaces are used among those of
+ * its own. */
 static uint64_t number_of(const struct tcp_conn *c)
 {
     const struct ft_transport_config *config = &c->tcp->base.config;
     const uint64_t rank = config->rank >= 0 ? (uint64_t)config->rank : config->self;
-    return rank * (uint64_t)c->link->nconns + (uint64_t)c->index;
+    uint64_t all = 0, before = 0;
+    for (int i = 0; i < c->link->nconns; i++) {
+        const bool same = c->link->conn[i]->address == c->address;
+        all += same;
+        before += same && i < c->index;
+    }
+    return rank * all + before;
 }
 
 static int class_of(const struct ft_ports *ports, uint16_t source_port)

@@ -58,7 +58,7 @@ static void begin_remake(struct tcp_conn *c)
     struct tcp_remake *r = &c->remake;
     r->broke_ns = tcp_now_ns(c->tcp);
     r->tries = 0;
-    r->address = c->link->base.sender ? c->link->address_next - 1 : 0;
+    r->address = c->link->base.sender ? c->address : 0;
     c->tcp->nbroken++;
 }
 
@@ -185,7 +185,7 @@ static void dial(struct tcp_conn *c, uint64_t now_ns)
 static bool may_try_again(const struct tcp_conn *c, int status)
 {
     if (c->refused)
-        return c->remake.address != c->link->address_next - 1;
+        return c->remake.address != c->address;
     if (c->state == TCP_RESUMING)
         return status == FT_TIMEOUT || (status == FT_LINK && c->reset);
     return status == FT_LINK || status == FT_TIMEOUT || status == FT_SYSTEM || status == FT_NOTSUP;

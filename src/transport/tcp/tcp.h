@@ -144,6 +144,7 @@ struct tcp_conn {
     struct tcp_link *link; /* NULL until an accepted connection belongs to a link */
     struct tcp_conn *next; /* in tcp->unknown, tcp->joined or tcp->dead */
     int fd, index;         /* its number in the link */
+    int address;           /* of a sending link: the number of the one at which it was made */
     enum tcp_conn_state state;
     uint32_t wanted;   /* events registered with epoll */
     uint64_t since_ns; /* when the connection began */
@@ -229,6 +230,7 @@ struct tcp_link {
     /* while the link is being made: */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
+    bool shares; /* connections take turns over the peer's addresses */
     int redials; /* times that an address was dialled again after a reset */
     /* Addresses on which the peer listens. */
     struct ft_net_address address[FT_NET_ADDRESSES];
