@@ -43,8 +43,8 @@ static bool same_ip(const struct ft_net_address *a, const struct ft_net_address 
     return a->family == b->family && memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
 
-/* The connection's number among those of all ranks, where several interfaces are used among those of
- * its own. */
+/* The connection's number among those of all ranks. Where several interfaces are used, each has
+ * numbers of its own. */
 static uint64_t number_of(const struct tcp_conn *c)
 {
     const struct ft_transport_config *config = &c->tcp->base.config;
