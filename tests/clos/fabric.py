@@ -94,16 +94,17 @@ class End(NamedTuple):
 
 
 class Fabric:
-    """Rates in Mbit/s. up() makes it. The faults are about the link of a leaf and a spine, both
-    directions; heal() ends them."""
+    """Rates in Mbit/s; host_rate: of the links of hosts, if they have another one. up() makes it.
+    The faults are about the link of a leaf and a spine, both directions; heal() ends them."""
 
-    def __init__(self, hosts=4, leaves=2, spines=2, rate=100, bonded=False, seed=1):
+    def __init__(self, hosts=4, leaves=2, spines=2, rate=100, bonded=False, seed=1, host_rate=None):
         if not (0 < hosts <= 250 and 1 < leaves < 200 and 0 < spines < 100):
             raise Failure("a fabric has 1-250 hosts, 2-199 leaves and 1-99 spines")
         if bonded and leaves % 2:
             raise Failure("bonded hosts take an even number of leaves")
         self.hosts, self.leaves, self.spines = hosts, leaves, spines
         self.rate, self.bonded, self.seed = rate, bonded, seed
+        self.host_rate = host_rate or rate
         self.down = set()  # links, as (leaf, spine)
         self.avoided = set()  # links that converge() took out of all routes
 
@@ -167,11 +168,15 @@ class Fabric:
             lines[here.namespace] += self.opening(here, there)
         for name in names:
             batch("ip", name, lines[name])
-            devices = [end.device for link in links for end in link if end.namespace == name]
-            batch("tc", name, [tbf(device, self.rate) for device in devices])
+            ends = [(end, link) for link in links for end in link if end.namespace == name]
+            batch("tc", name, [tbf(end.device, self.rate_of(link)) for end, link in ends])
         for host in range(self.hosts):
             batch("ip", f"h{host}", self.host_routes(host))
         self.route()
+
+    def rate_of(self, link):
+        is_of_host = any(end.namespace[0] == "h" for end in link)
+        return self.host_rate if is_of_host else self.rate
 
     def settings(self, name):
         hashed = {

@@ -132,6 +132,16 @@ class Rig(unittest.TestCase):
         tenth = self.send(port, size)
         self.assertTrue(1.8 < tenth < 20, tenth)
 
+    def test_links_of_hosts_may_have_another_rate(self):
+        self.make(hosts=2, spines=2, rate=10, host_rate=40)
+        shown = [
+            fabric.command("tc", "-n", f"l{leaf}", "qdisc", "show", "dev", device)
+            for leaf in range(2)
+            for device in ("s0", f"h{leaf}")
+        ]
+        for text, rate in zip(shown, (10, 40, 10, 40)):
+            self.assertIn(f"rate {rate}Mbit", text)
+
     def test_a_link_that_is_down_moves_flows_when_routes_converge(self):
         port = self.port_of(3)
         self.net.link_down(1, 3)  # the far leaf: this one does not know

@@ -19,10 +19,11 @@ tests_unit_tcp_remake_test_SOURCES = tests/unit/tcp_remake_test.cc tests/unit/tc
 tests_unit_tcp_remake_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_tcp_remake_test_LDADD = src/libftcore.la $(gtest_libs)
 tests_unit_tcp_spread_test_SOURCES = tests/unit/tcp_spread_test.cc tests/unit/tcp_relay.h \
-	tests/unit/tcp_fixture.h
+	tests/unit/tcp_finder.h tests/unit/tcp_fixture.h
 tests_unit_tcp_spread_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_tcp_spread_test_LDADD = src/libftcore.la $(gtest_libs)
-tests_unit_tcp_paths_test_SOURCES = tests/unit/tcp_paths_test.cc tests/unit/tcp_fixture.h
+tests_unit_tcp_paths_test_SOURCES = tests/unit/tcp_paths_test.cc tests/unit/tcp_finder.h \
+	tests/unit/tcp_fixture.h
 tests_unit_tcp_paths_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_tcp_paths_test_LDADD = src/libftcore.la $(gtest_libs)
 tests_unit_fault_test_SOURCES = tests/unit/fault_test.cc

@@ -42,6 +42,7 @@ struct Relay {
     std::vector<std::unique_ptr<Pipe>> pipes;
     std::function<size_t()> draw = [] { return SIZE_MAX; }; // bytes until a reset
     std::function<size_t()> draw_stall = [] { return SIZE_MAX; };
+    std::function<unsigned(size_t)> every; // of a connection, by its number; none: as it has it
     size_t resets = 0, piece = 65536;
     bool accepts = true;
     // At the same address, so that it is known where connections come from; or at one that is none
@@ -124,6 +125,8 @@ struct Relay {
         for (auto &p : pipes) {
             if (!p->gone && ft_net_connected(p->fd[1]) == FT_LINK)
                 p->gone = true; // the engine refused: so does the relay
+            if (every)
+                p->every = every((size_t)(&p - &pipes[0]));
             const bool passes = ++p->turns % p->every == 0;
             for (int from = passes ? 0 : 1; from < 2 && !p->gone && !p->stalled; from++)
                 if (ft_net_connected(p->fd[1]) == FT_OK)

@@ -4,6 +4,7 @@
 // ends the link. Method: two transports with a relay between them that one thread turns, and
 // schedules of faults that a seed gives (FT_SEED; the log prints it). FT_SCHEDULES: how many.
 #include <numeric>
+#include "tests/unit/tcp_finder.h"
 #include "tests/unit/tcp_relay.h"
 
 namespace
@@ -262,6 +263,46 @@ TEST_F(Interfaces, AConnectionIsMadeAgainByAnother)
     right.accepts = false;
     right.reset_all();
     EXPECT_TRUE(eventually([&] { return turn(), left.pipes.size() == 4; }));
+    EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
+}
+
+// If connections are not equally fast, ports are probed again; if they are, they are not.
+struct Uneven : testing::Test {
+    Param paths{"FTCCL_PATHS", kPaths}, source{"FTCCL_SOCKET_SOURCE", "127.0.0.2"};
+    Finder finder;
+    Engine a{1, 1, ft_env_real(), 0, &finder.base}, b{2};
+    Relay relay{b.where(), true};
+    ft_link *tx = nullptr;
+    std::unique_ptr<Load> load;
+
+    void SetUp() override
+    {
+        tx = a.connect(2, relay.address(b));
+        ASSERT_TRUE(eventually([&] { return turn(), a.up.size() == 1 && b.accepted.size() == 1; }))
+            << ft_fail_text();
+        load.reset(new Load{tx, b.accepted[0]});
+    }
+    void turn()
+    {
+        a.turn(), relay.turn(), b.turn();
+    }
+    bool is_probed_again(int seconds)
+    {
+        return eventually([&] { return load->turn(), turn(), finder.forgets > 0; }, seconds);
+    }
+};
+
+TEST_F(Uneven, PathsAreProbedAgain)
+{
+    relay.every = [](size_t connection) { return connection % 4 == 1 ? 5u : 1u; };
+    EXPECT_TRUE(is_probed_again(30));
+    EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
+}
+
+TEST_F(Uneven, ButNotIfAllAreSlow)
+{
+    relay.every = [](size_t) { return 5u; };
+    EXPECT_FALSE(is_probed_again(6));
     EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
 }
 

@@ -339,7 +339,9 @@ int tcp_out_begin(struct tcp_conn *c)
 
 void tcp_out_look(struct tcp_conn *c)
 {
-    if ((c->out_kept == 0 && !c->link->spreads) || c->state != TCP_OPEN)
+    /* of a link that spreads also what a message that is not written as a whole has got done */
+    const bool waits = c->out_kept > 0 || (c->link->spreads && c->acknowledged < c->given);
+    if (!waits || c->state != TCP_OPEN)
         return;
     const uint64_t position = count_acknowledged(c) - c->before_first;
     if (position < c->released || position > c->written)

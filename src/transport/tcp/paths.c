@@ -3,7 +3,7 @@
  * network chooses the way by the source port; the engine's finder (struct ft_port_finder) says
  * which ports go which way, and numbers the ways alike for all who go from one part of the network
  * to another. The connections of all ranks are numbered, too: rank times connections of a link,
- * plus the index. Each takes the way of its number modulo the number of ways. So the connections of
+ * plus the index. Each takes a way by its number modulo the number of ways. So the connections of
  * a link go different ways, and all ways get as many, without a word between ranks.
  *
  * A link is made wherever the network sends it. Then this file moves (move.c) the connections that
@@ -25,6 +25,9 @@
 #define TAKEN_MOST 16         /* ports that are tried in one look for one connection */
 #define TRIES_MOST 3          /* moves that do not succeed; then the ways have changed */
 #define RETRY_NS (10000 * MS) /* after that */
+#define UNEVEN_NS \
+    (2000 * MS) /* connections were not equally fast for so long: see look_at_speeds() */
+#define PUT_OFF_MOST_NS (3600000 * MS)
 
 /* What a look at connections found, and what it may still do. */
 struct look {
@@ -43,6 +46,11 @@ static bool same_ip(const struct ft_net_address *a, const struct ft_net_address 
     return a->family == b->family && memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
 
+static int gcd(int a, int b)
+{
+    return b == 0 ? a : gcd(b, a % b);
+}
+
 /* The connection's number among those of all ranks. Where several interfaces are used, each has
  * numbers of its own. */
 static uint64_t number_of(const struct tcp_conn *c)
@@ -56,6 +64,17 @@ static uint64_t number_of(const struct tcp_conn *c)
         before += same && i < c->index;
     }
     return rank * all + before;
+}
+
+/* The class that the connection should have. Classes are in the order of their hops, so neighbours
+ * begin alike. Numbers that follow each other get classes that are far apart: hosts with two ports
+ * use both. */
+static int wanted_of(const struct tcp_conn *c, int nclasses)
+{
+    int stride = nclasses / 2 + 1;
+    while (gcd(stride, nclasses) != 1)
+        stride++;
+    return (int)(number_of(c) % (uint64_t)nclasses * (uint64_t)stride % (uint64_t)nclasses);
 }
 
 static int class_of(const struct ft_ports *ports, uint16_t source_port)
@@ -161,12 +180,35 @@ static void ask_again(struct tcp_conn *c, const struct ft_net_address *from,
     }
 }
 
+/* If some connections of a link are slower than others, they may share a way: the network may have
+ * chosen all ways anew, for example because a switch has lost one. If the same is found again and
+ * again, it is asked less and less often. */
+static void look_at_speeds(struct tcp_link *l, uint64_t now_ns)
+{
+    struct tcp_conn *c = l->conn[0];
+    struct ft_net_address from, to;
+    const bool uneven = l->spreads && c->way.settled && c->way.nclasses > 1 && tcp_speeds_differ(l);
+    if (!uneven || l->uneven_ns == 0)
+        l->uneven_ns = uneven ? now_ns : 0;
+    if (!uneven || now_ns - l->uneven_ns < UNEVEN_NS || now_ns < l->probe_ns ||
+        ft_net_source(c->fd, &from) != FT_OK || ft_net_peer(c->fd, &to) != FT_OK)
+        return;
+    l->put_off_ns = ft_min(ft_max(2 * l->put_off_ns, RETRY_NS), PUT_OFF_MOST_NS);
+    l->probe_ns = now_ns + l->put_off_ns;
+    l->uneven_ns = 0;
+    FT_LOG(INFO, "net", l->tcp->base.config.rank,
+           "connections of the tcp link to engine %016" PRIx64
+           " are not equally fast: it is looked whether their paths have changed",
+           l->base.peer);
+    ask_again(c, &from, &to, now_ns);
+}
+
 /* It is not on the way that it should take. */
 static void move_there(struct tcp_conn *c, const struct ft_ports *ports,
                        const struct ft_net_address *from, const struct ft_net_address *to,
                        struct look *look)
 {
-    const int wanted = (int)(number_of(c) % (uint64_t)ports->nclasses);
+    const int wanted = wanted_of(c, ports->nclasses);
     c->link->ways_told = false;
     if (c->way.tries >= TRIES_MOST)
         return ask_again(c, from, to, look->now_ns);
@@ -194,7 +236,7 @@ static void look_at_ports(struct tcp_conn *c, const struct ft_net_address *from,
     c->way.port = from->port;
     c->way.nclasses = ports.nclasses;
     c->way.class_index = class_of(&ports, from->port);
-    if (c->way.class_index == (int)(number_of(c) % (uint64_t)ports.nclasses))
+    if (c->way.class_index == wanted_of(c, ports.nclasses))
         settle(c, UINT64_MAX);
     else
         move_there(c, &ports, from, to, look);
@@ -225,6 +267,7 @@ static void look_at_conn(struct tcp_conn *c, struct look *look)
 
 static void look_at_link(struct tcp_link *l, struct look *look)
 {
+    look_at_speeds(l, look->now_ns);
     for (int i = 0; i < l->nconns && l->base.state == FT_LINK_UP && !look->finding; i++)
         look_at_conn(l->conn[i], look);
     if (l->base.state == FT_LINK_UP && !l->ways_told)

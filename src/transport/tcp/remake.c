@@ -57,6 +57,7 @@ static void begin_remake(struct tcp_conn *c)
 {
     struct tcp_remake *r = &c->remake;
     r->broke_ns = tcp_now_ns(c->tcp);
+    r->another_way = c->move.second == NULL || c->move.stalls;
     r->tries = 0;
     r->address = c->link->base.sender ? c->address : 0;
     c->tcp->nbroken++;
@@ -130,7 +131,7 @@ static void mended(struct tcp_conn *c, uint64_t position)
     const bool in_vain = end_ns - r->made_ns < SOON_NS && r->made_at == position;
     end_probe(r);
     tcp_move_forget(c);
-    tcp_speed_forget(c);
+    tcp_speed_begin(c, r->another_way);
     r->in_vain = in_vain ? r->in_vain + 1 : 0;
     if (r->in_vain <= 1)
         r->in_vain_ns = now_ns;

@@ -9,7 +9,7 @@
  * The speed is seen by looking at what is acknowledged. Between two looks a connection that had
  * bytes to send all the time was as fast as it can be. If it ran out of them, it was at least so
  * fast, because nobody knows when. So a connection that gets nothing because it was slow is asked
- * once a second, with a message that the receiver drops.
+ * now and then, with a message that the receiver drops.
  */
 #include "transport/tcp/tcp.h"
 
@@ -20,9 +20,11 @@
 #define SUM_NS 500000000u   /* times and bytes are added up over so long; then the old ones fade */
 #define KNOWN_BYTES 262144u /* the speed is known after so many bytes, or so long */
 #define KNOWN_NS 100000000u
-#define MUCH_SLOWER 4       /* times as long for the same bytes */
-#define IDLE_NS 1000000000u /* a connection that got nothing for so long is asked */
-#define USED_NS 100000000u  /* a link is in use if a connection was chosen in this time */
+#define MUCH_SLOWER 4      /* times as long for the same bytes */
+#define ASK_NS 1000000000u /* a connection that got nothing for so long is asked; at most: */
+#define ASK_MOST_NS 64000000000u
+#define MUCH_BYTES 4194304u
+#define USED_NS 100000000u /* a link is in use if a connection was chosen in this time */
 
 /* Bytes that were given to the connection and are not acknowledged. */
 static uint64_t ahead_of(const struct tcp_conn *c)
@@ -63,6 +65,17 @@ static uint64_t of_the_fastest(const struct tcp_link *l)
         least = one > 0 && (least == 0 || one < least) ? one : least;
     }
     return ft_max(least, 1);
+}
+
+bool tcp_speeds_differ(const struct tcp_link *l)
+{
+    uint64_t least = UINT64_MAX, most = 0;
+    for (int i = 0; i < l->nconns; i++) {
+        const uint64_t one = slowness(l->conn[i]);
+        least = one > 0 ? ft_min(least, one) : least;
+        most = ft_max(most, one);
+    }
+    return most > 0 && 2 * most >= 3 * least;
 }
 
 /* The one that is done first with so many more bytes; `home`, if none can take them. */
@@ -157,9 +170,11 @@ void tcp_speed_note(struct tcp_conn *c)
     begin(c, now_ns);
 }
 
-void tcp_speed_forget(struct tcp_conn *c)
+void tcp_speed_begin(struct tcp_conn *c, bool another_way)
 {
-    c->speed = (struct tcp_speed){.used_ns = tcp_now_ns(c->tcp)};
+    if (another_way)
+        c->speed = (struct tcp_speed){.used_ns = tcp_now_ns(c->tcp)};
+    c->speed.look_ns = 0;
 }
 
 bool tcp_speed_matters(const struct tcp_conn *c, uint64_t now_ns)
@@ -167,10 +182,16 @@ bool tcp_speed_matters(const struct tcp_conn *c, uint64_t now_ns)
     return c->link->spreads && now_ns - c->link->spread_ns <= USED_NS;
 }
 
+/* The longer the connection has carried little, the less often it is asked: what measures it may
+ * fit into the burst of a way that is slow, and the messages that follow would be held up. */
 int tcp_speed_ask(struct tcp_conn *c, uint64_t now_ns)
 {
-    const uint64_t used_ns = ft_max(c->speed.used_ns, c->since_ns);
-    return tcp_speed_matters(c, now_ns) && now_ns - used_ns >= IDLE_NS
-               ? tcp_out_ping(c, TCP_FILL_BYTES)
-               : FT_OK;
+    struct tcp_speed *s = &c->speed;
+    const uint64_t used_ns = ft_max(s->used_ns, c->since_ns), wait_ns = ft_max(s->wait_ns, ASK_NS);
+    if (!tcp_speed_matters(c, now_ns) || now_ns - used_ns < wait_ns)
+        return FT_OK;
+    const bool carried_much = c->given - s->asked_given >= MUCH_BYTES;
+    s->wait_ns = carried_much ? ASK_NS : ft_min(2 * wait_ns, ASK_MOST_NS);
+    s->asked_given = c->given;
+    return tcp_out_ping(c, TCP_FILL_BYTES);
 }

@@ -105,6 +105,7 @@ struct tcp_remake {
     unsigned in_vain;    /* times that it was made again and broke at once */
     uint64_t in_vain_ns; /* since when */
     int address;
+    bool another_way;       /* unlike the way before it */
     unsigned uses_left;     /* of what the other side says: channels that have not come */
     struct tcp_conn *probe; /* of a receiving link */
 };
@@ -137,6 +138,8 @@ struct tcp_speed {
     /* what was given and acknowledged when it was looked last; 0: it was idle */
     uint64_t look_ns, look_given, look_acked;
     uint64_t used_ns; /* when it was given a long message last */
+    /* It is asked when it was not used for so long; what had been given to it when it was last. */
+    uint64_t wait_ns, asked_given;
 };
 
 struct tcp_conn {
@@ -212,6 +215,9 @@ struct tcp_link {
     bool spreads;   /* messages are numbered, and a channel's long ones go by any connection */
     uint16_t generation;
     bool ways_told; /* the log has a line about them */
+    /* Since when its connections are not equally fast, and when ports may be probed again for that;
+     * how long that was put off last. */
+    uint64_t uneven_ns, probe_ns, put_off_ns;
     int nconns, nopen;
     struct tcp_conn *conn[TCP_CONNS_MAX];
     struct ft_rxq rxq;         /* of a receiving link */
@@ -389,10 +395,14 @@ uint16_t tcp_paths_other(struct tcp_conn *);
 /* spread.c */
 /* The connection by which a message should go. */
 struct tcp_conn *tcp_spread_choose(struct tcp_link *, const struct ft_header *);
-void tcp_speed_given(struct tcp_conn *);  /* a long message was given to it */
-void tcp_speed_note(struct tcp_conn *);   /* it was looked what is acknowledged */
-void tcp_speed_forget(struct tcp_conn *); /* it has another socket */
+void tcp_speed_given(struct tcp_conn *); /* a long message was given to it */
+void tcp_speed_note(struct tcp_conn *);  /* it was looked what is acknowledged */
+/* It has another socket. Unless that goes another way, it is as fast as before until more is seen.
+ */
+void tcp_speed_begin(struct tcp_conn *, bool another_way);
 bool tcp_speed_matters(const struct tcp_conn *, uint64_t now_ns); /* its link is in use */
+/* Of two connections of the link one is known to take half as long again for the same bytes. */
+bool tcp_speeds_differ(const struct tcp_link *);
 /* If messages go by others and nothing by this one, asks how fast it is. Fails like
  * tcp_out_send(). */
 int tcp_speed_ask(struct tcp_conn *, uint64_t now_ns);
