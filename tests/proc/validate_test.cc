@@ -53,11 +53,12 @@ bool is_cut_short(const Said &said)
     return says(said, "cannot tell") || says(said, "nothing came");
 }
 
-/* A rank did not get its processor during the measurement: it is called slow itself, or its links
- * are not judged; or too little came in time. */
+/* A rank did not get its processor during the measurement: it or another link is called slow, too,
+ * or its links are not judged; or too little came in time. */
 bool is_disturbed(const Said &said)
 {
-    return is_cut_short(said) || says(said, "noncomm_slow") || said.status == 0;
+    const bool several = said.text.find("_slow") != said.text.rfind("_slow");
+    return is_cut_short(said) || says(said, "noncomm_slow") || several || said.status == 0;
 }
 
 /* The user asks again then, and so do the tests. */

@@ -18,7 +18,7 @@
 
 #define READS_A_TURN 16 /* afterwards other connections have their turn */
 
-static void arrived(struct tcp_conn *c);
+static void await_no_more(struct tcp_conn *c);
 static int parse_messages(struct tcp_conn *c);
 static int begin_message(struct tcp_conn *c, const struct ft_header *h);
 static void end_message(struct tcp_conn *c);
@@ -76,7 +76,7 @@ void tcp_conn_close(struct tcp_conn *c)
     if (c->state == TCP_SHUT)
         return;
     c->state = TCP_SHUT;
-    arrived(c);
+    await_no_more(c);
     tcp_probe_drop(c);
     if (c->wanted & EPOLLOUT)
         c->tcp->nclogged--;
