@@ -14,11 +14,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <random>
-#include <set>
-#include <sstream>
 
 #include "tests/proc/proc.h"
 
@@ -172,53 +169,60 @@ TEST(StaleId, OfAProcessThatIsGone)
     expect_failed(init(2, proc::unhex(text), 1, 700), 4);
 }
 
-/* The ports on which this process listens, from the kernel's tables. */
-std::vector<std::pair<int, uint16_t>> listening_ports()
+struct Socket {
+    int family;
+    uint16_t port;
+    bool listens, connected;
+};
+
+/* The TCP sockets of this process. It asks the sockets themselves: /proc/net/tcp, read while others
+ * connect, tells some twice and some not at all. */
+std::vector<Socket> tcp_sockets()
 {
-    std::set<std::string> inodes;
+    std::vector<Socket> found;
     DIR *folder = opendir("/proc/self/fd");
     while (dirent *entry = readdir(folder)) {
-        char target[256] = {};
-        std::string path = std::string("/proc/self/fd/") + entry->d_name;
-        if (readlink(path.c_str(), target, sizeof target - 1) > 8 &&
-            strncmp(target, "socket:[", 8) == 0) {
-            inodes.insert(std::string(target + 8, strlen(target) - 9));
-        }
+        int fd = atoi(entry->d_name), type = 0, listens = 0;
+        socklen_t bytes = sizeof(int);
+        sockaddr_storage local{}, remote{};
+        if (getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) || type != SOCK_STREAM ||
+            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &bytes))
+            continue;
+        bytes = sizeof local;
+        if (getsockname(fd, reinterpret_cast<sockaddr *>(&local), &bytes))
+            continue;
+        in_port_t port = 0;
+        if (local.ss_family == AF_INET)
+            port = reinterpret_cast<sockaddr_in &>(local).sin_port;
+        else if (local.ss_family == AF_INET6)
+            port = reinterpret_cast<sockaddr_in6 &>(local).sin6_port;
+        else
+            continue;
+        bytes = sizeof remote;
+        bool connected = getpeername(fd, reinterpret_cast<sockaddr *>(&remote), &bytes) == 0;
+        found.push_back({local.ss_family, ntohs(port), listens != 0, connected});
     }
     closedir(folder);
+    return found;
+}
+
+/* The ports on which this process listens. */
+std::vector<std::pair<int, uint16_t>> listening_ports()
+{
     std::vector<std::pair<int, uint16_t>> ports;
-    for (int family : {AF_INET, AF_INET6}) {
-        std::ifstream table(family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6");
-        std::string line;
-        while (std::getline(table, line)) {
-            std::istringstream words(line);
-            std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
-            words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >>
-                timeout >> inode;
-            if (state != "0A" || inodes.count(inode) == 0)
-                continue;
-            ports.emplace_back(family, static_cast<uint16_t>(std::stoi(
-                                           local.substr(local.find(':') + 1), nullptr, 16)));
-        }
+    for (const Socket &s : tcp_sockets()) {
+        if (s.listens)
+            ports.emplace_back(s.family, s.port);
     }
     return ports;
 }
 
-/* Connections that others have to them. */
+/* Connections that others have to them and this process has accepted. */
 int connections(const std::vector<std::pair<int, uint16_t>> &ports)
 {
     int n = 0;
-    for (auto [family, port] : ports) {
-        std::ifstream table(family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6");
-        std::string line;
-        while (std::getline(table, line)) {
-            std::istringstream words(line);
-            std::string number, local, remote, state;
-            words >> number >> local >> remote >> state;
-            n += state == "01" && local.find(':') != std::string::npos &&
-                 std::stoi(local.substr(local.find(':') + 1), nullptr, 16) == port;
-        }
-    }
+    for (const Socket &s : tcp_sockets())
+        n += s.connected && std::count(ports.begin(), ports.end(), std::pair(s.family, s.port));
     return n;
 }
 
@@ -266,7 +270,7 @@ TEST(Killed, RankThatHadCheckedInIsNamedAtOnce)
         ASSERT_OK(ftcclGetUniqueId(&id));
         auto ports = listening_ports();
         Children rank = start_ranks(proc::hex(id), 3, 4, 600000);
-        for (double end = proc::now() + 60; proc::now() < end && connections(ports) < 3;)
+        for (double end = proc::now() + 60; proc::now() < end && connections(ports) != 3;)
             usleep(10000);
         EXPECT_EQ(connections(ports), 3);
         sleep(1); /* a connection has checked in a few milliseconds after it was made */

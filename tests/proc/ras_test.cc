@@ -530,8 +530,8 @@ TEST(Ras, ClientsThatStay)
     clients.clear();
 }
 
-/* Whether a process has the other end of the connection. */
-bool serves(pid_t pid, const Client &client)
+/* The other end of the connection in the kernel's table; 0 if it is not there. */
+unsigned long inode_of_other_end(const Client &client)
 {
     char line[512], wanted[16];
     unsigned long inode = 0;
@@ -545,6 +545,16 @@ bool serves(pid_t pid, const Client &client)
             inode = found;
     }
     fclose(table);
+    return inode;
+}
+
+/* Whether a process has the other end of the connection. */
+bool serves(pid_t pid, const Client &client)
+{
+    unsigned long inode;
+    double end = proc::now() + 5; /* the table leaves lines out if others connect meanwhile */
+    while ((inode = inode_of_other_end(client)) == 0 && proc::now() < end) {}
+    EXPECT_NE(inode, 0);
     std::string command = "ls -l /proc/" + std::to_string(pid) + "/fd | grep -qF 'socket:[" +
                           std::to_string(inode) + "]'";
     return system(command.c_str()) == 0;
