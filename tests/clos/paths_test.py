@@ -13,7 +13,7 @@ PROGRAM = os.path.join(os.environ.get("CLOS_BUILD", "."), "tests", "clos", "rank
 MESSAGE_BYTES = 2000000
 SPINES = 4
 LOGGED = {"FTCCL_DEBUG": "INFO", "FTCCL_OP_TIMEOUT_MS": "20000"}
-EVEN = 1.5  # most bytes of a spine to fewest; two connections on one would make it 2 or more
+EVEN = 1.1  # most bytes of a spine to fewest
 
 
 class Paths(unittest.TestCase):

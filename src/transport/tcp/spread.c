@@ -1,10 +1,11 @@
 /*
  * Which connection of a sending link a message takes, if each has a way of its own through the
- * network (FTCCL_PATHS). Short messages take the home of their channel. A long one takes the
- * connection that will be done with it first: that is told by what the other side has not
- * acknowledged of the connection. So ways that are shared with others get less, and one that stands
- * still gets nothing. The speed counts only for a way that is much slower than the best one,
- * because what is seen of it varies: it would hold up the messages that come after its own.
+ * network (FTCCL_PATHS). Short messages take the home of their channel. Long ones take the
+ * connections in turn, but none that will be done with it much later than another: that is told by
+ * what the other side has not acknowledged of the connection. So ways that are shared with others
+ * get less, and one that stands still gets nothing. The speed counts only for a way that is much
+ * slower than the best one, because what is seen of it varies: it would hold up the messages that
+ * come after its own.
  *
  * The speed is seen by looking at what is acknowledged. Between two looks a connection that had
  * bytes to send all the time was as fast as it can be. If it ran out of them, it was at least so
@@ -34,7 +35,7 @@ static uint64_t ahead_of(const struct tcp_conn *c)
 
 static bool is_usable(const struct tcp_conn *c)
 {
-    return c->state == TCP_OPEN && !c->broken && c->remake.broke_ns == 0 && tcp_out_has_room(c);
+    return c->state == TCP_OPEN && !c->broken && tcp_out_has_room(c);
 }
 
 static void look(struct tcp_link *l, uint64_t now_ns)
@@ -78,23 +79,31 @@ bool tcp_speeds_differ(const struct tcp_link *l)
     return most > 0 && 2 * most >= 3 * least;
 }
 
-/* The one that is done first with so many more bytes; `home`, if none can take them. */
-static struct tcp_conn *first_done(struct tcp_link *l, struct tcp_conn *home, size_t bytes)
+/* When a connection would be done with so many more bytes, by the speed of the fastest unless it is
+ * much slower. */
+static uint64_t done_ns(const struct tcp_conn *c, size_t bytes, uint64_t fastest)
 {
-    struct tcp_conn *best = home;
+    const uint64_t one = slowness(c);
+    return (ahead_of(c) + bytes) * (one >= MUCH_SLOWER * fastest ? one : fastest);
+}
+
+/* Of those that are done with so many more bytes first, or not later than with as many again, the
+ * next one in turn. `home`, if none can take them. */
+static struct tcp_conn *next_of_first_done(struct tcp_link *l, struct tcp_conn *home, size_t bytes)
+{
     const uint64_t fastest = of_the_fastest(l);
     uint64_t least_ns = UINT64_MAX;
-    for (int i = 0; i < l->nconns; i++) {
-        struct tcp_conn *c = l->conn[(home->index + i) % l->nconns];
-        const uint64_t one = slowness(c);
-        const uint64_t done_ns = (ahead_of(c) + bytes) *
-                                 (one >= MUCH_SLOWER * fastest ? one : fastest);
-        if (!is_usable(c) || done_ns >= least_ns)
-            continue;
-        least_ns = done_ns;
-        best = c;
+    for (int i = 0; i < l->nconns; i++)
+        if (is_usable(l->conn[i]))
+            least_ns = ft_min(least_ns, done_ns(l->conn[i], bytes, fastest));
+    for (int i = 1; i <= l->nconns; i++) {
+        struct tcp_conn *c = l->conn[(l->chosen + i) % l->nconns];
+        if (is_usable(c) && done_ns(c, bytes, fastest) <= least_ns + bytes * fastest) {
+            l->chosen = c->index;
+            return c;
+        }
     }
-    return best;
+    return home;
 }
 
 struct tcp_conn *tcp_spread_choose(struct tcp_link *l, const struct ft_header *h)
@@ -104,7 +113,7 @@ struct tcp_conn *tcp_spread_choose(struct tcp_link *l, const struct ft_header *h
         (h->len < FT_LARGE_BYTES && is_usable(home)))
         return home;
     look(l, tcp_now_ns(l->tcp));
-    return first_done(l, home, sizeof(*h) + h->len);
+    return next_of_first_done(l, home, sizeof(*h) + h->len);
 }
 
 /* ---- the speed ------------------------------------------------------------------------------- */
@@ -128,7 +137,7 @@ static void add(struct tcp_speed *s, uint64_t took_ns, uint64_t bytes)
     while (s->busy_ns > SUM_NS)
         fade(s);
     s->busy_ns += took_ns;
-    s->bytes += ft_max(bytes, 1);
+    s->bytes += bytes;
 }
 
 /* The connection was at least so fast. If that is faster than it was seen before, it has become
@@ -165,7 +174,7 @@ void tcp_speed_note(struct tcp_conn *c)
         return;
     if (ran_out)
         add_bound(c, took_ns, bytes);
-    else
+    else if (bytes > 0) /* otherwise it stalls, which is for move.c */
         add(s, took_ns, bytes);
     begin(c, now_ns);
 }

@@ -232,7 +232,8 @@ struct tcp_link {
     void *pinned[TCP_BUFFERS]; /* the buffer in memory that devices can reach; NULL: in `buffers` */
     struct ft_rxq_use reserved[TCP_BUFFERS];   /* for which channel; 0 places: none */
     struct tcp_conn *reserved_on[TCP_BUFFERS]; /* by which connection it will go */
-    uint64_t spread_ns; /* when a connection was chosen for a long message last */
+    int chosen;                                /* the connection for a long message, last */
+    uint64_t spread_ns;                        /* and when that was */
     /* while the link is being made: */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
