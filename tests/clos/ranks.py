@@ -9,6 +9,8 @@ import time
 
 PORT = 7000  # of the job's rendezvous; the namespace is the job's own
 SECRET = "of-a-job-in-tests-clos"
+# Settings of a job with as many messages under way as there are paths.
+MANY_MESSAGES = {"FTCCL_CHUNKS": "8", "FTCCL_CHUNK_BYTES": "65536"}
 
 
 class NoLine(Exception):

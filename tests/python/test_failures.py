@@ -153,42 +153,39 @@ def test_revoke():
     assert in_threads(2, rank_of) == [2.0, 2.0]
 
 
-def test_deadline():
+def reduce_alone(wait):
+    """Rank 0 reduces, which nobody else does within its 100 ms, and waits in its way."""
+
     def rank_of(comm):
         if comm.rank == 0:
             comm.all_reduce(np.ones(1))
-            with pytest.raises(ftccl.Timeout, match="not done within 100 ms") as raised:
-                comm.synchronize()
-            assert isinstance(raised.value, TimeoutError)
-            assert raised.value.code == ftccl.Result.TIMEOUT
+            wait(comm)
         over.wait(60)
-        return None
 
     over = threading.Barrier(2)
     in_threads(2, rank_of, op_timeout_ms=100)
+
+
+def test_deadline():
+    def wait(comm):
+        with pytest.raises(ftccl.Timeout, match="not done within 100 ms") as raised:
+            comm.synchronize()
+        assert isinstance(raised.value, TimeoutError)
+        assert raised.value.code == ftccl.Result.TIMEOUT
+
+    reduce_alone(wait)
 
 
 def test_destroy_leaves_a_failed_operation_to_the_wait_for_it():
-    def rank_of(comm):
-        if comm.rank == 0:
-            comm.all_reduce(np.ones(1))
-            comm.destroy()
-        over.wait(60)
-
-    over = threading.Barrier(2)
-    in_threads(2, rank_of, op_timeout_ms=100)
+    reduce_alone(lambda comm: comm.destroy())
 
 
 def test_finalize_says_which_operation_failed():
-    def rank_of(comm):
-        if comm.rank == 0:
-            comm.all_reduce(np.ones(1))
-            with pytest.raises(ftccl.Timeout, match="CommFinalize: .*not done within 100 ms"):
-                comm.finalize()
-        over.wait(60)
+    def wait(comm):
+        with pytest.raises(ftccl.Timeout, match="CommFinalize: .*not done within 100 ms"):
+            comm.finalize()
 
-    over = threading.Barrier(2)
-    in_threads(2, rank_of, op_timeout_ms=100)
+    reduce_alone(wait)
 
 
 def test_different_calls_are_named():
