@@ -311,8 +311,8 @@ static int find_lane(struct ft_rxq *q, const struct ft_header *h, struct rx_lane
 }
 
 /* `ahead`: messages of the channel that are received before it. */
-static void admit(struct ft_rxq *q, struct rx_lane *lane, const struct ft_header *h, unsigned ahead,
-                  struct ft_rxq_node **out)
+static struct ft_rxq_node *admit(struct ft_rxq *q, struct rx_lane *lane, const struct ft_header *h,
+                                 unsigned ahead)
 {
     struct ft_rxq_node *n = &lane->node[__builtin_ctzll(lane->free)];
     const unsigned places = ft_rxq_cost(q->set, h->lane, h->len);
@@ -329,16 +329,14 @@ static void admit(struct ft_rxq *q, struct rx_lane *lane, const struct ft_header
     n->data = NULL;
     n->state = FT_RXQ_FILLING;
     n->home->busy++;
-    *out = n;
+    return n;
 }
 
 int ft_rxq_admit(struct ft_rxq *q, const struct ft_header *h, struct ft_rxq_node **out)
 {
     struct rx_lane *lane;
     const int rc = find_lane(q, h, &lane);
-    *out = NULL;
-    if (rc == FT_OK && lane)
-        admit(q, lane, h, lane->queued, out);
+    *out = rc == FT_OK && lane ? admit(q, lane, h, lane->queued) : NULL;
     return rc;
 }
 
@@ -356,7 +354,7 @@ int ft_rxq_admit_number(struct ft_rxq *q, const struct ft_header *h, uint8_t num
     if (ahead >= ft_rxq_places(q->set, h->lane) || came)
         return ft_fail(FT_PROTOCOL, "message %u of lane %u came where %u is the next", number,
                        h->lane, lane->next);
-    admit(q, lane, h, ahead, out);
+    *out = admit(q, lane, h, ahead);
     return FT_OK;
 }
 

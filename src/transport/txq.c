@@ -112,16 +112,27 @@ int ft_txq_take_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned p
     return FT_OK;
 }
 
-void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+static void subtract(uint8_t *count, unsigned places)
+{
+    *count = (uint8_t)(*count - ft_min(*count, places));
+}
+
+/* Returns the context's block; NULL: it is not bound. */
+static struct ft_txq_ctx *put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
 {
     q->outstanding -= (unsigned)ft_min(q->outstanding, places);
     struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
     if (c)
-        c->outstanding[lane] = (uint8_t)(c->outstanding[lane] -
-                                         ft_min(c->outstanding[lane], places));
+        subtract(&c->outstanding[lane], places);
+    return c;
 }
 
-/* ---- ways ------------------------------------------------------------------------------------ */
+void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned places)
+{
+    put_places(q, ctx, lane, places);
+}
+
+/* ---- several ways to the other side ---------------------------------------------------------- */
 
 int ft_txq_take_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
 {
@@ -133,11 +144,9 @@ int ft_txq_take_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane,
 
 void ft_txq_put_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
 {
-    ft_txq_put_places(q, ctx, lane, places);
-    struct ft_txq_ctx *c = lane < FT_LANES_ALL ? tx_find(q, ctx) : NULL;
+    struct ft_txq_ctx *c = put_places(q, ctx, lane, places);
     if (c)
-        c->of_way[way][lane] = (uint8_t)(c->of_way[way][lane] -
-                                         ft_min(c->of_way[way][lane], places));
+        subtract(&c->of_way[way][lane], places);
 }
 
 void ft_txq_clear(struct ft_txq *q, unsigned way, unsigned places)

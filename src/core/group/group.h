@@ -97,7 +97,8 @@ int ft_comm_open(struct ft_engine *engine, const struct ft_view *view, uint64_t 
  * only close is legal. */
 int ft_comm_flush(struct ft_comm *comm);
 int ft_comm_finalize(struct ft_comm *comm); /* flushes, and returns how the communicator ended */
-int ft_comm_verdict(struct ft_comm *comm);  /* how it ended, and that in a sentence; FT_OK */
+/* FT_OK, or the status with which the communicator failed; ft_fail_text() says why. */
+int ft_comm_verdict(struct ft_comm *comm);
 /* Ends what is pending with FT_ABORTED and tells the peers. Does not wait. */
 void ft_comm_abort(struct ft_comm *comm);
 /* Ends what is pending with FT_REVOKED, on every rank. Does not wait. */

@@ -25,8 +25,7 @@
 #define TAKEN_MOST 16         /* ports that are tried in one look for one connection */
 #define TRIES_MOST 3          /* moves that do not succeed; then the ways have changed */
 #define RETRY_NS (10000 * MS) /* after that */
-#define UNEVEN_NS \
-    (2000 * MS) /* connections were not equally fast for so long: see look_at_speeds() */
+#define UNEVEN_NS (2000 * MS) /* so long not equally fast: ports are probed again */
 #define PUT_OFF_MOST_NS (3600000 * MS)
 
 /* What a look at connections found, and what it may still do. */
