@@ -353,7 +353,7 @@ static void arrived(struct tcp_conn *c)
 {
     const struct tcp_link *l = c->link;
     await_no_more(c);
-    for (int i = 0; l != NULL && l->spreads && i < l->nconns; i++)
+    for (int i = 0; l->spreads && i < l->nconns; i++)
         if (l->conn[i] != NULL)
             await_no_more(l->conn[i]);
 }
@@ -451,11 +451,11 @@ static int admit(struct tcp_conn *c, const struct ft_header *h)
     struct tcp_link *l = c->link;
     if (h->lane == TCP_PING && h->len <= TCP_FILL_BYTES && l->resumable)
         return FT_OK;
-    if (l->spreads && h->lane <= FT_LANE_P2P)
-        return ft_rxq_admit_number(&l->rxq, h, c->number, &c->node);
-    if (h->lane < FT_LANES_ALL && h->lane % l->nconns != c->index)
+    if (h->lane < FT_LANES_ALL && !tcp_may_carry(c, h->lane))
         return ft_fail(FT_PROTOCOL, "a message for lane %u came over the wrong connection",
                        h->lane);
+    if (l->spreads && h->lane <= FT_LANE_P2P)
+        return ft_rxq_admit_number(&l->rxq, h, c->number, &c->node);
     return ft_rxq_admit(&l->rxq, h, &c->node);
 }
 
@@ -506,8 +506,8 @@ static int take_credit(struct tcp_conn *c, const struct tcp_credit *credit)
     }
     if (c->state == TCP_RESUMING)
         return tcp_remake_told(c, credit);
-    if (credit->lane >= FT_LANES_ALL || credit->count == 0 || credit->count > c->places ||
-        credit->zero != 0)
+    if (credit->lane >= FT_LANES_ALL || !tcp_may_carry(c, credit->lane) || credit->count == 0 ||
+        credit->count > c->places || credit->zero != 0)
         return ft_fail(FT_PROTOCOL, "the other side gives back what it was not sent");
     c->places -= credit->count;
     ft_txq_put_way(&l->txq, (unsigned)c->index, credit->ctx, credit->lane, credit->count);

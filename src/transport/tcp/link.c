@@ -79,9 +79,9 @@ static void take_addresses(struct tcp_link *l, const unsigned char *wire, size_t
     for (size_t at = 0; at + FT_NET_WIRE_BYTES <= len_bytes && l->naddresses < FT_NET_ADDRESSES;
          at += FT_NET_WIRE_BYTES) {
         struct ft_net_address a;
-        if (memcmp(wire + at, tcp_can_resume, sizeof(tcp_can_resume)) == 0) {
+        if (memcmp(wire + at, tcp_can_resume, TCP_CAN_RESUME_BYTES) == 0) {
             l->resumable = t->remake_ns > 0;
-            l->spreads = l->resumable && wire[at + sizeof(tcp_can_resume)] == TCP_CAN_SPREAD;
+            l->spreads = l->resumable && wire[at + TCP_CAN_RESUME_BYTES] == TCP_CAN_SPREAD;
         }
         if (ft_net_unpack(wire + at, &a) == FT_OK && tcp_speaks(t, a.family))
             l->address[l->naddresses++] = a;

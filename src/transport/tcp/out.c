@@ -334,12 +334,13 @@ int tcp_out_begin(struct tcp_conn *c)
     } while (after != before);
     c->before_first = after + (uint64_t)queued - c->written;
     c->acknowledged = c->written;
+    c->speed.look_ns = 0; /* that was no progress which can be measured */
     return FT_OK;
 }
 
 void tcp_out_look(struct tcp_conn *c)
 {
-    /* of a link that spreads also what a message that is not written as a whole has got done */
+    /* If the link spreads, it wants to know also of a message that is not yet written whole. */
     const bool waits = c->out_kept > 0 || (c->link->spreads && c->acknowledged < c->given);
     if (!waits || c->state != TCP_OPEN)
         return;

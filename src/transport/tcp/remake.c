@@ -57,10 +57,11 @@ static void begin_remake(struct tcp_conn *c)
 {
     struct tcp_remake *r = &c->remake;
     r->broke_ns = tcp_now_ns(c->tcp);
-    r->another_way = c->move.second == NULL || c->move.stalls;
     r->tries = 0;
     r->address = c->link->base.sender ? c->address : 0;
     c->tcp->nbroken++;
+    if (c->move.second == NULL || c->move.stalls)
+        tcp_speed_forget(c);
 }
 
 /* For a new socket of a sender's connection. */
@@ -131,7 +132,6 @@ static void mended(struct tcp_conn *c, uint64_t position)
     const bool in_vain = end_ns - r->made_ns < SOON_NS && r->made_at == position;
     end_probe(r);
     tcp_move_forget(c);
-    tcp_speed_begin(c, r->another_way);
     r->in_vain = in_vain ? r->in_vain + 1 : 0;
     if (r->in_vain <= 1)
         r->in_vain_ns = now_ns;
@@ -246,7 +246,8 @@ static int go_on_at(struct tcp_conn *c, const struct tcp_credit *answer)
 static int take_use(struct tcp_conn *c, const struct tcp_credit *use)
 {
     struct tcp_link *l = c->link;
-    if (use->lane >= FT_LANES_ALL || use->count == 0 || use->zero != 0)
+    if (use->lane >= FT_LANES_ALL || !tcp_may_carry(c, use->lane) || use->count == 0 ||
+        use->zero != 0)
         return ft_fail(FT_PROTOCOL, "the other side holds messages that it was not sent");
     c->places += use->count;
     c->remake.uses_left--;

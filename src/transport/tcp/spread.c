@@ -179,11 +179,9 @@ void tcp_speed_note(struct tcp_conn *c)
     begin(c, now_ns);
 }
 
-void tcp_speed_begin(struct tcp_conn *c, bool another_way)
+void tcp_speed_forget(struct tcp_conn *c)
 {
-    if (another_way)
-        c->speed = (struct tcp_speed){.used_ns = tcp_now_ns(c->tcp)};
-    c->speed.look_ns = 0;
+    c->speed = (struct tcp_speed){.used_ns = tcp_now_ns(c->tcp)};
 }
 
 bool tcp_speed_matters(const struct tcp_conn *c, uint64_t now_ns)

@@ -24,7 +24,7 @@
  * sleeps. */
 #define KEEP_TURNS 256
 
-const unsigned char tcp_can_resume[8] = "\0resumes";
+const unsigned char tcp_can_resume[FT_NET_WIRE_BYTES] = "\0resumes\1"; /* TCP_CAN_SPREAD */
 
 static void turn_epoll(struct tcp *t, bool *moved)
 {
@@ -266,10 +266,7 @@ static int tcp_address(struct ft_transport *transport, void *buf, size_t capacit
          i++, len += FT_NET_WIRE_BYTES)
         ft_net_pack(&t->address[i], (unsigned char *)buf + len);
     if (len > 0 && t->remake_ns > 0 && len + FT_NET_WIRE_BYTES <= capacity_bytes) {
-        unsigned char *entry = (unsigned char *)buf + len;
-        memset(entry, 0, FT_NET_WIRE_BYTES);
-        memcpy(entry, tcp_can_resume, sizeof(tcp_can_resume));
-        entry[sizeof(tcp_can_resume)] = TCP_CAN_SPREAD;
+        memcpy((unsigned char *)buf + len, tcp_can_resume, sizeof(tcp_can_resume));
         len += FT_NET_WIRE_BYTES;
     }
     return len > 0 ? (int)len

@@ -105,7 +105,6 @@ struct tcp_remake {
     unsigned in_vain;    /* times that it was made again and broke at once */
     uint64_t in_vain_ns; /* since when */
     int address;
-    bool another_way;       /* unlike the way before it */
     unsigned uses_left;     /* of what the other side says: channels that have not come */
     struct tcp_conn *probe; /* of a receiving link */
 };
@@ -292,10 +291,17 @@ static inline uint64_t tcp_now_ns(const struct tcp *t)
     return ft_now_ns(t->base.config.env);
 }
 
-/* The lane of a message in a queue; only for lanes that exist. */
+/* The lane of a message in a queue, without what is added to it there. Not for TCP_GOODBYE. */
 static inline unsigned tcp_lane_of(const struct ft_header *h)
 {
     return h->lane & ~(unsigned)(TCP_ASKS | TCP_NUMBERS);
+}
+
+/* Messages of the lane, and their credits, may go by this connection. */
+static inline bool tcp_may_carry(const struct tcp_conn *c, unsigned lane)
+{
+    const struct tcp_link *l = c->link;
+    return (l->spreads && lane <= FT_LANE_P2P) || (int)lane % l->nconns == c->index;
 }
 
 /* conn.c. A status is FT_OK, FT_AGAIN, or the reason why the connection is lost. */
@@ -396,11 +402,9 @@ uint16_t tcp_paths_other(struct tcp_conn *);
 /* spread.c */
 /* The connection by which a message should go. */
 struct tcp_conn *tcp_spread_choose(struct tcp_link *, const struct ft_header *);
-void tcp_speed_given(struct tcp_conn *); /* a long message was given to it */
-void tcp_speed_note(struct tcp_conn *);  /* it was looked what is acknowledged */
-/* It has another socket. Unless that goes another way, it is as fast as before until more is seen.
- */
-void tcp_speed_begin(struct tcp_conn *, bool another_way);
+void tcp_speed_given(struct tcp_conn *);  /* a long message was given to it */
+void tcp_speed_note(struct tcp_conn *);   /* it was looked what is acknowledged */
+void tcp_speed_forget(struct tcp_conn *); /* it will go another way */
 bool tcp_speed_matters(const struct tcp_conn *, uint64_t now_ns); /* its link is in use */
 /* Of two connections of the link one is known to take half as long again for the same bytes. */
 bool tcp_speeds_differ(const struct tcp_link *);
@@ -434,7 +438,8 @@ void tcp_check_deadlines(struct tcp *, uint64_t now_ns, bool *moved);
 /* Begin of an entry among the addresses of a transport: it makes links again. TCP_CAN_SPREAD after
  * it: a channel's messages may come by several connections. Other versions pass over it, because it
  * is no address. */
-extern const unsigned char tcp_can_resume[8];
+extern const unsigned char tcp_can_resume[FT_NET_WIRE_BYTES];
+#define TCP_CAN_RESUME_BYTES 8 /* of it; TCP_CAN_SPREAD follows */
 #define TCP_CAN_SPREAD 1
 bool tcp_speaks(const struct tcp *, int family); /* this side has an address of that family */
 
