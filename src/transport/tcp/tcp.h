@@ -8,8 +8,8 @@
  *
  * A link is FTCCL_TCP_CONNECTIONS or FTCCL_PATHS sockets from the sender to the receiver, each
  * authenticated by ft_auth. Each channel has a socket of its own (lane modulo their number), its
- * home, and stays in order there. Only with FTCCL_PATHS do its long messages take the socket that
- * is done first, and the receiver puts them in order by their numbers (docs/decisions/0025). The
+ * home, and stays in order there. Only with FTCCL_PATHS do its long messages take the sockets in
+ * turn (spread.c), and the receiver puts them in order by their numbers (docs/decisions/0025). The
  * sender sends struct ft_header and payload, one message after another, and at the end a header
  * with the lane TCP_GOODBYE. The receiver sends struct tcp_credit, over the socket of the message.
  *
