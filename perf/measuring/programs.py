@@ -310,26 +310,28 @@ def end_leftovers():
 
 def run_bounded(argv, environment, seconds):
     """Returns (status, stdout, stderr). The status is None if the time limit was reached."""
-    process = subprocess.Popen(
-        argv,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = None
     try:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         output, errors = process.communicate(timeout=seconds)
         return process.returncode, output, errors
     except subprocess.TimeoutExpired:
         return None, "", ""
     finally:
-        if process.poll() is None:
+        if process and process.poll() is None:
             end(process)
-        end_leftovers()
-        process.stdout.close()
-        process.stderr.close()
+        end_leftovers()  # also a process that was interrupted while it was being made
+        if process:
+            process.stdout.close()
+            process.stderr.close()
 
 
 def end(process):
