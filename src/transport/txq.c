@@ -132,7 +132,7 @@ void ft_txq_put_places(struct ft_txq *q, uint64_t ctx, unsigned lane, unsigned p
     put_places(q, ctx, lane, places);
 }
 
-/* ---- several ways to the other side ---------------------------------------------------------- */
+/* ---- links that count places for each of their connections ----------------------------------- */
 
 int ft_txq_take_way(struct ft_txq *q, unsigned way, uint64_t ctx, unsigned lane, unsigned places)
 {

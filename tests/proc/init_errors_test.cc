@@ -217,7 +217,7 @@ std::vector<std::pair<int, uint16_t>> listening_ports()
     return ports;
 }
 
-/* Connections that others have to them and this process has accepted. */
+/* How many connections to these ports this process has accepted. */
 int connections(const std::vector<std::pair<int, uint16_t>> &ports)
 {
     int n = 0;

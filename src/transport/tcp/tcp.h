@@ -291,13 +291,13 @@ static inline uint64_t tcp_now_ns(const struct tcp *t)
     return ft_now_ns(t->base.config.env);
 }
 
-/* The lane of a message in a queue, without what is added to it there. Not for TCP_GOODBYE. */
+/* A header's lane without TCP_ASKS and the message's number. Not for TCP_GOODBYE. */
 static inline unsigned tcp_lane_of(const struct ft_header *h)
 {
     return h->lane & ~(unsigned)(TCP_ASKS | TCP_NUMBERS);
 }
 
-/* Messages of the lane, and their credits, may go by this connection. */
+/* Whether this connection may carry messages of the lane, and their credits. */
 static inline bool tcp_may_carry(const struct tcp_conn *c, unsigned lane)
 {
     const struct tcp_link *l = c->link;
