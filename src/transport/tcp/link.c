@@ -159,6 +159,17 @@ int tcp_conn_read_rest(struct tcp_conn *c)
     return status;
 }
 
+static void close_conns(struct tcp_link *l)
+{
+    tcp_remake_forget(l);
+    for (int i = 0; i < l->nconns; i++) {
+        if (l->conn[i] == NULL)
+            continue;
+        tcp_out_drop(l->conn[i], FT_LINK);
+        tcp_conn_close(l->conn[i]);
+    }
+}
+
 void tcp_link_down(struct tcp_link *l, int reason)
 {
     if (l->base.state == FT_LINK_DOWN || l->failing)
@@ -175,13 +186,7 @@ void tcp_link_down(struct tcp_link *l, int reason)
         l->tcp->nmaking--;
     l->base.state = FT_LINK_DOWN;
     l->base.reason = reason;
-    tcp_remake_forget(l);
-    for (int i = 0; i < l->nconns; i++) {
-        if (l->conn[i] == NULL)
-            continue;
-        tcp_out_drop(l->conn[i], FT_LINK);
-        tcp_conn_close(l->conn[i]);
-    }
+    close_conns(l);
     ft_news_add(&l->tcp->news, &l->news, &l->base);
 }
 
@@ -497,12 +502,28 @@ static void proved(struct tcp_conn *c)
 
 /* Authentication of an accepted connection is complete. With the last connection of a link, the
  * link is made. */
+/* Those that have come of the link that c is for, by their numbers. Returns how many; -1: one of
+ * them came twice. */
+static int find_siblings(const struct tcp_conn *c, struct tcp_conn *siblings[TCP_CONNS_MAX])
+{
+    int found = 0;
+    for (struct tcp_conn *s = c->tcp->joined; s != NULL; s = s->next) {
+        if (!tcp_conns_are_siblings(s, c))
+            continue;
+        struct tcp_conn **at = &siblings[tcp_detail_index(s->auth.detail)];
+        if (*at != NULL)
+            return -1;
+        *at = s;
+        found++;
+    }
+    return found;
+}
+
 static void join(struct tcp_conn *c)
 {
     struct tcp *t = c->tcp;
     const int count = tcp_detail_count(c->auth.detail);
     struct tcp_conn *siblings[TCP_CONNS_MAX] = {NULL};
-    int found = 0;
 
     if (count < 1 || count > TCP_CONNS_MAX || tcp_detail_index(c->auth.detail) >= count ||
         t->njoined >= TCP_JOINED_MAX)
@@ -515,15 +536,9 @@ static void join(struct tcp_conn *c)
     t->njoined++;
     c->state = TCP_JOINED;
     tcp_conn_want(c, 0);
-    for (struct tcp_conn *s = t->joined; s != NULL; s = s->next) {
-        if (!tcp_conns_are_siblings(s, c))
-            continue;
-        /* the same connection came twice */
-        if (siblings[tcp_detail_index(s->auth.detail)] != NULL)
-            return tcp_conn_retire(c);
-        siblings[tcp_detail_index(s->auth.detail)] = s;
-        found++;
-    }
+    const int found = find_siblings(c, siblings);
+    if (found < 0)
+        return tcp_conn_retire(c);
     if (found < count)
         return;
     if (make_receiver(t, siblings, count) != NULL)
@@ -616,10 +631,25 @@ static void consumed(struct ft_rxq *q, struct ft_rxq_node *node)
         tcp_conn_credit(l->conn[node->way], node->header.ctx, node->header.lane, node->places);
 }
 
+/* Makes the buffers and the queue of a sending link. What it made is freed with the link. */
+static int open_sender(struct tcp_link *l)
+{
+    struct tcp *t = l->tcp;
+    const size_t bytes = TCP_BUFFERS * t->buffer_bytes;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        return FT_NOMEM;
+    (void)madvise(at, bytes, MADV_DONTFORK);
+    l->buffers = at;
+    l->buffers_free = UINT32_MAX;
+    return ft_txq_open_ways(&l->txq, &t->set, TCP_CONNS_MAX);
+}
+
 static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int nconns)
 {
     struct tcp_link *l = calloc(1, sizeof(*l));
-    int status = FT_NOMEM;
+    int status;
 
     if (l == NULL)
         return NULL;
@@ -628,14 +658,7 @@ static struct tcp_link *link_open(struct tcp *t, uint64_t peer, bool sender, int
     l->tcp = t;
     l->nconns = nconns;
     if (sender) {
-        void *at = mmap(NULL, TCP_BUFFERS * t->buffer_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (at != MAP_FAILED) {
-            (void)madvise(at, TCP_BUFFERS * t->buffer_bytes, MADV_DONTFORK);
-            l->buffers = at;
-            l->buffers_free = UINT32_MAX;
-            status = ft_txq_open_ways(&l->txq, &t->set, TCP_CONNS_MAX);
-        }
+        status = open_sender(l);
     } else {
         status = ft_rxq_open(&l->rxq, &t->set, consumed);
         l->rxq.consumer = &l->base.latency[FT_LATENCY_CONSUMER];
