@@ -180,6 +180,67 @@ struct Hand {
     }
 };
 
+// A setting, while it is there.
+struct Param {
+    std::string name;
+    Param(const char *n, const char *value) : name(n)
+    {
+        setenv(n, value, 1), ft_params_reload();
+    }
+    ~Param()
+    {
+        unsetenv(name.c_str()), ft_params_reload();
+    }
+};
+
+// What a receiver gives back, or says when a connection is made again.
+struct Answer {
+    uint64_t position; // or a context
+    uint16_t lane, count;
+    uint32_t uses;
+};
+
+// A hand-made receiver, to which an engine connects. fd: its connections by their numbers.
+struct HandAcceptor {
+    Param connections;
+    int listener = -1, fd[2] = {-1, -1};
+    Engine a{1};
+    ft_link *tx = nullptr;
+    HandAcceptor(int conns = 1, bool resumes = true)
+        : connections("FTCCL_TCP_CONNECTIONS", std::to_string(conns).c_str())
+    {
+        ft_net_address own = {};
+        own.family = AF_INET, own.up = true, own.ip[0] = 127, own.ip[3] = 1;
+        EXPECT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
+        std::string wire(FT_NET_WIRE_BYTES, '\0'), all = a.address();
+        ft_net_pack(&own, (unsigned char *)&wire[0]);
+        if (resumes)
+            wire += all.substr(all.size() - FT_NET_WIRE_BYTES);
+        tx = a.connect(9, wire);
+        for (int i = 0; i < conns; i++)
+            accept();
+        EXPECT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
+    }
+    ~HandAcceptor()
+    {
+        ft_fd_close(&fd[0]), ft_fd_close(&fd[1]), ft_fd_close(&listener);
+    }
+    void accept()
+    {
+        int one = -1;
+        ft_auth auth;
+        EXPECT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &one) == FT_OK; }));
+        ft_auth_start(&auth, ft_env_real(), one, false, key, 9, 0, FT_PURPOSE_TCP, 0,
+                      ft_now_ns(ft_env_real()) + 10000000000u);
+        EXPECT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
+        fd[auth.detail & 1] = one;
+    }
+    void say(const Answer &answer, int conn = 0)
+    {
+        EXPECT_EQ((ssize_t)sizeof answer, ::send(fd[conn], &answer, sizeof answer, MSG_NOSIGNAL));
+    }
+};
+
 [[maybe_unused]] static bool closed_by_peer(int fd)
 {
     char c;

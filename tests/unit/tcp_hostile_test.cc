@@ -179,77 +179,30 @@ TEST(Hostile, IsWaitedForWhereItHasSaidGoodbye)
 
 TEST(Hostile, CreditsForWhatWasNotSent)
 {
-    // the sender dials a hand-made acceptor
-    ft_net_address own = {};
-    own.family = AF_INET, own.up = true, own.ip[0] = 127, own.ip[3] = 1;
-    setenv("FTCCL_TCP_CONNECTIONS", "1", 1), ft_params_reload();
-    for (int kind = 0; kind < 3; kind++) {
-        int listener = -1, fd = -1;
-        ASSERT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
-        unsigned char wire[FT_NET_WIRE_BYTES];
-        ft_net_pack(&own, wire);
-        Engine a(1);
-        a.connect(9, std::string((char *)wire, sizeof wire));
-        ASSERT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &fd) == FT_OK; }));
-        ft_auth auth;
-        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_TCP, 0,
-                      ft_now_ns(ft_env_real()) + 10000000000u);
-        ASSERT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
-        ASSERT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
-        struct {
-            uint64_t c;
-            uint16_t lane, count;
-            uint32_t zero;
-        } credit = {ctx, (uint16_t)(kind == 1 ? 10 : 0), (uint16_t)(kind == 2 ? 0 : 60000), 0};
-        ASSERT_EQ(16, send(fd, &credit, 16, MSG_NOSIGNAL));
-        expect_down(a, FT_PROTOCOL);
-        ft_fd_close(&fd), ft_fd_close(&listener);
+    for (const Answer &credit :
+         {Answer{ctx, 0, 60000, 0}, Answer{ctx, 10, 60000, 0}, Answer{ctx, 0, 0, 0}}) {
+        HandAcceptor hand(1, false);
+        hand.say(credit);
+        expect_down(hand.a, FT_PROTOCOL);
     }
-    unsetenv("FTCCL_TCP_CONNECTIONS"), ft_params_reload();
 }
 
 // Where each channel keeps to one connection, its places come back there and by no other one.
 TEST(Hostile, CreditsByAnotherConnection)
 {
-    ft_net_address own = {};
-    own.family = AF_INET, own.up = true, own.ip[0] = 127, own.ip[3] = 1;
-    setenv("FTCCL_TCP_CONNECTIONS", "2", 1), ft_params_reload();
-    int listener = -1, fd[2] = {-1, -1};
-    ASSERT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
-    unsigned char wire[FT_NET_WIRE_BYTES];
-    ft_net_pack(&own, wire);
-    Engine a(1);
-    ft_link *tx = a.connect(9, std::string((char *)wire, sizeof wire));
-    for (int i = 0; i < 2; i++) {
-        int one = -1;
-        ft_auth auth;
-        ASSERT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &one) == FT_OK; }));
-        ft_auth_start(&auth, ft_env_real(), one, false, key, 9, 0, FT_PURPOSE_TCP, 0,
-                      ft_now_ns(ft_env_real()) + 10000000000u);
-        ASSERT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
-        fd[auth.detail & 1] = one;
-    }
-    ASSERT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
+    HandAcceptor hand(2, false);
     for (unsigned lane = 0; lane < 2; lane++) {
         ft_header h = header(lane, 0, 10);
         void *at = nullptr;
-        ASSERT_EQ(FT_OK, tcp->reserve(tx, &h, &at));
-        tcp->commit(tx, &h, at);
+        ASSERT_EQ(FT_OK, tcp->reserve(hand.tx, &h, &at));
+        tcp->commit(hand.tx, &h, at);
     }
-    struct {
-        uint64_t c;
-        uint16_t lane, count;
-        uint32_t zero;
-    } credit = {ctx, 0, 1, 0};
-    ASSERT_EQ(16, send(fd[0], &credit, 16, MSG_NOSIGNAL)); // this is right
+    hand.say({ctx, 0, 1, 0}, 0); // this is right
     for (int i = 0; i < 50; i++)
-        a.turn();
-    EXPECT_TRUE(a.down.empty());
-    credit.lane = 2;
-    ASSERT_EQ(16, send(fd[1], &credit, 16, MSG_NOSIGNAL));
-    expect_down(a, FT_PROTOCOL);
-    ft_fd_close(&fd[0]), ft_fd_close(&fd[1]), ft_fd_close(&listener);
-    unsetenv("FTCCL_TCP_CONNECTIONS"), ft_params_reload();
+        hand.a.turn();
+    EXPECT_TRUE(hand.a.down.empty());
+    hand.say({ctx, 2, 1, 0}, 1);
+    expect_down(hand.a, FT_PROTOCOL);
 }
 
 TEST(Hostile, IndexOfConnectionThatMakesNoSense)

@@ -209,19 +209,6 @@ extern "C" int getsockopt(int fd, int level, int name, void *value, socklen_t *l
     return more < 0 || (asks && port_of(fd, true) == 0) ? -1 : status;
 }
 
-// A setting, while it is there.
-struct Param {
-    std::string name;
-    Param(const char *n, const char *value) : name(n)
-    {
-        setenv(n, value, 1), ft_params_reload();
-    }
-    ~Param()
-    {
-        unsetenv(name.c_str()), ft_params_reload();
-    }
-};
-
 [[maybe_unused]] static unsigned seed_of()
 {
     const char *text = getenv("FT_SEED");

@@ -378,11 +378,6 @@ static uint64_t resumes(unsigned attempt)
     return 1ull << 33 | (uint64_t)attempt << 34;
 }
 
-struct Answer {
-    uint64_t position;
-    uint16_t lane, count;
-    uint32_t uses;
-};
 static bool read_answer(Engine &b, int fd, Answer *out)
 {
     size_t have = 0;
@@ -547,52 +542,18 @@ TEST(Remake, MadeAgainInVainTooOften)
     EXPECT_LT(ms, soon_ms);
 }
 
-// A receiver that says what cannot be.
-struct HandAcceptor {
-    Param connections{"FTCCL_TCP_CONNECTIONS", "1"};
-    int listener = -1, fd = -1;
-    Engine a{1};
-    ft_link *tx = nullptr;
-    ft_auth auth;
-    HandAcceptor()
-    {
-        ft_net_address own = {};
-        own.family = AF_INET, own.up = true, own.ip[0] = 127, own.ip[3] = 1;
-        EXPECT_EQ(FT_OK, ft_net_listen(&own, 1, AF_INET, 0, &listener));
-        std::string wire(FT_NET_WIRE_BYTES, '\0'), all = a.address();
-        ft_net_pack(&own, (unsigned char *)&wire[0]);
-        wire += all.substr(all.size() - FT_NET_WIRE_BYTES);
-        tx = a.connect(9, wire);
-        accept();
-        EXPECT_TRUE(eventually([&] { return a.turn(), !a.up.empty(); }));
+// Two messages of 132 bytes leave.
+static void send_two(HandAcceptor &hand)
+{
+    static const std::vector<unsigned char> data = payload(0, 100);
+    ft_send req = {};
+    for (uint32_t i = 0; i < 2; i++) {
+        ft_header h = header(1, i, 100);
+        EXPECT_EQ(FT_OK, tcp->send(hand.tx, &h, data.data(), &req));
     }
-    ~HandAcceptor()
-    {
-        ft_fd_close(&fd), ft_fd_close(&listener);
-    }
-    void accept()
-    {
-        EXPECT_TRUE(eventually([&] { return a.turn(), ft_net_accept(listener, &fd) == FT_OK; }));
-        ft_auth_start(&auth, ft_env_real(), fd, false, key, 9, 0, FT_PURPOSE_TCP, 0,
-                      ft_now_ns(ft_env_real()) + 10000000000u);
-        EXPECT_TRUE(eventually([&] { return a.turn(), ft_auth_turn(&auth) == FT_OK; }));
-    }
-    void say(const Answer &answer)
-    {
-        EXPECT_EQ((ssize_t)sizeof answer, ::send(fd, &answer, sizeof answer, MSG_NOSIGNAL));
-    }
-    // Two messages of 132 bytes leave.
-    void send_two()
-    {
-        static const std::vector<unsigned char> data = payload(0, 100);
-        ft_send req = {};
-        for (uint32_t i = 0; i < 2; i++) {
-            ft_header h = header(1, i, 100);
-            EXPECT_EQ(FT_OK, tcp->send(tx, &h, data.data(), &req));
-        }
-    }
-};
+}
 
+// A receiver that says what cannot be.
 TEST(Remake, ReceiversThatLie)
 {
     const uint16_t position = 0xfffd;
@@ -611,17 +572,26 @@ TEST(Remake, ReceiversThatLie)
     };
     for (const auto &lie : lies) {
         HandAcceptor hand;
-        hand.send_two();
-        reset_and_close(&hand.fd);
+        send_two(hand);
+        reset_and_close(&hand.fd[0]);
         hand.accept();
         for (const Answer &answer : lie)
             hand.say(answer);
         expect_down(hand.a, FT_PROTOCOL);
     }
+    { // places of a channel that keeps to the other connection
+        HandAcceptor hand(2);
+        send_two(hand);
+        reset_and_close(&hand.fd[1]);
+        hand.accept();
+        hand.say({264, position, 0, 1}, 1);
+        hand.say({ctx, 2, 1, 0}, 1);
+        expect_down(hand.a, FT_PROTOCOL);
+    }
     for (const Answer &lie : {Answer{265, position, 0, 0}, Answer{100, position, 0, 0},
                               Answer{132, position, 0, 1}, Answer{132, position, 1, 0}}) {
         HandAcceptor hand;
-        hand.send_two();
+        send_two(hand);
         hand.say(lie);
         expect_down(hand.a, FT_PROTOCOL);
     }
@@ -644,7 +614,7 @@ TEST(Remake, AFullQueueGetsRoom)
     std::string got;
     ASSERT_TRUE(eventually([&] {
         char buf[8192];
-        const ssize_t n = recv(hand.fd, buf, sizeof buf, MSG_DONTWAIT);
+        const ssize_t n = recv(hand.fd[0], buf, sizeof buf, MSG_DONTWAIT);
         got.append(buf, n > 0 ? (size_t)n : 0);
         return got.size() == sent * (sizeof(ft_header) + 8);
     }));
@@ -665,9 +635,9 @@ TEST(Remake, WhatAProxyHasLostIsLost)
         ft_header h = header(i % 8, i / 8, 100);
         ASSERT_EQ(FT_OK, tcp->send(hand.tx, &h, data.data(), &req));
         char got[132];
-        ASSERT_EQ((ssize_t)sizeof got, recv(hand.fd, got, sizeof got, MSG_WAITALL));
+        ASSERT_EQ((ssize_t)sizeof got, recv(hand.fd[0], got, sizeof got, MSG_WAITALL));
     }
-    reset_and_close(&hand.fd);
+    reset_and_close(&hand.fd[0]);
     hand.accept();
     hand.say({132, 0xfffd, 0, 0});
     expect_down(hand.a, FT_LINK);
@@ -679,22 +649,22 @@ TEST(Remake, SendsAgainWhatIsMissing)
 {
     for (uint64_t has : {0u, 132u, 264u}) {
         HandAcceptor hand;
-        hand.send_two();
-        reset_and_close(&hand.fd);
+        send_two(hand);
+        reset_and_close(&hand.fd[0]);
         hand.accept();
         hand.say({has, 0xfffd, 0, 0});
         char got[300];
         size_t n = 0;
         ASSERT_TRUE(eventually([&] {
             hand.a.turn();
-            ssize_t m = recv(hand.fd, got + n, sizeof got - n, MSG_DONTWAIT);
+            ssize_t m = recv(hand.fd[0], got + n, sizeof got - n, MSG_DONTWAIT);
             n += m > 0 ? (size_t)m : 0;
             return hand.tx->remakes == 1 && n >= 264 - has;
         }));
         for (int i = 0; i < 10; i++)
             hand.a.turn();
         EXPECT_EQ(264 - has, n);
-        EXPECT_LT(recv(hand.fd, got, sizeof got, MSG_DONTWAIT), 0);
+        EXPECT_LT(recv(hand.fd[0], got, sizeof got, MSG_DONTWAIT), 0);
         EXPECT_TRUE(hand.a.down.empty());
     }
 }
