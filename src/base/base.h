@@ -503,8 +503,9 @@ void ft_liveness_unmap(struct ft_liveness *); /* NULL is allowed */
 struct ft_cause {
     uint64_t ctx;
     int32_t status;
-    int32_t origin; /* rank with which it began, -1 unknown */
-    char text[232];
+    int32_t origin;  /* rank with which it began, -1 unknown */
+    int32_t noticed; /* rank that noticed it, -1 unknown */
+    char text[228];
 };
 /* Written on this process's page, if it has one, where others of this host read it, also after its
  * end. Of a communicator the first counts; those of the last FT_LIVENESS_CAUSES are kept. */

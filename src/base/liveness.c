@@ -27,7 +27,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define MAGIC 0x4c4c494645303246u /* tells a liveness page from other shared memory */
+#define MAGIC 0x4c4c494645303346u /* tells a liveness page from other shared memory */
 #define STACK_BYTES 65536u
 #define NAME "ftccl-life"
 

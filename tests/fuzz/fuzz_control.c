@@ -326,7 +326,8 @@ struct notice {
     int32_t status, culprit;
     uint32_t proof;
     uint64_t seq, sig, done;
-    char text[392];
+    char text[388];
+    int32_t noticed;
 };
 
 static uint64_t some_sig(const struct ft_comm *comm)
@@ -358,6 +359,7 @@ static void send_notice(struct pipe *p, const struct ft_comm *comm)
     notice.seq = next() % 4 ? comm->calls.seq + next() % 3 : ~(uint64_t)next();
     notice.sig = some_sig(comm);
     notice.done = next();
+    notice.noticed = (int)next() % (RANKS_MAX + 4) - 2;
     if (next() % 2)
         memset(notice.text, (int)next(), sizeof notice.text);
     struct ft_header header = {

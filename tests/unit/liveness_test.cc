@@ -319,7 +319,7 @@ TEST(Life, LargeProcessIsSeenBeforeItsDescriptorsClose)
 
 struct ft_cause cause_of(uint64_t ctx, int origin)
 {
-    struct ft_cause cause = {ctx, FT_PEER, origin, ""};
+    struct ft_cause cause = {ctx, FT_PEER, origin, 1, ""};
     snprintf(cause.text, sizeof cause.text, "rank 1 lost rank %d\n", origin);
     return cause;
 }
@@ -351,6 +351,7 @@ TEST(Life, CausesOutliveTheProcess)
     ASSERT_TRUE(owner.ends());
     ASSERT_TRUE(ft_liveness_read(owner.life, 77, &cause));
     EXPECT_EQ(cause.origin, 2);
+    EXPECT_EQ(cause.noticed, 1);
     EXPECT_EQ(cause.status, FT_PEER);
     EXPECT_STREQ(cause.text, "rank 1 lost rank 2?");
     EXPECT_TRUE(ft_liveness_read(owner.life, 100 + FT_LIVENESS_CAUSES - 2, &cause));

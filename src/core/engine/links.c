@@ -219,6 +219,17 @@ static bool replace_unmade(struct ft_engine *engine, struct ft_peer *peer, struc
     return true;
 }
 
+/* A host that does not answer on the receiving link does not answer on the sending one either, but
+ * that shows only while something waits for an answer. The link ends now, so that an agreement
+ * dials the peer again and learns whether it can be reached. */
+static void end_sending(struct ft_engine *engine, struct ft_peer *peer)
+{
+    if (!peer->tx || peer->tx->state != FT_LINK_UP)
+        return;
+    peer->tx->cut = true;
+    ft_peer_link_ends(engine, peer, true);
+}
+
 /* A receiving link that is down stays, so that its delivered messages can still be taken, unless a
  * new link waits. */
 static void on_down(struct ft_engine *engine, struct ft_link *link)
@@ -243,6 +254,8 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
         ft_peer_move(engine, peer, FT_PEER_UNREACHABLE);
     if (link == peer->tx || (link == peer->rx && peer->next_rx))
         ft_peer_link_ends(engine, peer, link == peer->tx);
+    if (link == peer->rx && link->silent)
+        end_sending(engine, peer);
 }
 
 void ft_engine_news_done(struct ft_engine *engine, struct ft_peer *peer,

@@ -18,8 +18,9 @@ struct notice {
     /* An operation. BYE: the last agreement whose outcome the sender knows, and whether it knows
      * that of policy retry. */
     uint64_t seq, sig;
-    uint64_t done;  /* FAIL, BYE: the last operation that is complete on the sender */
-    char text[392]; /* FAIL, BYE: why the communicator ended on the sender */
+    uint64_t done;   /* FAIL, BYE: the last operation that is complete on the sender */
+    char text[388];  /* FAIL, BYE: why the communicator ended on the sender */
+    int32_t noticed; /* FAIL, BYE: the rank that noticed it */
 };
 
 /* The peer cannot find out by itself why this rank ends, because it cannot see this process's
@@ -30,7 +31,7 @@ static bool depends(const struct ft_peer *peer)
     return !peer->watch.page && peer->state != FT_PEER_DEAD && (peer->tx || hears);
 }
 
-/* False for the culprit of a failure, if that rank was lost. Nobody need tell it anything. */
+/* False for the culprit of a failure, if that rank was lost. */
 static bool lives_on(const struct ft_comm *comm, int rank)
 {
     const struct ft_failure *failure = &comm->failure;
@@ -56,11 +57,24 @@ static void unqueue_notice(struct ft_comm *comm, int rank, unsigned what)
     atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
 }
 
+/* Another rank lost the culprit. If this rank has not, the culprit may live and be cut off from
+ * that rank only. Then it hears at once why the others go on without it. No link is made for
+ * that, and nobody waits until it has heard. */
+static void tell_culprit(struct ft_comm *comm)
+{
+    const int culprit = comm->failure.culprit;
+    const struct ft_peer *peer = culprit >= 0 ? comm->peers[culprit] : NULL;
+    if (peer && !lives_on(comm, culprit) && peer->tx && peer->tx->state == FT_LINK_UP &&
+        !ft_peer_is_gone(peer))
+        queue_notice(comm, culprit, TELL_FAIL);
+}
+
 void ft_notice_broadcast(struct ft_comm *comm)
 {
     for (int r = 0; r < comm->view.nranks; r++)
         if (lives_on(comm, r))
             queue_notice(comm, r, TELL_FAIL);
+    tell_culprit(comm);
     /* may be 0 */
     atomic_store_explicit(&comm->failure.untold, comm->group->notices_left, memory_order_relaxed);
 }
@@ -89,8 +103,10 @@ static void fill_notice(const struct ft_comm *comm, struct notice *notice, unsig
         notice->seq = comm->group->decided;
         notice->sig = comm->group->retry.decided;
     }
-    if (what != TELL_ANNOUNCE)
+    if (what != TELL_ANNOUNCE) {
         notice->done = comm->calls.done;
+        notice->noticed = comm->failure.noticed;
+    }
     notice->proof = what == TELL_FAIL && culprit && culprit->state == FT_PEER_DEAD;
     if (what != TELL_ANNOUNCE && notice->status != FT_OK)
         snprintf(notice->text, sizeof notice->text, "%.*s", (int)comm->failure.cause_bytes,
@@ -179,13 +195,15 @@ bool ft_notice_owes(const struct ft_comm *comm)
 
 static void take_fail(struct ft_comm *comm, int from, const struct notice *notice)
 {
-    struct ft_told told = ft_told_check(comm, from, notice->status, notice->culprit);
+    struct ft_told told = ft_told_check(comm, from, notice->status, notice->culprit,
+                                        notice->noticed);
     comm->failure.quiet = true;
-    ft_comm_fail_told(comm, told.status, told.origin, from, notice->text);
+    ft_comm_fail_told(comm, &told, notice->text);
     for (int r = 0; r < comm->view.nranks; r++)
         if (r != from && r != comm->view.rank && lives_on(comm, r) &&
             (comm->peers[r]->tx || is_relay(comm, r) || depends(comm->peers[r])))
             queue_notice(comm, r, TELL_FAIL);
+    tell_culprit(comm);
 }
 
 /* Takes the proof of a death, also if this rank already knew of a failure. */

@@ -58,15 +58,16 @@ bool ft_retry_translate(struct ft_comm *comm, struct ft_op *op)
 
 /* The sentence ends with the rank that told it. That is written once, even if several ranks passed
  * it on. */
-static void keep_sentence(struct ft_failure *failure, int culprit, int teller, const char *text)
+static void keep_sentence(struct ft_failure *failure, const struct ft_told *told, const char *text)
 {
-    char told[32] = "";
-    if (teller >= 0)
-        snprintf(told, sizeof told, " (told by rank %d)", teller);
+    char by[32] = "";
+    if (told->teller >= 0)
+        snprintf(by, sizeof by, " (told by rank %d)", told->teller);
     pthread_mutex_lock(&failure->lock);
-    failure->cause_bytes = ft_min(strlen(text), sizeof failure->text - sizeof told);
-    snprintf(failure->text, sizeof failure->text, "%.*s%s", (int)failure->cause_bytes, text, told);
-    failure->culprit = culprit;
+    failure->cause_bytes = ft_min(strlen(text), sizeof failure->text - sizeof by);
+    snprintf(failure->text, sizeof failure->text, "%.*s%s", (int)failure->cause_bytes, text, by);
+    failure->culprit = told->culprit;
+    failure->noticed = told->noticed;
     pthread_mutex_unlock(&failure->lock);
 }
 
@@ -74,7 +75,10 @@ static void keep_sentence(struct ft_failure *failure, int culprit, int teller, c
  * this failure. */
 static void write_cause(const struct ft_comm *comm, int status)
 {
-    struct ft_cause cause = {.ctx = comm->ctx, .status = status, .origin = comm->failure.culprit};
+    struct ft_cause cause = {.ctx = comm->ctx,
+                             .status = status,
+                             .origin = comm->failure.culprit,
+                             .noticed = comm->failure.noticed};
     snprintf(cause.text, sizeof cause.text, "%.*s", (int)comm->failure.cause_bytes,
              comm->failure.text);
     ft_liveness_write(&cause);
@@ -108,22 +112,27 @@ bool ft_comm_is_open(const struct ft_comm *comm)
     return comm->failure.status == FT_OK || ft_comm_state(comm) == FT_COMM_ASKING;
 }
 
-void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text)
+void ft_comm_fail_told(struct ft_comm *comm, const struct ft_told *told, const char *text)
 {
     ft_engine_assert_held(comm->engine);
     struct ft_failure *failure = &comm->failure;
-    bool retries = may_retry(comm, status), again = !ft_comm_is_open(comm);
+    bool retries = may_retry(comm, told->status), again = !ft_comm_is_open(comm);
     bool retrying = ft_comm_state(comm) == FT_COMM_RETRYING;
     if (again && (!retrying || retries || failure->ends != FT_OK))
         return;
-    keep_sentence(failure, culprit, teller, text);
+    keep_sentence(failure, told, text);
     if (again) {
-        failure->ends = status;
+        failure->ends = told->status;
         return;
     }
-    begin_failure(comm, status, retries);
+    begin_failure(comm, told->status, retries);
     FT_LOG(INFO, "init", comm->view.rank, "communicator %016llx: %s", (unsigned long long)comm->ctx,
            failure->text);
+}
+
+static struct ft_told seen_here(const struct ft_comm *comm, int status, int culprit)
+{
+    return (struct ft_told){status, culprit, .noticed = comm->view.rank, .teller = -1};
 }
 
 void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
@@ -133,21 +142,30 @@ void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    ft_comm_fail_told(comm, status, culprit, -1, text);
+    struct ft_told seen = seen_here(comm, status, culprit);
+    ft_comm_fail_told(comm, &seen, text);
 }
 
 /* ---- the first cause ------------------------------------------------------------------------- */
 
+static int rank_or_none(const struct ft_comm *comm, int rank)
+{
+    return rank >= 0 && rank < comm->view.nranks ? rank : -1;
+}
+
 /* A rank is believed only what it can know. It cannot know, for example, that this rank has no
- * memory. If it says that it lost this rank, then here it counts as the lost one. */
-struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int origin)
+ * memory. If this rank is said to be lost, then here the rank that lost it counts as lost. */
+struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int culprit,
+                             int noticed)
 {
     bool kept = status == FT_MISMATCH || status == FT_TIMEOUT || status == FT_REVOKED ||
                 status == FT_CORRUPT;
-    bool known = origin >= 0 && origin < comm->view.nranks;
-    struct ft_told told = {.status = kept ? status : FT_PEER, .origin = known ? origin : -1};
-    if (!kept && told.origin == comm->view.rank)
-        told.origin = from;
+    struct ft_told told = {.status = kept ? status : FT_PEER,
+                           .culprit = rank_or_none(comm, culprit),
+                           .noticed = rank_or_none(comm, noticed),
+                           .teller = from};
+    if (!kept && told.culprit == comm->view.rank)
+        told.culprit = told.noticed == comm->view.rank ? -1 : told.noticed;
     return told;
 }
 
@@ -159,8 +177,8 @@ static bool fail_by_page(struct ft_comm *comm, int rank)
     struct ft_cause cause;
     if (!peer || !peer->watch.page || !ft_liveness_read(peer->watch.page, comm->ctx, &cause))
         return false;
-    struct ft_told told = ft_told_check(comm, rank, cause.status, cause.origin);
-    ft_comm_fail_told(comm, told.status, told.origin, rank, cause.text);
+    struct ft_told told = ft_told_check(comm, rank, cause.status, cause.origin, cause.noticed);
+    ft_comm_fail_told(comm, &told, cause.text);
     return true;
 }
 
@@ -182,7 +200,8 @@ void ft_comm_ask_pages(struct ft_comm *comm)
 static void ask(struct ft_comm *comm, int status, int rank, const char *text)
 {
     struct ft_failure *failure = &comm->failure;
-    keep_sentence(failure, rank, -1, text);
+    struct ft_told seen = seen_here(comm, status, rank);
+    keep_sentence(failure, &seen, text);
     failure->lost_status = status;
     if (ft_comm_state(comm) == FT_COMM_ASKING)
         return;
@@ -195,8 +214,9 @@ void ft_comm_blame(struct ft_comm *comm)
 {
     const struct ft_failure *failure = &comm->failure;
     char text[sizeof failure->text];
+    struct ft_told seen = seen_here(comm, failure->lost_status, failure->culprit);
     memcpy(text, failure->text, sizeof text);
-    ft_comm_fail_told(comm, failure->lost_status, failure->culprit, -1, text);
+    ft_comm_fail_told(comm, &seen, text);
 }
 
 /* If several ranks are lost, the first counts, unless the end of a later one is proven. That one
@@ -208,8 +228,9 @@ void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, .
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    struct ft_told seen = seen_here(comm, status, rank);
     if (!ft_comm_is_open(comm))
-        ft_comm_fail_told(comm, status, rank, -1, text); /* the first failure wins */
+        ft_comm_fail_told(comm, &seen, text); /* the first failure wins */
     else if (!fail_by_pages(comm, rank) &&
              (ft_comm_state(comm) != FT_COMM_ASKING || ft_death_watch_ended(comm->peers[rank])))
         ask(comm, status, rank, text);

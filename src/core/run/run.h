@@ -257,6 +257,7 @@ struct ft_failure {
      * use acquire. */
     atomic_int verdict;
     int culprit;          /* the rank that caused it; -1: unknown */
+    int noticed;          /* the rank that noticed it; -1: unknown */
     int lost_status;      /* ASKING: the status if nobody knows an earlier cause */
     pthread_mutex_t lock; /* protects culprit, text and the view for other threads */
     char text[512];
@@ -356,8 +357,13 @@ void ft_link_give_back(struct ft_engine *engine, struct ft_peer *peer, struct ft
  * The group floor tells the peers in its next turn. The caller holds the engine. */
 void ft_comm_fail(struct ft_comm *comm, int status, int culprit, const char *fmt, ...)
     FT_PRINTF(4, 5);
-/* The same, as another rank told it. teller -1: this rank found it. */
-void ft_comm_fail_told(struct ft_comm *comm, int status, int culprit, int teller, const char *text);
+/* Who says that a communicator failed, and for what. -1: unknown. */
+struct ft_told {
+    int status, culprit;
+    int noticed; /* the rank that noticed it */
+    int teller;  /* -1: this rank noticed it */
+};
+void ft_comm_fail_told(struct ft_comm *comm, const struct ft_told *told, const char *text);
 /* A rank was lost. If a liveness page has an earlier cause, comm fails for that cause. Otherwise
  * comm is ASKING, and the group floor asks further before it calls ft_comm_blame(). */
 void ft_comm_lost(struct ft_comm *comm, int status, int rank, const char *fmt, ...) FT_PRINTF(4, 5);
@@ -368,12 +374,10 @@ void ft_comm_blame(struct ft_comm *comm);
 void ft_comm_show_verdict(struct ft_comm *comm);
 /* Nothing has failed, or the cause is not known yet. */
 bool ft_comm_is_open(const struct ft_comm *comm);
-/* What a rank says about the failure of its communicator. These are bytes from outside; only the
- * end of the text is checked. */
-struct ft_told {
-    int status, origin;
-};
-struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int origin);
+/* What this rank believes of what rank `from` says about the failure of its communicator. The
+ * numbers are bytes from outside. */
+struct ft_told ft_told_check(const struct ft_comm *comm, int from, int status, int culprit,
+                             int noticed);
 /* Operations of the communicator lost this peer. Returns the status that the caller returns. */
 int ft_comm_fail_peer(struct ft_comm *comm, const struct ft_op *op, int rank, int status);
 /* The operation that starts now may have been called for an earlier view. Makes it name the same
