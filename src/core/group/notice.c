@@ -59,12 +59,12 @@ static void unqueue_notice(struct ft_comm *comm, int rank, unsigned what)
 
 /* Another rank lost the culprit. If this rank has not, the culprit may live and be cut off from
  * that rank only. Then it hears at once why the others go on without it. No link is made for
- * that, and nobody waits until it has heard. */
+ * that, and nobody waits until it has heard. A rank that is late hears when it comes. */
 static void tell_culprit(struct ft_comm *comm)
 {
     const int culprit = comm->failure.culprit;
     const struct ft_peer *peer = culprit >= 0 ? comm->peers[culprit] : NULL;
-    if (peer && !lives_on(comm, culprit) && peer->tx && peer->tx->state == FT_LINK_UP &&
+    if (peer && comm->failure.status == FT_PEER && peer->tx && peer->tx->state == FT_LINK_UP &&
         !ft_peer_is_gone(peer))
         queue_notice(comm, culprit, TELL_FAIL);
 }
