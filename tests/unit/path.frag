@@ -5,4 +5,11 @@ TESTS += tests/unit/path_test
 tests_unit_path_test_SOURCES = tests/unit/path_test.cc tests/unit/path_config.h
 tests_unit_path_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_path_test_LDADD = src/libftcore.la $(gtest_libs)
+
+# the allocation of paths to the connections of a cluster
+check_PROGRAMS += tests/unit/allocate_test
+TESTS += tests/unit/allocate_test
+tests_unit_allocate_test_SOURCES = tests/unit/allocate_test.cc
+tests_unit_allocate_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_unit_allocate_test_LDADD = src/path/liballocate.la src/libftcore.la $(gtest_libs)
 endif

@@ -1,0 +1,564 @@
+#include "path/allocate.h"
+
+#include <limits.h>
+#include <search.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BAD_MOST 2 /* so many pairs of hosts that complain make a link bad for all */
+
+/* An address that was seen in a way. */
+struct router {
+    unsigned char ip[16]; /* must be the first field */
+    bool first, last;     /* it was the first hop of a way, the last one */
+    int index;
+};
+
+struct link {
+    int from, to; /* routers; from -1: any. Must be the first fields. */
+    int index;
+    int connections, bad;
+    bool out;
+};
+
+struct connection {
+    uint64_t id;
+    int way; /* -1: none is allowed */
+};
+
+struct ft_ways {
+    struct ft_allocator *allocator;
+    struct ft_ways *next, **at;
+    void *user;
+    int nways, nhops, nlinks; /* nlinks: of a way */
+    int *hop;                 /* routers: [nways][nhops] */
+    int *link;                /* [nways][nlinks] */
+    bool *crosses;            /* [nways] it leads from a port to one of another number */
+    bool *bad;                /* [nways] */
+    struct connection *connection;
+    int nconnections, room;
+};
+
+struct ft_allocator {
+    ft_allocator_moved *moved;
+    void *arg;
+    void *router_tree, *link_tree; /* of tsearch(3) */
+    struct router **router;
+    struct link **link;
+    int nrouters, nlinks;
+    bool one_address; /* routers answer by one address each */
+    struct ft_ways *ways, *next_balanced;
+    int next_connection; /* of next_balanced */
+};
+
+/* ---- routers and links ----------------------------------------------------------------------- */
+
+static int compare_routers(const void *a, const void *b)
+{
+    return memcmp(a, b, 16);
+}
+
+static int compare_links(const void *a, const void *b)
+{
+    const struct link *x = a, *y = b;
+    return x->from != y->from ? (x->from > y->from) - (x->from < y->from)
+                              : (x->to > y->to) - (x->to < y->to);
+}
+
+/* Makes room for one more pointer in an array that doubles at powers of two. */
+static bool grow(void **array, int n)
+{
+    if (n > 0 && (n & (n - 1)) != 0)
+        return true;
+    void *grown = realloc(*array, (n > 0 ? 2 * (size_t)n : 1) * sizeof(void *));
+    if (grown != NULL)
+        *array = grown;
+    return grown != NULL;
+}
+
+/* Finds what equals `key`, or adds a copy of it. NULL: no memory. */
+static void *find_or_add(void **tree, void **array, int *n, const void *key, size_t bytes,
+                         int (*compare)(const void *, const void *))
+{
+    void *const *found = tfind(key, tree, compare);
+    if (found != NULL)
+        return *found;
+    void *copy = malloc(bytes);
+    if (copy == NULL || !grow(array, *n) ||
+        tsearch(memcpy(copy, key, bytes), tree, compare) == NULL) {
+        free(copy);
+        return NULL;
+    }
+    ((void **)*array)[(*n)++] = copy;
+    return copy;
+}
+
+static struct router *router_of(struct ft_allocator *a, const unsigned char ip[16])
+{
+    struct router key = {.index = a->nrouters};
+    memcpy(key.ip, ip, 16);
+    return find_or_add(&a->router_tree, (void **)&a->router, &a->nrouters, &key, sizeof(key),
+                       compare_routers);
+}
+
+/* -1: no memory. */
+static int link_of(struct ft_allocator *a, int from, int to)
+{
+    const struct link key = {.from = a->one_address ? from : -1, .to = to, .index = a->nlinks};
+    const struct link *found = find_or_add(&a->link_tree, (void **)&a->link, &a->nlinks, &key,
+                                           sizeof(key), compare_links);
+    return found != NULL ? found->index : -1;
+}
+
+/* ---- ways ------------------------------------------------------------------------------------ */
+
+static int *links_of(const struct ft_ways *w, int way)
+{
+    return &w->link[way * w->nlinks];
+}
+
+static void count(struct ft_ways *w, int way, int connections)
+{
+    for (int i = 0; way >= 0 && i < w->nlinks; i++)
+        w->allocator->link[links_of(w, way)[i]]->connections += connections;
+}
+
+/* A pair of hosts counts once for a link, however many of its bad ways lead over it. */
+static void count_bad(struct ft_ways *w, int by)
+{
+    for (int way = 0; way < w->nways; way++)
+        for (int i = 0; w->bad[way] && i < w->nlinks; i++) {
+            bool before = false;
+            for (int other = 0; other < way && !before; other++)
+                for (int k = 0; w->bad[other] && k < w->nlinks; k++)
+                    before |= links_of(w, other)[k] == links_of(w, way)[i];
+            if (!before)
+                w->allocator->link[links_of(w, way)[i]]->bad += by;
+        }
+}
+
+static bool is_allowed(const struct ft_ways *w, int way)
+{
+    if (w->bad[way] || w->crosses[way])
+        return false;
+    for (int i = 0; i < w->nlinks; i++) {
+        const struct link *link = w->allocator->link[links_of(w, way)[i]];
+        if (link->out || link->bad >= BAD_MOST)
+            return false;
+    }
+    return true;
+}
+
+/* How many connections more than needed the links of a way have: each is compared with the link
+ * that has fewest at the same hop of the allowed ways. Some leaves have more to send than others.
+ */
+struct cost {
+    int most, all;
+};
+
+static int load_of(const struct ft_ways *w, int way, int hop)
+{
+    return w->allocator->link[links_of(w, way)[hop]]->connections;
+}
+
+static void find_least(const struct ft_ways *w, int least[FT_PATH_HOPS])
+{
+    for (int i = 0; i < w->nlinks; i++)
+        least[i] = INT_MAX;
+    for (int way = 0; way < w->nways; way++) {
+        if (!is_allowed(w, way))
+            continue;
+        for (int i = 0; i < w->nlinks; i++)
+            if (load_of(w, way, i) < least[i])
+                least[i] = load_of(w, way, i);
+    }
+}
+
+static struct cost cost_of(const struct ft_ways *w, int way, const int least[FT_PATH_HOPS])
+{
+    struct cost cost = {0, 0};
+    for (int i = 0; i < w->nlinks; i++) {
+        const int more = load_of(w, way, i) - least[i];
+        cost.most = more > cost.most ? more : cost.most;
+        cost.all += more;
+    }
+    return cost;
+}
+
+static bool is_less(struct cost a, struct cost b)
+{
+    return a.most != b.most ? a.most < b.most : a.all < b.all;
+}
+
+/* The best way; among equals the next after a place that depends on the connection. -1: none is
+ * allowed. */
+static int best_way(const struct ft_ways *w, uint64_t connection, const int least[FT_PATH_HOPS])
+{
+    const int first = (int)(ft_hash64(&connection, sizeof(connection), 0) % (uint64_t)w->nways);
+    struct cost lowest = {0, 0};
+    int best = -1;
+    for (int i = 0; i < w->nways; i++) {
+        const int way = (first + i) % w->nways;
+        if (!is_allowed(w, way))
+            continue;
+        const struct cost cost = cost_of(w, way, least);
+        if (best < 0 || is_less(cost, lowest)) {
+            best = way;
+            lowest = cost;
+        }
+    }
+    return best;
+}
+
+static int choose(const struct ft_ways *w, uint64_t connection)
+{
+    int least[FT_PATH_HOPS];
+    find_least(w, least);
+    return best_way(w, connection, least);
+}
+
+static void put_on(struct ft_ways *w, struct connection *c, int way)
+{
+    count(w, c->way, -1);
+    c->way = way;
+    count(w, c->way, 1);
+}
+
+static void move_to(struct ft_ways *w, struct connection *c, int way)
+{
+    put_on(w, c, way);
+    w->allocator->moved(w->allocator->arg, w, c->id, way);
+}
+
+/* Moves the connections whose ways are not allowed any more. */
+static void leave_forbidden(struct ft_allocator *a)
+{
+    for (struct ft_ways *w = a->ways; w != NULL; w = w->next)
+        for (int i = 0; i < w->nconnections; i++) {
+            struct connection *c = &w->connection[i];
+            if (c->way >= 0 && is_allowed(w, c->way))
+                continue;
+            const int way = choose(w, c->id);
+            if (way != c->way)
+                move_to(w, c, way);
+        }
+}
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+/* The routers of one hop of all ways, each once, in the order of their addresses. Returns their
+ * number. */
+static int list_routers(const struct ft_ways *w, int hop, int out[FT_WAYS_MOST])
+{
+    struct ft_allocator *a = w->allocator;
+    int n = 0;
+    for (int way = 0; way < w->nways; way++) {
+        const int router = w->hop[way * w->nhops + hop];
+        int at = 0, order = 1;
+        while (at < n && (order = compare_routers(a->router[out[at]], a->router[router])) < 0)
+            at++;
+        if (at < n && order == 0)
+            continue;
+        memmove(&out[at + 1], &out[at], (size_t)(n - at) * sizeof(out[0]));
+        out[at] = router;
+        n++;
+    }
+    return n;
+}
+
+static int index_in(const int *list, int n, int router)
+{
+    int at = 0;
+    while (at < n && list[at] != router)
+        at++;
+    return at;
+}
+
+/* Says which ways lead from a port to one of another number. If some port would be left without a
+ * way, all ways are good. */
+static void mark_crossing(struct ft_ways *w)
+{
+    int first[FT_WAYS_MOST], last[FT_WAYS_MOST], straight[FT_WAYS_MOST] = {0};
+    const int n = w->nhops > 1 ? list_routers(w, 0, first) : 0;
+    bool all = n > 1 && n == list_routers(w, w->nhops - 1, last);
+    for (int way = 0; all && way < w->nways; way++) {
+        const int from = index_in(first, n, w->hop[way * w->nhops]);
+        w->crosses[way] = from != index_in(last, n, w->hop[way * w->nhops + w->nhops - 1]);
+        straight[from] += !w->crosses[way];
+    }
+    for (int i = 0; i < n; i++)
+        all &= straight[i] > 0;
+    if (!all)
+        memset(w->crosses, 0, (size_t)w->nways * sizeof(w->crosses[0]));
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool find_links(struct ft_ways *w)
+{
+    for (int way = 0; way < w->nways; way++)
+        for (int i = 0; i < w->nlinks; i++) {
+            const int *hop = &w->hop[way * w->nhops + i];
+            if ((links_of(w, way)[i] = link_of(w->allocator, hop[0], hop[1])) < 0)
+                return false;
+        }
+    return true;
+}
+
+/* It turned out that routers answer by one address each. What was counted by interfaces is counted
+ * again. False: no memory, and counting goes on by interfaces. */
+static bool count_pairs_of_routers(struct ft_allocator *a)
+{
+    const int before = a->nlinks;
+    struct ft_ways *w = a->ways;
+    a->one_address = true;
+    for (; w != NULL; w = w->next)
+        for (int way = 0; way < w->nways; way++)
+            for (int i = 0; i < w->nlinks; i++)
+                if (link_of(a, w->hop[way * w->nhops + i], w->hop[way * w->nhops + i + 1]) < 0) {
+                    a->one_address = false;
+                    return false;
+                }
+    for (int i = 0; i < before; i++)
+        a->link[i]->connections = a->link[i]->bad = 0;
+    for (w = a->ways; w != NULL; w = w->next) {
+        find_links(w);
+        count_bad(w, 1);
+        for (int i = 0; i < w->nconnections; i++)
+            count(w, w->connection[i].way, 1);
+    }
+    return true;
+}
+
+/* Says whether a router answers as the first and as the last one of ways: then it has one
+ * address. */
+static bool learn_hops(struct ft_ways *w, const unsigned char *hops)
+{
+    bool both = false;
+    for (int i = 0; i < w->nways * w->nhops; i++) {
+        struct router *router = router_of(w->allocator, hops + 16 * i);
+        if (router == NULL)
+            return false;
+        router->first |= w->nhops > 1 && i % w->nhops == 0;
+        router->last |= w->nhops > 1 && i % w->nhops == w->nhops - 1;
+        both |= router->first && router->last;
+        w->hop[i] = router->index;
+    }
+    return !both || w->allocator->one_address || count_pairs_of_routers(w->allocator);
+}
+
+int ft_ways_open(struct ft_allocator *a, const unsigned char *hops, int nways, int nhops,
+                 void *user, struct ft_ways **out)
+{
+    if (nways < 1 || nways > FT_WAYS_MOST || nhops < 1 || nhops > FT_PATH_HOPS)
+        return ft_fail(FT_INVAL, "%d ways of %d hops", nways, nhops);
+    const size_t n = (size_t)nways;
+    struct ft_ways *w = calloc(1, sizeof(*w));
+    if (w == NULL)
+        return ft_fail(FT_NOMEM, "no memory for ways");
+    *w = (struct ft_ways){
+        .allocator = a, .user = user, .nways = nways, .nhops = nhops, .nlinks = nhops - 1};
+    w->hop = calloc(n * (size_t)nhops, sizeof(w->hop[0]));
+    w->link = calloc(n * (size_t)nhops, sizeof(w->link[0]));
+    w->crosses = calloc(n, sizeof(w->crosses[0]));
+    w->bad = calloc(n, sizeof(w->bad[0]));
+    if (w->hop == NULL || w->link == NULL || w->crosses == NULL || w->bad == NULL ||
+        !learn_hops(w, hops) || !find_links(w)) {
+        ft_ways_close(w);
+        return ft_fail(FT_NOMEM, "no memory for %d ways", nways);
+    }
+    mark_crossing(w);
+    w->next = a->ways;
+    if (w->next != NULL)
+        w->next->at = &w->next;
+    w->at = &a->ways;
+    a->ways = w;
+    *out = w;
+    return FT_OK;
+}
+
+void ft_ways_close(struct ft_ways *w)
+{
+    if (w == NULL)
+        return;
+    for (int i = 0; i < w->nconnections; i++)
+        count(w, w->connection[i].way, -1);
+    if (w->at != NULL) {
+        count_bad(w, -1);
+        *w->at = w->next;
+        if (w->next != NULL)
+            w->next->at = w->at;
+        if (w->allocator->next_balanced == w) {
+            w->allocator->next_balanced = w->next;
+            w->allocator->next_connection = 0;
+        }
+    }
+    free(w->hop);
+    free(w->link);
+    free(w->crosses);
+    free(w->bad);
+    free(w->connection);
+    free(w);
+}
+
+void *ft_ways_user(const struct ft_ways *w)
+{
+    return w->user;
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static struct connection *find(const struct ft_ways *w, uint64_t connection)
+{
+    for (int i = 0; i < w->nconnections; i++)
+        if (w->connection[i].id == connection)
+            return &w->connection[i];
+    return NULL;
+}
+
+static struct connection *add(struct ft_ways *w, uint64_t connection)
+{
+    if (w->nconnections == w->room) {
+        const int room = w->room > 0 ? 2 * w->room : 8;
+        void *grown = realloc(w->connection, (size_t)room * sizeof(w->connection[0]));
+        if (grown == NULL)
+            return NULL;
+        w->connection = grown;
+        w->room = room;
+    }
+    struct connection *c = &w->connection[w->nconnections++];
+    *c = (struct connection){connection, -1};
+    return c;
+}
+
+int ft_ways_take(struct ft_ways *w, uint64_t connection, int held, int *way)
+{
+    struct connection *c = find(w, connection);
+    if (c == NULL)
+        c = add(w, connection);
+    if (c == NULL)
+        return ft_fail(FT_NOMEM, "no memory for a connection");
+    const bool keeps = held >= 0 && held < w->nways && is_allowed(w, held);
+    if (c->way < 0)
+        put_on(w, c, keeps ? held : choose(w, connection));
+    *way = c->way;
+    return FT_OK;
+}
+
+void ft_ways_release(struct ft_ways *w, uint64_t connection)
+{
+    struct connection *c = find(w, connection);
+    if (c == NULL)
+        return;
+    count(w, c->way, -1);
+    *c = w->connection[--w->nconnections];
+}
+
+void ft_ways_set_bad(struct ft_ways *w, int way, bool bad)
+{
+    if (way < 0 || way >= w->nways || w->bad[way] == bad)
+        return;
+    count_bad(w, -1);
+    w->bad[way] = bad;
+    count_bad(w, 1);
+    leave_forbidden(w->allocator);
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+struct ft_allocator *ft_allocator_open(ft_allocator_moved *moved, void *arg)
+{
+    struct ft_allocator *a = calloc(1, sizeof(*a));
+    if (a != NULL)
+        *a = (struct ft_allocator){.moved = moved, .arg = arg};
+    return a;
+}
+
+static void keep(void *node)
+{
+    (void)node; /* the arrays have them, too */
+}
+
+void ft_allocator_close(struct ft_allocator *a)
+{
+    if (a == NULL)
+        return;
+    while (a->ways != NULL)
+        ft_ways_close(a->ways);
+    tdestroy(a->router_tree, keep);
+    tdestroy(a->link_tree, keep);
+    for (int i = 0; i < a->nrouters; i++)
+        free(a->router[i]);
+    for (int i = 0; i < a->nlinks; i++)
+        free(a->link[i]);
+    free(a->router);
+    free(a->link);
+    free(a);
+}
+
+/* True if the connection moved. It moves only if that takes from its most loaded link. */
+static bool improve(struct ft_ways *w, struct connection *c)
+{
+    const int before = c->way;
+    int least[FT_PATH_HOPS], best = -1;
+    if (before < 0)
+        return false;
+    count(w, before, -1);
+    find_least(w, least);
+    const int most = cost_of(w, before, least).most;
+    if (most > 0)
+        best = best_way(w, c->id, least);
+    const bool better = best >= 0 && cost_of(w, best, least).most < most;
+    count(w, before, 1);
+    if (better)
+        move_to(w, c, best);
+    return better;
+}
+
+int ft_allocator_balance(struct ft_allocator *a, int most)
+{
+    int moves = 0;
+    for (int i = 0; i < most && a->ways != NULL; i++) {
+        struct ft_ways *w = a->next_balanced != NULL ? a->next_balanced : a->ways;
+        if (a->next_connection < w->nconnections)
+            moves += improve(w, &w->connection[a->next_connection++]);
+        a->next_balanced = w;
+        if (a->next_connection >= w->nconnections) {
+            a->next_balanced = w->next;
+            a->next_connection = 0;
+        }
+    }
+    return moves;
+}
+
+int ft_allocator_links(const struct ft_allocator *a)
+{
+    return a->nlinks;
+}
+
+struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *a, int index)
+{
+    const struct link *link = a->link[index];
+    struct ft_allocator_link out = {
+        .connections = link->connections, .bad = link->bad, .out = link->out};
+    if (link->from >= 0)
+        memcpy(out.from, a->router[link->from]->ip, 16);
+    memcpy(out.to, a->router[link->to]->ip, 16);
+    return out;
+}
+
+int ft_allocator_set_out(struct ft_allocator *a, const unsigned char from[16],
+                         const unsigned char to[16], bool out)
+{
+    static const unsigned char any[16];
+    for (int i = 0; i < a->nlinks; i++) {
+        struct link *link = a->link[i];
+        const unsigned char *begins = link->from >= 0 ? a->router[link->from]->ip : any;
+        if (memcmp(begins, from, 16) != 0 || memcmp(a->router[link->to]->ip, to, 16) != 0)
+            continue;
+        link->out = out;
+        leave_forbidden(a);
+        return FT_OK;
+    }
+    return ft_fail(FT_NOTSUP, "there is no such link");
+}

@@ -1,0 +1,66 @@
+/*
+ * allocate: which way each connection of a cluster takes, so that all links between routers carry
+ * alike. It knows the network only by what probes saw: the hops of the ways between two hosts. A
+ * link is a pair of routers that follow each other. Where routers answer by the interface at which
+ * a packet came in, that address alone is the link. If an address is the last hop of one way and
+ * the first of another, routers answer by one address each, and pairs count.
+ *
+ * A connection goes the allowed way whose most loaded link has the fewest connections. Ways over a
+ * link that is out or bad are not allowed. Where hosts have several ports, which show as several
+ * first and several last hops, the i-th first hop leads to the i-th last hop only: left ports never
+ * send to right ones, and what leaves by two ports arrives by two. Hops are counted in the order of
+ * their addresses.
+ *
+ * For one thread. No call blocks.
+ */
+#ifndef FT_PATH_ALLOCATE_H
+#define FT_PATH_ALLOCATE_H
+
+#include "path/path.h"
+
+#define FT_WAYS_MOST 256 /* ways between two hosts */
+
+struct ft_allocator; /* links, and who uses them */
+struct ft_ways;      /* the ways between two hosts, and the connections that take them */
+
+/* A connection takes another way from now on. */
+typedef void ft_allocator_moved(void *arg, struct ft_ways *, uint64_t connection, int way);
+/* Returns NULL if there is no memory. */
+struct ft_allocator *ft_allocator_open(ft_allocator_moved *moved, void *arg);
+void ft_allocator_close(struct ft_allocator *); /* ends all; NULL is allowed */
+
+/* hops: for each way its nhops addresses, of 16 bytes. FT_INVAL: sizes out of range. FT_NOMEM. */
+int ft_ways_open(struct ft_allocator *, const unsigned char *hops, int nways, int nhops, void *user,
+                 struct ft_ways **out);
+void ft_ways_close(struct ft_ways *); /* gives up its connections; NULL is allowed */
+void *ft_ways_user(const struct ft_ways *);
+
+/* Gives a connection a way, which it has until it is released; a second call returns the same.
+ * held: the way that it has already, and keeps if that is allowed; -1: none. *way -1: none is
+ * allowed. FT_NOMEM. */
+int ft_ways_take(struct ft_ways *, uint64_t connection, int held, int *way);
+void ft_ways_release(struct ft_ways *, uint64_t connection);
+
+/* These hosts say that a way does not work, or that it does again: bad ways are not allowed. Links
+ * over which bad ways of several pairs of hosts lead are allowed to nobody. Connections that lose
+ * their way are moved. */
+void ft_ways_set_bad(struct ft_ways *, int way, bool bad);
+
+/* Looks at up to `most` connections, in turn with those of earlier calls, and moves those that
+ * another way serves better. Returns the number of moves. */
+int ft_allocator_balance(struct ft_allocator *, int most);
+
+/* A link of the catalogue. */
+struct ft_allocator_link {
+    unsigned char from[16], to[16]; /* from: zeros if routers answer by interface */
+    int connections;
+    int bad; /* ways over it that are bad, at most one of each pair of hosts */
+    bool out;
+};
+int ft_allocator_links(const struct ft_allocator *); /* their number */
+struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *, int index);
+/* Takes a link out, or back in. FT_NOTSUP: there is no such link. */
+int ft_allocator_set_out(struct ft_allocator *, const unsigned char from[16],
+                         const unsigned char to[16], bool out);
+
+#endif
