@@ -1,7 +1,7 @@
 # Manual pages and documents.
 dist_man_MANS += man/ftccl.3 man/ftccl.7 man/ftccl-info.1 man/ftccl-run.1 \
 	man/ftccl-diagnose.1 man/ncclras.1 man/ftccl-top.1 \
-	man/ftccl-agent.1 man/ftccld.1
+	man/ftccl-agent.1 man/ftccld.1 man/ftccl-path.1
 EXTRA_DIST += docs/architecture.md docs/dependencies.md docs/status.md docs/status.json \
     scripts/status scripts/demo scripts/test scripts/test-times scripts/count-tests \
 	scripts/packages.sh scripts/timeline .ci/run

@@ -88,7 +88,9 @@ static struct ft_ways *open_pair(struct world *w, int from, int to)
         address(w->hops + 48 * s + 16, 2, s);
         address(w->hops + 48 * s + 32, 1, leaf_of(w, to));
     }
-    if (ft_ways_open(w->allocator, w->hops, w->setup.spines, 3, NULL, &ways) != FT_OK)
+    const struct ft_ways_config config = {
+        .owner = (uint64_t)from, .nways = w->setup.spines, .nhops = 3, .hops = w->hops};
+    if (ft_ways_open(w->allocator, &config, &ways) != FT_OK)
         abort();
     for (int c = 0; c < w->setup.connections; c++) {
         const uint64_t begun_ns = thread_ns();

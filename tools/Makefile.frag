@@ -4,4 +4,5 @@ include tools/info.frag
 include tools/diagnose.frag
 include tools/top.frag
 include tools/ncclras.frag
+include tools/path.frag
 include tools/daemons.frag

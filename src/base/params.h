@@ -89,6 +89,11 @@
       "source address that outgoing TCP connections bind to")                                      \
     X(TCP_CONNECTIONS, "FTCCL_TCP_CONNECTIONS", INT, 2, 1, 16, "", "NCCL_NSOCKS_PERTHREAD",        \
       "TCP connections per peer and direction; large messages are spread over them")               \
+    X(PATHS_MASTER, "FTCCL_PATHS_MASTER", STR, "", 0, 0, "", "",                                   \
+      "HOST:PORT of an ftccld that chooses the paths of all jobs; with FTCCL_PATHS and "           \
+      "FTCCL_PATHS_KEY_FILE; empty: each job chooses alone")                                       \
+    X(PATHS_KEY_FILE, "FTCCL_PATHS_KEY_FILE", STR, "", 0, 0, "", "",                               \
+      "file with the key of that ftccld (its --key-file)")                                         \
     X(PATHS, "FTCCL_PATHS", INT, 0, 0, 16, "", "",                                                 \
       "TCP connections per peer and direction between hosts, each on a way of its own through "    \
       "the network, by its source port, and in turn over the interfaces that "                     \

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BAD_MOST 2 /* so many pairs of hosts that complain make a link bad for all */
+#define BAD_FOR_ALL 2 /* so many owners that complain make a link bad for all */
 
 /* An address that was seen in a way. */
 struct router {
@@ -17,8 +17,15 @@ struct router {
 struct link {
     int from, to; /* routers; from -1: any. Must be the first fields. */
     int index;
-    int connections, bad;
+    int connections;
+    int bad;            /* owners that complain, as far as BAD_FOR_ALL */
+    uint64_t bad_owner; /* the first of them */
     bool out;
+};
+
+/* Links that are out. */
+struct rule {
+    unsigned char from[16], to[16];
 };
 
 struct connection {
@@ -30,6 +37,8 @@ struct ft_ways {
     struct ft_allocator *allocator;
     struct ft_ways *next, **at;
     void *user;
+    uint64_t owner;
+    int nbad;
     int nways, nhops, nlinks; /* nlinks: of a way */
     int *hop;                 /* routers: [nways][nhops] */
     int *link;                /* [nways][nlinks] */
@@ -47,6 +56,8 @@ struct ft_allocator {
     struct link **link;
     int nrouters, nlinks;
     bool one_address; /* routers answer by one address each */
+    struct rule *rule;
+    int nrules;
     struct ft_ways *ways, *next_balanced;
     int next_connection; /* of next_balanced */
 };
@@ -101,10 +112,25 @@ static struct router *router_of(struct ft_allocator *a, const unsigned char ip[1
                        compare_routers);
 }
 
+static bool is_out(const struct ft_allocator *a, const struct link *link)
+{
+    static const unsigned char any[16];
+    for (int i = 0; i < a->nrules; i++) {
+        const struct rule *rule = &a->rule[i];
+        const bool from = memcmp(rule->from, any, 16) == 0 ||
+                          (link->from >= 0 &&
+                           memcmp(rule->from, a->router[link->from]->ip, 16) == 0);
+        if (from && memcmp(rule->to, a->router[link->to]->ip, 16) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* -1: no memory. */
 static int link_of(struct ft_allocator *a, int from, int to)
 {
-    const struct link key = {.from = a->one_address ? from : -1, .to = to, .index = a->nlinks};
+    struct link key = {.from = a->one_address ? from : -1, .to = to, .index = a->nlinks};
+    key.out = is_out(a, &key);
     const struct link *found = find_or_add(&a->link_tree, (void **)&a->link, &a->nlinks, &key,
                                            sizeof(key), compare_links);
     return found != NULL ? found->index : -1;
@@ -123,18 +149,23 @@ static void count(struct ft_ways *w, int way, int connections)
         w->allocator->link[links_of(w, way)[i]]->connections += connections;
 }
 
-/* A pair of hosts counts once for a link, however many of its bad ways lead over it. */
-static void count_bad(struct ft_ways *w, int by)
+static void complain(struct link *link, uint64_t owner)
 {
-    for (int way = 0; way < w->nways; way++)
-        for (int i = 0; w->bad[way] && i < w->nlinks; i++) {
-            bool before = false;
-            for (int other = 0; other < way && !before; other++)
-                for (int k = 0; w->bad[other] && k < w->nlinks; k++)
-                    before |= links_of(w, other)[k] == links_of(w, way)[i];
-            if (!before)
-                w->allocator->link[links_of(w, way)[i]]->bad += by;
-        }
+    if (link->bad == 0)
+        link->bad_owner = owner;
+    if (link->bad == 0 || (link->bad == 1 && link->bad_owner != owner))
+        link->bad++;
+}
+
+/* Counts anew who complains of which link. Few ways are bad. */
+static void count_bad(struct ft_allocator *a)
+{
+    for (int i = 0; i < a->nlinks; i++)
+        a->link[i]->bad = 0;
+    for (struct ft_ways *w = a->ways; w != NULL; w = w->next)
+        for (int way = 0; w->nbad > 0 && way < w->nways; way++)
+            for (int i = 0; w->bad[way] && i < w->nlinks; i++)
+                complain(a->link[links_of(w, way)[i]], w->owner);
 }
 
 static bool is_allowed(const struct ft_ways *w, int way)
@@ -143,7 +174,7 @@ static bool is_allowed(const struct ft_ways *w, int way)
         return false;
     for (int i = 0; i < w->nlinks; i++) {
         const struct link *link = w->allocator->link[links_of(w, way)[i]];
-        if (link->out || link->bad >= BAD_MOST)
+        if (link->out || link->bad >= BAD_FOR_ALL)
             return false;
     }
     return true;
@@ -248,7 +279,7 @@ static void leave_forbidden(struct ft_allocator *a)
 
 /* The routers of one hop of all ways, each once, in the order of their addresses. Returns their
  * number. */
-static int list_routers(const struct ft_ways *w, int hop, int out[FT_WAYS_MOST])
+static int list_routers(const struct ft_ways *w, int hop, int out[FT_PATHS_MOST])
 {
     struct ft_allocator *a = w->allocator;
     int n = 0;
@@ -278,7 +309,7 @@ static int index_in(const int *list, int n, int router)
  * way, all ways are good. */
 static void mark_crossing(struct ft_ways *w)
 {
-    int first[FT_WAYS_MOST], last[FT_WAYS_MOST], straight[FT_WAYS_MOST] = {0};
+    int first[FT_PATHS_MOST], last[FT_PATHS_MOST], straight[FT_PATHS_MOST] = {0};
     const int n = w->nhops > 1 ? list_routers(w, 0, first) : 0;
     bool all = n > 1 && n == list_routers(w, w->nhops - 1, last);
     for (int way = 0; all && way < w->nways; way++) {
@@ -320,13 +351,13 @@ static bool count_pairs_of_routers(struct ft_allocator *a)
                     return false;
                 }
     for (int i = 0; i < before; i++)
-        a->link[i]->connections = a->link[i]->bad = 0;
+        a->link[i]->connections = 0;
     for (w = a->ways; w != NULL; w = w->next) {
         find_links(w);
-        count_bad(w, 1);
         for (int i = 0; i < w->nconnections; i++)
             count(w, w->connection[i].way, 1);
     }
+    count_bad(a);
     return true;
 }
 
@@ -347,34 +378,66 @@ static bool learn_hops(struct ft_ways *w, const unsigned char *hops)
     return !both || w->allocator->one_address || count_pairs_of_routers(w->allocator);
 }
 
-int ft_ways_open(struct ft_allocator *a, const unsigned char *hops, int nways, int nhops,
-                 void *user, struct ft_ways **out)
+/* Memory for ways. NULL: there is none. */
+static struct ft_ways *make_ways(struct ft_allocator *a, const struct ft_ways_config *c)
 {
-    if (nways < 1 || nways > FT_WAYS_MOST || nhops < 1 || nhops > FT_PATH_HOPS)
-        return ft_fail(FT_INVAL, "%d ways of %d hops", nways, nhops);
-    const size_t n = (size_t)nways;
+    const size_t n = (size_t)c->nways, nlinks = (size_t)c->nhops - 1;
     struct ft_ways *w = calloc(1, sizeof(*w));
     if (w == NULL)
-        return ft_fail(FT_NOMEM, "no memory for ways");
-    *w = (struct ft_ways){
-        .allocator = a, .user = user, .nways = nways, .nhops = nhops, .nlinks = nhops - 1};
-    w->hop = calloc(n * (size_t)nhops, sizeof(w->hop[0]));
-    w->link = calloc(n * (size_t)nhops, sizeof(w->link[0]));
-    w->crosses = calloc(n, sizeof(w->crosses[0]));
-    w->bad = calloc(n, sizeof(w->bad[0]));
-    if (w->hop == NULL || w->link == NULL || w->crosses == NULL || w->bad == NULL ||
-        !learn_hops(w, hops) || !find_links(w)) {
-        ft_ways_close(w);
-        return ft_fail(FT_NOMEM, "no memory for %d ways", nways);
-    }
-    mark_crossing(w);
+        return NULL;
+    *w = (struct ft_ways){.allocator = a,
+                          .user = c->user,
+                          .owner = c->owner,
+                          .nways = c->nways,
+                          .nhops = c->nhops,
+                          .nlinks = (int)nlinks,
+                          .hop = calloc(n * (nlinks + 1), sizeof(int)),
+                          .link = calloc(n * (nlinks + 1), sizeof(int)),
+                          .crosses = calloc(n, sizeof(bool)),
+                          .bad = calloc(n, sizeof(bool))};
+    if (w->hop != NULL && w->link != NULL && w->crosses != NULL && w->bad != NULL)
+        return w;
+    ft_ways_close(w);
+    return NULL;
+}
+
+static void list_ways(struct ft_ways *w)
+{
+    struct ft_allocator *a = w->allocator;
     w->next = a->ways;
     if (w->next != NULL)
         w->next->at = &w->next;
     w->at = &a->ways;
     a->ways = w;
+}
+
+int ft_ways_open(struct ft_allocator *a, const struct ft_ways_config *c, struct ft_ways **out)
+{
+    if (c->nways < 1 || c->nways > FT_PATHS_MOST || c->nhops < 1 || c->nhops > FT_PATH_HOPS)
+        return ft_fail(FT_INVAL, "%d ways of %d hops", c->nways, c->nhops);
+    struct ft_ways *w = make_ways(a, c);
+    if (w == NULL || !learn_hops(w, c->hops) || !find_links(w)) {
+        ft_ways_close(w);
+        return ft_fail(FT_NOMEM, "no memory for %d ways", c->nways);
+    }
+    mark_crossing(w);
+    list_ways(w);
     *out = w;
     return FT_OK;
+}
+
+static void unlink_ways(struct ft_ways *w)
+{
+    struct ft_allocator *a = w->allocator;
+    *w->at = w->next;
+    if (w->next != NULL)
+        w->next->at = w->at;
+    if (a->next_balanced == w) {
+        a->next_balanced = w->next;
+        a->next_connection = 0;
+    }
+    if (w->nbad > 0)
+        count_bad(a);
 }
 
 void ft_ways_close(struct ft_ways *w)
@@ -383,16 +446,8 @@ void ft_ways_close(struct ft_ways *w)
         return;
     for (int i = 0; i < w->nconnections; i++)
         count(w, w->connection[i].way, -1);
-    if (w->at != NULL) {
-        count_bad(w, -1);
-        *w->at = w->next;
-        if (w->next != NULL)
-            w->next->at = w->at;
-        if (w->allocator->next_balanced == w) {
-            w->allocator->next_balanced = w->next;
-            w->allocator->next_connection = 0;
-        }
-    }
+    if (w->at != NULL)
+        unlink_ways(w);
     free(w->hop);
     free(w->link);
     free(w->crosses);
@@ -404,6 +459,22 @@ void ft_ways_close(struct ft_ways *w)
 void *ft_ways_user(const struct ft_ways *w)
 {
     return w->user;
+}
+
+int ft_ways_connections(const struct ft_ways *w)
+{
+    return w->nconnections;
+}
+
+int ft_ways_connection(const struct ft_ways *w, int i, uint64_t *connection)
+{
+    *connection = w->connection[i].id;
+    return w->connection[i].way;
+}
+
+int ft_ways_link(const struct ft_ways *w, int way, int i)
+{
+    return i < w->nlinks ? links_of(w, way)[i] : -1;
 }
 
 /* ---- connections ----------------------------------------------------------------------------- */
@@ -458,9 +529,9 @@ void ft_ways_set_bad(struct ft_ways *w, int way, bool bad)
 {
     if (way < 0 || way >= w->nways || w->bad[way] == bad)
         return;
-    count_bad(w, -1);
     w->bad[way] = bad;
-    count_bad(w, 1);
+    w->nbad += bad ? 1 : -1;
+    count_bad(w->allocator);
     leave_forbidden(w->allocator);
 }
 
@@ -493,6 +564,7 @@ void ft_allocator_close(struct ft_allocator *a)
         free(a->link[i]);
     free(a->router);
     free(a->link);
+    free(a->rule);
     free(a);
 }
 
@@ -547,18 +619,33 @@ struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *a, int 
     return out;
 }
 
+static int add_rule(struct ft_allocator *a, const struct rule *rule)
+{
+    void *grown = realloc(a->rule, ((size_t)a->nrules + 1) * sizeof(a->rule[0]));
+    if (grown == NULL)
+        return ft_fail(FT_NOMEM, "no memory for a link that is out");
+    a->rule = grown;
+    a->rule[a->nrules++] = *rule;
+    return FT_OK;
+}
+
 int ft_allocator_set_out(struct ft_allocator *a, const unsigned char from[16],
                          const unsigned char to[16], bool out)
 {
-    static const unsigned char any[16];
-    for (int i = 0; i < a->nlinks; i++) {
-        struct link *link = a->link[i];
-        const unsigned char *begins = link->from >= 0 ? a->router[link->from]->ip : any;
-        if (memcmp(begins, from, 16) != 0 || memcmp(a->router[link->to]->ip, to, 16) != 0)
-            continue;
-        link->out = out;
-        leave_forbidden(a);
-        return FT_OK;
-    }
-    return ft_fail(FT_NOTSUP, "there is no such link");
+    struct rule rule;
+    int at = 0, status = FT_OK;
+    memcpy(rule.from, from, 16);
+    memcpy(rule.to, to, 16);
+    while (at < a->nrules && memcmp(&a->rule[at], &rule, sizeof(rule)) != 0)
+        at++;
+    if (out && at == a->nrules)
+        status = add_rule(a, &rule);
+    else if (!out && at < a->nrules)
+        a->rule[at] = a->rule[--a->nrules];
+    else if (!out)
+        status = ft_fail(FT_NOTSUP, "this link is not out");
+    for (int i = 0; i < a->nlinks; i++)
+        a->link[i]->out = is_out(a, a->link[i]);
+    leave_forbidden(a);
+    return status;
 }

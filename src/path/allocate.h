@@ -16,9 +16,7 @@
 #ifndef FT_PATH_ALLOCATE_H
 #define FT_PATH_ALLOCATE_H
 
-#include "path/path.h"
-
-#define FT_WAYS_MOST 256 /* ways between two hosts */
+#include "path/master.h"
 
 struct ft_allocator; /* links, and who uses them */
 struct ft_ways;      /* the ways between two hosts, and the connections that take them */
@@ -29,11 +27,21 @@ typedef void ft_allocator_moved(void *arg, struct ft_ways *, uint64_t connection
 struct ft_allocator *ft_allocator_open(ft_allocator_moved *moved, void *arg);
 void ft_allocator_close(struct ft_allocator *); /* ends all; NULL is allowed */
 
-/* hops: for each way its nhops addresses, of 16 bytes. FT_INVAL: sizes out of range. FT_NOMEM. */
-int ft_ways_open(struct ft_allocator *, const unsigned char *hops, int nways, int nhops, void *user,
-                 struct ft_ways **out);
+struct ft_ways_config {
+    uint64_t owner; /* whose word this is: two pairs of one owner are one complaint */
+    int nways, nhops;
+    const unsigned char *hops; /* for each way its nhops addresses, of 16 bytes */
+    void *user;
+};
+/* FT_INVAL: sizes out of range. FT_NOMEM. */
+int ft_ways_open(struct ft_allocator *, const struct ft_ways_config *, struct ft_ways **out);
 void ft_ways_close(struct ft_ways *); /* gives up its connections; NULL is allowed */
 void *ft_ways_user(const struct ft_ways *);
+int ft_ways_connections(const struct ft_ways *);
+/* The i-th connection and its way, which may be -1. */
+int ft_ways_connection(const struct ft_ways *, int i, uint64_t *connection);
+/* The index of the i-th link of a way; -1: it has not so many. */
+int ft_ways_link(const struct ft_ways *, int way, int i);
 
 /* Gives a connection a way, which it has until it is released; a second call returns the same.
  * held: the way that it has already, and keeps if that is allowed; -1: none. *way -1: none is
@@ -41,9 +49,9 @@ void *ft_ways_user(const struct ft_ways *);
 int ft_ways_take(struct ft_ways *, uint64_t connection, int held, int *way);
 void ft_ways_release(struct ft_ways *, uint64_t connection);
 
-/* These hosts say that a way does not work, or that it does again: bad ways are not allowed. Links
- * over which bad ways of several pairs of hosts lead are allowed to nobody. Connections that lose
- * their way are moved. */
+/* Their owner says that a way does not work, or that it does again: it is not allowed then. Links
+ * over which bad ways of several owners lead are allowed to nobody. Connections that lose their way
+ * are moved. */
 void ft_ways_set_bad(struct ft_ways *, int way, bool bad);
 
 /* Looks at up to `most` connections, in turn with those of earlier calls, and moves those that
@@ -54,12 +62,13 @@ int ft_allocator_balance(struct ft_allocator *, int most);
 struct ft_allocator_link {
     unsigned char from[16], to[16]; /* from: zeros if routers answer by interface */
     int connections;
-    int bad; /* ways over it that are bad, at most one of each pair of hosts */
+    int bad; /* owners with a bad way over it: 0, 1, or 2 for more */
     bool out;
 };
 int ft_allocator_links(const struct ft_allocator *); /* their number */
 struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *, int index);
-/* Takes a link out, or back in. FT_NOTSUP: there is no such link. */
+/* Takes a link out, or back in, whether it was seen already or not. from: zeros for all links to
+ * `to`. FT_NOMEM. FT_NOTSUP: it is not out. */
 int ft_allocator_set_out(struct ft_allocator *, const unsigned char from[16],
                          const unsigned char to[16], bool out);
 

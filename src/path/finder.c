@@ -3,7 +3,7 @@
  * probed, one pair of addresses at a time, by turns that those who wait take. A probing that failed
  * leaves a table without ports, so that it is not repeated at once.
  */
-#include "path/path.h"
+#include "path/master.h"
 
 #include <stdlib.h>
 
@@ -19,6 +19,7 @@ struct ft_path_finder {
     struct ft_port_finder base; /* must be the first field */
     struct ft_env *env;
     int rank;
+    struct ft_path_master *master; /* NULL: none */
     struct ft_path_cache *cache;
     struct ft_prober *prober; /* NULL: nothing is probed */
     struct ft_net_address from, to;
@@ -29,6 +30,10 @@ static int find(struct ft_port_finder *base, const struct ft_net_address *from,
 static bool forget(struct ft_port_finder *base, const struct ft_net_address *from,
                    const struct ft_net_address *to);
 static void stop(struct ft_port_finder *base);
+static int choose(struct ft_port_finder *base, const struct ft_net_address *from,
+                  const struct ft_net_address *to, uint64_t connection, int *class_index);
+static void blame(struct ft_port_finder *base, const struct ft_net_address *from,
+                  const struct ft_net_address *to, int class_index);
 static bool says_much(const struct ft_path_table *t);
 static bool is_wanted(const struct ft_path_finder *f, const struct ft_path_table *t);
 static int begin(struct ft_path_finder *f, const struct ft_net_address *from,
@@ -36,19 +41,27 @@ static int begin(struct ft_path_finder *f, const struct ft_net_address *from,
 static void turn(struct ft_path_finder *f);
 static int say_nothing_known(const struct ft_path_table *t);
 
-struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank)
+struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank,
+                                           struct ft_path_master *master)
 {
     struct ft_path_finder *f = calloc(1, sizeof(*f));
-    if (f == NULL)
+    struct ft_path_cache *cache = ft_path_cache_open(env, TABLES, AGE_NS);
+    if (f == NULL || cache == NULL) {
+        ft_path_master_close(master);
+        ft_path_cache_close(cache);
+        free(f);
         return NULL;
-    f->base = (struct ft_port_finder){find, forget, stop};
+    }
+    f->base = (struct ft_port_finder){.find = find, .forget = forget, .stop = stop};
+    if (master != NULL) {
+        f->base.choose = choose;
+        f->base.blame = blame;
+    }
     f->env = env;
     f->rank = rank;
-    f->cache = ft_path_cache_open(env, TABLES, AGE_NS);
-    if (f->cache != NULL)
-        return f;
-    free(f);
-    return NULL;
+    f->master = master;
+    f->cache = cache;
+    return f;
 }
 
 struct ft_port_finder *ft_path_finder_ports(struct ft_path_finder *f)
@@ -61,6 +74,7 @@ void ft_path_finder_close(struct ft_path_finder *f)
     if (f == NULL)
         return;
     stop(&f->base);
+    ft_path_master_close(f->master);
     ft_path_cache_close(f->cache);
     free(f);
 }
@@ -95,6 +109,23 @@ static void stop(struct ft_port_finder *base)
     struct ft_path_finder *f = FT_CONTAINER(base, struct ft_path_finder, base);
     ft_prober_close(f->prober);
     f->prober = NULL;
+}
+
+static int choose(struct ft_port_finder *base, const struct ft_net_address *from,
+                  const struct ft_net_address *to, uint64_t connection, int *class_index)
+{
+    struct ft_path_finder *f = FT_CONTAINER(base, struct ft_path_finder, base);
+    const struct ft_path_table *t = ft_path_cache_find(f->cache, from, to);
+    return t != NULL ? ft_path_master_choose(f->master, t, connection, class_index) : FT_NOTSUP;
+}
+
+static void blame(struct ft_port_finder *base, const struct ft_net_address *from,
+                  const struct ft_net_address *to, int class_index)
+{
+    struct ft_path_finder *f = FT_CONTAINER(base, struct ft_path_finder, base);
+    const struct ft_path_table *t = ft_path_cache_find(f->cache, from, to);
+    if (t != NULL)
+        ft_path_master_bad(f->master, t, class_index);
 }
 
 /* A few known ports would be few of the ways. */

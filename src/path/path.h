@@ -122,12 +122,28 @@ const struct ft_path_table *ft_path_cache_find(struct ft_path_cache *,
 void ft_path_cache_forget(struct ft_path_cache *, const struct ft_net_address *from,
                           const struct ft_net_address *to);
 
+/* A rank's connection to the master of paths, a service of ftccld that knows the connections of
+ * many jobs and says which way each should take. */
+struct ft_path_master_config {
+    struct ft_env *env;
+    int rank;
+    uint64_t job;   /* the same on all ranks of a job */
+    const char *at; /* HOST:PORT */
+    unsigned char key[FT_KEY_BYTES];
+};
+struct ft_path_master;
+/* Dials it later. Blocks while a name is resolved. NULL: no memory, or no such host; the latter is
+ * logged. */
+struct ft_path_master *ft_path_master_open(const struct ft_path_master_config *);
+void ft_path_master_close(struct ft_path_master *); /* NULL is allowed */
+
 /* Finds ports for the transports of an engine: a cache, and at most one prober, which is turned by
  * those who ask. A pair of which nothing was learned is probed again after a minute, another one
  * after an hour, or if it is forgotten, ten seconds after the last time. */
 struct ft_path_finder;
-/* Returns NULL if there is no memory. Opens no descriptor before it is asked. */
-struct ft_path_finder *ft_path_finder_open(struct ft_env *, int rank);
+/* Takes the master over; NULL: there is none. Returns NULL if there is no memory. Opens no
+ * descriptor before it is asked. */
+struct ft_path_finder *ft_path_finder_open(struct ft_env *, int rank, struct ft_path_master *);
 struct ft_port_finder *ft_path_finder_ports(struct ft_path_finder *); /* NULL of NULL */
 void ft_path_finder_close(struct ft_path_finder *);                   /* NULL is allowed */
 

@@ -162,6 +162,14 @@ struct ft_port_finder {
     bool (*forget)(struct ft_port_finder *, const struct ft_net_address *from,
                    const struct ft_net_address *to);
     void (*stop)(struct ft_port_finder *); /* nobody waits for what is being found out */
+    /* The class that a connection of these addresses should have, where somebody knows all
+     * connections of a network. It may change: ask once a second. NULL, or FT_NOTSUP: choose alone.
+     * FT_AGAIN as for find. */
+    int (*choose)(struct ft_port_finder *, const struct ft_net_address *from,
+                  const struct ft_net_address *to, uint64_t connection, int *class_index);
+    /* Dials by ports of this class were in vain. NULL: it is of no use to say so. */
+    void (*blame)(struct ft_port_finder *, const struct ft_net_address *from,
+                  const struct ft_net_address *to, int class_index);
 };
 
 #define FT_KEY_BYTES 32

@@ -49,22 +49,22 @@ class Allocate : public testing::Test
         self->way_of[{ways, connection}] = way;
     }
 
-    ft_ways *open(const std::vector<Way> &ways)
+    ft_ways *open(const std::vector<Way> &ways, uint64_t owner = 0)
     {
         std::vector<unsigned char> bytes;
         for (const Way &way : ways)
             for (const Ip &ip : way)
                 bytes.insert(bytes.end(), ip.begin(), ip.end());
         ft_ways *out = nullptr;
-        EXPECT_EQ(ft_ways_open(allocator, bytes.data(), static_cast<int>(ways.size()),
-                               static_cast<int>(ways[0].size()), this, &out),
-                  FT_OK);
+        ft_ways_config config = {owner, static_cast<int>(ways.size()),
+                                 static_cast<int>(ways[0].size()), bytes.data(), this};
+        EXPECT_EQ(ft_ways_open(allocator, &config, &out), FT_OK);
         return out;
     }
 
     // From one leaf to another over all spines. by_interface: routers answer by the interface at
     // which the packet came in.
-    ft_ways *between(int from, int to, int spines, bool by_interface = false)
+    ft_ways *between(int from, int to, int spines, bool by_interface = false, uint64_t owner = 0)
     {
         std::vector<Way> ways;
         for (int s = 0; s < spines; s++)
@@ -72,7 +72,7 @@ class Allocate : public testing::Test
                 by_interface
                     ? Way{router(LEAF, from, 200), router(SPINE, s, from), router(LEAF, to, s)}
                     : Way{router(LEAF, from), router(SPINE, s), router(LEAF, to)});
-        return open(ways);
+        return open(ways, owner);
     }
 
     // A leaf that is seen at both ends says so.
@@ -177,13 +177,21 @@ TEST_F(Allocate, ALinkThatIsOutCarriesNothingUntilItIsBack)
     while (ft_allocator_balance(allocator, 100) > 0) {}
     EXPECT_EQ(spread(loads(leaf)), 0);
     EXPECT_EQ(moves, 4) << "few moves bring it back";
-    EXPECT_EQ(ft_allocator_set_out(allocator, spine.data(), spine.data(), true), FT_NOTSUP);
+    EXPECT_EQ(ft_allocator_set_out(allocator, leaf.data(), spine.data(), false), FT_NOTSUP);
+    // All links to a router, before anybody has seen some of them.
+    const Ip any(16), other = router(SPINE, 3);
+    ASSERT_EQ(ft_allocator_set_out(allocator, any.data(), other.data(), true), FT_OK);
+    ft_ways *later = between(5, 1, 4);
+    for (uint64_t c = 0; c < 8; c++)
+        EXPECT_NE(take(later, c), 3);
+    EXPECT_EQ(carried_to(other), 0);
 }
 
 // One pair of hosts may be wrong about a way; two make its links bad for all.
 TEST_F(Allocate, WhatSeveralFindBadIsLeftByAll)
 {
-    ft_ways *a = between(0, 1, 4), *b = between(0, 2, 4), *c = between(0, 3, 4);
+    ft_ways *a = between(0, 1, 4, true, 1), *b = between(0, 2, 4, true, 2),
+            *c = between(0, 3, 4, true, 3), *same = between(0, 4, 4, true, 1);
     for (uint64_t i = 0; i < 4; i++) {
         take(a, i);
         take(b, i);
@@ -193,16 +201,18 @@ TEST_F(Allocate, WhatSeveralFindBadIsLeftByAll)
     for (auto &use : way_of)
         others += use.first.first != a && use.second == 1;
     ft_ways_set_bad(a, 1, true);
-    EXPECT_EQ(carried_to(router(SPINE, 1)), others) << "those of the others stay";
+    ft_ways_set_bad(same, 1, true);
+    EXPECT_EQ(carried_to(router(SPINE, 1, 0)), others) << "those of the others stay";
     ft_ways_set_bad(b, 1, true);
-    EXPECT_EQ(carried_to(router(SPINE, 1)), 0);
+    EXPECT_EQ(carried_to(router(SPINE, 1, 0)), 0);
     for (auto &use : way_of)
         EXPECT_NE(use.second, 1);
     ft_ways_set_bad(b, 1, false);
     while (ft_allocator_balance(allocator, 100) > 0) {}
-    EXPECT_EQ(carried_to(router(SPINE, 1)), 3) << "all but a use it again";
+    EXPECT_EQ(carried_to(router(SPINE, 1, 0)), 3) << "all but a use it again";
     ft_ways_close(a);
-    EXPECT_EQ(ft_allocator_link_at(allocator, 1).bad, 0) << "complaints end with who complained";
+    ft_ways_close(same);
+    EXPECT_EQ(ft_allocator_link_at(allocator, 2).bad, 0) << "complaints end with who complained";
 }
 
 TEST_F(Allocate, NoWayIsAllowed)
@@ -263,10 +273,13 @@ TEST_F(Allocate, SizesOutOfRange)
 {
     std::vector<unsigned char> hops(16 * 20);
     ft_ways *pair;
-    EXPECT_EQ(ft_ways_open(allocator, hops.data(), 0, 3, nullptr, &pair), FT_INVAL);
-    EXPECT_EQ(ft_ways_open(allocator, hops.data(), 1, FT_PATH_HOPS + 1, nullptr, &pair), FT_INVAL);
-    EXPECT_EQ(ft_ways_open(allocator, hops.data(), FT_WAYS_MOST + 1, 1, nullptr, &pair), FT_INVAL);
-    ASSERT_EQ(ft_ways_open(allocator, hops.data(), 1, 1, nullptr, &pair), FT_OK);
+    for (auto [ways, hops_each] :
+         {std::pair{0, 3}, {1, FT_PATH_HOPS + 1}, {FT_PATHS_MOST + 1, 1}}) {
+        ft_ways_config config = {0, ways, hops_each, hops.data(), nullptr};
+        EXPECT_EQ(ft_ways_open(allocator, &config, &pair), FT_INVAL);
+    }
+    ft_ways_config one = {0, 1, 1, hops.data(), nullptr};
+    ASSERT_EQ(ft_ways_open(allocator, &one, &pair), FT_OK);
     EXPECT_EQ(take(pair, 0), 0); // one router: there is no link
 }
 

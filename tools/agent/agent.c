@@ -1,6 +1,6 @@
 #include "agent.h"
 
-#include "../daemon/wire.h"
+#include "base/wire.h"
 #include "telemetry/telemetry.h"
 
 #include <math.h>

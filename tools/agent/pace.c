@@ -1,6 +1,6 @@
 #include "pace.h"
 
-#include "../daemon/wire.h"
+#include "base/wire.h"
 
 #include <stdlib.h>
 

@@ -4,7 +4,7 @@
  */
 #include "rows.h"
 
-#include "../daemon/wire.h"
+#include "base/wire.h"
 
 #include <stdlib.h>
 #include <string.h>

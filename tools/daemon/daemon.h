@@ -35,7 +35,8 @@ int daemon_options_take(int argc, char **argv, struct daemon_options *options, c
 
 /* ---- services -------------------------------------------------------------------------------- */
 
-enum { DAEMON_DIAGNOSIS = 1 }; /* numbers of services, in messages; never used again */
+/* Numbers of services, in messages; never used again. */
+enum { DAEMON_DIAGNOSIS = 1, DAEMON_PATHS = 2, DAEMON_NUMBERS };
 
 struct daemon_message {
     uint16_t service, type;
@@ -111,9 +112,9 @@ bool daemon_peer_send(struct daemon_peer *, const struct daemon_message *);
 size_t daemon_peer_queued(const struct daemon_peer *);
 /* `closed` of the services is called later, from the loop. */
 void daemon_peer_end(struct daemon_peer *, const char *why);
-void **daemon_peer_slot(struct daemon_peer *); /* for the service: what it knows of the peer */
-const char *daemon_peer_name(const struct daemon_peer *); /* its address */
-const char *daemon_peer_why(const struct daemon_peer *);  /* it was closed */
+void **daemon_peer_slot(struct daemon_peer *, int service); /* what a service knows of the peer */
+const char *daemon_peer_name(const struct daemon_peer *);   /* its address */
+const char *daemon_peer_why(const struct daemon_peer *);    /* it was closed */
 
 /* ---- inside the frame ------------------------------------------------------------------------ */
 

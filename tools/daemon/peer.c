@@ -5,7 +5,7 @@
  * Buffers grow with what has come, not with what was announced.
  */
 #include "daemon.h"
-#include "wire.h"
+#include "base/wire.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -20,9 +20,7 @@
 #define HANDSHAKE_NS 5000000000u
 #define SILENCE_NS 60000000000u /* of an agent, and of a message that has begun */
 #define STRANGERS_MOST 64       /* that have not proved the key */
-#define HEADER_BYTES 8
 #define READ_BYTES 65536
-#define VERSION 1u /* of the messages; the handshake carries it */
 
 enum stage { CONNECTS, PROVES, OPEN, ENDED };
 
@@ -39,7 +37,7 @@ struct daemon_peer {
     struct ft_auth auth;
     struct buffer in, out;
     uint64_t begun_ns, heard_ns;
-    void *slot;
+    void *slot[DAEMON_NUMBERS];
     char name[FT_NET_TEXT_BYTES], why[200];
 };
 
@@ -82,9 +80,9 @@ static void free_if_empty(struct buffer *b)
 
 /* ---- one peer -------------------------------------------------------------------------------- */
 
-void **daemon_peer_slot(struct daemon_peer *p)
+void **daemon_peer_slot(struct daemon_peer *p, int service)
 {
-    return &p->slot;
+    return &p->slot[service];
 }
 
 const char *daemon_peer_name(const struct daemon_peer *p)
@@ -137,7 +135,7 @@ bool daemon_peer_send(struct daemon_peer *p, const struct daemon_message *m)
 {
     bool fits = p->stage == OPEN && m->len <= DAEMON_MESSAGE_MOST &&
                 daemon_peer_queued(p) + m->len <= DAEMON_QUEUED_MOST;
-    if (!fits || !make_room(&p->out, HEADER_BYTES + m->len))
+    if (!fits || !make_room(&p->out, FT_DAEMON_HEADER_BYTES + m->len))
         return false;
     unsigned char *at = p->out.at + p->out.len;
     put32(&at, (uint32_t)m->len);
@@ -145,7 +143,7 @@ bool daemon_peer_send(struct daemon_peer *p, const struct daemon_message *m)
     put16(&at, m->type);
     if (m->len > 0)
         memcpy(at, m->bytes, m->len);
-    p->out.len += HEADER_BYTES + m->len;
+    p->out.len += FT_DAEMON_HEADER_BYTES + m->len;
     flush(p);
     return true;
 }
@@ -153,7 +151,7 @@ bool daemon_peer_send(struct daemon_peer *p, const struct daemon_message *m)
 /* Delivers the messages that are complete. */
 static void deliver(struct daemon_peer *p)
 {
-    while (p->stage == OPEN && p->in.len - p->in.done >= HEADER_BYTES) {
+    while (p->stage == OPEN && p->in.len - p->in.done >= FT_DAEMON_HEADER_BYTES) {
         const unsigned char *at = p->in.at + p->in.done;
         size_t len = get32(&at);
         struct daemon_message m = {.service = get16(&at), .type = get16(&at), .len = len};
@@ -161,10 +159,10 @@ static void deliver(struct daemon_peer *p)
             daemon_peer_end(p, "it announced a message that is too long");
             return;
         }
-        if (p->in.len - p->in.done < HEADER_BYTES + len)
+        if (p->in.len - p->in.done < FT_DAEMON_HEADER_BYTES + len)
             return;
         m.bytes = at;
-        p->in.done += HEADER_BYTES + len;
+        p->in.done += FT_DAEMON_HEADER_BYTES + len;
         p->heard_ns = daemon_now_ns();
         if (!daemon_deliver(p->daemon, p, &m))
             daemon_peer_end(p, "it sent what makes no sense");
@@ -208,7 +206,7 @@ static void prove(struct daemon_peer *p)
                          ft_auth_events(&p->auth) & POLLOUT ? EPOLLOUT : EPOLLIN);
     } else if (status != FT_OK) {
         daemon_peer_end(p, ft_fail_text());
-    } else if (p->auth.detail != VERSION) {
+    } else if (p->auth.detail != FT_DAEMON_VERSION) {
         daemon_peer_end(p, "it speaks another version of the daemons' messages");
     } else {
         p->stage = OPEN;
@@ -224,7 +222,8 @@ static void begin_to_prove(struct daemon_peer *p)
     set_keepalive(p->watch.fd);
     p->stage = PROVES;
     ft_auth_start(&p->auth, ft_env_real(), p->watch.fd, !p->accepted, daemon_key(p->daemon),
-                  ft_process_id(), 0, FT_PURPOSE_SERVICE, VERSION, daemon_now_ns() + HANDSHAKE_NS);
+                  ft_process_id(), 0, FT_PURPOSE_SERVICE, FT_DAEMON_VERSION,
+                  daemon_now_ns() + HANDSHAKE_NS);
     prove(p);
 }
 

@@ -1,17 +1,20 @@
 /*
- * ftccld: services of a job or a cluster. So far it is the master of diagnosis.
+ * ftccld: services of a job or a cluster: the masters of diagnosis and of paths.
  */
 #include "master.h"
+#include "paths.h"
 
 #include "telemetry/telemetry.h"
 
 static const char help[] =
     "usage: ftccld [OPTION]...\n"
-    "Puts together what the agents of all hosts report, says for whom jobs wait, and shows it on\n"
-    "/status (a page, or JSON) and /metrics. Ends with SIGTERM.\n"
+    "Puts together what the agents of all hosts report, says for whom jobs wait, gives paths\n"
+    "through the network to jobs that ask (FTCCL_PATHS_MASTER), and shows it on /status (a page,\n"
+    "or JSON) and /metrics. Ends with SIGTERM.\n"
     "      --listen HOST:PORT   where agents and browsers find it (default 127.0.0.1:28030)\n"
     "      --state DIR          keeps its history in DIR\n"
-    "      --key-file F         the key that agents must have; without it none is let in\n"
+    "      --key-file F         the key that agents and ranks must have; without it none is let\n"
+    "                           in\n"
     "      --agent              is the agent of this host, too\n"
     "      --interval SECONDS   between two looks (default 1)\n"
     "      --after SECONDS      waits shorter than this are no hang (default 5)\n"
@@ -26,13 +29,15 @@ struct parts {
     struct daemon_past *past;
     struct agent *agent;
     struct master *master;
+    struct paths *paths;
 };
 
 static bool open_parts(struct parts *p, struct daemon *d, const struct daemon_options *options)
 {
     p->past = daemon_past_open(options->state);
     p->master = p->past ? master_open(d, p->past) : NULL;
-    if (!p->master)
+    p->paths = paths_open(d);
+    if (!p->master || !p->paths)
         return false;
     if (options->agent) {
         p->agent = agent_open(d, p->past);
@@ -42,6 +47,7 @@ static bool open_parts(struct parts *p, struct daemon *d, const struct daemon_op
         agent_add(p->agent);
     }
     master_add(p->master);
+    paths_add(p->paths);
     struct daemon_service history = daemon_past_service(p->past);
     daemon_add(d, &history);
     return true;
@@ -53,6 +59,7 @@ static int run(struct daemon *d, const struct daemon_options *options)
     int status = open_parts(&p, d, options) ? daemon_run(d) : 2;
     daemon_close(d);
     agent_close(p.agent);
+    paths_close(p.paths);
     master_close(p.master);
     daemon_past_close(p.past);
     return status;

@@ -12,21 +12,9 @@
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static void on_opened(void *arg, struct daemon_peer *peer)
-{
-    struct master *m = arg;
-    struct host *host = master_host_add(m);
-    if (!host) {
-        daemon_peer_end(peer, "no memory for its host");
-        return;
-    }
-    host->peer = peer;
-    *daemon_peer_slot(peer) = host;
-}
-
 static void on_closed(void *arg, struct daemon_peer *peer)
 {
-    struct host *host = *daemon_peer_slot(peer);
+    struct host *host = *daemon_peer_slot(peer, DAEMON_DIAGNOSIS);
     (void)arg;
     if (!host)
         return;
@@ -34,10 +22,18 @@ static void on_closed(void *arg, struct daemon_peer *peer)
     host->gone_ns = daemon_now_ns();
 }
 
+/* An agent's host begins with its first message. */
 static bool on_message(void *arg, struct daemon_peer *peer, const struct daemon_message *message)
 {
-    struct host *host = *daemon_peer_slot(peer);
-    return host && master_take(arg, host, message);
+    void **slot = daemon_peer_slot(peer, DAEMON_DIAGNOSIS);
+    struct host *host = *slot ? *slot : master_host_add(arg);
+    if (!host) {
+        daemon_peer_end(peer, "no memory for its host");
+        return true;
+    }
+    host->peer = peer;
+    *slot = host;
+    return master_take(arg, host, message);
 }
 
 /* The agent of this process. */
@@ -188,7 +184,6 @@ void master_add(struct master *m)
                                            .name = "diagnosis",
                                            .arg = m,
                                            .message = on_message,
-                                           .opened = on_opened,
                                            .closed = on_closed,
                                            .tick = on_tick,
                                            .page = master_page,

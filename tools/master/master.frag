@@ -3,8 +3,10 @@ noinst_LTLIBRARIES += tools/master/libmaster.la
 tools_master_libmaster_la_SOURCES = tools/master/master.h tools/master/master.c \
 	tools/master/hosts.c tools/master/all.c tools/master/suspects.c tools/master/stacks.c \
 	tools/master/pace.c \
-	tools/master/show.c
-tools_master_libmaster_la_LIBADD = tools/agent/libagent.la
+	tools/master/show.c \
+	tools/master/paths.h tools/master/paths.c tools/master/paths_file.c \
+	tools/master/paths_show.c
+tools_master_libmaster_la_LIBADD = tools/agent/libagent.la src/path/liballocate.la
 bin_PROGRAMS += tools/ftccld
 tools_ftccld_SOURCES = tools/master/ftccld.c
 tools_ftccld_LDADD = tools/master/libmaster.la

@@ -5,6 +5,7 @@
 #include "core/engine/internal.h"
 
 #include <errno.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -40,11 +41,36 @@ static int open_devices(struct ft_engine *engine, const struct ft_engine_config 
     return rc;
 }
 
-static int open_paths(struct ft_engine *engine)
+/* NULL: there is none, or it cannot be asked. The latter is logged: paths can be chosen alone. */
+static struct ft_path_master *open_path_master(const struct ft_engine *engine,
+                                               const struct ft_engine_config *config)
+{
+    const char *at = ft_param_str(FT_PARAM_PATHS_MASTER),
+               *file = ft_param_str(FT_PARAM_PATHS_KEY_FILE);
+    unsigned char secret[FT_SECRET_BYTES], job[FT_SECRET_BYTES];
+    struct ft_path_master_config master = {.env = engine->env, .rank = engine->rank, .at = at};
+    if (!at[0])
+        return NULL;
+    if (ft_secret_of_file("FTCCL_PATHS_KEY_FILE", file, secret) != FT_OK) {
+        FT_LOG(WARN, "net", engine->rank, "the master of paths at %s is not asked: %s", at,
+               ft_fail_text());
+        return NULL;
+    }
+    ft_auth_derive(job, config->key, "paths", 0);
+    memcpy(&master.job, job, sizeof master.job);
+    ft_auth_derive(master.key, secret, "daemons", 0);
+    struct ft_path_master *out = ft_path_master_open(&master);
+    sodium_memzero(secret, sizeof secret);
+    sodium_memzero(&master, sizeof master);
+    return out;
+}
+
+static int open_paths(struct ft_engine *engine, const struct ft_engine_config *config)
 {
     if (ft_param_int(FT_PARAM_PATHS) == 0)
         return FT_OK;
-    engine->paths = ft_path_finder_open(engine->env, engine->rank);
+    engine->paths = ft_path_finder_open(engine->env, engine->rank,
+                                        open_path_master(engine, config));
     return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");
 }
 
@@ -88,7 +114,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK)
         rc = open_devices(engine, config);
     if (rc == FT_OK && !config->manual)
-        rc = open_paths(engine);
+        rc = open_paths(engine, config);
     if (rc == FT_OK)
         rc = open_transports(engine, config);
     if (rc == FT_OK)

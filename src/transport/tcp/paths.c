@@ -203,19 +203,34 @@ static void look_at_speeds(struct tcp_link *l, uint64_t now_ns)
 }
 
 /* It is not on the way that it should take. */
-static void move_there(struct tcp_conn *c, const struct ft_ports *ports,
+static void move_there(struct tcp_conn *c, const struct ft_ports *ports, int wanted,
                        const struct ft_net_address *from, const struct ft_net_address *to,
                        struct look *look)
 {
-    const int wanted = wanted_of(c, ports->nclasses);
     c->link->ways_told = false;
-    if (c->way.tries >= TRIES_MOST)
+    if (c->way.tries >= TRIES_MOST) {
+        if (finder_of(c->tcp)->blame != NULL)
+            finder_of(c->tcp)->blame(finder_of(c->tcp), from, to, wanted);
         return ask_again(c, from, to, look->now_ns);
+    }
     if (look->moves_left-- <= 0)
         return;
     (void)move(c, ports, wanted);
     c->way.tries++;
     look->moving = true;
+}
+
+/* The master's choice, which may change, or this rank's own. FT_AGAIN: the master will say. */
+static int choose(const struct tcp_conn *c, int nclasses, const struct ft_net_address *from,
+                  const struct ft_net_address *to, int *wanted)
+{
+    struct ft_port_finder *finder = finder_of(c->tcp);
+    const int status = finder->choose != NULL
+                           ? finder->choose(finder, from, to, number_of(c), wanted)
+                           : FT_NOTSUP;
+    if (status != FT_AGAIN && (status != FT_OK || *wanted < 0 || *wanted >= nclasses))
+        *wanted = wanted_of(c, nclasses);
+    return status == FT_AGAIN ? FT_AGAIN : FT_OK;
 }
 
 static void look_at_ports(struct tcp_conn *c, const struct ft_net_address *from,
@@ -235,10 +250,13 @@ static void look_at_ports(struct tcp_conn *c, const struct ft_net_address *from,
     c->way.port = from->port;
     c->way.nclasses = ports.nclasses;
     c->way.class_index = class_of(&ports, from->port);
-    if (c->way.class_index == wanted_of(c, ports.nclasses))
-        settle(c, UINT64_MAX);
+    int wanted;
+    if (choose(c, ports.nclasses, from, to, &wanted) == FT_AGAIN)
+        look->finding = true;
+    else if (c->way.class_index == wanted)
+        settle(c, finder->choose != NULL ? look->now_ns + LOOK_NS : UINT64_MAX);
     else
-        move_there(c, &ports, from, to, look);
+        move_there(c, &ports, wanted, from, to, look);
 }
 
 static bool is_settled(const struct tcp_conn *c, uint64_t now_ns)

@@ -2,10 +2,15 @@
  * Numbers on the wire: little-endian, at a pointer that moves on. Who reads has checked that the
  * bytes are there.
  */
-#ifndef FT_DAEMON_WIRE_H
-#define FT_DAEMON_WIRE_H
+#ifndef FT_WIRE_H
+#define FT_WIRE_H
 
 #include <stdint.h>
+
+/* Messages to and from daemons, after the handshake of auth.h: length of what follows the header
+ * (4 bytes), service (2), type (2). The handshake's detail is the version. */
+#define FT_DAEMON_VERSION 1u
+#define FT_DAEMON_HEADER_BYTES 8
 
 static inline void put_bytes(unsigned char **at, uint64_t value, int bytes)
 {

@@ -1,0 +1,165 @@
+"""Jobs that ask a master of paths: they share the spines, though each has fewer connections than
+there are spines; they go on when the master is killed, keep their paths when another one comes, and
+leave a link that an operator takes out. A master that is never there stops nobody."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+import fabric
+import ranks
+
+BUILD = os.environ.get("CLOS_BUILD", ".")
+PROGRAM = os.path.join(BUILD, "tests", "clos", "rank")
+FTCCLD = os.path.join(BUILD, "tools", "ftccld")
+MESSAGE_BYTES = 2000000
+SPINES = 4
+JOBS = 4  # of two hosts, one on each leaf
+PORT = 28030
+EVEN = 1.25  # most bytes of a spine to fewest
+FETCH = "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1]).read())"
+
+
+class Master:
+    """ftccld on a host; its key and what it keeps are in a folder."""
+
+    def __init__(self, net, host, folder):
+        self.net, self.host, self.folder = net, host, folder
+        self.at = f"{net.address(host)}:{PORT}"
+        self.key = os.path.join(folder, "key")
+        self.process = None
+        with open(os.open(self.key, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+            file.write("the key of a test in tests/clos\n")
+
+    def run(self, *words):
+        whole = ["ip", "netns", "exec", f"h{self.host}", *words]
+        return subprocess.run(whole, stdout=subprocess.PIPE, text=True, timeout=20, check=True)
+
+    def start(self):
+        words = ["--listen", self.at, "--key-file", self.key, "--state", self.folder]
+        self.process = subprocess.Popen(
+            ["ip", "netns", "exec", f"h{self.host}", FTCCLD, *words],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.process.stdout.readline()  # it listens
+
+    def kill(self):
+        if self.process:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+            self.process.stdout.close()
+            self.process = None
+
+    def status(self):
+        text = self.run("python3", "-c", FETCH, f"http://{self.at}/status?format=json").stdout
+        return json.loads(text)["paths"]
+
+    def path(self, *words):
+        """ftccl-path; returns its lines."""
+        program = os.path.join(BUILD, "tools", "ftccl-path")
+        return self.run(program, "-m", self.at, "-k", self.key, *words).stdout.splitlines()
+
+
+@unittest.skipUnless(os.path.exists(FTCCLD), "ftccld is not built")
+class PathMaster(unittest.TestCase):
+    def setUp(self):
+        self.net = fabric.Fabric(hosts=2 * JOBS, leaves=2, spines=SPINES, rate=50)
+        self.net.up()
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.master = Master(self.net, 0, self.folder.name)
+        self.addCleanup(self.master.kill)
+
+    def start_jobs(self):
+        settings = {
+            "FTCCL_PATHS": "1",
+            "FTCCL_PATHS_MASTER": self.master.at,
+            "FTCCL_PATHS_KEY_FILE": self.master.key,
+            "FTCCL_OP_TIMEOUT_MS": "20000",
+        }
+        self.jobs = []
+        for number in range(JOBS):
+            hosts = [number, number + JOBS]
+            job = ranks.Job(PROGRAM, self.net, hosts, MESSAGE_BYTES, settings)
+            self.jobs.append(job)
+            self.addCleanup(job.close)
+        for job in self.jobs:
+            job.wait_until_ready()
+
+    def carried(self, calls=4):
+        """What each leaf sends to each spine during some calls of all jobs."""
+        before = self.net.link_bytes()
+        for job in self.jobs:
+            job.ranks[0].wait_for_calls(calls, seconds=60)
+        after = self.net.link_bytes()
+        return {link: after[link][0] - before[link][0] for link in after}
+
+    def is_even(self, carried):
+        return max(carried.values()) <= EVEN * min(carried.values())
+
+    def wait_until(self, found, seconds=60):
+        begun, carried = time.monotonic(), None
+        while carried is None or not found(carried):
+            self.assertLess(time.monotonic() - begun, seconds, carried)
+            carried = self.carried()
+        print("%s bytes after %.1f s" % (list(carried.values()), time.monotonic() - begun))
+
+    def wait_for_status(self, found, seconds=30):
+        begun, status = time.monotonic(), self.master.status()
+        while not found(status):
+            self.assertLess(time.monotonic() - begun, seconds, status)
+            time.sleep(0.3)
+            status = self.master.status()
+        return status
+
+    def stop(self):
+        for job in self.jobs:
+            self.assertEqual(job.stop(), [0, 0], [rank.said[-3:] for rank in job.ranks])
+            said = [line for rank in job.ranks for line in rank.said if line.startswith("error ")]
+            self.assertEqual(said, [])
+
+    def ways(self, status):
+        """{(job, rank, connection): way}"""
+        return {
+            (c["job"], c["rank"], c["from"], c["to"], c["connection"]): c["way"]
+            for c in status["connections"]
+        }
+
+    def test_jobs_share_the_spines_and_outlive_the_master(self):
+        self.master.start()
+        self.start_jobs()
+        self.wait_until(self.is_even)
+        status = self.wait_for_status(lambda s: len(s["connections"]) == 2 * JOBS)
+        self.assertEqual(status["ranks"], 2 * JOBS)
+        held = self.ways(status)
+        self.master.kill()
+        self.assertTrue(self.is_even(self.carried()), "they keep their paths")
+        self.master.start()
+        status = self.wait_for_status(lambda s: len(s["connections"]) == 2 * JOBS, seconds=60)
+        self.assertEqual(self.ways(status), held)
+        self.assertEqual(status["moves"], 0)
+        self.leave_a_link()
+        self.stop()
+
+    def leave_a_link(self):
+        """An operator takes the way from the first leaf to a spine out, and back."""
+        there = self.net.spine_link(0, 1)[1].address
+        lines = [line for line in self.master.path() if re.search(rf"\b{there}\b", line)]
+        self.assertRegex("\n".join(lines), rf"^any +{re.escape(there)} +good +1 ")
+        self.master.path("out", "any", there)
+        # what is left are acknowledgements of what comes over that spine
+        self.wait_until(lambda carried: carried[0, 1] < 0.1 * max(carried.values()))
+        self.master.path("in", "any", there)
+        self.wait_until(self.is_even)
+
+    def test_a_master_that_is_not_there(self):
+        self.start_jobs()
+        for job in self.jobs:
+            job.ranks[0].wait_for_calls(4)
+        self.stop()
