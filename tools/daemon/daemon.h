@@ -113,7 +113,7 @@ size_t daemon_peer_queued(const struct daemon_peer *);
 /* `closed` of the services is called later, from the loop. */
 void daemon_peer_end(struct daemon_peer *, const char *why);
 void **daemon_peer_slot(struct daemon_peer *, int service); /* what a service knows of the peer */
-const char *daemon_peer_name(const struct daemon_peer *);   /* its address */
+const char *daemon_peer_name(const struct daemon_peer *);   /* its address, or "" */
 const char *daemon_peer_why(const struct daemon_peer *);    /* it was closed */
 
 /* ---- inside the frame ------------------------------------------------------------------------ */

@@ -302,7 +302,9 @@ void daemon_peer_accept(struct daemon *d, int fd)
         ft_fd_close(&fd);
         return;
     }
-    snprintf(p->name, sizeof p->name, "an agent");
+    struct ft_net_address from;
+    if (ft_net_peer(fd, &from) == FT_OK)
+        ft_net_text(&from, p->name);
     begin_to_prove(p);
     limit_strangers(daemon_peers_of(d));
 }
