@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BAD_FOR_ALL 2 /* so many owners that complain make a link bad for all */
+#define BAD_FOR_ALL 2       /* so many owners that complain make a link bad for all */
+#define SEEN_MOST (1 << 18) /* routers, and links, of the whole network */
+#define RULES_MOST 1024
 
 /* An address that was seen in a way. */
 struct router {
@@ -18,8 +20,9 @@ struct link {
     int from, to; /* routers; from -1: any. Must be the first fields. */
     int index;
     int connections;
-    int bad;            /* owners that complain, as far as BAD_FOR_ALL */
-    uint64_t bad_owner; /* the first of them */
+    struct complaint {
+        uint64_t owner, until_ns; /* until_ns 0: none */
+    } complaint[BAD_FOR_ALL];     /* of different owners */
     bool out;
 };
 
@@ -43,7 +46,7 @@ struct ft_ways {
     int *hop;                 /* routers: [nways][nhops] */
     int *link;                /* [nways][nlinks] */
     bool *crosses;            /* [nways] it leads from a port to one of another number */
-    bool *bad;                /* [nways] */
+    uint64_t *bad_until_ns;   /* [nways] 0: it is not bad */
     struct connection *connection;
     int nconnections, room;
 };
@@ -56,6 +59,7 @@ struct ft_allocator {
     struct link **link;
     int nrouters, nlinks;
     bool one_address; /* routers answer by one address each */
+    bool changed;     /* other ways are allowed since the last tick */
     struct rule *rule;
     int nrules;
     struct ft_ways *ways, *next_balanced;
@@ -87,13 +91,15 @@ static bool grow(void **array, int n)
     return grown != NULL;
 }
 
-/* Finds what equals `key`, or adds a copy of it. NULL: no memory. */
+/* Finds what equals `key`, or adds a copy of it. NULL: no memory, or too many. */
 static void *find_or_add(void **tree, void **array, int *n, const void *key, size_t bytes,
                          int (*compare)(const void *, const void *))
 {
     void *const *found = tfind(key, tree, compare);
     if (found != NULL)
         return *found;
+    if (*n == SEEN_MOST)
+        return NULL;
     void *copy = malloc(bytes);
     if (copy == NULL || !grow(array, *n) ||
         tsearch(memcpy(copy, key, bytes), tree, compare) == NULL) {
@@ -126,11 +132,12 @@ static bool is_out(const struct ft_allocator *a, const struct link *link)
     return false;
 }
 
-/* -1: no memory. */
+/* -1: as above. */
 static int link_of(struct ft_allocator *a, int from, int to)
 {
     struct link key = {.from = a->one_address ? from : -1, .to = to, .index = a->nlinks};
-    key.out = is_out(a, &key);
+    if (tfind(&key, &a->link_tree, compare_links) == NULL)
+        key.out = is_out(a, &key);
     const struct link *found = find_or_add(&a->link_tree, (void **)&a->link, &a->nlinks, &key,
                                            sizeof(key), compare_links);
     return found != NULL ? found->index : -1;
@@ -149,35 +156,59 @@ static void count(struct ft_ways *w, int way, int connections)
         w->allocator->link[links_of(w, way)[i]]->connections += connections;
 }
 
-static void complain(struct link *link, uint64_t owner)
+static int complaints_of(const struct link *link)
 {
-    if (link->bad == 0)
-        link->bad_owner = owner;
-    if (link->bad == 0 || (link->bad == 1 && link->bad_owner != owner))
-        link->bad++;
+    int n = 0;
+    for (int i = 0; i < BAD_FOR_ALL; i++)
+        n += link->complaint[i].until_ns != 0;
+    return n;
 }
 
-/* Counts anew who complains of which link. Few ways are bad. */
-static void count_bad(struct ft_allocator *a)
+/* An owner's complaint takes the place of its last one, or of the one that ends first. */
+static void complain_of_link(struct link *link, uint64_t owner, uint64_t until_ns)
 {
-    for (int i = 0; i < a->nlinks; i++)
-        a->link[i]->bad = 0;
-    for (struct ft_ways *w = a->ways; w != NULL; w = w->next)
-        for (int way = 0; w->nbad > 0 && way < w->nways; way++)
-            for (int i = 0; w->bad[way] && i < w->nlinks; i++)
-                complain(a->link[links_of(w, way)[i]], w->owner);
+    struct complaint *place = &link->complaint[0];
+    for (int i = 0; i < BAD_FOR_ALL; i++) {
+        struct complaint *c = &link->complaint[i];
+        if (c->until_ns != 0 && c->owner == owner) {
+            place = c;
+            break;
+        }
+        if (c->until_ns < place->until_ns)
+            place = c;
+    }
+    *place = (struct complaint){owner, until_ns};
 }
 
-static bool is_allowed(const struct ft_ways *w, int way)
+static void complain_of_links(struct ft_ways *w, int way)
 {
-    if (w->bad[way] || w->crosses[way])
+    struct ft_allocator *a = w->allocator;
+    for (int i = 0; i < w->nlinks; i++)
+        complain_of_link(a->link[links_of(w, way)[i]], w->owner, w->bad_until_ns[way]);
+    a->changed = true;
+}
+
+/* Which ways a pair of hosts may have now: over bad links only if there are no others. */
+enum choice { GOOD_LINKS, ALL_LINKS };
+
+static bool is_allowed(const struct ft_ways *w, int way, enum choice choice)
+{
+    if (w->bad_until_ns[way] != 0 || w->crosses[way])
         return false;
     for (int i = 0; i < w->nlinks; i++) {
         const struct link *link = w->allocator->link[links_of(w, way)[i]];
-        if (link->out || link->bad >= BAD_FOR_ALL)
+        if (link->out || (choice == GOOD_LINKS && complaints_of(link) == BAD_FOR_ALL))
             return false;
     }
     return true;
+}
+
+static enum choice choice_of(const struct ft_ways *w)
+{
+    for (int way = 0; way < w->nways; way++)
+        if (is_allowed(w, way, GOOD_LINKS))
+            return GOOD_LINKS;
+    return ALL_LINKS;
 }
 
 /* How many connections more than needed the links of a way have: each is compared with the link
@@ -192,12 +223,12 @@ static int load_of(const struct ft_ways *w, int way, int hop)
     return w->allocator->link[links_of(w, way)[hop]]->connections;
 }
 
-static void find_least(const struct ft_ways *w, int least[FT_PATH_HOPS])
+static void find_least(const struct ft_ways *w, enum choice choice, int least[FT_PATH_HOPS])
 {
     for (int i = 0; i < w->nlinks; i++)
         least[i] = INT_MAX;
     for (int way = 0; way < w->nways; way++) {
-        if (!is_allowed(w, way))
+        if (!is_allowed(w, way, choice))
             continue;
         for (int i = 0; i < w->nlinks; i++)
             if (load_of(w, way, i) < least[i])
@@ -223,14 +254,15 @@ static bool is_less(struct cost a, struct cost b)
 
 /* The best way; among equals the next after a place that depends on the connection. -1: none is
  * allowed. */
-static int best_way(const struct ft_ways *w, uint64_t connection, const int least[FT_PATH_HOPS])
+static int best_way(const struct ft_ways *w, uint64_t connection, enum choice choice,
+                    const int least[FT_PATH_HOPS])
 {
     const int first = (int)(ft_hash64(&connection, sizeof(connection), 0) % (uint64_t)w->nways);
     struct cost lowest = {0, 0};
     int best = -1;
     for (int i = 0; i < w->nways; i++) {
         const int way = (first + i) % w->nways;
-        if (!is_allowed(w, way))
+        if (!is_allowed(w, way, choice))
             continue;
         const struct cost cost = cost_of(w, way, least);
         if (best < 0 || is_less(cost, lowest)) {
@@ -241,11 +273,11 @@ static int best_way(const struct ft_ways *w, uint64_t connection, const int leas
     return best;
 }
 
-static int choose(const struct ft_ways *w, uint64_t connection)
+static int choose(const struct ft_ways *w, uint64_t connection, enum choice choice)
 {
     int least[FT_PATH_HOPS];
-    find_least(w, least);
-    return best_way(w, connection, least);
+    find_least(w, choice, least);
+    return best_way(w, connection, choice, least);
 }
 
 static void put_on(struct ft_ways *w, struct connection *c, int way)
@@ -262,17 +294,23 @@ static void move_to(struct ft_ways *w, struct connection *c, int way)
 }
 
 /* Moves the connections whose ways are not allowed any more. */
-static void leave_forbidden(struct ft_allocator *a)
+static void leave_forbidden(struct ft_ways *w)
+{
+    const enum choice choice = choice_of(w);
+    for (int i = 0; i < w->nconnections; i++) {
+        struct connection *c = &w->connection[i];
+        if (c->way >= 0 && is_allowed(w, c->way, choice))
+            continue;
+        const int way = choose(w, c->id, choice);
+        if (way != c->way)
+            move_to(w, c, way);
+    }
+}
+
+static void all_leave_forbidden(struct ft_allocator *a)
 {
     for (struct ft_ways *w = a->ways; w != NULL; w = w->next)
-        for (int i = 0; i < w->nconnections; i++) {
-            struct connection *c = &w->connection[i];
-            if (c->way >= 0 && is_allowed(w, c->way))
-                continue;
-            const int way = choose(w, c->id);
-            if (way != c->way)
-                move_to(w, c, way);
-        }
+        leave_forbidden(w);
 }
 
 /* ---- ports ----------------------------------------------------------------------------------- */
@@ -356,8 +394,10 @@ static bool count_pairs_of_routers(struct ft_allocator *a)
         find_links(w);
         for (int i = 0; i < w->nconnections; i++)
             count(w, w->connection[i].way, 1);
+        for (int way = 0; w->nbad > 0 && way < w->nways; way++)
+            if (w->bad_until_ns[way] != 0)
+                complain_of_links(w, way);
     }
-    count_bad(a);
     return true;
 }
 
@@ -394,8 +434,8 @@ static struct ft_ways *make_ways(struct ft_allocator *a, const struct ft_ways_co
                           .hop = calloc(n * (nlinks + 1), sizeof(int)),
                           .link = calloc(n * (nlinks + 1), sizeof(int)),
                           .crosses = calloc(n, sizeof(bool)),
-                          .bad = calloc(n, sizeof(bool))};
-    if (w->hop != NULL && w->link != NULL && w->crosses != NULL && w->bad != NULL)
+                          .bad_until_ns = calloc(n, sizeof(uint64_t))};
+    if (w->hop != NULL && w->link != NULL && w->crosses != NULL && w->bad_until_ns != NULL)
         return w;
     ft_ways_close(w);
     return NULL;
@@ -436,8 +476,6 @@ static void unlink_ways(struct ft_ways *w)
         a->next_balanced = w->next;
         a->next_connection = 0;
     }
-    if (w->nbad > 0)
-        count_bad(a);
 }
 
 void ft_ways_close(struct ft_ways *w)
@@ -451,7 +489,7 @@ void ft_ways_close(struct ft_ways *w)
     free(w->hop);
     free(w->link);
     free(w->crosses);
-    free(w->bad);
+    free(w->bad_until_ns);
     free(w->connection);
     free(w);
 }
@@ -505,13 +543,16 @@ static struct connection *add(struct ft_ways *w, uint64_t connection)
 int ft_ways_take(struct ft_ways *w, uint64_t connection, int held, int *way)
 {
     struct connection *c = find(w, connection);
+    const enum choice choice = choice_of(w);
+    if (c == NULL && w->nconnections == FT_PATHS_CONNECTIONS)
+        return ft_fail(FT_INVAL, "two hosts have more than %d connections", FT_PATHS_CONNECTIONS);
     if (c == NULL)
         c = add(w, connection);
     if (c == NULL)
         return ft_fail(FT_NOMEM, "no memory for a connection");
-    const bool keeps = held >= 0 && held < w->nways && is_allowed(w, held);
+    const bool keeps = held >= 0 && held < w->nways && is_allowed(w, held, choice);
     if (c->way < 0)
-        put_on(w, c, keeps ? held : choose(w, connection));
+        put_on(w, c, keeps ? held : choose(w, connection, choice));
     *way = c->way;
     return FT_OK;
 }
@@ -525,14 +566,42 @@ void ft_ways_release(struct ft_ways *w, uint64_t connection)
     *c = w->connection[--w->nconnections];
 }
 
-void ft_ways_set_bad(struct ft_ways *w, int way, bool bad)
+void ft_ways_complain(struct ft_ways *w, int way, uint64_t until_ns)
 {
-    if (way < 0 || way >= w->nways || w->bad[way] == bad)
+    if (way < 0 || way >= w->nways)
         return;
-    w->bad[way] = bad;
-    w->nbad += bad ? 1 : -1;
-    count_bad(w->allocator);
-    leave_forbidden(w->allocator);
+    w->nbad += w->bad_until_ns[way] == 0;
+    w->bad_until_ns[way] = until_ns;
+    complain_of_links(w, way);
+    leave_forbidden(w);
+}
+
+static void forgive_ways(struct ft_ways *w, uint64_t now_ns)
+{
+    for (int way = 0; w->nbad > 0 && way < w->nways; way++) {
+        if (w->bad_until_ns[way] == 0 || now_ns < w->bad_until_ns[way])
+            continue;
+        w->bad_until_ns[way] = 0;
+        w->nbad--;
+        w->allocator->changed = true;
+    }
+}
+
+void ft_allocator_tick(struct ft_allocator *a, uint64_t now_ns)
+{
+    for (int i = 0; i < a->nlinks; i++)
+        for (int k = 0; k < BAD_FOR_ALL; k++) {
+            struct complaint *c = &a->link[i]->complaint[k];
+            if (c->until_ns == 0 || now_ns < c->until_ns)
+                continue;
+            *c = (struct complaint){0, 0};
+            a->changed = true;
+        }
+    for (struct ft_ways *w = a->ways; w != NULL; w = w->next)
+        forgive_ways(w, now_ns);
+    if (a->changed)
+        all_leave_forbidden(a);
+    a->changed = false;
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */
@@ -572,14 +641,15 @@ void ft_allocator_close(struct ft_allocator *a)
 static bool improve(struct ft_ways *w, struct connection *c)
 {
     const int before = c->way;
+    const enum choice choice = choice_of(w);
     int least[FT_PATH_HOPS], best = -1;
     if (before < 0)
         return false;
     count(w, before, -1);
-    find_least(w, least);
+    find_least(w, choice, least);
     const int most = cost_of(w, before, least).most;
     if (most > 0)
-        best = best_way(w, c->id, least);
+        best = best_way(w, c->id, choice, least);
     const bool better = best >= 0 && cost_of(w, best, least).most < most;
     count(w, before, 1);
     if (better)
@@ -612,7 +682,7 @@ struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *a, int 
 {
     const struct link *link = a->link[index];
     struct ft_allocator_link out = {
-        .connections = link->connections, .bad = link->bad, .out = link->out};
+        .connections = link->connections, .complaints = complaints_of(link), .out = link->out};
     if (link->from >= 0)
         memcpy(out.from, a->router[link->from]->ip, 16);
     memcpy(out.to, a->router[link->to]->ip, 16);
@@ -621,6 +691,8 @@ struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *a, int 
 
 static int add_rule(struct ft_allocator *a, const struct rule *rule)
 {
+    if (a->nrules == RULES_MOST)
+        return ft_fail(FT_INVAL, "%d links are out, which is the most", RULES_MOST);
     void *grown = realloc(a->rule, ((size_t)a->nrules + 1) * sizeof(a->rule[0]));
     if (grown == NULL)
         return ft_fail(FT_NOMEM, "no memory for a link that is out");
@@ -646,6 +718,16 @@ int ft_allocator_set_out(struct ft_allocator *a, const unsigned char from[16],
         status = ft_fail(FT_NOTSUP, "this link is not out");
     for (int i = 0; i < a->nlinks; i++)
         a->link[i]->out = is_out(a, a->link[i]);
-    leave_forbidden(a);
+    all_leave_forbidden(a);
     return status;
+}
+
+bool ft_allocator_out_at(const struct ft_allocator *a, int index, unsigned char from[16],
+                         unsigned char to[16])
+{
+    if (index >= a->nrules)
+        return false;
+    memcpy(from, a->rule[index].from, 16);
+    memcpy(to, a->rule[index].to, 16);
+    return true;
 }

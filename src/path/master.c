@@ -19,7 +19,8 @@
 #define AWAKE_NS (5 * SECOND_NS)       /* after such a gap nobody could ask */
 #define KEEP_NS (20 * SECOND_NS)
 #define ADDRESSES 8
-#define OUT_MOST ((size_t)1 << 20) /* bytes that wait to be sent */
+#define WAYS_WAIT_MOST ((size_t)1 << 20) /* so much waits to be sent: no more ways are told, */
+#define OUT_MOST ((size_t)2 << 20)       /* or the master does not read */
 #define IN_BYTES 4096
 #define WAY_BYTES 14
 
@@ -27,8 +28,10 @@ enum stage { AWAY, CONNECTS, PROVES, OPEN };
 
 struct use {
     uint64_t connection, begun_ns, asked_ns;
-    int way;   /* -1: none, or not known */
-    bool told; /* this master has heard of it */
+    int way;       /* -1: none, or not known */
+    uint64_t hops; /* a hash of its way's hops */
+    bool told;     /* this master has heard of it */
+    bool answered; /* by some master */
 };
 
 struct pair {
@@ -50,7 +53,8 @@ struct ft_path_master {
     int fd;
     struct ft_auth auth;
     uint64_t begun_ns, retry_at_ns, retry_ns, sent_ns, swept_ns, turned_ns, awake_ns;
-    bool said_gone;
+    bool said_gone;     /* the log has a line about it */
+    bool silent;        /* a connection waited for an answer in vain, and none has come since */
     unsigned char *out; /* [out_room] */
     size_t out_len, out_room;
     unsigned char in[IN_BYTES];
@@ -71,6 +75,7 @@ static const char *name_of(const struct ft_path_master *m, char text[FT_NET_TEXT
 static void hang_up(struct ft_path_master *m, const char *why)
 {
     char text[FT_NET_TEXT_BYTES];
+    uint64_t part; /* ranks do not all come back at the same time */
     if (m->stage == OPEN || !m->said_gone)
         FT_LOG(INFO, "net", m->config.rank,
                "the master of paths at %s is away: connections keep their paths, or choose alone: "
@@ -81,7 +86,8 @@ static void hang_up(struct ft_path_master *m, const char *why)
     m->stage = AWAY;
     m->out_len = m->in_len = 0;
     m->next_address = (m->next_address + 1) % m->naddresses;
-    m->retry_at_ns = ft_now_ns(m->config.env) + m->retry_ns;
+    m->config.env->random(m->config.env, &part, sizeof(part));
+    m->retry_at_ns = ft_now_ns(m->config.env) + m->retry_ns / 2 + part % m->retry_ns;
     m->retry_ns = ft_min(2 * m->retry_ns, RETRY_MOST_NS);
     for (struct pair *p = m->pairs; p != NULL; p = p->next) {
         p->told = false;
@@ -104,16 +110,19 @@ static void flush(struct ft_path_master *m)
             break;
         done += (size_t)n;
     }
-    memmove(m->out, m->out + done, m->out_len - done);
+    if (done > 0)
+        memmove(m->out, m->out + done, m->out_len - done);
     m->out_len -= done;
 }
 
-/* Returns where the message's own bytes go; NULL: too much waits, or there is no memory. */
+/* Returns where the message's own bytes go; NULL: there is no connection, or no memory. */
 static unsigned char *begin_message(struct ft_path_master *m, enum ft_paths_message type,
                                     size_t len)
 {
     const size_t need = m->out_len + FT_DAEMON_HEADER_BYTES + len;
-    if (m->stage != OPEN || need > OUT_MOST)
+    if (m->stage == OPEN && need > OUT_MOST)
+        hang_up(m, "it does not read what it is told");
+    if (m->stage != OPEN)
         return NULL;
     if (need > m->out_room) {
         const size_t room = ft_max(need, 2 * m->out_room);
@@ -198,8 +207,11 @@ static void take_way(struct ft_path_master *m, const unsigned char *at)
     while (p != NULL && p->number != number)
         p = p->next;
     struct use *use = p != NULL ? find_use(p, connection) : NULL;
-    if (use != NULL && way < p->nways)
+    if (use != NULL && way < p->nways) {
         use->way = way;
+        use->answered = true;
+    }
+    m->silent = false;
 }
 
 static void take_messages(struct ft_path_master *m)
@@ -288,19 +300,52 @@ static bool same(const struct ft_net_address *a, const struct ft_net_address *b)
            memcmp(a->ip, b->ip, sizeof(a->ip)) == 0;
 }
 
-/* Another table for the same addresses has other ways: the pair begins anew. NULL: too many, or no
- * memory. */
+static uint64_t hash_hops(const struct ft_path_table *t, int way)
+{
+    uint64_t hash = 0;
+    for (int hop = 0; hop < t->nhops; hop++)
+        hash = ft_hash64(t->classes[way].hop[hop].ip, sizeof(t->classes[way].hop[hop].ip), hash);
+    return hash;
+}
+
+static int find_way(const struct ft_path_table *t, uint64_t hops)
+{
+    int way = t->nclasses - 1;
+    while (way >= 0 && hash_hops(t, way) != hops)
+        way--;
+    return way;
+}
+
+/* The hosts were probed again: the master hears of the ways as of a new pair. Connections keep
+ * theirs, if those are still there. */
+static void renew(struct ft_path_master *m, struct pair *p, const struct ft_path_table *t)
+{
+    tell_dropped(m, p);
+    p->number = m->next_number++;
+    p->probed_ns = t->probed_ns;
+    p->nways = t->nclasses;
+    p->told = false;
+    for (int i = 0; i < p->nuses; i++) {
+        struct use *use = &p->use[i];
+        *use = (struct use){.connection = use->connection,
+                            .begun_ns = ft_now_ns(m->config.env),
+                            .asked_ns = use->asked_ns,
+                            .way = use->way >= 0 ? find_way(t, use->hops) : -1,
+                            .hops = use->hops};
+    }
+}
+
+/* NULL: too many, or no memory. */
 static struct pair *pair_of(struct ft_path_master *m, const struct ft_path_table *t)
 {
-    for (struct pair **at = &m->pairs; *at != NULL; at = &(*at)->next) {
-        if (!same(&(*at)->from, &t->from) || !same(&(*at)->to, &t->to))
-            continue;
-        if ((*at)->probed_ns == t->probed_ns)
-            return *at;
-        drop(m, at);
-        break;
-    }
-    struct pair *p = m->npairs < FT_PATHS_PAIRS ? calloc(1, sizeof(*p)) : NULL;
+    struct pair *p = m->pairs;
+    while (p != NULL && (!same(&p->from, &t->from) || !same(&p->to, &t->to)))
+        p = p->next;
+    if (p != NULL && p->probed_ns != t->probed_ns)
+        renew(m, p, t);
+    if (p != NULL)
+        return p;
+    p = m->npairs < FT_PATHS_PAIRS ? calloc(1, sizeof(*p)) : NULL;
     if (p == NULL)
         return NULL;
     *p = (struct pair){.next = m->pairs,
@@ -356,7 +401,7 @@ static void ask(struct ft_path_master *m, const struct pair *p, struct use *use)
     use->told = true;
 }
 
-/* ---- the turn -------------------------------------------------------------------------------- */
+/* ---- what the finder calls ------------------------------------------------------------------- */
 
 static void turn(struct ft_path_master *m)
 {
@@ -389,16 +434,19 @@ int ft_path_master_choose(struct ft_path_master *m, const struct ft_path_table *
     struct use *use = p != NULL ? use_of(p, connection, now_ns) : NULL;
     if (use == NULL)
         return FT_NOTSUP;
-    if (m->stage == OPEN && !p->told)
+    if (m->stage == OPEN && !p->told && m->out_len < WAYS_WAIT_MOST)
         tell_ways(m, p, t);
     if (m->stage == OPEN && !use->told)
         ask(m, p, use);
     flush(m);
     if (use->way >= 0) {
         *class_index = use->way;
+        use->hops = hash_hops(t, use->way);
         return FT_OK;
     }
-    return now_ns - use->begun_ns < ANSWER_NS && !m->said_gone ? FT_AGAIN : FT_NOTSUP;
+    if (now_ns - use->begun_ns >= ANSWER_NS && !use->answered)
+        m->silent = true;
+    return use->answered || m->silent || m->said_gone ? FT_NOTSUP : FT_AGAIN;
 }
 
 void ft_path_master_bad(struct ft_path_master *m, const struct ft_path_table *t, int class_index)

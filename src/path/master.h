@@ -27,7 +27,8 @@
 enum ft_paths_message {
     /* from the rank */
     FT_PATHS_HELLO = 1, /* job (8), rank (4) */
-    /* pair (4), from (16), to (16), hops of a way (1), ways (2), 16 bytes for each hop of each */
+    /* pair (4), from (16), to (16), number of hops of each way (1), number of ways (2); for each
+     * way the addresses of its hops (16 each) */
     FT_PATHS_WAYS,
     FT_PATHS_TAKE,    /* pair (4), connection (8), the way that it has, plus 1 (2); 0: none */
     FT_PATHS_RELEASE, /* pair (4), connection (8) */

@@ -114,7 +114,6 @@ class PathMaster(unittest.TestCase):
         begun, status = time.monotonic(), self.master.status()
         while not found(status):
             self.assertLess(time.monotonic() - begun, seconds, status)
-            time.sleep(0.3)
             status = self.master.status()
         return status
 

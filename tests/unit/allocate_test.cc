@@ -187,7 +187,7 @@ TEST_F(Allocate, ALinkThatIsOutCarriesNothingUntilItIsBack)
     EXPECT_EQ(carried_to(other), 0);
 }
 
-// One pair of hosts may be wrong about a way; two make its links bad for all.
+// One host may be wrong about a way; two make its links bad for all, until their time has come.
 TEST_F(Allocate, WhatSeveralFindBadIsLeftByAll)
 {
     ft_ways *a = between(0, 1, 4, true, 1), *b = between(0, 2, 4, true, 2),
@@ -200,32 +200,85 @@ TEST_F(Allocate, WhatSeveralFindBadIsLeftByAll)
     int others = 0;
     for (auto &use : way_of)
         others += use.first.first != a && use.second == 1;
-    ft_ways_set_bad(a, 1, true);
-    ft_ways_set_bad(same, 1, true);
+    ft_ways_complain(a, 1, 100);
+    ft_ways_complain(same, 1, 100);
+    ft_allocator_tick(allocator, 1);
     EXPECT_EQ(carried_to(router(SPINE, 1, 0)), others) << "those of the others stay";
-    ft_ways_set_bad(b, 1, true);
+    ft_ways_complain(b, 1, 200);
+    for (auto &use : way_of)
+        EXPECT_TRUE(use.first.first == c || use.second != 1) << "at once";
+    ft_allocator_tick(allocator, 2);
     EXPECT_EQ(carried_to(router(SPINE, 1, 0)), 0);
     for (auto &use : way_of)
         EXPECT_NE(use.second, 1);
-    ft_ways_set_bad(b, 1, false);
-    while (ft_allocator_balance(allocator, 100) > 0) {}
-    EXPECT_EQ(carried_to(router(SPINE, 1, 0)), 3) << "all but a use it again";
     ft_ways_close(a);
     ft_ways_close(same);
-    EXPECT_EQ(ft_allocator_link_at(allocator, 2).bad, 0) << "complaints end with who complained";
+    EXPECT_EQ(ft_allocator_link_at(allocator, 2).complaints, 2) << "whoever goes";
+    ft_allocator_tick(allocator, 100);
+    EXPECT_EQ(ft_allocator_link_at(allocator, 2).complaints, 1);
+    while (ft_allocator_balance(allocator, 100) > 0) {}
+    EXPECT_EQ(carried_to(router(SPINE, 1, 0)), 1) << "c, of four over four, but not b";
+    for (auto &use : way_of)
+        EXPECT_TRUE(use.first.first != b || use.second != 1);
+    ft_allocator_tick(allocator, 200);
+    EXPECT_EQ(ft_allocator_link_at(allocator, 2).complaints, 0);
 }
 
 TEST_F(Allocate, NoWayIsAllowed)
 {
     ft_ways *pair = between(0, 1, 2);
     const int first = take(pair, 7);
-    ft_ways_set_bad(pair, 0, true);
-    ft_ways_set_bad(pair, 1, true);
+    ft_ways_complain(pair, !first, 200);
+    ft_ways_complain(pair, first, 100);
     EXPECT_EQ((way_of[{pair, 7}]), -1);
     EXPECT_EQ(take(pair, 8), -1);
-    ft_ways_set_bad(pair, first, false);
+    ft_allocator_tick(allocator, 100);
     EXPECT_EQ((way_of[{pair, 7}]), first);
     EXPECT_EQ((way_of[{pair, 8}]), first);
+}
+
+// Many cannot reach a host that is gone, and complain of all that leads there: its neighbours still
+// get ways, and stay on them.
+TEST_F(Allocate, BadLinksAreUsedWhereThereAreNoOthers)
+{
+    ft_ways *gone[] = {between(0, 1, 2, true, 1), between(0, 1, 2, true, 2)};
+    for (ft_ways *pair : gone)
+        for (int way = 0; way < 2; way++)
+            ft_ways_complain(pair, way, 100);
+    ft_ways *neighbour = between(0, 1, 2, true, 3), *other = between(5, 1, 2, true, 4);
+    EXPECT_NE(take(neighbour, 0), -1);
+    EXPECT_NE(take(neighbour, 1), -1);
+    EXPECT_NE(way_of[std::make_pair(neighbour, 0)], way_of[std::make_pair(neighbour, 1)]);
+    EXPECT_NE(take(other, 0), -1);
+    for (uint64_t now = 1; now < 10; now++)
+        ft_allocator_tick(allocator, now);
+    EXPECT_EQ(moves, 0);
+    // But not what an operator has taken out.
+    const Ip any(16);
+    for (int s = 0; s < 2; s++)
+        ft_allocator_set_out(allocator, any.data(), router(SPINE, s, 0).data(), true);
+    EXPECT_EQ((way_of[{neighbour, 0}]), -1);
+}
+
+TEST_F(Allocate, WhatOneMayAskForIsBounded)
+{
+    ft_ways *pair = between(0, 1, 4);
+    int way;
+    for (uint64_t c = 0; c < FT_PATHS_CONNECTIONS; c++)
+        take(pair, c, 2);
+    EXPECT_EQ(ft_ways_take(pair, 1000, 2, &way), FT_INVAL);
+    EXPECT_EQ(take(pair, 5), 2);
+    Ip from(16), to(16);
+    int n = 0;
+    for (; n < 100000; n++) {
+        to = router(SPINE, n % 256, n / 256);
+        if (ft_allocator_set_out(allocator, from.data(), to.data(), true) != FT_OK)
+            break;
+    }
+    EXPECT_LT(n, 100000);
+    EXPECT_TRUE(ft_allocator_out_at(allocator, n - 1, from.data(), to.data()));
+    EXPECT_EQ(to, router(SPINE, (n - 1) % 256, (n - 1) / 256));
+    EXPECT_FALSE(ft_allocator_out_at(allocator, n, from.data(), to.data()));
 }
 
 // Two ports here and two there: from the first to the first, from the second to the second.

@@ -12,4 +12,11 @@ TESTS += tests/unit/allocate_test
 tests_unit_allocate_test_SOURCES = tests/unit/allocate_test.cc
 tests_unit_allocate_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_allocate_test_LDADD = src/path/liballocate.la src/libftcore.la $(gtest_libs)
+
+# a rank and the master of paths
+check_PROGRAMS += tests/unit/path_master_test
+TESTS += tests/unit/path_master_test
+tests_unit_path_master_test_SOURCES = tests/unit/path_master_test.cc tests/common/daemon_talk.h
+tests_unit_path_master_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_unit_path_master_test_LDADD = src/libftcore.la $(gtest_libs)
 endif

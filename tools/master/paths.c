@@ -7,11 +7,11 @@
 #include <string.h>
 
 #define CLIENTS_MOST 8192
-#define PAIRS_MOST 100000   /* of all clients */
-#define LISTS_MOST 8        /* answered in an interval */
-#define COMPLAINTS_MOST 64  /* of an interval; each may move many connections */
-#define BALANCED_MOST 20000 /* connections that are looked at in an interval */
-#define BAD_NS 60000000000u /* a way that was bad is tried again */
+#define PAIRS_MOST 100000             /* of all clients */
+#define LISTS_MOST 8                  /* answered in an interval */
+#define BALANCED_MOST 20000           /* connections that are looked at in an interval */
+#define QUEUED_MOST ((size_t)4 << 20) /* bytes of answers that a rank has not read */
+#define BAD_NS 60000000000u           /* a way that was bad is tried again */
 
 /* ---- clients and pairs ----------------------------------------------------------------------- */
 
@@ -96,8 +96,9 @@ static void send_way(const struct pair *pair, uint64_t connection, int way)
     put64(&at, connection);
     put16(&at, (uint16_t)(way + 1));
     const struct daemon_message m = {DAEMON_PATHS, FT_PATHS_WAY, bytes, sizeof bytes};
-    if (!daemon_peer_send(pair->client->peer, &m))
-        daemon_peer_end(pair->client->peer, "it does not read what it is told");
+    struct daemon_peer *peer = pair->client->peer;
+    if (daemon_peer_queued(peer) > QUEUED_MOST || !daemon_peer_send(peer, &m))
+        daemon_peer_end(peer, "it does not read what it is told");
 }
 
 static void on_moved(void *arg, struct ft_ways *ways, uint64_t connection, int way)
@@ -136,27 +137,31 @@ static uint64_t host_of(const struct client *c)
     return ft_hash64(name, port ? (size_t)(port - name) : strlen(name), 0);
 }
 
-static bool take_ways(struct paths *p, struct client *c, const unsigned char *at, size_t len)
+/* Fills the pair's addresses and the ways from a message. */
+static bool parse_ways(const unsigned char *at, size_t len, struct pair *pair,
+                       struct ft_ways_config *ways)
 {
-    if (len < FT_PATHS_WAYS_BYTES)
-        return false;
-    struct pair *pair = calloc(1, sizeof *pair);
-    if (!pair)
-        return false;
-    *pair = (struct pair){.client = c, .number = get32(&at)};
     memcpy(pair->from, at, 16);
     memcpy(pair->to, at + 16, 16);
     at += 32;
-    struct ft_ways_config config = {.owner = host_of(c), .user = pair};
-    config.nhops = (int)get_bytes(&at, 1);
-    config.nways = get16(&at);
-    config.hops = at;
-    struct pair *before = find_pair(c, pair->number);
+    ways->nhops = (int)get_bytes(&at, 1);
+    ways->nways = get16(&at);
+    ways->hops = at;
+    return len == FT_PATHS_WAYS_BYTES + (size_t)ways->nways * (size_t)ways->nhops * 16;
+}
+
+static bool take_ways(struct paths *p, struct client *c, const unsigned char *at, size_t len)
+{
+    struct pair *pair = len >= FT_PATHS_WAYS_BYTES ? calloc(1, sizeof *pair) : NULL;
+    if (!pair)
+        return false;
+    *pair = (struct pair){.client = c, .number = get32(&at)};
+    const struct pair *before = find_pair(c, pair->number);
     if (before)
         drop_pair(p, c, before);
-    if (len != FT_PATHS_WAYS_BYTES + (size_t)config.nways * (size_t)config.nhops * 16 ||
-        c->npairs == FT_PATHS_PAIRS || p->npairs == PAIRS_MOST ||
-        !grow(&c->pair, c->npairs, &c->room) ||
+    struct ft_ways_config config = {.owner = host_of(c), .user = pair};
+    if (c->npairs == FT_PATHS_PAIRS || p->npairs == PAIRS_MOST ||
+        !grow(&c->pair, c->npairs, &c->room) || !parse_ways(at, len, pair, &config) ||
         ft_ways_open(p->allocator, &config, &pair->ways) != FT_OK) {
         free(pair);
         return false;
@@ -174,13 +179,12 @@ static bool take_take(struct paths *p, const struct client *c, const unsigned ch
     const uint64_t connection = get64(&at);
     const int held = get16(&at) - 1;
     int way;
-    if (!pair || (ft_ways_connections(pair->ways) >= FT_PATHS_CONNECTIONS &&
-                  held < 0)) /* one that was too many asks in vain */
-        return pair != NULL;
+    if (!pair)
+        return false;
     p->asked++;
     if (ft_ways_take(pair->ways, connection, held, &way) == FT_OK)
         send_way(pair, connection, way);
-    return true;
+    return true; /* one that is too many gets no answer */
 }
 
 static bool take_release(const struct client *c, const unsigned char *at, size_t len)
@@ -193,17 +197,13 @@ static bool take_release(const struct client *c, const unsigned char *at, size_t
     return true;
 }
 
-static bool take_bad(struct paths *p, const struct client *c, const unsigned char *at, size_t len)
+static bool take_bad(const struct client *c, const unsigned char *at, size_t len)
 {
     if (len != 6)
         return false;
-    struct pair *pair = find_pair(c, get32(&at));
-    const int way = get16(&at);
-    if (!pair || p->complaints++ >= COMPLAINTS_MOST || pair->nbad == FT_PATHS_CONNECTIONS)
-        return true;
-    pair->bad[pair->nbad] = way;
-    pair->bad_ns[pair->nbad++] = daemon_now_ns();
-    ft_ways_set_bad(pair->ways, way, true);
+    const struct pair *pair = find_pair(c, get32(&at));
+    if (pair)
+        ft_ways_complain(pair->ways, get16(&at), daemon_now_ns() + BAD_NS);
     return true;
 }
 
@@ -224,7 +224,7 @@ static bool take_out(struct paths *p, struct daemon_peer *peer, const struct dae
         return false;
     int status = ft_allocator_set_out(p->allocator, m->bytes, m->bytes + 16, out);
     if (status == FT_OK)
-        status = paths_save(p, m->bytes, m->bytes + 16, out);
+        status = paths_save(p);
     send_done(peer, status, status == FT_OK ? "" : ft_fail_text());
     return true;
 }
@@ -252,7 +252,7 @@ static bool on_message(void *arg, struct daemon_peer *peer, const struct daemon_
     case FT_PATHS_RELEASE:
         return take_release(c, m->bytes, m->len);
     case FT_PATHS_BAD:
-        return take_bad(p, c, m->bytes, m->len);
+        return take_bad(c, m->bytes, m->len);
     case FT_PATHS_DROP:
         return take_drop(p, c, m->bytes, m->len);
     default:
@@ -262,29 +262,11 @@ static bool on_message(void *arg, struct daemon_peer *peer, const struct daemon_
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static void forgive(struct pair *pair, uint64_t now_ns)
-{
-    while (pair->nbad > 0 && now_ns - pair->bad_ns[0] > BAD_NS) {
-        const int way = pair->bad[0];
-        bool again = false;
-        pair->nbad--;
-        memmove(pair->bad, pair->bad + 1, (size_t)pair->nbad * sizeof pair->bad[0]);
-        memmove(pair->bad_ns, pair->bad_ns + 1, (size_t)pair->nbad * sizeof pair->bad_ns[0]);
-        for (int i = 0; i < pair->nbad; i++)
-            again |= pair->bad[i] == way;
-        if (!again)
-            ft_ways_set_bad(pair->ways, way, false);
-    }
-}
-
 static void on_tick(void *arg)
 {
     struct paths *p = arg;
-    const uint64_t now_ns = daemon_now_ns();
-    p->complaints = p->lists = 0;
-    for (int i = 0; i < p->nclients; i++)
-        for (int k = 0; k < p->client[i]->npairs; k++)
-            forgive(p->client[i]->pair[k], now_ns);
+    p->lists = 0;
+    ft_allocator_tick(p->allocator, daemon_now_ns());
     ft_allocator_balance(p->allocator, BALANCED_MOST);
 }
 

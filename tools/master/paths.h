@@ -26,9 +26,6 @@ struct pair {
     uint32_t number;
     unsigned char from[16], to[16];
     struct ft_ways *ways;
-    int bad[FT_PATHS_CONNECTIONS]; /* ways of which it has complained */
-    uint64_t bad_ns[FT_PATHS_CONNECTIONS];
-    int nbad;
 };
 struct client {
     struct daemon_peer *peer;
@@ -44,7 +41,7 @@ struct paths {
     struct client **client;
     int nclients, room;
     int npairs;
-    int complaints, lists; /* in this interval */
+    int lists; /* answered in this interval */
     uint64_t moves, asked;
     char trouble[200]; /* of the file; "": none */
 };
@@ -57,7 +54,7 @@ void paths_metrics(void *arg, FILE *out);
 void paths_list(const struct paths *, struct daemon_peer *);
 /* paths_file.c */
 void paths_load(struct paths *);
-/* Adds a link to the file, or takes it away. FT_SYSTEM: it cannot be written. */
-int paths_save(struct paths *, const unsigned char from[16], const unsigned char to[16], bool out);
+/* Writes the file anew. FT_SYSTEM: it cannot be written. */
+int paths_save(struct paths *);
 
 #endif

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LINES_MOST 100000
+#define LINES_MOST 10000
 
 static bool take_line(struct paths *p, const char *line)
 {
@@ -31,45 +31,50 @@ static bool name_file(const struct paths *p, const char *suffix, char name[4096]
 void paths_load(struct paths *p)
 {
     char name[4096], line[256];
-    FILE *file = name_file(p, "", name) ? fopen(name, "re") : NULL;
     int bad = 0;
+    if (!name_file(p, "", name))
+        return;
+    FILE *file = fopen(name, "re");
+    bool good = file || errno == ENOENT;
     for (int n = 0; file && n < LINES_MOST && fgets(line, sizeof line, file); n++)
         bad += !take_line(p, line);
-    if (bad > 0)
-        snprintf(p->trouble, sizeof p->trouble, "%d lines of %.128s make no sense", bad, name);
-    if (file)
-        fclose(file);
-}
-
-/* Copies all lines but that of the link. */
-static void copy_others(FILE *from, FILE *to, const char *link)
-{
-    char line[256];
-    while (from && fgets(line, sizeof line, from))
-        if (strcmp(line, link) != 0)
-            fputs(line, to);
-}
-
-int paths_save(struct paths *p, const unsigned char from[16], const unsigned char to[16], bool out)
-{
-    char name[4096], fresh[4096], a[FT_NET_TEXT_BYTES], b[FT_NET_TEXT_BYTES];
-    char link[2 * FT_NET_TEXT_BYTES + 2];
-    if (!name_file(p, "", name) || !name_file(p, ".new", fresh))
-        return FT_OK; /* nothing is kept */
-    snprintf(link, sizeof link, "%s %s\n", ft_paths_ip_text(from, a), ft_paths_ip_text(to, b));
-    FILE *old = fopen(name, "re"), *file = fopen(fresh, "we");
     if (file) {
-        copy_others(old, file, link);
-        if (out)
-            fputs(link, file);
+        good = !ferror(file);
+        fclose(file);
     }
-    if (old)
-        fclose(old);
-    bool good = file && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    good = file && fclose(file) == 0 && good && rename(fresh, name) == 0;
+    if (!good)
+        snprintf(p->trouble, sizeof p->trouble, "%.128s cannot be read", name);
+    else if (bad > 0)
+        snprintf(p->trouble, sizeof p->trouble, "%d lines of %.128s make no sense", bad, name);
+}
+
+static void put_all(const struct paths *p, FILE *file)
+{
+    unsigned char from[16], to[16];
+    char a[FT_NET_TEXT_BYTES], b[FT_NET_TEXT_BYTES];
+    for (int i = 0; ft_allocator_out_at(p->allocator, i, from, to); i++)
+        fprintf(file, "%s %s\n", ft_paths_ip_text(from, a), ft_paths_ip_text(to, b));
+}
+
+/* False, with errno: the file is not there as a whole. */
+static bool write_file(const struct paths *p, const char *name)
+{
+    FILE *file = fopen(name, "we");
+    if (!file)
+        return false;
+    put_all(p, file);
+    const bool good = fflush(file) == 0 && fsync(fileno(file)) == 0;
+    return fclose(file) == 0 && good;
+}
+
+int paths_save(struct paths *p)
+{
+    char name[4096], fresh[4096];
     p->trouble[0] = 0;
-    if (good)
-        return FT_OK;
+    if (!name_file(p, "", name) || !name_file(p, ".new", fresh) ||
+        (write_file(p, fresh) && rename(fresh, name) == 0))
+        return FT_OK; /* without a folder nothing is kept */
     snprintf(p->trouble, sizeof p->trouble, "%.128s cannot be written: %s", name, strerror(errno));
+    unlink(fresh);
     return ft_fail(FT_SYSTEM, "this is so until ftccld ends: %s", p->trouble);
 }

@@ -13,7 +13,7 @@
 #define LINKS_SHOWN 1024
 #define CONNECTIONS_SHOWN 1024
 
-/* The jobs with most connections on a link. */
+/* Some of the jobs that have connections on a link. */
 struct users {
     uint64_t job[FT_PATHS_JOBS];
     int connections[FT_PATHS_JOBS];
@@ -67,10 +67,10 @@ static struct users *find_users(const struct paths *p)
 
 static enum ft_paths_state state_of(const struct ft_allocator_link *link)
 {
-    return link->out       ? FT_PATHS_OUT_LINK
-           : link->bad > 1 ? FT_PATHS_BAD_LINK
-           : link->bad > 0 ? FT_PATHS_DOUBTED
-                           : FT_PATHS_GOOD;
+    return link->out              ? FT_PATHS_OUT_LINK
+           : link->complaints > 1 ? FT_PATHS_BAD_LINK
+           : link->complaints > 0 ? FT_PATHS_DOUBTED
+                                  : FT_PATHS_GOOD;
 }
 
 static const char *state_text(const struct ft_allocator_link *link)

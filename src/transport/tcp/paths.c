@@ -252,7 +252,7 @@ static void look_at_ports(struct tcp_conn *c, const struct ft_net_address *from,
     c->way.class_index = class_of(&ports, from->port);
     int wanted;
     if (choose(c, ports.nclasses, from, to, &wanted) == FT_AGAIN)
-        look->finding = true;
+        look->moving = true; /* soon; the others need not wait */
     else if (c->way.class_index == wanted)
         settle(c, finder->choose != NULL ? look->now_ns + LOOK_NS : UINT64_MAX);
     else
