@@ -10,8 +10,15 @@ check_LTLIBRARIES += tests/proc/libresolver_standin.la
 tests_proc_libresolver_standin_la_SOURCES = tests/proc/resolver_standin.c
 tests_proc_libresolver_standin_la_LDFLAGS = $(AM_LDFLAGS) -rpath /nowhere -avoid-version -module
 tests_proc_libresolver_standin_la_LIBADD = -ldl
-tests_proc_agent_test_SOURCES = tests/proc/agent_test.cc tests/campaign/net.cc tests/campaign/net.h
+tests_proc_agent_test_SOURCES = tests/proc/agent_test.cc tests/proc/daemons.h \
+	tests/campaign/net.cc tests/campaign/net.h
 tests_proc_agent_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_agent_test_LDADD = $(proc_ldadd)
+check_PROGRAMS += tests/proc/paths_master_test
+TESTS += tests/proc/paths_master_test
+tests_proc_paths_master_test_SOURCES = tests/proc/paths_master_test.cc tests/proc/daemons.h \
+	tests/common/daemon_talk.h
+tests_proc_paths_master_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_proc_paths_master_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 endif
 endif
