@@ -8,6 +8,7 @@
 #define FT_PERF_API_H
 
 #include <stddef.h>
+#include <stdio.h>
 
 #ifdef FT_PERF_NCCL
 #ifdef FT_HAVE_NCCL_H
@@ -56,6 +57,9 @@ void api_buffer_free(void *ptr, int registered);
 void api_mem_write(void *buffer, const void *from, size_t bytes);
 void api_mem_read(void *to, const void *buffer, size_t bytes);
 const char *api_mem_name(void);
+/* Prints a line for each connection of this process; "" if the library does not tell. Sleeps for a
+ * second or two, until it has told the present. */
+void api_print_connections(FILE *out);
 double api_gpu_bytes(void); /* free memory of the GPU; 0 if buffers are not there */
 
 /* Limits every operation of a communicator made with config to so many seconds; 0 keeps the

@@ -53,6 +53,8 @@ static void *thread_main(void *arg)
     if (writer)
         perf_table_header(t);
     run_all(th);
+    if (t->o->path_report)
+        perf_team_paths(t, th->number);
     double failed = th->totals.wrong; /* every process ends with the same status */
     perf_reduce(t, th->number, &failed, 1, PERF_SUM);
     if (!writer)
@@ -142,6 +144,7 @@ int perf_main(const struct perf_op *op, int argc, char **argv)
     perf_team_close(&team);
     if (team.launch.proc == 0)
         perf_table_close(&team, &totals, min_bw);
+    free(team.paths);
     if (!has_printed(op))
         return PERF_FAILED;
     return totals.wrong > 0 || (team.launch.proc == 0 && bw < min_bw * 0.9) ? PERF_FAILED : PERF_OK;

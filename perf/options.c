@@ -52,6 +52,8 @@
       "collective inside a kernel; needs a GPU")                                                  \
     X('V', "device_cta_count", device_ctas, 1, 128, "N", "of -D")                                 \
     X('M', "memory", memory_report, 0, 1, "0|1", "report memory (0)")                             \
+    X('P', "paths", path_report, 0, 1, "0|1",                                                     \
+      "bytes of each connection to another host, with its way (0)")                               \
     X('u', "unalign", unalign, 0, 65536, "N", "buffers begin that many elements later (0)")       \
     X('I', "per_iter_timing", per_iter, 0, 1, "0|1",                                              \
       "time each iteration, waiting for it as with -z 2 (0)")                                     \
@@ -278,7 +280,7 @@ int perf_options_parse(struct perf_options *o, int argc, char **argv)
     optind = 1;
     while (!status &&
            (letter = getopt_long(
-                argc, argv, "t:g:b:e:i:f:n:m:w:N:p:c:o:d:r:z:y:T:G:C:S:J:a:R:x:D:V:M:u:I:K:B:h",
+                argc, argv, "t:g:b:e:i:f:n:m:w:N:p:c:o:d:r:z:y:T:G:C:S:J:a:R:x:D:V:M:P:u:I:K:B:h",
                 longs, NULL)) != -1)
         status = take(o, letter, program);
     if (!status && optind < argc) {

@@ -31,8 +31,8 @@ struct perf_options {
     int memory;         /* enum api_memory */
     int parallel_init, blocking, stream_null, timeout_s, cudagraph, report_cputime,
         report_timestamps, average;
-    int local_register, cta_policy, device_impl, device_ctas, memory_report, unalign, per_iter,
-        per_iter_skip;
+    int local_register, cta_policy, device_impl, device_ctas, memory_report, path_report, unalign,
+        per_iter, per_iter_skip;
     const char *output_file;
 };
 
@@ -156,6 +156,7 @@ struct perf_team {
     CCL(UniqueId) id;
     double *shared; /* [nthreads][PERF_REDUCE_MAX]: for reductions between threads */
     pthread_barrier_t barrier;
+    char *paths;             /* of all ranks, in the writer's process; NULL: not asked for */
     struct meeting *meeting; /* barrier of the processes, if FTCCL_PERF_MEET names one */
 };
 
@@ -175,6 +176,8 @@ void perf_team_init(struct perf_team *t, int thread);
 void perf_team_buffers(struct perf_team *t, int thread);
 /* prints the table's lines about ranks; every thread calls it */
 void perf_team_report(struct perf_team *t, int thread);
+/* Gets a line for each connection of each rank to another host; every thread calls it. */
+void perf_team_paths(struct perf_team *t, int thread);
 void perf_team_close(struct perf_team *t);
 
 #define PERF_REDUCE_MAX 4096

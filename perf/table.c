@@ -265,6 +265,18 @@ static void memory_report(const struct perf_team *t)
            (double)usage.ru_maxrss / 1024);
 }
 
+static void path_report(const struct perf_team *t)
+{
+    char *rest = t->paths;
+    if (!rest)
+        return;
+    perf_json_key("paths");
+    perf_json_open_list();
+    for (char *line; (line = strsep(&rest, "\n")) && *line;)
+        perf_json_str(line);
+    perf_json_end();
+}
+
 void perf_table_close(const struct perf_team *t, const struct perf_totals *totals, double min_bw)
 {
     double bw = totals->nlines ? totals->bus_bw / totals->nlines : 0;
@@ -279,6 +291,12 @@ void perf_table_close(const struct perf_team *t, const struct perf_totals *total
                       : "FAILED");
     if (t->o->memory_report)
         memory_report(t);
+    if (t->paths)
+        printf(
+            "# Connections: source -> destination, class of paths, bytes, at most so fast, round "
+            "trip, sent again\n");
+    for (const char *line = t->paths, *end; line && (end = strchr(line, '\n')); line = end + 1)
+        printf("#  %.*s\n", (int)(end - line), line);
     printf("#\n# Collective test concluded: %s_perf\n", t->op->name);
     fflush(stdout);
     perf_json_end(); /* of the results */
@@ -297,6 +315,7 @@ void perf_table_close(const struct perf_team *t, const struct perf_totals *total
     else
         perf_json_bool(enough);
     perf_json_end();
+    path_report(t);
     json_time("end_time");
     perf_json_close();
 }

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define LINE_BYTES 128
+#define PATHS_BYTES 32768 /* of a process; what is longer is cut */
 
 /* What to print so that the next word begins a line of the terminal, wherever its cursor is: spaces
  * for a whole line less one end in the next line, unless this one was empty. */
@@ -253,36 +254,76 @@ void perf_meet(struct perf_team *t, int thread)
 
 /* ---- report of the ranks --------------------------------------------------------------------- */
 
-void perf_team_report(struct perf_team *t, int thread)
+/* Gathers a text of each rank, and thread 0 of process 0 takes those of all in turn. */
+static void report(struct perf_team *t, int thread, const char *text, size_t bytes,
+                   void (*take)(struct perf_team *, int rank, const char *text))
 {
     struct perf_rank *r;
     int n = thread_ranks(t, thread, &r);
-    char line[LINE_BYTES] = "", host[64] = "";
     void **all = calloc((size_t)n, sizeof *all);
     if (!all)
         perf_die(r, "memory", CCL(SystemError));
-    gethostname(host, sizeof host - 1);
-    snprintf(line, sizeof line, "%d %s", getpid(), host);
     for (int i = 0; i < n; i++) {
-        perf_must(&r[i], "MemAlloc", api_mem_alloc(&all[i], (size_t)t->nranks * LINE_BYTES));
-        api_mem_write((char *)all[i] + (size_t)r[i].rank * LINE_BYTES, line, sizeof line);
+        perf_must(&r[i], "MemAlloc", api_mem_alloc(&all[i], (size_t)t->nranks * bytes));
+        api_mem_write((char *)all[i] + (size_t)r[i].rank * bytes, text, bytes);
     }
     if (n > 1)
         perf_must(r, "GroupStart", CCL(GroupStart)());
     for (int i = 0; i < n; i++)
-        perf_must(&r[i], "AllGather of names",
-                  CCL(AllGather)((char *)all[i] + (size_t)r[i].rank * LINE_BYTES, all[i],
-                                 LINE_BYTES, CCL(Int8), r[i].comm, r[i].stream));
+        perf_must(&r[i], "AllGather of texts",
+                  CCL(AllGather)((char *)all[i] + (size_t)r[i].rank * bytes, all[i], bytes,
+                                 CCL(Int8), r[i].comm, r[i].stream));
     if (n > 1)
         perf_must(r, "GroupEnd", CCL(GroupEnd)());
     for (int i = 0; i < n; i++)
-        perf_must(&r[i], "AllGather of names", api_stream_sync(r[i].comm, r[i].stream));
-    for (int i = 0; perf_is_writer(t, thread) && i < t->nranks; i++) {
-        api_mem_read(line, (char *)all[0] + (size_t)i * LINE_BYTES, sizeof line);
-        line[LINE_BYTES - 1] = '\0';
-        perf_table_rank(i, line);
+        perf_must(&r[i], "AllGather of texts", api_stream_sync(r[i].comm, r[i].stream));
+    char *line = perf_is_writer(t, thread) ? malloc(bytes) : NULL;
+    for (int i = 0; line && i < t->nranks; i++) {
+        api_mem_read(line, (char *)all[0] + (size_t)i * bytes, bytes);
+        line[bytes - 1] = '\0';
+        take(t, i, line);
     }
+    free(line);
     for (int i = 0; i < n; i++)
         api_mem_free(all[i]);
     free(all);
+}
+
+static void print_rank(struct perf_team *t, int rank, const char *line)
+{
+    (void)t;
+    perf_table_rank(rank, line);
+}
+
+void perf_team_report(struct perf_team *t, int thread)
+{
+    char line[LINE_BYTES] = "", host[64] = "";
+    gethostname(host, sizeof host - 1);
+    snprintf(line, sizeof line, "%d %s", getpid(), host);
+    report(t, thread, line, sizeof line, print_rank);
+}
+
+/* All ranks of a thread have the same text. */
+static void keep_paths(struct perf_team *t, int rank, const char *text)
+{
+    const size_t have = t->paths ? strlen(t->paths) : 0, more = strlen(text);
+    char *grown = rank % t->nlocal == 0 ? realloc(t->paths, have + more + 1) : NULL;
+    if (!grown)
+        return;
+    memcpy(grown + have, text, more + 1);
+    t->paths = grown;
+}
+
+void perf_team_paths(struct perf_team *t, int thread)
+{
+    char *text = calloc(1, PATHS_BYTES);
+    if (!text)
+        perf_die(t->local, "memory", CCL(SystemError));
+    FILE *out = thread == 0 ? fmemopen(text, PATHS_BYTES, "w") : NULL;
+    if (out) {
+        api_print_connections(out);
+        fclose(out);
+    }
+    report(t, thread, text, PATHS_BYTES, keep_paths);
+    free(text);
 }

@@ -219,6 +219,9 @@ static void write_layout(struct ft_tm_header *h)
     h->thread_offset = offsetof(struct ft_tm_file, thread);
     h->thread_rows = FT_TM_THREADS;
     h->thread_row_bytes = sizeof(struct ft_tm_thread);
+    h->conn_offset = offsetof(struct ft_tm_file, conn);
+    h->conn_rows = FT_TM_CONNS;
+    h->conn_row_bytes = sizeof(struct ft_tm_conn);
 }
 
 static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)

@@ -1,14 +1,14 @@
 /*
- * The layout of a telemetry file, version 6. docs/telemetry-format.md describes the same for other
+ * The layout of a telemetry file, version 7. docs/telemetry-format.md describes the same for other
  * programs, and a test compares the two. Private to this folder and its tests. All integers are in
  * the writer's byte order, which the field `order` shows.
  *
- * Communicator rows, operation records, paths, clocks and events begin with a guard, which is odd
- * while the writer changes the record. A reader that finds the same even guard before and after its
- * copy has a consistent record. A writer that is killed or stopped in between leaves the guard odd.
- * Link rows and the header's counters have no guard: each field is one aligned store, and the
- * fields of one row may be of slightly different ages. So have the counters and the latest call of
- * a communicator row.
+ * Communicator rows, operation records, paths, connections, clocks and events begin with a guard,
+ * which is odd while the writer changes the record. A reader that finds the same even guard before
+ * and after its copy has a consistent record. A writer that is killed or stopped in between leaves
+ * the guard odd. Link rows and the header's counters have no guard: each field is one aligned
+ * store, and the fields of one row may be of slightly different ages. So have the counters and the
+ * latest call of a communicator row.
  */
 #ifndef FT_TELEMETRY_FORMAT_H
 #define FT_TELEMETRY_FORMAT_H
@@ -17,17 +17,18 @@
 
 #define FT_TM_DIR FT_TELEMETRY_DIR
 #define FT_TM_MAGIC "FTCCLTLM" /* 8 bytes, no NUL */
-#define FT_TM_VERSION 6u
+#define FT_TM_VERSION 7u
 #define FT_TM_ORDER 0x01020304u
 #define FT_TM_COMMS 64
 #define FT_TM_OPS 4096   /* a power of two: the low bits of a handle are the slot */
 #define FT_TM_LINKS 2560 /* two to each of 1,024 ranks, and some that have closed */
-#define FT_TM_EVENTS 1024
+#define FT_TM_EVENTS 512
 #define FT_TM_SEATS 2048
 #define FT_TM_PATHS 320
 #define FT_TM_LATENCIES 448
 #define FT_TM_CLOCKS 256
 #define FT_TM_THREADS 128
+#define FT_TM_CONNS 256
 #define FT_TM_STEPS 32 /* marks of steps that a communicator keeps; a power of two */
 #define FT_TM_KINDS 12 /* kinds of operations that are counted; enum ft_kind */
 
@@ -77,8 +78,9 @@ struct ft_tm_header {
     uint32_t latency_offset, latency_rows, latency_row_bytes;
     uint32_t clock_offset, clock_rows, clock_row_bytes;
     uint32_t thread_offset, thread_rows, thread_row_bytes;
-    uint32_t zero;
-    unsigned char reserved[3120];
+    uint32_t conn_offset, conn_rows, conn_row_bytes;
+    uint64_t lost_conns;
+    unsigned char reserved[3104];
 };
 
 struct ft_tm_comm {
@@ -172,6 +174,16 @@ struct ft_tm_path {
     struct ft_flights flights;
 };
 
+/* One connection of a sending link. The guard covers all. */
+struct ft_tm_conn {
+    uint32_t guard;
+    uint16_t state, index; /* index: its number in the link */
+    uint32_t link;         /* row of the link */
+    int16_t class_index, nclasses;
+    struct ft_path_end source, destination;
+    uint64_t bytes, rtt_ns, ns_per_kib, retransmits;
+};
+
 /* How long the large messages of one link have waited, by enum ft_latency_part, since it was made.
  * Each field is one aligned store. */
 struct ft_tm_latency {
@@ -222,12 +234,14 @@ struct ft_tm_file {
     struct ft_tm_latency latency[FT_TM_LATENCIES];
     struct ft_tm_clock clock[FT_TM_CLOCKS];
     struct ft_tm_thread thread[FT_TM_THREADS];
+    struct ft_tm_conn conn[FT_TM_CONNS];
 };
 #define FT_TM_BYTES sizeof(struct ft_tm_file)
 
 _Static_assert(sizeof(struct ft_tm_header) == 4096, "header");
 _Static_assert(sizeof(struct ft_tm_comm) == 872, "communicator row");
 _Static_assert(sizeof(struct ft_tm_path) == 280, "path");
+_Static_assert(sizeof(struct ft_tm_conn) == 96, "connection");
 _Static_assert(sizeof(struct ft_tm_latency) == 184, "latency");
 _Static_assert(sizeof(struct ft_tm_clock) == 48, "clock");
 _Static_assert(sizeof(struct ft_tm_thread) == 32, "thread");
@@ -280,7 +294,7 @@ struct ft_image {
     struct ft_tm_file file;
     /* 1: the copy was taken during a write, so its fields may not belong together */
     unsigned char comm_torn[FT_TM_COMMS], op_torn[FT_TM_OPS], event_torn[FT_TM_EVENTS],
-        path_torn[FT_TM_PATHS], clock_torn[FT_TM_CLOCKS];
+        path_torn[FT_TM_PATHS], clock_torn[FT_TM_CLOCKS], conn_torn[FT_TM_CONNS];
     int fd; /* -1: the image comes from memory */
 };
 /* Opens a file and copies it. The caller frees the image with ft_image_free(). FT_INVAL: malformed,

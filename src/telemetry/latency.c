@@ -1,12 +1,75 @@
 /*
- * Writes what is known of links beside their totals: how long their large messages wait, and where
- * the clocks of their other ends are. The caller of each function holds the rank's engine.
+ * Writes what is known of links beside their totals: which ways their connections take, how long
+ * their large messages wait, and where the clocks of their other ends are. The caller of each
+ * function holds the rank's engine.
  */
 #include "writer.h"
+
+#include <string.h>
 
 static void store64(uint64_t *to, uint64_t value)
 {
     __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static bool are_free(const struct ft_tm_file *file, int first, int n)
+{
+    for (int i = first; i < first + n; i++)
+        if (file->conn[i].state == FT_TM_OPEN)
+            return false;
+    return true;
+}
+
+int ft_telemetry_conns_open(struct ft_telemetry *t, int link, int n)
+{
+    if (!t || link < 0 || link >= FT_TM_LINKS)
+        return -1;
+    int first = 0;
+    while (first + n <= FT_TM_CONNS && !are_free(t->file, first, n))
+        first++;
+    if (first + n > FT_TM_CONNS) {
+        store64(&t->file->header.lost_conns, t->file->header.lost_conns + (uint64_t)n);
+        return -1;
+    }
+    for (int i = 0; i < n; i++) {
+        struct ft_tm_conn *c = &t->file->conn[first + i];
+        guard_enter(&c->guard);
+        memset((char *)c + sizeof c->guard, 0, sizeof *c - sizeof c->guard);
+        c->state = FT_TM_OPEN;
+        c->index = (uint16_t)i;
+        c->link = (uint32_t)link;
+        guard_leave(&c->guard);
+    }
+    return first;
+}
+
+void ft_telemetry_conn(struct ft_telemetry *t, int row, const struct ft_link_conn *from)
+{
+    if (!t || row < 0 || row >= FT_TM_CONNS)
+        return;
+    struct ft_tm_conn *c = &t->file->conn[row];
+    guard_enter(&c->guard);
+    c->class_index = (int16_t)from->class_index;
+    c->nclasses = (int16_t)from->nclasses;
+    c->source = from->source;
+    c->destination = from->destination;
+    c->bytes = from->bytes;
+    c->rtt_ns = from->rtt_ns;
+    c->ns_per_kib = from->ns_per_kib;
+    c->retransmits = from->retransmits;
+    guard_leave(&c->guard);
+}
+
+void ft_telemetry_conns_close(struct ft_telemetry *t, int first, int n)
+{
+    for (int i = first; t && first >= 0 && i < first + n && i < FT_TM_CONNS; i++) {
+        struct ft_tm_conn *c = &t->file->conn[i];
+        guard_enter(&c->guard);
+        c->state = FT_TM_CLOSED;
+        guard_leave(&c->guard);
+    }
 }
 
 /* ---- latencies of large messages ------------------------------------------------------------- */

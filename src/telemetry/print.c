@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define LAST_ENDED 16
 #define MOST_RUNNING 64
@@ -252,6 +253,35 @@ static void print_paths(FILE *out, const struct ft_image *image)
     }
 }
 
+/* "to rank 1: 10.0.0.1:61003 -> 10.0.1.1:4242, class 2 of 4, ..." */
+static void print_conn(FILE *out, const struct ft_tm_file *file, const struct ft_tm_conn *c)
+{
+    char source[64], destination[64], class_text[32] = "?", speed[40] = "?";
+    if (c->nclasses > 0 && c->class_index >= 0)
+        snprintf(class_text, sizeof class_text, "%d of %d", c->class_index, c->nclasses);
+    if (c->ns_per_kib > 0)
+        snprintf(speed, sizeof speed, "%.1f", 1024e3 / (double)c->ns_per_kib);
+    fprintf(out,
+            "to rank %d: %s -> %s, class %s, %" PRIu64 " bytes, %s MB/s, %.3f ms, %" PRIu64 "\n",
+            file->link[c->link % FT_TM_LINKS].peer_rank,
+            end_text(&c->source, source, sizeof source),
+            end_text(&c->destination, destination, sizeof destination), class_text, c->bytes, speed,
+            (double)c->rtt_ns / 1e6, c->retransmits);
+}
+
+static void print_conns(FILE *out, const struct ft_image *image)
+{
+    fprintf(out,
+            "  connections:\n    from -> to, class of paths, sent, at most so fast, round trip, "
+            "sent again\n");
+    for (int i = 0; i < FT_TM_CONNS; i++) {
+        if (image->file.conn[i].state != FT_TM_OPEN || image->conn_torn[i])
+            continue;
+        fputs("    ", out);
+        print_conn(out, &image->file, &image->file.conn[i]);
+    }
+}
+
 static void print_latencies(FILE *out, const struct ft_image *image)
 {
     static const char *const parts[FT_LATENCY_PARTS] = {"for credit", "in the network",
@@ -350,6 +380,7 @@ void ft_image_print(FILE *out, const struct ft_image *image, uint64_t now_ns)
     print_ops(out, image, now_ns);
     print_links(out, image);
     print_paths(out, image);
+    print_conns(out, image);
     print_latencies(out, image);
     print_clocks(out, image);
     print_threads(out, image, now_ns);
@@ -358,7 +389,10 @@ void ft_image_print(FILE *out, const struct ft_image *image, uint64_t now_ns)
 
 /* ---- all files of a process ------------------------------------------------------------------ */
 
-int ft_telemetry_print_in(FILE *out, const char *dir, int pid)
+typedef void visit(FILE *out, const struct ft_image *);
+
+/* Calls visit with the image of each file. */
+static int visit_files(FILE *out, const char *dir, int pid, visit *each)
 {
     DIR *list = opendir(dir);
     if (!list)
@@ -379,7 +413,7 @@ int ft_telemetry_print_in(FILE *out, const char *dir, int pid)
             snprintf(why, sizeof why, "%.100s: %.140s", path, ft_fail_text());
             continue;
         }
-        ft_image_print(out, image, ft_now_ns(ft_env_real()));
+        each(out, image);
         ft_image_free(image);
     }
     closedir(list);
@@ -388,7 +422,37 @@ int ft_telemetry_print_in(FILE *out, const char *dir, int pid)
     return status ? ft_fail(status, "%s", why) : FT_OK;
 }
 
+static void print_whole(FILE *out, const struct ft_image *image)
+{
+    ft_image_print(out, image, ft_now_ns(ft_env_real()));
+}
+
+int ft_telemetry_print_in(FILE *out, const char *dir, int pid)
+{
+    return visit_files(out, dir, pid, print_whole);
+}
+
 int ft_telemetry_print(FILE *out, int pid)
 {
     return ft_telemetry_print_in(out, FT_TM_DIR, pid);
+}
+
+/* With the rank in the first communicator that is open. */
+static void print_own_conns(FILE *out, const struct ft_image *image)
+{
+    int rank = -1;
+    for (int i = FT_TM_COMMS - 1; i >= 0; i--)
+        if (image->file.comm[i].state == FT_TM_OPEN)
+            rank = image->file.comm[i].rank;
+    for (int i = 0; i < FT_TM_CONNS; i++) {
+        if (image->file.conn[i].state != FT_TM_OPEN || image->conn_torn[i])
+            continue;
+        fprintf(out, "rank %d ", rank);
+        print_conn(out, &image->file, &image->file.conn[i]);
+    }
+}
+
+int ft_telemetry_print_conns(FILE *out)
+{
+    return visit_files(out, FT_TM_DIR, getpid(), print_own_conns);
 }

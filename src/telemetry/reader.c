@@ -89,11 +89,14 @@ static void settle_all(struct ft_image *image, const struct ft_tm_file *before,
                                 sizeof(struct ft_tm_path), image->path_torn};
     const struct table clocks = {offsetof(struct ft_tm_file, clock), FT_TM_CLOCKS,
                                  sizeof(struct ft_tm_clock), image->clock_torn};
+    const struct table conns = {offsetof(struct ft_tm_file, conn), FT_TM_CONNS,
+                                sizeof(struct ft_tm_conn), image->conn_torn};
     settle_table(image, before, after, &comms);
     settle_table(image, before, after, &ops);
     settle_table(image, before, after, &events);
     settle_table(image, before, after, &paths);
     settle_table(image, before, after, &clocks);
+    settle_table(image, before, after, &conns);
 }
 
 /* ---- checks ---------------------------------------------------------------------------------- */
@@ -140,6 +143,9 @@ static int check_header(const struct ft_tm_header *h)
         {"thread_offset", h->thread_offset, offsetof(struct ft_tm_file, thread)},
         {"thread_rows", h->thread_rows, FT_TM_THREADS},
         {"thread_row_bytes", h->thread_row_bytes, sizeof(struct ft_tm_thread)},
+        {"conn_offset", h->conn_offset, offsetof(struct ft_tm_file, conn)},
+        {"conn_rows", h->conn_rows, FT_TM_CONNS},
+        {"conn_row_bytes", h->conn_row_bytes, sizeof(struct ft_tm_conn)},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(field); i++)
         if (field[i].is != field[i].want)

@@ -51,6 +51,8 @@ static void keep_torn(struct ft_image *image)
         image->file.event[i].guard |= image->event_torn[i];
     for (int i = 0; i < FT_TM_PATHS; i++)
         image->file.path[i].guard |= image->path_torn[i];
+    for (int i = 0; i < FT_TM_CONNS; i++)
+        image->file.conn[i].guard |= image->conn_torn[i];
 }
 
 static int write_copy(const struct saving *s, const char *name, struct ft_image *image)

@@ -124,6 +124,25 @@ void ft_telemetry_path_count(struct ft_telemetry *, int path, const struct ft_li
                              uint64_t now_ns);
 void ft_telemetry_path_close(struct ft_telemetry *, int path);
 
+/* One connection of a sending link. */
+struct ft_link_conn {
+    struct ft_path_end source, destination;
+    /* Which way it takes, of so many; -1: unknown. nclasses 0: nothing is known of the ways. */
+    int class_index, nclasses;
+    uint64_t bytes;       /* that it was given since the link was made, with headers */
+    uint64_t rtt_ns;      /* smoothed */
+    uint64_t ns_per_kib;  /* it takes so long for 1024 bytes; 0: not known */
+    uint64_t retransmits; /* as of a path, but since it was made last */
+};
+/* Adds rows for the connections of a link. Returns the first of n rows that follow each other. -1:
+ * there are not so many, and all are counted as lost. */
+int ft_telemetry_conns_open(struct ft_telemetry *, int link, int n);
+void ft_telemetry_conn(struct ft_telemetry *, int row, const struct ft_link_conn *);
+void ft_telemetry_conns_close(struct ft_telemetry *, int first, int n);
+/* Prints a line for each connection of the calling process, as of the last second or so. FT_INVAL:
+ * it has no telemetry. */
+int ft_telemetry_print_conns(FILE *out);
+
 /* Adds a row for the latencies of a link. -1: the table is full. */
 int ft_telemetry_latency_open(struct ft_telemetry *, int link);
 void ft_telemetry_latency(struct ft_telemetry *, int row,

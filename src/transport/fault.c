@@ -301,6 +301,12 @@ static bool fault_measure(struct ft_link *link, struct ft_link_path *out)
     return l->inner != NULL && l->owner->ops->measure(l->inner, out);
 }
 
+static int fault_connections(struct ft_link *link, struct ft_link_conn *out, int most)
+{
+    struct fault_link *l = link_of(link);
+    return l->inner != NULL ? l->owner->ops->connections(l->inner, out, most) : 0;
+}
+
 static void fault_peer_at(struct ft_link *link, const void *address, size_t len_bytes)
 {
     struct fault_link *l = link_of(link);
@@ -383,6 +389,7 @@ static const struct ft_transport_ops fault_ops = {
     .drained = fault_drained,
     .flushed = fault_flushed,
     .measure = fault_measure,
+    .connections = fault_connections,
     .peer_at = fault_peer_at,
     .poll = fault_poll,
     .fd = fault_fd,
@@ -430,6 +437,7 @@ static const struct ft_transport_ops *decorate(const struct ft_transport_ops *op
         decorated[i].ops.nccl_name = ops->nccl_name;
         decorated[i].ops.caps = ops->caps;
         decorated[i].ops.measure = ops->measure ? fault_measure : NULL;
+        decorated[i].ops.connections = ops->connections ? fault_connections : NULL;
     }
     if (i < FT_TRANSPORTS_MAX)
         found = &decorated[i].ops;

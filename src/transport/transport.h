@@ -345,6 +345,9 @@ struct ft_transport_ops {
     /* What the network does with the messages of a link that is UP. A few system calls; the caller
      * chooses how often. False: not known. NULL: there is no network. */
     bool (*measure)(struct ft_link *, struct ft_link_path *out);
+    /* Tells of up to `most` connections of a sending link, for telemetry. Returns their number.
+     * NULL: it consists of none. */
+    int (*connections)(struct ft_link *, struct ft_link_conn *out, int most);
     /* Tells a receiving link the peer's address, as connect gets it. There the link can ask whether
      * the peer's process lives, if it breaks. May be told again. NULL: the transport has no use for
      * it. */

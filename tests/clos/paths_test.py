@@ -3,13 +3,17 @@ the spines, and are again after they were reset; a spine that swallows everythin
 an error; where routers do not say who they are, the job goes on wherever the network sends it."""
 
 import os
+import re
+import subprocess
 import time
 import unittest
 
 import fabric
 import ranks
 
-PROGRAM = os.path.join(os.environ.get("CLOS_BUILD", "."), "tests", "clos", "rank")
+BUILD = os.environ.get("CLOS_BUILD", ".")
+PROGRAM = os.path.join(BUILD, "tests", "clos", "rank")
+INFO = os.path.join(BUILD, "tools", "ftccl-info")
 MESSAGE_BYTES = 2000000
 SPINES = 4
 LOGGED = {"FTCCL_DEBUG": "INFO", "FTCCL_OP_TIMEOUT_MS": "20000"}
@@ -43,6 +47,16 @@ class Paths(unittest.TestCase):
             carried = self.carried(job)
         print("%s bytes after %.1f s" % (carried, time.monotonic() - begun))
 
+    def told(self, job):
+        """What telemetry tells of each class of paths: the bytes of its connections."""
+        told = [0] * SPINES
+        for rank in job.ranks:
+            words = [INFO, "--pid", str(rank.process.pid)]
+            text = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+            for line in re.findall(r"class (\d+) of %d, (\d+) bytes" % SPINES, text):
+                told[int(line[0])] += int(line[1])
+        return told
+
     def is_even(self, carried):
         return max(carried) <= EVEN * min(carried)
 
@@ -61,13 +75,23 @@ class Paths(unittest.TestCase):
         print("%s bytes without FTCCL_PATHS" % self.carried(job))
         self.stop(job)
         self.assertEqual(self.logged(job, "source port"), [])
-        job = self.start(FTCCL_PATHS=str(SPINES))
+        job = self.start(FTCCL_PATHS=str(SPINES), FTCCL_TELEMETRY="1")
         self.wait_until(job, self.is_even)
         self.assertTrue(self.is_even(self.carried(job)), "they stay")
+        self.expect_to_be_told(job)
         self.stop(job)
         for line in self.logged(job, "source ports"):
             for path in range(SPINES):
                 self.assertIn(f"(class {path})", line)
+
+    def expect_to_be_told(self, job):
+        """Spines and classes are in the same order. Telemetry may be a second old."""
+        told, carried = self.told(job), self.carried(job, calls=40)
+        more = [after - before for before, after in zip(told, self.told(job))]
+        print("%s bytes, of which telemetry tells %s" % (carried, more))
+        for bytes_told, bytes_carried in zip(more, carried):
+            self.assertGreater(bytes_told, 0.6 * bytes_carried)
+            self.assertLess(bytes_told, 1.4 * bytes_carried)
 
     def test_connections_that_are_reset_are_spread_again(self):
         job = self.job(FTCCL_PATHS=str(SPINES))

@@ -102,6 +102,10 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_header, thread_offset),
           F(ft_tm_header, thread_rows),
           F(ft_tm_header, thread_row_bytes),
+          F(ft_tm_header, conn_offset),
+          F(ft_tm_header, conn_rows),
+          F(ft_tm_header, conn_row_bytes),
+          F(ft_tm_header, lost_conns),
           F(ft_tm_header, validation)}},
         {"Request",
          {F(ft_tm_ask, number), F(ft_tm_ask, ctx), F(ft_tm_ask, until_ns), F(ft_tm_ask, pause_ms),
@@ -144,6 +148,11 @@ const std::map<std::string, Table> &structs()
           F(ft_tm_path, connections), F(ft_tm_path, peer), F(ft_tm_path, source),
           F(ft_tm_path, destination), F(ft_tm_path, rtt_ns), F(ft_tm_path, least_rtt_ns),
           F(ft_tm_path, now), F(ft_tm_path, before), F(ft_tm_path, flights)}},
+        {"Connection",
+         {F(ft_tm_conn, guard), F(ft_tm_conn, state), F(ft_tm_conn, index), F(ft_tm_conn, link),
+          F(ft_tm_conn, class_index), F(ft_tm_conn, nclasses), F(ft_tm_conn, source),
+          F(ft_tm_conn, destination), F(ft_tm_conn, bytes), F(ft_tm_conn, rtt_ns),
+          F(ft_tm_conn, ns_per_kib), F(ft_tm_conn, retransmits)}},
         {"Latency",
          {F(ft_tm_latency, peer), F(ft_tm_latency, link), F(ft_tm_latency, state),
           F(ft_tm_latency, part)}},
@@ -179,15 +188,16 @@ TEST_F(Telemetry, DocumentedLayoutIsTheStructs)
             EXPECT_EQ(found[name][field].size, at.size) << name << "." << field;
         }
     }
-    EXPECT_EQ(sizeof(ft_tm_file), 1042944u);
+    EXPECT_EQ(sizeof(ft_tm_file), 1047040u);
     EXPECT_EQ(offsetof(ft_tm_file, op), 59904u);
     EXPECT_EQ(offsetof(ft_tm_file, link), 584192u);
     EXPECT_EQ(offsetof(ft_tm_file, event), 748032u);
-    EXPECT_EQ(offsetof(ft_tm_file, seat), 788992u);
-    EXPECT_EQ(offsetof(ft_tm_file, path), 854528u);
-    EXPECT_EQ(offsetof(ft_tm_file, latency), 944128u);
-    EXPECT_EQ(offsetof(ft_tm_file, clock), 1026560u);
-    EXPECT_EQ(offsetof(ft_tm_file, thread), 1038848u);
+    EXPECT_EQ(offsetof(ft_tm_file, seat), 768512u);
+    EXPECT_EQ(offsetof(ft_tm_file, path), 834048u);
+    EXPECT_EQ(offsetof(ft_tm_file, latency), 923648u);
+    EXPECT_EQ(offsetof(ft_tm_file, clock), 1006080u);
+    EXPECT_EQ(offsetof(ft_tm_file, thread), 1018368u);
+    EXPECT_EQ(offsetof(ft_tm_file, conn), 1022464u);
 }
 
 TEST_F(Telemetry, RoundTrip)
@@ -336,6 +346,49 @@ TEST_F(Telemetry, PathsKeepTwoMoments)
     EXPECT_EQ(ft_telemetry_path_open(t, link), -1);
     image = load(ft_telemetry_path(t));
     EXPECT_EQ(image->file.header.lost_paths, 1u);
+    ft_telemetry_close(t);
+}
+
+/* The connections of a link have rows that follow each other; closed ones are used again, and
+ * without enough rows none is taken. */
+TEST_F(Telemetry, Connections)
+{
+    struct ft_telemetry *t = open();
+    ASSERT_NE(t, nullptr);
+    int link = ft_telemetry_link_open(t, 0x99, 6, "tcp", true);
+    int first = ft_telemetry_conns_open(t, link, 2);
+    ASSERT_GE(first, 0);
+    ft_link_conn conn = {};
+    conn.source = {AF_INET, 61005, 0, {10, 0, 0, 1}};
+    conn.destination = {AF_INET6, 99, 0, {0xfe, 0x80}};
+    conn.class_index = 2;
+    conn.nclasses = 4;
+    conn.bytes = 1234567;
+    conn.ns_per_kib = 1024;
+    conn.retransmits = 3;
+    ft_telemetry_conn(t, first + 1, &conn);
+    Image image = load(ft_telemetry_path(t));
+    const ft_tm_conn &row = image->file.conn[first + 1];
+    EXPECT_EQ(row.state, FT_TM_OPEN);
+    EXPECT_EQ(row.index, 1u);
+    EXPECT_EQ(row.link, (uint32_t)link);
+    EXPECT_EQ(row.class_index, 2);
+    EXPECT_EQ(row.source.port, 61005u);
+    EXPECT_EQ(row.bytes, 1234567u);
+    std::string seen = text(image.get());
+    EXPECT_NE(seen.find("to rank 6: 10.0.0.1:61005 -> [fe80::]:99, class 2 of 4, 1234567 bytes, "
+                        "1000.0 MB/s, 0.000 ms, 3"),
+              std::string::npos)
+        << seen;
+    int second = ft_telemetry_conns_open(t, link, FT_TM_CONNS - 2);
+    EXPECT_EQ(second, first + 2);
+    EXPECT_EQ(ft_telemetry_conns_open(t, link, 2), -1) << "the table is full";
+    ft_telemetry_conns_close(t, first, 2);
+    EXPECT_EQ(ft_telemetry_conns_open(t, link, 3), -1) << "only two are free";
+    EXPECT_EQ(ft_telemetry_conns_open(t, link, 2), first);
+    image = load(ft_telemetry_path(t));
+    EXPECT_EQ(image->file.header.lost_conns, 5u);
+    EXPECT_EQ(image->file.conn[first + 1].bytes, 0u) << "of the link before";
     ft_telemetry_close(t);
 }
 

@@ -95,6 +95,7 @@ struct ft_peer {
         /* Latencies that telemetry knows; 0: there are none, and no row. */
         uint64_t latencies;
         int latency_row;
+        int conn_row, nconns; /* rows of its connections; -1: none. nconns 0: not known */
     } tx_time, rx_time;
     uint32_t address_bytes;
     unsigned char *address; /* packed endpoint */

@@ -13,6 +13,7 @@
 #define NEXT_LINK_NS 100000000u
 #define PATH_NS 1000000000u /* time between two looks at a path */
 #define PATHS_A_TICK 4      /* most looks in one tick, of about 10 us each */
+#define CONNECTIONS_MOST 16 /* of a link, that telemetry tells of */
 
 /* ---- connecting ------------------------------------------------------------------------------ */
 
@@ -94,8 +95,10 @@ static void close_rows(struct ft_engine *engine, struct ft_peer *peer, const str
                                 time->transfer_ns, time->wait_ns);
         ft_telemetry_link_close(engine->telemetry, *row);
         ft_telemetry_path_close(engine->telemetry, time->path_row);
+        ft_telemetry_conns_close(engine->telemetry, time->conn_row, time->nconns);
         time->path_row = -1;
         time->path_ns = 0;
+        time->nconns = 0;
         if (time->latencies > 0)
             ft_telemetry_latency_close(engine->telemetry, time->latency_row);
         time->latencies = 0;
@@ -393,6 +396,20 @@ static void count_link(struct ft_engine *engine, const struct ft_peer *peer,
     count_latencies(engine, link, time, row);
 }
 
+/* The number of a link's connections does not change. */
+static void measure_connections(struct ft_engine *engine, struct ft_link *link,
+                                struct ft_link_time *time, int row)
+{
+    struct ft_link_conn conn[CONNECTIONS_MOST];
+    const int n = link->ops->connections(link, conn, CONNECTIONS_MOST);
+    if (time->nconns == 0 && n > 0) {
+        time->nconns = n;
+        time->conn_row = ft_telemetry_conns_open(engine->telemetry, row, n);
+    }
+    for (int i = 0; i < n && i < time->nconns && time->conn_row >= 0; i++)
+        ft_telemetry_conn(engine->telemetry, time->conn_row + i, &conn[i]);
+}
+
 /* Asks the transport about the way of a link, once a second. Returns true if it did. */
 static bool measure_path(struct ft_engine *engine, struct ft_link *link, struct ft_link_time *time,
                          int row)
@@ -406,6 +423,8 @@ static bool measure_path(struct ft_engine *engine, struct ft_link *link, struct 
     time->path_ns = engine->ticked_ns;
     if (time->path_row >= 0 && link->ops->measure(link, &path))
         ft_telemetry_path_count(engine->telemetry, time->path_row, &path, engine->ticked_ns);
+    if (link->ops->connections && link->sender)
+        measure_connections(engine, link, time, row);
     return time->path_row >= 0;
 }
 

@@ -31,13 +31,13 @@ static struct ft_path_end end_of(const struct ft_net_address *a)
     return end;
 }
 
-static bool read_ends(int fd, struct ft_link_path *out)
+static bool read_ends(int fd, struct ft_path_end *from, struct ft_path_end *to)
 {
     struct ft_net_address source, destination;
     if (ft_net_source(fd, &source) != FT_OK || ft_net_peer(fd, &destination) != FT_OK)
         return false;
-    out->source = end_of(&source);
-    out->destination = end_of(&destination);
+    *from = end_of(&source);
+    *to = end_of(&destination);
     return true;
 }
 
@@ -165,11 +165,34 @@ bool tcp_measure(struct ft_link *link, struct ft_link_path *out)
 {
     const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
     *out = l->past;
-    if (l->base.state != FT_LINK_UP || !read_ends(l->conn[0]->fd, out))
+    if (l->base.state != FT_LINK_UP || !read_ends(l->conn[0]->fd, &out->source, &out->destination))
         return false;
     out->flights = l->flights;
     for (int i = 0; i < l->nconns && l->base.sender; i++)
         if (!add_conn(l->conn[i]->fd, out))
             return false;
     return true;
+}
+
+/* What can be said of one that is being made again is what it had before. */
+static void describe_conn(const struct tcp_conn *c, struct ft_link_conn *out)
+{
+    struct ft_link_path path = {0};
+    *out = (struct ft_link_conn){.class_index = c->way.nclasses > 0 ? c->way.class_index : -1,
+                                 .nclasses = c->way.nclasses,
+                                 .bytes = c->written,
+                                 .ns_per_kib = tcp_speed_per_kib(c)};
+    if (read_ends(c->fd, &out->source, &out->destination) && add_conn(c->fd, &path)) {
+        out->rtt_ns = path.rtt_ns;
+        out->retransmits = path.retransmits;
+    }
+}
+
+int tcp_connections(struct ft_link *link, struct ft_link_conn *out, int most)
+{
+    const struct tcp_link *l = FT_CONTAINER(link, struct tcp_link, base);
+    const int n = l->base.state == FT_LINK_UP && l->base.sender ? l->nconns : 0;
+    for (int i = 0; i < n && i < most; i++)
+        describe_conn(l->conn[i], &out[i]);
+    return n < most ? n : most;
 }

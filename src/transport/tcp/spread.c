@@ -48,8 +48,7 @@ static void look(struct tcp_link *l, uint64_t now_ns)
             tcp_out_look(l->conn[i]);
 }
 
-/* Nanoseconds for 1024 bytes. 0: not known. */
-static uint64_t slowness(const struct tcp_conn *c)
+uint64_t tcp_speed_per_kib(const struct tcp_conn *c)
 {
     const struct tcp_speed *s = &c->speed;
     const bool known = s->bytes >= KNOWN_BYTES || (s->bytes > 0 && s->busy_ns >= KNOWN_NS);
@@ -61,7 +60,7 @@ static uint64_t of_the_fastest(const struct tcp_link *l)
 {
     uint64_t least = 0;
     for (int i = 0; i < l->nconns; i++) {
-        const uint64_t known = slowness(l->conn[i]),
+        const uint64_t known = tcp_speed_per_kib(l->conn[i]),
                        one = known > 0 ? known : l->conn[i]->speed.bound;
         least = one > 0 && (least == 0 || one < least) ? one : least;
     }
@@ -72,7 +71,7 @@ bool tcp_speeds_differ(const struct tcp_link *l)
 {
     uint64_t least = UINT64_MAX, most = 0;
     for (int i = 0; i < l->nconns; i++) {
-        const uint64_t one = slowness(l->conn[i]);
+        const uint64_t one = tcp_speed_per_kib(l->conn[i]);
         least = one > 0 ? ft_min(least, one) : least;
         most = ft_max(most, one);
     }
@@ -83,7 +82,7 @@ bool tcp_speeds_differ(const struct tcp_link *l)
  * much slower. */
 static uint64_t done_ns(const struct tcp_conn *c, size_t bytes, uint64_t fastest)
 {
-    const uint64_t one = slowness(c);
+    const uint64_t one = tcp_speed_per_kib(c);
     return (ahead_of(c) + bytes) * (one >= MUCH_SLOWER * fastest ? one : fastest);
 }
 
@@ -149,7 +148,7 @@ static void add_bound(struct tcp_conn *c, uint64_t took_ns, uint64_t bytes)
         return;
     const uint64_t found = ft_max(took_ns * 1024 / bytes, 1);
     s->bound = s->bound > 0 ? (3 * s->bound + found) / 4 : found;
-    if (found >= slowness(c))
+    if (found >= tcp_speed_per_kib(c))
         return;
     fade(s);
     add(s, took_ns, bytes);

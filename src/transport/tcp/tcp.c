@@ -554,6 +554,7 @@ const struct ft_transport_ops ft_transport_tcp = {
     .drained = tcp_drained,
     .flushed = tcp_flushed,
     .measure = tcp_measure,
+    .connections = tcp_connections,
     .peer_at = tcp_link_peer_at,
     .poll = tcp_poll,
     .fd = tcp_fd,

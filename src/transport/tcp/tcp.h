@@ -405,6 +405,8 @@ struct tcp_conn *tcp_spread_choose(struct tcp_link *, const struct ft_header *);
 void tcp_speed_given(struct tcp_conn *);  /* a long message was given to it */
 void tcp_speed_note(struct tcp_conn *);   /* it was looked what is acknowledged */
 void tcp_speed_forget(struct tcp_conn *); /* it will go another way */
+/* Nanoseconds for 1024 bytes. 0: not known. */
+uint64_t tcp_speed_per_kib(const struct tcp_conn *);
 bool tcp_speed_matters(const struct tcp_conn *, uint64_t now_ns); /* its link is in use */
 /* Of two connections of the link one is known to take half as long again for the same bytes. */
 bool tcp_speeds_differ(const struct tcp_link *);
@@ -452,6 +454,7 @@ const char *tcp_congestion(const struct tcp *, const struct ft_net_address *to);
 
 /* measure.c */
 bool tcp_measure(struct ft_link *, struct ft_link_path *out);
+int tcp_connections(struct ft_link *, struct ft_link_conn *out, int most);
 void tcp_measure_keep(struct tcp_conn *); /* the socket of a sending link is about to be closed */
 void tcp_flight_begins(struct tcp_conn *);
 void tcp_flight_ends(struct tcp_conn *);
