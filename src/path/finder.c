@@ -41,7 +41,7 @@ static int begin(struct ft_path_finder *f, const struct ft_net_address *from,
 static void turn(struct ft_path_finder *f);
 static int say_nothing_known(const struct ft_path_table *t);
 
-struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank,
+struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank, uint64_t job,
                                            struct ft_path_master *master)
 {
     struct ft_path_finder *f = calloc(1, sizeof(*f));
@@ -52,7 +52,7 @@ struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank,
         free(f);
         return NULL;
     }
-    f->base = (struct ft_port_finder){.find = find, .forget = forget, .stop = stop};
+    f->base = (struct ft_port_finder){.find = find, .forget = forget, .stop = stop, .first = job};
     if (master != NULL) {
         f->base.choose = choose;
         f->base.blame = blame;

@@ -141,9 +141,10 @@ void ft_path_master_close(struct ft_path_master *); /* NULL is allowed */
  * those who ask. A pair of which nothing was learned is probed again after a minute, another one
  * after an hour, or if it is forgotten, ten seconds after the last time. */
 struct ft_path_finder;
-/* Takes the master over; NULL: there is none. Returns NULL if there is no memory. Opens no
- * descriptor before it is asked. */
-struct ft_path_finder *ft_path_finder_open(struct ft_env *, int rank, struct ft_path_master *);
+/* `job` is the same on all ranks of a job. Takes the master over; NULL: there is none. Returns NULL
+ * if there is no memory. Opens no descriptor before it is asked. */
+struct ft_path_finder *ft_path_finder_open(struct ft_env *, int rank, uint64_t job,
+                                           struct ft_path_master *);
 struct ft_port_finder *ft_path_finder_ports(struct ft_path_finder *); /* NULL of NULL */
 void ft_path_finder_close(struct ft_path_finder *);                   /* NULL is allowed */
 

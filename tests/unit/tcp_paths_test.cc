@@ -174,6 +174,21 @@ TEST_F(TcpPaths, RanksDivideTheWays)
     })) << testing::PrintToString(ways_to(*c));
 }
 
+// Another job's rank 1 takes other ways.
+TEST_F(TcpPaths, JobsBeginWithOtherWays)
+{
+    set("FTCCL_TCP_CONNECTIONS", "2");
+    const std::pair<uint64_t, Ways> jobs[] = {{1, {1, 1, 0, 0, 0}}, {UINT64_MAX, {0, 0, 1, 1, 0}}};
+    for (const auto &[first, ways] : jobs) {
+        finder.base.first = first;
+        auto a = engine(1), b = engine(2);
+        Traffic t(*a, *b, 2);
+        EXPECT_TRUE(eventually([&] {
+            return t.turn(), ways_to(*b) == ways;
+        })) << testing::PrintToString(ways_to(*b));
+    }
+}
+
 // Ranks 1 and 5 go the same ways to the same peer. Rank 1 has the first ports that rank 5 would
 // take.
 TEST_F(TcpPaths, TwoRanksOfAHostTakeOtherPorts)

@@ -41,14 +41,25 @@ static int open_devices(struct ft_engine *engine, const struct ft_engine_config 
     return rc;
 }
 
+/* A number that all ranks of a job know, and that tells nothing of its secret. */
+static uint64_t job_number(const struct ft_engine_config *config)
+{
+    unsigned char derived[FT_SECRET_BYTES];
+    uint64_t job;
+    ft_auth_derive(derived, config->key, "paths", 0);
+    memcpy(&job, derived, sizeof job);
+    return job;
+}
+
 /* NULL: there is none, or it cannot be asked. The latter is logged: paths can be chosen alone. */
 static struct ft_path_master *open_path_master(const struct ft_engine *engine,
                                                const struct ft_engine_config *config)
 {
     const char *at = ft_param_str(FT_PARAM_PATHS_MASTER),
                *file = ft_param_str(FT_PARAM_PATHS_KEY_FILE);
-    unsigned char secret[FT_SECRET_BYTES], job[FT_SECRET_BYTES];
-    struct ft_path_master_config master = {.env = engine->env, .rank = engine->rank, .at = at};
+    unsigned char secret[FT_SECRET_BYTES];
+    struct ft_path_master_config master = {
+        .env = engine->env, .rank = engine->rank, .job = job_number(config), .at = at};
     if (!at[0])
         return NULL;
     if (ft_secret_of_file("FTCCL_PATHS_KEY_FILE", file, secret) != FT_OK) {
@@ -56,8 +67,6 @@ static struct ft_path_master *open_path_master(const struct ft_engine *engine,
                ft_fail_text());
         return NULL;
     }
-    ft_auth_derive(job, config->key, "paths", 0);
-    memcpy(&master.job, job, sizeof master.job);
     ft_auth_derive(master.key, secret, "daemons", 0);
     struct ft_path_master *out = ft_path_master_open(&master);
     sodium_memzero(secret, sizeof secret);
@@ -69,7 +78,7 @@ static int open_paths(struct ft_engine *engine, const struct ft_engine_config *c
 {
     if (ft_param_int(FT_PARAM_PATHS) == 0)
         return FT_OK;
-    engine->paths = ft_path_finder_open(engine->env, engine->rank,
+    engine->paths = ft_path_finder_open(engine->env, engine->rank, job_number(config),
                                         open_path_master(engine, config));
     return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");
 }

@@ -3,8 +3,9 @@
  * network chooses the way by the source port; the engine's finder (struct ft_port_finder) says
  * which ports go which way, and numbers the ways alike for all who go from one part of the network
  * to another. The connections of all ranks are numbered, too: rank times connections of a link,
- * plus the index. Each takes a way by its number modulo the number of ways. So the connections of
- * a link go different ways, and all ways get as many, without a word between ranks.
+ * plus the index, from a number that depends on the job. Each takes a way by its number modulo the
+ * number of ways. So the connections of a link go different ways, and all ways get as many, without
+ * a word between ranks.
  *
  * A link is made wherever the network sends it. Then this file moves (move.c) the connections that
  * are not on their way, and looks about once a second if all are, because one that was reset or
@@ -73,7 +74,8 @@ static int wanted_of(const struct tcp_conn *c, int nclasses)
     int stride = nclasses / 2 + 1;
     while (gcd(stride, nclasses) != 1)
         stride++;
-    return (int)(number_of(c) % (uint64_t)nclasses * (uint64_t)stride % (uint64_t)nclasses);
+    const uint64_t number = finder_of(c->tcp)->first % (uint64_t)nclasses + number_of(c);
+    return (int)(number % (uint64_t)nclasses * (uint64_t)stride % (uint64_t)nclasses);
 }
 
 static int class_of(const struct ft_ports *ports, uint16_t source_port)
