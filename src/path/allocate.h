@@ -32,6 +32,7 @@ struct ft_ways_config {
     int nways, nhops;
     const unsigned char *hops; /* for each way its nhops addresses, of 16 bytes */
     void *user;
+    const unsigned char *from, *to; /* the hosts, of 16 bytes; NULL: not known */
 };
 /* FT_INVAL: sizes out of range. FT_NOMEM. */
 int ft_ways_open(struct ft_allocator *, const struct ft_ways_config *, struct ft_ways **out);

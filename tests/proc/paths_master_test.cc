@@ -409,6 +409,63 @@ TEST(PathsMaster, Floods)
     EXPECT_NE(good.take(1, 50), -2);
 }
 
+// Three leaves and four spines; leaf 1 has no link to spine 2. The two ends of a cable have
+// neighbouring addresses.
+std::string end_of(int leaf, int spine, bool at_spine)
+{
+    return "172.19." + std::to_string(leaf) + "." + std::to_string(2 * spine + at_spine);
+}
+
+void tell_network(const Rank &rank)
+{
+    uint32_t pair = 100;
+    for (int from = 0; from < 3; from++)
+        for (int to = 0; to < 3; to++) {
+            Bytes hops;
+            int ways = 0;
+            for (int s = 0; s < 4 && from != to; s++) {
+                if (s == 2 && (from == 1 || to == 1))
+                    continue;
+                hops = hops + ip("172.16." + std::to_string(from) + ".200") +
+                       ip(end_of(from, s, true)) + ip(end_of(to, s, false));
+                ways++;
+            }
+            if (ways > 0)
+                rank.talk.say(FT_PATHS_WAYS, number(pair++, 4) +
+                                                 ip("10.0.0." + std::to_string(from)) +
+                                                 ip("10.0.0." + std::to_string(to)) + number(3, 1) +
+                                                 number(static_cast<uint64_t>(ways), 2) + hops);
+        }
+}
+
+TEST(PathsMaster, TheMapShowsRoutersLinksAndWhatIsMissing)
+{
+    Place place;
+    Rank a(place, 1, 0xaaaa);
+    tell_network(a);
+    EXPECT_EQ(place.path("out any " + end_of(2, 0, true)), "status 0\n");
+    a.take(100, 1);
+    place.master->until("\"missing\":\\[\\{\"from_router\":\"leaf 1\",\"to_router\":\"spine 2\"\\},"
+                        "\\{\"from_router\":\"spine 2\",\"to_router\":\"leaf 1\"\\}\\]");
+    place.master->until("ftccl_paths_links_missing 2\n", "/metrics");
+    const std::string json = place.master->json();
+    for (const char *part :
+         {"\\{\"name\":\"leaf 2\",\"layer\":0,\"address\":\"172.16.2.200\"\\}",
+          "\\{\"name\":\"spine 3\",\"layer\":1,\"address\":\"172.19.0.7\"\\}",
+          "\\{\"address\":\"10.0.0.2\",\"router\":\"leaf 2\"\\}",
+          "\"to\":\"172.19.2.3\",[^}]*\"from_router\":\"leaf 2\",\"to_router\":\"spine 1\""})
+        EXPECT_TRUE(std::regex_search(json, std::regex(part))) << part << "\n" << json;
+    int status;
+    const char *top = getenv("top_srcdir");
+    const std::string said = proc::output_of("python3 " + std::string(top ? top : "..") +
+                                                 "/tests/proc/paths_page.py " +
+                                                 place.master->address,
+                                             &status);
+    if (status == 77 || status == 127)
+        GTEST_SKIP() << "there is no " << (status == 77 ? "Chromium" : "python3");
+    EXPECT_EQ(status, 0) << said;
+}
+
 TEST(PathsMaster, RanksThatGoLeaveNothing)
 {
     Place place;

@@ -57,7 +57,7 @@ class Allocate : public testing::Test
                 bytes.insert(bytes.end(), ip.begin(), ip.end());
         ft_ways *out = nullptr;
         ft_ways_config config = {owner, static_cast<int>(ways.size()),
-                                 static_cast<int>(ways[0].size()), bytes.data(), this};
+                                 static_cast<int>(ways[0].size()), bytes.data(), this, nullptr, nullptr};
         EXPECT_EQ(ft_ways_open(allocator, &config, &out), FT_OK);
         return out;
     }
@@ -328,10 +328,10 @@ TEST_F(Allocate, SizesOutOfRange)
     ft_ways *pair;
     for (auto [ways, hops_each] :
          {std::pair{0, 3}, {1, FT_PATH_HOPS + 1}, {FT_PATHS_MOST + 1, 1}}) {
-        ft_ways_config config = {0, ways, hops_each, hops.data(), nullptr};
+        ft_ways_config config = {0, ways, hops_each, hops.data(), nullptr, nullptr, nullptr};
         EXPECT_EQ(ft_ways_open(allocator, &config, &pair), FT_INVAL);
     }
-    ft_ways_config one = {0, 1, 1, hops.data(), nullptr};
+    ft_ways_config one = {0, 1, 1, hops.data(), nullptr, nullptr, nullptr};
     ASSERT_EQ(ft_ways_open(allocator, &one, &pair), FT_OK);
     EXPECT_EQ(take(pair, 0), 0); // one router: there is no link
 }

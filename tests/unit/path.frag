@@ -13,6 +13,13 @@ tests_unit_allocate_test_SOURCES = tests/unit/allocate_test.cc
 tests_unit_allocate_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_allocate_test_LDADD = src/path/liballocate.la src/libftcore.la $(gtest_libs)
 
+# the topology that follows from them
+check_PROGRAMS += tests/unit/topology_test
+TESTS += tests/unit/topology_test
+tests_unit_topology_test_SOURCES = tests/unit/topology_test.cc
+tests_unit_topology_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_unit_topology_test_LDADD = src/path/liballocate.la src/libftcore.la $(gtest_libs)
+
 # a rank and the master of paths
 check_PROGRAMS += tests/unit/path_master_test
 TESTS += tests/unit/path_master_test

@@ -159,7 +159,8 @@ static bool take_ways(struct paths *p, struct client *c, const unsigned char *at
     const struct pair *before = find_pair(c, pair->number);
     if (before)
         drop_pair(p, c, before);
-    struct ft_ways_config config = {.owner = host_of(c), .user = pair};
+    struct ft_ways_config config = {
+        .owner = host_of(c), .user = pair, .from = pair->from, .to = pair->to};
     if (c->npairs == FT_PATHS_PAIRS || p->npairs == PAIRS_MOST ||
         !grow(&c->pair, c->npairs, &c->room) || !parse_ways(at, len, pair, &config) ||
         ft_ways_open(p->allocator, &config, &pair->ways) != FT_OK) {
@@ -306,6 +307,7 @@ void paths_close(struct paths *p)
     for (int i = 0; i < p->nclients; i++)
         free_client(p, p->client[i]);
     free(p->client);
+    ft_topology_free(p->topology);
     ft_allocator_close(p->allocator);
     free(p);
 }

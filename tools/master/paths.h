@@ -9,6 +9,7 @@
 #include "../daemon/daemon.h"
 #include "path/allocate.h"
 #include "path/master.h"
+#include "path/topology.h"
 
 #define PATHS_FILE "paths-out"
 
@@ -43,7 +44,9 @@ struct paths {
     int npairs;
     int lists; /* answered in this interval */
     uint64_t moves, asked;
-    char trouble[200]; /* of the file; "": none */
+    struct ft_topology *topology; /* NULL: not looked at */
+    uint64_t topology_ns;         /* when it was */
+    char trouble[200];            /* of the file; "": none */
 };
 
 /* paths_show.c */

@@ -2,7 +2,7 @@
  * What the master of paths shows on its page and to ftccl-path: each link between routers, how many
  * connections it has and of which jobs, and which way each connection takes.
  */
-#include "paths.h"
+#include "paths_show.h"
 
 #include "base/wire.h"
 
@@ -12,13 +12,6 @@
 
 #define LINKS_SHOWN 1024
 #define CONNECTIONS_SHOWN 1024
-
-/* Some of the jobs that have connections on a link. */
-struct users {
-    uint64_t job[FT_PATHS_JOBS];
-    int connections[FT_PATHS_JOBS];
-    bool more;
-};
 
 static void add_user(struct users *users, uint64_t job)
 {
@@ -73,7 +66,7 @@ static enum ft_paths_state state_of(const struct ft_allocator_link *link)
                                   : FT_PATHS_GOOD;
 }
 
-static const char *state_text(const struct ft_allocator_link *link)
+const char *paths_state_text(const struct ft_allocator_link *link)
 {
     return ft_paths_state_text(state_of(link));
 }
@@ -88,6 +81,13 @@ static int count_ranks(const struct paths *p)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
+/* A link with its users, for sorting. */
+struct row {
+    struct ft_allocator_link link; /* must be the first field */
+    struct users users;
+    int index;
+};
+
 static int compare_links(const void *x, const void *y)
 {
     const struct ft_allocator_link *a = x, *b = y;
@@ -95,41 +95,54 @@ static int compare_links(const void *x, const void *y)
     return from != 0 ? from : memcmp(a->to, b->to, 16);
 }
 
-static void put_link(const struct ft_allocator_link *link, const struct users *users, int most,
-                     FILE *out)
+void paths_put_users(const struct users *users, FILE *out)
+{
+    for (int i = 0; i < FT_PATHS_JOBS && users->connections[i] > 0; i++)
+        fprintf(out, "job %016" PRIx64 " (%d) ", users->job[i], users->connections[i]);
+    fputs(users->more ? "and others" : "", out);
+}
+
+/* "leaf 1 to spine 2" */
+static void put_ends(const struct ft_topology *t, int index, FILE *out)
+{
+    char from[PATHS_NAME_BYTES], to[PATHS_NAME_BYTES];
+    if (t && index < t->nlinks && t->link[index].from >= 0)
+        fprintf(out, "%s to %s", paths_router_name(t, t->link[index].from, from),
+                paths_router_name(t, t->link[index].to, to));
+}
+
+static void put_link(const struct ft_topology *t, const struct row *row, int most, FILE *out)
 {
     char from[FT_NET_TEXT_BYTES], to[FT_NET_TEXT_BYTES];
-    const char *state = state_text(link);
-    fprintf(out, "<tr><td>%s<td>%s<td%s>%s<td>%d<td><meter max=\"%d\" value=\"%d\"></meter><td>",
+    const struct ft_allocator_link *link = &row->link;
+    const char *state = paths_state_text(link);
+    fputs("<tr><td>", out);
+    put_ends(t, row->index, out);
+    fprintf(out, "<td>%s<td>%s<td%s>%s<td>%d<td><meter max=\"%d\" value=\"%d\"></meter><td>",
             ft_paths_ip_text(link->from, from), ft_paths_ip_text(link->to, to),
             strcmp(state, "good") == 0 ? "" : " class=\"bad\"", state, link->connections,
             most > 0 ? most : 1, link->connections);
-    for (int i = 0; i < FT_PATHS_JOBS && users->connections[i] > 0; i++)
-        fprintf(out, "%016" PRIx64 " (%d) ", users->job[i], users->connections[i]);
-    fprintf(out, "%s</tr>", users->more ? "and others" : "");
+    paths_put_users(&row->users, out);
+    fputs("</tr>", out);
 }
 
-/* A link with its users, for sorting. */
-struct row {
-    struct ft_allocator_link link; /* must be the first field */
-    struct users users;
-};
-
-static void put_links(const struct paths *p, const struct users *users, FILE *out)
+static void put_links(struct paths *p, const struct users *users, FILE *out)
 {
+    const struct ft_topology *t = paths_topology(p);
     const int n = ft_allocator_links(p->allocator);
     int most = 0;
     struct row *row = calloc((size_t)n + 1, sizeof *row);
     for (int i = 0; row && i < n; i++) {
-        row[i] = (struct row){ft_allocator_link_at(p->allocator, i), users[i]};
+        row[i] = (struct row){ft_allocator_link_at(p->allocator, i), users[i], i};
         most = row[i].link.connections > most ? row[i].link.connections : most;
     }
     if (row)
         qsort(row, (size_t)n, sizeof *row, compare_links);
-    fputs("<h3>links</h3><table><tr><th>from<th>to<th>state<th>connections<th>load<th>jobs</tr>",
+    fputs("<h3>links</"
+          "h3><table><tr><th>between<th>from<th>to<th>state<th>connections<th>load<th>jobs</tr>",
           out);
     for (int i = 0; row && i < n && i < LINKS_SHOWN; i++)
-        put_link(&row[i].link, &row[i].users, most, out);
+        put_link(t, &row[i], most, out);
     fputs("</table>", out);
     if (n > LINKS_SHOWN)
         fprintf(out, "<p class=\"note\">and %d others</p>", n - LINKS_SHOWN);
@@ -138,7 +151,7 @@ static void put_links(const struct paths *p, const struct users *users, FILE *ou
 
 void paths_page(void *arg, FILE *out)
 {
-    const struct paths *p = arg;
+    struct paths *p = arg;
     struct users *users = find_users(p);
     fprintf(out, "<p>%d ranks ask; %" PRIu64 " paths given, %" PRIu64 " connections moved</p>",
             count_ranks(p), p->asked, p->moves);
@@ -147,21 +160,65 @@ void paths_page(void *arg, FILE *out)
         daemon_put_html(out, p->trouble);
         fputs("</p>", out);
     }
-    if (users && ft_allocator_links(p->allocator) > 0)
+    if (users && ft_allocator_links(p->allocator) > 0) {
+        paths_put_map(p, users, out);
         put_links(p, users, out);
+    }
     free(users);
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-static void add_link(const struct ft_allocator_link *link, const struct users *users,
+static void add_routers(const struct ft_topology *t, struct ft_text *out)
+{
+    char text[FT_NET_TEXT_BYTES], name[PATHS_NAME_BYTES];
+    ft_json_begin(out, "routers", '[');
+    for (int i = 0; t && i < t->nrouters && i < LINKS_SHOWN; i++) {
+        ft_json_begin(out, NULL, '{');
+        ft_json_string(out, "name", paths_router_name(t, i, name));
+        ft_json_int(out, "layer", t->router[i].layer);
+        ft_json_string(out, "address", ft_paths_ip_text(t->router[i].ip, text));
+        ft_json_end(out, '}');
+    }
+    ft_json_end(out, ']');
+    ft_json_begin(out, "hosts", '[');
+    for (int i = 0; t && i < t->nhosts && i < LINKS_SHOWN; i++) {
+        ft_json_begin(out, NULL, '{');
+        ft_json_string(out, "address", ft_paths_ip_text(t->host[i].ip, text));
+        ft_json_string(out, "router", paths_router_name(t, t->host[i].router, name));
+        ft_json_end(out, '}');
+    }
+    ft_json_end(out, ']');
+}
+
+static void add_ends(const struct ft_topology *t, const struct ft_topology_link *link,
                      struct ft_text *out)
 {
+    char name[PATHS_NAME_BYTES];
+    ft_json_string(out, "from_router", paths_router_name(t, link->from, name));
+    ft_json_string(out, "to_router", paths_router_name(t, link->to, name));
+}
+
+static void add_missing(const struct ft_topology *t, struct ft_text *out)
+{
+    ft_json_begin(out, "missing", '[');
+    for (int i = 0; t && i < t->nmissing; i++) {
+        ft_json_begin(out, NULL, '{');
+        add_ends(t, &t->missing[i], out);
+        ft_json_end(out, '}');
+    }
+    ft_json_end(out, ']');
+}
+
+static void add_link(const struct paths *p, const struct ft_topology *t, int index,
+                     const struct users *users, struct ft_text *out)
+{
     char text[FT_NET_TEXT_BYTES];
+    const struct ft_allocator_link at = ft_allocator_link_at(p->allocator, index), *link = &at;
     ft_json_begin(out, NULL, '{');
     ft_json_string(out, "from", ft_paths_ip_text(link->from, text));
     ft_json_string(out, "to", ft_paths_ip_text(link->to, text));
-    ft_json_string(out, "state", state_text(link));
+    ft_json_string(out, "state", paths_state_text(link));
     ft_json_int(out, "connections", link->connections);
     ft_json_begin(out, "jobs", '[');
     for (int i = 0; i < FT_PATHS_JOBS && users->connections[i] > 0; i++) {
@@ -169,6 +226,8 @@ static void add_link(const struct ft_allocator_link *link, const struct users *u
         ft_json_string(out, NULL, text);
     }
     ft_json_end(out, ']');
+    if (t && index < t->nlinks)
+        add_ends(t, &t->link[index], out);
     ft_json_end(out, '}');
 }
 
@@ -197,8 +256,9 @@ static void add_connection(void *arg, const struct pair *pair, uint64_t connecti
 
 void paths_json(void *arg, struct ft_text *out)
 {
-    const struct paths *p = arg;
+    struct paths *p = arg;
     struct users *users = find_users(p);
+    const struct ft_topology *t = paths_topology(p);
     const int n = ft_allocator_links(p->allocator);
     struct listing listing = {out, 0};
     ft_json_begin(out, "paths", '{');
@@ -206,11 +266,11 @@ void paths_json(void *arg, struct ft_text *out)
     ft_json_int(out, "given", (int64_t)p->asked);
     ft_json_int(out, "moves", (int64_t)p->moves);
     ft_json_string(out, "trouble", p->trouble);
+    add_routers(t, out);
+    add_missing(t, out);
     ft_json_begin(out, "links", '[');
-    for (int i = 0; users && i < n && i < LINKS_SHOWN; i++) {
-        const struct ft_allocator_link link = ft_allocator_link_at(p->allocator, i);
-        add_link(&link, &users[i], out);
-    }
+    for (int i = 0; users && i < n && i < LINKS_SHOWN; i++)
+        add_link(p, t, i, &users[i], out);
     ft_json_end(out, ']');
     ft_json_begin(out, "connections", '[');
     visit_connections(p, add_connection, &listing);
@@ -223,13 +283,17 @@ void paths_json(void *arg, struct ft_text *out)
 
 void paths_metrics(void *arg, FILE *out)
 {
-    const struct paths *p = arg;
+    struct paths *p = arg;
+    const struct ft_topology *t = paths_topology(p);
     const int n = ft_allocator_links(p->allocator);
     char text[FT_NET_TEXT_BYTES];
     daemon_put_help(out, "ftccl_paths_ranks", "gauge", "Ranks that ask for paths.");
     fprintf(out, "ftccl_paths_ranks %d\n", count_ranks(p));
     daemon_put_help(out, "ftccl_paths_moves_total", "counter", "Connections that were moved.");
     fprintf(out, "ftccl_paths_moves_total %" PRIu64 "\n", p->moves);
+    daemon_put_help(out, "ftccl_paths_links_missing", "gauge",
+                    "Links of leaves and spines that no way takes, though others do.");
+    fprintf(out, "ftccl_paths_links_missing %d\n", t ? t->nmissing : 0);
     daemon_put_help(out, "ftccl_link_connections", "gauge",
                     "Connections on a link between routers; of at most 1,024 links.");
     for (int i = 0; i < n && i < LINKS_SHOWN; i++) {
@@ -237,7 +301,7 @@ void paths_metrics(void *arg, FILE *out)
         fputs("ftccl_link_connections", out);
         daemon_put_label(out, "{", "from", ft_paths_ip_text(link.from, text));
         daemon_put_label(out, ",", "to", ft_paths_ip_text(link.to, text));
-        daemon_put_label(out, ",", "state", state_text(&link));
+        daemon_put_label(out, ",", "state", paths_state_text(&link));
         fprintf(out, "} %d\n", link.connections);
     }
 }
