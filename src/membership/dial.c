@@ -10,6 +10,9 @@
 #include <sys/socket.h>
 
 #define SLICE_NS UINT64_C(50000000)
+/* A dial without an answer is begun again, from another source port: that may take another way
+ * through the network. Each time it waits longer by as much. */
+#define UNANSWERED_NS 200000000u
 
 /* Nanoseconds until the next read of the flag; 0: the wait is over, with the reason in *status. */
 static uint64_t slice(const struct ft_wait *w, int *status)
@@ -92,7 +95,7 @@ int ft_wait_write(const struct ft_wait *w, int fd, const void *buf, size_t len_b
     return FT_OK;
 }
 
-int ft_wait_connect(const struct ft_wait *w, const struct ft_net_address *to, int *fd_out)
+static int try_connect(const struct ft_wait *w, const struct ft_net_address *to, int *fd_out)
 {
     int fd = -1;
     int status = ft_net_connect(to, NULL, &fd);
@@ -103,6 +106,20 @@ int ft_wait_connect(const struct ft_wait *w, const struct ft_net_address *to, in
         if (status)
             ft_fd_close(&fd);
     }
+    *fd_out = fd;
+    return status;
+}
+
+int ft_wait_connect(const struct ft_wait *w, const struct ft_net_address *to, int *fd_out)
+{
+    struct ft_wait one = *w;
+    int status, fd = -1;
+    uint64_t unanswered_ns = UNANSWERED_NS;
+    do {
+        one.deadline_ns = ft_min(ft_now_ns(w->env) + unanswered_ns, w->deadline_ns);
+        unanswered_ns += UNANSWERED_NS;
+        status = try_connect(&one, to, &fd);
+    } while (status == FT_TIMEOUT && ft_now_ns(w->env) < w->deadline_ns);
     if (status == FT_OK)
         *fd_out = fd;
     if (status == FT_LINK || status == FT_NOTSUP || status == FT_SYSTEM)

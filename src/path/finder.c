@@ -22,6 +22,7 @@ struct ft_path_finder {
     struct ft_path_master *master; /* NULL: none */
     struct ft_path_cache *cache;
     struct ft_prober *prober; /* NULL: nothing is probed */
+    bool for_master;          /* it wants to know, and no connection does */
     struct ft_net_address from, to;
 };
 
@@ -34,6 +35,7 @@ static int choose(struct ft_port_finder *base, const struct ft_net_address *from
                   const struct ft_net_address *to, uint64_t connection, int *class_index);
 static void blame(struct ft_port_finder *base, const struct ft_net_address *from,
                   const struct ft_net_address *to, int class_index);
+static bool turn_for_master(struct ft_port_finder *base);
 static bool says_much(const struct ft_path_table *t);
 static bool is_wanted(const struct ft_path_finder *f, const struct ft_path_table *t);
 static int begin(struct ft_path_finder *f, const struct ft_net_address *from,
@@ -56,6 +58,7 @@ struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank, uint64_
     if (master != NULL) {
         f->base.choose = choose;
         f->base.blame = blame;
+        f->base.turn = turn_for_master;
     }
     f->env = env;
     f->rank = rank;
@@ -73,7 +76,7 @@ void ft_path_finder_close(struct ft_path_finder *f)
 {
     if (f == NULL)
         return;
-    stop(&f->base);
+    ft_prober_close(f->prober);
     ft_path_master_close(f->master);
     ft_path_cache_close(f->cache);
     free(f);
@@ -107,8 +110,27 @@ static bool forget(struct ft_port_finder *base, const struct ft_net_address *fro
 static void stop(struct ft_port_finder *base)
 {
     struct ft_path_finder *f = FT_CONTAINER(base, struct ft_path_finder, base);
+    if (f->for_master)
+        return;
     ft_prober_close(f->prober);
     f->prober = NULL;
+}
+
+static bool turn_for_master(struct ft_port_finder *base)
+{
+    struct ft_path_finder *f = FT_CONTAINER(base, struct ft_path_finder, base);
+    struct ft_net_address from, to;
+    if (f->prober == NULL && ft_path_master_wants(f->master, &from, &to)) {
+        const struct ft_path_table *t = ft_path_cache_find(f->cache, &from, &to);
+        if (t != NULL && !is_wanted(f, t)) {
+            ft_path_master_probed(f->master, &from, &to, t);
+            return false;
+        }
+        f->for_master = begin(f, &from, &to) == FT_AGAIN && f->prober != NULL;
+    } else if (f->for_master) {
+        turn(f);
+    }
+    return f->for_master;
 }
 
 static int choose(struct ft_port_finder *base, const struct ft_net_address *from,
@@ -140,19 +162,27 @@ static bool is_wanted(const struct ft_path_finder *f, const struct ft_path_table
     return !says_much(t) && ft_now_ns(f->env) - t->probed_ns >= RETRY_NS;
 }
 
+/* What it wanted to know. */
+static void tell_master(struct ft_path_finder *f, const struct ft_path_table *t)
+{
+    if (f->master != NULL)
+        ft_path_master_probed(f->master, &f->from, &f->to, t);
+}
+
 /* A table that says nothing, in place of one that could not be made. */
 static void put_empty(struct ft_path_finder *f)
 {
     struct ft_path_table *t = calloc(1, sizeof(*t));
     FT_LOG(INFO, "net", f->rank, "ways through the network are not known: %s", ft_fail_text());
     if (t == NULL)
-        return;
+        return tell_master(f, NULL);
     *t = (struct ft_path_table){.from = f->from,
                                 .to = f->to,
                                 .probed_ns = ft_now_ns(f->env),
                                 .outcome = FT_PATH_UNREACHABLE,
                                 .nhops = -1};
     ft_path_cache_put(f->cache, t);
+    tell_master(f, t);
 }
 
 static int begin(struct ft_path_finder *f, const struct ft_net_address *from,
@@ -176,11 +206,13 @@ static void turn(struct ft_path_finder *f)
     if (status == FT_AGAIN)
         return;
     struct ft_path_table *t = status == FT_OK ? ft_prober_take(f->prober) : NULL;
+    f->for_master = false;
     stop(&f->base);
     if (t == NULL)
         return put_empty(f);
     t->from = f->from; /* what it was asked for */
     ft_path_cache_put(f->cache, t);
+    tell_master(f, t);
 }
 
 static int say_nothing_known(const struct ft_path_table *t)

@@ -12,6 +12,7 @@
 
 #define SECOND_NS UINT64_C(1000000000)
 #define HANDSHAKE_NS (5 * SECOND_NS)
+#define UNANSWERED_NS SECOND_NS        /* then it is dialled again, from another port */
 #define ANSWER_NS SECOND_NS            /* so long a new connection waits for an answer */
 #define RETRY_NS (2 * SECOND_NS)       /* until the master is dialled again, */
 #define RETRY_MOST_NS (60 * SECOND_NS) /* twice as long each time, to here */
@@ -23,6 +24,7 @@
 #define OUT_MOST ((size_t)2 << 20)       /* or the master does not read */
 #define IN_BYTES 4096
 #define WAY_BYTES 14
+#define PROBES_APART_NS (5 * SECOND_NS) /* those that the master wants, at least */
 
 enum stage { AWAY, CONNECTS, PROVES, OPEN };
 
@@ -52,7 +54,7 @@ struct ft_path_master {
     enum stage stage;
     int fd;
     struct ft_auth auth;
-    uint64_t begun_ns, retry_at_ns, retry_ns, sent_ns, swept_ns, turned_ns, awake_ns;
+    uint64_t begun_ns, dialled_ns, retry_at_ns, retry_ns, sent_ns, swept_ns, turned_ns, awake_ns;
     bool said_gone;     /* the log has a line about it */
     bool silent;        /* a connection waited for an answer in vain, and none has come since */
     unsigned char *out; /* [out_room] */
@@ -62,6 +64,10 @@ struct ft_path_master {
     struct pair *pairs;
     int npairs;
     uint32_t next_number;
+    /* What it wants to be probed. */
+    bool wants;
+    struct ft_net_address want_from, want_to;
+    uint64_t probed_ns; /* when that was done last */
 };
 
 /* ---- the connection -------------------------------------------------------------------------- */
@@ -85,6 +91,7 @@ static void hang_up(struct ft_path_master *m, const char *why)
     ft_fd_close(&m->fd);
     m->stage = AWAY;
     m->out_len = m->in_len = 0;
+    m->wants = false;
     m->next_address = (m->next_address + 1) % m->naddresses;
     m->config.env->random(m->config.env, &part, sizeof(part));
     m->retry_at_ns = ft_now_ns(m->config.env) + m->retry_ns / 2 + part % m->retry_ns;
@@ -168,7 +175,7 @@ static void prove(struct ft_path_master *m)
 
 static void connect_to_it(struct ft_path_master *m, uint64_t now_ns)
 {
-    m->begun_ns = now_ns;
+    m->dialled_ns = now_ns;
     if (ft_net_connect(&m->address[m->next_address], NULL, &m->fd) != FT_OK)
         return hang_up(m, ft_fail_text());
     m->stage = CONNECTS;
@@ -214,6 +221,18 @@ static void take_way(struct ft_path_master *m, const unsigned char *at)
     m->silent = false;
 }
 
+/* One at a time; the master asks again. */
+static void take_probe(struct ft_path_master *m, const unsigned char *at)
+{
+    if (m->wants)
+        return;
+    m->want_from = ft_paths_address(at, 0);
+    at += 16;
+    const unsigned char *port = at + 16;
+    m->want_to = ft_paths_address(at, get16(&port));
+    m->wants = true;
+}
+
 static void take_messages(struct ft_path_master *m)
 {
     size_t done = 0;
@@ -227,6 +246,8 @@ static void take_messages(struct ft_path_master *m)
             break;
         if (service == FT_PATHS_SERVICE && type == FT_PATHS_WAY && len == WAY_BYTES)
             take_way(m, at);
+        if (service == FT_PATHS_SERVICE && type == FT_PATHS_PROBE && len == FT_PATHS_PROBE_BYTES)
+            take_probe(m, at);
         done += FT_DAEMON_HEADER_BYTES + len;
     }
     memmove(m->in, m->in + done, m->in_len - done);
@@ -371,22 +392,43 @@ static struct use *use_of(struct pair *p, uint64_t connection, uint64_t now_ns)
     return use;
 }
 
-static void tell_ways(struct ft_path_master *m, struct pair *p, const struct ft_path_table *t)
+static void put_hosts(unsigned char **at, const struct ft_net_address *from,
+                      const struct ft_net_address *to)
 {
-    unsigned char *at = begin_message(
-        m, FT_PATHS_WAYS, FT_PATHS_WAYS_BYTES + 16 * (size_t)t->nhops * (size_t)t->nclasses);
-    if (at == NULL)
-        return;
-    put32(&at, p->number);
-    ft_paths_put_ip(at, t->from.family, t->from.ip);
-    ft_paths_put_ip(at + 16, t->to.family, t->to.ip);
-    at += 32;
+    ft_paths_put_ip(*at, from->family, from->ip);
+    ft_paths_put_ip(*at + 16, to->family, to->ip);
+    *at += 32;
+}
+
+static size_t hops_bytes(const struct ft_path_table *t)
+{
+    return 16 * (size_t)t->nhops * (size_t)t->nclasses;
+}
+
+static void put_hops(unsigned char *at, const struct ft_path_table *t)
+{
     put_bytes(&at, (uint64_t)t->nhops, 1);
     put16(&at, (uint16_t)t->nclasses);
     for (int way = 0; way < t->nclasses; way++)
         for (int hop = 0; hop < t->nhops; hop++, at += 16)
             ft_paths_put_ip(at, t->to.family, t->classes[way].hop[hop].ip);
+}
+
+static void tell_ways(struct ft_path_master *m, struct pair *p, const struct ft_path_table *t)
+{
+    unsigned char *at = begin_message(m, FT_PATHS_WAYS, FT_PATHS_WAYS_BYTES + hops_bytes(t));
+    if (at == NULL)
+        return;
+    put32(&at, p->number);
+    put_hosts(&at, &t->from, &t->to);
+    put16(&at, t->to.port);
+    put_hops(at, t);
     p->told = true;
+}
+
+static bool can_tell(const struct ft_path_table *t)
+{
+    return t->nhops > 0 && t->nclasses <= FT_PATHS_MOST;
 }
 
 /* A new master hears what the connection has. */
@@ -409,14 +451,20 @@ static void turn(struct ft_path_master *m)
     if (now_ns - m->turned_ns > AWAKE_NS)
         m->awake_ns = now_ns;
     m->turned_ns = now_ns;
-    if (m->stage == AWAY && now_ns >= m->retry_at_ns)
+    if (m->stage == AWAY && now_ns >= m->retry_at_ns) {
+        m->begun_ns = now_ns;
         connect_to_it(m, now_ns);
+    }
     if (m->stage == CONNECTS)
         finish_connect(m, now_ns);
     else if (m->stage == PROVES)
         prove(m);
     if ((m->stage == CONNECTS || m->stage == PROVES) && now_ns - m->begun_ns > HANDSHAKE_NS)
         hang_up(m, "it did not answer in time");
+    if (m->stage == CONNECTS && now_ns - m->dialled_ns > UNANSWERED_NS) {
+        ft_fd_close(&m->fd); /* its way through the network may be broken */
+        connect_to_it(m, now_ns);
+    }
     receive(m);
     if (now_ns - m->swept_ns > KEEP_NS / 4)
         sweep(m, now_ns);
@@ -430,7 +478,7 @@ int ft_path_master_choose(struct ft_path_master *m, const struct ft_path_table *
 {
     turn(m);
     const uint64_t now_ns = ft_now_ns(m->config.env);
-    struct pair *p = t->nhops > 0 && t->nclasses <= FT_PATHS_MOST ? pair_of(m, t) : NULL;
+    struct pair *p = can_tell(t) ? pair_of(m, t) : NULL;
     struct use *use = p != NULL ? use_of(p, connection, now_ns) : NULL;
     if (use == NULL)
         return FT_NOTSUP;
@@ -447,6 +495,37 @@ int ft_path_master_choose(struct ft_path_master *m, const struct ft_path_table *
     if (now_ns - use->begun_ns >= ANSWER_NS && !use->answered)
         m->silent = true;
     return use->answered || m->silent || m->said_gone ? FT_NOTSUP : FT_AGAIN;
+}
+
+bool ft_path_master_wants(struct ft_path_master *m, struct ft_net_address *from,
+                          struct ft_net_address *to)
+{
+    const uint64_t now_ns = ft_now_ns(m->config.env);
+    if (!m->wants || (m->probed_ns != 0 && now_ns - m->probed_ns < PROBES_APART_NS))
+        return false;
+    *from = m->want_from;
+    *to = m->want_to;
+    return true;
+}
+
+void ft_path_master_probed(struct ft_path_master *m, const struct ft_net_address *from,
+                           const struct ft_net_address *to, const struct ft_path_table *t)
+{
+    const bool known = t != NULL && can_tell(t) && t->nclasses > 0;
+    if (!m->wants || !same(from, &m->want_from) || !same(to, &m->want_to))
+        return; /* it has gone in the meantime */
+    m->wants = false;
+    m->probed_ns = ft_now_ns(m->config.env);
+    unsigned char *at = begin_message(m, FT_PATHS_PROBED,
+                                      FT_PATHS_PROBED_BYTES + (known ? hops_bytes(t) : 0));
+    if (at == NULL)
+        return;
+    put_hosts(&at, from, to);
+    if (known)
+        put_hops(at, t);
+    else
+        memset(at, 0, 3); /* no hops, no ways */
+    flush(m);
 }
 
 void ft_path_master_bad(struct ft_path_master *m, const struct ft_path_table *t, int class_index)

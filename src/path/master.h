@@ -19,16 +19,18 @@
 #define FT_PATHS_PAIRS 1024     /* most pairs of a rank */
 #define FT_PATHS_CONNECTIONS 64 /* most connections of a pair */
 
-#define FT_PATHS_WAYS_BYTES 39 /* of WAYS, before the hops */
-#define FT_PATHS_LINK_BYTES 85 /* of a link in LINKS */
-#define FT_PATHS_JOBS 4        /* of a link that are shown */
-#define FT_PATHS_LISTED 8192   /* most links in LINKS */
+#define FT_PATHS_WAYS_BYTES 41 /* of WAYS, before the hops */
+#define FT_PATHS_PROBE_BYTES 34
+#define FT_PATHS_PROBED_BYTES 35 /* of PROBED, before the hops */
+#define FT_PATHS_LINK_BYTES 85   /* of a link in LINKS */
+#define FT_PATHS_JOBS 4          /* of a link that are shown */
+#define FT_PATHS_LISTED 8192     /* most links in LINKS */
 
 enum ft_paths_message {
     /* from the rank */
     FT_PATHS_HELLO = 1, /* job (8), rank (4) */
-    /* pair (4), from (16), to (16), number of hops of each way (1), number of ways (2); for each
-     * way the addresses of its hops (16 each) */
+    /* pair (4), from (16), to (16), port at which `to` listens (2), number of hops of each way (1),
+     * number of ways (2); for each way the addresses of its hops (16 each) */
     FT_PATHS_WAYS,
     FT_PATHS_TAKE,    /* pair (4), connection (8), the way that it has, plus 1 (2); 0: none */
     FT_PATHS_RELEASE, /* pair (4), connection (8) */
@@ -45,7 +47,12 @@ enum ft_paths_message {
     /* from the master: how many links there are (4); for each of the first FT_PATHS_LISTED: from
      * (16), to (16), state (1), connections (4), and four times a job (8) with its connections (4)
      */
-    FT_PATHS_LINKS
+    FT_PATHS_LINKS,
+    /* from the master: from (16), to (16), port (2): which ways are there? Of no connection. */
+    FT_PATHS_PROBE,
+    /* from the rank: from (16), to (16), then as WAYS from the number of hops on; 0 ways: nothing
+     * was learned */
+    FT_PATHS_PROBED
 };
 
 /* Of a link. DOUBTED: ranks of one host complain of a way over it. BAD: those of several do, so
@@ -57,12 +64,21 @@ const char *ft_paths_state_text(int state);
  * "any" is zeros. */
 void ft_paths_put_ip(unsigned char out[16], int family, const unsigned char ip[16]);
 bool ft_paths_parse_ip(const char *text, unsigned char out[16]);
+struct ft_net_address ft_paths_address(const unsigned char ip[16], uint16_t port);
 const char *ft_paths_ip_text(const unsigned char ip[16], char text[FT_NET_TEXT_BYTES]);
 
 /* The class of the table that a connection should take. FT_AGAIN: the master will say. FT_NOTSUP:
  * it says nothing; choose alone. */
 int ft_path_master_choose(struct ft_path_master *, const struct ft_path_table *,
                           uint64_t connection, int *class_index);
+/* The master wants to know the ways between these hosts. The caller finds out, and says so by
+ * ft_path_master_probed(). */
+bool ft_path_master_wants(struct ft_path_master *, struct ft_net_address *from,
+                          struct ft_net_address *to);
+/* NULL: nothing was learned. */
+void ft_path_master_probed(struct ft_path_master *, const struct ft_net_address *from,
+                           const struct ft_net_address *to, const struct ft_path_table *);
+
 /* Dials by ports of this class were in vain. */
 void ft_path_master_bad(struct ft_path_master *, const struct ft_path_table *, int class_index);
 

@@ -26,6 +26,18 @@ void ft_paths_put_ip(unsigned char out[16], int family, const unsigned char ip[1
     }
 }
 
+struct ft_net_address ft_paths_address(const unsigned char ip[16], uint16_t port)
+{
+    struct ft_net_address out = {.family = AF_INET6, .port = port};
+    if (memcmp(ip, mapped, 12) == 0) {
+        out.family = AF_INET;
+        memcpy(out.ip, ip + 12, 4);
+    } else {
+        memcpy(out.ip, ip, 16);
+    }
+    return out;
+}
+
 bool ft_paths_parse_ip(const char *text, unsigned char out[16])
 {
     unsigned char ip[16];

@@ -170,6 +170,9 @@ struct ft_port_finder {
     /* Dials by ports of this class were in vain. NULL: it is of no use to say so. */
     void (*blame)(struct ft_port_finder *, const struct ft_net_address *from,
                   const struct ft_net_address *to, int class_index);
+    /* Does what somebody else has asked the finder for. True: that goes on, call it again in a
+     * millisecond. NULL: nobody does. */
+    bool (*turn)(struct ft_port_finder *);
     /* The connections of this job are numbered from here, so that jobs do not all begin with the
      * same class. The same on all its ranks. */
     uint64_t first;

@@ -1,6 +1,7 @@
 """Jobs that ask a master of paths: they share the spines, though each has fewer connections than
 there are spines; they go on when the master is killed, keep their paths when another one comes, and
-leave a link that an operator takes out. A master that is never there stops nobody."""
+leave a link that an operator takes out. A master that is never there stops nobody. A link that
+swallows everything from the start is found, and shown, though no connection needs to take it."""
 
 import json
 import os
@@ -68,15 +69,16 @@ class Master:
 
 @unittest.skipUnless(os.path.exists(FTCCLD), "ftccld is not built")
 class PathMaster(unittest.TestCase):
-    def setUp(self):
-        self.net = fabric.Fabric(hosts=2 * JOBS, leaves=2, spines=SPINES, rate=50)
+    def make(self, hosts, leaves):
+        self.net = fabric.Fabric(hosts=hosts, leaves=leaves, spines=SPINES, rate=50)
         self.net.up()
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
         self.master = Master(self.net, 0, self.folder.name)
         self.addCleanup(self.master.kill)
 
-    def start_jobs(self):
+    def start_jobs(self, jobs):
+        """Each is a list of its hosts."""
         settings = {
             "FTCCL_PATHS": "1",
             "FTCCL_PATHS_MASTER": self.master.at,
@@ -84,8 +86,7 @@ class PathMaster(unittest.TestCase):
             "FTCCL_OP_TIMEOUT_MS": "20000",
         }
         self.jobs = []
-        for number in range(JOBS):
-            hosts = [number, number + JOBS]
+        for hosts in jobs:
             job = ranks.Job(PROGRAM, self.net, hosts, MESSAGE_BYTES, settings)
             self.jobs.append(job)
             self.addCleanup(job.close)
@@ -117,9 +118,9 @@ class PathMaster(unittest.TestCase):
             status = self.master.status()
         return status
 
-    def stop(self):
+    def stop(self, ranks_of_job=2):
         for job in self.jobs:
-            self.assertEqual(job.stop(), [0, 0], [rank.said[-3:] for rank in job.ranks])
+            self.assertEqual(job.stop(), [0] * ranks_of_job, [rank.said[-3:] for rank in job.ranks])
             said = [line for rank in job.ranks for line in rank.said if line.startswith("error ")]
             self.assertEqual(said, [])
 
@@ -130,9 +131,13 @@ class PathMaster(unittest.TestCase):
             for c in status["connections"]
         }
 
+    def start_pairs(self):
+        self.start_jobs([[number, number + JOBS] for number in range(JOBS)])
+
     def test_jobs_share_the_spines_and_outlive_the_master(self):
+        self.make(hosts=2 * JOBS, leaves=2)
         self.master.start()
-        self.start_jobs()
+        self.start_pairs()
         self.wait_until(self.is_even)
         status = self.wait_for_status(lambda s: len(s["connections"]) == 2 * JOBS)
         self.assertEqual(status["ranks"], 2 * JOBS)
@@ -157,8 +162,32 @@ class PathMaster(unittest.TestCase):
         self.master.path("in", "any", there)
         self.wait_until(self.is_even)
 
+    def test_a_link_that_is_broken_is_found_at_the_start(self):
+        """Hosts of the job talk to one neighbour each; the rest is probed because the master asks."""
+        self.make(hosts=3, leaves=3)
+        self.net.blackhole(1, 2)
+        self.master.start()
+        begun = time.monotonic()
+        self.start_jobs([[0, 1, 2]])
+        missing = [("leaf 1", "spine 2"), ("spine 2", "leaf 1")]
+        status = self.wait_for_status(lambda s: self.missing(s) == missing, seconds=90)
+        print("known after %.1f s" % (time.monotonic() - begun))
+        self.assertEqual(len(status["routers"]), 3 + SPINES)
+        self.assertEqual(len(status["links"]), 2 * (3 * SPINES - 1))
+        hosts = {host["address"]: host["router"] for host in status["hosts"]}
+        self.assertEqual(hosts, {self.net.address(i): f"leaf {i}" for i in range(3)})
+        before = self.net.link_bytes()
+        self.jobs[0].ranks[0].wait_for_calls(10, seconds=60)
+        lost = self.net.link_bytes()[1, 2][1] - before[1, 2][1]
+        self.assertLess(lost, 0.01 * 10 * MESSAGE_BYTES)
+        self.stop(3)
+
+    def missing(self, status):
+        return sorted((m["from_router"], m["to_router"]) for m in status["missing"])
+
     def test_a_master_that_is_not_there(self):
-        self.start_jobs()
+        self.make(hosts=2 * JOBS, leaves=2)
+        self.start_pairs()
         for job in self.jobs:
             job.ranks[0].wait_for_calls(4)
         self.stop()

@@ -80,6 +80,7 @@ class Rank
     talk::Talk talk;
     std::map<uint64_t, int> way; // that the master gave, by connection
     int unasked = 0;             // ways that came without a question
+    std::vector<Bytes> probes;   // that the master wants
 
     Rank(const Place &place, int host, uint64_t job, const std::string &secret = kSecret)
     {
@@ -108,7 +109,8 @@ class Rank
     // The ways to a host over spines 1 to 4: from leaf to leaf, by interfaces of routers.
     void tell_ways(uint32_t pair, int from_leaf, int to_leaf) const
     {
-        Bytes all = number(pair, 4) + ip("10.0.0.1") + ip("10.0.0.2") + number(3, 1) + number(4, 2);
+        Bytes all = number(pair, 4) + ip("10.0.0.1") + ip("10.0.0.2") + number(9, 2) +
+                    number(3, 1) + number(4, 2);
         for (int spine = 1; spine <= 4; spine++)
             all = all + ip("172.16." + std::to_string(from_leaf) + ".200") +
                   ip(up(from_leaf, spine)) + ip(down(spine, to_leaf));
@@ -143,6 +145,10 @@ class Rank
     {
         for (Message m; talk.hear(m);) {
             ASSERT_EQ(m.service, 2u);
+            if (m.type == FT_PATHS_PROBE) {
+                probes.push_back(m.bytes);
+                continue;
+            }
             ASSERT_EQ(m.type, unsigned{FT_PATHS_WAY});
             const unsigned char *at = m.bytes.data() + 4;
             const uint64_t connection = get64(&at);
@@ -331,7 +337,7 @@ TEST(PathsMaster, RanksThatMakeNoSense)
     good.tell_ways(1, 1, 2);
     const Bytes pair = number(5, 4), hosts = ip("10.0.0.1") + ip("10.0.0.2");
     auto ways = [&](uint64_t nhops, uint64_t nways, size_t bytes) {
-        return pair + hosts + number(nhops, 1) + number(nways, 2) + Bytes(bytes);
+        return pair + hosts + number(9, 2) + number(nhops, 1) + number(nways, 2) + Bytes(bytes);
     };
     const std::vector<std::pair<unsigned, Bytes>> wrong = {
         {FT_PATHS_HELLO, number(1, 8) + number(1, 4)}, // twice
@@ -431,10 +437,10 @@ void tell_network(const Rank &rank)
                 ways++;
             }
             if (ways > 0)
-                rank.talk.say(FT_PATHS_WAYS, number(pair++, 4) +
-                                                 ip("10.0.0." + std::to_string(from)) +
-                                                 ip("10.0.0." + std::to_string(to)) + number(3, 1) +
-                                                 number(static_cast<uint64_t>(ways), 2) + hops);
+                rank.talk.say(FT_PATHS_WAYS,
+                              number(pair++, 4) + ip("10.0.0." + std::to_string(from)) +
+                                  ip("10.0.0." + std::to_string(to)) + number(9, 2) + number(3, 1) +
+                                  number(static_cast<uint64_t>(ways), 2) + hops);
         }
 }
 
@@ -464,6 +470,51 @@ TEST(PathsMaster, TheMapShowsRoutersLinksAndWhatIsMissing)
     if (status == 77 || status == 127)
         GTEST_SKIP() << "there is no " << (status == 77 ? "Chromium" : "python3");
     EXPECT_EQ(status, 0) << said;
+}
+
+// Ranks of three leaves in a ring: what no connection shows they are asked to probe, once.
+TEST(PathsMaster, AsksRanksToProbeWhatNobodyKnows)
+{
+    Place place;
+    std::vector<std::unique_ptr<Rank>> ranks;
+    const auto host = [](int leaf) { return ip("10.0.0." + std::to_string(leaf)); };
+    const auto hops = [](int from, int to) {
+        Bytes out = number(3, 1) + number(4, 2);
+        for (int s = 0; s < 4; s++)
+            out = out + ip("172.16." + std::to_string(from) + ".200") + ip(end_of(from, s, true)) +
+                  ip(end_of(to, s, false));
+        return out;
+    };
+    for (int leaf = 0; leaf < 3; leaf++) {
+        const int next = (leaf + 1) % 3;
+        ranks.push_back(std::make_unique<Rank>(place, 1 + leaf, 7));
+        ranks.back()->talk.say(FT_PATHS_WAYS, number(1, 4) + host(leaf) + host(next) +
+                                                  number(static_cast<uint64_t>(5000 + next), 2) +
+                                                  hops(leaf, next));
+    }
+    for (int leaf = 0; leaf < 3; leaf++) {
+        Rank &rank = *ranks[static_cast<size_t>(leaf)];
+        const int other = (leaf + 2) % 3;
+        ASSERT_TRUE(rank.eventually([&] { return !rank.probes.empty(); }));
+        EXPECT_EQ(rank.probes[0],
+                  host(leaf) + host(other) + number(static_cast<uint64_t>(5000 + other), 2));
+        // Leaf 0 finds a way that nobody knows; leaf 1 learns nothing; leaf 2 tells what it should.
+        const Bytes learned = leaf == 1 ? Bytes(3) : hops(leaf, other);
+        rank.talk.say(FT_PATHS_PROBED, host(leaf) + host(0) + learned); // of something else
+        rank.talk.say(FT_PATHS_PROBED, host(leaf) + host(other) + learned);
+    }
+    place.master->until(
+        "\"name\":\"spine 3\",\"layer\":1,\"address\":\"172.19.0.7\"\\}\\],\"hosts\"");
+    for (double end = proc::now() + 6; proc::now() < end; usleep(10000))
+        for (auto &rank : ranks)
+            rank->hear();
+    for (auto &rank : ranks)
+        EXPECT_EQ(rank->probes.size(), 1u) << "it is known now";
+    for (const Bytes &wrong : {Bytes(34), host(0) + host(1) + number(3, 1) + number(4, 2)}) {
+        ranks[0]->talk.say(FT_PATHS_PROBED, wrong);
+        EXPECT_TRUE(ranks[0]->is_closed());
+        ranks.erase(ranks.begin());
+    }
 }
 
 TEST(PathsMaster, RanksThatGoLeaveNothing)

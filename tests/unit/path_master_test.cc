@@ -175,10 +175,10 @@ class PathMaster : public testing::Test
         master.reset();
         EXPECT_EQ(count_descriptors(), before);
     }
-    void open()
+    void open(ft_env *with = env())
     {
         ft_path_master_config config = {};
-        config.env = env();
+        config.env = with;
         config.rank = 3;
         config.job = 0x1122334455667788;
         config.at = master->address.c_str();
@@ -226,7 +226,7 @@ TEST_F(PathMaster, HearsTheWaysAndSaysWhichOne)
     ASSERT_EQ(master->of(FT_PATHS_WAYS).size(), 1u);
     const Bytes ways = master->of(FT_PATHS_WAYS)[0];
     Bytes want = number(master->pair_of[5], 4) + mapped("10.0.0.1") + mapped("10.1.0.2");
-    want = want + number(3, 1) + number(4, 2);
+    want = want + number(5201, 2) + number(3, 1) + number(4, 2);
     for (int spine = 0; spine < 4; spine++)
         for (int hop = 0; hop < 3; hop++)
             want = want + mapped(("172.16.0." + std::to_string(Table::hop(hop, spine))).c_str());
@@ -315,6 +315,87 @@ TEST_F(PathMaster, ANewOneHearsWhatConnectionsHave)
     EXPECT_EQ(master->of(FT_PATHS_WAYS).size(), 1u);
     EXPECT_EQ(master->of(FT_PATHS_TAKE)[0],
               number(master->pair_of[5], 4) + number(5, 8) + number(3, 2));
+}
+
+Bytes probe_of(const char *from, const char *to, uint64_t port)
+{
+    return mapped(from) + mapped(to) + number(port, 2);
+}
+
+// At most one in five seconds, and only while the master that wants it is there.
+TEST_F(PathMaster, WhatTheMasterWantsToBeProbed)
+{
+    ft_net_address from, to;
+    ASSERT_TRUE(eventually([&] { return ask(four, 5), !master->of(FT_PATHS_HELLO).empty(); }));
+    EXPECT_FALSE(ft_path_master_wants(client, &from, &to));
+    auto want = [&](const char *whom) {
+        master->peer.say(FT_PATHS_PROBE, probe_of("10.0.0.1", whom, 5201));
+        return eventually([&] { return ask(four, 5), ft_path_master_wants(client, &from, &to); });
+    };
+    ASSERT_TRUE(want("10.1.0.2"));
+    EXPECT_EQ(from.family, AF_INET);
+    EXPECT_EQ(from.port, 0);
+    EXPECT_EQ(memcmp(from.ip, four.table.from.ip, 4), 0);
+    EXPECT_EQ(to.port, 5201);
+    EXPECT_EQ(memcmp(to.ip, four.table.to.ip, 4), 0);
+    ft_net_address other = to;
+    other.port++;
+    ft_path_master_probed(client, &from, &other, &four.table);
+    EXPECT_TRUE(ft_path_master_wants(client, &from, &to)) << "that was about something else";
+    ft_path_master_probed(client, &from, &to, &four.table);
+    EXPECT_FALSE(ft_path_master_wants(client, &from, &to));
+    ASSERT_TRUE(eventually([&] { return ask(four, 5), !master->of(FT_PATHS_PROBED).empty(); }));
+    const Bytes ways = master->of(FT_PATHS_WAYS)[0], said = master->of(FT_PATHS_PROBED)[0];
+    EXPECT_EQ(said, mapped("10.0.0.1") + mapped("10.1.0.2") + Bytes(ways.begin() + 38, ways.end()));
+    master->peer.say(FT_PATHS_PROBE, probe_of("10.0.0.1", "10.1.0.3", 5201));
+    for (int i = 0; i < 50; i++)
+        ask(four, 5), usleep(500);
+    EXPECT_FALSE(ft_path_master_wants(client, &from, &to)) << "too soon";
+    clock_ns += 5 * kSecond;
+    ASSERT_TRUE(ft_path_master_wants(client, &from, &to));
+    ft_path_master_probed(client, &from, &to, nullptr);
+    ASSERT_TRUE(eventually([&] { return ask(four, 5), master->of(FT_PATHS_PROBED).size() == 2; }));
+    EXPECT_EQ(master->of(FT_PATHS_PROBED)[1],
+              mapped("10.0.0.1") + mapped("10.1.0.3") + number(0, 1) + number(0, 2));
+    clock_ns += 5 * kSecond;
+    ASSERT_TRUE(want("10.1.0.4"));
+    master->peer.end();
+    EXPECT_TRUE(eventually([&] { return ask(four, 5), !ft_path_master_wants(client, &from, &to); }))
+        << "it has gone";
+}
+
+// The finder probes it by turns that nobody waits for, and goes on when others stop.
+TEST_F(PathMaster, TheFinderProbesWhatTheMasterWants)
+{
+    ft_path_master_close(client);
+    client = nullptr;
+    open(ft_env_real());
+    ft_path_finder *finder = ft_path_finder_open(ft_env_real(), 3, 0, client);
+    ft_port_finder *ports = ft_path_finder_ports(finder);
+    ASSERT_NE(ports->turn, nullptr);
+    EXPECT_FALSE(ports->turn(ports));
+    ASSERT_TRUE(eventually([&] { return ask(four, 5), !master->of(FT_PATHS_HELLO).empty(); }));
+    const int idle = count_descriptors();
+    for (auto &[from, to] : std::map<const char *, const char *>{{"127.0.0.1", "127.0.0.2"},
+                                                                 {"192.0.2.77", "127.0.0.3"}}) {
+        master->heard.clear();
+        master->peer.say(FT_PATHS_PROBE, probe_of(from, to, 9));
+        bool worked = false;
+        EXPECT_TRUE(eventually([&] {
+            ask(four, 5);
+            worked |= ports->turn(ports);
+            ports->stop(ports);
+            return !master->of(FT_PATHS_PROBED).empty();
+        })) << to;
+        EXPECT_TRUE(worked || from[0] == '1') << "it takes more than a turn";
+        EXPECT_FALSE(ports->turn(ports));
+        EXPECT_EQ(master->of(FT_PATHS_PROBED)[0],
+                  mapped(from) + mapped(to) + number(0, 1) + number(0, 2))
+            << "there is no router between";
+        EXPECT_EQ(count_descriptors(), idle);
+    }
+    ft_path_finder_close(finder);
+    client = nullptr;
 }
 
 // Bytes from outside never give a way that is not there.

@@ -5,7 +5,8 @@ tools_master_libmaster_la_SOURCES = tools/master/master.h tools/master/master.c 
 	tools/master/pace.c \
 	tools/master/show.c \
 	tools/master/paths.h tools/master/paths.c tools/master/paths_file.c \
-	tools/master/paths_show.h tools/master/paths_show.c tools/master/paths_map.c
+	tools/master/paths_show.h tools/master/paths_show.c tools/master/paths_map.c \
+	tools/master/paths_mesh.c
 tools_master_libmaster_la_LIBADD = tools/agent/libagent.la src/path/liballocate.la
 bin_PROGRAMS += tools/ftccld
 tools_ftccld_SOURCES = tools/master/ftccld.c

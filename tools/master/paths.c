@@ -15,7 +15,7 @@
 
 /* ---- clients and pairs ----------------------------------------------------------------------- */
 
-static bool grow(void *array, int n, int *room)
+bool paths_grow(void *array, int n, int *room)
 {
     if (n < *room)
         return true;
@@ -33,7 +33,7 @@ static struct client *client_of(struct paths *p, struct daemon_peer *peer)
     void **slot = daemon_peer_slot(peer, DAEMON_PATHS);
     if (*slot)
         return *slot;
-    if (p->nclients == CLIENTS_MOST || !grow(&p->client, p->nclients, &p->room))
+    if (p->nclients == CLIENTS_MOST || !paths_grow(&p->client, p->nclients, &p->room))
         return NULL;
     struct client *c = calloc(1, sizeof *c);
     if (!c)
@@ -137,6 +137,16 @@ static uint64_t host_of(const struct client *c)
     return ft_hash64(name, port ? (size_t)(port - name) : strlen(name), 0);
 }
 
+bool paths_parse_hops(const unsigned char *at, size_t len, struct ft_ways_config *ways)
+{
+    if (len < 3)
+        return false;
+    ways->nhops = (int)get_bytes(&at, 1);
+    ways->nways = get16(&at);
+    ways->hops = at;
+    return len == 3 + (size_t)ways->nways * (size_t)ways->nhops * 16;
+}
+
 /* Fills the pair's addresses and the ways from a message. */
 static bool parse_ways(const unsigned char *at, size_t len, struct pair *pair,
                        struct ft_ways_config *ways)
@@ -144,10 +154,8 @@ static bool parse_ways(const unsigned char *at, size_t len, struct pair *pair,
     memcpy(pair->from, at, 16);
     memcpy(pair->to, at + 16, 16);
     at += 32;
-    ways->nhops = (int)get_bytes(&at, 1);
-    ways->nways = get16(&at);
-    ways->hops = at;
-    return len == FT_PATHS_WAYS_BYTES + (size_t)ways->nways * (size_t)ways->nhops * 16;
+    pair->port = get16(&at);
+    return paths_parse_hops(at, len - (FT_PATHS_WAYS_BYTES - 3), ways);
 }
 
 static bool take_ways(struct paths *p, struct client *c, const unsigned char *at, size_t len)
@@ -162,7 +170,7 @@ static bool take_ways(struct paths *p, struct client *c, const unsigned char *at
     struct ft_ways_config config = {
         .owner = host_of(c), .user = pair, .from = pair->from, .to = pair->to};
     if (c->npairs == FT_PATHS_PAIRS || p->npairs == PAIRS_MOST ||
-        !grow(&c->pair, c->npairs, &c->room) || !parse_ways(at, len, pair, &config) ||
+        !paths_grow(&c->pair, c->npairs, &c->room) || !parse_ways(at, len, pair, &config) ||
         ft_ways_open(p->allocator, &config, &pair->ways) != FT_OK) {
         free(pair);
         return false;
@@ -256,6 +264,8 @@ static bool on_message(void *arg, struct daemon_peer *peer, const struct daemon_
         return take_bad(c, m->bytes, m->len);
     case FT_PATHS_DROP:
         return take_drop(p, c, m->bytes, m->len);
+    case FT_PATHS_PROBED:
+        return paths_mesh_take(p, c, m->bytes, m->len);
     default:
         return m->type == FT_PATHS_KEEP;
     }
@@ -269,6 +279,7 @@ static void on_tick(void *arg)
     p->lists = 0;
     ft_allocator_tick(p->allocator, daemon_now_ns());
     ft_allocator_balance(p->allocator, BALANCED_MOST);
+    paths_mesh_turn(p, daemon_now_ns());
 }
 
 struct paths *paths_open(struct daemon *d)
@@ -307,6 +318,7 @@ void paths_close(struct paths *p)
     for (int i = 0; i < p->nclients; i++)
         free_client(p, p->client[i]);
     free(p->client);
+    paths_mesh_close(p);
     ft_topology_free(p->topology);
     ft_allocator_close(p->allocator);
     free(p);

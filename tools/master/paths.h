@@ -21,12 +21,15 @@ void paths_close(struct paths *);
 /* ---- inside ---------------------------------------------------------------------------------- */
 
 struct client;
-/* Two hosts of a client. */
+/* Two hosts of a client. Those that were probed for the catalogue belong to none, and have no
+ * connections. */
 struct pair {
     struct client *client;
     uint32_t number;
     unsigned char from[16], to[16];
+    uint16_t port; /* at which `to` listens */
     struct ft_ways *ways;
+    uint64_t probed_ns; /* for the catalogue */
 };
 struct client {
     struct daemon_peer *peer;
@@ -35,6 +38,9 @@ struct client {
     bool said_hello;
     struct pair **pair;
     int npairs, room;
+    /* It probes these for the catalogue since then; 0: nothing. */
+    uint64_t asked_ns;
+    unsigned char asked_from[16], asked_to[16];
 };
 struct paths {
     struct daemon *daemon;
@@ -42,13 +48,26 @@ struct paths {
     struct client **client;
     int nclients, room;
     int npairs;
-    int lists; /* answered in this interval */
+    struct pair **probed; /* for the catalogue */
+    int nprobed, probed_room;
+    uint64_t mesh_ns; /* when it was looked last what should be probed */
+    int lists;        /* answered in this interval */
     uint64_t moves, asked;
     struct ft_topology *topology; /* NULL: not looked at */
     uint64_t topology_ns;         /* when it was */
     char trouble[200];            /* of the file; "": none */
 };
 
+bool paths_grow(void *array, int n, int *room); /* room for one more pointer; false: no memory */
+/* Fills in the ways from a message, from the number of hops on. */
+bool paths_parse_hops(const unsigned char *at, size_t len, struct ft_ways_config *);
+/* As of now or some seconds ago; it holds until the next call. NULL: no memory. */
+const struct ft_topology *paths_topology(struct paths *);
+/* paths_mesh.c */
+void paths_mesh_turn(struct paths *, uint64_t now_ns);
+/* A rank has probed what it was asked for. False: the message makes no sense. */
+bool paths_mesh_take(struct paths *, struct client *, const unsigned char *at, size_t len);
+void paths_mesh_close(struct paths *);
 /* paths_show.c */
 void paths_page(void *arg, FILE *out);
 void paths_json(void *arg, struct ft_text *out);

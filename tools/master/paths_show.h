@@ -15,8 +15,6 @@ const char *paths_state_text(const struct ft_allocator_link *);
 
 /* ---- paths_map.c ----------------------------------------------------------------------------- */
 
-/* As of now or some seconds ago; it holds until the next call. NULL: no memory. */
-const struct ft_topology *paths_topology(struct paths *);
 #define PATHS_NAME_BYTES 32
 /* "leaf 3"; "": it is not known. */
 const char *paths_router_name(const struct ft_topology *, int router, char text[PATHS_NAME_BYTES]);

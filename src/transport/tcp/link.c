@@ -1,6 +1,7 @@
 /*
  * Links, and how they are made. The sender dials all connections of a link at one address of the
- * peer. If that fails, it tries the next address. The receiver keeps authenticated connections
+ * peer. If that fails, it tries the next address. A connection that nobody answers is dialled again
+ * from another port meanwhile. The receiver keeps authenticated connections
  * until all connections of a link have come. Unauthenticated connections are limited in number and
  * time; more of them wait in the kernel's queue.
  */
@@ -14,7 +15,8 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#define RESTS 512       /* turns of reading when a connection ends */
+#define RESTS 512                /* turns of reading when a connection ends */
+#define UNANSWERED_NS 200000000u /* a dial without an answer is begun again; each time later */
 #define REDIALS_MOST 16 /* times that a link is dialled again after a reset, before it is up */
 
 /* The detail of ft_auth: index and number of connections, and which of the peer's links the
@@ -47,6 +49,7 @@ bool tcp_conns_are_siblings(const struct tcp_conn *a, const struct tcp_conn *b)
 static bool elsewhere(int status);
 static int dial(struct tcp_link *l);
 static int dial_next(struct tcp_link *l);
+static int dial_conn(struct tcp_link *l, int i, int address);
 static void retire_conns(struct tcp_link *l);
 static void making_failed(struct tcp_link *l, int status, bool reset);
 static void made(struct tcp_link *l);
@@ -308,6 +311,26 @@ void tcp_accept(struct tcp *t, int listener, bool *moved)
     }
 }
 
+/* A dial that nobody answers may take a way through the network that is broken. From another source
+ * port it may take another one. */
+static void dial_again(struct tcp_link *l, uint64_t now_ns)
+{
+    bool again = false;
+    for (int i = 0; i < l->nconns; i++) {
+        struct tcp_conn *c = l->conn[i];
+        if (c == NULL || c->state != TCP_DIALING ||
+            now_ns - c->since_ns < (uint64_t)(l->unanswered + 1) * UNANSWERED_NS)
+            continue;
+        const int address = c->address;
+        tcp_conn_retire(c);
+        again = true;
+        const int status = dial_conn(l, i, address);
+        if (status != FT_OK)
+            return making_failed(l, status, false);
+    }
+    l->unanswered += again;
+}
+
 void tcp_check_deadlines(struct tcp *t, uint64_t now_ns, bool *moved)
 {
     for (struct tcp_conn *c = t->unknown, *next; c != NULL; c = next) {
@@ -322,8 +345,13 @@ void tcp_check_deadlines(struct tcp *t, uint64_t now_ns, bool *moved)
     }
     for (struct tcp_link *l = t->links, *next; l != NULL && t->nmaking > 0; l = next) {
         next = l->next;
-        if (l->base.state != FT_LINK_CONNECTING || now_ns < l->try_deadline_ns)
+        if (l->base.state != FT_LINK_CONNECTING)
             continue;
+        if (now_ns < l->try_deadline_ns) {
+            dial_again(l, now_ns);
+            continue;
+        }
+        l->silent = true;
         making_failed(l, ft_fail(FT_TIMEOUT, "a peer did not answer in time"), false);
         *moved = true;
     }
@@ -395,6 +423,7 @@ static int dial_next(struct tcp_link *l)
 
     l->try_deadline_ns = now_ns + left_ns / (uint64_t)(l->naddresses - first + l->shares);
     l->nopen = 0;
+    l->unanswered = 0;
     l->generation = ++l->tcp->generation;
     for (int i = 0; i < l->nconns && status == FT_OK; i++)
         status = dial_conn(l, i, address_for(l, first, i));
@@ -421,6 +450,9 @@ static void making_failed(struct tcp_link *l, int status, bool reset)
     } else if (l->shares) {
         l->shares = false;
         l->address_next--;
+    } else if (l->silent && l->address_next == l->naddresses &&
+               ft_now_ns(l->tcp->base.config.env) < l->deadline_ns) {
+        l->address_next = 0; /* one that did not answer may do so now */
     }
     if (elsewhere(status) && l->address_next < l->naddresses)
         status = dial(l);

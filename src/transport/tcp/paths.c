@@ -304,6 +304,8 @@ void tcp_paths_turn(struct tcp *t, uint64_t now_ns)
             look_at_link(l, &look);
     if (t->finding && !look.finding)
         finder_of(t)->stop(finder_of(t));
+    if (finder_of(t)->turn != NULL)
+        look.finding |= finder_of(t)->turn(finder_of(t));
     t->finding = look.finding;
     t->path_ns = now_ns + (look.finding ? FINDING_NS : look.moving ? MOVED_NS : LOOK_NS);
 }

@@ -236,8 +236,11 @@ struct tcp_link {
     /* while the link is being made: */
     uint64_t deadline_ns, try_deadline_ns;
     int naddresses, address_next;
-    bool shares; /* connections take turns over the peer's addresses */
-    int redials; /* times that an address was dialled again after a reset */
+    bool shares;    /* connections take turns over the peer's addresses */
+    int redials;    /* times that an address was dialled again after a reset */
+    int unanswered; /* times that connections to this address were dialled again without an answer
+                     */
+    bool silent;    /* an address did not answer in time */
     /* Addresses on which the peer listens. */
     struct ft_net_address address[FT_NET_ADDRESSES];
     struct ft_net_address from; /* of a receiving link: the other end of its first connection */
