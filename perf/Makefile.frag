@@ -4,7 +4,7 @@ dist_man_MANS += man/ftccl-perf.1
 noinst_LTLIBRARIES += perf/libperf.la
 perf_sources = perf/api.h perf/api.c perf/perf.h perf/options.c perf/types.c perf/layouts.c \
 	perf/launch.c perf/bootstrap.c perf/team.c perf/meet.h perf/meet.c perf/data.c \
-	perf/verify.c perf/run.c perf/table.c perf/json.c perf/main.c
+	perf/verify.c perf/run.c perf/table.c perf/json.c perf/paths.c perf/main.c
 perf_libperf_la_SOURCES = $(perf_sources)
 perf_libperf_la_LIBADD = perf/libgpu.la src/libftccl.la -lm
 # libftcore: what telemetry tells of a process is read in the process, for -P.

@@ -2,13 +2,11 @@
  * CUDA's streams. */
 #include "api.h"
 #include "gpu.h"
-#include "telemetry/telemetry.h"
 
 #include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static enum api_memory where;
 
@@ -125,11 +123,6 @@ void api_config_timeout(CCL(Config_t) * config, int seconds)
     (void)config, (void)seconds;
 }
 
-void api_print_connections(FILE *out)
-{
-    (void)out;
-}
-
 #else
 
 CCL(Result_t) api_stream_create(api_stream *stream)
@@ -194,13 +187,6 @@ void api_config_timeout(CCL(Config_t) * config, int seconds)
         return;
     options.opTimeoutMs = (int64_t)seconds * 1000;
     config->options = &options;
-}
-
-void api_print_connections(FILE *out)
-{
-    usleep(1500000);
-    if (ft_telemetry_print_conns(out) != FT_OK)
-        fprintf(stderr, "no paths of process %d: %s\n", (int)getpid(), ft_fail_text());
 }
 
 #endif

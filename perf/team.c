@@ -254,19 +254,9 @@ void perf_meet(struct perf_team *t, int thread)
 
 /* ---- report of the ranks --------------------------------------------------------------------- */
 
-/* Gathers a text of each rank, and thread 0 of process 0 takes those of all in turn. */
-static void report(struct perf_team *t, int thread, const char *text, size_t bytes,
-                   void (*take)(struct perf_team *, int rank, const char *text))
+/* All ranks' texts of so many bytes, in the memory of each rank of this thread. */
+static void gather(struct perf_rank *r, int n, size_t bytes, void **all)
 {
-    struct perf_rank *r;
-    int n = thread_ranks(t, thread, &r);
-    void **all = calloc((size_t)n, sizeof *all);
-    if (!all)
-        perf_die(r, "memory", CCL(SystemError));
-    for (int i = 0; i < n; i++) {
-        perf_must(&r[i], "MemAlloc", api_mem_alloc(&all[i], (size_t)t->nranks * bytes));
-        api_mem_write((char *)all[i] + (size_t)r[i].rank * bytes, text, bytes);
-    }
     if (n > 1)
         perf_must(r, "GroupStart", CCL(GroupStart)());
     for (int i = 0; i < n; i++)
@@ -277,13 +267,36 @@ static void report(struct perf_team *t, int thread, const char *text, size_t byt
         perf_must(r, "GroupEnd", CCL(GroupEnd)());
     for (int i = 0; i < n; i++)
         perf_must(&r[i], "AllGather of texts", api_stream_sync(r[i].comm, r[i].stream));
-    char *line = perf_is_writer(t, thread) ? malloc(bytes) : NULL;
+}
+
+typedef void take_text(struct perf_team *t, int rank, const char *text);
+
+static void take_all(struct perf_team *t, void *all, size_t bytes, take_text *take)
+{
+    char *line = malloc(bytes);
     for (int i = 0; line && i < t->nranks; i++) {
-        api_mem_read(line, (char *)all[0] + (size_t)i * bytes, bytes);
+        api_mem_read(line, (char *)all + (size_t)i * bytes, bytes);
         line[bytes - 1] = '\0';
         take(t, i, line);
     }
     free(line);
+}
+
+/* Gathers a text of each rank, and thread 0 of process 0 takes those of all in turn. */
+static void report(struct perf_team *t, int thread, const char *text, size_t bytes, take_text *take)
+{
+    struct perf_rank *r;
+    int n = thread_ranks(t, thread, &r);
+    void **all = calloc((size_t)n, sizeof *all);
+    if (!all)
+        perf_die(r, "memory", CCL(SystemError));
+    for (int i = 0; i < n; i++) {
+        perf_must(&r[i], "MemAlloc", api_mem_alloc(&all[i], (size_t)t->nranks * bytes));
+        api_mem_write((char *)all[i] + (size_t)r[i].rank * bytes, text, bytes);
+    }
+    gather(r, n, bytes, all);
+    if (perf_is_writer(t, thread))
+        take_all(t, all[0], bytes, take);
     for (int i = 0; i < n; i++)
         api_mem_free(all[i]);
     free(all);

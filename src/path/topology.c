@@ -15,9 +15,10 @@
 
 /* A host and where it was seen. */
 struct host {
-    unsigned char ip[16]; /* must be the first field */
-    int first;            /* an address of a router that it sends to; NONE */
-    bool several;         /* it has several ports */
+    unsigned char ip[16];                   /* must be the first field */
+    int first;                              /* an address of a router that it sends to; NONE */
+    bool several;                           /* it has several ports */
+    int nfirsts, firsts[FT_TOPOLOGY_PORTS]; /* one such address of each port */
 };
 
 struct find {
@@ -112,6 +113,15 @@ static void join_links(const struct find *f)
                 join(f, tail_of(f, ft_ways_link(w, way, i)), w->hop[way * w->nhops + i]);
 }
 
+static void note_port(const struct find *f, struct host *h, int address)
+{
+    for (int i = 0; i < h->nfirsts; i++)
+        if (set_of(f, h->firsts[i]) == set_of(f, address))
+            return;
+    if (h->nfirsts < FT_TOPOLOGY_PORTS)
+        h->firsts[h->nfirsts++] = address;
+}
+
 static void note_sources(struct find *f)
 {
     for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next) {
@@ -120,6 +130,7 @@ static void note_sources(struct find *f)
             if (h->first == NONE)
                 h->first = first_of(w, way);
             h->several |= set_of(f, h->first) != set_of(f, first_of(w, way));
+            note_port(f, h, first_of(w, way));
         }
     }
 }
@@ -211,6 +222,22 @@ static void place_links(struct find *f)
                     number_of(f, w->hop[way * w->nhops + i + 1])};
 }
 
+/* In the order of addresses. */
+static void place_ports(const struct find *f, const struct host *h, struct ft_topology_host *to)
+{
+    int sorted[FT_TOPOLOGY_PORTS];
+    for (int i = 0; i < h->nfirsts; i++) {
+        const unsigned char *ip = f->a->router[h->firsts[i]]->ip;
+        int at = i;
+        for (; at > 0 && memcmp(ip, f->a->router[sorted[at - 1]]->ip, 16) < 0; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = h->firsts[i];
+    }
+    to->nports = h->nfirsts;
+    for (int i = 0; i < h->nfirsts; i++)
+        to->port[i] = number_of(f, sorted[i]);
+}
+
 static void place_hosts(struct find *f)
 {
     struct ft_topology *t = f->out;
@@ -219,6 +246,7 @@ static void place_hosts(struct find *f)
         struct ft_topology_host *to = &t->host[t->nhosts++];
         memcpy(to->ip, h->ip, 16);
         to->router = h->several || h->first == NONE ? NONE : number_of(f, h->first);
+        place_ports(f, h, to);
     }
     for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next) {
         struct ft_topology_host *to = bsearch(w->to, t->host, (size_t)t->nhosts, sizeof(*to),
@@ -245,34 +273,49 @@ static void renumber(int *router, const int *new_number)
         *router = new_number[*router];
 }
 
+static void renumber_all(struct find *f, const int *new_number)
+{
+    struct ft_topology *t = f->out;
+    for (int i = 0; i < t->nlinks; i++) {
+        renumber(&t->link[i].from, new_number);
+        renumber(&t->link[i].to, new_number);
+    }
+    for (int i = 0; i < t->nhosts; i++) {
+        renumber(&t->host[i].router, new_number);
+        for (int k = 0; k < t->host[i].nports; k++)
+            renumber(&t->host[i].port[k], new_number);
+    }
+    for (int i = 0; i < f->a->nrouters + f->a->nlinks; i++)
+        renumber(&f->number[i], new_number);
+}
+
+/* Writes the routers in their order, with their places, and the new number of each. */
+static void copy_in_order(const struct ft_topology *t, struct ft_topology_router **order,
+                          struct ft_topology_router *sorted, int *new_number)
+{
+    for (int i = 0; i < t->nrouters; i++)
+        order[i] = &t->router[i];
+    qsort(order, (size_t)t->nrouters, sizeof(*order), compare_places);
+    for (int i = 0; i < t->nrouters; i++) {
+        const bool follows = i > 0 && sorted[i - 1].layer == order[i]->layer;
+        sorted[i] = *order[i];
+        sorted[i].place = follows ? sorted[i - 1].place + 1 : 0;
+        new_number[order[i] - t->router] = i;
+    }
+}
+
 /* False: no memory. */
 static bool sort_routers(struct find *f)
 {
     struct ft_topology *t = f->out;
     const size_t n = (size_t)t->nrouters + 1;
-    struct ft_topology_router **order = calloc(n, sizeof(*order)),
-                              *sorted = calloc(n, sizeof(*sorted));
+    struct ft_topology_router **order = calloc(n, sizeof(*order));
+    struct ft_topology_router *sorted = calloc(n, sizeof(*sorted));
     int *new_number = calloc(n, sizeof(*new_number));
     const bool good = order != NULL && sorted != NULL && new_number != NULL;
-    for (int i = 0; good && i < t->nrouters; i++)
-        order[i] = &t->router[i];
-    if (good)
-        qsort(order, (size_t)t->nrouters, sizeof(*order), compare_places);
-    for (int i = 0; good && i < t->nrouters; i++) {
-        sorted[i] = *order[i];
-        sorted[i].place = i > 0 && sorted[i - 1].layer == sorted[i].layer ? sorted[i - 1].place + 1
-                                                                          : 0;
-        new_number[order[i] - t->router] = i;
-    }
-    for (int i = 0; good && i < t->nlinks; i++) {
-        renumber(&t->link[i].from, new_number);
-        renumber(&t->link[i].to, new_number);
-    }
-    for (int i = 0; good && i < t->nhosts; i++)
-        renumber(&t->host[i].router, new_number);
-    for (int i = 0; good && i < f->a->nrouters + f->a->nlinks; i++)
-        renumber(&f->number[i], new_number);
     if (good) {
+        copy_in_order(t, order, sorted, new_number);
+        renumber_all(f, new_number);
         free(t->router);
         t->router = sorted;
     } else {
@@ -409,9 +452,10 @@ static bool allocate(struct find *f)
     f->number = calloc(n, sizeof(int));
     t->router = calloc((size_t)f->a->nrouters + 1, sizeof(t->router[0]));
     t->link = calloc((size_t)f->a->nlinks + 1, sizeof(t->link[0]));
+    t->located = calloc((size_t)f->a->nrouters + 1, sizeof(t->located[0]));
     t->missing = calloc(MISSING_MOST, sizeof(t->missing[0]));
     if (f->parent == NULL || f->number == NULL || t->router == NULL || t->link == NULL ||
-        t->missing == NULL)
+        t->located == NULL || t->missing == NULL)
         return false;
     for (size_t i = 0; i < n; i++) {
         f->parent[i] = (int)i;
@@ -436,7 +480,12 @@ static bool find(struct find *f)
     place_routers(f);
     place_links(f);
     place_hosts(f);
-    return sort_routers(f) && find_missing(f);
+    if (!sort_routers(f))
+        return false;
+    f->out->naddresses = f->a->nrouters;
+    for (int i = 0; i < f->a->nrouters; i++)
+        f->out->located[i] = number_of(f, i);
+    return find_missing(f);
 }
 
 struct ft_topology *ft_topology_find(const struct ft_allocator *a)
@@ -461,5 +510,58 @@ void ft_topology_free(struct ft_topology *t)
     free(t->link);
     free(t->host);
     free(t->missing);
+    free(t->located);
     free(t);
+}
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+static const struct ft_topology_host *find_host(const struct ft_topology *t,
+                                                const unsigned char ip[16])
+{
+    return bsearch(ip, t->host, (size_t)t->nhosts, sizeof(t->host[0]), compare_ips);
+}
+
+/* The number of the port that is joined to the router with this address; NONE: not known. The
+ * address may be younger than the topology. */
+static int port_at(const struct ft_topology *t, const struct ft_topology_host *h, int address)
+{
+    const int router = address < t->naddresses ? t->located[address] : NONE;
+    for (int i = 0; i < h->nports && router != NONE; i++)
+        if (h->port[i] == router)
+            return i;
+    return NONE;
+}
+
+/* Says which ways lead to a port of another number. False: it is not known of all, or a port would
+ * be left without a way. */
+static bool find_crossing(const struct ft_topology *t, const struct ft_ways *w, bool *crosses)
+{
+    const struct ft_topology_host *from = find_host(t, w->from), *to = find_host(t, w->to);
+    int straight[FT_TOPOLOGY_PORTS] = {0};
+    if (from == NULL || to == NULL || from->nports < 2 || to->nports != from->nports)
+        return false;
+    for (int way = 0; way < w->nways; way++) {
+        const int a = port_at(t, from, first_of(w, way)), b = port_at(t, to, last_of(w, way));
+        if (a == NONE || b == NONE)
+            return false;
+        crosses[way] = a != b;
+        straight[a] += a == b;
+    }
+    for (int i = 0; i < from->nports; i++)
+        if (straight[i] == 0)
+            return false;
+    return true;
+}
+
+void ft_topology_keep_ports_apart(const struct ft_topology *t, struct ft_allocator *a)
+{
+    bool crosses[FT_PATHS_MOST];
+    for (struct ft_ways *w = a->ways; w != NULL; w = w->next) {
+        const size_t n = (size_t)w->nways * sizeof(crosses[0]);
+        if (!find_crossing(t, w, crosses) || memcmp(w->crosses, crosses, n) == 0)
+            continue;
+        memcpy(w->crosses, crosses, n);
+        a->changed = true;
+    }
 }

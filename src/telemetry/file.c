@@ -186,6 +186,26 @@ static int make_file(struct ft_telemetry *t, const char *dir)
     return err;
 }
 
+/* Tables that were added later. */
+static void write_more_tables(struct ft_tm_header *h)
+{
+    h->path_offset = offsetof(struct ft_tm_file, path);
+    h->path_rows = FT_TM_PATHS;
+    h->path_row_bytes = sizeof(struct ft_tm_path);
+    h->latency_offset = offsetof(struct ft_tm_file, latency);
+    h->latency_rows = FT_TM_LATENCIES;
+    h->latency_row_bytes = sizeof(struct ft_tm_latency);
+    h->clock_offset = offsetof(struct ft_tm_file, clock);
+    h->clock_rows = FT_TM_CLOCKS;
+    h->clock_row_bytes = sizeof(struct ft_tm_clock);
+    h->thread_offset = offsetof(struct ft_tm_file, thread);
+    h->thread_rows = FT_TM_THREADS;
+    h->thread_row_bytes = sizeof(struct ft_tm_thread);
+    h->conn_offset = offsetof(struct ft_tm_file, conn);
+    h->conn_rows = FT_TM_CONNS;
+    h->conn_row_bytes = sizeof(struct ft_tm_conn);
+}
+
 static void write_layout(struct ft_tm_header *h)
 {
     h->version = FT_TM_VERSION;
@@ -207,21 +227,7 @@ static void write_layout(struct ft_tm_header *h)
     h->seat_offset = offsetof(struct ft_tm_file, seat);
     h->seat_rows = FT_TM_SEATS;
     h->seat_row_bytes = sizeof(struct ft_tm_seat);
-    h->path_offset = offsetof(struct ft_tm_file, path);
-    h->path_rows = FT_TM_PATHS;
-    h->path_row_bytes = sizeof(struct ft_tm_path);
-    h->latency_offset = offsetof(struct ft_tm_file, latency);
-    h->latency_rows = FT_TM_LATENCIES;
-    h->latency_row_bytes = sizeof(struct ft_tm_latency);
-    h->clock_offset = offsetof(struct ft_tm_file, clock);
-    h->clock_rows = FT_TM_CLOCKS;
-    h->clock_row_bytes = sizeof(struct ft_tm_clock);
-    h->thread_offset = offsetof(struct ft_tm_file, thread);
-    h->thread_rows = FT_TM_THREADS;
-    h->thread_row_bytes = sizeof(struct ft_tm_thread);
-    h->conn_offset = offsetof(struct ft_tm_file, conn);
-    h->conn_rows = FT_TM_CONNS;
-    h->conn_row_bytes = sizeof(struct ft_tm_conn);
+    write_more_tables(h);
 }
 
 static void write_header(struct ft_telemetry *t, struct ft_env *env, uint64_t engine, uint64_t host)

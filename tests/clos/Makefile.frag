@@ -5,7 +5,7 @@ clos_tests = tests/clos/slice_test.sh
 TESTS += $(clos_tests)
 SLOW_TESTS += $(clos_tests)
 EXTRA_DIST += $(clos_tests) tests/clos/check.py tests/clos/fabric.py tests/clos/inside.py \
-	tests/clos/ranks.py tests/clos/rig_test.py tests/clos/ranks_test.py \
+	tests/clos/ranks.py tests/clos/master.py tests/clos/rig_test.py tests/clos/ranks_test.py \
 	tests/clos/paths_test.py tests/clos/master_test.py
 clos_programs = tests/clos/rank
 check_PROGRAMS += $(clos_programs)

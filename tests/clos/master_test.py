@@ -3,86 +3,39 @@ there are spines; they go on when the master is killed, keep their paths when an
 leave a link that an operator takes out. A master that is never there stops nobody. A link that
 swallows everything from the start is found, and shown, though no connection needs to take it."""
 
-import json
 import os
 import re
-import signal
-import subprocess
 import tempfile
 import time
 import unittest
 
 import fabric
+import master
 import ranks
 
 BUILD = os.environ.get("CLOS_BUILD", ".")
 PROGRAM = os.path.join(BUILD, "tests", "clos", "rank")
-FTCCLD = os.path.join(BUILD, "tools", "ftccld")
 MESSAGE_BYTES = 2000000
 SPINES = 4
 JOBS = 4  # of two hosts, one on each leaf
-PORT = 28030
 EVEN = 1.25  # most bytes of a spine to fewest
-FETCH = "import sys, urllib.request as u; sys.stdout.buffer.write(u.urlopen(sys.argv[1]).read())"
 
 
-class Master:
-    """ftccld on a host; its key and what it keeps are in a folder."""
-
-    def __init__(self, net, host, folder):
-        self.net, self.host, self.folder = net, host, folder
-        self.at = f"{net.address(host)}:{PORT}"
-        self.key = os.path.join(folder, "key")
-        self.process = None
-        with open(os.open(self.key, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-            file.write("the key of a test in tests/clos\n")
-
-    def run(self, *words):
-        whole = ["ip", "netns", "exec", f"h{self.host}", *words]
-        return subprocess.run(whole, stdout=subprocess.PIPE, text=True, timeout=20, check=True)
-
-    def start(self):
-        words = ["--listen", self.at, "--key-file", self.key, "--state", self.folder]
-        self.process = subprocess.Popen(
-            ["ip", "netns", "exec", f"h{self.host}", FTCCLD, *words],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self.process.stdout.readline()  # it listens
-
-    def kill(self):
-        if self.process:
-            self.process.send_signal(signal.SIGKILL)
-            self.process.wait()
-            self.process.stdout.close()
-            self.process = None
-
-    def status(self):
-        text = self.run("python3", "-c", FETCH, f"http://{self.at}/status?format=json").stdout
-        return json.loads(text)["paths"]
-
-    def path(self, *words):
-        """ftccl-path; returns its lines."""
-        program = os.path.join(BUILD, "tools", "ftccl-path")
-        return self.run(program, "-m", self.at, "-k", self.key, *words).stdout.splitlines()
-
-
-@unittest.skipUnless(os.path.exists(FTCCLD), "ftccld is not built")
+@unittest.skipUnless(os.path.exists(master.program(BUILD, "ftccld")), "ftccld is not built")
 class PathMaster(unittest.TestCase):
     def make(self, hosts, leaves):
         self.net = fabric.Fabric(hosts=hosts, leaves=leaves, spines=SPINES, rate=50)
         self.net.up()
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
-        self.master = Master(self.net, 0, self.folder.name)
+        self.master = master.Master(BUILD, self.net, 0, self.folder.name)
         self.addCleanup(self.master.kill)
 
     def start_jobs(self, jobs):
         """Each is a list of its hosts."""
         settings = {
             "FTCCL_PATHS": "1",
-            "FTCCL_PATHS_MASTER": self.master.at,
-            "FTCCL_PATHS_KEY_FILE": self.master.key,
+            **self.master.settings(),
             "FTCCL_OP_TIMEOUT_MS": "20000",
         }
         self.jobs = []
@@ -163,7 +116,7 @@ class PathMaster(unittest.TestCase):
         self.wait_until(self.is_even)
 
     def test_a_link_that_is_broken_is_found_at_the_start(self):
-        """Hosts of the job talk to one neighbour each; the rest is probed because the master asks."""
+        """A host talks to one neighbour; the other ways are probed because the master asks."""
         self.make(hosts=3, leaves=3)
         self.net.blackhole(1, 2)
         self.master.start()

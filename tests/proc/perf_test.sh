@@ -111,6 +111,25 @@ if [ -f "$wrong" ] && [ -z "$FT_SANITIZER" ]; then
         env LD_PRELOAD="$wrong" $limit ./perf/all_gather_perf -t 2 -b 64 -e 64 -n 1
 fi
 
+# Each rank has two connections to the other: one line each, and together all bytes.
+env FTCCL_TRANSPORTS=tcp FTCCL_TCP_CONNECTIONS=2 $run -n 2 \
+    ./perf/all_reduce_perf -b 1M -e 1M -n 8 -w 0 -c 0 -P 1 -J "$dir/out.json" >"$dir/out"
+for rank in 0 1; do
+    awk -v from="$rank" '$1 == "#" && $2 == "rank" && $3 == from && $4 == "to" {
+            lines++
+            for (i = 5; i <= NF; i++) if ($i == "bytes,") bytes += $(i - 1)
+        }
+        END { exit !(lines == 2 && bytes >= 16 * 1024 * 1024) }' "$dir/out" || {
+        echo "FAIL connections of rank $rank:"
+        cat "$dir/out"
+        failed=1
+    }
+done
+[ "$(grep -o 'rank [01] to rank [01]: ' "$dir/out.json" | wc -l)" = 4 ] || {
+    echo "FAIL connections in JSON"
+    failed=1
+}
+
 fails 'a killed rank is seen by the others' 1 '^rank [02]: ' \
     env FTCCL_INIT_TIMEOUT_MS=20000 $run -n 3 --kill 1@0.7 \
     ./perf/all_reduce_perf -b 1K -e 1K -n 100000000 -c 0

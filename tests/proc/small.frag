@@ -139,8 +139,8 @@ SLOW_TESTS += tests/proc/diagnose_files_test
 tests_proc_diagnose_files_test_SOURCES = tests/proc/diagnose_files_test.cc
 tests_proc_diagnose_files_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
-EXTRA_DIST += tests/proc/daemon_page.py tests/proc/paths_page.py tests/proc/inspector.py tests/proc/page.py \
-	tests/proc/trace.py
+EXTRA_DIST += tests/proc/daemon_page.py tests/proc/paths_page.py tests/proc/inspector.py \
+	tests/proc/page.py tests/proc/trace.py
 endif
 include tests/proc/ras.frag
 include tests/proc/agent.frag

@@ -55,10 +55,11 @@ for folder in "$root"/src/*/; do
     rm -f "${TMPDIR:-/tmp}/ft-includes.$$"
 done
 # What users can write must be enough for the programs that measure the library;
-# perf/telemetry_cost, perf/kernels, perf/gpu_kernels and perf/allocate measure parts of it.
+# perf/telemetry_cost, perf/kernels, perf/gpu_kernels and perf/allocate measure parts of it, and
+# perf/paths reads telemetry.
 folders='base|algo|core|api|transport|device|membership|telemetry|diagnose|path|state'
 bad=$(grep -nE "^ *# *include *\"($folders)/" \
     "$root"/perf/*.[ch] "$root"/examples/*.[ch] 2>/dev/null |
-    grep -vE '/perf/(telemetry_cost|kernels|gpu_kernels|allocate)\.c:') &&
+    grep -vE '/perf/(telemetry_cost|kernels|gpu_kernels|allocate|paths)\.c:') &&
     complain "$bad: only ftccl.h is for programs"
 exit $status

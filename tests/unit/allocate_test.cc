@@ -56,8 +56,13 @@ class Allocate : public testing::Test
             for (const Ip &ip : way)
                 bytes.insert(bytes.end(), ip.begin(), ip.end());
         ft_ways *out = nullptr;
-        ft_ways_config config = {owner, static_cast<int>(ways.size()),
-                                 static_cast<int>(ways[0].size()), bytes.data(), this, nullptr, nullptr};
+        ft_ways_config config = {owner,
+                                 static_cast<int>(ways.size()),
+                                 static_cast<int>(ways[0].size()),
+                                 bytes.data(),
+                                 this,
+                                 nullptr,
+                                 nullptr};
         EXPECT_EQ(ft_ways_open(allocator, &config, &out), FT_OK);
         return out;
     }

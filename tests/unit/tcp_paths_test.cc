@@ -183,9 +183,8 @@ TEST_F(TcpPaths, JobsBeginWithOtherWays)
         finder.base.first = first;
         auto a = engine(1), b = engine(2);
         Traffic t(*a, *b, 2);
-        EXPECT_TRUE(eventually([&] {
-            return t.turn(), ways_to(*b) == ways;
-        })) << testing::PrintToString(ways_to(*b));
+        EXPECT_TRUE(eventually([&] { return t.turn(), ways_to(*b) == ways; }))
+            << testing::PrintToString(ways_to(*b));
     }
 }
 

@@ -49,7 +49,7 @@ class Topology : public testing::Test
     {
         ft_allocator_close(allocator);
     }
-    void open(const std::vector<Way> &ways, const Ip &from, const Ip &to)
+    ft_ways *open(const std::vector<Way> &ways, const Ip &from, const Ip &to)
     {
         std::vector<unsigned char> bytes;
         for (const Way &way : ways)
@@ -62,7 +62,8 @@ class Topology : public testing::Test
         config.hops = bytes.data();
         config.from = from.data();
         config.to = to.data();
-        ASSERT_EQ(ft_ways_open(allocator, &config, &out), FT_OK);
+        EXPECT_EQ(ft_ways_open(allocator, &config, &out), FT_OK);
+        return out;
     }
     // Both ends of the cable of a leaf and a spine have neighbouring addresses.
     static Ip at_spine(int leaf, int spine)
@@ -248,6 +249,42 @@ TEST_F(Topology, HostsWithTwoPorts)
     EXPECT_EQ(in_layer(t, 1), 3);
     EXPECT_EQ(links(t), all_links(4, 3));
     EXPECT_EQ(leaf_of(t, ip(HOST, 0)), -1);
+    EXPECT_EQ(t->host[0].nports, 2);
+    EXPECT_EQ(t->host[1].port[0], 2);
+}
+
+// What leaves by the left port arrives by the left one, though routers answer by interfaces. If a
+// port has no such way, all are good.
+TEST_F(Topology, PortsDoNotCross)
+{
+    for (bool without : {false, true}) {
+        TearDown();
+        SetUp();
+        std::vector<Way> ways[2];
+        for (size_t from = 0; from < 2; from++) {
+            const int leaf = 2 * static_cast<int>(from);
+            for (int near : {leaf, leaf + 1})
+                for (int far : {2 - leaf, 3 - leaf})
+                    for (int s = 0; s < 3; s++)
+                        if (!without || near % 2 == 0 || far % 2 == 0)
+                            ways[from].push_back(
+                                {ip(LEAF, near, 200), at_spine(near, s), at_leaf(far, s)});
+        }
+        ft_ways *there = open(ways[0], ip(HOST, 0), ip(HOST, 1));
+        open(ways[1], ip(HOST, 1), ip(HOST, 0));
+        int way;
+        for (uint64_t c = 0; c < 12; c++)
+            ASSERT_EQ(ft_ways_take(there, c, static_cast<int>(c % ways[0].size()), &way), FT_OK);
+        ft_topology_keep_ports_apart(find().get(), allocator);
+        ft_allocator_tick(allocator, 1);
+        int crossing = 0;
+        for (int i = 0; i < 12; i++) {
+            uint64_t c;
+            const Way &taken = ways[0][static_cast<size_t>(ft_ways_connection(there, i, &c))];
+            crossing += (taken[0][1] & 1) != (taken[2][1] & 1);
+        }
+        EXPECT_EQ(crossing > 0, without) << crossing;
+    }
 }
 
 // Leaves of a part share its spines, and parts are joined by cores.

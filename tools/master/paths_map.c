@@ -130,34 +130,42 @@ static void put_strand(const struct map *m, const struct strand *s, FILE *out)
     paths_put_users(&m->users[s->link], out);
 }
 
+/* How a cable is drawn. */
+static const struct style {
+    const char *name, *colour, *dashes;
+} idle = {"idle", "#b5bcc4", ""}, used = {"used", "#1c5d99", ""},
+  bad = {"bad", RED, " stroke-dasharray=\"2 3\""},
+  missing = {"missing", RED, " stroke-dasharray=\"7 5\""};
+
+/* By the worst of its links; *connections: of the busier one. */
+static const struct style *style_of(const struct map *m, const struct strand *s, int n,
+                                    int *connections)
+{
+    const struct style *style = &idle;
+    *connections = 0;
+    for (int i = 0; i < n; i++) {
+        if (s[i].link < 0)
+            return &missing;
+        const struct ft_allocator_link link = ft_allocator_link_at(m->p->allocator, s[i].link);
+        if (link.out || link.complaints > 1)
+            style = &bad;
+        else if (link.connections > 0 && style == &idle)
+            style = &used;
+        *connections = link.connections > *connections ? link.connections : *connections;
+    }
+    return style;
+}
+
 static void put_cable(const struct map *m, const struct strand *s, int n, FILE *out)
 {
-    int connections = 0;
-    bool bad = false, missing = false;
-    for (int i = 0; i < n; i++) {
-        missing |= s[i].link < 0;
-        if (s[i].link < 0)
-            continue;
-        const struct ft_allocator_link link = ft_allocator_link_at(m->p->allocator, s[i].link);
-        connections = link.connections > connections ? link.connections : connections;
-        bad |= link.out || link.complaints > 1;
-    }
+    int connections;
+    const struct style *style = style_of(m, s, n, &connections);
     const double load = m->most > 0 ? (double)connections / m->most : 0;
     fprintf(out,
             "<line class=\"%s\" x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" stroke=\"%s\" "
             "stroke-width=\"%.1f\"%s><title>",
-            missing       ? "missing"
-            : bad         ? "bad"
-            : connections ? "used"
-                          : "idle",
-            m->x[s->low], m->y[s->low], m->x[s->high], m->y[s->high],
-            missing || bad ? RED
-            : connections  ? "#1c5d99"
-                           : "#b5bcc4",
-            missing || bad ? 2.5 : 1.5 + 4.5 * load,
-            missing ? " stroke-dasharray=\"7 5\""
-            : bad   ? " stroke-dasharray=\"2 3\""
-                    : "");
+            style->name, m->x[s->low], m->y[s->low], m->x[s->high], m->y[s->high], style->colour,
+            style == &used ? 2 + 4 * load : 2, style->dashes);
     for (int i = 0; i < n; i++)
         put_strand(m, &s[i], out);
     fputs("</title></line>", out);

@@ -139,6 +139,8 @@ void paths_mesh_turn(struct paths *p, uint64_t now_ns)
         if (now_ns - p->probed[i]->probed_ns >= OLD_NS)
             drop(p, i);
     struct mesh m = {.t = paths_topology(p)};
+    if (m.t)
+        ft_topology_keep_ports_apart(m.t, p->allocator);
     while (m.t && m.nleaves < m.t->nrouters && m.t->router[m.nleaves].layer == 0)
         m.nleaves++;
     if (m.nleaves < 2 || m.nleaves > LEAVES_MOST)
