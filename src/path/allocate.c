@@ -7,6 +7,9 @@
 
 #define SEEN_MOST (1 << 18) /* routers, and links, of the whole network */
 #define RULES_MOST 1024
+#define CHAIN_MOST 16       /* connections that move so that one finds a better way */
+#define TRIED_MOST 16       /* connections of a link that are considered for that */
+#define LOOKED_MOST 2000000 /* connections that are looked at for chains in one call */
 
 /* ---- routers and links ----------------------------------------------------------------------- */
 
@@ -603,13 +606,183 @@ static bool improve(struct ft_ways *w, struct connection *c)
     return better;
 }
 
+/* ---- chains ---------------------------------------------------------------------------------- */
+
+/*
+ * Where few connections share many links, one that could leave a loaded link may find each other
+ * way blocked at its other end. Then it takes a way with one loaded link, a connection of that link
+ * takes another way, and so on, until one finds a way that is better. If that does not happen, all
+ * stay where they were.
+ */
+struct step {
+    struct ft_ways *w;
+    int connection, before; /* its index and its way */
+};
+
+struct chain {
+    struct ft_allocator *a;
+    struct step step[CHAIN_MOST];
+    int n;
+    int64_t squares; /* by how much the sum of the squares of loads has grown */
+    int *budget;     /* connections that may still be looked at */
+};
+
+static void take_step(struct chain *ch, struct ft_ways *w, int connection, int way)
+{
+    struct connection *c = &w->connection[connection];
+    ch->step[ch->n++] = (struct step){w, connection, c->way};
+    for (int i = 0; i < w->nlinks; i++)
+        ch->squares -= 2 * load_of(w, c->way, i) - 1;
+    count(w, c->way, -1);
+    for (int i = 0; i < w->nlinks; i++)
+        ch->squares += 2 * load_of(w, way, i) + 1;
+    c->way = way;
+    count(w, way, 1);
+}
+
+static bool is_in(const struct chain *ch, const struct ft_ways *w, int connection)
+{
+    for (int i = 0; i < ch->n; i++)
+        if (ch->step[i].w == w && ch->step[i].connection == connection)
+            return true;
+    return false;
+}
+
+static bool goes_over(const struct ft_ways *w, int way, int link)
+{
+    for (int i = 0; i < w->nlinks; i++)
+        if (links_of(w, way)[i] == link)
+            return true;
+    return false;
+}
+
+/* Whether the way has a link that the last step has left. */
+static bool was_freed(const struct chain *ch, const struct ft_ways *w, int way)
+{
+    const struct step *last = ch->n > 0 ? &ch->step[ch->n - 1] : NULL;
+    for (int i = 0; last != NULL && i < last->w->nlinks; i++)
+        if (goes_over(w, way, links_of(last->w, last->before)[i]))
+            return true;
+    return false;
+}
+
+/* Of the ways that are blocked by one link the one that the last step has left, if there is one.
+ * -1: there is none. */
+static int find_blocked(const struct chain *ch, const struct ft_ways *w, int before,
+                        enum choice choice, const int least[FT_PATH_HOPS], int *blocking)
+{
+    int found = -1;
+    for (int way = 0; way < w->nways; way++) {
+        int loaded = 0, link = -1;
+        if (way == before || !is_allowed(w, way, choice))
+            continue;
+        for (int i = 0; i < w->nlinks; i++) {
+            if (load_of(w, way, i) <= least[i])
+                continue;
+            loaded++;
+            link = links_of(w, way)[i];
+        }
+        if (loaded != 1 || (found >= 0 && !was_freed(ch, w, way)))
+            continue;
+        found = way;
+        *blocking = link;
+        if (was_freed(ch, w, way))
+            break;
+    }
+    return found;
+}
+
+/* The way that one connection should take. *blocking: its loaded link; -1: it is better than what
+ * the connection has. -1: there is no way. */
+static int next_way(const struct chain *ch, struct ft_ways *w, int connection, int *blocking)
+{
+    const struct connection *c = &w->connection[connection];
+    const enum choice choice = choice_of(w);
+    int least[FT_PATH_HOPS];
+    *blocking = -1;
+    count(w, c->way, -1);
+    find_least(w, choice, least);
+    const int most = cost_of(w, c->way, least).most;
+    int way = most > 0 ? best_way(w, c->id, choice, least) : -1;
+    if (way >= 0 && cost_of(w, way, least).most >= most)
+        way = find_blocked(ch, w, c->way, choice, least, blocking);
+    count(w, c->way, 1);
+    return way;
+}
+
+/* Another connection of the link that can go on. Its way is *way. */
+static bool next_step(struct chain *ch, int link, struct step *next, int *way, int *blocking)
+{
+    bool found = false;
+    int tried = 0;
+    for (struct ft_ways *w = ch->a->ways; w != NULL; w = w->next)
+        for (int i = 0; i < w->nconnections && tried<TRIED_MOST && * ch->budget> 0; i++) {
+            int by;
+            --*ch->budget;
+            if (w->connection[i].way < 0 || !goes_over(w, w->connection[i].way, link) ||
+                is_in(ch, w, i))
+                continue;
+            tried++;
+            const int to = next_way(ch, w, i, &by);
+            if (to < 0 || (found && by >= 0))
+                continue;
+            *next = (struct step){.w = w, .connection = i};
+            *way = to;
+            *blocking = by;
+            found = true;
+            if (by < 0)
+                return true;
+        }
+    return found;
+}
+
+static void take_back(struct chain *ch)
+{
+    for (; ch->n > 0; ch->n--) {
+        const struct step *s = &ch->step[ch->n - 1];
+        put_on(s->w, &s->w->connection[s->connection], s->before);
+    }
+}
+
+/* Returns the number of connections that moved. */
+static int rearrange(struct ft_allocator *a, struct ft_ways *w, int connection, int *budget)
+{
+    struct chain ch = {.a = a, .budget = budget};
+    struct step at = {.w = w, .connection = connection};
+    int blocking, way = next_way(&ch, w, connection, &blocking);
+    bool good = way >= 0 && blocking >= 0;
+    while (good) {
+        take_step(&ch, at.w, at.connection, way);
+        if (blocking < 0)
+            break;
+        good = ch.n < CHAIN_MOST && next_step(&ch, blocking, &at, &way, &blocking);
+    }
+    if (!good || ch.squares >= 0) {
+        take_back(&ch);
+        return 0;
+    }
+    for (int i = 0; i < ch.n; i++) {
+        const struct connection *c = &ch.step[i].w->connection[ch.step[i].connection];
+        a->moved(a->arg, ch.step[i].w, c->id, c->way);
+    }
+    return ch.n;
+}
+
+static int improve_or_rearrange(struct ft_allocator *a, struct ft_ways *w, int connection,
+                                int *budget)
+{
+    if (improve(w, &w->connection[connection]))
+        return 1;
+    return w->connection[connection].way >= 0 ? rearrange(a, w, connection, budget) : 0;
+}
+
 int ft_allocator_balance(struct ft_allocator *a, int most)
 {
-    int moves = 0;
+    int moves = 0, budget = LOOKED_MOST;
     for (int i = 0; i < most && a->ways != NULL; i++) {
         struct ft_ways *w = a->next_balanced != NULL ? a->next_balanced : a->ways;
         if (a->next_connection < w->nconnections)
-            moves += improve(w, &w->connection[a->next_connection++]);
+            moves += improve_or_rearrange(a, w, a->next_connection++, &budget);
         a->next_balanced = w;
         if (a->next_connection >= w->nconnections) {
             a->next_balanced = w->next;

@@ -43,7 +43,7 @@ static int begin(struct ft_path_finder *f, const struct ft_net_address *from,
 static void turn(struct ft_path_finder *f);
 static int say_nothing_known(const struct ft_path_table *t);
 
-struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank, uint64_t job,
+struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank,
                                            struct ft_path_master *master)
 {
     struct ft_path_finder *f = calloc(1, sizeof(*f));
@@ -54,7 +54,7 @@ struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank, uint64_
         free(f);
         return NULL;
     }
-    f->base = (struct ft_port_finder){.find = find, .forget = forget, .stop = stop, .first = job};
+    f->base = (struct ft_port_finder){.find = find, .forget = forget, .stop = stop};
     if (master != NULL) {
         f->base.choose = choose;
         f->base.blame = blame;
@@ -65,6 +65,15 @@ struct ft_path_finder *ft_path_finder_open(struct ft_env *env, int rank, uint64_
     f->master = master;
     f->cache = cache;
     return f;
+}
+
+void ft_path_finder_set_job(struct ft_path_finder *f, uint64_t job)
+{
+    if (f == NULL)
+        return;
+    f->base.first = job;
+    if (f->master != NULL)
+        ft_path_master_set_job(f->master, job);
 }
 
 struct ft_port_finder *ft_path_finder_ports(struct ft_path_finder *f)

@@ -49,6 +49,7 @@ struct pair {
 
 struct ft_path_master {
     struct ft_path_master_config config;
+    uint64_t job;
     struct ft_net_address address[ADDRESSES];
     int naddresses, next_address;
     enum stage stage;
@@ -159,7 +160,7 @@ static void greet(struct ft_path_master *m)
     unsigned char *at = begin_message(m, FT_PATHS_HELLO, 12);
     if (at == NULL)
         return hang_up(m, "no memory");
-    put64(&at, m->config.job);
+    put64(&at, m->job);
     put32(&at, (uint32_t)m->config.rank);
     flush(m);
 }
@@ -554,6 +555,11 @@ struct ft_path_master *ft_path_master_open(const struct ft_path_master_config *c
            ft_fail_text());
     free(m);
     return NULL;
+}
+
+void ft_path_master_set_job(struct ft_path_master *m, uint64_t job)
+{
+    m->job = job;
 }
 
 void ft_path_master_close(struct ft_path_master *m)

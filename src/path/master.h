@@ -67,6 +67,8 @@ bool ft_paths_parse_ip(const char *text, unsigned char out[16]);
 struct ft_net_address ft_paths_address(const unsigned char ip[16], uint16_t port);
 const char *ft_paths_ip_text(const unsigned char ip[16], char text[FT_NET_TEXT_BYTES]);
 
+/* What it says of itself when it connects. */
+void ft_path_master_set_job(struct ft_path_master *, uint64_t job);
 /* The class of the table that a connection should take. FT_AGAIN: the master will say. FT_NOTSUP:
  * it says nothing; choose alone. */
 int ft_path_master_choose(struct ft_path_master *, const struct ft_path_table *,

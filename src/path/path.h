@@ -127,7 +127,6 @@ void ft_path_cache_forget(struct ft_path_cache *, const struct ft_net_address *f
 struct ft_path_master_config {
     struct ft_env *env;
     int rank;
-    uint64_t job;   /* the same on all ranks of a job */
     const char *at; /* HOST:PORT */
     unsigned char key[FT_KEY_BYTES];
 };
@@ -141,10 +140,12 @@ void ft_path_master_close(struct ft_path_master *); /* NULL is allowed */
  * those who ask. A pair of which nothing was learned is probed again after a minute, another one
  * after an hour, or if it is forgotten, ten seconds after the last time. */
 struct ft_path_finder;
-/* `job` is the same on all ranks of a job. Takes the master over; NULL: there is none. Returns NULL
- * if there is no memory. Opens no descriptor before it is asked. */
-struct ft_path_finder *ft_path_finder_open(struct ft_env *, int rank, uint64_t job,
-                                           struct ft_path_master *);
+/* Takes the master over; NULL: there is none. Returns NULL if there is no memory. Opens no
+ * descriptor before it is asked. */
+struct ft_path_finder *ft_path_finder_open(struct ft_env *, int rank, struct ft_path_master *);
+/* The number of the job, the same on all its ranks, but another one on ranks that join it later.
+ * Before any link is made. The finder may be NULL. */
+void ft_path_finder_set_job(struct ft_path_finder *, uint64_t job);
 struct ft_port_finder *ft_path_finder_ports(struct ft_path_finder *); /* NULL of NULL */
 void ft_path_finder_close(struct ft_path_finder *);                   /* NULL is allowed */
 

@@ -79,12 +79,12 @@ TEST(Finder, TellsThatThereIsNoMemory)
 {
     for (unsigned n = 1; n <= 2; n++) {
         nomem::arm(nomem::MEMORY, n);
-        EXPECT_EQ(ft_path_finder_open(ft_env_real(), -1, 0, nullptr), nullptr);
+        EXPECT_EQ(ft_path_finder_open(ft_env_real(), -1, nullptr), nullptr);
         nomem::disarm();
     }
     ft_net_address at = {};
     at.family = AF_INET, at.ip[0] = 127, at.ip[3] = 1, at.port = 9;
-    ft_path_finder *finder = ft_path_finder_open(ft_env_real(), -1, 0, nullptr);
+    ft_path_finder *finder = ft_path_finder_open(ft_env_real(), -1, nullptr);
     ft_port_finder *ports = ft_path_finder_ports(finder);
     ft_ports found;
     ASSERT_TRUE(ports);

@@ -343,6 +343,46 @@ TEST_F(Allocate, SizesOutOfRange)
 
 // Pairs of hosts come and go; after balancing no link of a leaf has two connections more than the
 // mean needs, and every count is right.
+// Each host sends one connection and receives one, so that each link can have exactly one. It takes
+// that others make room.
+TEST_F(Allocate, OthersMakeRoom)
+{
+    const unsigned seed = std::random_device()();
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937 random(seed);
+    int perfect = 0, moved_before = 0;
+    for (int round = 0; round < 40; round++) {
+        TearDown();
+        SetUp();
+        const int kLeaves = 4, kSpines = 4;
+        std::vector<int> from, to;
+        for (int host = 0; host < kLeaves * kSpines; host++)
+            from.push_back(host % kLeaves), to.push_back(host % kLeaves);
+        auto crosses = [&] {
+            for (size_t i = 0; i < from.size(); i++)
+                if (from[i] == to[i])
+                    return false;
+            return true;
+        };
+        do
+            std::shuffle(to.begin(), to.end(), random);
+        while (!crosses());
+        for (size_t i = 0; i < from.size(); i++)
+            take(between(from[i], to[i], kSpines, true), i);
+        moves = 0;
+        for (int i = 0; i < 20; i++)
+            ft_allocator_balance(allocator, 100);
+        moved_before = moves;
+        ft_allocator_balance(allocator, 100);
+        EXPECT_EQ(moves, moved_before) << "it comes to rest";
+        int most = 0;
+        for (int i = 0; i < ft_allocator_links(allocator); i++)
+            most = std::max(most, ft_allocator_link_at(allocator, i).connections);
+        perfect += most == 1;
+    }
+    EXPECT_GE(perfect, 38);
+}
+
 TEST_F(Allocate, StaysEvenWhenHostsComeAndGo)
 {
     const unsigned seed = getenv("FT_SEED") ? static_cast<unsigned>(atoi(getenv("FT_SEED")))

@@ -180,11 +180,11 @@ class PathMaster : public testing::Test
         ft_path_master_config config = {};
         config.env = with;
         config.rank = 3;
-        config.job = 0x1122334455667788;
         config.at = master->address.c_str();
         memcpy(config.key, kKey.data(), kKey.size());
         client = ft_path_master_open(&config);
         ASSERT_NE(client, nullptr);
+        ft_path_master_set_job(client, 0x1122334455667788);
     }
     // Asks once, and lets the master turn. Returns the way, or -1000 - status.
     int ask(const Table &t, uint64_t connection)
@@ -370,7 +370,7 @@ TEST_F(PathMaster, TheFinderProbesWhatTheMasterWants)
     ft_path_master_close(client);
     client = nullptr;
     open(ft_env_real());
-    ft_path_finder *finder = ft_path_finder_open(ft_env_real(), 3, 0, client);
+    ft_path_finder *finder = ft_path_finder_open(ft_env_real(), 3, client);
     ft_port_finder *ports = ft_path_finder_ports(finder);
     ASSERT_NE(ports->turn, nullptr);
     EXPECT_FALSE(ports->turn(ports));

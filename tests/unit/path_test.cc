@@ -339,7 +339,7 @@ class Finder : public Probing
     {
         Probing::SetUp();
         config.from = config.to;
-        finder = ft_path_finder_open(&env, -1, 0, nullptr);
+        finder = ft_path_finder_open(&env, -1, nullptr);
         ports = ft_path_finder_ports(finder);
         ASSERT_TRUE(ports);
     }

@@ -41,25 +41,13 @@ static int open_devices(struct ft_engine *engine, const struct ft_engine_config 
     return rc;
 }
 
-/* A number that all ranks of a job know, and that tells nothing of its secret. */
-static uint64_t job_number(const struct ft_engine_config *config)
-{
-    unsigned char derived[FT_SECRET_BYTES];
-    uint64_t job;
-    ft_auth_derive(derived, config->key, "paths", 0);
-    memcpy(&job, derived, sizeof job);
-    return job;
-}
-
 /* NULL: there is none, or it cannot be asked. The latter is logged: paths can be chosen alone. */
-static struct ft_path_master *open_path_master(const struct ft_engine *engine,
-                                               const struct ft_engine_config *config)
+static struct ft_path_master *open_path_master(const struct ft_engine *engine)
 {
     const char *at = ft_param_str(FT_PARAM_PATHS_MASTER),
                *file = ft_param_str(FT_PARAM_PATHS_KEY_FILE);
     unsigned char secret[FT_SECRET_BYTES];
-    struct ft_path_master_config master = {
-        .env = engine->env, .rank = engine->rank, .job = job_number(config), .at = at};
+    struct ft_path_master_config master = {.env = engine->env, .rank = engine->rank, .at = at};
     if (!at[0])
         return NULL;
     if (ft_secret_of_file("FTCCL_PATHS_KEY_FILE", file, secret) != FT_OK) {
@@ -74,12 +62,12 @@ static struct ft_path_master *open_path_master(const struct ft_engine *engine,
     return out;
 }
 
-static int open_paths(struct ft_engine *engine, const struct ft_engine_config *config)
+static int open_paths(struct ft_engine *engine)
 {
     if (ft_param_int(FT_PARAM_PATHS) == 0)
         return FT_OK;
-    engine->paths = ft_path_finder_open(engine->env, engine->rank, job_number(config),
-                                        open_path_master(engine, config));
+    engine->paths = ft_path_finder_open(engine->env, engine->rank,
+                                        open_path_master(engine));
     return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");
 }
 
@@ -123,7 +111,7 @@ static int open_all(struct ft_engine *engine, const struct ft_engine_config *con
     if (rc == FT_OK)
         rc = open_devices(engine, config);
     if (rc == FT_OK && !config->manual)
-        rc = open_paths(engine, config);
+        rc = open_paths(engine);
     if (rc == FT_OK)
         rc = open_transports(engine, config);
     if (rc == FT_OK)

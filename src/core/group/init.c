@@ -175,8 +175,12 @@ int ft_init_run(const struct ft_init *init, struct ft_comm **out)
     if (rc == FT_OK)
         rc = init->joins ? join(init, engine, NULL, &table)
                          : join_visibly(init, engine, ctx, &table);
-    if (rc == FT_OK)
+    if (rc == FT_OK) {
+        ft_engine_lock(engine);
+        ft_path_finder_set_job(engine->paths, table->job);
+        ft_engine_unlock(engine);
         rc = learn_all(engine, table, init->rank);
+    }
     if (rc == FT_OK)
         rc = init->joins ? ft_grow_join(engine, init, table, out)
                          : open_first(init, engine, table, ctx, out);
