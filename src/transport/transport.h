@@ -173,8 +173,8 @@ struct ft_port_finder {
     /* Does what somebody else has asked the finder for. True: that goes on, call it again in a
      * millisecond. NULL: nobody does. */
     bool (*turn)(struct ft_port_finder *);
-    /* The connections of this job are numbered from here, so that jobs do not all begin with the
-     * same class. The same on all its ranks. */
+    /* The ranks of this job count from here, so that jobs do not all begin with the same class. The
+     * same on all its ranks. */
     uint64_t first;
 };
 

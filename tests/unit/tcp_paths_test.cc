@@ -178,7 +178,7 @@ TEST_F(TcpPaths, RanksDivideTheWays)
 TEST_F(TcpPaths, JobsBeginWithOtherWays)
 {
     set("FTCCL_TCP_CONNECTIONS", "2");
-    const std::pair<uint64_t, Ways> jobs[] = {{1, {1, 1, 0, 0, 0}}, {UINT64_MAX, {0, 0, 1, 1, 0}}};
+    const std::pair<uint64_t, Ways> jobs[] = {{1, {1, 0, 0, 1, 0}}, {UINT64_MAX, {1, 0, 0, 1, 0}}};
     for (const auto &[first, ways] : jobs) {
         finder.base.first = first;
         auto a = engine(1), b = engine(2);

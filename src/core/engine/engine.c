@@ -64,8 +64,12 @@ static struct ft_path_master *open_path_master(const struct ft_engine *engine)
 
 static int open_paths(struct ft_engine *engine)
 {
-    if (ft_param_int(FT_PARAM_PATHS) == 0)
+    if (ft_param_int(FT_PARAM_PATHS) == 0) {
+        if (ft_param_str(FT_PARAM_PATHS_MASTER)[0])
+            FT_LOG(WARN, "net", engine->rank,
+                   "FTCCL_PATHS_MASTER has no effect without FTCCL_PATHS");
         return FT_OK;
+    }
     engine->paths = ft_path_finder_open(engine->env, engine->rank,
                                         open_path_master(engine));
     return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");

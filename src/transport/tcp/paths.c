@@ -3,9 +3,9 @@
  * network chooses the way by the source port; the engine's finder (struct ft_port_finder) says
  * which ports go which way, and numbers the ways alike for all who go from one part of the network
  * to another. The connections of all ranks are numbered, too: rank times connections of a link,
- * plus the index, from a number that depends on the job. Each takes a way by its number modulo the
- * number of ways. So the connections of a link go different ways, and all ways get as many, without
- * a word between ranks.
+ * plus the index. Ranks are counted from a number that depends on the job. Each takes a way by its
+ * number modulo the number of ways. So the connections of a link go different ways, and all ways
+ * get as many, without a word between ranks.
  *
  * A link is made wherever the network sends it. Then this file moves (move.c) the connections that
  * are not on their way, and looks about once a second if all are, because one that was reset or
@@ -51,12 +51,12 @@ static int gcd(int a, int b)
     return b == 0 ? a : gcd(b, a % b);
 }
 
-/* The connection's number among those of all ranks. Where several interfaces are used, each has
- * numbers of its own. */
-static uint64_t number_of(const struct tcp_conn *c)
+/* The connection's number among those of all ranks, which follow so many others. Where several
+ * interfaces are used, each has numbers of its own. */
+static uint64_t number_after(const struct tcp_conn *c, uint64_t ranks)
 {
     const struct ft_transport_config *config = &c->tcp->base.config;
-    const uint64_t rank = config->rank >= 0 ? (uint64_t)config->rank : config->self;
+    const uint64_t rank = ranks + (config->rank >= 0 ? (uint64_t)config->rank : config->self);
     uint64_t all = 0, before = 0;
     for (int i = 0; i < c->link->nconns; i++) {
         const bool same = c->link->conn[i]->address == c->address;
@@ -64,6 +64,11 @@ static uint64_t number_of(const struct tcp_conn *c)
         before += same && i < c->index;
     }
     return rank * all + before;
+}
+
+static uint64_t number_of(const struct tcp_conn *c)
+{
+    return number_after(c, 0);
 }
 
 /* The class that the connection should have. Classes are in the order of their hops, so neighbours
@@ -74,7 +79,7 @@ static int wanted_of(const struct tcp_conn *c, int nclasses)
     int stride = nclasses / 2 + 1;
     while (gcd(stride, nclasses) != 1)
         stride++;
-    const uint64_t number = finder_of(c->tcp)->first % (uint64_t)nclasses + number_of(c);
+    const uint64_t number = number_after(c, finder_of(c->tcp)->first % (uint64_t)nclasses);
     return (int)(number % (uint64_t)nclasses * (uint64_t)stride % (uint64_t)nclasses);
 }
 
