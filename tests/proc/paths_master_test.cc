@@ -492,25 +492,37 @@ TEST(PathsMaster, AsksRanksToProbeWhatNobodyKnows)
                                                   number(static_cast<uint64_t>(5000 + next), 2) +
                                                   hops(leaf, next));
     }
-    for (int leaf = 0; leaf < 3; leaf++) {
+    Rank same(place, 9, 7); // as another one of leaf 0
+    same.talk.say(FT_PATHS_WAYS, number(1, 4) + host(0) + host(1) + number(5001, 2) + hops(0, 1));
+    // Leaf 2 tells what it should, leaf 1 learns nothing, leaf 0 takes its time, and then tells of
+    // something else first.
+    for (int leaf : {2, 1, 0}) {
         Rank &rank = *ranks[static_cast<size_t>(leaf)];
         const int other = (leaf + 2) % 3;
         ASSERT_TRUE(rank.eventually([&] { return !rank.probes.empty(); }));
         EXPECT_EQ(rank.probes[0],
                   host(leaf) + host(other) + number(static_cast<uint64_t>(5000 + other), 2));
-        // Leaf 0 finds a way that nobody knows; leaf 1 learns nothing; leaf 2 tells what it should.
-        const Bytes learned = leaf == 1 ? Bytes(3) : hops(leaf, other);
-        rank.talk.say(FT_PATHS_PROBED, host(leaf) + host(0) + learned); // of something else
-        rank.talk.say(FT_PATHS_PROBED, host(leaf) + host(other) + learned);
+        for (double end = proc::now() + 6; leaf == 0 && proc::now() < end; usleep(10000)) {
+            for (auto &each : ranks)
+                each->hear();
+            same.hear();
+        }
+        rank.talk.say(FT_PATHS_PROBED, host(leaf) + host(leaf) + Bytes(3));
+        rank.talk.say(FT_PATHS_PROBED,
+                      host(leaf) + host(other) + (leaf == 1 ? Bytes(3) : hops(leaf, other)));
     }
-    place.master->until(
-        "\"name\":\"spine 3\",\"layer\":1,\"address\":\"172.19.0.7\"\\}\\],\"hosts\"");
-    for (double end = proc::now() + 6; proc::now() < end; usleep(10000))
-        for (auto &rank : ranks)
-            rank->hear();
     for (auto &rank : ranks)
         EXPECT_EQ(rank->probes.size(), 1u) << "it is known now";
-    for (const Bytes &wrong : {Bytes(34), host(0) + host(1) + number(3, 1) + number(4, 2)}) {
+    EXPECT_EQ(same.probes.size(), 0u) << "another rank of the leaf was asked";
+    place.master->until(
+        "\"name\":\"spine 3\",\"layer\":1,\"address\":\"172.19.0.7\"\\}\\],\"hosts\"");
+    const Bytes unasked = host(0) + host(1) + number(2, 1) + number(1, 2) + ip("172.20.0.1") +
+                          ip("172.20.0.2");
+    same.talk.say(FT_PATHS_PROBED, unasked);
+    same.tell_ways(7, 1, 2);
+    EXPECT_EQ(place.master->until(Rank::up(1, 1)).find("172.20.0.2"), std::string::npos);
+    for (const Bytes &wrong :
+         {Bytes(), Bytes(34), host(0) + host(1) + number(3, 1) + number(4, 2)}) {
         ranks[0]->talk.say(FT_PATHS_PROBED, wrong);
         EXPECT_TRUE(ranks[0]->is_closed());
         ranks.erase(ranks.begin());

@@ -367,14 +367,21 @@ TEST_F(Allocate, OthersMakeRoom)
         do
             std::shuffle(to.begin(), to.end(), random);
         while (!crosses());
-        for (size_t i = 0; i < from.size(); i++)
-            take(between(from[i], to[i], kSpines, true), i);
+        std::vector<ft_ways *> pairs;
+        for (size_t i = 0; i < from.size(); i++) {
+            pairs.push_back(between(from[i], to[i], kSpines, true));
+            way_of[{pairs[i], i}] = take(pairs[i], i);
+        }
         moves = 0;
         for (int i = 0; i < 20; i++)
             ft_allocator_balance(allocator, 100);
         moved_before = moves;
         ft_allocator_balance(allocator, 100);
         EXPECT_EQ(moves, moved_before) << "it comes to rest";
+        for (size_t i = 0; i < pairs.size(); i++) {
+            uint64_t c;
+            EXPECT_EQ(ft_ways_connection(pairs[i], 0, &c), (way_of[{pairs[i], i}])) << "told";
+        }
         int most = 0;
         for (int i = 0; i < ft_allocator_links(allocator); i++)
             most = std::max(most, ft_allocator_link_at(allocator, i).connections);
