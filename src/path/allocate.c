@@ -7,9 +7,10 @@
 
 #define SEEN_MOST (1 << 18) /* routers, and links, of the whole network */
 #define RULES_MOST 1024
-#define CHAIN_MOST 16       /* connections that move so that one finds a better way */
-#define TRIED_MOST 16       /* connections of a link that are considered for that */
-#define LOOKED_MOST 2000000 /* connections that are looked at for chains in one call */
+#define CHAIN_MOST 16      /* connections that move so that one finds a better way */
+#define TRIED_MOST 16      /* connections of a link that are considered for that */
+#define LOOKED_MOST 200000 /* connections that are looked at for chains in one call, */
+#define CHAINS_MOST 256    /* and chains that are tried */
 
 /* ---- routers and links ----------------------------------------------------------------------- */
 
@@ -619,12 +620,17 @@ struct step {
     int connection, before; /* its index and its way */
 };
 
+/* What one call may still do. */
+struct budget {
+    int looks, chains;
+};
+
 struct chain {
     struct ft_allocator *a;
     struct step step[CHAIN_MOST];
     int n;
     int64_t squares; /* by how much the sum of the squares of loads has grown */
-    int *budget;     /* connections that may still be looked at */
+    struct budget *budget;
 };
 
 static void take_step(struct chain *ch, struct ft_ways *w, int connection, int way)
@@ -716,9 +722,9 @@ static bool next_step(struct chain *ch, int link, struct step *next, int *way, i
     bool found = false;
     int tried = 0;
     for (struct ft_ways *w = ch->a->ways; w != NULL; w = w->next)
-        for (int i = 0; i < w->nconnections && tried<TRIED_MOST && * ch->budget> 0; i++) {
+        for (int i = 0; i < w->nconnections && tried < TRIED_MOST && ch->budget->looks > 0; i++) {
             int by;
-            --*ch->budget;
+            ch->budget->looks--;
             if (w->connection[i].way < 0 || !goes_over(w, w->connection[i].way, link) ||
                 is_in(ch, w, i))
                 continue;
@@ -745,7 +751,8 @@ static void take_back(struct chain *ch)
 }
 
 /* Returns the number of connections that moved. */
-static int rearrange(struct ft_allocator *a, struct ft_ways *w, int connection, int *budget)
+static int rearrange(struct ft_allocator *a, struct ft_ways *w, int connection,
+                     struct budget *budget)
 {
     struct chain ch = {.a = a, .budget = budget};
     struct step at = {.w = w, .connection = connection};
@@ -769,16 +776,19 @@ static int rearrange(struct ft_allocator *a, struct ft_ways *w, int connection, 
 }
 
 static int improve_or_rearrange(struct ft_allocator *a, struct ft_ways *w, int connection,
-                                int *budget)
+                                struct budget *budget)
 {
     if (improve(w, &w->connection[connection]))
         return 1;
-    return w->connection[connection].way >= 0 ? rearrange(a, w, connection, budget) : 0;
+    const bool may = w->connection[connection].way >= 0 && budget->looks > 0 && budget->chains > 0;
+    budget->chains -= may;
+    return may ? rearrange(a, w, connection, budget) : 0;
 }
 
 int ft_allocator_balance(struct ft_allocator *a, int most)
 {
-    int moves = 0, budget = LOOKED_MOST;
+    struct budget budget = {LOOKED_MOST, CHAINS_MOST};
+    int moves = 0;
     for (int i = 0; i < most && a->ways != NULL; i++) {
         struct ft_ways *w = a->next_balanced != NULL ? a->next_balanced : a->ways;
         if (a->next_connection < w->nconnections)

@@ -70,8 +70,7 @@ static int open_paths(struct ft_engine *engine)
                    "FTCCL_PATHS_MASTER has no effect without FTCCL_PATHS");
         return FT_OK;
     }
-    engine->paths = ft_path_finder_open(engine->env, engine->rank,
-                                        open_path_master(engine));
+    engine->paths = ft_path_finder_open(engine->env, engine->rank, open_path_master(engine));
     return engine->paths ? FT_OK : ft_fail(FT_NOMEM, "no memory for the ways to other hosts");
 }
 
