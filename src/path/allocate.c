@@ -7,10 +7,11 @@
 
 #define SEEN_MOST (1 << 18) /* routers, and links, of the whole network */
 #define RULES_MOST 1024
-#define CHAIN_MOST 16      /* connections that move so that one finds a better way */
-#define TRIED_MOST 16      /* connections of a link that are considered for that */
-#define LOOKED_MOST 200000 /* connections that are looked at for chains in one call, */
-#define CHAINS_MOST 256    /* and chains that are tried */
+#define HOPS_MOST (1 << 25) /* of all ways: 256 MiB, and a second to look at all */
+#define CHAIN_MOST 16       /* connections that move so that one finds a better way */
+#define TRIED_MOST 16       /* connections of a link that are considered for that */
+#define LOOKED_MOST 200000  /* connections that are looked at for chains in one call, */
+#define CHAINS_MOST 256     /* and chains that are tried */
 
 /* ---- routers and links ----------------------------------------------------------------------- */
 
@@ -399,12 +400,15 @@ static void list_ways(struct ft_ways *w)
         w->next->at = &w->next;
     w->at = &a->ways;
     a->ways = w;
+    a->nhops += (int64_t)w->nways * w->nhops;
 }
 
 int ft_ways_open(struct ft_allocator *a, const struct ft_ways_config *c, struct ft_ways **out)
 {
     if (c->nways < 1 || c->nways > FT_PATHS_MOST || c->nhops < 1 || c->nhops > FT_PATH_HOPS)
         return ft_fail(FT_INVAL, "%d ways of %d hops", c->nways, c->nhops);
+    if (a->nhops + (int64_t)c->nways * c->nhops > HOPS_MOST)
+        return ft_fail(FT_INVAL, "the ways of all hosts have more than %d hops", HOPS_MOST);
     struct ft_ways *w = make_ways(a, c);
     if (w == NULL || !learn_hops(w, c->hops) || !find_links(w)) {
         ft_ways_close(w);
@@ -419,6 +423,7 @@ int ft_ways_open(struct ft_allocator *a, const struct ft_ways_config *c, struct 
 static void unlink_ways(struct ft_ways *w)
 {
     struct ft_allocator *a = w->allocator;
+    a->nhops -= (int64_t)w->nways * w->nhops;
     *w->at = w->next;
     if (w->next != NULL)
         w->next->at = w->at;
@@ -633,17 +638,22 @@ struct chain {
     struct budget *budget;
 };
 
+/* By how much the sum of the squares of loads would shrink without a connection of this way. */
+static int64_t squares_of(const struct ft_ways *w, int way)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < w->nlinks; i++)
+        sum += 2 * load_of(w, way, i) - 1;
+    return sum;
+}
+
 static void take_step(struct chain *ch, struct ft_ways *w, int connection, int way)
 {
     struct connection *c = &w->connection[connection];
     ch->step[ch->n++] = (struct step){w, connection, c->way};
-    for (int i = 0; i < w->nlinks; i++)
-        ch->squares -= 2 * load_of(w, c->way, i) - 1;
-    count(w, c->way, -1);
-    for (int i = 0; i < w->nlinks; i++)
-        ch->squares += 2 * load_of(w, way, i) + 1;
-    c->way = way;
-    count(w, way, 1);
+    ch->squares -= squares_of(w, c->way);
+    put_on(w, c, way);
+    ch->squares += squares_of(w, way);
 }
 
 static bool is_in(const struct chain *ch, const struct ft_ways *w, int connection)
@@ -688,11 +698,12 @@ static int find_blocked(const struct chain *ch, const struct ft_ways *w, int bef
             loaded++;
             link = links_of(w, way)[i];
         }
-        if (loaded != 1 || (found >= 0 && !was_freed(ch, w, way)))
+        const bool freed = loaded == 1 && was_freed(ch, w, way);
+        if (loaded != 1 || (found >= 0 && !freed))
             continue;
         found = way;
         *blocking = link;
-        if (was_freed(ch, w, way))
+        if (freed)
             break;
     }
     return found;

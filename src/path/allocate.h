@@ -34,7 +34,7 @@ struct ft_ways_config {
     void *user;
     const unsigned char *from, *to; /* the hosts, of 16 bytes; NULL: not known */
 };
-/* FT_INVAL: sizes out of range. FT_NOMEM. */
+/* FT_INVAL: sizes out of range, or all ways together have too many hops. FT_NOMEM. */
 int ft_ways_open(struct ft_allocator *, const struct ft_ways_config *, struct ft_ways **out);
 void ft_ways_close(struct ft_ways *); /* gives up its connections; NULL is allowed */
 void *ft_ways_user(const struct ft_ways *);

@@ -56,6 +56,7 @@ struct ft_allocator {
     struct router **router;
     struct link **link;
     int nrouters, nlinks;
+    int64_t nhops;    /* of all ways */
     bool one_address; /* routers answer by one address each */
     bool changed;     /* other ways are allowed since the last tick */
     struct rule *rule;

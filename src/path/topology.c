@@ -11,14 +11,15 @@
 #define PORTS_OF_A_PROBING 128
 #define SURE 12 /* so many ports for each spine leave none out by chance */
 #define MISSING_MOST 1024
-#define MATRIX_MOST (1 << 24) /* leaves times spines; in a larger network none is missing */
+/* Leaves times spines, and pairs of hosts times spines: in a larger network no link is missing. */
+#define MATRIX_MOST (1 << 24)
+#define WORK_MOST (1 << 26)
 
 /* A host and where it was seen. */
 struct host {
-    unsigned char ip[16];                   /* must be the first field */
-    int first;                              /* an address of a router that it sends to; NONE */
-    bool several;                           /* it has several ports */
-    int nfirsts, firsts[FT_TOPOLOGY_PORTS]; /* one such address of each port */
+    unsigned char ip[16]; /* must be the first field */
+    /* For each port an address of the router that it sends to; none if it does not send. */
+    int nfirsts, firsts[FT_TOPOLOGY_PORTS];
 };
 
 struct find {
@@ -94,7 +95,7 @@ static struct host *host_of(struct find *f, const unsigned char ip[16])
     struct host *h = malloc(sizeof(*h));
     if (h == NULL)
         return NULL;
-    *h = (struct host){.first = NONE};
+    *h = (struct host){.nfirsts = 0};
     memcpy(h->ip, ip, 16);
     if (tsearch(h, &f->tree, compare_ips) == NULL) {
         free(h);
@@ -126,12 +127,8 @@ static void note_sources(struct find *f)
 {
     for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next) {
         struct host *h = host_of(f, w->from);
-        for (int way = 0; h != NULL && way < w->nways; way++) {
-            if (h->first == NONE)
-                h->first = first_of(w, way);
-            h->several |= set_of(f, h->first) != set_of(f, first_of(w, way));
+        for (int way = 0; h != NULL && way < w->nways; way++)
             note_port(f, h, first_of(w, way));
-        }
     }
 }
 
@@ -140,10 +137,11 @@ static void join_targets(struct find *f)
 {
     for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next) {
         const struct host *from = host_of(f, w->from), *to = host_of(f, w->to);
-        if (to == NULL || to->several || (to->first == NONE && from != NULL && from->several))
+        if (to == NULL || to->nfirsts > 1 ||
+            (to->nfirsts == 0 && from != NULL && from->nfirsts > 1))
             continue;
         for (int way = 0; way < w->nways; way++)
-            join(f, last_of(w, way), to->first != NONE ? to->first : last_of(w, 0));
+            join(f, last_of(w, way), to->nfirsts > 0 ? to->firsts[0] : last_of(w, 0));
     }
 }
 
@@ -174,33 +172,77 @@ static void join_cables(const struct find *f)
 
 /* ---- routers --------------------------------------------------------------------------------- */
 
-/* The router with this element, of which a way shows where it is. NULL: no memory for it. */
-static struct ft_topology_router *router_at(struct find *f, int element, int layer)
+/* The router with this address is as far as that from the nearest end of a way. */
+static void place_router(struct find *f, int address, int layer)
 {
-    int *number = &f->number[set_of(f, element)];
+    int *number = &f->number[set_of(f, address)];
     if (*number == NONE) {
         *number = f->out->nrouters++;
         f->out->router[*number] = (struct ft_topology_router){.layer = layer};
         memset(f->out->router[*number].ip, 0xff, 16);
     }
     struct ft_topology_router *r = &f->out->router[*number];
-    const unsigned char *ip = f->a->router[element]->ip;
+    const unsigned char *ip = f->a->router[address]->ip;
     r->layer = layer < r->layer ? layer : r->layer;
     if (memcmp(ip, r->ip, 16) < 0)
         memcpy(r->ip, ip, 16);
-    return r;
 }
 
 static void place_routers(struct find *f)
 {
-    for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next) {
+    for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next)
         for (int way = 0; way < w->nways; way++)
             for (int i = 0; i < w->nhops; i++)
-                router_at(f, w->hop[way * w->nhops + i],
-                          i < w->nhops - 1 - i ? i : w->nhops - 1 - i);
-        router_at(f, first_of(w, 0), 0)->sources++;
-        router_at(f, last_of(w, 0), 0)->targets++;
+                place_router(f, w->hop[way * w->nhops + i],
+                             i < w->nhops - 1 - i ? i : w->nhops - 1 - i);
+}
+
+static int compare_places(const void *a, const void *b)
+{
+    const struct ft_topology_router *x = *(struct ft_topology_router *const *)a,
+                                    *y = *(struct ft_topology_router *const *)b;
+    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
+                                : memcmp(x->ip, y->ip, 16);
+}
+
+/* Copies the routers to `sorted` in the order of layer and address, and notes the new number of
+ * each. */
+static void copy_in_order(const struct ft_topology *t, struct ft_topology_router **order,
+                          struct ft_topology_router *sorted, int *new_number)
+{
+    for (int i = 0; i < t->nrouters; i++)
+        order[i] = &t->router[i];
+    qsort(order, (size_t)t->nrouters, sizeof(*order), compare_places);
+    for (int i = 0; i < t->nrouters; i++) {
+        const bool follows = i > 0 && sorted[i - 1].layer == order[i]->layer;
+        sorted[i] = *order[i];
+        sorted[i].place = follows ? sorted[i - 1].place + 1 : 0;
+        new_number[order[i] - t->router] = i;
     }
+}
+
+/* False: no memory. */
+static bool sort_routers(struct find *f)
+{
+    struct ft_topology *t = f->out;
+    const size_t n = (size_t)t->nrouters + 1;
+    struct ft_topology_router **order = calloc(n, sizeof(*order));
+    struct ft_topology_router *sorted = calloc(n, sizeof(*sorted));
+    int *new_number = calloc(n, sizeof(*new_number));
+    const bool good = order != NULL && sorted != NULL && new_number != NULL;
+    if (good) {
+        copy_in_order(t, order, sorted, new_number);
+        for (int i = 0; i < f->a->nrouters + f->a->nlinks; i++)
+            if (f->number[i] != NONE)
+                f->number[i] = new_number[f->number[i]];
+        free(t->router);
+        t->router = sorted;
+    } else {
+        free(sorted);
+    }
+    free(order);
+    free(new_number);
+    return good;
 }
 
 static int number_of(const struct find *f, int element)
@@ -245,85 +287,16 @@ static void place_hosts(struct find *f)
         const struct host *h = f->host[i];
         struct ft_topology_host *to = &t->host[t->nhosts++];
         memcpy(to->ip, h->ip, 16);
-        to->router = h->several || h->first == NONE ? NONE : number_of(f, h->first);
+        to->router = h->nfirsts == 1 ? number_of(f, h->firsts[0]) : NONE;
         place_ports(f, h, to);
     }
     for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next) {
         struct ft_topology_host *to = bsearch(w->to, t->host, (size_t)t->nhosts, sizeof(*to),
                                               compare_ips);
         struct host *const *seen = tfind(w->to, &f->tree, compare_ips);
-        if (to != NULL && seen != NULL && to->router == NONE && !(*seen)->several)
+        if (to != NULL && seen != NULL && to->router == NONE && (*seen)->nfirsts == 0)
             to->router = number_of(f, last_of(w, 0));
     }
-}
-
-/* ---- order ----------------------------------------------------------------------------------- */
-
-static int compare_places(const void *a, const void *b)
-{
-    const struct ft_topology_router *x = *(struct ft_topology_router *const *)a,
-                                    *y = *(struct ft_topology_router *const *)b;
-    return x->layer != y->layer ? (x->layer > y->layer) - (x->layer < y->layer)
-                                : memcmp(x->ip, y->ip, 16);
-}
-
-static void renumber(int *router, const int *new_number)
-{
-    if (*router != NONE)
-        *router = new_number[*router];
-}
-
-static void renumber_all(struct find *f, const int *new_number)
-{
-    struct ft_topology *t = f->out;
-    for (int i = 0; i < t->nlinks; i++) {
-        renumber(&t->link[i].from, new_number);
-        renumber(&t->link[i].to, new_number);
-    }
-    for (int i = 0; i < t->nhosts; i++) {
-        renumber(&t->host[i].router, new_number);
-        for (int k = 0; k < t->host[i].nports; k++)
-            renumber(&t->host[i].port[k], new_number);
-    }
-    for (int i = 0; i < f->a->nrouters + f->a->nlinks; i++)
-        renumber(&f->number[i], new_number);
-}
-
-/* Writes the routers in their order, with their places, and the new number of each. */
-static void copy_in_order(const struct ft_topology *t, struct ft_topology_router **order,
-                          struct ft_topology_router *sorted, int *new_number)
-{
-    for (int i = 0; i < t->nrouters; i++)
-        order[i] = &t->router[i];
-    qsort(order, (size_t)t->nrouters, sizeof(*order), compare_places);
-    for (int i = 0; i < t->nrouters; i++) {
-        const bool follows = i > 0 && sorted[i - 1].layer == order[i]->layer;
-        sorted[i] = *order[i];
-        sorted[i].place = follows ? sorted[i - 1].place + 1 : 0;
-        new_number[order[i] - t->router] = i;
-    }
-}
-
-/* False: no memory. */
-static bool sort_routers(struct find *f)
-{
-    struct ft_topology *t = f->out;
-    const size_t n = (size_t)t->nrouters + 1;
-    struct ft_topology_router **order = calloc(n, sizeof(*order));
-    struct ft_topology_router *sorted = calloc(n, sizeof(*sorted));
-    int *new_number = calloc(n, sizeof(*new_number));
-    const bool good = order != NULL && sorted != NULL && new_number != NULL;
-    if (good) {
-        copy_in_order(t, order, sorted, new_number);
-        renumber_all(f, new_number);
-        free(t->router);
-        t->router = sorted;
-    } else {
-        free(sorted);
-    }
-    free(order);
-    free(new_number);
-    return good;
 }
 
 /* ---- missing links --------------------------------------------------------------------------- */
@@ -424,7 +397,10 @@ static bool find_missing(struct find *f)
         g.nleaves++;
     while (g.nleaves + g.nspines < t->nrouters && t->router[g.nleaves + g.nspines].layer == 1)
         g.nspines++;
-    if ((int64_t)g.nleaves * g.nspines > MATRIX_MOST)
+    int64_t pairs = 0;
+    for (const struct ft_ways *w = f->a->ways; w != NULL; w = w->next)
+        pairs++;
+    if ((int64_t)g.nleaves * g.nspines > MATRIX_MOST || pairs * g.nspines > WORK_MOST)
         return true;
     const bool good = open_grid(&g);
     if (good) {
@@ -478,10 +454,10 @@ static bool find(struct find *f)
     if (f->nhosts > 0)
         qsort(f->host, (size_t)f->nhosts, sizeof(f->host[0]), compare_hosts);
     place_routers(f);
-    place_links(f);
-    place_hosts(f);
     if (!sort_routers(f))
         return false;
+    place_links(f);
+    place_hosts(f);
     f->out->naddresses = f->a->nrouters;
     for (int i = 0; i < f->a->nrouters; i++)
         f->out->located[i] = number_of(f, i);

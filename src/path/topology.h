@@ -20,7 +20,6 @@
 struct ft_topology_router {
     unsigned char ip[16]; /* its lowest address that was seen */
     int layer, place;     /* layer 0: a leaf; place: its number in its layer */
-    int sources, targets; /* pairs of hosts whose ways begin there, and end there */
 };
 
 struct ft_topology_link {

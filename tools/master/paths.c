@@ -12,6 +12,7 @@
 #define BALANCED_MOST 20000           /* connections that are looked at in an interval */
 #define QUEUED_MOST ((size_t)4 << 20) /* bytes of answers that a rank has not read */
 #define BAD_NS 60000000000u           /* a way that was bad is tried again */
+#define FRESH_NS UINT64_C(2000000000) /* a younger topology is used as it is */
 
 /* ---- clients and pairs ----------------------------------------------------------------------- */
 
@@ -269,6 +270,19 @@ static bool on_message(void *arg, struct daemon_peer *peer, const struct daemon_
     default:
         return m->type == FT_PATHS_KEEP;
     }
+}
+
+/* ---- the topology ---------------------------------------------------------------------------- */
+
+const struct ft_topology *paths_topology(struct paths *p)
+{
+    const uint64_t now_ns = daemon_now_ns();
+    if (p->topology && now_ns - p->topology_ns < FRESH_NS)
+        return p->topology;
+    ft_topology_free(p->topology);
+    p->topology = ft_topology_find(p->allocator);
+    p->topology_ns = now_ns;
+    return p->topology;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define FRESH_NS UINT64_C(2000000000) /* a younger topology is shown as it is */
-#define WIDE_MOST 64                  /* routers of a layer that are drawn */
+#define WIDE_MOST 64 /* routers of a layer that are drawn */
 #define LINKS_DRAWN 4096
 #define HOSTS_NAMED 16
 #define COLUMN 120 /* of the picture, and the size of a router's box */
@@ -18,17 +17,6 @@
 #define BOX_WIDTH 92
 #define BOX_HEIGHT 40
 #define RED "#b00020"
-
-const struct ft_topology *paths_topology(struct paths *p)
-{
-    const uint64_t now_ns = daemon_now_ns();
-    if (p->topology && now_ns - p->topology_ns < FRESH_NS)
-        return p->topology;
-    ft_topology_free(p->topology);
-    p->topology = ft_topology_find(p->allocator);
-    p->topology_ns = now_ns;
-    return p->topology;
-}
 
 const char *paths_router_name(const struct ft_topology *t, int router, char text[PATHS_NAME_BYTES])
 {
@@ -181,29 +169,43 @@ static int count_hosts(const struct ft_topology *t, int router)
     return n;
 }
 
-static void put_router(const struct map *m, int router, FILE *out)
+static void put_box(const struct map *m, int router, int hosts, FILE *out)
 {
-    char text[FT_NET_TEXT_BYTES], name[PATHS_NAME_BYTES];
-    const struct ft_topology *t = m->t;
-    const int hosts = count_hosts(t, router), x = m->x[router], y = m->y[router];
-    int named = 0;
-    fprintf(
-        out,
-        "<g class=\"router\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"5\" "
-        "fill=\"#fff\" stroke=\"#333\"/><text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>",
-        x - BOX_WIDTH / 2, y - BOX_HEIGHT / 2, BOX_WIDTH, BOX_HEIGHT, x, y + 5,
-        paths_router_name(t, router, name));
+    char name[PATHS_NAME_BYTES];
+    const int x = m->x[router], y = m->y[router];
+    fprintf(out,
+            "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"5\" fill=\"#fff\" "
+            "stroke=\"#333\"/><text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>",
+            x - BOX_WIDTH / 2, y - BOX_HEIGHT / 2, BOX_WIDTH, BOX_HEIGHT, x, y + 5,
+            paths_router_name(m->t, router, name));
     if (hosts > 0)
         fprintf(out,
                 "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\" fill=\"#555\" "
                 "font-size=\"12\">%d host%s</text>",
                 x, y + BOX_HEIGHT / 2 + 16, hosts, hosts == 1 ? "" : "s");
-    fprintf(out, "<title>%s answers as %s", name, ft_paths_ip_text(t->router[router].ip, text));
+}
+
+/* What a pointer on the box tells. */
+static void put_title(const struct ft_topology *t, int router, int hosts, FILE *out)
+{
+    char text[FT_NET_TEXT_BYTES], name[PATHS_NAME_BYTES];
+    int named = 0;
+    fprintf(out, "<title>%s answers as %s", paths_router_name(t, router, name),
+            ft_paths_ip_text(t->router[router].ip, text));
     for (int i = 0; i < t->nhosts && named < HOSTS_NAMED; i++)
         if (t->host[i].router == router)
             fprintf(out, "%s%s", named++ ? ", " : "; hosts ",
                     ft_paths_ip_text(t->host[i].ip, text));
-    fprintf(out, "%s</title></g>", hosts > named ? ", ..." : "");
+    fprintf(out, "%s</title>", hosts > named ? ", ..." : "");
+}
+
+static void put_router(const struct map *m, int router, FILE *out)
+{
+    const int hosts = count_hosts(m->t, router);
+    fputs("<g class=\"router\">", out);
+    put_box(m, router, hosts, out);
+    put_title(m->t, router, hosts, out);
+    fputs("</g>", out);
 }
 
 /* ---- the whole ------------------------------------------------------------------------------- */

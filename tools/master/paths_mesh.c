@@ -108,7 +108,7 @@ static void ask(struct client *c, const unsigned char from[16], const struct pai
     daemon_peer_send(c->peer, &m);
 }
 
-/* One that cannot answer, or was asked for nothing, is asked. */
+/* Asks a rank for what is not known of its leaf, unless an answer of it is due. */
 static bool ask_client(const struct mesh *m, struct client *c, uint64_t now_ns)
 {
     if (c->asked_ns != 0 && now_ns - c->asked_ns >= ANSWER_NS)
