@@ -293,8 +293,8 @@ void perf_table_close(const struct perf_team *t, const struct perf_totals *total
         memory_report(t);
     if (t->paths)
         printf(
-            "# Connections: source -> destination, class of paths, bytes, at most so fast, round "
-            "trip, sent again\n");
+            "# Connections: source -> destination, class of paths, bytes, speed when it has enough "
+            "to send, round trip, sent again\n");
     for (const char *line = t->paths, *end; line && (end = strchr(line, '\n')); line = end + 1)
         printf("#  %.*s\n", (int)(end - line), line);
     printf("#\n# Collective test concluded: %s_perf\n", t->op->name);

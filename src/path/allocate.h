@@ -75,7 +75,8 @@ struct ft_allocator_link ft_allocator_link_at(const struct ft_allocator *, int i
  * `to`. FT_NOMEM. FT_INVAL: too many are. FT_NOTSUP: it is not out. */
 int ft_allocator_set_out(struct ft_allocator *, const unsigned char from[16],
                          const unsigned char to[16], bool out);
-/* What was taken out and is not back, as it was given: the index-th. False: it has not so many. */
+/* The index-th of the links that are out, with the addresses that ft_allocator_set_out() got.
+ * False: there are not so many. */
 bool ft_allocator_out_at(const struct ft_allocator *, int index, unsigned char from[16],
                          unsigned char to[16]);
 

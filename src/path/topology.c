@@ -413,7 +413,7 @@ static bool find_missing(struct find *f)
     return good;
 }
 
-/* ---- the whole ------------------------------------------------------------------------------- */
+/* ---- putting it together --------------------------------------------------------------------- */
 
 static int compare_hosts(const void *a, const void *b)
 {

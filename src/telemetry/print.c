@@ -271,9 +271,10 @@ static void print_conn(FILE *out, const struct ft_tm_file *file, const struct ft
 
 static void print_conns(FILE *out, const struct ft_image *image)
 {
-    fprintf(out,
-            "  connections:\n    from -> to, class of paths, sent, at most so fast, round trip, "
-            "sent again\n");
+    fprintf(
+        out,
+        "  connections:\n    from -> to, class of paths, sent, speed when it has enough to send, "
+        "round trip, sent again\n");
     for (int i = 0; i < FT_TM_CONNS; i++) {
         if (image->file.conn[i].state != FT_TM_OPEN || image->conn_torn[i])
             continue;

@@ -28,7 +28,8 @@ namespace
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/* exec LIMIT PROGRAM ARGUMENT...: LIMIT bytes a file, "nLIMIT" descriptors, "-": as it is. */
+/* Runs a program under a limit. The first argument is the limit: a number of bytes that a file may
+ * have, "n" and a number of descriptors, or "-" for none. The program and its arguments follow. */
 CHILD(exec)
 {
     if (arguments[0] != "-") {

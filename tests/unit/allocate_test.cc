@@ -286,6 +286,24 @@ TEST_F(Allocate, WhatOneMayAskForIsBounded)
     EXPECT_FALSE(ft_allocator_out_at(allocator, n, from.data(), to.data()));
 }
 
+// A rank may tell the most ways of the most hops; all together may not do so for ever.
+TEST_F(Allocate, WaysOfAllTogetherAreBounded)
+{
+    const Ip hop = router(SPINE, 1);
+    std::vector<unsigned char> bytes;
+    for (int i = 0; i < FT_PATHS_MOST * FT_PATH_HOPS; i++)
+        bytes.insert(bytes.end(), hop.begin(), hop.end());
+    const ft_ways_config config = {0,       FT_PATHS_MOST, FT_PATH_HOPS, bytes.data(),
+                                   nullptr, nullptr,       nullptr};
+    const int most = (1 << 25) / (FT_PATHS_MOST * FT_PATH_HOPS);
+    ft_ways *last = nullptr, *more = nullptr;
+    for (int i = 0; i < most; i++)
+        ASSERT_EQ(ft_ways_open(allocator, &config, &last), FT_OK) << i;
+    EXPECT_EQ(ft_ways_open(allocator, &config, &more), FT_INVAL);
+    ft_ways_close(last);
+    EXPECT_EQ(ft_ways_open(allocator, &config, &more), FT_OK) << "there is room again";
+}
+
 // Two ports here and two there: from the first to the first, from the second to the second.
 TEST_F(Allocate, PortsDoNotCross)
 {

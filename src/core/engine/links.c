@@ -12,7 +12,7 @@
  * broken. */
 #define NEXT_LINK_NS 100000000u
 #define PATH_NS 1000000000u /* time between two looks at a path */
-#define PATHS_A_TICK 4      /* most looks in one tick, of about 10 us each */
+#define PATHS_A_TICK 4      /* most looks in one tick, of 10 to 50 us each */
 #define CONNECTIONS_MOST 16 /* of a link, that telemetry tells of */
 
 /* ---- connecting ------------------------------------------------------------------------------ */
