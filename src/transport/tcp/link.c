@@ -2,8 +2,8 @@
  * Links, and how they are made. The sender dials all connections of a link at one address of the
  * peer. If that fails, it tries the next address. A connection that nobody answers is dialled again
  * from another port meanwhile. The receiver keeps authenticated connections until all connections
- * of a link have come. Unauthenticated connections are limited in number and time; more of them wait
- * in the kernel's queue.
+ * of a link have come. Unauthenticated connections are limited in number and time; more of them
+ * wait in the kernel's queue.
  */
 #include "transport/tcp/tcp.h"
 
