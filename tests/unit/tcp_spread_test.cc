@@ -105,6 +105,8 @@ void change(Relay &relay, Traffic &traffic)
 void run_schedule(unsigned seed)
 {
     Param paths("FTCCL_PATHS", kPaths);
+    // One thread turns all: with a hundredth of a core, 2 s are not enough to mend a break.
+    Param patience("FTCCL_RECONNECT_MS", "60000");
     LongChunks chunks(seed % 4 == 0);
     Engine a(1), b(2);
     Relay relay(b.where(), true);
