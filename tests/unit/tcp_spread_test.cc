@@ -126,7 +126,7 @@ void run_schedule(unsigned seed)
         }
         change(relay, traffic);
     }
-    ASSERT_TRUE(eventually([&] {
+    const auto ends = [&] {
         traffic.receive_one();
         for (auto &m : traffic.held)
             tcp->release(b.accepted[0], &m.second);
@@ -135,8 +135,9 @@ void run_schedule(unsigned seed)
         (void)tcp->arm(b.t, true), tcp->arm(b.t, false);
         return testing::Test::HasFatalFailure() || !a.down.empty() || !b.down.empty() ||
                (traffic.lens.empty() && traffic.pending.empty() && tcp->drained(traffic.tx));
-    })) << traffic.lens.size()
-        << " messages, " << traffic.pending.size() << " sends";
+    };
+    ASSERT_TRUE(eventually(ends, 60))
+        << traffic.lens.size() << " messages, " << traffic.pending.size() << " sends";
     EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
 }
 
