@@ -24,11 +24,12 @@ static size_t chunk = 128 * 1024; // of engines that are opened
 static const uint64_t ctx = 77;
 static const unsigned char key[FT_SECRET_BYTES] = {1, 2, 3};
 
-[[maybe_unused]] static bool eventually(const std::function<bool()> &done, int seconds = 20)
+[[maybe_unused]] static bool eventually(const std::function<bool()> &done, int seconds = 20,
+                                        ft_env *clock = ft_env_real())
 {
-    const uint64_t end = ft_now_ns(ft_env_real()) + (uint64_t)seconds * 1000000000u;
+    const uint64_t end = ft_now_ns(clock) + (uint64_t)seconds * 1000000000u;
     while (!done())
-        if (ft_now_ns(ft_env_real()) > end)
+        if (ft_now_ns(clock) > end)
             return false;
     return true;
 }
@@ -43,6 +44,18 @@ static void fast_random(ft_env *, void *buf, size_t n)
     ft_env_real()->random(ft_env_real(), buf, n);
 }
 [[maybe_unused]] static ft_env fast = {fast_now_ns, fast_random, nullptr};
+
+// A clock that counts only while this process runs: of the time between two looks at it, 10 ms at
+// most. A busy machine then breaks no deadline of engines that one thread turns.
+static uint64_t running_now_ns(ft_env *)
+{
+    static uint64_t looked = 0, ran = 1;
+    const uint64_t now = ft_now_ns(ft_env_real());
+    ran += looked ? std::min(now - looked, (uint64_t)10000000) : 0;
+    looked = now;
+    return ran;
+}
+[[maybe_unused]] static ft_env running = {running_now_ns, fast_random, nullptr};
 
 struct Engine {
     ft_transport *t = nullptr;

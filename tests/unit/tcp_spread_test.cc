@@ -105,10 +105,8 @@ void change(Relay &relay, Traffic &traffic)
 void run_schedule(unsigned seed)
 {
     Param paths("FTCCL_PATHS", kPaths);
-    // One thread turns all: with a hundredth of a core, 2 s are not enough to mend a break.
-    Param patience("FTCCL_RECONNECT_MS", "60000");
     LongChunks chunks(seed % 4 == 0);
-    Engine a(1), b(2);
+    Engine a(1, 1, &running), b(2, 1, &running);
     Relay relay(b.where(), true);
     Traffic traffic(a, b, seed);
     const auto turn = [&] {
@@ -116,7 +114,7 @@ void run_schedule(unsigned seed)
         traffic.spoil_complete();
     };
     traffic.tx = a.connect(2, relay.address(b));
-    ASSERT_TRUE(eventually([&] { return turn(), a.up.size() == 1; }));
+    ASSERT_TRUE(eventually([&] { return turn(), a.up.size() == 1; }, 20, &running));
     const int changes = 2 + (int)traffic.draw(6);
     for (int i = 0; i < changes && !testing::Test::HasFatalFailure(); i++) {
         const size_t turns = 20 + traffic.draw(200);
@@ -136,7 +134,7 @@ void run_schedule(unsigned seed)
         return testing::Test::HasFatalFailure() || !a.down.empty() || !b.down.empty() ||
                (traffic.lens.empty() && traffic.pending.empty() && tcp->drained(traffic.tx));
     };
-    ASSERT_TRUE(eventually(ends, 60))
+    ASSERT_TRUE(eventually(ends, 20, &running))
         << traffic.lens.size() << " messages, " << traffic.pending.size() << " sends";
     EXPECT_TRUE(a.down.empty() && b.down.empty()) << ft_fail_text();
 }
