@@ -413,7 +413,7 @@ static bool find_missing(struct find *f)
     return good;
 }
 
-/* ---- putting it together --------------------------------------------------------------------- */
+/* ---- making a topology ----------------------------------------------------------------------- */
 
 static int compare_hosts(const void *a, const void *b)
 {

@@ -208,7 +208,7 @@ static void put_router(const struct map *m, int router, FILE *out)
     fputs("</g>", out);
 }
 
-/* ---- the picture ----------------------------------------------------------------------------- */
+/* ---- drawing the map ------------------------------------------------------------------------- */
 
 static void draw(struct map *m, struct strand *strand, FILE *out)
 {
