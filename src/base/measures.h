@@ -46,19 +46,23 @@ struct ft_clock {
 };
 
 /* The calls of a user's thread that the table of threads names, beside enum ft_kind. */
-#define FT_THREAD_CALLS(X)       \
-    X(FINALIZE, "CommFinalize")  \
-    X(DESTROY, "CommDestroy")    \
-    X(ABORT, "CommAbort")        \
-    X(SPLIT, "CommSplit")        \
-    X(SHRINK, "CommShrink")      \
-    X(GROW, "CommGrow")          \
-    X(AGREE, "CommAgree")        \
-    X(SYNC, "StreamSynchronize") \
-    X(GROUP, "GroupEnd")         \
-    X(INIT, "CommInit")          \
-    X(REVOKE, "CommRevoke")      \
-    X(STREAM_END, "StreamDestroy")
+#define FT_THREAD_CALLS(X)           \
+    X(FINALIZE, "CommFinalize")      \
+    X(DESTROY, "CommDestroy")        \
+    X(ABORT, "CommAbort")            \
+    X(SPLIT, "CommSplit")            \
+    X(SHRINK, "CommShrink")          \
+    X(GROW, "CommGrow")              \
+    X(AGREE, "CommAgree")            \
+    X(SYNC, "StreamSynchronize")     \
+    X(GROUP, "GroupEnd")             \
+    X(INIT, "CommInit")              \
+    X(REVOKE, "CommRevoke")          \
+    X(STREAM_END, "StreamDestroy")   \
+    X(MEMBER_JOIN, "MemberJoin")     \
+    X(MEMBER_VIEW, "MemberView")     \
+    X(MEMBER_COMMIT, "MemberCommit") \
+    X(MEMBER_LEAVE, "MemberLeave")
 enum ft_thread_call {
     FT_THREAD_NONE,
     FT_THREAD_KIND, /* + enum ft_kind */

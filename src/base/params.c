@@ -35,6 +35,7 @@ enum { PREFIX_LEN = sizeof PREFIX - 1, NAME_LEN = 40 };
 static const char *const of_programs[] = {
     "FTCCL_UNIQUE_ID",       "FTCCL_RESTART",
     "FTCCL_RUN_START",       "FTCCL_RUN",
+    "FTCCL_STANDBY", /* of processes that a launcher starts as standbys */
     "FTCCL_PERF_MEET",       "FTCCL_PERF_ALLTOALLV_SPREAD",
     "FTCCL_PREFIX",          /* where the Python package's build looks for the library */
     "FTCCL_TEST_NET_PLUGIN", /* the plugin that tests of transport net use */

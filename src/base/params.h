@@ -149,6 +149,12 @@
       "the job's secret, at least 16 characters, used with COMM_ID")                               \
     X(SECRET_FILE, "FTCCL_SECRET_FILE", STR, "", 0, 0, "", "",                                     \
       "file that holds the job's secret (mode 0600)")                                              \
+    X(COORDINATOR, "FTCCL_COORDINATOR", STR, "", 0, 0, "", "",                                     \
+      "HOST:PORT[,HOST:PORT...] of the coordinators of managed membership")                        \
+    X(MIN_MEMBERS, "FTCCL_MIN_MEMBERS", INT, 1, 1, 1048576, "", "",                                \
+      "fewer replicas make no view; the largest value in the group counts")                        \
+    X(JOIN_WINDOW_MS, "FTCCL_JOIN_WINDOW_MS", INT, 1000, 0, 3600000, "ms", "",                     \
+      "how long a view waits for live replicas that do not ask for it; likewise")                  \
     X(RAS_ENABLE, "FTCCL_RAS_ENABLE", INT, 1, 0, 1, "", "NCCL_RAS_ENABLE",                         \
       "1: a rank of each host answers questions about its ranks, such as those of ncclras; needs " \
       "FTCCL_TELEMETRY")                                                                           \

@@ -160,7 +160,7 @@ int ft_secret_of_file(const char *name, const char *path, unsigned char secret[F
     return status;
 }
 
-static int secret_from_environment(unsigned char secret[FT_SECRET_BYTES])
+int ft_secret_of_job(const char *what, unsigned char secret[FT_SECRET_BYTES])
 {
     char text[SECRET_CHARS_MAX + 1];
     const char *plain = ft_param_str(FT_PARAM_SECRET), *path = ft_param_str(FT_PARAM_SECRET_FILE);
@@ -171,8 +171,9 @@ static int secret_from_environment(unsigned char secret[FT_SECRET_BYTES])
     } else if (*path) {
         return ft_secret_of_file("FTCCL_SECRET_FILE", path, secret);
     } else {
-        return ft_fail(FT_USAGE, "FTCCL_COMM_ID is set but neither FTCCL_SECRET nor "
-                                 "FTCCL_SECRET_FILE: anybody could join");
+        return ft_fail(FT_USAGE,
+                       "%s but neither FTCCL_SECRET nor FTCCL_SECRET_FILE: anybody could join",
+                       what);
     }
     int status = secret_of_text(text, n, secret);
     sodium_memzero(text, sizeof text);
@@ -185,7 +186,7 @@ int ft_id_from_environment(struct ft_id *id)
 {
     memset(id, 0, sizeof *id);
     id->explicit_address = true;
-    int status = secret_from_environment(id->secret);
+    int status = ft_secret_of_job("FTCCL_COMM_ID is set", id->secret);
     if (status)
         return status;
     int n = ft_net_resolve(ft_param_str(FT_PARAM_COMM_ID), id->address, FT_NET_ADDRESSES);

@@ -59,6 +59,9 @@ uint64_t ft_unique_id_nonce(const unsigned char id[FT_UNIQUE_ID_BYTES]);
 /* The key that a file holds which only its owner can use (at least 16 characters). name: the option
  * or variable that names the file. FT_USAGE, with a sentence. */
 int ft_secret_of_file(const char *name, const char *path, unsigned char secret[FT_SECRET_BYTES]);
+/* The job's secret, from FTCCL_SECRET or FTCCL_SECRET_FILE. what: begins the sentence if there is
+ * none, for example "FTCCL_COMM_ID is set". FT_USAGE. */
+int ft_secret_of_job(const char *what, unsigned char secret[FT_SECRET_BYTES]);
 int ft_unique_ids_served(void); /* number of ids that this process serves; for leak tests */
 
 struct ft_join {
@@ -234,5 +237,9 @@ void ft_detect_tick(struct ft_detect *, uint64_t now_ns);
 bool ft_detect_heard(const struct ft_detect *, struct ft_pulse *, uint64_t now_ns);
 /* call it after a tick; returns true if the peer is suspected from now on */
 bool ft_detect_missed(const struct ft_detect *, struct ft_pulse *);
+
+/* ---- managed membership ---------------------------------------------------------------------- */
+
+#include "membership/managed.h"
 
 #endif

@@ -23,7 +23,7 @@
 #define IPV6_AUTOFLOWLABEL 70
 #endif
 
-#define BACKLOG 1024
+#define BACKLOG 4096
 
 union any_address {
     struct sockaddr sa;
@@ -103,6 +103,9 @@ static int listen_at(struct ft_net_address *where, bool shared, int *fd_out)
         ft_fd_close(&fd);
         return status;
     }
+    /* Its connections inherit this: who listens here next need not wait until they are over. It
+     * comes after the choice of a free port, which is to be nobody else's. */
+    (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
     ft_net_from_sockaddr(&sa.sa, where);
     *fd_out = fd;
     return FT_OK;

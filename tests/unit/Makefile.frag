@@ -21,6 +21,8 @@ include tests/unit/shmem.frag
 include tests/unit/readiness.frag
 include tests/unit/verify.frag
 include tests/unit/detect.frag
+include tests/unit/managed.frag
+include tests/unit/coord.frag
 include tests/unit/params.frag
 include tests/unit/json.frag
 include tests/unit/diagnose_hang.frag
