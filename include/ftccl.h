@@ -142,13 +142,17 @@ typedef struct {
      * fail with ftcclRemoteError: its process is stopped, or its host cannot be reached. All ranks
      * must send heartbeats. 0: never; operations wait until their deadline. */
     int64_t silenceMs;
+    /* Of members: fewer replicas than this make no view; the largest value in the group counts. */
+    int64_t minMembers;
+    /* Of members: how long a view waits for live replicas that do not ask for it; likewise. */
+    int64_t joinWindowMs;
 } ftcclOptions_t;
 #define FTCCL_OPTIONS_INITIALIZER                                                                 \
     {                                                                                             \
         sizeof(ftcclOptions_t), FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, NULL, FTCCL_OPTION_UNDEF, \
             FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,       \
             FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF,       \
-            FTCCL_OPTION_UNDEF                                                                    \
+            FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF, FTCCL_OPTION_UNDEF                            \
     }
 #define FTCCL_POLICY_REPORT 0
 #define FTCCL_POLICY_RETRY 1
@@ -394,6 +398,95 @@ ftcclResult_t ftcclCommCuDevice(const ftcclComm_t comm, int *device);
  * a failure, its word is reused, and nothing may read it then. The first call allocates memory, and
  * may wait for kernels on the GPU. ftcclInvalidUsage without a GPU. */
 ftcclResult_t ftcclCommGetDeviceStatus(ftcclComm_t comm, const uint32_t **status);
+
+/* ---- managed membership: see docs/managed.md ---------------------------------------------------
+ *
+ * A job of replicas that come and go. A *replica* is a number of ranks that belong together, such
+ * as the pipeline of one copy of a model. A *role* is a place in a replica: the replica's name and
+ * a local rank. A *member* is a process, or a thread, with a role; a *standby* has none and waits
+ * for one. A coordinator counts who is alive and makes *views*: the replicas that go on together.
+ * All ranks with the same local rank form a communicator across the replicas of a view; its rank r
+ * belongs to the view's replica r.
+ *
+ * The calls of one member come from one thread at a time; different members are independent. All
+ * ranks of a replica make the same sequence of View and Commit calls. */
+
+typedef struct ftcclMember *ftcclMember_t;
+
+typedef struct {
+    size_t size;          /* of this struct, set by the caller */
+    uint64_t epoch, step; /* step: the highest one any member reached */
+    int nranks, rank;     /* of the communicator across replicas that holds this local rank */
+    /* Members at step; 0 if no replica has it as a whole: the only one that was left has lost a
+     * rank, and all have to begin at a checkpoint of that step. behind: 1 if this one has to catch
+     * up. */
+    int nhealthy, behind;
+    /* If it is behind: healthy members to fetch state from, by their ranks, in the order that
+     * balances load. The array belongs to the member and is valid until its next View or Leave. */
+    int nsources;
+    const int *sources;
+} ftcclView_t;
+
+/* Registers this process with a coordinator, as rank localRank of the localSize ranks of a replica,
+ * which may begin, or begin again, at any time. replica NULL: as a standby; localRank and localSize
+ * are ignored then. coordinator: "HOST:PORT[,HOST:PORT...]", in the order in which they are tried;
+ * NULL: FTCCL_COORDINATOR. group: which jobs belong together. The job's secret comes from
+ * FTCCL_SECRET or FTCCL_SECRET_FILE and is the same for the coordinator and all members.
+ *
+ * The communicators of the views have the settings of config. NULL: the parameters' values.
+ * failurePolicy must be FTCCL_POLICY_REPORT, because views come from the coordinator alone; rankKey
+ * and minRanks have no effect.
+ *
+ * Blocks until a coordinator has accepted the member, at most initTimeoutMs. Errors: InvalidUsage
+ * if there is no secret, if the replica has another size or the group other settings, or if another
+ * process has the role: a role becomes free when its process has ended or was silent for suspectMs;
+ * RemoteError if the coordinator has another secret; Timeout if no coordinator answers. */
+ftcclResult_t ftcclMemberJoin(const char *coordinator, const char *group, const char *replica,
+                              int localRank, int localSize, ftcclConfig_t *config,
+                              ftcclMember_t *member);
+
+/* Says that this member is at `step` and ready for the next view, and waits for it. If the replicas
+ * of the last view are all ready, with the same processes, nobody new is, and nothing has failed,
+ * then the view and *comm are the ones from before; so it is cheap enough to be called before every
+ * step. Otherwise *comm is a new communicator. Links between members of both views are kept; others
+ * are made in the background. *comm is valid until the next View that returns another one, or
+ * Leave. They end it, like ftcclCommAbort() if operations are pending; it is not for
+ * ftcclCommFinalize(), Destroy or Abort, which return InvalidUsage.
+ *
+ * If a rank of the view dies, or the coordinator finds that one is silent, the pending operations
+ * of those who need it end with RemoteError. They call View again, with the step that they have
+ * reached. The first view waits until all ranks of the replica are there; a standby waits for a
+ * role. Blocks at most initTimeoutMs; after Timeout the last communicator is still there and the
+ * call may be repeated. Errors: InvalidUsage also if another process has the role now. */
+ftcclResult_t ftcclMemberView(ftcclMember_t member, uint64_t step, ftcclView_t *view,
+                              ftcclComm_t *comm);
+
+/* Ends a step in all ranks of the replica or in none: *commit is 1 on every rank if every rank of
+ * the view's replica is alive and passes ok != 0. Otherwise it is 0 on every live rank. All pass
+ * the same step; InvalidUsage if they do not. Needs no coordinator. With ok 0 it does not wait for
+ * the others, except each fourth time; else it blocks at most initTimeoutMs, a few times suspectMs
+ * and a few seconds for a rank that does not come. After any error *commit is 0, but this rank
+ * cannot know what the others have; it must take its state from a healthy member. */
+ftcclResult_t ftcclMemberCommit(ftcclMember_t member, uint64_t step, int ok, int *commit);
+
+/* The role of the member. A standby that has none yet: replica "", localRank -1, localSize 0.
+ * capacity: bytes at `replica`; 64 are enough. Any pointer may be NULL. */
+ftcclResult_t ftcclMemberRole(ftcclMember_t member, char *replica, size_t capacity, int *localRank,
+                              int *localSize);
+
+/* The member ends: the coordinator is told, and its communicator is destroyed, after what was sent
+ * on it has been received. Also after failures; the handle is invalid afterwards. Blocks at most
+ * twice initTimeoutMs and a few seconds. */
+ftcclResult_t ftcclMemberLeave(ftcclMember_t member);
+
+/* A coordinator in this process, with a thread of its own; ftcclMemberJoin() finds it. listen:
+ * "HOST:PORT"; port 0: a free one. address (capacity bytes; 80 are enough; may be NULL): where
+ * members reach it. The secret comes from FTCCL_SECRET or FTCCL_SECRET_FILE. */
+typedef struct ftcclCoordinator *ftcclCoordinator_t;
+ftcclResult_t ftcclCoordinatorStart(const char *listen, char *address, size_t capacity,
+                                    ftcclCoordinator_t *coordinator);
+/* Members are not told: they go on, and register with the next coordinator that they find. */
+ftcclResult_t ftcclCoordinatorStop(ftcclCoordinator_t coordinator);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -38,12 +38,13 @@ perf_hypercube_perf_LDADD = $(perf_libs)
 include perf/telemetry.frag
 include perf/kernels.frag
 include perf/recovery.frag
+include perf/member_steps.frag
 include perf/scaling.frag
 include perf/gpu.frag
 include perf/fabrics.frag
 include perf/clos.frag
 # docs refer to the results
 EXTRA_DIST += perf/results perf/tune perf/false_suspicions perf/healthy_cost \
-	perf/responder_cost perf/registered
+	perf/responder_cost perf/registered perf/effective_time.py
 include perf/compare.frag
 include perf/rdma.frag

@@ -49,12 +49,14 @@ struct ftcclComm {
     /* 1: ncclCommRevoke() has completed; stored with release, loaded with acquire by
      * libnccl.so.2 */
     atomic_int revoked;
+    const void *owner; /* the member whose view it belongs to; NULL: the user */
     struct ft_comm *core;
     int nranks, rank; /* as init requested them; core has the present values */
     int device;
     bool blocking;
     char name[32], transports[64];
     struct ft_comm_limits limits;
+    int64_t min_members, join_window_ms; /* used in `settings` of a member */
     /* used in `settings`: orders the ranks of a shrunk or grown communicator; UNDEF: by rank */
     int64_t rank_key;
     pthread_mutex_t lock; /* protects the following fields */
@@ -87,6 +89,10 @@ int ft_comm_takes(ftcclComm_t comm, enum ft_kind kind, const char *call);
 /* marks the handle dead; FT_INVAL if it was already */
 int ft_comm_mark_dead(ftcclComm_t comm);
 void ft_comm_wait_users(ftcclComm_t comm); /* waits until all calls inside have left */
+/* Ends the communicator and its handle (comm.c). FLUSH waits until peers have taken what was sent
+ * to them. FT_INVAL, or FT_USAGE if it belongs to another owner; then nothing has happened. */
+enum ft_end { FT_END_FLUSH, FT_END_CLOSE, FT_END_ABORT };
+int ft_comm_end(ftcclComm_t comm, enum ft_end how, const void *owner);
 
 /* Returns the stream of a live handle and counts a use until ft_stream_leave(). FT_INVAL if the
  * handle is not live. */

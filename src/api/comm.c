@@ -18,11 +18,11 @@ static int run_init(struct ft_job *job)
                            .nranks = comm->nranks,
                            .rank = comm->rank,
                            .name = comm->name,
-                           .transports = *comm->transports ? comm->transports : NULL,
-                           .limits = comm->limits,
+                           .settings = {.transports = *comm->transports ? comm->transports : NULL,
+                                        .limits = comm->limits,
+                                        .gpu = job->gpu},
                            .cancel = &comm->cancel,
                            .joins = job->joins,
-                           .gpu = job->gpu,
                            .key = comm->rank_key != FTCCL_OPTION_UNDEF ? &comm->rank_key : NULL};
     int rc = ft_init_run(&init, &comm->core);
     atomic_store_explicit(&comm->state, rc == FT_OK ? FT_HANDLE_READY : FT_HANDLE_DEAD,
@@ -290,6 +290,15 @@ FT_EXPORT ftcclResult_t ftcclCommSplit(ftcclComm_t comm, int color, int key, ftc
 
 /* ---- finalize, destroy, abort ---------------------------------------------------------------- */
 
+/* The communicator of a view belongs to its member. */
+static int check_owner(const struct ftcclComm *comm, const void *owner)
+{
+    if (comm->owner == owner)
+        return FT_OK;
+    return ft_fail(FT_USAGE, "the communicator belongs to a member, whose next view or Leave ends "
+                             "it; see ftcclMemberView()");
+}
+
 static int run_finalize(struct ft_job *job)
 {
     int rc = ft_comm_finalize(job->comm->core);
@@ -305,27 +314,21 @@ FT_EXPORT ftcclResult_t ftcclCommFinalize(ftcclComm_t comm)
         rc = ft_comm_enter_ready(comm);
     if (rc != FT_OK)
         return ft_return(NULL, rc);
-    struct ft_job *job = calloc(1, sizeof *job);
+    rc = check_owner(comm, NULL);
+    struct ft_job *job = rc == FT_OK ? calloc(1, sizeof *job) : NULL;
     if (!job) {
         ft_comm_leave(comm);
-        return ft_return(NULL, ft_fail(FT_NOMEM, "no memory to finalize"));
+        return ft_return(NULL, rc != FT_OK ? rc : ft_fail(FT_NOMEM, "no memory to finalize"));
     }
     *job = (struct ft_job){.comm = comm, .run = run_finalize};
     return ft_job_start(job);
 }
 
-static int end_comm(ftcclComm_t comm, bool abort_it)
+/* The handle is dead, and this call is inside. */
+static int end_comm(ftcclComm_t comm, enum ft_end how)
 {
-    int rc = ft_enter_library();
-    if (rc == FT_OK)
-        rc = ft_comm_enter(comm);
-    if (rc != FT_OK)
-        return rc;
-    rc = ft_comm_mark_dead(comm);
-    if (rc != FT_OK) {
-        ft_comm_leave(comm);
-        return rc;
-    }
+    int rc = FT_OK;
+    bool abort_it = how == FT_END_ABORT;
     ft_group_remove_comm(comm);
     if (abort_it)
         atomic_store(&comm->cancel, 1);
@@ -338,7 +341,7 @@ static int end_comm(ftcclComm_t comm, bool abort_it)
     if (comm->core) {
         if (abort_it && !aborted)
             ft_comm_abort(comm->core);
-        if (!abort_it && atomic_load(&comm->state) == FT_HANDLE_READY)
+        if (how == FT_END_FLUSH && atomic_load(&comm->state) == FT_HANDLE_READY)
             rc = ft_comm_flush(comm->core);
         if (rc == FT_TIMEOUT)
             ft_comm_abort(comm->core);
@@ -350,18 +353,38 @@ static int end_comm(ftcclComm_t comm, bool abort_it)
     return rc;
 }
 
+int ft_comm_end(ftcclComm_t comm, enum ft_end how, const void *owner)
+{
+    int rc = ft_comm_enter(comm);
+    if (rc != FT_OK)
+        return rc;
+    rc = check_owner(comm, owner);
+    if (rc == FT_OK)
+        rc = ft_comm_mark_dead(comm);
+    if (rc == FT_OK)
+        return end_comm(comm, how);
+    ft_comm_leave(comm);
+    return rc;
+}
+
+static int end_of_user(ftcclComm_t comm, enum ft_end how)
+{
+    int rc = ft_enter_library();
+    return rc == FT_OK ? ft_comm_end(comm, how, NULL) : rc;
+}
+
 /* The failure of a communicator has been reported before, so destroying it returns success. */
 FT_EXPORT ftcclResult_t ftcclCommDestroy(ftcclComm_t comm)
 {
     ft_thread_enters(FT_THREAD_DESTROY, __builtin_return_address(0));
-    int rc = end_comm(comm, false);
+    int rc = end_of_user(comm, FT_END_FLUSH);
     return ft_return(NULL, ft_status_lost(rc) == FT_LOST_CALL || rc == FT_TIMEOUT ? rc : FT_OK);
 }
 
 FT_EXPORT ftcclResult_t ftcclCommAbort(ftcclComm_t comm)
 {
     ft_thread_enters(FT_THREAD_ABORT, __builtin_return_address(0));
-    return ft_return(NULL, end_comm(comm, true));
+    return ft_return(NULL, end_of_user(comm, FT_END_ABORT));
 }
 
 /* ---- queries --------------------------------------------------------------------------------- */

@@ -131,6 +131,10 @@ static int take_options(struct ftcclComm *to, const ftcclOptions_t *options)
     int rc = take_bounds(&to->limits, &o);
     if (rc == FT_OK)
         rc = take_choices(&to->limits, &o);
+    if (rc == FT_OK)
+        rc = take_bound("minMembers", o.minMembers, 1, &to->min_members);
+    if (rc == FT_OK)
+        rc = take_bound("joinWindowMs", o.joinWindowMs, 0, &to->join_window_ms);
     if (rc == FT_OK && o.transports &&
         snprintf(to->transports, sizeof to->transports, "%s", o.transports) >=
             (int)sizeof to->transports)
@@ -197,6 +201,8 @@ void ft_config_defaults(struct ftcclComm *to)
         .heartbeat_ms = ft_param_int(FT_PARAM_HEARTBEAT_MS),
         .silence_ms = ft_param_int(FT_PARAM_SILENCE_MS),
         .min_ranks = ft_param_int(FT_PARAM_MIN_RANKS)};
+    to->min_members = ft_param_int(FT_PARAM_MIN_MEMBERS);
+    to->join_window_ms = ft_param_int(FT_PARAM_JOIN_WINDOW_MS);
     to->rank_key = FTCCL_OPTION_UNDEF;
     to->name[0] = to->transports[0] = '\0';
 }

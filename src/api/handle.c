@@ -77,6 +77,7 @@ ftcclComm_t ft_comm_handle_new(void)
         return NULL;
     }
     comm->core = NULL;
+    comm->owner = NULL;
     comm->error = FT_OK;
     comm->cancel = comm->busy = comm->revoked = 0;
     comm->state = FT_HANDLE_INIT;

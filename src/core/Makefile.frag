@@ -14,6 +14,7 @@ run_sources = src/core/run/run.h src/core/run/stream.h src/core/run/fast_path.h 
 	src/core/run/verify.c src/core/run/readiness.c src/core/run/pass.c src/core/run/gpu.c \
 	src/core/run/gpu_blocking.c src/core/run/graph.c
 group_sources = src/core/group/group.h src/core/group/reshape.h src/core/group/growth.h \
+	src/core/group/member.h src/core/group/member.c \
 	src/core/group/rank.c src/core/group/comm.c src/core/group/notice.c src/core/group/cause.c \
 	src/core/group/agreement.c src/core/group/retry.c src/core/group/reshape.c \
 	src/core/group/abandoned.c src/core/group/growth.c src/core/group/grow.c \

@@ -13,3 +13,4 @@ include tests/fuzz/agree.frag
 include tests/fuzz/control.frag
 include tests/fuzz/ras.frag
 include tests/fuzz/path.frag
+include tests/fuzz/managed.frag

@@ -672,7 +672,7 @@ static bool open_joiner(void)
     struct ft_init init = {.nranks = me.nranks,
                            .rank = me.rank,
                            .name = "joiner",
-                           .limits = me.limits,
+                           .settings = {.limits = me.limits},
                            .cancel = &cancel,
                            .joins = true};
     const int rc = ft_grow_join(me.engine, &init, table, &me.comm[0]);

@@ -22,6 +22,25 @@ tests_nomem_path_test_SOURCES = tests/nomem/path_test.cc tests/nomem/fail.cc tes
 tests_nomem_path_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_nomem_path_test_LDFLAGS = $(nomem_calls:%=-Wl,--wrap=%)
 tests_nomem_path_test_LDADD = src/libftcore.la $(gtest_libs)
+
+# every single failure of a coordinator
+check_PROGRAMS += tests/nomem/coord_test
+TESTS += tests/nomem/coord_test
+tests_nomem_coord_test_SOURCES = tests/nomem/coord_test.cc tests/nomem/fail.cc tests/nomem/fail.h \
+	tests/unit/coord_players.h
+tests_nomem_coord_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_nomem_coord_test_LDFLAGS = $(nomem_calls:%=-Wl,--wrap=%)
+tests_nomem_coord_test_LDADD = src/libftcore.la $(gtest_libs)
+
+# some single failures of members
+check_PROGRAMS += tests/nomem/member_test
+TESTS += tests/nomem/member_test
+SLOW_TESTS += tests/nomem/member_test
+tests_nomem_member_test_SOURCES = tests/nomem/member_test.cc tests/nomem/fail.cc \
+	tests/nomem/fail.h
+tests_nomem_member_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
+tests_nomem_member_test_LDFLAGS = $(nomem_calls:%=-Wl,--wrap=%)
+tests_nomem_member_test_LDADD = tests/proc/libproc.la src/libftcore.la $(gtest_libs)
 endif
 
 check-nomem: $(nomem_program)

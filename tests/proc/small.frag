@@ -140,7 +140,8 @@ tests_proc_diagnose_files_test_SOURCES = tests/proc/diagnose_files_test.cc
 tests_proc_diagnose_files_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_proc_diagnose_files_test_LDADD = $(proc_ldadd)
 EXTRA_DIST += tests/proc/daemon_page.py tests/proc/paths_page.py tests/proc/inspector.py \
-	tests/proc/page.py tests/proc/trace.py
+	tests/proc/members_page.py tests/proc/page.py tests/proc/trace.py
 endif
+include tests/proc/member.frag
 include tests/proc/ras.frag
 include tests/proc/agent.frag

@@ -25,6 +25,16 @@ NOT_USED = {
     "ftcclBcast",
     "ftcclStreamSynchronize",
 }
+# Managed membership has no binding.
+NOT_USED |= {
+    "ftcclMemberJoin",
+    "ftcclMemberView",
+    "ftcclMemberCommit",
+    "ftcclMemberRole",
+    "ftcclMemberLeave",
+    "ftcclCoordinatorStart",
+    "ftcclCoordinatorStop",
+}
 
 
 @pytest.fixture

@@ -12,6 +12,6 @@ tests_unit_perf_options_test_SOURCES = tests/unit/perf_options_test.cc
 tests_unit_perf_options_test_CPPFLAGS = $(gtest_cppflags) -I$(top_srcdir)
 tests_unit_perf_options_test_LDADD = perf/libperf.la $(gtest_libs)
 endif
-TESTS += tests/unit/compare_test.sh tests/unit/tune_test.sh
+TESTS += tests/unit/compare_test.sh tests/unit/tune_test.sh tests/unit/effective_time_test.sh
 EXTRA_DIST += tests/unit/compare_test.sh tests/unit/compare_test.py tests/unit/tune_test.sh \
-	tests/unit/tune_test.py
+	tests/unit/tune_test.py tests/unit/effective_time_test.sh tests/unit/effective_time_test.py

@@ -55,6 +55,16 @@ void ft_death_watch_learn(struct ft_engine *engine, struct ft_peer *peer)
         FT_LOG(TRACE, "net", engine->rank, "rank %d: %s", peer->rank, ft_fail_text());
 }
 
+void ft_death_watch_forget(struct ft_engine *engine, struct ft_peer *peer)
+{
+    if (!peer->watch.page)
+        return;
+    ft_liveness_unmap(peer->watch.page);
+    assert(engine->watched > 0);
+    peer->watch.page = NULL;
+    engine->watched--;
+}
+
 /* If the peer said goodbye before, that stays true: then nobody waits for it. */
 static void mark_dead(struct ft_engine *engine, struct ft_peer *peer)
 {
@@ -101,9 +111,6 @@ void ft_death_watch_tick(struct ft_engine *engine)
             mark_dead(engine, peer);
         if (peer->has_news) /* The floor above reads the peer's liveness page for the cause. */
             continue;
-        ft_liveness_unmap(peer->watch.page);
-        assert(engine->watched > 0);
-        peer->watch.page = NULL;
-        engine->watched--;
+        ft_death_watch_forget(engine, peer);
     }
 }

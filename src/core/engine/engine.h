@@ -39,7 +39,8 @@ struct ft_peer_news {
     int reason;  /* why it is lost: a status */
     bool proof;  /* its process has ended */
     bool tx_end; /* its sending link is down or must be closed */
-    bool rx_end; /* its receiving link is down, and another one waits to replace it */
+    /* its receiving link is down, and another one waits to replace it, or its end says nothing */
+    bool rx_end;
 };
 
 /* Another rank's engine as this engine knows it. The communicators that hold it are counted in
@@ -56,9 +57,12 @@ struct ft_peer {
     /* The peer dialled again, and rx is not yet known to be down. NULL: no such link. */
     struct ft_link *next_rx;
     uint64_t next_rx_ns; /* when next_rx came up */
-    int users;           /* communicators that hold it */
-    /* Grows about which the peer asked. The peer is kept while there are any. */
-    int askers;
+    /* A goodbye on rx before this time was said in a view that is over; see ft_engine_readmit(). */
+    uint64_t old_rx_ns;
+    int users; /* communicators that hold it */
+    /* Grows about which the peer asked, and agreements that may send to it. The peer is kept while
+     * there are any. */
+    int askers, agreements;
     bool met;            /* a link to or from it was up */
     bool tx_was_up;      /* tx has been UP */
     bool departed;       /* it said goodbye on a link, whatever happened later */
@@ -130,6 +134,13 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
 /* A new communicator contains a lost peer: only its links were lost, and new ones are made when
  * they are needed. Returns false if the peer is not lost, or the state did not change. */
 bool ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer);
+/* A coordinator, which hears from the peer, says that it takes part again, with the same engine: it
+ * may have left, been lost or been fenced for what is over now. If it has left in between, and its
+ * goodbye is still under way on the receiving link, that is no news any more. The peer said it
+ * before the coordinator heard of it. False: its process has ended. */
+bool ft_engine_readmit(struct ft_engine *engine, struct ft_peer *peer);
+/* Nobody tells about the peer any more. It is forgotten when nothing can refer to it. */
+void ft_engine_unlearn(struct ft_engine *engine, struct ft_peer *peer);
 /* Returns the next peer with news, and its news; NULL: no peer has news. The caller acts on them,
  * gives back what communicators hold of the links that the news name, and then calls
  * ft_engine_news_done(). */
@@ -358,6 +369,7 @@ bool ft_death_watch_endpoint(const struct ft_engine *engine, struct ft_endpoint 
 void ft_death_watch_learn(struct ft_engine *engine,
                           struct ft_peer *peer); /* to be called once its endpoint is known */
 void ft_death_watch_tick(struct ft_engine *engine);
+void ft_death_watch_forget(struct ft_engine *engine, struct ft_peer *peer); /* unmaps the page */
 bool ft_death_watch_ended(const struct ft_peer *peer); /* proof, as far as this host can know */
 /* Says in words why a transfer to or from a peer failed. First looks whether its process has
  * ended. */

@@ -147,11 +147,18 @@ void ft_links_peer_at(struct ft_peer *peer)
 static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
 {
     peer->rx = link;
+    peer->old_rx_ns = 0;
     peer->met = true;
     ft_links_peer_at(peer);
     if (engine->telemetry)
         peer->rx_row = ft_telemetry_link_open(engine->telemetry, peer->id, peer->rank,
                                               link->ops->name, false);
+}
+
+/* What comes on the receiving link may belong to a view that is over; see ft_engine_readmit(). */
+static bool is_of_old_view(const struct ft_engine *engine, const struct ft_peer *peer)
+{
+    return peer->old_rx_ns && ft_now_ns(engine->env) < peer->old_rx_ns;
 }
 
 /* There is one link per direction. The end of a link that the peer has replaced may be seen later
@@ -174,7 +181,7 @@ static void on_accepted(struct ft_engine *engine, struct ft_link *link)
     peer->next_rx = link;
     peer->next_rx_ns = ft_now_ns(engine->env);
     engine->waiting++;
-    if (peer->rx->state == FT_LINK_DOWN)
+    if (peer->rx->state == FT_LINK_DOWN || is_of_old_view(engine, peer))
         ft_peer_link_ends(engine, peer, false);
 }
 
@@ -233,6 +240,16 @@ static void end_sending(struct ft_engine *engine, struct ft_peer *peer)
     ft_peer_link_ends(engine, peer, true);
 }
 
+static void on_end(struct ft_engine *engine, struct ft_peer *peer, struct ft_link *link)
+{
+    if (link->orderly || peer->departed) {
+        peer->departed = true;
+        ft_peer_move(engine, peer, FT_PEER_LEFT);
+    } else {
+        on_lost(engine, peer, link);
+    }
+}
+
 /* A receiving link that is down stays, so that its delivered messages can still be taken, unless a
  * new link waits. */
 static void on_down(struct ft_engine *engine, struct ft_link *link)
@@ -247,12 +264,11 @@ static void on_down(struct ft_engine *engine, struct ft_link *link)
     if (link == peer->tx && replace_unmade(engine, peer, link))
         return;
     engine->hung_up |= !peer->told;
-    if (link->orderly || peer->departed) {
-        peer->departed = true;
-        ft_peer_move(engine, peer, FT_PEER_LEFT);
-    } else {
-        on_lost(engine, peer, link);
+    if (link == peer->rx && link->orderly && is_of_old_view(engine, peer)) {
+        ft_peer_link_ends(engine, peer, false);
+        return;
     }
+    on_end(engine, peer, link);
     if (peer->redialled && link == peer->tx)
         ft_peer_move(engine, peer, FT_PEER_UNREACHABLE);
     if (link == peer->tx || (link == peer->rx && peer->next_rx))
@@ -267,12 +283,15 @@ void ft_engine_news_done(struct ft_engine *engine, struct ft_peer *peer,
     struct ft_link *next = peer->next_rx;
     if (news->tx_end && peer->tx)
         ft_engine_close_link(engine, peer, peer->tx);
-    if (!news->rx_end || !next)
+    if (!news->rx_end || (!next && !peer->old_rx_ns))
         return;
     if (peer->rx) {
         peer->rx->cut = true;
         ft_engine_close_link(engine, peer, peer->rx);
     }
+    peer->old_rx_ns = 0;
+    if (!next)
+        return;
     assert(engine->waiting > 0);
     peer->next_rx = NULL;
     engine->waiting--;

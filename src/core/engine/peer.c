@@ -18,7 +18,7 @@ static const unsigned moves[FT_PEER_STATES] = {
     [FT_PEER_LOST] = TO(OPEN) | TO(UNREACHABLE) | TO(FENCED) | TO(DEAD),
     [FT_PEER_LEFT] = TO(OPEN) | TO(UNREACHABLE) | TO(FENCED) | TO(DEAD),
     [FT_PEER_UNREACHABLE] = TO(OPEN) | TO(LEFT) | TO(FENCED) | TO(DEAD),
-    [FT_PEER_FENCED] = TO(DEAD),
+    [FT_PEER_FENCED] = TO(OPEN) | TO(DEAD), /* OPEN: ft_engine_readmit() */
     [FT_PEER_DEAD] = 0,
 };
 
@@ -104,4 +104,19 @@ bool ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer)
     if (peer->state != FT_PEER_LOST || peer->departed)
         return false;
     return ft_peer_move(engine, peer, FT_PEER_OPEN);
+}
+
+bool ft_engine_readmit(struct ft_engine *engine, struct ft_peer *peer)
+{
+    ft_engine_assert_held(engine);
+    if (peer->state == FT_PEER_DEAD)
+        return false;
+    peer->departed = peer->redialled = peer->heartbeat.suspected = false;
+    peer->news.lost = peer->news.proof = false; /* it was lost for what is over now */
+    if (peer->state != FT_PEER_OPEN)
+        ft_peer_move(engine, peer, FT_PEER_OPEN);
+    peer->old_rx_ns = peer->rx ? ft_now_ns(engine->env) + engine->detect.suspect_ns : 0;
+    if (peer->rx && (peer->next_rx || peer->rx->state == FT_LINK_DOWN))
+        ft_peer_link_ends(engine, peer, false);
+    return true;
 }

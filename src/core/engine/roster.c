@@ -30,12 +30,19 @@ int ft_engine_learn(struct ft_engine *engine, uint64_t id, uint64_t host, const 
     return FT_OK;
 }
 
-/* True if nothing can refer to the peer any more: it is in no communicator, no other rank told
- * about it, it asks about no grow, and it has hung up. */
+void ft_engine_unlearn(struct ft_engine *engine, struct ft_peer *peer)
+{
+    ft_engine_assert_held(engine);
+    peer->told = false;
+    engine->hung_up = true;
+}
+
+/* True if nothing can refer to the peer any more: it is in no communicator and no agreement, no
+ * other rank tells about it, it asks about no grow, and it has hung up. */
 static bool is_past(const struct ft_peer *peer)
 {
     if (peer->told || peer->users > 0 || peer->queued_messages > 0 || peer->askers > 0 ||
-        peer->has_news || peer->tx || peer->next_rx)
+        peer->agreements > 0 || peer->has_news || peer->tx || peer->next_rx)
         return false;
     return !peer->rx || peer->rx->state == FT_LINK_DOWN;
 }
@@ -49,6 +56,7 @@ static void forget_peer(struct ft_engine *engine, struct ft_peer **known)
     *known = peer->next_known;
     if (peer->rx)
         ft_engine_close_link(engine, peer, peer->rx);
+    ft_death_watch_forget(engine, peer);
     free(peer->address);
     free(peer);
 }

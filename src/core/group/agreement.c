@@ -31,8 +31,31 @@ static struct ft_agreement *find_agreement(const struct ft_engine *engine, uint6
     return agreement;
 }
 
+/* It may send to its peers as long as it is kept. The caller holds the engine. */
+static void hold_peers(struct ft_agreement *agreement, struct ft_peer *const *peers)
+{
+    for (int r = 0; r < agreement->nranks; r++) {
+        agreement->peers[r] = peers[r];
+        if (peers[r])
+            peers[r]->agreements++;
+    }
+}
+
+static void let_peers_go(const struct ft_agreement *agreement)
+{
+    for (int r = 0; agreement->peers && r < agreement->nranks; r++) {
+        struct ft_peer *peer = agreement->peers[r];
+        if (!peer)
+            continue;
+        assert(peer->agreements > 0);
+        peer->agreements--;
+        agreement->engine->hung_up |= !peer->told;
+    }
+}
+
 static void free_agreement(struct ft_agreement *agreement)
 {
+    let_peers_go(agreement);
     ft_agree_close(agreement->agree);
     free(agreement->peers);
     free(agreement->known);
@@ -59,7 +82,7 @@ static int make_agreement(struct ft_comm *comm, uint32_t instance, struct ft_agr
                                        .engine = engine,
                                        .comm = comm,
                                        .nranks = comm->view.nranks,
-                                       .peers = malloc(n * sizeof *agreement->peers),
+                                       .peers = calloc(n, sizeof *agreement->peers),
                                        .known = calloc(n, 1)};
     atomic_store(&agreement->state, FT_AGAIN);
     struct ft_agree_config config = {.env = engine->env,
@@ -78,7 +101,7 @@ static int make_agreement(struct ft_comm *comm, uint32_t instance, struct ft_agr
         free_agreement(agreement);
         return ft_fail(rc, "an agreement cannot begin: %s", ft_status_text(rc));
     }
-    memcpy(agreement->peers, comm->peers, n * sizeof *agreement->peers);
+    hold_peers(agreement, comm->peers);
     agreement->next = engine->group->agreements;
     engine->group->agreements = agreement;
     engine->group->undecided++;
@@ -235,6 +258,13 @@ static void answer_late(struct ft_engine *engine, struct ft_peer *peer, uint64_t
             say_gone(engine, peer, instance, closed);
         return;
     }
+}
+
+void ft_agreement_decline(struct ft_engine *engine, uint64_t ctx)
+{
+    ft_engine_assert_held(engine);
+    engine->group->closed[engine->group->nclosed++ % FT_ARRAY_LEN(engine->group->closed)] =
+        (struct ft_closed){.ctx = ctx};
 }
 
 /* True if the answer proves that its sender takes no part in this agreement. */

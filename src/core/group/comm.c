@@ -347,6 +347,11 @@ static bool is_idle(void *arg)
            ft_comm_state(comm) != FT_COMM_RETRYING;
 }
 
+bool ft_comm_is_quiet(struct ft_comm *comm)
+{
+    return is_idle(comm) && ft_comm_state(comm) == FT_COMM_OPEN;
+}
+
 static bool is_settled(void *arg)
 {
     return is_idle(arg) && !ft_cause_is_open(arg);
@@ -474,6 +479,7 @@ static void detach_comm(struct ft_comm *comm)
         if (!peer || --peer->users > 0)
             continue;
         ft_locality_part(peer);
+        engine->hung_up |= !peer->told;
         if (peer->tx)
             ft_link_drop(engine, peer, peer->tx);
     }

@@ -99,6 +99,8 @@ int ft_comm_flush(struct ft_comm *comm);
 int ft_comm_finalize(struct ft_comm *comm); /* flushes, and returns how the communicator ended */
 /* FT_OK, or the status with which the communicator failed; ft_fail_text() says why. */
 int ft_comm_verdict(struct ft_comm *comm);
+/* It has not failed, and no operation is pending. Any thread may call it. */
+bool ft_comm_is_quiet(struct ft_comm *comm);
 /* Ends what is pending with FT_ABORTED and tells the peers. Does not wait. */
 void ft_comm_abort(struct ft_comm *comm);
 /* Ends what is pending with FT_REVOKED, on every rank. Does not wait. */
@@ -142,16 +144,33 @@ int ft_cause_of_wait(const struct ft_comm *comm, int rank);
 
 /* ---- init (init.c), split (reshape.c) -------------------------------------------------------- */
 
+/* What a user chose for an engine and its first communicator. */
+struct ft_settings {
+    const char *transports; /* NULL: by parameter */
+    struct ft_comm_limits limits;
+    struct ft_device_gpu gpu; /* of the user's thread */
+};
+/* Opens an engine with a new id. key: of its links. */
+int ft_init_engine(const struct ft_settings *settings, int rank,
+                   const unsigned char key[FT_KEY_BYTES], struct ft_engine **out);
+/* A communicator of engines that this one has learned, on a context on which it listens. */
+struct ft_opening {
+    const struct ft_endpoint *endpoint; /* [nranks] */
+    int nranks, rank;
+    uint64_t ctx, epoch;
+    const char *name;
+    const struct ft_comm_limits *limits;
+};
+int ft_init_open(struct ft_engine *engine, const struct ft_opening *opening, struct ft_comm **out);
 /* Bootstraps an engine and its first communicator; blocks up to the init bound. */
 struct ft_init {
     const unsigned char (*ids)[FT_UNIQUE_ID_BYTES];
     int nids, nranks, rank;
-    const char *name, *transports; /* NULL: by parameter */
-    struct ft_comm_limits limits;
+    const char *name;
+    struct ft_settings settings;
     const atomic_int *cancel;
-    bool joins;               /* it joins a communicator that grows; the id is that of the grow */
-    const int64_t *key;       /* a joiner's rankKey; NULL: none */
-    struct ft_device_gpu gpu; /* of the user's thread */
+    bool joins;         /* it joins a communicator that grows; the id is that of the grow */
+    const int64_t *key; /* a joiner's rankKey; NULL: none */
 };
 int ft_init_run(const struct ft_init *init, struct ft_comm **out);
 /* The settings of a communicator that must be the same on all its ranks, as part of an endpoint's
@@ -228,6 +247,9 @@ void ft_agreement_tick(struct ft_engine *engine);
 /* The communicator closes, or moves to the context of its next view. */
 void ft_agreement_detach(struct ft_comm *comm, bool moves);
 void ft_agreement_close(struct ft_engine *engine);
+/* This rank will never have the communicator of that context: it answers its agreements like one
+ * that has left it. The caller holds the engine. */
+void ft_agreement_decline(struct ft_engine *engine, uint64_t ctx);
 
 /* ---- validation in place (validation.c, measure.c) ------------------------------------------- */
 
@@ -242,5 +264,6 @@ bool ft_validation_turn(struct ft_comm *comm);
 void ft_validation_drop(struct ft_comm *comm); /* the communicator fails or closes */
 
 #include "core/group/reshape.h"
+#include "core/group/member.h"
 
 #endif

@@ -169,9 +169,9 @@ int ft_grow_join(struct ft_engine *engine, const struct ft_init *init, const str
                  struct ft_comm **out)
 {
     struct ft_joining joining;
-    struct ft_grow how = {.nranks = table->nranks, .name = init->name, .limits = init->limits};
-    uint64_t bound_ns = (uint64_t)(init->limits.init_timeout_ms + 8 * init->limits.suspect_ms) *
-                        1000000u;
+    const struct ft_comm_limits *limits = &init->settings.limits;
+    struct ft_grow how = {.nranks = table->nranks, .name = init->name, .limits = *limits};
+    uint64_t bound_ns = (uint64_t)(limits->init_timeout_ms + 8 * limits->suspect_ms) * 1000000u;
     int rc = ft_grow_join_begin(engine, table, &joining);
     if (rc != FT_OK)
         return rc;

@@ -17,22 +17,29 @@ static uint64_t new_id(struct ft_env *env)
     return id;
 }
 
-static int open_engine(const struct ft_init *init, struct ft_engine **out)
+int ft_init_engine(const struct ft_settings *settings, int rank,
+                   const unsigned char key[FT_KEY_BYTES], struct ft_engine **out)
 {
     struct ft_engine_config config = {.env = ft_env_real(),
-                                      .rank = init->rank,
-                                      .heartbeat_ms = init->limits.heartbeat_ms,
-                                      .suspect_ms = init->limits.suspect_ms,
-                                      .gpu = init->gpu};
-    const char *list = init->transports ? init->transports : ft_param_str(FT_PARAM_TRANSPORTS);
+                                      .rank = rank,
+                                      .heartbeat_ms = settings->limits.heartbeat_ms,
+                                      .suspect_ms = settings->limits.suspect_ms,
+                                      .gpu = settings->gpu};
+    const char *list = settings->transports ? settings->transports
+                                            : ft_param_str(FT_PARAM_TRANSPORTS);
     int rc = ft_transport_list(list, config.transports, FT_ARRAY_LEN(config.transports));
     if (rc < 0)
         return rc;
-    rc = ft_unique_id_key(init->ids[0], config.key);
-    if (rc != FT_OK)
-        return rc;
+    memcpy(config.key, key, sizeof config.key);
     config.id = new_id(config.env);
     return ft_rank_open(&config, out);
+}
+
+static int open_engine(const struct ft_init *init, struct ft_engine **out)
+{
+    unsigned char key[FT_KEY_BYTES];
+    int rc = ft_unique_id_key(init->ids[0], key);
+    return rc == FT_OK ? ft_init_engine(&init->settings, init->rank, key, out) : rc;
 }
 
 /* The first context of a job. Every rank knows it before anybody answers, so no message can come
@@ -52,22 +59,25 @@ struct arrays {
     uint64_t *peer;
 };
 
-static int view_of(const struct ft_table *table, int rank, struct ft_view *view,
-                   struct arrays *arrays)
+static int view_of(const struct ft_opening *opening, struct ft_view *view, struct arrays *arrays)
 {
-    size_t n = (size_t)table->nranks;
+    const struct ft_endpoint *endpoint = opening->endpoint;
+    size_t n = (size_t)opening->nranks;
     arrays->host = malloc(n * sizeof *arrays->host);
     arrays->peer = malloc(n * sizeof *arrays->peer);
     if (!arrays->host || !arrays->peer)
         return ft_fail(FT_NOMEM, "no memory for %zu ranks", n);
-    *view = (struct ft_view){
-        .nranks = table->nranks, .rank = rank, .host = arrays->host, .peer = arrays->peer};
-    for (int r = 0; r < table->nranks; r++) {
+    *view = (struct ft_view){.epoch = opening->epoch,
+                             .nranks = opening->nranks,
+                             .rank = opening->rank,
+                             .host = arrays->host,
+                             .peer = arrays->peer};
+    for (int r = 0; r < opening->nranks; r++) {
         int same = 0;
-        while (same < r && table->endpoint[same].host != table->endpoint[r].host)
+        while (same < r && endpoint[same].host != endpoint[r].host)
             same++;
         arrays->host[r] = same < r ? arrays->host[same] : view->nhosts++;
-        arrays->peer[r] = table->endpoint[r].engine;
+        arrays->peer[r] = endpoint[r].engine;
     }
     return FT_OK;
 }
@@ -119,13 +129,13 @@ static int join(const struct ft_init *init, struct ft_engine *engine, struct joi
         rc = ft_fail(FT_INTERNAL, "a key does not fit an endpoint");
     if (rc != FT_OK)
         return rc;
-    ft_endpoint_settings(&endpoint, &init->limits);
+    ft_endpoint_settings(&endpoint, &init->settings.limits);
     struct ft_join join = {.ids = init->ids,
                            .nids = init->nids,
                            .nranks = init->nranks,
                            .rank = init->rank,
                            .endpoint = &endpoint,
-                           .timeout_ns = (uint64_t)init->limits.init_timeout_ms * 1000000u,
+                           .timeout_ns = (uint64_t)init->settings.limits.init_timeout_ms * 1000000u,
                            .cancel = init->cancel,
                            .waits = joining ? tell_arrived : NULL,
                            .waits_arg = joining,
@@ -133,17 +143,28 @@ static int join(const struct ft_init *init, struct ft_engine *engine, struct joi
     return ft_bootstrap_join(&join, table);
 }
 
-static int open_first(const struct ft_init *init, struct ft_engine *engine,
-                      const struct ft_table *table, uint64_t ctx, struct ft_comm **out)
+int ft_init_open(struct ft_engine *engine, const struct ft_opening *opening, struct ft_comm **out)
 {
     struct ft_view view;
     struct arrays arrays = {0};
-    int rc = view_of(table, init->rank, &view, &arrays);
+    int rc = view_of(opening, &view, &arrays);
     if (rc == FT_OK)
-        rc = ft_comm_open(engine, &view, ctx, init->name, &init->limits, out);
+        rc = ft_comm_open(engine, &view, opening->ctx, opening->name, opening->limits, out);
     free(arrays.host);
     free(arrays.peer);
     return rc;
+}
+
+static int open_first(const struct ft_init *init, struct ft_engine *engine,
+                      const struct ft_table *table, uint64_t ctx, struct ft_comm **out)
+{
+    struct ft_opening opening = {.endpoint = table->endpoint,
+                                 .nranks = table->nranks,
+                                 .rank = init->rank,
+                                 .ctx = ctx,
+                                 .name = init->name,
+                                 .limits = &init->settings.limits};
+    return ft_init_open(engine, &opening, out);
 }
 
 /* While it waits for the others, its telemetry says so. */
