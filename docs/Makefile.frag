@@ -7,7 +7,7 @@ EXTRA_DIST += docs/architecture.md docs/dependencies.md docs/status.md docs/stat
 	scripts/packages.sh scripts/timeline .ci/run
 EXTRA_DIST += docs/telemetry-format.md docs/wire-protocol.md docs/diagnosis.md scripts/gen-man-params
 EXTRA_DIST += docs/device-host.md docs/device-cuda.md
-EXTRA_DIST += docs/algorithms.md docs/glossary.md docs/membership.md
+EXTRA_DIST += docs/algorithms.md docs/glossary.md docs/membership.md docs/managed.md
 EXTRA_DIST += docs/decisions
 EXTRA_DIST += docs/fault-tolerance.md docs/nccl-compatibility.md
 EXTRA_DIST += docs/performance.md docs/fabrics.md

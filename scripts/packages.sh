@@ -27,9 +27,10 @@ need() {
 
 build_packages="autoconf automake libtool pkg-config make gcc g++ libc6-dev libsodium-dev"
 optional_packages="libhwloc-dev libibverbs-dev libfabric-dev libjansson-dev libncurses-dev"
-optional_packages="$optional_packages libmicrohttpd-dev libsqlite3-dev"
+optional_packages="$optional_packages libmicrohttpd-dev libsqlite3-dev libcurl4-openssl-dev"
 test_packages="clang-format cmake libgtest-dev mpich libmpich-dev groff-base man-db procps"
 test_packages="$test_packages python3 python3-dev python3-venv chromium iproute2 nftables"
+test_packages="$test_packages etcd-server"
 nightly_packages="spin"
 # For `make check-rdma`; the kernel that it boots is fetched and not installed.
 rdma_packages="qemu-system-x86 busybox-static cpio kmod xz-utils iproute2 ibverbs-utils"

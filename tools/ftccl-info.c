@@ -1,6 +1,7 @@
 /*
  * ftccl-info: shows this build, what it finds on this machine, the plan of a collective, the
- * telemetry and memory of a process, which may be running, stopped or dead, and paths to a host.
+ * telemetry and memory of a process, which may be running, stopped or dead, paths to a host, and
+ * how many standbys a job needs.
  * Exit status: 0; 1 if what was asked for does not exist; 2 for a usage error.
  */
 #include "info.h"
@@ -28,7 +29,8 @@ enum {
     OPT_MEMORY,
     OPT_PATHS,
     OPT_FROM,
-    OPT_PORTS
+    OPT_PORTS,
+    OPT_STANDBYS
 };
 
 struct request {
@@ -36,6 +38,7 @@ struct request {
     int pid, memory_pid; /* 0: none */
     struct plan_request plan;
     struct paths_request paths;
+    struct standbys_request standbys;
 };
 
 static const struct option long_options[] = {
@@ -56,6 +59,7 @@ static const struct option long_options[] = {
     {"paths", required_argument, NULL, OPT_PATHS},
     {"from", required_argument, NULL, OPT_FROM},
     {"ports", required_argument, NULL, OPT_PORTS},
+    {"standbys", required_argument, NULL, OPT_STANDBYS},
     {"help", no_argument, NULL, 'h'},
     {NULL, 0, NULL, 0},
 };
@@ -80,6 +84,9 @@ static const char help[] =
     "      --paths HOST[:PORT]  which way through the network source ports take to a host:\n"
     "        --from ADDR     local address to start from (default: as the kernel chooses)\n"
     "        --ports N       how many source ports are probed (default 64)\n"
+    "      --standbys N P  how many standbys N machines need, of which each fails with probability "
+    "P\n"
+    "                      in the time that it takes to replace one\n"
     "  -h, --help\n";
 
 static int number(const char *option, const char *text, int lowest, int highest)
@@ -141,6 +148,18 @@ static void read_paths_option(struct request *r, int option)
     }
 }
 
+/* The option takes N, and P is the argument that follows. */
+static void read_standbys_option(struct standbys_request *standbys, int argc, char **argv)
+{
+    standbys->nmachines = number("--standbys", optarg, 1, 1000000);
+    standbys->probability = optind < argc ? argv[optind++] : NULL;
+    if (standbys->probability)
+        return;
+    fputs("ftccl-info: --standbys wants two numbers, machines and the probability that one fails\n",
+          stderr);
+    exit(2);
+}
+
 static void read_options(int argc, char **argv, struct request *r)
 {
     for (int option; (option = getopt_long(argc, argv, "vdtTph", long_options, NULL)) != -1;) {
@@ -168,6 +187,9 @@ static void read_options(int argc, char **argv, struct request *r)
             break;
         case OPT_MEMORY:
             r->memory_pid = number("--memory", optarg, 1, INT32_MAX);
+            break;
+        case OPT_STANDBYS:
+            read_standbys_option(&r->standbys, argc, argv);
             break;
         case 'h':
             fputs(help, stdout);
@@ -229,6 +251,8 @@ static int run_requests(const struct request *r)
         status = answer(info_memory(stdout, r->memory_pid));
     if (r->paths.host && !status)
         status = answer(info_paths(stdout, &r->paths));
+    if (r->standbys.nmachines && !status)
+        status = answer(info_standbys(stdout, &r->standbys));
     return status;
 }
 

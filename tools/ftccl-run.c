@@ -1,9 +1,11 @@
 /*
  * ftccl-run: starts N ranks of a program on this machine, kills or stops some of them at given
- * times, and exits with the first status that is not zero. It has one thread and one poll loop over
- * a signalfd, the pipes of -l and the next planned event. Every rank leads a process group of its
- * own. A rank that has ended is not reaped until its group has been killed. So a signal to the
- * group can never reach another process that got the same number.
+ * times, and exits with the first status that is not zero. Standbys are processes like the ranks;
+ * here "rank" means both, and the standbys have the last numbers. Its own thread has one poll loop
+ * over a signalfd, the pipes of -l and the next planned event; the rendezvous and the coordinator
+ * have threads of their own. Every rank leads a process group of its own. A rank that has ended is
+ * not reaped until its group has been killed. So a signal to the group can never reach another
+ * process that got the same number.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +33,10 @@
 #define RESTARTS_MAX 10
 /* ftccl-run stops waiting for a rank that has not ended this long after SIGKILL */
 #define FINISH_NS 5000000000ull
+/* and for standbys when nobody has had a role for so long, in which one that was started again may
+ * have got one */
+#define IDLE_NS 30000000000ull
+#define LOOK_MS 1000 /* how often it looks then */
 
 struct pipe_end {
     int fd, to;  /* -1: closed; STDOUT_FILENO or STDERR_FILENO */
@@ -49,9 +55,10 @@ struct rank {
 };
 
 static struct run_options opt;
-static struct rank *ranks;
+static struct rank *ranks; /* [nprocesses] */
+static int nprocesses;
 static struct run_env env;
-static cpu_set_t *places; /* per rank; NULL: anywhere */
+static cpu_set_t *places; /* per rank, not for standbys; NULL: anywhere */
 static uint64_t start_ns;
 static int first_status;
 static int nforwarded;
@@ -91,7 +98,7 @@ static void become_rank(int rank, pid_t parent, int out, int err)
         close(null);
     setrlimit(RLIMIT_NOFILE, &nofile);
     signal(SIGPIPE, SIG_DFL);
-    if (places && sched_setaffinity(0, sizeof *places, &places[rank]))
+    if (places && rank < opt.nranks && sched_setaffinity(0, sizeof *places, &places[rank]))
         dprintf(STDERR_FILENO, "ftccl-run: cannot bind rank %d: %s\n", rank, strerror(errno));
     sigprocmask(SIG_SETMASK, &original, NULL);
     execvpe(opt.argv[0], opt.argv, env.vars[rank]);
@@ -126,6 +133,7 @@ static void start_rank(int i)
     if (pid < 0) {
         fprintf(stderr, "ftccl-run: cannot start rank %d: %s\n", i, strerror(errno));
         r->ended = true;
+        r->status = 1;
         if (!first_status)
             first_status = 1;
     } else {
@@ -279,7 +287,7 @@ static void rank_ended(int i, const siginfo_t *info)
 
 static void look_for_ended(void)
 {
-    for (int i = 0; i < opt.nranks; i++) {
+    for (int i = 0; i < nprocesses; i++) {
         siginfo_t info = {0};
         if (ranks[i].ended || !ranks[i].started)
             continue;
@@ -296,7 +304,7 @@ static void take_signals(int sigfd)
         if (info.ssi_signo == SIGCHLD)
             continue;
         int sig = nforwarded++ ? SIGKILL : (int)info.ssi_signo; /* a second signal kills */
-        for (int i = 0; i < opt.nranks; i++) {
+        for (int i = 0; i < nprocesses; i++) {
             signal_rank(&ranks[i], sig);
             signal_rank(&ranks[i], SIGCONT);
         }
@@ -334,12 +342,51 @@ static uint64_t run_events(void)
     return next_ns;
 }
 
+/* Every role has been held to the end. */
+static bool all_done(void)
+{
+    int n = 0;
+    for (int i = 0; i < nprocesses; i++)
+        n += ranks[i].ended && !ranks[i].status;
+    return n >= opt.nranks;
+}
+
+/* All who run were started as standbys; who among them has a role only the coordinator knows. */
+static bool only_standbys(void)
+{
+    for (int i = 0; i < opt.nranks; i++)
+        if (!ranks[i].ended && !ranks[i].stopped && ranks[i].restarts == 0)
+            return false;
+    return opt.nstandbys > 0;
+}
+
+/* The standbys wait for roles that nobody will leave to them: every rank has ended, and not all of
+ * them well. */
+static bool in_vain(void)
+{
+    static uint64_t since_ns; /* 0: not yet */
+    if (!only_standbys() || run_coordinator_members() != 0) {
+        since_ns = 0;
+        return false;
+    }
+    if (!since_ns)
+        since_ns = now_ns();
+    if (now_ns() - since_ns < IDLE_NS)
+        return false;
+    fputs("ftccl-run: no rank runs any more, and no standby has got a role\n", stderr);
+    if (!first_status)
+        first_status = 1;
+    return true;
+}
+
 /* Number of ranks that still run, without ranks that were stopped for good, which nothing will
- * wake. */
+ * wake, and without standbys that nobody needs any more. */
 static int running(void)
 {
     int n = 0;
-    for (int i = 0; i < opt.nranks; i++)
+    if (opt.nstandbys && (all_done() || in_vain()))
+        return 0;
+    for (int i = 0; i < nprocesses; i++)
         if (!ranks[i].ended && !ranks[i].stopped)
             n++;
     return n;
@@ -349,7 +396,7 @@ static void turn(struct pollfd *polls, int sigfd, int timeout_ms)
 {
     nfds_t n = 0;
     polls[n++] = (struct pollfd){.fd = sigfd, .events = POLLIN};
-    for (int i = 0; opt.label && i < opt.nranks; i++) {
+    for (int i = 0; opt.label && i < nprocesses; i++) {
         polls[n++] = (struct pollfd){.fd = ranks[i].out ? ranks[i].out->fd : -1, .events = POLLIN};
         polls[n++] = (struct pollfd){.fd = ranks[i].err ? ranks[i].err->fd : -1, .events = POLLIN};
     }
@@ -368,10 +415,10 @@ static void turn(struct pollfd *polls, int sigfd, int timeout_ms)
 /* Ends stopped ranks and the processes that ranks left in their groups. */
 static void finish(void)
 {
-    for (int i = 0; i < opt.nranks; i++)
+    for (int i = 0; i < nprocesses; i++)
         signal_rank(&ranks[i], SIGKILL);
     uint64_t end_ns = now_ns() + FINISH_NS;
-    for (int i = 0; i < opt.nranks; i++) {
+    for (int i = 0; i < nprocesses; i++) {
         siginfo_t info = {0};
         while (ranks[i].started && !ranks[i].ended && now_ns() < end_ns &&
                waitid(P_PID, (id_t)ranks[i].pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -384,13 +431,13 @@ static void finish(void)
     }
 }
 
-/* Raises the limit of descriptors for the pipes; ranks get the old limit. */
+/* Raises the limit of descriptors for the pipes and for the coordinator's connections; ranks get
+ * the old limit. */
 static void raise_nofile(void)
 {
     getrlimit(RLIMIT_NOFILE, &nofile);
     struct rlimit high = {.rlim_cur = nofile.rlim_max, .rlim_max = nofile.rlim_max};
-    if (opt.label)
-        setrlimit(RLIMIT_NOFILE, &high);
+    setrlimit(RLIMIT_NOFILE, &high);
 }
 
 int main(int argc, char **argv)
@@ -416,23 +463,29 @@ int main(int argc, char **argv)
         run_die("signalfd: %s", strerror(errno));
     raise_nofile();
     start_ns = now_ns();
-    run_env_make(&env, opt.nranks, start_ns);
-    ranks = calloc((size_t)opt.nranks, sizeof *ranks);
-    struct pollfd *polls = calloc(1 + 2 * (size_t)opt.nranks, sizeof *polls);
+    run_env_make(&env, &opt, start_ns);
+    nprocesses = env.nprocesses;
+    ranks = calloc((size_t)nprocesses, sizeof *ranks);
+    struct pollfd *polls = calloc(1 + 2 * (size_t)nprocesses, sizeof *polls);
     if (!ranks || !polls)
         run_die("out of memory");
 
-    for (int i = 0; i < opt.nranks; i++)
+    for (int i = 0; i < nprocesses; i++)
         start_rank(i);
     while (running() > 0) {
         uint64_t next_ns = run_events(), now = now_ns();
         uint64_t wait_ms = next_ns > now ? (next_ns - now + 999999) / 1000000 : 0;
-        turn(polls, sigfd, next_ns ? (int)(wait_ms < INT_MAX ? wait_ms : INT_MAX) : -1);
+        int timeout_ms = next_ns ? (int)(wait_ms < INT_MAX ? wait_ms : INT_MAX) : -1;
+        if (only_standbys() && (timeout_ms < 0 || timeout_ms > LOOK_MS))
+            timeout_ms = LOOK_MS;
+        turn(polls, sigfd, timeout_ms);
     }
+    bool replaced = opt.nstandbys && all_done() && !unread;
     finish();
+    run_coordinator_stop();
     free(polls);
     free(ranks);
     free(places);
     run_env_free(&env);
-    return first_status;
+    return replaced ? 0 : first_status;
 }

@@ -18,6 +18,11 @@ struct paths_request {
     int nports;
 };
 
+struct standbys_request {
+    int nmachines;           /* 0: none */
+    const char *probability; /* as the user typed it */
+};
+
 void info_build(FILE *out);
 void info_topology(FILE *out);
 /* the CUDA driver: present on the machine, not used */
@@ -29,6 +34,8 @@ void info_params_man(FILE *out);
 int info_plan(FILE *out, const struct plan_request *request);
 /* The same. It sends probes. It blocks for 5 s and 5 ms a port at most, and in the resolver. */
 int info_paths(FILE *out, const struct paths_request *request);
+/* The same. Prints how many standbys cover the failures of so many machines. */
+int info_standbys(FILE *out, const struct standbys_request *request);
 /* The same, for a process that is running. */
 int info_memory(FILE *out, int pid);
 /* Parses a size such as "64K". The suffixes K, M, G, T are powers of 1024. Returns false if the

@@ -1,8 +1,8 @@
 /*
  * Makes the environment of the ranks of ftccl-run. ftccl-run serves the rendezvous itself: it makes
- * the unique id and passes it in hex, so no port has to be guessed. It sets MASTER_ADDR and
- * MASTER_PORT, which torch needs, unless they are set. It keeps that port bound (without
- * listening), so that no other program gets it.
+ * the unique id and passes it in hex, so no port has to be guessed. Then it starts the coordinator,
+ * whose address all ranks inherit. It sets MASTER_ADDR and MASTER_PORT, which torch needs, unless
+ * they are set. It keeps that port bound (without listening), so that no other program gets it.
  */
 #include "run.h"
 
@@ -25,13 +25,14 @@ enum {
     UNIQUE_ID,
     RESTART,
     RUN_START,
+    STANDBY, /* from here on: not always set */
     MASTER_ADDR,
     MASTER_PORT,
     NAMES
 };
 static const char *const names[NAMES] = {
-    "RANK",          "WORLD_SIZE",      "LOCAL_RANK",  "LOCAL_WORLD_SIZE", "FTCCL_UNIQUE_ID",
-    "FTCCL_RESTART", "FTCCL_RUN_START", "MASTER_ADDR", "MASTER_PORT"};
+    "RANK",          "WORLD_SIZE",      "LOCAL_RANK",    "LOCAL_WORLD_SIZE", "FTCCL_UNIQUE_ID",
+    "FTCCL_RESTART", "FTCCL_RUN_START", "FTCCL_STANDBY", "MASTER_ADDR",      "MASTER_PORT"};
 
 static char *assign(const char *name, const char *value)
 {
@@ -58,13 +59,13 @@ static char *copy(const char *var)
     return text;
 }
 
-static bool is_ours(const char *var, bool master)
+/* True if one of the first n variables has the name of var. */
+static bool is_set(char *const *vars, size_t n, const char *var)
 {
-    for (int i = 0; i < (master ? NAMES : MASTER_ADDR); i++) {
-        size_t len = strlen(names[i]);
-        if (!strncmp(var, names[i], len) && var[len] == '=')
+    size_t len = strcspn(var, "=") + 1;
+    for (size_t i = 0; i < n; i++)
+        if (!strncmp(vars[i], var, len))
             return true;
-    }
     return false;
 }
 
@@ -95,53 +96,69 @@ static int hold_port(struct run_env *env)
     return ntohs(addr.sin_port);
 }
 
-void run_env_make(struct run_env *env, int nranks, uint64_t start_ns)
+/* The variables that differ between processes, or that all of them get from here. */
+static void set_own(char **vars, const struct run_options *opt, int rank)
+{
+    vars[RANK] = assign_int(names[RANK], rank);
+    vars[WORLD_SIZE] = assign_int(names[WORLD_SIZE], opt->nranks);
+    vars[LOCAL_RANK] = assign_int(names[LOCAL_RANK], rank);
+    vars[LOCAL_WORLD_SIZE] = assign_int(names[LOCAL_WORLD_SIZE], opt->nranks);
+    vars[RESTART] = assign_int(names[RESTART], 0);
+}
+
+void run_env_make(struct run_env *env, const struct run_options *opt, uint64_t start_ns)
 {
     char start[24];
     snprintf(start, sizeof start, "%llu", (unsigned long long)start_ns);
     char hex[2 * FTCCL_UNIQUE_ID_BYTES + 1];
     unique_id_hex(hex);
-    env->nranks = nranks;
+    run_coordinator_start(opt->nstandbys > 0);
+    env->nprocesses = opt->nranks + opt->nstandbys;
+    env->has_standbys = opt->nstandbys > 0;
     env->port_fd = -1;
     bool master = !getenv("MASTER_ADDR") || !getenv("MASTER_PORT");
     int port = master ? hold_port(env) : 0;
     size_t nvars = 0;
     while (environ[nvars])
         nvars++;
-    env->vars = calloc((size_t)nranks, sizeof *env->vars);
-    for (int rank = 0; env->vars && rank < nranks; rank++) {
+    env->vars = calloc((size_t)env->nprocesses, sizeof *env->vars);
+    for (int rank = 0; env->vars && rank < env->nprocesses; rank++) {
         char **vars = env->vars[rank] = calloc(nvars + NAMES + 1, sizeof *vars);
         if (!vars)
             break;
-        vars[RANK] = assign_int(names[RANK], rank);
-        vars[WORLD_SIZE] = assign_int(names[WORLD_SIZE], nranks);
-        vars[LOCAL_RANK] = assign_int(names[LOCAL_RANK], rank);
-        vars[LOCAL_WORLD_SIZE] = assign_int(names[LOCAL_WORLD_SIZE], nranks);
+        set_own(vars, opt, rank);
         vars[UNIQUE_ID] = assign(names[UNIQUE_ID], hex);
-        vars[RESTART] = assign_int(names[RESTART], 0);
         vars[RUN_START] = assign(names[RUN_START], start);
-        size_t n = RUN_START + 1;
+        size_t n = STANDBY;
+        if (env->has_standbys)
+            vars[n++] = assign_int(names[STANDBY], rank >= opt->nranks);
         if (master) {
             vars[n++] = assign(names[MASTER_ADDR], "127.0.0.1");
             vars[n++] = assign_int(names[MASTER_PORT], port);
         }
+        size_t nown = n;
         for (size_t i = 0; i < nvars; i++)
-            if (!is_ours(environ[i], master))
+            if (!is_set(vars, nown, environ[i]))
                 vars[n++] = copy(environ[i]);
     }
-    if (!env->vars || !env->vars[nranks - 1])
+    if (!env->vars || !env->vars[env->nprocesses - 1])
         run_die("out of memory");
 }
 
 void run_env_set_restart(struct run_env *env, int rank, int count)
 {
-    free(env->vars[rank][RESTART]);
-    env->vars[rank][RESTART] = assign_int(names[RESTART], count);
+    char **vars = env->vars[rank];
+    free(vars[RESTART]);
+    vars[RESTART] = assign_int(names[RESTART], count);
+    if (env->has_standbys) {
+        free(vars[STANDBY]);
+        vars[STANDBY] = assign_int(names[STANDBY], 1);
+    }
 }
 
 void run_env_free(struct run_env *env)
 {
-    for (int rank = 0; rank < env->nranks; rank++) {
+    for (int rank = 0; rank < env->nprocesses; rank++) {
         for (char **var = env->vars[rank]; *var; var++)
             free(*var);
         free(env->vars[rank]);

@@ -19,6 +19,10 @@ static const char usage[] =
     "      --stop RANK@SECONDS     stop a rank (SIGSTOP); it is killed when the others have ended\n"
     "      --restart               start a rank again that a signal ended, with "
     "FTCCL_RESTART=COUNT (at most 10 times)\n"
+    "      --standby N             start N more processes with FTCCL_STANDBY=1, which replace "
+    "ranks "
+    "that die (managed membership);\n"
+    "                              with --restart what ended is started again as a standby\n"
     "  -l, --label                 prefix every line of output with [RANK]\n"
     "      --bind share|core|numa|none\n"
     "                              let each rank run only on its share of the cores (default; "
@@ -27,6 +31,8 @@ static const char usage[] =
     "      --report-bindings       say on standard error where each rank may run; without PROGRAM "
     "only this\n"
     "  -h, --help                  this text\n"
+    "All find FTCCL_COORDINATOR and FTCCL_SECRET: the coordinator in this process, unless they are "
+    "set already.\n"
     "Ends with the first status that is not 0; 128 plus the number for a signal. Ranks of --kill "
     "and --stop do not count.\n"
     "SIGINT, SIGTERM and SIGHUP go to all ranks; a second one kills them.\n";
@@ -76,9 +82,10 @@ static void check(struct run_options *opt)
         run_die("-n is missing; --help says more");
     if (!opt->argv[0] && !opt->report)
         run_die("no program; --help says more");
+    int nprocesses = opt->nranks + opt->nstandbys;
     for (int i = 0; i < opt->nevents; i++)
-        if (opt->events[i].rank >= opt->nranks)
-            run_die("there is no rank %d among %d", opt->events[i].rank, opt->nranks);
+        if (opt->events[i].rank >= nprocesses)
+            run_die("there is no rank %d among %d", opt->events[i].rank, nprocesses);
 }
 
 static enum run_bind bind_of(const char *text)
@@ -95,11 +102,12 @@ static enum run_bind bind_of(const char *text)
 
 void run_parse(int argc, char **argv, struct run_options *opt)
 {
-    enum { KILL = 256, STOP, RESTART, BIND, REPORT };
+    enum { KILL = 256, STOP, RESTART, STANDBY, BIND, REPORT };
     static const struct option longs[] = {{"ranks", required_argument, NULL, 'n'},
                                           {"kill", required_argument, NULL, KILL},
                                           {"stop", required_argument, NULL, STOP},
                                           {"restart", no_argument, NULL, RESTART},
+                                          {"standby", required_argument, NULL, STANDBY},
                                           {"label", no_argument, NULL, 'l'},
                                           {"bind", required_argument, NULL, BIND},
                                           {"report-bindings", no_argument, NULL, REPORT},
@@ -122,6 +130,9 @@ void run_parse(int argc, char **argv, struct run_options *opt)
             break;
         case RESTART:
             opt->restart = true;
+            break;
+        case STANDBY:
+            opt->nstandbys = (int)number(optarg, "--standby", 0, RUN_RANKS_MAX);
             break;
         case BIND:
             opt->bind = bind_of(optarg);

@@ -14,3 +14,23 @@ SLOW_TESTS += tests/proc/compare_test.sh
 EXTRA_DIST += tests/proc/compare_test.sh
 TESTS += tests/proc/footprint_test.sh
 EXTRA_DIST += tests/proc/footprint_test.sh
+# `make check` makes some runs, `make check-replicas` 200 (RUNS=20: that many).
+TESTS += tests/proc/replicas_test.sh tests/proc/replicas_hosts_test.sh
+SLOW_TESTS += tests/proc/replicas_test.sh tests/proc/replicas_hosts_test.sh
+EXTRA_DIST += tests/proc/replicas_test.sh tests/proc/replicas_hosts_test.sh
+if HAVE_CURL
+replicas_programs = tools/ftccl-run examples/replicas
+if HAVE_DAEMONS
+replicas_programs += tools/ftccld
+endif
+endif
+# The same for faults of the coordinator and of the ways to it: `make check-members`.
+TESTS += tests/proc/member_faults_test.sh
+SLOW_TESTS += tests/proc/member_faults_test.sh
+EXTRA_DIST += tests/proc/member_faults_test.sh tests/proc/member_faults.py
+check-members: $(replicas_programs)
+	top_srcdir='$(top_srcdir)' $(SHELL) $(top_srcdir)/tests/proc/member_faults_test.sh $(RUNS)
+RUNS = 200
+check-replicas: $(replicas_programs)
+	$(SHELL) $(top_srcdir)/tests/proc/replicas_test.sh $(RUNS)
+.PHONY: check-replicas check-members

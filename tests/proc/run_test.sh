@@ -99,6 +99,41 @@ kill -KILL $pid
 wait $pid 2>/dev/null
 expect 'ranks die with ftccl-run' "$(gone "$child"; echo $?)" 0
 
+# Managed membership: one coordinator with a secret of its own, unless they are given; standbys are
+# there as long as the ranks need them, and what is started again is one of them.
+got=$($run -n 2 --standby 1 sh -c 'echo "$FTCCL_COORDINATOR ${#FTCCL_SECRET}"' | sort -u |
+    sed 's/:[1-9][0-9]* /:PORT /')
+expect 'coordinator' "$got" '127.0.0.1:PORT 64'
+got=$(for i in 1 2; do $run -n 1 sh -c 'echo "$FTCCL_SECRET"'; done | sort -u | wc -l)
+expect 'a secret for each job' "$got" 2
+got=$(FTCCL_COORDINATOR=there:7 FTCCL_SECRET=0123456789abcdef $run -n 2 \
+    sh -c 'echo $FTCCL_COORDINATOR $FTCCL_SECRET ${FTCCL_STANDBY-unset}' | sort -u)
+expect 'coordinator given' "$got" 'there:7 0123456789abcdef unset'
+got=$(FTCCL_SECRET=0123456789abcdef $run -n 1 sh -c 'echo $FTCCL_COORDINATOR $FTCCL_SECRET' |
+    sed 's/:[1-9][0-9]* /:PORT /')
+expect 'secret given' "$got" '127.0.0.1:PORT 0123456789abcdef'
+got=$(FTCCL_SECRET=short $run -n 1 sh -c 'echo ${FTCCL_COORDINATOR-none}' 2>&1)
+expect 'secret too short' "$got" 'ftccl-run: no coordinator for managed membership: the '\
+'secret has 5 characters, it needs at least 16
+none'
+FTCCL_COMM_ID=127.0.0.1:9 $run -n 1 true 2>"$dir/err"
+expect 'an address without a secret' "$? $(grep -c 'anybody could join' "$dir/err")" '2 2'
+got=$($run -n 2 --standby 2 sh -c 'echo $RANK/$WORLD_SIZE $FTCCL_STANDBY >>'"$dir"'/places
+    [ $FTCCL_STANDBY = 1 ] || until [ $(wc -l <'"$dir"'/places) = 4 ]; do sleep 0.01; done
+    [ $FTCCL_STANDBY = 0 ] || exec sleep 1000'; echo $?; sort "$dir/places")
+expect 'standbys' "$(echo "$got" | tr '\n' ';')" '0;0/2 0;1/2 0;2/2 1;3/2 1;'
+$run -n 2 --standby 1 sh -c '[ $RANK != 0 ] || kill -9 $$
+    until grep -q ended '"$dir/err"'; do sleep 0.01; done' 2>"$dir/err"
+expect 'a standby in place of a rank' "$? $(cut -d'(' -f1 "$dir/err")" \
+    '0 ftccl-run: rank 0 was ended by signal 9 '
+got=$($run -n 1 --standby 1 --restart sh -c 'echo $RANK $FTCCL_STANDBY $FTCCL_RESTART
+    [ $FTCCL_STANDBY = 1 ] || kill -9 $$
+    [ $RANK = 0 ] || exec sleep 1000' | grep ^0 | sort | tr '\n' ';')
+expect 'started again as a standby' "$got" '0 0 0;0 1 1;'
+$run -n 2 --standby 1 sh -c '[ $RANK != 0 ] || exit 4; [ $RANK != 2 ] || exit 5'
+got=$?
+[ $got = 4 ] || [ $got = 5 ] || expect 'nobody in place of a rank' $got '4 or 5'
+
 # What nobody reads, or what does not fit the disk.
 {
     $run -n 2 -l sh -c 'sleep 1000 & echo $! >'"$dir"'/left$RANK; while :; do echo x; done' \
@@ -136,5 +171,8 @@ bad -n 2 --kill 2@1 true
 bad -n 2 --kill 1 true
 bad -n 2 --stop 1@x true
 bad -n 2 --bind socket true
+bad -n 2 --standby -1 true
+bad -n 2 --standby x true
+bad -n 2 --standby 1 --kill 3@1 true
 
 exit $failed

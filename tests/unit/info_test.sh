@@ -57,6 +57,42 @@ expect 1 'no IPv6 address, but the address to start' --paths 127.0.0.1 --from ::
 expect 1 'cannot probe from 192.0.2.1' --paths 127.0.0.1 --from 192.0.2.1
 expect 2 'no IP address' --paths 127.0.0.1 --from here
 expect 2 'from 1 to 4096' --paths 127.0.0.1 --ports 0
+# The table comes from Python: integers, for the largest four numbers with 60 decimal digits, by
+# adding C(n,k) p^k (1-p)^(n-k) from k = 0 on until it is 0.99.
+while read -r n p want; do
+    expect 0 "^standbys: $want\$" --standbys "$n" "$p"
+done <<'TABLE'
+1 0 0
+1 0.01 0
+1 0.011 1
+2 0.5 2
+8 1 8
+10 0.1 4
+16 0.9 16
+100 0.01 4
+128 0.001 1
+256 0.25 80
+600 0.002 4
+1024 0.0005 3
+1024 0.001 4
+1024 0.01 18
+2000 0.5 1052
+4096 0.0001 2
+9600 0.003 42
+20000 0.999 19990
+100000 0.00001 4
+100000 0.3 30337
+1000000 0.000001 4
+1000000 0.001 1074
+1000000 0.5 501163
+1000000 0.9 900697
+TABLE
+expect 2 'from 1 to 1000000, not .0.' --standbys 0 0.1
+expect 2 'from 1 to 1000000, not .many.' --standbys many 0.1
+expect 2 'two numbers' --standbys 10
+for p in 1.5 -0.1 nan x ''; do
+    expect 2 "probability from 0 to 1, not '$p'" --standbys 10 "$p"
+done
 # A communicator of one machine reads what is only moved in its sender's memory; where it may not,
 # reading costs a copy more.
 direct_us() {
