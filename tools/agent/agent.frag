@@ -10,5 +10,6 @@ tools_agent_libagent_la_SOURCES = tools/agent/agent.h tools/agent/agent.c tools/
 tools_agent_libagent_la_LIBADD = tools/daemon/libdaemon.la tools/libdiagnose_files.la \
 	src/libftcore.la -lm
 bin_PROGRAMS += tools/ftccl-agent
-tools_ftccl_agent_SOURCES = tools/agent/ftccl-agent.c
+tools_ftccl_agent_SOURCES = tools/agent/ftccl-agent.c tools/agent/members.h \
+	tools/agent/members.c tools/agent/members_show.c
 tools_ftccl_agent_LDADD = tools/agent/libagent.la

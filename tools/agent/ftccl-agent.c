@@ -2,8 +2,7 @@
  * ftccl-agent: the agent of a host.
  */
 #include "agent.h"
-
-#include <stdlib.h>
+#include "members.h"
 
 static const char help[] =
     "usage: ftccl-agent [OPTION]...\n"
@@ -12,8 +11,11 @@ static const char help[] =
     "      --listen HOST:PORT   where it answers (default 127.0.0.1:28029)\n"
     "      --state DIR          keeps its history and what killed ranks left in DIR\n"
     "      --master HOST:PORT   reports to the ftccld there\n"
-    "      --key-file F         the key that it has in common with the master; only the owner may\n"
-    "                           be able to use the file\n"
+    "      --coordinator HOST:PORT[,..]  carries what managed members of this host say to the\n"
+    "                           coordinator there, for which they take this agent\n"
+    "      --key-file F         the key that it has in common with the master, the coordinator "
+    "and\n"
+    "                           members; only the owner may be able to use the file\n"
     "      --interval SECONDS   between two looks (default 1)\n"
     "      --after SECONDS      waits shorter than this are no hang (default 5)\n"
     "      --stacks SECONDS     for so long a tool may look at the stack of a process that\n"
@@ -27,14 +29,19 @@ static int run(struct daemon *d, const struct daemon_options *options)
 {
     struct daemon_past *past = daemon_past_open(options->state);
     struct agent *agent = past ? agent_open(d, past) : NULL;
+    struct carrier *carrier = options->coordinator[0] ? carrier_open(d, options->coordinator)
+                                                      : NULL;
     int status = 2;
-    if (agent) {
+    if (agent && (carrier || !options->coordinator[0])) {
         agent_add(agent);
+        if (carrier)
+            carrier_add(carrier);
         struct daemon_service history = daemon_past_service(past);
         daemon_add(d, &history);
         status = daemon_run(d);
     }
     daemon_close(d);
+    carrier_close(carrier);
     agent_close(agent);
     daemon_past_close(past);
     return status;
@@ -47,6 +54,9 @@ int main(int argc, char **argv)
                                      .state = "",
                                      .key_file = "",
                                      .master = "",
+                                     .coordinator = "",
+                                     .store = "",
+                                     .advertise = "",
                                      .dir = FT_TELEMETRY_DIR,
                                      .root = "",
                                      .inspector = "",

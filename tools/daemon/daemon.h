@@ -14,20 +14,25 @@
 
 struct daemon;
 struct daemon_peer;
+struct ft_blob; /* of membership/coord.h */
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
 struct daemon_options {
     const char *program;
-    const char *listen;    /* HOST:PORT; port 0: any */
-    const char *state;     /* folder; "": nothing is kept */
-    const char *key_file;  /* "": none */
-    const char *master;    /* agents: HOST:PORT; "": none */
-    const char *dir;       /* of telemetry files */
-    const char *inspector; /* folder for what NCCL's Inspector would write; "": none */
-    const char *root;      /* before /sys and /proc, for tests */
+    const char *listen;      /* HOST:PORT; port 0: any */
+    const char *state;       /* folder; "": nothing is kept */
+    const char *key_file;    /* "": none */
+    const char *master;      /* agents: HOST:PORT; "": none */
+    const char *coordinator; /* agents: HOST:PORT[,..]; "": none */
+    const char *store;       /* ftccld: etcd://HOST:PORT[,..][/PREFIX]; "": none */
+    const char *advertise;   /* ftccld with a store: HOST:PORT at which others find it */
+    const char *dir;         /* of telemetry files */
+    const char *inspector;   /* folder for what NCCL's Inspector would write; "": none */
+    const char *root;        /* before /sys and /proc, for tests */
     double interval_s, after_s;
     double stacks_s; /* the time that a tool has for the stacks of a process; 0: none are read */
+    double lease_s;  /* of the store: how long nobody leads after a leader's death */
     bool agent;      /* ftccld: is an agent, too */
 };
 /* Returns -1 to go on, or the exit status. help: the text of --help. */
@@ -36,7 +41,7 @@ int daemon_options_take(int argc, char **argv, struct daemon_options *options, c
 /* ---- services -------------------------------------------------------------------------------- */
 
 /* Numbers of services, in messages; never used again. */
-enum { DAEMON_DIAGNOSIS = 1, DAEMON_PATHS = 2, DAEMON_NUMBERS };
+enum { DAEMON_DIAGNOSIS = 1, DAEMON_PATHS = 2, DAEMON_MEMBERS = 3, DAEMON_NUMBERS };
 
 struct daemon_message {
     uint16_t service, type;
@@ -85,6 +90,18 @@ struct daemon_watch {
 int daemon_watch_for(struct daemon *, struct daemon_watch *, uint32_t events);
 void daemon_unwatch(struct daemon *, struct daemon_watch *);
 
+/* Calls a function again and again. What is not running is all zero. */
+struct daemon_timer {
+    struct daemon_watch watch;
+    void (*due)(void *arg);
+    void *arg;
+    bool runs;
+};
+/* FT_NOFILE, FT_NOMEM. */
+int daemon_timer_start(struct daemon *, struct daemon_timer *, uint64_t period_ns,
+                       void (*due)(void *arg), void *arg);
+void daemon_timer_stop(struct daemon *, struct daemon_timer *);
+
 /* ---- names (lookup.c) ------------------------------------------------------------------------ */
 
 /* Finds the addresses of HOST:PORT without holding up the loop, which calls found() once: n <= 0:
@@ -99,19 +116,29 @@ void daemon_lookup_end(struct daemon_lookup *);
 /* ---- peers (peer.c) -------------------------------------------------------------------------- */
 
 #define DAEMON_MESSAGE_MOST ((size_t)16 << 20)
-#define DAEMON_QUEUED_MOST ((size_t)72 << 20) /* bytes that wait to be sent to a peer */
-#define DAEMON_PEERS_MOST 8192
+#define DAEMON_ANSWER_MOST ((size_t)64 << 20)  /* bytes of a message from who was connected to */
+#define DAEMON_QUEUED_MOST ((size_t)256 << 20) /* bytes that wait to be sent to a peer */
+#define DAEMON_PEERS_MOST 16384
 
 /* An authenticated connection, or one that becomes one. purpose: service messages. */
 void daemon_peer_accept(struct daemon *, int fd);
 /* Starts to connect. NULL: at once refused, or no memory. `closed` of the services tells of a later
  * failure. */
 struct daemon_peer *daemon_peer_connect(struct daemon *, const struct ft_net_address *to);
-/* False: too much waits to be sent already, or there is no memory; nothing was sent. */
+/* It goes out when this turn of the loop is over. False: too much waits to be sent already, or
+ * there is no memory; nothing will be sent. */
 bool daemon_peer_send(struct daemon_peer *, const struct daemon_message *);
+/* The same with the message's bytes in two parts: first the head. */
+bool daemon_peer_send_parts(struct daemon_peer *, const struct daemon_message *rest,
+                            const unsigned char *head, size_t head_bytes);
+/* The same with blobs after the message's bytes, which the peer holds until they have gone. */
+bool daemon_peer_send_blobs(struct daemon_peer *, const struct daemon_message *head,
+                            struct ft_blob *const *blobs, int nblobs);
 size_t daemon_peer_queued(const struct daemon_peer *);
-/* `closed` of the services is called later, from the loop. */
+/* `closed` of the services is called when this turn of the loop is over. */
 void daemon_peer_end(struct daemon_peer *, const char *why);
+/* Ends all of which the service has put something into its slot. */
+void daemon_peers_end(struct daemon *, int service, const char *why);
 void **daemon_peer_slot(struct daemon_peer *, int service); /* what a service knows of the peer */
 const char *daemon_peer_name(const struct daemon_peer *);   /* its address, or "" */
 const char *daemon_peer_why(const struct daemon_peer *);    /* it was closed */
@@ -121,7 +148,12 @@ const char *daemon_peer_why(const struct daemon_peer *);    /* it was closed */
 /* The parts of the frame that the loop drives. */
 struct daemon_peers;
 struct daemon_peers *daemon_peers_open(struct daemon *);
-void daemon_peers_tick(struct daemon_peers *);
+void daemon_peers_tick(struct daemon_peers *); /* ends what lasts too long */
+void daemon_peers_turn(struct daemon_peers *); /* sends what waits, and frees what has ended */
+/* For one more that has not proved the key: the oldest of them has to go. False: none is old, as
+ * when thousands come at once. */
+bool daemon_peers_make_room(struct daemon_peers *);
+#define DAEMON_YOUNG_NS 1000000000u
 void daemon_peers_close(struct daemon_peers *);
 struct daemon_peers *daemon_peers_of(const struct daemon *);
 const unsigned char *daemon_key(const struct daemon *); /* NULL: none */

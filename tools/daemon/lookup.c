@@ -48,8 +48,10 @@ static void *look_up(void *arg)
 static void on_ready(void *arg, uint32_t events)
 {
     struct daemon_lookup *l = arg;
+    eventfd_t count;
     (void)events;
     daemon_unwatch(l->daemon, &l->watch);
+    eventfd_read(l->watch.fd, &count); /* what the thread found comes before its write */
     l->found(l->arg, l->at, l->n, l->why);
     leave(l);
 }

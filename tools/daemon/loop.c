@@ -14,6 +14,8 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 struct daemon {
@@ -65,6 +67,42 @@ void daemon_unwatch(struct daemon *d, struct daemon_watch *watch)
     if (watch->added)
         epoll_ctl(d->epoll, EPOLL_CTL_DEL, watch->fd, NULL);
     watch->added = false;
+}
+
+static void on_timer(void *arg, uint32_t events)
+{
+    struct daemon_timer *timer = arg;
+    uint64_t times;
+    (void)events;
+    if (read(timer->watch.fd, &times, sizeof times) == sizeof times)
+        timer->due(timer->arg);
+}
+
+int daemon_timer_start(struct daemon *d, struct daemon_timer *timer, uint64_t period_ns,
+                       void (*due)(void *arg), void *arg)
+{
+    const struct timespec period = {.tv_sec = (time_t)(period_ns / 1000000000u),
+                                    .tv_nsec = (long)(period_ns % 1000000000u)};
+    const struct itimerspec setting = {.it_interval = period, .it_value = period};
+    const int fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (fd < 0)
+        return ft_fail(FT_NOFILE, "cannot make a timer: %s", strerror(errno));
+    timerfd_settime(fd, 0, &setting, NULL);
+    *timer = (struct daemon_timer){
+        .watch = {.fd = fd, .ready = on_timer, .arg = timer}, .due = due, .arg = arg, .runs = true};
+    int status = daemon_watch_for(d, &timer->watch, EPOLLIN);
+    if (status != FT_OK)
+        daemon_timer_stop(d, timer);
+    return status;
+}
+
+void daemon_timer_stop(struct daemon *d, struct daemon_timer *timer)
+{
+    if (!timer->runs)
+        return;
+    daemon_unwatch(d, &timer->watch);
+    close(timer->watch.fd);
+    timer->runs = false;
 }
 
 /* ---- services -------------------------------------------------------------------------------- */
@@ -130,7 +168,7 @@ static void tick(struct daemon *d)
 
 #define CHORES_NS 50000000u
 
-/* Ends what lasts too long, and frees what has ended. */
+/* Ends what lasts too long. */
 static void do_chores(struct daemon *d, uint64_t now_ns)
 {
     d->chores_ns = now_ns + CHORES_NS;
@@ -162,6 +200,7 @@ int daemon_run(struct daemon *d)
             d->due_ns = now_ns + interval_ns;
             tick(d);
         }
+        daemon_peers_turn(d->peers);
         wait_for_event(d, ft_min(d->due_ns, d->chores_ns));
     }
     return 0;

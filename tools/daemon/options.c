@@ -13,6 +13,10 @@ enum {
     OPT_STATE,
     OPT_KEY_FILE,
     OPT_MASTER,
+    OPT_COORDINATOR,
+    OPT_STORE,
+    OPT_ADVERTISE,
+    OPT_LEASE,
     OPT_DIR,
     OPT_ROOT,
     OPT_INSPECTOR,
@@ -27,6 +31,10 @@ static const struct option known[] = {
     {"state", required_argument, NULL, OPT_STATE},
     {"key-file", required_argument, NULL, OPT_KEY_FILE},
     {"master", required_argument, NULL, OPT_MASTER},
+    {"coordinator", required_argument, NULL, OPT_COORDINATOR},
+    {"store", required_argument, NULL, OPT_STORE},
+    {"advertise", required_argument, NULL, OPT_ADVERTISE},
+    {"lease", required_argument, NULL, OPT_LEASE},
     {"dir", required_argument, NULL, OPT_DIR},
     {"root", required_argument, NULL, OPT_ROOT},
     {"inspector", required_argument, NULL, OPT_INSPECTOR},
@@ -58,9 +66,16 @@ static bool take_text(int option, struct daemon_options *o)
         int option;
         const char **to;
     } text[] = {
-        {OPT_LISTEN, &o->listen},       {OPT_STATE, &o->state}, {OPT_KEY_FILE, &o->key_file},
-        {OPT_MASTER, &o->master},       {OPT_DIR, &o->dir},     {OPT_ROOT, &o->root},
+        {OPT_LISTEN, &o->listen},
+        {OPT_STATE, &o->state},
+        {OPT_KEY_FILE, &o->key_file},
+        {OPT_MASTER, &o->master},
+        {OPT_DIR, &o->dir},
+        {OPT_ROOT, &o->root},
         {OPT_INSPECTOR, &o->inspector},
+        {OPT_COORDINATOR, &o->coordinator},
+        {OPT_STORE, &o->store},
+        {OPT_ADVERTISE, &o->advertise},
     };
     for (size_t i = 0; i < FT_ARRAY_LEN(text); i++)
         if (text[i].option == option) {
@@ -73,11 +88,22 @@ static bool take_text(int option, struct daemon_options *o)
 /* An option that only the other program has is refused. */
 static bool is_ours(const struct daemon_options *o, int option)
 {
+    static const struct {
+        int option;
+        const char *name;
+        bool of_agent;
+    } special[] = {
+        {OPT_MASTER, "master", true}, {OPT_COORDINATOR, "coordinator", true},
+        {OPT_AGENT, "agent", false},  {OPT_STORE, "store", false},
+        {OPT_LEASE, "lease", false},  {OPT_ADVERTISE, "advertise", false},
+    };
     bool agent = strcmp(o->program, "ftccl-agent") == 0;
-    if (option != (agent ? OPT_AGENT : OPT_MASTER))
-        return true;
-    fprintf(stderr, "%s: there is no option --%s\n", o->program, agent ? "agent" : "master");
-    return false;
+    for (size_t i = 0; i < FT_ARRAY_LEN(special); i++)
+        if (special[i].option == option && special[i].of_agent != agent) {
+            fprintf(stderr, "%s: there is no option --%s\n", o->program, special[i].name);
+            return false;
+        }
+    return true;
 }
 
 static bool take(int option, struct daemon_options *o)
@@ -89,6 +115,8 @@ static bool take(int option, struct daemon_options *o)
         return take_seconds(o, "interval", &o->interval_s);
     case OPT_AFTER:
         return take_seconds(o, "after", &o->after_s);
+    case OPT_LEASE:
+        return take_seconds(o, "lease", &o->lease_s);
     case OPT_STACKS:
         o->stacks_s = 0;
         return strcmp(optarg, "0") == 0 || take_seconds(o, "stacks", &o->stacks_s);
@@ -102,8 +130,13 @@ static bool take(int option, struct daemon_options *o)
 /* What does not go together. */
 static bool check(const struct daemon_options *o)
 {
-    if (o->master[0] && !o->key_file[0]) {
-        fprintf(stderr, "%s: --master needs --key-file\n", o->program);
+    if ((o->master[0] || o->coordinator[0]) && !o->key_file[0]) {
+        fprintf(stderr, "%s: --%s needs --key-file\n", o->program,
+                o->master[0] ? "master" : "coordinator");
+        return false;
+    }
+    if (o->store[0] && (!o->key_file[0] || !o->advertise[0])) {
+        fprintf(stderr, "%s: --store needs --key-file and --advertise\n", o->program);
         return false;
     }
     return true;

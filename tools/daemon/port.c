@@ -1,7 +1,8 @@
 /*
  * The one port of a daemon. The first byte of a connection says what it is: FTCCL's handshake
  * begins with F, no method of HTTP does. Who says nothing is dropped after a while, or when others
- * need the place.
+ * need the place. If all places are taken and nobody has had his for long, others wait in the
+ * kernel.
  */
 #include "daemon.h"
 
@@ -14,7 +15,7 @@
 #include <unistd.h>
 
 #define SILENT_NS 5000000000u
-#define SILENT_MOST 64
+#define SILENT_MOST 256
 
 struct guest {
     struct daemon_port *port;
@@ -27,7 +28,7 @@ struct daemon_port {
     struct daemon_http *http;
     struct daemon_watch listener;
     struct guest guest[SILENT_MOST];
-    bool paused; /* no descriptor was free */
+    bool paused; /* no descriptor or place was free */
 };
 
 static void forget(struct guest *guest)
@@ -66,7 +67,8 @@ static void on_guest(void *arg, uint32_t events)
         drop(guest);
 }
 
-/* A free place, or that of the guest that has been silent for longest. */
+/* A free place, or that of the guest that has been silent for longest. NULL: nobody has been for
+ * long. */
 static struct guest *choose_place(struct daemon_port *port)
 {
     struct guest *oldest = &port->guest[0];
@@ -76,6 +78,8 @@ static struct guest *choose_place(struct daemon_port *port)
         if (port->guest[i].begun_ns < oldest->begun_ns)
             oldest = &port->guest[i];
     }
+    if (daemon_now_ns() - oldest->begun_ns < DAEMON_YOUNG_NS)
+        return NULL;
     drop(oldest);
     return oldest;
 }
@@ -83,7 +87,9 @@ static struct guest *choose_place(struct daemon_port *port)
 static void on_listener(void *arg, uint32_t events)
 {
     struct daemon_port *port = arg;
-    int fd, status = ft_net_accept(port->listener.fd, &fd);
+    struct guest *guest = daemon_peers_make_room(daemon_peers_of(port->daemon)) ? choose_place(port)
+                                                                                : NULL;
+    int fd, status = guest ? ft_net_accept(port->listener.fd, &fd) : FT_NOFILE;
     (void)events;
     if (status == FT_NOFILE) { /* it is tried again with the next tick */
         daemon_watch_for(port->daemon, &port->listener, 0);
@@ -91,7 +97,6 @@ static void on_listener(void *arg, uint32_t events)
     }
     if (status != FT_OK)
         return;
-    struct guest *guest = choose_place(port);
     *guest = (struct guest){.port = port,
                             .watch = {.fd = fd, .ready = on_guest, .arg = guest},
                             .begun_ns = daemon_now_ns()};
