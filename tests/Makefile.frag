@@ -49,6 +49,7 @@ include tests/tidy/Makefile.frag
 include tests/python/Makefile.frag
 include tests/rdma/Makefile.frag
 include tests/clos/Makefile.frag
+include tests/scale/Makefile.frag
 
 # `make check` runs all tests; these targets compile and run a part:
 #   check-fast     without the slow ones
