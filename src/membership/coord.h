@@ -1,6 +1,6 @@
 /*
  * The coordinator without sockets, threads and files: who has which role, who is alive, who has
- * asked for the next view, and when there is one. Its owner (coord_server.c, later a daemon)
+ * asked for the next view, and when there is one. Its owner (coord_server.c, or ftccld)
  * delivers messages and events, sends what it says, and calls ft_coord_tick(). Nothing blocks. It
  * keeps nothing: after a restart it learns everything from the members that register again.
  *

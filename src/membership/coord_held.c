@@ -147,7 +147,7 @@ void ft_coord_hear_held(struct ft_coord_member *member, const struct ft_held *he
     }
 }
 
-/* ---- the end of the restart ------------------------------------------------------------------ */
+/* ---- all who hold the view are back, or their time is over ----------------------------------- */
 
 static int compare_held(const void *left, const void *right)
 {

@@ -173,7 +173,7 @@ static void tell_all_held(const struct carrier *c)
             tell_held(c, slot);
 }
 
-/* The next name is tried at once; after the last one there is a pause. */
+/* Chooses the coordinator to dial next, and when: at once, or after a pause if all were tried. */
 static void plan(struct carrier *c)
 {
     uint64_t chance;

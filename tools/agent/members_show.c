@@ -15,9 +15,21 @@ static const char *state_of(const struct carrier *c, const struct slot *slot)
     return slot->accepted ? "registered" : c->is_open ? "asks" : "waits for a coordinator";
 }
 
-void carrier_page(void *arg, FILE *out)
+static void put_row(const struct carrier *c, const struct local *local, const struct slot *slot,
+                    FILE *out)
 {
-    const struct carrier *c = arg;
+    fputs("<tr><td>", out);
+    daemon_put_html(out, slot->role.group);
+    fputs("<td>", out);
+    daemon_put_html(out, slot->role.replica[0] ? slot->role.replica : "standby");
+    fputs("<td>", out);
+    if (slot->role.replica[0])
+        fprintf(out, "%" PRIu32 " of %" PRIu32, slot->role.local_rank, slot->role.local_size);
+    fprintf(out, "<td>%s<td>%.1f s</tr>", state_of(c, slot), silence_s(c, local));
+}
+
+static void put_coordinator(const struct carrier *c, FILE *out)
+{
     fprintf(out, "<p>%d members of this host; the coordinator ", c->nused);
     daemon_put_html(out, c->name[c->tried]);
     fputs(c->is_open      ? " is there</p>"
@@ -29,21 +41,18 @@ void carrier_page(void *arg, FILE *out)
         daemon_put_html(out, c->trouble);
         fputs("</p>", out);
     }
+}
+
+void carrier_page(void *arg, FILE *out)
+{
+    const struct carrier *c = arg;
+    put_coordinator(c, out);
     if (c->nused == 0)
         return;
     fputs("<table><tr><th>group<th>replica<th>rank<th>state<th>last heard</tr>", out);
     for (const struct local *local = c->local; local; local = local->next)
-        for (const struct slot *slot = local->slot; slot; slot = slot->next) {
-            fputs("<tr><td>", out);
-            daemon_put_html(out, slot->role.group);
-            fputs("<td>", out);
-            daemon_put_html(out, slot->role.replica[0] ? slot->role.replica : "standby");
-            fputs("<td>", out);
-            if (slot->role.replica[0])
-                fprintf(out, "%" PRIu32 " of %" PRIu32, slot->role.local_rank,
-                        slot->role.local_size);
-            fprintf(out, "<td>%s<td>%.1f s</tr>", state_of(c, slot), silence_s(c, local));
-        }
+        for (const struct slot *slot = local->slot; slot; slot = slot->next)
+            put_row(c, local, slot, out);
     fputs("</table>", out);
 }
 

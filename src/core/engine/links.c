@@ -155,7 +155,8 @@ static void receive_on(struct ft_engine *engine, struct ft_peer *peer, struct ft
                                               link->ops->name, false);
 }
 
-/* What comes on the receiving link may belong to a view that is over; see ft_engine_readmit(). */
+/* The peer was readmitted a moment ago, so a goodbye that arrives now may be one that it said in a
+ * view that is over; see ft_engine_readmit(). */
 static bool is_of_old_view(const struct ft_engine *engine, const struct ft_peer *peer)
 {
     return peer->old_rx_ns && ft_now_ns(engine->env) < peer->old_rx_ns;
