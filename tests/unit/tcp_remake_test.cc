@@ -610,7 +610,7 @@ TEST(Remake, AFullQueueGetsRoom)
         while (tcp->send(hand.tx, &h, data.data(), &req) == FT_OK)
             h.seq = ++per_lane[lane], sent++;
     }
-    ASSERT_EQ(128u, sent);
+    ASSERT_GE(sent, 128u); // more if the kernel acknowledges some of them meanwhile
     std::string got;
     ASSERT_TRUE(eventually([&] {
         char buf[8192];
