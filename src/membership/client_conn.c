@@ -197,6 +197,15 @@ static uint64_t beat_every_ns(const struct ft_client *c)
     return beat_ns > 0 ? ft_min(beat_ns, most_ns) : most_ns;
 }
 
+/* Whether a heartbeat asks for an answer: when a third of the time has passed after which the
+ * coordinator counts as silent. So one that lives has more than half of it to answer, and while
+ * nothing comes each heartbeat asks. */
+static bool must_ask(const struct ft_client *c)
+{
+    uint64_t silence_ns = ft_detect_silence_ns(&c->conn.detect, &c->conn.pulse);
+    return silence_ns + beat_every_ns(c) / 2 >= c->config.suspect_ms * MS / 3;
+}
+
 /* One that has not read the last one gets no more. */
 static void send_beat(struct ft_client *c, uint64_t now_ns)
 {
@@ -205,7 +214,7 @@ static void send_beat(struct ft_client *c, uint64_t now_ns)
         return;
     conn->beat_ns = now_ns + beat_every_ns(c);
     if (conn->out_len == 0)
-        begin_message(c, now_ns, FT_MEMBERS_BEAT, 0);
+        begin_message(c, now_ns, must_ask(c) ? FT_MEMBERS_BEAT : FT_MEMBERS_QUIET_BEAT, 0);
 }
 
 /* ---- what the coordinator says --------------------------------------------------------------- */

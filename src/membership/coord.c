@@ -148,8 +148,9 @@ bool ft_coord_message(struct ft_coord_conn *conn, uint16_t type, const unsigned 
         rc = take_ask(conn, bytes, len);
         break;
     case FT_MEMBERS_BEAT:
+    case FT_MEMBERS_QUIET_BEAT:
         rc = len == 0 ? FT_OK : FT_PROTOCOL;
-        if (rc == FT_OK)
+        if (rc == FT_OK && type == FT_MEMBERS_BEAT)
             ft_coord_tell(conn, FT_MEMBERS_ALIVE, NULL, 0);
         break;
     case FT_MEMBERS_LEAVE:

@@ -62,6 +62,7 @@ void ft_coord_peer_doom(struct ft_coord_peer *c, const char *why)
     c->doomed = true;
     c->also = c->owner->doomed;
     c->owner->doomed = c;
+    c->owner->only_beats = false;
 }
 
 static void close_conn(struct ft_coordinator *s, struct ft_coord_peer *c)
@@ -222,6 +223,8 @@ static size_t deliver(struct ft_coord_peer *c, const unsigned char *bytes, size_
         if (have - used - FT_DAEMON_HEADER_BYTES < len)
             break;
         used += FT_DAEMON_HEADER_BYTES + len;
+        if (type != FT_MEMBERS_BEAT && type != FT_MEMBERS_QUIET_BEAT)
+            c->owner->only_beats = false;
         if (type == FT_MEMBERS_JOIN && c->joined < FT_SLOTS_MOST)
             c->joined++;
         if (!ft_coord_message(c->member, type, at, len))
@@ -253,6 +256,7 @@ static void take(struct ft_coord_peer *c, unsigned char *bytes, size_t have)
     bool own = bytes == c->in;
     if (c->doomed)
         return;
+    c->owner->only_beats = c->owner->only_beats && rest == 0;
     if (rest == 0) {
         free(c->in);
         c->in = NULL;
@@ -304,6 +308,7 @@ static void prove(struct ft_coordinator *s, struct ft_coord_peer *c)
 
 void ft_coord_peer_turn(struct ft_coordinator *s, struct ft_coord_peer *c, uint32_t events)
 {
+    s->only_beats = s->only_beats && c->member && !(events & EPOLLOUT);
     if (!c->doomed && !c->member)
         prove(s, c);
     if (!c->doomed && c->member && events & EPOLLOUT)

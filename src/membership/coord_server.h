@@ -51,6 +51,7 @@ struct ft_coordinator {
     uint64_t running_ns, turned_ns;
     uint64_t resume_ns, ticked_ns, swept_ns; /* resume_ns: 0, or accepting pauses until then */
     bool said_nofile;
+    bool only_beats; /* nothing but heartbeats has come in this turn */
     unsigned char scratch[FT_COORD_READ_BYTES];
 };
 

@@ -49,10 +49,15 @@ bool ft_detect_heard(const struct ft_detect *detect, struct ft_pulse *pulse, uin
     return recovered;
 }
 
+uint64_t ft_detect_silence_ns(const struct ft_detect *detect, const struct ft_pulse *pulse)
+{
+    return detect->running_ns - pulse->heard_ns;
+}
+
 bool ft_detect_missed(const struct ft_detect *detect, struct ft_pulse *pulse)
 {
     if (!pulse->watched || pulse->suspected ||
-        detect->running_ns - pulse->heard_ns <= detect->suspect_ns)
+        ft_detect_silence_ns(detect, pulse) <= detect->suspect_ns)
         return false;
     return pulse->suspected = true;
 }

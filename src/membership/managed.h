@@ -128,6 +128,9 @@ enum ft_members_message {
     /* From an agent. slot (4): its process has ended. slot (4), ms (4): it has been silent for so
      * long. */
     FT_MEMBERS_GONE,
+    /* Nothing: as BEAT, but it is not answered. Answers cost a coordinator more than heartbeats, so
+     * BEAT is for who has heard nothing for a part of the silence that it bears. */
+    FT_MEMBERS_QUIET_BEAT,
     /* From the coordinator. */
     FT_MEMBERS_JOINED = 16, /* slot (4), term (8), epoch (8), struct ft_role: accepted; or a standby
                              * has got this role */

@@ -162,7 +162,7 @@ static void say(unsigned i, unsigned type)
         len = make_join(bytes);
     else if (type == FT_MEMBERS_ASK)
         len = make_ask(bytes);
-    else if (type != FT_MEMBERS_BEAT)
+    else if (type != FT_MEMBERS_BEAT && type != FT_MEMBERS_QUIET_BEAT)
         len = make_slot(bytes);
     unsigned char *exact = malloc(len + 1); /* so that a sanitizer sees reads beyond it */
     must(exact != NULL, "no memory");

@@ -322,6 +322,7 @@ TEST(MemberAgent, MembersThatMakeNoSense)
         {FT_MEMBERS_ASK, ask}, // it has not joined
         {FT_MEMBERS_ASK, {}},
         {FT_MEMBERS_BEAT, number(0, 4)},
+        {FT_MEMBERS_QUIET_BEAT, number(0, 4)},
         {FT_MEMBERS_LEAVE, number(0, 3)},
         {FT_MEMBERS_GONE, number(0, 4)}, // members do not speak for others
         {FT_MEMBERS_GONE, number(1, 4) + number(9, 4)},
@@ -517,7 +518,7 @@ TEST(MemberAgent, ALeftSlotIsNotUsedAtOnce)
     int beats = 0;
     const auto hear_until = [&](unsigned type, int times) {
         for (double end = proc::now() + 30; times > 0 && proc::now() < end; usleep(500)) {
-            other.tell(FT_MEMBERS_BEAT, {}); // so the agent sends heartbeats, too
+            other.tell(FT_MEMBERS_BEAT, {}); // so that it is not taken for silent
             while (times > 0 && fake.talk.hear(m)) {
                 beats += m.type == FT_MEMBERS_BEAT;
                 times -= m.type == type;
@@ -544,6 +545,54 @@ TEST(MemberAgent, ALeftSlotIsNotUsedAtOnce)
     }
     ASSERT_EQ(m.type, unsigned{FT_MEMBERS_JOIN});
     EXPECT_EQ(slot_of(m), left);
+}
+
+// Heartbeats ask for an answer when nothing has come for half the time; while nothing comes each
+// one asks, and in the end the coordinator is left. Heartbeats are counted, five of which go into
+// that time. An agent that gets no processor counts only a little of it.
+TEST(MemberAgent, OnlyAfterSilenceHeartbeatsAskForAnswers)
+{
+    FakeCoordinator fake;
+    Place place(fake.address);
+    Stranger local(place.address());
+    local.tell(FT_MEMBERS_JOIN, join_of(role_of("job", "0", 0, 1), 0, some_endpoint(), quick()));
+    fake.accept_agent();
+    Message m;
+    int quiet = 0, asked = 0;
+    const auto count_until = [&](const auto &over) {
+        for (double end = proc::now() + 60; !over() && proc::now() < end; usleep(1000)) {
+            local.tell(FT_MEMBERS_QUIET_BEAT, {}); // so that it is not taken for silent
+            while (!over() && fake.talk.hear(m)) {
+                quiet += m.type == FT_MEMBERS_QUIET_BEAT;
+                asked += m.type == FT_MEMBERS_BEAT;
+            }
+            if (fake.talk.ended)
+                return false;
+        }
+        return over();
+    };
+    ASSERT_TRUE(count_until([&] { return asked > 0; }));
+    EXPECT_EQ(quiet, 0) << "the first one asks";
+    for (int round = 0; round < 3; round++) {
+        if (round == 1) // whatever it says is an answer
+            fake.tell(FT_MEMBERS_WAITS, number(0, 4) + Bytes{'x'});
+        else
+            fake.tell(FT_MEMBERS_ALIVE, {});
+        quiet = 0;
+        ASSERT_TRUE(count_until([&] { return quiet > 0; })); // others were sent before the answer
+        asked = 0;
+        ASSERT_TRUE(count_until([&] { return asked > 0; }));
+        EXPECT_GE(quiet, 2) << "round " << round;
+        EXPECT_LE(quiet, 3) << "round " << round;
+    }
+    quiet = 0;
+    EXPECT_FALSE(count_until([] { return false; }));
+    EXPECT_TRUE(fake.talk.ended);
+    EXPECT_EQ(quiet, 0) << "it asks until it is answered";
+    EXPECT_GE(asked, 3) << "there was time for an answer";
+    // no answer came for the member's own heartbeats, as it did not ask
+    while (local.hear(m))
+        EXPECT_NE(m.type, unsigned{FT_MEMBERS_ALIVE});
 }
 
 TEST(MemberAgent, CoordinatorsThatMakeNoSense)

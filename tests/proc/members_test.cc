@@ -290,6 +290,7 @@ TEST(Members, WhoMakesNoSenseIsLeftAlone)
         {FT_MEMBERS_ASK, number(0, 4)},
         {FT_MEMBERS_ASK, Bytes(4000, 255)},
         {FT_MEMBERS_BEAT, number(0, 4)},
+        {FT_MEMBERS_QUIET_BEAT, number(0, 4)},
         {FT_MEMBERS_LEAVE, number(0, 3)},
         {FT_MEMBERS_GONE, number(0, 5)},
         {FT_MEMBERS_VIEW, number(0, 4)},

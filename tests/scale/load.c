@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 
 #define EVENTS 512
@@ -97,12 +98,28 @@ static void drop(struct load *load, struct conn *c)
     conn_close(load, c);
 }
 
+/* Waits until the turn of that connection has come. */
+static void spread(const struct load *load, uint32_t index)
+{
+    const struct shared *shared = load->shared;
+    const uint64_t due_ns = atomic_load(&shared->first_ns) +
+                            UINT64_C(1000000) * shared->shape.spread_ms * index / load->nconns;
+    const uint64_t now_ns = ft_now_ns(load->env);
+    if (shared->shape.spread_ms > 0 && now_ns < due_ns)
+        nanosleep(&(struct timespec){.tv_nsec = (long)(due_ns - now_ns)}, NULL);
+}
+
+/* When the last one of a load process is answered the coordinator has taken all of them. */
 static void beat(struct load *load, struct conn *c)
 {
     unsigned char header[FT_DAEMON_HEADER_BYTES];
-    conn_header(header, 0, FT_MEMBERS_BEAT);
+    const struct shared *shared = load->shared;
+    const bool asks = c->number + 1 == load->first + load->nconns ||
+                      (shared->asks > 0 && (c->number + shared->round) % shared->asks == 0);
+    spread(load, c->number - load->first);
+    conn_header(header, 0, asks ? FT_MEMBERS_BEAT : FT_MEMBERS_QUIET_BEAT);
     atomic_fetch_add(&load->shared->bytes_out[FT_MEMBERS_BEAT], sizeof header);
-    load->waits++;
+    load->waits += asks;
     conn_send(load, c, header, sizeof header);
 }
 

@@ -7,9 +7,10 @@
  *
  * scale [--members N,N...] [--local RANKS OF A REPLICA,...] [--slots MEMBERS OF A CONNECTION]
  *       [--endpoint BYTES] [--loads PROCESSES] [--rounds N] [--held] [--burst]
- *       [--most-gb OF A FIRST VIEW]
+ *       [--most-gb OF A FIRST VIEW] [--spread MS]
  * --burst: all connect at once. --held: members hold a view of an earlier coordinator, as after its
  * restart. Where a first view would be longer than --most-gb, that is assumed.
+ * --spread: a round of heartbeats does not come as fast as it can, but in so much time.
  */
 #include "measure.h"
 
@@ -142,24 +143,34 @@ static bool ask_rounds(struct run *run, enum round kind, struct measured *out)
     return true;
 }
 
-static bool beat_rounds(struct run *run, struct measured *out)
+static bool beat_rounds(struct run *run, enum beats kind, struct measured *out)
 {
+    static const uint32_t asks[BEATS] = {[BEATS_USUAL] = 3, [BEATS_ANSWERED] = 1};
     const uint32_t rounds = run->shared->shape.rounds;
     struct column took, cpu;
-    for (uint32_t i = 0; i < rounds; i++)
+    run->shared->asks = asks[kind];
+    for (uint32_t i = 0; i < rounds; i++) {
+        run->shared->round = i;
         if (!beat(run, &took.values[i], &cpu.values[i]))
             return false;
-    out->beat_ms = median(took.values, rounds);
-    out->beat_cpu_ms = median(cpu.values, rounds);
+    }
+    out->beat_ms[kind] = median(took.values, rounds);
+    out->beat_cpu_ms[kind] = median(cpu.values, rounds);
     out->beat_out = per_member(run, &run->shared->bytes_out[FT_MEMBERS_BEAT]);
     out->beat_in = per_member(run, &run->shared->bytes_in[FT_MEMBERS_ALIVE]);
     return true;
 }
 
+static bool beat_all_rounds(struct run *run, struct measured *out)
+{
+    return beat_rounds(run, BEATS_ANSWERED, out) && beat_rounds(run, BEATS_QUIET, out) &&
+           beat_rounds(run, BEATS_USUAL, out);
+}
+
 static bool measure(struct run *run, struct measured *out)
 {
     *out = (struct measured){.shape = run->shared->shape};
-    if (!join(run, out) || !beat_rounds(run, out))
+    if (!join(run, out) || !beat_all_rounds(run, out))
         return false;
     out->idle_cpu_ms = idle(run);
     if (!ask(run, ROUND_FIRST, &out->view[ROUND_FIRST], out))
@@ -179,7 +190,7 @@ struct list {
     int count;
 };
 struct options {
-    struct list members, local, slots, endpoint, loads, rounds; /* of the last four, one each */
+    struct list members, local, slots, endpoint, loads, rounds, spread; /* from slots on one each */
     double most_gb;
     bool held, burst;
 };
@@ -199,12 +210,17 @@ static bool read_list(const char *text, uint32_t most, struct list *out)
 
 static bool read_options(int argc, char **argv, struct options *o)
 {
-    static const struct option known[] = {
-        {"members", required_argument, NULL, 'm'}, {"local", required_argument, NULL, 'l'},
-        {"slots", required_argument, NULL, 's'},   {"endpoint", required_argument, NULL, 'e'},
-        {"loads", required_argument, NULL, 'p'},   {"rounds", required_argument, NULL, 'r'},
-        {"most-gb", required_argument, NULL, 'g'}, {"held", no_argument, NULL, 'h'},
-        {"burst", no_argument, NULL, 'b'},         {NULL, 0, NULL, 0}};
+    static const struct option known[] = {{"members", required_argument, NULL, 'm'},
+                                          {"local", required_argument, NULL, 'l'},
+                                          {"slots", required_argument, NULL, 's'},
+                                          {"endpoint", required_argument, NULL, 'e'},
+                                          {"loads", required_argument, NULL, 'p'},
+                                          {"rounds", required_argument, NULL, 'r'},
+                                          {"spread", required_argument, NULL, 'w'},
+                                          {"most-gb", required_argument, NULL, 'g'},
+                                          {"held", no_argument, NULL, 'h'},
+                                          {"burst", no_argument, NULL, 'b'},
+                                          {NULL, 0, NULL, 0}};
     bool good = true;
     for (int c; good && (c = getopt_long(argc, argv, "", known, NULL)) != -1;)
         switch (c) {
@@ -226,6 +242,9 @@ static bool read_options(int argc, char **argv, struct options *o)
             break;
         case 'r':
             good = read_list(optarg, ROUNDS_MOST, &o->rounds);
+            break;
+        case 'w':
+            good = read_list(optarg, 900, &o->spread);
             break;
         case 'g':
             o->most_gb = strtod(optarg, NULL);
@@ -257,7 +276,8 @@ static bool make_shape(const struct options *o, int m, int l, struct shape *out)
                           .endpoint_bytes = o->endpoint.value[0],
                           .loads = o->loads.value[0],
                           .rounds = o->rounds.value[0],
-                          .burst = o->burst};
+                          .burst = o->burst,
+                          .spread_ms = o->spread.value[0]};
     out->held = o->held || first_view_gb(out) > o->most_gb;
     return out->members % out->local == 0 && out->local % out->slots == 0;
 }
@@ -295,8 +315,9 @@ int main(int argc, char **argv)
                         .rounds = {{7}, 1},
                         .most_gb = 30};
     if (!read_options(argc, argv, &o)) {
-        fprintf(stderr, "usage: scale [--members N,...] [--local N,...] [--slots N] [--endpoint N] "
-                        "[--loads N] [--rounds N] [--held] [--burst] [--most-gb N]\n");
+        fprintf(stderr,
+                "usage: scale [--members N,...] [--local N,...] [--slots N] [--endpoint N] "
+                "[--loads N] [--rounds N] [--held] [--burst] [--most-gb N] [--spread MS]\n");
         return 2;
     }
     static struct measured measured[SHAPES_MOST * SHAPES_MOST];

@@ -14,14 +14,18 @@
 struct view_times {
     double from_first_ms, from_last_ms, cpu_ms;
 };
+/* Which heartbeats are answered: those of a third of the connections, as clients with the usual
+ * limits asks for it; almost none; all. */
+enum beats { BEATS_USUAL, BEATS_QUIET, BEATS_ANSWERED, BEATS };
 enum round { ROUND_FIRST, ROUND_SAME, ROUND_CHANGED, ROUNDS };
 struct measured {
     struct shape shape;
-    double join_s, join_cpu_s;   /* from the first connect to the last JOINED */
-    double beat_cpu_ms, beat_ms; /* a heartbeat of each connection, and its answer */
-    double idle_cpu_ms;          /* of the coordinator in a second in which nothing comes */
-    double rejoin_ms;            /* a replica's members register in place of others */
-    double first_gb;             /* of the first view */
+    double join_s, join_cpu_s; /* from the first connect to the last JOINED */
+    /* A heartbeat of each connection: until the last of the answers, the coordinator's time. */
+    double beat_ms[BEATS], beat_cpu_ms[BEATS];
+    double idle_cpu_ms; /* of the coordinator in a second in which nothing comes */
+    double rejoin_ms;   /* a replica's members register in place of others */
+    double first_gb;    /* of the first view */
     struct view_times view[ROUNDS];
     double rss_mib, peak_mib; /* of the coordinator, after all; at most */
     /* Bytes a member and round: to the coordinator, from it. */

@@ -5,15 +5,15 @@
 
 void report_head(void)
 {
-    printf("%7s %5s %6s | %6s %6s | %7s %7s %7s | %7s %8s %8s | %8s %8s %8s | %8s %8s %8s | %7s "
-           "%6s %6s\n",
-           "members", "local", "conns", "join", "CPU", "beat", "CPU", "idle", "first", "view",
-           "CPU", "same", "from 1st", "CPU", "changed", "from 1st", "CPU", "rejoin", "memory",
-           "most");
-    printf("%7s %5s %6s | %6s %6s | %7s %7s %7s | %7s %8s %8s | %8s %8s %8s | %8s %8s %8s | %7s "
-           "%6s %6s\n",
-           "", "", "", "s", "s", "ms", "ms", "ms/s", "GB", "ms", "ms", "ms", "ms", "ms", "ms", "ms",
-           "ms", "ms", "MiB", "MiB");
+    printf("%7s %5s %6s | %6s %6s | %7s %7s %7s %8s %7s | %7s %8s %8s | %8s %8s %8s | %8s %8s %8s "
+           "| %7s %6s %6s\n",
+           "members", "local", "conns", "join", "CPU", "beat", "CPU", "quiet", "answered", "idle",
+           "first", "view", "CPU", "same", "from 1st", "CPU", "changed", "from 1st", "CPU",
+           "rejoin", "memory", "most");
+    printf("%7s %5s %6s | %6s %6s | %7s %7s %7s %8s %7s | %7s %8s %8s | %8s %8s %8s | %8s %8s %8s "
+           "| %7s %6s %6s\n",
+           "", "", "", "s", "s", "ms", "ms", "ms", "ms", "ms/s", "GB", "ms", "ms", "ms", "ms", "ms",
+           "ms", "ms", "ms", "ms", "MiB", "MiB");
     fflush(stdout); /* before forks */
 }
 
@@ -21,10 +21,11 @@ void report_line(const struct measured *m)
 {
     const struct view_times *first = &m->view[ROUND_FIRST], *same = &m->view[ROUND_SAME],
                             *changed = &m->view[ROUND_CHANGED];
-    printf("%7u %5u %6u | %6.2f %6.2f | %7.1f %7.1f %7.1f | %7.2f %8.0f %8.0f | %8.1f %8.1f %8.1f "
-           "| %8.1f %8.1f %8.1f | %7.1f %6.0f %6.0f\n",
+    printf("%7u %5u %6u | %6.2f %6.2f | %7.1f %7.1f %7.1f %8.1f %7.1f | %7.2f %8.0f %8.0f | %8.1f "
+           "%8.1f %8.1f | %8.1f %8.1f %8.1f | %7.1f %6.0f %6.0f\n",
            m->shape.members, m->shape.local, shape_conns(&m->shape), m->join_s, m->join_cpu_s,
-           m->beat_ms, m->beat_cpu_ms, m->idle_cpu_ms, m->first_gb, first->from_last_ms,
+           m->beat_ms[BEATS_USUAL], m->beat_cpu_ms[BEATS_USUAL], m->beat_cpu_ms[BEATS_QUIET],
+           m->beat_cpu_ms[BEATS_ANSWERED], m->idle_cpu_ms, m->first_gb, first->from_last_ms,
            first->cpu_ms, same->from_last_ms, same->from_first_ms, same->cpu_ms,
            changed->from_last_ms, changed->from_first_ms, changed->cpu_ms, m->rejoin_ms, m->rss_mib,
            m->peak_mib);

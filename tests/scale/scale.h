@@ -27,7 +27,8 @@ struct shape {
     /* The members hold a view of an earlier coordinator when they join, so the first view is a
      * change of that one. */
     bool held;
-    bool burst; /* all connect at once, as after a restart of the coordinator */
+    bool burst;         /* all connect at once, as after a restart of the coordinator */
+    uint32_t spread_ms; /* over which a round of heartbeats is spread */
 };
 
 /* What all processes share. Times and sums are those of the present phase. */
@@ -35,9 +36,10 @@ struct shared {
     struct shape shape;
     struct ft_net_address at;
     unsigned char key[FT_SECRET_BYTES];
-    uint32_t replaced;                               /* the replica that the next drop ends */
-    bool changes;                                    /* the next view is another one */
-    uint64_t old_epoch;                              /* of the last view */
+    uint32_t replaced;    /* the replica that the next drop ends */
+    bool changes;         /* the next view is another one */
+    uint32_t asks, round; /* one heartbeat in so many asks for an answer, which ones: by round */
+    uint64_t old_epoch;   /* of the last view */
     atomic_uint_fast64_t term, epoch;                /* of the view that members get; 0: none yet */
     atomic_uint_fast64_t first_ns, sent_ns, last_ns; /* the first byte out, the last one, the end */
     atomic_uint_fast64_t bytes_in[TYPES], bytes_out[TYPES];
@@ -59,7 +61,7 @@ static inline uint32_t shape_conns(const struct shape *shape)
 /* What a load process does, one after another. It answers when it is done. */
 enum command {
     COMMAND_JOIN = 'j',  /* connects what is not connected, and registers its members */
-    COMMAND_BEAT = 'b',  /* a heartbeat on each connection */
+    COMMAND_BEAT = 'b',  /* a heartbeat on each connection; the last one asks for an answer */
     COMMAND_ASK = 'a',   /* every member asks for a view */
     COMMAND_DROP = 'd',  /* connections of the replaced replica end */
     COMMAND_CHECK = 'c', /* compares the lists of samples */

@@ -702,6 +702,54 @@ TEST_F(ClientTest, BrokenBeforeItWasTaken)
     EXPECT_EQ(1u, played.member->broken().size());
 }
 
+// An answer is asked for when the coordinator has said nothing for a part of the time that it may
+// be silent, and not before; in the rest of that time each heartbeat asks. Method: heartbeats are
+// counted, 50 of which go into that time. A member that gets no processor counts a heartbeat for
+// it.
+TEST_F(ClientTest, OnlyAfterSilenceHeartbeatsAskForAnswers)
+{
+    Fake fake;
+    Options options;
+    options.at = {fake.at};
+    options.heartbeat_ms = 40;
+    options.suspect_ms = 2000;
+    Member member(options);
+    ft_members_join join;
+    ASSERT_TRUE(fake.take(join));
+    fake.tell_joined(role_of("a"), 5, 10);
+    int quiet = 0, asked = 0;
+    const auto count_until = [&](auto over) {
+        return await([&] {
+            while (!over() && fake.talk.hear(fake.message)) {
+                quiet += fake.message.type == FT_MEMBERS_QUIET_BEAT;
+                asked += fake.message.type == FT_MEMBERS_BEAT;
+            }
+            return over() || fake.talk.ended || fake.talk.fd < 0;
+        });
+    };
+    const talk::Bytes waits = talk::number(0, 4) + talk::Bytes{'w'};
+    for (int round = 0; round < 3; round++) {
+        quiet = asked = 0;
+        ASSERT_TRUE(count_until([&] { return asked > 0; }));
+        EXPECT_EQ(1, asked);
+        EXPECT_LE(10, quiet) << "round " << round;
+        EXPECT_GE(20, quiet) << "round " << round;
+        // whatever it says is an answer
+        if (round == 1)
+            fake.tell(FT_MEMBERS_WAITS, waits);
+        else
+            fake.tell(FT_MEMBERS_ALIVE);
+        ASSERT_TRUE(count_until([&] { return fake.message.type == FT_MEMBERS_QUIET_BEAT; }));
+    }
+    quiet = asked = 0;
+    ASSERT_TRUE(count_until([&] { return asked > 0; }));
+    quiet = 0;
+    ASSERT_TRUE(count_until([] { return false; }));
+    EXPECT_EQ(0, quiet) << "it asks until it is answered";
+    EXPECT_LE(20, asked) << "there was time for an answer";
+    EXPECT_TRUE(fake.take(join)) << "it registers again";
+}
+
 // A coordinator that says nothing more is left.
 TEST_F(ClientTest, ASilentCoordinatorIsLeft)
 {

@@ -164,7 +164,7 @@ class World
             now += at == 0 ? 0 : 20 * ms;
             for (size_t i = 0; i < conns.size(); i++)
                 if (conns[i].open && conns[i].beats && at % 100 == 0)
-                    say((int)i, FT_MEMBERS_BEAT, "");
+                    say((int)i, FT_MEMBERS_QUIET_BEAT, "");
             tick();
         }
     }

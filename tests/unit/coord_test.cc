@@ -962,6 +962,7 @@ TEST(Connections, WhatIsNoMessageEndsOnlyTheConnection)
                  {FT_MEMBERS_JOIN, join.substr(0, join.size() - 1)},
                  {FT_MEMBERS_ASK, ask + "x"},
                  {FT_MEMBERS_BEAT, "x"},
+                 {FT_MEMBERS_QUIET_BEAT, "x"},
                  {FT_MEMBERS_LEAVE, "abc"},
                  {FT_MEMBERS_GONE, ""}};
     for (auto &c : cases) {
@@ -973,6 +974,20 @@ TEST(Connections, WhatIsNoMessageEndsOnlyTheConnection)
     EXPECT_EQ(w.counts().connections, 3);
     w.ask_all(all);
     EXPECT_TRUE(all[0]->same);
+}
+
+TEST(Connections, AQuietBeatIsHeardAndNotAnswered)
+{
+    World w;
+    Players all = three_in_a_view(w, 1);
+    const int conn = all[0]->conn;
+    for (uint16_t type : {FT_MEMBERS_BEAT, FT_MEMBERS_QUIET_BEAT}) {
+        w.queue.clear();
+        EXPECT_TRUE(w.say(conn, type, ""));
+        EXPECT_EQ(w.queue.size(), type == FT_MEMBERS_BEAT ? 1u : 0u);
+    }
+    w.run(10000); // with quiet ones
+    EXPECT_EQ(w.counts().members, 3);
 }
 
 TEST(Connections, OneThatTakesNoMessagesEndsAloneAndTheOthersGoOn)

@@ -31,7 +31,7 @@ static struct slot *find_slot(const struct local *local, uint32_t theirs)
     return slot;
 }
 
-/* A slot that was left is free when a heartbeat that was sent later has been answered: until then
+/* A slot that was left is free when a question that was sent later has been answered: until then
  * something may come for the one who had it. */
 static bool is_free(const struct carrier *c, const struct slot *slot)
 {
@@ -69,7 +69,8 @@ static void leave_slot(struct carrier *c, struct slot *slot)
         at = &(*at)->next;
     *at = slot->next;
     drop_held(slot);
-    *slot = (struct slot){.state = c->is_open ? SLOT_LEFT : SLOT_FREE, .reusable = c->beats + 1};
+    *slot = (struct slot){.state = c->is_open ? SLOT_LEFT : SLOT_FREE, .reusable = c->asked + 1};
+    c->must_ask = true;
     c->nused--;
 }
 
@@ -106,13 +107,15 @@ static void tell_gone(struct carrier *c, const struct slot *slot, bool silent)
     tell_coordinator(c, FT_MEMBERS_GONE, bytes, (size_t)(at - bytes), NULL);
 }
 
-static void beat(struct carrier *c)
+/* asks: the coordinator is to answer, which costs it more than the heartbeat. */
+static void beat(struct carrier *c, bool asks)
 {
     c->beat_ns = c->now_ns;
-    if (c->answers == c->beats)
-        c->answer_ns = c->now_ns; /* since when an answer is missing */
-    c->beats++;
-    tell_coordinator(c, FT_MEMBERS_BEAT, NULL, 0, NULL);
+    if (asks && c->answers == c->asked)
+        c->asked_ns = c->now_ns;
+    c->asked += asks;
+    c->must_ask = c->must_ask && !asks;
+    tell_coordinator(c, asks ? FT_MEMBERS_BEAT : FT_MEMBERS_QUIET_BEAT, NULL, 0, NULL);
 }
 
 /* ---- what goes to members -------------------------------------------------------------------- */
@@ -224,8 +227,9 @@ static void on_opened(void *arg, struct daemon_peer *peer)
         return;
     c->is_open = true;
     c->trouble[0] = '\0';
-    c->beats = c->answers = 0;
-    beat(c);
+    c->asked = c->answers = 0;
+    c->heard_ns = c->now_ns;
+    beat(c, true);
     for (struct local *local = c->local; local; local = local->next) {
         for (struct slot *slot = local->slot; slot; slot = slot->next) {
             if (!slot->held)
@@ -268,10 +272,10 @@ static bool take_from_coordinator(struct carrier *c, const struct daemon_message
 {
     struct ft_role role;
     size_t used;
+    c->heard_ns = c->now_ns;
     if (m->type == FT_MEMBERS_ALIVE) {
-        c->answers += c->answers < c->beats;
+        c->answers += c->answers < c->asked;
         c->wait_ns = c->dials = 0;
-        c->answer_ns = c->now_ns;
         return m->len == 0;
     }
     const unsigned char *at = m->bytes;
@@ -392,6 +396,8 @@ static bool take_from_member(struct carrier *c, struct local *local, const struc
         if (c->is_open)
             tell_member(local, &alive, NULL, 0);
         return m->len == 0;
+    case FT_MEMBERS_QUIET_BEAT:
+        return m->len == 0;
     default:
         return false;
     }
@@ -457,6 +463,8 @@ static void look_at_members(struct carrier *c)
     }
 }
 
+/* Asks when half the time has passed in which something must come: the other half is for the
+ * answer. One that hangs is left when nothing has come for that time and a heartbeat. */
 static void look_at_coordinator(struct carrier *c)
 {
     uint64_t least_ns = UINT64_MAX, most_ns = 0;
@@ -464,10 +472,13 @@ static void look_at_coordinator(struct carrier *c)
         least_ns = ft_min(least_ns, suspect_ns(local));
         most_ns = ft_max(most_ns, suspect_ns(local));
     }
-    if (c->answers < c->beats && c->now_ns - c->answer_ns > ft_max(most_ns, CONNECT_NS))
+    const uint64_t every_ns = least_ns / BEATS_IN_SUSPECT, silence_ns = c->now_ns - c->heard_ns;
+    most_ns = ft_max(most_ns, CONNECT_NS);
+    if (c->answers < c->asked && silence_ns > most_ns + every_ns &&
+        c->now_ns - c->asked_ns >= most_ns / 2)
         daemon_peer_end(c->peer, "it does not answer");
-    else if (c->now_ns - c->beat_ns >= least_ns / BEATS_IN_SUSPECT)
-        beat(c);
+    else if (c->now_ns - c->beat_ns >= every_ns)
+        beat(c, c->must_ask || silence_ns >= most_ns / 2);
 }
 
 static void on_timer(void *arg)

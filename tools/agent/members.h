@@ -30,8 +30,7 @@ struct slot {
     struct slot *next; /* of the same member */
     struct ft_role role;
     bool accepted, told; /* told: that there is no coordinator */
-    uint64_t
-        reusable; /* SLOT_LEFT: when so many beats are answered nothing comes for it any more */
+    uint64_t reusable;   /* SLOT_LEFT: after so many answers nothing comes for it any more */
     unsigned char *held; /* its JOIN, while there is no coordinator */
     size_t held_bytes;
 };
@@ -55,8 +54,10 @@ struct carrier {
     bool is_open;
     unsigned dials;
     uint64_t wait_ns, dial_ns;
-    /* Heartbeats to the coordinator on this connection, and their answers. */
-    uint64_t beats, answers, beat_ns, answer_ns;
+    /* On this connection: heartbeats that ask for an answer, and answers; when the last heartbeat
+     * was sent, since when an answer is missing, and when the coordinator was heard last. */
+    uint64_t asked, answers, beat_ns, asked_ns, heard_ns;
+    bool must_ask;   /* the next heartbeat asks, as slots wait for its answer */
     uint64_t now_ns; /* of this program: the time in which it was stopped is left out */
     uint64_t turned_ns;
     struct local *local;
