@@ -547,6 +547,27 @@ TEST(MemberAgent, ALeftSlotIsNotUsedAtOnce)
     EXPECT_EQ(slot_of(m), left);
 }
 
+// What a coordinator by hand hears of heartbeats, while a member of the agent is not silent.
+struct Beats {
+    FakeCoordinator &fake;
+    Stranger &local;
+    Message m;
+    int quiet = 0, asked = 0;
+    template <class Over> bool count_until(const Over &over)
+    {
+        for (double end = proc::now() + 60; !over() && proc::now() < end; usleep(1000)) {
+            local.tell(FT_MEMBERS_QUIET_BEAT, {});
+            while (!over() && fake.talk.hear(m)) {
+                quiet += m.type == FT_MEMBERS_QUIET_BEAT;
+                asked += m.type == FT_MEMBERS_BEAT;
+            }
+            if (fake.talk.ended)
+                return false;
+        }
+        return over();
+    }
+};
+
 // Heartbeats ask for an answer when nothing has come for half the time; while nothing comes each
 // one asks, and in the end the coordinator is left. Heartbeats are counted, five of which go into
 // that time. An agent that gets no processor counts only a little of it.
@@ -557,42 +578,52 @@ TEST(MemberAgent, OnlyAfterSilenceHeartbeatsAskForAnswers)
     Stranger local(place.address());
     local.tell(FT_MEMBERS_JOIN, join_of(role_of("job", "0", 0, 1), 0, some_endpoint(), quick()));
     fake.accept_agent();
-    Message m;
-    int quiet = 0, asked = 0;
-    const auto count_until = [&](const auto &over) {
-        for (double end = proc::now() + 60; !over() && proc::now() < end; usleep(1000)) {
-            local.tell(FT_MEMBERS_QUIET_BEAT, {}); // so that it is not taken for silent
-            while (!over() && fake.talk.hear(m)) {
-                quiet += m.type == FT_MEMBERS_QUIET_BEAT;
-                asked += m.type == FT_MEMBERS_BEAT;
-            }
-            if (fake.talk.ended)
-                return false;
-        }
-        return over();
-    };
-    ASSERT_TRUE(count_until([&] { return asked > 0; }));
-    EXPECT_EQ(quiet, 0) << "the first one asks";
+    Beats beats = {fake, local, {}};
+    ASSERT_TRUE(beats.count_until([&] { return beats.asked > 0; }));
+    EXPECT_EQ(beats.quiet, 0) << "the first one asks";
     for (int round = 0; round < 3; round++) {
         if (round == 1) // whatever it says is an answer
             fake.tell(FT_MEMBERS_WAITS, number(0, 4) + Bytes{'x'});
         else
             fake.tell(FT_MEMBERS_ALIVE, {});
-        quiet = 0;
-        ASSERT_TRUE(count_until([&] { return quiet > 0; })); // others were sent before the answer
-        asked = 0;
-        ASSERT_TRUE(count_until([&] { return asked > 0; }));
-        EXPECT_GE(quiet, 2) << "round " << round;
-        EXPECT_LE(quiet, 3) << "round " << round;
+        beats.quiet = 0; // those that ask may have been sent before the answer came
+        ASSERT_TRUE(beats.count_until([&] { return beats.quiet > 0; }));
+        beats.asked = 0;
+        ASSERT_TRUE(beats.count_until([&] { return beats.asked > 0; }));
+        EXPECT_GE(beats.quiet, 2) << "round " << round;
+        EXPECT_LE(beats.quiet, 3) << "round " << round;
     }
-    quiet = 0;
-    EXPECT_FALSE(count_until([] { return false; }));
+    beats.quiet = 0;
+    EXPECT_FALSE(beats.count_until([] { return false; }));
     EXPECT_TRUE(fake.talk.ended);
-    EXPECT_EQ(quiet, 0) << "it asks until it is answered";
-    EXPECT_GE(asked, 3) << "there was time for an answer";
-    // no answer came for the member's own heartbeats, as it did not ask
+    EXPECT_EQ(beats.quiet, 0) << "it asks until it is answered";
+    EXPECT_GE(beats.asked, 3) << "there was time for an answer";
+    Message m;
     while (local.hear(m))
-        EXPECT_NE(m.type, unsigned{FT_MEMBERS_ALIVE});
+        EXPECT_NE(m.type, unsigned{FT_MEMBERS_ALIVE}) << "the member has not asked";
+}
+
+// The time shrinks below that for which nothing has come, since nobody has asked: then there is
+// time for an answer, too.
+TEST(MemberAgent, ACoordinatorThatWasNotAskedIsNotLeft)
+{
+    FakeCoordinator fake;
+    Place place(fake.address);
+    Options patient;
+    patient.suspect_ms = 60000;
+    Stranger local(place.address()), leaves(place.address());
+    leaves.tell(FT_MEMBERS_JOIN, join_of(role_of("job", "1", 0, 1), 0, some_endpoint(), patient));
+    local.tell(FT_MEMBERS_JOIN, join_of(role_of("job", "0", 0, 1), 0, some_endpoint(), quick()));
+    fake.accept_agent();
+    Message m;
+    ASSERT_TRUE(fake.next(FT_MEMBERS_JOIN, m)); // the first heartbeat is answered
+    Beats beats = {fake, local, {}};
+    ASSERT_TRUE(beats.count_until([&] { return beats.quiet >= 8; }));
+    EXPECT_EQ(beats.asked, 0);
+    leaves.end();
+    EXPECT_FALSE(beats.count_until([] { return false; }));
+    EXPECT_TRUE(fake.talk.ended);
+    EXPECT_GE(beats.asked, 3);
 }
 
 TEST(MemberAgent, CoordinatorsThatMakeNoSense)
