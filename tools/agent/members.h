@@ -1,7 +1,7 @@
 /*
  * The members of managed membership on this host: they connect to the agent as to a coordinator,
  * and the agent carries what they say over one connection to the coordinator, each with a slot of
- * its own. It answers their heartbeats, for as long as the coordinator answers its own, and tells
+ * its own. It answers their heartbeats, for as long as the coordinator is not silent, and tells
  * at once when a member has ended.
  *
  * The agent keeps no membership. When the coordinator goes, the connections of all members end;
