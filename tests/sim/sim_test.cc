@@ -97,7 +97,8 @@ struct Sim {
     {
         for (int r = 0; r < n; r++) {
             ft_stream_release(streams[r]);
-            ft_comm_close(comms[r]);
+            if (comms[r])
+                ft_comm_close(comms[r]);
             ft_engine_unref(engines[r]);
         }
         EXPECT_EQ(world.frames, 0u) << "messages leaked";
@@ -695,6 +696,74 @@ TEST(Sim, AGoodbyeMayOvertakeWhatWasSentBefore)
     }
     if (runs >= 100) {
         EXPECT_GT(overtaken, 100);
+    }
+}
+
+// The next view of a member, in which another one may have been in views without it.
+void reopen(Sim &sim, int r)
+{
+    std::vector<int> host(sim.n, 0);
+    std::vector<uint64_t> peer(sim.n);
+    for (int k = 0; k < sim.n; k++) {
+        peer[k] = 1000 + uint64_t(k);
+        ft_engine_lock(sim.engines[r]);
+        if (k != r) {
+            EXPECT_TRUE(ft_engine_readmit(sim.engines[r], ft_engine_peer(sim.engines[r], peer[k])));
+        }
+        ft_engine_unlock(sim.engines[r]);
+    }
+    const ft_view view{2, sim.n, r, 1, host.data(), peer.data()};
+    ft_comm *next = nullptr;
+    EXPECT_EQ(ft_engine_bind(sim.engines[r], 78), FT_OK);
+    ASSERT_EQ(ft_comm_open(sim.engines[r], &view, 78, "next", &sim.limits, &next), FT_OK);
+    ft_comm_close(sim.comms[r]);
+    sim.comms[r] = next;
+}
+
+ft_coll broadcast_from(int root)
+{
+    ft_coll coll{};
+    coll.kind = FT_BROADCAST;
+    coll.type = FT_INT32;
+    coll.root = root;
+    coll.count = 1;
+    return coll;
+}
+
+// A rank that leaves a moment after its readmission has left: what it sent before is there, and
+// nobody waits for more. That it goes is not taken for the end of the view before.
+TEST(Sim, ALeaveSoonAfterAReadmissionCounts)
+{
+    const uint64_t first = env_u64("FT_SIM_SEED", 1), runs = env_u64("FT_SIM_RUNS", 60);
+    for (uint64_t seed = first; seed < first + runs && !::testing::Test::HasFailure(); seed++) {
+        SCOPED_TRACE("replay: FT_SIM_SEED=" + std::to_string(seed) +
+                     " FT_SIM_RUNS=1 tests/sim/sim_test --gtest_filter=*Readmission*");
+        Sim sim(seed, 2, 1);
+        sim.limits.op_timeout_ms = 600000;
+        const int32_t sent = 7;
+        int32_t got[2][3] = {};
+        const auto both = [&](int r, int i) {
+            const void *in = r == 0 ? &sent : nullptr;
+            sim.submit(r, {sim.make_op(broadcast_from(0), in, &got[r][i])});
+        };
+        both(0, 0), both(1, 0);
+        ASSERT_TRUE(sim.run(UINT64_C(10000000000)));
+        reopen(sim, 0);
+        reopen(sim, 1);
+        both(0, 1); // the other one has not come to it yet
+        ASSERT_TRUE(sim.run(UINT64_C(10000000000)));
+        ft_comm_close(sim.comms[0]);
+        sim.comms[0] = nullptr;
+        sim.alive = {false, true};
+        while (sim_next(&sim.world) != UINT64_MAX) {
+            sim.world.now_ns = std::max(sim.world.now_ns, sim_next(&sim.world));
+            ft_rank_turn(sim.engines[1]);
+        }
+        both(1, 1), both(1, 2);
+        ASSERT_TRUE(sim.run(UINT64_C(20000000000))) << "it waits for one that has left";
+        EXPECT_EQ(got[1][0], sent);
+        EXPECT_EQ(got[1][1], sent) << "sent before the goodbye: " << sim.comms[1]->failure.text;
+        EXPECT_EQ(sim.comms[1]->failure.status.load(), FT_PEER) << sim.comms[1]->failure.text;
     }
 }
 

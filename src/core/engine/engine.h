@@ -139,6 +139,9 @@ bool ft_engine_forgive(struct ft_engine *engine, struct ft_peer *peer);
  * goodbye is still under way on the receiving link, that is no news any more. The peer said it
  * before the coordinator heard of it. False: its process has ended. */
 bool ft_engine_readmit(struct ft_engine *engine, struct ft_peer *peer);
+/* The floor above knows that the peer has left since then: its goodbye is news, and its receiving
+ * link stays. False: the link is of before, or another one waits to replace it. */
+bool ft_engine_departs(struct ft_engine *engine, struct ft_peer *peer);
 /* Nobody tells about the peer any more. It is forgotten when nothing can refer to it. */
 void ft_engine_unlearn(struct ft_engine *engine, struct ft_peer *peer);
 /* Returns the next peer with news, and its news; NULL: no peer has news. The caller acts on them,

@@ -120,3 +120,14 @@ bool ft_engine_readmit(struct ft_engine *engine, struct ft_peer *peer)
         ft_peer_link_ends(engine, peer, false);
     return true;
 }
+
+bool ft_engine_departs(struct ft_engine *engine, struct ft_peer *peer)
+{
+    ft_engine_assert_held(engine);
+    if (!peer->old_rx_ns || peer->next_rx || !peer->rx || !peer->rx->orderly)
+        return false;
+    peer->old_rx_ns = 0;
+    peer->departed = true;
+    ft_peer_move(engine, peer, FT_PEER_LEFT);
+    return true;
+}

@@ -167,13 +167,20 @@ int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity)
     return n > 0 ? n : lost;
 }
 
+/* The peer's rank in the communicator. -1: it is not in it. */
+static int rank_of(const struct ft_comm *comm, const struct ft_peer *peer)
+{
+    int rank = comm->view.nranks - 1;
+    while (rank >= 0 && comm->peers[rank] != peer)
+        rank--;
+    return rank;
+}
+
 /* First this rank takes what the peer said before it ended. */
 void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof)
 {
-    int rank = 0;
-    while (rank < comm->view.nranks && comm->peers[rank] != peer)
-        rank++;
-    if (rank == comm->view.nranks || !ft_comm_is_open(comm))
+    int rank = rank_of(comm, peer);
+    if (rank < 0 || !ft_comm_is_open(comm))
         return;
     ft_notice_hear(comm, rank);
     if (!ft_comm_is_open(comm))
@@ -181,6 +188,16 @@ void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, b
     int status = ft_status_lost(reason) == FT_LOST_PROCESS ? reason : FT_PEER;
     ft_comm_lost(comm, status, rank, "rank %d lost rank %d: %s", comm->view.rank, rank,
                  proof ? "its process has ended" : ft_status_text(reason));
+}
+
+bool ft_comm_peer_left(struct ft_comm *comm, const struct ft_peer *peer)
+{
+    int rank = rank_of(comm, peer);
+    if (rank < 0)
+        return false;
+    ft_notice_hear(comm, rank);
+    return comm->group->gone[rank].left &&
+           comm->opened_ns + comm->engine->detect.suspect_ns >= peer->old_rx_ns;
 }
 
 /* ---- the turn -------------------------------------------------------------------------------- */

@@ -112,6 +112,9 @@ bool ft_comm_is_active(const struct ft_comm *comm); /* it has something to do */
 void ft_comm_tick(struct ft_comm *comm);            /* the slow part, about once a millisecond */
 void ft_comm_watch_silence(struct ft_comm *comm);   /* after each round of heartbeats */
 void ft_comm_peer_lost(struct ft_comm *comm, struct ft_peer *peer, int reason, bool proof);
+/* Takes the notices of a peer whose receiving link ends. True: it has destroyed its end of this
+ * communicator, which was opened after ft_engine_readmit() of the peer. */
+bool ft_comm_peer_left(struct ft_comm *comm, const struct ft_peer *peer);
 /* The ranks that have failed: by agreement, or without one as far as this rank knows. Returns their
  * number; writes at most capacity. */
 int ft_comm_failed(struct ft_comm *comm, int *ranks, int capacity);

@@ -56,6 +56,16 @@ void ft_rank_close(struct ft_engine *engine)
 
 /* ---- what the engine has collected ----------------------------------------------------------- */
 
+/* The receiving link ends, and the peer was readmitted a moment ago. If it said goodbye to what
+ * began since, it has left, and what it sent before stays on the link. */
+static bool has_left(struct ft_engine *engine, struct ft_peer *peer)
+{
+    bool left = false;
+    for (struct ft_comm *comm = engine->run->comms; comm; comm = comm->next)
+        left |= ft_comm_peer_left(comm, peer);
+    return left && ft_engine_departs(engine, peer);
+}
+
 static void take_news(struct ft_engine *engine)
 {
     struct ft_peer_news news;
@@ -65,6 +75,8 @@ static void take_news(struct ft_engine *engine)
             ft_comm_peer_lost(comm, peer, news.reason, news.proof);
         if (news.tx_end)
             ft_link_give_back(engine, peer, peer->tx);
+        if (news.rx_end && has_left(engine, peer))
+            news.rx_end = false;
         if (news.rx_end)
             ft_link_give_back(engine, peer, peer->rx);
         ft_engine_news_done(engine, peer, &news);
