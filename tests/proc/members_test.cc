@@ -236,6 +236,39 @@ TEST(Members, ASilentProcessEndsTheViewOfTheOthers)
     EXPECT_EQ(member.view(2).nranks, 2);
 }
 
+// Whether the kernel probes the connection that this process has to a port (see proc_net_tcp.txt).
+bool is_probed(const std::string &port)
+{
+    char hex[16];
+    snprintf(hex, sizeof hex, ":%04X", static_cast<unsigned>(std::stoi(port)));
+    std::ifstream table("/proc/net/tcp");
+    for (std::string line; std::getline(table, line);) {
+        std::stringstream words(line);
+        std::string number, local, remote, state, queues, timer;
+        words >> number >> local >> remote >> state >> queues >> timer;
+        if (state == "01" && local.size() > 5 && local.substr(local.size() - 5) == hex &&
+            timer.substr(0, 2) == "02")
+            return true;
+    }
+    return false;
+}
+
+// Otherwise the kernel ended it in half a minute, which would be the death of its members.
+TEST(Members, OnlySuspectMsTellsWhoIsSilent)
+{
+    Place place;
+    const std::string port = place.address().substr(place.address().rfind(':') + 1);
+    Stranger nobody(place.address()); // it has proved the key, and is no member
+    for (double end = proc::now() + 20; !is_probed(port) && proc::now() < end;)
+        usleep(10000);
+    ASSERT_TRUE(is_probed(port)) << "so this can be seen";
+    Options patient;
+    patient.suspect_ms = 600000;
+    nobody.tell(FT_MEMBERS_JOIN, join_of(role_of("job", "0", 0, 1), 0, some_endpoint(), patient));
+    place.daemon->until("\"replicas\":1,\"members\":1,");
+    EXPECT_FALSE(is_probed(port));
+}
+
 // A coordinator that was stopped itself does not take its members for silent.
 TEST(Members, AStopOfTheCoordinatorDisturbsNobody)
 {

@@ -12,7 +12,7 @@
 #define FIRST_WAIT_NS (20 * MS)
 #define LONGEST_WAIT_NS (1000 * MS)
 #define BEATS_IN_SUSPECT 5 /* heartbeats to the coordinator in the time until it suspects us */
-#define SUSPECT_MOST_MS 60000
+#define SUSPECT_MOST_MS 3600000
 #define SUSPECT_LEAST_MS 100
 #define UNKNOWN_MS 5000 /* of a connection that has not joined */
 
@@ -226,6 +226,7 @@ static void on_opened(void *arg, struct daemon_peer *peer)
     if (peer != c->peer)
         return;
     c->is_open = true;
+    daemon_peer_watched(peer);
     c->trouble[0] = '\0';
     c->asked = c->answers = 0;
     c->heard_ns = c->now_ns;
@@ -311,6 +312,7 @@ static struct local *local_of(struct carrier *c, struct daemon_peer *peer)
     struct local *local = calloc(1, sizeof *local);
     if (!local)
         return NULL;
+    daemon_peer_watched(peer);
     *local = (struct local){.peer = peer, .next = c->local, .link = &c->local};
     if (c->local)
         c->local->link = &local->next;

@@ -139,6 +139,9 @@ size_t daemon_peer_queued(const struct daemon_peer *);
 void daemon_peer_end(struct daemon_peer *, const char *why);
 /* Ends all of which the service has put something into its slot. */
 void daemon_peers_end(struct daemon *, int service, const char *why);
+/* The service hears heartbeats of the peer, and ends it after a silence of its own measure. Neither
+ * the kernel nor the frame ends it for silence. */
+void daemon_peer_watched(struct daemon_peer *);
 void **daemon_peer_slot(struct daemon_peer *, int service); /* what a service knows of the peer */
 const char *daemon_peer_name(const struct daemon_peer *);   /* its address, or "" */
 const char *daemon_peer_why(const struct daemon_peer *);    /* it was closed */

@@ -40,6 +40,7 @@ struct daemon_peer {
     int index;           /* in the array of all */
     uint32_t waits;      /* events that it waits for, once it is open */
     bool accepted, told; /* told: services know of it */
+    bool watched;        /* a service looks whether it is silent */
     bool queued;         /* in the list of those with something to send */
     struct daemon_peer *next_out, *next_ended;
     struct ft_auth auth;
@@ -282,6 +283,14 @@ static void set_keepalive(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &unacknowledged_ms, sizeof unacknowledged_ms);
 }
 
+void daemon_peer_watched(struct daemon_peer *p)
+{
+    const int off = 0;
+    p->watched = true;
+    setsockopt(p->watch.fd, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof off);
+    setsockopt(p->watch.fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &off, sizeof off);
+}
+
 static void prove(struct daemon_peer *p)
 {
     int status = ft_auth_turn(&p->auth);
@@ -414,7 +423,7 @@ static void expire(struct daemon_peer *p, uint64_t now_ns)
 {
     if ((p->stage == PROVES || p->stage == CONNECTS) && now_ns - p->begun_ns > HANDSHAKE_NS)
         daemon_peer_end(p, "the handshake was not finished in time");
-    if (p->stage == OPEN && p->accepted && now_ns - p->heard_ns > SILENCE_NS)
+    if (p->stage == OPEN && p->accepted && !p->watched && now_ns - p->heard_ns > SILENCE_NS)
         daemon_peer_end(p, "it has sent nothing for a minute");
 }
 

@@ -86,6 +86,8 @@ static struct ft_coord_conn *greet(struct members *m, struct daemon_peer *peer)
     }
     struct ft_coord_conn *conn = ft_coord_connected(m->coord, peer);
     m->connections += conn != NULL;
+    if (conn)
+        daemon_peer_watched(peer); /* its end would count as a death, before suspectMs */
     if (m->connections == 0)
         daemon_timer_stop(m->daemon, &m->timer);
     return conn;
