@@ -404,6 +404,17 @@ static void tell_ranks(struct ft_member *member, const struct ft_endpoint *endpo
     }
 }
 
+/* As unlearn(), of a view that has no communicators. */
+static void unlearn_ranks(struct ft_engine *engine, const struct ft_endpoint *endpoint, int nranks,
+                          int rank)
+{
+    for (int r = 0; r < nranks; r++) {
+        struct ft_peer *peer = r == rank ? NULL : ft_engine_peer(engine, endpoint[r].engine);
+        if (peer)
+            ft_engine_unlearn(engine, peer);
+    }
+}
+
 static bool is_posted(void *arg)
 {
     struct ft_engine *engine = arg;
@@ -432,6 +443,10 @@ static void give_up(struct ft_member *member, const struct ft_managed_view *view
     } else
         ft_engine_unbind(member->engine, member->bound.across);
     ft_engine_unbind(member->engine, member->bound.inside);
+    ft_engine_lock(member->engine);
+    unlearn_ranks(member->engine, view->peer, view->nranks, view->rank);
+    unlearn_ranks(member->engine, view->local, view->local_size, view->local_rank);
+    ft_engine_unlock(member->engine);
     ft_fail(FT_OK, "%s", why);
 }
 
