@@ -240,6 +240,31 @@ TEST(MemberAgent, WithoutACoordinator)
     place.agent->until("ftccl_agent_has_coordinator 0\n", "/metrics");
 }
 
+// A name that is never found costs a coordinator, and a late one its time. The next one serves.
+TEST(MemberAgent, AHangingResolverHoldsUpNothing)
+{
+    Place place;
+    std::map<std::string, std::string> env;
+    env["LD_PRELOAD"] = fs::absolute("tests/proc/.libs/libresolver_standin.so");
+    env["ASAN_OPTIONS"] = "verify_asan_link_order=0";
+    const std::string &real = place.coordinator->address, port = real.substr(real.rfind(':'));
+    const auto agent = [&](const std::string &coordinators) {
+        return Daemon("ftccl-agent",
+                      {"--coordinator", coordinators, "--key-file", place.key, "--dir",
+                       place.folder.path, "--stacks", "0"},
+                      env);
+    };
+    const Daemon first = agent("hangs.invalid:1," + real), late = agent("late.invalid" + port),
+                 only = agent("hangs.invalid:1");
+    Member one(first.address, role_of("job", "0", 0, 1));
+    Member two(late.address, role_of("job", "1", 0, 1));
+    Member waits(only.address, role_of("job", "2", 0, 1));
+    EXPECT_EQ(one.accepted(60), FT_OK) << one.why();
+    EXPECT_EQ(two.accepted(60), FT_OK) << two.why();
+    only.until("the coordinator hangs.invalid:1: its name has not been found yet");
+    EXPECT_EQ(waits.accepted(0.1), FT_TIMEOUT);
+}
+
 // Members wait at the agent until its coordinator is there.
 TEST(MemberAgent, ACoordinatorThatComesLater)
 {

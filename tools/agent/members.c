@@ -192,11 +192,16 @@ static void plan(struct carrier *c)
     tell_all_held(c);
 }
 
-/* A name with several addresses: another one each time that all names were tried. */
+/* A name with several addresses: another one each time that all names were tried. What is found
+ * late is as good, unless another coordinator is under way. */
 static void on_found(void *arg, const struct ft_net_address *at, int n, const char *why)
 {
-    struct carrier *c = arg;
-    c->lookup = NULL;
+    struct carrier_lookup *lookup = arg;
+    struct carrier *c = lookup->carrier;
+    lookup->running = NULL;
+    if (c->peer)
+        return;
+    c->tried = (int)(lookup - c->lookup);
     c->dial_ns = c->now_ns; /* the lookup may have taken longer than a connection may */
     if (n > 0)
         c->peer = daemon_peer_connect(c->daemon, &at[c->dials % (unsigned)n]);
@@ -210,13 +215,17 @@ static void dial(struct carrier *c)
 {
     if (c->peer && c->now_ns - c->dial_ns > CONNECT_NS)
         daemon_peer_end(c->peer, "it does not answer");
-    if (c->peer || c->lookup || c->now_ns < c->dial_ns)
+    if (c->peer || c->now_ns < c->dial_ns)
         return;
-    c->dial_ns = c->now_ns;
-    c->lookup = daemon_lookup_start(c->daemon, c->name[c->tried], on_found, c);
-    if (c->lookup)
+    struct carrier_lookup *lookup = &c->lookup[c->tried];
+    const bool runs = lookup->running;
+    if (!runs) {
+        *lookup = (struct carrier_lookup){.carrier = c, .since_ns = c->now_ns};
+        lookup->running = daemon_lookup_start(c->daemon, c->name[c->tried], on_found, lookup);
+    }
+    if (lookup->running && c->now_ns - lookup->since_ns <= CONNECT_NS)
         return;
-    tell_trouble(c, ft_fail_text());
+    tell_trouble(c, runs ? "its name has not been found yet" : ft_fail_text());
     plan(c);
 }
 
@@ -558,6 +567,7 @@ void carrier_close(struct carrier *c)
 {
     if (!c)
         return;
-    daemon_lookup_end(c->lookup);
+    for (int i = 0; i < c->nnames; i++)
+        daemon_lookup_end(c->lookup[i].running);
     free(c);
 }

@@ -44,12 +44,19 @@ struct local {
     uint64_t heard_ns;
 };
 
+/* Of the name of a coordinator. It may never end, so there is one at most for each. */
+struct carrier_lookup {
+    struct carrier *carrier;
+    struct daemon_lookup *running; /* NULL: none is */
+    uint64_t since_ns;
+};
+
 struct carrier {
     struct daemon *daemon;
     struct daemon_timer timer;
     char name[FT_COORDINATORS_MOST][300];
-    int nnames, tried; /* tried: the name of the present attempt */
-    struct daemon_lookup *lookup;
+    struct carrier_lookup lookup[FT_COORDINATORS_MOST];
+    int nnames, tried;        /* tried: the name of the present attempt */
     struct daemon_peer *peer; /* to the coordinator, or on the way there */
     bool is_open;
     unsigned dials;
