@@ -439,8 +439,9 @@ typedef struct {
  *
  * Blocks until a coordinator has accepted the member, at most initTimeoutMs. Errors: InvalidUsage
  * if there is no secret, if the replica has another size or the group other settings, or if another
- * process has the role: a role becomes free when its process has ended or was silent for suspectMs;
- * RemoteError if the coordinator has another secret; Timeout if no coordinator answers. */
+ * process has the role: a role becomes free when its process has ended or was silent for suspectMs,
+ * and nobody waits longer for one whose process lives; RemoteError if the coordinator has another
+ * secret; Timeout if no coordinator answers. */
 ftcclResult_t ftcclMemberJoin(const char *coordinator, const char *group, const char *replica,
                               int localRank, int localSize, ftcclConfig_t *config,
                               ftcclMember_t *member);

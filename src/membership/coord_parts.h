@@ -73,6 +73,8 @@ struct ft_coord_member {
 struct ft_coord_place {
     struct ft_coord_member *member;
     uint64_t view_print; /* of who had it in the last view; 0: nobody */
+    /* The engine that wants it while another process has it, and since when. */
+    uint64_t wanted_by, wanted_ns;
     bool vacant;         /* who had it is gone: a standby may get it */
 };
 

@@ -272,11 +272,27 @@ static bool join_replica(struct joining *j)
     return j->replica || REFUSE(j, FT_NOMEM, "the coordinator has no memory for another replica");
 }
 
+/* A process that has died, or is silent, is found within the patience of its connection. So one
+ * that has been heard after that lives, and who wants its role need not wait. */
+static bool lives_on(const struct ft_coord_member *holder, struct ft_coord_place *place,
+                     uint64_t engine)
+{
+    const struct ft_coord_conn *conn = holder->conn;
+    const uint64_t now_ns = conn->coord->now_ns;
+    if (place->wanted_by != engine) {
+        place->wanted_by = engine;
+        place->wanted_ns = now_ns;
+    }
+    return conn->heard_ns > place->wanted_ns &&
+           now_ns - place->wanted_ns >= conn->suspect_ms * NS_PER_MS;
+}
+
 /* Whether another process has the role. One that holds an older view than this one gives it up: it
  * slept through a restart of the coordinator. */
 static bool take_role(struct joining *j)
 {
-    struct ft_coord_member *holder = j->replica->place[j->local_rank].member;
+    struct ft_coord_place *place = &j->replica->place[j->local_rank];
+    struct ft_coord_member *holder = place->member;
     const struct ft_members_join *join = j->join;
     if (!holder || holder == j->before)
         return true;
@@ -291,7 +307,7 @@ static bool take_role(struct joining *j)
     if (join->held_nranks != 0)
         return REFUSE(j, FT_FENCED, "rank %u of replica %s went to another process", j->local_rank,
                       j->replica->name);
-    return REFUSE(j, FT_AGAIN,
+    return REFUSE(j, lives_on(holder, place, join->engine) ? FT_USAGE : FT_AGAIN,
                   "rank %u of replica %s is held by another process, last heard %.1f s ago",
                   j->local_rank, j->replica->name,
                   (double)(j->coord->now_ns - holder->conn->heard_ns) / NS_PER_SECOND);

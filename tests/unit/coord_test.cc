@@ -346,6 +346,28 @@ TEST(Roles, AnotherProcessMustWaitUntilTheRoleIsFree)
     EXPECT_TRUE(other->joined);
 }
 
+// Who wants a role waits as long as its process may be dead, and no longer.
+TEST(Roles, WhoWantsTheRoleOfOneThatLivesIsSentAwayAfterItsSuspectMs)
+{
+    World w;
+    Players all = three_in_a_view(w, 2);
+    Player *other = w.add("b", 1, 2), *second = w.add("c", 1, 2);
+    w.conns[(size_t)all[5]->conn].beats = false;
+    w.join(other);
+    w.join(second);
+    w.run(1500);
+    w.join(other);
+    EXPECT_EQ(other->status, FT_AGAIN) << other->sentence;
+    w.run(700);
+    w.join(other);
+    EXPECT_EQ(other->status, FT_USAGE);
+    EXPECT_NE(other->sentence.find("rank 1 of replica b is held by another process"),
+              std::string::npos)
+        << other->sentence;
+    w.join(second);
+    EXPECT_TRUE(second->joined) << second->sentence;
+}
+
 TEST(Roles, AProcessOnANewConnectionReplacesItselfAndDisturbsNobody)
 {
     World w;
