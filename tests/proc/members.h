@@ -302,6 +302,31 @@ struct Stranger : talk::Talk {
     return out;
 }
 
+// Stops the daemon for longer than it has patience with two members, which go on saying that they
+// live. It does not take them for silent. They are made by hand, because clients would leave it.
+[[maybe_unused]] void expect_a_stop_costs_no_member(const Daemon &daemon)
+{
+    Stranger one(daemon.address), two(daemon.address);
+    talk::Message message;
+    for (Stranger *each : {&one, &two}) {
+        each->tell(FT_MEMBERS_JOIN, join_of(role_of("stop", each == &one ? "0" : "1", 0, 1), 0,
+                                            some_endpoint(), quick()));
+        EXPECT_TRUE(each->next(FT_MEMBERS_JOINED, message));
+    }
+    for (int i = 0; i < 2; i++) {
+        daemon.child->signal(SIGSTOP);
+        usleep(100000); // so its clock is due before anything that it could read
+        for (double end = proc::now() + 1.5e-3 * kQuickMs; proc::now() < end; usleep(20000))
+            for (const Stranger *each : {&one, &two})
+                each->tell(FT_MEMBERS_BEAT, {});
+        daemon.child->signal(SIGCONT);
+        for (Stranger *each : {&one, &two}) {
+            EXPECT_TRUE(each->next(FT_MEMBERS_ALIVE, message)) << "it took a member for silent";
+            each->tell(FT_MEMBERS_BEAT, {});
+        }
+    }
+}
+
 } // namespace
 
 #endif

@@ -273,15 +273,9 @@ TEST(Members, OnlySuspectMsTellsWhoIsSilent)
 TEST(Members, AStopOfTheCoordinatorDisturbsNobody)
 {
     Place place;
-    Members members = replicas(place.address(), 2, 1, quick());
+    Members members = replicas(place.address(), 2);
     const std::vector<View> before = views(members, 1);
-    for (int i = 0; i < 3; i++) {
-        place.daemon->child->signal(SIGSTOP);
-        usleep(kQuickMs * 700); // members must not leave it
-        place.daemon->child->signal(SIGCONT);
-        usleep(kQuickMs * 300);
-    }
-    place.daemon->until("\"alive\":2,");
+    expect_a_stop_costs_no_member(*place.daemon);
     for (auto &member : members)
         EXPECT_EQ(member->broken(), std::vector<std::string>());
     EXPECT_EQ(views(members, 2)[0].epoch, before[0].epoch);
