@@ -9,6 +9,8 @@
  *     and goes on when it reads a line. Stages: before, made, small (all-reduce of 8 bytes), large
  *     (of BYTES), crossed (all-to-all of BYTES). The buffers exist from the first stage on.
  */
+#include "rounds.h"
+
 #include <ftccl.h>
 
 #include <pthread.h>
@@ -20,7 +22,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RANKS_MAX 256
@@ -42,13 +43,6 @@ struct shared {
 };
 static struct shared *shared;
 static pid_t pids[RANKS_MAX];
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void must(ftcclResult_t result, const char *what)
 {
@@ -207,12 +201,6 @@ static bool run(void)
         }
     }
     return good && !shared->wrong;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 static double median(double *ms)

@@ -7,6 +7,8 @@
  * in turn with that, a communicator of as many ranks as there are replicas by a unique id, and its
  * first all-reduce.
  */
+#include "rounds.h"
+
 #include <ftccl.h>
 
 #include <signal.h>
@@ -18,7 +20,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MOST 256
@@ -38,13 +39,6 @@ struct shared {
     double start_ms, at_ms[MOST][PARTS];
 };
 static struct shared *shared;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void must(ftcclResult_t result, const char *what)
 {
@@ -181,12 +175,6 @@ static bool run_round(int nranks, double took[PARTS])
     kill(server, SIGKILL);
     waitpid(server, NULL, 0);
     return !atomic_load(&shared->failed);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 static double median(double took[ROUNDS_MAX][PARTS], enum part part)

@@ -8,6 +8,8 @@
  * standbys, until the standby has committed its first step. Ranks, standbys and the coordinator are
  * processes of this machine.
  */
+#include "rounds.h"
+
 #include <ftccl.h>
 
 #include <signal.h>
@@ -19,7 +21,6 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MOST 128
@@ -40,13 +41,6 @@ struct shared {
     double killed_ms, back_ms[MOST];
 };
 static struct shared *shared;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void must(ftcclResult_t result, const char *what)
 {
@@ -205,12 +199,6 @@ static bool round_of(int round, struct times *times)
     for (int i = 0; i < all; i++)
         waitpid(pid[i], NULL, 0);
     return good && !atomic_load(&shared->failed);
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 static void print(const char *what, const struct times *times, size_t field)

@@ -9,6 +9,8 @@
  * It prints median, 99th percentile and maximum over the rounds, of the slowest rank in each round.
  * -s sets the seed.
  */
+#include "rounds.h"
+
 #include <ftccl.h>
 
 #include <math.h>
@@ -20,7 +22,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define RANKS_MAX 64
@@ -43,13 +44,6 @@ struct shared {
     double killed, failed[RANKS_MAX], shrunk[RANKS_MAX], back[RANKS_MAX], paused[RANKS_MAX];
 };
 static struct shared *shared;
-
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static void wait_for(_Atomic int *what, int value)
 {
@@ -213,12 +207,6 @@ static bool round_of(struct times *times)
                             latest(shared->shrunk, victim) - from,
                             latest(want.grow ? shared->paused : shared->back, victim) - from};
     return good && !shared->wrong;
-}
-
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 static void print(const char *what, const struct times *times, size_t field)
