@@ -4,8 +4,9 @@
  *     ftccl-run -n 6 --standby 1 --kill 2@1 replicas --ranks 2 --steps 200 --pause 10
  *
  * A step: View, a sum over the replicas, Commit, apply. A replica that is behind adds nothing to
- * the sum, and fetches the state meanwhile; so the others need not wait for it. Each batch is
- * trained once, because the state says which comes next, and everybody knows who takes which.
+ * the sum, and fetches the state meanwhile, for as many steps as that takes; so the others need not
+ * wait for it. Each batch is trained once, because the state says which comes next, and everybody
+ * knows who takes which.
  */
 #include "replicas.h"
 
@@ -21,9 +22,10 @@
 #define POLL_US 20000 /* between views of replicas that wait for others at the end */
 
 static struct {
-    int ranks, steps, pause_ms, wait_s, timeout_s, patience_s, min_replicas, window_ms;
+    int ranks, steps, pause_ms, compute_ms, state_mb, wait_s, timeout_s, patience_s, min_replicas,
+        window_ms;
     const char *group, *host;
-    bool quiet;
+    bool quiet, times;
 } opt = {.ranks = 1,
          .steps = 100,
          .timeout_s = 10,
@@ -51,11 +53,16 @@ static uint64_t table_epoch;   /* 0: there is none */
 static struct source *sources; /* [view.nranks] */
 static double start, finished; /* when; finished: 0: not yet */
 
-static double now(void)
+static double read_clock(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double now(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
 }
 
 static void say(const char *what, const char *more)
@@ -81,6 +88,18 @@ static bool went_well(const char *what, ftcclResult_t result)
     say(what, ftcclGetLastError(NULL));
     must(ftcclGetErrorClass(result) == ftcclClassRecoverable, ftcclGetLastError(NULL));
     return false;
+}
+
+static void replace_state(struct state *next)
+{
+    must(next, "out of memory");
+    state_release(state);
+    state = next;
+}
+
+static void begin_again(void)
+{
+    replace_state(state_new(opt.steps));
 }
 
 /* ---- who has the state of this step ---------------------------------------------------------- */
@@ -117,9 +136,9 @@ static bool exchange(void)
     struct entry *mine = &table[view.rank];
     memset(mine, 0, sizeof *mine);
     if (view.step == 0 && state->step > 0)
-        state_begin(state); /* no replica is complete any more; nobody must fetch that state */
+        begin_again(); /* no replica is complete any more; nobody must fetch that state */
     mine->step = view.behind && view.step > 0 ? UINT64_MAX : state->step;
-    mine->source.digest = state_digest(state);
+    mine->source.digest = state->digest;
     memcpy(mine->source.address, address, sizeof address);
     ftcclResult_t result = ftcclAllGather(mine, table, sizeof *table, ftcclUint8, comm, NULL);
     if (result == ftcclSuccess)
@@ -157,6 +176,67 @@ static struct fetch *fetch_from_sound(void)
     return fetch;
 }
 
+/* ---- catching up ----------------------------------------------------------------------------- */
+
+/* While a rank fetches the state of a step, the others go on. It takes part in their sums, keeps
+ * them, and applies them to the state when that has come. */
+struct sum {
+    struct gradient gradient;
+    int batches; /* how many it should be of */
+};
+static struct {
+    struct fetch *fetch; /* NULL: this rank does not catch up */
+    uint64_t step;       /* of the state that it fetches */
+    struct sum *sums;    /* [nsums] of that step and those after it */
+    size_t nsums;
+} late;
+
+static void stop_catching_up(void)
+{
+    state_release(fetch_end(late.fetch));
+    late.fetch = NULL;
+    late.nsums = 0;
+}
+
+static void keep_sum(const struct gradient *g)
+{
+    late.sums = realloc(late.sums, (late.nsums + 1) * sizeof *late.sums);
+    must(late.sums, "out of memory");
+    late.sums[late.nsums++] = (struct sum){.gradient = *g, .batches = nsound};
+}
+
+/* The others have not made the steps whose sums were kept, or nobody gave the state: once more. */
+static void catch_up(void)
+{
+    bool vain = late.fetch && fetch_result(late.fetch) == FETCH_FAILED;
+    if (vain)
+        say("nobody gave it the state", "");
+    if (vain || (late.fetch && late.step + late.nsums != view.step))
+        stop_catching_up();
+    if (late.fetch || nsound == 0)
+        return;
+    late.fetch = fetch_from_sound();
+    late.step = view.step;
+}
+
+static void apply(const struct sum *sum)
+{
+    must(gradient_is_of(&sum->gradient, state, sum->batches), "the sum is not of each batch once");
+    replace_state(state_apply(state, &sum->gradient, opt.steps));
+}
+
+/* The state has come. */
+static void has_caught_up(void)
+{
+    struct state *fetched = fetch_end(late.fetch);
+    late.fetch = NULL;
+    replace_state(fetched);
+    say("has fetched the state", "");
+    for (size_t i = 0; i < late.nsums; i++)
+        apply(&late.sums[i]);
+    late.nsums = 0;
+}
+
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 static bool sum_gradients(struct gradient *g)
@@ -184,62 +264,63 @@ static bool may_end(void)
     return false;
 }
 
+/* A real model takes its time: a GPU computes while this thread sleeps, or the thread computes. */
+static void take_time(void)
+{
+    usleep((useconds_t)opt.pause_ms * 1000);
+    const double end = read_clock(CLOCK_THREAD_CPUTIME_ID) + 1e-3 * opt.compute_ms;
+    while (read_clock(CLOCK_THREAD_CPUTIME_ID) < end)
+        continue;
+}
+
 /* What this rank does in the view's step before the vote, whose result is what it says. */
 static bool work_with_state(struct gradient *g, int index)
 {
     if (is_over(view.step))
         return may_end();
     gradient_of(g, state, local_rank, state->batches + (uint64_t)index);
-    usleep((useconds_t)opt.pause_ms * 1000); /* a real model takes its time */
+    take_time();
     return sum_gradients(g);
 }
 
-static bool work_without_state(struct gradient *g, struct state **fetched)
+static bool work_without_state(struct gradient *g)
 {
-    struct fetch *fetch = fetch_from_sound();
-    bool ok = is_over(view.step) || sum_gradients(g);
-    *fetched = fetch_end(fetch, !ok);
-    if (ok && !*fetched)
-        say("nobody gave it the state", "");
-    return ok && *fetched;
+    catch_up();
+    if (is_over(view.step))
+        usleep(POLL_US);
+    else if (!sum_gradients(g))
+        return false;
+    else if (late.fetch)
+        keep_sum(g);
+    return late.fetch && fetch_result(late.fetch) == FETCHED;
 }
 
-static bool work(struct gradient *g, struct state **fetched)
+static bool work(struct gradient *g)
 {
     if (!exchange())
         return false;
     int index = my_index();
-    return index >= 0 ? work_with_state(g, index) : work_without_state(g, fetched);
-}
-
-static void publish(void)
-{
-    must(serve_publish(state), "out of memory");
-}
-
-static void advance(const struct gradient *g)
-{
-    must(gradient_is_of(g, state, nsound), "the sum is not of each batch once");
-    state_apply(state, g);
+    if (index < 0)
+        return work_without_state(g);
+    stop_catching_up();
+    return work_with_state(g, index);
 }
 
 /* All ranks of this replica do it, or none. True: that was the end. */
-static bool commit(bool ok, const struct gradient *g, struct state *fetched)
+static bool commit(bool ok, const struct gradient *g)
 {
     int all = 0;
     ftcclResult_t result = ftcclMemberCommit(member, view.step, ok, &all);
-    bool sure = went_well("the commit: ", result), at_end = is_over(view.step) && !fetched;
+    bool sure = went_well("the commit: ", result), at_end = is_over(view.step) && !late.fetch;
     /* The other ranks may have done it or not: then this one's state belongs to nobody any more. */
     if (!sure && !at_end)
-        state_begin(state);
-    if (all && fetched) {
-        memcpy(state, fetched, state_bytes(fetched));
-        say("has fetched the state", "");
-    }
-    if (all && !is_over(view.step))
-        advance(g);
+        begin_again();
+    if (all && late.fetch)
+        has_caught_up();
+    else if (all && !is_over(view.step))
+        apply(&(struct sum){.gradient = *g, .batches = nsound});
     if (all || !sure)
-        publish();
+        serve_publish(state);
     return all && at_end;
 }
 
@@ -278,14 +359,26 @@ static bool next_view(void)
     return true;
 }
 
+/* For perf/member_catch_up.py: how long the parts of a step have taken, which ends now. */
+static void tell_times(double began, double viewed, double worked)
+{
+    if (opt.times)
+        printf("step %s %d epoch %llu step %llu replicas %d sound %d index %d ms %.3f %.3f %.3f\n",
+               replica, local_rank, (unsigned long long)view.epoch, (unsigned long long)view.step,
+               view.nranks, nsound, my_index(), 1e3 * (viewed - began), 1e3 * (worked - viewed),
+               1e3 * (now() - worked));
+}
+
 static void train(void)
 {
-    for (bool end = false; !end && next_view();) {
+    double began = now();
+    for (bool end = false; !end && next_view(); began = now()) {
         struct gradient g = {0};
-        struct state *fetched = NULL;
-        bool ok = work(&g, &fetched);
-        end = commit(ok, &g, fetched);
-        free(fetched);
+        double viewed = now();
+        bool ok = work(&g);
+        double worked = now();
+        end = commit(ok, &g);
+        tell_times(began, viewed, worked);
     }
 }
 
@@ -296,12 +389,12 @@ static void report(void)
     bool same = state_is_reproducible(state, local_rank, opt.steps);
     printf("end %s %d steps %llu batches %llu digest %016llx\nparameters %s %d", replica,
            local_rank, (unsigned long long)state->step, (unsigned long long)state->batches,
-           (unsigned long long)state_digest(state), replica, local_rank);
+           (unsigned long long)state->digest, replica, local_rank);
     for (int k = 0; k < FEATURES; k++)
         printf(" %a", state->weight[k]);
     printf("\ntrained %s %d", replica, local_rank);
     for (uint64_t i = 0; i < state->step; i++)
-        printf(" %u", state->trained[i]);
+        printf(" %u", state_trained(state)[i]);
     printf("\n");
     must(same, "training again gives another result");
 }
@@ -313,7 +406,9 @@ static const char help[] =
     "FTCCL_SECRET in the environment; with FTCCL_STANDBY=1 as a standby.\n"
     "  -r, --ranks N        of one replica (default 1)\n"
     "  -s, --steps N        how many (default 100)\n"
-    "  -p, --pause MS       how long a gradient takes in addition (default 0)\n"
+    "  -p, --pause MS       how long a gradient takes in addition, asleep (default 0)\n"
+    "  -c, --compute MS     the same in processor time\n"
+    "  -m, --state MB       the state is so much larger (default 0)\n"
     "  -w, --wait S         how long finished replicas wait for missing ones (default 0)\n"
     "      --timeout S      of one call (default 10)\n"
     "      --patience S     how long to wait for a view (default 60)\n"
@@ -323,6 +418,8 @@ static const char help[] =
     "      --group NAME     of the job (default replicas)\n"
     "      --host ADDRESS   where the others reach this process; its state is served there over\n"
     "                       HTTP to anybody (default 127.0.0.1)\n"
+    "  -t, --times          print how long the parts of each step take: the view, the work, the\n"
+    "                       commit\n"
     "  -q, --quiet          print only the result\n"
     "  -h, --help\n";
 
@@ -341,6 +438,8 @@ enum { TIMEOUT = 256, PATIENCE, MIN_REPLICAS, WINDOW, GROUP, HOST };
 static const struct option longs[] = {{"ranks", required_argument, NULL, 'r'},
                                       {"steps", required_argument, NULL, 's'},
                                       {"pause", required_argument, NULL, 'p'},
+                                      {"compute", required_argument, NULL, 'c'},
+                                      {"state", required_argument, NULL, 'm'},
                                       {"wait", required_argument, NULL, 'w'},
                                       {"timeout", required_argument, NULL, TIMEOUT},
                                       {"patience", required_argument, NULL, PATIENCE},
@@ -348,6 +447,7 @@ static const struct option longs[] = {{"ranks", required_argument, NULL, 'r'},
                                       {"window", required_argument, NULL, WINDOW},
                                       {"group", required_argument, NULL, GROUP},
                                       {"host", required_argument, NULL, HOST},
+                                      {"times", no_argument, NULL, 't'},
                                       {"quiet", no_argument, NULL, 'q'},
                                       {"help", no_argument, NULL, 'h'},
                                       {0}};
@@ -357,6 +457,8 @@ static const struct {
 } numbers[] = {{'r', 1, 1024, &opt.ranks, "--ranks"},
                {'s', 1, STEPS_MOST, &opt.steps, "--steps"},
                {'p', 0, 100000, &opt.pause_ms, "--pause"},
+               {'c', 0, 100000, &opt.compute_ms, "--compute"},
+               {'m', 0, 4096, &opt.state_mb, "--state"},
                {'w', 0, 100000, &opt.wait_s, "--wait"},
                {TIMEOUT, 1, 100000, &opt.timeout_s, "--timeout"},
                {PATIENCE, 0, 1000000, &opt.patience_s, "--patience"},
@@ -373,13 +475,16 @@ static void read_number(int option)
 
 static void read_options(int argc, char **argv)
 {
-    for (int c; (c = getopt_long(argc, argv, "r:s:p:w:qh", longs, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "r:s:p:c:m:w:tqh", longs, NULL)) != -1;) {
         switch (c) {
         case GROUP:
             opt.group = optarg;
             break;
         case HOST:
             opt.host = optarg;
+            break;
+        case 't':
+            opt.times = true;
             break;
         case 'q':
             opt.quiet = true;
@@ -438,16 +543,19 @@ int main(int argc, char **argv)
     const char *began = getenv("FTCCL_RUN_START"); /* nanoseconds, by ftccl-run */
     start = began ? atof(began) * 1e-9 : now();
     curl_global_init(CURL_GLOBAL_DEFAULT);
+    state_moments = ((size_t)opt.state_mb << 20) / sizeof(uint32_t);
     state = state_new(opt.steps);
-    must(state && serve_start(opt.host, address), "cannot begin");
-    publish();
+    must(state && state_reserve(opt.steps) && serve_start(opt.host, address), "cannot begin");
+    serve_publish(state);
     join();
     train();
     report();
     ftcclMemberLeave(member);
     serve_stop();
     curl_global_cleanup();
-    free(state);
+    stop_catching_up();
+    state_release(state);
+    free(late.sums);
     free(table);
     free(sound);
     free(sources);

@@ -20,43 +20,24 @@
 
 /* ---- serving --------------------------------------------------------------------------------- */
 
-/* A copy of a state. `held` counts who uses it: responses, and `last` below. */
-struct snapshot {
-    uint64_t step;
-    size_t len_bytes;
-    int held;
-    unsigned char bytes[];
-};
-
 static struct MHD_Daemon *server;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows, and `held` */
-static struct snapshot *last[2];                         /* the latest first */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards what follows */
+static struct state *last[2];                            /* the latest first */
 
-static void let_go(struct snapshot *s)
+static struct state *hold(uint64_t step)
 {
-    pthread_mutex_lock(&lock);
-    bool unused = s && --s->held == 0;
-    pthread_mutex_unlock(&lock);
-    if (unused)
-        free(s);
-}
-
-static struct snapshot *hold(uint64_t step)
-{
-    struct snapshot *found = NULL;
+    struct state *found = NULL;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < 2 && !found; i++)
         if (last[i] && last[i]->step == step)
-            found = last[i];
-    if (found)
-        found->held++;
+            found = state_hold(last[i]);
     pthread_mutex_unlock(&lock);
     return found;
 }
 
 static void sent(void *bytes)
 {
-    let_go((struct snapshot *)(void *)((char *)bytes - offsetof(struct snapshot, bytes)));
+    state_release((struct state *)(void *)((char *)bytes - offsetof(struct state, step)));
 }
 
 static enum MHD_Result answer(void *arg, struct MHD_Connection *connection, const char *url,
@@ -69,12 +50,13 @@ static enum MHD_Result answer(void *arg, struct MHD_Connection *connection, cons
         return MHD_NO;
     char *end;
     uint64_t step = strtoull(url + 1, &end, 10);
-    struct snapshot *s = *end || end == url + 1 ? NULL : hold(step);
-    struct MHD_Response *response =
-        s ? MHD_create_response_from_buffer_with_free_callback(s->len_bytes, s->bytes, sent)
-          : MHD_create_response_from_buffer(strlen(no_such), no_such, MHD_RESPMEM_PERSISTENT);
+    struct state *s = *end || end == url + 1 ? NULL : hold(step);
+    struct MHD_Response *response = s ? MHD_create_response_from_buffer_with_free_callback(
+                                            state_sent_bytes(s->step), state_sent(s), sent)
+                                      : MHD_create_response_from_buffer(strlen(no_such), no_such,
+                                                                        MHD_RESPMEM_PERSISTENT);
     if (!response) {
-        let_go(s);
+        state_release(s);
         return MHD_NO;
     }
     enum MHD_Result queued = MHD_queue_response(connection, s ? MHD_HTTP_OK : MHD_HTTP_NOT_FOUND,
@@ -104,21 +86,15 @@ bool serve_start(const char *host, char address[ADDRESS_BYTES])
     return true;
 }
 
-bool serve_publish(const struct state *state)
+void serve_publish(struct state *state)
 {
-    size_t len_bytes = state_bytes(state);
-    struct snapshot *s = malloc(sizeof *s + len_bytes);
-    if (!s)
-        return false;
-    *s = (struct snapshot){.step = state->step, .len_bytes = len_bytes, .held = 1};
-    memcpy(s->bytes, state, len_bytes);
+    state_hold(state);
     pthread_mutex_lock(&lock);
-    struct snapshot *old = last[1];
+    struct state *old = last[1];
     last[1] = last[0];
-    last[0] = s;
+    last[0] = state;
     pthread_mutex_unlock(&lock);
-    let_go(old);
-    return true;
+    state_release(old);
 }
 
 void serve_stop(void)
@@ -127,7 +103,7 @@ void serve_stop(void)
         MHD_stop_daemon(server);
     server = NULL;
     for (int i = 0; i < 2; i++) {
-        let_go(last[i]);
+        state_release(last[i]);
         last[i] = NULL;
     }
 }
@@ -135,14 +111,13 @@ void serve_stop(void)
 /* ---- fetching -------------------------------------------------------------------------------- */
 
 struct fetch {
-    const struct source *source;
+    struct source *source; /* [nsources] */
     int nsources;
     uint64_t step;
     struct state *state;
-    unsigned char *bytes; /* [capacity] what has come */
-    size_t len_bytes, capacity;
-    bool done;
-    atomic_bool cancelled; /* by fetch_end(), for the thread */
+    size_t len_bytes, capacity; /* of it: what has come, and what there should be */
+    atomic_int result;          /* by the thread: enum fetch_result */
+    atomic_bool cancelled;      /* by fetch_end(), for the thread */
     pthread_t thread;
 };
 
@@ -152,7 +127,7 @@ static size_t take(char *bytes, size_t one, size_t len_bytes, void *arg)
     (void)one;
     if (len_bytes > f->capacity - f->len_bytes)
         return 0; /* ends the transfer */
-    memcpy(f->bytes + f->len_bytes, bytes, len_bytes);
+    memcpy(state_sent(f->state) + f->len_bytes, bytes, len_bytes);
     f->len_bytes += len_bytes;
     return len_bytes;
 }
@@ -171,17 +146,18 @@ static bool fetch_from(struct fetch *f, CURL *curl, const struct source *source)
     snprintf(url, sizeof url, "http://%s/%llu", source->address, (unsigned long long)f->step);
     f->len_bytes = 0;
     curl_easy_setopt(curl, CURLOPT_URL, url);
-    return curl_easy_perform(curl) == CURLE_OK &&
-           state_read(f->state, f->bytes, f->len_bytes, f->step) &&
-           state_digest(f->state) == source->digest;
+    return curl_easy_perform(curl) == CURLE_OK && f->len_bytes == f->capacity &&
+           f->state->step == f->step && f->state->digest == source->digest;
 }
 
 static void *run(void *arg)
 {
     struct fetch *f = arg;
     CURL *curl = curl_easy_init();
-    if (!curl)
+    if (!curl) {
+        atomic_store(&f->result, FETCH_FAILED);
         return NULL;
+    }
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
     curl_easy_setopt(curl, CURLOPT_FAILONERROR, 1L);
@@ -192,9 +168,11 @@ static void *run(void *arg)
     curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, stop_if_cancelled);
     curl_easy_setopt(curl, CURLOPT_XFERINFODATA, f);
-    for (int i = 0; i < f->nsources && !f->done && !atomic_load(&f->cancelled); i++)
-        f->done = fetch_from(f, curl, &f->source[i]);
+    bool done = false;
+    for (int i = 0; i < f->nsources && !done && !atomic_load(&f->cancelled); i++)
+        done = fetch_from(f, curl, &f->source[i]);
     curl_easy_cleanup(curl);
+    atomic_store(&f->result, done ? FETCHED : FETCH_FAILED);
     return NULL;
 }
 
@@ -202,8 +180,8 @@ static void fetch_free(struct fetch *f)
 {
     if (!f)
         return;
-    free(f->state);
-    free(f->bytes);
+    state_release(f->state);
+    free(f->source);
     free(f);
 }
 
@@ -211,27 +189,33 @@ struct fetch *fetch_start(const struct source *source, int nsources, uint64_t st
 {
     struct fetch *f = calloc(1, sizeof *f);
     if (f) {
-        f->source = source;
+        f->source = malloc((size_t)nsources * sizeof *source + 1);
         f->nsources = nsources;
         f->step = step;
         f->state = state_new(steps);
-        f->capacity = sizeof *f->state + (size_t)step * sizeof f->state->trained[0];
-        f->bytes = malloc(f->capacity);
+        f->capacity = state_sent_bytes(step);
     }
-    if (f && f->state && f->bytes && step <= (uint64_t)steps &&
-        pthread_create(&f->thread, NULL, run, f) == 0)
-        return f;
+    if (f && f->source && f->state && step <= (uint64_t)steps) {
+        memcpy(f->source, source, (size_t)nsources * sizeof *source);
+        if (pthread_create(&f->thread, NULL, run, f) == 0)
+            return f;
+    }
     fetch_free(f);
     return NULL;
 }
 
-struct state *fetch_end(struct fetch *f, bool cancel)
+enum fetch_result fetch_result(struct fetch *f)
+{
+    return (enum fetch_result)atomic_load(&f->result);
+}
+
+struct state *fetch_end(struct fetch *f)
 {
     if (!f)
         return NULL;
-    atomic_store(&f->cancelled, cancel);
+    atomic_store(&f->cancelled, true);
     pthread_join(f->thread, NULL);
-    struct state *state = f->done ? f->state : NULL;
+    struct state *state = fetch_result(f) == FETCHED ? f->state : NULL;
     if (state)
         f->state = NULL;
     fetch_free(f);

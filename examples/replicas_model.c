@@ -12,6 +12,8 @@
 #define RATE 0.02
 #define GRID 1048576.0 /* gradients are multiples of its inverse */
 
+size_t state_moments;
+
 /* splitmix64 */
 static uint64_t mix(uint64_t x)
 {
@@ -37,42 +39,72 @@ static double mark(uint64_t batch)
     return (double)(mix(batch) >> 32);
 }
 
-struct state *state_new(int steps)
+/* ---- memory of states: one that nobody holds is taken for the next one ----------------------- */
+
+static _Atomic(struct state *) spare[2];
+
+static struct state *state_room(int steps)
 {
-    struct state *s = calloc(1, sizeof *s + (size_t)steps * sizeof s->trained[0]);
+    struct state *s = NULL;
+    for (int i = 0; i < 2 && !s; i++)
+        s = atomic_exchange(&spare[i], NULL);
+    if (!s)
+        s = malloc(offsetof(struct state, step) + state_sent_bytes((uint64_t)steps));
+    if (s)
+        atomic_init(&s->held, 1);
     return s;
 }
 
-void state_begin(struct state *s)
+bool state_reserve(int steps)
 {
-    memset(s, 0, sizeof *s);
+    struct state *s[2] = {state_room(steps), state_room(steps)};
+    for (int i = 0; i < 2; i++) {
+        if (s[i])
+            memset(state_sent(s[i]), 0, state_sent_bytes((uint64_t)steps));
+        state_release(s[i]);
+    }
+    return s[0] && s[1];
 }
 
-size_t state_bytes(const struct state *s)
+struct state *state_new(int steps)
 {
-    return sizeof *s + (size_t)s->step * sizeof s->trained[0];
+    struct state *s = state_room(steps);
+    if (s)
+        memset(state_sent(s), 0, state_sent_bytes(0));
+    return s;
 }
+
+struct state *state_hold(struct state *s)
+{
+    atomic_fetch_add(&s->held, 1);
+    return s;
+}
+
+void state_release(struct state *s)
+{
+    if (!s || atomic_fetch_sub(&s->held, 1) != 1)
+        return;
+    for (int i = 0; i < 2 && s; i++)
+        s = atomic_exchange(&spare[i], s);
+    free(s);
+}
+
+size_t state_sent_bytes(uint64_t step)
+{
+    return sizeof(struct state) - offsetof(struct state, step) +
+           (state_moments + (size_t)step) * sizeof(uint32_t);
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
 
 /* FNV-1a of 64 bits: it tells states apart that differ by accident. */
-uint64_t state_digest(const struct state *s)
+static uint64_t digest_of(uint64_t before, const struct gradient *g)
 {
-    const unsigned char *bytes = (const unsigned char *)s;
-    uint64_t digest = 0xcbf29ce484222325;
-    for (size_t i = 0; i < state_bytes(s); i++)
+    const unsigned char *bytes = (const unsigned char *)g;
+    uint64_t digest = before ^ 0xcbf29ce484222325;
+    for (size_t i = 0; i < sizeof *g; i++)
         digest = (digest ^ bytes[i]) * 0x100000001b3;
     return digest;
-}
-
-bool state_read(struct state *s, const void *bytes, size_t len_bytes, uint64_t step)
-{
-    uint64_t sent;
-    if (len_bytes != sizeof *s + (size_t)step * sizeof s->trained[0])
-        return false;
-    memcpy(&sent, bytes, sizeof sent);
-    if (sent != step)
-        return false;
-    memcpy(s, bytes, len_bytes);
-    return true;
 }
 
 void gradient_of(struct gradient *g, const struct state *s, int local_rank, uint64_t batch)
@@ -88,7 +120,7 @@ void gradient_of(struct gradient *g, const struct state *s, int local_rank, uint
             g->weight[k] += error * x[k] / SAMPLES;
     }
     for (int k = 0; k < FEATURES; k++)
-        g->weight[k] = nearbyint(g->weight[k] * GRID) / GRID;
+        g->weight[k] = nearbyint(g->weight[k] * GRID) / GRID + 0.0; /* there is no -0 */
     g->batches = 1;
     g->marks = mark(batch);
 }
@@ -101,12 +133,22 @@ bool gradient_is_of(const struct gradient *g, const struct state *s, int n)
     return g->batches == n && g->marks == marks;
 }
 
-void state_apply(struct state *s, const struct gradient *g)
+struct state *state_apply(const struct state *s, const struct gradient *g, int steps)
 {
+    struct state *next = state_room(steps);
+    if (!next)
+        return NULL;
+    const uint32_t marks = (uint32_t)(uint64_t)g->marks, batches = (uint32_t)g->batches;
+    next->step = s->step + 1;
+    next->batches = s->batches + batches;
+    next->digest = digest_of(s->digest, g);
     for (int k = 0; k < FEATURES; k++)
-        s->weight[k] -= RATE * (g->weight[k] / g->batches);
-    s->trained[s->step++] = (uint32_t)g->batches;
-    s->batches += (uint64_t)g->batches;
+        next->weight[k] = s->weight[k] - RATE * (g->weight[k] / g->batches);
+    for (size_t i = 0; i < state_moments; i++)
+        next->numbers[i] = s->numbers[i] * 3 + marks;
+    memcpy(next->numbers + state_moments, state_trained(s), (size_t)s->step * sizeof batches);
+    next->numbers[state_moments + s->step] = batches;
+    return next;
 }
 
 static void add(struct gradient *sum, const struct gradient *g)
@@ -120,17 +162,17 @@ static void add(struct gradient *sum, const struct gradient *g)
 bool state_is_reproducible(const struct state *s, int local_rank, int steps)
 {
     struct state *again = state_new(steps);
-    if (!again)
-        return false;
-    while (again->step < s->step) {
+    while (again && again->step < s->step) {
         struct gradient sum = {0}, g;
-        for (uint32_t i = 0; i < s->trained[again->step]; i++) {
+        for (uint32_t i = 0; i < state_trained(s)[again->step]; i++) {
             gradient_of(&g, again, local_rank, again->batches + i);
             add(&sum, &g);
         }
-        state_apply(again, &sum);
+        struct state *next = state_apply(again, &sum, steps);
+        state_release(again);
+        again = next;
     }
-    bool same = again->batches == s->batches && memcmp(again, s, state_bytes(s)) == 0;
-    free(again);
+    bool same = again && memcmp(&again->step, &s->step, state_sent_bytes(s->step)) == 0;
+    state_release(again);
     return same;
 }

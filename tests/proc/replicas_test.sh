@@ -70,12 +70,14 @@ run() {
         choose 0 $((steps * 10)); at=$chosen # the run takes longer than that
         kills="$kills --kill $victim@$((at / 1000)).$(printf %03d $((at % 1000)))"
     done
+    choose 0 2; state_mb=$((chosen * 4)) # a fetch may take longer than a step
     [ $standbys -gt 0 ] && kills="--standby $standbys $kills"
     killed=$((killed + victims))
-    command="ftccl-run -n $n -l --restart $kills replicas -r $ranks -s $steps -p 10 -w 60"
+    options="-r $ranks -s $steps -p 10 -w 60 -m $state_mb"
+    command="ftccl-run -n $n -l --restart $kills replicas $options"
     # shellcheck disable=SC2086 # lists of words
-    timeout -k 5 240 ./tools/ftccl-run -n $n -l --restart $kills ./examples/replicas -r $ranks \
-        -s $steps -p 10 -w 60 >"$dir/labelled" 2>&1
+    timeout -k 5 240 ./tools/ftccl-run -n $n -l --restart $kills ./examples/replicas $options \
+        >"$dir/labelled" 2>&1
     status=$?
     sed 's/^\[[0-9]*\] //' "$dir/labelled" >"$dir/out"
     # Nobody is killed at the end, so all ranks of a replica must hear of its last commit.
