@@ -384,7 +384,8 @@ TEST(Members, FloodsAreBounded)
         for (uint32_t slot = 0; slot < FT_SLOTS_MOST; slot++)
             many.tell(FT_MEMBERS_JOIN, join_of(role_of("flood", std::to_string(slot), 0, 1), slot,
                                                some_endpoint(), patient));
-        place.daemon->until("\"members\":" + std::to_string(2 + FT_SLOTS_MOST) + ",");
+        place.daemon->until("\"members\":" + std::to_string(2 + FT_SLOTS_MOST) + ",",
+                            "/status?format=json", 180); // with a sanitizer on a busy machine
         Stranger deaf(place.address());
         fcntl(deaf.fd, F_SETFL, 0);
         const timeval limit = {2, 0};
