@@ -1,13 +1,15 @@
-"""Property: whatever happens to the coordinator, to the ways to it and to ranks, a job of
-examples/replicas comes to its end: all replicas equal bit by bit, each batch trained once. Method:
-seeded runs with real processes; members reach a real ftccld over two relays, half of them each.
-Faults: ftccld is killed and started again, or stopped; a relay is cut or swallows everything; a
-rank is killed and started again, or is slow; strangers connect who say nothing, or nonsense.
+"""Property: whatever happens to the coordinator, to the ways to it, to clocks and to ranks, and
+whatever a rank says of its step, a job of examples/replicas comes to its end: all replicas equal
+bit by bit, each batch trained once. Method: seeded runs with real processes; members reach a real
+ftccld over two relays, half of them each. Faults: ftccld is killed and started again, or stopped,
+or its host is suspended, so that its monotonic clock stands; a relay is cut or swallows everything;
+a rank is killed and started again, or is slow, or says that it is ahead of what it has, or behind;
+the calendar clock of a process jumps by hours; strangers connect who say nothing, or nonsense.
 
-member_faults.py [RUNS [SEED]]; FT_SEED repeats the first run. A fault in the clocks is not among
-them: nothing here reads a clock that can jump.
+member_faults.py [RUNS [SEED]]; FT_SEED repeats the first run. Clocks and lies need liar.so.
 """
 
+import mmap
 import os
 import random
 import select
@@ -20,6 +22,8 @@ import threading
 import time
 
 RUN_S = 180  # of one run, far more than it takes
+LIAR = os.path.abspath("tests/proc/.libs/liar.so")
+MOST_JUMP_S = 48 * 3600
 
 
 def start(words, env, out):
@@ -31,6 +35,25 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def can_lie():
+    return os.path.exists(LIAR) and not os.environ.get("FT_SANITIZER")
+
+
+class Lies:
+    """What liar.so makes of the clocks and the step of one process; the file that it reads."""
+
+    def __init__(self, folder, name):
+        self.path = os.path.join(folder, name + ".lies")
+        with open(self.path, "w+b") as file:
+            file.write(bytes(24))
+            file.flush()
+            self.map = mmap.mmap(file.fileno(), 24)
+        self.numbers = memoryview(self.map).cast("q")  # calendar_s, stopped_ns, steps
+
+    def environment(self):
+        return {"LD_PRELOAD": LIAR, "FT_LIES": self.path} if can_lie() else {}
 
 
 class Relay(threading.Thread):
@@ -90,6 +113,17 @@ class Relay(threading.Thread):
                 each.close()
 
 
+def suspend(process):
+    """Returns when."""
+    process.send_signal(signal.SIGSTOP)
+    return time.monotonic_ns()
+
+
+def go_on(process, lies, stopped_ns):
+    lies.numbers[1] += time.monotonic_ns() - stopped_ns
+    process.send_signal(signal.SIGCONT)
+
+
 class Job:
     """One run: ftccld, two relays, the ranks."""
 
@@ -105,22 +139,25 @@ class Job:
         self.port = free_port()
         self.faults = []
         self.strangers = []
+        self.lies_of_daemon = Lies(folder, "ftccld")
         self.daemon = None
         self.start_daemon()
         self.relays = [Relay(("127.0.0.1", self.port)) for _ in range(2)]
         self.size = self.local * self.replicas
         self.restarts = [0] * self.size
+        self.lies = [Lies(folder, "rank%d" % i) for i in range(self.size)]
         self.ranks = [self.start_rank(i) for i in range(self.size)]
 
     def start_daemon(self):
         log = open(os.path.join(self.folder, "ftccld"), "a")
         self.daemon = start(["./tools/ftccld", "--listen", "127.0.0.1:%d" % self.port, "--key-file",
-                             self.key], dict(os.environ), log)
+                             self.key], dict(os.environ, **self.lies_of_daemon.environment()), log)
 
     def start_rank(self, i):
         env = dict(os.environ, RANK=str(i), WORLD_SIZE=str(self.size), FTCCL_STANDBY="0",
                    FTCCL_RESTART=str(self.restarts[i]), FTCCL_SECRET_FILE=self.key,
-                   FTCCL_COORDINATOR=self.relays[i // self.local % 2].address)
+                   FTCCL_COORDINATOR=self.relays[i // self.local % 2].address,
+                   **self.lies[i].environment())
         log = open(os.path.join(self.folder, "rank%d.%d" % (i, self.restarts[i])), "w")
         return start(["./examples/replicas", "-r", str(self.local), "-s", str(self.steps), "-p",
                       "10", "-w", "100", "--timeout", "60", "--patience", "120"], env, log)
@@ -136,6 +173,27 @@ class Job:
         self.daemon.send_signal(signal.SIGSTOP)
         daemon = self.daemon
         return lambda: daemon.send_signal(signal.SIGCONT), self.random.uniform(0.1, 3)
+
+    def suspend_coordinator(self):
+        stopped_ns = suspend(self.daemon)
+        daemon = self.daemon
+
+        def resume():
+            go_on(daemon, self.lies_of_daemon, stopped_ns)
+        return resume, self.random.uniform(0.1, 3)
+
+    def jump_clock(self):
+        lies = self.random.choice([self.lies_of_daemon, *self.lies])
+        lies.numbers[0] = self.random.randint(-MOST_JUMP_S, MOST_JUMP_S)
+        return lambda: None, self.random.uniform(0, 0.3)
+
+    def lie(self):
+        lies = self.random.choice(self.lies)
+        lies.numbers[2] = self.random.choice([-1000, -3, -1, 1, 2, 1000])
+
+        def say_the_truth():
+            lies.numbers[2] = 0
+        return say_the_truth, self.random.uniform(0.05, 1)
 
     def cut_relay(self):
         self.random.choice(self.relays).cut = True
@@ -184,7 +242,8 @@ class Job:
     def do_faults(self):
         """One after another, for as long as the job may still run."""
         kinds = [self.kill_coordinator, self.stop_coordinator, self.cut_relay, self.freeze_relay,
-                 self.kill_rank, self.slow_rank, self.crowd]
+                 self.kill_rank, self.slow_rank, self.crowd, self.suspend_coordinator,
+                 self.jump_clock, self.lie]
         for _ in range(self.random.randint(2, 6)):
             time.sleep(self.random.uniform(0, 0.6))
             fault = self.random.choice(kinds)
@@ -236,9 +295,11 @@ class Job:
 
 
 def show(folder):
-    for name in sorted(os.listdir(folder)):
-        with open(os.path.join(folder, name), errors="replace") as file:
-            print("==", name)
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if not entry.is_file() or entry.name.endswith(".lies"):
+            continue
+        with open(entry.path, errors="replace") as file:
+            print("==", entry.name)
             print("".join(line[:200].rstrip() + "\n" for line in file.readlines()[-40:]), end="")
 
 

@@ -24,11 +24,17 @@ if HAVE_DAEMONS
 replicas_programs += tools/ftccld
 endif
 endif
-# The same for faults of the coordinator and of the ways to it: `make check-members`.
+# The same for faults of the coordinator, of the ways to it and of clocks, and for ranks that say a
+# wrong step: `make check-members`.
 TESTS += tests/proc/member_faults_test.sh
 SLOW_TESTS += tests/proc/member_faults_test.sh
-EXTRA_DIST += tests/proc/member_faults_test.sh tests/proc/member_faults.py
-check-members: $(replicas_programs)
+EXTRA_DIST += tests/proc/member_faults_test.sh tests/proc/member_faults.py \
+	tests/proc/member_clocks.py
+check_LTLIBRARIES += tests/proc/liar.la
+tests_proc_liar_la_SOURCES = tests/proc/liar.c
+tests_proc_liar_la_LDFLAGS = $(AM_LDFLAGS) -module -avoid-version -shared -rpath /nowhere
+tests_proc_liar_la_LIBADD = -ldl
+check-members: $(replicas_programs) tests/proc/liar.la
 	top_srcdir='$(top_srcdir)' $(SHELL) $(top_srcdir)/tests/proc/member_faults_test.sh $(RUNS)
 RUNS = 200
 check-replicas: $(replicas_programs)
