@@ -23,6 +23,7 @@ struct ft_endpoints {
 struct ft_client_held {
     uint64_t term, epoch;
     int rank;
+    uint32_t times; /* how often it has come */
     struct ft_endpoints *peers, *local;
 };
 void ft_client_held_clear(struct ft_client_held *);

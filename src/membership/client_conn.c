@@ -159,6 +159,7 @@ static void send_join(struct ft_client *c, uint64_t now_ns)
                                       .held_epoch = holds ? c->held.epoch : c->epoch,
                                       .held_nranks = holds ? (uint32_t)c->held.peers->n : 0,
                                       .held_rank = holds ? (uint32_t)c->held.rank : 0,
+                                      .held_times = holds ? c->held.times : 0,
                                       .min_members = c->config.min_members,
                                       .window_ms = c->config.window_ms,
                                       .suspect_ms = c->config.suspect_ms,

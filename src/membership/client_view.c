@@ -190,7 +190,11 @@ static bool is_right(const struct ft_client_held *held, const struct ft_client_h
 int ft_client_held_apply(struct ft_client_held *held, const struct ft_members_view *m,
                          const struct ft_role *role, uint64_t engine)
 {
-    struct ft_client_held next = {.term = m->term, .epoch = m->epoch, .rank = (int)m->rank};
+    bool again = held->peers && held->term == m->term && held->epoch == m->epoch;
+    struct ft_client_held next = {.term = m->term,
+                                  .epoch = m->epoch,
+                                  .rank = (int)m->rank,
+                                  .times = again ? held->times + 1 : 1};
     int status = is_possible(held, m, role) ? FT_OK : FT_PROTOCOL;
     if (status == FT_OK)
         next.peers = make_peers(held, m, &status);

@@ -4,6 +4,10 @@
  * view, as if this coordinator had made it: nothing that runs is disturbed. Otherwise those who
  * hold it are told that it is over. The same is told to whoever comes with an earlier view. A view
  * of another coordinator that this one has not heard of before may run on.
+ *
+ * A view that comes again was lost if its connection broke at that moment. Then the others are in
+ * the next step and wait for a member that waits for them. So members count how often it has come,
+ * and it is over if one of them has got it less often than the others.
  */
 #include "membership/coord_parts.h"
 
@@ -130,7 +134,8 @@ void ft_coord_hear_held(struct ft_coord_member *member, const struct ft_held *he
 {
     struct ft_coord_group *group = member->group;
     member->held = *held;
-    if (ft_coord_has_view(member) && held->rank == member->replica->view_rank && !group->broken)
+    if (ft_coord_has_view(member) && held->rank == member->replica->view_rank && !group->broken &&
+        held->times == group->view.times)
         return;
     /* also one of this coordinator, if all members of the group were gone for a moment */
     if (held->epoch != 0 && !group->settled) {
@@ -170,6 +175,18 @@ static bool all_hold(const struct ft_coord_group *group)
         const struct ft_coord_replica *replica = group->order[i];
         if (replica->held_rank != i || replica->nholders != replica->size)
             return false;
+    }
+    return true;
+}
+
+/* The last coordinator may have ended before all of them got it again. */
+static bool is_as_often(const struct ft_coord_group *group)
+{
+    for (uint32_t i = 0; i < group->told.nranks; i++) {
+        const struct ft_coord_replica *replica = group->order[i];
+        for (uint32_t at = 0; at < replica->size; at++)
+            if (replica->place[at].member->held.times != group->told.times)
+                return false;
     }
     return true;
 }
@@ -228,13 +245,8 @@ static void vacate(struct ft_coord_replica *replica)
     ft_coord_weigh(replica, 1);
 }
 
-static void give_up(struct ft_coord_group *group)
+static void give_up(struct ft_coord_group *group, const char *why)
 {
-    char why[FT_FAIL_BYTES];
-    snprintf(why, sizeof(why),
-             "the coordinator has restarted, and %u of %u replicas of the view have registered "
-             "again",
-             group->nheld, group->told.nranks);
     for (size_t i = 0; i < group->nreplicas; i++) {
         struct ft_coord_replica *replica = group->order[i];
         for (uint32_t at = 0; at < replica->size; at++) {
@@ -254,7 +266,11 @@ void ft_coord_check_held(struct ft_coord_group *group)
     if (group->told.nranks > 0 && group->nheld == group->told.nranks) {
         sort_by_held(group);
         if (all_hold(group)) {
-            adopt(group);
+            if (is_as_often(group))
+                adopt(group);
+            else
+                give_up(group, "the coordinator has restarted, and its last answer has not reached "
+                               "all members");
             settle_held(group);
             return;
         }
@@ -262,8 +278,13 @@ void ft_coord_check_held(struct ft_coord_group *group)
     if (group->coord->now_ns - group->began_ns < group->window_ms.value * NS_PER_MS)
         return;
     if (group->told.nranks > 0) {
+        char why[FT_FAIL_BYTES];
+        snprintf(why, sizeof(why),
+                 "the coordinator has restarted, and %u of %u replicas of the view have registered "
+                 "again",
+                 group->nheld, group->told.nranks);
         sort_by_held(group);
-        give_up(group);
+        give_up(group, why);
     }
     settle_held(group);
 }

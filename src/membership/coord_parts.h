@@ -46,10 +46,11 @@ struct ft_coord_largest {
 
 /* ---- members --------------------------------------------------------------------------------- */
 
-/* A view that a member has. epoch 0: none. */
+/* A view that a member has. epoch 0: none. times: how often it has come: once, and again for each
+ * step before which nothing had changed. */
 struct ft_held {
     uint64_t term, epoch;
-    uint32_t nranks, rank;
+    uint32_t nranks, rank, times;
 };
 
 struct ft_coord_member {
@@ -75,7 +76,7 @@ struct ft_coord_place {
     uint64_t view_print; /* of who had it in the last view; 0: nobody */
     /* The engine that wants it while another process has it, and since when. */
     uint64_t wanted_by, wanted_ns;
-    bool vacant;         /* who had it is gone: a standby may get it */
+    bool vacant; /* who had it is gone: a standby may get it */
 };
 
 /* Known while it has members, is in the last view, or is recalled. */

@@ -467,7 +467,8 @@ static void tell_joined(const struct ft_coord_member *member)
 static void enter(struct joining *j, struct ft_coord_member *member)
 {
     const struct ft_members_join *join = j->join;
-    struct ft_held held = {join->held_term, join->held_epoch, join->held_nranks, join->held_rank};
+    struct ft_held held = {join->held_term, join->held_epoch, join->held_nranks, join->held_rank,
+                           join->held_times};
     struct ft_held none = {0};
     set_patience(j, member->suspect_ms);
     if (j->before && (j->before->conn != j->conn || j->before->slot != join->slot))

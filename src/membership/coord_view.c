@@ -91,9 +91,11 @@ static void survey(struct making *m)
               group->nprevious == group->view.nranks;
     if (m->same) {
         m->view = group->view;
+        m->view.times++;
     } else {
         m->view.term = group->coord->term;
         m->view.epoch = group->epoch + 1;
+        m->view.times = 1;
     }
 }
 

@@ -142,14 +142,15 @@ enum ft_members_message {
     FT_MEMBERS_ALIVE        /* nothing: answers BEAT */
 };
 
-/* What a member says when it registers. held: the view that it has; nranks 0: it has none, but a
- * coordinator told it of that one; epoch 0: neither. */
+/* What a member says when it registers. held: the view that it has, and how many times that has
+ * come, since an unchanged view comes before each step; nranks 0: it has none, but a coordinator
+ * told it of that one; epoch 0: neither. */
 struct ft_members_join {
     uint32_t slot;
     struct ft_role role;
     uint64_t engine; /* of the endpoint; tells apart processes that claim one role */
     uint64_t step, held_term, held_epoch;
-    uint32_t held_nranks, held_rank;
+    uint32_t held_nranks, held_rank, held_times;
     uint32_t min_members, window_ms, suspect_ms;
     const unsigned char *endpoint; /* encoded by ft_endpoint_encode() */
     size_t endpoint_bytes;

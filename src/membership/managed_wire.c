@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define JOIN_FIXED_BYTES 56 /* without the slot, the role and the endpoint */
+#define JOIN_FIXED_BYTES 60 /* without the slot, the role and the endpoint */
 #define ASK_FIXED_BYTES 33
 #define VIEW_FIXED_BYTES 81
 
@@ -144,6 +144,7 @@ size_t ft_members_join_encode(unsigned char *out, const struct ft_members_join *
     write_number(&w, join->held_epoch, 8);
     write_number(&w, join->held_nranks, 4);
     write_number(&w, join->held_rank, 4);
+    write_number(&w, join->held_times, 4);
     write_number(&w, join->min_members, 4);
     write_number(&w, join->window_ms, 4);
     write_number(&w, join->suspect_ms, 4);
@@ -181,6 +182,7 @@ int ft_members_join_decode(const unsigned char *in, size_t len, struct ft_member
     join->held_epoch = number(&r, 8);
     join->held_nranks = number32(&r);
     join->held_rank = number32(&r);
+    join->held_times = number32(&r);
     join->min_members = number32(&r);
     join->window_ms = number32(&r);
     join->suspect_ms = number32(&r);

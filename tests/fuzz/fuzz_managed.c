@@ -118,6 +118,7 @@ static size_t make_join(unsigned char *out)
         join.held_epoch = kind >> 7 ? epoch : next() % 4;
         join.held_nranks = next() % 3;
         join.held_rank = next() % 2;
+        join.held_times = next() % 3;
     }
     join.endpoint_bytes = make_endpoint(endpoint, join.engine);
     return ft_members_join_encode(out, &join);

@@ -27,7 +27,7 @@ const uint64_t ms = 1000000;
 
 struct View {
     uint64_t term = 0, epoch = 0, step = 0;
-    uint32_t nranks = 0, rank = 0, nhealthy = 0;
+    uint32_t nranks = 0, rank = 0, nhealthy = 0, times = 0; // times: that it has come
     bool behind = false;
     std::vector<uint32_t> sources;
     std::vector<std::string> peers, local; // encoded endpoints
@@ -216,6 +216,7 @@ class World
         j.role = role_of(p);
         j.held_term = p->view.term, j.held_epoch = p->view.epoch;
         j.held_nranks = p->view.nranks, j.held_rank = p->view.rank;
+        j.held_times = p->view.times;
         if (!p->view.epoch && p->epoch)
             j.held_term = p->term, j.held_epoch = p->epoch;
         j.min_members = p->min_members, j.window_ms = p->window_ms, j.suspect_ms = p->suspect_ms;
@@ -471,6 +472,8 @@ class World
         view.term = v.term, view.epoch = v.epoch, view.step = v.step;
         view.nranks = v.nranks, view.rank = v.rank, view.nhealthy = v.nhealthy;
         view.behind = v.behind;
+        const bool again = v.term == p->view.term && v.epoch == p->view.epoch;
+        view.times = again ? p->view.times + 1 : 1;
         p->whole = v.base_epoch == 0;
         if (p->liar)
             return accept(p, view);

@@ -406,6 +406,47 @@ TEST(Roles, WhoHasNotGotTheViewEndsItForTheOthers)
     EXPECT_EQ(all[0]->view.epoch, all[1]->view.epoch);
 }
 
+// a has the view once more and is in the next step; b has lost it and asks again. Each would wait
+// for the other.
+void lose_the_same_view(World &w, const Players &all)
+{
+    for (Player *p : all)
+        p->asking = false;
+    w.ask(all[0]);
+    w.ask(all[1]);
+    w.conns[(size_t)all[1]->conn].deaf = true;
+    w.ask(all[2]);
+    EXPECT_TRUE(all[0]->same);
+    EXPECT_EQ(all[0]->view.times, 2u);
+    EXPECT_EQ(all[1]->view.times, 1u);
+}
+
+void expect_another_view(World &w, const Players &all)
+{
+    const uint64_t epoch = all[0]->view.epoch;
+    EXPECT_TRUE(all[0]->broken) << "it would wait for b";
+    w.ask_all(all);
+    w.run(0);
+    for (Player *p : all) {
+        EXPECT_EQ(p->view.nranks, 3u);
+        EXPECT_EQ(p->view.epoch, all[0]->view.epoch);
+        EXPECT_GT(p->view.epoch, epoch);
+        EXPECT_FALSE(p->broken);
+    }
+}
+
+TEST(Roles, WhoHasNotGotTheSameViewAgainEndsItForTheOthers)
+{
+    World w;
+    Players all = three_in_a_view(w, 1);
+    lose_the_same_view(w, all);
+    EXPECT_FALSE(all[0]->broken);
+    w.cut(all[1]->conn);
+    w.join(all[1]);
+    w.deliver();
+    expect_another_view(w, all);
+}
+
 TEST(Roles, AStandbyGetsAVacantRoleAtOnce)
 {
     World w;
@@ -671,6 +712,17 @@ TEST(Restart, WhatAllHoldIsTheLastViewAndNobodyIsDisturbed)
     }
     w.ask_all(all);
     EXPECT_TRUE(all[0]->same);
+}
+
+TEST(Restart, AViewThatHasNotReachedAllAgainIsOverAtOnce)
+{
+    World w;
+    Players all = three_in_a_view(w, 1);
+    lose_the_same_view(w, all);
+    w.restart();
+    come_back(w, all);
+    w.run(0);
+    expect_another_view(w, all);
 }
 
 TEST(Restart, AViewOfWhichSomebodyIsMissingIsOverAfterTheWindow)
