@@ -512,6 +512,27 @@ TEST_F(ClientTest, Changes)
     }
 }
 
+// What a coordinator sends when a connection breaks may be lost. So it is told what has come.
+TEST_F(ClientTest, SaysHowOftenItsViewHasCome)
+{
+    Played played;
+    Fake &fake = played.fake;
+    Answer answer = played.give(view_of({1, 6}, 0, 12), 11);
+    for (uint32_t times = 1; times < 4; times++) {
+        EXPECT_EQ(FT_OK, answer.status) << answer.text;
+        fake.talk.end();
+        ASSERT_TRUE(fake.take(played.join));
+        EXPECT_EQ(12u, played.join.held_epoch);
+        EXPECT_EQ(times, played.join.held_times);
+        fake.tell_joined(role_of("a"), 5, 12);
+        std::thread asker([&] { answer = played.member->view(); });
+        EXPECT_TRUE(fake.hear(FT_MEMBERS_ASK));
+        fake.tell(FT_MEMBERS_VIEW, view_of({1, 6}, 0, 12, {12, {}, {}}));
+        asker.join();
+    }
+    EXPECT_TRUE(answer.view->same);
+}
+
 // A change that does not fit what the member has ends the connection. Then it asks for all of it.
 TEST_F(ClientTest, AChangeThatDoesNotFit)
 {
