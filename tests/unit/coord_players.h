@@ -2,6 +2,9 @@
 // ask, apply what changes to the lists that they have, and register again with what they hold. What
 // must always be true is checked here: all who get a view get the same list, all ranks of a replica
 // get it, a role is in it once, sources are members at the view's step, and numbers of views grow.
+// Who is at a place of a view that was given to a liar is checked only if the coordinator has told
+// the others: if it has restarted, it believes who says that he was there before, and they know
+// another one.
 #ifndef FT_TESTS_UNIT_COORD_PLAYERS_H
 #define FT_TESTS_UNIT_COORD_PLAYERS_H
 
@@ -11,6 +14,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -309,6 +313,8 @@ class World
     {
         World *w = static_cast<World *>(arg);
         const int conn = (int)(reinterpret_cast<size_t>(owner) - 1);
+        if (type == FT_MEMBERS_VIEW)
+            w->note_place(conn, bytes, len);
         if (w->broken_conns.count(conn))
             return false;
         EXPECT_TRUE(w->conns[(size_t)conn].open) << "a message to a connection that has ended";
@@ -334,6 +340,31 @@ class World
         memcpy(role.replica, p->replica.data(), std::min<size_t>(p->replica.size(), 63));
         role.local_rank = p->local_rank, role.local_size = p->local_size;
         return role;
+    }
+
+    static std::string view_name(const Player *p, uint64_t term, uint64_t epoch)
+    {
+        return p->group + "/" + std::to_string(term) + "/" + std::to_string(epoch);
+    }
+    // Who gets the whole list is new to the others, and they are told who it is.
+    void note_place(int conn, const void *bytes, size_t len)
+    {
+        ft_members_view v;
+        ASSERT_EQ(ft_members_view_decode((const unsigned char *)bytes, len, &v), FT_OK);
+        const Player *p = find(conn, v.slot);
+        if (!p)
+            return; // a lie about the slot
+        if (v.base_epoch == 0)
+            introduced_.insert(p);
+        const auto place = std::make_tuple(view_name(p, v.term, v.epoch), v.rank, p->local_rank);
+        if (!p->liar || introduced_.count(p))
+            known_.insert(place);
+        else
+            known_.erase(place);
+    }
+    bool is_known(const std::string &view, uint32_t rank, uint32_t local_rank) const
+    {
+        return known_.count(std::make_tuple(view, rank, local_rank)) > 0;
     }
 
     // What one event has sent: a view goes to all ranks of all its replicas, or to nobody.
@@ -505,18 +536,38 @@ class World
         p->waits.clear();
     }
 
+    // The lists that members of a view have of the others with their local rank.
+    void check_peers(const View &view, const std::string &name, uint32_t local_rank)
+    {
+        const std::string key = name + "/" + std::to_string(local_rank);
+        const std::vector<std::string> &first = lists_.emplace(key, view.peers).first->second;
+        ASSERT_EQ(first.size(), view.peers.size());
+        for (uint32_t rank = 0; rank < first.size(); rank++)
+            if (is_known(name, rank, local_rank)) {
+                EXPECT_EQ(first[rank], view.peers[rank])
+                    << "members of a view have different lists";
+            }
+    }
+    // Those that the ranks of a replica have of each other.
+    void check_local(const View &view, const std::string &name)
+    {
+        const std::string key = name + "/local " + std::to_string(view.rank);
+        const std::vector<std::string> &first = lists_.emplace(key, view.local).first->second;
+        ASSERT_EQ(first.size(), view.local.size());
+        for (uint32_t at = 0; at < first.size(); at++)
+            if (is_known(name, view.rank, at)) {
+                EXPECT_EQ(first[at], view.local[at]) << "ranks of a replica know different ones";
+            }
+    }
     void check(const Player *p, const View &view)
     {
-        const std::string name = p->group + "/" + std::to_string(view.term) + "/" +
-                                 std::to_string(view.epoch);
+        const std::string name = view_name(p, view.term, view.epoch);
         EXPECT_TRUE(p->asking) << "a member that has not asked gets a view";
         EXPECT_EQ(view.term, p->term) << "it is another coordinator's";
         const bool same = view.epoch == p->view.epoch && view.term == p->view.term;
         EXPECT_EQ(view.epoch, p->epoch + !same) << "it listens to another view";
-        auto list = lists_.emplace(name + "/" + std::to_string(p->local_rank), view.peers);
-        EXPECT_EQ(list.first->second, view.peers) << "members of a view have different lists";
-        auto local = lists_.emplace(name + "/local " + std::to_string(view.rank), view.local);
-        EXPECT_EQ(local.first->second, view.local) << "ranks of a replica know different ones";
+        check_peers(view, name, p->local_rank);
+        check_local(view, name);
         ASSERT_LT(view.rank, view.peers.size());
         EXPECT_EQ(view.peers[view.rank], p->endpoint) << "it has another rank";
         ASSERT_EQ(view.local.size(), p->local_size);
@@ -532,7 +583,9 @@ class World
         else
             EXPECT_TRUE(view.sources.empty());
         for (uint32_t source : view.sources)
-            EXPECT_TRUE(is_at(view.peers[source], view.step)) << "a source is not at the step";
+            if (is_known(name, source, p->local_rank)) {
+                EXPECT_TRUE(is_at(view.peers[source], view.step)) << "a source is not at the step";
+            }
         EXPECT_GE(view.epoch, p->view.epoch + !same) << "numbers of views do not grow";
         uint64_t &highest = highest_[p->group + "/" + std::to_string(view.term)];
         EXPECT_GE(view.epoch, highest) << "numbers of views do not grow";
@@ -557,6 +610,8 @@ class World
     std::vector<Message> sent_;
     std::map<std::string, std::vector<std::string>> lists_;
     std::map<std::string, uint64_t> highest_;
+    std::set<const Player *> introduced_;
+    std::set<std::tuple<std::string, uint32_t, uint32_t>> known_; // view, rank, local rank
 };
 
 } // namespace coord

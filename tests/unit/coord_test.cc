@@ -911,6 +911,31 @@ TEST(Restart, LiesAboutWhatIsHeldHarmNobodyForLong)
     EXPECT_EQ(all[2]->view.nranks, 3u);
 }
 
+TEST(Restart, WhoSaysThatItWasInTheViewIsBelievedUntilItEnds)
+{
+    World w;
+    Players all = three_in_a_view(w, 1);
+    w.restart();
+    Player *false_b = w.add("b");
+    false_b->liar = true;
+    false_b->view = all[1]->view;
+    come_back(w, {false_b, all[0], all[2]});
+    w.join(all[1]);
+    EXPECT_EQ(all[1]->status, FT_FENCED);
+    Players rest = Players{all[0], all[2]} + w.add_replica("d", 1);
+    w.ask_all(rest);
+    w.ask(false_b);
+    EXPECT_EQ(rest[2]->view.peers[1], false_b->endpoint);
+    EXPECT_EQ(all[0]->view.peers[1], all[1]->endpoint) << "nobody has told that it is another one";
+    w.cut(false_b->conn);
+    w.ask_all(rest);
+    for (Player *p : rest) {
+        EXPECT_EQ(p->view.nranks, 3u);
+        EXPECT_EQ(p->view.peers, all[0]->view.peers);
+        EXPECT_EQ(p->view.sources, all[0]->view.sources);
+    }
+}
+
 TEST(Restart, TheProcessWithTheViewIsTheOneThatHasTheRole)
 {
     World w;
