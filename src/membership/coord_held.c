@@ -3,7 +3,7 @@
  * tell theirs. If all who hold the highest one come within the join window, it becomes the last
  * view, as if this coordinator had made it: nothing that runs is disturbed. Otherwise those who
  * hold it are told that it is over. The same is told to whoever comes with an earlier view. A view
- * of another coordinator that this one has not heard of before may run on.
+ * of another coordinator that is told only after the window may run on.
  *
  * A view that comes again was lost if its connection broke at that moment. Then the others are in
  * the next step and wait for a member that waits for them. So members count how often it has come,
@@ -130,6 +130,30 @@ static void hear_told(struct ft_coord_member *member)
     }
 }
 
+static void let_go_all(const struct ft_coord_group *group, const struct ft_held *view,
+                       const char *why)
+{
+    for (size_t i = 0; i < group->nreplicas; i++) {
+        const struct ft_coord_replica *replica = group->order[i];
+        for (uint32_t at = 0; at < replica->size; at++) {
+            struct ft_coord_member *member = replica->place[at].member;
+            if (member && is_view(&member->held, view))
+                let_go(member, why);
+        }
+    }
+}
+
+/* Those who hold a view that may run on must have got it equally often, too. */
+static void hear_late(struct ft_coord_group *group, const struct ft_held *held)
+{
+    if (held->epoch > group->late.epoch) {
+        group->late = *held;
+    } else if (is_view(held, &group->late) && held->times != group->late.times) {
+        group->past_epoch = held->epoch;
+        let_go_all(group, held, "the last answer of an earlier coordinator has not reached all");
+    }
+}
+
 void ft_coord_hear_held(struct ft_coord_member *member, const struct ft_held *held)
 {
     struct ft_coord_group *group = member->group;
@@ -144,6 +168,8 @@ void ft_coord_hear_held(struct ft_coord_member *member, const struct ft_held *he
     }
     if (held->epoch != 0 && (held->term == group->coord->term || held->epoch <= group->past_epoch))
         let_go(member, "the others have gone on without this process");
+    else
+        hear_late(group, held);
     if (is_in_view(member)) {
         char why[FT_FAIL_BYTES];
         snprintf(why, sizeof(why), "rank %u of replica %s has not got the view", member->local_rank,
@@ -247,16 +273,10 @@ static void vacate(struct ft_coord_replica *replica)
 
 static void give_up(struct ft_coord_group *group, const char *why)
 {
-    for (size_t i = 0; i < group->nreplicas; i++) {
-        struct ft_coord_replica *replica = group->order[i];
-        for (uint32_t at = 0; at < replica->size; at++) {
-            struct ft_coord_member *member = replica->place[at].member;
-            if (member && holds_told(member))
-                let_go(member, why);
-        }
-        if (replica->nholders > 0)
-            vacate(replica);
-    }
+    let_go_all(group, &group->told, why);
+    for (size_t i = 0; i < group->nreplicas; i++)
+        if (group->order[i]->nholders > 0)
+            vacate(group->order[i]);
 }
 
 void ft_coord_check_held(struct ft_coord_group *group)

@@ -125,6 +125,7 @@ struct ft_coord_group {
     bool restarted;      /* members told of views of another coordinator */
     bool settled;        /* that is over: `told` is empty, and stays so */
     uint64_t past_epoch; /* of the view that was told, when that is over */
+    struct ft_held late; /* the highest one that was told after that, and may run on */
     bool no_memory;      /* for the view that is due */
     /* When the first member came; when the first of those who wait asked. */
     uint64_t began_ns, asked_ns;

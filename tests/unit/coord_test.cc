@@ -725,6 +725,29 @@ TEST(Restart, AViewThatHasNotReachedAllAgainIsOverAtOnce)
     expect_another_view(w, all);
 }
 
+// A process that begins comes long before them, and the window is over.
+TEST(Restart, AViewThatIsToldLateRunsOnOnlyIfAllHaveItEquallyOften)
+{
+    for (const bool lost : {false, true}) {
+        World w;
+        Players all = three_in_a_view(w, 1);
+        if (lost)
+            lose_the_same_view(w, all);
+        w.restart();
+        Players d = w.add_replica("d", 1);
+        w.run(1200);
+        come_back(w, {all[0], all[2]});
+        EXPECT_FALSE(all[0]->broken);
+        come_back(w, {all[1]});
+        for (Player *p : all)
+            EXPECT_EQ(p->broken, lost);
+        w.ask_all(all + d);
+        w.run(0);
+        for (Player *p : all + d)
+            EXPECT_EQ(p->view.nranks, 4u);
+    }
+}
+
 TEST(Restart, AViewOfWhichSomebodyIsMissingIsOverAfterTheWindow)
 {
     World w;
