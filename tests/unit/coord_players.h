@@ -367,11 +367,12 @@ class World
         return known_.count(std::make_tuple(view, rank, local_rank)) > 0;
     }
 
-    // What one event has sent: a view goes to all ranks of all its replicas, or to nobody.
+    // What one event has sent: a view goes to all ranks of all its replicas, or to nobody. Views of
+    // two groups may have one number.
     void check_sent()
     {
-        std::map<std::pair<uint64_t, uint64_t>, std::set<std::pair<int, uint32_t>>> members;
-        std::map<std::pair<uint64_t, uint64_t>, uint32_t> nranks;
+        using Number = std::tuple<uint64_t, uint64_t, uint32_t>; // term, epoch, ranks
+        std::map<Number, std::set<std::pair<int, uint32_t>>> members;
         for (const Message &m : sent_) {
             if (m.type != FT_MEMBERS_VIEW)
                 continue;
@@ -379,16 +380,16 @@ class World
             ASSERT_EQ(ft_members_view_decode((const unsigned char *)m.bytes.data(), m.bytes.size(),
                                              &v),
                       FT_OK);
-            const bool once = members[{v.term, v.epoch}].insert({m.conn, v.slot}).second;
-            EXPECT_TRUE(once) << "a member gets view " << v.epoch << " twice";
-            nranks[{v.term, v.epoch}] = v.nranks;
+            const Number number{v.term, v.epoch, v.nranks};
+            EXPECT_TRUE(members[number].insert({m.conn, v.slot}).second)
+                << "a member gets view " << v.epoch << " twice";
         }
         sent_.clear();
         for (auto &view : members) {
-            const size_t count = view.second.size(), ranks = nranks[view.first];
+            const size_t count = view.second.size(), ranks = std::get<2>(view.first);
             EXPECT_TRUE(count % ranks == 0 || !broken_conns.empty())
-                << "view " << view.first.second << " of " << ranks << " replicas goes to " << count
-                << " members";
+                << "view " << std::get<1>(view.first) << " of " << ranks << " replicas goes to "
+                << count << " members";
         }
     }
 
