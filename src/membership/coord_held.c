@@ -3,7 +3,7 @@
  * tell theirs. If all who hold the highest one come within the join window, it becomes the last
  * view, as if this coordinator had made it: nothing that runs is disturbed. Otherwise those who
  * hold it are told that it is over. The same is told to whoever comes with an earlier view. A view
- * of another coordinator that is told only after the window may run on.
+ * of another coordinator that is told only after the window may run on, if none is higher.
  *
  * A view that comes again was lost if its connection broke at that moment. Then the others are in
  * the next step and wait for a member that waits for them. So members count how often it has come,
@@ -143,14 +143,19 @@ static void let_go_all(const struct ft_coord_group *group, const struct ft_held 
     }
 }
 
-/* Those who hold a view that may run on must have got it equally often, too. */
-static void hear_late(struct ft_coord_group *group, const struct ft_held *held)
+/* Of views that are told late only the highest may run on, and if all have got it equally often. */
+static void hear_late(struct ft_coord_member *member)
 {
-    if (held->epoch > group->late.epoch) {
-        group->late = *held;
-    } else if (is_view(held, &group->late) && held->times != group->late.times) {
-        group->past_epoch = held->epoch;
-        let_go_all(group, held, "the last answer of an earlier coordinator has not reached all");
+    struct ft_coord_group *group = member->group;
+    const struct ft_held held = member->held;
+    if (held.epoch > group->late.epoch) {
+        let_go_all(group, &group->late, "another process has a later view");
+        group->late = held;
+    } else if (!is_view(&held, &group->late)) {
+        let_go(member, "another process has a later view");
+    } else if (held.times != group->late.times) {
+        group->past_epoch = held.epoch;
+        let_go_all(group, &held, "the last answer of an earlier coordinator has not reached all");
     }
 }
 
@@ -168,8 +173,8 @@ void ft_coord_hear_held(struct ft_coord_member *member, const struct ft_held *he
     }
     if (held->epoch != 0 && (held->term == group->coord->term || held->epoch <= group->past_epoch))
         let_go(member, "the others have gone on without this process");
-    else
-        hear_late(group, held);
+    else if (held->epoch != 0)
+        hear_late(member);
     if (is_in_view(member)) {
         char why[FT_FAIL_BYTES];
         snprintf(why, sizeof(why), "rank %u of replica %s has not got the view", member->local_rank,

@@ -748,6 +748,24 @@ TEST(Restart, AViewThatIsToldLateRunsOnOnlyIfAllHaveItEquallyOften)
     }
 }
 
+TEST(Restart, OfViewsThatAreToldLateTheHighestRunsOn)
+{
+    World w;
+    Players all = three_in_a_view(w, 1);
+    w.restart();
+    w.add_replica("d", 1);
+    w.run(1200);
+    come_back(w, {all[0], all[1]});
+    Player *higher = w.add("e");
+    higher->view = all[0]->view;
+    higher->view.epoch++;
+    w.join(higher);
+    come_back(w, {all[2]});
+    for (Player *p : all)
+        EXPECT_TRUE(p->broken);
+    EXPECT_FALSE(higher->broken);
+}
+
 TEST(Restart, AViewOfWhichSomebodyIsMissingIsOverAfterTheWindow)
 {
     World w;
